@@ -19,7 +19,7 @@ pub enum Failure {
 
 impl Failure {
     /// The failure with the place it came from before its message.
-    pub fn context(self, place: String) -> Self {
+    pub fn with_context(self, place: String) -> Self {
         match self {
             Self::Input(e) => Self::Input(e.context(place)),
             Self::Incomplete(e) => Self::Incomplete(e.context(place)),
@@ -29,7 +29,7 @@ impl Failure {
     }
 
     /// Its message.
-    pub fn words(&self) -> String {
+    pub fn message(&self) -> String {
         match self {
             Self::Input(e) | Self::Incomplete(e) | Self::Other(e) => format!("{e:#}"),
             Self::ClosedPipe => "the reader of the answer went away".to_owned(),
@@ -37,20 +37,20 @@ impl Failure {
     }
 
     /// Prints the message on standard error and says which exit code it is.
-    pub fn report(&self) -> ExitCode {
+    pub fn report_and_exit(&self) -> ExitCode {
         let (code, error) = match self {
             Self::Input(e) => (2, e),
             Self::Incomplete(e) => (3, e),
             Self::Other(e) => (1, e),
             Self::ClosedPipe => return ExitCode::SUCCESS,
         };
-        tell(&format!("error: {error:#}"));
+        write_to_stderr(&format!("error: {error:#}"));
         ExitCode::from(code)
     }
 }
 
 /// Standard error may be closed too; then there is nobody to tell.
-fn tell(message: &str) {
+fn write_to_stderr(message: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "{message}");
 }
@@ -87,7 +87,7 @@ pub trait OrUnwritable<T> {
 
 impl<T, E: Unwritable + Into<anyhow::Error>> OrUnwritable<T> for Result<T, E> {
     fn or_unwritable(self) -> Result<T, Failure> {
-        self.map_err(|error| match error.write_error().map(|error| is_the_machines(&error.why)) {
+        self.map_err(|error| match error.write_error().map(|error| is_machine_fault(&error.why)) {
             Some(false) => Failure::Input(error.into()),
             Some(true) | None => Failure::Other(error.into()),
         })
@@ -95,22 +95,22 @@ impl<T, E: Unwritable + Into<anyhow::Error>> OrUnwritable<T> for Result<T, E> {
 }
 
 /// A failure to write, with its message.
-pub fn of_io(why: &io::Error, message: impl std::fmt::Display) -> Failure {
+pub fn write_failure(why: &io::Error, message: impl std::fmt::Display) -> Failure {
     let error = anyhow::anyhow!("{message}");
-    if is_the_machines(why) { Failure::Other(error) } else { Failure::Input(error) }
+    if is_machine_fault(why) { Failure::Other(error) } else { Failure::Input(error) }
 }
 
 /// EIO of every Unix.
 const BROKEN_DISK: i32 = 5;
 
 /// Whether no other path would help against an error of the system: the disk is full or broken, or the machine is at its limits.
-fn is_the_machines(why: &io::Error) -> bool {
+fn is_machine_fault(why: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, Interrupted, Other, OutOfMemory, QuotaExceeded, StorageFull, TimedOut, WriteZero};
     let kinds = [FileTooLarge, Interrupted, OutOfMemory, Other, QuotaExceeded, StorageFull, TimedOut, WriteZero];
     kinds.contains(&why.kind()) || why.raw_os_error() == Some(BROKEN_DISK)
 }
 
 /// A user-mendable failure from a message.
-pub fn input(message: impl std::fmt::Display) -> Failure {
+pub fn input_failure(message: impl std::fmt::Display) -> Failure {
     Failure::Input(anyhow::anyhow!("{message}"))
 }

@@ -1,9 +1,9 @@
 //! What several verbs read: chips by name or by file, and whose fault an error is.
 
 use crate::failure::{self, Failure, OrInput};
-use results::asked::Asked;
-use results::run::{self, Run};
-use sim::hardware::{Storage, Template};
+use results::asked::JobInputs;
+use results::run::{self, SearchRun};
+use sim::hardware::{ChipTemplate, Storage};
 use sim::import;
 use sim::network::{Fabric, LinkMatrix};
 use sim::units::{Bytes, BytesPerSecond};
@@ -14,94 +14,99 @@ use workloads::model;
 
 /// A built-in chip by name, or a chip by path: a chip file (`.toml`), an LLMCompass device description or a Calculon system (`.json`), or the
 /// directory of a run that found one, or what `evaluate` or `plan` printed of one as JSON.
-pub fn chip(name_or_path: &str) -> Result<Template, Failure> {
+pub fn read_chip(name_or_path: &str) -> Result<ChipTemplate, Failure> {
     let directory = Path::new(name_or_path);
     if directory.is_dir() {
-        let text = Run::chip(directory).or_input()?;
-        return Template::from_toml_str(&text, &directory.join(run::CHIP).display().to_string()).or_input();
+        let text = SearchRun::read_chip(directory).or_input()?;
+        return ChipTemplate::from_toml_str(&text, &directory.join(run::CHIP).display().to_string()).or_input();
     }
     let file = |ending| name_or_path.ends_with(ending);
     if !file(".toml") && !file(".json") {
-        return Template::find(name_or_path).cloned().or_input();
+        return ChipTemplate::find_built_in(name_or_path).cloned().or_input();
     }
     let text =
-        text(Path::new(name_or_path), "a chip file (.toml), an LLMCompass device description or a Calculon system (.json)")?;
-    if let Some(asked) = file(".json").then(|| answer(&text)).flatten() {
-        return chip_of(&asked, name_or_path);
+        read_text(Path::new(name_or_path), "a chip file (.toml), an LLMCompass device description or a Calculon system (.json)")?;
+    if let Some(asked) = file(".json").then(|| read_answer_inputs(&text)).flatten() {
+        return chip_of_answer(&asked, name_or_path);
     }
-    of_text(&text, name_or_path)
+    chip_from_text(&text, name_or_path)
 }
 
 /// A chip from the text of its file.
-fn of_text(text: &str, file: &str) -> Result<Template, Failure> {
+fn chip_from_text(text: &str, file: &str) -> Result<ChipTemplate, Failure> {
     if file.ends_with(".json") {
-        return import::chip(text, file).or_input();
+        return import::import_chip(text, file).or_input();
     }
-    Template::from_toml_str(text, file).or_input()
+    ChipTemplate::from_toml_str(text, file).or_input()
 }
 
 /// What an answer of `evaluate` or `plan` was asked with, where a text is one; a search's record is none, its chip is in its directory.
-fn answer(text: &str) -> Option<Asked> {
-    let asked: Asked = serde_json::from_str(text).ok()?;
+fn read_answer_inputs(text: &str) -> Option<JobInputs> {
+    let asked: JobInputs = serde_json::from_str(text).ok()?;
     asked.asked_with.iter().any(|word| word == "--chip").then_some(asked)
 }
 
 /// The chip that an answer was about.
-fn chip_of(asked: &Asked, file: &str) -> Result<Template, Failure> {
+fn chip_of_answer(asked: &JobInputs, file: &str) -> Result<ChipTemplate, Failure> {
     let named = asked.asked_with.iter().skip_while(|word| *word != "--chip").nth(1).map_or("", String::as_str);
     match asked.inputs.get(named) {
-        Some(text) => match answer(text) {
-            Some(earlier) => chip_of(&earlier, file),
-            None => of_text(text, named),
+        Some(text) => match read_answer_inputs(text) {
+            Some(earlier) => chip_of_answer(&earlier, file),
+            None => chip_from_text(text, named),
         },
-        None => Template::find(named).cloned().map_err(|error| failure::input(format!("{file}: {error}"))),
+        None => ChipTemplate::find_built_in(named).cloned().map_err(|error| failure::input_failure(format!("{file}: {error}"))),
     }
 }
 
 /// From now on reads the files that a run's question names as they were when it was asked, wherever they are now; but those that the user names
 /// (`own`) are read where they lie.
-pub fn keep_of_run(directory: &Path, own: &[&str]) -> Result<(), Failure> {
-    keep(run::inputs(directory).or_input()?, own);
+pub fn keep_files_of_run(directory: &Path, own: &[&str]) -> Result<(), Failure> {
+    keep_texts(run::read_inputs(directory).or_input()?, own);
     Ok(())
 }
 
 /// From now on reads these texts in place of the files that they are named by, as [`keep_of_run`] does.
-pub fn keep(mut inputs: BTreeMap<String, String>, own: &[&str]) {
+pub fn keep_texts(mut inputs: BTreeMap<String, String>, own: &[&str]) {
     for named in own.iter().map(Path::new).filter(|path| path.exists()) {
         inputs.retain(|path, _| Path::new(path) != named && *path != model::config_file(named).display().to_string());
     }
-    sim::files::text::keep(inputs.into_iter().map(|(path, text)| (path.into(), text)));
+    sim::files::text::keep_texts(inputs.into_iter().map(|(path, text)| (path.into(), text)));
 }
 
 /// The texts of the files among these names of models, studies, chips, fabrics and stacks, by their paths as they are given.
-pub fn texts_of<'a>(models: impl Iterator<Item = &'a str>, others: &[&'a str]) -> Result<BTreeMap<String, String>, Failure> {
+pub fn texts_of_files<'a>(
+    models: impl Iterator<Item = &'a str>,
+    others: &[&'a str],
+) -> Result<BTreeMap<String, String>, Failure> {
     let models = models.filter(|name| !model::is_built_in(name)).map(|name| model::config_file(Path::new(name)));
     // What is no model is named by a file's ending; a directory is a run, whose chip the question has.
     let named =
         others.iter().filter(|name| [".toml", ".json"].iter().any(|end| name.ends_with(end)) && !Path::new(name).is_dir());
-    let read = |path: PathBuf| Ok((path.display().to_string(), self::text(&path, "a file that the question names")?));
+    let read = |path: PathBuf| Ok((path.display().to_string(), self::read_text(&path, "a file that the question names")?));
     models.chain(named.map(PathBuf::from)).map(read).collect()
 }
 
 /// A fabric with the figures that it has for `chip`: built in, or by path a fabric file (`.toml`), an LLMCompass device description or a
 /// Calculon system (`.json`); with fast domains of `domain` devices where it is given.
-pub fn fabric(name_or_path: &str, chip: &str, domain: Option<u32>) -> Result<Fabric, Failure> {
+pub fn read_fabric(name_or_path: &str, chip: &str, domain: Option<u32>) -> Result<Fabric, Failure> {
     let fabric = import::load_fabric(name_or_path, chip).or_input()?;
-    let largest = fabric.fast_domain();
+    let largest = fabric.fast_domain_devices();
     match domain {
         // A fast domain larger than any that the fabric has is another fabric.
-        Some(devices) if devices > largest => Err(failure::input(format!(
+        Some(devices) if devices > largest => Err(failure::input_failure(format!(
             "--fast-domain {devices}: {}'s have at most {largest} devices; use at most {largest}, or a fabric with larger ones",
             fabric.name
         ))),
-        Some(devices) => fabric.with_fast_domain(devices).map_err(|e| failure::input(format!("--fast-domain {devices}: {e}"))),
+        Some(devices) => {
+            fabric.with_fast_domain(devices).map_err(|e| failure::input_failure(format!("--fast-domain {devices}: {e}")))
+        }
         None => Ok(fabric),
     }
 }
 
 /// A file of measured links.
 #[derive(Debug, Clone, Copy)]
-pub struct Links<'a> {
+pub struct LinksFile<'a> {
     /// The file.
     pub path: &'a Path,
     /// The cluster of a file of several.
@@ -111,52 +116,52 @@ pub struct Links<'a> {
 }
 
 /// A software stack, built in or from a file, with options set.
-pub fn stack(name_or_path: &str, options: &[String]) -> Result<SoftwareStack, Failure> {
+pub fn read_stack(name_or_path: &str, options: &[String]) -> Result<SoftwareStack, Failure> {
     let mut stack = SoftwareStack::load(name_or_path).or_input()?;
     let key = |option: &String| option.split('=').next().unwrap_or_default().trim().to_owned();
     for (i, option) in options.iter().enumerate() {
         if options[..i].iter().any(|other| key(other) == key(option)) {
-            return Err(failure::input(format!("--stack-option {option}: {} is set twice; set it once", key(option))));
+            return Err(failure::input_failure(format!("--stack-option {option}: {} is set twice; set it once", key(option))));
         }
-        stack = stack.with_option(option).map_err(|error| failure::input(format!("--stack-option: {error}")))?;
+        stack = stack.with_option(option).map_err(|error| failure::input_failure(format!("--stack-option: {error}")))?;
     }
     Ok(stack)
 }
 
 /// A fabric with measured links between its nodes or devices, if they join the devices of a cluster.
-pub fn linked_fabric(whole: Fabric, devices: u32, links: Links<'_>) -> Result<Fabric, Failure> {
+pub fn fabric_with_links(whole: Fabric, devices: u32, links: LinksFile<'_>) -> Result<Fabric, Failure> {
     let file = links.path.display().to_string();
-    let text = text(links.path, "a table of links (.csv)")?;
+    let text = read_text(links.path, "a table of links (.csv)")?;
     let matrix = LinkMatrix::from_csv(&file, &text, links.of).or_input()?;
-    let unit = if links.between_devices { 1 } else { whole.fast_domain() };
+    let unit = if links.between_devices { 1 } else { whole.fast_domain_devices() };
     if devices <= unit {
-        return Err(failure::input(format!(
+        return Err(failure::input_failure(format!(
             "--links {file}: --devices {devices} lie in one unit of {unit}, which these links do not join; give more devices, a smaller \
              --fast-domain, or --links-between devices"
         )));
     }
-    let held = u64::from(matrix.units()) * u64::from(unit);
+    let held = u64::from(matrix.unit_count()) * u64::from(unit);
     if u64::from(devices) > held {
-        return Err(failure::input(format!(
+        return Err(failure::input_failure(format!(
             "--links {file}: {} units of {unit} devices hold {held}, --devices {devices} is more; measure more units or use {held}",
-            matrix.units()
+            matrix.unit_count()
         )));
     }
     whole.with_links(&matrix, unit, &file).or_input()
 }
 
 /// The text of a file; `what` says in the message what it should be.
-pub fn text(path: &Path, what: &str) -> Result<String, Failure> {
-    sim::files::text::read(path)
-        .map_err(|e| failure::input(format!("{}: cannot be read: {e}; give the path of {what}", path.display())))
+pub fn read_text(path: &Path, what: &str) -> Result<String, Failure> {
+    sim::files::text::read_text(path)
+        .map_err(|e| failure::input_failure(format!("{}: cannot be read: {e}; give the path of {what}", path.display())))
 }
 
 /// `7:960`: bandwidth one way in GB/s, and capacity in GB.
-pub fn storage(text: &str) -> Result<Storage, Failure> {
+pub fn parse_storage(text: &str) -> Result<Storage, Failure> {
     let number = |part: &str| part.trim().parse::<f64>().ok().filter(|v| (1e-3..=1e6).contains(v));
     let parts = text.split_once(':').and_then(|(rate, size)| Some((number(rate)?, number(size)?)));
     let (rate, size) = parts.ok_or_else(|| {
-        failure::input(format!(
+        failure::input_failure(format!(
             "--nvme {text}: must be GB/s and GB of every device, each from 0.001 to 1000000; write it like 6.4:1600"
         ))
     })?;

@@ -21,32 +21,32 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[command(name = "coplace", version, propagate_version = true, arg_required_else_help = true)]
 #[command(after_help = "Exit codes: 0 a result, 2 input that needs mending, 3 a result that lacks something, 1 anything else.\n\
     The main job: coplace search llama2-7b")]
-struct Arguments {
+struct CommandLine {
     #[command(subcommand)]
     verb: Verb,
 }
 
 #[derive(Subcommand)]
 enum Verb {
-    Search(Box<verb::search::Arguments>),
-    Sweep(Box<verb::sweep::Arguments>),
-    Merge(verb::merge::Arguments),
-    Explain(verb::explain::Arguments),
-    Init(verb::init::Arguments),
-    Evaluate(Box<verb::evaluate::Arguments>),
-    Plan(Box<verb::plan::Arguments>),
-    Compare(verb::compare::Arguments),
-    Pareto(verb::pareto::Arguments),
-    Report(verb::report::Arguments),
-    Validate(verb::validate::Arguments),
-    Calibrate(verb::calibrate::Arguments),
-    Place(verb::place::Arguments),
-    Schedule(verb::schedule::Arguments),
-    Scalesim(verb::scalesim::Arguments),
-    Calculon(verb::calculon::Arguments),
-    Techniques(Box<verb::techniques::Arguments>),
-    List(verb::list::Arguments),
-    Doctor(verb::doctor::Arguments),
+    Search(Box<verb::search::SearchArguments>),
+    Sweep(Box<verb::sweep::SweepArguments>),
+    Merge(verb::merge::MergeArguments),
+    Explain(verb::explain::ExplainArguments),
+    Init(verb::init::InitArguments),
+    Evaluate(Box<verb::evaluate::EvaluateArguments>),
+    Plan(Box<verb::plan::PlanArguments>),
+    Compare(verb::compare::CompareArguments),
+    Pareto(verb::pareto::ParetoArguments),
+    Report(verb::report::ReportArguments),
+    Validate(verb::validate::ValidateArguments),
+    Calibrate(verb::calibrate::CalibrateArguments),
+    Place(verb::place::PlaceArguments),
+    Schedule(verb::schedule::ScheduleArguments),
+    Scalesim(verb::scalesim::ScaleSimArguments),
+    Calculon(verb::calculon::CalculonArguments),
+    Techniques(Box<verb::techniques::TechniquesArguments>),
+    List(verb::list::ListArguments),
+    Doctor(verb::doctor::DoctorArguments),
     #[command(hide = true)]
     Completions(verb::shell::CompletionArguments),
     #[command(hide = true)]
@@ -54,13 +54,13 @@ enum Verb {
 }
 
 /// Prints what is said instead of a verb's answer: the help, the version, what is wrong with the arguments. Help that cannot be written is a failure.
-fn explained(error: &clap::Error) -> ExitCode {
+fn print_parser_message(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
         error.exit();
     }
-    match error.print().map_err(answer::unwritten) {
+    match error.print().map_err(answer::output_failure) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+        Err(failure) => failure.report_and_exit(),
     }
 }
 
@@ -68,7 +68,7 @@ fn explained(error: &clap::Error) -> ExitCode {
 const COLUMNS: usize = 80;
 
 /// Characters of a line of the reader's screen: what COLUMNS says, or the terminal; [`COLUMNS`] where neither does.
-fn columns() -> usize {
+fn screen_columns() -> usize {
     let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
     let screen = said.or_else(|| console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns)));
     screen.filter(|columns| *columns > 0).unwrap_or(COLUMNS)
@@ -87,41 +87,42 @@ fn main() -> ExitCode {
         .without_time()
         .with_target(false)
         .init();
-    results::report::fit(columns());
-    let given = numbers::joined(std::env::args_os().collect());
-    let arguments = match Arguments::try_parse_from(verb::search::again::completed(given.clone())) {
+    results::report::set_screen_width(screen_columns());
+    let given = numbers::join_negative_values(std::env::args_os().collect());
+    let arguments = match CommandLine::try_parse_from(verb::search::again::complete_from_run(given.clone())) {
         Ok(arguments) => arguments,
         Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => {
-            let fault = verb::search::again::unusable_chip(&given).or_else(|| verb::search::again::fabric_missing(&given));
-            return fault.map_or_else(|| explained(&error), |fault| fault.report());
+            let fault =
+                verb::search::again::unusable_chip_fault(&given).or_else(|| verb::search::again::missing_fabric_message(&given));
+            return fault.map_or_else(|| print_parser_message(&error), |fault| fault.report_and_exit());
         }
-        Err(error) => return explained(&error),
+        Err(error) => return print_parser_message(&error),
     };
     let outcome = match arguments.verb {
-        Verb::Search(a) => verb::search::run(&a),
-        Verb::Sweep(a) => verb::sweep::run(&a),
-        Verb::Merge(a) => verb::merge::run(&a),
-        Verb::Explain(a) => verb::explain::run(&a),
-        Verb::Init(a) => verb::init::run(&a),
-        Verb::Evaluate(a) => verb::evaluate::run(&a),
-        Verb::Plan(a) => verb::plan::run(&a),
-        Verb::Compare(a) => verb::compare::run(&a),
-        Verb::Pareto(a) => verb::pareto::run(&a),
-        Verb::Report(a) => verb::report::run(&a),
-        Verb::Validate(a) => verb::validate::run(&a),
-        Verb::Calibrate(a) => verb::calibrate::run(&a),
-        Verb::Place(a) => verb::place::run(&a),
-        Verb::Schedule(a) => verb::schedule::run(&a),
-        Verb::Scalesim(a) => verb::scalesim::run(&a),
-        Verb::Calculon(a) => verb::calculon::run(&a),
-        Verb::Techniques(a) => verb::techniques::run(&a),
-        Verb::List(a) => verb::list::run(&a),
-        Verb::Doctor(a) => verb::doctor::run(&a),
-        Verb::Completions(a) => verb::shell::completions(&a, Arguments::command()),
-        Verb::Man(a) => verb::shell::man(&a, Arguments::command()),
+        Verb::Search(a) => verb::search::run_search(&a),
+        Verb::Sweep(a) => verb::sweep::run_sweep(&a),
+        Verb::Merge(a) => verb::merge::run_merge(&a),
+        Verb::Explain(a) => verb::explain::run_explain(&a),
+        Verb::Init(a) => verb::init::run_init(&a),
+        Verb::Evaluate(a) => verb::evaluate::run_evaluate(&a),
+        Verb::Plan(a) => verb::plan::run_plan(&a),
+        Verb::Compare(a) => verb::compare::run_compare(&a),
+        Verb::Pareto(a) => verb::pareto::run_pareto(&a),
+        Verb::Report(a) => verb::report::run_report(&a),
+        Verb::Validate(a) => verb::validate::run_validate(&a),
+        Verb::Calibrate(a) => verb::calibrate::run_calibrate(&a),
+        Verb::Place(a) => verb::place::run_place(&a),
+        Verb::Schedule(a) => verb::schedule::run_schedule(&a),
+        Verb::Scalesim(a) => verb::scalesim::run_scalesim(&a),
+        Verb::Calculon(a) => verb::calculon::run_calculon(&a),
+        Verb::Techniques(a) => verb::techniques::run_techniques(&a),
+        Verb::List(a) => verb::list::run_list(&a),
+        Verb::Doctor(a) => verb::doctor::run_doctor(&a),
+        Verb::Completions(a) => verb::shell::print_completions(&a, CommandLine::command()),
+        Verb::Man(a) => verb::shell::write_manual(&a, CommandLine::command()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+        Err(failure) => failure.report_and_exit(),
     }
 }

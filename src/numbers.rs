@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 /// A reader of whole numbers of a range, for an option: what is none and what is outside is told with the range.
-pub fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+pub fn whole_number_in<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
 where
     T: Copy + Display + Into<i128> + TryFrom<i128> + Send + Sync + 'static,
 {
@@ -19,7 +19,7 @@ where
 
 /// The command line with every option and the negative number behind it as one word, so that it is never taken for an option of its own: none begins
 /// with a digit.
-pub fn joined(given: Vec<OsString>) -> Vec<OsString> {
+pub fn join_negative_values(given: Vec<OsString>) -> Vec<OsString> {
     let mut words: Vec<OsString> = Vec::with_capacity(given.len());
     let mut ended = false;
     for word in given {
@@ -53,12 +53,12 @@ fn is_negative(word: &str) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::Arguments;
+    use crate::CommandLine;
     use clap::error::ErrorKind;
     use clap::{CommandFactory, Parser};
 
     fn words(line: &str) -> String {
-        let words = joined(line.split(' ').map(OsString::from).collect());
+        let words = join_negative_values(line.split(' ').map(OsString::from).collect());
         words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
     }
 
@@ -72,24 +72,24 @@ mod tests {
 
     #[test]
     fn numbers_are_of_their_range() {
-        let read = whole(1..=8_u32);
+        let read = whole_number_in(1..=8_u32);
         assert_eq!(
             (read("8"), read("-1"), read("9")),
             (Ok(8), Err("-1 is not in 1..=8".into()), Err("9 is not in 1..=8".into()))
         );
         assert_eq!(read("x"), Err("must be a whole number from 1 to 8".into()));
-        assert_eq!(whole(0..=u64::MAX)("18446744073709551615"), Ok(u64::MAX));
+        assert_eq!(whole_number_in(0..=u64::MAX)("18446744073709551615"), Ok(u64::MAX));
     }
 
     #[test]
     fn no_option_of_any_verb_takes_a_negative_number_for_another_option() {
         let mut tried = 0;
-        for verb in Arguments::command().get_subcommands() {
+        for verb in CommandLine::command().get_subcommands() {
             for option in verb.get_arguments().filter(|option| option.get_action().takes_values()) {
                 let Some(long) = option.get_long() else { continue };
                 let call = ["coplace".to_owned(), verb.get_name().to_owned(), format!("--{long}"), "-1".to_owned()];
                 tried += 1;
-                if let Err(error) = Arguments::try_parse_from(joined(call.map(OsString::from).to_vec())) {
+                if let Err(error) = CommandLine::try_parse_from(join_negative_values(call.map(OsString::from).to_vec())) {
                     assert_ne!(error.kind(), ErrorKind::UnknownArgument, "{error}");
                 }
             }

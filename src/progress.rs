@@ -16,36 +16,36 @@ const TICK: Duration = Duration::from_millis(200);
 pub const TARGET: &str = "coplace::progress";
 
 /// Does work, which is called `what`, with signs of life from the third second on.
-pub fn shown<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
-    let progress = Progress::new(what);
+pub fn run_with_progress<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
+    let progress = ProgressDisplay::begin_phase(what);
     let result = work();
     drop(progress);
     result
 }
 
 /// Something under way, phase by phase; dropping it ends its signs of life.
-pub struct Progress {
-    state: Arc<Mutex<State>>,
+pub struct ProgressDisplay {
+    state: Arc<Mutex<DisplayState>>,
     /// The teller goes with the sender.
     end: Option<mpsc::Sender<()>>,
     teller: Option<JoinHandle<()>>,
 }
 
 /// Where it stands.
-struct State {
+struct DisplayState {
     phase: &'static str,
     since: Instant,
     /// How far the phase is, in words; nothing where nobody knows.
     said: String,
     /// How long it may still take, where that is known.
-    left: Option<Left>,
+    left: Option<TimeLeft>,
     /// When the log has its next line.
     next: Duration,
 }
 
 /// How long something may still take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Left {
+pub struct TimeLeft {
     /// So long, or so long at least.
     least: Duration,
     /// So long at most; nothing where it takes about the least.
@@ -54,14 +54,14 @@ pub struct Left {
     to: &'static str,
 }
 
-impl Left {
+impl TimeLeft {
     /// About so long.
-    pub fn about(time: Duration, to: &'static str) -> Self {
+    pub fn about_seconds(time: Duration, to: &'static str) -> Self {
         Self { least: time, most: None, to }
     }
 
-    fn words(self) -> String {
-        let said = |time: Duration| words(time.max(Duration::from_secs(1)));
+    fn left_text(self) -> String {
+        let said = |time: Duration| duration_text(time.max(Duration::from_secs(1)));
         let (least, most) = (said(self.least), self.most.map(said).filter(|most| *most != said(self.least)));
         match most {
             Some(most) => format!("{least} to {most} {}", self.to),
@@ -70,21 +70,21 @@ impl Left {
     }
 }
 
-impl State {
+impl DisplayState {
     fn new(phase: &'static str) -> Self {
         Self { phase, since: Instant::now(), said: String::new(), left: None, next: QUIET }
     }
 
     /// The times come first: what is longer than a screen loses its end.
-    fn line(&self) -> String {
+    fn status_line(&self) -> String {
         let said = if self.said.is_empty() { String::new() } else { format!(": {}", self.said) };
-        let left = self.left.map_or_else(String::new, |left| format!(", {}", left.words()));
-        format!("{} [{}{left}]{said}", self.phase, words(self.since.elapsed()))
+        let left = self.left.map_or_else(String::new, |left| format!(", {}", left.left_text()));
+        format!("{} [{}{left}]{said}", self.phase, duration_text(self.since.elapsed()))
     }
 }
 
 /// `12 s`, `3 min`, `2.5 h`.
-fn words(time: Duration) -> String {
+fn duration_text(time: Duration) -> String {
     match time.as_secs() {
         seconds @ ..120 => format!("{seconds} s"),
         seconds @ ..7200 => format!("{} min", seconds / 60),
@@ -92,39 +92,38 @@ fn words(time: Duration) -> String {
     }
 }
 
-impl Progress {
+impl ProgressDisplay {
     /// Begins with a phase.
-    pub fn new(phase: &'static str) -> Self {
-        let state = Arc::new(Mutex::new(State::new(phase)));
+    pub fn begin_phase(phase: &'static str) -> Self {
+        let state = Arc::new(Mutex::new(DisplayState::new(phase)));
         let (end, waiting) = mpsc::channel();
         let watched = Arc::clone(&state);
-        let teller =
-            thread::spawn(
-                move || if std::io::stderr().is_terminal() { draw(&watched, &waiting) } else { log(&watched, &waiting) },
-            );
+        let teller = thread::spawn(move || {
+            if std::io::stderr().is_terminal() { draw_on_terminal(&watched, &waiting) } else { write_to_log(&watched, &waiting) }
+        });
         Self { state, end: Some(end), teller: Some(teller) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, DisplayState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Goes on with another phase.
-    pub fn phase(&self, phase: &'static str) {
-        let mut state = self.state();
+    pub fn next_phase(&self, phase: &'static str) {
+        let mut state = self.lock_state();
         if state.phase != phase {
-            *state = State::new(phase);
+            *state = DisplayState::new(phase);
         }
     }
 
     /// Says how far the phase is, and how long it may still take where that is known (`left`, `to the proof`).
-    pub fn say(&self, said: String, left: Option<Left>) {
-        let mut state = self.state();
+    pub fn say_progress(&self, said: String, left: Option<TimeLeft>) {
+        let mut state = self.lock_state();
         (state.said, state.left) = (said, left);
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressDisplay {
     fn drop(&mut self) {
         self.end = None;
         if let Some(teller) = self.teller.take() {
@@ -135,14 +134,14 @@ impl Drop for Progress {
 }
 
 /// Whether it is still under way after another tick.
-fn goes_on(waiting: &mpsc::Receiver<()>) -> bool {
+fn wait_for_tick(waiting: &mpsc::Receiver<()>) -> bool {
     waiting.recv_timeout(TICK) == Err(mpsc::RecvTimeoutError::Timeout)
 }
 
-fn draw(state: &Mutex<State>, waiting: &mpsc::Receiver<()>) {
+fn draw_on_terminal(state: &Mutex<DisplayState>, waiting: &mpsc::Receiver<()>) {
     let start = Instant::now();
     let mut drawn: Option<ProgressBar> = None;
-    while goes_on(waiting) {
+    while wait_for_tick(waiting) {
         if start.elapsed() < QUIET {
             continue;
         }
@@ -153,7 +152,7 @@ fn draw(state: &Mutex<State>, waiting: &mpsc::Receiver<()>) {
                 Err(_) => spinner,
             }
         });
-        spinner.set_message(state.lock().unwrap_or_else(PoisonError::into_inner).line());
+        spinner.set_message(state.lock().unwrap_or_else(PoisonError::into_inner).status_line());
         spinner.tick();
     }
     if let Some(spinner) = drawn {
@@ -161,18 +160,18 @@ fn draw(state: &Mutex<State>, waiting: &mpsc::Receiver<()>) {
     }
 }
 
-fn log(state: &Mutex<State>, waiting: &mpsc::Receiver<()>) {
-    while goes_on(waiting) {
+fn write_to_log(state: &Mutex<DisplayState>, waiting: &mpsc::Receiver<()>) {
+    while wait_for_tick(waiting) {
         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.since.elapsed() >= state.next {
-            tracing::info!(target: TARGET, "{}", state.line());
+            tracing::info!(target: TARGET, "{}", state.status_line());
             state.next *= 2;
         }
     }
 }
 
 /// How fast something falls to its end: what a search may still be wrong by, to what it may leave.
-pub struct Pace {
+pub struct RemainingTime {
     start: Instant,
     /// Seconds, and the value then.
     seen: Vec<(f64, f64)>,
@@ -185,34 +184,34 @@ const ALIKE: f64 = 2.0;
 /// So near its end what falls by halves is there: its last chips are looked at one by one.
 const CLOSED: f64 = 1e-3;
 
-impl Pace {
+impl RemainingTime {
     /// To an end.
-    pub fn to(end: f64) -> Self {
+    pub fn towards(end: f64) -> Self {
         Self { start: Instant::now(), seen: Vec::new(), end }
     }
 
     /// Takes the value now; how long it takes to the end at this pace, where that is known.
-    pub fn left(&mut self, value: f64) -> Option<Duration> {
-        self.left_at(self.start.elapsed().as_secs_f64(), value).map(|(_, most)| most)
+    pub fn left_at_value(&mut self, value: f64) -> Option<Duration> {
+        self.left_at_pace(self.start.elapsed().as_secs_f64(), value).map(|(_, most)| most)
     }
 
     /// The same of what falls ever more slowly, as the gap of a search does, whose last part takes longest: at least as long as at this pace, at most as
     /// long as if every halving took as long as the last one. Nothing before the first halving.
-    pub fn left_slowing(&mut self, value: f64, to: &'static str) -> Option<Left> {
-        self.slowing_at(self.start.elapsed().as_secs_f64(), value, to)
+    pub fn left_at_slowing_value(&mut self, value: f64, to: &'static str) -> Option<TimeLeft> {
+        self.slowing_left(self.start.elapsed().as_secs_f64(), value, to)
     }
 
-    fn slowing_at(&mut self, now: f64, value: f64, to: &'static str) -> Option<Left> {
-        let (least, pace) = self.left_at(now, value)?;
+    fn slowing_left(&mut self, now: f64, value: f64, to: &'static str) -> Option<TimeLeft> {
+        let (least, pace) = self.left_at_pace(now, value)?;
         let open = value - self.end;
         let (then, _) = self.seen.iter().rfind(|(_, before)| before - self.end >= 2.0 * open)?;
         let halvings = (open / CLOSED).log2().max(1.0);
         let most = Duration::try_from_secs_f64((now - then) * halvings).ok()?;
-        Some(Left { least, most: Some(most.max(pace)), to })
+        Some(TimeLeft { least, most: Some(most.max(pace)), to })
     }
 
     /// At the pace of the last half of the time, and at that of the last quarter, the shorter first.
-    fn left_at(&mut self, now: f64, value: f64) -> Option<(Duration, Duration)> {
+    fn left_at_pace(&mut self, now: f64, value: f64) -> Option<(Duration, Duration)> {
         self.seen.push((now, value));
         let over = |part: f64| {
             let at = self.seen.partition_point(|(then, _)| *then < now * (1.0 - part));
@@ -235,11 +234,11 @@ mod tests {
 
     /// What a pace says at the end of values at whole tenths of a second.
     fn left(value: impl Fn(f64) -> f64, seconds: u32) -> Option<f64> {
-        let mut pace = Pace::to(0.01);
+        let mut pace = RemainingTime::towards(0.01);
         let mut said = None;
         for tenth in 1..=10 * seconds {
             let now = f64::from(tenth) / 10.0;
-            said = pace.left_at(now, value(now));
+            said = pace.left_at_pace(now, value(now));
         }
         said.map(|(_, left)| left.as_secs_f64())
     }
@@ -261,8 +260,8 @@ mod tests {
     #[test]
     fn what_falls_ever_more_slowly_takes_longer_than_at_its_pace() {
         let left = |value: &dyn Fn(f64) -> f64, seconds: u32| {
-            let mut pace = Pace::to(0.0);
-            (1..=10 * seconds).map(f64::from).fold(None, |_, tenth| pace.slowing_at(tenth / 10.0, value(tenth / 10.0), "left"))
+            let mut pace = RemainingTime::towards(0.0);
+            (1..=10 * seconds).map(f64::from).fold(None, |_, tenth| pace.slowing_left(tenth / 10.0, value(tenth / 10.0), "left"))
         };
         // Halved every ten seconds: from an eighth to a thousandth it takes seven halvings, at the pace of the last quarter twice one.
         let said = left(&|now| 0.5_f64.powf(now / 10.0), 30).unwrap();
@@ -281,14 +280,14 @@ mod tests {
 
     #[test]
     fn a_line_names_the_phase_and_what_is_known() {
-        let mut state = State::new("searching");
-        assert_eq!(state.line(), "searching [0 s]");
-        (state.said, state.left) = ("3 evaluated".to_owned(), Some(Left::about(Duration::from_secs(200), "left")));
-        assert_eq!(state.line(), "searching [0 s, about 3 min left]: 3 evaluated");
-        state.left = Some(Left::about(Duration::ZERO, "to the proof"));
-        assert_eq!(state.line(), "searching [0 s, about 1 s to the proof]: 3 evaluated");
-        state.left = Some(Left { least: Duration::from_secs(22), most: Some(Duration::from_secs(241)), to: "to the proof" });
-        assert_eq!(state.line(), "searching [0 s, 22 s to 4 min to the proof]: 3 evaluated");
-        assert_eq!([7_199, 7_200].map(|seconds| words(Duration::from_secs(seconds))), ["119 min", "2.0 h"]);
+        let mut state = DisplayState::new("searching");
+        assert_eq!(state.status_line(), "searching [0 s]");
+        (state.said, state.left) = ("3 evaluated".to_owned(), Some(TimeLeft::about_seconds(Duration::from_secs(200), "left")));
+        assert_eq!(state.status_line(), "searching [0 s, about 3 min left]: 3 evaluated");
+        state.left = Some(TimeLeft::about_seconds(Duration::ZERO, "to the proof"));
+        assert_eq!(state.status_line(), "searching [0 s, about 1 s to the proof]: 3 evaluated");
+        state.left = Some(TimeLeft { least: Duration::from_secs(22), most: Some(Duration::from_secs(241)), to: "to the proof" });
+        assert_eq!(state.status_line(), "searching [0 s, 22 s to 4 min to the proof]: 3 evaluated");
+        assert_eq!([7_199, 7_200].map(|seconds| duration_text(Duration::from_secs(seconds))), ["119 min", "2.0 h"]);
     }
 }

@@ -3,10 +3,10 @@
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
-use results::design::{DesignRow, Dimensions};
-use results::evaluated::Evaluated;
-use results::planned::{PlanRow, Planned};
-use results::step_record::{Explained, StepRecord};
+use results::design::{DesignDimensions, DesignRow};
+use results::evaluated::EvaluateAnswer;
+use results::planned::{PlanRow, PlannedAnswer};
+use results::step_record::{ExplainedPlan, StepRecord};
 use search::planner::{Job, PlanSpace, RankedPlan, Splits, search_plans};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
@@ -30,7 +30,7 @@ fn only(plan: &TrainingPlan) -> PlanSpace {
         orders: Some(vec![l.order]),
         splits: Some(Splits::Listed(vec![l.ends])),
         micro_batch: Some(vec![plan.batch.micro_batch]),
-        activations: Some(vec![plan.activations.first().clone()]),
+        activations: Some(vec![plan.activations.first_layer_policy().clone()]),
         schedules: Some(vec![plan.schedule]),
         ..PlanSpace::default()
     }
@@ -38,7 +38,7 @@ fn only(plan: &TrainingPlan) -> PlanSpace {
 
 /// A design of which nothing is known.
 fn blank() -> DesignRow {
-    let dimensions = Dimensions {
+    let dimensions = DesignDimensions {
         tensor_cores: 8,
         vector_cores: 2,
         arrays_per_core: 1,
@@ -49,7 +49,7 @@ fn blank() -> DesignRow {
         hbm_gib: 32.0,
         area_mm2: 278.8,
     };
-    DesignRow::undecided(0, dimensions)
+    DesignRow::new_undecided(0, dimensions)
 }
 
 /// What a random job is made of.
@@ -76,8 +76,10 @@ fn asked() -> impl Strategy<Value = Asked> {
         ("tpu_v4", "ideal_switch"),
     ]);
     // The ideal one as often as all others.
-    let stacks =
-        proptest::prop_oneof![proptest::strategy::Just("ideal".to_owned()), proptest::sample::select(SoftwareStack::names())];
+    let stacks = proptest::prop_oneof![
+        proptest::strategy::Just("ideal".to_owned()),
+        proptest::sample::select(SoftwareStack::built_in_names())
+    ];
     let degrees = (0_u32..7, 1_u64..9, 0_u32..3, proptest::sample::select(vec![512_u64, 1024]));
     (models, hardware, stacks, degrees).prop_map(
         |(model, hardware, stack, (devices, micro_batches, pipeline, sequence_length))| Asked {
@@ -104,8 +106,8 @@ fn a_plan_takes_the_same_listed_given_alone_and_explained() {
             break;
         }
         let asked = asked().new_tree(&mut runner).unwrap().current();
-        let (model, chip) = (Model::load(asked.model).unwrap(), Accelerator::template(asked.hardware.0).unwrap());
-        let fabric = Fabric::load_for(asked.hardware.1, &chip.name).unwrap().for_devices(asked.devices).unwrap();
+        let (model, chip) = (Model::load(asked.model).unwrap(), Accelerator::built_in(asked.hardware.0).unwrap());
+        let fabric = Fabric::load_for_chip(asked.hardware.1, &chip.name).unwrap().for_devices(asked.devices).unwrap();
         let stack = SoftwareStack::load(&asked.stack).unwrap();
         let job = Job {
             model: &model,
@@ -116,14 +118,14 @@ fn a_plan_takes_the_same_listed_given_alone_and_explained() {
             global_batch: u64::from(asked.devices) * asked.micro_batches,
             sequence_length: asked.sequence_length.min(model.max_sequence),
             attention: Attention::Fused,
-            precision: stack.precision(Precision::MIXED_BF16),
+            precision: stack.precision_of_run(Precision::MIXED_BF16),
             optimizer: Optimizer::Adam,
             headroom: sim::units::Bytes::ZERO,
             techniques: workloads::Techniques::none(),
         };
         let space = PlanSpace { pipeline: Some(vec![asked.pipeline]), ..PlanSpace::default() };
         let answer = search_plans(&job, &space, 3).unwrap();
-        let listed = Planned::new(&job, asked.model, &answer, &[]);
+        let listed = PlannedAnswer::from_answer(&job, asked.model, &answer, &[]);
         for (ranked, as_listed) in answer.best.iter().zip(&listed.plans) {
             let alone = search_plans(&job, &only(&ranked.plan), 1).unwrap();
             // Given alone it has none beside it.
@@ -131,16 +133,16 @@ fn a_plan_takes_the_same_listed_given_alone_and_explained() {
             let mut times = ChipTimes::new(&chip, &stack).unwrap();
             assert_eq!(step_time(&mut times, &model, &fabric, &ranked.plan).unwrap(), ranked.time, "{asked:?}");
             if !stack.kernels.shard_within_domain {
-                let memory = step_memory(&model, &ranked.plan, &stack, DeviceMemory::of(&chip), None).unwrap();
+                let memory = step_memory(&model, &ranked.plan, &stack, DeviceMemory::of_chip(&chip), None).unwrap();
                 assert_eq!(memory, ranked.memory, "{asked:?}");
             }
-            let explained = Explained::new(&job, ranked).unwrap();
+            let explained = ExplainedPlan::explain_plan(&job, ranked).unwrap();
             assert_eq!(explained.why.time, ranked.time, "{asked:?}");
-            let evaluated = Evaluated::new(&job, asked.model, &alone, Some(&explained)).result.unwrap();
+            let evaluated = EvaluateAnswer::new(&job, asked.model, &alone, Some(&explained)).result.unwrap();
             assert_eq!(evaluated.plan, PlanRow { alike: 0, ..as_listed.clone() }, "{asked:?}");
             let shares: f64 = evaluated.time_shares.iter().map(|share| share.fraction).sum();
             assert!((shares - 1.0).abs() < 1e-9, "{asked:?}: {shares}");
-            let kept = blank().evaluated(&job, ranked);
+            let kept = blank().with_plan(&job, ranked);
             let [t, d, p] = [kept.tensor_parallel, kept.data_parallel, kept.stages].map(Option::unwrap);
             let c = i64::from(ranked.plan.layout.context);
             assert_eq!(t * d * p * c, i64::from(asked.devices), "{asked:?}");
@@ -155,8 +157,8 @@ fn a_plan_takes_the_same_listed_given_alone_and_explained() {
 
 #[test]
 fn what_fits_nowhere_has_a_shortfall_and_no_result() {
-    let (model, chip) = (Model::load("gpt3-175b").unwrap(), Accelerator::template("a100_80gb_sxm").unwrap());
-    let fabric = Fabric::template("selene_hdr200x8").unwrap().for_devices(8).unwrap();
+    let (model, chip) = (Model::load("gpt3-175b").unwrap(), Accelerator::built_in("a100_80gb_sxm").unwrap());
+    let fabric = Fabric::built_in("selene_hdr200x8").unwrap().for_devices(8).unwrap();
     let stack = SoftwareStack::load("megatron").unwrap();
     let job = Job {
         model: &model,
@@ -172,7 +174,7 @@ fn what_fits_nowhere_has_a_shortfall_and_no_result() {
         headroom: sim::units::Bytes::ZERO,
         techniques: workloads::Techniques::none(),
     };
-    let evaluated = Evaluated::new(&job, "gpt3-175b", &search_plans(&job, &PlanSpace::default(), 1).unwrap(), None);
+    let evaluated = EvaluateAnswer::new(&job, "gpt3-175b", &search_plans(&job, &PlanSpace::default(), 1).unwrap(), None);
     let shortfall = evaluated.shortfall.unwrap();
     assert!(!evaluated.feasible && evaluated.result.is_none() && evaluated.why.unwrap().contains(&shortfall.plan));
     assert!(shortfall.lacking_bytes > 0 && shortfall.need_bytes - shortfall.have_bytes == shortfall.lacking_bytes);

@@ -15,7 +15,8 @@ const SMALLEST: f64 = 3_355_047.77;
 fn space() -> HardwareSpace {
     let study = Study::load("phaze").unwrap();
     let Chips::Phaze(grid) = &study.space.chips else { panic!("PHAZE's grid") };
-    HardwareSpace::enumerate(grid, &study.space.limits, &Accelerator::template(&study.space.reference_chip).unwrap()).unwrap()
+    HardwareSpace::enumerate_chips(grid, &study.space.limits, &Accelerator::built_in(&study.space.reference_chip).unwrap())
+        .unwrap()
 }
 
 /// The formula of `results/reference/phaze/README.md` with the coefficients beside it; nothing of the program's own.

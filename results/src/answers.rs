@@ -1,27 +1,27 @@
 //! Kept answers of `evaluate` and `plan` side by side: chips, clusters or plans under the same model of a step.
 
-use crate::compare::{Comparison, Entry};
-use crate::from_search::{chip_line, of_chip};
-use crate::page::Subject;
+use crate::compare::{Comparison, ComparisonEntry};
+use crate::from_search::{describe_chip, entry_of_chip};
+use crate::page::PageSubject;
 use crate::planned::one_line;
-use crate::text::count;
+use crate::text::format_count;
 use sim::hardware::Accelerator;
 
 /// An answer, and what the reader knows it by.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
+pub struct KeptAnswer {
     /// Its file's name without the ending.
     pub label: String,
     /// The answer.
-    pub subject: Subject,
+    pub subject: PageSubject,
 }
 
 /// The answers side by side, each against the first. Built-in chips have their area, power and cost; those of files are known by name alone.
 #[must_use]
-pub fn compare(answers: &[Answer]) -> Comparison {
+pub fn compare_answers(answers: &[KeptAnswer]) -> Comparison {
     let entries = answers.iter().map(|answer| {
-        let mut entry = entry(answer);
-        let other = answers.first().and_then(|first| difference(&first.subject, &answer.subject));
+        let mut entry = answer_entry(answer);
+        let other = answers.first().and_then(|first| describe_difference(&first.subject, &answer.subject));
         entry.note = match (entry.note, other) {
             (Some(note), Some(other)) => Some(format!("{note}; {other}")),
             (note, other) => note.or(other),
@@ -31,17 +31,17 @@ pub fn compare(answers: &[Answer]) -> Comparison {
     Comparison { entries: entries.collect() }
 }
 
-fn entry(answer: &Answer) -> Entry {
+fn answer_entry(answer: &KeptAnswer) -> ComparisonEntry {
     let subject = &answer.subject;
-    let (name, devices) = (&subject.names.chip, count(subject.devices));
-    let mut entry = Entry::without_design(&answer.label);
-    let chip = Accelerator::template(name).ok();
-    let words = chip.as_ref().map_or_else(|| name.clone(), chip_line);
+    let (name, devices) = (&subject.names.chip, format_count(subject.devices));
+    let mut entry = ComparisonEntry::without_design(&answer.label);
+    let chip = Accelerator::built_in(name).ok();
+    let words = chip.as_ref().map_or_else(|| name.clone(), describe_chip);
     entry.chip = format!("{devices} x {words}; {}, {}", subject.names.fabric, subject.names.stack);
-    entry = chip.iter().fold(entry, of_chip);
-    let Some(found) = &subject.found else { return Entry { note: subject.why.clone(), ..entry } };
+    entry = chip.iter().fold(entry, entry_of_chip);
+    let Some(found) = &subject.found else { return ComparisonEntry { note: subject.why.clone(), ..entry } };
     let plan = &found.plan;
-    entry = entry.sure(&subject.names.stack, plan.evidence.as_ref());
+    entry = entry.with_evidence(&subject.names.stack, plan.evidence.as_ref());
     entry.plan = Some(one_line(&plan.plan));
     entry.throughput_sequences_per_s = Some(subject.global_batch as f64 / plan.step_s);
     entry.throughput_tokens_per_s = Some(plan.tokens_per_s);
@@ -54,16 +54,16 @@ fn entry(answer: &Answer) -> Entry {
 }
 
 /// In what two answers' work differs; chip, fabric, software and plan are what is compared.
-fn difference(first: &Subject, other: &Subject) -> Option<String> {
+fn describe_difference(first: &PageSubject, other: &PageSubject) -> Option<String> {
     let mut parts = Vec::new();
     if (&first.names.model, first.sequence_tokens) != (&other.names.model, other.sequence_tokens) {
-        parts.push(format!("model {} with {} tokens per sequence", other.names.model, count(other.sequence_tokens)));
+        parts.push(format!("model {} with {} tokens per sequence", other.names.model, format_count(other.sequence_tokens)));
     }
     if first.devices != other.devices {
-        parts.push(format!("{} devices", count(other.devices)));
+        parts.push(format!("{} devices", format_count(other.devices)));
     }
     if first.global_batch != other.global_batch {
-        parts.push(format!("{} sequences per step", count(other.global_batch)));
+        parts.push(format!("{} sequences per step", format_count(other.global_batch)));
     }
     (!parts.is_empty()).then(|| format!("differs from the first: {}", parts.join(", ")))
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// What an answer was asked with. Older answers have nothing of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct JobInputs {
     /// The arguments that say what is trained on what, under which software: the model first, after it pairs of a flag and its value. The
     /// chip of a run directory is named by its file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

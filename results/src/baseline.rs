@@ -5,13 +5,13 @@ use serde::Deserialize;
 const EXPERT_PLACEMENTS: &str = include_str!("../reference/phaze/expert_placements.json");
 
 #[derive(Deserialize)]
-struct Placements {
+struct PublishedPlacements {
     source: String,
-    placements: Vec<Placement>,
+    placements: Vec<PublishedPlacement>,
 }
 
 #[derive(Deserialize)]
-struct Placement {
+struct PublishedPlacement {
     model: String,
     pipeline_stages: u32,
     data_parallel: u32,
@@ -20,7 +20,7 @@ struct Placement {
 
 /// Parallel degrees, as an expert writes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Degrees {
+pub struct ExpertDegrees {
     /// Pipeline stages.
     pub pipeline: u32,
     /// Data-parallel ranks.
@@ -33,7 +33,7 @@ pub struct Degrees {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpertPlacement {
     /// Its degrees.
-    pub degrees: Degrees,
+    pub degrees: ExpertDegrees,
     /// Where it is published.
     pub source: String,
 }
@@ -41,9 +41,9 @@ pub struct ExpertPlacement {
 /// PHAZE's expert placement of a built-in model, where it gives one.
 #[must_use]
 pub fn expert_placement(model: &str) -> Option<ExpertPlacement> {
-    let table: Placements = serde_json::from_str(EXPERT_PLACEMENTS).ok()?;
+    let table: PublishedPlacements = serde_json::from_str(EXPERT_PLACEMENTS).ok()?;
     let p = table.placements.iter().find(|p| p.model == model)?;
-    let degrees = Degrees { pipeline: p.pipeline_stages, data: p.data_parallel, tensor: p.tensor_parallel };
+    let degrees = ExpertDegrees { pipeline: p.pipeline_stages, data: p.data_parallel, tensor: p.tensor_parallel };
     Some(ExpertPlacement { degrees, source: table.source })
 }
 
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn the_table_is_read_and_unknown_models_have_none() {
         let expert = expert_placement("llama2-7b").map(|e| e.degrees);
-        assert_eq!(expert, Some(Degrees { pipeline: 8, data: 128, tensor: 1 }));
+        assert_eq!(expert, Some(ExpertDegrees { pipeline: 8, data: 128, tensor: 1 }));
         assert_eq!(expert_placement("llama3-8b"), None);
     }
 }

@@ -1,7 +1,7 @@
 //! A row of Calculon's format run here: what `coplace calculon` shows, as data. Described in `docs/json.md`.
 
-use crate::planned::{StageRow, one_line, stage};
-use search::published::calculon::{Outcome, Row};
+use crate::planned::{StageRow, one_line, stage_row};
+use search::published::calculon::{CalculonOutcome, CalculonRow};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ pub const FORMAT: u32 = 1;
 
 /// The answer of `coplace calculon`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Ran {
+pub struct CalculonAnswer {
     /// Version of this schema: [`FORMAT`].
     pub format: u32,
     /// The application's file.
@@ -53,32 +53,36 @@ pub struct Ran {
     pub not_modelled: Vec<String>,
 }
 
-impl Ran {
+impl CalculonAnswer {
     /// The record of a row, from the files named `model`, `execution`, `system`.
     #[must_use]
-    pub fn new(files: [&str; 3], row: &Row, outcome: &Outcome) -> Self {
+    pub fn new(files: [&str; 3], row: &CalculonRow, outcome: &CalculonOutcome) -> Self {
         let (plan, time) = (&row.plan, &outcome.step);
         let [model, execution, system] = files.map(str::to_owned);
-        let why = outcome.memory.fits().err().map(|why| format!("{why}; {}", why.cure(plan)).trim_end_matches("; ").to_owned());
+        let why = outcome
+            .memory
+            .check_fits()
+            .err()
+            .map(|why| format!("{why}; {}", why.suggest_cure(plan)).trim_end_matches("; ").to_owned());
         Self {
             format: FORMAT,
             model,
             execution,
             system,
             stack: row.stack.name.clone(),
-            devices: plan.layout.devices(),
+            devices: plan.layout.device_count(),
             global_batch_sequences: plan.batch.global_batch,
             sequence_tokens: plan.batch.sequence_length,
             plan: one_line(plan),
             step_s: time.total.0,
             tokens_per_s: plan.batch.global_batch as f64 * plan.batch.sequence_length as f64 / time.total.0,
-            parts_s: time.parts().into_iter().skip(1).map(|(name, part)| (name.to_owned(), part.0)).collect(),
+            parts_s: time.named_parts().into_iter().skip(1).map(|(name, part)| (name.to_owned(), part.0)).collect(),
             fits: why.is_none(),
             why,
-            stages: outcome.memory.stages.iter().map(stage).collect(),
+            stages: outcome.memory.stages.iter().map(stage_row).collect(),
             capacity_gib: outcome.memory.capacity.gib(),
             host_capacity_gib: outcome.memory.host_capacity.gib(),
-            calculon: outcome.calculon(row).into_iter().collect(),
+            calculon: outcome.calculon_figures(row).into_iter().collect(),
             assumed: row.assumed.clone(),
             not_modelled: row.not_modelled.clone(),
         }

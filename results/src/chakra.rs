@@ -83,14 +83,14 @@ enum NodeType {
 /// the model and backward passes against it. A kernel waits for those that ended last before it starts. Times are microseconds from the
 /// micro-batch's start. Copies to the host are stores in forward and loads in backward passes.
 #[must_use]
-pub fn execution_trace(title: &str, why: &Explanation) -> Vec<u8> {
+pub fn write_execution_trace(title: &str, why: &Explanation) -> Vec<u8> {
     let forward = why.passes.iter().filter(|pass| pass.pass == "forward");
     let backward = why.passes.iter().filter(|pass| pass.pass != "forward").rev();
     let metadata = GlobalMetadata {
         version: SCHEMA.to_owned(),
         attr: vec![
-            text("title", title),
-            text("schema", SCHEMA),
+            text_attribute("title", title),
+            text_attribute("schema", SCHEMA),
             Attribute { name: "stage".into(), value: Some(Value::Uint64(why.slowest_stage.into())) },
         ],
     };
@@ -98,7 +98,7 @@ pub fn execution_trace(title: &str, why: &Explanation) -> Vec<u8> {
     let mut writer = Writer { at: Seconds::ZERO, next: 1, last: Vec::new() };
     for pass in forward.chain(backward) {
         for time in 0..pass.count {
-            for node in writer.pass(pass, time) {
+            for node in writer.write_pass(pass, time) {
                 file.extend(node.encode_length_delimited_to_vec());
             }
         }
@@ -118,15 +118,15 @@ struct Writer {
 
 impl Writer {
     /// The nodes of a pass that runs for the `time`-th time.
-    fn pass(&mut self, pass: &PassDetail, time: u64) -> Vec<Node> {
+    fn write_pass(&mut self, pass: &PassDetail, time: u64) -> Vec<Node> {
         let kernels: Vec<&KernelDetail> = pass.kernels.iter().filter(|kernel| kernel.latency > Seconds::ZERO).collect();
         let first = self.next;
         let number = |at: usize| first + at as u64;
         let mut nodes = Vec::with_capacity(kernels.len());
         for (at, kernel) in kernels.iter().enumerate() {
-            let before = latest(&kernels, kernel.start.0);
-            let (start, end) = (micros(self.at + kernel.start), micros(self.at + kernel.end()));
-            let (kind, attr) = work(kernel, pass);
+            let before = latest_ended(&kernels, kernel.start.0);
+            let (start, end) = (to_microseconds(self.at + kernel.start), to_microseconds(self.at + kernel.end_time()));
+            let (kind, attr) = node_attributes(kernel, pass);
             nodes.push(Node {
                 id: number(at),
                 name: format!("{} {time} {}: {}", pass.segment, pass.pass, kernel.name),
@@ -137,9 +137,9 @@ impl Writer {
                 attr,
             });
         }
-        let end = kernels.iter().map(|kernel| kernel.end()).fold(pass.time, Seconds::max);
+        let end = kernels.iter().map(|kernel| kernel.end_time()).fold(pass.time, Seconds::max);
         if !kernels.is_empty() {
-            self.last = latest(&kernels, f64::INFINITY).into_iter().map(number).collect();
+            self.last = latest_ended(&kernels, f64::INFINITY).into_iter().map(number).collect();
         }
         self.next += kernels.len() as u64;
         self.at += end;
@@ -148,14 +148,14 @@ impl Writer {
 }
 
 /// Of the kernels that have ended at a moment those after whose end no other of them starts: all others are before these.
-fn latest(kernels: &[&KernelDetail], moment: f64) -> Vec<usize> {
-    let ended = || kernels.iter().enumerate().filter(|(_, kernel)| kernel.end().0 <= moment + MOMENT);
+fn latest_ended(kernels: &[&KernelDetail], moment: f64) -> Vec<usize> {
+    let ended = || kernels.iter().enumerate().filter(|(_, kernel)| kernel.end_time().0 <= moment + MOMENT);
     let last = ended().map(|(_, kernel)| kernel.start.0).fold(f64::NEG_INFINITY, f64::max);
-    ended().filter(|(_, kernel)| kernel.end().0 > last + MOMENT).map(|(at, _)| at).collect()
+    ended().filter(|(_, kernel)| kernel.end_time().0 > last + MOMENT).map(|(at, _)| at).collect()
 }
 
 /// What a kernel is in the schema, with the attributes that Chakra's feeder reads.
-fn work(kernel: &KernelDetail, pass: &PassDetail) -> (NodeType, Vec<Attribute>) {
+fn node_attributes(kernel: &KernelDetail, pass: &PassDetail) -> (NodeType, Vec<Attribute>) {
     let integer = |name: &str, value: u64| Attribute {
         name: name.into(),
         value: Some(Value::Int64(i64::try_from(value).unwrap_or(i64::MAX))),
@@ -207,12 +207,12 @@ fn comm_type(kind: CollectiveKind) -> Option<u64> {
     }
 }
 
-fn text(name: &str, value: &str) -> Attribute {
+fn text_attribute(name: &str, value: &str) -> Attribute {
     Attribute { name: name.into(), value: Some(Value::Text(value.into())) }
 }
 
 /// A moment in whole microseconds. Starts and ends are rounded, not lengths, so that a long trace does not drift.
-fn micros(moment: Seconds) -> u64 {
+fn to_microseconds(moment: Seconds) -> u64 {
     (moment.0 * 1e6).round() as u64
 }
 

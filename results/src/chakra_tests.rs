@@ -68,9 +68,9 @@ fn attributes(node: &BTreeMap<u64, Vec<Raw>>) -> BTreeMap<String, (u64, Raw)> {
 
 #[test]
 fn a_trace_has_every_kernel_of_a_micro_batch_in_an_order_that_can_be_run() {
-    let chip = Accelerator::template("tpu_v4").unwrap();
+    let chip = Accelerator::built_in("tpu_v4").unwrap();
     let explained = explained(&chip, "ideal");
-    let file = execution_trace("test", &explained.why);
+    let file = write_execution_trace("test", &explained.why);
     let mut rest = file.as_slice();
     let metadata = fields(&take(&mut rest));
     assert_eq!(metadata.get(&1), Some(&vec![Raw::Bytes(b"0.0.4".to_vec())]));

@@ -1,7 +1,7 @@
 //! The directory of a run that is being made: one search at a time, no file of anybody else's, nothing through a link.
 
 use crate::run::FILES;
-use crate::sums::Sums;
+use crate::sums::DigestList;
 use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// Why a directory is not taken for a run. The text goes on after the directory's name.
 #[derive(Debug, thiserror::Error)]
-pub enum ClaimError {
+pub enum DirectoryClaimError {
     /// It is a file.
     #[error("is a file; give a directory")]
     File,
@@ -34,7 +34,7 @@ pub enum ClaimError {
 
 /// A directory that this process alone makes a run in, for as long as the value lives: it holds a lock that the system drops with the process.
 #[derive(Debug)]
-pub struct Claim {
+pub struct DirectoryClaim {
     path: PathBuf,
     /// Directories that were made for it, innermost first.
     made: Vec<PathBuf>,
@@ -42,20 +42,22 @@ pub struct Claim {
     _lock: Option<File>,
 }
 
-impl Claim {
+impl DirectoryClaim {
     /// Takes a directory (made if need be) for a run: an empty one, or one with an older run, which stays until the new one is written. What killed
     /// searches have left in it goes.
     ///
     /// # Errors
     /// A directory that is somebody else's, that another search has, or that cannot be written into: a long search must not end before a closed door.
-    pub fn new(path: &Path) -> Result<Self, ClaimError> {
-        Self::take(path, &FILES, |path| {
+    pub fn for_run(path: &Path) -> Result<Self, DirectoryClaimError> {
+        Self::take_directory(path, &FILES, |path| {
             let record = path.join(crate::run::RECORD);
-            let sealed = Sums::read(path).is_ok_and(|sums| sums.name(&[crate::run::RECORD, crate::run::DESIGNS]));
+            let sealed = DigestList::read_from(path).is_ok_and(|sums| sums.lists_all(&[crate::run::RECORD, crate::run::DESIGNS]));
             match (sealed || is_record(&record), record.exists()) {
                 (true, _) => Ok(()),
-                (false, true) => Err(ClaimError::Occupied { name: crate::run::RECORD, what: "is not a record of coplace" }),
-                (false, false) => Err(ClaimError::Foreign),
+                (false, true) => {
+                    Err(DirectoryClaimError::Occupied { name: crate::run::RECORD, what: "is not a record of coplace" })
+                }
+                (false, false) => Err(DirectoryClaimError::Foreign),
             }
         })
     }
@@ -64,29 +66,33 @@ impl Claim {
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub fn for_sweep(path: &Path) -> Result<Self, ClaimError> {
-        let held = |path: &Path| if path.join(crate::sweep::STORE).exists() { Ok(()) } else { Err(ClaimError::Foreign) };
-        Self::take(path, &crate::sweep::directory::FILES, held)
+    pub fn for_sweep(path: &Path) -> Result<Self, DirectoryClaimError> {
+        let held = |path: &Path| if path.join(crate::sweep::STORE).exists() { Ok(()) } else { Err(DirectoryClaimError::Foreign) };
+        Self::take_directory(path, &crate::sweep::directory::FILES, held)
     }
 
     /// Takes a directory (made if need be) for a part of a search: an empty one, or one with a part, whosever that is.
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub fn for_part(path: &Path) -> Result<Self, ClaimError> {
-        let held = |path: &Path| if crate::parts::is_part(path) { Ok(()) } else { Err(ClaimError::Foreign) };
-        Self::take(path, &crate::parts::FILES, held)
+    pub fn for_part(path: &Path) -> Result<Self, DirectoryClaimError> {
+        let held = |path: &Path| if crate::parts::is_part(path) { Ok(()) } else { Err(DirectoryClaimError::Foreign) };
+        Self::take_directory(path, &crate::parts::FILES, held)
     }
 
     /// Takes a directory for these files; `own` refuses one with others that it does not know for ours.
-    fn take(path: &Path, files: &[&'static str], own: impl Fn(&Path) -> Result<(), ClaimError>) -> Result<Self, ClaimError> {
+    fn take_directory(
+        path: &Path,
+        files: &[&'static str],
+        own: impl Fn(&Path) -> Result<(), DirectoryClaimError>,
+    ) -> Result<Self, DirectoryClaimError> {
         if path.is_file() {
-            return Err(ClaimError::File);
+            return Err(DirectoryClaimError::File);
         }
         let missing = |directory: &&Path| !directory.as_os_str().is_empty() && !directory.exists();
         let made = path.ancestors().take_while(missing).map(Path::to_path_buf).collect();
         fs::create_dir_all(path)?;
-        let lock = lock(path)?;
+        let lock = lock_directory(path)?;
         let mut others = false;
         let mut leftovers = Vec::new();
         for entry in fs::read_dir(path)? {
@@ -94,7 +100,7 @@ impl Claim {
             if is_leftover(&name, files) { leftovers.push(path.join(name)) } else { others = true }
         }
         if others {
-            occupied(path, files)?;
+            refuse_occupied(path, files)?;
             own(path)?;
         }
         // Without the lock they may be another search's at work.
@@ -113,7 +119,7 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for DirectoryClaim {
     /// A search that ended without a run leaves no empty directory that was not there before.
     fn drop(&mut self) {
         for directory in &self.made {
@@ -140,23 +146,23 @@ fn is_leftover(name: &OsStr, files: &[&str]) -> bool {
 }
 
 /// Locks a directory, where the system does that.
-fn lock(path: &Path) -> Result<Option<File>, ClaimError> {
+fn lock_directory(path: &Path) -> Result<Option<File>, DirectoryClaimError> {
     let Ok(directory) = File::open(path) else { return Ok(None) };
     match directory.try_lock() {
         Ok(()) => Ok(Some(directory)),
-        Err(TryLockError::WouldBlock) => Err(ClaimError::Busy),
+        Err(TryLockError::WouldBlock) => Err(DirectoryClaimError::Busy),
         Err(TryLockError::Error(_)) => Ok(None),
     }
 }
 
 /// Refuses a directory in which one of the files to be written is no plain file.
-fn occupied(path: &Path, files: &[&'static str]) -> Result<(), ClaimError> {
+fn refuse_occupied(path: &Path, files: &[&'static str]) -> Result<(), DirectoryClaimError> {
     for &name in files {
         match fs::symlink_metadata(path.join(name)) {
             Ok(found) if found.is_symlink() => {
-                return Err(ClaimError::Occupied { name, what: "is a link, through which a run is never written" });
+                return Err(DirectoryClaimError::Occupied { name, what: "is a link, through which a run is never written" });
             }
-            Ok(found) if !found.is_file() => return Err(ClaimError::Occupied { name, what: "is not a file" }),
+            Ok(found) if !found.is_file() => return Err(DirectoryClaimError::Occupied { name, what: "is not a file" }),
             _ => {}
         }
     }
@@ -165,7 +171,7 @@ fn occupied(path: &Path, files: &[&'static str]) -> Result<(), ClaimError> {
 
 /// Whether coplace wrote a record, of whatever format.
 fn is_record(file: &Path) -> bool {
-    let value = sim::files::text::read(file).ok().and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
+    let value = sim::files::text::read_text(file).ok().and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
     value.is_some_and(|record| {
         let version = record.pointer("/versions/coplace").and_then(serde_json::Value::as_str);
         version.is_some() && record.get("format").is_some_and(serde_json::Value::is_u64)
@@ -200,7 +206,7 @@ mod tests {
         for name in [".designs.parquet.7.partial", ".pareto.svg.7.partial", ".writable-7"] {
             fs::write(dir.path().join(name), "half").unwrap();
         }
-        Claim::new(dir.path()).unwrap();
+        DirectoryClaim::for_run(dir.path()).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
@@ -208,32 +214,32 @@ mod tests {
     fn a_search_without_a_run_leaves_no_directory_that_it_made() {
         let dir = tempfile::tempdir().unwrap();
         let runs = dir.path().join("runs");
-        drop(Claim::new(&runs.join("a")).unwrap());
+        drop(DirectoryClaim::for_run(&runs.join("a")).unwrap());
         assert!(!runs.exists() && dir.path().exists());
-        let claim = Claim::new(&runs.join("a")).unwrap();
+        let claim = DirectoryClaim::for_run(&runs.join("a")).unwrap();
         fs::write(claim.path().join("record.json"), "").unwrap();
         drop(claim);
         assert!(runs.join("a/record.json").exists());
         fs::create_dir(runs.join("empty")).unwrap();
-        drop(Claim::new(&runs.join("empty")).unwrap());
+        drop(DirectoryClaim::for_run(&runs.join("empty")).unwrap());
         assert!(runs.join("empty").exists(), "it was there before");
     }
 
     #[test]
     fn a_directory_has_one_search_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
-        let first = Claim::new(dir.path()).unwrap();
-        let second = Claim::new(dir.path()).unwrap_err();
+        let first = DirectoryClaim::for_run(dir.path()).unwrap();
+        let second = DirectoryClaim::for_run(dir.path()).unwrap_err();
         assert_eq!(second.to_string(), "another search writes into it; wait for its end, or give another directory");
         drop(first);
-        Claim::new(dir.path()).unwrap();
+        DirectoryClaim::for_run(dir.path()).unwrap();
     }
 
     #[test]
     fn only_a_run_is_written_over() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        let refusal = || Claim::new(dir.path()).unwrap_err().to_string();
+        let refusal = || DirectoryClaim::for_run(dir.path()).unwrap_err().to_string();
         fs::write(at("notes.txt"), "mine").unwrap();
         assert_eq!(refusal(), "holds files that are not a run; give an empty or a new directory");
         let not_ours = "record.json in it is not a record of coplace; remove it, or give an empty or a new directory";
@@ -244,11 +250,11 @@ mod tests {
         }
         // A record of any format, and a damaged one beside its digests, is a run.
         fs::write(at("record.json"), "{\"format\": 9, \"versions\": {\"coplace\": \"9.0\"}}").unwrap();
-        Claim::new(dir.path()).unwrap();
+        DirectoryClaim::for_run(dir.path()).unwrap();
         fs::write(at("record.json"), "{\"format\"").unwrap();
-        let digests = crate::sums::of(&[(at("record.json"), Vec::new()), (at("designs.parquet"), Vec::new())]);
+        let digests = crate::sums::digest_lines(&[(at("record.json"), Vec::new()), (at("designs.parquet"), Vec::new())]);
         fs::write(at(SUMS), digests).unwrap();
-        Claim::new(dir.path()).unwrap();
+        DirectoryClaim::for_run(dir.path()).unwrap();
     }
 
     #[cfg(unix)]
@@ -260,7 +266,7 @@ mod tests {
         let other = dir.path().join("other.json");
         fs::write(&other, crate::record::example().to_json().unwrap()).unwrap();
         std::os::unix::fs::symlink(&other, run.join("record.json")).unwrap();
-        let error = Claim::new(&run).unwrap_err().to_string();
+        let error = DirectoryClaim::for_run(&run).unwrap_err().to_string();
         assert_eq!(
             error,
             "record.json in it is a link, through which a run is never written; remove it, or give an empty or a new directory"

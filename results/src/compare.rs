@@ -2,7 +2,7 @@
 
 use crate::design::DesignRow;
 use crate::evidence::{EvidenceRecord, Grade};
-use crate::text::{Align, Table, area, fields, folded, rate, significant};
+use crate::text::{ColumnAlign, TextTable, fold_line, format_area, format_fields, format_rate, format_significant};
 use serde::{Deserialize, Serialize};
 use sim::units::{Joules, Seconds, SquareMillimeters, Watts};
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ const BAD_END: usize = 6;
 /// One design under one plan, as it appears in a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Entry {
+pub struct ComparisonEntry {
     /// What the reader knows it by: `best found`, `TPUv4, expert's plan`.
     pub label: String,
     /// The chip, in words.
@@ -69,17 +69,17 @@ pub struct Entry {
 #[serde(deny_unknown_fields)]
 pub struct Comparison {
     /// The entries; ratios are taken to the first.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<ComparisonEntry>,
 }
 
-impl Entry {
+impl ComparisonEntry {
     /// The entry of a design of the store.
     #[must_use]
     pub fn from_design(label: impl Into<String>, row: &DesignRow) -> Self {
         Self {
             label: label.into(),
-            chip: row.chip(),
-            plan: row.plan(),
+            chip: row.describe_chip(),
+            plan: row.describe_plan(),
             area_mm2: Some(row.area_mm2),
             node: row.node.clone(),
             peak_power_w: row.peak_power_w,
@@ -103,11 +103,11 @@ impl Entry {
 
     /// The entry with how sure its step is under some software.
     #[must_use]
-    pub fn sure(self, software: &str, evidence: Option<&EvidenceRecord>) -> Self {
+    pub fn with_evidence(self, software: &str, evidence: Option<&EvidenceRecord>) -> Self {
         Self {
             step_interval_s: evidence.map(|e| e.step_interval_s),
             grade: evidence.map(|e| e.grade),
-            evidence: evidence.map(EvidenceRecord::because),
+            evidence: evidence.map(EvidenceRecord::step_reasons),
             software: Some(software.to_owned()),
             step_lead: evidence.map(|e| e.design_lead),
             ..self
@@ -144,7 +144,7 @@ impl Entry {
 
     /// The first figure below zero, by its key: no run has one.
     #[must_use]
-    pub fn negative(&self) -> Option<(&'static str, f64)> {
+    pub fn first_negative_key(&self) -> Option<(&'static str, f64)> {
         let figures = [
             ("area_mm2", self.area_mm2),
             ("peak_power_w", self.peak_power_w),
@@ -168,33 +168,33 @@ impl Entry {
 }
 
 /// A line that says so where areas are of different processes; else nothing.
-pub(crate) fn processes(entries: &[Entry]) -> String {
+pub(crate) fn processes_note(entries: &[ComparisonEntry]) -> String {
     let nodes: BTreeSet<&str> = entries.iter().filter_map(|e| e.node.as_deref()).collect();
     if nodes.len() < 2 {
         return String::new();
     }
     let nodes = nodes.into_iter().collect::<Vec<_>>().join(", ");
-    folded(&format!("Areas are of different processes ({nodes}): a mm² of one is not a mm² of another."))
+    fold_line(&format!("Areas are of different processes ({nodes}): a mm² of one is not a mm² of another."))
 }
 
 impl Comparison {
     /// The first entry's throughput over this entry's: how many times faster the first is. `None` where either
     /// does not run.
     #[must_use]
-    pub fn speedup_over(&self, entry: &Entry) -> Option<f64> {
-        let rate = |entry: &Entry| entry.throughput_sequences_per_s.or(entry.times_reference);
+    pub fn speedup_over(&self, entry: &ComparisonEntry) -> Option<f64> {
+        let rate = |entry: &ComparisonEntry| entry.throughput_sequences_per_s.or(entry.times_reference);
         let (first, other) = (rate(self.entries.first()?)?, rate(entry)?);
         (other > 0.0).then(|| first / other)
     }
 
     /// Whether its rates are means over several models.
-    fn is_of_several(&self) -> bool {
+    fn is_over_models(&self) -> bool {
         self.entries.iter().any(|entry| entry.times_reference.is_some())
     }
 
     /// Whether an entry of it runs.
     #[must_use]
-    pub fn runs(&self) -> bool {
+    pub fn any_runs(&self) -> bool {
         self.entries.iter().any(|entry| entry.plan.is_some() || entry.times_reference.is_some())
     }
 
@@ -202,55 +202,55 @@ impl Comparison {
     /// the entry's throughput the first entry's is.
     #[must_use]
     pub fn to_text(&self) -> String {
-        self.text(false)
+        self.render_text(false)
     }
 
     /// The same beside a search that ranks by the bad ends of steps' intervals: with these.
     #[must_use]
     pub fn to_text_with_bad_ends(&self) -> String {
-        self.text(true)
+        self.render_text(true)
     }
 
-    fn text(&self, bad_ends: bool) -> String {
-        let what = |e: &Entry| match (&e.plan, e.times_reference) {
+    fn render_text(&self, bad_ends: bool) -> String {
+        let what = |e: &ComparisonEntry| match (&e.plan, e.times_reference) {
             (Some(plan), _) => format!("{}; {plan}", e.chip),
             (None, Some(_)) => e.chip.clone(),
             (None, None) => format!("{}; no plan fits", e.chip),
         };
         let pairs: Vec<(&str, String)> = self.entries.iter().map(|e| (e.label.as_str(), what(e))).collect();
-        let mut text = fields(&pairs);
+        let mut text = format_fields(&pairs);
         text.push('\n');
-        text.push_str(&if self.is_of_several() { self.means() } else { self.figures(bad_ends) }.render());
-        if bad_ends && !self.is_of_several() {
-            text.push_str(&folded(
+        text.push_str(&if self.is_over_models() { self.means_table() } else { self.figures_table(bad_ends) }.render());
+        if bad_ends && !self.is_over_models() {
+            text.push_str(&fold_line(
                 "bad end s: the step at the bad end of its 90 % interval, by which a robust search ranks; all else is of the predicted step.",
             ));
         }
-        text.push_str(&processes(&self.entries));
-        text.push_str(&self.sureness());
+        text.push_str(&processes_note(&self.entries));
+        text.push_str(&self.evidence_text());
         for entry in &self.entries {
             if let Some(note) = &entry.note {
-                text.push_str(&folded(&format!("{}: {note}", entry.label)));
+                text.push_str(&fold_line(&format!("{}: {note}", entry.label)));
             }
         }
         text
     }
 
     /// The intervals of the steps, and over which entries the first one's lead is smaller than they are.
-    fn sureness(&self) -> String {
+    fn evidence_text(&self) -> String {
         let mut text = String::new();
-        let interval = |e: &Entry| {
+        let interval = |e: &ComparisonEntry| {
             let [low, high] = e.step_interval_s?;
             let grade = e.grade.map_or_else(String::new, |grade| format!(", {grade}"));
-            Some(format!("{} {} to {}{grade}", e.label, significant(low, 3), significant(high, 3)))
+            Some(format!("{} {} to {}{grade}", e.label, format_significant(low, 3), format_significant(high, 3)))
         };
         let intervals: Vec<String> = self.entries.iter().filter_map(interval).collect();
         if !intervals.is_empty() {
-            text.push_str(&folded(&format!("Step s with 90 % confidence: {}.", intervals.join("; "))));
+            text.push_str(&fold_line(&format!("Step s with 90 % confidence: {}.", intervals.join("; "))));
         }
-        let within = self.unsettled();
+        let within = self.too_close_to_call();
         if !within.is_empty() {
-            text.push_str(&folded(&format!(
+            text.push_str(&fold_line(&format!(
                 "The first one's lead over {} is smaller than what the model errs by between designs: which is faster is not settled.",
                 within.join(", ")
             )));
@@ -260,27 +260,29 @@ impl Comparison {
 
     /// The entries that are slower than the first, but not by so much that they surely are: errors under the same software are alike, under another one
     /// each has its own.
-    fn unsettled(&self) -> Vec<&str> {
+    fn too_close_to_call(&self) -> Vec<&str> {
         let Some((first, others)) = self.entries.split_first() else { return Vec::new() };
         let Some(step) = first.step_time_s else { return Vec::new() };
-        let settled = |e: &&Entry| match (first.step_lead, first.step_interval_s) {
+        let settled = |e: &&ComparisonEntry| match (first.step_lead, first.step_interval_s) {
             (Some(lead), _) if e.software.is_some() && e.software == first.software => Some(step * lead),
             (_, interval) => interval.map(|[_, high]| high),
         };
-        let within = |e: &&Entry| e.step_time_s.zip(settled(e)).is_some_and(|(other, settled)| (step..=settled).contains(&other));
+        let within = |e: &&ComparisonEntry| {
+            e.step_time_s.zip(settled(e)).is_some_and(|(other, settled)| (step..=settled).contains(&other))
+        };
         others.iter().filter(within).map(|e| e.label.as_str()).collect()
     }
 
     /// The figures of means over several models.
-    fn means(&self) -> Table {
+    fn means_table(&self) -> TextTable {
         let dash = || "-".to_owned();
-        let mut table = Table::new(["design", "area", "node", "x reference", "first is", "peak W", "USD"]);
+        let mut table = TextTable::new(["design", "area", "node", "x reference", "first is", "peak W", "USD"]);
         for entry in &self.entries {
-            table.row([
+            table.add_row([
                 entry.label.clone(),
-                entry.area_mm2.map_or_else(dash, |a| area(SquareMillimeters(a))),
+                entry.area_mm2.map_or_else(dash, |a| format_area(SquareMillimeters(a))),
                 entry.node.clone().unwrap_or_else(dash),
-                entry.times_reference.map_or_else(dash, |times| significant(times, 4)),
+                entry.times_reference.map_or_else(dash, |times| format_significant(times, 4)),
                 self.speedup_over(entry).map_or_else(dash, |s| format!("{s:.2}x")),
                 entry.peak_power_w.map_or_else(dash, |w| format!("{w:.0}")),
                 entry.cost_usd.map_or_else(dash, |usd| format!("{usd:.0}")),
@@ -289,9 +291,9 @@ impl Comparison {
         table
     }
 
-    fn figures(&self, bad_ends: bool) -> Table {
+    fn figures_table(&self, bad_ends: bool) -> TextTable {
         let dash = || "-".to_owned();
-        let number = |value: Option<f64>| value.map_or_else(dash, |v| significant(v, 4));
+        let number = |value: Option<f64>| value.map_or_else(dash, |v| format_significant(v, 4));
         // What a narrow screen leaves out stands at the end.
         let head = [
             "design",
@@ -311,35 +313,27 @@ impl Comparison {
         ];
         let shown = |column: &usize| bad_ends || *column != BAD_END;
         let columns: Vec<usize> = (0..head.len()).filter(shown).collect();
-        let mut table = Table::new(columns.iter().map(|column| head[*column])).align(columns.len() - 1, Align::Left).keep(&[
-            "area",
-            "node",
-            "seq/s",
-            "first is",
-            "step s",
-            "bad end s",
-            "MFU %",
-            "peak W",
-            "USD",
-        ]);
+        let mut table = TextTable::new(columns.iter().map(|column| head[*column]))
+            .align_column(columns.len() - 1, ColumnAlign::Left)
+            .keep_columns(&["area", "node", "seq/s", "first is", "step s", "bad end s", "MFU %", "peak W", "USD"]);
         for entry in &self.entries {
             let cells = [
                 entry.label.clone(),
-                entry.area_mm2.map_or_else(dash, |a| area(SquareMillimeters(a))),
+                entry.area_mm2.map_or_else(dash, |a| format_area(SquareMillimeters(a))),
                 entry.node.clone().unwrap_or_else(dash),
-                entry.throughput_sequences_per_s.map_or_else(dash, rate),
+                entry.throughput_sequences_per_s.map_or_else(dash, format_rate),
                 self.speedup_over(entry).map_or_else(dash, |s| format!("{s:.2}x")),
                 number(entry.step_time_s),
                 number(entry.step_interval_s.map(|[_, bad]| bad)),
                 entry.mfu.map_or_else(dash, |m| format!("{:.1}", m * 100.0)),
-                entry.throughput_tokens_per_s.map_or_else(dash, rate),
+                entry.throughput_tokens_per_s.map_or_else(dash, format_rate),
                 entry.peak_power_w.map_or_else(dash, |w| format!("{w:.0}")),
                 entry.cost_usd.map_or_else(dash, |usd| format!("{usd:.0}")),
                 number(entry.energy_per_step_j.map(|e| e / 1e3)),
                 entry.peak_memory_gib.map_or_else(dash, |g| format!("{g:.2}")),
                 entry.bound_by.clone().unwrap_or_default(),
             ];
-            table.row(columns.iter().map(|column| cells[*column].clone()));
+            table.add_row(columns.iter().map(|column| cells[*column].clone()));
         }
         table
     }
@@ -349,8 +343,8 @@ impl Comparison {
 mod tests {
     use super::*;
 
-    fn entry(label: &str, throughput: Option<f64>) -> Entry {
-        Entry {
+    fn entry(label: &str, throughput: Option<f64>) -> ComparisonEntry {
+        ComparisonEntry {
             label: label.into(),
             chip: "8 x 128x128 TC".into(),
             plan: throughput.map(|_| "p 8, t 1, d 128".into()),
@@ -397,7 +391,7 @@ mod tests {
     #[test]
     fn areas_of_different_processes_are_told() {
         let mut entries = vec![entry("best found", Some(50.0)), entry("a100", Some(40.0))];
-        let text = |entries: &[Entry]| Comparison { entries: entries.to_vec() }.to_text();
+        let text = |entries: &[ComparisonEntry]| Comparison { entries: entries.to_vec() }.to_text();
         assert!(!text(&entries).contains("different processes"));
         entries[1].node = Some("7 nm".into());
         assert!(text(&entries).contains("Areas are of different processes (22 nm, 7 nm)"), "{}", text(&entries));
@@ -440,8 +434,8 @@ mod tests {
 
     #[test]
     fn figures_below_zero_are_found() {
-        assert_eq!(entry("x", Some(1.0)).negative(), None);
-        assert_eq!(entry("x", Some(-1.0)).negative(), Some(("throughput_sequences_per_s", -1.0)));
+        assert_eq!(entry("x", Some(1.0)).first_negative_key(), None);
+        assert_eq!(entry("x", Some(-1.0)).first_negative_key(), Some(("throughput_sequences_per_s", -1.0)));
     }
 
     #[test]

@@ -1,22 +1,22 @@
 //! Runs side by side: for one model by its rates, for several by the mean over them and on each.
 
-use crate::compare::{Comparison, Entry};
+use crate::compare::{Comparison, ComparisonEntry};
 use crate::record::{BestDesign, Certificate, ModelPlan, Proof};
-use crate::report::{folded, heading, percent};
-use crate::run::Run;
-use crate::text::count;
-use search::objective::Over;
+use crate::report::{fold_line, format_heading, format_percent};
+use crate::run::SearchRun;
+use crate::text::format_count;
+use search::objective::MeasureMean;
 use serde::Serialize;
 
 /// Runs side by side.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Compared {
+pub struct RunComparison {
     /// The best designs and the baselines; of several models by the mean over them.
     #[serde(flatten)]
     pub over: Comparison,
     /// The same on each of several models; empty of one alone.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub models: Vec<OnModel>,
+    pub models: Vec<ModelComparison>,
     /// What the mean is of, in words.
     #[serde(skip)]
     scale: String,
@@ -27,7 +27,7 @@ pub struct Compared {
 
 /// Runs side by side on one of several models.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct OnModel {
+pub struct ModelComparison {
     /// The model.
     pub model: String,
     /// Tokens per sequence, of the first run.
@@ -43,33 +43,34 @@ pub struct OnModel {
 ///
 /// # Errors
 /// As [`on_one_scale`].
-pub fn compared(mut runs: Vec<Run>) -> Result<Compared, String> {
-    on_one_scale(&mut runs)?;
+pub fn compare_runs(mut runs: Vec<SearchRun>) -> Result<RunComparison, String> {
+    rescale_to_first_reference(&mut runs)?;
     let robust = runs.iter().any(|run| run.record.certificate.robust);
     let first = runs.iter().find(|run| !run.models().is_empty());
     let Some(first) = first else {
-        return Ok(Compared { over: compare(&runs), models: Vec::new(), scale: String::new(), robust });
+        return Ok(RunComparison { over: compare_best_designs(&runs), models: Vec::new(), scale: String::new(), robust });
     };
-    let on = |(at, model): (usize, &ModelPlan)| OnModel {
+    let on = |(at, model): (usize, &ModelPlan)| ModelComparison {
         model: model.model.clone(),
         sequence_tokens: model.sequence_tokens,
         share: model.share,
-        comparison: beside(&runs, &|run| match run.models().get(at) {
+        comparison: labelled_entries(&runs, &|run| match run.models().get(at) {
             Some(own) => own.comparison.entries.clone(),
-            None => nothing(),
+            None => no_design_entry(),
         }),
     };
     let scale = format!(
         "x reference: the {} of the models' throughputs over those of {}, ideal and under its best plan, as {} has them.",
-        if first.over() == Over::Mean { "arithmetic mean" } else { "geometric mean" },
+        if first.scoring_over_models() == MeasureMean::Mean { "arithmetic mean" } else { "geometric mean" },
         first.record.study.reference_chip,
         first.name,
     );
-    let over = beside(&runs, &|run| run.record.best.as_ref().map_or_else(nothing, |best| means(run, best)));
-    Ok(Compared { over, models: first.models().iter().enumerate().map(on).collect(), scale, robust })
+    let over =
+        labelled_entries(&runs, &|run| run.record.best.as_ref().map_or_else(no_design_entry, |best| mean_entries(run, best)));
+    Ok(RunComparison { over, models: first.models().iter().enumerate().map(on).collect(), scale, robust })
 }
 
-impl Compared {
+impl RunComparison {
     /// For people.
     #[must_use]
     pub fn to_text(&self) -> String {
@@ -80,30 +81,35 @@ impl Compared {
         if self.models.is_empty() {
             return words(&self.over);
         }
-        let mut text = heading("Mean over the models").trim_start().to_owned();
+        let mut text = format_heading("Mean over the models").trim_start().to_owned();
         text.push_str(&words(&self.over));
-        text.push_str(&folded(&self.scale));
+        text.push_str(&fold_line(&self.scale));
         for of in &self.models {
-            let what = format!("On {}, {} tokens, a share of {}", of.model, count(of.sequence_tokens), percent(of.share));
-            text.push_str(&heading(&what));
+            let what =
+                format!("On {}, {} tokens, a share of {}", of.model, format_count(of.sequence_tokens), format_percent(of.share));
+            text.push_str(&format_heading(&what));
             text.push_str(&words(&of.comparison));
         }
         text
     }
 }
 
-fn nothing() -> Vec<Entry> {
-    vec![Entry::without_design("nothing found")]
+fn no_design_entry() -> Vec<ComparisonEntry> {
+    vec![ComparisonEntry::without_design("nothing found")]
 }
 
 /// The best design of a run of several models and its baselines, by the mean over the models.
-fn means(run: &Run, best: &BestDesign) -> Vec<Entry> {
-    let mut entries = vec![Entry::from_design("best found", &best.design)];
+fn mean_entries(run: &SearchRun, best: &BestDesign) -> Vec<ComparisonEntry> {
+    let mut entries = vec![ComparisonEntry::from_design("best found", &best.design)];
     let baselines = best.models.first().into_iter().flat_map(|model| model.comparison.entries.iter().skip(1));
     entries.extend(baselines.map(|entry| {
-        let times_reference = run.means_of(best, &entry.label).map(|means| means.times_reference);
-        let chip = Entry { chip: entry.chip.clone(), area_mm2: entry.area_mm2, ..Entry::without_design(&entry.label) };
-        Entry {
+        let times_reference = run.means_of_baseline(best, &entry.label).map(|means| means.times_reference);
+        let chip = ComparisonEntry {
+            chip: entry.chip.clone(),
+            area_mm2: entry.area_mm2,
+            ..ComparisonEntry::without_design(&entry.label)
+        };
+        ComparisonEntry {
             node: entry.node.clone(),
             peak_power_w: entry.peak_power_w,
             cost_usd: entry.cost_usd,
@@ -118,24 +124,24 @@ fn means(run: &Run, best: &BestDesign) -> Vec<Entry> {
 /// The best designs and baselines of the runs side by side, the first run's best first. Entries of a run that differs
 /// from the first in model, cluster or batch say so: their throughputs are not of the same work.
 #[must_use]
-pub fn compare(runs: &[Run]) -> Comparison {
-    beside(runs, &|run| match (&run.record.comparison, &run.record.best) {
+pub fn compare_best_designs(runs: &[SearchRun]) -> Comparison {
+    labelled_entries(runs, &|run| match (&run.record.comparison, &run.record.best) {
         (Some(comparison), _) => comparison.entries.clone(),
-        (None, Some(best)) => vec![Entry::from_design("best found", &best.design)],
-        (None, None) => nothing(),
+        (None, Some(best)) => vec![ComparisonEntry::from_design("best found", &best.design)],
+        (None, None) => no_design_entry(),
     })
 }
 
 /// The entries that each run has, the best first, with what a reader must know of it.
-fn beside(runs: &[Run], own: &dyn Fn(&Run) -> Vec<Entry>) -> Comparison {
+fn labelled_entries(runs: &[SearchRun], own: &dyn Fn(&SearchRun) -> Vec<ComparisonEntry>) -> Comparison {
     let several = runs.len() > 1;
     let mut entries = Vec::new();
     for run in runs {
         let mut own = own(run);
-        if let (Some(first), Some(note)) = (own.first_mut(), unproven(&run.record.certificate)) {
+        if let (Some(first), Some(note)) = (own.first_mut(), unproven_note(&run.record.certificate)) {
             first.note = Some(first.note.take().map_or_else(|| note.clone(), |given| format!("{given}; {note}")));
         }
-        let other = runs.first().and_then(|first| difference(first, run));
+        let other = runs.first().and_then(|first| describe_difference(first, run));
         for mut entry in own {
             if several {
                 entry.label = format!("{}: {}", run.name, entry.label);
@@ -151,7 +157,7 @@ fn beside(runs: &[Run], own: &dyn Fn(&Run) -> Vec<Entry>) -> Comparison {
 }
 
 /// What the reader must know of a run's best design that is not proven the best.
-fn unproven(certificate: &Certificate) -> Option<String> {
+fn unproven_note(certificate: &Certificate) -> Option<String> {
     match (certificate.proof, certificate.gap) {
         (Proof::Proven, _) => None,
         (Proof::Gap, Some(gap)) => Some(format!("not proven the best: a better one is possible by up to {:.3} %", gap * 100.0)),
@@ -164,17 +170,17 @@ fn unproven(certificate: &Certificate) -> Option<String> {
 
 /// In what the work of two runs differs.
 #[must_use]
-pub fn difference(first: &Run, run: &Run) -> Option<String> {
+pub fn describe_difference(first: &SearchRun, run: &SearchRun) -> Option<String> {
     let (a, b) = (&first.record.study, &run.record.study);
     let mut parts = Vec::new();
     if (&a.model, a.parameters, a.sequence_tokens) != (&b.model, b.parameters, b.sequence_tokens) {
-        parts.push(format!("model {} with {} tokens per sequence", b.model, count(b.sequence_tokens)));
+        parts.push(format!("model {} with {} tokens per sequence", b.model, format_count(b.sequence_tokens)));
     }
     if (a.devices, &a.fabric) != (b.devices, &b.fabric) {
-        parts.push(format!("{} x {}", count(b.devices), b.fabric));
+        parts.push(format!("{} x {}", format_count(b.devices), b.fabric));
     }
     if a.global_batch_sequences != b.global_batch_sequences {
-        parts.push(format!("{} sequences per step", count(b.global_batch_sequences)));
+        parts.push(format!("{} sequences per step", format_count(b.global_batch_sequences)));
     }
     (!parts.is_empty()).then(|| format!("differs from the first run: {}", parts.join(", ")))
 }
@@ -183,9 +189,9 @@ pub fn difference(first: &Run, run: &Run) -> Option<String> {
 ///
 /// # Errors
 /// Runs of one model beside runs of several, or of other models, shares or means: their rates have no scale in common. Which they are, and what to do.
-pub fn on_one_scale(runs: &mut [Run]) -> Result<(), String> {
+pub fn rescale_to_first_reference(runs: &mut [SearchRun]) -> Result<(), String> {
     let Some(several) = runs.iter().find(|run| run.of_several_models()) else { return Ok(()) };
-    let of = |run: &Run| format!("{} (of {})", run.name, run.record.study.model);
+    let of = |run: &SearchRun| format!("{} (of {})", run.name, run.record.study.model);
     if let Some(alone) = runs.iter().find(|run| !run.of_several_models()) {
         return Err(format!(
             "{} is a run of several models and {} of one: a mean over a reference's rates and a rate have no unit in common; give runs of one model each, \
@@ -196,9 +202,9 @@ pub fn on_one_scale(runs: &mut [Run]) -> Result<(), String> {
         ));
     }
     let Some(first) = runs.iter().find(|run| !run.models().is_empty()).cloned() else { return Ok(()) };
-    let asked = |run: &Run| {
+    let asked = |run: &SearchRun| {
         let models = run.models().iter().map(|model| (model.model.clone(), format!("{:.9}", model.share)));
-        (run.over(), models.collect::<Vec<_>>())
+        (run.scoring_over_models(), models.collect::<Vec<_>>())
     };
     for run in runs.iter_mut().filter(|run| !run.models().is_empty()) {
         if asked(run) != asked(&first) {
@@ -207,17 +213,17 @@ pub fn on_one_scale(runs: &mut [Run]) -> Result<(), String> {
                  order, with the same weights and the same --over",
                 of(&first),
                 of(run),
-                first.over(),
-                run.over(),
+                first.scoring_over_models(),
+                run.scoring_over_models(),
             ));
         }
-        rescale(run, &first)?;
+        rescale_run(run, &first)?;
     }
     Ok(())
 }
 
 /// Holds a run's rates against the reference of another of the same models.
-fn rescale(run: &mut Run, first: &Run) -> Result<(), String> {
+fn rescale_run(run: &mut SearchRun, first: &SearchRun) -> Result<(), String> {
     let pairs: Vec<(&ModelPlan, &ModelPlan)> = run.models().iter().zip(first.models()).collect();
     // What one reference does comes to the same but for rounding.
     let same =
@@ -225,7 +231,7 @@ fn rescale(run: &mut Run, first: &Run) -> Result<(), String> {
     if pairs.iter().all(same) {
         return Ok(());
     }
-    if run.over() == Over::Mean {
+    if run.scoring_over_models() == MeasureMean::Mean {
         return Err(format!(
             "{} and {} hold their models against other rates of a reference ({}, {}), and an arithmetic mean over one says nothing of the other; \
              search with --over geomean, or with the same space.reference_chip, cluster and stack",

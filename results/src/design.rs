@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// What became of a design.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum DesignStatus {
     /// Its best plan was computed: the throughput is exact within the stated arithmetic.
     Evaluated,
     /// Rejected by its bound: no plan on it can beat what is already known.
@@ -20,7 +20,7 @@ pub enum Outcome {
     Open,
 }
 
-impl Outcome {
+impl DesignStatus {
     /// All outcomes, in the order used for counting and drawing.
     pub const ALL: [Self; 5] = [Self::Evaluated, Self::Pruned, Self::Infeasible, Self::OverArea, Self::Open];
 
@@ -37,13 +37,13 @@ impl Outcome {
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for DesignStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl FromStr for Outcome {
+impl FromStr for DesignStatus {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -56,7 +56,7 @@ impl FromStr for Outcome {
 
 /// A cell of the store.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Cell {
+pub enum StoreCell {
     /// No value.
     Null,
     /// An integer.
@@ -69,7 +69,7 @@ pub enum Cell {
 
 /// The type of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ColumnKind {
     /// 64-bit integers.
     Int,
     /// 64-bit floating-point numbers.
@@ -80,82 +80,82 @@ pub enum Kind {
 
 /// How a field of [`DesignRow`] becomes a cell and comes back.
 trait Field: Sized {
-    const KIND: Kind;
+    const KIND: ColumnKind;
     const REQUIRED: bool;
-    fn cell(&self) -> Cell;
+    fn cell(&self) -> StoreCell;
     /// The value, or what is wrong with the cell.
-    fn from_cell(cell: Cell) -> Result<Self, String>;
+    fn from_cell(cell: StoreCell) -> Result<Self, String>;
 }
 
 impl Field for i64 {
-    const KIND: Kind = Kind::Int;
+    const KIND: ColumnKind = ColumnKind::Int;
     const REQUIRED: bool = true;
-    fn cell(&self) -> Cell {
-        Cell::Int(*self)
+    fn cell(&self) -> StoreCell {
+        StoreCell::Int(*self)
     }
-    fn from_cell(cell: Cell) -> Result<Self, String> {
-        if let Cell::Int(v) = cell { Ok(v) } else { Err("a value is required".into()) }
+    fn from_cell(cell: StoreCell) -> Result<Self, String> {
+        if let StoreCell::Int(v) = cell { Ok(v) } else { Err("a value is required".into()) }
     }
 }
 
 impl Field for f64 {
-    const KIND: Kind = Kind::Float;
+    const KIND: ColumnKind = ColumnKind::Float;
     const REQUIRED: bool = true;
-    fn cell(&self) -> Cell {
-        Cell::Float(*self)
+    fn cell(&self) -> StoreCell {
+        StoreCell::Float(*self)
     }
-    fn from_cell(cell: Cell) -> Result<Self, String> {
+    fn from_cell(cell: StoreCell) -> Result<Self, String> {
         match cell {
-            Cell::Float(v) if v.is_finite() => Ok(v),
-            Cell::Float(v) => Err(format!("{v} is not a finite number")),
+            StoreCell::Float(v) if v.is_finite() => Ok(v),
+            StoreCell::Float(v) => Err(format!("{v} is not a finite number")),
             _ => Err("a value is required".into()),
         }
     }
 }
 
-impl Field for Outcome {
-    const KIND: Kind = Kind::Text;
+impl Field for DesignStatus {
+    const KIND: ColumnKind = ColumnKind::Text;
     const REQUIRED: bool = true;
-    fn cell(&self) -> Cell {
-        Cell::Text(self.name().into())
+    fn cell(&self) -> StoreCell {
+        StoreCell::Text(self.name().into())
     }
-    fn from_cell(cell: Cell) -> Result<Self, String> {
-        if let Cell::Text(v) = cell { v.parse() } else { Err("a value is required".into()) }
+    fn from_cell(cell: StoreCell) -> Result<Self, String> {
+        if let StoreCell::Text(v) = cell { v.parse() } else { Err("a value is required".into()) }
     }
 }
 
 impl Field for Option<i64> {
-    const KIND: Kind = Kind::Int;
+    const KIND: ColumnKind = ColumnKind::Int;
     const REQUIRED: bool = false;
-    fn cell(&self) -> Cell {
-        self.map_or(Cell::Null, Cell::Int)
+    fn cell(&self) -> StoreCell {
+        self.map_or(StoreCell::Null, StoreCell::Int)
     }
-    fn from_cell(cell: Cell) -> Result<Self, String> {
-        if matches!(cell, Cell::Null) { Ok(None) } else { i64::from_cell(cell).map(Some) }
+    fn from_cell(cell: StoreCell) -> Result<Self, String> {
+        if matches!(cell, StoreCell::Null) { Ok(None) } else { i64::from_cell(cell).map(Some) }
     }
 }
 
 impl Field for Option<f64> {
-    const KIND: Kind = Kind::Float;
+    const KIND: ColumnKind = ColumnKind::Float;
     const REQUIRED: bool = false;
-    fn cell(&self) -> Cell {
-        self.map_or(Cell::Null, Cell::Float)
+    fn cell(&self) -> StoreCell {
+        self.map_or(StoreCell::Null, StoreCell::Float)
     }
-    fn from_cell(cell: Cell) -> Result<Self, String> {
-        if matches!(cell, Cell::Null) { Ok(None) } else { f64::from_cell(cell).map(Some) }
+    fn from_cell(cell: StoreCell) -> Result<Self, String> {
+        if matches!(cell, StoreCell::Null) { Ok(None) } else { f64::from_cell(cell).map(Some) }
     }
 }
 
 impl Field for Option<String> {
-    const KIND: Kind = Kind::Text;
+    const KIND: ColumnKind = ColumnKind::Text;
     const REQUIRED: bool = false;
-    fn cell(&self) -> Cell {
-        self.clone().map_or(Cell::Null, Cell::Text)
+    fn cell(&self) -> StoreCell {
+        self.clone().map_or(StoreCell::Null, StoreCell::Text)
     }
-    fn from_cell(cell: Cell) -> Result<Self, String> {
+    fn from_cell(cell: StoreCell) -> Result<Self, String> {
         match cell {
-            Cell::Null => Ok(None),
-            Cell::Text(v) => Ok(Some(v)),
+            StoreCell::Null => Ok(None),
+            StoreCell::Text(v) => Ok(Some(v)),
             _ => Err("a text is required".into()),
         }
     }
@@ -163,11 +163,11 @@ impl Field for Option<String> {
 
 /// A column of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Column {
+pub struct StoreColumn {
     /// Its name: the field's name in [`DesignRow`], unit included.
     pub name: &'static str,
     /// Its type.
-    pub kind: Kind,
+    pub kind: ColumnKind,
     /// Whether every row has a value.
     pub required: bool,
 }
@@ -185,8 +185,8 @@ macro_rules! design_row {
 
         impl DesignRow {
             /// The columns, in the order in which they are stored.
-            pub const COLUMNS: &'static [Column] = &[
-                $(Column {
+            pub const COLUMNS: &'static [StoreColumn] = &[
+                $(StoreColumn {
                     name: stringify!($field),
                     kind: <$kind as Field>::KIND,
                     required: <$kind as Field>::REQUIRED,
@@ -195,7 +195,7 @@ macro_rules! design_row {
 
             /// The row's cells, in the order of [`Self::COLUMNS`].
             #[must_use]
-            pub fn cells(&self) -> Vec<Cell> {
+            pub fn cells(&self) -> Vec<StoreCell> {
                 vec![$(self.$field.cell(),)*]
             }
 
@@ -204,10 +204,10 @@ macro_rules! design_row {
             ///
             /// # Errors
             /// The first column whose cell does not fit it, and why.
-            pub fn from_cells(cells: impl IntoIterator<Item = Cell>) -> Result<Self, (&'static str, String)> {
+            pub fn from_cells(cells: impl IntoIterator<Item = StoreCell>) -> Result<Self, (&'static str, String)> {
                 let mut cells = cells.into_iter();
                 Ok(Self {
-                    $($field: Field::from_cell(cells.next().unwrap_or(Cell::Null))
+                    $($field: Field::from_cell(cells.next().unwrap_or(StoreCell::Null))
                         .map_err(|why| (stringify!($field), why))?,)*
                 })
             }
@@ -237,7 +237,7 @@ design_row! {
     /// Area of all compute dies in mm^2.
     area_mm2: f64,
     /// What became of the design.
-    outcome: Outcome,
+    outcome: DesignStatus,
     /// Why, in words, where the outcome needs them: what an infeasible design lacks.
     reason: Option<String>,
     /// Upper bound of the throughput over every plan, in sequences per second.
@@ -310,7 +310,7 @@ design_row! {
 impl DesignRow {
     /// A design that is not decided yet: its dimensions, and nothing else.
     #[must_use]
-    pub fn undecided(index: i64, dimensions: Dimensions) -> Self {
+    pub fn new_undecided(index: i64, dimensions: DesignDimensions) -> Self {
         Self {
             index,
             tensor_cores: dimensions.tensor_cores,
@@ -322,7 +322,7 @@ impl DesignRow {
             global_buffer_mib: dimensions.global_buffer_mib,
             hbm_gib: dimensions.hbm_gib,
             area_mm2: dimensions.area_mm2,
-            outcome: Outcome::Open,
+            outcome: DesignStatus::Open,
             reason: None,
             bound_sequences_per_s: None,
             throughput_sequences_per_s: None,
@@ -361,7 +361,7 @@ impl DesignRow {
 
     /// The chip in one line: `8 x 128x128 TC, 2 x 128 VC, 128 MiB, 32 GiB HBM`.
     #[must_use]
-    pub fn chip(&self) -> String {
+    pub fn describe_chip(&self) -> String {
         let arrays = if self.arrays_per_core == 1 { String::new() } else { format!("{} x ", self.arrays_per_core) };
         format!(
             "{} x {arrays}{}x{} TC, {} x {} VC, {} MiB, {} GiB HBM",
@@ -377,7 +377,7 @@ impl DesignRow {
 
     /// The plan in one line, where there is one: `p 8, t 1, d 128, micro-batch 1, 1f1b`.
     #[must_use]
-    pub fn plan(&self) -> Option<String> {
+    pub fn describe_plan(&self) -> Option<String> {
         let (p, t, d) = (self.stages?, self.tensor_parallel?, self.data_parallel?);
         let mut text = format!("p {p}, t {t}, d {d}");
         if let Some(micro_batch) = self.micro_batch_sequences {
@@ -392,7 +392,7 @@ impl DesignRow {
 
 /// The dimensions of a design in the store's units.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Dimensions {
+pub struct DesignDimensions {
     /// Tensor cores per chip.
     pub tensor_cores: i64,
     /// Vector cores per chip.
@@ -419,7 +419,7 @@ mod tests {
     use super::*;
 
     fn row() -> DesignRow {
-        let dimensions = Dimensions {
+        let dimensions = DesignDimensions {
             tensor_cores: 8,
             vector_cores: 2,
             arrays_per_core: 1,
@@ -430,7 +430,7 @@ mod tests {
             hbm_gib: 32.0,
             area_mm2: 278.8,
         };
-        DesignRow { throughput_sequences_per_s: Some(12.5), ..DesignRow::undecided(7, dimensions) }
+        DesignRow { throughput_sequences_per_s: Some(12.5), ..DesignRow::new_undecided(7, dimensions) }
     }
 
     #[test]
@@ -443,7 +443,7 @@ mod tests {
     #[test]
     fn a_cell_that_does_not_fit_is_named() {
         let mut cells = row().cells();
-        cells[9] = Cell::Float(f64::NAN);
+        cells[9] = StoreCell::Float(f64::NAN);
         assert_eq!(DesignRow::from_cells(cells).unwrap_err(), ("area_mm2", "NaN is not a finite number".into()));
         let (column, why) = DesignRow::from_cells([]).unwrap_err();
         assert_eq!((column, why.as_str()), ("index", "a value is required"));
@@ -452,10 +452,10 @@ mod tests {
     #[test]
     fn one_line_summaries() {
         let mut row = row();
-        assert_eq!(row.chip(), "8 x 128x64 TC, 2 x 128 VC, 128 MiB, 32 GiB HBM");
-        assert_eq!(row.plan(), None);
+        assert_eq!(row.describe_chip(), "8 x 128x64 TC, 2 x 128 VC, 128 MiB, 32 GiB HBM");
+        assert_eq!(row.describe_plan(), None);
         (row.stages, row.tensor_parallel, row.data_parallel) = (Some(8), Some(1), Some(128));
         row.micro_batch_sequences = Some(2);
-        assert_eq!(row.plan().unwrap(), "p 8, t 1, d 128, micro-batch 2");
+        assert_eq!(row.describe_plan().unwrap(), "p 8, t 1, d 128, micro-batch 2");
     }
 }

@@ -1,6 +1,6 @@
 //! The schemas in `results/README.md` are complete: every key, column and data set of the code is described there.
 
-use crate::design::{DesignRow, Outcome};
+use crate::design::{DesignRow, DesignStatus};
 use crate::validate::Dataset;
 
 const README: &str = include_str!("../README.md");
@@ -31,7 +31,7 @@ fn every_key_of_the_record_is_described() {
     record.comparison = record
         .best
         .as_ref()
-        .map(|b| crate::compare::Comparison { entries: vec![crate::compare::Entry::from_design("x", &b.design)] });
+        .map(|b| crate::compare::Comparison { entries: vec![crate::compare::ComparisonEntry::from_design("x", &b.design)] });
     let mut found = Vec::new();
     // A planned step is described in docs/json.md, where a test of the command holds it against what is printed.
     let open = ["options", "step", "times"];
@@ -44,7 +44,7 @@ fn every_key_of_the_record_is_described() {
 
 #[test]
 fn every_column_and_outcome_of_the_store_is_described() {
-    let names = DesignRow::COLUMNS.iter().map(|c| c.name).chain(Outcome::ALL.map(Outcome::name));
+    let names = DesignRow::COLUMNS.iter().map(|c| c.name).chain(DesignStatus::ALL.map(DesignStatus::name));
     let missing: Vec<&str> = names.filter(|name| !described(name)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
@@ -53,7 +53,7 @@ fn every_column_and_outcome_of_the_store_is_described() {
 fn every_data_set_is_described() {
     for dataset in Dataset::ALL {
         let line = README.lines().find(|line| line.starts_with(&format!("| {dataset} |"))).unwrap_or_default();
-        let columns = dataset.telling().iter().chain(dataset.required());
+        let columns = dataset.identifying_columns().iter().chain(dataset.required_columns());
         let missing: Vec<&&str> = columns.filter(|c| !line.contains(&format!("`{c}`"))).collect();
         assert!(missing.is_empty(), "{dataset}: {missing:?}");
     }

@@ -1,8 +1,8 @@
 //! One plan of one job: what `coplace evaluate` shows, as data. Described in `docs/json.md`.
 
-use crate::asked::Asked;
-use crate::planned::{Counts, one_line, why_none};
-use crate::step_record::{Explained, JobRecord, StepRecord};
+use crate::asked::JobInputs;
+use crate::planned::{PlanCounts, one_line, reason_without_plan};
+use crate::step_record::{ExplainedPlan, JobRecord, StepRecord};
 use search::planner::{Job, PlanAnswer};
 use serde::Serialize;
 use step::{OverCapacity, TrainingPlan};
@@ -12,13 +12,13 @@ pub const FORMAT: u32 = 2;
 
 /// The answer of `coplace evaluate`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Evaluated {
+pub struct EvaluateAnswer {
     /// Version of this schema: [`FORMAT`].
     pub format: u32,
     /// What is to be trained, on what, under which software.
     pub job: JobRecord,
     /// How the plans that the arguments leave open were decided.
-    pub counts: Counts,
+    pub counts: PlanCounts,
     /// Whether a plan fits.
     pub feasible: bool,
     /// Where none does: what the nearest lacks.
@@ -29,7 +29,7 @@ pub struct Evaluated {
     pub result: Option<StepRecord>,
     /// How the job is asked again.
     #[serde(flatten)]
-    pub asked: Asked,
+    pub asked: JobInputs,
 }
 
 /// The memory that the nearest plan lacks.
@@ -62,20 +62,20 @@ impl ShortfallRecord {
     }
 }
 
-impl Evaluated {
+impl EvaluateAnswer {
     /// The record of the fastest plan of an answer, which is explained; `model` is what the user called it.
     #[must_use]
-    pub fn new(job: &Job<'_>, model: &str, answer: &PlanAnswer, explained: Option<&Explained>) -> Self {
+    pub fn new(job: &Job<'_>, model: &str, answer: &PlanAnswer, explained: Option<&ExplainedPlan>) -> Self {
         let best = answer.best.first().zip(explained);
         Self {
             format: FORMAT,
-            job: JobRecord::new(job, model),
-            counts: Counts::of(answer),
+            job: JobRecord::from_job(job, model),
+            counts: PlanCounts::from_answer(answer),
             feasible: best.is_some(),
-            why: why_none(job, answer),
+            why: reason_without_plan(job, answer),
             shortfall: answer.nearest.as_ref().filter(|_| best.is_none()).map(|(plan, why)| ShortfallRecord::new(plan, why)),
-            result: best.map(|(ranked, explained)| StepRecord::explained(job, ranked, explained)),
-            asked: Asked::default(),
+            result: best.map(|(ranked, explained)| StepRecord::from_explained(job, ranked, explained)),
+            asked: JobInputs::default(),
         }
     }
 }

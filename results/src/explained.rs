@@ -2,15 +2,15 @@
 
 use crate::design::DesignRow;
 use crate::from_search::lowered_clock_mhz;
-use crate::record::Share;
-use crate::report::{Align, Table, count, folded, heading, significant};
+use crate::record::NamedShare;
+use crate::report::{ColumnAlign, TextTable, fold_line, format_count, format_heading, format_significant};
 use crate::step_record::StepRecord;
-use search::design::Evaluation;
-use search::objective::{Over, Term};
+use search::design::DesignEvaluation;
+use search::objective::{MeasureMean, Term};
 use search::planner::Job;
-use search::sensitivity::{MORE, Marginal, Resource, Step};
-use search::space::{Figures, Why};
-use search::sweep::Fate;
+use search::sensitivity::{DimensionStep, MORE, Marginal, Resource};
+use search::space::{ChipFigures, OutsideReason};
+use search::sweep::SweptOutcome;
 use serde::Serialize;
 
 /// Kernels that are named.
@@ -20,39 +20,39 @@ const OVER_POWER: &str = "over_power";
 
 /// Why a design is the best of its run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Explained {
+pub struct DesignExplanation {
     /// The run's directory.
     pub run: String,
     /// The design.
     pub best: DesignRow,
     /// What it uses of its limits.
-    pub limits: Vec<Limit>,
+    pub limits: Vec<LimitUse>,
     /// What binds the model; of several nothing, each has its own.
     #[serde(flatten)]
-    pub binds: Option<Binds>,
+    pub binds: Option<StepBottleneck>,
     /// One step along each dimension; of several models over all of them.
-    pub steps: Vec<StepRow>,
+    pub steps: Vec<DimensionStepRow>,
     /// What a little more of each resource is worth; of several models over all of them.
-    pub worth: Vec<Worth>,
+    pub worth: Vec<ResourceValue>,
     /// Each of several models.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub models: Vec<OfModel>,
+    pub models: Vec<ModelExplanation>,
 }
 
 /// What binds a model's step on the design.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Binds {
+pub struct StepBottleneck {
     /// Where the step's time goes, largest first.
-    pub time_shares: Vec<Share>,
+    pub time_shares: Vec<NamedShare>,
     /// The stage whose devices are busy longest, from 0.
     pub slowest_stage: u32,
     /// The kernels that take most of that stage's time.
-    pub kernels: Vec<Held>,
+    pub kernels: Vec<SlowKernel>,
 }
 
 /// One of several models on the design.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct OfModel {
+pub struct ModelExplanation {
     /// The model.
     pub model: String,
     /// Tokens per sequence.
@@ -61,16 +61,16 @@ pub struct OfModel {
     pub share: f64,
     /// What binds it.
     #[serde(flatten)]
-    pub binds: Binds,
+    pub binds: StepBottleneck,
     /// One step along each dimension, as it changes this model.
-    pub steps: Vec<StepRow>,
+    pub steps: Vec<DimensionStepRow>,
     /// What a little more of each resource is worth to it.
-    pub worth: Vec<Worth>,
+    pub worth: Vec<ResourceValue>,
 }
 
 /// A limit, and what the design uses of it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Limit {
+pub struct LimitUse {
     /// `area`, `power`, `cost`, `memory`.
     pub name: &'static str,
     /// What the design takes, in `unit`.
@@ -83,7 +83,7 @@ pub struct Limit {
 
 /// A kernel that holds the slowest stage up.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Held {
+pub struct SlowKernel {
     /// Its segment and pass.
     pub pass: String,
     /// The kernel.
@@ -96,7 +96,7 @@ pub struct Held {
 
 /// A step along a dimension, and what it changes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct StepRow {
+pub struct DimensionStepRow {
     /// The dimension.
     pub dimension: String,
     /// Its value in the best design.
@@ -130,7 +130,7 @@ pub struct StepRow {
 
 /// What a little more of a resource is worth.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Worth {
+pub struct ResourceValue {
     /// The resource.
     pub resource: String,
     /// What a device has of it, in `unit`.
@@ -145,18 +145,18 @@ pub struct Worth {
 
 /// The design that is explained, for a model or for several.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Subject {
+pub struct ExplainedDesign {
     /// What it takes.
-    pub figures: Figures,
+    pub figures: ChipFigures,
     /// How the models' rates make one.
-    pub over: Over,
+    pub over: MeasureMean,
     /// The models: at least one.
-    pub models: Vec<Runs>,
+    pub models: Vec<ModelOnDesign>,
 }
 
 /// A model as it runs on the design.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Runs {
+pub struct ModelOnDesign {
     /// Tokens of a step.
     pub tokens: f64,
     /// Devices of its cluster.
@@ -167,84 +167,84 @@ pub struct Runs {
     pub term: Term,
 }
 
-impl Runs {
+impl ModelOnDesign {
     /// A model's job with its fastest step.
     #[must_use]
-    pub fn new(job: &Job<'_>, step_s: f64, term: Term) -> Self {
+    pub fn from_job(job: &Job<'_>, step_s: f64, term: Term) -> Self {
         Self { tokens: job.global_batch as f64 * job.sequence_length as f64, devices: job.devices.into(), step_s, term }
     }
 }
 
-impl Subject {
+impl ExplainedDesign {
     /// The same for one of its models alone.
     #[must_use]
-    pub fn alone(&self, model: usize) -> Self {
+    pub fn alone_with_model(&self, model: usize) -> Self {
         Self { models: vec![self.models[model]], ..self.clone() }
     }
 
     /// Tokens per second of one model; of several the mean of their rates over the reference's.
-    fn rate_at(&self, seconds: &[f64]) -> f64 {
+    fn rate_at_step(&self, seconds: &[f64]) -> f64 {
         match &self.models[..] {
             [alone] => alone.tokens / seconds[0],
-            several => 1.0 / self.over.value(&several.iter().map(|of| of.term).collect::<Vec<_>>(), seconds),
+            several => 1.0 / self.over.combine_measures(&several.iter().map(|of| of.term).collect::<Vec<_>>(), seconds),
         }
     }
 
     /// The rate of evaluations, one of each model; none where a model has no plan.
-    fn rate(&self, evaluations: &[&Evaluation]) -> Option<f64> {
-        let seconds = |of: &&Evaluation| of.outcome.as_ref().ok().map(|plan| plan.time.total.0);
+    fn rate_of_evaluations(&self, evaluations: &[&DesignEvaluation]) -> Option<f64> {
+        let seconds = |of: &&DesignEvaluation| of.outcome.as_ref().ok().map(|plan| plan.time.total.0);
         let seconds = evaluations.iter().map(seconds).collect::<Option<Vec<f64>>>()?;
-        (seconds.len() == self.models.len()).then(|| self.rate_at(&seconds))
+        (seconds.len() == self.models.len()).then(|| self.rate_at_step(&seconds))
     }
 
     /// What of a rate of one model is a device's.
-    fn of_a_device(&self, rate: f64) -> f64 {
+    fn rate_per_device(&self, rate: f64) -> f64 {
         rate / self.models[0].devices
     }
 
-    fn own_rate(&self) -> f64 {
-        self.rate_at(&self.models.iter().map(|of| of.step_s).collect::<Vec<_>>())
+    fn own_model_rate(&self) -> f64 {
+        self.rate_at_step(&self.models.iter().map(|of| of.step_s).collect::<Vec<_>>())
     }
 
     /// A step in figures: of each model the same step.
     #[must_use]
-    pub fn step(&self, of_models: &[&Step]) -> Option<StepRow> {
+    pub fn step_row(&self, of_models: &[&DimensionStep]) -> Option<DimensionStepRow> {
         let step = of_models.first()?;
-        let (own, figures) = (self.own_rate(), step.built().map(|built| built.figures));
-        let evaluations: Vec<&Evaluation> = of_models.iter().filter_map(|step| step.evaluation()).collect();
-        let rate = self.rate(&evaluations);
+        let (own, figures) = (self.own_model_rate(), step.built_chip().map(|built| built.figures));
+        let evaluations: Vec<&DesignEvaluation> = of_models.iter().filter_map(|step| step.evaluation_of_step()).collect();
+        let rate = self.rate_of_evaluations(&evaluations);
         let single = self.models.len() == 1;
         let area_mm2 = figures.map(|figures| figures.area.0 - self.figures.area.0);
         let rejected = evaluations.iter().find_map(|evaluation| evaluation.outcome.as_ref().err().map(ToString::to_string));
         let (limits, refusal) = match &step.fate {
-            Fate::NoChip(why) => ("no_chip", Some(why.clone())),
-            Fate::Outside(why, _) => (outside(*why), None),
-            Fate::Evaluated(..) => ("within", None),
+            SweptOutcome::NoChip(why) => ("no_chip", Some(why.clone())),
+            SweptOutcome::Outside(why, _) => (limit_name(*why), None),
+            SweptOutcome::Evaluated(..) => ("within", None),
         };
-        Some(StepRow {
+        Some(DimensionStepRow {
             dimension: step.key.clone(),
             from: step.from.to_string(),
             to: step.to.to_string(),
             limits,
-            exceeds: step.exceeds.iter().map(|why| outside(*why)).collect(),
+            exceeds: step.exceeds.iter().map(|why| limit_name(*why)).collect(),
             reason: refusal.or(rejected),
             tokens_per_s: rate.filter(|_| single),
             times_reference: rate.filter(|_| !single),
             change: rate.map(|rate| rate / own - 1.0),
             area_mm2,
             peak_power_w: figures.map(|figures| figures.peak_power.0 - self.figures.peak_power.0),
-            lowered_clock_mhz: step.built().and_then(|built| lowered_clock_mhz(&built.chip)),
+            lowered_clock_mhz: step.built_chip().and_then(|built| lowered_clock_mhz(&built.chip)),
             cost_usd: figures.and_then(|figures| Some(figures.cost_usd? - self.figures.cost_usd?)),
             tokens_per_s_per_mm2: rate
                 .zip(area_mm2)
                 .filter(|(_, area)| single && *area > 1e-9)
-                .map(|(rate, area)| self.of_a_device(rate - own) / area),
+                .map(|(rate, area)| self.rate_per_device(rate - own) / area),
         })
     }
 
     /// What a tenth more of a resource is worth, of each model the same resource; `None` where no plan is left.
     #[must_use]
-    pub fn worth(&self, of_models: &[&Marginal]) -> Option<Worth> {
+    pub fn value_of_resource(&self, of_models: &[&Marginal]) -> Option<ResourceValue> {
         let marginal = of_models.first()?;
         let (resource, unit, scale) = match &marginal.resource {
             Resource::HbmBandwidth => ("HBM bandwidth".to_owned(), "GB/s", 1e9),
@@ -254,36 +254,36 @@ impl Subject {
             Resource::LinkBandwidth(name) => (format!("bandwidth of {name}"), "GB/s", 1e9),
             Resource::Clock => ("clock".to_owned(), "MHz", 1e6),
         };
-        let evaluations: Vec<&Evaluation> = of_models.iter().map(|of| &of.evaluation).collect();
-        let gained = self.rate(&evaluations)? - self.own_rate();
+        let evaluations: Vec<&DesignEvaluation> = of_models.iter().map(|of| &of.evaluation).collect();
+        let gained = self.rate_of_evaluations(&evaluations)? - self.own_model_rate();
         let has = marginal.has / scale;
-        let worth = (self.models.len() == 1).then(|| self.of_a_device(gained) / (has * (MORE - 1.0)));
-        Some(Worth { resource, has, unit, change: gained / self.own_rate(), tokens_per_s_per_unit: worth })
+        let worth = (self.models.len() == 1).then(|| self.rate_per_device(gained) / (has * (MORE - 1.0)));
+        Some(ResourceValue { resource, has, unit, change: gained / self.own_model_rate(), tokens_per_s_per_unit: worth })
     }
 }
 
 /// The name of being outside a limit.
-fn outside(why: Why) -> &'static str {
+fn limit_name(why: OutsideReason) -> &'static str {
     match why {
-        Why::Area => OVER_AREA,
-        Why::Power => OVER_POWER,
-        Why::Cost => "over_cost",
-        Why::Hbm => "outside_hbm",
+        OutsideReason::Area => OVER_AREA,
+        OutsideReason::Power => OVER_POWER,
+        OutsideReason::Cost => "over_cost",
+        OutsideReason::Hbm => "outside_hbm",
     }
 }
 
 /// The kernels that take most of the slowest stage's time.
 #[must_use]
-pub fn kernels(step: &StepRecord) -> Vec<Held> {
+pub fn slowest_kernels(step: &StepRecord) -> Vec<SlowKernel> {
     let passes = &step.passes;
     let of = |pass: &crate::step_record::PassRecord| {
         pass.kernels.iter().map(|kernel| kernel.latency_s).sum::<f64>() * pass.count as f64
     };
     let all: f64 = passes.iter().map(of).sum();
-    let mut held: Vec<Held> = Vec::new();
+    let mut held: Vec<SlowKernel> = Vec::new();
     for pass in passes {
         for kernel in &pass.kernels {
-            held.push(Held {
+            held.push(SlowKernel {
                 pass: format!("{} {}", pass.segment, pass.pass),
                 kernel: kernel.name.clone(),
                 share: kernel.latency_s * pass.count as f64 / all,
@@ -299,103 +299,103 @@ pub fn kernels(step: &StepRecord) -> Vec<Held> {
 
 /// In words.
 #[must_use]
-pub fn words(explained: &Explained) -> String {
-    let mut text = heading("What binds");
+pub fn explanation_text(explained: &DesignExplanation) -> String {
+    let mut text = format_heading("What binds");
     for limit in &explained.limits {
         let share = 100.0 * limit.uses / limit.allowed;
-        let (uses, allowed) = (significant(limit.uses, 4), significant(limit.allowed, 4));
+        let (uses, allowed) = (format_significant(limit.uses, 4), format_significant(limit.allowed, 4));
         text.push_str(&format!("  {:8} {uses} of {allowed} {} ({share:.0} %)\n", limit.name, limit.unit));
     }
     if let Some(mhz) = explained.best.lowered_clock_mhz {
         text.push_str(&format!("  clock    lowered to {mhz:.0} MHz: the limit of power\n"));
     }
     if let Some(own) = &explained.binds {
-        text.push_str(&binds(own));
+        text.push_str(&bottleneck_text(own));
     }
     for of in &explained.models {
         text.push('\n');
-        text.push_str(&heading(&format!("{}, {} tokens", of.model, count(of.sequence_tokens))));
-        text.push_str(&binds(&of.binds));
+        text.push_str(&format_heading(&format!("{}, {} tokens", of.model, format_count(of.sequence_tokens))));
+        text.push_str(&bottleneck_text(&of.binds));
     }
     text.push('\n');
-    text.push_str(&heading("One step along each dimension"));
-    text.push_str(&steps(explained));
+    text.push_str(&format_heading("One step along each dimension"));
+    text.push_str(&steps_table(explained));
     text.push('\n');
-    text.push_str(&heading("What a little more is worth"));
-    text.push_str(&worth(explained));
-    if let Some(area) = area(explained) {
+    text.push_str(&format_heading("What a little more is worth"));
+    text.push_str(&resources_table(explained));
+    if let Some(area) = area_value_text(explained) {
         text.push_str(&area);
     }
     text
 }
 
 /// Where a model's time goes, and the kernels of its slowest stage.
-fn binds(binds: &Binds) -> String {
+fn bottleneck_text(binds: &StepBottleneck) -> String {
     let mut text = String::new();
     for share in binds.time_shares.iter().take(KERNELS) {
         text.push_str(&format!("  {:5.1} % of the step: {}\n", 100.0 * share.fraction, share.name));
     }
     text.push_str(&format!("\nThe kernels of the slowest stage, {}:\n", binds.slowest_stage));
-    let mut table = Table::new(["share %", "pass", "kernel", "bound by"]).align(0, Align::Right);
+    let mut table = TextTable::new(["share %", "pass", "kernel", "bound by"]).align_column(0, ColumnAlign::Right);
     for held in &binds.kernels {
-        table.row([format!("{:.1}", 100.0 * held.share), held.pass.clone(), held.kernel.clone(), held.bound.clone()]);
+        table.add_row([format!("{:.1}", 100.0 * held.share), held.pass.clone(), held.kernel.clone(), held.bound.clone()]);
     }
     text.push_str(&table.render());
     text
 }
 
-fn signed(value: Option<f64>, digits: usize) -> String {
+fn signed_rate(value: Option<f64>, digits: usize) -> String {
     // What is rounded to nothing has no sign of its own.
     let rounded = |value: f64| (value * 10_f64.powi(digits as i32)).round() == 0.0;
     value.map_or_else(|| "-".to_owned(), |value| format!("{:+.digits$}", if rounded(value) { 0.0 } else { value }))
 }
 
 /// Columns of each of several models: its name, with its tokens where two have one name.
-fn columns(explained: &Explained) -> Vec<String> {
+fn model_columns(explained: &DesignExplanation) -> Vec<String> {
     let twice = |name: &str| explained.models.iter().filter(|of| of.model == name).count() > 1;
-    let of = |of: &OfModel| match twice(&of.model) {
-        true => format!("{} {} %", of.model, count(of.sequence_tokens)),
+    let of = |of: &ModelExplanation| match twice(&of.model) {
+        true => format!("{} {} %", of.model, format_count(of.sequence_tokens)),
         false => format!("{} %", of.model),
     };
     explained.models.iter().map(of).collect()
 }
 
 /// The steps of a model, or of several over all and of each.
-fn steps(explained: &Explained) -> String {
+fn steps_table(explained: &DesignExplanation) -> String {
     let several = !explained.models.is_empty();
     let rate = if several { "x reference" } else { "tokens/s" };
     let mut header: Vec<String> = ["dimension", "from", "to", rate, "%"].map(str::to_owned).to_vec();
-    header.extend(columns(explained));
+    header.extend(model_columns(explained));
     header.extend(["mm²", "W", "USD"].map(str::to_owned));
     header.extend((!several).then(|| "more tokens/s per mm²".to_owned()));
     let numbers = 3..header.len();
     header.push("limits".to_owned());
-    let mut table = Table::new(header).keep(&["from", "to", "%", "mm²", "W", "USD", "limits"]).spill();
+    let mut table = TextTable::new(header).keep_columns(&["from", "to", "%", "mm²", "W", "USD", "limits"]).spill_below();
     for column in numbers {
-        table = table.align(column, Align::Right);
+        table = table.align_column(column, ColumnAlign::Right);
     }
     for (at, step) in explained.steps.iter().enumerate() {
         let limits = if step.exceeds.is_empty() { step.limits.to_owned() } else { step.exceeds.join(", ") }.replace('_', " ");
         let said = match &step.reason {
-            Some(reason) => format!("{limits}: {}", short(reason)),
+            Some(reason) => format!("{limits}: {}", short_reason(reason)),
             None => limits,
         };
         let said = step.lowered_clock_mhz.map_or_else(|| said.clone(), |mhz| format!("{said}, at {mhz:.0} MHz"));
-        let rate = step.tokens_per_s.or(step.times_reference).map_or_else(|| "-".to_owned(), |rate| significant(rate, 4));
-        let percent = |change: Option<f64>| signed(change.map(|change| 100.0 * change), 2);
+        let rate = step.tokens_per_s.or(step.times_reference).map_or_else(|| "-".to_owned(), |rate| format_significant(rate, 4));
+        let percent = |change: Option<f64>| signed_rate(change.map(|change| 100.0 * change), 2);
         let mut row = vec![step.dimension.clone(), step.from.clone(), step.to.clone(), rate, percent(step.change)];
         row.extend(explained.models.iter().map(|of| percent(of.steps.get(at).and_then(|step| step.change))));
-        row.extend([signed(step.area_mm2, 1), signed(step.peak_power_w, 1), signed(step.cost_usd, 0)]);
-        row.extend((!several).then(|| signed(step.tokens_per_s_per_mm2, 3)));
+        row.extend([signed_rate(step.area_mm2, 1), signed_rate(step.peak_power_w, 1), signed_rate(step.cost_usd, 0)]);
+        row.extend((!several).then(|| signed_rate(step.tokens_per_s_per_mm2, 3)));
         row.push(said);
-        table.row(row);
+        table.add_row(row);
     }
     let mut text = table.render();
     if !several {
         text.push_str("tokens/s are the cluster's, tokens/s per mm² those of a device per mm² of its dies.\n");
     }
     if explained.steps.iter().any(|step| step.exceeds.contains(&OVER_POWER)) {
-        text.push_str(&folded(
+        text.push_str(&fold_line(
             "A chip over the power is so at its lowest clock too: what its line says is at the clock that it is designed for.",
         ));
     }
@@ -403,46 +403,47 @@ fn steps(explained: &Explained) -> String {
 }
 
 /// What a tenth more of each resource is worth to a model, or to several over all and to each.
-fn worth(explained: &Explained) -> String {
+fn resources_table(explained: &DesignExplanation) -> String {
     let several = !explained.models.is_empty();
     let mut header: Vec<String> = ["in every device", "has", "a tenth more gives %"].map(str::to_owned).to_vec();
-    header.extend(columns(explained));
+    header.extend(model_columns(explained));
     let numbers = 2..header.len();
     header.extend((!several).then(|| "a device's tokens/s".to_owned()));
-    let mut table = Table::new(header).spill();
+    let mut table = TextTable::new(header).spill_below();
     for column in numbers {
-        table = table.align(column, Align::Right);
+        table = table.align_column(column, ColumnAlign::Right);
     }
     for worth in &explained.worth {
-        let has = format!("{} {}", significant(worth.has, 4), worth.unit);
+        let has = format!("{} {}", format_significant(worth.has, 4), worth.unit);
         let mut row = vec![worth.resource.clone(), has, format!("{:+.2}", 100.0 * worth.change)];
-        let own = |of: &OfModel| of.worth.iter().find(|own| own.resource == worth.resource).map(|own| 100.0 * own.change);
-        row.extend(explained.models.iter().map(|of| signed(own(of), 2)));
-        row.extend(worth.tokens_per_s_per_unit.map(|per| format!("{} per {}", significant(per, 3), worth.unit)));
-        table.row(row);
+        let own =
+            |of: &ModelExplanation| of.worth.iter().find(|own| own.resource == worth.resource).map(|own| 100.0 * own.change);
+        row.extend(explained.models.iter().map(|of| signed_rate(own(of), 2)));
+        row.extend(worth.tokens_per_s_per_unit.map(|per| format!("{} per {}", format_significant(per, 3), worth.unit)));
+        table.add_row(row);
     }
     table.render()
 }
 
 /// What a square millimetre is worth where it is used best: of chips that more area would allow, not of those that other limits forbid.
-fn area(explained: &Explained) -> Option<String> {
-    let allowed = |step: &&StepRow| step.exceeds.iter().all(|limit| *limit == OVER_AREA);
-    let worth = |step: &&StepRow| step.tokens_per_s_per_mm2.unwrap_or(f64::NEG_INFINITY);
+fn area_value_text(explained: &DesignExplanation) -> Option<String> {
+    let allowed = |step: &&DimensionStepRow| step.exceeds.iter().all(|limit| *limit == OVER_AREA);
+    let worth = |step: &&DimensionStepRow| step.tokens_per_s_per_mm2.unwrap_or(f64::NEG_INFINITY);
     let best = explained.steps.iter().filter(allowed).max_by(|a, b| worth(a).total_cmp(&worth(b)))?;
     let per = best.tokens_per_s_per_mm2.filter(|per| *per > 0.0)?;
-    let StepRow { dimension, from, to, exceeds, .. } = best;
+    let DimensionStepRow { dimension, from, to, exceeds, .. } = best;
     let beyond = if exceeds.is_empty() { "" } else { ", beyond the area that is allowed" };
     let design = &explained.best;
     let average = design.throughput_tokens_per_s.zip(design.devices_used).map_or_else(String::new, |(rate, devices)| {
-        format!("; on average its mm² give {} each", significant(rate / devices as f64 / design.area_mm2, 3))
+        format!("; on average its mm² give {} each", format_significant(rate / devices as f64 / design.area_mm2, 3))
     });
-    let per = significant(per, 3);
-    Some(folded(&format!(
+    let per = format_significant(per, 3);
+    Some(fold_line(&format!(
         "A mm² more is worth {per} tokens/s of a device where it is used best: {dimension} from {from} to {to}{beyond}{average}."
     )))
 }
 
 /// A reason's first part.
-fn short(reason: &str) -> &str {
+fn short_reason(reason: &str) -> &str {
     reason.split([';', ',']).next().unwrap_or(reason)
 }

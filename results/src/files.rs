@@ -28,13 +28,13 @@ impl Unwritable for WriteError {
 
 /// Where a file lies while it is being written: beside its destination, so that the final rename stays on one file
 /// system and is atomic. The process id keeps two runs into one directory apart.
-pub(crate) fn temporary(path: &Path) -> PathBuf {
+pub(crate) fn temporary_path(path: &Path) -> PathBuf {
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     path.with_file_name(format!(".{name}.{}.partial", std::process::id()))
 }
 
 /// Where writing to `path` ends up: the file that a link leads to.
-fn destination(path: &Path) -> PathBuf {
+fn resolve_destination(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
@@ -48,8 +48,8 @@ fn is_special(path: &Path) -> bool {
 ///
 /// # Errors
 /// Whatever the system reports, with the name of the destination.
-pub fn write(path: &Path, contents: &[u8]) -> Result<(), WriteError> {
-    write_all(&[(path.to_path_buf(), contents.to_vec())])
+pub fn write_file(path: &Path, contents: &[u8]) -> Result<(), WriteError> {
+    write_files(&[(path.to_path_buf(), contents.to_vec())])
 }
 
 /// Writes several files: first all temporary files, then all renames, in the order given. A failure before the renames
@@ -57,41 +57,42 @@ pub fn write(path: &Path, contents: &[u8]) -> Result<(), WriteError> {
 ///
 /// # Errors
 /// Whatever the system reports, with the name of the destination.
-pub fn write_all(files: &[(PathBuf, Vec<u8>)]) -> Result<(), WriteError> {
+pub fn write_files(files: &[(PathBuf, Vec<u8>)]) -> Result<(), WriteError> {
     let done = (|| {
         for (path, contents) in files {
-            let written = if is_special(path) { fs::write(path, contents) } else { stage(&destination(path), contents) };
+            let written =
+                if is_special(path) { fs::write(path, contents) } else { stage_file(&resolve_destination(path), contents) };
             written.map_err(|why| WriteError { file: path.clone(), why })?;
         }
         for (path, _) in files.iter().filter(|(path, _)| !is_special(path)) {
-            let to = destination(path);
-            fs::rename(temporary(&to), to).map_err(|why| WriteError { file: path.clone(), why })?;
+            let to = resolve_destination(path);
+            fs::rename(temporary_path(&to), to).map_err(|why| WriteError { file: path.clone(), why })?;
         }
         Ok(())
     })();
     if done.is_err() {
         // The first error is the one to report; a temporary file that cannot be removed either changes nothing.
-        files.iter().for_each(|(path, _)| drop(fs::remove_file(temporary(&destination(path)))));
+        files.iter().for_each(|(path, _)| drop(fs::remove_file(temporary_path(&resolve_destination(path)))));
     }
     done
 }
 
 /// A file that is written piece by piece beside its destination, and appears there when it is whole.
 #[derive(Debug)]
-pub struct Staged {
+pub struct StagedFile {
     destination: PathBuf,
     file: File,
     kept: bool,
 }
 
-impl Staged {
+impl StagedFile {
     /// Begins a file.
     ///
     /// # Errors
     /// Whatever the system reports.
     pub fn new(path: &Path) -> Result<Self, WriteError> {
-        let destination = destination(path);
-        let file = File::create(temporary(&destination)).map_err(|why| WriteError { file: path.into(), why })?;
+        let destination = resolve_destination(path);
+        let file = File::create(temporary_path(&destination)).map_err(|why| WriteError { file: path.into(), why })?;
         Ok(Self { destination, file, kept: false })
     }
 
@@ -104,7 +105,7 @@ impl Staged {
     ///
     /// # Errors
     /// Whatever the system reports.
-    pub fn sync(&mut self) -> Result<(), WriteError> {
+    pub fn flush_to_disk(&mut self) -> Result<(), WriteError> {
         self.file.sync_all().map_err(|why| WriteError { file: self.destination.clone(), why })
     }
 
@@ -112,25 +113,25 @@ impl Staged {
     ///
     /// # Errors
     /// Whatever the system reports.
-    pub fn keep(mut self) -> Result<(), WriteError> {
-        let renamed = fs::rename(temporary(&self.destination), &self.destination);
+    pub fn put_in_place(mut self) -> Result<(), WriteError> {
+        let renamed = fs::rename(temporary_path(&self.destination), &self.destination);
         self.kept = renamed.is_ok();
         renamed.map_err(|why| WriteError { file: self.destination.clone(), why })
     }
 }
 
-impl Drop for Staged {
+impl Drop for StagedFile {
     fn drop(&mut self) {
         if !self.kept {
             // What failed has been reported; a temporary file that cannot be removed either changes nothing.
-            drop(fs::remove_file(temporary(&self.destination)));
+            drop(fs::remove_file(temporary_path(&self.destination)));
         }
     }
 }
 
 /// Writes the temporary file and flushes it to the disk.
-fn stage(path: &Path, contents: &[u8]) -> io::Result<()> {
-    let mut file = File::create(temporary(path))?;
+fn stage_file(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let mut file = File::create(temporary_path(path))?;
     file.write_all(contents)?;
     file.sync_all()
 }
@@ -144,13 +145,13 @@ mod tests {
     fn a_failed_write_keeps_the_old_files_and_leaves_no_other() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("record.json");
-        write(&path, b"old").unwrap();
+        write_file(&path, b"old").unwrap();
         let lost = dir.path().join("missing").join("designs.parquet");
-        let error = write_all(&[(path.clone(), b"new".to_vec()), (lost, Vec::new())]).unwrap_err();
+        let error = write_files(&[(path.clone(), b"new".to_vec()), (lost, Vec::new())]).unwrap_err();
         assert!(error.to_string().contains("designs.parquet: cannot be written"), "{error}");
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-        write(&path, b"new").unwrap();
+        write_file(&path, b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
@@ -160,18 +161,18 @@ mod tests {
     fn links_are_followed_and_devices_written_to() {
         let dir = tempfile::tempdir().unwrap();
         let (file, link) = (dir.path().join("file.json"), dir.path().join("link.json"));
-        write(&file, b"old").unwrap();
+        write_file(&file, b"old").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
-        write(&link, b"new").unwrap();
+        write_file(&link, b"new").unwrap();
         assert_eq!(fs::read(&file).unwrap(), b"new");
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-        write(Path::new("/dev/null"), b"nothing").unwrap();
+        write_file(Path::new("/dev/null"), b"nothing").unwrap();
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
     }
 
     #[test]
     fn a_missing_directory_is_named() {
-        let error = write(Path::new("/nonexistent/dir/x.json"), b"").unwrap_err();
+        let error = write_file(Path::new("/nonexistent/dir/x.json"), b"").unwrap_err();
         assert!(error.to_string().starts_with("/nonexistent/dir/x.json: cannot be written"), "{error}");
     }
 }

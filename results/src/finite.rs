@@ -32,23 +32,23 @@ impl ser::Error for FiniteError {
 ///
 /// # Errors
 /// The first that is not finite, with its place.
-pub fn check(value: &(impl Serialize + ?Sized)) -> Result<(), FiniteError> {
-    value.serialize(&mut Walk { path: String::new() })
+pub fn check_finite(value: &(impl Serialize + ?Sized)) -> Result<(), FiniteError> {
+    value.serialize(&mut NumberWalk { path: String::new() })
 }
 
 /// A walk through a value.
-struct Walk {
+struct NumberWalk {
     /// Where it is.
     path: String,
 }
 
-impl Walk {
-    fn number(&self, value: f64) -> Result<(), FiniteError> {
+impl NumberWalk {
+    fn visit_number(&self, value: f64) -> Result<(), FiniteError> {
         if value.is_finite() { Ok(()) } else { Err(FiniteError::NotFinite { key: self.path.clone(), value }) }
     }
 
     /// Goes into a part and comes back.
-    fn into(&mut self, part: &str, value: &(impl Serialize + ?Sized)) -> Result<(), FiniteError> {
+    fn visit_part(&mut self, part: &str, value: &(impl Serialize + ?Sized)) -> Result<(), FiniteError> {
         let here = self.path.len();
         self.path.push_str(part);
         value.serialize(&mut *self)?;
@@ -56,29 +56,29 @@ impl Walk {
         Ok(())
     }
 
-    fn key(&mut self, key: &str, value: &(impl Serialize + ?Sized)) -> Result<(), FiniteError> {
+    fn visit_key(&mut self, key: &str, value: &(impl Serialize + ?Sized)) -> Result<(), FiniteError> {
         let part = if self.path.is_empty() { key.to_owned() } else { format!(".{key}") };
-        self.into(&part, value)
+        self.visit_part(&part, value)
     }
 }
 
 /// The parts of a list or an object.
-struct Parts<'a> {
-    walk: &'a mut Walk,
+struct PartWalk<'a> {
+    walk: &'a mut NumberWalk,
     /// Of a list, the next position.
     at: usize,
     /// Of a map, the last key.
     key: String,
 }
 
-impl<'a> Parts<'a> {
-    fn new(walk: &'a mut Walk) -> Self {
+impl<'a> PartWalk<'a> {
+    fn begin_parts(walk: &'a mut NumberWalk) -> Self {
         Self { walk, at: 0, key: String::new() }
     }
 
-    fn next(&mut self, value: &(impl Serialize + ?Sized)) -> Result<(), FiniteError> {
+    fn visit_next(&mut self, value: &(impl Serialize + ?Sized)) -> Result<(), FiniteError> {
         self.at += 1;
-        self.walk.into(&format!("[{}]", self.at - 1), value)
+        self.walk.visit_part(&format!("[{}]", self.at - 1), value)
     }
 }
 
@@ -86,16 +86,16 @@ macro_rules! nothing_to_see {
     ($($method:ident: $kind:ty),*) => { $(fn $method(self, _: $kind) -> Result<(), FiniteError> { Ok(()) })* };
 }
 
-impl<'a> Serializer for &'a mut Walk {
+impl<'a> Serializer for &'a mut NumberWalk {
     type Ok = ();
     type Error = FiniteError;
-    type SerializeSeq = Parts<'a>;
-    type SerializeTuple = Parts<'a>;
-    type SerializeTupleStruct = Parts<'a>;
-    type SerializeTupleVariant = Parts<'a>;
-    type SerializeMap = Parts<'a>;
-    type SerializeStruct = Parts<'a>;
-    type SerializeStructVariant = Parts<'a>;
+    type SerializeSeq = PartWalk<'a>;
+    type SerializeTuple = PartWalk<'a>;
+    type SerializeTupleStruct = PartWalk<'a>;
+    type SerializeTupleVariant = PartWalk<'a>;
+    type SerializeMap = PartWalk<'a>;
+    type SerializeStruct = PartWalk<'a>;
+    type SerializeStructVariant = PartWalk<'a>;
 
     nothing_to_see!(
         serialize_bool: bool, serialize_i8: i8, serialize_i16: i16, serialize_i32: i32, serialize_i64: i64, serialize_i128: i128,
@@ -104,11 +104,11 @@ impl<'a> Serializer for &'a mut Walk {
     );
 
     fn serialize_f32(self, value: f32) -> Result<(), FiniteError> {
-        self.number(value.into())
+        self.visit_number(value.into())
     }
 
     fn serialize_f64(self, value: f64) -> Result<(), FiniteError> {
-        self.number(value)
+        self.visit_number(value)
     }
 
     fn serialize_none(self) -> Result<(), FiniteError> {
@@ -138,44 +138,44 @@ impl<'a> Serializer for &'a mut Walk {
         variant: &'static str,
         value: &T,
     ) -> Result<(), FiniteError> {
-        self.key(variant, value)
+        self.visit_key(variant, value)
     }
 
-    fn serialize_seq(self, _: Option<usize>) -> Result<Parts<'a>, FiniteError> {
-        Ok(Parts::new(self))
+    fn serialize_seq(self, _: Option<usize>) -> Result<PartWalk<'a>, FiniteError> {
+        Ok(PartWalk::begin_parts(self))
     }
 
-    fn serialize_tuple(self, _: usize) -> Result<Parts<'a>, FiniteError> {
-        Ok(Parts::new(self))
+    fn serialize_tuple(self, _: usize) -> Result<PartWalk<'a>, FiniteError> {
+        Ok(PartWalk::begin_parts(self))
     }
 
-    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Parts<'a>, FiniteError> {
-        Ok(Parts::new(self))
+    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<PartWalk<'a>, FiniteError> {
+        Ok(PartWalk::begin_parts(self))
     }
 
-    fn serialize_tuple_variant(self, _: &'static str, _: u32, _: &'static str, _: usize) -> Result<Parts<'a>, FiniteError> {
-        Ok(Parts::new(self))
+    fn serialize_tuple_variant(self, _: &'static str, _: u32, _: &'static str, _: usize) -> Result<PartWalk<'a>, FiniteError> {
+        Ok(PartWalk::begin_parts(self))
     }
 
-    fn serialize_map(self, _: Option<usize>) -> Result<Parts<'a>, FiniteError> {
-        Ok(Parts::new(self))
+    fn serialize_map(self, _: Option<usize>) -> Result<PartWalk<'a>, FiniteError> {
+        Ok(PartWalk::begin_parts(self))
     }
 
-    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Parts<'a>, FiniteError> {
-        Ok(Parts::new(self))
+    fn serialize_struct(self, _: &'static str, _: usize) -> Result<PartWalk<'a>, FiniteError> {
+        Ok(PartWalk::begin_parts(self))
     }
 
-    fn serialize_struct_variant(self, _: &'static str, _: u32, _: &'static str, _: usize) -> Result<Parts<'a>, FiniteError> {
-        Ok(Parts::new(self))
+    fn serialize_struct_variant(self, _: &'static str, _: u32, _: &'static str, _: usize) -> Result<PartWalk<'a>, FiniteError> {
+        Ok(PartWalk::begin_parts(self))
     }
 }
 
 macro_rules! list {
     ($($kind:ident::$method:ident),*) => { $(
-        impl ser::$kind for Parts<'_> {
+        impl ser::$kind for PartWalk<'_> {
             type Ok = ();
             type Error = FiniteError;
-            fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), FiniteError> { self.next(value) }
+            fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), FiniteError> { self.visit_next(value) }
             fn end(self) -> Result<(), FiniteError> { Ok(()) }
         }
     )* };
@@ -190,11 +190,11 @@ list!(
 
 macro_rules! object {
     ($($kind:ident),*) => { $(
-        impl ser::$kind for Parts<'_> {
+        impl ser::$kind for PartWalk<'_> {
             type Ok = ();
             type Error = FiniteError;
             fn serialize_field<T: Serialize + ?Sized>(&mut self, key: &'static str, value: &T) -> Result<(), FiniteError> {
-                self.walk.key(key, value)
+                self.walk.visit_key(key, value)
             }
             fn end(self) -> Result<(), FiniteError> { Ok(()) }
         }
@@ -203,7 +203,7 @@ macro_rules! object {
 
 object!(SerializeStruct, SerializeStructVariant);
 
-impl ser::SerializeMap for Parts<'_> {
+impl ser::SerializeMap for PartWalk<'_> {
     type Ok = ();
     type Error = FiniteError;
 
@@ -215,7 +215,7 @@ impl ser::SerializeMap for Parts<'_> {
 
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), FiniteError> {
         let key = std::mem::take(&mut self.key);
-        self.walk.key(&key, value)
+        self.walk.visit_key(&key, value)
     }
 
     fn end(self) -> Result<(), FiniteError> {
@@ -247,14 +247,14 @@ mod tests {
 
     #[test]
     fn a_number_that_is_none_is_found_wherever_it_is_and_nothing_else_is() {
-        assert_eq!(check(&answer(1.0, -0.0, f64::MAX)), Ok(()));
+        assert_eq!(check_finite(&answer(1.0, -0.0, f64::MAX)), Ok(()));
         for bad in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
             for (answer, key) in [
                 (answer(bad, 1.0, 1.0), "plans[1].step_s"),
                 (answer(1.0, bad, 1.0), "plans[1].pair[1]"),
                 (answer(1.0, 1.0, bad), "parts.memory"),
             ] {
-                let error = check(&answer).map_err(|error| error.to_string());
+                let error = check_finite(&answer).map_err(|error| error.to_string());
                 let expected = format!("the answer's {key} is {bad}, which is no number; ");
                 assert!(error.as_ref().is_err_and(|error| error.starts_with(&expected)), "{error:?} {expected}");
             }

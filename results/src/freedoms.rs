@@ -1,8 +1,10 @@
 //! What each freedom of a search is worth: the chip alone, the plan alone, and both at once, beside Bayesian optimisation of the chip alone with at least
 //! as many evaluations as the joint search made, and beside the TPU v4 that was built.
 
-use crate::compare::{Entry, processes};
-use crate::text::{Align, Table, area, count, fields, folded, heading, rate, significant};
+use crate::compare::{ComparisonEntry, processes_note};
+use crate::text::{
+    ColumnAlign, TextTable, fold_line, format_area, format_count, format_fields, format_heading, format_rate, format_significant,
+};
 use serde::Serialize;
 use sim::units::SquareMillimeters;
 
@@ -19,7 +21,7 @@ pub const FREEDOMS: [&str; 7] = [
 
 /// Chips evaluated exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Evaluations {
+pub struct EvaluatedChips {
     /// By the joint search.
     pub joint: u64,
     /// By Bayesian optimisation of the chip: at least as many.
@@ -28,7 +30,7 @@ pub struct Evaluations {
 
 /// What is asked of a model.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Asked {
+pub struct FreedomCase {
     /// The model.
     pub model: String,
     /// The study.
@@ -51,18 +53,18 @@ pub struct ModelFreedoms {
     /// Which of the chips are ideal, and which run as measured ones do.
     pub chips: String,
     /// Each of [`FREEDOMS`], in their order; labels are theirs.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<ComparisonEntry>,
     /// How many times the first one's throughput each has; `null` where either has none.
     pub times_first: Vec<Option<f64>>,
     /// Chips evaluated exactly.
-    pub evaluations: Evaluations,
+    pub evaluations: EvaluatedChips,
     /// Of the joint search: by what fraction a better design may be better at most.
     pub gap: f64,
 }
 
 /// One freedom over all models.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Worth {
+pub struct FreedomGain {
     /// The freedom.
     pub freedom: String,
     /// Geometric mean of the times of the first over the models that have both; `null` where none has.
@@ -77,7 +79,7 @@ pub struct Freedoms {
     /// By model.
     pub models: Vec<ModelFreedoms>,
     /// Over all models.
-    pub over_all: Vec<Worth>,
+    pub over_all: Vec<FreedomGain>,
     /// The seed of Bayesian optimisation.
     pub seed: u64,
 }
@@ -85,13 +87,13 @@ pub struct Freedoms {
 impl ModelFreedoms {
     /// From the entries.
     #[must_use]
-    pub fn new(
-        Asked { model, study, expert, chips }: Asked,
-        entries: [Entry; FREEDOMS.len()],
-        evaluations: Evaluations,
+    pub fn from_entries(
+        FreedomCase { model, study, expert, chips }: FreedomCase,
+        entries: [ComparisonEntry; FREEDOMS.len()],
+        evaluations: EvaluatedChips,
         gap: f64,
     ) -> Self {
-        let of = |entry: &Entry| entry.throughput_sequences_per_s.filter(|rate| *rate > 0.0);
+        let of = |entry: &ComparisonEntry| entry.throughput_sequences_per_s.filter(|rate| *rate > 0.0);
         let first = of(&entries[0]);
         let times_first = entries.iter().map(|entry| Some(of(entry)? / first?)).collect();
         Self { model, study, expert, chips, entries: entries.into(), times_first, evaluations, gap }
@@ -101,11 +103,11 @@ impl ModelFreedoms {
 impl Freedoms {
     /// From the models' answers.
     #[must_use]
-    pub fn new(models: Vec<ModelFreedoms>, seed: u64) -> Self {
+    pub fn from_models(models: Vec<ModelFreedoms>, seed: u64) -> Self {
         let worth = |(at, freedom): (usize, &&str)| {
             let logs: Vec<f64> = models.iter().filter_map(|model| model.times_first[at].map(f64::ln)).collect();
             let times_first = (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp());
-            Worth { freedom: (*freedom).to_owned(), times_first, models: logs.len() }
+            FreedomGain { freedom: (*freedom).to_owned(), times_first, models: logs.len() }
         };
         let over_all = FREEDOMS.iter().enumerate().map(worth);
         Self { over_all: over_all.collect(), models, seed }
@@ -117,46 +119,47 @@ impl Freedoms {
         let times = |value: &Option<f64>| value.map_or_else(|| "-".to_owned(), |times| format!("{times:.3}x"));
         let mut text = String::new();
         for model in &self.models {
-            text.push_str(&heading(&format!("{} on study {}", model.model, model.study)));
-            text.push_str(&fields(&[
+            text.push_str(&format_heading(&format!("{} on study {}", model.model, model.study)));
+            text.push_str(&format_fields(&[
                 ("expert's plan", model.expert.clone()),
                 ("chips", model.chips.clone()),
                 (
                     "evaluations",
                     format!(
                         "{} chips by the joint search, {} by Bayesian optimisation",
-                        count(model.evaluations.joint),
-                        count(model.evaluations.bayesian)
+                        format_count(model.evaluations.joint),
+                        format_count(model.evaluations.bayesian)
                     ),
                 ),
-                ("joint search", format!("no design is better by more than {} %", significant(model.gap * 100.0, 2))),
+                ("joint search", format!("no design is better by more than {} %", format_significant(model.gap * 100.0, 2))),
             ]));
-            let mut table = Table::new(["freedom", "worth", "seq/s", "area", "chip; plan"]).align(4, Align::Left);
+            let mut table =
+                TextTable::new(["freedom", "worth", "seq/s", "area", "chip; plan"]).align_column(4, ColumnAlign::Left);
             for (entry, worth) in model.entries.iter().zip(&model.times_first) {
                 let plan = entry.plan.as_deref().unwrap_or("no plan fits");
-                table.row([
+                table.add_row([
                     entry.label.clone(),
                     times(worth),
-                    entry.throughput_sequences_per_s.map_or_else(|| "-".to_owned(), rate),
-                    entry.area_mm2.map_or_else(|| "-".to_owned(), |mm2| area(SquareMillimeters(mm2))),
+                    entry.throughput_sequences_per_s.map_or_else(|| "-".to_owned(), format_rate),
+                    entry.area_mm2.map_or_else(|| "-".to_owned(), |mm2| format_area(SquareMillimeters(mm2))),
                     format!("{}; {plan}", entry.chip),
                 ]);
             }
             text.push('\n');
             text.push_str(&table.render());
-            text.push_str(&processes(&model.entries));
+            text.push_str(&processes_note(&model.entries));
             for entry in model.entries.iter() {
                 if let Some(note) = &entry.note {
-                    text.push_str(&folded(&format!("{}: {note}", entry.label)));
+                    text.push_str(&fold_line(&format!("{}: {note}", entry.label)));
                 }
             }
         }
         if self.models.len() > 1 {
-            text.push_str(&heading("Over all models, geometric means"));
-            let mut table = Table::new(["freedom", "worth", "models"]);
+            text.push_str(&format_heading("Over all models, geometric means"));
+            let mut table = TextTable::new(["freedom", "worth", "models"]);
             self.over_all
                 .iter()
-                .for_each(|worth| table.row([worth.freedom.clone(), times(&worth.times_first), worth.models.to_string()]));
+                .for_each(|worth| table.add_row([worth.freedom.clone(), times(&worth.times_first), worth.models.to_string()]));
             text.push_str(&table.render());
         }
         text
@@ -171,19 +174,19 @@ mod tests {
         let mut at = 0;
         let entries = rates.map(|rate| {
             at += 1;
-            Entry { throughput_sequences_per_s: rate, ..Entry::without_design(FREEDOMS[at - 1]) }
+            ComparisonEntry { throughput_sequences_per_s: rate, ..ComparisonEntry::without_design(FREEDOMS[at - 1]) }
         });
-        ModelFreedoms::new(
-            Asked { model: "m".into(), study: "s".into(), expert: "p 1, t 1, d 1".into(), chips: "all are ideal".into() },
+        ModelFreedoms::from_entries(
+            FreedomCase { model: "m".into(), study: "s".into(), expert: "p 1, t 1, d 1".into(), chips: "all are ideal".into() },
             entries,
-            Evaluations { joint: 12, bayesian: 32 },
+            EvaluatedChips { joint: 12, bayesian: 32 },
             0.0,
         )
     }
 
     #[test]
     fn worth_is_over_the_first_and_its_mean_is_geometric() {
-        let all = Freedoms::new(
+        let all = Freedoms::from_models(
             vec![of([2.0, 4.0, 3.0, 3.0, 8.0, 3.0, 5.0].map(Some)), of([1.0, 1.0, 1.0, 2.0, 9.0, 2.0, 3.0].map(Some))],
             0,
         );
@@ -191,7 +194,7 @@ mod tests {
         let worth: Vec<f64> = all.over_all.iter().filter_map(|worth| worth.times_first).collect();
         assert!((worth[4] - 6.0).abs() < 1e-12 && (worth[1] - 2_f64.sqrt()).abs() < 1e-12, "{worth:?}");
         assert!(all.to_text().contains("6.000x"), "{}", all.to_text());
-        let none = Freedoms::new(vec![of([Some(2.0), None, Some(3.0), Some(3.0), Some(8.0), None, Some(4.0)])], 0);
+        let none = Freedoms::from_models(vec![of([Some(2.0), None, Some(3.0), Some(3.0), Some(8.0), None, Some(4.0)])], 0);
         assert_eq!((none.models[0].times_first[1], none.over_all[1].times_first), (None, None));
         let lost = of([None, Some(1.0), None, None, None, None, Some(1.0)]);
         assert!(lost.times_first.iter().all(Option::is_none));

@@ -1,27 +1,27 @@
 //! From what a search found to what is kept and shown: rows of the store, comparison entries, the certificate.
 
-use crate::compare::Entry;
-use crate::design::{DesignRow, Dimensions, Outcome};
-use crate::planned::{bare_row, one_line, row, schedule_name};
+use crate::compare::ComparisonEntry;
+use crate::design::{DesignDimensions, DesignRow, DesignStatus};
+use crate::planned::{one_line, plan_row, plan_row_without_evidence, schedule_name};
 use crate::record::{Certificate, Proof};
-use crate::report::{bytes, rate, significant};
-use crate::text::seconds_between;
-use search::design::{Aim, DesignAnswer, DesignOutcome, Evaluation, Reference};
-use search::objective::{Axis, Objective, Scale, Term};
+use crate::report::{format_bytes, format_rate, format_significant};
+use crate::text::format_seconds_between;
+use search::design::{Aim, DesignAnswer, DesignEvaluation, DesignOutcome, ReferenceStep};
+use search::objective::{FrontAxis, Objective, Term, ValueScale};
 use search::planner::{Job, RankedPlan};
 use search::runner;
-use search::space::{DesignId, Figures, Space};
-use sim::hardware::{Accelerator, Setting};
+use search::space::{ChipFigures, DesignId, Space};
+use sim::hardware::{Accelerator, FieldValue};
 use sim::status::SolveStatus;
 use sim::units::Seconds;
 use std::collections::BTreeMap;
-use step::explain::explain;
+use step::explain::explain_plan;
 use step::{ChipTimes, StepError};
 
 /// The dimensions of a chip in the store's units.
 #[must_use]
-pub fn dimensions(chip: &Accelerator, figures: &Figures) -> Dimensions {
-    Dimensions {
+pub fn design_dimensions(chip: &Accelerator, figures: &ChipFigures) -> DesignDimensions {
+    DesignDimensions {
         tensor_cores: i64::from(chip.tensor.cores),
         vector_cores: i64::from(chip.vector.cores),
         arrays_per_core: i64::from(chip.tensor.arrays_per_core),
@@ -40,7 +40,7 @@ pub(crate) fn lowered_clock_mhz(chip: &Accelerator) -> Option<f64> {
 }
 
 /// Whether an objective is the speed of a step.
-fn speed(objective: Objective) -> bool {
+fn is_step_speed(objective: Objective) -> bool {
     matches!(objective, Objective::Throughput | Objective::StepTime)
 }
 
@@ -54,12 +54,12 @@ pub struct SearchedModel<'a> {
     /// Its share among the models.
     pub share: f64,
     /// What it is held against where there are several models.
-    pub reference: Reference,
+    pub reference: ReferenceStep,
 }
 
 /// The models of a search on each of its space's fabrics, and their space.
 #[derive(Debug, Clone, Copy)]
-pub struct Searched<'a> {
+pub struct SearchedModelSet<'a> {
     /// The models: at least one.
     pub models: &'a [SearchedModel<'a>],
     /// The chips.
@@ -70,71 +70,77 @@ pub struct Searched<'a> {
     pub robust: bool,
 }
 
-impl<'a> Searched<'a> {
+impl<'a> SearchedModelSet<'a> {
     /// A model's job on a design's chip and fabric.
     #[must_use]
-    pub fn job<'b>(&'b self, model: usize, id: DesignId, chip: &'b Accelerator) -> Job<'b>
+    pub fn job_on_design<'b>(&'b self, model: usize, id: DesignId, chip: &'b Accelerator) -> Job<'b>
     where
         'a: 'b,
     {
-        Job { chip, ..self.models[model].jobs[self.space.fabric(id)] }
+        Job { chip, ..self.models[model].jobs[self.space.fabric_of_design(id)] }
     }
 
     /// What values of its objective are of.
     #[must_use]
-    pub fn scale(&self) -> Scale {
+    pub fn objective_scale(&self) -> ValueScale {
         match self.models {
-            [SearchedModel { jobs: [job, ..], .. }] => {
-                Scale::Alone { devices: f64::from(job.devices), tokens: job.global_batch as f64 * job.sequence_length as f64 }
-            }
-            _ => Scale::Reference,
+            [SearchedModel { jobs: [job, ..], .. }] => ValueScale::Alone {
+                devices: f64::from(job.devices),
+                tokens: job.global_batch as f64 * job.sequence_length as f64,
+            },
+            _ => ValueScale::Reference,
         }
     }
 
     /// A model's rate over the reference's.
     #[must_use]
-    pub fn times_reference(&self, model: usize, ranked: &RankedPlan) -> f64 {
+    pub fn rate_over_reference(&self, model: usize, ranked: &RankedPlan) -> f64 {
         self.models[model].reference.time.0 / ranked.time.total.0
     }
 
     /// Whether several models are searched for.
-    fn several(&self) -> bool {
+    fn is_over_models(&self) -> bool {
         self.models.len() > 1
     }
 
     /// Fills the row of a design that several models run on.
-    fn fill_several(&self, row: &mut DesignRow, d: &DesignOutcome, chip: &Accelerator, evaluations: &[Evaluation]) {
+    fn fill_several(&self, row: &mut DesignRow, d: &DesignOutcome, chip: &Accelerator, evaluations: &[DesignEvaluation]) {
         let ranked: Vec<&RankedPlan> = evaluations.iter().filter_map(|of| of.outcome.as_deref().ok()).collect();
-        row.outcome = Outcome::Evaluated;
+        row.outcome = DesignStatus::Evaluated;
         self.fill_means(row, &ranked);
         let words = ranked.iter().enumerate().map(|(model, ranked)| {
-            let plan = bare_row(&self.job(model, d.id, chip), ranked);
-            let times = significant(self.times_reference(model, ranked), 4);
-            format!("{} {} tokens/s ({times} x): {}", self.models[model].name, rate(plan.tokens_per_s), one_line(&plan.plan))
+            let plan = plan_row_without_evidence(&self.job_on_design(model, d.id, chip), ranked);
+            let times = format_significant(self.rate_over_reference(model, ranked), 4);
+            format!(
+                "{} {} tokens/s ({times} x): {}",
+                self.models[model].name,
+                format_rate(plan.tokens_per_s),
+                one_line(&plan.plan)
+            )
         });
         row.models = Some(words.collect::<Vec<_>>().join("; "));
         row.peak_memory_gib = ranked
             .iter()
             .enumerate()
-            .map(|(model, ranked)| bare_row(&self.job(model, d.id, chip), ranked).peak_gib)
+            .map(|(model, ranked)| plan_row_without_evidence(&self.job_on_design(model, d.id, chip), ranked).peak_gib)
             .reduce(f64::max);
     }
 
     /// Fills in what the plans of several models come to, over the reference's.
     fn fill_means(&self, row: &mut DesignRow, ranked: &[&RankedPlan]) {
-        let value = |reference: &dyn Fn(&Reference) -> f64, measure: &dyn Fn(&RankedPlan, &SearchedModel<'_>) -> f64| {
+        let value = |reference: &dyn Fn(&ReferenceStep) -> f64, measure: &dyn Fn(&RankedPlan, &SearchedModel<'_>) -> f64| {
             let terms: Vec<Term> =
                 self.models.iter().map(|m| Term { share: m.share, reference: reference(&m.reference) }).collect();
             let measures: Vec<f64> = ranked.iter().zip(self.models).map(|(ranked, model)| measure(ranked, model)).collect();
-            self.aim.over.value(&terms, &measures)
+            self.aim.over.combine_measures(&terms, &measures)
         };
-        let time = |reference: &Reference| reference.time.0;
+        let time = |reference: &ReferenceStep| reference.time.0;
         row.times_reference = Some(1.0 / value(&time, &|ranked, _| ranked.time.total.0));
         row.energy_times_reference = Some(value(&|reference| reference.energy.0, &|ranked, _| ranked.energy.0));
         row.times_reference_per_usd = row.cost_usd.filter(|_| self.aim.pays_energy()).map(|cost| {
             let devices = |model: &SearchedModel<'_>| model.jobs.first().map_or(1.0, |job| f64::from(job.devices));
             let paid = |ranked: &RankedPlan, model: &SearchedModel<'_>| {
-                self.aim.paid(cost, (ranked.time.total.0, ranked.energy.0), devices(model))
+                self.aim.cost_of_step(cost, (ranked.time.total.0, ranked.energy.0), devices(model))
             };
             1.0 / value(&time, &paid)
         });
@@ -144,47 +150,49 @@ impl<'a> Searched<'a> {
     ///
     /// # Errors
     /// A design that is no chip, which its enumeration has refused.
-    pub fn rows(&self, answer: &DesignAnswer) -> Result<Vec<DesignRow>, String> {
-        answer.designs.iter().enumerate().map(|(index, design)| self.row(index, design)).collect()
+    pub fn design_rows(&self, answer: &DesignAnswer) -> Result<Vec<DesignRow>, String> {
+        answer.designs.iter().enumerate().map(|(index, design)| self.design_row(index, design)).collect()
     }
 
-    fn row(&self, index: usize, d: &DesignOutcome) -> Result<DesignRow, String> {
-        let chip = self.space.chip(d.id)?;
-        let figures = self.space.figures(d.id, &chip);
-        let job = self.job(0, d.id, &chip);
+    fn design_row(&self, index: usize, d: &DesignOutcome) -> Result<DesignRow, String> {
+        let chip = self.space.chip_of_design(d.id)?;
+        let figures = self.space.figures_of_design(d.id, &chip);
+        let job = self.job_on_design(0, d.id, &chip);
         // Bounds of bad ends are none of predicted steps.
-        let throughput = speed(self.aim.objective) && !self.several() && !self.robust;
+        let throughput = is_step_speed(self.aim.objective) && !self.is_over_models() && !self.robust;
         let sequences_per_s =
             |bound: f64| (throughput && bound > 0.0).then(|| job.global_batch as f64 / bound).filter(|r| r.is_finite());
-        let mut row = DesignRow::undecided(index as i64, dimensions(&chip, &figures));
-        row.node = chip.node().map(|node| node.to_string());
-        let words = |varied: Vec<(String, Setting)>| {
+        let mut row = DesignRow::new_undecided(index as i64, design_dimensions(&chip, &figures));
+        row.node = chip.process_node().map(|node| node.to_string());
+        let words = |varied: Vec<(String, FieldValue)>| {
             varied.into_iter().map(|(key, value)| format!("{key} {value}")).collect::<Vec<_>>().join(", ")
         };
-        row.dimensions = self.space.varied(d.id).map(words);
+        row.dimensions = self.space.varied_dimensions(d.id).map(words);
         row.peak_power_w = Some(figures.peak_power.0);
         row.cost_usd = figures.cost_usd;
         row.lowered_clock_mhz = lowered_clock_mhz(&chip);
         match &d.outcome {
-            runner::Outcome::Evaluated { evaluation, .. } if self.several() => self.fill_several(&mut row, d, &chip, evaluation),
-            runner::Outcome::Evaluated { evaluation, .. } => {
-                evaluation.iter().for_each(|of| fill(&mut row, &job, of));
+            runner::CandidateOutcome::Evaluated { evaluation, .. } if self.is_over_models() => {
+                self.fill_several(&mut row, d, &chip, evaluation)
+            }
+            runner::CandidateOutcome::Evaluated { evaluation, .. } => {
+                evaluation.iter().for_each(|of| fill_plan(&mut row, &job, of));
                 let ranked = evaluation.iter().find_map(|of| of.outcome.as_deref().ok());
                 row.bad_end_step_s = ranked.filter(|_| self.robust).map(|ranked| crate::evidence::bad_end(&job, ranked));
             }
-            runner::Outcome::Infeasible { evaluation } => {
-                row.outcome = Outcome::Infeasible;
+            runner::CandidateOutcome::Infeasible { evaluation } => {
+                row.outcome = DesignStatus::Infeasible;
                 let why = evaluation.last().and_then(|of| of.outcome.as_ref().err()).map(ToString::to_string);
                 // Of several models those before the one that cannot run have been evaluated.
-                let which = self.models.get(evaluation.len().saturating_sub(1)).filter(|_| self.several());
+                let which = self.models.get(evaluation.len().saturating_sub(1)).filter(|_| self.is_over_models());
                 row.reason = why.map(|why| which.map_or_else(|| why.clone(), |model| format!("{}: {why}", model.name)));
             }
-            runner::Outcome::Pruned { bound, by, .. } => {
-                row.outcome = Outcome::Pruned;
+            runner::CandidateOutcome::Pruned { bound, by, .. } => {
+                row.outcome = DesignStatus::Pruned;
                 row.bound_sequences_per_s = sequences_per_s(*bound);
-                let axes: Vec<Axis> = self.aim.axes.each().collect();
+                let axes: Vec<FrontAxis> = self.aim.axes.named_axes().collect();
                 row.reason = Some(match (&axes[..], throughput) {
-                    ([Axis::Area], true) => format!("design {by} is no larger and no slower than this one's bound"),
+                    ([FrontAxis::Area], true) => format!("design {by} is no larger and no slower than this one's bound"),
                     ([], _) => format!("design {by} is no worse than this one's bound"),
                     ([axis], _) => format!("design {by} has no more {axis} and is no worse than this one's bound"),
                     ([one, other, ..], _) => {
@@ -192,20 +200,20 @@ impl<'a> Searched<'a> {
                     }
                 });
             }
-            runner::Outcome::Open { bound } => row.bound_sequences_per_s = sequences_per_s(*bound),
+            runner::CandidateOutcome::Open { bound } => row.bound_sequences_per_s = sequences_per_s(*bound),
             // What is no design of the space is none of its rows.
-            runner::Outcome::Excluded(_) => row.outcome = Outcome::OverArea,
+            runner::CandidateOutcome::Excluded(_) => row.outcome = DesignStatus::OverArea,
         }
         Ok(row)
     }
 }
 
 /// Fills in what the fastest plan of a design takes.
-pub(crate) fn fill(row: &mut DesignRow, job: &Job<'_>, evaluation: &Evaluation) {
+pub(crate) fn fill_plan(row: &mut DesignRow, job: &Job<'_>, evaluation: &DesignEvaluation) {
     let Ok(ranked) = &evaluation.outcome else { return };
-    let (plan, layout) = (bare_row(job, ranked), &ranked.plan.layout);
+    let (plan, layout) = (plan_row_without_evidence(job, ranked), &ranked.plan.layout);
     let sequences = |step: f64| job.global_batch as f64 / step;
-    row.outcome = Outcome::Evaluated;
+    row.outcome = DesignStatus::Evaluated;
     row.throughput_sequences_per_s = Some(sequences(plan.step_s));
     row.throughput_tokens_per_s = Some(plan.tokens_per_s);
     row.step_time_s = Some(plan.step_s);
@@ -226,8 +234,8 @@ pub(crate) fn fill(row: &mut DesignRow, job: &Job<'_>, evaluation: &Evaluation) 
     row.memory_policy = Some(format!("recompute {}", ranked.plan.activations));
     row.peak_memory_gib = Some(plan.peak_gib);
     // The values are a step's seconds.
-    let between = |low, high| seconds_between(Seconds(low), Seconds(high));
-    row.plan_status = Some(evaluation.status.words(between));
+    let between = |low, high| format_seconds_between(Seconds(low), Seconds(high));
+    row.plan_status = Some(evaluation.status.describe_with(between));
     // An evaluated design is its own bound, as far as its plan's schedules are proven.
     row.bound_sequences_per_s = match evaluation.status {
         SolveStatus::Gap { lower_bound, .. } => Some(sequences(lower_bound)),
@@ -239,9 +247,9 @@ pub(crate) fn fill(row: &mut DesignRow, job: &Job<'_>, evaluation: &Evaluation) 
 ///
 /// # Errors
 /// A plan that the model, the fabric or the schedule does not allow.
-pub fn bound_by(job: &Job<'_>, ranked: &RankedPlan) -> Result<Option<String>, StepError> {
+pub fn bound_of_plan(job: &Job<'_>, ranked: &RankedPlan) -> Result<Option<String>, StepError> {
     let mut chip = ChipTimes::new(job.chip, job.stack)?;
-    let why = explain(&mut chip, job.model, job.fabric, &ranked.plan)?;
+    let why = explain_plan(&mut chip, job.model, job.fabric, &ranked.plan)?;
     Ok(why.parts.first().map(|part| crate::planned::part_name(&part.name).to_owned()))
 }
 
@@ -249,12 +257,13 @@ pub fn bound_by(job: &Job<'_>, ranked: &RankedPlan) -> Result<Option<String>, St
 ///
 /// # Errors
 /// As [`bound_by`].
-pub fn entry(label: &str, job: &Job<'_>, evaluation: &Evaluation) -> Result<Entry, StepError> {
-    let mut entry = of_chip(Entry { chip: chip_line(job.chip), ..Entry::without_design(label) }, job.chip);
+pub fn best_plan_entry(label: &str, job: &Job<'_>, evaluation: &DesignEvaluation) -> Result<ComparisonEntry, StepError> {
+    let mut entry =
+        entry_of_chip(ComparisonEntry { chip: describe_chip(job.chip), ..ComparisonEntry::without_design(label) }, job.chip);
     match &evaluation.outcome {
         Ok(ranked) => {
-            let plan = row(job, ranked);
-            entry = entry.sure(&job.stack.name, plan.evidence.as_ref());
+            let plan = plan_row(job, ranked);
+            entry = entry.with_evidence(&job.stack.name, plan.evidence.as_ref());
             entry.plan = Some(one_line(&ranked.plan));
             entry.throughput_sequences_per_s = Some(job.global_batch as f64 / plan.step_s);
             entry.throughput_tokens_per_s = Some(plan.tokens_per_s);
@@ -262,7 +271,7 @@ pub fn entry(label: &str, job: &Job<'_>, evaluation: &Evaluation) -> Result<Entr
             entry.mfu = Some(plan.mfu);
             entry.energy_per_step_j = Some(plan.energy_j);
             entry.peak_memory_gib = Some(plan.peak_gib);
-            entry.bound_by = bound_by(job, ranked)?;
+            entry.bound_by = bound_of_plan(job, ranked)?;
         }
         Err(why) => entry.note = Some(why.to_string()),
     }
@@ -270,24 +279,24 @@ pub fn entry(label: &str, job: &Job<'_>, evaluation: &Evaluation) -> Result<Entr
 }
 
 /// The entry with its chip's process, area, cost and power.
-pub(crate) fn of_chip(mut entry: Entry, chip: &Accelerator) -> Entry {
-    entry.node = chip.node().map(|node| node.to_string());
+pub(crate) fn entry_of_chip(mut entry: ComparisonEntry, chip: &Accelerator) -> ComparisonEntry {
+    entry.node = chip.process_node().map(|node| node.to_string());
     // A chip whose die is not disclosed has neither area nor price.
-    if let Ok(figures) = Figures::of(chip) {
+    if let Ok(figures) = ChipFigures::of_chip(chip) {
         entry.area_mm2 = Some(figures.area.0);
         entry.cost_usd = figures.cost_usd;
     }
     // A die that was measured is as large as it is.
     entry.area_mm2 = chip.published.die_area.map(|area| area.0).or(entry.area_mm2);
     // A chip that was built is held down to what its maker states.
-    let modelled = sim::hardware::sustained_power(chip).peak().0;
+    let modelled = sim::hardware::sustained_power(chip).peak_power().0;
     entry.peak_power_w = Some(chip.published.tdp.map_or(modelled, |tdp| modelled.min(tdp.0)));
     entry
 }
 
 /// A chip in words.
-pub(crate) fn chip_line(c: &Accelerator) -> String {
-    let buffer = c.global_buffer().map_or_else(|| "no global buffer".into(), |level| bytes(level.capacity));
+pub(crate) fn describe_chip(c: &Accelerator) -> String {
+    let buffer = c.global_buffer().map_or_else(|| "no global buffer".into(), |level| format_bytes(level.capacity));
     let arrays = u64::from(c.tensor.cores) * u64::from(c.tensor.arrays_per_core);
     let clock =
         c.lowered.map_or_else(String::new, |lowered| format!(", {:.0} of {:.0} MHz", c.clock.0 / 1e6, lowered.from.0 / 1e6));
@@ -298,43 +307,44 @@ pub(crate) fn chip_line(c: &Accelerator) -> String {
         c.tensor.columns,
         c.vector.cores,
         c.vector.lanes,
-        bytes(c.memory_capacity())
+        format_bytes(c.memory_capacity())
     )
 }
 
 /// The certificate of a search.
 #[must_use]
-pub fn certificate(searched: &Searched<'_>, answer: &DesignAnswer) -> Certificate {
-    let (Searched { models, space, aim, .. }, outside) = (searched, &answer.outside);
+pub fn certificate_of(searched: &SearchedModelSet<'_>, answer: &DesignAnswer) -> Certificate {
+    let (SearchedModelSet { models, space, aim, .. }, outside) = (searched, &answer.outside);
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     let designs = answer.designs.iter().map(|design| (&design.outcome, 1));
-    let boxes = answer.boxes.iter().map(|of| (&of.outcome, of.region.size()));
+    let boxes = answer.boxes.iter().map(|of| (&of.outcome, of.region.combination_count()));
     let mut in_boxes = 0;
     for (outcome, size) in designs.chain(boxes.clone()) {
         let kind = match outcome {
-            runner::Outcome::Evaluated { .. } => "evaluated",
-            runner::Outcome::Infeasible { .. } => "infeasible",
-            runner::Outcome::Pruned { .. } => "pruned",
-            runner::Outcome::Open { .. } => "open",
-            runner::Outcome::Excluded(_) => "outside",
+            runner::CandidateOutcome::Evaluated { .. } => "evaluated",
+            runner::CandidateOutcome::Infeasible { .. } => "infeasible",
+            runner::CandidateOutcome::Pruned { .. } => "pruned",
+            runner::CandidateOutcome::Open { .. } => "open",
+            runner::CandidateOutcome::Excluded(_) => "outside",
         };
         *counts.entry(kind).or_default() += size;
     }
     for (outcome, size) in boxes {
-        in_boxes += if matches!(outcome, runner::Outcome::Pruned { .. }) { size } else { 0 };
+        in_boxes += if matches!(outcome, runner::CandidateOutcome::Pruned { .. }) { size } else { 0 };
     }
     let count = |kind| counts.get(kind).copied().unwrap_or_default();
     let each = space.hbm.len().max(1);
-    let value = answer.best.map(|best| answer.value(best)).filter(|value| value.is_finite());
+    let value = answer.best.map(|best| answer.value_of_design(best)).filter(|value| value.is_finite());
     let (proof, bound, why) = match &answer.status {
         SolveStatus::Optimal => (Proof::Proven, value, None),
         SolveStatus::Gap { lower_bound, .. } => (Proof::Gap, Some(*lower_bound), None),
         SolveStatus::Infeasible { why } => (Proof::Infeasible, None, Some(why.clone())),
     };
     let sequences = models.first().and_then(|model| model.jobs.first()).map_or(0.0, |job| job.global_batch as f64);
-    let throughput = speed(aim.objective) && models.len() == 1;
+    let throughput = is_step_speed(aim.objective) && models.len() == 1;
     let rate = |step: f64| Some(sequences / step).filter(|r| throughput && r.is_finite());
-    let shown = |value: f64| Some(aim.objective.shown(value, searched.scale())).filter(|(value, _)| value.is_finite());
+    let shown =
+        |value: f64| Some(aim.objective.display_value(value, searched.objective_scale())).filter(|(value, _)| value.is_finite());
     Certificate {
         proof,
         designs: counts.values().sum::<u64>() + (outside.total() * each) as u64,
@@ -352,7 +362,7 @@ pub fn certificate(searched: &Searched<'_>, answer: &DesignAnswer) -> Certificat
         objective: aim.objective.to_string(),
         best: value.and_then(shown).map(|(value, _)| value),
         bound: bound.and_then(shown).map(|(value, _)| value),
-        unit: aim.objective.shown(1.0, searched.scale()).1.to_owned(),
+        unit: aim.objective.display_value(1.0, searched.objective_scale()).1.to_owned(),
         best_sequences_per_s: value.and_then(rate),
         bound_sequences_per_s: bound.and_then(rate),
         // Of what is minimised: the bound is below the best, and zero where the search was stopped before it had one.

@@ -1,15 +1,15 @@
 //! The front of a run: along which quantities, which designs are on it, how much it covers, and where it bends.
 
-use crate::compare::Entry;
-use crate::design::{DesignRow, Outcome};
+use crate::compare::ComparisonEntry;
+use crate::design::{DesignRow, DesignStatus};
 use crate::record::{FrontRecord, StudyRecord};
-use search::objective::Operation;
-use search::pareto::{Front, FrontPoint, Scales};
+use search::objective::OperatingCost;
+use search::pareto::{Front, FrontPoint, FrontScales};
 use std::fmt;
 
 /// What the axis of a figure shows, and a front is best in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Quantity {
+pub enum FrontQuantity {
     /// Area of all compute dies.
     Area,
     /// Power under the heaviest sustained load.
@@ -32,7 +32,7 @@ pub enum Quantity {
     EnergyPerToken,
 }
 
-impl Quantity {
+impl FrontQuantity {
     /// Every quantity with its name: those of objectives and of the axes of a search's front.
     pub const NAMES: [(&'static str, Self); 10] = [
         ("area", Self::Area),
@@ -49,7 +49,7 @@ impl Quantity {
 
     /// The quantity of a name.
     #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, quantity)| *quantity)
     }
 
@@ -61,7 +61,7 @@ impl Quantity {
 
     /// What people call it.
     #[must_use]
-    pub fn words(self) -> &'static str {
+    pub fn plain_name(self) -> &'static str {
         match self {
             Self::Area => "area",
             Self::Power => "power",
@@ -105,13 +105,13 @@ impl Quantity {
             Self::Power => "power under the heaviest sustained load",
             Self::Cost => "cost of a chip to make",
             Self::Energy => "energy of a step",
-            other => other.words(),
+            other => other.plain_name(),
         }
     }
 
     /// Its value of a design, in its unit.
     #[must_use]
-    pub fn of(self, measured: &Measured, work: &Work) -> Option<f64> {
+    pub fn value_of(self, measured: &DesignMeasures, work: &StepScope) -> Option<f64> {
         let each = |takes: Option<f64>| {
             let rate = measured.rate? * if work.several { 1.0 } else { work.sequence_tokens / work.devices };
             takes.filter(|takes| *takes > 0.0).map(|takes| rate / takes)
@@ -138,12 +138,12 @@ impl Quantity {
     }
 
     /// The same with less of it better.
-    fn minimised(self, value: f64) -> f64 {
+    fn minimised_value(self, value: f64) -> f64 {
         if self.more_is_better() { -value } else { value }
     }
 }
 
-impl fmt::Display for Quantity {
+impl fmt::Display for FrontQuantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(Self::NAMES.iter().find(|(_, known)| known == self).map_or("area", |(name, _)| name))
     }
@@ -151,7 +151,7 @@ impl fmt::Display for Quantity {
 
 /// What is known of a design.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Measured {
+pub struct DesignMeasures {
     area_mm2: Option<f64>,
     power_w: Option<f64>,
     cost_usd: Option<f64>,
@@ -165,7 +165,7 @@ pub struct Measured {
 
 /// What several models do on a chip over what they do on the reference, by their mean.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Means {
+pub struct MeanRatios {
     /// Throughput.
     pub times_reference: f64,
     /// Energy per token: one over the mean of the tokens per joule.
@@ -174,16 +174,16 @@ pub struct Means {
     pub times_reference_per_usd: Option<f64>,
 }
 
-impl Measured {
+impl DesignMeasures {
     /// What a chip costs with its energy over its years.
-    fn lifetime_usd(&self, work: &Work) -> Option<f64> {
+    fn lifetime_usd(&self, work: &StepScope) -> Option<f64> {
         Some(self.cost_usd? + work.usd_per_watt * self.energy_j? / self.step_s? / work.devices)
     }
 
     /// The same with the means over several models for one's; one's step and energy are none of it.
     #[must_use]
-    pub fn over(self, means: &Means) -> Self {
-        let Means { times_reference, energy_times_reference, times_reference_per_usd } = *means;
+    pub fn with_means(self, means: &MeanRatios) -> Self {
+        let MeanRatios { times_reference, energy_times_reference, times_reference_per_usd } = *means;
         Self {
             rate: Some(times_reference),
             step_s: None,
@@ -195,10 +195,10 @@ impl Measured {
     }
 }
 
-impl From<&DesignRow> for Measured {
+impl From<&DesignRow> for DesignMeasures {
     fn from(row: &DesignRow) -> Self {
         let rate = match row.outcome {
-            Outcome::Evaluated => row.throughput_sequences_per_s.or(row.times_reference),
+            DesignStatus::Evaluated => row.throughput_sequences_per_s.or(row.times_reference),
             _ => row.bound_sequences_per_s,
         };
         let (area_mm2, power_w, cost_usd) = (Some(row.area_mm2), row.peak_power_w, row.cost_usd);
@@ -215,8 +215,8 @@ impl From<&DesignRow> for Measured {
     }
 }
 
-impl From<&Entry> for Measured {
-    fn from(entry: &Entry) -> Self {
+impl From<&ComparisonEntry> for DesignMeasures {
+    fn from(entry: &ComparisonEntry) -> Self {
         Self {
             area_mm2: entry.area_mm2,
             power_w: entry.peak_power_w,
@@ -231,7 +231,7 @@ impl From<&Entry> for Measured {
 
 /// What a step is of.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Work {
+pub struct StepScope {
     sequences: f64,
     sequence_tokens: f64,
     devices: f64,
@@ -241,13 +241,13 @@ pub struct Work {
     pub several: bool,
 }
 
-impl Work {
+impl StepScope {
     /// Of a study.
     #[must_use]
-    pub fn of(study: &StudyRecord, several: bool) -> Self {
+    pub fn of_study(study: &StudyRecord, several: bool) -> Self {
         let (sequences, sequence_tokens) = (study.global_batch_sequences as f64, study.sequence_tokens as f64);
         let figure = |key: &str| study.options.get(key).and_then(|text| text.parse::<f64>().ok());
-        let operation = Operation {
+        let operation = OperatingCost {
             years: figure("years").unwrap_or_default(),
             usd_per_kwh: figure("usd_per_kwh").unwrap_or_default(),
             pue: figure("pue").unwrap_or_default(),
@@ -267,84 +267,84 @@ impl Work {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrontAxes {
     /// From left to right.
-    pub x: Quantity,
+    pub x: FrontQuantity,
     /// Upwards.
-    pub y: Quantity,
+    pub y: FrontQuantity,
     /// Not drawn; a design may be on the front for it.
-    pub z: Option<Quantity>,
+    pub z: Option<FrontQuantity>,
 }
 
 impl FrontAxes {
     /// Those of a search: its objective against what it was asked for, where its designs have that.
     #[must_use]
     pub fn of_search(designs: &[DesignRow], study: &StudyRecord, objective: &str, several: bool) -> Self {
-        let work = Work::of(study, several);
-        let mut evaluated = designs.iter().filter(|row| row.outcome == Outcome::Evaluated).peekable();
+        let work = StepScope::of_study(study, several);
+        let mut evaluated = designs.iter().filter(|row| row.outcome == DesignStatus::Evaluated).peekable();
         let nothing = evaluated.peek().is_none();
-        let rows: Vec<Measured> = evaluated.map(Measured::from).collect();
-        let known = |quantity: &Quantity| nothing || rows.iter().any(|row| quantity.of(row, &work).is_some());
-        let y = Quantity::named(objective).filter(known).unwrap_or(Quantity::Throughput);
+        let rows: Vec<DesignMeasures> = evaluated.map(DesignMeasures::from).collect();
+        let known = |quantity: &FrontQuantity| nothing || rows.iter().any(|row| quantity.value_of(row, &work).is_some());
+        let y = FrontQuantity::from_name(objective).filter(known).unwrap_or(FrontQuantity::Throughput);
         let asked = study.options.get("front").map_or("", String::as_str);
-        let mut axes = asked.split(',').filter_map(Quantity::named).filter(known).filter(|quantity| *quantity != y);
-        Self { x: axes.next().unwrap_or(Quantity::Area), y, z: axes.next() }
+        let mut axes = asked.split(',').filter_map(FrontQuantity::from_name).filter(known).filter(|quantity| *quantity != y);
+        Self { x: axes.next().unwrap_or(FrontQuantity::Area), y, z: axes.next() }
     }
 
     /// Each of them, upwards first.
-    pub fn each(self) -> impl Iterator<Item = Quantity> {
+    pub fn all_quantities(self) -> impl Iterator<Item = FrontQuantity> {
         [Some(self.y), Some(self.x), self.z].into_iter().flatten()
     }
 
     /// `throughput against area and power`.
     #[must_use]
-    pub fn words(self) -> String {
-        let third = self.z.map_or_else(String::new, |z| format!(" and {}", z.words()));
-        format!("{} against {}{third}", self.y.words(), self.x.words())
+    pub fn describe_axes(self) -> String {
+        let third = self.z.map_or_else(String::new, |z| format!(" and {}", z.plain_name()));
+        format!("{} against {}{third}", self.y.plain_name(), self.x.plain_name())
     }
 
     /// The designs on the front, the best along `x` first: no other evaluated one is as good in everything. Of equals, the one with the least HBM.
     #[must_use]
-    pub fn front<'a>(self, designs: &'a [DesignRow], work: &Work) -> Vec<&'a DesignRow> {
+    pub fn front_designs<'a>(self, designs: &'a [DesignRow], work: &StepScope) -> Vec<&'a DesignRow> {
         let mut front = Front::default();
         let mut evaluated: Vec<(usize, &DesignRow)> =
-            designs.iter().enumerate().filter(|(_, row)| row.outcome == Outcome::Evaluated).collect();
+            designs.iter().enumerate().filter(|(_, row)| row.outcome == DesignStatus::Evaluated).collect();
         evaluated.sort_by(|a, b| a.1.hbm_gib.total_cmp(&b.1.hbm_gib));
         for (id, row) in evaluated {
-            let Some(point) = self.point(row, work) else { continue };
+            let Some(point) = self.minimised_point(row, work) else { continue };
             front.insert(FrontPoint { costs: [point[1], point.get(2).copied().unwrap_or(0.0)], value: point[0], id });
         }
         front.points().iter().filter_map(|point| designs.get(point.id)).collect()
     }
 
     /// A design's values along each of the axes, to be minimised; `None` where it has one not.
-    fn point(self, row: &DesignRow, work: &Work) -> Option<Vec<f64>> {
-        let measured = Measured::from(row);
-        self.each().map(|quantity| Some(quantity.minimised(quantity.of(&measured, work)?))).collect()
+    fn minimised_point(self, row: &DesignRow, work: &StepScope) -> Option<Vec<f64>> {
+        let measured = DesignMeasures::from(row);
+        self.all_quantities().map(|quantity| Some(quantity.minimised_value(quantity.value_of(&measured, work)?))).collect()
     }
 
     /// The designs of a front in what is minimised.
     #[must_use]
-    pub fn points(self, front: &[&DesignRow], work: &Work) -> Vec<Vec<f64>> {
-        front.iter().filter_map(|row| self.point(row, work)).collect()
+    pub fn minimised_points(self, front: &[&DesignRow], work: &StepScope) -> Vec<Vec<f64>> {
+        front.iter().filter_map(|row| self.minimised_point(row, work)).collect()
     }
 }
 
 impl FrontRecord {
     /// Of a search's designs; `None` where none runs.
     #[must_use]
-    pub fn new(axes: FrontAxes, designs: &[DesignRow], work: &Work) -> Option<Self> {
-        let front = axes.front(designs, work);
-        let points = axes.points(&front, work);
-        Self::measured(axes, &front, &points, &Scales::over(&points)?)
+    pub fn from_designs(axes: FrontAxes, designs: &[DesignRow], work: &StepScope) -> Option<Self> {
+        let front = axes.front_designs(designs, work);
+        let points = axes.minimised_points(&front, work);
+        Self::from_points(axes, &front, &points, &FrontScales::of_fronts(&points)?)
     }
 
     /// A front measured by scales that may be over others as well.
     #[must_use]
-    pub fn measured(axes: FrontAxes, front: &[&DesignRow], points: &[Vec<f64>], scales: &Scales) -> Option<Self> {
+    pub fn from_points(axes: FrontAxes, front: &[&DesignRow], points: &[Vec<f64>], scales: &FrontScales) -> Option<Self> {
         Some(Self {
-            quantities: axes.each().map(|quantity| quantity.to_string()).collect(),
+            quantities: axes.all_quantities().map(|quantity| quantity.to_string()).collect(),
             designs: front.iter().map(|row| row.index).collect(),
             hypervolume: scales.hypervolume(points),
-            knee: DesignRow::clone(front.get(scales.knee(points)?)?),
+            knee: DesignRow::clone(front.get(scales.find_knee(points)?)?),
         })
     }
 }
@@ -367,40 +367,41 @@ mod tests {
         values.iter().enumerate().map(row).collect()
     }
 
-    fn work() -> Work {
-        Work::of(&crate::record::example().study, false)
+    fn work() -> StepScope {
+        StepScope::of_study(&crate::record::example().study, false)
     }
 
     #[test]
     fn a_front_of_three_has_what_each_of_two_leaves_out() {
         let designs = designs(&[(100.0, 50.0, 1.0), (100.0, 80.0, 2.0), (200.0, 40.0, 2.0), (200.0, 90.0, 2.0)]);
-        let indices = |axes: FrontAxes| axes.front(&designs, &work()).iter().map(|row| row.index).collect::<Vec<_>>();
-        let area = FrontAxes { x: Quantity::Area, y: Quantity::Throughput, z: None };
+        let indices = |axes: FrontAxes| axes.front_designs(&designs, &work()).iter().map(|row| row.index).collect::<Vec<_>>();
+        let area = FrontAxes { x: FrontQuantity::Area, y: FrontQuantity::Throughput, z: None };
         assert_eq!(indices(area), [1]);
-        assert_eq!(indices(FrontAxes { z: Some(Quantity::Power), ..area }), [0, 1, 2]);
-        assert_eq!(indices(FrontAxes { x: Quantity::Power, ..area }), [2]);
+        assert_eq!(indices(FrontAxes { z: Some(FrontQuantity::Power), ..area }), [0, 1, 2]);
+        assert_eq!(indices(FrontAxes { x: FrontQuantity::Power, ..area }), [2]);
         // More throughput and less step time are one.
-        assert_eq!(indices(FrontAxes { y: Quantity::StepTime, ..area }), [1]);
-        assert_eq!(indices(FrontAxes { x: Quantity::Throughput, y: Quantity::Area, z: None }), [1]);
+        assert_eq!(indices(FrontAxes { y: FrontQuantity::StepTime, ..area }), [1]);
+        assert_eq!(indices(FrontAxes { x: FrontQuantity::Throughput, y: FrontQuantity::Area, z: None }), [1]);
     }
 
     #[test]
     fn quantities_have_their_units() {
         let mut row = designs(&[(200.0, 50.0, 4.0)]).remove(0);
         (row.cost_usd, row.energy_per_step_j) = (Some(8.0), Some(4096.0 * 4096.0 * 2.0));
-        let of = |quantity: Quantity| quantity.of(&Measured::from(&row), &work()).unwrap();
+        let of = |quantity: FrontQuantity| quantity.value_of(&DesignMeasures::from(&row), &work()).unwrap();
         // 4 sequences/s of 4096 tokens on 1024 devices are 16 tokens/s each.
-        assert_eq!((of(Quantity::PerArea), of(Quantity::PerWatt), of(Quantity::PerDollar)), (0.08, 0.32, 2.0));
-        assert_eq!((of(Quantity::EnergyPerToken), of(Quantity::StepTime)), (2.0, 1024.0));
+        assert_eq!((of(FrontQuantity::PerArea), of(FrontQuantity::PerWatt), of(FrontQuantity::PerDollar)), (0.08, 0.32, 2.0));
+        assert_eq!((of(FrontQuantity::EnergyPerToken), of(FrontQuantity::StepTime)), (2.0, 1024.0));
         // A W of four years at 0.1 USD/kWh: 35.064 x 0.1 USD, of which a chip draws 32.
         let mut study = crate::record::example().study;
         let paid = [("years", "4"), ("usd_per_kwh", "0.1"), ("pue", "1"), ("utilisation", "1")];
         study.options.extend(paid.map(|(key, value)| (key.to_owned(), value.to_owned())));
-        let with_energy = Quantity::PerDollar.of(&Measured::from(&row), &Work::of(&study, false)).unwrap();
+        let with_energy =
+            FrontQuantity::PerDollar.value_of(&DesignMeasures::from(&row), &StepScope::of_study(&study, false)).unwrap();
         let watts = 4096.0 * 4096.0 * 2.0 / 1024.0 / 1024.0;
         assert!((with_energy - 16.0 / (8.0 + 3.5064 * watts)).abs() < 1e-12, "{with_energy}");
-        for (name, quantity) in Quantity::NAMES {
-            assert_eq!(Quantity::named(name), Some(quantity));
+        for (name, quantity) in FrontQuantity::NAMES {
+            assert_eq!(FrontQuantity::from_name(name), Some(quantity));
             assert_eq!(quantity.to_string(), name);
         }
     }
@@ -408,13 +409,13 @@ mod tests {
     #[test]
     fn the_record_of_a_front_names_its_knee() {
         let designs = designs(&[(100.0, 50.0, 1.0), (120.0, 50.0, 4.0), (200.0, 50.0, 5.0), (201.0, 50.0, 4.0)]);
-        let axes = FrontAxes { x: Quantity::Area, y: Quantity::Throughput, z: None };
-        let record = FrontRecord::new(axes, &designs, &work()).unwrap();
+        let axes = FrontAxes { x: FrontQuantity::Area, y: FrontQuantity::Throughput, z: None };
+        let record = FrontRecord::from_designs(axes, &designs, &work()).unwrap();
         assert_eq!((record.designs, record.knee.index), (vec![0, 1, 2], 1));
         assert_eq!(record.quantities, ["throughput", "area"]);
         // Scaled: (1, 0), (1/4, 1/5), (0, 1) below 1.1.
         let covered = 0.1 * 0.2 + 0.85 * 0.8 + 1.1 * 0.1;
         assert!((record.hypervolume - covered / 1.21).abs() < 1e-12);
-        assert_eq!(FrontRecord::new(axes, &[], &work()), None);
+        assert_eq!(FrontRecord::from_designs(axes, &[], &work()), None);
     }
 }

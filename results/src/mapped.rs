@@ -6,7 +6,7 @@ use sim::status::SolveStatus;
 
 /// A mapping of ranks to devices, and how good it is.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Mapped {
+pub struct RankMappingRecord {
     /// `devices[rank]` is the device that the rank runs on; devices count unit by unit, in the order of the links' rows.
     pub devices: Vec<u32>,
     /// Devices of a unit that the links join.
@@ -30,14 +30,14 @@ pub struct Mapped {
     /// `(after - lower bound) / after`.
     pub gap: f64,
     /// Communication by axis.
-    pub axes: Vec<MappedAxis>,
+    pub axes: Vec<AxisTraffic>,
     /// Moves that the annealing tried, or all mappings where there are few.
     pub moves: u64,
 }
 
 /// An axis' communication in the stage that is busy longest, over a step, hidden parts left out.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct MappedAxis {
+pub struct AxisTraffic {
     /// The axis.
     pub axis: TrafficAxis,
     /// Seconds in rank order.
@@ -46,7 +46,7 @@ pub struct MappedAxis {
     pub after_s: f64,
 }
 
-impl From<&RankMapping> for Mapped {
+impl From<&RankMapping> for RankMappingRecord {
     fn from(m: &RankMapping) -> Self {
         Self {
             devices: m.devices.clone(),
@@ -59,8 +59,8 @@ impl From<&RankMapping> for Mapped {
             whole_units: m.whole_units,
             lower_bound_s: m.lower_bound.0,
             status: if m.status == SolveStatus::Optimal { "optimal" } else { "gap" },
-            gap: m.status.gap().unwrap_or(1.0),
-            axes: m.axes.iter().map(|a| MappedAxis { axis: a.axis, before_s: a.before.0, after_s: a.after.0 }).collect(),
+            gap: m.status.relative_gap().unwrap_or(1.0),
+            axes: m.axes.iter().map(|a| AxisTraffic { axis: a.axis, before_s: a.before.0, after_s: a.after.0 }).collect(),
             moves: m.moves,
         }
     }

@@ -4,11 +4,11 @@
 
 use crate::files::{self, Unwritable, WriteError};
 use crate::record::Versions;
-use crate::sums::{self, SUMS, Sums, SumsError};
-use crate::sweep::merge::MergeError;
+use crate::sums::{self, DigestError, DigestList, SUMS};
+use crate::sweep::merge::SweepMergeError;
 use search::design::PartAnswer;
 use search::pareto::FrontPoint;
-use search::runner::Exchange;
+use search::runner::ShardExchange;
 use search::shard::Shard;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,7 +54,7 @@ pub struct PartFacts {
 impl PartFacts {
     /// Those of a part that is to be searched.
     #[must_use]
-    pub fn new(question: String, (asked_with, seed): (Vec<String>, u64), shard: Shard) -> Self {
+    pub fn for_part(question: String, (asked_with, seed): (Vec<String>, u64), shard: Shard) -> Self {
         let Shard { part, of: parts } = shard;
         let coplace = Versions::current().coplace;
         Self { format: FORMAT, coplace, question, asked_with, seed, part, parts, evaluated: 0, seconds: 0.0 }
@@ -62,7 +62,7 @@ impl PartFacts {
 
     /// Whether two are of parts of the same search; they may be asked in other words.
     #[must_use]
-    pub fn same_search(&self, other: &Self) -> bool {
+    pub fn is_same_search(&self, other: &Self) -> bool {
         let of = |facts: &Self| (facts.format, facts.coplace.clone(), facts.question.clone(), facts.seed, facts.parts);
         of(self) == of(other)
     }
@@ -70,10 +70,10 @@ impl PartFacts {
 
 /// Why parts cannot be read, or are no whole.
 #[derive(Debug, thiserror::Error)]
-pub enum PartsError {
+pub enum SearchPartsError {
     /// A file that is missing, damaged or of another part.
     #[error(transparent)]
-    Sums(#[from] SumsError),
+    Sums(#[from] DigestError),
     /// A file that is not one of these.
     #[error("{}: {why}; search the part again into another directory, or remove this one", file.display())]
     Malformed {
@@ -92,13 +92,13 @@ pub enum PartsError {
     },
     /// No directory is given, or parts are missing.
     #[error(transparent)]
-    Missing(#[from] MergeError),
+    Missing(#[from] SweepMergeError),
     /// A file cannot be written.
     #[error(transparent)]
     Write(#[from] WriteError),
 }
 
-impl Unwritable for PartsError {
+impl Unwritable for SearchPartsError {
     fn write_error(&self) -> Option<&WriteError> {
         if let Self::Write(error) = self { Some(error) } else { None }
     }
@@ -114,11 +114,11 @@ pub fn is_part(directory: &Path) -> bool {
 ///
 /// # Errors
 /// A file that is missing, damaged, or of another version.
-pub fn facts(directory: &Path) -> Result<PartFacts, PartsError> {
+pub fn read_facts(directory: &Path) -> Result<PartFacts, SearchPartsError> {
     let file = directory.join(PART);
-    Sums::read(directory)?.check(directory, PART)?;
-    let text = sim::files::text::read(&file).map_err(|why| SumsError::Unreadable { file: file.clone(), why })?;
-    let malformed = |why: String| PartsError::Malformed { file: file.clone(), why };
+    DigestList::read_from(directory)?.verify_file(directory, PART)?;
+    let text = sim::files::text::read_text(&file).map_err(|why| DigestError::Unreadable { file: file.clone(), why })?;
+    let malformed = |why: String| SearchPartsError::Malformed { file: file.clone(), why };
     let facts: PartFacts = serde_json::from_str(&text).map_err(|why| malformed(why.to_string()))?;
     match facts.format {
         FORMAT => Ok(facts),
@@ -130,19 +130,19 @@ pub fn facts(directory: &Path) -> Result<PartFacts, PartsError> {
 ///
 /// # Errors
 /// Whatever the system reports. Nothing of the part is there then.
-pub fn write(directory: &Path, facts: &PartFacts, answer: &PartAnswer) -> Result<(), PartsError> {
+pub fn write_part(directory: &Path, facts: &PartFacts, answer: &PartAnswer) -> Result<(), SearchPartsError> {
     let (file, decided) = (directory.join(PART), directory.join(DECIDED));
-    let malformed = |file: &Path, why: String| PartsError::Malformed { file: file.into(), why };
+    let malformed = |file: &Path, why: String| SearchPartsError::Malformed { file: file.into(), why };
     let bytes = postcard::to_allocvec(answer).map_err(|why| malformed(&decided, why.to_string()))?;
     let text = serde_json::to_string_pretty(facts).map_err(|why| malformed(&file, why.to_string()))? + "\n";
     let mut written = vec![(decided, bytes), (file, text.into_bytes())];
-    written.insert(0, (directory.join(SUMS), sums::of(&written).into_bytes()));
-    Ok(files::write_all(&written)?)
+    written.insert(0, (directory.join(SUMS), sums::digest_lines(&written).into_bytes()));
+    Ok(files::write_files(&written)?)
 }
 
 /// All parts of a search.
 #[derive(Debug)]
-pub struct Parts {
+pub struct SearchParts {
     /// Of what they are; of one of them.
     pub facts: PartFacts,
     /// What they have found, in their order.
@@ -151,42 +151,42 @@ pub struct Parts {
     pub seconds: f64,
 }
 
-impl Parts {
+impl SearchParts {
     /// Reads the parts in directories, in whatever order.
     ///
     /// # Errors
     /// A file that is damaged, a part of another search, a part that none of them holds.
-    pub fn open(directories: &[PathBuf]) -> Result<Self, PartsError> {
+    pub fn open_all(directories: &[PathBuf]) -> Result<Self, SearchPartsError> {
         let mut held: BTreeMap<u32, (PathBuf, PartFacts)> = BTreeMap::new();
         for directory in directories.iter().filter(|directory| is_part(directory)) {
-            let own = facts(directory)?;
+            let own = read_facts(directory)?;
             if let Some((first, known)) = held.values().next()
-                && !known.same_search(&own)
+                && !known.is_same_search(&own)
             {
-                return Err(PartsError::Different { first: first.clone(), other: directory.clone() });
+                return Err(SearchPartsError::Different { first: first.clone(), other: directory.clone() });
             }
             held.entry(own.part).or_insert((directory.clone(), own));
         }
-        let Some((_, facts)) = held.values().next().cloned() else { return Err(MergeError::Nothing.into()) };
+        let Some((_, facts)) = held.values().next().cloned() else { return Err(SweepMergeError::Nothing.into()) };
         let missing: Vec<u32> = (1..=facts.parts).filter(|part| !held.contains_key(part)).collect();
         if !missing.is_empty() {
-            return Err(MergeError::Lost { missing, of: facts.parts }.into());
+            return Err(SweepMergeError::Lost { missing, of: facts.parts }.into());
         }
-        let answers = held.values().map(|(directory, _)| answer(directory)).collect::<Result<_, _>>()?;
+        let answers = held.values().map(|(directory, _)| merged_answer(directory)).collect::<Result<_, _>>()?;
         Ok(Self { facts, answers, seconds: held.values().map(|(_, facts)| facts.seconds).sum() })
     }
 }
 
-fn answer(directory: &Path) -> Result<PartAnswer, PartsError> {
-    Sums::read(directory)?.check(directory, DECIDED)?;
+fn merged_answer(directory: &Path) -> Result<PartAnswer, SearchPartsError> {
+    DigestList::read_from(directory)?.verify_file(directory, DECIDED)?;
     let file = directory.join(DECIDED);
-    let bytes = std::fs::read(&file).map_err(|why| SumsError::Unreadable { file: file.clone(), why })?;
-    postcard::from_bytes(&bytes).map_err(|why| PartsError::Malformed { file, why: why.to_string() })
+    let bytes = std::fs::read(&file).map_err(|why| DigestError::Unreadable { file: file.clone(), why })?;
+    postcard::from_bytes(&bytes).map_err(|why| SearchPartsError::Malformed { file, why: why.to_string() })
 }
 
 /// What a part tells the others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Told {
+struct BestMessage {
     facts: PartFacts,
     front: Vec<FrontPoint>,
 }
@@ -213,45 +213,45 @@ impl BestKnown {
         Ok(Self { directory, facts, told: Vec::new(), asked: None, failed: None })
     }
 
-    fn file(&self, part: u32) -> PathBuf {
+    fn message_file(&self, part: u32) -> PathBuf {
         self.directory.join(format!("{part}-of-{}.json", self.facts.parts))
     }
 
-    fn tell(&mut self, own: &[FrontPoint]) {
-        let told = Told { facts: self.facts.clone(), front: own.to_vec() };
+    fn write_message(&mut self, own: &[FrontPoint]) {
+        let told = BestMessage { facts: self.facts.clone(), front: own.to_vec() };
         let Ok(text) = serde_json::to_vec(&told) else { return };
-        match files::write(&self.file(self.facts.part), &text) {
+        match files::write_file(&self.message_file(self.facts.part), &text) {
             Ok(()) => self.told = told.front,
             Err(error) => self.failed = Some(error),
         }
     }
 
     /// What another part has told. What is no such file, or of another search, tells nothing.
-    fn of(&self, part: u32) -> Vec<FrontPoint> {
-        let text = std::fs::read(self.file(part)).ok();
-        let told: Option<Told> = text.and_then(|text| serde_json::from_slice(&text).ok());
-        told.filter(|told| told.facts.same_search(&self.facts)).map_or_else(Vec::new, |told| told.front)
+    fn read_message(&self, part: u32) -> Vec<FrontPoint> {
+        let text = std::fs::read(self.message_file(part)).ok();
+        let told: Option<BestMessage> = text.and_then(|text| serde_json::from_slice(&text).ok());
+        told.filter(|told| told.facts.is_same_search(&self.facts)).map_or_else(Vec::new, |told| told.front)
     }
 }
 
-impl Exchange for BestKnown {
-    fn exchange(&mut self, own: &[FrontPoint]) -> Vec<FrontPoint> {
+impl ShardExchange for BestKnown {
+    fn exchange_results(&mut self, own: &[FrontPoint]) -> Vec<FrontPoint> {
         let pause = PAUSE.max(EACH * self.facts.parts);
         if self.asked.is_some_and(|asked| asked.elapsed() < pause) {
             return Vec::new();
         }
         self.asked = Some(Instant::now());
         if !own.is_empty() && own != self.told {
-            self.tell(own);
+            self.write_message(own);
         }
         let mut seen = BTreeSet::new();
         let others = (1..=self.facts.parts).filter(|part| *part != self.facts.part);
-        others.flat_map(|part| self.of(part)).filter(|point| seen.insert(point.id)).collect()
+        others.flat_map(|part| self.read_message(part)).filter(|point| seen.insert(point.id)).collect()
     }
 
-    fn last(&mut self, own: &[FrontPoint]) {
+    fn send_last(&mut self, own: &[FrontPoint]) {
         if own != self.told {
-            self.tell(own);
+            self.write_message(own);
         }
     }
 }

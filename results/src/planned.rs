@@ -3,20 +3,20 @@
 mod none;
 mod stopped;
 
-pub(crate) use none::why_none;
-pub use stopped::Stopped;
+pub(crate) use none::reason_without_plan;
+pub use stopped::StoppedSearch;
 
-use crate::asked::Asked;
+use crate::asked::JobInputs;
 use crate::evidence::EvidenceRecord;
-use crate::mapped::Mapped;
+use crate::mapped::RankMappingRecord;
 use crate::timeline::{self, TimelineRow};
-use search::planner::{Job, Neighbour, Outcome, PlanAnswer, RankedPlan};
+use search::planner::{Job, Neighbour, NeighbourOutcome, PlanAnswer, RankedPlan};
 use search::rank_mapping::RankMapping;
 use serde::{Deserialize, Serialize};
 use sim::kernel::DataType;
-use sim::pipeline::{Schedule, Timeline};
+use sim::pipeline::{PipelineSchedule, Timeline};
 use std::collections::BTreeMap;
-use step::{LayerKeeps, MemoryClass, NamedBytes, StageMemory, TrainingPlan, stage_keeps};
+use step::{LayerKeeps, MemoryClass, NamedBytes, StageMemory, TrainingPlan, layer_keeps_by_stage};
 use workloads::{ActivationPolicy, Techniques};
 
 /// A memory technique, and what was allowed of it.
@@ -35,7 +35,7 @@ pub struct TechniqueRecord {
 
 impl TechniqueRecord {
     /// Of all techniques of a job.
-    pub(crate) fn all(techniques: &Techniques) -> Vec<Self> {
+    pub(crate) fn of_techniques(techniques: &Techniques) -> Vec<Self> {
         let of = |technique: &workloads::Technique| Self {
             technique: technique.to_string(),
             gate: technique.preset().gate.to_string(),
@@ -51,7 +51,7 @@ pub const FORMAT: u32 = 1;
 
 /// The answer of `coplace plan`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Planned {
+pub struct PlannedAnswer {
     /// Version of this schema: [`FORMAT`].
     pub format: u32,
     /// What is trained: a built-in model's name or the path of its configuration.
@@ -72,7 +72,7 @@ pub struct Planned {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub techniques: Vec<TechniqueRecord>,
     /// How the plans of the space were decided.
-    pub counts: Counts,
+    pub counts: PlanCounts,
     /// The fastest plans that fit, fastest first; empty where none does. Where ranks are mapped, those fastest with ranks in the order of the
     /// devices, in the order of their steps as mapped.
     pub plans: Vec<PlanRow>,
@@ -80,7 +80,7 @@ pub struct Planned {
     pub robust: bool,
     /// Where the search was stopped before its end: by what, and what is proven nevertheless. The plans are then the best so far.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub stopped: Option<Stopped>,
+    pub stopped: Option<StoppedSearch>,
     /// The stages' memory under the fastest plan.
     pub stages: Vec<StageRow>,
     /// The fastest plan's step event by event, by stage.
@@ -94,7 +94,7 @@ pub struct Planned {
     /// The plans one decision away from the fastest one.
     pub neighbours: Vec<NeighbourRow>,
     /// Where ranks of the fastest plan run, on links that differ or where mapping was asked for.
-    pub mapping: Option<Mapped>,
+    pub mapping: Option<RankMappingRecord>,
     /// Where no plan fits: what the nearest one lacks, or why plans were refused.
     pub why: Option<String>,
     /// What the model's file says that is not modelled, and what was taken instead.
@@ -102,12 +102,12 @@ pub struct Planned {
     pub assumptions: Vec<String>,
     /// How the job is asked again.
     #[serde(flatten)]
-    pub asked: Asked,
+    pub asked: JobInputs,
 }
 
 /// How the plans of a space were decided.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct PlanCounts {
     /// Plans in the space.
     pub plans: usize,
     /// Timed, in closed form or event by event.
@@ -190,7 +190,7 @@ pub struct StageRow {
     pub storage_written_gb: f64,
     /// Where stages have policies of their own, tensors have been chosen one by one, or techniques are used: what this one's layers keep.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub keeps: Vec<KeepsRow>,
+    pub keeps: Vec<KeptTensorsRow>,
 }
 
 /// Whether there are none.
@@ -206,7 +206,7 @@ fn nothing(value: &f64) -> bool {
 /// What some layers of a stage keep for their backward passes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct KeepsRow {
+pub struct KeptTensorsRow {
     /// How many layers of the stage.
     pub layers: u64,
     /// Their policy.
@@ -235,49 +235,49 @@ pub struct NeighbourRow {
     pub why: String,
 }
 
-impl Planned {
+impl PlannedAnswer {
     /// The record of an answer; `model` is what the user called it.
     #[must_use]
-    pub fn new(job: &Job<'_>, model: &str, answer: &PlanAnswer, neighbours: &[Neighbour]) -> Self {
+    pub fn from_answer(job: &Job<'_>, model: &str, answer: &PlanAnswer, neighbours: &[Neighbour]) -> Self {
         let best = answer.best.first();
         Self {
             format: FORMAT,
             model: model.to_owned(),
             assumptions: job.assumptions(),
-            asked: Asked::default(),
+            asked: JobInputs::default(),
             chip: job.chip.name.clone(),
             fabric: job.fabric.name.clone(),
             stack: job.stack.name.clone(),
             devices: job.devices,
             global_batch_sequences: job.global_batch,
             sequence_tokens: job.sequence_length,
-            techniques: TechniqueRecord::all(job.techniques),
-            counts: Counts::of(answer),
-            plans: answer.best.iter().map(|ranked| row(job, ranked)).collect(),
+            techniques: TechniqueRecord::of_techniques(job.techniques),
+            counts: PlanCounts::from_answer(answer),
+            plans: answer.best.iter().map(|ranked| plan_row(job, ranked)).collect(),
             robust: false,
             stopped: None,
-            stages: best.map_or_else(Vec::new, |best| stages(job, best)),
+            stages: best.map_or_else(Vec::new, |best| stage_rows(job, best)),
             timeline: Vec::new(),
             capacity_gib: best.map(|b| b.memory.capacity.gib()),
             headroom_gib: job.headroom.gib(),
             host_capacity_gib: best.map(|b| b.memory.host_capacity.gib()),
-            neighbours: best.map_or_else(Vec::new, |b| neighbours.iter().map(|n| neighbour(n, b)).collect()),
+            neighbours: best.map_or_else(Vec::new, |b| neighbours.iter().map(|n| neighbour_row(n, b)).collect()),
             mapping: None,
-            why: why_none(job, answer),
+            why: reason_without_plan(job, answer),
         }
     }
 
     /// Adds the fastest plan's timeline.
-    pub fn played(&mut self, timeline: &Timeline) {
-        self.timeline = timeline::rows(timeline);
+    pub fn with_timeline(&mut self, timeline: &Timeline) {
+        self.timeline = timeline::timeline_rows(timeline);
     }
 
     /// Adds the mappings of the plans' ranks to measured links, in the plans' order.
-    pub fn mapped(&mut self, mappings: &[RankMapping]) {
+    pub fn with_mappings(&mut self, mappings: &[RankMapping]) {
         for (row, mapping) in self.plans.iter_mut().zip(mappings) {
             row.mapped_step_s = Some(mapping.after.0);
         }
-        self.mapping = mappings.first().map(Mapped::from);
+        self.mapping = mappings.first().map(RankMappingRecord::from);
         let Some(best) = self.plans.first().map(|row| row.step_s).filter(|_| !mappings.is_empty()) else { return };
         for row in &mut self.neighbours {
             if let Some(step) = row.step_s.filter(|step| *step < best) {
@@ -287,10 +287,10 @@ impl Planned {
     }
 }
 
-impl Counts {
+impl PlanCounts {
     /// Of an answer.
     #[must_use]
-    pub fn of(answer: &PlanAnswer) -> Self {
+    pub fn from_answer(answer: &PlanAnswer) -> Self {
         Self {
             plans: answer.plans,
             timed: answer.timed,
@@ -309,17 +309,17 @@ impl Counts {
 }
 
 /// A plan of a job as a row, with how sure it is.
-pub(crate) fn row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
-    PlanRow { evidence: EvidenceRecord::of_ranked(job, ranked), ..bare_row(job, ranked) }
+pub(crate) fn plan_row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
+    PlanRow { evidence: EvidenceRecord::of_ranked(job, ranked), ..plan_row_without_evidence(job, ranked) }
 }
 
 /// A plan of a job as a row.
-pub(crate) fn bare_row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
+pub(crate) fn plan_row_without_evidence(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
     let step = ranked.time.total.0;
     let chip = job.chip;
     let peak = chip
-        .peak(job.precision.product.unwrap_or(job.precision.operand))
-        .or_else(|| chip.peak(DataType::Fp16))
+        .peak_flops(job.precision.product.unwrap_or(job.precision.operand))
+        .or_else(|| chip.peak_flops(DataType::Fp16))
         .map_or(f64::NAN, |p| p.0);
     let flops = job.model.necessary_training_flops(job.global_batch, job.sequence_length, job.model.padded_vocabulary(1));
     PlanRow {
@@ -330,23 +330,24 @@ pub(crate) fn bare_row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
         tokens_per_s: job.global_batch as f64 * job.sequence_length as f64 / step,
         mfu: flops.as_f64() * job.share_of_training() / (peak * f64::from(job.devices) * step),
         energy_j: ranked.energy.0,
-        peak_gib: ranked.memory.stages.iter().map(|s| s.need().gib()).fold(0.0, f64::max),
+        peak_gib: ranked.memory.stages.iter().map(|s| s.bytes_needed().gib()).fold(0.0, f64::max),
         evidence: None,
         alike: ranked.alike,
-        cannot_run: job.cannot_run(&ranked.plan),
-        parts_s: ranked.time.parts().into_iter().skip(1).map(|(name, time)| (name.to_owned(), time.0)).collect(),
+        cannot_run: job.framework_refusal(&ranked.plan),
+        parts_s: ranked.time.named_parts().into_iter().skip(1).map(|(name, time)| (name.to_owned(), time.0)).collect(),
     }
 }
 
 /// The stages of a plan as rows.
-pub(crate) fn stages(job: &Job<'_>, ranked: &RankedPlan) -> Vec<StageRow> {
+pub(crate) fn stage_rows(job: &Job<'_>, ranked: &RankedPlan) -> Vec<StageRow> {
     let written = |of: &StageMemory| (of.written[0] + of.written[1] * ranked.plan.micro_batches()).as_f64() / 1e9;
-    let row = |memory: &StageMemory| StageRow { storage_written_gb: written(memory), ..stage(memory) };
+    let row = |memory: &StageMemory| StageRow { storage_written_gb: written(memory), ..stage_row(memory) };
     let mut rows: Vec<StageRow> = ranked.memory.stages.iter().map(row).collect();
     let alike = ranked.plan.techniques.is_empty();
-    if !matches!(ranked.plan.activations.alike(), Some(policy) if alike && !matches!(policy, ActivationPolicy::Tensors { .. })) {
+    if !matches!(ranked.plan.activations.uniform_policy(), Some(policy) if alike && !matches!(policy, ActivationPolicy::Tensors { .. }))
+    {
         // A plan that has been timed has been lowered.
-        let keeps = stage_keeps(job.model, &ranked.plan, job.stack).unwrap_or_default();
+        let keeps = layer_keeps_by_stage(job.model, &ranked.plan, job.stack).unwrap_or_default();
         for (row, keeps) in rows.iter_mut().zip(keeps) {
             row.keeps = keeps.into_iter().map(keeps_row).collect();
         }
@@ -354,9 +355,9 @@ pub(crate) fn stages(job: &Job<'_>, ranked: &RankedPlan) -> Vec<StageRow> {
     rows
 }
 
-fn keeps_row(keeps: LayerKeeps) -> KeepsRow {
+fn keeps_row(keeps: LayerKeeps) -> KeptTensorsRow {
     let mib = |tensors: Vec<NamedBytes>| tensors.into_iter().map(|(name, bytes)| (name, bytes.as_f64() / 1_048_576.0)).collect();
-    KeepsRow {
+    KeptTensorsRow {
         layers: keeps.layers,
         policy: keeps.policy,
         device_mib: mib(keeps.device),
@@ -368,12 +369,12 @@ fn keeps_row(keeps: LayerKeeps) -> KeepsRow {
 }
 
 /// A stage's peak as a row.
-pub(crate) fn stage(memory: &StageMemory) -> StageRow {
-    let class = |c: MemoryClass| (c.to_string(), memory.class(c).gib());
+pub(crate) fn stage_row(memory: &StageMemory) -> StageRow {
+    let class = |c: MemoryClass| (c.to_string(), memory.class_bytes(c).gib());
     StageRow {
         stage: memory.stage,
         classes_gib: MemoryClass::ALL.map(class).into(),
-        need_gib: memory.need().gib(),
+        need_gib: memory.bytes_needed().gib(),
         host_gib: memory.host.gib(),
         storage_gib: memory.storage.gib(),
         storage_written_gb: 0.0,
@@ -382,26 +383,26 @@ pub(crate) fn stage(memory: &StageMemory) -> StageRow {
 }
 
 /// A plan one decision away from the best one as a row.
-pub(crate) fn neighbour(neighbour: &Neighbour, best: &RankedPlan) -> NeighbourRow {
+pub(crate) fn neighbour_row(neighbour: &Neighbour, best: &RankedPlan) -> NeighbourRow {
     let (step, why) = match &neighbour.outcome {
-        Outcome::Runs { step, grew } => {
+        NeighbourOutcome::Runs { step, grew } => {
             let slower = step.0 / best.time.total.0 - 1.0;
             let part = part_name(grew.0);
             let why = match (slower.abs() < 5e-5, grew.1.0 > 0.0) {
                 (true, _) => "as fast".to_owned(),
                 _ if slower < 0.0 => format!("{:+.1} %: faster, but outside the space that was searched", slower * 100.0),
-                (false, true) => format!("{:+.1} %: {part} takes {} more", slower * 100.0, crate::text::seconds(grew.1)),
+                (false, true) => format!("{:+.1} %: {part} takes {} more", slower * 100.0, crate::text::format_seconds(grew.1)),
                 (false, false) => format!("{:+.1} %", slower * 100.0),
             };
             (Some(step.0), why)
         }
-        Outcome::OverCapacity { why, grew: (MemoryClass::Host | MemoryClass::Storage, _) } => (None, why.to_string()),
-        Outcome::OverCapacity { why, grew: (class, more) } => {
+        NeighbourOutcome::OverCapacity { why, grew: (MemoryClass::Host | MemoryClass::Storage, _) } => (None, why.to_string()),
+        NeighbourOutcome::OverCapacity { why, grew: (class, more) } => {
             let (need, have) = (why.need.gib(), why.have.gib());
             (None, format!("stage {} needs {need:.2} GiB of {have:.2} GiB: {class} grow by {:.2} GiB", why.stage, more.gib()))
         }
         // What would cure it is another neighbour.
-        Outcome::Refused(why) => (None, why.to_string().split("; ").next().unwrap_or_default().to_owned()),
+        NeighbourOutcome::Refused(why) => (None, why.to_string().split("; ").next().unwrap_or_default().to_owned()),
     };
     NeighbourRow { change: neighbour.change.clone(), step_s: step, why }
 }
@@ -432,7 +433,7 @@ pub fn part_name(part: &str) -> &str {
 pub fn schedule_name(plan: &TrainingPlan) -> &'static str {
     match (plan.layout.pipeline, plan.layout.virtual_stages, plan.schedule) {
         (1, ..) => "no pipeline",
-        (_, chunks, Schedule::OneForwardOneBackward) if chunks > 1 => Schedule::Interleaved { chunks }.name(),
+        (_, chunks, PipelineSchedule::OneForwardOneBackward) if chunks > 1 => PipelineSchedule::Interleaved { chunks }.name(),
         (_, _, schedule) => schedule.name(),
     }
 }

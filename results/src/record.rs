@@ -7,7 +7,7 @@
 use crate::compare::Comparison;
 use crate::design::DesignRow;
 use crate::files::{self, WriteError};
-pub use crate::step_record::Share;
+pub use crate::step_record::NamedShare;
 use crate::step_record::StepRecord;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -75,7 +75,7 @@ pub enum RecordError {
 /// A run of `search`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Record {
+pub struct SearchRecord {
     /// Version of this schema: [`FORMAT`].
     pub format: u32,
     /// What wrote it.
@@ -278,12 +278,12 @@ impl Certificate {
 
     /// Whether no chip is within the limits: nothing was tried then.
     #[must_use]
-    pub fn nothing_tried(&self) -> bool {
+    pub fn is_without_candidates(&self) -> bool {
         self.designs == self.over_area + self.over_power + self.over_cost + self.outside_hbm + self.no_chip
     }
 }
 
-impl Record {
+impl SearchRecord {
     /// The record as the JSON that is stored: indented, keys in the structs' order, one line break at the end.
     ///
     /// # Errors
@@ -306,24 +306,24 @@ impl Record {
     ///
     /// # Errors
     /// A number that is not finite, or whatever the system reports.
-    pub fn write(&self, path: &Path) -> Result<(), RecordError> {
-        Ok(files::write(path, self.to_json()?.as_bytes())?)
+    pub fn write_to(&self, path: &Path) -> Result<(), RecordError> {
+        Ok(files::write_file(path, self.to_json()?.as_bytes())?)
     }
 
     /// Reads a record.
     ///
     /// # Errors
     /// A file that is missing, truncated, no record, or of another format.
-    pub fn read(path: &Path) -> Result<Self, RecordError> {
-        let text = sim::files::text::read(path).map_err(|why| RecordError::Open { file: path.into(), why })?;
+    pub fn read_from(path: &Path) -> Result<Self, RecordError> {
+        let text = sim::files::text::read_text(path).map_err(|why| RecordError::Open { file: path.into(), why })?;
         Self::parse(path, &text)
     }
 
     /// The digest of the question that a directory's record answers, whatever its format: `None` without a record, `Some(None)` for one that does
     /// not say.
     #[must_use]
-    pub fn question_in(directory: &Path) -> Option<Option<String>> {
-        let text = sim::files::text::read(&directory.join(RECORD)).ok()?;
+    pub fn read_question_digest(directory: &Path) -> Option<Option<String>> {
+        let text = sim::files::text::read_text(&directory.join(RECORD)).ok()?;
         let value: Option<serde_json::Value> = serde_json::from_str(&text).ok();
         Some(value.and_then(|record| record.get("question")?.as_str().map(str::to_owned)))
     }
@@ -345,7 +345,7 @@ impl Record {
         // From the text, not from the value: only so does an error name line and column.
         let record: Self = serde_json::from_str(text).map_err(malformed)?;
         let entries = record.comparison.iter().flat_map(|comparison| comparison.entries.iter().enumerate());
-        let mut faults = entries.filter_map(|(at, entry)| Some((at, entry.negative()?)));
+        let mut faults = entries.filter_map(|(at, entry)| Some((at, entry.first_negative_key()?)));
         match faults.next() {
             Some((at, (key, value))) => {
                 let why = format!("comparison.entries[{at}].{key} = {value}: must not be negative");

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
-use crate::design::{Dimensions, Outcome};
+use crate::design::{DesignDimensions, DesignStatus};
 use std::path::Path;
 
 fn study() -> StudyRecord {
@@ -48,8 +48,8 @@ fn certificate() -> Certificate {
     }
 }
 
-pub(crate) fn record() -> Record {
-    let dimensions = Dimensions {
+pub(crate) fn record() -> SearchRecord {
+    let dimensions = DesignDimensions {
         tensor_cores: 8,
         vector_cores: 2,
         arrays_per_core: 1,
@@ -60,11 +60,11 @@ pub(crate) fn record() -> Record {
         hbm_gib: 32.0,
         area_mm2: 278.826_676_31,
     };
-    let mut design = DesignRow::undecided(3, dimensions);
-    design.outcome = Outcome::Evaluated;
+    let mut design = DesignRow::new_undecided(3, dimensions);
+    design.outcome = DesignStatus::Evaluated;
     design.throughput_sequences_per_s = Some(0.1 + 0.2);
     design.step_time_s = Some(7.797);
-    Record {
+    SearchRecord {
         format: FORMAT,
         versions: Versions::current(),
         question: "0123abcd".into(),
@@ -73,7 +73,7 @@ pub(crate) fn record() -> Record {
         certificate: certificate(),
         best: Some(BestDesign {
             design,
-            step: crate::step_record::example(),
+            step: crate::step_record::example_record(),
             models: Vec::new(),
             notes: vec!["96.1 of 278.8 mm² are left".into()],
             evaluate_with: vec!["--devices".into(), "1024".into()],
@@ -86,7 +86,7 @@ pub(crate) fn record() -> Record {
 }
 
 /// A record of several models, two of them on the design of [`record`].
-pub(crate) fn several() -> Record {
+pub(crate) fn several() -> SearchRecord {
     let mut record = record();
     let of = |model: &str| ModelPlan {
         model: model.into(),
@@ -97,7 +97,7 @@ pub(crate) fn several() -> Record {
         reference_tokens_per_s: 1000.0,
         reference_energy_per_step_j: Some(4e6),
         times_reference: 1.5,
-        step: crate::step_record::example(),
+        step: crate::step_record::example_record(),
         evaluate_with: vec!["--devices".into(), "64".into()],
         comparison: Comparison { entries: Vec::new() },
     };
@@ -113,8 +113,8 @@ pub(crate) fn several() -> Record {
 fn a_record_of_several_models_reads_back_and_says_each_one_s_plan() {
     let several = several();
     let text = several.to_json().unwrap();
-    assert_eq!(Record::parse(Path::new("record.json"), &text).unwrap(), several);
-    let said = crate::report::run(&several);
+    assert_eq!(SearchRecord::parse(Path::new("record.json"), &text).unwrap(), several);
+    let said = crate::report::run_report(&several);
     for part in
         ["llama2-7b, opt-350m on one chip, each on a cluster", "1.500 times the reference's, over the models", "x reference"]
     {
@@ -127,9 +127,9 @@ fn a_record_of_several_models_reads_back_and_says_each_one_s_plan() {
 fn a_record_reads_back_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("record.json");
-    record().write(&path).unwrap();
-    assert_eq!(Record::read(&path).unwrap(), record());
-    let other = Record { times: BTreeMap::from([("search".into(), 9.0)]), ..record() };
+    record().write_to(&path).unwrap();
+    assert_eq!(SearchRecord::read_from(&path).unwrap(), record());
+    let other = SearchRecord { times: BTreeMap::from([("search".into(), 9.0)]), ..record() };
     assert_eq!(other.without_times().to_json().unwrap(), record().without_times().to_json().unwrap());
     assert_ne!(other.to_json().unwrap(), record().to_json().unwrap());
 }
@@ -148,7 +148,7 @@ fn numbers_that_json_cannot_hold_are_refused() {
 fn what_is_no_record_is_named() {
     let file = Path::new("run/record.json");
     let text = record().to_json().unwrap();
-    let error = |text: &str| Record::parse(file, text).unwrap_err().to_string();
+    let error = |text: &str| SearchRecord::parse(file, text).unwrap_err().to_string();
     for cut in [0, 1, text.len() / 2, text.len() - 3] {
         assert!(error(&text[..cut]).starts_with("run/record.json: EOF while parsing"), "{}", error(&text[..cut]));
     }
@@ -161,7 +161,7 @@ fn what_is_no_record_is_named() {
     assert!(missing.contains("missing field `seed`") && missing.contains("line"), "{missing}");
     let unknown = error(&text.replace("\"seed\": 1,", "\"seed\": 1, \"sede\": 1,"));
     assert!(unknown.contains("unknown field `sede`"), "{unknown}");
-    assert!(Record::read(Path::new("/nonexistent/record.json")).unwrap_err().to_string().contains("cannot be opened"));
+    assert!(SearchRecord::read_from(Path::new("/nonexistent/record.json")).unwrap_err().to_string().contains("cannot be opened"));
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn a_gap_is_relative_to_the_best_and_never_negative() {
 
 #[test]
 fn the_report_of_a_run_reads() {
-    let text = crate::report::run(&record());
+    let text = crate::report::run_report(&record());
     let expected =
         "llama2-7b on 1,024 x phaze_flat under the stack ideal, 4,096 sequences of 4,096 tokens per step; study smoke\n";
     assert!(text.starts_with(expected), "{text}");

@@ -1,16 +1,16 @@
 //! Run directories: what `search` leaves behind and `compare` and `pareto` read.
 
-use crate::compare::Entry;
+use crate::compare::ComparisonEntry;
 use crate::design::DesignRow;
-use crate::figure::{Figure, FigureError, ParetoPlot, Point, Reference, Scale, Series, pareto};
+use crate::figure::{AxisScale, DesignPoint, Figure, FigureError, NamedDesign, ParetoPlot, RunSeries, draw_pareto};
 use crate::files::{self, Unwritable, WriteError};
-use crate::front::{FrontAxes, Means, Measured, Quantity, Work};
+use crate::front::{DesignMeasures, FrontAxes, FrontQuantity, MeanRatios, StepScope};
 pub use crate::record::RECORD;
-use crate::record::{BestDesign, ModelPlan, Proof, Record, RecordError};
+use crate::record::{BestDesign, ModelPlan, Proof, RecordError, SearchRecord};
 use crate::store::{self, StoreError};
-use crate::sums::{self, SUMS, Sums, SumsError};
-use crate::text::{count, significant};
-use search::objective::{Over, Term};
+use crate::sums::{self, DigestError, DigestList, SUMS};
+use crate::text::{format_count, format_significant};
+use search::objective::{MeasureMean, Term};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -33,7 +33,7 @@ pub const FILES: [&str; 9] = [SUMS, DESIGNS, PARETO_FILES[0], PARETO_FILES[1], C
 
 /// The files of what a search found, which other verbs take for theirs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Found {
+pub struct FoundFiles {
     /// The chip's.
     pub chip: Option<String>,
     /// The fabric's, where it is not one that is known by name.
@@ -44,7 +44,7 @@ pub struct Found {
     pub inputs: BTreeMap<String, String>,
 }
 
-impl Found {
+impl FoundFiles {
     /// The file of what the question was read from.
     pub(crate) fn inputs_json(&self) -> Result<Option<String>, RecordError> {
         if self.inputs.is_empty() {
@@ -72,7 +72,7 @@ pub enum RunError {
     Figure(#[from] FigureError),
     /// Its digests.
     #[error(transparent)]
-    Sums(#[from] SumsError),
+    Sums(#[from] DigestError),
     /// It has no chip.
     #[error("{}: no {CHIP} in it: its search found no design that runs the model, or is of an older version; run a search, or give a chip", directory.display())]
     NoChip {
@@ -94,7 +94,7 @@ impl Unwritable for RunError {
 }
 
 /// What people call the run in a directory.
-pub(crate) fn name(directory: &Path) -> String {
+pub(crate) fn run_name(directory: &Path) -> String {
     directory.file_name().unwrap_or(directory.as_os_str()).to_string_lossy().into_owned()
 }
 
@@ -102,9 +102,9 @@ pub(crate) fn name(directory: &Path) -> String {
 ///
 /// # Errors
 /// A record that is missing, damaged, of another version, or of another run than the digests.
-pub fn record(directory: &Path) -> Result<Record, RunError> {
-    let record = Record::read(&directory.join(RECORD))?;
-    check(directory, RECORD)?;
+pub fn read_record(directory: &Path) -> Result<SearchRecord, RunError> {
+    let record = SearchRecord::read_from(&directory.join(RECORD))?;
+    verify_file(directory, RECORD)?;
     Ok(record)
 }
 
@@ -112,44 +112,48 @@ pub fn record(directory: &Path) -> Result<Record, RunError> {
 ///
 /// # Errors
 /// A file that is missing, damaged, or of another run.
-pub fn inputs(directory: &Path) -> Result<BTreeMap<String, String>, RunError> {
-    if !has_digest(directory, INPUTS)? {
+pub fn read_inputs(directory: &Path) -> Result<BTreeMap<String, String>, RunError> {
+    if !has_digest_of(directory, INPUTS)? {
         return Ok(BTreeMap::new());
     }
-    check(directory, INPUTS)?;
+    verify_file(directory, INPUTS)?;
     let file = directory.join(INPUTS);
-    let text = sim::files::text::read(&file).map_err(|why| SumsError::Unreadable { file: file.clone(), why })?;
-    serde_json::from_str(&text).map_err(|why| SumsError::Malformed { file, why: why.to_string() }.into())
+    let text = sim::files::text::read_text(&file).map_err(|why| DigestError::Unreadable { file: file.clone(), why })?;
+    serde_json::from_str(&text).map_err(|why| DigestError::Malformed { file, why: why.to_string() }.into())
 }
 
 /// Whether a directory's digests name a file.
-pub(crate) fn has_digest(directory: &Path, file: &str) -> Result<bool, RunError> {
-    Ok(Sums::read(directory)?.name(&[file]))
+pub(crate) fn has_digest_of(directory: &Path, file: &str) -> Result<bool, RunError> {
+    Ok(DigestList::read_from(directory)?.lists_all(&[file]))
 }
 
 /// Holds a file of a directory against its digest.
-pub(crate) fn check(directory: &Path, file: &str) -> Result<(), RunError> {
-    Ok(Sums::read(directory)?.check(directory, file)?)
+pub(crate) fn verify_file(directory: &Path, file: &str) -> Result<(), RunError> {
+    Ok(DigestList::read_from(directory)?.verify_file(directory, file)?)
 }
 
 /// Of a baseline with a model what the reference has of something, and what it has itself.
-type Pair<'a> = &'a dyn Fn(&ModelPlan, &Entry) -> Option<(f64, f64)>;
+type Pair<'a> = &'a dyn Fn(&ModelPlan, &ComparisonEntry) -> Option<(f64, f64)>;
 
 /// A finished run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Run {
+pub struct SearchRun {
     /// What people call it: the directory's name.
     pub name: String,
     /// Its record.
-    pub record: Record,
+    pub record: SearchRecord,
     /// Every design it looked at.
     pub designs: Vec<DesignRow>,
 }
 
-impl Run {
+impl SearchRun {
     /// How the rates of several models make one.
-    pub(crate) fn over(&self) -> Over {
-        if self.record.study.objective.ends_with(&format!("({})", Over::Mean)) { Over::Mean } else { Over::Geomean }
+    pub(crate) fn scoring_over_models(&self) -> MeasureMean {
+        if self.record.study.objective.ends_with(&format!("({})", MeasureMean::Mean)) {
+            MeasureMean::Mean
+        } else {
+            MeasureMean::Geomean
+        }
     }
 
     /// Writes the run into `directory` (made if need be): the digests, the store, the figure as SVG and PNG, what was found, and last the record, so that a directory
@@ -158,19 +162,19 @@ impl Run {
     ///
     /// # Errors
     /// Whatever the system reports; a value that is not finite. Nothing of the run is there then.
-    pub fn write(&self, directory: &Path, found: &Found) -> Result<Vec<PathBuf>, RunError> {
+    pub fn write_run(&self, directory: &Path, found: &FoundFiles) -> Result<Vec<PathBuf>, RunError> {
         let path = |name: &str| directory.join(name);
         let mut files = vec![(path(DESIGNS), store::to_bytes(&path(DESIGNS), self.designs.iter().cloned())?)];
         // A search by bad ends has no front to draw.
         if !self.record.certificate.robust {
-            let figure = figure(std::slice::from_ref(self), self.front_axes())?;
+            let figure = front_figure(std::slice::from_ref(self), self.axes_of_front())?;
             files.extend(PARETO_FILES.map(path).into_iter().zip([figure.svg().as_bytes().to_vec(), figure.png()?]));
         }
         let inputs = found.inputs_json()?;
         let named = [(CHIP, &found.chip), (FABRIC, &found.fabric), (PROGRESS, &found.progress), (INPUTS, &inputs)];
         files.extend(named.iter().filter_map(|(name, text)| Some((path(name), text.as_ref()?.clone().into_bytes()))));
         files.push((path(RECORD), self.record.to_json()?.into_bytes()));
-        files.insert(0, (path(SUMS), sums::of(&files).into_bytes()));
+        files.insert(0, (path(SUMS), sums::digest_lines(&files).into_bytes()));
         let unwritable = |why| WriteError { file: directory.into(), why };
         std::fs::create_dir_all(directory).map_err(unwritable)?;
         // An older run's, where this one has none: the digests no longer know them.
@@ -179,7 +183,7 @@ impl Run {
         for name in missing.filter(|name| path(name).exists()) {
             std::fs::remove_file(path(name)).map_err(|why| WriteError { file: path(name), why })?;
         }
-        files::write_all(&files)?;
+        files::write_files(&files)?;
         Ok(files.into_iter().rev().map(|(path, _)| path).collect())
     }
 
@@ -187,58 +191,58 @@ impl Run {
     ///
     /// # Errors
     /// A record or a store that is missing, damaged, of another version, or of another run than the digests.
-    pub fn read(directory: &Path) -> Result<Self, RunError> {
-        Self::with_designs(directory, record(directory)?)
+    pub fn read_search(directory: &Path) -> Result<Self, RunError> {
+        Self::read_designs(directory, read_record(directory)?)
     }
 
     /// Adds its designs to the record of a search. The digest comes before anything of the store is decoded. The figure is not read: `pareto` may
     /// have drawn another.
-    pub(crate) fn with_designs(directory: &Path, record: Record) -> Result<Self, RunError> {
-        check(directory, DESIGNS)?;
+    pub(crate) fn read_designs(directory: &Path, record: SearchRecord) -> Result<Self, RunError> {
+        verify_file(directory, DESIGNS)?;
         let designs = store::read_designs(&directory.join(DESIGNS))?;
-        Ok(Self { name: name(directory), record, designs })
+        Ok(Self { name: run_name(directory), record, designs })
     }
 
     /// The file of the chip that a run found, held against its digest, as are the other files that it is simulated with.
     ///
     /// # Errors
     /// A run that found none, or a file that is missing, damaged, or of another run.
-    pub fn chip(directory: &Path) -> Result<String, RunError> {
-        let sums = Sums::read(directory)?;
-        if !sums.name(&[CHIP]) {
+    pub fn read_chip(directory: &Path) -> Result<String, RunError> {
+        let sums = DigestList::read_from(directory)?;
+        if !sums.lists_all(&[CHIP]) {
             return Err(RunError::NoChip { directory: directory.into() });
         }
         for name in [CHIP, FABRIC, INPUTS] {
-            if sums.name(&[name]) {
-                sums.check(directory, name)?;
+            if sums.lists_all(&[name]) {
+                sums.verify_file(directory, name)?;
             }
         }
         let file = directory.join(CHIP);
-        Ok(sim::files::text::read(&file).map_err(|why| SumsError::Unreadable { file, why })?)
+        Ok(sim::files::text::read_text(&file).map_err(|why| DigestError::Unreadable { file, why })?)
     }
 
     /// The axes of its front: the objective against what the search was asked for.
     #[must_use]
-    pub fn front_axes(&self) -> FrontAxes {
+    pub fn axes_of_front(&self) -> FrontAxes {
         FrontAxes::of_search(&self.designs, &self.record.study, &self.record.certificate.objective, self.of_several_models())
     }
 
     /// The designs on its front, along the axes that it was searched for.
     #[must_use]
-    pub fn front(&self) -> Vec<&DesignRow> {
-        self.front_axes().front(&self.designs, &self.work())
+    pub fn designs_on_front(&self) -> Vec<&DesignRow> {
+        self.axes_of_front().front_designs(&self.designs, &self.step_scope())
     }
 
     /// What its steps are of.
     #[must_use]
-    pub fn work(&self) -> Work {
-        Work::of(&self.record.study, self.of_several_models())
+    pub fn step_scope(&self) -> StepScope {
+        StepScope::of_study(&self.record.study, self.of_several_models())
     }
 
     /// The study in a line: `study phaze, 1,024 x phaze_flat, 4,096 sequences per step`.
-    fn setting(&self) -> String {
+    fn setting_line(&self) -> String {
         let s = &self.record.study;
-        let (devices, batch) = (count(s.devices), count(s.global_batch_sequences));
+        let (devices, batch) = (format_count(s.devices), format_count(s.global_batch_sequences));
         format!("study {}, {devices} x {}, {batch} sequences per step", s.name, s.fabric)
     }
 
@@ -255,18 +259,18 @@ impl Run {
         self.record.best.as_ref().map_or(&[], |best| &best.models)
     }
 
-    fn proof(&self) -> String {
+    fn proof_note(&self) -> String {
         let certificate = &self.record.certificate;
         match (certificate.proof, certificate.gap) {
             (Proof::Proven, _) => "best proven".into(),
             (Proof::Infeasible, _) => "proven infeasible".into(),
-            (Proof::Gap, Some(gap)) => format!("best within {} %", significant(gap * 100.0, 3)),
+            (Proof::Gap, Some(gap)) => format!("best within {} %", format_significant(gap * 100.0, 3)),
             (Proof::Gap, None) => "best not proven".into(),
         }
     }
 
     /// The process that its designs' areas are of, where it is one.
-    fn node(&self) -> Option<&String> {
+    fn common_node(&self) -> Option<&String> {
         let mut nodes = self.designs.iter().map(|row| row.node.as_ref());
         let first = nodes.next()?;
         nodes.all(|node| node == first).then_some(first)?
@@ -274,35 +278,34 @@ impl Run {
 
     /// The processes of its designs, in words: `4 nm`, `3 nm, 7 nm`; empty where none is known.
     #[must_use]
-    pub fn nodes(&self) -> String {
+    pub fn node_names(&self) -> String {
         let nodes: BTreeSet<&String> = self.designs.iter().filter_map(|row| row.node.as_ref()).collect();
         nodes.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 
     /// The most that its chips may have of a quantity, where the question limits it.
-    fn largest(&self, quantity: Quantity) -> Option<f64> {
+    fn largest_allowed(&self, quantity: FrontQuantity) -> Option<f64> {
         let key = match quantity {
-            Quantity::Area => "max_area_mm2",
-            Quantity::Power => "max_power_w",
-            Quantity::Cost => "max_cost_usd",
-            Quantity::StepTime => "max_step_s",
+            FrontQuantity::Area => "max_area_mm2",
+            FrontQuantity::Power => "max_power_w",
+            FrontQuantity::Cost => "max_cost_usd",
+            FrontQuantity::StepTime => "max_step_s",
             _ => return None,
         };
         self.record.study.options.get(key)?.parse().ok()
     }
 
     /// The chips that its figure names: those of its comparison, or the best one; of several models by the mean of their rates over the reference's.
-    fn known(&self) -> Vec<(String, Option<&String>, Measured)> {
+    fn known_chips(&self) -> Vec<(String, Option<&String>, DesignMeasures)> {
         let best = self.record.best.as_ref();
-        let entry = |e: &'_ Entry| Measured::from(e);
-        let of_design = |best: &'_ BestDesign| Measured::from(&best.design);
+        let entry = |e: &'_ ComparisonEntry| DesignMeasures::from(e);
+        let of_design = |best: &'_ BestDesign| DesignMeasures::from(&best.design);
         if let Some(best) = best.filter(|_| self.of_several_models()) {
             let mut known = vec![("best found".to_owned(), best.design.node.as_ref(), of_design(best))];
             let baselines = best.models.first().into_iter().flat_map(|model| model.comparison.entries.iter().skip(1));
-            known.extend(
-                baselines
-                    .filter_map(|e| Some((e.label.clone(), e.node.as_ref(), entry(e).over(&self.means_of(best, &e.label)?)))),
-            );
+            known.extend(baselines.filter_map(|e| {
+                Some((e.label.clone(), e.node.as_ref(), entry(e).with_means(&self.means_of_baseline(best, &e.label)?)))
+            }));
             return known;
         }
         match (&self.record.comparison, best) {
@@ -313,30 +316,30 @@ impl Run {
     }
 
     /// What a baseline does over the reference, by the mean over the models; `None` where it cannot run one.
-    pub(crate) fn means_of(&self, best: &BestDesign, label: &str) -> Option<Means> {
+    pub(crate) fn means_of_baseline(&self, best: &BestDesign, label: &str) -> Option<MeanRatios> {
         let entry = |model: &'_ ModelPlan| model.comparison.entries.iter().position(|entry| entry.label == label);
-        let runs: Vec<(&ModelPlan, &Entry)> =
+        let runs: Vec<(&ModelPlan, &ComparisonEntry)> =
             best.models.iter().map(|model| Some((model, &model.comparison.entries[entry(model)?]))).collect::<Option<_>>()?;
-        let over = self.over();
+        let over = self.scoring_over_models();
         // Of each model what the reference has, and what the baseline has.
         let value = |pair: Pair<'_>| {
             let pairs: Vec<(f64, f64)> = runs.iter().map(|(model, entry)| pair(model, entry)).collect::<Option<_>>()?;
-            let term = |((model, _), (reference, _)): (&(&ModelPlan, &Entry), &(f64, f64))| Term {
+            let term = |((model, _), (reference, _)): (&(&ModelPlan, &ComparisonEntry), &(f64, f64))| Term {
                 share: model.share,
                 reference: *reference,
             };
             let terms: Vec<Term> = runs.iter().zip(&pairs).map(term).collect();
-            Some(over.value(&terms, &pairs.iter().map(|(_, own)| *own).collect::<Vec<_>>()))
+            Some(over.combine_measures(&terms, &pairs.iter().map(|(_, own)| *own).collect::<Vec<_>>()))
         };
         let tokens = |model: &ModelPlan| model.global_batch_sequences as f64 * model.sequence_tokens as f64;
-        let seconds = |model: &ModelPlan, entry: &Entry| {
+        let seconds = |model: &ModelPlan, entry: &ComparisonEntry| {
             Some((tokens(model) / model.reference_tokens_per_s, tokens(model) / entry.throughput_tokens_per_s?))
         };
-        let paid = |model: &ModelPlan, entry: &Entry| {
-            let ((reference, own), watt) = (seconds(model, entry)?, self.work().usd_per_cluster_watt(model.devices)?);
+        let paid = |model: &ModelPlan, entry: &ComparisonEntry| {
+            let ((reference, own), watt) = (seconds(model, entry)?, self.step_scope().usd_per_cluster_watt(model.devices)?);
             Some((reference, entry.cost_usd? * own + watt * entry.energy_per_step_j?))
         };
-        Some(Means {
+        Some(MeanRatios {
             times_reference: 1.0 / value(&seconds)?,
             energy_times_reference: value(&|model, entry| Some((model.reference_energy_per_step_j?, entry.energy_per_step_j?))),
             times_reference_per_usd: value(&paid).map(|value| 1.0 / value),
@@ -344,15 +347,15 @@ impl Run {
     }
 
     /// The chips that its figure names, with their process where it is another than `common`; and those that it cannot draw.
-    fn references(&self, axes: FrontAxes, common: Option<&String>) -> (Vec<Reference>, Vec<String>) {
+    fn named_chips(&self, axes: FrontAxes, common: Option<&String>) -> (Vec<NamedDesign>, Vec<String>) {
         let (mut drawn, mut left_out) = (Vec::new(), Vec::new());
-        for (at, (label, node, measured)) in self.known().into_iter().enumerate() {
-            let of = |quantity: Quantity| quantity.of(&measured, &self.work());
+        for (at, (label, node, measured)) in self.known_chips().into_iter().enumerate() {
+            let of = |quantity: FrontQuantity| quantity.value_of(&measured, &self.step_scope());
             match (of(axes.x), of(axes.y)) {
                 (Some(x), Some(y)) => {
                     let other = node.filter(|node| Some(*node) != common);
                     let label = other.map_or_else(|| label.clone(), |node| format!("{label} ({node})"));
-                    drawn.push(Reference { label, x, y, best: at == 0 });
+                    drawn.push(NamedDesign { label, x, y, best: at == 0 });
                 }
                 // What runs nothing is told by the comparison.
                 (None, Some(_)) => left_out.push(label),
@@ -364,21 +367,22 @@ impl Run {
 }
 
 /// The chips that a figure of runs names, those of one place once, in the figure's `units`; and those that it cannot draw.
-fn named(
-    runs: &[Run],
+fn named_chips_of_runs(
+    runs: &[SearchRun],
     axes: FrontAxes,
     common: Option<&String>,
-    units: &dyn Fn(&Run) -> (f64, f64),
-) -> (Vec<Reference>, Vec<String>) {
-    let (mut references, mut left_out): (Vec<Reference>, Vec<String>) = (Vec::new(), Vec::new());
+    units: &dyn Fn(&SearchRun) -> (f64, f64),
+) -> (Vec<NamedDesign>, Vec<String>) {
+    let (mut references, mut left_out): (Vec<NamedDesign>, Vec<String>) = (Vec::new(), Vec::new());
     for run in runs {
-        let (drawn, not_drawn) = run.references(axes, common);
+        let (drawn, not_drawn) = run.named_chips(axes, common);
         left_out.extend(not_drawn);
         for r in drawn {
             let (label, x, y) = (r.label, r.x * units(run).0, r.y * units(run).1);
             // A chip that stands at the same place in several runs is named once, for all of them.
-            let same =
-                |known: &&mut Reference| !r.best && (known.x, known.y) == (x, y) && known.label.ends_with(&format!(": {label}"));
+            let same = |known: &&mut NamedDesign| {
+                !r.best && (known.x, known.y) == (x, y) && known.label.ends_with(&format!(": {label}"))
+            };
             if references.iter().any(|known| (known.x, known.y, &known.label) == (x, y, &label)) {
                 continue;
             }
@@ -386,7 +390,7 @@ fn named(
                 Some(known) => known.label = label,
                 None => {
                     let label = if runs.len() > 1 { format!("{}: {label}", run.name) } else { label };
-                    references.push(Reference { label, x, y, best: r.best });
+                    references.push(NamedDesign { label, x, y, best: r.best });
                 }
             }
         }
@@ -401,58 +405,59 @@ fn named(
 ///
 /// # Errors
 /// What the drawing library reports.
-pub fn figure(runs: &[Run], axes: FrontAxes) -> Result<Figure, FigureError> {
+pub fn front_figure(runs: &[SearchRun], axes: FrontAxes) -> Result<Figure, FigureError> {
     let several = runs.len() > 1;
     let mut models: Vec<&str> = runs.iter().map(|r| r.record.study.model.as_str()).collect();
     models.dedup();
     let subtitle = match runs {
-        [run] => format!("{}; {}", run.setting(), run.proof()),
+        [run] => format!("{}; {}", run.setting_line(), run.proof_note()),
         _ => format!("{} runs", runs.len()),
     };
     // A sequence of other length is other work; a token is nearly the same.
-    let length = |run: &Run| run.record.study.sequence_tokens;
+    let length = |run: &SearchRun| run.record.study.sequence_tokens;
     let alike = runs.windows(2).all(|pair| length(&pair[0]) == length(&pair[1]));
-    let in_tokens = |run: &Run| !alike && !run.of_several_models();
-    let unit = |run: &Run, quantity: Quantity| {
-        if quantity == Quantity::Throughput && in_tokens(run) { length(run) as f64 * 1e-3 } else { 1.0 }
+    let in_tokens = |run: &SearchRun| !alike && !run.of_several_models();
+    let unit = |run: &SearchRun, quantity: FrontQuantity| {
+        if quantity == FrontQuantity::Throughput && in_tokens(run) { length(run) as f64 * 1e-3 } else { 1.0 }
     };
-    let node = runs.first().and_then(Run::node).filter(|node| runs.iter().all(|run| run.node() == Some(*node)));
-    let scale = |quantity: Quantity| {
+    let node =
+        runs.first().and_then(SearchRun::common_node).filter(|node| runs.iter().all(|run| run.common_node() == Some(*node)));
+    let scale = |quantity: FrontQuantity| {
         let unit = match quantity {
-            Quantity::Throughput if !alike && !runs.iter().all(Run::of_several_models) => "thousand tokens/s",
-            other => other.unit(runs.iter().all(Run::of_several_models)),
+            FrontQuantity::Throughput if !alike && !runs.iter().all(SearchRun::of_several_models) => "thousand tokens/s",
+            other => other.unit(runs.iter().all(SearchRun::of_several_models)),
         };
-        let of_node = node.filter(|_| quantity == Quantity::Area).map_or_else(String::new, |node| format!(" at {node}"));
-        Scale { label: format!("{} ({unit}{of_node})", quantity.label()), more_is_better: quantity.more_is_better() }
+        let of_node = node.filter(|_| quantity == FrontQuantity::Area).map_or_else(String::new, |node| format!(" at {node}"));
+        AxisScale { label: format!("{} ({unit}{of_node})", quantity.label()), more_is_better: quantity.more_is_better() }
     };
-    let series = |run: &Run| {
+    let series = |run: &SearchRun| {
         let of = |row: &DesignRow| {
-            let measured = Measured::from(row);
-            let of = |quantity: Quantity| Some(quantity.of(&measured, &run.work())? * unit(run, quantity));
+            let measured = DesignMeasures::from(row);
+            let of = |quantity: FrontQuantity| Some(quantity.value_of(&measured, &run.step_scope())? * unit(run, quantity));
             (of(axes.x), of(axes.y))
         };
         let point = |row: &DesignRow| {
             let (x, y) = of(row);
-            Some(Point { x: x?, outcome: row.outcome, y })
+            Some(DesignPoint { x: x?, outcome: row.outcome, y })
         };
-        let third = |z: Quantity| {
-            let places = axes.front(&run.designs, &run.work()).into_iter().map(of).filter_map(|(x, y)| x.zip(y));
-            (z.words().to_owned(), places.collect())
+        let third = |z: FrontQuantity| {
+            let places = axes.front_designs(&run.designs, &run.step_scope()).into_iter().map(of).filter_map(|(x, y)| x.zip(y));
+            (z.plain_name().to_owned(), places.collect())
         };
-        let nodes = Some(run.nodes()).filter(|nodes| node.is_none() && !nodes.is_empty());
+        let nodes = Some(run.node_names()).filter(|nodes| node.is_none() && !nodes.is_empty());
         let name = nodes.map_or_else(|| run.name.clone(), |nodes| format!("{} ({nodes})", run.name));
-        Series {
+        RunSeries {
             name: if several { name } else { String::new() },
             points: run.designs.iter().filter_map(point).collect(),
-            largest_x: run.largest(axes.x),
+            largest_x: run.largest_allowed(axes.x),
             third: axes.z.map(third),
         }
     };
-    let units = |run: &Run| (unit(run, axes.x), unit(run, axes.y));
-    let (references, left_out) = named(runs, axes, node, &units);
+    let units = |run: &SearchRun| (unit(run, axes.x), unit(run, axes.y));
+    let (references, left_out) = named_chips_of_runs(runs, axes, node, &units);
     let left_out = (!left_out.is_empty()).then(|| format!("no {} known of {}", axes.x.label(), left_out.join("; ")));
-    pareto(&ParetoPlot {
-        title: format!("{}: {}", models.join(", "), axes.words()),
+    draw_pareto(&ParetoPlot {
+        title: format!("{}: {}", models.join(", "), axes.describe_axes()),
         subtitle,
         x: scale(axes.x),
         y: scale(axes.y),

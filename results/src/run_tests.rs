@@ -1,23 +1,23 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
 use crate::compare::Comparison;
-use crate::compared::compare;
-use crate::design::Outcome;
+use crate::compared::compare_best_designs;
+use crate::design::DesignStatus;
 
-fn run(name: &str) -> Run {
+fn run(name: &str) -> SearchRun {
     let record = crate::record::example();
     let design = record.best.as_ref().unwrap().design.clone();
     let designs = (0..20).map(|i| DesignRow {
         index: i,
         area_mm2: 100.0 + i as f64,
-        outcome: Outcome::ALL[i as usize % 5],
+        outcome: DesignStatus::ALL[i as usize % 5],
         ..design.clone()
     });
-    Run { name: name.into(), designs: designs.collect(), record }
+    SearchRun { name: name.into(), designs: designs.collect(), record }
 }
 
-fn drawn(runs: &[Run]) -> String {
-    figure(runs, runs[0].front_axes()).unwrap().svg().to_owned()
+fn drawn(runs: &[SearchRun]) -> String {
+    front_figure(runs, runs[0].axes_of_front()).unwrap().svg().to_owned()
 }
 
 #[test]
@@ -27,31 +27,31 @@ fn baselines_of_several_models_stand_at_the_mean_of_their_rates() {
     let best = several.record.best.as_mut().unwrap();
     for (model, times) in best.models.iter_mut().zip([2.0, 0.5]) {
         let rate = model.reference_tokens_per_s * times;
-        let entry = |label: &str, area_mm2| Entry {
+        let entry = |label: &str, area_mm2| ComparisonEntry {
             area_mm2,
             throughput_tokens_per_s: Some(rate),
             throughput_sequences_per_s: Some(rate / 4096.0),
-            ..Entry::without_design(label)
+            ..ComparisonEntry::without_design(label)
         };
         model.comparison.entries = vec![entry("best found", Some(300.0)), entry("tpu_v4", Some(600.0)), entry("tpu_v7", None)];
     }
-    let (drawn, left_out) = several.references(several.front_axes(), None);
+    let (drawn, left_out) = several.named_chips(several.axes_of_front(), None);
     // Twice as fast with one, half as fast with the other.
     assert_eq!((drawn.len(), drawn[1].label.as_str(), left_out), (2, "tpu_v4", vec!["tpu_v7".to_owned()]));
     assert!((drawn[1].y - 1.0).abs() < 1e-12 && drawn[1].x == 600.0, "{drawn:?}");
     several.record.study.objective = "throughput (mean)".into();
-    assert!((several.references(several.front_axes(), None).0[1].y - 1.25).abs() < 1e-12);
+    assert!((several.named_chips(several.axes_of_front(), None).0[1].y - 1.25).abs() < 1e-12);
 }
 
 #[test]
 fn a_chip_at_the_same_place_in_several_runs_is_named_once() {
     let with = |name: &str, rate: f64| {
         let mut run = run(name);
-        let best = Entry::from_design("best found", &run.record.best.as_ref().unwrap().design);
-        let entry = |label: &str, rate: f64| Entry {
+        let best = ComparisonEntry::from_design("best found", &run.record.best.as_ref().unwrap().design);
+        let entry = |label: &str, rate: f64| ComparisonEntry {
             area_mm2: Some(600.0),
             throughput_sequences_per_s: Some(rate),
-            ..Entry::without_design(label)
+            ..ComparisonEntry::without_design(label)
         };
         run.record.comparison = Some(Comparison { entries: vec![best, entry("tpu_v4", 3.0), entry("h100", rate)] });
         run
@@ -65,8 +65,8 @@ fn a_chip_at_the_same_place_in_several_runs_is_named_once() {
     assert!(svg.contains("tpu_v4"));
 }
 
-fn found() -> Found {
-    Found {
+fn found() -> FoundFiles {
+    FoundFiles {
         chip: Some("name = \"chip\"".into()),
         fabric: Some("name = \"fabric\"".into()),
         progress: Some("seconds,best\n".into()),
@@ -77,22 +77,22 @@ fn found() -> Found {
 #[test]
 fn a_run_without_a_design_has_no_chip_and_keeps_no_other_s() {
     let dir = tempfile::tempdir().unwrap();
-    run("a").write(dir.path(), &found()).unwrap();
-    assert_eq!(Run::chip(dir.path()).unwrap(), "name = \"chip\"");
-    assert_eq!(inputs(dir.path()).unwrap(), found().inputs);
-    run("a").write(dir.path(), &Found::default()).unwrap();
+    run("a").write_run(dir.path(), &found()).unwrap();
+    assert_eq!(SearchRun::read_chip(dir.path()).unwrap(), "name = \"chip\"");
+    assert_eq!(read_inputs(dir.path()).unwrap(), found().inputs);
+    run("a").write_run(dir.path(), &FoundFiles::default()).unwrap();
     assert!(!dir.path().join(CHIP).exists() && !dir.path().join(FABRIC).exists());
-    assert_eq!(inputs(dir.path()).unwrap(), BTreeMap::new());
-    assert!(Run::chip(dir.path()).unwrap_err().to_string().contains("no best.toml in it"));
+    assert_eq!(read_inputs(dir.path()).unwrap(), BTreeMap::new());
+    assert!(SearchRun::read_chip(dir.path()).unwrap_err().to_string().contains("no best.toml in it"));
 }
 
 #[test]
 fn a_run_reads_back_and_writes_the_same_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = (dir.path().join("a"), dir.path().join("b"));
-    let paths = run("a").write(&a, &found()).unwrap();
-    assert_eq!(Run::read(&a).unwrap(), run("a"));
-    run("a").write(&b, &found()).unwrap();
+    let paths = run("a").write_run(&a, &found()).unwrap();
+    assert_eq!(SearchRun::read_search(&a).unwrap(), run("a"));
+    run("a").write_run(&b, &found()).unwrap();
     for path in paths {
         let other = b.join(path.file_name().unwrap());
         assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(other).unwrap(), "{}", path.display());
@@ -111,9 +111,9 @@ fn whatever_files_of_two_runs_lie_together_never_one_run_is_read() {
     let mut other = run("other");
     (other.record.study.model, other.designs[0].area_mm2) = ("another".into(), 7.0);
     let old = run("mixed");
-    let mixed = Run { name: "mixed".into(), ..other.clone() };
-    old.write(&at("old"), &found()).unwrap();
-    other.write(&at("new"), &Found { chip: Some("name = \"other\"".into()), ..found() }).unwrap();
+    let mixed = SearchRun { name: "mixed".into(), ..other.clone() };
+    old.write_run(&at("old"), &found()).unwrap();
+    other.write_run(&at("new"), &FoundFiles { chip: Some("name = \"other\"".into()), ..found() }).unwrap();
     for chosen in 0..1 << FILES.len() {
         std::fs::create_dir_all(at("mixed")).unwrap();
         for (i, file) in FILES.iter().enumerate() {
@@ -121,34 +121,36 @@ fn whatever_files_of_two_runs_lie_together_never_one_run_is_read() {
             std::fs::copy(at(from).join(file), at("mixed").join(file)).unwrap();
         }
         // The figure is not read.
-        let chip = Run::chip(&at("mixed")).map_err(|error| error.to_string());
+        let chip = SearchRun::read_chip(&at("mixed")).map_err(|error| error.to_string());
         match (chosen & 1, chosen >> 4 & 1) {
             (0, 0) => assert_eq!(chip.unwrap(), "name = \"chip\""),
             (1, 1) => assert_eq!(chip.unwrap(), "name = \"other\""),
             _ => assert!(chip.unwrap_err().contains("files of two runs"), "{chosen:b}"),
         }
         match (chosen & 1, chosen >> 1 & 1, chosen >> 8 & 1) {
-            (0, 0, 0) => assert_eq!(Run::read(&at("mixed")).unwrap(), old),
-            (1, 1, 1) => assert_eq!(Run::read(&at("mixed")).unwrap(), mixed),
-            _ => assert!(Run::read(&at("mixed")).unwrap_err().to_string().contains("files of two runs"), "{chosen:b}"),
+            (0, 0, 0) => assert_eq!(SearchRun::read_search(&at("mixed")).unwrap(), old),
+            (1, 1, 1) => assert_eq!(SearchRun::read_search(&at("mixed")).unwrap(), mixed),
+            _ => {
+                assert!(SearchRun::read_search(&at("mixed")).unwrap_err().to_string().contains("files of two runs"), "{chosen:b}")
+            }
         }
     }
     std::fs::remove_file(at("mixed").join(SUMS)).unwrap();
-    let error = Run::read(&at("mixed")).unwrap_err().to_string();
+    let error = SearchRun::read_search(&at("mixed")).unwrap_err().to_string();
     assert!(error.contains("SHA256SUMS: cannot be opened") && error.contains("run the search again"), "{error}");
 }
 
 #[test]
 fn a_changed_figure_in_a_record_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
-    run("a").write(dir.path(), &found()).unwrap();
+    run("a").write_run(dir.path(), &found()).unwrap();
     let file = dir.path().join(RECORD);
     let text = std::fs::read_to_string(&file).unwrap();
     for (at, digit) in text.char_indices().filter(|(_, c)| c.is_ascii_digit()).step_by(7) {
         let mut damaged = text.clone().into_bytes();
         damaged[at] = if digit == '1' { b'2' } else { b'1' };
         std::fs::write(&file, damaged).unwrap();
-        let error = Run::read(dir.path()).unwrap_err().to_string();
+        let error = SearchRun::read_search(dir.path()).unwrap_err().to_string();
         assert!(error.starts_with(&file.display().to_string()), "byte {at}: {error}");
     }
 }
@@ -159,7 +161,7 @@ fn a_run_that_cannot_be_stored_leaves_nothing() {
     let into = dir.path().join("run");
     let mut bad = run("bad");
     bad.record.certificate.gap = Some(f64::NAN);
-    assert!(bad.write(&into, &found()).is_err());
+    assert!(bad.write_run(&into, &found()).is_err());
     assert!(!into.exists());
 }
 
@@ -169,7 +171,7 @@ fn the_front_holds_the_evaluated_designs_that_no_other_dominates() {
     for (i, row) in run.designs.iter_mut().enumerate() {
         row.throughput_sequences_per_s = Some([5.0, 9.0, 4.0, 5.0, 7.0][i % 5] + (i / 10) as f64);
     }
-    let areas: Vec<f64> = run.front().iter().map(|row| row.area_mm2).collect();
+    let areas: Vec<f64> = run.designs_on_front().iter().map(|row| row.area_mm2).collect();
     // Evaluated are the rows 0, 5, 10, 15 with 5, 5, 6, 6 sequences/s.
     assert_eq!(areas, [100.0, 110.0]);
 }
@@ -177,7 +179,7 @@ fn the_front_holds_the_evaluated_designs_that_no_other_dominates() {
 #[test]
 fn an_incomplete_directory_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    let error = Run::read(dir.path()).unwrap_err().to_string();
+    let error = SearchRun::read_search(dir.path()).unwrap_err().to_string();
     assert!(error.contains("record.json: cannot be opened"), "{error}");
 }
 
@@ -188,7 +190,7 @@ fn what_is_not_proven_or_not_found_says_so_beside_others() {
     let mut none = run("none");
     (none.record.certificate.proof, none.record.certificate.why) = (Proof::Infeasible, Some("stage 0 lacks 3 GiB".into()));
     (none.record.best, none.record.comparison) = (None, None);
-    let entries = compare(&[none, open]).entries;
+    let entries = compare_best_designs(&[none, open]).entries;
     assert_eq!((entries[0].label.as_str(), entries[0].note.as_deref()), ("none: nothing found", Some("stage 0 lacks 3 GiB")));
     assert_eq!(entries[1].note.as_deref(), Some("not proven the best: a better one is possible by up to 46.900 %"));
 }
@@ -202,7 +204,7 @@ fn runs_of_other_work_are_marked() {
     };
     let mut other = proven("ici");
     other.record.study.fabric = "tpu_v4_ici".into();
-    let comparison = compare(&[proven("flat"), other.clone()]);
+    let comparison = compare_best_designs(&[proven("flat"), other.clone()]);
     assert_eq!(comparison.entries[0].label, "flat: best found");
     assert_eq!(comparison.entries[0].note, None);
     let note = comparison.entries[1].note.as_deref();

@@ -11,7 +11,7 @@ const DIGITS: usize = 16;
 
 /// What a look at the seal tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Seal {
+pub(crate) enum SealState {
     /// The file is as it was written.
     Intact,
     /// Some byte is not as it was written.
@@ -29,32 +29,32 @@ pub(crate) fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
 }
 
 /// The hash of the file with the digits at `at` read as zeros, as 16 hexadecimal digits.
-fn digits(file: &[u8], at: usize) -> String {
+fn digits_without_seal(file: &[u8], at: usize) -> String {
     let hash = fnv1a(BASIS, &file[..at]);
     let hash = fnv1a(hash, &[b'0'; DIGITS]);
     format!("{:016x}", fnv1a(hash, &file[at + DIGITS..]))
 }
 
 /// Where the digits of the seal lie.
-fn find(file: &[u8]) -> Option<usize> {
+fn find_digits(file: &[u8]) -> Option<usize> {
     let at = file.windows(MARK.len()).rposition(|window| window == MARK)? + MARK.len();
     (at + DIGITS <= file.len()).then_some(at)
 }
 
 /// Fills in the checksum; a file without the placeholder stays as it is.
-pub(crate) fn seal(file: &mut [u8]) {
-    if let Some(at) = find(file) {
-        let digits = digits(file, at);
+pub(crate) fn seal_file(file: &mut [u8]) {
+    if let Some(at) = find_digits(file) {
+        let digits = digits_without_seal(file, at);
         file[at..at + DIGITS].copy_from_slice(digits.as_bytes());
     }
 }
 
 /// Whether the file is as it was sealed.
-pub(crate) fn check(file: &[u8]) -> Seal {
-    match find(file) {
-        None => Seal::Missing,
-        Some(at) if file[at..at + DIGITS] == *digits(file, at).as_bytes() => Seal::Intact,
-        Some(_) => Seal::Broken,
+pub(crate) fn check_seal(file: &[u8]) -> SealState {
+    match find_digits(file) {
+        None => SealState::Missing,
+        Some(at) if file[at..at + DIGITS] == *digits_without_seal(file, at).as_bytes() => SealState::Intact,
+        Some(_) => SealState::Broken,
     }
 }
 
@@ -65,16 +65,16 @@ mod tests {
     #[test]
     fn every_flipped_byte_is_found() {
         let mut file = format!("PAR1 some data {PLACEHOLDER} PAR1").into_bytes();
-        assert_eq!(check(&file), Seal::Broken, "a placeholder is no seal");
-        seal(&mut file);
-        assert_eq!(check(&file), Seal::Intact);
+        assert_eq!(check_seal(&file), SealState::Broken, "a placeholder is no seal");
+        seal_file(&mut file);
+        assert_eq!(check_seal(&file), SealState::Intact);
         for at in 0..file.len() {
             let mut damaged = file.clone();
             damaged[at] ^= 1;
-            assert_ne!(check(&damaged), Seal::Intact, "byte {at}");
-            assert_ne!(check(&file[..at]), Seal::Intact, "cut at {at}");
+            assert_ne!(check_seal(&damaged), SealState::Intact, "byte {at}");
+            assert_ne!(check_seal(&file[..at]), SealState::Intact, "cut at {at}");
         }
-        assert_eq!(check(b""), Seal::Missing);
+        assert_eq!(check_seal(b""), SealState::Missing);
     }
 
     #[test]

@@ -1,18 +1,18 @@
 //! A job, and a plan of it with all that it takes and why: the record that `evaluate` shows. `plan` shows the same of its fastest plan, but for the
 //! kernels. Described in `docs/json.md`.
 
-use crate::design::{DesignRow, Outcome};
-use crate::planned::{PlanRow, StageRow, TechniqueRecord, part_name, row, schedule_name, stages};
+use crate::design::{DesignRow, DesignStatus};
+use crate::planned::{PlanRow, StageRow, TechniqueRecord, part_name, plan_row, schedule_name, stage_rows};
 use crate::timeline::{self, TimelineRow};
 use search::planner::{Job, RankedPlan};
 use serde::{Deserialize, Serialize};
-use sim::cost::Bound;
+use sim::cost::Bottleneck;
 use sim::hardware::Accelerator;
 use sim::kernel::DataType;
 use sim::pipeline::Timeline;
 use sim::units::Joules;
-use step::explain::{Explanation, PassDetail, bound_name, explain};
-use step::{ChipTimes, KernelDetail, Place, StepError};
+use step::explain::{Explanation, PassDetail, bound_name, explain_plan};
+use step::{ChipTimes, KernelDetail, KernelPlace, StepError};
 use workloads::footprint::Optimizer;
 use workloads::training::Attention;
 
@@ -42,7 +42,7 @@ pub struct JobRecord {
 /// A named part of a whole.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Share {
+pub struct NamedShare {
     /// The part.
     pub name: String,
     /// Its fraction of the whole.
@@ -108,7 +108,7 @@ pub struct StepRecord {
     /// Energy and power.
     pub energy: EnergyRecord,
     /// The step's time as fractions of it, largest first: the parts, kernels of forward and backward passes by what bounds them.
-    pub time_shares: Vec<Share>,
+    pub time_shares: Vec<NamedShare>,
     /// The stages' memory.
     pub stages: Vec<StageRow>,
     /// The step event by event, by stage.
@@ -196,7 +196,7 @@ pub struct KernelRecord {
 impl JobRecord {
     /// Of a job; `model` is what the user called it.
     #[must_use]
-    pub fn new(job: &Job<'_>, model: &str) -> Self {
+    pub fn from_job(job: &Job<'_>, model: &str) -> Self {
         Self {
             model: ModelRecord {
                 name: model.to_owned(),
@@ -204,7 +204,7 @@ impl JobRecord {
                 sequence_tokens: job.sequence_length,
                 assumptions: job.assumptions(),
             },
-            chip: ChipRecord::new(job.chip),
+            chip: ChipRecord::from_chip(job.chip),
             cluster: ClusterRecord {
                 devices: job.devices,
                 fabric: job.fabric.name.clone(),
@@ -214,7 +214,7 @@ impl JobRecord {
             attention: job.attention,
             products: job.precision.product.unwrap_or(job.precision.operand),
             optimizer: job.optimizer,
-            techniques: TechniqueRecord::all(job.techniques),
+            techniques: TechniqueRecord::of_techniques(job.techniques),
         }
     }
 }
@@ -222,8 +222,8 @@ impl JobRecord {
 impl ChipRecord {
     /// Of a chip.
     #[must_use]
-    pub fn new(chip: &Accelerator) -> Self {
-        let peak = chip.peak(DataType::Bf16).or_else(|| chip.peak(DataType::Fp16));
+    pub fn from_chip(chip: &Accelerator) -> Self {
+        let peak = chip.peak_flops(DataType::Bf16).or_else(|| chip.peak_flops(DataType::Fp16));
         Self {
             name: chip.name.clone(),
             tensor_cores: chip.tensor.cores,
@@ -239,7 +239,7 @@ impl ChipRecord {
 impl TimeRecord {
     /// Of a plan of a job.
     #[must_use]
-    pub fn new(job: &Job<'_>, ranked: &RankedPlan) -> Self {
+    pub fn from_plan(job: &Job<'_>, ranked: &RankedPlan) -> Self {
         let step = ranked.time.total.0;
         let sequences_per_s = job.global_batch as f64 / step;
         Self { step_s: step, sequences_per_s, tokens_per_s: sequences_per_s * job.sequence_length as f64 }
@@ -249,7 +249,7 @@ impl TimeRecord {
 impl EnergyRecord {
     /// Of a plan of a job.
     #[must_use]
-    pub fn new(job: &Job<'_>, ranked: &RankedPlan) -> Self {
+    pub fn from_plan(job: &Job<'_>, ranked: &RankedPlan) -> Self {
         let standing: Joules = job.chip.energy.static_power * ranked.time.total * f64::from(job.devices);
         Self {
             step_j: ranked.energy.0,
@@ -262,22 +262,22 @@ impl EnergyRecord {
 
 /// A plan with what explains it: what its record and its trace are made of.
 #[derive(Debug, Clone)]
-pub struct Explained {
+pub struct ExplainedPlan {
     /// Where its time goes.
     pub why: Explanation,
     /// Its step event by event.
     pub timeline: Timeline,
 }
 
-impl Explained {
+impl ExplainedPlan {
     /// Explains a plan of a job.
     ///
     /// # Errors
     /// A plan that the model, the fabric or the schedule does not allow.
-    pub fn new(job: &Job<'_>, ranked: &RankedPlan) -> Result<Self, StepError> {
+    pub fn explain_plan(job: &Job<'_>, ranked: &RankedPlan) -> Result<Self, StepError> {
         let mut chip = ChipTimes::new(job.chip, job.stack)?;
-        let why = explain(&mut chip, job.model, job.fabric, &ranked.plan)?;
-        Ok(Self { why, timeline: job.timeline(&ranked.plan)? })
+        let why = explain_plan(&mut chip, job.model, job.fabric, &ranked.plan)?;
+        Ok(Self { why, timeline: job.plan_timeline(&ranked.plan)? })
     }
 }
 
@@ -286,23 +286,25 @@ impl StepRecord {
     ///
     /// # Errors
     /// As [`Explained::new`].
-    pub fn new(job: &Job<'_>, ranked: &RankedPlan) -> Result<Self, StepError> {
-        Ok(Self::explained(job, ranked, &Explained::new(job, ranked)?))
+    pub fn from_plan(job: &Job<'_>, ranked: &RankedPlan) -> Result<Self, StepError> {
+        Ok(Self::from_explained(job, ranked, &ExplainedPlan::explain_plan(job, ranked)?))
     }
 
     /// The record of a plan of a job that is explained already.
     #[must_use]
-    pub fn explained(job: &Job<'_>, ranked: &RankedPlan, explained: &Explained) -> Self {
+    pub fn from_explained(job: &Job<'_>, ranked: &RankedPlan, explained: &ExplainedPlan) -> Self {
         let why = &explained.why;
-        let share =
-            |part: &step::explain::Part| Share { name: part_name(&part.name).to_owned(), fraction: part.time / why.time.total };
+        let share = |part: &step::explain::StepPart| NamedShare {
+            name: part_name(&part.name).to_owned(),
+            fraction: part.time / why.time.total,
+        };
         Self {
-            plan: row(job, ranked),
-            time: TimeRecord::new(job, ranked),
-            energy: EnergyRecord::new(job, ranked),
+            plan: plan_row(job, ranked),
+            time: TimeRecord::from_plan(job, ranked),
+            energy: EnergyRecord::from_plan(job, ranked),
             time_shares: why.parts.iter().map(share).collect(),
-            stages: stages(job, ranked),
-            timeline: timeline::rows(&explained.timeline),
+            stages: stage_rows(job, ranked),
+            timeline: timeline::timeline_rows(&explained.timeline),
             capacity_gib: ranked.memory.capacity.gib(),
             host_capacity_gib: ranked.memory.host_capacity.gib(),
             slowest_stage: why.slowest_stage,
@@ -314,10 +316,10 @@ impl StepRecord {
 impl DesignRow {
     /// The row of a design with what a plan of a job takes on it.
     #[must_use]
-    pub fn evaluated(self, job: &Job<'_>, ranked: &RankedPlan) -> Self {
-        let (plan, layout) = (row(job, ranked), &ranked.plan.layout);
+    pub fn with_plan(self, job: &Job<'_>, ranked: &RankedPlan) -> Self {
+        let (plan, layout) = (plan_row(job, ranked), &ranked.plan.layout);
         Self {
-            outcome: Outcome::Evaluated,
+            outcome: DesignStatus::Evaluated,
             throughput_sequences_per_s: Some(job.global_batch as f64 / plan.step_s),
             throughput_tokens_per_s: Some(plan.tokens_per_s),
             step_time_s: Some(plan.step_s),
@@ -349,14 +351,14 @@ fn pass_record(pass: &PassDetail, chip: &Accelerator) -> PassRecord {
 }
 
 fn kernel_record(kernel: &KernelDetail, pass_s: f64, chip: &Accelerator) -> KernelRecord {
-    let network = kernel.place == Place::Network;
+    let network = kernel.place == KernelPlace::Network;
     KernelRecord {
         name: kernel.name.clone(),
         span: match kernel.place {
-            Place::AllCores => "all cores",
-            Place::OneCore { .. } => "one core",
-            Place::Network => "network",
-            Place::Host => "link",
+            KernelPlace::AllCores => "all cores",
+            KernelPlace::OneCore { .. } => "one core",
+            KernelPlace::Network => "network",
+            KernelPlace::Host => "link",
         }
         .to_owned(),
         start_s: kernel.start.0,
@@ -364,7 +366,7 @@ fn kernel_record(kernel: &KernelDetail, pass_s: f64, chip: &Accelerator) -> Kern
         share: if pass_s > 0.0 { kernel.latency.0 / pass_s } else { 0.0 },
         energy_j: (!network).then_some(kernel.energy.0),
         hbm_bytes: (!network).then_some(kernel.hbm.0),
-        utilization: kernel.computes().then_some(kernel.utilization),
+        utilization: kernel.runs_on_cores().then_some(kernel.utilization),
         bound: kernel_bound(kernel, chip),
     }
 }
@@ -372,19 +374,19 @@ fn kernel_record(kernel: &KernelDetail, pass_s: f64, chip: &Accelerator) -> Kern
 /// What a kernel's bound is called.
 pub(crate) fn kernel_bound(kernel: &KernelDetail, chip: &Accelerator) -> String {
     match (kernel.place, kernel.bound) {
-        (Place::Host, Bound::Network) => "link".to_owned(),
+        (KernelPlace::Host, Bottleneck::Network) => "link".to_owned(),
         (_, bound) => bound_name(bound, &kernel.kernel, chip),
     }
 }
 
 /// The record of a small plan, for tests.
 #[cfg(test)]
-pub(crate) fn example() -> StepRecord {
+pub(crate) fn example_record() -> StepRecord {
     #![allow(clippy::unwrap_used)]
     use search::planner::{PlanSpace, search_plans};
     let model = workloads::Model::load("opt-350m").unwrap();
-    let chip = Accelerator::template("tpu_v4").unwrap();
-    let fabric = sim::network::Fabric::template("ideal_switch").unwrap().for_devices(2).unwrap();
+    let chip = Accelerator::built_in("tpu_v4").unwrap();
+    let fabric = sim::network::Fabric::built_in("ideal_switch").unwrap().for_devices(2).unwrap();
     let stack = step::SoftwareStack::load("ideal").unwrap();
     let job = Job {
         model: &model,
@@ -402,5 +404,5 @@ pub(crate) fn example() -> StepRecord {
     };
     let space = PlanSpace { pipeline: Some(vec![2]), micro_batch: Some(vec![2]), ..PlanSpace::default() };
     let answer = search_plans(&job, &space, 1).unwrap();
-    StepRecord::new(&job, &answer.best[0]).unwrap()
+    StepRecord::from_plan(&job, &answer.best[0]).unwrap()
 }

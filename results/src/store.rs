@@ -5,9 +5,9 @@
 //! The key `coplace.checksum` covers the whole file (see `seal.rs`) and is checked before anything is decoded, because
 //! Parquet readers trust the lengths and offsets that they find.
 
-use crate::design::{Cell, Column, DesignRow, Kind};
+use crate::design::{ColumnKind, DesignRow, StoreCell, StoreColumn};
 use crate::files::{self, WriteError};
-use crate::seal::{self, Seal};
+use crate::seal::{self, SealState};
 use parquet::basic::{Compression, LogicalType, Repetition, Type as PhysicalType};
 use parquet::column::reader::ColumnReader;
 use parquet::column::writer::ColumnWriter;
@@ -105,19 +105,19 @@ pub enum StoreError {
     },
 }
 
-pub(crate) fn physical(kind: Kind) -> PhysicalType {
+pub(crate) fn physical_type(kind: ColumnKind) -> PhysicalType {
     match kind {
-        Kind::Int => PhysicalType::INT64,
-        Kind::Float => PhysicalType::DOUBLE,
-        Kind::Text => PhysicalType::BYTE_ARRAY,
+        ColumnKind::Int => PhysicalType::INT64,
+        ColumnKind::Float => PhysicalType::DOUBLE,
+        ColumnKind::Text => PhysicalType::BYTE_ARRAY,
     }
 }
 
-fn schema() -> Result<TypePtr, ParquetError> {
-    let field = |column: &Column| {
+fn parquet_schema() -> Result<TypePtr, ParquetError> {
+    let field = |column: &StoreColumn| {
         let repetition = if column.required { Repetition::REQUIRED } else { Repetition::OPTIONAL };
-        let logical = (column.kind == Kind::Text).then_some(LogicalType::String);
-        let field = Type::primitive_type_builder(column.name, physical(column.kind))
+        let logical = (column.kind == ColumnKind::Text).then_some(LogicalType::String);
+        let field = Type::primitive_type_builder(column.name, physical_type(column.kind))
             .with_repetition(repetition)
             .with_logical_type(logical);
         field.build().map(Arc::new)
@@ -126,7 +126,7 @@ fn schema() -> Result<TypePtr, ParquetError> {
     Ok(Arc::new(Type::group_type_builder("designs").with_fields(fields).build()?))
 }
 
-fn properties() -> WriterProperties {
+fn writer_properties() -> WriterProperties {
     WriterProperties::builder()
         .set_created_by("coplace".into())
         .set_compression(Compression::SNAPPY)
@@ -146,7 +146,7 @@ pub fn write_designs<I>(path: &Path, rows: I) -> Result<(), StoreError>
 where
     I: IntoIterator<Item = DesignRow>,
 {
-    Ok(files::write(path, &to_bytes(path, rows)?)?)
+    Ok(files::write_file(path, &to_bytes(path, rows)?)?)
 }
 
 /// The rows as a store's bytes; `path` names it in errors. They are held in memory (some tens of bytes per row), because
@@ -158,11 +158,11 @@ pub(crate) fn to_bytes<I>(path: &Path, rows: I) -> Result<Vec<u8>, StoreError>
 where
     I: IntoIterator<Item = DesignRow>,
 {
-    let mut bytes = encode(rows.into_iter()).map_err(|failure| match failure {
+    let mut bytes = encode_rows(rows.into_iter()).map_err(|failure| match failure {
         EncodeError::NotFinite { index, column, value } => StoreError::NotFinite { index, column, value },
         EncodeError::Parquet(why) => StoreError::Write(WriteError { file: path.into(), why: io::Error::other(why) }),
     })?;
-    seal::seal(&mut bytes);
+    seal::seal_file(&mut bytes);
     Ok(bytes)
 }
 
@@ -179,14 +179,14 @@ impl From<ParquetError> for EncodeError {
     }
 }
 
-fn encode(rows: impl Iterator<Item = DesignRow>) -> Result<Vec<u8>, EncodeError> {
-    let mut writer = SerializedFileWriter::new(Vec::new(), schema()?, Arc::new(properties()))?;
+fn encode_rows(rows: impl Iterator<Item = DesignRow>) -> Result<Vec<u8>, EncodeError> {
+    let mut writer = SerializedFileWriter::new(Vec::new(), parquet_schema()?, Arc::new(writer_properties()))?;
     let mut rows = rows.peekable();
     while rows.peek().is_some() {
-        let mut columns: Vec<Vec<Cell>> = vec![Vec::new(); DesignRow::COLUMNS.len()];
+        let mut columns: Vec<Vec<StoreCell>> = vec![Vec::new(); DesignRow::COLUMNS.len()];
         for row in rows.by_ref().take(ROW_GROUP) {
             for ((cells, cell), column) in columns.iter_mut().zip(row.cells()).zip(DesignRow::COLUMNS) {
-                if let Cell::Float(value) = cell
+                if let StoreCell::Float(value) = cell
                     && !value.is_finite()
                 {
                     return Err(EncodeError::NotFinite { index: row.index, column: column.name, value });
@@ -205,20 +205,21 @@ fn encode(rows: impl Iterator<Item = DesignRow>) -> Result<Vec<u8>, EncodeError>
     Ok(writer.into_inner()?)
 }
 
-pub(crate) fn write_column(writer: &mut ColumnWriter<'_>, cells: Vec<Cell>, required: bool) -> Result<(), ParquetError> {
-    let levels: Vec<i16> = cells.iter().map(|cell| i16::from(!matches!(cell, Cell::Null))).collect();
+pub(crate) fn write_column(writer: &mut ColumnWriter<'_>, cells: Vec<StoreCell>, required: bool) -> Result<(), ParquetError> {
+    let levels: Vec<i16> = cells.iter().map(|cell| i16::from(!matches!(cell, StoreCell::Null))).collect();
     let levels = (!required).then_some(levels.as_slice());
     match writer {
         ColumnWriter::Int64ColumnWriter(w) => {
-            let values: Vec<i64> = cells.iter().filter_map(|c| if let Cell::Int(v) = c { Some(*v) } else { None }).collect();
+            let values: Vec<i64> = cells.iter().filter_map(|c| if let StoreCell::Int(v) = c { Some(*v) } else { None }).collect();
             w.write_batch(&values, levels, None)?;
         }
         ColumnWriter::DoubleColumnWriter(w) => {
-            let values: Vec<f64> = cells.iter().filter_map(|c| if let Cell::Float(v) = c { Some(*v) } else { None }).collect();
+            let values: Vec<f64> =
+                cells.iter().filter_map(|c| if let StoreCell::Float(v) = c { Some(*v) } else { None }).collect();
             w.write_batch(&values, levels, None)?;
         }
         ColumnWriter::ByteArrayColumnWriter(w) => {
-            let text = |c: Cell| if let Cell::Text(v) = c { Some(ByteArray::from(v.into_bytes())) } else { None };
+            let text = |c: StoreCell| if let StoreCell::Text(v) = c { Some(ByteArray::from(v.into_bytes())) } else { None };
             let values: Vec<ByteArray> = cells.into_iter().filter_map(text).collect();
             w.write_batch(&values, levels, None)?;
         }
@@ -234,18 +235,18 @@ pub(crate) fn write_column(writer: &mut ColumnWriter<'_>, cells: Vec<Cell>, requ
 pub fn read_designs(path: &Path) -> Result<Vec<DesignRow>, StoreError> {
     let open = |why| StoreError::Open { file: path.into(), why };
     let broken = |why: &str| Err(StoreError::Damaged { file: path.into(), why: why.into() });
-    match seal::check(&std::fs::read(path).map_err(open)?) {
-        Seal::Intact => {}
-        Seal::Broken => return broken("its checksum does not match"),
-        Seal::Missing => return broken("it has no checksum"),
+    match seal::check_seal(&std::fs::read(path).map_err(open)?) {
+        SealState::Intact => {}
+        SealState::Broken => return broken("its checksum does not match"),
+        SealState::Missing => return broken("it has no checksum"),
     }
-    let decoded = without_panic(|| decode(path)).map_err(|why| StoreError::Damaged { file: path.into(), why });
+    let decoded = catch_panic(|| decode_rows(path)).map_err(|why| StoreError::Damaged { file: path.into(), why });
     decoded?
 }
 
 /// What a reader gives, or the words with which it panicked. A checksum shows damage, not a file that somebody made so that the Parquet reader
 /// trusts a wrong length.
-fn without_panic<T>(read: impl FnOnce() -> T) -> Result<T, String> {
+fn catch_panic<T>(read: impl FnOnce() -> T) -> Result<T, String> {
     // The hook is the process's: one reader at a time, so that the one put back is the one found.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -260,7 +261,7 @@ fn without_panic<T>(read: impl FnOnce() -> T) -> Result<T, String> {
 }
 
 /// The rows of a store whose checksum holds.
-fn decode(path: &Path) -> Result<Vec<DesignRow>, StoreError> {
+fn decode_rows(path: &Path) -> Result<Vec<DesignRow>, StoreError> {
     let damaged = |why: ParquetError| StoreError::Damaged { file: path.into(), why: why.to_string() };
     let file = File::open(path).map_err(|why| StoreError::Open { file: path.into(), why })?;
     let reader = SerializedFileReader::new(file).map_err(damaged)?;
@@ -274,16 +275,16 @@ fn decode(path: &Path) -> Result<Vec<DesignRow>, StoreError> {
     for group in 0..metadata.num_row_groups() {
         let group = reader.get_row_group(group).map_err(damaged)?;
         let columns = read_columns(path, group.as_ref())?;
-        append(path, columns, &mut rows)?;
+        append_row_group(path, columns, &mut rows)?;
     }
     Ok(rows)
 }
 
-fn append(path: &Path, columns: Vec<Vec<Cell>>, rows: &mut Vec<DesignRow>) -> Result<(), StoreError> {
+fn append_row_group(path: &Path, columns: Vec<Vec<StoreCell>>, rows: &mut Vec<DesignRow>) -> Result<(), StoreError> {
     let count = columns.first().map_or(0, Vec::len);
     let mut columns: Vec<_> = columns.into_iter().map(Vec::into_iter).collect();
     for _ in 0..count {
-        let cells = columns.iter_mut().map(|column| column.next().unwrap_or(Cell::Null));
+        let cells = columns.iter_mut().map(|column| column.next().unwrap_or(StoreCell::Null));
         let row = DesignRow::from_cells(cells).map_err(|(column, why)| StoreError::Value {
             file: path.into(),
             row: rows.len() + 1,
@@ -296,14 +297,14 @@ fn append(path: &Path, columns: Vec<Vec<Cell>>, rows: &mut Vec<DesignRow>) -> Re
 }
 
 /// Every column of a row group, in the order of [`DesignRow::COLUMNS`].
-fn read_columns(path: &Path, group: &dyn RowGroupReader) -> Result<Vec<Vec<Cell>>, StoreError> {
+fn read_columns(path: &Path, group: &dyn RowGroupReader) -> Result<Vec<Vec<StoreCell>>, StoreError> {
     let metadata = group.metadata();
     let damaged = |why: String| StoreError::Damaged { file: path.into(), why };
     let rows = usize::try_from(metadata.num_rows()).map_err(|e| damaged(e.to_string()))?;
     let mut columns = Vec::with_capacity(DesignRow::COLUMNS.len());
     for column in DesignRow::COLUMNS {
-        let Some(at) = find(path, metadata, column)? else {
-            columns.push(vec![Cell::Null; rows]);
+        let Some(at) = find_column(path, metadata, column)? else {
+            columns.push(vec![StoreCell::Null; rows]);
             continue;
         };
         let reader = group.get_column_reader(at).map_err(|e| damaged(e.to_string()))?;
@@ -318,11 +319,11 @@ fn read_columns(path: &Path, group: &dyn RowGroupReader) -> Result<Vec<Vec<Cell>
 }
 
 /// Where the column lies in the file, if it does; a required column must be there with its type.
-fn find(path: &Path, group: &RowGroupMetaData, column: &Column) -> Result<Option<usize>, StoreError> {
+fn find_column(path: &Path, group: &RowGroupMetaData, column: &StoreColumn) -> Result<Option<usize>, StoreError> {
     let expected = match column.kind {
-        Kind::Int => "INT64",
-        Kind::Float => "DOUBLE",
-        Kind::Text => "BYTE_ARRAY (UTF-8)",
+        ColumnKind::Int => "INT64",
+        ColumnKind::Float => "DOUBLE",
+        ColumnKind::Text => "BYTE_ARRAY (UTF-8)",
     };
     let wrong = |problem: String| StoreError::Column { file: path.into(), column: column.name, problem, expected };
     let at = group.columns().iter().position(|c| c.column_path().string() == column.name);
@@ -332,7 +333,7 @@ fn find(path: &Path, group: &RowGroupMetaData, column: &Column) -> Result<Option
         Some(at) => {
             let descriptor = group.column(at).column_descr();
             let found = descriptor.physical_type();
-            if found != physical(column.kind) {
+            if found != physical_type(column.kind) {
                 return Err(wrong(format!("has type {found}")));
             }
             if descriptor.max_rep_level() > 0 || descriptor.max_def_level() > 1 {
@@ -343,24 +344,24 @@ fn find(path: &Path, group: &RowGroupMetaData, column: &Column) -> Result<Option
     }
 }
 
-fn read_column(reader: ColumnReader, rows: usize, nullable: bool) -> Result<Vec<Cell>, ParquetError> {
+fn read_column(reader: ColumnReader, rows: usize, nullable: bool) -> Result<Vec<StoreCell>, ParquetError> {
     let mut levels = Vec::new();
     let levels_wanted = nullable.then_some(&mut levels);
-    let values: Vec<Cell> = match reader {
+    let values: Vec<StoreCell> = match reader {
         ColumnReader::Int64ColumnReader(mut r) => {
             let mut values = Vec::new();
             r.read_records(rows, levels_wanted, None, &mut values)?;
-            values.into_iter().map(Cell::Int).collect()
+            values.into_iter().map(StoreCell::Int).collect()
         }
         ColumnReader::DoubleColumnReader(mut r) => {
             let mut values = Vec::new();
             r.read_records(rows, levels_wanted, None, &mut values)?;
-            values.into_iter().map(Cell::Float).collect()
+            values.into_iter().map(StoreCell::Float).collect()
         }
         ColumnReader::ByteArrayColumnReader(mut r) => {
             let mut values: Vec<ByteArray> = Vec::new();
             r.read_records(rows, levels_wanted, None, &mut values)?;
-            let text = |bytes: ByteArray| bytes.as_utf8().map(|text| Cell::Text(text.to_owned()));
+            let text = |bytes: ByteArray| bytes.as_utf8().map(|text| StoreCell::Text(text.to_owned()));
             values.into_iter().map(text).collect::<Result<_, _>>()?
         }
         _ => return Err(ParquetError::General("a column has an unexpected type".into())),
@@ -369,7 +370,10 @@ fn read_column(reader: ColumnReader, rows: usize, nullable: bool) -> Result<Vec<
         return Ok(values);
     }
     let mut values = values.into_iter();
-    Ok(levels.into_iter().map(|level| if level == 0 { Cell::Null } else { values.next().unwrap_or(Cell::Null) }).collect())
+    Ok(levels
+        .into_iter()
+        .map(|level| if level == 0 { StoreCell::Null } else { values.next().unwrap_or(StoreCell::Null) })
+        .collect())
 }
 
 #[cfg(test)]

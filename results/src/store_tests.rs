@@ -1,10 +1,10 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
-use crate::design::{Dimensions, Outcome};
+use crate::design::{DesignDimensions, DesignStatus};
 use proptest::prelude::*;
 
 fn row(index: i64) -> DesignRow {
-    let dimensions = Dimensions {
+    let dimensions = DesignDimensions {
         tensor_cores: 8,
         vector_cores: 2,
         arrays_per_core: 1,
@@ -15,9 +15,9 @@ fn row(index: i64) -> DesignRow {
         hbm_gib: 32.0,
         area_mm2: 100.0 + index as f64 / 3.0,
     };
-    let mut row = DesignRow::undecided(index, dimensions);
-    row.outcome = Outcome::ALL[index as usize % Outcome::ALL.len()];
-    if row.outcome == Outcome::Evaluated {
+    let mut row = DesignRow::new_undecided(index, dimensions);
+    row.outcome = DesignStatus::ALL[index as usize % DesignStatus::ALL.len()];
+    if row.outcome == DesignStatus::Evaluated {
         row.throughput_sequences_per_s = Some(index as f64 * 0.1);
         row.stages = Some(index % 9);
         row.memory_policy = Some(format!("recompute attention in stage {index} – µ"));
@@ -91,11 +91,11 @@ fn foreign(path: &Path, format: Option<&str>) {
     let mut writer = SerializedFileWriter::new(Vec::new(), Arc::new(schema), Arc::new(properties)).unwrap();
     let mut group = writer.next_row_group().unwrap();
     let mut open = group.next_column().unwrap().unwrap();
-    write_column(open.untyped(), vec![Cell::Int(1)], true).unwrap();
+    write_column(open.untyped(), vec![StoreCell::Int(1)], true).unwrap();
     open.close().unwrap();
     group.close().unwrap();
     let mut bytes = writer.into_inner().unwrap();
-    seal::seal(&mut bytes);
+    seal::seal_file(&mut bytes);
     std::fs::write(path, bytes).unwrap();
 }
 
@@ -114,10 +114,10 @@ fn a_foreign_file_is_named() {
 
 #[test]
 fn a_reader_that_panics_is_an_error_with_its_words() {
-    let panics = |empty: &[u8]| super::without_panic(|| empty[empty.len()]);
+    let panics = |empty: &[u8]| super::catch_panic(|| empty[empty.len()]);
     let why = panics(&[]).unwrap_err();
     assert!(why.starts_with("its reader stopped: index out of bounds"), "{why}");
-    assert_eq!(super::without_panic(|| 7), Ok(7));
+    assert_eq!(super::catch_panic(|| 7), Ok(7));
 }
 
 proptest! {
@@ -133,7 +133,7 @@ proptest! {
             let at = (at * bytes.len() as f64) as usize;
             bytes[at] ^= byte;
         }
-        seal::seal(&mut bytes);
+        seal::seal_file(&mut bytes);
         std::fs::write(&path, &bytes).unwrap();
         if let Err(error) = read_designs(&path) {
             prop_assert!(error.to_string().starts_with(&path.display().to_string()), "{}", error);

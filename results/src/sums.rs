@@ -16,7 +16,7 @@ const LETTERS: usize = 64;
 
 /// What is wrong with the digests of a run, or with the files that they are of.
 #[derive(Debug, thiserror::Error)]
-pub enum SumsError {
+pub enum DigestError {
     /// There are none.
     #[error(
         "{}: cannot be opened: {why}; without digests no one can tell whether the files are of one run: run the search again, or give \
@@ -60,66 +60,66 @@ pub enum SumsError {
 }
 
 /// The digest of bytes, in hexadecimal letters.
-fn digest(bytes: &[u8]) -> String {
-    letters(&Sha256::digest(bytes))
+fn digest_of_bytes(bytes: &[u8]) -> String {
+    to_hex(&Sha256::digest(bytes))
 }
 
 /// The digest of a file, in hexadecimal letters, read piece by piece.
-pub(crate) fn of_file(file: &Path) -> io::Result<String> {
+pub(crate) fn digest_of_file(file: &Path) -> io::Result<String> {
     let (mut hasher, mut open, mut piece) = (Sha256::new(), std::fs::File::open(file)?, vec![0; 1 << 16]);
     loop {
         match io::Read::read(&mut open, &mut piece)? {
-            0 => return Ok(letters(&hasher.finalize())),
+            0 => return Ok(to_hex(&hasher.finalize())),
             read => hasher.update(&piece[..read]),
         }
     }
 }
 
-fn letters(digest: &[u8]) -> String {
+fn to_hex(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A short digest of a text: eight letters, enough to tell questions apart.
 #[must_use]
-pub fn short(text: &str) -> String {
-    digest(text.as_bytes()).chars().take(8).collect()
+pub fn short_digest(text: &str) -> String {
+    digest_of_bytes(text.as_bytes()).chars().take(8).collect()
 }
 
 /// The digests of files, a line `DIGEST  NAME` each.
-pub(crate) fn of(files: &[(PathBuf, Vec<u8>)]) -> String {
+pub(crate) fn digest_lines(files: &[(PathBuf, Vec<u8>)]) -> String {
     let line = |(path, bytes): &(PathBuf, Vec<u8>)| {
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        format!("{}  {name}\n", digest(bytes))
+        format!("{}  {name}\n", digest_of_bytes(bytes))
     };
     files.iter().map(line).collect()
 }
 
 /// The digests of a run's files, by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Sums(BTreeMap<String, String>);
+pub(crate) struct DigestList(BTreeMap<String, String>);
 
-impl Sums {
+impl DigestList {
     /// Reads the digests of a run directory.
     ///
     /// # Errors
     /// A file that is missing, or is no list of digests.
-    pub(crate) fn read(directory: &Path) -> Result<Self, SumsError> {
+    pub(crate) fn read_from(directory: &Path) -> Result<Self, DigestError> {
         let file = directory.join(SUMS);
-        let text = sim::files::text::read(&file).map_err(|why| SumsError::Open { file: file.clone(), why })?;
+        let text = sim::files::text::read_text(&file).map_err(|why| DigestError::Open { file: file.clone(), why })?;
         let entry = |(at, line): (usize, &str)| {
             let entry =
                 line.split_once("  ").filter(|(sum, _)| sum.len() == LETTERS && sum.bytes().all(|b| b.is_ascii_hexdigit()));
-            let (sum, name) = entry.ok_or_else(|| SumsError::Malformed {
+            let (sum, name) = entry.ok_or_else(|| DigestError::Malformed {
                 file: file.clone(),
                 why: format!("line {} is no digest of {LETTERS} hexadecimal letters, two blanks and a name", at + 1),
             })?;
             Ok((name.to_owned(), sum.to_ascii_lowercase()))
         };
-        Ok(Self(text.lines().enumerate().map(entry).collect::<Result<_, SumsError>>()?))
+        Ok(Self(text.lines().enumerate().map(entry).collect::<Result<_, DigestError>>()?))
     }
 
     /// Whether they are of these files among others.
-    pub(crate) fn name(&self, files: &[&str]) -> bool {
+    pub(crate) fn lists_all(&self, files: &[&str]) -> bool {
         files.iter().all(|file| self.0.contains_key(*file))
     }
 
@@ -127,13 +127,13 @@ impl Sums {
     ///
     /// # Errors
     /// A file without a digest, one that cannot be read, or another file than the one that was written with the digests.
-    pub(crate) fn check(&self, directory: &Path, name: &str) -> Result<(), SumsError> {
-        let lacking = || SumsError::Malformed { file: directory.join(SUMS), why: format!("has no digest of {name}") };
+    pub(crate) fn verify_file(&self, directory: &Path, name: &str) -> Result<(), DigestError> {
+        let lacking = || DigestError::Malformed { file: directory.join(SUMS), why: format!("has no digest of {name}") };
         let expected = self.0.get(name).ok_or_else(lacking)?;
         let file = directory.join(name);
-        let bytes = std::fs::read(&file).map_err(|why| SumsError::Unreadable { file: file.clone(), why })?;
-        let found = digest(&bytes);
-        if found == *expected { Ok(()) } else { Err(SumsError::Differs { file, found, expected: expected.clone() }) }
+        let bytes = std::fs::read(&file).map_err(|why| DigestError::Unreadable { file: file.clone(), why })?;
+        let found = digest_of_bytes(&bytes);
+        if found == *expected { Ok(()) } else { Err(DigestError::Differs { file, found, expected: expected.clone() }) }
     }
 }
 
@@ -145,15 +145,15 @@ mod tests {
     #[test]
     fn the_digest_is_the_published_one() {
         // FIPS 180-2, appendix B.1.
-        assert_eq!(digest(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(digest_of_bytes(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     }
 
     #[test]
     fn every_changed_byte_and_every_lost_line_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("record.json");
-        std::fs::write(dir.path().join(SUMS), of(&[(file.clone(), b"{}".to_vec())])).unwrap();
-        let check = || Sums::read(dir.path()).and_then(|sums| sums.check(dir.path(), "record.json"));
+        std::fs::write(dir.path().join(SUMS), digest_lines(&[(file.clone(), b"{}".to_vec())])).unwrap();
+        let check = || DigestList::read_from(dir.path()).and_then(|sums| sums.verify_file(dir.path(), "record.json"));
         for (bytes, sound) in [(&b"{}"[..], true), (b"{", false), (b"{} ", false), (b"[]", false)] {
             std::fs::write(&file, bytes).unwrap();
             assert_eq!(check().is_ok(), sound, "{bytes:?}");

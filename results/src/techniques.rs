@@ -1,11 +1,11 @@
 //! What `coplace techniques` shows, as data: every technique on one model and chip. Described in `docs/json.md`.
 
-use search::techniques::{Setting, Trial};
+use search::techniques::{TechniqueSetting, TechniqueTrial};
 use serde::Serialize;
 use sim::units::Bytes;
 use std::collections::BTreeMap;
 use step::{MemoryClass, StageMemory, StepError};
-use workloads::memory::{Facts, Gate, Preset};
+use workloads::memory::{Preset, TrainingEffect, TrainingQuantities};
 use workloads::{Lowering, Technique, Techniques};
 
 /// The version of the JSON that this build writes.
@@ -15,7 +15,7 @@ const GIB: f64 = (1u64 << 30) as f64;
 
 /// The answer of `coplace techniques`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Comparison {
+pub struct TechniqueComparison {
     /// Version of this schema: [`FORMAT`].
     pub format: u32,
     /// The model.
@@ -39,12 +39,12 @@ pub struct Comparison {
     /// What storage has for one device.
     pub storage_capacity_gib: f64,
     /// One per technique, the plan without any first.
-    pub rows: Vec<Row>,
+    pub rows: Vec<TechniqueRow>,
 }
 
 /// A technique, or several together.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
+pub struct TechniqueRow {
     /// Its name with what was given or chosen.
     pub technique: String,
     /// The values in force of all parameters of every technique of the row, by its name; none where one cannot be.
@@ -58,12 +58,12 @@ pub struct Row {
     /// Why it cannot be used here; `null` where it can.
     pub refused: Option<String>,
     /// What it makes of the plan.
-    pub result: Option<Effect>,
+    pub result: Option<TechniqueEffect>,
 }
 
 /// What a technique makes of the plan.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Effect {
+pub struct TechniqueEffect {
     /// The fullest stage's peak by class, GiB.
     pub classes_gib: Vec<ClassGib>,
     /// What a device needs, GiB.
@@ -111,22 +111,22 @@ pub(crate) fn years_per_pb(written_gb: f64, step_s: f64) -> f64 {
     1e6 * step_s / written_gb / YEAR
 }
 
-impl Comparison {
+impl TechniqueComparison {
     /// Tries the lists of techniques, one row each, after the plan without any.
     ///
     /// # Errors
     /// A plan that the model does not allow without techniques either.
-    pub fn new(setting: &Setting<'_>, lists: &[Techniques]) -> Result<Self, StepError> {
-        let none = setting.attempt(Techniques::none())?;
-        let mut rows = vec![row(setting, Techniques::none(), Ok(none.clone()), &none)];
-        rows.extend(lists.iter().map(|list| row(setting, list, setting.best_attempt(list), &none)));
+    pub fn compare_techniques(setting: &TechniqueSetting<'_>, lists: &[Techniques]) -> Result<Self, StepError> {
+        let none = setting.try_techniques(Techniques::none())?;
+        let mut rows = vec![technique_row(setting, Techniques::none(), Ok(none.clone()), &none)];
+        rows.extend(lists.iter().map(|list| technique_row(setting, list, setting.try_best_fractions(list), &none)));
         let plan = setting.plan;
         Ok(Self {
             format: FORMAT,
             model: setting.model.name.clone(),
             chip: setting.chip.name.clone(),
             stack: setting.stack.name.clone(),
-            devices: plan.layout.devices(),
+            devices: plan.layout.device_count(),
             sequence_tokens: plan.batch.sequence_length,
             micro_batch_sequences: plan.batch.micro_batch,
             global_batch_sequences: plan.batch.global_batch,
@@ -142,45 +142,58 @@ impl Comparison {
 ///
 /// # Errors
 /// A built-in file that cannot be read.
-pub fn all() -> Result<Vec<Techniques>, workloads::TechniqueError> {
-    Preset::names().iter().map(|name| Ok([name.parse::<Technique>()?].into_iter().collect())).collect()
+pub fn all_techniques() -> Result<Vec<Techniques>, workloads::TechniqueError> {
+    Preset::built_in_names().iter().map(|name| Ok([name.parse::<Technique>()?].into_iter().collect())).collect()
 }
 
-fn row(setting: &Setting<'_>, list: &Techniques, tried: Result<Trial, StepError>, none: &Trial) -> Row {
+fn technique_row(
+    setting: &TechniqueSetting<'_>,
+    list: &Techniques,
+    tried: Result<TechniqueTrial, StepError>,
+    none: &TechniqueTrial,
+) -> TechniqueRow {
     let joined = |of: fn(&Preset) -> &str| list.iter().map(|t| of(t.preset())).collect::<Vec<_>>().join("; ");
-    let gate = list.iter().map(|t| t.preset().gate).max_by_key(|gate| *gate as u8).unwrap_or(Gate::Exact);
+    let gate = list.iter().map(|t| t.preset().gate).max_by_key(|gate| *gate as u8).unwrap_or(TrainingEffect::Exact);
     let name = |techniques: &Techniques| if techniques.is_empty() { "none".to_owned() } else { techniques.to_string() };
     let chosen = tried.as_ref().map_or_else(|_| name(list), |trial| name(&trial.techniques));
     let refused = tried.as_ref().err().map(ToString::to_string);
     let lowering = Lowering { sequence_length: setting.plan.batch.sequence_length, ..Lowering::new(setting.model) };
-    let facts = Facts::new(setting.model, &lowering);
-    let in_force = |technique: &Technique| Some((technique.preset().name.clone(), technique.values(&facts).ok()?));
+    let facts = TrainingQuantities::new(setting.model, &lowering);
+    let in_force = |technique: &Technique| Some((technique.preset().name.clone(), technique.parameter_values(&facts).ok()?));
     let parameters = tried.as_ref().map_or(list, |trial| &trial.techniques).iter().filter_map(in_force).collect();
-    Row {
+    TechniqueRow {
         technique: chosen,
         parameters,
         gate: gate.to_string(),
         formula: joined(|p| &p.formula),
         source: joined(|p| &p.source),
         refused,
-        result: tried.ok().map(|trial| effect(setting, list, &trial, none)),
+        result: tried.ok().map(|trial| technique_effect(setting, list, &trial, none)),
     }
 }
 
-fn effect(setting: &Setting<'_>, list: &Techniques, trial: &Trial, none: &Trial) -> Effect {
-    let fullest = trial.memory.stages.iter().max_by_key(|s| s.need());
+fn technique_effect(
+    setting: &TechniqueSetting<'_>,
+    list: &Techniques,
+    trial: &TechniqueTrial,
+    none: &TechniqueTrial,
+) -> TechniqueEffect {
+    let fullest = trial.memory.stages.iter().max_by_key(|s| s.bytes_needed());
     let most = |of: fn(&StageMemory) -> Bytes| trial.memory.stages.iter().map(of).max().unwrap_or_default();
     let batch = &setting.plan.batch;
     // States are written once a step, activations and gradients in every micro-batch; what is only read has been written before training.
     let micro_batches = setting.plan.micro_batches();
     let written =
         trial.memory.stages.iter().map(|s| s.written[0] + s.written[1] * micro_batches).max().unwrap_or_default().as_f64();
-    Effect {
+    TechniqueEffect {
         classes_gib: MemoryClass::ALL
             .iter()
-            .map(|class| ClassGib { class: class.to_string(), gib: fullest.map_or(0.0, |s| s.class(*class).as_f64() / GIB) })
+            .map(|class| ClassGib {
+                class: class.to_string(),
+                gib: fullest.map_or(0.0, |s| s.class_bytes(*class).as_f64() / GIB),
+            })
             .collect(),
-        need_gib: most(StageMemory::need).gib(),
+        need_gib: most(StageMemory::bytes_needed).gib(),
         host_gib: most(|s| s.host).gib(),
         storage_gib: most(|s| s.storage).gib(),
         fits: trial.lacks.is_none(),

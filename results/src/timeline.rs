@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use sim::pipeline::{DeviceReport, Event, EventKind, Timeline};
+use sim::pipeline::{DeviceReport, PipelineEvent, PipelineEventKind, Timeline};
 use sim::units::Seconds;
 
 /// One stage's device over a step. Times are in seconds from the step's begin.
@@ -32,7 +32,7 @@ pub struct TimelineRow {
 
 /// The rows of a played step.
 #[must_use]
-pub fn rows(timeline: &Timeline) -> Vec<TimelineRow> {
+pub fn timeline_rows(timeline: &Timeline) -> Vec<TimelineRow> {
     let row = |(stage, device): (u32, &DeviceReport)| TimelineRow {
         stage,
         busy_s: device.busy.0,
@@ -50,18 +50,18 @@ pub fn rows(timeline: &Timeline) -> Vec<TimelineRow> {
 /// The step as a trace: one process per stage with a track of passes, one of what happens once a step, and its memory as a counter in GiB. The
 /// JSON object format of the Trace Event Format, times in microseconds.
 #[must_use]
-pub fn trace(title: &str, timeline: &Timeline) -> String {
-    whole(title, events(timeline))
+pub fn timeline_trace(title: &str, timeline: &Timeline) -> String {
+    trace_text(title, timeline_events(timeline))
 }
 
 /// Events as the text of a trace.
-pub(crate) fn whole(title: &str, events: Vec<Value>) -> String {
+pub(crate) fn trace_text(title: &str, events: Vec<Value>) -> String {
     // Compact: a step of a deep pipeline has a hundred thousand events.
     format!("{}\n", json!({ "displayTimeUnit": "ms", "otherData": { "title": title }, "traceEvents": events }))
 }
 
 /// The events of [`trace`].
-pub(crate) fn events(timeline: &Timeline) -> Vec<Value> {
+pub(crate) fn timeline_events(timeline: &Timeline) -> Vec<Value> {
     let mut all = Vec::new();
     for (stage, device) in timeline.devices.iter().enumerate() {
         all.push(json!({ "ph": "M", "pid": stage, "name": "process_name", "args": { "name": format!("stage {stage}") } }));
@@ -70,22 +70,22 @@ pub(crate) fn events(timeline: &Timeline) -> Vec<Value> {
             all.push(json!({ "ph": "M", "pid": stage, "tid": track, "name": "thread_name", "args": { "name": name } }));
         }
         all.extend(device.memory.iter().map(|(time, bytes)| {
-            json!({ "ph": "C", "pid": stage, "name": "memory", "ts": micros(*time), "args": { "GiB": bytes.gib() } })
+            json!({ "ph": "C", "pid": stage, "name": "memory", "ts": to_microseconds(*time), "args": { "GiB": bytes.gib() } })
         }));
     }
-    all.extend(timeline.events.iter().map(|event| complete(event, timeline.devices.len())));
+    all.extend(timeline.events.iter().map(|event| complete_event(event, timeline.devices.len())));
     all
 }
 
 /// An event of a step of so many devices.
-fn complete(event: &Event, devices: usize) -> Value {
+fn complete_event(event: &PipelineEvent, devices: usize) -> Value {
     let (name, track) = match event.kind {
-        EventKind::Forward => ("forward", 0),
-        EventKind::Recompute => ("recompute", 0),
-        EventKind::Backward => ("backward", 0),
-        EventKind::WeightGradient => ("weight gradient", 0),
-        EventKind::Reduction => ("data-parallel communication", 1),
-        EventKind::Optimizer => ("optimizer", 1),
+        PipelineEventKind::Forward => ("forward", 0),
+        PipelineEventKind::Recompute => ("recompute", 0),
+        PipelineEventKind::Backward => ("backward", 0),
+        PipelineEventKind::WeightGradient => ("weight gradient", 0),
+        PipelineEventKind::Reduction => ("data-parallel communication", 1),
+        PipelineEventKind::Optimizer => ("optimizer", 1),
     };
     let arguments = match track {
         0 => json!({ "micro_batch": event.micro_batch, "chunk": event.stage as usize / devices.max(1) }),
@@ -93,12 +93,12 @@ fn complete(event: &Event, devices: usize) -> Value {
     };
     let label = if track == 0 { format!("{name} {}", event.micro_batch) } else { name.to_owned() };
     json!({
-        "ph": "X", "pid": event.device, "tid": track, "cat": name, "name": label, "ts": micros(event.start),
-        "dur": micros(event.end - event.start), "args": arguments,
+        "ph": "X", "pid": event.device, "tid": track, "cat": name, "name": label, "ts": to_microseconds(event.start),
+        "dur": to_microseconds(event.end - event.start), "args": arguments,
     })
 }
 
-fn micros(time: Seconds) -> f64 {
+fn to_microseconds(time: Seconds) -> f64 {
     time.0 * 1e6
 }
 
@@ -106,11 +106,11 @@ fn micros(time: Seconds) -> f64 {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use sim::pipeline::{Pipeline, Schedule, Stage};
+    use sim::pipeline::{Pipeline, PipelineSchedule, PipelineStage};
     use sim::units::Bytes;
 
     fn timeline() -> Timeline {
-        let stage = Stage {
+        let stage = PipelineStage {
             forward: Seconds(1.0),
             recompute: Seconds(0.5),
             backward_input: Seconds(1.0),
@@ -119,15 +119,15 @@ mod tests {
             optimizer: Seconds(1.0),
             resident: Bytes(1 << 30),
             stash: Bytes(1 << 29),
-            ..Stage::default()
+            ..PipelineStage::default()
         };
-        Pipeline::uniform(stage, 3, 4, Schedule::OneForwardOneBackward).simulate().unwrap()
+        Pipeline::with_uniform_stages(stage, 3, 4, PipelineSchedule::OneForwardOneBackward).simulate_step().unwrap()
     }
 
     #[test]
     fn rows_sum_to_the_step() {
         let timeline = timeline();
-        for row in rows(&timeline) {
+        for row in timeline_rows(&timeline) {
             assert!((row.busy_s + row.bubble_s - timeline.passes_end.0).abs() < 1e-12);
             assert!(row.passes_end_s + row.exposed_reduction_s < row.end_s && row.end_s <= timeline.total.0);
             assert!((row.resident_gib - 1.0).abs() < 1e-12);
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn a_trace_has_every_pass_and_the_memory_of_every_stage() {
         let timeline = timeline();
-        let trace: Value = serde_json::from_str(&trace("test", &timeline)).unwrap();
+        let trace: Value = serde_json::from_str(&timeline_trace("test", &timeline)).unwrap();
         let events = trace["traceEvents"].as_array().unwrap();
         let of = |ph: &str| events.iter().filter(|e| e["ph"] == ph).collect::<Vec<_>>();
         let passes: Vec<_> = of("X").into_iter().filter(|e| e["tid"] == 0).collect();

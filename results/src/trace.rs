@@ -1,7 +1,7 @@
 //! A step as a trace that Chrome (`chrome://tracing`) and Perfetto (<https://ui.perfetto.dev>) show: every stage pass by pass, and the passes of the
 //! slowest stage kernel by kernel. The JSON object format of the Trace Event Format, complete events (`"ph": "X"`) with times in microseconds.
 
-use crate::step_record::{Explained, kernel_bound};
+use crate::step_record::{ExplainedPlan, kernel_bound};
 use crate::timeline;
 use serde_json::{Value, json};
 use sim::hardware::Accelerator;
@@ -9,11 +9,11 @@ use sim::kernel::Kernel;
 use sim::units::Seconds;
 use std::collections::{BTreeMap, BTreeSet};
 use step::explain::PassDetail;
-use step::{KernelDetail, Place};
+use step::{KernelDetail, KernelPlace};
 
 /// A row of the trace: what is on it never overlaps. In the order in which they are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Track {
+enum TraceTrack {
     Passes,
     AllTensorCores,
     AllVectorCores,
@@ -23,7 +23,7 @@ enum Track {
     Host,
 }
 
-impl Track {
+impl TraceTrack {
     fn name(self) -> String {
         match self {
             Self::Passes => "passes".into(),
@@ -42,8 +42,8 @@ impl Track {
 const MOMENT: f64 = 1e-15;
 
 /// An event of the kernels' part.
-struct Event {
-    track: Track,
+struct KernelEvent {
+    track: TraceTrack,
     name: String,
     start: Seconds,
     length: Seconds,
@@ -53,31 +53,31 @@ struct Event {
 /// The trace of a step: the stages as [`timeline::trace`] has them, and behind them a process with the passes of the slowest stage one after
 /// another, each once.
 #[must_use]
-pub fn trace(title: &str, explained: &Explained, chip: &Accelerator) -> String {
-    let mut events = timeline::events(&explained.timeline);
+pub fn kernel_trace(title: &str, explained: &ExplainedPlan, chip: &Accelerator) -> String {
+    let mut events = timeline::timeline_events(&explained.timeline);
     let process = explained.timeline.devices.len();
     let name = format!("kernels of stage {}, each pass once", explained.why.slowest_stage);
-    events.extend(kernels(&explained.why.passes, chip, process, &name));
-    timeline::whole(title, events)
+    events.extend(kernel_events(&explained.why.passes, chip, process, &name));
+    timeline::trace_text(title, events)
 }
 
 /// Passes, one after another, each once: one track per core that is used, one each for kernels across all tensor and all vector cores. A fused
 /// kernel is on a tensor and on a vector track; collectives beside each other are on tracks of their own. Kernels that take no time are left out.
-fn kernels(passes: &[PassDetail], chip: &Accelerator, process: usize, name: &str) -> Vec<Value> {
+fn kernel_events(passes: &[PassDetail], chip: &Accelerator, process: usize, name: &str) -> Vec<Value> {
     let mut events = Vec::new();
     let mut at = Seconds::ZERO;
     for pass in passes {
-        events.push(Event {
-            track: Track::Passes,
+        events.push(KernelEvent {
+            track: TraceTrack::Passes,
             name: format!("{} {}", pass.segment, pass.pass),
             start: at,
             length: pass.time,
             arguments: json!({ "times_per_micro_batch": pass.count, "unproven_s": pass.unproven.0 }),
         });
-        at = add_kernels(&mut events, pass, at, chip).max(at + pass.time);
+        at = add_pass_kernels(&mut events, pass, at, chip).max(at + pass.time);
     }
-    let used: BTreeSet<Track> = events.iter().map(|e| e.track).collect();
-    let tracks: BTreeMap<Track, usize> = used.into_iter().enumerate().map(|(row, track)| (track, row)).collect();
+    let used: BTreeSet<TraceTrack> = events.iter().map(|e| e.track).collect();
+    let tracks: BTreeMap<TraceTrack, usize> = used.into_iter().enumerate().map(|(row, track)| (track, row)).collect();
     let mut all = vec![
         json!({ "ph": "M", "pid": process, "name": "process_name", "args": { "name": name } }),
         json!({ "ph": "M", "pid": process, "name": "process_sort_index", "args": { "sort_index": process } }),
@@ -96,7 +96,7 @@ fn kernels(passes: &[PassDetail], chip: &Accelerator, process: usize, name: &str
 }
 
 /// Adds the kernels of a pass that starts at a moment; when the last has ended.
-fn add_kernels(events: &mut Vec<Event>, pass: &PassDetail, at: Seconds, chip: &Accelerator) -> Seconds {
+fn add_pass_kernels(events: &mut Vec<KernelEvent>, pass: &PassDetail, at: Seconds, chip: &Accelerator) -> Seconds {
     // When each network track is free again.
     let mut free: Vec<f64> = Vec::new();
     let mut last = at;
@@ -107,17 +107,17 @@ fn add_kernels(events: &mut Vec<Event>, pass: &PassDetail, at: Seconds, chip: &A
             "energy_j": kernel.energy.0,
             "hbm_bytes": kernel.hbm.0,
         });
-        last = last.max(at + kernel.end());
-        for track in tracks(kernel, &mut free) {
+        last = last.max(at + kernel.end_time());
+        for track in tracks_of_kernel(kernel, &mut free) {
             let (name, start, length) = (kernel.name.clone(), at + kernel.start, kernel.latency);
-            events.push(Event { track, name, start, length, arguments: arguments.clone() });
+            events.push(KernelEvent { track, name, start, length, arguments: arguments.clone() });
         }
     }
     last
 }
 
 /// The tracks that a kernel is on.
-fn tracks(kernel: &KernelDetail, free: &mut Vec<f64>) -> Vec<Track> {
+fn tracks_of_kernel(kernel: &KernelDetail, free: &mut Vec<f64>) -> Vec<TraceTrack> {
     let (tensor, vector) = match kernel.kernel {
         Kernel::Contraction(_) => (true, false),
         Kernel::Epilogue(_) | Kernel::FusedAttention(_) => (true, true),
@@ -125,20 +125,20 @@ fn tracks(kernel: &KernelDetail, free: &mut Vec<f64>) -> Vec<Track> {
         Kernel::Collective(_) | Kernel::Transfer(_) => (false, false),
     };
     match kernel.place {
-        Place::AllCores => {
-            let [tensor, vector] = [tensor.then_some(Track::AllTensorCores), vector.then_some(Track::AllVectorCores)];
+        KernelPlace::AllCores => {
+            let [tensor, vector] = [tensor.then_some(TraceTrack::AllTensorCores), vector.then_some(TraceTrack::AllVectorCores)];
             tensor.into_iter().chain(vector).collect()
         }
-        Place::OneCore { tensor, vector } => {
-            tensor.map(Track::TensorCore).into_iter().chain(vector.map(Track::VectorCore)).collect()
+        KernelPlace::OneCore { tensor, vector } => {
+            tensor.map(TraceTrack::TensorCore).into_iter().chain(vector.map(TraceTrack::VectorCore)).collect()
         }
-        Place::Network => {
+        KernelPlace::Network => {
             let at = free.iter().position(|end| *end <= kernel.start.0 + MOMENT).unwrap_or(free.len());
             free.resize(free.len().max(at + 1), 0.0);
-            free[at] = kernel.end().0;
-            vec![Track::Network(u32::try_from(at).unwrap_or(u32::MAX))]
+            free[at] = kernel.end_time().0;
+            vec![TraceTrack::Network(u32::try_from(at).unwrap_or(u32::MAX))]
         }
-        Place::Host => vec![Track::Host],
+        KernelPlace::Host => vec![TraceTrack::Host],
     }
 }
 

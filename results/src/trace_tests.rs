@@ -8,8 +8,8 @@ use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 
 /// BERT-large on two stages of two tensor-parallel devices each.
-pub(crate) fn explained(chip: &Accelerator, stack: &str) -> Explained {
-    let (model, fabric) = (Model::load("bert-large").unwrap(), Fabric::template("ideal_switch").unwrap());
+pub(crate) fn explained(chip: &Accelerator, stack: &str) -> ExplainedPlan {
+    let (model, fabric) = (Model::load("bert-large").unwrap(), Fabric::built_in("ideal_switch").unwrap());
     let (stack, fabric) = (SoftwareStack::load(stack).unwrap(), fabric.for_devices(8).unwrap());
     let job = Job {
         model: &model,
@@ -33,7 +33,7 @@ pub(crate) fn explained(chip: &Accelerator, stack: &str) -> Explained {
         ..PlanSpace::default()
     };
     let answer = search_plans(&job, &space, 1).unwrap();
-    Explained::new(&job, &answer.best[0]).unwrap()
+    ExplainedPlan::explain_plan(&job, &answer.best[0]).unwrap()
 }
 
 /// (track, name, start, end) of every complete event of the kernels' process, in microseconds.
@@ -51,10 +51,10 @@ fn complete(trace: &Value, process: u64) -> Vec<(u64, String, f64, f64)> {
 #[test]
 fn kernels_never_overlap_on_a_track() {
     for (name, stack) in [("tpu_v4", "ideal"), ("a100_80gb_sxm", "megatron"), ("a100_80gb_sxm", "ideal")] {
-        let chip = Accelerator::template(name).unwrap();
+        let chip = Accelerator::built_in(name).unwrap();
         let explained = explained(&chip, stack);
-        let text = trace("test", &explained, &chip);
-        assert_eq!(text, trace("test", &explained, &chip));
+        let text = kernel_trace("test", &explained, &chip);
+        assert_eq!(text, kernel_trace("test", &explained, &chip));
         let events = complete(&serde_json::from_str(&text).unwrap(), 2);
         let passes = &explained.why.passes;
         let kernels: usize = passes.iter().map(|p| p.kernels.iter().filter(|k| k.latency.0 > 0.0).count()).sum();
@@ -71,8 +71,8 @@ fn kernels_never_overlap_on_a_track() {
 
 #[test]
 fn tracks_are_named_and_events_say_what_bounds_them() {
-    let chip = Accelerator::template("tpu_v4").unwrap();
-    let trace: Value = serde_json::from_str(&trace("BERT", &explained(&chip, "ideal"), &chip)).unwrap();
+    let chip = Accelerator::built_in("tpu_v4").unwrap();
+    let trace: Value = serde_json::from_str(&kernel_trace("BERT", &explained(&chip, "ideal"), &chip)).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let ours = || events.iter().filter(|e| e["pid"] == 2);
     let names: Vec<&str> = ours().filter(|e| e["name"] == "thread_name").map(|e| e["args"]["name"].as_str().unwrap()).collect();

@@ -1,9 +1,9 @@
 //! Errors on what was held out: the carried table is of today's model, and what makes it fits and predicts.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-use coplace_results::evidence::Scheme;
-use coplace_results::validate::held_out::{AloneResidual, calibrate, kernel_residuals, residuals};
-use coplace_results::validate::{Options, file};
+use coplace_results::evidence::HoldOutScheme;
+use coplace_results::validate::held_out::{AloneResidual, calibrate_stack, kernel_residuals, run_residuals};
+use coplace_results::validate::{ValidateOptions, validate_file};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use step::SoftwareStack;
@@ -33,7 +33,7 @@ fn the_carried_errors_are_those_of_the_model() {
         cells.map(|cells| ((cells[2].to_owned(), cells[0].to_owned()), cells[13].parse().unwrap())).collect();
     let directory = tempfile::tempdir().unwrap();
     for name in ["training_runs.csv", "training_runs_2.csv", "memory_peaks.csv"] {
-        let report = file(&part(directory.path(), name, |at, _| at % 11 == 0), &Options::default()).unwrap();
+        let report = validate_file(&part(directory.path(), name, |at, _| at % 11 == 0), &ValidateOptions::default()).unwrap();
         let mut apart = Vec::new();
         for p in report.predictions.iter().filter(|p| p.quantity != "fits") {
             let Some(error) =
@@ -66,15 +66,16 @@ fn few(directory: &Path, rows: usize) -> PathBuf {
 fn what_is_held_out_is_predicted_without_it() {
     let directory = tempfile::tempdir().unwrap();
     let rows = part(directory.path(), "training_runs.csv", |_, line| line.contains("maxtext_tables"));
-    let found = residuals(&rows, &Options::default()).unwrap();
+    let found = run_residuals(&rows, &ValidateOptions::default()).unwrap();
     let steps: Vec<_> = found.iter().filter(|r| r.quantity == "iteration_s").collect();
     assert_eq!(steps.len(), 6);
     let mean = |error: &dyn Fn(usize) -> Option<f64>| {
         let errors: Vec<f64> = (0..steps.len()).filter_map(error).map(f64::abs).collect();
         errors.iter().sum::<f64>() / errors.len() as f64
     };
-    let (in_sample, unfitted) = (mean(&|i| Some(steps[i].in_sample)), mean(&|i| steps[i].held_out[Scheme::Stack as usize]));
-    let by_model = mean(&|i| steps[i].held_out[Scheme::Model as usize]);
+    let (in_sample, unfitted) =
+        (mean(&|i| Some(steps[i].in_sample)), mean(&|i| steps[i].held_out[HoldOutScheme::Stack as usize]));
+    let by_model = mean(&|i| steps[i].held_out[HoldOutScheme::Model as usize]);
     assert!(in_sample < by_model && by_model < unfitted, "{in_sample} {by_model} {unfitted}");
     let (a, b) = (steps[0], steps[1]);
     assert!(a.id != b.id && a.facts.stack == b.facts.stack && a.facts.chips >= 64, "{a:?} {b:?}");
@@ -85,7 +86,7 @@ fn a_stack_is_fitted_to_a_few_runs_of_a_slower_machine() {
     let directory = tempfile::tempdir().unwrap();
     let path = few(directory.path(), 6);
     // The same runs, a quarter slower than the built-in stack predicts: what explains it is found, whatever it is.
-    let report = file(&path, &Options::default()).unwrap();
+    let report = validate_file(&path, &ValidateOptions::default()).unwrap();
     let mut table = csv::Reader::from_path(&path).unwrap();
     let head = table.headers().unwrap().clone();
     let at = |key: &str| head.iter().position(|name| name == key).unwrap();
@@ -100,7 +101,7 @@ fn a_stack_is_fitted_to_a_few_runs_of_a_slower_machine() {
     slower.flush().unwrap();
     drop(slower);
     let base = SoftwareStack::load("nanotron").unwrap();
-    let fitted = calibrate(&directory.path().join("slower.csv"), &base, "ours", &Options::default()).unwrap();
+    let fitted = calibrate_stack(&directory.path().join("slower.csv"), &base, "ours", &ValidateOptions::default()).unwrap();
     let steps = fitted.parts.iter().find(|part| part.quantity == "iteration_s").unwrap();
     assert!((steps.before_pct - 20.0).abs() < 0.5 && steps.after_pct < 5.0 && steps.left_out_pct < 10.0, "{steps:?}");
     assert!(steps.scalars.iter().any(|s| s.determined) && steps.scalars.iter().any(|s| !s.determined), "{steps:?}");
@@ -122,7 +123,7 @@ fn a_stack_is_fitted_to_a_few_runs_of_a_slower_machine() {
 fn a_chip_is_predicted_by_the_scalars_of_another() {
     let directory = tempfile::tempdir().unwrap();
     let rows = part(directory.path(), "gpu_kernels.csv", |_, line| line.contains("_sxm,gemm,") && line.contains(",bf16,"));
-    let found = kernel_residuals(&rows, &Options::default()).unwrap();
+    let found = kernel_residuals(&rows, &ValidateOptions::default()).unwrap();
     let mape = |chip: &str, error: &dyn Fn(&AloneResidual) -> Option<f64>| {
         let of_chip = found.iter().filter(|r| r.facts.place == chip && r.facts.kind == "gemm bf16");
         let errors: Vec<f64> = of_chip.filter_map(error).map(|e| (-e).exp_m1().abs() * 100.0).collect();

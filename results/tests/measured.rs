@@ -2,7 +2,7 @@
 //! worse by more than a tenth has to say so in `reference/measured/errors.csv`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-use coplace_results::validate::{Options, file};
+use coplace_results::validate::{ValidateOptions, validate_file};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -36,7 +36,7 @@ fn no_error_on_measured_data_has_grown_by_a_tenth() {
         "memory_peaks.csv",
     ];
     for name in files {
-        let report = file(&measured(name), &Options::default()).unwrap();
+        let report = validate_file(&measured(name), &ValidateOptions::default()).unwrap();
         // Runs have rows of plans that nobody models, each said; of the rest every row is predicted.
         let runs = name.starts_with("training_runs");
         assert!(runs || (report.row_errors.is_empty() && report.unpredicted.is_empty()), "{name}: {:?}", report.unpredicted);

@@ -2,9 +2,9 @@
 //! all PHAZE models without arguments.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
-use coplace_search::design::{Aim, DesignSearch, Watch, Workload};
-use coplace_search::planner::{Job, Prepared};
-use coplace_search::runner::Outcome;
+use coplace_search::design::{Aim, DesignSearch, DesignWatch, Workload};
+use coplace_search::planner::{Job, PreparedJob};
+use coplace_search::runner::CandidateOutcome;
 use coplace_search::space::{Chips, Space};
 use coplace_search::study::Study;
 use sim::hardware::Accelerator;
@@ -36,10 +36,11 @@ fn main() {
         models = MODELS.into_iter().filter(|name| known.iter().any(|k| k == name)).collect();
     }
     let study = Study::load(study).unwrap();
-    let reference = Accelerator::template(&study.space.reference_chip).unwrap();
+    let reference = Accelerator::built_in(&study.space.reference_chip).unwrap();
     let Chips::Phaze(grid) = &study.space.chips else { panic!("a study of PHAZE's chips") };
-    let space = Space::phaze(grid, &study.space.limits, &reference).unwrap();
-    let fabric = Fabric::load_for(&study.cluster.fabric, &reference.name).unwrap().for_devices(study.cluster.devices).unwrap();
+    let space = Space::from_phaze(grid, &study.space.limits, &reference).unwrap();
+    let fabric =
+        Fabric::load_for_chip(&study.cluster.fabric, &reference.name).unwrap().for_devices(study.cluster.devices).unwrap();
     let stack = SoftwareStack::load(&study.plan.stack).unwrap();
     for name in models {
         let model = Model::load(name).unwrap();
@@ -58,23 +59,23 @@ fn main() {
             techniques: workloads::Techniques::none(),
         };
         let start = Instant::now();
-        let prepared = Prepared::new(job, &study.plan.space()).unwrap();
+        let prepared = PreparedJob::new(job, &study.plan.space()).unwrap();
         let ready = start.elapsed().as_secs_f64();
         let aim = Aim { evaluations: study.limits.evaluations, ..Aim::default() };
         let prepared = [prepared];
-        let search = DesignSearch { workloads: &[Workload::alone(&prepared)], space: &space, aim, robust: None };
-        let answer = Watch::nobody(|watch| search.run(watch)).unwrap();
+        let search = DesignSearch { workloads: &[Workload::of_one_model(&prepared)], space: &space, aim, robust: None };
+        let answer = DesignWatch::silent(|watch| search.run_design_search(watch)).unwrap();
         let seconds = start.elapsed().as_secs_f64();
-        let count = |wanted: fn(&Outcome<_>) -> bool| answer.designs.iter().filter(|d| wanted(&d.outcome)).count();
+        let count = |wanted: fn(&CandidateOutcome<_>) -> bool| answer.designs.iter().filter(|d| wanted(&d.outcome)).count();
         let best = answer.best.map(|b| &answer.designs[b]);
         println!(
             "{name:20} {seconds:7.1} s ({ready:.1} s preparing)  evaluated {:5}  {}  {}",
-            count(|o| matches!(o, Outcome::Evaluated { .. })),
+            count(|o| matches!(o, CandidateOutcome::Evaluated { .. })),
             answer.status,
             best.map_or_else(String::new, |b| match &b.outcome {
-                Outcome::Evaluated { value, evaluation } => {
+                CandidateOutcome::Evaluated { value, evaluation } => {
                     let plan = evaluation[0].outcome.as_ref().map(|p| format!("{:?} {:?}", p.plan.layout, p.plan.activations));
-                    format!("{value:.4} s on {} {}", space.words(b.id), plan.unwrap_or_default())
+                    format!("{value:.4} s on {} {}", space.describe_design(b.id), plan.unwrap_or_default())
                 }
                 _ => String::new(),
             }),

@@ -8,10 +8,10 @@ mod layer_graphs;
 
 use coplace_search::space::{Chips, HardwareSpace};
 use coplace_search::study::Study;
-use layer_graphs::{Chip, each_pass, lower};
-use sim::hardware::phaze::design;
+use layer_graphs::{CostedChip, for_each_pass, lower_model};
+use sim::hardware::phaze::design_accelerator;
 use sim::hardware::{Accelerator, templates};
-use sim::schedule::{Limits, Memo, Method, Problem, Schedule, solve};
+use sim::schedule::{Memo, Problem, ProofMethod, Schedule, SolveLimits, solve_problem};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -31,18 +31,18 @@ const AIM: f64 = 50.0;
 #[derive(Default)]
 struct Tally {
     milliseconds: Vec<f64>,
-    methods: BTreeMap<Method, usize>,
+    methods: BTreeMap<ProofMethod, usize>,
     widest: f64,
 }
 
 impl Tally {
-    fn add(&mut self, schedule: &Schedule, milliseconds: f64) {
+    fn add_to_tally(&mut self, schedule: &Schedule, milliseconds: f64) {
         self.milliseconds.push(milliseconds);
         *self.methods.entry(schedule.method).or_default() += 1;
-        self.widest = self.widest.max(schedule.status.gap().unwrap_or(1.0));
+        self.widest = self.widest.max(schedule.status.relative_gap().unwrap_or(1.0));
     }
 
-    fn print(&mut self, name: &str) {
+    fn print_tally(&mut self, name: &str) {
         self.milliseconds.sort_by(f64::total_cmp);
         let ms = &self.milliseconds;
         let methods: Vec<String> = self.methods.iter().map(|(method, count)| format!("{method} {count}")).collect();
@@ -59,10 +59,10 @@ impl Tally {
     }
 }
 
-fn timed(problem: &Problem) -> (Schedule, f64) {
+fn time_solve(problem: &Problem) -> (Schedule, f64) {
     let once = || {
         let begun = Instant::now();
-        let schedule = solve(problem, &Limits { steps: SCHEDULE_STEPS, time: None });
+        let schedule = solve_problem(problem, &SolveLimits { steps: SCHEDULE_STEPS, time: None });
         (schedule, begun.elapsed().as_secs_f64() * 1e3)
     };
     let (schedule, first) = once();
@@ -78,21 +78,21 @@ fn all_layers() {
     let mut tallies: BTreeMap<&str, Tally> = BTreeMap::new();
     let mut slow = Vec::new();
     for model in workloads::model::built_in_names() {
-        let layers = lower(model);
+        let layers = lower_model(model);
         for chip in templates().unwrap() {
-            each_pass(&chip.accelerator, &layers, |name, pass, problem| {
-                let (schedule, milliseconds) = timed(problem);
-                if schedule.method == Method::Open || milliseconds > AIM {
+            for_each_pass(&chip.accelerator, &layers, |name, pass, problem| {
+                let (schedule, milliseconds) = time_solve(problem);
+                if schedule.method == ProofMethod::Open || milliseconds > AIM {
                     slow.push(format!("  {name}: {}, {milliseconds:.1} ms", schedule.method));
                 }
                 for tally in [model, pass, "all"] {
-                    tallies.entry(tally).or_default().add(&schedule, milliseconds);
+                    tallies.entry(tally).or_default().add_to_tally(&schedule, milliseconds);
                 }
             });
         }
     }
     for (name, tally) in &mut tallies {
-        tally.print(name);
+        tally.print_tally(name);
     }
     println!("open, or over {AIM} ms: {}", slow.len());
     for line in slow {
@@ -103,19 +103,19 @@ fn all_layers() {
 /// 100,000 layer passes of one model over PHAZE's space: forward and backward, on one device and on eight.
 fn sweep(model: &str) {
     let study = Study::load("phaze").unwrap();
-    let reference = Accelerator::template(&study.space.reference_chip).unwrap();
+    let reference = Accelerator::built_in(&study.space.reference_chip).unwrap();
     let Chips::Phaze(grid) = &study.space.chips else { panic!("a study of PHAZE's chips") };
-    let points = HardwareSpace::enumerate(grid, &study.space.limits, &reference).unwrap().points;
-    let layers = lower(model);
+    let points = HardwareSpace::enumerate_chips(grid, &study.space.limits, &reference).unwrap().points;
+    let layers = lower_model(model);
     let programs: Vec<_> = [0, 2]
         .iter()
         .flat_map(|&graph| layers.graphs[graph].1.segments.iter())
         .filter(|s| s.name == "layer")
-        .flat_map(|s| [s.forward(), s.backward(&RecomputeSet::none())])
+        .flat_map(|s| [s.forward_graph(), s.backward_graph(&RecomputeSet::none())])
         .collect();
     let chips = SWEEP / programs.len();
-    let memo = Memo::new(Limits { steps: SCHEDULE_STEPS, time: None }, 1 << 16);
-    let methods: Mutex<BTreeMap<Method, usize>> = Mutex::default();
+    let memo = Memo::new(SolveLimits { steps: SCHEDULE_STEPS, time: None }, 1 << 16);
+    let methods: Mutex<BTreeMap<ProofMethod, usize>> = Mutex::default();
     let (next, scheduling) = (AtomicUsize::new(0), AtomicU64::new(0));
     let begun = Instant::now();
     std::thread::scope(|scope| {
@@ -126,12 +126,12 @@ fn sweep(model: &str) {
                     if at >= chips {
                         break;
                     }
-                    let chip = design(&points[at * points.len() / chips].config);
-                    let mut on_chip = Chip::new(&chip, "phaze_flat");
+                    let chip = design_accelerator(&points[at * points.len() / chips].config);
+                    let mut on_chip = CostedChip::new(&chip, "phaze_flat");
                     for program in &programs {
-                        let problem = on_chip.problem(program);
+                        let problem = on_chip.pass_problem(program);
                         let solving = Instant::now();
-                        let method = memo.solve(&problem).method;
+                        let method = memo.solve_problem(&problem).method;
                         scheduling.fetch_add(solving.elapsed().as_nanos() as u64, Ordering::Relaxed);
                         *methods.lock().unwrap().entry(method).or_default() += 1;
                     }
@@ -150,7 +150,7 @@ fn sweep(model: &str) {
         scheduling.as_secs_f64()
     );
     for (method, count) in methods.into_inner().unwrap() {
-        let how = if method == Method::Open { "open, with a gap".to_owned() } else { format!("closed by {method}") };
+        let how = if method == ProofMethod::Open { "open, with a gap".to_owned() } else { format!("closed by {method}") };
         println!("  {how}: {count} ({:.2} %)", count as f64 / (chips * programs.len()) as f64 * 100.0);
     }
     println!("  memo: {:?}, hit rate {:.3}", memo.statistics(), memo.statistics().hit_rate());

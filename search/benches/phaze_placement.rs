@@ -5,7 +5,7 @@
 //! instances of another folder.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
-use coplace_search::published::phaze::{self, Instance, Recorded};
+use coplace_search::published::phaze::{self, PhazeInstance, Recorded};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -18,14 +18,14 @@ fn geometric_mean(ratios: &[f64]) -> f64 {
     (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp()
 }
 
-fn microseconds(instance: &Instance) -> (f64, f64) {
+fn microseconds(instance: &PhazeInstance) -> (f64, f64) {
     let start = Instant::now();
-    black_box(phaze::solve(black_box(instance)));
+    black_box(phaze::place_chain(black_box(instance)));
     let first = start.elapsed().as_secs_f64();
     let batch = || {
         let start = Instant::now();
         for _ in 0..RUNS_PER_BATCH {
-            black_box(phaze::solve(black_box(instance)));
+            black_box(phaze::place_chain(black_box(instance)));
         }
         start.elapsed().as_secs_f64() / RUNS_PER_BATCH as f64
     };
@@ -44,7 +44,7 @@ fn main() {
     );
     let (mut all, mut large) = (Vec::new(), Vec::new());
     for path in files.iter().filter(|path| path.extension().is_some_and(|extension| extension == "json")) {
-        let instance = Instance::read(path).unwrap();
+        let instance = PhazeInstance::read_file(path).unwrap();
         let recorded = Recorded::from_json_str(&std::fs::read_to_string(path).unwrap()).unwrap();
         let phaze = recorded.and_then(|recorded| recorded.phaze_seconds).unwrap_or(f64::NAN) * 1e6;
         let (best, first) = microseconds(&instance);

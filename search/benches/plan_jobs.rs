@@ -83,10 +83,10 @@ fn main() {
         if !wanted.iter().all(|text| line.contains(text.as_str())) {
             continue;
         }
-        let (model, chip) = (Model::load(name).unwrap(), Accelerator::template(chip).unwrap());
-        let fabric = Fabric::template(fabric).unwrap().for_devices(devices).unwrap();
-        let stack = SoftwareStack::load(SoftwareStack::usual(&chip.name)).unwrap();
-        let half = chip.peak(sim::kernel::DataType::Bf16).is_none();
+        let (model, chip) = (Model::load(name).unwrap(), Accelerator::built_in(chip).unwrap());
+        let fabric = Fabric::built_in(fabric).unwrap().for_devices(devices).unwrap();
+        let stack = SoftwareStack::load(SoftwareStack::usual_stack_name(&chip.name)).unwrap();
+        let half = chip.peak_flops(sim::kernel::DataType::Bf16).is_none();
         let fp16 = sim::kernel::DataType::Fp16;
         let asked =
             if half { Precision { operand: fp16, gradient: fp16, ..Precision::MIXED_BF16 } } else { Precision::MIXED_BF16 };
@@ -99,7 +99,7 @@ fn main() {
             global_batch,
             sequence_length: model.max_sequence,
             attention: Attention::Fused,
-            precision: stack.precision(asked),
+            precision: stack.precision_of_run(asked),
             optimizer: Optimizer::Adam,
             headroom: Bytes::ZERO,
             techniques: workloads::Techniques::none(),

@@ -9,13 +9,14 @@
 use coplace_search::planner::{Job, PlanSpace, default_policies, search_plans};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
-use sim::pipeline::{PassesTime, Schedule};
+use sim::pipeline::{PassesTime, PipelineSchedule};
 use sim::units::Bytes;
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::Instant;
 use step::{
-    ChipTimes, Degrees, DeviceMemory, Evaluator, Sends, Shape, SoftwareStack, TrainingPlan, lowering, step_memory, step_time,
+    ChipTimes, DegreeCosts, DeviceMemory, Evaluator, PipelineSends, PlanShape, SoftwareStack, TrainingPlan, lowering_of_plan,
+    step_memory, step_time,
 };
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
@@ -27,15 +28,15 @@ const SAMPLE: usize = 500;
 /// Times that every plan of equal chunks is evaluated.
 const ROUNDS: usize = 50;
 
-fn rate(what: &str, count: usize, seconds: f64) {
+fn print_rate(what: &str, count: usize, seconds: f64) {
     let per = seconds * 1e6 / count as f64;
     println!("{what:<44} {count:>10} plans  {per:>9.3} us each  {:>12.0} per second  {seconds:>8.3} s", count as f64 / seconds);
 }
 
 fn main() {
     let model = Model::load("gpt3-175b").unwrap();
-    let chip = Accelerator::template("a100_80gb_sxm").unwrap();
-    let fabric = Fabric::template("selene_hdr200x8").unwrap().for_devices(1024).unwrap();
+    let chip = Accelerator::built_in("a100_80gb_sxm").unwrap();
+    let fabric = Fabric::built_in("selene_hdr200x8").unwrap().for_devices(1024).unwrap();
     let stack = SoftwareStack::load("megatron").unwrap();
     let job = Job {
         model: &model,
@@ -46,7 +47,7 @@ fn main() {
         global_batch: 1536,
         sequence_length: model.max_sequence,
         attention: Attention::Fused,
-        precision: stack.precision(Precision::MIXED_BF16),
+        precision: stack.precision_of_run(Precision::MIXED_BF16),
         optimizer: Optimizer::Adam,
         headroom: Bytes::ZERO,
         techniques: workloads::Techniques::none(),
@@ -55,37 +56,38 @@ fn main() {
     let plans = PlanSpace { schedules, ..PlanSpace::default() }.plans(&job);
     let (even, uneven): (Vec<TrainingPlan>, Vec<TrainingPlan>) =
         plans.iter().cloned().partition(|plan| plan.layout.ends.is_none());
-    evaluations("chunks of equal layers", &job, &even, ROUNDS);
-    evaluations("chunks of several lengths", &job, &uneven, 1);
-    slow(&job, &plans);
-    search("search, default space", &job, &PlanSpace::default());
-    search("search, full space", &job, &PlanSpace::full(&job, &PlanSpace::default(), default_policies()));
+    bench_evaluations("chunks of equal layers", &job, &even, ROUNDS);
+    bench_evaluations("chunks of several lengths", &job, &uneven, 1);
+    bench_slow_searches(&job, &plans);
+    search_preset("search, default space", &job, &PlanSpace::default());
+    search_preset("search, full space", &job, &PlanSpace::full(&job, &PlanSpace::default(), default_policies()));
 }
 
 /// Shapes and degrees once, then evaluations only, so many times.
-fn evaluations(what: &str, job: &Job<'_>, plans: &[TrainingPlan], rounds: usize) {
+fn bench_evaluations(what: &str, job: &Job<'_>, plans: &[TrainingPlan], rounds: usize) {
     let mut times = ChipTimes::new(job.chip, job.stack).unwrap();
-    let evaluator = Evaluator::new(job.model, job.fabric, job.stack, DeviceMemory::of(job.chip));
-    let shape_of = |plan: &TrainingPlan| (lowering(job.model, plan, job.stack), plan.activations.clone());
-    let degrees_of = |plan: &TrainingPlan| (Layout { sequence_parallel: false, ..plan.layout }, plan.schedule == Schedule::ZbV);
+    let evaluator = Evaluator::new(job.model, job.fabric, job.stack, DeviceMemory::of_chip(job.chip));
+    let shape_of = |plan: &TrainingPlan| (lowering_of_plan(job.model, plan, job.stack), plan.activations.clone());
+    let degrees_of =
+        |plan: &TrainingPlan| (Layout { sequence_parallel: false, ..plan.layout }, plan.schedule == PipelineSchedule::ZbV);
     let start = Instant::now();
     let mut shapes = BTreeMap::new();
     for plan in plans {
-        shapes.entry(shape_of(plan)).or_insert_with(|| Shape::new(&mut times, job.model, job.fabric, plan).unwrap());
+        shapes.entry(shape_of(plan)).or_insert_with(|| PlanShape::new(&mut times, job.model, job.fabric, plan).unwrap());
     }
-    rate("prepared: shapes", shapes.len(), start.elapsed().as_secs_f64());
+    print_rate("prepared: shapes", shapes.len(), start.elapsed().as_secs_f64());
     let start = Instant::now();
     let mut degrees = BTreeMap::new();
     for plan in plans {
         let shape = &shapes[&shape_of(plan)];
-        degrees.entry(degrees_of(plan)).or_insert_with(|| evaluator.degrees(&mut times, shape, plan, None).unwrap());
+        degrees.entry(degrees_of(plan)).or_insert_with(|| evaluator.prepare_degrees(&mut times, shape, plan, None).unwrap());
     }
-    rate("prepared: degrees", degrees.len(), start.elapsed().as_secs_f64());
-    let prepared: Vec<(&Shape, &Degrees, Sends, &TrainingPlan)> = plans
+    print_rate("prepared: degrees", degrees.len(), start.elapsed().as_secs_f64());
+    let prepared: Vec<(&PlanShape, &DegreeCosts, PipelineSends, &TrainingPlan)> = plans
         .iter()
         .map(|plan| {
             let shape = &shapes[&shape_of(plan)];
-            (shape, &degrees[&degrees_of(plan)], evaluator.sends(&times, shape, plan), plan)
+            (shape, &degrees[&degrees_of(plan)], evaluator.pipeline_sends(&times, shape, plan), plan)
         })
         .collect();
     let (mut exact, mut fit) = (0, 0);
@@ -93,31 +95,31 @@ fn evaluations(what: &str, job: &Job<'_>, plans: &[TrainingPlan], rounds: usize)
     for _ in 0..rounds {
         (exact, fit) = (0, 0);
         for (shape, degrees, sends, plan) in &prepared {
-            let found = black_box(evaluator.evaluate(shape, degrees, sends, plan.schedule, plan.micro_batches()));
+            let found = black_box(evaluator.evaluate_plan(shape, degrees, sends, plan.schedule, plan.micro_batches()));
             exact += usize::from(matches!(found.time, PassesTime::Exact(_)));
-            fit += usize::from(evaluator.lack(found.need) == Bytes::ZERO);
+            fit += usize::from(evaluator.total_shortfall(found.need) == Bytes::ZERO);
         }
     }
-    rate("evaluated: time and memory, one thread", rounds * prepared.len(), start.elapsed().as_secs_f64());
+    print_rate("evaluated: time and memory, one thread", rounds * prepared.len(), start.elapsed().as_secs_f64());
     println!("    {what}: of {} plans {exact} timed exactly, the others bounded; {fit} fit", plans.len());
 }
 
 /// The same answers by lowering each plan, playing its schedule, sizing every stage.
-fn slow(job: &Job<'_>, plans: &[TrainingPlan]) {
+fn bench_slow_searches(job: &Job<'_>, plans: &[TrainingPlan]) {
     let mut times = ChipTimes::new(job.chip, job.stack).unwrap();
     let some: Vec<&TrainingPlan> = plans.iter().step_by((plans.len() / SAMPLE).max(1)).collect();
     let start = Instant::now();
     for plan in &some {
         let _ = black_box(step_time(&mut times, job.model, job.fabric, plan));
-        let _ = black_box(step_memory(job.model, plan, job.stack, DeviceMemory::of(job.chip), None));
+        let _ = black_box(step_memory(job.model, plan, job.stack, DeviceMemory::of_chip(job.chip), None));
     }
-    rate("by the slow paths, lowering included", some.len(), start.elapsed().as_secs_f64());
+    print_rate("by the slow paths, lowering included", some.len(), start.elapsed().as_secs_f64());
 }
 
-fn search(what: &str, job: &Job<'_>, space: &PlanSpace) {
+fn search_preset(what: &str, job: &Job<'_>, space: &PlanSpace) {
     let start = Instant::now();
     let answer = search_plans(job, space, 10).unwrap();
-    rate(what, answer.plans, start.elapsed().as_secs_f64());
+    print_rate(what, answer.plans, start.elapsed().as_secs_f64());
     let closed = answer.plans - answer.simulated - answer.rejected_by_bound - answer.refused;
     let share = |count: usize| 100.0 * count as f64 / answer.plans.max(1) as f64;
     println!(

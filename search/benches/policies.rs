@@ -14,7 +14,7 @@ use workloads::{Lowering, Model, SegmentKind, TrainingGraph};
 fn layers(model: &str, operators: usize) -> LayerTensors {
     let model = Model::load(model).unwrap();
     let graph = TrainingGraph::new(&model, &Lowering { attention: Attention::Unfused, ..Lowering::new(&model) }).unwrap();
-    let one = LayerTensors::of(graph.segment(SegmentKind::Layer).unwrap());
+    let one = LayerTensors::from_segment(graph.segment(SegmentKind::Layer).unwrap());
     let mut all = LayerTensors::default();
     while all.operators.len() + one.operators.len() <= operators && all.tensors.len() + one.tensors.len() <= 128 {
         let (tensors, ops) = (all.tensors.len(), all.operators.len());
@@ -40,7 +40,7 @@ fn main() {
     for (model, operators) in [("llama3-70b", 30), ("llama3-70b", 90), ("gpt3-175b", 30), ("gpt3-175b", 90)] {
         let layer = layers(model, operators);
         let busy: f64 = layer.operators.iter().map(|o| o.forward.0).sum();
-        let all: u64 = layer.policy(Default::default()).stash.0;
+        let all: u64 = layer.policy_of_rerun(Default::default()).stash.0;
         let rate = |share: f64| Some(CopyRate { latency: 5e-6, per_byte: share * busy / all as f64 });
         let link = CopyLinks { host: rate(2.0), storage: rate(6.0), hidden: 1.0, forward: busy, backward: 2.0 * busy };
         let mut gap = 0.0_f64;
@@ -77,7 +77,7 @@ fn main() {
             let front = LayerFront::new(&space, &times, Some(link)).unwrap();
             let gap = [8, 5, 2, 1].map(|part| {
                 let budget = Bytes(all / 10 * part);
-                let bound = front.bound(budget).unwrap().0;
+                let bound = front.lower_bound_within(budget).unwrap().0;
                 (front.fastest_within(budget).unwrap().added.0 - bound) / (3.0 * busy)
             });
             println!(
@@ -120,7 +120,7 @@ fn mixes(model: &str, front: &LayerFront, busy: f64) {
                 host,
                 storage,
             };
-            if let Some(mix) = question.best() {
+            if let Some(mix) = question.find_best_mix() {
                 gap = gap.max((mix.time - mix.bound) / mix.time);
             }
         }

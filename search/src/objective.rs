@@ -2,8 +2,8 @@
 //!
 //! Every objective is a step's time, or its energy, times what a chip takes whatever runs on it. So a bound on the time is one on the objective.
 
-use crate::pareto::Costs;
-use crate::space::Figures;
+use crate::pareto::FrontCosts;
+use crate::space::ChipFigures;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -28,7 +28,7 @@ pub enum Objective {
 
 /// An axis of a front.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Axis {
+pub enum FrontAxis {
     /// Die area.
     #[default]
     Area,
@@ -45,7 +45,7 @@ pub enum Axis {
 /// How long chips run, and what their energy costs until then. What is left out is as in [`Operation::default`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Operation {
+pub struct OperatingCost {
     /// Years that the chips run; of 0 (left out) no energy is paid.
     pub years: f64,
     /// Price of a kWh in USD. Left out 0.08: what industry in the United States paid on average in 2023 (EIA, Electric Power Monthly, table 5.3).
@@ -56,13 +56,13 @@ pub struct Operation {
     pub utilisation: f64,
 }
 
-impl Default for Operation {
+impl Default for OperatingCost {
     fn default() -> Self {
         Self { years: 0.0, usd_per_kwh: 0.08, pue: 1.1, utilisation: 0.9 }
     }
 }
 
-impl Operation {
+impl OperatingCost {
     /// USD over the years for every W that a chip draws on average in a step.
     #[must_use]
     pub fn usd_per_watt(&self) -> f64 {
@@ -73,7 +73,7 @@ impl Operation {
 
     /// The first of its figures that cannot be: its key, its value and its limit.
     #[must_use]
-    pub fn fault(&self) -> Option<(&'static str, f64, &'static str)> {
+    pub fn first_invalid_figure(&self) -> Option<(&'static str, f64, &'static str)> {
         [
             ("years", self.years, (0.0, 100.0), "must be from 0 to 100"),
             ("usd_per_kwh", self.usd_per_kwh, (0.0, 100.0), "must be from 0 to 100"),
@@ -100,7 +100,7 @@ impl Objective {
     /// The factor between a step's seconds and what is minimised, of a chip; `None` where the chip has no such figure. Of energy per token there is
     /// none: a step's energy is minimised.
     #[must_use]
-    pub fn factor(self, figures: &Figures) -> Option<f64> {
+    pub fn factor_of_chip(self, figures: &ChipFigures) -> Option<f64> {
         match self {
             Self::Throughput | Self::StepTime | Self::EnergyPerToken => Some(1.0),
             Self::PerArea => Some(figures.area.0),
@@ -111,8 +111,8 @@ impl Objective {
 
     /// What people read for a value that is minimised; with its unit.
     #[must_use]
-    pub fn shown(self, value: f64, scale: Scale) -> (f64, &'static str) {
-        let Scale::Alone { devices, tokens } = scale else {
+    pub fn display_value(self, value: f64, scale: ValueScale) -> (f64, &'static str) {
+        let ValueScale::Alone { devices, tokens } = scale else {
             let unit = match self {
                 Self::Throughput | Self::StepTime => "times the reference's throughput",
                 Self::PerArea => "times the reference's throughput, per mm²",
@@ -134,14 +134,18 @@ impl Objective {
 
     /// The axes of the front where none are asked for: the front of speed against area is the search's main answer, of another objective the best is.
     #[must_use]
-    pub fn usual_axes(self) -> Axes {
-        if matches!(self, Self::Throughput | Self::StepTime) { Axes::one(Axis::Area) } else { Axes::one(Axis::None) }
+    pub fn usual_axes(self) -> CostAxes {
+        if matches!(self, Self::Throughput | Self::StepTime) {
+            CostAxes::single(FrontAxis::Area)
+        } else {
+            CostAxes::single(FrontAxis::None)
+        }
     }
 }
 
 /// What a value is of.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Scale {
+pub enum ValueScale {
     /// One model alone.
     Alone {
         /// The cluster's.
@@ -156,7 +160,7 @@ pub enum Scale {
 /// How the measures of several models make one value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Over {
+pub enum MeasureMean {
     /// The weighted geometric mean of their rates over the reference's.
     #[default]
     Geomean,
@@ -164,12 +168,12 @@ pub enum Over {
     Mean,
 }
 
-impl Over {
+impl MeasureMean {
     /// Every way with its name.
     pub const NAMES: [(&'static str, Self); 2] = [("geomean", Self::Geomean), ("mean", Self::Mean)];
 }
 
-impl fmt::Display for Over {
+impl fmt::Display for MeasureMean {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = Self::NAMES.iter().find(|(_, over)| over == self).map_or("geomean", |(name, _)| name);
         f.write_str(name)
@@ -185,11 +189,11 @@ pub struct Term {
     pub reference: f64,
 }
 
-impl Over {
+impl MeasureMean {
     /// One over the mean of the rates over the reference's: with shares w, measures s and the reference's r, of the geometric mean the product of
     /// (s / r)^w, of the arithmetic one 1 / (sum of w r / s). What is minimised. Grows with every measure.
     #[must_use]
-    pub fn value(self, terms: &[Term], measures: &[f64]) -> f64 {
+    pub fn combine_measures(self, terms: &[Term], measures: &[f64]) -> f64 {
         let pairs = terms.iter().zip(measures);
         match self {
             Self::Geomean => pairs.map(|(term, measure)| term.share * (measure / term.reference).ln()).sum::<f64>().exp(),
@@ -200,7 +204,7 @@ impl Over {
     /// The measure of one of the models from which on the value is at least `value` where the others have (at least) these: infinite where there is
     /// none.
     #[must_use]
-    pub fn reached(self, terms: &[Term], measures: &[f64], of: usize, value: f64) -> f64 {
+    pub fn measure_reaching(self, terms: &[Term], measures: &[f64], of: usize, value: f64) -> f64 {
         let others = || terms.iter().zip(measures).enumerate().filter(|(at, _)| *at != of).map(|(_, pair)| pair);
         let own = terms[of];
         match self {
@@ -224,14 +228,14 @@ impl fmt::Display for Objective {
     }
 }
 
-impl Axis {
+impl FrontAxis {
     /// Every axis with its name.
     pub const NAMES: [(&'static str, Self); 5] =
         [("area", Self::Area), ("power", Self::Power), ("cost", Self::Cost), ("energy", Self::Energy), ("none", Self::None)];
 
     /// What a chip costs along the axis; of energy, which a plan decides, and of nothing there is none. Infinite where the chip has no price.
     #[must_use]
-    pub fn of(self, figures: &Figures) -> Option<f64> {
+    pub fn cost_along(self, figures: &ChipFigures) -> Option<f64> {
         match self {
             Self::Area => Some(figures.area.0),
             Self::Power => Some(figures.peak_power.0),
@@ -243,12 +247,12 @@ impl Axis {
 
 /// Against what a front is found: one axis, two different ones, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Axes(Axis, Option<Axis>);
+pub struct CostAxes(FrontAxis, Option<FrontAxis>);
 
-impl Axes {
+impl CostAxes {
     /// One axis.
     #[must_use]
-    pub fn one(axis: Axis) -> Self {
+    pub fn single(axis: FrontAxis) -> Self {
         Self(axis, None)
     }
 
@@ -256,15 +260,15 @@ impl Axes {
     ///
     /// # Errors
     /// What is wrong with the text: a name that is none, more than two, one twice, `none` with another.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let known = || Axis::NAMES.map(|(name, _)| name).join(", ");
+    pub fn parse_list(text: &str) -> Result<Self, String> {
+        let known = || FrontAxis::NAMES.map(|(name, _)| name).join(", ");
         let named = |name: &str| {
-            let found = Axis::NAMES.iter().find(|(known, _)| *known == name).map(|(_, axis)| *axis);
+            let found = FrontAxis::NAMES.iter().find(|(known, _)| *known == name).map(|(_, axis)| *axis);
             found.ok_or_else(|| sim::names::hint(name, &known(), "use one or two of"))
         };
         match text.split(',').map(|name| named(name.trim())).collect::<Result<Vec<_>, _>>()?[..] {
             [axis] => Ok(Self(axis, None)),
-            [Axis::None, _] | [_, Axis::None] => {
+            [FrontAxis::None, _] | [_, FrontAxis::None] => {
                 Err("none is the only axis where it is one; leave it or the other out".to_owned())
             }
             [one, other] if one == other => Err(format!("{one} is there twice; give it once, or another axis")),
@@ -274,33 +278,33 @@ impl Axes {
     }
 
     /// Each of them; none where there is no front.
-    pub fn each(self) -> impl Iterator<Item = Axis> {
-        [Some(self.0), self.1].into_iter().flatten().filter(|axis| *axis != Axis::None)
+    pub fn named_axes(self) -> impl Iterator<Item = FrontAxis> {
+        [Some(self.0), self.1].into_iter().flatten().filter(|axis| *axis != FrontAxis::None)
     }
 
     /// Whether it is one of them.
     #[must_use]
-    pub fn has(self, axis: Axis) -> bool {
-        self.each().any(|one| one == axis)
+    pub fn contains(self, axis: FrontAxis) -> bool {
+        self.named_axes().any(|one| one == axis)
     }
 
     /// The costs along them, in their order.
     #[must_use]
-    pub fn costs(self, mut along: impl FnMut(Axis) -> f64) -> Costs {
+    pub fn costs_along(self, mut along: impl FnMut(FrontAxis) -> f64) -> FrontCosts {
         let mut costs = [0.0; 2];
-        costs.iter_mut().zip(self.each()).for_each(|(cost, axis)| *cost = along(axis));
+        costs.iter_mut().zip(self.named_axes()).for_each(|(cost, axis)| *cost = along(axis));
         costs
     }
 }
 
-impl fmt::Display for Axes {
+impl fmt::Display for CostAxes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)?;
         self.1.map_or(Ok(()), |other| write!(f, ",{other}"))
     }
 }
 
-impl fmt::Display for Axis {
+impl fmt::Display for FrontAxis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = Self::NAMES.iter().find(|(_, axis)| axis == self).map_or("none", |(name, _)| name);
         f.write_str(name)
@@ -322,22 +326,22 @@ mod tests {
             let (all, of) = (shares.iter().sum::<f64>(), of % shares.len());
             let terms: Vec<Term> = shares.iter().zip(&references).map(|(share, &reference)| Term { share: share / all, reference }).collect();
             let measures = &measures[..terms.len()];
-            for over in [Over::Geomean, Over::Mean] {
-                let value = over.value(&terms, measures);
+            for over in [MeasureMean::Geomean, MeasureMean::Mean] {
+                let value = over.combine_measures(&terms, measures);
                 let wanted = value * times;
-                let reached = over.reached(&terms, measures, of, wanted);
+                let reached = over.measure_reaching(&terms, measures, of, wanted);
                 let mut there = measures.to_vec();
                 there[of] = reached;
                 if reached.is_finite() {
-                    prop_assert!((over.value(&terms, &there) / wanted - 1.0).abs() < 1e-9);
+                    prop_assert!((over.combine_measures(&terms, &there) / wanted - 1.0).abs() < 1e-9);
                 } else {
                     // However slow this one is, the others keep the mean of the rates up.
                     there[of] = 1e300;
-                    prop_assert!(over.value(&terms, &there) <= wanted * (1.0 + 1e-9));
+                    prop_assert!(over.combine_measures(&terms, &there) <= wanted * (1.0 + 1e-9));
                 }
                 let mut slower = measures.to_vec();
                 slower[of] *= 1.5;
-                prop_assert!(over.value(&terms, &slower) > value);
+                prop_assert!(over.combine_measures(&terms, &slower) > value);
             }
         }
     }
@@ -345,35 +349,38 @@ mod tests {
     #[test]
     fn a_watt_of_four_years_costs_its_kilowatt_hours() {
         // 4 years are 35.064 thousand hours.
-        let operation = Operation { years: 4.0, usd_per_kwh: 0.1, pue: 1.2, utilisation: 0.5 };
+        let operation = OperatingCost { years: 4.0, usd_per_kwh: 0.1, pue: 1.2, utilisation: 0.5 };
         assert!((operation.usd_per_watt() - 35.064 * 0.1 * 1.2 * 0.5).abs() < 1e-12);
-        assert_eq!((Operation::default().usd_per_watt(), operation.fault()), (0.0, None));
-        for wrong in [Operation { pue: 0.9, ..operation }, Operation { utilisation: f64::NAN, ..operation }] {
-            assert!(wrong.fault().is_some());
+        assert_eq!((OperatingCost::default().usd_per_watt(), operation.first_invalid_figure()), (0.0, None));
+        for wrong in [OperatingCost { pue: 0.9, ..operation }, OperatingCost { utilisation: f64::NAN, ..operation }] {
+            assert!(wrong.first_invalid_figure().is_some());
         }
     }
 
     #[test]
     fn axes_read_back_and_faults_are_named() {
         for text in ["area", "area,power", "energy,cost", "none"] {
-            assert_eq!(Axes::parse(text).unwrap().to_string(), text);
+            assert_eq!(CostAxes::parse_list(text).unwrap().to_string(), text);
         }
-        assert_eq!(Axes::parse("power, area").unwrap().costs(|axis| if axis == Axis::Area { 2.0 } else { 1.0 }), [1.0, 2.0]);
-        assert_eq!(Axes::parse("none").unwrap().each().count(), 0);
+        assert_eq!(
+            CostAxes::parse_list("power, area").unwrap().costs_along(|axis| if axis == FrontAxis::Area { 2.0 } else { 1.0 }),
+            [1.0, 2.0]
+        );
+        assert_eq!(CostAxes::parse_list("none").unwrap().named_axes().count(), 0);
         for (text, why) in [("aera", "area"), ("none,area", "only"), ("area,area", "twice"), ("area,power,cost", "at most two")] {
-            assert!(Axes::parse(text).unwrap_err().contains(why), "{text}");
+            assert!(CostAxes::parse_list(text).unwrap_err().contains(why), "{text}");
         }
     }
 
     #[test]
     fn equal_to_the_reference_is_one_and_twice_as_fast_a_half() {
         let terms = [Term { share: 0.25, reference: 3.0 }, Term { share: 0.75, reference: 8.0 }];
-        for over in [Over::Geomean, Over::Mean] {
-            assert!((over.value(&terms, &[3.0, 8.0]) - 1.0).abs() < 1e-12);
-            assert!((over.value(&terms, &[1.5, 4.0]) - 0.5).abs() < 1e-12);
+        for over in [MeasureMean::Geomean, MeasureMean::Mean] {
+            assert!((over.combine_measures(&terms, &[3.0, 8.0]) - 1.0).abs() < 1e-12);
+            assert!((over.combine_measures(&terms, &[1.5, 4.0]) - 0.5).abs() < 1e-12);
         }
         // One four times as fast: 4^0.25 and 0.25 x 4 + 0.75.
-        assert!((Over::Geomean.value(&terms, &[0.75, 8.0]) - 1.0 / 2.0_f64.sqrt()).abs() < 1e-12);
-        assert!((Over::Mean.value(&terms, &[0.75, 8.0]) - 1.0 / 1.75).abs() < 1e-12);
+        assert!((MeasureMean::Geomean.combine_measures(&terms, &[0.75, 8.0]) - 1.0 / 2.0_f64.sqrt()).abs() < 1e-12);
+        assert!((MeasureMean::Mean.combine_measures(&terms, &[0.75, 8.0]) - 1.0 / 1.75).abs() < 1e-12);
     }
 }

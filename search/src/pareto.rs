@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// What something costs along the axes of a front; an axis that is not there is zero for all.
-pub type Costs = [f64; 2];
+pub type FrontCosts = [f64; 2];
 
 /// A front kept as points are added: ascending in the first cost, then in the second.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -15,7 +15,7 @@ pub struct Front {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct FrontPoint {
     /// The costs (for a design: its area, and its power).
-    pub costs: Costs,
+    pub costs: FrontCosts,
     /// The value (for a design: step time).
     pub value: f64,
     /// Who it is, by the caller's numbering.
@@ -25,12 +25,12 @@ pub struct FrontPoint {
 impl FrontPoint {
     /// Whether another point takes this one's place on a front: equal, and of a smaller id.
     #[must_use]
-    pub fn yields(&self, other: &Self) -> bool {
+    pub fn yields_to(&self, other: &Self) -> bool {
         self.costs == other.costs && self.value == other.value && other.id < self.id
     }
 
     /// Whether it costs no more along any axis.
-    fn within(&self, costs: &Costs) -> bool {
+    fn costs_no_more_than(&self, costs: &FrontCosts) -> bool {
         self.costs[0] <= costs[0] && self.costs[1] <= costs[1]
     }
 }
@@ -44,25 +44,25 @@ impl Front {
 
     /// The point of the best value: of several the one of the least first cost.
     #[must_use]
-    pub fn best(&self) -> Option<FrontPoint> {
-        best(&self.points)
+    pub fn best_point(&self) -> Option<FrontPoint> {
+        first_of_least_value(&self.points)
     }
 
     /// The point of the best value among those that cost at most `costs`: of several the one of the least first cost.
     #[must_use]
-    pub fn best_within(&self, costs: &Costs) -> Option<FrontPoint> {
+    pub fn best_point_within(&self, costs: &FrontCosts) -> Option<FrontPoint> {
         let after = self.points.partition_point(|p| p.costs[0] <= costs[0]);
-        best(self.points[..after].iter().filter(|p| p.costs[1] <= costs[1]))
+        first_of_least_value(self.points[..after].iter().filter(|p| p.costs[1] <= costs[1]))
     }
 
     /// Adds a point unless one at hand is no worse in anything (the earlier of two equals stays); removes what it dominates.
     /// Points with a NaN are refused. Returns whether the point is now on the front.
     pub fn insert(&mut self, point: FrontPoint) -> bool {
         let is_nan = point.value.is_nan() || point.costs.iter().any(|cost| cost.is_nan());
-        if is_nan || self.best_within(&point.costs).is_some_and(|best| best.value <= point.value) {
+        if is_nan || self.best_point_within(&point.costs).is_some_and(|best| best.value <= point.value) {
             return false;
         }
-        self.points.retain(|p| !point.within(&p.costs) || p.value < point.value);
+        self.points.retain(|p| !point.costs_no_more_than(&p.costs) || p.value < point.value);
         let at = self.points.partition_point(|p| (p.costs[0], p.costs[1]) < (point.costs[0], point.costs[1]));
         self.points.insert(at, point);
         true
@@ -70,7 +70,7 @@ impl Front {
 
     /// As [`Self::insert`], but of two equals the one with the smaller id stays, whichever comes first.
     pub fn insert_by_id(&mut self, point: FrontPoint) -> bool {
-        if let Some(equal) = self.points.iter_mut().find(|p| p.yields(&point)) {
+        if let Some(equal) = self.points.iter_mut().find(|p| p.yields_to(&point)) {
             *equal = point;
             return true;
         }
@@ -79,7 +79,7 @@ impl Front {
 }
 
 /// The first of the points with the least value.
-fn best<'a>(points: impl IntoIterator<Item = &'a FrontPoint>) -> Option<FrontPoint> {
+fn first_of_least_value<'a>(points: impl IntoIterator<Item = &'a FrontPoint>) -> Option<FrontPoint> {
     points.into_iter().copied().reduce(|best, p| if p.value < best.value { p } else { best })
 }
 
@@ -90,15 +90,15 @@ const BEYOND: f64 = 0.1;
 
 /// The best and the worst of each of two or three axes over some fronts, all to be minimised: what their points are measured by.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Scales {
+pub struct FrontScales {
     best: Vec<f64>,
     worst: Vec<f64>,
 }
 
-impl Scales {
+impl FrontScales {
     /// Over the points of one front or of several that are compared; `None` without a point. Axes along which no point differs count for nothing.
     #[must_use]
-    pub fn over<'a>(points: impl IntoIterator<Item = &'a Vec<f64>>) -> Option<Self> {
+    pub fn of_fronts<'a>(points: impl IntoIterator<Item = &'a Vec<f64>>) -> Option<Self> {
         let mut points = points.into_iter().filter(|point| point.iter().all(|value| value.is_finite()));
         let first = points.next()?;
         let mut scales = Self { best: first.clone(), worst: first.clone() };
@@ -112,7 +112,7 @@ impl Scales {
     }
 
     /// A point with 0 for the best and 1 for the worst of each axis that counts.
-    fn scaled(&self, point: &[f64]) -> Vec<f64> {
+    fn scale_point(&self, point: &[f64]) -> Vec<f64> {
         let axes = self.best.iter().zip(&self.worst).zip(point).filter(|((best, worst), _)| worst > best);
         axes.map(|((best, worst), value)| (value - best) / (worst - best)).collect()
     }
@@ -122,9 +122,9 @@ impl Scales {
     /// Transactions on Evolutionary Computation 3(4), 1999).
     #[must_use]
     pub fn hypervolume(&self, front: &[Vec<f64>]) -> f64 {
-        let points: Vec<Vec<f64>> = front.iter().map(|point| self.scaled(point)).collect();
+        let points: Vec<Vec<f64>> = front.iter().map(|point| self.scale_point(point)).collect();
         let axes = points.first().map_or(0, Vec::len);
-        dominated(points, axes) / (1.0 + BEYOND).powi(axes as i32)
+        dominated_volume(points, axes) / (1.0 + BEYOND).powi(axes as i32)
     }
 
     /// The place in a front of its knee: the point with the least sum of the scaled axes. With two axes it is the one farthest from the line through the
@@ -132,14 +132,14 @@ impl Scales {
     /// distance from the best of each axis (Chiu, Yen and Juan, Minimum Manhattan Distance Approach, IEEE Transactions on Evolutionary Computation
     /// 20(6), 2016). Of equals the first.
     #[must_use]
-    pub fn knee(&self, front: &[Vec<f64>]) -> Option<usize> {
-        let sums = front.iter().map(|point| self.scaled(point).iter().sum::<f64>()).enumerate();
+    pub fn find_knee(&self, front: &[Vec<f64>]) -> Option<usize> {
+        let sums = front.iter().map(|point| self.scale_point(point).iter().sum::<f64>()).enumerate();
         sums.reduce(|least, next| if next.1 < least.1 { next } else { least }).map(|(at, _)| at)
     }
 }
 
 /// The volume that points dominate below the reference point, of the first `axes` of their axes.
-fn dominated(mut points: Vec<Vec<f64>>, axes: usize) -> f64 {
+fn dominated_volume(mut points: Vec<Vec<f64>>, axes: usize) -> f64 {
     let Some(last) = axes.checked_sub(1) else { return if points.is_empty() { 0.0 } else { 1.0 } };
     let end = 1.0 + BEYOND;
     points.retain(|point| point[..axes].iter().all(|value| *value < end));
@@ -148,7 +148,7 @@ fn dominated(mut points: Vec<Vec<f64>>, axes: usize) -> f64 {
     let slice = |at: usize| {
         let to = points.get(at + 1).map_or(end, |next| next[last]);
         let thick = to - points[at][last];
-        if thick > 0.0 { thick * dominated(points[..=at].to_vec(), last) } else { 0.0 }
+        if thick > 0.0 { thick * dominated_volume(points[..=at].to_vec(), last) } else { 0.0 }
     };
     (0..points.len()).map(slice).sum()
 }
@@ -166,7 +166,7 @@ mod tests {
     }
 
     fn covers(a: FrontPoint, b: FrontPoint) -> bool {
-        a.within(&b.costs) && a.value <= b.value
+        a.costs_no_more_than(&b.costs) && a.value <= b.value
     }
 
     fn check(values: &[(u8, u8, u8)]) -> Result<(), TestCaseError> {
@@ -184,14 +184,14 @@ mod tests {
         }
         for &a in &all {
             let first = all.iter().find(|b| b.costs == a.costs && b.value == a.value).map(|b| b.id);
-            let best = all.iter().filter(|b| b.within(&a.costs)).map(|b| b.value).fold(f64::INFINITY, f64::min);
+            let best = all.iter().filter(|b| b.costs_no_more_than(&a.costs)).map(|b| b.value).fold(f64::INFINITY, f64::min);
             prop_assert!(front.points().iter().any(|&b| covers(b, a)), "a point that the front does not cover");
-            prop_assert_eq!(front.best_within(&a.costs).map(|b| b.value), Some(best));
+            prop_assert_eq!(front.best_point_within(&a.costs).map(|b| b.value), Some(best));
             let dominated = all.iter().any(|&b| covers(b, a) && (b.costs != a.costs || b.value != a.value));
             prop_assert_eq!(front.points().iter().any(|b| b.id == a.id), !dominated && first == Some(a.id));
         }
         prop_assert!(front.points().is_sorted_by_key(|p| (p.costs[0], p.costs[1])));
-        prop_assert_eq!(front.best().map(|p| p.value), all.iter().map(|p| p.value).reduce(f64::min));
+        prop_assert_eq!(front.best_point().map(|p| p.value), all.iter().map(|p| p.value).reduce(f64::min));
         Ok(())
     }
 
@@ -227,9 +227,9 @@ mod tests {
             let vector = |&(a, b, c): &(u8, u8, u8)| [a, b, c].map(f64::from)[..axes].to_vec();
             let front: Vec<Vec<f64>> = values.iter().map(vector).collect();
             let ends = [vec![0.0; axes], vec![most as f64; axes]];
-            let scales = Scales::over(&ends).unwrap();
+            let scales = FrontScales::of_fronts(&ends).unwrap();
             prop_assert!((scales.hypervolume(&front) - counted(&front, most)).abs() < 1e-9);
-            let knee = scales.knee(&front).unwrap();
+            let knee = scales.find_knee(&front).unwrap();
             let sum = |p: &Vec<f64>| p.iter().sum::<f64>();
             prop_assert!(front.iter().all(|p| sum(&front[knee]) <= sum(p)));
         }
@@ -238,14 +238,14 @@ mod tests {
     #[test]
     fn the_knee_bends_most_and_a_front_without_range_covers_all() {
         let front = vec![vec![0.0, 10.0], vec![2.0, 3.0], vec![5.0, 1.0], vec![10.0, 0.0]];
-        let scales = Scales::over(&front).unwrap();
-        assert_eq!(scales.knee(&front), Some(1));
+        let scales = FrontScales::of_fronts(&front).unwrap();
+        assert_eq!(scales.find_knee(&front), Some(1));
         // Below 11, 11: 2 x 1 beyond the first, 3 x 8, 5 x 10 and 1 x 11 of 121.
         assert!((scales.hypervolume(&front) - 87.0 / 121.0).abs() < 1e-12, "{}", scales.hypervolume(&front));
         let alone = vec![vec![7.0, 3.0]];
-        let scales = Scales::over(&alone).unwrap();
-        assert_eq!((scales.hypervolume(&alone), scales.knee(&alone)), (1.0, Some(0)));
-        assert_eq!(Scales::over(&[]), None);
+        let scales = FrontScales::of_fronts(&alone).unwrap();
+        assert_eq!((scales.hypervolume(&alone), scales.find_knee(&alone)), (1.0, Some(0)));
+        assert_eq!(FrontScales::of_fronts(&[]), None);
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 /// A small reproducible generator (`SplitMix64`, Steele et al., OOPSLA 2014).
 #[derive(Debug, Clone)]
-pub(crate) struct Random(pub(crate) u64);
+pub(crate) struct SeededRandom(pub(crate) u64);
 
-impl Random {
+impl SeededRandom {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -14,12 +14,12 @@ impl Random {
     }
 
     /// A number below `n` (`n` > 0).
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn next_below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
 
     /// A number from 0 to 1.
-    pub(crate) fn unit(&mut self) -> f64 {
+    pub(crate) fn next_unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }

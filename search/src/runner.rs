@@ -11,13 +11,13 @@
 mod among;
 mod standing;
 
-use crate::pareto::{Costs, Front, FrontPoint};
-use crate::space::Why;
-use among::Among;
-pub use among::{Alone, Exchange};
+use crate::pareto::{Front, FrontCosts, FrontPoint};
+use crate::space::OutsideReason;
+use among::OtherShards;
+pub use among::{NoExchange, ShardExchange};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-pub use standing::{Counts, Moment, Progress};
+pub use standing::{DecisionCounts, RunnerProgress, SearchMoment};
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::fmt::Debug;
@@ -31,22 +31,22 @@ const SPLITTING: usize = 4;
 
 /// Candidates that have a bound in common, and what is known of them.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Node<S> {
+pub struct SearchNode<S> {
     /// Which they are.
     pub set: S,
     /// None costs less along any axis.
-    pub costs: Costs,
+    pub costs: FrontCosts,
     /// None has a lower value.
     pub bound: f64,
     /// The smallest of their numbers.
     pub first: usize,
     /// What has shown the bound.
-    pub shown: Shown,
+    pub shown: BoundSource,
 }
 
 /// What shows a bound of candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Shown {
+pub enum BoundSource {
     /// The peaks of kernels, and what arrays and buffers leave of them.
     Peaks,
     /// Kernels mapped, and plans timed with them.
@@ -57,63 +57,63 @@ pub enum Shown {
 
 /// What a look at a set came to.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Look<S> {
+pub enum NodeRefinement<S> {
     /// A better bound of the same candidates, with what else has been found out about them.
     Bound(f64, S),
     /// Parts of the set, and those of its candidates that need not be looked at.
-    Parts(Vec<Node<S>>, Vec<(S, Exclusion)>),
+    Parts(Vec<SearchNode<S>>, Vec<(S, Exclusion)>),
 }
 
 /// Why candidates are none.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Exclusion {
     /// They are outside a limit.
-    Limit(Why),
+    Limit(OutsideReason),
     /// They are no chips.
     NoChip(String),
 }
 
 /// What is searched.
-pub trait Problem: Sync {
+pub trait SearchProblem: Sync {
     /// A set of candidates.
     type Set: Clone + Debug + Send + Sync;
     /// An exact evaluation.
     type Evaluation: Send + Sync;
     /// Sets that have all candidates among them, each in one; bounded no better than by nothing from where `stop` says so.
-    fn roots(&self, stop: &(dyn Fn() -> bool + Sync)) -> Vec<Node<Self::Set>>;
+    fn root_nodes(&self, stop: &(dyn Fn() -> bool + Sync)) -> Vec<SearchNode<Self::Set>>;
     /// A candidate that may be good, to go to first. Nothing is taken for granted of it.
     ///
     /// # Errors
     /// What ends the search.
-    fn start(&self, _stop: &(dyn Fn() -> bool + Sync)) -> Result<Option<usize>, String> {
+    fn first_candidate(&self, _stop: &(dyn Fn() -> bool + Sync)) -> Result<Option<usize>, String> {
         Ok(None)
     }
     /// Whether a set has a candidate.
-    fn holds(&self, _set: &Self::Set, _candidate: usize) -> bool {
+    fn set_contains(&self, _set: &Self::Set, _candidate: usize) -> bool {
         false
     }
     /// What a candidate of another part of the search costs and its value, to have something to be held against; none where it has none.
     ///
     /// # Errors
     /// What ends the search.
-    fn elsewhere(&self, _candidate: usize) -> Result<Option<FrontPoint>, String> {
+    fn evaluate_elsewhere(&self, _candidate: usize) -> Result<Option<FrontPoint>, String> {
         Ok(None)
     }
     /// A set that nobody looks at any more, without what only looks need.
-    fn settled(&self, set: Self::Set) -> Self::Set {
+    fn strip_decided_set(&self, set: Self::Set) -> Self::Set {
         set
     }
     /// How many candidates a set has.
-    fn size(&self, set: &Self::Set) -> u64;
+    fn set_size(&self, set: &Self::Set) -> u64;
     /// Whether a set is one candidate, to be evaluated once [`Shown::Mapped`] bounds it.
     fn is_single(&self, set: &Self::Set) -> bool;
     /// A better bound of a set ([`Shown::Mapped`]), or its parts. No more need be found out than whether values are below `cutoff`.
     ///
     /// # Errors
     /// What ends the search.
-    fn look(&self, node: &Node<Self::Set>, cutoff: f64) -> Result<Look<Self::Set>, String>;
+    fn refine_set(&self, node: &SearchNode<Self::Set>, cutoff: f64) -> Result<NodeRefinement<Self::Set>, String>;
     /// The exact value of a candidate, unless it is shown on the way that the value is at least `cutoff` (infinite where any value counts).
-    fn evaluate(&self, candidate: usize, cutoff: f64) -> Verdict<Self::Evaluation>;
+    fn evaluate_candidate(&self, candidate: usize, cutoff: f64) -> Verdict<Self::Evaluation>;
 }
 
 /// What an evaluation found.
@@ -124,7 +124,7 @@ pub enum Verdict<E> {
         /// The value.
         value: f64,
         /// The exact costs, where those of the node are bounds.
-        costs: Option<Costs>,
+        costs: Option<FrontCosts>,
         /// What belongs to them.
         evaluation: E,
     },
@@ -136,7 +136,7 @@ pub enum Verdict<E> {
 
 /// How candidates were decided.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Outcome<E> {
+pub enum CandidateOutcome<E> {
     /// Evaluated: feasible with this value.
     Evaluated {
         /// The exact value.
@@ -156,7 +156,7 @@ pub enum Outcome<E> {
         /// The candidate that dominates them.
         by: usize,
         /// What has shown the bound.
-        shown: Shown,
+        shown: BoundSource,
     },
     /// The search was stopped first.
     Open {
@@ -168,7 +168,7 @@ pub enum Outcome<E> {
 }
 
 /// When a search ends before it has decided everything, and what it may leave.
-pub struct Limits<'a> {
+pub struct RunnerLimits<'a> {
     /// Candidates evaluated exactly at most.
     pub evaluations: usize,
     /// Candidates better by no more than this fraction need not be found.
@@ -179,51 +179,51 @@ pub struct Limits<'a> {
 
 /// The answer of a search.
 #[derive(Debug, Clone)]
-pub struct Answer<S, E> {
+pub struct RunnerAnswer<S, E> {
     /// How sets of candidates were decided, in the order in which they were.
-    pub outcomes: Vec<(S, Outcome<E>)>,
+    pub outcomes: Vec<(S, CandidateOutcome<E>)>,
     /// The front of value against costs over all evaluated candidates.
     pub front: Front,
     /// No candidate's value is below this; `None` when nothing is feasible and nothing is open.
     pub lower_bound: Option<f64>,
     /// What was decided by what.
-    pub counts: Counts,
+    pub counts: DecisionCounts,
     /// Candidates of other parts that it was held against.
     pub heard: Vec<FrontPoint>,
 }
 
 /// A node in the queue: smallest bound first, then the smallest first candidate.
-struct Waiting<S>(Node<S>);
+struct QueuedNode<S>(SearchNode<S>);
 
-impl<S> PartialEq for Waiting<S> {
+impl<S> PartialEq for QueuedNode<S> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
-impl<S> Eq for Waiting<S> {}
-impl<S> PartialOrd for Waiting<S> {
+impl<S> Eq for QueuedNode<S> {}
+impl<S> PartialOrd for QueuedNode<S> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
-impl<S> Ord for Waiting<S> {
+impl<S> Ord for QueuedNode<S> {
     fn cmp(&self, other: &Self) -> Ordering {
         // BinaryHeap takes the largest first. Sets come before their parts, which may begin alike.
         other.0.bound.total_cmp(&self.0.bound).then(other.0.first.cmp(&self.0.first)).then(self.0.shown.cmp(&other.0.shown))
     }
 }
 
-type Nodes<P> = Vec<Node<<P as Problem>::Set>>;
+type Nodes<P> = Vec<SearchNode<<P as SearchProblem>::Set>>;
 
 /// A search under way.
-struct Run<'a, P: Problem> {
+struct RunnerState<'a, P: SearchProblem> {
     problem: &'a P,
     gap: f64,
     stop: &'a (dyn Fn() -> bool + Sync),
-    queue: BinaryHeap<Waiting<P::Set>>,
-    outcomes: Vec<(P::Set, Outcome<P::Evaluation>)>,
+    queue: BinaryHeap<QueuedNode<P::Set>>,
+    outcomes: Vec<(P::Set, CandidateOutcome<P::Evaluation>)>,
     front: Front,
-    counts: Counts,
+    counts: DecisionCounts,
     total: u64,
     decided: u64,
     /// The least bound of what was discarded although it may be better, within the gap.
@@ -234,124 +234,127 @@ struct Run<'a, P: Problem> {
 ///
 /// # Errors
 /// What [`Problem::look`] ends the search with.
-pub fn run<P: Problem>(
+pub fn run_search<P: SearchProblem>(
     problem: &P,
-    limits: &Limits<'_>,
-    told: &mut dyn FnMut(Progress, Moment),
-) -> Result<Answer<P::Set, P::Evaluation>, String> {
-    run_among(problem, limits, told, &mut Alone)
+    limits: &RunnerLimits<'_>,
+    told: &mut dyn FnMut(RunnerProgress, SearchMoment),
+) -> Result<RunnerAnswer<P::Set, P::Evaluation>, String> {
+    run_search_among(problem, limits, told, &mut NoExchange)
 }
 
 /// The same for one part of a search among others.
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_among<P: Problem>(
+pub fn run_search_among<P: SearchProblem>(
     problem: &P,
-    limits: &Limits<'_>,
-    told: &mut dyn FnMut(Progress, Moment),
-    others: &mut dyn Exchange,
-) -> Result<Answer<P::Set, P::Evaluation>, String> {
-    let roots = problem.roots(limits.stop);
-    let total = roots.iter().map(|node| problem.size(&node.set)).sum();
-    let mut among = Among::new(problem, others, &roots);
-    let queue = roots.into_iter().map(Waiting).collect::<Vec<_>>().into();
-    let (front, counts) = (Front::default(), Counts::default());
+    limits: &RunnerLimits<'_>,
+    told: &mut dyn FnMut(RunnerProgress, SearchMoment),
+    others: &mut dyn ShardExchange,
+) -> Result<RunnerAnswer<P::Set, P::Evaluation>, String> {
+    let roots = problem.root_nodes(limits.stop);
+    let total = roots.iter().map(|node| problem.set_size(&node.set)).sum();
+    let mut among = OtherShards::new(problem, others, &roots);
+    let queue = roots.into_iter().map(QueuedNode).collect::<Vec<_>>().into();
+    let (front, counts) = (Front::default(), DecisionCounts::default());
     let (gap, stop, outcomes, left) = (limits.gap, limits.stop, Vec::new(), f64::INFINITY);
-    let mut run = Run { problem, gap, stop, queue, outcomes, front, counts, total, decided: 0, left };
-    run.hear(&mut among);
+    let mut run = RunnerState { problem, gap, stop, queue, outcomes, front, counts, total, decided: 0, left };
+    run.exchange_with_others(&mut among);
     // One candidate at once, so that there is an answer whenever the search is stopped.
-    run.dive(&mut among)?;
-    run.tell(told);
+    run.dive_to_best(&mut among)?;
+    run.report_progress(told);
     while run.counts.evaluated < limits.evaluations as u64 && !run.queue.is_empty() && !(limits.stop)() {
-        run.hear(&mut among);
+        run.exchange_with_others(&mut among);
         let room = limits.evaluations - run.counts.evaluated as usize;
         let (looks, singles) = run.take_round(room);
-        run.look(looks)?;
-        run.evaluate(singles);
-        run.tell(told);
+        run.refine_nodes(looks)?;
+        run.evaluate_nodes(singles);
+        run.report_progress(told);
     }
     let lower_bound = run.lower_bound();
-    run.close();
-    run.tell_last(&mut among);
-    Ok(Answer { outcomes: run.outcomes, front: run.front, lower_bound, counts: run.counts, heard: among.heard() })
+    run.close_stopped();
+    run.send_last_to_others(&mut among);
+    Ok(RunnerAnswer { outcomes: run.outcomes, front: run.front, lower_bound, counts: run.counts, heard: among.received_points() })
 }
 
-impl<P: Problem> Run<'_, P> {
-    fn tell(&self, told: &mut dyn FnMut(Progress, Moment)) {
-        let best = self.front.best().map(|point| point.value);
+impl<P: SearchProblem> RunnerState<'_, P> {
+    fn report_progress(&self, told: &mut dyn FnMut(RunnerProgress, SearchMoment)) {
+        let best = self.front.best_point().map(|point| point.value);
         let bound = self.lower_bound().unwrap_or(f64::INFINITY);
         let evaluated = self.counts.evaluated as usize;
-        let progress = Progress { decided: self.decided, evaluated, total: self.total, best, bound };
-        told(progress, Moment { best, bound, counts: self.counts });
+        let progress = RunnerProgress { decided: self.decided, evaluated, total: self.total, best, bound };
+        told(progress, SearchMoment { best, bound, counts: self.counts });
     }
 
     /// No candidate's value is below this.
     fn lower_bound(&self) -> Option<f64> {
-        let best = self.front.best().map(|point| point.value);
+        let best = self.front.best_point().map(|point| point.value);
         let open = self.queue.peek().map(|waiting| waiting.0.bound).into_iter().chain(best);
         open.reduce(f64::min).map(|bound| bound.min(self.left))
     }
 
     /// Who makes a node not worth looking at: one that costs no more and is no worse, but for what is allowed.
-    fn rival(&self, node: &Node<P::Set>) -> Option<usize> {
-        let rival = self.front.best_within(&node.costs)?;
+    fn find_rival(&self, node: &SearchNode<P::Set>) -> Option<usize> {
+        let rival = self.front.best_point_within(&node.costs)?;
         let own = FrontPoint { costs: node.costs, value: node.bound, id: node.first };
-        (rival.value <= node.bound * (1.0 + self.gap) && !rival.yields(&own)).then_some(rival.id)
+        (rival.value <= node.bound * (1.0 + self.gap) && !rival.yields_to(&own)).then_some(rival.id)
     }
 
     /// The value from which on a node is not worth looking at.
-    fn cutoff(&self, node: &Node<P::Set>) -> f64 {
-        let Some(rival) = self.front.best_within(&node.costs) else { return f64::INFINITY };
+    fn cutoff_of_node(&self, node: &SearchNode<P::Set>) -> f64 {
+        let Some(rival) = self.front.best_point_within(&node.costs) else { return f64::INFINITY };
         let value = if self.gap > 0.0 { rival.value / (1.0 + self.gap) } else { rival.value };
         // One that is as good and comes first is found.
         if rival.costs == node.costs && node.first < rival.id { value.next_up() } else { value }
     }
 
-    fn discard(&mut self, node: Node<P::Set>, by: usize) {
-        let size = self.problem.size(&node.set);
+    fn discard_beaten(&mut self, node: SearchNode<P::Set>, by: usize) {
+        let size = self.problem.set_size(&node.set);
         self.decided += size;
         let single = self.problem.is_single(&node.set);
         let counts = if single { &mut self.counts.alone } else { &mut self.counts.in_sets };
         counts[node.shown as usize] += size;
         self.left = self.left.min(node.bound);
-        self.outcomes.push((self.problem.settled(node.set), Outcome::Pruned { bound: node.bound, by, shown: node.shown }));
+        self.outcomes.push((
+            self.problem.strip_decided_set(node.set),
+            CandidateOutcome::Pruned { bound: node.bound, by, shown: node.shown },
+        ));
     }
 
-    fn exclude(&mut self, set: P::Set, why: Exclusion) {
-        let size = self.problem.size(&set);
+    fn exclude_set(&mut self, set: P::Set, why: Exclusion) {
+        let size = self.problem.set_size(&set);
         self.decided += size;
         self.counts.excluded += size;
-        self.outcomes.push((self.problem.settled(set), Outcome::Excluded(why)));
+        self.outcomes.push((self.problem.strip_decided_set(set), CandidateOutcome::Excluded(why)));
     }
 
     /// Whether a node is to be evaluated next.
-    fn is_ready(&self, node: &Node<P::Set>) -> bool {
-        node.shown >= Shown::Mapped && self.problem.is_single(&node.set)
+    fn is_ready(&self, node: &SearchNode<P::Set>) -> bool {
+        node.shown >= BoundSource::Mapped && self.problem.is_single(&node.set)
     }
 
     /// Follows the best of each set's parts, or the one with the candidate to go to first, to one candidate and evaluates it.
-    fn dive(&mut self, among: &mut Among<'_, P>) -> Result<(), String> {
-        let goal = self.goal(among)?;
-        let there = |node: &Node<P::Set>| goal.is_some_and(|goal| self.problem.holds(&node.set, goal));
+    fn dive_to_best(&mut self, among: &mut OtherShards<'_, P>) -> Result<(), String> {
+        let goal = self.goal_candidate(among)?;
+        let there = |node: &SearchNode<P::Set>| goal.is_some_and(|goal| self.problem.set_contains(&node.set, goal));
         let mut roots = std::mem::take(&mut self.queue).into_vec();
         let towards = roots.iter().position(|root| there(&root.0)).map(|at| roots.swap_remove(at));
         self.queue = roots.into();
         let mut next = towards.or_else(|| self.queue.pop());
-        while let Some(Waiting(node)) = next {
+        while let Some(QueuedNode(node)) = next {
             if self.is_ready(&node) {
-                self.evaluate(vec![node]);
+                self.evaluate_nodes(vec![node]);
                 return Ok(());
             }
             self.counts.looks += 1;
-            next = match self.problem.look(&node, f64::INFINITY)? {
-                Look::Bound(bound, set) => {
-                    Some(Waiting(Node { set, bound: bound.max(node.bound), shown: Shown::Mapped, ..node }))
+            next = match self.problem.refine_set(&node, f64::INFINITY)? {
+                NodeRefinement::Bound(bound, set) => {
+                    Some(QueuedNode(SearchNode { set, bound: bound.max(node.bound), shown: BoundSource::Mapped, ..node }))
                 }
-                Look::Parts(mut parts, excluded) => {
-                    excluded.into_iter().for_each(|(set, why)| self.exclude(set, why));
-                    let towards = parts.iter().position(there).map(|at| Waiting(parts.swap_remove(at)));
-                    let mut parts: BinaryHeap<Waiting<P::Set>> = parts.into_iter().map(Waiting).collect();
+                NodeRefinement::Parts(mut parts, excluded) => {
+                    excluded.into_iter().for_each(|(set, why)| self.exclude_set(set, why));
+                    let towards = parts.iter().position(there).map(|at| QueuedNode(parts.swap_remove(at)));
+                    let mut parts: BinaryHeap<QueuedNode<P::Set>> = parts.into_iter().map(QueuedNode).collect();
                     let best = towards.or_else(|| parts.pop());
                     self.queue.append(&mut parts);
                     best.or_else(|| self.queue.pop())
@@ -369,9 +372,9 @@ impl<P: Problem> Run<'_, P> {
             if !looks.is_empty() && self.queue.peek().is_some_and(|waiting| self.is_ready(&waiting.0)) {
                 break;
             }
-            let Some(Waiting(node)) = self.queue.pop() else { break };
-            if let Some(by) = self.rival(&node) {
-                self.discard(node, by);
+            let Some(QueuedNode(node)) = self.queue.pop() else { break };
+            if let Some(by) = self.find_rival(&node) {
+                self.discard_beaten(node, by);
             } else if self.is_ready(&node) {
                 singles.push(node);
             } else {
@@ -382,28 +385,33 @@ impl<P: Problem> Run<'_, P> {
         (looks, singles)
     }
 
-    fn look(&mut self, nodes: Vec<Node<P::Set>>) -> Result<(), String> {
-        let cutoffs: Vec<f64> = nodes.iter().map(|node| self.cutoff(node)).collect();
+    fn refine_nodes(&mut self, nodes: Vec<SearchNode<P::Set>>) -> Result<(), String> {
+        let cutoffs: Vec<f64> = nodes.iter().map(|node| self.cutoff_of_node(node)).collect();
         let (problem, stop) = (self.problem, self.stop);
-        let look = |(node, cutoff): (&Node<P::Set>, &f64)| (!stop()).then(|| problem.look(node, *cutoff));
-        let looked: Vec<Option<Result<Look<P::Set>, String>>> =
+        let look = |(node, cutoff): (&SearchNode<P::Set>, &f64)| (!stop()).then(|| problem.refine_set(node, *cutoff));
+        let looked: Vec<Option<Result<NodeRefinement<P::Set>, String>>> =
             nodes.par_iter().zip(&cutoffs).with_max_len(4).map(look).collect();
         for (node, look) in nodes.into_iter().zip(looked) {
             let Some(look) = look else {
-                self.queue.push(Waiting(node));
+                self.queue.push(QueuedNode(node));
                 continue;
             };
             self.counts.looks += 1;
             match look? {
-                Look::Bound(bound, set) => {
-                    self.queue.push(Waiting(Node { set, bound: bound.max(node.bound), shown: Shown::Mapped, ..node }));
+                NodeRefinement::Bound(bound, set) => {
+                    self.queue.push(QueuedNode(SearchNode {
+                        set,
+                        bound: bound.max(node.bound),
+                        shown: BoundSource::Mapped,
+                        ..node
+                    }));
                 }
-                Look::Parts(parts, excluded) => {
-                    excluded.into_iter().for_each(|(set, why)| self.exclude(set, why));
+                NodeRefinement::Parts(parts, excluded) => {
+                    excluded.into_iter().for_each(|(set, why)| self.exclude_set(set, why));
                     for part in parts {
-                        match self.rival(&part) {
-                            Some(by) => self.discard(part, by),
-                            None => self.queue.push(Waiting(part)),
+                        match self.find_rival(&part) {
+                            Some(by) => self.discard_beaten(part, by),
+                            None => self.queue.push(QueuedNode(part)),
                         }
                     }
                 }
@@ -412,16 +420,18 @@ impl<P: Problem> Run<'_, P> {
         Ok(())
     }
 
-    fn evaluate(&mut self, nodes: Vec<Node<P::Set>>) {
-        let cutoffs: Vec<f64> = nodes.iter().map(|node| self.cutoff(node)).collect();
-        let rivals: Vec<Option<FrontPoint>> = nodes.iter().map(|node| self.front.best_within(&node.costs)).collect();
+    fn evaluate_nodes(&mut self, nodes: Vec<SearchNode<P::Set>>) {
+        let cutoffs: Vec<f64> = nodes.iter().map(|node| self.cutoff_of_node(node)).collect();
+        let rivals: Vec<Option<FrontPoint>> = nodes.iter().map(|node| self.front.best_point_within(&node.costs)).collect();
         let (problem, stop, first) = (self.problem, self.stop, self.counts.evaluated == 0);
-        let evaluate = |(node, cutoff): (&Node<P::Set>, &f64)| (first || !stop()).then(|| problem.evaluate(node.first, *cutoff));
+        let evaluate = |(node, cutoff): (&SearchNode<P::Set>, &f64)| {
+            (first || !stop()).then(|| problem.evaluate_candidate(node.first, *cutoff))
+        };
         // One by one: a core that took several would keep them while another is idle.
         let answers: Vec<Option<Verdict<P::Evaluation>>> = nodes.par_iter().zip(&cutoffs).with_max_len(1).map(evaluate).collect();
         for ((node, rival), verdict) in nodes.into_iter().zip(rivals).zip(answers) {
             let Some(verdict) = verdict else {
-                self.queue.push(Waiting(node));
+                self.queue.push(QueuedNode(node));
                 continue;
             };
             self.counts.evaluated += 1;
@@ -429,34 +439,36 @@ impl<P: Problem> Run<'_, P> {
             let outcome = match (verdict, rival) {
                 (Verdict::Feasible { value, costs, evaluation }, _) => {
                     self.front.insert_by_id(FrontPoint { costs: costs.unwrap_or(node.costs), value, id: node.first });
-                    Outcome::Evaluated { value, evaluation }
+                    CandidateOutcome::Evaluated { value, evaluation }
                 }
                 (Verdict::Infeasible(evaluation), _) => {
                     self.counts.infeasible += 1;
-                    Outcome::Infeasible { evaluation }
+                    CandidateOutcome::Infeasible { evaluation }
                 }
                 (Verdict::Beaten(bound), Some(rival)) => {
-                    self.counts.alone[Shown::Plans as usize] += 1;
+                    self.counts.alone[BoundSource::Plans as usize] += 1;
                     let bound = bound.max(node.bound);
                     self.left = self.left.min(bound);
-                    Outcome::Pruned { bound, by: rival.id, shown: Shown::Plans }
+                    CandidateOutcome::Pruned { bound, by: rival.id, shown: BoundSource::Plans }
                 }
                 // Nothing to be beaten by: an evaluation that gives up all the same has only shown its bound.
                 (Verdict::Beaten(bound), None) => {
                     self.left = self.left.min(bound.max(node.bound));
-                    Outcome::Open { bound: bound.max(node.bound) }
+                    CandidateOutcome::Open { bound: bound.max(node.bound) }
                 }
             };
-            self.outcomes.push((problem.settled(node.set), outcome));
+            self.outcomes.push((problem.strip_decided_set(node.set), outcome));
         }
     }
 
     /// Decides what is left when the search is stopped.
-    fn close(&mut self) {
-        for Waiting(node) in std::mem::take(&mut self.queue).into_sorted_vec().into_iter().rev() {
-            match self.rival(&node) {
-                Some(by) => self.discard(node, by),
-                None => self.outcomes.push((self.problem.settled(node.set), Outcome::Open { bound: node.bound })),
+    fn close_stopped(&mut self) {
+        for QueuedNode(node) in std::mem::take(&mut self.queue).into_sorted_vec().into_iter().rev() {
+            match self.find_rival(&node) {
+                Some(by) => self.discard_beaten(node, by),
+                None => {
+                    self.outcomes.push((self.problem.strip_decided_set(node.set), CandidateOutcome::Open { bound: node.bound }))
+                }
             }
         }
     }

@@ -16,7 +16,7 @@ struct Toy {
 
 impl Toy {
     /// The exact costs, at least those that are known at once.
-    fn exact(&self, c: usize) -> Costs {
+    fn exact(&self, c: usize) -> FrontCosts {
         let (cost, other, _, slack) = self.items[c];
         let late = if self.costs_known_late { f64::from(slack % 3) } else { 0.0 };
         [f64::from(cost) + late, f64::from(other) + late]
@@ -27,49 +27,49 @@ impl Toy {
         f64::from(value.unwrap_or(255).saturating_sub(slack))
     }
 
-    fn node(&self, set: (usize, usize)) -> Node<(usize, usize)> {
+    fn node(&self, set: (usize, usize)) -> SearchNode<(usize, usize)> {
         let least = |of: &dyn Fn(usize) -> f64| (set.0..set.1).map(of).fold(f64::INFINITY, f64::min);
         let costs = [least(&|c| f64::from(self.items[c].0)), least(&|c| f64::from(self.items[c].1))];
         let bound = least(&|c| self.bound(c) / 2.0);
-        Node { set, costs, bound, first: set.0, shown: Shown::Peaks }
+        SearchNode { set, costs, bound, first: set.0, shown: BoundSource::Peaks }
     }
 }
 
-impl Problem for Toy {
+impl SearchProblem for Toy {
     /// From one to another.
     type Set = (usize, usize);
     type Evaluation = ();
-    fn roots(&self, _: &(dyn Fn() -> bool + Sync)) -> Vec<Node<(usize, usize)>> {
+    fn root_nodes(&self, _: &(dyn Fn() -> bool + Sync)) -> Vec<SearchNode<(usize, usize)>> {
         let each = self.root.max(1);
         let all = (0..self.items.len()).step_by(each).map(|from| self.node((from, (from + each).min(self.items.len()))));
         all.enumerate().filter(|(at, _)| at % self.part.1 == self.part.0).map(|(_, node)| node).collect()
     }
-    fn elsewhere(&self, c: usize) -> Result<Option<FrontPoint>, String> {
+    fn evaluate_elsewhere(&self, c: usize) -> Result<Option<FrontPoint>, String> {
         let value = self.items.get(c).and_then(|item| item.2);
         Ok(value.map(|value| FrontPoint { costs: self.exact(c), value: f64::from(value), id: c }))
     }
-    fn start(&self, _: &(dyn Fn() -> bool + Sync)) -> Result<Option<usize>, String> {
+    fn first_candidate(&self, _: &(dyn Fn() -> bool + Sync)) -> Result<Option<usize>, String> {
         Ok(self.goal)
     }
-    fn holds(&self, set: &(usize, usize), candidate: usize) -> bool {
+    fn set_contains(&self, set: &(usize, usize), candidate: usize) -> bool {
         (set.0..set.1).contains(&candidate)
     }
-    fn size(&self, set: &(usize, usize)) -> u64 {
+    fn set_size(&self, set: &(usize, usize)) -> u64 {
         (set.1 - set.0) as u64
     }
     fn is_single(&self, set: &(usize, usize)) -> bool {
         set.1 - set.0 == 1
     }
-    fn look(&self, node: &Node<(usize, usize)>, _cutoff: f64) -> Result<Look<(usize, usize)>, String> {
+    fn refine_set(&self, node: &SearchNode<(usize, usize)>, _cutoff: f64) -> Result<NodeRefinement<(usize, usize)>, String> {
         let (from, to) = node.set;
         let all = || (from..to).map(|c| self.bound(c)).fold(f64::INFINITY, f64::min);
-        if to - from == 1 || (node.shown == Shown::Peaks && to % 2 == 0) {
-            return Ok(Look::Bound(all(), node.set));
+        if to - from == 1 || (node.shown == BoundSource::Peaks && to % 2 == 0) {
+            return Ok(NodeRefinement::Bound(all(), node.set));
         }
         let middle = from + (to - from) / 2;
-        Ok(Look::Parts([(from, middle), (middle, to)].map(|set| self.node(set)).to_vec(), Vec::new()))
+        Ok(NodeRefinement::Parts([(from, middle), (middle, to)].map(|set| self.node(set)).to_vec(), Vec::new()))
     }
-    fn evaluate(&self, c: usize, cutoff: f64) -> Verdict<()> {
+    fn evaluate_candidate(&self, c: usize, cutoff: f64) -> Verdict<()> {
         match self.items[c].2.map(f64::from) {
             Some(value) if value >= cutoff => Verdict::Beaten(cutoff),
             Some(value) => Verdict::Feasible { value, costs: self.costs_known_late.then(|| self.exact(c)), evaluation: () },
@@ -94,8 +94,8 @@ fn toy() -> impl Strategy<Value = Toy> {
     })
 }
 
-fn search(toy: &Toy, evaluations: usize, gap: f64) -> Answer<(usize, usize), ()> {
-    run(toy, &Limits { evaluations, gap, stop: &|| false }, &mut |_, _| {}).unwrap()
+fn search(toy: &Toy, evaluations: usize, gap: f64) -> RunnerAnswer<(usize, usize), ()> {
+    run_search(toy, &RunnerLimits { evaluations, gap, stop: &|| false }, &mut |_, _| {}).unwrap()
 }
 
 fn truth(toy: &Toy) -> Front {
@@ -117,7 +117,7 @@ proptest! {
         prop_assert!(seen.iter().all(|&times| times == 1), "every candidate is decided once");
         let truth = truth(&toy);
         prop_assert_eq!(answer.front.points(), truth.points());
-        prop_assert_eq!(answer.lower_bound, truth.best().map(|p| p.value));
+        prop_assert_eq!(answer.lower_bound, truth.best_point().map(|p| p.value));
     }
 
     #[test]
@@ -127,14 +127,14 @@ proptest! {
         if let (Some(bound), Some(truth)) = (answer.lower_bound, truth) {
             prop_assert!(bound <= truth);
         }
-        let evaluated = answer.outcomes.iter().filter(|(_, o)| matches!(o, Outcome::Evaluated { .. } | Outcome::Infeasible { .. })).count();
+        let evaluated = answer.outcomes.iter().filter(|(_, o)| matches!(o, CandidateOutcome::Evaluated { .. } | CandidateOutcome::Infeasible { .. })).count();
         prop_assert!(evaluated <= limit);
     }
 
     #[test]
     fn a_search_begins_where_it_is_told_to(toy in toy()) {
         let answer = search(&toy, 1, 0.0);
-        let evaluated = |o: &Outcome<()>| matches!(o, Outcome::Evaluated { .. } | Outcome::Infeasible { .. });
+        let evaluated = |o: &CandidateOutcome<()>| matches!(o, CandidateOutcome::Evaluated { .. } | CandidateOutcome::Infeasible { .. });
         let first = answer.outcomes.iter().find(|(_, outcome)| evaluated(outcome)).map(|(set, _)| set.0);
         if let Some(goal) = toy.goal.filter(|goal| *goal < toy.items.len()) {
             prop_assert_eq!(first, Some(goal));
@@ -145,10 +145,10 @@ proptest! {
     fn what_a_gap_leaves_is_within_it(toy in toy(), gap in 0.01..0.5_f64) {
         let answer = search(&toy, usize::MAX, gap);
         for point in truth(&toy).points() {
-            let near = answer.front.best_within(&point.costs).unwrap();
+            let near = answer.front.best_point_within(&point.costs).unwrap();
             prop_assert!(near.value <= point.value * (1.0 + gap) * (1.0 + 1e-12), "{near:?} for {point:?}");
         }
-        if let (Some(best), Some(bound)) = (answer.front.best(), answer.lower_bound) {
+        if let (Some(best), Some(bound)) = (answer.front.best_point(), answer.lower_bound) {
             prop_assert!(best.value <= bound * (1.0 + gap) * (1.0 + 1e-12));
         }
     }
@@ -159,8 +159,8 @@ type Board = std::cell::RefCell<std::collections::BTreeMap<usize, Vec<FrontPoint
 
 struct Listener<'a>(usize, &'a Board);
 
-impl Exchange for Listener<'_> {
-    fn exchange(&mut self, own: &[FrontPoint]) -> Vec<FrontPoint> {
+impl ShardExchange for Listener<'_> {
+    fn exchange_results(&mut self, own: &[FrontPoint]) -> Vec<FrontPoint> {
         self.1.borrow_mut().insert(self.0, own.to_vec());
         self.1.borrow().values().flatten().copied().collect()
     }
@@ -177,8 +177,8 @@ proptest! {
         let board = Board::default();
         let search = |part: usize, evaluations: usize| {
             let toy = Toy { part: (part, of), ..toy.clone() };
-            let limits = Limits { evaluations, gap: 0.0, stop: &|| false };
-            run_among(&toy, &limits, &mut |_, _| {}, &mut Listener(part, &board)).unwrap()
+            let limits = RunnerLimits { evaluations, gap: 0.0, stop: &|| false };
+            run_search_among(&toy, &limits, &mut |_, _| {}, &mut Listener(part, &board)).unwrap()
         };
         // Some are stopped on the way and have told what they had.
         order.iter().filter(|part| **part < of).for_each(|&part| drop(search(part, limit)));
@@ -195,9 +195,9 @@ proptest! {
         }
         let truth = truth(&toy);
         prop_assert_eq!(front.points(), truth.points());
-        let evaluated = |id| outcomes().any(|(set, outcome)| set.0 == id && matches!(outcome, Outcome::Evaluated { .. }));
+        let evaluated = |id| outcomes().any(|(set, outcome)| set.0 == id && matches!(outcome, CandidateOutcome::Evaluated { .. }));
         prop_assert!(front.points().iter().all(|point| evaluated(point.id)), "what is on the front has been evaluated by its part");
         let bound = parts.iter().filter_map(|part| part.lower_bound).reduce(f64::min);
-        prop_assert_eq!(bound, truth.best().map(|p| p.value));
+        prop_assert_eq!(bound, truth.best_point().map(|p| p.value));
     }
 }

@@ -1,48 +1,48 @@
 //! What a design's neighbours tell of it: one step along each dimension, and a little more of what binds, each under its own best plan.
 
-use crate::design::{Evaluation, best_plan};
-use crate::planner::{PlanSpace, Prepared};
-use crate::space::{Built, Why, number, places};
-use crate::sweep::{Fate, Sweep};
+use crate::design::{DesignEvaluation, best_plan};
+use crate::planner::{PlanSpace, PreparedJob};
+use crate::space::{CombinationChip, OutsideReason, combination_of_places, places_of_combination};
+use crate::sweep::{Sweep, SweptOutcome};
 use rayon::prelude::*;
-use sim::hardware::{Accelerator, Setting};
+use sim::hardware::{Accelerator, FieldValue};
 use sim::network::Fabric;
 use sim::units::{Bytes, BytesPerSecond};
 use step::StepError;
 
 /// A step along a dimension.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Step {
+pub struct DimensionStep {
     /// The dimension.
     pub key: String,
     /// Its value in the design.
-    pub from: Setting,
+    pub from: FieldValue,
     /// The next value of the study's list, or the one before.
-    pub to: Setting,
+    pub to: FieldValue,
     /// What the combination is. A chip outside the limits has its plan too: [`Step::beyond`].
-    pub fate: Fate,
+    pub fate: SweptOutcome,
     /// The fastest plan of a chip that is outside the limits.
-    pub beyond: Option<Evaluation>,
+    pub beyond: Option<DesignEvaluation>,
     /// Every limit that it is outside, that of [`Fate::Outside`] first. One over the power is so at its lowest clock too: its plan and its figures are at
     /// the clock that it is designed for.
-    pub exceeds: Vec<Why>,
+    pub exceeds: Vec<OutsideReason>,
 }
 
-impl Step {
+impl DimensionStep {
     /// The chip, where the combination is one.
     #[must_use]
-    pub fn built(&self) -> Option<&Built> {
+    pub fn built_chip(&self) -> Option<&CombinationChip> {
         match &self.fate {
-            Fate::NoChip(_) => None,
-            Fate::Outside(_, built) | Fate::Evaluated(built, _) => Some(built),
+            SweptOutcome::NoChip(_) => None,
+            SweptOutcome::Outside(_, built) | SweptOutcome::Evaluated(built, _) => Some(built),
         }
     }
 
     /// The chip under its fastest plan, within the limits or not.
     #[must_use]
-    pub fn evaluation(&self) -> Option<&Evaluation> {
+    pub fn evaluation_of_step(&self) -> Option<&DesignEvaluation> {
         match &self.fate {
-            Fate::Evaluated(_, evaluation) => Some(evaluation),
+            SweptOutcome::Evaluated(_, evaluation) => Some(evaluation),
             _ => self.beyond.as_ref(),
         }
     }
@@ -52,9 +52,9 @@ impl Step {
 ///
 /// # Errors
 /// None that the space's enumeration has not had.
-pub fn steps(sweep: &Sweep<'_>, combination: u64) -> Result<Vec<Step>, String> {
-    let dials = sweep.space.dials();
-    let here = places(&dials, combination);
+pub fn single_steps(sweep: &Sweep<'_>, combination: u64) -> Result<Vec<DimensionStep>, String> {
+    let dials = sweep.space.listed_dimensions();
+    let here = places_of_combination(&dials, combination);
     let mut neighbours = Vec::new();
     for (at, dial) in dials.iter().enumerate() {
         let down = here[at].checked_sub(1);
@@ -64,19 +64,19 @@ pub fn steps(sweep: &Sweep<'_>, combination: u64) -> Result<Vec<Step>, String> {
     let one = |&(at, place): &(usize, usize)| {
         let mut there = here.clone();
         there[at] = place;
-        let fate = sweep.look(number(&dials, &there))?;
+        let fate = sweep.evaluate_combination(combination_of_places(&dials, &there))?;
         let beyond = match &fate {
-            Fate::Outside(_, built) if built.fabric.is_some() => Some(sweep.evaluate(built)),
+            SweptOutcome::Outside(_, built) if built.fabric.is_some() => Some(sweep.evaluate_chip(built)),
             _ => None,
         };
         let mut exceeds = Vec::new();
-        if let Fate::Outside(why, built) = &fate {
+        if let SweptOutcome::Outside(why, built) = &fate {
             exceeds.push(*why);
-            exceeds.extend(sweep.space.limits().each_exceeded(&built.figures).filter(|other| other != why));
+            exceeds.extend(sweep.space.limits().all_exceeded(&built.figures).filter(|other| other != why));
         }
         let dial = &dials[at];
         let (from, to) = (dial.values[here[at]].clone(), dial.values[place].clone());
-        Ok(Step { key: dial.key.clone(), from, to, fate, beyond, exceeds })
+        Ok(DimensionStep { key: dial.key.clone(), from, to, fate, beyond, exceeds })
     };
     neighbours.par_iter().with_max_len(1).map(one).collect()
 }
@@ -109,29 +109,33 @@ pub struct Marginal {
     /// What the design has of it: bytes, bytes per second or Hz.
     pub has: f64,
     /// The fastest plan with [`MORE`] times as much.
-    pub evaluation: Evaluation,
+    pub evaluation: DesignEvaluation,
 }
 
 /// What a tenth more of each resource gives a design; `plans` are those that its chip and fabric are tried with.
 ///
 /// # Errors
 /// A chip that the cost model cannot use.
-pub fn marginals(prepared: &Prepared<'_>, plans: &PlanSpace, chip: &Accelerator) -> Result<Vec<Marginal>, StepError> {
+pub fn marginal_resources(prepared: &PreparedJob<'_>, plans: &PlanSpace, chip: &Accelerator) -> Result<Vec<Marginal>, StepError> {
     let mut chips = vec![
-        (Resource::HbmBandwidth, chip.hbm.read_bandwidth.0, with(chip, |chip| faster(&mut chip.hbm))),
-        (Resource::HbmCapacity, chip.hbm.capacity.as_f64(), with(chip, |chip| chip.hbm.capacity = more(chip.hbm.capacity))),
+        (Resource::HbmBandwidth, chip.hbm.read_bandwidth.0, with_change(chip, |chip| speed_up_memory(&mut chip.hbm))),
+        (
+            Resource::HbmCapacity,
+            chip.hbm.capacity.as_f64(),
+            with_change(chip, |chip| chip.hbm.capacity = enlarge_capacity(chip.hbm.capacity)),
+        ),
     ];
     for (at, level) in chip.on_chip.iter().enumerate() {
         let (bandwidth, capacity) = (Resource::BufferBandwidth(level.name.clone()), Resource::BufferCapacity(level.name.clone()));
-        chips.push((bandwidth, level.read_bandwidth.0, with(chip, |chip| faster(&mut chip.on_chip[at]))));
-        let larger = |chip: &mut Accelerator| chip.on_chip[at].capacity = more(chip.on_chip[at].capacity);
-        chips.push((capacity, level.capacity.as_f64(), with(chip, larger)));
+        chips.push((bandwidth, level.read_bandwidth.0, with_change(chip, |chip| speed_up_memory(&mut chip.on_chip[at]))));
+        let larger = |chip: &mut Accelerator| chip.on_chip[at].capacity = enlarge_capacity(chip.on_chip[at].capacity);
+        chips.push((capacity, level.capacity.as_f64(), with_change(chip, larger)));
     }
     let quicker = |chip: &mut Accelerator| {
         chip.clock.0 *= MORE;
-        chip.on_chip.iter_mut().for_each(faster);
+        chip.on_chip.iter_mut().for_each(speed_up_memory);
     };
-    chips.push((Resource::Clock, chip.clock.0, with(chip, quicker)));
+    chips.push((Resource::Clock, chip.clock.0, with_change(chip, quicker)));
     let mut found: Vec<Marginal> = chips
         .into_par_iter()
         .with_max_len(1)
@@ -143,24 +147,24 @@ pub fn marginals(prepared: &Prepared<'_>, plans: &PlanSpace, chip: &Accelerator)
         let rate = |rate: &mut BytesPerSecond| rate.0 *= MORE;
         rate(&mut fabric.tiers[at].bandwidth);
         fabric.tiers[at].group_bandwidth.iter_mut().for_each(rate);
-        let prepared = Prepared::new(crate::planner::Job { fabric: &fabric, ..job }, plans)?;
+        let prepared = PreparedJob::new(crate::planner::Job { fabric: &fabric, ..job }, plans)?;
         let (resource, has) = (Resource::LinkBandwidth(tier.name.clone()), tier.bandwidth.0);
         found.push(Marginal { resource, has, evaluation: best_plan(&prepared, chip) });
     }
     Ok(found)
 }
 
-fn with(chip: &Accelerator, change: impl FnOnce(&mut Accelerator)) -> Accelerator {
+fn with_change(chip: &Accelerator, change: impl FnOnce(&mut Accelerator)) -> Accelerator {
     let mut chip = chip.clone();
     change(&mut chip);
     chip
 }
 
-fn faster(level: &mut sim::hardware::MemoryLevel) {
+fn speed_up_memory(level: &mut sim::hardware::MemoryLevel) {
     level.read_bandwidth.0 *= MORE;
     level.write_bandwidth.0 *= MORE;
 }
 
-fn more(capacity: Bytes) -> Bytes {
+fn enlarge_capacity(capacity: Bytes) -> Bytes {
     Bytes((capacity.as_f64() * MORE) as u64)
 }

@@ -21,13 +21,13 @@ impl Shard {
 
     /// Whether a combination belongs to the part.
     #[must_use]
-    pub fn holds(self, number: u64) -> bool {
+    pub fn contains(self, number: u64) -> bool {
         number / RUN % u64::from(self.of) == u64::from(self.part - 1)
     }
 
     /// How many of the combinations below `total` belong to the part.
     #[must_use]
-    pub fn size(self, total: u64) -> u64 {
+    pub fn size_of(self, total: u64) -> u64 {
         let (round, own) = (RUN * u64::from(self.of), RUN * u64::from(self.part - 1));
         total / round * RUN + (total % round).saturating_sub(own).min(RUN)
     }

@@ -6,13 +6,13 @@ mod grid;
 mod place;
 mod workload;
 
-use crate::objective::{Operation, Over};
+use crate::objective::{MeasureMean, OperatingCost};
 use crate::planner::{PlanSpace, SCHEDULES, Splits, schedule_name, schedule_of};
 use crate::space::SpaceSpec;
 use include_dir::{Dir, include_dir};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use std::fmt;
 use step::{MixKind, SoftwareStack};
 use thiserror::Error;
@@ -251,7 +251,8 @@ impl PlanSpec {
         let mut changes = Vec::new();
         let runs =
             |name: &String| schedule_of(name).is_some_and(|kind| [1, 2].iter().any(|chunks| stack.runs_schedule(kind, *chunks)));
-        let asked = self.schedules.clone().unwrap_or_else(|| vec![schedule_name(Schedule::OneForwardOneBackward).to_owned()]);
+        let asked =
+            self.schedules.clone().unwrap_or_else(|| vec![schedule_name(PipelineSchedule::OneForwardOneBackward).to_owned()]);
         let mut run: Vec<String> = asked.iter().filter(|name| runs(name)).cloned().collect();
         if run.is_empty() {
             let own = SCHEDULES.iter().map(|(name, _)| (*name).to_owned());
@@ -369,10 +370,10 @@ pub struct Study {
     pub source: String,
     /// How the models' rates make one objective.
     #[serde(default)]
-    pub over: Over,
+    pub over: MeasureMean,
     /// How long chips run, and what their energy costs: of objective `per-dollar`.
     #[serde(default)]
-    pub operation: Operation,
+    pub operation: OperatingCost,
     /// The models that it is for; none where the user names one.
     #[serde(default, rename = "workload")]
     pub workloads: Vec<WorkloadSpec>,
@@ -411,7 +412,7 @@ impl Study {
     /// The text of a built-in study's file.
     #[must_use]
     pub fn text(name: &str) -> Option<&'static str> {
-        let own = Self::names().into_iter().find(|own| sim::names::same(own, name))?;
+        let own = Self::names().into_iter().find(|own| sim::names::are_same_name(own, name))?;
         STUDIES.get_file(format!("{own}.toml"))?.contents_utf8()
     }
 
@@ -420,14 +421,14 @@ impl Study {
     /// # Errors
     /// An unknown name, an unreadable or malformed file, a value outside its limits.
     pub fn load(name_or_path: &str) -> Result<Self, StudyError> {
-        let own = Self::names().into_iter().find(|name| sim::names::same(name, name_or_path));
+        let own = Self::names().into_iter().find(|name| sim::names::are_same_name(name, name_or_path));
         if let Some((file, name)) = own.and_then(|name| Some((STUDIES.get_file(format!("{name}.toml"))?, name))) {
             return Self::parse(&name, file.contents_utf8().unwrap_or_default());
         }
         if !name_or_path.ends_with(".toml") {
             return Err(StudyError::Unknown { name: name_or_path.into(), known: Self::names().join(", ") });
         }
-        let text = sim::files::text::read(name_or_path.as_ref())
+        let text = sim::files::text::read_text(name_or_path.as_ref())
             .map_err(|e| StudyError::Unreadable { file: name_or_path.into(), why: e.to_string() })?;
         Self::parse(name_or_path, &text)
     }

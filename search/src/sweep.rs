@@ -2,9 +2,9 @@
 //!
 //! What a combination gives depends on its number alone: neither threads nor the order in which combinations are looked at change it.
 
-use crate::design::{Evaluation, Rejection, best_plan_with, rejected};
-use crate::planner::{ChipKernels, Prepared};
-use crate::space::{Built, Combination, Space, Why};
+use crate::design::{DesignEvaluation, Rejection, best_plan_with_kernels, infeasible_evaluation};
+use crate::planner::{ChipKernels, PreparedJob};
+use crate::space::{Combination, CombinationChip, OutsideReason, Space};
 use sim::units::Seconds;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -19,20 +19,20 @@ const WAITING: usize = 1024;
 
 /// What became of a combination.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Fate {
+pub enum SweptOutcome {
     /// No chip: its values do not go together, and why.
     NoChip(String),
     /// Outside the limits.
-    Outside(Why, Box<Built>),
+    Outside(OutsideReason, Box<CombinationChip>),
     /// A chip with its fastest plan, or why it has none.
-    Evaluated(Box<Built>, Box<Evaluation>),
+    Evaluated(Box<CombinationChip>, Box<DesignEvaluation>),
 }
 
 /// A sweep: the job's plans on each of the space's fabrics, and its chips.
 #[derive(Debug, Clone, Copy)]
 pub struct Sweep<'a> {
     /// The job and its plans, prepared for every fabric of [`Space::fabrics`], in that order.
-    pub prepared: &'a [Prepared<'a>],
+    pub prepared: &'a [PreparedJob<'a>],
     /// The chips.
     pub space: &'a Space,
     /// Steps may take at most so long.
@@ -44,8 +44,8 @@ impl Sweep<'_> {
     ///
     /// # Errors
     /// None that the space's enumeration has not had.
-    pub fn look(&self, number: u64) -> Result<Fate, String> {
-        let alone = self.look_at(&[number])?;
+    pub fn evaluate_combination(&self, number: u64) -> Result<SweptOutcome, String> {
+        let alone = self.evaluate_combinations(&[number])?;
         alone.into_iter().next().ok_or_else(|| format!("nothing became of design {number}"))
     }
 
@@ -53,21 +53,21 @@ impl Sweep<'_> {
     ///
     /// # Errors
     /// As [`Self::look`].
-    pub fn look_at(&self, numbers: &[u64]) -> Result<Vec<Fate>, String> {
+    pub fn evaluate_combinations(&self, numbers: &[u64]) -> Result<Vec<SweptOutcome>, String> {
         let combinations: Vec<Combination> =
-            numbers.iter().map(|number| self.space.combination(*number)).collect::<Result<_, _>>()?;
+            numbers.iter().map(|number| self.space.combination_at(*number)).collect::<Result<_, _>>()?;
         let mut kernels = None;
         let mut evaluations = Vec::with_capacity(combinations.len());
         for combination in &combinations {
             evaluations.push(match combination {
-                Combination::Chip(built) => Some(self.evaluate_after(&mut kernels, built)),
+                Combination::Chip(built) => Some(self.evaluate_chip_after(&mut kernels, built)),
                 _ => None,
             });
         }
         let fates = combinations.into_iter().zip(evaluations).map(|(combination, evaluation)| match (combination, evaluation) {
-            (Combination::NoChip(why), _) => Ok(Fate::NoChip(why)),
-            (Combination::Outside(why, built), _) => Ok(Fate::Outside(why, built)),
-            (Combination::Chip(built), Some(evaluation)) => Ok(Fate::Evaluated(built, Box::new(evaluation))),
+            (Combination::NoChip(why), _) => Ok(SweptOutcome::NoChip(why)),
+            (Combination::Outside(why, built), _) => Ok(SweptOutcome::Outside(why, built)),
+            (Combination::Chip(built), Some(evaluation)) => Ok(SweptOutcome::Evaluated(built, Box::new(evaluation))),
             (Combination::Chip(built), None) => Err(format!("{} was not evaluated", built.chip.name)),
         });
         fates.collect()
@@ -75,41 +75,41 @@ impl Sweep<'_> {
 
     /// A chip under its fastest plan.
     #[must_use]
-    pub fn evaluate(&self, built: &Built) -> Evaluation {
-        self.evaluate_after(&mut None, built)
+    pub fn evaluate_chip(&self, built: &CombinationChip) -> DesignEvaluation {
+        self.evaluate_chip_after(&mut None, built)
     }
 
     /// A chip under its fastest plan; `kernels` are those of the chip before it, and then its own.
-    fn evaluate_after<'b>(&self, kernels: &mut Option<ChipKernels<'b>>, built: &'b Built) -> Evaluation {
+    fn evaluate_chip_after<'b>(&self, kernels: &mut Option<ChipKernels<'b>>, built: &'b CombinationChip) -> DesignEvaluation {
         let Some(prepared) = built.fabric.and_then(|fabric| self.prepared.get(fabric)) else {
-            return rejected(Rejection::Unusable("no chip of the space is on its fabric".to_owned()));
+            return infeasible_evaluation(Rejection::Unusable("no chip of the space is on its fabric".to_owned()));
         };
         let own = match kernels.take() {
-            Some(before) => before.on(prepared, &built.chip),
+            Some(before) => before.for_other_chip(prepared, &built.chip),
             None => ChipKernels::new(prepared, &built.chip),
         };
         let evaluation = match own {
-            Ok(own) => best_plan_with(prepared, kernels.insert(own)),
-            Err(error) => rejected(Rejection::Unusable(error.to_string())),
+            Ok(own) => best_plan_with_kernels(prepared, kernels.insert(own)),
+            Err(error) => infeasible_evaluation(Rejection::Unusable(error.to_string())),
         };
         match (&evaluation.outcome, self.max_step) {
-            (Ok(plan), Some(most)) if plan.time.total > most => rejected(Rejection::TooSlow(plan.time.total, most)),
+            (Ok(plan), Some(most)) if plan.time.total > most => infeasible_evaluation(Rejection::TooSlow(plan.time.total, most)),
             _ => evaluation,
         }
     }
 }
 
 /// What becomes of each of some numbers.
-pub type Look<'a, T, E> = dyn Fn(&[u64]) -> Result<Vec<T>, E> + Sync + 'a;
+pub type CombinationResults<'a, T, E> = dyn Fn(&[u64]) -> Result<Vec<T>, E> + Sync + 'a;
 
 /// Does `some` for each group of numbers on all of rayon's threads, and has `keep` keep what comes of them, some at a time, on the calling thread. Stops
 /// at the first error of either; what was kept before stays kept.
 ///
 /// # Errors
 /// The first of `some` or `keep`.
-pub fn run<T: Send, E: Send>(
+pub fn run_in_groups<T: Send, E: Send>(
     groups: impl Iterator<Item = Vec<u64>> + Send,
-    some: &Look<'_, T, E>,
+    some: &CombinationResults<'_, T, E>,
     keep: &mut dyn FnMut(Vec<(u64, T)>) -> Result<(), E>,
 ) -> Result<(), E> {
     let groups = Mutex::new(groups);

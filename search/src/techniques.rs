@@ -4,10 +4,10 @@ use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use sim::units::Bytes;
 use step::{
-    ChipTimes, DeviceMemory, OverCapacity, Reading, SoftwareStack, StepError, StepMemory, StepTime, TrainingPlan, lowered,
-    step_memory, step_time,
+    ChipTimes, DeviceMemory, MemoryReading, OverCapacity, SoftwareStack, StepError, StepMemory, StepTime, TrainingPlan,
+    lower_plan, step_memory, step_time,
 };
-use workloads::memory::Facts;
+use workloads::memory::TrainingQuantities;
 use workloads::{Model, SegmentKind, Techniques};
 
 /// Longest sequence, and largest micro-batch, that are tried.
@@ -20,7 +20,7 @@ const EQUAL: f64 = 1.001;
 
 /// What is trained, on what, by which plan, but for its techniques.
 #[derive(Debug, Clone, Copy)]
-pub struct Setting<'a> {
+pub struct TechniqueSetting<'a> {
     /// The model.
     pub model: &'a Model,
     /// Every device.
@@ -35,7 +35,7 @@ pub struct Setting<'a> {
 
 /// What techniques make of the plan.
 #[derive(Debug, Clone)]
-pub struct Trial {
+pub struct TechniqueTrial {
     /// The techniques, with what was chosen for them.
     pub techniques: Techniques,
     /// Memory by stage.
@@ -50,31 +50,32 @@ pub struct Trial {
     pub notes: Vec<String>,
 }
 
-impl Setting<'_> {
-    fn with(&self, techniques: &Techniques, change: impl FnOnce(&mut TrainingPlan)) -> TrainingPlan {
+impl TechniqueSetting<'_> {
+    fn with_techniques(&self, techniques: &Techniques, change: impl FnOnce(&mut TrainingPlan)) -> TrainingPlan {
         let mut plan = TrainingPlan { techniques: techniques.clone(), ..self.plan.clone() };
         change(&mut plan);
         plan
     }
 
-    fn memory(&self, plan: &TrainingPlan) -> Result<StepMemory, StepError> {
-        let inside = (self.fabric.fast_domain() / plan.layout.data_stride().max(1)).max(1);
+    fn memory_of_plan(&self, plan: &TrainingPlan) -> Result<StepMemory, StepError> {
+        let inside = (self.fabric.fast_domain_devices() / plan.layout.data_stride().max(1)).max(1);
         let domain = self.stack.kernels.shard_within_domain.then_some(inside);
-        step_memory(self.model, plan, self.stack, DeviceMemory::of(self.chip), domain)
+        step_memory(self.model, plan, self.stack, DeviceMemory::of_chip(self.chip), domain)
     }
 
     /// What techniques make of the plan, as they are.
     ///
     /// # Errors
     /// Techniques that cannot be used so, a plan that the model does not allow.
-    pub fn attempt(&self, techniques: &Techniques) -> Result<Trial, StepError> {
-        let plan = self.with(techniques, |_| {});
-        let graph = lowered(self.model, &plan, self.stack)?;
+    pub fn try_techniques(&self, techniques: &Techniques) -> Result<TechniqueTrial, StepError> {
+        let plan = self.with_techniques(techniques, |_| {});
+        let graph = lower_plan(self.model, &plan, self.stack)?;
         let layer = graph.segment(SegmentKind::Layer).map(|segment| {
-            let treatment = plan.activations.first().treatment_under(&segment.graph, self.stack.replay());
+            let treatment =
+                plan.activations.first_layer_policy().treatment_with_extent(&segment.graph, self.stack.replay_extent());
             [treatment.kept_bytes(&segment.graph), treatment.offloaded_bytes(&segment.graph)]
         });
-        let memory = self.memory(&plan)?;
+        let memory = self.memory_of_plan(&plan)?;
         let time = step_time(&mut ChipTimes::new(self.chip, self.stack)?, self.model, self.fabric, &plan)?;
         let lacks_storage = self.chip.storage.is_none() && memory.stages.iter().any(|stage| stage.storage > Bytes::ZERO);
         let lacks_host = self.chip.host.is_none() && memory.stages.iter().any(|stage| stage.host > Bytes::ZERO);
@@ -89,8 +90,8 @@ impl Setting<'_> {
             )));
         }
         let notes = graph.applied.map(|applied| applied.notes).unwrap_or_default();
-        let lacks = memory.fits().err();
-        Ok(Trial { techniques: techniques.clone(), lacks, memory, time, layer: layer.unwrap_or_default(), notes })
+        let lacks = memory.check_fits().err();
+        Ok(TechniqueTrial { techniques: techniques.clone(), lacks, memory, time, layer: layer.unwrap_or_default(), notes })
     }
 
     /// The same, where a technique says what part goes away and the user does not: of all eighths the one whose step is shortest among those that
@@ -98,13 +99,14 @@ impl Setting<'_> {
     ///
     /// # Errors
     /// As [`Self::attempt`].
-    pub fn best_attempt(&self, techniques: &Techniques) -> Result<Trial, StepError> {
-        let mut tried = techniques.choices().into_iter().map(|choice| self.attempt(&choice));
-        let mut best = tried.next().unwrap_or_else(|| self.attempt(techniques));
+    pub fn try_best_fractions(&self, techniques: &Techniques) -> Result<TechniqueTrial, StepError> {
+        let mut tried = techniques.offload_choices().into_iter().map(|choice| self.try_techniques(&choice));
+        let mut best = tried.next().unwrap_or_else(|| self.try_techniques(techniques));
         // What one part is refused for another may not be.
         for other in tried.flatten() {
-            let lacking = |trial: &Trial| trial.lacks.as_ref().map_or(0, |lack| lack.need.0 - lack.have.0.min(lack.need.0));
-            let key = |trial: &Trial| (lacking(trial), trial.time.total.0);
+            let lacking =
+                |trial: &TechniqueTrial| trial.lacks.as_ref().map_or(0, |lack| lack.need.0 - lack.have.0.min(lack.need.0));
+            let key = |trial: &TechniqueTrial| (lacking(trial), trial.time.total.0);
             let (lack, time) = key(&other);
             // A part that takes no longer than one in a thousand more is worth its memory.
             let better =
@@ -122,7 +124,7 @@ impl Setting<'_> {
     pub fn longest_sequence(&self, techniques: &Techniques) -> Option<u64> {
         let parts = u64::from(self.plan.layout.context.max(1)) * u64::from(self.plan.layout.tensor.max(1));
         let step = TOKENS.max(parts);
-        self.largest(techniques, LONGEST / step, |plan, count| plan.batch.sequence_length = count * step)
+        self.largest_count(techniques, LONGEST / step, |plan, count| plan.batch.sequence_length = count * step)
             .map(|count| count * step)
     }
 
@@ -130,20 +132,20 @@ impl Setting<'_> {
     #[must_use]
     pub fn largest_micro_batch(&self, techniques: &Techniques) -> Option<u64> {
         let each = self.plan.batch.global_batch / self.plan.batch.micro_batch.max(1);
-        self.largest(techniques, LARGEST, |plan, count| {
+        self.largest_count(techniques, LARGEST, |plan, count| {
             plan.batch.micro_batch = count;
             plan.batch.global_batch = each * count;
         })
     }
 
     /// The largest count up to `limit` under which the plan fits: it needs no less memory for more.
-    fn largest(&self, techniques: &Techniques, limit: u64, set: impl Fn(&mut TrainingPlan, u64)) -> Option<u64> {
+    fn largest_count(&self, techniques: &Techniques, limit: u64, set: impl Fn(&mut TrainingPlan, u64)) -> Option<u64> {
         // What is left open may be another part for more.
-        let choices = techniques.choices();
+        let choices = techniques.offload_choices();
         let fits = |count: u64| {
             choices.iter().any(|choice| {
-                let plan = self.with(choice, |plan| set(plan, count));
-                self.memory(&plan).is_ok_and(|memory| memory.fits().is_ok())
+                let plan = self.with_techniques(choice, |plan| set(plan, count));
+                self.memory_of_plan(&plan).is_ok_and(|memory| memory.check_fits().is_ok())
             })
         };
         if !fits(1) {
@@ -163,16 +165,16 @@ impl Setting<'_> {
 
     /// Live bytes of the fullest stage at its peak.
     #[must_use]
-    pub fn live(&self, trial: &Trial) -> Bytes {
-        trial.memory.peak(Reading::Allocated)
+    pub fn peak_live_bytes(&self, trial: &TechniqueTrial) -> Bytes {
+        trial.memory.peak_reading(MemoryReading::Allocated)
     }
 
     /// Quantities of the model that techniques' parameters may name.
     ///
     /// # Errors
     /// A plan that the model cannot be lowered for.
-    pub fn facts(&self) -> Result<Facts, StepError> {
-        Ok(Facts::new(self.model, &step::lowering(self.model, self.plan, self.stack)))
+    pub fn model_facts(&self) -> Result<TrainingQuantities, StepError> {
+        Ok(TrainingQuantities::new(self.model, &step::lowering_of_plan(self.model, self.plan, self.stack)))
     }
 }
 
@@ -180,7 +182,7 @@ impl Setting<'_> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use sim::pipeline::Schedule;
+    use sim::pipeline::PipelineSchedule;
     use workloads::footprint::{Optimizer, Precision};
     use workloads::training::Attention;
     use workloads::{ActivationPolicy, Batch, Layout, Technique};
@@ -193,7 +195,7 @@ mod tests {
             attention: Attention::Fused,
             precision: Precision::PURE_BF16,
             optimizer: Optimizer::Adam,
-            schedule: Schedule::OneForwardOneBackward,
+            schedule: PipelineSchedule::OneForwardOneBackward,
             techniques: Techniques::default(),
         }
     }
@@ -204,17 +206,17 @@ mod tests {
 
     #[test]
     fn what_fits_is_the_longest_that_does() {
-        let (model, chip) = (Model::load("llama2-7b").unwrap(), Accelerator::template("a100_80gb_sxm").unwrap());
-        let (fabric, stack) = (Fabric::template("phaze_flat").unwrap(), SoftwareStack::load("megatron").unwrap());
+        let (model, chip) = (Model::load("llama2-7b").unwrap(), Accelerator::built_in("a100_80gb_sxm").unwrap());
+        let (fabric, stack) = (Fabric::built_in("phaze_flat").unwrap(), SoftwareStack::load("megatron").unwrap());
         let fabric = fabric.for_devices(1).unwrap();
         let own = plan(4096);
-        let setting = Setting { model: &model, chip: &chip, fabric: &fabric, stack: &stack, plan: &own };
+        let setting = TechniqueSetting { model: &model, chip: &chip, fabric: &fabric, stack: &stack, plan: &own };
         let longest = |names: &str| setting.longest_sequence(&list(names)).unwrap();
         let (none, full, mst) = (longest(""), longest("megatron-full"), longest("mst"));
         assert!(none < full && full < mst, "{none} {full} {mst}");
         for (tokens, fits) in [(mst, true), (mst + TOKENS, false)] {
             let plan = plan(tokens);
-            let trial = Setting { plan: &plan, ..setting }.attempt(&list("mst")).unwrap();
+            let trial = TechniqueSetting { plan: &plan, ..setting }.try_techniques(&list("mst")).unwrap();
             assert_eq!(trial.lacks.is_none(), fits, "{tokens}");
         }
         let batches = |names: &str| setting.largest_micro_batch(&list(names)).unwrap();
@@ -224,15 +226,16 @@ mod tests {
     #[test]
     fn what_goes_away_is_chosen_by_the_step() {
         let model = Model::load("llama2-7b").unwrap();
-        let mut chip = Accelerator::template("a100_80gb_sxm").unwrap();
-        let (fabric, stack) = (Fabric::template("phaze_flat").unwrap(), SoftwareStack::load("megatron").unwrap());
+        let mut chip = Accelerator::built_in("a100_80gb_sxm").unwrap();
+        let (fabric, stack) = (Fabric::built_in("phaze_flat").unwrap(), SoftwareStack::load("megatron").unwrap());
         let fabric = fabric.for_devices(1).unwrap();
         let own = plan(8192);
         let fraction = |chip: &Accelerator| {
-            let setting = Setting { model: &model, chip, fabric: &fabric, stack: &stack, plan: &own };
-            let trial = setting.best_attempt(&list("memo")).unwrap();
-            let all: Vec<Trial> =
-                (0..=8).map(|i| setting.attempt(&list(&format!("memo,fraction={}", f64::from(i) / 8.0))).unwrap()).collect();
+            let setting = TechniqueSetting { model: &model, chip, fabric: &fabric, stack: &stack, plan: &own };
+            let trial = setting.try_best_fractions(&list("memo")).unwrap();
+            let all: Vec<TechniqueTrial> = (0..=8)
+                .map(|i| setting.try_techniques(&list(&format!("memo,fraction={}", f64::from(i) / 8.0))).unwrap())
+                .collect();
             let least = all.iter().filter(|t| t.lacks.is_none()).map(|t| t.time.total.0).fold(f64::INFINITY, f64::min);
             assert!(trial.time.total.0 <= least * EQUAL.powi(8), "{}", trial.techniques);
             trial.techniques.to_string()

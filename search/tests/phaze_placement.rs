@@ -1,7 +1,9 @@
 //! PHAZE's placement: every recorded instance, and the search against PHAZE's table written out literally.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use coplace_search::published::phaze::{self, Edge, Instance, Layer, Optimizer, Problem, Recorded, WidthGraph};
+use coplace_search::published::phaze::{
+    self, PhazeEdge, PhazeInstance, PhazeLayer, PhazeOptimizer, PhazeProblem, Recorded, WidthGraph,
+};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,10 +28,10 @@ fn assert_same(found: Option<f64>, expected: Option<f64>, what: &str) {
 }
 
 /// The time of a solution, after its plan passed the verifier.
-fn verified(instance: &Instance, what: &str) -> Option<f64> {
-    let solution = phaze::solve(instance);
-    assert_eq!(solution.feasible(), solution.time_per_batch.is_some());
-    assert_eq!(solution.feasible(), solution.why().is_none());
+fn verified(instance: &PhazeInstance, what: &str) -> Option<f64> {
+    let solution = phaze::place_chain(instance);
+    assert_eq!(solution.is_feasible(), solution.time_per_batch.is_some());
+    assert_eq!(solution.is_feasible(), solution.infeasible_reason().is_none());
     if let Some(plan) = &solution.plan {
         let evaluation = phaze::evaluate_plan(instance, plan).unwrap_or_else(|faults| panic!("{what}: {faults:?}"));
         assert_same(solution.time_per_batch, Some(evaluation.time_per_batch), what);
@@ -41,7 +43,7 @@ fn verified(instance: &Instance, what: &str) -> Option<f64> {
 fn every_recorded_optimum_is_met_in_total_and_at_each_width() {
     for path in instances() {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        let instance = Instance::read(&path).unwrap();
+        let instance = PhazeInstance::read_file(&path).unwrap();
         let recorded = Recorded::from_json_str(&std::fs::read_to_string(&path).unwrap()).unwrap().unwrap();
         assert_same(verified(&instance, &name), recorded.time_per_batch, &name);
         assert_eq!(instance.widths(), recorded.per_width.keys().copied().collect::<Vec<_>>(), "{name}");
@@ -54,7 +56,7 @@ fn every_recorded_optimum_is_met_in_total_and_at_each_width() {
 
 /// PHAZE's table over (suffix, devices, stages), with every stage's costs summed anew: slow and plain.
 mod literal {
-    use super::{Optimizer, Problem, WidthGraph};
+    use super::{PhazeOptimizer, PhazeProblem, WidthGraph};
 
     const NEVER: f64 = 1e30;
 
@@ -67,7 +69,7 @@ mod literal {
     }
 
     /// Layers are numbered 0, 1, ... in chain order.
-    fn stage(problem: &Problem, width: usize, graph: &WidthGraph, first: usize, end: usize) -> StageCost {
+    fn stage(problem: &PhazeProblem, width: usize, graph: &WidthGraph, first: usize, end: usize) -> StageCost {
         let inside = |id: i64| id >= first as i64 && id < end as i64;
         let delay = |bytes: f64| bytes / problem.bandwidth;
         let mut forward = 0.0_f64;
@@ -93,7 +95,7 @@ mod literal {
         let layers = &graph.layers[first..end];
         let parameters: f64 = layers.iter().map(|layer| layer.parameter_bytes).sum();
         let activations: f64 = layers.iter().map(|layer| layer.activation_bytes).sum();
-        let fixed = if problem.optimizer == Optimizer::Adam { 3.0 } else { 2.0 } * parameters + activations;
+        let fixed = if problem.optimizer == PhazeOptimizer::Adam { 3.0 } else { 2.0 } * parameters + activations;
         let stash = if problem.activation_recomputation { stashed } else { activations };
         let fits = |place: usize| fixed + (place - 1) as f64 * stash <= problem.max_memory_per_device;
         StageCost {
@@ -105,7 +107,7 @@ mod literal {
         }
     }
 
-    fn at_width(problem: &Problem, width: usize, graph: &WidthGraph) -> f64 {
+    fn at_width(problem: &PhazeProblem, width: usize, graph: &WidthGraph) -> f64 {
         let (count, devices) = (graph.layers.len(), problem.max_devices);
         let load = |cost: &StageCost, place: usize| {
             if problem.activation_recomputation && place > 1 { cost.recomputing } else { cost.plain }
@@ -145,7 +147,7 @@ mod literal {
         best
     }
 
-    pub fn optimum(problem: &Problem) -> Option<f64> {
+    pub fn optimum(problem: &PhazeProblem) -> Option<f64> {
         let best = problem.graphs.iter().map(|(&width, graph)| at_width(problem, width, graph)).fold(NEVER, f64::min);
         (best < NEVER / 2.0).then_some(best)
     }
@@ -153,7 +155,7 @@ mod literal {
 
 /// A random problem. Costs are small whole numbers, so that ties and exactly full memories are frequent and every sum is
 /// exact.
-fn problems() -> impl Strategy<Value = Problem> {
+fn problems() -> impl Strategy<Value = PhazeProblem> {
     let shape = (1..=9_usize, 1..=14_usize, 1..=20_usize, 0..4_u8, any::<[bool; 2]>(), 0..3_u8);
     shape.prop_flat_map(|(count, devices, micro_batches, edges, [recompute, adam], parallel)| {
         let layer = (0..12_u8, 0..12_u8, 1..9_u8, 1..9_u8, 0..4_u8);
@@ -170,7 +172,7 @@ fn problems() -> impl Strategy<Value = Problem> {
                 let mut graphs = BTreeMap::new();
                 for (choice, (width, layers)) in widths.into_iter().zip(layers).enumerate() {
                     let split = |mark: u8| width > 1 && (parallel == 0 || (parallel == 1 && mark > 0));
-                    let layers = layers.into_iter().enumerate().map(|(id, (parameters, activations, f, b, mark))| Layer {
+                    let layers = layers.into_iter().enumerate().map(|(id, (parameters, activations, f, b, mark))| PhazeLayer {
                         id: id as i64,
                         parameter_bytes: f64::from(parameters),
                         activation_bytes: f64::from(activations),
@@ -178,20 +180,20 @@ fn problems() -> impl Strategy<Value = Problem> {
                         backward: f64::from(b),
                         tensor_parallel: split(mark),
                     });
-                    let edges = pairs.iter().enumerate().map(|(at, &(from, to))| Edge {
+                    let edges = pairs.iter().enumerate().map(|(at, &(from, to))| PhazeEdge {
                         source: from as i64,
                         destination: to as i64,
                         bytes: f64::from(bytes[(at * 5 + choice) % 64]),
                     });
                     graphs.insert(width, WidthGraph { layers: layers.collect(), edges: edges.collect() });
                 }
-                Problem {
+                PhazeProblem {
                     max_memory_per_device: f64::from(memory),
                     max_devices: devices,
                     bandwidth: f64::from(bandwidth) / 2.0,
                     micro_batches,
                     activation_recomputation: recompute,
-                    optimizer: if adam { Optimizer::Adam } else { Optimizer::Sgd },
+                    optimizer: if adam { PhazeOptimizer::Adam } else { PhazeOptimizer::Sgd },
                     graphs,
                 }
             },
@@ -201,7 +203,7 @@ fn problems() -> impl Strategy<Value = Problem> {
 
 /// Larger problems of the shape PHAZE writes: a cheap first layer with many parameters, equal or varied layers, costs that are
 /// no whole numbers, both ends left whole by tensor parallelism, memory from plenty to too little.
-fn transformers() -> impl Strategy<Value = Problem> {
+fn transformers() -> impl Strategy<Value = PhazeProblem> {
     let shape = (10..=26_usize, 0..5_usize, 0..6_usize, any::<[bool; 5]>(), 0..5_usize);
     let scales = (-3.0..-0.5_f64, 5.0..10.0_f64, 8.0..10.0_f64, 8.0..10.0_f64, -1.6..0.1_f64, 8.0..11.5_f64);
     let jitters = prop::collection::vec(0.4..1.6_f64, 200);
@@ -218,7 +220,7 @@ fn transformers() -> impl Strategy<Value = Problem> {
             let layers = (0..count).map(|at| {
                 let split = width > 1 && !(ends && (at == 0 || at + 1 == count));
                 let share = if split { width as f64 } else { 1.0 };
-                Layer {
+                PhazeLayer {
                     id: at as i64,
                     parameter_bytes: cost(at, 0) / share,
                     activation_bytes: cost(at, 1) / share,
@@ -227,23 +229,23 @@ fn transformers() -> impl Strategy<Value = Problem> {
                     tensor_parallel: split,
                 }
             });
-            let link = |from: usize, to: usize| Edge {
+            let link = |from: usize, to: usize| PhazeEdge {
                 source: from as i64,
                 destination: to as i64,
                 bytes: 10.0_f64.powf(transfer) * jitter(from * 7 + to),
             };
-            let mut edges: Vec<Edge> = (1..count).map(|at| link(at - 1, at)).collect();
+            let mut edges: Vec<PhazeEdge> = (1..count).map(|at| link(at - 1, at)).collect();
             edges.extend((0..skips).map(|at| link(at, (at * 5 + 4) % (count - at - 2) + at + 2)));
             graphs.insert(width, WidthGraph { layers: layers.collect(), edges });
         }
         let whole: f64 = (0..count).map(|at| if adam { 3.0 } else { 2.0 } * cost(at, 0) + cost(at, 1)).sum();
-        Problem {
+        PhazeProblem {
             max_memory_per_device: whole * 10.0_f64.powf(memory),
             max_devices: [4, 16, 32, 48, 90][devices],
             bandwidth: 10.0_f64.powf(bandwidth),
             micro_batches: [1, 3, 31, 64, 100, 512][batch],
             activation_recomputation: recompute,
-            optimizer: if adam { Optimizer::Adam } else { Optimizer::Sgd },
+            optimizer: if adam { PhazeOptimizer::Adam } else { PhazeOptimizer::Sgd },
             graphs,
         }
     })
@@ -255,7 +257,7 @@ proptest! {
     #[test]
     fn larger_problems_equal_the_literal_table_too(problem in transformers()) {
         let expected = literal::optimum(&problem);
-        let instance = Instance::new(problem).unwrap();
+        let instance = PhazeInstance::new(problem).unwrap();
         assert_same(verified(&instance, "transformer"), expected, "transformer");
     }
 }
@@ -267,21 +269,21 @@ fn the_best_first_stage_may_end_behind_where_probes_get_stuck() {
     let costs = [[0, 0, 4, 1], [1, 0, 3, 8], [6, 0, 5, 1], [9, 0, 3, 3], [5, 7, 1, 5], [11, 8, 3, 3]];
     let layers = costs.into_iter().enumerate().map(|(at, costs)| {
         let [parameter_bytes, activation_bytes, forward, backward] = costs.map(f64::from);
-        Layer { id: at as i64, parameter_bytes, activation_bytes, forward, backward, tensor_parallel: true }
+        PhazeLayer { id: at as i64, parameter_bytes, activation_bytes, forward, backward, tensor_parallel: true }
     });
-    let edge = |(at, bytes)| Edge { source: at, destination: at + 1, bytes };
+    let edge = |(at, bytes)| PhazeEdge { source: at, destination: at + 1, bytes };
     let edges = (0..).zip([7.0, 5.0, 2.0, 0.0, 0.0]).map(edge).collect();
-    let problem = Problem {
+    let problem = PhazeProblem {
         max_memory_per_device: 63.0,
         max_devices: 10,
         bandwidth: 0.5,
         micro_batches: 11,
         activation_recomputation: true,
-        optimizer: Optimizer::Adam,
+        optimizer: PhazeOptimizer::Adam,
         graphs: BTreeMap::from([(2, WidthGraph { layers: layers.collect(), edges })]),
     };
     assert_eq!(literal::optimum(&problem), Some(364.0));
-    assert_same(verified(&Instance::new(problem).unwrap(), "stuck"), Some(364.0), "stuck");
+    assert_same(verified(&PhazeInstance::new(problem).unwrap(), "stuck"), Some(364.0), "stuck");
 }
 
 /// The bytes that an infeasible answer says are lacking.
@@ -296,7 +298,7 @@ proptest! {
     #[test]
     fn the_search_equals_the_literal_table(problem in problems()) {
         let expected = literal::optimum(&problem);
-        let instance = Instance::new(problem).unwrap();
+        let instance = PhazeInstance::new(problem).unwrap();
         assert_same(verified(&instance, "random problem"), expected, "random problem");
     }
 
@@ -308,9 +310,9 @@ proptest! {
     #[test]
     fn an_infeasible_answer_says_exactly_what_is_lacking(mut problem in problems()) {
         problem.max_memory_per_device = (problem.max_memory_per_device / 5.0).ceil();
-        let solution = phaze::solve(&Instance::new(problem.clone()).unwrap());
-        prop_assume!(!solution.feasible());
-        let why = solution.why().unwrap();
+        let solution = phaze::place_chain(&PhazeInstance::new(problem.clone()).unwrap());
+        prop_assume!(!solution.is_feasible());
+        let why = solution.infeasible_reason().unwrap();
         match lacking(why) {
             Some(bytes) => {
                 // All costs are whole, so the lack is: with one byte less than it there is still no plan.

@@ -1,7 +1,7 @@
 //! What PHAZE instance files may hold, what is rejected and with which words, and what the plan verifier catches.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use coplace_search::published::phaze::{self, Instance, PlacementError, PlanFault, Recorded};
+use coplace_search::published::phaze::{self, PhazeInstance, PlacementError, PlanFault, Recorded};
 use serde_json::{Value, json};
 
 fn layer(id: i64) -> Value {
@@ -22,8 +22,8 @@ fn problem() -> Value {
         "nodes": {"1": nodes, "2": nodes}, "edges": {"1": edges, "2": edges}})
 }
 
-fn read(value: &Value) -> Result<Instance, PlacementError> {
-    Instance::from_json_str(&value.to_string())
+fn read(value: &Value) -> Result<PhazeInstance, PlacementError> {
+    PhazeInstance::from_json_str(&value.to_string())
 }
 
 /// The message for the problem with one value put in (or taken out, for `None`) at a JSON pointer.
@@ -126,7 +126,7 @@ fn scalars_out_of_range_name_the_key_the_value_and_the_cure() {
     rejected("/activationRecomputation", json!(1), &["activationRecomputation is 1, expected true or false"]);
     rejected("/bandwith", json!(1), &["bandwith is not a known key", "bandwidth"]);
     let text = problem().to_string().replace("4.0", "NaN");
-    assert!(Instance::from_json_str(&text).unwrap_err().to_string().contains("numbers are finite"));
+    assert!(PhazeInstance::from_json_str(&text).unwrap_err().to_string().contains("numbers are finite"));
 }
 
 #[test]
@@ -181,11 +181,11 @@ fn cycles_and_branches_are_named() {
 
 #[test]
 fn file_errors_name_the_file() {
-    let error = Instance::read("no/such/file.json").unwrap_err().to_string();
+    let error = PhazeInstance::read_file("no/such/file.json").unwrap_err().to_string();
     assert!(error.contains("no/such/file.json") && error.contains("check the path"), "{error}");
     let broken = std::env::temp_dir().join(format!("coplace-broken-{}.json", std::process::id()));
     std::fs::write(&broken, "{\"input\": 3}").unwrap();
-    let error = Instance::read(&broken).unwrap_err().to_string();
+    let error = PhazeInstance::read_file(&broken).unwrap_err().to_string();
     std::fs::remove_file(&broken).unwrap();
     assert!(error.contains("coplace-broken") && error.contains("input is 3, expected an object"), "{error}");
 }
@@ -193,9 +193,9 @@ fn file_errors_name_the_file() {
 #[test]
 fn the_verifier_reports_every_fault() {
     let instance = read(&problem()).unwrap();
-    let plan = phaze::solve(&instance).plan.unwrap();
+    let plan = phaze::place_chain(&instance).plan.unwrap();
     assert!(phaze::evaluate_plan(&instance, &plan).is_ok());
-    let faults = |change: &dyn Fn(&mut phaze::Plan)| {
+    let faults = |change: &dyn Fn(&mut phaze::PhazePlan)| {
         let mut plan = plan.clone();
         change(&mut plan);
         phaze::evaluate_plan(&instance, &plan).unwrap_err()
@@ -226,8 +226,8 @@ fn the_verifier_reports_every_fault() {
 fn an_infeasible_answer_names_the_nearest_split() {
     let mut tight = problem();
     tight["maxMemoryPerDevice"] = json!(9.0);
-    let solution = phaze::solve(&read(&tight).unwrap());
-    assert!(!solution.feasible() && solution.time_per_batch.is_none());
-    let why = solution.why().unwrap();
+    let solution = phaze::place_chain(&read(&tight).unwrap());
+    assert!(!solution.is_feasible() && solution.time_per_batch.is_none());
+    let why = solution.infeasible_reason().unwrap();
     assert!(why.contains("needs 14 bytes") && why.contains("3 stage(s)") && why.contains("lacks 5 bytes"), "{why}");
 }

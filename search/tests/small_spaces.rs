@@ -3,10 +3,10 @@
 //! `PROPTEST_CASES=200 cargo test --release -p coplace-search --test small_spaces` tries more of them.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
-use coplace_search::design::{Aim, DesignSearch, Watch, Workload};
+use coplace_search::design::{Aim, DesignSearch, DesignWatch, Workload};
 use coplace_search::pareto::{Front, FrontPoint};
-use coplace_search::planner::{Job, PlanSpace, Prepared, Splits, search_plans};
-use coplace_search::runner::Outcome;
+use coplace_search::planner::{Job, PlanSpace, PreparedJob, Splits, search_plans};
+use coplace_search::runner::CandidateOutcome;
 use coplace_search::space::{ChipLimits, PhazeGrid, Space};
 use proptest::prelude::*;
 use sim::hardware::Accelerator;
@@ -72,9 +72,9 @@ proptest! {
     fn a_search_answers_as_brute_force_and_no_design_passes_the_bound_that_rejected_it(case in case()) {
         let model = Model::load(case.model).unwrap();
         let stack = SoftwareStack::load("ideal").unwrap();
-        let fabric = Fabric::template(case.fabric).unwrap().for_devices(case.devices).unwrap();
-        let reference = Accelerator::template("phaze_tpuv4").unwrap();
-        let space = Space::phaze(&case.space, &ChipLimits::default(), &reference).unwrap();
+        let fabric = Fabric::built_in(case.fabric).unwrap().for_devices(case.devices).unwrap();
+        let reference = Accelerator::built_in("phaze_tpuv4").unwrap();
+        let space = Space::from_phaze(&case.space, &ChipLimits::default(), &reference).unwrap();
         let plans = PlanSpace { zero: case.zero.clone(), splits: Some(Splits::Best), ..PlanSpace::default() };
         let job = Job {
             model: &model,
@@ -90,29 +90,29 @@ proptest! {
             headroom: Bytes::ZERO,
             techniques: workloads::Techniques::none(),
         };
-        let prepared = Prepared::new(job, &plans).unwrap();
+        let prepared = PreparedJob::new(job, &plans).unwrap();
         let aim = Aim { evaluations: usize::MAX, ..Aim::default() };
         let prepared = [prepared];
-        let search = DesignSearch { workloads: &[Workload::alone(&prepared)], space: &space, aim, robust: None };
-        let answer = Watch::nobody(|watch| search.run(watch)).unwrap();
-        prop_assert_eq!(answer.designs.len(), space.designs());
+        let search = DesignSearch { workloads: &[Workload::of_one_model(&prepared)], space: &space, aim, robust: None };
+        let answer = DesignWatch::silent(|watch| search.run_design_search(watch)).unwrap();
+        prop_assert_eq!(answer.designs.len(), space.design_count());
         let mut front = Front::default();
         let mut seconds = Vec::new();
         for (id, found) in answer.designs.iter().enumerate() {
-            let chip = space.chip(found.id).unwrap();
-            let area = space.figures(found.id, &chip).area.0;
+            let chip = space.chip_of_design(found.id).unwrap();
+            let area = space.figures_of_design(found.id, &chip).area.0;
             let first = search_plans(&Job { chip: &chip, ..job }, &plans, 1).unwrap().best.into_iter().next();
             let best = first.map(|plan| plan.time.total.0);
             if let Some(best) = best {
                 front.insert(FrontPoint { costs: [area, 0.0], value: best, id });
             }
             match (&found.outcome, best) {
-                (Outcome::Evaluated { value, .. }, Some(best)) => prop_assert_eq!(*value, best, "{}", space.words(found.id)),
-                (Outcome::Infeasible { .. }, None) => {}
-                (Outcome::Pruned { bound, .. }, best) => {
-                    prop_assert!(best.is_none_or(|best| *bound <= best), "{}: bound {} above {:?}", space.words(found.id), bound, best);
+                (CandidateOutcome::Evaluated { value, .. }, Some(best)) => prop_assert_eq!(*value, best, "{}", space.describe_design(found.id)),
+                (CandidateOutcome::Infeasible { .. }, None) => {}
+                (CandidateOutcome::Pruned { bound, .. }, best) => {
+                    prop_assert!(best.is_none_or(|best| *bound <= best), "{}: bound {} above {:?}", space.describe_design(found.id), bound, best);
                 }
-                (outcome, best) => prop_assert!(false, "{}: {:?} beside {:?}", space.words(found.id), outcome, best),
+                (outcome, best) => prop_assert!(false, "{}: {:?} beside {:?}", space.describe_design(found.id), outcome, best),
             }
             seconds.push((area, best));
         }

@@ -7,7 +7,7 @@
 
 use coplace_sim::cost::{ArrayProblem, CostCache, CostModel, Span};
 use coplace_sim::hardware::phaze::{self, PhazeConfig};
-use coplace_sim::hardware::{Accelerator, Dataflow, MemoryLevel, Scope, TensorCores, VectorCores};
+use coplace_sim::hardware::{Accelerator, Dataflow, MemoryLevel, MemoryScope, TensorCores, VectorCores};
 use coplace_sim::kernel::{Contraction, DataType, Kernel};
 use coplace_sim::units::{Bytes, BytesPerSecond, Hertz, Seconds};
 use std::hint::black_box;
@@ -30,7 +30,7 @@ fn shapes(count: usize) -> Vec<Kernel> {
 
 /// Many small cores: 108 of four 16x16 output-stationary arrays and 64 lanes, 192 KiB each, 40 MiB shared, 2 TB/s.
 fn gpu_like() -> Accelerator {
-    let base = phaze::design(&PhazeConfig::tpu_v4_like());
+    let base = phaze::design_accelerator(&PhazeConfig::tpu_v4_like());
     let level = |name: &str, scope, capacity, bandwidth| MemoryLevel {
         name: name.to_owned(),
         scope,
@@ -56,11 +56,11 @@ fn gpu_like() -> Accelerator {
         tensor,
         vector: VectorCores { cores: 108, lanes: 64, buffer: None },
         on_chip: vec![
-            level("registers", Scope::Core, 256 << 10, 2.1e12),
-            level("shared memory", Scope::Core, 192 << 10, 1.8e11),
-            level("l2", Scope::Chip, 40 << 20, 7.2e12),
+            level("registers", MemoryScope::Core, 256 << 10, 2.1e12),
+            level("shared memory", MemoryScope::Core, 192 << 10, 1.8e11),
+            level("l2", MemoryScope::Chip, 40 << 20, 7.2e12),
         ],
-        hbm: level("hbm", Scope::Chip, 80_000_000_000, 2.039e12),
+        hbm: level("hbm", MemoryScope::Chip, 80_000_000_000, 2.039e12),
         ..base.clone()
     }
 }
@@ -95,14 +95,14 @@ fn bench(accelerator: Accelerator) {
     for span in [Span::AllCores, Span::OneCore] {
         measure(&format!("{name}: cold contractions, {span:?}"), kernels.len(), || {
             for kernel in &kernels {
-                black_box(model.cost(black_box(kernel), span));
+                black_box(model.cost_of_kernel(black_box(kernel), span));
             }
         });
     }
     let mut cache = CostCache::new(&model);
     measure(&format!("{name}: memoised contractions"), kernels.len(), || {
         for kernel in &kernels {
-            black_box(cache.cost(black_box(kernel), Span::AllCores));
+            black_box(cache.cost_of_kernel(black_box(kernel), Span::AllCores));
         }
     });
     measure(&format!("{name}: lower bounds"), kernels.len(), || {
@@ -119,10 +119,10 @@ fn main() {
             if let Kernel::Contraction(c) = black_box(kernel) {
                 let problem =
                     ArrayProblem { rows: 128, columns: 128, dataflow: Dataflow::WeightStationary, m: c.m, n: c.n, k: c.k };
-                black_box(problem.report());
+                black_box(problem.run_stall_free());
             }
         }
     });
-    bench(phaze::design(&PhazeConfig::tpu_v4_like()));
+    bench(phaze::design_accelerator(&PhazeConfig::tpu_v4_like()));
     bench(gpu_like());
 }

@@ -8,7 +8,8 @@
 mod schedule_support;
 
 use coplace_sim::schedule::{
-    Backend, Cores, Formulation, IlpOptions, Limits, Memo, Method, Pairing, Problem, read_instance, solve, solve_ilp,
+    Backend, Cores, Formulation, IlpOptions, Memo, Pairing, Problem, ProofMethod, SolveLimits, read_instance, solve_ilp,
+    solve_problem,
 };
 use schedule_support::{Random, Spec, Style, generate};
 use std::path::PathBuf;
@@ -40,14 +41,14 @@ fn side_by_side(backend: Backend, name: &str, largest: usize) {
                 Ok(s) => format!(
                     "{title} {:>7} {:>5.1} % {:>9.2} ms",
                     s.makespan,
-                    s.status.gap().unwrap_or(1.0) * 100.0,
+                    s.status.relative_gap().unwrap_or(1.0) * 100.0,
                     begun.elapsed().as_secs_f64() * 1e3
                 ),
                 Err(error) => format!("{title} {error}"),
             });
         }
         let begun = Instant::now();
-        let schedule = solve(problem, &Limits::default());
+        let schedule = solve_problem(problem, &SolveLimits::default());
         columns.push(format!(
             "search {:>7} {:>9.3} ms ({})",
             schedule.makespan,
@@ -60,7 +61,7 @@ fn side_by_side(backend: Backend, name: &str, largest: usize) {
 
 /// Layers as a sweep over chips sees them: one graph, other cores, latencies that fall with the cores' size.
 fn sweep(problems: usize, threads: usize) {
-    let memo = Memo::new(Limits::default(), 100_000);
+    let memo = Memo::new(SolveLimits::default(), 100_000);
     let layer = generate(&Spec { style: Style::Attention, ..Spec::drawn(40, 7) }, 7);
     let counts: Vec<AtomicUsize> = (0..5).map(|_| AtomicUsize::new(0)).collect();
     let next = AtomicUsize::new(0);
@@ -82,7 +83,7 @@ fn sweep(problems: usize, threads: usize) {
                         operator.exclusive_latency = operator.exclusive_latency.map(|_| operator.latency / random.range(1, 4));
                     }
                     let problem = Problem::new(cores, operators, layer.edges().to_vec()).unwrap();
-                    counts[memo.solve(&problem).method as usize].fetch_add(1, Ordering::Relaxed);
+                    counts[memo.solve_problem(&problem).method as usize].fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
@@ -91,7 +92,7 @@ fn sweep(problems: usize, threads: usize) {
         "\nsweep: {problems} layers of 40 operators, latencies drawn anew for each, {threads} threads: {:.2} s",
         begun.elapsed().as_secs_f64()
     );
-    for method in [Method::Decomposition, Method::Bounds, Method::Search, Method::Ilp, Method::Open] {
+    for method in [ProofMethod::Decomposition, ProofMethod::Bounds, ProofMethod::Search, ProofMethod::Ilp, ProofMethod::Open] {
         println!("  closed by {method}: {}", counts[method as usize].load(Ordering::Relaxed));
     }
     println!("  memo: {:?}, hit rate {:.3}", memo.statistics(), memo.statistics().hit_rate());
@@ -103,7 +104,7 @@ fn main() {
         for pairing in [Pairing::AnyPair, Pairing::SameIndex] {
             let problem = problem.on_cores(Cores { pairing, ..*problem.cores() }).unwrap();
             let begun = Instant::now();
-            assert_ne!(solve(&problem, &Limits::default()).method, Method::Open);
+            assert_ne!(solve_problem(&problem, &SolveLimits::default()).method, ProofMethod::Open);
             times.push(begun.elapsed().as_secs_f64() * 1e3);
         }
     }

@@ -5,7 +5,7 @@ use crate::cost::{CostModel, KernelCost, Span};
 use crate::hardware::Accelerator;
 use crate::kernel::{Kernel, KernelGraph};
 use crate::network::Fabric;
-use crate::schedule::{self, Cores, Least, Operator, OperatorKind, Schedule, ScheduleError};
+use crate::schedule::{self, Cores, Operator, OperatorKind, OperatorLeastTimes, Schedule, ScheduleError};
 use crate::units::{Joules, Seconds};
 
 /// Ticks of the schedule per second: picoseconds, fine beside any kernel's latency.
@@ -13,17 +13,17 @@ pub const TICKS_PER_SECOND: f64 = 1e12;
 
 /// What a kernel costs on one core and across all cores. A collective costs the same both ways.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Costs {
+pub struct CostsBySpan {
     /// On one tensor core, one vector core, or one of each.
     pub one_core: KernelCost,
     /// Across all cores.
     pub all_cores: KernelCost,
 }
 
-impl Costs {
+impl CostsBySpan {
     /// The lower latency of the two.
     #[must_use]
-    pub fn fastest(&self) -> Seconds {
+    pub fn fastest_latency(&self) -> Seconds {
         self.one_core.latency.min(self.all_cores.latency)
     }
 }
@@ -46,30 +46,33 @@ impl Device {
 
     /// What a kernel costs.
     #[must_use]
-    pub fn costs(&self, kernel: &Kernel) -> Costs {
+    pub fn costs(&self, kernel: &Kernel) -> CostsBySpan {
         if let Kernel::Collective(collective) = kernel {
-            let cost = KernelCost::network(self.fabric.collective(collective).latency);
-            return Costs { one_core: cost, all_cores: cost };
+            let cost = KernelCost::on_network(self.fabric.cost_of_collective(collective).latency);
+            return CostsBySpan { one_core: cost, all_cores: cost };
         }
-        Costs { one_core: self.model.cost(kernel, Span::OneCore), all_cores: self.model.cost(kernel, Span::AllCores) }
+        CostsBySpan {
+            one_core: self.model.cost_of_kernel(kernel, Span::OneCore),
+            all_cores: self.model.cost_of_kernel(kernel, Span::AllCores),
+        }
     }
 
     /// The cores that kernels are scheduled on.
     #[must_use]
     pub fn cores(&self) -> Cores {
-        cores(self.chip())
+        schedule_cores(self.chip())
     }
 
     /// A kernel as an operator of the schedule.
     #[must_use]
-    pub fn operator(&self, kernel: &Kernel, costs: &Costs) -> Operator {
-        operator(self.chip(), kernel, costs)
+    pub fn operator(&self, kernel: &Kernel, costs: &CostsBySpan) -> Operator {
+        schedule_operator(self.chip(), kernel, costs)
     }
 }
 
 /// The cores of a chip that kernels are scheduled on.
 #[must_use]
-pub fn cores(chip: &Accelerator) -> Cores {
+pub fn schedule_cores(chip: &Accelerator) -> Cores {
     Cores {
         tensor_cores: chip.tensor.cores,
         vector_cores: chip.vector.cores,
@@ -82,9 +85,9 @@ pub fn cores(chip: &Accelerator) -> Cores {
 /// A kernel as an operator of a chip's schedule. Where the chip cannot overlap collectives with computation, a collective takes all vector cores,
 /// as PHAZE schedules it.
 #[must_use]
-pub fn operator(chip: &Accelerator, kernel: &Kernel, costs: &Costs) -> Operator {
-    let (one, all) = (ticks(costs.one_core.latency), ticks(costs.all_cores.latency));
-    match (kernel, kind(chip, kernel)) {
+pub fn schedule_operator(chip: &Accelerator, kernel: &Kernel, costs: &CostsBySpan) -> Operator {
+    let (one, all) = (to_ticks(costs.one_core.latency), to_ticks(costs.all_cores.latency));
+    match (kernel, operator_kind(chip, kernel)) {
         (_, OperatorKind::Network) => Operator::new(OperatorKind::Network, one),
         (Kernel::Collective(_), kind) => Operator::with_exclusive(kind, all, all),
         (_, kind) => Operator::with_exclusive(kind, one, all),
@@ -93,7 +96,7 @@ pub fn operator(chip: &Accelerator, kernel: &Kernel, costs: &Costs) -> Operator 
 
 /// What a kernel occupies in a chip's schedule.
 #[must_use]
-pub fn kind(chip: &Accelerator, kernel: &Kernel) -> OperatorKind {
+pub fn operator_kind(chip: &Accelerator, kernel: &Kernel) -> OperatorKind {
     match kernel {
         Kernel::Contraction(_) => OperatorKind::Tensor,
         Kernel::Elementwise(_) | Kernel::Reduction(_) => OperatorKind::Vector,
@@ -105,21 +108,21 @@ pub fn kind(chip: &Accelerator, kernel: &Kernel) -> OperatorKind {
 
 /// A kernel that takes at least so long on one core and across all, as an operator, in ticks: no operator of these kernels takes less.
 #[must_use]
-pub fn least(chip: &Accelerator, kernel: &Kernel, [one, all]: [Seconds; 2]) -> Least {
-    let kind = kind(chip, kernel);
-    let across = if kind == OperatorKind::Network { f64::INFINITY } else { ticks(all) as f64 };
-    Least { kind, one: ticks(one) as f64, all: across }
+pub fn least_operator(chip: &Accelerator, kernel: &Kernel, [one, all]: [Seconds; 2]) -> OperatorLeastTimes {
+    let kind = operator_kind(chip, kernel);
+    let across = if kind == OperatorKind::Network { f64::INFINITY } else { to_ticks(all) as f64 };
+    OperatorLeastTimes { kind, one: to_ticks(one) as f64, all: across }
 }
 
 /// Seconds in ticks, rounded; a kernel that takes any time takes at least one. Saturates.
 #[must_use]
-pub fn ticks(time: Seconds) -> u64 {
+pub fn to_ticks(time: Seconds) -> u64 {
     if time.0 > 0.0 { ((time.0 * TICKS_PER_SECOND).round() as u64).max(1) } else { 0 }
 }
 
 /// Ticks in seconds.
 #[must_use]
-pub fn seconds(ticks: u64) -> Seconds {
+pub fn from_ticks(ticks: u64) -> Seconds {
     Seconds(ticks as f64 / TICKS_PER_SECOND)
 }
 
@@ -129,7 +132,7 @@ pub struct CostedGraph {
     /// The kernels.
     pub graph: KernelGraph,
     /// The cost of each, by node index.
-    pub costs: Vec<Costs>,
+    pub costs: Vec<CostsBySpan>,
 }
 
 /// A costed graph with its schedule.
@@ -157,12 +160,12 @@ impl CostedGraph {
     ///
     /// # Errors
     /// A cyclic graph, or latencies beyond what ticks hold.
-    pub fn schedule(self, device: &Device, memo: &schedule::Memo) -> Result<ScheduledGraph, ScheduleError> {
+    pub fn schedule_kernels(self, device: &Device, memo: &schedule::Memo) -> Result<ScheduledGraph, ScheduleError> {
         let operators =
             self.graph.node_weights().zip(&self.costs).map(|(node, costs)| device.operator(&node.kernel, costs)).collect();
         let edges = self.graph.raw_edges().iter().map(|e| (e.source().index() as u32, e.target().index() as u32)).collect();
         let problem = schedule::Problem::new(device.cores(), operators, edges)?;
-        let schedule = memo.solve(&problem);
+        let schedule = memo.solve_problem(&problem);
         let costs =
             self.costs.iter().zip(&schedule.exclusive).map(|(c, &all)| if all { c.all_cores } else { c.one_core }).collect();
         Ok(ScheduledGraph { graph: self.graph, costs, problem, schedule })
@@ -173,7 +176,7 @@ impl ScheduledGraph {
     /// How long the graph takes.
     #[must_use]
     pub fn makespan(&self) -> Seconds {
-        seconds(self.schedule.makespan)
+        from_ticks(self.schedule.makespan)
     }
 
     /// Energy of all kernels, static power apart.

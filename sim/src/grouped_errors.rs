@@ -15,13 +15,13 @@ pub struct GroupError {
 
 /// The groups of a list of measurements, sorted by name.
 #[derive(Debug)]
-pub(crate) struct Groups {
+pub(crate) struct MeasurementGroups {
     names: Vec<String>,
     of: Vec<usize>,
     counts: Vec<usize>,
 }
 
-impl Groups {
+impl MeasurementGroups {
     /// From each measurement's group.
     pub fn new<'a>(measurements: impl Iterator<Item = &'a str> + Clone) -> Self {
         let mut names: Vec<String> = measurements.clone().map(str::to_owned).collect();
@@ -37,7 +37,7 @@ impl Groups {
     }
 
     /// The group, by its place, of each measurement.
-    pub fn of(&self) -> &[usize] {
+    pub fn group_of_each(&self) -> &[usize] {
         &self.of
     }
 
@@ -47,7 +47,7 @@ impl Groups {
     }
 
     /// The mean in each group of the measurements' `errors`, which are in the measurements' order.
-    pub fn means(&self, errors: impl Iterator<Item = f64>) -> Vec<f64> {
+    pub fn group_means(&self, errors: impl Iterator<Item = f64>) -> Vec<f64> {
         let mut sums = vec![0.0; self.names.len()];
         for (error, &group) in errors.zip(&self.of) {
             sums[group] += error;
@@ -56,7 +56,7 @@ impl Groups {
     }
 
     /// Each group's mean before and after.
-    pub fn report(&self, before: &[f64], after: &[f64]) -> Vec<GroupError> {
+    pub fn report_groups(&self, before: &[f64], after: &[f64]) -> Vec<GroupError> {
         let groups = self.names.iter().zip(&self.counts).zip(before.iter().zip(after));
         groups.map(|((group, &count), (&before, &after))| GroupError { group: group.clone(), count, before, after }).collect()
     }
@@ -68,10 +68,10 @@ mod tests {
 
     #[test]
     fn every_group_is_averaged_by_itself() {
-        let groups = Groups::new(["b", "a", "b", "b"].into_iter());
-        assert_eq!((groups.of(), groups.len()), (&[1, 0, 1, 1][..], 2));
-        assert_eq!(groups.means([0.3, 0.5, 0.0, 0.6].into_iter()), [0.5, 0.3]);
-        let [a, b] = &groups.report(&[0.5, 0.3], &[0.1, 0.2])[..] else { unreachable!("two groups") };
+        let groups = MeasurementGroups::new(["b", "a", "b", "b"].into_iter());
+        assert_eq!((groups.group_of_each(), groups.len()), (&[1, 0, 1, 1][..], 2));
+        assert_eq!(groups.group_means([0.3, 0.5, 0.0, 0.6].into_iter()), [0.5, 0.3]);
+        let [a, b] = &groups.report_groups(&[0.5, 0.3], &[0.1, 0.2])[..] else { unreachable!("two groups") };
         assert_eq!((a.group.as_str(), a.count, a.before, a.after), ("a", 1, 0.5, 0.1));
         assert_eq!((b.group.as_str(), b.count, b.before, b.after), ("b", 3, 0.3, 0.2));
     }

@@ -4,7 +4,7 @@
 mod graph;
 
 use crate::units::{Bytes, Flops};
-pub use graph::{Axis, GradientOf, KernelGraph, KernelId, KernelNode, KernelRole, OpId, Pass};
+pub use graph::{GradientOf, KernelGraph, KernelId, KernelNode, KernelRole, OpId, ParallelAxis, Pass};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -44,7 +44,7 @@ impl DataType {
 
     /// Bytes of so many numbers in a tensor, with the scales of their blocks.
     #[must_use]
-    pub fn packed(self, numbers: u64) -> Bytes {
+    pub fn packed_bytes_of(self, numbers: u64) -> Bytes {
         match self {
             Self::Mxfp8 => Bytes(numbers.saturating_add(numbers / 32)),
             Self::Nvfp4 => Bytes((numbers / 2).saturating_add(numbers / 16)),
@@ -54,7 +54,7 @@ impl DataType {
 
     /// Bytes of one number in a tensor, with its part of a block's scale.
     #[must_use]
-    pub fn packed_bytes(self) -> f64 {
+    pub fn packed_bytes_per_number(self) -> f64 {
         match self {
             Self::Mxfp8 => 1.0 + 1.0 / 32.0,
             Self::Nvfp4 => 0.5 + 1.0 / 16.0,
@@ -107,7 +107,7 @@ impl Contraction {
     #[must_use]
     pub fn compulsory_bytes(&self) -> Bytes {
         let operands = Bytes(self.batch) * self.m * self.k + Bytes(self.batch) * self.k * self.n;
-        self.operand.packed(operands.0) + Bytes(self.result.bytes()) * self.batch * self.m * self.n
+        self.operand.packed_bytes_of(operands.0) + Bytes(self.result.bytes()) * self.batch * self.m * self.n
     }
 }
 
@@ -124,7 +124,7 @@ pub enum Direction {
 /// An elementwise function; [`crate::cost`] holds the vector-core cycles of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Function {
+pub enum ElementwiseFunction {
     /// A plain copy (also the identity activation, "linear").
     Copy,
     /// Addition or subtraction (residual, bias, embedding sum, gradient accumulation).
@@ -181,7 +181,7 @@ pub enum Function {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Elementwise {
     /// The function.
-    pub function: Function,
+    pub function: ElementwiseFunction,
     /// Its direction.
     pub direction: Direction,
     /// Results computed (for [`Function::SwiGlu`], of the gated product).
@@ -256,7 +256,7 @@ impl FusedAttention {
     /// Forward: two products per score; backward: five (scores again, dV, dP, dQ, dK). Causal masking halves the scores.
     #[must_use]
     pub fn flops(&self) -> Flops {
-        let scores = self.scores();
+        let scores = self.score_count();
         let products = match self.direction {
             Direction::Forward => 2,
             Direction::Backward => 5,
@@ -267,7 +267,7 @@ impl FusedAttention {
     /// The scores that a mask leaves. Of n keys a causal query sees n / 2 on average; through a window of w it sees w, less the w / 2 which the first
     /// w queries lack on average: w - w^2 / (2n).
     #[must_use]
-    pub fn scores(&self) -> u128 {
+    pub fn score_count(&self) -> u128 {
         let rows =
             [self.heads, self.queries].into_iter().fold(u128::from(self.batch), |product, d| product.saturating_mul(d.into()));
         let keys = u128::from(self.keys);
@@ -305,7 +305,7 @@ pub struct Epilogue {
 /// Which parts of a whole, spread evenly over ranks in order, an item goes to: each of `chosen` with the same probability, all in `groups_chosen` of
 /// `groups` equal groups of parts side by side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Choice {
+pub struct PartChoice {
     /// Parts of all ranks together.
     pub parts: u32,
     /// Parts that an item goes to.
@@ -330,7 +330,7 @@ pub enum CollectiveKind {
     AllToAll,
     /// Every rank sends its items, whose copies for all chosen parts fill its buffer, to the ranks of these parts: once into every unit of the network
     /// that holds any, where they are handed on. Backwards, sums of what comes back take the same way.
-    Dispatch(Choice),
+    Dispatch(PartChoice),
     /// One rank's buffer reaches all.
     Broadcast,
     /// One rank's buffer reaches one other (pipeline boundary).
@@ -348,7 +348,7 @@ impl CollectiveKind {
 /// The ranks of a collective: `ranks` devices, `stride` apart in device numbering. The stride tells which tiers of a
 /// fabric the group crosses: tensor-parallel groups have stride 1, data-parallel groups the product of the inner axes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Group {
+pub struct RankGroup {
     /// Members.
     pub ranks: u32,
     /// Distance of neighbours in device numbering.
@@ -363,13 +363,13 @@ pub struct Collective {
     /// Bytes of the full buffer (of the gathered result for all-gather, of the input for reduce-scatter).
     pub bytes: Bytes,
     /// Who takes part.
-    pub group: Group,
+    pub group: RankGroup,
 }
 
 /// Where a transfer goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Link {
+pub enum TransferLink {
     /// Device to host memory or back.
     Host,
     /// Device (or host) to storage or back.
@@ -382,7 +382,7 @@ pub enum Link {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Transfer {
     /// The link it crosses.
-    pub link: Link,
+    pub link: TransferLink,
     /// Bytes moved.
     pub bytes: Bytes,
 }

@@ -20,6 +20,6 @@ pub mod units;
 
 /// Whether a network is sold with other built-in chips than this one. Chips of files, and those that a search makes, are at home in any.
 #[must_use]
-pub fn is_foreign(fabric: &network::Fabric, chip: &hardware::Accelerator) -> bool {
-    !fabric.may_join(&chip.name) && hardware::template_names().contains(&chip.name.as_str())
+pub fn is_foreign_network(fabric: &network::Fabric, chip: &hardware::Accelerator) -> bool {
+    !fabric.may_join_chip(&chip.name) && hardware::template_names().contains(&chip.name.as_str())
 }

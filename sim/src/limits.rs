@@ -42,7 +42,7 @@ pub(crate) const MOST_ENERGY: f64 = 1e-6;
 pub(crate) const MOST_OVERSUBSCRIPTION: f64 = 1e4;
 
 /// A number as people write it: with an exponent where it is long.
-pub(crate) fn plain(number: f64) -> String {
+pub(crate) fn format_number(number: f64) -> String {
     let size = number.abs();
     if size == 0.0 || (1e-4..1e7).contains(&size) {
         return number.to_string();
@@ -52,6 +52,6 @@ pub(crate) fn plain(number: f64) -> String {
 }
 
 /// `must be from 0.001 to 1e9`.
-pub(crate) fn between(least: f64, most: f64) -> String {
-    format!("must be from {} to {}", plain(least), plain(most))
+pub(crate) fn describe_range(least: f64, most: f64) -> String {
+    format!("must be from {} to {}", format_number(least), format_number(most))
 }

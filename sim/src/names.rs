@@ -1,22 +1,22 @@
 //! Names of what is built in: found whatever their case, and the nearest one named where none is meant exactly.
 
 /// A name as it is compared: case, and the difference between `-`, `_` and a blank, do not matter.
-fn folded(name: &str) -> String {
+fn fold_name(name: &str) -> String {
     name.trim().to_lowercase().replace(['_', ' '], "-")
 }
 
 /// Whether two names are of one thing.
 #[must_use]
-pub fn same(a: &str, b: &str) -> bool {
-    folded(a) == folded(b)
+pub fn are_same_name(a: &str, b: &str) -> bool {
+    fold_name(a) == fold_name(b)
 }
 
 /// The candidate nearest to `word`, where Levenshtein's distance is small enough to suggest a typing mistake: at most a third of the longer word's
 /// letters.
-pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let wanted = folded(word);
+pub fn find_nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let wanted = fold_name(word);
     candidates
-        .map(|candidate| (strsim::levenshtein(&wanted, &folded(candidate)), candidate))
+        .map(|candidate| (strsim::levenshtein(&wanted, &fold_name(candidate)), candidate))
         .filter(|(distance, candidate)| distance * 3 <= word.chars().count().max(candidate.chars().count()))
         .min()
         .map(|(_, candidate)| candidate)
@@ -24,7 +24,7 @@ pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Opt
 
 /// The candidate that `word` is a slip of the pen for: one letter off, or two of at least ten. Words that differ in their digits alone are versions of
 /// each other.
-pub fn mistyped<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub fn find_mistyped<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let letters = |s: &str| s.chars().filter(|c| !c.is_ascii_digit()).collect::<String>().to_lowercase();
     candidates
         .filter(|candidate| letters(candidate) != letters(word))
@@ -42,9 +42,9 @@ const FEW: usize = 4;
 /// beginning of, and all.
 #[must_use]
 pub fn hint(word: &str, known: &str, are: &str) -> String {
-    let wanted = folded(word);
-    let begun = |name: &&str| wanted.chars().count() >= BEGINNING && folded(name).starts_with(&wanted);
-    let near: Vec<String> = match nearest(word, known.split(", ")) {
+    let wanted = fold_name(word);
+    let begun = |name: &&str| wanted.chars().count() >= BEGINNING && fold_name(name).starts_with(&wanted);
+    let near: Vec<String> = match find_nearest(word, known.split(", ")) {
         Some(near) => vec![format!("`{near}`")],
         None => known.split(", ").filter(begun).map(|name| format!("`{name}`")).collect(),
     };
@@ -63,17 +63,17 @@ mod tests {
     #[test]
     fn names_are_the_same_whatever_their_case_and_no_two_others_are() {
         for (a, b) in [("TPU_v4", "tpu_v4"), ("Llama2-7B", "llama2-7b"), ("fully sharded", "Fully_Sharded")] {
-            assert!(same(a, b), "{a} {b}");
+            assert!(are_same_name(a, b), "{a} {b}");
         }
-        assert!(!same("opt-1.3b", "opt-13b") && !same("tpu_v4", "tpu_v4i"));
+        assert!(!are_same_name("opt-1.3b", "opt-13b") && !are_same_name("tpu_v4", "tpu_v4i"));
     }
 
     #[test]
     fn only_near_names_are_suggested() {
         let known = ["num_hidden_layers", "hidden_size"];
-        assert_eq!(nearest("num_hiden_layers", known.iter().copied()), Some("num_hidden_layers"));
-        assert_eq!(nearest("NUM-HIDDEN-LAYERS", known.iter().copied()), Some("num_hidden_layers"));
-        assert_eq!(nearest("colour", known.iter().copied()), None);
+        assert_eq!(find_nearest("num_hiden_layers", known.iter().copied()), Some("num_hidden_layers"));
+        assert_eq!(find_nearest("NUM-HIDDEN-LAYERS", known.iter().copied()), Some("num_hidden_layers"));
+        assert_eq!(find_nearest("colour", known.iter().copied()), None);
         assert_eq!(hint("tpu_v44", "h100, tpu_v4", "built in are"), "did you mean `tpu_v4`? Built in are h100, tpu_v4");
         let known = "a100_80gb_sxm, h100_80gb_sxm, h100_96gb";
         let begun = format!("did you mean `h100_80gb_sxm` or `h100_96gb`? Built in are {known}");
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn a_slip_is_no_other_version_and_no_other_word() {
         let known = ["llama", "mixtral", "qwen3", "num_hidden_layers", "mlp_bias"];
-        let slip = |word| mistyped(word, known.iter().copied());
+        let slip = |word| find_mistyped(word, known.iter().copied());
         assert_eq!((slip("lama"), slip("num_hiden_layer")), (Some("llama"), Some("num_hidden_layers")));
         assert_eq!((slip("qwen4"), slip("mamba"), slip("qkv_bias")), (None, None, None));
     }

@@ -49,7 +49,7 @@ pub const LEFT_OUT: usize = 12;
 
 /// What is believed of a coordinate before anything is measured: a normal distribution, within what can be.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Belief {
+pub struct ScalarPrior {
     /// Its middle.
     pub centre: f64,
     /// Its standard deviation.
@@ -62,7 +62,7 @@ pub struct Belief {
 
 /// Between which values the rows put a coordinate.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Range {
+pub struct ScalarRange {
     /// At least.
     pub low: f64,
     /// At most.
@@ -72,16 +72,16 @@ pub struct Range {
 }
 
 /// ln(predicted / measured) of every row at a point.
-pub type Errors<'a> = dyn FnMut(&[f64]) -> Vec<f64> + 'a;
+pub type LogErrors<'a> = dyn FnMut(&[f64]) -> Vec<f64> + 'a;
 
 /// The same of some rows, by their places.
-pub type ErrorsOf<'a> = dyn FnMut(&[usize], &[f64]) -> Vec<f64> + 'a;
+pub type LogErrorsOf<'a> = dyn FnMut(&[usize], &[f64]) -> Vec<f64> + 'a;
 
 /// What is to be fitted.
 #[derive(Debug, Clone, Copy)]
 pub struct ScalarFit<'a> {
     /// What is believed of each coordinate.
-    pub beliefs: &'a [Belief],
+    pub beliefs: &'a [ScalarPrior],
     /// Points besides the middle of what is believed where the search may begin.
     pub starts: &'a [Vec<f64>],
 }
@@ -89,20 +89,23 @@ pub struct ScalarFit<'a> {
 impl ScalarFit<'_> {
     /// The most probable point.
     #[must_use]
-    pub fn fit(&self, errors: &mut Errors<'_>) -> Vec<f64> {
-        self.search(&vec![true; self.beliefs.len()], errors)
+    pub fn fit_point(&self, errors: &mut LogErrors<'_>) -> Vec<f64> {
+        self.search_point(&vec![true; self.beliefs.len()], errors)
     }
 
     /// The same, with the range in which the rows determine every coordinate; one that they do not determine keeps the middle of what is believed. Ranges
     /// are those about the point that is given back.
     #[must_use]
-    pub fn fit_with_ranges(&self, errors: &mut Errors<'_>) -> (Vec<f64>, Vec<Range>) {
-        let mut point = self.fit(errors);
-        let mut ranges: Vec<Range> = (0..point.len()).map(|i| self.range(&point, i, errors)).collect();
+    pub fn fit_with_ranges(&self, errors: &mut LogErrors<'_>) -> (Vec<f64>, Vec<ScalarRange>) {
+        let mut point = self.fit_point(errors);
+        let mut ranges: Vec<ScalarRange> = (0..point.len()).map(|i| self.range_of_coordinate(&point, i, errors)).collect();
         let free: Vec<bool> = ranges.iter().map(|range| range.determined).collect();
         if free.contains(&false) {
-            point = self.search(&free, errors);
-            let about = |(i, determined): (usize, &bool)| Range { determined: *determined, ..self.range(&point, i, errors) };
+            point = self.search_point(&free, errors);
+            let about = |(i, determined): (usize, &bool)| ScalarRange {
+                determined: *determined,
+                ..self.range_of_coordinate(&point, i, errors)
+            };
             ranges = free.iter().enumerate().map(about).collect();
         }
         (point, ranges)
@@ -110,18 +113,19 @@ impl ScalarFit<'_> {
 
     /// The most probable point without each fold of the rows; `of` says in which fold each row is, `errors` gives those of some rows at a point.
     #[must_use]
-    pub fn left_out(&self, of: &[usize], errors: &mut ErrorsOf<'_>) -> Vec<Vec<f64>> {
+    pub fn fit_without_folds(&self, of: &[usize], errors: &mut LogErrorsOf<'_>) -> Vec<Vec<f64>> {
         let folds = of.iter().copied().max().map_or(0, |last| last + 1);
         let rest = |fold: usize| (0..of.len()).filter(|row| of[*row] != fold).collect::<Vec<_>>();
-        (0..folds).map(rest).map(|rest| self.fit(&mut |point| errors(&rest, point))).collect()
+        (0..folds).map(rest).map(|rest| self.fit_point(&mut |point| errors(&rest, point))).collect()
     }
 
     /// Moves the free coordinates from the middle of what is believed, or from another start if that explains the rows better: where a scalar makes
     /// no difference until another has moved (the host's time, where devices take longer) no slope leads out.
-    fn search(&self, free: &[bool], errors: &mut Errors<'_>) -> Vec<f64> {
+    fn search_point(&self, free: &[bool], errors: &mut LogErrors<'_>) -> Vec<f64> {
         let centres: Vec<f64> = self.beliefs.iter().map(|belief| belief.centre).collect();
-        let start =
-            |other: &Vec<f64>| (0..centres.len()).map(|i| if free[i] { self.limited(i, other[i]) } else { centres[i] }).collect();
+        let start = |other: &Vec<f64>| {
+            (0..centres.len()).map(|i| if free[i] { self.limit_coordinate(i, other[i]) } else { centres[i] }).collect()
+        };
         let mut starts: Vec<Vec<f64>> = self.starts.iter().map(start).collect();
         starts.push(centres.clone());
         let free: Vec<usize> = (0..free.len()).filter(|i| free[*i]).collect();
@@ -132,13 +136,13 @@ impl ScalarFit<'_> {
             }
         }
         for (cost, point) in &mut known {
-            *point = self.descend(std::mem::take(point), (&free, FIRST_STEPS), errors);
-            *cost = self.cost(point, errors);
+            *point = self.descend_slopes(std::mem::take(point), (&free, FIRST_STEPS), errors);
+            *cost = self.negative_log_posterior(point, errors);
         }
         let mut point = known.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).map_or(centres, |(_, point)| point);
         for _ in 0..ROUNDS {
-            point = self.descend(point, (&free, STEPS), errors);
-            if !self.leap(&mut point, &free, errors) {
+            point = self.descend_slopes(point, (&free, STEPS), errors);
+            if !self.leap_coordinates(&mut point, &free, errors) {
                 break;
             }
         }
@@ -146,14 +150,14 @@ impl ScalarFit<'_> {
     }
 
     /// Moves one free coordinate after the other by leaps, where something is gained; whether it was.
-    fn leap(&self, point: &mut Vec<f64>, free: &[usize], errors: &mut Errors<'_>) -> bool {
-        let mut least = self.cost(point, errors);
+    fn leap_coordinates(&self, point: &mut Vec<f64>, free: &[usize], errors: &mut LogErrors<'_>) -> bool {
+        let mut least = self.negative_log_posterior(point, errors);
         let before = least;
         for &i in free {
             for by in LEAPS.into_iter().flat_map(|by| [by, -by]) {
                 let mut moved = point.clone();
-                moved[i] = self.limited(i, point[i] + by);
-                let there = if moved[i] == point[i] { f64::INFINITY } else { self.cost(&moved, errors) };
+                moved[i] = self.limit_coordinate(i, point[i] + by);
+                let there = if moved[i] == point[i] { f64::INFINITY } else { self.negative_log_posterior(&moved, errors) };
                 if there < least {
                     (*point, least) = (moved, there);
                 }
@@ -165,17 +169,17 @@ impl ScalarFit<'_> {
     /// Moves the free coordinates together, by the slopes of all rows' errors, until nothing is gained: least squares with every row weighed by the
     /// inverse of its error, which is what the sum of absolute errors asks for at its least (Holland and Welsch, 1977). One coordinate at a time a
     /// search ends where two make up for each other, as the host's time and the gap between kernels do.
-    fn descend(&self, mut point: Vec<f64>, (free, steps): (&[usize], usize), errors: &mut Errors<'_>) -> Vec<f64> {
+    fn descend_slopes(&self, mut point: Vec<f64>, (free, steps): (&[usize], usize), errors: &mut LogErrors<'_>) -> Vec<f64> {
         let mut rows = errors(&point);
-        let mut cost = misfit(&rows) + self.improbability(&point);
+        let mut cost = negative_log_likelihood(&rows) + self.negative_log_prior(&point);
         let mut damping = DAMPING;
         for _ in 0..steps {
-            let slopes = self.slopes(&point, &rows, free, errors);
+            let slopes = self.error_slopes(&point, &rows, free, errors);
             let mut gain = 0.0;
             for _ in 0..FAILURES {
-                let moved = self.step(&point, (&rows, &slopes), free, damping);
+                let moved = self.step_along_slopes(&point, (&rows, &slopes), free, damping);
                 let there = errors(&moved);
-                let less = cost - misfit(&there) - self.improbability(&moved);
+                let less = cost - negative_log_likelihood(&there) - self.negative_log_prior(&moved);
                 if less > 0.0 {
                     (point, rows, gain) = (moved, there, less);
                     cost -= less;
@@ -192,13 +196,13 @@ impl ScalarFit<'_> {
     }
 
     /// By how much every row's error changes with each free coordinate: rows by coordinates.
-    fn slopes(&self, point: &[f64], rows: &[f64], free: &[usize], errors: &mut Errors<'_>) -> Array2<f64> {
+    fn error_slopes(&self, point: &[f64], rows: &[f64], free: &[usize], errors: &mut LogErrors<'_>) -> Array2<f64> {
         let mut slopes = Array2::zeros((rows.len(), free.len()));
         for (mut column, &i) in slopes.columns_mut().into_iter().zip(free) {
             let mut moved = point.to_vec();
-            moved[i] = self.limited(i, point[i] + NEAR);
+            moved[i] = self.limit_coordinate(i, point[i] + NEAR);
             if moved[i] - point[i] < NEAR / 2.0 {
-                moved[i] = self.limited(i, point[i] - NEAR);
+                moved[i] = self.limit_coordinate(i, point[i] - NEAR);
             }
             let by = moved[i] - point[i];
             // One that cannot move changes nothing.
@@ -211,8 +215,8 @@ impl ScalarFit<'_> {
     }
 
     /// The point to which the slopes lead within what can be, coordinate by coordinate (Gauss and Seidel, each limited).
-    fn step(&self, point: &[f64], (rows, slopes): (&[f64], &Array2<f64>), free: &[usize], damping: f64) -> Vec<f64> {
-        let scatter = scatter(rows);
+    fn step_along_slopes(&self, point: &[f64], (rows, slopes): (&[f64], &Array2<f64>), free: &[usize], damping: f64) -> Vec<f64> {
+        let scatter = laplace_scale(rows);
         let weights: Array1<f64> = rows.iter().map(|error| 1.0 / (error.abs().max(LEAST_ERROR) * scatter)).collect();
         let mut weighed = slopes.clone();
         weighed.rows_mut().into_iter().zip(&weights).for_each(|(mut row, weight)| row *= *weight);
@@ -228,7 +232,7 @@ impl ScalarFit<'_> {
         for _ in 0..SWEEPS {
             for (at, &i) in free.iter().enumerate() {
                 let wanted = by[at] - (pull[at] + normal.row(at).dot(&by)) / normal[[at, at]];
-                by[at] = self.limited(i, point[i] + wanted.clamp(-LONGEST, LONGEST)) - point[i];
+                by[at] = self.limit_coordinate(i, point[i] + wanted.clamp(-LONGEST, LONGEST)) - point[i];
             }
         }
         let mut moved = point.to_vec();
@@ -236,28 +240,28 @@ impl ScalarFit<'_> {
         moved
     }
 
-    fn limited(&self, i: usize, coordinate: f64) -> f64 {
+    fn limit_coordinate(&self, i: usize, coordinate: f64) -> f64 {
         coordinate.max(self.beliefs[i].least).min(self.beliefs[i].most)
     }
 
     /// Minus the logarithm of a point's probability, without the constant.
-    fn cost(&self, point: &[f64], errors: &mut Errors<'_>) -> f64 {
-        misfit(&errors(point)) + self.improbability(point)
+    fn negative_log_posterior(&self, point: &[f64], errors: &mut LogErrors<'_>) -> f64 {
+        negative_log_likelihood(&errors(point)) + self.negative_log_prior(point)
     }
 
     /// Minus the logarithm of a point's density, without the constant.
-    fn improbability(&self, point: &[f64]) -> f64 {
+    fn negative_log_prior(&self, point: &[f64]) -> f64 {
         point.iter().zip(self.beliefs).map(|(u, b)| ((u - b.centre) / b.spread).powi(2) / 2.0).sum()
     }
 
     /// How far a coordinate can move, the others fixed, before the rows alone speak against it.
-    fn range(&self, point: &[f64], i: usize, errors: &mut Errors<'_>) -> Range {
-        let best = misfit(&errors(point));
+    fn range_of_coordinate(&self, point: &[f64], i: usize, errors: &mut LogErrors<'_>) -> ScalarRange {
+        let best = negative_log_likelihood(&errors(point));
         let mut end = |direction: f64| {
             let mut at = |by: f64| {
                 let mut moved = point.to_vec();
-                moved[i] = self.limited(i, point[i] + direction * by);
-                (moved[i], misfit(&errors(&moved)) - best)
+                moved[i] = self.limit_coordinate(i, point[i] + direction * by);
+                (moved[i], negative_log_likelihood(&errors(&moved)) - best)
             };
             let (mut inside, mut outside) = (0.0, 0.02);
             // What lies further than this no belief holds possible.
@@ -276,38 +280,38 @@ impl ScalarFit<'_> {
         };
         let ((low, below), (high, above)) = (end(-1.0), end(1.0));
         let width = 2.0 * NORMAL_90 * self.beliefs[i].spread;
-        Range { low, high, determined: (below || above) && high - low < width }
+        ScalarRange { low, high, determined: (below || above) && high - low < width }
     }
 }
 
 /// Minus the logarithm of the errors' probability, without the constant, what they scatter by being the most probable that is no less than
 /// [`ERROR_SCALE`].
-fn misfit(errors: &[f64]) -> f64 {
-    let (scatter, rows) = (scatter(errors), errors.len() as f64);
-    rows * (mean(errors) / scatter + (scatter / ERROR_SCALE).ln())
+fn negative_log_likelihood(errors: &[f64]) -> f64 {
+    let (scatter, rows) = (laplace_scale(errors), errors.len() as f64);
+    rows * (mean_of(errors) / scatter + (scatter / ERROR_SCALE).ln())
 }
 
 /// What errors scatter by: of a Laplace distribution, the mean of their amounts.
-fn scatter(errors: &[f64]) -> f64 {
-    mean(errors).max(ERROR_SCALE)
+fn laplace_scale(errors: &[f64]) -> f64 {
+    mean_of(errors).max(ERROR_SCALE)
 }
 
-fn mean(errors: &[f64]) -> f64 {
+fn mean_of(errors: &[f64]) -> f64 {
     errors.iter().map(|error| error.abs()).sum::<f64>() / errors.len().max(1) as f64
 }
 
 /// How surely a coordinate is believed in that has these values elsewhere, each counted once.
 #[must_use]
-pub fn spread(values: impl Iterator<Item = f64>) -> f64 {
+pub fn prior_spread(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values.dedup();
-    deviation(&values).max(LEAST_SPREAD)
+    standard_deviation(&values).max(LEAST_SPREAD)
 }
 
 /// The standard deviation of some values.
 #[must_use]
-pub fn deviation(values: &[f64]) -> f64 {
+pub fn standard_deviation(values: &[f64]) -> f64 {
     let n = values.len().max(1) as f64;
     let mean = values.iter().sum::<f64>() / n;
     (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n).sqrt()
@@ -315,7 +319,7 @@ pub fn deviation(values: &[f64]) -> f64 {
 
 /// Four significant digits: what a fit is worth, and what is written to a file.
 #[must_use]
-pub fn rounded(value: f64) -> f64 {
+pub fn round_to_four_digits(value: f64) -> f64 {
     if value.abs() < 1e-9 { 0.0 } else { format!("{value:.3e}").parse().unwrap_or(value) }
 }
 
@@ -323,8 +327,8 @@ pub fn rounded(value: f64) -> f64 {
 mod tests {
     use super::*;
 
-    fn belief(centre: f64) -> Belief {
-        Belief { centre, spread: 1.0, least: -10.0, most: 10.0 }
+    fn belief(centre: f64) -> ScalarPrior {
+        ScalarPrior { centre, spread: 1.0, least: -10.0, most: 10.0 }
     }
 
     #[test]
@@ -339,7 +343,7 @@ mod tests {
 
     #[test]
     fn two_that_make_up_for_each_other_move_together() {
-        let beliefs = [Belief { spread: 3.0, ..belief(0.0) }; 2];
+        let beliefs = [ScalarPrior { spread: 3.0, ..belief(0.0) }; 2];
         // The sum is known ten times as well as the difference, and one row in seven is wrong about both.
         let mut errors = |p: &[f64]| {
             let row = |i: usize| match i % 7 {
@@ -349,25 +353,25 @@ mod tests {
             };
             (0..70).map(row).collect()
         };
-        let found = ScalarFit { beliefs: &beliefs, starts: &[] }.fit(&mut errors);
+        let found = ScalarFit { beliefs: &beliefs, starts: &[] }.fit_point(&mut errors);
         assert!((found[0] - 2.5).abs() < 0.02 && (found[1] + 1.5).abs() < 0.02, "{found:?}");
     }
 
     #[test]
     fn a_coordinate_stays_within_what_can_be() {
-        let beliefs = [Belief { most: 0.5, ..belief(0.0) }, belief(0.0)];
+        let beliefs = [ScalarPrior { most: 0.5, ..belief(0.0) }, belief(0.0)];
         let fit = ScalarFit { beliefs: &beliefs, starts: &[] };
-        let found = fit.fit(&mut |p| (0..8).flat_map(|_| [p[0] + p[1] - 2.0, p[0] - 3.0]).collect());
+        let found = fit.fit_point(&mut |p| (0..8).flat_map(|_| [p[0] + p[1] - 2.0, p[0] - 3.0]).collect());
         assert!((found[0] - 0.5).abs() < 1e-9 && (found[1] - 1.5).abs() < 0.05, "{found:?}");
     }
 
     #[test]
     fn a_plateau_is_left_by_another_start() {
-        let beliefs = [Belief { spread: 3.0, ..belief(0.0) }];
+        let beliefs = [ScalarPrior { spread: 3.0, ..belief(0.0) }];
         // Below 4 nothing changes, as where the host is faster than the device.
         let mut errors = |p: &[f64]| vec![p[0].max(4.0) - 5.0; 8];
-        let stuck = ScalarFit { beliefs: &beliefs, starts: &[] }.fit(&mut errors);
-        let found = ScalarFit { beliefs: &beliefs, starts: &[vec![5.5]] }.fit(&mut errors);
+        let stuck = ScalarFit { beliefs: &beliefs, starts: &[] }.fit_point(&mut errors);
+        let found = ScalarFit { beliefs: &beliefs, starts: &[vec![5.5]] }.fit_point(&mut errors);
         assert!(stuck[0] < 4.0 && (found[0] - 5.0).abs() < 0.02, "{stuck:?} {found:?}");
     }
 }

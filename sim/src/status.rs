@@ -32,7 +32,7 @@ impl SolveStatus {
 
     /// The relative gap (upper - lower) / upper: 0 when optimal, `None` when there is no answer.
     #[must_use]
-    pub fn gap(&self) -> Option<f64> {
+    pub fn relative_gap(&self) -> Option<f64> {
         match self {
             Self::Optimal => Some(0.0),
             Self::Gap { lower_bound, upper_bound } => Some((upper_bound - lower_bound) / upper_bound),
@@ -44,7 +44,7 @@ impl SolveStatus {
 impl SolveStatus {
     /// The status in words; `between` says two values with their unit.
     #[must_use]
-    pub fn words(&self, between: impl Fn(f64, f64) -> String) -> String {
+    pub fn describe_with(&self, between: impl Fn(f64, f64) -> String) -> String {
         match self {
             Self::Optimal => "optimal (proven)".to_owned(),
             Self::Gap { lower_bound, upper_bound } => {
@@ -60,7 +60,7 @@ impl SolveStatus {
 impl fmt::Display for SolveStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plain = |value: f64| if (1e-3..1e9).contains(&value.abs()) { format!("{value:.6}") } else { format!("{value:.6e}") };
-        f.write_str(&self.words(|low, high| format!("{} to {}", plain(low), plain(high))))
+        f.write_str(&self.describe_with(|low, high| format!("{} to {}", plain(low), plain(high))))
     }
 }
 
@@ -72,9 +72,9 @@ mod tests {
     fn a_gap_never_poses_as_optimal() {
         assert_eq!(SolveStatus::from_bounds(1.0, 1.0), SolveStatus::Optimal);
         let gap = SolveStatus::from_bounds(0.99, 1.0);
-        assert_eq!(gap.gap().map(|g| (g * 100.0).round()), Some(1.0));
+        assert_eq!(gap.relative_gap().map(|g| (g * 100.0).round()), Some(1.0));
         assert_eq!(gap.to_string(), "within 1.000 % of the optimum (bounds 0.990000 to 1.000000)");
-        let words = gap.words(|low, high| format!("{:.0} to {:.0} ms", low * 1e3, high * 1e3));
+        let words = gap.describe_with(|low, high| format!("{:.0} to {:.0} ms", low * 1e3, high * 1e3));
         assert_eq!(words, "within 1.000 % of the optimum (bounds 990 to 1000 ms)");
     }
 }

@@ -1,10 +1,10 @@
 //! The built-in chips: every file reads, and the models meet what is published or measured.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use coplace_sim::cost::calibrate::{Timing, predict};
-use coplace_sim::cost::named::{KERNEL_NAMES, Shape, kernel_from_name};
+use coplace_sim::cost::calibrate::{MeasurementClock, predict_time};
+use coplace_sim::cost::named::{KERNEL_NAMES, KernelShape, kernel_from_name};
 use coplace_sim::cost::{CostModel, Routine};
-use coplace_sim::hardware::{Accelerator, area, at_clock, sustained_power, templates, verify};
+use coplace_sim::hardware::{Accelerator, chip_area, find_faults, lower_clock, sustained_power, templates};
 use coplace_sim::kernel::DataType;
 use coplace_sim::units::Hertz;
 
@@ -16,11 +16,11 @@ fn error_percent(predicted: f64, measured: f64) -> f64 {
 fn every_template_reads_and_is_sound() {
     let all = templates().unwrap();
     for template in all {
-        assert!(verify(&template.accelerator).is_empty());
+        assert!(find_faults(&template.accelerator).is_empty());
         assert_eq!(template.name, template.accelerator.name);
         assert!(!template.description.is_empty());
         for alias in &template.aliases {
-            assert_eq!(Accelerator::template(alias).unwrap().name, template.name);
+            assert_eq!(Accelerator::built_in(alias).unwrap().name, template.name);
         }
     }
 }
@@ -31,20 +31,20 @@ fn every_canonical_chip_is_built_in() {
     let canonical = "tpu_v2 tpu_v3 tpu_v4 tpu_v5e tpu_v5p tpu_v6e tpu_v7 tpu_v7_half a100_80gb_sxm a100_40gb_sxm h100_80gb_sxm h100_96gb h200 \
                      v100_32gb b200 gb200 gaudi2 mi210 mi300x phaze_tpuv4 a100_80gb h100_80gb";
     for name in canonical.split_whitespace() {
-        assert!(Accelerator::template(name).is_ok(), "{name}");
+        assert!(Accelerator::built_in(name).is_ok(), "{name}");
     }
-    assert_eq!(Accelerator::template("TPU-v4").unwrap().name, "tpu_v4");
+    assert_eq!(Accelerator::built_in("TPU-v4").unwrap().name, "tpu_v4");
 }
 
 /// Dies whose areas no unit was fitted on.
 #[test]
 fn other_dies_come_out_near_their_published_area() {
     for (name, tolerance_percent) in [("h100_80gb_sxm", 5.0), ("mi210", 10.0), ("tpu_v3", 10.0), ("v100_32gb", 20.0)] {
-        let chip = Accelerator::template(name).unwrap();
-        let error = error_percent(area(&chip).unwrap().total().0, chip.published.die_area.unwrap().0);
+        let chip = Accelerator::built_in(name).unwrap();
+        let error = error_percent(chip_area(&chip).unwrap().total_area().0, chip.published.die_area.unwrap().0);
         assert!(error.abs() < tolerance_percent, "{name}: {error:.1} %");
     }
-    let unit = area(&Accelerator::template("mi210").unwrap()).unwrap().core().0;
+    let unit = chip_area(&Accelerator::built_in("mi210").unwrap()).unwrap().core_area().0;
     assert!(error_percent(unit, 4.02).abs() < 5.0, "{unit} mm^2 per compute unit");
 }
 
@@ -63,23 +63,23 @@ const GA100: [(&str, &str, f64); 9] = [
 
 #[test]
 fn the_a100_die_is_as_photographed() {
-    let breakdown = area(&Accelerator::template("A100_GA100").unwrap()).unwrap();
-    let errors =
-        GA100.map(|(level, component, measured)| error_percent(breakdown.component(level, component).unwrap().0, measured).abs());
+    let breakdown = chip_area(&Accelerator::built_in("A100_GA100").unwrap()).unwrap();
+    let errors = GA100
+        .map(|(level, component, measured)| error_percent(breakdown.component_area(level, component).unwrap().0, measured).abs());
     assert!(errors[7] < 3.0, "total: {:.2} %", errors[7]);
     assert!(errors.iter().all(|e| *e < 15.0), "{errors:?}");
     assert!(errors.iter().sum::<f64>() / errors.len() as f64 <= 6.0, "{errors:?}");
-    assert!(breakdown.component("die", "cache").is_none());
+    assert!(breakdown.component_area("die", "cache").is_none());
 }
 
 #[test]
 fn tpu_v4_is_as_published() {
-    let chip = Accelerator::template("tpu_v4").unwrap();
-    let die = area(&chip).unwrap().total().0;
+    let chip = Accelerator::built_in("tpu_v4").unwrap();
+    let die = chip_area(&chip).unwrap().total_area().0;
     assert!((540.0..600.0).contains(&die), "{die} mm^2, published: below 600");
-    let power = error_percent(sustained_power(&chip).peak().0, chip.published.tdp.unwrap().0);
+    let power = error_percent(sustained_power(&chip).peak_power().0, chip.published.tdp.unwrap().0);
     assert!(power.abs() < 10.0, "{power} %");
-    let peak = error_percent(chip.peak(DataType::Bf16).unwrap().0, 275e12);
+    let peak = error_percent(chip.peak_flops(DataType::Bf16).unwrap().0, 275e12);
     assert!(peak.abs() < 1.0, "{peak} %");
 }
 
@@ -92,10 +92,10 @@ fn every_kernel_is_predicted_on_every_chip() {
         let model = CostModel::new(chip.clone()).unwrap();
         for (name, data_type) in KERNEL_NAMES.into_iter().flat_map(|name| types.map(|t| (name, t))) {
             for (m, n, k) in [(2, 3, 5), (1000, 777, 1), (8192, 8192, 8192)] {
-                let kernel = kernel_from_name(name, Shape { m, n, k, ..Shape::default() }, data_type).unwrap();
+                let kernel = kernel_from_name(name, KernelShape { m, n, k, ..KernelShape::default() }, data_type).unwrap();
                 let routine = Routine::Kernel(kernel);
-                for timing in [Timing::Device, Timing::Host] {
-                    let time = predict(&model, &routine, timing).0;
+                for timing in [MeasurementClock::Device, MeasurementClock::Host] {
+                    let time = predict_time(&model, &routine, timing).0;
                     assert!(
                         time.is_finite() && time > 0.0 && time < 10.0,
                         "{} {name} {data_type} {m}x{n}x{k}: {time} s",
@@ -105,8 +105,9 @@ fn every_kernel_is_predicted_on_every_chip() {
             }
         }
         for (data_type, peak) in chip.published.peak.iter() {
-            let kernel = kernel_from_name("gemm", Shape { m: 8192, n: 8192, k: 8192, ..Shape::default() }, data_type).unwrap();
-            let achieved = (kernel.flops() / peak).0 / predict(&model, &Routine::Kernel(kernel), Timing::Device).0;
+            let kernel =
+                kernel_from_name("gemm", KernelShape { m: 8192, n: 8192, k: 8192, ..KernelShape::default() }, data_type).unwrap();
+            let achieved = (kernel.flops() / peak).0 / predict_time(&model, &Routine::Kernel(kernel), MeasurementClock::Device).0;
             assert!((0.33..=1.03).contains(&achieved), "{} {data_type}: {achieved} of the published peak", template.name);
         }
     }
@@ -176,11 +177,11 @@ fn same_power(chip: &Accelerator) -> Option<f64> {
     let (_, power) = POWER.iter().find(|(name, _)| *name == chip.name)?;
     let watts = match power {
         Power::Limit(tflops) => {
-            let kept = tflops * 1e12 / chip.peak(DataType::Bf16).unwrap().0;
-            sustained_power(&at_clock(chip, Hertz(chip.clock.0 * kept))).contraction
+            let kept = tflops * 1e12 / chip.peak_flops(DataType::Bf16).unwrap().0;
+            sustained_power(&lower_clock(chip, Hertz(chip.clock.0 * kept))).contraction
         }
         Power::UnknownRate => return None,
-        Power::Measured => sustained_power(chip).peak(),
+        Power::Measured => sustained_power(chip).peak_power(),
         Power::Design => sustained_power(chip).together,
     };
     Some(watts.0)
@@ -188,7 +189,7 @@ fn same_power(chip: &Accelerator) -> Option<f64> {
 
 /// The published power of the same load, of a chip whose cores take `times` the energy of a cycle that it has.
 fn same_power_at(name: &str, times: f64) -> f64 {
-    let mut chip = Accelerator::template(name).unwrap();
+    let mut chip = Accelerator::built_in(name).unwrap();
     chip.energy.per_core_cycle = chip.energy.per_core_cycle * times;
     same_power(&chip).unwrap() / chip.published.tdp.unwrap().0
 }
@@ -227,8 +228,8 @@ fn a_gpus_core_and_cycle_is_fitted_on_one_die() {
     assert!((fit - 1.0).abs() < 0.02, "{fit} of the energy in the code");
     // Where no rate is known, the full clock must need at least the limit.
     for (name, _) in POWER.iter().filter(|(_, power)| matches!(power, Power::UnknownRate)) {
-        let chip = Accelerator::template(name).unwrap();
-        assert!(sustained_power(&chip).peak() > chip.published.tdp.unwrap(), "{name}");
+        let chip = Accelerator::built_in(name).unwrap();
+        assert!(sustained_power(&chip).peak_power() > chip.published.tdp.unwrap(), "{name}");
     }
 }
 
@@ -245,9 +246,9 @@ fn the_readme_has_every_published_figure_beside_the_predicted_one() {
             continue;
         }
         let published = &chip.published;
-        let die = area(chip).ok().map(|parts| parts.total().0);
+        let die = chip_area(chip).ok().map(|parts| parts.total_area().0);
         let peak = published.peak.iter().find(|(t, _)| matches!(t, DataType::Bf16 | DataType::Fp16));
-        let modelled = peak.and_then(|(t, _)| chip.peak(t)).map(|peak| peak.0 / 1e12);
+        let modelled = peak.and_then(|(t, _)| chip.peak_flops(t)).map(|peak| peak.0 / 1e12);
         let same = same_power(chip);
         if let (Some(limit), Some(same), false) = (published.tdp, same, FITTED.contains(&template.name.as_str())) {
             unfitted.push(error_percent(same, limit.0).abs());
@@ -255,7 +256,7 @@ fn the_readme_has_every_published_figure_beside_the_predicted_one() {
         let cells = [
             beside(published.die_area.map(|a| a.0), die, &mut areas),
             beside(published.tdp.map(|w| w.0), same, &mut powers),
-            published.tdp.map_or_else(|| "-".to_owned(), |_| format!("{:.0}", sustained_power(chip).peak().0)),
+            published.tdp.map_or_else(|| "-".to_owned(), |_| format!("{:.0}", sustained_power(chip).peak_power().0)),
             beside(peak.map(|(_, peak)| peak.0 / 1e12), modelled, &mut peaks),
         ];
         if cells.iter().any(|cell| cell != "-") {

@@ -3,7 +3,7 @@
 //! project sets itself: 7 % mean absolute error from 16 MiB, 20 % from 4 KiB, per chip and collective.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
-use coplace_sim::kernel::{Collective, CollectiveKind, Group};
+use coplace_sim::kernel::{Collective, CollectiveKind, RankGroup};
 use coplace_sim::network::Fabric;
 use coplace_sim::units::Bytes;
 use std::collections::BTreeMap;
@@ -40,13 +40,13 @@ fn rows() -> Vec<Row> {
 }
 
 fn collective(row: &Row) -> Collective {
-    let group = Group { ranks: row.ranks, stride: 1 };
+    let group = RankGroup { ranks: row.ranks, stride: 1 };
     Collective { kind: CollectiveKind::AllReduce, bytes: Bytes(row.bytes), group }
 }
 
 fn predicted_us(row: &Row) -> f64 {
-    let fabric = Fabric::template_under(&row.fabric, &row.chip, &row.algorithm).unwrap();
-    fabric.collective(&collective(row)).latency.micros()
+    let fabric = Fabric::built_in_under_software(&row.fabric, &row.chip, &row.algorithm).unwrap();
+    fabric.cost_of_collective(&collective(row)).latency.micros()
 }
 
 #[test]

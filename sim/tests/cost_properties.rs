@@ -5,10 +5,10 @@
 
 use coplace_sim::cost::{CostCache, CostModel, MappingEffort, Span};
 use coplace_sim::hardware::phaze::{self, PhazeConfig};
-use coplace_sim::hardware::{Accelerator, Dataflow, MemoryLevel, Scope, TensorCores, VectorCores};
+use coplace_sim::hardware::{Accelerator, Dataflow, MemoryLevel, MemoryScope, TensorCores, VectorCores};
 use coplace_sim::kernel::{
-    Contraction, DataType, Direction, Elementwise, Epilogue, Function, FusedAttention, Kernel, Link, Reduction, RowFunction,
-    Transfer,
+    Contraction, DataType, Direction, Elementwise, ElementwiseFunction, Epilogue, FusedAttention, Kernel, Reduction, RowFunction,
+    Transfer, TransferLink,
 };
 use coplace_sim::units::{Bytes, BytesPerSecond, Hertz, Seconds};
 use proptest::prelude::*;
@@ -16,7 +16,7 @@ use proptest::prelude::*;
 const TYPES: [DataType; 7] = DataType::ALL;
 const FLOWS: [Dataflow; 3] = [Dataflow::OutputStationary, Dataflow::WeightStationary, Dataflow::InputStationary];
 
-fn level(name: String, scope: Scope) -> impl Strategy<Value = MemoryLevel> {
+fn level(name: String, scope: MemoryScope) -> impl Strategy<Value = MemoryLevel> {
     (7_u32..30, 1e9_f64..1e13, 1e9_f64..1e13, 1_u32..4, 0.0_f64..1e-6).prop_map(move |(capacity, read, write, ports, latency)| {
         MemoryLevel {
             name: name.clone(),
@@ -32,7 +32,7 @@ fn level(name: String, scope: Scope) -> impl Strategy<Value = MemoryLevel> {
 }
 
 fn template() -> Accelerator {
-    phaze::design(&PhazeConfig::tpu_v4_like())
+    phaze::design_accelerator(&PhazeConfig::tpu_v4_like())
 }
 
 fn tensor() -> impl Strategy<Value = TensorCores> {
@@ -51,9 +51,9 @@ fn tensor() -> impl Strategy<Value = TensorCores> {
 
 fn memories() -> impl Strategy<Value = (Vec<MemoryLevel>, MemoryLevel)> {
     (0_usize..3, 0_usize..3).prop_flat_map(|(local, shared)| {
-        let core: Vec<_> = (0..local).map(|i| level(format!("core{i}"), Scope::Core)).collect();
-        let chip: Vec<_> = (0..shared).map(|i| level(format!("chip{i}"), Scope::Chip)).collect();
-        (core, chip, level("hbm".to_owned(), Scope::Chip))
+        let core: Vec<_> = (0..local).map(|i| level(format!("core{i}"), MemoryScope::Core)).collect();
+        let chip: Vec<_> = (0..shared).map(|i| level(format!("chip{i}"), MemoryScope::Chip)).collect();
+        (core, chip, level("hbm".to_owned(), MemoryScope::Chip))
             .prop_map(|(core, chip, hbm)| (core.into_iter().chain(chip).collect(), hbm))
     })
 }
@@ -88,8 +88,14 @@ fn contractions() -> impl Strategy<Value = Contraction> {
 }
 
 fn kernels() -> impl Strategy<Value = Kernel> {
-    const FUNCTIONS: [Function; 6] =
-        [Function::Add, Function::Gelu, Function::SwiGlu, Function::Adam, Function::Gather, Function::Tanh];
+    const FUNCTIONS: [ElementwiseFunction; 6] = [
+        ElementwiseFunction::Add,
+        ElementwiseFunction::Gelu,
+        ElementwiseFunction::SwiGlu,
+        ElementwiseFunction::Adam,
+        ElementwiseFunction::Gather,
+        ElementwiseFunction::Tanh,
+    ];
     const ROWS: [RowFunction; 5] =
         [RowFunction::Softmax, RowFunction::LayerNorm, RowFunction::RmsNorm, RowFunction::CrossEntropy, RowFunction::Sum];
     let direction = || any::<bool>().prop_map(|back| if back { Direction::Backward } else { Direction::Forward });
@@ -128,12 +134,12 @@ fn kernels() -> impl Strategy<Value = Kernel> {
             .prop_map(|(contraction, elementwise)| Kernel::Epilogue(Epilogue { contraction, elementwise })),
         reduction,
         attention,
-        (0_u64..1 << 40).prop_map(|bytes| Kernel::Transfer(Transfer { link: Link::Host, bytes: Bytes(bytes) })),
+        (0_u64..1 << 40).prop_map(|bytes| Kernel::Transfer(Transfer { link: TransferLink::Host, bytes: Bytes(bytes) })),
     ]
 }
 
 fn latency(accelerator: &Accelerator, kernel: &Kernel, span: Span) -> f64 {
-    CostModel::new(accelerator.clone()).unwrap().cost(kernel, span).latency.0
+    CostModel::new(accelerator.clone()).unwrap().cost_of_kernel(kernel, span).latency.0
 }
 
 /// Every memory of the accelerator, the device's last.
@@ -156,8 +162,8 @@ proptest! {
     fn no_mapping_beats_the_arrays_or_the_compulsory_bytes(accelerator in accelerators(), c in contractions()) {
         let kernel = Kernel::Contraction(c);
         let model = CostModel::new(accelerator.clone()).unwrap();
-        let cost = model.cost(&kernel, Span::AllCores);
-        if let Some(peak) = accelerator.peak(c.operand) {
+        let cost = model.cost_of_kernel(&kernel, Span::AllCores);
+        if let Some(peak) = accelerator.peak_flops(c.operand) {
             prop_assert!(cost.latency.0 * ROUNDING >= (c.flops() / peak).0);
         }
         let (read, write) = (accelerator.hbm.read_bandwidth.0, accelerator.hbm.write_bandwidth.0);
@@ -171,15 +177,15 @@ proptest! {
         let model = CostModel::new(accelerator).unwrap();
         let mut cache = CostCache::new(&model);
         let alone = model.cost_alone(&kernel).latency;
-        prop_assert!(alone.0 * ROUNDING >= model.cost(&kernel, Span::AllCores).latency.0, "alone {alone}");
+        prop_assert!(alone.0 * ROUNDING >= model.cost_of_kernel(&kernel, Span::AllCores).latency.0, "alone {alone}");
         for span in SPANS {
-            let cost = model.cost(&kernel, span);
+            let cost = model.cost_of_kernel(&kernel, span);
             let bound = model.lower_bound(&kernel, span);
             prop_assert!(bound.0 <= cost.latency.0 * ROUNDING, "{bound} above {}", cost.latency);
             prop_assert!(!cost.latency.0.is_nan() && cost.latency.0 >= 0.0 && cost.energy.0 >= 0.0);
             prop_assert!(cost.traffic.read.iter().chain(&cost.traffic.written).all(|b| b.is_finite() && *b >= 0.0));
-            prop_assert_eq!(cache.cost(&kernel, span), cost);
-            prop_assert_eq!(cache.cost(&kernel, span), cost);
+            prop_assert_eq!(cache.cost_of_kernel(&kernel, span), cost);
+            prop_assert_eq!(cache.cost_of_kernel(&kernel, span), cost);
         }
     }
 
@@ -210,7 +216,7 @@ proptest! {
         let model = CostModel::new(accelerator).unwrap();
         let times: Vec<f64> = [MappingEffort::Library, MappingEffort::Thorough, MappingEffort::Exhaustive]
             .into_iter()
-            .map(|effort| model.clone().with_effort(effort).cost(&kernel, Span::AllCores).latency.0)
+            .map(|effort| model.clone().with_effort(effort).cost_of_kernel(&kernel, Span::AllCores).latency.0)
             .collect();
         prop_assert!(times[1] <= times[0] * ROUNDING && times[2] <= times[1] * ROUNDING, "{times:?}");
     }
@@ -224,7 +230,7 @@ proptest! {
 
 #[test]
 fn no_kernel_is_too_small_or_too_large() {
-    let chips = [template(), Accelerator::template("a100_80gb_sxm").unwrap()];
+    let chips = [template(), Accelerator::built_in("a100_80gb_sxm").unwrap()];
     let sizes = [0, 1, 7, u64::from(u32::MAX), u64::MAX];
     for chip in chips {
         let model = CostModel::new(chip).unwrap();
@@ -250,16 +256,16 @@ fn no_kernel_is_too_small_or_too_large() {
                 Kernel::Reduction(Reduction { function, direction, rows: m, columns: n, read: bytes, written: bytes }),
                 Kernel::FusedAttention(attention),
                 Kernel::Elementwise(Elementwise {
-                    function: Function::Adam,
+                    function: ElementwiseFunction::Adam,
                     direction,
                     elements: k,
                     read: bytes,
                     written: bytes,
                 }),
-                Kernel::Transfer(Transfer { link: Link::Storage, bytes }),
+                Kernel::Transfer(Transfer { link: TransferLink::Storage, bytes }),
             ];
             for (kernel, span) in kernels.iter().flat_map(|kernel| SPANS.map(|span| (kernel, span))) {
-                let cost = model.cost(kernel, span);
+                let cost = model.cost_of_kernel(kernel, span);
                 assert!(!cost.latency.0.is_nan() && cost.latency.0 >= 0.0, "{kernel:?}: {cost:?}");
                 assert!(model.lower_bound(kernel, span).0 <= cost.latency.0 * ROUNDING, "{kernel:?}: {cost:?}");
             }

@@ -3,8 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use coplace_sim::cost::calibrate::{Determined, Measurement, Timing, fit, predict};
-use coplace_sim::cost::named::{Shape, data_type_from_name, kernel_from_name};
+use coplace_sim::cost::calibrate::{DeterminedScalar, Measurement, MeasurementClock, fit_scalars, predict_time};
+use coplace_sim::cost::named::{KernelShape, data_type_from_name, kernel_from_name};
 use coplace_sim::cost::{CostModel, Routine};
 use coplace_sim::hardware::{Accelerator, Calibration};
 use coplace_sim::units::Seconds;
@@ -21,9 +21,9 @@ fn measurements(chip: &str) -> Vec<Measurement> {
             continue;
         }
         let size = |i: usize| cells[i].parse::<u64>().unwrap_or(0);
-        let shape = Shape { m: size(3), n: size(4), k: size(5), batch: size(6), elements: size(7) };
+        let shape = KernelShape { m: size(3), n: size(4), k: size(5), batch: size(6), elements: size(7) };
         let kernel = kernel_from_name(cells[2], shape, data_type_from_name(cells[8]).expect(line)).expect(line);
-        let timing = if cells[10] == "host" { Timing::Host } else { Timing::Device };
+        let timing = if cells[10] == "host" { MeasurementClock::Host } else { MeasurementClock::Device };
         let small = chip == "tpu_v4" && cells[2] == "gemm" && shape.m.min(shape.n).min(shape.k) < 1024;
         let group = format!("{}{}", cells[2], if small { " below 1024" } else { "" });
         found.push(Measurement {
@@ -38,10 +38,10 @@ fn measurements(chip: &str) -> Vec<Measurement> {
 
 /// Mean and median absolute error per group, in percent.
 fn errors(chip: &str) -> BTreeMap<String, (f64, f64)> {
-    let model = CostModel::new(Accelerator::template(chip).unwrap()).unwrap();
+    let model = CostModel::new(Accelerator::built_in(chip).unwrap()).unwrap();
     let mut groups: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for m in measurements(chip) {
-        let error = (predict(&model, &m.routine, m.timing) / m.time - 1.0).abs() * 100.0;
+        let error = (predict_time(&model, &m.routine, m.timing) / m.time - 1.0).abs() * 100.0;
         groups.entry(m.group).or_default().push(error);
     }
     groups
@@ -85,15 +85,15 @@ fn tpu_kernels_are_as_close_as_stated() {
 
 #[test]
 fn a_fit_from_an_ideal_chip_finds_the_calibration_again() {
-    let mut chip = Accelerator::template("a100_80gb_sxm").unwrap();
+    let mut chip = Accelerator::built_in("a100_80gb_sxm").unwrap();
     chip.calibration = Calibration::default();
     let keys =
         ["host_overhead_us", "host_dispatch_us", "hbm_achieved_fraction", "tensor_achieved_fraction", "vector_achieved_fraction"];
-    let fit = fit(&chip, &measurements("a100_80gb_sxm"), &keys).unwrap();
+    let fit = fit_scalars(&chip, &measurements("a100_80gb_sxm"), &keys).unwrap();
     assert!(fit.before > 0.3 && fit.after < 0.06, "{} {}", fit.before, fit.after);
     assert!(fit.groups.iter().all(|g| g.after < 0.08), "{:?}", fit.groups);
     assert_eq!(fit.chip.calibration.launch_overhead, Seconds::ZERO, "not asked for, not moved");
-    let wrong = |s: &&Determined| s.determined && !(s.range.0..=s.range.1).contains(&s.after);
+    let wrong = |s: &&DeterminedScalar| s.determined && !(s.range.0..=s.range.1).contains(&s.after);
     assert!(fit.scalars.len() == keys.len() && fit.scalars.iter().find(wrong).is_none(), "{:?}", fit.scalars);
     // Rows that the fit did not see are not much worse, and kernels that it did not see say that scalars are not of one kernel.
     assert!(fit.left_out < 1.5 * fit.after + 0.02, "{} {}", fit.left_out, fit.after);
@@ -102,7 +102,7 @@ fn a_fit_from_an_ideal_chip_finds_the_calibration_again() {
 
 #[test]
 fn a_kernel_library_is_found_in_its_products() {
-    let truth = Accelerator::template("a100_80gb_sxm").unwrap();
+    let truth = Accelerator::built_in("a100_80gb_sxm").unwrap();
     let mut chip = truth.clone();
     if let Some(library) = &mut chip.library {
         library.issue_fraction *= 0.7;
@@ -111,12 +111,12 @@ fn a_kernel_library_is_found_in_its_products() {
     let model = CostModel::new(truth.clone()).unwrap();
     let size = |i: u32| 1_u64 << (5 + i % 8);
     let product = |i: u32| {
-        let shape = Shape { m: size(i), n: size(i / 2 + 3), k: size(i / 5 + 1), batch: 1, elements: 0 };
+        let shape = KernelShape { m: size(i), n: size(i / 2 + 3), k: size(i / 5 + 1), batch: 1, elements: 0 };
         let routine = Routine::Kernel(kernel_from_name("gemm", shape, data_type_from_name("bf16").unwrap()).unwrap());
-        let time = predict(&model, &routine, Timing::Device);
-        Measurement { routine, timing: Timing::Device, time, group: "gemm".to_owned() }
+        let time = predict_time(&model, &routine, MeasurementClock::Device);
+        Measurement { routine, timing: MeasurementClock::Device, time, group: "gemm".to_owned() }
     };
-    let fit = fit(&chip, &(0..40).map(product).collect::<Vec<_>>(), &[]).unwrap();
+    let fit = fit_scalars(&chip, &(0..40).map(product).collect::<Vec<_>>(), &[]).unwrap();
     assert!(fit.before > 0.2 && fit.after < 0.02 && fit.left_out < 0.04, "{} {} {}", fit.before, fit.after, fit.left_out);
     let of = |key: &str| fit.scalars.iter().find(|s| s.key == key).unwrap();
     let (floor, attention) = (of("library.floor_us"), of("library.attention_tile_overhead_us"));
@@ -127,13 +127,13 @@ fn a_kernel_library_is_found_in_its_products() {
 
 #[test]
 fn a_fit_that_cannot_start_says_why() {
-    let chip = Accelerator::template("a100_80gb_sxm").unwrap();
+    let chip = Accelerator::built_in("a100_80gb_sxm").unwrap();
     let mut rows = measurements("a100_80gb_sxm");
-    let text = fit(&chip, &rows[..4], &[]).unwrap_err().to_string();
+    let text = fit_scalars(&chip, &rows[..4], &[]).unwrap_err().to_string();
     assert_eq!(text, "4 measurements to fit a100_80gb_sxm to: fewer than 5 determine nothing; give more rows of that chip");
-    let text = fit(&chip, &rows, &["magic"]).unwrap_err().to_string();
+    let text = fit_scalars(&chip, &rows, &["magic"]).unwrap_err().to_string();
     assert!(text.starts_with("unknown calibration scalar \"magic\"; known are: calibration.launch_overhead_us, "), "{text}");
     rows[3].time = Seconds(f64::NAN);
-    let text = fit(&chip, &rows, &[]).unwrap_err().to_string();
+    let text = fit_scalars(&chip, &rows, &[]).unwrap_err().to_string();
     assert!(text.starts_with("measurement 3 (gemm) took NaN s"), "{text}");
 }

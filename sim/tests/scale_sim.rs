@@ -2,7 +2,9 @@
 //! topologies and the configuration beside them, its dataflow set to os, ws and is.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use coplace_sim::import::scale_sim::{Config, LayerReport, REPORT_HEADER, TopologyKind, compute_report, read_topology};
+use coplace_sim::import::scale_sim::{
+    LayerReport, REPORT_HEADER, ScaleSimConfig, TopologyKind, read_topology, write_compute_report,
+};
 use std::path::PathBuf;
 
 fn data(name: &str) -> String {
@@ -12,10 +14,10 @@ fn data(name: &str) -> String {
 
 fn reports(topology: &str, dataflow: &str) -> Vec<LayerReport> {
     let text = data("array_8x4.cfg").replace("Dataflow : os", &format!("Dataflow : {dataflow}"));
-    let config = Config::from_cfg_str(&text, "array_8x4.cfg").unwrap();
+    let config = ScaleSimConfig::from_cfg_str(&text, "array_8x4.cfg").unwrap();
     assert!(config.beyond.is_empty(), "{:?}", config.beyond);
     let layers = read_topology(&data(&format!("{topology}.csv")), topology, None).unwrap();
-    layers.iter().map(|layer| config.run(layer)).collect()
+    layers.iter().map(|layer| config.run_layer(layer)).collect()
 }
 
 /// A report as cells, without the column that only version 3 has.
@@ -32,7 +34,7 @@ fn cells(report: &str) -> Vec<Vec<String>> {
 fn reports_are_those_of_scale_sim() {
     for topology in ["convolutions", "products"] {
         for dataflow in ["os", "ws", "is"] {
-            let ours = cells(&compute_report(&reports(topology, dataflow)));
+            let ours = cells(&write_compute_report(&reports(topology, dataflow)));
             let theirs = cells(&data(&format!("{topology}_{dataflow}.report.csv")));
             assert_eq!(ours[0], theirs[0], "the header");
             assert_eq!(ours.len(), theirs.len(), "{topology} {dataflow}: layers");
@@ -46,7 +48,7 @@ fn reports_are_those_of_scale_sim() {
             }
         }
     }
-    let text = compute_report(&reports("products", "os"));
+    let text = write_compute_report(&reports("products", "os"));
     assert_eq!(text.lines().next(), Some(REPORT_HEADER));
     assert!(text.lines().nth(1).unwrap().starts_with("0, 257, 0, 34."), "{text}");
 }
@@ -99,7 +101,7 @@ fn every_fault_of_a_configuration_is_named_by_its_key() {
     let good = data("array_8x4.cfg");
     let refused = |from: &str, to: &str| {
         assert!(good.contains(from), "{from}");
-        Config::from_cfg_str(&good.replace(from, to), "a.cfg").unwrap_err().to_string()
+        ScaleSimConfig::from_cfg_str(&good.replace(from, to), "a.cfg").unwrap_err().to_string()
     };
     assert_eq!(
         refused("ArrayHeight:    8\n", ""),
@@ -122,12 +124,12 @@ fn every_fault_of_a_configuration_is_named_by_its_key() {
 #[test]
 fn what_is_not_modelled_is_said() {
     let good = data("array_8x4.cfg");
-    let beyond = |from: &str, to: &str| Config::from_cfg_str(&good.replace(from, to), "a.cfg").unwrap().beyond;
-    assert!(Config::from_cfg_str(&good, "a.cfg").unwrap().unknown.is_empty());
+    let beyond = |from: &str, to: &str| ScaleSimConfig::from_cfg_str(&good.replace(from, to), "a.cfg").unwrap().beyond;
+    assert!(ScaleSimConfig::from_cfg_str(&good, "a.cfg").unwrap().unknown.is_empty());
     let odd = good.replace("SparseRep", "SparseReps").replace("ReadRequestBuffer", "ReadRequests");
-    let odd = Config::from_cfg_str(&odd, "a.cfg").unwrap().unknown;
+    let odd = ScaleSimConfig::from_cfg_str(&odd, "a.cfg").unwrap().unknown;
     assert_eq!(odd, ["[architecture_presets] readrequests", "[sparsity] sparsereps"]);
-    let fault = |from: &str, to: &str| Config::from_cfg_str(&good.replace(from, to), "a.cfg").unwrap_err().to_string();
+    let fault = |from: &str, to: &str| ScaleSimConfig::from_cfg_str(&good.replace(from, to), "a.cfg").unwrap_err().to_string();
     assert!(
         fault("SparsitySupport : false", "SparsitySupport : zz")
             .contains("[sparsity] SparsitySupport = zz: must be True or False")

@@ -4,8 +4,8 @@
 mod schedule_support;
 
 use coplace_sim::schedule::{
-    Backend, Cores, Exclusivity, Formulation, IlpOptions, Limits, Operator, OperatorKind, Pairing, Problem, bounds, solve,
-    solve_ilp, verify,
+    Backend, Cores, Exclusivity, Formulation, IlpOptions, Operator, OperatorKind, Pairing, Problem, SolveLimits,
+    bounds_without_search, solve_ilp, solve_problem, verify_schedule,
 };
 use coplace_sim::status::SolveStatus;
 use schedule_support::{Random, STYLES, Spec, Style, brute_force, generate};
@@ -36,11 +36,11 @@ fn the_search_finds_what_brute_force_finds_on_500_problems() {
         let spec = small(seed);
         let problem = generate(&spec, seed);
         let optimum = brute_force(&problem);
-        let schedule = solve(&problem, &Limits::default());
-        assert_eq!(verify(&problem, &schedule), Vec::new(), "seed {seed} {spec:?}");
+        let schedule = solve_problem(&problem, &SolveLimits::default());
+        assert_eq!(verify_schedule(&problem, &schedule), Vec::new(), "seed {seed} {spec:?}");
         assert_eq!(schedule.status, SolveStatus::Optimal, "seed {seed} {spec:?}");
         assert_eq!(schedule.makespan, optimum, "seed {seed} {spec:?}");
-        let (lower, upper) = bounds(&problem);
+        let (lower, upper) = bounds_without_search(&problem);
         assert!(lower <= optimum && optimum <= upper, "seed {seed} {spec:?}: {lower} <= {optimum} <= {upper}");
     }
 }
@@ -84,8 +84,8 @@ fn alike(seed: u64) -> Problem {
 fn the_search_finds_what_brute_force_finds_where_operators_are_alike() {
     for seed in 0..4_000 {
         let problem = alike(seed);
-        let schedule = solve(&problem, &Limits::default());
-        assert_eq!(verify(&problem, &schedule), Vec::new(), "seed {seed}");
+        let schedule = solve_problem(&problem, &SolveLimits::default());
+        assert_eq!(verify_schedule(&problem, &schedule), Vec::new(), "seed {seed}");
         assert_eq!((schedule.lower_bound, schedule.makespan), (schedule.makespan, brute_force(&problem)), "seed {seed}");
     }
 }
@@ -121,8 +121,8 @@ fn rules_and_states_that_defer_to_each_other_lose_no_optimum() {
         (Problem::new(cores(1, 1), four, vec![]).unwrap(), 3),
     ];
     for (problem, optimum) in problems {
-        let schedule = solve(&problem, &Limits::default());
-        assert_eq!(verify(&problem, &schedule), Vec::new());
+        let schedule = solve_problem(&problem, &SolveLimits::default());
+        assert_eq!(verify_schedule(&problem, &schedule), Vec::new());
         assert_eq!((schedule.lower_bound, schedule.makespan, brute_force(&problem)), (optimum, optimum, optimum));
     }
 }
@@ -133,10 +133,10 @@ fn ilp_agrees(backend: Backend, formulation: Formulation, seeds: std::ops::Range
     for seed in seeds {
         let spec = Spec { operators: small(seed).operators.min(largest), ..small(seed) };
         let problem = generate(&spec, seed);
-        let optimum = solve(&problem, &Limits::default());
+        let optimum = solve_problem(&problem, &SolveLimits::default());
         let options = IlpOptions { formulation, backend, time_limit: Some(Duration::from_secs(20)) };
         let schedule = solve_ilp(&problem, &options).unwrap();
-        assert_eq!(verify(&problem, &schedule), Vec::new(), "seed {seed} {spec:?}");
+        assert_eq!(verify_schedule(&problem, &schedule), Vec::new(), "seed {seed} {spec:?}");
         if schedule.status == SolveStatus::Optimal {
             compared += 1;
             assert_eq!(schedule.makespan, optimum.makespan, "seed {seed} {spec:?}");

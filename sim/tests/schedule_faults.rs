@@ -4,8 +4,8 @@
 mod schedule_support;
 
 use coplace_sim::schedule::{
-    Cores, Exclusivity, Fault, Limits, MAX_TOTAL_TICKS, Memo, Method, Operator, OperatorKind, Pairing, Problem, Schedule, bounds,
-    parse_instance, solve, verify,
+    Cores, Exclusivity, MAX_TOTAL_TICKS, Memo, Operator, OperatorKind, Pairing, Problem, ProofMethod, Schedule, ScheduleFault,
+    SolveLimits, bounds_without_search, parse_instance, solve_problem, verify_schedule,
 };
 use coplace_sim::status::SolveStatus;
 use schedule_support::{Family, Spec, Style, generate};
@@ -123,9 +123,9 @@ fn sample() -> (Problem, Schedule) {
         Operator::new(OperatorKind::Network, 6),
     ];
     let problem = Problem::new(CORES, operators, vec![(0, 3), (1, 3), (2, 4)]).unwrap();
-    let schedule = solve(&problem, &Limits::default());
+    let schedule = solve_problem(&problem, &SolveLimits::default());
     assert_eq!((schedule.makespan, schedule.exclusive[3]), (9, true));
-    assert_eq!(verify(&problem, &schedule), Vec::new());
+    assert_eq!(verify_schedule(&problem, &schedule), Vec::new());
     (problem, schedule)
 }
 
@@ -135,24 +135,27 @@ fn the_verifier_names_every_fault() {
     let faults = |change: &dyn Fn(&mut Schedule)| {
         let mut bad = good.clone();
         change(&mut bad);
-        verify(&problem, &bad)
+        verify_schedule(&problem, &bad)
     };
     let found = faults(&|s| s.starts[3] = 3);
-    assert!(found.contains(&Fault::Precedence { from: 0, to: 3, end: 4, start: 3 }), "{found:?}");
-    assert!(found.contains(&Fault::Exclusivity { exclusive: 3, other: 1, start: 3, end: 8 }), "{found:?}");
+    assert!(found.contains(&ScheduleFault::Precedence { from: 0, to: 3, end: 4, start: 3 }), "{found:?}");
+    assert!(found.contains(&ScheduleFault::Exclusivity { exclusive: 3, other: 1, start: 3, end: 8 }), "{found:?}");
     let found = faults(&|s| s.cores[1] = s.cores[0]);
-    assert!(found.iter().any(|f| matches!(f, Fault::Overlap { resource: "tensor core", .. })), "{found:?}");
-    assert!(found.iter().any(|f| matches!(f, Fault::WrongCore { operator: 1, resource: "vector core", .. })), "{found:?}");
+    assert!(found.iter().any(|f| matches!(f, ScheduleFault::Overlap { resource: "tensor core", .. })), "{found:?}");
+    assert!(
+        found.iter().any(|f| matches!(f, ScheduleFault::WrongCore { operator: 1, resource: "vector core", .. })),
+        "{found:?}"
+    );
     let found = faults(&|s| s.cores[0].vector_core = s.cores[0].vector_core.map(|c| 1 - c));
-    assert!(found.iter().any(|f| matches!(f, Fault::Pairing { operator: 0, .. })), "{found:?}");
+    assert!(found.iter().any(|f| matches!(f, ScheduleFault::Pairing { operator: 0, .. })), "{found:?}");
     assert_eq!(
         faults(&|s| s.cores[4].link = Some(1)),
-        vec![Fault::WrongCore { operator: 4, resource: "link", assigned: Some(1), available: 1 }]
+        vec![ScheduleFault::WrongCore { operator: 4, resource: "link", assigned: Some(1), available: 1 }]
     );
     assert_eq!(faults(&|s| s.makespan = 12).len(), 2, "the makespan, and a status that does not follow");
-    assert!(faults(&|s| s.lower_bound = 8).iter().any(|f| matches!(f, Fault::Status { lower_bound: 8, .. })));
-    assert!(faults(&|s| s.exclusive[1] = true).contains(&Fault::NotExclusive { operator: 1 }));
-    assert_eq!(faults(&|s| s.starts.truncate(4)), vec![Fault::WrongLength { list: "starts", have: 4, need: 5 }]);
+    assert!(faults(&|s| s.lower_bound = 8).iter().any(|f| matches!(f, ScheduleFault::Status { lower_bound: 8, .. })));
+    assert!(faults(&|s| s.exclusive[1] = true).contains(&ScheduleFault::NotExclusive { operator: 1 }));
+    assert_eq!(faults(&|s| s.starts.truncate(4)), vec![ScheduleFault::WrongLength { list: "starts", have: 4, need: 5 }]);
 }
 
 #[test]
@@ -160,15 +163,15 @@ fn ten_thousand_operators_get_an_honest_answer() {
     let spec =
         Spec { style: Style::Layered, family: Family::Sublinear, tensor_cores: 4, vector_cores: 4, ..Spec::drawn(10_000, 1) };
     let problem = generate(&spec, 1);
-    let schedule = solve(&problem, &Limits { steps: 100_000, time: None });
-    assert_eq!(verify(&problem, &schedule), Vec::new());
-    let (lower, upper) = bounds(&problem);
+    let schedule = solve_problem(&problem, &SolveLimits { steps: 100_000, time: None });
+    assert_eq!(verify_schedule(&problem, &schedule), Vec::new());
+    let (lower, upper) = bounds_without_search(&problem);
     assert!(lower <= schedule.lower_bound && schedule.lower_bound <= schedule.makespan && schedule.makespan <= upper);
     assert_eq!(schedule.status == SolveStatus::Optimal, schedule.lower_bound == schedule.makespan);
     // A chain of as many is no harder than one operator.
     let chain = Problem::new(CORES, vec![tensor(7); 10_000], (1..10_000).map(|i| (i - 1, i)).collect()).unwrap();
-    let schedule = solve(&chain, &Limits::default());
-    assert_eq!((schedule.makespan, schedule.method), (70_000, Method::Decomposition));
+    let schedule = solve_problem(&chain, &SolveLimits::default());
+    assert_eq!((schedule.makespan, schedule.method), (70_000, ProofMethod::Decomposition));
 }
 
 #[test]
@@ -176,11 +179,11 @@ fn a_spent_work_limit_leaves_a_gap_and_a_valid_schedule() {
     let spec =
         Spec { style: Style::Random, family: Family::Sublinear, tensor_cores: 3, vector_cores: 3, ..Spec::drawn(30, 40_058) };
     let problem = generate(&spec, 40_058);
-    let none = solve(&problem, &Limits { steps: 0, time: None });
-    assert_eq!(none.method, Method::Open);
+    let none = solve_problem(&problem, &SolveLimits { steps: 0, time: None });
+    assert_eq!(none.method, ProofMethod::Open);
     assert!(matches!(none.status, SolveStatus::Gap { .. }));
-    assert_eq!(verify(&problem, &none), Vec::new());
-    let more = solve(&problem, &Limits { steps: 50_000, time: None });
+    assert_eq!(verify_schedule(&problem, &none), Vec::new());
+    let more = solve_problem(&problem, &SolveLimits { steps: 50_000, time: None });
     assert!(more.makespan <= none.makespan && more.lower_bound >= none.lower_bound);
 }
 
@@ -195,14 +198,14 @@ fn renumbered(problem: &Problem) -> Problem {
 
 #[test]
 fn the_memo_knows_isomorphic_and_scaled_problems_again_and_changes_no_answer() {
-    let memo = Memo::new(Limits::default(), 1_000);
+    let memo = Memo::new(SolveLimits::default(), 1_000);
     for seed in 0..40 {
         let problem = generate(&Spec::drawn(20, seed), seed);
-        let fresh = solve(&problem, &Limits::default());
-        let first = memo.solve(&problem);
+        let fresh = solve_problem(&problem, &SolveLimits::default());
+        let first = memo.solve_problem(&problem);
         assert_eq!((&first.starts, &first.exclusive, first.makespan), (&fresh.starts, &fresh.exclusive, fresh.makespan));
         let before = memo.statistics();
-        let again = memo.solve(&renumbered(&problem));
+        let again = memo.solve_problem(&renumbered(&problem));
         let after = memo.statistics();
         assert_eq!(again.makespan, 3 * first.makespan);
         assert_eq!(after.misses, before.misses, "seed {seed}: a renumbered problem was solved anew");
@@ -214,11 +217,12 @@ fn the_memo_knows_isomorphic_and_scaled_problems_again_and_changes_no_answer() {
 
 #[test]
 fn a_full_memo_still_answers_and_threads_agree() {
-    let memo = Memo::new(Limits::default(), 64);
+    let memo = Memo::new(SolveLimits::default(), 64);
     let problems: Vec<Problem> = (0..200).map(|seed| generate(&Spec::drawn(15, seed), seed)).collect();
-    let alone: Vec<u64> = problems.iter().map(|p| solve(p, &Limits::default()).makespan).collect();
+    let alone: Vec<u64> = problems.iter().map(|p| solve_problem(p, &SolveLimits::default()).makespan).collect();
     let shared: Vec<Vec<u64>> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..4).map(|_| scope.spawn(|| problems.iter().map(|p| memo.solve(p).makespan).collect())).collect();
+        let workers: Vec<_> =
+            (0..4).map(|_| scope.spawn(|| problems.iter().map(|p| memo.solve_problem(p).makespan).collect())).collect();
         workers.into_iter().map(|w| w.join().unwrap()).collect()
     });
     assert!(shared.iter().all(|answers| *answers == alone));
@@ -231,7 +235,7 @@ fn more_cores_and_shorter_operators_never_hurt() {
         let spec = Spec { tensor_cores: 2, vector_cores: 2, ..Spec::drawn(12, seed) };
         let problem = generate(&spec, seed);
         let makespan = |p: &Problem| {
-            let schedule = solve(p, &Limits::default());
+            let schedule = solve_problem(p, &SolveLimits::default());
             assert_eq!(schedule.status, SolveStatus::Optimal, "seed {seed}");
             schedule.makespan
         };

@@ -1,12 +1,14 @@
 //! The stored schedule instances: every answer proven, and equal to the one that two independent solvers proved.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
-use coplace_sim::schedule::{Instance, Limits, Problem, Stored, read_instance, solve, verify};
+use coplace_sim::schedule::{
+    Problem, ScheduleInstance, SolveLimits, StoredAnswer, read_instance, solve_problem, verify_schedule,
+};
 use coplace_sim::status::SolveStatus;
 use std::path::PathBuf;
 use std::time::Instant;
 
-fn instances() -> Vec<(String, Instance)> {
+fn instances() -> Vec<(String, ScheduleInstance)> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../results/reference/phaze/schedule");
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
     files.retain(|p| p.extension().is_some_and(|e| e == "json"));
@@ -14,23 +16,23 @@ fn instances() -> Vec<(String, Instance)> {
     files.iter().map(|p| (p.file_stem().unwrap().to_string_lossy().into_owned(), read_instance(p).unwrap())).collect()
 }
 
-fn check(name: &str, problem: &Problem, stored: Stored, seconds: &mut Vec<f64>) {
+fn check(name: &str, problem: &Problem, stored: StoredAnswer, seconds: &mut Vec<f64>) {
     let begun = Instant::now();
-    let schedule = solve(problem, &Limits::default());
+    let schedule = solve_problem(problem, &SolveLimits::default());
     seconds.push(begun.elapsed().as_secs_f64());
     println!(
         "{name:40} {:>7} stored {:>7} bound {:>7} {:?} {} steps {} pieces {} largest {} {:.3} ms",
         schedule.makespan,
         stored.makespan,
         schedule.lower_bound,
-        schedule.status.gap(),
+        schedule.status.relative_gap(),
         schedule.method,
         schedule.statistics.steps,
         schedule.statistics.pieces,
         schedule.statistics.largest_piece,
         seconds[seconds.len() - 1] * 1e3
     );
-    assert_eq!(verify(problem, &schedule), Vec::new(), "{name}");
+    assert_eq!(verify_schedule(problem, &schedule), Vec::new(), "{name}");
     assert_eq!(schedule.status, SolveStatus::Optimal, "{name}");
     if stored.proved {
         assert_eq!(schedule.makespan, stored.makespan, "{name}");

@@ -8,12 +8,12 @@
 
 mod schedule_support;
 
-use coplace_sim::schedule::{Exclusivity, Limits, Method, Pairing, Problem, Schedule, solve, verify};
+use coplace_sim::schedule::{Exclusivity, Pairing, Problem, ProofMethod, Schedule, SolveLimits, solve_problem, verify_schedule};
 use schedule_support::{FAMILIES, Random, Spec, Style, generate};
 use std::time::Instant;
 
 /// A fifth of the default work.
-const LIMITS: Limits = Limits { steps: 300_000, time: None };
+const LIMITS: SolveLimits = SolveLimits { steps: 300_000, time: None };
 
 /// One solved problem: its seed, what was asked, what came out and the seconds it took.
 struct Row {
@@ -30,18 +30,18 @@ impl Row {
 }
 
 /// Solves and verifies all, prints a summary and the open ones, and answers how many are open and the widest gap.
-fn run(title: &str, limits: &Limits, specs: impl Iterator<Item = (u64, Spec)>) -> (usize, f64) {
+fn run(title: &str, limits: &SolveLimits, specs: impl Iterator<Item = (u64, Spec)>) -> (usize, f64) {
     let solved = |(seed, spec): (u64, Spec)| {
         let problem: Problem = generate(&spec, seed);
         let begun = Instant::now();
-        let schedule = solve(&problem, limits);
+        let schedule = solve_problem(&problem, limits);
         let seconds = begun.elapsed().as_secs_f64();
-        assert_eq!(verify(&problem, &schedule), Vec::new(), "seed {seed} {spec:?}");
+        assert_eq!(verify_schedule(&problem, &schedule), Vec::new(), "seed {seed} {spec:?}");
         Row { seed, spec, schedule, seconds }
     };
     let mut rows: Vec<Row> = specs.map(solved).collect();
     rows.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-    let open: Vec<&Row> = rows.iter().filter(|r| r.schedule.method == Method::Open).collect();
+    let open: Vec<&Row> = rows.iter().filter(|r| r.schedule.method == ProofMethod::Open).collect();
     let ms = |share: usize| rows[(rows.len() * share / 100).min(rows.len() - 1)].seconds * 1e3;
     let widest = open.iter().map(|r| r.gap()).fold(0.0, f64::max);
     println!(
@@ -74,7 +74,7 @@ fn run(title: &str, limits: &Limits, specs: impl Iterator<Item = (u64, Spec)>) -
 }
 
 /// Problems drawn as the stored ones were, from the seed `1,000 high + first` on.
-fn like_the_stored(low: u64, high: u64, (first, count): (u64, u64), limits: &Limits) -> (usize, f64) {
+fn like_the_stored(low: u64, high: u64, (first, count): (u64, u64), limits: &SolveLimits) -> (usize, f64) {
     run(
         &format!("{low} to {high} operators"),
         limits,
@@ -90,7 +90,7 @@ fn like_the_stored(low: u64, high: u64, (first, count): (u64, u64), limits: &Lim
 
 #[test]
 fn problems_of_up_to_15_operators_are_proven() {
-    assert_eq!(like_the_stored(5, 15, (0, 100), &Limits::default()).0, 0);
+    assert_eq!(like_the_stored(5, 15, (0, 100), &SolveLimits::default()).0, 0);
 }
 
 #[test]

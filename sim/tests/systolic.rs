@@ -21,7 +21,7 @@ fn counts_equal_scale_sim() {
             other => panic!("unknown dataflow {other}"),
         };
         let problem = ArrayProblem { rows: number(2), columns: number(3), dataflow, m: number(5), n: number(6), k: number(7) };
-        let report = problem.report();
+        let report = problem.run_stall_free();
         assert_eq!(report.cycles, number(8), "{line}");
         assert_eq!(report.cycles - 1, number(9), "{line}");
         let efficiency: f64 = cells[10].parse().expect(line);

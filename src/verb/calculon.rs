@@ -3,13 +3,13 @@
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput};
 use crate::input;
-use crate::numbers::whole;
-use results::calculon::Ran;
+use crate::numbers::whole_number_in;
+use results::calculon::CalculonAnswer;
 use results::report;
-use search::published::calculon::row;
-use sim::import::calculon::System;
+use search::published::calculon::assemble_row;
+use sim::import::calculon::CalculonSystem;
 use std::path::PathBuf;
-use workloads::import::calculon::{Application, Execution, VOCABULARY};
+use workloads::import::calculon::{CalculonApplication, CalculonExecution, VOCABULARY};
 
 /// Run one row of Calculon's format: the step by parts, the memory by class, and Calculon's own figures where they mean the same
 #[derive(clap::Args)]
@@ -21,7 +21,7 @@ use workloads::import::calculon::{Application, Execution, VOCABULARY};
     JSON: step_s, parts_s, fits, stages, and under calculon the figures of its output that mean the same (total_time, fw_time, bw_time, ...), of the\n\
     blocks alone as there: without embedding and head. docs/json.md describes every key."
 )]
-pub struct Arguments {
+pub struct CalculonArguments {
     /// Calculon's application: one block and how often it is repeated
     #[arg(value_name = "MODEL.json")]
     model: PathBuf,
@@ -39,7 +39,7 @@ pub struct Arguments {
     stack_option: Vec<String>,
     /// Rows of the vocabulary: the application has none
     #[arg(long, value_name = "ROWS", default_value_t = VOCABULARY)]
-    #[arg(value_parser = whole::<u64>(1..=1 << 24))]
+    #[arg(value_parser = whole_number_in::<u64>(1..=1 << 24))]
     vocabulary: u64,
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
@@ -47,18 +47,18 @@ pub struct Arguments {
 }
 
 /// Reads, runs, prints.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub fn run_calculon(arguments: &CalculonArguments) -> Result<(), Failure> {
     let files = [&arguments.model, &arguments.execution, &arguments.system].map(|path| path.display().to_string());
     let [model, execution, system] = files.each_ref().map(String::as_str);
-    let application = input::text(&arguments.model, "an application of Calculon (.json)")?;
-    let application = Application::from_json_str(&application, model).or_input()?;
-    let execution_text = input::text(&arguments.execution, "an execution of Calculon (.json)")?;
-    let run = Execution::from_json_str(&execution_text, execution).or_input()?;
-    let system_text = input::text(&arguments.system, "a system of Calculon (.json)")?;
-    let described = System::from_json_str(&system_text, system).or_input()?;
-    let stack = input::stack(&arguments.stack, &arguments.stack_option)?;
-    let row = row(&application, &run, &described, &stack, arguments.vocabulary).or_input()?;
-    let outcome = row.run().map_err(|why| failure::input(format!("{execution}: {why}")))?;
-    let ran = Ran::new([model, execution, system], &row, &outcome);
-    answer::give(arguments.format, &ran, report::calculon)
+    let application = input::read_text(&arguments.model, "an application of Calculon (.json)")?;
+    let application = CalculonApplication::from_json_str(&application, model).or_input()?;
+    let execution_text = input::read_text(&arguments.execution, "an execution of Calculon (.json)")?;
+    let run = CalculonExecution::from_json_str(&execution_text, execution).or_input()?;
+    let system_text = input::read_text(&arguments.system, "a system of Calculon (.json)")?;
+    let described = CalculonSystem::from_json_str(&system_text, system).or_input()?;
+    let stack = input::read_stack(&arguments.stack, &arguments.stack_option)?;
+    let row = assemble_row(&application, &run, &described, &stack, arguments.vocabulary).or_input()?;
+    let outcome = row.run_row().map_err(|why| failure::input_failure(format!("{execution}: {why}")))?;
+    let ran = CalculonAnswer::new([model, execution, system], &row, &outcome);
+    answer::write_answer(arguments.format, &ran, report::calculon_report)
 }

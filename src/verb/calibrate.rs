@@ -7,9 +7,9 @@ mod stack;
 
 use crate::answer::Format;
 use crate::failure::{self, Failure, OrInput};
-use results::report::{Align, Table, significant};
+use results::report::{ColumnAlign, TextTable, format_significant};
 use results::validate::Dataset;
-use results::validate::held_out::FittedScalar;
+use results::validate::held_out::FittedScalarRange;
 use std::path::{Path, PathBuf};
 
 /// Fit a chip's physical scalars to measured kernels, a fabric's to measured collectives, or a software stack's to measured runs
@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
     \"kernels\": [{\"group\", \"n\", \"mape_before_pct\", \"mape_after_pct\"}], \"scalars\": as of stacks, \"row_errors\", \"unpredicted\"};\n\
     the keys carry the units; rows that are wrong or not predicted are as in `coplace validate`."
 )]
-pub struct Arguments {
+pub struct CalibrateArguments {
     /// A built-in chip (coplace list chips), a chip file (.toml) or an LLMCompass device description (.json); for
     /// collectives a fabric (coplace list fabrics, or a .toml), for runs a software stack (coplace list stacks, or a .toml)
     #[arg(value_name = "CHIP|FABRIC|STACK")]
@@ -52,44 +52,44 @@ pub struct Arguments {
 }
 
 /// Fits and prints; wrong rows are named, the rest is fitted all the same.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub fn run_calibrate(arguments: &CalibrateArguments) -> Result<(), Failure> {
     // What cannot be read is said once the chip is known, as of kernels.
-    if let Ok(Dataset::TrainingRuns | Dataset::MemoryPeaks) = results::validate::dataset(&arguments.data) {
-        return stack::run(arguments);
+    if let Ok(Dataset::TrainingRuns | Dataset::MemoryPeaks) = results::validate::recognise_file(&arguments.data) {
+        return stack::run_calibrate_stack(arguments);
     }
-    if let Ok(Dataset::Collectives) = results::validate::dataset(&arguments.data) {
-        return fabric::run(arguments);
+    if let Ok(Dataset::Collectives) = results::validate::recognise_file(&arguments.data) {
+        return fabric::run_calibrate_fabric(arguments);
     }
-    chip::run(arguments)
+    chip::calibrate_chip(arguments)
 }
 
 /// Wrong rows, which were left out of a fit, by name.
-fn named(rows: &[results::validate::RowError]) -> Result<(), Failure> {
+fn name_wrong_rows(rows: &[results::validate::RowError]) -> Result<(), Failure> {
     let faults: Vec<String> = rows.iter().map(ToString::to_string).collect();
-    if faults.is_empty() { Ok(()) } else { Err(failure::input(faults.join("\nerror: "))) }
+    if faults.is_empty() { Ok(()) } else { Err(failure::input_failure(faults.join("\nerror: "))) }
 }
 
 /// The wrong rows of a file, once the rest has been fitted.
-fn wrong_rows(file: &Path) -> Result<(), Failure> {
-    let report = results::validate::file(file, &results::validate::Options::default()).or_input()?;
-    named(&report.row_errors)
+fn report_wrong_rows(file: &Path) -> Result<(), Failure> {
+    let report = results::validate::validate_file(file, &results::validate::ValidateOptions::default()).or_input()?;
+    name_wrong_rows(&report.row_errors)
 }
 
 /// The name of what is written: the file's.
-fn stem(out: &Path) -> String {
+fn output_stem(out: &Path) -> String {
     out.file_stem().map_or_else(|| "calibrated".to_owned(), |stem| stem.to_string_lossy().into_owned())
 }
 
 /// Scalars before and after, with the ranges that the rows put them in.
-fn scalars<'a>(fitted: impl IntoIterator<Item = &'a FittedScalar>) -> String {
+fn scalars_table<'a>(fitted: impl IntoIterator<Item = &'a FittedScalarRange>) -> String {
     let heads = ["scalar", "before", "after", "90 % range", "fitted"];
-    let mut table = Table::new(heads).keep(&["after", "90 % range", "fitted"]).align(4, Align::Left);
+    let mut table = TextTable::new(heads).keep_columns(&["after", "90 % range", "fitted"]).align_column(4, ColumnAlign::Left);
     for scalar in fitted {
-        table.row([
+        table.add_row([
             scalar.key.clone(),
-            number(scalar.before),
-            number(scalar.after),
-            format!("{} to {}", number(scalar.range.0), number(scalar.range.1)),
+            format_number(scalar.before),
+            format_number(scalar.after),
+            format!("{} to {}", format_number(scalar.range.0), format_number(scalar.range.1)),
             (if scalar.determined { "yes" } else { "kept" }).to_owned(),
         ]);
     }
@@ -98,6 +98,6 @@ fn scalars<'a>(fitted: impl IntoIterator<Item = &'a FittedScalar>) -> String {
     text
 }
 
-fn number(value: f64) -> String {
-    significant(value, 4)
+fn format_number(value: f64) -> String {
+    format_significant(value, 4)
 }

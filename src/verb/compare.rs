@@ -4,12 +4,12 @@ mod freedoms;
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput};
-use crate::numbers::whole;
+use crate::numbers::whole_number_in;
 use crate::verb::job::LONGEST;
-use results::answers::{self, Answer};
-use results::compared::compared;
-use results::page::Subject;
-use results::run::Run;
+use results::answers::{self, KeptAnswer};
+use results::compared::compare_runs;
+use results::page::PageSubject;
+use results::run::SearchRun;
 use results::sweep;
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ coplace compare h100.json\n  \
     the first entry is the first run's best design or the first answer, the notes say where another's work differs from the first's. Of runs of several models the\n\
     entries have \"times_reference\", the mean over the models, and \"models\" has each model's entries. With --freedoms:\n\
     {\"models\": [{\"model\", \"study\", \"expert\", \"entries\", \"times_first\", \"evaluations\", \"gap\"}], \"over_all\", \"seed\"}.")]
-pub struct Arguments {
+pub struct CompareArguments {
     /// Run directories that `coplace search` or `coplace sweep` wrote, or files of what `evaluate` or `plan` printed with --format json; with --freedoms models
     #[arg(required = true, value_name = "DIR|FILE.json")]
     directories: Vec<PathBuf>,
@@ -39,13 +39,13 @@ pub struct Arguments {
     #[arg(long, requires = "freedoms")]
     stack: Option<String>,
     /// Tokens per sequence [default: the model's longest]
-    #[arg(long, value_name = "TOKENS", requires = "freedoms", value_parser = whole(1..=LONGEST))]
+    #[arg(long, value_name = "TOKENS", requires = "freedoms", value_parser = whole_number_in(1..=LONGEST))]
     sequence_length: Option<u64>,
     /// The expert's pipeline stages, tensor-parallel width and data-parallel ranks [default: PHAZE's, where it gives them for the model]
     #[arg(long, value_name = "P,T,D", requires = "freedoms")]
     expert: Option<String>,
     /// Seed of Bayesian optimisation
-    #[arg(long, default_value_t = 0, requires = "freedoms", value_parser = whole(0..=u64::MAX))]
+    #[arg(long, default_value_t = 0, requires = "freedoms", value_parser = whole_number_in(0..=u64::MAX))]
     seed: u64,
     /// Draw the comparison of freedoms into this directory (freedoms.svg and .png); made if need be
     #[arg(long, value_name = "DIR", requires = "freedoms")]
@@ -56,9 +56,9 @@ pub struct Arguments {
 }
 
 /// Reads the runs and prints the comparison.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub fn run_compare(arguments: &CompareArguments) -> Result<(), Failure> {
     if arguments.freedoms {
-        return freedoms::run(&freedoms::Asked {
+        return freedoms::compare_freedoms(&freedoms::FreedomsRequest {
             models: arguments.directories.iter().map(|model| model.display().to_string()).collect(),
             study: arguments.study.as_ref(),
             stack: arguments.stack.as_ref(),
@@ -70,7 +70,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         });
     }
     if let Some(missing) = arguments.directories.iter().find(|path| !path.exists()) {
-        return Err(failure::input(format!(
+        return Err(failure::input_failure(format!(
             "{}: no such file or directory; give run directories, or what evaluate or plan printed with --format json",
             missing.display()
         )));
@@ -78,20 +78,20 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let files = arguments.directories.iter().filter(|path| path.is_file()).count();
     let comparison = match arguments.directories.iter().find(|path| !path.is_file()) {
         None => {
-            let comparison = answers::compare(&answers(&arguments.directories)?);
-            return answer::give(arguments.format, &Versioned::first(&comparison), |_| comparison.to_text());
+            let comparison = answers::compare_answers(&read_answers(&arguments.directories)?);
+            return answer::write_answer(arguments.format, &Versioned::with_schema_one(&comparison), |_| comparison.to_text());
         }
         Some(directory) if files > 0 => {
-            return Err(failure::input(format!(
+            return Err(failure::input_failure(format!(
                 "{}: is no file, as others are; give runs alone, or answers alone: coplace evaluate --chip {} --format json is the run's",
                 directory.display(),
                 directory.display()
             )));
         }
-        Some(_) => compared(read(&arguments.directories)?).map_err(failure::input)?,
+        Some(_) => compare_runs(read_runs(&arguments.directories)?).map_err(failure::input_failure)?,
     };
-    answer::give(arguments.format, &Versioned::first(&comparison), |_| {
-        if !comparison.over.runs() {
+    answer::write_answer(arguments.format, &Versioned::with_schema_one(&comparison), |_| {
+        if !comparison.over.any_runs() {
             return "No design of these runs runs the model.\n".to_owned();
         }
         comparison.to_text()
@@ -99,27 +99,27 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// Reads kept answers. Two files of the same name are told apart by their paths.
-fn answers(files: &[PathBuf]) -> Result<Vec<Answer>, Failure> {
+fn read_answers(files: &[PathBuf]) -> Result<Vec<KeptAnswer>, Failure> {
     let name = |file: &PathBuf| file.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
     let names: Vec<String> = files.iter().map(name).collect();
     let of = |(file, name): (&PathBuf, &String)| {
         let unique = names.iter().filter(|other| *other == name).count() < 2;
         let label = if unique { name.clone() } else { file.display().to_string() };
-        Ok(Answer { label, subject: Subject::read(file).or_input()? })
+        Ok(KeptAnswer { label, subject: PageSubject::read_from(file).or_input()? })
     };
     files.iter().zip(&names).map(of).collect()
 }
 
 /// Reads run directories. Two of the same name are told apart by their paths.
-pub fn read(directories: &[PathBuf]) -> Result<Vec<Run>, Failure> {
+pub fn read_runs(directories: &[PathBuf]) -> Result<Vec<SearchRun>, Failure> {
     let mut runs = Vec::with_capacity(directories.len());
     for directory in directories {
         if directory.is_file() {
             let cure =
                 "give directories that coplace search or coplace sweep wrote; coplace compare takes answers of evaluate and plan";
-            return Err(failure::input(format!("{}: is a file, not a run; {cure}", directory.display())));
+            return Err(failure::input_failure(format!("{}: is a file, not a run; {cure}", directory.display())));
         }
-        runs.push(sweep::read(directory).or_input()?);
+        runs.push(sweep::read_directory(directory).or_input()?);
     }
     let names: Vec<String> = runs.iter().map(|run| run.name.clone()).collect();
     for (run, directory) in runs.iter_mut().zip(directories) {

@@ -3,7 +3,7 @@
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{Failure, OrOther};
 use crate::verb::list;
-use results::report::{fields, heading};
+use results::report::{format_fields, format_heading};
 use results::run::RECORD;
 use results::sweep;
 use serde::Serialize;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
     Reads every built-in model, chip, fabric, study and stack, and every run in the directory of runs with its digests. Exit code 3 where something\n\
     is not sound.\n\n\
     JSON: version, threads, built_in, runs_in, runs, unsound.")]
-pub struct Arguments {
+pub struct DoctorArguments {
     /// Where runs lie
     #[arg(long, value_name = "DIR", default_value = "runs")]
     runs: PathBuf,
@@ -26,54 +26,54 @@ pub struct Arguments {
 
 /// What was found.
 #[derive(Serialize)]
-struct Found {
+struct DoctorAnswer {
     version: &'static str,
     /// Threads that a search uses.
     threads: usize,
     /// Whether the build has the second solver.
     highs: bool,
-    built_in: Vec<BuiltIn>,
+    built_in: Vec<BuiltInFiles>,
     runs_in: String,
-    runs: Vec<RunFound>,
+    runs: Vec<RunDirectory>,
     /// What is not sound, each with why.
     unsound: Vec<String>,
 }
 
 /// Built-in files of a kind.
 #[derive(Serialize)]
-struct BuiltIn {
+struct BuiltInFiles {
     kind: &'static str,
     sound: usize,
 }
 
 /// A run directory.
 #[derive(Serialize)]
-struct RunFound {
+struct RunDirectory {
     directory: String,
     model: String,
     study: String,
 }
 
 /// Looks, and tells.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub fn run_doctor(arguments: &DoctorArguments) -> Result<(), Failure> {
     let mut unsound = Vec::new();
     let mut built_in = Vec::new();
     for (kind, count) in list::KINDS {
         match count() {
-            Ok(sound) => built_in.push(BuiltIn { kind, sound }),
-            Err(failure) => unsound.push(format!("built-in {kind}: {}", failure.words())),
+            Ok(sound) => built_in.push(BuiltInFiles { kind, sound }),
+            Err(failure) => unsound.push(format!("built-in {kind}: {}", failure.message())),
         }
     }
-    let found = Found {
+    let found = DoctorAnswer {
         version: env!("CARGO_PKG_VERSION"),
         threads: std::thread::available_parallelism().or_other()?.get(),
         highs: cfg!(feature = "highs"),
         built_in,
         runs_in: arguments.runs.display().to_string(),
-        runs: runs(&arguments.runs, &mut unsound),
+        runs: find_runs(&arguments.runs, &mut unsound),
         unsound,
     };
-    answer::give(arguments.format, &Versioned::first(&found), |_| text(&found))?;
+    answer::write_answer(arguments.format, &Versioned::with_schema_one(&found), |_| answer_text(&found))?;
     match found.unsound.len() {
         0 => Ok(()),
         n => {
@@ -83,16 +83,16 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// The runs in a directory, by name; what is no run is passed over, a damaged one is named.
-fn runs(directory: &Path, unsound: &mut Vec<String>) -> Vec<RunFound> {
+fn find_runs(directory: &Path, unsound: &mut Vec<String>) -> Vec<RunDirectory> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.join(RECORD).exists()).collect();
     paths.sort();
     let mut found = Vec::new();
     for path in paths {
-        match sweep::read(&path) {
+        match sweep::read_directory(&path) {
             Ok(run) => {
                 let study = run.record.study;
-                found.push(RunFound { directory: path.display().to_string(), model: study.model, study: study.name });
+                found.push(RunDirectory { directory: path.display().to_string(), model: study.model, study: study.name });
             }
             Err(why) => unsound.push(why.to_string()),
         }
@@ -100,21 +100,21 @@ fn runs(directory: &Path, unsound: &mut Vec<String>) -> Vec<RunFound> {
     found
 }
 
-fn text(found: &Found) -> String {
-    let mut text = fields(&[
+fn answer_text(found: &DoctorAnswer) -> String {
+    let mut text = format_fields(&[
         ("coplace", found.version.to_owned()),
         ("threads", format!("{}, all of which a search uses", found.threads)),
         ("solvers", if found.highs { "microlp and HiGHS" } else { "microlp; HiGHS with the feature `highs`" }.to_owned()),
     ]);
-    text.push_str(&heading("Built in, read and sound"));
+    text.push_str(&format_heading("Built in, read and sound"));
     let built_in: Vec<(&str, String)> = found.built_in.iter().map(|kind| (kind.kind, kind.sound.to_string())).collect();
-    text.push_str(&fields(&built_in));
-    text.push_str(&heading(&format!("Runs in {}", found.runs_in)));
+    text.push_str(&format_fields(&built_in));
+    text.push_str(&format_heading(&format!("Runs in {}", found.runs_in)));
     let runs: Vec<(&str, String)> =
         found.runs.iter().map(|run| (run.directory.as_str(), format!("{}, study {}", run.model, run.study))).collect();
-    text.push_str(&if runs.is_empty() { "  none\n".to_owned() } else { fields(&runs) });
+    text.push_str(&if runs.is_empty() { "  none\n".to_owned() } else { format_fields(&runs) });
     if !found.unsound.is_empty() {
-        text.push_str(&heading("Not sound"));
+        text.push_str(&format_heading("Not sound"));
         text.extend(found.unsound.iter().map(|what| format!("  {what}\n")));
     }
     text

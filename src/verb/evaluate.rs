@@ -3,11 +3,11 @@
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::progress;
-use crate::verb::job::{JobArguments, PlanArguments, at_most, flag};
-use crate::verb::plan::{self, draw_memory, job_words};
-use results::evaluated::Evaluated;
-use results::report::Kernels;
-use results::step_record::Explained;
+use crate::verb::job::{JobArguments, SpaceArguments, count_up_to, flag_of_decision};
+use crate::verb::plan::{self, describe_job, draw_memory};
+use results::evaluated::EvaluateAnswer;
+use results::report::KernelDetailLevel;
+use results::step_record::ExplainedPlan;
 use results::{chakra, files, report, trace};
 use search::planner::{Job, PlanSpace, search_plans};
 use std::path::PathBuf;
@@ -29,13 +29,13 @@ use std::path::PathBuf;
     JSON: format, job, counts, feasible, why, shortfall, and result with plan, energy, time_shares, stages, timeline, slowest_stage and\n\
     passes (each with its kernels); the unit is in each key. docs/json.md describes every key."
 )]
-pub struct Arguments {
+pub struct EvaluateArguments {
     #[command(flatten)]
     job: JobArguments,
     #[command(flatten)]
-    choices: PlanArguments,
+    choices: SpaceArguments,
     /// Data-parallel replicas: --devices is the product of the degrees; needs --pipeline and --tensor, one value each
-    #[arg(long, value_name = "D", requires_all = ["pipeline", "tensor"], value_parser = at_most(1 << 20))]
+    #[arg(long, value_name = "D", requires_all = ["pipeline", "tensor"], value_parser = count_up_to(1 << 20))]
     data: Option<u32>,
     /// Show every kernel of the slowest stage's passes, before the summary
     #[arg(long)]
@@ -55,46 +55,48 @@ pub struct Arguments {
 }
 
 /// Evaluates, prints, writes the trace.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let asked = asked(arguments)?;
-    let mut loaded = arguments.job.load(Ok)?;
+pub fn run_evaluate(arguments: &EvaluateArguments) -> Result<(), Failure> {
+    let asked = requested_space(arguments)?;
+    let mut loaded = arguments.job.load_job(Ok)?;
     let (asked, cluster) = (asked.with_mixes_of(&loaded.stack), loaded.cluster.clone());
     let searched = |job: &Job<'_>| {
-        let (space, _) = plan::spaces(None, false, job, &cluster, &asked);
-        progress::shown("searching plans", || search_plans(job, &space, 1)).or_input()
+        let (space, _) = plan::requested_spaces(None, false, job, &cluster, &asked);
+        progress::run_with_progress("searching plans", || search_plans(job, &space, 1)).or_input()
     };
-    let settled = loaded.settle(&arguments.job, searched)?;
-    let job = loaded.job(&arguments.job);
-    let (space, _) = plan::spaces(None, false, &job, &cluster, &asked);
-    asked.check_names(&job).or_input()?;
+    let settled = loaded.settle_offload(&arguments.job, searched)?;
+    let job = loaded.planner_job(&arguments.job);
+    let (space, _) = plan::requested_spaces(None, false, &job, &cluster, &asked);
+    asked.check_tensor_names(&job).or_input()?;
     if let Some(error) = asked.fault(&space, &job, &cluster) {
-        return Err(failure::input(format!("{}{error}", flag(error.key))));
+        return Err(failure::input_failure(format!("{}{error}", flag_of_decision(error.key))));
     }
     let found = settled.map_or_else(|| searched(&job), Ok)?;
     if let (Some(refusal), true) = (&found.refusal, found.refused == found.plans) {
-        return Err(failure::input(refusal));
+        return Err(failure::input_failure(refusal));
     }
     plan::unmet_budget(&arguments.job, &job, &found)?;
-    let explained = found.best.first().map(|ranked| Explained::new(&job, ranked)).transpose().or_input()?;
+    let explained = found.best.first().map(|ranked| ExplainedPlan::explain_plan(&job, ranked)).transpose().or_input()?;
     write_traces(arguments, &job, explained.as_ref())?;
     if let (Some(best), Some(_)) = (found.best.first(), &arguments.memory) {
-        let timeline = job.timeline(&best.plan).or_input()?;
-        draw_memory(arguments.memory.as_deref(), &job_words(&arguments.job), &timeline, best)?;
+        let timeline = job.plan_timeline(&best.plan).or_input()?;
+        draw_memory(arguments.memory.as_deref(), &describe_job(&arguments.job), &timeline, best)?;
     }
-    let mut record = Evaluated::new(&job, &arguments.job.model, &found, explained.as_ref());
-    record.asked = arguments.job.asked()?;
-    let kernels = if arguments.kernels { Kernels::All } else { Kernels::Longest };
-    answer::give(arguments.format, &record, |record| report::evaluated(record, kernels))
+    let mut record = EvaluateAnswer::new(&job, &arguments.job.model, &found, explained.as_ref());
+    record.asked = arguments.job.to_inputs()?;
+    let kernels = if arguments.kernels { KernelDetailLevel::All } else { KernelDetailLevel::Longest };
+    answer::write_answer(arguments.format, &record, |record| report::evaluated_report(record, kernels))
 }
 
 /// The space that is asked for. A data-parallel degree says how wide the rest is, and thereby the context-parallel degree, 1 if it is not given.
-fn asked(arguments: &Arguments) -> Result<PlanSpace, Failure> {
-    let mut asked = arguments.choices.space()?;
+fn requested_space(arguments: &EvaluateArguments) -> Result<PlanSpace, Failure> {
+    let mut asked = arguments.choices.plan_space()?;
     let Some(data) = arguments.data else { return Ok(asked) };
     let one = |list: &Option<Vec<u32>>, name: &str| match list.as_deref() {
         None => Ok(1),
         Some([value]) => Ok(u64::from(*value)),
-        Some(_) => Err(failure::input(format!("--data {data}: needs one value of --{name}; give one, or leave --data out"))),
+        Some(_) => {
+            Err(failure::input_failure(format!("--data {data}: needs one value of --{name}; give one, or leave --data out")))
+        }
     };
     let (p, t) = (one(&asked.pipeline, "pipeline")?, one(&asked.tensor, "tensor")?);
     let c = one(&asked.context, "context")?;
@@ -102,7 +104,7 @@ fn asked(arguments: &Arguments) -> Result<PlanSpace, Failure> {
     let devices = u64::from(arguments.job.devices);
     if needed != devices {
         let context = if c > 1 { format!(" x {c} context-parallel") } else { String::new() };
-        return Err(failure::input(format!(
+        return Err(failure::input_failure(format!(
             "--data {data}: {p} pipeline stages x {data} data-parallel x {t} tensor-parallel{context} are {needed} devices, --devices is \
              {devices}; use --devices {needed}, or other degrees"
         )));
@@ -112,16 +114,16 @@ fn asked(arguments: &Arguments) -> Result<PlanSpace, Failure> {
 }
 
 /// Writes the traces that are asked for.
-fn write_traces(arguments: &Arguments, job: &Job<'_>, explained: Option<&Explained>) -> Result<(), Failure> {
+fn write_traces(arguments: &EvaluateArguments, job: &Job<'_>, explained: Option<&ExplainedPlan>) -> Result<(), Failure> {
     let title = format!("{} on {} x {}", arguments.job.model, arguments.job.devices, job.chip.name);
-    let write = |flag: &str, file: Option<&PathBuf>, contents: &dyn Fn(&Explained) -> Vec<u8>| {
+    let write = |flag: &str, file: Option<&PathBuf>, contents: &dyn Fn(&ExplainedPlan) -> Vec<u8>| {
         let Some(file) = file else { return Ok(()) };
         let Some(explained) = explained else {
             tracing::warn!("{flag} {}: no plan fits, nothing is written", file.display());
             return Ok(());
         };
-        files::write(file, &contents(explained)).or_unwritable()
+        files::write_file(file, &contents(explained)).or_unwritable()
     };
-    write("--trace", arguments.trace.as_ref(), &|explained| trace::trace(&title, explained, job.chip).into_bytes())?;
-    write("--chakra", arguments.chakra.as_ref(), &|explained| chakra::execution_trace(&title, &explained.why))
+    write("--trace", arguments.trace.as_ref(), &|explained| trace::kernel_trace(&title, explained, job.chip).into_bytes())?;
+    write("--chakra", arguments.chakra.as_ref(), &|explained| chakra::write_execution_trace(&title, &explained.why))
 }

@@ -4,19 +4,19 @@ use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther};
 use crate::input;
 use crate::progress;
-use crate::verb::merge::asked_again;
+use crate::verb::merge::parse_request;
 use crate::verb::search::models;
-use crate::verb::search::question::Question;
+use crate::verb::search::question::SearchQuestion;
 use results::design::DesignRow;
-use results::explained::{self, Binds, Explained, Limit, OfModel, Runs, Subject};
+use results::explained::{self, DesignExplanation, ExplainedDesign, LimitUse, ModelExplanation, ModelOnDesign, StepBottleneck};
 use results::record::BestDesign;
 use results::run;
 use results::step_record::StepRecord;
-use search::design::Reference;
+use search::design::ReferenceStep;
 use search::objective::Term;
-use search::planner::Prepared;
-use search::sensitivity::{Marginal, marginals, steps};
-use search::space::{Built, Chips, Combination, Dial, Space, number};
+use search::planner::PreparedJob;
+use search::sensitivity::{Marginal, marginal_resources, single_steps};
+use search::space::{Chips, Combination, CombinationChip, ListedDimension, Space, combination_of_places};
 use search::sweep::Sweep;
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ use std::path::PathBuf;
 #[command(after_help = "Example:\n  coplace explain runs/llama2-7b-smoke\n\n\
     Each step and each tenth more has its own best plan. JSON: format, run, best, limits, time_shares, slowest_stage, kernels, steps, worth; of several models `steps` and\n\
     `worth` are over all of them, and `models` has each.")]
-pub struct Arguments {
+pub struct ExplainArguments {
     /// Directory of a search or a sweep
     run: PathBuf,
     /// Form of the answer
@@ -34,37 +34,37 @@ pub struct Arguments {
 }
 
 /// Reads a run, asks its question again, looks around its best design.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub fn run_explain(arguments: &ExplainArguments) -> Result<(), Failure> {
     let name = arguments.run.display().to_string();
-    let record = run::record(&arguments.run).or_input()?;
-    let refused = |why: &str| failure::input(format!("{name}: {why}"));
+    let record = run::read_record(&arguments.run).or_input()?;
+    let refused = |why: &str| failure::input_failure(format!("{name}: {why}"));
     let best = record.best.as_ref().ok_or_else(|| refused("found no design that runs the model; there is nothing to explain"))?;
     if record.asked_with.is_empty() {
         return Err(refused("does not say with which words it was asked (an older version wrote it); run the search again"));
     }
-    input::keep_of_run(&arguments.run, &[])?;
-    let posed = asked_again(&record.asked_with)?;
-    let question = Question::read(&posed)?;
-    if question.digest(record.seed) != record.question {
+    input::keep_files_of_run(&arguments.run, &[])?;
+    let posed = parse_request(&record.asked_with)?;
+    let question = SearchQuestion::read_question(&posed)?;
+    if question.digest_of_question(record.seed) != record.question {
         let asked = record.asked_with.join(" ");
         let cure = "put back the study and the files that it names as they were, or run it again";
         return Err(refused(&format!("was asked `{asked}`, which asks something else by now; {cure}")));
     }
-    let jobs = models::jobs(&question);
-    let prepared = models::prepare_all(&question, &jobs)?;
-    let references = models::references(&question)?;
-    let found = combination(&question, &best.design).ok_or_else(|| refused("its best design is none of the study's"))?;
-    let about = About { question: &question, prepared: &prepared, references: &references, best, combination: found };
-    let explained = progress::shown("planning for the designs around the best", || about.explained(name))?;
-    answer::give(arguments.format, &Versioned::first(&explained), |_| {
+    let jobs = models::jobs_of_models(&question);
+    let prepared = models::prepare_models(&question, &jobs)?;
+    let references = models::reference_steps(&question)?;
+    let found = find_combination(&question, &best.design).ok_or_else(|| refused("its best design is none of the study's"))?;
+    let about = BestDesignContext { question: &question, prepared: &prepared, references: &references, best, combination: found };
+    let explained = progress::run_with_progress("planning for the designs around the best", || about.explain_design(name))?;
+    answer::write_answer(arguments.format, &Versioned::with_schema_one(&explained), |_| {
         let predicted = "\nThe search ranked designs by the bad end of their steps' 90 % intervals; what is said here is of predicted steps.\n";
-        format!("{}{}", explained::words(&explained), if record.certificate.robust { predicted } else { "" })
+        format!("{}{}", explained::explanation_text(&explained), if record.certificate.robust { predicted } else { "" })
     })
 }
 
 /// The number of a design's combination, by its values.
-fn combination(question: &Question, design: &DesignRow) -> Option<u64> {
-    let dials = question.space.dials();
+fn find_combination(question: &SearchQuestion, design: &DesignRow) -> Option<u64> {
+    let dials = question.space.listed_dimensions();
     let phaze = [
         ("tensor_cores", design.tensor_cores as f64),
         ("vector_cores", design.vector_cores as f64),
@@ -74,36 +74,36 @@ fn combination(question: &Question, design: &DesignRow) -> Option<u64> {
         ("hbm_gib", design.hbm_gib),
     ];
     let words: Vec<&str> = design.dimensions.as_deref().unwrap_or_default().split(", ").collect();
-    let place = |dial: &Dial| match &question.study.space.chips {
+    let place = |dial: &ListedDimension| match &question.study.space.chips {
         Chips::Phaze(_) => {
             let value = phaze.iter().find(|(key, _)| *key == dial.key)?.1;
             dial.values.iter().position(|listed| listed.number() == Some(value))
         }
         Chips::Grid(_) if dial.values.len() == 1 => Some(0),
         Chips::Grid(_) => {
-            let is = |value: &sim::hardware::Setting| words.contains(&format!("{} {value}", dial.key).as_str());
+            let is = |value: &sim::hardware::FieldValue| words.contains(&format!("{} {value}", dial.key).as_str());
             dial.values.iter().position(is)
         }
     };
     let places = dials.iter().map(place).collect::<Option<Vec<usize>>>()?;
-    Some(number(&dials, &places))
+    Some(combination_of_places(&dials, &places))
 }
 
 /// The best design of a question.
-struct About<'a> {
-    question: &'a Question,
+struct BestDesignContext<'a> {
+    question: &'a SearchQuestion,
     /// By model, on each of the space's fabrics.
-    prepared: &'a [Vec<Prepared<'a>>],
-    references: &'a [Reference],
+    prepared: &'a [Vec<PreparedJob<'a>>],
+    references: &'a [ReferenceStep],
     best: &'a BestDesign,
     combination: u64,
 }
 
-impl About<'_> {
-    fn explained(&self, run: String) -> Result<Explained, Failure> {
+impl BestDesignContext<'_> {
+    fn explain_design(&self, run: String) -> Result<DesignExplanation, Failure> {
         let space: &Space = &self.question.space;
         let other = |why: String| Failure::Other(anyhow::anyhow!(why));
-        let Combination::Chip(built) = space.combination(self.combination).map_err(other)? else {
+        let Combination::Chip(built) = space.combination_at(self.combination).map_err(other)? else {
             return Err(other(format!("design {} is outside its limits", self.combination)));
         };
         let records: Vec<&StepRecord> = match &self.best.models[..] {
@@ -111,46 +111,48 @@ impl About<'_> {
             several => several.iter().map(|of| &of.step).collect(),
         };
         let (mut runs, mut around, mut more) = (Vec::new(), Vec::new(), Vec::new());
-        for (((of, prepared), reference), step) in self.question.all().zip(self.prepared).zip(self.references).zip(&records) {
+        for (((of, prepared), reference), step) in
+            self.question.all_models().zip(self.prepared).zip(self.references).zip(&records)
+        {
             let own = built.fabric.and_then(|fabric| prepared.get(fabric)).ok_or_else(|| other("no fabric".into()))?;
-            let term = Term { share: self.question.share(of), reference: reference.time.0 };
-            runs.push(Runs::new(&own.job(&built.chip), step.time.step_s, term));
-            around.push(steps(&Sweep { prepared, space, max_step: None }, self.combination).map_err(other)?);
-            more.push(marginals(own, &of.study.plan.space(), &built.chip).or_other()?);
+            let term = Term { share: self.question.share_of_model(of), reference: reference.time.0 };
+            runs.push(ModelOnDesign::from_job(&own.job(&built.chip), step.time.step_s, term));
+            around.push(single_steps(&Sweep { prepared, space, max_step: None }, self.combination).map_err(other)?);
+            more.push(marginal_resources(own, &of.study.plan.space(), &built.chip).or_other()?);
         }
         if runs.len() != records.len() {
             return Err(other("the run has other models than its question".into()));
         }
-        let subject = Subject { figures: built.figures, over: self.question.aim.over, models: runs };
-        let each = |model: usize, (of, step): (&Question, &&StepRecord)| {
-            let alone = subject.alone(model);
-            OfModel {
+        let subject = ExplainedDesign { figures: built.figures, over: self.question.aim.over, models: runs };
+        let each = |model: usize, (of, step): (&SearchQuestion, &&StepRecord)| {
+            let alone = subject.alone_with_model(model);
+            ModelExplanation {
                 model: of.called.clone(),
                 sequence_tokens: of.sequence_length,
-                share: self.question.share(of),
-                binds: binds(step),
-                steps: around[model].iter().filter_map(|step| alone.step(&[step])).collect(),
-                worth: more[model].iter().filter_map(|marginal| alone.worth(&[marginal])).collect(),
+                share: self.question.share_of_model(of),
+                binds: step_bottlenecks(step),
+                steps: around[model].iter().filter_map(|step| alone.step_row(&[step])).collect(),
+                worth: more[model].iter().filter_map(|marginal| alone.value_of_resource(&[marginal])).collect(),
             }
         };
         let several = records.len() > 1;
-        let models = self.question.all().zip(&records).enumerate().map(|(model, of)| each(model, of));
+        let models = self.question.all_models().zip(&records).enumerate().map(|(model, of)| each(model, of));
         let same = |at: usize| around.iter().filter_map(|of| of.get(at)).collect::<Vec<_>>();
         let resource = |first: &Marginal| {
             more.iter().filter_map(|of| of.iter().find(|own| own.resource == first.resource)).collect::<Vec<_>>()
         };
-        Ok(Explained {
+        Ok(DesignExplanation {
             run,
             best: self.best.design.clone(),
-            limits: self.limits(&built),
-            binds: (!several).then(|| binds(records[0])),
-            steps: (0..around[0].len()).filter_map(|at| subject.step(&same(at))).collect(),
-            worth: more[0].iter().filter_map(|first| subject.worth(&resource(first))).collect(),
+            limits: self.limit_uses(&built),
+            binds: (!several).then(|| step_bottlenecks(records[0])),
+            steps: (0..around[0].len()).filter_map(|at| subject.step_row(&same(at))).collect(),
+            worth: more[0].iter().filter_map(|first| subject.value_of_resource(&resource(first))).collect(),
             models: if several { models.collect() } else { Vec::new() },
         })
     }
 
-    fn limits(&self, built: &Built) -> Vec<Limit> {
+    fn limit_uses(&self, built: &CombinationChip) -> Vec<LimitUse> {
         let (space, figures) = (&self.question.space, built.figures);
         let limits = &self.question.study.space.limits;
         let all = [
@@ -159,12 +161,16 @@ impl About<'_> {
             ("cost", figures.cost_usd, limits.max_cost_usd, "USD"),
             ("memory", self.best.design.peak_memory_gib, Some(self.best.step.capacity_gib), "GiB"),
         ];
-        let limit = |(name, uses, allowed, unit)| Some(Limit { name, uses: uses?, allowed: allowed?, unit });
+        let limit = |(name, uses, allowed, unit)| Some(LimitUse { name, uses: uses?, allowed: allowed?, unit });
         all.into_iter().filter_map(limit).collect()
     }
 }
 
 /// What binds a model's step.
-fn binds(step: &StepRecord) -> Binds {
-    Binds { time_shares: step.time_shares.clone(), slowest_stage: step.slowest_stage, kernels: explained::kernels(step) }
+fn step_bottlenecks(step: &StepRecord) -> StepBottleneck {
+    StepBottleneck {
+        time_shares: step.time_shares.clone(),
+        slowest_stage: step.slowest_stage,
+        kernels: explained::slowest_kernels(step),
+    }
 }

@@ -17,7 +17,7 @@ const SCHEMA: &str = "coplace-study.schema.json";
     The study is searched as it is: coplace search llama3-8b --study mine.toml. Its first line names the schema, coplace-study.schema.json beside\n\
     it, for editors with a TOML language server (taplo; in VS Code: Even Better TOML). A file that is there is never overwritten.\n\
     JSON: format, study, schema.")]
-pub struct Arguments {
+pub struct InitArguments {
     /// The study's file
     #[arg(default_value = "study.toml")]
     file: PathBuf,
@@ -31,15 +31,15 @@ pub struct Arguments {
 
 /// The files that were written.
 #[derive(Serialize)]
-struct Written {
+struct InitAnswer {
     study: String,
     schema: String,
 }
 
 /// Writes the study and the schema.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub fn run_init(arguments: &InitArguments) -> Result<(), Failure> {
     let file = &arguments.file;
-    let refused = |why: &str| failure::input(format!("{}: {why}", file.display()));
+    let refused = |why: &str| failure::input_failure(format!("{}: {why}", file.display()));
     if file.extension().is_none_or(|ending| ending != "toml") {
         return Err(refused("a study's name ends in .toml; give such a name"));
     }
@@ -51,26 +51,26 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Some(name) => Study::text(name).ok_or_else(|| {
             let names = Study::names();
             let hint = sim::names::hint(name, &names.join(", "), "built in are");
-            failure::input(format!("unknown study `{name}`: {hint}"))
+            failure::input_failure(format!("unknown study `{name}`: {hint}"))
         })?,
     };
     let schema = file.with_file_name(SCHEMA);
-    if schema.symlink_metadata().is_ok() && !is_ours(&schema) {
+    if schema.symlink_metadata().is_ok() && !is_our_schema(&schema) {
         let cure = "give a study's name in another directory, or rename it";
-        return Err(failure::input(format!("{}: is not coplace's schema of studies; {cure}", schema.display())));
+        return Err(failure::input_failure(format!("{}: is not coplace's schema of studies; {cure}", schema.display())));
     }
     let study = format!("#:schema ./{SCHEMA}\n{text}");
     let completed = serde_json::to_string_pretty(&schema::schema()).or_other()? + "\n";
-    files::write_all(&[(schema.clone(), completed.into_bytes()), (file.clone(), study.into_bytes())]).or_unwritable()?;
-    let written = Written { study: file.display().to_string(), schema: schema.display().to_string() };
-    answer::give(arguments.format, &Versioned::first(&written), |_| {
-        let Written { study, schema } = &written;
+    files::write_files(&[(schema.clone(), completed.into_bytes()), (file.clone(), study.into_bytes())]).or_unwritable()?;
+    let written = InitAnswer { study: file.display().to_string(), schema: schema.display().to_string() };
+    answer::write_answer(arguments.format, &Versioned::with_schema_one(&written), |_| {
+        let InitAnswer { study, schema } = &written;
         format!("Written: {study}, and {schema} for editors\nSearch it: coplace search llama3-8b --study {study}\n")
     })
 }
 
 /// Whether a file is a schema of studies, of whatever version: it may be brought up to date.
-fn is_ours(file: &Path) -> bool {
+fn is_our_schema(file: &Path) -> bool {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let found: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
     found.get("title").is_some_and(|title| title == TITLE)

@@ -3,19 +3,19 @@
 mod again;
 mod precision;
 
-pub use precision::Products;
-pub(super) use precision::precision;
+pub use precision::ProductFormat;
+pub(super) use precision::training_precision;
 
 use crate::failure::{self, Failure, OrInput};
 use crate::input;
-use crate::numbers::whole;
+use crate::numbers::whole_number_in;
 use clap::ValueEnum;
 use search::planner::{Job, PlanAnswer, PlanSpace, Splits};
-use sim::hardware::{Accelerator, Template};
+use sim::hardware::{Accelerator, ChipTemplate};
 use sim::network::Fabric;
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use sim::units::Bytes;
-use step::{MixKind, SoftwareStack, usable};
+use step::{MixKind, SoftwareStack, usable_hbm};
 use workloads::Allowance;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::{Attention, ContextMethod, Lowering};
@@ -56,7 +56,7 @@ pub enum OptimizerName {
 }
 
 impl OptimizerName {
-    pub(super) fn optimizer(self) -> Optimizer {
+    pub(super) fn to_optimizer(self) -> Optimizer {
         match self {
             Self::Sgd => Optimizer::Sgd,
             Self::Momentum => Optimizer::Momentum,
@@ -102,7 +102,7 @@ pub enum ContextMethodName {
 }
 
 impl ContextMethodName {
-    fn method(&self) -> ContextMethod {
+    fn to_context_method(&self) -> ContextMethod {
         match self {
             Self::Ring => ContextMethod::Ring,
             Self::Ulysses => ContextMethod::Ulysses,
@@ -124,16 +124,16 @@ pub struct JobArguments {
     #[arg(long)]
     pub fabric: String,
     /// Devices of a fast domain (an NVLink node, an ICI slice), at most the fabric's [default: the fabric's]
-    #[arg(long, value_name = "N", value_parser = at_most(1 << 20))]
+    #[arg(long, value_name = "N", value_parser = count_up_to(1 << 20))]
     pub fast_domain: Option<u32>,
     /// Devices; all are used
-    #[arg(long, value_name = "N", value_parser = at_most(1 << 20))]
+    #[arg(long, value_name = "N", value_parser = count_up_to(1 << 20))]
     pub devices: u32,
     /// Sequences per step over the whole cluster
-    #[arg(long, value_name = "SEQUENCES", value_parser = at_most(1 << 24))]
+    #[arg(long, value_name = "SEQUENCES", value_parser = count_up_to(1 << 24))]
     pub global_batch: u32,
     /// Tokens per sequence [default: the model's longest]
-    #[arg(long, value_name = "TOKENS", value_parser = whole(1..=LONGEST))]
+    #[arg(long, value_name = "TOKENS", value_parser = whole_number_in(1..=LONGEST))]
     pub sequence_length: Option<u64>,
     /// Software stack: built in (coplace list stacks) or a file (.toml) [default: maxtext on TPUs, megatron_core on
     /// GPUs of 2022 and later (H100 to GB300, MI300, Gaudi), megatron otherwise]
@@ -145,7 +145,7 @@ pub struct JobArguments {
     pub stack_option: Vec<String>,
     /// Modules that predict further tokens, trained with the model: DeepSeek-V3's multi-token prediction (its run had 1), Megatron-LM's
     /// --mtp-num-layers [default: none, whatever `num_nextn_predict_layers` says]
-    #[arg(long, value_name = "N", value_parser = whole(0..=MOST_MTP))]
+    #[arg(long, value_name = "N", value_parser = whole_number_in(0..=MOST_MTP))]
     pub mtp_layers: Option<u64>,
     /// Room of an expert for so many times its even share of the tokens: fuller experts drop tokens, emptier ones pad (Megatron-LM's
     /// --moe-expert-capacity-factor with --moe-pad-expert-input-to-capacity) [default: the model's; without one no token is dropped]
@@ -159,7 +159,7 @@ pub struct JobArguments {
     pub attention: AttentionKernel,
     /// Number format [default: bf16, fp16 on chips without it]
     #[arg(long, value_enum)]
-    pub precision: Option<Products>,
+    pub precision: Option<ProductFormat>,
     /// The optimizer, in mixed precision
     #[arg(long, value_enum, default_value_t = OptimizerName::Adam)]
     pub optimizer: OptimizerName,
@@ -178,34 +178,34 @@ pub struct JobArguments {
 
 /// Choices of plans; what is not given is left to the planner.
 #[derive(clap::Args)]
-pub struct PlanArguments {
+pub struct SpaceArguments {
     /// Tensor-parallel widths to choose from
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count_up_to(1 << 16))]
     pub tensor: Option<Vec<u32>>,
     /// Pipeline stages to choose from
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count_up_to(1 << 16))]
     pub pipeline: Option<Vec<u32>>,
     /// Context-parallel widths to choose from
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count_up_to(1 << 16))]
     pub context: Option<Vec<u32>>,
     /// How attention reaches the rest of a sequence that is split, to choose from [default: both]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub context_method: Option<Vec<ContextMethodName>>,
     /// Expert-parallel widths to choose from
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count_up_to(1 << 16))]
     pub expert: Option<Vec<u32>>,
     /// Devices over which every expert is split by width, to choose from: Megatron-LM's --expert-tensor-parallel-size. It times --expert divides tp
     /// x cp x dp; another width than --tensor needs sequence parallelism [default: the tensor-parallel width]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count_up_to(1 << 16))]
     pub expert_tensor: Option<Vec<u32>>,
     /// Model chunks per stage to choose from
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count_up_to(1 << 16))]
     pub virtual_stages: Option<Vec<u32>>,
     /// Megatron sequence parallelism beside tensor parallelism [default: both]
     #[arg(long, value_name = "BOOL")]
     pub sequence_parallel: Option<bool>,
     /// Sequences per micro-batch to choose from
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_most(1 << 16))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count_up_to(1 << 16))]
     pub micro_batch: Option<Vec<u32>>,
     /// Orders of ranks on devices to choose from
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
@@ -217,7 +217,7 @@ pub struct PlanArguments {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub layer_split: Option<Vec<String>>,
     /// ZeRO stages to choose from
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = whole::<u8>(0..=3))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = whole_number_in::<u8>(0..=3))]
     pub zero: Option<Vec<u8>>,
     /// Recomputation to choose from: none, selective, full, MaxText's names, custom:offload(a)+device(b), tensors:offload(a)+device(b) with the
     /// operators' own names (`a*0.5`: a part of its tokens; with `+rest(recompute)` behind it the others run again); `best` for what is fastest in
@@ -239,14 +239,14 @@ pub const MOST_MTP: u64 = workloads::limits::MAX_FURTHER_TOKENS;
 const BEST: &str = "best";
 
 /// A number from 1 to a limit.
-pub fn at_most(limit: u32) -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync + 'static {
-    whole(1..=limit)
+pub fn count_up_to(limit: u32) -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync + 'static {
+    whole_number_in(1..=limit)
 }
 
 /// What the words of a job name.
-pub struct Parts {
+pub struct JobParts {
     pub model: Model,
-    pub chip: Template,
+    pub chip: ChipTemplate,
     pub stack: SoftwareStack,
     /// The fabric with all devices that it can join.
     cluster: Fabric,
@@ -255,7 +255,7 @@ pub struct Parts {
 }
 
 /// A job with all that it refers to.
-pub struct Loaded {
+pub struct LoadedJob {
     pub model: Model,
     pub chip: Accelerator,
     pub stack: SoftwareStack,
@@ -270,28 +270,28 @@ pub struct Loaded {
 
 impl JobArguments {
     /// The techniques asked for, each lossy one allowed, if they can be used with the model at all.
-    fn techniques(&self, model: &Model, chip: &Accelerator) -> Result<Techniques, Failure> {
-        let parsed = |text: &String| text.parse::<Technique>().map_err(|e| failure::input(format!("--technique: {e}")));
+    fn read_techniques(&self, model: &Model, chip: &Accelerator) -> Result<Techniques, Failure> {
+        let parsed = |text: &String| text.parse::<Technique>().map_err(|e| failure::input_failure(format!("--technique: {e}")));
         let asked: Techniques = self.technique.iter().map(parsed).collect::<Result<_, _>>()?;
-        let allowance = |text: &String| text.parse::<Allowance>().map_err(|e| failure::input(format!("--allow: {e}")));
+        let allowance = |text: &String| text.parse::<Allowance>().map_err(|e| failure::input_failure(format!("--allow: {e}")));
         let allowances: Vec<Allowance> = self.allow.iter().map(allowance).collect::<Result<_, _>>()?;
-        let techniques = asked.allowing(&allowances).or_input()?;
+        let techniques = asked.with_allowances(&allowances).or_input()?;
         if techniques.is_empty() {
             return Ok(techniques);
         }
         let lowering = Lowering {
             sequence_length: self.sequence_length.unwrap_or(model.max_sequence),
-            optimizer: self.optimizer.optimizer(),
+            optimizer: self.optimizer.to_optimizer(),
             ..Lowering::new(model)
         };
-        let graph = techniques.apply(model, TrainingGraph::new(model, &lowering).or_input()?, 1).or_input()?;
+        let graph = techniques.apply_to_graph(model, TrainingGraph::new(model, &lowering).or_input()?, 1).or_input()?;
         graph.applied.iter().flat_map(|applied| &applied.notes).for_each(|note| tracing::warn!("{note}"));
-        let (host, storage) = graph.goes_away();
+        let (host, storage) = graph.offloads();
         for (goes, there, table) in [(host, chip.host.is_some(), "host"), (storage, chip.storage.is_some(), "storage")] {
             if goes && !there {
                 let nvme = if table == "storage" { " or --nvme GB_PER_S:GB" } else { "" };
                 let cure = format!("give the chip's file its [{table}]{nvme}, or leave the technique out");
-                return Err(failure::input(format!(
+                return Err(failure::input_failure(format!(
                     "--technique: {techniques} sends tensors to what {} has none of: {table}; {cure}",
                     chip.name
                 )));
@@ -301,75 +301,80 @@ impl JobArguments {
     }
 
     /// The model as it is trained.
-    fn model(&self) -> Result<Model, Failure> {
+    fn read_model(&self) -> Result<Model, Failure> {
         let mut model = Model::load(&self.model).or_input()?;
         if let Some(modules) = self.mtp_layers {
             if modules > 0 && !self.technique.is_empty() {
                 let cure = "leave one of the two out";
-                return Err(failure::input(format!("--mtp-layers {modules}: is not modelled beside --technique; {cure}")));
+                return Err(failure::input_failure(format!(
+                    "--mtp-layers {modules}: is not modelled beside --technique; {cure}"
+                )));
             }
-            model = model.predicting(modules).or_input()?;
+            model = model.with_further_token_modules(modules).or_input()?;
         }
         let Some(factor) = self.capacity_factor else { return Ok(model) };
         let Some(experts) = &mut model.experts else {
-            return Err(failure::input(format!("--capacity-factor {factor}: {} has no experts; leave it out", model.name)));
+            return Err(failure::input_failure(format!(
+                "--capacity-factor {factor}: {} has no experts; leave it out",
+                model.name
+            )));
         };
         let most = experts.count as f64 / experts.top_k.max(1) as f64;
         if !(1.0..=most).contains(&factor) {
             let limit = format!("must be from 1 to {most} (experts over experts per token)");
-            return Err(failure::input(format!("--capacity-factor {factor}: {limit}; 1.25 is usual")));
+            return Err(failure::input_failure(format!("--capacity-factor {factor}: {limit}; 1.25 is usual")));
         }
         experts.capacity_factor = Some(factor);
         Ok(model)
     }
 
     /// Reads what the arguments name; `links` puts measured links on the fabric.
-    fn read(&self, links: impl FnOnce(Fabric) -> Result<Fabric, Failure>) -> Result<Parts, Failure> {
-        let model = self.model()?;
-        let mut chip = input::chip(&self.chip)?;
+    fn read_parts(&self, links: impl FnOnce(Fabric) -> Result<Fabric, Failure>) -> Result<JobParts, Failure> {
+        let model = self.read_model()?;
+        let mut chip = input::read_chip(&self.chip)?;
         if let Some(text) = &self.nvme {
-            chip.accelerator.storage = Some(input::storage(text)?);
+            chip.accelerator.storage = Some(input::parse_storage(text)?);
         }
-        let cluster = links(input::fabric(&self.fabric, &chip.accelerator.name, self.fast_domain)?)?;
+        let cluster = links(input::read_fabric(&self.fabric, &chip.accelerator.name, self.fast_domain)?)?;
         let fabric = cluster.for_devices(self.devices).map_err(|error| {
             let domain = self.fast_domain.map_or_else(String::new, |devices| format!(" --fast-domain {devices}"));
-            let part = part_of_domains(&cluster, self.devices).map_or_else(String::new, |part| {
-                format!("; or --fast-domain {part}, of the {} devices of every domain so many", cluster.fast_domain())
+            let part = devices_of_domains(&cluster, self.devices).map_or_else(String::new, |part| {
+                format!("; or --fast-domain {part}, of the {} devices of every domain so many", cluster.fast_domain_devices())
             });
-            failure::input(format!("--devices {} --fabric {}{domain}: {error}{part}", self.devices, self.fabric))
+            failure::input_failure(format!("--devices {} --fabric {}{domain}: {error}{part}", self.devices, self.fabric))
         })?;
-        let usual = SoftwareStack::usual(&chip.accelerator.name);
-        let stack = input::stack(self.stack.as_deref().unwrap_or(usual), &self.stack_option)?;
-        Ok(Parts { model, chip, stack, cluster, fabric })
+        let usual = SoftwareStack::usual_stack_name(&chip.accelerator.name);
+        let stack = input::read_stack(self.stack.as_deref().unwrap_or(usual), &self.stack_option)?;
+        Ok(JobParts { model, chip, stack, cluster, fabric })
     }
 
     /// The job with all that the arguments name; `links` puts measured links on the fabric.
-    pub fn load(&self, links: impl FnOnce(Fabric) -> Result<Fabric, Failure>) -> Result<Loaded, Failure> {
-        let Parts { model, chip, stack, cluster, fabric } = self.read(links)?;
+    pub fn load_job(&self, links: impl FnOnce(Fabric) -> Result<Fabric, Failure>) -> Result<LoadedJob, Failure> {
+        let JobParts { model, chip, stack, cluster, fabric } = self.read_parts(links)?;
         let chip = chip.accelerator;
-        let precision = stack.precision(precision(self.precision, &chip)?);
-        let headroom = headroom(self.headroom_gib, &chip, &stack)?;
-        let techniques = self.techniques(&model, &chip)?;
-        Ok(Loaded { model, chip, stack, cluster, fabric, precision, headroom, techniques })
+        let precision = stack.precision_of_run(training_precision(self.precision, &chip)?);
+        let headroom = parse_headroom(self.headroom_gib, &chip, &stack)?;
+        let techniques = self.read_techniques(&model, &chip)?;
+        Ok(LoadedJob { model, chip, stack, cluster, fabric, precision, headroom, techniques })
     }
 }
 
-impl Loaded {
+impl LoadedJob {
     /// Settles what part of the activations goes away where a technique leaves it open: the part whose search finds the fastest plan, of ones alike the
     /// largest, with what that search found. Nothing is searched where nothing is open; where no part has a plan that fits all of it goes away.
-    pub fn settle(
+    pub fn settle_offload(
         &mut self,
         arguments: &JobArguments,
         search: impl Fn(&Job<'_>) -> Result<PlanAnswer, Failure>,
     ) -> Result<Option<PlanAnswer>, Failure> {
-        let choices = self.techniques.choices();
+        let choices = self.techniques.offload_choices();
         if choices.len() < 2 {
             return Ok(None);
         }
         let mut fastest: Option<(f64, usize, PlanAnswer)> = None;
         for (at, choice) in choices.iter().enumerate() {
             self.techniques = choice.clone();
-            let found = search(&self.job(arguments))?;
+            let found = search(&self.planner_job(arguments))?;
             let Some(time) = found.best.first().map(|best| best.time.total.0) else { continue };
             if fastest.as_ref().is_none_or(|(least, ..)| time < *least) {
                 fastest = Some((time, at, found));
@@ -381,7 +386,7 @@ impl Loaded {
     }
 
     /// The job itself.
-    pub fn job(&self, arguments: &JobArguments) -> Job<'_> {
+    pub fn planner_job(&self, arguments: &JobArguments) -> Job<'_> {
         Job {
             model: &self.model,
             chip: &self.chip,
@@ -392,7 +397,7 @@ impl Loaded {
             sequence_length: arguments.sequence_length.unwrap_or(self.model.max_sequence),
             attention: arguments.attention.attention(),
             precision: self.precision,
-            optimizer: arguments.optimizer.optimizer(),
+            optimizer: arguments.optimizer.to_optimizer(),
             headroom: self.headroom,
             techniques: &self.techniques,
         }
@@ -400,24 +405,24 @@ impl Loaded {
 }
 
 /// The most devices of every fast domain of which a number of devices is a multiple, where domains do not divide it and some of each do.
-fn part_of_domains(cluster: &Fabric, devices: u32) -> Option<u32> {
-    let domain = cluster.fast_domain();
+fn devices_of_domains(cluster: &Fabric, devices: u32) -> Option<u32> {
+    let domain = cluster.fast_domain_devices();
     let whole = devices <= domain || devices.is_multiple_of(domain);
     (2..domain).rev().find(|part| !whole && devices.is_multiple_of(*part))
 }
 
 /// Memory that plans leave free.
-pub fn headroom(gib: f64, chip: &Accelerator, stack: &SoftwareStack) -> Result<Bytes, Failure> {
-    let most = usable(stack, chip.memory_capacity()).gib();
+pub fn parse_headroom(gib: f64, chip: &Accelerator, stack: &SoftwareStack) -> Result<Bytes, Failure> {
+    let most = usable_hbm(stack, chip.memory_capacity()).gib();
     if (0.0..most).contains(&gib) {
         return Ok(Bytes::from_gib(gib));
     }
     let limit = format!("must be at least 0 and less than the {most:.2} GiB that stack {} leaves of {}", stack.name, chip.name);
-    Err(failure::input(format!("--headroom-gib {gib}: {limit}; use a value such as 4")))
+    Err(failure::input_failure(format!("--headroom-gib {gib}: {limit}; use a value such as 4")))
 }
 
 /// The argument that a decision of a layout is restricted by, before its message.
-pub fn flag(key: &str) -> &'static str {
+pub fn flag_of_decision(key: &str) -> &'static str {
     match key {
         "tp" => "--tensor: ",
         "pp" => "--pipeline: ",
@@ -434,38 +439,38 @@ pub fn flag(key: &str) -> &'static str {
     }
 }
 
-fn splits(list: &[String]) -> Result<Splits, Failure> {
+fn layer_splits(list: &[String]) -> Result<Splits, Failure> {
     if list.len() == 1 && list[0] == "best" {
         return Ok(Splits::Best);
     }
     let ends = |text: &String| match text.as_str() {
         "even" => Ok(None),
-        text => text.parse::<LayerEnds>().map(Some).map_err(|e| failure::input(format!("--layer-split: {e}"))),
+        text => text.parse::<LayerEnds>().map(Some).map_err(|e| failure::input_failure(format!("--layer-split: {e}"))),
     };
     list.iter().map(ends).collect::<Result<_, _>>().map(Splits::Listed)
 }
 
-impl PlanArguments {
+impl SpaceArguments {
     /// The space that they ask for.
-    pub fn space(&self) -> Result<PlanSpace, Failure> {
+    pub fn plan_space(&self) -> Result<PlanSpace, Failure> {
         let policy = |text: &String| {
             let several = text.split_once(',').filter(|(first, _)| first.parse::<ActivationPolicy>().is_ok());
             match several {
                 Some((first, rest)) => {
                     let cure = "policies are separated by `;`, as `,` separates tensors of one";
-                    Err(failure::input(format!(
+                    Err(failure::input_failure(format!(
                         "--recompute {text}: {cure}; use --recompute '{first};{}'",
                         rest.replace(',', ";")
                     )))
                 }
-                None => text.parse::<ActivationPolicy>().map_err(|e| failure::input(format!("--recompute: {e}"))),
+                None => text.parse::<ActivationPolicy>().map_err(|e| failure::input_failure(format!("--recompute: {e}"))),
             }
         };
         let schedule = |name: &ScheduleName| match name {
-            ScheduleName::Gpipe => Schedule::GPipe,
-            ScheduleName::OneForwardOneBackward => Schedule::OneForwardOneBackward,
-            ScheduleName::ZbH1 => Schedule::ZbH1,
-            ScheduleName::ZbV => Schedule::ZbV,
+            ScheduleName::Gpipe => PipelineSchedule::GPipe,
+            ScheduleName::OneForwardOneBackward => PipelineSchedule::OneForwardOneBackward,
+            ScheduleName::ZbH1 => PipelineSchedule::ZbH1,
+            ScheduleName::ZbV => PipelineSchedule::ZbV,
         };
         let order = |name: &OrderName| match name {
             OrderName::DataFirst => RankOrder::DataFirst,
@@ -480,11 +485,14 @@ impl PlanArguments {
             tensor: self.tensor.clone(),
             pipeline: self.pipeline.clone(),
             context: self.context.clone(),
-            context_methods: self.context_method.as_ref().map(|list| list.iter().map(ContextMethodName::method).collect()),
+            context_methods: self
+                .context_method
+                .as_ref()
+                .map(|list| list.iter().map(ContextMethodName::to_context_method).collect()),
             expert: self.expert.clone(),
             expert_tensor: self.expert_tensor.clone(),
             virtual_stages: self.virtual_stages.clone(),
-            splits: self.layer_split.as_ref().map(|list| splits(list)).transpose()?,
+            splits: self.layer_split.as_ref().map(|list| layer_splits(list)).transpose()?,
             orders: self.order.as_ref().map(|list| list.iter().map(order).collect()),
             zero: self.zero.as_ref().map(|list| list.iter().filter_map(|z| ZeroStage::from_number((*z).into())).collect()),
             micro_batch: self.micro_batch.as_ref().map(|list| list.iter().map(|b| u64::from(*b)).collect()),

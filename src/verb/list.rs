@@ -2,25 +2,25 @@
 
 use crate::answer::{self, Format};
 use crate::failure::{Failure, OrInput, OrOther};
-use crate::verb::search::document;
+use crate::verb::search::chip_document;
 use clap::ValueEnum;
-use results::report::{self, Align, Table};
+use results::report::{self, ColumnAlign, TextTable};
 use search::space::FABRIC;
 use search::study::Study;
 use serde_json::json;
-use sim::hardware::fields::{self, Field};
-use sim::hardware::{Accelerator, Setting};
+use sim::hardware::fields::{self, ChipField};
+use sim::hardware::{Accelerator, FieldValue};
 use sim::kernel::DataType;
 use sim::network::{Fabric, FabricDocument};
 use step::SoftwareStack;
-use workloads::import::hugging_face::coverage;
-use workloads::memory::{Parameter, Preset};
+use workloads::import::hugging_face::family_coverage;
+use workloads::memory::{Preset, PresetParameter};
 use workloads::model::{Model, built_in_names};
 use workloads::{Lowering, TrainingGraph};
 
 /// What can be listed.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum What {
+pub enum ListedKind {
     /// Models that can be trained
     Models,
     /// Accelerators
@@ -42,10 +42,10 @@ pub enum What {
 #[command(
     after_help = "Examples:\n  coplace list chips\n  coplace list models --family\n  coplace list techniques\n  coplace list dimensions --chip h100 --fabric nvlink4_node\n\nJSON: an array of objects, one per entry, with the unit in each key."
 )]
-pub struct Arguments {
+pub struct ListArguments {
     /// What to list
     #[arg(value_enum)]
-    what: What,
+    what: ListedKind,
     /// Of models: the families whose config.json files are read, and how each is checked
     #[arg(long)]
     family: bool,
@@ -61,50 +61,50 @@ pub struct Arguments {
 }
 
 /// Lists.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub fn run_list(arguments: &ListArguments) -> Result<(), Failure> {
     let (table, entries) = match arguments.what {
-        What::Models if arguments.family => families(),
-        What::Models => models()?,
-        What::Chips => chips()?,
-        What::Fabrics => fabrics()?,
-        What::Studies => studies()?,
-        What::Stacks => stacks()?,
-        What::Techniques => techniques()?,
-        What::Dimensions => dimensions(arguments)?,
+        ListedKind::Models if arguments.family => list_families(),
+        ListedKind::Models => list_models()?,
+        ListedKind::Chips => list_chips()?,
+        ListedKind::Fabrics => list_fabrics()?,
+        ListedKind::Studies => list_studies()?,
+        ListedKind::Stacks => list_stacks()?,
+        ListedKind::Techniques => list_techniques()?,
+        ListedKind::Dimensions => list_dimensions(arguments)?,
     };
     let note = if arguments.family { HOW_CHECKED } else { "" };
     match arguments.format {
-        Format::Text => answer::words(&format!("{}{note}", table.render())),
-        Format::Json => answer::json(&entries),
+        Format::Text => answer::write_folded(&format!("{}{note}", table.render())),
+        Format::Json => answer::write_json(&entries),
     }
 }
 
-type Listing = (Table, Vec<serde_json::Value>);
+type ListFunction = (TextTable, Vec<serde_json::Value>);
 
 /// Reads all of a kind, and counts them.
-type Count = fn() -> Result<usize, Failure>;
+type CountFunction = fn() -> Result<usize, Failure>;
 
 /// What is built in, by kind, with how many there are: each is read for it.
-pub const KINDS: [(&str, Count); 6] = [
-    ("models", || models().map(|(_, entries)| entries.len())),
-    ("chips", || chips().map(|(_, entries)| entries.len())),
-    ("fabrics", || fabrics().map(|(_, entries)| entries.len())),
-    ("studies", || studies().map(|(_, entries)| entries.len())),
-    ("stacks", || stacks().map(|(_, entries)| entries.len())),
-    ("techniques", || techniques().map(|(_, entries)| entries.len())),
+pub const KINDS: [(&str, CountFunction); 6] = [
+    ("models", || list_models().map(|(_, entries)| entries.len())),
+    ("chips", || list_chips().map(|(_, entries)| entries.len())),
+    ("fabrics", || list_fabrics().map(|(_, entries)| entries.len())),
+    ("studies", || list_studies().map(|(_, entries)| entries.len())),
+    ("stacks", || list_stacks().map(|(_, entries)| entries.len())),
+    ("techniques", || list_techniques().map(|(_, entries)| entries.len())),
 ];
 
-fn models() -> Result<Listing, Failure> {
+fn list_models() -> Result<ListFunction, Failure> {
     let header = ["model", "family", "layers", "hidden", "heads", "kv heads", "ffn", "vocabulary", "sequence", "parameters"];
-    let mut table = Table::new(header).align(1, Align::Left);
+    let mut table = TextTable::new(header).align_column(1, ColumnAlign::Left);
     let mut entries = Vec::new();
     for name in built_in_names() {
         let m = Model::load(name).or_other()?;
-        let parameters = TrainingGraph::new(&m, &Lowering::new(&m)).or_other()?.parameters().per_device();
-        table.row([
+        let parameters = TrainingGraph::new(&m, &Lowering::new(&m)).or_other()?.parameters().per_device_count();
+        table.add_row([
             name.to_owned(),
             m.family.clone(),
-            m.all_layers().to_string(),
+            m.layer_count().to_string(),
             m.hidden.to_string(),
             m.heads.to_string(),
             m.kv_heads.to_string(),
@@ -114,7 +114,7 @@ fn models() -> Result<Listing, Failure> {
             format!("{:.2} B", parameters as f64 / 1e9),
         ]);
         entries.push(json!({
-            "name": name, "family": m.family, "layers": m.all_layers(), "hidden": m.hidden, "heads": m.heads, "kv_heads": m.kv_heads,
+            "name": name, "family": m.family, "layers": m.layer_count(), "hidden": m.hidden, "heads": m.heads, "kv_heads": m.kv_heads,
             "ffn": m.ffn, "vocabulary": m.vocabulary, "max_sequence": m.max_sequence, "parameters": parameters,
         }));
     }
@@ -128,16 +128,22 @@ const HOW_CHECKED: &str = "checked: checkpoints whose config.json gives the publ
     and do the operations of closed forms. JSON has the names.\n";
 
 /// Families that are read, with the checkpoints that are tested.
-fn families() -> Listing {
-    let mut table = Table::new(["model_type", "checked", "exact", "digits", "active", "formula"]);
+fn list_families() -> ListFunction {
+    let mut table = TextTable::new(["model_type", "checked", "exact", "digits", "active", "formula"]);
     for column in 1..6 {
-        table = table.align(column, Align::Right);
+        table = table.align_column(column, ColumnAlign::Right);
     }
     let mut entries = Vec::new();
-    for family in coverage() {
-        let lists = [family.checked.clone(), family.exact(), family.to_digits(), family.active(), family.by_formula()];
+    for family in family_coverage() {
+        let lists = [
+            family.checked.clone(),
+            family.exact_models(),
+            family.models_to_published_digits(),
+            family.models_by_active_parameters(),
+            family.models_by_formula(),
+        ];
         let counts = lists.each_ref().map(|list| list.len().to_string());
-        table.row(std::iter::once(family.model_types.join(", ")).chain(counts));
+        table.add_row(std::iter::once(family.model_types.join(", ")).chain(counts));
         let [checked, exact, digits, active, formula] = lists;
         entries.push(json!({
             "model_types": family.model_types, "checkpoints_checked": checked, "parameters_exact": exact, "parameters_to_digits": digits,
@@ -147,7 +153,7 @@ fn families() -> Listing {
     (table, entries)
 }
 
-fn chips() -> Result<Listing, Failure> {
+fn list_chips() -> Result<ListFunction, Failure> {
     let header = [
         "chip",
         "cores",
@@ -162,15 +168,15 @@ fn chips() -> Result<Listing, Failure> {
         "dies",
         "TDP",
     ];
-    let mut table = Table::new(header);
+    let mut table = TextTable::new(header);
     let mut entries = Vec::new();
     for name in sim::hardware::template_names() {
-        let c = Accelerator::template(name).or_other()?;
+        let c = Accelerator::built_in(name).or_other()?;
         let array = format!("{} x {}x{}", c.tensor.arrays_per_core, c.tensor.rows, c.tensor.columns);
-        let peak = c.peak(DataType::Bf16).or(c.peak(DataType::Fp16));
+        let peak = c.peak_flops(DataType::Bf16).or(c.peak_flops(DataType::Fp16));
         let buffer = c.global_buffer().map(|level| level.capacity);
-        let dies = sim::hardware::area(&c).ok().map(|areas| areas.total());
-        table.row([
+        let dies = sim::hardware::chip_area(&c).ok().map(|areas| areas.total_area());
+        table.add_row([
             name.to_owned(),
             c.tensor.cores.to_string(),
             array,
@@ -178,10 +184,10 @@ fn chips() -> Result<Listing, Failure> {
             format!("{:.0} MHz", c.clock.0 / 1e6),
             peak.map_or("-".into(), |p| format!("{:.0} TFLOP/s", p.0 / 1e12)),
             buffer.map_or("-".into(), |b| format!("{:.0} MiB", b.gib() * 1024.0)),
-            report::gib(c.memory_capacity()),
+            report::format_gib(c.memory_capacity()),
             format!("{:.0} GB/s", c.hbm.read_bandwidth.0 / 1e9),
-            c.node().map_or("-".into(), |node| node.to_string()),
-            dies.map_or("-".into(), report::area),
+            c.process_node().map_or("-".into(), |node| node.to_string()),
+            dies.map_or("-".into(), report::format_area),
             c.published.tdp.map_or("-".into(), |tdp| format!("{:.0} W", tdp.0)),
         ]);
         entries.push(json!({
@@ -189,25 +195,28 @@ fn chips() -> Result<Listing, Failure> {
             "columns": c.tensor.columns, "vector_cores": c.vector.cores, "vector_lanes": c.vector.lanes, "clock_mhz": c.clock.0 / 1e6,
             "peak_bf16_tflop_per_s": peak.map(|p| p.0 / 1e12), "global_buffer_mib": buffer.map(|b| b.gib() * 1024.0),
             "hbm_gib": c.memory_capacity().gib(), "hbm_gb_per_s": c.hbm.read_bandwidth.0 / 1e9,
-            "node_nm": c.node().map(sim::hardware::Node::nanometres), "area_mm2": dies.map(|area| area.0), "tdp_w": c.published.tdp.map(|tdp| tdp.0),
+            "node_nm": c.process_node().map(sim::hardware::ProcessNode::nanometres), "area_mm2": dies.map(|area| area.0), "tdp_w": c.published.tdp.map(|tdp| tdp.0),
         }));
     }
     Ok((table, entries))
 }
 
-fn fabrics() -> Result<Listing, Failure> {
+fn list_fabrics() -> Result<ListFunction, Failure> {
     let header = ["fabric", "devices", "fast domain", "GB/s per device, innermost first", "chips", "description"];
-    let mut table = Table::new(header).align(3, Align::Left).align(4, Align::Left).align(5, Align::Left);
+    let mut table = TextTable::new(header)
+        .align_column(3, ColumnAlign::Left)
+        .align_column(4, ColumnAlign::Left)
+        .align_column(5, ColumnAlign::Left);
     let mut entries = Vec::new();
     for name in Fabric::names() {
-        let f = Fabric::template(name).or_other()?;
+        let f = Fabric::built_in(name).or_other()?;
         let bandwidths: Vec<f64> = f.tiers.iter().map(|t| t.bandwidth.0 / 1e9).collect();
         // Unlimited where the outermost tier is a switch of no stated size.
         let limited = |n: u32| (n != u32::MAX).then_some(n);
-        let (devices, domain) = (limited(f.devices()), limited(f.fast_domain()));
+        let (devices, domain) = (limited(f.device_count()), limited(f.fast_domain_devices()));
         let or_any = |n: Option<u32>| n.map_or_else(|| "any".to_owned(), |n| n.to_string());
         let rates: Vec<String> = bandwidths.iter().map(|b| format!("{b:.1}")).collect();
-        table.row([
+        table.add_row([
             name.to_owned(),
             or_any(devices),
             or_any(domain),
@@ -223,14 +232,15 @@ fn fabrics() -> Result<Listing, Failure> {
     Ok((table, entries))
 }
 
-fn studies() -> Result<Listing, Failure> {
-    let mut table =
-        Table::new(["study", "devices", "fabric", "batch", "description"]).align(2, Align::Left).align(4, Align::Left);
+fn list_studies() -> Result<ListFunction, Failure> {
+    let mut table = TextTable::new(["study", "devices", "fabric", "batch", "description"])
+        .align_column(2, ColumnAlign::Left)
+        .align_column(4, ColumnAlign::Left);
     let mut entries = Vec::new();
     for name in Study::names() {
         let s = Study::load(&name).or_other()?;
         let (devices, batch) = (s.cluster.devices, s.cluster.global_batch_sequences);
-        table.row([name.clone(), devices.to_string(), s.cluster.fabric.clone(), batch.to_string(), s.description.clone()]);
+        table.add_row([name.clone(), devices.to_string(), s.cluster.fabric.clone(), batch.to_string(), s.description.clone()]);
         entries.push(json!({
             "name": name, "devices": devices, "fabric": s.cluster.fabric, "global_batch_sequences": batch,
             "description": s.description, "source": s.source,
@@ -239,29 +249,29 @@ fn studies() -> Result<Listing, Failure> {
     Ok((table, entries))
 }
 
-fn stacks() -> Result<Listing, Failure> {
-    let mut table = Table::new(["stack", "description"]).align(1, Align::Left);
+fn list_stacks() -> Result<ListFunction, Failure> {
+    let mut table = TextTable::new(["stack", "description"]).align_column(1, ColumnAlign::Left);
     let mut entries = Vec::new();
-    for name in SoftwareStack::names() {
+    for name in SoftwareStack::built_in_names() {
         let stack = SoftwareStack::load(&name).or_other()?;
-        table.row([name, stack.description.clone()]);
+        table.add_row([name, stack.description.clone()]);
         entries.push(serde_json::to_value(&stack).or_other()?);
     }
     Ok((table, entries))
 }
 
-fn techniques() -> Result<Listing, Failure> {
-    let mut table = Table::new(["technique", "gate", "parameters", "what it does"])
-        .align(1, Align::Left)
-        .align(2, Align::Left)
-        .align(3, Align::Left)
-        .keep(&["parameters"]);
+fn list_techniques() -> Result<ListFunction, Failure> {
+    let mut table = TextTable::new(["technique", "gate", "parameters", "what it does"])
+        .align_column(1, ColumnAlign::Left)
+        .align_column(2, ColumnAlign::Left)
+        .align_column(3, ColumnAlign::Left)
+        .keep_columns(&["parameters"]);
     let mut entries = Vec::new();
-    for name in Preset::names() {
+    for name in Preset::built_in_names() {
         let preset = Preset::load(&name).or_other()?;
-        let default = |(key, parameter): (&String, &Parameter)| format!("{key}={}", parameter.default);
+        let default = |(key, parameter): (&String, &PresetParameter)| format!("{key}={}", parameter.default);
         let parameters: Vec<String> = preset.parameters.iter().map(default).collect();
-        table.row([name.clone(), preset.gate.to_string(), parameters.join(", "), preset.description.clone()]);
+        table.add_row([name.clone(), preset.gate.to_string(), parameters.join(", "), preset.description.clone()]);
         entries.push(json!({
             "name": name, "description": preset.description, "gate": preset.gate.to_string(), "formula": preset.formula,
             "source": preset.source, "parameters": serde_json::to_value(&preset.parameters).or_other()?,
@@ -271,35 +281,35 @@ fn techniques() -> Result<Listing, Failure> {
 }
 
 /// The fields of a chip and a fabric with their values there, and those that their files may have besides.
-fn dimensions(arguments: &Arguments) -> Result<Listing, Failure> {
-    let chip = document(&arguments.chip)?;
-    let name = chip.accelerator().or_input()?.name;
+fn list_dimensions(arguments: &ListArguments) -> Result<ListFunction, Failure> {
+    let chip = chip_document(&arguments.chip)?;
+    let name = chip.build_accelerator().or_input()?.name;
     let fabric = FabricDocument::load_for(&arguments.fabric, &name).or_input()?;
-    let of_fabric = fabric.fields().into_iter().map(|(key, value)| (format!("{FABRIC}{key}"), value));
-    let given: Vec<(String, Setting)> = chip.unbuilt(true).fields().into_iter().chain(of_fabric).collect();
-    let mut table = Table::new(["dimension", "there", "unit", "from", "to", "what it is"])
-        .align(2, Align::Left)
-        .align(5, Align::Left)
-        .keep(&["there", "unit"])
-        .spill();
+    let of_fabric = fabric.list_fields().into_iter().map(|(key, value)| (format!("{FABRIC}{key}"), value));
+    let given: Vec<(String, FieldValue)> = chip.strip_measured(true).list_fields().into_iter().chain(of_fabric).collect();
+    let mut table = TextTable::new(["dimension", "there", "unit", "from", "to", "what it is"])
+        .align_column(2, ColumnAlign::Left)
+        .align_column(5, ColumnAlign::Left)
+        .keep_columns(&["there", "unit"])
+        .spill_below();
     let mut entries = Vec::new();
-    let mut row = |key: &str, there: Option<&Setting>, field: Option<&Field>| {
+    let mut row = |key: &str, there: Option<&FieldValue>, field: Option<&ChipField>| {
         let (unit, meaning) = field.map_or(("", ""), |field| (field.unit, field.meaning));
         let range = field.and_then(|field| field.range);
-        let end = |value: Option<f64>| value.map_or_else(String::new, |value| report::significant(value, 3));
-        let shown = there.map_or_else(|| "-".to_owned(), Setting::to_string);
+        let end = |value: Option<f64>| value.map_or_else(String::new, |value| report::format_significant(value, 3));
+        let shown = there.map_or_else(|| "-".to_owned(), FieldValue::to_string);
         let ends = [end(range.map(|(least, _)| least)), end(range.map(|(_, most)| most))];
         let [least, most] = ends;
-        table.row([key.to_owned(), shown, unit.to_owned(), least, most, meaning.to_owned()]);
+        table.add_row([key.to_owned(), shown, unit.to_owned(), least, most, meaning.to_owned()]);
         entries.push(json!({
-            "dimension": key, "value": there.map(Setting::to_string), "unit": unit, "least": range.map(|(least, _)| least),
+            "dimension": key, "value": there.map(FieldValue::to_string), "unit": unit, "least": range.map(|(least, _)| least),
             "most": range.map(|(_, most)| most), "meaning": meaning,
         }));
     };
     for (key, value) in &given {
-        row(key, Some(value), fields::find(key));
+        row(key, Some(value), fields::find_field(key));
     }
-    let known = |field: &&Field| given.iter().any(|(key, _)| fields::find(key) == Some(*field));
+    let known = |field: &&ChipField| given.iter().any(|(key, _)| fields::find_field(key) == Some(*field));
     for field in fields::CHIP.iter().chain(&fields::FABRIC).filter(|field| !known(field)) {
         row(field.key, None, Some(field));
     }

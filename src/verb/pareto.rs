@@ -1,15 +1,15 @@
 //! `coplace pareto`: the front of one quantity against another, drawn and listed.
 
-use super::compare::read;
+use super::compare::read_runs;
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
-use results::compared::{difference, on_one_scale};
+use results::compared::{describe_difference, rescale_to_first_reference};
 use results::design::DesignRow;
-use results::front::{FrontAxes, Measured, Quantity, Work};
+use results::front::{DesignMeasures, FrontAxes, FrontQuantity, StepScope};
 use results::record::FrontRecord;
-use results::report::{Align, Table, folded, significant};
-use results::run::{self, PARETO, Run};
-use search::pareto::Scales;
+use results::report::{ColumnAlign, TextTable, fold_line, format_significant};
+use results::run::{self, PARETO, SearchRun};
+use search::pareto::FrontScales;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -29,19 +29,19 @@ use std::path::PathBuf;
     JSON: {\"written\": [paths], \"runs\": [{\"run\", \"axes\": {\"x\", \"y\", \"z\"}, \"hypervolume\", \"knee\": index, \"front\": [designs]}]}, the\n\
     best along x first; a design has the columns of designs.parquet."
 )]
-pub struct Arguments {
+pub struct ParetoArguments {
     /// Run directories that `coplace search` or `coplace sweep` wrote
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
     /// What is drawn from left to right [default: the first axis of the first run's front]
-    #[arg(long, value_name = "AXIS", value_parser = quantity)]
-    x: Option<Quantity>,
+    #[arg(long, value_name = "AXIS", value_parser = parse_quantity)]
+    x: Option<FrontQuantity>,
     /// What is drawn upwards [default: the first run's objective]
-    #[arg(long, value_name = "AXIS", value_parser = quantity)]
-    y: Option<Quantity>,
+    #[arg(long, value_name = "AXIS", value_parser = parse_quantity)]
+    y: Option<FrontQuantity>,
     /// A third one that designs may be on the front for [default: the second axis of the first run's front, where neither --x nor --y is given]
-    #[arg(long, value_name = "AXIS", value_parser = quantity)]
-    z: Option<Quantity>,
+    #[arg(long, value_name = "AXIS", value_parser = parse_quantity)]
+    z: Option<FrontQuantity>,
     /// Directory of the figures; made if need be
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
@@ -50,13 +50,13 @@ pub struct Arguments {
     format: Format,
 }
 
-fn quantity(name: &str) -> Result<Quantity, String> {
-    let known = || Quantity::NAMES.map(|(name, _)| name).join(", ");
-    Quantity::named(name).ok_or_else(|| sim::names::hint(name, &known(), "use one of"))
+fn parse_quantity(name: &str) -> Result<FrontQuantity, String> {
+    let known = || FrontQuantity::NAMES.map(|(name, _)| name).join(", ");
+    FrontQuantity::from_name(name).ok_or_else(|| sim::names::hint(name, &known(), "use one of"))
 }
 
 #[derive(Serialize)]
-struct Answer<'a> {
+struct ParetoAnswer<'a> {
     written: Vec<String>,
     runs: Vec<RunFront<'a>>,
 }
@@ -78,63 +78,70 @@ struct AxesNamed {
 }
 
 /// Reads the runs, draws, lists.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let mut runs = read(&arguments.directories)?;
+pub fn run_pareto(arguments: &ParetoArguments) -> Result<(), Failure> {
+    let mut runs = read_runs(&arguments.directories)?;
     if let Some(run) = runs.iter().find(|run| run.record.certificate.robust) {
-        return Err(failure::input(format!(
+        return Err(failure::input_failure(format!(
             "{}: is a run of search --robust, which looks for the best at the bad end of its step's interval and for no front; search without \
              --robust for one (its --front names the axes), or see coplace compare {}",
             run.name, run.name
         )));
     }
-    on_one_scale(&mut runs).map_err(failure::input)?;
-    let axes = axes(arguments, &runs)?;
+    rescale_to_first_reference(&mut runs).map_err(failure::input_failure)?;
+    let axes = requested_axes(arguments, &runs)?;
     let out = &arguments.out;
     if out.exists() && !out.is_dir() {
-        return Err(failure::input(format!("--out {}: is a file; give a directory", out.display())));
+        return Err(failure::input_failure(format!("--out {}: is a file; give a directory", out.display())));
     }
-    let figure = run::figure(&runs, axes).or_other()?;
+    let figure = run::front_figure(&runs, axes).or_other()?;
     std::fs::create_dir_all(out).map_err(|e| {
-        failure::of_io(&e, format!("--out {}: cannot be made: {e}; give a directory you may write to", out.display()))
+        failure::write_failure(&e, format!("--out {}: cannot be made: {e}; give a directory you may write to", out.display()))
     })?;
-    let written = figure.write(out, PARETO).or_unwritable()?;
+    let written = figure.write_files(out, PARETO).or_unwritable()?;
     let written = written.iter().map(|path| path.display().to_string()).collect();
-    let answer = Answer { written, runs: fronts(&runs, axes) };
-    answer::give(arguments.format, &Versioned::first(&answer), |_| text(&answer, &runs, axes))
+    let answer = ParetoAnswer { written, runs: fronts_of_runs(&runs, axes) };
+    answer::write_answer(arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer, &runs, axes))
 }
 
 /// The axes that are asked for: different ones, of which designs have values.
-fn axes(arguments: &Arguments, runs: &[Run]) -> Result<FrontAxes, Failure> {
-    let own = runs.first().map_or(FrontAxes { x: Quantity::Area, y: Quantity::Throughput, z: None }, Run::front_axes);
+fn requested_axes(arguments: &ParetoArguments, runs: &[SearchRun]) -> Result<FrontAxes, Failure> {
+    let own = runs
+        .first()
+        .map_or(FrontAxes { x: FrontQuantity::Area, y: FrontQuantity::Throughput, z: None }, SearchRun::axes_of_front);
     let (x, y) = (arguments.x.unwrap_or(own.x), arguments.y.unwrap_or(own.y));
     let chosen = arguments.x.is_some() || arguments.y.is_some();
     let axes = FrontAxes { x, y, z: arguments.z.or(own.z.filter(|_| !chosen)) };
     if x == y || axes.z.is_some_and(|z| z == x || z == y) {
-        let all: Vec<String> = axes.each().map(|quantity| quantity.to_string()).collect();
-        return Err(failure::input(format!("--x, --y, --z: {}: one is there twice; give different ones", all.join(", "))));
+        let all: Vec<String> = axes.all_quantities().map(|quantity| quantity.to_string()).collect();
+        return Err(failure::input_failure(format!(
+            "--x, --y, --z: {}: one is there twice; give different ones",
+            all.join(", ")
+        )));
     }
     for (flag, quantity) in [("--x", Some(x)), ("--y", Some(y)), ("--z", axes.z)] {
         let Some(quantity) = quantity else { continue };
         let without = runs.iter().find(|run| {
-            let mut designs = run.designs.iter().filter(|row| row.outcome == results::design::Outcome::Evaluated).peekable();
-            designs.peek().is_some() && !designs.any(|row| quantity.of(&Measured::from(row), &run.work()).is_some())
+            let mut designs = run.designs.iter().filter(|row| row.outcome == results::design::DesignStatus::Evaluated).peekable();
+            designs.peek().is_some()
+                && !designs.any(|row| quantity.value_of(&DesignMeasures::from(row), &run.step_scope()).is_some())
         });
         if let Some(run) = without {
             let cure = "use area, power, cost or throughput";
-            return Err(failure::input(format!("{flag} {quantity}: no design of {} has it; {cure}", run.name)));
+            return Err(failure::input_failure(format!("{flag} {quantity}: no design of {} has it; {cure}", run.name)));
         }
     }
     Ok(axes)
 }
 
 /// The front of each run, all measured by the same scales.
-fn fronts(runs: &[Run], axes: FrontAxes) -> Vec<RunFront<'_>> {
-    let fronts: Vec<Vec<&DesignRow>> = runs.iter().map(|run| axes.front(&run.designs, &run.work())).collect();
-    let points: Vec<Vec<Vec<f64>>> = runs.iter().zip(&fronts).map(|(run, front)| axes.points(front, &run.work())).collect();
-    let scales = Scales::over(points.iter().flatten());
+fn fronts_of_runs(runs: &[SearchRun], axes: FrontAxes) -> Vec<RunFront<'_>> {
+    let fronts: Vec<Vec<&DesignRow>> = runs.iter().map(|run| axes.front_designs(&run.designs, &run.step_scope())).collect();
+    let points: Vec<Vec<Vec<f64>>> =
+        runs.iter().zip(&fronts).map(|(run, front)| axes.minimised_points(front, &run.step_scope())).collect();
+    let scales = FrontScales::of_fronts(points.iter().flatten());
     let all = runs.iter().zip(fronts).zip(points);
     all.map(|((run, front), points)| {
-        let measured = scales.as_ref().and_then(|scales| FrontRecord::measured(axes, &front, &points, scales));
+        let measured = scales.as_ref().and_then(|scales| FrontRecord::from_points(axes, &front, &points, scales));
         RunFront {
             run: &run.name,
             axes: AxesNamed { x: axes.x.to_string(), y: axes.y.to_string(), z: axes.z.map(|z| z.to_string()) },
@@ -147,54 +154,58 @@ fn fronts(runs: &[Run], axes: FrontAxes) -> Vec<RunFront<'_>> {
 }
 
 /// One table per run: its front, the best along x first.
-fn text(answer: &Answer<'_>, runs: &[Run], axes: FrontAxes) -> String {
+fn answer_text(answer: &ParetoAnswer<'_>, runs: &[SearchRun], axes: FrontAxes) -> String {
     let mut text = String::new();
-    let nodes: BTreeSet<String> = runs.iter().map(Run::nodes).collect();
+    let nodes: BTreeSet<String> = runs.iter().map(SearchRun::node_names).collect();
     for (front, run) in answer.runs.iter().zip(runs) {
         let (name, model) = (front.run, &run.record.study.model);
         if front.front.is_empty() {
             text.push_str(&format!("{name}: no design runs {model}\n\n"));
             continue;
         }
-        let of = if nodes.len() > 1 { format!(" of {}", run.nodes()) } else { String::new() };
-        text.push_str(&format!("{name}: the front of {model}, {}, {} designs{of}\n", axes.words(), front.front.len()));
-        if let Some(note) = runs.first().and_then(|first| difference(first, run)) {
+        let of = if nodes.len() > 1 { format!(" of {}", run.node_names()) } else { String::new() };
+        text.push_str(&format!("{name}: the front of {model}, {}, {} designs{of}\n", axes.describe_axes(), front.front.len()));
+        if let Some(note) = runs.first().and_then(|first| describe_difference(first, run)) {
             text.push_str(&format!("({note})\n"));
         }
-        text.push_str(&table(front, axes, &run.work()));
+        text.push_str(&front_table(front, axes, &run.step_scope()));
         if let (Some(hypervolume), Some(knee)) = (front.hypervolume, front.knee) {
-            let covered = significant(hypervolume, 4);
-            text.push_str(&folded(&format!("Hypervolume {covered}; the knee is design {knee}. See --help for both.")));
+            let covered = format_significant(hypervolume, 4);
+            text.push_str(&fold_line(&format!("Hypervolume {covered}; the knee is design {knee}. See --help for both.")));
         }
         text.push('\n');
     }
-    if nodes.len() > 1 && axes.each().any(|quantity| matches!(quantity, Quantity::Area | Quantity::PerArea)) {
+    if nodes.len() > 1 && axes.all_quantities().any(|quantity| matches!(quantity, FrontQuantity::Area | FrontQuantity::PerArea)) {
         text.push_str("Areas are of different processes: a mm² of one is not a mm² of another.\n");
     }
     text.push_str(&format!("Written: {}\n", answer.written.join(", ")));
     text
 }
 
-fn table(front: &RunFront<'_>, axes: FrontAxes, work: &Work) -> String {
-    let columns: Vec<Quantity> = [Some(axes.x), Some(axes.y), axes.z].into_iter().flatten().collect();
+fn front_table(front: &RunFront<'_>, axes: FrontAxes, work: &StepScope) -> String {
+    let columns: Vec<FrontQuantity> = [Some(axes.x), Some(axes.y), axes.z].into_iter().flatten().collect();
     let heads = columns.iter().map(|quantity| match quantity {
-        Quantity::Throughput if work.several => "x reference".to_owned(),
-        Quantity::Energy | Quantity::EnergyPerToken if work.several => format!("{} x reference", quantity.words()),
-        Quantity::Throughput | Quantity::PerArea | Quantity::PerWatt | Quantity::PerDollar => {
+        FrontQuantity::Throughput if work.several => "x reference".to_owned(),
+        FrontQuantity::Energy | FrontQuantity::EnergyPerToken if work.several => format!("{} x reference", quantity.plain_name()),
+        FrontQuantity::Throughput | FrontQuantity::PerArea | FrontQuantity::PerWatt | FrontQuantity::PerDollar => {
             quantity.unit(work.several).to_owned()
         }
-        other => format!("{} {}", other.words(), other.unit(work.several)),
+        other => format!("{} {}", other.plain_name(), other.unit(work.several)),
     });
     let heads = std::iter::once("design".to_owned()).chain(heads).chain(["chip", "plan"].map(str::to_owned));
-    let mut table = Table::new(heads);
+    let mut table = TextTable::new(heads);
     for column in [columns.len() + 1, columns.len() + 2] {
-        table = table.align(column, Align::Left);
+        table = table.align_column(column, ColumnAlign::Left);
     }
     for row in &front.front {
-        let measured = Measured::from(*row);
-        let value = |quantity: &Quantity| quantity.of(&measured, work).map_or_else(String::new, |value| significant(value, 4));
+        let measured = DesignMeasures::from(*row);
+        let value = |quantity: &FrontQuantity| {
+            quantity.value_of(&measured, work).map_or_else(String::new, |value| format_significant(value, 4))
+        };
         let index = std::iter::once(row.index.to_string());
-        table.row(index.chain(columns.iter().map(value)).chain([row.chip(), row.plan().unwrap_or_default()]));
+        table.add_row(
+            index.chain(columns.iter().map(value)).chain([row.describe_chip(), row.describe_plan().unwrap_or_default()]),
+        );
     }
     table.render()
 }

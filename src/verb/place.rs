@@ -2,7 +2,7 @@
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput};
-use search::published::phaze::{self, Plan, Recorded, Solution};
+use search::published::phaze::{self, PhazePlan, PhazeSolution, Recorded};
 use search::published::piper;
 use serde::Serialize;
 use sim::status::SolveStatus;
@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
     as a share of it, null where there is one of the two only or it is 0; the same, faster, slower, fits, or does not fit. solve_seconds is the search alone,\n\
     without reading the file; a search of less than 1 ms is repeated and its median time given. Of a graph of Piper: {\"file\", \"feasible\",\n\
     \"time_per_sample\", \"plan\", \"costs\", \"status\", \"why\", \"solve_seconds\"}, the plan as Piper writes it.")]
-pub struct Arguments {
+pub struct PlaceArguments {
     /// Instance files (JSON: PHAZE's placement input or Piper's graph)
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -33,20 +33,20 @@ pub struct Arguments {
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct PhazeLine<'a> {
     file: String,
     feasible: bool,
     time_per_batch: Option<f64>,
-    plan: Option<&'a Plan>,
+    plan: Option<&'a PhazePlan>,
     status: &'static str,
     why: Option<&'a str>,
     solve_seconds: f64,
-    expected: Option<Against>,
+    expected: Option<RecordedComparison>,
 }
 
 /// An answer held against the one that its file records.
 #[derive(Serialize)]
-struct Against {
+struct RecordedComparison {
     time_per_batch: Option<f64>,
     /// What ours is above it, as a share of it.
     difference: Option<f64>,
@@ -56,8 +56,8 @@ struct Against {
 /// Sums of the same latencies in another order differ by less, as a share.
 const ROUNDING: f64 = 1e-9;
 
-impl Against {
-    fn new(recorded: &Recorded, solution: &Solution) -> Self {
+impl RecordedComparison {
+    fn compare_with_record(recorded: &Recorded, solution: &PhazeSolution) -> Self {
         let (ours, theirs) = (solution.time_per_batch, recorded.time_per_batch);
         // Two times of nothing are the same.
         let difference = ours.zip(theirs).map(|(ours, theirs)| if ours == theirs { 0.0 } else { ours / theirs - 1.0 });
@@ -74,7 +74,7 @@ impl Against {
         Self { time_per_batch: theirs, difference, verdict }
     }
 
-    fn text(&self) -> String {
+    fn comparison_text(&self) -> String {
         let theirs = self.time_per_batch.map_or_else(
             || "no plan fits".to_owned(),
             |time| {
@@ -91,34 +91,34 @@ impl Against {
 }
 
 /// Solves every file; a bad one is named and the rest still answered.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub fn run_place(arguments: &PlaceArguments) -> Result<(), Failure> {
     let mut faults = Vec::new();
     for path in &arguments.files {
-        match place(path, arguments.format) {
+        match place_file(path, arguments.format) {
             Err(Failure::Input(error)) => faults.push(error.to_string()),
             other => other?,
         }
     }
-    if faults.is_empty() { Ok(()) } else { Err(failure::input(faults.join("\nerror: "))) }
+    if faults.is_empty() { Ok(()) } else { Err(failure::input_failure(faults.join("\nerror: "))) }
 }
 
-fn place(path: &Path, format: Format) -> Result<(), Failure> {
+fn place_file(path: &Path, format: Format) -> Result<(), Failure> {
     let file = path.display().to_string();
-    if let Some(text) = sim::files::text::read(path).ok().filter(|text| piper::Instance::claims(text)) {
-        let instance = piper::Instance::from_json_str(&text, &file).or_input()?;
-        let solution = piper::solve(&instance).map_err(|why| failure::input(format!("{file}: {why}")))?;
-        return show_piper(&file, &instance, &solution, format);
+    if let Some(text) = sim::files::text::read_text(path).ok().filter(|text| piper::PiperInstance::is_piper_graph(text)) {
+        let instance = piper::PiperInstance::from_json_str(&text, &file).or_input()?;
+        let solution = piper::place_graph(&instance).map_err(|why| failure::input_failure(format!("{file}: {why}")))?;
+        return print_piper(&file, &instance, &solution, format);
     }
-    let instance = phaze::Instance::read(path).or_input()?;
-    let solution = solve(&instance);
-    let recorded = sim::files::text::read(path).ok().and_then(|text| {
+    let instance = phaze::PhazeInstance::read_file(path).or_input()?;
+    let solution = solve_timed(&instance);
+    let recorded = sim::files::text::read_text(path).ok().and_then(|text| {
         let recorded = Recorded::from_json_str(&text);
         recorded.unwrap_or_else(|fault| {
             tracing::warn!("{file}: expected is not compared: {fault}");
             None
         })
     });
-    show(&file, &solution, recorded.map(|recorded| Against::new(&recorded, &solution)), format)
+    print_phaze(&file, &solution, recorded.map(|recorded| RecordedComparison::compare_with_record(&recorded, &solution)), format)
 }
 
 /// The answer to a graph of Piper.
@@ -127,7 +127,7 @@ struct PiperLine<'a> {
     file: &'a str,
     feasible: bool,
     time_per_sample: Option<f64>,
-    plan: Option<&'a piper::Plan>,
+    plan: Option<&'a piper::PiperPlan>,
     costs: Vec<PiperCost>,
     status: &'static str,
     why: Option<String>,
@@ -144,9 +144,14 @@ struct PiperCost {
     memory_bytes: f64,
 }
 
-fn show_piper(file: &str, instance: &piper::Instance, solution: &piper::Solution, format: Format) -> Result<(), Failure> {
-    let evaluation = solution.plan.as_ref().map(|plan| piper::evaluate(instance, plan));
-    let cost = |c: &piper::StageCost| PiperCost {
+fn print_piper(
+    file: &str,
+    instance: &piper::PiperInstance,
+    solution: &piper::PiperSolution,
+    format: Format,
+) -> Result<(), Failure> {
+    let evaluation = solution.plan.as_ref().map(|plan| piper::evaluate_piper_plan(instance, plan));
+    let cost = |c: &piper::PiperStageCost| PiperCost {
         time_per_sample: c.time_per_sample,
         computing: c.computing,
         edges: c.edges,
@@ -167,16 +172,16 @@ fn show_piper(file: &str, instance: &piper::Instance, solution: &piper::Solution
         why: (solution.status != SolveStatus::Optimal).then(|| solution.status.to_string()),
         solve_seconds: solution.solve_seconds,
     };
-    answer::line(format, &Versioned::first(&line), |_| piper_text(&line, instance, solution))
+    answer::write_answer_line(format, &Versioned::with_schema_one(&line), |_| piper_text(&line, instance, solution))
 }
 
-fn piper_text(line: &PiperLine<'_>, instance: &piper::Instance, solution: &piper::Solution) -> String {
+fn piper_text(line: &PiperLine<'_>, instance: &piper::PiperInstance, solution: &piper::PiperSolution) -> String {
     let mut out = format!("{}: {}\n", line.file, solution.status);
     if let (Some(time), Some(plan)) = (solution.time_per_sample, &solution.plan) {
         out += &format!(
             "  time per sample {time:.6} s under Piper's objective, {} stages, {} of {} devices\n",
             plan.stages.len(),
-            plan.devices(),
+            plan.device_count(),
             instance.max_devices
         );
         for (index, (stage, cost)) in plan.stages.iter().zip(&line.costs).enumerate() {
@@ -184,8 +189,8 @@ fn piper_text(line: &PiperLine<'_>, instance: &piper::Instance, solution: &piper
                 "  stage {index:>3}: d {}, t {}, layers {}, {}: {:.6} s, memory {:.2} GiB\n",
                 stage.data_parallel,
                 stage.tensor_parallel,
-                runs(&stage.nodes),
-                chosen(stage),
+                number_runs(&stage.nodes),
+                choice_counts(stage),
                 cost.time_per_sample,
                 cost.memory_bytes / 1_073_741_824.0
             );
@@ -195,7 +200,7 @@ fn piper_text(line: &PiperLine<'_>, instance: &piper::Instance, solution: &piper
 }
 
 /// Numbers with runs of neighbours written as `3-7`.
-fn runs(ids: &[i64]) -> String {
+fn number_runs(ids: &[i64]) -> String {
     let mut text: Vec<String> = Vec::new();
     let mut at = 0;
     while at < ids.len() {
@@ -207,7 +212,7 @@ fn runs(ids: &[i64]) -> String {
 }
 
 /// How many layers take which choice: `3 vanilla, 1 activation recomp`.
-fn chosen(stage: &piper::Stage) -> String {
+fn choice_counts(stage: &piper::PiperStage) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for choice in stage.choices.values() {
         *counts.entry(choice).or_default() += 1;
@@ -222,10 +227,10 @@ const REPEATS: usize = 7;
 
 /// The answer of one search. The first search of a process is slow for reasons that are not the search's (cold caches, the
 /// allocator's first pages), so a short one is timed again and the median kept.
-fn solve(instance: &phaze::Instance) -> Solution {
-    let mut solution = phaze::solve(instance);
+fn solve_timed(instance: &phaze::PhazeInstance) -> PhazeSolution {
+    let mut solution = phaze::place_chain(instance);
     if solution.solve_seconds < LONG_SECONDS {
-        let again = (1..REPEATS).map(|_| phaze::solve(instance).solve_seconds);
+        let again = (1..REPEATS).map(|_| phaze::place_chain(instance).solve_seconds);
         let mut times: Vec<f64> = std::iter::once(solution.solve_seconds).chain(again).collect();
         times.sort_by(f64::total_cmp);
         solution.solve_seconds = times[REPEATS / 2];
@@ -233,21 +238,26 @@ fn solve(instance: &phaze::Instance) -> Solution {
     solution
 }
 
-fn show(file: &str, solution: &Solution, expected: Option<Against>, format: Format) -> Result<(), Failure> {
-    let line = Line {
+fn print_phaze(
+    file: &str,
+    solution: &PhazeSolution,
+    expected: Option<RecordedComparison>,
+    format: Format,
+) -> Result<(), Failure> {
+    let line = PhazeLine {
         file: file.to_owned(),
-        feasible: solution.feasible(),
+        feasible: solution.is_feasible(),
         time_per_batch: solution.time_per_batch,
         plan: solution.plan.as_ref(),
-        status: if solution.feasible() { "optimal" } else { "infeasible" },
-        why: solution.why(),
+        status: if solution.is_feasible() { "optimal" } else { "infeasible" },
+        why: solution.infeasible_reason(),
         solve_seconds: solution.solve_seconds,
         expected,
     };
-    answer::line(format, &Versioned::first(&line), |_| phaze_text(&line, solution))
+    answer::write_answer_line(format, &Versioned::with_schema_one(&line), |_| phaze_text(&line, solution))
 }
 
-fn phaze_text(line: &Line<'_>, solution: &Solution) -> String {
+fn phaze_text(line: &PhazeLine<'_>, solution: &PhazeSolution) -> String {
     let mut out = format!("{}: {}\n", line.file, solution.status);
     if let (Some(time), Some(plan)) = (solution.time_per_batch, &solution.plan) {
         out += &format!(
@@ -268,6 +278,6 @@ fn phaze_text(line: &Line<'_>, solution: &Solution) -> String {
             );
         }
     }
-    out += &line.expected.as_ref().map(Against::text).unwrap_or_default();
+    out += &line.expected.as_ref().map(RecordedComparison::comparison_text).unwrap_or_default();
     out
 }

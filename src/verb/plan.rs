@@ -6,14 +6,14 @@ mod write;
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::input;
-use crate::numbers::whole;
-use crate::progress::Progress;
-use crate::verb::job::{JobArguments, Loaded, PlanArguments, flag};
+use crate::numbers::whole_number_in;
+use crate::progress::ProgressDisplay;
+use crate::verb::job::{JobArguments, LoadedJob, SpaceArguments, flag_of_decision};
 use crate::verb::stop;
 use clap::ValueEnum;
 use results::evidence::search_robust;
-use results::mapped::Mapped;
-use results::planned::{Planned, Stopped, one_line};
+use results::mapped::RankMappingRecord;
+use results::planned::{PlannedAnswer, StoppedSearch, one_line};
 use results::{figure, files, report, timeline};
 use search::planner::{
     Job, MapRanks, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, default_policies, map_plans, neighbours, search_plans_watched,
@@ -24,7 +24,7 @@ use sim::network::Fabric;
 use sim::pipeline::Timeline;
 use sim::units::Bytes;
 use std::path::{Path, PathBuf};
-use watched::Teller;
+use watched::PlanSearchReporter;
 use workloads::RankOrder;
 use write::Framework;
 
@@ -54,13 +54,13 @@ enum LinkEnds {
     are then tried for the plans that are there without --everything, and for the fastest of the others.\n\n\
     JSON: counts, stopped, plans (each with step_s, parts_s, peak_gib), stages, timeline, neighbours, mapping; the unit is in each key. docs/json.md describes every key."
 )]
-pub struct Arguments {
+pub struct PlanArguments {
     #[command(flatten)]
     job: JobArguments,
     #[command(flatten)]
-    choices: PlanArguments,
+    choices: SpaceArguments,
     /// Plans to list, besides the fastest that the stack's framework can run where it is none of them [default: 10]
-    #[arg(long, value_name = "N", value_parser = whole::<u16>(1..=1000))]
+    #[arg(long, value_name = "N", value_parser = whole_number_in::<u16>(1..=1000))]
     top: Option<u16>,
     /// List plans by the bad end of their step's 90 % interval: the plan that is fastest if the model is as wrong about each as it has been about
     /// measured runs like it
@@ -103,33 +103,33 @@ pub struct Arguments {
 }
 
 /// Searches and prints.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let limit = stop::Limit::new(arguments.time_limit)?;
-    let mut loaded = arguments.job.load(|whole| linked(arguments, whole))?;
-    let mut asked = arguments.choices.space()?.with_mixes_of(&loaded.stack);
+pub fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
+    let limit = stop::StopLimit::new(arguments.time_limit)?;
+    let mut loaded = arguments.job.load_job(|whole| fabric_with_links(arguments, whole))?;
+    let mut asked = arguments.choices.plan_space()?.with_mixes_of(&loaded.stack);
     if arguments.map_ranks {
         // The mapping orders the ranks.
         asked.orders.get_or_insert_with(|| vec![RankOrder::DataFirst]);
     }
-    let settled = settled(arguments, &mut loaded, &asked, &limit)?;
-    let (job, cluster) = (loaded.job(&arguments.job), &loaded.cluster);
-    let (space, around) = spaces(arguments.emit, arguments.everything, &job, cluster, &asked);
-    asked.check_names(&job).or_input()?;
+    let settled = search_with_fractions(arguments, &mut loaded, &asked, &limit)?;
+    let (job, cluster) = (loaded.planner_job(&arguments.job), &loaded.cluster);
+    let (space, around) = requested_spaces(arguments.emit, arguments.everything, &job, cluster, &asked);
+    asked.check_tensor_names(&job).or_input()?;
     if let Some(error) = asked.fault(&space, &job, cluster) {
-        return Err(failure::input(format!("{}{error}", flag(error.key))));
+        return Err(failure::input_failure(format!("{}{error}", flag_of_decision(error.key))));
     }
     for (name, rule) in asked.idle_schedules(&job, cluster) {
         tracing::warn!("--schedule {name}: no plan runs it, it is left out: {rule}");
     }
     if arguments.emit == Some(Framework::Piper) {
-        return write_instance(arguments, &job);
+        return write_piper_instance(arguments, &job);
     }
-    let progress = Progress::new("searching plans");
-    let mut answer = settled.map_or_else(|| searched(arguments, &job, &space, &limit, &progress), Ok)?;
-    let stopped = Stopped::of(&answer, limit.words());
+    let progress = ProgressDisplay::begin_phase("searching plans");
+    let mut answer = settled.map_or_else(|| search_space(arguments, &job, &space, &limit, &progress), Ok)?;
+    let stopped = StoppedSearch::from_answer(&answer, limit.stopped_by());
     // What every plan is refused for is a rule of the model or the fabric. That nothing fits the chip is a result.
     if let (Some(refusal), true) = (&answer.refusal, answer.refused == answer.plans) {
-        return Err(failure::input(refusal));
+        return Err(failure::input_failure(refusal));
     }
     unmet_budget(&arguments.job, &job, &answer)?;
     let stored = |ranked: &RankedPlan| ranked.memory.stages.iter().any(|stage| stage.storage > Bytes::ZERO);
@@ -143,22 +143,22 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             }
         );
     }
-    progress.phase("mapping ranks to links");
-    let mappings = mapped(arguments, &job, &mut answer)?;
-    progress.phase("looking at the neighbours of the fastest plan");
+    progress.next_phase("mapping ranks to links");
+    let mappings = map_ranks(arguments, &job, &mut answer)?;
+    progress.next_phase("looking at the neighbours of the fastest plan");
     match (arguments.emit, stopped) {
         (Some(framework), stopped) => {
             drop(progress);
             if let Some(stopped) = &stopped {
-                tracing::warn!("{}", stopped.words(answer.best.first().map(|best| best.time.total.0)));
+                tracing::warn!("{}", stopped.proof_text(answer.best.first().map(|best| best.time.total.0)));
             }
-            write_best(arguments, framework, &job, &answer, &mappings)
+            write_best_plan(arguments, framework, &job, &answer, &mappings)
         }
         (None, stopped) => {
-            let mut record = listed(arguments, &job, &around, &answer, stopped)?;
+            let mut record = list_plans(arguments, &job, &around, &answer, stopped)?;
             drop(progress);
-            record.mapped(&mappings);
-            answer::give(arguments.format, &record, report::planned)
+            record.with_mappings(&mappings);
+            answer::write_answer(arguments.format, &record, report::planned_report)
         }
     }
 }
@@ -168,21 +168,21 @@ pub fn unmet_budget(arguments: &JobArguments, job: &Job<'_>, answer: &PlanAnswer
     if job.headroom == Bytes::ZERO || !answer.best.is_empty() || answer.stopped.is_some() || answer.nearest.is_none() {
         return Ok(());
     }
-    let why = Planned::new(job, &arguments.model, answer, &[]).why.unwrap_or_default();
-    Err(failure::input(format!("--headroom-gib {}: {why}", arguments.headroom_gib)))
+    let why = PlannedAnswer::from_answer(job, &arguments.model, answer, &[]).why.unwrap_or_default();
+    Err(failure::input_failure(format!("--headroom-gib {}: {why}", arguments.headroom_gib)))
 }
 
 /// The fastest plans of a space.
-fn searched(
-    arguments: &Arguments,
+fn search_space(
+    arguments: &PlanArguments,
     job: &Job<'_>,
     space: &PlanSpace,
-    limit: &stop::Limit,
-    progress: &Progress,
+    limit: &stop::StopLimit,
+    progress: &ProgressDisplay,
 ) -> Result<PlanAnswer, Failure> {
     let top = arguments.top.unwrap_or(10).into();
-    let teller = Teller::new(progress);
-    let watch = PlanWatch { stop: &|| limit.reached(), told: &|now| teller.told(now) };
+    let teller = PlanSearchReporter::new(progress);
+    let watch = PlanWatch { stop: &|| limit.is_reached(), told: &|now| teller.report_progress(now) };
     let found = match arguments.robust {
         true => search_robust(job, space, top, watch),
         false => search_plans_watched(job, space, top, watch),
@@ -191,32 +191,32 @@ fn searched(
 }
 
 /// The fastest plans with the part of the activations that a technique sends away, where it leaves that open.
-fn settled(
-    arguments: &Arguments,
-    loaded: &mut Loaded,
+fn search_with_fractions(
+    arguments: &PlanArguments,
+    loaded: &mut LoadedJob,
     asked: &PlanSpace,
-    limit: &stop::Limit,
+    limit: &stop::StopLimit,
 ) -> Result<Option<PlanAnswer>, Failure> {
     let cluster = loaded.cluster.clone();
-    let progress = Progress::new("searching plans with every part that may go away");
-    loaded.settle(&arguments.job, |job| {
-        let (space, _) = spaces(arguments.emit, arguments.everything, job, &cluster, asked);
-        searched(arguments, job, &space, limit, &progress)
+    let progress = ProgressDisplay::begin_phase("searching plans with every part that may go away");
+    loaded.settle_offload(&arguments.job, |job| {
+        let (space, _) = requested_spaces(arguments.emit, arguments.everything, job, &cluster, asked);
+        search_space(arguments, job, &space, limit, &progress)
     })
 }
 
 /// Writes the job's graph as a problem for Piper.
-fn write_instance(arguments: &Arguments, job: &Job<'_>) -> Result<(), Failure> {
+fn write_piper_instance(arguments: &PlanArguments, job: &Job<'_>) -> Result<(), Failure> {
     if let Some(top) = arguments.top {
         tracing::warn!("--top {top}: --emit piper writes the graph, which has no plans yet; it is left out");
     }
     let micro_batch = arguments.choices.micro_batch.as_ref().and_then(|list| list.first()).map_or(1, |b| u64::from(*b));
-    let instance = piper::instance_of(job, micro_batch, arguments.choices.tensor.as_deref()).or_input()?;
-    answer::text(&instance.to_json_string())
+    let instance = piper::piper_graph_of_job(job, micro_batch, arguments.choices.tensor.as_deref()).or_input()?;
+    answer::write_text(&instance.to_json_string())
 }
 
 /// The mappings of the listed plans' ranks to the links; none where the search was stopped.
-fn mapped(arguments: &Arguments, job: &Job<'_>, answer: &mut PlanAnswer) -> Result<Vec<RankMapping>, Failure> {
+fn map_ranks(arguments: &PlanArguments, job: &Job<'_>, answer: &mut PlanAnswer) -> Result<Vec<RankMapping>, Failure> {
     if answer.stopped.is_some() {
         if arguments.map_ranks || job.fabric.links_differ() {
             tracing::warn!("ranks are in the order of the devices: mapping them to the links may take minutes more");
@@ -229,14 +229,14 @@ fn mapped(arguments: &Arguments, job: &Job<'_>, answer: &mut PlanAnswer) -> Resu
 
 /// The space to search, and the one whose choices the neighbours of the best plan take: what is asked for, with what the framework runs where it is
 /// not the planner's usual, unless no plan is left then.
-pub fn spaces(
+pub fn requested_spaces(
     emit: Option<Framework>,
     everything: bool,
     job: &Job<'_>,
     cluster: &Fabric,
     asked: &PlanSpace,
 ) -> (PlanSpace, PlanSpace) {
-    let own = write::choices(emit, job.stack).unwrap_or_default();
+    let own = write::runnable_choices(emit, job.stack).unwrap_or_default();
     let policies = own.activations.clone();
     let narrow = |asked: &PlanSpace, own: PlanSpace| {
         let narrow = asked.clone().or(own);
@@ -254,40 +254,40 @@ pub fn spaces(
 }
 
 /// Prints the best plan in a framework's words.
-fn write_best(
-    arguments: &Arguments,
+fn write_best_plan(
+    arguments: &PlanArguments,
     framework: Framework,
     job: &Job<'_>,
     answer: &PlanAnswer,
     mappings: &[RankMapping],
 ) -> Result<(), Failure> {
     if answer.best.is_empty() {
-        let why = Planned::new(job, &arguments.job.model, answer, &[]).why.unwrap_or_default();
+        let why = PlannedAnswer::from_answer(job, &arguments.job.model, answer, &[]).why.unwrap_or_default();
         return Err(Failure::Other(anyhow::anyhow!("--emit: nothing to write: {why}")));
     }
-    let mappings: Vec<Mapped> = mappings.iter().map(Mapped::from).collect();
-    write::first(framework, &arguments.job.model, job, &answer.best, &mappings)
+    let mappings: Vec<RankMappingRecord> = mappings.iter().map(RankMappingRecord::from).collect();
+    write::write_first_expressible(framework, &arguments.job.model, job, &answer.best, &mappings)
 }
 
 /// The best plans and, unless the search was stopped, the neighbours of the first; writes its trace.
-fn listed(
-    arguments: &Arguments,
+fn list_plans(
+    arguments: &PlanArguments,
     job: &Job<'_>,
     asked: &PlanSpace,
     answer: &PlanAnswer,
-    stopped: Option<Stopped>,
-) -> Result<Planned, Failure> {
+    stopped: Option<StoppedSearch>,
+) -> Result<PlannedAnswer, Failure> {
     let first = answer.best.first().filter(|_| stopped.is_none());
     let around = first.map(|best| neighbours(job, asked, best)).transpose().or_input()?;
-    let mut record = Planned::new(job, &arguments.job.model, answer, &around.unwrap_or_default());
+    let mut record = PlannedAnswer::from_answer(job, &arguments.job.model, answer, &around.unwrap_or_default());
     record.robust = arguments.robust;
-    record.asked = arguments.job.asked()?;
+    record.asked = arguments.job.to_inputs()?;
     record.stopped = stopped;
     if let Some(best) = answer.best.first() {
-        let timeline = job.timeline(&best.plan).or_input()?;
-        record.played(&timeline);
+        let timeline = job.plan_timeline(&best.plan).or_input()?;
+        record.with_timeline(&timeline);
         write_trace(arguments, &timeline)?;
-        draw_memory(arguments.memory.as_deref(), &job_words(&arguments.job), &timeline, best)?;
+        draw_memory(arguments.memory.as_deref(), &describe_job(&arguments.job), &timeline, best)?;
     } else if let Some(file) = &arguments.trace {
         tracing::warn!("--trace {}: no plan fits, nothing is written", file.display());
     }
@@ -295,7 +295,7 @@ fn listed(
 }
 
 /// A job in a few words.
-pub fn job_words(job: &JobArguments) -> String {
+pub fn describe_job(job: &JobArguments) -> String {
     format!("{} on {} x {}", job.model, job.devices, job.chip)
 }
 
@@ -303,23 +303,26 @@ pub fn job_words(job: &JobArguments) -> String {
 pub fn draw_memory(directory: Option<&Path>, job: &str, timeline: &Timeline, ranked: &RankedPlan) -> Result<(), Failure> {
     let Some(directory) = directory else { return Ok(()) };
     std::fs::create_dir_all(directory).map_err(|e| {
-        failure::of_io(&e, format!("--memory {}: cannot be made: {e}; give a directory you may write to", directory.display()))
+        failure::write_failure(
+            &e,
+            format!("--memory {}: cannot be made: {e}; give a directory you may write to", directory.display()),
+        )
     })?;
     let about = format!("{job}: {}", one_line(&ranked.plan));
-    let drawn = figure::memory(&about, timeline, ranked.memory.capacity.gib()).or_other()?;
-    drawn.write(directory, "memory").or_unwritable().map(drop)
+    let drawn = figure::draw_memory(&about, timeline, ranked.memory.capacity.gib()).or_other()?;
+    drawn.write_files(directory, "memory").or_unwritable().map(drop)
 }
 
-fn write_trace(arguments: &Arguments, timeline: &Timeline) -> Result<(), Failure> {
+fn write_trace(arguments: &PlanArguments, timeline: &Timeline) -> Result<(), Failure> {
     let Some(file) = &arguments.trace else { return Ok(()) };
-    let title = format!("{}, fastest plan", job_words(&arguments.job));
-    files::write(file, timeline::trace(&title, timeline).as_bytes()).or_unwritable()
+    let title = format!("{}, fastest plan", describe_job(&arguments.job));
+    files::write_file(file, timeline::timeline_trace(&title, timeline).as_bytes()).or_unwritable()
 }
 
 /// The fabric with the measured links between its nodes or devices, where there are any.
-fn linked(arguments: &Arguments, whole: Fabric) -> Result<Fabric, Failure> {
+fn fabric_with_links(arguments: &PlanArguments, whole: Fabric) -> Result<Fabric, Failure> {
     let Some(path) = &arguments.links else { return Ok(whole) };
     let between_devices = arguments.links_between == LinkEnds::Devices;
-    let links = input::Links { path, of: arguments.links_of.as_deref(), between_devices };
-    input::linked_fabric(whole, arguments.job.devices, links)
+    let links = input::LinksFile { path, of: arguments.links_of.as_deref(), between_devices };
+    input::fabric_with_links(whole, arguments.job.devices, links)
 }

@@ -4,14 +4,14 @@ use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::input;
 use crate::progress;
-use crate::verb::job::{JobArguments, Parts};
-use results::asked::Asked;
-use results::page::{Die, Kind, Names, Page, Replay, SourceFile, Subject};
-use results::run::{Run, RunError};
+use crate::verb::job::{JobArguments, JobParts};
+use results::asked::JobInputs;
+use results::page::{AnsweringVerb, JobNames, Page, PageDie, PageSubject, PlanReplay, SourceFile};
+use results::run::{RunError, SearchRun};
 use results::{files, finite};
 use search::planner::Job;
 use serde::Serialize;
-use sim::hardware::Template;
+use sim::hardware::ChipTemplate;
 use sim::units::Bytes;
 use std::path::PathBuf;
 
@@ -27,7 +27,7 @@ const BESIDE: [&str; 2] = ["tpu_v4", "h100_80gb_sxm"];
     given again with --chip, --fabric, --stack and --model, else the page says what it leaves out, and the exit code is 3; so it is of measured links\n\
     (`plan --links`).\n\n\
     JSON: written, bytes, left_out.")]
-pub struct Arguments {
+pub struct ReportArguments {
     /// A run directory of `coplace search`, or a file with what `evaluate` or `plan` printed with --format json
     #[arg(value_name = "RUN")]
     run: PathBuf,
@@ -53,33 +53,33 @@ pub struct Arguments {
 
 /// What was written.
 #[derive(Serialize)]
-struct Written {
+struct ReportAnswer {
     written: String,
     bytes: usize,
     left_out: Vec<String>,
 }
 
 /// Reads the run, plays its step, writes the page.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub fn run_report(arguments: &ReportArguments) -> Result<(), Failure> {
     if arguments.out.is_dir() {
-        return Err(failure::input(format!(
+        return Err(failure::input_failure(format!(
             "-o {}: is a directory; give a file, such as report.html in it",
             arguments.out.display()
         )));
     }
-    let subject = Subject::read(&arguments.run).or_input()?;
-    if subject.kind == Kind::Search {
+    let subject = PageSubject::read_from(&arguments.run).or_input()?;
+    if subject.kind == AnsweringVerb::Search {
         let given = [&arguments.model, &arguments.chip, &arguments.fabric, &arguments.stack];
         let given: Vec<&str> = given.into_iter().flatten().map(String::as_str).collect();
-        input::keep_of_run(&arguments.run, &given)?;
+        input::keep_files_of_run(&arguments.run, &given)?;
         // A run whose files are not its own is none; one of an older version that has no chip lacks something.
-        match Run::chip(&arguments.run) {
+        match SearchRun::read_chip(&arguments.run) {
             Ok(_) | Err(RunError::NoChip { .. }) => {}
             Err(error) => return Err(error).or_input(),
         }
     }
     let mut left_out = Vec::new();
-    let parts = if subject.found.is_some() { parts(arguments, &subject, &mut left_out)? } else { None };
+    let parts = if subject.found.is_some() { job_parts(arguments, &subject, &mut left_out)? } else { None };
     let replay = match (&parts, &subject.found) {
         (Some(parts), Some(found)) => {
             let plan = &found.plan.plan;
@@ -97,21 +97,21 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
                 headroom: Bytes::ZERO,
                 techniques: &plan.techniques,
             };
-            let played = progress::shown("playing the step again", || Replay::new(&job, found));
+            let played = progress::run_with_progress("playing the step again", || PlanReplay::new(&job, found));
             played.map_err(|why| left_out.push(format!("passes, kernels and memory over time, for {why}"))).ok()
         }
         _ => None,
     };
     let sources = parts.as_ref().map_or_else(Vec::new, |parts| {
-        vec![SourceFile::chip(&parts.chip), SourceFile::fabric(&parts.fabric), SourceFile::stack(&parts.stack)]
+        vec![SourceFile::of_chip(&parts.chip), SourceFile::of_fabric(&parts.fabric), SourceFile::of_stack(&parts.stack)]
     });
-    let dies = dies(parts.as_ref(), &mut left_out)?;
+    let dies = chip_dies(parts.as_ref(), &mut left_out)?;
     let page = Page::new(&subject, replay, sources, dies, left_out);
-    finite::check(&page).or_other()?;
-    let html = page.html().or_other()?;
-    files::write(&arguments.out, html.as_bytes()).or_unwritable()?;
-    let written = Written { written: arguments.out.display().to_string(), bytes: html.len(), left_out: page.left_out };
-    answer::give(arguments.format, &Versioned::first(&written), |_| {
+    finite::check_finite(&page).or_other()?;
+    let html = page.to_html().or_other()?;
+    files::write_file(&arguments.out, html.as_bytes()).or_unwritable()?;
+    let written = ReportAnswer { written: arguments.out.display().to_string(), bytes: html.len(), left_out: page.left_out };
+    answer::write_answer(arguments.format, &Versioned::with_schema_one(&written), |_| {
         let mut text = format!("Written: {} ({:.1} MB; open it in a browser)\n", written.written, written.bytes as f64 / 1e6);
         text.extend(written.left_out.iter().map(|what| format!("Left out: {what}\n")));
         text
@@ -123,9 +123,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// The parts of the job: an argument must be right; what the run names may be gone, and then the page goes without.
-fn parts(arguments: &Arguments, subject: &Subject, left_out: &mut Vec<String>) -> Result<Option<Parts>, Failure> {
+fn job_parts(
+    arguments: &ReportArguments,
+    subject: &PageSubject,
+    left_out: &mut Vec<String>,
+) -> Result<Option<JobParts>, Failure> {
     let given = [&arguments.model, &arguments.chip, &arguments.fabric, &arguments.stack].iter().any(|name| name.is_some());
-    match (read(arguments, subject), given) {
+    match (parts_of_job(arguments, subject), given) {
         (Ok(parts), _) => Ok(Some(parts)),
         (Err(failure), true) => Err(failure),
         (Err(Failure::Input(why)), false) => {
@@ -137,46 +141,47 @@ fn parts(arguments: &Arguments, subject: &Subject, left_out: &mut Vec<String>) -
 }
 
 /// The job as it was asked, but for the parts that are given in place of its own.
-fn read(arguments: &Arguments, subject: &Subject) -> Result<Parts, Failure> {
-    let mut job = if subject.asked.asked_with.is_empty() { named(subject)? } else { asked_again(arguments, &subject.asked)? };
+fn parts_of_job(arguments: &ReportArguments, subject: &PageSubject) -> Result<JobParts, Failure> {
+    let mut job =
+        if subject.asked.asked_with.is_empty() { job_of_names(subject)? } else { job_of_answer(arguments, &subject.asked)? };
     let instead = |part: &mut String, given: &Option<String>| given.iter().for_each(|name| part.clone_from(name));
     instead(&mut job.model, &arguments.model);
     instead(&mut job.chip, &arguments.chip);
     instead(&mut job.fabric, &arguments.fabric);
     job.stack = arguments.stack.clone().or(job.stack);
-    job.parts()
+    job.parts_of_job()
 }
 
 /// The job of an answer that says how it was asked; the texts of its files are read from it.
-fn asked_again(arguments: &Arguments, asked: &Asked) -> Result<JobArguments, Failure> {
+fn job_of_answer(arguments: &ReportArguments, asked: &JobInputs) -> Result<JobArguments, Failure> {
     let own = [&arguments.model, &arguments.chip, &arguments.fabric, &arguments.stack];
-    input::keep(asked.inputs.clone(), &own.into_iter().flatten().map(String::as_str).collect::<Vec<_>>());
-    JobArguments::of_words(&asked.asked_with)
+    input::keep_texts(asked.inputs.clone(), &own.into_iter().flatten().map(String::as_str).collect::<Vec<_>>());
+    JobArguments::from_words(&asked.asked_with)
 }
 
 /// The job of a search, or of an answer that keeps no more than the names of its parts.
-fn named(subject: &Subject) -> Result<JobArguments, Failure> {
-    let Names { model, chip, fabric, stack } = &subject.names;
+fn job_of_names(subject: &PageSubject) -> Result<JobArguments, Failure> {
+    let JobNames { model, chip, fabric, stack } = &subject.names;
     let options = subject.run.as_ref().map(|run| &run.record.study.options);
     let further = options.and_then(|options| options.get("mtp_layers").cloned()).unwrap_or_else(|| "0".to_owned());
     let (devices, batch) = (subject.devices.to_string(), subject.global_batch.to_string());
     let words = [model, "--chip", chip, "--fabric", fabric, "--stack", stack, "--mtp-layers", &further];
     let cluster = ["--devices", &devices, "--global-batch", &batch];
-    JobArguments::of_words(&words.into_iter().chain(cluster).map(str::to_owned).collect::<Vec<_>>())
+    JobArguments::from_words(&words.into_iter().chain(cluster).map(str::to_owned).collect::<Vec<_>>())
 }
 
 /// The run's chip and those beside it, each once.
-fn dies(parts: Option<&Parts>, left_out: &mut Vec<String>) -> Result<Vec<Die>, Failure> {
+fn chip_dies(parts: Option<&JobParts>, left_out: &mut Vec<String>) -> Result<Vec<PageDie>, Failure> {
     let mut dies = Vec::new();
     if let Some(parts) = parts {
         let name = &parts.chip.name;
-        match Die::of(name, &parts.chip.accelerator) {
+        match PageDie::dies_of_chip(name, &parts.chip.accelerator) {
             Some(die) => dies.push(die),
             None => left_out.push(format!("the area of {name}, for its file says nothing of its dies")),
         }
     }
     for name in BESIDE.into_iter().filter(|name| parts.is_none_or(|parts| parts.chip.name != *name)) {
-        dies.extend(Die::of(name, &Template::find(name).or_other()?.accelerator));
+        dies.extend(PageDie::dies_of_chip(name, &ChipTemplate::find_built_in(name).or_other()?.accelerator));
     }
     Ok(dies)
 }

@@ -5,10 +5,10 @@ use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::input;
 use clap::ValueEnum;
 use results::files;
-use results::report::{Align, Table, count};
+use results::report::{ColumnAlign, TextTable, format_count};
 use serde::Serialize;
 use sim::hardware::Dataflow;
-use sim::import::scale_sim::{Config, Layer, LayerReport, TopologyKind, compute_report, read_topology};
+use sim::import::scale_sim::{LayerReport, ScaleSimConfig, TopologyKind, TopologyLayer, read_topology, write_compute_report};
 use std::path::PathBuf;
 
 /// Version of the JSON.
@@ -16,7 +16,7 @@ const FORMAT: u32 = 1;
 
 /// What the topology's rows are.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Input {
+enum ScaleSimInput {
     /// IFMAP and filter sizes, channels, filters, strides
     Conv,
     /// M, N, K
@@ -33,7 +33,7 @@ enum Input {
     JSON: {\"format\": 1, \"run_name\", \"rows\", \"columns\", \"dataflow\", \"layers\": [{\"name\", \"m\", \"n\", \"k\", \"total_cycles\", \"stall_cycles\",\n\
     \"overall_utilization_percent\", \"mapping_efficiency_percent\", \"compute_utilization_percent\", \"array\": {\"folds\", \"cycles\", ...}}]}"
 )]
-pub struct Arguments {
+pub struct ScaleSimArguments {
     /// SCALE-Sim's configuration (.cfg)
     #[arg(value_name = "CONFIG.cfg")]
     config: PathBuf,
@@ -42,7 +42,7 @@ pub struct Arguments {
     topology: PathBuf,
     /// What the topology's rows are [default: as its header says]
     #[arg(long, value_enum)]
-    input: Option<Input>,
+    input: Option<ScaleSimInput>,
     /// Write the compute report
     #[arg(long, value_name = "COMPUTE_REPORT.csv")]
     report: Option<PathBuf>,
@@ -55,7 +55,7 @@ pub struct Arguments {
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct ScaleSimAnswer {
     format: u32,
     run_name: String,
     rows: u64,
@@ -67,15 +67,16 @@ struct Answer {
 #[derive(Serialize)]
 struct AnswerLayer {
     #[serde(flatten)]
-    layer: Layer,
+    layer: TopologyLayer,
     #[serde(flatten)]
     report: LayerReport,
 }
 
 /// Counts, prints, writes the report.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub fn run_scalesim(arguments: &ScaleSimArguments) -> Result<(), Failure> {
     let name = arguments.config.display().to_string();
-    let config = Config::from_cfg_str(&input::text(&arguments.config, "a SCALE-Sim configuration (.cfg)")?, &name).or_input()?;
+    let config = ScaleSimConfig::from_cfg_str(&input::read_text(&arguments.config, "a SCALE-Sim configuration (.cfg)")?, &name)
+        .or_input()?;
     if !config.unknown.is_empty() {
         tracing::warn!(
             "{name}: SCALE-Sim has no keys {}; they are passed over, correct their names if they mean anything",
@@ -83,24 +84,24 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         );
     }
     if !config.beyond.is_empty() && !arguments.stall_free {
-        return Err(failure::input(format!(
+        return Err(failure::input_failure(format!(
             "{name}: {}: stalls, sparsity and layouts are not modelled; turn them off and write InterfaceBandwidth: CALC, or give \
              --stall-free to count an array that never waits",
             config.beyond.join(", ")
         )));
     }
     let kind = arguments.input.map(|input| match input {
-        Input::Conv => TopologyKind::Convolution,
-        Input::Gemm => TopologyKind::Gemm,
+        ScaleSimInput::Conv => TopologyKind::Convolution,
+        ScaleSimInput::Gemm => TopologyKind::Gemm,
     });
-    let text = input::text(&arguments.topology, "a SCALE-Sim topology (.csv)")?;
+    let text = input::read_text(&arguments.topology, "a SCALE-Sim topology (.csv)")?;
     let layers = read_topology(&text, &arguments.topology.display().to_string(), kind).or_input()?;
-    let reports: Vec<LayerReport> = layers.iter().map(|layer| config.run(layer)).collect();
+    let reports: Vec<LayerReport> = layers.iter().map(|layer| config.run_layer(layer)).collect();
     if let Some(path) = &arguments.report {
-        files::write(path, compute_report(&reports).as_bytes()).or_unwritable()?;
+        files::write_file(path, write_compute_report(&reports).as_bytes()).or_unwritable()?;
     }
     let layers = layers.into_iter().zip(reports).map(|(layer, report)| AnswerLayer { layer, report }).collect();
-    let answer = Answer {
+    let answer = ScaleSimAnswer {
         format: FORMAT,
         run_name: config.run_name,
         rows: config.rows,
@@ -108,10 +109,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         dataflow: config.dataflow,
         layers,
     };
-    answer::give(arguments.format, &answer, text_of)
+    answer::write_answer(arguments.format, &answer, answer_text)
 }
 
-fn text_of(answer: &Answer) -> String {
+fn answer_text(answer: &ScaleSimAnswer) -> String {
     let dataflow = match answer.dataflow {
         Dataflow::OutputStationary => "output stationary",
         Dataflow::WeightStationary => "weight stationary",
@@ -120,25 +121,25 @@ fn text_of(answer: &Answer) -> String {
     let mut text = format!("{}: {} x {} array, {dataflow}\n\n", answer.run_name, answer.rows, answer.columns);
     let header =
         ["layer", "M", "N", "K", "cycles", "util %", "mapped %", "compute %", "ifmap reads", "filter reads", "ofmap writes"];
-    let mut table = Table::new(header).align(0, Align::Left);
+    let mut table = TextTable::new(header).align_column(0, ColumnAlign::Left);
     for AnswerLayer { layer, report } in &answer.layers {
         let percent = |value: f64| format!("{value:.2}");
-        table.row([
+        table.add_row([
             layer.name.clone(),
             layer.m.to_string(),
             layer.n.to_string(),
             layer.k.to_string(),
-            count(report.total_cycles),
+            format_count(report.total_cycles),
             percent(report.overall_utilization_percent),
             percent(report.mapping_efficiency_percent),
             percent(report.compute_utilization_percent),
-            count(report.array.ifmap_reads),
-            count(report.array.filter_reads),
-            count(report.array.ofmap_writes_scale_sim),
+            format_count(report.array.ifmap_reads),
+            format_count(report.array.filter_reads),
+            format_count(report.array.ofmap_writes_scale_sim),
         ]);
     }
     text.push_str(&table.render());
     let total = answer.layers.iter().fold(0_u64, |sum, layer| sum.saturating_add(layer.report.total_cycles));
-    text.push_str(&format!("\n{} layers, {} cycles\n", count(answer.layers.len() as u64), count(total)));
+    text.push_str(&format!("\n{} layers, {} cycles\n", format_count(answer.layers.len() as u64), format_count(total)));
     text
 }

@@ -2,9 +2,9 @@
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure};
-use crate::numbers::whole;
+use crate::numbers::whole_number_in;
 use serde::Serialize;
-use sim::schedule::{self, Instance, Limits, Memo, Pairing, Schedule, Stored};
+use sim::schedule::{self, Memo, Pairing, Schedule, ScheduleInstance, SolveLimits, StoredAnswer};
 use sim::status::SolveStatus;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
     unpaired lets a fused operator take any tensor and vector core, paired only two of the same index; status is \"optimal\" or \"gap\";\n\
     contradicts is the file's answer where it cannot be true; an operator across all cores has no core of its own, nor has one that\n\
     takes no time; times are in the unit of the file's latencies.")]
-pub struct Arguments {
+pub struct ScheduleArguments {
     /// Instance files (JSON)
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -31,7 +31,7 @@ pub struct Arguments {
     #[arg(long, value_name = "SECONDS")]
     time_limit: Option<f64>,
     /// Search states to generate at most for each piece of an instance; about a million take a second, and up to 0.3 GB of memory
-    #[arg(long, value_name = "N", default_value_t = Limits::default().steps, value_parser = whole(0..=u64::MAX))]
+    #[arg(long, value_name = "N", default_value_t = SolveLimits::default().steps, value_parser = whole_number_in(0..=u64::MAX))]
     steps: u64,
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
@@ -42,19 +42,19 @@ const OPTIMAL: &str = "optimal";
 const GAP: &str = "gap";
 
 #[derive(Clone, Serialize)]
-struct Answer {
+struct ScheduleAnswer {
     makespan: u64,
     lower_bound: u64,
     status: &'static str,
     method: String,
     seconds: f64,
     contradicts: Option<u64>,
-    operators: Vec<Placed>,
+    operators: Vec<PlacedOperator>,
 }
 
 /// When and where one operator runs.
 #[derive(Clone, Serialize)]
-struct Placed {
+struct PlacedOperator {
     id: u64,
     start: u64,
     end: u64,
@@ -64,51 +64,51 @@ struct Placed {
 }
 
 #[derive(Serialize)]
-struct Line {
+struct PairingLine {
     file: String,
-    unpaired: Answer,
-    paired: Answer,
+    unpaired: ScheduleAnswer,
+    paired: ScheduleAnswer,
 }
 
 /// Solves every file in both pairings; a bad one is named and the rest still answered.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub fn run_schedule(arguments: &ScheduleArguments) -> Result<(), Failure> {
     let time = match arguments.time_limit {
         Some(s) if !(s > 0.0 && s < 1e9) => {
-            return Err(failure::input(format!(
+            return Err(failure::input_failure(format!(
                 "--time-limit {s}: must be above 0 and below 1e9 seconds; leave it out for none"
             )));
         }
         limit => limit.map(Duration::from_secs_f64),
     };
-    let limits = Limits { time, steps: arguments.steps };
+    let limits = SolveLimits { time, steps: arguments.steps };
     let mut faults = Vec::new();
     for path in &arguments.files {
         match schedule::read_instance(path) {
             Ok(instance) => {
-                let mut unpaired = Answer::to(&instance, Pairing::AnyPair, limits);
-                let paired = Answer::to(&instance, Pairing::SameIndex, limits);
-                unpaired.shorten(&paired, instance.stored_unpaired);
-                let line = Line { file: path.display().to_string(), unpaired, paired };
-                answer::line(arguments.format, &Versioned::first(&line), |_| text_of(&line))?;
+                let mut unpaired = ScheduleAnswer::answer_line(&instance, Pairing::AnyPair, limits);
+                let paired = ScheduleAnswer::answer_line(&instance, Pairing::SameIndex, limits);
+                unpaired.adopt_shorter(&paired, instance.stored_unpaired);
+                let line = PairingLine { file: path.display().to_string(), unpaired, paired };
+                answer::write_answer_line(arguments.format, &Versioned::with_schema_one(&line), |_| answer_text(&line))?;
             }
             Err(error) => faults.push(error.to_string()),
         }
     }
-    if faults.is_empty() { Ok(()) } else { Err(failure::input(faults.join("\nerror: "))) }
+    if faults.is_empty() { Ok(()) } else { Err(failure::input_failure(faults.join("\nerror: "))) }
 }
 
-impl Answer {
-    fn to(instance: &Instance, pairing: Pairing, limits: Limits) -> Self {
+impl ScheduleAnswer {
+    fn answer_line(instance: &ScheduleInstance, pairing: Pairing, limits: SolveLimits) -> Self {
         let (problem, stored) = match pairing {
             Pairing::AnyPair => (&instance.unpaired, instance.stored_unpaired),
             Pairing::SameIndex => (&instance.paired, instance.stored_paired),
         };
         let begun = Instant::now();
-        let schedule = Memo::new(limits, 1 << 12).solve(problem);
+        let schedule = Memo::new(limits, 1 << 12).solve_problem(problem);
         let seconds = begun.elapsed().as_secs_f64();
         let Schedule { makespan, lower_bound, .. } = schedule;
-        let ends = schedule.ends(problem);
-        let placed = |(at, &id): (usize, &u64)| Placed {
+        let ends = schedule.end_times(problem);
+        let placed = |(at, &id): (usize, &u64)| PlacedOperator {
             id,
             start: schedule.starts[at],
             end: ends[at],
@@ -122,14 +122,14 @@ impl Answer {
             status: if schedule.status == SolveStatus::Optimal { OPTIMAL } else { GAP },
             method: schedule.method.to_string(),
             seconds,
-            contradicts: contradicted(stored, makespan, lower_bound),
+            contradicts: stated_makespan_fault(stored, makespan, lower_bound),
             operators: instance.ids.iter().enumerate().map(placed).collect(),
         }
     }
 
     /// Takes over the schedule of the same operators under the stricter rule, where it is shorter: one whose cores pair by index is one whose cores
     /// pair. `stored` is what the file says of this answer's own rule.
-    fn shorten(&mut self, stricter: &Self, stored: Option<Stored>) {
+    fn adopt_shorter(&mut self, stricter: &Self, stored: Option<StoredAnswer>) {
         if stricter.makespan >= self.makespan {
             return;
         }
@@ -138,19 +138,19 @@ impl Answer {
             lower_bound,
             status: if makespan == lower_bound { OPTIMAL } else { GAP },
             seconds: self.seconds,
-            contradicts: contradicted(stored, makespan, lower_bound),
+            contradicts: stated_makespan_fault(stored, makespan, lower_bound),
             ..stricter.clone()
         };
     }
 }
 
 /// The makespan that a file states, where it cannot be true: shorter than any schedule is, or proven although a schedule of `makespan` is shorter.
-fn contradicted(stored: Option<Stored>, makespan: u64, lower_bound: u64) -> Option<u64> {
-    let untrue = |stored: &Stored| stored.makespan < lower_bound || stored.proved && stored.makespan > makespan;
+fn stated_makespan_fault(stored: Option<StoredAnswer>, makespan: u64, lower_bound: u64) -> Option<u64> {
+    let untrue = |stored: &StoredAnswer| stored.makespan < lower_bound || stored.proved && stored.makespan > makespan;
     stored.filter(untrue).map(|stored| stored.makespan)
 }
 
-fn text_of(line: &Line) -> String {
+fn answer_text(line: &PairingLine) -> String {
     let mut out = format!("{}\n", line.file);
     for (name, a) in [("unpaired", &line.unpaired), ("paired", &line.paired)] {
         let proof = if a.status == OPTIMAL {
@@ -175,38 +175,38 @@ fn text_of(line: &Line) -> String {
 mod tests {
     use super::*;
 
-    fn answer(makespan: u64, lower_bound: u64, stored: Option<Stored>) -> Answer {
-        Answer {
+    fn answer(makespan: u64, lower_bound: u64, stored: Option<StoredAnswer>) -> ScheduleAnswer {
+        ScheduleAnswer {
             makespan,
             lower_bound,
             status: if makespan == lower_bound { OPTIMAL } else { GAP },
             method: format!("{makespan}"),
             seconds: 1.0,
-            contradicts: contradicted(stored, makespan, lower_bound),
+            contradicts: stated_makespan_fault(stored, makespan, lower_bound),
             operators: Vec::new(),
         }
     }
 
     #[test]
     fn a_shorter_paired_schedule_contradicts_what_the_file_states_without_pairing() {
-        let stored = |makespan| Some(Stored { makespan, lower_bound: makespan, proved: true });
+        let stored = |makespan| Some(StoredAnswer { makespan, lower_bound: makespan, proved: true });
         // What no schedule of 12 contradicts, one of 10 does.
         let mut unpaired = answer(12, 8, stored(11));
         assert_eq!((unpaired.contradicts, unpaired.status), (None, GAP));
-        unpaired.shorten(&answer(10, 9, None), stored(11));
-        let Answer { makespan, lower_bound, status, contradicts, .. } = unpaired;
+        unpaired.adopt_shorter(&answer(10, 9, None), stored(11));
+        let ScheduleAnswer { makespan, lower_bound, status, contradicts, .. } = unpaired;
         assert_eq!((makespan, lower_bound, status, contradicts), (10, 8, GAP, Some(11)));
         // What is below the bound without pairing stays untrue, what is above it need not be: the bound with pairing is another.
         for (stated, untrue) in [(7, Some(7)), (8, None), (9, None), (10, None)] {
             let mut unpaired = answer(12, 8, stored(stated));
-            unpaired.shorten(&answer(10, 10, None), stored(stated));
+            unpaired.adopt_shorter(&answer(10, 10, None), stored(stated));
             assert_eq!((unpaired.contradicts, unpaired.method.as_str()), (untrue, "10"), "{stated}");
         }
         let mut optimal = answer(12, 10, None);
-        optimal.shorten(&answer(10, 9, stored(4)), None);
+        optimal.adopt_shorter(&answer(10, 9, stored(4)), None);
         assert_eq!((optimal.status, optimal.contradicts), (OPTIMAL, None));
         // A longer one changes nothing.
-        optimal.shorten(&answer(11, 11, None), stored(1));
+        optimal.adopt_shorter(&answer(11, 11, None), stored(1));
         assert_eq!((optimal.makespan, optimal.contradicts), (10, None));
     }
 }

@@ -10,27 +10,27 @@ mod within;
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
-use crate::numbers::whole;
-use crate::progress::{self, Left, Pace};
-use crate::verb::job::{LONGEST, MOST_MTP, at_most};
-use crate::verb::slurm::InParts;
+use crate::numbers::whole_number_in;
+use crate::progress::{self, RemainingTime, TimeLeft};
+use crate::verb::job::{LONGEST, MOST_MTP, count_up_to};
+use crate::verb::slurm::PartArguments;
 use crate::verb::stop;
-use asked::Named;
-use question::Question;
-pub use question::document;
-use results::claim::Claim;
+use asked::NamedChoice;
+use question::SearchQuestion;
+pub use question::chip_document;
+use results::claim::DirectoryClaim;
 use results::design::DesignRow;
 use results::evidence::StepEnds;
-use results::from_search::{self as conversion, Searched};
-use results::front::{FrontAxes, Work};
+use results::from_search::{self as conversion, SearchedModelSet};
+use results::front::{FrontAxes, StepScope};
 use results::progress::ProgressTable;
-use results::record::{self, BestDesign, FrontRecord, Record, Versions};
+use results::record::{self, BestDesign, FrontRecord, SearchRecord, Versions};
 use results::report;
-use results::run::{Found, Run};
-use search::design::{DesignAnswer, DesignSearch, Robust, Watch};
-use search::objective::{Axes, Objective, Over, Scale};
-use search::planner::{Job, Prepared, RankedPlan};
-use search::runner::{Moment, Outcome, Progress};
+use results::run::{FoundFiles, SearchRun};
+use search::design::{DesignAnswer, DesignSearch, DesignWatch, RobustSearch};
+use search::objective::{CostAxes, MeasureMean, Objective, ValueScale};
+use search::planner::{Job, PreparedJob, RankedPlan};
+use search::runner::{CandidateOutcome, RunnerProgress, SearchMoment};
 use search::space::DesignId;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -53,14 +53,14 @@ const USED: f64 = 0.95;
     JSON: the record, as in record.json; of a part part, question, evaluated, seconds, was_complete, files; with --slurm parts, submitted, complete,\n\
     running, job, merge_job, directory, out."
 )]
-pub struct Arguments {
+pub struct SearchArguments {
     #[command(flatten)]
-    posed: Posed,
+    posed: SearchRequest,
     /// Run directory [default: runs/MODEL-STUDY, with a digest of the question where it is not the study's own]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Seed of everything random; kept in the record (the exhaustive search draws nothing)
-    #[arg(long, default_value_t = 0, value_parser = whole(0..=u64::MAX))]
+    #[arg(long, default_value_t = 0, value_parser = whole_number_in(0..=u64::MAX))]
     seed: u64,
     /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
@@ -69,12 +69,12 @@ pub struct Arguments {
     #[arg(long, value_name = "DIR", requires = "shard")]
     share: Option<PathBuf>,
     #[command(flatten)]
-    in_parts: InParts,
+    in_parts: PartArguments,
 }
 
 /// The question as it is given: a model, a study, and what is asked otherwise than the study says.
 #[derive(clap::Args, Debug, Clone)]
-pub struct Posed {
+pub struct SearchRequest {
     /// Built-in models (coplace list models) or Hugging Face config.json files; several are searched for together; a file STUDY.toml among them is the
     /// study [default: the study's]
     #[arg(value_name = "MODEL")]
@@ -89,18 +89,18 @@ pub struct Posed {
     #[arg(long, value_name = "GIB", default_value_t = 0.0)]
     pub headroom_gib: f64,
     /// Tokens per sequence [default: the model's longest]
-    #[arg(long, value_name = "TOKENS", value_parser = whole(1..=LONGEST))]
+    #[arg(long, value_name = "TOKENS", value_parser = whole_number_in(1..=LONGEST))]
     pub sequence_length: Option<u64>,
     /// Modules that predict further tokens, trained with every model, as `plan --mtp-layers` has them [default: none]
-    #[arg(long, value_name = "N", value_parser = whole(0..=MOST_MTP))]
+    #[arg(long, value_name = "N", value_parser = whole_number_in(0..=MOST_MTP))]
     pub mtp_layers: Option<u64>,
     #[command(flatten)]
-    pub asked: Asked,
+    pub asked: StudyOverrides,
 }
 
 /// What is asked otherwise than the study says.
 #[derive(clap::Args, Debug, Clone, PartialEq, Default)]
-pub struct Asked {
+pub struct StudyOverrides {
     /// Largest area of a chip's compute dies, in mm² of their node
     #[arg(long, value_name = "MM2")]
     max_area: Option<f64>,
@@ -127,24 +127,24 @@ pub struct Asked {
     #[arg(long)]
     node: Option<String>,
     /// HBM stacks of a chip
-    #[arg(long, value_name = "N", value_parser = at_most(64))]
+    #[arg(long, value_name = "N", value_parser = count_up_to(64))]
     hbm_stacks: Option<u32>,
     /// A dimension fixed: a field of the chip's file (coplace list dimensions) or a name of the study's; can be given several times
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Devices in place of the study's
-    #[arg(long, value_name = "N", value_parser = at_most(1 << 20))]
+    #[arg(long, value_name = "N", value_parser = count_up_to(1 << 20))]
     devices: Option<u32>,
     /// Network between the devices in place of the study's: a built-in one (coplace list fabrics) or a fabric file (.toml)
     #[arg(long)]
     fabric: Option<String>,
     /// Sequences per step over the whole cluster, in place of the study's
-    #[arg(long, value_name = "SEQUENCES", value_parser = at_most(1 << 24))]
+    #[arg(long, value_name = "SEQUENCES", value_parser = count_up_to(1 << 24))]
     global_batch: Option<u32>,
     /// What is best: throughput, step-time, per-mm2, per-watt (of the heaviest load), per-dollar, energy-per-token; per-mm2, -watt and -dollar are a device's
     /// throughput over its own dies, power and cost [default: throughput]
     #[arg(long, value_name = "NAME")]
-    objective: Option<Named<Objective>>,
+    objective: Option<NamedChoice<Objective>>,
     /// Of objective per-dollar: years that the chips run, whose energy is paid as well [default: the study's, 0]
     #[arg(long, value_name = "YEARS")]
     years: Option<f64>,
@@ -159,7 +159,7 @@ pub struct Asked {
     utilisation: Option<f64>,
     /// Of several models, the mean of their rates over the reference chip's that is best: geomean, mean [default: the study's, geomean]
     #[arg(long, value_name = "NAME")]
-    over: Option<Named<Over>>,
+    over: Option<NamedChoice<MeasureMean>>,
     /// Stop after so many seconds with the best so far and its gap (Ctrl-C does so at once; a second one ends the program)
     #[arg(long, value_name = "SECONDS")]
     pub time_limit: Option<f64>,
@@ -169,7 +169,7 @@ pub struct Asked {
     /// Against what the exact front is found: one or two, with a comma between, of area, power, cost, energy (of a step); or none [default: area of
     /// throughput, none of others]
     #[arg(long, value_name = "AXIS[,AXIS]")]
-    front: Option<Named<Axes>>,
+    front: Option<NamedChoice<CostAxes>>,
     /// Rank designs by the bad end of their fastest plan's 90 % interval, not by its predicted step: the design that is best if the model is as wrong about
     /// each as it has been about measured runs like it. Without a front
     #[arg(long)]
@@ -177,75 +177,84 @@ pub struct Asked {
 }
 
 /// Searches, writes the run directory, prints the report.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let arguments = &Arguments { posed: arguments.posed.settled()?, ..arguments.clone() };
+pub fn run_search(arguments: &SearchArguments) -> Result<(), Failure> {
+    let arguments = &SearchArguments { posed: arguments.posed.settle_study()?, ..arguments.clone() };
     if arguments.in_parts.shard.is_some() || arguments.in_parts.slurm.is_some() {
-        return parts::run(arguments);
+        return parts::run_part(arguments);
     }
     let start = Instant::now();
-    let limit = stop::Limit::new(arguments.posed.asked.time_limit)?;
-    let progress = progress::Progress::new("reading the question and preparing plans");
-    let question = Question::read(&arguments.posed)?;
-    let digest = question.digest(arguments.seed);
-    ready(&question, |searched, search| {
-        let out = run_directory(arguments.out.as_deref(), (&arguments.posed, arguments.seed), (&question, &digest))?;
+    let limit = stop::StopLimit::new(arguments.posed.asked.time_limit)?;
+    let progress = progress::ProgressDisplay::begin_phase("reading the question and preparing plans");
+    let question = SearchQuestion::read_question(&arguments.posed)?;
+    let digest = question.digest_of_question(arguments.seed);
+    prepare_and_search(&question, |searched, search| {
+        let out = claim_run_directory(arguments.out.as_deref(), (&arguments.posed, arguments.seed), (&question, &digest))?;
         let mut times = BTreeMap::from([("prepare".to_owned(), start.elapsed().as_secs_f64())]);
         let (searching, aim) = (Instant::now(), question.aim);
-        progress.phase("bounding chips and planning for a first one");
-        let mut grown = ProgressTable::new(aim.objective, searched.scale(), searched.space).at_bad_ends(searched.robust);
+        progress.next_phase("bounding chips and planning for a first one");
+        let mut grown =
+            ProgressTable::new(aim.objective, searched.objective_scale(), searched.space).with_bad_ends(searched.robust);
         // Chips are looked at by their bounds, so that the gap says how long the best takes to be proven; then the front is left.
-        let (mut proving, mut deciding) = (Pace::to(aim.gap), None);
-        let mut told = |now: Progress, moment: Moment| {
-            grown.take(searching.elapsed().as_secs_f64(), &moment);
-            progress.phase("searching");
+        let (mut proving, mut deciding) = (RemainingTime::towards(aim.gap), None);
+        let mut told = |now: RunnerProgress, moment: SearchMoment| {
+            grown.add_moment(searching.elapsed().as_secs_f64(), &moment);
+            progress.next_phase("searching");
             let gap = now.best.map(|best| 1.0 - now.bound / best);
             let left = match gap {
                 Some(gap) if gap <= aim.gap => {
                     let open = 1.0 - now.decided as f64 / now.total as f64;
-                    deciding.get_or_insert_with(|| Pace::to(0.0)).left(open).map(|left| Left::about(left, "left"))
+                    deciding
+                        .get_or_insert_with(|| RemainingTime::towards(0.0))
+                        .left_at_value(open)
+                        .map(|left| TimeLeft::about_seconds(left, "left"))
                 }
-                gap => gap.and_then(|gap| proving.left_slowing(gap, "to the proof")),
+                gap => gap.and_then(|gap| proving.left_at_slowing_value(gap, "to the proof")),
             };
-            progress.say(standing(now, gap, aim.objective, searched.scale()), left);
+            progress.say_progress(search_line(now, gap, aim.objective, searched.objective_scale()), left);
         };
-        let watch = Watch { stop: &|| limit.reached(), told: &mut told };
-        let answer = search.run(watch).map_err(|why| failure::input(format!("{}: {why}", question.name)))?;
+        let watch = DesignWatch { stop: &|| limit.is_reached(), told: &mut told };
+        let answer =
+            search.run_design_search(watch).map_err(|why| failure::input_failure(format!("{}: {why}", question.name)))?;
         let outside = &answer.outside;
         // Of boxes it is known now only.
-        if search.space.whole().is_some() && outside.total() == search.space.points() && outside.refused < outside.total() {
-            progress.phase("looking for the limits that would leave a chip");
-            return Err(within::nothing_within(&question.name, &arguments.posed.asked, searched.space));
+        if search.space.whole_region().is_some()
+            && outside.total() == search.space.chip_count()
+            && outside.refused < outside.total()
+        {
+            progress.next_phase("looking for the limits that would leave a chip");
+            return Err(within::nothing_within_limits(&question.name, &arguments.posed.asked, searched.space));
         }
-        grown.end(&answer);
-        progress.phase("explaining the best chip and comparing it");
+        grown.finish_with(&answer);
+        progress.next_phase("explaining the best chip and comparing it");
         times.insert("search".to_owned(), searching.elapsed().as_secs_f64());
-        let (asked_with, stopped) = (arguments.posed.words(), limit.words());
-        let about = About { digest, seed: arguments.seed, asked_with, stopped, grown: Some(grown.to_csv()), start, times };
-        let found = concluded(&question, searched, &answer, about)?;
+        let (asked_with, stopped) = (arguments.posed.to_words(), limit.stopped_by());
+        let about =
+            RecordContext { digest, seed: arguments.seed, asked_with, stopped, grown: Some(grown.to_csv()), start, times };
+        let found = conclude_search(&question, searched, &answer, about)?;
         drop(progress);
-        give(&out, arguments.format, found, |record| told_text(record, &grown))
+        write_and_print(&out, arguments.format, found, |record| report_with_progress(record, &grown))
     })
 }
 
 /// Prepares the plans of a question's models, and does something with its search.
-pub fn ready<T>(
-    question: &Question,
-    with: impl FnOnce(&Searched<'_>, &DesignSearch<'_>) -> Result<T, Failure>,
+pub fn prepare_and_search<T>(
+    question: &SearchQuestion,
+    with: impl FnOnce(&SearchedModelSet<'_>, &DesignSearch<'_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let jobs = models::jobs(question);
-    let prepared = models::prepare_all(question, &jobs)?;
-    let references = models::references(question)?;
-    let models = models::searched(question, &jobs, &references);
-    let workloads = models::workloads(question, &prepared, &references);
+    let jobs = models::jobs_of_models(question);
+    let prepared = models::prepare_models(question, &jobs)?;
+    let references = models::reference_steps(question)?;
+    let models = models::searched_models(question, &jobs, &references);
+    let workloads = models::search_workloads(question, &prepared, &references);
     let (space, aim) = (&question.space, question.aim);
-    let least = if question.robust { models::least_ends(question, &prepared)? } else { Vec::new() };
-    let robust = question.robust.then_some(Robust { ends: &StepEnds, least: &least });
-    let searched = Searched { models: &models, space, aim, robust: question.robust };
+    let least = if question.robust { models::least_interval_ends(question, &prepared)? } else { Vec::new() };
+    let robust = question.robust.then_some(RobustSearch { ends: &StepEnds, least: &least });
+    let searched = SearchedModelSet { models: &models, space, aim, robust: question.robust };
     with(&searched, &DesignSearch { workloads: &workloads, space, aim, robust })
 }
 
 /// What a record says besides the answer.
-pub struct About {
+pub struct RecordContext {
     pub digest: String,
     pub seed: u64,
     pub asked_with: Vec<String>,
@@ -259,67 +268,67 @@ pub struct About {
 }
 
 /// The record of an answer, its designs, and the files of what was found.
-pub fn concluded(
-    question: &Question,
-    searched: &Searched<'_>,
+pub fn conclude_search(
+    question: &SearchQuestion,
+    searched: &SearchedModelSet<'_>,
     answer: &DesignAnswer,
-    about: About,
-) -> Result<(Record, Vec<DesignRow>, Found), Failure> {
-    let About { digest, seed, asked_with, stopped, grown, start, mut times } = about;
+    about: RecordContext,
+) -> Result<(SearchRecord, Vec<DesignRow>, FoundFiles), Failure> {
+    let RecordContext { digest, seed, asked_with, stopped, grown, start, mut times } = about;
     let explaining = Instant::now();
-    let mut rows = searched.rows(answer).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
+    let mut rows = searched.design_rows(answer).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
     name_bounds(searched, answer, &mut rows)?;
     let best = best_design(question, searched, answer, &rows)?;
     let comparison = match &best {
-        Some(_) if stop::Limit::interrupted() => {
+        Some(_) if stop::StopLimit::was_interrupted() => {
             tracing::warn!("the best is not compared with chips that were built, which takes some seconds more");
             None
         }
-        Some(best) if question.others.is_empty() => Some(models::compared(question, answer, &rows, best)?),
+        Some(best) if question.others.is_empty() => Some(models::compare_best_designs(question, answer, &rows, best)?),
         _ => None,
     };
-    let mut certificate = conversion::certificate(searched, answer);
+    let mut certificate = conversion::certificate_of(searched, answer);
     certificate.why = certificate.why.or_else(|| stopped.filter(|_| certificate.open > 0));
-    let found = Found { progress: grown, ..found(question, answer, &digest)? };
+    let found = FoundFiles { progress: grown, ..found_files(question, answer, &digest)? };
     times.insert("compare".to_owned(), explaining.elapsed().as_secs_f64());
     times.insert("total".to_owned(), start.elapsed().as_secs_f64());
-    let (format, versions, study) = (record::FORMAT, Versions::current(), question.record());
-    let front = (question.aim.axes.each().count() > 0)
+    let (format, versions, study) = (record::FORMAT, Versions::current(), question.study_record());
+    let front = (question.aim.axes.named_axes().count() > 0)
         .then(|| {
             let several = !question.others.is_empty();
             let axes = FrontAxes::of_search(&rows, &study, &certificate.objective, several);
-            FrontRecord::new(axes, &rows, &Work::of(&study, several))
+            FrontRecord::from_designs(axes, &rows, &StepScope::of_study(&study, several))
         })
         .flatten();
     let record =
-        Record { format, versions, question: digest, study, seed, certificate, best, comparison, front, asked_with, times };
+        SearchRecord { format, versions, question: digest, study, seed, certificate, best, comparison, front, asked_with, times };
     Ok((record, rows, found))
 }
 
 /// Writes the run directory and prints the report.
-pub fn give(
-    out: &Claim,
+pub fn write_and_print(
+    out: &DirectoryClaim,
     format: Format,
-    (record, designs, found): (Record, Vec<DesignRow>, Found),
-    text: impl FnOnce(&Record) -> String,
+    (record, designs, found): (SearchRecord, Vec<DesignRow>, FoundFiles),
+    text: impl FnOnce(&SearchRecord) -> String,
 ) -> Result<(), Failure> {
     let name = out.path().file_name().unwrap_or(out.path().as_os_str()).to_string_lossy().into_owned();
-    let run = Run { name, record, designs };
+    let run = SearchRun { name, record, designs };
     // A search's answer is worth more than its files: it is told first where they cannot be written.
-    let written = run.write(out.path(), &found);
+    let written = run.write_run(out.path(), &found);
     match (format, &written) {
-        (Format::Json, _) => answer::json(&run.record)?,
+        (Format::Json, _) => answer::write_json(&run.record)?,
         (Format::Text, Ok(files)) => {
             let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-            answer::words(&format!("{}\nWritten: {}\n", text(&run.record), files.join(", ")))?;
+            answer::write_folded(&format!("{}\nWritten: {}\n", text(&run.record), files.join(", ")))?;
         }
-        (Format::Text, Err(_)) => answer::words(&text(&run.record))?,
+        (Format::Text, Err(_)) => answer::write_folded(&text(&run.record))?,
     }
     written.or_unwritable().map(drop)
 }
 
 /// The report, and how its proof grew.
-fn told_text(record: &Record, grown: &ProgressTable) -> String {
+fn report_with_progress(record: &SearchRecord, grown: &ProgressTable) -> String {
     let shown = grown.rows().last().and_then(|row| row.gap);
     let besides = match (record.certificate.gap, shown) {
         (Some(proven), Some(shown)) if proven > shown + 1e-6 => format!(
@@ -329,11 +338,11 @@ fn told_text(record: &Record, grown: &ProgressTable) -> String {
         ),
         _ => String::new(),
     };
-    format!("{}{}{}{besides}", report::run(record), report::heading("The gap over time"), grown.to_text())
+    format!("{}{}{}{besides}", report::run_report(record), report::format_heading("The gap over time"), grown.to_text())
 }
 
 /// A job and the study's plans, prepared for chips.
-pub fn prepare<'a>(question: &Question, job: &Job<'a>) -> Result<Prepared<'a>, Failure> {
+pub fn prepare_job<'a>(question: &SearchQuestion, job: &Job<'a>) -> Result<PreparedJob<'a>, Failure> {
     let space = question.study.plan.space();
     // A study's own values are mended in the study.
     let fault = match question.cluster_by_flags {
@@ -341,28 +350,33 @@ pub fn prepare<'a>(question: &Question, job: &Job<'a>) -> Result<Prepared<'a>, F
         false => space.emptiness(job, &question.cluster),
     };
     if let Some(fault) = fault {
-        return Err(failure::input(format!("{}: plan: {fault}", question.name)));
+        return Err(failure::input_failure(format!("{}: plan: {fault}", question.name)));
     }
-    Ok(Prepared::new(*job, &space).or_input()?.with_split_tolerance(question.study.tolerances().splits))
+    Ok(PreparedJob::new(*job, &space).or_input()?.with_split_tolerance(question.study.tolerances().splits))
 }
 
 /// The run directory, for this search alone.
-pub fn run_directory(given: Option<&Path>, posed: (&Posed, u64), asked: (&Question, &str)) -> Result<Claim, Failure> {
+pub fn claim_run_directory(
+    given: Option<&Path>,
+    posed: (&SearchRequest, u64),
+    asked: (&SearchQuestion, &str),
+) -> Result<DirectoryClaim, Failure> {
     let out = run_path(given, posed, asked)?;
-    Claim::new(&out).map_err(|error| failure::input(format!("--out {}: {error}", out.display())))
+    DirectoryClaim::for_run(&out).map_err(|error| failure::input_failure(format!("--out {}: {error}", out.display())))
 }
 
 /// Where it is: a directory that holds no other question's answer.
 fn run_path(
     given: Option<&Path>,
-    (posed, seed): (&Posed, u64),
-    (question, digest): (&Question, &str),
+    (posed, seed): (&SearchRequest, u64),
+    (question, digest): (&SearchQuestion, &str),
 ) -> Result<PathBuf, Failure> {
-    let answers_another = |path: &Path| Record::question_in(path).is_some_and(|question| question.as_deref() != Some(digest));
+    let answers_another =
+        |path: &Path| SearchRecord::read_question_digest(path).is_some_and(|question| question.as_deref() != Some(digest));
     match given {
         Some(out) if answers_another(out) => {
             let why = "holds the answer to another question, which is not overwritten; give another directory, or remove it";
-            Err(failure::input(format!("--out {}: {why}", out.display())))
+            Err(failure::input_failure(format!("--out {}: {why}", out.display())))
         }
         Some(out) => Ok(out.to_owned()),
         None => {
@@ -375,31 +389,32 @@ fn run_path(
 }
 
 /// Where a search stands, in a line.
-fn standing(now: Progress, gap: Option<f64>, objective: Objective, scale: Scale) -> String {
+fn search_line(now: RunnerProgress, gap: Option<f64>, objective: Objective, scale: ValueScale) -> String {
     let best = now.best.map_or_else(
         || "none yet".to_owned(),
         |value| {
-            let (value, unit) = objective.shown(value, scale);
-            format!("{} {unit}", report::rate(value))
+            let (value, unit) = objective.display_value(value, scale);
+            format!("{} {unit}", report::format_rate(value))
         },
     );
-    let gap =
-        gap.filter(|gap| *gap < 1.0).map_or_else(String::new, |gap| format!(", gap {}", report::percent(gap / (1.0 - gap))));
-    let (decided, total) = (report::count(now.decided), report::count(now.total));
+    let gap = gap
+        .filter(|gap| *gap < 1.0)
+        .map_or_else(String::new, |gap| format!(", gap {}", report::format_percent(gap / (1.0 - gap))));
+    let (decided, total) = (report::format_count(now.decided), report::format_count(now.total));
     format!("best {best}{gap}; {} evaluated, {decided} of {total} chips decided", now.evaluated)
 }
 
 /// Tells the rows of the front what bounds them.
-fn name_bounds(searched: &Searched<'_>, answer: &DesignAnswer, rows: &mut [DesignRow]) -> Result<(), Failure> {
+fn name_bounds(searched: &SearchedModelSet<'_>, answer: &DesignAnswer, rows: &mut [DesignRow]) -> Result<(), Failure> {
     if searched.models.len() > 1 {
         return Ok(());
     }
     for &index in &answer.front {
         let found = &answer.designs[index];
-        let Outcome::Evaluated { evaluation, .. } = &found.outcome else { continue };
+        let CandidateOutcome::Evaluated { evaluation, .. } = &found.outcome else { continue };
         if let Some(Ok(ranked)) = evaluation.first().map(|of| &of.outcome) {
-            let chip = searched.space.chip(found.id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
-            rows[index].bound_by = conversion::bound_by(&searched.job(0, found.id, &chip), ranked).or_other()?;
+            let chip = searched.space.chip_of_design(found.id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
+            rows[index].bound_by = conversion::bound_of_plan(&searched.job_on_design(0, found.id, &chip), ranked).or_other()?;
         }
     }
     Ok(())
@@ -407,39 +422,39 @@ fn name_bounds(searched: &Searched<'_>, answer: &DesignAnswer, rows: &mut [Desig
 
 /// The best design with all that its step takes.
 fn best_design(
-    question: &Question,
-    searched: &Searched<'_>,
+    question: &SearchQuestion,
+    searched: &SearchedModelSet<'_>,
     answer: &DesignAnswer,
     rows: &[DesignRow],
 ) -> Result<Option<BestDesign>, Failure> {
     let Some(index) = answer.best else { return Ok(None) };
     let found = &answer.designs[index];
-    let Outcome::Evaluated { evaluation, .. } = &found.outcome else { return Ok(None) };
-    let chip = searched.space.chip(found.id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
-    let mut plans = models::plans(question, searched, found.id, &chip, evaluation)?;
+    let CandidateOutcome::Evaluated { evaluation, .. } = &found.outcome else { return Ok(None) };
+    let chip = searched.space.chip_of_design(found.id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
+    let mut plans = models::model_plans(question, searched, found.id, &chip, evaluation)?;
     let Some(first) = plans.first() else { return Ok(None) };
     let (step, evaluate_with) = (first.step.clone(), first.evaluate_with.clone());
     if question.others.is_empty() {
         plans.clear();
     }
-    let notes = notes(question, found.id, (&rows[index], answer.is_complete()));
+    let notes = notes_on_best(question, found.id, (&rows[index], answer.is_complete()));
     Ok(Some(BestDesign { design: rows[index].clone(), step, models: plans, notes, evaluate_with }))
 }
 
 /// A design of a question about one model with all that its step takes.
-pub fn described(
-    question: &Question,
+pub fn describe_design(
+    question: &SearchQuestion,
     job: &Job<'_>,
     ranked: &RankedPlan,
     (design, id): (DesignRow, DesignId),
 ) -> Result<BestDesign, Failure> {
-    let (step, evaluate_with) = models::step(question, job, ranked)?;
-    let notes = notes(question, id, (&design, true));
+    let (step, evaluate_with) = models::step_record(question, job, ranked)?;
+    let notes = notes_on_best(question, id, (&design, true));
     Ok(BestDesign { design, step, models: Vec::new(), notes, evaluate_with })
 }
 
 /// What the reader should know of the best design, `complete` where all others are decided.
-fn notes(question: &Question, id: DesignId, (row, complete): (&DesignRow, bool)) -> Vec<String> {
+fn notes_on_best(question: &SearchQuestion, id: DesignId, (row, complete): (&DesignRow, bool)) -> Vec<String> {
     let (space, mut notes) = (&question.space, Vec::new());
     if let Some(most) = space.max_area.filter(|most| row.area_mm2 < USED * most.0) {
         let left = most.0 - row.area_mm2;
@@ -449,7 +464,7 @@ fn notes(question: &Question, id: DesignId, (row, complete): (&DesignRow, bool))
         };
         notes.push(format!("Of {:.1} mm² {left:.1} ({:.0} %) are left: {why}.", most.0, 100.0 * left / most.0));
     }
-    let chip = space.chip(id).ok();
+    let chip = space.chip_of_design(id).ok();
     let lowered = chip.as_ref().and_then(|chip| Some((chip.clock, chip.lowered?)));
     if let (Some((clock, lowered)), Some(most)) = (lowered, space.limits().max_power_w) {
         notes.push(format!(
@@ -482,15 +497,15 @@ fn notes(question: &Question, id: DesignId, (row, complete): (&DesignRow, bool))
 }
 
 /// The files of the best chip and its fabric.
-fn found(question: &Question, answer: &DesignAnswer, digest: &str) -> Result<Found, Failure> {
-    let Some(index) = answer.best else { return Ok(Found { inputs: question.inputs.clone(), ..Found::default() }) };
-    let source = format!("found by coplace search {}, study {}, question {digest}", question.models(), question.name);
-    files_of(question, answer.designs[index].id, &source)
+fn found_files(question: &SearchQuestion, answer: &DesignAnswer, digest: &str) -> Result<FoundFiles, Failure> {
+    let Some(index) = answer.best else { return Ok(FoundFiles { inputs: question.inputs.clone(), ..FoundFiles::default() }) };
+    let source = format!("found by coplace search {}, study {}, question {digest}", question.model_names(), question.name);
+    files_of_design(question, answer.designs[index].id, &source)
 }
 
 /// The files of a design's chip and its fabric.
-pub fn files_of(question: &Question, id: DesignId, source: &str) -> Result<Found, Failure> {
-    let (document, keys) = question.space.document(id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
-    let (chip, fabric) = (document.text(&keys, source).or_other()?, question.fabric_file(id, source)?);
-    Ok(Found { chip: Some(chip), fabric, progress: None, inputs: question.inputs.clone() })
+pub fn files_of_design(question: &SearchQuestion, id: DesignId, source: &str) -> Result<FoundFiles, Failure> {
+    let (document, keys) = question.space.document_of_design(id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
+    let (chip, fabric) = (document.to_text(&keys, source).or_other()?, question.file_of_fabric(id, source)?);
+    Ok(FoundFiles { chip: Some(chip), fabric, progress: None, inputs: question.inputs.clone() })
 }

@@ -1,7 +1,7 @@
 //! Hidden verbs for who packages the command: completions for shells, and manual pages.
 
 use crate::answer;
-use crate::failure::{Failure, OrOther, of_io};
+use crate::failure::{Failure, OrOther, write_failure};
 use clap::Command;
 use clap_complete::Shell;
 use std::path::{Path, PathBuf};
@@ -23,17 +23,17 @@ pub struct ManArguments {
 }
 
 /// Prints a shell's completions of the command.
-pub fn completions(arguments: &CompletionArguments, mut command: Command) -> Result<(), Failure> {
+pub fn print_completions(arguments: &CompletionArguments, mut command: Command) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut command, "coplace", &mut script);
-    answer::text(&String::from_utf8_lossy(&script))
+    answer::write_text(&String::from_utf8_lossy(&script))
 }
 
 /// Writes `coplace.1` and `coplace-VERB.1` for every verb that help shows.
-pub fn man(arguments: &ManArguments, command: Command) -> Result<(), Failure> {
+pub fn write_manual(arguments: &ManArguments, command: Command) -> Result<(), Failure> {
     let out = &arguments.out;
     let unwritten = |path: &Path, why: &std::io::Error| {
-        of_io(why, format!("--out {}: cannot be written: {why}; give a directory you may write to", path.display()))
+        write_failure(why, format!("--out {}: cannot be written: {why}; give a directory you may write to", path.display()))
     };
     std::fs::create_dir_all(out).map_err(|why| unwritten(out, &why))?;
     let mut pages = vec![("coplace".to_owned(), command.clone())];
@@ -49,5 +49,5 @@ pub fn man(arguments: &ManArguments, command: Command) -> Result<(), Failure> {
         let path = out.join(format!("{name}.1"));
         std::fs::write(&path, page).map_err(|why| unwritten(&path, &why))?;
     }
-    answer::text(&format!("Written: {count} pages in {}\n", out.display()))
+    answer::write_text(&format!("Written: {count} pages in {}\n", out.display()))
 }

@@ -1,6 +1,6 @@
 //! Parts: a sweep or a search in several processes, by hand or as a Slurm job array with a job behind it that merges them.
 
-use super::job::at_most;
+use super::job::count_up_to;
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
 use results::files;
 use search::shard::Shard;
@@ -13,12 +13,12 @@ const MOST_TASKS: u32 = 1000;
 
 /// In which parts it is done.
 #[derive(clap::Args, Clone)]
-pub struct InParts {
+pub struct PartArguments {
     /// One of several parts, 1/8 to 8/8 for instance: the same designs whenever and wherever it runs; coplace merge puts all together
     #[arg(long, value_name = "PART/PARTS")]
     pub shard: Option<Shard>,
     /// With --slurm: parts, each a task of the job array
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = at_most(MOST_TASKS), requires = "slurm")]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = count_up_to(MOST_TASKS), requires = "slurm")]
     pub parts: u32,
     /// Submit it to Slurm: an array of parts that go on or begin again after anything, and a job that merges them; last of all options, because what
     /// follows is given to sbatch
@@ -28,7 +28,7 @@ pub struct InParts {
 
 /// What is submitted, and where it goes.
 #[derive(Serialize)]
-pub struct Submitted {
+pub struct SubmitAnswer {
     /// Parts in all.
     parts: u32,
     /// Those that are submitted now.
@@ -48,7 +48,7 @@ pub struct Submitted {
 }
 
 /// A sweep or a search for Slurm.
-pub struct Batch<'a> {
+pub struct SlurmBatch<'a> {
     /// Which of them: the verb.
     pub verb: &'static str,
     /// The words of each part's command after the verb, but for its part and its directory.
@@ -59,74 +59,83 @@ pub struct Batch<'a> {
     /// What `sbatch` is given besides.
     pub options: &'a [String],
     /// What is known of a part, from its directory.
-    pub state: &'a dyn Fn(Shard, &Path) -> Result<State, Failure>,
+    pub state: &'a dyn Fn(Shard, &Path) -> Result<PartState, Failure>,
 }
 
 /// What is known of a part.
-pub enum State {
+pub enum PartState {
     Complete,
     Running,
     Lacking,
 }
 
 /// Where the parts of a whole are: beside its directory, in which there is nothing but the whole.
-pub fn directory(out: &Path) -> PathBuf {
+pub fn parts_directory(out: &Path) -> PathBuf {
     let name = out.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     out.with_file_name(format!("{name}.parts"))
 }
 
-impl Batch<'_> {
+impl SlurmBatch<'_> {
     /// Writes the scripts and submits what is not complete: the array, and behind it the merge.
-    pub fn submit(&self) -> Result<Submitted, Failure> {
-        let directory = directory(self.out);
+    pub fn submit_batch(&self) -> Result<SubmitAnswer, Failure> {
+        let directory = parts_directory(self.out);
         std::fs::create_dir_all(&directory).map_err(|why| files::WriteError { file: directory.clone(), why }).or_unwritable()?;
         let (mut submitted, mut complete, mut running) = (Vec::new(), Vec::new(), Vec::new());
         for part in 1..=self.parts {
-            match (self.state)(Shard { part, of: self.parts }, &self.part(&part.to_string()))? {
-                State::Complete => complete.push(part),
-                State::Running => running.push(part),
-                State::Lacking => submitted.push(part),
+            match (self.state)(Shard { part, of: self.parts }, &self.part_directory(&part.to_string()))? {
+                PartState::Complete => complete.push(part),
+                PartState::Running => running.push(part),
+                PartState::Lacking => submitted.push(part),
             }
         }
         let (array, merge) = (directory.join("array.sh"), directory.join("merge.sh"));
-        let scripts = [(array.clone(), self.array()?.into_bytes()), (merge.clone(), self.merge()?.into_bytes())];
-        files::write_all(&scripts).or_unwritable()?;
+        let scripts = [(array.clone(), self.array_script()?.into_bytes()), (merge.clone(), self.merge_script()?.into_bytes())];
+        files::write_files(&scripts).or_unwritable()?;
         let log = |name: &str| format!("--output={}", directory.join(name).display());
         let job = if submitted.is_empty() {
             None
         } else {
-            let of = format!("--array={}", ranges(&submitted));
-            Some(self.sbatch(&[format!("--job-name=coplace-{}", self.verb), "--requeue".into(), of, log("part-%a.log")], &array)?)
+            let of = format!("--array={}", array_ranges(&submitted));
+            Some(self.submit_script(
+                &[format!("--job-name=coplace-{}", self.verb), "--requeue".into(), of, log("part-%a.log")],
+                &array,
+            )?)
         };
         // Whatever became of the parts: the merge names the one that is missing.
         let mut after = vec!["--job-name=coplace-merge".to_owned(), "--requeue".to_owned(), log("merge.log")];
         after.extend(job.iter().map(|job| format!("--dependency=afterany:{job}")));
-        let merge_job = self.sbatch(&after, &merge)?;
+        let merge_job = self.submit_script(&after, &merge)?;
         let (directory, out) = (directory.display().to_string(), self.out.display().to_string());
-        Ok(Submitted { parts: self.parts, submitted, complete, running, job, merge_job, directory, out })
+        Ok(SubmitAnswer { parts: self.parts, submitted, complete, running, job, merge_job, directory, out })
     }
 
-    fn part(&self, part: &str) -> PathBuf {
-        directory(self.out).join(format!("{part}-of-{}", self.parts))
+    fn part_directory(&self, part: &str) -> PathBuf {
+        parts_directory(self.out).join(format!("{part}-of-{}", self.parts))
     }
 
     /// The script of a part: whatever happened before, it goes on.
-    fn array(&self) -> Result<String, Failure> {
-        let out = self.part("${SLURM_ARRAY_TASK_ID}").display().to_string();
+    fn array_script(&self) -> Result<String, Failure> {
+        let out = self.part_directory("${SLURM_ARRAY_TASK_ID}").display().to_string();
         let words: Vec<String> = std::iter::once(self.verb.to_owned()).chain(self.words.iter().cloned()).collect();
         let part = format!("\"${{SLURM_ARRAY_TASK_ID}}/{}\"", self.parts);
         // The part's number is the shell's to fill in, the rest is not.
-        let out = quoted(&out).replace("${SLURM_ARRAY_TASK_ID}", "'\"${SLURM_ARRAY_TASK_ID}\"'");
-        Ok(self.script(&format!("{} {} --shard {part} --out {out}", executable()?, all(&words))))
+        let out = quote_for_shell(&out).replace("${SLURM_ARRAY_TASK_ID}", "'\"${SLURM_ARRAY_TASK_ID}\"'");
+        Ok(self.sbatch_script(&format!("{} {} --shard {part} --out {out}", executable_path()?, all_parts(&words))))
     }
 
-    fn merge(&self) -> Result<String, Failure> {
-        let parts: Vec<String> = (1..=self.parts).map(|part| self.part(&part.to_string()).display().to_string()).collect();
-        Ok(self.script(&format!("{} merge {} --out {}", executable()?, all(&parts), quoted(&self.out.display().to_string()))))
+    fn merge_script(&self) -> Result<String, Failure> {
+        let parts: Vec<String> =
+            (1..=self.parts).map(|part| self.part_directory(&part.to_string()).display().to_string()).collect();
+        Ok(self.sbatch_script(&format!(
+            "{} merge {} --out {}",
+            executable_path()?,
+            all_parts(&parts),
+            quote_for_shell(&self.out.display().to_string())
+        )))
     }
 
     /// A script for `sbatch`, in the directory in which it is submitted.
-    fn script(&self, command: &str) -> String {
+    fn sbatch_script(&self, command: &str) -> String {
         format!(
             "#!/bin/sh\n# Written by coplace {} --slurm. May be killed, requeued and run again at any time.\n\
              export RAYON_NUM_THREADS=\"${{SLURM_CPUS_PER_TASK:-${{SLURM_CPUS_ON_NODE:-1}}}}\"\nexec {command}\n",
@@ -135,22 +144,22 @@ impl Batch<'_> {
     }
 
     /// Submits a script; the job's number.
-    fn sbatch(&self, own: &[String], script: &Path) -> Result<String, Failure> {
+    fn submit_script(&self, own: &[String], script: &Path) -> Result<String, Failure> {
         let mut command = Command::new("sbatch");
         // What the user says comes last: it counts.
         command.args(["--parsable", "--open-mode=append"]).args(own).args(self.options).arg(script);
         let output = command.output().map_err(|why| {
-            let scripts = directory(self.out).display().to_string();
+            let scripts = parts_directory(self.out).display().to_string();
             let cure = format!(
                 "run it where Slurm's commands are, or submit {scripts}/array.sh (--array=1-{}) and merge.sh",
                 self.parts
             );
-            failure::input(format!("--slurm: sbatch cannot be started: {why}; {cure}"))
+            failure::input_failure(format!("--slurm: sbatch cannot be started: {why}; {cure}"))
         })?;
         let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
         if !output.status.success() {
             let why = said(&output.stderr).replace("sbatch: error: ", "");
-            return Err(failure::input(format!("--slurm: sbatch refused {}: {why}", script.display())));
+            return Err(failure::input_failure(format!("--slurm: sbatch refused {}: {why}", script.display())));
         }
         // Behind a `;` it names the cluster.
         let number = said(&output.stdout);
@@ -158,21 +167,21 @@ impl Batch<'_> {
     }
 }
 
-fn executable() -> Result<String, Failure> {
-    Ok(quoted(&std::env::current_exe().or_other()?.display().to_string()))
+fn executable_path() -> Result<String, Failure> {
+    Ok(quote_for_shell(&std::env::current_exe().or_other()?.display().to_string()))
 }
 
-fn all(words: &[String]) -> String {
-    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+fn all_parts(words: &[String]) -> String {
+    words.iter().map(|word| quote_for_shell(word)).collect::<Vec<_>>().join(" ")
 }
 
 /// A word that a shell takes as it is.
-fn quoted(word: &str) -> String {
+fn quote_for_shell(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 /// Numbers as `--array` takes them: 1-3,7.
-fn ranges(numbers: &[u32]) -> String {
+fn array_ranges(numbers: &[u32]) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for &number in numbers {
         match runs.last_mut() {
@@ -185,15 +194,17 @@ fn ranges(numbers: &[u32]) -> String {
 }
 
 /// In words.
-pub fn words(submitted: &Submitted) -> String {
-    let Submitted { parts, complete, running, job, merge_job, directory, out, .. } = submitted;
+pub fn answer_text(submitted: &SubmitAnswer) -> String {
+    let SubmitAnswer { parts, complete, running, job, merge_job, directory, out, .. } = submitted;
     let mut text = match job {
-        Some(job) => format!("Job {job}: parts {} of {parts} in {directory}, a log beside each\n", ranges(&submitted.submitted)),
+        Some(job) => {
+            format!("Job {job}: parts {} of {parts} in {directory}, a log beside each\n", array_ranges(&submitted.submitted))
+        }
         None => format!("No part of {parts} is submitted\n"),
     };
     for (what, which) in [("complete", complete), ("running", running)] {
         if !which.is_empty() {
-            text.push_str(&format!("Already {what}: {}\n", ranges(which)));
+            text.push_str(&format!("Already {what}: {}\n", array_ranges(which)));
         }
     }
     text.push_str(&format!("Job {merge_job}: merges them into {out}, or says in {directory}/merge.log what is missing; the same command submits that alone\n"));

@@ -14,16 +14,16 @@ const LONGEST: f64 = 1e9;
 static ASKED: AtomicBool = AtomicBool::new(false);
 
 /// What stops a search.
-pub struct Limit {
+pub struct StopLimit {
     end: Option<(Instant, f64)>,
 }
 
-impl Limit {
+impl StopLimit {
     /// From now on: so many seconds, where they are limited, and Ctrl-C, of which the second ends the program.
     pub fn new(seconds: Option<f64>) -> Result<Self, Failure> {
         if let Some(seconds) = seconds.filter(|seconds| !(*seconds > 0.0 && *seconds <= LONGEST)) {
             let limit = format!("must be above 0 and at most {LONGEST} seconds; give a limit, or leave it out");
-            return Err(failure::input(format!("--time-limit {seconds}: {limit}")));
+            return Err(failure::input_failure(format!("--time-limit {seconds}: {limit}")));
         }
         let handler = || {
             if ASKED.swap(true, Ordering::SeqCst) {
@@ -40,17 +40,17 @@ impl Limit {
     }
 
     /// Whether to stop now.
-    pub fn reached(&self) -> bool {
+    pub fn is_reached(&self) -> bool {
         ASKED.load(Ordering::SeqCst) || self.end.is_some_and(|(end, _)| Instant::now() >= end)
     }
 
     /// Whether Ctrl-C was pressed.
-    pub fn interrupted() -> bool {
+    pub fn was_interrupted() -> bool {
         ASKED.load(Ordering::SeqCst)
     }
 
     /// What has stopped the search, where something has.
-    pub fn words(&self) -> Option<String> {
+    pub fn stopped_by(&self) -> Option<String> {
         if ASKED.load(Ordering::SeqCst) {
             return Some("stopped by Ctrl-C".to_owned());
         }
@@ -59,9 +59,9 @@ impl Limit {
 }
 
 /// What a sweep has kept: Ctrl-C ends the program at once and says so, for a store loses nothing that it keeps.
-pub struct Kept(Arc<AtomicU64>);
+pub struct KeptCounter(Arc<AtomicU64>);
 
-impl Kept {
+impl KeptCounter {
     /// From now on; `words` says what so many are.
     pub fn new(kept: u64, words: impl Fn(u64) -> String + Send + 'static) -> Self {
         let count = Arc::new(AtomicU64::new(kept));
@@ -78,7 +78,7 @@ impl Kept {
     }
 
     /// So many are kept now.
-    pub fn now(&self, kept: u64) {
+    pub fn set_kept(&self, kept: u64) {
         self.0.store(kept, Ordering::SeqCst);
     }
 }

@@ -2,23 +2,23 @@
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
-use crate::progress::{Left, Progress};
-use crate::verb::search::question::Question;
-use crate::verb::search::{Posed, described, files_of, prepare};
-use crate::verb::slurm::{self, Batch, InParts, State};
+use crate::progress::{ProgressDisplay, TimeLeft};
+use crate::verb::search::question::SearchQuestion;
+use crate::verb::search::{SearchRequest, describe_design, files_of_design, prepare_job};
+use crate::verb::slurm::{self, PartArguments, PartState, SlurmBatch};
 use crate::verb::stop;
-use results::claim::{Claim, ClaimError};
+use results::claim::{DirectoryClaim, DirectoryClaimError};
 use results::design::DesignRow;
-use results::record::{self, BestDesign, Record, Versions};
+use results::record::{self, BestDesign, SearchRecord, Versions};
 use results::report;
-use results::run::Found;
-use results::sweep::directory::{self, Cluster};
-use results::sweep::export::{self, Summary};
-use results::sweep::{Facts, STORE, SweepError, SweepStore, Swept, SweptRow};
-use search::planner::{Job, Prepared};
+use results::run::FoundFiles;
+use results::sweep::directory::{self, SweepCluster};
+use results::sweep::export::{self, SweepSummary};
+use results::sweep::{STORE, SweepFacts, SweepStore, SweepStoreError, SweptDimension, SweptRow};
+use search::planner::{Job, PreparedJob};
 use search::shard::Shard;
-use search::space::{Built, Chips};
-use search::sweep::{Fate, Sweep};
+use search::space::{Chips, CombinationChip};
+use search::sweep::{Sweep, SweptOutcome};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -46,9 +46,9 @@ const OF_ONE: &str = "A built-in model (coplace list models) or a Hugging Face c
     directory, into DIR.parts, and submits the parts that are not complete. JSON: format, part, designs, outcomes, bound_by, record, this_run, files;\n\
     with --slurm parts, submitted, complete, running, job, merge_job, directory, out."
 )]
-pub struct Arguments {
+pub struct SweepArguments {
     #[command(flatten)]
-    posed: Posed,
+    posed: SearchRequest,
     /// Directory of the sweep [default: runs/sweep-MODEL-STUDY, with a digest of the question where it is not the study's own]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -59,12 +59,12 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
     #[command(flatten)]
-    in_parts: InParts,
+    in_parts: PartArguments,
 }
 
 /// What a sweep tells.
 #[derive(Serialize)]
-pub struct Answer {
+pub struct SweepAnswer {
     /// The part of the sweep.
     part: String,
     /// Designs of the part.
@@ -74,16 +74,16 @@ pub struct Answer {
     /// What bounds how many of the evaluated designs.
     bound_by: BTreeMap<String, u64>,
     /// The record of a whole sweep.
-    record: Option<Record>,
+    record: Option<SearchRecord>,
     /// What this process did of it.
-    this_run: ThisRun,
+    this_run: SweepProcessCounts,
     /// The files of the sweep.
     files: Vec<String>,
 }
 
 /// What one process did of a sweep.
 #[derive(Serialize, Clone, Copy, Default)]
-pub struct ThisRun {
+pub struct SweepProcessCounts {
     /// Designs that it looked at.
     designs: u64,
     /// How long it took for them.
@@ -91,90 +91,93 @@ pub struct ThisRun {
 }
 
 /// Sweeps, or goes on with a sweep.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let arguments = &Arguments { posed: arguments.posed.settled()?, ..arguments.clone() };
-    if let Some((flag, why)) = arguments.posed.asked.of_search_alone() {
-        return Err(failure::input(format!("{flag}: is of search alone: {why}")));
+pub fn run_sweep(arguments: &SweepArguments) -> Result<(), Failure> {
+    let arguments = &SweepArguments { posed: arguments.posed.settle_study()?, ..arguments.clone() };
+    if let Some((flag, why)) = arguments.posed.asked.flag_of_search_alone() {
+        return Err(failure::input_failure(format!("{flag}: is of search alone: {why}")));
     }
-    let question = Question::of_one(&arguments.posed)?;
+    let question = SearchQuestion::read_of_one_model(&arguments.posed)?;
     let shard = arguments.in_parts.shard.unwrap_or(Shard::WHOLE);
-    let facts = facts(&question, &arguments.posed, shard);
+    let facts = sweep_facts(&question, &arguments.posed, shard);
     let path = arguments.out.clone().unwrap_or_else(|| usual_directory(&question, &arguments.posed, &facts));
     if let Some(options) = &arguments.in_parts.slurm {
-        let words = arguments.posed.words().into_iter().chain(["--resume".to_owned()]).collect();
-        let state = |shard: Shard, directory: &Path| state(directory, &self::facts(&question, &arguments.posed, shard));
-        let batch = Batch { verb: "sweep", words, out: &path, parts: arguments.in_parts.parts, options, state: &state };
-        let submitted = batch.submit()?;
-        return answer::give(arguments.format, &Versioned::first(&submitted), |_| slurm::words(&submitted));
+        let words = arguments.posed.to_words().into_iter().chain(["--resume".to_owned()]).collect();
+        let state =
+            |shard: Shard, directory: &Path| state_of_part(directory, &self::sweep_facts(&question, &arguments.posed, shard));
+        let batch = SlurmBatch { verb: "sweep", words, out: &path, parts: arguments.in_parts.parts, options, state: &state };
+        let submitted = batch.submit_batch()?;
+        return answer::write_answer(arguments.format, &Versioned::with_schema_one(&submitted), |_| {
+            slurm::answer_text(&submitted)
+        });
     }
-    let claim = claim(&path)?;
-    let mut store = open(claim.path(), &facts, arguments.resume)?;
-    let of = format!("of {} designs are kept in {}; go on with --resume", report::count(facts.size()), path.display());
-    let kept = stop::Kept::new(store.present().count(), move |kept| format!("{} {of}", report::count(kept)));
-    let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric| question.job(fabric)).collect();
-    let prepared = jobs.iter().map(|job| prepare(&question, job)).collect::<Result<Vec<_>, _>>()?;
-    let ready = Ready { question: &question, jobs: &jobs, prepared: &prepared };
-    let this_run = ready.sweep(&mut store, &kept)?;
+    let claim = claim_directory(&path)?;
+    let mut store = open_store(claim.path(), &facts, arguments.resume)?;
+    let of = format!("of {} designs are kept in {}; go on with --resume", report::format_count(facts.size()), path.display());
+    let kept = stop::KeptCounter::new(store.present().count(), move |kept| format!("{} {of}", report::format_count(kept)));
+    let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric| question.reference_job(fabric)).collect();
+    let prepared = jobs.iter().map(|job| prepare_job(&question, job)).collect::<Result<Vec<_>, _>>()?;
+    let ready = PreparedSweep { question: &question, jobs: &jobs, prepared: &prepared };
+    let this_run = ready.sweep_missing(&mut store, &kept)?;
     let answer = match shard {
-        Shard::WHOLE => ready.finish(&store, this_run)?,
-        _ => part(&store, &question, this_run)?,
+        Shard::WHOLE => ready.finish_sweep(&store, this_run)?,
+        _ => part_answer(&store, &question, this_run)?,
     };
-    answer::give(arguments.format, &Versioned::first(&answer), |_| words(&answer))
+    answer::write_answer(arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer))
 }
 
 /// What is known of a part in a directory.
-fn state(directory: &Path, asked: &Facts) -> Result<State, Failure> {
+fn state_of_part(directory: &Path, asked: &SweepFacts) -> Result<PartState, Failure> {
     if !directory.join(STORE).exists() {
-        return Ok(State::Lacking);
+        return Ok(PartState::Lacking);
     }
     match SweepStore::open_for(directory, asked) {
-        Ok(store) if store.is_complete() => Ok(State::Complete),
-        Ok(_) => Ok(State::Lacking),
-        Err(SweepError::Busy { .. }) => Ok(State::Running),
+        Ok(store) if store.is_complete() => Ok(PartState::Complete),
+        Ok(_) => Ok(PartState::Lacking),
+        Err(SweepStoreError::Busy { .. }) => Ok(PartState::Running),
         Err(error) => Err(error).or_damaged(),
     }
 }
 
 /// The directory of a sweep, for this process alone.
-pub fn claim(path: &Path) -> Result<Claim, Failure> {
-    Claim::for_sweep(path).map_err(|error| {
+pub fn claim_directory(path: &Path) -> Result<DirectoryClaim, Failure> {
+    DirectoryClaim::for_sweep(path).map_err(|error| {
         let why = match error {
-            ClaimError::Busy => "another process sweeps into it; wait for its end, or give another directory".to_owned(),
-            ClaimError::Foreign => "holds files that are no sweep; give an empty or a new directory".to_owned(),
+            DirectoryClaimError::Busy => "another process sweeps into it; wait for its end, or give another directory".to_owned(),
+            DirectoryClaimError::Foreign => "holds files that are no sweep; give an empty or a new directory".to_owned(),
             other => other.to_string(),
         };
-        failure::input(format!("--out {}: {why}", path.display()))
+        failure::input_failure(format!("--out {}: {why}", path.display()))
     })
 }
 
 /// Where a sweep goes if nothing is said.
-fn usual_directory(question: &Question, posed: &Posed, facts: &Facts) -> PathBuf {
+fn usual_directory(question: &SearchQuestion, posed: &SearchRequest, facts: &SweepFacts) -> PathBuf {
     let part = if facts.parts > 1 { format!("-{}-of-{}", facts.part, facts.parts) } else { String::new() };
     let digest = if posed.changes_study() { format!("-{}", facts.question) } else { String::new() };
     PathBuf::from("runs").join(format!("sweep-{}{digest}{part}", question.directory_name(posed)))
 }
 
 /// Of which question, space and part a sweep is.
-pub fn facts(question: &Question, posed: &Posed, shard: Shard) -> Facts {
+pub fn sweep_facts(question: &SearchQuestion, posed: &SearchRequest, shard: Shard) -> SweepFacts {
     // PHAZE's dimensions are columns of every design.
     let column = !matches!(question.study.space.chips, Chips::Phaze(_));
-    let dials = question.space.dials();
-    Facts {
+    let dials = question.space.listed_dimensions();
+    SweepFacts {
         coplace: Versions::current().coplace,
-        question: question.digest(0),
-        asked_with: posed.words(),
-        study: question.record(),
-        combinations: question.space.combinations(),
-        dimensions: dials.iter().map(|dial| Swept::of(dial, column && dial.values.len() > 1)).collect(),
+        question: question.digest_of_question(0),
+        asked_with: posed.to_words(),
+        study: question.study_record(),
+        combinations: question.space.combination_count(),
+        dimensions: dials.iter().map(|dial| SweptDimension::of_dimension(dial, column && dial.values.len() > 1)).collect(),
         part: shard.part,
         parts: shard.of,
     }
 }
 
 /// The store of a directory: a new one, or with `resume` the one that is there.
-fn open(directory: &Path, facts: &Facts, resume: bool) -> Result<SweepStore, Failure> {
+fn open_store(directory: &Path, facts: &SweepFacts, resume: bool) -> Result<SweepStore, Failure> {
     if !directory.join(STORE).exists() {
-        return SweepStore::create(directory, facts).or_unwritable();
+        return SweepStore::create_in(directory, facts).or_unwritable();
     }
     let store = SweepStore::open_for(directory, facts).or_damaged()?;
     if resume {
@@ -182,7 +185,7 @@ fn open(directory: &Path, facts: &Facts, resume: bool) -> Result<SweepStore, Fai
     }
     let (found, wanted, at) = (store.present().count(), facts.size(), directory.display());
     let cure = "go on with it (--resume), give another directory, or remove it";
-    Err(failure::input(format!("--out {at}: holds {found} of {wanted} designs of this sweep; {cure}")))
+    Err(failure::input_failure(format!("--out {at}: holds {found} of {wanted} designs of this sweep; {cure}")))
 }
 
 /// Marks what is wrong with a store that is there: the user's to mend, but for a full or broken disk.
@@ -190,10 +193,10 @@ trait OrDamaged<T> {
     fn or_damaged(self) -> Result<T, Failure>;
 }
 
-impl<T> OrDamaged<T> for Result<T, SweepError> {
+impl<T> OrDamaged<T> for Result<T, SweepStoreError> {
     fn or_damaged(self) -> Result<T, Failure> {
         match self {
-            Err(error @ (SweepError::Write { .. } | SweepError::Export(_))) => Err(error).or_unwritable(),
+            Err(error @ (SweepStoreError::Write { .. } | SweepStoreError::Export(_))) => Err(error).or_unwritable(),
             other => other.or_input(),
         }
     }
@@ -201,15 +204,15 @@ impl<T> OrDamaged<T> for Result<T, SweepError> {
 
 /// A question with its plans prepared.
 #[derive(Clone, Copy)]
-pub struct Ready<'a> {
-    pub question: &'a Question,
+pub struct PreparedSweep<'a> {
+    pub question: &'a SearchQuestion,
     /// By the space's fabrics.
     pub jobs: &'a [Job<'a>],
-    pub prepared: &'a [Prepared<'a>],
+    pub prepared: &'a [PreparedJob<'a>],
 }
 
-impl<'a> Ready<'a> {
-    fn job<'b>(&self, built: &'b Built) -> Option<Job<'b>>
+impl<'a> PreparedSweep<'a> {
+    fn job<'b>(&self, built: &'b CombinationChip) -> Option<Job<'b>>
     where
         'a: 'b,
     {
@@ -217,63 +220,69 @@ impl<'a> Ready<'a> {
     }
 
     /// The sweep of its space.
-    pub fn all(&self) -> Sweep<'a> {
+    pub fn whole_sweep(&self) -> Sweep<'a> {
         Sweep { prepared: self.prepared, space: &self.question.space, max_step: self.question.aim.max_step }
     }
 
     /// Looks at every design that the store lacks.
-    fn sweep(&self, store: &mut SweepStore, kept: &stop::Kept) -> Result<ThisRun, Failure> {
-        let (start, sweep) = (Instant::now(), self.all());
+    fn sweep_missing(&self, store: &mut SweepStore, kept: &stop::KeptCounter) -> Result<SweepProcessCounts, Failure> {
+        let (start, sweep) = (Instant::now(), self.whole_sweep());
         let shard = store.facts().shard();
         let present = store.present().clone();
-        let lacking = sweep.space.alike().filter_map(move |mut group| {
-            group.retain(|number| shard.holds(*number) && !present.has(*number));
+        let lacking = sweep.space.combinations_by_fabric().filter_map(move |mut group| {
+            group.retain(|number| shard.contains(*number) && !present.contains_combination(*number));
             (!group.is_empty()).then_some(group)
         });
-        let (progress, size, before) = (Progress::new("sweeping"), store.facts().size(), store.present().count());
+        let (progress, size, before) = (ProgressDisplay::begin_phase("sweeping"), store.facts().size(), store.present().count());
         let some = |numbers: &[u64]| {
-            let fates: Vec<Fate> = sweep.look_at(numbers).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
+            let fates: Vec<SweptOutcome> =
+                sweep.evaluate_combinations(numbers).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
             let rows = numbers.iter().zip(&fates).map(|(number, fate)| SweptRow::new(*number, fate, self.jobs).or_other());
             rows.collect::<Result<Vec<_>, _>>()
         };
         let mut looked = 0;
-        search::sweep::run(lacking, &some, &mut |found| {
+        search::sweep::run_in_groups(lacking, &some, &mut |found| {
             let rows: Vec<SweptRow> = found.into_iter().map(|(_, row)| row).collect();
-            store.keep(&rows).or_unwritable()?;
+            store.keep_rows(&rows).or_unwritable()?;
             looked += rows.len() as u64;
             let (done, seconds) = (store.present().count(), start.elapsed().as_secs_f64());
-            kept.now(done);
+            kept.set_kept(done);
             let rate = (done - before) as f64 / seconds;
             let left = Duration::try_from_secs_f64((size - done) as f64 / rate).ok();
-            progress.say(
-                format!("{} of {} designs, {} per second", report::count(done), report::count(size), report::rate(rate)),
-                left.map(|left| Left::about(left, "left")),
+            progress.say_progress(
+                format!(
+                    "{} of {} designs, {} per second",
+                    report::format_count(done),
+                    report::format_count(size),
+                    report::format_rate(rate)
+                ),
+                left.map(|left| TimeLeft::about_seconds(left, "left")),
             );
             Ok(())
         })?;
         drop(progress);
-        Ok(ThisRun { designs: looked, seconds: start.elapsed().as_secs_f64() })
+        Ok(SweepProcessCounts { designs: looked, seconds: start.elapsed().as_secs_f64() })
     }
 
     /// Writes what a whole sweep comes to.
-    pub fn finish(&self, store: &SweepStore, this_run: ThisRun) -> Result<Answer, Failure> {
+    pub fn finish_sweep(&self, store: &SweepStore, this_run: SweepProcessCounts) -> Result<SweepAnswer, Failure> {
         let directory = store.file().parent().unwrap_or(Path::new("."));
         let (aim, facts) = (self.question.aim, store.facts());
         let exporting = Instant::now();
-        let summary = export::write(store, directory, aim).or_unwritable()?;
-        let cluster = Cluster {
+        let summary = export::write_exports(store, directory, aim).or_unwritable()?;
+        let cluster = SweepCluster {
             devices: facts.study.devices as f64,
             sequences: facts.study.global_batch_sequences as f64,
             sequence_tokens: facts.study.sequence_tokens as f64,
         };
-        let (best, found) = self.best(&summary, &facts.question)?;
-        let record = Record {
+        let (best, found) = self.best_design(&summary, &facts.question)?;
+        let record = SearchRecord {
             format: record::FORMAT,
             versions: Versions::current(),
             question: facts.question.clone(),
             study: facts.study.clone(),
             seed: 0,
-            certificate: directory::certificate(&summary, aim.objective, cluster),
+            certificate: directory::sweep_certificate(&summary, aim.objective, cluster),
             best,
             comparison: None,
             front: None,
@@ -283,42 +292,48 @@ impl<'a> Ready<'a> {
                 ("export".to_owned(), exporting.elapsed().as_secs_f64()),
             ]),
         };
-        let written = directory::finish(directory, &record, &found).or_unwritable()?;
+        let written = directory::finish_directory(directory, &record, &found).or_unwritable()?;
         let files = written.iter().map(|file| file.display().to_string()).collect();
-        Ok(Answer::new(summary, store, this_run, (Some(record), files)))
+        Ok(SweepAnswer::new(summary, store, this_run, (Some(record), files)))
     }
 
     /// The best design with all that its step takes, and its files.
-    fn best(&self, summary: &Summary, digest: &str) -> Result<(Option<BestDesign>, Found), Failure> {
+    fn best_design(&self, summary: &SweepSummary, digest: &str) -> Result<(Option<BestDesign>, FoundFiles), Failure> {
         let Some(row) = &summary.best else {
-            return Ok((None, Found { inputs: self.question.inputs.clone(), ..Found::default() }));
+            return Ok((None, FoundFiles { inputs: self.question.inputs.clone(), ..FoundFiles::default() }));
         };
         let space = &self.question.space;
         let number = row.index as u64;
-        let fate = self.all().look(number).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
+        let fate = self.whole_sweep().evaluate_combination(number).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
         let lost = || Failure::Other(anyhow::anyhow!("design {number} is no longer one of the space; sweep again"));
-        let Fate::Evaluated(built, evaluation) = &fate else { return Err(lost()) };
-        let (Ok(ranked), Some(id), Some(job)) = (&evaluation.outcome, space.design_of(number), self.job(built)) else {
+        let SweptOutcome::Evaluated(built, evaluation) = &fate else { return Err(lost()) };
+        let (Ok(ranked), Some(id), Some(job)) = (&evaluation.outcome, space.design_of_combination(number), self.job(built))
+        else {
             return Err(lost());
         };
-        let words = |varied: Vec<(String, sim::hardware::Setting)>| {
+        let words = |varied: Vec<(String, sim::hardware::FieldValue)>| {
             varied.into_iter().map(|(key, value)| format!("{key} {value}")).collect::<Vec<_>>().join(", ")
         };
-        let row = DesignRow { dimensions: space.varied(id).map(words), ..row.clone() };
+        let row = DesignRow { dimensions: space.varied_dimensions(id).map(words), ..row.clone() };
         let source =
-            format!("found by coplace sweep {}, study {}, question {digest}", self.question.models(), self.question.name);
-        Ok((Some(described(self.question, &job, ranked, (row, id))?), files_of(self.question, id, &source)?))
+            format!("found by coplace sweep {}, study {}, question {digest}", self.question.model_names(), self.question.name);
+        Ok((Some(describe_design(self.question, &job, ranked, (row, id))?), files_of_design(self.question, id, &source)?))
     }
 }
 
 /// What a part of a sweep tells.
-fn part(store: &SweepStore, question: &Question, this_run: ThisRun) -> Result<Answer, Failure> {
-    let summary = export::summary(store, question.aim).or_damaged()?;
-    Ok(Answer::new(summary, store, this_run, (None, vec![store.file().display().to_string()])))
+fn part_answer(store: &SweepStore, question: &SearchQuestion, this_run: SweepProcessCounts) -> Result<SweepAnswer, Failure> {
+    let summary = export::summarize_store(store, question.aim).or_damaged()?;
+    Ok(SweepAnswer::new(summary, store, this_run, (None, vec![store.file().display().to_string()])))
 }
 
-impl Answer {
-    fn new(summary: Summary, store: &SweepStore, this_run: ThisRun, (record, files): (Option<Record>, Vec<String>)) -> Self {
+impl SweepAnswer {
+    fn new(
+        summary: SweepSummary,
+        store: &SweepStore,
+        this_run: SweepProcessCounts,
+        (record, files): (Option<SearchRecord>, Vec<String>),
+    ) -> Self {
         Self {
             part: store.facts().shard().to_string(),
             designs: summary.designs,
@@ -332,23 +347,26 @@ impl Answer {
 }
 
 /// The answer in words.
-pub fn words(answer: &Answer) -> String {
-    let mut text = answer.record.as_ref().map_or_else(String::new, |record| report::run(record) + "\n");
+pub fn answer_text(answer: &SweepAnswer) -> String {
+    let mut text = answer.record.as_ref().map_or_else(String::new, |record| report::run_report(record) + "\n");
     if answer.record.is_none() {
         text.push_str(&format!("Part {} of the sweep is complete; coplace merge puts all parts together.\n", answer.part));
     }
-    let counted: Vec<String> =
-        answer.outcomes.iter().map(|(fate, count)| format!("{} {}", report::count(*count), fate.replace('_', " "))).collect();
-    text.push_str(&format!("Designs: {}: {}\n", report::count(answer.designs), counted.join(", ")));
+    let counted: Vec<String> = answer
+        .outcomes
+        .iter()
+        .map(|(fate, count)| format!("{} {}", report::format_count(*count), fate.replace('_', " ")))
+        .collect();
+    text.push_str(&format!("Designs: {}: {}\n", report::format_count(answer.designs), counted.join(", ")));
     let mut bounds: Vec<(&String, &u64)> = answer.bound_by.iter().collect();
     bounds.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
     for (what, count) in bounds {
-        text.push_str(&format!("  {:>9} take most of their step for {what}\n", report::count(*count)));
+        text.push_str(&format!("  {:>9} take most of their step for {what}\n", report::format_count(*count)));
     }
-    let ThisRun { designs, seconds } = answer.this_run;
+    let SweepProcessCounts { designs, seconds } = answer.this_run;
     if designs > 0 {
-        let rate = report::significant(designs as f64 / seconds, 3);
-        text.push_str(&format!("This run: {} designs in {seconds:.1} s, {rate} a second\n", report::count(designs)));
+        let rate = report::format_significant(designs as f64 / seconds, 3);
+        text.push_str(&format!("This run: {} designs in {seconds:.1} s, {rate} a second\n", report::format_count(designs)));
     }
     text.push_str(&format!("Written: {}\n", answer.files.join(", ")));
     text

@@ -3,14 +3,14 @@
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::input;
-use crate::numbers::whole;
+use crate::numbers::whole_number_in;
 use crate::progress;
-use crate::verb::job::{AttentionKernel, LONGEST, OptimizerName, Products, at_most, precision};
-use results::techniques::{self, Comparison};
+use crate::verb::job::{AttentionKernel, LONGEST, OptimizerName, ProductFormat, count_up_to, training_precision};
+use results::techniques::{self, TechniqueComparison};
 use results::{figure, report};
-use search::techniques::Setting;
+use search::techniques::TechniqueSetting;
 use sim::hardware::Accelerator;
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use std::path::PathBuf;
 use step::{SoftwareStack, TrainingPlan};
 use workloads::footprint::Precision;
@@ -28,7 +28,7 @@ use workloads::{ActivationPolicy, Batch, Layout, Model, Technique, Techniques, Z
     storage_capacity_gib and rows, each with technique, parameters, gate, formula, source, refused,\n\
     result; docs/json.md describes every key."
 )]
-pub struct Arguments {
+pub struct TechniquesArguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
     model: String,
     /// A built-in chip (coplace list chips), a chip's file, or a run directory of `coplace search` for the chip that it found, with the run's fabric and
@@ -42,31 +42,31 @@ pub struct Arguments {
     #[arg(long, default_value = "phaze_flat")]
     fabric: String,
     /// Tensor-parallel width
-    #[arg(long, value_name = "T", default_value_t = 1, value_parser = at_most(1 << 16))]
+    #[arg(long, value_name = "T", default_value_t = 1, value_parser = count_up_to(1 << 16))]
     tensor: u32,
     /// Pipeline stages
-    #[arg(long, value_name = "P", default_value_t = 1, value_parser = at_most(1 << 16))]
+    #[arg(long, value_name = "P", default_value_t = 1, value_parser = count_up_to(1 << 16))]
     pipeline: u32,
     /// Data-parallel replicas
-    #[arg(long, value_name = "D", default_value_t = 1, value_parser = at_most(1 << 20))]
+    #[arg(long, value_name = "D", default_value_t = 1, value_parser = count_up_to(1 << 20))]
     data: u32,
     /// Context-parallel width
-    #[arg(long, value_name = "C", default_value_t = 1, value_parser = at_most(1 << 16))]
+    #[arg(long, value_name = "C", default_value_t = 1, value_parser = count_up_to(1 << 16))]
     context: u32,
     /// Expert-parallel width, of models with experts
-    #[arg(long, value_name = "E", default_value_t = 1, value_parser = at_most(1 << 16))]
+    #[arg(long, value_name = "E", default_value_t = 1, value_parser = count_up_to(1 << 16))]
     expert: u32,
     /// ZeRO stage
-    #[arg(long, default_value_t = 0, value_parser = whole::<u8>(0..=3))]
+    #[arg(long, default_value_t = 0, value_parser = whole_number_in::<u8>(0..=3))]
     zero: u8,
     /// Sequences per micro-batch
-    #[arg(long, value_name = "SEQUENCES", default_value_t = 1, value_parser = at_most(1 << 16))]
+    #[arg(long, value_name = "SEQUENCES", default_value_t = 1, value_parser = count_up_to(1 << 16))]
     micro_batch: u32,
     /// Micro-batches per step and replica
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_most(1 << 16))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count_up_to(1 << 16))]
     accumulate: u32,
     /// Tokens per sequence [default: the model's longest]
-    #[arg(long, value_name = "TOKENS", value_parser = whole(1..=LONGEST))]
+    #[arg(long, value_name = "TOKENS", value_parser = whole_number_in(1..=LONGEST))]
     sequence_length: Option<u64>,
     /// What runs again besides: none, selective, full, MaxText's names, custom:offload(a)+device(b)
     #[arg(long, default_value = "none")]
@@ -82,7 +82,7 @@ pub struct Arguments {
     attention: AttentionKernel,
     /// Number format [default: bf16, fp16 on chips without it]
     #[arg(long, value_enum)]
-    precision: Option<Products>,
+    precision: Option<ProductFormat>,
     /// Keep weights, gradients and states in the number format alone, without an fp32 master copy
     #[arg(long)]
     no_master: bool,
@@ -101,47 +101,59 @@ pub struct Arguments {
 }
 
 /// Tries them and prints.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub fn run_techniques(arguments: &TechniquesArguments) -> Result<(), Failure> {
     let model = Model::load(&arguments.model).or_input()?;
-    let mut chip = input::chip(&arguments.chip)?.accelerator;
+    let mut chip = input::read_chip(&arguments.chip)?.accelerator;
     if let Some(text) = &arguments.nvme {
-        chip.storage = Some(input::storage(text)?);
+        chip.storage = Some(input::parse_storage(text)?);
     }
-    let stack = input::stack(arguments.stack.as_deref().unwrap_or(SoftwareStack::usual(&chip.name)), &arguments.stack_option)?;
-    let plan = plan(arguments, &model, &chip, &stack)?;
-    let devices = u32::try_from(plan.layout.devices())
-        .map_err(|_| failure::input("--tensor, --pipeline, --data: too many devices; use fewer"))?;
-    let fabric = input::fabric(&arguments.fabric, &chip.name, None)?.for_devices(devices).or_input()?;
+    let stack = input::read_stack(
+        arguments.stack.as_deref().unwrap_or(SoftwareStack::usual_stack_name(&chip.name)),
+        &arguments.stack_option,
+    )?;
+    let plan = technique_plan(arguments, &model, &chip, &stack)?;
+    let devices = u32::try_from(plan.layout.device_count())
+        .map_err(|_| failure::input_failure("--tensor, --pipeline, --data: too many devices; use fewer"))?;
+    let fabric = input::read_fabric(&arguments.fabric, &chip.name, None)?.for_devices(devices).or_input()?;
     let lists = match arguments.technique.is_empty() {
-        true => techniques::all().or_other()?,
-        false => arguments.technique.iter().map(|text| list(text)).collect::<Result<_, _>>()?,
+        true => techniques::all_techniques().or_other()?,
+        false => arguments.technique.iter().map(|text| parse_techniques(text)).collect::<Result<_, _>>()?,
     };
-    let setting = Setting { model: &model, chip: &chip, fabric: &fabric, stack: &stack, plan: &plan };
-    let answer = progress::shown("trying techniques", || Comparison::new(&setting, &lists)).or_input()?;
+    let setting = TechniqueSetting { model: &model, chip: &chip, fabric: &fabric, stack: &stack, plan: &plan };
+    let answer = progress::run_with_progress("trying techniques", || TechniqueComparison::compare_techniques(&setting, &lists))
+        .or_input()?;
     // Of several some may not be possible; that none that was asked for is leaves nothing to compare.
     let asked = answer.rows.iter().skip(1);
     if let (Some(why), true) =
         (asked.clone().find_map(|row| row.refused.as_ref()), asked.into_iter().all(|row| row.result.is_none()))
     {
-        return Err(failure::input(why));
+        return Err(failure::input_failure(why));
     }
     if let Some(directory) = &arguments.out {
         std::fs::create_dir_all(directory).map_err(|e| {
-            failure::of_io(&e, format!("--out {}: cannot be made: {e}; give a directory you may write to", directory.display()))
+            failure::write_failure(
+                &e,
+                format!("--out {}: cannot be made: {e}; give a directory you may write to", directory.display()),
+            )
         })?;
-        figure::techniques(&answer).or_other()?.write(directory, "techniques").or_unwritable()?;
+        figure::draw_techniques(&answer).or_other()?.write_files(directory, "techniques").or_unwritable()?;
     }
-    answer::give(arguments.format, &answer, report::techniques)
+    answer::write_answer(arguments.format, &answer, report::techniques_report)
 }
 
 /// Techniques joined by `+`.
-fn list(text: &str) -> Result<Techniques, Failure> {
+fn parse_techniques(text: &str) -> Result<Techniques, Failure> {
     text.split('+')
-        .map(|name| name.trim().parse::<Technique>().map_err(|e| failure::input(format!("--technique: {e}"))))
+        .map(|name| name.trim().parse::<Technique>().map_err(|e| failure::input_failure(format!("--technique: {e}"))))
         .collect()
 }
 
-fn plan(arguments: &Arguments, model: &Model, chip: &Accelerator, stack: &SoftwareStack) -> Result<TrainingPlan, Failure> {
+fn technique_plan(
+    arguments: &TechniquesArguments,
+    model: &Model,
+    chip: &Accelerator,
+    stack: &SoftwareStack,
+) -> Result<TrainingPlan, Failure> {
     let layout = Layout {
         tensor: arguments.tensor,
         pipeline: arguments.pipeline,
@@ -158,16 +170,16 @@ fn plan(arguments: &Arguments, model: &Model, chip: &Accelerator, stack: &Softwa
         global_batch: micro_batch * u64::from(arguments.accumulate) * u64::from(arguments.data),
         sequence_length: arguments.sequence_length.unwrap_or(model.max_sequence),
     };
-    layout.check(model, &batch).or_input()?;
-    let asked = stack.precision(precision(arguments.precision, chip)?);
+    layout.check_model_and_batch(model, &batch).or_input()?;
+    let asked = stack.precision_of_run(training_precision(arguments.precision, chip)?);
     let precision = if arguments.no_master { Precision { gradient: asked.operand, master: None, ..asked } } else { asked };
     let activations: ActivationPolicy = match arguments.recompute.as_str() {
         "best" => {
-            return Err(failure::input(
+            return Err(failure::input_failure(
                 "--recompute best: `plan`, `evaluate` and `search` choose it; name one policy here, as `full`",
             ));
         }
-        policy => policy.parse().map_err(|e| failure::input(format!("--recompute: {e}")))?,
+        policy => policy.parse().map_err(|e| failure::input_failure(format!("--recompute: {e}")))?,
     };
     Ok(TrainingPlan {
         layout,
@@ -175,8 +187,8 @@ fn plan(arguments: &Arguments, model: &Model, chip: &Accelerator, stack: &Softwa
         activations: activations.into(),
         attention: arguments.attention.attention(),
         precision,
-        optimizer: arguments.optimizer.optimizer(),
-        schedule: Schedule::OneForwardOneBackward,
+        optimizer: arguments.optimizer.to_optimizer(),
+        schedule: PipelineSchedule::OneForwardOneBackward,
         techniques: Techniques::default(),
     })
 }

@@ -3,7 +3,7 @@
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress;
-use results::evidence::{AloneResiduals, Residuals, coverage};
+use results::evidence::{AloneResiduals, ResidualTable, coverage_by_data_set};
 use results::finite;
 use results::validate::{self, ClaimReport, FileReport};
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
     [{the columns, \"predicted\", \"error_pct\", \"why\"}], \"row_errors\"}]; error_pct is the mean over a value's numbers, without\n\
     sign. A value in words, or none, is predicted and not scored."
 )]
-pub struct Arguments {
+pub struct ValidateArguments {
     /// CSV files of measured data
     #[arg(required_unless_present_any = ["techniques", "intervals"], value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -67,28 +67,28 @@ pub struct Arguments {
 }
 
 /// Scores every file; what is wrong is named last, the rest still answered.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub fn run_validate(arguments: &ValidateArguments) -> Result<(), Failure> {
     if arguments.techniques {
-        let figures = results::papers::reproduce().or_other()?;
-        return answer::give(arguments.format, &figures, |figures| results::report::papers(figures));
+        let figures = results::papers::reproduce_figures().or_other()?;
+        return answer::write_answer(arguments.format, &figures, |figures| results::report::papers_report(figures));
     }
     if let Some(table) = &arguments.intervals {
-        return intervals(table.as_deref());
+        return validate_intervals(table.as_deref());
     }
     let mut faults = Vec::new();
     let mut reports = Vec::new();
-    let options = options(arguments)?;
+    let options = validate_options(arguments)?;
     if arguments.held_out {
-        return held_out(arguments, &options);
+        return validate_held_out(arguments, &options);
     }
     let mut claimed = Vec::new();
     for path in &arguments.files {
-        match sim::files::text::bytes(path) {
-            Ok(text) if validate::is_claims(&text) => match validate::claims(path, &text) {
+        match sim::files::text::read_bytes(path) {
+            Ok(text) if validate::is_claims(&text) => match validate::predict_claims(path, &text) {
                 Ok(report) => claimed.push(report),
                 Err(error) => faults.push(error.to_string()),
             },
-            _ => match progress::shown("predicting what was measured", || validate::file(path, &options)) {
+            _ => match progress::run_with_progress("predicting what was measured", || validate::validate_file(path, &options)) {
                 Ok(report) => reports.push(report),
                 Err(error) => faults.push(error.to_string()),
             },
@@ -97,9 +97,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if !claimed.is_empty() {
         if !reports.is_empty() {
             let why = "published claims and measured data are answered in different forms; give the files of claims apart";
-            return Err(failure::input(format!("{}: {why}", claimed[0].file.display())));
+            return Err(failure::input_failure(format!("{}: {why}", claimed[0].file.display())));
         }
-        give_claims(arguments, &claimed)?;
+        validate_claims(arguments, &claimed)?;
     }
     if !reports.is_empty() {
         if let Some(path) = &arguments.predictions {
@@ -108,11 +108,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         if let Some(path) = &arguments.breakdown {
             validate::write_breakdown(path, &reports).or_unwritable()?;
         }
-        let drawn = arguments.plot.as_deref().map(|directory| draw(directory, &reports)).transpose()?;
-        finite::check(&reports).or_other()?;
+        let drawn = arguments.plot.as_deref().map(|directory| draw_figures(directory, &reports)).transpose()?;
+        finite::check_finite(&reports).or_other()?;
         match arguments.format {
-            Format::Json => answer::json(&validate::json(&reports))?,
-            Format::Text => answer::words(&text(&reports, &written(arguments, drawn.unwrap_or_default())))?,
+            Format::Json => answer::write_json(&validate::reports_json(&reports))?,
+            Format::Text => answer::write_folded(&reports_text(&reports, &list_written(arguments, drawn.unwrap_or_default())))?,
         }
     }
     let measured = reports.iter().map(|report| (&report.file, &report.row_errors));
@@ -122,21 +122,21 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             faults.push(format!("{}: {more} more rows are wrong; --format json lists them all", file.display()));
         }
     }
-    if faults.is_empty() { Ok(()) } else { Err(failure::input(faults.join("\nerror: "))) }
+    if faults.is_empty() { Ok(()) } else { Err(failure::input_failure(faults.join("\nerror: "))) }
 }
 
 /// What is computed beside published claims.
-fn give_claims(arguments: &Arguments, reports: &[ClaimReport]) -> Result<(), Failure> {
+fn validate_claims(arguments: &ValidateArguments, reports: &[ClaimReport]) -> Result<(), Failure> {
     if let Some(path) = &arguments.predictions {
         validate::write_claims(path, reports).or_unwritable()?;
     }
     if arguments.plot.is_some() || arguments.breakdown.is_some() {
-        return Err(failure::input(
+        return Err(failure::input_failure(
             "published claims have no figure and no breakdown; leave out --plot and --breakdown".to_owned(),
         ));
     }
-    answer::give(arguments.format, &reports, |reports| {
-        let mut text = reports.iter().map(results::report::claims).collect::<Vec<_>>().join("\n");
+    answer::write_answer(arguments.format, &reports, |reports| {
+        let mut text = reports.iter().map(results::report::claims_report).collect::<Vec<_>>().join("\n");
         if let Some(path) = &arguments.predictions {
             text.push_str(&format!("\nWritten: {}\n", path.display()));
         }
@@ -145,79 +145,89 @@ fn give_claims(arguments: &Arguments, reports: &[ClaimReport]) -> Result<(), Fai
 }
 
 /// Where chips and stacks are taken from.
-fn options(arguments: &Arguments) -> Result<validate::Options, Failure> {
+fn validate_options(arguments: &ValidateArguments) -> Result<validate::ValidateOptions, Failure> {
     if let Some(directory) = arguments.stacks.as_ref().filter(|directory| !directory.is_dir()) {
         let why = "is not a directory; give the one that holds the stacks' files (megatron.toml, ...)";
-        return Err(failure::input(format!("--stacks {}: {why}", directory.display())));
+        return Err(failure::input_failure(format!("--stacks {}: {why}", directory.display())));
     }
     if let Some(directory) = arguments.chips.as_ref().filter(|directory| !directory.is_dir()) {
         let why = "is not a directory; give the one that holds the chips' files (a100_80gb_sxm.toml, ...)";
-        return Err(failure::input(format!("--chips {}: {why}", directory.display())));
+        return Err(failure::input_failure(format!("--chips {}: {why}", directory.display())));
     }
-    Ok(validate::Options { stacks: arguments.stacks.clone(), chips: arguments.chips.clone() })
+    Ok(validate::ValidateOptions { stacks: arguments.stacks.clone(), chips: arguments.chips.clone() })
 }
 
 /// Errors on what nothing was fitted on.
-fn held_out(arguments: &Arguments, options: &validate::Options) -> Result<(), Failure> {
+fn validate_held_out(arguments: &ValidateArguments, options: &validate::ValidateOptions) -> Result<(), Failure> {
     let (mut residuals, mut few, mut alone) = (Vec::new(), Vec::new(), Vec::new());
     for path in &arguments.files {
-        let found = progress::shown("fitting without what is held out", || validate::held_out::alone_residuals(path, options));
+        let found = progress::run_with_progress("fitting without what is held out", || {
+            validate::held_out::alone_residuals(path, options)
+        });
         if let Some(found) = found.or_input()? {
             alone.extend(found);
             continue;
         }
-        few.extend(validate::held_out::from_few(path, options).or_input()?);
-        residuals.extend(validate::held_out::residuals(path, options).or_input()?);
+        few.extend(validate::held_out::fit_from_few(path, options).or_input()?);
+        residuals.extend(validate::held_out::run_residuals(path, options).or_input()?);
     }
     if let Some(path) = &arguments.residuals {
         let table = match (residuals.is_empty(), alone.is_empty()) {
-            (_, true) => validate::held_out::csv(&residuals).into_bytes(),
+            (_, true) => validate::held_out::residuals_csv(&residuals).into_bytes(),
             (true, false) => validate::held_out::alone_csv(&alone).or_other()?,
             (false, false) => {
                 let why =
                     "training runs and what runs alone (kernels, collectives) have tables of their own; give their files apart";
-                return Err(failure::input(format!("--residuals {}: {why}", path.display())));
+                return Err(failure::input_failure(format!("--residuals {}: {why}", path.display())));
             }
         };
-        results::files::write(path, &table).or_unwritable()?;
+        results::files::write_file(path, &table).or_unwritable()?;
     }
     let mut text = String::new();
     if !alone.is_empty() {
         text.push_str(&validate::held_out::alone_report(&alone));
     }
     if !residuals.is_empty() || alone.is_empty() {
-        text.push_str(&format!("{}\n{}", validate::held_out::report(&residuals), validate::held_out::few(&few)));
+        text.push_str(&format!(
+            "{}\n{}",
+            validate::held_out::held_out_report(&residuals),
+            validate::held_out::few_runs_report(&few)
+        ));
     }
-    answer::text(&text)
+    answer::write_text(&text)
 }
 
 /// How often intervals hold.
-fn intervals(table: Option<&Path>) -> Result<(), Failure> {
-    let runs = |table: &Residuals| results::report::coverage(&coverage(table));
-    let alone = |table: &AloneResiduals| validate::held_out::alone_coverage(&table.coverage());
+fn validate_intervals(table: Option<&Path>) -> Result<(), Failure> {
+    let runs = |table: &ResidualTable| results::report::coverage_report(&coverage_by_data_set(table));
+    let alone = |table: &AloneResiduals| validate::held_out::coverage_of_alone(&table.coverage_by_data_set());
     let Some(path) = table else {
-        return answer::text(&format!("{}\n{}", runs(Residuals::carried()), alone(AloneResiduals::carried())));
+        return answer::write_text(&format!(
+            "{}\n{}",
+            runs(ResidualTable::read_carried()),
+            alone(AloneResiduals::read_carried())
+        ));
     };
-    let text =
-        sim::files::text::read(path).map_err(|e| failure::input(format!("{}: {e}; give a readable table", path.display())))?;
-    let wrong = |e| failure::input(format!("{}: {e}", path.display()));
+    let text = sim::files::text::read_text(path)
+        .map_err(|e| failure::input_failure(format!("{}: {e}; give a readable table", path.display())))?;
+    let wrong = |e| failure::input_failure(format!("{}: {e}", path.display()));
     if AloneResiduals::is_table(&text) {
-        return answer::text(&alone(&AloneResiduals::parse(&text).map_err(wrong)?));
+        return answer::write_text(&alone(&AloneResiduals::parse_csv(&text).map_err(wrong)?));
     }
-    answer::text(&runs(&Residuals::parse(&text).map_err(wrong)?))
+    answer::write_text(&runs(&ResidualTable::parse_csv(&text).map_err(wrong)?))
 }
 
 /// How many wrong rows of a file standard error names.
 const NAMED: usize = 5;
 
 /// The files that were written, as text.
-fn written(arguments: &Arguments, drawn: Vec<PathBuf>) -> Vec<String> {
+fn list_written(arguments: &ValidateArguments, drawn: Vec<PathBuf>) -> Vec<String> {
     let tables = [&arguments.predictions, &arguments.breakdown].into_iter().flatten().cloned();
     tables.chain(drawn).map(|p| p.display().to_string()).collect()
 }
 
-fn text(reports: &[FileReport], written: &[String]) -> String {
-    let mut text = reports.iter().map(validate::report).collect::<Vec<_>>().join("\n");
+fn reports_text(reports: &[FileReport], written: &[String]) -> String {
+    let mut text = reports.iter().map(validate::validation_report).collect::<Vec<_>>().join("\n");
     if !written.is_empty() {
         text.push_str(&format!("\nWritten: {}\n", written.join(", ")));
     }
@@ -225,17 +235,20 @@ fn text(reports: &[FileReport], written: &[String]) -> String {
 }
 
 /// Draws every quantity of every file. Files that share a name get a number, so that no figure is lost.
-fn draw(directory: &Path, reports: &[FileReport]) -> Result<Vec<PathBuf>, Failure> {
+fn draw_figures(directory: &Path, reports: &[FileReport]) -> Result<Vec<PathBuf>, Failure> {
     std::fs::create_dir_all(directory).map_err(|e| {
-        failure::of_io(&e, format!("--plot {}: cannot be made: {e}; give a directory you may write to", directory.display()))
+        failure::write_failure(
+            &e,
+            format!("--plot {}: cannot be made: {e}; give a directory you may write to", directory.display()),
+        )
     })?;
     let mut written: Vec<PathBuf> = Vec::new();
     for report in reports {
-        for (stem, figure) in validate::plots(report).or_other()? {
+        for (stem, figure) in validate::plots_of_report(report).or_other()? {
             let taken = |stem: &str| written.contains(&directory.join(format!("{stem}.svg")));
             let numbered = (2..).map(|n| format!("{stem}-{n}"));
             let free = std::iter::once(stem.clone()).chain(numbered).find(|stem| !taken(stem)).unwrap_or(stem);
-            written.extend(figure.write(directory, &free).or_unwritable()?);
+            written.extend(figure.write_files(directory, &free).or_unwritable()?);
         }
     }
     Ok(written)

@@ -29,35 +29,35 @@ pub struct AddressPlan {
 pub fn plan_addresses(requests: &[Lifetime]) -> AddressPlan {
     let live = |at: u32| requests.iter().filter(|r| r.from <= at && at < r.until).map(|r| r.bytes).sum::<Bytes>();
     let bound = requests.iter().map(|r| live(r.from)).max().unwrap_or_default();
-    let mut best = orders(requests)
+    let mut best = placement_orders(requests)
         .into_iter()
-        .map(|order| best_fit(requests, &order))
-        .min_by_key(|offsets| top(requests, offsets))
+        .map(|order| place_best_fit(requests, &order))
+        .min_by_key(|offsets| highest_end(requests, offsets))
         .unwrap_or_default();
-    let mut optimal = top(requests, &best) == bound.0;
+    let mut optimal = highest_end(requests, &best) == bound.0;
     if !optimal && requests.len() <= EXACT {
-        let mut trial = Trial { requests, best: top(requests, &best), offsets: best };
-        trial.stack(&mut vec![None; requests.len()], 0, 0);
+        let mut trial = AddressSearch { requests, best: highest_end(requests, &best), offsets: best };
+        trial.place_next(&mut vec![None; requests.len()], 0, 0);
         best = trial.offsets;
         optimal = true;
     }
-    let peak = Bytes(top(requests, &best));
+    let peak = Bytes(highest_end(requests, &best));
     AddressPlan { offsets: best, peak, bound, optimal }
 }
 
 /// What an order goes by, largest first.
-type Key<'a> = &'a dyn Fn(&Lifetime) -> (u128, u128);
+type OrderKey<'a> = &'a dyn Fn(&Lifetime) -> (u128, u128);
 
 /// Orders in which best fit is tried: large first, long-lived first, large times long first, as they come.
-fn orders(requests: &[Lifetime]) -> Vec<Vec<usize>> {
+fn placement_orders(requests: &[Lifetime]) -> Vec<Vec<usize>> {
     let span = |r: &Lifetime| u64::from(r.until - r.from);
-    let keys: [Key<'_>; 4] = [
+    let keys: [OrderKey<'_>; 4] = [
         &|r| (u128::from(r.bytes.0), u128::from(span(r))),
         &|r| (u128::from(span(r)), u128::from(r.bytes.0)),
         &|r| (u128::from(r.bytes.0) * u128::from(span(r)), 0),
         &|r| (u128::from(u32::MAX - r.from), u128::from(r.bytes.0)),
     ];
-    let sorted = |key: Key<'_>| {
+    let sorted = |key: OrderKey<'_>| {
         let mut order: Vec<usize> = (0..requests.len()).collect();
         order.sort_by_key(|i| (std::cmp::Reverse(key(&requests[*i])), *i));
         order
@@ -65,21 +65,21 @@ fn orders(requests: &[Lifetime]) -> Vec<Vec<usize>> {
     keys.into_iter().map(sorted).collect()
 }
 
-fn overlap(a: &Lifetime, b: &Lifetime) -> bool {
+fn lifetimes_overlap(a: &Lifetime, b: &Lifetime) -> bool {
     a.from < b.until && b.from < a.until
 }
 
-fn top(requests: &[Lifetime], offsets: &[u64]) -> u64 {
+fn highest_end(requests: &[Lifetime], offsets: &[u64]) -> u64 {
     requests.iter().zip(offsets).map(|(r, offset)| offset + r.bytes.0).max().unwrap_or(0)
 }
 
 /// Every request in the smallest gap between those placed before it that holds it, or on top of them.
-fn best_fit(requests: &[Lifetime], order: &[usize]) -> Vec<u64> {
+fn place_best_fit(requests: &[Lifetime], order: &[usize]) -> Vec<u64> {
     let mut offsets: Vec<Option<u64>> = vec![None; requests.len()];
     for &i in order {
         let placed = offsets.iter().zip(requests).filter_map(|(offset, r)| offset.map(|offset| (offset, r)));
         let mut taken: Vec<(u64, u64)> =
-            placed.filter(|(_, r)| overlap(r, &requests[i])).map(|(offset, r)| (offset, offset + r.bytes.0)).collect();
+            placed.filter(|(_, r)| lifetimes_overlap(r, &requests[i])).map(|(offset, r)| (offset, offset + r.bytes.0)).collect();
         taken.sort_unstable();
         let (mut ground, mut chosen) = (0, None);
         for (start, end) in taken {
@@ -95,15 +95,15 @@ fn best_fit(requests: &[Lifetime], order: &[usize]) -> Vec<u64> {
 }
 
 /// A search through all orders.
-struct Trial<'a> {
+struct AddressSearch<'a> {
     requests: &'a [Lifetime],
     best: u64,
     offsets: Vec<u64>,
 }
 
-impl Trial<'_> {
+impl AddressSearch<'_> {
     /// Places one more on those placed; `lowest` is the address of the last, below which none in order of addresses follows.
-    fn stack(&mut self, placed: &mut Vec<Option<u64>>, lowest: u64, highest: u64) {
+    fn place_next(&mut self, placed: &mut Vec<Option<u64>>, lowest: u64, highest: u64) {
         if placed.iter().all(Option::is_some) {
             self.best = highest;
             self.offsets = placed.iter().copied().map(Option::unwrap_or_default).collect();
@@ -114,12 +114,12 @@ impl Trial<'_> {
                 continue;
             }
             let own = &self.requests[i];
-            let below = placed.iter().zip(self.requests).filter(|(_, r)| overlap(r, own));
+            let below = placed.iter().zip(self.requests).filter(|(_, r)| lifetimes_overlap(r, own));
             let offset = below.filter_map(|(offset, r)| offset.map(|offset| offset + r.bytes.0)).max().unwrap_or(0);
             let end = highest.max(offset + own.bytes.0);
             if offset >= lowest && end < self.best {
                 placed[i] = Some(offset);
-                self.stack(placed, offset, end);
+                self.place_next(placed, offset, end);
                 placed[i] = None;
             }
         }
@@ -139,12 +139,12 @@ mod tests {
     fn least(requests: &[Lifetime], offsets: &mut Vec<u64>, limit: u64) -> u64 {
         let at = offsets.len();
         if at == requests.len() {
-            return top(requests, offsets);
+            return highest_end(requests, offsets);
         }
         let mut best = u64::MAX;
         for offset in 0..=limit - requests[at].bytes.0 {
             let clash = offsets.iter().zip(requests).any(|(other, r)| {
-                overlap(r, &requests[at]) && *other < offset + requests[at].bytes.0 && offset < other + r.bytes.0
+                lifetimes_overlap(r, &requests[at]) && *other < offset + requests[at].bytes.0 && offset < other + r.bytes.0
             });
             if !clash {
                 offsets.push(offset);
@@ -190,7 +190,7 @@ mod tests {
             for (i, a) in requests.iter().enumerate() {
                 for (j, b) in requests.iter().enumerate().take(i) {
                     let apart = plan.offsets[i] + a.bytes.0 <= plan.offsets[j] || plan.offsets[j] + b.bytes.0 <= plan.offsets[i];
-                    prop_assert!(apart || !overlap(a, b), "{i} {j} {plan:?}");
+                    prop_assert!(apart || !lifetimes_overlap(a, b), "{i} {j} {plan:?}");
                 }
             }
         }

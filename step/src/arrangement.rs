@@ -6,7 +6,7 @@
 use super::StepProfile;
 use super::profile::PieceProfile;
 use super::schedule::effective_schedule;
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use workloads::{ChunkSplit, Layout};
 
 /// Kinds of chunks: the first, those between, the last, those between that are a layer longer. What is alone is the first.
@@ -21,7 +21,7 @@ const BETWEEN: [usize; 3] = [1, 3, 4];
 
 /// Devices that hold the same.
 #[derive(Debug, Clone, Copy)]
-pub struct Alike {
+pub struct DeviceGroup {
     /// Their kind.
     pub kind: usize,
     /// The first of them; the others follow it.
@@ -40,45 +40,46 @@ pub struct Arrangement {
     /// Layers by chunk.
     pub split: ChunkSplit,
     /// The schedule that runs.
-    pub schedule: Schedule,
+    pub schedule: PipelineSchedule,
     /// Per step and pipeline.
     pub micro_batches: u64,
 }
 
 impl Arrangement {
     /// A layout under a schedule, which becomes the one that runs.
-    pub fn new(layout: Layout, split: ChunkSplit, schedule: Schedule, micro_batches: u64) -> Self {
+    pub fn new(layout: Layout, split: ChunkSplit, schedule: PipelineSchedule, micro_batches: u64) -> Self {
         let schedule = effective_schedule(&layout, schedule);
         Self { layout, split, schedule, micro_batches }
     }
 
     /// The kinds of devices that there are.
-    pub fn devices(&self) -> impl Iterator<Item = Alike> + use<> {
+    pub fn device_groups(&self) -> impl Iterator<Item = DeviceGroup> + use<> {
         let arrangement = *self;
-        let (p, [one, other, end]) = (self.layout.pipeline, self.between());
-        let last = p > 1 && self.schedule != Schedule::ZbV;
+        let (p, [one, other, end]) = (self.layout.pipeline, self.kind_boundaries());
+        let last = p > 1 && self.schedule != PipelineSchedule::ZbV;
         let kinds = [(0, 0, 1), (1, 1, one), (2, p - 1, if last { p } else { 0 }), (3, one, other), (4, other, end)];
-        let alike = move |(kind, from, end)| Alike { kind, from, to: end - 1, counts: arrangement.counts(kind, from) };
+        let alike =
+            move |(kind, from, end)| DeviceGroup { kind, from, to: end - 1, counts: arrangement.chunk_counts(kind, from) };
         kinds.into_iter().filter(|(_, from, end)| from < end).map(alike)
     }
 
     /// A device on its own.
-    pub fn alone(&self, device: u32) -> Alike {
-        let kind = self.kind_of(device);
-        Alike { kind, from: device, to: device, counts: self.counts(kind, device) }
+    pub fn single_device(&self, device: u32) -> DeviceGroup {
+        let kind = self.device_kind(device);
+        DeviceGroup { kind, from: device, to: device, counts: self.chunk_counts(kind, device) }
     }
 
     /// Where the kinds of devices between the first and the last end, which begin with the second device.
-    fn between(&self) -> [u32; 3] {
+    fn kind_boundaries(&self) -> [u32; 3] {
         let p = self.layout.pipeline;
-        let end = if self.schedule == Schedule::ZbV { p } else { (p - 1).max(1) };
+        let end = if self.schedule == PipelineSchedule::ZbV { p } else { (p - 1).max(1) };
         if self.split.longer == 0 {
             return [end; 3];
         }
         // Devices differ from those before them where the row of longer chunks begins or has ended.
         let row = [self.split.longer_from, self.split.longer_from + self.split.longer];
         let [a, b] = row.map(|place| match (self.schedule, place) {
-            (Schedule::ZbV, place) => place.min(2 * u64::from(p) - place),
+            (PipelineSchedule::ZbV, place) => place.min(2 * u64::from(p) - place),
             (_, place) => place % u64::from(p),
         });
         let within = |place: u64| u32::try_from(place).unwrap_or(u32::MAX).clamp(1, end);
@@ -86,12 +87,12 @@ impl Arrangement {
     }
 
     /// Chunks of each kind on a device.
-    fn counts(&self, kind: usize, device: u32) -> [u64; KINDS] {
+    fn chunk_counts(&self, kind: usize, device: u32) -> [u64; KINDS] {
         let v = u64::from(self.layout.virtual_stages);
-        let longer = if self.split.longer == 0 { 0 } else { self.longer_on(device) };
+        let longer = if self.split.longer == 0 { 0 } else { self.longer_chunks_on(device) };
         match (kind, self.schedule) {
             (0, _) if self.layout.pipeline == 1 => [1, 0, 0, 0],
-            (0, Schedule::ZbV) => [1, 0, 1, 0],
+            (0, PipelineSchedule::ZbV) => [1, 0, 1, 0],
             (0, _) => [1, v - 1 - longer, 0, longer],
             (2, _) => [0, v - 1 - longer, 1, longer],
             _ => [0, v - longer, 0, longer],
@@ -99,43 +100,47 @@ impl Arrangement {
     }
 
     /// Longer chunks on a device.
-    fn longer_on(&self, device: u32) -> u64 {
+    fn longer_chunks_on(&self, device: u32) -> u64 {
         let (p, device) = (u64::from(self.layout.pipeline), u64::from(device));
-        if self.schedule == Schedule::ZbV {
-            return [device, 2 * p - 1 - device].into_iter().map(|place| u64::from(self.split.is_longer(place))).sum();
+        if self.schedule == PipelineSchedule::ZbV {
+            return [device, 2 * p - 1 - device].into_iter().map(|place| u64::from(self.split.is_longer_chunk(place))).sum();
         }
         let before = |place: u64| (place + p - 1 - device) / p;
         before(self.split.longer_from + self.split.longer) - before(self.split.longer_from)
     }
 
     /// Layers of a kind of chunk.
-    pub fn layers_in(&self, kind: usize) -> u64 {
+    pub fn layers_in_chunk(&self, kind: usize) -> u64 {
         let ChunkSplit { first, inner, last, .. } = self.split;
         [first, inner, last, inner + 1][kind]
     }
 
     /// Layers on a device.
-    pub fn layers_on(&self, device: u32) -> u64 {
-        self.counts(self.kind_of(device), device).iter().enumerate().map(|(kind, n)| n * self.layers_in(kind)).sum()
+    pub fn layers_on_device(&self, device: u32) -> u64 {
+        self.chunk_counts(self.device_kind(device), device)
+            .iter()
+            .enumerate()
+            .map(|(kind, n)| n * self.layers_in_chunk(kind))
+            .sum()
     }
 
     /// The device of the chunk at a place of the pipeline.
-    pub fn device_of(&self, place: u64) -> u32 {
+    pub fn device_of_chunk(&self, place: u64) -> u32 {
         let p = u64::from(self.layout.pipeline);
         let device = match self.schedule {
-            Schedule::ZbV if place >= p => (2 * p - 1).saturating_sub(place),
+            PipelineSchedule::ZbV if place >= p => (2 * p - 1).saturating_sub(place),
             _ => place % p,
         };
         u32::try_from(device).unwrap_or(u32::MAX)
     }
 
     /// The kind of a device.
-    pub fn kind_of(&self, device: u32) -> usize {
+    pub fn device_kind(&self, device: u32) -> usize {
         match device {
             0 => 0,
-            _ if device + 1 == self.layout.pipeline && self.schedule != Schedule::ZbV => 2,
+            _ if device + 1 == self.layout.pipeline && self.schedule != PipelineSchedule::ZbV => 2,
             _ => {
-                let [one, other, _] = self.between();
+                let [one, other, _] = self.kind_boundaries();
                 BETWEEN[usize::from(device >= one) + usize::from(device >= other)]
             }
         }
@@ -147,7 +152,7 @@ impl Arrangement {
             0 => 0,
             _ if place + 1 == self.split.chunks => 2,
             _ => {
-                if self.split.is_longer(place) {
+                if self.split.is_longer_chunk(place) {
                     3
                 } else {
                     1
@@ -157,7 +162,7 @@ impl Arrangement {
     }
 
     /// Layers and ends of each kind of chunk: what ZeRO-3 gathers at a time.
-    pub fn units(&self, profile: &StepProfile) -> [u64; KINDS] {
+    pub fn gather_units(&self, profile: &StepProfile) -> [u64; KINDS] {
         let ChunkSplit { chunks, first, inner, last, .. } = self.split;
         let [embedding, layer, head] = profile.units;
         let alone = if chunks == 1 { head } else { 0 };
@@ -165,7 +170,7 @@ impl Arrangement {
     }
 
     /// The pieces of each kind of chunk.
-    pub fn pieces(&self, profile: &StepProfile) -> [PieceProfile; KINDS] {
+    pub fn chunk_pieces(&self, profile: &StepProfile) -> [PieceProfile; KINDS] {
         let mut first = profile.embedding.plus(profile.layer.times(self.split.first));
         if self.split.chunks == 1 {
             first = first.plus(profile.head);
@@ -177,7 +182,7 @@ impl Arrangement {
     }
 
     /// The kinds of chunks that there are.
-    pub fn kinds(&self) -> &'static [usize] {
+    pub fn chunk_kinds(&self) -> &'static [usize] {
         match self.split.chunks {
             1 => &[0],
             2 => &[0, 2],

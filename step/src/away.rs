@@ -1,42 +1,42 @@
 //! Weights and gradients that live away from the device, and what a micro-batch copies of them.
 
-use super::copied::{Copied, LinkTimes};
-use workloads::memory::{PlacedBytes, Statics};
+use super::copied::{CopiedBytes, LinkTimes};
+use workloads::memory::{BytesByPlace, StaticBytes};
 use workloads::{SegmentKind, TrainingGraph};
 
 /// Bytes of a piece's weights and gradients, those away from the device.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct AwayParameters {
-    pub weights: PlacedBytes,
-    pub gradients: PlacedBytes,
+pub(super) struct OffloadedParameters {
+    pub weights: BytesByPlace,
+    pub gradients: BytesByPlace,
 }
 
-impl AwayParameters {
-    fn of(statics: &Statics) -> Self {
+impl OffloadedParameters {
+    fn from_statics(statics: &StaticBytes) -> Self {
         Self { weights: statics.weights, gradients: statics.gradients }
     }
 
-    fn any(&self) -> bool {
-        [self.weights, self.gradients].iter().any(|placed| placed.host.per_device() + placed.nvme.per_device() > 0)
+    fn is_any(&self) -> bool {
+        [self.weights, self.gradients].iter().any(|placed| placed.host.per_device_count() + placed.nvme.per_device_count() > 0)
     }
 }
 
 /// Of embedding, layer and head.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct AwayPieces {
-    pub pieces: [AwayParameters; 3],
+pub(super) struct OffloadedPieces {
+    pub pieces: [OffloadedParameters; 3],
     /// The head in a stage without the embedding that it is tied to.
-    pub head_apart: AwayParameters,
+    pub head_apart: OffloadedParameters,
 }
 
-impl AwayPieces {
+impl OffloadedPieces {
     /// Those of a lowered model; none where all are on the device.
-    pub fn of(graph: &TrainingGraph) -> Option<Self> {
+    pub fn from_graph(graph: &TrainingGraph) -> Option<Self> {
         let of = |kind| graph.segment(kind).and_then(|segment| segment.statics.as_deref()).copied().unwrap_or_default();
         let [embedding, layer, head] = [SegmentKind::Embedding, SegmentKind::Layer, SegmentKind::Head].map(of);
-        let pieces = [embedding.own, layer.own, head.own].map(|own| AwayParameters::of(&own));
-        let head_apart = AwayParameters::of(&head.apart);
-        (pieces.iter().any(AwayParameters::any) || head_apart.any()).then_some(Self { pieces, head_apart })
+        let pieces = [embedding.own, layer.own, head.own].map(|own| OffloadedParameters::from_statics(&own));
+        let head_apart = OffloadedParameters::from_statics(&head.apart);
+        (pieces.iter().any(OffloadedParameters::is_any) || head_apart.is_any()).then_some(Self { pieces, head_apart })
     }
 }
 
@@ -44,9 +44,9 @@ impl AwayPieces {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct PieceCopies {
     /// To the device, in the forward pass and again in the backward pass.
-    pub(super) weights: Copied,
+    pub(super) weights: CopiedBytes,
     /// From the device, in the backward pass.
-    pub(super) gradients: Copied,
+    pub(super) gradients: CopiedBytes,
     /// How long the forward and the backward pass have the links for them.
     pub(super) passes: [LinkTimes; 2],
 }

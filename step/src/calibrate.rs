@@ -4,7 +4,7 @@
 //! How: [`sim::scalar_fit`].
 
 use crate::{SoftwareStack, StackError};
-use sim::scalar_fit::{self, ScalarFit, deviation, rounded};
+use sim::scalar_fit::{self, ScalarFit, round_to_four_digits, standard_deviation};
 
 /// The least spread of what is believed of fractions, and of amounts of memory: a tenth.
 const FRACTIONS: f64 = 0.1;
@@ -12,7 +12,7 @@ const FRACTIONS: f64 = 0.1;
 const TIMES: f64 = 1.0;
 /// A scalar that can be fitted: the key in the stack's file, unit included.
 #[derive(Debug, Clone, Copy)]
-pub struct Scalar {
+pub struct StackScalar {
     /// `table.key`.
     pub key: &'static str,
     /// What is added before the logarithm is taken, in the key's unit: a value well below it acts as zero does.
@@ -25,7 +25,7 @@ pub struct Scalar {
 
 macro_rules! scalar {
     ($table:ident . $key:ident, $floor:expr, $spread:expr) => {
-        Scalar {
+        StackScalar {
             key: concat!(stringify!($table), ".", stringify!($key)),
             floor: $floor,
             spread: $spread,
@@ -36,7 +36,7 @@ macro_rules! scalar {
 }
 
 /// What a step's time depends on.
-pub const TIME: [Scalar; 14] = [
+pub const TIME: [StackScalar; 14] = [
     scalar!(sustained.tensor_fraction, 0.0, FRACTIONS),
     scalar!(sustained.attention_fraction, 0.0, FRACTIONS),
     scalar!(sustained.memory_fraction, 0.0, FRACTIONS),
@@ -54,7 +54,7 @@ pub const TIME: [Scalar; 14] = [
 ];
 
 /// What its peak of memory depends on.
-pub const MEMORY: [Scalar; 5] = [
+pub const MEMORY: [StackScalar; 5] = [
     scalar!(memory.workspace_gib, 0.1, FRACTIONS),
     scalar!(memory.allocator_slack, 0.02, FRACTIONS),
     scalar!(memory.context_gib, 0.1, FRACTIONS),
@@ -62,63 +62,63 @@ pub const MEMORY: [Scalar; 5] = [
     scalar!(memory.expert_imbalance, 0.1, FRACTIONS),
 ];
 
-impl Scalar {
+impl StackScalar {
     /// The stack's value.
     #[must_use]
-    pub fn of(&self, stack: &SoftwareStack) -> f64 {
+    pub fn value_in(&self, stack: &SoftwareStack) -> f64 {
         (self.get)(stack)
     }
 
     /// Gives one stack the value of another.
-    pub fn copy(&self, from: &SoftwareStack, to: &mut SoftwareStack) {
-        (self.set)(to, self.of(from));
+    pub fn copy_value(&self, from: &SoftwareStack, to: &mut SoftwareStack) {
+        (self.set)(to, self.value_in(from));
     }
 
-    fn coordinate(&self, value: f64) -> f64 {
+    fn to_coordinate(&self, value: f64) -> f64 {
         (value + self.floor).max(1e-6).ln()
     }
 
-    fn value(&self, coordinate: f64) -> f64 {
+    fn from_coordinate(&self, coordinate: f64) -> f64 {
         coordinate.exp() - self.floor
     }
 
     /// The values that a stack's file may have.
-    fn limits(&self, stack: &SoftwareStack) -> (f64, f64) {
-        let range = stack.values().into_iter().find(|(key, ..)| *key == self.key);
+    fn value_range(&self, stack: &SoftwareStack) -> (f64, f64) {
+        let range = stack.values_with_ranges().into_iter().find(|(key, ..)| *key == self.key);
         range.map_or((0.0, f64::INFINITY), |(_, _, min, max)| (min, max))
     }
 }
 
 /// The middle and the spread of ln(value + floor).
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Belief {
+struct LogNormalBelief {
     centre: f64,
     spread: f64,
 }
 
 /// What is believed of several scalars.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Prior {
-    beliefs: Vec<Belief>,
+pub struct StackPrior {
+    beliefs: Vec<LogNormalBelief>,
     /// The scalars of every stack that this is known from.
     others: Vec<Vec<f64>>,
 }
 
-impl Prior {
+impl StackPrior {
     /// The middle and the spread of the built-in stacks' values, without those of the names (the stacks that are to be fitted, so that nothing of
     /// what they were fitted on is known) and without `ideal`, which is no software.
     ///
     /// # Errors
     /// A built-in stack's file that cannot be read.
-    pub fn of_others(scalars: &[Scalar], without: &[&str]) -> Result<Self, StackError> {
-        let stacks = Self::others(without)?;
-        let of = |stack: &SoftwareStack| scalars.iter().map(|scalar| scalar.coordinate(scalar.of(stack))).collect();
+    pub fn from_other_stacks(scalars: &[StackScalar], without: &[&str]) -> Result<Self, StackError> {
+        let stacks = Self::load_other_stacks(without)?;
+        let of = |stack: &SoftwareStack| scalars.iter().map(|scalar| scalar.to_coordinate(scalar.value_in(stack))).collect();
         let others = stacks.iter().map(of).collect();
         let beliefs = scalars.iter().map(|scalar| {
-            let mut values: Vec<f64> = stacks.iter().map(|stack| scalar.coordinate(scalar.of(stack))).collect();
+            let mut values: Vec<f64> = stacks.iter().map(|stack| scalar.to_coordinate(scalar.value_in(stack))).collect();
             values.sort_by(f64::total_cmp);
             let middle = values.get(values.len() / 2).copied().unwrap_or_default();
-            Belief { centre: middle, spread: deviation(&values).max(scalar.spread) }
+            LogNormalBelief { centre: middle, spread: standard_deviation(&values).max(scalar.spread) }
         });
         Ok(Self { beliefs: beliefs.collect(), others })
     }
@@ -127,34 +127,34 @@ impl Prior {
     ///
     /// # Errors
     /// As [`Self::of_others`].
-    pub fn around(scalars: &[Scalar], stack: &SoftwareStack) -> Result<Self, StackError> {
-        let mut prior = Self::of_others(scalars, &[])?;
+    pub fn around_stack(scalars: &[StackScalar], stack: &SoftwareStack) -> Result<Self, StackError> {
+        let mut prior = Self::from_other_stacks(scalars, &[])?;
         for (belief, scalar) in prior.beliefs.iter_mut().zip(scalars) {
-            belief.centre = scalar.coordinate(scalar.of(stack));
+            belief.centre = scalar.to_coordinate(scalar.value_in(stack));
         }
         Ok(prior)
     }
 
-    fn others(without: &[&str]) -> Result<Vec<SoftwareStack>, StackError> {
-        let names = SoftwareStack::names();
+    fn load_other_stacks(without: &[&str]) -> Result<Vec<SoftwareStack>, StackError> {
+        let names = SoftwareStack::built_in_names();
         let kept = names.iter().filter(|name| *name != "ideal" && !without.contains(&name.as_str()));
         kept.map(|name| SoftwareStack::load(name)).collect()
     }
 
     /// The stacks with every scalar at the middle of what is believed.
     #[must_use]
-    pub fn applied(&self, scalars: &[Scalar], stacks: &[SoftwareStack]) -> Vec<SoftwareStack> {
-        with(scalars, stacks, &self.centres())
+    pub fn apply_centres(&self, scalars: &[StackScalar], stacks: &[SoftwareStack]) -> Vec<SoftwareStack> {
+        with_scalar_values(scalars, stacks, &self.belief_centres())
     }
 
-    fn centres(&self) -> Vec<f64> {
+    fn belief_centres(&self) -> Vec<f64> {
         self.beliefs.iter().map(|belief| belief.centre).collect()
     }
 }
 
 /// A fitted scalar.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Fitted {
+pub struct FittedOption {
     /// Its key.
     pub key: &'static str,
     /// Its value before anything was measured.
@@ -169,11 +169,11 @@ pub struct Fitted {
 
 /// What a fit found.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Fit {
+pub struct StackFit {
     /// The stacks with the fitted scalars.
     pub stacks: Vec<SoftwareStack>,
     /// The scalars, in the order given; empty where no ranges were asked for.
-    pub scalars: Vec<Fitted>,
+    pub scalars: Vec<FittedOption>,
     /// Mean |ln(predicted / measured)| with the scalars of the prior.
     pub before: f64,
     /// The same with the fitted ones.
@@ -182,77 +182,86 @@ pub struct Fit {
 
 /// What is fitted: scalars that some stacks share, from what is believed of them.
 #[derive(Debug, Clone, Copy)]
-pub struct Question<'a> {
+pub struct StackCalibration<'a> {
     /// The stacks; all get the same values.
     pub stacks: &'a [SoftwareStack],
     /// The scalars.
-    pub scalars: &'a [Scalar],
+    pub scalars: &'a [StackScalar],
     /// What is believed of each of them.
-    pub prior: &'a Prior,
+    pub prior: &'a StackPrior,
 }
 
-impl Question<'_> {
+impl StackCalibration<'_> {
     /// The most probable scalars. `errors` gives ln(predicted / measured) of every row under some stacks.
     #[must_use]
-    pub fn fit(&self, errors: &mut dyn FnMut(&[SoftwareStack]) -> Vec<f64>) -> Fit {
-        let beliefs = self.beliefs();
+    pub fn fit_scalars(&self, errors: &mut dyn FnMut(&[SoftwareStack]) -> Vec<f64>) -> StackFit {
+        let beliefs = self.coordinate_beliefs();
         let fit = ScalarFit { beliefs: &beliefs, starts: &self.prior.others };
-        let point = fit.fit(&mut |point| errors(&with(self.scalars, self.stacks, point)));
-        self.found(&point, Vec::new(), errors)
+        let point = fit.fit_point(&mut |point| errors(&with_scalar_values(self.scalars, self.stacks, point)));
+        self.fit_at_point(&point, Vec::new(), errors)
     }
 
     /// The same, with the range in which the rows determine every scalar; one that they do not determine keeps its prior.
     #[must_use]
-    pub fn fit_with_ranges(&self, errors: &mut dyn FnMut(&[SoftwareStack]) -> Vec<f64>) -> Fit {
-        let beliefs = self.beliefs();
+    pub fn fit_with_ranges(&self, errors: &mut dyn FnMut(&[SoftwareStack]) -> Vec<f64>) -> StackFit {
+        let beliefs = self.coordinate_beliefs();
         let fit = ScalarFit { beliefs: &beliefs, starts: &self.prior.others };
-        let (point, ranges) = fit.fit_with_ranges(&mut |point| errors(&with(self.scalars, self.stacks, point)));
-        let value = |scalar: &Scalar, at: f64| self.stacks.first().map_or(f64::NAN, |stack| clamped(scalar, stack, at));
-        let fitted = self.scalars.iter().zip(&ranges).enumerate().map(|(i, (scalar, range))| Fitted {
+        let (point, ranges) = fit.fit_with_ranges(&mut |point| errors(&with_scalar_values(self.scalars, self.stacks, point)));
+        let value =
+            |scalar: &StackScalar, at: f64| self.stacks.first().map_or(f64::NAN, |stack| clamp_coordinate(scalar, stack, at));
+        let fitted = self.scalars.iter().zip(&ranges).enumerate().map(|(i, (scalar, range))| FittedOption {
             key: scalar.key,
             prior: value(scalar, self.prior.beliefs[i].centre),
             value: value(scalar, point[i]),
             range: (value(scalar, range.low), value(scalar, range.high)),
             determined: range.determined,
         });
-        self.found(&point, fitted.collect(), errors)
+        self.fit_at_point(&point, fitted.collect(), errors)
     }
 
     /// What is believed of each coordinate, within the values that a stack's file may have.
-    fn beliefs(&self) -> Vec<scalar_fit::Belief> {
-        let one = |(scalar, belief): (&Scalar, &Belief)| {
-            let (min, max) = self.stacks.first().map_or((0.0, f64::INFINITY), |stack| scalar.limits(stack));
-            let (least, most) = (scalar.coordinate(min), scalar.coordinate(max));
-            scalar_fit::Belief { centre: belief.centre, spread: belief.spread, least, most }
+    fn coordinate_beliefs(&self) -> Vec<scalar_fit::ScalarPrior> {
+        let one = |(scalar, belief): (&StackScalar, &LogNormalBelief)| {
+            let (min, max) = self.stacks.first().map_or((0.0, f64::INFINITY), |stack| scalar.value_range(stack));
+            let (least, most) = (scalar.to_coordinate(min), scalar.to_coordinate(max));
+            scalar_fit::ScalarPrior { centre: belief.centre, spread: belief.spread, least, most }
         };
         self.scalars.iter().zip(&self.prior.beliefs).map(one).collect()
     }
 
-    fn found(&self, point: &[f64], scalars: Vec<Fitted>, errors: &mut dyn FnMut(&[SoftwareStack]) -> Vec<f64>) -> Fit {
-        let stacks = with(self.scalars, self.stacks, point);
-        let (before, after) = (mean(&errors(&self.prior.applied(self.scalars, self.stacks))), mean(&errors(&stacks)));
-        Fit { stacks, scalars, before, after }
+    fn fit_at_point(
+        &self,
+        point: &[f64],
+        scalars: Vec<FittedOption>,
+        errors: &mut dyn FnMut(&[SoftwareStack]) -> Vec<f64>,
+    ) -> StackFit {
+        let stacks = with_scalar_values(self.scalars, self.stacks, point);
+        let (before, after) = (
+            mean_absolute_error(&errors(&self.prior.apply_centres(self.scalars, self.stacks))),
+            mean_absolute_error(&errors(&stacks)),
+        );
+        StackFit { stacks, scalars, before, after }
     }
 }
 
 /// The value at a coordinate, within those that the stack's file may have.
-fn clamped(scalar: &Scalar, stack: &SoftwareStack, coordinate: f64) -> f64 {
-    let (min, max) = scalar.limits(stack);
-    rounded(scalar.value(coordinate).clamp(min, max))
+fn clamp_coordinate(scalar: &StackScalar, stack: &SoftwareStack, coordinate: f64) -> f64 {
+    let (min, max) = scalar.value_range(stack);
+    round_to_four_digits(scalar.from_coordinate(coordinate).clamp(min, max))
 }
 
-fn with(scalars: &[Scalar], stacks: &[SoftwareStack], point: &[f64]) -> Vec<SoftwareStack> {
+fn with_scalar_values(scalars: &[StackScalar], stacks: &[SoftwareStack], point: &[f64]) -> Vec<SoftwareStack> {
     let mut stacks = stacks.to_vec();
     for stack in &mut stacks {
         for (scalar, coordinate) in scalars.iter().zip(point) {
-            let value = clamped(scalar, stack, *coordinate);
+            let value = clamp_coordinate(scalar, stack, *coordinate);
             (scalar.set)(stack, value);
         }
     }
     stacks
 }
 
-fn mean(errors: &[f64]) -> f64 {
+fn mean_absolute_error(errors: &[f64]) -> f64 {
     errors.iter().map(|e| e.abs()).sum::<f64>() / errors.len().max(1) as f64
 }
 
@@ -271,8 +280,8 @@ mod tests {
     #[test]
     fn what_rows_determine_is_found_and_the_rest_keeps_its_prior() {
         let stacks = [SoftwareStack::load("megatron").unwrap()];
-        let prior = Prior::of_others(&TIME, &["megatron"]).unwrap();
-        let question = Question { stacks: &stacks, scalars: &TIME, prior: &prior };
+        let prior = StackPrior::from_other_stacks(&TIME, &["megatron"]).unwrap();
+        let question = StackCalibration { stacks: &stacks, scalars: &TIME, prior: &prior };
         let rows: Vec<(f64, f64)> = (1..9).map(|i| (f64::from(i), f64::from(i % 3) * 500.0)).collect();
         let fit = question.fit_with_ranges(&mut |s| errors(&s[0], &rows, (0.7, 3000.0)));
         let of = |key: &str| fit.scalars.iter().find(|s| s.key == key).unwrap();
@@ -289,9 +298,9 @@ mod tests {
     #[test]
     fn a_prior_does_not_know_the_stack_that_is_fitted() {
         let own = SoftwareStack::load("nanotron").unwrap();
-        let of = |prior: &Prior| prior.applied(&TIME, std::slice::from_ref(&own))[0].launch.pipeline_pass_us;
-        let others = Prior::of_others(&TIME, &["nanotron"]).unwrap();
+        let of = |prior: &StackPrior| prior.apply_centres(&TIME, std::slice::from_ref(&own))[0].launch.pipeline_pass_us;
+        let others = StackPrior::from_other_stacks(&TIME, &["nanotron"]).unwrap();
         assert!(of(&others) < own.launch.pipeline_pass_us / 2.0, "{}", of(&others));
-        assert!((of(&Prior::around(&TIME, &own).unwrap()) / own.launch.pipeline_pass_us - 1.0).abs() < 1e-3);
+        assert!((of(&StackPrior::around_stack(&TIME, &own).unwrap()) / own.launch.pipeline_pass_us - 1.0).abs() < 1e-3);
     }
 }

@@ -1,16 +1,16 @@
 //! A chip under a software stack: what its kernels take, exactly or at least.
 
 use super::contention::Communication;
-use super::network::Network;
+use super::network::StepNetwork;
 use super::profile::StepProfile;
-use super::slowing::Slowing;
-use super::{Execution, SoftwareStack, StepError};
+use super::slowing::MutualSlowdown;
+use super::{ExecutionMode, SoftwareStack, StepError};
 use sim::cost::{CostModel, KernelCost, Span};
-use sim::costed::{self, Costs};
+use sim::costed::{self, CostsBySpan};
 use sim::hardware::{Accelerator, KernelLibrary};
-use sim::kernel::{Collective, Group, Kernel};
+use sim::kernel::{Collective, Kernel, RankGroup};
 use sim::network::Fabric;
-use sim::schedule::{Cores, Least, Limits, Memo};
+use sim::schedule::{Cores, Memo, OperatorLeastTimes, SolveLimits};
 use sim::units::{Bytes, Joules, Seconds};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,14 +50,14 @@ pub struct ChipTimes {
     stack: SoftwareStack,
     model: CostModel,
     fidelity: Fidelity,
-    known: BTreeMap<Kernel, Cost>,
-    scheduled: BTreeMap<Kernel, Costs>,
-    least: BTreeMap<Kernel, Least>,
+    known: BTreeMap<Kernel, KernelTimeEnergy>,
+    scheduled: BTreeMap<Kernel, CostsBySpan>,
+    least: BTreeMap<Kernel, OperatorLeastTimes>,
     schedules: Arc<Memo>,
 }
 
 /// A kernel library at the rates that it keeps in hours of training.
-fn sustained(library: KernelLibrary, stack: &SoftwareStack, clock: f64) -> KernelLibrary {
+fn apply_sustained_rates(library: KernelLibrary, stack: &SoftwareStack, clock: f64) -> KernelLibrary {
     KernelLibrary {
         issue_fraction: library.issue_fraction * stack.sustained.tensor_fraction * clock,
         read_fraction: (library.read_fraction * stack.sustained.memory_fraction).min(1.0),
@@ -68,7 +68,7 @@ fn sustained(library: KernelLibrary, stack: &SoftwareStack, clock: f64) -> Kerne
 
 /// What a kernel takes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Cost {
+pub(super) struct KernelTimeEnergy {
     pub(super) time: Seconds,
     pub(super) energy: Joules,
 }
@@ -79,15 +79,15 @@ impl ChipTimes {
     /// # Errors
     /// A figure of the chip that the cost model cannot use.
     pub fn new(chip: &Accelerator, stack: &SoftwareStack) -> Result<Self, StepError> {
-        let limits = Limits { steps: SCHEDULE_STEPS, ..Limits::default() };
-        Self::sharing(chip, stack, Arc::new(Memo::new(limits, MEMO_CAPACITY)))
+        let limits = SolveLimits { steps: SCHEDULE_STEPS, ..SolveLimits::default() };
+        Self::with_shared_schedules(chip, stack, Arc::new(Memo::new(limits, MEMO_CAPACITY)))
     }
 
     /// The same with the solved schedules of others: what chips have in common is solved once.
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub fn sharing(chip: &Accelerator, stack: &SoftwareStack, schedules: Arc<Memo>) -> Result<Self, StepError> {
+    pub fn with_shared_schedules(chip: &Accelerator, stack: &SoftwareStack, schedules: Arc<Memo>) -> Result<Self, StepError> {
         let mut chip = chip.clone();
         let calibration = &mut chip.calibration;
         let clock = if stack.sustained.throttled { chip.sustained_clock_fraction } else { 1.0 };
@@ -95,8 +95,8 @@ impl ChipTimes {
         calibration.hbm_achieved_fraction = (calibration.hbm_achieved_fraction * stack.sustained.memory_fraction).min(1.0);
         chip.library = match stack.kernels.execution {
             // A compiler's schedule runs its own kernels.
-            Execution::Scheduled => None,
-            Execution::Stream => chip.library.map(|library| sustained(library, stack, clock)),
+            ExecutionMode::Scheduled => None,
+            ExecutionMode::Stream => chip.library.map(|library| apply_sustained_rates(library, stack, clock)),
         };
         let model = CostModel::new(chip).map_err(|e| StepError::Hardware(e.to_string()))?;
         let (known, scheduled, least) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
@@ -107,15 +107,15 @@ impl ChipTimes {
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub fn of_like(self, chip: &Accelerator) -> Result<Self, StepError> {
+    pub fn reuse_for_like_chip(self, chip: &Accelerator) -> Result<Self, StepError> {
         let Self { stack, fidelity, known, scheduled, least, schedules, .. } = self;
-        let new = Self::sharing(chip, &stack, schedules)?;
+        let new = Self::with_shared_schedules(chip, &stack, schedules)?;
         Ok(Self { fidelity, known, scheduled, least, ..new })
     }
 
     /// The same chip with kernels bounded from below instead of timed.
     #[must_use]
-    pub fn at(&self, fidelity: Fidelity) -> Self {
+    pub fn with_fidelity(&self, fidelity: Fidelity) -> Self {
         let same = fidelity.times_kernels() && self.fidelity.times_kernels();
         let (known, scheduled) = if same { (self.known.clone(), self.scheduled.clone()) } else { Default::default() };
         let (stack, model, schedules) = (self.stack.clone(), self.model.clone(), Arc::clone(&self.schedules));
@@ -140,12 +140,12 @@ impl ChipTimes {
         self.fidelity
     }
 
-    pub(crate) fn schedules(&self) -> &Memo {
+    pub(crate) fn schedule_memo(&self) -> &Memo {
         &self.schedules
     }
 
     /// What the stack's kernels take longer than the modelled ones, and the gap before each.
-    fn as_launched(&self, kernel: &Kernel, modelled: Seconds) -> Seconds {
+    fn launched_time(&self, kernel: &Kernel, modelled: Seconds) -> Seconds {
         let slower = match kernel {
             Kernel::FusedAttention(_) => self.stack.sustained.attention_fraction,
             Kernel::Contraction(c) if c.operand.bytes() == 1 => self.stack.sustained.narrow_fraction,
@@ -156,53 +156,53 @@ impl ChipTimes {
 
     /// A time below which a kernel does not come, however it runs, as exactly as this is asked for; a collective's own.
     #[must_use]
-    pub fn bound(&self, kernel: &Kernel, fabric: &Fabric, fidelity: Fidelity) -> Seconds {
+    pub fn lower_bound_of_kernel(&self, kernel: &Kernel, fabric: &Fabric, fidelity: Fidelity) -> Seconds {
         match kernel {
-            Kernel::Collective(collective) => fabric.collective(collective).latency,
-            _ => self.kernel_bound(kernel, fidelity),
+            Kernel::Collective(collective) => fabric.cost_of_collective(collective).latency,
+            _ => self.mapped_lower_bound(kernel, fidelity),
         }
     }
 
-    fn kernel_bound(&self, kernel: &Kernel, fidelity: Fidelity) -> Seconds {
+    fn mapped_lower_bound(&self, kernel: &Kernel, fidelity: Fidelity) -> Seconds {
         let least = match fidelity {
             Fidelity::Peak if is_mapped(kernel) => {
                 self.model.lower_bound(kernel, Span::AllCores).min(self.model.lower_bound(kernel, Span::OneCore))
             }
             Fidelity::Buffered if is_mapped(kernel) => self.model.buffered_bound(kernel),
-            _ => self.model.fastest(kernel),
+            _ => self.model.fastest_latency(kernel),
         };
-        self.as_launched(kernel, least)
+        self.launched_time(kernel, least)
     }
 
     /// What a kernel takes at least in a schedule, on one core and across all, as exactly as this is asked for: in ticks, as the schedule counts.
     #[must_use]
-    pub fn least(&self, kernel: &Kernel, network: &impl Network, fidelity: Fidelity) -> Least {
+    pub fn least_in_schedule(&self, kernel: &Kernel, network: &impl StepNetwork, fidelity: Fidelity) -> OperatorLeastTimes {
         if let Kernel::Collective(collective) = kernel {
-            return self.least_collective(kernel, collective_latency(network, collective));
+            return self.least_of_collective(kernel, collective_latency(network, collective));
         }
         let on = |span| {
             let least = match fidelity {
                 Fidelity::Peak if is_mapped(kernel) => self.model.lower_bound(kernel, span),
                 Fidelity::Buffered if is_mapped(kernel) => self.model.buffered_bound_on(kernel, span),
-                _ => self.model.latency(kernel, span),
+                _ => self.model.latency_of_kernel(kernel, span),
             };
-            self.as_launched(kernel, least)
+            self.launched_time(kernel, least)
         };
-        costed::least(self.chip(), kernel, [Span::OneCore, Span::AllCores].map(on))
+        costed::least_operator(self.chip(), kernel, [Span::OneCore, Span::AllCores].map(on))
     }
 
     /// [`Self::least`] of a collective of which it is known what it takes on its fabric ([`collective_latency`]).
     #[must_use]
-    pub fn least_collective(&self, kernel: &Kernel, latency: Seconds) -> Least {
-        costed::least(self.chip(), kernel, [latency; 2])
+    pub fn least_of_collective(&self, kernel: &Kernel, latency: Seconds) -> OperatorLeastTimes {
+        costed::least_operator(self.chip(), kernel, [latency; 2])
     }
 
     /// [`Self::least`] at the chip's own fidelity, remembered but for collectives.
-    pub fn known_least(&mut self, kernel: &Kernel, network: &impl Network) -> Least {
+    pub fn cached_least_in_schedule(&mut self, kernel: &Kernel, network: &impl StepNetwork) -> OperatorLeastTimes {
         if let Some(known) = self.least.get(kernel) {
             return *known;
         }
-        let least = self.least(kernel, network, self.fidelity);
+        let least = self.least_in_schedule(kernel, network, self.fidelity);
         if !matches!(kernel, Kernel::Collective(_)) {
             self.least.insert(*kernel, least);
         }
@@ -211,82 +211,82 @@ impl ChipTimes {
 
     /// The cores that a schedule has.
     #[must_use]
-    pub fn cores(&self) -> Cores {
-        costed::cores(self.chip())
+    pub fn schedule_cores(&self) -> Cores {
+        costed::schedule_cores(self.chip())
     }
 
     /// What a kernel takes in a stream, over the whole chip, with its energy.
-    pub(super) fn cost(&mut self, kernel: &Kernel) -> Cost {
+    pub(super) fn cost_of_kernel(&mut self, kernel: &Kernel) -> KernelTimeEnergy {
         if let Some(known) = self.known.get(kernel) {
             return *known;
         }
-        let scheduled = self.stack.kernels.execution == Execution::Scheduled;
+        let scheduled = self.stack.kernels.execution == ExecutionMode::Scheduled;
         let timed = self.fidelity.times_kernels() || self.fidelity == Fidelity::Mapped && !scheduled;
         let cost = if timed {
-            let cost = self.model.cost(kernel, Span::AllCores);
-            Cost { time: self.as_launched(kernel, cost.latency), energy: cost.energy }
+            let cost = self.model.cost_of_kernel(kernel, Span::AllCores);
+            KernelTimeEnergy { time: self.launched_time(kernel, cost.latency), energy: cost.energy }
         } else {
-            Cost { time: self.kernel_bound(kernel, self.fidelity), energy: Joules::ZERO }
+            KernelTimeEnergy { time: self.mapped_lower_bound(kernel, self.fidelity), energy: Joules::ZERO }
         };
         self.known.insert(*kernel, cost);
         cost
     }
 
     /// What a kernel takes in a stream of kernels, over the whole chip.
-    pub fn kernel(&mut self, kernel: &Kernel) -> Seconds {
-        self.cost(kernel).time
+    pub fn time_of_kernel(&mut self, kernel: &Kernel) -> Seconds {
+        self.cost_of_kernel(kernel).time
     }
 
     /// The energy of a kernel over the whole chip, static power apart.
-    pub(crate) fn energy(&mut self, kernel: &Kernel) -> Joules {
-        self.cost(kernel).energy
+    pub(crate) fn energy_of_kernel(&mut self, kernel: &Kernel) -> Joules {
+        self.cost_of_kernel(kernel).energy
     }
 
     /// What a kernel or collective takes in a schedule, on one core and on all.
-    pub(crate) fn costs(&mut self, kernel: &Kernel, network: &impl Network) -> Costs {
+    pub(crate) fn schedule_costs(&mut self, kernel: &Kernel, network: &impl StepNetwork) -> CostsBySpan {
         if let Kernel::Collective(collective) = kernel {
-            let cost = KernelCost::network(collective_latency(network, collective));
-            return Costs { one_core: cost, all_cores: cost };
+            let cost = KernelCost::on_network(collective_latency(network, collective));
+            return CostsBySpan { one_core: cost, all_cores: cost };
         }
         if let Some(known) = self.scheduled.get(kernel) {
             return *known;
         }
         let on = |span| {
-            let cost = self.model.cost(kernel, span);
-            cost.lasting(self.as_launched(kernel, cost.latency))
+            let cost = self.model.cost_of_kernel(kernel, span);
+            cost.stretched_to(self.launched_time(kernel, cost.latency))
         };
-        let costs = Costs { one_core: on(Span::OneCore), all_cores: on(Span::AllCores) };
+        let costs = CostsBySpan { one_core: on(Span::OneCore), all_cores: on(Span::AllCores) };
         self.scheduled.insert(*kernel, costs);
         costs
     }
 
     /// What a collective takes in a stream of kernels: its launch is hidden behind the one before.
     #[must_use]
-    pub fn collective(&self, network: &impl Network, collective: &Collective) -> Communication {
-        let Group { ranks, stride } = collective.group;
-        let slowing = self.slowing(ranks.saturating_mul(stride) > network.fast_domain());
-        Communication { slowing, ..network.collective(collective).launched(self.gap()) }
+    pub fn cost_of_collective(&self, network: &impl StepNetwork, collective: &Collective) -> Communication {
+        let RankGroup { ranks, stride } = collective.group;
+        let slowing = self.slowdown_of_collective(ranks.saturating_mul(stride) > network.fast_domain_size());
+        Communication { slowing, ..network.cost_of_collective(collective).with_launch_gap(self.launch_gap()) }
     }
 
     /// How a collective and what the stack runs beside it slow each other: none where nothing is known of the chip's streams.
-    fn slowing(&self, between_nodes: bool) -> Slowing {
+    fn slowdown_of_collective(&self, between_nodes: bool) -> MutualSlowdown {
         let streams = self.chip().streams.as_ref().filter(|_| self.stack.overlap.contended);
-        streams.map_or_else(Slowing::default, |streams| Slowing::of(streams, between_nodes))
+        streams.map_or_else(MutualSlowdown::default, |streams| MutualSlowdown::of_collective(streams, between_nodes))
     }
 
     /// The gap between two launches.
-    pub(super) fn gap(&self) -> Seconds {
+    pub(super) fn launch_gap(&self) -> Seconds {
         Seconds::from_micros(self.stack.launch.gap_us)
     }
 
     /// The optimizer's update of `parameters` on one device, with the stack's passes over the gradients.
-    pub fn update(&mut self, profile: &StepProfile, parameters: u64) -> Seconds {
-        self.update_kernels(profile, parameters).iter().map(|(kernel, times)| self.kernel(kernel) * *times).sum()
+    pub fn time_of_update(&mut self, profile: &StepProfile, parameters: u64) -> Seconds {
+        self.update_kernels(profile, parameters).iter().map(|(kernel, times)| self.time_of_kernel(kernel) * *times).sum()
     }
 
     /// The energy of [`Self::update`], static power apart.
-    pub(crate) fn update_energy(&mut self, profile: &StepProfile, parameters: u64) -> Joules {
-        self.update_kernels(profile, parameters).iter().map(|(kernel, times)| self.energy(kernel) * *times).sum()
+    pub(crate) fn energy_of_update(&mut self, profile: &StepProfile, parameters: u64) -> Joules {
+        self.update_kernels(profile, parameters).iter().map(|(kernel, times)| self.energy_of_kernel(kernel) * *times).sum()
     }
 
     /// The kernels of an update, and how often a step runs each.
@@ -301,7 +301,7 @@ impl ChipTimes {
         let size = profile.gradient_bytes * parameters;
         let pass = |times: f64| Bytes((size.as_f64() * times) as u64);
         let passes = Kernel::Elementwise(sim::kernel::Elementwise {
-            function: sim::kernel::Function::Mul,
+            function: sim::kernel::ElementwiseFunction::Mul,
             direction: sim::kernel::Direction::Forward,
             elements: parameters,
             read: pass(self.stack.kernels.gradient_reads),
@@ -319,9 +319,9 @@ fn is_mapped(kernel: &Kernel) -> bool {
 
 /// What a collective takes in a schedule, its launch with it: the same on every chip.
 #[must_use]
-pub fn collective_latency(network: &impl Network, collective: &Collective) -> Seconds {
+pub fn collective_latency(network: &impl StepNetwork, collective: &Collective) -> Seconds {
     if collective.group.ranks < 2 || collective.bytes == Bytes::ZERO {
         return Seconds::ZERO;
     }
-    network.launch() + network.collective(collective).time
+    network.launch_time() + network.cost_of_collective(collective).time
 }

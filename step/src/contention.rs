@@ -11,7 +11,7 @@
 //! Kernels and a collective that run side by side slow each other, and copies to the host slow a collective between nodes ([`super::Slowing`]): what
 //! runs beside the window saves less than it hides.
 
-use super::slowing::Slowing;
+use super::slowing::MutualSlowdown;
 use serde::{Deserialize, Serialize};
 use sim::network::{CollectiveCost, MAX_TIERS};
 use sim::units::Seconds;
@@ -25,16 +25,16 @@ impl PortTimes {
     /// The ports' times of a collective ([`CollectiveCost::port_times`]), the least that its bytes take: a group that uses some dimensions of a torus
     /// leaves the others' links to other groups.
     #[must_use]
-    pub fn of(cost: &CollectiveCost) -> Self {
+    pub fn of_collective(cost: &CollectiveCost) -> Self {
         Self(cost.port_times)
     }
 
     /// As bits: what tells two apart.
-    pub(super) fn bits(self) -> [u64; MAX_TIERS] {
+    pub(super) fn to_bits(self) -> [u64; MAX_TIERS] {
         self.0.map(|time| time.0.to_bits())
     }
 
-    pub(super) fn each(mut self, other: Self, of: impl Fn(Seconds, Seconds) -> Seconds) -> Self {
+    pub(super) fn map_each(mut self, other: Self, of: impl Fn(Seconds, Seconds) -> Seconds) -> Self {
         self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine = of(*mine, theirs));
         self
     }
@@ -81,7 +81,7 @@ pub struct Communication {
     /// The ports' busy times.
     pub ports: PortTimes,
     /// How it and what runs beside it slow each other.
-    pub slowing: Slowing,
+    pub slowing: MutualSlowdown,
 }
 
 impl Add for Communication {
@@ -89,7 +89,7 @@ impl Add for Communication {
 
     /// One after the other, both slowed as the one that is slowed more.
     fn add(self, other: Self) -> Self {
-        Self { time: self.time + other.time, ports: self.ports + other.ports, slowing: self.slowing.worst(other.slowing) }
+        Self { time: self.time + other.time, ports: self.ports + other.ports, slowing: self.slowing.max_of_each(other.slowing) }
     }
 }
 
@@ -103,7 +103,7 @@ impl Mul<f64> for Communication {
 
 /// Work that communication can be hidden behind: how long it takes, and how long its own collectives have the ports.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Window {
+pub struct OverlapWindow {
     /// Computing, communicating, and waiting for launches.
     pub time: Seconds,
     /// The ports' busy times.
@@ -112,7 +112,7 @@ pub struct Window {
     pub copies: [Seconds; 2],
 }
 
-impl Add for Window {
+impl Add for OverlapWindow {
     type Output = Self;
 
     /// One after the other.
@@ -122,7 +122,7 @@ impl Add for Window {
     }
 }
 
-impl Mul<f64> for Window {
+impl Mul<f64> for OverlapWindow {
     type Output = Self;
 
     fn mul(self, times: f64) -> Self {
@@ -130,7 +130,7 @@ impl Mul<f64> for Window {
     }
 }
 
-impl Window {
+impl OverlapWindow {
     /// What running a communication beside the window saves of its time: what the window hides, less what both take longer for it. With nothing slowed
     /// that is what the window hides: half way between the best case, in which latencies pass while the window's own collectives
     /// have the ports, and the worst, in which nothing does. In neither does a second of the window hide more than a second, so that slower
@@ -139,9 +139,9 @@ impl Window {
     /// A window whose kernels are slowed lasts longer, and hides more for it; it saves no more than a second a second then, either, and no more the more
     /// anything is slowed.
     #[must_use]
-    pub fn saves(&self, communication: &Communication) -> Seconds {
+    pub fn time_saved(&self, communication: &Communication) -> Seconds {
         let slowing = &communication.slowing;
-        let (longer, stretch) = (slowing.beside_copies(communication.time, self.copies), slowing.stretch());
+        let (longer, stretch) = (slowing.delay_by_copies(communication.time, self.copies), slowing.room_per_second());
         let whole = communication.time + longer;
         let most = whole - self.time * stretch;
         let asked = self.ports.0.iter().zip(communication.ports.0).filter(|(_, asked)| *asked > Seconds::ZERO);
@@ -151,7 +151,7 @@ impl Window {
         });
         let (best, worst) = late.fold((most, most), |(best, worst), (b, w)| (best.max(b), worst.max(w)));
         let exposed = (best.max(Seconds::ZERO) + worst.max(Seconds::ZERO)) * 0.5;
-        (whole - exposed).max(Seconds::ZERO) * slowing.worth() - longer
+        (whole - exposed).max(Seconds::ZERO) * slowing.value_of_hidden_second() - longer
     }
 }
 
@@ -167,16 +167,16 @@ mod tests {
     #[test]
     fn a_free_port_hides_up_to_the_window_and_a_busy_one_what_is_left() {
         let reduction = Communication { time: Seconds(4.0), ports: ports(0.0, 4.0), ..Communication::default() };
-        let window = |inner, outer| Window { time: Seconds(10.0), ports: ports(inner, outer), ..Window::default() };
-        assert_eq!(window(9.0, 0.0).saves(&reduction), Seconds(4.0), "another tier is busy");
-        assert_eq!(window(0.0, 6.0).saves(&reduction), Seconds(4.0), "the port just suffices");
-        assert_eq!(window(0.0, 7.0).saves(&reduction), Seconds(3.0), "the port has 3 of 10 seconds left");
-        assert_eq!(window(0.0, 12.0).saves(&reduction), Seconds::ZERO);
+        let window = |inner, outer| OverlapWindow { time: Seconds(10.0), ports: ports(inner, outer), ..OverlapWindow::default() };
+        assert_eq!(window(9.0, 0.0).time_saved(&reduction), Seconds(4.0), "another tier is busy");
+        assert_eq!(window(0.0, 6.0).time_saved(&reduction), Seconds(4.0), "the port just suffices");
+        assert_eq!(window(0.0, 7.0).time_saved(&reduction), Seconds(3.0), "the port has 3 of 10 seconds left");
+        assert_eq!(window(0.0, 12.0).time_saved(&reduction), Seconds::ZERO);
         let long = Communication { time: Seconds(40.0), ports: ports(0.0, 4.0), ..Communication::default() };
-        assert_eq!(window(0.0, 0.0).saves(&long), Seconds(10.0), "never more than the window");
+        assert_eq!(window(0.0, 0.0).time_saved(&long), Seconds(10.0), "never more than the window");
         let slow = Communication { time: Seconds(8.0), ports: ports(0.0, 4.0), ..Communication::default() };
         assert_eq!(
-            window(0.0, 7.0).saves(&slow),
+            window(0.0, 7.0).time_saved(&slow),
             Seconds(5.0),
             "of 4 seconds of bytes the port has 3 left, which leaves 1; after 4 seconds of latencies, 5"
         );
@@ -184,7 +184,7 @@ mod tests {
 
     /// What is left of a communication of `steps`, each a latency and then bytes, when a window ends in which its own collectives take the port in
     /// `parts` that come evenly, first.
-    fn played(window: Window, communication: Communication, parts: u32, steps: u32) -> f64 {
+    fn played(window: OverlapWindow, communication: Communication, parts: u32, steps: u32) -> f64 {
         let (part, own) = (window.time.0 / f64::from(parts), window.ports.0[1].0 / f64::from(parts));
         let bytes = communication.ports.0[1].0 / f64::from(steps);
         let latency = communication.time.0 / f64::from(steps) - bytes;
@@ -217,9 +217,9 @@ mod tests {
             latency in 0.0_f64..12.0,
             steps in 2_u32..200,
         ) {
-            let window = Window { time: Seconds(10.0), ports: ports(0.0, own), ..Window::default() };
+            let window = OverlapWindow { time: Seconds(10.0), ports: ports(0.0, own), ..OverlapWindow::default() };
             let communication = Communication { time: Seconds(bytes + latency), ports: ports(0.0, bytes), ..Communication::default() };
-            let rule = bytes + latency - window.saves(&communication).0;
+            let rule = bytes + latency - window.time_saved(&communication).0;
             let best = (bytes + latency - 10.0).max(bytes - (10.0 - own)).max(0.0);
             let worst = (bytes + latency - (10.0 - own)).max(0.0);
             prop_assert!((rule - f64::midpoint(best, worst)).abs() < 1e-9, "{best} {rule} {worst}");
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn latencies_do_not_all_pass_while_a_port_is_taken() {
         // The window's own have the port for its first 7 seconds: the first step's bytes wait for its end, and 3 seconds are left of 10.
-        let window = Window { time: Seconds(10.0), ports: ports(0.0, 7.0), ..Window::default() };
+        let window = OverlapWindow { time: Seconds(10.0), ports: ports(0.0, 7.0), ..OverlapWindow::default() };
         let communication = Communication { time: Seconds(8.0), ports: ports(0.0, 4.0), ..Communication::default() };
         let left = played(window, communication, 1, 4);
         assert!((left - 4.0).abs() < 1e-9, "1 second would be left had all latencies passed meanwhile: {left}");

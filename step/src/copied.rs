@@ -2,7 +2,7 @@
 
 use super::ChipTimes;
 use serde::{Deserialize, Serialize};
-use sim::kernel::{Kernel, Link, Transfer};
+use sim::kernel::{Kernel, Transfer, TransferLink};
 use sim::units::{Bytes, Seconds};
 use std::ops::Add;
 use workloads::ActivationPolicy;
@@ -11,14 +11,14 @@ use workloads::recompute_policy::Treatment;
 
 /// What one piece copies one way in a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Copied {
+pub(crate) struct CopiedBytes {
     /// All of it.
     pub all: Bytes,
     /// Of that, what goes to storage.
     pub stored: Bytes,
 }
 
-impl Add for Copied {
+impl Add for CopiedBytes {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -26,15 +26,15 @@ impl Add for Copied {
     }
 }
 
-impl Copied {
-    pub(crate) fn of(treatment: &Treatment, graph: &OperatorGraph) -> Self {
+impl CopiedBytes {
+    pub(crate) fn of_treatment(treatment: &Treatment, graph: &OperatorGraph) -> Self {
         Self { all: treatment.offloaded_bytes(graph), stored: treatment.stored_bytes(graph) }
     }
 
     /// The copies by link, where there are any.
-    pub(crate) fn by_link(self) -> impl Iterator<Item = Transfer> {
-        let host = Transfer { link: Link::Host, bytes: self.all.saturating_sub(self.stored) };
-        let copies = [host, Transfer { link: Link::Storage, bytes: self.stored }];
+    pub(crate) fn transfers(self) -> impl Iterator<Item = Transfer> {
+        let host = Transfer { link: TransferLink::Host, bytes: self.all.saturating_sub(self.stored) };
+        let copies = [host, Transfer { link: TransferLink::Storage, bytes: self.stored }];
         copies.into_iter().filter(|copy| copy.bytes > Bytes::ZERO)
     }
 }
@@ -60,12 +60,12 @@ impl LinkTimes {
     }
 
     /// What they take if nothing else does.
-    pub(super) fn longest(&self) -> Seconds {
+    pub(super) fn longest_time(&self) -> Seconds {
         self.host[0].max(self.host[1]).max(self.storage[0] + self.storage[1])
     }
 
     /// How long copies go on, into the device and out of it.
-    pub(super) fn each_way(&self) -> [Seconds; 2] {
+    pub(super) fn times_each_way(&self) -> [Seconds; 2] {
         [0, 1].map(|way| self.host[way].max(self.storage[way]))
     }
 
@@ -81,23 +81,23 @@ impl LinkTimes {
 
 impl ChipTimes {
     /// What one piece under a policy copies away in every micro-batch.
-    pub(crate) fn copied(&self, graph: &OperatorGraph, policy: &ActivationPolicy) -> Copied {
-        Copied::of(&policy.treatment_under(graph, self.stack().replay()), graph)
+    pub(crate) fn copied_bytes(&self, graph: &OperatorGraph, policy: &ActivationPolicy) -> CopiedBytes {
+        CopiedBytes::of_treatment(&policy.treatment_with_extent(graph, self.stack().replay_extent()), graph)
     }
 
     /// Seconds that copies one way have the link to the host and storage. Storage is behind the device's link to its host, as NVMe and GPUDirect are:
     /// what goes there shares that link with what goes to the host's memory, and takes no less than storage takes for it. A chip without a link to a
     /// host reaches storage by a way of its own.
-    pub(crate) fn copies(&mut self, copied: Copied) -> [Seconds; 2] {
-        let mut over = |link, bytes| self.kernel(&Kernel::Transfer(Transfer { link, bytes }));
-        let Copied { all, stored } = copied;
+    pub(crate) fn copy_times(&mut self, copied: CopiedBytes) -> [Seconds; 2] {
+        let mut over = |link, bytes| self.time_of_kernel(&Kernel::Transfer(Transfer { link, bytes }));
+        let CopiedBytes { all, stored } = copied;
         if all == Bytes::ZERO {
             return [Seconds::ZERO; 2];
         }
         if stored == Bytes::ZERO {
-            return [over(Link::Host, all), Seconds::ZERO];
+            return [over(TransferLink::Host, all), Seconds::ZERO];
         }
-        let (shared, storage) = (over(Link::Host, all), over(Link::Storage, stored));
+        let (shared, storage) = (over(TransferLink::Host, all), over(TransferLink::Storage, stored));
         [if stored == all && !shared.is_finite() { Seconds::ZERO } else { shared }, storage]
     }
 }

@@ -7,7 +7,7 @@ impl OverCapacity {
     /// What makes room, by the class that takes most, of what `plan` leaves to be changed: `use ZeRO-1, more devices, or a chip with more
     /// memory`. Empty where the message itself says what to do.
     #[must_use]
-    pub fn cure(&self, plan: &TrainingPlan) -> String {
+    pub fn suggest_cure(&self, plan: &TrainingPlan) -> String {
         let layout = &plan.layout;
         let copied = u64::from(layout.data) * u64::from(layout.context) > 1;
         let shares = |from: ZeroStage| match from.max(layout.zero) {
@@ -17,7 +17,7 @@ impl OverCapacity {
             ZeroStage::OptimizerStates if layout.zero == ZeroStage::OptimizerStates => (true, "ZeRO-2"),
             ZeroStage::OptimizerStates | ZeroStage::None => (true, "ZeRO-1"),
         };
-        let recomputes = plan.activations.alike() != Some(&ActivationPolicy::Full);
+        let recomputes = plan.activations.uniform_policy() != Some(&ActivationPolicy::Full);
         let smaller = (plan.batch.micro_batch > 1, "a smaller micro-batch");
         let wider = (copied, "more tensor- or pipeline-parallel devices in place of copies");
         let cures = match self.class {

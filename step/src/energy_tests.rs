@@ -1,12 +1,12 @@
 //! The energy of a step, summed kernel by kernel without [`ChipTimes`].
 #![allow(clippy::unwrap_used)]
 
-use crate::{ChipTimes, Execution, SoftwareStack, StepEnergy, TrainingPlan, lowering, step_energy_of};
+use crate::{ChipTimes, ExecutionMode, SoftwareStack, StepEnergy, TrainingPlan, lowering_of_plan, step_energy_of};
 use sim::cost::{CostModel, Span};
 use sim::hardware::Accelerator;
-use sim::kernel::{Kernel, KernelGraph, Link, Transfer};
+use sim::kernel::{Kernel, KernelGraph, Transfer, TransferLink};
 use sim::network::Fabric;
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use sim::units::{Bytes, Joules, Seconds};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
@@ -23,41 +23,41 @@ fn plan(zero: ZeroStage, activations: &str) -> TrainingPlan {
         attention: Attention::Fused,
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
-        schedule: Schedule::OneForwardOneBackward,
+        schedule: PipelineSchedule::OneForwardOneBackward,
         techniques: workloads::Techniques::default(),
     }
 }
 
 fn stack() -> SoftwareStack {
     let mut stack = SoftwareStack::load("ideal").unwrap();
-    stack.kernels.execution = Execution::Stream;
+    stack.kernels.execution = ExecutionMode::Stream;
     stack
 }
 
 fn modelled(model: &Model, chip: &Accelerator, plan: &TrainingPlan) -> StepEnergy {
-    let fabric = Fabric::template("selene_hdr200x8").unwrap();
+    let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
     let mut times = ChipTimes::new(chip, &stack()).unwrap();
-    let profile = times.profile(model, &fabric, plan).unwrap();
+    let profile = times.profile_plan(model, &fabric, plan).unwrap();
     step_energy_of(&mut times, model, &fabric, plan, &profile, STEP).unwrap()
 }
 
 #[test]
 fn every_kernel_of_every_micro_batch_is_counted_once() {
-    let (model, chip) = (Model::load("bert-large").unwrap(), Accelerator::template("a100_80gb_sxm").unwrap());
+    let (model, chip) = (Model::load("bert-large").unwrap(), Accelerator::built_in("a100_80gb_sxm").unwrap());
     let costs = CostModel::new(chip.clone()).unwrap();
     let joules = |kernel: &Kernel| match kernel {
         Kernel::Collective(_) => 0.0,
-        kernel => costs.cost(kernel, Span::AllCores).energy.0,
+        kernel => costs.cost_of_kernel(kernel, Span::AllCores).energy.0,
     };
     let of = |graph: &KernelGraph| graph.node_weights().map(|node| joules(&node.kernel)).sum::<f64>();
     for (policy, zero) in [("none", ZeroStage::None), ("full", ZeroStage::OptimizerStates), ("selective", ZeroStage::None)] {
         let plan = plan(zero, policy);
-        let graph = TrainingGraph::new(&model, &lowering(&model, &plan, &stack())).unwrap();
+        let graph = TrainingGraph::new(&model, &lowering_of_plan(&model, &plan, &stack())).unwrap();
         let (mut passes, mut parameters) = (0.0, 0);
         for segment in &graph.segments {
-            let treatment = plan.activations.first().treatment_under(&segment.graph, stack().replay());
+            let treatment = plan.activations.first_layer_policy().treatment_with_extent(&segment.graph, stack().replay_extent());
             let times = if segment.kind == SegmentKind::Layer { model.layers } else { 1 };
-            passes += (of(&segment.forward()) + of(&segment.backward(&treatment.recompute))) * times as f64;
+            passes += (of(&segment.forward_graph()) + of(&segment.backward_graph(&treatment.recompute))) * times as f64;
             parameters += (segment.parameters.sharded + segment.parameters.replicated) * times;
         }
         // 8 micro-batches on each of four devices; ZeRO-1 shares the update among two of them.
@@ -73,12 +73,12 @@ fn every_kernel_of_every_micro_batch_is_counted_once() {
 
 #[test]
 fn what_is_offloaded_goes_to_the_host_and_comes_back() {
-    let (model, chip) = (Model::load("llama2-7b").unwrap(), Accelerator::template("a100_80gb_sxm").unwrap());
+    let (model, chip) = (Model::load("llama2-7b").unwrap(), Accelerator::built_in("a100_80gb_sxm").unwrap());
     let kept = modelled(&model, &chip, &plan(ZeroStage::None, "custom:device(decoder_layer_input)"));
     let moved = modelled(&model, &chip, &plan(ZeroStage::None, "custom:offload(decoder_layer_input)"));
     // A layer's input: 2 sequences of 512 tokens, in bf16.
-    let copy = Kernel::Transfer(Transfer { link: Link::Host, bytes: Bytes(2 * 512 * model.hidden * 2) });
-    let joules = CostModel::new(chip.clone()).unwrap().cost(&copy, Span::AllCores).energy.0;
+    let copy = Kernel::Transfer(Transfer { link: TransferLink::Host, bytes: Bytes(2 * 512 * model.hidden * 2) });
+    let joules = CostModel::new(chip.clone()).unwrap().cost_of_kernel(&copy, Span::AllCores).energy.0;
     let expected = joules * 2.0 * model.layers as f64 * 8.0 * 4.0;
     let more = (moved.passes - kept.passes).0;
     assert!((more - expected).abs() < 1e-6 * expected, "{more} J for {expected} J");
@@ -86,7 +86,7 @@ fn what_is_offloaded_goes_to_the_host_and_comes_back() {
 
 #[test]
 fn a_pipeline_runs_the_same_kernels() {
-    let (model, chip) = (Model::load("llama2-7b").unwrap(), Accelerator::template("a100_80gb_sxm").unwrap());
+    let (model, chip) = (Model::load("llama2-7b").unwrap(), Accelerator::built_in("a100_80gb_sxm").unwrap());
     let one = plan(ZeroStage::None, "full");
     let mut two = one.clone();
     // As many micro-batches per rank, on twice as many devices.

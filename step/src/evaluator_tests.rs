@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
-use crate::lowering;
-use crate::memory::Moment;
-use crate::{Fidelity, Held, MemoryClass, StageMemory, StepMemory, StepTime, step_memory, step_time, step_timeline};
+use crate::lowering_of_plan;
+use crate::memory::PeakMoment;
+use crate::{DeviceHolding, Fidelity, MemoryClass, StageMemory, StepMemory, StepTime, step_memory, step_time, step_timeline};
 use proptest::prelude::*;
 use sim::hardware::Accelerator;
 use sim::pipeline::Timeline;
@@ -26,12 +26,12 @@ fn policies() -> Vec<ActivationPolicy> {
     names.iter().map(|name| name.parse().unwrap()).collect()
 }
 
-fn schedule(kind: usize, virtual_stages: u32) -> Schedule {
+fn schedule(kind: usize, virtual_stages: u32) -> PipelineSchedule {
     match (kind, virtual_stages) {
-        (0, 1) => Schedule::GPipe,
-        (1, 1) => Schedule::ZbH1,
-        (0 | 1, 2) => Schedule::ZbV,
-        _ => Schedule::OneForwardOneBackward,
+        (0, 1) => PipelineSchedule::GPipe,
+        (1, 1) => PipelineSchedule::ZbH1,
+        (0 | 1, 2) => PipelineSchedule::ZbV,
+        _ => PipelineSchedule::OneForwardOneBackward,
     }
 }
 
@@ -59,8 +59,8 @@ fn plans() -> impl Strategy<Value = (usize, TrainingPlan)> {
                 ends: None,
             };
             // Half of the plans have some split that is not even.
-            let splits: Vec<_> = layout.splits(models()[model].layers).collect();
-            let ends = split.and_then(|i| splits.get(i % splits.len().max(1))).and_then(|split| split.ends());
+            let splits: Vec<_> = layout.chunk_splits(models()[model].layers).collect();
+            let ends = split.and_then(|i| splits.get(i % splits.len().max(1))).and_then(|split| split.layer_ends());
             let layout = Layout { ends, ..layout };
             let m = if virtual_stages > 1 { rounds * (1 << p) } else { rounds };
             let batch = Batch { micro_batch: 1 << b, global_batch: (m << b) * u64::from(layout.data), sequence_length: 1024 };
@@ -86,37 +86,37 @@ fn room(bytes: u64) -> DeviceMemory {
 /// Holds one plan against the slow paths; whether its time was exact, if it obeys the rules.
 fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result<Option<bool>, TestCaseError> {
     let stack = SoftwareStack::load(stack).unwrap();
-    let fabric = Fabric::template(fabric).unwrap();
-    let accelerator = Accelerator::template("a100_80gb_sxm").unwrap();
+    let fabric = Fabric::built_in(fabric).unwrap();
+    let accelerator = Accelerator::built_in("a100_80gb_sxm").unwrap();
     let mut chip = ChipTimes::new(&accelerator, &stack).unwrap();
     let slow = step_time(&mut chip, model, &fabric, plan);
     let Ok(slow) = slow else { return Ok(None) };
     let domain = stack.kernels.shard_within_domain.then_some(2);
-    let memory = step_memory(model, plan, &stack, DeviceMemory::of(&accelerator), domain).unwrap();
-    let evaluator = Evaluator::new(model, &fabric, &stack, DeviceMemory::of(&accelerator));
-    let shape = Shape::new(&mut chip, model, &fabric, plan).unwrap();
+    let memory = step_memory(model, plan, &stack, DeviceMemory::of_chip(&accelerator), domain).unwrap();
+    let evaluator = Evaluator::new(model, &fabric, &stack, DeviceMemory::of_chip(&accelerator));
+    let shape = PlanShape::new(&mut chip, model, &fabric, plan).unwrap();
     // Prepared from another plan: its micro-batch, policy, schedule and sequence parallelism are others.
     let mut other = TrainingPlan { activations: ActivationPolicy::Full.into(), ..plan.clone() };
     other.layout.sequence_parallel = false;
     other.batch.micro_batch *= 2;
     other.batch.global_batch *= 6;
-    if plan.schedule != Schedule::ZbV {
-        other.schedule = Schedule::OneForwardOneBackward;
+    if plan.schedule != PipelineSchedule::ZbV {
+        other.schedule = PipelineSchedule::OneForwardOneBackward;
     }
-    let from = Shape::new(&mut chip, model, &fabric, &other).unwrap();
-    let degrees = evaluator.degrees(&mut chip, &from, &other, domain).unwrap();
-    let sends = evaluator.sends(&chip, &shape, plan);
-    let found = evaluator.evaluate(&shape, &degrees, &sends, plan.schedule, plan.micro_batches());
+    let from = PlanShape::new(&mut chip, model, &fabric, &other).unwrap();
+    let degrees = evaluator.prepare_degrees(&mut chip, &from, &other, domain).unwrap();
+    let sends = evaluator.pipeline_sends(&chip, &shape, plan);
+    let found = evaluator.evaluate_plan(&shape, &degrees, &sends, plan.schedule, plan.micro_batches());
     let fullest = |of: fn(&StageMemory) -> Bytes| memory.stages.iter().map(of).max().unwrap();
     prop_assert_eq!(
         found.need,
-        Need { device: fullest(StageMemory::need), host: fullest(|s| s.host), storage: fullest(|s| s.storage) },
+        MemoryNeed { device: fullest(StageMemory::bytes_needed), host: fullest(|s| s.host), storage: fullest(|s| s.storage) },
         "{:?}",
         plan
     );
     prop_assert_eq!(
         evaluator.capacity(),
-        Need { device: memory.capacity, host: memory.host_capacity, storage: memory.storage_capacity }
+        MemoryNeed { device: memory.capacity, host: memory.host_capacity, storage: memory.storage_capacity }
     );
     // A plan that fits is not said to fit under no split.
     let exactly =
@@ -126,26 +126,26 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
     let exactly = Evaluator::new(model, &fabric, &stack, exactly);
     prop_assert_eq!(exactly.capacity().device, found.need.device);
     let split = plan.layout.chunk_split(model.layers).unwrap();
-    prop_assert!(exactly.may_fit(&shape, plan, domain) && !exactly.surely_too_large(&shape, plan, split, domain), "{:?}", plan);
+    prop_assert!(exactly.may_fit(&shape, plan, domain) && !exactly.exceeds_capacity(&shape, plan, split, domain), "{:?}", plan);
     host_line((model, plan), &stack, &fabric, (found.need, domain))?;
-    let graph = TrainingGraph::new(model, &lowering(model, plan, &stack)).unwrap();
+    let graph = TrainingGraph::new(model, &lowering_of_plan(model, plan, &stack)).unwrap();
     let filled = with_fullest_experts(model, plan, &stack);
-    let fullest = TrainingGraph::new(&filled, &lowering(&filled, plan, &stack)).unwrap();
-    let profile = chip.profile_of(model, &graph, &fabric, plan).unwrap();
+    let fullest = TrainingGraph::new(&filled, &lowering_of_plan(&filled, plan, &stack)).unwrap();
+    let profile = chip.profile_lowered(model, &graph, &fabric, plan).unwrap();
     let timeline = step_timeline(&mut chip, model, &fabric, plan, (&profile, &fullest), domain).unwrap();
     played(&timeline, &slow, &memory, (plan, plan.layout.chunk_split(model.layers).unwrap()))?;
     let difference = found.time.seconds().0 / slow.total.0 - 1.0;
-    let simulated = evaluator.simulate(&shape, &degrees, &sends, plan.schedule, plan.micro_batches()).unwrap();
+    let simulated = evaluator.simulate_step(&shape, &degrees, &sends, plan.schedule, plan.micro_batches()).unwrap();
     prop_assert!((simulated.0 / slow.total.0 - 1.0).abs() <= 1e-9, "{plan:?}: {simulated}, {}", slow.total);
     if plan.layout.pipeline > 1 {
         let first: u64 = plan.layout.chunk_layers(model.layers).unwrap().into_iter().step_by(plan.layout.pipeline as usize).sum();
-        let held = Held::first(first);
+        let held = DeviceHolding::first_device(first);
         // Where gradients of weights run apart the first device may end long before the last.
         let last = !plan.schedule.splits_backward();
-        let exchange = if last { evaluator.least_exchange(&chip, &from, plan, held) } else { Seconds::ZERO };
-        let least = exchange + evaluator.least_update(&mut chip, &from, plan, held) + evaluator.overhead();
+        let exchange = if last { evaluator.least_exposed_exchange(&chip, &from, plan, held) } else { Seconds::ZERO };
+        let least = exchange + evaluator.time_of_least_update(&mut chip, &from, plan, held) + evaluator.overhead_per_step();
         let once = slow.total - timeline.passes_end;
-        let mine = if plan.schedule == Schedule::ZbV { Seconds::ZERO } else { least };
+        let mine = if plan.schedule == PipelineSchedule::ZbV { Seconds::ZERO } else { least };
         prop_assert!(mine.0 <= once.0 + 1e-9 * slow.total.0, "{plan:?}: {mine} of {once}");
     }
     let exact = matches!(found.time, PassesTime::Exact(_));
@@ -159,12 +159,12 @@ fn host_line(
     (model, plan): (&Model, &TrainingPlan),
     stack: &SoftwareStack,
     fabric: &Fabric,
-    (need, domain): (Need, Option<u32>),
+    (need, domain): (MemoryNeed, Option<u32>),
 ) -> Result<(), TestCaseError> {
     for host in [need.host, Bytes(need.host.0.saturating_sub(1))] {
         let room = DeviceMemory { hbm: Bytes(1 << 50), host, storage: Bytes::ZERO };
-        let fits = step_memory(model, plan, stack, room, domain).unwrap().fits();
-        let lack = Evaluator::new(model, fabric, stack, room).lack(need);
+        let fits = step_memory(model, plan, stack, room, domain).unwrap().check_fits();
+        let lack = Evaluator::new(model, fabric, stack, room).total_shortfall(need);
         prop_assert_eq!(fits.is_ok(), lack == Bytes::ZERO, "{:?}: {:?}", plan, fits);
         prop_assert!(fits.is_ok() || fits.is_err_and(|why| why.class == MemoryClass::Host && why.need == need.host));
     }
@@ -187,7 +187,7 @@ fn played(
     let passes = slow.total - slow.data - slow.tied - once;
     prop_assert!(timeline.passes_end.0 >= passes.0 * (1.0 - 1e-9), "{plan:?}: {}, {passes}", timeline.passes_end);
     for (stage, device) in memory.stages.iter().zip(&timeline.devices) {
-        let (played, need) = (device.peak_memory.as_f64(), stage.need().as_f64());
+        let (played, need) = (device.peak_memory.as_f64(), stage.bytes_needed().as_f64());
         let place = format!("{plan:?}: {stage:?}, {} played", device.peak_memory);
         prop_assert!(played <= need * (1.0 + 1e-9), "{}", place);
         // The update is not played. The last stage of interleaved chunks counts its loss on top of the most that its layers keep, whether or not the
@@ -196,8 +196,8 @@ fn played(
         let apart = plan.layout.virtual_stages > 1 && stage.stage + 1 == plan.layout.pipeline;
         let full =
             stage.stage == 0 && split.first >= split.last && plan.micro_batches() >= u64::from(2 * plan.layout.pipeline - 1);
-        let limit = plan.schedule == Schedule::ZbV && !full;
-        let bounded = apart || stage.moment == Moment::Update || limit;
+        let limit = plan.schedule == PipelineSchedule::ZbV && !full;
+        let bounded = apart || stage.moment == PeakMoment::Update || limit;
         prop_assert!(bounded || played >= need * (1.0 - 1e-9), "{}", place);
     }
     Ok(())
@@ -219,22 +219,24 @@ proptest! {
 /// passes at their least.
 fn bounded(model: &Model, plan: &TrainingPlan, chip: &str, fabric: &str) -> Result<(), TestCaseError> {
     let stack = SoftwareStack::load("ideal").unwrap();
-    let fabric = Fabric::template(fabric).unwrap();
-    let accelerator = Accelerator::template(chip).unwrap();
+    let fabric = Fabric::built_in(fabric).unwrap();
+    let accelerator = Accelerator::built_in(chip).unwrap();
     let chip = ChipTimes::new(&accelerator, &stack).unwrap();
-    let evaluator = Evaluator::new(model, &fabric, &stack, DeviceMemory::of(&accelerator));
+    let evaluator = Evaluator::new(model, &fabric, &stack, DeviceMemory::of_chip(&accelerator));
     let mut exact = [f64::INFINITY; 2];
     for fidelity in [Fidelity::Exact, Fidelity::Scheduled, Fidelity::Mapped, Fidelity::Buffered, Fidelity::Peak] {
-        let mut chip = chip.at(fidelity);
-        let Ok(shape) = Shape::new(&mut chip, model, &fabric, plan) else { return Ok(()) };
-        let Ok(degrees) = evaluator.degrees(&mut chip, &shape, plan, None) else { return Ok(()) };
-        let sends = evaluator.sends(&chip, &shape, plan);
-        let found = evaluator.evaluate(&shape, &degrees, &sends, plan.schedule, plan.micro_batches());
+        let mut chip = chip.with_fidelity(fidelity);
+        let Ok(shape) = PlanShape::new(&mut chip, model, &fabric, plan) else { return Ok(()) };
+        let Ok(degrees) = evaluator.prepare_degrees(&mut chip, &shape, plan, None) else { return Ok(()) };
+        let sends = evaluator.pipeline_sends(&chip, &shape, plan);
+        let found = evaluator.evaluate_plan(&shape, &degrees, &sends, plan.schedule, plan.micro_batches());
         let (schedule, m) = (plan.schedule, plan.micro_batches());
         let played = match (fidelity, schedule.splits_backward()) {
-            (Fidelity::Exact, _) | (_, false) => evaluator.simulate(&shape, &degrees, &sends, schedule, m).unwrap(),
-            (Fidelity::Scheduled, true) if shape.proven() => evaluator.simulate(&shape, &degrees, &sends, schedule, m).unwrap(),
-            (Fidelity::Scheduled, true) => evaluator.simulate_least(&shape, &degrees, &sends, schedule, m).unwrap(),
+            (Fidelity::Exact, _) | (_, false) => evaluator.simulate_step(&shape, &degrees, &sends, schedule, m).unwrap(),
+            (Fidelity::Scheduled, true) if shape.is_proven() => {
+                evaluator.simulate_step(&shape, &degrees, &sends, schedule, m).unwrap()
+            }
+            (Fidelity::Scheduled, true) => evaluator.simulate_lower_bound(&shape, &degrees, &sends, schedule, m).unwrap(),
             _ => Seconds::ZERO,
         };
         let now = [found.time.seconds().0, played.0];
@@ -277,7 +279,7 @@ fn plans_of_a_large_model_are_timed_exactly() {
                 attention: Attention::Fused,
                 precision: Precision::MIXED_BF16,
                 optimizer: Optimizer::Adam,
-                schedule: Schedule::OneForwardOneBackward,
+                schedule: PipelineSchedule::OneForwardOneBackward,
                 techniques: workloads::Techniques::default(),
             };
             let holds = hold(&model, &plan, "megatron", "selene_hdr200x8").unwrap().expect("obeys the rules");
@@ -301,7 +303,7 @@ fn a_last_chunk_of_many_layers_may_fit() {
         attention: Attention::Fused,
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
-        schedule: Schedule::OneForwardOneBackward,
+        schedule: PipelineSchedule::OneForwardOneBackward,
         techniques: workloads::Techniques::default(),
     };
     assert!(hold(&models()[0], &plan, "pytorch_fsdp", "selene_hdr200x8").unwrap().is_some());
@@ -310,8 +312,8 @@ fn a_last_chunk_of_many_layers_may_fit() {
 #[test]
 fn policies_share_all_but_the_backward_pass() {
     let stack = SoftwareStack::load("megatron").unwrap();
-    let fabric = Fabric::template("selene_hdr200x8").unwrap();
-    let mut chip = ChipTimes::new(&Accelerator::template("a100_80gb_sxm").unwrap(), &stack).unwrap();
+    let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
+    let mut chip = ChipTimes::new(&Accelerator::built_in("a100_80gb_sxm").unwrap(), &stack).unwrap();
     for model in models() {
         let plan = |activations: ActivationPolicy| TrainingPlan {
             layout: Layout { data: 2, expert: if model.experts.is_some() { 2 } else { 1 }, ..Layout::default() },
@@ -320,13 +322,13 @@ fn policies_share_all_but_the_backward_pass() {
             attention: Attention::Unfused,
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,
-            schedule: Schedule::OneForwardOneBackward,
+            schedule: PipelineSchedule::OneForwardOneBackward,
             techniques: workloads::Techniques::default(),
         };
-        let mut lowered = Lowered::new(&model, &plan(ActivationPolicy::None), &stack).unwrap();
+        let mut lowered = LoweredModel::new(&model, &plan(ActivationPolicy::None), &stack).unwrap();
         for policy in policies().into_iter().rev() {
-            let shared = lowered.shape(&mut chip, &fabric, &plan(policy.clone())).unwrap();
-            assert_eq!(shared, Shape::new(&mut chip, &model, &fabric, &plan(policy)).unwrap());
+            let shared = lowered.plan_shape(&mut chip, &fabric, &plan(policy.clone())).unwrap();
+            assert_eq!(shared, PlanShape::new(&mut chip, &model, &fabric, &plan(policy)).unwrap());
         }
     }
 }
@@ -350,21 +352,21 @@ fn joined(plan: &TrainingPlan) -> TrainingPlan {
         let layers = mix.iter().map(|run| run.layers).sum();
         mix.first().map_or_else(Vec::new, |run| vec![workloads::LayerRun { layers, ..run.clone() }])
     };
-    let chunks = plan.activations.chunks().unwrap().iter().map(join).collect();
+    let chunks = plan.activations.chunk_mixes().unwrap().iter().map(join).collect();
     TrainingPlan { activations: StagePolicies::ByChunk(chunks), ..plan.clone() }
 }
 
 /// What a plan takes: its time, its memory, its energy, its timeline.
 fn everything(model: &Model, plan: &TrainingPlan, stack: &str) -> Result<(StepTime, StepMemory, f64, Timeline), StepError> {
     let stack = SoftwareStack::load(stack).unwrap();
-    let fabric = Fabric::template("selene_hdr200x8").unwrap();
-    let accelerator = Accelerator::template("a100_80gb_sxm").unwrap();
+    let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
+    let accelerator = Accelerator::built_in("a100_80gb_sxm").unwrap();
     let mut chip = ChipTimes::new(&accelerator, &stack)?;
     let time = step_time(&mut chip, model, &fabric, plan)?;
-    let memory = step_memory(model, plan, &stack, DeviceMemory::of(&accelerator), None)?;
-    let graph = TrainingGraph::new(model, &lowering(model, plan, &stack))?;
-    let profile = chip.profile_of(model, &graph, &fabric, plan)?;
-    let energy = crate::step_energy_of(&mut chip, model, &fabric, plan, &profile, time.total)?.total().0;
+    let memory = step_memory(model, plan, &stack, DeviceMemory::of_chip(&accelerator), None)?;
+    let graph = TrainingGraph::new(model, &lowering_of_plan(model, plan, &stack))?;
+    let profile = chip.profile_lowered(model, &graph, &fabric, plan)?;
+    let energy = crate::step_energy_of(&mut chip, model, &fabric, plan, &profile, time.total)?.total_energy().0;
     let timeline = step_timeline(&mut chip, model, &fabric, plan, (&profile, &graph), None)?;
     Ok((time, memory, energy, timeline))
 }
@@ -376,7 +378,7 @@ proptest! {
     #[test]
     fn the_same_policy_in_every_stage_is_one_policy((model, plan) in plans(), stack in 0..2_usize) {
         let (model, stack) = (&models()[model], ["megatron", "torchtitan"][stack]);
-        let policy = plan.activations.first().clone();
+        let policy = plan.activations.first_layer_policy().clone();
         if let (Ok(alike), Some(apart)) = (everything(model, &plan, stack), mixed(model, &plan, |_| policy.clone())) {
             let apart = everything(model, &joined(&apart), stack).unwrap();
             prop_assert_eq!(alike.0, apart.0);
@@ -394,27 +396,27 @@ proptest! {
         let pick = |at: u64| if (seed >> (at % 64)) & 1 == 1 { ActivationPolicy::Full } else { ActivationPolicy::None };
         let Some(apart) = mixed(model, &plan, pick) else { return Ok(()) };
         let Ok((time, memory, _, _)) = everything(model, &apart, "megatron") else { return Ok(()) };
-        let fabric = Fabric::template("selene_hdr200x8").unwrap();
-        let accelerator = Accelerator::template("a100_80gb_sxm").unwrap();
+        let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
+        let accelerator = Accelerator::built_in("a100_80gb_sxm").unwrap();
         let mut chip = ChipTimes::new(&accelerator, &stack).unwrap();
-        let evaluator = Evaluator::new(model, &fabric, &stack, DeviceMemory::of(&accelerator));
+        let evaluator = Evaluator::new(model, &fabric, &stack, DeviceMemory::of_chip(&accelerator));
         let alike = |policy: ActivationPolicy| TrainingPlan { activations: policy.into(), ..plan.clone() };
-        let mut shape = |policy| Shape::new(&mut chip, model, &fabric, &alike(policy)).unwrap();
+        let mut shape = |policy| PlanShape::new(&mut chip, model, &fabric, &alike(policy)).unwrap();
         let [none, full] = [shape(ActivationPolicy::None), shape(ActivationPolicy::Full)];
         let known = [(&ActivationPolicy::None, &none), (&ActivationPolicy::Full, &full)];
-        let shape = Shape::mixed(&apart.activations, &known).unwrap();
-        let degrees = evaluator.degrees(&mut chip, &none, &plan, None).unwrap();
-        let sends = evaluator.sends(&chip, &none, &plan);
+        let shape = PlanShape::mix_policies(&apart.activations, &known).unwrap();
+        let degrees = evaluator.prepare_degrees(&mut chip, &none, &plan, None).unwrap();
+        let sends = evaluator.pipeline_sends(&chip, &none, &plan);
         let (kind, m) = (plan.schedule, plan.micro_batches());
-        let found = evaluator.simulate_under(&apart.activations, &shape, &degrees, &sends, (kind, m)).unwrap();
+        let found = evaluator.simulate_mixed(&apart.activations, &shape, &degrees, &sends, (kind, m)).unwrap();
         prop_assert_eq!(found, time.total);
-        let needs = evaluator.needs(&shape, &degrees, kind, m);
-        prop_assert_eq!(needs.iter().map(|need| need.device).max(), memory.stages.iter().map(StageMemory::need).max());
-        prop_assert_eq!(evaluator.need(&shape, &degrees, kind, m).device, memory.stages.iter().map(StageMemory::need).max().unwrap());
+        let needs = evaluator.stage_needs(&shape, &degrees, kind, m);
+        prop_assert_eq!(needs.iter().map(|need| need.device).max(), memory.stages.iter().map(StageMemory::bytes_needed).max());
+        prop_assert_eq!(evaluator.memory_need(&shape, &degrees, kind, m).device, memory.stages.iter().map(StageMemory::bytes_needed).max().unwrap());
         for (stage, memory) in memory.stages.iter().enumerate() {
-            let under = |policy| step_memory(model, &alike(policy), &stack, DeviceMemory::of(&accelerator), None).unwrap().stages.remove(stage);
+            let under = |policy| step_memory(model, &alike(policy), &stack, DeviceMemory::of_chip(&accelerator), None).unwrap().stages.remove(stage);
             for other in [under(ActivationPolicy::None), under(ActivationPolicy::Full)] {
-                let more = |class| memory.class(class) > other.class(class);
+                let more = |class| memory.class_bytes(class) > other.class_bytes(class);
                 prop_assert!(memory.moment != other.moment || !(more(MemoryClass::Activations) && more(MemoryClass::Transient)));
             }
         }
@@ -428,8 +430,8 @@ proptest! {
 #[test]
 fn a_plan_with_techniques_that_just_fits_may_fit_and_one_with_half_of_it_may_not() {
     let (model, stack) = (Model::load("llama2-7b").unwrap(), SoftwareStack::load("megatron").unwrap());
-    let fabric = Fabric::template("selene_hdr200x8").unwrap();
-    let accelerator = Accelerator::template("a100_80gb_sxm").unwrap();
+    let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
+    let accelerator = Accelerator::built_in("a100_80gb_sxm").unwrap();
     for (name, pipeline, zero) in [
         ("zero-offload", 4, ZeroStage::Gradients),
         ("zero-infinity,to_nvme=1", 1, ZeroStage::Parameters),
@@ -444,14 +446,14 @@ fn a_plan_with_techniques_that_just_fits_may_fit_and_one_with_half_of_it_may_not
             attention: Attention::Fused,
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,
-            schedule: Schedule::OneForwardOneBackward,
+            schedule: PipelineSchedule::OneForwardOneBackward,
             techniques: [name.parse::<workloads::Technique>().unwrap()].into_iter().collect(),
         };
         let mut chip = ChipTimes::new(&accelerator, &stack).unwrap();
-        let shape = Shape::new(&mut chip, &model, &fabric, &plan).unwrap();
+        let shape = PlanShape::new(&mut chip, &model, &fabric, &plan).unwrap();
         let memory = step_memory(&model, &plan, &stack, room(1 << 50), None).unwrap();
         let most = |of: fn(&StageMemory) -> Bytes| memory.stages.iter().map(of).max().unwrap();
-        let need = [most(StageMemory::need), most(|s| s.host), most(|s| s.storage)];
+        let need = [most(StageMemory::bytes_needed), most(|s| s.host), most(|s| s.storage)];
         let may = |[device, host, storage]: [Bytes; 3]| {
             let hbm = Bytes(device.0 + (1 << 36));
             let spare = Evaluator::new(&model, &fabric, &stack, DeviceMemory { hbm, host, storage }).capacity().device;

@@ -1,12 +1,14 @@
 //! Laws of a step explained: nothing is lost between the step, its passes and their kernels.
 #![allow(clippy::unwrap_used)]
 
-use super::{Explanation, explain};
-use crate::{ChipTimes, Execution, KernelDetail, Place, SoftwareStack, StepEnergy, TrainingPlan, step_energy_of, step_time};
+use super::{Explanation, explain_plan};
+use crate::{
+    ChipTimes, ExecutionMode, KernelDetail, KernelPlace, SoftwareStack, StepEnergy, TrainingPlan, step_energy_of, step_time,
+};
 use sim::hardware::Accelerator;
 use sim::kernel::Kernel;
 use sim::network::Fabric;
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use sim::units::{Joules, Seconds};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
@@ -20,7 +22,7 @@ fn plan(layout: Layout, activations: &str) -> TrainingPlan {
         attention: Attention::Fused,
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
-        schedule: Schedule::OneForwardOneBackward,
+        schedule: PipelineSchedule::OneForwardOneBackward,
         techniques: workloads::Techniques::default(),
     }
 }
@@ -48,13 +50,13 @@ struct Case {
 }
 
 fn cases(chip: &str, stack: &SoftwareStack) -> Vec<Case> {
-    let (model, chip) = (Model::load("llama2-7b").unwrap(), Accelerator::template(chip).unwrap());
-    let fabric = Fabric::template("selene_hdr200x8").unwrap();
+    let (model, chip) = (Model::load("llama2-7b").unwrap(), Accelerator::built_in(chip).unwrap());
+    let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
     let mut times = ChipTimes::new(&chip, stack).unwrap();
     let case = |plan: TrainingPlan| {
-        let why = explain(&mut times, &model, &fabric, &plan).unwrap();
+        let why = explain_plan(&mut times, &model, &fabric, &plan).unwrap();
         let total = step_time(&mut times, &model, &fabric, &plan).unwrap().total;
-        let profile = times.profile(&model, &fabric, &plan).unwrap();
+        let profile = times.profile_plan(&model, &fabric, &plan).unwrap();
         let energy = step_energy_of(&mut times, &model, &fabric, &plan, &profile, total).unwrap();
         Case { plan, why, energy, total }
     };
@@ -63,7 +65,7 @@ fn cases(chip: &str, stack: &SoftwareStack) -> Vec<Case> {
 
 fn stacks() -> Vec<SoftwareStack> {
     let mut stream = SoftwareStack::load("ideal").unwrap();
-    stream.kernels.execution = Execution::Stream;
+    stream.kernels.execution = ExecutionMode::Stream;
     vec![stream, SoftwareStack::load("ideal").unwrap(), SoftwareStack::load("megatron").unwrap()]
 }
 
@@ -100,18 +102,18 @@ fn the_kernels_of_a_pass_end_with_it() {
         let hides = stack.overlap.tensor > 0.0 || stack.overlap.context > 0.0;
         for Case { plan, why, .. } in cases("a100_80gb_sxm", &stack) {
             for pass in &why.passes {
-                let end = pass.kernels.iter().map(|kernel| kernel.end().0).fold(0.0, f64::max);
+                let end = pass.kernels.iter().map(|kernel| kernel.end_time().0).fold(0.0, f64::max);
                 // Schedules are in picoseconds.
                 let slack = 1e-9 * pass.time.0 + 1e-12;
                 let context = format!("{}, {plan:?}, {} {}", stack.name, pass.segment, pass.pass);
                 // What is hidden may run beyond the pass, into the next one.
                 assert!(if hides { end >= pass.time.0 - slack } else { (end - pass.time.0).abs() <= slack }, "{context}: {end}");
-                let computing: Vec<_> = pass.kernels.iter().filter(|kernel| kernel.computes()).collect();
-                assert!(computing.iter().all(|kernel| kernel.end().0 <= pass.time.0 + slack), "{context}");
-                assert!(pass.kernels.is_sorted_by(|a, b| a.start.0 <= b.start.0 || b.place == Place::Host), "{context}");
-                if stack.kernels.execution == Execution::Stream {
-                    let one_by_one = computing.windows(2).all(|pair| pair[0].end().0 <= pair[1].start.0 + slack);
-                    assert!(one_by_one && computing.iter().all(|kernel| kernel.place == Place::AllCores), "{context}");
+                let computing: Vec<_> = pass.kernels.iter().filter(|kernel| kernel.runs_on_cores()).collect();
+                assert!(computing.iter().all(|kernel| kernel.end_time().0 <= pass.time.0 + slack), "{context}");
+                assert!(pass.kernels.is_sorted_by(|a, b| a.start.0 <= b.start.0 || b.place == KernelPlace::Host), "{context}");
+                if stack.kernels.execution == ExecutionMode::Stream {
+                    let one_by_one = computing.windows(2).all(|pair| pair[0].end_time().0 <= pair[1].start.0 + slack);
+                    assert!(one_by_one && computing.iter().all(|kernel| kernel.place == KernelPlace::AllCores), "{context}");
                 }
             }
         }
@@ -149,21 +151,23 @@ fn kernels_side_by_side_share_the_device_memory() {
     let ideal = SoftwareStack::load("ideal").unwrap();
     let mut beside = 0;
     for chip in ["tpu_v4", "tpu_v5e", "tpu_v5p", "tpu_v6e"] {
-        let memory = Accelerator::template(chip).unwrap();
+        let memory = Accelerator::built_in(chip).unwrap();
         let gives = memory.hbm.read_bandwidth.0 * memory.calibration.hbm_achieved_fraction;
         assert!(memory.hbm.ports == 1 && memory.hbm.read_bandwidth == memory.hbm.write_bandwidth, "{chip}");
         for Case { plan, why, .. } in cases(chip, &ideal) {
             for pass in &why.passes {
-                let kernels = || pass.kernels.iter().filter(|kernel| kernel.computes() && kernel.latency > Seconds::ZERO);
+                let kernels = || pass.kernels.iter().filter(|kernel| kernel.runs_on_cores() && kernel.latency > Seconds::ZERO);
                 // Of kernels that run within a span, all bytes are moved within it.
-                for (from, to) in kernels().flat_map(|a| kernels().map(|b| (a.start.0, b.end().0))).filter(|(from, to)| from < to)
+                for (from, to) in
+                    kernels().flat_map(|a| kernels().map(|b| (a.start.0, b.end_time().0))).filter(|(from, to)| from < to)
                 {
-                    let inside = |kernel: &&KernelDetail| kernel.start.0 >= from && kernel.end().0 <= to;
+                    let inside = |kernel: &&KernelDetail| kernel.start.0 >= from && kernel.end_time().0 <= to;
                     let moved: f64 = kernels().filter(inside).map(|kernel| kernel.hbm.as_f64()).sum();
                     let rate = moved / (to - from);
                     assert!(rate <= gives * 1.001, "{chip}, {plan:?}, {}: {rate} of {gives} from {from} to {to}", pass.pass);
-                    beside +=
-                        usize::from(kernels().any(|kernel| kernel.start.0 > from && kernel.start.0 < to && kernel.end().0 > to));
+                    beside += usize::from(
+                        kernels().any(|kernel| kernel.start.0 > from && kernel.start.0 < to && kernel.end_time().0 > to),
+                    );
                 }
             }
         }

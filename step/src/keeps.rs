@@ -1,7 +1,7 @@
 //! Which tensors of which layers go where: what the policies of a plan's stages mean, by name.
 
 use super::arrangement::Arrangement;
-use super::{SoftwareStack, StepError, TrainingPlan, lowering};
+use super::{SoftwareStack, StepError, TrainingPlan, lowering_of_plan};
 use sim::units::Bytes;
 use workloads::graph::OperatorGraph;
 use workloads::{ActivationPolicy, Model, SegmentKind, TensorId, TrainingGraph};
@@ -33,45 +33,55 @@ pub struct LayerKeeps {
 ///
 /// # Errors
 /// A plan that the model cannot be lowered for, layers that do not divide, mixes of other numbers of layers than the chunks hold.
-pub fn stage_keeps(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Result<Vec<Vec<LayerKeeps>>, StepError> {
+pub fn layer_keeps_by_stage(
+    model: &Model,
+    plan: &TrainingPlan,
+    stack: &SoftwareStack,
+) -> Result<Vec<Vec<LayerKeeps>>, StepError> {
     let split = plan.layout.chunk_split(model.layers)?;
-    plan.activations.check(&split)?;
+    plan.activations.check_layer_counts(&split)?;
     let arrangement = Arrangement::new(plan.layout, split, plan.schedule, plan.micro_batches());
-    let training = TrainingGraph::new(model, &lowering(model, plan, stack))?;
-    let training = plan.techniques.apply(model, training, plan.micro_batches())?;
+    let training = TrainingGraph::new(model, &lowering_of_plan(model, plan, stack))?;
+    let training = plan.techniques.apply_to_graph(model, training, plan.micro_batches())?;
     let Some(layer) = training.segment(SegmentKind::Layer) else { return Ok(Vec::new()) };
-    let policies = plan.activations.distinct();
-    let each: Vec<LayerKeeps> = policies.iter().map(|policy| of_layer(&layer.graph, policy, stack)).collect();
+    let policies = plan.activations.distinct_policies();
+    let each: Vec<LayerKeeps> = policies.iter().map(|policy| layer_keeps(&layer.graph, policy, stack)).collect();
     let stage = |stage: u32| {
-        let known = each
-            .iter()
-            .map(|keeps| LayerKeeps { layers: layers_under(plan, &arrangement, stage, &keeps.policy), ..keeps.clone() });
+        let known = each.iter().map(|keeps| LayerKeeps {
+            layers: count_layers_with_policy(plan, &arrangement, stage, &keeps.policy),
+            ..keeps.clone()
+        });
         known.filter(|keeps| keeps.layers > 0).collect()
     };
     Ok((0..plan.layout.pipeline).map(stage).collect())
 }
 
 /// Layers of a stage that follow a policy of the plan.
-pub(super) fn layers_under(plan: &TrainingPlan, arrangement: &Arrangement, stage: u32, policy: &ActivationPolicy) -> u64 {
-    let Some(chunks) = plan.activations.chunks() else { return arrangement.layers_on(stage) };
-    let here = chunks.iter().enumerate().filter(|(place, _)| arrangement.device_of(*place as u64) == stage);
+pub(super) fn count_layers_with_policy(
+    plan: &TrainingPlan,
+    arrangement: &Arrangement,
+    stage: u32,
+    policy: &ActivationPolicy,
+) -> u64 {
+    let Some(chunks) = plan.activations.chunk_mixes() else { return arrangement.layers_on_device(stage) };
+    let here = chunks.iter().enumerate().filter(|(place, _)| arrangement.device_of_chunk(*place as u64) == stage);
     here.flat_map(|(_, mix)| mix).filter(|run| run.policy == *policy).map(|run| run.layers).sum()
 }
 
-fn of_layer(graph: &OperatorGraph, policy: &ActivationPolicy, stack: &SoftwareStack) -> LayerKeeps {
-    let treatment = policy.treatment_under(graph, stack.replay());
+fn layer_keeps(graph: &OperatorGraph, policy: &ActivationPolicy, stack: &SoftwareStack) -> LayerKeeps {
+    let treatment = policy.treatment_with_extent(graph, stack.replay_extent());
     let short = |name: &str| name.strip_prefix("layer.").unwrap_or(name).to_owned();
     // Of a tensor that goes away in part the rest stays.
     let staying = |id: &TensorId| {
         let partly = treatment.partly.as_ref().filter(|partly| !partly.recomputed && partly.tensors.contains(id))?;
-        graph.tensors.get(id.index()).map(|t| t.bytes.saturating_sub(partly.moved(t.bytes)))
+        graph.tensors.get(id.index()).map(|t| t.bytes.saturating_sub(partly.offloaded_bytes(t.bytes)))
     };
     let named =
         |id: &TensorId, less: Bytes| graph.tensors.get(id.index()).map(|t| (short(&t.name), t.bytes.saturating_sub(less)));
     let whole = |id: &TensorId| named(id, Bytes::ZERO);
     let partial = |id: &TensorId| {
         let partly = treatment.partly.as_ref().filter(|partly| partly.tensors.contains(id))?;
-        graph.tensors.get(id.index()).map(|t| t.bytes.saturating_sub(partly.moved(t.bytes)))
+        graph.tensors.get(id.index()).map(|t| t.bytes.saturating_sub(partly.offloaded_bytes(t.bytes)))
     };
     let moved = |id: &TensorId| named(id, partial(id).unwrap_or_default());
     // Of one whose other tokens run again they are rebuilt.

@@ -1,12 +1,12 @@
 //! Laws of a step's time: what is faster makes no step slower.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use super::tests::{layouts, time_of};
+use super::tests::{sample_layouts, time_step_of};
 use super::{ChipTimes, SoftwareStack, step_time};
 use proptest::prelude::*;
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use sim::units::BytesPerSecond;
 use workloads::{ActivationPolicy, Model, RankOrder, ZeroStage};
 
@@ -14,7 +14,7 @@ use workloads::{ActivationPolicy, Model, RankOrder, ZeroStage};
 fn fabrics() -> impl Strategy<Value = Fabric> {
     let scale = || (-2.0_f64..1.0).prop_map(|exponent| 10_f64.powf(exponent));
     (scale(), scale(), 1.0_f64..10.0, 1.0_f64..10.0).prop_map(|(inner, outer, inner_latency, outer_latency)| {
-        let mut fabric = Fabric::template("selene_hdr200x8").unwrap();
+        let mut fabric = Fabric::built_in("selene_hdr200x8").unwrap();
         for (tier, (bandwidth, latency)) in [(inner, inner_latency), (outer, outer_latency)].into_iter().enumerate() {
             scale_bandwidth(&mut fabric, tier, bandwidth);
             scale_latency(&mut fabric, tier, latency);
@@ -44,20 +44,20 @@ proptest! {
     /// Of a large model on a slower chip, and of a small one on a faster chip, where the host's launches are the limit under `megatron_core`.
     #[test]
     fn time_never_falls_when_a_link_slows(
-        mut plan in layouts(),
+        mut plan in sample_layouts(),
         small in any::<bool>(),
         (pipeline_first, recompute) in any::<(bool, bool)>(),
         fabric in fabrics(),
         tier in 0_usize..2,
         (of_bandwidth, factor) in (any::<bool>(), 0.1_f64..1.0),
         stack in proptest::sample::select(vec!["megatron", "megatron_core", "pytorch_fsdp", "torchtitan", "maxtext"]),
-        schedule in proptest::sample::select(vec![Schedule::OneForwardOneBackward, Schedule::GPipe, Schedule::ZbH1]),
+        schedule in proptest::sample::select(vec![PipelineSchedule::OneForwardOneBackward, PipelineSchedule::GPipe, PipelineSchedule::ZbH1]),
         split in proptest::option::of(0_usize..1000),
     ) {
         if plan.layout.pipeline > 1 {
             plan.schedule = match (plan.layout.virtual_stages, schedule) {
-                (1, schedule) | (_, schedule @ Schedule::OneForwardOneBackward) => schedule,
-                _ => Schedule::ZbV,
+                (1, schedule) | (_, schedule @ PipelineSchedule::OneForwardOneBackward) => schedule,
+                _ => PipelineSchedule::ZbV,
             };
         }
         plan.layout.order = if pipeline_first { RankOrder::PipelineFirst } else { RankOrder::DataFirst };
@@ -66,15 +66,15 @@ proptest! {
             plan.batch.sequence_length = 512;
         }
         if let Some(split) = split {
-            let splits: Vec<_> = plan.layout.splits(Model::load(model).unwrap().layers).collect();
-            plan.layout.ends = splits.get(split % splits.len().max(1)).and_then(|split| split.ends());
+            let splits: Vec<_> = plan.layout.chunk_splits(Model::load(model).unwrap().layers).collect();
+            plan.layout.ends = splits.get(split % splits.len().max(1)).and_then(|split| split.layer_ends());
         }
         if !recompute {
             plan.activations = ActivationPolicy::None.into();
         }
         let mut slower = fabric.clone();
         if of_bandwidth { scale_bandwidth(&mut slower, tier, factor) } else { scale_latency(&mut slower, tier, 1.0 / factor) }
-        let (fast, slow) = (time_of(model, chip, &fabric, &plan, stack), time_of(model, chip, &slower, &plan, stack));
+        let (fast, slow) = (time_step_of(model, chip, &fabric, &plan, stack), time_step_of(model, chip, &slower, &plan, stack));
         prop_assert!(slow.total.0 >= fast.total.0 * (1.0 - 1e-9), "{slow:?} < {fast:?}");
     }
 }
@@ -104,14 +104,14 @@ proptest! {
     /// data parallelism.
     #[test]
     fn time_never_rises_when_the_chip_or_the_host_is_faster(
-        mut plan in layouts(),
+        mut plan in sample_layouts(),
         small in any::<bool>(),
         recompute in any::<bool>(),
         figure in 0_usize..8,
         factor in 0.2_f64..1.0,
         host in 0.2_f64..4.0,
         stack in proptest::sample::select(vec!["megatron", "megatron_core", "torchtitan"]),
-        schedule in proptest::sample::select(vec![Schedule::OneForwardOneBackward, Schedule::GPipe, Schedule::ZbH1, Schedule::ZbV]),
+        schedule in proptest::sample::select(vec![PipelineSchedule::OneForwardOneBackward, PipelineSchedule::GPipe, PipelineSchedule::ZbH1, PipelineSchedule::ZbV]),
         split in proptest::option::of(0_usize..1000),
     ) {
         prop_assume!(plan.layout.pipeline > 1);
@@ -120,7 +120,7 @@ proptest! {
         if schedule.splits_backward() {
             (plan.layout.data, plan.layout.context, plan.layout.zero) = (1, 1, ZeroStage::None);
         }
-        plan.layout.virtual_stages = if schedule == Schedule::ZbV { 2 } else { 1 };
+        plan.layout.virtual_stages = if schedule == PipelineSchedule::ZbV { 2 } else { 1 };
         plan.schedule = schedule;
         let (model, chip) = if small { ("bert-large", "h100_80gb") } else { ("llama2-7b", "a100_80gb_sxm") };
         if small {
@@ -128,14 +128,14 @@ proptest! {
         }
         let model = Model::load(model).unwrap();
         if let Some(split) = split {
-            let splits: Vec<_> = plan.layout.splits(model.layers).collect();
-            plan.layout.ends = splits.get(split % splits.len().max(1)).and_then(|split| split.ends());
+            let splits: Vec<_> = plan.layout.chunk_splits(model.layers).collect();
+            plan.layout.ends = splits.get(split % splits.len().max(1)).and_then(|split| split.layer_ends());
         }
         if !recompute {
             plan.activations = ActivationPolicy::None.into();
         }
-        let fabric = Fabric::template("selene_hdr200x8").unwrap();
-        let chip = Accelerator::template(chip).unwrap();
+        let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
+        let chip = Accelerator::built_in(chip).unwrap();
         let mut stack = SoftwareStack::load(stack).unwrap();
         // Where a backward pass waits for the host and where it does not, and between.
         stack.launch.host_backward_us *= host;

@@ -1,12 +1,12 @@
 //! What a plan's passes and the rest of its step take at least, whatever the split of its layers into chunks: what splits are bounded by before
 //! any is evaluated.
 
-use super::chunk::{apart_by, busy, exposed_gathers, launching};
-use super::contention::Window;
-use super::evaluate::Step;
+use super::chunk::{busy_times, exposed_gathers, launch_times, split_backward_parts};
+use super::contention::OverlapWindow;
+use super::evaluate::PlanOnNetwork;
 use super::profile::{PieceProfile, StepProfile};
-use super::sends::Sends;
-use super::{ChipTimes, Evaluator, Shape, SoftwareStack, TrainingPlan};
+use super::sends::PipelineSends;
+use super::{ChipTimes, Evaluator, PlanShape, SoftwareStack, TrainingPlan};
 use sim::units::Seconds;
 use workloads::Layout;
 
@@ -23,32 +23,33 @@ pub struct PieceLoad {
 }
 
 /// What nothing hides of communication in every micro-batch in a chunk's forward and in its backward pass.
-pub type Exposed = [Seconds; 2];
+pub type ExposedGatherTimes = [Seconds; 2];
 
 /// [`Exposed`] of a chunk of one layer or more, without ends.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LayerGathers {
     /// Of any number of layers.
-    pub once: Exposed,
+    pub once: ExposedGatherTimes,
     /// Of each layer besides.
-    pub each: Exposed,
+    pub each: ExposedGatherTimes,
 }
 
-impl Shape {
+impl PlanShape {
     /// The loads of the embedding, of a layer and of the head, but for copies of weights and gradients that live away from the device: how much these
     /// are depends on the degrees. Any number of layers with either end or none take as much together, or more: in every
     /// pass the device's or the host's work, whichever is longer in a layer, adds up.
     #[must_use]
-    pub fn loads(&self, stack: &SoftwareStack) -> [PieceLoad; 3] {
-        loads(&self.profile, stack)
+    pub fn piece_loads(&self, stack: &SoftwareStack) -> [PieceLoad; 3] {
+        piece_loads_of_profile(&self.profile, stack)
     }
 }
 
 /// [`Shape::loads`] of a profile.
-pub(super) fn loads(profile: &StepProfile, stack: &SoftwareStack) -> [PieceLoad; 3] {
+pub(super) fn piece_loads_of_profile(profile: &StepProfile, stack: &SoftwareStack) -> [PieceLoad; 3] {
     let pieces = [&profile.embedding, &profile.layer, &profile.head];
     let passes = |piece: &PieceProfile| {
-        let ([f, b], [launch, launch_back], [input, weight]) = (busy(piece), launching(stack, piece), apart_by(stack, piece));
+        let ([f, b], [launch, launch_back], [input, weight]) =
+            (busy_times(piece), launch_times(stack, piece), split_backward_parts(stack, piece));
         [[f, launch], [b, launch_back], input, weight]
     };
     let longer = passes(pieces[1]).map(|[device, host]| usize::from(host > device));
@@ -63,31 +64,31 @@ impl Evaluator<'_> {
     /// What a pass of one chunk takes besides its kernels.
     #[must_use]
     pub fn pass_overhead(&self, layout: &Layout) -> Seconds {
-        if layout.pipeline > 1 { self.stack.pipeline_pass(layout.virtual_stages) } else { Seconds::ZERO }
+        if layout.pipeline > 1 { self.stack.pipeline_pass_overhead(layout.virtual_stages) } else { Seconds::ZERO }
     }
 
     /// What nothing hides at least of weights that a chunk gathers and of gradients that it scatters in every micro-batch: those of one unit, of
     /// the layer and the ends the one of fewest parameters.
     #[must_use]
-    pub fn least_gathers(&self, chip: &ChipTimes, shape: &Shape, plan: &TrainingPlan) -> Exposed {
+    pub fn least_exposed_gathers(&self, chip: &ChipTimes, shape: &PlanShape, plan: &TrainingPlan) -> ExposedGatherTimes {
         let profile = &shape.profile;
         let pieces = [&profile.embedding, &profile.layer, &profile.head].into_iter().zip(profile.units);
         let each = |(piece, units): &(&PieceProfile, u64)| (piece.parameters / units.max(&1), piece.expert_parameters);
-        let Some((least, units)) = pieces.min_by_key(each) else { return Exposed::default() };
+        let Some((least, units)) = pieces.min_by_key(each) else { return ExposedGatherTimes::default() };
         // Experts are in layers only.
         let dense = PieceProfile { expert_parameters: 0, ..*least };
-        let (gather, scatter) = Step { fabric: self.fabric, plan, profile }.gathers(chip, &dense, units);
+        let (gather, scatter) = PlanOnNetwork { fabric: self.fabric, plan, profile }.gathers_per_unit(chip, &dense, units);
         [gather.time, gather.time + scatter.time]
     }
 
     /// What nothing hides of weights that a chunk without ends gathers and of gradients that it scatters in every micro-batch. Any number of layers
     /// is as many windows alike to hide them behind, and what one of them gathers first is never hidden.
     #[must_use]
-    pub fn layer_gathers(&self, chip: &ChipTimes, shape: &Shape, plan: &TrainingPlan) -> LayerGathers {
+    pub fn exposed_layer_gathers(&self, chip: &ChipTimes, shape: &PlanShape, plan: &TrainingPlan) -> LayerGathers {
         let (profile, [_, units, _]) = (&shape.profile, shape.profile.units);
         let of = |layers: u64| {
             let (piece, units) = (profile.layer.times(layers), units * layers);
-            let gathers = Step { fabric: self.fabric, plan, profile }.gathers(chip, &piece, units);
+            let gathers = PlanOnNetwork { fabric: self.fabric, plan, profile }.gathers_per_unit(chip, &piece, units);
             let exposed = exposed_gathers(self.stack, &piece, units, gathers);
             [exposed.forward, if plan.schedule.splits_backward() { exposed.apart[0] } else { exposed.backward }]
         };
@@ -99,56 +100,68 @@ impl Evaluator<'_> {
     /// What nothing hides of a plan's sends at least, however long the passes are that they are hidden behind: the least of all pairs of devices, and
     /// what the others take longer, all together.
     #[must_use]
-    pub fn least_sends(&self, plan: &TrainingPlan, sends: &Sends) -> [Seconds; 2] {
-        let longest = Window { time: Seconds(f64::INFINITY), ..Window::default() };
-        let exposed = sends.exposed(longest, self.stack.hidden_sends(plan.layout.virtual_stages));
-        [exposed.least(), exposed.farther()]
+    pub fn least_exposed_sends(&self, plan: &TrainingPlan, sends: &PipelineSends) -> [Seconds; 2] {
+        let longest = OverlapWindow { time: Seconds(f64::INFINITY), ..OverlapWindow::default() };
+        let exposed = sends.exposed_behind(longest, self.stack.hidden_send_fraction(plan.layout.virtual_stages));
+        [exposed.least_send(), exposed.excess_over_least()]
     }
 
     /// What nothing hides at least of what a device exchanges once per step behind its last pass, the same on every chip. Work hides no more of a
     /// communication than the stack's share of all of it. More layers are exchanged no faster.
     #[must_use]
-    pub fn least_exchange(&self, chip: &ChipTimes, shape: &Shape, plan: &TrainingPlan, held: Held) -> Seconds {
-        let (step, profile) = (Step { fabric: self.fabric, plan, profile: &shape.profile }, &shape.profile);
-        let all = held.of(profile);
-        let (exchange, overlap) = (step.exchange(chip, all.parameters, all.expert_parameters), &self.stack.overlap);
+    pub fn least_exposed_exchange(
+        &self,
+        chip: &ChipTimes,
+        shape: &PlanShape,
+        plan: &TrainingPlan,
+        held: DeviceHolding,
+    ) -> Seconds {
+        let (step, profile) = (PlanOnNetwork { fabric: self.fabric, plan, profile: &shape.profile }, &shape.profile);
+        let all = held.sum_pieces(profile);
+        let (exchange, overlap) = (step.exchange_of_parameters(chip, all.parameters, all.expert_parameters), &self.stack.overlap);
         let late =
             exchange.reduce.time * (1.0 - overlap.data_reduction) + exchange.gather.time * (1.0 - overlap.parameter_prefetch);
-        if held.ends == [false; 2] { late } else { late + step.tied(chip) }
+        if held.ends == [false; 2] { late } else { late + step.tied_gradient_sum(chip) }
     }
 
     /// A device's update of what it holds: a step's last is no shorter.
     #[must_use]
-    pub fn least_update(&self, chip: &mut ChipTimes, shape: &Shape, plan: &TrainingPlan, held: Held) -> Seconds {
-        let (step, profile) = (Step { fabric: self.fabric, plan, profile: &shape.profile }, &shape.profile);
-        let all = held.of(profile);
-        chip.update(profile, step.share(chip, all.parameters, all.expert_parameters))
+    pub fn time_of_least_update(
+        &self,
+        chip: &mut ChipTimes,
+        shape: &PlanShape,
+        plan: &TrainingPlan,
+        held: DeviceHolding,
+    ) -> Seconds {
+        let (step, profile) = (PlanOnNetwork { fabric: self.fabric, plan, profile: &shape.profile }, &shape.profile);
+        let all = held.sum_pieces(profile);
+        chip.time_of_update(profile, step.updated_parameters(chip, all.parameters, all.expert_parameters))
     }
 }
 
 /// What a device holds of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Held {
+pub struct DeviceHolding {
     /// Layers.
     pub layers: u64,
     /// The embedding, and the head.
     pub ends: [bool; 2],
 }
 
-impl Held {
+impl DeviceHolding {
     /// So many layers beside the embedding.
     #[must_use]
-    pub fn first(layers: u64) -> Self {
+    pub fn first_device(layers: u64) -> Self {
         Self { layers, ends: [true, false] }
     }
 
     /// So many layers between the ends.
     #[must_use]
-    pub fn inner(layers: u64) -> Self {
+    pub fn inner_device(layers: u64) -> Self {
         Self { layers, ends: [false; 2] }
     }
 
-    fn of(self, profile: &StepProfile) -> PieceProfile {
+    fn sum_pieces(self, profile: &StepProfile) -> PieceProfile {
         let ends = [&profile.embedding, &profile.head].into_iter().zip(self.ends).filter(|(_, held)| *held);
         ends.fold(profile.layer.times(self.layers), |all, (end, _)| all.plus(*end))
     }

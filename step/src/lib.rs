@@ -53,35 +53,36 @@ mod timeline;
 mod work;
 
 pub use addresses::{AddressPlan, plan_addresses};
-pub use arrangement::{Alike, Arrangement};
+pub use arrangement::{Arrangement, DeviceGroup};
 pub use assembly::Assembly;
 pub use chip_times::{ChipTimes, Fidelity, SCHEDULE_STEPS, collective_latency};
-pub use contention::{Communication, PortTimes, Window};
+pub use contention::{Communication, OverlapWindow, PortTimes};
 pub use copied::LinkTimes;
 pub use energy::{StepEnergy, step_energy_of};
-pub use evaluate::Step;
+pub use evaluate::PlanOnNetwork;
 pub use evaluate::{step_time, step_time_of};
-pub use evaluator::{Degrees, Evaluation, Evaluator, LayerCost, Lowered, Recent, Shape};
+pub use evaluator::{DegreeCosts, Evaluator, LayerCost, LoweredModel, PlanShape, RecentChunks, StepEvaluation};
 pub use exchange::sharing_domain;
-pub use execute::detail::{KernelDetail, Place};
-pub use keeps::{LayerKeeps, NamedBytes, stage_keeps};
-pub use least::{Exposed, Held, LayerGathers, PieceLoad};
-pub use lowering::{lowered, lowering};
-pub use memory::usable;
+pub use execute::detail::{KernelDetail, KernelPlace};
+pub use keeps::{LayerKeeps, NamedBytes, layer_keeps_by_stage};
+pub use least::{DeviceHolding, ExposedGatherTimes, LayerGathers, PieceLoad};
+pub use lowering::{lower_plan, lowering_of_plan};
+pub use memory::usable_hbm;
 pub use memory::{
-    DeviceMemory, MemoryClass, OverCapacity, Reading, StageMemory, StepMemory, step_memory, step_memory_of, with_fullest_experts,
+    DeviceMemory, MemoryClass, MemoryReading, OverCapacity, StageMemory, StepMemory, step_memory, step_memory_of,
+    with_fullest_experts,
 };
 pub use memory_account::{MemoryProfile, StageRoom};
-pub use need::Need;
-pub use network::{Network, Placed, communication, stage_pairs};
-pub use outlined::{Outlined, Untimed};
+pub use need::MemoryNeed;
+pub use network::{PlacedNetwork, StepNetwork, communication_of_cost, stage_rank_pairs};
+pub use outlined::{OutlinedShape, UntimedShape};
 pub use plan::TrainingPlan;
 pub use profile::{PassProfile, PieceProfile, StepProfile};
-pub use program::{KernelIndex, KernelTable, Passes, Program};
-pub use sends::Sends;
-pub use slowing::Slowing;
+pub use program::{KernelIndex, KernelProgram, KernelTable, SegmentPasses};
+pub use sends::PipelineSends;
+pub use slowing::MutualSlowdown;
 pub use stack::{
-    Execution, KernelOptions, LaunchOptions, MemoryOptions, OverlapOptions, SoftwareStack, StackError, SustainedOptions,
+    ExecutionMode, KernelOptions, LaunchOptions, MemoryOptions, OverlapOptions, SoftwareStack, StackError, SustainedOptions,
 };
 pub use stack_framework::{FrameworkOptions, MixKind, PolicyKind, ScheduleKind};
 pub use stack_options::OptionError;
@@ -152,7 +153,7 @@ pub struct StepTime {
 impl StepTime {
     /// The total and its parts, by name.
     #[must_use]
-    pub fn parts(&self) -> [(&'static str, Seconds); 14] {
+    pub fn named_parts(&self) -> [(&'static str, Seconds); 14] {
         [
             ("total", self.total),
             ("forward", self.forward),

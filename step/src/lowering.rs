@@ -2,7 +2,7 @@
 
 use super::{SoftwareStack, StepError, TrainingPlan};
 use std::borrow::Cow;
-use workloads::memory::Facts;
+use workloads::memory::TrainingQuantities;
 use workloads::model::Experts;
 use workloads::training::Attention;
 use workloads::{Lowering, Model, TrainingGraph};
@@ -11,22 +11,24 @@ use workloads::{Lowering, Model, TrainingGraph};
 ///
 /// # Errors
 /// A plan that the model cannot be lowered for, techniques that cannot be used with it, with each other or with what runs again.
-pub fn lowered(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Result<TrainingGraph, StepError> {
-    let lowering = lowering(model, plan, stack);
-    let graph = TrainingGraph::new(&routed(model, plan, stack), &lowering)?;
-    let mut graph = plan.techniques.apply(model, graph, plan.micro_batches())?;
+pub fn lower_plan(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Result<TrainingGraph, StepError> {
+    let lowering = lowering_of_plan(model, plan, stack);
+    let graph = TrainingGraph::new(&with_expert_imbalance(model, plan, stack), &lowering)?;
+    let mut graph = plan.techniques.apply_to_graph(model, graph, plan.micro_batches())?;
     plan.activations
-        .distinct()
+        .distinct_policies()
         .into_iter()
-        .try_for_each(|policy| plan.techniques.check_policy(policy, &graph, stack.replay()))?;
+        .try_for_each(|policy| plan.techniques.check_policy(policy, &graph, stack.replay_extent()))?;
     if let Some(applied) = &mut graph.applied {
-        applied.notes.extend(plan.techniques.of_replicas(&Facts::new(model, &lowering), plan.layout.data)?);
+        applied
+            .notes
+            .extend(plan.techniques.describe_replica_limits(&TrainingQuantities::new(model, &lowering), plan.layout.data)?);
     }
     Ok(graph)
 }
 
 /// The model with experts as uneven as the stack has them, where there are devices to wait for and no capacity limits it.
-fn routed<'m>(model: &'m Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Cow<'m, Model> {
+fn with_expert_imbalance<'m>(model: &'m Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Cow<'m, Model> {
     let factor = stack.kernels.expert_imbalance;
     match model.experts {
         Some(experts) if factor > 1.0 && plan.layout.expert > 1 && experts.capacity_factor.is_none() => {
@@ -40,7 +42,7 @@ fn routed<'m>(model: &'m Model, plan: &TrainingPlan, stack: &SoftwareStack) -> C
 
 /// How a plan is lowered under a stack.
 #[must_use]
-pub fn lowering(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Lowering {
+pub fn lowering_of_plan(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Lowering {
     Lowering {
         micro_batch: plan.batch.micro_batch,
         sequence_length: plan.batch.sequence_length,
@@ -49,7 +51,7 @@ pub fn lowering(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Lo
         context_parallel: plan.layout.context,
         context_method: plan.layout.context_method,
         expert_parallel: plan.layout.expert,
-        expert_tensor_parallel: plan.layout.expert_tensor(),
+        expert_tensor_parallel: plan.layout.expert_tensor_degree(),
         expert_all_gather: stack.kernels.expert_all_gather,
         expert_deduplicated: stack.kernels.expert_deduplicated,
         attention: if plan.layout.context > 1 { Attention::Fused } else { plan.attention },

@@ -10,9 +10,9 @@
 //! [`sim::pipeline::in_flight`] gives the micro-batches in flight; its equality with the event simulation is tested there and here.
 
 use super::arrangement::Arrangement;
-use super::memory_account::{Account, GIB, MemoryProfile};
-pub use super::stage_memory::{DeviceMemory, MemoryClass, Moment, OverCapacity, Reading, StageMemory};
-use super::{SoftwareStack, StepError, TrainingPlan, lowered};
+use super::memory_account::{GIB, MemoryAccount, MemoryProfile};
+pub use super::stage_memory::{DeviceMemory, MemoryClass, MemoryReading, OverCapacity, PeakMoment, StageMemory};
+use super::{SoftwareStack, StepError, TrainingPlan, lower_plan};
 use serde::{Deserialize, Serialize};
 use sim::units::Bytes;
 use workloads::{Model, TrainingGraph};
@@ -34,29 +34,29 @@ pub struct StepMemory {
 impl StepMemory {
     /// The largest reading of any stage.
     #[must_use]
-    pub fn peak(&self, reading: Reading) -> Bytes {
-        self.stages.iter().map(|s| s.reading(reading).min(self.limit(s, reading))).max().unwrap_or_default()
+    pub fn peak_reading(&self, reading: MemoryReading) -> Bytes {
+        self.stages.iter().map(|s| s.reading_of(reading).min(self.limit_to_capacity(s, reading))).max().unwrap_or_default()
     }
 
     /// The reading of the first stage, which is where some frameworks log memory.
     #[must_use]
-    pub fn first_stage(&self, reading: Reading) -> Bytes {
-        self.stages.first().map(|s| s.reading(reading).min(self.limit(s, reading))).unwrap_or_default()
+    pub fn first_stage_reading(&self, reading: MemoryReading) -> Bytes {
+        self.stages.first().map(|s| s.reading_of(reading).min(self.limit_to_capacity(s, reading))).unwrap_or_default()
     }
 
     /// The reading of the last stage, which is where Megatron-LM logs memory.
     #[must_use]
-    pub fn last_stage(&self, reading: Reading) -> Bytes {
-        self.stages.last().map(|s| s.reading(reading).min(self.limit(s, reading))).unwrap_or_default()
+    pub fn last_stage_reading(&self, reading: MemoryReading) -> Bytes {
+        self.stages.last().map(|s| s.reading_of(reading).min(self.limit_to_capacity(s, reading))).unwrap_or_default()
     }
 
     /// A cache never grows beyond the device: there the allocator gives blocks back first.
-    fn limit(&self, stage: &StageMemory, reading: Reading) -> Bytes {
-        let outside = stage.class(MemoryClass::Framework) + stage.class(MemoryClass::Collectives);
+    fn limit_to_capacity(&self, stage: &StageMemory, reading: MemoryReading) -> Bytes {
+        let outside = stage.class_bytes(MemoryClass::Framework) + stage.class_bytes(MemoryClass::Collectives);
         match reading {
-            Reading::Allocated => Bytes(u64::MAX),
-            Reading::Reserved => self.capacity.saturating_sub(outside).max(stage.reading(Reading::Allocated)),
-            Reading::Device => self.capacity.max(stage.reading(Reading::Allocated) + outside),
+            MemoryReading::Allocated => Bytes(u64::MAX),
+            MemoryReading::Reserved => self.capacity.saturating_sub(outside).max(stage.reading_of(MemoryReading::Allocated)),
+            MemoryReading::Device => self.capacity.max(stage.reading_of(MemoryReading::Allocated) + outside),
         }
     }
 
@@ -64,13 +64,13 @@ impl StepMemory {
     ///
     /// # Errors
     /// The stage that exceeds the capacity most, and the class that takes most of it.
-    pub fn fits(&self) -> Result<(), OverCapacity> {
-        let worst = self.stages.iter().max_by_key(|s| s.need());
-        worst.map_or(Ok(()), |s| s.fits(self.capacity))?;
+    pub fn check_fits(&self) -> Result<(), OverCapacity> {
+        let worst = self.stages.iter().max_by_key(|s| s.bytes_needed());
+        worst.map_or(Ok(()), |s| s.check_device(self.capacity))?;
         let fullest = self.stages.iter().max_by_key(|s| s.host);
-        fullest.map_or(Ok(()), |s| s.fits_host(self.host_capacity))?;
+        fullest.map_or(Ok(()), |s| s.check_host(self.host_capacity))?;
         let stored = self.stages.iter().max_by_key(|s| s.storage);
-        stored.map_or(Ok(()), |s| s.fits_storage(self.storage_capacity))
+        stored.map_or(Ok(()), |s| s.check_storage(self.storage_capacity))
     }
 }
 
@@ -87,7 +87,7 @@ pub fn step_memory(
     domain: Option<u32>,
 ) -> Result<StepMemory, StepError> {
     let filled = with_fullest_experts(model, plan, stack);
-    let training = lowered(&filled, plan, stack)?;
+    let training = lower_plan(&filled, plan, stack)?;
     step_memory_of(model, &training, plan, stack, memory, domain)
 }
 
@@ -107,13 +107,18 @@ pub fn step_memory_of(
     let split = plan.layout.chunk_split(model.layers)?;
     let arrangement = Arrangement::new(plan.layout, split, plan.schedule, plan.micro_batches());
     let profile = MemoryProfile::new(training, &plan.activations, stack);
-    let account = Account::new(&profile, &arrangement, stack, domain);
-    let stages = (0..plan.layout.pipeline).map(|stage| account.stage(stage, &account.holding(stage))).collect();
-    Ok(StepMemory { stages, capacity: usable(stack, memory.hbm), host_capacity: memory.host, storage_capacity: memory.storage })
+    let account = MemoryAccount::new(&profile, &arrangement, stack, domain);
+    let stages = (0..plan.layout.pipeline).map(|stage| account.peak_of_stage(stage, &account.stage_holding(stage))).collect();
+    Ok(StepMemory {
+        stages,
+        capacity: usable_hbm(stack, memory.hbm),
+        host_capacity: memory.host,
+        storage_capacity: memory.storage,
+    })
 }
 
 /// What programs can use of a device's `hbm`.
-pub fn usable(stack: &SoftwareStack, hbm: Bytes) -> Bytes {
+pub fn usable_hbm(stack: &SoftwareStack, hbm: Bytes) -> Bytes {
     hbm.saturating_sub(Bytes((stack.memory.driver_reserved_gib * GIB) as u64))
 }
 

@@ -1,17 +1,17 @@
 //! Weights, gradients and optimizer states of a stage under ZeRO, and what ZeRO gathers for use.
 
 use super::SoftwareStack;
-use super::exchange::{holders, inside, shards};
-use sim::kernel::Group;
+use super::exchange::{parameter_holders, ranks_inside, shard_groups};
+use sim::kernel::RankGroup;
 use sim::units::Bytes;
 use workloads::footprint::BytesPerParameter;
 use workloads::graph::Parameters;
-use workloads::memory::Statics;
+use workloads::memory::StaticBytes;
 use workloads::{Layout, ZeroStage};
 
 /// Who shares what.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sharding {
+pub(super) struct ZeroSharding {
     zero: ZeroStage,
     /// Ranks among which dense parameters are shared.
     ranks: u64,
@@ -33,7 +33,7 @@ pub(super) struct Sharding {
 
 /// What a device holds all the time.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Resident {
+pub(super) struct ResidentBytes {
     /// Weights as they are stored, and the copy for products where it is always there.
     pub weights: Bytes,
     pub gradients: Bytes,
@@ -49,11 +49,11 @@ pub(super) struct Resident {
     missing_gradients: Bytes,
 }
 
-impl Sharding {
+impl ZeroSharding {
     pub(super) fn new(layout: &Layout, stack: &SoftwareStack, domain: Option<u32>) -> Self {
-        let [dense, experts] = holders(layout);
+        let [dense, experts] = parameter_holders(layout);
         // Of context-parallel and tensor-parallel ranks that hold different experts none shares any.
-        let among = |group: Group, domain: Option<u32>| u64::from(shards(group.ranks, domain));
+        let among = |group: RankGroup, domain: Option<u32>| u64::from(shard_groups(group.ranks, domain));
         let pipelined = layout.pipeline > 1;
         let keeps_whole = pipelined && layout.zero >= ZeroStage::Gradients && stack.memory.unsharded_in_pipeline;
         let in_rows = pipelined && layout.zero == ZeroStage::Gradients;
@@ -64,7 +64,7 @@ impl Sharding {
             ranks: among(dense, domain),
             expert_ranks: among(
                 experts,
-                domain.map(|domain| inside(domain.saturating_mul(layout.data_stride()), experts.stride)),
+                domain.map(|domain| ranks_inside(domain.saturating_mul(layout.data_stride()), experts.stride)),
             ),
             stored_master: stack.memory.stored_master,
             reduced_bytes: stack.memory.reduced_bytes_per_parameter,
@@ -73,60 +73,65 @@ impl Sharding {
     }
 
     /// Whether weights stay gathered and gradients whole throughout.
-    pub(super) fn keeps_whole(&self) -> bool {
+    pub(super) fn keeps_gathered(&self) -> bool {
         self.keeps_whole
     }
 
     /// Which of weights, gradients and states are shared.
-    pub(super) fn zero_shares(&self) -> [bool; 3] {
+    pub(super) fn zero_sharded_classes(&self) -> [bool; 3] {
         [self.zero >= ZeroStage::Parameters, self.zero >= ZeroStage::Gradients, self.zero >= ZeroStage::OptimizerStates]
     }
 
     /// A device's share of a count, if shared.
     pub(super) fn share_of(&self, count: Parameters, shared: bool) -> u64 {
-        self.share(count, shared)
+        self.share_of_parameters(count, shared)
     }
 
     /// [`Self::resident`] of bytes by class: what memory techniques leave. `gradient` widens those of gradients to what the stack keeps.
-    pub(super) fn resident_statics(&self, all: &Statics, stored_master: bool, gradient: impl Fn(u64) -> u64) -> Resident {
-        let [weights, gradients, states] = self.zero_shares();
-        let copy = all.weights.device.per_device();
-        let away = all.weights.host.per_device() + all.weights.nvme.per_device();
-        let masters = self.share(all.masters.device, states);
+    pub(super) fn resident_static_bytes(
+        &self,
+        all: &StaticBytes,
+        stored_master: bool,
+        gradient: impl Fn(u64) -> u64,
+    ) -> ResidentBytes {
+        let [weights, gradients, states] = self.zero_sharded_classes();
+        let copy = all.weights.device.per_device_count();
+        let away = all.weights.host.per_device_count() + all.weights.nvme.per_device_count();
+        let masters = self.share_of_parameters(all.masters.device, states);
         let stored_master = stored_master && masters > 0;
         // Where the stored weights are the master copy, frozen ones, which have none, are stored as products read them.
-        let held = self.share(if stored_master && weights { all.frozen } else { all.weights.device }, weights);
+        let held = self.share_of_parameters(if stored_master && weights { all.frozen } else { all.weights.device }, weights);
         let stored = held + if stored_master { masters } else { 0 };
         let missing = copy.saturating_sub(held);
         let others = if stored_master { 0 } else { masters };
-        let whole = gradient(all.gradients.device.per_device());
+        let whole = gradient(all.gradients.device.per_device_count());
         let spread = self.whole.map_or(0, |chunks| whole.div_ceil(chunks.max(1)));
-        let held = (gradient(self.share(all.gradients.device, gradients)) + spread).min(whole);
-        Resident {
-            weights: Bytes(stored + self.share(all.copies.device, weights) + all.stock.device.per_device()),
+        let held = (gradient(self.share_of_parameters(all.gradients.device, gradients)) + spread).min(whole);
+        ResidentBytes {
+            weights: Bytes(stored + self.share_of_parameters(all.copies.device, weights) + all.stock.device.per_device_count()),
             gradients: Bytes(held + gradient(all.largest_gradient)),
             masters: Bytes(others),
-            states: Bytes(self.share(all.states.device, states)),
-            updated: self.share(all.at_once, states),
+            states: Bytes(self.share_of_parameters(all.states.device, states)),
+            updated: self.share_of_parameters(all.at_once, states),
             missing_weights: Bytes(missing + away),
             missing_gradients: Bytes(whole - held),
         }
     }
 
     /// A device's share of dense and expert parameters, if shared.
-    fn share(&self, parameters: Parameters, shared: bool) -> u64 {
+    fn share_of_parameters(&self, parameters: Parameters, shared: bool) -> u64 {
         let dense = parameters.sharded.saturating_add(parameters.replicated);
         if !shared {
-            return parameters.per_device();
+            return parameters.per_device_count();
         }
         dense.div_ceil(self.ranks).saturating_add(parameters.expert.div_ceil(self.expert_ranks))
     }
 
-    pub(super) fn resident(&self, parameters: Parameters, per: &BytesPerParameter) -> Resident {
-        let count = |shared| self.share(parameters, shared);
+    pub(super) fn resident_bytes(&self, parameters: Parameters, per: &BytesPerParameter) -> ResidentBytes {
+        let count = |shared| self.share_of_parameters(parameters, shared);
         let (states, gradients, weights) =
             (self.zero >= ZeroStage::OptimizerStates, self.zero >= ZeroStage::Gradients, self.zero >= ZeroStage::Parameters);
-        let all = parameters.per_device();
+        let all = parameters.per_device_count();
         let master = self.stored_master && per.master > Bytes::ZERO;
         let gradient = if master { per.gradient.max(per.master) } else { per.gradient };
         let copy = per.weight * all;
@@ -139,7 +144,7 @@ impl Sharding {
         };
         let whole = self.whole.map_or(Bytes::ZERO, |chunks| Bytes((gradient * all).0.div_ceil(chunks.max(1))));
         let held = (gradient * count(gradients) + whole).min(gradient * all);
-        Resident {
+        ResidentBytes {
             weights: stored,
             gradients: held + if self.second_gradients && per.gradient > per.weight { copy } else { Bytes::ZERO },
             masters,
@@ -151,12 +156,12 @@ impl Sharding {
     }
 
     /// Bytes of the weights that are gathered while these parameters are in use: never more than gathering everything adds.
-    pub(super) fn gathered(&self, open: Parameters, per: &BytesPerParameter, resident: &Resident) -> Bytes {
-        (per.weight * open.per_device()).min(resident.missing_weights)
+    pub(super) fn gathered_bytes(&self, open: Parameters, per: &BytesPerParameter, resident: &ResidentBytes) -> Bytes {
+        (per.weight * open.per_device_count()).min(resident.missing_weights)
     }
 
     /// Bytes of gradients that are whole until they have been reduced.
-    pub(super) fn reducing(&self, open: Parameters, resident: &Resident) -> Bytes {
-        Bytes((open.per_device() as f64 * self.reduced_bytes) as u64).min(resident.missing_gradients)
+    pub(super) fn unreduced_bytes(&self, open: Parameters, resident: &ResidentBytes) -> Bytes {
+        Bytes((open.per_device_count() as f64 * self.reduced_bytes) as u64).min(resident.missing_gradients)
     }
 }

@@ -3,19 +3,19 @@
 
 use super::SoftwareStack;
 use super::addresses::plan_addresses;
-use super::memory_static::{Resident, Sharding};
+use super::memory_static::{ResidentBytes, ZeroSharding};
 use sim::units::Bytes;
 use workloads::graph::OperatorGraph;
-use workloads::memory::{PlacedBytes, SegmentStatics, Statics};
+use workloads::memory::{BytesByPlace, SegmentStatics, StaticBytes};
 use workloads::{Release, SegmentKind, TrainingGraph, Treatment};
 
 /// Of a lowered model.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Changed {
-    embedding: Statics,
-    layer: Statics,
-    head: Statics,
-    head_apart: Statics,
+pub(crate) struct TechniqueMemory {
+    embedding: StaticBytes,
+    layer: StaticBytes,
+    head: StaticBytes,
+    head_apart: StaticBytes,
     /// Bytes of a master weight over those of a gradient, where gradients are as wide as the stored master weights.
     widened: (u64, u64),
     /// Slices in which the logits are made.
@@ -28,7 +28,7 @@ pub(crate) struct Changed {
 
 /// Bytes away from the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct AwayBytes {
+pub(crate) struct OffloadedModelBytes {
     pub(crate) host: Bytes,
     pub(crate) storage: Bytes,
     /// Of both, data that training only reads.
@@ -39,7 +39,7 @@ pub(crate) struct AwayBytes {
     pub(crate) gradients: Bytes,
 }
 
-impl Changed {
+impl TechniqueMemory {
     /// None without techniques.
     pub(super) fn new(training: &TrainingGraph, stack: &SoftwareStack) -> Option<Self> {
         let applied = training.applied.as_ref()?;
@@ -50,7 +50,7 @@ impl Changed {
         let wide = stack.memory.stored_master && per.master > per.gradient;
         let settled = training.segment(SegmentKind::Layer).map(|s| &s.graph.settled);
         let logits = training.segment(SegmentKind::Head).and_then(|s| {
-            let logits = s.graph.tensor("head.logits.out")?;
+            let logits = s.graph.find_tensor("head.logits.out")?;
             s.graph.settled.slices.get(&logits).copied()
         });
         Some(Self {
@@ -66,31 +66,31 @@ impl Changed {
     }
 
     /// What so many layers, and the ends that a device has, take under the sharing of a layout.
-    pub(super) fn resident(
+    pub(super) fn resident_bytes(
         &self,
-        sharding: &Sharding,
+        sharding: &ZeroSharding,
         layers: u64,
         [embedding, head]: [bool; 2],
         stored_master: bool,
-    ) -> (Resident, AwayBytes) {
-        let mut all = self.layer.times(layers);
+    ) -> (ResidentBytes, OffloadedModelBytes) {
+        let mut all = self.layer.times_pieces(layers);
         if embedding {
             all = all.plus(self.embedding);
         }
         if head {
             all = all.plus(if embedding { self.head } else { self.head_apart });
         }
-        let sum = |of: fn(&PlacedBytes) -> workloads::graph::Parameters| {
-            let [weights, gradients, states] = sharding.zero_shares();
+        let sum = |of: fn(&BytesByPlace) -> workloads::graph::Parameters| {
+            let [weights, gradients, states] = sharding.zero_sharded_classes();
             sharding.share_of(of(&all.weights).plus(of(&all.copies)), weights)
                 + sharding.share_of(of(&all.gradients), gradients)
                 + sharding.share_of(of(&all.masters), states)
                 + sharding.share_of(of(&all.states), states)
-                + of(&all.stock).per_device()
+                + of(&all.stock).per_device_count()
         };
-        let read_only = [all.stock.host, all.stock.nvme].map(|stock| Bytes(stock.per_device()));
-        let stored = |placed: &PlacedBytes, class: usize| sharding.share_of(placed.nvme, sharding.zero_shares()[class]);
-        let away = AwayBytes {
+        let read_only = [all.stock.host, all.stock.nvme].map(|stock| Bytes(stock.per_device_count()));
+        let stored = |placed: &BytesByPlace, class: usize| sharding.share_of(placed.nvme, sharding.zero_sharded_classes()[class]);
+        let away = OffloadedModelBytes {
             host: Bytes(sum(|p| p.host)),
             storage: Bytes(sum(|p| p.nvme)),
             read_only,
@@ -99,7 +99,7 @@ impl Changed {
         };
         let (wide, narrow) = self.widened;
         (
-            sharding.resident_statics(&all, stored_master, |gradient| {
+            sharding.resident_static_bytes(&all, stored_master, |gradient| {
                 (u128::from(gradient) * u128::from(wide) / u128::from(narrow)) as u64
             }),
             away,
@@ -108,25 +108,25 @@ impl Changed {
 }
 
 /// Whether addresses are planned ahead, by a technique or by the stack.
-fn planned(changed: Option<&Changed>, stack: &SoftwareStack) -> bool {
+fn plans_addresses(changed: Option<&TechniqueMemory>, stack: &SoftwareStack) -> bool {
     stack.memory.planned_addresses || changed.is_some_and(|changed| changed.planned_addresses)
 }
 
 /// The part of the live bytes that is lost to fragmentation.
-pub(super) fn lost_part(changed: Option<&Changed>, stack: &SoftwareStack) -> f64 {
-    if planned(changed, stack) { 0.0 } else { stack.memory.fragmentation }
+pub(super) fn fragmented_fraction(changed: Option<&TechniqueMemory>, stack: &SoftwareStack) -> f64 {
+    if plans_addresses(changed, stack) { 0.0 } else { stack.memory.fragmentation }
 }
 
 /// What a layer's passes take besides what is kept: the most that is alive at once, or what it packs into where addresses are planned. Blocks that
 /// layers keep are alike and take each other's places whole, so that planned ones leave no gaps.
-pub(super) fn working_set(
+pub(super) fn working_set_of_layer(
     treatment: &Treatment,
     layer: &OperatorGraph,
-    changed: Option<&Changed>,
+    changed: Option<&TechniqueMemory>,
     stack: &SoftwareStack,
     release: Release,
 ) -> Bytes {
-    if planned(changed, stack) {
+    if plans_addresses(changed, stack) {
         treatment.lifetimes(layer).iter().map(|pass| plan_addresses(pass).peak).max().unwrap_or_default()
     } else {
         treatment.transient_bytes(layer, release)

@@ -2,11 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
-use crate::lowering;
-use crate::memory_static::Sharding;
+use crate::lowering_of_plan;
+use crate::memory_static::ZeroSharding;
 use crate::schedule::effective_schedule;
 use proptest::prelude::*;
-use sim::pipeline::{Pipeline, Schedule, Stage};
+use sim::pipeline::{Pipeline, PipelineSchedule, PipelineStage};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Batch, ChunkSplit, Layout, SegmentKind, ZeroStage};
@@ -21,7 +21,7 @@ fn plan(layout: Layout, micro_batch: u64, micro_batches: u64) -> TrainingPlan {
         attention: Attention::Fused,
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
-        schedule: Schedule::OneForwardOneBackward,
+        schedule: PipelineSchedule::OneForwardOneBackward,
         techniques: workloads::Techniques::default(),
     }
 }
@@ -64,7 +64,7 @@ proptest! {
             .map(|zero| {
                 let layout = Layout { zero, ..layout };
                 let plan = TrainingPlan { activations: activations.clone().into(), ..plan(layout, 1, rounds * u64::from(layout.pipeline)) };
-                memory(&model(), &plan, STACKS[stack]).stages.iter().map(StageMemory::need).collect()
+                memory(&model(), &plan, STACKS[stack]).stages.iter().map(StageMemory::bytes_needed).collect()
             })
             .collect();
         for pair in needs.windows(2) {
@@ -77,7 +77,7 @@ proptest! {
     #[test]
     fn more_micro_batch_or_sequence_never_needs_less(layout in layouts(), stack in 0_usize..4) {
         let small = plan(layout, 1, u64::from(layout.pipeline));
-        let needs = |plan: &TrainingPlan| memory(&model(), plan, STACKS[stack]).peak(Reading::Allocated);
+        let needs = |plan: &TrainingPlan| memory(&model(), plan, STACKS[stack]).peak_reading(MemoryReading::Allocated);
         let large = plan(layout, 2, u64::from(layout.pipeline));
         let mut long = small.clone();
         long.batch.sequence_length = 2048;
@@ -100,12 +100,13 @@ fn more_recomputation_never_keeps_more() {
             for (more, less) in pair[0].stages.iter().zip(&pair[1].stages) {
                 // Nothing is kept in the optimizer's update, which may be the peak of what recomputes most.
                 assert!(
-                    more.class(MemoryClass::Activations) < less.class(MemoryClass::Activations) || more.moment == Moment::Update
+                    more.class_bytes(MemoryClass::Activations) < less.class_bytes(MemoryClass::Activations)
+                        || more.moment == PeakMoment::Update
                 );
-                assert!(less.moment != Moment::Update || more.moment == Moment::Update, "{stack}");
+                assert!(less.moment != PeakMoment::Update || more.moment == PeakMoment::Update, "{stack}");
             }
         }
-        let first = |run: &StepMemory| run.stages[0].need();
+        let first = |run: &StepMemory| run.stages[0].bytes_needed();
         assert!(runs.windows(2).all(|pair| first(&pair[0]) <= first(&pair[1])), "{stack}");
     }
 }
@@ -116,7 +117,7 @@ fn offloading_moves_activations_to_the_host() {
     let run =
         |text: &str| memory(&model(), &TrainingPlan { activations: text.parse().unwrap(), ..plan(layout, 4, 1) }, "maxtext");
     let (kept, moved) = (run("minimal"), run("minimal_offloaded"));
-    let difference = |class| kept.stages[0].class(class).0 - moved.stages[0].class(class).0;
+    let difference = |class| kept.stages[0].class_bytes(class).0 - moved.stages[0].class_bytes(class).0;
     assert_eq!(difference(MemoryClass::Activations), moved.stages[0].host.0);
     assert_eq!(kept.stages[0].host, Bytes::ZERO);
 }
@@ -126,11 +127,11 @@ fn offloading_moves_activations_to_the_host() {
 fn activations_are_those_of_the_simulated_timeline() {
     let model = model();
     let cases = [
-        (Schedule::OneForwardOneBackward, 4, 1, 8),
-        (Schedule::OneForwardOneBackward, 4, 1, 2),
-        (Schedule::OneForwardOneBackward, 4, 2, 8),
-        (Schedule::OneForwardOneBackward, 2, 4, 2),
-        (Schedule::GPipe, 4, 1, 6),
+        (PipelineSchedule::OneForwardOneBackward, 4, 1, 8),
+        (PipelineSchedule::OneForwardOneBackward, 4, 1, 2),
+        (PipelineSchedule::OneForwardOneBackward, 4, 2, 8),
+        (PipelineSchedule::OneForwardOneBackward, 2, 4, 2),
+        (PipelineSchedule::GPipe, 4, 1, 6),
     ];
     for (schedule, pipeline, virtual_stages, m) in cases {
         let layout = Layout { pipeline, virtual_stages, ..Layout::default() };
@@ -138,24 +139,28 @@ fn activations_are_those_of_the_simulated_timeline() {
         let run = memory(&model, &plan, "megatron");
         let chunks = plan.layout.chunk_layers(model.layers).unwrap();
         let stack = SoftwareStack::load("megatron").unwrap();
-        let training = TrainingGraph::new(&model, &lowering(&model, &plan, &stack)).unwrap();
+        let training = TrainingGraph::new(&model, &lowering_of_plan(&model, &plan, &stack)).unwrap();
         let kept = training.segment(SegmentKind::Layer).unwrap().saved_bytes(&workloads::RecomputeSet::none());
-        let stash = |layers: &u64| Stage {
+        let stash = |layers: &u64| PipelineStage {
             forward: sim::units::Seconds(1.0),
             backward_input: sim::units::Seconds(2.0),
             stash: kept * *layers,
-            ..Stage::default()
+            ..PipelineStage::default()
         };
-        let mut pipeline_run =
-            Pipeline::uniform(Stage::default(), chunks.len(), m as u32, effective_schedule(&plan.layout, plan.schedule));
+        let mut pipeline_run = Pipeline::with_uniform_stages(
+            PipelineStage::default(),
+            chunks.len(),
+            m as u32,
+            effective_schedule(&plan.layout, plan.schedule),
+        );
         pipeline_run.stages = chunks.iter().map(stash).collect();
-        let timeline = pipeline_run.simulate().unwrap();
+        let timeline = pipeline_run.simulate_step().unwrap();
         for (stage, device) in run.stages.iter().zip(&timeline.devices) {
             // Embedding and head keep more on the ends; the layers in between are compared to the byte.
             let ends = stage.stage == 0 || stage.stage + 1 == pipeline;
-            let activations = stage.class(MemoryClass::Activations);
+            let activations = stage.class_bytes(MemoryClass::Activations);
             assert!(activations >= device.peak_memory, "{schedule:?} stage {}", stage.stage);
-            if !ends && stage.moment == Moment::Layers {
+            if !ends && stage.moment == PeakMoment::Layers {
                 assert_eq!(activations, device.peak_memory, "{schedule:?} p {pipeline} v {virtual_stages} stage {}", stage.stage);
             }
         }
@@ -167,18 +172,18 @@ fn rounds_of_micro_batches_fill_the_end_chunks_as_their_turns_do() {
     let model = Model { layers: 4, ..model() };
     let stack = SoftwareStack::load("megatron").unwrap();
     let plan = plan(Layout::default(), 1, 1);
-    let training = TrainingGraph::new(&model, &lowering(&model, &plan, &stack)).unwrap();
+    let training = TrainingGraph::new(&model, &lowering_of_plan(&model, &plan, &stack)).unwrap();
     let profile = MemoryProfile::new(&training, &plan.activations, &stack);
     for (p, v, rounds) in (2..7).flat_map(|p| (2..5).flat_map(move |v| (1..6).map(move |rounds| (p, v, rounds)))) {
         let layout = Layout { pipeline: p, virtual_stages: v, ..Layout::default() };
         let split = ChunkSplit { chunks: u64::from(p * v), first: 1, inner: 1, last: 1, ..ChunkSplit::default() };
-        let schedule = Schedule::Interleaved { chunks: v };
+        let schedule = PipelineSchedule::Interleaved { chunks: v };
         let arrangement = Arrangement::new(layout, split, schedule, u64::from(p) * rounds);
-        let account = Account::new(&profile, &arrangement, &stack, None);
+        let account = MemoryAccount::new(&profile, &arrangement, &stack, None);
         for (stage, chunk) in [(0, 0), (p - 1, v - 1)] {
-            let passes = account.passes(stage);
+            let passes = account.passes_in_flight(stage);
             let place = format!("p {p} v {v} rounds {rounds} stage {stage}");
-            assert_eq!(account.in_chunk(passes, chunk), account.in_chunk_by_turns(passes, chunk), "{place}");
+            assert_eq!(account.passes_in_end_chunk(passes, chunk), account.passes_in_chunk_by_turns(passes, chunk), "{place}");
         }
     }
 }
@@ -187,7 +192,7 @@ fn rounds_of_micro_batches_fill_the_end_chunks_as_their_turns_do() {
 fn a_longer_group_of_micro_batches_keeps_more() {
     // Five micro-batches on four stages of three chunks: the last stage holds two more passes than with rounds of four.
     let layout = Layout { pipeline: 4, virtual_stages: 2, ..Layout::default() };
-    let kept = |m| memory(&model(), &plan(layout, 1, m), "megatron").stages[3].class(MemoryClass::Activations).0;
+    let kept = |m| memory(&model(), &plan(layout, 1, m), "megatron").stages[3].class_bytes(MemoryClass::Activations).0;
     assert!(kept(5) > kept(8));
 }
 
@@ -195,7 +200,7 @@ fn a_longer_group_of_micro_batches_keeps_more() {
 fn what_breaks_a_stage_is_named() {
     let model = Model::load("gpt3-175b").unwrap();
     let layout = Layout { tensor: 8, pipeline: 8, data: 2, ..Layout::default() };
-    let error = memory(&model, &plan(layout, 8, 16), "megatron").fits().unwrap_err();
+    let error = memory(&model, &plan(layout, 8, 16), "megatron").check_fits().unwrap_err();
     assert_eq!((error.stage, error.class), (0, MemoryClass::Activations), "the first stage keeps most: {error}");
     assert!(error.need > error.have);
     let text = error.to_string();
@@ -203,8 +208,8 @@ fn what_breaks_a_stage_is_named() {
     // Shared states and little kept: it fits.
     let layout = Layout { pipeline: 16, data: 16, zero: ZeroStage::OptimizerStates, sequence_parallel: true, ..layout };
     let small = TrainingPlan { activations: ActivationPolicy::Full.into(), ..plan(layout, 1, 16) };
-    assert!(memory(&model, &small, "megatron").fits().is_ok());
-    let alone = memory(&model, &plan(Layout::default(), 1, 1), "megatron").fits().unwrap_err();
+    assert!(memory(&model, &small, "megatron").check_fits().is_ok());
+    let alone = memory(&model, &plan(Layout::default(), 1, 1), "megatron").check_fits().unwrap_err();
     // Eight bytes of states per parameter are more than four of master weights and two of weights.
     assert_eq!(alone.class, MemoryClass::OptimizerStates, "{alone}");
     assert!(alone.largest.0 >= 8 * model.parameters() && alone.largest.0 < 9 * model.parameters(), "{alone}");
@@ -216,7 +221,7 @@ fn the_cure_is_none_that_the_plan_has_already() {
     let model = Model::load("gpt3-175b").unwrap();
     let cure = |layout: Layout, micro_batch| {
         let plan = plan(layout, micro_batch, micro_batch * u64::from(layout.data));
-        memory(&model, &plan, "megatron").fits().unwrap_err().cure(&plan)
+        memory(&model, &plan, "megatron").check_fits().unwrap_err().suggest_cure(&plan)
     };
     let more = "more devices, or a chip with more memory";
     let wide = Layout { tensor: 8, ..Layout::default() };
@@ -244,8 +249,8 @@ fn offloading_is_limited_by_the_hosts_memory() {
     let needs = with(Bytes::ZERO).stages.iter().map(|s| s.host).collect::<Vec<_>>();
     let layer = (4096 + (4096 + 2 * 1024) / 2) * 2 * 1024 * 2;
     assert_eq!(needs, [4, 3, 2, 1].map(|depth| Bytes(4 * depth * layer)));
-    assert!(with(needs[0]).fits().is_ok());
-    let error = with(Bytes(1 << 28)).fits().unwrap_err();
+    assert!(with(needs[0]).check_fits().is_ok());
+    let error = with(Bytes(1 << 28)).check_fits().unwrap_err();
     assert_eq!((error.stage, error.class, error.need, error.have), (0, MemoryClass::Host, needs[0], Bytes(1 << 28)));
     let text = error.to_string();
     assert!(text.starts_with("stage 0 needs 0.44 GiB of 0.25 GiB of host memory per device: offloaded activations"), "{text}");
@@ -253,8 +258,8 @@ fn offloading_is_limited_by_the_hosts_memory() {
     let none =
         step_memory(&model, &plan, &stack, DeviceMemory { hbm: Bytes(1 << 30), host: Bytes::ZERO, storage: Bytes::ZERO }, None)
             .unwrap();
-    assert_ne!(none.fits().unwrap_err().class, MemoryClass::Host);
-    assert!(with(Bytes::ZERO).fits().unwrap_err().to_string().ends_with("give the chip's file its [host]"));
+    assert_ne!(none.check_fits().unwrap_err().class, MemoryClass::Host);
+    assert!(with(Bytes::ZERO).check_fits().unwrap_err().to_string().ends_with("give the chip's file its [host]"));
 }
 
 #[test]
@@ -270,11 +275,11 @@ fn states_are_those_of_the_zero_paper() {
     ] {
         let layout = Layout { data: 64, zero, ..Layout::default() };
         let stack = SoftwareStack::load("megatron").unwrap();
-        let mut lowered = lowering(&model, &plan(layout, 1, 1), &stack);
+        let mut lowered = lowering_of_plan(&model, &plan(layout, 1, 1), &stack);
         lowered.precision = Precision::MIXED_BF16;
         let training = TrainingGraph::new(&model, &lowered).unwrap();
-        let sharding = Sharding::new(&layout, &stack, None);
-        let resident = sharding.resident(training.parameters(), &training.segments[0].bytes_per_parameter());
+        let sharding = ZeroSharding::new(&layout, &stack, None);
+        let resident = sharding.resident_bytes(training.parameters(), &training.segments[0].bytes_per_parameter());
         let held = (resident.weights + resident.gradients + resident.masters + resident.states).as_f64();
         assert!((held / (parameters * per_parameter) - 1.0).abs() < 1e-6, "{zero:?}: {held}");
     }
@@ -286,9 +291,9 @@ fn in_a_pipeline_zero_2_holds_the_gradients_of_a_chunk_whole() {
     let stack = SoftwareStack::load("megatron").unwrap();
     let gradients = |zero, virtual_stages| {
         let layout = Layout { data: 16, pipeline: 4, virtual_stages, zero, ..Layout::default() };
-        let training = TrainingGraph::new(&model, &lowering(&model, &plan(layout, 1, 64), &stack)).unwrap();
-        let resident =
-            Sharding::new(&layout, &stack, None).resident(training.parameters(), &training.segments[0].bytes_per_parameter());
+        let training = TrainingGraph::new(&model, &lowering_of_plan(&model, &plan(layout, 1, 64), &stack)).unwrap();
+        let resident = ZeroSharding::new(&layout, &stack, None)
+            .resident_bytes(training.parameters(), &training.segments[0].bytes_per_parameter());
         resident.gradients.as_f64()
     };
     let all = gradients(ZeroStage::None, 1);
@@ -305,9 +310,9 @@ fn experts_are_shared_by_the_ranks_that_hold_the_same_ones() {
         let layout = Layout { data: 8, expert, zero, ..Layout::default() };
         let stack = SoftwareStack::load("megatron").unwrap();
         let plan = plan(layout, 1, 1);
-        let training = TrainingGraph::new(&model, &lowering(&model, &plan, &stack)).unwrap();
-        let resident =
-            Sharding::new(&layout, &stack, None).resident(training.parameters(), &training.segments[0].bytes_per_parameter());
+        let training = TrainingGraph::new(&model, &lowering_of_plan(&model, &plan, &stack)).unwrap();
+        let resident = ZeroSharding::new(&layout, &stack, None)
+            .resident_bytes(training.parameters(), &training.segments[0].bytes_per_parameter());
         (training.parameters(), resident)
     };
     for expert in [1, 2, 8] {
@@ -327,7 +332,7 @@ fn uneven_routing_fills_the_fullest_device() {
     let sparse = Model { experts, ..model() };
     let kept = |model: &Model, expert| {
         let layout = Layout { data: 8, expert, ..Layout::default() };
-        memory(model, &plan(layout, 1, 1), "maxtext").stages[0].class(MemoryClass::Activations)
+        memory(model, &plan(layout, 1, 1), "maxtext").stages[0].class_bytes(MemoryClass::Activations)
     };
     assert!(kept(&sparse, 1) < kept(&sparse, 2) && kept(&sparse, 2) < kept(&sparse, 8));
     // A stated capacity is what every expert takes, however many devices there are.
@@ -349,10 +354,10 @@ fn a_host_that_runs_ahead_holds_whole_hidden_states() {
         let layout = Layout { tensor, pipeline, sequence_parallel: tensor > 1, ..Layout::default() };
         let plan = plan(layout, 2, 16);
         let [with, without] = [50.0, 0.0].map(|n| under(&model(), &plan, "nanotron", |memory| memory.states_ahead = n));
-        let more = |reading| with.stages[0].reading(reading).saturating_sub(without.stages[0].reading(reading));
-        let [reserved, live] = [more(Reading::Reserved), more(Reading::Allocated)];
+        let more = |reading| with.stages[0].reading_of(reading).saturating_sub(without.stages[0].reading_of(reading));
+        let [reserved, live] = [more(MemoryReading::Reserved), more(MemoryReading::Allocated)];
         assert_eq!(
-            with.stages[0].need().saturating_sub(without.stages[0].need()),
+            with.stages[0].bytes_needed().saturating_sub(without.stages[0].bytes_needed()),
             reserved,
             "what waits for the device cannot be used either"
         );
@@ -372,7 +377,8 @@ fn in_a_pipeline_fsdp_keeps_weights_and_gradients_whole() {
     let of = |pipeline, whole| {
         let layout = Layout { pipeline, data: 8, zero: ZeroStage::Parameters, ..Layout::default() };
         let found = under(&model(), &plan(layout, 1, 8), "torchtitan", |memory| memory.unsharded_in_pipeline = whole);
-        [MemoryClass::Gathered, MemoryClass::Gradients].map(|class| found.stages[1.min(found.stages.len() - 1)].class(class).0)
+        [MemoryClass::Gathered, MemoryClass::Gradients]
+            .map(|class| found.stages[1.min(found.stages.len() - 1)].class_bytes(class).0)
     };
     assert_eq!(of(1, true), of(1, false));
     // Four layers on the second of four stages.
@@ -386,13 +392,13 @@ fn gradients_that_products_add_up_leave_placeholders() {
     let of = |pipeline, placed| {
         let layout = Layout { tensor: 2, pipeline, sequence_parallel: true, ..Layout::default() };
         let found = under(&model(), &plan(layout, 1, 8), "megatron_core_exposed", |memory| memory.placeholder_gradients = placed);
-        found.stages.iter().map(|stage| (stage.moment, stage.reading(Reading::Allocated).0)).collect::<Vec<_>>()
+        found.stages.iter().map(|stage| (stage.moment, stage.reading_of(MemoryReading::Allocated).0)).collect::<Vec<_>>()
     };
     let layer: u64 = 4096 * (2 * 4096 + 2 * 1024 + 3 * 14_336) / 2 + 2 * 4096;
     let [with, without] = [true, false].map(|placed| of(2, placed));
-    assert_eq!((with[0].0, with[0].1 - without[0].1), (Moment::Layers, 2 * layer));
+    assert_eq!((with[0].0, with[0].1 - without[0].1), (PeakMoment::Layers, 2 * layer));
     // In the loss the head's is there as well, with the final norm's.
-    assert_eq!((with[1].0, without[1].0), (Moment::Loss, Moment::Loss));
+    assert_eq!((with[1].0, without[1].0), (PeakMoment::Loss, PeakMoment::Loss));
     assert_eq!(with[1].1 - without[1].1, 2 * (layer + 128_256 * 4096 / 2 + 4096));
 }
 
@@ -403,9 +409,9 @@ fn large_buffers_of_the_update_are_reserved_beside_activations() {
     let [with, without] =
         [true, false].map(|apart| under(&model(), &plan, "megatron_deepspeed", |m| m.update_contiguous = apart));
     let stage = &with.stages[0];
-    assert_ne!(stage.moment, Moment::Update);
-    let shared = stage.class(MemoryClass::OptimizerStates).0 / 8;
-    let more = stage.reading(Reading::Reserved).saturating_sub(without.stages[0].reading(Reading::Reserved));
+    assert_ne!(stage.moment, PeakMoment::Update);
+    let shared = stage.class_bytes(MemoryClass::OptimizerStates).0 / 8;
+    let more = stage.reading_of(MemoryReading::Reserved).saturating_sub(without.stages[0].reading_of(MemoryReading::Reserved));
     assert_eq!(more, Bytes(6 * shared));
-    assert_eq!(stage.need(), without.stages[0].need(), "under pressure the cache goes first");
+    assert_eq!(stage.bytes_needed(), without.stages[0].bytes_needed(), "under pressure the cache goes first");
 }

@@ -4,7 +4,7 @@ use sim::units::Bytes;
 
 /// What the fullest device, and those that offload most, need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Need {
+pub struct MemoryNeed {
     /// Of a device's own memory.
     pub device: Bytes,
     /// Of the host's.
@@ -13,10 +13,10 @@ pub struct Need {
     pub storage: Bytes,
 }
 
-impl Need {
+impl MemoryNeed {
     /// What is lacking of each memory where there is so much.
     #[must_use]
-    pub fn over(self, have: &Self) -> Self {
+    pub fn shortfall_to(self, have: &Self) -> Self {
         Self {
             device: self.device.saturating_sub(have.device),
             host: self.host.saturating_sub(have.host),

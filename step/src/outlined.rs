@@ -2,17 +2,17 @@
 //!
 //! [`Outline`]: sim::schedule::Outline
 
-use super::evaluator::{Lowered, Shape};
+use super::evaluator::{LoweredModel, PlanShape};
 use super::profile::{PieceProfile, StepProfile};
-use super::program::{KernelTable, Passes, Program};
-use super::{ChipTimes, Execution, StepError, TrainingPlan};
+use super::program::{KernelProgram, KernelTable, SegmentPasses};
+use super::{ChipTimes, ExecutionMode, StepError, TrainingPlan};
 use sim::kernel::KernelGraph;
 use sim::network::Fabric;
 use sim::units::{Bytes, Seconds};
 use std::sync::Arc;
 use workloads::{ActivationPolicy, SegmentKind};
 
-impl Shape {
+impl PlanShape {
     /// The profile's embedding, layer, head.
     fn pieces_mut(&mut self) -> [&mut PieceProfile; 3] {
         let StepProfile { embedding, layer, head, .. } = &mut self.profile;
@@ -31,7 +31,7 @@ impl Shape {
 
 /// What runs in a segment's backward pass under a policy, where that is more than the backward pass alone.
 #[derive(Debug, Clone)]
-struct Again<G> {
+struct RecomputedBackward<G> {
     /// The backward pass with what runs again, if anything does.
     whole: Option<G>,
     /// How much of what runs again does, and how often the backward pass runs.
@@ -40,60 +40,68 @@ struct Again<G> {
 
 /// A plan's shape without the times of its passes: embedding, layer, head.
 #[derive(Debug, Clone)]
-pub struct Untimed<G = KernelGraph> {
-    shape: Shape,
-    again: [Again<G>; 3],
+pub struct UntimedShape<G = KernelGraph> {
+    shape: PlanShape,
+    again: [RecomputedBackward<G>; 3],
 }
 
 /// A shape whose passes are programs of interned kernels.
-pub type Outlined = Untimed<Arc<Program>>;
+pub type OutlinedShape = UntimedShape<Arc<KernelProgram>>;
 
-impl Lowered<'_> {
+impl LoweredModel<'_> {
     /// The shape of a plan of one policy without the times of its passes; `None` where more than its schedules depends on the chip (streams of kernels,
     /// copies to the host). The first shape of `self` must be one that keeps everything.
     ///
     /// # Errors
     /// A graph without layers.
-    pub fn untimed(&mut self, chip: &mut ChipTimes, fabric: &Fabric, plan: &TrainingPlan) -> Result<Option<Untimed>, StepError> {
-        if chip.stack().kernels.execution != Execution::Scheduled || plan.activations.alike().is_none() {
+    pub fn untimed_shape(
+        &mut self,
+        chip: &mut ChipTimes,
+        fabric: &Fabric,
+        plan: &TrainingPlan,
+    ) -> Result<Option<UntimedShape>, StepError> {
+        if chip.stack().kernels.execution != ExecutionMode::Scheduled || plan.activations.uniform_policy().is_none() {
             return Ok(None);
         }
-        let shape = self.shape(chip, fabric, plan)?;
+        let shape = self.plan_shape(chip, fabric, plan)?;
         let keeps = ActivationPolicy::None;
         let mut copies = false;
         let again = [SegmentKind::Embedding, SegmentKind::Layer, SegmentKind::Head].map(|kind| {
-            let Some(segment) = self.graph().segment(kind) else { return Again { whole: None, repeats: [1.0; 2] } };
-            let policy = if shape.follows_policy(kind) { plan.activations.first() } else { &keeps };
-            let treatment = policy.treatment_under(&segment.graph, chip.stack().replay());
+            let Some(segment) = self.graph().segment(kind) else { return RecomputedBackward { whole: None, repeats: [1.0; 2] } };
+            let policy = if shape.follows_policy(kind) { plan.activations.first_layer_policy() } else { &keeps };
+            let treatment = policy.treatment_with_extent(&segment.graph, chip.stack().replay_extent());
             copies |= treatment.offloaded_bytes(&segment.graph) > Bytes::ZERO;
-            let whole = (!treatment.recompute.is_empty()).then(|| segment.backward(&treatment.recompute));
+            let whole = (!treatment.recompute.is_empty()).then(|| segment.backward_graph(&treatment.recompute));
             // Where nothing goes away no tokens do, and all of it runs again.
-            Again { whole, repeats: [1.0, if segment.second_backward { 2.0 } else { 1.0 }] }
+            RecomputedBackward { whole, repeats: [1.0, if segment.second_backward { 2.0 } else { 1.0 }] }
         });
-        Ok((!copies).then_some(Untimed { shape, again }))
+        Ok((!copies).then_some(UntimedShape { shape, again }))
     }
 }
 
-impl Untimed {
+impl UntimedShape {
     /// With its kernels interned.
     #[must_use]
-    pub fn outlined(self, table: &mut KernelTable) -> Outlined {
-        let again = self.again.map(|Again { whole, repeats }| Again { whole: whole.map(|graph| table.program(&graph)), repeats });
-        Untimed { shape: self.shape, again }
+    pub fn intern_kernels(self, table: &mut KernelTable) -> OutlinedShape {
+        let again = self.again.map(|RecomputedBackward { whole, repeats }| RecomputedBackward {
+            whole: whole.map(|graph| table.intern_graph(&graph)),
+            repeats,
+        });
+        UntimedShape { shape: self.shape, again }
     }
 }
 
-impl Outlined {
+impl OutlinedShape {
     /// The shape without the times of its passes.
     #[must_use]
-    pub fn without_times(&self) -> &Shape {
+    pub fn shape_without_times(&self) -> &PlanShape {
         &self.shape
     }
 
     /// The shape where a pass takes `least`: what [`Lowered::shape`] gives of a chip whose kernels are bounded so. `passes` are those of the lowered
     /// model with nothing run again.
     #[must_use]
-    pub fn shape(&self, passes: &[Passes; 3], mut least: impl FnMut(&Program) -> Seconds) -> Shape {
+    pub fn shape_with_least(&self, passes: &[SegmentPasses; 3], mut least: impl FnMut(&KernelProgram) -> Seconds) -> PlanShape {
         let mut shape = self.shape.clone();
         for ((piece, again), passes) in shape.pieces_mut().into_iter().zip(&self.again).zip(passes) {
             let once = least(&passes.backward);
@@ -101,7 +109,7 @@ impl Outlined {
             piece.forward.device = least(&passes.forward);
             piece.recompute.device = more * again.repeats[0];
             piece.backward.device = once * again.repeats[1];
-            piece.bounded_as_a_whole();
+            piece.mark_bounded();
         }
         shape
     }

@@ -8,45 +8,46 @@
 //! that it is tied to has none of its own.
 
 use super::away::{ParameterCopies, PieceCopies};
-use super::copied::{Copied, LinkTimes};
-use super::evaluate::Step;
+use super::copied::{CopiedBytes, LinkTimes};
+use super::evaluate::PlanOnNetwork;
 use super::exchange::sharing_domain;
-use super::memory_static::Sharding;
-use super::network::Network;
+use super::memory_static::ZeroSharding;
+use super::network::StepNetwork;
 use super::{ChipTimes, Fidelity};
 use sim::kernel::Kernel;
 use sim::units::{Bytes, Joules};
-use workloads::memory::PlacedBytes;
+use workloads::memory::BytesByPlace;
 
-impl<N: Network> Step<'_, N> {
+impl<N: StepNetwork> PlanOnNetwork<'_, N> {
     /// What is copied in every micro-batch of weights and gradients that live away from the device; none where all live there.
     pub(super) fn parameter_copies(&self, chip: &mut ChipTimes) -> Option<ParameterCopies> {
         let away = self.profile.away?;
         let layout = &self.plan.layout;
-        let sharding = Sharding::new(layout, chip.stack(), sharing_domain(chip.stack(), self.fabric.fast_domain(), layout));
-        let [weights, gradients, _] = sharding.zero_shares();
-        let copied = |placed: &PlacedBytes, shared: bool| {
+        let sharding =
+            ZeroSharding::new(layout, chip.stack(), sharing_domain(chip.stack(), self.fabric.fast_domain_size(), layout));
+        let [weights, gradients, _] = sharding.zero_sharded_classes();
+        let copied = |placed: &BytesByPlace, shared: bool| {
             let [host, stored] = [placed.host, placed.nvme].map(|bytes| Bytes(sharding.share_of(bytes, shared)));
-            Copied { all: host + stored, stored }
+            CopiedBytes { all: host + stored, stored }
         };
         let [embedding, layer, head] = away.pieces;
         let head = if layout.pipeline > 1 { away.head_apart } else { head };
         let pieces = [embedding, layer, head].map(|piece| {
             let weights = copied(&piece.weights, weights);
             let gradients = copied(&piece.gradients, gradients && layout.reduces_every_micro_batch());
-            let fetch = LinkTimes::into_device(chip.copies(weights));
-            let send = LinkTimes::out_of_device(chip.copies(gradients));
+            let fetch = LinkTimes::into_device(chip.copy_times(weights));
+            let send = LinkTimes::out_of_device(chip.copy_times(gradients));
             PieceCopies { weights, gradients, passes: [fetch, fetch.plus(send)] }
         });
         Some(ParameterCopies { pieces, bounded: chip.fidelity() != Fidelity::Exact })
     }
 
     /// The energy of these copies in one micro-batch on the devices of all stages, static power apart.
-    pub(super) fn parameter_copy_energy(&self, chip: &mut ChipTimes, layers: u64) -> Joules {
+    pub(super) fn energy_of_parameter_copies(&self, chip: &mut ChipTimes, layers: u64) -> Joules {
         let Some(copies) = self.parameter_copies(chip) else { return Joules::ZERO };
         let mut of = |piece: &PieceCopies| {
-            let moved = [piece.weights, piece.weights, piece.gradients].into_iter().flat_map(Copied::by_link);
-            moved.map(|copy| chip.energy(&Kernel::Transfer(copy))).sum::<Joules>()
+            let moved = [piece.weights, piece.weights, piece.gradients].into_iter().flat_map(CopiedBytes::transfers);
+            moved.map(|copy| chip.energy_of_kernel(&Kernel::Transfer(copy))).sum::<Joules>()
         };
         let [embedding, layer, head] = copies.pieces.each_ref().map(&mut of);
         embedding + layer * layers as f64 + head

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
-use crate::Execution;
+use crate::ExecutionMode;
 use crate::profile::{PassProfile, PieceProfile};
 use proptest::prelude::*;
 use sim::hardware::Accelerator;
@@ -18,11 +18,11 @@ type Shares = [[f64; 2]; 4];
 fn bounded(exact: &PieceProfile, shares: &Shares) -> PieceProfile {
     let (r, b) = (exact.recompute, exact.backward);
     let of = |time: Seconds, [longer, shorter]: [f64; 2]| (time * (1.0 - shorter), time * (1.0 + longer));
-    let once = b.busy() - b.offload;
-    let (forward, forward_found) = of(exact.forward.busy() - exact.forward.offload, shares[0]);
+    let once = b.busy_time() - b.offload;
+    let (forward, forward_found) = of(exact.forward.busy_time() - exact.forward.offload, shares[0]);
     let (backward, backward_found) = of(once, shares[1]);
     let (inputs, inputs_found) = of(once - b.weight, shares[2]);
-    let (whole, whole_found) = of(once + r.busy(), shares[3]);
+    let (whole, whole_found) = of(once + r.busy_time(), shares[3]);
     let exposed = b.tensor + b.context + b.expert;
     let alone = |pass: PassProfile| PassProfile {
         tensor: Seconds::ZERO,
@@ -41,12 +41,12 @@ fn bounded(exact: &PieceProfile, shares: &Shares) -> PieceProfile {
         parts: [inputs, (backward - inputs_found).min(backward - exposed).max(Seconds::ZERO)],
         ..alone(b)
     };
-    if r.busy() > Seconds::ZERO {
+    if r.busy_time() > Seconds::ZERO {
         let again = (whole - backward_found).max(Seconds::ZERO);
         let device = (whole - backward).max(Seconds::ZERO);
         piece.recompute = PassProfile { device, unproven: whole_found - whole, parts: [again, Seconds::ZERO], ..alone(r) };
     }
-    piece.bounded_but_for_inputs();
+    piece.mark_bounded_but_for_inputs();
     piece
 }
 
@@ -73,7 +73,7 @@ fn plans() -> impl Strategy<Value = TrainingPlan> {
                 attention: Attention::Fused,
                 precision: Precision::MIXED_BF16,
                 optimizer: Optimizer::Adam,
-                schedule: if v { Schedule::ZbV } else { Schedule::ZbH1 },
+                schedule: if v { PipelineSchedule::ZbV } else { PipelineSchedule::ZbH1 },
                 techniques: workloads::Techniques::default(),
             }
         },
@@ -82,12 +82,12 @@ fn plans() -> impl Strategy<Value = TrainingPlan> {
 
 fn holds(plan: &TrainingPlan, stack: &SoftwareStack, fabric: &str, shares: &[Shares; 3]) -> Result<(), TestCaseError> {
     let model = Model { layers: 24, ..Model::load("gpt2-xl").unwrap() };
-    let (fabric, accelerator) = (Fabric::template(fabric).unwrap(), Accelerator::template("tpu_v4").unwrap());
+    let (fabric, accelerator) = (Fabric::built_in(fabric).unwrap(), Accelerator::built_in("tpu_v4").unwrap());
     let mut chip = ChipTimes::new(&accelerator, stack).unwrap();
-    let evaluator = Evaluator::new(&model, &fabric, stack, DeviceMemory::of(&accelerator));
-    let Ok(exact) = Shape::new(&mut chip, &model, &fabric, plan) else { return Ok(()) };
-    let Ok(degrees) = evaluator.degrees(&mut chip, &exact, plan, None) else { return Ok(()) };
-    let sends = evaluator.sends(&chip, &exact, plan);
+    let evaluator = Evaluator::new(&model, &fabric, stack, DeviceMemory::of_chip(&accelerator));
+    let Ok(exact) = PlanShape::new(&mut chip, &model, &fabric, plan) else { return Ok(()) };
+    let Ok(degrees) = evaluator.prepare_degrees(&mut chip, &exact, plan, None) else { return Ok(()) };
+    let sends = evaluator.pipeline_sends(&chip, &exact, plan);
     let mut shape = exact.clone();
     for (piece, shares) in
         [&mut shape.profile.embedding, &mut shape.profile.layer, &mut shape.profile.head].into_iter().zip(shares)
@@ -95,9 +95,9 @@ fn holds(plan: &TrainingPlan, stack: &SoftwareStack, fabric: &str, shares: &[Sha
         *piece = bounded(piece, shares);
     }
     let (schedule, m) = (plan.schedule, plan.micro_batches());
-    let step = evaluator.simulate(&exact, &degrees, &sends, schedule, m).unwrap();
-    let least = evaluator.simulate_least(&shape, &degrees, &sends, schedule, m).unwrap();
-    let closed = evaluator.evaluate(&shape, &degrees, &sends, schedule, m).time.seconds();
+    let step = evaluator.simulate_step(&exact, &degrees, &sends, schedule, m).unwrap();
+    let least = evaluator.simulate_lower_bound(&shape, &degrees, &sends, schedule, m).unwrap();
+    let closed = evaluator.evaluate_plan(&shape, &degrees, &sends, schedule, m).time.seconds();
     prop_assert!(least.max(closed) <= step * (1.0 + 1e-9), "{least} and {closed} above {step}: {plan:?}");
     Ok(())
 }
@@ -112,7 +112,7 @@ proptest! {
         (stack, fabric) in (0_usize..3, 0_usize..2),
     ) {
         let mut stack = SoftwareStack::load(["ideal", "megatron", "maxtext"][stack]).unwrap();
-        stack.kernels.execution = Execution::Scheduled;
+        stack.kernels.execution = ExecutionMode::Scheduled;
         holds(&plan, &stack, ["phaze_flat", "selene_hdr200x8"][fabric], &shares)?;
     }
 }

@@ -1,7 +1,7 @@
 //! What is run: a model's training plan on given devices.
 
 use serde::{Deserialize, Serialize};
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{Batch, Layout, StagePolicies, Techniques};
@@ -22,7 +22,7 @@ pub struct TrainingPlan {
     /// The optimizer.
     pub optimizer: Optimizer,
     /// The pipeline's schedule; without a pipeline it changes nothing.
-    pub schedule: Schedule,
+    pub schedule: PipelineSchedule,
     /// Memory techniques besides.
     #[serde(default, skip_serializing_if = "Techniques::is_empty")]
     pub techniques: Techniques,

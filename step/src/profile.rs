@@ -2,7 +2,7 @@
 //! data-parallel ranks there are.
 
 use super::SoftwareStack;
-use super::away::AwayPieces;
+use super::away::OffloadedPieces;
 use super::contention::PortTimes;
 use super::copied::LinkTimes;
 use serde::{Deserialize, Serialize};
@@ -54,7 +54,7 @@ pub struct PassProfile {
 impl PassProfile {
     /// Computing, communicating and copying.
     #[must_use]
-    pub fn busy(&self) -> Seconds {
+    pub fn busy_time(&self) -> Seconds {
         self.device + self.tensor + self.context + self.expert + self.offload
     }
 
@@ -134,42 +134,42 @@ pub struct PieceProfile {
 
 impl PieceProfile {
     /// Whether no order of kernels makes its passes faster.
-    pub(super) fn proven(&self) -> bool {
+    pub(super) fn is_proven(&self) -> bool {
         [&self.forward, &self.recompute, &self.backward]
             .into_iter()
             .all(|pass| pass.unproven + pass.unproven_inputs == Seconds::ZERO)
     }
 
     /// A backward pass of which all is known but what waits for copies, which may be all put off: `before` of it is said already.
-    pub(super) fn bounded_but_for_copies(&mut self, before: Seconds) {
+    pub(super) fn mark_bounded_but_for_copies(&mut self, before: Seconds) {
         self.backward.weight += self.backward.offload - before;
         self.bounded = true;
     }
 
     /// A backward pass of which a bound is known, and one of the gradients of inputs: of the rest, what runs again and what waits for copies, one part
     /// may be more and another less, and all of it may be put off.
-    pub(super) fn bounded_but_for_inputs(&mut self) {
+    pub(super) fn mark_bounded_but_for_inputs(&mut self) {
         self.backward.weight += self.backward.offload + self.recompute.device;
         self.backward.device += std::mem::take(&mut self.recompute.device);
         self.bounded = true;
     }
 
     /// The same where of the gradients of inputs nothing is known.
-    pub(super) fn bounded_as_a_whole(&mut self) {
+    pub(super) fn mark_bounded(&mut self) {
         self.backward.device += std::mem::take(&mut self.recompute.device);
-        self.backward.weight = self.backward.busy();
+        self.backward.weight = self.backward.busy_time();
         self.bounded = true;
     }
 
     /// Lets its passes wait for what nothing hides of their copies: of these, as much as there is other work beside them, the stack's fraction is hidden.
-    pub(super) fn wait_for_copies(&mut self, stack: &SoftwareStack) {
+    pub(super) fn add_exposed_copies(&mut self, stack: &SoftwareStack) {
         (self.forward.offload, self.backward.offload) = (Seconds::ZERO, Seconds::ZERO);
         let exposed = |copies: LinkTimes, busy: Seconds| {
-            let copying = copies.longest();
+            let copying = copies.longest_time();
             copying - copying.min(busy) * stack.overlap.host
         };
-        self.forward.offload = exposed(self.forward.copies, self.forward.busy());
-        self.backward.offload = exposed(self.backward.copies, self.backward.busy() + self.recompute.busy());
+        self.forward.offload = exposed(self.forward.copies, self.forward.busy_time());
+        self.backward.offload = exposed(self.backward.copies, self.backward.busy_time() + self.recompute.busy_time());
     }
 
     /// Two pieces one after the other.
@@ -187,7 +187,7 @@ impl PieceProfile {
     }
 
     /// The piece in a pipeline whose messages cross nodes: its collectives are launched the slower.
-    pub(super) fn beside_messages(self, stack: &SoftwareStack) -> Self {
+    pub(super) fn with_message_overhead(self, stack: &SoftwareStack) -> Self {
         let slower = |pass: PassProfile| {
             let slower = Seconds::from_micros(stack.launch.collective_rank_us) * f64::from(pass.collective_ranks);
             PassProfile { slower_launches: pass.slower_launches + slower, ..pass }
@@ -227,7 +227,7 @@ pub struct StepProfile {
     /// Bytes between two pieces on one device.
     pub boundary: Bytes,
     /// Weights and gradients that live away from the device.
-    pub(super) away: Option<AwayPieces>,
+    pub(super) away: Option<OffloadedPieces>,
     /// Bytes of a weight as products read it.
     pub weight_bytes: Bytes,
     /// Bytes of a weight's gradient.
@@ -253,17 +253,17 @@ pub(super) struct LayerProfile {
 
 impl StepProfile {
     /// The same with other pieces: embedding, layer, head.
-    pub(super) fn of_pieces(&self, [embedding, layer, head]: [PieceProfile; 3], by_policy: Vec<LayerProfile>) -> Self {
+    pub(super) fn with_pieces(&self, [embedding, layer, head]: [PieceProfile; 3], by_policy: Vec<LayerProfile>) -> Self {
         Self { embedding, layer, head, by_policy, ..self.clone() }
     }
 
     /// A layer under a policy of the plan that it was made for.
-    pub(super) fn layer_under(&self, policy: &ActivationPolicy) -> &PieceProfile {
+    pub(super) fn layer_with_policy(&self, policy: &ActivationPolicy) -> &PieceProfile {
         self.by_policy.iter().find(|known| known.policy == *policy).map_or(&self.layer, |known| &known.layer)
     }
 
     /// The same with layers under several policies.
-    pub(super) fn mixed(&self, by_policy: Vec<LayerProfile>) -> Self {
+    pub(super) fn with_layer_policies(&self, by_policy: Vec<LayerProfile>) -> Self {
         Self { by_policy, ..self.clone() }
     }
 }

@@ -2,7 +2,7 @@
 
 use sim::costed::TICKS_PER_SECOND;
 use sim::kernel::{Kernel, KernelGraph};
-use sim::schedule::{Cores, Least, Outline};
+use sim::schedule::{Cores, OperatorLeastTimes, Outline};
 use sim::units::Seconds;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,19 +15,19 @@ pub type KernelIndex = u32;
 pub type ProgramIndex = u32;
 
 /// What tells programs apart: the kernels of their nodes, and what these wait for.
-type Order = (Vec<KernelIndex>, Vec<(u32, u32)>);
+type ProgramKey = (Vec<KernelIndex>, Vec<(u32, u32)>);
 
 /// The distinct kernels of many passes, and the distinct passes.
 #[derive(Debug, Default)]
 pub struct KernelTable {
     kernels: Vec<Kernel>,
     index: BTreeMap<Kernel, KernelIndex>,
-    programs: BTreeMap<Order, Arc<Program>>,
+    programs: BTreeMap<ProgramKey, Arc<KernelProgram>>,
 }
 
 impl KernelTable {
     /// The place of a kernel, new or known.
-    pub fn intern(&mut self, kernel: Kernel) -> KernelIndex {
+    pub fn intern_kernel(&mut self, kernel: Kernel) -> KernelIndex {
         *self.index.entry(kernel).or_insert_with(|| {
             self.kernels.push(kernel);
             (self.kernels.len() - 1) as KernelIndex
@@ -42,13 +42,13 @@ impl KernelTable {
 
     /// How many programs differ.
     #[must_use]
-    pub fn programs(&self) -> usize {
+    pub fn program_count(&self) -> usize {
         self.programs.len()
     }
 
     /// The program of a graph, new or known.
-    pub fn program(&mut self, graph: &KernelGraph) -> Arc<Program> {
-        let kernels: Vec<KernelIndex> = graph.node_weights().map(|node| self.intern(node.kernel)).collect();
+    pub fn intern_graph(&mut self, graph: &KernelGraph) -> Arc<KernelProgram> {
+        let kernels: Vec<KernelIndex> = graph.node_weights().map(|node| self.intern_kernel(node.kernel)).collect();
         let mut edges: Vec<(u32, u32)> =
             graph.raw_edges().iter().map(|e| (e.source().index() as u32, e.target().index() as u32)).collect();
         // Lowering adds a node after all that it waits for, so node order is topological.
@@ -57,8 +57,8 @@ impl KernelTable {
         let index = self.programs.len() as ProgramIndex;
         let Self { kernels: all, programs, .. } = self;
         let program = programs.entry((kernels, edges)).or_insert_with_key(|(kernels, edges)| {
-            let outline = Outline::new(kernels.len(), edges, |node| on_cores(&all[kernels[node] as usize]));
-            Arc::new(Program { index, kernels: kernels.clone(), edges: edges.clone(), outline })
+            let outline = Outline::new(kernels.len(), edges, |node| occupies_cores(&all[kernels[node] as usize]));
+            Arc::new(KernelProgram { index, kernels: kernels.clone(), edges: edges.clone(), outline })
         });
         Arc::clone(program)
     }
@@ -66,7 +66,7 @@ impl KernelTable {
 
 /// A kernel graph with its kernels interned.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Program {
+pub struct KernelProgram {
     /// Its place among its table's.
     pub index: ProgramIndex,
     /// The kernel of each node, in an order in which they can run.
@@ -76,44 +76,44 @@ pub struct Program {
     outline: Outline,
 }
 
-impl Program {
+impl KernelProgram {
     /// What every schedule takes at least, each kernel taking `least` ticks; see [`Outline::least`].
     #[must_use]
-    pub fn least(&self, cores: &Cores, chains: bool, mut least: impl FnMut(KernelIndex) -> Least) -> Seconds {
-        Seconds(self.outline.least(cores, chains, |node| least(self.kernels[node])) / TICKS_PER_SECOND)
+    pub fn least_ticks(&self, cores: &Cores, chains: bool, mut least: impl FnMut(KernelIndex) -> OperatorLeastTimes) -> Seconds {
+        Seconds(self.outline.lower_bound(cores, chains, |node| least(self.kernels[node])) / TICKS_PER_SECOND)
     }
 
     /// The kernels one after the other, each taking `time`.
     #[must_use]
-    pub fn sum(&self, time: impl FnMut(KernelIndex) -> Seconds) -> Seconds {
+    pub fn sum_of_kernels(&self, time: impl FnMut(KernelIndex) -> Seconds) -> Seconds {
         self.kernels.iter().copied().map(time).sum()
     }
 }
 
 /// Whether a kernel occupies cores on every chip; see [`sim::costed::kind`].
-pub(crate) fn on_cores(kernel: &Kernel) -> bool {
+pub(crate) fn occupies_cores(kernel: &Kernel) -> bool {
     !matches!(kernel, Kernel::Collective(_) | Kernel::Transfer(_))
 }
 
 /// The passes of one segment, nothing run again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Passes {
+pub struct SegmentPasses {
     /// The forward pass.
-    pub forward: Arc<Program>,
+    pub forward: Arc<KernelProgram>,
     /// The backward pass.
-    pub backward: Arc<Program>,
+    pub backward: Arc<KernelProgram>,
 }
 
-impl Passes {
+impl SegmentPasses {
     /// Of a lowered model's embedding, layer and head.
     #[must_use]
-    pub fn of(graph: &TrainingGraph, table: &mut KernelTable) -> [Self; 3] {
+    pub fn from_graph(graph: &TrainingGraph, table: &mut KernelTable) -> [Self; 3] {
         [SegmentKind::Embedding, SegmentKind::Layer, SegmentKind::Head].map(|kind| {
             let of = |graph: Option<KernelGraph>| graph.unwrap_or_default();
             let segment = graph.segment(kind);
             Self {
-                forward: table.program(&of(segment.map(|segment| segment.forward()))),
-                backward: table.program(&of(segment.map(|segment| segment.backward(&RecomputeSet::none())))),
+                forward: table.intern_graph(&of(segment.map(|segment| segment.forward_graph()))),
+                backward: table.intern_graph(&of(segment.map(|segment| segment.backward_graph(&RecomputeSet::none())))),
             }
         })
     }

@@ -1,14 +1,14 @@
 //! How a plan's schedule runs on its layout.
 
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use workloads::Layout;
 
 /// The schedule that runs: 1F1B over several chunks per stage is interleaved; without a pipeline all schedules are the same.
 #[must_use]
-pub fn effective_schedule(layout: &Layout, schedule: Schedule) -> Schedule {
+pub fn effective_schedule(layout: &Layout, schedule: PipelineSchedule) -> PipelineSchedule {
     match (schedule, layout.virtual_stages) {
-        _ if layout.pipeline == 1 => Schedule::OneForwardOneBackward,
-        (Schedule::OneForwardOneBackward, chunks) if chunks > 1 => Schedule::Interleaved { chunks },
+        _ if layout.pipeline == 1 => PipelineSchedule::OneForwardOneBackward,
+        (PipelineSchedule::OneForwardOneBackward, chunks) if chunks > 1 => PipelineSchedule::Interleaved { chunks },
         (schedule, _) => schedule,
     }
 }

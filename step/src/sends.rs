@@ -4,22 +4,22 @@
 //! are smaller than a unit of the fabric (a node), some neighbours share one and others do not. All ranks of a stage, of all pipelines, send at the
 //! same time: a send takes what the farthest pair takes.
 
-use super::contention::{Communication, Window};
-use super::network::Network;
+use super::contention::{Communication, OverlapWindow};
+use super::network::StepNetwork;
 use sim::network::MAX_TIERS;
 use sim::units::Seconds;
 use workloads::Layout;
 
 /// What a pipeline's sends take, by the tier that they cross.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Sends {
+pub struct PipelineSends {
     /// By tier: pairs of neighbouring devices that cross it, and what a send takes there.
     over: [(u32, Communication); MAX_TIERS],
 }
 
-impl Sends {
+impl PipelineSends {
     /// The sends of a layout, with `price` for a send that crosses a tier.
-    pub fn new(network: &impl Network, layout: &Layout, price: impl Fn(usize) -> Communication) -> Self {
+    pub fn new(network: &impl StepNetwork, layout: &Layout, price: impl Fn(usize) -> Communication) -> Self {
         let mut sends = Self::default();
         for next in 1..layout.pipeline {
             sends.over[network.tier_between(layout, next - 1, next)].0 += 1;
@@ -31,13 +31,13 @@ impl Sends {
     }
 
     /// Whether any of them leave a node (a unit of the innermost tier).
-    pub fn between_nodes(&self) -> bool {
+    pub fn leave_node(&self) -> bool {
         self.over.iter().skip(1).any(|(pairs, _)| *pairs > 0)
     }
 
     /// What nothing hides of them behind a window, of which the stack hides the share `hidden`.
-    pub fn exposed(&self, window: Window, hidden: f64) -> ExposedSends {
-        ExposedSends { over: self.over.map(|(pairs, send)| (pairs, send.time - window.saves(&send) * hidden)) }
+    pub fn exposed_behind(&self, window: OverlapWindow, hidden: f64) -> ExposedSends {
+        ExposedSends { over: self.over.map(|(pairs, send)| (pairs, send.time - window.time_saved(&send) * hidden)) }
     }
 }
 
@@ -48,24 +48,24 @@ pub struct ExposedSends {
 }
 
 impl ExposedSends {
-    fn present(&self) -> impl Iterator<Item = (u32, Seconds)> + '_ {
+    fn present_tiers(&self) -> impl Iterator<Item = (u32, Seconds)> + '_ {
         self.over.iter().copied().filter(|(pairs, _)| *pairs > 0)
     }
 
     /// The least of all pairs of devices. That of the last device and the first is among them: no neighbours cross the outermost tier
     /// unless these do, and some do if these do.
-    pub fn least(&self) -> Seconds {
-        self.present().map(|(_, send)| send).reduce(Seconds::min).unwrap_or_default()
+    pub fn least_send(&self) -> Seconds {
+        self.present_tiers().map(|(_, send)| send).reduce(Seconds::min).unwrap_or_default()
     }
 
     /// What neighbouring devices' sends take beyond the least, all together.
-    pub fn farther(&self) -> Seconds {
-        let least = self.least();
-        self.present().map(|(pairs, send)| (send - least) * f64::from(pairs)).sum()
+    pub fn excess_over_least(&self) -> Seconds {
+        let least = self.least_send();
+        self.present_tiers().map(|(pairs, send)| (send - least) * f64::from(pairs)).sum()
     }
 
     /// From one device of the pipeline to another, or back.
-    pub fn between(&self, network: &impl Network, layout: &Layout, a: u32, b: u32) -> Seconds {
+    pub fn time_between(&self, network: &impl StepNetwork, layout: &Layout, a: u32, b: u32) -> Seconds {
         self.over[network.tier_between(layout, a, b)].1
     }
 }
@@ -74,17 +74,17 @@ impl ExposedSends {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::network::tier_between;
+    use crate::network::outermost_tier_between;
     use sim::network::Fabric;
     use workloads::RankOrder;
 
     /// Tiers of the pairs of neighbours in nodes of 8, and of the way round.
     fn tiers(layout: Layout) -> Vec<usize> {
-        let fabric = Fabric::template("selene_hdr200x8").unwrap();
+        let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
         (1..layout.pipeline)
             .map(|next| (next - 1, next))
             .chain([(layout.pipeline - 1, 0)])
-            .map(|(a, b)| tier_between(&fabric, &layout, a, b))
+            .map(|(a, b)| outermost_tier_between(&fabric, &layout, a, b))
             .collect()
     }
 
@@ -114,18 +114,18 @@ mod tests {
 
     #[test]
     fn sends_are_priced_by_the_tier_they_cross() {
-        let fabric = Fabric::template("selene_hdr200x8").unwrap();
+        let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
         let price = |tier: usize| Communication { time: Seconds([2.0, 8.0][tier]), ..Communication::default() };
         let layout = Layout { tensor: 2, pipeline: 8, ..Layout::default() };
-        let exposed = Sends::new(&fabric, &layout, price).exposed(Window::default(), 0.0);
-        assert_eq!(exposed.least(), Seconds(2.0));
-        assert_eq!(exposed.farther(), Seconds(8.0 - 2.0), "one pair of seven crosses");
-        assert_eq!(exposed.between(&fabric, &layout, 3, 4), Seconds(8.0));
-        assert_eq!(exposed.between(&fabric, &layout, 7, 0), Seconds(8.0));
-        let alone = Sends::new(&fabric, &Layout { pipeline: 1, ..layout }, price);
-        assert_eq!(alone, Sends::default());
+        let exposed = PipelineSends::new(&fabric, &layout, price).exposed_behind(OverlapWindow::default(), 0.0);
+        assert_eq!(exposed.least_send(), Seconds(2.0));
+        assert_eq!(exposed.excess_over_least(), Seconds(8.0 - 2.0), "one pair of seven crosses");
+        assert_eq!(exposed.time_between(&fabric, &layout, 3, 4), Seconds(8.0));
+        assert_eq!(exposed.time_between(&fabric, &layout, 7, 0), Seconds(8.0));
+        let alone = PipelineSends::new(&fabric, &Layout { pipeline: 1, ..layout }, price);
+        assert_eq!(alone, PipelineSends::default());
         let whole = Layout { tensor: 8, ..layout };
-        let exposed = Sends::new(&fabric, &whole, price).exposed(Window::default(), 0.0);
-        assert_eq!((exposed.least(), exposed.farther()), (Seconds(8.0), Seconds::ZERO));
+        let exposed = PipelineSends::new(&fabric, &whole, price).exposed_behind(OverlapWindow::default(), 0.0);
+        assert_eq!((exposed.least_send(), exposed.excess_over_least()), (Seconds(8.0), Seconds::ZERO));
     }
 }

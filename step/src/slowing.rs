@@ -11,7 +11,7 @@ use sim::units::Seconds;
 
 /// By how much more a communication and what runs beside it take: 0.2 is a fifth longer.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Slowing {
+pub struct MutualSlowdown {
     /// Kernels beside it.
     pub kernels: f64,
     /// It beside kernels.
@@ -22,10 +22,10 @@ pub struct Slowing {
     pub copies_out: f64,
 }
 
-impl Slowing {
+impl MutualSlowdown {
     /// Of a collective on a chip, inside the fast domain or between nodes.
     #[must_use]
-    pub fn of(streams: &StreamContention, between_nodes: bool) -> Self {
+    pub fn of_collective(streams: &StreamContention, between_nodes: bool) -> Self {
         if between_nodes {
             let copies_out = streams.copy_out_by_network;
             return Self { kernels: streams.kernel_by_network, by_kernels: 0.0, by_copies: streams.network_by_copy, copies_out };
@@ -34,7 +34,7 @@ impl Slowing {
     }
 
     /// Of two at once, each slowed as the one that is slowed more.
-    pub(super) fn worst(self, other: Self) -> Self {
+    pub(super) fn max_of_each(self, other: Self) -> Self {
         Self {
             kernels: self.kernels.max(other.kernels),
             by_kernels: self.by_kernels.max(other.by_kernels),
@@ -44,17 +44,17 @@ impl Slowing {
     }
 
     /// Seconds of communication that a second of work has room for.
-    pub(super) fn stretch(&self) -> f64 {
+    pub(super) fn room_per_second(&self) -> f64 {
         (1.0 + self.kernels) / (1.0 + self.by_kernels)
     }
 
     /// What a hidden second is worth. Where both slow each other to less than half their pace, nothing: they run one after the other.
-    pub(super) fn worth(&self) -> f64 {
+    pub(super) fn value_of_hidden_second(&self) -> f64 {
         (1.0 - self.kernels * (1.0 + self.by_kernels) / (1.0 + self.kernels)).max(0.0)
     }
 
     /// How much longer it takes for copies from the host and to the host that run beside it.
-    pub(super) fn beside_copies(&self, alone: Seconds, [copy_in, copy_out]: [Seconds; 2]) -> Seconds {
+    pub(super) fn delay_by_copies(&self, alone: Seconds, [copy_in, copy_out]: [Seconds; 2]) -> Seconds {
         let copying = copy_in + copy_out * (1.0 + self.copies_out);
         (copying * (self.by_copies / (1.0 + self.by_copies))).min(alone * self.by_copies)
     }
@@ -63,9 +63,9 @@ impl Slowing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contention::{Communication, Window};
+    use crate::contention::{Communication, OverlapWindow};
     use proptest::prelude::*;
-    use sim::network::Streams;
+    use sim::network::StreamTimes;
 
     fn contention(scalars: [f64; 4]) -> StreamContention {
         let [kernel_by_collective, collective_by_kernel, kernel_by_network, network_by_copy] = scalars;
@@ -79,10 +79,10 @@ mod tests {
     }
 
     /// Work with a communication beside it.
-    fn together(work: f64, communication: f64, slowing: Slowing, copies: [f64; 2]) -> f64 {
-        let window = Window { time: Seconds(work), copies: copies.map(Seconds), ..Window::default() };
+    fn together(work: f64, communication: f64, slowing: MutualSlowdown, copies: [f64; 2]) -> f64 {
+        let window = OverlapWindow { time: Seconds(work), copies: copies.map(Seconds), ..OverlapWindow::default() };
         let communication = Communication { time: Seconds(communication), slowing, ..Communication::default() };
-        (window.time + communication.time - window.saves(&communication)).0
+        (window.time + communication.time - window.time_saved(&communication)).0
     }
 
     proptest! {
@@ -95,19 +95,19 @@ mod tests {
         ) {
             let contention = contention(scalars);
             for between_nodes in [false, true] {
-                let slowing = Slowing::of(&contention, between_nodes);
-                let streams = Streams { kernels: Seconds(work), collective: Seconds(send), between_nodes, ..Streams::default() };
-                let (rule, played) = (together(work, send, slowing, [0.0; 2]), streams.together(&contention).0);
+                let slowing = MutualSlowdown::of_collective(&contention, between_nodes);
+                let streams = StreamTimes { kernels: Seconds(work), collective: Seconds(send), between_nodes, ..StreamTimes::default() };
+                let (rule, played) = (together(work, send, slowing, [0.0; 2]), streams.time_together(&contention).0);
                 prop_assert!((rule - played).abs() < 1e-9, "{between_nodes}: {rule} {played}");
             }
             // With no kernel slowed a copy that ends before the work only makes the network later.
             let contention = StreamContention { kernel_by_network: 0.0, ..contention };
             let copy = copy.min(work);
-            let streams = Streams {
-                kernels: Seconds(work), collective: Seconds(send), between_nodes: true, copy_in: Seconds(copy), ..Streams::default()
+            let streams = StreamTimes {
+                kernels: Seconds(work), collective: Seconds(send), between_nodes: true, copy_in: Seconds(copy), ..StreamTimes::default()
             };
-            let rule = together(work, send, Slowing::of(&contention, true), [copy, 0.0]);
-            let played = streams.together(&contention).0;
+            let rule = together(work, send, MutualSlowdown::of_collective(&contention, true), [copy, 0.0]);
+            let played = streams.time_together(&contention).0;
             prop_assert!((rule - played).abs() < 1e-9, "{rule} {played}");
         }
 
@@ -119,9 +119,9 @@ mod tests {
             scalars in [0.0_f64..9.0, 0.0_f64..9.0, 0.0_f64..9.0, 0.0_f64..9.0],
             more in [0.0_f64..3.0, 0.0_f64..3.0, 0.0_f64..3.0, 0.0_f64..3.0],
         ) {
-            let of = |s: [f64; 4]| Slowing { kernels: s[0], by_kernels: s[1], by_copies: s[2], copies_out: s[3] };
+            let of = |s: [f64; 4]| MutualSlowdown { kernels: s[0], by_kernels: s[1], by_copies: s[2], copies_out: s[3] };
             let now = together(work, send, of(scalars), copies);
-            prop_assert!(now >= together(work, send, Slowing::default(), copies) - 1e-9);
+            prop_assert!(now >= together(work, send, MutualSlowdown::default(), copies) - 1e-9);
             prop_assert!(now >= work.max(send) - 1e-9);
             for at in 0..4 {
                 let mut slower = scalars;
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn without_overlap_nothing_is_slowed() {
-        let slowing = Slowing { kernels: 0.7, by_kernels: 0.2, by_copies: 2.0, copies_out: 0.4 };
+        let slowing = MutualSlowdown { kernels: 0.7, by_kernels: 0.2, by_copies: 2.0, copies_out: 0.4 };
         assert_eq!(together(4.0, 0.0, slowing, [1.0; 2]), 4.0);
         assert_eq!(together(0.0, 4.0, slowing, [0.0; 2]), 4.0);
     }

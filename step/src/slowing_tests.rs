@@ -4,13 +4,13 @@
 use crate::{ChipTimes, SoftwareStack, StepTime, TrainingPlan, step_time};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Batch, Layout, Model, ZeroStage};
 
 fn step(layout: Layout, stack: &str, change: impl Fn(&mut Accelerator, &mut SoftwareStack)) -> StepTime {
-    let (mut chip, mut stack) = (Accelerator::template("a100_80gb_sxm").unwrap(), SoftwareStack::load(stack).unwrap());
+    let (mut chip, mut stack) = (Accelerator::built_in("a100_80gb_sxm").unwrap(), SoftwareStack::load(stack).unwrap());
     change(&mut chip, &mut stack);
     let plan = TrainingPlan {
         layout,
@@ -19,11 +19,11 @@ fn step(layout: Layout, stack: &str, change: impl Fn(&mut Accelerator, &mut Soft
         attention: Attention::Fused,
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
-        schedule: Schedule::OneForwardOneBackward,
+        schedule: PipelineSchedule::OneForwardOneBackward,
         techniques: workloads::Techniques::default(),
     };
     let mut chip = ChipTimes::new(&chip, &stack).unwrap();
-    step_time(&mut chip, &Model::load("llama2-7b").unwrap(), &Fabric::template("selene_hdr200x8").unwrap(), &plan).unwrap()
+    step_time(&mut chip, &Model::load("llama2-7b").unwrap(), &Fabric::built_in("selene_hdr200x8").unwrap(), &plan).unwrap()
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 use workloads::Release;
 use workloads::footprint::Precision;
-use workloads::recompute_policy::Replay;
+use workloads::recompute_policy::ReplayExtent;
 
 static STACKS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/stacks");
 
@@ -63,7 +63,7 @@ pub enum StackError {
 /// How a device runs the kernels of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Execution {
+pub enum ExecutionMode {
     /// One after the other, each over the whole chip, as frameworks launch them.
     Stream,
     /// By the operator schedule, on cores and network, side by side where that is faster ([`sim::schedule`]).
@@ -75,7 +75,7 @@ pub enum Execution {
 #[serde(deny_unknown_fields)]
 pub struct KernelOptions {
     /// How a pass runs its kernels.
-    pub execution: Execution,
+    pub execution: ExecutionMode,
     /// Whether neighbouring elementwise work is one kernel.
     pub elementwise_fusion: bool,
     /// Whether weight gradients are added to those in memory by a pass of their own.
@@ -298,7 +298,7 @@ pub struct SoftwareStack {
 impl SoftwareStack {
     /// The built-in stacks' names, sorted.
     #[must_use]
-    pub fn names() -> Vec<String> {
+    pub fn built_in_names() -> Vec<String> {
         let stem = |f: &include_dir::File<'_>| f.path().file_stem().map(|s| s.to_string_lossy().into_owned());
         let toml = |f: &&include_dir::File<'_>| f.path().extension().is_some_and(|e| e == "toml");
         let mut names: Vec<String> = STACKS.files().filter(toml).filter_map(stem).collect();
@@ -310,7 +310,7 @@ impl SoftwareStack {
     /// options of its core (and Transformer Engine's or its ports' fp8) from the accelerators of 2022 on (Hopper, Gaudi 2, CDNA 3), as runs on older chips
     /// are from before them.
     #[must_use]
-    pub fn usual(chip: &str) -> &'static str {
+    pub fn usual_stack_name(chip: &str) -> &'static str {
         let starts = |names: &[&str]| names.iter().any(|name| chip.starts_with(name));
         match chip {
             _ if starts(&["tpu"]) => "maxtext",
@@ -325,21 +325,24 @@ impl SoftwareStack {
     /// An unknown name, a file that cannot be read, or values that cannot be.
     pub fn load(name_or_path: &str) -> Result<Self, StackError> {
         if name_or_path.ends_with(".toml") {
-            let text = sim::files::text::read(name_or_path.as_ref())
+            let text = sim::files::text::read_text(name_or_path.as_ref())
                 .map_err(|e| StackError::Unreadable { file: name_or_path.to_owned(), why: e.to_string() })?;
             return Self::from_toml_str(name_or_path, &text);
         }
-        let own = Self::names().into_iter().find(|name| sim::names::same(name, name_or_path)).map(|name| format!("{name}.toml"));
+        let own = Self::built_in_names()
+            .into_iter()
+            .find(|name| sim::names::are_same_name(name, name_or_path))
+            .map(|name| format!("{name}.toml"));
         match own.and_then(|file| Some((STACKS.get_file(&file)?.contents_utf8()?, file))) {
             Some((text, file)) => Self::from_toml_str(&file, text),
-            None => Err(StackError::Unknown { name: name_or_path.to_owned(), known: Self::names().join(", ") }),
+            None => Err(StackError::Unknown { name: name_or_path.to_owned(), known: Self::built_in_names().join(", ") }),
         }
     }
 
     /// The number formats that a run under this stack has: those asked for, but the gradients of bf16 weights with a master copy in the type that
     /// the stack accumulates them in.
     #[must_use]
-    pub fn precision(&self, asked: Precision) -> Precision {
+    pub fn precision_of_run(&self, asked: Precision) -> Precision {
         let widened = self.kernels.fp32_gradients && asked.operand == DataType::Bf16 && asked.master.is_some();
         Precision { gradient: if widened { DataType::Fp32 } else { asked.gradient }, ..asked }
     }
@@ -348,26 +351,26 @@ impl SoftwareStack {
     /// stage's next pass needs what is being sent to it, so that it exchanges and waits (Megatron-LM switches `overlap_p2p_comm` off
     /// without the interleaved schedule). With several chunks another chunk's pass runs meanwhile.
     #[must_use]
-    pub fn hidden_sends(&self, virtual_stages: u32) -> f64 {
+    pub fn hidden_send_fraction(&self, virtual_stages: u32) -> f64 {
         if virtual_stages > 1 { self.overlap.pipeline } else { 0.0 }
     }
 
     /// What a pass of a pipelined stage waits for the host: nothing where its sends are hidden behind other chunks' passes.
     #[must_use]
-    pub fn pipeline_pass(&self, virtual_stages: u32) -> Seconds {
-        Seconds::from_micros(self.launch.pipeline_pass_us) * (1.0 - self.hidden_sends(virtual_stages))
+    pub fn pipeline_pass_overhead(&self, virtual_stages: u32) -> Seconds {
+        Seconds::from_micros(self.launch.pipeline_pass_us) * (1.0 - self.hidden_send_fraction(virtual_stages))
     }
 
     /// When what a layer keeps is given back, where its backward pass runs in one go.
     #[must_use]
-    pub fn release(&self) -> Release {
+    pub fn release_of_layer(&self) -> Release {
         if self.memory.released_by_tensor { Release::BehindReaders } else { Release::AtTheEnd }
     }
 
     /// How much of a checkpointed layer runs again.
     #[must_use]
-    pub fn replay(&self) -> Replay {
-        if self.kernels.recompute_whole_layer { Replay::WholeRegion } else { Replay::NeededOnly }
+    pub fn replay_extent(&self) -> ReplayExtent {
+        if self.kernels.recompute_whole_layer { ReplayExtent::WholeRegion } else { ReplayExtent::NeededOnly }
     }
 
     /// Reads and checks a stack's file; `file` names it in errors.
@@ -377,7 +380,7 @@ impl SoftwareStack {
     pub fn from_toml_str(file: &str, text: &str) -> Result<Self, StackError> {
         let malformed = |why: String| StackError::Malformed { file: file.to_owned(), why: why.trim_end().to_owned() };
         let stack: Self = toml::from_str(text).map_err(|e| malformed(e.to_string()))?;
-        stack.check(file)?;
+        stack.check_values(file)?;
         let table = text.parse::<toml::Table>().map_err(|e| malformed(e.to_string()))?;
         stack.check_sources(file, &table)?;
         Ok(stack)
@@ -399,7 +402,7 @@ impl SoftwareStack {
     }
 
     /// Every value with its key and its range.
-    pub(super) fn values(&self) -> Vec<(&'static str, f64, f64, f64)> {
+    pub(super) fn values_with_ranges(&self) -> Vec<(&'static str, f64, f64, f64)> {
         let (k, l, s, o, m) = (&self.kernels, &self.launch, &self.sustained, &self.overlap, &self.memory);
         vec![
             ("kernels.gradient_reads", k.gradient_reads, 0.0, 100.0),
@@ -440,8 +443,8 @@ impl SoftwareStack {
         ]
     }
 
-    pub(super) fn check(&self, file: &str) -> Result<(), StackError> {
-        if let Some(from) = self.calibrated_from.as_ref().filter(|from| !Self::names().contains(from)) {
+    pub(super) fn check_values(&self, file: &str) -> Result<(), StackError> {
+        if let Some(from) = self.calibrated_from.as_ref().filter(|from| !Self::built_in_names().contains(from)) {
             return Err(StackError::Value {
                 file: file.to_owned(),
                 key: "calibrated_from".to_owned(),
@@ -459,7 +462,7 @@ impl SoftwareStack {
                 cure: "set one of the two",
             });
         }
-        match self.values().into_iter().find(|(_, value, min, max)| !(*min..=*max).contains(value)) {
+        match self.values_with_ranges().into_iter().find(|(_, value, min, max)| !(*min..=*max).contains(value)) {
             Some((key, value, min, max)) => Err(StackError::Value {
                 file: file.to_owned(),
                 key: key.to_owned(),

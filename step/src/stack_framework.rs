@@ -3,7 +3,7 @@
 use super::schedule::effective_schedule;
 use super::{SoftwareStack, TrainingPlan};
 use serde::{Deserialize, Serialize};
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use std::fmt;
 use workloads::ActivationPolicy;
 
@@ -62,13 +62,13 @@ pub enum ScheduleKind {
 }
 
 impl ScheduleKind {
-    fn of(schedule: Schedule) -> Self {
+    fn of_schedule(schedule: PipelineSchedule) -> Self {
         match schedule {
-            Schedule::OneForwardOneBackward => Self::OneForwardOneBackward,
-            Schedule::Interleaved { .. } => Self::Interleaved,
-            Schedule::GPipe => Self::GPipe,
-            Schedule::ZbH1 => Self::ZbH1,
-            Schedule::ZbV => Self::ZbV,
+            PipelineSchedule::OneForwardOneBackward => Self::OneForwardOneBackward,
+            PipelineSchedule::Interleaved { .. } => Self::Interleaved,
+            PipelineSchedule::GPipe => Self::GPipe,
+            PipelineSchedule::ZbH1 => Self::ZbH1,
+            PipelineSchedule::ZbV => Self::ZbV,
         }
     }
 }
@@ -94,7 +94,7 @@ pub enum PolicyKind {
 }
 
 impl PolicyKind {
-    fn of(policy: &ActivationPolicy) -> Self {
+    fn of_policy(policy: &ActivationPolicy) -> Self {
         match policy {
             ActivationPolicy::None => Self::None,
             ActivationPolicy::Selective => Self::Selective,
@@ -133,49 +133,49 @@ impl fmt::Display for PolicyKind {
     }
 }
 
-fn list<T: fmt::Display>(values: &[T]) -> String {
+fn join_names<T: fmt::Display>(values: &[T]) -> String {
     values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 impl SoftwareStack {
     /// Whether the framework runs a schedule on so many chunks per stage.
     #[must_use]
-    pub fn runs_schedule(&self, schedule: Schedule, virtual_stages: u32) -> bool {
-        let plain = schedule == Schedule::OneForwardOneBackward && virtual_stages > 1;
-        let kind = if plain { ScheduleKind::Interleaved } else { ScheduleKind::of(schedule) };
+    pub fn runs_schedule(&self, schedule: PipelineSchedule, virtual_stages: u32) -> bool {
+        let plain = schedule == PipelineSchedule::OneForwardOneBackward && virtual_stages > 1;
+        let kind = if plain { ScheduleKind::Interleaved } else { ScheduleKind::of_schedule(schedule) };
         self.framework.schedules.contains(&kind)
     }
 
     /// Whether the framework has a policy's kind.
     #[must_use]
     pub fn runs_policy(&self, policy: &ActivationPolicy) -> bool {
-        self.framework.recompute.contains(&PolicyKind::of(policy))
+        self.framework.recompute.contains(&PolicyKind::of_policy(policy))
     }
 
     /// Why the framework cannot run a plan for a model of so many layers, in a few words; `None` where nothing is known against it.
     #[must_use]
-    pub fn cannot_run(&self, plan: &TrainingPlan, layers: u64) -> Option<String> {
+    pub fn why_not_runnable(&self, plan: &TrainingPlan, layers: u64) -> Option<String> {
         let (layout, framework) = (&plan.layout, &self.framework);
         if layout.pipeline > 1 && !self.runs_schedule(plan.schedule, layout.virtual_stages) {
-            let kind = ScheduleKind::of(effective_schedule(layout, plan.schedule));
+            let kind = ScheduleKind::of_schedule(effective_schedule(layout, plan.schedule));
             return Some(match framework.schedules.is_empty() {
                 true => "it runs no pipeline".to_owned(),
-                false => format!("schedule {kind}: it runs {}", list(&framework.schedules)),
+                false => format!("schedule {kind}: it runs {}", join_names(&framework.schedules)),
             });
         }
-        if let Some(policy) = plan.activations.distinct().into_iter().find(|policy| !self.runs_policy(policy)) {
-            return Some(format!("recompute {}: it has {}", PolicyKind::of(policy), list(&framework.recompute)));
+        if let Some(policy) = plan.activations.distinct_policies().into_iter().find(|policy| !self.runs_policy(policy)) {
+            return Some(format!("recompute {}: it has {}", PolicyKind::of_policy(policy), join_names(&framework.recompute)));
         }
         match framework.mixes {
-            MixKind::None if plan.activations.alike().is_none() => {
+            MixKind::None if plan.activations.uniform_policy().is_none() => {
                 return Some("recompute by stage: it has one policy for all layers".to_owned());
             }
-            MixKind::Block if plan.activations.block().is_none() => {
+            MixKind::Block if plan.activations.full_recompute_layers_per_chunk().is_none() => {
                 return Some("recompute by stage: it recomputes the first layers of every chunk, as many in each".to_owned());
             }
             _ => {}
         }
-        if let Some(why) = self.cannot_hide_experts(plan) {
+        if let Some(why) = self.why_experts_not_hidden(plan) {
             return Some(why.to_owned());
         }
         let empty = layout.chunk_layers(layers).is_ok_and(|chunks| chunks.contains(&0));
@@ -183,13 +183,13 @@ impl SoftwareStack {
     }
 
     /// Why experts' exchanges do not hide behind another micro-batch in a plan, where the stack says that they do.
-    fn cannot_hide_experts(&self, plan: &TrainingPlan) -> Option<&'static str> {
+    fn why_experts_not_hidden(&self, plan: &TrainingPlan) -> Option<&'static str> {
         let layout = &plan.layout;
         if layout.expert < 2 || self.overlap.experts == 0.0 {
             return None;
         }
         let between_chunks = self.framework.experts_hide_between_chunks;
-        let whole = plan.activations.distinct().into_iter().any(|policy| *policy == ActivationPolicy::Full);
+        let whole = plan.activations.distinct_policies().into_iter().any(|policy| *policy == ActivationPolicy::Full);
         match () {
             () if plan.micro_batches() < 2 => Some("overlap.experts: a step of one micro-batch has no other to hide behind"),
             () if between_chunks && self.overlap.shared_expert > 0.0 => {
@@ -221,10 +221,10 @@ mod tests {
             attention: Attention::Fused,
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,
-            schedule: Schedule::OneForwardOneBackward,
+            schedule: PipelineSchedule::OneForwardOneBackward,
             techniques: workloads::Techniques::default(),
         };
-        let why = |stack: &str, plan: &TrainingPlan| SoftwareStack::load(stack).unwrap().cannot_run(plan, 32);
+        let why = |stack: &str, plan: &TrainingPlan| SoftwareStack::load(stack).unwrap().why_not_runnable(plan, 32);
         assert_eq!(why("megatron_core", &plan), None);
         assert_eq!(why("maxtext", &plan).unwrap(), "schedule interleaved: it runs gpipe");
         assert_eq!(why("pytorch_fsdp", &plan).unwrap(), "it runs no pipeline");
@@ -237,6 +237,6 @@ mod tests {
         assert_eq!(why("megatron", &empty), None);
         let mut strict = SoftwareStack::load("megatron").unwrap();
         strict.framework.chunks_without_layers = false;
-        assert_eq!(strict.cannot_run(&empty, 32).unwrap(), "a chunk without layers");
+        assert_eq!(strict.why_not_runnable(&empty, 32).unwrap(), "a chunk without layers");
     }
 }

@@ -56,10 +56,10 @@ impl SoftwareStack {
         let mut file = toml::Table::try_from(self).map_err(|error| OptionError::Value(error.to_string()))?;
         let known = TABLES.contains(&table).then(|| file.get_mut(table)?.as_table_mut()?.get_mut(option)).flatten();
         let Some(known) = known else {
-            let options = options(&file);
+            let options = all_options(&file);
             return Err(OptionError::Unknown { key: key.to_owned(), stack: self.name.clone(), known: options.join(", ") });
         };
-        let asked = parsed(known, value).map_err(|form| OptionError::Type {
+        let asked = parse_like(known, value).map_err(|form| OptionError::Type {
             key: key.to_owned(),
             value: value.to_owned(),
             form,
@@ -73,19 +73,19 @@ impl SoftwareStack {
         let mut stack: Self = file.try_into().map_err(|error: toml::de::Error| OptionError::Value(error.to_string()))?;
         stack.name = format!("{} with {key}={value}", self.name);
         stack.sources.insert(key.to_owned(), "given in the call".to_owned());
-        stack.check(&self.name).map_err(|error| OptionError::Value(error.to_string()))?;
+        stack.check_values(&self.name).map_err(|error| OptionError::Value(error.to_string()))?;
         Ok(stack)
     }
 }
 
 /// All options of a stack.
-fn options(file: &toml::Table) -> Vec<String> {
+fn all_options(file: &toml::Table) -> Vec<String> {
     let tables = TABLES.into_iter().filter_map(|table| Some((table, file.get(table)?.as_table()?)));
     tables.flat_map(|(table, keys)| keys.keys().map(move |key| format!("{table}.{key}"))).collect()
 }
 
 /// A text as a value of the same type as `known`, or what it must be.
-fn parsed(known: &toml::Value, text: &str) -> Result<toml::Value, &'static str> {
+fn parse_like(known: &toml::Value, text: &str) -> Result<toml::Value, &'static str> {
     match known {
         toml::Value::Boolean(_) => text.parse().map(toml::Value::Boolean).map_err(|_| "true or false"),
         toml::Value::Integer(_) => {

@@ -4,7 +4,7 @@
 use super::{ChipTimes, DeviceMemory, MemoryClass, SoftwareStack, StepTime, TrainingPlan, step_memory, step_time};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Batch, Layout, Model, ZeroStage};
@@ -17,7 +17,7 @@ fn plan(layout: Layout) -> TrainingPlan {
         attention: Attention::Fused,
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
-        schedule: Schedule::OneForwardOneBackward,
+        schedule: PipelineSchedule::OneForwardOneBackward,
         techniques: workloads::Techniques::default(),
     }
 }
@@ -29,8 +29,8 @@ fn step(model: &str, layout: Layout, change: impl Fn(&mut SoftwareStack)) -> Ste
 fn timed(model: &Model, layout: Layout, change: impl Fn(&mut SoftwareStack)) -> StepTime {
     let mut stack = SoftwareStack::load("megatron_bridge").unwrap();
     change(&mut stack);
-    let fabric = Fabric::template("eos_ndr400x8").unwrap();
-    let mut chip = ChipTimes::new(&Accelerator::template("h100_80gb_sxm").unwrap(), &stack).unwrap();
+    let fabric = Fabric::built_in("eos_ndr400x8").unwrap();
+    let mut chip = ChipTimes::new(&Accelerator::built_in("h100_80gb_sxm").unwrap(), &stack).unwrap();
     step_time(&mut chip, model, &fabric, &plan(layout)).unwrap()
 }
 
@@ -53,7 +53,7 @@ fn products_hide_what_they_are_cut_for_but_the_first_part() {
 fn experts_of_width_one_trade_sums_for_weights() {
     let usual = Layout { tensor: 4, data: 8, expert: 8, sequence_parallel: true, ..Layout::default() };
     let at = |layout: Layout| step("mixtral-8x7b", layout, |_| ());
-    let [wide, narrow] = [4, 1].map(|width| at(usual.with_expert_tensor(width)));
+    let [wide, narrow] = [4, 1].map(|width| at(usual.with_expert_tensor_degree(width)));
     assert_eq!(wide, at(usual));
     assert!(narrow.tensor < wide.tensor, "{narrow:?} {wide:?}");
     assert!(narrow.data > wide.data, "{narrow:?} {wide:?}");
@@ -91,10 +91,10 @@ fn wider_shares_of_experts_are_shared_by_more_ranks() {
     let (model, stack) = (Model::load("mixtral-8x7b").unwrap(), SoftwareStack::load("megatron_bridge").unwrap());
     let of = |width: u32, zero: ZeroStage| {
         let layout = Layout { tensor: 4, data: 8, expert: 8, sequence_parallel: true, zero, ..Layout::default() };
-        let plan = plan(layout.with_expert_tensor(width));
-        let capacity = DeviceMemory::of(&Accelerator::template("h100_80gb_sxm").unwrap());
+        let plan = plan(layout.with_expert_tensor_degree(width));
+        let capacity = DeviceMemory::of_chip(&Accelerator::built_in("h100_80gb_sxm").unwrap());
         let memory = step_memory(&model, &plan, &stack, capacity, None).unwrap();
-        [MemoryClass::Weights, MemoryClass::OptimizerStates].map(|class| memory.stages[0].class(class).0)
+        [MemoryClass::Weights, MemoryClass::OptimizerStates].map(|class| memory.stages[0].class_bytes(class).0)
     };
     let (wide, narrow) = (of(4, ZeroStage::OptimizerStates), of(1, ZeroStage::OptimizerStates));
     let experts = 32 * 3 * 4096 * 14336_u64;

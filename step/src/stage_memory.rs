@@ -78,7 +78,7 @@ impl fmt::Display for MemoryClass {
 /// When a stage's memory peaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Moment {
+pub enum PeakMoment {
     /// In the backward pass of a layer.
     Layers,
     /// In the loss.
@@ -99,7 +99,7 @@ fn neither(bytes: &[Bytes; 2]) -> bool {
 /// What an instrument counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reading {
+pub enum MemoryReading {
     /// Live tensors (`torch.cuda.max_memory_allocated`).
     Allocated,
     /// What the allocator has asked of the device (`torch.cuda.max_memory_reserved`).
@@ -114,7 +114,7 @@ pub struct StageMemory {
     /// The pipeline stage, from 0.
     pub stage: u32,
     /// When it peaks.
-    pub moment: Moment,
+    pub moment: PeakMoment,
     /// Bytes of each class, in the order of [`MemoryClass::ALL`]. [`MemoryClass::Allocator`] is what a run that has to fit cannot avoid.
     pub classes: [Bytes; 11],
     /// What a reserved reading shows above live tensors: blocks that the allocator keeps for reuse and would give up under pressure.
@@ -137,7 +137,7 @@ pub struct StageMemory {
 
 /// A stage that needs more than there is.
 #[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
-#[error("stage {stage} needs {:.2} GiB of {:.2} GiB{}", need.gib(), have.gib(), self.reason())]
+#[error("stage {stage} needs {:.2} GiB of {:.2} GiB{}", need.gib(), have.gib(), self.describe_excess())]
 pub struct OverCapacity {
     /// The stage, from 0.
     pub stage: u32,
@@ -168,7 +168,7 @@ pub struct DeviceMemory {
 impl DeviceMemory {
     /// Of a chip.
     #[must_use]
-    pub fn of(chip: &Accelerator) -> Self {
+    pub fn of_chip(chip: &Accelerator) -> Self {
         Self {
             hbm: chip.memory_capacity(),
             host: chip.host.as_ref().map_or(Bytes::ZERO, |host| host.capacity),
@@ -179,7 +179,7 @@ impl DeviceMemory {
 
 impl OverCapacity {
     /// What does not fit. Of the host's memory, what to do as well.
-    fn reason(&self) -> String {
+    fn describe_excess(&self) -> String {
         match self.class {
             MemoryClass::Host if self.read_only > self.have => format!(
                 " of host memory per device: {:.2} GiB of it data that training only reads, which do not fit; keep less of it, or correct the chip's \
@@ -212,7 +212,7 @@ impl OverCapacity {
 impl StageMemory {
     /// Bytes of a class.
     #[must_use]
-    pub fn class(&self, class: MemoryClass) -> Bytes {
+    pub fn class_bytes(&self, class: MemoryClass) -> Bytes {
         match class {
             MemoryClass::Host => self.host,
             MemoryClass::Storage => self.storage,
@@ -222,19 +222,19 @@ impl StageMemory {
 
     /// What a device must have to run the stage.
     #[must_use]
-    pub fn need(&self) -> Bytes {
+    pub fn bytes_needed(&self) -> Bytes {
         self.classes.iter().copied().sum()
     }
 
     /// What an instrument shows.
     #[must_use]
-    pub fn reading(&self, reading: Reading) -> Bytes {
-        let outside = self.class(MemoryClass::Framework) + self.class(MemoryClass::Collectives);
-        let live = self.need().saturating_sub(outside + self.class(MemoryClass::Allocator));
+    pub fn reading_of(&self, reading: MemoryReading) -> Bytes {
+        let outside = self.class_bytes(MemoryClass::Framework) + self.class_bytes(MemoryClass::Collectives);
+        let live = self.bytes_needed().saturating_sub(outside + self.class_bytes(MemoryClass::Allocator));
         match reading {
-            Reading::Allocated => live,
-            Reading::Reserved => live + self.cached,
-            Reading::Device => live + self.cached + outside,
+            MemoryReading::Allocated => live,
+            MemoryReading::Reserved => live + self.cached,
+            MemoryReading::Device => live + self.cached + outside,
         }
     }
 
@@ -242,7 +242,7 @@ impl StageMemory {
     ///
     /// # Errors
     /// More than `have` is kept there.
-    pub fn fits_host(&self, have: Bytes) -> Result<(), OverCapacity> {
+    pub fn check_host(&self, have: Bytes) -> Result<(), OverCapacity> {
         if self.host <= have {
             return Ok(());
         }
@@ -255,7 +255,7 @@ impl StageMemory {
     ///
     /// # Errors
     /// More than `have` is kept there.
-    pub fn fits_storage(&self, have: Bytes) -> Result<(), OverCapacity> {
+    pub fn check_storage(&self, have: Bytes) -> Result<(), OverCapacity> {
         if self.storage <= have {
             return Ok(());
         }
@@ -265,19 +265,19 @@ impl StageMemory {
 
     /// The class that takes most of the device's memory.
     #[must_use]
-    pub fn largest(&self) -> MemoryClass {
-        MemoryClass::ALL.into_iter().max_by_key(|class| self.class(*class)).unwrap_or(MemoryClass::Weights)
+    pub fn largest_class(&self) -> MemoryClass {
+        MemoryClass::ALL.into_iter().max_by_key(|class| self.class_bytes(*class)).unwrap_or(MemoryClass::Weights)
     }
 
     /// Whether it fits into the device's own memory, and if not, which class takes most.
     ///
     /// # Errors
     /// A sum above `have`.
-    pub fn fits(&self, have: Bytes) -> Result<(), OverCapacity> {
-        let (need, class) = (self.need(), self.largest());
+    pub fn check_device(&self, have: Bytes) -> Result<(), OverCapacity> {
+        let (need, class) = (self.bytes_needed(), self.largest_class());
         if need <= have {
             return Ok(());
         }
-        Err(OverCapacity { stage: self.stage, class, largest: self.class(class), read_only: Bytes::ZERO, need, have })
+        Err(OverCapacity { stage: self.stage, class, largest: self.class_bytes(class), read_only: Bytes::ZERO, need, have })
     }
 }

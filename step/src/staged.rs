@@ -8,7 +8,7 @@ use workloads::LayerMix;
 
 /// The chunks of a plan by their places in the pipeline.
 #[derive(Debug, Clone)]
-pub(super) struct Staged {
+pub(super) struct StagedChunks {
     /// The different ones, by kind.
     pub chunks: Vec<Chunk>,
     /// Of every place, which of them it is.
@@ -17,7 +17,7 @@ pub(super) struct Staged {
     on: Vec<Vec<(usize, u64)>>,
 }
 
-impl Staged {
+impl StagedChunks {
     /// The chunks of an arrangement whose layers follow `mixes`, one for every chunk; `chunk` makes a chunk of a kind from its piece.
     pub fn new(
         arrangement: &Arrangement,
@@ -32,37 +32,37 @@ impl Staged {
                 let same = known.iter().find(|(other, _)| *other == mix).map(|(_, at)| *at);
                 staged.of[place] = same.unwrap_or_else(|| {
                     known.push((mix, staged.chunks.len()));
-                    staged.chunks.push(chunk(kind, piece(arrangement, profile, place as u64, mix)));
+                    staged.chunks.push(chunk(kind, piece_of_chunk(arrangement, profile, place as u64, mix)));
                     staged.chunks.len() - 1
                 });
             }
         }
-        staged.on = (0..arrangement.layout.pipeline).map(|device| staged.held_by(arrangement, device)).collect();
+        staged.on = (0..arrangement.layout.pipeline).map(|device| staged.chunks_held_by(arrangement, device)).collect();
         staged
     }
 
     /// The chunks of a device, with how many there are of each.
-    pub fn on(&self, device: u32) -> impl Iterator<Item = (&Chunk, u64)> {
+    pub fn chunks_on_device(&self, device: u32) -> impl Iterator<Item = (&Chunk, u64)> {
         self.on.get(device as usize).into_iter().flatten().map(|&(chunk, count)| (&self.chunks[chunk], count))
     }
 
     /// The chunk at a place of the pipeline.
-    pub fn chunk(&self, place: u64) -> &Chunk {
+    pub fn chunk_at(&self, place: u64) -> &Chunk {
         &self.chunks[self.of[place as usize]]
     }
 
     /// A micro-batch's passes through the chunks of the first round before a device's own.
-    pub fn before(&self, device: u32, pass: impl Fn(&Chunk) -> Seconds) -> Seconds {
-        let between = self.counts(self.of[1..device as usize].iter().copied());
-        pass(self.chunk(0)) + between.into_iter().map(|(at, count)| pass(&self.chunks[at]) * count as f64).sum()
+    pub fn time_before_device(&self, device: u32, pass: impl Fn(&Chunk) -> Seconds) -> Seconds {
+        let between = self.chunk_counts(self.of[1..device as usize].iter().copied());
+        pass(self.chunk_at(0)) + between.into_iter().map(|(at, count)| pass(&self.chunks[at]) * count as f64).sum()
     }
 
-    fn held_by(&self, arrangement: &Arrangement, device: u32) -> Vec<(usize, u64)> {
-        let here = self.of.iter().enumerate().filter(|(place, _)| arrangement.device_of(*place as u64) == device);
-        self.counts(here.map(|(_, at)| *at))
+    fn chunks_held_by(&self, arrangement: &Arrangement, device: u32) -> Vec<(usize, u64)> {
+        let here = self.of.iter().enumerate().filter(|(place, _)| arrangement.device_of_chunk(*place as u64) == device);
+        self.chunk_counts(here.map(|(_, at)| *at))
     }
 
-    fn counts(&self, places: impl Iterator<Item = usize>) -> Vec<(usize, u64)> {
+    fn chunk_counts(&self, places: impl Iterator<Item = usize>) -> Vec<(usize, u64)> {
         let mut counts = vec![0; self.chunks.len()];
         places.for_each(|at| counts[at] += 1);
         counts.into_iter().enumerate().filter(|(_, count)| *count > 0).collect()
@@ -70,8 +70,8 @@ impl Staged {
 }
 
 /// What a chunk holds: its layers under their policies, and its end.
-fn piece(arrangement: &Arrangement, profile: &StepProfile, place: u64, mix: &LayerMix) -> PieceProfile {
-    let layers = mix.iter().map(|run| profile.layer_under(&run.policy).times(run.layers)).reduce(PieceProfile::plus);
+fn piece_of_chunk(arrangement: &Arrangement, profile: &StepProfile, place: u64, mix: &LayerMix) -> PieceProfile {
+    let layers = mix.iter().map(|run| profile.layer_with_policy(&run.policy).times(run.layers)).reduce(PieceProfile::plus);
     let mut piece = layers.unwrap_or_default();
     if place == 0 {
         piece = profile.embedding.plus(piece);

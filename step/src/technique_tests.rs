@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::*;
-use crate::lowering::lowered;
-use crate::stage_memory::Moment;
-use sim::pipeline::Schedule;
+use crate::lowering::lower_plan;
+use crate::stage_memory::PeakMoment;
+use sim::pipeline::PipelineSchedule;
 use sim::units::Bytes;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
@@ -22,7 +22,7 @@ const OFFLOADS: [&str; 9] = [
     "ssdtrain,fraction=0.625",
 ];
 
-pub(crate) fn plan(layout: Layout, micro_batches: u64, techniques: &str) -> TrainingPlan {
+pub(crate) fn technique_plan(layout: Layout, micro_batches: u64, techniques: &str) -> TrainingPlan {
     TrainingPlan {
         layout,
         batch: Batch { micro_batch: 1, global_batch: micro_batches * u64::from(layout.data), sequence_length: 4096 },
@@ -30,7 +30,7 @@ pub(crate) fn plan(layout: Layout, micro_batches: u64, techniques: &str) -> Trai
         attention: Attention::Fused,
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
-        schedule: Schedule::OneForwardOneBackward,
+        schedule: PipelineSchedule::OneForwardOneBackward,
         techniques: techniques.split_whitespace().map(|t| t.parse::<Technique>().unwrap()).collect::<Techniques>(),
     }
 }
@@ -55,18 +55,18 @@ fn activations_are_on_the_device_or_away_whatever_the_model() {
         let model = Model::load(name).unwrap();
         for pipeline in pipelines {
             let layout = Layout { tensor, pipeline, sequence_parallel: true, ..Layout::default() };
-            let of = |techniques: &str| memory(&model, &plan(layout, 8, techniques), &stack).stages;
+            let of = |techniques: &str| memory(&model, &technique_plan(layout, 8, techniques), &stack).stages;
             let plain = of("");
             for technique in OFFLOADS {
-                let graph = lowered(&model, &plan(layout, 8, technique), &stack).unwrap();
+                let graph = lower_plan(&model, &technique_plan(layout, 8, technique), &stack).unwrap();
                 let layer = &graph.segment(SegmentKind::Layer).unwrap().graph;
-                let each = ActivationPolicy::None.treatment_under(layer, stack.replay()).offloaded_bytes(layer);
+                let each = ActivationPolicy::None.treatment_with_extent(layer, stack.replay_extent()).offloaded_bytes(layer);
                 let buffered = each * layer.settled.buffered_layers;
                 for (before, after) in plain.iter().zip(of(technique)) {
-                    assert!(before.moment != Moment::Update && after.moment != Moment::Update, "{name} {technique}");
-                    let held = after.class(MemoryClass::Activations) + after.host + after.storage + buffered;
+                    assert!(before.moment != PeakMoment::Update && after.moment != PeakMoment::Update, "{name} {technique}");
+                    let held = after.class_bytes(MemoryClass::Activations) + after.host + after.storage + buffered;
                     // A part of a tensor's bytes is rounded up.
-                    let off = held.0.abs_diff(before.class(MemoryClass::Activations).0);
+                    let off = held.0.abs_diff(before.class_bytes(MemoryClass::Activations).0);
                     assert!(off <= 8 * 64, "{name} {technique} p{pipeline}, stage {}: {off} bytes", before.stage);
                 }
             }
@@ -82,15 +82,16 @@ fn frozen_weights_and_anchors_are_held_where_masters_are_the_weights() {
         let model = Model::load(name).unwrap();
         for stack in ["pytorch_fsdp", "torchtitan", "maxtext"] {
             let stack = SoftwareStack::load(stack).unwrap();
-            let weights =
-                |techniques: &str| memory(&model, &plan(layout, 1, techniques), &stack).stages[0].class(MemoryClass::Weights).0;
+            let weights = |techniques: &str| {
+                memory(&model, &technique_plan(layout, 1, techniques), &stack).stages[0].class_bytes(MemoryClass::Weights).0
+            };
             let numbers = model.parameters();
             let near = |bytes: u64, wanted: u64| bytes.abs_diff(wanted) <= 1 << 10;
             assert!(near(weights(""), 4 * numbers / 8), "{name} {}", stack.name);
             assert!(near(weights("proximal-anchor"), 6 * numbers / 8), "{name} {}", stack.name);
-            let graph = lowered(&model, &plan(layout, 1, "lora"), &stack).unwrap();
+            let graph = lower_plan(&model, &technique_plan(layout, 1, "lora"), &stack).unwrap();
             let trained: u64 =
-                graph.segments.iter().map(|s| s.statics.as_deref().unwrap().own.updated.per_device() * s.repeat).sum();
+                graph.segments.iter().map(|s| s.statics.as_deref().unwrap().own.updated.per_device_count() * s.repeat).sum();
             assert!(trained > 0);
             assert!(near(weights("lora"), (2 * numbers + 4 * trained) / 8), "{name} {}: {}", stack.name, weights("lora"));
             // The anchor is one of the adapters alone.
@@ -106,7 +107,11 @@ fn read_only_data_that_does_not_fit_is_called_so() {
     let stack = SoftwareStack::load("megatron_core").unwrap();
     let lacks = |techniques: &str| {
         let have = DeviceMemory { hbm: Bytes(1 << 50), host: Bytes(16 << 30), storage: Bytes(16 << 30) };
-        step_memory(&model, &plan(Layout::default(), 1, techniques), &stack, have, None).unwrap().fits().unwrap_err().to_string()
+        step_memory(&model, &technique_plan(Layout::default(), 1, techniques), &stack, have, None)
+            .unwrap()
+            .check_fits()
+            .unwrap_err()
+            .to_string()
     };
     // 32 GiB of examples.
     let examples = lacks("exemplar,examples=34359738368,example_bytes=1");
@@ -128,15 +133,15 @@ fn storage_is_written_once_a_step_but_for_what_every_micro_batch_sends() {
     let numbers = model.parameters();
     // Half of what the layers keep.
     let half = "ssdtrain,fraction=0.5";
-    let graph = lowered(&model, &plan(Layout::default(), 1, half), &stack).unwrap();
+    let graph = lower_plan(&model, &technique_plan(Layout::default(), 1, half), &stack).unwrap();
     let segment = graph.segment(SegmentKind::Layer).unwrap();
     let gradients = segment.bytes_per_parameter().gradient.0 * numbers;
-    let kept = ActivationPolicy::None.treatment_under(&segment.graph, stack.replay()).stored_bytes(&segment.graph).0;
+    let kept = ActivationPolicy::None.treatment_with_extent(&segment.graph, stack.replay_extent()).stored_bytes(&segment.graph).0;
     assert!(kept > 0);
     for (pipeline, data, micro_batches) in [(1, 1, 1), (1, 4, 8), (2, 2, 2), (2, 1, 8)] {
         let written = |techniques: &str| {
             let layout = Layout { pipeline, data, zero: ZeroStage::Parameters, ..Layout::default() };
-            let stages = memory(&model, &plan(layout, micro_batches, techniques), &stack).stages;
+            let stages = memory(&model, &technique_plan(layout, micro_batches, techniques), &stack).stages;
             stages.iter().fold([0; 2], |sum, stage| [sum[0] + stage.written[0].0, sum[1] + stage.written[1].0])
         };
         let near = |bytes: u64, wanted: u64| bytes.abs_diff(wanted / u64::from(data)) <= 64;

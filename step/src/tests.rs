@@ -1,18 +1,18 @@
 //! A step's time: what its parts are and what moves them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use super::{ChipTimes, SoftwareStack, StepProfile, StepTime, TrainingPlan, lowering, step_time};
+use super::{ChipTimes, SoftwareStack, StepProfile, StepTime, TrainingPlan, lowering_of_plan, step_time};
 use proptest::prelude::*;
 use sim::hardware::Accelerator;
 use sim::kernel::DataType;
 use sim::network::Fabric;
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use sim::units::{BytesPerSecond, Seconds};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Batch, Layout, Model, RankOrder, TrainingGraph, ZeroStage};
 
-pub(crate) fn plan(layout: Layout, micro_batch: u64, global_batch: u64) -> TrainingPlan {
+pub(crate) fn sample_plan(layout: Layout, micro_batch: u64, global_batch: u64) -> TrainingPlan {
     TrainingPlan {
         layout,
         batch: Batch { micro_batch, global_batch, sequence_length: 1024 },
@@ -20,24 +20,24 @@ pub(crate) fn plan(layout: Layout, micro_batch: u64, global_batch: u64) -> Train
         attention: Attention::Fused,
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
-        schedule: Schedule::OneForwardOneBackward,
+        schedule: PipelineSchedule::OneForwardOneBackward,
         techniques: workloads::Techniques::default(),
     }
 }
 
-pub(crate) fn time(fabric: &Fabric, plan: &TrainingPlan, stack: &str) -> StepTime {
-    time_of("llama2-7b", "a100_80gb_sxm", fabric, plan, stack)
+pub(crate) fn time_llama_step(fabric: &Fabric, plan: &TrainingPlan, stack: &str) -> StepTime {
+    time_step_of("llama2-7b", "a100_80gb_sxm", fabric, plan, stack)
 }
 
-pub(crate) fn time_of(model: &str, chip: &str, fabric: &Fabric, plan: &TrainingPlan, stack: &str) -> StepTime {
+pub(crate) fn time_step_of(model: &str, chip: &str, fabric: &Fabric, plan: &TrainingPlan, stack: &str) -> StepTime {
     let model = Model::load(model).expect("built in");
-    let chip = Accelerator::template(chip).expect("built in");
+    let chip = Accelerator::built_in(chip).expect("built in");
     let mut chip = ChipTimes::new(&chip, &SoftwareStack::load(stack).expect("built in")).expect("sound");
     step_time(&mut chip, &model, fabric, plan).expect("fits")
 }
 
 /// Layouts of up to 128 devices for Llama 2 7B (32 layers, 32 heads).
-pub(crate) fn layouts() -> impl Strategy<Value = TrainingPlan> {
+pub(crate) fn sample_layouts() -> impl Strategy<Value = TrainingPlan> {
     let zero = prop_oneof![
         Just(ZeroStage::None),
         Just(ZeroStage::OptimizerStates),
@@ -54,7 +54,7 @@ pub(crate) fn layouts() -> impl Strategy<Value = TrainingPlan> {
             zero,
             ..Layout::default()
         };
-        plan(layout, 1 << b, u64::from(layout.data) * (8 << b))
+        sample_plan(layout, 1 << b, u64::from(layout.data) * (8 << b))
     })
 }
 
@@ -62,31 +62,31 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn the_parts_sum_to_the_whole(plan in layouts(), stack in prop_oneof![Just("megatron"), Just("pytorch_fsdp")]) {
-        let fabric = Fabric::template("selene_hdr200x8").unwrap();
-        let step = time(&fabric, &plan, stack);
-        let sum: Seconds = step.parts()[1..].iter().map(|(_, part)| *part).sum();
+    fn the_parts_sum_to_the_whole(plan in sample_layouts(), stack in prop_oneof![Just("megatron"), Just("pytorch_fsdp")]) {
+        let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
+        let step = time_llama_step(&fabric, &plan, stack);
+        let sum: Seconds = step.named_parts()[1..].iter().map(|(_, part)| *part).sum();
         prop_assert!((sum.0 - step.total.0).abs() <= 1e-9 * step.total.0, "{step:?}");
-        prop_assert!(step.parts().iter().all(|(_, part)| part.0 >= -1e-9 * step.total.0), "{step:?}");
+        prop_assert!(step.named_parts().iter().all(|(_, part)| part.0 >= -1e-9 * step.total.0), "{step:?}");
     }
 }
 
 #[test]
 fn axes_that_share_a_port_contend_for_it() {
     let model = Model::load("llama2-7b").unwrap();
-    let chip = Accelerator::template("a100_80gb_sxm").unwrap();
+    let chip = Accelerator::built_in("a100_80gb_sxm").unwrap();
     let mut chip = ChipTimes::new(&chip, &SoftwareStack::load("pytorch_fsdp").unwrap()).unwrap();
     let slow = |tier: usize| {
-        let fabric = Fabric::template("selene_hdr200x8").unwrap();
+        let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
         let bandwidth = fabric.tiers[tier].bandwidth.0;
         fabric.with_bandwidth(tier, BytesPerSecond(bandwidth / 8.0))
     };
     // Weights are gathered inside the node, where tensor-parallel devices talk too, or between nodes, where they do not.
     for (tensor, shared) in [(4, true), (8, false)] {
         let layout = Layout { tensor, data: 2, zero: ZeroStage::Parameters, ..Layout::default() };
-        let plan = plan(layout, 1, 4);
+        let plan = sample_plan(layout, 1, 4);
         let fabric = slow(usize::from(!shared));
-        let profile = chip.profile(&model, &fabric, &plan).unwrap();
+        let profile = chip.profile_plan(&model, &fabric, &plan).unwrap();
         let mut alone = profile.clone();
         for piece in [&mut alone.embedding, &mut alone.layer, &mut alone.head] {
             for pass in [&mut piece.forward, &mut piece.recompute, &mut piece.backward] {
@@ -105,8 +105,8 @@ fn model_flops_are_invariant_under_the_plan() {
     let stack = SoftwareStack::load("megatron").unwrap();
     let flops = |t: u32, d: u32, micro_batch: u64, sequence_parallel: bool| {
         let layout = Layout { tensor: t, data: d, sequence_parallel, ..Layout::default() };
-        let plan = plan(layout, micro_batch, 64);
-        let graph = TrainingGraph::new(&model, &lowering(&model, &plan, &stack)).unwrap();
+        let plan = sample_plan(layout, micro_batch, 64);
+        let graph = TrainingGraph::new(&model, &lowering_of_plan(&model, &plan, &stack)).unwrap();
         graph.kernel_flops().0 * u128::from(t) * u128::from(plan.micro_batches()) * u128::from(d)
     };
     let whole = flops(1, 1, 1, false);
@@ -129,14 +129,14 @@ fn a_matrix_of_equal_links_is_the_flat_switch() {
     let fabrics = [matrix, switch].map(|text| Fabric::from_toml_str("test.toml", &text).unwrap());
     for (t, p, d) in [(8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2), (4, 1, 2), (1, 4, 2)] {
         let layout = Layout { tensor: t, pipeline: p, data: d, ..Layout::default() };
-        let [matrix, switch] = fabrics.each_ref().map(|f| time(f, &plan(layout, 1, 32), "megatron").total.0);
+        let [matrix, switch] = fabrics.each_ref().map(|f| time_llama_step(f, &sample_plan(layout, 1, 32), "megatron").total.0);
         assert!((matrix / switch - 1.0).abs() < 1e-9, "t {t} p {p} d {d}: {matrix} against {switch}");
     }
 }
 
 #[test]
 fn every_built_in_stack_is_sound_and_errors_name_the_cure() {
-    let names = SoftwareStack::names();
+    let names = SoftwareStack::built_in_names();
     assert!(names.len() >= 4 && names.iter().all(|name| SoftwareStack::load(name).unwrap().name == *name), "{names:?}");
     let unknown = SoftwareStack::load("jax").unwrap_err().to_string();
     assert!(
@@ -160,22 +160,23 @@ fn every_built_in_stack_is_sound_and_errors_name_the_cure() {
 
 #[test]
 fn recomputing_more_takes_longer_and_a_pipeline_waits() {
-    let fabric = Fabric::template("selene_hdr200x8").unwrap();
+    let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
     let layout = Layout { tensor: 8, pipeline: 4, ..Layout::default() };
-    let [none, full] = [ActivationPolicy::None, ActivationPolicy::Full]
-        .map(|activations| time(&fabric, &TrainingPlan { activations: activations.into(), ..plan(layout, 1, 16) }, "megatron"));
+    let [none, full] = [ActivationPolicy::None, ActivationPolicy::Full].map(|activations| {
+        time_llama_step(&fabric, &TrainingPlan { activations: activations.into(), ..sample_plan(layout, 1, 16) }, "megatron")
+    });
     assert!(none.recompute == Seconds::ZERO && full.total.0 > none.total.0 && full.recompute.0 > 0.0);
-    let deeper = |m: u64| time(&fabric, &plan(layout, 1, m), "megatron");
+    let deeper = |m: u64| time_llama_step(&fabric, &sample_plan(layout, 1, m), "megatron");
     let share = |step: StepTime| step.bubble / step.total;
     assert!(share(deeper(4)) > share(deeper(64)), "the bubble's share falls with the micro-batches");
 }
 
 #[test]
 fn what_shares_gradients_reduces_them_in_every_micro_batch() {
-    let fabric = Fabric::template("selene_hdr200x8").unwrap();
+    let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
     let data = |zero: ZeroStage, m: u64| {
         let layout = Layout { tensor: 8, data: 4, zero, ..Layout::default() };
-        time(&fabric, &plan(layout, 1, 4 * m), "megatron").data.0
+        time_llama_step(&fabric, &sample_plan(layout, 1, 4 * m), "megatron").data.0
     };
     use ZeroStage::{Gradients, OptimizerStates, Parameters};
     assert_eq!(data(OptimizerStates, 1), data(OptimizerStates, 8), "once per step");
@@ -186,13 +187,13 @@ fn what_shares_gradients_reduces_them_in_every_micro_batch() {
 
 #[test]
 fn gathers_follow_the_prefetch_and_scatters_the_reduction() {
-    let fabric = Fabric::template("eos_ndr400x8").unwrap().for_devices(32).unwrap();
-    let (model, chip) = (Model::load("llama2-7b").unwrap(), Accelerator::template("h100_sxm").unwrap());
+    let fabric = Fabric::built_in("eos_ndr400x8").unwrap().for_devices(32).unwrap();
+    let (model, chip) = (Model::load("llama2-7b").unwrap(), Accelerator::built_in("h100_sxm").unwrap());
     let data = |zero, prefetch: f64, reduction: f64| {
         let mut stack = SoftwareStack::load("megatron_core").unwrap();
         stack.overlap.parameter_prefetch = prefetch;
         stack.overlap.data_reduction = reduction;
-        let plan = plan(Layout { tensor: 4, data: 8, zero, ..Layout::default() }, 1, 8);
+        let plan = sample_plan(Layout { tensor: 4, data: 8, zero, ..Layout::default() }, 1, 8);
         step_time(&mut ChipTimes::new(&chip, &stack).unwrap(), &model, &fabric, &plan).unwrap().data
     };
     let shared = |prefetch, reduction| data(ZeroStage::Parameters, prefetch, reduction);
@@ -211,10 +212,10 @@ fn gathers_follow_the_prefetch_and_scatters_the_reduction() {
 
 #[test]
 fn the_axis_that_lies_inside_a_node_talks_faster() {
-    let fabric = Fabric::template("selene_hdr200x8").unwrap();
+    let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
     let step = |fabric: &Fabric, order: RankOrder| {
         let layout = Layout { tensor: 2, pipeline: 4, data: 8, order, ..Layout::default() };
-        time(fabric, &plan(layout, 1, 64), "megatron")
+        time_llama_step(fabric, &sample_plan(layout, 1, 64), "megatron")
     };
     let [copies, stages] = [RankOrder::DataFirst, RankOrder::PipelineFirst].map(|order| step(&fabric, order));
     assert!(copies.data < stages.data && copies.bubble > stages.bubble, "{copies:?} {stages:?}");
@@ -223,24 +224,24 @@ fn the_axis_that_lies_inside_a_node_talks_faster() {
     assert_eq!(copies, stages, "on one switch every order is as good");
     let model = Model::load("llama2-7b").unwrap();
     let layout = Layout { context: 2, pipeline: 2, order: RankOrder::PipelineFirst, ..Layout::default() };
-    let error = layout.check(&model, &plan(layout, 1, 8).batch).unwrap_err().to_string();
+    let error = layout.check_model_and_batch(&model, &sample_plan(layout, 1, 8).batch).unwrap_err().to_string();
     assert_eq!(error, "cp = 2: must be 1 where the stages of a copy lie side by side; use the order tp-cp-dp-pp");
 }
 
 #[test]
 fn sends_hide_only_where_stages_hold_several_chunks() {
-    let fabric = Fabric::template("selene_hdr200x8").unwrap();
+    let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
     let slow = fabric.clone().with_bandwidth(1, BytesPerSecond(fabric.tiers[1].bandwidth.0 / 8.0));
     let step = |fabric: &Fabric, stack: &str, chunks: u32| {
         let layout = Layout { tensor: 8, pipeline: 4, virtual_stages: chunks, ..Layout::default() };
-        time(fabric, &plan(layout, 4, 64), stack).bubble
+        time_llama_step(fabric, &sample_plan(layout, 4, 64), stack).bubble
     };
     assert!(step(&slow, "megatron_core", 1) > step(&fabric, "megatron_core", 1), "plain 1F1B waits for what it sends");
     assert_eq!(step(&slow, "megatron_core", 2), step(&fabric, "megatron_core", 2), "another chunk's pass runs meanwhile");
     assert!(step(&slow, "megatron", 2) > step(&fabric, "megatron", 2), "nothing overlaps");
     let passes = |stack: &str| {
         let stack = SoftwareStack::load(stack).unwrap();
-        [1, 2].map(|chunks| stack.pipeline_pass(chunks).micros() / stack.launch.pipeline_pass_us)
+        [1, 2].map(|chunks| stack.pipeline_pass_overhead(chunks).micros() / stack.launch.pipeline_pass_us)
     };
     assert_eq!(passes("megatron_core"), [1.0, 0.0], "the host waits for exchanges that do not overlap");
     assert_eq!(passes("megatron"), [1.0, 1.0]);
@@ -248,7 +249,7 @@ fn sends_hide_only_where_stages_hold_several_chunks() {
 
 #[test]
 fn messages_between_nodes_slow_the_launches_of_collectives() {
-    let (fabric, chip) = (Fabric::template("selene_hdr200x8").unwrap(), Accelerator::template("a100_80gb_sxm").unwrap());
+    let (fabric, chip) = (Fabric::built_in("selene_hdr200x8").unwrap(), Accelerator::built_in("a100_80gb_sxm").unwrap());
     let model = Model::load("llama2-7b").unwrap();
     let stack = |collective_rank_us: f64| {
         let mut stack = SoftwareStack::load("nanotron").unwrap();
@@ -256,7 +257,7 @@ fn messages_between_nodes_slow_the_launches_of_collectives() {
         stack
     };
     let step = |layout: Layout, us: f64| {
-        let plan = plan(layout, 1, 16);
+        let plan = sample_plan(layout, 1, 16);
         step_time(&mut ChipTimes::new(&chip, &stack(us)).unwrap(), &model, &fabric, &plan).unwrap().total
     };
     let layout = Layout { tensor: 4, pipeline: 4, ..Layout::default() };
@@ -270,17 +271,17 @@ fn messages_between_nodes_slow_the_launches_of_collectives() {
 
 #[test]
 fn without_a_pipeline_there_is_no_bubble() {
-    let fabric = Fabric::template("selene_hdr200x8").unwrap();
+    let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
     for (tensor, data, micro_batches) in [(1, 8, 3), (2, 4, 7), (8, 1, 11), (8, 3, 13)] {
         let layout = Layout { tensor, data, ..Layout::default() };
-        let step = time(&fabric, &plan(layout, 1, u64::from(data) * micro_batches), "megatron");
+        let step = time_llama_step(&fabric, &sample_plan(layout, 1, u64::from(data) * micro_batches), "megatron");
         assert_eq!(step.bubble, Seconds::ZERO, "t {tensor} d {data}");
     }
 }
 
 #[test]
 fn gradients_are_kept_as_the_stack_accumulates_them() {
-    let of = |stack: &str, asked| SoftwareStack::load(stack).unwrap().precision(asked);
+    let of = |stack: &str, asked| SoftwareStack::load(stack).unwrap().precision_of_run(asked);
     let fp16 = Precision { operand: DataType::Fp16, gradient: DataType::Fp16, ..Precision::MIXED_BF16 };
     for stack in ["megatron", "megatron_core"] {
         assert_eq!(of(stack, Precision::MIXED_BF16), Precision::MIXED_BF16_FP32_GRADIENTS);
@@ -296,8 +297,8 @@ fn gradients_are_kept_as_the_stack_accumulates_them() {
 #[test]
 fn names_of_operators_and_kernels_change_no_time() {
     let mixed = Layout { tensor: 2, context: 2, expert: 2, data: 2, sequence_parallel: true, ..Layout::default() };
-    let fabric = Fabric::template("selene_hdr200x8").expect("built in").for_devices(8).expect("a unit");
-    let chip = Accelerator::template("a100_80gb_sxm").expect("built in");
+    let fabric = Fabric::built_in("selene_hdr200x8").expect("built in").for_devices(8).expect("a unit");
+    let chip = Accelerator::built_in("a100_80gb_sxm").expect("built in");
     // Kernels in a stream, and by the operator schedule.
     let stacks = ["megatron", "ideal"].map(|stack| SoftwareStack::load(stack).expect("built in"));
     let mut chips = stacks.map(|stack| ChipTimes::new(&chip, &stack).expect("sound"));
@@ -310,8 +311,8 @@ fn names_of_operators_and_kernels_change_no_time() {
             let layout = if model.experts.is_none() { Layout { expert: 1, ..layout } } else { layout };
             let batch = Batch { micro_batch: 1, global_batch: 8, sequence_length: 512 };
             for activations in [ActivationPolicy::None, ActivationPolicy::Full] {
-                let plan = TrainingPlan { batch, activations: activations.into(), ..plan(layout, 1, 8) };
-                let Ok(graph) = TrainingGraph::new(&model, &lowering(&model, &plan, chip.stack())) else { continue };
+                let plan = TrainingPlan { batch, activations: activations.into(), ..sample_plan(layout, 1, 8) };
+                let Ok(graph) = TrainingGraph::new(&model, &lowering_of_plan(&model, &plan, chip.stack())) else { continue };
                 let mut renamed = graph.clone();
                 for op in renamed.segments.iter_mut().flat_map(|s| &mut s.graph.operators) {
                     op.name = format!("layer.moe.exchange.backward_weight.{}.ring_", op.id);
@@ -320,7 +321,8 @@ fn names_of_operators_and_kernels_change_no_time() {
                         step.label = format!("{i}.recompute.backward_input.all_to_all.");
                     }
                 }
-                let [plain, other] = [graph, renamed].map(|g| chip.profile_of(&model, &g, &fabric, &plan).expect("has layers"));
+                let [plain, other] =
+                    [graph, renamed].map(|g| chip.profile_lowered(&model, &g, &fabric, &plan).expect("has layers"));
                 let pieces = |p: &StepProfile| [p.embedding, p.layer, p.head];
                 assert_eq!(pieces(&plain), pieces(&other), "{name} {layout:?}");
                 compared += 1;
@@ -332,12 +334,12 @@ fn names_of_operators_and_kernels_change_no_time() {
 
 #[test]
 fn tensor_parallel_sums_are_hidden_inside_a_fast_domain_only() {
-    let fabric = Fabric::template("eos_ndr400x8").unwrap();
+    let fabric = Fabric::built_in("eos_ndr400x8").unwrap();
     let step = |tensor: u32, stack: &SoftwareStack| {
         let layout = Layout { tensor, data: 32 / tensor, sequence_parallel: true, ..Layout::default() };
-        let (model, chip) = (Model::load("llama2-7b").unwrap(), Accelerator::template("h100_80gb_sxm").unwrap());
+        let (model, chip) = (Model::load("llama2-7b").unwrap(), Accelerator::built_in("h100_80gb_sxm").unwrap());
         let mut chip = ChipTimes::new(&chip, stack).unwrap();
-        step_time(&mut chip, &model, &fabric, &plan(layout, 4, 128)).unwrap().tensor
+        step_time(&mut chip, &model, &fabric, &sample_plan(layout, 4, 128)).unwrap().tensor
     };
     let hidden = SoftwareStack::load("megatron_core").unwrap();
     let exposed = hidden.with_option("overlap.tensor=0").unwrap();
@@ -347,7 +349,7 @@ fn tensor_parallel_sums_are_hidden_inside_a_fast_domain_only() {
 
 /// A model whose layers come in blocks of two alike ones.
 fn in_blocks(model: &Model) -> Model {
-    let kind = model.own_kind();
+    let kind = model.uniform_kind();
     let list = workloads::LayerList { block: vec![kind; 2], ..workloads::LayerList::default() };
     Model { layers: model.layers / 2, list, ..model.clone() }
 }
@@ -355,26 +357,28 @@ fn in_blocks(model: &Model) -> Model {
 #[test]
 fn blocks_of_alike_layers_take_what_the_layers_take() {
     use super::{DeviceMemory, step_memory};
-    let fabric = Fabric::template("selene_hdr200x8").unwrap();
-    let (model, chip) = (Model::load("llama2-7b").unwrap(), Accelerator::template("a100_80gb_sxm").unwrap());
+    let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
+    let (model, chip) = (Model::load("llama2-7b").unwrap(), Accelerator::built_in("a100_80gb_sxm").unwrap());
     let blocks = in_blocks(&model);
-    assert_eq!((blocks.parameters(), blocks.all_layers()), (model.parameters(), model.all_layers()));
+    assert_eq!((blocks.parameters(), blocks.layer_count()), (model.parameters(), model.layer_count()));
     for stack in ["megatron", "pytorch_fsdp"] {
         let stack = SoftwareStack::load(stack).unwrap();
         for (pipeline, zero) in [(1, ZeroStage::None), (4, ZeroStage::OptimizerStates), (1, ZeroStage::Parameters)] {
             for policy in ["none", "selective", "selective_per_operator", "full", "minimal", "custom:device(qkv_proj)"] {
                 let layout = Layout { tensor: 2, pipeline, data: 4, sequence_parallel: true, zero, ..Layout::default() };
-                let plan =
-                    TrainingPlan { activations: policy.parse::<ActivationPolicy>().unwrap().into(), ..plan(layout, 1, 32) };
+                let plan = TrainingPlan {
+                    activations: policy.parse::<ActivationPolicy>().unwrap().into(),
+                    ..sample_plan(layout, 1, 32)
+                };
                 let times = [&model, &blocks].map(|model| {
                     let mut chip = ChipTimes::new(&chip, &stack).unwrap();
                     step_time(&mut chip, model, &fabric, &plan).unwrap().total.0
                 });
                 assert!((times[0] - times[1]).abs() <= 1e-9 * times[0], "{policy}, pp = {pipeline}, {zero:?}: {times:?}");
-                let memory = DeviceMemory::of(&chip);
+                let memory = DeviceMemory::of_chip(&chip);
                 let needs = [&model, &blocks].map(|model| {
                     let stages = step_memory(model, &plan, &stack, memory, None).unwrap().stages;
-                    stages.iter().map(|stage| stage.need().0).collect::<Vec<_>>()
+                    stages.iter().map(|stage| stage.bytes_needed().0).collect::<Vec<_>>()
                 });
                 assert_eq!(needs[0], needs[1], "{policy}, pp = {pipeline}, {zero:?}");
             }
@@ -384,15 +388,15 @@ fn blocks_of_alike_layers_take_what_the_layers_take() {
 
 #[test]
 fn a_hot_expert_and_gathered_tokens_take_longer() {
-    let fabric = Fabric::template("selene_hdr200x8").unwrap();
+    let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
     let layout = Layout { expert: 8, data: 8, ..Layout::default() };
-    let plan = TrainingPlan { activations: ActivationPolicy::None.into(), ..plan(layout, 1, 64) };
+    let plan = TrainingPlan { activations: ActivationPolicy::None.into(), ..sample_plan(layout, 1, 64) };
     let under = |options: &[&str]| {
         let mut stack = SoftwareStack::load("megatron_core").unwrap();
         for option in options {
             stack = stack.with_option(option).unwrap();
         }
-        let chip = Accelerator::template("h100_80gb_sxm").unwrap();
+        let chip = Accelerator::built_in("h100_80gb_sxm").unwrap();
         let mut chip = ChipTimes::new(&chip, &stack).unwrap();
         step_time(&mut chip, &Model::load("mixtral-8x7b").unwrap(), &fabric, &plan).unwrap()
     };

@@ -8,11 +8,11 @@
 //! backward pass, and while a backward pass runs what [`super::step_memory`] counts for the moment of a layer or of the loss. The moment of the
 //! update is not played.
 
-use super::evaluate::{Step, pipeline};
-use super::memory_account::{Account, MemoryProfile};
+use super::evaluate::{PlanOnNetwork, simulated_pipeline};
+use super::memory_account::{MemoryAccount, MemoryProfile};
 use super::{ChipTimes, StepError, StepProfile, TrainingPlan};
 use sim::network::Fabric;
-use sim::pipeline::{Schedule, Timeline};
+use sim::pipeline::{PipelineSchedule, Timeline};
 use sim::units::Bytes;
 use workloads::{Model, TrainingGraph};
 
@@ -29,19 +29,20 @@ pub fn step_timeline(
     (profile, training): (&StepProfile, &TrainingGraph),
     domain: Option<u32>,
 ) -> Result<Timeline, StepError> {
-    let (assembly, exchanges) = Step { fabric, plan, profile }.assembly(chip, model)?;
+    let (assembly, exchanges) = PlanOnNetwork { fabric, plan, profile }.assemble_plan(chip, model)?;
     let (arrangement, stack) = (assembly.arrangement, chip.stack());
-    let mut run = pipeline(&assembly, fabric, stack, &exchanges);
+    let mut run = simulated_pipeline(&assembly, fabric, stack, &exchanges);
     let p = arrangement.layout.pipeline;
     let memory = MemoryProfile::new(training, &plan.activations, stack);
-    let account = Account::new(&memory, &arrangement, stack, domain);
-    let held: Vec<[Bytes; 3]> = (0..p).map(|device| account.resident(device, &account.holding(device))).collect();
+    let account = MemoryAccount::new(&memory, &arrangement, stack, domain);
+    let held: Vec<[Bytes; 3]> =
+        (0..p).map(|device| account.resident_and_transient(device, &account.stage_holding(device))).collect();
     let devices: Vec<usize> = (0..run.stages.len()).map(|place| run.device_of(place)).collect();
     let last = run.stages.len() - 1;
     for (place, stage) in run.stages.iter_mut().enumerate() {
         let [always, layer, loss] = held[devices[place]];
-        let [kept, head] = account.stash(place as u64);
-        let waits = arrangement.schedule == Schedule::GPipe;
+        let [kept, head] = account.stashed_activations(place as u64);
+        let waits = arrangement.schedule == PipelineSchedule::GPipe;
         stage.resident = if place < p as usize { always } else { Bytes::ZERO };
         stage.stash = if waits { kept + head } else { kept };
         // The inputs of products, which are most of what is kept, are needed for the weights' gradients.
@@ -49,5 +50,5 @@ pub fn step_timeline(
         let at_hand = if waits { Bytes::ZERO } else { head };
         stage.working = at_hand + if place == last { layer.max(loss) } else { layer };
     }
-    run.simulate().map_err(|error| StepError::Hardware(error.to_string()))
+    run.simulate_step().map_err(|error| StepError::Hardware(error.to_string()))
 }

@@ -1,14 +1,14 @@
 //! A step before its collectives have times: what the chip does, once for every network that may carry the rest.
 
-use super::away::AwayPieces;
-use super::chip_times::{Cost, Fidelity, collective_latency};
-use super::contention::{Communication, PortTimes, Window};
-use super::copied::{Copied, LinkTimes};
-use super::lowering::lowered;
-use super::network::Network;
+use super::away::OffloadedPieces;
+use super::chip_times::{Fidelity, KernelTimeEnergy, collective_latency};
+use super::contention::{Communication, OverlapWindow, PortTimes};
+use super::copied::{CopiedBytes, LinkTimes};
+use super::lowering::lower_plan;
+use super::network::StepNetwork;
 use super::profile::LayerProfile;
-use super::{ChipTimes, Execution, PassProfile, PieceProfile, StepError, StepProfile, TrainingPlan};
-use sim::kernel::{Axis, Collective, CollectiveKind, GradientOf, Kernel, KernelGraph, KernelNode, OpId, Pass};
+use super::{ChipTimes, ExecutionMode, PassProfile, PieceProfile, StepError, StepProfile, TrainingPlan};
+use sim::kernel::{Collective, CollectiveKind, GradientOf, Kernel, KernelGraph, KernelNode, OpId, ParallelAxis, Pass};
 use sim::units::Seconds;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,20 +29,20 @@ pub struct StepWork {
 impl StepWork {
     pub(super) fn new(chip: &mut ChipTimes, graph: &TrainingGraph, plan: &TrainingPlan, rest: StepProfile) -> Self {
         let (mut pieces, mut by_policy) = ([None, None, None], Vec::new());
-        let (first, replay) = (plan.activations.first(), chip.stack().replay());
+        let (first, replay) = (plan.activations.first_layer_policy(), chip.stack().replay_extent());
         for segment in &graph.segments {
             let slot = match segment.kind {
                 SegmentKind::Embedding => 0,
                 SegmentKind::Layer => 1,
                 SegmentKind::Head => 2,
             };
-            pieces[slot] = Some(chip.piece(segment, &first.treatment_under(&segment.graph, replay), None));
-            if segment.kind == SegmentKind::Layer && plan.activations.alike().is_none() {
+            pieces[slot] = Some(chip.work_of_segment(segment, &first.treatment_with_extent(&segment.graph, replay), None));
+            if segment.kind == SegmentKind::Layer && plan.activations.uniform_policy().is_none() {
                 let under = |policy: &ActivationPolicy| {
-                    let treatment = policy.treatment_under(&segment.graph, replay);
-                    (policy.clone(), chip.piece(segment, &treatment, None))
+                    let treatment = policy.treatment_with_extent(&segment.graph, replay);
+                    (policy.clone(), chip.work_of_segment(segment, &treatment, None))
                 };
-                by_policy = plan.activations.distinct().into_iter().map(under).collect();
+                by_policy = plan.activations.distinct_policies().into_iter().map(under).collect();
             }
         }
         Self { pieces, by_policy, rest }
@@ -52,15 +52,16 @@ impl StepWork {
     ///
     /// # Errors
     /// A chip so slow that its times leave the schedule's range.
-    pub fn priced(&self, chip: &mut ChipTimes, network: &impl Network) -> Result<StepProfile, StepError> {
-        let mut priced = |at: usize| self.pieces[at].as_ref().map_or(Ok(PieceProfile::default()), |p| p.priced(chip, network));
+    pub fn price_on_network(&self, chip: &mut ChipTimes, network: &impl StepNetwork) -> Result<StepProfile, StepError> {
+        let mut priced =
+            |at: usize| self.pieces[at].as_ref().map_or(Ok(PieceProfile::default()), |p| p.price_piece(chip, network));
         let (embedding, layer, head) = (priced(0)?, priced(1)?, priced(2)?);
         let by_policy = self.by_policy.iter().map(|(policy, work)| {
-            let layer = work.priced(chip, network)?;
+            let layer = work.price_piece(chip, network)?;
             Ok(LayerProfile { policy: policy.clone(), layer })
         });
         let by_policy = by_policy.collect::<Result<_, StepError>>()?;
-        Ok(self.rest.of_pieces([embedding, layer, head], by_policy))
+        Ok(self.rest.with_pieces([embedding, layer, head], by_policy))
     }
 }
 
@@ -78,23 +79,23 @@ pub(super) struct PieceWork {
 }
 
 impl PieceWork {
-    pub(super) fn priced(&self, chip: &mut ChipTimes, network: &impl Network) -> Result<PieceProfile, StepError> {
+    pub(super) fn price_piece(&self, chip: &mut ChipTimes, network: &impl StepNetwork) -> Result<PieceProfile, StepError> {
         let [forward, recompute, backward] = match &self.passes {
-            PassesWork::Streamed(passes) => passes.each_ref().map(|pass| pass.priced(chip, network)),
-            PassesWork::Scheduled(passes) => passes.priced(chip, network)?,
+            PassesWork::Streamed(passes) => passes.each_ref().map(|pass| pass.price_pass(chip, network)),
+            PassesWork::Scheduled(passes) => passes.price_passes(chip, network)?,
         };
         let (parameters, expert_parameters, frozen) = (self.parameters, self.expert_parameters, self.frozen);
         let [recompute, backward] = [(recompute, self.repeats[0]), (backward, self.repeats[1])].map(|(pass, n)| pass.repeated(n));
         let mut piece = PieceProfile { forward, recompute, backward, parameters, expert_parameters, frozen, bounded: false };
         piece.forward.copies = LinkTimes::out_of_device(self.copy);
         piece.backward.copies = LinkTimes::into_device(self.copy);
-        piece.wait_for_copies(chip.stack());
+        piece.add_exposed_copies(chip.stack());
         match (&self.passes, chip.fidelity()) {
             (_, Fidelity::Exact) => {}
-            (PassesWork::Streamed(_), _) => piece.bounded_but_for_copies(Seconds::ZERO),
-            (PassesWork::Scheduled(_), Fidelity::Scheduled) if piece.proven() => {}
-            (PassesWork::Scheduled(_), Fidelity::Scheduled) => piece.bounded_but_for_inputs(),
-            (PassesWork::Scheduled(_), _) => piece.bounded_as_a_whole(),
+            (PassesWork::Streamed(_), _) => piece.mark_bounded_but_for_copies(Seconds::ZERO),
+            (PassesWork::Scheduled(_), Fidelity::Scheduled) if piece.is_proven() => {}
+            (PassesWork::Scheduled(_), Fidelity::Scheduled) => piece.mark_bounded_but_for_inputs(),
+            (PassesWork::Scheduled(_), _) => piece.mark_bounded(),
         }
         Ok(piece)
     }
@@ -113,13 +114,13 @@ enum PassesWork {
 #[derive(Debug, Clone, Copy)]
 struct CollectiveWork {
     collective: Collective,
-    axis: Axis,
+    axis: ParallelAxis,
     /// Whether the stack may run it beside the products of weight gradients (tensor-parallel) or beside attention (context-parallel).
     hides: bool,
 }
 
 /// Whether a kernel is of the expert that every token goes to.
-fn of_shared_expert(segment: &Segment, node: &KernelNode) -> bool {
+fn is_in_shared_expert(segment: &Segment, node: &KernelNode) -> bool {
     let operator = node.role.operator.and_then(|id| segment.graph.operators.get(id.index()));
     operator.is_some_and(|operator| operator.shared_expert)
 }
@@ -142,34 +143,34 @@ struct PassWork {
 
 impl PassWork {
     /// A pass whose collectives have times already.
-    fn known(pass: PassProfile) -> Self {
+    fn with_known_times(pass: PassProfile) -> Self {
         Self { alone: pass, ..Self::default() }
     }
 
-    fn priced(&self, chip: &ChipTimes, network: &impl Network) -> PassProfile {
+    fn price_pass(&self, chip: &ChipTimes, network: &impl StepNetwork) -> PassProfile {
         let (mut pass, nothing) = (self.alone, Communication::default());
         let (mut beside, mut inside_products, mut ring, mut routed) = (nothing, nothing, nothing, nothing);
         for CollectiveWork { collective, axis, hides } in &self.collectives {
-            let communication = chip.collective(network, collective);
+            let communication = chip.cost_of_collective(network, collective);
             // In the order of one stream, they have the ports one after the other.
             let Communication { time, ports, .. } = communication;
             let alone = Communication { ports: PortTimes::default(), ..communication };
             pass.ports = pass.ports + ports;
             match axis {
-                Axis::Context => {
+                ParallelAxis::Context => {
                     pass.context += time;
                     if *hides {
                         ring = ring + alone;
                     }
                 }
-                Axis::Expert => {
+                ParallelAxis::Expert => {
                     pass.expert += time;
                     routed = routed + alone;
                 }
-                Axis::Tensor => {
+                ParallelAxis::Tensor => {
                     pass.tensor += time;
                     // Userbuffers need one NVLink domain (Transformer Engine, issue 1071, and pull request 1470 for domains of several nodes).
-                    let inside = collective.group.ranks.saturating_mul(collective.group.stride) <= network.fast_domain();
+                    let inside = collective.group.ranks.saturating_mul(collective.group.stride) <= network.fast_domain_size();
                     if inside && *hides {
                         beside = beside + alone;
                     } else if inside && matches!(collective.kind, CollectiveKind::AllGather | CollectiveKind::ReduceScatter) {
@@ -180,7 +181,9 @@ impl PassWork {
             }
         }
         let overlap = &chip.stack().overlap;
-        let saved = |time: Seconds, communication: &Communication| Window { time, ..Window::default() }.saves(communication);
+        let saved = |time: Seconds, communication: &Communication| {
+            OverlapWindow { time, ..OverlapWindow::default() }.time_saved(communication)
+        };
         pass.beside_weights = saved(self.weights, &beside) * overlap.tensor;
         pass.tensor = pass.tensor - pass.beside_weights - saved(self.products, &inside_products) * overlap.products;
         pass.context = pass.context - saved(self.attention, &ring) * overlap.context;
@@ -211,9 +214,9 @@ struct ScheduledWork {
 
 impl ScheduledWork {
     fn new(segment: &Segment, recompute: &RecomputeSet, forward: Option<PassProfile>) -> Self {
-        let forward = forward.ok_or_else(|| segment.forward());
-        let backward = segment.backward(&RecomputeSet::none());
-        let whole = (!recompute.is_empty()).then(|| segment.backward(recompute));
+        let forward = forward.ok_or_else(|| segment.forward_graph());
+        let backward = segment.backward_graph(&RecomputeSet::none());
+        let whole = (!recompute.is_empty()).then(|| segment.backward_graph(recompute));
         let mut collectives = Vec::new();
         for node in forward.as_ref().err().into_iter().chain([&backward]).chain(&whole).flat_map(KernelGraph::node_weights) {
             match node.kernel {
@@ -224,25 +227,25 @@ impl ScheduledWork {
         Self { forward, backward, whole, collectives, known: Arc::default() }
     }
 
-    fn priced(&self, chip: &mut ChipTimes, network: &impl Network) -> Result<[PassProfile; 3], StepError> {
+    fn price_passes(&self, chip: &mut ChipTimes, network: &impl StepNetwork) -> Result<[PassProfile; 3], StepError> {
         let mut key = Vec::new();
         for collective in &self.collectives {
-            let Communication { time, ports, .. } = network.collective(collective);
+            let Communication { time, ports, .. } = network.cost_of_collective(collective);
             key.push(time.0.to_bits());
-            key.extend(ports.bits());
+            key.extend(ports.to_bits());
         }
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(passes) = known().get(&key) {
             return Ok(*passes);
         }
         // Unlocked meanwhile: two that schedule the same at once get the same.
-        let passes = self.scheduled(chip, network)?;
+        let passes = self.schedule_passes(chip, network)?;
         known().insert(key, passes);
         Ok(passes)
     }
 
     /// What the collectives of the backward pass take one after the other.
-    fn collectives_alone(&self, network: &impl Network) -> Seconds {
+    fn collectives_in_sequence(&self, network: &impl StepNetwork) -> Seconds {
         let latency = |node: &KernelNode| match &node.kernel {
             Kernel::Collective(collective) => collective_latency(network, collective),
             _ => Seconds::ZERO,
@@ -250,7 +253,7 @@ impl ScheduledWork {
         self.backward.node_weights().map(latency).sum()
     }
 
-    fn scheduled(&self, chip: &mut ChipTimes, network: &impl Network) -> Result<[PassProfile; 3], StepError> {
+    fn schedule_passes(&self, chip: &mut ChipTimes, network: &impl StepNetwork) -> Result<[PassProfile; 3], StepError> {
         let forward = match &self.forward {
             Ok(known) => *known,
             Err(graph) => chip.scheduled_pass(graph, network, |_| false)?,
@@ -260,19 +263,22 @@ impl ScheduledWork {
             // Where passes are bounded, so is this: the less the gradients of inputs take, the more of the pass can be put off.
             let weights = |node: &KernelNode| node.role.gradient == Some(GradientOf::Weights);
             let inputs = chip.scheduled_pass(&self.backward, network, weights)?;
-            once.weight = (once.busy() - inputs.busy()).max(Seconds::ZERO).min(once.device);
+            once.weight = (once.busy_time() - inputs.busy_time()).max(Seconds::ZERO).min(once.device);
             once.unproven_inputs = inputs.unproven;
             // Each as if the other took what it takes under the schedule that was found. Collectives that nothing hides are no gradients of weights.
-            let put_off = (once.busy() - inputs.busy() - inputs.unproven).max(Seconds::ZERO);
-            let computing =
-                if once.unproven > Seconds::ZERO { once.busy() - self.collectives_alone(network) } else { once.device };
-            once.parts = [inputs.busy(), put_off.min(computing).max(Seconds::ZERO)];
+            let put_off = (once.busy_time() - inputs.busy_time() - inputs.unproven).max(Seconds::ZERO);
+            let computing = if once.unproven > Seconds::ZERO {
+                once.busy_time() - self.collectives_in_sequence(network)
+            } else {
+                once.device
+            };
+            once.parts = [inputs.busy_time(), put_off.min(computing).max(Seconds::ZERO)];
         }
         let Some(whole) = &self.whole else {
             return Ok([forward, PassProfile::default(), once]);
         };
         let whole = chip.scheduled_pass(whole, network, |_| false)?;
-        let device = (whole.busy() - once.busy()).max(Seconds::ZERO);
+        let device = (whole.busy_time() - once.busy_time()).max(Seconds::ZERO);
         let least = (device - once.unproven).max(Seconds::ZERO);
         let recompute = PassProfile {
             device,
@@ -293,30 +299,35 @@ impl ChipTimes {
     ///
     /// # Errors
     /// A plan that the model cannot be lowered for.
-    pub fn profile(&mut self, model: &Model, network: &impl Network, plan: &TrainingPlan) -> Result<StepProfile, StepError> {
-        let graph = lowered(model, plan, self.stack())?;
-        self.profile_of(model, &graph, network, plan)
+    pub fn profile_plan(
+        &mut self,
+        model: &Model,
+        network: &impl StepNetwork,
+        plan: &TrainingPlan,
+    ) -> Result<StepProfile, StepError> {
+        let graph = lower_plan(model, plan, self.stack())?;
+        self.profile_lowered(model, &graph, network, plan)
     }
 
     /// [`Self::profile`] of a model that is lowered already.
     ///
     /// # Errors
     /// A graph without layers, a chip so slow that its times leave the schedule's range.
-    pub fn profile_of(
+    pub fn profile_lowered(
         &mut self,
         model: &Model,
         graph: &TrainingGraph,
-        network: &impl Network,
+        network: &impl StepNetwork,
         plan: &TrainingPlan,
     ) -> Result<StepProfile, StepError> {
-        self.work_of(model, graph, plan)?.priced(self, network)
+        self.work_of_lowered(model, graph, plan)?.price_on_network(self, network)
     }
 
     /// What a model that is lowered already does under a plan, whatever its collectives take.
     ///
     /// # Errors
     /// A graph without layers.
-    pub fn work_of(&mut self, model: &Model, graph: &TrainingGraph, plan: &TrainingPlan) -> Result<StepWork, StepError> {
+    pub fn work_of_lowered(&mut self, model: &Model, graph: &TrainingGraph, plan: &TrainingPlan) -> Result<StepWork, StepError> {
         let missing = || StepError::Hardware(format!("{}: has no layers", model.name));
         let layer_segment = Arc::new(graph.segment(SegmentKind::Layer).cloned().ok_or_else(missing)?);
         let per = layer_segment.bytes_per_parameter();
@@ -329,11 +340,11 @@ impl ChipTimes {
             units: [SegmentKind::Embedding, SegmentKind::Layer, SegmentKind::Head].map(|kind| {
                 // An end is a unit beside the layers that are with it.
                 let ends = u64::from(kind != SegmentKind::Layer && graph.segment(kind).is_some_and(Segment::has_layers));
-                graph.segment(kind).map_or(0, Segment::units) + ends
+                graph.segment(kind).map_or(0, Segment::layers_per_piece) + ends
             }),
             tied_parameters: graph.segment(SegmentKind::Head).map_or(0, |s| s.tied_parameters),
             boundary: layer_segment.boundary_bytes,
-            away: AwayPieces::of(graph),
+            away: OffloadedPieces::from_graph(graph),
             weight_bytes: per.weight,
             gradient_bytes: per.gradient,
             leading_segment: with_layers(SegmentKind::Embedding, model.list.leading.is_empty()),
@@ -348,19 +359,19 @@ impl ChipTimes {
     ///
     /// # Errors
     /// A chip so slow that its times leave the schedule's range.
-    pub fn profile_like(
+    pub fn profile_with_policies(
         &mut self,
         known: &StepProfile,
-        network: &impl Network,
+        network: &impl StepNetwork,
         plan: &TrainingPlan,
     ) -> Result<StepProfile, StepError> {
         let mut again = |segment: &Segment, forward: PassProfile, policy: &ActivationPolicy| {
-            let treatment = policy.treatment_under(&segment.graph, self.stack().replay());
-            self.piece(segment, &treatment, Some(forward)).priced(self, network)
+            let treatment = policy.treatment_with_extent(&segment.graph, self.stack().replay_extent());
+            self.work_of_segment(segment, &treatment, Some(forward)).price_piece(self, network)
         };
         let uncopied = |pass: PassProfile| PassProfile { offload: Seconds::ZERO, copies: LinkTimes::default(), ..pass };
         let forward = uncopied(known.layer.forward);
-        let first = plan.activations.first();
+        let first = plan.activations.first_layer_policy();
         let layer = again(&known.layer_segment, forward, first)?;
         let embedding = match &known.leading_segment {
             Some(segment) => again(segment, uncopied(known.embedding.forward), first)?,
@@ -371,8 +382,8 @@ impl ChipTimes {
             None => known.head,
         };
         let mut by_policy = Vec::new();
-        if plan.activations.alike().is_none() {
-            for policy in plan.activations.distinct() {
+        if plan.activations.uniform_policy().is_none() {
+            for policy in plan.activations.distinct_policies() {
                 let layer = again(&known.layer_segment, forward, policy)?;
                 by_policy.push(LayerProfile { policy: policy.clone(), layer });
             }
@@ -381,28 +392,36 @@ impl ChipTimes {
     }
 
     /// What a segment does. `forward` is the forward pass without its copies, where it is known: no treatment changes it.
-    pub(super) fn piece(&mut self, segment: &Segment, treatment: &Treatment, forward: Option<PassProfile>) -> PieceWork {
+    pub(super) fn work_of_segment(
+        &mut self,
+        segment: &Segment,
+        treatment: &Treatment,
+        forward: Option<PassProfile>,
+    ) -> PieceWork {
         let passes = match self.stack().kernels.execution {
-            Execution::Stream => PassesWork::Streamed(Box::new(self.streamed_passes(segment, &treatment.recompute, forward))),
-            Execution::Scheduled => PassesWork::Scheduled(Box::new(ScheduledWork::new(segment, &treatment.recompute, forward))),
+            ExecutionMode::Stream => PassesWork::Streamed(Box::new(self.stream_passes(segment, &treatment.recompute, forward))),
+            ExecutionMode::Scheduled => {
+                PassesWork::Scheduled(Box::new(ScheduledWork::new(segment, &treatment.recompute, forward)))
+            }
         };
-        let copied = Copied::of(treatment, &segment.graph);
+        let copied = CopiedBytes::of_treatment(treatment, &segment.graph);
         let exchanged = segment.statics.as_ref().map_or(segment.parameters, |statics| statics.own.exchanged);
         let twice = segment.second_backward;
         PieceWork {
             passes,
-            copy: self.copies(copied),
+            copy: self.copy_times(copied),
             parameters: exchanged.sharded.saturating_add(exchanged.replicated),
             expert_parameters: exchanged.expert,
-            frozen: segment.parameters.per_device().saturating_sub(exchanged.per_device()),
-            repeats: [self.again_share(segment, treatment), if twice { 2.0 } else { 1.0 }],
+            frozen: segment.parameters.per_device_count().saturating_sub(exchanged.per_device_count()),
+            repeats: [self.recomputed_fraction(segment, treatment), if twice { 2.0 } else { 1.0 }],
         }
     }
 
     /// How much of what runs again does: all of it, but for operators that run again for a part of the tokens only. Of several parts the mean by what
     /// the operators' kernels take.
-    fn again_share(&mut self, segment: &Segment, treatment: &Treatment) -> f64 {
-        let shares: Vec<(OpId, f64)> = treatment.recompute.iter().map(|id| (id, treatment.again_share(id))).collect();
+    fn recomputed_fraction(&mut self, segment: &Segment, treatment: &Treatment) -> f64 {
+        let shares: Vec<(OpId, f64)> =
+            treatment.recompute.iter().map(|id| (id, treatment.recomputed_token_fraction(id))).collect();
         let Some(first) = shares.first().map(|(_, share)| *share) else { return 1.0 };
         if shares.iter().all(|(_, share)| *share == first) {
             return first;
@@ -411,25 +430,25 @@ impl ChipTimes {
         for (id, share) in shares {
             let Some(operator) = segment.graph.operators.get(id.index()) else { continue };
             let kernels = operator.forward.iter().map(|step| &step.kernel);
-            let time: f64 = kernels.filter(|k| !matches!(k, Kernel::Collective(_))).map(|k| self.cost(k).time.0).sum();
+            let time: f64 = kernels.filter(|k| !matches!(k, Kernel::Collective(_))).map(|k| self.cost_of_kernel(k).time.0).sum();
             (all, again) = (all + time, again + share * time);
         }
         if all > 0.0 { again / all } else { 1.0 }
     }
 
-    fn streamed_passes(&mut self, segment: &Segment, recompute: &RecomputeSet, forward: Option<PassProfile>) -> [PassWork; 3] {
-        let backward = segment.backward(recompute);
+    fn stream_passes(&mut self, segment: &Segment, recompute: &RecomputeSet, forward: Option<PassProfile>) -> [PassWork; 3] {
+        let backward = segment.backward_graph(recompute);
         let again = |pass: Pass| pass == Pass::Recompute;
         let forward = match forward {
-            Some(pass) => PassWork::known(pass),
-            None => self.pass(segment, &segment.forward(), |_| true),
+            Some(pass) => PassWork::with_known_times(pass),
+            None => self.stream_pass(segment, &segment.forward_graph(), |_| true),
         };
-        [forward, self.pass(segment, &backward, again), self.pass(segment, &backward, |pass| !again(pass))]
+        [forward, self.stream_pass(segment, &backward, again), self.stream_pass(segment, &backward, |pass| !again(pass))]
     }
 
     /// How much longer the host takes to launch a product of several experts than a kernel: the library goes through them one by one, and quantises what
     /// narrow products read likewise, without the framework's language (Transformer Engine, `GroupedLinear`).
-    fn one_by_one(&self, segment: &Segment, node: &KernelNode) -> Seconds {
+    fn expert_launch_time(&self, segment: &Segment, node: &KernelNode) -> Seconds {
         let Kernel::Contraction(product) = &node.kernel else { return Seconds::ZERO };
         let operator = node.role.operator.and_then(|id| segment.graph.operators.get(id.index()));
         if product.batch < 2 || operator.is_none_or(|operator| operator.parameters.expert == 0) {
@@ -439,21 +458,21 @@ impl ChipTimes {
         Seconds::from_micros(self.stack().launch.host_backward_us) * ((product.batch - 1) as f64 * each)
     }
 
-    fn pass(&mut self, segment: &Segment, graph: &KernelGraph, chosen: impl Fn(Pass) -> bool) -> PassWork {
+    fn stream_pass(&mut self, segment: &Segment, graph: &KernelGraph, chosen: impl Fn(Pass) -> bool) -> PassWork {
         let mut work = PassWork::default();
         for node in graph.node_weights().filter(|node| chosen(node.role.pass)) {
             work.alone.launches += 1;
-            work.alone.slower_launches += self.one_by_one(segment, node);
+            work.alone.slower_launches += self.expert_launch_time(segment, node);
             let weight = node.role.gradient == Some(GradientOf::Weights);
             let Kernel::Collective(collective) = &node.kernel else {
-                let Cost { time, energy } = self.cost(&node.kernel);
+                let KernelTimeEnergy { time, energy } = self.cost_of_kernel(&node.kernel);
                 work.alone.device += time;
                 work.alone.energy += energy;
                 if weight {
                     work.alone.weight += time;
                     work.alone.weight_launches += 1;
                 }
-                if of_shared_expert(segment, node) {
+                if is_in_shared_expert(segment, node) {
                     work.shared_expert += time;
                 }
                 match node.kernel {
@@ -465,12 +484,12 @@ impl ChipTimes {
                 continue;
             };
             work.alone.collective_ranks = work.alone.collective_ranks.saturating_add(collective.group.ranks);
-            let axis = node.role.axis.unwrap_or(Axis::Tensor);
+            let axis = node.role.axis.unwrap_or(ParallelAxis::Tensor);
             let hides = match axis {
                 // Attention waits for the all-to-alls of Ulysses, a ring's next part comes beside it.
-                Axis::Context => collective.kind != CollectiveKind::AllToAll,
-                Axis::Expert => false,
-                Axis::Tensor => node.role.gradient.is_some(),
+                ParallelAxis::Context => collective.kind != CollectiveKind::AllToAll,
+                ParallelAxis::Expert => false,
+                ParallelAxis::Tensor => node.role.gradient.is_some(),
             };
             work.collectives.push(CollectiveWork { collective: *collective, axis, hides });
         }

@@ -1,6 +1,6 @@
 //! What leaves the device: to the host's memory, to NVMe, in part; and how frameworks are told.
 
-use crate::support::{Called, coplace};
+use crate::support::{CommandOutput, run_coplace};
 
 /// Eight A100 and all of a plan on them but its stages.
 pub const CLUSTER: [&str; 11] = [
@@ -21,15 +21,15 @@ pub const CLUSTER: [&str; 11] = [
 fn storage_that_no_plan_uses_is_said_to_be_of_no_effect() {
     let words =
         ["plan", "gpt2-xl", "--chip", "a100_80gb_sxm", "--fabric", "nvlink3_node", "--devices", "8", "--global-batch", "64"];
-    let told = |more: &[&str]| coplace(&words.into_iter().chain(more.iter().copied()).collect::<Vec<_>>());
+    let told = |more: &[&str]| run_coplace(&words.into_iter().chain(more.iter().copied()).collect::<Vec<_>>());
     let warned = told(&["--nvme", "6:1600"]);
     assert!(warned.stderr.contains("--nvme 6:1600: no plan of the list keeps anything there"), "{}", warned.stderr);
     assert!(!told(&[]).stderr.contains("--nvme"));
 }
 
-fn call(verb: &str, more: &[&str]) -> Called {
+fn call(verb: &str, more: &[&str]) -> CommandOutput {
     let words: Vec<&str> = [verb, "llama2-7b"].into_iter().chain(CLUSTER).chain(["1"]).chain(more.iter().copied()).collect();
-    coplace(&words)
+    run_coplace(&words)
 }
 
 const PLACES: &str =
@@ -39,7 +39,7 @@ const PLACES: &str =
 fn tensors_go_to_the_host_and_to_storage_whole_and_in_part() {
     let plan = ["--micro-batch", "2", "--zero", "1", "--recompute", PLACES];
     let with = |more: &[&str]| call("evaluate", &[&plan[..], more].concat());
-    let answer = with(&["--nvme", "6:100", "--format", "json"]).json();
+    let answer = with(&["--nvme", "6:100", "--format", "json"]).expect_json();
     let stage = &answer["result"]["stages"][0];
     let mib = |place: &str, name: &str| stage["keeps"][0][place][name].as_f64().unwrap();
     // 4096 tokens, 2 sequences, 2 tensor-parallel devices: hidden 4096 and MLP 11008 in 2 bytes, half of the tokens of the first.
@@ -51,15 +51,16 @@ fn tensors_go_to_the_host_and_to_storage_whole_and_in_part() {
     let gib = |key: &str| stage[key].as_f64().unwrap();
     assert!((gib("storage_gib") - 32.0 * tokens * 11_008.0 / 1024.0).abs() < 1e-9, "{stage}");
     assert!((gib("host_gib") - 32.0 * tokens * 2048.0 / 1024.0).abs() < 1e-9, "{stage}");
-    let text = with(&["--nvme", "6:100"]).result();
+    let text = with(&["--nvme", "6:100"]).expect_result();
     assert!(text.contains("on NVMe") && text.contains("MiB on NVMe"), "{text}");
     // Slower storage takes longer, less is named with what would do.
-    let step = |rate: &str| with(&["--nvme", rate, "--format", "json"]).json()["result"]["time"]["step_s"].as_f64().unwrap();
+    let step =
+        |rate: &str| with(&["--nvme", rate, "--format", "json"]).expect_json()["result"]["time"]["step_s"].as_f64().unwrap();
     assert!(step("0.5:100") > 1.2 * step("20:100"));
     let short = with(&["--nvme", "6:1"]);
     assert!(short.stdout.contains("needs 2.69 GiB of 0.93 GiB of storage"), "{}", short.stdout);
     for (rate, part) in [("6", "write it like 6.4:1600"), ("6:0", "each from 0.001"), ("x:1", "--nvme x:1")] {
-        assert!(with(&["--nvme", rate]).refusal().contains(part), "{rate}");
+        assert!(with(&["--nvme", rate]).expect_refusal().contains(part), "{rate}");
     }
     for (places, part) in [
         ("tensors:offload(attention.core.out*1.5)", "above 0 and below 1"),
@@ -72,7 +73,7 @@ fn tensors_go_to_the_host_and_to_storage_whole_and_in_part() {
         ("tensors:nvme(mlp.gate)", "no such tensor"),
         ("tensors:tape(mlp.gated.out)", "nvme"),
     ] {
-        let refused = call("evaluate", &["--micro-batch", "2", "--recompute", places]).refusal();
+        let refused = call("evaluate", &["--micro-batch", "2", "--recompute", places]).expect_refusal();
         assert!(refused.contains(part), "{places}: {refused}");
     }
 }
@@ -82,7 +83,7 @@ fn choices_are_written_in_the_words_of_frameworks() {
     let fixed = ["--micro-batch", "2", "--zero", "1", "--recompute"];
     let emit = |recompute: &'static str, more: &[&str]| call("plan", &[&fixed[..], &[recompute], more].concat());
     let modules = ["--technique", "recompute-mlp", "--technique", "offload-core-attn", "--emit", "megatron"];
-    let written = emit("none", &modules).result();
+    let written = emit("none", &modules).expect_result();
     // The output of the core, which goes away with it, is what the projection reads: Megatron-LM leaves it on the device unless both are named.
     let away = "--offload-modules core_attn attn_proj";
     for line in ["--recompute-modules mlp", "--fine-grained-activation-offloading", away] {

@@ -2,19 +2,21 @@
 //! nothing on standard output, nothing written. The texts are pinned in `snapshots/`; `INSTA_UPDATE=always cargo test --test cli`
 //! accepts new ones.
 
-use crate::support::{config_with, coplace, coplace_in, names, repository, small_study, study_with, text_of};
+use crate::support::{
+    config_with, file_names, read_repository_file, repository_path, run_coplace, run_coplace_in, small_study, study_with,
+};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
 
 /// The messages of calls, each under its arguments; checks that nothing was written.
 fn messages(directory: &Path, calls: &[&[&str]]) -> String {
-    let before = names(directory);
+    let before = file_names(directory);
     let mut text = String::new();
     for call in calls {
-        let message = coplace_in(directory, call).refusal();
+        let message = run_coplace_in(directory, call).expect_refusal();
         write!(text, "$ coplace {}\n{message}\n", call.join(" ")).unwrap();
-        assert_eq!(names(directory), before, "{call:?} left something behind");
+        assert_eq!(file_names(directory), before, "{call:?} left something behind");
     }
     for what in ["models", "chips", "fabrics", "studies"] {
         text = text.replace(&built_in(what), &format!("[the built-in {what}]"));
@@ -24,7 +26,7 @@ fn messages(directory: &Path, calls: &[&[&str]]) -> String {
 
 /// The names that messages list; they grow, and the pinned texts need not follow.
 fn built_in(what: &str) -> String {
-    let listed = coplace(&["list", what, "--format", "json"]).json();
+    let listed = run_coplace(&["list", what, "--format", "json"]).expect_json();
     let names: Vec<&str> = listed.as_array().unwrap().iter().map(|entry| entry["name"].as_str().unwrap()).collect();
     names.join(", ")
 }
@@ -108,12 +110,12 @@ fn run_directories() {
         ],
     );
     insta::assert_snapshot!("run_directories", text);
-    assert_eq!(names(&path("foreign")), ["thesis.tex"]);
+    assert_eq!(file_names(&path("foreign")), ["thesis.tex"]);
 }
 
 /// A carried instance with one change.
 fn instance(path: &str, change: impl Fn(&mut Value)) -> String {
-    let mut instance: Value = serde_json::from_str(&text_of(&format!("results/reference/phaze/{path}"))).unwrap();
+    let mut instance: Value = serde_json::from_str(&read_repository_file(&format!("results/reference/phaze/{path}"))).unwrap();
     change(&mut instance);
     instance.to_string()
 }
@@ -134,7 +136,7 @@ fn placement_instances() {
     write("huge.json", &changed(&|i| i["bandwidth"] = json!(1e308)));
     write(
         "piper_twice.json",
-        &text_of("search/tests/piper/small.json").replacen("\"maxDevices\"", "\"maxDevices\": 1, \"maxDevices\"", 1),
+        &read_repository_file("search/tests/piper/small.json").replacen("\"maxDevices\"", "\"maxDevices\": 1, \"maxDevices\"", 1),
     );
     let files = ["devices", "typo", "missing", "zero", "optimizer", "truncated", "nan", "twice", "huge", "piper_twice", "gone"]
         .map(|name| format!("{name}.json"));
@@ -191,7 +193,7 @@ fn measured_data() {
     write("twice.csv", "id,kernel,measured_us,id\n");
     write("empty.csv", "");
     write("kernels.csv", "id,chip,kernel,m,n,k,batch,elements,dtype,measured_us,timing\na,tpu_v4,gemm,8,8,8,1,,bf16,1,device\n");
-    let collectives = repository("sim/tests/data/collectives.csv").display().to_string();
+    let collectives = repository_path("sim/tests/data/collectives.csv").display().to_string();
     let text = messages(
         dir.path(),
         &[
@@ -213,7 +215,7 @@ fn measured_data() {
 #[test]
 fn chips() {
     let dir = tempfile::tempdir().unwrap();
-    let good = text_of("sim/templates/chips/tpu_v4.toml");
+    let good = read_repository_file("sim/templates/chips/tpu_v4.toml");
     let write = |name: &str, changes: &[(&str, &str)]| {
         let mut text = good.clone();
         for (from, to) in changes {
@@ -291,9 +293,9 @@ fn files_in_other_encodings_and_directories() {
                 other => other.to_owned(),
             };
             let call: Vec<String> = call.iter().map(word).collect();
-            coplace(&call.iter().map(String::as_str).collect::<Vec<_>>())
+            run_coplace(&call.iter().map(String::as_str).collect::<Vec<_>>())
         };
-        let text = text_of(file);
+        let text = read_repository_file(file);
         std::fs::write(&path, &text).unwrap();
         let plain = called();
         std::fs::write(&path, format!("\u{feff}{text}")).unwrap();
@@ -302,7 +304,7 @@ fn files_in_other_encodings_and_directories() {
         assert_eq!(plain.stdout.lines().count(), marked.stdout.lines().count(), "{file}");
         let wide: Vec<u8> = "\u{feff}".encode_utf16().chain(text.encode_utf16()).flat_map(u16::to_le_bytes).collect();
         std::fs::write(&path, wide).unwrap();
-        let refused = called().refusal();
+        let refused = called().expect_refusal();
         assert!(
             refused.contains("UTF-16 or no text at all, save it as UTF-8") && refused.contains(path.to_str().unwrap()),
             "{refused}"
@@ -311,7 +313,7 @@ fn files_in_other_encodings_and_directories() {
         if !file.starts_with("workloads/models") {
             std::fs::remove_file(&path).unwrap();
             std::fs::create_dir(&path).unwrap();
-            let refused = called().refusal();
+            let refused = called().expect_refusal();
             assert!(
                 (refused.contains("it is a directory, not a file") || refused.contains("give another run directory"))
                     && refused.contains(path.to_str().unwrap()),

@@ -2,7 +2,7 @@
 //! `LANGUAGE,file=NAME` are files that they need; `console,long` is run with the ignored tests, and so are the README's indented commands and the
 //! examples of its table of verbs.
 
-use crate::support::{files, repository};
+use crate::support::{files_with_ending, repository_path};
 use std::path::Path;
 use std::process::Command;
 
@@ -37,8 +37,8 @@ fn blocks(page: &str) -> Vec<Block> {
 
 /// The README and every page of the book.
 fn pages() -> Vec<String> {
-    let mut pages = files("docs/src", ".md");
-    pages.push(repository("README.md").display().to_string());
+    let mut pages = files_with_ending("docs/src", ".md");
+    pages.push(repository_path("README.md").display().to_string());
     pages
 }
 
@@ -67,7 +67,7 @@ fn run(page: &str, long: bool) -> usize {
     let text = std::fs::read_to_string(page).unwrap();
     let dir = tempfile::tempdir().unwrap();
     for folder in ["docs", "results", "search", "sim", "step", "workloads"] {
-        std::os::unix::fs::symlink(repository(folder), dir.path().join(folder)).unwrap();
+        std::os::unix::fs::symlink(repository_path(folder), dir.path().join(folder)).unwrap();
     }
     let binary = assert_cmd::cargo::cargo_bin!("coplace");
     let path = std::env::join_paths(
@@ -91,7 +91,7 @@ fn run(page: &str, long: bool) -> usize {
             check(command);
         }
     }
-    if long && Path::new(page) == repository("README.md") {
+    if long && Path::new(page) == repository_path("README.md") {
         examples(&text).iter().for_each(|command| check(&of_newest_run(command, dir.path())));
     }
     count
@@ -116,7 +116,7 @@ fn the_long_commands_of_the_book_run() {
 
 #[test]
 fn the_book_has_every_page_and_every_link_leads_somewhere() {
-    let summary = std::fs::read_to_string(repository("docs/src/SUMMARY.md")).unwrap();
+    let summary = std::fs::read_to_string(repository_path("docs/src/SUMMARY.md")).unwrap();
     for page in pages() {
         let path = Path::new(&page);
         let name = path.file_name().unwrap().to_str().unwrap();

@@ -1,6 +1,6 @@
 //! What `plan` says would be enough where nothing fits.
 
-use crate::support::coplace;
+use crate::support::run_coplace;
 
 /// What is printed as enough, given back as what is left free, is enough: by name and tensor by tensor.
 #[test]
@@ -10,18 +10,19 @@ fn the_memory_that_is_said_to_be_enough_is() {
     for recompute in ["none;selective;full", "best"] {
         let with = |headroom: &str| {
             let more = ["--recompute", recompute, "--headroom-gib", headroom];
-            coplace(&job.split_whitespace().chain(more).collect::<Vec<_>>())
+            run_coplace(&job.split_whitespace().chain(more).collect::<Vec<_>>())
         };
         // A budget that no plan meets is the user's to mend.
-        let why = with("76").refusal();
+        let why = with("76").expect_refusal();
         assert!(why.starts_with("error: --headroom-gib 76: no plan fits; the nearest, "), "{why}");
         let flag = why.split_once("(--headroom-gib ").and_then(|(_, rest)| rest.split_once(')')).unwrap().0;
-        assert!(!with(flag).json()["plans"].as_array().unwrap().is_empty(), "{recompute}: {why}");
+        assert!(!with(flag).expect_json()["plans"].as_array().unwrap().is_empty(), "{recompute}: {why}");
         let less = format!("{:.2}", flag.parse::<f64>().unwrap() + 0.01);
-        assert!(with(&less).refusal().contains("no plan fits"), "{recompute}: {less} of {why}");
+        assert!(with(&less).expect_refusal().contains("no plan fits"), "{recompute}: {less} of {why}");
         let evaluate: Vec<&str> = job.split_whitespace().map(|word| if word == "plan" { "evaluate" } else { word }).collect();
         let evaluate = evaluate.into_iter().filter(|word| !["--top", "1"].contains(word));
-        let other = coplace(&evaluate.chain(["--recompute", recompute, "--headroom-gib", "76"]).collect::<Vec<_>>()).refusal();
+        let other =
+            run_coplace(&evaluate.chain(["--recompute", recompute, "--headroom-gib", "76"]).collect::<Vec<_>>()).expect_refusal();
         assert_eq!(other, why, "{recompute}");
     }
 }

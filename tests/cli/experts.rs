@@ -1,14 +1,15 @@
 //! Modules that predict further tokens, and how experts are run.
 
-use crate::support::{coplace, coplace_in};
+use crate::support::{run_coplace, run_coplace_in};
 
 #[test]
 fn modules_for_further_tokens_and_a_capacity_are_trained_where_they_are_asked_for() {
     const CALL: &str = "evaluate deepseek-v2-lite --chip h100 --fabric eos_ndr400x8 --devices 16 --global-batch 64 --sequence-length 4096 --tensor 1 \
         --pipeline 1 --data 16 --expert 16 --zero 1 --micro-batch 1 --recompute full";
     let with = |more: &[&str]| CALL.split_whitespace().chain(more.iter().copied()).map(str::to_owned).collect::<Vec<_>>();
-    let call = |more: &[&str]| coplace(&with(more).iter().map(String::as_str).collect::<Vec<_>>());
-    let step = |more: &[&str]| call(&[more, &["--format", "json"]].concat()).json()["result"]["plan"]["step_s"].as_f64().unwrap();
+    let call = |more: &[&str]| run_coplace(&with(more).iter().map(String::as_str).collect::<Vec<_>>());
+    let step =
+        |more: &[&str]| call(&[more, &["--format", "json"]].concat()).expect_json()["result"]["plan"]["step_s"].as_f64().unwrap();
     let plain = step(&[]);
     // One of 27 layers more, and a second head.
     let further = step(&["--mtp-layers", "1"]) / plain;
@@ -16,16 +17,16 @@ fn modules_for_further_tokens_and_a_capacity_are_trained_where_they_are_asked_fo
     assert!(step(&["--capacity-factor", "1.5"]) > 1.02 * plain);
     assert!(step(&["--stack-option", "overlap.shared_expert=1"]) < plain);
     // Experts of another width than the tensor-parallel group's, and tokens sent once to every node.
-    let refused = call(&["--expert-tensor", "3"]).refusal();
+    let refused = call(&["--expert-tensor", "3"]).expect_refusal();
     assert!(refused.contains("--expert-tensor: etp = 3: must be a divisor of the 16 ranks of a stage"), "{refused}");
     assert!(step(&["--stack-option", "kernels.expert_deduplicated=true"]) < plain);
-    assert!(call(&["--mtp-layers", "33"]).refusal().contains("33 is not in 0..=32"));
-    assert!(call(&["--capacity-factor", "0.5"]).refusal().contains("must be from 1 to 10.66"));
+    assert!(call(&["--mtp-layers", "33"]).expect_refusal().contains("33 is not in 0..=32"));
+    assert!(call(&["--capacity-factor", "0.5"]).expect_refusal().contains("must be from 1 to 10.66"));
     let dense = "evaluate llama2-7b --chip h100 --fabric eos_ndr400x8 --devices 8 --global-batch 8 --capacity-factor 1.5";
-    assert!(coplace(&dense.split(' ').collect::<Vec<_>>()).refusal().contains("llama2-7b has no experts"));
+    assert!(run_coplace(&dense.split(' ').collect::<Vec<_>>()).expect_refusal().contains("llama2-7b has no experts"));
     let emitted = "plan qwen3-30b-a3b --chip h100 --fabric eos_ndr400x8 --devices 16 --global-batch 64 --sequence-length 4096 --tensor 1 --pipeline 1 \
         --expert 16 --micro-batch 1 --mtp-layers 1 --stack-option overlap.experts=1 --emit megatron";
-    let written = coplace(&emitted.split_whitespace().collect::<Vec<_>>()).result();
+    let written = run_coplace(&emitted.split_whitespace().collect::<Vec<_>>()).expect_result();
     assert!(written.contains("--mtp-num-layers 1") && written.contains("--overlap-moe-expert-parallel-comm"), "{written}");
 }
 
@@ -35,16 +36,17 @@ fn a_search_trains_modules_for_further_tokens() {
     let dir = tempfile::tempdir().unwrap();
     let search = ["search", "megatron-gpt2-xl", "--study", "smoke", "--within", "20", "--format", "json", "--out"];
     let best = |out: &str, more: &[&str]| {
-        let found = coplace_in(dir.path(), &[&search[..], &[out], more].concat()).json();
+        let found = run_coplace_in(dir.path(), &[&search[..], &[out], more].concat()).expect_json();
         assert_eq!(found["study"]["options"]["mtp_layers"].is_string(), !more.is_empty());
         found["best"]["step"]["time"]["step_s"].as_f64().unwrap()
     };
     let (plain, further) = (best("plain", &[]), best("further", &["--mtp-layers", "1"]));
     // A layer of 40 and a head more, on the stage that waits for none.
     assert!(1.01 < further / plain && further / plain < 1.3, "{further} {plain}");
-    let again = coplace_in(dir.path(), &["evaluate", "megatron-gpt2-xl", "--chip", "further", "--format", "json"]).json();
+    let again =
+        run_coplace_in(dir.path(), &["evaluate", "megatron-gpt2-xl", "--chip", "further", "--format", "json"]).expect_json();
     let step = again["result"]["plan"]["step_s"].as_f64().unwrap();
     assert!((step / further - 1.0).abs() < 1e-9, "{step} {further}");
     let narrow = ["search", "opt-350m", "--study", "smoke", "--mtp-layers", "1"];
-    assert!(coplace_in(dir.path(), &narrow).refusal().contains("whose embedding is narrower than its layers"));
+    assert!(run_coplace_in(dir.path(), &narrow).expect_refusal().contains("whose embedding is narrower than its layers"));
 }

@@ -1,13 +1,13 @@
 //! `coplace explain`: held against the sweep that has every neighbour.
 
 use crate::several::STUDY;
-use crate::support::coplace_in;
-use crate::sweep::undisturbed;
+use crate::support::run_coplace_in;
+use crate::sweep::undisturbed_sweep;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// The rows of a CSV file whose cells hold no quotes, by column.
-pub fn rows(text: &str) -> Vec<BTreeMap<String, String>> {
+pub fn csv_rows(text: &str) -> Vec<BTreeMap<String, String>> {
     let mut lines = text.lines();
     let header: Vec<&str> = lines.next().unwrap().split(',').collect();
     // Reasons and plans are quoted where they hold commas.
@@ -27,9 +27,9 @@ pub fn rows(text: &str) -> Vec<BTreeMap<String, String>> {
 
 #[test]
 fn each_step_is_the_neighbour_that_the_sweep_has() {
-    let dir = undisturbed();
-    let explained = coplace_in(dir.path(), &["explain", "whole", "--format", "json"]).json();
-    let rows = rows(&std::fs::read_to_string(dir.path().join("whole/sweep.csv")).unwrap());
+    let dir = undisturbed_sweep();
+    let explained = run_coplace_in(dir.path(), &["explain", "whole", "--format", "json"]).expect_json();
+    let rows = csv_rows(&std::fs::read_to_string(dir.path().join("whole/sweep.csv")).unwrap());
     let index = explained["best"]["index"].to_string();
     let best = rows.iter().find(|row| row["index"] == index).unwrap();
     let dimensions = [
@@ -85,7 +85,7 @@ fn each_step_is_the_neighbour_that_the_sweep_has() {
     assert!(worth.iter().any(|of| of["resource"] == "bandwidth of ici"), "{worth:?}");
     let used = explained["limits"].as_array().unwrap().iter().find(|limit| limit["name"] == "area").unwrap();
     assert_eq!((used["uses"].to_string(), used["allowed"].as_f64()), (best["area_mm2"].clone(), Some(560.0)));
-    let text = coplace_in(dir.path(), &["explain", "whole"]).result();
+    let text = run_coplace_in(dir.path(), &["explain", "whole"]).expect_result();
     assert!(text.contains("tokens/s per mm² those of a device per mm² of its dies."), "{text}");
     changed(dir.path(), &explained);
 }
@@ -94,28 +94,28 @@ fn each_step_is_the_neighbour_that_the_sweep_has() {
 fn changed(dir: &std::path::Path, before: &Value) {
     let study = std::fs::read_to_string(dir.join("s.toml")).unwrap();
     std::fs::write(dir.join("s.toml"), study.replace("devices = 8", "devices = 4")).unwrap();
-    assert_eq!(coplace_in(dir, &["explain", "whole", "--format", "json"]).json(), *before);
+    assert_eq!(run_coplace_in(dir, &["explain", "whole", "--format", "json"]).expect_json(), *before);
     let sums = std::fs::read_to_string(dir.join("whole/SHA256SUMS")).unwrap();
     let older: Vec<&str> = sums.lines().filter(|line| !line.ends_with("  inputs.json")).collect();
     assert_eq!(older.len() + 1, sums.lines().count());
     std::fs::write(dir.join("whole/SHA256SUMS"), older.join("\n")).unwrap();
-    let refused = coplace_in(dir, &["explain", "whole"]).refusal();
+    let refused = run_coplace_in(dir, &["explain", "whole"]).expect_refusal();
     assert!(refused.contains("whole: was asked `opt-350m --study s.toml"), "{refused}");
     assert!(refused.contains("which asks something else by now; put back the study"), "{refused}");
-    let none = coplace_in(dir, &["explain", "nothing"]).refusal();
+    let none = run_coplace_in(dir, &["explain", "nothing"]).expect_refusal();
     assert!(none.contains("nothing"), "{none}");
     let record: Value = serde_json::from_str(&std::fs::read_to_string(dir.join("whole/record.json")).unwrap()).unwrap();
     let older: serde_json::Map<String, Value> =
         record.as_object().unwrap().clone().into_iter().filter(|(key, _)| key != "asked_with").collect();
     std::fs::write(dir.join("whole/record.json"), serde_json::to_string(&older).unwrap()).unwrap();
-    let damaged = coplace_in(dir, &["explain", "whole"]).refusal();
+    let damaged = run_coplace_in(dir, &["explain", "whole"]).expect_refusal();
     assert!(damaged.contains("record.json: its SHA-256 digest is"), "{damaged}");
     let digest = std::process::Command::new("sha256sum").arg("record.json").current_dir(dir.join("whole")).output().unwrap();
     let digest = String::from_utf8(digest.stdout).unwrap();
     let sums = std::fs::read_to_string(dir.join("whole/SHA256SUMS")).unwrap();
     let line = |line: &str| if line.ends_with("  record.json") { digest.clone() } else { format!("{line}\n") };
     std::fs::write(dir.join("whole/SHA256SUMS"), sums.lines().map(line).collect::<String>()).unwrap();
-    let old = coplace_in(dir, &["explain", "whole"]).refusal();
+    let old = run_coplace_in(dir, &["explain", "whole"]).expect_refusal();
     assert!(
         old.contains("does not say with which words it was asked (an older version wrote it); run the search again"),
         "{old}"
@@ -128,10 +128,10 @@ fn a_step_over_the_power_says_so_and_is_never_where_area_is_worth_most() {
     std::fs::write(dir.path().join("s.toml"), STUDY).unwrap();
     let explained = |out: &str, limits: &[&str]| {
         let search = ["search", "opt-350m", "--study", "s.toml", "--max-area", "600", "--out", out];
-        coplace_in(dir.path(), &[&search[..], limits].concat()).result();
-        let said = coplace_in(dir.path(), &["explain", out, "--format", "json"]).json();
+        run_coplace_in(dir.path(), &[&search[..], limits].concat()).expect_result();
+        let said = run_coplace_in(dir.path(), &["explain", out, "--format", "json"]).expect_json();
         let more = said["steps"].as_array().unwrap().iter().find(|step| step["dimension"] == "sms").unwrap().clone();
-        (more, coplace_in(dir.path(), &["explain", out]).result())
+        (more, run_coplace_in(dir.path(), &["explain", out]).expect_result())
     };
     // More area is what twice the SMs need.
     let (more, text) = explained("area", &[]);

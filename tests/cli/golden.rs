@@ -11,7 +11,7 @@ mod commands;
 mod compact;
 mod reduced;
 
-use crate::support::repository;
+use crate::support::repository_path;
 use commands::{COMMANDS, Command, Form};
 use reduced::{different, reduced_json, reduced_text};
 use serde_json::{Value, json};
@@ -54,7 +54,7 @@ fn every_golden_answer_has_a_command_and_every_command_one_answer() {
     names.sort_unstable();
     assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
     assert!(names.len() >= 60, "{} commands", names.len());
-    let entries = std::fs::read_dir(repository("tests/golden/answers")).unwrap();
+    let entries = std::fs::read_dir(repository_path("tests/golden/answers")).unwrap();
     let mut files: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     files.sort();
     let wanted: Vec<String> = names.iter().map(|name| format!("{name}.json")).collect();
@@ -69,7 +69,7 @@ fn hold(group: &str) {
     let mut wrong = Vec::new();
     for command in COMMANDS.iter().filter(|command| command.group == group) {
         let is = answer(command, directory.path());
-        let file = repository("tests/golden/answers").join(format!("{}.json", command.name));
+        let file = repository_path("tests/golden/answers").join(format!("{}.json", command.name));
         if write {
             std::fs::write(&file, compact::written(&is)).unwrap();
             continue;

@@ -1,10 +1,10 @@
 //! Every verb explains itself.
 
-use crate::support::coplace;
+use crate::support::run_coplace;
 
 /// The verbs that the command's own help names.
 fn verbs() -> Vec<String> {
-    let help = coplace(&["--help"]).result();
+    let help = run_coplace(&["--help"]).expect_result();
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
     let names = listed.filter_map(|line| line.strip_prefix("  ")).filter(|line| !line.starts_with(' '));
     names.filter_map(|line| line.split_whitespace().next().map(str::to_owned)).filter(|verb| verb != "help").collect()
@@ -17,7 +17,7 @@ fn every_verb_has_an_example_a_format_and_its_json() {
         assert!(verbs.iter().any(|verb| verb == known), "{known} is missing from {verbs:?}");
     }
     for verb in &verbs {
-        let help = coplace(&[verb, "--help"]).result();
+        let help = run_coplace(&[verb, "--help"]).expect_result();
         assert!(
             help.contains(&format!("Example:\n  coplace {verb} ")) || help.contains(&format!("Examples:\n  coplace {verb} ")),
             "{help}"
@@ -28,13 +28,13 @@ fn every_verb_has_an_example_a_format_and_its_json() {
 
 #[test]
 fn the_help_says_what_the_exit_codes_mean_and_what_the_main_job_is() {
-    let help = coplace(&["--help"]).result();
+    let help = run_coplace(&["--help"]).expect_result();
     assert!(
         help.contains("Exit codes: 0 a result, 2 input that needs mending, 3 a result that lacks something, 1 anything else."),
         "{help}"
     );
     assert!(help.contains("coplace search llama2-7b"), "{help}");
-    assert_eq!(coplace(&["--version"]).result(), format!("coplace {}\n", env!("CARGO_PKG_VERSION")));
+    assert_eq!(run_coplace(&["--version"]).expect_result(), format!("coplace {}\n", env!("CARGO_PKG_VERSION")));
 }
 
 /// A negative number is a value like others: it is named with its option and the limit, lists of several as well.
@@ -51,17 +51,17 @@ fn negative_numbers_are_refused_by_their_options() {
         ("--headroom-gib", "-0.5", "must be at least 0"),
         ("--time-limit", "-inf", "must be above 0"),
     ] {
-        let said = coplace(&[&job[..], &[option, value]].concat()).refusal();
+        let said = run_coplace(&[&job[..], &[option, value]].concat()).expect_refusal();
         assert!(said.contains(option) && said.contains(limit) && !said.contains("-- -"), "{option} {value}: {said}");
     }
-    let said = coplace(&["search", "llama2-7b", "--hbm-stacks", "-2"]).refusal();
+    let said = run_coplace(&["search", "llama2-7b", "--hbm-stacks", "-2"]).expect_refusal();
     assert!(said.contains("invalid value '-2' for '--hbm-stacks <N>': -2 is not in 1..=64"), "{said}");
 }
 
 #[test]
 fn a_wrong_call_is_refused_with_exit_code_2() {
     for call in [&["frobnicate"][..], &["place"], &["list", "cats"], &["search", "llama2-7b", "--seed", "x"], &[]] {
-        let called = coplace(call);
+        let called = run_coplace(call);
         assert_eq!((called.code, called.stdout.as_str()), (2, ""), "{call:?}");
         assert!(called.stderr.contains("--help") || called.stderr.contains("Usage:"), "{}", called.stderr);
     }

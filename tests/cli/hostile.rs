@@ -1,18 +1,18 @@
 //! What goes wrong around an answer: full disks, two searches at once, unknown names, answers that are no numbers.
 
-use crate::support::{Called, coplace, coplace_in, names, small_study, text_of};
+use crate::support::{CommandOutput, file_names, read_repository_file, run_coplace, run_coplace_in, small_study};
 use serde_json::{Value, json};
 use std::path::Path;
 
 /// Calls the command in a directory under a shell's `setting`.
 #[cfg(unix)]
-fn under(setting: &str, directory: &Path, arguments: &[&str]) -> Called {
+fn under(setting: &str, directory: &Path, arguments: &[&str]) -> CommandOutput {
     let mut command = std::process::Command::new("sh");
     let script = format!("{setting} exec \"$0\" \"$@\"");
     command.arg("-c").arg(script).arg(assert_cmd::cargo::cargo_bin!("coplace")).args(arguments);
     let output = command.current_dir(directory).env("COPLACE_LOG", "warn").output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Called { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    CommandOutput { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
 /// No file may have more than a block: what a full disk does, without one.
@@ -29,21 +29,23 @@ fn a_full_disk_is_exit_code_1_in_every_verb_and_loses_no_answer() {
     assert_eq!((full.code, full.stderr.contains("cannot be written")), (1, true), "{}", full.stderr);
     assert!(full.stdout.contains("Best design") && !full.stdout.contains("Written:"), "{}", full.stdout);
     assert!(!dir.path().join("run").exists(), "nothing is left behind");
-    let written = coplace_in(dir.path(), &search).result();
+    let written = run_coplace_in(dir.path(), &search).expect_result();
     assert!(written.starts_with(full.stdout.lines().next().unwrap()), "{written}");
-    let before: Vec<Vec<u8>> =
-        names(&dir.path().join("run")).iter().map(|name| std::fs::read(dir.path().join("run").join(name)).unwrap()).collect();
+    let before: Vec<Vec<u8>> = file_names(&dir.path().join("run"))
+        .iter()
+        .map(|name| std::fs::read(dir.path().join("run").join(name)).unwrap())
+        .collect();
     assert_eq!(under(FULL, dir.path(), &search).code, 1);
-    for (name, bytes) in names(&dir.path().join("run")).iter().zip(before) {
+    for (name, bytes) in file_names(&dir.path().join("run")).iter().zip(before) {
         assert_eq!(std::fs::read(dir.path().join("run").join(name)).unwrap(), bytes, "{name}: the old run stays");
     }
-    let data = crate::support::repository("sim/tests/data/collectives.csv").display().to_string();
+    let data = crate::support::repository_path("sim/tests/data/collectives.csv").display().to_string();
     for option in [["--plot", "figures"], ["--predictions", "p.csv"], ["--breakdown", "b.csv"]] {
         let full = under(FULL, dir.path(), &["validate", &data, option[0], option[1]]);
         // A breakdown of no training run is one line, which fits nowhere either.
         assert_eq!(full.code, 1, "{option:?}: {}", full.stderr);
         let nowhere = if option[0] == "--plot" { "small.toml/x" } else { "gone/x.csv" };
-        assert_eq!(coplace_in(dir.path(), &["validate", &data, option[0], nowhere]).code, 2, "{option:?}");
+        assert_eq!(run_coplace_in(dir.path(), &["validate", &data, option[0], nowhere]).code, 2, "{option:?}");
     }
 }
 
@@ -69,9 +71,9 @@ fn a_directory_takes_one_search_at_a_time() {
     let lock = std::fs::File::open(dir.path().join("run")).unwrap();
     lock.lock().unwrap();
     let search = ["search", "llama2-7b", "--study", "small.toml", "--out", "run"];
-    let refused = coplace_in(dir.path(), &search).refusal();
+    let refused = run_coplace_in(dir.path(), &search).expect_refusal();
     assert_eq!(refused, "error: --out run: another search writes into it; wait for its end, or give another directory\n");
-    assert_eq!(names(&dir.path().join("run")), [""; 0]);
+    assert_eq!(file_names(&dir.path().join("run")), [""; 0]);
 }
 
 #[test]
@@ -80,7 +82,7 @@ fn a_record_of_another_program_is_never_written_over() {
     std::fs::create_dir(dir.path().join("run")).unwrap();
     let file = dir.path().join("run/record.json");
     std::fs::write(&file, "{\"mine\": 1}").unwrap();
-    let refused = coplace_in(dir.path(), &["search", "llama2-7b", "--study", "smoke", "--out", "run"]).refusal();
+    let refused = run_coplace_in(dir.path(), &["search", "llama2-7b", "--study", "smoke", "--out", "run"]).expect_refusal();
     assert!(refused.contains("--out run: holds the answer to another question, which is not overwritten"), "{refused}");
     assert_eq!(std::fs::read_to_string(file).unwrap(), "{\"mine\": 1}");
 }
@@ -89,19 +91,19 @@ fn a_record_of_another_program_is_never_written_over() {
 fn names_are_found_whatever_their_case_and_the_nearest_is_named() {
     let plan = |model, chip, fabric, stack| {
         let of = ["plan", model, "--chip", chip, "--fabric", fabric, "--devices", "8", "--global-batch", "8", "--tensor", "1"];
-        coplace(&[&of[..], &["--pipeline", "1", "--stack", stack, "--format", "json"]].concat())
+        run_coplace(&[&of[..], &["--pipeline", "1", "--stack", stack, "--format", "json"]].concat())
     };
-    let upper = plan("OPT-350M", "A100_80GB", "Selene_HDR200x8", "MEGATRON").json();
-    let lower = plan("opt-350m", "a100_80gb", "selene_hdr200x8", "megatron").json();
+    let upper = plan("OPT-350M", "A100_80GB", "Selene_HDR200x8", "MEGATRON").expect_json();
+    let lower = plan("opt-350m", "a100_80gb", "selene_hdr200x8", "megatron").expect_json();
     assert_eq!(upper["plans"], lower["plans"]);
     for (called, near) in [
         (plan("opt-350", "a100_80gb", "selene_hdr200x8", "megatron"), "did you mean `opt-350m`?"),
         (plan("opt-350m", "tpu_v4x", "selene_hdr200x8", "megatron"), "did you mean `tpu_v4`?"),
         (plan("opt-350m", "a100_80gb", "selene_hdr20x8", "megatron"), "did you mean `selene_hdr200x8`?"),
         (plan("opt-350m", "a100_80gb", "selene_hdr200x8", "megatrn"), "did you mean `megatron`?"),
-        (coplace(&["search", "opt-350m", "--study", "smok"]), "did you mean `smoke`?"),
+        (run_coplace(&["search", "opt-350m", "--study", "smok"]), "did you mean `smoke`?"),
     ] {
-        let message = called.refusal();
+        let message = called.expect_refusal();
         assert!(message.contains(near), "{near}: {message}");
     }
 }
@@ -113,35 +115,36 @@ fn links_with_a_wild_number_are_refused_by_their_line() {
     std::fs::write(dir.path().join("links.csv"), links).unwrap();
     let of =
         ["plan", "opt-350m", "--chip", "a100_80gb", "--fabric", "selene_hdr200x8", "--devices", "16", "--global-batch", "16"];
-    let refused = coplace_in(dir.path(), &[&of[..], &["--links", "links.csv"]].concat()).refusal();
+    let refused = run_coplace_in(dir.path(), &[&of[..], &["--links", "links.csv"]].concat()).expect_refusal();
     assert!(refused.starts_with("error: links.csv: line 2, dst_idx = 65535: the lines name 3 units and none is 2;"), "{refused}");
 }
 
 #[test]
 fn a_fabric_that_is_too_small_is_named_with_its_file_and_option() {
     let of = ["plan", "opt-350m", "--chip", "a100_80gb", "--fabric", "nvlink3_node", "--devices", "64", "--global-batch", "64"];
-    let refused = coplace(&of).refusal();
+    let refused = run_coplace(&of).expect_refusal();
     assert!(refused.starts_with("error: --devices 64 --fabric nvlink3_node: fabric `"), "{refused}");
 }
 
 #[test]
 fn an_option_that_has_no_effect_says_so() {
     let of = ["plan", "opt-350m", "--chip", "a100_80gb", "--fabric", "nvlink3_node", "--devices", "8", "--global-batch", "8"];
-    let called = coplace(&[&of[..], &["--emit", "piper", "--top", "3"]].concat());
+    let called = run_coplace(&[&of[..], &["--emit", "piper", "--top", "3"]].concat());
     assert_eq!(called.code, 0);
     assert!(called.stderr.contains("--top 3: --emit piper writes the graph"), "{}", called.stderr);
-    assert_eq!(coplace(&[&of[..], &["--emit", "piper"]].concat()).stderr, "");
+    assert_eq!(run_coplace(&[&of[..], &["--emit", "piper"]].concat()).stderr, "");
 }
 
 #[test]
 fn a_recorded_time_of_nothing_is_no_share() {
     let dir = tempfile::tempdir().unwrap();
-    let mut instance: Value = serde_json::from_str(&text_of("results/reference/phaze/placement/instance_000.json")).unwrap();
+    let mut instance: Value =
+        serde_json::from_str(&read_repository_file("results/reference/phaze/placement/instance_000.json")).unwrap();
     assert!(instance["expected"]["time_per_batch"].is_f64(), "{instance}");
     instance["expected"]["time_per_batch"] = json!(-0.0);
     std::fs::write(dir.path().join("zero.json"), instance.to_string()).unwrap();
-    let text = coplace_in(dir.path(), &["place", "zero.json"]).result();
+    let text = run_coplace_in(dir.path(), &["place", "zero.json"]).expect_result();
     assert!(text.ends_with("  expected: time per batch 0.000000: slower\n"), "{text}");
-    let answer = coplace_in(dir.path(), &["place", "zero.json", "--format", "json"]).json();
+    let answer = run_coplace_in(dir.path(), &["place", "zero.json", "--format", "json"]).expect_json();
     assert_eq!((&answer["expected"]["difference"], &answer["expected"]["verdict"]), (&Value::Null, &json!("slower")));
 }

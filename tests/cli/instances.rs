@@ -1,10 +1,10 @@
 //! `coplace place` and `coplace schedule` on the carried instances: the recorded optima, by the command's JSON.
 
-use crate::support::{Called, coplace, files};
+use crate::support::{CommandOutput, files_with_ending, run_coplace};
 use serde_json::{Value, json};
 
-fn lines(called: Called) -> Vec<Value> {
-    called.result().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+fn lines(called: CommandOutput) -> Vec<Value> {
+    called.expect_result().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 fn stored(file: &Value) -> Value {
@@ -14,12 +14,12 @@ fn stored(file: &Value) -> Value {
 fn call(verb: &str, files: &[String]) -> Vec<Value> {
     let mut arguments = vec![verb, "--format", "json"];
     arguments.extend(files.iter().map(String::as_str));
-    lines(coplace(&arguments))
+    lines(run_coplace(&arguments))
 }
 
 #[test]
 fn placements_take_the_recorded_times() {
-    let files = files("results/reference/phaze/placement", ".json");
+    let files = files_with_ending("results/reference/phaze/placement", ".json");
     assert_eq!(files.len(), 32);
     let answers = call("place", &files);
     assert_eq!(answers.iter().map(|a| a["file"].as_str().unwrap()).collect::<Vec<_>>(), files);
@@ -51,7 +51,7 @@ fn placements_are_held_against_what_their_files_expect() {
         instance["expected"] = expected;
         let path = dir.path().join("instance.json");
         std::fs::write(&path, instance.to_string()).unwrap();
-        coplace(&["place", path.to_str().unwrap(), "--format", format])
+        run_coplace(&["place", path.to_str().unwrap(), "--format", format])
     };
     let time = lines(call(Value::Null, "json"))[0]["time_per_batch"].as_f64().unwrap();
     for (recorded, difference, verdict, text) in [
@@ -63,7 +63,7 @@ fn placements_are_held_against_what_their_files_expect() {
         let expected = json!({ "time_per_batch": recorded });
         let against = &lines(call(expected.clone(), "json"))[0]["expected"];
         assert_eq!((&against["difference"], &against["verdict"]), (&difference, &verdict.into()), "{against}");
-        assert!(call(expected, "text").result().ends_with(text), "{text}");
+        assert!(call(expected, "text").expect_result().ends_with(text), "{text}");
     }
     assert_eq!(lines(call(Value::Null, "json"))[0]["expected"], Value::Null);
     let bad = call(json!({ "time_per_batch": -1.0 }), "text");
@@ -72,7 +72,7 @@ fn placements_are_held_against_what_their_files_expect() {
 
 #[test]
 fn schedules_take_the_recorded_makespans() {
-    let files = files("results/reference/phaze/schedule", ".json");
+    let files = files_with_ending("results/reference/phaze/schedule", ".json");
     assert_eq!(files.len(), 24);
     let (mut proven, mut open) = (0, 0);
     for answer in call("schedule", &files) {
@@ -98,7 +98,7 @@ fn schedules_take_the_recorded_makespans() {
 /// Operators of the stored instances run as the answer says: after what they wait for, as long as they take, and as long as stated in all.
 #[test]
 fn schedules_say_when_and_where_each_operator_runs() {
-    for answer in call("schedule", &files("results/reference/phaze/schedule", ".json")) {
+    for answer in call("schedule", &files_with_ending("results/reference/phaze/schedule", ".json")) {
         let instance = stored(&answer["file"]);
         let operators = instance["ops"].as_array().unwrap();
         for pairing in ["unpaired", "paired"] {
@@ -130,7 +130,7 @@ fn an_instance_says_what_an_operator_across_all_cores_blocks() {
     let mut solve = |rule: Value| {
         instance["exclusivity"] = rule;
         std::fs::write(&file, instance.to_string()).unwrap();
-        coplace(&["schedule", "--format", "json", &file])
+        run_coplace(&["schedule", "--format", "json", &file])
     };
     for (rule, makespan) in [(Value::Null, 8), ("all_cores".into(), 8), ("own_kind".into(), 4)] {
         let answer = &lines(solve(rule.clone()))[0];
@@ -154,7 +154,7 @@ fn a_stored_answer_that_cannot_be_true_is_named() {
     std::fs::write(&file, instance.to_string()).unwrap();
     let answer = &call("schedule", std::slice::from_ref(&file))[0];
     assert_eq!([&answer["unpaired"]["contradicts"], &answer["paired"]["contradicts"]], [2, 4]);
-    let text = coplace(&["schedule", &file]).result();
+    let text = run_coplace(&["schedule", &file]).expect_result();
     assert_eq!(text.matches("that cannot be true").count(), 2, "{text}");
 }
 
@@ -162,12 +162,12 @@ fn a_stored_answer_that_cannot_be_true_is_named() {
 fn a_bad_file_among_good_ones_is_named_and_the_rest_answered() {
     for (verb, ending) in [("place", "placement/instance_000.json"), ("schedule", "schedule/instance_000.json")] {
         let good = format!("results/reference/phaze/{ending}");
-        let called = coplace(&[verb, "--format", "json", "gone.json", &good]);
+        let called = run_coplace(&[verb, "--format", "json", "gone.json", &good]);
         assert_eq!(called.code, 2);
         assert!(called.stderr.starts_with("error: cannot read gone.json: "), "{}", called.stderr);
         let answer: Value = serde_json::from_str(&called.stdout).unwrap();
         assert_eq!(answer["file"], good);
-        let text = coplace(&[verb, &good]).result();
+        let text = run_coplace(&[verb, &good]).expect_result();
         assert!(text.starts_with(&good) && text.contains("optimal"), "{text}");
     }
 }
@@ -190,5 +190,5 @@ fn ten_thousand_operators_are_answered_with_their_gap() {
         assert!(0 < number("lower_bound") && number("lower_bound") < number("makespan"), "{answer}");
         assert_eq!(answer[pairing]["status"], "gap");
     }
-    assert!(coplace(&["schedule", &file]).result().contains("gap at most "));
+    assert!(run_coplace(&["schedule", &file]).expect_result().contains("gap at most "));
 }

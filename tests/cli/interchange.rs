@@ -1,7 +1,7 @@
 //! Other simulators' files: SCALE-Sim's configuration, topology and report, LLMCompass's device, Calculon's application, execution and
 //! system, Piper's graph.
 
-use crate::support::{coplace, coplace_in, names, text_of};
+use crate::support::{file_names, read_repository_file, run_coplace, run_coplace_in};
 use std::path::Path;
 
 const CONFIG: &str = "sim/tests/data/scale_sim/array_8x4.cfg";
@@ -13,11 +13,11 @@ fn a_topology_is_counted_as_scale_sim_counts_it_and_its_report_written() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join(name).display().to_string();
     let call = ["scalesim", &path(CONFIG), &path(CONVOLUTIONS), "--report", "COMPUTE_REPORT.csv", "--format", "json"];
-    let answer = coplace_in(dir.path(), &call).json();
+    let answer = run_coplace_in(dir.path(), &call).expect_json();
     assert_eq!((&answer["format"], &answer["run_name"], &answer["rows"]), (&1.into(), &"array_8x4".into(), &8.into()));
-    assert_eq!(names(dir.path()), ["COMPUTE_REPORT.csv"]);
+    assert_eq!(file_names(dir.path()), ["COMPUTE_REPORT.csv"]);
     let report = std::fs::read_to_string(dir.path().join("COMPUTE_REPORT.csv")).unwrap();
-    let theirs = text_of("sim/tests/data/scale_sim/convolutions_os.report.csv");
+    let theirs = read_repository_file("sim/tests/data/scale_sim/convolutions_os.report.csv");
     let column = |text: &str, name: &str| -> Vec<String> {
         let header = text.lines().next().unwrap();
         let at = header.split(", ").position(|column| column == name).unwrap();
@@ -28,7 +28,7 @@ fn a_topology_is_counted_as_scale_sim_counts_it_and_its_report_written() {
     let layers = answer["layers"].as_array().unwrap();
     let answered: Vec<String> = layers.iter().map(|layer| layer["total_cycles"].to_string()).collect();
     assert_eq!(answered, cycles);
-    let text = coplace(&["scalesim", CONFIG, CONVOLUTIONS]).result();
+    let text = run_coplace(&["scalesim", CONFIG, CONVOLUTIONS]).expect_result();
     assert!(
         text.starts_with("array_8x4: 8 x 4 array, output stationary\n") && text.ends_with("\n7 layers, 2,270 cycles\n"),
         "{text}"
@@ -39,7 +39,8 @@ fn a_topology_is_counted_as_scale_sim_counts_it_and_its_report_written() {
 fn faulty_files_are_refused_by_line_and_key() {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
-    let (config, topology, device) = (text_of(CONFIG), text_of(CONVOLUTIONS), text_of(DEVICE));
+    let (config, topology, device) =
+        (read_repository_file(CONFIG), read_repository_file(CONVOLUTIONS), read_repository_file(DEVICE));
     write("good.cfg", &config);
     write("user.cfg", &config.replace("InterfaceBandwidth: CALC", "InterfaceBandwidth: USER"));
     write("bad.cfg", &config.replace("ArrayWidth:     4", "ArrayWidth: -4").replace("Dataflow : os", "Dataflow : rs"));
@@ -60,10 +61,10 @@ fn faulty_files_are_refused_by_line_and_key() {
         &["evaluate", "llama2-7b", "--chip", "cut.json"],
         &["evaluate", "llama2-7b", "--chip", "gone.json"],
     ] {
-        text += &format!("$ coplace {}\n{}\n", call.join(" "), coplace_in(dir.path(), call).refusal());
+        text += &format!("$ coplace {}\n{}\n", call.join(" "), run_coplace_in(dir.path(), call).expect_refusal());
     }
     insta::assert_snapshot!("interchange", text);
-    coplace_in(dir.path(), &["scalesim", "user.cfg", "good.csv", "--stall-free"]).result();
+    run_coplace_in(dir.path(), &["scalesim", "user.cfg", "good.csv", "--stall-free"]).expect_result();
 }
 
 #[test]
@@ -84,7 +85,7 @@ fn a_system_of_llm_compass_is_a_chip_and_a_fabric() {
         "--format",
         "json",
     ];
-    let answer = coplace(&call).json();
+    let answer = run_coplace(&call).expect_json();
     assert_eq!((&answer["feasible"], &answer["job"]["chip"]["name"]), (&true.into(), &"A100-like x4".into()), "{answer}");
     assert_eq!(answer["job"]["cluster"]["fabric"], "A100-like x4");
     assert!(answer["job"]["chip"]["peak_tflop_per_s"].as_f64().is_some_and(|peak| (311.0..313.0).contains(&peak)), "{answer}");
@@ -96,7 +97,7 @@ const ROW: [&str; 3] =
 #[test]
 fn a_row_of_calculon_runs() {
     let [model, execution, system] = ROW;
-    let answer = coplace(&["calculon", model, execution, system, "--format", "json"]).json();
+    let answer = run_coplace(&["calculon", model, execution, system, "--format", "json"]).expect_json();
     assert_eq!((&answer["format"], &answer["fits"], &answer["devices"]), (&1.into(), &true.into(), &16.into()), "{answer}");
     let number = |key: &str| answer[key].as_f64().unwrap();
     let parts: f64 = answer["parts_s"].as_object().unwrap().values().map(|part| part.as_f64().unwrap()).sum();
@@ -106,9 +107,9 @@ fn a_row_of_calculon_runs() {
     assert_eq!(answer["stages"].as_array().unwrap().len(), 2);
     let listed = answer["not_modelled"].to_string();
     assert!(listed.contains("processing_mode no_overlap") && answer["assumed"].to_string().contains("51200 rows"), "{answer}");
-    let larger = coplace(&["calculon", model, execution, system, "--vocabulary", "256000", "--format", "json"]).json();
+    let larger = run_coplace(&["calculon", model, execution, system, "--vocabulary", "256000", "--format", "json"]).expect_json();
     assert!(larger["step_s"].as_f64().unwrap() > number("step_s") && larger["calculon"] == answer["calculon"], "{larger}");
-    let text = coplace(&["calculon", model, execution, system]).result();
+    let text = run_coplace(&["calculon", model, execution, system]).expect_result();
     assert!(
         text.contains("\nThe blocks alone, by Calculon's names\n") && text.contains("\nIn the files, not modelled\n"),
         "{text}"
@@ -119,7 +120,7 @@ fn a_row_of_calculon_runs() {
 fn a_system_of_calculon_is_a_chip_and_a_fabric() {
     let call =
         ["plan", "gpt2-xl", "--chip", ROW[2], "--fabric", ROW[2], "--devices", "16", "--global-batch", "64", "--format", "json"];
-    let answer = coplace(&call).json();
+    let answer = run_coplace(&call).expect_json();
     assert_eq!((&answer["chip"], &answer["fabric"]), (&"system".into(), &"system".into()));
     assert!(answer["plans"][0]["step_s"].as_f64().unwrap() > 0.0, "{answer}");
 }
@@ -128,7 +129,7 @@ fn a_system_of_calculon_is_a_chip_and_a_fabric() {
 fn faulty_rows_of_calculon_are_refused_by_file_and_key() {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
-    let [model, run, system] = ROW.map(text_of);
+    let [model, run, system] = ROW.map(read_repository_file);
     write("model.json", &model);
     write("run.json", &run);
     write("system.json", &system);
@@ -156,7 +157,7 @@ fn faulty_rows_of_calculon_are_refused_by_file_and_key() {
         ["model.json", "run.json", "cut.json"],
     ] {
         let call = [&["calculon"][..], &files].concat();
-        text += &format!("$ coplace {}\n{}\n", call.join(" "), coplace_in(dir.path(), &call).refusal());
+        text += &format!("$ coplace {}\n{}\n", call.join(" "), run_coplace_in(dir.path(), &call).expect_refusal());
     }
     insta::assert_snapshot!("calculon", text);
 }
@@ -165,7 +166,7 @@ const GRAPH: &str = "search/tests/piper/small.json";
 
 #[test]
 fn a_graph_of_piper_is_placed_under_piper_s_objective() {
-    let answer = coplace(&["place", GRAPH, "--format", "json"]).json();
+    let answer = run_coplace(&["place", GRAPH, "--format", "json"]).expect_json();
     assert_eq!(
         (&answer["status"], &answer["feasible"], &answer["why"]),
         (&"optimal".into(), &true.into(), &serde_json::Value::Null)
@@ -175,16 +176,16 @@ fn a_graph_of_piper_is_placed_under_piper_s_objective() {
     let stages = answer["plan"]["stages"].as_array().unwrap();
     let layers: usize = stages.iter().map(|stage| stage["nodes"].as_array().unwrap().len()).sum();
     assert!(layers == 4 && stages.iter().all(|stage| stage["TMPCids"].is_object()), "{answer}");
-    let text = coplace(&["place", GRAPH]).result();
+    let text = run_coplace(&["place", GRAPH]).expect_result();
     assert!(text.starts_with("search/tests/piper/small.json: optimal (proven)\n  time per sample 0.017040 s"), "{text}");
-    let both = coplace(&["place", "results/reference/phaze/placement/instance_000.json", GRAPH]).result();
+    let both = run_coplace(&["place", "results/reference/phaze/placement/instance_000.json", GRAPH]).expect_result();
     assert!(both.contains("time per batch") && both.contains("time per sample"), "{both}");
 }
 
 #[test]
 fn faulty_graphs_of_piper_are_refused_by_file_and_key() {
     let dir = tempfile::tempdir().unwrap();
-    let graph = text_of(GRAPH);
+    let graph = read_repository_file(GRAPH);
     let write = |name: &str, from: &str, to: &str| {
         assert!(graph.contains(from), "{from}");
         std::fs::write(dir.path().join(name), graph.replacen(from, to, 1)).unwrap();
@@ -196,7 +197,7 @@ fn faulty_graphs_of_piper_are_refused_by_file_and_key() {
     write("memory.json", "\"memoryUsageA\": 100000000.0", "\"memoryUsageA\": -1");
     let mut text = String::new();
     for file in ["devices.json", "typed.json", "key.json", "sync.json", "memory.json"] {
-        text += &format!("$ coplace place {file}\n{}\n", coplace_in(dir.path(), &["place", file]).refusal());
+        text += &format!("$ coplace place {file}\n{}\n", run_coplace_in(dir.path(), &["place", file]).expect_refusal());
     }
     insta::assert_snapshot!("piper", text);
 }
@@ -207,13 +208,13 @@ fn a_model_written_as_a_graph_of_piper_is_placed() {
     let job =
         ["plan", "gpt2-xl", "--chip", "a100_80gb", "--fabric", "selene_hdr200x8", "--devices", "16", "--global-batch", "64"];
     let call = [&job[..], &["--micro-batch", "2", "--emit", "piper"]].concat();
-    let graph = coplace(&call).result();
+    let graph = run_coplace(&call).expect_result();
     std::fs::write(dir.path().join("gpt2.json"), &graph).unwrap();
     let parsed: serde_json::Value = serde_json::from_str(&graph).unwrap();
     assert_eq!((&parsed["mbsInBatch"], &parsed["maxDevices"]), (&32.into(), &16.into()));
     assert_eq!(parsed["nodes"].as_array().unwrap().len(), 50, "an embedding, 48 layers and a head");
-    let answer = coplace_in(dir.path(), &["place", "gpt2.json", "--format", "json"]).json();
+    let answer = run_coplace_in(dir.path(), &["place", "gpt2.json", "--format", "json"]).expect_json();
     assert_eq!(answer["status"], "optimal", "{answer}");
     let refused = [&job[..], &["--micro-batch", "3", "--emit", "piper"]].concat();
-    assert!(coplace(&refused).refusal().contains("micro_batch = 3"), "3 does not divide 64");
+    assert!(run_coplace(&refused).expect_refusal().contains("micro_batch = 3"), "3 does not divide 64");
 }

@@ -1,7 +1,7 @@
 //! `coplace plan --links`: ranks mapped to measured links.
 
-use crate::plan::{call, number};
-use crate::support::coplace;
+use crate::plan::{call_plan, number_at};
+use crate::support::run_coplace;
 
 /// Links between 8 nodes, those between neighbours (in the order of the ranks) half as fast as the others, GB/s.
 fn links(change: impl Fn(String) -> String) -> (tempfile::TempDir, String) {
@@ -29,19 +29,19 @@ fn ranks_are_mapped_to_measured_links() {
     let fixed = ["--tensor", "8", "--pipeline", "2", "--virtual-stages", "1", "--micro-batch", "1", "--zero", "0"];
     let more: Vec<&str> = fixed.iter().copied().chain(["--recompute", "full", "--links", &path]).collect();
     let json: Vec<&str> = more.iter().copied().chain(["--format", "json"]).collect();
-    let answer = coplace(&call(&json)).json();
+    let answer = run_coplace(&call_plan(&json)).expect_json();
     let mapping = &answer["mapping"];
-    let [before, after, bound] = ["before_s", "after_s", "lower_bound_s"].map(|key| number(&mapping[key]));
-    assert!((before / number(&answer["plans"][0]["step_s"]) - 1.0).abs() < 1e-9);
-    assert!(bound <= after && after < before && number(&mapping["without_links_s"]) < after, "{mapping}");
+    let [before, after, bound] = ["before_s", "after_s", "lower_bound_s"].map(|key| number_at(&mapping[key]));
+    assert!((before / number_at(&answer["plans"][0]["step_s"]) - 1.0).abs() < 1e-9);
+    assert!(bound <= after && after < before && number_at(&mapping["without_links_s"]) < after, "{mapping}");
     // Four nodes around fast links only exist: the data-parallel rings use them, so the bound is met nearly.
-    assert!(number(&mapping["gap"]) < 0.01, "{mapping}");
+    assert!(number_at(&mapping["gap"]) < 0.01, "{mapping}");
     let data = mapping["axes"].as_array().unwrap().iter().find(|a| a["axis"] == "data").unwrap();
-    assert!(number(&data["after_s"]) < 0.6 * number(&data["before_s"]), "{data}");
-    let mut devices: Vec<f64> = mapping["devices"].as_array().unwrap().iter().map(number).collect();
+    assert!(number_at(&data["after_s"]) < 0.6 * number_at(&data["before_s"]), "{data}");
+    let mut devices: Vec<f64> = mapping["devices"].as_array().unwrap().iter().map(number_at).collect();
     devices.sort_by(f64::total_cmp);
     assert!(devices.iter().enumerate().all(|(i, d)| *d == i as f64));
-    let text = coplace(&call(&more)).result();
+    let text = run_coplace(&call_plan(&more)).expect_result();
     assert!(text.contains("Its ranks on the links\n") && text.contains("no mapping is below"), "{text}");
 }
 
@@ -50,7 +50,7 @@ fn links_that_cannot_be_are_refused_with_rule_number_and_cure() {
     let refusal = |change: &dyn Fn(String) -> String, more: &[&str]| {
         let (_dir, path) = links(change);
         let list: Vec<&str> = ["--links", path.as_str()].into_iter().chain(more.iter().copied()).collect();
-        coplace(&call(&list)).refusal()
+        run_coplace(&call_plan(&list)).expect_refusal()
     };
     let asymmetric = refusal(&|t| t.replacen("n0,,10,20", "n0,,10,21", 1), &[]);
     assert!(

@@ -1,11 +1,11 @@
 //! `coplace list`: text and JSON name the same things.
 
-use crate::support::{coplace, coplace_in};
+use crate::support::{run_coplace, run_coplace_in};
 
 fn names(what: &str) -> Vec<String> {
-    let json = coplace(&["list", what, "--format", "json"]).json();
+    let json = run_coplace(&["list", what, "--format", "json"]).expect_json();
     let names: Vec<String> = json.as_array().unwrap().iter().map(|e| e["name"].as_str().unwrap().to_owned()).collect();
-    let text = coplace(&["list", what]).result();
+    let text = run_coplace(&["list", what]).expect_result();
     let first = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
     // A long cell goes on in lines that begin with spaces.
     assert_eq!(
@@ -23,7 +23,7 @@ fn models_are_those_of_phaze_and_llama_3() {
     for model in phaze.into_iter().chain(["megatron-gpt2-72", "gpt3-175b", "llama3-8b", "llama3-70b", "mixtral-8x7b"]) {
         assert!(models.iter().any(|m| m == model), "{model} is missing from {models:?}");
     }
-    let json = coplace(&["list", "models", "--format", "json"]).json();
+    let json = run_coplace(&["list", "models", "--format", "json"]).expect_json();
     let parameters = |name: &str| json.as_array().unwrap().iter().find(|m| m["name"] == name).unwrap()["parameters"].as_u64();
     // Touvron et al. 2023 (Llama 2), table 1 and model card: 6.74 B; Meta's Llama 3 model card: 8.03 B.
     assert_eq!(parameters("llama2-7b"), Some(6_738_415_616));
@@ -44,22 +44,23 @@ fn chips_fabrics_and_studies_are_listed() {
 fn the_network_of_a_chip_is_named_where_it_is_missing_and_another_is_said() {
     let job = |fabric: &[&'static str]| {
         let fixed = ["plan", "llama2-7b", "--chip", "h100", "--devices", "8", "--global-batch", "8", "--tensor", "8"];
-        coplace(&[&fixed[..], fabric].concat())
+        run_coplace(&[&fixed[..], fabric].concat())
     };
-    let refused = job(&[]).refusal();
+    let refused = job(&[]).expect_refusal();
     for part in ["--fabric is missing", "h100_80gb_sxm is sold with", "\n  nvlink4_node", "at most 8 devices", "\n  eos_ndr400x8"]
     {
         assert!(refused.contains(part), "{part}: {refused}");
     }
     assert!(!refused.contains("tpu_v4_ici") && !refused.contains("h200_400g"), "{refused}");
     let foreign = "tpu_v4_ici is a network of tpu_v4, not of h100_80gb_sxm";
-    let text = job(&["--fabric", "tpu_v4_ici"]).result();
+    let text = job(&["--fabric", "tpu_v4_ici"]).expect_result();
     assert!(text.split_whitespace().collect::<Vec<_>>().join(" ").contains(foreign), "{text}");
-    assert!(!job(&["--fabric", "nvlink4_node"]).result().contains("is a network of"));
+    assert!(!job(&["--fabric", "nvlink4_node"]).expect_result().contains("is a network of"));
     // PHAZE's network, which `evaluate` takes where none is given.
-    let silent = coplace(&["evaluate", "llama2-7b", "--chip", "h100", "--devices", "8", "--global-batch", "8"]).result();
+    let silent =
+        run_coplace(&["evaluate", "llama2-7b", "--chip", "h100", "--devices", "8", "--global-batch", "8"]).expect_result();
     assert!(silent.contains("phaze_flat is a network of phaze_tpuv4"), "{silent}");
-    let chips = coplace(&["list", "fabrics", "--format", "json"]).json();
+    let chips = run_coplace(&["list", "fabrics", "--format", "json"]).expect_json();
     let of = |name: &str| chips.as_array().unwrap().iter().find(|f| f["name"] == name).unwrap()["chips"].clone();
     assert_eq!((of("tpu_v4_ici"), of("ideal_switch")), (serde_json::json!(["tpu_v4"]), serde_json::json!([])));
 }
@@ -68,14 +69,14 @@ fn the_network_of_a_chip_is_named_where_it_is_missing_and_another_is_said() {
 fn techniques_are_listed_with_their_parameters() {
     let techniques = names("techniques");
     assert!(["galore", "lora", "memo", "ssdtrain"].iter().all(|name| techniques.contains(&(*name).to_owned())));
-    let json = coplace(&["list", "techniques", "--format", "json"]).json();
+    let json = run_coplace(&["list", "techniques", "--format", "json"]).expect_json();
     let of = |name: &str| json.as_array().unwrap().iter().find(|t| t["name"] == name).unwrap().clone();
     let galore = of("galore");
     assert_eq!((&galore["gate"], &galore["parameters"]["rank"]["default"]), (&"biased".into(), &"hidden / 4".into()));
     assert!(galore["source"].as_str().unwrap().contains("Zhao") && galore["formula"].as_str().unwrap().contains("2mr + 8nr"));
     assert_eq!(of("galore")["parameters"]["period"]["default"], 200.0);
     assert!(of("ms-bp")["parameters"].as_object().unwrap().is_empty());
-    assert!(coplace(&["list", "techniques"]).result().contains("per_layer=0, period=200, rank=hidden / 4"));
+    assert!(run_coplace(&["list", "techniques"]).expect_result().contains("per_layer=0, period=200, rank=hidden / 4"));
 }
 
 #[test]
@@ -83,13 +84,14 @@ fn answers_of_two_chips_stand_side_by_side() {
     let dir = tempfile::tempdir().unwrap();
     let keep = |file: &str, chip: &str, fabric: &str, batch: &str| {
         let job = ["evaluate", "llama3-8b", "--chip", chip, "--fabric", fabric, "--devices", "8", "--global-batch", batch];
-        let answer = coplace(&[&job[..], &["--sequence-length", "4096", "--format", "json"]].concat()).result();
+        let answer = run_coplace(&[&job[..], &["--sequence-length", "4096", "--format", "json"]].concat()).expect_result();
         std::fs::write(dir.path().join(file), &answer).unwrap();
         serde_json::from_str::<serde_json::Value>(&answer).unwrap()["result"]["plan"].clone()
     };
     let (h100, mi300x) = (keep("h100.json", "h100", "nvlink4_node", "32"), keep("mi300x.json", "mi300x", "mi300x_400g", "32"));
     keep("more.json", "h100", "nvlink4_node", "64");
-    let compared = coplace_in(dir.path(), &["compare", "h100.json", "mi300x.json", "more.json", "--format", "json"]).json();
+    let compared =
+        run_coplace_in(dir.path(), &["compare", "h100.json", "mi300x.json", "more.json", "--format", "json"]).expect_json();
     let entries = compared["entries"].as_array().unwrap();
     for (entry, plan) in entries.iter().zip([&h100, &mi300x]) {
         assert_eq!(
@@ -100,12 +102,12 @@ fn answers_of_two_chips_stand_side_by_side() {
     }
     assert_eq!((&entries[0]["label"], entries[0]["area_mm2"].is_null()), (&"h100".into(), false));
     assert_eq!(entries[2]["note"], "differs from the first: 64 sequences per step");
-    let text = coplace_in(dir.path(), &["compare", "h100.json", "mi300x.json"]).result();
+    let text = run_coplace_in(dir.path(), &["compare", "h100.json", "mi300x.json"]).expect_result();
     assert!(text.contains("8 x mi300x: ") && text.contains("mi300x_400g, megatron_core"), "{text}");
-    let mixed = coplace_in(dir.path(), &["compare", "h100.json", "."]).refusal();
+    let mixed = run_coplace_in(dir.path(), &["compare", "h100.json", "."]).expect_refusal();
     assert!(mixed.contains("give runs alone, or answers alone"), "{mixed}");
     std::fs::write(dir.path().join("cut.json"), "{\"plans\": [").unwrap();
-    let cut = coplace_in(dir.path(), &["compare", "h100.json", "cut.json"]).refusal();
+    let cut = run_coplace_in(dir.path(), &["compare", "h100.json", "cut.json"]).expect_refusal();
     assert!(cut.contains("cut.json: EOF while parsing"), "{cut}");
 }
 
@@ -113,7 +115,7 @@ fn answers_of_two_chips_stand_side_by_side() {
 fn a_chip_that_takes_more_than_its_maker_allows_is_said_to_be_overrated() {
     let job = ["evaluate", "llama3-8b", "--devices", "8", "--global-batch", "64", "--sequence-length", "4096"];
     let text = |chip: &'static str, fabric: &'static str| {
-        let text = coplace(&[&job[..], &["--chip", chip, "--fabric", fabric]].concat()).result();
+        let text = run_coplace(&[&job[..], &["--chip", chip, "--fabric", fabric]].concat()).expect_result();
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     };
     assert!(text("mi300x", "mi300x_400g").contains("above the 750 W that its maker holds it to"));

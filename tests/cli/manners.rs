@@ -1,6 +1,6 @@
 //! Everyday manners: width, completions, manual pages, the doctor, names nearly right.
 
-use crate::support::{coplace, coplace_in};
+use crate::support::{run_coplace, run_coplace_in};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
@@ -97,29 +97,29 @@ fn a_plan_that_takes_long_says_how_far_it_is_and_ends_with_the_best_so_far() {
 #[test]
 fn a_plan_that_is_stopped_says_what_no_plan_is_below() {
     let call: Vec<&str> = LONG.split(' ').chain(["--time-limit", "1", "--format", "json"]).collect();
-    let answer = coplace(&call).json();
+    let answer = run_coplace(&call).expect_json();
     let stopped = &answer["stopped"];
     assert_eq!(stopped["by"], "stopped by --time-limit 1");
     let (bound, first) = (stopped["bound_s"].as_f64().unwrap(), answer["plans"][0]["step_s"].as_f64().unwrap());
     assert!(0.5 * first < bound && bound <= first, "{bound} {first}");
     // How many depends on the machine.
     assert!(answer["counts"]["not_reached"].as_u64().unwrap() > 0 && answer["neighbours"].as_array().unwrap().is_empty());
-    let unmapped = coplace(&LONG.split(' ').chain(["--time-limit", "1", "--map-ranks"]).collect::<Vec<_>>());
+    let unmapped = run_coplace(&LONG.split(' ').chain(["--time-limit", "1", "--map-ranks"]).collect::<Vec<_>>());
     assert!(unmapped.code == 0 && unmapped.stderr.contains("ranks are in the order of the devices"), "{}", unmapped.stderr);
-    let called = coplace(&LONG.split(' ').chain(["--time-limit", "0"]).collect::<Vec<_>>());
-    assert!(called.refusal().contains("--time-limit 0: must be above 0"));
+    let called = run_coplace(&LONG.split(' ').chain(["--time-limit", "0"]).collect::<Vec<_>>());
+    assert!(called.expect_refusal().contains("--time-limit 0: must be above 0"));
 }
 
 #[test]
 fn completions_and_manual_pages_have_every_verb() {
-    let help = coplace(&["--help"]).result();
+    let help = run_coplace(&["--help"]).expect_result();
     assert!(!help.contains("completions") && !help.contains("manual pages"), "{help}");
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let script = coplace(&["completions", shell]).result();
+        let script = run_coplace(&["completions", shell]).expect_result();
         assert!(script.contains("report") && script.contains("global-batch"), "{shell}");
     }
     let dir = tempfile::tempdir().unwrap();
-    let text = coplace_in(dir.path(), &["man", "--out", "man"]).result();
+    let text = run_coplace_in(dir.path(), &["man", "--out", "man"]).expect_result();
     assert!(text.starts_with("Written: "), "{text}");
     let page = std::fs::read_to_string(dir.path().join("man/coplace-plan.1")).unwrap();
     assert!(page.contains(".TH coplace-plan 1") && page.contains("\\-\\-global\\-batch"), "{page}");
@@ -129,13 +129,13 @@ fn completions_and_manual_pages_have_every_verb() {
 #[test]
 fn the_doctor_reads_what_is_built_in_and_names_a_damaged_run() {
     let dir = tempfile::tempdir().unwrap();
-    let found = coplace_in(dir.path(), &["doctor", "--format", "json"]).json();
+    let found = run_coplace_in(dir.path(), &["doctor", "--format", "json"]).expect_json();
     assert_eq!((found["runs"].as_array().unwrap().len(), found["unsound"].as_array().unwrap().len()), (0, 0));
     let counts = found["built_in"].as_array().unwrap().iter().map(|kind| kind["sound"].as_u64().unwrap());
     assert!(counts.min().unwrap() >= 5 && found["threads"].as_u64().unwrap() >= 1);
     std::fs::create_dir_all(dir.path().join("runs/broken")).unwrap();
     std::fs::write(dir.path().join("runs/broken/record.json"), "{").unwrap();
-    let called = coplace_in(dir.path(), &["doctor"]);
+    let called = run_coplace_in(dir.path(), &["doctor"]);
     assert_eq!(called.code, 3, "{}", called.stderr);
     assert!(called.stdout.contains("Not sound") && called.stdout.contains("runs/broken/"), "{}", called.stdout);
 }
@@ -155,7 +155,7 @@ fn a_name_that_is_nearly_right_is_answered_with_the_right_one() {
         ("evaluate llama2-7b --chip tpu_v4 --recompute selctive", "selective"),
     ];
     for (call, meant) in calls {
-        let said = coplace(&call.split(' ').collect::<Vec<_>>());
+        let said = run_coplace(&call.split(' ').collect::<Vec<_>>());
         assert_eq!(said.code, 2, "{call}");
         let hint = said.stderr.to_lowercase();
         assert!(hint.contains(&format!("did you mean `{meant}`?")), "{call}: {}", said.stderr);
@@ -177,7 +177,7 @@ const SMALL: &str =
 fn perfetto_s_own_reader_finds_every_pass() {
     let dir = tempfile::tempdir().unwrap();
     let call: Vec<&str> = SMALL.split(' ').chain(["--trace", "step.json"]).collect();
-    let answer = coplace_in(dir.path(), &call).json();
+    let answer = run_coplace_in(dir.path(), &call).expect_json();
     let script = "import sys; from perfetto.trace_processor import TraceProcessor; tp = TraceProcessor(trace=sys.argv[1]); \
         print(next(iter(tp.query(\"select count(*) c from slice where name like 'forward %' or name like 'backward %'\"))).c)";
     let passes: u64 = read_by(script, &dir.path().join("step.json")).trim().parse().unwrap();
@@ -191,7 +191,7 @@ fn perfetto_s_own_reader_finds_every_pass() {
 fn chakra_s_own_reader_finds_every_kernel() {
     let dir = tempfile::tempdir().unwrap();
     let call: Vec<&str> = SMALL.split(' ').chain(["--chakra", "micro-batch.et"]).collect();
-    let answer = coplace_in(dir.path(), &call).json();
+    let answer = run_coplace_in(dir.path(), &call).expect_json();
     let script = "import sys\n\
         from chakra.schema.protobuf.et_def_pb2 import GlobalMetadata, Node\n\
         from chakra.src.third_party.utils.protolib import decodeMessage, openFileRd\n\

@@ -1,6 +1,6 @@
 //! `coplace validate` and `coplace calibrate` on measured rows.
 
-use crate::support::{coplace, coplace_in, names, repository, text_of};
+use crate::support::{file_names, read_repository_file, repository_path, run_coplace, run_coplace_in};
 
 /// A kernels file: rows of one chip made by hand, the first of them wrong or unknown where a test says so.
 const HEADER: &str = "id,dataset,chip,kernel,m,n,k,batch,elements,dtype,measured_us,spread_pct,timing,source\n";
@@ -12,25 +12,25 @@ fn gemm(id: &str, chip: &str, size: u32, measured_us: &str) -> String {
 #[test]
 fn every_cycle_count_is_predicted_exactly_and_written_and_drawn() {
     let dir = tempfile::tempdir().unwrap();
-    let file = repository("sim/tests/data/systolic_cycles.csv").display().to_string();
+    let file = repository_path("sim/tests/data/systolic_cycles.csv").display().to_string();
     let call = ["validate", &file, "--predictions", "p.csv", "--plot", "plots", "--format", "json"];
-    let answer = coplace_in(dir.path(), &call).json();
+    let answer = run_coplace_in(dir.path(), &call).expect_json();
     let report = &answer["files"][0];
     assert_eq!((&answer["format"], &report["dataset"]), (&1.into(), &"systolic_cycles".into()));
     let groups = report["groups"].as_array().unwrap();
     assert!(groups.iter().all(|g| g["n"] == g["exact"] && g["unpredicted"] == 0), "{report}");
     let rows = report["rows"].as_u64().unwrap();
-    assert_eq!(rows as usize, text_of("sim/tests/data/systolic_cycles.csv").lines().count() - 1);
+    assert_eq!(rows as usize, read_repository_file("sim/tests/data/systolic_cycles.csv").lines().count() - 1);
     let predictions = std::fs::read_to_string(dir.path().join("p.csv")).unwrap();
     assert!(predictions.starts_with("id,quantity,measured,predicted,low,high,grade\n"));
     assert!(predictions.lines().filter(|line| line.contains(",array_cycles,")).count() as u64 == rows);
-    let drawn = names(&dir.path().join("plots"));
+    let drawn = file_names(&dir.path().join("plots"));
     assert!(drawn.contains(&"systolic_cycles-array_cycles.svg".to_owned()) && drawn.len().is_multiple_of(2), "{drawn:?}");
 }
 
 #[test]
 fn collectives_are_scored_per_group_in_text() {
-    let text = coplace(&["validate", "sim/tests/data/collectives.csv"]).result();
+    let text = run_coplace(&["validate", "sim/tests/data/collectives.csv"]).expect_result();
     assert!(text.starts_with("sim/tests/data/collectives.csv: collectives, "), "{text}");
     assert!(text.contains("MAPE %") && text.contains("all_reduce >=16MiB"), "{text}");
 }
@@ -44,7 +44,7 @@ fn a_wrong_row_is_named_with_exit_code_2_and_the_rest_scored() {
         gemm("zero", "tpu_v4", 4096, "0"),
     ];
     std::fs::write(dir.path().join("k.csv"), HEADER.to_owned() + &rows.concat()).unwrap();
-    let called = coplace_in(dir.path(), &["validate", "k.csv", "gone.csv", "--predictions", "p.csv"]);
+    let called = run_coplace_in(dir.path(), &["validate", "k.csv", "gone.csv", "--predictions", "p.csv"]);
     assert_eq!(called.code, 2);
     assert!(called.stdout.contains("k.csv: kernels, 3 rows"), "{}", called.stdout);
     insta::assert_snapshot!("validate_wrong_rows", called.stderr);
@@ -58,7 +58,7 @@ fn a_row_that_no_model_covers_is_counted_and_named_without_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let rows = [gemm("good", "a100_80gb_sxm", 4096, "600"), gemm("odd", "abacus", 4096, "600")];
     std::fs::write(dir.path().join("k.csv"), HEADER.to_owned() + &rows.concat()).unwrap();
-    let text = coplace_in(dir.path(), &["validate", "k.csv"]).result();
+    let text = run_coplace_in(dir.path(), &["validate", "k.csv"]).expect_result();
     assert!(text.contains("not predicted: 1 rows") && text.contains("abacus") && text.contains(": odd\n"), "{text}");
 }
 
@@ -73,14 +73,14 @@ fn a_fit_finds_the_fraction_of_a_slower_chip_and_moves_nothing_else() {
         std::fs::write(dir.path().join("k.csv"), HEADER.to_owned() + &rows.concat()).unwrap();
     };
     write("1");
-    coplace_in(dir.path(), &["validate", "k.csv", "--predictions", "p.csv"]).result();
+    run_coplace_in(dir.path(), &["validate", "k.csv", "--predictions", "p.csv"]).expect_result();
     let predictions = std::fs::read_to_string(dir.path().join("p.csv")).unwrap();
     let cells = predictions.lines().find_map(|l| l.strip_prefix("a,measured_us,1,")).unwrap();
     let predicted: f64 = cells.split(',').next().unwrap().parse().unwrap();
     // A product of this size is bound by the arrays: a chip half as slow again reaches about two thirds of the fraction.
     write(&(1.5 * predicted).to_string());
     let call = ["calibrate", "tpu_v4", "k.csv", "--only", "tensor_achieved_fraction", "--format", "json"];
-    let answer = coplace_in(dir.path(), &call).json();
+    let answer = run_coplace_in(dir.path(), &call).expect_json();
     assert_eq!((answer["measurements"].as_u64(), answer["other_chips"].as_u64()), (Some(6), Some(1)));
     let error = |key: &str| answer[key].as_f64().unwrap();
     // A fit ends at steps of a fiftieth.
@@ -91,26 +91,32 @@ fn a_fit_finds_the_fraction_of_a_slower_chip_and_moves_nothing_else() {
     assert!((0.5..0.85).contains(&(of("after") / of("before"))), "{scalar}");
     assert!((scalar["range"][0].as_f64().unwrap()..=scalar["range"][1].as_f64().unwrap()).contains(&of("after")), "{scalar}");
     // What is written is a chip for every verb.
-    coplace_in(
+    run_coplace_in(
         dir.path(),
-        &["calibrate", "a100_80gb_sxm", &repository("sim/tests/data/kernels.csv").display().to_string(), "--out", "ours.toml"],
+        &[
+            "calibrate",
+            "a100_80gb_sxm",
+            &repository_path("sim/tests/data/kernels.csv").display().to_string(),
+            "--out",
+            "ours.toml",
+        ],
     )
-    .result();
+    .expect_result();
     let written = std::fs::read_to_string(dir.path().join("ours.toml")).unwrap();
     assert!(written.contains("hbm_achieved_fraction = \"42 kernels of ") && !written.contains("aliases"), "{written}");
     let plan = ["plan", "gpt2-xl", "--chip", "ours.toml", "--fabric", "nvlink3_node", "--devices", "8", "--global-batch", "64"];
-    assert!(coplace_in(dir.path(), &plan).result().contains("ours"));
+    assert!(run_coplace_in(dir.path(), &plan).expect_result().contains("ours"));
     let only = ["calibrate", "tpu_v4", "k.csv", "--only", "tensor_achieved_fraction"];
-    let text = coplace_in(dir.path(), &only).result();
+    let text = run_coplace_in(dir.path(), &only).expect_result();
     assert!(text.contains("For the chip's file") && text.contains("\n[calibration]\ntensor_achieved_fraction = "), "{text}");
 }
 
 #[test]
 fn a_fabric_is_fitted_to_its_collectives_and_written_for_every_verb() {
     let dir = tempfile::tempdir().unwrap();
-    let rows = repository("results/reference/measured/gpu_collectives.csv").display().to_string();
+    let rows = repository_path("results/reference/measured/gpu_collectives.csv").display().to_string();
     let call = ["calibrate", "nvlink3_node", &rows, "--out", "our_node.toml", "--format", "json"];
-    let answer = coplace_in(dir.path(), &call).json();
+    let answer = run_coplace_in(dir.path(), &call).expect_json();
     let of = |key: &str| answer[key].as_f64().unwrap();
     assert!(of("rows") > 40.0 && of("others") > 0.0 && of("after_pct") < of("before_pct"), "{answer}");
     assert!(of("left_out_pct") >= of("after_pct") && of("left_out_pct") < 10.0, "{answer}");
@@ -118,12 +124,12 @@ fn a_fabric_is_fitted_to_its_collectives_and_written_for_every_verb() {
     let text = std::fs::read_to_string(&rows).unwrap();
     let some: String = text.lines().take(60).map(|line| format!("{line}\n")).collect();
     std::fs::write(dir.path().join("wrong.csv"), some.replacen(",9.08,", ",nan,", 1)).unwrap();
-    let called = coplace_in(dir.path(), &["calibrate", "nvlink3_node", "wrong.csv"]);
+    let called = run_coplace_in(dir.path(), &["calibrate", "nvlink3_node", "wrong.csv"]);
     assert!(called.code == 2 && called.stdout.contains("rows of nvlink3_node"), "{}", called.stdout);
     assert!(called.stderr.contains("wrong.csv:2: measured_us = nan: must be"), "{}", called.stderr);
     let plan =
         ["plan", "gpt2-xl", "--chip", "a100_80gb_sxm", "--fabric", "our_node.toml", "--devices", "8", "--global-batch", "64"];
-    assert!(coplace_in(dir.path(), &plan).result().contains("our_node"));
+    assert!(run_coplace_in(dir.path(), &plan).expect_result().contains("our_node"));
 }
 
 /// Published claims that are wrong are named as rows of measured data are; those beside them are answered.
@@ -134,7 +140,7 @@ fn a_wrong_claim_is_named_with_exit_code_2() {
     let row = |metric: &str, value: &str| format!("LOMO,LLaMA-7B,-,s=512 b=8 AdamW,{metric},{value},GB,x,x\n");
     let rows = [row("weights", "12.55"), row("weights", "nan"), row("weights", "-5"), row("", "3"), row("weights", "")];
     std::fs::write(dir.path().join("c.csv"), format!("{head}{}", rows.concat())).unwrap();
-    let called = coplace_in(dir.path(), &["validate", "c.csv"]);
+    let called = run_coplace_in(dir.path(), &["validate", "c.csv"]);
     assert_eq!(called.code, 2, "{}", called.stderr);
     for wrong in [
         "c.csv:3: value = nan: must be a finite number",
@@ -145,16 +151,16 @@ fn a_wrong_claim_is_named_with_exit_code_2() {
     }
     assert!(called.stdout.contains("12.5513") && !called.stdout.contains(": no quantity"), "{}", called.stdout);
     std::fs::write(dir.path().join("c.csv"), format!("{head}{}{}", rows[0], rows[4])).unwrap();
-    assert_eq!(coplace_in(dir.path(), &["validate", "c.csv"]).code, 0);
+    assert_eq!(run_coplace_in(dir.path(), &["validate", "c.csv"]).code, 0);
 }
 
 /// A tolerance in points of a percentage is no percentage.
 #[test]
 fn points_are_not_percent() {
-    let text = coplace(&["validate", "--techniques"]).result();
+    let text = run_coplace(&["validate", "--techniques"]).expect_result();
     let line = text.lines().find(|line| line.starts_with("memo_mfu")).unwrap();
     assert!(line.contains(" 5 points ") && line.matches(" points ").count() == 2, "{line}");
-    let all = coplace(&["validate", "--techniques", "--format", "json"]).json();
+    let all = run_coplace(&["validate", "--techniques", "--format", "json"]).expect_json();
     for figure in all.as_array().unwrap() {
         let off = figure["predicted"].as_f64().unwrap() - figure["published"].as_f64().unwrap();
         match figure["tolerance"].as_str().unwrap().strip_suffix(" points") {

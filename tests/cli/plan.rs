@@ -1,47 +1,51 @@
 //! `coplace plan`: the list, its proof by counts, its neighbours, and the frameworks' words.
 
-use crate::support::{coplace, coplace_in};
+use crate::support::{run_coplace, run_coplace_in};
 use serde_json::Value;
 
 const JOB: [&str; 10] =
     ["plan", "llama2-7b", "--chip", "a100_80gb", "--fabric", "selene_hdr200x8", "--devices", "64", "--global-batch", "512"];
 
-pub fn call(more: &[&str]) -> Vec<&'static str> {
+pub fn call_plan(more: &[&str]) -> Vec<&'static str> {
     JOB.iter().copied().chain(more.iter().map(|s| -> &'static str { String::leak((*s).to_owned()) })).collect()
 }
 
-pub fn number(value: &Value) -> f64 {
+pub fn number_at(value: &Value) -> f64 {
     value.as_f64().unwrap()
 }
 
 #[test]
 fn the_fastest_plans_fit_and_no_neighbour_beats_them() {
-    let answer = coplace(&call(&["--top", "5", "--format", "json"])).json();
+    let answer = run_coplace(&call_plan(&["--top", "5", "--format", "json"])).expect_json();
     let plans = answer["plans"].as_array().unwrap();
     assert_eq!(plans.len(), 5);
-    let steps: Vec<f64> = plans.iter().map(|p| number(&p["step_s"])).collect();
+    let steps: Vec<f64> = plans.iter().map(|p| number_at(&p["step_s"])).collect();
     assert!(steps.is_sorted(), "{steps:?}");
     for plan in plans {
-        let parts: f64 = plan["parts_s"].as_object().unwrap().values().map(number).sum();
-        assert!((parts / number(&plan["step_s"]) - 1.0).abs() < 1e-9);
-        assert!(number(&plan["peak_gib"]) <= number(&answer["capacity_gib"]));
+        let parts: f64 = plan["parts_s"].as_object().unwrap().values().map(number_at).sum();
+        assert!((parts / number_at(&plan["step_s"]) - 1.0).abs() < 1e-9);
+        assert!(number_at(&plan["peak_gib"]) <= number_at(&answer["capacity_gib"]));
         let layout = &plan["plan"]["layout"];
-        let devices: f64 = ["tensor", "pipeline", "data", "context"].iter().map(|key| number(&layout[key])).product();
+        let devices: f64 = ["tensor", "pipeline", "data", "context"].iter().map(|key| number_at(&layout[key])).product();
         assert_eq!(devices, 64.0);
-        assert!((0.2..1.0).contains(&number(&plan["mfu"])), "{}", plan["mfu"]);
+        assert!((0.2..1.0).contains(&number_at(&plan["mfu"])), "{}", plan["mfu"]);
     }
     for neighbour in answer["neighbours"].as_array().unwrap() {
-        assert!(neighbour["step_s"].is_null() || number(&neighbour["step_s"]) >= steps[0] * (1.0 - 1e-12), "{neighbour}");
+        assert!(neighbour["step_s"].is_null() || number_at(&neighbour["step_s"]) >= steps[0] * (1.0 - 1e-12), "{neighbour}");
     }
     let counts = &answer["counts"];
-    let decided: f64 = ["timed", "over_capacity", "rejected_by_bound", "refused"].iter().map(|key| number(&counts[key])).sum();
-    assert_eq!(decided, number(&counts["plans"]));
-    assert_eq!(answer, coplace(&call(&["--top", "5", "--format", "json"])).json(), "the same call gives the same answer");
+    let decided: f64 = ["timed", "over_capacity", "rejected_by_bound", "refused"].iter().map(|key| number_at(&counts[key])).sum();
+    assert_eq!(decided, number_at(&counts["plans"]));
+    assert_eq!(
+        answer,
+        run_coplace(&call_plan(&["--top", "5", "--format", "json"])).expect_json(),
+        "the same call gives the same answer"
+    );
 }
 
 #[test]
 fn the_text_has_the_list_the_time_the_memory_and_the_neighbours() {
-    let text = coplace(&call(&[])).result();
+    let text = run_coplace(&call_plan(&[])).expect_result();
     for part in
         ["Fastest plans that fit\n", "Where the first one's time goes\n", "Its memory, GiB per device\n", "plans in the space"]
     {
@@ -56,26 +60,26 @@ fn the_fastest_plan_is_played_by_stage_and_traced() {
     let path = file.to_str().unwrap();
     let shape = ["--pipeline", "4", "--virtual-stages", "2", "--tensor", "4", "--top", "1"];
     let more: Vec<&str> = shape.iter().copied().chain(["--format", "json", "--trace", path]).collect();
-    let answer = coplace(&call(&more)).json();
+    let answer = run_coplace(&call_plan(&more)).expect_json();
     let (stages, timeline) = (answer["stages"].as_array().unwrap(), answer["timeline"].as_array().unwrap());
     assert_eq!((stages.len(), timeline.len()), (4, 4));
-    let step = number(&answer["plans"][0]["step_s"]);
+    let step = number_at(&answer["plans"][0]["step_s"]);
     for (memory, row) in stages.iter().zip(timeline) {
-        assert!(number(&row["peak_gib"]) <= number(&memory["need_gib"]) * (1.0 + 1e-9), "{memory} {row}");
-        assert!(number(&row["resident_gib"]) < number(&row["peak_gib"]));
-        assert!(number(&row["end_s"]) <= step && number(&row["end_s"]) > 0.9 * step, "{row}, step {step}");
+        assert!(number_at(&row["peak_gib"]) <= number_at(&memory["need_gib"]) * (1.0 + 1e-9), "{memory} {row}");
+        assert!(number_at(&row["resident_gib"]) < number_at(&row["peak_gib"]));
+        assert!(number_at(&row["end_s"]) <= step && number_at(&row["end_s"]) > 0.9 * step, "{row}, step {step}");
     }
     let text = std::fs::read_to_string(&file).unwrap();
     let trace: Value = serde_json::from_str(&text).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let layout = &answer["plans"][0]["plan"];
-    let micro_batches = 512.0 / number(&layout["layout"]["data"]) / number(&layout["batch"]["micro_batch"]);
+    let micro_batches = 512.0 / number_at(&layout["layout"]["data"]) / number_at(&layout["batch"]["micro_batch"]);
     let forward = events.iter().filter(|e| e["cat"] == "forward").count();
     assert_eq!(forward as f64, micro_batches * 4.0 * 2.0, "a forward pass per micro-batch and chunk");
-    let shown = coplace(&call(&shape)).result();
+    let shown = run_coplace(&call_plan(&shape)).expect_result();
     assert!(shown.contains("Its stages over a step, seconds\n"), "{shown}");
     // A place that cannot be written is an error before anything is printed.
-    let error = coplace(&call(&[&shape[..], &["--trace", "/nowhere/step.json"]].concat())).refusal();
+    let error = run_coplace(&call_plan(&[&shape[..], &["--trace", "/nowhere/step.json"]].concat())).expect_refusal();
     assert!(error.contains("/nowhere/step.json"), "{error}");
 }
 
@@ -83,8 +87,8 @@ fn the_fastest_plan_is_played_by_stage_and_traced() {
 fn options_of_the_stack_are_set_by_name() {
     let shape = ["--tensor", "8", "--pipeline", "1", "--zero", "1", "--top", "1"];
     let step = |options: &[&str]| {
-        let answer = coplace(&call(&[&shape[..], options, &["--format", "json"]].concat())).json();
-        (answer["stack"].as_str().unwrap().to_owned(), number(&answer["plans"][0]["step_s"]))
+        let answer = run_coplace(&call_plan(&[&shape[..], options, &["--format", "json"]].concat())).expect_json();
+        (answer["stack"].as_str().unwrap().to_owned(), number_at(&answer["plans"][0]["step_s"]))
     };
     let (name, plain) = step(&[]);
     assert_eq!(name, "megatron");
@@ -92,13 +96,13 @@ fn options_of_the_stack_are_set_by_name() {
     assert_eq!(name, "megatron with overlap.tensor=1 with overlap.data_reduction=1");
     assert!(hidden < 0.99 * plain, "{hidden} {plain}");
     // Hybrid sharding: one rank of tensor groups of 8 a node, so that each keeps its own copy.
-    let flags = coplace(&call(
+    let flags = run_coplace(&call_plan(
         &[&["--tensor", "2"], &shape[2..], &["--stack-option", "kernels.shard_within_domain=true", "--emit", "megatron"]]
             .concat(),
     ));
-    let flags = flags.result();
+    let flags = flags.expect_result();
     assert!(flags.contains("--num-distributed-optimizer-instances 8"), "32 data-parallel ranks, 4 a node: {flags}");
-    let error = coplace(&call(&["--stack-option", "overlap.tensr=1"])).refusal();
+    let error = run_coplace(&call_plan(&["--stack-option", "overlap.tensr=1"])).expect_refusal();
     assert!(
         error.contains(
             "--stack-option: overlap.tensr: the stack megatron has no such option; did you mean `overlap.tensor`? It has kernels."
@@ -109,12 +113,13 @@ fn options_of_the_stack_are_set_by_name() {
 
 #[test]
 fn a_copy_larger_than_the_cluster_is_refused() {
-    let error = coplace(&call(&["--tensor", "4", "--pipeline", "32"])).refusal();
+    let error = run_coplace(&call_plan(&["--tensor", "4", "--pipeline", "32"])).expect_refusal();
     assert!(
         error.contains("pp = 32: must be a divisor of the 16 devices that tp x cp = 4 leaves of 64; use pp = 16, or tp = 2"),
         "{error}"
     );
-    let error = coplace(&call(&["--pipeline", "8", "--virtual-stages", "2,3", "--layer-split", "even"])).refusal();
+    let error =
+        run_coplace(&call_plan(&["--pipeline", "8", "--virtual-stages", "2,3", "--layer-split", "even"])).expect_refusal();
     assert!(error.contains("virtual_stages = 3: must be such that pp x virtual_stages = 24 divides"), "{error}");
 }
 
@@ -123,12 +128,12 @@ fn a_smaller_fast_domain_sends_more_over_the_slower_links() {
     let step = |domain: &str| {
         let fixed = ["--tensor", "8", "--pipeline", "1", "--zero", "1", "--recompute", "full", "--top", "1", "--format", "json"];
         let more: Vec<&str> = fixed.iter().copied().chain(["--fast-domain", domain]).collect();
-        number(&coplace(&call(&more)).json()["plans"][0]["step_s"])
+        number_at(&run_coplace(&call_plan(&more)).expect_json()["plans"][0]["step_s"])
     };
     assert!(step("4") > 1.2 * step("8"), "{} {}", step("4"), step("8"));
-    let error = coplace(&call(&["--fast-domain", "7"])).refusal();
+    let error = run_coplace(&call_plan(&["--fast-domain", "7"])).expect_refusal();
     assert!(error.contains("its infiniband joins units of 7; use 63 or 70"), "{error}");
-    let error = coplace(&call(&["--fast-domain", "1024"])).refusal();
+    let error = run_coplace(&call_plan(&["--fast-domain", "1024"])).expect_refusal();
     assert!(error.contains("--fast-domain 1024: selene_hdr200x8's have at most 8 devices; use at most 8"), "{error}");
 }
 
@@ -150,9 +155,9 @@ fn a_plan_is_written_in_a_frameworks_words() {
     ];
     let emit = |framework: &'static str, recompute: &'static str| {
         let more: Vec<&str> = fixed.iter().copied().chain(["--recompute", recompute, "--emit", framework]).collect();
-        coplace(&call(&more))
+        run_coplace(&call_plan(&more))
     };
-    let megatron = emit("megatron", "full").result();
+    let megatron = emit("megatron", "full").expect_result();
     for flag in [
         "--tensor-model-parallel-size 4",
         "--pipeline-model-parallel-size 4",
@@ -181,17 +186,17 @@ fn a_plan_is_written_in_a_frameworks_words() {
 
 #[test]
 fn a_schedule_that_no_plan_runs_is_left_out_beside_one_that_plans_run() {
-    let with = |list: &str| coplace(&call(&["--pipeline", "1", "--top", "1", "--schedule", list]));
+    let with = |list: &str| run_coplace(&call_plan(&["--pipeline", "1", "--top", "1", "--schedule", list]));
     let both = with("1f1b,zb-h1");
     assert_eq!(both.code, 0, "{}", both.stderr);
     let note = "--schedule zb-h1: no plan runs it, it is left out: schedule = zb-h1: must be left out without a pipeline";
     assert!(both.stderr.contains(note) && !both.stderr.contains("1f1b:"), "{}", both.stderr);
-    assert_eq!(both.stdout, with("1f1b").result());
+    assert_eq!(both.stdout, with("1f1b").expect_result());
 }
 
 #[test]
 fn adamw_is_another_name_of_adam() {
-    let with = |name: &str| coplace(&call(&["--tensor", "8", "--top", "1", "--optimizer", name])).result();
+    let with = |name: &str| run_coplace(&call_plan(&["--tensor", "8", "--top", "1", "--optimizer", name])).expect_result();
     assert_eq!(with("adamw"), with("adam"));
 }
 
@@ -200,54 +205,54 @@ fn adamw_is_another_name_of_adam() {
 fn what_every_stage_keeps_is_chosen_and_told() {
     let job = "plan llama3-8b --chip a100_80gb_sxm --fabric selene_hdr200x8 --devices 8 --global-batch 32 --tensor 2 --pipeline 4 \
                --virtual-stages 1 --micro-batch 2 --zero 0 --layer-split even --headroom-gib 42 --top 3";
-    let with = |more: &[&str]| coplace(&job.split_whitespace().chain(more.iter().copied()).collect::<Vec<_>>());
+    let with = |more: &[&str]| run_coplace(&job.split_whitespace().chain(more.iter().copied()).collect::<Vec<_>>());
     let step = |answer: &Value| answer["plans"][0]["step_s"].as_f64().unwrap();
-    let best = with(&["--stack", "ideal", "--recompute", "best", "--format", "json"]).json();
+    let best = with(&["--stack", "ideal", "--recompute", "best", "--format", "json"]).expect_json();
     for policy in ["selective", "full", "full_offloaded"] {
         let named = with(&["--stack", "ideal", "--recompute", policy, "--format", "json"]);
         // One that keeps too much is refused.
-        assert!(named.code == 2 || step(&best) <= step(&named.json()), "{policy}");
+        assert!(named.code == 2 || step(&best) <= step(&named.expect_json()), "{policy}");
     }
     let stages = best["stages"].as_array().unwrap();
     let keeps = |stage: &Value| stage["keeps"].as_array().unwrap().clone();
     assert_eq!(stages.iter().flat_map(keeps).map(|keeps| keeps["layers"].as_u64().unwrap()).sum::<u64>(), 32);
     assert!(keeps(&stages[0]) != keeps(&stages[3]), "{stages:?}");
     assert!(best["plans"][0]["plan"]["activations"].is_array());
-    let text = with(&["--stack", "ideal", "--recompute", "best"]).result();
+    let text = with(&["--stack", "ideal", "--recompute", "best"]).expect_result();
     assert!(text.contains("What its layers keep\n") && text.contains("by stage, "), "{text}");
     // Megatron-LM recomputes the first layers of every chunk, as many in each: slower than what it cannot run, and said below the list.
-    let megatron = with(&["--stack", "megatron", "--recompute", "best", "--format", "json"]).json();
+    let megatron = with(&["--stack", "megatron", "--recompute", "best", "--format", "json"]).expect_json();
     let plans = megatron["plans"].as_array().unwrap();
     let steps: Vec<f64> = plans.iter().map(|plan| plan["step_s"].as_f64().unwrap()).collect();
     assert!(steps.is_sorted() && plans[0]["cannot_run"].is_string(), "{steps:?}");
     let runs = plans.iter().position(|plan| plan["cannot_run"].is_null()).unwrap();
-    let text = with(&["--stack", "megatron", "--recompute", "best"]).result();
+    let text = with(&["--stack", "megatron", "--recompute", "best"]).expect_result();
     assert!(text.contains(&format!("The fastest of these that it can run is {}: ", runs + 1)), "{text}");
     // By the bad ends of their intervals the same.
-    let robust = with(&["--stack", "megatron", "--recompute", "best", "--robust", "--format", "json"]).json();
+    let robust = with(&["--stack", "megatron", "--recompute", "best", "--robust", "--format", "json"]).expect_json();
     let plans = robust["plans"].as_array().unwrap();
     let ends: Vec<f64> = plans.iter().map(|plan| plan["evidence"]["step_interval_s"][1].as_f64().unwrap()).collect();
     assert!(ends.is_sorted() && plans.iter().any(|plan| plan["cannot_run"].is_null()), "{ends:?}");
-    let written = with(&["--stack", "megatron", "--emit", "megatron"]).result();
+    let written = with(&["--stack", "megatron", "--emit", "megatron"]).expect_result();
     assert!(written.contains("--recompute-method block"), "{written}");
 }
 
 #[test]
 fn maxtext_is_offered_its_own_policies() {
     let job = "plan llama2-7b --chip tpu_v5p --fabric ici_3d_torus --devices 64 --global-batch 512 --pipeline 1 --zero 3";
-    let with = |more: &str| coplace(&job.split(' ').chain(more.split(' ')).collect::<Vec<_>>());
-    let answer = with("--top 20 --format json").json();
+    let with = |more: &str| run_coplace(&job.split(' ').chain(more.split(' ')).collect::<Vec<_>>());
+    let answer = with("--top 20 --format json").expect_json();
     let policy = |plan: &Value| plan["plan"]["activations"].as_str().unwrap().to_owned();
     let policies: Vec<String> = answer["plans"].as_array().unwrap().iter().map(policy).collect();
     assert!(policies.iter().all(|policy| policy != "none" && policy != "selective"), "{policies:?}");
-    let written = with("--emit maxtext").result();
+    let written = with("--emit maxtext").expect_result();
     let name = policies[0].replace("save_qkv_proj_offloaded", "qkv_proj_offloaded");
     assert!(written.lines().any(|line| line == format!("remat_policy={name}")), "{name}: {written}");
 }
 
 #[test]
 fn megatron_s_arguments_for_a_tpu_lack_a_framework_that_runs_them() {
-    let written = coplace(
+    let written = run_coplace(
         &"plan llama2-7b --chip tpu_v4 --fabric tpu_v4_ici --devices 8 --global-batch 16 --tensor 2 --pipeline 1 --emit megatron"
             .split(' ')
             .collect::<Vec<_>>(),
@@ -260,7 +265,8 @@ fn megatron_s_arguments_for_a_tpu_lack_a_framework_that_runs_them() {
 #[test]
 fn maxtext_is_offered_what_it_runs() {
     let job = "plan llama2-7b --chip tpu_v5p --fabric ici_3d_torus --devices 64 --global-batch 512 --sequence-length 2048";
-    let with = |more: &str| coplace(&job.split(' ').chain(more.split(' ').filter(|word| !word.is_empty())).collect::<Vec<_>>());
+    let with =
+        |more: &str| run_coplace(&job.split(' ').chain(more.split(' ').filter(|word| !word.is_empty())).collect::<Vec<_>>());
     for (more, setting) in [
         ("--emit maxtext", "remat_policy="),
         ("--emit maxtext --pipeline 4", "num_pipeline_microbatches="),
@@ -271,7 +277,7 @@ fn maxtext_is_offered_what_it_runs() {
         assert!(written.code == 0 && written.stdout.contains(setting), "{more}: {} {}", written.stderr, written.stdout);
     }
     // What is listed is what is written.
-    let first = &with("--pipeline 4 --format json").json()["plans"][0]["plan"];
+    let first = &with("--pipeline 4 --format json").expect_json()["plans"][0]["plan"];
     assert_eq!(first["schedule"], "g_pipe", "{first}");
     // What it does not run is written as it is asked for, with the cure.
     let interleaved = with("--emit maxtext --pipeline 4 --virtual-stages 2");
@@ -282,7 +288,7 @@ fn maxtext_is_offered_what_it_runs() {
 #[test]
 fn what_fits_nowhere_is_a_result_that_says_what_is_lacking() {
     let small = ["plan", "gpt3-175b", "--chip", "a100_80gb", "--fabric", "nvlink3_node", "--devices", "8", "--global-batch", "8"];
-    let text = coplace(&small).result().split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = run_coplace(&small).expect_result().split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(text.contains("no plan fits; the nearest, t ") && text.contains("GiB of 79.15 GiB"), "{text}");
     assert!(
         text.contains(
@@ -290,7 +296,7 @@ fn what_fits_nowhere_is_a_result_that_says_what_is_lacking() {
         ),
         "{text}"
     );
-    let written = coplace(&[&small[..], &["--emit", "megatron"]].concat());
+    let written = run_coplace(&[&small[..], &["--emit", "megatron"]].concat());
     assert_eq!((written.code, written.stdout.as_str()), (1, ""), "{}", written.stderr);
     assert!(written.stderr.starts_with("error: --emit: nothing to write: no plan fits; the nearest, t "), "{}", written.stderr);
 }
@@ -299,29 +305,29 @@ fn what_fits_nowhere_is_a_result_that_says_what_is_lacking() {
 fn layers_are_split_as_asked_or_as_is_fastest() {
     let fixed =
         ["--tensor", "4", "--pipeline", "4", "--virtual-stages", "1", "--micro-batch", "1", "--zero", "1", "--recompute", "full"];
-    let with = |more: &[&'static str]| coplace(&call(&[&fixed[..], more].concat()));
+    let with = |more: &[&'static str]| run_coplace(&call_plan(&[&fixed[..], more].concat()));
     let step = |more: &[&'static str]| {
-        let answer = with(&[more, &["--format", "json", "--top", "1"]].concat()).json();
-        (number(&answer["plans"][0]["step_s"]), answer["plans"][0]["layers"].to_string(), answer)
+        let answer = with(&[more, &["--format", "json", "--top", "1"]].concat()).expect_json();
+        (number_at(&answer["plans"][0]["step_s"]), answer["plans"][0]["layers"].to_string(), answer)
     };
     let (even, layers, counts) = step(&["--layer-split", "even"]);
     assert!(layers == "[8,8,8,8]" && counts["counts"]["splits"] == 0, "{layers}");
     let (asked, layers, _) = step(&["--layer-split", "9:7"]);
     assert_eq!(layers, "[9,8,8,7]");
     let (best, _, answer) = step(&[]);
-    assert!(best <= even.min(asked) && number(&answer["counts"]["splits"]) > 0.0, "{best} {even} {asked}");
-    let megatron = with(&["--layer-split", "9:7", "--emit", "megatron"]).result();
+    assert!(best <= even.min(asked) && number_at(&answer["counts"]["splits"]) > 0.0, "{best} {even} {asked}");
+    let megatron = with(&["--layer-split", "9:7", "--emit", "megatron"]).expect_result();
     for flag in ["--decoder-first-pipeline-num-layers 9", "--decoder-last-pipeline-num-layers 7"] {
         assert!(megatron.lines().any(|line| line == flag), "{flag}: {megatron}");
     }
-    let alone = with(&["--layer-split", "16:0", "--emit", "megatron"]).result();
+    let alone = with(&["--layer-split", "16:0", "--emit", "megatron"]).expect_result();
     assert!(alone.contains("--pipeline-model-parallel-layout \"E,t*16|t*8|t*8|L\""), "{alone}");
-    let longer = with(&["--layer-split", "8:7@1", "--emit", "megatron"]).result();
+    let longer = with(&["--layer-split", "8:7@1", "--emit", "megatron"]).expect_result();
     assert!(longer.contains("--pipeline-model-parallel-layout \"E,t*8|t*8|t*9|t*7,L\""), "{longer}");
     let maxtext = with(&["--layer-split", "9:7", "--emit", "maxtext"]);
     assert!(maxtext.stdout.contains("# layers 9+8x2+7: MaxText gives every stage as many"), "{}", maxtext.stdout);
     assert_eq!(maxtext.code, 3, "{}", maxtext.stderr);
-    assert!(with(&["--layer-split", "9:7"]).result().contains("9+8x2+7"));
+    assert!(with(&["--layer-split", "9:7"]).expect_result().contains("9+8x2+7"));
 }
 
 #[test]
@@ -332,13 +338,13 @@ fn layers_that_do_not_divide_are_split_as_is_fastest() {
     std::fs::write(&model, source.replace("\"num_hidden_layers\": 32", "\"num_hidden_layers\": 40")).unwrap();
     let fixed = ["--tensor", "2", "--micro-batch", "1", "--zero", "1", "--recompute", "none", "--top", "1", "--format", "json"];
     let with = |more: &[&'static str]| {
-        let mut all = call(&[&fixed[..], more].concat());
+        let mut all = call_plan(&[&fixed[..], more].concat());
         all[1] = String::leak(model.display().to_string());
-        coplace(&all).json()
+        run_coplace(&all).expect_json()
     };
     // No number of layers of the 14 stages between makes all stages hold 2 or 3.
     let thin = with(&["--pipeline", "16", "--virtual-stages", "1"]);
-    let layers: Vec<f64> = thin["plans"][0]["layers"].as_array().unwrap().iter().map(number).collect();
+    let layers: Vec<f64> = thin["plans"][0]["layers"].as_array().unwrap().iter().map(number_at).collect();
     assert!(layers.iter().all(|n| (2.0..=3.0).contains(n)) && layers.iter().sum::<f64>() == 40.0, "{layers:?}");
     // Chunks that divide the layers in no way are in the space.
     let chunks = with(&["--pipeline", "8", "--virtual-stages", "3"]);
@@ -348,21 +354,21 @@ fn layers_that_do_not_divide_are_split_as_is_fastest() {
 #[test]
 fn what_is_offloaded_must_fit_into_the_hosts_memory() {
     let fixed = ["--recompute", "custom:offload(decoder_layer_input,qkv_proj)", "--pipeline", "4", "--virtual-stages", "1"];
-    let text = coplace(&call(&fixed)).result();
+    let text = run_coplace(&call_plan(&fixed)).expect_result();
     assert!(text.contains("on host") && text.contains("256.0"), "{text}");
     let source = std::fs::read_to_string("sim/templates/chips/a100_80gb_sxm.toml").unwrap();
     let dir = tempfile::tempdir().unwrap();
     let chip = dir.path().join("chip.toml");
     std::fs::write(&chip, source.replace("capacity_gib = 256", "capacity_gib = 0.05")).unwrap();
-    let mut small = call(&fixed);
+    let mut small = call_plan(&fixed);
     small[3] = String::leak(chip.display().to_string());
-    let none = coplace(&small).result();
+    let none = run_coplace(&small).expect_result();
     assert!(none.contains("no plan fits") && none.contains(" of 0.05 GiB of host memory per device: offloaded"), "{none}");
     // A chip without a host has nowhere to send it, nor to storage without any.
     for (policy, table) in [("custom:offload(decoder_layer_input)", "host"), ("tensors:nvme(input)", "storage")] {
-        let mut nowhere = call(&["--recompute", policy]);
+        let mut nowhere = call_plan(&["--recompute", policy]);
         nowhere[3] = if table == "host" { "phaze_tpuv4" } else { "a100_80gb_sxm" };
-        let message = coplace(&nowhere).refusal();
+        let message = run_coplace(&nowhere).expect_refusal();
         let why = format!("sends tensors to what {} has none of: {table}; give the chip's file its [{table}]", nowhere[3]);
         assert!(message.contains(policy) && message.contains(&why), "{message}");
     }
@@ -424,7 +430,7 @@ fn faulty_arguments_are_refused() {
         ),
     ];
     for (more, message) in cases {
-        let refusal = coplace(&call(&more)).refusal();
+        let refusal = run_coplace(&call_plan(&more)).expect_refusal();
         assert!(refusal.contains(message), "{refusal}");
     }
 }
@@ -433,20 +439,20 @@ fn faulty_arguments_are_refused() {
 fn jobs_that_no_plan_can_run_are_refused() {
     let long = ["plan", "gpt2-xl", "--chip", "a100_80gb", "--fabric", "nvlink3_node", "--devices", "8", "--global-batch", "8"];
     let long: Vec<&str> = long.into_iter().chain(["--sequence-length", "8192"]).collect();
-    assert!(coplace(&long).refusal().contains("sequence length is 8192, but must be "));
-    let mut odd = call(&[]);
+    assert!(run_coplace(&long).expect_refusal().contains("sequence length is 8192, but must be "));
+    let mut odd = call_plan(&[]);
     odd[7] = "1048";
-    let refusal = coplace(&odd).refusal();
+    let refusal = run_coplace(&odd).expect_refusal();
     assert!(refusal.contains("--devices: devices = 1048: must be tp x cp x pp x dp of a plan; "), "{refusal}");
     assert!(refusal.contains("; use 1024 or 1056 devices, or global_batch = 1048"), "{refusal}");
     let fabric =
         ["plan", "llama2-7b", "--chip", "a100_80gb", "--fabric", "nvlink3_node", "--devices", "64", "--global-batch", "8"];
-    assert!(coplace(&fabric).refusal().contains("it holds at most 8"));
+    assert!(run_coplace(&fabric).expect_refusal().contains("it holds at most 8"));
 }
 
 #[test]
 fn megatron_accumulates_gradients_in_fp32() {
-    let plan = |stack: &str| coplace(&call(&["--stack", stack, "--top", "1", "--format", "json"])).json();
+    let plan = |stack: &str| run_coplace(&call_plan(&["--stack", stack, "--top", "1", "--format", "json"])).expect_json();
     let gradient = |stack: &str| plan(stack)["plans"][0]["plan"]["precision"]["gradient"].clone();
     assert_eq!(["megatron", "megatron_core", "pytorch_fsdp"].map(gradient), ["fp32", "fp32", "bf16"]);
 }
@@ -454,18 +460,19 @@ fn megatron_accumulates_gradients_in_fp32() {
 #[test]
 fn memory_under_zb_v_is_said_to_be_a_limit() {
     let fixed = ["--schedule", "zb-v", "--pipeline", "4", "--micro-batch", "1", "--recompute", "selective", "--top", "1"];
-    let text = coplace(&call(&fixed)).result();
+    let text = run_coplace(&call_plan(&fixed)).expect_result();
     assert!(text.contains("Under ZB-V these are the activations of as many passes as a stage may have in flight"), "{text}");
     let json: Vec<&str> = fixed.iter().copied().chain(["--format", "json"]).collect();
-    let answer = coplace(&call(&json)).json();
-    let list = |key: &str, what: &str| answer[key].as_array().unwrap().iter().map(|row| number(&row[what])).collect::<Vec<f64>>();
+    let answer = run_coplace(&call_plan(&json)).expect_json();
+    let list =
+        |key: &str, what: &str| answer[key].as_array().unwrap().iter().map(|row| number_at(&row[what])).collect::<Vec<f64>>();
     let (need, played) = (list("stages", "need_gib"), list("timeline", "peak_gib"));
     assert!(
         need.len() == 4 && need.iter().zip(&played).all(|(need, played)| *played <= need * (1.0 + 1e-9)),
         "{need:?} {played:?}"
     );
     // Elsewhere it is what the timeline reaches.
-    let other = coplace(&call(&["--schedule", "1f1b", "--pipeline", "4", "--top", "1"])).result();
+    let other = run_coplace(&call_plan(&["--schedule", "1f1b", "--pipeline", "4", "--top", "1"])).expect_result();
     assert!(!other.contains("Under ZB-V"), "{other}");
 }
 
@@ -475,7 +482,7 @@ fn memory_over_a_step_is_drawn() {
     let job = "opt-350m --chip a100_80gb --fabric selene_hdr200x8 --devices 8 --global-batch 32 --pipeline 2 --memory drawn";
     for verb in ["plan", "evaluate"] {
         let words: Vec<&str> = std::iter::once(verb).chain(job.split(' ')).collect();
-        coplace_in(dir.path(), &words).result();
+        run_coplace_in(dir.path(), &words).expect_result();
         let drawn = std::fs::read_to_string(dir.path().join("drawn/memory.svg")).unwrap();
         assert!(drawn.contains("stage 1") && drawn.contains("GiB per device"), "{verb}");
         std::fs::remove_dir_all(dir.path().join("drawn")).unwrap();
@@ -485,11 +492,11 @@ fn memory_over_a_step_is_drawn() {
 #[test]
 fn a_part_of_every_fast_domain_is_named_where_it_cures() {
     let call = "plan llama3-70b --chip gb200 --fabric gb200_nvl72_400g --devices 256 --global-batch 512 --tensor 4 --pipeline 4";
-    let told = coplace(&call.split(' ').collect::<Vec<_>>()).refusal();
+    let told = run_coplace(&call.split(' ').collect::<Vec<_>>()).expect_refusal();
     assert!(
         told.contains("use 216 or 288") && told.contains("or --fast-domain 64, of the 72 devices of every domain so many"),
         "{told}"
     );
     let cured: Vec<&str> = call.split(' ').chain(["--fast-domain", "64", "--top", "1"]).collect();
-    assert!(coplace(&cured).result().contains("Fastest plans that fit"));
+    assert!(run_coplace(&cured).expect_result().contains("Fastest plans that fit"));
 }

@@ -1,6 +1,6 @@
 //! The page of a run: what it holds, and what a browser makes of it.
 
-use crate::support::{config_with, coplace_in, small_study, text_of};
+use crate::support::{config_with, read_repository_file, run_coplace_in, small_study};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -19,8 +19,9 @@ fn data(page: &Path) -> Value {
 /// A run of a small study in a directory, and its page.
 fn searched(directory: &Path) -> Value {
     std::fs::write(directory.join("small.toml"), small_study()).unwrap();
-    let run = coplace_in(directory, &["search", "llama2-7b", "--study", "small.toml", "--out", "run", "--format", "json"]).json();
-    let written = coplace_in(directory, &["report", "run", "-o", "report.html", "--format", "json"]).json();
+    let run = run_coplace_in(directory, &["search", "llama2-7b", "--study", "small.toml", "--out", "run", "--format", "json"])
+        .expect_json();
+    let written = run_coplace_in(directory, &["report", "run", "-o", "report.html", "--format", "json"]).expect_json();
     assert_eq!((written["written"].as_str(), written["left_out"].as_array().map(Vec::len)), (Some("report.html"), Some(0)));
     run
 }
@@ -58,20 +59,20 @@ fn pages_of_plans_and_evaluations_say_what_they_leave_out() {
     let job = "llama2-7b --chip tpu_v4 --fabric tpu_v4_ici --devices 8 --global-batch 16 --pipeline 2 --format json";
     for verb in ["evaluate", "plan"] {
         let call: Vec<&str> = std::iter::once(verb).chain(job.split(' ')).collect();
-        let answer = coplace_in(dir.path(), &call).result();
+        let answer = run_coplace_in(dir.path(), &call).expect_result();
         std::fs::write(dir.path().join("answer.json"), &answer).unwrap();
-        let text = coplace_in(dir.path(), &["report", "answer.json", "-o", "page.html"]).result();
+        let text = run_coplace_in(dir.path(), &["report", "answer.json", "-o", "page.html"]).expect_result();
         assert!(text.starts_with("Written: page.html (") && !text.contains("Left out"), "{verb}: {text}");
         let page = data(&dir.path().join("page.html"));
         assert!(!page["timeline"]["events"].as_array().unwrap().is_empty() && page["designs"].is_null());
         // Another chip's step is another.
-        let other = coplace_in(dir.path(), &["report", "answer.json", "-o", "page.html", "--chip", "tpu_v5p"]);
+        let other = run_coplace_in(dir.path(), &["report", "answer.json", "-o", "page.html", "--chip", "tpu_v5p"]);
         let lacks = "passes, kernels and memory over time, for the step takes ";
         assert!(other.stdout.contains(&format!("Left out: {lacks}")), "{verb}: {other:?}");
         assert!(other.code == 3 && other.stderr.starts_with(&format!("error: the page lacks {lacks}")), "{verb}: {other:?}");
         let gone = answer.replace("\"tpu_v4\"", "\"my_chip\"");
         std::fs::write(dir.path().join("answer.json"), gone).unwrap();
-        let lacking = coplace_in(dir.path(), &["report", "answer.json", "-o", "page.html"]);
+        let lacking = run_coplace_in(dir.path(), &["report", "answer.json", "-o", "page.html"]);
         assert!(
             lacking.code == 3 && lacking.stdout.contains("Left out: ") && lacking.stderr.contains("my_chip"),
             "{verb}: {lacking:?}"
@@ -88,28 +89,30 @@ fn a_run_stands_alone() {
     std::fs::create_dir_all(&elsewhere).unwrap();
     std::fs::write(there.join("small.toml"), small_study()).unwrap();
     std::fs::write(there.join("config.json"), config_with("tie_word_embeddings", Some(true.into()))).unwrap();
-    let stack = text_of("step/stacks/ideal.toml").replace("name = \"ideal\"", "name = \"mine\"");
+    let stack = read_repository_file("step/stacks/ideal.toml").replace("name = \"ideal\"", "name = \"mine\"");
     std::fs::write(there.join("mine.toml"), stack).unwrap();
     let asked = ["config.json", "--study", "small.toml", "--stack", "mine.toml", "--sequence-length", "512"];
-    let run = coplace_in(&there, &[&["search"], &asked[..], &["--out", "../run", "--format", "json"]].concat()).json();
+    let run = run_coplace_in(&there, &[&["search"], &asked[..], &["--out", "../run", "--format", "json"]].concat()).expect_json();
     for name in ["small.toml", "config.json", "mine.toml"] {
         std::fs::remove_file(there.join(name)).unwrap();
     }
-    let page = coplace_in(&elsewhere, &["report", "../run", "-o", "page.html", "--format", "json"]).json();
+    let page = run_coplace_in(&elsewhere, &["report", "../run", "-o", "page.html", "--format", "json"]).expect_json();
     assert_eq!(page["left_out"], serde_json::json!([]));
-    let explained = coplace_in(&elsewhere, &["explain", "../run", "--format", "json"]).json();
+    let explained = run_coplace_in(&elsewhere, &["explain", "../run", "--format", "json"]).expect_json();
     assert_eq!(explained["best"], run["best"]["design"]);
-    let again = coplace_in(&elsewhere, &["evaluate", "config.json", "--chip", "../run", "--format", "json"]).json();
+    let again = run_coplace_in(&elsewhere, &["evaluate", "config.json", "--chip", "../run", "--format", "json"]).expect_json();
     assert_eq!(again["result"]["time"]["step_s"], run["best"]["step"]["time"]["step_s"]);
     // What the user names is read where it lies.
     std::fs::write(elsewhere.join("config.json"), "{}").unwrap();
-    assert!(coplace_in(&elsewhere, &["evaluate", "config.json", "--chip", "../run"]).refusal().contains("config.json"));
+    assert!(
+        run_coplace_in(&elsewhere, &["evaluate", "config.json", "--chip", "../run"]).expect_refusal().contains("config.json")
+    );
     // Files that are not the run's own are refused.
     for file in ["inputs.json", "best.toml"] {
         let path = dir.path().join("run").join(file);
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, format!("{text} ")).unwrap();
-        let refused = coplace_in(&elsewhere, &["report", "../run", "-o", "page.html"]).refusal();
+        let refused = run_coplace_in(&elsewhere, &["report", "../run", "-o", "page.html"]).expect_refusal();
         assert!(refused.contains(&format!("{file}: its SHA-256 digest is")), "{refused}");
         std::fs::write(&path, text).unwrap();
     }
@@ -131,15 +134,15 @@ fn an_answer_has_its_chip_with_it() {
     std::fs::create_dir_all(&there).unwrap();
     std::fs::create_dir_all(&elsewhere).unwrap();
     std::fs::write(there.join("small.toml"), small_study()).unwrap();
-    coplace_in(&there, &["search", "llama2-7b", "--study", "small.toml", "--out", "run", "--format", "json"]).json();
+    run_coplace_in(&there, &["search", "llama2-7b", "--study", "small.toml", "--out", "run", "--format", "json"]).expect_json();
     std::fs::write(there.join("config.json"), config_with("tie_word_embeddings", Some(true.into()))).unwrap();
-    let stack = text_of("step/stacks/megatron.toml").replace("name = \"megatron\"", "name = \"mine\"");
+    let stack = read_repository_file("step/stacks/megatron.toml").replace("name = \"megatron\"", "name = \"mine\"");
     std::fs::write(there.join("mine.toml"), stack).unwrap();
     let job = "config.json --chip run --fabric phaze_flat --devices 8 --global-batch 64 --sequence-length 512 --stack mine.toml \
                --stack-option overlap.tensor=0.5 --format json";
     let answers = ["evaluate", "plan"].map(|verb| {
         let call: Vec<&str> = std::iter::once(verb).chain(job.split_whitespace()).collect();
-        coplace_in(&there, &call).json()
+        run_coplace_in(&there, &call).expect_json()
     });
     std::fs::remove_dir_all(&there).unwrap();
     for mut answer in answers {
@@ -147,7 +150,7 @@ fn an_answer_has_its_chip_with_it() {
         assert!(answer["inputs"]["run/best.toml"].as_str().unwrap().contains("[tensor]"), "{answer}");
         let file = elsewhere.join("answer.json");
         std::fs::write(&file, answer.to_string()).unwrap();
-        let written = coplace_in(&elsewhere, &["report", "answer.json", "-o", "page.html", "--format", "json"]).json();
+        let written = run_coplace_in(&elsewhere, &["report", "answer.json", "-o", "page.html", "--format", "json"]).expect_json();
         assert_eq!(written["left_out"], serde_json::json!([]));
         let page = data(&elsewhere.join("page.html"));
         assert!(!page["timeline"]["events"].as_array().unwrap().is_empty() && !page["sources"].as_array().unwrap().is_empty());
@@ -155,14 +158,14 @@ fn an_answer_has_its_chip_with_it() {
         // Its chip is one for other jobs.
         let job =
             ["evaluate", "llama2-7b", "--chip", "answer.json", "--devices", "64", "--global-batch", "64", "--format", "json"];
-        let of_answer = coplace_in(&elsewhere, &job).json();
+        let of_answer = run_coplace_in(&elsewhere, &job).expect_json();
         assert_eq!(of_answer["job"]["chip"]["tensor_cores"], answer["inputs"]["run/best.toml"].as_str().map(cores).unwrap());
         std::fs::write(elsewhere.join("other.json"), of_answer.to_string()).unwrap();
-        let page = coplace_in(&elsewhere, &["report", "other.json", "-o", "page.html", "--format", "json"]).json();
+        let page = run_coplace_in(&elsewhere, &["report", "other.json", "-o", "page.html", "--format", "json"]).expect_json();
         assert_eq!(page["left_out"], serde_json::json!([]));
         answer.as_object_mut().unwrap().retain(|key, _| !["asked_with", "inputs"].contains(&key.as_str()));
         std::fs::write(&file, answer.to_string()).unwrap();
-        let older = coplace_in(&elsewhere, &["report", "answer.json", "-o", "page.html"]);
+        let older = run_coplace_in(&elsewhere, &["report", "answer.json", "-o", "page.html"]);
         assert!(older.code == 3 && older.stdout.contains("Left out: passes"), "{older:?}");
     }
 }
@@ -171,7 +174,7 @@ fn an_answer_has_its_chip_with_it() {
 fn what_is_no_run_and_no_page_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("x.json"), "{}").unwrap();
-    let refusal = |arguments: &[&str]| coplace_in(dir.path(), arguments).refusal();
+    let refusal = |arguments: &[&str]| run_coplace_in(dir.path(), arguments).expect_refusal();
     assert!(refusal(&["report", "nowhere"]).contains("nowhere: cannot be read"));
     assert!(refusal(&["report", "."]).contains("record.json: cannot be opened"));
     assert!(refusal(&["report", "x.json"]).contains("x.json: is no answer of `evaluate` or `plan`"));

@@ -1,13 +1,13 @@
 //! `coplace search` and what reads its run directories.
 
-use crate::support::{config_with, coplace, coplace_in, names, small_study, study_with};
+use crate::support::{config_with, file_names, run_coplace, run_coplace_in, small_study, study_with};
 use serde_json::Value;
 use std::path::Path;
 
 const FILES: [&str; 8] =
     ["SHA256SUMS", "best.toml", "designs.parquet", "inputs.json", "pareto.png", "pareto.svg", "progress.csv", "record.json"];
 
-pub fn record(directory: &Path) -> Value {
+pub fn read_record(directory: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(directory.join("record.json")).unwrap()).unwrap()
 }
 
@@ -15,7 +15,8 @@ pub fn record(directory: &Path) -> Value {
 fn two_searches_leave_the_same_files_and_their_runs_are_compared_and_drawn() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("small.toml"), small_study()).unwrap();
-    let search = |out: &str| coplace_in(dir.path(), &["search", "llama2-7b", "--study", "small.toml", "--out", out]).result();
+    let search =
+        |out: &str| run_coplace_in(dir.path(), &["search", "llama2-7b", "--study", "small.toml", "--out", out]).expect_result();
     let text = search("a");
     for part in
         ["Best design", "Memory, GiB per device", "Proof\n=====\nProven: no design of this space is better.", "Comparison"]
@@ -25,11 +26,11 @@ fn two_searches_leave_the_same_files_and_their_runs_are_compared_and_drawn() {
     assert!(text.contains("phaze_tpuv4, expert's placement") && text.contains("phaze_tpuv4, our best plan"), "{text}");
     search("b");
     let [a, b] = ["a", "b"].map(|name| dir.path().join(name));
-    assert_eq!(names(&a), FILES);
+    assert_eq!(file_names(&a), FILES);
     for file in &FILES[1..6] {
         assert_eq!(std::fs::read(a.join(file)).unwrap(), std::fs::read(b.join(file)).unwrap(), "{file} differs");
     }
-    let [mut first, mut second] = [record(&a), record(&b)];
+    let [mut first, mut second] = [read_record(&a), read_record(&b)];
     assert!(first["times"]["total"].as_f64().unwrap() > 0.0);
     first["times"] = Value::Null;
     second["times"] = Value::Null;
@@ -39,19 +40,19 @@ fn two_searches_leave_the_same_files_and_their_runs_are_compared_and_drawn() {
 }
 
 fn compare(directory: &Path, record: &Value) {
-    let alone = coplace_in(directory, &["compare", "a", "--format", "json"]).json();
+    let alone = run_coplace_in(directory, &["compare", "a", "--format", "json"]).expect_json();
     assert_eq!((&alone["format"], &alone["entries"]), (&1.into(), &record["comparison"]["entries"]));
-    let both = coplace_in(directory, &["compare", "a", "b", "--format", "json"]).json();
+    let both = run_coplace_in(directory, &["compare", "a", "b", "--format", "json"]).expect_json();
     let labels: Vec<&str> = both["entries"].as_array().unwrap().iter().map(|e| e["label"].as_str().unwrap()).collect();
     assert_eq!(labels.len(), 2 * alone["entries"].as_array().unwrap().len());
     assert_eq!((labels[0], labels[labels.len() / 2]), ("a: best found", "b: best found"));
-    let text = coplace_in(directory, &["compare", "a", "b"]).result();
+    let text = run_coplace_in(directory, &["compare", "a", "b"]).expect_result();
     assert!(labels.iter().all(|label| text.contains(label)), "{text}");
 }
 
 fn pareto(directory: &Path, record: &Value) {
-    let answer = coplace_in(directory, &["pareto", "a", "--out", "figures", "--format", "json"]).json();
-    assert_eq!(names(&directory.join("figures")), ["pareto.png", "pareto.svg"]);
+    let answer = run_coplace_in(directory, &["pareto", "a", "--out", "figures", "--format", "json"]).expect_json();
+    assert_eq!(file_names(&directory.join("figures")), ["pareto.png", "pareto.svg"]);
     let svg = |path: &str| std::fs::read(directory.join(path)).unwrap();
     assert_eq!(svg("figures/pareto.svg"), svg("a/pareto.svg"), "one run is drawn as the search drew it");
     let front = answer["runs"][0]["front"].as_array().unwrap();
@@ -65,15 +66,15 @@ fn pareto(directory: &Path, record: &Value) {
     let recorded = &record["front"];
     assert_eq!((&recorded["hypervolume"], &recorded["knee"]["index"]), (&own["hypervolume"], &own["knee"]));
     let power = ["pareto", "a", "--x", "power", "--y", "per-watt", "--out", "watts"];
-    let text = coplace_in(directory, &power).result();
+    let text = run_coplace_in(directory, &power).expect_result();
     assert!(text.contains("throughput per W against power") && text.contains("tokens/s per W"), "{text}");
     let drawn = std::fs::read_to_string(directory.join("watts/pareto.svg")).unwrap();
     assert!(drawn.contains("throughput per W (tokens/s per W)") && drawn.contains("tpu_v7"), "{drawn}");
     for (given, why) in [(["--x", "aera"], "area"), (["--x", "throughput"], "twice"), (["--z", "area"], "twice")] {
-        let refused = coplace_in(directory, &[&["pareto", "a", "--out", "none"], &given[..]].concat()).refusal();
+        let refused = run_coplace_in(directory, &[&["pareto", "a", "--out", "none"], &given[..]].concat()).expect_refusal();
         assert!(refused.contains(given[0]) && refused.contains(why), "{refused}");
     }
-    let text = coplace_in(directory, &["pareto", "a", "b", "--out", "both"]).result();
+    let text = run_coplace_in(directory, &["pareto", "a", "b", "--out", "both"]).expect_result();
     assert!(text.contains("a: the front of llama2-7b") && text.contains("b: the front of"), "{text}");
 }
 
@@ -92,10 +93,10 @@ fn a_config_json_from_disk_is_searched() {
     ]);
     std::fs::write(dir.path().join("one.toml"), one).unwrap();
     let call = ["search", "tiny/config.json", "--study", "one.toml", "--sequence-length", "512", "--format", "json"];
-    let record = coplace_in(dir.path(), &call).json();
+    let record = run_coplace_in(dir.path(), &call).expect_json();
     // Without --out the run directory is named after the model and the study.
-    let run = &names(&dir.path().join("runs"))[0];
-    assert_eq!(names(&dir.path().join("runs").join(run)), FILES);
+    let run = &file_names(&dir.path().join("runs"))[0];
+    assert_eq!(file_names(&dir.path().join("runs").join(run)), FILES);
     assert_eq!(record["study"]["sequence_tokens"], 512);
     // Embedding (tied to the head) 49152 x 576, 6 layers of 576 x (2 x 576 + 2 x 192) + 3 x 576 x 1536 + 2 x 576, last norm.
     let layer = 576 * (2 * 576 + 2 * 192) + 3 * 576 * 1536 + 2 * 576;
@@ -114,7 +115,7 @@ fn a_config_json_from_disk_is_searched() {
     let svg = std::fs::read_to_string(dir.path().join("runs").join(run).join("pareto.svg")).unwrap();
     assert!(svg.contains("h100_80gb_sxm") && svg.contains("no die area known of"), "{svg}");
     // With another length it is another question.
-    let own = names(&dir.path().join("runs"));
+    let own = file_names(&dir.path().join("runs"));
     assert!(own[0].starts_with("tiny-one-") && own.len() == 1, "{own:?}");
 }
 
@@ -124,7 +125,7 @@ fn a_front_of_three_objectives_has_what_each_of_two_has_and_a_study_needs_no_fla
     std::fs::write(dir.path().join("small.toml"), small_study()).unwrap();
     let search = |front: &str| {
         let call = ["search", "llama2-7b", "small.toml", "--front", front, "--out", front, "--format", "json"];
-        let answer = coplace_in(dir.path(), &call).json();
+        let answer = run_coplace_in(dir.path(), &call).expect_json();
         assert_eq!((&answer["study"]["name"], &answer["study"]["options"]["front"]), (&"small.toml".into(), &front.into()));
         answer
     };
@@ -136,7 +137,7 @@ fn a_front_of_three_objectives_has_what_each_of_two_has_and_a_study_needs_no_fla
     assert_eq!(both["best"]["design"]["area_mm2"], area["best"]["design"]["area_mm2"]);
     let all = indices(&both);
     assert!(all.len() >= indices(&area).len().max(indices(&power).len()), "{all:?}");
-    let text = coplace_in(dir.path(), &["pareto", "area,power", "--out", "figures"]).result();
+    let text = run_coplace_in(dir.path(), &["pareto", "area,power", "--out", "figures"]).expect_result();
     assert!(text.contains("throughput against area and power") && text.contains("power W"), "{text}");
     for (call, why) in [
         (vec!["search", "llama2-7b", "small.toml", "--study", "phaze"], "--study phaze names another"),
@@ -150,7 +151,7 @@ fn a_front_of_three_objectives_has_what_each_of_two_has_and_a_study_needs_no_fla
         ),
         (vec!["search", "llama2-7b", "small.toml", "--min-hbm-gib", "1000"], "none is within the limits of HBM"),
     ] {
-        let refused = coplace_in(dir.path(), &call).refusal();
+        let refused = run_coplace_in(dir.path(), &call).expect_refusal();
         assert!(refused.contains(why), "{refused}");
     }
 }
@@ -166,7 +167,7 @@ fn a_model_that_fits_nowhere_is_a_result_that_says_what_is_lacking() {
         ("hbm_gib", "[1]"),
     ]);
     std::fs::write(dir.path().join("tight.toml"), tight).unwrap();
-    let text = coplace_in(dir.path(), &["search", "llama2-7b", "--study", "tight.toml", "--out", "run"]).result();
+    let text = run_coplace_in(dir.path(), &["search", "llama2-7b", "--study", "tight.toml", "--out", "run"]).expect_result();
     assert!(text.contains("No design of this space runs the model."), "{text}");
     // The reason goes on below where it is wider than a screen.
     let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -179,10 +180,10 @@ fn a_model_that_fits_nowhere_is_a_result_that_says_what_is_lacking() {
     ] {
         assert!(why.contains(part), "{part} is missing: {why}");
     }
-    assert_eq!(record(&dir.path().join("run"))["certificate"]["proof"], "infeasible");
-    let compared = coplace_in(dir.path(), &["compare", "run"]).result();
+    assert_eq!(read_record(&dir.path().join("run"))["certificate"]["proof"], "infeasible");
+    let compared = run_coplace_in(dir.path(), &["compare", "run"]).expect_result();
     assert_eq!(compared, "No design of these runs runs the model.\n");
-    let front = coplace_in(dir.path(), &["pareto", "run", "--out", "figures"]).result();
+    let front = run_coplace_in(dir.path(), &["pareto", "run", "--out", "figures"]).expect_result();
     assert!(front.starts_with("run: no design runs llama2-7b\n"), "{front}");
 }
 
@@ -190,8 +191,8 @@ fn a_model_that_fits_nowhere_is_a_result_that_says_what_is_lacking() {
 fn the_smoke_study_is_searched_with_json_on_standard_output_alone() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("run").display().to_string();
-    let answer = coplace(&["search", "opt-350m", "--study", "smoke", "--out", &out, "--format", "json"]).json();
-    assert_eq!(answer, record(&dir.path().join("run")));
+    let answer = run_coplace(&["search", "opt-350m", "--study", "smoke", "--out", &out, "--format", "json"]).expect_json();
+    assert_eq!(answer, read_record(&dir.path().join("run")));
     let c = &answer["certificate"];
     let sum: u64 = ["evaluated", "pruned", "infeasible", "over_area", "open"].iter().map(|key| c[*key].as_u64().unwrap()).sum();
     assert_eq!((c["designs"].as_u64(), answer["study"]["space_designs"].as_u64().is_some()), (Some(sum), true));
@@ -242,13 +243,13 @@ fn the_chip_that_a_search_finds_is_one_for_other_verbs() {
         [("llama2-7b", "small.toml", &[][..]), ("opt-350m", "relatives.toml", &["--sequence-length", "1024"])]
     {
         let call = [&["search", model, "--study", study, "--out", study.trim_end_matches(".toml")][..], more].concat();
-        let text = coplace_in(dir.path(), &call).result();
+        let text = run_coplace_in(dir.path(), &call).expect_result();
         let run = study.trim_end_matches(".toml");
-        let found = record(&dir.path().join(run));
+        let found = read_record(&dir.path().join(run));
         let step = &found["best"]["step"]["plan"]["step_s"];
         assert!(step.as_f64().unwrap() > 0.0, "{text}");
         // Cluster, stack and plan come with the run: the same time to the last digit.
-        let again = coplace_in(dir.path(), &["evaluate", model, "--chip", run, "--format", "json"]).json();
+        let again = run_coplace_in(dir.path(), &["evaluate", model, "--chip", run, "--format", "json"]).expect_json();
         assert_eq!(&again["result"]["plan"]["step_s"], step, "{study}");
         assert_eq!(again["result"]["energy"], found["best"]["step"]["energy"]);
         // So they do where each is given, and the file alone is a chip.
@@ -256,12 +257,12 @@ fn the_chip_that_a_search_finds_is_one_for_other_verbs() {
         let file = format!("{run}/best.toml");
         if study == "small.toml" {
             let call = [&["evaluate", model, "--chip", &file, "--format", "json"][..], &with].concat();
-            assert_eq!(&coplace_in(dir.path(), &call).json()["result"]["plan"]["step_s"], step);
+            assert_eq!(&run_coplace_in(dir.path(), &call).expect_json()["result"]["plan"]["step_s"], step);
         }
         // Another model, and plans for the chip.
-        let other = coplace_in(dir.path(), &["evaluate", "bert-large", "--chip", run, "--format", "json"]).json();
+        let other = run_coplace_in(dir.path(), &["evaluate", "bert-large", "--chip", run, "--format", "json"]).expect_json();
         assert_eq!(other["job"]["cluster"]["devices"], found["study"]["devices"], "{other}");
-        let plans = coplace_in(
+        let plans = run_coplace_in(
             dir.path(),
             &[
                 "plan",
@@ -278,7 +279,7 @@ fn the_chip_that_a_search_finds_is_one_for_other_verbs() {
                 "json",
             ],
         );
-        assert!(plans.json()["plans"][0]["step_s"].as_f64().unwrap() > 0.0);
+        assert!(plans.expect_json()["plans"][0]["step_s"].as_f64().unwrap() > 0.0);
     }
     let toml = std::fs::read_to_string(dir.path().join("relatives/best.toml")).unwrap();
     assert!(
@@ -286,7 +287,7 @@ fn the_chip_that_a_search_finds_is_one_for_other_verbs() {
         "{toml}"
     );
     assert!(dir.path().join("relatives/fabric.toml").is_file() && !dir.path().join("small/fabric.toml").exists());
-    let design = &record(&dir.path().join("relatives"))["best"]["design"];
+    let design = &read_record(&dir.path().join("relatives"))["best"]["design"];
     assert!(design["dimensions"].as_str().unwrap().starts_with("links "), "{design}");
     assert!(design["area_mm2"].as_f64().unwrap() <= 700.0 && design["peak_power_w"].as_f64().unwrap() > 0.0);
 }
@@ -296,22 +297,22 @@ fn no_run_is_written_over_another_question_s_answer() {
     let dir = tempfile::tempdir().unwrap();
     let search = |more: &[&str]| {
         let call = [&["search", "opt-350m", "--study", "smoke", "--format", "json"][..], more].concat();
-        coplace_in(dir.path(), &call)
+        run_coplace_in(dir.path(), &call)
     };
-    let own = search(&[]).json();
-    let shorter = search(&["--sequence-length", "512"]).json();
+    let own = search(&[]).expect_json();
+    let shorter = search(&["--sequence-length", "512"]).expect_json();
     assert_ne!(own["question"], shorter["question"]);
     let digest = shorter["question"].as_str().unwrap();
     let runs = dir.path().join("runs");
-    assert_eq!(names(&runs), ["opt-350m-smoke".to_owned(), format!("opt-350m-smoke-{digest}")]);
+    assert_eq!(file_names(&runs), ["opt-350m-smoke".to_owned(), format!("opt-350m-smoke-{digest}")]);
     let before = std::fs::read(runs.join("opt-350m-smoke/record.json")).unwrap();
-    let refused = search(&["--max-area", "200", "--out", "runs/opt-350m-smoke"]).refusal();
+    let refused = search(&["--max-area", "200", "--out", "runs/opt-350m-smoke"]).expect_refusal();
     let why = "error: --out runs/opt-350m-smoke: holds the answer to another question, which is not overwritten; give another directory, or remove it\n";
     assert_eq!(refused, why);
     assert_eq!(std::fs::read(runs.join("opt-350m-smoke/record.json")).unwrap(), before);
     // The same question again is the same directory.
-    assert_eq!(search(&[]).json()["question"], own["question"]);
-    assert_eq!(names(&runs).len(), 2);
+    assert_eq!(search(&[]).expect_json()["question"], own["question"]);
+    assert_eq!(file_names(&runs).len(), 2);
 }
 
 #[test]
@@ -319,14 +320,14 @@ fn one_chip_is_found_for_several_models_each_under_its_own_plan() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("small.toml"), small_study()).unwrap();
     let both = ["search", "llama2-7b", "opt-350m", "--study", "small.toml"];
-    let text = coplace_in(dir.path(), &[&both[..], &["--out", "both"]].concat()).result();
+    let text = run_coplace_in(dir.path(), &[&both[..], &["--out", "both"]].concat()).expect_result();
     assert!(text.starts_with("llama2-7b, opt-350m on one chip, each on a cluster of it"), "{text}");
     for part in
         ["Models\n======", "x reference", "times the reference's, over the models", "Comparison on opt-350m", "The gap over time"]
     {
         assert!(text.contains(part), "{part} is missing:\n{text}");
     }
-    let found = record(&dir.path().join("both"));
+    let found = read_record(&dir.path().join("both"));
     let models = found["best"]["models"].as_array().unwrap();
     let times: Vec<f64> = models.iter().map(|of| of["times_reference"].as_f64().unwrap()).collect();
     let mean = (times[0] * times[1]).sqrt();
@@ -334,11 +335,11 @@ fn one_chip_is_found_for_several_models_each_under_its_own_plan() {
     assert!((found["best"]["design"]["times_reference"].as_f64().unwrap() / mean - 1.0).abs() < 1e-9);
     // Alone each is at least as fast as together.
     for (model, times) in ["llama2-7b", "opt-350m"].iter().zip(&models[..]) {
-        coplace_in(dir.path(), &["search", model, "--study", "small.toml", "--out", model]).result();
-        let alone = record(&dir.path().join(model))["best"]["step"]["time"]["tokens_per_s"].as_f64().unwrap();
+        run_coplace_in(dir.path(), &["search", model, "--study", "small.toml", "--out", model]).expect_result();
+        let alone = read_record(&dir.path().join(model))["best"]["step"]["time"]["tokens_per_s"].as_f64().unwrap();
         assert!(times["step"]["time"]["tokens_per_s"].as_f64().unwrap() <= alone * (1.0 + 1e-9), "{model}");
         // The plan is found again on the chip of the run.
-        let again = coplace_in(dir.path(), &["evaluate", model, "--chip", "both", "--format", "json"]).json();
+        let again = run_coplace_in(dir.path(), &["evaluate", model, "--chip", "both", "--format", "json"]).expect_json();
         assert_eq!(again["result"]["time"], times["step"]["time"], "{model}");
     }
     both_explained(dir.path(), mean);
@@ -346,13 +347,13 @@ fn one_chip_is_found_for_several_models_each_under_its_own_plan() {
     let times: Vec<f64> =
         mean["best"]["models"].as_array().unwrap().iter().map(|of| of["times_reference"].as_f64().unwrap()).collect();
     assert!((mean["certificate"]["best"].as_f64().unwrap() / ((times[0] + times[1]) / 2.0) - 1.0).abs() < 1e-9, "{times:?}");
-    let none = coplace_in(dir.path(), &["search", "--study", "small.toml"]).refusal();
+    let none = run_coplace_in(dir.path(), &["search", "--study", "small.toml"]).expect_refusal();
     assert!(none.contains("MODEL: none is given, and study small.toml is for none by itself; name one or several"), "{none}");
 }
 
 /// A run of two models, explained over both and for each.
 fn both_explained(dir: &Path, best: f64) {
-    let explained = coplace_in(dir, &["explain", "both", "--format", "json"]).json();
+    let explained = run_coplace_in(dir, &["explain", "both", "--format", "json"]).expect_json();
     let list = |of: &Value, key: &str| of[key].as_array().unwrap().clone();
     let models = list(&explained, "models");
     assert_eq!(models.iter().map(|of| of["model"].as_str().unwrap()).collect::<Vec<_>>(), ["llama2-7b", "opt-350m"]);
@@ -376,14 +377,14 @@ fn both_explained(dir: &Path, best: f64) {
         assert!(!list(of, "kernels").is_empty() && !list(of, "time_shares").is_empty());
         assert_eq!(list(of, "worth").len(), list(&explained, "worth").len());
     }
-    let text = coplace_in(dir, &["explain", "both"]).result();
+    let text = run_coplace_in(dir, &["explain", "both"]).expect_result();
     for part in ["llama2-7b, 4,096 tokens", "opt-350m, 2,048 tokens", "x reference", "opt-350m %"] {
         assert!(text.contains(part), "{part} is missing:\n{text}");
     }
 }
 
 fn record_of(dir: &Path, arguments: &[&str]) -> Value {
-    coplace_in(dir, &[arguments, &["--format", "json"]].concat()).json()
+    run_coplace_in(dir, &[arguments, &["--format", "json"]].concat()).expect_json()
 }
 
 #[test]
@@ -391,9 +392,9 @@ fn a_search_that_is_stopped_tells_its_best_and_its_gap_and_how_the_gap_shrank() 
     let dir = tempfile::tempdir().unwrap();
     let asked =
         ["search", "llama2-7b", "--study", "tpu", "--devices", "64", "--global-batch", "256", "--time-limit", "1", "--out", "a"];
-    let text = coplace_in(dir.path(), &asked).result();
+    let text = run_coplace_in(dir.path(), &asked).expect_result();
     assert!(text.contains("because") && text.contains("stopped by --time-limit 1"), "{text}");
-    let found = record(&dir.path().join("a"));
+    let found = read_record(&dir.path().join("a"));
     let certificate = &found["certificate"];
     // On a slow machine it is stopped before it has a bound.
     let gap = certificate["gap"].as_f64().map_or(certificate["bound"].is_null(), |gap| gap > 0.0);
@@ -404,7 +405,7 @@ fn a_search_that_is_stopped_tells_its_best_and_its_gap_and_how_the_gap_shrank() 
     let last = rows.last().unwrap();
     assert_eq!(last[1].parse::<f64>().unwrap(), certificate["best"].as_f64().unwrap(), "{table}");
     assert!(rows.iter().all(|row| row.len() == rows[0].len()), "{table}");
-    let refused = coplace_in(dir.path(), &["search", "llama2-7b", "--time-limit", "0"]).refusal();
+    let refused = run_coplace_in(dir.path(), &["search", "llama2-7b", "--time-limit", "0"]).expect_refusal();
     assert!(refused.contains("--time-limit 0: must be above 0"), "{refused}");
 }
 
@@ -413,9 +414,9 @@ fn freedoms_are_compared_at_no_fewer_evaluations() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("small.toml"), small_study()).unwrap();
     let with = |more: &[&str]| {
-        coplace_in(dir.path(), &[&["compare", "--freedoms", "llama2-7b", "--study", "small.toml"], more].concat())
+        run_coplace_in(dir.path(), &[&["compare", "--freedoms", "llama2-7b", "--study", "small.toml"], more].concat())
     };
-    let answer = with(&["--format", "json", "--out", "figures"]).json();
+    let answer = with(&["--format", "json", "--out", "figures"]).expect_json();
     let model = &answer["models"][0];
     let times: Vec<f64> = model["times_first"].as_array().unwrap().iter().map(|t| t.as_f64().unwrap()).collect();
     let [expert, plan, bayesian, chip, both, _, built] = times[..] else { panic!("{times:?}") };
@@ -425,25 +426,25 @@ fn freedoms_are_compared_at_no_fewer_evaluations() {
     assert!(evaluations("joint") > 0 && evaluations("bayesian") >= evaluations("joint").max(32));
     assert!(model["gap"].as_f64().unwrap() >= 0.0);
     assert_eq!(answer["over_all"][4]["times_first"], model["times_first"][4]);
-    assert_eq!(names(&dir.path().join("figures")), ["freedoms.png", "freedoms.svg"]);
-    assert_eq!(with(&["--format", "json"]).json(), answer, "the same for a seed");
-    let text = with(&[]).result();
+    assert_eq!(file_names(&dir.path().join("figures")), ["freedoms.png", "freedoms.svg"]);
+    assert_eq!(with(&["--format", "json"]).expect_json(), answer, "the same for a seed");
+    let text = with(&[]).expect_result();
     assert!(text.contains("chip and plan together") && text.contains("evaluations"), "{text}");
-    let given = with(&["--expert", "4,2,128", "--format", "json"]).json();
+    let given = with(&["--expert", "4,2,128", "--format", "json"]).expect_json();
     assert!(given["models"][0]["expert"].as_str().unwrap().starts_with("p 4, t 2, d 128"), "{given}");
     for (words, part) in [
         (vec!["--expert", "4,2"], "write it like 8,1,128"),
         (vec!["--expert", "4,0,1"], "each from 1"),
         (vec!["--expert", "3,5,7"], "p 3, t 5, d 7"),
     ] {
-        let refused = with(&words).refusal();
+        let refused = with(&words).expect_refusal();
         assert!(refused.contains(part), "{words:?}: {refused}");
     }
-    let unknown = coplace_in(dir.path(), &["compare", "--freedoms", "llama3-8b", "--study", "small.toml"]).refusal();
+    let unknown = run_coplace_in(dir.path(), &["compare", "--freedoms", "llama3-8b", "--study", "small.toml"]).expect_refusal();
     assert!(unknown.contains("--expert PIPELINE,TENSOR,DATA"), "{unknown}");
     // A published placement that the study's batch does not divide by stops none of the other answers.
-    let unfit =
-        coplace_in(dir.path(), &["compare", "--freedoms", "opt-350m", "--study", "small.toml", "--format", "json"]).json();
+    let unfit = run_coplace_in(dir.path(), &["compare", "--freedoms", "opt-350m", "--study", "small.toml", "--format", "json"])
+        .expect_json();
     let model = &unfit["models"][0];
     assert!(model["entries"][0]["note"].as_str().unwrap().contains("dp = 85"), "{model}");
     assert!(model["times_first"][0].is_null() && model["entries"][4]["throughput_sequences_per_s"].as_f64().unwrap() > 0.0);
@@ -452,14 +453,16 @@ fn freedoms_are_compared_at_no_fewer_evaluations() {
 #[test]
 fn a_batch_that_the_study_s_plans_cannot_have_is_cured_by_flags() {
     let dir = tempfile::tempdir().unwrap();
-    let refused = coplace_in(dir.path(), &["search", "llama2-7b", "--study", "smoke", "--global-batch", "7"]).refusal();
+    let refused =
+        run_coplace_in(dir.path(), &["search", "llama2-7b", "--study", "smoke", "--global-batch", "7"]).expect_refusal();
     assert_eq!(
         refused,
         "error: smoke: plan: pp = 1024: must be at most 34: the 32 layers, one for every stage, and the embedding's and the head's; \
          use --global-batch 8, or --devices 1008 or 1064, or other degrees in the study's [plan]\n"
     );
     // What it says helps.
-    coplace_in(dir.path(), &["search", "llama2-7b", "--study", "smoke", "--global-batch", "7", "--devices", "1008"]).result();
+    run_coplace_in(dir.path(), &["search", "llama2-7b", "--study", "smoke", "--global-batch", "7", "--devices", "1008"])
+        .expect_result();
 }
 
 #[test]
@@ -467,13 +470,13 @@ fn a_run_without_a_chip_is_named_before_the_flags_that_it_would_bring() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("empty")).unwrap();
     let tiny = ["search", "llama3-70b", "--study", "smoke", "--devices", "1", "--global-batch", "1", "--out", "none"];
-    coplace_in(dir.path(), &tiny).result();
+    run_coplace_in(dir.path(), &tiny).expect_result();
     for verb in ["plan", "evaluate"] {
         for (run, why) in [("empty", "empty"), ("none", "none: ")] {
-            let refused = coplace_in(dir.path(), &[verb, "llama3-8b", "--chip", run]).refusal();
+            let refused = run_coplace_in(dir.path(), &[verb, "llama3-8b", "--chip", run]).expect_refusal();
             assert!(refused.starts_with(&format!("error: {why}")) && !refused.contains("--fabric"), "{refused}");
         }
     }
-    let chip = coplace_in(dir.path(), &["plan", "llama3-8b", "--chip", "tpu_v4"]).refusal();
+    let chip = run_coplace_in(dir.path(), &["plan", "llama3-8b", "--chip", "tpu_v4"]).expect_refusal();
     assert!(chip.contains("--fabric is missing") && chip.contains("tpu_v4_ici"), "{chip}");
 }

@@ -1,23 +1,23 @@
 //! `coplace search` in parts, and `coplace merge` of them.
 
-use crate::support::{Called, coplace_in, names};
-use crate::sweep::undisturbed;
+use crate::support::{CommandOutput, file_names, run_coplace_in};
+use crate::sweep::undisturbed_sweep;
 use results::design::DesignRow;
-use results::run::Run;
+use results::run::SearchRun;
 use serde_json::{Value, json};
 use std::path::Path;
 
 /// The arguments of a search into a directory.
-pub fn search<'a>(out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+pub fn search_arguments<'a>(out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let mut words = vec!["search", "opt-350m", "--study", "s.toml", "--sequence-length", "512", "--out", out, "--format", "json"];
     words.extend(more);
     words
 }
 
 /// A directory with the study, and in `searched` what one process finds.
-pub fn searched() -> tempfile::TempDir {
-    let dir = undisturbed();
-    coplace_in(dir.path(), &search("searched", &[])).json();
+pub fn search_in_one_process() -> tempfile::TempDir {
+    let dir = undisturbed_sweep();
+    run_coplace_in(dir.path(), &search_arguments("searched", &[])).expect_json();
     dir
 }
 
@@ -38,12 +38,12 @@ fn record(dir: &Path, run: &str) -> Value {
 }
 
 fn front(dir: &Path, run: &str) -> Vec<DesignRow> {
-    Run::read(&dir.join(run)).unwrap().front().into_iter().cloned().collect()
+    SearchRun::read_search(&dir.join(run)).unwrap().designs_on_front().into_iter().cloned().collect()
 }
 
 /// A run has the answer of one process: its best design with its files, its proof, its front, its comparison.
 #[track_caller]
-pub fn same_answer(dir: &Path, other: &str) {
+pub fn assert_same_answer(dir: &Path, other: &str) {
     for file in ["best.toml", "fabric.toml", "inputs.json"] {
         let [a, b] = ["searched", other].map(|run| std::fs::read(dir.join(run).join(file)).unwrap());
         assert!(a == b, "{file} of {other} differs from that of one process");
@@ -55,48 +55,49 @@ pub fn same_answer(dir: &Path, other: &str) {
 
 #[test]
 fn parts_of_a_search_put_together_have_the_answer_of_one_process() {
-    let dir = searched();
+    let dir = search_in_one_process();
     let at = |name: &str| dir.path().join(name);
-    let part = |part: &str, out: &str, more: &[&str]| -> Called {
-        coplace_in(dir.path(), &search(out, &[&["--shard", part][..], more].concat()))
+    let part = |part: &str, out: &str, more: &[&str]| -> CommandOutput {
+        run_coplace_in(dir.path(), &search_arguments(out, &[&["--shard", part][..], more].concat()))
     };
-    let merge = |more: &[&str]| coplace_in(dir.path(), &[&["merge", "--out", "merged", "--format", "json"][..], more].concat());
-    let first = part("1/3", "a", &["--share", "best"]).json();
+    let merge =
+        |more: &[&str]| run_coplace_in(dir.path(), &[&["merge", "--out", "merged", "--format", "json"][..], more].concat());
+    let first = part("1/3", "a", &["--share", "best"]).expect_json();
     assert_eq!((&first["part"], &first["was_complete"]), (&json!("1/3"), &json!(false)));
-    assert_eq!(names(&at("a")), ["SHA256SUMS", "decided.bin", "part.json"]);
-    assert_eq!(names(&at("best")), ["1-of-3.json"]);
-    let third = part("3/3", "c", &["--share", "best"]).json();
-    let lost = merge(&["c", "a", "b"]).refusal();
+    assert_eq!(file_names(&at("a")), ["SHA256SUMS", "decided.bin", "part.json"]);
+    assert_eq!(file_names(&at("best")), ["1-of-3.json"]);
+    let third = part("3/3", "c", &["--share", "best"]).expect_json();
+    let lost = merge(&["c", "a", "b"]).expect_refusal();
     assert!(lost.contains("1 of 3 parts: none of the directories holds 2/3; run it with --shard 2/3, and merge again"), "{lost}");
-    let swept = merge(&["c", "whole", "a"]).refusal();
+    let swept = merge(&["c", "whole", "a"]).expect_refusal();
     assert!(swept.contains("c: is a part of a search, and whole one of a sweep; give the parts of one of them alone"), "{swept}");
     // One that hears of nobody has the same.
-    part("2/3", "b", &[]).json();
-    let merged = merge(&["c", "a", "b"]).json();
-    same_answer(dir.path(), "merged");
+    part("2/3", "b", &[]).expect_json();
+    let merged = merge(&["c", "a", "b"]).expect_json();
+    assert_same_answer(dir.path(), "merged");
     assert!(merged["times"]["parts"].as_f64().is_some_and(|seconds| seconds > 0.0), "{}", merged["times"]);
     let files = || ["designs.parquet", "pareto.svg", "best.toml"].map(|file| std::fs::read(at("merged").join(file)).unwrap());
     let before = files();
-    merge(&["b", "a", "c", "a"]).json();
+    merge(&["b", "a", "c", "a"]).expect_json();
     assert!(before == files(), "merging again changes something");
     // What is there is not searched again, and is no other part.
-    let again = part("3/3", "c", &[]).json();
+    let again = part("3/3", "c", &[]).expect_json();
     assert_eq!((&again["was_complete"], &again["seconds"]), (&json!(true), &third["seconds"]));
-    let other = part("2/3", "c", &[]).refusal();
+    let other = part("2/3", "c", &[]).expect_refusal();
     assert!(other.contains("--out c: holds part 3/3 of the search of question"), "{other}");
-    let limited = part("1/3", "d", &["--time-limit", "5"]).refusal();
+    let limited = part("1/3", "d", &["--time-limit", "5"]).expect_refusal();
     assert!(limited.contains("--time-limit: of a search in one process alone"), "{limited}");
     assert!(!at("d").exists());
-    part("1/2", "d", &[]).json();
-    let different = merge(&["a", "d"]).refusal();
+    part("1/2", "d", &[]).expect_json();
+    let different = merge(&["a", "d"]).expect_refusal();
     assert!(different.contains("a and d hold parts of different searches; give the directories of one"), "{different}");
     std::fs::write(at("b/decided.bin"), "x").unwrap();
-    let damaged = merge(&["a", "b", "c"]).refusal();
+    let damaged = merge(&["a", "b", "c"]).expect_refusal();
     assert!(damaged.contains("decided.bin: its SHA-256 digest is"), "{damaged}");
     // A study that has changed since.
-    part("2/3", "e", &[]).json();
+    part("2/3", "e", &[]).expect_json();
     let study = std::fs::read_to_string(at("s.toml")).unwrap();
     std::fs::write(at("s.toml"), study.replace("[1, 2, 4]", "[1, 2, 8]")).unwrap();
-    let changed = merge(&["a", "e", "c"]).refusal();
+    let changed = merge(&["a", "e", "c"]).expect_refusal();
     assert!(changed.contains("which asks something else by now; put back the study"), "{changed}");
 }

@@ -1,8 +1,8 @@
 //! Searches for several models: their fronts, and what reads their runs.
 
-use crate::explain::rows;
-use crate::search::record;
-use crate::support::{coplace_in, small_study};
+use crate::explain::csv_rows;
+use crate::search::read_record;
+use crate::support::{run_coplace_in, small_study};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -54,8 +54,8 @@ const YEARS: (&str, f64) = ("3", 3.0 * 8.766 * 0.9 * 1.1 * 0.08);
 /// Their rows in sweeps of each model alone, model by model.
 fn swept(dir: &Path) -> [Vec<Row>; 2] {
     MODELS.map(|model| {
-        coplace_in(dir, &["sweep", model, "--study", "s.toml", "--out", &format!("sweep-{model}")]).result();
-        rows(&std::fs::read_to_string(dir.join(format!("sweep-{model}/sweep.csv"))).unwrap())
+        run_coplace_in(dir, &["sweep", model, "--study", "s.toml", "--out", &format!("sweep-{model}")]).expect_result();
+        csv_rows(&std::fs::read_to_string(dir.join(format!("sweep-{model}/sweep.csv"))).unwrap())
     })
 }
 
@@ -88,7 +88,7 @@ fn fronts_over_several_models_are_of_what_is_asked_for_and_exact() {
     ];
     for (flags, column, value, title) in asked {
         let call = [&["search", MODELS[0], MODELS[1], "--study", "s.toml", "--out", column][..], flags].concat();
-        coplace_in(dir.path(), &call).result();
+        run_coplace_in(dir.path(), &call).expect_result();
         let cost = |at: usize| if flags[1] == "energy" { mean(at, &energy) } else { number(&swept[0][at], "area_mm2") };
         let all: Vec<(f64, f64)> = (0..swept[0].len())
             .filter(|at| swept.iter().all(|rows| rows[*at]["outcome"] == "evaluated"))
@@ -99,7 +99,7 @@ fn fronts_over_several_models_are_of_what_is_asked_for_and_exact() {
         front.sort_by(|a, b| a.0.total_cmp(&b.0));
         front.dedup();
         assert!(front.len() > 1 && front.len() < all.len(), "{column}: {front:?}");
-        let drawn = coplace_in(dir.path(), &["pareto", column, "--out", "figures", "--format", "json"]).json();
+        let drawn = run_coplace_in(dir.path(), &["pareto", column, "--out", "figures", "--format", "json"]).expect_json();
         let found: Vec<f64> = drawn["runs"][0]["front"]
             .as_array()
             .unwrap()
@@ -112,7 +112,7 @@ fn fronts_over_several_models_are_of_what_is_asked_for_and_exact() {
             let [one, other] = [found / own.1, first / front[0].1];
             assert!((one / other - 1.0).abs() < 1e-9, "{column}: {front:?}, found {found}");
         }
-        let kept = record(&dir.path().join(column));
+        let kept = read_record(&dir.path().join(column));
         assert_eq!(kept["front"]["designs"].as_array().unwrap().len(), front.len());
         assert_eq!(kept["front"]["quantities"][0], kept["certificate"]["objective"]);
         let svg = std::fs::read_to_string(dir.path().join(column).join("pareto.svg")).unwrap();
@@ -121,7 +121,7 @@ fn fronts_over_several_models_are_of_what_is_asked_for_and_exact() {
 }
 
 fn searched(dir: &Path, models: &[&str], more: &[&str]) {
-    coplace_in(dir, &[&["search"][..], models, &["--study", "s.toml"], more].concat()).result();
+    run_coplace_in(dir, &[&["search"][..], models, &["--study", "s.toml"], more].concat()).expect_result();
 }
 
 #[test]
@@ -131,8 +131,8 @@ fn runs_of_several_models_are_compared_by_their_mean_and_on_each() {
     searched(dir.path(), &MODELS, &["--out", "a"]);
     searched(dir.path(), &MODELS, &["--max-area", "600", "--out", "b"]);
     searched(dir.path(), &MODELS[..1], &["--out", "alone"]);
-    let compare = |runs: &[&str]| coplace_in(dir.path(), &[&["compare"][..], runs].concat());
-    let text = compare(&["a"]).result();
+    let compare = |runs: &[&str]| run_coplace_in(dir.path(), &[&["compare"][..], runs].concat());
+    let text = compare(&["a"]).expect_result();
     for part in [
         "Mean over the models\n",
         "x reference: the geometric mean of the models' throughputs over those of h100_80gb_sxm",
@@ -142,10 +142,10 @@ fn runs_of_several_models_are_compared_by_their_mean_and_on_each() {
         assert!(text.contains(part), "{part} is missing:\n{text}");
     }
     assert!(!text.contains("no plan fits"), "{text}");
-    let both = compare(&["a", "b", "--format", "json"]).json();
+    let both = compare(&["a", "b", "--format", "json"]).expect_json();
     let entries = both["entries"].as_array().unwrap();
     for run in ["a", "b"] {
-        let found = record(&dir.path().join(run));
+        let found = read_record(&dir.path().join(run));
         let entry = entries.iter().find(|entry| entry["label"] == format!("{run}: best found")).unwrap();
         assert_eq!(entry["times_reference"], found["best"]["design"]["times_reference"]);
         for (at, model) in MODELS.iter().enumerate() {
@@ -160,7 +160,7 @@ fn runs_of_several_models_are_compared_by_their_mean_and_on_each() {
         let entries = entries.as_array().unwrap();
         entries.iter().find(|entry| entry["label"].as_str().unwrap().starts_with("a: tpu_v4, ideal")).unwrap().clone()
     };
-    let found = record(&dir.path().join("a"));
+    let found = read_record(&dir.path().join("a"));
     let times = |at: usize| {
         tpu(&both["models"][at]["entries"])["throughput_tokens_per_s"].as_f64().unwrap()
             / found["best"]["models"][at]["reference_tokens_per_s"].as_f64().unwrap()
@@ -168,12 +168,12 @@ fn runs_of_several_models_are_compared_by_their_mean_and_on_each() {
     let mean = (times(0) * times(1)).sqrt();
     assert!((tpu(&both["entries"])["times_reference"].as_f64().unwrap() / mean - 1.0).abs() < 1e-12);
     for call in [&["compare", "a", "alone"][..], &["pareto", "alone", "a", "--out", "figures"]] {
-        let refused = coplace_in(dir.path(), call).refusal();
+        let refused = run_coplace_in(dir.path(), call).expect_refusal();
         let why = "a (of opt-350m, llama2-7b) is a run of several models and alone (of opt-350m) of one";
         assert!(refused.contains(why) && refused.contains("coplace evaluate MODEL --chip a"), "{refused}");
     }
     searched(dir.path(), &[MODELS[1], MODELS[0]], &["--out", "others"]);
-    let refused = compare(&["a", "others"]).refusal();
+    let refused = compare(&["a", "others"]).expect_refusal();
     assert!(refused.contains("they have no scale in common; give runs of the same models"), "{refused}");
 }
 
@@ -184,7 +184,8 @@ fn means_over_other_references_are_brought_to_one() {
     searched(dir.path(), &MODELS, &["--out", "a"]);
     std::fs::write(dir.path().join("s.toml"), STUDY.replace("[space]\n", "[space]\nreference_chip = \"tpu_v4\"\n")).unwrap();
     searched(dir.path(), &MODELS, &["--out", "b"]);
-    let runs = coplace_in(dir.path(), &["pareto", "a", "b", "--out", "figures", "--format", "json"]).json()["runs"].clone();
+    let runs =
+        run_coplace_in(dir.path(), &["pareto", "a", "b", "--out", "figures", "--format", "json"]).expect_json()["runs"].clone();
     let column = |run: usize, key: &str| {
         let front = runs[run]["front"].as_array().unwrap();
         front.iter().map(|row| row[key].as_f64().unwrap()).collect::<Vec<_>>()
@@ -195,10 +196,10 @@ fn means_over_other_references_are_brought_to_one() {
         assert!(own.iter().zip(&other).all(|(a, b)| (a / b - 1.0).abs() < 1e-9), "{key}: {own:?}, {other:?}");
     }
     assert!((runs[0]["hypervolume"].as_f64().unwrap() - runs[1]["hypervolume"].as_f64().unwrap()).abs() < 1e-9);
-    let best = |run: &str| record(&dir.path().join(run))["certificate"]["best"].as_f64().unwrap();
+    let best = |run: &str| read_record(&dir.path().join(run))["certificate"]["best"].as_f64().unwrap();
     assert!((best("a") / best("b") - 1.0).abs() > 0.1, "the references are alike");
     searched(dir.path(), &MODELS, &["--over", "mean", "--out", "mean"]);
-    let refused = coplace_in(dir.path(), &["pareto", "a", "mean", "--out", "figures"]).refusal();
+    let refused = run_coplace_in(dir.path(), &["pareto", "a", "mean", "--out", "figures"]).expect_refusal();
     assert!(refused.contains("(geomean, mean)"), "{refused}");
 }
 
@@ -209,7 +210,7 @@ fn runs_of_different_processes_say_them() {
     for node in ["n4", "n7"] {
         searched(dir.path(), &MODELS[..1], &["--node", node, "--out", node]);
     }
-    let text = coplace_in(dir.path(), &["pareto", "n4", "n7", "--out", "figures"]).result();
+    let text = run_coplace_in(dir.path(), &["pareto", "n4", "n7", "--out", "figures"]).expect_result();
     for part in
         ["designs of 4 nm\n", "designs of 7 nm\n", "Areas are of different processes: a mm² of one is not a mm² of another."]
     {
@@ -219,7 +220,7 @@ fn runs_of_different_processes_say_them() {
     for part in ["n4 (4 nm): Pareto front", "n7 (7 nm): Pareto front", "n4: best found (4 nm)", "n7: best found (7 nm)"] {
         assert!(svg.split_whitespace().collect::<Vec<_>>().join(" ").contains(part), "{part}");
     }
-    let one = coplace_in(dir.path(), &["pareto", "n4", "n4", "--out", "figures"]).result();
+    let one = run_coplace_in(dir.path(), &["pareto", "n4", "n4", "--out", "figures"]).expect_result();
     assert!(!one.contains(" of 4 nm") && !one.contains("different processes"), "{one}");
 }
 
@@ -232,8 +233,8 @@ fn the_last_line_of_the_gap_over_time_counts_what_the_proof_counts() {
     let scarce = ["search", "llama3-70b", "--study", "s.toml", "--devices", "16", "--global-batch", "16"];
     for call in [&relatives[..], &scarce, &["search", "llama2-7b", "--study", "small.toml"]] {
         let run = dir.path().join("run");
-        let text = coplace_in(dir.path(), &[call, &["--out", "run"]].concat()).result();
-        let (found, table) = (record(&run), std::fs::read_to_string(run.join("progress.csv")).unwrap());
+        let text = run_coplace_in(dir.path(), &[call, &["--out", "run"]].concat()).expect_result();
+        let (found, table) = (read_record(&run), std::fs::read_to_string(run.join("progress.csv")).unwrap());
         let of = |key: &str| found["certificate"][key].as_u64().unwrap_or(0);
         let mut lines = table.lines().map(|line| line.split(',').collect::<Vec<_>>());
         let (head, last) = (lines.next().unwrap(), lines.next_back().unwrap());

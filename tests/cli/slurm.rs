@@ -1,9 +1,9 @@
 //! `coplace sweep --slurm` and `coplace search --slurm`: with a stand-in for sbatch that runs what is submitted at once, and with a real Slurm where `.ci/slurm` has set one up.
 #![cfg(unix)]
 
-use crate::search_parts::{same_answer, searched};
-use crate::support::{Called, names};
-use crate::sweep::{same_exports, undisturbed};
+use crate::search_parts::{assert_same_answer, search_in_one_process};
+use crate::support::{CommandOutput, file_names};
+use crate::sweep::{assert_same_exports, undisturbed_sweep};
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -35,11 +35,11 @@ else
 fi
 "#;
 
-fn submit(dir: &Path, path: &Path, lost: &str, more: &[&str]) -> Called {
+fn submit(dir: &Path, path: &Path, lost: &str, more: &[&str]) -> CommandOutput {
     submit_a("sweep", dir, path, (lost, more))
 }
 
-fn submit_a(verb: &str, dir: &Path, path: &Path, (lost, more): (&str, &[&str])) -> Called {
+fn submit_a(verb: &str, dir: &Path, path: &Path, (lost, more): (&str, &[&str])) -> CommandOutput {
     let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
     let words =
         [verb, "opt-350m", "--study", "s.toml", "--sequence-length", "512", "--out", "it's here/batch", "--format", "json"];
@@ -53,7 +53,7 @@ fn submit_a(verb: &str, dir: &Path, path: &Path, (lost, more): (&str, &[&str])) 
         .output()
         .unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Called { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    CommandOutput { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
 /// A directory with a stand-in for sbatch, as PATH.
@@ -68,16 +68,16 @@ fn stand_in(dir: &Path) -> std::ffi::OsString {
 
 #[test]
 fn a_job_array_s_lost_part_is_named_and_submitted_alone() {
-    let dir = undisturbed();
+    let dir = undisturbed_sweep();
     let at = |name: &str| dir.path().join("it's here").join(name);
-    let none = submit(dir.path(), Path::new("/nowhere"), "", &["--parts", "3", "--slurm"]).refusal();
+    let none = submit(dir.path(), Path::new("/nowhere"), "", &["--parts", "3", "--slurm"]).expect_refusal();
     assert!(none.contains("--slurm: sbatch cannot be started: ") && none.contains("run it where Slurm's commands are"), "{none}");
     let path = stand_in(dir.path());
     let path = Path::new(&path);
-    let closed = submit(dir.path(), path, "", &["--parts", "3", "--slurm", "--partition=closed"]).refusal();
+    let closed = submit(dir.path(), path, "", &["--parts", "3", "--slurm", "--partition=closed"]).expect_refusal();
     assert!(closed.contains("array.sh: invalid partition specified: closed"), "{closed}");
     std::fs::remove_file(dir.path().join("submitted")).unwrap();
-    let first = submit(dir.path(), path, "2", &["--parts", "3", "--slurm", "--partition=long", "--time=1:00:00"]).json();
+    let first = submit(dir.path(), path, "2", &["--parts", "3", "--slurm", "--partition=long", "--time=1:00:00"]).expect_json();
     assert_eq!((&first["submitted"], &first["complete"], &first["job"]), (&json!([1, 2, 3]), &json!([]), &json!("41")));
     let said = std::fs::read_to_string(dir.path().join("submitted")).unwrap();
     let lines: Vec<&str> = said.lines().collect();
@@ -89,27 +89,27 @@ fn a_job_array_s_lost_part_is_named_and_submitted_alone() {
         "{merged}"
     );
     assert!(!at("batch/sweep.csv").exists());
-    let second = submit(dir.path(), path, "", &["--parts", "3", "--slurm"]).json();
+    let second = submit(dir.path(), path, "", &["--parts", "3", "--slurm"]).expect_json();
     assert_eq!((&second["submitted"], &second["complete"]), (&json!([2]), &json!([1, 3])));
-    same_exports(dir.path(), "it's here/batch");
-    let third = submit(dir.path(), path, "", &["--parts", "3", "--slurm"]).json();
+    assert_same_exports(dir.path(), "it's here/batch");
+    let third = submit(dir.path(), path, "", &["--parts", "3", "--slurm"]).expect_json();
     assert_eq!((&third["submitted"], &third["job"], &third["merge_job"]), (&json!([]), &Value::Null, &json!("42")));
-    same_exports(dir.path(), "it's here/batch");
+    assert_same_exports(dir.path(), "it's here/batch");
     assert_eq!(
-        names(&at("batch.parts")),
+        file_names(&at("batch.parts")),
         ["1-of-3", "2-of-3", "3-of-3", "array.sh", "merge.log", "merge.sh", "part-1.log", "part-2.log", "part-3.log"]
     );
 }
 
 #[test]
 fn a_search_s_lost_part_is_named_and_submitted_alone() {
-    let dir = searched();
+    let dir = search_in_one_process();
     let path = stand_in(dir.path());
     let at = |name: &str| dir.path().join("it's here").join(name);
     let submit = |lost: &str, more: &[&str]| submit_a("search", dir.path(), Path::new(&path), (lost, more));
-    let limited = submit("", &["--time-limit", "5", "--slurm"]).refusal();
+    let limited = submit("", &["--time-limit", "5", "--slurm"]).expect_refusal();
     assert!(limited.contains("limit the job (--slurm --time=4:00:00)"), "{limited}");
-    let first = submit("2", &["--parts", "3", "--slurm", "--partition=long"]).json();
+    let first = submit("2", &["--parts", "3", "--slurm", "--partition=long"]).expect_json();
     assert_eq!((&first["submitted"], &first["complete"], &first["job"]), (&json!([1, 2, 3]), &json!([]), &json!("41")));
     let said = std::fs::read_to_string(dir.path().join("submitted")).unwrap();
     assert!(said.contains("--job-name=coplace-search --requeue --array=1-3 "), "{said}");
@@ -119,22 +119,22 @@ fn a_search_s_lost_part_is_named_and_submitted_alone() {
         "{merged}"
     );
     assert!(!at("batch/record.json").exists());
-    let second = submit("", &["--parts", "3", "--slurm"]).json();
+    let second = submit("", &["--parts", "3", "--slurm"]).expect_json();
     assert_eq!((&second["submitted"], &second["complete"]), (&json!([2]), &json!([1, 3])));
-    same_answer(dir.path(), "it's here/batch");
-    let third = submit("", &["--parts", "3", "--slurm"]).json();
+    assert_same_answer(dir.path(), "it's here/batch");
+    let third = submit("", &["--parts", "3", "--slurm"]).expect_json();
     assert_eq!((&third["submitted"], &third["job"], &third["merge_job"]), (&json!([]), &Value::Null, &json!("42")));
-    same_answer(dir.path(), "it's here/batch");
+    assert_same_answer(dir.path(), "it's here/batch");
     assert_eq!(
-        names(&at("batch.parts")),
+        file_names(&at("batch.parts")),
         ["1-of-3", "2-of-3", "3-of-3", "array.sh", "best", "merge.log", "merge.sh", "part-1.log", "part-2.log", "part-3.log"]
     );
-    assert_eq!(names(&at("batch.parts/best")), ["1-of-3.json", "2-of-3.json", "3-of-3.json"]);
+    assert_eq!(file_names(&at("batch.parts/best")), ["1-of-3.json", "2-of-3.json", "3-of-3.json"]);
     // Parts of another question are in the way, and are not taken for these.
-    let answered = submit("", &["--parts", "3", "--max-area", "500", "--slurm"]).refusal();
+    let answered = submit("", &["--parts", "3", "--max-area", "500", "--slurm"]).expect_refusal();
     assert!(answered.contains("holds the answer to another question"), "{answered}");
     std::fs::remove_dir_all(at("batch")).unwrap();
-    let other = submit("", &["--parts", "3", "--max-area", "500", "--slurm"]).refusal();
+    let other = submit("", &["--parts", "3", "--max-area", "500", "--slurm"]).expect_refusal();
     assert!(other.contains("1-of-3: holds part 1/3 of the search of question"), "{other}");
 }
 
@@ -159,7 +159,7 @@ fn wait(what: &str, mut holds: impl FnMut() -> bool) {
 /// A sweep or a search that Slurm kills in one task and runs again in another.
 fn killed_and_requeued(verb: &str, dir: &Path, at_work: impl Fn(&Path) -> bool) {
     let path = std::env::var_os("PATH").unwrap();
-    let again = || submit_a(verb, dir, Path::new(&path), ("", &["--parts", "4", "--slurm", "--cpus-per-task=1"])).json();
+    let again = || submit_a(verb, dir, Path::new(&path), ("", &["--parts", "4", "--slurm", "--cpus-per-task=1"])).expect_json();
     let at = |name: &str| dir.join("it's here/batch.parts").join(name);
     let first = again();
     let job = first["job"].as_str().unwrap();
@@ -183,18 +183,18 @@ fn killed_and_requeued(verb: &str, dir: &Path, at_work: impl Fn(&Path) -> bool) 
 #[test]
 #[ignore = "needs a Slurm of its own: .ci/slurm starts one and runs it"]
 fn slurm_s_own_array_survives_kills_and_requeues() {
-    let dir = undisturbed();
+    let dir = undisturbed_sweep();
     // Rows were kept: the store is larger than an empty one.
     let kept = |part: &Path| std::fs::metadata(part.join("sweep.sqlite")).is_ok_and(|store| store.len() > 16_384);
     killed_and_requeued("sweep", dir.path(), kept);
-    same_exports(dir.path(), "it's here/batch");
+    assert_same_exports(dir.path(), "it's here/batch");
 }
 
 #[test]
 #[ignore = "needs a Slurm of its own: .ci/slurm starts one and runs it"]
 fn slurm_s_own_array_of_a_search_survives_kills_and_requeues() {
-    let dir = searched();
+    let dir = search_in_one_process();
     let begun = |part: &Path| part.is_dir() && !part.join("part.json").exists();
     killed_and_requeued("search", dir.path(), begun);
-    same_answer(dir.path(), "it's here/batch");
+    assert_same_answer(dir.path(), "it's here/batch");
 }

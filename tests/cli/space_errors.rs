@@ -1,7 +1,7 @@
 //! What is wrong with a design space, from the outside.
 
 use crate::search::RELATIVES;
-use crate::support::{config_with, coplace_in};
+use crate::support::{config_with, run_coplace_in};
 
 #[test]
 fn what_is_wrong_with_a_space_is_named() {
@@ -10,7 +10,7 @@ fn what_is_wrong_with_a_space_is_named() {
         let (head, rest) = RELATIVES.split_once("\"tensor.arrays_per_core\" = [2, 4, 8]").unwrap();
         std::fs::write(dir.path().join("s.toml"), format!("{head}{dimensions}{rest}")).unwrap();
         let call = [&["search", "opt-350m", "--study", "s.toml", "--sequence-length", "1024"][..], more].concat();
-        coplace_in(dir.path(), &call).refusal()
+        run_coplace_in(dir.path(), &call).expect_refusal()
     };
     for (dimensions, why) in [
         (
@@ -91,13 +91,14 @@ fn what_is_wrong_with_a_space_is_named() {
     ] {
         assert!(RELATIVES.contains(of), "{of}");
         std::fs::write(dir.path().join("s.toml"), RELATIVES.replace(of, by)).unwrap();
-        let message = coplace_in(dir.path(), &["search", "opt-350m", "--study", "s.toml"]).refusal();
+        let message = run_coplace_in(dir.path(), &["search", "opt-350m", "--study", "s.toml"]).expect_refusal();
         assert!(message.contains(why), "{by}: {message}");
     }
-    let node = coplace_in(dir.path(), &["search", "opt-350m", "--node", "n28"]).refusal();
+    let node = run_coplace_in(dir.path(), &["search", "opt-350m", "--node", "n28"]).expect_refusal();
     assert!(node.contains("--node n28: study tpu has hbm_gb_per_s for n16, n3, n4, n5, n6, n7 only; use one of these"), "{node}");
-    let phaze =
-        |flags: &[&str]| coplace_in(dir.path(), &[&["search", "opt-350m", "--study", "smoke"][..], flags].concat()).refusal();
+    let phaze = |flags: &[&str]| {
+        run_coplace_in(dir.path(), &[&["search", "opt-350m", "--study", "smoke"][..], flags].concat()).expect_refusal()
+    };
     assert!(
         phaze(&["--node", "n5"])
             .contains("--node n5: study smoke has PHAZE's chips, of 22 nm and one HBM; use a study with a base chip")
@@ -110,7 +111,7 @@ fn what_is_wrong_with_a_space_is_named() {
     std::fs::create_dir(dir.path().join("mine")).unwrap();
     std::fs::write(dir.path().join("mine/config.json"), config_with("tie_word_embeddings", Some(true.into()))).unwrap();
     for [first, second] in [["opt-350m", "opt-350m"], ["opt-350m", "OPT-350M"], ["mine", "./mine/config.json"]] {
-        let twice = coplace_in(dir.path(), &["search", first, second, "--study", "smoke"]).refusal();
+        let twice = run_coplace_in(dir.path(), &["search", first, second, "--study", "smoke"]).expect_refusal();
         assert!(twice.contains(&format!("MODEL {second}: is given already ({first}); give each model once")), "{twice}");
     }
     assert!(!dir.path().join("runs").exists());

@@ -4,29 +4,29 @@ use std::path::{Path, PathBuf};
 
 /// What a call of the command gave.
 #[derive(Debug)]
-pub struct Called {
+pub struct CommandOutput {
     pub code: i32,
     pub stdout: String,
     pub stderr: String,
 }
 
-impl Called {
+impl CommandOutput {
     /// Standard output of a call that gave a result: exit code 0 and nothing on standard error.
     #[track_caller]
-    pub fn result(self) -> String {
+    pub fn expect_result(self) -> String {
         assert_eq!((self.code, self.stderr.as_str()), (0, ""), "{}", self.stdout);
         self.stdout
     }
 
     /// Standard output as JSON.
     #[track_caller]
-    pub fn json(self) -> serde_json::Value {
-        serde_json::from_str(&self.result()).unwrap()
+    pub fn expect_json(self) -> serde_json::Value {
+        serde_json::from_str(&self.expect_result()).unwrap()
     }
 
     /// The message of a call whose input must be mended: exit code 2, nothing on standard output, one message, no panic.
     #[track_caller]
-    pub fn refusal(self) -> String {
+    pub fn expect_refusal(self) -> String {
         assert_eq!((self.code, self.stdout.as_str()), (2, ""), "{}", self.stderr);
         assert!(self.stderr.starts_with("error: ") && self.stderr.matches("error: ").count() == 1, "{}", self.stderr);
         assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
@@ -35,33 +35,33 @@ impl Called {
 }
 
 /// Calls the command in a directory.
-pub fn coplace_in(directory: &Path, arguments: &[&str]) -> Called {
+pub fn run_coplace_in(directory: &Path, arguments: &[&str]) -> CommandOutput {
     let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
     // Without signs of life, which slow machines have more of, and wide enough that no table leaves a column out.
     command.env("COPLACE_LOG", "warn").env("COLUMNS", "170");
     let output = command.current_dir(directory).args(arguments).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Called { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    CommandOutput { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
 /// Calls the command in the repository's root.
-pub fn coplace(arguments: &[&str]) -> Called {
-    coplace_in(Path::new(env!("CARGO_MANIFEST_DIR")), arguments)
+pub fn run_coplace(arguments: &[&str]) -> CommandOutput {
+    run_coplace_in(Path::new(env!("CARGO_MANIFEST_DIR")), arguments)
 }
 
 /// A file of the repository.
-pub fn repository(path: &str) -> PathBuf {
+pub fn repository_path(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
 /// The text of a file of the repository.
-pub fn text_of(path: &str) -> String {
-    std::fs::read_to_string(repository(path)).unwrap()
+pub fn read_repository_file(path: &str) -> String {
+    std::fs::read_to_string(repository_path(path)).unwrap()
 }
 
 /// The built-in study `smoke` with one of its lines (`key = ...`) replaced.
 pub fn study_with(changes: &[(&str, &str)]) -> String {
-    let mut text = text_of("search/studies/smoke.toml");
+    let mut text = read_repository_file("search/studies/smoke.toml");
     for (key, value) in changes {
         let line = text.lines().find(|line| line.starts_with(&format!("{key} = "))).unwrap().to_owned();
         text = text.replace(&line, &format!("{key} = {value}"));
@@ -81,7 +81,8 @@ pub fn small_study() -> String {
 
 /// A small Llama-like model's config.json with one key changed (`None` removes it).
 pub fn config_with(key: &str, value: Option<serde_json::Value>) -> String {
-    let mut config: serde_json::Value = serde_json::from_str(&text_of("workloads/tests/configs/smollm2_135m.json")).unwrap();
+    let mut config: serde_json::Value =
+        serde_json::from_str(&read_repository_file("workloads/tests/configs/smollm2_135m.json")).unwrap();
     let map = config.as_object_mut().unwrap();
     map.remove(key);
     map.extend(value.map(|value| (key.to_owned(), value)));
@@ -89,8 +90,8 @@ pub fn config_with(key: &str, value: Option<serde_json::Value>) -> String {
 }
 
 /// The paths of a directory's files with this ending, sorted.
-pub fn files(directory: &str, ending: &str) -> Vec<String> {
-    let entries = std::fs::read_dir(repository(directory)).unwrap();
+pub fn files_with_ending(directory: &str, ending: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(repository_path(directory)).unwrap();
     let mut paths: Vec<String> =
         entries.map(|e| e.unwrap().path().display().to_string()).filter(|p| p.ends_with(ending)).collect();
     paths.sort();
@@ -98,7 +99,7 @@ pub fn files(directory: &str, ending: &str) -> Vec<String> {
 }
 
 /// The file names in a directory, sorted.
-pub fn names(directory: &Path) -> Vec<String> {
+pub fn file_names(directory: &Path) -> Vec<String> {
     let mut names: Vec<String> =
         std::fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();

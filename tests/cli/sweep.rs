@@ -1,6 +1,6 @@
 //! `coplace sweep`: every design, whatever happens to the process, the store or the disk.
 
-use crate::support::{Called, coplace_in, names};
+use crate::support::{CommandOutput, file_names, run_coplace_in};
 use serde_json::Value;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -58,20 +58,20 @@ fn sweep<'a>(out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// A directory with the study and an undisturbed sweep in `whole`, made once for all tests.
-pub fn undisturbed() -> tempfile::TempDir {
+pub fn undisturbed_sweep() -> tempfile::TempDir {
     static ONE: OnceLock<tempfile::TempDir> = OnceLock::new();
     let one = ONE.get_or_init(|| {
         // Statics are never dropped: it goes with the target directory.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         std::fs::write(dir.path().join("s.toml"), STUDY).unwrap();
-        let answer = coplace_in(dir.path(), &sweep("whole", &[])).json();
+        let answer = run_coplace_in(dir.path(), &sweep("whole", &[])).expect_json();
         assert_eq!(answer["this_run"]["designs"], DESIGNS);
         dir
     });
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("whole")).unwrap();
     for file in std::iter::once("s.toml".to_owned())
-        .chain(names(&one.path().join("whole")).into_iter().map(|name| format!("whole/{name}")))
+        .chain(file_names(&one.path().join("whole")).into_iter().map(|name| format!("whole/{name}")))
     {
         std::fs::copy(one.path().join(&file), dir.path().join(&file)).unwrap();
     }
@@ -79,7 +79,7 @@ pub fn undisturbed() -> tempfile::TempDir {
 }
 
 #[track_caller]
-pub fn same_exports(dir: &Path, other: &str) {
+pub fn assert_same_exports(dir: &Path, other: &str) {
     for file in EXPORTS {
         let [a, b] = ["whole", other].map(|run| std::fs::read(dir.join(run).join(file)).unwrap());
         assert!(a == b, "{file} of {other} differs from that of an undisturbed sweep");
@@ -107,10 +107,10 @@ impl Dice {
 
 #[test]
 fn a_sweep_has_every_design_and_is_a_run_for_other_verbs() {
-    let dir = undisturbed();
+    let dir = undisturbed_sweep();
     let whole = dir.path().join("whole");
     assert_eq!(
-        names(&whole),
+        file_names(&whole),
         ["SHA256SUMS", "best.toml", "fabric.toml", "inputs.json", "record.json", "sweep.csv", "sweep.parquet", "sweep.sqlite"]
     );
     let lines = std::fs::read_to_string(whole.join("sweep.csv")).unwrap();
@@ -126,7 +126,7 @@ fn a_sweep_has_every_design_and_is_a_run_for_other_verbs() {
     let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
     let one = command.current_dir(dir.path()).env("RAYON_NUM_THREADS", "1").args(sweep("one", &[])).output().unwrap();
     assert!(one.status.success(), "{}", String::from_utf8_lossy(&one.stderr));
-    same_exports(dir.path(), "one");
+    assert_same_exports(dir.path(), "one");
     let answer: Value = serde_json::from_slice(&one.stdout).unwrap();
     let counted = &answer["outcomes"];
     let total: u64 = counted.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum();
@@ -136,14 +136,14 @@ fn a_sweep_has_every_design_and_is_a_run_for_other_verbs() {
     }
     // The search of the same question, which rejects by bounds, finds the same design.
     let search = ["search", "opt-350m", "--study", "s.toml", "--sequence-length", "512", "--out", "search", "--format", "json"];
-    let searched = coplace_in(dir.path(), &search).json();
+    let searched = run_coplace_in(dir.path(), &search).expect_json();
     for key in ["throughput_sequences_per_s", "area_mm2", "tensor_parallel", "step_time_s"] {
         assert_eq!(searched["best"]["design"][key], answer["record"]["best"]["design"][key], "{key}");
     }
     for key in ["proof", "best", "bound", "gap", "designs", "over_area", "no_chip"] {
         assert_eq!(searched["certificate"][key], answer["record"]["certificate"][key], "{key}");
     }
-    let again = coplace_in(dir.path(), &["evaluate", "opt-350m", "--chip", "whole", "--format", "json"]).json();
+    let again = run_coplace_in(dir.path(), &["evaluate", "opt-350m", "--chip", "whole", "--format", "json"]).expect_json();
     assert_eq!(again["result"]["time"]["step_s"], searched["best"]["step"]["time"]["step_s"]);
     assert!(again["result"]["time"]["step_s"].is_f64(), "{again}");
     refusals(dir.path());
@@ -152,37 +152,37 @@ fn a_sweep_has_every_design_and_is_a_run_for_other_verbs() {
 
 /// A sweep's directory is a run for verbs that look at runs, and a damaged one is named.
 fn read_by_others(dir: &Path) {
-    let compared = coplace_in(dir, &["compare", "whole", "search", "--format", "json"]).json();
+    let compared = run_coplace_in(dir, &["compare", "whole", "search", "--format", "json"]).expect_json();
     let steps: Vec<&Value> = compared["entries"].as_array().unwrap().iter().map(|entry| &entry["step_time_s"]).collect();
     assert!(steps.len() >= 2 && steps[0].is_f64() && steps[0] == steps[1], "{compared}");
-    coplace_in(dir, &["report", "whole", "-o", "whole.html"]).result();
+    run_coplace_in(dir, &["report", "whole", "-o", "whole.html"]).expect_result();
     assert!(std::fs::read_to_string(dir.join("whole.html")).unwrap().contains("evaluated designs"));
-    let looked = coplace_in(dir, &["doctor", "--runs", ".", "--format", "json"]).json();
+    let looked = run_coplace_in(dir, &["doctor", "--runs", ".", "--format", "json"]).expect_json();
     let runs: Vec<&str> = looked["runs"].as_array().unwrap().iter().filter_map(|run| run["directory"].as_str()).collect();
     assert!(runs.contains(&"./whole") && looked["unsound"].as_array().unwrap().is_empty(), "{looked}");
-    coplace_in(dir, &["explain", "whole"]).result();
+    run_coplace_in(dir, &["explain", "whole"]).expect_result();
     let record = std::fs::read_to_string(dir.join("whole/record.json")).unwrap();
     std::fs::write(dir.join("whole/record.json"), format!("{record} ")).unwrap();
     for verb in ["explain", "compare"] {
-        let refused = coplace_in(dir, &[verb, "whole"]).refusal();
+        let refused = run_coplace_in(dir, &[verb, "whole"]).expect_refusal();
         assert!(refused.contains("record.json: its SHA-256 digest is"), "{refused}");
     }
 }
 
 fn refusals(dir: &Path) {
-    let refused = coplace_in(dir, &sweep("whole", &[])).refusal();
+    let refused = run_coplace_in(dir, &sweep("whole", &[])).expect_refusal();
     let of = format!("--out whole: holds {DESIGNS} of {DESIGNS} designs of this sweep; go on with it (--resume)");
     assert!(refused.contains(&of), "{refused}");
-    let other = coplace_in(dir, &sweep("whole", &["--resume", "--max-area", "400"])).refusal();
+    let other = run_coplace_in(dir, &sweep("whole", &["--resume", "--max-area", "400"])).expect_refusal();
     assert!(other.contains("whole/sweep.sqlite: holds another sweep: question "), "{other}");
-    let part = coplace_in(dir, &sweep("whole", &["--resume", "--shard", "1/2"])).refusal();
+    let part = run_coplace_in(dir, &sweep("whole", &["--resume", "--shard", "1/2"])).expect_refusal();
     assert!(part.contains("whole/sweep.sqlite: holds another sweep: part 1/1 of its designs"), "{part}");
     std::fs::create_dir_all(dir.join("mine")).unwrap();
     std::fs::write(dir.join("mine/notes.txt"), "mine").unwrap();
-    let foreign = coplace_in(dir, &sweep("mine", &[])).refusal();
+    let foreign = run_coplace_in(dir, &sweep("mine", &[])).expect_refusal();
     assert!(foreign.contains("--out mine: holds files that are no sweep; give an empty or a new directory"), "{foreign}");
     // Finished sweeps may be resumed: nothing is left to do.
-    let done = coplace_in(dir, &sweep("whole", &["--resume"])).json();
+    let done = run_coplace_in(dir, &sweep("whole", &["--resume"])).expect_json();
     assert_eq!(done["this_run"]["designs"], 0);
 }
 
@@ -212,7 +212,7 @@ fn killed(dir: &Path, out: &str, after_progress: bool, pause: Duration) -> bool 
 
 #[test]
 fn a_sweep_killed_at_any_moment_goes_on_to_the_same_bytes() {
-    let dir = undisturbed();
+    let dir = undisturbed_sweep();
     let mut dice = Dice(16);
     let mut killed_at_work = 0;
     for kill in 0..kills() {
@@ -220,20 +220,20 @@ fn a_sweep_killed_at_any_moment_goes_on_to_the_same_bytes() {
         killed_at_work += u32::from(killed(dir.path(), "killed", kill % 3 != 2, pause));
         if kill % 10 == 9 {
             // It may be finished by now: another from its beginning.
-            coplace_in(dir.path(), &sweep("killed", &["--resume"])).json();
-            same_exports(dir.path(), "killed");
+            run_coplace_in(dir.path(), &sweep("killed", &["--resume"])).expect_json();
+            assert_same_exports(dir.path(), "killed");
             std::fs::remove_dir_all(dir.path().join("killed")).unwrap();
         }
     }
-    let last = coplace_in(dir.path(), &sweep("killed", &["--resume"])).json();
+    let last = run_coplace_in(dir.path(), &sweep("killed", &["--resume"])).expect_json();
     assert!(killed_at_work > 0, "every process ended before it was killed");
     assert!(kills() != 3 || last["this_run"]["designs"].as_u64().unwrap() < DESIGNS, "nothing was kept: {last}");
-    same_exports(dir.path(), "killed");
+    assert_same_exports(dir.path(), "killed");
 }
 
 #[test]
 fn ctrl_c_stops_a_sweep_at_once_and_says_what_is_kept() {
-    let dir = undisturbed();
+    let dir = undisturbed_sweep();
     // As a shell starts it in the background: with Ctrl-C ignored.
     let coplace = assert_cmd::cargo::cargo_bin!("coplace").display().to_string();
     let call = format!("trap '' INT; exec {coplace} {}", sweep("stopped", &[]).join(" "));
@@ -256,11 +256,11 @@ fn ctrl_c_stops_a_sweep_at_once_and_says_what_is_kept() {
     let line = said.lines().last().unwrap();
     let kept = line.strip_prefix("stopped by Ctrl-C: ").and_then(|rest| rest.split(' ').next()).unwrap();
     assert!(line.ends_with("of 576 designs are kept in stopped; go on with --resume"), "{line}");
-    let rest = coplace_in(dir.path(), &sweep("stopped", &["--resume"])).json();
+    let rest = run_coplace_in(dir.path(), &sweep("stopped", &["--resume"])).expect_json();
     let (kept, rest) = (kept.parse::<u64>().unwrap(), rest["this_run"]["designs"].as_u64().unwrap());
     // What was kept while the line was written is kept.
     assert!(kept + rest >= DESIGNS && rest <= DESIGNS, "{kept} {rest}");
-    same_exports(dir.path(), "stopped");
+    assert_same_exports(dir.path(), "stopped");
 }
 
 #[test]
@@ -283,11 +283,11 @@ fn what_a_sweep_does_not_take_is_refused_and_not_in_its_help() {
         ),
         (&["sweep", "--study", "tpu"], "name one of them as MODEL (llama3-70b, for instance)"),
     ] {
-        let refused = coplace_in(dir.path(), call).refusal();
+        let refused = run_coplace_in(dir.path(), call).expect_refusal();
         assert!(refused.contains(why), "{refused}");
     }
-    assert!(crate::support::names(dir.path()).is_empty());
-    let help = coplace_in(dir.path(), &["sweep", "--help"]).result();
+    assert!(crate::support::file_names(dir.path()).is_empty());
+    let help = run_coplace_in(dir.path(), &["sweep", "--help"]).expect_result();
     for absent in ["--over", "--time-limit", "--within", "--front", "several are searched"] {
         assert!(!help.contains(absent), "{absent}: {help}");
     }
@@ -301,12 +301,12 @@ fn damaged(dir: &Path, what: &str, change: impl FnOnce(&Path)) -> bool {
     std::fs::create_dir(&out).unwrap();
     std::fs::copy(dir.join("whole/sweep.sqlite"), &store).unwrap();
     change(&store);
-    let called: Called = coplace_in(dir, &sweep("damaged", &["--resume"]));
+    let called: CommandOutput = run_coplace_in(dir, &sweep("damaged", &["--resume"]));
     if called.code == 0 {
-        same_exports(dir, "damaged");
+        assert_same_exports(dir, "damaged");
         return false;
     }
-    let message = called.refusal();
+    let message = called.expect_refusal();
     assert!(message.contains("damaged/sweep.sqlite: "), "{what}: {message}");
     let cures = ["remove it and sweep again", "give another directory", "go on with that version"];
     assert!(cures.iter().any(|cure| message.contains(cure)), "{what}: {message}");
@@ -315,7 +315,7 @@ fn damaged(dir: &Path, what: &str, change: impl FnOnce(&Path)) -> bool {
 
 #[test]
 fn truncated_and_flipped_stores_are_named() {
-    let dir = undisturbed();
+    let dir = undisturbed_sweep();
     let size = std::fs::metadata(dir.path().join("whole/sweep.sqlite")).unwrap().len();
     let open = |store: &Path| std::fs::OpenOptions::new().read(true).write(true).open(store).unwrap();
     for length in [0, 1, 100, 4096, size / 2, size - 4096, size - 1] {
@@ -345,7 +345,7 @@ fn truncated_and_flipped_stores_are_named() {
 #[cfg(unix)]
 #[test]
 fn a_full_disk_is_named_and_loses_nothing() {
-    let dir = undisturbed();
+    let dir = undisturbed_sweep();
     let size = std::fs::metadata(dir.path().join("whole/sweep.sqlite")).unwrap().len();
     // Blocks of 512 bytes: no room at all, and room for half of the store.
     for blocks in [0, size / 1024] {
@@ -358,10 +358,10 @@ fn a_full_disk_is_named_and_loses_nothing() {
         let cure = "nothing that was committed is lost: make room and go on with --resume";
         assert!(message.contains("full/sweep.sqlite: cannot be written: ") && message.contains(cure), "{message}");
     }
-    let rest = coplace_in(dir.path(), &sweep("full", &["--resume"])).json();
+    let rest = run_coplace_in(dir.path(), &sweep("full", &["--resume"])).expect_json();
     let again = rest["this_run"]["designs"].as_u64().unwrap();
     assert!(again > 0 && again < DESIGNS, "what was kept on the full disk is looked at again: {again}");
-    same_exports(dir.path(), "full");
+    assert_same_exports(dir.path(), "full");
 }
 
 #[cfg(unix)]
@@ -372,37 +372,38 @@ fn a_second_process_on_one_sweep_is_told_so() {
     std::fs::create_dir(dir.path().join("busy")).unwrap();
     let lock = std::fs::File::open(dir.path().join("busy")).unwrap();
     lock.lock().unwrap();
-    let refused = coplace_in(dir.path(), &sweep("busy", &["--resume"])).refusal();
+    let refused = run_coplace_in(dir.path(), &sweep("busy", &["--resume"])).expect_refusal();
     assert_eq!(refused, "error: --out busy: another process sweeps into it; wait for its end, or give another directory\n");
 }
 
 #[test]
 fn parts_put_together_are_the_whole_and_a_lost_one_is_named() {
-    let dir = undisturbed();
-    let part = |part: &str, out: &str| coplace_in(dir.path(), &sweep(out, &["--shard", part, "--resume"])).json();
-    let merge = |more: &[&str]| coplace_in(dir.path(), &[&["merge", "--out", "merged", "--format", "json"][..], more].concat());
+    let dir = undisturbed_sweep();
+    let part = |part: &str, out: &str| run_coplace_in(dir.path(), &sweep(out, &["--shard", part, "--resume"])).expect_json();
+    let merge =
+        |more: &[&str]| run_coplace_in(dir.path(), &[&["merge", "--out", "merged", "--format", "json"][..], more].concat());
     let (first, third) = (part("1/3", "a"), part("3/3", "c"));
     assert_eq!((&first["part"], &first["record"]), (&Value::from("1/3"), &Value::Null));
-    assert_eq!(names(&dir.path().join("a")), ["sweep.sqlite"]);
-    let lost = merge(&["c", "a"]).refusal();
+    assert_eq!(file_names(&dir.path().join("a")), ["sweep.sqlite"]);
+    let lost = merge(&["c", "a"]).expect_refusal();
     assert!(lost.contains("1 of 3 parts: none of the directories holds 2/3; run it with --shard 2/3, and merge again"), "{lost}");
     let second = part("2/3", "b");
     let counted: u64 = [&first, &second, &third].map(|part| part["designs"].as_u64().unwrap()).iter().sum();
     assert_eq!(counted, DESIGNS);
-    let merged = merge(&["c", "a", "b"]).json();
-    same_exports(dir.path(), "merged");
-    let again = merge(&["b", "c", "a", "a"]).json();
+    let merged = merge(&["c", "a", "b"]).expect_json();
+    assert_same_exports(dir.path(), "merged");
+    let again = merge(&["b", "c", "a", "a"]).expect_json();
     assert_eq!(merged["outcomes"], again["outcomes"]);
-    same_exports(dir.path(), "merged");
+    assert_same_exports(dir.path(), "merged");
     let whole: Value = serde_json::from_str(&std::fs::read_to_string(dir.path().join("whole/record.json")).unwrap()).unwrap();
     assert_eq!(merged["record"]["best"], whole["best"]);
-    let stranger = coplace_in(dir.path(), &sweep("d", &["--shard", "1/2"])).json();
+    let stranger = run_coplace_in(dir.path(), &sweep("d", &["--shard", "1/2"])).expect_json();
     assert_eq!(stranger["part"], "1/2");
-    let different = merge(&["a", "d"]).refusal();
+    let different = merge(&["a", "d"]).expect_refusal();
     assert!(different.contains("a and d hold parts of different sweeps; give the directories of one"), "{different}");
     // A study that has changed since.
     std::fs::write(dir.path().join("s.toml"), STUDY.replace("[1, 2, 4]", "[1, 2, 8]")).unwrap();
-    let changed = merge(&["a", "b", "c"]).refusal();
+    let changed = merge(&["a", "b", "c"]).expect_refusal();
     assert!(changed.contains("which asks something else by now; put back the study"), "{changed}");
 }
 
@@ -431,7 +432,7 @@ print(len(frame), best)
 #[test]
 #[ignore = "needs pandas, pyarrow and duckdb: .ci/run installs them and runs it"]
 fn pandas_and_duckdb_read_a_sweep() {
-    let dir = undisturbed();
+    let dir = undisturbed_sweep();
     let whole = dir.path().join("whole");
     let read = Command::new("python3").args(["-c", READERS, &whole.display().to_string()]).output().unwrap();
     assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));

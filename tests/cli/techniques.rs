@@ -1,7 +1,7 @@
 //! Memory techniques from the outside.
 
 use crate::away::CLUSTER;
-use crate::support::coplace;
+use crate::support::run_coplace;
 use std::collections::BTreeSet;
 
 fn evaluate(more: &[&str]) -> Vec<String> {
@@ -13,13 +13,13 @@ fn evaluate(more: &[&str]) -> Vec<String> {
     call.map(|word| (*word).to_owned()).collect()
 }
 
-fn called(words: &[String]) -> crate::support::Called {
-    coplace(&words.iter().map(String::as_str).collect::<Vec<_>>())
+fn called(words: &[String]) -> crate::support::CommandOutput {
+    run_coplace(&words.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 #[test]
 fn all_techniques_run_side_by_side() {
-    let answer = coplace(&[
+    let answer = run_coplace(&[
         "techniques",
         "llama2-7b",
         "--chip",
@@ -31,7 +31,7 @@ fn all_techniques_run_side_by_side() {
         "--format",
         "json",
     ]);
-    let answer = answer.json();
+    let answer = answer.expect_json();
     let rows = answer["rows"].as_array().unwrap();
     assert!(rows.len() >= 40 && rows[0]["technique"] == "none");
     for row in rows {
@@ -62,7 +62,7 @@ fn states_are_written_once_a_step_and_gradients_in_every_micro_batch() {
     let written = |technique: &str, micro_batches: &str| {
         let call = ["techniques", "llama2-7b", "--chip", "a100_80gb_sxm", "--sequence-length", "2048", "--nvme", "6.4:1600"];
         let more = ["--technique", technique, "--accumulate", micro_batches, "--format", "json"];
-        let answer = coplace(&call.into_iter().chain(more).collect::<Vec<_>>()).json();
+        let answer = run_coplace(&call.into_iter().chain(more).collect::<Vec<_>>()).expect_json();
         answer["rows"][1]["result"]["storage_written_gb"].as_f64().unwrap()
     };
     let [one, four] = ["1", "4"].map(|m| written("zero-infinity,to_nvme=1", m));
@@ -78,33 +78,33 @@ fn states_are_written_once_a_step_and_gradients_in_every_micro_batch() {
 fn what_has_nowhere_to_go_is_refused_and_what_is_too_much_is_marked() {
     let call = |more: &[&str]| {
         let all = ["techniques", "llama2-7b", "--chip", "a100_80gb_sxm", "--sequence-length", "2048", "--technique", "memory3"];
-        coplace(&all.into_iter().chain(more.iter().copied()).collect::<Vec<_>>())
+        run_coplace(&all.into_iter().chain(more.iter().copied()).collect::<Vec<_>>())
     };
-    let refused = call(&[]).refusal();
+    let refused = call(&[]).expect_refusal();
     assert!(refused.contains("memory3: a100_80gb_sxm has nothing to move it to") && refused.contains("--nvme"), "{refused}");
-    let text = call(&["--nvme", "6.4:100"]).result();
+    let text = call(&["--nvme", "6.4:100"]).expect_result();
     let row = text.lines().find(|line| line.starts_with("memory3")).unwrap();
     assert!(row.contains("390.62 !") && text.contains("!  more than there is"), "{text}");
 }
 
 #[test]
 fn plans_have_techniques_and_say_what_was_allowed() {
-    let plain = called(&evaluate(&["--format", "json"])).json();
-    let refused = called(&evaluate(&["--technique", "galore"])).refusal();
+    let plain = called(&evaluate(&["--format", "json"])).expect_json();
+    let refused = called(&evaluate(&["--technique", "galore"])).expect_refusal();
     assert!(refused.contains("--allow galore,step_multiplier=X"), "{refused}");
     let allowed = ["--technique", "galore,rank=512", "--allow", "galore,step_multiplier=1.5", "--format", "json"];
-    let answer = called(&evaluate(&allowed)).json();
+    let answer = called(&evaluate(&allowed)).expect_json();
     assert_eq!(answer["job"]["techniques"][0]["technique"], "galore,rank=512");
     assert_eq!(answer["job"]["techniques"][0]["step_multiplier"], 1.5);
     let states = |answer: &serde_json::Value| answer["result"]["stages"][0]["classes_gib"]["optimizer states"].as_f64().unwrap();
     assert!(states(&answer) < states(&plain));
-    let text = called(&evaluate(&allowed[..4])).result();
+    let text = called(&evaluate(&allowed[..4])).expect_result();
     assert!(text.contains("divided by 1.500 times as many steps"), "{text}");
 }
 
 #[test]
 fn impossible_techniques_are_refused_with_their_reason() {
-    let refusal = |more: &[&str]| called(&evaluate(more)).refusal();
+    let refusal = |more: &[&str]| called(&evaluate(more)).expect_refusal();
     assert!(refusal(&["--technique", "galor"]).contains("did you mean `galore`?"));
     assert!(refusal(&["--technique", "ssdtrain"]).contains("give the chip's file its [storage] or --nvme GB_PER_S:GB"));
     assert!(refusal(&["--technique", "memo,fraction=2"]).contains("must be from 0 to 1"));
@@ -115,7 +115,7 @@ fn impossible_techniques_are_refused_with_their_reason() {
     let job =
         ["plan", "llama2-7b", "--chip", "a100_80gb", "--fabric", "selene_hdr200x8", "--devices", "8", "--global-batch", "64"];
     let plan = [&job[..], &["--micro-batch", "1", "--technique", "lomo", "--allow", "lomo"]].concat();
-    let accumulating = coplace(&plan).refusal();
+    let accumulating = run_coplace(&plan).expect_refusal();
     for part in
         ["--global-batch: global_batch = 64", "technique lomo: the update is fused into the backward pass", "micro_batch = 8"]
     {
@@ -128,7 +128,8 @@ fn impossible_techniques_are_refused_with_their_reason() {
 #[test]
 fn what_has_nowhere_to_go_is_refused_and_the_others_answered() {
     let answer =
-        coplace(&["techniques", "llama2-7b", "--chip", "h100_80gb_sxm", "--sequence-length", "2048", "--format", "json"]).json();
+        run_coplace(&["techniques", "llama2-7b", "--chip", "h100_80gb_sxm", "--sequence-length", "2048", "--format", "json"])
+            .expect_json();
     let rows = answer["rows"].as_array().unwrap();
     let refused: Vec<_> = rows.iter().filter(|row| !row["refused"].is_null()).collect();
     assert!(!refused.is_empty() && refused.len() < 5, "{refused:?}");
@@ -145,20 +146,22 @@ fn a_file_of_ones_own_is_checked_and_allowed_as_it_is_given() {
         std::fs::write(&path, format!("{head}\ngate = \"{gate}\"\n[[rule]]\nclass = \"saved_activations\"\n{rule}\n")).unwrap();
     };
     write("exact", "place = { to = \"host\", fraction = 1.5 }");
-    let refused = called(&evaluate(&["--technique", &file])).refusal();
+    let refused = called(&evaluate(&["--technique", &file])).expect_refusal();
     assert!(refused.contains(&file) && refused.contains("place.fraction = 1.5: must be from 0 to 1"), "{refused}");
     let narrow =
         "at = { operators = [\"mlp\"] }\nrepresentation = { kind = \"quantised\", bits = 8, group = 64, meta_bytes = 4 }";
     write("exact", narrow);
-    assert!(called(&evaluate(&["--technique", &file])).refusal().contains("gate = exact: rule 1 changes what is computed"));
+    assert!(
+        called(&evaluate(&["--technique", &file])).expect_refusal().contains("gate = exact: rule 1 changes what is computed")
+    );
     write("biased", narrow);
-    let refused = called(&evaluate(&["--technique", &file])).refusal();
+    let refused = called(&evaluate(&["--technique", &file])).expect_refusal();
     assert!(refused.contains("--allow mine"), "{refused}");
     for name in ["mine", &file] {
-        let answer = called(&evaluate(&["--technique", &file, "--allow", name, "--format", "json"])).json();
+        let answer = called(&evaluate(&["--technique", &file, "--allow", name, "--format", "json"])).expect_json();
         assert_eq!(answer["job"]["techniques"][0]["technique"], "mine");
     }
-    let twice = called(&evaluate(&["--technique", &file, "--allow", "mine", "--allow", &file])).refusal();
+    let twice = called(&evaluate(&["--technique", &file, "--allow", "mine", "--allow", &file])).expect_refusal();
     assert!(twice.contains("it is allowed twice"), "{twice}");
 }
 
@@ -166,11 +169,11 @@ fn a_file_of_ones_own_is_checked_and_allowed_as_it_is_given() {
 fn adapters_are_beside_products_of_every_layer_or_refused() {
     let call = |more: &[&str]| {
         let all = ["techniques", "gemma-2-9b", "--chip", "h100_80gb_sxm", "--sequence-length", "1024", "--technique"];
-        coplace(&all.into_iter().chain(more.iter().copied()).collect::<Vec<_>>())
+        run_coplace(&all.into_iter().chain(more.iter().copied()).collect::<Vec<_>>())
     };
-    let text = call(&["lora"]).result();
+    let text = call(&["lora"]).expect_result();
     assert!(!text.contains("has nothing that its rule"), "{text}");
-    let twice = call(&["galore,rank=512,rank=256"]).refusal();
+    let twice = call(&["galore,rank=512,rank=256"]).expect_refusal();
     assert!(twice.contains("rank is given twice"), "{twice}");
 }
 
@@ -181,7 +184,7 @@ fn the_part_that_goes_away_is_chosen_for_the_job_where_it_is_left_open() {
             [verb, "llama2-7b", "--chip", "a100_80gb", "--fabric", "selene_hdr200x8", "--devices", "8", "--global-batch", "16"];
         let fixed =
             ["--sequence-length", "4096", "--tensor", "2", "--pipeline", "1", "--format", "json", "--technique", technique];
-        let answer = coplace(&[&job[..], &fixed].concat()).json();
+        let answer = run_coplace(&[&job[..], &fixed].concat()).expect_json();
         match verb {
             "plan" => (answer["plans"][0]["step_s"].as_f64().unwrap(), answer["techniques"][0]["technique"].clone()),
             _ => (answer["result"]["plan"]["step_s"].as_f64().unwrap(), answer["job"]["techniques"][0]["technique"].clone()),
@@ -200,7 +203,7 @@ fn megatron_s_techniques_are_its_policies() {
     let step = |more: &[&str]| {
         let plan =
             [&["evaluate", "llama2-7b"][..], &CLUSTER, &["1", "--micro-batch", "2", "--zero", "1", "--format", "json"], more];
-        let answer = coplace(&plan.concat()).json();
+        let answer = run_coplace(&plan.concat()).expect_json();
         let plan = &answer["result"]["plan"];
         [&plan["step_s"], &plan["peak_gib"], &plan["parts_s"]["recompute"]].map(|figure| figure.as_f64().unwrap())
     };
@@ -226,13 +229,13 @@ fn techniques_of_a_model_with_experts_take_its_expert_parallel_width() {
             "--sequence-length",
             "2048",
         ];
-        let answer =
-            coplace(&[&job[..], &["--expert", expert, "--technique", "megatron-full", "--format", "json"]].concat()).json();
+        let answer = run_coplace(&[&job[..], &["--expert", expert, "--technique", "megatron-full", "--format", "json"]].concat())
+            .expect_json();
         answer["rows"][0]["result"]["need_gib"].as_f64().unwrap()
     };
     assert!(of("8") < 0.5 * of("1"), "{} {}", of("8"), of("1"));
     let none = ["techniques", "llama2-7b", "--chip", "h100", "--fabric", "nvlink4_node", "--data", "8", "--expert", "8"];
-    assert!(coplace(&none).refusal().contains("the expert-parallel degree is 8"));
+    assert!(run_coplace(&none).expect_refusal().contains("the expert-parallel degree is 8"));
 }
 
 /// Policies that a technique makes one are one plan of the list.
@@ -240,7 +243,7 @@ fn techniques_of_a_model_with_experts_take_its_expert_parallel_width() {
 fn what_a_technique_has_settled_is_listed_once() {
     let job = "plan llama2-7b --chip a100 --fabric selene_hdr200x8 --devices 8 --global-batch 8 --top 6 --format json";
     let layouts = |technique: &[&str]| {
-        let answer = coplace(&job.split_whitespace().chain(technique.iter().copied()).collect::<Vec<_>>()).json();
+        let answer = run_coplace(&job.split_whitespace().chain(technique.iter().copied()).collect::<Vec<_>>()).expect_json();
         let plans = answer["plans"].as_array().unwrap().clone();
         let policies: BTreeSet<String> = plans.iter().map(|plan| plan["plan"]["activations"].to_string()).collect();
         (plans.iter().map(|plan| plan["plan"]["layout"].to_string()).collect::<BTreeSet<_>>().len(), plans.len(), policies)
@@ -259,7 +262,7 @@ fn mfu_counts_what_is_done_under_a_technique() {
     let job = "evaluate llama2-7b --chip a100 --fabric selene_hdr200x8 --devices 8 --global-batch 8 --tensor 1 --pipeline 1 --recompute none \
                --micro-batch 1 --zero 1 --format json";
     let done = |technique: &[&str]| {
-        let answer = coplace(&job.split_whitespace().chain(technique.iter().copied()).collect::<Vec<_>>()).json();
+        let answer = run_coplace(&job.split_whitespace().chain(technique.iter().copied()).collect::<Vec<_>>()).expect_json();
         let plan = &answer["result"]["plan"];
         plan["mfu"].as_f64().unwrap() * plan["step_s"].as_f64().unwrap()
     };
@@ -272,8 +275,8 @@ fn mfu_counts_what_is_done_under_a_technique() {
 /// A plan of one layout, with what it is refused for.
 const ONE: &str = "llama2-7b --chip a100 --fabric selene_hdr200x8 --devices 8 --global-batch 8 --tensor 1 --pipeline 1 --micro-batch 1 --zero 1";
 
-fn of_one(verb: &str, more: &str) -> crate::support::Called {
-    coplace(&format!("{verb} {ONE} {more}").split_whitespace().collect::<Vec<_>>())
+fn of_one(verb: &str, more: &str) -> crate::support::CommandOutput {
+    run_coplace(&format!("{verb} {ONE} {more}").split_whitespace().collect::<Vec<_>>())
 }
 
 /// What a sample is made by may not run again, whatever asks for it.
@@ -283,7 +286,7 @@ fn what_is_drawn_at_random_is_not_made_again() {
     for technique in ["wta-crs", "rad"] {
         for policy in ["full", "custom:device(out_proj)", "full;minimal"] {
             let more = format!("--technique {technique} --allow {technique} --recompute {policy}");
-            let refused = of_one("evaluate", &more).refusal();
+            let refused = of_one("evaluate", &more).expect_refusal();
             assert!(refused.contains(drawn) && refused.contains(&format!("{technique} + recompute")), "{more}: {refused}");
         }
     }
@@ -291,18 +294,18 @@ fn what_is_drawn_at_random_is_not_made_again() {
     assert_eq!(kept, 0);
     // Of several policies those are searched that can be.
     for list in ["", "--recompute full;none;selective", "--recompute best --headroom-gib 27"] {
-        let answer = of_one("plan", &format!("--technique wta-crs --allow wta-crs --format json {list}")).json();
+        let answer = of_one("plan", &format!("--technique wta-crs --allow wta-crs --format json {list}")).expect_json();
         let policies = answer["plans"].as_array().unwrap().iter().map(|plan| plan["plan"]["activations"].to_string());
         let policies: Vec<String> = policies.collect();
         assert!(!policies.is_empty() && policies.iter().all(|policy| !policy.contains("full")), "{list}: {policies:?}");
     }
     // MEMO can send all away, but runs nothing again.
-    let answer = of_one("evaluate", "--technique wta-crs --allow wta-crs --technique memo --format json").json();
+    let answer = of_one("evaluate", "--technique wta-crs --allow wta-crs --technique memo --format json").expect_json();
     assert_eq!(answer["job"]["techniques"][1]["technique"], "memo,fraction=1");
-    let refused = of_one("evaluate", "--technique wta-crs --allow wta-crs --technique memo,fraction=0.5").refusal();
+    let refused = of_one("evaluate", "--technique wta-crs --allow wta-crs --technique memo,fraction=0.5").expect_refusal();
     assert!(refused.contains(drawn) && refused.contains("wta-crs + memo,fraction=0.5"), "{refused}");
     let table = "techniques llama2-7b --chip a100 --sequence-length 2048 --recompute full --technique wta-crs";
-    let refused = coplace(&table.split_whitespace().collect::<Vec<_>>()).refusal();
+    let refused = run_coplace(&table.split_whitespace().collect::<Vec<_>>()).expect_refusal();
     assert!(refused.contains(drawn), "{refused}");
 }
 
@@ -327,7 +330,7 @@ fn techniques_go_with_the_optimizers_that_they_are_about() {
         ),
         ("adafactor", "momentum", "its states are Adafactor's"),
     ] {
-        let refused = called(technique, optimizer).refusal();
+        let refused = called(technique, optimizer).expect_refusal();
         assert!(refused.contains(why) && refused.contains(&format!("technique {technique}: ")), "{refused}");
     }
     for (technique, optimizer) in
@@ -353,19 +356,19 @@ fn a_row_that_cannot_be_is_listed_beside_those_that_can() {
             "--technique",
             "lomo",
         ];
-        coplace(&all.into_iter().chain(more.iter().copied()).collect::<Vec<_>>())
+        run_coplace(&all.into_iter().chain(more.iter().copied()).collect::<Vec<_>>())
     };
-    let text = call(&["--technique", "memo"]).result();
+    let text = call(&["--technique", "memo"]).expect_result();
     assert!(text.contains("\nmemo,fraction=") && text.contains("a gradient is gone before the next micro-batch"), "{text}");
-    assert!(call(&[]).refusal().contains("a gradient is gone before the next micro-batch"));
+    assert!(call(&[]).expect_refusal().contains("a gradient is gone before the next micro-batch"));
 }
 
 #[test]
 fn what_runs_again_is_called_so_whatever_asked_for_it() {
     for (technique, policy) in [("megatron-full", "full"), ("megatron-selective", "selective")] {
         let more = format!("--technique {technique} --format json");
-        assert_eq!(of_one("evaluate", &more).json()["result"]["plan"]["plan"]["activations"], *policy, "{technique}");
-        let text = of_one("evaluate", &format!("--technique {technique}")).result();
+        assert_eq!(of_one("evaluate", &more).expect_json()["result"]["plan"]["plan"]["activations"], *policy, "{technique}");
+        let text = of_one("evaluate", &format!("--technique {technique}")).expect_result();
         assert!(text.contains(&format!("recompute {policy}")), "{text}");
     }
 }
@@ -374,21 +377,21 @@ fn what_runs_again_is_called_so_whatever_asked_for_it() {
 #[test]
 fn the_wear_of_storage_is_said() {
     let table = "techniques llama2-7b --chip a100 --sequence-length 2048 --nvme 6.4:1600 --technique ssdtrain,fraction=0.5";
-    let call = |more: &str| coplace(&format!("{table} {more}").split_whitespace().collect::<Vec<_>>());
-    let row = call("--format json").json()["rows"][1]["result"].clone();
+    let call = |more: &str| run_coplace(&format!("{table} {more}").split_whitespace().collect::<Vec<_>>());
+    let row = call("--format json").expect_json()["rows"][1]["result"].clone();
     let (written, years) = (row["storage_written_gb"].as_f64().unwrap(), row["storage_years_per_pb"].as_f64().unwrap());
     assert!((years - 1e6 * row["step_s"].as_f64().unwrap() / written / (365.0 * 86_400.0)).abs() < 1e-9, "{row}");
-    let text = call("").result();
+    let text = call("").expect_result();
     let words: Vec<&str> = text.lines().filter(|line| line.starts_with("ssdtrain")).nth(1).unwrap().split_whitespace().collect();
     assert!(text.contains("years per PB of endurance (TBW)"), "{text}");
     assert!((words[1].parse::<f64>().unwrap() / written - 1.0).abs() < 1e-3, "{text}");
     let one = "--technique ssdtrain,fraction=0.5 --nvme 6.4:1600";
-    let stage = of_one("evaluate", &format!("{one} --format json")).json()["result"]["stages"][0].clone();
+    let stage = of_one("evaluate", &format!("{one} --format json")).expect_json()["result"]["stages"][0].clone();
     assert!(stage["storage_written_gb"].as_f64().unwrap() > 0.0, "{stage}");
     for verb in ["evaluate", "plan"] {
-        assert!(of_one(verb, one).result().contains("GB written to storage per device and step"), "{verb}");
+        assert!(of_one(verb, one).expect_result().contains("GB written to storage per device and step"), "{verb}");
     }
-    assert!(of_one("evaluate", "--format json").json()["result"]["stages"][0]["storage_written_gb"].is_null());
+    assert!(of_one("evaluate", "--format json").expect_json()["result"]["stages"][0]["storage_written_gb"].is_null());
 }
 
 /// What a layer keeps under a technique is on the device, away, or made again: as many bytes as without.
@@ -396,7 +399,7 @@ fn the_wear_of_storage_is_said() {
 fn what_techniques_keep_is_listed_by_tensor() {
     type Tensors = std::collections::BTreeMap<String, f64>;
     let layer = |more: &str| -> [Tensors; 3] {
-        let answer = of_one("evaluate", &format!("{more} --format json")).json();
+        let answer = of_one("evaluate", &format!("{more} --format json")).expect_json();
         let keeps = answer["result"]["stages"][0]["keeps"].clone();
         assert_eq!(keeps[0]["layers"], 32, "{more}: {keeps}");
         ["device_mib", "host_mib", "rebuilt_mib"].map(|place| serde_json::from_value(keeps[0][place].clone()).unwrap())
@@ -410,20 +413,20 @@ fn what_techniques_keep_is_listed_by_tensor() {
         assert!((all(&here) - all(&plain)).abs() < 1e-3, "{technique}: {here:?} {plain:?}");
         assert!(!here[1].is_empty() || !here[2].is_empty(), "{technique}");
     }
-    let text = of_one("evaluate", "--technique memo,fraction=0.5").result();
+    let text = of_one("evaluate", "--technique memo,fraction=0.5").expect_result();
     assert!(text.contains("What its layers keep"), "{text}");
 }
 
 /// What `best` does not decide is said where it is not enough.
 #[test]
 fn addresses_are_a_technique_of_their_own() {
-    let refusal = |more: &str| of_one("evaluate", &format!("--headroom-gib 40 {more}")).refusal();
+    let refusal = |more: &str| of_one("evaluate", &format!("--headroom-gib 40 {more}")).expect_refusal();
     let cure = "best decides no addresses: --technique planned-addresses";
     assert!(refusal("--recompute best").contains(cure));
     for more in ["--recompute full", "--recompute best --technique planned-addresses"] {
         assert!(!refusal(more).contains("best decides no addresses"), "{more}");
     }
-    let help = coplace(&["plan", "--help"]).stdout;
+    let help = run_coplace(&["plan", "--help"]).stdout;
     let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("not the addresses: --technique planned-addresses plans them"), "{words}");
 }

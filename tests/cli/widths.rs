@@ -1,6 +1,6 @@
 //! No line of a report is wider than a screen.
 
-use crate::support::coplace_in;
+use crate::support::run_coplace_in;
 
 /// The widest line that is allowed, in characters.
 const WIDEST: usize = 170;
@@ -23,7 +23,7 @@ fn no_line_of_a_report_is_wider_than_a_screen() {
         "search llama2-7b --study smoke --out run",
     ];
     for call in calls {
-        let text = coplace_in(dir.path(), &call.split(' ').collect::<Vec<_>>()).result();
+        let text = run_coplace_in(dir.path(), &call.split(' ').collect::<Vec<_>>()).expect_result();
         let widest = text.lines().max_by_key(|line| line.chars().count()).unwrap();
         assert!(widest.chars().count() <= WIDEST, "{call}: {widest}");
     }

@@ -1,13 +1,13 @@
 //! What limits leave of a space, and what its chips stand beside.
 
-use crate::search::{RELATIVES, record};
-use crate::support::{coplace_in, small_study};
+use crate::search::{RELATIVES, read_record};
+use crate::support::{run_coplace_in, small_study};
 
 #[test]
 fn limits_that_leave_no_chip_name_what_would_and_write_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let refused = |call: &[&str]| {
-        let said = coplace_in(dir.path(), &[&["search", "opt-350m", "--out", "run"], call].concat()).refusal();
+        let said = run_coplace_in(dir.path(), &[&["search", "opt-350m", "--out", "run"], call].concat()).expect_refusal();
         assert!(!dir.path().join("run").exists() && !dir.path().join("runs").exists(), "{said}");
         said
     };
@@ -28,8 +28,8 @@ fn limits_that_leave_no_chip_name_what_would_and_write_nothing() {
         let least = said.split_once(unit).unwrap().1.split(' ').next().unwrap().to_owned();
         let out = format!("out{flag}-{}", study.len());
         let call = [&["sweep", "opt-350m", "--out", &out, "--shard", "1/65536"], &study[..], &[flag, &least]].concat();
-        let within = coplace_in(dir.path(), &call);
-        within.result();
+        let within = run_coplace_in(dir.path(), &call);
+        within.expect_result();
         let less = format!("{}", least.parse::<f64>().unwrap() * if flag.starts_with("--min") { 1.01 } else { 0.99 });
         refused(&[&study[..], &[flag, &less]].concat());
     }
@@ -61,8 +61,8 @@ fn relatives_stand_beside_their_base_ideal_and_no_end_is_told_where_a_field_ends
     let study = format!("{head}{dimensions}{rest}").replace("tpu_v4_ici", "nvlink4_node").replace("tpu_v4", "h100_80gb_sxm");
     std::fs::write(dir.path().join("h100.toml"), study.replace("devices = 16", "devices = 8").replace("= 700", "= 900")).unwrap();
     let call = ["search", "opt-350m", "--study", "h100.toml", "--sequence-length", "1024", "--out", "run"];
-    let text = coplace_in(dir.path(), &call).result();
-    let found = record(&dir.path().join("run"));
+    let text = run_coplace_in(dir.path(), &call).expect_result();
+    let found = read_record(&dir.path().join("run"));
     let entries = found["comparison"]["entries"].as_array().unwrap();
     let labels: Vec<&str> = entries.iter().map(|entry| entry["label"].as_str().unwrap()).collect();
     let rate = |label: &str| {
@@ -79,13 +79,13 @@ fn the_reference_of_freedoms_is_ideal_where_the_space_s_chips_are() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("s.toml"), RELATIVES).unwrap();
     let call = ["compare", "--freedoms", "opt-350m", "--study", "s.toml", "--expert", "2,1,8", "--sequence-length", "1024"];
-    let json = coplace_in(dir.path(), &[&call[..], &["--format", "json"]].concat()).json();
+    let json = run_coplace_in(dir.path(), &[&call[..], &["--format", "json"]].concat()).expect_json();
     let model = &json["models"][0];
     let rate = |at: usize| model["entries"][at]["throughput_sequences_per_s"].as_f64().unwrap();
     // The reference chip and TPU v4 as measured, under the expert's plan and under ours: one chip, with and without its calibration.
     assert!(rate(0) > rate(5) && rate(1) > rate(6), "{model}");
     assert!(model["chips"].as_str().unwrap().contains("the reference, tpu_v4, are ideal"), "{model}");
     std::fs::write(dir.path().join("n5.toml"), RELATIVES.replace("links = {", "\"area.node\" = [\"n5\"]\nlinks = {")).unwrap();
-    let text = coplace_in(dir.path(), &call.map(|word| if word == "s.toml" { "n5.toml" } else { word })).result();
+    let text = run_coplace_in(dir.path(), &call.map(|word| if word == "s.toml" { "n5.toml" } else { word })).expect_result();
     assert!(text.contains("Areas are of different processes (5 nm, 7 nm)"), "{text}");
 }

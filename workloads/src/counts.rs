@@ -1,11 +1,11 @@
 //! What a model counts: its parameters, those that a token meets, and the matrix operations of a training step.
 
-use crate::layer_list::{Feed, Mixer, Side};
-use crate::model::{Experts, Model, Norm, NormPlacement, Position};
+use crate::layer_list::{EncoderDecoderSide, FeedForward, Mixer};
+use crate::model::{Experts, Model, Norm, NormPlacement, PositionEncoding};
 use crate::variations::{ParallelBranches, QueryKeyNorm, StateSpace};
 use sim::units::Flops;
 
-fn if_so(condition: bool, count: u64) -> u64 {
+fn count_if(condition: bool, count: u64) -> u64 {
     if condition { count } else { 0 }
 }
 
@@ -38,14 +38,14 @@ impl Model {
     pub(crate) fn mlp_widths(&self) -> impl Iterator<Item = u64> {
         let shared = self.experts.and_then(|experts| experts.shared).map(|shared| shared.ffn);
         let others = self.layer_kinds().into_iter().filter_map(|(kind, _)| match kind.feed {
-            Feed::Mlp(width) => Some(width),
-            Feed::Own | Feed::None => None,
+            FeedForward::Mlp(width) => Some(width),
+            FeedForward::Own | FeedForward::None => None,
         });
         [Some(self.ffn), shared].into_iter().flatten().chain(others)
     }
 
     /// The different ones of [`Self::mlp_widths`], for a message.
-    pub(crate) fn widths_named(&self) -> String {
+    pub(crate) fn distinct_mlp_widths(&self) -> String {
         let mut widths: Vec<String> = Vec::new();
         for width in self.mlp_widths().map(|width| width.to_string()) {
             if !widths.contains(&width) {
@@ -57,9 +57,9 @@ impl Model {
 
     /// All layers, whatever they hold.
     #[must_use]
-    pub fn all_layers(&self) -> u64 {
+    pub fn layer_count(&self) -> u64 {
         let ends = self.list.leading.len() + self.list.trailing.len();
-        self.layers.saturating_mul(self.block_layers()).saturating_add(ends as u64)
+        self.layers.saturating_mul(self.layers_per_block()).saturating_add(ends as u64)
     }
 
     /// The embedding's rows on `tensor_parallel` devices: the vocabulary rounded up to a multiple of
@@ -82,11 +82,11 @@ impl Model {
     }
 
     fn layer_matrices(&self, met: impl Fn(Experts) -> u64) -> u64 {
-        let mlp = if_so(!self.variations.without_mlp, self.mlp_matrices(self.ffn));
+        let mlp = count_if(!self.variations.without_mlp, self.mlp_matrices(self.ffn));
         let mlps = self.experts.map_or(mlp, |experts| {
             let shared = experts
                 .shared
-                .map_or(0, |shared| self.mlp_matrices(shared.ffn).saturating_add(if_so(shared.weighed, self.hidden)));
+                .map_or(0, |shared| self.mlp_matrices(shared.ffn).saturating_add(count_if(shared.weighed, self.hidden)));
             mlp.saturating_mul(met(experts)).saturating_add(self.hidden.saturating_mul(experts.count)).saturating_add(shared)
         });
         let mixer = match self.variations.mixer {
@@ -94,14 +94,14 @@ impl Model {
             Mixer::Scan => self.scan_matrices(),
             Mixer::None => 0,
         };
-        let cross = if_so(self.variations.side == Side::Decoder, self.attention_matrices());
+        let cross = count_if(self.variations.side == EncoderDecoderSide::Decoder, self.attention_matrices());
         mixer.saturating_add(cross).saturating_add(mlps)
     }
 
     /// The products into and out of a state-space scan.
     fn scan_matrices(&self) -> u64 {
-        let into = |scan: StateSpace| 2 * scan.width() + 2 * scan.groups * scan.state + scan.heads;
-        self.variations.scan.map_or(0, |scan| self.hidden.saturating_mul(into(scan).saturating_add(scan.width())))
+        let into = |scan: StateSpace| 2 * scan.scan_width() + 2 * scan.groups * scan.state + scan.heads;
+        self.variations.scan.map_or(0, |scan| self.hidden.saturating_mul(into(scan).saturating_add(scan.scan_width())))
     }
 
     fn attention_matrices(&self) -> u64 {
@@ -124,16 +124,16 @@ impl Model {
     }
 
     /// Weights of all matrices, embedding included, in 128 bits: what [`crate::limits::MAX_WEIGHTS`] bounds.
-    pub(crate) fn weights(&self) -> u128 {
-        u128::from(self.over_layers(Self::layer_matrix_parameters))
+    pub(crate) fn weight_count(&self) -> u128 {
+        u128::from(self.sum_over_layers(Self::layer_matrix_parameters))
             + 2 * u128::from(self.embedding_width.max(self.hidden)) * u128::from(self.vocabulary)
             + u128::from(self.further_matrices())
     }
 
     /// Elements of the largest tensor that `tokens` tokens make, scores apart: what [`crate::limits::MAX_ELEMENTS`] bounds.
     pub(crate) fn largest_tensor(&self, tokens: u64) -> u128 {
-        let places = self.experts.map_or(tokens, |experts| experts.slots(tokens).max(tokens));
-        let scanned = self.variations.scan.map_or(0, |scan| scan.width().saturating_add(scan.convolved()));
+        let places = self.experts.map_or(tokens, |experts| experts.expert_slots(tokens).max(tokens));
+        let scanned = self.variations.scan.map_or(0, |scan| scan.scan_width().saturating_add(scan.convolved_width()));
         let beside = self.mlp_widths().max().unwrap_or(0).max(scanned);
         let mlp = 2 * (u128::from(places) * u128::from(self.ffn.max(self.hidden))).max(u128::from(tokens) * u128::from(beside));
         let attention =
@@ -145,17 +145,17 @@ impl Model {
     /// head, BERT's head transform and OPT's projections. The embedding's lookup multiplies nothing.
     #[must_use]
     pub fn matrix_parameters(&self, vocabulary_rows: u64) -> u64 {
-        self.with_ends(self.over_layers(Self::layer_matrix_parameters), vocabulary_rows)
+        self.add_end_matrices(self.sum_over_layers(Self::layer_matrix_parameters), vocabulary_rows)
     }
 
     /// Weights of the whole model that one token meets in matrix products: [`Self::matrix_parameters`] less the experts that it does
     /// not go to.
     #[must_use]
     pub fn active_matrix_parameters(&self, vocabulary_rows: u64) -> u64 {
-        self.with_ends(self.over_layers(Self::active_layer_matrix_parameters), vocabulary_rows)
+        self.add_end_matrices(self.sum_over_layers(Self::active_layer_matrix_parameters), vocabulary_rows)
     }
 
-    fn with_ends(&self, layers: u64, vocabulary_rows: u64) -> u64 {
+    fn add_end_matrices(&self, layers: u64, vocabulary_rows: u64) -> u64 {
         let patches = self.variations.patches.map_or(0, |patches| patches.numbers.saturating_mul(self.hidden));
         layers.saturating_add(self.head_matrices(vocabulary_rows)).saturating_add(patches).saturating_add(self.further_matrices())
     }
@@ -167,8 +167,8 @@ impl Model {
 
     /// Weights of products at the model's ends: logits, BERT's transform, OPT's projections.
     fn head_matrices(&self, vocabulary_rows: u64) -> u64 {
-        let transform = if_so(self.head_transform, self.hidden * self.hidden);
-        let projections = if_so(self.embedding_width != self.hidden, 2 * self.embedding_width * self.hidden);
+        let transform = count_if(self.head_transform, self.hidden * self.hidden);
+        let projections = count_if(self.embedding_width != self.hidden, 2 * self.embedding_width * self.hidden);
         let rows = self.variations.pooled_head.map_or(vocabulary_rows, |head| head.outputs);
         self.embedding_width.saturating_mul(rows).saturating_add(transform + projections)
     }
@@ -188,26 +188,27 @@ impl Model {
     fn all_parameters(&self, matrices: u64, met: impl Fn(Experts) -> u64) -> u64 {
         let norm = self.norm_parameters(self.hidden);
         let positions = match self.position {
-            Position::Learned { rows } => rows,
-            Position::Rotary | Position::Alibi | Position::None => 0,
+            PositionEncoding::Learned { rows } => rows,
+            PositionEncoding::Rotary | PositionEncoding::Alibi | PositionEncoding::None => 0,
         };
         let tables = (positions + self.token_types).saturating_mul(self.hidden);
-        let sides = if_so(self.variations.side == Side::Decoder, norm);
-        let norms = if_so(self.embedding_norm, norm) + if_so(self.final_norm, norm) + if_so(self.head_transform, norm) + sides;
-        let head_biases = if_so(self.head_transform && !self.variations.transform_without_bias, self.hidden)
-            + if_so(self.head_bias, self.vocabulary);
-        let pooled = self.variations.pooled_head.map_or(0, |head| if_so(head.bias, head.outputs));
+        let sides = count_if(self.variations.side == EncoderDecoderSide::Decoder, norm);
+        let norms =
+            count_if(self.embedding_norm, norm) + count_if(self.final_norm, norm) + count_if(self.head_transform, norm) + sides;
+        let head_biases = count_if(self.head_transform && !self.variations.transform_without_bias, self.hidden)
+            + count_if(self.head_bias, self.vocabulary);
+        let pooled = self.variations.pooled_head.map_or(0, |head| count_if(head.bias, head.outputs));
         // The table of tokens, or in its place the vector of the first token of every sequence, and the patches' biases.
         let table = match self.variations.patches {
-            Some(patches) => self.hidden + if_so(patches.bias, self.hidden),
+            Some(patches) => self.hidden + count_if(patches.bias, self.hidden),
             None if self.tied_head => 0,
             None => self.embedding_width.saturating_mul(self.vocabulary),
         };
-        let sides = if self.variations.side == Side::Decoder { 2 } else { 1 };
+        let sides = if self.variations.side == EncoderDecoderSide::Decoder { 2 } else { 1 };
         let relative = sides * self.variations.relative_rows * self.heads;
         // Of the hidden vector, of the embedding, and before the head.
         let further = self.variations.further_tokens.saturating_mul(3 * norm);
-        let layers = self.over_layers(|alike| alike.layer_vectors(&met));
+        let layers = self.sum_over_layers(|alike| alike.layer_vectors(&met));
         matrices.saturating_add(layers + tables + norms + head_biases + pooled + table + relative + further)
     }
 
@@ -219,8 +220,10 @@ impl Model {
             Mixer::None => 0,
         };
         let biases = match self.experts {
-            Some(experts) => met(experts).saturating_mul(self.mlp_biases(self.ffn)) + if_so(experts.router_bias, experts.count),
-            None => if_so(!self.variations.without_mlp, self.mlp_biases(self.ffn)),
+            Some(experts) => {
+                met(experts).saturating_mul(self.mlp_biases(self.ffn)) + count_if(experts.router_bias, experts.count)
+            }
+            None => count_if(!self.variations.without_mlp, self.mlp_biases(self.ffn)),
         };
         mixer.saturating_add(self.layer_norms()).saturating_add(biases)
     }
@@ -230,7 +233,7 @@ impl Model {
         let variations = &self.variations;
         let branches = u64::from(variations.mixer != Mixer::None)
             + u64::from(!variations.without_mlp)
-            + u64::from(variations.side == Side::Decoder)
+            + u64::from(variations.side == EncoderDecoderSide::Decoder)
             - u64::from(variations.without_first_norm);
         let norms = match (self.norm_placement, variations.parallel) {
             (NormPlacement::Sandwich, _) => 2 * branches,
@@ -242,9 +245,9 @@ impl Model {
 
     /// A scan's vectors: the convolution, decay, step and skip of every head, the norm of the result, biases.
     fn scan_vectors(&self, scan: StateSpace) -> u64 {
-        let convolution = scan.convolved() * (scan.convolution + u64::from(scan.convolution_bias));
-        let biases = if_so(scan.bias, 2 * scan.width() + 2 * scan.groups * scan.state + scan.heads + self.hidden);
-        convolution + 3 * scan.heads + scan.width() + biases
+        let convolution = scan.convolved_width() * (scan.convolution + u64::from(scan.convolution_bias));
+        let biases = count_if(scan.bias, 2 * scan.scan_width() + 2 * scan.groups * scan.state + scan.heads + self.hidden);
+        convolution + 3 * scan.heads + scan.scan_width() + biases
     }
 
     fn norm_parameters(&self, width: u64) -> u64 {
@@ -256,7 +259,7 @@ impl Model {
     }
 
     fn mlp_biases(&self, width: u64) -> u64 {
-        if_so(self.mlp_bias, if_so(self.gated, width) + width + self.hidden)
+        count_if(self.mlp_bias, count_if(self.gated, width) + width + self.hidden)
     }
 
     /// Parameters of a layer's attention that are in no matrix.
@@ -268,10 +271,10 @@ impl Model {
             None => 0,
         };
         let latent = variations.latent.map_or(0, |latent| latent.query_rank.unwrap_or(0) + latent.kv_rank);
-        if_so(self.norm_affine, query_key + latent)
-            + if_so(self.qkv_bias, self.query_width() + 2 * self.kv_width())
-            + if_so(self.attention_output_bias, self.hidden)
-            + if_so(variations.sinks, self.heads)
+        count_if(self.norm_affine, query_key + latent)
+            + count_if(self.qkv_bias, self.query_width() + 2 * self.kv_width())
+            + count_if(self.attention_output_bias, self.hidden)
+            + count_if(variations.sinks, self.heads)
     }
 
     /// The closed form of a training step's matrix operations, forward and both gradients, without recomputation and
@@ -282,7 +285,7 @@ impl Model {
     /// A state-space scan does [`StateSpace::operations`] per token and direction. Patches and a head on one token are counted as often as they are.
     #[must_use]
     pub fn training_flops(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64) -> Flops {
-        self.flops_over(sequences, sequence_length, vocabulary_rows, |_| sequence_length.into())
+        self.flops_with_attended_tokens(sequences, sequence_length, vocabulary_rows, |_| sequence_length.into())
     }
 
     /// [`Self::training_flops`] of the scores that the result depends on: a token of a causal model sees (s + 1) / 2 tokens on average, one that
@@ -291,7 +294,7 @@ impl Model {
     #[must_use]
     pub fn necessary_training_flops(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64) -> Flops {
         let s = u128::from(sequence_length);
-        self.flops_over(sequences, sequence_length, vocabulary_rows, |layer| {
+        self.flops_with_attended_tokens(sequences, sequence_length, vocabulary_rows, |layer| {
             match (layer.variations.window.map(u128::from).filter(|window| *window < s), layer.causal) {
                 (Some(window), true) => (2 * s * window - window * window) / (2 * s.max(1)),
                 (Some(window), false) => window,
@@ -302,16 +305,22 @@ impl Model {
     }
 
     /// The closed form where every token of a layer sees so many tokens in scores and context.
-    fn flops_over(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64, seen: impl Fn(&Self) -> u128) -> Flops {
+    fn flops_with_attended_tokens(
+        &self,
+        sequences: u64,
+        sequence_length: u64,
+        vocabulary_rows: u64,
+        seen: impl Fn(&Self) -> u128,
+    ) -> Flops {
         let tokens = u128::from(sequences) * u128::from(sequence_length);
         let mut each = 0;
         for (kind, count) in self.layer_kinds() {
-            let layer = if self.list.is_empty() { self.clone() } else { self.of_kind(&kind) };
+            let layer = if self.list.is_empty() { self.clone() } else { self.with_uniform_kind(&kind) };
             each += u128::from(count) * layer.layer_operations(seen(&layer), sequence_length);
         }
         let further = u128::from(self.variations.further_tokens);
         if further > 0 {
-            let last = self.of_kind(&self.last_kind());
+            let last = self.with_uniform_kind(&self.last_kind());
             each += further * last.layer_operations(seen(&last), sequence_length) + 6 * u128::from(self.further_matrices());
         }
         // Every module has logits of its own.
@@ -333,10 +342,10 @@ impl Model {
         let widths = 6 * u128::from(self.query_width() + self.context_width());
         let mixer = match self.variations.mixer {
             Mixer::Attention => widths * seen,
-            Mixer::Scan => self.variations.scan.map_or(0, |scan| 3 * scan.operations()),
+            Mixer::Scan => self.variations.scan.map_or(0, |scan| 3 * scan.scan_operations()),
             Mixer::None => 0,
         };
-        let cross = if self.variations.side == Side::Decoder { widths * u128::from(sequence_length) } else { 0 };
+        let cross = if self.variations.side == EncoderDecoderSide::Decoder { widths * u128::from(sequence_length) } else { 0 };
         products + mixer + cross
     }
 }

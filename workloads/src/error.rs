@@ -1,6 +1,6 @@
 //! What can be wrong with a workload; every message names the place, the key, the value, the limit and the cure.
 
-pub(crate) use sim::names::{mistyped, nearest};
+pub(crate) use sim::names::{find_mistyped, find_nearest};
 use thiserror::Error;
 
 /// What can be wrong with a workload. One line each, meant for the person who must mend the input.
@@ -117,7 +117,7 @@ impl WorkloadError {
     pub(crate) fn unknown_model<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Self {
         let known: Vec<&str> = known.collect();
         let list = known.join(", ");
-        let cure = match nearest(name, known.iter().copied()) {
+        let cure = match find_nearest(name, known.iter().copied()) {
             Some(near) => format!("did you mean `{near}`? Built in: {list}; or give the path of a config.json"),
             None => format!("use a built-in one ({list}) or give the path of a config.json"),
         };

@@ -1,7 +1,7 @@
 //! Bytes that training keeps per parameter: weights, gradients, the optimiser's master copy and states.
 
 use serde::{Deserialize, Serialize};
-use sim::kernel::{DataType, Function};
+use sim::kernel::{DataType, ElementwiseFunction};
 use sim::units::Bytes;
 use std::fmt;
 
@@ -39,13 +39,13 @@ impl Optimizer {
 
     /// The kernel function of its update.
     #[must_use]
-    pub fn function(self) -> Function {
+    pub fn update_function(self) -> ElementwiseFunction {
         match self {
-            Self::Sgd => Function::Sgd,
-            Self::Momentum | Self::Muon => Function::Momentum,
-            Self::Adam => Function::Adam,
-            Self::Adafactor => Function::Adafactor,
-            Self::Adam8bit => Function::Adam8bit,
+            Self::Sgd => ElementwiseFunction::Sgd,
+            Self::Momentum | Self::Muon => ElementwiseFunction::Momentum,
+            Self::Adam => ElementwiseFunction::Adam,
+            Self::Adafactor => ElementwiseFunction::Adafactor,
+            Self::Adam8bit => ElementwiseFunction::Adam8bit,
         }
     }
 }
@@ -79,21 +79,21 @@ pub struct Precision {
 
 impl Precision {
     /// Mixed precision as in Megatron-LM and LOMO's table 1: bf16 weights and gradients, fp32 master copy and states.
-    pub const MIXED_BF16: Self = Self::of(DataType::Bf16, DataType::Bf16, Some(DataType::Fp32));
+    pub const MIXED_BF16: Self = Self::of_types(DataType::Bf16, DataType::Bf16, Some(DataType::Fp32));
     /// The same with gradients accumulated in fp32 (Megatron-LM's default for bf16).
-    pub const MIXED_BF16_FP32_GRADIENTS: Self = Self::of(DataType::Bf16, DataType::Fp32, Some(DataType::Fp32));
+    pub const MIXED_BF16_FP32_GRADIENTS: Self = Self::of_types(DataType::Bf16, DataType::Fp32, Some(DataType::Fp32));
     /// Everything in bf16.
-    pub const PURE_BF16: Self = Self::of(DataType::Bf16, DataType::Bf16, None);
+    pub const PURE_BF16: Self = Self::of_types(DataType::Bf16, DataType::Bf16, None);
     /// Everything in fp32.
-    pub const FP32: Self = Self::of(DataType::Fp32, DataType::Fp32, None);
+    pub const FP32: Self = Self::of_types(DataType::Fp32, DataType::Fp32, None);
 
-    const fn of(operand: DataType, gradient: DataType, master: Option<DataType>) -> Self {
+    const fn of_types(operand: DataType, gradient: DataType, master: Option<DataType>) -> Self {
         Self { operand, product: None, gradient, master }
     }
 
     /// The same with the products of layers' weights in another type.
     #[must_use]
-    pub const fn with_products(self, product: DataType) -> Self {
+    pub const fn with_product_type(self, product: DataType) -> Self {
         Self { product: Some(product), ..self }
     }
 }
@@ -135,13 +135,13 @@ impl BytesPerParameter {
 
     /// Master copy and states: what ZeRO shards first.
     #[must_use]
-    pub fn optimizer(&self) -> Bytes {
+    pub fn optimizer_bytes(&self) -> Bytes {
         self.master + self.state
     }
 
     /// All of it.
     #[must_use]
-    pub fn total(&self) -> Bytes {
+    pub fn total_bytes(&self) -> Bytes {
         self.weight + self.gradient + self.master + self.state
     }
 }
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn bytes_per_parameter_are_the_published_ones() {
-        let total = |optimizer, precision: Precision| BytesPerParameter::new(optimizer, &precision).total();
+        let total = |optimizer, precision: Precision| BytesPerParameter::new(optimizer, &precision).total_bytes();
         assert_eq!(total(Optimizer::Sgd, Precision::MIXED_BF16), Bytes(8));
         assert_eq!(total(Optimizer::Momentum, Precision::MIXED_BF16), Bytes(12));
         assert_eq!(total(Optimizer::Adam, Precision::MIXED_BF16), Bytes(16));
@@ -170,7 +170,7 @@ mod tests {
     fn adam_states_of_seven_billion_parameters_match_lomo() {
         // LOMO (Lv et al. 2023), table 1: optimizer states of LLaMA-7B under AdamW take 75.31 GiB.
         let per = BytesPerParameter::new(Optimizer::Adam, &Precision::MIXED_BF16);
-        let gib = (per.optimizer() * 6_738_415_616).gib();
+        let gib = (per.optimizer_bytes() * 6_738_415_616).gib();
         assert!((gib - 75.31).abs() < 0.005, "{gib}");
     }
 }

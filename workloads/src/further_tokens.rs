@@ -1,7 +1,7 @@
 //! Models that are trained to predict further tokens than the next one.
 
 use crate::error::WorkloadError;
-use crate::layer_list::Side;
+use crate::layer_list::EncoderDecoderSide;
 use crate::limits::MAX_FURTHER_TOKENS;
 use crate::model::Model;
 
@@ -14,7 +14,7 @@ impl Model {
     ///
     /// # Errors
     /// More than [`MAX_FURTHER_TOKENS`], and models that do not predict the next token of a text from one stack of layers as wide as their embedding.
-    pub fn predicting(self, further_tokens: u64) -> Result<Self, WorkloadError> {
+    pub fn with_further_token_modules(self, further_tokens: u64) -> Result<Self, WorkloadError> {
         let error = |limit: &str, cure: &str| WorkloadError::BadLowering {
             model: self.name.clone(),
             setting: "the number of modules that predict further tokens".to_owned(),
@@ -23,7 +23,7 @@ impl Model {
             cure: cure.to_owned(),
         };
         let v = &self.variations;
-        let plain = self.causal && v.side == Side::Only && v.patches.is_none() && v.pooled_head.is_none();
+        let plain = self.causal && v.side == EncoderDecoderSide::Only && v.patches.is_none() && v.pooled_head.is_none();
         if further_tokens > MAX_FURTHER_TOKENS {
             return Err(error(&format!("at most {MAX_FURTHER_TOKENS}"), "published runs have 1"));
         }

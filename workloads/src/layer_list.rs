@@ -23,7 +23,7 @@ pub enum Mixer {
 /// What works on every token of a layer by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Feed {
+pub enum FeedForward {
     /// The model's own: its experts, or its MLP.
     #[default]
     Own,
@@ -36,7 +36,7 @@ pub enum Feed {
 /// The sides of an encoder-decoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Side {
+pub enum EncoderDecoderSide {
     /// There is one stack of layers, which is causal or not as the model says.
     #[default]
     Only,
@@ -55,9 +55,9 @@ pub struct LayerKind {
     /// Most keys that a query sees; all where none is given.
     pub window: Option<u64>,
     /// What works on every token.
-    pub feed: Feed,
+    pub feed: FeedForward,
     /// Which side it is on.
-    pub side: Side,
+    pub side: EncoderDecoderSide,
     /// Whether its first branch reads its input as it is.
     pub without_first_norm: bool,
 }
@@ -65,9 +65,9 @@ pub struct LayerKind {
 impl fmt::Display for LayerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let side = match self.side {
-            Side::Only => None,
-            Side::Encoder => Some("encoder".to_owned()),
-            Side::Decoder => Some("decoder".to_owned()),
+            EncoderDecoderSide::Only => None,
+            EncoderDecoderSide::Encoder => Some("encoder".to_owned()),
+            EncoderDecoderSide::Decoder => Some("decoder".to_owned()),
         };
         let mixer = match (self.mixer, self.window) {
             (Mixer::Attention, Some(window)) => Some(format!("attention in a window of {window}")),
@@ -76,9 +76,9 @@ impl fmt::Display for LayerKind {
             (Mixer::None, _) => None,
         };
         let feed = match self.feed {
-            Feed::Own => Some("own MLP or experts".to_owned()),
-            Feed::Mlp(width) => Some(format!("MLP of {width}")),
-            Feed::None => None,
+            FeedForward::Own => Some("own MLP or experts".to_owned()),
+            FeedForward::Mlp(width) => Some(format!("MLP of {width}")),
+            FeedForward::None => None,
         };
         f.write_str(&[side, mixer, feed].into_iter().flatten().collect::<Vec<_>>().join(", "))
     }
@@ -106,7 +106,7 @@ impl LayerList {
 
     /// A list of layers as leading ones, a block and trailing ones, and how often the block follows itself: the block that covers most layers, of
     /// several the shortest, of its places that with the fewest layers behind it.
-    pub(crate) fn of(list: &[LayerKind]) -> (Self, u64) {
+    pub(crate) fn from_layers(list: &[LayerKind]) -> (Self, u64) {
         let (mut best, mut found) = ((0, 0, 0), (0, 1, list.len()));
         for length in 1..=list.len() {
             for from in 0..=list.len() - length {
@@ -161,7 +161,7 @@ mod tests {
             (&nemotron, (7, 11, 4, 1)),
         ] {
             let all = kinds(list);
-            let (folded, repeats) = LayerList::of(&all);
+            let (folded, repeats) = LayerList::from_layers(&all);
             let again: Vec<LayerKind> =
                 folded.leading.iter().chain((0..repeats).flat_map(|_| &folded.block)).chain(&folded.trailing).copied().collect();
             assert_eq!(again, all, "{list}");

@@ -12,7 +12,7 @@ pub(crate) const LEADING_LAYER: &str = "leading_layer_";
 pub(crate) const TRAILING_LAYER: &str = "trailing_layer_";
 
 /// The layer that a name belongs to, if any: `layer`, `layer.3` in a block of layers, `leading_layer_2`, `trailing_layer_0`.
-pub(crate) fn layer_of(name: &str) -> Option<&str> {
+pub(crate) fn layer_of_name(name: &str) -> Option<&str> {
     let (first, rest) = name.split_once('.')?;
     if first == "layer" {
         let number = rest.split('.').next().filter(|part| part.parse::<u32>().is_ok());
@@ -22,17 +22,17 @@ pub(crate) fn layer_of(name: &str) -> Option<&str> {
 }
 
 /// What a name of a layer's operator or tensor is without the layer's own.
-pub(crate) fn within_layer(name: &str) -> Option<&str> {
-    name.strip_prefix(layer_of(name)?)?.strip_prefix('.')
+pub(crate) fn name_within_layer(name: &str) -> Option<&str> {
+    name.strip_prefix(layer_of_name(name)?)?.strip_prefix('.')
 }
 
 /// What the names of the graph's layers begin with: the one of a layer's segment, those of a block of layers, those that are with the embedding or
 /// with the head.
-pub(crate) fn layers_in(graph: &OperatorGraph) -> Vec<String> {
+pub(crate) fn layer_prefixes(graph: &OperatorGraph) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
-    let own = graph.tensor("layer.input").is_some();
+    let own = graph.find_tensor("layer.input").is_some();
     let of_segment = |layer: &&str| own == (layer.split('.').next() == Some("layer"));
-    for layer in graph.operators.iter().filter_map(|op| layer_of(&op.name)).filter(of_segment) {
+    for layer in graph.operators.iter().filter_map(|op| layer_of_name(&op.name)).filter(of_segment) {
         if names.last().is_none_or(|last| last != layer) {
             names.push(layer.to_owned());
         }
@@ -41,24 +41,24 @@ pub(crate) fn layers_in(graph: &OperatorGraph) -> Vec<String> {
 }
 
 /// Whether an operator belongs to a layer.
-pub(crate) fn in_layer(op: &OperatorNode) -> bool {
-    layer_of(&op.name).is_some()
+pub(crate) fn is_in_layer(op: &OperatorNode) -> bool {
+    layer_of_name(&op.name).is_some()
 }
 
 /// What the layers of a block hand to each other. Every policy keeps it as it keeps a layer's input.
-pub(crate) fn handed_on(graph: &OperatorGraph) -> BTreeSet<TensorId> {
+pub(crate) fn block_boundary_tensors(graph: &OperatorGraph) -> BTreeSet<TensorId> {
     let made_by = |t: &TensorId| graph.tensors[t.index()].producer.map(|op| &graph.operators[op.index()]);
     let crosses = |op: &OperatorNode, t: &TensorId| {
-        made_by(t).is_some_and(|maker| in_layer(maker) && layer_of(&maker.name) != layer_of(&op.name))
+        made_by(t).is_some_and(|maker| is_in_layer(maker) && layer_of_name(&maker.name) != layer_of_name(&op.name))
     };
     graph.operators.iter().flat_map(|op| op.inputs.iter().filter(|t| crosses(op, t)).copied()).collect()
 }
 
 /// What enters the graph's layers: what an operator of a layer reads and another layer, or what is before all layers, has made.
-pub(crate) fn entering(graph: &OperatorGraph) -> BTreeSet<TensorId> {
-    let maker = |t: &TensorId| graph.tensors[t.index()].producer.and_then(|op| layer_of(&graph.operators[op.index()].name));
+pub(crate) fn layer_input_tensors(graph: &OperatorGraph) -> BTreeSet<TensorId> {
+    let maker = |t: &TensorId| graph.tensors[t.index()].producer.and_then(|op| layer_of_name(&graph.operators[op.index()].name));
     let has_gradient = |t: &&TensorId| graph.tensors[t.index()].gradient_bytes > Bytes::ZERO;
-    let layered = graph.operators.iter().filter_map(|op| Some((layer_of(&op.name)?, op)));
+    let layered = graph.operators.iter().filter_map(|op| Some((layer_of_name(&op.name)?, op)));
     layered
         .flat_map(|(layer, op)| op.inputs.iter().filter(has_gradient).filter(move |t| maker(t) != Some(layer)))
         .copied()

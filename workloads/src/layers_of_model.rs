@@ -1,6 +1,6 @@
 //! What a model's list of layers means for it: a model of alike layers for each kind, and sums over all of them.
 
-use crate::layer_list::{Feed, LayerKind, LayerList, Side};
+use crate::layer_list::{EncoderDecoderSide, FeedForward, LayerKind, LayerList};
 use crate::model::Model;
 use crate::variations::Variations;
 use serde::{Deserialize, Serialize};
@@ -17,8 +17,8 @@ pub struct LeadingDense {
 impl Model {
     /// The kind of layer that the model itself describes.
     #[must_use]
-    pub fn own_kind(&self) -> LayerKind {
-        let feed = if self.variations.without_mlp { Feed::None } else { Feed::Own };
+    pub fn uniform_kind(&self) -> LayerKind {
+        let feed = if self.variations.without_mlp { FeedForward::None } else { FeedForward::Own };
         let Variations { mixer, window, side, without_first_norm, .. } = self.variations;
         LayerKind { mixer, window, feed, side, without_first_norm }
     }
@@ -29,44 +29,44 @@ impl Model {
         if layers.is_empty() {
             return self;
         }
-        let (mut list, repeats) = LayerList::of(layers);
+        let (mut list, repeats) = LayerList::from_layers(layers);
         list.leading.splice(0..0, before.iter().copied());
         let mut model = Self { layers: repeats, list, ..self };
         if let [kind] = model.list.block[..]
-            && !matches!(kind.feed, Feed::Mlp(_))
+            && !matches!(kind.feed, FeedForward::Mlp(_))
         {
             // A block of one layer is the model's own.
             let (experts, ffn, kind) = (model.experts, model.ffn, kind);
             let list = LayerList { block: Vec::new(), ..std::mem::take(&mut model.list) };
-            model = Self { list, experts, ffn, ..model.of_kind(&kind) };
+            model = Self { list, experts, ffn, ..model.with_uniform_kind(&kind) };
         }
         model
     }
 
     /// A model all of whose layers are of a kind of this one's.
     #[must_use]
-    pub fn of_kind(&self, kind: &LayerKind) -> Self {
+    pub fn with_uniform_kind(&self, kind: &LayerKind) -> Self {
         let mut alike = Self { list: LayerList::default(), ..self.clone() };
         let variations = &mut alike.variations;
         (variations.mixer, variations.window, variations.side) = (kind.mixer, kind.window, kind.side);
-        (variations.without_mlp, variations.without_first_norm) = (kind.feed == Feed::None, kind.without_first_norm);
+        (variations.without_mlp, variations.without_first_norm) = (kind.feed == FeedForward::None, kind.without_first_norm);
         match kind.side {
-            Side::Only => {}
-            Side::Encoder => alike.causal = false,
-            Side::Decoder => alike.causal = true,
+            EncoderDecoderSide::Only => {}
+            EncoderDecoderSide::Encoder => alike.causal = false,
+            EncoderDecoderSide::Decoder => alike.causal = true,
         }
         match kind.feed {
-            Feed::Own => {}
-            Feed::Mlp(width) => (alike.experts, alike.ffn) = (None, width),
-            Feed::None => alike.experts = None,
+            FeedForward::Own => {}
+            FeedForward::Mlp(width) => (alike.experts, alike.ffn) = (None, width),
+            FeedForward::None => alike.experts = None,
         }
         alike
     }
 
     /// The kinds of layers of one block.
     #[must_use]
-    pub fn block(&self) -> Vec<LayerKind> {
-        if self.list.block.is_empty() { vec![self.own_kind()] } else { self.list.block.clone() }
+    pub fn block_kinds(&self) -> Vec<LayerKind> {
+        if self.list.block.is_empty() { vec![self.uniform_kind()] } else { self.list.block.clone() }
     }
 
     /// What is taken of a model whose layers come in blocks of several.
@@ -93,7 +93,7 @@ impl Model {
 
     /// Layers of a block: what a pipeline's stage holds whole.
     #[must_use]
-    pub fn block_layers(&self) -> u64 {
+    pub fn layers_per_block(&self) -> u64 {
         self.list.block.len().max(1) as u64
     }
 
@@ -102,7 +102,7 @@ impl Model {
     pub fn layer_kinds(&self) -> Vec<(LayerKind, u64)> {
         let mut kinds: Vec<(LayerKind, u64)> = Vec::new();
         let once = |list: &[LayerKind]| list.iter().map(|kind| (*kind, 1)).collect::<Vec<_>>();
-        let block = self.block().into_iter().map(|kind| (kind, self.layers));
+        let block = self.block_kinds().into_iter().map(|kind| (kind, self.layers));
         for (kind, count) in once(&self.list.leading).into_iter().chain(block).chain(once(&self.list.trailing)) {
             match kinds.iter_mut().find(|(known, _)| *known == kind) {
                 Some((_, known)) => *known = known.saturating_add(count),
@@ -115,7 +115,7 @@ impl Model {
     /// The kind of the last layer.
     pub(crate) fn last_kind(&self) -> LayerKind {
         let last = self.list.trailing.last().or(self.list.block.last());
-        last.copied().unwrap_or_else(|| self.own_kind())
+        last.copied().unwrap_or_else(|| self.uniform_kind())
     }
 
     /// Layers that are with the head, on a pipeline's last stage: trailing ones, and those of modules that predict further tokens.
@@ -125,21 +125,23 @@ impl Model {
     }
 
     /// The sum of a figure over all layers, those of modules that predict further tokens included; `of` is asked for a model of alike layers of each kind.
-    pub(crate) fn over_layers(&self, of: impl Fn(&Self) -> u64) -> u64 {
+    pub(crate) fn sum_over_layers(&self, of: impl Fn(&Self) -> u64) -> u64 {
         if self.list.is_empty() {
             return self.layers.saturating_add(self.variations.further_tokens).saturating_mul(of(self));
         }
         let further = self.variations.further_tokens;
-        let last = if further > 0 { further.saturating_mul(of(&self.of_kind(&self.last_kind()))) } else { 0 };
+        let last = if further > 0 { further.saturating_mul(of(&self.with_uniform_kind(&self.last_kind()))) } else { 0 };
         let kinds = self.layer_kinds();
-        kinds.iter().fold(last, |sum: u64, (kind, count)| sum.saturating_add(count.saturating_mul(of(&self.of_kind(kind)))))
+        kinds
+            .iter()
+            .fold(last, |sum: u64, (kind, count)| sum.saturating_add(count.saturating_mul(of(&self.with_uniform_kind(kind)))))
     }
 
     /// The leading layers where they all have MLPs of one width in place of experts (DeepSeek).
     #[must_use]
     pub fn leading_dense(&self) -> Option<LeadingDense> {
         let mlp = |kind: &LayerKind| match kind.feed {
-            Feed::Mlp(width) if self.experts.is_some() => Some(width),
+            FeedForward::Mlp(width) if self.experts.is_some() => Some(width),
             _ => None,
         };
         let ffn = self.list.leading.first().and_then(mlp)?;

@@ -1,30 +1,31 @@
 //! Operators to kernels: a segment's forward graph, and its backward graph with what is recomputed.
 
-use crate::graph::{Gradient, OpId, OperatorGraph, OperatorNode, RecomputeSet, Step, TensorId};
+use crate::graph::{Gradient, KernelStep, OpId, OperatorGraph, OperatorNode, RecomputeSet, TensorId};
 use petgraph::graph::NodeIndex;
 use sim::kernel::{
-    Axis, Direction, Elementwise, Epilogue, Function, GradientOf, Kernel, KernelGraph, KernelNode, KernelRole, Pass,
+    Direction, Elementwise, ElementwiseFunction, Epilogue, GradientOf, Kernel, KernelGraph, KernelNode, KernelRole, ParallelAxis,
+    Pass,
 };
 use sim::units::Bytes;
 
 /// Nodes that must have ended before something can start.
-type After = Vec<NodeIndex>;
+type Predecessors = Vec<NodeIndex>;
 
 /// What a chain of kernels is: whose, in which pass, for which gradient.
 #[derive(Clone, Copy)]
-struct Run {
+struct ChainKind {
     operator: Option<OpId>,
     pass: Pass,
     gradient: Option<GradientOf>,
 }
 
-impl Run {
-    fn of(op: &OperatorNode, pass: Pass, gradient: Option<GradientOf>) -> Self {
+impl ChainKind {
+    fn of_operator(op: &OperatorNode, pass: Pass, gradient: Option<GradientOf>) -> Self {
         Self { operator: Some(op.id), pass, gradient }
     }
 
     /// The role of one of its kernels.
-    fn role(self, axis: Option<Axis>) -> KernelRole {
+    fn kernel_role(self, axis: Option<ParallelAxis>) -> KernelRole {
         let Self { operator, pass, gradient } = self;
         KernelRole { operator, pass, gradient, axis }
     }
@@ -43,29 +44,34 @@ impl<'a> Lowerer<'a> {
     }
 
     /// The forward kernels of all operators.
-    pub(crate) fn forward(mut self) -> KernelGraph {
-        self.run_forward(|_| true, Pass::Forward);
+    pub(crate) fn lower_forward(mut self) -> KernelGraph {
+        self.add_forward_kernels(|_| true, Pass::Forward);
         self.graph
     }
 
     /// The forward kernels of what is recomputed, and the backward kernels of all operators. Recomputation waits for nothing
     /// outside the segment; a gradient's kernels wait for the gradients of the operator's outputs and for the recomputed tensors they
     /// read; nothing waits for weight gradients.
-    pub(crate) fn backward(mut self, recompute: &RecomputeSet) -> KernelGraph {
-        let rebuilt = self.run_forward(|op| recompute.contains(op.id), Pass::Recompute);
-        let mut gradients: Vec<Vec<After>> = vec![Vec::new(); self.operators.tensors.len()];
+    pub(crate) fn lower_backward(mut self, recompute: &RecomputeSet) -> KernelGraph {
+        let rebuilt = self.add_forward_kernels(|op| recompute.contains(op.id), Pass::Recompute);
+        let mut gradients: Vec<Vec<Predecessors>> = vec![Vec::new(); self.operators.tensors.len()];
         for op in self.operators.operators.iter().rev() {
-            let mut after: After = Vec::new();
+            let mut after: Predecessors = Vec::new();
             for output in &op.outputs {
-                after.extend(self.accumulated(*output, &mut gradients));
+                after.extend(self.accumulate_gradient(*output, &mut gradients));
             }
-            dedup(&mut after);
-            let after = self.chain(op, &op.backward_prepare, after, Run::of(op, Pass::Backward, None));
+            remove_duplicates(&mut after);
+            let after = self.add_chain(op, &op.backward_prepare, after, ChainKind::of_operator(op, Pass::Backward, None));
             for chain in &op.backward {
                 let mut start = after.clone();
                 start.extend(chain.reads.iter().flat_map(|t| rebuilt[t.index()].iter().copied()));
-                dedup(&mut start);
-                let end = self.chain(op, &chain.steps, start, Run::of(op, Pass::Backward, Some(chain.gradient.of())));
+                remove_duplicates(&mut start);
+                let end = self.add_chain(
+                    op,
+                    &chain.steps,
+                    start,
+                    ChainKind::of_operator(op, Pass::Backward, Some(chain.gradient.differentiated_by())),
+                );
                 if let Gradient::Inputs(inputs) = &chain.gradient {
                     for input in inputs {
                         gradients[input.index()].push(end.clone());
@@ -75,34 +81,34 @@ impl<'a> Lowerer<'a> {
         }
         // A segment input that several operators read (post-norm: the first product and the residual sum) gets one gradient.
         for tensor in self.operators.tensors.iter().filter(|t| t.is_segment_input) {
-            self.accumulated(tensor.id, &mut gradients);
+            self.accumulate_gradient(tensor.id, &mut gradients);
         }
         self.graph
     }
 
     /// Adds the forward kernels of the chosen operators; returns, per tensor, the node after which it is there.
-    fn run_forward(&mut self, chosen: impl Fn(&OperatorNode) -> bool, pass: Pass) -> Vec<After> {
-        let mut ready: Vec<After> = vec![Vec::new(); self.operators.tensors.len()];
+    fn add_forward_kernels(&mut self, chosen: impl Fn(&OperatorNode) -> bool, pass: Pass) -> Vec<Predecessors> {
+        let mut ready: Vec<Predecessors> = vec![Vec::new(); self.operators.tensors.len()];
         let mut done = vec![false; self.operators.operators.len()];
         for op in self.operators.operators.iter().filter(|op| chosen(op)) {
             if done[op.id.index()] {
                 continue;
             }
-            let mut after: After = op.inputs.iter().flat_map(|t| ready[t.index()].iter().copied()).collect();
-            dedup(&mut after);
-            let follower = if self.epilogues { epilogue_of(self.operators, op).filter(|next| chosen(next)) } else { None };
+            let mut after: Predecessors = op.inputs.iter().flat_map(|t| ready[t.index()].iter().copied()).collect();
+            remove_duplicates(&mut after);
+            let follower = if self.epilogues { find_epilogue(self.operators, op).filter(|next| chosen(next)) } else { None };
             let end = match follower {
                 Some(next) => {
                     done[next.id.index()] = true;
                     after.extend(next.inputs.iter().flat_map(|t| ready[t.index()].iter().copied()));
-                    dedup(&mut after);
-                    let end = self.with_epilogue(op, next, after, pass);
+                    remove_duplicates(&mut after);
+                    let end = self.fuse_epilogue(op, next, after, pass);
                     for output in &next.outputs {
                         ready[output.index()] = end.clone();
                     }
                     end
                 }
-                None => self.chain(op, &op.forward, after, Run::of(op, pass, None)),
+                None => self.add_chain(op, &op.forward, after, ChainKind::of_operator(op, pass, None)),
             };
             for output in &op.outputs {
                 ready[output.index()] = end.clone();
@@ -112,18 +118,18 @@ impl<'a> Lowerer<'a> {
     }
 
     /// Adds kernels one after the other; returns what follows must wait for. A forward pass run again is called `recompute`.
-    fn chain(&mut self, op: &OperatorNode, steps: &[Step], mut after: After, run: Run) -> After {
+    fn add_chain(&mut self, op: &OperatorNode, steps: &[KernelStep], mut after: Predecessors, run: ChainKind) -> Predecessors {
         for step in steps {
             let name = match run.pass {
                 Pass::Recompute => format!("{}.{}", op.name, step.label.replacen("forward", "recompute", 1)),
                 Pass::Forward | Pass::Backward | Pass::Optimizer => format!("{}.{}", op.name, step.label),
             };
-            after = vec![self.node(name, step.kernel, run.role(step.axis), &after)];
+            after = vec![self.add_node(name, step.kernel, run.kernel_role(step.axis), &after)];
         }
         after
     }
 
-    fn node(&mut self, name: String, kernel: Kernel, role: KernelRole, after: &[NodeIndex]) -> NodeIndex {
+    fn add_node(&mut self, name: String, kernel: Kernel, role: KernelRole, after: &[NodeIndex]) -> NodeIndex {
         let node = self.graph.add_node(KernelNode { name, kernel, role });
         for before in after {
             self.graph.add_edge(*before, node, ());
@@ -133,38 +139,38 @@ impl<'a> Lowerer<'a> {
 
     /// The gradient of a tensor that several operators read is the sum of their contributions: one addition for each
     /// but the first, as automatic differentiation runs them.
-    fn accumulated(&mut self, tensor: TensorId, gradients: &mut [Vec<After>]) -> After {
+    fn accumulate_gradient(&mut self, tensor: TensorId, gradients: &mut [Vec<Predecessors>]) -> Predecessors {
         let info = &self.operators.tensors[tensor.index()];
         let mut parts = std::mem::take(&mut gradients[tensor.index()]).into_iter();
         let Some(mut sum) = parts.next() else { return Vec::new() };
         for (i, part) in parts.enumerate() {
             let mut after = sum;
             after.extend(part);
-            dedup(&mut after);
+            remove_duplicates(&mut after);
             let size = info.gradient_bytes;
             let add = Kernel::Elementwise(Elementwise {
-                function: Function::Add,
+                function: ElementwiseFunction::Add,
                 direction: Direction::Backward,
                 elements: size.0 / self.operators.operand.bytes(),
                 read: size * 2,
                 written: size,
             });
             let count = if i == 0 { String::new() } else { format!(".{}", i + 1) };
-            let run = Run { operator: info.producer, pass: Pass::Backward, gradient: Some(GradientOf::Inputs) };
-            sum = vec![self.node(format!("{}.backward_accumulate{count}", info.name), add, run.role(None), &after)];
+            let run = ChainKind { operator: info.producer, pass: Pass::Backward, gradient: Some(GradientOf::Inputs) };
+            sum = vec![self.add_node(format!("{}.backward_accumulate{count}", info.name), add, run.kernel_role(None), &after)];
         }
         sum
     }
 
     /// A product and the elementwise operator that alone reads it, as one kernel.
-    fn with_epilogue(&mut self, op: &OperatorNode, next: &OperatorNode, after: After, pass: Pass) -> After {
-        let run = Run::of(op, pass, None);
+    fn fuse_epilogue(&mut self, op: &OperatorNode, next: &OperatorNode, after: Predecessors, pass: Pass) -> Predecessors {
+        let run = ChainKind::of_operator(op, pass, None);
         let last = op.forward.len().saturating_sub(1);
-        let after = self.chain(op, &op.forward[..last], after, run);
+        let after = self.add_chain(op, &op.forward[..last], after, run);
         let (Some(Kernel::Contraction(contraction)), Some(Kernel::Elementwise(elementwise))) =
             (op.forward.last().map(|s| s.kernel), next.forward.first().map(|s| s.kernel))
         else {
-            return self.chain(op, &op.forward[last..], after, run);
+            return self.add_chain(op, &op.forward[last..], after, run);
         };
         let product: Bytes = op.outputs.iter().map(|t| self.operators.tensors[t.index()].bytes).sum();
         let kept = op.outputs.iter().any(|t| self.operators.tensors[t.index()].saved);
@@ -177,13 +183,13 @@ impl<'a> Lowerer<'a> {
         });
         let short = next.name.rsplit('.').next().unwrap_or(&next.name);
         let label = if pass == Pass::Recompute { "recompute" } else { "forward" };
-        vec![self.node(format!("{}+{short}.{label}", op.name), kernel, run.role(None), &after)]
+        vec![self.add_node(format!("{}+{short}.{label}", op.name), kernel, run.kernel_role(None), &after)]
     }
 }
 
 /// The elementwise operator that can run in the epilogue of `op`: the only reader of all its results, one kernel long, after
 /// a product that ends the operator (no collective in between).
-fn epilogue_of<'g>(operators: &'g OperatorGraph, op: &OperatorNode) -> Option<&'g OperatorNode> {
+fn find_epilogue<'g>(operators: &'g OperatorGraph, op: &OperatorNode) -> Option<&'g OperatorNode> {
     let Some(Kernel::Contraction(_)) = op.forward.last().map(|s| s.kernel) else { return None };
     let mut readers = operators.operators.iter().filter(|next| next.inputs.iter().any(|t| op.outputs.contains(t)));
     let (first, second) = (readers.next()?, readers.next());
@@ -192,7 +198,7 @@ fn epilogue_of<'g>(operators: &'g OperatorGraph, op: &OperatorNode) -> Option<&'
     (second.is_none() && elementwise && first.inputs.iter().all(earlier)).then_some(first)
 }
 
-fn dedup(nodes: &mut After) {
+fn remove_duplicates(nodes: &mut Predecessors) {
     nodes.sort_unstable();
     nodes.dedup();
 }

@@ -3,7 +3,7 @@
 use crate::layer_list::LayerList;
 use crate::variations::Variations;
 use serde::{Deserialize, Serialize};
-use sim::kernel::Function;
+use sim::kernel::ElementwiseFunction;
 use std::path::{Path, PathBuf};
 
 /// The built-in models: (name, text of the config.json), sorted by name; the files of `workloads/models`.
@@ -12,7 +12,7 @@ pub(crate) static BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), 
 /// How positions enter the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Position {
+pub enum PositionEncoding {
     /// A learned table of this many rows, added to the token embedding.
     Learned {
         /// Rows of the table (OPT keeps two more than its longest sequence).
@@ -54,13 +54,13 @@ pub enum NormPlacement {
 impl NormPlacement {
     /// Whether attention and MLP read normalised input.
     #[must_use]
-    pub fn before(self) -> bool {
+    pub fn normalises_before(self) -> bool {
         matches!(self, Self::Pre | Self::Sandwich)
     }
 
     /// Whether their results are normalised before the residual sum.
     #[must_use]
-    pub fn on_result(self) -> bool {
+    pub fn normalises_result(self) -> bool {
         matches!(self, Self::Output | Self::Sandwich)
     }
 }
@@ -125,7 +125,7 @@ pub struct Experts {
 impl Experts {
     /// Places that `tokens` tokens take at their experts, all experts together: `top_k` each, as uneven as routing is, or every expert's capacity.
     #[must_use]
-    pub fn slots(&self, tokens: u64) -> u64 {
+    pub fn expert_slots(&self, tokens: u64) -> u64 {
         let even = tokens.saturating_mul(self.top_k);
         match self.capacity_factor {
             None => match self.imbalance {
@@ -171,7 +171,7 @@ pub struct Model {
     /// Width of the token embedding (OPT's `word_embed_proj_dim`): where it is not `hidden`, projections lead in and out.
     pub embedding_width: u64,
     /// How positions enter.
-    pub position: Position,
+    pub position: PositionEncoding,
     /// Rows of BERT's token-type table; 0 where there is none.
     pub token_types: u64,
     /// Which normalisation.
@@ -185,7 +185,7 @@ pub struct Model {
     /// Whether the last layer's output is normalised (pre-norm families).
     pub final_norm: bool,
     /// The MLP's nonlinearity.
-    pub activation: Function,
+    pub activation: ElementwiseFunction,
     /// Whether the MLP is gated: activation(gate) * up (Llama).
     pub gated: bool,
     /// Whether query, key, value have biases.
@@ -224,10 +224,10 @@ pub fn built_in_names() -> impl Iterator<Item = &'static str> {
 /// none. It has what says nothing of the work, such as the base of rotary embeddings.
 #[must_use]
 pub fn config_text(name_or_path: &str) -> Option<String> {
-    if let Some((_, text)) = BUILT_IN.iter().find(|(name, _)| sim::names::same(name, name_or_path)) {
+    if let Some((_, text)) = BUILT_IN.iter().find(|(name, _)| sim::names::are_same_name(name, name_or_path)) {
         return Some((*text).to_owned());
     }
-    sim::files::text::read(&config_file(Path::new(name_or_path))).ok()
+    sim::files::text::read_text(&config_file(Path::new(name_or_path))).ok()
 }
 
 /// The file of a configuration that is named by its path, or by the folder that holds it.
@@ -240,5 +240,5 @@ pub fn config_file(path: &Path) -> PathBuf {
 /// Whether a model is named that is built in.
 #[must_use]
 pub fn is_built_in(name: &str) -> bool {
-    built_in_names().any(|known| sim::names::same(known, name))
+    built_in_names().any(|known| sim::names::are_same_name(known, name))
 }

@@ -26,7 +26,7 @@ pub(crate) struct Heads {
 
 impl Heads {
     /// The share of one of `devices` that split the heads, which they divide.
-    pub(crate) fn over(self, devices: u32) -> Self {
+    pub(crate) fn split_over_devices(self, devices: u32) -> Self {
         let devices = u64::from(devices.max(1));
         Self { query: self.query / devices, kv: self.kv / devices, ..self }
     }
@@ -34,7 +34,7 @@ impl Heads {
 
 /// One device's share of the dimensions that tensor parallelism splits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slice {
+pub struct DeviceSlice {
     /// Query heads.
     pub heads: u64,
     /// Key/value heads: at least one, so that they are replicated where there are more devices than key heads.
@@ -45,7 +45,7 @@ pub struct Slice {
     pub vocabulary: u64,
 }
 
-impl Slice {
+impl DeviceSlice {
     /// The share under `lowering`.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl Slice {
                 setting: "the sequence length under sequence parallelism".to_owned(),
                 value: lowering.sequence_length.to_string(),
                 limit,
-                cure: format!("use {}, or switch sequence parallelism off", neighbours(lowering.sequence_length, product)),
+                cure: format!("use {}, or switch sequence parallelism off", nearby_multiples(lowering.sequence_length, product)),
             });
         }
         check_context(model, lowering)?;
@@ -96,7 +96,7 @@ impl Slice {
     }
 
     /// The heads of the device.
-    pub(crate) fn attention(&self, model: &Model) -> Heads {
+    pub(crate) fn attention_heads(&self, model: &Model) -> Heads {
         Heads { query: self.heads, kv: self.kv_heads, dim: model.head_dim, value: model.value_dim() }
     }
 }
@@ -108,7 +108,7 @@ pub(crate) fn kv_heads_of_device(model: &Model, t: u64) -> u64 {
 
 /// What the context-parallel degree must be under Ulysses, whose exchange gives every device whole heads. The key/value heads must divide, and
 /// then the query heads do: Transformer Engine's exchange, which Megatron-LM runs, asks both of them to.
-pub(crate) fn ulysses_limit(model: &Model, t: u64) -> String {
+pub(crate) fn ulysses_degree_rule(model: &Model, t: u64) -> String {
     format!("a divisor of the {} key/value heads of a device: Ulysses splits heads", kv_heads_of_device(model, t))
 }
 
@@ -119,7 +119,7 @@ fn check_context(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError
         Err(WorkloadError::BadLowering { model: model.name.clone(), setting: setting.to_owned(), value, limit, cure })
     };
     if !lowering.sequence_length.is_multiple_of(c) {
-        let cure = format!("use {}", neighbours(lowering.sequence_length, c));
+        let cure = format!("use {}", nearby_multiples(lowering.sequence_length, c));
         let limit = format!("a multiple of the context-parallel degree {c}");
         return error("the sequence length", lowering.sequence_length.to_string(), limit, cure);
     }
@@ -142,7 +142,7 @@ fn check_context(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError
             "use fused attention, or the Ulysses method".to_owned(),
         ),
         ContextMethod::Ulysses if !heads.is_multiple_of(c) => {
-            let limit = ulysses_limit(model, t);
+            let limit = ulysses_degree_rule(model, t);
             let near = (1..c).rev().find(|n| heads.is_multiple_of(*n)).unwrap_or(1);
             error("the context-parallel degree", c.to_string(), limit, format!("use {near}, or the ring method"))
         }
@@ -192,10 +192,10 @@ fn check_experts(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError
 /// The tensor-parallel degrees up to `limit` that the model allows, rising.
 #[must_use]
 pub fn tensor_parallel_degrees(model: &Model, limit: u32) -> Vec<u32> {
-    (1..=limit.min(MAX_TENSOR_PARALLEL)).filter(|t| obeys(model, u64::from(*t))).collect()
+    (1..=limit.min(MAX_TENSOR_PARALLEL)).filter(|t| obeys_degree_rules(model, u64::from(*t))).collect()
 }
 
-pub(crate) fn obeys(model: &Model, t: u64) -> bool {
+pub(crate) fn obeys_degree_rules(model: &Model, t: u64) -> bool {
     let kv = if t <= model.kv_heads { model.kv_heads.is_multiple_of(t) } else { t.is_multiple_of(model.kv_heads) };
     let scan = model.variations.scan.is_none_or(|scan| scan.heads.is_multiple_of(t));
     model.heads.is_multiple_of(t) && kv && scan && model.mlp_widths().all(|width| width.is_multiple_of(t))
@@ -251,7 +251,7 @@ fn check_ranges(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError>
         range(setting, u64::from(value), u64::from(MAX_TENSOR_PARALLEL), "give the devices of one group, 1 to 64 in practice")?;
     }
     let (longest, cure) = match model.position {
-        crate::model::Position::Learned { .. } => {
+        crate::model::PositionEncoding::Learned { .. } => {
             (model.max_sequence, "its table of learned positions ends there: train on shorter sequences")
         }
         _ => (MAX_SEQUENCE, "give the tokens of one sequence"),
@@ -260,7 +260,7 @@ fn check_ranges(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError>
 }
 
 /// The multiples of `step` around `value`, as text.
-fn neighbours(value: u64, step: u64) -> String {
+fn nearby_multiples(value: u64, step: u64) -> String {
     let below = value / step * step;
     let above = below + step;
     if below == 0 { above.to_string() } else { format!("{below} or {above}") }

@@ -59,7 +59,7 @@ impl FromStr for StagePolicies {
 impl StagePolicies {
     /// Of the mixes of all chunks: the same policy in all of them is one policy, neighbours that follow the same are one run.
     #[must_use]
-    pub fn of_chunks(chunks: Vec<LayerMix>) -> Self {
+    pub fn from_chunk_mixes(chunks: Vec<LayerMix>) -> Self {
         let joined = |mix: LayerMix| {
             let mut runs: LayerMix = Vec::with_capacity(mix.len());
             for run in mix.into_iter().filter(|run| run.layers > 0) {
@@ -71,7 +71,7 @@ impl StagePolicies {
             runs
         };
         let policies = Self::ByChunk(chunks.into_iter().map(joined).collect());
-        match policies.distinct().as_slice() {
+        match policies.distinct_policies().as_slice() {
             [] => Self::default(),
             [only] => Self::Alike((*only).clone()),
             _ => policies,
@@ -80,7 +80,7 @@ impl StagePolicies {
 
     /// The policy that all layers follow, if they follow one.
     #[must_use]
-    pub fn alike(&self) -> Option<&ActivationPolicy> {
+    pub fn uniform_policy(&self) -> Option<&ActivationPolicy> {
         match self {
             Self::Alike(policy) => Some(policy),
             Self::ByChunk(_) => None,
@@ -89,7 +89,7 @@ impl StagePolicies {
 
     /// The mixes of the chunks, where they have their own.
     #[must_use]
-    pub fn chunks(&self) -> Option<&[LayerMix]> {
+    pub fn chunk_mixes(&self) -> Option<&[LayerMix]> {
         match self {
             Self::Alike(_) => None,
             Self::ByChunk(chunks) => Some(chunks),
@@ -98,7 +98,7 @@ impl StagePolicies {
 
     /// The policies in the order in which the pipeline comes to them, each once.
     #[must_use]
-    pub fn distinct(&self) -> Vec<&ActivationPolicy> {
+    pub fn distinct_policies(&self) -> Vec<&ActivationPolicy> {
         match self {
             Self::Alike(policy) => vec![policy],
             Self::ByChunk(chunks) => {
@@ -115,7 +115,7 @@ impl StagePolicies {
 
     /// The policy of the first layer; leading layers follow it.
     #[must_use]
-    pub fn first(&self) -> &ActivationPolicy {
+    pub fn first_layer_policy(&self) -> &ActivationPolicy {
         match self {
             Self::Alike(policy) => policy,
             Self::ByChunk(chunks) => chunks.iter().flatten().next().map_or(&ActivationPolicy::None, |run| &run.policy),
@@ -126,7 +126,7 @@ impl StagePolicies {
     /// `--recompute-method block`): the first ones, as many in every chunk, or all of a chunk that has fewer. Of plans with one policy for all
     /// layers it is 0.
     #[must_use]
-    pub fn block(&self) -> Option<u64> {
+    pub fn full_recompute_layers_per_chunk(&self) -> Option<u64> {
         let Self::ByChunk(chunks) = self else { return Some(0) };
         let full = |mix: &LayerMix| match mix.as_slice() {
             [] => Some((0, true)),
@@ -144,23 +144,23 @@ impl StagePolicies {
 
     /// The plan of [`Self::block`] with so many layers of every chunk.
     #[must_use]
-    pub fn of_block(count: u64, split: &ChunkSplit) -> Self {
+    pub fn from_full_recompute_layers(count: u64, split: &ChunkSplit) -> Self {
         let chunk = |place: u64| {
-            let layers = split.layers(place);
+            let layers = split.layers_of_chunk(place);
             let full = count.min(layers);
             vec![
                 LayerRun { layers: full, policy: ActivationPolicy::Full },
                 LayerRun { layers: layers - full, policy: ActivationPolicy::None },
             ]
         };
-        Self::of_chunks((0..split.chunks).map(chunk).collect())
+        Self::from_chunk_mixes((0..split.chunks).map(chunk).collect())
     }
 
     /// Whether every chunk has a mix of as many layers as it holds.
     ///
     /// # Errors
     /// The first chunk that has not, with the layers that it holds.
-    pub fn check(&self, split: &ChunkSplit) -> Result<(), LayoutError> {
+    pub fn check_layer_counts(&self, split: &ChunkSplit) -> Result<(), LayoutError> {
         let Self::ByChunk(chunks) = self else { return Ok(()) };
         let broken = |value: String, limit: String| {
             let cure = "give every chunk a policy for each of its layers, or one policy for all of them".to_owned();
@@ -170,7 +170,7 @@ impl StagePolicies {
             return broken(format!("mixes for {} chunks", chunks.len()), format!("for the plan's {} chunks", split.chunks));
         }
         for (place, mix) in chunks.iter().enumerate() {
-            let (given, held) = (mix.iter().map(|run| run.layers).sum::<u64>(), split.layers(place as u64));
+            let (given, held) = (mix.iter().map(|run| run.layers).sum::<u64>(), split.layers_of_chunk(place as u64));
             if given != held {
                 return broken(format!("{given} layers in chunk {place}"), format!("the {held} that it holds"));
             }
@@ -181,7 +181,7 @@ impl StagePolicies {
 
 /// A mix in words: `12 x full + 4 x none`.
 #[must_use]
-pub fn mix_words(mix: &[LayerRun]) -> String {
+pub fn describe_mix(mix: &[LayerRun]) -> String {
     match mix {
         [] => "no layers".to_owned(),
         [only] => only.policy.to_string(),
@@ -193,9 +193,9 @@ impl fmt::Display for StagePolicies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Alike(policy) => policy.fmt(f),
-            Self::ByChunk(_) => match self.block() {
+            Self::ByChunk(_) => match self.full_recompute_layers_per_chunk() {
                 Some(layers) => write!(f, "full in {layers} of each chunk's layers"),
-                None => write!(f, "by stage, {} ways", self.distinct().len()),
+                None => write!(f, "by stage, {} ways", self.distinct_policies().len()),
             },
         }
     }
@@ -213,13 +213,14 @@ mod tests {
 
     #[test]
     fn equal_policies_are_one_and_neighbours_join() {
-        let alike = StagePolicies::of_chunks(vec![vec![run(1, "full"), run(1, "full")], vec![run(2, "full")]]);
+        let alike = StagePolicies::from_chunk_mixes(vec![vec![run(1, "full"), run(1, "full")], vec![run(2, "full")]]);
         assert_eq!(alike, StagePolicies::Alike(ActivationPolicy::Full));
-        let mixed = StagePolicies::of_chunks(vec![vec![run(1, "full"), run(1, "full"), run(0, "none")], vec![run(2, "none")]]);
+        let mixed =
+            StagePolicies::from_chunk_mixes(vec![vec![run(1, "full"), run(1, "full"), run(0, "none")], vec![run(2, "none")]]);
         assert_eq!(mixed, StagePolicies::ByChunk(vec![vec![run(2, "full")], vec![run(2, "none")]]));
-        assert_eq!(mixed.distinct(), [&ActivationPolicy::Full, &ActivationPolicy::None]);
-        assert_eq!(mixed.first(), &ActivationPolicy::Full);
-        assert_eq!(StagePolicies::of_chunks(Vec::new()), StagePolicies::default());
+        assert_eq!(mixed.distinct_policies(), [&ActivationPolicy::Full, &ActivationPolicy::None]);
+        assert_eq!(mixed.first_layer_policy(), &ActivationPolicy::Full);
+        assert_eq!(StagePolicies::from_chunk_mixes(Vec::new()), StagePolicies::default());
     }
 
     #[test]
@@ -240,28 +241,30 @@ mod tests {
     fn blocks_are_the_first_layers_of_every_chunk() {
         let split = Layout { pipeline: 4, ..Layout::default() }.chunk_split(14).unwrap();
         for count in 1..4 {
-            let policies = StagePolicies::of_block(count, &split);
-            assert_eq!((policies.block(), policies.check(&split)), (Some(count), Ok(())));
+            let policies = StagePolicies::from_full_recompute_layers(count, &split);
+            assert_eq!((policies.full_recompute_layers_per_chunk(), policies.check_layer_counts(&split)), (Some(count), Ok(())));
         }
-        assert_eq!(StagePolicies::of_block(0, &split), ActivationPolicy::None.into());
-        assert_eq!(StagePolicies::of_block(4, &split), ActivationPolicy::Full.into());
+        assert_eq!(StagePolicies::from_full_recompute_layers(0, &split), ActivationPolicy::None.into());
+        assert_eq!(StagePolicies::from_full_recompute_layers(4, &split), ActivationPolicy::Full.into());
         let uneven = StagePolicies::ByChunk(vec![vec![run(2, "full"), run(2, "none")], vec![run(1, "full"), run(3, "none")]]);
-        assert_eq!(uneven.block(), None);
-        assert_eq!(StagePolicies::ByChunk(vec![vec![run(2, "none"), run(2, "full")]]).block(), None);
+        assert_eq!(uneven.full_recompute_layers_per_chunk(), None);
+        assert_eq!(StagePolicies::ByChunk(vec![vec![run(2, "none"), run(2, "full")]]).full_recompute_layers_per_chunk(), None);
     }
 
     #[test]
     fn a_mix_has_as_many_layers_as_its_chunk() {
         let layout = Layout { pipeline: 2, ..Layout::default() };
         let split = layout.chunk_split(8).unwrap();
-        let of = |first, last| StagePolicies::ByChunk(vec![vec![run(first, "full")], vec![run(last, "none")]]).check(&split);
+        let of = |first, last| {
+            StagePolicies::ByChunk(vec![vec![run(first, "full")], vec![run(last, "none")]]).check_layer_counts(&split)
+        };
         assert_eq!(of(4, 4), Ok(()));
         let wrong = of(4, 5).unwrap_err().to_string();
         assert!(
             wrong.contains("activations") && wrong.contains("5 layers in chunk 1") && wrong.contains("the 4 that it holds"),
             "{wrong}"
         );
-        let few = StagePolicies::ByChunk(vec![vec![run(8, "full")]]).check(&split).unwrap_err().to_string();
+        let few = StagePolicies::ByChunk(vec![vec![run(8, "full")]]).check_layer_counts(&split).unwrap_err().to_string();
         assert!(few.contains("mixes for 1 chunks") && few.contains("2 chunks"), "{few}");
     }
 }

@@ -3,15 +3,15 @@
 mod change;
 
 use crate::footprint::{Optimizer, Precision};
-use crate::memory::Applied;
-use crate::memory::amount::Facts;
+use crate::memory::TechniqueEffects;
+use crate::memory::amount::TrainingQuantities;
 use crate::memory::error::TechniqueError;
-use crate::memory::policy::{Gate, Representation, TensorClass};
+use crate::memory::policy::{Representation, TensorClass, TrainingEffect};
 use crate::memory::preset::Preset;
 use crate::model::Model;
-use crate::recompute_policy::{ActivationPolicy, Replay};
+use crate::recompute_policy::{ActivationPolicy, ReplayExtent};
 use crate::training::{Segment, SegmentKind, TrainingGraph};
-use change::{Found, Named, change, drawn_again, stock};
+use change::{NamedRule, RuleMatch, change_segment, read_only_bytes, redraw_reason};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -71,7 +71,7 @@ impl Technique {
 
     /// The same with a parameter set.
     #[must_use]
-    pub fn with(&self, key: &str, value: f64) -> Self {
+    pub fn with_parameter(&self, key: &str, value: f64) -> Self {
         let mut given = self.given.clone();
         given.insert(key.to_owned(), value);
         Self { preset: Arc::clone(&self.preset), given, multiplier: self.multiplier }
@@ -86,12 +86,12 @@ impl Technique {
     /// Whether it leaves open what part of the activations goes away.
     #[must_use]
     pub fn is_adaptive(&self) -> bool {
-        self.preset.adaptive && !self.is_given("fraction")
+        self.preset.adaptive && !self.has_parameter("fraction")
     }
 
     /// Whether a parameter was given.
     #[must_use]
-    pub fn is_given(&self, key: &str) -> bool {
+    pub fn has_parameter(&self, key: &str) -> bool {
         self.given.contains_key(key)
     }
 
@@ -99,8 +99,8 @@ impl Technique {
     ///
     /// # Errors
     /// One that it does not have, or out of range.
-    pub fn values(&self, facts: &Facts) -> Result<BTreeMap<String, f64>, TechniqueError> {
-        self.preset.values(&self.given, facts)
+    pub fn parameter_values(&self, facts: &TrainingQuantities) -> Result<BTreeMap<String, f64>, TechniqueError> {
+        self.preset.parameter_values(&self.given, facts)
     }
 }
 
@@ -134,7 +134,7 @@ impl FromStr for Technique {
                 meaning: "a parameter of the technique (coplace list techniques)".into(),
             })?;
             if given.insert(key.trim().to_owned(), value).is_some() {
-                return Err(TechniqueError::refused(&preset.name, format!("{} is given twice", key.trim()), "give it once"));
+                return Err(TechniqueError::refuse(&preset.name, format!("{} is given twice", key.trim()), "give it once"));
             }
         }
         Ok(Self { preset, given, multiplier: None })
@@ -205,12 +205,12 @@ impl Techniques {
     /// What they may be where one of them leaves open what part of the activations goes away: every eighth of it, all first. One choice, themselves, where
     /// nothing is open.
     #[must_use]
-    pub fn choices(&self) -> Vec<Self> {
+    pub fn offload_choices(&self) -> Vec<Self> {
         let Some(open) = self.iter().position(Technique::is_adaptive) else { return vec![self.clone()] };
         let of = |part: u32| {
             let fraction = f64::from(part) / f64::from(PARTS);
             let choose = |(at, technique): (usize, &Technique)| {
-                if at == open { technique.with("fraction", fraction) } else { technique.clone() }
+                if at == open { technique.with_parameter("fraction", fraction) } else { technique.clone() }
             };
             self.iter().enumerate().map(choose).collect()
         };
@@ -221,10 +221,10 @@ impl Techniques {
     ///
     /// # Errors
     /// A technique that changes what is trained and is not allowed, or an allowance of one that is not used.
-    pub fn allowing(&self, allowances: &[Allowance]) -> Result<Self, TechniqueError> {
+    pub fn with_allowances(&self, allowances: &[Allowance]) -> Result<Self, TechniqueError> {
         let named = |allowance: &&Allowance, technique: &Technique| technique.preset.is_called(&allowance.name);
         for (at, allowance) in allowances.iter().enumerate() {
-            let refused = |why: &str, cure: String| Err(TechniqueError::refused(&allowance.name, why, cure));
+            let refused = |why: &str, cure: String| Err(TechniqueError::refuse(&allowance.name, why, cure));
             let Some(technique) = self.iter().find(|technique| named(&allowance, technique)) else {
                 let cure = format!("add --technique {}, or leave it out of --allow", allowance.name);
                 return refused("it is allowed, but not among the techniques", cure);
@@ -232,20 +232,20 @@ impl Techniques {
             if allowances[at + 1..].iter().any(|other| named(&other, technique)) {
                 return refused("it is allowed twice", "give one --allow for it".to_owned());
             }
-            if technique.preset.gate == Gate::Exact && allowance.multiplier.is_some() {
+            if technique.preset.gate == TrainingEffect::Exact && allowance.multiplier.is_some() {
                 return refused("it is exact: it takes as many steps as without", "leave out its step_multiplier".to_owned());
             }
         }
         let allowed = |technique: &Technique| {
             let multiplier = allowances.iter().find(|a| named(a, technique)).map(|a| a.multiplier.unwrap_or(1.0));
             let preset = &technique.preset;
-            if multiplier.is_none() && preset.gate != Gate::Exact {
+            if multiplier.is_none() && preset.gate != TrainingEffect::Exact {
                 let why = format!("its gradients or updates are {}: it changes what is trained", preset.gate);
                 let cure = format!(
                     "add --allow {0}, or --allow {0},step_multiplier=X where X times as many steps are expected",
                     preset.name
                 );
-                return Err(TechniqueError::refused(&preset.name, why, cure));
+                return Err(TechniqueError::refuse(&preset.name, why, cure));
             }
             Ok(Technique { multiplier, ..technique.clone() })
         };
@@ -259,30 +259,30 @@ impl Techniques {
     }
 
     /// Those that change what is trained.
-    pub fn lossy(&self) -> impl Iterator<Item = &Technique> {
-        self.iter().filter(|technique| technique.preset.gate != Gate::Exact)
+    pub fn lossy_techniques(&self) -> impl Iterator<Item = &Technique> {
+        self.iter().filter(|technique| technique.preset.gate != TrainingEffect::Exact)
     }
 
     /// Whether they can be used together, with so many micro-batches per step.
     ///
     /// # Errors
     /// A pair that excludes each other, with the reason; gradients that would have to be accumulated and are not kept.
-    pub fn check(&self, facts: &Facts, micro_batches: u64) -> Result<(), TechniqueError> {
+    pub fn check_together(&self, facts: &TrainingQuantities, micro_batches: u64) -> Result<(), TechniqueError> {
         for (at, technique) in self.0.iter().enumerate() {
             let preset = &technique.preset;
-            let values = technique.values(facts)?;
-            if let Some(one) = preset.one_micro_batch.as_ref().filter(|one| micro_batches > 1 && one.applies(&values)) {
+            let values = technique.parameter_values(facts)?;
+            if let Some(one) = preset.one_micro_batch.as_ref().filter(|one| micro_batches > 1 && one.applies_with(&values)) {
                 let why = format!("{} (a step has {micro_batches} micro-batches)", one.why);
-                return Err(TechniqueError::refused(&preset.name, why, "use a global batch of one micro-batch per replica"));
+                return Err(TechniqueError::refuse(&preset.name, why, "use a global batch of one micro-batch per replica"));
             }
             for other in &self.0[at + 1..] {
                 let pair = format!("{} + {}", preset.name, other.preset.name);
                 if preset.name == other.preset.name {
-                    return Err(TechniqueError::refused(&pair, "it is given twice", "give it once"));
+                    return Err(TechniqueError::refuse(&pair, "it is given twice", "give it once"));
                 }
                 let reason = preset.excludes.get(&other.preset.name).or_else(|| other.preset.excludes.get(&preset.name));
                 if let Some(why) = reason {
-                    return Err(TechniqueError::refused(&pair, why.clone(), "use one of them"));
+                    return Err(TechniqueError::refuse(&pair, why.clone(), "use one of them"));
                 }
             }
         }
@@ -297,7 +297,7 @@ impl Techniques {
         &self,
         policy: &ActivationPolicy,
         training: &TrainingGraph,
-        replay: Replay,
+        replay: ReplayExtent,
     ) -> Result<(), TechniqueError> {
         let draws = |technique: &&Technique| {
             let mut forms = technique.preset.rules.iter().flat_map(|rule| &rule.representation);
@@ -308,16 +308,16 @@ impl Techniques {
             return Ok(());
         }
         let of = |segment: &Segment| {
-            let treatment = policy.treatment_under(&segment.graph, replay);
-            treatment.drawn_again(&segment.graph).map(drawn_again)
+            let treatment = policy.treatment_with_extent(&segment.graph, replay);
+            treatment.find_redrawn_sample(&segment.graph).map(redraw_reason)
         };
         let Some(why) = training.segments.iter().find_map(of) else { return Ok(()) };
         Err(match policy {
             // Of its own it runs nothing again.
-            ActivationPolicy::None => TechniqueError::refused(&self.to_string(), why, "leave one of the techniques out"),
+            ActivationPolicy::None => TechniqueError::refuse(&self.to_string(), why, "leave one of the techniques out"),
             _ => {
                 let both = format!("{} + recompute {policy}", drawing.join(" + "));
-                TechniqueError::refused(&both, why, "use --recompute none, or leave the technique out")
+                TechniqueError::refuse(&both, why, "use --recompute none, or leave the technique out")
             }
         })
     }
@@ -327,7 +327,7 @@ impl Techniques {
         for Technique { preset, .. } in self.iter() {
             let refused = |why: String, other: Optimizer| {
                 let cure = format!("use --optimizer {other}, or leave the technique out");
-                Err(TechniqueError::refused(&preset.name, why, cure))
+                Err(TechniqueError::refuse(&preset.name, why, cure))
             };
             if let Some(of) = preset.optimizers.as_ref().filter(|of| !of.with.contains(&optimizer)) {
                 return refused(
@@ -353,11 +353,11 @@ impl Techniques {
     ///
     /// # Errors
     /// Parameters out of range.
-    pub fn of_replicas(&self, facts: &Facts, replicas: u32) -> Result<Vec<String>, TechniqueError> {
+    pub fn describe_replica_limits(&self, facts: &TrainingQuantities, replicas: u32) -> Result<Vec<String>, TechniqueError> {
         let mut notes = Vec::new();
         for technique in self.0.iter().filter(|_| replicas > 1) {
-            let (preset, values) = (&technique.preset, technique.values(facts)?);
-            if let Some(one) = preset.one_replica.as_ref().filter(|one| one.applies(&values)) {
+            let (preset, values) = (&technique.preset, technique.parameter_values(facts)?);
+            if let Some(one) = preset.one_replica.as_ref().filter(|one| one.applies_with(&values)) {
                 notes.push(format!("{}: {} (a step has {replicas} replicas)", preset.name, one.why));
             }
         }
@@ -368,19 +368,24 @@ impl Techniques {
     ///
     /// # Errors
     /// Parameters out of range, techniques that do not go together, forms that a reader cannot work with.
-    pub fn apply(&self, model: &Model, mut training: TrainingGraph, micro_batches: u64) -> Result<TrainingGraph, TechniqueError> {
+    pub fn apply_to_graph(
+        &self,
+        model: &Model,
+        mut training: TrainingGraph,
+        micro_batches: u64,
+    ) -> Result<TrainingGraph, TechniqueError> {
         if self.is_empty() {
             return Ok(training);
         }
-        let facts = Facts::new(model, &training.lowering);
-        self.check(&facts, micro_batches)?;
+        let facts = TrainingQuantities::new(model, &training.lowering);
+        self.check_together(&facts, micro_batches)?;
         self.check_optimizer(training.lowering.optimizer)?;
-        let rules = self.rules(&facts, &training.lowering.precision)?;
-        let mut applied = self.applied(&facts)?;
-        let mut found = vec![Found::Nothing; rules.len()];
-        let stock_here = stock(model, &training, &rules);
+        let rules = self.ordered_rules(&facts, &training.lowering.precision)?;
+        let mut applied = self.effects(&facts)?;
+        let mut found = vec![RuleMatch::Nothing; rules.len()];
+        let stock_here = read_only_bytes(model, &training, &rules);
         for segment in &mut training.segments {
-            let mut statics = change(model, segment, &rules, applied.decomposed_every, &mut found)?;
+            let mut statics = change_segment(model, segment, &rules, applied.decomposed_every, &mut found)?;
             segment.second_backward = applied.second_backward;
             if segment.kind == SegmentKind::Embedding {
                 (statics.own.stock, statics.apart.stock) = (stock_here, stock_here);
@@ -390,7 +395,7 @@ impl Techniques {
         for (technique, found) in rules.iter().zip(&found) {
             let class = technique.rule.class;
             let note = match found {
-                Found::Something => continue,
+                RuleMatch::Something => continue,
                 // Weights would be frozen with nothing beside them to train.
                 _ if technique.rule.adapter.is_some() => {
                     let why = format!(
@@ -398,15 +403,17 @@ impl Techniques {
                         model.name
                     );
                     let cure = "name the operators of the model's layers in the technique's file, or leave it out";
-                    return Err(TechniqueError::refused(&technique.name, why, cure));
+                    return Err(TechniqueError::refuse(&technique.name, why, cure));
                 }
-                Found::Frozen => {
+                RuleMatch::Frozen => {
                     let why = format!("all weights whose {class} it is about are frozen");
-                    return Err(TechniqueError::refused(&technique.name, why, "leave one of the techniques out"));
+                    return Err(TechniqueError::refuse(&technique.name, why, "leave one of the techniques out"));
                 }
-                Found::Gone => format!("{}: what it sends away has gone already, by another technique", technique.name),
-                Found::Nothing => format!("{}: {} has nothing that its rule about {class} is about", technique.name, model.name),
-                Found::KeptWhole => format!(
+                RuleMatch::Gone => format!("{}: what it sends away has gone already, by another technique", technique.name),
+                RuleMatch::Nothing => {
+                    format!("{}: {} has nothing that its rule about {class} is about", technique.name, model.name)
+                }
+                RuleMatch::KeptWhole => format!(
                     "{}: nothing changes: the gated unit of {} is one kernel, which keeps gate and up alone; with bits for the gate it would keep the \
                      activated gate besides; where it runs operator by operator (--stack-option kernels.elementwise_fusion=false, or --stack \
                      huggingface) the technique saves what its paper says",
@@ -422,7 +429,7 @@ impl Techniques {
     }
 
     /// All rules, in the order in which they act. Of forms, those for one kind of reader first: what they leave, the others take.
-    fn rules(&self, facts: &Facts, precision: &Precision) -> Result<Vec<Named>, TechniqueError> {
+    fn ordered_rules(&self, facts: &TrainingQuantities, precision: &Precision) -> Result<Vec<NamedRule>, TechniqueError> {
         // States and master weights are in fp32 at most.
         let bits_of = |class| match class {
             TensorClass::Gradients => 8 * precision.gradient.bytes(),
@@ -431,12 +438,12 @@ impl Techniques {
         };
         let mut rules = Vec::new();
         for technique in self.0.iter() {
-            let values = technique.values(facts)?;
-            let own = technique.preset.rules(&values, facts, bits_of)?;
-            rules.extend(own.into_iter().map(|rule| Named { name: technique.preset.name.clone(), rule }));
+            let values = technique.parameter_values(facts)?;
+            let own = technique.preset.resolve_rules(&values, facts, bits_of)?;
+            rules.extend(own.into_iter().map(|rule| NamedRule { name: technique.preset.name.clone(), rule }));
         }
         // Adapters and frozen weights decide what is read, forms decide what is kept, and that is then rebuilt or goes away.
-        rules.sort_by_key(|Named { rule, .. }| match (&rule.adapter, rule.frozen, &rule.representation, rule.read_by) {
+        rules.sort_by_key(|NamedRule { rule, .. }| match (&rule.adapter, rule.frozen, &rule.representation, rule.read_by) {
             (Some(_), ..) => 0,
             (_, true, ..) => 1,
             (_, _, Some(_), Some(_)) => 2,
@@ -446,10 +453,10 @@ impl Techniques {
         Ok(rules)
     }
 
-    fn applied(&self, facts: &Facts) -> Result<Applied, TechniqueError> {
-        let mut applied = Applied::default();
+    fn effects(&self, facts: &TrainingQuantities) -> Result<TechniqueEffects, TechniqueError> {
+        let mut applied = TechniqueEffects::default();
         for technique in self.0.iter() {
-            let (preset, values) = (&technique.preset, technique.values(facts)?);
+            let (preset, values) = (&technique.preset, technique.parameter_values(facts)?);
             let value = |key: &Option<String>| key.as_ref().and_then(|key| values.get(key)).copied().unwrap_or(0.0);
             applied.planned_addresses |= preset.planned_addresses;
             applied.second_backward |= value(&preset.second_backward) != 0.0;

@@ -4,17 +4,18 @@
 use crate::error::WorkloadError;
 use crate::footprint::BytesPerParameter;
 use crate::graph::{OperatorGraph, OperatorNode, Parameters, RecomputeSet, TensorInfo};
-use crate::layer_list::Side;
-use crate::layer_names::layers_in;
+use crate::layer_list::EncoderDecoderSide;
+use crate::layer_names::layer_prefixes;
 use crate::lower::Lowerer;
 pub use crate::lowering::{Attention, ContextMethod, Lowering};
-use crate::memory::{Applied, PlacedBytes, SegmentStatics};
+use crate::memory::{BytesByPlace, SegmentStatics, TechniqueEffects};
 use crate::model::Model;
-use crate::op::transformer::Plan;
-use crate::parallel::Slice;
+use crate::op::transformer::SegmentPlan;
+use crate::parallel::DeviceSlice;
 use serde::{Deserialize, Serialize};
 use sim::kernel::{
-    Axis, Collective, CollectiveKind, Direction, Elementwise, Group, Kernel, KernelGraph, KernelNode, KernelRole, Pass,
+    Collective, CollectiveKind, Direction, Elementwise, Kernel, KernelGraph, KernelNode, KernelRole, ParallelAxis, Pass,
+    RankGroup,
 };
 use sim::units::{Bytes, Flops};
 use std::fmt;
@@ -104,14 +105,14 @@ impl Segment {
 
     /// Layers of one piece: of a block of them several, of an end without any 1, as a unit of its own.
     #[must_use]
-    pub fn units(&self) -> u64 {
-        layers_in(&self.graph).len().max(1) as u64
+    pub fn layers_per_piece(&self) -> u64 {
+        layer_prefixes(&self.graph).len().max(1) as u64
     }
 
     /// Whether there are layers in it.
     #[must_use]
     pub fn has_layers(&self) -> bool {
-        !layers_in(&self.graph).is_empty()
+        !layer_prefixes(&self.graph).is_empty()
     }
 
     /// Operators in an order in which they can run.
@@ -128,15 +129,15 @@ impl Segment {
 
     /// The kernels of the forward pass; node order is an order in which they can run.
     #[must_use]
-    pub fn forward(&self) -> KernelGraph {
-        Lowerer::new(&self.graph, self.lowering.epilogues).forward()
+    pub fn forward_graph(&self) -> KernelGraph {
+        Lowerer::new(&self.graph, self.lowering.epilogues).lower_forward()
     }
 
     /// The kernels of the backward pass: what is recomputed, both gradients of every operator; node order is an order in which
     /// they can run.
     #[must_use]
-    pub fn backward(&self, recompute: &RecomputeSet) -> KernelGraph {
-        Lowerer::new(&self.graph, self.lowering.epilogues).backward(recompute)
+    pub fn backward_graph(&self, recompute: &RecomputeSet) -> KernelGraph {
+        Lowerer::new(&self.graph, self.lowering.epilogues).lower_backward(recompute)
     }
 
     /// Bytes kept from forward to backward per micro-batch in flight, when `recompute` is run again.
@@ -161,26 +162,26 @@ impl Segment {
     /// Bytes of one piece's weights on one device (without `tied_parameters`).
     #[must_use]
     pub fn weight_bytes(&self) -> Bytes {
-        self.bytes_per_parameter().weight * self.parameters.per_device()
+        self.bytes_per_parameter().weight * self.parameters.per_device_count()
     }
 
     /// Bytes of one piece's weight gradients on one device (without `tied_parameters`).
     #[must_use]
     pub fn gradient_bytes(&self) -> Bytes {
-        self.bytes_per_parameter().gradient * self.parameters.per_device()
+        self.bytes_per_parameter().gradient * self.parameters.per_device_count()
     }
 
     /// Bytes of one piece's master weights and optimiser states on one device (without `tied_parameters`).
     #[must_use]
     pub fn optimizer_bytes(&self) -> Bytes {
-        self.bytes_per_parameter().optimizer() * self.parameters.per_device()
+        self.bytes_per_parameter().optimizer_bytes() * self.parameters.per_device_count()
     }
 
     /// The kernels of one optimiser step for one piece on one device, in order: under sequence parallelism the sum of the gradients
     /// of replicated parameters over the tensor-parallel group, then the update, which reads gradients, master weights
     /// (or weights) and states and writes weights, master weights and states.
     #[must_use]
-    pub fn optimizer_step(&self) -> Vec<KernelNode> {
+    pub fn optimizer_step_kernels(&self) -> Vec<KernelNode> {
         let per = self.bytes_per_parameter();
         let mut kernels = Vec::new();
         let role = |axis| KernelRole { operator: None, pass: Pass::Optimizer, gradient: None, axis };
@@ -192,12 +193,12 @@ impl Segment {
                 kernel: Kernel::Collective(Collective {
                     kind: CollectiveKind::AllReduce,
                     bytes: per.gradient * replicated,
-                    group: Group { ranks, stride: 1 },
+                    group: RankGroup { ranks, stride: 1 },
                 }),
-                role: role(Some(Axis::Tensor)),
+                role: role(Some(ParallelAxis::Tensor)),
             });
         }
-        let elements = self.parameters.per_device();
+        let elements = self.parameters.per_device_count();
         if elements > 0 {
             let name = format!("{}.optimizer.update", self.name);
             kernels.push(KernelNode { name, kernel: self.update_kernel(elements), role: role(None) });
@@ -212,7 +213,7 @@ impl Segment {
         let per = self.bytes_per_parameter();
         let source = if per.master == Bytes::ZERO { per.weight } else { per.master };
         Kernel::Elementwise(Elementwise {
-            function: self.lowering.optimizer.function(),
+            function: self.lowering.optimizer.update_function(),
             direction: Direction::Forward,
             elements,
             read: (per.gradient + source + per.state) * elements,
@@ -227,11 +228,11 @@ impl Segment {
         let update = self.update_kernel(parameters);
         let (Some(statics), Kernel::Elementwise(plain)) = (&self.statics, update) else { return vec![(update, 1.0)] };
         let own = &statics.own;
-        let each = parameters as f64 / (own.exchanged.per_device().max(1)) as f64;
+        let each = parameters as f64 / (own.exchanged.per_device_count().max(1)) as f64;
         let part = |bytes: u64| Bytes((bytes as f64 * each) as u64);
-        let device = |placed: &PlacedBytes| placed.device.per_device();
+        let device = |placed: &BytesByPlace| placed.device.per_device_count();
         let (states, masters) = (part(device(&own.states)), part(device(&own.masters)));
-        let away = own.states.host.per_device() + own.states.nvme.per_device() > 0;
+        let away = own.states.host.per_device_count() + own.states.nvme.per_device_count() > 0;
         let mut kernels = Vec::new();
         if !away {
             let per = self.bytes_per_parameter();
@@ -273,7 +274,7 @@ pub struct TrainingGraph {
     pub model_flops: Flops,
     /// What memory techniques change about the run as a whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub applied: Option<Box<Applied>>,
+    pub applied: Option<Box<TechniqueEffects>>,
 }
 
 impl TrainingGraph {
@@ -282,17 +283,17 @@ impl TrainingGraph {
     /// # Errors
     /// Where the micro-batch, sequence length or tensor-parallel degree is out of range or does not fit the model.
     pub fn new(model: &Model, lowering: &Lowering) -> Result<Self, WorkloadError> {
-        let slice = Slice::new(model, lowering)?;
-        let plan = Plan::new(model, lowering, slice);
-        let mut embedding = Segment::new(SegmentKind::Embedding, 1, plan.embedding(), lowering);
-        let mut layer = Segment::new(SegmentKind::Layer, model.layers, plan.layer(), lowering);
-        if model.variations.side == Side::Decoder {
+        let slice = DeviceSlice::new(model, lowering)?;
+        let plan = SegmentPlan::new(model, lowering, slice);
+        let mut embedding = Segment::new(SegmentKind::Embedding, 1, plan.build_embedding(), lowering);
+        let mut layer = Segment::new(SegmentKind::Layer, model.layers, plan.build_layers(), lowering);
+        if model.variations.side == EncoderDecoderSide::Decoder {
             // The encoder's result goes along to every stage.
             for segment in [&mut embedding, &mut layer] {
                 segment.boundary_bytes = segment.boundary_bytes * 2;
             }
         }
-        let mut head = Segment::new(SegmentKind::Head, 1, plan.head(), lowering);
+        let mut head = Segment::new(SegmentKind::Head, 1, plan.build_head(), lowering);
         if model.tied_head {
             let shared = slice.vocabulary.saturating_mul(model.embedding_width);
             head.tied_parameters = shared;
@@ -320,15 +321,15 @@ impl TrainingGraph {
 
     /// Whether memory techniques send anything to the host, and to storage.
     #[must_use]
-    pub fn goes_away(&self) -> (bool, bool) {
+    pub fn offloads(&self) -> (bool, bool) {
         let placed = self.segments.iter().filter_map(|s| s.statics.as_deref()).flat_map(|s| {
             let own = &s.own;
             [own.weights, own.copies, own.masters, own.gradients, own.states, own.stock]
         });
         let [mut host, mut storage] = [false; 2];
         for bytes in placed {
-            host |= bytes.host.per_device() > 0;
-            storage |= bytes.nvme.per_device() > 0;
+            host |= bytes.host.per_device_count() > 0;
+            storage |= bytes.nvme.per_device_count() > 0;
         }
         for settled in self.segments.iter().map(|s| &s.graph.settled) {
             let moves = !settled.away.is_empty() || settled.partly.is_some();
@@ -341,7 +342,7 @@ impl TrainingGraph {
     /// Parameters on one device, all segments and repetitions, tied ones once.
     #[must_use]
     pub fn parameters(&self) -> Parameters {
-        self.segments.iter().fold(Parameters::default(), |sum, s| sum.plus(s.parameters.times(s.repeat)))
+        self.segments.iter().fold(Parameters::default(), |sum, s| sum.plus(s.parameters.times_pieces(s.repeat)))
     }
 
     /// Matrix operations of one micro-batch on one device, forward and both gradients, without recomputation, as its kernels do

@@ -1,6 +1,6 @@
 //! What families of transformers do otherwise than GPT-2, BERT and Llama. The default is what those three do.
 
-use crate::layer_list::{Mixer, Side};
+use crate::layer_list::{EncoderDecoderSide, Mixer};
 use serde::{Deserialize, Serialize};
 
 /// Norms of queries and keys, before they are rotated.
@@ -63,22 +63,22 @@ pub struct StateSpace {
 impl StateSpace {
     /// Width of what is scanned.
     #[must_use]
-    pub fn width(&self) -> u64 {
+    pub fn scan_width(&self) -> u64 {
         self.heads.saturating_mul(self.head_dim)
     }
 
     /// Width of what is convolved: what is scanned, and the projections into and out of the state.
     #[must_use]
-    pub fn convolved(&self) -> u64 {
-        self.width().saturating_add(2 * self.groups.saturating_mul(self.state))
+    pub fn convolved_width(&self) -> u64 {
+        self.scan_width().saturating_add(2 * self.groups.saturating_mul(self.state))
     }
 
     /// Operations of a scan forward, per token, in products: of every chunk of q tokens the q x q scores of the state's projections, groups of heads
     /// sharing them, what these make of the chunk, its state, and what the state before it adds (Dao and Gu 2024, section 6 and listing 1). The
     /// recurrence between chunks, a q-th of the last two's, and the convolution are elementwise work.
     #[must_use]
-    pub fn operations(&self) -> u128 {
-        let [groups, state, chunk, width] = [self.groups, self.state, self.chunk, self.width()].map(u128::from);
+    pub fn scan_operations(&self) -> u128 {
+        let [groups, state, chunk, width] = [self.groups, self.state, self.chunk, self.scan_width()].map(u128::from);
         2 * (chunk * state * groups + chunk * width + 2 * state * width)
     }
 }
@@ -130,7 +130,7 @@ pub struct Variations {
     /// Whether the first product of BERT's head has no bias.
     pub transform_without_bias: bool,
     /// Which side of an encoder-decoder the layers are on.
-    pub side: Side,
+    pub side: EncoderDecoderSide,
     /// Rows of a table of biases of the scores, one number a head each, that each side's layers share (T5's relative positions).
     pub relative_rows: u64,
     /// Images in place of tokens.

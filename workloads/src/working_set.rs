@@ -1,7 +1,7 @@
 //! What one piece's passes hold besides what is kept from forward to backward: the working set of a segment.
 
 use crate::graph::{OpId, OperatorGraph, TensorId};
-use crate::layer_names::layer_of;
+use crate::layer_names::layer_of_name;
 use crate::recompute_policy::Treatment;
 use sim::units::Bytes;
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ impl Treatment {
     ///
     /// What is kept and already given back makes room for the rest.
     #[must_use]
-    pub fn backward_bytes(&self, graph: &OperatorGraph, release: Release) -> Bytes {
+    pub fn peak_backward_bytes(&self, graph: &OperatorGraph, release: Release) -> Bytes {
         let mut readers = vec![usize::MAX; graph.tensors.len()];
         // Running backwards, the first operator in order is the last to read.
         for op in graph.operators.iter().rev() {
@@ -36,15 +36,15 @@ impl Treatment {
         // Slices share what is differentiated: all of it is rebuilt, however their gradients come.
         let size = |t: &crate::graph::TensorInfo| self.absent_bytes(t);
         // Layers of a block are rebuilt one after the other.
-        let layer = |op: usize| layer_of(&graph.operators[op].name);
+        let layer = |op: usize| layer_of_name(&graph.operators[op].name);
         let region = |t: &crate::graph::TensorInfo| layer(t.producer.map_or(readers[t.id.index()], OpId::index));
         let rebuilt: Vec<(usize, Option<&str>, Bytes)> =
             graph.tensors.iter().filter(moved).map(|t| (readers[t.id.index()], region(t), size(t))).collect();
-        let gradient = |t: &crate::graph::TensorInfo| graph.settled.at_work(t.id, t.gradient_bytes);
+        let gradient = |t: &crate::graph::TensorInfo| graph.settled.bytes_at_work(t.id, t.gradient_bytes);
         // What comes back from the host only to be recomputed from is there from the start to the end.
         let sources = self.offloaded.iter().filter(|t| readers[t.index()] == usize::MAX);
         let fixed: Bytes = sources.map(|t| graph.tensors[t.index()].bytes).sum();
-        let released = self.released(graph, &readers, release);
+        let released = self.released_after(graph, &readers, release);
         let mut gradients = vec![false; graph.tensors.len()];
         gradients[graph.output.index()] = true;
         let mut peak = Bytes::ZERO;
@@ -54,7 +54,7 @@ impl Treatment {
             let further: Bytes = given.iter().filter(|t| gradients[t.index()]).map(|t| gradient(&graph.tensors[t.index()])).sum();
             given.iter().for_each(|t| gradients[t.index()] = true);
             let held: Bytes = graph.tensors.iter().filter(|t| gradients[t.id.index()]).map(gradient).sum::<Bytes>() + further;
-            let here = layer_of(&op.name);
+            let here = layer_of_name(&op.name);
             let waits = |last: usize, region: Option<&str>| last <= op.id.index() && (region == here || layer(last) == here);
             let waiting: Bytes = rebuilt.iter().filter(|(last, region, _)| waits(*last, *region)).map(|(.., bytes)| *bytes).sum();
             let free: Bytes = released.iter().filter(|(last, _)| *last > op.id.index()).map(|(_, bytes)| *bytes).sum();
@@ -65,7 +65,7 @@ impl Treatment {
     }
 
     /// The last reader in the backward pass, and the bytes, of what is given back before the pass ends.
-    fn released(&self, graph: &OperatorGraph, readers: &[usize], release: Release) -> Vec<(usize, Bytes)> {
+    fn released_after(&self, graph: &OperatorGraph, readers: &[usize], release: Release) -> Vec<(usize, Bytes)> {
         if release == Release::AtTheEnd {
             return Vec::new();
         }
@@ -87,6 +87,6 @@ impl Treatment {
             Release::BehindReaders => self.kept.iter().filter_map(made).collect(),
         };
         let absent = |at: OpId| coming.iter().filter(|(op, _)| *op > at).map(|(_, bytes)| *bytes).sum();
-        graph.forward_bytes(|t| held.contains(&t), absent).max(self.backward_bytes(graph, release))
+        graph.peak_forward_bytes(|t| held.contains(&t), absent).max(self.peak_backward_bytes(graph, release))
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use workloads::graph::OperatorGraph;
 use workloads::training::Attention;
 use workloads::{
-    ActivationPolicy, Lowering, Model, NamedTensor, Release, Replay, Segment, SegmentKind, TrainingGraph, Treatment,
+    ActivationPolicy, Lowering, Model, NamedTensor, Release, ReplayExtent, Segment, SegmentKind, TrainingGraph, Treatment,
 };
 
 const NAMED: [&str; 9] = [
@@ -73,7 +73,7 @@ fn every_choice_of_tensors_is_read_back_as_it_is_printed() {
     assert_eq!(nothing, ActivationPolicy::Custom { host: BTreeSet::new(), device: BTreeSet::new() });
     assert_eq!(nothing.to_string(), "custom:device(decoder_layer_input)");
     let layer = llama(|l| l);
-    assert_eq!(nothing.treatment(&layer.graph), ActivationPolicy::Full.treatment(&layer.graph));
+    assert_eq!(nothing.treatment_of_segment(&layer.graph), ActivationPolicy::Full.treatment_of_segment(&layer.graph));
 }
 
 #[test]
@@ -98,9 +98,9 @@ fn selective_keeps_34_sbh_and_runs_the_core_again() {
     for (attention, kept) in [(Attention::Unfused, 34), (Attention::Fused, 34)] {
         let layer = segment("gpt3-175b", |l| Lowering { attention, ..l }, SegmentKind::Layer);
         let sbh = 2048 * 12288;
-        let treatment = policy("selective").treatment(&layer.graph);
+        let treatment = policy("selective").treatment_of_segment(&layer.graph);
         assert_eq!(treatment.kept_bytes(&layer.graph), Bytes(kept * sbh), "{attention:?}");
-        let all = policy("selective").treatment_under(&layer.graph, Replay::WholeRegion);
+        let all = policy("selective").treatment_with_extent(&layer.graph, ReplayExtent::WholeRegion);
         assert_eq!(all.kept, treatment.kept, "what is kept does not depend on the replay");
         // Both products of the core: 4 s^2 b h operations (fused: the causal half).
         let squares = 4 * 2048 * 2048 * 12288_u128;
@@ -112,8 +112,8 @@ fn selective_keeps_34_sbh_and_runs_the_core_again() {
 #[test]
 fn full_keeps_the_input_and_a_whole_region_is_the_forward_pass() {
     let layer = llama(|l| l);
-    let needed = ActivationPolicy::Full.treatment(&layer.graph);
-    let whole = ActivationPolicy::Full.treatment_under(&layer.graph, Replay::WholeRegion);
+    let needed = ActivationPolicy::Full.treatment_of_segment(&layer.graph);
+    let whole = ActivationPolicy::Full.treatment_with_extent(&layer.graph, ReplayExtent::WholeRegion);
     let input = Bytes(2 * 8192 * 4096);
     assert_eq!(needed.kept_bytes(&layer.graph), input);
     assert_eq!(whole.kept, needed.kept);
@@ -121,11 +121,11 @@ fn full_keeps_the_input_and_a_whole_region_is_the_forward_pass() {
     // The MLP's last product is what nobody reads.
     let last = Flops(2 * 8192 * 14336 * 4096);
     assert_eq!(recomputed_flops(&layer.graph, &needed) + last, layer.forward_flops());
-    let offloaded = policy("full_offloaded").treatment(&layer.graph);
+    let offloaded = policy("full_offloaded").treatment_of_segment(&layer.graph);
     assert_eq!((offloaded.kept_bytes(&layer.graph), offloaded.offloaded_bytes(&layer.graph)), (Bytes(0), input));
     // With dropout on the branch, its mask is drawn again, and that needs the product.
     let gpt = segment("gpt3-175b", |l| l, SegmentKind::Layer);
-    let needed = ActivationPolicy::Full.treatment(&gpt.graph);
+    let needed = ActivationPolicy::Full.treatment_of_segment(&gpt.graph);
     assert_eq!(recomputed_flops(&gpt.graph, &needed), gpt.forward_flops());
 }
 
@@ -136,12 +136,12 @@ fn minimal_keeps_the_products_of_a_llama_layer() {
     let layer = llama(|l| l);
     let sb = 8192_u64;
     let expected = sb * (6 * 4096 + 4 * 1024 + 4 * 14336);
-    let minimal = policy("minimal").treatment(&layer.graph);
+    let minimal = policy("minimal").treatment_of_segment(&layer.graph);
     assert_eq!(minimal.kept_bytes(&layer.graph), Bytes(expected));
-    let context = policy("minimal_with_context").treatment(&layer.graph);
+    let context = policy("minimal_with_context").treatment_of_segment(&layer.graph);
     assert_eq!(context.kept_bytes(&layer.graph), Bytes(expected + sb * 2 * 4096 + sb * 4 * 32));
     assert_eq!(recomputed_flops(&layer.graph, &context), Flops(0), "only elementwise work runs again");
-    let host = policy("minimal_offloaded").treatment(&layer.graph);
+    let host = policy("minimal_offloaded").treatment_of_segment(&layer.graph);
     assert_eq!(host.kept_bytes(&layer.graph), Bytes(sb * 2 * 4096), "the layer's input stays");
     assert_eq!(host.offloaded_bytes(&layer.graph), Bytes(expected - sb * 2 * 4096));
     assert_eq!(host.recompute, minimal.recompute);
@@ -153,9 +153,9 @@ fn per_operator_keeps_attention_and_every_second_product() {
     let layer = llama(|l| Lowering { separate_projections: true, ..l });
     let sb = 8192_u64;
     let expected = sb * (6 * 4096 + 2 * 1024 + 2 * 14336 + 4 * 32);
-    let compiled = policy("selective_per_operator").treatment(&layer.graph);
+    let compiled = policy("selective_per_operator").treatment_of_segment(&layer.graph);
     assert_eq!(compiled.kept_bytes(&layer.graph), Bytes(expected));
-    let eager = policy("selective_per_operator").treatment_under(&layer.graph, Replay::WholeRegion);
+    let eager = policy("selective_per_operator").treatment_with_extent(&layer.graph, ReplayExtent::WholeRegion);
     assert_eq!(eager.kept_bytes(&layer.graph), Bytes(expected + sb * 2 * 4096));
     // Key, output and up projections run again.
     let products = 2 * u128::from(sb) * (4096 * 1024 + 4096 * 4096 + 4096 * 14336);
@@ -172,7 +172,7 @@ fn what_is_kept_suffices_and_more_kept_is_less_run_again() {
             let layer = segment(name, |l| Lowering { attention, separate_projections, ..l }, SegmentKind::Layer);
             let graph = &layer.graph;
             for text in texts() {
-                let treatment = policy(text).treatment(graph);
+                let treatment = policy(text).treatment_of_segment(graph);
                 let held = |t: &workloads::TensorId| treatment.kept.contains(t) || treatment.offloaded.contains(t);
                 let rebuilt = |t: &workloads::TensorId| {
                     graph.tensors[t.index()].producer.is_some_and(|op| treatment.recompute.contains(op))
@@ -182,8 +182,8 @@ fn what_is_kept_suffices_and_more_kept_is_less_run_again() {
                 for op in treatment.recompute.iter() {
                     assert!(graph.operators[op.index()].inputs.iter().all(available), "{name} {text}: {op}");
                 }
-                let full = ActivationPolicy::Full.treatment(graph);
-                let none = ActivationPolicy::None.treatment(graph);
+                let full = ActivationPolicy::Full.treatment_of_segment(graph);
+                let none = ActivationPolicy::None.treatment_of_segment(graph);
                 assert!(
                     treatment.kept_bytes(graph) >= full.kept_bytes(graph)
                         && treatment.kept_bytes(graph) <= none.kept_bytes(graph)
@@ -197,7 +197,7 @@ fn what_is_kept_suffices_and_more_kept_is_less_run_again() {
 
 /// What is alive at once in a backward pass, kept tensors among it, each until its last reader has run: moment by moment, without what is rebuilt.
 fn played_backward(graph: &OperatorGraph) -> u64 {
-    let kept = graph.kept(&workloads::RecomputeSet::none());
+    let kept = graph.kept_tensors(&workloads::RecomputeSet::none());
     let reads = |op: usize| graph.operators[op].backward.iter().flat_map(|chain| chain.reads.iter().copied());
     let mut gradients = BTreeSet::from([graph.output]);
     let mut most = 0;
@@ -233,19 +233,21 @@ fn what_is_kept_goes_behind_its_last_reader() {
             ..l
         });
         let graph = &layer.graph;
-        let none = ActivationPolicy::None.treatment(graph);
+        let none = ActivationPolicy::None.treatment_of_segment(graph);
         let kept = none.kept_bytes(graph).0;
-        let [whole, by_tensor] = [Release::AtTheEnd, Release::BehindReaders].map(|release| none.backward_bytes(graph, release).0);
+        let [whole, by_tensor] =
+            [Release::AtTheEnd, Release::BehindReaders].map(|release| none.peak_backward_bytes(graph, release).0);
         assert_eq!(kept + by_tensor, played_backward(graph), "unfused {unfused}");
         assert!(by_tensor < whole, "unfused {unfused}: {by_tensor} {whole}");
         for text in NAMED {
-            let treatment = policy(text).treatment(graph);
+            let treatment = policy(text).treatment_of_segment(graph);
             let [whole, by_tensor] = [Release::AtTheEnd, Release::BehindReaders].map(|r| treatment.transient_bytes(graph, r));
             assert!(by_tensor <= whole, "{text}");
         }
         // A checkpoint's input is held while its layer runs again, and all the rest is rebuilt.
-        let full = ActivationPolicy::Full.treatment(graph);
-        let [whole, by_tensor] = [Release::AtTheEnd, Release::BehindReaders].map(|release| full.backward_bytes(graph, release));
+        let full = ActivationPolicy::Full.treatment_of_segment(graph);
+        let [whole, by_tensor] =
+            [Release::AtTheEnd, Release::BehindReaders].map(|release| full.peak_backward_bytes(graph, release));
         assert_eq!(whole, by_tensor, "unfused {unfused}");
     }
 }
@@ -257,27 +259,27 @@ fn the_working_set_is_what_the_passes_need_at_once() {
     // factors and the log-sum-exp.
     let layer = llama(|l| l);
     let (sb, h, i) = (8192_u64, 4096_u64, 14336_u64);
-    let none = ActivationPolicy::None.treatment(&layer.graph);
-    assert_eq!(none.backward_bytes(&layer.graph, Release::AtTheEnd), Bytes(sb * (6 * i + 2 * h)));
-    let full = ActivationPolicy::Full.treatment(&layer.graph);
+    let none = ActivationPolicy::None.treatment_of_segment(&layer.graph);
+    assert_eq!(none.peak_backward_bytes(&layer.graph, Release::AtTheEnd), Bytes(sb * (6 * i + 2 * h)));
+    let full = ActivationPolicy::Full.treatment_of_segment(&layer.graph);
     let rebuilt = 10 * h + 4 * 1024 + 4 * i + 4 * 32 + 8;
-    assert_eq!(full.backward_bytes(&layer.graph, Release::AtTheEnd), Bytes(sb * (6 * i + 2 * h + rebuilt)));
+    assert_eq!(full.peak_backward_bytes(&layer.graph, Release::AtTheEnd), Bytes(sb * (6 * i + 2 * h + rebuilt)));
     // Never more than everything rebuilt beside the most gradients.
     for text in NAMED {
-        let treatment = policy(text).treatment(&layer.graph);
-        let bound = none.backward_bytes(&layer.graph, Release::AtTheEnd) + treatment.rebuilt_bytes(&layer.graph);
-        assert!(treatment.backward_bytes(&layer.graph, Release::AtTheEnd) <= bound, "{text}");
+        let treatment = policy(text).treatment_of_segment(&layer.graph);
+        let bound = none.peak_backward_bytes(&layer.graph, Release::AtTheEnd) + treatment.rebuilt_bytes(&layer.graph);
+        assert!(treatment.peak_backward_bytes(&layer.graph, Release::AtTheEnd) <= bound, "{text}");
         assert!(
             treatment.transient_bytes(&layer.graph, Release::AtTheEnd)
-                >= none.backward_bytes(&layer.graph, Release::AtTheEnd).max(Bytes(1)),
+                >= none.peak_backward_bytes(&layer.graph, Release::AtTheEnd).max(Bytes(1)),
             "{text}"
         );
     }
     // An offloaded input is back for the backward pass.
-    let moved = policy("full_offloaded").treatment(&layer.graph);
+    let moved = policy("full_offloaded").treatment_of_segment(&layer.graph);
     assert_eq!(
-        moved.backward_bytes(&layer.graph, Release::AtTheEnd),
-        full.backward_bytes(&layer.graph, Release::AtTheEnd) + Bytes(sb * 2 * h)
+        moved.peak_backward_bytes(&layer.graph, Release::AtTheEnd),
+        full.peak_backward_bytes(&layer.graph, Release::AtTheEnd) + Bytes(sb * 2 * h)
     );
 }
 
@@ -285,7 +287,7 @@ fn the_working_set_is_what_the_passes_need_at_once() {
 fn embedding_and_head_keep_everything() {
     for kind in [SegmentKind::Embedding, SegmentKind::Head] {
         let segment = segment("llama3-8b", |l| l, kind);
-        let treatment = ActivationPolicy::Full.treatment_under(&segment.graph, Replay::WholeRegion);
+        let treatment = ActivationPolicy::Full.treatment_with_extent(&segment.graph, ReplayExtent::WholeRegion);
         assert!(treatment.recompute.is_empty() && treatment.offloaded.is_empty());
         assert_eq!(treatment.kept_bytes(&segment.graph), segment.saved_bytes(&treatment.recompute));
     }
@@ -304,7 +306,7 @@ fn separate_projections_are_the_same_work_and_memory() {
         let none = workloads::RecomputeSet::none();
         assert_eq!(joint.saved_bytes(&none), separate.saved_bytes(&none));
         let collectives = |s: &Segment| {
-            let graph = s.forward();
+            let graph = s.forward_graph();
             graph.node_weights().filter(|n| matches!(n.kernel, sim::kernel::Kernel::Collective(_))).count()
         };
         assert_eq!(collectives(&joint), collectives(&separate), "the input is gathered once");

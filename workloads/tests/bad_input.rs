@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use coplace_workloads as workloads;
-use workloads::import::hugging_face::parse;
+use workloads::import::hugging_face::parse_config;
 use workloads::model::Model;
 use workloads::{Lowering, TrainingGraph};
 
@@ -21,7 +21,7 @@ const GPT2: &str =
     r#"{"model_type": "gpt2", "n_embd": 1600, "n_head": 25, "n_layer": 48, "n_positions": 1024, "vocab_size": 50257}"#;
 
 fn error(text: &str) -> String {
-    parse("config.json", "config.json", text).unwrap_err().to_string()
+    parse_config("config.json", "config.json", text).unwrap_err().to_string()
 }
 
 /// The error after one replacement in the Llama configuration.
@@ -37,8 +37,8 @@ fn gpt2(from: &str, to: &str) -> String {
 
 #[test]
 fn the_unchanged_configurations_are_good() {
-    assert!(parse("config.json", "config.json", LLAMA).is_ok());
-    assert!(parse("config.json", "config.json", GPT2).is_ok());
+    assert!(parse_config("config.json", "config.json", LLAMA).is_ok());
+    assert!(parse_config("config.json", "config.json", GPT2).is_ok());
 }
 
 #[test]
@@ -64,9 +64,9 @@ fn a_key_given_twice_inside_a_value() {
 fn keys_of_the_rotation() {
     let with = |more: &str| {
         let text = LLAMA.replace("\"vocab_size\"", &format!("{more}, \"vocab_size\""));
-        parse("config.json", "config.json", &text).map_err(|error| error.to_string())
+        parse_config("config.json", "config.json", &text).map_err(|error| error.to_string())
     };
-    let plain = parse("config.json", "config.json", LLAMA).unwrap();
+    let plain = parse_config("config.json", "config.json", LLAMA).unwrap();
     for angles in [
         "\"rope_theta\": -10000.0",
         "\"rope_scaling\": 7",
@@ -98,7 +98,7 @@ fn keys_of_the_rotation() {
 /// Keys that decide nothing pass in silence, whatever they say, and so does every option that is off.
 #[test]
 fn keys_that_decide_nothing() {
-    let plain = parse("config.json", "config.json", LLAMA).unwrap();
+    let plain = parse_config("config.json", "config.json", LLAMA).unwrap();
     for more in [
         "\"transformers_version\": \"4.40.0\"",
         "\"quantization_config\": {\"bits\": 4}",
@@ -113,7 +113,7 @@ fn keys_that_decide_nothing() {
         "\"some_dropout\": 0.0",
     ] {
         let text = LLAMA.replace("\"vocab_size\"", &format!("{more}, \"vocab_size\""));
-        assert_eq!(parse("config.json", "config.json", &text).unwrap(), plain, "{more}");
+        assert_eq!(parse_config("config.json", "config.json", &text).unwrap(), plain, "{more}");
     }
 }
 
@@ -122,7 +122,7 @@ fn keys_that_decide_nothing() {
 fn keys_that_are_not_modelled() {
     let with = |more: &str| {
         let text = LLAMA.replace("\"vocab_size\"", &format!("{more}, \"vocab_size\""));
-        parse("config.json", "config.json", &text).map_err(|error| error.to_string())
+        parse_config("config.json", "config.json", &text).map_err(|error| error.to_string())
     };
     let assumed = |more: &str| with(more).unwrap().assumptions;
     assert_eq!(
@@ -146,12 +146,12 @@ fn layers_see_the_windows_that_a_file_gives_them() {
             .replace("\"llama\"", "\"olmo3\"")
             .replace("_layers\": 32", "_layers\": 4")
             .replace("\"vocab_size\"", &format!("{keys}, \"vocab_size\""));
-        parse("config.json", "config.json", &text).map_err(|e| e.to_string())
+        parse_config("config.json", "config.json", &text).map_err(|e| e.to_string())
     };
     let windows = |keys: &str| {
         let model = gemma(keys).unwrap();
         let kinds = model.layer_kinds().into_iter().map(|(kind, count)| (kind.window, count)).collect::<Vec<_>>();
-        (kinds, model.block_layers(), model.layers)
+        (kinds, model.layers_per_block(), model.layers)
     };
     assert_eq!(windows("\"sliding_window\": null"), (vec![(None, 4)], 1, 4));
     assert_eq!(windows("\"sliding_window\": 4096"), (vec![(None, 4)], 1, 4), "no sequence is longer");
@@ -176,8 +176,8 @@ fn a_text_model_inside_another() {
     let text = format!(
         r#"{{"model_type": "llava", "vision_config": {{"hidden_size": 1024}}, "tie_word_embeddings": true, "text_config": {inner}}}"#
     );
-    let model = parse("config.json", "config.json", &text).unwrap();
-    let plain = parse("config.json", "config.json", LLAMA).unwrap();
+    let model = parse_config("config.json", "config.json", &text).unwrap();
+    let plain = parse_config("config.json", "config.json", LLAMA).unwrap();
     assert!(model.tied_head && !plain.tied_head, "the outer key holds where the inner has none");
     assert_eq!(model.assumptions, ["only the text model of the llava, `text_config`, is trained: its other parts are left out"]);
     assert_eq!(workloads::Model { tied_head: false, assumptions: Vec::new(), ..model }, plain);
@@ -307,7 +307,7 @@ fn heads_that_do_not_divide() {
         "\"num_key_value_heads\": 8",
         1,
     );
-    assert_eq!(parse("m", "config.json", &own).unwrap().query_width(), 3072);
+    assert_eq!(parse_config("m", "config.json", &own).unwrap().query_width(), 3072);
 }
 
 #[test]
@@ -347,7 +347,7 @@ fn an_unknown_model() {
 #[test]
 fn a_file_that_cannot_be_read() {
     let folder = std::env::temp_dir();
-    let text = Model::from_file(&folder.join("no-such-folder").join("config.json")).unwrap_err().to_string();
+    let text = Model::load_file(&folder.join("no-such-folder").join("config.json")).unwrap_err().to_string();
     assert!(text.ends_with(": give the path of a readable config.json"), "{text}");
 }
 
@@ -395,7 +395,7 @@ fn a_micro_batch_or_sequence_out_of_range() {
 fn the_largest_model_that_the_limits_allow_does_not_overflow() {
     let text = r#"{"model_type": "llama", "hidden_size": 1048576, "intermediate_size": 16777216, "num_hidden_layers": 4096,
         "num_attention_heads": 65536, "head_dim": 1048576, "max_position_embeddings": 16777216, "vocab_size": 16777216}"#;
-    let model = parse("huge", "huge", text).unwrap();
+    let model = parse_config("huge", "huge", text).unwrap();
     let lowering = Lowering { micro_batch: 1 << 20, ..Lowering::new(&model) };
     let graph = TrainingGraph::new(&model, &lowering).unwrap();
     assert_eq!(graph.segments[1].saved_bytes(&workloads::RecomputeSet::none()).0, u64::MAX, "saturated: fits nowhere");

@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use coplace_workloads as workloads;
-use sim::kernel::{Choice, Collective, CollectiveKind, DataType, Kernel};
+use sim::kernel::{Collective, CollectiveKind, DataType, Kernel, PartChoice};
 use sim::units::{Bytes, Flops};
 use workloads::footprint::Precision;
-use workloads::import::hugging_face::parse;
+use workloads::import::hugging_face::parse_config;
 use workloads::model::{ExpertGroups, Experts};
 use workloads::training::{Attention, ContextMethod};
 use workloads::{ActivationPolicy, Lowering, Model, RecomputeSet, Segment, SegmentKind, TrainingGraph};
@@ -15,7 +15,7 @@ const MIXTRAL: &str = r#"{"model_type": "mixtral", "hidden_size": 4096, "interme
     "num_local_experts": 8, "num_experts_per_tok": 2, "tie_word_embeddings": false}"#;
 
 fn mixtral() -> Model {
-    parse("mixtral", "mixtral", MIXTRAL).unwrap()
+    parse_config("mixtral", "mixtral", MIXTRAL).unwrap()
 }
 
 fn graph(model: &Model, change: impl Fn(Lowering) -> Lowering) -> TrainingGraph {
@@ -27,7 +27,7 @@ fn layer(model: &Model, change: impl Fn(Lowering) -> Lowering) -> Segment {
 }
 
 fn collectives(segment: &Segment, kind: CollectiveKind) -> Vec<Collective> {
-    let (forward, backward) = (segment.forward(), segment.backward(&RecomputeSet::none()));
+    let (forward, backward) = (segment.forward_graph(), segment.backward_graph(&RecomputeSet::none()));
     let kernels = forward.node_weights().chain(backward.node_weights());
     let found = kernels.filter_map(|n| match n.kernel {
         Kernel::Collective(c) if c.kind == kind => Some(c),
@@ -40,7 +40,7 @@ fn collectives(segment: &Segment, kind: CollectiveKind) -> Vec<Collective> {
 fn a_capacity_factor_is_read_from_the_configuration() {
     let with = |value: &str| {
         let text = MIXTRAL.replacen("{", &format!("{{\"capacity_factor\": {value}, "), 1);
-        parse("mixtral", "config.json", &text).map_err(|error| error.to_string())
+        parse_config("mixtral", "config.json", &text).map_err(|error| error.to_string())
     };
     let factor = |value: &str| with(value).unwrap().experts.unwrap().capacity_factor;
     assert_eq!((mixtral().experts.unwrap().capacity_factor, factor("null")), (None, None));
@@ -69,7 +69,7 @@ fn mixtral_has_its_published_parameters() {
 fn expert_weights_are_split_by_experts_and_width() {
     let model = mixtral();
     let whole = graph(&model, |l| l).parameters();
-    assert_eq!(whole.per_device(), model.parameters());
+    assert_eq!(whole.per_device_count(), model.parameters());
     assert_eq!(whole.expert, 32 * 8 * 3 * 4096 * 14336);
     for (tensor_parallel, expert_parallel) in [(1, 2), (1, 8), (2, 4), (8, 8)] {
         let part = graph(&model, |l| Lowering { tensor_parallel, expert_parallel, ..l }).parameters();
@@ -100,9 +100,9 @@ fn expert_products_do_the_closed_form_whatever_the_split() {
 #[test]
 fn a_capacity_factor_pads_every_expert() {
     let experts = Experts { count: 8, top_k: 2, capacity_factor: Some(1.25), ..Experts::default() };
-    assert_eq!(experts.slots(4096), 8 * 1280);
-    assert_eq!(experts.slots(4097), 8 * 1281, "a capacity is rounded up: 1280.3");
-    assert_eq!(Experts { capacity_factor: None, ..experts }.slots(4096), 8192);
+    assert_eq!(experts.expert_slots(4096), 8 * 1280);
+    assert_eq!(experts.expert_slots(4097), 8 * 1281, "a capacity is rounded up: 1280.3");
+    assert_eq!(Experts { capacity_factor: None, ..experts }.expert_slots(4096), 8192);
     let model = mixtral();
     let padded = Model { experts: Some(experts), ..model.clone() };
     let products = |m: &Model| {
@@ -231,13 +231,13 @@ fn a_ring_moves_keys_and_values_and_ulysses_all_of_attention() {
 #[test]
 fn narrow_products_convert_their_operands_and_keep_wide_activations() {
     let model = Model::load("llama3-8b").unwrap();
-    let precision = Precision::MIXED_BF16.with_products(DataType::Fp8);
+    let precision = Precision::MIXED_BF16.with_product_type(DataType::Fp8);
     let (wide, narrow) = (layer(&model, |l| l), layer(&model, |l| Lowering { precision, ..l }));
     let none = RecomputeSet::none();
     assert_eq!(wide.saved_bytes(&none), narrow.saved_bytes(&none));
     assert_eq!(wide.forward_flops() + wide.backward_flops(), narrow.forward_flops() + narrow.backward_flops());
     let products = |s: &Segment, operand| {
-        let (forward, backward) = (s.forward(), s.backward(&none));
+        let (forward, backward) = (s.forward_graph(), s.backward_graph(&none));
         let flops = forward.node_weights().chain(backward.node_weights()).filter_map(|n| match n.kernel {
             Kernel::Contraction(c) if c.operand == operand => Some(c.flops()),
             _ => None,
@@ -259,7 +259,7 @@ fn a_limit_on_groups_of_experts_is_read() {
             assert!(text.contains(of), "{of}");
             text.replacen(of, by, 1)
         });
-        parse("v3", "config.json", &text).map_err(|error| error.to_string())
+        parse_config("v3", "config.json", &text).map_err(|error| error.to_string())
     };
     let groups = |changes: &[(&str, &str)]| with(changes).unwrap().experts.unwrap().groups;
     assert_eq!(groups(&[]), Some(ExpertGroups { count: 8, chosen: 4 }));
@@ -285,7 +285,7 @@ fn tokens_sent_once_change_the_exchange_alone() {
     let (copies, once) = (at(false), at(true));
     assert_eq!((copies.forward_flops(), copies.backward_flops()), (once.forward_flops(), once.backward_flops()));
     let sent = collectives(&copies, CollectiveKind::AllToAll);
-    let choice = Choice { parts: 256, chosen: 8, groups: 8, groups_chosen: 4 };
+    let choice = PartChoice { parts: 256, chosen: 8, groups: 8, groups_chosen: 4 };
     let dispatched = collectives(&once, CollectiveKind::Dispatch(choice));
     assert!(sent.len() == 4 && collectives(&once, CollectiveKind::AllToAll).is_empty());
     let buffers = |found: &[Collective]| found.iter().map(|c| (c.bytes, c.group)).collect::<Vec<_>>();
@@ -295,8 +295,8 @@ fn tokens_sent_once_change_the_exchange_alone() {
 #[test]
 fn policies_apply_to_expert_layers() {
     let layer = layer(&mixtral(), |l| l);
-    let none = ActivationPolicy::None.treatment(&layer.graph);
-    let full = ActivationPolicy::Full.treatment(&layer.graph);
+    let none = ActivationPolicy::None.treatment_of_segment(&layer.graph);
+    let full = ActivationPolicy::Full.treatment_of_segment(&layer.graph);
     assert_eq!(full.kept_bytes(&layer.graph), Bytes(2 * 4096 * 4096));
     assert!(full.recompute.len() > 8 && none.kept_bytes(&layer.graph) > full.kept_bytes(&layer.graph));
 }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use sim::kernel::{CollectiveKind, Kernel, KernelGraph};
 use sim::units::Flops;
 use std::collections::{BTreeMap, BTreeSet};
-use workloads::graph::{Gradient, OperatorGraph, Step};
+use workloads::graph::{Gradient, KernelStep, OperatorGraph};
 use workloads::model::{Model, built_in_names};
 use workloads::parallel::tensor_parallel_degrees;
 use workloads::training::Attention;
@@ -65,11 +65,11 @@ fn assert_well_formed(what: &str, graph: &KernelGraph) {
 fn graphs_are_acyclic_with_unique_names_and_do_all_the_work() {
     for (what, training) in cases() {
         for segment in &training.segments {
-            let forward = segment.forward();
+            let forward = segment.forward_graph();
             assert_well_formed(&what, &forward);
             assert_eq!(flops(&forward), segment.forward_flops(), "{what} {}", segment.name);
-            for recompute in [RecomputeSet::none(), segment.graph.full_recompute()] {
-                let backward = segment.backward(&recompute);
+            for recompute in [RecomputeSet::none(), segment.graph.full_recompute_set()] {
+                let backward = segment.backward_graph(&recompute);
                 assert_well_formed(&what, &backward);
                 let again: Flops =
                     recompute.iter().flat_map(|op| &segment.operators()[op.index()].forward).map(|s| s.kernel.flops()).sum();
@@ -98,7 +98,7 @@ fn operators_run_in_order_and_every_tensor_has_its_maker() {
                     op.inputs.iter().filter(|t| segment.tensors()[t.index()].gradient_bytes.0 > 0).collect();
                 assert_eq!(gradients, differentiable, "{what}: {}: gradients of its inputs", op.name);
                 let weighs = op.backward.iter().any(|c| c.gradient == Gradient::Weights);
-                assert_eq!(weighs, op.parameters.per_device() > 0, "{what}: {}: gradient of its parameters", op.name);
+                assert_eq!(weighs, op.parameters.per_device_count() > 0, "{what}: {}: gradient of its parameters", op.name);
             }
             for tensor in segment.tensors() {
                 assert_eq!(tensor.producer.is_none(), tensor.is_segment_input, "{what}: {}", tensor.name);
@@ -111,7 +111,7 @@ fn operators_run_in_order_and_every_tensor_has_its_maker() {
 fn nothing_waits_for_a_weight_gradient() {
     for (what, training) in cases() {
         for segment in &training.segments {
-            let graph = segment.backward(&segment.graph.full_recompute());
+            let graph = segment.backward_graph(&segment.graph.full_recompute_set());
             // What experts' results are weighted with is no parameter but the router's output: the way back leads through its gradient.
             let of_parameters = |name: &str| name.contains(".backward_weight") && !name.starts_with("layer.moe.combine.");
             for index in graph.node_indices().filter(|i| of_parameters(&graph[*i].name)) {
@@ -125,7 +125,7 @@ fn nothing_waits_for_a_weight_gradient() {
 }
 
 /// (read, written) of kernels on the vector cores; nothing for others.
-fn vector_bytes(steps: &[Step]) -> Option<(u64, u64)> {
+fn vector_bytes(steps: &[KernelStep]) -> Option<(u64, u64)> {
     steps.iter().try_fold((0, 0), |(read, written), step| match step.kernel {
         Kernel::Elementwise(e) => Some((read + e.read.0, written + e.written.0)),
         Kernel::Reduction(r) => Some((read + r.read.0, written + r.written.0)),
@@ -171,7 +171,7 @@ fn a_rotation_reads_its_tables_and_an_embedding_its_ids() {
     let model = Model::load("llama2-7b").unwrap();
     let graph = TrainingGraph::new(&model, &Lowering::new(&model)).unwrap();
     let read = |kind, name| {
-        let op = graph.segment(kind).unwrap().graph.operator(name).unwrap();
+        let op = graph.segment(kind).unwrap().graph.find_operator(name).unwrap();
         vector_bytes(&op.forward).unwrap().0
     };
     // 4096 tokens: queries and keys in bf16, and per position 64 sines and 64 cosines in fp32.
@@ -196,8 +196,8 @@ fn embedding_and_head_have_megatrons_collectives() {
         let graph = TrainingGraph::new(&model, &lowering).unwrap();
         for (kind, [forward, backward]) in [(SegmentKind::Embedding, embedding), (SegmentKind::Head, head)] {
             let segment = graph.segment(kind).unwrap();
-            assert_eq!(collectives(&segment.forward()), forward.into_iter().collect(), "{kind} forward");
-            assert_eq!(collectives(&segment.backward(&none)), backward.into_iter().collect(), "{kind} backward");
+            assert_eq!(collectives(&segment.forward_graph()), forward.into_iter().collect(), "{kind} forward");
+            assert_eq!(collectives(&segment.backward_graph(&none)), backward.into_iter().collect(), "{kind} backward");
         }
     }
 }
@@ -211,7 +211,7 @@ fn layer(name: &str, change: impl Fn(Lowering) -> Lowering) -> Segment {
 #[test]
 fn a_backward_kernel_waits_for_the_recomputed_tensors_it_reads() {
     let layer = layer("llama2-7b", |l| l);
-    let graph = layer.backward(&layer.graph.full_recompute());
+    let graph = layer.backward_graph(&layer.graph.full_recompute_set());
     for (before, after) in [
         ("layer.attention.norm.recompute", "layer.attention.qkv.backward_weight"),
         ("layer.attention.core.recompute", "layer.attention.core.backward_input"),
@@ -232,8 +232,8 @@ fn a_backward_kernel_waits_for_the_recomputed_tensors_it_reads() {
 #[test]
 fn a_recomputed_operator_runs_once_under_its_own_name() {
     let layer = layer("gpt2-xl", |l| Lowering { attention: Attention::Unfused, ..l });
-    let scores = layer.graph.operator("layer.attention.scores").unwrap().id;
-    let graph = layer.backward(&[scores].into_iter().collect());
+    let scores = layer.graph.find_operator("layer.attention.scores").unwrap().id;
+    let graph = layer.backward_graph(&[scores].into_iter().collect());
     assert_eq!(graph.node_weights().filter(|n| n.name.ends_with(".recompute")).count(), 1);
     node(&graph, "layer.attention.scores.recompute");
 }
@@ -253,26 +253,26 @@ fn a_layer_has_megatrons_collectives() {
     use CollectiveKind::{AllGather, AllReduce, ReduceScatter};
     let none = RecomputeSet::none();
     let tensor = layer("gpt3-175b", |l| Lowering { tensor_parallel: 8, ..l });
-    assert_eq!(collectives(&tensor.forward()), BTreeMap::from([(AllReduce, 2)]));
-    assert_eq!(collectives(&tensor.backward(&none)), BTreeMap::from([(AllReduce, 2)]));
+    assert_eq!(collectives(&tensor.forward_graph()), BTreeMap::from([(AllReduce, 2)]));
+    assert_eq!(collectives(&tensor.backward_graph(&none)), BTreeMap::from([(AllReduce, 2)]));
     let both = layer("gpt3-175b", |l| Lowering { tensor_parallel: 8, sequence_parallel: true, ..l });
-    assert_eq!(collectives(&both.forward()), BTreeMap::from([(AllGather, 2), (ReduceScatter, 2)]));
+    assert_eq!(collectives(&both.forward_graph()), BTreeMap::from([(AllGather, 2), (ReduceScatter, 2)]));
     // One more all-gather per pair of products than in the forward pass: inputs are kept sharded.
-    assert_eq!(collectives(&both.backward(&none)), BTreeMap::from([(AllGather, 4), (ReduceScatter, 2)]));
-    for kernel in both.forward().node_weights() {
+    assert_eq!(collectives(&both.backward_graph(&none)), BTreeMap::from([(AllGather, 4), (ReduceScatter, 2)]));
+    for kernel in both.forward_graph().node_weights() {
         if let Kernel::Collective(c) = kernel.kernel {
             assert_eq!((c.bytes.0, c.group.ranks, c.group.stride), (2 * 2048 * 12288, 8, 1), "{}", kernel.name);
         }
     }
     let alone = layer("gpt3-175b", |l| l);
-    assert!(collectives(&alone.forward()).is_empty() && collectives(&alone.backward(&none)).is_empty());
+    assert!(collectives(&alone.forward_graph()).is_empty() && collectives(&alone.backward_graph(&none)).is_empty());
 }
 
 #[test]
 fn epilogues_join_a_product_with_the_one_reader_of_its_result() {
     let plain = layer("gpt2-xl", |l| l);
     let joined = layer("gpt2-xl", |l| Lowering { epilogues: true, ..l });
-    let names = |s: &Segment| s.forward().node_weights().map(|n| n.name.clone()).collect::<Vec<_>>();
+    let names = |s: &Segment| s.forward_graph().node_weights().map(|n| n.name.clone()).collect::<Vec<_>>();
     assert_eq!(
         names(&joined),
         [
@@ -286,7 +286,7 @@ fn epilogues_join_a_product_with_the_one_reader_of_its_result() {
         ]
     );
     assert_eq!(names(&plain).len(), 10);
-    let bytes = |s: &Segment| s.forward().node_weights().map(|n| n.kernel.compulsory_bytes().0).sum::<u64>();
+    let bytes = |s: &Segment| s.forward_graph().node_weights().map(|n| n.kernel.compulsory_bytes().0).sum::<u64>();
     // Saved per residual sum: writing and reading the branch; per activation: reading its input, which is written all the same.
     let sbh = 1024 * 1600;
     assert_eq!(bytes(&plain) - bytes(&joined), 2 * (4 * sbh) + 8 * sbh);
@@ -305,15 +305,15 @@ fn a_split_model_sums_to_the_whole() {
             let t64 = u64::from(t);
             // Keys and values of all devices together, beyond the model's own.
             let copied = 2 * padded.head_dim * t64.saturating_sub(padded.kv_heads);
-            let kv = copied * (padded.hidden + u64::from(padded.qkv_bias)) * padded.all_layers();
-            let own = padded.layer_kinds().into_iter().filter(|(kind, _)| kind.feed == workloads::layer_list::Feed::Own);
+            let kv = copied * (padded.hidden + u64::from(padded.qkv_bias)) * padded.layer_count();
+            let own = padded.layer_kinds().into_iter().filter(|(kind, _)| kind.feed == workloads::layer_list::FeedForward::Own);
             let sparse: u64 = own.map(|(_, count)| count).sum();
             // Every device adds experts' last bias in full.
             let biases = padded.experts.filter(|_| padded.mlp_bias).map_or(0, |experts| experts.count * padded.hidden * sparse);
             let kv = kv + biases * (t64 - 1);
             let sum = part.parameters();
             let total = (sum.sharded + sum.expert) * t64 + sum.replicated;
-            assert_eq!(total, whole.parameters().per_device() + kv, "{name}, t = {t}");
+            assert_eq!(total, whole.parameters().per_device_count() + kv, "{name}, t = {t}");
             // Each device computes BERT's transform, OPT's projections, routers and the way down to latent vectors in full, and its copies of
             // key heads.
             let tokens = u128::from(lowering.sequence_length);
@@ -321,10 +321,10 @@ fn a_split_model_sums_to_the_whole() {
                 + if padded.embedding_width == padded.hidden { 0 } else { 2 * padded.hidden * padded.embedding_width }
                 + padded.experts.map_or(0, |experts| experts.count * padded.hidden * sparse)
                 + padded.variations.latent.map_or(0, |latent| {
-                    (latent.query_rank.unwrap_or(0) + latent.kv_rank + latent.rope_dim) * padded.hidden * padded.all_layers()
+                    (latent.query_rank.unwrap_or(0) + latent.kv_rank + latent.rope_dim) * padded.hidden * padded.layer_count()
                 });
             let more =
-                6 * tokens * (u128::from(again) * u128::from(t - 1) + u128::from(copied * padded.hidden * padded.all_layers()));
+                6 * tokens * (u128::from(again) * u128::from(t - 1) + u128::from(copied * padded.hidden * padded.layer_count()));
             assert_eq!(part.kernel_flops().0 * u128::from(t), whole.kernel_flops().0 + more, "{name}, t = {t}");
         }
     }
@@ -336,7 +336,7 @@ fn optimizer_steps_move_what_the_footprint_says() {
     let graph = TrainingGraph::new(&model, &Lowering::new(&model)).unwrap();
     let mut elements = 0;
     for segment in &graph.segments {
-        let step = segment.optimizer_step();
+        let step = segment.optimizer_step_kernels();
         assert_eq!(step.len(), 1);
         let Kernel::Elementwise(update) = step[0].kernel else { panic!("not elementwise") };
         // Adam, mixed: reads gradient 2, master 4, states 8; writes weight 2, master 4, states 8.
@@ -348,7 +348,7 @@ fn optimizer_steps_move_what_the_footprint_says() {
     assert_eq!(elements, 6_738_415_616);
     let both = Lowering { tensor_parallel: 4, sequence_parallel: true, ..Lowering::new(&model) };
     let layer = TrainingGraph::new(&model, &both).unwrap().segment(SegmentKind::Layer).unwrap().clone();
-    let step = layer.optimizer_step();
+    let step = layer.optimizer_step_kernels();
     let Kernel::Collective(sum) = step[0].kernel else { panic!("not a collective") };
     assert_eq!(sum.bytes.0, 2 * 2 * 4096, "gradients of two norms, bf16");
 }
@@ -358,8 +358,8 @@ fn a_stage_without_the_embedding_holds_a_copy_of_a_tied_head() {
     let model = Model::load("gpt2-xl").unwrap();
     let graph = TrainingGraph::new(&model, &Lowering::new(&model)).unwrap();
     let head = graph.segment(SegmentKind::Head).unwrap();
-    assert_eq!((head.tied_parameters, head.parameters.per_device()), (50257 * 1600, 2 * 1600));
-    assert_eq!(head.with_tied_copy().parameters.per_device(), 50257 * 1600 + 2 * 1600);
+    assert_eq!((head.tied_parameters, head.parameters.per_device_count()), (50257 * 1600, 2 * 1600));
+    assert_eq!(head.with_tied_copy().parameters.per_device_count(), 50257 * 1600 + 2 * 1600);
     let untied = Model::load("llama2-7b").unwrap();
     let graph = TrainingGraph::new(&untied, &Lowering::new(&untied)).unwrap();
     let head = graph.segment(SegmentKind::Head).unwrap();
@@ -371,7 +371,7 @@ fn separate_accumulation_adds_one_pass_per_product() {
     let fused = layer("llama2-7b", |l| l);
     let separate = layer("llama2-7b", |l| Lowering { separate_accumulation: true, ..l });
     let none = RecomputeSet::none();
-    let (fused, separate) = (fused.backward(&none), separate.backward(&none));
+    let (fused, separate) = (fused.backward_graph(&none), separate.backward_graph(&none));
     assert_eq!(separate.node_count(), fused.node_count() + 4);
     let bytes = |g: &KernelGraph| g.node_weights().map(|n| n.kernel.compulsory_bytes().0).sum::<u64>();
     let products = 4 * 4096 * 4096 + 3 * 4096 * 11008;
@@ -380,7 +380,7 @@ fn separate_accumulation_adds_one_pass_per_product() {
 
 /// Walks from what is kept through the recomputed operators: whether everything the backward pass reads comes to be.
 fn suffices(graph: &OperatorGraph, recompute: &RecomputeSet) -> bool {
-    let mut there: BTreeSet<_> = graph.kept(recompute).into_iter().collect();
+    let mut there: BTreeSet<_> = graph.kept_tensors(recompute).into_iter().collect();
     for op in recompute.iter().map(|id| &graph.operators[id.index()]) {
         if !op.inputs.iter().all(|t| there.contains(t)) {
             return false;
@@ -400,14 +400,14 @@ proptest! {
             let graph = &segment.graph;
             let set: RecomputeSet = (0..graph.operators.len() as u32).map(OpId).filter(|op| seed >> (op.0 % 64) & 1 == 1).collect();
             prop_assert!(suffices(graph, &set));
-            for kept in graph.kept(&set) {
+            for kept in graph.kept_tensors(&set) {
                 let saved = graph.tensors[kept.index()].saved;
                 let read = set.iter().any(|op| graph.operators[op.index()].inputs.contains(&kept));
                 prop_assert!(saved || read);
             }
-            let full = graph.full_recompute();
+            let full = graph.full_recompute_set();
             prop_assert!(suffices(graph, &full));
-            prop_assert!(graph.kept(&full).iter().all(|t| graph.tensors[t.index()].is_segment_input));
+            prop_assert!(graph.kept_tensors(&full).iter().all(|t| graph.tensors[t.index()].is_segment_input));
             prop_assert!(graph.saved_bytes(&full) <= graph.saved_bytes(&set).max(graph.saved_bytes(&RecomputeSet::none())));
         }
     }

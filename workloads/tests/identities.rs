@@ -85,12 +85,12 @@ fn recomputation_of_a_gpt_layer_keeps_34_and_2_sbh() {
     let layer = segment(&model, &lowering, SegmentKind::Layer);
     let (sbh, _) = units(&model, &lowering);
     let core = ["layer.attention.scores", "layer.attention.softmax", "layer.attention.dropout"];
-    let selective: RecomputeSet = core.iter().map(|n| layer.graph.operator(n).unwrap().id).collect();
+    let selective: RecomputeSet = core.iter().map(|n| layer.graph.find_operator(n).unwrap().id).collect();
     assert_eq!(layer.saved_bytes(&selective).0, 34 * sbh);
-    assert_eq!(layer.saved_bytes(&layer.graph.full_recompute()).0, 2 * sbh);
+    assert_eq!(layer.saved_bytes(&layer.graph.full_recompute_set()).0, 2 * sbh);
     let sharded = Lowering { tensor_parallel: 8, sequence_parallel: true, ..lowering };
     let layer = segment(&model, &sharded, SegmentKind::Layer);
-    assert_eq!(layer.saved_bytes(&layer.graph.full_recompute()).0, 2 * sbh / 8);
+    assert_eq!(layer.saved_bytes(&layer.graph.full_recompute_set()).0, 2 * sbh / 8);
 }
 
 /// (sbh (12 + 4g + 6f), sb) of a Llama layer, g = kv heads / heads, f = MLP width / hidden.
@@ -169,7 +169,7 @@ fn transient_bytes_peak_where_the_widest_gradients_meet() {
         assert_eq!(layer.transient_bytes(&none).0, widest, "{name}");
         // Full recomputation rebuilds everything kept but the layer's input, and the unsaved results on the way: queries and
         // keys before rotation, and the attention's output product.
-        let full = layer.graph.full_recompute();
+        let full = layer.graph.full_recompute_set();
         let rebuilt = layer.saved_bytes(&none).0 - 2 * sb * model.hidden
             + 2 * sb * (model.query_width() + model.kv_width())
             + 2 * sb * model.hidden;
@@ -205,7 +205,7 @@ fn parameters_are_the_published_ones() {
         let model = model(name);
         let graph = TrainingGraph::new(&model, &Lowering::new(&model)).unwrap();
         assert_eq!(model.parameters(), parameters, "{name}");
-        assert_eq!(graph.parameters().per_device(), parameters, "{name}");
+        assert_eq!(graph.parameters().per_device_count(), parameters, "{name}");
     }
 }
 
@@ -215,7 +215,7 @@ fn operators_hold_all_parameters_of_the_closed_form() {
         let mut model = model(name);
         model.vocabulary_multiple = 1;
         let graph = TrainingGraph::new(&model, &Lowering::new(&model)).unwrap();
-        assert_eq!(graph.parameters().per_device(), model.parameters(), "{name}");
+        assert_eq!(graph.parameters().per_device_count(), model.parameters(), "{name}");
     }
 }
 
@@ -226,7 +226,7 @@ fn gpt_parameters_are_megatrons_closed_form() {
         let graph = TrainingGraph::new(&model, &Lowering::new(&model)).unwrap();
         let (l, h, v, s) = (model.layers, model.hidden, graph.vocabulary_rows, model.max_sequence);
         // 12 l h^2 (1 + 13/(12h) + (V + s)/(12lh)) (Narayanan et al. 2021, equation 2), and the final norm that it leaves out.
-        assert_eq!(graph.parameters().per_device(), 12 * l * h * h + 13 * l * h + (v + s) * h + 2 * h, "{name}");
+        assert_eq!(graph.parameters().per_device_count(), 12 * l * h * h + 13 * l * h + (v + s) * h + 2 * h, "{name}");
     }
 }
 
@@ -234,7 +234,7 @@ fn gpt_parameters_are_megatrons_closed_form() {
 fn a_llama2_layer_has_the_parameters_that_phaze_traced() {
     let model = model("llama2-7b");
     let layer = segment(&model, &Lowering::new(&model), SegmentKind::Layer);
-    assert_eq!(layer.parameters.per_device(), 202_383_360);
+    assert_eq!(layer.parameters.per_device_count(), 202_383_360);
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn kept(segment: &Segment) -> u64 {
 
 fn narrow(product: DataType) -> impl Fn(Lowering) -> Lowering {
     move |lowering| Lowering {
-        precision: Precision::MIXED_BF16.with_products(product),
+        precision: Precision::MIXED_BF16.with_product_type(product),
         cached_conversions: true,
         sequence_length: 4096,
         ..lowering
@@ -62,8 +62,8 @@ fn experts_weighed_before_their_last_product_keep_no_results() {
     let experts = model.experts.unwrap();
     assert_eq!(kept(&late) - kept(&early), 2 * 4096 * experts.top_k * model.hidden);
     let reads = |segment: &Segment, name: &str| {
-        let weights = segment.graph.tensor("layer.moe.top_k.weights").unwrap();
-        segment.graph.operator(name).unwrap().backward.iter().any(|chain| chain.reads.contains(&weights))
+        let weights = segment.graph.find_tensor("layer.moe.top_k.weights").unwrap();
+        segment.graph.find_operator(name).unwrap().backward.iter().any(|chain| chain.reads.contains(&weights))
     };
     assert!(reads(&late, "layer.moe.combine") && !reads(&late, "layer.moe.gated"));
     assert!(reads(&early, "layer.moe.gated") && !reads(&early, "layer.moe.combine"));

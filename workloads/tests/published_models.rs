@@ -3,7 +3,7 @@
 
 use coplace_workloads as workloads;
 use std::path::{Path, PathBuf};
-use workloads::import::hugging_face::Coverage;
+use workloads::import::hugging_face::FamilyCoverage;
 use workloads::model::Model;
 use workloads::training::Attention;
 use workloads::{Lowering, TrainingGraph};
@@ -13,7 +13,7 @@ fn file(name: &str) -> PathBuf {
 }
 
 fn load(name: &str) -> Model {
-    Model::from_file(&file(name)).unwrap_or_else(|error| panic!("{error}"))
+    Model::load_file(&file(name)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// (file, parameters). Counts are those of the checkpoints on Hugging Face, tied matrices once; the text model's part where there is more.
@@ -137,7 +137,7 @@ fn parameters_are_the_published_ones() {
 #[test]
 fn every_checkpoint_is_listed_with_its_family() {
     let mut listed = Vec::new();
-    for family in workloads::import::hugging_face::coverage() {
+    for family in workloads::import::hugging_face::family_coverage() {
         for name in family.checked {
             let model = load(name);
             let read = |kind: &str| kind == model.family || format!("{kind}_text") == model.family;
@@ -150,15 +150,15 @@ fn every_checkpoint_is_listed_with_its_family() {
             listed.push(name);
         }
     }
-    let of = |list: fn(&Coverage) -> Vec<&'static str>| {
-        let mut names: Vec<&str> = workloads::import::hugging_face::coverage().iter().flat_map(list).collect();
+    let of = |list: fn(&FamilyCoverage) -> Vec<&'static str>| {
+        let mut names: Vec<&str> = workloads::import::hugging_face::family_coverage().iter().flat_map(list).collect();
         names.sort_unstable();
         names
     };
     let mut rounded: Vec<&str> = ROUNDED.iter().map(|(name, _)| *name).collect();
     rounded.sort_unstable();
-    assert_eq!(of(Coverage::to_digits), rounded);
-    assert_eq!(of(Coverage::active), ACTIVE.iter().map(|(name, ..)| *name).collect::<Vec<_>>());
+    assert_eq!(of(FamilyCoverage::models_to_published_digits), rounded);
+    assert_eq!(of(FamilyCoverage::models_by_active_parameters), ACTIVE.iter().map(|(name, ..)| *name).collect::<Vec<_>>());
     listed.sort_unstable();
     let mut counted: Vec<&str> = EXACT.iter().map(|(name, _)| *name).collect();
     counted.extend(WITH_BALANCE.iter().map(|(name, ..)| *name));
@@ -216,7 +216,8 @@ const SEQUENCE: u64 = 480;
 #[test]
 fn operators_hold_the_parameters_and_do_the_work_of_the_closed_forms() {
     // Every model that may have modules for further tokens with one, too.
-    let further = all().into_iter().filter_map(|(name, model)| Some((format!("{name} + 1"), model.predicting(1).ok()?)));
+    let further =
+        all().into_iter().filter_map(|(name, model)| Some((format!("{name} + 1"), model.with_further_token_modules(1).ok()?)));
     let further: Vec<(String, Model)> = further.collect();
     assert!(further.len() > 50, "{}", further.len());
     for (name, model) in all().into_iter().chain(further) {
@@ -232,7 +233,7 @@ fn operators_hold_the_parameters_and_do_the_work_of_the_closed_forms() {
                 ..Lowering::new(&model)
             };
             let graph = TrainingGraph::new(&model, &lowering).unwrap();
-            assert_eq!(graph.parameters().per_device(), model.parameters(), "{name}");
+            assert_eq!(graph.parameters().per_device_count(), model.parameters(), "{name}");
             assert_eq!(graph.kernel_flops(), model.training_flops(2, length, model.vocabulary), "{name}");
             for segment in &graph.segments {
                 // Images have no gradient.
@@ -251,16 +252,16 @@ fn leading_layers_follow_activation_policies() {
     let graph = TrainingGraph::new(&model, &Lowering { sequence_length: SEQUENCE, ..Lowering::new(&model) }).unwrap();
     let embedding = &graph.segment(SegmentKind::Embedding).unwrap().graph;
     let layer = &graph.segment(SegmentKind::Layer).unwrap().graph;
-    let kept = |policy: &str| policy.parse::<ActivationPolicy>().unwrap().treatment(embedding).kept_bytes(embedding).0;
+    let kept = |policy: &str| policy.parse::<ActivationPolicy>().unwrap().treatment_of_segment(embedding).kept_bytes(embedding).0;
     let stream = 2 * SEQUENCE * model.hidden;
     // Token ids, and the input of each of the three; what the last hands on is the next segment's.
     assert_eq!(kept("full"), 8 * SEQUENCE + 3 * stream);
-    let full = "full".parse::<ActivationPolicy>().unwrap().treatment(embedding);
-    assert!(!full.recompute.contains(embedding.operator("embedding.token").unwrap().id), "only layers run again");
-    assert!(full.recompute.contains(embedding.operator("leading_layer_2.mlp.gate_up").unwrap().id));
+    let full = "full".parse::<ActivationPolicy>().unwrap().treatment_of_segment(embedding);
+    assert!(!full.recompute.contains(embedding.find_operator("embedding.token").unwrap().id), "only layers run again");
+    assert!(full.recompute.contains(embedding.find_operator("leading_layer_2.mlp.gate_up").unwrap().id));
     // Attention is that of the layers with experts: its tensors are kept three times what a layer's are.
     let attention = |policy: &str| {
-        let treatment = policy.parse::<ActivationPolicy>().unwrap().treatment(layer);
+        let treatment = policy.parse::<ActivationPolicy>().unwrap().treatment_of_segment(layer);
         treatment.kept_bytes(layer).0 - stream
     };
     assert_eq!(kept("save_qkv_proj"), kept("full") + 3 * attention("save_qkv_proj"));
@@ -270,7 +271,8 @@ fn leading_layers_follow_activation_policies() {
 
 /// Those whose operations are said to be checked against a formula: in the two tests below, and ViT.
 fn by_formula() -> Vec<&'static str> {
-    let names: Vec<&str> = workloads::import::hugging_face::coverage().iter().flat_map(Coverage::by_formula).collect();
+    let names: Vec<&str> =
+        workloads::import::hugging_face::family_coverage().iter().flat_map(FamilyCoverage::models_by_formula).collect();
     assert_eq!(names.len(), 22 + 7 + 1);
     names
 }
@@ -372,7 +374,7 @@ fn a_module_for_a_further_token_is_a_layer_a_product_and_the_head_again() {
     const S: u128 = 4096;
     let told = |model: &Model| model.assumptions.iter().any(|said| said.contains("num_nextn_predict_layers"));
     let main = load("deepseek_v3");
-    let model = main.clone().predicting(1).unwrap();
+    let model = main.clone().with_further_token_modules(1).unwrap();
     assert!(told(&main) && !told(&model), "what is trained is not said to be left out");
     assert_eq!(model.parameters() + 2 * 129_280 * 7168, 3_918_786_560 + 680_571_043_840);
     assert_eq!(format!("{:.1}", (model.parameters() - main.parameters() - 2 * 7168 * 7168) as f64 / 1e9), "11.5");
@@ -388,11 +390,11 @@ fn a_module_for_a_further_token_is_a_layer_a_product_and_the_head_again() {
         graph.unwrap().segment(SegmentKind::Head).unwrap().clone()
     };
     assert_eq!((head(&main).tied_parameters, head(&model).tied_parameters), (0, 129_280 / 8 * 7168));
-    assert_eq!(head(&model).units(), 1, "its layer follows policies as trailing ones do");
+    assert_eq!(head(&model).layers_per_piece(), 1, "its layer follows policies as trailing ones do");
     for (name, modules, why) in
         [("deepseek_v3", 33, "at most 32"), ("t5_small", 1, "no causal"), ("roberta_base", 1, "no causal")]
     {
-        let error = load(name).predicting(modules).unwrap_err().to_string();
+        let error = load(name).with_further_token_modules(modules).unwrap_err().to_string();
         assert!(error.contains(why) && error.contains(&format!("is {modules}")), "{error}");
     }
 }
@@ -455,7 +457,7 @@ fn kept(name: &str, part: &str) -> u64 {
     let model = load(name);
     let graph = TrainingGraph::new(&model, &Lowering { sequence_length: SEQUENCE, ..Lowering::new(&model) }).unwrap();
     let layer = &graph.segment(SegmentKind::Layer).unwrap().graph;
-    let tensors = layer.kept(&RecomputeSet::none()).into_iter().map(|id| &layer.tensors[id.index()]);
+    let tensors = layer.kept_tensors(&RecomputeSet::none()).into_iter().map(|id| &layer.tensors[id.index()]);
     tensors.filter(|tensor| tensor.name.starts_with(part)).map(|tensor| tensor.bytes.0).sum::<u64>() / SEQUENCE
 }
 

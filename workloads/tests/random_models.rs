@@ -3,7 +3,7 @@
 
 use coplace_workloads as workloads;
 use proptest::prelude::*;
-use workloads::import::hugging_face::parse;
+use workloads::import::hugging_face::parse_config;
 use workloads::model::Model;
 use workloads::parallel::tensor_parallel_degrees;
 use workloads::training::Attention;
@@ -19,7 +19,7 @@ fn llama() -> impl Strategy<Value = Model> {
             "vocab_size": {vocabulary}, "tie_word_embeddings": {tied}, "attention_bias": {attention_bias}, "mlp_bias": {mlp_bias}}}"#,
             kv << group
         );
-        parse("random", "random", &text).unwrap()
+        parse_config("random", "random", &text).unwrap()
     })
 }
 
@@ -34,7 +34,7 @@ fn opt() -> impl Strategy<Value = Model> {
             "activation_dropout": 0.1, "activation_function": "gelu"}}"#,
             heads * head_dim
         );
-        parse("random", "random", &text).unwrap()
+        parse_config("random", "random", &text).unwrap()
     })
 }
 
@@ -48,7 +48,7 @@ proptest! {
         let lowering = lowering(&model, batch, sequence);
         let graph = TrainingGraph::new(&model, &lowering).unwrap();
         prop_assert_eq!(graph.kernel_flops(), graph.model_flops);
-        prop_assert_eq!(graph.parameters().per_device(), model.parameters());
+        prop_assert_eq!(graph.parameters().per_device_count(), model.parameters());
     }
 
     #[test]
@@ -75,6 +75,6 @@ proptest! {
         // a dropout of the activation, whose result takes the activation's place as the next product's input: a mask more.
         let closed = sb * 18 * model.hidden + sb * 5 * model.ffn + 5 * model.heads * sequence * sb;
         prop_assert_eq!(layer.saved_bytes(&RecomputeSet::none()).0, closed);
-        prop_assert_eq!(layer.saved_bytes(&layer.graph.full_recompute()).0, 2 * sb * model.hidden);
+        prop_assert_eq!(layer.saved_bytes(&layer.graph.full_recompute_set()).0, 2 * sb * model.hidden);
     }
 }

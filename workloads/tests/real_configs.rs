@@ -16,7 +16,7 @@ fn every_real_configuration_is_read() {
     for entry in std::fs::read_dir(folder()).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|e| e == "json") {
-            let model = Model::from_file(&path).unwrap();
+            let model = Model::load_file(&path).unwrap();
             TrainingGraph::new(&model, &Lowering::new(&model)).unwrap();
             read += 1;
         }
@@ -36,7 +36,7 @@ fn parameters_are_the_published_ones() {
 
 #[test]
 fn a_file_and_the_built_in_model_of_the_same_name_agree() {
-    let from_file = Model::from_file(&folder().join("opt_350m.json")).unwrap();
+    let from_file = Model::load_file(&folder().join("opt_350m.json")).unwrap();
     let built_in = Model::load("opt-350m").unwrap();
     assert_eq!(Model { name: built_in.name.clone(), ..from_file }, built_in);
 }

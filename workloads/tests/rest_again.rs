@@ -29,18 +29,18 @@ fn memo_is_a_policy_whatever_part_of_the_tokens_goes() {
         for eighths in 0..=8 {
             let fraction = f64::from(eighths) / 8.0;
             let memo: Techniques = [format!("memo,fraction={fraction}").parse::<Technique>().unwrap()].into_iter().collect();
-            let applied = memo.apply(&model, plain.clone(), 1).unwrap();
+            let applied = memo.apply_to_graph(&model, plain.clone(), 1).unwrap();
             for own in ["none", "selective", "full"] {
-                let wanted = own.parse::<ActivationPolicy>().unwrap().treatment(&layer(&applied).graph);
-                let policy = ActivationPolicy::of_treatment(&layer(&plain).graph, &wanted);
+                let wanted = own.parse::<ActivationPolicy>().unwrap().treatment_of_segment(&layer(&applied).graph);
+                let policy = ActivationPolicy::from_treatment(&layer(&plain).graph, &wanted);
                 assert_eq!(policy.to_string().ends_with("+rest(recompute)"), wanted.partly.is_some() && eighths > 0, "{policy}");
-                let found = policy.to_string().parse::<ActivationPolicy>().unwrap().treatment(&layer(&plain).graph);
+                let found = policy.to_string().parse::<ActivationPolicy>().unwrap().treatment_of_segment(&layer(&plain).graph);
                 let graph = &layer(&plain).graph;
                 assert_eq!(found.kept, wanted.kept, "{name} {fraction} {own}");
                 assert_eq!(found.recompute, wanted.recompute, "{name} {fraction} {own}");
                 assert_eq!(found.kept_bytes(graph), wanted.kept_bytes(graph));
                 assert_eq!(found.offloaded_bytes(graph), wanted.offloaded_bytes(graph));
-                let share = |id: OpId| (found.again_share(id), wanted.again_share(id));
+                let share = |id: OpId| (found.recomputed_token_fraction(id), wanted.recomputed_token_fraction(id));
                 assert!(found.recompute.iter().map(share).all(|(found, wanted)| found == wanted), "{name} {fraction} {own}");
             }
         }
@@ -51,7 +51,7 @@ fn memo_is_a_policy_whatever_part_of_the_tokens_goes() {
 fn what_the_rest_needs_is_kept_for_all_tokens() {
     let (_, plain) = training("llama2-7b");
     let graph = &layer(&plain).graph;
-    let of = |text: &str| text.parse::<ActivationPolicy>().unwrap().treatment(graph);
+    let of = |text: &str| text.parse::<ActivationPolicy>().unwrap().treatment_of_segment(graph);
     // Nothing of the layer but its input is there for the rest: all that makes the tensor runs again for three quarters of the tokens.
     let part = of("tensors:offload(mlp.gated.out*0.25)+device(attention.core.out)+rest(recompute)");
     let whole = of("tensors:offload(mlp.gated.out)+device(attention.core.out)");
@@ -59,11 +59,11 @@ fn what_the_rest_needs_is_kept_for_all_tokens() {
     assert_eq!(part.throughout, whole.recompute, "what runs again whatever goes away");
     assert_eq!(part.recompute, without.recompute, "what the rest needs besides");
     assert_eq!(part.kept_bytes(graph), without.kept_bytes(graph));
-    let bytes = |tensor: &str| graph.tensors[graph.tensor(&format!("layer.{tensor}")).unwrap().index()].bytes;
+    let bytes = |tensor: &str| graph.tensors[graph.find_tensor(&format!("layer.{tensor}")).unwrap().index()].bytes;
     assert_eq!(part.offloaded_bytes(graph).0, bytes("mlp.gated.out").0 / 4);
     let again: Vec<OpId> = part.recompute.iter().filter(|id| !part.throughout.contains(*id)).collect();
-    assert!(!again.is_empty() && again.iter().all(|id| part.again_share(*id) == 0.75));
-    assert!(part.throughout.iter().all(|id| part.again_share(id) == 1.0));
+    assert!(!again.is_empty() && again.iter().all(|id| part.recomputed_token_fraction(*id) == 0.75));
+    assert!(part.throughout.iter().all(|id| part.recomputed_token_fraction(id) == 1.0));
     assert_eq!(part.rebuilt_bytes(graph), without.rebuilt_bytes(graph), "each token is rebuilt or brought back");
 }
 
@@ -72,13 +72,13 @@ fn the_rest_runs_again_beside_techniques_too() {
     let (model, plain) = training("llama2-7b");
     let policy = "tensors:offload(attention.core.log_sum_exp,attention.core.out,mlp.gated.out*0.25)+rest(recompute)";
     let policy = policy.parse::<ActivationPolicy>().unwrap();
-    let alone = policy.treatment(&layer(&plain).graph);
+    let alone = policy.treatment_of_segment(&layer(&plain).graph);
     assert!(!alone.recompute.is_empty());
     // What the first sends away goes away anyway, what the second runs again does so anyway.
     for name in ["offload-attn-proj", "recompute-layernorm", "zero-offload"] {
         let techniques: Techniques = [name.parse::<Technique>().unwrap()].into_iter().collect();
-        let applied = techniques.apply(&model, plain.clone(), 1).unwrap();
-        let beside = policy.treatment(&layer(&applied).graph);
+        let applied = techniques.apply_to_graph(&model, plain.clone(), 1).unwrap();
+        let beside = policy.treatment_of_segment(&layer(&applied).graph);
         assert_eq!(beside.recompute, alone.recompute, "{name}");
         assert_eq!((&beside.throughout, &beside.partly), (&alone.throughout, &alone.partly), "{name}");
         assert_eq!((&beside.kept, &beside.offloaded), (&alone.kept, &alone.offloaded), "{name}");
@@ -113,8 +113,8 @@ proptest! {
         let policy = ActivationPolicy::Tensors(TensorPlaces { host: at(&[1, 3]), storage: at(&[4, 5]), device: at(&[2]), share });
         prop_assert_eq!(&policy.to_string().parse::<ActivationPolicy>().unwrap(), &policy);
         // What it says is what its own words for what it does say.
-        let treatment = policy.treatment(graph);
-        prop_assert_eq!(&ActivationPolicy::of_treatment(graph, &treatment).treatment(graph), &treatment);
+        let treatment = policy.treatment_of_segment(graph);
+        prop_assert_eq!(&ActivationPolicy::from_treatment(graph, &treatment).treatment_of_segment(graph), &treatment);
         prop_assert!(treatment.kept.is_disjoint(&treatment.offloaded) && treatment.stored.is_subset(&treatment.offloaded));
         prop_assert!(treatment.throughout.iter().all(|id| treatment.recompute.contains(id)));
     }

@@ -3,7 +3,7 @@
 
 use coplace_workloads as workloads;
 use petgraph::Direction::Outgoing;
-use sim::kernel::{Axis, GradientOf, Kernel, KernelGraph, Pass};
+use sim::kernel::{GradientOf, Kernel, KernelGraph, ParallelAxis, Pass};
 use std::collections::BTreeSet;
 use workloads::model::{Model, built_in_names};
 use workloads::parallel::tensor_parallel_degrees;
@@ -46,7 +46,11 @@ fn cases() -> Vec<(String, TrainingGraph)> {
 
 /// The forward pass, and the backward pass with nothing and with everything run again.
 fn passes(segment: &Segment) -> [KernelGraph; 3] {
-    [segment.forward(), segment.backward(&RecomputeSet::none()), segment.backward(&segment.graph.full_recompute())]
+    [
+        segment.forward_graph(),
+        segment.backward_graph(&RecomputeSet::none()),
+        segment.backward_graph(&segment.graph.full_recompute_set()),
+    ]
 }
 
 /// `holds` for every pass of every segment of every case.
@@ -69,9 +73,9 @@ fn a_kernel_has_an_axis_if_and_only_if_it_is_a_collective_and_as_many_ranks_as_t
             };
             let l = &graph.lowering;
             let ranks = match node.role.axis.unwrap_or_else(|| panic!("{what}: {} along no axis", node.name)) {
-                Axis::Tensor => l.tensor_parallel,
-                Axis::Context => l.context_parallel,
-                Axis::Expert => l.expert_parallel,
+                ParallelAxis::Tensor => l.tensor_parallel,
+                ParallelAxis::Context => l.context_parallel,
+                ParallelAxis::Expert => l.expert_parallel,
             };
             assert_eq!(collective.group.ranks, ranks, "{what}: {}", node.name);
             seen.insert(node.role.axis);
@@ -95,7 +99,7 @@ fn the_forward_pass_runs_again_as_recomputation_and_nothing_else_does() {
             if graph.lowering.epilogues {
                 continue; // An operator whose follower does not run again is a kernel of its own.
             }
-            let chosen = segment.graph.full_recompute();
+            let chosen = segment.graph.full_recompute_set();
             let mut expected = of(&forward, Pass::Forward);
             expected.retain(|(op, _)| op.is_some_and(|op| chosen.contains(op)));
             assert_eq!(of(&again, Pass::Recompute), expected, "{what}");
@@ -120,10 +124,10 @@ fn only_gradients_of_weights_wait_for_gradients_of_weights() {
 fn an_operator_has_gradients_of_weights_if_and_only_if_it_has_weights() {
     for (what, graph) in cases() {
         for segment in &graph.segments {
-            let backward = segment.backward(&RecomputeSet::none());
+            let backward = segment.backward_graph(&RecomputeSet::none());
             let with = backward.node_weights().filter(|n| n.role.gradient == Some(GradientOf::Weights));
             let with: BTreeSet<OpId> = with.filter_map(|n| n.role.operator).collect();
-            let owners = segment.operators().iter().filter(|op| op.parameters.per_device() > 0).map(|op| op.id);
+            let owners = segment.operators().iter().filter(|op| op.parameters.per_device_count() > 0).map(|op| op.id);
             assert_eq!(with, owners.collect(), "{what}: {}", segment.name);
         }
     }
@@ -132,10 +136,10 @@ fn an_operator_has_gradients_of_weights_if_and_only_if_it_has_weights() {
 #[test]
 fn the_optimizer_runs_in_its_own_pass() {
     for (what, graph) in cases() {
-        for node in graph.segments.iter().flat_map(Segment::optimizer_step) {
+        for node in graph.segments.iter().flat_map(Segment::optimizer_step_kernels) {
             assert_eq!((node.role.pass, node.role.operator), (Pass::Optimizer, None), "{what}");
             let collective = matches!(node.kernel, Kernel::Collective(_));
-            assert_eq!(node.role.axis, collective.then_some(Axis::Tensor), "{what}");
+            assert_eq!(node.role.axis, collective.then_some(ParallelAxis::Tensor), "{what}");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! What a plan's layers keep, in the words that frameworks have for parts of a layer: a policy is said by names if what these names do is what it does,
 //! tensor by tensor.
 
-use super::Recipe;
+use super::PlanRecipe;
 use std::collections::BTreeSet;
-use step::{TrainingPlan, lowering};
+use step::{TrainingPlan, lowering_of_plan};
 use workloads::graph::OperatorGraph;
 use workloads::recompute_policy::{NamedTensor, Treatment};
 use workloads::{ActivationPolicy, LayerRun, SegmentKind, StagePolicies, Technique, Techniques, TensorId, TrainingGraph};
@@ -47,37 +47,37 @@ pub(super) fn megatron_module(preset: &str) -> Option<(String, bool)> {
 
 /// The names that say most of a policy, and the tensors that they leave otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Said<T> {
+pub(super) struct PolicyNames<T> {
     pub words: T,
     pub otherwise: Vec<String>,
 }
 
 /// The plan with its policies in place of the techniques that do no more than decide what layers keep and where: frameworks have words for that, whoever
 /// asked for it. Techniques that do more, or more than a policy can, stay as they are.
-pub(super) fn by_policies(recipe: &Recipe<'_>) -> TrainingPlan {
+pub(super) fn plan_by_policies(recipe: &PlanRecipe<'_>) -> TrainingPlan {
     let plan = recipe.plan;
     let of = |places: bool| -> Techniques {
-        plan.techniques.iter().filter(|technique| technique.preset().only_places() == places).cloned().collect()
+        plan.techniques.iter().filter(|technique| technique.preset().only_decides_places() == places).cloned().collect()
     };
     let (places, others) = (of(true), of(false));
     let settled = || -> Option<StagePolicies> {
-        let training = plain(recipe)?;
+        let training = layer_without_techniques(recipe)?;
         let plain = &training.segment(SegmentKind::Layer)?.graph;
-        let applied = places.apply(recipe.model, training.clone(), 1).ok()?;
+        let applied = places.apply_to_graph(recipe.model, training.clone(), 1).ok()?;
         let layer = &applied.segment(SegmentKind::Layer)?.graph;
         let own = |policy: &ActivationPolicy| -> ActivationPolicy {
-            let wanted = policy.treatment_under(layer, recipe.stack.replay());
+            let wanted = policy.treatment_with_extent(layer, recipe.stack.replay_extent());
             let known = [policy.clone(), ActivationPolicy::None, ActivationPolicy::Selective, ActivationPolicy::Full];
             let same = |known: &ActivationPolicy| {
-                differences(plain, &wanted, &known.treatment_under(plain, recipe.stack.replay())).is_empty()
+                describe_differences(plain, &wanted, &known.treatment_with_extent(plain, recipe.stack.replay_extent())).is_empty()
             };
-            known.into_iter().find(same).unwrap_or_else(|| ActivationPolicy::of_treatment(plain, &wanted))
+            known.into_iter().find(same).unwrap_or_else(|| ActivationPolicy::from_treatment(plain, &wanted))
         };
         Some(match &plan.activations {
             StagePolicies::Alike(policy) => StagePolicies::Alike(own(policy)),
             StagePolicies::ByChunk(chunks) => {
                 let run = |run: &LayerRun| LayerRun { layers: run.layers, policy: own(&run.policy) };
-                StagePolicies::of_chunks(chunks.iter().map(|mix| mix.iter().map(run).collect()).collect())
+                StagePolicies::from_chunk_mixes(chunks.iter().map(|mix| mix.iter().map(run).collect()).collect())
             }
         })
     };
@@ -88,29 +88,32 @@ pub(super) fn by_policies(recipe: &Recipe<'_>) -> TrainingPlan {
 }
 
 /// A plan's layer, no technique applied.
-fn plain(recipe: &Recipe<'_>) -> Option<TrainingGraph> {
-    TrainingGraph::new(recipe.model, &lowering(recipe.model, recipe.plan, recipe.stack)).ok()
+fn layer_without_techniques(recipe: &PlanRecipe<'_>) -> Option<TrainingGraph> {
+    TrainingGraph::new(recipe.model, &lowering_of_plan(recipe.model, recipe.plan, recipe.stack)).ok()
 }
 
 /// What a policy does to the plan's layer, and the layer.
-pub(super) fn layer_under(recipe: &Recipe<'_>, policy: &ActivationPolicy) -> Option<(OperatorGraph, Treatment)> {
-    let graph = plain(recipe)?.segment(SegmentKind::Layer)?.graph.clone();
-    let treatment = policy.treatment_under(&graph, recipe.stack.replay());
+pub(super) fn policy_on_layer(recipe: &PlanRecipe<'_>, policy: &ActivationPolicy) -> Option<(OperatorGraph, Treatment)> {
+    let graph = layer_without_techniques(recipe)?.segment(SegmentKind::Layer)?.graph.clone();
+    let treatment = policy.treatment_with_extent(&graph, recipe.stack.replay_extent());
     Some((graph, treatment))
 }
 
 /// The modules of Megatron-LM, by their presets, that together do to a layer what a policy does, or most of it.
-pub(super) fn megatron_modules(recipe: &Recipe<'_>, policy: &ActivationPolicy) -> Option<Said<Vec<&'static str>>> {
-    let training = plain(recipe)?;
+pub(super) fn find_megatron_modules(
+    recipe: &PlanRecipe<'_>,
+    policy: &ActivationPolicy,
+) -> Option<PolicyNames<Vec<&'static str>>> {
+    let training = layer_without_techniques(recipe)?;
     let under = |names: &[&str]| -> Option<Treatment> {
         let techniques: Vec<Technique> = names.iter().map(|name| name.parse().ok()).collect::<Option<_>>()?;
         let techniques: Techniques = techniques.into_iter().collect();
-        let applied = techniques.apply(recipe.model, training.clone(), 1).ok()?;
+        let applied = techniques.apply_to_graph(recipe.model, training.clone(), 1).ok()?;
         let layer = &applied.segment(SegmentKind::Layer)?.graph;
-        Some(ActivationPolicy::None.treatment_under(layer, recipe.stack.replay()))
+        Some(ActivationPolicy::None.treatment_with_extent(layer, recipe.stack.replay_extent()))
     };
     let layer = &training.segment(SegmentKind::Layer)?.graph;
-    let wanted = policy.treatment_under(layer, recipe.stack.replay());
+    let wanted = policy.treatment_with_extent(layer, recipe.stack.replay_extent());
     // A module is among them if it runs nothing again and sends nothing away that the policy does not.
     let again = |treatment: &Treatment| treatment.recompute.iter().collect::<BTreeSet<_>>();
     let part = |name: &&&'static str| {
@@ -121,18 +124,21 @@ pub(super) fn megatron_modules(recipe: &Recipe<'_>, policy: &ActivationPolicy) -
     };
     let words: Vec<&'static str> = RECOMPUTED.iter().chain(&OFFLOADED).filter(part).copied().collect();
     let found = under(&words)?;
-    Some(Said { otherwise: differences(layer, &wanted, &found), words })
+    Some(PolicyNames { otherwise: describe_differences(layer, &wanted, &found), words })
 }
 
 /// The tensors that MaxText names, in host memory and on the device, that together do to a layer what a policy does, or most of it.
-pub(super) fn maxtext_names(recipe: &Recipe<'_>, policy: &ActivationPolicy) -> Option<Said<[BTreeSet<NamedTensor>; 2]>> {
-    let (layer, wanted) = layer_under(recipe, policy)?;
+pub(super) fn find_maxtext_names(
+    recipe: &PlanRecipe<'_>,
+    policy: &ActivationPolicy,
+) -> Option<PolicyNames<[BTreeSet<NamedTensor>; 2]>> {
+    let (layer, wanted) = policy_on_layer(recipe, policy)?;
     let of = |place: &BTreeSet<TensorId>| -> BTreeSet<NamedTensor> {
         let all = |named: &NamedTensor| {
-            let tensors = named.resolve(&layer);
+            let tensors = named.resolve_tensors(&layer);
             !tensors.is_empty() && tensors.iter().all(|t| place.contains(t))
         };
-        let mut names: BTreeSet<NamedTensor> = NamedTensor::all().filter(all).collect();
+        let mut names: BTreeSet<NamedTensor> = NamedTensor::all_names().filter(all).collect();
         // One name for all says it of each.
         for (whole, parts) in WHOLES {
             if names.contains(&whole) {
@@ -144,17 +150,17 @@ pub(super) fn maxtext_names(recipe: &Recipe<'_>, policy: &ActivationPolicy) -> O
     let (host, mut device) = (of(&wanted.offloaded), of(&wanted.kept));
     device.remove(&NamedTensor::DecoderLayerInput);
     let custom = ActivationPolicy::Custom { host: host.clone(), device: device.clone() };
-    let found = custom.treatment_under(&layer, recipe.stack.replay());
-    Some(Said { otherwise: differences(&layer, &wanted, &found), words: [host, device] })
+    let found = custom.treatment_with_extent(&layer, recipe.stack.replay_extent());
+    Some(PolicyNames { otherwise: describe_differences(&layer, &wanted, &found), words: [host, device] })
 }
 
 /// Tensors with other places under two treatments of a layer, in words.
-fn differences(layer: &OperatorGraph, wanted: &Treatment, found: &Treatment) -> Vec<String> {
+fn describe_differences(layer: &OperatorGraph, wanted: &Treatment, found: &Treatment) -> Vec<String> {
     let place = |treatment: &Treatment, id: TensorId| {
         let partly = treatment.partly.as_ref().filter(|partly| partly.tensors.contains(&id));
         let part = partly.map_or_else(String::new, |partly| {
             let rest = if partly.recomputed { ", the others again" } else { "" };
-            format!(" for {} of its tokens{rest}", partly.fraction())
+            format!(" for {} of its tokens{rest}", partly.offloaded_fraction())
         });
         let there = match (treatment.stored.contains(&id), treatment.offloaded.contains(&id), treatment.kept.contains(&id)) {
             (true, ..) => "on NVMe",

@@ -7,18 +7,18 @@ mod megatron;
 mod tests;
 mod torch;
 
-pub use maxtext::{maxtext, maxtext_choices, maxtext_policies};
-pub use megatron::megatron;
-pub use torch::torch;
+pub use maxtext::{maxtext_choices, maxtext_policies, write_maxtext};
+pub use megatron::write_megatron;
+pub use torch::write_torch;
 
-use crate::mapped::Mapped;
+use crate::mapped::RankMappingRecord;
 use step::{SoftwareStack, TrainingPlan};
 use thiserror::Error;
 use workloads::Model;
 
 /// A plan and what it was made for.
 #[derive(Debug, Clone, Copy)]
-pub struct Recipe<'a> {
+pub struct PlanRecipe<'a> {
     /// What is trained.
     pub model: &'a Model,
     /// How.
@@ -30,24 +30,24 @@ pub struct Recipe<'a> {
     /// Devices of a fast domain (a node, a slice).
     pub fast_domain: u32,
     /// What the model's configuration says besides.
-    pub numerics: Numerics,
+    pub numerics: ModelNumerics,
     /// Where its ranks run, on a fabric of measured links.
-    pub mapping: Option<&'a Mapped>,
+    pub mapping: Option<&'a RankMappingRecord>,
 }
 
 /// What a model's configuration says that changes what is trained and no time.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Numerics {
+pub struct ModelNumerics {
     /// The base of rotary embeddings.
     pub rotary_base: Option<f64>,
     /// What norms add to the variance.
     pub norm_epsilon: Option<f64>,
 }
 
-impl Numerics {
+impl ModelNumerics {
     /// Of a `config.json`; nothing of what is no such file.
     #[must_use]
-    pub fn of(config: &str) -> Self {
+    pub fn from_config(config: &str) -> Self {
         let config: serde_json::Value = serde_json::from_str(config).unwrap_or_default();
         let number = |keys: &[&str]| keys.iter().find_map(|key| config.pointer(key)?.as_f64());
         Self {
@@ -59,7 +59,7 @@ impl Numerics {
 
 /// A plan in a framework's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Written {
+pub struct EmittedPlan {
     /// Arguments or settings, one per line. Lines that begin with `#` are comments, all of `lacking` among them.
     pub text: String,
     /// What of the plan as it was timed the framework has no words for, or refuses: with these arguments alone it runs another plan. Empty where all
@@ -69,34 +69,34 @@ pub struct Written {
 
 /// Lines as they are written.
 #[derive(Default)]
-struct Lines {
+struct EmittedLines {
     lines: Vec<String>,
     lacking: Vec<String>,
 }
 
-impl Lines {
+impl EmittedLines {
     fn push(&mut self, line: String) {
         self.lines.push(line);
     }
 
     /// A comment on what the arguments say, or leave to their reader.
-    fn note(&mut self, on: bool, text: &str) {
+    fn push_note(&mut self, on: bool, text: &str) {
         if on {
             self.lines.push(format!("# {text}"));
         }
     }
 
     /// A comment on what they cannot say.
-    fn lack(&mut self, on: bool, text: &str) {
-        self.note(on, text);
+    fn push_lack(&mut self, on: bool, text: &str) {
+        self.push_note(on, text);
         if on {
             self.lacking.push(text.to_owned());
         }
     }
 
-    fn written(self) -> Written {
+    fn into_text(self) -> EmittedPlan {
         let text = self.lines.into_iter().map(|line| line + "\n").collect();
-        Written { text, lacking: self.lacking }
+        EmittedPlan { text, lacking: self.lacking }
     }
 }
 
@@ -112,9 +112,9 @@ pub struct Inexpressible {
     pub framework: &'static str,
 }
 
-impl Recipe<'_> {
+impl PlanRecipe<'_> {
     /// The first of `features` that the model has.
-    fn refuse(&self, framework: &'static str, features: &[(bool, &'static str)]) -> Result<(), Inexpressible> {
+    fn refuse_features(&self, framework: &'static str, features: &[(bool, &'static str)]) -> Result<(), Inexpressible> {
         match features.iter().find(|(has, _)| *has) {
             Some((_, feature)) => Err(Inexpressible { model: self.model.name.clone(), feature, framework }),
             None => Ok(()),
@@ -122,15 +122,15 @@ impl Recipe<'_> {
     }
 
     /// Comments of any framework: the software that the plan was timed under, where it is another, and where ranks run.
-    fn comments(&self, own: &str) -> Lines {
+    fn push_comments(&self, own: &str) -> EmittedLines {
         let foreign = !self.stack.name.starts_with(own);
         let timed = foreign.then(|| format!("# timed and sized under the software stack {}", self.stack.name));
-        Lines { lines: timed.into_iter().chain(self.mapping.map(placed)).collect(), ..Lines::default() }
+        EmittedLines { lines: timed.into_iter().chain(self.mapping.map(describe_placement)).collect(), ..EmittedLines::default() }
     }
 }
 
 /// Where ranks run: the order of the nodes where every node keeps its ranks together and in order, else every rank's device.
-fn placed(mapping: &Mapped) -> String {
+fn describe_placement(mapping: &RankMappingRecord) -> String {
     let unit = mapping.unit_devices.max(1);
     let nodes: Vec<u32> = mapping.devices.chunks(unit as usize).filter_map(|ranks| ranks.first()).map(|d| d / unit).collect();
     let in_order = nodes.iter().flat_map(|node| (0..unit).map(move |local| node * unit + local));

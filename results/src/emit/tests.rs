@@ -2,15 +2,15 @@
 
 use super::*;
 use sim::kernel::DataType;
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use step::SoftwareStack;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Batch, Layout, ZeroStage};
 
-type Writer = fn(&Recipe<'_>) -> Result<Written, Inexpressible>;
+type Writer = fn(&PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressible>;
 
-const FRAMEWORKS: [Writer; 3] = [megatron, maxtext, torch];
+const FRAMEWORKS: [Writer; 3] = [write_megatron, write_maxtext, write_torch];
 
 fn plan(layout: Layout) -> TrainingPlan {
     TrainingPlan {
@@ -20,7 +20,7 @@ fn plan(layout: Layout) -> TrainingPlan {
         attention: Attention::Fused,
         precision: Precision::MIXED_BF16_FP32_GRADIENTS,
         optimizer: Optimizer::Adam,
-        schedule: Schedule::OneForwardOneBackward,
+        schedule: PipelineSchedule::OneForwardOneBackward,
         techniques: workloads::Techniques::default(),
     }
 }
@@ -41,11 +41,18 @@ const CORE: Case = Case { model: "llama3-8b", stack: "megatron_core", chip: "h10
 const MAXTEXT: Case = Case { model: "llama3-8b", stack: "maxtext", chip: "tpu_v5p", fast_domain: 16 };
 
 impl Case {
-    fn write(&self, framework: usize, plan: &TrainingPlan) -> Result<Written, Inexpressible> {
+    fn write(&self, framework: usize, plan: &TrainingPlan) -> Result<EmittedPlan, Inexpressible> {
         let (model, stack) = (Model::load(self.model).unwrap(), SoftwareStack::load(self.stack).unwrap());
         let (chip, fast_domain) = (self.chip, self.fast_domain);
-        let recipe =
-            Recipe { model: &model, plan, stack: &stack, chip, fast_domain, numerics: Numerics::default(), mapping: None };
+        let recipe = PlanRecipe {
+            model: &model,
+            plan,
+            stack: &stack,
+            chip,
+            fast_domain,
+            numerics: ModelNumerics::default(),
+            mapping: None,
+        };
         FRAMEWORKS[framework](&recipe)
     }
 
@@ -117,7 +124,7 @@ fn number_formats_and_optimizers_are_the_plans_own() {
     let wide = of(Precision::MIXED_BF16_FP32_GRADIENTS, Optimizer::Sgd);
     check(&CORE.megatron(&wide), &["--sgd-momentum 0"], &["--grad-reduce-in-bf16"]);
     check(&MAXTEXT.maxtext(&wide), &["weight_dtype=float32", "dtype=bfloat16", "opt_type=sgd"], &[]);
-    let pure = of(Precision::PURE_BF16.with_products(DataType::Int8), Optimizer::Adafactor);
+    let pure = of(Precision::PURE_BF16.with_product_type(DataType::Int8), Optimizer::Adafactor);
     check(&MAXTEXT.maxtext(&pure), &["weight_dtype=bfloat16", "quantization=int8"], &["opt_type"]);
     check(&CORE.megatron(&pure), &["# products in int8: Megatron-LM has fp8 and fp4 only"], &["--optimizer"]);
 }
@@ -169,7 +176,7 @@ fn what_a_framework_has_no_words_for_is_told_apart_from_what_it_leaves_open() {
     let lacking = CORE.lacking(0, &offload);
     assert!(lacking.starts_with("recompute custom:offload(mlpwi): Megatron-LM has no module for "), "{lacking}");
     assert!(lacking.contains("mlp.gate_up.up in host memory"), "{lacking}");
-    let late = TrainingPlan { schedule: Schedule::ZbH1, optimizer: Optimizer::Adafactor, ..shared.clone() };
+    let late = TrainingPlan { schedule: PipelineSchedule::ZbH1, optimizer: Optimizer::Adafactor, ..shared.clone() };
     let lacking = CORE.lacking(0, &late);
     assert!(lacking.starts_with("schedule ZB-H1: ") && lacking.contains("; optimizer adafactor: "), "{lacking}");
     assert!(MAXTEXT.lacking(1, &shared).starts_with("schedule 1F1B: MaxText runs all forward passes first"));
@@ -181,7 +188,7 @@ fn what_a_framework_has_no_words_for_is_told_apart_from_what_it_leaves_open() {
         assert_eq!(name.parse::<ActivationPolicy>().unwrap(), policy);
     }
     let split = shared.layout.chunk_split(32).unwrap();
-    let block = TrainingPlan { activations: workloads::StagePolicies::of_block(1, &split), ..shared.clone() };
+    let block = TrainingPlan { activations: workloads::StagePolicies::from_full_recompute_layers(1, &split), ..shared.clone() };
     let lines = CORE.megatron(&block);
     for line in ["--recompute-granularity full", "--recompute-method block", "--recompute-num-layers 1"] {
         assert!(lines.iter().any(|written| written == line), "{line}: {lines:?}");
@@ -200,7 +207,7 @@ fn experts_are_dispatched_as_they_are_timed() {
     assert!(!lines.iter().any(|line| line.starts_with("--expert-tensor-parallel-size")), "Megatron-LM's own default");
     let deepseek = Case { model: "deepseek-v3", ..CORE }.megatron(&plan(Layout { expert: 4, ..layout }));
     check(&deepseek, &["--moe-router-num-groups 8", "--moe-router-group-topk 4"], &[]);
-    let lines = mixtral.megatron(&plan(layout.with_expert_tensor(2)));
+    let lines = mixtral.megatron(&plan(layout.with_expert_tensor_degree(2)));
     check(&lines, &["--expert-model-parallel-size 4", "--expert-tensor-parallel-size 2"], &[]);
 }
 
@@ -219,7 +226,7 @@ fn what_a_framework_cannot_be_is_refused() {
 
 #[test]
 fn nodes_are_named_in_the_order_of_their_ranks() {
-    let mapped = |devices: &[u32]| Mapped {
+    let mapped = |devices: &[u32]| RankMappingRecord {
         devices: devices.to_vec(),
         unit_devices: 2,
         before_s: 1.0,
@@ -234,17 +241,20 @@ fn nodes_are_named_in_the_order_of_their_ranks() {
         axes: Vec::new(),
         moves: 0,
     };
-    assert!(placed(&mapped(&[4, 5, 0, 1, 2, 3])).ends_with("from 0: 2,0,1"));
-    assert!(placed(&mapped(&[4, 0, 5, 1, 2, 3])).ends_with("from 0: 4,0,5,1,2,3"));
+    assert!(describe_placement(&mapped(&[4, 5, 0, 1, 2, 3])).ends_with("from 0: 2,0,1"));
+    assert!(describe_placement(&mapped(&[4, 0, 5, 1, 2, 3])).ends_with("from 0: 4,0,5,1,2,3"));
 }
 
 #[test]
 fn what_changes_no_time_but_what_is_trained_is_written_as_the_config_has_it() {
     let config = workloads::model::config_text("llama3-70b").unwrap();
-    let numerics = Numerics::of(&config);
-    assert_eq!(numerics, Numerics { rotary_base: Some(500_000.0), norm_epsilon: Some(1e-5) });
-    assert_eq!(Numerics::of("{\"rope_parameters\": {\"rope_theta\": 1e6}}").rotary_base, Some(1e6));
-    assert_eq!((Numerics::of("no JSON"), workloads::model::config_text("no-model")), (Numerics::default(), None));
+    let numerics = ModelNumerics::from_config(&config);
+    assert_eq!(numerics, ModelNumerics { rotary_base: Some(500_000.0), norm_epsilon: Some(1e-5) });
+    assert_eq!(ModelNumerics::from_config("{\"rope_parameters\": {\"rope_theta\": 1e6}}").rotary_base, Some(1e6));
+    assert_eq!(
+        (ModelNumerics::from_config("no JSON"), workloads::model::config_text("no-model")),
+        (ModelNumerics::default(), None)
+    );
 }
 
 /// A plan whose layers do what techniques do, named tensor by tensor.
@@ -252,10 +262,10 @@ fn by_tensor(case: &Case, techniques: &[&str]) -> TrainingPlan {
     let (model, stack) = (Model::load(case.model).unwrap(), SoftwareStack::load(case.stack).unwrap());
     let none = TrainingPlan { activations: ActivationPolicy::None.into(), ..plan(layout(4, 2, ZeroStage::OptimizerStates)) };
     let techniques = techniques.iter().map(|name| name.parse::<workloads::Technique>().unwrap()).collect();
-    let graph = step::lowered(&model, &TrainingPlan { techniques, ..none.clone() }, &stack).unwrap();
+    let graph = step::lower_plan(&model, &TrainingPlan { techniques, ..none.clone() }, &stack).unwrap();
     let layer = &graph.segment(workloads::SegmentKind::Layer).unwrap().graph;
-    let treatment = ActivationPolicy::None.treatment_under(layer, stack.replay());
-    TrainingPlan { activations: ActivationPolicy::of_treatment(layer, &treatment).into(), ..none }
+    let treatment = ActivationPolicy::None.treatment_with_extent(layer, stack.replay_extent());
+    TrainingPlan { activations: ActivationPolicy::from_treatment(layer, &treatment).into(), ..none }
 }
 
 fn with(techniques: &[&str], activations: ActivationPolicy) -> TrainingPlan {
@@ -286,7 +296,9 @@ fn a_technique_that_is_a_policy_is_written_as_this_policy() {
     }
     // The layers of a mix follow it one by one.
     let runs = |policies: [ActivationPolicy; 2]| policies.map(|policy| workloads::LayerRun { layers: 8, policy }).to_vec();
-    let mix = |policies: [ActivationPolicy; 2]| workloads::StagePolicies::of_chunks(vec![runs(policies.clone()), runs(policies)]);
+    let mix = |policies: [ActivationPolicy; 2]| {
+        workloads::StagePolicies::from_chunk_mixes(vec![runs(policies.clone()), runs(policies)])
+    };
     let asked = TrainingPlan {
         activations: mix([ActivationPolicy::Full, ActivationPolicy::None]),
         ..with(&["megatron-selective"], ActivationPolicy::None)
@@ -337,7 +349,7 @@ fn a_choice_of_tensors_is_said_by_modules_and_names_where_they_do_the_same() {
         &["recompute-mlp", "offload-qkv-linear"],
     ] {
         let chosen = by_tensor(&CORE, modules);
-        assert!(matches!(chosen.activations.alike(), Some(ActivationPolicy::Tensors(_))));
+        assert!(matches!(chosen.activations.uniform_policy(), Some(ActivationPolicy::Tensors(_))));
         let names =
             |prefix: &str| modules.iter().filter_map(|m| m.strip_prefix(prefix)).map(|m| m.replace('-', "_")).collect::<Vec<_>>();
         let lines = CORE.megatron(&chosen);
@@ -352,10 +364,10 @@ fn a_choice_of_tensors_is_said_by_modules_and_names_where_they_do_the_same() {
     let model = Model::load("llama3-8b").unwrap();
     let stack = SoftwareStack::load("maxtext").unwrap();
     let mut plan = plan(layout(2, 1, ZeroStage::Parameters));
-    let graph = workloads::TrainingGraph::new(&model, &step::lowering(&model, &plan, &stack)).unwrap();
+    let graph = workloads::TrainingGraph::new(&model, &step::lowering_of_plan(&model, &plan, &stack)).unwrap();
     let layer = &graph.segment(workloads::SegmentKind::Layer).unwrap().graph;
     let custom: ActivationPolicy = "custom:offload(context,qkv_proj)+device(mlpwi)".parse().unwrap();
-    plan.activations = ActivationPolicy::of_treatment(layer, &custom.treatment(layer)).into();
+    plan.activations = ActivationPolicy::from_treatment(layer, &custom.treatment_of_segment(layer)).into();
     assert_eq!(MAXTEXT.lacking(1, &plan), "");
     let lines = ["remat_policy=custom", "context=offload", "query_proj=offload", "mlpwi_0=device", "mlpwi_1=device"];
     check(&MAXTEXT.maxtext(&plan), &lines, &["mlpwo", "out_proj"]);

@@ -2,8 +2,8 @@
 //! 2.4 and later, `torch/utils/checkpoint.py`), which is asked for every operator that runs whether its result is kept. Products with weights are told apart
 //! by the order in which they run, as TorchTitan's `selective_ac_option = "op"` does.
 
-use super::kept::{by_policies, layer_under};
-use super::{Inexpressible, Lines, Recipe, Written};
+use super::kept::{plan_by_policies, policy_on_layer};
+use super::{EmittedLines, EmittedPlan, Inexpressible, PlanRecipe};
 use sim::kernel::{CollectiveKind, Kernel};
 use std::collections::BTreeSet;
 use workloads::ActivationPolicy;
@@ -14,27 +14,27 @@ use workloads::recompute_policy::Treatment;
 ///
 /// # Errors
 /// None: any layer has operators.
-pub fn torch(recipe: &Recipe<'_>) -> Result<Written, Inexpressible> {
-    let recipe = &Recipe { plan: &by_policies(recipe), ..*recipe };
-    let mut lines = recipe.comments("torchtitan");
+pub fn write_torch(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressible> {
+    let recipe = &PlanRecipe { plan: &plan_by_policies(recipe), ..*recipe };
+    let mut lines = recipe.push_comments("torchtitan");
     for technique in recipe.plan.techniques.iter() {
-        lines.lack(true, &format!("technique {technique}: no policy of torch.utils.checkpoint"));
+        lines.push_lack(true, &format!("technique {technique}: no policy of torch.utils.checkpoint"));
     }
-    match recipe.plan.activations.alike() {
-        None => lines.lack(true, "recompute by stage: write one policy for every stage with evaluate's --recompute"),
+    match recipe.plan.activations.uniform_policy() {
+        None => lines.push_lack(true, "recompute by stage: write one policy for every stage with evaluate's --recompute"),
         Some(ActivationPolicy::None) => lines.push("# every layer keeps all: no checkpoint around it".to_owned()),
         Some(ActivationPolicy::Full) => {
             lines.push("# around every layer, all of which runs again:".to_owned());
             lines.push("# torch.utils.checkpoint.checkpoint(layer, *inputs, use_reentrant=False)".to_owned());
         }
-        Some(policy) => selective(recipe, policy, &mut lines),
+        Some(policy) => write_selective(recipe, policy, &mut lines),
     }
-    Ok(lines.written())
+    Ok(lines.into_text())
 }
 
 /// What the result of a layer's operator is to PyTorch's dispatcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Operator {
+enum DispatchedOperator {
     /// A product with weights: `aten.mm`.
     Product,
     /// Such a product summed over the tensor-parallel devices: the sum.
@@ -44,8 +44,8 @@ enum Operator {
     Other,
 }
 
-impl Operator {
-    fn of(op: &OperatorNode) -> Self {
+impl DispatchedOperator {
+    fn of_tensor(op: &OperatorNode) -> Self {
         let has = |wanted: fn(&Kernel) -> bool| op.forward.iter().any(|step| wanted(&step.kernel));
         let weighs = op.backward.iter().any(|chain| chain.gradient == Gradient::Weights);
         let sums = has(
@@ -60,31 +60,32 @@ impl Operator {
     }
 }
 
-fn selective(recipe: &Recipe<'_>, policy: &ActivationPolicy, lines: &mut Lines) {
-    let Some((layer, treatment)) = layer_under(recipe, policy) else {
-        return lines.lack(true, &format!("recompute {policy}: the model has no layer of one kind"));
+fn write_selective(recipe: &PlanRecipe<'_>, policy: &ActivationPolicy, lines: &mut EmittedLines) {
+    let Some((layer, treatment)) = policy_on_layer(recipe, policy) else {
+        return lines.push_lack(true, &format!("recompute {policy}: the model has no layer of one kind"));
     };
     let Treatment { kept, offloaded, .. } = &treatment;
     let short = |name: &str| name.strip_prefix("layer.").unwrap_or(name).to_owned();
     let held = |op: &&OperatorNode| op.outputs.iter().any(|t| kept.contains(t) || offloaded.contains(t));
-    let of = |wanted: &[Operator]| -> Vec<&OperatorNode> {
-        layer.operators.iter().filter(|op| wanted.contains(&Operator::of(op))).collect()
+    let of = |wanted: &[DispatchedOperator]| -> Vec<&OperatorNode> {
+        layer.operators.iter().filter(|op| wanted.contains(&DispatchedOperator::of_tensor(op))).collect()
     };
-    let products = of(&[Operator::Product, Operator::Sum]);
-    let saved = |of: &[&OperatorNode], wanted: Operator| -> Vec<usize> {
-        (0..of.len()).filter(|at| Operator::of(of[*at]) == wanted && held(&of[*at])).collect()
+    let products = of(&[DispatchedOperator::Product, DispatchedOperator::Sum]);
+    let saved = |of: &[&OperatorNode], wanted: DispatchedOperator| -> Vec<usize> {
+        (0..of.len()).filter(|at| DispatchedOperator::of_tensor(of[*at]) == wanted && held(&of[*at])).collect()
     };
-    let (saved_products, saved_sums) = (saved(&products, Operator::Product), saved(&of(&[Operator::Sum]), Operator::Sum));
+    let (saved_products, saved_sums) =
+        (saved(&products, DispatchedOperator::Product), saved(&of(&[DispatchedOperator::Sum]), DispatchedOperator::Sum));
     let numbers = |of: &[usize]| of.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let names = |of: &mut dyn Iterator<Item = String>| of.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ");
     let sets = |of: String| if of.is_empty() { "set()".to_owned() } else { format!("{{{of}}}") };
     let flag = |on: bool| if on { "True" } else { "False" };
-    lines.note(
+    lines.push_note(
         true,
         "around every layer: torch.utils.checkpoint.checkpoint(layer, *inputs, use_reentrant=False, context_fn=layer_context)",
     );
     let all: Vec<String> = products.iter().enumerate().map(|(at, op)| format!("{at} {}", short(&op.name))).collect();
-    lines.note(true, &format!("products with weights in the order in which they run: {}", all.join(", ")));
+    lines.push_note(true, &format!("products with weights in the order in which they run: {}", all.join(", ")));
     let text = format!(
         "import torch\n\
          from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts\n\n\
@@ -105,18 +106,19 @@ fn selective(recipe: &Recipe<'_>, policy: &ActivationPolicy, lines: &mut Lines) 
          return create_selective_checkpoint_contexts(policy)",
         sets(numbers(&saved_products)),
         sets(numbers(&saved_sums)),
-        flag(of(&[Operator::Attention]).iter().any(held)),
+        flag(of(&[DispatchedOperator::Attention]).iter().any(held)),
     );
     text.lines().for_each(|line| lines.push(line.to_owned()));
-    let other = of(&[Operator::Other]);
+    let other = of(&[DispatchedOperator::Other]);
     let other = names(&mut other.iter().filter(|op| held(op)).map(|op| short(&op.name)));
-    lines.lack(!other.is_empty(), &format!("results kept of operators that the dispatcher does not tell apart: {other}"));
+    lines.push_lack(!other.is_empty(), &format!("results kept of operators that the dispatcher does not tell apart: {other}"));
     let tensors = |ids: &BTreeSet<workloads::TensorId>| names(&mut ids.iter().map(|t| short(&layer.tensors[t.index()].name)));
-    lines.lack(
+    lines.push_lack(
         !offloaded.is_empty(),
         &format!("sent away from the device: {}; this policy keeps them there (torch.autograd.graph.save_on_cpu moves all that a region saves)", tensors(offloaded)),
     );
-    let part = treatment.partly.as_ref().filter(|partly| partly.recomputed).map(workloads::graph::Partly::fraction);
+    let part =
+        treatment.partly.as_ref().filter(|partly| partly.recomputed).map(workloads::graph::PartialOffload::offloaded_fraction);
     let words = |part| format!("for {part} of the tokens, the others run again: a checkpoint is of all tokens");
-    lines.lack(part.is_some(), &part.map(words).unwrap_or_default());
+    lines.push_lack(part.is_some(), &part.map(words).unwrap_or_default());
 }

@@ -8,8 +8,8 @@
 //! next measurement.
 
 use super::Grade;
-use super::interval::{CONFIDENCE, Interval};
-use super::table::TableError;
+use super::interval::{CONFIDENCE, PredictionInterval};
+use super::table::ResidualTableError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::OnceLock;
@@ -67,13 +67,13 @@ pub struct AloneRow {
 }
 
 impl AloneRow {
-    fn facts(&self) -> AloneFacts {
+    fn to_facts(&self) -> AloneFacts {
         AloneFacts { what: self.what, place: self.place.clone(), kind: self.kind.clone() }
     }
 }
 
 /// The error by which a row judges a prediction, if it does.
-type Pool<'a> = dyn Fn(&AloneRow) -> Option<f64> + 'a;
+type ErrorPool<'a> = dyn Fn(&AloneRow) -> Option<f64> + 'a;
 
 /// What was held out, of fits and of the errors that intervals are made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,10 +128,10 @@ impl From<Vec<AloneRow>> for AloneResiduals {
 impl AloneResiduals {
     /// The carried table.
     #[must_use]
-    pub fn carried() -> &'static Self {
+    pub fn read_carried() -> &'static Self {
         static TABLE: OnceLock<AloneResiduals> = OnceLock::new();
         // That it can be read is tested; nothing known is what is left if not.
-        TABLE.get_or_init(|| Self::parse(CARRIED).unwrap_or_default())
+        TABLE.get_or_init(|| Self::parse_csv(CARRIED).unwrap_or_default())
     }
 
     /// Whether a text is a table of errors of what runs alone, by its first column.
@@ -144,8 +144,8 @@ impl AloneResiduals {
     ///
     /// # Errors
     /// Missing columns, a cell that is no number.
-    pub fn parse(text: &str) -> Result<Self, TableError> {
-        let wrong = |why: csv::Error| TableError {
+    pub fn parse_csv(text: &str) -> Result<Self, ResidualTableError> {
+        let wrong = |why: csv::Error| ResidualTableError {
             line: why.position().map_or(1, |at| usize::try_from(at.line()).unwrap_or(usize::MAX)),
             why: why.to_string(),
         };
@@ -154,7 +154,7 @@ impl AloneResiduals {
 
     /// The grade and the interval of a prediction; `None` where nothing of its like was measured.
     #[must_use]
-    pub fn judge(&self, facts: &AloneFacts, predicted_us: f64) -> Option<(Grade, Interval)> {
+    pub fn judge_prediction(&self, facts: &AloneFacts, predicted_us: f64) -> Option<(Grade, PredictionInterval)> {
         let here = |row: &&AloneRow| row.place == facts.place && row.kind == facts.kind;
         let grade = if self.rows.iter().filter(here).count() >= super::LEAST {
             Grade::Measured
@@ -163,33 +163,38 @@ impl AloneResiduals {
         } else {
             Grade::NeverMeasured
         };
-        let interval = self.interval(facts, predicted_us, |_| true);
+        let interval = self.interval_of_rows(facts, predicted_us, |_| true);
         interval.map(|interval| (grade, interval))
     }
 
     /// The interval from the rows that `known` leaves.
-    fn interval(&self, facts: &AloneFacts, predicted_us: f64, known: impl Fn(&AloneRow) -> bool) -> Option<Interval> {
+    fn interval_of_rows(
+        &self,
+        facts: &AloneFacts,
+        predicted_us: f64,
+        known: impl Fn(&AloneRow) -> bool,
+    ) -> Option<PredictionInterval> {
         let kind = |row: &AloneRow| row.what == facts.what && row.kind == facts.kind;
-        let pools: [&Pool<'_>; 3] = [
+        let pools: [&ErrorPool<'_>; 3] = [
             &|row| row.rows.filter(|_| kind(row) && row.place == facts.place),
             // Too few are there: what they say counts with what others say.
             &|row| if row.place == facts.place { row.rows } else { row.apart }.filter(|_| kind(row)),
             &|row| row.apart.filter(|_| row.what == facts.what),
         ];
-        let errors = |pool: &Pool<'_>| {
+        let errors = |pool: &ErrorPool<'_>| {
             let far = |row: &AloneRow| (row.predicted_us / predicted_us).ln().abs();
             let mut near: Vec<(f64, f64, &str)> =
                 self.rows.iter().filter(|row| known(row)).filter_map(|row| Some((far(row), pool(row)?, &*row.dataset))).collect();
             near.sort_by(|a, b| a.0.total_cmp(&b.0));
             near.truncate(NEIGHBOURS);
-            weighed(&near)
+            weigh_errors(&near)
         };
-        pools.into_iter().map(errors).find(|errors| errors.len() >= LEAST).map(quantiles)
+        pools.into_iter().map(errors).find(|errors| errors.len() >= LEAST).map(interval_of_errors)
     }
 
     /// The coverage of every data set: with the part of the rows held out, and with the chip or the kind.
     #[must_use]
-    pub fn coverage(&self) -> Vec<AloneCoverage> {
+    pub fn coverage_by_data_set(&self) -> Vec<AloneCoverage> {
         let mut sets: Vec<(&str, RunsAlone)> = self.rows.iter().map(|row| (row.dataset.as_str(), row.what)).collect();
         sets.sort_unstable();
         sets.dedup();
@@ -198,9 +203,9 @@ impl AloneResiduals {
             let apart = if what == RunsAlone::Kernel { AloneHeldOut::Chip } else { AloneHeldOut::Kind };
             for held_out in [AloneHeldOut::Rows, apart] {
                 let of_set = self.rows.iter().filter(|row| row.dataset == dataset && row.what == what);
-                let judged: Vec<(f64, Interval)> = of_set.filter_map(|row| self.without(row, held_out)).collect();
+                let judged: Vec<(f64, PredictionInterval)> = of_set.filter_map(|row| self.hold_out_row(row, held_out)).collect();
                 if judged.len() >= LEAST {
-                    found.push(covered(dataset, what, held_out, &judged));
+                    found.push(summarize_coverage(dataset, what, held_out, &judged));
                 }
             }
         }
@@ -208,7 +213,7 @@ impl AloneResiduals {
     }
 
     /// A row's error, and its interval of the rows that were not held out with it.
-    fn without(&self, row: &AloneRow, held_out: AloneHeldOut) -> Option<(f64, Interval)> {
+    fn hold_out_row(&self, row: &AloneRow, held_out: AloneHeldOut) -> Option<(f64, PredictionInterval)> {
         let together = |other: &AloneRow| {
             other.place == row.place
                 && match held_out {
@@ -218,11 +223,16 @@ impl AloneResiduals {
                 }
         };
         let error = if held_out == AloneHeldOut::Rows { row.rows } else { row.apart }?;
-        Some((error, self.interval(&row.facts(), row.predicted_us, |other| !together(other))?))
+        Some((error, self.interval_of_rows(&row.to_facts(), row.predicted_us, |other| !together(other))?))
     }
 }
 
-fn covered(dataset: &str, what: RunsAlone, held_out: AloneHeldOut, judged: &[(f64, Interval)]) -> AloneCoverage {
+fn summarize_coverage(
+    dataset: &str,
+    what: RunsAlone,
+    held_out: AloneHeldOut,
+    judged: &[(f64, PredictionInterval)],
+) -> AloneCoverage {
     let within = judged.iter().filter(|(error, interval)| (interval.low..=interval.high).contains(&error.exp())).count();
     let mut widths: Vec<f64> = judged.iter().map(|(_, interval)| interval.high - interval.low).collect();
     widths.sort_by(f64::total_cmp);
@@ -237,13 +247,13 @@ fn covered(dataset: &str, what: RunsAlone, held_out: AloneHeldOut, judged: &[(f6
 }
 
 /// The errors of rows, each with its weight: together those of a data set weigh the root of their number.
-fn weighed(near: &[(f64, f64, &str)]) -> Vec<(f64, f64)> {
+fn weigh_errors(near: &[(f64, f64, &str)]) -> Vec<(f64, f64)> {
     let count = |dataset: &str| near.iter().filter(|(.., other)| *other == dataset).count() as f64;
     near.iter().map(|(_, error, dataset)| (*error, count(dataset).sqrt().recip())).collect()
 }
 
 /// Between which of weighed errors one more lies with [`CONFIDENCE`]; the prediction lies within.
-fn quantiles(mut errors: Vec<(f64, f64)>) -> Interval {
+fn interval_of_errors(mut errors: Vec<(f64, f64)>) -> PredictionInterval {
     errors.sort_by(|a, b| a.0.total_cmp(&b.0));
     let sum: f64 = errors.iter().map(|(_, weight)| weight).sum();
     let one_more = errors.iter().map(|(_, weight)| weight * weight).sum::<f64>() / sum;
@@ -259,7 +269,7 @@ fn quantiles(mut errors: Vec<(f64, f64)>) -> Interval {
         }
         found.unwrap_or_default()
     };
-    Interval { low: end(&mut errors.iter()).min(0.0).exp(), high: end(&mut errors.iter().rev()).max(0.0).exp() }
+    PredictionInterval { low: end(&mut errors.iter()).min(0.0).exp(), high: end(&mut errors.iter().rev()).max(0.0).exp() }
 }
 
 #[cfg(test)]
@@ -269,7 +279,7 @@ mod tests {
 
     #[test]
     fn nine_of_ten_rows_that_were_held_out_lie_within() {
-        let found = AloneResiduals::carried().coverage();
+        let found = AloneResiduals::read_carried().coverage_by_data_set();
         let large: Vec<&AloneCoverage> = found.iter().filter(|c| c.held_out == AloneHeldOut::Rows && c.rows >= 40).collect();
         assert!(large.len() >= 4, "{found:?}");
         assert!(large.iter().all(|c| c.covered >= 0.85), "{large:?}");
@@ -280,19 +290,19 @@ mod tests {
 
     #[test]
     fn what_was_not_measured_is_less_sure() {
-        let table = AloneResiduals::carried();
+        let table = AloneResiduals::read_carried();
         let product = |place: &str, kind: &str| {
             let facts = AloneFacts { what: RunsAlone::Kernel, place: place.into(), kind: kind.into() };
-            table.judge(&facts, 300.0).unwrap()
+            table.judge_prediction(&facts, 300.0).unwrap()
         };
-        let width = |(_, interval): (Grade, Interval)| interval.high / interval.low;
+        let width = |(_, interval): (Grade, PredictionInterval)| interval.high / interval.low;
         let (known, elsewhere) = (product("h100_80gb_sxm", "gemm bf16"), product("tomorrow", "gemm bf16"));
         assert_eq!((known.0, elsewhere.0), (Grade::Measured, Grade::Related));
         assert!(width(known) < width(elsewhere), "{known:?} {elsewhere:?}");
         assert_eq!(product("tomorrow", "sorting").0, Grade::NeverMeasured);
         assert!(
             AloneResiduals::default()
-                .judge(&AloneFacts { what: RunsAlone::Kernel, place: "a".into(), kind: "b".into() }, 1.0)
+                .judge_prediction(&AloneFacts { what: RunsAlone::Kernel, place: "a".into(), kind: "b".into() }, 1.0)
                 .is_none()
         );
     }
@@ -302,20 +312,20 @@ mod tests {
         // Ranks 2 and 38 of 40.
         let errors = |weight: f64| (1..=39).map(|e| (f64::from(e - 20), weight)).collect::<Vec<_>>();
         for weight in [1.0, 0.37] {
-            let Interval { low, high } = quantiles(errors(weight));
+            let PredictionInterval { low, high } = interval_of_errors(errors(weight));
             assert!((low.ln() + 18.0).abs() < 1e-9 && (high.ln() - 18.0).abs() < 1e-9, "{low} {high}");
         }
         // One row of another data set is not outvoted by many of one.
         let mut near: Vec<(f64, f64, &str)> = (0..39).map(|_| (0.0, 0.01, "a")).chain([(0.0, 2.0, "b")]).collect();
-        assert!((quantiles(weighed(&near)).high.ln() - 2.0).abs() < 1e-9);
+        assert!((interval_of_errors(weigh_errors(&near)).high.ln() - 2.0).abs() < 1e-9);
         near[39].2 = "a";
-        assert!((quantiles(weighed(&near)).high.ln() - 0.01).abs() < 1e-9);
+        assert!((interval_of_errors(weigh_errors(&near)).high.ln() - 0.01).abs() < 1e-9);
     }
 
     #[test]
     fn a_fault_is_named_with_its_line() {
         let head = "what,dataset,id,place,kind,part,predicted_us,rows,apart";
-        let fault = |text: &str| AloneResiduals::parse(text).unwrap_err().to_string();
+        let fault = |text: &str| AloneResiduals::parse_csv(text).unwrap_err().to_string();
         assert!(
             fault("what,b\nkernel,1\n").contains("line 2") && fault("what,b\nkernel,1\n").contains("missing field `dataset`")
         );

@@ -1,8 +1,8 @@
 //! Whether intervals hold on what was held out, and what choosing by their bad end costs.
 
-use super::Scheme;
-use super::interval::Interval;
-use super::table::{Quantity, Residuals, Row};
+use super::HoldOutScheme;
+use super::interval::PredictionInterval;
+use super::table::{PredictedQuantity, ResidualRow, ResidualTable};
 use std::collections::BTreeMap;
 
 /// The least rows of a data set that say anything of how often an interval holds.
@@ -12,13 +12,13 @@ const PLANS: usize = 6;
 
 /// How often the intervals of a data set's rows hold, with something held out.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Coverage {
+pub struct IntervalCoverage {
     /// The data set.
     pub dataset: String,
     /// What was predicted.
-    pub quantity: Quantity,
+    pub quantity: PredictedQuantity,
     /// What was held out, of the scalars and of the errors that intervals are made of.
-    pub scheme: Scheme,
+    pub scheme: HoldOutScheme,
     /// Rows.
     pub rows: usize,
     /// The part of them whose measured value lies within.
@@ -32,26 +32,26 @@ pub struct Coverage {
 }
 
 /// A row with its interval, both without its fold.
-struct Judged<'a> {
-    row: &'a Row,
+struct JudgedRow<'a> {
+    row: &'a ResidualRow,
     error: f64,
-    interval: Interval,
+    interval: PredictionInterval,
 }
 
 /// The coverage of every data set of fifteen rows and more.
 #[must_use]
-pub fn coverage(table: &Residuals) -> Vec<Coverage> {
+pub fn coverage_by_data_set(table: &ResidualTable) -> Vec<IntervalCoverage> {
     let mut found = Vec::new();
-    for quantity in [Quantity::StepTime, Quantity::Peak] {
-        let mut sets: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
-        for row in table.of(quantity) {
+    for quantity in [PredictedQuantity::StepTime, PredictedQuantity::Peak] {
+        let mut sets: BTreeMap<&str, Vec<&ResidualRow>> = BTreeMap::new();
+        for row in table.rows_of(quantity) {
             sets.entry(&row.dataset).or_default().push(row);
         }
         for (dataset, rows) in sets.into_iter().filter(|(_, rows)| rows.len() >= LEAST) {
-            for scheme in [Scheme::Model, Scheme::Nodes, Scheme::Stack] {
-                let judged: Vec<Judged<'_>> = rows.iter().filter_map(|row| judge(table, quantity, scheme, row)).collect();
+            for scheme in [HoldOutScheme::Model, HoldOutScheme::Nodes, HoldOutScheme::Stack] {
+                let judged: Vec<JudgedRow<'_>> = rows.iter().filter_map(|row| judge_row(table, quantity, scheme, row)).collect();
                 if judged.len() >= LEAST {
-                    found.push(summary(dataset, quantity, scheme, &judged));
+                    found.push(summarize_coverage(dataset, quantity, scheme, &judged));
                 }
             }
         }
@@ -60,24 +60,36 @@ pub fn coverage(table: &Residuals) -> Vec<Coverage> {
 }
 
 /// A row's interval from the rows that have not been held out with it; nothing where its stack's rows are all of one fold.
-fn judge<'a>(table: &Residuals, quantity: Quantity, scheme: Scheme, row: &'a Row) -> Option<Judged<'a>> {
+fn judge_row<'a>(
+    table: &ResidualTable,
+    quantity: PredictedQuantity,
+    scheme: HoldOutScheme,
+    row: &'a ResidualRow,
+) -> Option<JudgedRow<'a>> {
     let (at, stack) = (scheme as usize, &row.facts.stack.name);
     let error = row.held_out[at]?;
-    let held_out = |other: &Row| other.facts.stack.name == *stack && (scheme == Scheme::Stack || other.fold[at] == row.fold[at]);
-    Some(Judged { row, error, interval: table.interval_under(scheme, quantity, &row.facts, |other| !held_out(other)) })
+    let held_out = |other: &ResidualRow| {
+        other.facts.stack.name == *stack && (scheme == HoldOutScheme::Stack || other.fold[at] == row.fold[at])
+    };
+    Some(JudgedRow { row, error, interval: table.interval_under(scheme, quantity, &row.facts, |other| !held_out(other)) })
 }
 
-fn summary(dataset: &str, quantity: Quantity, scheme: Scheme, judged: &[Judged<'_>]) -> Coverage {
-    let within = |j: &&Judged<'_>| (j.interval.low..=j.interval.high).contains(&j.error.exp());
+fn summarize_coverage(
+    dataset: &str,
+    quantity: PredictedQuantity,
+    scheme: HoldOutScheme,
+    judged: &[JudgedRow<'_>],
+) -> IntervalCoverage {
+    let within = |j: &&JudgedRow<'_>| (j.interval.low..=j.interval.high).contains(&j.error.exp());
     let mut widths: Vec<f64> = judged.iter().map(|j| j.interval.high - j.interval.low).collect();
     widths.sort_by(f64::total_cmp);
-    let mut sets: BTreeMap<&str, Vec<&Judged<'_>>> = BTreeMap::new();
-    for j in judged.iter().filter(|_| quantity == Quantity::StepTime) {
+    let mut sets: BTreeMap<&str, Vec<&JudgedRow<'_>>> = BTreeMap::new();
+    for j in judged.iter().filter(|_| quantity == PredictedQuantity::StepTime) {
         sets.entry(&j.row.ranking).or_default().push(j);
     }
-    let groups: Vec<[f64; 2]> = sets.values().filter(|plans| plans.len() >= PLANS).map(|plans| regrets(plans)).collect();
+    let groups: Vec<[f64; 2]> = sets.values().filter(|plans| plans.len() >= PLANS).map(|plans| mean_regrets(plans)).collect();
     let mean = |at: usize| groups.iter().map(|g| g[at]).sum::<f64>() / groups.len() as f64;
-    Coverage {
+    IntervalCoverage {
         dataset: dataset.to_owned(),
         quantity,
         scheme,
@@ -90,10 +102,10 @@ fn summary(dataset: &str, quantity: Quantity, scheme: Scheme, judged: &[Judged<'
 }
 
 /// What choosing by the predicted time, and by the interval's end, costs.
-fn regrets(plans: &[&Judged<'_>]) -> [f64; 2] {
-    let predicted = |j: &Judged<'_>| j.row.measured * (-j.error).exp();
+fn mean_regrets(plans: &[&JudgedRow<'_>]) -> [f64; 2] {
+    let predicted = |j: &JudgedRow<'_>| j.row.measured * (-j.error).exp();
     let best = plans.iter().map(|j| j.row.measured).fold(f64::INFINITY, f64::min);
-    let chosen = |by: &dyn Fn(&Judged<'_>) -> f64| {
+    let chosen = |by: &dyn Fn(&JudgedRow<'_>) -> f64| {
         let least = plans.iter().min_by(|a, b| by(a).total_cmp(&by(b)));
         least.map_or(0.0, |j| j.row.measured / best - 1.0)
     };

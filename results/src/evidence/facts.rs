@@ -3,12 +3,12 @@
 use sim::hardware::Accelerator;
 use sim::network::{Fabric, Topology};
 use std::collections::BTreeSet;
-use step::{Execution, SoftwareStack, TrainingPlan};
+use step::{ExecutionMode, SoftwareStack, TrainingPlan};
 use workloads::{ActivationPolicy, Model, ZeroStage};
 
 /// A thing with a name and the kind that relates it to others.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kind {
+pub struct NamedKind {
     /// Its name.
     pub name: String,
     /// What it has in common with those that are like it.
@@ -17,29 +17,29 @@ pub struct Kind {
 
 /// What a predicted step or peak rests on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
+pub struct PredictionFacts {
     /// The chip; chips are of a kind whose products run alike: by a library's tiles, or on systolic arrays.
-    pub chip: Kind,
+    pub chip: NamedKind,
     /// The fabric; fabrics are of a kind whose tiers have the same topologies.
-    pub fabric: Kind,
+    pub fabric: NamedKind,
     /// The software stack; stacks are of a kind that run kernels alike, in a stream or by a schedule of their own, and cost the host as much.
-    pub stack: Kind,
+    pub stack: NamedKind,
     /// The mechanisms of the plan, by name ([`mechanisms`]).
     pub mechanisms: BTreeSet<String>,
     /// Chips of the cluster.
     pub chips: u32,
 }
 
-impl Facts {
+impl PredictionFacts {
     /// Of a plan of a model on a cluster.
     #[must_use]
-    pub fn new(chip: &Accelerator, fabric: &Fabric, stack: &SoftwareStack, model: &Model, plan: &TrainingPlan) -> Self {
+    pub fn of_plan(chip: &Accelerator, fabric: &Fabric, stack: &SoftwareStack, model: &Model, plan: &TrainingPlan) -> Self {
         Self {
-            chip: Kind { name: chip.name.clone(), kind: chip_kind(chip).to_owned() },
-            fabric: Kind { name: fabric.name.clone(), kind: fabric_kind(fabric, chip) },
-            stack: Kind { name: stack.name.clone(), kind: stack_kind(stack) },
-            mechanisms: mechanisms(model, plan, fabric.fast_domain()),
-            chips: u32::try_from(plan.layout.devices()).unwrap_or(u32::MAX),
+            chip: NamedKind { name: chip.name.clone(), kind: chip_kind(chip).to_owned() },
+            fabric: NamedKind { name: fabric.name.clone(), kind: fabric_kind(fabric, chip) },
+            stack: NamedKind { name: stack.name.clone(), kind: stack_kind(stack) },
+            mechanisms: mechanisms_of_plan(model, plan, fabric.fast_domain_devices()),
+            chips: u32::try_from(plan.layout.device_count()).unwrap_or(u32::MAX),
         }
     }
 }
@@ -50,7 +50,7 @@ fn chip_kind(chip: &Accelerator) -> &'static str {
 
 /// The topologies of the tiers; a network that is sold with other chips is like none that was measured.
 fn fabric_kind(fabric: &Fabric, chip: &Accelerator) -> String {
-    if sim::is_foreign(fabric, chip) {
+    if sim::is_foreign_network(fabric, chip) {
         return "of other chips".to_owned();
     }
     let tier = |topology: &Topology| match topology {
@@ -69,10 +69,10 @@ fn stack_kind(stack: &SoftwareStack) -> String {
     }
     let launch = &stack.launch;
     match (stack.kernels.execution, stack.sustained.throttled) {
-        (Execution::Scheduled, _) => "scheduled".to_owned(),
+        (ExecutionMode::Scheduled, _) => "scheduled".to_owned(),
         // Chips that never slow down and software that costs nothing are no software that was measured.
-        (Execution::Stream, false) => "ideal".to_owned(),
-        (Execution::Stream, true) => {
+        (ExecutionMode::Stream, false) => "ideal".to_owned(),
+        (ExecutionMode::Stream, true) => {
             format!("stream {}/{}/{} us", launch.host_forward_us, launch.host_backward_us, launch.pipeline_pass_us)
         }
     }
@@ -80,7 +80,7 @@ fn stack_kind(stack: &SoftwareStack) -> String {
 
 /// What a plan of a model makes use of, beyond what every plan does: one word for each.
 #[must_use]
-pub fn mechanisms(model: &Model, plan: &TrainingPlan, fast_domain: u32) -> BTreeSet<String> {
+pub fn mechanisms_of_plan(model: &Model, plan: &TrainingPlan, fast_domain: u32) -> BTreeSet<String> {
     let layout = &plan.layout;
     let mut used: BTreeSet<String> = BTreeSet::new();
     let mut add = |is: bool, name: &str| {
@@ -101,8 +101,8 @@ pub fn mechanisms(model: &Model, plan: &TrainingPlan, fast_domain: u32) -> BTree
     if let Some(product) = plan.precision.product.filter(|product| product.bytes() < 2) {
         add(true, &product.to_string());
     }
-    for policy in plan.activations.distinct() {
-        used.extend(keeping(policy));
+    for policy in plan.activations.distinct_policies() {
+        used.extend(mechanisms_of_policy(policy));
     }
     for technique in plan.techniques.iter() {
         used.insert(technique.to_string().split(',').next().unwrap_or_default().to_owned());
@@ -111,9 +111,9 @@ pub fn mechanisms(model: &Model, plan: &TrainingPlan, fast_domain: u32) -> BTree
 }
 
 /// What a policy makes use of.
-pub(super) fn keeping(policy: &ActivationPolicy) -> impl Iterator<Item = String> + use<> {
+pub(super) fn mechanisms_of_policy(policy: &ActivationPolicy) -> impl Iterator<Item = String> + use<> {
     let offload = policy.to_string().contains("offload").then(|| OFFLOAD.to_owned());
-    std::iter::once(recompute(policy).to_owned()).chain(offload)
+    std::iter::once(recompute_kind(policy).to_owned()).chain(offload)
 }
 
 /// All that policies make use of.
@@ -123,7 +123,7 @@ pub(super) const KEEPS: &str = "recompute-none";
 const OFFLOAD: &str = "offload";
 
 /// The kind of recomputation.
-fn recompute(policy: &ActivationPolicy) -> &'static str {
+fn recompute_kind(policy: &ActivationPolicy) -> &'static str {
     match policy {
         ActivationPolicy::None => KEEPS,
         ActivationPolicy::Selective | ActivationPolicy::SelectivePerOperator => "recompute-selective",

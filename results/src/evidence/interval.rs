@@ -1,8 +1,8 @@
 //! Intervals from the errors of the rows most like a prediction, weighted by likeness: their mean and spread, as many spreads to either side as Student's
 //! distribution has for so few independent errors. Errors are ln(measured / predicted): at a factor of two, as far to either side.
 
-use super::table::{Quantity, Residuals, Row};
-use super::{Facts, Kind, Scheme};
+use super::table::{PredictedQuantity, ResidualRow, ResidualTable};
+use super::{HoldOutScheme, NamedKind, PredictionFacts};
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, StudentsT};
 use std::collections::BTreeMap;
@@ -38,30 +38,30 @@ const LEAST_FREEDOM: f64 = 1.5;
 
 /// Between which multiples of the predicted value the measured one lies with [`CONFIDENCE`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Interval {
+pub struct PredictionInterval {
     /// Measured over predicted, at least.
     pub low: f64,
     /// At most.
     pub high: f64,
 }
 
-impl Interval {
+impl PredictionInterval {
     /// Nothing is known.
     pub const UNKNOWN: Self = Self { low: 0.0, high: f64::INFINITY };
 
     /// Around a predicted value, which always lies within.
     #[must_use]
-    pub fn around(&self, predicted: f64) -> [f64; 2] {
+    pub fn around_prediction(&self, predicted: f64) -> [f64; 2] {
         [predicted * self.low, predicted * self.high]
     }
 
     /// From the lower of two lower ends to the higher of the higher ones.
-    fn joined(self, other: Self) -> Self {
+    fn join_with(self, other: Self) -> Self {
         Self { low: self.low.min(other.low), high: self.high.max(other.high) }
     }
 }
 
-fn apart(a: &Kind, b: &Kind, name: f64, kind: f64) -> f64 {
+fn name_distance(a: &NamedKind, b: &NamedKind, name: f64, kind: f64) -> f64 {
     match (a.name == b.name, a.kind == b.kind) {
         (true, _) => 0.0,
         (false, true) => name,
@@ -69,57 +69,66 @@ fn apart(a: &Kind, b: &Kind, name: f64, kind: f64) -> f64 {
     }
 }
 
-fn distance_of_stacks(a: &Facts, b: &Facts) -> f64 {
-    apart(&a.stack, &b.stack, STACK, STACK_KIND)
+fn distance_of_stacks(a: &PredictionFacts, b: &PredictionFacts) -> f64 {
+    name_distance(&a.stack, &b.stack, STACK, STACK_KIND)
 }
 
 /// How far two predictions are from resting on the same.
-fn distance(a: &Facts, b: &Facts) -> f64 {
+fn distance_of_facts(a: &PredictionFacts, b: &PredictionFacts) -> f64 {
     let doublings = (f64::from(a.chips) / f64::from(b.chips)).log2().abs();
     distance_of_stacks(a, b)
-        + apart(&a.chip, &b.chip, CHIP, CHIP_KIND)
-        + apart(&a.fabric, &b.fabric, 0.0, FABRIC_KIND)
+        + name_distance(&a.chip, &b.chip, CHIP, CHIP_KIND)
+        + name_distance(&a.fabric, &b.fabric, 0.0, FABRIC_KIND)
         + MECHANISM * a.mechanisms.symmetric_difference(&b.mechanisms).count() as f64
         + DOUBLING * doublings
 }
 
-impl Residuals {
+impl ResidualTable {
     /// What of the prediction no measured run has: what is to be held out of those that judge it.
-    pub(super) fn scheme(&self, quantity: Quantity, facts: &Facts) -> Scheme {
-        let like = |same: &dyn Fn(&Kind) -> bool| self.of(quantity).filter(|row| same(&row.facts.stack)).collect::<Vec<&Row>>();
+    pub(super) fn hold_out_scheme(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> HoldOutScheme {
+        let like = |same: &dyn Fn(&NamedKind) -> bool| {
+            self.rows_of(quantity).filter(|row| same(&row.facts.stack)).collect::<Vec<&ResidualRow>>()
+        };
         let mut of_stack = like(&|stack| stack.name == facts.stack.name);
         if of_stack.len() < super::LEAST {
             of_stack = like(&|stack| stack.kind == facts.stack.kind);
         }
         if of_stack.len() < super::LEAST {
-            Scheme::Stack
+            HoldOutScheme::Stack
         } else if !of_stack.iter().any(|row| row.facts.chip.name == facts.chip.name) {
-            Scheme::Chip
+            HoldOutScheme::Chip
         } else if of_stack.iter().all(|row| row.facts.chips < facts.chips) {
-            Scheme::Nodes
+            HoldOutScheme::Nodes
         } else {
-            Scheme::Model
+            HoldOutScheme::Model
         }
     }
 
     /// The interval of a prediction, from the rows that `known` leaves: no narrower than it would be of what was measured nearest.
-    pub(super) fn interval(&self, quantity: Quantity, facts: &Facts, known: impl Fn(&Row) -> bool) -> Interval {
-        let scheme = self.scheme(quantity, facts);
+    pub(super) fn interval_from(
+        &self,
+        quantity: PredictedQuantity,
+        facts: &PredictionFacts,
+        known: impl Fn(&ResidualRow) -> bool,
+    ) -> PredictionInterval {
+        let scheme = self.hold_out_scheme(quantity, facts);
         let own = self.interval_under(scheme, quantity, facts, &known);
         let nearest = match scheme {
-            Scheme::Chip => self.on_measured_chips(quantity, facts),
-            Scheme::Nodes => self.on_measured_numbers(quantity, facts),
-            Scheme::Model | Scheme::Stack => Vec::new(),
+            HoldOutScheme::Chip => self.facts_on_measured_chips(quantity, facts),
+            HoldOutScheme::Nodes => self.facts_on_measured_numbers(quantity, facts),
+            HoldOutScheme::Model | HoldOutScheme::Stack => Vec::new(),
         };
-        nearest.iter().fold(own, |found, facts| found.joined(self.interval_under(Scheme::Model, quantity, facts, &known)))
+        nearest
+            .iter()
+            .fold(own, |found, facts| found.join_with(self.interval_under(HoldOutScheme::Model, quantity, facts, &known)))
     }
 
     /// The same on every cluster on which its software was measured, or its like, of those that are nearest.
-    fn on_measured_chips(&self, quantity: Quantity, facts: &Facts) -> Vec<Facts> {
-        let mut found: BTreeMap<(&str, &str), (f64, Facts)> = BTreeMap::new();
-        for row in self.of(quantity).filter(|row| row.facts.stack.kind == facts.stack.kind) {
-            let like = Facts { chip: row.facts.chip.clone(), fabric: row.facts.fabric.clone(), ..facts.clone() };
-            let apart = distance(facts, &like) + distance_of_stacks(facts, &row.facts);
+    fn facts_on_measured_chips(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> Vec<PredictionFacts> {
+        let mut found: BTreeMap<(&str, &str), (f64, PredictionFacts)> = BTreeMap::new();
+        for row in self.rows_of(quantity).filter(|row| row.facts.stack.kind == facts.stack.kind) {
+            let like = PredictionFacts { chip: row.facts.chip.clone(), fabric: row.facts.fabric.clone(), ..facts.clone() };
+            let apart = distance_of_facts(facts, &like) + distance_of_stacks(facts, &row.facts);
             let at = found.entry((&row.facts.chip.name, &row.facts.fabric.name)).or_insert((apart, like));
             at.0 = at.0.min(apart);
         }
@@ -128,52 +137,63 @@ impl Residuals {
     }
 
     /// The same on the most chips on which its software was measured, or its like.
-    fn on_measured_numbers(&self, quantity: Quantity, facts: &Facts) -> Vec<Facts> {
-        let like = self.of(quantity).filter(|row| row.facts.stack.kind == facts.stack.kind);
-        like.map(|row| row.facts.chips).max().map(|chips| Facts { chips, ..facts.clone() }).into_iter().collect()
+    fn facts_on_measured_numbers(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> Vec<PredictionFacts> {
+        let like = self.rows_of(quantity).filter(|row| row.facts.stack.kind == facts.stack.kind);
+        like.map(|row| row.facts.chips).max().map(|chips| PredictionFacts { chips, ..facts.clone() }).into_iter().collect()
     }
 
     /// The same with what is held out given.
     pub(super) fn interval_under(
         &self,
-        scheme: Scheme,
-        quantity: Quantity,
-        facts: &Facts,
-        known: impl Fn(&Row) -> bool,
-    ) -> Interval {
-        let Some(next) = Next::of(scheme, &weights(scheme, &self.near(scheme, quantity, facts, known))) else {
-            return Interval::UNKNOWN;
+        scheme: HoldOutScheme,
+        quantity: PredictedQuantity,
+        facts: &PredictionFacts,
+        known: impl Fn(&ResidualRow) -> bool,
+    ) -> PredictionInterval {
+        let Some(next) =
+            NextError::from_weighted_rows(scheme, &weights_by_distance(scheme, &self.near_rows(scheme, quantity, facts, known)))
+        else {
+            return PredictionInterval::UNKNOWN;
         };
-        let half = next.deviation * students(f64::midpoint(1.0, CONFIDENCE), next.freedom);
-        Interval { low: (next.mean - half).min(0.0).exp(), high: (next.mean + half).max(0.0).exp() }
+        let half = next.deviation * student_quantile(f64::midpoint(1.0, CONFIDENCE), next.freedom);
+        PredictionInterval { low: (next.mean - half).min(0.0).exp(), high: (next.mean + half).max(0.0).exp() }
     }
 
     /// The rows most like a prediction, by their distance; of software that was never measured those of every stack.
-    fn near(&self, scheme: Scheme, quantity: Quantity, facts: &Facts, known: impl Fn(&Row) -> bool) -> Vec<(f64, &Row)> {
-        let mut stacks: BTreeMap<&str, Vec<(f64, &Row)>> = BTreeMap::new();
-        for row in self.of(quantity).filter(|row| known(row)) {
-            let stack = if scheme == Scheme::Stack { row.facts.stack.name.as_str() } else { "" };
-            stacks.entry(stack).or_default().push((distance(facts, &row.facts), row));
+    fn near_rows(
+        &self,
+        scheme: HoldOutScheme,
+        quantity: PredictedQuantity,
+        facts: &PredictionFacts,
+        known: impl Fn(&ResidualRow) -> bool,
+    ) -> Vec<(f64, &ResidualRow)> {
+        let mut stacks: BTreeMap<&str, Vec<(f64, &ResidualRow)>> = BTreeMap::new();
+        for row in self.rows_of(quantity).filter(|row| known(row)) {
+            let stack = if scheme == HoldOutScheme::Stack { row.facts.stack.name.as_str() } else { "" };
+            stacks.entry(stack).or_default().push((distance_of_facts(facts, &row.facts), row));
         }
-        stacks.into_values().flat_map(nearest).collect()
+        stacks.into_values().flat_map(nearest_rows).collect()
     }
 
     /// How many times as long as a prediction another has to be for it to be the longer one with [`CONFIDENCE`], where both rest on the same software: what
     /// errors the two share does not count, so that it is no more than between two whose errors have nothing in common. 1 where nothing is known.
-    pub(super) fn lead(&self, quantity: Quantity, facts: &Facts, rivals: Rivals) -> f64 {
-        let scheme = self.scheme(quantity, facts);
-        let weights = weights(scheme, &self.near(scheme, quantity, facts, |_| true));
-        let Some(next) = Next::of(scheme, &weights) else { return 1.0 };
+    pub(super) fn lead_over(&self, quantity: PredictedQuantity, facts: &PredictionFacts, rivals: RivalPredictions) -> f64 {
+        let scheme = self.hold_out_scheme(quantity, facts);
+        let weights = weights_by_distance(scheme, &self.near_rows(scheme, quantity, facts, |_| true));
+        let Some(next) = NextError::from_weighted_rows(scheme, &weights) else { return 1.0 };
         // Either's own error may go either way.
-        let lead = |deviation: f64, freedom: f64| (2.0_f64.sqrt() * deviation * students(CONFIDENCE, freedom)).exp();
-        let mut groups: BTreeMap<(&str, &str), Vec<(f64, &Row)>> = BTreeMap::new();
+        let lead = |deviation: f64, freedom: f64| (2.0_f64.sqrt() * deviation * student_quantile(CONFIDENCE, freedom)).exp();
+        let mut groups: BTreeMap<(&str, &str), Vec<(f64, &ResidualRow)>> = BTreeMap::new();
         for (weight, row) in weights {
-            let group = if rivals == Rivals::Plans { row.ranking.as_str() } else { "" };
+            let group = if rivals == RivalPredictions::Plans { row.ranking.as_str() } else { "" };
             groups.entry((&row.facts.stack.name, group)).or_default().push((weight, row));
         }
         let (mut sum, mut squares, mut kept) = (0.0, 0.0, Vec::new());
         for rows in groups.into_values().filter(|rows| rows.len() > 1) {
-            let Some(spread) = Spread::of(rows.iter().map(|(weight, row)| (*weight, row.error(scheme))), tail(scheme)) else {
+            let Some(spread) = ErrorSpread::from_weighted_errors(
+                rows.iter().map(|(weight, row)| (*weight, row.error_under(scheme))),
+                tail_fraction(scheme),
+            ) else {
                 continue;
             };
             let weight: f64 = rows.iter().map(|(weight, _)| weight).sum();
@@ -185,14 +205,14 @@ impl Residuals {
         if sum <= 0.0 {
             return 1.0;
         }
-        let freedom = (effective(scheme, &kept) - 1.0).max(LEAST_FREEDOM);
+        let freedom = (effective_count(scheme, &kept) - 1.0).max(LEAST_FREEDOM);
         lead((squares / sum).sqrt(), freedom).min(lead(next.deviation, next.freedom))
     }
 }
 
 /// What competes with a prediction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rivals {
+pub(super) enum RivalPredictions {
     /// Other plans of the same job: the same model on as many of the same chips.
     Plans,
     /// Other designs and jobs under the same software.
@@ -200,17 +220,19 @@ pub(super) enum Rivals {
 }
 
 /// What errors say of one more: its mean and standard deviation, and with how many degrees of freedom they are known.
-struct Next {
+struct NextError {
     mean: f64,
     deviation: f64,
     freedom: f64,
 }
 
-impl Next {
-    fn of(scheme: Scheme, weights: &[(f64, &Row)]) -> Option<Self> {
-        let Spread { mean, deviation } =
-            Spread::of(weights.iter().map(|(weight, row)| (*weight, row.error(scheme))), tail(scheme))?;
-        let count = effective(scheme, weights);
+impl NextError {
+    fn from_weighted_rows(scheme: HoldOutScheme, weights: &[(f64, &ResidualRow)]) -> Option<Self> {
+        let ErrorSpread { mean, deviation } = ErrorSpread::from_weighted_errors(
+            weights.iter().map(|(weight, row)| (*weight, row.error_under(scheme))),
+            tail_fraction(scheme),
+        )?;
+        let count = effective_count(scheme, weights);
         let freedom = (count - 1.0).max(LEAST_FREEDOM);
         // The spread among so many, of one more beside the mean that they give.
         Some(Self { mean, deviation: deviation * (count / freedom.min(count) * (1.0 + 1.0 / count)).sqrt(), freedom })
@@ -218,17 +240,17 @@ impl Next {
 }
 
 /// Mean and standard deviation of weighed errors, the outermost ones, a part `tail` of the weight at either end, counted as the next (Winsor's; Tukey and McLaughlin, 1963).
-struct Spread {
+struct ErrorSpread {
     mean: f64,
     deviation: f64,
 }
 
-impl Spread {
-    fn of(errors: impl Iterator<Item = (f64, f64)>, tail: f64) -> Option<Self> {
+impl ErrorSpread {
+    fn from_weighted_errors(errors: impl Iterator<Item = (f64, f64)>, tail: f64) -> Option<Self> {
         let mut errors: Vec<(f64, f64)> = errors.collect();
         errors.sort_by(|a, b| a.1.total_cmp(&b.1));
         let sum: f64 = errors.iter().map(|(weight, _)| weight).sum();
-        let (low, high) = (inmost(errors.iter(), tail * sum)?, inmost(errors.iter().rev(), tail * sum)?);
+        let (low, high) = (first_above_weight(errors.iter(), tail * sum)?, first_above_weight(errors.iter().rev(), tail * sum)?);
         let weighed =
             |of: &dyn Fn(f64) -> f64| errors.iter().map(|(weight, error)| weight * of(error.clamp(low, high))).sum::<f64>() / sum;
         let mean = weighed(&|error| error);
@@ -237,7 +259,7 @@ impl Spread {
 }
 
 /// The first of weighed errors up to which more than so much of the weight lies; nothing where there is no weight.
-fn inmost<'a>(errors: impl Iterator<Item = &'a (f64, f64)>, most: f64) -> Option<f64> {
+fn first_above_weight<'a>(errors: impl Iterator<Item = &'a (f64, f64)>, most: f64) -> Option<f64> {
     let mut before = 0.0;
     errors.map(|(weight, error)| (*weight, *error)).find_map(|(weight, error)| {
         before += weight;
@@ -246,17 +268,17 @@ fn inmost<'a>(errors: impl Iterator<Item = &'a (f64, f64)>, most: f64) -> Option
 }
 
 /// The part of the errors' weight at either end that says nothing.
-fn tail(scheme: Scheme) -> f64 {
-    if scheme == Scheme::Stack { 0.0 } else { TAIL }
+fn tail_fraction(scheme: HoldOutScheme) -> f64 {
+    if scheme == HoldOutScheme::Stack { 0.0 } else { TAIL }
 }
 
 /// The quantile of Student's distribution.
-fn students(at: f64, freedom: f64) -> f64 {
+fn student_quantile(at: f64, freedom: f64) -> f64 {
     StudentsT::new(0.0, 1.0, freedom).map_or(f64::INFINITY, |students| students.inverse_cdf(at))
 }
 
 /// The nearest of rows, with all that are as far away as the last of them: which are left out must not depend on their errors.
-fn nearest(mut rows: Vec<(f64, &Row)>) -> Vec<(f64, &Row)> {
+fn nearest_rows(mut rows: Vec<(f64, &ResidualRow)>) -> Vec<(f64, &ResidualRow)> {
     rows.sort_by(|a, b| a.0.total_cmp(&b.0));
     if let Some(&(furthest, _)) = rows.get(NEIGHBOURS - 1) {
         rows.retain(|(distance, _)| *distance <= furthest);
@@ -266,33 +288,33 @@ fn nearest(mut rows: Vec<(f64, &Row)>) -> Vec<(f64, &Row)> {
 
 /// Rows by their distance, weighed. Of software that was never measured every other is a guess, as good as its nearest row is near, however many runs
 /// of it there are: its rows share its weight by their own likeness.
-fn weights<'r>(scheme: Scheme, near: &[(f64, &'r Row)]) -> Vec<(f64, &'r Row)> {
-    let least = |of: f64, (distance, _): &(f64, &Row)| of.min(*distance);
+fn weights_by_distance<'r>(scheme: HoldOutScheme, near: &[(f64, &'r ResidualRow)]) -> Vec<(f64, &'r ResidualRow)> {
+    let least = |of: f64, (distance, _): &(f64, &ResidualRow)| of.min(*distance);
     let nearest = near.iter().fold(f64::INFINITY, least);
     let likeness = |distance: f64, from: f64| ((from - distance) / LIKENESS).exp();
-    let mut stacks: BTreeMap<&str, Vec<(f64, &Row)>> = BTreeMap::new();
-    for of in near.iter().filter(|_| scheme == Scheme::Stack) {
+    let mut stacks: BTreeMap<&str, Vec<(f64, &ResidualRow)>> = BTreeMap::new();
+    for of in near.iter().filter(|_| scheme == HoldOutScheme::Stack) {
         stacks.entry(&of.1.facts.stack.name).or_default().push(*of);
     }
-    let likenesses = |rows: Vec<(f64, &Row)>| {
+    let likenesses = |rows: Vec<(f64, &ResidualRow)>| {
         let own = rows.iter().fold(f64::INFINITY, least);
         rows.iter().map(|(distance, _)| likeness(*distance, own)).sum::<f64>()
     };
     let among: BTreeMap<&str, f64> = stacks.into_iter().map(|(stack, rows)| (stack, likenesses(rows))).collect();
-    let share = |row: &Row| among.get(row.facts.stack.name.as_str()).copied().unwrap_or(1.0);
+    let share = |row: &ResidualRow| among.get(row.facts.stack.name.as_str()).copied().unwrap_or(1.0);
     near.iter().map(|(distance, row)| (likeness(*distance, nearest) / share(row), *row)).collect()
 }
 
 /// As how many independent rows of equal weight weighed rows count. The errors of rows that were held out together are alike, as they are of the
 /// same models or numbers of chips under the same scalars: those of another model will be alike in another way.
-fn effective(scheme: Scheme, weights: &[(f64, &Row)]) -> f64 {
+fn effective_count(scheme: HoldOutScheme, weights: &[(f64, &ResidualRow)]) -> f64 {
     let mut families: BTreeMap<(&str, usize), f64> = BTreeMap::new();
     let (mut sum, mut squares) = (0.0, 0.0);
     for (weight, row) in weights {
         let fold = match scheme {
-            Scheme::Stack => 0,
-            Scheme::Nodes => row.fold[1],
-            Scheme::Model | Scheme::Chip => row.fold[0],
+            HoldOutScheme::Stack => 0,
+            HoldOutScheme::Nodes => row.fold[1],
+            HoldOutScheme::Model | HoldOutScheme::Chip => row.fold[0],
         };
         *families.entry((&row.facts.stack.name, fold)).or_default() += weight;
         (sum, squares) = (sum + weight, squares + weight * weight);
@@ -301,15 +323,15 @@ fn effective(scheme: Scheme, weights: &[(f64, &Row)]) -> f64 {
     sum * sum / ((1.0 - ALIKE) * squares + ALIKE * of_families)
 }
 
-impl Row {
+impl ResidualRow {
     /// The error with so much held out, or what comes nearest where that could not be.
-    pub(super) fn error(&self, scheme: Scheme) -> f64 {
+    pub(super) fn error_under(&self, scheme: HoldOutScheme) -> f64 {
         let [model, nodes, chip, stack] = self.held_out;
         let chosen = match scheme {
-            Scheme::Model => model.or(nodes).or(chip),
-            Scheme::Nodes => nodes.or(model).or(chip),
-            Scheme::Chip => chip.or(stack),
-            Scheme::Stack => None,
+            HoldOutScheme::Model => model.or(nodes).or(chip),
+            HoldOutScheme::Nodes => nodes.or(model).or(chip),
+            HoldOutScheme::Chip => chip.or(stack),
+            HoldOutScheme::Stack => None,
         };
         chosen.or(stack).unwrap_or(self.in_sample)
     }
@@ -325,7 +347,8 @@ mod tests {
         let like = |errors: &[f64]| errors.iter().map(|error| (1.0, *error)).collect::<Vec<_>>();
         let sound: Vec<f64> = (0..80).map(|i| f64::from(i - 40) / 400.0).collect();
         let hung = [&sound[..], &[3.9]].concat();
-        let deviation = |errors: &[f64], tail: f64| Spread::of(like(errors).into_iter(), tail).unwrap().deviation;
+        let deviation =
+            |errors: &[f64], tail: f64| ErrorSpread::from_weighted_errors(like(errors).into_iter(), tail).unwrap().deviation;
         assert!((deviation(&hung, TAIL) / deviation(&sound, TAIL) - 1.0).abs() < 0.05, "{}", deviation(&hung, TAIL));
         assert!(deviation(&hung, 0.0) > 5.0 * deviation(&sound, 0.0), "{}", deviation(&hung, 0.0));
     }
@@ -334,8 +357,11 @@ mod tests {
     fn few_errors_all_count() {
         // With less than forty of equal weight none is beyond the tail.
         let errors = [(1.0, -0.3), (1.0, 0.0), (1.0, 0.3)];
-        let Spread { mean, deviation } = Spread::of(errors.into_iter(), TAIL).unwrap();
+        let ErrorSpread { mean, deviation } = ErrorSpread::from_weighted_errors(errors.into_iter(), TAIL).unwrap();
         assert!(mean.abs() < 1e-12 && (deviation - (0.06_f64).sqrt()).abs() < 1e-12, "{mean} {deviation}");
-        assert!(Spread::of([(0.0, 1.0)].into_iter(), TAIL).is_none() && Spread::of(std::iter::empty(), TAIL).is_none());
+        assert!(
+            ErrorSpread::from_weighted_errors([(0.0, 1.0)].into_iter(), TAIL).is_none()
+                && ErrorSpread::from_weighted_errors(std::iter::empty(), TAIL).is_none()
+        );
     }
 }

@@ -17,14 +17,14 @@ mod scheme;
 mod table;
 
 pub use alone::{AloneCoverage, AloneFacts, AloneHeldOut, AloneResiduals, AloneRow, RunsAlone};
-pub use coverage::{Coverage, coverage};
-pub use facts::{Facts, Kind, mechanisms};
-pub use interval::{CONFIDENCE, Interval};
-pub use record::{EvidenceRecord, GroundRecord, NearRecord};
+pub use coverage::{IntervalCoverage, coverage_by_data_set};
+pub use facts::{NamedKind, PredictionFacts, mechanisms_of_plan};
+pub use interval::{CONFIDENCE, PredictionInterval};
+pub use record::{EvidenceRecord, GroundRecord, NearMeasurements};
 pub(crate) use robust::bad_end;
 pub use robust::{StepEnds, search_robust};
-pub use scheme::Scheme;
-pub use table::{COLUMNS, Quantity, Residuals, TableError};
+pub use scheme::HoldOutScheme;
+pub use table::{COLUMNS, PredictedQuantity, ResidualTable, ResidualTableError};
 
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
@@ -58,7 +58,7 @@ const LEAST: usize = 3;
 
 /// One thing that a prediction rests on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ground {
+pub struct EvidenceGround {
     /// What: `chip`, `fabric`, `cluster` (the chip on the fabric), `stack`, `execution` (the stack on the chip), `mechanism`, `scale`.
     pub what: &'static str,
     /// Its name; of the scale the number of chips.
@@ -74,37 +74,37 @@ pub struct Ground {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Evidence {
     /// All that it rests on.
-    pub grounds: Vec<Ground>,
+    pub grounds: Vec<EvidenceGround>,
     /// The interval of measured over predicted.
-    pub interval: Interval,
+    pub interval: PredictionInterval,
 }
 
 impl Evidence {
     /// The grade of what is known least.
     #[must_use]
-    pub fn grade(&self) -> Grade {
+    pub fn worst_grade(&self) -> Grade {
         self.grounds.iter().map(|ground| ground.grade).max().unwrap_or(Grade::NeverMeasured)
     }
 }
 
-impl Residuals {
+impl ResidualTable {
     /// What is known of a prediction that rests on `facts`.
     #[must_use]
-    pub fn evidence(&self, quantity: Quantity, facts: &Facts) -> Evidence {
-        Evidence { grounds: self.grounds(quantity, facts), interval: self.interval(quantity, facts, |_| true) }
+    pub fn evidence_of(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> Evidence {
+        Evidence { grounds: self.grounds_of(quantity, facts), interval: self.interval_from(quantity, facts, |_| true) }
     }
 
     /// The interval of measured over predicted.
     #[must_use]
-    pub fn interval_of(&self, quantity: Quantity, facts: &Facts) -> Interval {
-        self.interval(quantity, facts, |_| true)
+    pub fn interval_of(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> PredictionInterval {
+        self.interval_from(quantity, facts, |_| true)
     }
 
     /// The grades of all that a prediction rests on.
     #[must_use]
-    pub fn grounds(&self, quantity: Quantity, facts: &Facts) -> Vec<Ground> {
-        let rows: Vec<&table::Row> = self.of(quantity).collect();
-        let graded = |same: &dyn Fn(&table::Row) -> bool, related: &dyn Fn(&table::Row) -> bool| match (
+    pub fn grounds_of(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> Vec<EvidenceGround> {
+        let rows: Vec<&table::ResidualRow> = self.rows_of(quantity).collect();
+        let graded = |same: &dyn Fn(&table::ResidualRow) -> bool, related: &dyn Fn(&table::ResidualRow) -> bool| match (
             rows.iter().filter(|row| same(row)).count(),
             rows.iter().any(|row| related(row)),
         ) {
@@ -112,46 +112,50 @@ impl Residuals {
             (1.., _) | (_, true) => Grade::Related,
             (0, false) => Grade::NeverMeasured,
         };
-        let kind = |what, of: fn(&Facts) -> &Kind| {
-            let same = |row: &table::Row| of(&row.facts).name == of(facts).name;
-            let related = |row: &table::Row| of(&row.facts).kind == of(facts).kind;
-            let name = |row: &table::Row| of(&row.facts).name.clone();
-            let near = if rows.iter().any(|row| same(row)) { counted(&rows, same, name) } else { counted(&rows, related, name) };
-            Ground { what, name: of(facts).name.clone(), grade: graded(&same, &related), near }
+        let kind = |what, of: fn(&PredictionFacts) -> &NamedKind| {
+            let same = |row: &table::ResidualRow| of(&row.facts).name == of(facts).name;
+            let related = |row: &table::ResidualRow| of(&row.facts).kind == of(facts).kind;
+            let name = |row: &table::ResidualRow| of(&row.facts).name.clone();
+            let near =
+                if rows.iter().any(|row| same(row)) { count_names(&rows, same, name) } else { count_names(&rows, related, name) };
+            EvidenceGround { what, name: of(facts).name.clone(), grade: graded(&same, &related), near }
         };
         // Two things, either of which may have been measured without the other.
-        let pair = |what, of: fn(&Facts) -> [&Kind; 2]| {
-            let name = |facts: &Facts| of(facts).map(|kind| kind.name.as_str()).join(" on ");
-            let same = |row: &table::Row| name(&row.facts) == name(facts);
-            let related = |row: &table::Row| of(&row.facts).map(|kind| &kind.kind) == of(facts).map(|kind| &kind.kind);
-            let of_row = |row: &table::Row| name(&row.facts);
-            let near =
-                if rows.iter().any(|row| same(row)) { counted(&rows, same, of_row) } else { counted(&rows, related, of_row) };
-            Ground { what, name: name(facts), grade: graded(&same, &related), near }
+        let pair = |what, of: fn(&PredictionFacts) -> [&NamedKind; 2]| {
+            let name = |facts: &PredictionFacts| of(facts).map(|kind| kind.name.as_str()).join(" on ");
+            let same = |row: &table::ResidualRow| name(&row.facts) == name(facts);
+            let related = |row: &table::ResidualRow| of(&row.facts).map(|kind| &kind.kind) == of(facts).map(|kind| &kind.kind);
+            let of_row = |row: &table::ResidualRow| name(&row.facts);
+            let near = if rows.iter().any(|row| same(row)) {
+                count_names(&rows, same, of_row)
+            } else {
+                count_names(&rows, related, of_row)
+            };
+            EvidenceGround { what, name: name(facts), grade: graded(&same, &related), near }
         };
         let (cluster, execution) = (pair("cluster", |f| [&f.chip, &f.fabric]), pair("execution", |f| [&f.stack, &f.chip]));
         let mut grounds =
             vec![kind("chip", |f| &f.chip), kind("fabric", |f| &f.fabric), cluster, kind("stack", |f| &f.stack), execution];
         grounds.extend(facts.mechanisms.iter().map(|mechanism| {
-            let has = |row: &table::Row| row.facts.mechanisms.contains(mechanism);
-            let same = |row: &table::Row| has(row) && row.facts.stack.name == facts.stack.name;
-            let near = counted(&rows, has, |row| row.facts.stack.name.clone());
-            Ground { what: "mechanism", name: mechanism.clone(), grade: graded(&same, &has), near }
+            let has = |row: &table::ResidualRow| row.facts.mechanisms.contains(mechanism);
+            let same = |row: &table::ResidualRow| has(row) && row.facts.stack.name == facts.stack.name;
+            let near = count_names(&rows, has, |row| row.facts.stack.name.clone());
+            EvidenceGround { what: "mechanism", name: mechanism.clone(), grade: graded(&same, &has), near }
         }));
-        let within = |row: &table::Row| row.facts.chips >= facts.chips;
-        let same = |row: &table::Row| within(row) && row.facts.stack.name == facts.stack.name;
+        let within = |row: &table::ResidualRow| row.facts.chips >= facts.chips;
+        let same = |row: &table::ResidualRow| within(row) && row.facts.stack.name == facts.stack.name;
         let largest = rows.iter().map(|row| row.facts.chips).max();
-        let near = counted(&rows, |row| within(row) || Some(row.facts.chips) == largest, |row| row.facts.chips.to_string());
-        grounds.push(Ground { what: "scale", name: facts.chips.to_string(), grade: graded(&same, &within), near });
+        let near = count_names(&rows, |row| within(row) || Some(row.facts.chips) == largest, |row| row.facts.chips.to_string());
+        grounds.push(EvidenceGround { what: "scale", name: facts.chips.to_string(), grade: graded(&same, &within), near });
         grounds
     }
 }
 
 /// How many rows that are like something have each name, most first.
-fn counted(
-    rows: &[&table::Row],
-    like: impl Fn(&table::Row) -> bool,
-    name: impl Fn(&table::Row) -> String,
+fn count_names(
+    rows: &[&table::ResidualRow],
+    like: impl Fn(&table::ResidualRow) -> bool,
+    name: impl Fn(&table::ResidualRow) -> String,
 ) -> Vec<(String, usize)> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for row in rows.iter().filter(|row| like(row)) {
@@ -168,29 +172,29 @@ mod tests {
     use super::*;
 
     /// A carried row's facts, of a stack.
-    fn facts(quantity: Quantity, stack: &str) -> Facts {
-        let rows = Residuals::carried();
-        let of_stack = |row: &&table::Row| row.facts.stack.name == stack;
-        let measured = |row: &&table::Row| rows.evidence(quantity, &row.facts).grade() == Grade::Measured;
-        rows.of(quantity).filter(of_stack).find(measured).unwrap().facts.clone()
+    fn facts(quantity: PredictedQuantity, stack: &str) -> PredictionFacts {
+        let rows = ResidualTable::read_carried();
+        let of_stack = |row: &&table::ResidualRow| row.facts.stack.name == stack;
+        let measured = |row: &&table::ResidualRow| rows.evidence_of(quantity, &row.facts).worst_grade() == Grade::Measured;
+        rows.rows_of(quantity).filter(of_stack).find(measured).unwrap().facts.clone()
     }
 
     #[test]
     fn what_was_measured_is_told_from_what_was_not() {
-        let (table, known) = (Residuals::carried(), facts(Quantity::StepTime, "pytorch_fsdp"));
-        assert_eq!(table.evidence(Quantity::StepTime, &known).grade(), Grade::Measured);
-        let grade = |change: &dyn Fn(&mut Facts)| {
+        let (table, known) = (ResidualTable::read_carried(), facts(PredictedQuantity::StepTime, "pytorch_fsdp"));
+        assert_eq!(table.evidence_of(PredictedQuantity::StepTime, &known).worst_grade(), Grade::Measured);
+        let grade = |change: &dyn Fn(&mut PredictionFacts)| {
             let mut other = known.clone();
             change(&mut other);
-            table.evidence(Quantity::StepTime, &other).grade()
+            table.evidence_of(PredictedQuantity::StepTime, &other).worst_grade()
         };
         assert_eq!(grade(&|f| f.chip.name = "of tomorrow".into()), Grade::Related);
-        assert_eq!(grade(&|f| f.chip = Kind { name: "of tomorrow".into(), kind: "optical".into() }), Grade::NeverMeasured);
+        assert_eq!(grade(&|f| f.chip = NamedKind { name: "of tomorrow".into(), kind: "optical".into() }), Grade::NeverMeasured);
         assert_eq!(grade(&|f| f.mechanisms = ["telepathy".to_owned()].into()), Grade::NeverMeasured);
         assert_eq!(grade(&|f| f.chips = 1 << 20), Grade::NeverMeasured);
         // Either was measured, and never the one on the other.
-        let apart = Facts { stack: facts(Quantity::StepTime, "maxtext").stack, ..known.clone() };
-        let grounds = table.grounds(Quantity::StepTime, &apart);
+        let apart = PredictionFacts { stack: facts(PredictedQuantity::StepTime, "maxtext").stack, ..known.clone() };
+        let grounds = table.grounds_of(PredictedQuantity::StepTime, &apart);
         let grade_of = |what: &str| grounds.iter().find(|ground| ground.what == what).unwrap().grade;
         assert_eq!((grade_of("chip"), grade_of("stack")), (Grade::Measured, Grade::Measured));
         assert!(grade_of("execution") > Grade::Measured, "{grounds:?}");
@@ -198,49 +202,59 @@ mod tests {
 
     #[test]
     fn what_was_measured_nearest_is_named() {
-        let table = Residuals::carried();
-        let known = facts(Quantity::StepTime, "maxtext");
-        let tomorrow = Facts { chip: Kind { name: "of tomorrow".into(), ..known.chip.clone() }, chips: 1 << 20, ..known.clone() };
-        let grounds = table.grounds(Quantity::StepTime, &tomorrow);
+        let table = ResidualTable::read_carried();
+        let known = facts(PredictedQuantity::StepTime, "maxtext");
+        let tomorrow = PredictionFacts {
+            chip: NamedKind { name: "of tomorrow".into(), ..known.chip.clone() },
+            chips: 1 << 20,
+            ..known.clone()
+        };
+        let grounds = table.grounds_of(PredictedQuantity::StepTime, &tomorrow);
         let near = |what: &str| &grounds.iter().find(|ground| ground.what == what).unwrap().near;
-        let counted = |like: &dyn Fn(&Facts) -> bool| table.of(Quantity::StepTime).filter(|row| like(&row.facts)).count();
+        let counted = |like: &dyn Fn(&PredictionFacts) -> bool| {
+            table.rows_of(PredictedQuantity::StepTime).filter(|row| like(&row.facts)).count()
+        };
         let of_its_kind: usize = near("chip").iter().map(|(_, runs)| runs).sum();
         assert_eq!(of_its_kind, counted(&|f| f.chip.kind == known.chip.kind));
         assert!(near("chip").windows(2).all(|pair| pair[0].1 >= pair[1].1) && near("chip").len() > 1, "{:?}", near("chip"));
         assert_eq!(*near("stack"), [("maxtext".to_owned(), counted(&|f| f.stack.name == "maxtext"))]);
-        let largest = table.of(Quantity::StepTime).map(|row| row.facts.chips).max().unwrap();
+        let largest = table.rows_of(PredictedQuantity::StepTime).map(|row| row.facts.chips).max().unwrap();
         assert_eq!(*near("scale"), [(largest.to_string(), counted(&|f| f.chips == largest))]);
     }
 
     #[test]
     fn an_interval_holds_the_prediction_and_is_wider_for_software_that_nobody_measured() {
-        let (table, known) = (Residuals::carried(), facts(Quantity::StepTime, "pytorch_fsdp"));
-        let width = |facts: &Facts| {
-            let Interval { low, high } = table.interval_of(Quantity::StepTime, facts);
+        let (table, known) = (ResidualTable::read_carried(), facts(PredictedQuantity::StepTime, "pytorch_fsdp"));
+        let width = |facts: &PredictionFacts| {
+            let PredictionInterval { low, high } = table.interval_of(PredictedQuantity::StepTime, facts);
             assert!(low > 0.0 && low <= 1.0 && high >= 1.0 && high.is_finite(), "{low} {high}");
             high / low
         };
-        let unknown = Facts { stack: Kind { name: "ours".into(), kind: "of another kind".into() }, ..known.clone() };
+        let unknown =
+            PredictionFacts { stack: NamedKind { name: "ours".into(), kind: "of another kind".into() }, ..known.clone() };
         assert!(width(&unknown) > width(&known), "{} {}", width(&unknown), width(&known));
     }
 
     /// What has an unknown chip of a measured one's kind, or more chips than any measured run, is no surer than what is known of its like.
     #[test]
     fn what_is_known_less_is_no_surer() {
-        let table = Residuals::carried();
-        for quantity in [Quantity::StepTime, Quantity::Peak] {
+        let table = ResidualTable::read_carried();
+        for quantity in [PredictedQuantity::StepTime, PredictedQuantity::Peak] {
             let mut seen = 0;
-            for row in table.of(quantity).step_by(5) {
+            for row in table.rows_of(quantity).step_by(5) {
                 let facts = &row.facts;
-                if table.of(quantity).filter(|other| other.facts.stack.name == facts.stack.name).count() < LEAST {
+                if table.rows_of(quantity).filter(|other| other.facts.stack.name == facts.stack.name).count() < LEAST {
                     continue;
                 }
-                let known = table.interval_under(Scheme::Model, quantity, facts, |_| true);
-                let unknown = Facts { chip: Kind { name: "of tomorrow".into(), ..facts.chip.clone() }, ..facts.clone() };
-                let larger = |chips| Facts { chips, ..facts.clone() };
-                let largest =
-                    table.of(quantity).filter(|other| other.facts.stack.kind == facts.stack.kind).map(|other| other.facts.chips);
-                let most = table.interval_under(Scheme::Model, quantity, &larger(largest.max().unwrap()), |_| true);
+                let known = table.interval_under(HoldOutScheme::Model, quantity, facts, |_| true);
+                let unknown =
+                    PredictionFacts { chip: NamedKind { name: "of tomorrow".into(), ..facts.chip.clone() }, ..facts.clone() };
+                let larger = |chips| PredictionFacts { chips, ..facts.clone() };
+                let largest = table
+                    .rows_of(quantity)
+                    .filter(|other| other.facts.stack.kind == facts.stack.kind)
+                    .map(|other| other.facts.chips);
+                let most = table.interval_under(HoldOutScheme::Model, quantity, &larger(largest.max().unwrap()), |_| true);
                 for (known, less) in [(known, unknown), (most, larger(1 << 20))] {
                     let found = table.interval_of(quantity, &less);
                     assert!(found.low <= known.low && found.high >= known.high, "{less:?}: {found:?} within {known:?}");
@@ -256,15 +270,17 @@ mod tests {
     #[test]
     fn intervals_of_plans_side_by_side_are_alike() {
         let stages = ["zero-1", "zero-2", "zero-3"];
-        for quantity in [Quantity::StepTime, Quantity::Peak] {
-            for row in Residuals::carried().of(quantity).step_by(3) {
-                let mut facts =
-                    Facts { stack: Kind { name: "ours".into(), kind: "of another kind".into() }, ..row.facts.clone() };
+        for quantity in [PredictedQuantity::StepTime, PredictedQuantity::Peak] {
+            for row in ResidualTable::read_carried().rows_of(quantity).step_by(3) {
+                let mut facts = PredictionFacts {
+                    stack: NamedKind { name: "ours".into(), kind: "of another kind".into() },
+                    ..row.facts.clone()
+                };
                 facts.mechanisms.retain(|mechanism| !stages.contains(&mechanism.as_str()));
                 let width = |stage: Option<&&str>| {
                     let mut facts = facts.clone();
                     facts.mechanisms.extend(stage.map(|stage| (*stage).to_owned()));
-                    let Interval { low, high } = Residuals::carried().interval_of(quantity, &facts);
+                    let PredictionInterval { low, high } = ResidualTable::read_carried().interval_of(quantity, &facts);
                     high / low
                 };
                 let widths: Vec<f64> = std::iter::once(None).chain(stages.iter().map(Some)).map(width).collect();
@@ -277,8 +293,8 @@ mod tests {
     #[test]
     fn nine_of_ten_held_out_rows_lie_within() {
         // By models that were held out, the data sets of forty rows and more; that each holds for itself is what `validate --intervals` prints.
-        let found = coverage(Residuals::carried());
-        let large: Vec<&Coverage> = found.iter().filter(|c| c.scheme == Scheme::Model && c.rows >= 40).collect();
+        let found = coverage_by_data_set(ResidualTable::read_carried());
+        let large: Vec<&IntervalCoverage> = found.iter().filter(|c| c.scheme == HoldOutScheme::Model && c.rows >= 40).collect();
         assert!(large.len() >= 7, "{large:?}");
         assert!(large.iter().all(|c| c.covered >= 0.85), "{large:?}");
         // Nine of ten are of use only where they are not all, nor everything.
@@ -287,12 +303,12 @@ mod tests {
 
     #[test]
     fn a_lead_says_which_of_two_plans_is_faster() {
-        let table = Residuals::carried();
-        let rows: Vec<&table::Row> = table.of(Quantity::StepTime).collect();
-        let predicted = |row: &table::Row| row.measured * (-row.error(Scheme::Model)).exp();
+        let table = ResidualTable::read_carried();
+        let rows: Vec<&table::ResidualRow> = table.rows_of(PredictedQuantity::StepTime).collect();
+        let predicted = |row: &table::ResidualRow| row.measured * (-row.error_under(HoldOutScheme::Model)).exp();
         let (mut clear, mut right) = (0, 0);
-        for (at, a) in rows.iter().enumerate().filter(|(_, row)| row.held_out[Scheme::Model as usize].is_some()) {
-            let lead = table.lead(Quantity::StepTime, &a.facts, interval::Rivals::Plans);
+        for (at, a) in rows.iter().enumerate().filter(|(_, row)| row.held_out[HoldOutScheme::Model as usize].is_some()) {
+            let lead = table.lead_over(PredictedQuantity::StepTime, &a.facts, interval::RivalPredictions::Plans);
             let rivals = rows.iter().enumerate().filter(|(other, b)| *other != at && b.ranking == a.ranking);
             for (_, b) in rivals.filter(|(_, b)| predicted(b) > predicted(a) * lead) {
                 clear += 1;

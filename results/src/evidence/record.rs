@@ -1,7 +1,7 @@
 //! Evidence as data: what answers carry.
 
-use super::interval::Rivals;
-use super::{Evidence, Facts, Grade, Ground, Interval, Quantity, Residuals};
+use super::interval::RivalPredictions;
+use super::{Evidence, EvidenceGround, Grade, PredictedQuantity, PredictionFacts, PredictionInterval, ResidualTable};
 use search::planner::{Job, RankedPlan};
 use serde::{Deserialize, Serialize};
 
@@ -44,13 +44,13 @@ pub struct GroundRecord {
     /// What was measured nearest to it, most runs first: what is of its kind; of a mechanism the stacks that it was measured under, of the scale the numbers of
     /// chips that are as large, or else the largest. Empty in records of older versions, and where nothing of its kind was measured.
     #[serde(default)]
-    pub near: Vec<NearRecord>,
+    pub near: Vec<NearMeasurements>,
 }
 
 /// What was measured in training runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct NearRecord {
+pub struct NearMeasurements {
     /// Its name; of the scale the number of chips.
     pub name: String,
     /// In how many runs.
@@ -62,9 +62,9 @@ fn alike() -> f64 {
     1.0
 }
 
-impl From<&Ground> for GroundRecord {
-    fn from(ground: &Ground) -> Self {
-        let near = ground.near.iter().map(|(name, runs)| NearRecord { name: name.clone(), runs: *runs }).collect();
+impl From<&EvidenceGround> for GroundRecord {
+    fn from(ground: &EvidenceGround) -> Self {
+        let near = ground.near.iter().map(|(name, runs)| NearMeasurements { name: name.clone(), runs: *runs }).collect();
         Self { what: ground.what.to_owned(), name: ground.name.clone(), grade: ground.grade, near }
     }
 }
@@ -72,60 +72,61 @@ impl From<&Ground> for GroundRecord {
 impl EvidenceRecord {
     /// Of a plan that rests on `facts`, with its predicted step in seconds and peak in GiB, by the carried table; nothing where that is empty.
     #[must_use]
-    pub fn new(facts: &Facts, step_s: f64, peak_gib: f64) -> Option<Self> {
-        let table = Residuals::carried();
+    pub fn of_prediction(facts: &PredictionFacts, step_s: f64, peak_gib: f64) -> Option<Self> {
+        let table = ResidualTable::read_carried();
         let (step, peak): (Evidence, Evidence) =
-            (table.evidence(Quantity::StepTime, facts), table.evidence(Quantity::Peak, facts));
-        let known = [&step, &peak].into_iter().all(|evidence| evidence.interval != Interval::UNKNOWN);
+            (table.evidence_of(PredictedQuantity::StepTime, facts), table.evidence_of(PredictedQuantity::Peak, facts));
+        let known = [&step, &peak].into_iter().all(|evidence| evidence.interval != PredictionInterval::UNKNOWN);
         let unmeasured = |evidence: &Evidence| {
             evidence.grounds.iter().filter(|g| g.grade != Grade::Measured).map(GroundRecord::from).collect()
         };
         known.then(|| Self {
-            grade: step.grade(),
+            grade: step.worst_grade(),
             grounds: unmeasured(&step),
-            step_interval_s: step.interval.around(step_s),
-            plan_lead: table.lead(Quantity::StepTime, facts, Rivals::Plans),
-            design_lead: table.lead(Quantity::StepTime, facts, Rivals::Designs),
-            peak_grade: peak.grade(),
+            step_interval_s: step.interval.around_prediction(step_s),
+            plan_lead: table.lead_over(PredictedQuantity::StepTime, facts, RivalPredictions::Plans),
+            design_lead: table.lead_over(PredictedQuantity::StepTime, facts, RivalPredictions::Designs),
+            peak_grade: peak.worst_grade(),
             peak_grounds: unmeasured(&peak),
-            peak_interval_gib: peak.interval.around(peak_gib),
+            peak_interval_gib: peak.interval.around_prediction(peak_gib),
         })
     }
 
     /// Of a plan that a search has found.
     #[must_use]
     pub fn of_ranked(job: &Job<'_>, ranked: &RankedPlan) -> Option<Self> {
-        let facts = Facts::new(job.chip, job.fabric, job.stack, job.model, &ranked.plan);
-        let peak_gib = ranked.memory.stages.iter().map(|s| s.need().gib()).fold(0.0, f64::max);
+        let facts = PredictionFacts::of_plan(job.chip, job.fabric, job.stack, job.model, &ranked.plan);
+        let peak_gib = ranked.memory.stages.iter().map(|s| s.bytes_needed().gib()).fold(0.0, f64::max);
         let step = ranked.time.total.0;
-        let mut record = Self::new(&facts, step, peak_gib)?;
+        let mut record = Self::of_prediction(&facts, step, peak_gib)?;
         // Whatever the errors are like: no device works faster than its peak.
-        let least = least_step(job).unwrap_or(0.0).min(step);
+        let least = least_step_time(job).unwrap_or(0.0).min(step);
         record.step_interval_s[0] = record.step_interval_s[0].max(least);
         Some(record)
     }
 
     /// What the step rests on that was not measured in training runs, worst first.
     #[must_use]
-    pub fn because(&self) -> String {
-        because(&self.grounds)
+    pub fn step_reasons(&self) -> String {
+        list_reasons(&self.grounds)
     }
 
     /// What the peak rests on that was not measured in training runs, worst first.
     #[must_use]
-    pub fn peak_because(&self) -> String {
-        because(&self.peak_grounds)
+    pub fn peak_reasons(&self) -> String {
+        list_reasons(&self.peak_grounds)
     }
 }
 
 /// Seconds that the step's necessary matrix products take on all devices at their peak; none where techniques leave some of them out.
-fn least_step(job: &Job<'_>) -> Option<f64> {
-    let peak = job.chip.peak(job.precision.product.unwrap_or(job.precision.operand)).filter(|_| job.techniques.is_empty())?;
+fn least_step_time(job: &Job<'_>) -> Option<f64> {
+    let peak =
+        job.chip.peak_flops(job.precision.product.unwrap_or(job.precision.operand)).filter(|_| job.techniques.is_empty())?;
     let flops = job.model.necessary_training_flops(job.global_batch, job.sequence_length, job.model.padded_vocabulary(1));
     Some(flops.as_f64() / (peak.0 * f64::from(job.devices)))
 }
 
-fn because(grounds: &[GroundRecord]) -> String {
+fn list_reasons(grounds: &[GroundRecord]) -> String {
     let of = |grade: Grade| {
         let names: Vec<String> = grounds.iter().filter(|g| g.grade == grade).map(|g| format!("{} {}", g.what, g.name)).collect();
         (!names.is_empty()).then(|| format!("{grade}: {}", names.join(", ")))

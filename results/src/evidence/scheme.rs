@@ -4,7 +4,7 @@ use std::fmt;
 
 /// What is held out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Scheme {
+pub enum HoldOutScheme {
     /// Models of about one size.
     Model,
     /// Runs on about as many chips.
@@ -15,14 +15,14 @@ pub enum Scheme {
     Stack,
 }
 
-impl Scheme {
+impl HoldOutScheme {
     /// Every scheme.
     pub const ALL: [Self; 4] = [Self::Model, Self::Nodes, Self::Chip, Self::Stack];
     /// Those under which a stack's scalars are fitted to the other folds.
     pub const FITTED: [Self; 3] = [Self::Model, Self::Nodes, Self::Chip];
 }
 
-impl fmt::Display for Scheme {
+impl fmt::Display for HoldOutScheme {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Model => "model",

@@ -1,6 +1,6 @@
 //! The carried table of errors.
 
-use super::{Facts, Kind};
+use super::{NamedKind, PredictionFacts};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use thiserror::Error;
@@ -34,14 +34,14 @@ const CARRIED: &str = include_str!("../../reference/residuals.csv");
 
 /// What is predicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Quantity {
+pub enum PredictedQuantity {
     /// The time of a step.
     StepTime,
     /// The peak of memory of the fullest device.
     Peak,
 }
 
-impl Quantity {
+impl PredictedQuantity {
     /// Its column in tables of runs.
     #[must_use]
     pub fn column(self) -> &'static str {
@@ -55,7 +55,7 @@ impl Quantity {
 /// What is wrong with a table.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("residuals, line {line}: {why}; make the table with `coplace validate --held-out FILE... --residuals OUT.csv`")]
-pub struct TableError {
+pub struct ResidualTableError {
     /// The line, the header being line 1.
     pub line: usize,
     /// What is wrong.
@@ -64,12 +64,12 @@ pub struct TableError {
 
 /// The errors of one measured run's prediction, each ln(measured / predicted).
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Row {
+pub(super) struct ResidualRow {
     pub(super) dataset: String,
     /// The rows that it competes with.
     pub(super) ranking: String,
     pub(super) measured: f64,
-    pub(super) facts: Facts,
+    pub(super) facts: PredictionFacts,
     pub(super) in_sample: f64,
     /// By models, numbers of chips, chips, software held out.
     pub(super) held_out: [Option<f64>; 4],
@@ -79,55 +79,55 @@ pub(super) struct Row {
 
 /// The errors of measured runs.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Residuals {
-    rows: BTreeMap<Quantity, Vec<Row>>,
+pub struct ResidualTable {
+    rows: BTreeMap<PredictedQuantity, Vec<ResidualRow>>,
 }
 
-impl Residuals {
+impl ResidualTable {
     /// The carried table.
     #[must_use]
-    pub fn carried() -> &'static Self {
-        static TABLE: OnceLock<Residuals> = OnceLock::new();
+    pub fn read_carried() -> &'static Self {
+        static TABLE: OnceLock<ResidualTable> = OnceLock::new();
         // That it can be read is tested; nothing known is what is left if not.
-        TABLE.get_or_init(|| Self::parse(CARRIED).unwrap_or_default())
+        TABLE.get_or_init(|| Self::parse_csv(CARRIED).unwrap_or_default())
     }
 
     /// Reads a table.
     ///
     /// # Errors
     /// Other columns, a cell that is no number.
-    pub fn parse(text: &str) -> Result<Self, TableError> {
+    pub fn parse_csv(text: &str) -> Result<Self, ResidualTableError> {
         let mut lines = text.lines().enumerate();
         if lines.next().is_none_or(|(_, head)| head.split(',').ne(COLUMNS)) {
-            return Err(TableError { line: 1, why: format!("the columns must be {}", COLUMNS.join(",")) });
+            return Err(ResidualTableError { line: 1, why: format!("the columns must be {}", COLUMNS.join(",")) });
         }
-        let mut rows: BTreeMap<Quantity, Vec<Row>> = BTreeMap::new();
+        let mut rows: BTreeMap<PredictedQuantity, Vec<ResidualRow>> = BTreeMap::new();
         for (at, line) in lines {
             let cells: Vec<&str> = line.split(',').collect();
-            let (quantity, row) = row(&cells).map_err(|why| TableError { line: at + 1, why })?;
+            let (quantity, row) = parse_row(&cells).map_err(|why| ResidualTableError { line: at + 1, why })?;
             rows.entry(quantity).or_default().push(row);
         }
         Ok(Self { rows })
     }
 
-    pub(super) fn of(&self, quantity: Quantity) -> impl Iterator<Item = &Row> {
+    pub(super) fn rows_of(&self, quantity: PredictedQuantity) -> impl Iterator<Item = &ResidualRow> {
         self.rows.get(&quantity).into_iter().flatten()
     }
 }
 
-fn row(cells: &[&str]) -> Result<(Quantity, Row), String> {
+fn parse_row(cells: &[&str]) -> Result<(PredictedQuantity, ResidualRow), String> {
     let Ok(cells) = <&[&str; COLUMNS.len()]>::try_from(cells) else {
         return Err(format!("it has {} cells, the header {}", cells.len(), COLUMNS.len()));
     };
     let quantity = match cells[0] {
-        "iteration_s" => Quantity::StepTime,
-        "peak_gib" => Quantity::Peak,
+        "iteration_s" => PredictedQuantity::StepTime,
+        "peak_gib" => PredictedQuantity::Peak,
         other => return Err(format!("quantity = {other}: must be iteration_s or peak_gib")),
     };
-    let kind = |at: usize| Kind { name: cells[at].to_owned(), kind: cells[at + 1].to_owned() };
+    let kind = |at: usize| NamedKind { name: cells[at].to_owned(), kind: cells[at + 1].to_owned() };
     let number = |at: usize| cells[at].parse::<f64>().map_err(|_| format!("{} = {}: must be a number", COLUMNS[at], cells[at]));
     let optional = |at: usize| if cells[at].is_empty() { Ok(None) } else { number(at).map(Some) };
-    let facts = Facts {
+    let facts = PredictionFacts {
         chip: kind(5),
         fabric: kind(7),
         stack: kind(9),
@@ -137,7 +137,7 @@ fn row(cells: &[&str]) -> Result<(Quantity, Row), String> {
     let held_out = [optional(14)?, optional(15)?, optional(16)?, optional(17)?];
     let fold = [number(18)? as usize, number(19)? as usize];
     let (dataset, ranking) = (cells[1].to_owned(), cells[3].to_owned());
-    Ok((quantity, Row { dataset, ranking, measured: number(4)?, facts, in_sample: number(13)?, held_out, fold }))
+    Ok((quantity, ResidualRow { dataset, ranking, measured: number(4)?, facts, in_sample: number(13)?, held_out, fold }))
 }
 
 #[cfg(test)]
@@ -147,14 +147,16 @@ mod tests {
 
     #[test]
     fn the_carried_table_can_be_read() {
-        let table = Residuals::parse(CARRIED).unwrap();
-        assert!(table.of(Quantity::StepTime).count() > 1000 && table.of(Quantity::Peak).count() > 400);
+        let table = ResidualTable::parse_csv(CARRIED).unwrap();
+        assert!(
+            table.rows_of(PredictedQuantity::StepTime).count() > 1000 && table.rows_of(PredictedQuantity::Peak).count() > 400
+        );
     }
 
     #[test]
     fn a_fault_is_named_with_its_line() {
         let head = COLUMNS.join(",");
-        let fault = |text: &str| Residuals::parse(text).unwrap_err().to_string();
+        let fault = |text: &str| ResidualTable::parse_csv(text).unwrap_err().to_string();
         assert!(fault("a,b\n").starts_with("residuals, line 1: the columns must be quantity,dataset,"));
         assert!(
             fault(&format!("{head}\niteration_s,x\n")).contains("line 2: it has 2 cells, the header 20; make the table with")

@@ -1,13 +1,13 @@
 //! Axes: where a value lies, round ticks, and the frame around a plot.
 
-use super::canvas::{Canvas, GRID, INK, LABEL, Place, SMALL};
-use crate::text::significant;
+use super::canvas::{Canvas, GRID, INK, LABEL, SMALL, SvgPoint};
+use crate::text::format_significant;
 use plotters::style::Color;
 use plotters::style::text_anchor::{HPos, VPos};
 
 /// How an axis spaces its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Spacing {
+pub(super) enum AxisSpacing {
     /// Equal differences, equal distances.
     Linear,
     /// Equal ratios, equal distances; values must be positive.
@@ -16,9 +16,9 @@ pub(super) enum Spacing {
 
 /// One axis.
 #[derive(Debug, Clone)]
-pub(super) struct Axis {
+pub(super) struct PlotAxis {
     label: String,
-    spacing: Spacing,
+    spacing: AxisSpacing,
     range: (f64, f64),
     pixels: (i32, i32),
 }
@@ -40,7 +40,7 @@ fn power_of_ten(exponent: i32) -> String {
     }
 }
 
-impl Axis {
+impl PlotAxis {
     /// A linear axis over `range`, widened by 5 % on both sides; a range without width gets some, so that a single
     /// value lies in the middle. `floor` keeps the lower end fixed (a throughput starts at 0).
     pub(super) fn linear(label: &str, range: (f64, f64), floor: Option<f64>, pixels: (i32, i32)) -> Self {
@@ -53,7 +53,7 @@ impl Axis {
             // Room is no reason to show values below zero where there are none.
             None => (if low > 0.0 { (low - pad).max(0.0) } else { low - pad }, high + pad),
         };
-        Self { label: label.into(), spacing: Spacing::Linear, range, pixels }
+        Self { label: label.into(), spacing: AxisSpacing::Linear, range, pixels }
     }
 
     /// A logarithmic axis that covers `range` (positive) with a little room.
@@ -61,7 +61,7 @@ impl Axis {
         let (low, high) = (range.0.log10(), range.1.log10());
         let pad = ((high - low) * 0.04).max(0.1);
         let range = (10_f64.powf(low - pad), 10_f64.powf(high + pad));
-        Self { label: label.into(), spacing: Spacing::Log, range, pixels }
+        Self { label: label.into(), spacing: AxisSpacing::Log, range, pixels }
     }
 
     /// The axis' lower and upper end.
@@ -70,11 +70,11 @@ impl Axis {
     }
 
     /// Where a value lies, held inside the axis.
-    pub(super) fn place(&self, value: f64) -> i32 {
+    pub(super) fn position_of(&self, value: f64) -> i32 {
         let (low, high) = self.range;
         let share = match self.spacing {
-            Spacing::Linear => (value - low) / (high - low),
-            Spacing::Log => (value / low).ln() / (high / low).ln(),
+            AxisSpacing::Linear => (value - low) / (high - low),
+            AxisSpacing::Log => (value / low).ln() / (high / low).ln(),
         };
         let (from, to) = self.pixels;
         from + (share.clamp(0.0, 1.0) * f64::from(to - from)).round() as i32
@@ -83,8 +83,8 @@ impl Axis {
     /// The ticks: round values inside the axis and their words.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         match self.spacing {
-            Spacing::Linear => self.linear_ticks(),
-            Spacing::Log => self.log_ticks(),
+            AxisSpacing::Linear => self.linear_ticks(),
+            AxisSpacing::Log => self.log_ticks(),
         }
     }
 
@@ -98,7 +98,7 @@ impl Axis {
         let decimals = usize::try_from(-step.log10().floor() as i32).unwrap_or(0);
         let first = (low / step).ceil() as i64;
         let last = (high / step + 1e-9).floor() as i64;
-        let word = |v: f64| if v.abs() >= 1e7 { significant(v, 3) } else { format!("{v:.decimals$}") };
+        let word = |v: f64| if v.abs() >= 1e7 { format_significant(v, 3) } else { format!("{v:.decimals$}") };
         (first..=last).map(|i| i as f64 * step).map(|v| (v, word(if v == 0.0 { 0.0 } else { v }))).collect()
     }
 
@@ -117,7 +117,7 @@ impl Axis {
                 let value = m * 10_f64.powi(exponent);
                 if (self.range.0..=self.range.1).contains(&value) {
                     let plain = fine.len() > 1 && (-3..5).contains(&exponent);
-                    let word = if plain { trimmed(value) } else { power_of_ten(exponent) };
+                    let word = if plain { trim_zeros(value) } else { power_of_ten(exponent) };
                     ticks.push((value, if *m == 1.0 || plain { word } else { format!("{m}·{word}") }));
                 }
             }
@@ -127,44 +127,44 @@ impl Axis {
 }
 
 /// A number without the zeros that only padding gave it.
-fn trimmed(value: f64) -> String {
+fn trim_zeros(value: f64) -> String {
     let text = format!("{value:.4}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// The two axes of a plot.
 #[derive(Debug, Clone)]
-pub(super) struct Frame {
+pub(super) struct PlotFrame {
     /// Left to right.
-    pub(super) x: Axis,
+    pub(super) x: PlotAxis,
     /// Bottom to top.
-    pub(super) y: Axis,
+    pub(super) y: PlotAxis,
 }
 
-impl Frame {
+impl PlotFrame {
     /// Where a point lies.
-    pub(super) fn place(&self, x: f64, y: f64) -> Place {
-        (self.x.place(x), self.y.place(y))
+    pub(super) fn position_of(&self, x: f64, y: f64) -> SvgPoint {
+        (self.x.position_of(x), self.y.position_of(y))
     }
 
     /// Grid, ticks, axis labels and the frame itself.
-    pub(super) fn draw(&self, canvas: &mut Canvas<'_>) {
+    pub(super) fn draw_frame(&self, canvas: &mut Canvas<'_>) {
         let ((left, right), (bottom, top)) = (self.x.pixels, self.y.pixels);
         for (value, word) in self.x.ticks() {
-            let x = self.x.place(value);
-            canvas.line(vec![(x, bottom), (x, top)], GRID.to_rgba(), 1);
-            canvas.line(vec![(x, bottom), (x, bottom + 5)], INK.to_rgba(), 1);
-            canvas.text(&word, (x, bottom + 9), SMALL, INK, (HPos::Center, VPos::Top));
+            let x = self.x.position_of(value);
+            canvas.draw_line(vec![(x, bottom), (x, top)], GRID.to_rgba(), 1);
+            canvas.draw_line(vec![(x, bottom), (x, bottom + 5)], INK.to_rgba(), 1);
+            canvas.draw_text(&word, (x, bottom + 9), SMALL, INK, (HPos::Center, VPos::Top));
         }
         for (value, word) in self.y.ticks() {
-            let y = self.y.place(value);
-            canvas.line(vec![(left, y), (right, y)], GRID.to_rgba(), 1);
-            canvas.line(vec![(left - 5, y), (left, y)], INK.to_rgba(), 1);
-            canvas.text(&word, (left - 9, y), SMALL, INK, (HPos::Right, VPos::Center));
+            let y = self.y.position_of(value);
+            canvas.draw_line(vec![(left, y), (right, y)], GRID.to_rgba(), 1);
+            canvas.draw_line(vec![(left - 5, y), (left, y)], INK.to_rgba(), 1);
+            canvas.draw_text(&word, (left - 9, y), SMALL, INK, (HPos::Right, VPos::Center));
         }
-        canvas.line(vec![(left, top), (left, bottom), (right, bottom)], INK.to_rgba(), 1);
-        canvas.text(&self.x.label, ((left + right) / 2, bottom + 36), LABEL, INK, (HPos::Center, VPos::Top));
-        canvas.upwards(&self.y.label, (left - 68, (top + bottom) / 2), LABEL, INK);
+        canvas.draw_line(vec![(left, top), (left, bottom), (right, bottom)], INK.to_rgba(), 1);
+        canvas.draw_text(&self.x.label, ((left + right) / 2, bottom + 36), LABEL, INK, (HPos::Center, VPos::Top));
+        canvas.draw_upright_text(&self.y.label, (left - 68, (top + bottom) / 2), LABEL, INK);
     }
 }
 
@@ -174,10 +174,10 @@ mod tests {
 
     #[test]
     fn ticks_are_round_and_inside() {
-        let axis = Axis::linear("area", (83.6, 278.8), None, (0, 800));
+        let axis = PlotAxis::linear("area", (83.6, 278.8), None, (0, 800));
         let words: Vec<String> = axis.ticks().into_iter().map(|t| t.1).collect();
         assert_eq!(words, ["80", "100", "120", "140", "160", "180", "200", "220", "240", "260", "280"]);
-        let axis = Axis::linear("t", (0.0, 0.034), Some(0.0), (600, 0));
+        let axis = PlotAxis::linear("t", (0.0, 0.034), Some(0.0), (600, 0));
         let words: Vec<String> = axis.ticks().into_iter().map(|t| t.1).collect();
         assert_eq!(words, ["0.000", "0.005", "0.010", "0.015", "0.020", "0.025", "0.030", "0.035"]);
     }
@@ -185,18 +185,18 @@ mod tests {
     #[test]
     fn a_single_value_lies_inside() {
         for value in [0.0, 278.8, 1e12] {
-            let axis = Axis::linear("x", (value, value), None, (0, 800));
-            assert_eq!(axis.place(value), 400);
+            let axis = PlotAxis::linear("x", (value, value), None, (0, 800));
+            assert_eq!(axis.position_of(value), 400);
             assert!(!axis.ticks().is_empty());
         }
     }
 
     #[test]
     fn decades() {
-        let axis = Axis::log("t", (1.0, 1e6), (0, 600));
+        let axis = PlotAxis::log("t", (1.0, 1e6), (0, 600));
         let words: Vec<String> = axis.ticks().into_iter().map(|t| t.1).collect();
         assert_eq!(words, ["1", "10", "100", "10³", "10⁴", "10⁵", "10⁶"]);
-        let axis = Axis::log("t", (20.0, 60.0), (0, 600));
+        let axis = PlotAxis::log("t", (20.0, 60.0), (0, 600));
         let words: Vec<String> = axis.ticks().into_iter().map(|t| t.1).collect();
         assert_eq!(words, ["20", "50"]);
         assert_eq!(power_of_ten(-12), "10⁻¹²");

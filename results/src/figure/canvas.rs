@@ -8,7 +8,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, FontFamily, FontStyle, FontTransform, IntoTextStyle, RGBAColor, ShapeStyle};
 
 /// A place on the surface: SVG units from the left and from the top.
-pub(super) type Place = (i32, i32);
+pub(super) type SvgPoint = (i32, i32);
 
 /// Fonts by preference: the one the PNG is rendered with first, then what a browser may have.
 const FAMILY: &str = "DejaVu Sans, Verdana, sans-serif";
@@ -42,7 +42,7 @@ pub(super) const PALETTE: [RGBColor; 6] = [
 
 /// The form of a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mark {
+pub(super) enum PlotMark {
     /// A disc.
     Dot,
     /// A circle without filling.
@@ -70,19 +70,19 @@ pub(super) struct Canvas<'a> {
 
 impl Canvas<'_> {
     /// Draws a figure of `size`: `paint` draws on an empty white surface.
-    pub(super) fn figure(title: &str, size: (u32, u32), paint: impl FnOnce(&mut Canvas<'_>)) -> Result<Figure, FigureError> {
+    pub(super) fn draw_figure(title: &str, size: (u32, u32), paint: impl FnOnce(&mut Canvas<'_>)) -> Result<Figure, FigureError> {
         let mut svg = String::new();
-        match Self::paint(&mut svg, size, paint) {
+        match Self::paint_svg(&mut svg, size, paint) {
             Some(why) => Err(FigureError::Draw { title: title.into(), why }),
             None => Ok(Figure { svg }),
         }
     }
 
     /// Paints into `svg` and returns what failed.
-    fn paint(svg: &mut String, size: (u32, u32), paint: impl FnOnce(&mut Canvas<'_>)) -> Option<String> {
+    fn paint_svg(svg: &mut String, size: (u32, u32), paint: impl FnOnce(&mut Canvas<'_>)) -> Option<String> {
         let area = SVGBackend::with_string(svg, size).into_drawing_area();
         let mut canvas = Canvas { area, failure: None };
-        canvas.rectangle((0, 0), (size.0 as i32, size.1 as i32), PAPER.to_rgba());
+        canvas.draw_rectangle((0, 0), (size.0 as i32, size.1 as i32), PAPER.to_rgba());
         paint(&mut canvas);
         let present = canvas.area.present().err().map(|e| e.to_string());
         canvas.failure.or(present)
@@ -90,9 +90,9 @@ impl Canvas<'_> {
 }
 
 impl<'a> Canvas<'a> {
-    fn draw<E>(&mut self, element: &E)
+    fn draw_element<E>(&mut self, element: &E)
     where
-        for<'e> &'e E: PointCollection<'e, Place>,
+        for<'e> &'e E: PointCollection<'e, SvgPoint>,
         E: Drawable<SVGBackend<'a>>,
     {
         if self.failure.is_none()
@@ -103,56 +103,60 @@ impl<'a> Canvas<'a> {
     }
 
     /// A filled rectangle.
-    pub(super) fn rectangle(&mut self, from: Place, to: Place, color: RGBAColor) {
-        self.draw(&Rectangle::new([from, to], color.filled()));
+    pub(super) fn draw_rectangle(&mut self, from: SvgPoint, to: SvgPoint, color: RGBAColor) {
+        self.draw_element(&Rectangle::new([from, to], color.filled()));
     }
 
     /// A line through the places.
-    pub(super) fn line(&mut self, places: Vec<Place>, color: RGBAColor, width: u32) {
-        self.draw(&PathElement::new(places, color.stroke_width(width)));
+    pub(super) fn draw_line(&mut self, places: Vec<SvgPoint>, color: RGBAColor, width: u32) {
+        self.draw_element(&PathElement::new(places, color.stroke_width(width)));
     }
 
     /// A filled polygon.
-    pub(super) fn polygon(&mut self, places: Vec<Place>, color: RGBAColor) {
-        self.draw(&Polygon::new(places, color));
+    pub(super) fn draw_polygon(&mut self, places: Vec<SvgPoint>, color: RGBAColor) {
+        self.draw_element(&Polygon::new(places, color));
     }
 
     /// A mark with `radius` in SVG units.
-    pub(super) fn mark(&mut self, mark: Mark, at: Place, radius: i32, color: RGBAColor) {
+    pub(super) fn draw_mark(&mut self, mark: PlotMark, at: SvgPoint, radius: i32, color: RGBAColor) {
         let (x, y) = at;
         let style: ShapeStyle = color.filled();
         match mark {
-            Mark::Dot => self.draw(&Circle::new(at, radius, style)),
-            Mark::Ring => self.draw(&Circle::new(at, radius, color.stroke_width(2))),
-            Mark::Diamond => self.polygon(vec![(x, y - radius), (x + radius, y), (x, y + radius), (x - radius, y)], color),
-            Mark::Triangle => self.polygon(vec![(x, y - radius), (x + radius, y + radius), (x - radius, y + radius)], color),
-            Mark::Square => self.rectangle((x - radius, y - radius), (x + radius, y + radius), color),
-            Mark::Tick => self.line(vec![(x, y - radius), (x, y + radius)], color, 1),
-            Mark::Line => self.line(vec![(x - 2 * radius, y), (x + 2 * radius, y)], color, 2),
-            Mark::Band => self.rectangle((x - 2 * radius, y - radius), (x + 2 * radius, y + radius), color),
+            PlotMark::Dot => self.draw_element(&Circle::new(at, radius, style)),
+            PlotMark::Ring => self.draw_element(&Circle::new(at, radius, color.stroke_width(2))),
+            PlotMark::Diamond => {
+                self.draw_polygon(vec![(x, y - radius), (x + radius, y), (x, y + radius), (x - radius, y)], color)
+            }
+            PlotMark::Triangle => {
+                self.draw_polygon(vec![(x, y - radius), (x + radius, y + radius), (x - radius, y + radius)], color)
+            }
+            PlotMark::Square => self.draw_rectangle((x - radius, y - radius), (x + radius, y + radius), color),
+            PlotMark::Tick => self.draw_line(vec![(x, y - radius), (x, y + radius)], color, 1),
+            PlotMark::Line => self.draw_line(vec![(x - 2 * radius, y), (x + 2 * radius, y)], color, 2),
+            PlotMark::Band => self.draw_rectangle((x - 2 * radius, y - radius), (x + 2 * radius, y + radius), color),
         }
     }
 
     /// Words in one line; `anchor` says which part of them lies at `at`.
-    pub(super) fn text(&mut self, words: &str, at: Place, size: i32, color: RGBColor, anchor: (HPos, VPos)) {
-        self.styled(words, at, size, color, anchor, FontStyle::Normal, FontTransform::None);
+    pub(super) fn draw_text(&mut self, words: &str, at: SvgPoint, size: i32, color: RGBColor, anchor: (HPos, VPos)) {
+        self.draw_styled_text(words, at, size, color, anchor, FontStyle::Normal, FontTransform::None);
     }
 
     /// Bold words.
-    pub(super) fn bold(&mut self, words: &str, at: Place, size: i32, color: RGBColor, anchor: (HPos, VPos)) {
-        self.styled(words, at, size, color, anchor, FontStyle::Bold, FontTransform::None);
+    pub(super) fn draw_bold_text(&mut self, words: &str, at: SvgPoint, size: i32, color: RGBColor, anchor: (HPos, VPos)) {
+        self.draw_styled_text(words, at, size, color, anchor, FontStyle::Bold, FontTransform::None);
     }
 
     /// Words that read upwards.
-    pub(super) fn upwards(&mut self, words: &str, at: Place, size: i32, color: RGBColor) {
-        self.styled(words, at, size, color, (HPos::Center, VPos::Center), FontStyle::Normal, FontTransform::Rotate270);
+    pub(super) fn draw_upright_text(&mut self, words: &str, at: SvgPoint, size: i32, color: RGBColor) {
+        self.draw_styled_text(words, at, size, color, (HPos::Center, VPos::Center), FontStyle::Normal, FontTransform::Rotate270);
     }
 
     #[allow(clippy::too_many_arguments, reason = "the one place where all of a text's properties meet")]
-    fn styled(
+    fn draw_styled_text(
         &mut self,
         words: &str,
-        at: Place,
+        at: SvgPoint,
         size: i32,
         color: RGBColor,
         (h, v): (HPos, VPos),
@@ -165,7 +169,7 @@ impl<'a> Canvas<'a> {
         // The SVG backend divides sizes by 1.24 to turn a line height into a font size.
         let font = (FontFamily::Name(FAMILY), f64::from(size) * 1.24, style).into_font().transform(turn);
         let style = font.into_text_style(&self.area).color(&color).pos(Pos::new(h, v));
-        self.draw(&Text::new(words, at, style));
+        self.draw_element(&Text::new(words, at, style));
     }
 }
 
@@ -182,7 +186,7 @@ pub(super) fn text_width(words: &str, size: i32) -> i32 {
 }
 
 /// Words on one line no wider than `width`: cut with an ellipsis where they are.
-pub(super) fn cut(words: &str, size: i32, width: i32) -> String {
+pub(super) fn cut_to_width(words: &str, size: i32, width: i32) -> String {
     let mut cut = words.to_owned();
     if text_width(&cut, size) > width {
         while text_width(&cut, size) > width - size && cut.pop().is_some() {}
@@ -192,10 +196,10 @@ pub(super) fn cut(words: &str, size: i32, width: i32) -> String {
 }
 
 /// The words broken into lines no wider than `width`; a single word that is wider is cut with an ellipsis.
-pub(super) fn wrapped(words: &str, size: i32, width: i32) -> Vec<String> {
+pub(super) fn wrap_to_width(words: &str, size: i32, width: i32) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in words.split_whitespace() {
-        let word = cut(word, size, width);
+        let word = cut_to_width(word, size, width);
         match lines.last_mut() {
             Some(line) if text_width(&format!("{line} {word}"), size) <= width => {
                 line.push(' ');
@@ -213,17 +217,18 @@ mod tests {
 
     #[test]
     fn lines_wrap_at_words_and_long_words_are_cut() {
-        assert_eq!(wrapped("one two three", 10, 60), ["one two", "three"]);
-        let cut = wrapped("abcdefghijklmnopqrstuvwxyz", 10, 60);
+        assert_eq!(wrap_to_width("one two three", 10, 60), ["one two", "three"]);
+        let cut = wrap_to_width("abcdefghijklmnopqrstuvwxyz", 10, 60);
         assert!(cut.len() == 1 && cut[0].ends_with('…') && text_width(&cut[0], 10) <= 66, "{cut:?}");
-        assert!(wrapped("", 10, 60).is_empty());
+        assert!(wrap_to_width("", 10, 60).is_empty());
     }
 
     #[test]
     fn text_is_escaped() {
-        let figure = Canvas::figure("t", (50, 50), |c| c.text("a<b & c", (1, 1), 12, INK, (HPos::Left, VPos::Top)));
+        let figure = Canvas::draw_figure("t", (50, 50), |c| c.draw_text("a<b & c", (1, 1), 12, INK, (HPos::Left, VPos::Top)));
         assert!(figure.is_ok_and(|f| f.svg().contains("a&lt;b &amp; c")));
-        let odd = Canvas::figure("t", (50, 50), |c| c.text("a\u{1}\u{ffff}\n漢", (1, 1), 12, INK, (HPos::Left, VPos::Top)));
+        let odd =
+            Canvas::draw_figure("t", (50, 50), |c| c.draw_text("a\u{1}\u{ffff}\n漢", (1, 1), 12, INK, (HPos::Left, VPos::Top)));
         assert!(odd.is_ok_and(|f| f.svg().contains("a???漢") && f.png().is_ok()));
     }
 }

@@ -1,18 +1,18 @@
 //! Labels beside points that cover neither each other nor the points they name.
 
-use super::canvas::{Place, SMALL, text_width};
+use super::canvas::{SMALL, SvgPoint, text_width};
 
 /// A rectangle: left, top, right, bottom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Area {
+pub(super) struct LabelBox {
     pub(super) left: i32,
     pub(super) top: i32,
     pub(super) right: i32,
     pub(super) bottom: i32,
 }
 
-impl Area {
-    fn around((x, y): Place, radius: i32) -> Self {
+impl LabelBox {
+    fn around_point((x, y): SvgPoint, radius: i32) -> Self {
         Self { left: x - radius, top: y - radius, right: x + radius, bottom: y + radius }
     }
 
@@ -20,11 +20,11 @@ impl Area {
         self.left < other.right && other.left < self.right && self.top < other.bottom && other.top < self.bottom
     }
 
-    fn inside(&self, other: &Self) -> bool {
+    fn is_inside(&self, other: &Self) -> bool {
         self.left >= other.left && self.right <= other.right && self.top >= other.top && self.bottom <= other.bottom
     }
 
-    fn holds(&self, (x, y): Place) -> bool {
+    fn contains_point(&self, (x, y): SvgPoint) -> bool {
         (self.left..=self.right).contains(&x) && (self.top..=self.bottom).contains(&y)
     }
 }
@@ -34,15 +34,15 @@ const MARGIN: i32 = 4;
 
 /// What lies in a plot besides the labelled points.
 #[derive(Debug, Default)]
-pub(super) struct Surroundings<'a> {
+pub(super) struct LabelObstacles<'a> {
     /// Points that labels may cover where nothing else is left.
-    pub crowd: &'a [Place],
+    pub crowd: &'a [SvgPoint],
     /// Places along lines, which a label would interrupt.
-    pub lines: &'a [Place],
+    pub lines: &'a [SvgPoint],
 }
 
 /// The line from a point to its label: to the nearest place of its edge.
-pub(super) fn leader(at: Place, area: &Area) -> [Place; 2] {
+pub(super) fn leader_line(at: SvgPoint, area: &LabelBox) -> [SvgPoint; 2] {
     [at, (at.0.clamp(area.left, area.right), at.1.clamp(area.top, area.bottom))]
 }
 
@@ -50,56 +50,59 @@ pub(super) fn leader(at: Place, area: &Area) -> [Place; 2] {
 /// another label nor over a labelled point's mark. Where there is such a place it interrupts no line, its leader crosses no other label and no
 /// other leader, and no leader crosses it; and it lies over as few of the crowd's points as can be. One that finds no
 /// place (hundreds of labels) is `None`.
-pub(super) fn place(labels: &[(Place, &str)], around: &Surroundings<'_>, plot: Area) -> Vec<Option<Area>> {
-    let marks: Vec<Area> = labels.iter().map(|(at, _)| Area::around(*at, 9)).collect();
-    let mut taken: Vec<(Area, [Place; 2])> = Vec::new();
+pub(super) fn place_labels(labels: &[(SvgPoint, &str)], around: &LabelObstacles<'_>, plot: LabelBox) -> Vec<Option<LabelBox>> {
+    let marks: Vec<LabelBox> = labels.iter().map(|(at, _)| LabelBox::around_point(*at, 9)).collect();
+    let mut taken: Vec<(LabelBox, [SvgPoint; 2])> = Vec::new();
     let mut placed = Vec::with_capacity(labels.len());
     for (at, words) in labels {
-        let free = |area: &Area| {
-            area.inside(&plot) && !marks.iter().chain(taken.iter().map(|(area, _)| area)).any(|other| area.overlaps(other))
+        let free = |area: &LabelBox| {
+            area.is_inside(&plot) && !marks.iter().chain(taken.iter().map(|(area, _)| area)).any(|other| area.overlaps(other))
         };
-        let candidates = candidates(*at, words).into_iter().enumerate().filter(|(_, area)| free(area));
-        let best =
-            candidates.min_by_key(|(rank, area)| (conflicts(*at, area, around.lines, &taken), cost(*rank, area, around), *rank));
+        let candidates = candidate_boxes(*at, words).into_iter().enumerate().filter(|(_, area)| free(area));
+        let best = candidates.min_by_key(|(rank, area)| {
+            (count_conflicts(*at, area, around.lines, &taken), cost_of_label(*rank, area, around), *rank)
+        });
         let best = best.map(|(_, area)| area);
-        taken.extend(best.map(|area| (area, leader(*at, &area))));
+        taken.extend(best.map(|area| (area, leader_line(*at, &area))));
         placed.push(best);
     }
     placed
 }
 
 /// Lines that a label interrupts or is crossed by, and labels that its leader crosses.
-fn conflicts(at: Place, area: &Area, lines: &[Place], taken: &[(Area, [Place; 2])]) -> usize {
-    let own = leader(at, area);
-    let interrupts = usize::from(lines.iter().any(|place| area.holds(*place)));
+fn count_conflicts(at: SvgPoint, area: &LabelBox, lines: &[SvgPoint], taken: &[(LabelBox, [SvgPoint; 2])]) -> usize {
+    let own = leader_line(at, area);
+    let interrupts = usize::from(lines.iter().any(|place| area.contains_point(*place)));
     let others = taken.iter().map(|(other, line)| {
-        usize::from(crosses(own, other)) + usize::from(crosses(*line, area)) + usize::from(cross(own, *line))
+        usize::from(line_crosses_area(own, other))
+            + usize::from(line_crosses_area(*line, area))
+            + usize::from(lines_cross(own, *line))
     });
     interrupts + others.sum::<usize>()
 }
 
 /// Lying one place farther off costs as much as covering three of the crowd, and covering many costs no more than
 /// covering twenty: in a dense plot a label that is far away is worse than one that hides some of many points.
-fn cost(rank: usize, area: &Area, around: &Surroundings<'_>) -> usize {
-    around.crowd.iter().filter(|place| area.holds(**place)).count().min(20) + 3 * rank
+fn cost_of_label(rank: usize, area: &LabelBox, around: &LabelObstacles<'_>) -> usize {
+    around.crowd.iter().filter(|place| area.contains_point(**place)).count().min(20) + 3 * rank
 }
 
 /// Whether a line crosses an area.
-fn crosses([from, to]: [Place; 2], area: &Area) -> bool {
+fn line_crosses_area([from, to]: [SvgPoint; 2], area: &LabelBox) -> bool {
     let steps = ((to.0 - from.0).abs() + (to.1 - from.1).abs()).max(1);
-    (0..=steps).any(|i| area.holds((from.0 + (to.0 - from.0) * i / steps, from.1 + (to.1 - from.1) * i / steps)))
+    (0..=steps).any(|i| area.contains_point((from.0 + (to.0 - from.0) * i / steps, from.1 + (to.1 - from.1) * i / steps)))
 }
 
 /// Whether two lines cross, each between its ends.
-fn cross([a, b]: [Place; 2], [c, d]: [Place; 2]) -> bool {
-    let side = |from: Place, to: Place, at: Place| {
+fn lines_cross([a, b]: [SvgPoint; 2], [c, d]: [SvgPoint; 2]) -> bool {
+    let side = |from: SvgPoint, to: SvgPoint, at: SvgPoint| {
         (i64::from(to.0 - from.0) * i64::from(at.1 - from.1) - i64::from(to.1 - from.1) * i64::from(at.0 - from.0)).signum()
     };
     side(a, b, c) * side(a, b, d) < 0 && side(c, d, a) * side(c, d, b) < 0
 }
 
 /// Rectangles for the words around the point, nearest first: sixteen directions at growing distances.
-fn candidates((x, y): Place, words: &str) -> Vec<Area> {
+fn candidate_boxes((x, y): SvgPoint, words: &str) -> Vec<LabelBox> {
     let (width, height) = (text_width(words, SMALL) + 2 * MARGIN, SMALL + 2 * MARGIN);
     let mut areas = Vec::new();
     for distance in [12, 24, 40, 60, 90, 130, 180, 240, 320, 420] {
@@ -110,7 +113,7 @@ fn candidates((x, y): Place, words: &str) -> Vec<Area> {
         let slanted = aside
             .into_iter()
             .flat_map(|(side, dx, dy)| [-1, 1].map(|above| (x + side * (dx + width / 2), y + above * (dy + height / 2))));
-        areas.extend(level.into_iter().chain(upright).chain(slanted).map(|(mx, my)| Area {
+        areas.extend(level.into_iter().chain(upright).chain(slanted).map(|(mx, my)| LabelBox {
             left: mx - width / 2,
             top: my - height / 2,
             right: mx + width / 2,
@@ -126,12 +129,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const PLOT: Area = Area { left: 0, top: 0, right: 900, bottom: 600 };
+    const PLOT: LabelBox = LabelBox { left: 0, top: 0, right: 900, bottom: 600 };
 
     #[test]
     fn points_on_one_spot_get_labels_apart() {
         let labels = [((880, 20), "TPUv4, expert's plan"), ((880, 20), "TPUv4, our plan"), ((880, 24), "best found")];
-        let placed = place(&labels, &Surroundings::default(), PLOT);
+        let placed = place_labels(&labels, &LabelObstacles::default(), PLOT);
         assert!(placed.iter().all(Option::is_some), "{placed:?}");
     }
 
@@ -144,16 +147,16 @@ mod tests {
             "llama2-7b-phaze: phaze_tpuv4, our best plan",
         ];
         let spots = [(690, 210), (700, 205), (760, 400), (690, 60), (695, 56), (760, 408), (400, 300), (690, 300), (760, 420)];
-        let labels: Vec<(Place, &str)> = spots.iter().enumerate().map(|(i, at)| (*at, words[i % 3])).collect();
+        let labels: Vec<(SvgPoint, &str)> = spots.iter().enumerate().map(|(i, at)| (*at, words[i % 3])).collect();
         let level = |from: i32, to: i32, y: i32| (from..=to).step_by(2).map(move |x| (x, y));
-        let lines: Vec<Place> = level(420, 690, 150).chain(level(420, 690, 240)).chain(level(400, 900, 300)).collect();
-        let placed: Vec<Area> =
-            place(&labels, &Surroundings { crowd: &[], lines: &lines }, PLOT).into_iter().map(Option::unwrap).collect();
-        let leaders: Vec<[Place; 2]> = labels.iter().zip(&placed).map(|((at, _), area)| leader(*at, area)).collect();
+        let lines: Vec<SvgPoint> = level(420, 690, 150).chain(level(420, 690, 240)).chain(level(400, 900, 300)).collect();
+        let placed: Vec<LabelBox> =
+            place_labels(&labels, &LabelObstacles { crowd: &[], lines: &lines }, PLOT).into_iter().map(Option::unwrap).collect();
+        let leaders: Vec<[SvgPoint; 2]> = labels.iter().zip(&placed).map(|((at, _), area)| leader_line(*at, area)).collect();
         for (i, area) in placed.iter().enumerate() {
-            assert!(!lines.iter().any(|place| area.holds(*place)), "{i}: {area:?}");
+            assert!(!lines.iter().any(|place| area.contains_point(*place)), "{i}: {area:?}");
             for (j, line) in leaders.iter().enumerate().filter(|(j, _)| *j != i) {
-                assert!(!crosses(*line, area) && !cross(*line, leaders[i]), "{i} {j}");
+                assert!(!line_crosses_area(*line, area) && !lines_cross(*line, leaders[i]), "{i} {j}");
             }
         }
     }
@@ -162,14 +165,14 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
         fn labels_never_overlap(points in prop::collection::vec((10..890_i32, 10..590_i32), 1..12)) {
-            let labels: Vec<(Place, &str)> = points.iter().map(|p| (*p, "TPUv4, our plan")).collect();
-            let around = Surroundings { crowd: &points, lines: &[] };
-            let placed: Vec<Area> = place(&labels, &around, PLOT).into_iter().flatten().collect();
+            let labels: Vec<(SvgPoint, &str)> = points.iter().map(|p| (*p, "TPUv4, our plan")).collect();
+            let around = LabelObstacles { crowd: &points, lines: &[] };
+            let placed: Vec<LabelBox> = place_labels(&labels, &around, PLOT).into_iter().flatten().collect();
             prop_assert_eq!(placed.len(), points.len());
             for (i, a) in placed.iter().enumerate() {
-                prop_assert!(a.inside(&PLOT));
+                prop_assert!(a.is_inside(&PLOT));
                 prop_assert!(placed[..i].iter().all(|b| !a.overlaps(b)));
-                prop_assert!(points.iter().all(|p| !a.holds(*p)));
+                prop_assert!(points.iter().all(|p| !a.contains_point(*p)));
             }
         }
     }

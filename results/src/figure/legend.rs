@@ -1,14 +1,14 @@
 //! The legend: what each mark means, in a column beside the plot, where it covers nothing.
 
-use super::canvas::{Canvas, INK, Mark, Place, SMALL, wrapped};
+use super::canvas::{Canvas, INK, PlotMark, SMALL, SvgPoint, wrap_to_width};
 use plotters::style::RGBAColor;
 use plotters::style::text_anchor::{HPos, VPos};
 
 /// One line of a legend.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct LegendEntry {
     /// The mark.
-    pub(super) mark: Mark,
+    pub(super) mark: PlotMark,
     /// Its radius in SVG units.
     pub(super) radius: i32,
     /// Its colour.
@@ -23,33 +23,33 @@ pub(super) struct Entry {
 const LINE: i32 = 17;
 
 /// How far the entries reach downwards, words wrapped to `width`.
-pub(super) fn height(entries: &[Entry], width: i32) -> i32 {
-    let of = |entry: &Entry| LINE * wrapped(&entry.words, SMALL, width - 30).len().max(1) as i32 + gap(entry);
+pub(super) fn legend_height(entries: &[LegendEntry], width: i32) -> i32 {
+    let of = |entry: &LegendEntry| LINE * wrap_to_width(&entry.words, SMALL, width - 30).len().max(1) as i32 + gap_below(entry);
     entries.iter().map(of).sum()
 }
 
 /// Room below an entry.
-fn gap(entry: &Entry) -> i32 {
+fn gap_below(entry: &LegendEntry) -> i32 {
     if entry.joined { 2 } else { 8 }
 }
 
 /// Draws the entries downwards from `at`, words wrapped to `width`, down to `bottom`; what does not fit there is counted
 /// in a last line.
-pub(super) fn draw(canvas: &mut Canvas<'_>, entries: &[Entry], at: Place, width: i32, bottom: i32) {
+pub(super) fn draw_legend(canvas: &mut Canvas<'_>, entries: &[LegendEntry], at: SvgPoint, width: i32, bottom: i32) {
     let (left, mut y) = at;
     for (i, entry) in entries.iter().enumerate() {
-        let lines = wrapped(&entry.words, SMALL, width - 30);
+        let lines = wrap_to_width(&entry.words, SMALL, width - 30);
         let height = LINE * lines.len().max(1) as i32;
         if y + height > bottom && i + 1 < entries.len() {
             let more = format!("and {} more", entries.len() - i);
-            canvas.text(&more, (left + 30, y), SMALL, INK, (HPos::Left, VPos::Center));
+            canvas.draw_text(&more, (left + 30, y), SMALL, INK, (HPos::Left, VPos::Center));
             return;
         }
-        canvas.mark(entry.mark, (left + 12, y), entry.radius, entry.color);
+        canvas.draw_mark(entry.mark, (left + 12, y), entry.radius, entry.color);
         for line in lines {
-            canvas.text(&line, (left + 30, y), SMALL, INK, (HPos::Left, VPos::Center));
+            canvas.draw_text(&line, (left + 30, y), SMALL, INK, (HPos::Left, VPos::Center));
             y += LINE;
         }
-        y += gap(entry);
+        y += gap_below(entry);
     }
 }

@@ -12,11 +12,11 @@ mod png;
 mod predicted;
 mod techniques;
 
-pub use freedoms::freedoms;
-pub use memory::memory;
-pub use pareto::{ParetoPlot, Point, Reference, Scale, Series, pareto};
-pub use predicted::{Group, PredictedPlot, predicted};
-pub use techniques::techniques;
+pub use freedoms::draw_freedoms;
+pub use memory::draw_memory;
+pub use pareto::{AxisScale, DesignPoint, NamedDesign, ParetoPlot, RunSeries, draw_pareto};
+pub use predicted::{PredictedGroup, PredictedPlot, draw_predicted};
+pub use techniques::draw_techniques;
 
 use crate::files::{self, Unwritable, WriteError};
 use std::path::{Path, PathBuf};
@@ -70,16 +70,16 @@ impl Figure {
     /// # Errors
     /// What the renderer reports.
     pub fn png(&self) -> Result<Vec<u8>, FigureError> {
-        png::render(&self.svg)
+        png::render_png(&self.svg)
     }
 
     /// Writes `STEM.svg` and `STEM.png` into `directory`, each atomically, and returns their paths.
     ///
     /// # Errors
     /// What the renderer or the system reports.
-    pub fn write(&self, directory: &Path, stem: &str) -> Result<[PathBuf; 2], FigureError> {
+    pub fn write_files(&self, directory: &Path, stem: &str) -> Result<[PathBuf; 2], FigureError> {
         let [svg, png] = [directory.join(format!("{stem}.svg")), directory.join(format!("{stem}.png"))];
-        files::write_all(&[(svg.clone(), self.svg.clone().into_bytes()), (png.clone(), self.png()?)])?;
+        files::write_files(&[(svg.clone(), self.svg.clone().into_bytes()), (png.clone(), self.png()?)])?;
         Ok([svg, png])
     }
 }

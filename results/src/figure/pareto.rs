@@ -1,12 +1,12 @@
 //! One quantity against another: every design of a search, the Pareto front, and the chips the reader knows.
 
-use super::axes::{Axis, Frame};
-use super::canvas::{Canvas, GREY, INK, LABEL, Mark, PALETTE, PAPER, Place, SMALL, TITLE};
-use super::labels::{self, Area, Surroundings};
-use super::legend::{self, Entry};
+use super::axes::{PlotAxis, PlotFrame};
+use super::canvas::{Canvas, GREY, INK, LABEL, PALETTE, PAPER, PlotMark, SMALL, SvgPoint, TITLE};
+use super::labels::{self, LabelBox, LabelObstacles};
+use super::legend::{self, LegendEntry};
 use super::{Figure, FigureError};
-use crate::design::Outcome;
-use crate::text::count;
+use crate::design::DesignStatus;
+use crate::text::format_count;
 use plotters::style::Color;
 use plotters::style::RGBColor;
 use plotters::style::text_anchor::{HPos, VPos};
@@ -15,22 +15,22 @@ use std::collections::BTreeSet;
 
 /// A design as a point, in the figure's units.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Point {
+pub struct DesignPoint {
     /// From left to right.
     pub x: f64,
     /// What became of the design.
-    pub outcome: Outcome,
+    pub outcome: DesignStatus,
     /// Upwards: the value where it was evaluated, a bound where only that is known.
     pub y: Option<f64>,
 }
 
 /// The designs of one run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Series {
+pub struct RunSeries {
     /// What the legend calls it; may be empty when there is only one.
     pub name: String,
     /// Its designs.
-    pub points: Vec<Point>,
+    pub points: Vec<DesignPoint>,
     /// The largest x that its chips may have, where there is a limit: beyond it nothing is known.
     pub largest_x: Option<f64>,
     /// Of a front with a third quantity: its name, and the places of all designs on the front.
@@ -39,7 +39,7 @@ pub struct Series {
 
 /// A design that is named in the figure: TPUv4, the best one found.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reference {
+pub struct NamedDesign {
     /// Its name.
     pub label: String,
     /// From left to right, in the figure's unit.
@@ -52,7 +52,7 @@ pub struct Reference {
 
 /// What an axis shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Scale {
+pub struct AxisScale {
     /// The quantity with its unit.
     pub label: String,
     /// Whether more of it is better.
@@ -67,25 +67,25 @@ pub struct ParetoPlot {
     /// A line below it: the study, the proof.
     pub subtitle: String,
     /// From left to right.
-    pub x: Scale,
+    pub x: AxisScale,
     /// Upwards.
-    pub y: Scale,
+    pub y: AxisScale,
     /// One or more runs.
-    pub series: Vec<Series>,
+    pub series: Vec<RunSeries>,
     /// The named designs, the most important first.
-    pub references: Vec<Reference>,
+    pub references: Vec<NamedDesign>,
     /// What is not drawn, and why.
     pub left_out: Option<String>,
 }
 
 const SIZE: (u32, u32) = (1200, 720);
-const PLOT: Area = Area { left: 100, top: 84, right: 890, bottom: 640 };
+const PLOT: LabelBox = LabelBox { left: 100, top: 84, right: 890, bottom: 640 };
 
 /// The places of the non-dominated evaluated designs, from left to right: no other is as good in both.
 #[must_use]
-pub fn front(points: &[Point], x: &Scale, y: &Scale) -> Vec<(f64, f64)> {
-    let least = |scale: &Scale, value: f64| if scale.more_is_better { -value } else { value };
-    let mut evaluated: Vec<(f64, f64)> = evaluated(points).collect();
+pub fn front_points(points: &[DesignPoint], x: &AxisScale, y: &AxisScale) -> Vec<(f64, f64)> {
+    let least = |scale: &AxisScale, value: f64| if scale.more_is_better { -value } else { value };
+    let mut evaluated: Vec<(f64, f64)> = evaluated_points(points).collect();
     evaluated.sort_by(|a, b| least(x, a.0).total_cmp(&least(x, b.0)).then(least(y, a.1).total_cmp(&least(y, b.1))));
     let mut front: Vec<(f64, f64)> = Vec::new();
     for point in evaluated {
@@ -99,8 +99,8 @@ pub fn front(points: &[Point], x: &Scale, y: &Scale) -> Vec<(f64, f64)> {
     front
 }
 
-fn evaluated(points: &[Point]) -> impl Iterator<Item = (f64, f64)> {
-    let known = points.iter().filter(|p| p.outcome == Outcome::Evaluated);
+fn evaluated_points(points: &[DesignPoint]) -> impl Iterator<Item = (f64, f64)> {
+    let known = points.iter().filter(|p| p.outcome == DesignStatus::Evaluated);
     known.filter_map(|p| p.y.map(|y| (p.x, y))).filter(|p| p.0.is_finite() && p.1.is_finite())
 }
 
@@ -108,10 +108,11 @@ fn evaluated(points: &[Point]) -> impl Iterator<Item = (f64, f64)> {
 ///
 /// # Errors
 /// What the drawing library reports.
-pub fn pareto(plot: &ParetoPlot) -> Result<Figure, FigureError> {
+pub fn draw_pareto(plot: &ParetoPlot) -> Result<Figure, FigureError> {
     let needs = Cell::new(0);
-    let draw =
-        |height: u32| Canvas::figure(&plot.title, (SIZE.0, height), |canvas| needs.set(paint(canvas, plot, height as i32)));
+    let draw = |height: u32| {
+        Canvas::draw_figure(&plot.title, (SIZE.0, height), |canvas| needs.set(paint_pareto(canvas, plot, height as i32)))
+    };
     let figure = draw(SIZE.1)?;
     match u32::try_from(needs.get()) {
         Ok(height) if height > SIZE.1 => draw(height),
@@ -120,39 +121,47 @@ pub fn pareto(plot: &ParetoPlot) -> Result<Figure, FigureError> {
 }
 
 /// Draws all of it and returns how high the surface has to be for its legend.
-fn paint(canvas: &mut Canvas<'_>, plot: &ParetoPlot, height: i32) -> i32 {
-    let frame = frame(plot);
-    canvas.bold(&plot.title, (PLOT.left, 22), TITLE, INK, (HPos::Left, VPos::Top));
-    canvas.text(&plot.subtitle, (PLOT.left, 50), LABEL, GREY, (HPos::Left, VPos::Top));
-    frame.draw(canvas);
+fn paint_pareto(canvas: &mut Canvas<'_>, plot: &ParetoPlot, height: i32) -> i32 {
+    let frame = plot_frame(plot);
+    canvas.draw_bold_text(&plot.title, (PLOT.left, 22), TITLE, INK, (HPos::Left, VPos::Top));
+    canvas.draw_text(&plot.subtitle, (PLOT.left, 50), LABEL, GREY, (HPos::Left, VPos::Top));
+    frame.draw_frame(canvas);
     let mut entries = Vec::new();
     // Rejected designs lie under evaluated ones, and those under every front.
-    for outcomes in [&[Outcome::Pruned, Outcome::Open, Outcome::Infeasible, Outcome::OverArea][..], &[Outcome::Evaluated]] {
+    for outcomes in [
+        &[DesignStatus::Pruned, DesignStatus::Open, DesignStatus::Infeasible, DesignStatus::OverArea][..],
+        &[DesignStatus::Evaluated],
+    ] {
         for outcome in outcomes {
-            entries.extend(designs(canvas, &frame, plot, *outcome));
+            entries.extend(draw_designs(canvas, &frame, plot, *outcome));
         }
     }
     let mut lines = Vec::new();
     for i in 0..plot.series.len() {
-        let (line, entry) = front_line(canvas, &frame, plot, i);
+        let (line, entry) = draw_front(canvas, &frame, plot, i);
         lines.extend(line);
         entries.extend(entry);
     }
     entries.reverse();
-    if plot.series.iter().all(|s| evaluated(&s.points).next().is_none()) {
+    if plot.series.iter().all(|s| evaluated_points(&s.points).next().is_none()) {
         let middle = ((PLOT.left + PLOT.right) / 2, (PLOT.top + PLOT.bottom) / 2);
-        canvas.text("no design was evaluated: none runs the model", middle, LABEL, GREY, (HPos::Center, VPos::Center));
+        canvas.draw_text("no design was evaluated: none runs the model", middle, LABEL, GREY, (HPos::Center, VPos::Center));
     }
-    entries.extend(references(canvas, &frame, plot, &lines));
-    let nothing =
-        |words: &String| Entry { mark: Mark::Dot, radius: 0, color: PAPER.to_rgba(), words: words.clone(), joined: false };
+    entries.extend(draw_references(canvas, &frame, plot, &lines));
+    let nothing = |words: &String| LegendEntry {
+        mark: PlotMark::Dot,
+        radius: 0,
+        color: PAPER.to_rgba(),
+        words: words.clone(),
+        joined: false,
+    };
     entries.extend(plot.left_out.iter().map(nothing));
     let (at, width) = ((PLOT.right + 26, PLOT.top + 10), SIZE.0 as i32 - PLOT.right - 36);
-    legend::draw(canvas, &entries, at, width, height - 10);
-    at.1 + legend::height(&entries, width) + 10
+    legend::draw_legend(canvas, &entries, at, width, height - 10);
+    at.1 + legend::legend_height(&entries, width) + 10
 }
 
-fn frame(plot: &ParetoPlot) -> Frame {
+fn plot_frame(plot: &ParetoPlot) -> PlotFrame {
     let points = || plot.series.iter().flat_map(|s| &s.points);
     let finite = |values: Vec<f64>| -> Option<(f64, f64)> {
         let values: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
@@ -165,67 +174,81 @@ fn frame(plot: &ParetoPlot) -> Frame {
     let y = finite(upwards.collect()).filter(|y| y.1 > 0.0).unwrap_or((0.0, 1.0));
     // A rate begins at nothing; of a time or an energy that says little.
     let floor = plot.y.more_is_better.then_some(0.0);
-    Frame {
-        x: Axis::linear(&plot.x.label, x, None, (PLOT.left, PLOT.right)),
-        y: Axis::linear(&plot.y.label, y, floor, (PLOT.bottom, PLOT.top)),
+    PlotFrame {
+        x: PlotAxis::linear(&plot.x.label, x, None, (PLOT.left, PLOT.right)),
+        y: PlotAxis::linear(&plot.y.label, y, floor, (PLOT.bottom, PLOT.top)),
     }
 }
 
-fn tint(color: RGBColor, towards_white: f64) -> RGBColor {
+fn tint_color(color: RGBColor, towards_white: f64) -> RGBColor {
     let mix = |c: u8| (f64::from(c) + (255.0 - f64::from(c)) * towards_white).round() as u8;
     RGBColor(mix(color.0), mix(color.1), mix(color.2))
 }
 
 /// How an outcome is drawn: mark, radius, colour, words.
-fn look(outcome: Outcome, color: RGBColor) -> (Mark, i32, RGBColor, &'static str) {
+fn style_of_outcome(outcome: DesignStatus, color: RGBColor) -> (PlotMark, i32, RGBColor, &'static str) {
     match outcome {
-        Outcome::Evaluated => (Mark::Dot, 3, tint(color, 0.45), "evaluated"),
-        Outcome::Pruned => (Mark::Dot, 1, RGBColor(195, 195, 195), "rejected by bound (drawn at the bound)"),
-        Outcome::Open => (Mark::Ring, 2, RGBColor(150, 150, 150), "undecided (drawn at the bound)"),
-        Outcome::Infeasible => (Mark::Tick, 5, RGBColor(178, 34, 34), "infeasible (marks on the lower axis)"),
-        Outcome::OverArea => (Mark::Tick, 5, RGBColor(150, 110, 60), "outside the area limits (marks on the lower axis)"),
+        DesignStatus::Evaluated => (PlotMark::Dot, 3, tint_color(color, 0.45), "evaluated"),
+        DesignStatus::Pruned => (PlotMark::Dot, 1, RGBColor(195, 195, 195), "rejected by bound (drawn at the bound)"),
+        DesignStatus::Open => (PlotMark::Ring, 2, RGBColor(150, 150, 150), "undecided (drawn at the bound)"),
+        DesignStatus::Infeasible => (PlotMark::Tick, 5, RGBColor(178, 34, 34), "infeasible (marks on the lower axis)"),
+        DesignStatus::OverArea => {
+            (PlotMark::Tick, 5, RGBColor(150, 110, 60), "outside the area limits (marks on the lower axis)")
+        }
     }
 }
 
 /// Draws the designs of all runs with one outcome. Evaluated ones have their run's colour and an entry of the legend each; the others of all runs
 /// look the same and share one.
-fn designs(canvas: &mut Canvas<'_>, frame: &Frame, plot: &ParetoPlot, outcome: Outcome) -> Vec<Entry> {
-    let mut entries: Vec<Entry> = Vec::new();
+fn draw_designs(canvas: &mut Canvas<'_>, frame: &PlotFrame, plot: &ParetoPlot, outcome: DesignStatus) -> Vec<LegendEntry> {
+    let mut entries: Vec<LegendEntry> = Vec::new();
     let mut together = 0;
     for (i, series) in plot.series.iter().enumerate() {
-        let total = designs_of(canvas, frame, series, PALETTE[i % PALETTE.len()], outcome);
+        let total = draw_run_designs(canvas, frame, series, PALETTE[i % PALETTE.len()], outcome);
         together += total;
-        let (mark, radius, color, words) = look(outcome, PALETTE[i % PALETTE.len()]);
-        let own = outcome == Outcome::Evaluated && plot.series.len() > 1;
+        let (mark, radius, color, words) = style_of_outcome(outcome, PALETTE[i % PALETTE.len()]);
+        let own = outcome == DesignStatus::Evaluated && plot.series.len() > 1;
         let (prefix, total) = if own { (format!("{}: ", series.name), total) } else { (String::new(), together) };
         if !own {
             entries.clear();
         }
-        let words = format!("{prefix}{} {words}", count(total as u64));
-        entries.extend((total > 0).then(|| Entry { mark, radius: radius.max(3), color: color.to_rgba(), words, joined: false }));
+        let words = format!("{prefix}{} {words}", format_count(total as u64));
+        entries.extend((total > 0).then(|| LegendEntry {
+            mark,
+            radius: radius.max(3),
+            color: color.to_rgba(),
+            words,
+            joined: false,
+        }));
     }
     entries
 }
 
 /// Draws the designs of a run with one outcome and counts those that have a place (of several models' rejected ones no bound is kept); those that
 /// would fall on the same spot are drawn once.
-fn designs_of(canvas: &mut Canvas<'_>, frame: &Frame, series: &Series, color: RGBColor, outcome: Outcome) -> usize {
-    let (mark, radius, color, _) = look(outcome, color);
-    let mut spots: BTreeSet<Place> = BTreeSet::new();
+fn draw_run_designs(
+    canvas: &mut Canvas<'_>,
+    frame: &PlotFrame,
+    series: &RunSeries,
+    color: RGBColor,
+    outcome: DesignStatus,
+) -> usize {
+    let (mark, radius, color, _) = style_of_outcome(outcome, color);
+    let mut spots: BTreeSet<SvgPoint> = BTreeSet::new();
     let mut total = 0_usize;
     for point in series.points.iter().filter(|p| p.outcome == outcome && p.x.is_finite()) {
-        if mark == Mark::Tick {
+        if mark == PlotMark::Tick {
             total += 1;
-            spots.insert((frame.x.place(point.x), PLOT.bottom - radius - 1));
+            spots.insert((frame.x.position_of(point.x), PLOT.bottom - radius - 1));
         } else if let Some(y) = point.y.filter(|y| y.is_finite()) {
             total += 1;
-            let (x, y) = frame.place(point.x, y);
+            let (x, y) = frame.position_of(point.x, y);
             // Rejected designs may be tens of thousands: on a grid of two units they keep the file small.
-            spots.insert(if outcome == Outcome::Evaluated { (x, y) } else { (x / 2 * 2, y / 2 * 2) });
+            spots.insert(if outcome == DesignStatus::Evaluated { (x, y) } else { (x / 2 * 2, y / 2 * 2) });
         }
     }
     for spot in &spots {
-        canvas.mark(mark, *spot, radius, color.to_rgba());
+        canvas.draw_mark(mark, *spot, radius, color.to_rgba());
     }
     total
 }
@@ -233,103 +256,110 @@ fn designs_of(canvas: &mut Canvas<'_>, frame: &Frame, series: &Series, color: RG
 /// Draws the front as the staircase it is: between two of its designs nothing better fits than the one that takes less, and as far as designs may go, or
 /// do where there is no limit. Designs that are on the front for a third quantity have rings. Returns places along it, for labels to avoid, and the
 /// legend's entries.
-fn front_line(canvas: &mut Canvas<'_>, frame: &Frame, plot: &ParetoPlot, index: usize) -> (Vec<Place>, Vec<Entry>) {
+fn draw_front(canvas: &mut Canvas<'_>, frame: &PlotFrame, plot: &ParetoPlot, index: usize) -> (Vec<SvgPoint>, Vec<LegendEntry>) {
     let (series, color) = (&plot.series[index], PALETTE[index % PALETTE.len()].to_rgba());
-    let front = front(&series.points, &plot.x, &plot.y);
-    let stairs = stairs(frame, plot, series, &front);
-    let along = stairs.windows(2).flat_map(|pair| between(pair[0], pair[1])).collect();
+    let front = front_points(&series.points, &plot.x, &plot.y);
+    let stairs = staircase_corners(frame, plot, series, &front);
+    let along = stairs.windows(2).flat_map(|pair| points_between(pair[0], pair[1])).collect();
     if stairs.len() > 1 {
-        canvas.line(stairs, color, 2);
+        canvas.draw_line(stairs, color, 2);
     }
     for (x, y) in &front {
-        canvas.mark(Mark::Dot, frame.place(*x, *y), 4, color);
+        canvas.draw_mark(PlotMark::Dot, frame.position_of(*x, *y), 4, color);
     }
     let name = if series.name.is_empty() { String::new() } else { format!("{}: ", series.name) };
     let words = |designs: usize, on: &str| {
         let noun = if designs == 1 { "design" } else { "designs" };
-        format!("{name}{on}, {} {noun}", count(designs as u64))
+        format!("{name}{on}, {} {noun}", format_count(designs as u64))
     };
     let mut entries = Vec::new();
     if let Some((third, all)) = &series.third {
-        let places: Vec<Place> = all.iter().filter(|place| !front.contains(place)).map(|(x, y)| frame.place(*x, *y)).collect();
-        places.iter().for_each(|place| canvas.mark(Mark::Ring, *place, 4, color));
+        let places: Vec<SvgPoint> =
+            all.iter().filter(|place| !front.contains(place)).map(|(x, y)| frame.position_of(*x, *y)).collect();
+        places.iter().for_each(|place| canvas.draw_mark(PlotMark::Ring, *place, 4, color));
         let words = words(places.len(), &format!("on the front for {third}"));
-        entries.extend((!places.is_empty()).then_some(Entry { mark: Mark::Ring, radius: 4, color, words, joined: false }));
+        entries.extend((!places.is_empty()).then_some(LegendEntry {
+            mark: PlotMark::Ring,
+            radius: 4,
+            color,
+            words,
+            joined: false,
+        }));
     }
     let words = words(front.len(), "Pareto front");
-    entries.extend((!front.is_empty()).then_some(Entry { mark: Mark::Line, radius: 5, color, words, joined: false }));
+    entries.extend((!front.is_empty()).then_some(LegendEntry { mark: PlotMark::Line, radius: 5, color, words, joined: false }));
     (along, entries)
 }
 
 /// The corners of a front's staircase, from left to right.
-fn stairs(frame: &Frame, plot: &ParetoPlot, series: &Series, front: &[(f64, f64)]) -> Vec<Place> {
-    let mut stairs: Vec<Place> = Vec::new();
+fn staircase_corners(frame: &PlotFrame, plot: &ParetoPlot, series: &RunSeries, front: &[(f64, f64)]) -> Vec<SvgPoint> {
+    let mut stairs: Vec<SvgPoint> = Vec::new();
     for (x, y) in front {
-        let (x, y) = frame.place(*x, *y);
-        stairs.extend(stairs.last().map(|last: &Place| if plot.x.more_is_better { (last.0, y) } else { (x, last.1) }));
+        let (x, y) = frame.position_of(*x, *y);
+        stairs.extend(stairs.last().map(|last: &SvgPoint| if plot.x.more_is_better { (last.0, y) } else { (x, last.1) }));
         stairs.push((x, y));
     }
     let xs = || series.points.iter().map(|point| point.x).filter(|x| x.is_finite());
     if plot.x.more_is_better {
         // With less of it nothing is better than the first.
         let least = xs().reduce(f64::min);
-        let begin = least.zip(stairs.first()).map(|(least, first)| (frame.x.place(least).min(first.0), first.1));
+        let begin = least.zip(stairs.first()).map(|(least, first)| (frame.x.position_of(least).min(first.0), first.1));
         stairs.splice(0..0, begin);
     } else if let Some(end) = series.largest_x.or_else(|| xs().reduce(f64::max)) {
-        stairs.extend(stairs.last().map(|last| (frame.x.place(end).max(last.0), last.1)));
+        stairs.extend(stairs.last().map(|last| (frame.x.position_of(end).max(last.0), last.1)));
     }
     stairs
 }
 
 /// Places every two units along an upright or level line: a label across it covers about ten of them.
-fn between(from: Place, to: Place) -> Vec<Place> {
+fn points_between(from: SvgPoint, to: SvgPoint) -> Vec<SvgPoint> {
     let steps = ((to.0 - from.0).abs() + (to.1 - from.1).abs()) / 2;
     (0..=steps).map(|i| (from.0 + (to.0 - from.0) * i / steps.max(1), from.1 + (to.1 - from.1) * i / steps.max(1))).collect()
 }
 
 /// Marks and names the designs that the reader looks for, the names away from `lines`. Those of several runs are too many for names among the
 /// designs: they have numbers, and the entries of the legend are returned.
-fn references(canvas: &mut Canvas<'_>, frame: &Frame, plot: &ParetoPlot, lines: &[Place]) -> Vec<Entry> {
-    let known = |r: &&Reference| r.x.is_finite() && r.y.is_finite();
-    let named: Vec<&Reference> = plot.references.iter().filter(known).collect();
-    let at = |r: &Reference| frame.place(r.x, r.y);
+fn draw_references(canvas: &mut Canvas<'_>, frame: &PlotFrame, plot: &ParetoPlot, lines: &[SvgPoint]) -> Vec<LegendEntry> {
+    let known = |r: &&NamedDesign| r.x.is_finite() && r.y.is_finite();
+    let named: Vec<&NamedDesign> = plot.references.iter().filter(known).collect();
+    let at = |r: &NamedDesign| frame.position_of(r.x, r.y);
     let numbered = plot.series.len() > 1;
-    let name = |(i, r): (usize, &&Reference)| if numbered { (i + 1).to_string() } else { r.label.clone() };
+    let name = |(i, r): (usize, &&NamedDesign)| if numbered { (i + 1).to_string() } else { r.label.clone() };
     let names: Vec<String> = named.iter().enumerate().map(name).collect();
-    let labels: Vec<(Place, &str)> = named.iter().zip(&names).map(|(r, name)| (at(r), name.as_str())).collect();
-    let all = plot.series.iter().flat_map(|s| evaluated(&s.points));
-    let crowd: BTreeSet<Place> = all.map(|(x, y)| frame.place(x, y)).collect();
-    let crowd: Vec<Place> = crowd.into_iter().collect();
+    let labels: Vec<(SvgPoint, &str)> = named.iter().zip(&names).map(|(r, name)| (at(r), name.as_str())).collect();
+    let all = plot.series.iter().flat_map(|s| evaluated_points(&s.points));
+    let crowd: BTreeSet<SvgPoint> = all.map(|(x, y)| frame.position_of(x, y)).collect();
+    let crowd: Vec<SvgPoint> = crowd.into_iter().collect();
     // Labels stay above the marks on the lower axis.
-    let room = Area { bottom: PLOT.bottom - 14, left: PLOT.left + 2, right: PLOT.right - 2, top: PLOT.top };
-    let placed = labels::place(&labels, &Surroundings { crowd: &crowd, lines }, room);
+    let room = LabelBox { bottom: PLOT.bottom - 14, left: PLOT.left + 2, right: PLOT.right - 2, top: PLOT.top };
+    let placed = labels::place_labels(&labels, &LabelObstacles { crowd: &crowd, lines }, room);
     for ((at, _), area) in labels.iter().zip(&placed) {
         if let Some(area) = area {
             let (x, y) = ((area.left + area.right) / 2, (area.top + area.bottom) / 2);
-            let [from, to] = labels::leader(*at, area);
-            canvas.line(vec![from, to, (x, y)], INK.to_rgba(), 1);
+            let [from, to] = labels::leader_line(*at, area);
+            canvas.draw_line(vec![from, to, (x, y)], INK.to_rgba(), 1);
         }
     }
     // All wide rims before all marks, and a thin one for each: designs that lie close together hide as little as can be of
     // each other and still do not merge.
-    let look = |i: usize| if named[i].best { (Mark::Diamond, 8) } else { (Mark::Square, 5) };
+    let look = |i: usize| if named[i].best { (PlotMark::Diamond, 8) } else { (PlotMark::Square, 5) };
     for (i, (at, _)) in labels.iter().enumerate() {
-        canvas.mark(look(i).0, *at, look(i).1 + 2, PAPER.to_rgba());
+        canvas.draw_mark(look(i).0, *at, look(i).1 + 2, PAPER.to_rgba());
     }
     for (i, (at, _)) in labels.iter().enumerate() {
-        canvas.mark(look(i).0, *at, look(i).1 + 1, PAPER.to_rgba());
-        canvas.mark(look(i).0, *at, look(i).1, INK.to_rgba());
+        canvas.draw_mark(look(i).0, *at, look(i).1 + 1, PAPER.to_rgba());
+        canvas.draw_mark(look(i).0, *at, look(i).1, INK.to_rgba());
     }
     for ((_, words), area) in labels.iter().zip(&placed) {
         if let Some(area) = area {
-            canvas.rectangle((area.left, area.top), (area.right, area.bottom), PAPER.mix(0.88));
+            canvas.draw_rectangle((area.left, area.top), (area.right, area.bottom), PAPER.mix(0.88));
             let middle = ((area.left + area.right) / 2, (area.top + area.bottom) / 2);
-            canvas.text(words, middle, SMALL, INK, (HPos::Center, VPos::Center));
+            canvas.draw_text(words, middle, SMALL, INK, (HPos::Center, VPos::Center));
         }
     }
-    let entry = |(i, r): (usize, &&Reference)| {
+    let entry = |(i, r): (usize, &&NamedDesign)| {
         let words = format!("{}  {}", i + 1, r.label);
-        Entry { mark: look(i).0, radius: look(i).1, color: INK.to_rgba(), words, joined: true }
+        LegendEntry { mark: look(i).0, radius: look(i).1, color: INK.to_rgba(), words, joined: true }
     };
     if numbered { named.iter().enumerate().map(entry).collect() } else { Vec::new() }
 }

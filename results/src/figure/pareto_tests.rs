@@ -2,26 +2,26 @@
 use super::*;
 use proptest::prelude::*;
 
-fn point(area_mm2: f64, rate: f64) -> Point {
-    Point { x: area_mm2, outcome: Outcome::Evaluated, y: Some(rate) }
+fn point(area_mm2: f64, rate: f64) -> DesignPoint {
+    DesignPoint { x: area_mm2, outcome: DesignStatus::Evaluated, y: Some(rate) }
 }
 
-fn less(label: &str) -> Scale {
-    Scale { label: label.into(), more_is_better: false }
+fn less(label: &str) -> AxisScale {
+    AxisScale { label: label.into(), more_is_better: false }
 }
 
-fn more(label: &str) -> Scale {
-    Scale { label: label.into(), more_is_better: true }
+fn more(label: &str) -> AxisScale {
+    AxisScale { label: label.into(), more_is_better: true }
 }
 
-fn plot(points: Vec<Point>) -> ParetoPlot {
-    let reference = |label: &str, rate| Reference { label: label.into(), x: 278.8, y: rate, best: false };
+fn plot(points: Vec<DesignPoint>) -> ParetoPlot {
+    let reference = |label: &str, rate| NamedDesign { label: label.into(), x: 278.8, y: rate, best: false };
     ParetoPlot {
         title: "llama2-7b on 1024 devices".into(),
         subtitle: "study phaze; proven".into(),
         x: less("die area (mm² at 7 nm)"),
         y: more("throughput (sequences/s)"),
-        series: vec![Series { name: String::new(), points, largest_x: None, third: None }],
+        series: vec![RunSeries { name: String::new(), points, largest_x: None, third: None }],
         references: vec![reference("TPUv4, our plan", 90.0), reference("TPUv4, expert's plan", 80.0)],
         left_out: Some("not drawn for want of die area: tpu_v7".into()),
     }
@@ -29,29 +29,29 @@ fn plot(points: Vec<Point>) -> ParetoPlot {
 
 #[test]
 fn degenerate_plots_draw() {
-    let infeasible = Point { x: 200.0, outcome: Outcome::Infeasible, y: None };
-    let unbounded = Point { x: 200.0, outcome: Outcome::Pruned, y: Some(f64::INFINITY) };
+    let infeasible = DesignPoint { x: 200.0, outcome: DesignStatus::Infeasible, y: None };
+    let unbounded = DesignPoint { x: 200.0, outcome: DesignStatus::Pruned, y: Some(f64::INFINITY) };
     for points in [vec![], vec![point(100.0, 50.0)], vec![point(100.0, 50.0), point(100.0, 60.0)], vec![infeasible, unbounded]] {
-        let figure = pareto(&plot(points.clone())).unwrap();
+        let figure = draw_pareto(&plot(points.clone())).unwrap();
         assert!(!figure.svg().contains("NaN") && !figure.svg().contains("inf,"));
         assert!(figure.png().unwrap().starts_with(b"\x89PNG"));
         let mut bare = plot(points);
         bare.references.clear();
-        pareto(&bare).unwrap();
+        draw_pareto(&bare).unwrap();
     }
 }
 
 #[test]
 fn the_same_points_give_the_same_bytes() {
-    let points: Vec<Point> = (0..500).map(|i| point(100.0 + f64::from(i % 97), f64::from(i % 31))).collect();
-    let (a, b) = (pareto(&plot(points.clone())).unwrap(), pareto(&plot(points)).unwrap());
+    let points: Vec<DesignPoint> = (0..500).map(|i| point(100.0 + f64::from(i % 97), f64::from(i % 31))).collect();
+    let (a, b) = (draw_pareto(&plot(points.clone())).unwrap(), draw_pareto(&plot(points)).unwrap());
     assert_eq!(a, b);
     assert_eq!(a.png().unwrap(), b.png().unwrap());
 }
 
 #[test]
 fn labels_and_units_are_in_the_figure() {
-    let figure = pareto(&plot(vec![point(100.0, 50.0)])).unwrap();
+    let figure = draw_pareto(&plot(vec![point(100.0, 50.0)])).unwrap();
     for words in [
         "die area (mm² at 7 nm)",
         "throughput (sequences/s)",
@@ -66,11 +66,11 @@ fn labels_and_units_are_in_the_figure() {
 
 #[test]
 fn designs_of_several_runs_are_numbered_and_named_in_the_legend() {
-    let rejected = Point { x: 200.0, outcome: Outcome::Pruned, y: Some(60.0) };
+    let rejected = DesignPoint { x: 200.0, outcome: DesignStatus::Pruned, y: Some(60.0) };
     let series =
-        |name: &str| Series { name: name.into(), points: vec![point(100.0, 50.0), rejected], largest_x: None, third: None };
+        |name: &str| RunSeries { name: name.into(), points: vec![point(100.0, 50.0), rejected], largest_x: None, third: None };
     let several = ParetoPlot { series: vec![series("one"), series("two")], ..plot(vec![]) };
-    let figure = pareto(&several).unwrap();
+    let figure = draw_pareto(&several).unwrap();
     let svg = figure.svg();
     for words in
         ["1  TPUv4, our plan", "2  TPUv4, expert&apos;s plan", "one: 1 evaluated", "two: 1 evaluated", "2 rejected by bound"]
@@ -90,16 +90,16 @@ fn the_front_ends_where_designs_do() {
         let mut plot = plot(vec![point(100.0, 50.0), point(200.0, 60.0)]);
         plot.references[0].x = 900.0;
         plot.series[0].largest_x = largest_x;
-        let (figure, frame) = (pareto(&plot).unwrap(), frame(&plot));
+        let (figure, frame) = (draw_pareto(&plot).unwrap(), plot_frame(&plot));
         let line = figure.svg().lines().find(|line| line.contains("<polyline") && line.contains(&stroke)).unwrap().to_owned();
         let places = line.split_once("points=\"").unwrap().1.split_once('"').unwrap().0.to_owned();
         let x: i32 = places.split_whitespace().last().unwrap().split_once(',').unwrap().0.parse().unwrap();
         (x, frame)
     };
     let (x, frame) = end(Some(600.0));
-    assert_eq!(x, frame.x.place(600.0));
+    assert_eq!(x, frame.x.position_of(600.0));
     let (x, frame) = end(None);
-    assert_eq!(x, frame.x.place(200.0));
+    assert_eq!(x, frame.x.position_of(200.0));
 }
 
 proptest! {
@@ -108,13 +108,13 @@ proptest! {
     fn no_point_of_the_front_is_dominated_and_every_other_is(
         raw in prop::collection::vec((1..40_u8, 1..40_u8), 1..60), right in any::<bool>(), up in any::<bool>(),
     ) {
-        let points: Vec<Point> = raw.iter().map(|(a, r)| point(f64::from(*a), f64::from(*r))).collect();
+        let points: Vec<DesignPoint> = raw.iter().map(|(a, r)| point(f64::from(*a), f64::from(*r))).collect();
         let scale = |more: bool| if more { self::more("") } else { less("") };
-        let front = front(&points, &scale(right), &scale(up));
+        let front = front_points(&points, &scale(right), &scale(up));
         let as_good = |more: bool, a: f64, b: f64| if more { a >= b } else { a <= b };
         let beats = |a: (f64, f64), b: (f64, f64)| as_good(right, a.0, b.0) && as_good(up, a.1, b.1) && a != b;
-        for p in evaluated(&points) {
-            let dominated = evaluated(&points).any(|q| beats(q, p));
+        for p in evaluated_points(&points) {
+            let dominated = evaluated_points(&points).any(|q| beats(q, p));
             prop_assert_eq!(front.contains(&p), !dominated);
         }
         prop_assert!(front.windows(2).all(|pair| pair[0].0 < pair[1].0));
@@ -125,23 +125,23 @@ proptest! {
 fn designs_on_the_front_for_a_third_quantity_have_rings() {
     let mut plot = plot(vec![point(100.0, 50.0), point(120.0, 40.0)]);
     plot.series[0].third = Some(("power".into(), vec![(100.0, 50.0), (120.0, 40.0)]));
-    let svg = pareto(&plot).unwrap().svg().split_whitespace().collect::<Vec<_>>().join(" ");
+    let svg = draw_pareto(&plot).unwrap().svg().split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(svg.contains("on the front for power, 1 design") && svg.contains("Pareto front, 1 design"), "{svg}");
 }
 
 #[test]
 fn every_number_has_its_name_however_many_there_are_and_every_best_is_one() {
-    let series = |name: &str| Series { name: name.into(), points: vec![point(100.0, 50.0)], largest_x: None, third: None };
+    let series = |name: &str| RunSeries { name: name.into(), points: vec![point(100.0, 50.0)], largest_x: None, third: None };
     let words = "a chip with a long name that takes two lines of the legend";
-    let reference = |i: i32| Reference {
+    let reference = |i: i32| NamedDesign {
         label: format!("{words}, {i}"),
         x: 100.0 + 20.0 * f64::from(i),
         y: 50.0 + 3.0 * f64::from(i),
         best: i == 0 || i == 9,
     };
-    let references: Vec<Reference> = (0..20).map(reference).collect();
+    let references: Vec<NamedDesign> = (0..20).map(reference).collect();
     let several = ParetoPlot { series: vec![series("one"), series("two")], references, ..plot(vec![]) };
-    let svg = pareto(&several).unwrap().svg().to_owned();
+    let svg = draw_pareto(&several).unwrap().svg().to_owned();
     let lines = || svg.lines().map(str::trim);
     assert!(!svg.contains(" more"), "{svg}");
     for number in 1..=20 {
@@ -151,7 +151,7 @@ fn every_number_has_its_name_however_many_there_are_and_every_best_is_one() {
     }
     // What needs no more room has no more.
     assert!(svg.contains("<svg width=\"1200\"") && !svg.contains("height=\"720\" viewBox"));
-    assert!(pareto(&plot(vec![point(100.0, 50.0)])).unwrap().svg().contains("height=\"720\" viewBox"));
+    assert!(draw_pareto(&plot(vec![point(100.0, 50.0)])).unwrap().svg().contains("height=\"720\" viewBox"));
     // A diamond beside its name and in the plot, for each of two; its rims are two more.
     let ink = format!("fill=\"#{:02X}{:02X}{:02X}\"", INK.0, INK.1, INK.2);
     assert_eq!(lines().filter(|line| line.starts_with("<polygon") && line.contains(&ink)).count(), 4, "{svg}");

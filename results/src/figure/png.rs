@@ -10,7 +10,7 @@ const FONTS: [&[u8]; 2] = [include_bytes!("font/DejaVuSans.ttf"), include_bytes!
 const SCALE: f32 = 2.0;
 
 /// The SVG as PNG.
-pub(super) fn render(svg: &str) -> Result<Vec<u8>, FigureError> {
+pub(super) fn render_png(svg: &str) -> Result<Vec<u8>, FigureError> {
     let failed = |why: String| FigureError::Render { why };
     let mut options = usvg::Options { font_family: "DejaVu Sans".into(), ..usvg::Options::default() };
     for font in FONTS {

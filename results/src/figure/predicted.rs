@@ -1,18 +1,18 @@
 //! Predicted against measured, on logarithmic axes: a point on the diagonal is right.
 
-use super::axes::{Axis, Frame};
-use super::canvas::{Canvas, GREY, INK, LABEL, Mark, PALETTE, Place, TITLE};
-use super::labels::Area;
-use super::legend::{self, Entry};
+use super::axes::{PlotAxis, PlotFrame};
+use super::canvas::{Canvas, GREY, INK, LABEL, PALETTE, PlotMark, SvgPoint, TITLE};
+use super::labels::LabelBox;
+use super::legend::{self, LegendEntry};
 use super::{Figure, FigureError};
-use crate::text::count;
+use crate::text::format_count;
 use plotters::style::Color;
 use plotters::style::text_anchor::{HPos, VPos};
 use std::collections::BTreeSet;
 
 /// Rows that belong together: a data set, a kernel on a chip.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Group {
+pub struct PredictedGroup {
     /// What the legend calls it.
     pub name: String,
     /// Measured and predicted, in the plot's unit.
@@ -31,17 +31,17 @@ pub struct PredictedPlot {
     /// Its unit: `µs`, `mm²`.
     pub unit: String,
     /// The groups.
-    pub groups: Vec<Group>,
+    pub groups: Vec<PredictedGroup>,
 }
 
 const SIZE: (u32, u32) = (1000, 760);
-const PLOT: Area = Area { left: 100, top: 84, right: 700, bottom: 684 };
+const PLOT: LabelBox = LabelBox { left: 100, top: 84, right: 700, bottom: 684 };
 
 /// Marks in the order in which groups get them; with six colours, 30 groups differ.
-const MARKS: [Mark; 5] = [Mark::Dot, Mark::Diamond, Mark::Triangle, Mark::Square, Mark::Ring];
+const MARKS: [PlotMark; 5] = [PlotMark::Dot, PlotMark::Diamond, PlotMark::Triangle, PlotMark::Square, PlotMark::Ring];
 
 /// The points that a logarithmic axis can show: both values finite and above zero.
-fn shown(group: &Group) -> impl Iterator<Item = (f64, f64)> {
+fn drawable_points(group: &PredictedGroup) -> impl Iterator<Item = (f64, f64)> {
     let fine = |v: f64| v.is_finite() && v > 0.0;
     group.points.iter().copied().filter(move |(m, p)| fine(*m) && fine(*p))
 }
@@ -50,30 +50,30 @@ fn shown(group: &Group) -> impl Iterator<Item = (f64, f64)> {
 ///
 /// # Errors
 /// What the drawing library reports.
-pub fn predicted(plot: &PredictedPlot) -> Result<Figure, FigureError> {
-    Canvas::figure(&plot.title, SIZE, |canvas| {
-        let values: Vec<f64> = plot.groups.iter().flat_map(shown).flat_map(|(m, p)| [m, p]).collect();
+pub fn draw_predicted(plot: &PredictedPlot) -> Result<Figure, FigureError> {
+    Canvas::draw_figure(&plot.title, SIZE, |canvas| {
+        let values: Vec<f64> = plot.groups.iter().flat_map(drawable_points).flat_map(|(m, p)| [m, p]).collect();
         let low = values.iter().copied().fold(f64::INFINITY, f64::min);
         let high = values.iter().copied().fold(0.0, f64::max);
         let range = if values.is_empty() { (0.1, 10.0) } else { (low, high) };
         let (quantity, unit) = (&plot.quantity, &plot.unit);
-        let frame = Frame {
-            x: Axis::log(&format!("measured {quantity} ({unit})"), range, (PLOT.left, PLOT.right)),
-            y: Axis::log(&format!("predicted {quantity} ({unit})"), range, (PLOT.bottom, PLOT.top)),
+        let frame = PlotFrame {
+            x: PlotAxis::log(&format!("measured {quantity} ({unit})"), range, (PLOT.left, PLOT.right)),
+            y: PlotAxis::log(&format!("predicted {quantity} ({unit})"), range, (PLOT.bottom, PLOT.top)),
         };
-        canvas.bold(&plot.title, (PLOT.left, 22), TITLE, INK, (HPos::Left, VPos::Top));
-        canvas.text(&subtitle(plot), (PLOT.left, 50), LABEL, GREY, (HPos::Left, VPos::Top));
-        frame.draw(canvas);
-        let mut entries = diagonal(canvas, &frame);
+        canvas.draw_bold_text(&plot.title, (PLOT.left, 22), TITLE, INK, (HPos::Left, VPos::Top));
+        canvas.draw_text(&subtitle_text(plot), (PLOT.left, 50), LABEL, GREY, (HPos::Left, VPos::Top));
+        frame.draw_frame(canvas);
+        let mut entries = draw_diagonal(canvas, &frame);
         for (i, group) in plot.groups.iter().enumerate() {
-            entries.push(points(canvas, &frame, group, i));
+            entries.push(draw_group(canvas, &frame, group, i));
         }
-        legend::draw(canvas, &entries, (PLOT.right + 26, PLOT.top + 10), SIZE.0 as i32 - PLOT.right - 36, PLOT.bottom);
+        legend::draw_legend(canvas, &entries, (PLOT.right + 26, PLOT.top + 10), SIZE.0 as i32 - PLOT.right - 36, PLOT.bottom);
     })
 }
 
-fn subtitle(plot: &PredictedPlot) -> String {
-    let hidden: usize = plot.groups.iter().map(|g| g.points.len() - shown(g).count()).sum();
+fn subtitle_text(plot: &PredictedPlot) -> String {
+    let hidden: usize = plot.groups.iter().map(|g| g.points.len() - drawable_points(g).count()).sum();
     let words = match hidden {
         0 => return plot.subtitle.clone(),
         1 => "1 point at zero or below is not shown".to_owned(),
@@ -83,39 +83,39 @@ fn subtitle(plot: &PredictedPlot) -> String {
 }
 
 /// The line of right predictions and the band of ten percent around it.
-fn diagonal(canvas: &mut Canvas<'_>, frame: &Frame) -> Vec<Entry> {
+fn draw_diagonal(canvas: &mut Canvas<'_>, frame: &PlotFrame) -> Vec<LegendEntry> {
     let (low, high) = frame.x.range();
     // The band is cut at the frame: above by walking the upper edge to the right end of the axis, below likewise.
     let band = vec![
-        frame.place(low, low),
-        frame.place(low, low * 1.1),
-        frame.place(high / 1.1, high),
-        frame.place(high, high),
-        frame.place(high, high * 0.9),
-        frame.place(low / 0.9, low),
+        frame.position_of(low, low),
+        frame.position_of(low, low * 1.1),
+        frame.position_of(high / 1.1, high),
+        frame.position_of(high, high),
+        frame.position_of(high, high * 0.9),
+        frame.position_of(low / 0.9, low),
     ];
     let shade = GREY.mix(0.22);
-    canvas.polygon(band, shade);
-    canvas.line(vec![frame.place(low, low), frame.place(high, high)], INK.to_rgba(), 1);
-    let entry = |mark, radius, color, words: &str| Entry { mark, radius, color, words: words.into(), joined: false };
-    vec![entry(Mark::Line, 5, INK.to_rgba(), "predicted = measured"), entry(Mark::Band, 5, shade, "within ±10 %")]
+    canvas.draw_polygon(band, shade);
+    canvas.draw_line(vec![frame.position_of(low, low), frame.position_of(high, high)], INK.to_rgba(), 1);
+    let entry = |mark, radius, color, words: &str| LegendEntry { mark, radius, color, words: words.into(), joined: false };
+    vec![entry(PlotMark::Line, 5, INK.to_rgba(), "predicted = measured"), entry(PlotMark::Band, 5, shade, "within ±10 %")]
 }
 
 /// Draws a group; its entry says how many points it has and how far off they are on average.
-fn points(canvas: &mut Canvas<'_>, frame: &Frame, group: &Group, index: usize) -> Entry {
+fn draw_group(canvas: &mut Canvas<'_>, frame: &PlotFrame, group: &PredictedGroup, index: usize) -> LegendEntry {
     let color = PALETTE[index % PALETTE.len()].mix(0.6);
     let mark = MARKS[index / PALETTE.len() % MARKS.len()];
-    let spots: BTreeSet<Place> = shown(group).map(|(m, p)| frame.place(m, p)).collect();
+    let spots: BTreeSet<SvgPoint> = drawable_points(group).map(|(m, p)| frame.position_of(m, p)).collect();
     for spot in spots {
-        canvas.mark(mark, spot, 3, color);
+        canvas.draw_mark(mark, spot, 3, color);
     }
-    let known: Vec<f64> = shown(group).map(|(m, p)| ((p - m) / m).abs()).collect();
-    let mut words = format!("{}: {}", group.name, count(group.points.len() as u64));
+    let known: Vec<f64> = drawable_points(group).map(|(m, p)| ((p - m) / m).abs()).collect();
+    let mut words = format!("{}: {}", group.name, format_count(group.points.len() as u64));
     if !known.is_empty() {
         let mean = known.iter().sum::<f64>() / known.len() as f64;
         words.push_str(&format!(", MAPE {:.1} %", mean * 100.0));
     }
-    Entry { mark, radius: 4, color, words, joined: false }
+    LegendEntry { mark, radius: 4, color, words, joined: false }
 }
 
 #[cfg(test)]
@@ -123,7 +123,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn plot(groups: Vec<Group>) -> PredictedPlot {
+    fn plot(groups: Vec<PredictedGroup>) -> PredictedPlot {
         let (title, subtitle) = ("kernels".to_owned(), String::new());
         PredictedPlot { title, subtitle, quantity: "time".into(), unit: "µs".into(), groups }
     }
@@ -132,16 +132,17 @@ mod tests {
     fn any_points_draw_the_same_twice() {
         let many = (1..500).map(|i| (f64::from(i), f64::from(i) * (1.0 + f64::from(i % 7 - 3) / 20.0))).collect();
         for points in [vec![], vec![(1.0, 1.0)], vec![(0.0, 1.0), (2.0, f64::NAN), (3.0, 3.3)], many] {
-            let group = Group { name: "a".into(), points };
-            let figure = predicted(&plot(vec![group.clone(), group])).unwrap();
-            assert_eq!(figure, predicted(&plot(vec![])).map(|_| figure.clone()).unwrap());
+            let group = PredictedGroup { name: "a".into(), points };
+            let figure = draw_predicted(&plot(vec![group.clone(), group])).unwrap();
+            assert_eq!(figure, draw_predicted(&plot(vec![])).map(|_| figure.clone()).unwrap());
             assert!(figure.png().unwrap().starts_with(b"\x89PNG"));
         }
     }
 
     #[test]
     fn points_that_cannot_be_shown_are_counted() {
-        let figure = predicted(&plot(vec![Group { name: "a".into(), points: vec![(1.0, 0.0), (1.0, 1.1)] }])).unwrap();
+        let figure =
+            draw_predicted(&plot(vec![PredictedGroup { name: "a".into(), points: vec![(1.0, 0.0), (1.0, 1.1)] }])).unwrap();
         assert!(figure.svg().contains("1 point at zero or below is not shown"));
         assert!(figure.svg().contains("a: 2, MAPE 10.0 %"));
     }

@@ -1,11 +1,11 @@
 //! Techniques side by side: a bar per technique, by class of memory, the device's memory as a line, the step's time beside it.
 
-use super::axes::Axis;
-use super::canvas::{Canvas, GREY, GRID, INK, LABEL, Mark, PALETTE, SMALL, TITLE, cut};
-use super::legend::{self, Entry};
+use super::axes::PlotAxis;
+use super::canvas::{Canvas, GREY, GRID, INK, LABEL, PALETTE, PlotMark, SMALL, TITLE, cut_to_width};
+use super::legend::{self, LegendEntry};
 use super::{Figure, FigureError};
-use crate::techniques::{Comparison, Row};
-use crate::text::significant;
+use crate::techniques::{TechniqueComparison, TechniqueRow};
+use crate::text::format_significant;
 use plotters::style::Color;
 use plotters::style::RGBAColor;
 use plotters::style::text_anchor::{HPos, VPos};
@@ -33,65 +33,65 @@ const SHOWN: [(&str, &str); 6] = [
 ///
 /// # Errors
 /// What the drawing library reports.
-pub fn techniques(answer: &Comparison) -> Result<Figure, FigureError> {
-    let rows: Vec<&Row> = answer.rows.iter().filter(|row| row.result.is_some()).collect();
+pub fn draw_techniques(answer: &TechniqueComparison) -> Result<Figure, FigureError> {
+    let rows: Vec<&TechniqueRow> = answer.rows.iter().filter(|row| row.result.is_some()).collect();
     let title = format!("{} on {}", answer.model, answer.chip);
     let bottom = TOP + LINE * rows.len() as i32;
     let size = (WIDTH as u32, (bottom + 70).max(360) as u32);
     let most = rows.iter().filter_map(|row| row.result.as_ref()).map(|r| r.need_gib).fold(answer.capacity_gib, f64::max) * 1.05;
-    let axis = Axis::linear("", (0.0, most), Some(0.0), (LEFT, RIGHT));
-    let x = |gib: f64| axis.place(gib);
-    Canvas::figure(&title, size, |canvas| {
-        canvas.bold(&title, (20, 22), TITLE, INK, (HPos::Left, VPos::Top));
+    let axis = PlotAxis::linear("", (0.0, most), Some(0.0), (LEFT, RIGHT));
+    let x = |gib: f64| axis.position_of(gib);
+    Canvas::draw_figure(&title, size, |canvas| {
+        canvas.draw_bold_text(&title, (20, 22), TITLE, INK, (HPos::Left, VPos::Top));
         let about = format!(
             "{} tokens a sequence, {} a micro-batch, stack {}",
             answer.sequence_tokens, answer.micro_batch_sequences, answer.stack
         );
-        canvas.text(&about, (20, 50), LABEL, GREY, (HPos::Left, VPos::Top));
+        canvas.draw_text(&about, (20, 50), LABEL, GREY, (HPos::Left, VPos::Top));
         for (tick, words) in axis.ticks() {
-            canvas.line(vec![(x(tick), TOP - 6), (x(tick), bottom)], GRID.to_rgba(), 1);
-            canvas.text(&words, (x(tick), bottom + 8), SMALL, INK, (HPos::Center, VPos::Top));
+            canvas.draw_line(vec![(x(tick), TOP - 6), (x(tick), bottom)], GRID.to_rgba(), 1);
+            canvas.draw_text(&words, (x(tick), bottom + 8), SMALL, INK, (HPos::Center, VPos::Top));
         }
-        canvas.text(
+        canvas.draw_text(
             "peak memory of the fullest device, GiB",
             ((LEFT + RIGHT) / 2, bottom + 32),
             LABEL,
             INK,
             (HPos::Center, VPos::Top),
         );
-        canvas.text("step s", (RIGHT + 80, TOP - 12), SMALL, INK, (HPos::Right, VPos::Bottom));
+        canvas.draw_text("step s", (RIGHT + 80, TOP - 12), SMALL, INK, (HPos::Right, VPos::Bottom));
         for (i, row) in rows.iter().enumerate() {
-            bar(canvas, row, TOP + LINE * i as i32, &x);
+            draw_technique(canvas, row, TOP + LINE * i as i32, &x);
         }
-        canvas.line(vec![(x(answer.capacity_gib), TOP - 10), (x(answer.capacity_gib), bottom)], INK.to_rgba(), 2);
+        canvas.draw_line(vec![(x(answer.capacity_gib), TOP - 10), (x(answer.capacity_gib), bottom)], INK.to_rgba(), 2);
         let lossy = rows.iter().any(|row| row.gate != EXACT);
-        legend::draw(canvas, &entries(lossy), (RIGHT + 100, TOP), WIDTH - RIGHT - 110, bottom.max(TOP + 240));
+        legend::draw_legend(canvas, &legend_entries(lossy), (RIGHT + 100, TOP), WIDTH - RIGHT - 110, bottom.max(TOP + 240));
     })
 }
 
 /// What each mark means; `lossy` where some technique changes what is trained.
-fn entries(lossy: bool) -> Vec<Entry> {
-    let entry = |mark, color: RGBAColor, words: &str| Entry { mark, radius: 5, color, words: words.into(), joined: true };
-    let mut entries: Vec<Entry> =
-        SHOWN.iter().zip(PALETTE).map(|((_, words), color)| entry(Mark::Band, color.to_rgba(), words)).collect();
-    entries.push(entry(Mark::Band, GREY.mix(0.5), "gathered, logits, framework, buffers, allocator"));
-    entries.push(entry(Mark::Line, INK.to_rgba(), "memory for programs"));
+fn legend_entries(lossy: bool) -> Vec<LegendEntry> {
+    let entry = |mark, color: RGBAColor, words: &str| LegendEntry { mark, radius: 5, color, words: words.into(), joined: true };
+    let mut entries: Vec<LegendEntry> =
+        SHOWN.iter().zip(PALETTE).map(|((_, words), color)| entry(PlotMark::Band, color.to_rgba(), words)).collect();
+    entries.push(entry(PlotMark::Band, GREY.mix(0.5), "gathered, logits, framework, buffers, allocator"));
+    entries.push(entry(PlotMark::Line, INK.to_rgba(), "memory for programs"));
     if lossy {
         // No mark of its own: the words are in the colour's place.
-        entries.push(entry(Mark::Square, GREY.to_rgba(), "name in grey: changes what is trained"));
+        entries.push(entry(PlotMark::Square, GREY.to_rgba(), "name in grey: changes what is trained"));
     }
     entries
 }
 
 /// One technique: its name (grey where it changes what is trained), its classes, its step.
-fn bar(canvas: &mut Canvas<'_>, row: &Row, y: i32, x: &impl Fn(f64) -> i32) {
+fn draw_technique(canvas: &mut Canvas<'_>, row: &TechniqueRow, y: i32, x: &impl Fn(f64) -> i32) {
     let Some(result) = &row.result else { return };
-    let name = cut(&row.technique, SMALL, LEFT - 24);
+    let name = cut_to_width(&row.technique, SMALL, LEFT - 24);
     let ink = if row.gate == EXACT { INK } else { GREY };
-    canvas.text(&name, (LEFT - 8, y + LINE / 2), SMALL, ink, (HPos::Right, VPos::Center));
+    canvas.draw_text(&name, (LEFT - 8, y + LINE / 2), SMALL, ink, (HPos::Right, VPos::Center));
     let mut from = 0.0;
     let mut part = |canvas: &mut Canvas<'_>, gib: f64, color: RGBAColor| {
-        canvas.rectangle((x(from), y + 3), (x(from + gib), y + LINE - 3), color);
+        canvas.draw_rectangle((x(from), y + 3), (x(from + gib), y + LINE - 3), color);
         from += gib;
     };
     for ((class, _), color) in SHOWN.iter().zip(PALETTE) {
@@ -101,5 +101,5 @@ fn bar(canvas: &mut Canvas<'_>, row: &Row, y: i32, x: &impl Fn(f64) -> i32) {
     let shown = |c: &&crate::techniques::ClassGib| !SHOWN.iter().any(|(class, _)| *class == c.class);
     let rest: f64 = result.classes_gib.iter().filter(shown).map(|c| c.gib).sum();
     part(canvas, rest, GREY.mix(0.5));
-    canvas.text(&significant(result.step_s, 3), (RIGHT + 80, y + LINE / 2), SMALL, INK, (HPos::Right, VPos::Center));
+    canvas.draw_text(&format_significant(result.step_s, 3), (RIGHT + 80, y + LINE / 2), SMALL, INK, (HPos::Right, VPos::Center));
 }

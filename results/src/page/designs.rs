@@ -1,8 +1,8 @@
 //! The designs of a search that a page shows: as many as a browser draws at once.
 
-use crate::design::{DesignRow, Outcome};
-use crate::run::Run;
-use crate::text::count;
+use crate::design::{DesignRow, DesignStatus};
+use crate::run::SearchRun;
+use crate::text::format_count;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ const MOST: usize = 3000;
 
 /// Designs as rows of the columns named.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Designs {
+pub struct PageDesigns {
     /// What is shown of how many, in words.
     pub shown: String,
     /// The columns: those of `designs.parquet`, with chip and plan in words.
@@ -20,24 +20,24 @@ pub struct Designs {
     pub rows: Vec<Value>,
 }
 
-impl Designs {
+impl PageDesigns {
     /// Those of a run: of the evaluated ones the fastest and the front, of the others those with the highest bounds.
     #[must_use]
-    pub fn of(run: &Run) -> Self {
-        let front = run.front();
+    pub fn of_run(run: &SearchRun) -> Self {
+        let front = run.designs_on_front();
         let is_front = |row: &DesignRow| front.iter().any(|other| other.index == row.index);
-        let mut evaluated: Vec<&DesignRow> = run.designs.iter().filter(|row| row.outcome == Outcome::Evaluated).collect();
+        let mut evaluated: Vec<&DesignRow> = run.designs.iter().filter(|row| row.outcome == DesignStatus::Evaluated).collect();
         let mut others: Vec<&DesignRow> =
-            run.designs.iter().filter(|row| matches!(row.outcome, Outcome::Pruned | Outcome::Open)).collect();
+            run.designs.iter().filter(|row| matches!(row.outcome, DesignStatus::Pruned | DesignStatus::Open)).collect();
         let robust = run.record.certificate.robust;
-        let throughput = |row: &DesignRow| rate(row, robust).unwrap_or(0.0);
+        let throughput = |row: &DesignRow| throughput_of(row, robust).unwrap_or(0.0);
         let bound = |row: &DesignRow| row.bound_sequences_per_s.unwrap_or(0.0);
         evaluated.sort_by(|a, b| is_front(b).cmp(&is_front(a)).then(throughput(b).total_cmp(&throughput(a))));
         others.retain(|row| row.bound_sequences_per_s.is_some());
         others.sort_by(|a, b| bound(b).total_cmp(&bound(a)));
         let part = |list: &[&DesignRow], what: &str| {
-            let all = count(list.len() as u64);
-            if list.len() > MOST { format!("{} of {all} {what}", count(MOST as u64)) } else { format!("all {all} {what}") }
+            let all = format_count(list.len() as u64);
+            if list.len() > MOST { format!("{} of {all} {what}", format_count(MOST as u64)) } else { format!("all {all} {what}") }
         };
         let shown = match robust {
             false => format!(
@@ -68,37 +68,42 @@ impl Designs {
                 "plan",
                 "bound_by",
             ],
-            rows: evaluated.into_iter().take(MOST).chain(others.into_iter().take(MOST)).map(|row| cells(row, robust)).collect(),
+            rows: evaluated
+                .into_iter()
+                .take(MOST)
+                .chain(others.into_iter().take(MOST))
+                .map(|row| row_cells(row, robust))
+                .collect(),
         }
     }
 }
 
 /// A number as a browser needs it: seven digits, as a picture has a thousand points. What decides who is on the front has all of them: fewer would
 /// make equals of designs that are not.
-fn short(value: Option<f64>) -> Option<f64> {
+fn round_to_seven_digits(value: Option<f64>) -> Option<f64> {
     value.and_then(|value| format!("{value:.6e}").parse().ok())
 }
 
 /// What a design trains in a second: at the bad end of its step's interval in a robust search, where that was kept.
-fn rate(row: &DesignRow, robust: bool) -> Option<f64> {
+fn throughput_of(row: &DesignRow, robust: bool) -> Option<f64> {
     let longer = row.bad_end_step_s.zip(row.step_time_s).filter(|_| robust).map_or(1.0, |(bad, step)| bad / step);
     row.throughput_sequences_per_s.map(|rate| rate / longer)
 }
 
-fn cells(row: &DesignRow, robust: bool) -> Value {
+fn row_cells(row: &DesignRow, robust: bool) -> Value {
     json!([
-        row.chip(),
+        row.describe_chip(),
         row.dimensions,
         row.area_mm2,
         row.node,
-        short(row.peak_power_w),
-        short(row.cost_usd),
-        short(row.energy_per_step_j),
+        round_to_seven_digits(row.peak_power_w),
+        round_to_seven_digits(row.cost_usd),
+        round_to_seven_digits(row.energy_per_step_j),
         row.hbm_gib,
         row.outcome.name(),
-        rate(row, robust),
-        short(row.bound_sequences_per_s),
-        row.plan(),
+        throughput_of(row, robust),
+        round_to_seven_digits(row.bound_sequences_per_s),
+        row.describe_plan(),
         row.bound_by,
     ])
 }
@@ -113,14 +118,14 @@ mod tests {
         let Some(best) = record.best.clone() else { return assert!(record.best.is_some()) };
         let row = |index: i64| DesignRow {
             index,
-            outcome: Outcome::Evaluated,
+            outcome: DesignStatus::Evaluated,
             area_mm2: 300.0 + index as f64 * 1e-9,
             throughput_sequences_per_s: Some(50.0 + index as f64 * 1e-9),
             ..best.design.clone()
         };
-        let run = Run { name: "a".into(), record, designs: (0..3).map(row).collect() };
-        assert_eq!(run.front().len(), 3);
-        let designs = Designs::of(&run);
+        let run = SearchRun { name: "a".into(), record, designs: (0..3).map(row).collect() };
+        assert_eq!(run.designs_on_front().len(), 3);
+        let designs = PageDesigns::of_run(&run);
         let at = |name: &str| designs.columns.iter().position(|column| *column == name).unwrap_or(usize::MAX);
         for key in ["area_mm2", "sequences_per_s"] {
             let mut values: Vec<String> = designs.rows.iter().map(|row| row[at(key)].to_string()).collect();
@@ -135,14 +140,14 @@ mod tests {
         let Some(best) = record.best.clone() else { return assert!(record.best.is_some()) };
         let row = |index: i64| DesignRow {
             index,
-            outcome: Outcome::Evaluated,
+            outcome: DesignStatus::Evaluated,
             // The smallest chip is the slowest: on the front, and last by throughput.
             area_mm2: 100.0 + index as f64,
             throughput_sequences_per_s: Some(if index == 0 { 1.0 } else { 1e4 - index as f64 }),
             ..best.design.clone()
         };
-        let run = Run { name: "a".into(), record, designs: (0..2 * MOST as i64).map(row).collect() };
-        let designs = Designs::of(&run);
+        let run = SearchRun { name: "a".into(), record, designs: (0..2 * MOST as i64).map(row).collect() };
+        let designs = PageDesigns::of_run(&run);
         assert_eq!(designs.rows.len(), MOST);
         assert_eq!(designs.rows.iter().filter(|row| row[2] == 100.0).count(), 1);
         assert!(designs.shown.starts_with("Shown are 3,000 of 6,000 evaluated designs"), "{}", designs.shown);

@@ -1,12 +1,12 @@
 //! Chips to scale: the areas of their compute dies by part.
 
 use serde::Serialize;
-use sim::hardware::area::Part;
-use sim::hardware::{Accelerator, area};
+use sim::hardware::area::AreaPart;
+use sim::hardware::{Accelerator, chip_area};
 
 /// A chip's compute dies.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Die {
+pub struct PageDie {
     /// The chip's name.
     pub name: String,
     /// The process.
@@ -28,14 +28,14 @@ pub struct DiePart {
     pub parts: Vec<DiePart>,
 }
 
-impl Die {
+impl PageDie {
     /// The dies of a chip under a name; `None` where its vendor discloses too little.
     #[must_use]
-    pub fn of(name: &str, chip: &Accelerator) -> Option<Self> {
-        let areas = area(chip).ok()?;
-        let core = areas.core().0;
-        let part = |part: &Part| {
-            let inside = |inner: &Part| DiePart {
+    pub fn dies_of_chip(name: &str, chip: &Accelerator) -> Option<Self> {
+        let areas = chip_area(chip).ok()?;
+        let core = areas.core_area().0;
+        let part = |part: &AreaPart| {
+            let inside = |inner: &AreaPart| DiePart {
                 name: inner.name.replace('_', " "),
                 // Of all cores together, as the part is.
                 area_mm2: inner.area.0 / core * part.area.0,
@@ -48,8 +48,8 @@ impl Die {
         };
         let mut parts: Vec<DiePart> = areas.die.iter().map(part).filter(|part| part.area_mm2 > 0.0).collect();
         parts.sort_by(|a, b| b.area_mm2.total_cmp(&a.area_mm2));
-        let node = chip.node().map_or_else(|| "process unknown".to_owned(), |node| node.to_string());
-        Some(Self { name: name.to_owned(), node, area_mm2: areas.total().0, parts })
+        let node = chip.process_node().map_or_else(|| "process unknown".to_owned(), |node| node.to_string());
+        Some(Self { name: name.to_owned(), node, area_mm2: areas.total_area().0, parts })
     }
 }
 
@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn parts_add_up_to_the_dies() {
         for name in ["tpu_v4", "h100_80gb_sxm", "phaze_tpuv4"] {
-            let die = Die::of(name, &Accelerator::template(name).unwrap()).unwrap();
+            let die = PageDie::dies_of_chip(name, &Accelerator::built_in(name).unwrap()).unwrap();
             let sum: f64 = die.parts.iter().map(|part| part.area_mm2).sum();
             assert!((sum / die.area_mm2 - 1.0).abs() < 1e-9, "{name}: {sum} of {}", die.area_mm2);
             for part in die.parts.iter().filter(|part| !part.parts.is_empty()) {

@@ -1,8 +1,8 @@
 //! How far the figures of a page can be trusted: intervals and grades, and what was measured that they rest on.
 
-use super::{Fact, Kind, Subject};
+use super::{AnsweringVerb, PageFact, PageSubject};
 use crate::evidence::{EvidenceRecord, Grade, GroundRecord};
-use crate::text::{seconds, significant};
+use crate::text::{format_seconds, format_significant};
 use serde::Serialize;
 use sim::units::Seconds;
 
@@ -13,7 +13,7 @@ const NOT_KEPT: &str = "not kept by the version that wrote the run";
 
 /// A figure with its interval.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Trusted {
+pub struct FigureWithInterval {
     /// Which: `step time`, `peak memory`.
     pub figure: String,
     /// Of which design: `best found`, `tpu_v4, ideal`.
@@ -30,7 +30,7 @@ pub struct Trusted {
 
 /// What the best plan's step rests on that was not measured in training runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Rests {
+pub struct UnmeasuredGround {
     /// What: `chip`, `software stack`.
     pub on: String,
     /// Its name.
@@ -43,55 +43,55 @@ pub struct Rests {
 
 /// How far a page's figures can be trusted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Default)]
-pub struct Trust {
+pub struct PageEvidence {
     /// The figures.
-    pub figures: Vec<Trusted>,
+    pub figures: Vec<FigureWithInterval>,
     /// What they rest on.
-    pub rests: Vec<Rests>,
+    pub rests: Vec<UnmeasuredGround>,
     /// What follows for comparisons: when a plan or a design is faster than another for sure.
-    pub leads: Vec<Fact>,
+    pub leads: Vec<PageFact>,
 }
 
 /// What is kept of a subject's intervals and grades; nothing where nothing is.
-pub fn of(subject: &Subject) -> Trust {
-    let mut trust = Trust::default();
-    let best = if subject.kind == Kind::Search { "best found" } else { "this plan" };
+pub fn evidence_of_subject(subject: &PageSubject) -> PageEvidence {
+    let mut trust = PageEvidence::default();
+    let best = if subject.kind == AnsweringVerb::Search { "best found" } else { "this plan" };
     let kept = subject.found.as_ref().and_then(|found| Some((&found.plan, found.plan.evidence.as_ref()?)));
     if let Some((plan, evidence)) = kept {
-        let time = |s: f64| seconds(Seconds(s));
-        let memory = |gib: f64| format!("{} GiB", significant(gib, 4));
-        trust.figures.push(Trusted {
+        let time = |s: f64| format_seconds(Seconds(s));
+        let memory = |gib: f64| format!("{} GiB", format_significant(gib, 4));
+        trust.figures.push(FigureWithInterval {
             figure: "step time".to_owned(),
             of: best.to_owned(),
             predicted: time(plan.step_s),
-            interval: interval(evidence.step_interval_s, plan.step_s, time),
-            grade: graded(evidence.grade),
-            why: evidence.because(),
+            interval: interval_text(evidence.step_interval_s, plan.step_s, time),
+            grade: grade_text(evidence.grade),
+            why: evidence.step_reasons(),
         });
-        trust.figures.push(Trusted {
+        trust.figures.push(FigureWithInterval {
             figure: "peak memory".to_owned(),
             of: best.to_owned(),
             predicted: memory(plan.peak_gib),
-            interval: interval(evidence.peak_interval_gib, plan.peak_gib, memory),
-            grade: graded(evidence.peak_grade),
+            interval: interval_text(evidence.peak_interval_gib, plan.peak_gib, memory),
+            grade: grade_text(evidence.peak_grade),
             why: match (evidence.peak_grounds.is_empty(), evidence.peak_grade) {
                 (true, Grade::Related | Grade::NeverMeasured) => NOT_KEPT.to_owned(),
-                _ => evidence.peak_because(),
+                _ => evidence.peak_reasons(),
             },
         });
-        trust.rests = evidence.grounds.iter().map(rests).collect();
-        trust.leads = leads(evidence);
+        trust.rests = evidence.grounds.iter().map(unmeasured_ground).collect();
+        trust.leads = lead_facts(evidence);
     }
     let comparison = subject.run.as_ref().and_then(|run| run.record.comparison.as_ref());
     // The first is the best design, which stands above.
     for entry in comparison.iter().flat_map(|comparison| comparison.entries.iter().skip(1)) {
         if let (Some(step), Some(ends), Some(grade)) = (entry.step_time_s, entry.step_interval_s, entry.grade) {
-            trust.figures.push(Trusted {
+            trust.figures.push(FigureWithInterval {
                 figure: "step time".to_owned(),
                 of: entry.label.clone(),
-                predicted: seconds(Seconds(step)),
-                interval: interval(ends, step, |s| seconds(Seconds(s))),
-                grade: graded(grade),
+                predicted: format_seconds(Seconds(step)),
+                interval: interval_text(ends, step, |s| format_seconds(Seconds(s))),
+                grade: grade_text(grade),
                 why: entry.evidence.clone().unwrap_or_else(|| NOT_KEPT.to_owned()),
             });
         }
@@ -100,12 +100,12 @@ pub fn of(subject: &Subject) -> Trust {
 }
 
 /// `18.2 s to 26.1 s (-15 to +21 %)`.
-fn interval([low, high]: [f64; 2], predicted: f64, words: impl Fn(f64) -> String) -> String {
+fn interval_text([low, high]: [f64; 2], predicted: f64, words: impl Fn(f64) -> String) -> String {
     let percent = |end: f64| format!("{:+.0}", (end / predicted - 1.0) * 100.0);
     format!("{} to {} ({} to {} %)", words(low), words(high), percent(low), percent(high))
 }
 
-fn graded(grade: Grade) -> String {
+fn grade_text(grade: Grade) -> String {
     match grade {
         Grade::Measured => "all of it was measured",
         Grade::Related => "some only in what is related",
@@ -114,7 +114,7 @@ fn graded(grade: Grade) -> String {
     .to_owned()
 }
 
-fn rests(ground: &GroundRecord) -> Rests {
+fn unmeasured_ground(ground: &GroundRecord) -> UnmeasuredGround {
     let grade = match ground.grade {
         Grade::Measured => "measured",
         Grade::Related => "only what is related was measured",
@@ -133,14 +133,14 @@ fn rests(ground: &GroundRecord) -> Rests {
         "stack" => ("software stack", ground.name.clone()),
         "execution" => ("software stack on the chip", ground.name.clone()),
         "scale" => ("size of the cluster", format!("{} chips", ground.name)),
-        "mechanism" => ("part of the plan", mechanism(&ground.name).to_owned()),
+        "mechanism" => ("part of the plan", mechanism_name(&ground.name).to_owned()),
         other => (other, ground.name.clone()),
     };
-    Rests { on: on.to_owned(), name, grade: grade.to_owned(), measured }
+    UnmeasuredGround { on: on.to_owned(), name, grade: grade.to_owned(), measured }
 }
 
 /// A mechanism of plans ([`crate::evidence::mechanisms`]) in the field's words.
-fn mechanism(name: &str) -> &str {
+fn mechanism_name(name: &str) -> &str {
     match name {
         "tensor" => "tensor parallelism",
         "tensor-between-nodes" => "tensor parallelism between nodes",
@@ -163,12 +163,12 @@ fn mechanism(name: &str) -> &str {
 }
 
 /// Errors that two steps share do not count for which of them is faster.
-fn leads(evidence: &EvidenceRecord) -> Vec<Fact> {
+fn lead_facts(evidence: &EvidenceRecord) -> Vec<PageFact> {
     let longer = |lead: f64| format!("{:.0} % longer", (lead - 1.0) * 100.0);
     [("another plan of this job", evidence.plan_lead), ("another design under the same software", evidence.design_lead)]
         .into_iter()
         .filter(|(_, lead)| *lead > 1.0)
-        .map(|(other, lead)| Fact::new(other, longer(lead)))
+        .map(|(other, lead)| PageFact::new(other, longer(lead)))
         .collect()
 }
 
@@ -176,13 +176,13 @@ fn leads(evidence: &EvidenceRecord) -> Vec<Fact> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::compare::{Comparison, Entry};
-    use crate::evidence::NearRecord;
-    use crate::run::Run;
+    use crate::compare::{Comparison, ComparisonEntry};
+    use crate::evidence::NearMeasurements;
+    use crate::run::SearchRun;
 
     fn known() -> EvidenceRecord {
         let near = ["tpu_v6e", "tpu_v5p", "tpu_v5e", "tpu_v7", "gaudi2"];
-        let near = near.iter().zip([12, 4, 2, 2, 1]).map(|(name, runs)| NearRecord { name: (*name).to_owned(), runs });
+        let near = near.iter().zip([12, 4, 2, 2, 1]).map(|(name, runs)| NearMeasurements { name: (*name).to_owned(), runs });
         let ground =
             |what: &str, name: &str, grade| GroundRecord { what: what.into(), name: name.into(), grade, near: Vec::new() };
         EvidenceRecord {
@@ -201,23 +201,25 @@ mod tests {
         }
     }
 
-    fn subject() -> Subject {
+    fn subject() -> PageSubject {
         let mut record = crate::record::example();
         if let Some(best) = &mut record.best {
             (best.step.plan.evidence, best.step.plan.step_s) = (Some(known()), 10.0);
         }
-        let first = Entry::from_design("best found", &record.best.as_ref().unwrap().design);
-        let other =
-            Entry { step_time_s: Some(20.0), ..Entry::from_design("tpu_v4, ideal", &record.best.as_ref().unwrap().design) };
-        let entries = vec![first.sure("ideal", Some(&known())), other.sure("ideal", Some(&known()))];
+        let first = ComparisonEntry::from_design("best found", &record.best.as_ref().unwrap().design);
+        let other = ComparisonEntry {
+            step_time_s: Some(20.0),
+            ..ComparisonEntry::from_design("tpu_v4, ideal", &record.best.as_ref().unwrap().design)
+        };
+        let entries = vec![first.with_evidence("ideal", Some(&known())), other.with_evidence("ideal", Some(&known()))];
         record.comparison = Some(Comparison { entries });
-        let subject = Subject::of_record("runs/a", record.clone());
-        Subject { run: Some(Run { name: "a".into(), record, designs: Vec::new() }), ..subject }
+        let subject = PageSubject::from_record("runs/a", record.clone());
+        PageSubject { run: Some(SearchRun { name: "a".into(), record, designs: Vec::new() }), ..subject }
     }
 
     #[test]
     fn figures_name_what_they_are_of_and_why() {
-        let trust = of(&subject());
+        let trust = evidence_of_subject(&subject());
         let of_whom: Vec<(&str, &str)> = trust.figures.iter().map(|f| (f.figure.as_str(), f.of.as_str())).collect();
         assert_eq!(of_whom, [("step time", "best found"), ("peak memory", "best found"), ("step time", "tpu_v4, ideal")]);
         assert_eq!(trust.figures[0].interval, "9.000 s to 12.50 s (-10 to +25 %)");
@@ -227,12 +229,12 @@ mod tests {
         );
         assert_eq!(trust.figures[1].why, "related: fabric ici");
         assert!(trust.figures[2].why.contains("never measured: stack ideal"), "{:?}", trust.figures[2]);
-        assert_eq!(trust.leads[1], Fact::new("another design under the same software", "70 % longer"));
+        assert_eq!(trust.leads[1], PageFact::new("another design under the same software", "70 % longer"));
     }
 
     #[test]
     fn grounds_are_words_and_say_what_was_measured() {
-        let rests = of(&subject()).rests;
+        let rests = evidence_of_subject(&subject()).rests;
         assert_eq!(rests[0].measured, "of its kind (runs): tpu_v6e (12), tpu_v5p (4), tpu_v5e (2), tpu_v7 (2) and 1 more");
         assert_eq!((rests[1].on.as_str(), rests[1].measured.as_str()), ("software stack", "nothing of its kind"));
         assert_eq!((rests[2].on.as_str(), rests[2].name.as_str()), ("part of the plan", "ZeRO-3"));
@@ -248,6 +250,6 @@ mod tests {
         if let Some(found) = &mut subject.found {
             found.plan.evidence = None;
         }
-        assert_eq!(of(&subject), Trust::default());
+        assert_eq!(evidence_of_subject(&subject), PageEvidence::default());
     }
 }

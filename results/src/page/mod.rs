@@ -9,16 +9,16 @@ mod sources;
 mod subject;
 mod words;
 
-pub use designs::Designs;
-pub use die::{Die, DiePart};
-pub use evidence::{Rests, Trust, Trusted};
-pub use replay::{DrawnKernel, DrawnStage, Played, Replay, Roofline};
+pub use designs::PageDesigns;
+pub use die::{DiePart, PageDie};
+pub use evidence::{FigureWithInterval, PageEvidence, UnmeasuredGround};
+pub use replay::{DrawnKernel, DrawnStage, PageRoofline, PlanReplay, StepTimeline};
 pub use sources::SourceFile;
-pub use subject::{FoundPlan, Kind, Names, Subject, SubjectError};
+pub use subject::{AnsweringVerb, FoundPlan, JobNames, PageSubject, SubjectError};
 
-use crate::compare::Entry;
+use crate::compare::ComparisonEntry;
 use crate::planned::{NeighbourRow, StageRow};
-use crate::record::Share;
+use crate::record::NamedShare;
 use crate::timeline::TimelineRow;
 use serde::Serialize;
 
@@ -31,7 +31,7 @@ const CHARTS: &str = include_str!("assets/echarts-6.1.0.min.js");
 
 /// A figure of the answer, or a line of a table of two columns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Fact {
+pub struct PageFact {
     /// What it is.
     pub name: String,
     /// It, with its unit.
@@ -40,7 +40,7 @@ pub struct Fact {
     pub note: Option<String>,
 }
 
-impl Fact {
+impl PageFact {
     fn new(name: impl Into<String>, value: impl Into<String>) -> Self {
         Self { name: name.into(), value: value.into(), note: None }
     }
@@ -56,27 +56,27 @@ pub struct Page {
     /// The answer, in words.
     pub answer: Vec<String>,
     /// Its figures.
-    pub facts: Vec<Fact>,
+    pub facts: Vec<PageFact>,
     /// What the reader should know of it.
     pub notes: Vec<String>,
     /// Intervals and grades, where the run has them.
-    pub evidence: Trust,
+    pub evidence: PageEvidence,
     /// The chip beside others, with the areas of their parts.
-    pub dies: Vec<Die>,
+    pub dies: Vec<PageDie>,
     /// The designs of a search.
-    pub designs: Option<Designs>,
+    pub designs: Option<PageDesigns>,
     /// Whether the search ranked them by the bad ends of their steps' intervals.
     pub robust: bool,
     /// The best design beside others.
-    pub comparison: Vec<Entry>,
+    pub comparison: Vec<ComparisonEntry>,
     /// The step's time in seconds.
     pub step_s: Option<f64>,
     /// Its parts.
-    pub shares: Vec<Share>,
+    pub shares: Vec<NamedShare>,
     /// Its kernels.
-    pub roofline: Option<Roofline>,
+    pub roofline: Option<PageRoofline>,
     /// It, pass by pass.
-    pub timeline: Option<Played>,
+    pub timeline: Option<StepTimeline>,
     /// It, stage by stage.
     pub stages_over_a_step: Vec<TimelineRow>,
     /// The memory of every stage.
@@ -88,7 +88,7 @@ pub struct Page {
     /// How far the proof got, in words.
     pub proof: Vec<String>,
     /// The counts behind it.
-    pub certificate: Vec<Fact>,
+    pub certificate: Vec<PageFact>,
     /// What the model's file says that is not modelled.
     pub assumptions: Vec<String>,
     /// Where the constants are from, by file.
@@ -103,10 +103,10 @@ impl Page {
     /// The page of a subject; `replay` is its step played again, where that was possible, and `left_out` says what was not.
     #[must_use]
     pub fn new(
-        subject: &Subject,
-        replay: Option<Replay>,
+        subject: &PageSubject,
+        replay: Option<PlanReplay>,
         sources: Vec<SourceFile>,
-        dies: Vec<Die>,
+        dies: Vec<PageDie>,
         left_out: Vec<String>,
     ) -> Self {
         let found = subject.found.as_ref();
@@ -118,14 +118,14 @@ impl Page {
         };
         let decisions = if subject.decisions.is_empty() { replayed } else { subject.decisions.clone() };
         Self {
-            title: words::title(subject),
-            question: words::question(subject),
-            answer: words::answer(subject),
-            facts: words::facts(subject),
+            title: words::page_title(subject),
+            question: words::question_text(subject),
+            answer: words::answer_facts(subject),
+            facts: words::figure_facts(subject),
             notes: record.and_then(|record| record.best.as_ref()).map_or_else(Vec::new, |best| best.notes.clone()),
-            evidence: evidence::of(subject),
+            evidence: evidence::evidence_of_subject(subject),
             dies,
-            designs: subject.run.as_ref().map(Designs::of),
+            designs: subject.run.as_ref().map(PageDesigns::of_run),
             robust: record.is_some_and(|record| record.certificate.robust),
             comparison: record.and_then(|r| r.comparison.as_ref()).map_or_else(Vec::new, |c| c.entries.clone()),
             step_s: found.map(|found| found.plan.step_s),
@@ -136,8 +136,8 @@ impl Page {
             memory: found.map_or_else(Vec::new, |found| found.stages.clone()),
             capacity_gib: found.map(|found| found.capacity_gib),
             decisions,
-            proof: words::proof(subject),
-            certificate: words::certificate(subject),
+            proof: words::proof_text(subject),
+            certificate: words::certificate_facts(subject),
             assumptions: subject.assumptions.clone(),
             sources,
             left_out,
@@ -152,7 +152,7 @@ impl Page {
     ///
     /// # Errors
     /// What JSON cannot hold.
-    pub fn html(&self) -> Result<String, serde_json::Error> {
+    pub fn to_html(&self) -> Result<String, serde_json::Error> {
         // A `<` in the data would end its element; in JSON it can only be inside a text.
         let data = serde_json::to_string(self)?.replace('<', "\\u003c");
         let title = self.title.replace('&', "&amp;").replace('<', "&lt;");
@@ -184,9 +184,9 @@ mod tests {
     #[test]
     fn text_of_a_run_cannot_leave_its_element() {
         let record = crate::record::example();
-        let mut subject = Subject::of_record("run", record);
+        let mut subject = PageSubject::from_record("run", record);
         subject.assumptions = vec!["</script><!--SCRIPT--><b>".into()];
-        let html = Page::new(&subject, None, Vec::new(), Vec::new(), vec!["all & <more>".into()]).html().unwrap();
+        let html = Page::new(&subject, None, Vec::new(), Vec::new(), vec!["all & <more>".into()]).to_html().unwrap();
         assert_eq!(html.matches("</script>").count(), 3, "data, library, page");
         let (_, data) = html.split_once("id=\"data\">").unwrap();
         let data: serde_json::Value = serde_json::from_str(data.split_once("</script>").unwrap().0).unwrap();

@@ -2,18 +2,18 @@
 //! and the plans one decision away. It counts only where it gives the time that was kept.
 
 use super::subject::FoundPlan;
-use crate::planned::{NeighbourRow, neighbour, part_name};
-use crate::record::Share;
+use crate::planned::{NeighbourRow, neighbour_row, part_name};
+use crate::record::NamedShare;
 use crate::step_record::kernel_bound;
-use crate::text::{count, seconds};
+use crate::text::{format_count, format_seconds};
 use search::planner::{Job, PlanSpace, RankedPlan, neighbours};
 use serde::Serialize;
 use sim::hardware::Accelerator;
 use sim::kernel::Kernel;
-use sim::pipeline::{DeviceReport, EventKind, Timeline};
+use sim::pipeline::{DeviceReport, PipelineEventKind, Timeline};
 use sim::units::{Bytes, Seconds};
-use step::explain::{Explanation, Part, explain};
-use step::{ChipTimes, KernelDetail, Place};
+use step::explain::{Explanation, StepPart, explain_plan};
+use step::{ChipTimes, KernelDetail, KernelPlace};
 
 /// Passes that a page draws at most: a browser moves so many without stutter.
 const MOST_EVENTS: usize = 20_000;
@@ -24,20 +24,20 @@ const SAME: f64 = 1e-9;
 
 /// A kept plan played again.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Replay {
+pub struct PlanReplay {
     /// Its kernels.
-    pub roofline: Roofline,
+    pub roofline: PageRoofline,
     /// Its passes.
-    pub timeline: Played,
+    pub timeline: StepTimeline,
     /// The step's time as fractions of it, kernels by what bounds them.
-    pub shares: Vec<Share>,
+    pub shares: Vec<NamedShare>,
     /// The plans one decision away.
     pub decisions: Vec<NeighbourRow>,
 }
 
 /// The kernels of the slowest stage, and the roof above them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Roofline {
+pub struct PageRoofline {
     /// The stage, from 0.
     pub stage: u32,
     /// Peak of the arrays for the products' type.
@@ -77,7 +77,7 @@ pub struct DrawnKernel {
 
 /// A step, pass by pass.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Played {
+pub struct StepTimeline {
     /// How much of it is drawn, in words.
     pub shown: String,
     /// Until when it is drawn, in seconds.
@@ -101,7 +101,7 @@ pub struct DrawnStage {
     pub memory_gib: Vec<(f64, f64)>,
 }
 
-impl Replay {
+impl PlanReplay {
     /// Plays a kept plan of a job.
     ///
     /// # Errors
@@ -110,65 +110,65 @@ impl Replay {
         let plan = &kept.plan.plan;
         let differs =
             "model, chip, fabric or stack are not those of the run; give them with --model, --chip, --fabric or --stack";
-        let ranked = job.ranked(plan).map_err(|why| format!("{why}: {differs}"))?;
+        let ranked = job.rank_plan(plan).map_err(|why| format!("{why}: {differs}"))?;
         let ranked = ranked.ok_or_else(|| format!("the plan does not fit the chip: {differs}"))?;
         let (now, then) = (ranked.time.total.0, kept.plan.step_s);
         if (now - then).abs() > SAME * then {
             return Err(format!(
                 "the step takes {} now and took {} then: {differs}",
-                seconds(Seconds(now)),
-                seconds(Seconds(then))
+                format_seconds(Seconds(now)),
+                format_seconds(Seconds(then))
             ));
         }
-        Self::of(job, &ranked).map_err(|why| why.to_string())
+        Self::of_ranked_plan(job, &ranked).map_err(|why| why.to_string())
     }
 
-    fn of(job: &Job<'_>, ranked: &RankedPlan) -> Result<Self, step::StepError> {
+    fn of_ranked_plan(job: &Job<'_>, ranked: &RankedPlan) -> Result<Self, step::StepError> {
         let mut chip = ChipTimes::new(job.chip, job.stack)?;
-        let why = explain(&mut chip, job.model, job.fabric, &ranked.plan)?;
+        let why = explain_plan(&mut chip, job.model, job.fabric, &ranked.plan)?;
         let space = PlanSpace::default().with_mixes_of(job.stack);
         let around = neighbours(job, &space, ranked)?;
-        let share = |part: &Part| Share { name: part_name(&part.name).to_owned(), fraction: part.time / why.time.total };
+        let share = |part: &StepPart| NamedShare { name: part_name(&part.name).to_owned(), fraction: part.time / why.time.total };
         Ok(Self {
             shares: why.parts.iter().map(share).collect(),
-            roofline: Roofline::new(job, &why),
-            timeline: Played::new(&job.timeline(&ranked.plan)?),
-            decisions: around.iter().map(|n| neighbour(n, ranked)).collect(),
+            roofline: PageRoofline::new(job, &why),
+            timeline: StepTimeline::new(&job.plan_timeline(&ranked.plan)?),
+            decisions: around.iter().map(|n| neighbour_row(n, ranked)).collect(),
         })
     }
 }
 
-impl Roofline {
+impl PageRoofline {
     fn new(job: &Job<'_>, why: &Explanation) -> Self {
         let chip = job.chip;
-        let peak = chip.peak(job.precision.product.unwrap_or(job.precision.operand));
+        let peak = chip.peak_flops(job.precision.product.unwrap_or(job.precision.operand));
         let kernels = why.passes.iter().flat_map(|pass| {
             let name = format!("{} {}", pass.segment, pass.pass);
-            pass.kernels.iter().map(move |kernel| drawn(kernel, &name, pass.count, chip))
+            pass.kernels.iter().map(move |kernel| drawn_kernel(kernel, &name, pass.count, chip))
         });
         Self {
             stage: why.slowest_stage,
             peak_tflop_per_s: peak.map_or(0.0, |peak| peak.0 / 1e12),
-            vector_tflop_per_s: chip.vector_peak().0 / 1e12,
+            vector_tflop_per_s: chip.peak_vector_operations().0 / 1e12,
             hbm_gb_per_s: chip.hbm.read_bandwidth.0 / 1e9,
             kernels: kernels.collect(),
         }
     }
 }
 
-fn drawn(kernel: &KernelDetail, pass: &str, count: u64, chip: &Accelerator) -> DrawnKernel {
+fn drawn_kernel(kernel: &KernelDetail, pass: &str, count: u64, chip: &Accelerator) -> DrawnKernel {
     let (span, part) = match kernel.place {
-        Place::AllCores => ("all cores", 1.0),
-        Place::OneCore { .. } => ("one core", 1.0 / f64::from(chip.vector.cores.max(1))),
-        Place::Network => ("network", 0.0),
-        Place::Host => ("link", 0.0),
+        KernelPlace::AllCores => ("all cores", 1.0),
+        KernelPlace::OneCore { .. } => ("one core", 1.0 / f64::from(chip.vector.cores.max(1))),
+        KernelPlace::Network => ("network", 0.0),
+        KernelPlace::Host => ("link", 0.0),
     };
     let (kind, operations) = match kernel.kernel {
         Kernel::Contraction(_) | Kernel::Epilogue(_) => ("matrix product", kernel.kernel.flops().as_f64()),
         Kernel::FusedAttention(_) => ("attention", kernel.kernel.flops().as_f64()),
         // What lanes do is known by how busy they are.
         Kernel::Elementwise(_) | Kernel::Reduction(_) => {
-            ("vector", kernel.utilization * chip.vector_peak().0 * part * kernel.latency.0)
+            ("vector", kernel.utilization * chip.peak_vector_operations().0 * part * kernel.latency.0)
         }
         Kernel::Collective(_) => ("collective", 0.0),
         Kernel::Transfer(_) => ("copy", 0.0),
@@ -181,13 +181,13 @@ fn drawn(kernel: &KernelDetail, pass: &str, count: u64, chip: &Accelerator) -> D
         count,
         latency_s: kernel.latency.0,
         operations,
-        hbm_bytes: if kernel.place == Place::Network { 0 } else { kernel.hbm.0 },
-        utilization: kernel.computes().then_some(kernel.utilization),
+        hbm_bytes: if kernel.place == KernelPlace::Network { 0 } else { kernel.hbm.0 },
+        utilization: kernel.runs_on_cores().then_some(kernel.utilization),
         bound: kernel_bound(kernel, chip),
     }
 }
 
-impl Played {
+impl StepTimeline {
     /// Of a step; of a long one the beginning.
     fn new(timeline: &Timeline) -> Self {
         let mut events: Vec<_> = timeline.events.iter().collect();
@@ -196,15 +196,15 @@ impl Played {
         events.truncate(MOST_EVENTS);
         let end = if all > MOST_EVENTS { events.last().map_or(0.0, |event| event.start.0) } else { timeline.total.0 };
         let devices = timeline.devices.len().max(1);
-        let event = |e: &&sim::pipeline::Event| {
-            let (kind, chunk) = (kind_of(e.kind), e.stage / u32::try_from(devices).unwrap_or(u32::MAX));
+        let event = |e: &&sim::pipeline::PipelineEvent| {
+            let (kind, chunk) = (kind_index(e.kind), e.stage / u32::try_from(devices).unwrap_or(u32::MAX));
             (e.device, kind, e.micro_batch, chunk, e.start.0, (e.end - e.start).0)
         };
         let shown = if all > MOST_EVENTS {
-            let (drawn, all) = (count(MOST_EVENTS as u64), count(all as u64));
+            let (drawn, all) = (format_count(MOST_EVENTS as u64), format_count(all as u64));
             format!("The first {drawn} of {all} passes are drawn; `coplace evaluate --trace` writes them all for Perfetto.")
         } else {
-            format!("All {} passes.", count(all as u64))
+            format!("All {} passes.", format_count(all as u64))
         };
         Self {
             shown,
@@ -212,24 +212,24 @@ impl Played {
             total_s: timeline.total.0,
             kinds: ["forward", "recompute", "backward", "weight gradient", "data-parallel communication", "optimizer"],
             events: events.iter().map(event).collect(),
-            stages: (0..).zip(&timeline.devices).map(|(stage, device)| stage_of(stage, device, timeline.total)).collect(),
+            stages: (0..).zip(&timeline.devices).map(|(stage, device)| drawn_stage(stage, device, timeline.total)).collect(),
         }
     }
 }
 
-fn kind_of(kind: EventKind) -> usize {
+fn kind_index(kind: PipelineEventKind) -> usize {
     match kind {
-        EventKind::Forward => 0,
-        EventKind::Recompute => 1,
-        EventKind::Backward => 2,
-        EventKind::WeightGradient => 3,
-        EventKind::Reduction => 4,
-        EventKind::Optimizer => 5,
+        PipelineEventKind::Forward => 0,
+        PipelineEventKind::Recompute => 1,
+        PipelineEventKind::Backward => 2,
+        PipelineEventKind::WeightGradient => 3,
+        PipelineEventKind::Reduction => 4,
+        PipelineEventKind::Optimizer => 5,
     }
 }
 
 /// A stage's memory, thinned where it changes often: of every span the most that was held, so that no peak is lost.
-fn stage_of(stage: u32, device: &DeviceReport, total: Seconds) -> DrawnStage {
+fn drawn_stage(stage: u32, device: &DeviceReport, total: Seconds) -> DrawnStage {
     let gib = |(time, bytes): &(Seconds, Bytes)| (time.0, bytes.gib());
     let width = device.memory.len().div_ceil(MOST_MOMENTS).max(1);
     let most = |span: &[(Seconds, Bytes)]| {
@@ -247,24 +247,24 @@ fn stage_of(stage: u32, device: &DeviceReport, total: Seconds) -> DrawnStage {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use sim::pipeline::{Pipeline, Schedule, Stage};
+    use sim::pipeline::{Pipeline, PipelineSchedule, PipelineStage};
 
     fn timeline(micro_batches: u32) -> Timeline {
-        let stage = Stage {
+        let stage = PipelineStage {
             forward: Seconds(1.0),
             backward_input: Seconds(1.0),
             backward_weight: Seconds(1.0),
             resident: Bytes(1 << 30),
             stash: Bytes(1 << 29),
-            ..Stage::default()
+            ..PipelineStage::default()
         };
-        Pipeline::uniform(stage, 3, micro_batches, Schedule::OneForwardOneBackward).simulate().unwrap()
+        Pipeline::with_uniform_stages(stage, 3, micro_batches, PipelineSchedule::OneForwardOneBackward).simulate_step().unwrap()
     }
 
     #[test]
     fn a_short_step_is_drawn_whole() {
         let timeline = timeline(4);
-        let played = Played::new(&timeline);
+        let played = StepTimeline::new(&timeline);
         assert_eq!((played.events.len(), played.shown_s), (timeline.events.len(), timeline.total.0));
         assert!(played.shown.starts_with("All "), "{}", played.shown);
         let busy: f64 = played.events.iter().filter(|e| e.0 == 1 && e.1 < 4).map(|e| e.5).sum();
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn of_a_long_step_the_cut_is_told_and_no_peak_of_memory_is_lost() {
         let timeline = timeline(6000);
-        let played = Played::new(&timeline);
+        let played = StepTimeline::new(&timeline);
         assert_eq!(played.events.len(), MOST_EVENTS);
         assert!(played.shown_s < played.total_s && played.shown.contains("of 36,0"), "{}", played.shown);
         for (drawn, device) in played.stages.iter().zip(&timeline.devices) {

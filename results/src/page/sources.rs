@@ -1,7 +1,7 @@
 //! Where the constants are from.
 
 use serde::Serialize;
-use sim::hardware::Template;
+use sim::hardware::ChipTemplate;
 use sim::network::Fabric;
 use step::SoftwareStack;
 
@@ -17,7 +17,7 @@ pub struct SourceFile {
 impl SourceFile {
     /// A chip's.
     #[must_use]
-    pub fn chip(template: &Template) -> Self {
+    pub fn of_chip(template: &ChipTemplate) -> Self {
         let mut rows: Vec<[String; 2]> = template.sources.iter().map(|(key, source)| [key.clone(), source.clone()]).collect();
         rows.extend(template.fitted_on.iter().map(|(key, on)| [format!("calibration.{key}"), format!("fitted on {on}")]));
         Self { file: format!("chip {}", template.name), rows }
@@ -25,7 +25,7 @@ impl SourceFile {
 
     /// A fabric's.
     #[must_use]
-    pub fn fabric(fabric: &Fabric) -> Self {
+    pub fn of_fabric(fabric: &Fabric) -> Self {
         let mut rows: Vec<[String; 2]> = Vec::new();
         for (at, tier) in fabric.tiers.iter().enumerate() {
             rows.push([format!("tier {at}"), tier.source.clone()]);
@@ -38,7 +38,7 @@ impl SourceFile {
 
     /// A stack's.
     #[must_use]
-    pub fn stack(stack: &SoftwareStack) -> Self {
+    pub fn of_stack(stack: &SoftwareStack) -> Self {
         let rows = stack.sources.iter().map(|(key, source)| [key.clone(), source.clone()]).collect();
         Self { file: format!("stack {}", stack.name), rows }
     }

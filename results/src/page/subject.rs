@@ -1,11 +1,11 @@
 //! What a page is about: a run directory, or an answer of `evaluate` or `plan` that was kept as JSON.
 
-use crate::asked::Asked;
+use crate::asked::JobInputs;
 use crate::planned::{NeighbourRow, PlanRow, StageRow, part_name};
-use crate::record::{Record, Share};
-use crate::run::{self, Run};
+use crate::record::{NamedShare, SearchRecord};
+use crate::run::{self, SearchRun};
 use crate::step_record::{JobRecord, StepRecord};
-use crate::sweep::{self, DirectoryError};
+use crate::sweep::{self, RunDirectoryError};
 use crate::timeline::TimelineRow;
 use serde::Deserialize;
 use serde_json::Value;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 pub enum SubjectError {
     /// A run directory that cannot be read.
     #[error(transparent)]
-    Run(#[from] DirectoryError),
+    Run(#[from] RunDirectoryError),
     /// A file that cannot be read.
     #[error("{}: cannot be read: {why}; give a run directory of `coplace search`, or what `evaluate` or `plan` printed with --format json", file.display())]
     Unreadable {
@@ -38,7 +38,7 @@ pub enum SubjectError {
 
 /// Which verb answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum AnsweringVerb {
     /// `search`: chip and plan.
     Search,
     /// `evaluate`: one plan and why.
@@ -49,7 +49,7 @@ pub enum Kind {
 
 /// What a job's parts are called: built-in names or paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Names {
+pub struct JobNames {
     /// The model.
     pub model: String,
     /// The chip; of a search its run directory.
@@ -66,7 +66,7 @@ pub struct FoundPlan {
     /// The plan and its rates.
     pub plan: PlanRow,
     /// The step's time as fractions of it.
-    pub shares: Vec<Share>,
+    pub shares: Vec<NamedShare>,
     /// The stages' memory.
     pub stages: Vec<StageRow>,
     /// The stages over a step.
@@ -79,11 +79,11 @@ pub struct FoundPlan {
 
 /// What a page is about.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Subject {
+pub struct PageSubject {
     /// Which verb answered.
-    pub kind: Kind,
+    pub kind: AnsweringVerb,
     /// The job's parts.
-    pub names: Names,
+    pub names: JobNames,
     /// Trainable parameters, where they were kept.
     pub parameters: Option<u64>,
     /// Devices.
@@ -101,9 +101,9 @@ pub struct Subject {
     /// What the model's file says that is not modelled.
     pub assumptions: Vec<String>,
     /// The whole run of a search.
-    pub run: Option<Run>,
+    pub run: Option<SearchRun>,
     /// How the job of an answer is asked again; empty of a search, and of answers of older versions.
-    pub asked: Asked,
+    pub asked: JobInputs,
     /// The answer as it was kept.
     pub said: Value,
 }
@@ -115,7 +115,7 @@ struct EvaluatedFile {
     why: Option<String>,
     result: Option<StepRecord>,
     #[serde(flatten)]
-    asked: Asked,
+    asked: JobInputs,
 }
 
 /// What is read of `plan`'s answer.
@@ -137,11 +137,11 @@ struct PlannedFile {
     #[serde(default)]
     assumptions: Vec<String>,
     #[serde(flatten)]
-    asked: Asked,
+    asked: JobInputs,
 }
 
 impl FoundPlan {
-    fn of_step(step: StepRecord) -> Self {
+    fn from_step(step: StepRecord) -> Self {
         Self {
             plan: step.plan,
             shares: step.time_shares,
@@ -153,29 +153,29 @@ impl FoundPlan {
     }
 }
 
-impl Subject {
+impl PageSubject {
     /// Reads a run directory or a file.
     ///
     /// # Errors
     /// What is no run and no answer.
-    pub fn read(path: &Path) -> Result<Self, SubjectError> {
+    pub fn read_from(path: &Path) -> Result<Self, SubjectError> {
         if path.is_dir() {
-            let run = sweep::read(path)?;
-            let mut subject = Self::of_record(&path.display().to_string(), run.record.clone());
+            let run = sweep::read_directory(path)?;
+            let mut subject = Self::from_record(&path.display().to_string(), run.record.clone());
             let fabric = path.join(run::FABRIC);
             if fabric.is_file() {
-                run::check(path, run::FABRIC).map_err(DirectoryError::from)?;
+                run::verify_file(path, run::FABRIC).map_err(RunDirectoryError::from)?;
                 subject.names.fabric = fabric.display().to_string();
             }
             return Ok(Self { run: Some(run), ..subject });
         }
-        let text = sim::files::text::read(path).map_err(|why| SubjectError::Unreadable { file: path.into(), why })?;
+        let text = sim::files::text::read_text(path).map_err(|why| SubjectError::Unreadable { file: path.into(), why })?;
         Self::parse(path, &text)
     }
 
     /// The subject of a search's record; `directory` is its run's.
     #[must_use]
-    pub fn of_record(directory: &str, record: Record) -> Self {
+    pub fn from_record(directory: &str, record: SearchRecord) -> Self {
         let said = serde_json::to_value(&record).unwrap_or_default();
         let study = record.study;
         let given = |best: &crate::record::BestDesign, key: &str| {
@@ -194,8 +194,8 @@ impl Subject {
         }
         let named = |key: &str, name: String| best.as_ref().and_then(|best| given(best, key)).unwrap_or(name);
         Self {
-            kind: Kind::Search,
-            names: Names {
+            kind: AnsweringVerb::Search,
+            names: JobNames {
                 model: study.model,
                 chip: directory.to_owned(),
                 fabric: named("--fabric", study.fabric),
@@ -209,8 +209,8 @@ impl Subject {
             decisions: Vec::new(),
             assumptions,
             run: None,
-            asked: Asked::default(),
-            found: best.map(|best| FoundPlan::of_step(best.step)),
+            asked: JobInputs::default(),
+            found: best.map(|best| FoundPlan::from_step(best.step)),
             said,
         }
     }
@@ -239,26 +239,26 @@ impl Subject {
             of_version(crate::evaluated::FORMAT)?;
             // From the text, not from the value: only so does an error name line and column.
             let read = serde_json::from_str(text).map_err(|e| malformed(e.to_string()))?;
-            return Ok(Self::of_evaluated(read, said));
+            return Ok(Self::from_evaluated(read, said));
         }
         if has("plans") && has("neighbours") {
             of_version(crate::planned::FORMAT)?;
             let read = serde_json::from_str(text).map_err(|e| malformed(e.to_string()))?;
-            return Ok(Self::of_planned(read, said));
+            return Ok(Self::from_planned(read, said));
         }
         Err(malformed("is no answer of `evaluate` or `plan`".to_owned()))
     }
 
-    fn of_evaluated(read: EvaluatedFile, said: Value) -> Self {
+    fn from_evaluated(read: EvaluatedFile, said: Value) -> Self {
         let job = read.job;
         Self {
-            kind: Kind::Evaluate,
-            names: Names { model: job.model.name, chip: job.chip.name, fabric: job.cluster.fabric, stack: job.stack },
+            kind: AnsweringVerb::Evaluate,
+            names: JobNames { model: job.model.name, chip: job.chip.name, fabric: job.cluster.fabric, stack: job.stack },
             parameters: Some(job.model.parameters),
             devices: job.cluster.devices.into(),
             global_batch: job.cluster.global_batch_sequences,
             sequence_tokens: job.model.sequence_tokens,
-            found: read.result.map(FoundPlan::of_step),
+            found: read.result.map(FoundPlan::from_step),
             why: read.why,
             decisions: Vec::new(),
             assumptions: job.model.assumptions,
@@ -268,22 +268,22 @@ impl Subject {
         }
     }
 
-    fn of_planned(read: PlannedFile, said: Value) -> Self {
+    fn from_planned(read: PlannedFile, said: Value) -> Self {
         let (stages, timeline) = (read.stages, read.timeline);
         let capacity_gib = read.capacity_gib.unwrap_or_default();
         let found = read.plans.into_iter().next().map(|plan| {
-            let mut shares: Vec<Share> = plan
+            let mut shares: Vec<NamedShare> = plan
                 .parts_s
                 .iter()
                 .filter(|(_, time)| **time > 0.0)
-                .map(|(name, time)| Share { name: part_name(name).to_owned(), fraction: time / plan.step_s })
+                .map(|(name, time)| NamedShare { name: part_name(name).to_owned(), fraction: time / plan.step_s })
                 .collect();
             shares.sort_by(|a, b| b.fraction.total_cmp(&a.fraction));
             FoundPlan { plan, shares, stages, timeline, capacity_gib, mean_power_w: None }
         });
         Self {
-            kind: Kind::Plan,
-            names: Names { model: read.model, chip: read.chip, fabric: read.fabric, stack: read.stack },
+            kind: AnsweringVerb::Plan,
+            names: JobNames { model: read.model, chip: read.chip, fabric: read.fabric, stack: read.stack },
             parameters: None,
             devices: read.devices,
             global_batch: read.global_batch_sequences,
@@ -305,7 +305,7 @@ mod tests {
     use super::*;
 
     fn refused(text: &str) -> String {
-        Subject::parse(Path::new("answer.json"), text).unwrap_err().to_string()
+        PageSubject::parse(Path::new("answer.json"), text).unwrap_err().to_string()
     }
 
     #[test]
@@ -324,8 +324,8 @@ mod tests {
     #[test]
     fn a_record_names_what_its_plan_runs_on() {
         let record = crate::record::example();
-        let subject = Subject::of_record("runs/a", record.clone());
-        assert_eq!((subject.kind, subject.names.chip.as_str()), (Kind::Search, "runs/a"));
+        let subject = PageSubject::from_record("runs/a", record.clone());
+        assert_eq!((subject.kind, subject.names.chip.as_str()), (AnsweringVerb::Search, "runs/a"));
         assert_eq!(subject.names.model, record.study.model);
         let found = subject.found.unwrap();
         assert_eq!(found.plan, record.best.unwrap().step.plan);

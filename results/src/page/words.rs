@@ -1,35 +1,37 @@
 //! The question, the answer and the proof in words.
 
-use super::{Fact, Kind, Subject};
+use super::{AnsweringVerb, PageFact, PageSubject};
 use crate::design::DesignRow;
 use crate::planned::one_line;
-use crate::record::{Proof, Record};
-use crate::text::{area, count, percent, power_of_ten_rate, rate, seconds, significant};
+use crate::record::{Proof, SearchRecord};
+use crate::text::{
+    format_area, format_count, format_percent, format_rate, format_seconds, format_significant, power_of_ten_rate,
+};
 use sim::units::{Seconds, SquareMillimeters};
 
 /// The page's heading.
-pub fn title(subject: &Subject) -> String {
+pub fn page_title(subject: &PageSubject) -> String {
     let model = &subject.names.model;
     match subject.kind {
-        Kind::Search => format!("Which chip trains {model} best"),
-        Kind::Evaluate => format!("{model} on {} x {}", count(subject.devices), subject.names.chip),
-        Kind::Plan => format!("How to train {model} on {} x {}", count(subject.devices), subject.names.chip),
+        AnsweringVerb::Search => format!("Which chip trains {model} best"),
+        AnsweringVerb::Evaluate => format!("{model} on {} x {}", format_count(subject.devices), subject.names.chip),
+        AnsweringVerb::Plan => format!("How to train {model} on {} x {}", format_count(subject.devices), subject.names.chip),
     }
 }
 
 /// What was asked.
-pub fn question(subject: &Subject) -> Vec<String> {
+pub fn question_text(subject: &PageSubject) -> Vec<String> {
     let names = &subject.names;
     let parameters = subject.parameters.map_or_else(String::new, |n| format!(" ({} parameters)", significant_count(n)));
     let work = format!(
         "{} sequences of {} tokens per optimizer step, under the software stack {}",
-        count(subject.global_batch),
-        count(subject.sequence_tokens),
+        format_count(subject.global_batch),
+        format_count(subject.sequence_tokens),
         names.stack
     );
-    let devices = count(subject.devices);
-    match (subject.kind, record(subject)) {
-        (Kind::Search, Some(record)) => {
+    let devices = format_count(subject.devices);
+    match (subject.kind, search_record(subject)) {
+        (AnsweringVerb::Search, Some(record)) => {
             let study = &record.study;
             let which = match study.objective.as_str() {
                 "throughput" => "trains it fastest".to_owned(),
@@ -38,7 +40,7 @@ pub fn question(subject: &Subject) -> Vec<String> {
             let which = if record.certificate.robust { format!("{which} {BAD_END}") } else { which };
             let limit = |(key, value): (&String, &String)| {
                 let (what, unit) = LIMITS.iter().find(|(known, ..)| known == key).map(|(_, what, unit)| (*what, *unit))?;
-                Some(format!("{what} at most {} {unit}", shortened(value)))
+                Some(format!("{what} at most {} {unit}", shortened_limit(value)))
             };
             let limits: Vec<String> = study.options.iter().filter_map(limit).collect();
             let limits = if limits.is_empty() { String::new() } else { format!(" Limits of a chip: {}.", limits.join("; ")) };
@@ -46,7 +48,7 @@ pub fn question(subject: &Subject) -> Vec<String> {
                 format!("{}{parameters} is trained on {devices} devices joined by {}: {work}.", names.model, study.fabric),
                 format!(
                     "Of the {} chips of the study {}, which {which}, and under which plan?{limits}",
-                    count(study.space_designs),
+                    format_count(study.space_designs),
                     study.name
                 ),
                 format!("Plans that were considered: {}.", study.plans),
@@ -55,7 +57,7 @@ pub fn question(subject: &Subject) -> Vec<String> {
         _ => vec![
             format!("{}{parameters} is trained on {devices} {} joined by {}: {work}.", names.model, names.chip, names.fabric),
             match subject.kind {
-                Kind::Plan => "Which plan is fastest, and why is none of its neighbours?".to_owned(),
+                AnsweringVerb::Plan => "Which plan is fastest, and why is none of its neighbours?".to_owned(),
                 _ => "What does a step take under this plan, and why?".to_owned(),
             },
         ],
@@ -77,9 +79,9 @@ const LIMITS: [(&str, &str, &str); 7] = [
 ];
 
 /// A limit with at most six digits, as it was given.
-fn shortened(value: &str) -> String {
+fn shortened_limit(value: &str) -> String {
     match value.parse::<f64>() {
-        Ok(number) if value.len() > 7 => significant(number, 5),
+        Ok(number) if value.len() > 7 => format_significant(number, 5),
         _ => value.to_owned(),
     }
 }
@@ -87,73 +89,81 @@ fn shortened(value: &str) -> String {
 /// A count of parameters as people say it: `70.55 billion`.
 fn significant_count(n: u64) -> String {
     match n as f64 {
-        n if n >= 1e9 => format!("{} billion", significant(n / 1e9, 4)),
-        n if n >= 1e6 => format!("{} million", significant(n / 1e6, 4)),
-        _ => count(n),
+        n if n >= 1e9 => format!("{} billion", format_significant(n / 1e9, 4)),
+        n if n >= 1e6 => format!("{} million", format_significant(n / 1e6, 4)),
+        _ => format_count(n),
     }
 }
 
 /// The answer.
-pub fn answer(subject: &Subject) -> Vec<String> {
+pub fn answer_facts(subject: &PageSubject) -> Vec<String> {
     let Some(found) = &subject.found else {
         let why = subject.why.clone().unwrap_or_else(|| "nothing fits".to_owned());
         return vec![format!("None: {why}.")];
     };
     let plan = format!("Its plan: {}.", one_line(&found.plan.plan));
-    match best(subject) {
+    match best_plan(subject) {
         Some(row) => {
             let dimensions = row.dimensions.as_ref().map_or_else(String::new, |d| format!(" ({d})"));
-            vec![format!("{}{dimensions}.", row.chip()), plan]
+            vec![format!("{}{dimensions}.", row.describe_chip()), plan]
         }
         None => vec![format!("The plan: {}.", one_line(&found.plan.plan))],
     }
 }
 
 /// The figures of the answer.
-pub fn facts(subject: &Subject) -> Vec<Fact> {
+pub fn figure_facts(subject: &PageSubject) -> Vec<PageFact> {
     let Some(found) = &subject.found else { return Vec::new() };
     let plan = &found.plan;
     let sequences = subject.global_batch as f64 / plan.step_s;
     let mut facts = vec![
-        Fact {
-            note: Some(format!("{} tokens/s", rate(plan.tokens_per_s))),
-            ..Fact::new("throughput", format!("{} sequences/s", significant(sequences, 4)))
+        PageFact {
+            note: Some(format!("{} tokens/s", format_rate(plan.tokens_per_s))),
+            ..PageFact::new("throughput", format!("{} sequences/s", format_significant(sequences, 4)))
         },
-        Fact::new("step", seconds(Seconds(plan.step_s))),
+        PageFact::new("step", format_seconds(Seconds(plan.step_s))),
     ];
     if let Some(evidence) = plan.evidence.as_ref().filter(|_| is_robust(subject)) {
         let note = Some("of its 90 % interval, at which designs are ranked; what else stands here is predicted".to_owned());
-        facts.push(Fact { note, ..Fact::new("step at the bad end", seconds(Seconds(evidence.step_interval_s[1]))) });
+        facts.push(PageFact {
+            note,
+            ..PageFact::new("step at the bad end", format_seconds(Seconds(evidence.step_interval_s[1])))
+        });
     }
     facts.extend([
-        Fact { note: Some("of the chips' peak".to_owned()), ..Fact::new("MFU", percent(plan.mfu)) },
-        Fact {
-            note: Some(format!("of {} GiB", significant(found.capacity_gib, 4))),
-            ..Fact::new("memory of a device", format!("{} GiB", significant(plan.peak_gib, 4)))
+        PageFact { note: Some("of the chips' peak".to_owned()), ..PageFact::new("MFU", format_percent(plan.mfu)) },
+        PageFact {
+            note: Some(format!("of {} GiB", format_significant(found.capacity_gib, 4))),
+            ..PageFact::new("memory of a device", format!("{} GiB", format_significant(plan.peak_gib, 4)))
         },
-        Fact {
+        PageFact {
             note: Some("the network's is not modelled".to_owned()),
-            ..Fact::new("energy of a step", power_of_ten_rate(plan.energy_j, "J"))
+            ..PageFact::new("energy of a step", power_of_ten_rate(plan.energy_j, "J"))
         },
     ]);
     let power = found.mean_power_w.or_else(|| Some(plan.energy_j / plan.step_s / subject.devices as f64));
-    let row = best(subject);
-    let peak =
-        row.and_then(|row| row.peak_power_w).map(|watts| format!("{} W under the heavier load alone", significant(watts, 4)));
-    facts.extend(
-        power.map(|watts| Fact { note: peak, ..Fact::new("mean power of a device", format!("{} W", significant(watts, 4))) }),
-    );
+    let row = best_plan(subject);
+    let peak = row
+        .and_then(|row| row.peak_power_w)
+        .map(|watts| format!("{} W under the heavier load alone", format_significant(watts, 4)));
+    facts.extend(power.map(|watts| PageFact {
+        note: peak,
+        ..PageFact::new("mean power of a device", format!("{} W", format_significant(watts, 4)))
+    }));
     if let Some(row) = row {
-        facts.push(Fact { note: row.node.clone(), ..Fact::new("compute dies", area(SquareMillimeters(row.area_mm2))) });
-        facts.extend(row.cost_usd.map(|usd| Fact::new("cost to make", format!("{usd:.0} USD"))));
-        facts.extend(row.bound_by.clone().map(|bound| Fact::new("bound by", bound)));
+        facts.push(PageFact {
+            note: row.node.clone(),
+            ..PageFact::new("compute dies", format_area(SquareMillimeters(row.area_mm2)))
+        });
+        facts.extend(row.cost_usd.map(|usd| PageFact::new("cost to make", format!("{usd:.0} USD"))));
+        facts.extend(row.bound_by.clone().map(|bound| PageFact::new("bound by", bound)));
     }
     facts
 }
 
 /// How far the proof got.
-pub fn proof(subject: &Subject) -> Vec<String> {
-    let Some(record) = record(subject) else { return Vec::new() };
+pub fn proof_text(subject: &PageSubject) -> Vec<String> {
+    let Some(record) = search_record(subject) else { return Vec::new() };
     let c = &record.certificate;
     let sentence = match (c.proof, c.gap) {
         (Proof::Proven, _) if c.robust => {
@@ -166,7 +176,7 @@ pub fn proof(subject: &Subject) -> Vec<String> {
         (Proof::Proven, _) => {
             "Proven: no design of this space, under any plan considered, is better under this model.".to_owned()
         }
-        (Proof::Infeasible, _) if c.nothing_tried() => {
+        (Proof::Infeasible, _) if c.is_without_candidates() => {
             "No chip of this space is within the limits: nothing was tried.".to_owned()
         }
         (Proof::Infeasible, _) => "Proven: no design of this space runs the model.".to_owned(),
@@ -178,8 +188,8 @@ pub fn proof(subject: &Subject) -> Vec<String> {
 }
 
 /// The counts behind the proof.
-pub fn certificate(subject: &Subject) -> Vec<Fact> {
-    let Some(record) = record(subject) else { return counts(subject) };
+pub fn certificate_facts(subject: &PageSubject) -> Vec<PageFact> {
+    let Some(record) = search_record(subject) else { return plan_counts_text(subject) };
     let c = &record.certificate;
     let counted = [
         ("designs", c.designs),
@@ -193,58 +203,59 @@ pub fn certificate(subject: &Subject) -> Vec<Fact> {
         ("no chips", c.no_chip),
         ("undecided", c.open),
     ];
-    let mut facts: Vec<Fact> = counted.into_iter().map(|(name, n)| Fact::new(name, count(n))).collect();
+    let mut facts: Vec<PageFact> = counted.into_iter().map(|(name, n)| PageFact::new(name, format_count(n))).collect();
     if let (Some(best), Some(bound)) = (c.best, c.bound) {
         let at = if c.robust { " at the bad end" } else { "" };
-        facts.push(Fact::new("best", format!("{} {}{at}", significant(best, 6), c.unit)));
-        facts.push(Fact::new("none is better than", format!("{} {}{at}", significant(bound, 6), c.unit)));
+        facts.push(PageFact::new("best", format!("{} {}{at}", format_significant(best, 6), c.unit)));
+        facts.push(PageFact::new("none is better than", format!("{} {}{at}", format_significant(bound, 6), c.unit)));
     }
-    facts.push(Fact::new("question", record.question.clone()));
-    facts.extend(record.times.get("search").map(|time| Fact::new("time of the search", seconds(Seconds(*time)))));
+    facts.push(PageFact::new("question", record.question.clone()));
+    facts.extend(record.times.get("search").map(|time| PageFact::new("time of the search", format_seconds(Seconds(*time)))));
     facts
 }
 
 /// The counts of plans that `plan` and `evaluate` keep.
-fn counts(subject: &Subject) -> Vec<Fact> {
+fn plan_counts_text(subject: &PageSubject) -> Vec<PageFact> {
     let Some(serde_json::Value::Object(counts)) = subject.said.get("counts") else { return Vec::new() };
-    let number = |(key, value): (&String, &serde_json::Value)| Some(Fact::new(key.replace('_', " "), count(value.as_u64()?)));
+    let number =
+        |(key, value): (&String, &serde_json::Value)| Some(PageFact::new(key.replace('_', " "), format_count(value.as_u64()?)));
     counts.iter().filter_map(number).collect()
 }
 
-fn record(subject: &Subject) -> Option<&Record> {
+fn search_record(subject: &PageSubject) -> Option<&SearchRecord> {
     subject.run.as_ref().map(|run| &run.record)
 }
 
 /// Whether designs were ranked by the bad ends of steps' intervals.
-fn is_robust(subject: &Subject) -> bool {
-    record(subject).is_some_and(|record| record.certificate.robust)
+fn is_robust(subject: &PageSubject) -> bool {
+    search_record(subject).is_some_and(|record| record.certificate.robust)
 }
 
-fn best(subject: &Subject) -> Option<&DesignRow> {
-    record(subject)?.best.as_ref().map(|best| &best.design)
+fn best_plan(subject: &PageSubject) -> Option<&DesignRow> {
+    search_record(subject)?.best.as_ref().map(|best| &best.design)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::Run;
+    use crate::run::SearchRun;
 
-    fn subject() -> Subject {
+    fn subject() -> PageSubject {
         let record = crate::record::example();
-        let subject = Subject::of_record("runs/a", record.clone());
-        Subject { run: Some(Run { name: "a".into(), record, designs: Vec::new() }), ..subject }
+        let subject = PageSubject::from_record("runs/a", record.clone());
+        PageSubject { run: Some(SearchRun { name: "a".into(), record, designs: Vec::new() }), ..subject }
     }
 
     #[test]
     fn a_search_is_asked_and_answered_in_words() {
         let subject = subject();
-        let asked = question(&subject).join(" ");
+        let asked = question_text(&subject).join(" ");
         let record = crate::record::example();
         for part in [&record.study.model, &record.study.fabric, &record.study.stack, &record.study.plans] {
             assert!(asked.contains(part.as_str()), "{part}: {asked}");
         }
-        assert!(answer(&subject).join(" ").contains("Its plan: t 1, p 2"), "{:?}", answer(&subject));
-        let names: Vec<String> = facts(&subject).into_iter().map(|fact| fact.name).collect();
+        assert!(answer_facts(&subject).join(" ").contains("Its plan: t 1, p 2"), "{:?}", answer_facts(&subject));
+        let names: Vec<String> = figure_facts(&subject).into_iter().map(|fact| fact.name).collect();
         assert!(names.iter().any(|name| name == "compute dies") && names.iter().any(|name| name == "MFU"), "{names:?}");
     }
 
@@ -252,17 +263,21 @@ mod tests {
     fn of_a_robust_search_it_is_said_at_which_end_its_values_are() {
         let mut subject = subject();
         let end = "at the bad end of its step's 90 % interval";
-        assert!(!question(&subject).join(" ").contains(end) && !proof(&subject)[0].contains(end));
+        assert!(!question_text(&subject).join(" ").contains(end) && !proof_text(&subject)[0].contains(end));
         if let Some(run) = &mut subject.run {
             run.record.certificate.robust = true;
         }
-        assert!(question(&subject).join(" ").contains(end) && proof(&subject)[0].contains(end), "{:?}", proof(&subject));
-        let best = certificate(&subject).into_iter().find(|fact| fact.name == "best");
+        assert!(
+            question_text(&subject).join(" ").contains(end) && proof_text(&subject)[0].contains(end),
+            "{:?}",
+            proof_text(&subject)
+        );
+        let best = certificate_facts(&subject).into_iter().find(|fact| fact.name == "best");
         assert!(best.is_some_and(|fact| fact.value.ends_with(" at the bad end")));
         if let Some(run) = &mut subject.run {
             (run.record.certificate.proof, run.record.certificate.gap) = (Proof::Gap, Some(0.02));
         }
-        assert!(proof(&subject)[0].ends_with("better by more than 2.000 % at the bad end of its step's 90 % interval."));
+        assert!(proof_text(&subject)[0].ends_with("better by more than 2.000 % at the bad end of its step's 90 % interval."));
     }
 
     #[test]
@@ -271,20 +286,20 @@ mod tests {
         if let Some(run) = &mut subject.run {
             (run.record.certificate.proof, run.record.certificate.gap) = (Proof::Gap, Some(0.02));
         }
-        assert_eq!(proof(&subject)[0], "No design of this space is better by more than 2.000 %.");
+        assert_eq!(proof_text(&subject)[0], "No design of this space is better by more than 2.000 %.");
         if let Some(run) = &mut subject.run {
             let c = &mut run.record.certificate;
             (c.proof, c.gap, c.over_area) = (Proof::Infeasible, None, 0);
         }
-        assert_eq!(proof(&subject)[0], "Proven: no design of this space runs the model.");
+        assert_eq!(proof_text(&subject)[0], "Proven: no design of this space runs the model.");
         if let Some(run) = &mut subject.run {
             let c = &mut run.record.certificate;
             c.over_area = c.designs - c.over_power - c.over_cost - c.outside_hbm - c.no_chip;
         }
-        assert_eq!(proof(&subject)[0], "No chip of this space is within the limits: nothing was tried.");
+        assert_eq!(proof_text(&subject)[0], "No chip of this space is within the limits: nothing was tried.");
         subject.found = None;
         subject.why = Some("stage 0 lacks 3 GiB".into());
-        assert_eq!(answer(&subject), ["None: stage 0 lacks 3 GiB."]);
-        assert!(facts(&subject).is_empty());
+        assert_eq!(answer_facts(&subject), ["None: stage 0 lacks 3 GiB."]);
+        assert!(figure_facts(&subject).is_empty());
     }
 }

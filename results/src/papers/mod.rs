@@ -2,8 +2,8 @@
 
 mod study;
 
-pub use study::Quantity;
-pub(crate) use study::{Study, named_model};
+pub use study::StudyQuantity;
+pub(crate) use study::{PaperStudy, named_model};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ pub struct PaperFigure {
     /// The study that reproduces it.
     pub study: String,
     /// What of the study.
-    pub quantity: Quantity,
+    pub quantity: StudyQuantity,
     /// The paper's value.
     pub published: f64,
     /// Its unit.
@@ -59,14 +59,14 @@ pub struct PaperFigure {
 }
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
-    studies: BTreeMap<String, Study>,
+struct PaperFile {
+    studies: BTreeMap<String, PaperStudy>,
     figures: Vec<PaperFigure>,
 }
 
 /// A figure beside what is computed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Reproduced {
+pub struct ReproducedFigure {
     /// Its name.
     pub id: String,
     /// The paper's system.
@@ -101,28 +101,28 @@ pub struct Reproduced {
 ///
 /// # Errors
 /// A study that cannot be run: a fault of the reference.
-pub fn reproduce() -> Result<Vec<Reproduced>, PaperError> {
-    let file = reference()?;
-    file.figures.iter().map(|figure| reproduced(figure, &file.studies)).collect()
+pub fn reproduce_figures() -> Result<Vec<ReproducedFigure>, PaperError> {
+    let file = read_reference()?;
+    file.figures.iter().map(|figure| reproduce_figure(figure, &file.studies)).collect()
 }
 
 /// The studies of the reference by name.
 ///
 /// # Errors
 /// A fault of the reference.
-pub(crate) fn studies() -> Result<BTreeMap<String, Study>, PaperError> {
-    reference().map(|file| file.studies)
+pub(crate) fn read_studies() -> Result<BTreeMap<String, PaperStudy>, PaperError> {
+    read_reference().map(|file| file.studies)
 }
 
-fn reference() -> Result<File, PaperError> {
+fn read_reference() -> Result<PaperFile, PaperError> {
     let place = "results/reference/techniques.toml".to_owned();
     toml::from_str(REFERENCE).map_err(|e| PaperError { place, why: e.to_string() })
 }
 
-fn reproduced(figure: &PaperFigure, studies: &BTreeMap<String, Study>) -> Result<Reproduced, PaperError> {
+fn reproduce_figure(figure: &PaperFigure, studies: &BTreeMap<String, PaperStudy>) -> Result<ReproducedFigure, PaperError> {
     let place = |why: String| PaperError { place: figure.id.clone(), why };
     let study = studies.get(&figure.study).ok_or_else(|| place(format!("no study {}", figure.study)))?;
-    let value = study.whole(studies).prepared().and_then(|run| run.value(figure.quantity)).map_err(place)?;
+    let value = study.resolve_bases(studies).prepare_study().and_then(|run| run.value_of(figure.quantity)).map_err(place)?;
     let predicted = match figure.unit.as_str() {
         "GiB" => value / GIB,
         "MiB" => value / GIB * 1024.0,
@@ -131,13 +131,13 @@ fn reproduced(figure: &PaperFigure, studies: &BTreeMap<String, Study>) -> Result
     };
     let off = predicted - figure.published;
     let (within, tolerance) = match (figure.tolerance_points, figure.tolerance_percent) {
-        (Some(points), _) => (off.abs() <= points, format!("{points} {}", points_of(&figure.unit))),
+        (Some(points), _) => (off.abs() <= points, format!("{points} {}", unit_of_points(&figure.unit))),
         (None, percent) => {
             let percent = percent.unwrap_or(0.0);
             (off.abs() <= percent / 100.0 * figure.published.abs(), format!("{percent} %"))
         }
     };
-    Ok(Reproduced {
+    Ok(ReproducedFigure {
         id: figure.id.clone(),
         system: figure.system.clone(),
         what: figure.what.clone(),
@@ -156,7 +156,7 @@ fn reproduced(figure: &PaperFigure, studies: &BTreeMap<String, Study>) -> Result
 }
 /// What a unit's own are called: those of a percentage are no percent of it.
 #[must_use]
-pub fn points_of(unit: &str) -> &str {
+pub fn unit_of_points(unit: &str) -> &str {
     if unit == "%" { "points" } else { unit }
 }
 
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn published_figures_are_reproduced() {
-        let all = reproduce().unwrap();
+        let all = reproduce_figures().unwrap();
         assert!(all.len() >= 45);
         let wrong: Vec<String> = all
             .iter()

@@ -1,14 +1,14 @@
 //! What is run to reproduce a figure: a model, hardware, software, a plan and memory techniques, and what can be read off the run.
 
 use include_dir::{Dir, include_dir};
-use search::techniques::{Setting, Trial};
+use search::techniques::{TechniqueSetting, TechniqueTrial};
 use serde::Deserialize;
-use sim::hardware::{Accelerator, Storage, Template};
+use sim::hardware::{Accelerator, ChipTemplate, Storage};
 use sim::network::Fabric;
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use sim::units::{Bytes, BytesPerSecond};
 use std::collections::BTreeMap;
-use step::{MemoryClass, Reading, SoftwareStack, StageMemory, TrainingPlan, lowered};
+use step::{MemoryClass, MemoryReading, SoftwareStack, StageMemory, TrainingPlan, lower_plan};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Batch, Layout, Model, SegmentKind, Technique, Techniques};
@@ -18,7 +18,7 @@ static MODELS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/reference/techniques"
 /// What of a study a figure is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Quantity {
+pub enum StudyQuantity {
     /// Bytes of weights.
     Weights,
     /// Bytes of gradients.
@@ -72,7 +72,7 @@ pub enum Quantity {
 /// What is run: given values in place of those of the study that it is based on.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Study {
+pub(crate) struct PaperStudy {
     pub(crate) base: Option<String>,
     pub(crate) model: Option<String>,
     /// A model that no file has.
@@ -100,7 +100,7 @@ pub(crate) struct Study {
     pub(crate) techniques: Option<Vec<String>>,
 }
 /// A study with all that it refers to.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedPaperStudy {
     model: Model,
     chip: Accelerator,
     fabric: Fabric,
@@ -109,11 +109,11 @@ pub(crate) struct Prepared {
     techniques: Techniques,
 }
 
-impl Study {
+impl PaperStudy {
     /// With the values of the studies that it is based on.
-    pub(crate) fn whole(&self, studies: &BTreeMap<String, Self>) -> Self {
+    pub(crate) fn resolve_bases(&self, studies: &BTreeMap<String, Self>) -> Self {
         let Some(base) = self.base.as_ref().and_then(|name| studies.get(name)) else { return self.clone() };
-        let base = base.whole(studies);
+        let base = base.resolve_bases(studies);
         let own = self.clone();
         Self {
             base: None,
@@ -142,13 +142,15 @@ impl Study {
         }
     }
 
-    pub(crate) fn prepared(&self) -> Result<Prepared, String> {
+    pub(crate) fn prepare_study(&self) -> Result<PreparedPaperStudy, String> {
         let model = match &self.own_model {
             Some(model) => model.clone(),
             None => named_model(self.model.as_deref().unwrap_or("llama2-7b"))?,
         };
-        let mut chip =
-            Template::find(self.chip.as_deref().unwrap_or("a100_80gb_sxm")).map_err(|e| e.to_string())?.accelerator.clone();
+        let mut chip = ChipTemplate::find_built_in(self.chip.as_deref().unwrap_or("a100_80gb_sxm"))
+            .map_err(|e| e.to_string())?
+            .accelerator
+            .clone();
         if let Some(rate) = self.nvme_gb_per_s {
             let bandwidth = BytesPerSecond(rate * 1e9);
             chip.storage = Some(Storage { read_bandwidth: bandwidth, write_bandwidth: bandwidth, capacity: Bytes(1 << 42) });
@@ -168,7 +170,7 @@ impl Study {
         };
         let activations: ActivationPolicy =
             self.recompute.as_deref().unwrap_or("none").parse().map_err(|e: workloads::WorkloadError| e.to_string())?;
-        let devices = u32::try_from(layout.devices()).unwrap_or(u32::MAX);
+        let devices = u32::try_from(layout.device_count()).unwrap_or(u32::MAX);
         let fabric =
             sim::import::load_fabric(self.fabric.as_deref().unwrap_or("phaze_flat"), &chip.name).map_err(|e| e.to_string())?;
         let fabric = fabric.for_devices(devices).map_err(|e| e.to_string())?;
@@ -183,18 +185,18 @@ impl Study {
             },
             activations: activations.into(),
             attention: self.attention.unwrap_or_default(),
-            precision: stack.precision(precision(self.precision.as_deref())?),
+            precision: stack.precision_of_run(training_precision(self.precision.as_deref())?),
             optimizer: self.optimizer.unwrap_or_default(),
-            schedule: Schedule::OneForwardOneBackward,
+            schedule: PipelineSchedule::OneForwardOneBackward,
             techniques: Techniques::default(),
         };
         let techniques = self.techniques.iter().flatten().map(|t| t.parse::<Technique>().map_err(|e| e.to_string()));
         let techniques = techniques.collect::<Result<_, _>>()?;
-        Ok(Prepared { model, chip, fabric, stack, plan, techniques })
+        Ok(PreparedPaperStudy { model, chip, fabric, stack, plan, techniques })
     }
 }
 
-fn precision(name: Option<&str>) -> Result<Precision, String> {
+fn training_precision(name: Option<&str>) -> Result<Precision, String> {
     match name {
         None | Some("pure") => Ok(Precision::PURE_BF16),
         Some("mixed") => Ok(Precision::MIXED_BF16),
@@ -210,152 +212,160 @@ fn precision(name: Option<&str>) -> Result<Precision, String> {
 pub(crate) fn named_model(name: &str) -> Result<Model, String> {
     let Some(file) = name.strip_prefix("techniques/") else { return Model::load(name).map_err(|e| e.to_string()) };
     let text = MODELS.get_file(file).and_then(|f| f.contents_utf8()).ok_or_else(|| format!("no model {name}"))?;
-    workloads::import::hugging_face::parse(file, name, text).map_err(|e| e.to_string())
+    workloads::import::hugging_face::parse_config(file, name, text).map_err(|e| e.to_string())
 }
 
-impl Prepared {
-    fn setting(&self) -> Setting<'_> {
-        Setting { model: &self.model, chip: &self.chip, fabric: &self.fabric, stack: &self.stack, plan: &self.plan }
+impl PreparedPaperStudy {
+    fn technique_setting(&self) -> TechniqueSetting<'_> {
+        TechniqueSetting { model: &self.model, chip: &self.chip, fabric: &self.fabric, stack: &self.stack, plan: &self.plan }
     }
 
-    pub(crate) fn value(&self, quantity: Quantity) -> Result<f64, String> {
-        let setting = self.setting();
+    pub(crate) fn value_of(&self, quantity: StudyQuantity) -> Result<f64, String> {
+        let setting = self.technique_setting();
         let words = |e: step::StepError| e.to_string();
         let longest = |techniques: &Techniques| setting.longest_sequence(techniques).unwrap_or(0) as f64;
         match quantity {
-            Quantity::Longest => return Ok(longest(&self.techniques) / 1000.0),
-            Quantity::LongestOverPlain => return Ok(longest(&self.techniques) / longest(Techniques::none()).max(1.0)),
-            Quantity::LargestMicroBatch => {
+            StudyQuantity::Longest => return Ok(longest(&self.techniques) / 1000.0),
+            StudyQuantity::LongestOverPlain => return Ok(longest(&self.techniques) / longest(Techniques::none()).max(1.0)),
+            StudyQuantity::LargestMicroBatch => {
                 return Ok(setting.largest_micro_batch(&self.techniques).unwrap_or(0) as f64);
             }
-            Quantity::LongestOverRecompute => {
+            StudyQuantity::LongestOverRecompute => {
                 let recompute: Technique = "megatron-full".parse().map_err(|e: workloads::TechniqueError| e.to_string())?;
                 return Ok(longest(&self.techniques) / longest(&[recompute].into_iter().collect()).max(1.0));
             }
             _ => {}
         }
-        let trial = setting.best_attempt(&self.techniques).map_err(words)?;
-        let fullest = trial.memory.stages.iter().max_by_key(|s| s.need()).ok_or("no stage")?;
-        let class = |class: MemoryClass| fullest.class(class).as_f64();
+        let trial = setting.try_best_fractions(&self.techniques).map_err(words)?;
+        let fullest = trial.memory.stages.iter().max_by_key(|s| s.bytes_needed()).ok_or("no stage")?;
+        let class = |class: MemoryClass| fullest.class_bytes(class).as_f64();
         // As the papers count them, master weights among them.
         let states = class(MemoryClass::MasterWeights) + class(MemoryClass::OptimizerStates);
         Ok(match quantity {
-            Quantity::Weights => class(MemoryClass::Weights),
-            Quantity::Gradients => self.gradients(&trial)?,
-            Quantity::States => states,
-            Quantity::Peak => fullest.reading(Reading::Allocated).as_f64(),
-            Quantity::BesideWeightsAndStates => {
-                fullest.reading(Reading::Allocated).as_f64() - class(MemoryClass::Weights) - states
+            StudyQuantity::Weights => class(MemoryClass::Weights),
+            StudyQuantity::Gradients => self.gradient_bytes(&trial)?,
+            StudyQuantity::States => states,
+            StudyQuantity::Peak => fullest.reading_of(MemoryReading::Allocated).as_f64(),
+            StudyQuantity::BesideWeightsAndStates => {
+                fullest.reading_of(MemoryReading::Allocated).as_f64() - class(MemoryClass::Weights) - states
             }
-            Quantity::Fits => f64::from(u8::from(trial.lacks.is_none())),
-            Quantity::Mfu => self.mfu(&trial),
-            Quantity::ActivationCut => {
-                let none = setting.attempt(Techniques::none()).map_err(words)?;
-                (1.0 - activations(&trial) / activations(&none)) * 100.0
+            StudyQuantity::Fits => f64::from(u8::from(trial.lacks.is_none())),
+            StudyQuantity::Mfu => self.mfu(&trial),
+            StudyQuantity::ActivationCut => {
+                let none = setting.try_techniques(Techniques::none()).map_err(words)?;
+                (1.0 - peak_activations(&trial) / peak_activations(&none)) * 100.0
             }
-            Quantity::ActivationsAtLoss => self.at_loss(&trial)?,
-            Quantity::HeadForward => self.head(false)?,
-            Quantity::Head => self.head(true)?,
-            Quantity::ActivationsOfAllDevices => self.kept_wide(&trial)? * self.plan.layout.devices() as f64,
-            Quantity::InputsLeft => self.inputs(&self.techniques)? / self.inputs(Techniques::none())? * 100.0,
-            Quantity::BytesPerSbh => {
+            StudyQuantity::ActivationsAtLoss => self.activations_at_loss(&trial)?,
+            StudyQuantity::HeadForward => self.head_bytes(false)?,
+            StudyQuantity::Head => self.head_bytes(true)?,
+            StudyQuantity::ActivationsOfAllDevices => {
+                self.kept_bytes_with_gradients(&trial)? * self.plan.layout.device_count() as f64
+            }
+            StudyQuantity::InputsLeft => {
+                self.weight_gradient_inputs(&self.techniques)? / self.weight_gradient_inputs(Techniques::none())? * 100.0
+            }
+            StudyQuantity::BytesPerSbh => {
                 let batch = &self.plan.batch;
                 trial.layer[0].as_f64() / (batch.sequence_length * batch.micro_batch * self.model.hidden) as f64
             }
-            Quantity::WeightsAndStates => class(MemoryClass::Weights) + states,
-            Quantity::Sum => {
-                let statics = class(MemoryClass::Weights) + states + self.gradients(&trial)?;
-                statics + self.at_loss(&trial)?
+            StudyQuantity::WeightsAndStates => class(MemoryClass::Weights) + states,
+            StudyQuantity::Sum => {
+                let statics = class(MemoryClass::Weights) + states + self.gradient_bytes(&trial)?;
+                statics + self.activations_at_loss(&trial)?
             }
-            Quantity::UpdateTemporaries => {
+            StudyQuantity::UpdateTemporaries => {
                 let parameters = class(MemoryClass::Weights) / self.plan.precision.operand.bytes() as f64;
                 parameters * self.stack.memory.update_bytes_per_parameter
             }
-            Quantity::AttentionShare => self.attention_share()?,
-            Quantity::LinearInputs => self.inputs(&self.techniques)? * self.model.layers as f64,
-            Quantity::StepSeconds => trial.time.total.0,
-            Quantity::Longest | Quantity::LongestOverPlain | Quantity::LongestOverRecompute | Quantity::LargestMicroBatch => 0.0,
+            StudyQuantity::AttentionShare => self.attention_share_percent()?,
+            StudyQuantity::LinearInputs => self.weight_gradient_inputs(&self.techniques)? * self.model.layers as f64,
+            StudyQuantity::StepSeconds => trial.time.total.0,
+            StudyQuantity::Longest
+            | StudyQuantity::LongestOverPlain
+            | StudyQuantity::LongestOverRecompute
+            | StudyQuantity::LargestMicroBatch => 0.0,
         })
     }
 
     /// Operations that the result depends on, over the peak of all devices.
-    fn mfu(&self, trial: &Trial) -> f64 {
+    fn mfu(&self, trial: &TechniqueTrial) -> f64 {
         let batch = &self.plan.batch;
         let flops = self.model.necessary_training_flops(batch.global_batch, batch.sequence_length, self.model.vocabulary);
-        let peak = self.chip.peak(self.plan.precision.operand).map_or(0.0, |peak| peak.0) * self.plan.layout.devices() as f64;
+        let peak =
+            self.chip.peak_flops(self.plan.precision.operand).map_or(0.0, |peak| peak.0) * self.plan.layout.device_count() as f64;
         flops.0 as f64 / trial.time.total.0 / peak.max(1.0) * 100.0
     }
 
     fn graph(&self, techniques: &Techniques) -> Result<workloads::TrainingGraph, String> {
         let plan = TrainingPlan { techniques: techniques.clone(), ..self.plan.clone() };
-        lowered(&self.model, &plan, &self.stack).map_err(|e| e.to_string())
+        lower_plan(&self.model, &plan, &self.stack).map_err(|e| e.to_string())
     }
 
     /// All gradients of one device without parallelism, whether or not they are there at the peak; where they go as they come the largest.
-    fn gradients(&self, trial: &Trial) -> Result<f64, String> {
+    fn gradient_bytes(&self, trial: &TechniqueTrial) -> Result<f64, String> {
         let graph = self.graph(&trial.techniques)?;
         let (mut sum, mut largest) = (0, 0);
         for (kind, copies) in [(SegmentKind::Embedding, 1), (SegmentKind::Layer, self.model.layers), (SegmentKind::Head, 1)] {
             let segment = graph.segment(kind).ok_or("no such segment")?;
             match segment.statics.as_deref() {
                 Some(statics) => {
-                    sum += statics.own.gradients.device.per_device() * copies;
+                    sum += statics.own.gradients.device.per_device_count() * copies;
                     largest = largest.max(statics.own.largest_gradient);
                 }
-                None => sum += segment.parameters.per_device() * segment.bytes_per_parameter().gradient.0 * copies,
+                None => sum += segment.parameters.per_device_count() * segment.bytes_per_parameter().gradient.0 * copies,
             }
         }
         Ok((sum + largest) as f64)
     }
 
     /// Activations kept by all layers, and the loss.
-    fn at_loss(&self, trial: &Trial) -> Result<f64, String> {
-        let logits = self.logits(&self.techniques)?;
+    fn activations_at_loss(&self, trial: &TechniqueTrial) -> Result<f64, String> {
+        let logits = self.logits_bytes(&self.techniques)?;
         Ok(trial.layer[0].as_f64() * self.model.layers as f64 + logits)
     }
 
     /// Bytes of logits at work.
-    fn logits(&self, techniques: &Techniques) -> Result<f64, String> {
+    fn logits_bytes(&self, techniques: &Techniques) -> Result<f64, String> {
         let graph = self.graph(techniques)?;
         let head = &graph.segment(SegmentKind::Head).ok_or("no head")?.graph;
-        let logits = head.tensor("head.logits.out").ok_or("no logits")?;
+        let logits = head.find_tensor("head.logits.out").ok_or("no logits")?;
         let count = head.tensors[logits.index()].bytes.as_f64() / self.plan.precision.operand.bytes() as f64;
         let slices = head.settled.slices.get(&logits).copied().unwrap_or(1);
         Ok(count * self.stack.memory.bytes_per_logit / slices as f64)
     }
 
     /// The head alone: logits, input and, where both passes run, its gradient, weights and theirs.
-    fn head(&self, both: bool) -> Result<f64, String> {
+    fn head_bytes(&self, both: bool) -> Result<f64, String> {
         let batch = &self.plan.batch;
         let operand = self.plan.precision.operand.bytes();
         let input = (batch.sequence_length * batch.micro_batch * self.model.hidden * operand) as f64;
         let weights =
             (self.model.hidden * self.model.vocabulary) as f64 * (operand + self.plan.precision.gradient.bytes()) as f64;
-        Ok(self.logits(&self.techniques)? + input * if both { 2.0 } else { 1.0 } + weights)
+        Ok(self.logits_bytes(&self.techniques)? + input * if both { 2.0 } else { 1.0 } + weights)
     }
 
     /// What all layers keep of tensors that have gradients.
-    fn kept_wide(&self, trial: &Trial) -> Result<f64, String> {
+    fn kept_bytes_with_gradients(&self, trial: &TechniqueTrial) -> Result<f64, String> {
         let graph = self.graph(&trial.techniques)?;
         let layer = &graph.segment(SegmentKind::Layer).ok_or("no layer")?.graph;
-        let treatment = self.plan.activations.first().treatment_under(layer, self.stack.replay());
+        let treatment = self.plan.activations.first_layer_policy().treatment_with_extent(layer, self.stack.replay_extent());
         let wide = treatment.kept.iter().map(|t| &layer.tensors[t.index()]).filter(|t| t.gradient_bytes > Bytes::ZERO);
         Ok(wide.map(|t| t.bytes).sum::<Bytes>().as_f64() * self.model.layers as f64)
     }
 
     /// Attention's result over all that a layer keeps of tensors with gradients, in percent.
-    fn attention_share(&self) -> Result<f64, String> {
+    fn attention_share_percent(&self) -> Result<f64, String> {
         let graph = self.graph(Techniques::none())?;
         let layer = &graph.segment(SegmentKind::Layer).ok_or("no layer")?.graph;
-        let result = ["layer.attention.core.out", "layer.attention.context.out"].iter().find_map(|name| layer.tensor(name));
+        let result = ["layer.attention.core.out", "layer.attention.context.out"].iter().find_map(|name| layer.find_tensor(name));
         let result = layer.tensors[result.ok_or("no attention")?.index()].bytes;
-        let kept = layer.kept(&workloads::RecomputeSet::none());
+        let kept = layer.kept_tensors(&workloads::RecomputeSet::none());
         let wide = kept.iter().map(|t| &layer.tensors[t.index()]).filter(|t| t.gradient_bytes > Bytes::ZERO);
         Ok(result.as_f64() / wide.map(|t| t.bytes).sum::<Bytes>().as_f64().max(1.0) * 100.0)
     }
 
     /// What gradients of products' weights read in a layer, each tensor once, but for the attention's output projection.
-    fn inputs(&self, techniques: &Techniques) -> Result<f64, String> {
+    fn weight_gradient_inputs(&self, techniques: &Techniques) -> Result<f64, String> {
         let graph = self.graph(techniques)?;
         let layer = &graph.segment(SegmentKind::Layer).ok_or("no layer")?.graph;
         let product = |op: &&workloads::graph::OperatorNode| !op.name.ends_with("norm") && op.name != "layer.attention.output";
@@ -367,8 +377,8 @@ impl Prepared {
 }
 
 /// Activations, logits and transients of the fullest stage at its peak.
-fn activations(trial: &Trial) -> f64 {
+fn peak_activations(trial: &TechniqueTrial) -> f64 {
     let classes = [MemoryClass::Activations, MemoryClass::Transient, MemoryClass::Logits];
-    let of = |s: &StageMemory| classes.map(|class| s.class(class)).into_iter().sum::<Bytes>().as_f64();
+    let of = |s: &StageMemory| classes.map(|class| s.class_bytes(class)).into_iter().sum::<Bytes>().as_f64();
     trial.memory.stages.iter().map(of).fold(0.0, f64::max)
 }

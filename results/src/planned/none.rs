@@ -3,15 +3,15 @@
 use super::one_line;
 use search::planner::{Job, PlanAnswer};
 use sim::units::Bytes;
-use step::{DeviceMemory, MixKind, OverCapacity, TrainingPlan, usable};
+use step::{DeviceMemory, MixKind, OverCapacity, TrainingPlan, usable_hbm};
 
 /// Why an answer has no plan; nothing where it has one.
-pub(crate) fn why_none(job: &Job<'_>, answer: &PlanAnswer) -> Option<String> {
+pub(crate) fn reason_without_plan(job: &Job<'_>, answer: &PlanAnswer) -> Option<String> {
     answer.best.is_empty().then(|| match (&answer.nearest, &answer.refusal) {
         (Some((plan, why)), _) => {
-            let least = answer.enough.map_or_else(String::new, |need| enough(job, need));
-            let cure = cure(job, plan, why);
-            format!("no plan fits; the nearest, {}, lacks: {why}{least}{cure}{}", one_line(plan), addresses(job, answer))
+            let least = answer.enough.map_or_else(String::new, |need| sufficient_memory_text(job, need));
+            let cure = cure_for_shortfall(job, plan, why);
+            format!("no plan fits; the nearest, {}, lacks: {why}{least}{cure}{}", one_line(plan), addressing_note(job, answer))
         }
         (None, Some(error)) => error.to_string(),
         (None, None) => "the space holds no plan".to_owned(),
@@ -19,9 +19,9 @@ pub(crate) fn why_none(job: &Job<'_>, answer: &PlanAnswer) -> Option<String> {
 }
 
 /// How much of a device's memory would be enough, so that what is printed is no less, and the flag that leaves it.
-fn enough(job: &Job<'_>, need: Bytes) -> String {
+fn sufficient_memory_text(job: &Job<'_>, need: Bytes) -> String {
     let up = (need.gib() * HUNDREDTHS).ceil() / HUNDREDTHS;
-    let usable = usable(job.stack, DeviceMemory::of(job.chip).hbm);
+    let usable = usable_hbm(job.stack, DeviceMemory::of_chip(job.chip).hbm);
     let flag = usable.0.checked_sub(need.0).filter(|_| job.headroom > Bytes::ZERO).map_or_else(String::new, |left| {
         format!(" (--headroom-gib {:.2})", (Bytes(left).gib() * HUNDREDTHS).floor() / HUNDREDTHS)
     });
@@ -32,22 +32,22 @@ fn enough(job: &Job<'_>, need: Bytes) -> String {
 const HUNDREDTHS: f64 = 100.0;
 
 /// What would make room: devices, where the job's cannot hold the model whatever the plan.
-fn cure(job: &Job<'_>, plan: &TrainingPlan, why: &OverCapacity) -> String {
+fn cure_for_shortfall(job: &Job<'_>, plan: &TrainingPlan, why: &OverCapacity) -> String {
     let least = job.least_devices();
     // More than anybody has: a device has no room for a part of it.
     if least > job.devices.into() && least <= u32::MAX.into() {
-        let node = u64::from(job.fabric.fast_domain().max(1));
+        let node = u64::from(job.fabric.fast_domain_devices().max(1));
         let whole = if node < least { least.next_multiple_of(node) } else { least };
         let nodes = if whole > least { format!(" (whole nodes of {node})") } else { String::new() };
         return format!(
             "; use at least {whole} devices{nodes}: fewer than {least} cannot hold the parameters with their optimizer states"
         );
     }
-    Some(why.cure(plan)).filter(|cure| !cure.is_empty()).map_or_else(String::new, |cure| format!("; {cure}"))
+    Some(why.suggest_cure(plan)).filter(|cure| !cure.is_empty()).map_or_else(String::new, |cure| format!("; {cure}"))
 }
 
 /// What `--recompute best` leaves open: where tensors lie.
-fn addresses(job: &Job<'_>, answer: &PlanAnswer) -> &'static str {
+fn addressing_note(job: &Job<'_>, answer: &PlanAnswer) -> &'static str {
     let best = answer.mixed.is_some() && job.stack.framework.mixes < MixKind::PerStage;
     let lost = job.stack.memory.fragmentation > 0.0 && !job.stack.memory.planned_addresses;
     if !(best && lost) || job.techniques.iter().any(|technique| technique.preset().planned_addresses) {

@@ -1,36 +1,36 @@
 //! A search over plans that was stopped before its end, as data and in words.
 
-use crate::text::{percent, seconds};
+use crate::text::{format_percent, format_seconds};
 use search::planner::PlanAnswer;
 use serde::Serialize;
 use sim::units::Seconds;
 
 /// A search over plans that was stopped before its end.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Stopped {
+pub struct StoppedSearch {
     /// What stopped it.
     pub by: String,
     /// Seconds that no plan of the space goes below, found or not.
     pub bound_s: f64,
 }
 
-impl Stopped {
+impl StoppedSearch {
     /// Of an answer whose search `by` has stopped, if it was stopped.
     #[must_use]
-    pub fn of(answer: &PlanAnswer, by: Option<String>) -> Option<Self> {
+    pub fn from_answer(answer: &PlanAnswer, by: Option<String>) -> Option<Self> {
         let bound_s = answer.stopped?.0;
         Some(Self { by: by.unwrap_or_else(|| "stopped".to_owned()), bound_s })
     }
 
     /// What is proven of the fastest plan found, of so many seconds.
     #[must_use]
-    pub fn words(&self, best: Option<f64>) -> String {
+    pub fn proof_text(&self, best: Option<f64>) -> String {
         let Self { by, bound_s } = self;
-        let bound = seconds(Seconds(*bound_s));
+        let bound = format_seconds(Seconds(*bound_s));
         match best {
             Some(best) => format!(
                 "{by}: the best plans so far. No plan of the space takes less than {bound}, {} less than the first",
-                percent((1.0 - bound_s / best).max(0.0))
+                format_percent((1.0 - bound_s / best).max(0.0))
             ),
             None => format!("{by} before a plan was found that fits. No plan of the space takes less than {bound}"),
         }

@@ -1,12 +1,14 @@
 //! A row of Calculon's format as text.
 
-use super::planned::{memory, parts};
-use super::{Align, Table, count, fields, heading, rate, seconds, significant};
-use crate::calculon::Ran;
+use super::planned::{memory_text, time_parts_text};
+use super::{
+    ColumnAlign, TextTable, format_count, format_fields, format_heading, format_rate, format_seconds, format_significant,
+};
+use crate::calculon::CalculonAnswer;
 use sim::units::Seconds;
 
 /// The unit of one of Calculon's figures, which its name tells.
-fn unit(name: &str) -> &'static str {
+fn unit_of_figure(name: &str) -> &'static str {
     match name {
         "sample_rate" => "sequences/s",
         name if name.ends_with("_space") => "bytes per device",
@@ -16,38 +18,38 @@ fn unit(name: &str) -> &'static str {
 
 /// The whole report.
 #[must_use]
-pub fn calculon(ran: &Ran) -> String {
+pub fn calculon_report(ran: &CalculonAnswer) -> String {
     let mut text = format!(
         "{} under {} on {}: {} devices, {} sequences of {} tokens per step, software {}\n{}\n",
         ran.model,
         ran.execution,
         ran.system,
-        count(ran.devices),
-        count(ran.global_batch_sequences),
-        count(ran.sequence_tokens),
+        format_count(ran.devices),
+        format_count(ran.global_batch_sequences),
+        format_count(ran.sequence_tokens),
         ran.stack,
         ran.plan
     );
-    text.push_str(&heading("Step"));
+    text.push_str(&format_heading("Step"));
     let fits = ran.why.as_ref().map_or_else(|| "yes".to_owned(), |why| format!("no: {why}"));
-    text.push_str(&fields(&[
-        ("time", seconds(Seconds(ran.step_s))),
-        ("tokens per second", rate(ran.tokens_per_s)),
+    text.push_str(&format_fields(&[
+        ("time", format_seconds(Seconds(ran.step_s))),
+        ("tokens per second", format_rate(ran.tokens_per_s)),
         ("fits the memory", fits),
     ]));
-    text.push_str(&heading("Where its time goes"));
-    text.push_str(&parts(ran.step_s, &ran.parts_s));
-    text.push_str(&heading("Its memory, GiB per device"));
-    text.push_str(&memory(&ran.stages, Some(ran.capacity_gib), Some(ran.host_capacity_gib)));
-    text.push_str(&heading("The blocks alone, by Calculon's names"));
-    let mut table = Table::new(["figure", "value", "unit"]).align(2, Align::Left);
+    text.push_str(&format_heading("Where its time goes"));
+    text.push_str(&time_parts_text(ran.step_s, &ran.parts_s));
+    text.push_str(&format_heading("Its memory, GiB per device"));
+    text.push_str(&memory_text(&ran.stages, Some(ran.capacity_gib), Some(ran.host_capacity_gib)));
+    text.push_str(&format_heading("The blocks alone, by Calculon's names"));
+    let mut table = TextTable::new(["figure", "value", "unit"]).align_column(2, ColumnAlign::Left);
     for (name, value) in &ran.calculon {
-        table.row([(*name).to_owned(), significant(*value, 5), unit(name).to_owned()]);
+        table.add_row([(*name).to_owned(), format_significant(*value, 5), unit_of_figure(name).to_owned()]);
     }
     text.push_str(&table.render());
     for (title, lines) in [("Assumed", &ran.assumed), ("In the files, not modelled", &ran.not_modelled)] {
         if !lines.is_empty() {
-            text.push_str(&heading(title));
+            text.push_str(&format_heading(title));
             lines.iter().for_each(|line| text.push_str(&format!("- {line}\n")));
         }
     }

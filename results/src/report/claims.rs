@@ -1,25 +1,25 @@
 //! Published claims beside what is computed, as text.
 
-use super::{Align, Table, folded, heading};
+use super::{ColumnAlign, TextTable, fold_line, format_heading};
 use crate::validate::{ClaimReport, PredictedClaim};
 use std::collections::BTreeMap;
 
 /// The claims with their predictions, the errors by paper, and why some have none.
 #[must_use]
-pub fn claims(report: &ClaimReport) -> String {
-    let mut table = Table::new(["system", "model", "setting", "metric", "claimed", "predicted", "unit", "|error|"]);
+pub fn claims_report(report: &ClaimReport) -> String {
+    let mut table = TextTable::new(["system", "model", "setting", "metric", "claimed", "predicted", "unit", "|error|"]);
     for column in [1, 2, 3, 6] {
-        table = table.align(column, Align::Left);
+        table = table.align_column(column, ColumnAlign::Left);
     }
-    table = table.keep(&["claimed", "predicted", "|error|"]);
+    table = table.keep_columns(&["claimed", "predicted", "|error|"]);
     let predicted = |c: &&PredictedClaim| !c.predicted.is_empty();
     for PredictedClaim { claim, predicted, error_pct, .. } in report.claims.iter().filter(predicted) {
         let error = error_pct.map_or_else(String::new, |error| format!("{error:.1} %"));
         let cells = [&claim.system, &claim.model, &claim.setting, &claim.metric, &claim.value, predicted, &claim.unit];
-        table.row(cells.map(Clone::clone).into_iter().chain([error]).collect::<Vec<_>>());
+        table.add_row(cells.map(Clone::clone).into_iter().chain([error]).collect::<Vec<_>>());
     }
     let mut text = format!("{}: published claims\n\n{}", report.file.display(), table.render());
-    text.push_str(&by_system(&report.claims));
+    text.push_str(&errors_by_system(&report.claims));
     let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for claim in &report.claims {
         if let Some(why) = claim.why.as_deref() {
@@ -27,20 +27,20 @@ pub fn claims(report: &ClaimReport) -> String {
         }
     }
     if !reasons.is_empty() {
-        text.push_str(&heading("Not predicted, or not scored"));
+        text.push_str(&format_heading("Not predicted, or not scored"));
     }
     for (why, ids) in reasons {
-        text.push_str(&folded(&format!("  {why}: {}", ids.join(", "))));
+        text.push_str(&fold_line(&format!("  {why}: {}", ids.join(", "))));
     }
     if !report.row_errors.is_empty() {
-        text.push_str(&heading("Rows with faults"));
+        text.push_str(&format_heading("Rows with faults"));
         report.row_errors.iter().for_each(|error| text.push_str(&format!("  {error}\n")));
     }
     text
 }
 
 /// How many claims of every system are predicted, and how far off they are.
-fn by_system(claims: &[PredictedClaim]) -> String {
+fn errors_by_system(claims: &[PredictedClaim]) -> String {
     let mut systems: BTreeMap<&str, (usize, usize, Vec<f64>)> = BTreeMap::new();
     for claim in claims {
         let (all, predicted, errors) = systems.entry(&claim.claim.system).or_default();
@@ -48,14 +48,16 @@ fn by_system(claims: &[PredictedClaim]) -> String {
         *predicted += usize::from(!claim.predicted.is_empty());
         errors.extend(claim.error_pct);
     }
-    let mut table = Table::new(["system", "claims", "predicted", "with an error", "mean", "median"]);
+    let mut table = TextTable::new(["system", "claims", "predicted", "with an error", "mean", "median"]);
     for (system, (all, predicted, mut errors)) in systems {
         errors.sort_by(f64::total_cmp);
         let percent = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.1} %"));
         let mean = (!errors.is_empty()).then(|| errors.iter().sum::<f64>() / errors.len() as f64);
         let median = errors.get(errors.len() / 2).copied();
         let counts = [all, predicted, errors.len()].map(|count| count.to_string());
-        table.row(std::iter::once(system.to_owned()).chain(counts).chain([percent(mean), percent(median)]).collect::<Vec<_>>());
+        table.add_row(
+            std::iter::once(system.to_owned()).chain(counts).chain([percent(mean), percent(median)]).collect::<Vec<_>>(),
+        );
     }
     format!("\n{}", table.render())
 }

@@ -1,9 +1,12 @@
 //! One plan of one job as text: kernel by kernel where that is asked for, then what it takes and why, so that the summary ends the report.
 
-use super::planned::{keeps, memory, stages_over_a_step, wear};
-use super::run::time_shares;
-use super::{Align, Table, bytes, count, fields, heading, percent, power_of_ten_rate, rate, seconds, significant};
-use crate::evaluated::Evaluated;
+use super::planned::{kept_tensors_text, memory_text, storage_wear_text, timeline_text};
+use super::run::time_shares_text;
+use super::{
+    ColumnAlign, TextTable, format_bytes, format_count, format_fields, format_heading, format_percent, format_rate,
+    format_seconds, format_significant, power_of_ten_rate,
+};
+use crate::evaluated::EvaluateAnswer;
 use crate::planned::one_line;
 use crate::step_record::{EnergyRecord, JobRecord, KernelRecord, PassRecord, StepRecord};
 use sim::units::{Bytes, Seconds};
@@ -13,7 +16,7 @@ const NAMED: usize = 10;
 
 /// How much of the report is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kernels {
+pub enum KernelDetailLevel {
     /// The kernels that take most of the step.
     Longest,
     /// Every kernel of the slowest stage's passes besides.
@@ -22,40 +25,41 @@ pub enum Kernels {
 
 /// The whole report of an evaluation.
 #[must_use]
-pub fn evaluated(answer: &Evaluated, kernels: Kernels) -> String {
-    let mut text = job(&answer.job);
+pub fn evaluated_report(answer: &EvaluateAnswer, kernels: KernelDetailLevel) -> String {
+    let mut text = job_text(&answer.job);
     match (&answer.result, &answer.why) {
         (Some(result), _) => {
-            if kernels == Kernels::All {
-                text.push_str(&tables(result));
+            if kernels == KernelDetailLevel::All {
+                text.push_str(&kernel_tables(result));
             }
-            text.push_str(&step(answer, result));
+            text.push_str(&step_text(answer, result));
         }
         (None, why) => {
-            text.push_str(&heading("No plan"));
-            text.push_str(&fields(&[("because", why.clone().unwrap_or_else(|| "unknown".into()))]));
+            text.push_str(&format_heading("No plan"));
+            text.push_str(&format_fields(&[("because", why.clone().unwrap_or_else(|| "unknown".into()))]));
         }
     }
-    let techniques = super::techniques::of_job(&answer.job.techniques, answer.result.as_ref().map(|r| r.plan.tokens_per_s));
+    let techniques =
+        super::techniques::job_techniques_text(&answer.job.techniques, answer.result.as_ref().map(|r| r.plan.tokens_per_s));
     if !techniques.is_empty() {
-        text.push_str(&heading("Memory techniques"));
-        text.push_str(&fields(&techniques));
+        text.push_str(&format_heading("Memory techniques"));
+        text.push_str(&format_fields(&techniques));
     }
-    text.push_str(&super::assumptions(&answer.job.model.assumptions));
+    text.push_str(&super::format_assumptions(&answer.job.model.assumptions));
     text
 }
 
-fn job(job: &JobRecord) -> String {
+fn job_text(job: &JobRecord) -> String {
     let (model, chip, cluster) = (&job.model, &job.chip, &job.cluster);
-    let peak = chip.peak_tflop_per_s.map_or_else(String::new, |p| format!("{} TFLOP/s, ", significant(p, 4)));
+    let peak = chip.peak_tflop_per_s.map_or_else(String::new, |p| format!("{} TFLOP/s, ", format_significant(p, 4)));
     let lower = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
-    let (hbm, rate) = (significant(chip.hbm_gib, 4), significant(chip.hbm_gb_per_s, 4));
+    let (hbm, rate) = (format_significant(chip.hbm_gib, 4), format_significant(chip.hbm_gb_per_s, 4));
     let cores = format!("{} tensor and {} vector cores", chip.tensor_cores, chip.vector_cores);
-    let (sequences, tokens) = (count(cluster.global_batch_sequences), count(model.sequence_tokens));
-    fields(&[
-        ("model", format!("{}, {} parameters", model.name, count(model.parameters))),
+    let (sequences, tokens) = (format_count(cluster.global_batch_sequences), format_count(model.sequence_tokens));
+    format_fields(&[
+        ("model", format!("{}, {} parameters", model.name, format_count(model.parameters))),
         ("chip", format!("{}: {cores}, {peak}{hbm} GiB at {rate} GB/s", chip.name)),
-        ("cluster", format!("{} devices, {}", count(cluster.devices), cluster.fabric)),
+        ("cluster", format!("{} devices, {}", format_count(cluster.devices), cluster.fabric)),
         ("batch", format!("{sequences} sequences of {tokens} tokens per step")),
         ("software", format!("{}; time and memory are those that `plan` gives the same plan", job.stack)),
         (
@@ -66,56 +70,56 @@ fn job(job: &JobRecord) -> String {
 }
 
 /// What the plan takes, and why.
-fn step(answer: &Evaluated, result: &StepRecord) -> String {
-    let mut text = heading("Kernels that take most of the step");
-    text.push_str(&longest(result));
-    text.push_str(&heading("Memory, GiB per device"));
-    text.push_str(&memory(&result.stages, Some(result.capacity_gib), Some(result.host_capacity_gib)));
-    text.push_str(&wear(&result.stages, result.plan.step_s));
-    text.push_str(&keeps(&result.stages));
+fn step_text(answer: &EvaluateAnswer, result: &StepRecord) -> String {
+    let mut text = format_heading("Kernels that take most of the step");
+    text.push_str(&longest_kernels(result));
+    text.push_str(&format_heading("Memory, GiB per device"));
+    text.push_str(&memory_text(&result.stages, Some(result.capacity_gib), Some(result.host_capacity_gib)));
+    text.push_str(&storage_wear_text(&result.stages, result.plan.step_s));
+    text.push_str(&kept_tensors_text(&result.stages));
     if result.timeline.len() > 1 {
-        text.push_str(&heading("Stages over a step, seconds"));
-        text.push_str(&stages_over_a_step(&result.timeline));
+        text.push_str(&format_heading("Stages over a step, seconds"));
+        text.push_str(&timeline_text(&result.timeline));
     }
-    text.push_str(&heading("Where the step's time goes"));
-    text.push_str(&time_shares(&result.time_shares));
-    text.push_str(&heading("Plan, time and energy of a step"));
+    text.push_str(&format_heading("Where the step's time goes"));
+    text.push_str(&time_shares_text(&result.time_shares));
+    text.push_str(&format_heading("Plan, time and energy of a step"));
     let decided = match answer.counts.plans {
         1 => "the only one that the arguments leave".to_owned(),
-        plans => format!("the fastest of the {} that the arguments leave", count(plans as u64)),
+        plans => format!("the fastest of the {} that the arguments leave", format_count(plans as u64)),
     };
     let plan = &result.plan;
     let step_s = Seconds(plan.step_s);
     let mut lines = vec![
         ("plan", one_line(&plan.plan)),
         ("it is", decided),
-        ("step", seconds(step_s)),
-        ("throughput", format!("{} tokens/s", rate(plan.tokens_per_s))),
-        ("MFU", percent(plan.mfu)),
+        ("step", format_seconds(step_s)),
+        ("throughput", format!("{} tokens/s", format_rate(plan.tokens_per_s))),
+        ("MFU", format_percent(plan.mfu)),
         ("memory", format!("{:.2} of {:.2} GiB", plan.peak_gib, result.capacity_gib)),
-        ("energy", energy(&result.energy)),
-        ("mean power", mean_power(answer, &result.energy)),
+        ("energy", energy_text(&result.energy)),
+        ("mean power", mean_power_text(answer, &result.energy)),
     ];
-    lines.extend(super::evidence::of_plan(plan));
-    text.push_str(&fields(&lines));
+    lines.extend(super::evidence::plan_evidence(plan));
+    text.push_str(&format_fields(&lines));
     text
 }
 
 /// The mean power; what no chip of this kind takes is said to be the model's error.
-fn mean_power(answer: &Evaluated, energy: &EnergyRecord) -> String {
+fn mean_power_text(answer: &EvaluateAnswer, energy: &EnergyRecord) -> String {
     let mean = energy.mean_power_per_device_w;
     let over = answer.job.chip.tdp_w.filter(|tdp| mean > *tdp).map_or_else(String::new, |tdp| {
         format!(
             ", above the {tdp:.0} W that its maker holds it to: energy is overrated by {} at least",
-            percent(mean / tdp - 1.0)
+            format_percent(mean / tdp - 1.0)
         )
     });
     format!("{} per device{over}", power_of_ten_rate(mean, "W"))
 }
 
-fn energy(energy: &EnergyRecord) -> String {
+fn energy_text(energy: &EnergyRecord) -> String {
     let part = |part: f64| {
-        let fraction = percent(if energy.step_j > 0.0 { part / energy.step_j } else { 0.0 });
+        let fraction = format_percent(if energy.step_j > 0.0 { part / energy.step_j } else { 0.0 });
         format!("{} ({fraction})", power_of_ten_rate(part, "J"))
     };
     format!(
@@ -127,7 +131,7 @@ fn energy(energy: &EnergyRecord) -> String {
 }
 
 /// The kernels of the slowest stage's passes that take most time, all their runs together.
-fn longest(result: &StepRecord) -> String {
+fn longest_kernels(result: &StepRecord) -> String {
     let mut all: Vec<(f64, &PassRecord, &KernelRecord)> = result
         .passes
         .iter()
@@ -136,16 +140,16 @@ fn longest(result: &StepRecord) -> String {
     let micro_batch: f64 = result.passes.iter().map(|pass| pass.time_s * pass.count as f64).sum();
     all.sort_by(|a, b| b.0.total_cmp(&a.0));
     let head = ["kernel", "runs on", "times", "each", "of the passes", "HBM", "utilization", "bound by"];
-    let mut table = Table::new(head).align(1, Align::Left).align(7, Align::Left);
+    let mut table = TextTable::new(head).align_column(1, ColumnAlign::Left).align_column(7, ColumnAlign::Left);
     for (time, pass, kernel) in all.iter().take(NAMED) {
-        table.row([
+        table.add_row([
             kernel.name.clone(),
             kernel.span.clone(),
             pass.count.to_string(),
-            seconds(Seconds(kernel.latency_s)),
-            percent(if micro_batch > 0.0 { time / micro_batch } else { 0.0 }),
-            or_dash(kernel.hbm_bytes.map(|b| bytes(Bytes(b)))),
-            or_dash(kernel.utilization.map(percent)),
+            format_seconds(Seconds(kernel.latency_s)),
+            format_percent(if micro_batch > 0.0 { time / micro_batch } else { 0.0 }),
+            number_or_dash(kernel.hbm_bytes.map(|b| format_bytes(Bytes(b)))),
+            number_or_dash(kernel.utilization.map(format_percent)),
             kernel.bound.clone(),
         ]);
     }
@@ -162,38 +166,38 @@ fn longest(result: &StepRecord) -> String {
 }
 
 /// Every kernel of the slowest stage's passes.
-fn tables(result: &StepRecord) -> String {
+fn kernel_tables(result: &StepRecord) -> String {
     let title = match result.stages.len() {
         1 => "Kernels".to_owned(),
         stages => format!("Kernels of the slowest stage (stage {}; 0 to {})", result.slowest_stage, stages - 1),
     };
-    let mut text = heading(&title);
+    let mut text = format_heading(&title);
     text.push_str(
         "Shares are of the pass's time; kernels that overlap add up to more than 100 %. HBM counts reads and writes.\n",
     );
-    text.extend(result.passes.iter().map(table));
+    text.extend(result.passes.iter().map(kernel_table));
     text
 }
 
-fn table(pass: &PassRecord) -> String {
+fn kernel_table(pass: &PassRecord) -> String {
     let times = if pass.count == 1 { "once".into() } else { format!("{} times", pass.count) };
-    let (time, energy) = (seconds(Seconds(pass.time_s)), power_of_ten_rate(pass.energy_j, "J"));
+    let (time, energy) = (format_seconds(Seconds(pass.time_s)), power_of_ten_rate(pass.energy_j, "J"));
     let mut text = format!("\n{}, {}: {time}, {energy}; {times} per micro-batch\n", pass.segment, pass.pass);
     if pass.unproven_s > 0.0 {
-        text.push_str(&format!("Its schedule is not proven: it may take {} less.\n", seconds(Seconds(pass.unproven_s))));
+        text.push_str(&format!("Its schedule is not proven: it may take {} less.\n", format_seconds(Seconds(pass.unproven_s))));
     }
     let head = ["kernel", "runs on", "start µs", "latency µs", "share", "energy mJ", "HBM", "utilization", "bound by"];
-    let mut table = Table::new(head).align(1, Align::Left).align(8, Align::Left);
+    let mut table = TextTable::new(head).align_column(1, ColumnAlign::Left).align_column(8, ColumnAlign::Left);
     for kernel in &pass.kernels {
-        table.row([
+        table.add_row([
             kernel.name.clone(),
             kernel.span.clone(),
             format!("{:.2}", kernel.start_s * 1e6),
             format!("{:.2}", kernel.latency_s * 1e6),
-            percent(kernel.share),
-            or_dash(kernel.energy_j.map(|e| format!("{:.3}", e * 1e3))),
-            or_dash(kernel.hbm_bytes.map(|b| bytes(Bytes(b)))),
-            or_dash(kernel.utilization.map(percent)),
+            format_percent(kernel.share),
+            number_or_dash(kernel.energy_j.map(|e| format!("{:.3}", e * 1e3))),
+            number_or_dash(kernel.hbm_bytes.map(|b| format_bytes(Bytes(b)))),
+            number_or_dash(kernel.utilization.map(format_percent)),
             kernel.bound.clone(),
         ]);
     }
@@ -201,6 +205,6 @@ fn table(pass: &PassRecord) -> String {
     text
 }
 
-fn or_dash(value: Option<String>) -> String {
+fn number_or_dash(value: Option<String>) -> String {
     value.unwrap_or_else(|| "-".into())
 }

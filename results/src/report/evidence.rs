@@ -1,12 +1,12 @@
 //! How sure plans are, as text.
 
-use super::{fields, folded, heading, seconds};
+use super::{fold_line, format_fields, format_heading, format_seconds};
 use crate::evidence::EvidenceRecord;
 use crate::planned::PlanRow;
 use sim::units::Seconds;
 
 /// The intervals of a plan's step and peak and what they rest on, as lines of a summary.
-pub(super) fn of_plan(row: &PlanRow) -> Vec<(&'static str, String)> {
+pub(super) fn plan_evidence(row: &PlanRow) -> Vec<(&'static str, String)> {
     let Some(evidence) = &row.evidence else { return Vec::new() };
     let EvidenceRecord { step_interval_s: [low, high], peak_interval_gib: [least, most], .. } = *evidence;
     let percent = |end: f64, of: f64| format!("{:+.0}", (end / of - 1.0) * 100.0);
@@ -15,27 +15,27 @@ pub(super) fn of_plan(row: &PlanRow) -> Vec<(&'static str, String)> {
             "step, 90 %",
             format!(
                 "{} to {} ({} to {} %)",
-                seconds(Seconds(low)),
-                seconds(Seconds(high)),
+                format_seconds(Seconds(low)),
+                format_seconds(Seconds(high)),
                 percent(low, row.step_s),
                 percent(high, row.step_s)
             ),
         ),
         ("peak, 90 %", format!("{least:.2} to {most:.2} GiB")),
-        ("evidence", evidence.because()),
+        ("evidence", evidence.step_reasons()),
     ]
 }
 
 /// How sure the first of some plans is, and which of the others it leads by less than that.
-pub(super) fn of_plans(rows: &[PlanRow]) -> String {
+pub(super) fn plans_evidence(rows: &[PlanRow]) -> String {
     let Some((first, others)) = rows.split_first() else { return String::new() };
     let Some(evidence) = &first.evidence else { return String::new() };
-    let mut text = format!("{}{}", heading("How sure the first is"), fields(&of_plan(first)));
+    let mut text = format!("{}{}", format_heading("How sure the first is"), format_fields(&plan_evidence(first)));
     let lead = evidence.plan_lead;
     let within = others.iter().filter(|row| row.step_s <= first.step_s * lead).count();
     if within > 0 {
         let others = others.len();
-        text.push_str(&folded(&format!(
+        text.push_str(&fold_line(&format!(
             "Its lead over {within} of the {others} others that are listed is smaller than what the model errs by between plans of one job ({:.0} %, 90 times of 100): which of them is fastest is not settled.",
             (lead - 1.0) * 100.0
         )));

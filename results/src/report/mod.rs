@@ -11,16 +11,17 @@ mod planned;
 mod run;
 mod techniques;
 
-pub use calculon::calculon;
-pub use claims::claims;
-pub use coverage::coverage;
-pub use evaluated::{Kernels, evaluated};
-pub use papers::papers;
-pub use planned::planned;
-pub use run::{certificate, run};
-pub use techniques::techniques;
+pub use calculon::calculon_report;
+pub use claims::claims_report;
+pub use coverage::coverage_report;
+pub use evaluated::{KernelDetailLevel, evaluated_report};
+pub use papers::papers_report;
+pub use planned::planned_report;
+pub use run::{certificate_text, run_report};
+pub use techniques::techniques_report;
 
 pub use crate::text::{
-    Align, Table, area, assumptions, bytes, count, fields, fit, fitting, folded, gib, heading, percent, power_of_ten_rate, rate,
-    seconds, signed_percent, significant,
+    ColumnAlign, TextTable, fold_line, fold_lines, format_area, format_assumptions, format_bytes, format_count, format_fields,
+    format_gib, format_heading, format_percent, format_rate, format_seconds, format_signed_percent, format_significant,
+    power_of_ten_rate, set_screen_width,
 };

@@ -1,10 +1,13 @@
 //! The best plans of fixed hardware as text.
 
-use super::{Align, Table, count, fields, folded, heading, percent, rate, seconds, significant};
-use crate::planned::{KeepsRow, PlanRow, Planned, StageRow, part_name, schedule_name};
+use super::{
+    ColumnAlign, TextTable, fold_line, format_count, format_fields, format_heading, format_percent, format_rate, format_seconds,
+    format_significant,
+};
+use crate::planned::{KeptTensorsRow, PlanRow, PlannedAnswer, StageRow, part_name, schedule_name};
 use crate::techniques::years_per_pb;
 use crate::timeline::TimelineRow;
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use sim::units::Seconds;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,64 +16,64 @@ use workloads::{ActivationPolicy, Layout, StagePolicies};
 
 /// The whole report.
 #[must_use]
-pub fn planned(answer: &Planned) -> String {
+pub fn planned_report(answer: &PlannedAnswer) -> String {
     let mut text = format!(
         "{} on {} x {}, {}, {} sequences of {} tokens per step, software {}\n",
         answer.model,
-        count(answer.devices),
+        format_count(answer.devices),
         answer.chip,
         answer.fabric,
-        count(answer.global_batch_sequences),
-        count(answer.sequence_tokens),
+        format_count(answer.global_batch_sequences),
+        format_count(answer.sequence_tokens),
         answer.stack
     );
     match (&answer.plans.first(), &answer.why) {
         (Some(best), _) => {
             let order =
                 if answer.robust { "Plans that fit, by the bad end of their step's interval" } else { "Fastest plans that fit" };
-            text.push_str(&heading(order));
+            text.push_str(&format_heading(order));
             if let Some(stopped) = &answer.stopped {
-                text.push_str(&folded(&format!("{}.", stopped.words(Some(best.step_s)))));
+                text.push_str(&fold_line(&format!("{}.", stopped.proof_text(Some(best.step_s)))));
             }
-            text.push_str(&plans(&answer.plans));
-            text.push_str(&first(best, answer.capacity_gib));
-            text.push_str(&super::evidence::of_plans(&answer.plans));
-            text.push_str(&heading("Where the first one's time goes"));
-            text.push_str(&parts(best.step_s, &best.parts_s));
-            text.push_str(&heading("Its memory, GiB per device"));
-            text.push_str(&memory(&answer.stages, answer.capacity_gib, answer.host_capacity_gib));
-            text.push_str(&wear(&answer.stages, best.step_s));
-            text.push_str(&keeps(&answer.stages));
-            if best.plan.layout.pipeline > 1 && best.plan.schedule == Schedule::ZbV {
+            text.push_str(&plans_table(&answer.plans));
+            text.push_str(&first_plan_line(best, answer.capacity_gib));
+            text.push_str(&super::evidence::plans_evidence(&answer.plans));
+            text.push_str(&format_heading("Where the first one's time goes"));
+            text.push_str(&time_parts_text(best.step_s, &best.parts_s));
+            text.push_str(&format_heading("Its memory, GiB per device"));
+            text.push_str(&memory_text(&answer.stages, answer.capacity_gib, answer.host_capacity_gib));
+            text.push_str(&storage_wear_text(&answer.stages, best.step_s));
+            text.push_str(&kept_tensors_text(&answer.stages));
+            if best.plan.layout.pipeline > 1 && best.plan.schedule == PipelineSchedule::ZbV {
                 text.push_str(ZB_V_MEMORY);
             }
             if answer.timeline.len() > 1 {
-                text.push_str(&heading("Its stages over a step, seconds"));
-                text.push_str(&stages_over_a_step(&answer.timeline));
+                text.push_str(&format_heading("Its stages over a step, seconds"));
+                text.push_str(&timeline_text(&answer.timeline));
             }
             if answer.stopped.is_none() {
-                text.push_str(&heading("Its neighbours, one decision away"));
-                text.push_str(&neighbours(answer));
+                text.push_str(&format_heading("Its neighbours, one decision away"));
+                text.push_str(&neighbours_table(answer));
             }
             if let Some(mapping) = &answer.mapping {
-                text.push_str(&heading("Its ranks on the links"));
-                text.push_str(&super::mapped::mapped(mapping));
+                text.push_str(&format_heading("Its ranks on the links"));
+                text.push_str(&super::mapped::mapping_text(mapping));
             }
         }
         (None, why) => {
-            text.push_str(&heading("No plan"));
-            let stopped = answer.stopped.as_ref().map(|stopped| stopped.words(None));
-            text.push_str(&fields(&[("because", stopped.or(why.clone()).unwrap_or_else(|| "unknown".into()))]));
+            text.push_str(&format_heading("No plan"));
+            let stopped = answer.stopped.as_ref().map(|stopped| stopped.proof_text(None));
+            text.push_str(&format_fields(&[("because", stopped.or(why.clone()).unwrap_or_else(|| "unknown".into()))]));
         }
     }
-    let techniques = super::techniques::of_job(&answer.techniques, answer.plans.first().map(|row| row.tokens_per_s));
+    let techniques = super::techniques::job_techniques_text(&answer.techniques, answer.plans.first().map(|row| row.tokens_per_s));
     if !techniques.is_empty() {
-        text.push_str(&heading("Memory techniques"));
-        text.push_str(&fields(&techniques));
+        text.push_str(&format_heading("Memory techniques"));
+        text.push_str(&format_fields(&techniques));
     }
-    text.push_str(&super::assumptions(&answer.assumptions));
-    text.push_str(&heading("Search"));
-    text.push_str(&search(answer));
+    text.push_str(&super::format_assumptions(&answer.assumptions));
+    text.push_str(&format_heading("Search"));
+    text.push_str(&search_text(answer));
     text
 }
 
@@ -79,62 +82,63 @@ const ZB_V_MEMORY: &str = "Under ZB-V these are the activations of as many passe
     taken to fit by them, and what each stage holds at most is in the last column below.\n";
 
 /// How the plans of the space were decided, and what that proves.
-fn search(answer: &Planned) -> String {
+fn search_text(answer: &PlannedAnswer) -> String {
     let c = &answer.counts;
     let mut lines = vec![
-        ("plans in the space", count(c.plans as u64)),
-        ("timed", count(c.timed as u64)),
-        ("of these event by event", count(c.simulated as u64)),
-        ("larger than memory", count(c.over_capacity as u64)),
-        ("rejected by bound", count(c.rejected_by_bound as u64)),
+        ("plans in the space", format_count(c.plans as u64)),
+        ("timed", format_count(c.timed as u64)),
+        ("of these event by event", format_count(c.simulated as u64)),
+        ("larger than memory", format_count(c.over_capacity as u64)),
+        ("rejected by bound", format_count(c.rejected_by_bound as u64)),
     ];
     if c.splits > 0 {
-        lines.push(("their other splits of the layers", count(c.splits)));
-        lines.push(("of these not ruled out by bounds", count(c.splits_tried)));
+        lines.push(("their other splits of the layers", format_count(c.splits)));
+        lines.push(("of these not ruled out by bounds", format_count(c.splits_tried)));
     }
     if c.refused > 0 {
-        lines.push(("refused", count(c.refused as u64)));
+        lines.push(("refused", format_count(c.refused as u64)));
     }
     if c.not_reached > 0 {
-        lines.push(("not reached", count(c.not_reached as u64)));
+        lines.push(("not reached", format_count(c.not_reached as u64)));
     }
-    let mut text = fields(&lines);
+    let mut text = format_fields(&lines);
     if answer.mapping.is_some() && answer.stopped.is_none() {
         text.push_str(
             "With ranks in the order of the devices no plan of the space is faster than the fastest of these; only these were mapped to the\n\
              links, and one that is not listed could be faster as mapped.\n",
         );
     } else if !answer.plans.is_empty() {
-        text.push_str(&proven(answer));
+        text.push_str(&proof_text(answer));
     }
     text
 }
 
 /// What the search proves of the first plan.
-fn proven(answer: &Planned) -> String {
+fn proof_text(answer: &PlannedAnswer) -> String {
     if let Some(stopped) = &answer.stopped {
         let best = answer.plans.iter().map(|row| row.step_s).reduce(f64::min);
-        return folded(&format!("{}.", stopped.words(best)));
+        return fold_line(&format!("{}.", stopped.proof_text(best)));
     }
     if answer.robust {
         return "No interval ends below the predicted step: a plan that is not listed is predicted to be slower than the first one's bad end, or\n\
                 is beyond the thousand fastest.\n"
             .to_owned();
     }
-    let runs = match runnable(&answer.plans) {
+    let runs = match place_of_runnable(&answer.plans) {
         Some(place) if place > 0 => format!(", and none that the software's framework can run is faster than {}", place + 1),
         _ => String::new(),
     };
-    let mut text = folded(&format!(
+    let mut text = fold_line(&format!(
         "Under this model no plan of the space is faster than the first{runs}: those that were not timed are ruled out by their bounds."
     ));
     if let (Some(mixed), Some(gap)) = (answer.counts.mixed, answer.counts.mix_gap) {
-        let near = if gap > 0.0 { format!("; stages' mixes are within {} of their best", percent(gap)) } else { String::new() };
+        let near =
+            if gap > 0.0 { format!("; stages' mixes are within {} of their best", format_percent(gap)) } else { String::new() };
         let _ = writeln!(
             text,
             "Plans whose layers keep different things were looked for in {} layouts with even or listed splits and the few near these that are fastest where everything is kept{near}.\n\
              The others take longer even if they keep everything.",
-            count(mixed as u64)
+            format_count(mixed as u64)
         );
     }
     match answer.counts.split_tolerance {
@@ -143,7 +147,7 @@ fn proven(answer: &Planned) -> String {
                 text,
                 "No other split of the layers makes any of them{} more than {} faster; --layer-split best tries them all.",
                 if answer.counts.mixed.is_some() { " with one policy for all layers" } else { "" },
-                percent(tolerance)
+                format_percent(tolerance)
             );
         }
         _ => {}
@@ -187,27 +191,27 @@ const KEPT: [&str; 14] =
     ["t", "p", "d", "c", "e", "v", "micro-batch", "ZeRO", "recompute", "step s", "tokens/s", "MFU", "GiB", "mapped s"];
 
 /// The place of the fastest plan of the list that the software's framework can run.
-fn runnable(rows: &[PlanRow]) -> Option<usize> {
+fn place_of_runnable(rows: &[PlanRow]) -> Option<usize> {
     rows.iter().position(|row| row.cannot_run.is_none())
 }
 
 /// Which plan of the list is the fastest that the software's framework can run, where it is not the first.
-fn fastest_runnable(rows: &[PlanRow]) -> String {
+fn fastest_runnable_text(rows: &[PlanRow]) -> String {
     let Some(first) = rows.first().filter(|row| row.cannot_run.is_some()) else { return String::new() };
-    let Some(place) = runnable(rows) else { return folded("It can run none of these.") };
+    let Some(place) = place_of_runnable(rows) else { return fold_line("It can run none of these.") };
     let row = &rows[place];
     let step = |row: &PlanRow| row.mapped_step_s.unwrap_or(row.step_s);
     let slower = step(row) / step(first) - 1.0;
-    folded(&format!(
+    fold_line(&format!(
         "The fastest of these that it can run is {}: {} per step, {} slower than the first.",
         place + 1,
-        seconds(Seconds(step(row))),
-        percent(slower)
+        format_seconds(Seconds(step(row))),
+        format_percent(slower)
     ))
 }
 
 /// Why the software's framework cannot run some of the plans, each reason once.
-fn cannot_run(rows: &[PlanRow]) -> String {
+fn cannot_run_text(rows: &[PlanRow]) -> String {
     let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
     for (i, row) in rows.iter().enumerate() {
         let Some(why) = row.cannot_run.as_deref() else { continue };
@@ -219,15 +223,17 @@ fn cannot_run(rows: &[PlanRow]) -> String {
     }
     reasons
         .into_iter()
-        .map(|(why, numbers)| folded(&format!("The framework cannot run {}: {why}.", numbers.join(", "))))
+        .map(|(why, numbers)| fold_line(&format!("The framework cannot run {}: {why}.", numbers.join(", "))))
         .collect()
 }
 
-fn plans(rows: &[PlanRow]) -> String {
+fn plans_table(rows: &[PlanRow]) -> String {
     let mapped = rows.iter().any(|row| row.mapped_step_s.is_some());
-    let mut table = Table::new(PLAN_COLUMNS.into_iter().chain(mapped.then_some("mapped s"))).align(0, Align::Right).keep(&KEPT);
+    let mut table = TextTable::new(PLAN_COLUMNS.into_iter().chain(mapped.then_some("mapped s")))
+        .align_column(0, ColumnAlign::Right)
+        .keep_columns(&KEPT);
     for column in [7, 8, 9, 12, 13, 18, 19] {
-        table = table.align(column, Align::Left);
+        table = table.align_column(column, ColumnAlign::Left);
     }
     for (i, row) in rows.iter().enumerate() {
         let l = &row.plan.layout;
@@ -237,34 +243,34 @@ fn plans(rows: &[PlanRow]) -> String {
             l.pipeline.to_string(),
             l.data.to_string(),
             format!("{}{}", l.context, if l.context > 1 && l.context_method == ContextMethod::Ulysses { "u" } else { "" }),
-            experts(l),
+            experts_cell(l),
             l.virtual_stages.to_string(),
-            layers(&row.layers),
+            layer_split_cell(&row.layers),
             l.order.to_string(),
             schedule_name(&row.plan).to_owned(),
             row.plan.batch.micro_batch.to_string(),
             (l.zero as u8).to_string(),
             if l.sequence_parallel { "yes" } else { "no" }.to_owned(),
-            recompute(&row.plan.activations),
-            significant(row.step_s, 4),
-            rate(row.tokens_per_s),
-            percent(row.mfu),
+            recompute_cell(&row.plan.activations),
+            format_significant(row.step_s, 4),
+            format_rate(row.tokens_per_s),
+            format_percent(row.mfu),
             format!("{:.1}", row.peak_gib),
             if row.alike > 0 { format!("and {} like it", row.alike) } else { "-".to_owned() },
             if row.cannot_run.is_some() { "see below" } else { "-" }.to_owned(),
         ];
-        cells.extend(row.mapped_step_s.map(|step| significant(step, 4)));
-        table.row(cells);
+        cells.extend(row.mapped_step_s.map(|step| format_significant(step, 4)));
+        table.add_row(cells);
     }
-    let common = table.take_common(&[4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 18, 19]);
+    let common = table.take_common_columns(&[4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 18, 19]);
     let mut text = table.render();
     let common: Vec<String> =
         common.iter().filter(|(_, cell)| cell != "-").map(|(head, cell)| format!("{head} {cell}")).collect();
     if !common.is_empty() {
         let _ = writeln!(text, "All of them: {}.", common.join(", "));
     }
-    text.push_str(&cannot_run(rows));
-    text.push_str(&fastest_runnable(rows));
+    text.push_str(&cannot_run_text(rows));
+    text.push_str(&fastest_runnable_text(rows));
     text.push_str(LEGEND);
     if rows.iter().any(|row| row.plan.layout.expert_tensor.is_some()) {
         text.push_str("e 8x2: eight expert-parallel ranks, every expert over two devices.\n");
@@ -278,33 +284,33 @@ fn plans(rows: &[PlanRow]) -> String {
 }
 
 /// Expert-parallel ranks, with the devices of every expert where these are stated.
-fn experts(layout: &Layout) -> String {
+fn experts_cell(layout: &Layout) -> String {
     let width = layout.expert_tensor.map_or_else(String::new, |width| format!("x{width}"));
     format!("{}{width}", layout.expert)
 }
 
 /// The first plan in a line.
-fn first(row: &PlanRow, capacity_gib: Option<f64>) -> String {
+fn first_plan_line(row: &PlanRow, capacity_gib: Option<f64>) -> String {
     let of = capacity_gib.map_or_else(String::new, |gib| format!(" of {gib:.1}"));
-    let step = seconds(Seconds(row.mapped_step_s.unwrap_or(row.step_s)));
-    folded(&format!(
+    let step = format_seconds(Seconds(row.mapped_step_s.unwrap_or(row.step_s)));
+    fold_line(&format!(
         "The first: {step} per step, {} tokens/s, MFU {}, {:.1}{of} GiB.",
-        rate(row.tokens_per_s),
-        percent(row.mfu),
+        format_rate(row.tokens_per_s),
+        format_percent(row.mfu),
         row.peak_gib
     ))
 }
 
 /// What layers keep, in a few words.
-fn recompute(policies: &StagePolicies) -> String {
-    match policies.alike() {
+fn recompute_cell(policies: &StagePolicies) -> String {
+    match policies.uniform_policy() {
         Some(ActivationPolicy::Tensors { .. }) => "by tensor".to_owned(),
         _ => policies.to_string(),
     }
 }
 
 /// The layers of the chunks, equal neighbours together (`8+9x2+6`); nothing where all are equal.
-fn layers(chunks: &[u64]) -> String {
+fn layer_split_cell(chunks: &[u64]) -> String {
     let runs: Vec<String> = chunks
         .chunk_by(|a, b| a == b)
         .map(|run| if run.len() == 1 { run[0].to_string() } else { format!("{}x{}", run[0], run.len()) })
@@ -313,16 +319,16 @@ fn layers(chunks: &[u64]) -> String {
 }
 
 /// Where a step's time goes: its parts, longest first.
-pub(super) fn parts(step_s: f64, parts_s: &BTreeMap<String, f64>) -> String {
+pub(super) fn time_parts_text(step_s: f64, parts_s: &BTreeMap<String, f64>) -> String {
     let mut parts: Vec<(&str, f64)> =
         parts_s.iter().map(|(name, time)| (part_name(name), *time)).filter(|(_, t)| *t > 0.0).collect();
     parts.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let line = |(name, time)| (name, format!("{:>9}  {:>6}", seconds(Seconds(time)), percent(time / step_s)));
-    fields(&parts.into_iter().map(line).collect::<Vec<_>>())
+    let line = |(name, time)| (name, format!("{:>9}  {:>6}", format_seconds(Seconds(time)), format_percent(time / step_s)));
+    format_fields(&parts.into_iter().map(line).collect::<Vec<_>>())
 }
 
 /// The stages, neighbours that need the same on one line; the host's memory where something is kept there.
-pub(super) fn memory(stages: &[StageRow], capacity: Option<f64>, host: Option<f64>) -> String {
+pub(super) fn memory_text(stages: &[StageRow], capacity: Option<f64>, host: Option<f64>) -> String {
     let offloaded = stages.iter().any(|s| s.host_gib > 0.0);
     let stored = stages.iter().any(|s| s.storage_gib > 0.0);
     let of = |capacity: Option<f64>| capacity.map_or_else(String::new, |c| format!("{c:.1}"));
@@ -343,7 +349,7 @@ pub(super) fn memory(stages: &[StageRow], capacity: Option<f64>, host: Option<f6
     if stored {
         head.push("on NVMe".to_owned());
     }
-    let mut table = Table::new(head);
+    let mut table = TextTable::new(head);
     let mut at = 0;
     while at < stages.len() {
         let key = |s: &StageRow| (s.classes_gib.clone(), s.host_gib, s.storage_gib);
@@ -360,26 +366,26 @@ pub(super) fn memory(stages: &[StageRow], capacity: Option<f64>, host: Option<f6
         if stored {
             row.push(format!("{:.2}", first.storage_gib));
         }
-        table.row(row);
+        table.add_row(row);
         at += same;
     }
     table.render()
 }
 
 /// What is written to storage, and how long it lasts of it; nothing where nothing is.
-pub(super) fn wear(stages: &[StageRow], step_s: f64) -> String {
+pub(super) fn storage_wear_text(stages: &[StageRow], step_s: f64) -> String {
     let written = stages.iter().map(|stage| stage.storage_written_gb).fold(0.0, f64::max);
     if written == 0.0 {
         return String::new();
     }
     let years = years_per_pb(written, step_s);
-    let [written, years] = [written, years].map(|figure| significant(figure, 4));
+    let [written, years] = [written, years].map(|figure| format_significant(figure, 4));
     format!("{written} GB written to storage per device and step: for {years} years per PB of endurance (TBW)\n")
 }
 
 /// What the layers of every stage keep, where stages have policies of their own; neighbours that do the same on one line.
-pub(super) fn keeps(stages: &[StageRow]) -> String {
-    let stays = |keeps: &KeepsRow| keeps.again.is_empty() && keeps.host_mib.is_empty() && keeps.storage_mib.is_empty();
+pub(super) fn kept_tensors_text(stages: &[StageRow]) -> String {
+    let stays = |keeps: &KeptTensorsRow| keeps.again.is_empty() && keeps.host_mib.is_empty() && keeps.storage_mib.is_empty();
     if stages.iter().flat_map(|stage| &stage.keeps).all(stays) {
         return String::new();
     }
@@ -388,9 +394,9 @@ pub(super) fn keeps(stages: &[StageRow]) -> String {
     head.extend(stored.then_some("on NVMe"));
     head.extend(["MiB kept", "MiB on host"]);
     head.extend(stored.then_some("MiB on NVMe"));
-    let mut table = Table::new(head);
+    let mut table = TextTable::new(head);
     for column in 2..if stored { 5 } else { 4 } {
-        table = table.align(column, Align::Left);
+        table = table.align_column(column, ColumnAlign::Left);
     }
     let mut at = 0;
     while at < stages.len() {
@@ -398,7 +404,7 @@ pub(super) fn keeps(stages: &[StageRow]) -> String {
         let (first, last) = (stages[at].stage, stages[at + same - 1].stage);
         let name = if same == 1 { first.to_string() } else { format!("{first}-{last}") };
         for (i, keeps) in stages[at].keeps.iter().enumerate() {
-            let mib = |tensors: &BTreeMap<String, f64>| significant(tensors.values().sum(), 4);
+            let mib = |tensors: &BTreeMap<String, f64>| format_significant(tensors.values().sum(), 4);
             let list = |names: Vec<&str>| if names.is_empty() { "-".to_owned() } else { names.join(" ") };
             let mut row = vec![
                 if i == 0 { name.clone() } else { String::new() },
@@ -409,13 +415,13 @@ pub(super) fn keeps(stages: &[StageRow]) -> String {
             row.extend(stored.then(|| list(keeps.storage_mib.keys().map(String::as_str).collect())));
             row.extend([mib(&keeps.device_mib), mib(&keeps.host_mib)]);
             row.extend(stored.then(|| mib(&keeps.storage_mib)));
-            table.row(row);
+            table.add_row(row);
         }
         at += same;
     }
     format!(
         "{}{}MiB: of one layer and micro-batch. What is not named stays on the device.\n",
-        heading("What its layers keep"),
+        format_heading("What its layers keep"),
         table.render()
     )
 }
@@ -424,7 +430,7 @@ pub(super) fn keeps(stages: &[StageRow]) -> String {
 const STAGES_SHOWN: usize = 16;
 
 /// What every stage does over a step; of many the first and the last ones.
-pub(super) fn stages_over_a_step(rows: &[TimelineRow]) -> String {
+pub(super) fn timeline_text(rows: &[TimelineRow]) -> String {
     let head = [
         "stage",
         "passes",
@@ -436,18 +442,18 @@ pub(super) fn stages_over_a_step(rows: &[TimelineRow]) -> String {
         "GiB at rest",
         "GiB at most",
     ];
-    let mut table = Table::new(head);
+    let mut table = TextTable::new(head);
     let hidden = if rows.len() > STAGES_SHOWN { STAGES_SHOWN / 2..rows.len() - STAGES_SHOWN / 2 } else { 0..0 };
     for (i, row) in rows.iter().enumerate().filter(|(i, _)| !hidden.contains(i) || *i == hidden.start) {
         if hidden.contains(&i) {
-            table.row(
+            table.add_row(
                 std::iter::once(format!("{}-{}", hidden.start, hidden.end - 1)).chain((1..head.len()).map(|_| "...".to_owned())),
             );
             continue;
         }
         let times = [row.busy_s, row.bubble_s, row.exposed_send_s, row.exposed_reduction_s, row.passes_end_s, row.end_s];
         let memory = [row.resident_gib, row.peak_gib].map(|gib| format!("{gib:.2}"));
-        table.row(std::iter::once(row.stage.to_string()).chain(times.map(|time| significant(time, 4))).chain(memory));
+        table.add_row(std::iter::once(row.stage.to_string()).chain(times.map(|time| format_significant(time, 4))).chain(memory));
     }
     let mut text = table.render();
     text.push_str(
@@ -457,10 +463,10 @@ pub(super) fn stages_over_a_step(rows: &[TimelineRow]) -> String {
     text
 }
 
-fn neighbours(answer: &Planned) -> String {
-    let mut table = Table::new(["change", "step s", "why not"]).align(2, Align::Left);
+fn neighbours_table(answer: &PlannedAnswer) -> String {
+    let mut table = TextTable::new(["change", "step s", "why not"]).align_column(2, ColumnAlign::Left);
     for n in &answer.neighbours {
-        table.row([n.change.clone(), n.step_s.map_or_else(|| "-".into(), |s| significant(s, 4)), n.why.clone()]);
+        table.add_row([n.change.clone(), n.step_s.map_or_else(|| "-".into(), |s| format_significant(s, 4)), n.why.clone()]);
     }
     table.render()
 }

@@ -1,27 +1,30 @@
 //! A run of `search` as text: the answer first, then what it rests on.
 
-use super::planned::{keeps, memory, stages_over_a_step, wear};
-use super::{Align, Table, area, count, fields, folded, heading, percent, rate, seconds, significant};
+use super::planned::{kept_tensors_text, memory_text, storage_wear_text, timeline_text};
+use super::{
+    ColumnAlign, TextTable, fold_line, format_area, format_count, format_fields, format_heading, format_percent, format_rate,
+    format_seconds, format_significant,
+};
 use crate::compare::Comparison;
 use crate::design::DesignRow;
-use crate::front::{Measured, Quantity, Work};
+use crate::front::{DesignMeasures, FrontQuantity, StepScope};
 use crate::planned::{PlanRow, one_line};
-use crate::record::{BestDesign, Certificate, FrontRecord, ModelPlan, Proof, Record, Share, StudyRecord};
+use crate::record::{BestDesign, Certificate, FrontRecord, ModelPlan, NamedShare, Proof, SearchRecord, StudyRecord};
 use sim::units::{Seconds, SquareMillimeters};
 
 /// The whole report of a run.
 #[must_use]
-pub fn run(record: &Record) -> String {
+pub fn run_report(record: &SearchRecord) -> String {
     let study = &record.study;
     let mut text = match record.best.as_ref().map_or(&[][..], |best| &best.models) {
         [] => format!(
             "{} on {} x {} under the stack {}, {} sequences of {} tokens per step; study {}\n",
             study.model,
-            count(study.devices),
+            format_count(study.devices),
             study.fabric,
             study.stack,
-            count(study.global_batch_sequences),
-            count(study.sequence_tokens),
+            format_count(study.global_batch_sequences),
+            format_count(study.sequence_tokens),
             study.name
         ),
         several => format!(
@@ -38,167 +41,171 @@ pub fn run(record: &Record) -> String {
         text.push_str("Designs are ranked by the bad end of their steps' 90 % intervals; no front is looked for.\n");
     }
     match &record.best {
-        Some(best) => text.push_str(&best_design(best, record.certificate.robust)),
-        None if record.certificate.nothing_tried() => text.push_str("\nNo chip of this space is within the limits.\n"),
+        Some(best) => text.push_str(&best_design_text(best, record.certificate.robust)),
+        None if record.certificate.is_without_candidates() => text.push_str("\nNo chip of this space is within the limits.\n"),
         None => text.push_str("\nNo design of this space runs the model.\n"),
     }
-    text.push_str(&heading("Proof"));
-    text.push_str(&certificate(&record.certificate, study));
+    text.push_str(&format_heading("Proof"));
+    text.push_str(&certificate_text(&record.certificate, study));
     if let Some(front) = &record.front {
-        text.push_str(&heading("Front"));
-        text.push_str(&self::front(front, &Work::of(study, record.best.as_ref().is_some_and(|best| !best.models.is_empty()))));
+        text.push_str(&format_heading("Front"));
+        text.push_str(&self::front_text(
+            front,
+            &StepScope::of_study(study, record.best.as_ref().is_some_and(|best| !best.models.is_empty())),
+        ));
     }
-    text.push_str(&super::assumptions(&study.assumptions));
+    text.push_str(&super::format_assumptions(&study.assumptions));
     let (by, words): (_, fn(&Comparison) -> String) = match record.certificate.robust {
         true => (", designs ranked by the bad end", Comparison::to_text_with_bad_ends),
         false => ("", Comparison::to_text),
     };
     if let Some(comparison) = &record.comparison {
-        text.push_str(&heading(&format!("Comparison{by}")));
+        text.push_str(&format_heading(&format!("Comparison{by}")));
         text.push_str(&words(comparison));
     }
     for model in record.best.iter().flat_map(|best| &best.models) {
-        text.push_str(&heading(&format!("Comparison on {}{by}", model.model)));
+        text.push_str(&format_heading(&format!("Comparison on {}{by}", model.model)));
         text.push_str(&words(&model.comparison));
     }
     text
 }
 
 /// A step at the bad end of its 90 % interval, in seconds, where the interval was kept.
-fn bad_end(plan: &PlanRow) -> Option<f64> {
+fn step_at_bad_end(plan: &PlanRow) -> Option<f64> {
     plan.evidence.as_ref().map(|evidence| evidence.step_interval_s[1])
 }
 
 /// What a front is of, how much it covers, and its knee.
-fn front(front: &FrontRecord, work: &Work) -> String {
+fn front_text(front: &FrontRecord, work: &StepScope) -> String {
     let of = |name: &String| {
-        let quantity = Quantity::named(name)?;
-        let value = quantity.of(&Measured::from(&front.knee), work)?;
-        Some(format!("{} {}", significant(value, 4), quantity.unit(work.several)))
+        let quantity = FrontQuantity::from_name(name)?;
+        let value = quantity.value_of(&DesignMeasures::from(&front.knee), work)?;
+        Some(format!("{} {}", format_significant(value, 4), quantity.unit(work.several)))
     };
     let knee: Vec<String> = front.quantities.iter().filter_map(of).collect();
-    fields(&[
+    format_fields(&[
         ("best in", front.quantities.join(", ")),
-        ("designs", count(front.designs.len() as u64)),
+        ("designs", format_count(front.designs.len() as u64)),
         (
             "hypervolume",
-            format!("{} of the box from the best of each to a tenth beyond the worst", significant(front.hypervolume, 4)),
+            format!("{} of the box from the best of each to a tenth beyond the worst", format_significant(front.hypervolume, 4)),
         ),
-        ("knee", format!("design {}: {}; {}", front.knee.index, knee.join(", "), front.knee.chip())),
+        ("knee", format!("design {}: {}; {}", front.knee.index, knee.join(", "), front.knee.describe_chip())),
     ])
 }
 
 /// Each of several models under its own plan.
-fn models(models: &[ModelPlan], robust: bool) -> String {
+fn models_text(models: &[ModelPlan], robust: bool) -> String {
     let header = ["model", "share", "work", "plan", "tokens/s", "x reference", "MFU", "GiB", "step"];
-    let mut table = Table::new(header.into_iter().chain(robust.then_some("bad end")));
+    let mut table = TextTable::new(header.into_iter().chain(robust.then_some("bad end")));
     for column in std::iter::once(1).chain(4..9 + usize::from(robust)) {
-        table = table.align(column, Align::Right);
+        table = table.align_column(column, ColumnAlign::Right);
     }
     for model in models {
         let (plan, time) = (&model.step.plan, &model.step.time);
         let mut row = vec![
             model.model.clone(),
-            percent(model.share),
+            format_percent(model.share),
             format!(
                 "{} devices, {} x {} tokens",
-                count(model.devices),
-                count(model.global_batch_sequences),
-                count(model.sequence_tokens)
+                format_count(model.devices),
+                format_count(model.global_batch_sequences),
+                format_count(model.sequence_tokens)
             ),
             one_line(&plan.plan),
-            rate(time.tokens_per_s),
-            significant(model.times_reference, 4),
-            percent(plan.mfu),
+            format_rate(time.tokens_per_s),
+            format_significant(model.times_reference, 4),
+            format_percent(plan.mfu),
             format!("{:.1}", plan.peak_gib),
-            seconds(Seconds(time.step_s)),
+            format_seconds(Seconds(time.step_s)),
         ];
-        row.extend(robust.then(|| bad_end(plan).map_or_else(|| "-".to_owned(), |end| seconds(Seconds(end)))));
-        table.row(row);
+        row.extend(robust.then(|| step_at_bad_end(plan).map_or_else(|| "-".to_owned(), |end| format_seconds(Seconds(end)))));
+        table.add_row(row);
     }
     table.render()
 }
 
 /// The best design: chip, plan, totals, where the time goes, its stages; of a `robust` search the bad end of its step too.
-fn best_design(best: &BestDesign, robust: bool) -> String {
+fn best_design_text(best: &BestDesign, robust: bool) -> String {
     let (row, step) = (&best.design, &best.step);
-    let mut pairs = vec![("chip", row.chip()), ("area", area_at(row))];
+    let mut pairs = vec![("chip", row.describe_chip()), ("area", area_and_process(row))];
     let alone = best.models.is_empty();
     if alone {
         pairs.push(("plan", one_line(&step.plan.plan)));
     }
-    let per_second = |value: Option<f64>, unit: &str| value.map(|v| format!("{} {unit}", rate(v)));
+    let per_second = |value: Option<f64>, unit: &str| value.map(|v| format!("{} {unit}", format_rate(v)));
     let watts = |value: Option<f64>| value.map(|w| format!("{w:.0} W"));
     let optional = [
         ("varied", row.dimensions.clone()),
         ("peak power", watts(row.peak_power_w)),
         ("mean power", watts(row.mean_power_w).filter(|_| row.peak_power_w.is_some())),
         ("cost", row.cost_usd.map(|usd| format!("{usd:.0} USD to make"))),
-        ("devices used", row.devices_used.and_then(|n| u64::try_from(n).ok()).map(count)),
+        ("devices used", row.devices_used.and_then(|n| u64::try_from(n).ok()).map(format_count)),
         (
             "throughput",
-            row.times_reference.map(|times| format!("{} times the reference's, over the models", significant(times, 4))),
+            row.times_reference.map(|times| format!("{} times the reference's, over the models", format_significant(times, 4))),
         ),
         (
             "energy",
             row.energy_times_reference
-                .map(|times| format!("{} times the reference's per token, over the models", significant(times, 4))),
+                .map(|times| format!("{} times the reference's per token, over the models", format_significant(times, 4))),
         ),
         ("throughput", per_second(row.throughput_sequences_per_s, "sequences/s")),
         ("", per_second(row.throughput_tokens_per_s, "tokens/s")),
-        ("MFU", row.mfu.map(percent)),
-        ("step", row.step_time_s.map(|t| seconds(Seconds(t)))),
+        ("MFU", row.mfu.map(format_percent)),
+        ("step", row.step_time_s.map(|t| format_seconds(Seconds(t)))),
         (
             "  at its bad end",
-            bad_end(&step.plan)
+            step_at_bad_end(&step.plan)
                 .filter(|_| alone && robust)
-                .map(|t| format!("{}, at which designs are ranked", seconds(Seconds(t)))),
+                .map(|t| format!("{}, at which designs are ranked", format_seconds(Seconds(t)))),
         ),
-        ("energy", row.energy_per_step_j.map(|e| format!("{} kJ per step", significant(e / 1e3, 4)))),
+        ("energy", row.energy_per_step_j.map(|e| format!("{} kJ per step", format_significant(e / 1e3, 4)))),
         ("peak memory", row.peak_memory_gib.map(|g| format!("{g:.2} of {} GiB", row.hbm_gib))),
         ("bound by", row.bound_by.clone()),
         ("plan is", row.plan_status.clone()),
     ];
     pairs.extend(optional.into_iter().filter_map(|(key, value)| value.map(|v| (key, v))));
-    pairs.extend(super::evidence::of_plan(&step.plan));
-    let mut text = heading("Best design");
-    text.push_str(&fields(&pairs));
+    pairs.extend(super::evidence::plan_evidence(&step.plan));
+    let mut text = format_heading("Best design");
+    text.push_str(&format_fields(&pairs));
     for note in &best.notes {
-        text.push_str(&folded(note));
+        text.push_str(&fold_line(note));
     }
     if !alone {
-        text.push_str(&heading("Models"));
-        text.push_str(&models(&best.models, robust));
+        text.push_str(&format_heading("Models"));
+        text.push_str(&models_text(&best.models, robust));
         return text;
     }
-    text.push_str(&heading("Where the step's time goes"));
-    text.push_str(&time_shares(&step.time_shares));
-    text.push_str(&heading("Memory, GiB per device"));
-    text.push_str(&memory(&step.stages, Some(step.capacity_gib), Some(step.host_capacity_gib)));
-    text.push_str(&wear(&step.stages, step.plan.step_s));
-    text.push_str(&keeps(&step.stages));
+    text.push_str(&format_heading("Where the step's time goes"));
+    text.push_str(&time_shares_text(&step.time_shares));
+    text.push_str(&format_heading("Memory, GiB per device"));
+    text.push_str(&memory_text(&step.stages, Some(step.capacity_gib), Some(step.host_capacity_gib)));
+    text.push_str(&storage_wear_text(&step.stages, step.plan.step_s));
+    text.push_str(&kept_tensors_text(&step.stages));
     if step.timeline.len() > 1 {
-        text.push_str(&heading("Stages over a step, seconds"));
-        text.push_str(&stages_over_a_step(&step.timeline));
+        text.push_str(&format_heading("Stages over a step, seconds"));
+        text.push_str(&timeline_text(&step.timeline));
     }
     text
 }
 
 /// An area and its process.
-fn area_at(row: &DesignRow) -> String {
+fn area_and_process(row: &DesignRow) -> String {
     let node = row.node.as_ref().map_or_else(String::new, |node| format!(" of {node}"));
-    format!("{}{node}", area(SquareMillimeters(row.area_mm2)))
+    format!("{}{node}", format_area(SquareMillimeters(row.area_mm2)))
 }
 
 /// Parts of a step's time, one line each.
-pub(super) fn time_shares(shares: &[Share]) -> String {
-    let lines: Vec<(&str, String)> = shares.iter().map(|s| (s.name.as_str(), format!("{:>7}", percent(s.fraction)))).collect();
-    fields(&lines)
+pub(super) fn time_shares_text(shares: &[NamedShare]) -> String {
+    let lines: Vec<(&str, String)> =
+        shares.iter().map(|s| (s.name.as_str(), format!("{:>7}", format_percent(s.fraction)))).collect();
+    format_fields(&lines)
 }
 
 /// The proof in a sentence and the counts behind it.
 #[must_use]
-pub fn certificate(certificate: &Certificate, study: &StudyRecord) -> String {
+pub fn certificate_text(certificate: &Certificate, study: &StudyRecord) -> String {
     let c = certificate;
     let mut text = match c.proof {
         Proof::Proven if c.robust => {
@@ -206,7 +213,9 @@ pub fn certificate(certificate: &Certificate, study: &StudyRecord) -> String {
                 .to_owned()
         }
         Proof::Proven => "Proven: no design of this space is better.\n".to_owned(),
-        Proof::Infeasible if c.nothing_tried() => "No design of this space is within the limits: nothing was tried.\n".to_owned(),
+        Proof::Infeasible if c.is_without_candidates() => {
+            "No design of this space is within the limits: nothing was tried.\n".to_owned()
+        }
         Proof::Infeasible => "Proven: no design of this space runs the model.\n".to_owned(),
         Proof::Gap => match c.gap {
             Some(gap) if c.robust => format!(
@@ -218,17 +227,17 @@ pub fn certificate(certificate: &Certificate, study: &StudyRecord) -> String {
         },
     };
     let mut pairs = vec![
-        ("designs", count(c.designs)),
-        ("evaluated exactly", count(c.evaluated)),
-        ("rejected by bound", count(c.pruned)),
-        ("  of these, in boxes", count(c.pruned_in_boxes)),
-        ("infeasible", count(c.infeasible)),
-        ("outside the area", count(c.over_area)),
-        ("over the power", count(c.over_power)),
-        ("over the cost", count(c.over_cost)),
-        ("outside the HBM", count(c.outside_hbm)),
-        ("no chips", count(c.no_chip)),
-        ("undecided", count(c.open)),
+        ("designs", format_count(c.designs)),
+        ("evaluated exactly", format_count(c.evaluated)),
+        ("rejected by bound", format_count(c.pruned)),
+        ("  of these, in boxes", format_count(c.pruned_in_boxes)),
+        ("infeasible", format_count(c.infeasible)),
+        ("outside the area", format_count(c.over_area)),
+        ("over the power", format_count(c.over_power)),
+        ("over the cost", format_count(c.over_cost)),
+        ("outside the HBM", format_count(c.outside_hbm)),
+        ("no chips", format_count(c.no_chip)),
+        ("undecided", format_count(c.open)),
     ];
     // Of these most searches have none.
     pairs.retain(|(key, value)| {
@@ -237,17 +246,17 @@ pub fn certificate(certificate: &Certificate, study: &StudyRecord) -> String {
     });
     if let (Some(best), Some(bound)) = (c.best_sequences_per_s, c.bound_sequences_per_s) {
         let at = if c.robust { " at the bad end" } else { "" };
-        pairs.push(("best, bound", format!("{}, {} sequences/s{at}", significant(best, 6), significant(bound, 6))));
+        pairs.push(("best, bound", format!("{}, {} sequences/s{at}", format_significant(best, 6), format_significant(bound, 6))));
     } else if let (Some(best), Some(bound)) = (c.best, c.bound) {
         let at = if c.robust { " at the bad end" } else { "" };
-        pairs.push(("best, bound", format!("{}, {} {}{at}", significant(best, 6), significant(bound, 6), c.unit)));
+        pairs.push(("best, bound", format!("{}, {} {}{at}", format_significant(best, 6), format_significant(bound, 6), c.unit)));
     }
     if let Some(why) = &c.why {
         pairs.push(("because", why.clone()));
     }
     pairs.push(("under the stack", study.stack.clone()));
     pairs.push(("and the plans", study.plans.clone()));
-    text.push_str(&fields(&pairs));
+    text.push_str(&format_fields(&pairs));
     text
 }
 
@@ -279,7 +288,7 @@ mod tests {
             gap,
             why: None,
         };
-        super::certificate(&certificate, &crate::record::example().study)
+        super::certificate_text(&certificate, &crate::record::example().study)
     }
 
     #[test]

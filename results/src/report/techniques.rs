@@ -1,71 +1,71 @@
 //! Techniques side by side as text.
 
-use super::{Align, Table, count, fields, folded, heading, rate, significant};
+use super::{ColumnAlign, TextTable, fold_line, format_count, format_fields, format_heading, format_rate, format_significant};
 use crate::planned::TechniqueRecord;
-use crate::techniques::{Comparison, Effect, Row};
+use crate::techniques::{TechniqueComparison, TechniqueEffect, TechniqueRow};
 
 /// Marks what is more than there is.
 const MORE: &str = " !";
 
 /// The whole report.
 #[must_use]
-pub fn techniques(answer: &Comparison) -> String {
-    let gib = |value: f64| format!("{} GiB", significant(value, 4));
-    let mut text = fields(&[
+pub fn techniques_report(answer: &TechniqueComparison) -> String {
+    let gib = |value: f64| format!("{} GiB", format_significant(value, 4));
+    let mut text = format_fields(&[
         ("model", answer.model.clone()),
-        ("chip", format!("{} of {}, {} for programs", count(answer.devices), answer.chip, gib(answer.capacity_gib))),
+        ("chip", format!("{} of {}, {} for programs", format_count(answer.devices), answer.chip, gib(answer.capacity_gib))),
         ("host, storage", format!("{}, {} per device", gib(answer.host_capacity_gib), gib(answer.storage_capacity_gib))),
         ("stack", answer.stack.clone()),
         (
             "plan",
             format!(
                 "sequences of {} tokens, {} in a micro-batch, {} in a step",
-                count(answer.sequence_tokens),
-                count(answer.micro_batch_sequences),
-                count(answer.global_batch_sequences)
+                format_count(answer.sequence_tokens),
+                format_count(answer.micro_batch_sequences),
+                format_count(answer.global_batch_sequences)
             ),
         ),
     ]);
-    text.push_str(&heading("Peak of the fullest device by class, GiB; one step; what fits"));
-    let rendered = table(answer).render();
+    text.push_str(&format_heading("Peak of the fullest device by class, GiB; one step; what fits"));
+    let rendered = techniques_table(answer).render();
     text.push_str(&rendered);
     if rendered.contains(MORE) {
         text.push_str(
             "!  more than there is: of the device's memory under need, of the host's and of storage under their names\n",
         );
     }
-    text.push_str(&written(answer));
-    let refused: Vec<&Row> = answer.rows.iter().filter(|row| row.refused.is_some()).collect();
+    text.push_str(&written_text(answer));
+    let refused: Vec<&TechniqueRow> = answer.rows.iter().filter(|row| row.refused.is_some()).collect();
     if !refused.is_empty() {
-        text.push_str(&heading("Refused"));
+        text.push_str(&format_heading("Refused"));
         for row in refused {
-            text.push_str(&folded(&format!("  {}", row.refused.as_deref().unwrap_or_default())));
+            text.push_str(&fold_line(&format!("  {}", row.refused.as_deref().unwrap_or_default())));
         }
     }
     let notes: Vec<&String> = answer.rows.iter().filter_map(|row| row.result.as_ref()).flat_map(|r| &r.notes).collect();
     if !notes.is_empty() {
-        text.push_str(&heading("To know"));
-        notes.iter().for_each(|note| text.push_str(&folded(&format!("  {note}"))));
+        text.push_str(&format_heading("To know"));
+        notes.iter().for_each(|note| text.push_str(&fold_line(&format!("  {note}"))));
     }
     text
 }
 
 /// What is written to storage, and how long it lasts of it.
-fn written(answer: &Comparison) -> String {
-    let mut table = Table::new(["written to storage", "GB per device and step", "years per PB of endurance (TBW)"]);
+fn written_text(answer: &TechniqueComparison) -> String {
+    let mut table = TextTable::new(["written to storage", "GB per device and step", "years per PB of endurance (TBW)"]);
     let mut any = false;
     for row in &answer.rows {
         let Some((result, years)) = row.result.as_ref().and_then(|result| Some((result, result.storage_years_per_pb?))) else {
             continue;
         };
         any = true;
-        table.row([row.technique.clone(), significant(result.storage_written_gb, 4), significant(years, 4)]);
+        table.add_row([row.technique.clone(), format_significant(result.storage_written_gb, 4), format_significant(years, 4)]);
     }
     if any { format!("\n{}", table.render()) } else { String::new() }
 }
 
 /// Techniques that a job has, one line each, and what throughput is divided by; nothing without any.
-pub(super) fn of_job(techniques: &[TechniqueRecord], tokens_per_s: Option<f64>) -> Vec<(String, String)> {
+pub(super) fn job_techniques_text(techniques: &[TechniqueRecord], tokens_per_s: Option<f64>) -> Vec<(String, String)> {
     let mut lines: Vec<(String, String)> = Vec::new();
     for technique in techniques {
         let name = if lines.is_empty() { "techniques" } else { "" };
@@ -73,16 +73,16 @@ pub(super) fn of_job(techniques: &[TechniqueRecord], tokens_per_s: Option<f64>) 
     }
     let multiplier: f64 = techniques.iter().map(|t| t.step_multiplier).product();
     if let Some(raw) = tokens_per_s.filter(|_| multiplier != 1.0) {
-        let times = significant(multiplier, 4);
+        let times = format_significant(multiplier, 4);
         lines.push((
             "as good as".to_owned(),
-            format!("{} tokens/s, divided by {times} times as many steps", rate(raw / multiplier)),
+            format!("{} tokens/s, divided by {times} times as many steps", format_rate(raw / multiplier)),
         ));
     }
     lines
 }
 
-fn table(answer: &Comparison) -> Table {
+fn techniques_table(answer: &TechniqueComparison) -> TextTable {
     let head = [
         "technique",
         "result",
@@ -103,23 +103,25 @@ fn table(answer: &Comparison) -> Table {
         "longest",
         "batch",
     ];
-    let mut table = Table::new(head).align(1, Align::Left).keep(&["result", "activ.", "need", "step s", "longest", "batch"]);
+    let mut table = TextTable::new(head)
+        .align_column(1, ColumnAlign::Left)
+        .keep_columns(&["result", "activ.", "need", "step s", "longest", "batch"]);
     for row in &answer.rows {
         let Some(result) = &row.result else { continue };
         let mut cells = vec![row.technique.clone(), row.gate.clone()];
-        cells.extend(numbers(answer, result));
-        table.row(cells);
+        cells.extend(effect_cells(answer, result));
+        table.add_row(cells);
     }
     table
 }
 
-fn numbers(answer: &Comparison, result: &Effect) -> Vec<String> {
+fn effect_cells(answer: &TechniqueComparison, result: &TechniqueEffect) -> Vec<String> {
     let class = |name: &str| result.classes_gib.iter().find(|c| c.class == name).map_or(0.0, |c| c.gib);
     let gib = |value: f64| if value == 0.0 { "-".to_owned() } else { format!("{value:.2}") };
     // What does not fit is marked where it does not.
     let held = |value: f64, have: f64| format!("{}{}", gib(value), if value > have { MORE } else { "" });
     let other = class("framework") + class("collective buffers") + class("allocator");
-    let fits = |value: Option<u64>| value.map_or_else(|| "none".to_owned(), count);
+    let fits = |value: Option<u64>| value.map_or_else(|| "none".to_owned(), format_count);
     vec![
         gib(class("weights")),
         gib(class("gradients")),
@@ -133,8 +135,8 @@ fn numbers(answer: &Comparison, result: &Effect) -> Vec<String> {
         held(result.need_gib, answer.capacity_gib),
         held(result.host_gib, answer.host_capacity_gib),
         held(result.storage_gib, answer.storage_capacity_gib),
-        significant(result.step_s, 4),
-        count(result.tokens_per_s.round() as u64),
+        format_significant(result.step_s, 4),
+        format_count(result.tokens_per_s.round() as u64),
         fits(result.longest_sequence_tokens),
         fits(result.largest_micro_batch_sequences),
     ]

@@ -1,55 +1,55 @@
 //! The directory of a finished sweep: its exports, its record, what was found. Other verbs read it as they read a search's.
 
-use super::export::{CSV, PARQUET, Summary};
-use super::row::Fate;
-use super::store::{BESIDE, STORE, SweepError, SweepStore};
+use super::export::{CSV, PARQUET, SweepSummary};
+use super::row::CombinationOutcome;
+use super::store::{BESIDE, STORE, SweepStore, SweepStoreError};
 use crate::files::{self, WriteError};
-use crate::record::{Certificate, Proof, Record};
-use crate::run::{self, CHIP, FABRIC, Found, INPUTS, RECORD, Run, RunError};
+use crate::record::{Certificate, Proof, SearchRecord};
+use crate::run::{self, CHIP, FABRIC, FoundFiles, INPUTS, RECORD, RunError, SearchRun};
 use crate::sums::{self, SUMS};
-use search::objective::{Objective, Scale};
-use search::space::places;
+use search::objective::{Objective, ValueScale};
+use search::space::places_of_combination;
 use sim::status::SolveStatus;
 use std::path::{Path, PathBuf};
 
 /// Why the directory of a search or of a sweep cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub enum DirectoryError {
+pub enum RunDirectoryError {
     /// What both have, or a search's designs.
     #[error(transparent)]
     Run(#[from] RunError),
     /// A sweep's designs.
     #[error(transparent)]
-    Sweep(#[from] SweepError),
+    Sweep(#[from] SweepStoreError),
 }
 
 /// Reads the directory of a search or of a sweep. Of a sweep the designs are those that were evaluated: the store has the others.
 ///
 /// # Errors
 /// A file that is missing, damaged, of another version, or of another run than the digests.
-pub fn read(directory: &Path) -> Result<Run, DirectoryError> {
-    let record = run::record(directory)?;
-    if !run::has_digest(directory, PARQUET)? {
-        return Ok(Run::with_designs(directory, record)?);
+pub fn read_directory(directory: &Path) -> Result<SearchRun, RunDirectoryError> {
+    let record = run::read_record(directory)?;
+    if !run::has_digest_of(directory, PARQUET)? {
+        return Ok(SearchRun::read_designs(directory, record)?);
     }
-    run::check(directory, PARQUET)?;
-    let store = SweepStore::open(directory)?;
+    run::verify_file(directory, PARQUET)?;
+    let store = SweepStore::open_in(directory)?;
     let facts = store.facts();
-    let dials: Vec<_> = facts.dimensions.iter().map(super::Swept::dial).collect();
+    let dials: Vec<_> = facts.dimensions.iter().map(super::SweptDimension::to_dial).collect();
     let varied = |number: u64| {
-        let shown = dials.iter().zip(places(&dials, number)).filter(|(dial, _)| dial.values.len() > 1);
+        let shown = dials.iter().zip(places_of_combination(&dials, number)).filter(|(dial, _)| dial.values.len() > 1);
         let words: Vec<String> = shown.map(|(dial, at)| format!("{} {}", dial.key, dial.values[at])).collect();
         (!words.is_empty()).then(|| words.join(", "))
     };
     let mut designs = Vec::new();
-    store.each(|row| {
-        if let Some(mut design) = row.design.filter(|_| row.fate == Fate::Evaluated) {
+    store.for_each_row(|row| {
+        if let Some(mut design) = row.design.filter(|_| row.fate == CombinationOutcome::Evaluated) {
             design.dimensions = design.dimensions.take().or_else(|| varied(row.number));
             designs.push(*design);
         }
-        Ok::<(), SweepError>(())
+        Ok::<(), SweepStoreError>(())
     })?;
-    Ok(Run { name: run::name(directory), record, designs })
+    Ok(SearchRun { name: run::run_name(directory), record, designs })
 }
 
 /// Every file that the directory of a sweep may have.
@@ -59,7 +59,7 @@ pub const FILES: [&str; 10] = [SUMS, STORE, BESIDE[0], BESIDE[1], PARQUET, CSV, 
 ///
 /// # Errors
 /// Whatever the system reports; a value that is not finite.
-pub fn finish(directory: &Path, record: &Record, found: &Found) -> Result<Vec<PathBuf>, RunError> {
+pub fn finish_directory(directory: &Path, record: &SearchRecord, found: &FoundFiles) -> Result<Vec<PathBuf>, RunError> {
     let path = |name: &str| directory.join(name);
     let inputs = found.inputs_json()?;
     let named = [(CHIP, &found.chip), (FABRIC, &found.fabric), (INPUTS, &inputs)];
@@ -68,28 +68,28 @@ pub fn finish(directory: &Path, record: &Record, found: &Found) -> Result<Vec<Pa
     files.push((path(RECORD), record.to_json()?.into_bytes()));
     let mut digests = String::new();
     for name in [PARQUET, CSV] {
-        let digest = sums::of_file(&path(name)).map_err(|why| WriteError { file: path(name), why })?;
+        let digest = sums::digest_of_file(&path(name)).map_err(|why| WriteError { file: path(name), why })?;
         digests.push_str(&format!("{digest}  {name}\n"));
     }
-    files.insert(0, (path(SUMS), (digests + &sums::of(&files)).into_bytes()));
+    files.insert(0, (path(SUMS), (digests + &sums::digest_lines(&files)).into_bytes()));
     for (name, _) in named.iter().filter(|(name, text)| text.is_none() && path(name).exists()) {
         std::fs::remove_file(path(name)).map_err(|why| WriteError { file: path(name), why })?;
     }
-    files::write_all(&files)?;
+    files::write_files(&files)?;
     let exports = [path(CSV), path(PARQUET)];
     Ok(files.into_iter().rev().map(|(path, _)| path).chain(exports).collect())
 }
 
 /// What a sweep of every design proves: no bound rejected any.
 #[must_use]
-pub fn certificate(summary: &Summary, objective: Objective, cluster: Cluster) -> Certificate {
+pub fn sweep_certificate(summary: &SweepSummary, objective: Objective, cluster: SweepCluster) -> Certificate {
     let status = match (summary.value, summary.bound) {
         (Some(value), Some(bound)) => SolveStatus::from_bounds(bound, value),
         _ => SolveStatus::Infeasible { why: "no design of the space runs the model".into() },
     };
-    let count = |fate: Fate| summary.fates.get(fate.name()).copied().unwrap_or_default();
-    let scale = Scale::Alone { devices: cluster.devices, tokens: cluster.sequences * cluster.sequence_tokens };
-    let shown = |value: f64| objective.shown(value, scale).0;
+    let count = |fate: CombinationOutcome| summary.fates.get(fate.name()).copied().unwrap_or_default();
+    let scale = ValueScale::Alone { devices: cluster.devices, tokens: cluster.sequences * cluster.sequence_tokens };
+    let shown = |value: f64| objective.display_value(value, scale).0;
     let throughput = matches!(objective, Objective::Throughput | Objective::StepTime);
     let rate = |value: f64| throughput.then(|| cluster.sequences / value);
     let proven = matches!(status, SolveStatus::Optimal);
@@ -101,21 +101,21 @@ pub fn certificate(summary: &Summary, objective: Objective, cluster: Cluster) ->
             SolveStatus::Infeasible { .. } => Proof::Infeasible,
         },
         designs: summary.designs,
-        evaluated: count(Fate::Evaluated),
+        evaluated: count(CombinationOutcome::Evaluated),
         pruned: 0,
         pruned_in_boxes: 0,
         robust: false,
-        infeasible: count(Fate::Infeasible),
-        over_area: count(Fate::OverArea),
-        over_power: count(Fate::OverPower),
-        over_cost: count(Fate::OverCost),
-        outside_hbm: count(Fate::OutsideHbm),
-        no_chip: count(Fate::NoChip),
+        infeasible: count(CombinationOutcome::Infeasible),
+        over_area: count(CombinationOutcome::OverArea),
+        over_power: count(CombinationOutcome::OverPower),
+        over_cost: count(CombinationOutcome::OverCost),
+        outside_hbm: count(CombinationOutcome::OutsideHbm),
+        no_chip: count(CombinationOutcome::NoChip),
         open: 0,
         objective: objective.to_string(),
         best: summary.value.map(shown),
         bound: bound.map(shown),
-        unit: objective.shown(1.0, scale).1.to_owned(),
+        unit: objective.display_value(1.0, scale).1.to_owned(),
         best_sequences_per_s: summary.value.and_then(rate),
         bound_sequences_per_s: bound.and_then(rate),
         gap: summary.value.zip(bound).map(|(value, bound)| if proven { 0.0 } else { value / bound - 1.0 }),
@@ -128,7 +128,7 @@ pub fn certificate(summary: &Summary, objective: Objective, cluster: Cluster) ->
 
 /// What a sweep's designs are a cluster of.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Cluster {
+pub struct SweepCluster {
     /// Accelerators.
     pub devices: f64,
     /// Sequences per step.

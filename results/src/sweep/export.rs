@@ -3,12 +3,12 @@
 //! One row per combination in the order of the numbers; the columns of `designs.parquet` (a combination that is no chip has none of them), one column
 //! per dimension, the outcome and the reason. The bytes depend on the rows alone. Rows are streamed: the memory taken does not grow with the sweep.
 
-use super::facts::{Facts, Swept};
-use super::row::{Fate, SweptRow};
-use super::store::{SweepError, SweepStore};
-use crate::design::{Cell, Column, DesignRow, Kind};
-use crate::files::{Staged, WriteError};
-use crate::store::{physical, write_column};
+use super::facts::{SweepFacts, SweptDimension};
+use super::row::{CombinationOutcome, SweptRow};
+use super::store::{SweepStore, SweepStoreError};
+use crate::design::{ColumnKind, DesignRow, StoreCell, StoreColumn};
+use crate::files::{StagedFile, WriteError};
+use crate::store::{physical_type, write_column};
 use parquet::basic::{Compression, LogicalType, Repetition};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
@@ -16,11 +16,11 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::{Type, TypePtr};
 use search::design::Aim;
-use search::objective::{Axis, Objective};
-use search::pareto::Costs;
-use search::space::{Dial, Figures, places};
+use search::objective::{FrontAxis, Objective};
+use search::pareto::FrontCosts;
+use search::space::{ChipFigures, ListedDimension, places_of_combination};
 use serde::Serialize;
-use sim::hardware::Setting;
+use sim::hardware::FieldValue;
 use sim::units::{SquareMillimeters, Watts};
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter};
@@ -43,7 +43,7 @@ const OWN: [&str; 5] = ["index", "outcome", "reason", "dimensions", "bad_end_ste
 
 /// What a finished sweep comes to.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
-pub struct Summary {
+pub struct SweepSummary {
     /// Combinations of the part.
     pub designs: u64,
     /// How many met which fate, by its name.
@@ -59,38 +59,38 @@ pub struct Summary {
 }
 
 /// The columns of a sweep's exports.
-struct Columns {
+struct ExportColumns {
     /// Names and types, in the order of [`Self::cells`].
-    all: Vec<(String, Kind, bool)>,
-    dials: Vec<Dial>,
+    all: Vec<(String, ColumnKind, bool)>,
+    dials: Vec<ListedDimension>,
     /// Of each dial, whether it has a column.
     shown: Vec<bool>,
 }
 
-impl Columns {
-    fn new(facts: &Facts) -> Self {
-        let mut all = vec![("index".to_owned(), Kind::Int, true), ("outcome".to_owned(), Kind::Text, true)];
-        all.push(("reason".to_owned(), Kind::Text, false));
+impl ExportColumns {
+    fn new(facts: &SweepFacts) -> Self {
+        let mut all = vec![("index".to_owned(), ColumnKind::Int, true), ("outcome".to_owned(), ColumnKind::Text, true)];
+        all.push(("reason".to_owned(), ColumnKind::Text, false));
         let taken = |key: &str| DesignRow::COLUMNS.iter().any(|column| column.name == key);
         for swept in facts.dimensions.iter().filter(|swept| swept.column) {
             let name = if taken(&swept.key) { format!("dimension.{}", swept.key) } else { swept.key.clone() };
-            let kind = if swept.values.iter().all(serde_json::Value::is_number) { Kind::Float } else { Kind::Text };
+            let kind = if swept.values.iter().all(serde_json::Value::is_number) { ColumnKind::Float } else { ColumnKind::Text };
             all.push((name, kind, true));
         }
         all.extend(design_columns().map(|(_, column)| (column.name.to_owned(), column.kind, false)));
         let shown = facts.dimensions.iter().map(|swept| swept.column).collect();
-        Self { all, dials: facts.dimensions.iter().map(Swept::dial).collect(), shown }
+        Self { all, dials: facts.dimensions.iter().map(SweptDimension::to_dial).collect(), shown }
     }
 
-    fn cells(&self, row: &SweptRow) -> Vec<Cell> {
+    fn row_cells(&self, row: &SweptRow) -> Vec<StoreCell> {
         let reason = row.reason.clone().or_else(|| row.design.as_ref().and_then(|design| design.reason.clone()));
-        let mut cells = vec![Cell::Int(row.number as i64), Cell::Text(row.fate.name().to_owned())];
-        cells.push(reason.map_or(Cell::Null, Cell::Text));
-        for ((dial, place), shown) in self.dials.iter().zip(places(&self.dials, row.number)).zip(&self.shown) {
+        let mut cells = vec![StoreCell::Int(row.number as i64), StoreCell::Text(row.fate.name().to_owned())];
+        cells.push(reason.map_or(StoreCell::Null, StoreCell::Text));
+        for ((dial, place), shown) in self.dials.iter().zip(places_of_combination(&self.dials, row.number)).zip(&self.shown) {
             if *shown {
-                cells.push(match (&dial.values[place], numbers(dial)) {
-                    (Setting::Number(number), true) => Cell::Float(*number),
-                    (other, _) => Cell::Text(other.to_string()),
+                cells.push(match (&dial.values[place], has_only_numbers(dial)) {
+                    (FieldValue::Number(number), true) => StoreCell::Float(*number),
+                    (other, _) => StoreCell::Text(other.to_string()),
                 });
             }
         }
@@ -99,16 +99,16 @@ impl Columns {
                 let own = design.cells();
                 cells.extend(design_columns().map(|(at, _)| own[at].clone()));
             }
-            None => cells.extend(design_columns().map(|_| Cell::Null)),
+            None => cells.extend(design_columns().map(|_| StoreCell::Null)),
         }
         cells
     }
 
-    fn schema(&self) -> Result<TypePtr, ParquetError> {
-        let field = |(name, kind, required): &(String, Kind, bool)| {
+    fn parquet_schema(&self) -> Result<TypePtr, ParquetError> {
+        let field = |(name, kind, required): &(String, ColumnKind, bool)| {
             let repetition = if *required { Repetition::REQUIRED } else { Repetition::OPTIONAL };
-            let logical = (*kind == Kind::Text).then_some(LogicalType::String);
-            let field = Type::primitive_type_builder(name, physical(*kind)).with_repetition(repetition);
+            let logical = (*kind == ColumnKind::Text).then_some(LogicalType::String);
+            let field = Type::primitive_type_builder(name, physical_type(*kind)).with_repetition(repetition);
             field.with_logical_type(logical).build().map(Arc::new)
         };
         let fields = self.all.iter().map(field).collect::<Result<Vec<_>, _>>()?;
@@ -117,39 +117,39 @@ impl Columns {
 }
 
 /// The columns of a design that exports take over, with their places.
-fn design_columns() -> impl Iterator<Item = (usize, &'static Column)> {
+fn design_columns() -> impl Iterator<Item = (usize, &'static StoreColumn)> {
     DesignRow::COLUMNS.iter().enumerate().filter(|(_, column)| !OWN.contains(&column.name))
 }
 
-fn numbers(dial: &Dial) -> bool {
-    dial.values.iter().all(|value| matches!(value, Setting::Number(_)))
+fn has_only_numbers(dial: &ListedDimension) -> bool {
+    dial.values.iter().all(|value| matches!(value, FieldValue::Number(_)))
 }
 
 /// Which design is best so far, and what the others came to.
-struct Counting {
-    summary: Summary,
+struct SummaryBuilder {
+    summary: SweepSummary,
     aim: Aim,
     /// What the best design takes along the front's axes.
-    least: Costs,
+    least: FrontCosts,
 }
 
-impl Counting {
-    fn take(&mut self, row: &SweptRow) {
+impl SummaryBuilder {
+    fn add_row(&mut self, row: &SweptRow) {
         *self.summary.fates.entry(row.fate.name()).or_default() += 1;
         self.summary.designs += 1;
-        let Some(design) = row.design.as_ref().filter(|_| row.fate == Fate::Evaluated) else { return };
+        let Some(design) = row.design.as_ref().filter(|_| row.fate == CombinationOutcome::Evaluated) else { return };
         if let Some(bound) = &design.bound_by {
             *self.summary.bound_by.entry(bound.clone()).or_default() += 1;
         }
-        let Some(value) = value(self.aim, design) else { return };
+        let Some(value) = objective_value(self.aim, design) else { return };
         // Of a design's plans the fastest is taken, whose schedules may be improved by so much.
         let bound = value * row.proven;
         self.summary.bound = Some(self.summary.bound.map_or(bound, |least| least.min(bound)));
-        let along = |axis: Axis| match axis {
-            Axis::Energy => design.energy_per_step_j,
-            _ => axis.of(&figures(design)),
+        let along = |axis: FrontAxis| match axis {
+            FrontAxis::Energy => design.energy_per_step_j,
+            _ => axis.cost_along(&figures_of_design(design)),
         };
-        let costs = self.aim.axes.costs(|axis| along(axis).unwrap_or_default());
+        let costs = self.aim.axes.costs_along(|axis| along(axis).unwrap_or_default());
         if self.summary.value.is_none_or(|least| value < least || value == least && costs < self.least) {
             self.least = costs;
             self.summary.value = Some(value);
@@ -158,8 +158,8 @@ impl Counting {
     }
 }
 
-fn figures(design: &DesignRow) -> Figures {
-    Figures {
+fn figures_of_design(design: &DesignRow) -> ChipFigures {
+    ChipFigures {
         area: SquareMillimeters(design.area_mm2),
         peak_power: Watts(design.peak_power_w.unwrap_or_default()),
         cost_usd: design.cost_usd,
@@ -168,15 +168,15 @@ fn figures(design: &DesignRow) -> Figures {
 
 /// What is minimised, of an evaluated design.
 #[must_use]
-pub fn value(aim: Aim, design: &DesignRow) -> Option<f64> {
-    let figures = figures(design);
+pub fn objective_value(aim: Aim, design: &DesignRow) -> Option<f64> {
+    let figures = figures_of_design(design);
     match aim.objective {
         Objective::EnergyPerToken => design.energy_per_step_j,
         Objective::PerDollar if aim.pays_energy() => {
             let watt = aim.operation.usd_per_watt() / design.devices_used? as f64;
             Some(figures.cost_usd? * design.step_time_s? + watt * design.energy_per_step_j?)
         }
-        objective => Some(design.step_time_s? * objective.factor(&figures)?),
+        objective => Some(design.step_time_s? * objective.factor_of_chip(&figures)?),
     }
 }
 
@@ -184,68 +184,68 @@ pub fn value(aim: Aim, design: &DesignRow) -> Option<f64> {
 ///
 /// # Errors
 /// A row that cannot be read.
-pub fn summary(store: &SweepStore, aim: Aim) -> Result<Summary, SweepError> {
-    let mut counting = counting(aim);
-    store.each(|row| {
-        counting.take(&row);
-        Ok::<(), SweepError>(())
+pub fn summarize_store(store: &SweepStore, aim: Aim) -> Result<SweepSummary, SweepStoreError> {
+    let mut counting = start_summary(aim);
+    store.for_each_row(|row| {
+        counting.add_row(&row);
+        Ok::<(), SweepStoreError>(())
     })?;
     Ok(counting.summary)
 }
 
-fn counting(aim: Aim) -> Counting {
-    let summary = Summary::default();
-    Counting { summary, aim, least: [f64::INFINITY; 2] }
+fn start_summary(aim: Aim) -> SummaryBuilder {
+    let summary = SweepSummary::default();
+    SummaryBuilder { summary, aim, least: [f64::INFINITY; 2] }
 }
 
 /// Writes a store's rows as Parquet and CSV into a directory, each under its name once it is whole and on the disk.
 ///
 /// # Errors
 /// A row that cannot be read, a number that is not finite, or whatever the system reports.
-pub fn write(store: &SweepStore, directory: &Path, aim: Aim) -> Result<Summary, SweepError> {
-    let columns = Columns::new(store.facts());
-    let (mut parquet, mut csv) = (Staged::new(&directory.join(PARQUET))?, Staged::new(&directory.join(CSV))?);
-    let mut counting = counting(aim);
+pub fn write_exports(store: &SweepStore, directory: &Path, aim: Aim) -> Result<SweepSummary, SweepStoreError> {
+    let columns = ExportColumns::new(store.facts());
+    let (mut parquet, mut csv) = (StagedFile::new(&directory.join(PARQUET))?, StagedFile::new(&directory.join(CSV))?);
+    let mut counting = start_summary(aim);
     let unwritable = |name: &str| {
         let file = directory.join(name);
-        move |why: io::Error| SweepError::Export(WriteError { file: file.clone(), why })
+        move |why: io::Error| SweepStoreError::Export(WriteError { file: file.clone(), why })
     };
     {
         let of = unwritable(PARQUET);
-        let of_parquet = |why: ParquetError| of(as_io(why));
-        let properties = Arc::new(properties(store.facts()));
-        let schema = columns.schema().map_err(&of_parquet)?;
+        let of_parquet = |why: ParquetError| of(io_error_of_parquet(why));
+        let properties = Arc::new(writer_properties(store.facts()));
+        let schema = columns.parquet_schema().map_err(&of_parquet)?;
         let mut writer = SerializedFileWriter::new(BufWriter::new(parquet.file()), schema, properties).map_err(&of_parquet)?;
         let mut lines = csv::Writer::from_writer(BufWriter::new(csv.file()));
-        let of_line = |why: csv::Error| unwritable(CSV)(csv_io(why));
+        let of_line = |why: csv::Error| unwritable(CSV)(io_error_of_csv(why));
         lines.write_record(columns.all.iter().map(|(name, ..)| name)).map_err(of_line)?;
-        let mut waiting: Vec<Vec<Cell>> = vec![Vec::new(); columns.all.len()];
-        store.each(|row| {
-            counting.take(&row);
-            let cells = columns.cells(&row);
-            finite(row.number, &columns, &cells)?;
-            lines.write_record(cells.iter().map(word)).map_err(of_line)?;
+        let mut waiting: Vec<Vec<StoreCell>> = vec![Vec::new(); columns.all.len()];
+        store.for_each_row(|row| {
+            counting.add_row(&row);
+            let cells = columns.row_cells(&row);
+            check_finite(row.number, &columns, &cells)?;
+            lines.write_record(cells.iter().map(csv_cell)).map_err(of_line)?;
             waiting.iter_mut().zip(cells).for_each(|(column, cell)| column.push(cell));
             if waiting[0].len() == ROW_GROUP {
-                group(&mut writer, &mut waiting, &columns).map_err(&of_parquet)?;
+                write_row_group(&mut writer, &mut waiting, &columns).map_err(&of_parquet)?;
             }
-            Ok::<(), SweepError>(())
+            Ok::<(), SweepStoreError>(())
         })?;
         if !waiting[0].is_empty() {
-            group(&mut writer, &mut waiting, &columns).map_err(&of_parquet)?;
+            write_row_group(&mut writer, &mut waiting, &columns).map_err(&of_parquet)?;
         }
         lines.flush().map_err(unwritable(CSV))?;
         let mut file = writer.into_inner().map_err(&of_parquet)?;
         io::Write::flush(&mut file).map_err(unwritable(PARQUET))?;
     }
-    parquet.sync()?;
-    csv.sync()?;
-    parquet.keep()?;
-    csv.keep()?;
+    parquet.flush_to_disk()?;
+    csv.flush_to_disk()?;
+    parquet.put_in_place()?;
+    csv.put_in_place()?;
     Ok(counting.summary)
 }
 
-fn properties(facts: &Facts) -> WriterProperties {
+fn writer_properties(facts: &SweepFacts) -> WriterProperties {
     let key = |key: &str, value: &str| KeyValue::new(key.to_owned(), value.to_owned());
     let keys = vec![key("coplace.sweep", FORMAT), key("coplace.question", &facts.question)];
     WriterProperties::builder()
@@ -256,10 +256,10 @@ fn properties(facts: &Facts) -> WriterProperties {
         .build()
 }
 
-fn group<W: io::Write + Send>(
+fn write_row_group<W: io::Write + Send>(
     writer: &mut SerializedFileWriter<W>,
-    waiting: &mut [Vec<Cell>],
-    columns: &Columns,
+    waiting: &mut [Vec<StoreCell>],
+    columns: &ExportColumns,
 ) -> Result<(), ParquetError> {
     let mut group = writer.next_row_group()?;
     for (cells, (_, _, required)) in waiting.iter_mut().zip(&columns.all) {
@@ -271,32 +271,34 @@ fn group<W: io::Write + Send>(
     Ok(())
 }
 
-fn finite(number: u64, columns: &Columns, cells: &[Cell]) -> Result<(), SweepError> {
-    let wild = cells.iter().zip(&columns.all).find(|(cell, _)| matches!(cell, Cell::Float(value) if !value.is_finite()));
+fn check_finite(number: u64, columns: &ExportColumns, cells: &[StoreCell]) -> Result<(), SweepStoreError> {
+    let wild = cells.iter().zip(&columns.all).find(|(cell, _)| matches!(cell, StoreCell::Float(value) if !value.is_finite()));
     match wild {
-        Some((Cell::Float(value), (name, ..))) => Err(SweepError::Row { number, why: format!("{name} = {value} is not finite") }),
+        Some((StoreCell::Float(value), (name, ..))) => {
+            Err(SweepStoreError::Row { number, why: format!("{name} = {value} is not finite") })
+        }
         _ => Ok(()),
     }
 }
 
 /// A cell as CSV has it: numbers in the shortest digits that read back as they are, nothing where there is none.
-fn word(cell: &Cell) -> String {
+fn csv_cell(cell: &StoreCell) -> String {
     match cell {
-        Cell::Null => String::new(),
-        Cell::Int(value) => value.to_string(),
-        Cell::Float(value) => value.to_string(),
-        Cell::Text(text) => text.clone(),
+        StoreCell::Null => String::new(),
+        StoreCell::Int(value) => value.to_string(),
+        StoreCell::Float(value) => value.to_string(),
+        StoreCell::Text(text) => text.clone(),
     }
 }
 
-fn as_io(why: ParquetError) -> io::Error {
+fn io_error_of_parquet(why: ParquetError) -> io::Error {
     match why {
         ParquetError::External(inner) => inner.downcast::<io::Error>().map_or_else(io::Error::other, |why| *why),
         other => io::Error::other(other.to_string()),
     }
 }
 
-fn csv_io(why: csv::Error) -> io::Error {
+fn io_error_of_csv(why: csv::Error) -> io::Error {
     match why.into_kind() {
         csv::ErrorKind::Io(why) => why,
         other => io::Error::other(format!("{other:?}")),

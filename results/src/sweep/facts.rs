@@ -2,13 +2,13 @@
 
 use crate::record::StudyRecord;
 use search::shard::Shard;
-use search::space::Dial;
+use search::space::ListedDimension;
 use serde::{Deserialize, Serialize};
-use sim::hardware::Setting;
+use sim::hardware::FieldValue;
 
 /// Of which question, space and part a store is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Facts {
+pub struct SweepFacts {
     /// The version of coplace.
     pub coplace: String,
     /// Digest of all that was asked.
@@ -20,7 +20,7 @@ pub struct Facts {
     /// Combinations of the whole sweep.
     pub combinations: u64,
     /// The dimensions that have columns of their own, with their values; the first changes least often.
-    pub dimensions: Vec<Swept>,
+    pub dimensions: Vec<SweptDimension>,
     /// The part, and parts in all.
     pub part: u32,
     /// Parts in all.
@@ -29,7 +29,7 @@ pub struct Facts {
 
 /// A dimension of a sweep.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Swept {
+pub struct SweptDimension {
     /// Its key.
     pub key: String,
     /// Its values: numbers, words or flags.
@@ -38,7 +38,7 @@ pub struct Swept {
     pub column: bool,
 }
 
-impl Facts {
+impl SweepFacts {
     /// The part.
     #[must_use]
     pub fn shard(&self) -> Shard {
@@ -46,7 +46,7 @@ impl Facts {
     }
 
     /// In what a store differs from what is asked.
-    pub(crate) fn difference(&self, asked: &Self) -> Option<String> {
+    pub(crate) fn difference_from(&self, asked: &Self) -> Option<String> {
         let (own, other) = (&self.study, &asked.study);
         let pairs = [
             ("model", &own.model, &other.model),
@@ -68,36 +68,36 @@ impl Facts {
 
     /// Whether two are of the same sweep and part.
     #[must_use]
-    pub fn is_of(&self, asked: &Self) -> bool {
-        self.difference(asked).is_none()
+    pub fn is_same_part(&self, asked: &Self) -> bool {
+        self.difference_from(asked).is_none()
     }
 
     /// Combinations of the part.
     #[must_use]
     pub fn size(&self) -> u64 {
-        self.shard().size(self.combinations)
+        self.shard().size_of(self.combinations)
     }
 }
 
-impl Swept {
+impl SweptDimension {
     /// The dimension as a space has it.
     #[must_use]
-    pub fn dial(&self) -> Dial {
+    pub fn to_dial(&self) -> ListedDimension {
         let setting = |value: &serde_json::Value| match value {
-            serde_json::Value::Bool(flag) => Setting::Flag(*flag),
-            serde_json::Value::String(word) => Setting::Word(word.clone()),
-            other => Setting::Number(other.as_f64().unwrap_or(f64::NAN)),
+            serde_json::Value::Bool(flag) => FieldValue::Flag(*flag),
+            serde_json::Value::String(word) => FieldValue::Word(word.clone()),
+            other => FieldValue::Number(other.as_f64().unwrap_or(f64::NAN)),
         };
-        Dial { key: self.key.clone(), values: self.values.iter().map(setting).collect() }
+        ListedDimension { key: self.key.clone(), values: self.values.iter().map(setting).collect() }
     }
 
     /// A dimension of a space; `column` says whether exports have a column of it.
     #[must_use]
-    pub fn of(dial: &Dial, column: bool) -> Self {
-        let value = |setting: &Setting| match setting {
-            Setting::Number(number) => serde_json::Value::from(*number),
-            Setting::Flag(flag) => serde_json::Value::from(*flag),
-            Setting::Word(word) => serde_json::Value::from(word.clone()),
+    pub fn of_dimension(dial: &ListedDimension, column: bool) -> Self {
+        let value = |setting: &FieldValue| match setting {
+            FieldValue::Number(number) => serde_json::Value::from(*number),
+            FieldValue::Flag(flag) => serde_json::Value::from(*flag),
+            FieldValue::Word(word) => serde_json::Value::from(word.clone()),
         };
         Self { key: dial.key.clone(), values: dial.values.iter().map(value).collect(), column }
     }

@@ -1,8 +1,8 @@
 //! The parts of a sweep put together: whatever the order of the directories and however often, the store of the whole.
 
-use super::facts::Facts;
+use super::facts::SweepFacts;
 use super::row::SweptRow;
-use super::store::{STORE, SweepError, SweepStore};
+use super::store::{STORE, SweepStore, SweepStoreError};
 use search::shard::Shard;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ const AT_ONCE: usize = 4096;
 
 /// Why parts are no whole.
 #[derive(Debug, thiserror::Error)]
-pub enum MergeError {
+pub enum SweepMergeError {
     /// A store.
     #[error(transparent)]
-    Store(#[from] SweepError),
+    Store(#[from] SweepStoreError),
     /// There is no part at all.
     #[error("no directory is given; give those of all parts")]
     Nothing,
@@ -28,7 +28,7 @@ pub enum MergeError {
         other: PathBuf,
     },
     /// Some parts are missing.
-    #[error("{} of {of} parts: none of the directories holds {}; run {} with --shard {}, and merge again", missing.len(), listed(missing, *of), if missing.len() == 1 { "it" } else { "each" }, one(missing, *of))]
+    #[error("{} of {of} parts: none of the directories holds {}; run {} with --shard {}, and merge again", missing.len(), list_parts(missing, *of), if missing.len() == 1 { "it" } else { "each" }, name_first_part(missing, *of))]
     Lost {
         /// The parts.
         missing: Vec<u32>,
@@ -50,37 +50,37 @@ pub enum MergeError {
 }
 
 /// Parts as `--shard` takes them.
-fn listed(parts: &[u32], of: u32) -> String {
+fn list_parts(parts: &[u32], of: u32) -> String {
     let all: Vec<String> = parts.iter().map(|part| format!("{part}/{of}")).collect();
     all.join(", ")
 }
 
-fn one(parts: &[u32], of: u32) -> String {
+fn name_first_part(parts: &[u32], of: u32) -> String {
     parts.first().map_or_else(String::new, |part| format!("{part}/{of}"))
 }
 
 /// A part with its store.
 #[derive(Debug)]
-pub struct Part {
+pub struct SweepPart {
     directory: PathBuf,
     store: SweepStore,
 }
 
 /// All parts of a sweep, each complete.
 #[derive(Debug)]
-pub struct Parts {
-    parts: Vec<Part>,
-    facts: Facts,
+pub struct SweepParts {
+    parts: Vec<SweepPart>,
+    facts: SweepFacts,
 }
 
-impl Parts {
+impl SweepParts {
     /// Opens the stores of directories and holds every row against its checksum.
     ///
     /// # Errors
     /// A store that is damaged, unfinished or of another sweep, a part that none of them holds.
-    pub fn open(directories: &[PathBuf]) -> Result<Self, MergeError> {
-        let mut held: BTreeMap<u32, Part> = BTreeMap::new();
-        let mut facts: Option<(PathBuf, Facts)> = None;
+    pub fn open_all(directories: &[PathBuf]) -> Result<Self, SweepMergeError> {
+        let mut held: BTreeMap<u32, SweepPart> = BTreeMap::new();
+        let mut facts: Option<(PathBuf, SweepFacts)> = None;
         let mut of = 1;
         let mut seen = BTreeSet::new();
         let mut absent = None;
@@ -92,16 +92,16 @@ impl Parts {
                 absent = absent.or(Some(directory));
                 continue;
             }
-            let store = SweepStore::open(directory)?;
-            let whole = Facts { part: 1, parts: 1, ..store.facts().clone() };
+            let store = SweepStore::open_in(directory)?;
+            let whole = SweepFacts { part: 1, parts: 1, ..store.facts().clone() };
             match &facts {
-                Some((first, known)) if !known.is_of(&whole) || of != store.facts().parts => {
-                    return Err(MergeError::Different { first: first.clone(), other: directory.clone() });
+                Some((first, known)) if !known.is_same_part(&whole) || of != store.facts().parts => {
+                    return Err(SweepMergeError::Different { first: first.clone(), other: directory.clone() });
                 }
                 Some(_) => {}
                 None => (of, facts) = (store.facts().parts, Some((directory.clone(), whole))),
             }
-            let part = Part { directory: directory.clone(), store };
+            let part = SweepPart { directory: directory.clone(), store };
             let number = part.store.facts().part;
             // Of two with one part the one that has more of it.
             if held.get(&number).is_none_or(|known| known.store.present().count() < part.store.present().count()) {
@@ -110,22 +110,22 @@ impl Parts {
         }
         let missing: Vec<u32> = (1..=of).filter(|part| !held.contains_key(part)).collect();
         match (&facts, absent) {
-            (Some(_), _) if !missing.is_empty() => return Err(MergeError::Lost { missing, of }),
-            (_, Some(directory)) => drop(SweepStore::open(directory)?),
+            (Some(_), _) if !missing.is_empty() => return Err(SweepMergeError::Lost { missing, of }),
+            (_, Some(directory)) => drop(SweepStore::open_in(directory)?),
             _ => {}
         }
-        let Some((_, facts)) = facts else { return Err(MergeError::Nothing) };
+        let Some((_, facts)) = facts else { return Err(SweepMergeError::Nothing) };
         if let Some(part) = held.values().find(|part| !part.store.is_complete()) {
             let (found, wanted) = (part.store.present().count(), part.store.facts().size());
             let directory = part.directory.clone();
-            return Err(MergeError::Unfinished { directory, part: part.store.facts().shard(), found, wanted });
+            return Err(SweepMergeError::Unfinished { directory, part: part.store.facts().shard(), found, wanted });
         }
         Ok(Self { parts: held.into_values().collect(), facts })
     }
 
     /// What the whole is of.
     #[must_use]
-    pub fn facts(&self) -> &Facts {
+    pub fn facts(&self) -> &SweepFacts {
         &self.facts
     }
 
@@ -133,17 +133,17 @@ impl Parts {
     ///
     /// # Errors
     /// A row that cannot be read, or whatever the system reports.
-    pub fn into_store(self, whole: &mut SweepStore) -> Result<(), SweepError> {
+    pub fn into_store(self, whole: &mut SweepStore) -> Result<(), SweepStoreError> {
         for part in &self.parts {
             let mut waiting: Vec<SweptRow> = Vec::new();
-            part.store.each(|row| {
+            part.store.for_each_row(|row| {
                 waiting.push(row);
                 if waiting.len() == AT_ONCE {
-                    whole.keep(&std::mem::take(&mut waiting))?;
+                    whole.keep_rows(&std::mem::take(&mut waiting))?;
                 }
-                Ok::<(), SweepError>(())
+                Ok::<(), SweepStoreError>(())
             })?;
-            whole.keep(&waiting)?;
+            whole.keep_rows(&waiting)?;
         }
         Ok(())
     }
@@ -153,6 +153,6 @@ impl Parts {
 ///
 /// # Errors
 /// A store that is damaged or of something else; whatever the system reports.
-pub fn whole(directory: &Path, facts: &Facts) -> Result<SweepStore, SweepError> {
-    if directory.join(STORE).exists() { SweepStore::open_for(directory, facts) } else { SweepStore::create(directory, facts) }
+pub fn open_whole(directory: &Path, facts: &SweepFacts) -> Result<SweepStore, SweepStoreError> {
+    if directory.join(STORE).exists() { SweepStore::open_for(directory, facts) } else { SweepStore::create_in(directory, facts) }
 }

@@ -10,8 +10,8 @@ pub mod merge;
 pub mod row;
 pub mod store;
 
-pub use directory::{DirectoryError, read};
-pub use export::{CSV, PARQUET, Summary};
-pub use facts::{Facts, Swept};
-pub use row::{Fate, SweptRow};
-pub use store::{STORE, SweepError, SweepStore};
+pub use directory::{RunDirectoryError, read_directory};
+pub use export::{CSV, PARQUET, SweepSummary};
+pub use facts::{SweepFacts, SweptDimension};
+pub use row::{CombinationOutcome, SweptRow};
+pub use store::{STORE, SweepStore, SweepStoreError};

@@ -5,7 +5,7 @@
 //! checksum, and so has the sum of all rows: a changed, a lost and a doubled row are found when the store is opened. The facts beside the rows say of
 //! which question, space and part the store is.
 
-use super::facts::Facts;
+use super::facts::SweepFacts;
 use super::row::SweptRow;
 use crate::files::{self, Unwritable, WriteError};
 use crate::seal::{BASIS, fnv1a};
@@ -25,7 +25,7 @@ const APPLICATION: i64 = 0x636f_706c;
 
 /// What is wrong with a store.
 #[derive(Debug, thiserror::Error)]
-pub enum SweepError {
+pub enum SweepStoreError {
     /// The disk is full, broken, or the file cannot be written.
     #[error("{}: cannot be written: {why}; nothing that was committed is lost: make room and go on with --resume", file.display())]
     Write {
@@ -92,7 +92,7 @@ pub enum SweepError {
     Export(#[from] WriteError),
 }
 
-impl Unwritable for SweepError {
+impl Unwritable for SweepStoreError {
     fn write_error(&self) -> Option<&WriteError> {
         match self {
             Self::Write { error, .. } | Self::Export(error) => Some(error),
@@ -103,19 +103,19 @@ impl Unwritable for SweepError {
 
 /// Which combinations a store has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Present {
+pub struct PresentCombinations {
     bits: Vec<u64>,
     count: u64,
 }
 
-impl Present {
+impl PresentCombinations {
     fn new(combinations: u64) -> Self {
         Self { bits: vec![0; combinations.div_ceil(64) as usize], count: 0 }
     }
 
     /// Whether a combination is there.
     #[must_use]
-    pub fn has(&self, number: u64) -> bool {
+    pub fn contains_combination(&self, number: u64) -> bool {
         self.bits.get((number / 64) as usize).is_some_and(|bits| bits >> (number % 64) & 1 == 1)
     }
 
@@ -126,7 +126,7 @@ impl Present {
     }
 
     /// Takes a combination; `false` where it is there, or is none.
-    fn insert(&mut self, number: u64) -> bool {
+    fn insert_combination(&mut self, number: u64) -> bool {
         let Some(bits) = self.bits.get_mut((number / 64) as usize) else { return false };
         let new = *bits >> (number % 64) & 1 == 0;
         *bits |= 1 << (number % 64);
@@ -137,20 +137,20 @@ impl Present {
 
 /// The sum over all rows: how many there are, and their checksums combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Tally {
+struct ChecksumTally {
     rows: u64,
     mixed: u64,
 }
 
-impl Tally {
-    fn add(&mut self, checksum: u64) {
+impl ChecksumTally {
+    fn add_checksum(&mut self, checksum: u64) {
         self.rows += 1;
         self.mixed ^= checksum;
     }
 }
 
 /// The checksum of a row: of its number and its bytes.
-fn checksum(number: u64, bytes: &[u8]) -> u64 {
+fn row_checksum(number: u64, bytes: &[u8]) -> u64 {
     fnv1a(fnv1a(BASIS, &number.to_le_bytes()), bytes)
 }
 
@@ -159,9 +159,9 @@ fn checksum(number: u64, bytes: &[u8]) -> u64 {
 pub struct SweepStore {
     file: PathBuf,
     connection: Connection,
-    facts: Facts,
-    present: Present,
-    tally: Tally,
+    facts: SweepFacts,
+    present: PresentCombinations,
+    tally: ChecksumTally,
 }
 
 impl SweepStore {
@@ -169,53 +169,53 @@ impl SweepStore {
     ///
     /// # Errors
     /// Whatever the system reports.
-    pub fn create(directory: &Path, facts: &Facts) -> Result<Self, SweepError> {
+    pub fn create_in(directory: &Path, facts: &SweepFacts) -> Result<Self, SweepStoreError> {
         let file = directory.join(STORE);
-        let staged = files::temporary(&file);
-        let text = serde_json::to_string(facts).map_err(|why| SweepError::Row { number: 0, why: why.to_string() })?;
-        let made = made(&staged, &text).map_err(|why| failed(&file, &why)).and_then(|()| {
+        let staged = files::temporary_path(&file);
+        let text = serde_json::to_string(facts).map_err(|why| SweepStoreError::Row { number: 0, why: why.to_string() })?;
+        let made = create_database(&staged, &text).map_err(|why| write_error_of(&file, &why)).and_then(|()| {
             let renamed = std::fs::rename(&staged, &file);
-            renamed.map_err(|why| SweepError::Export(WriteError { file: file.clone(), why }))
+            renamed.map_err(|why| SweepStoreError::Export(WriteError { file: file.clone(), why }))
         });
         if made.is_err() {
             // The first error is the one to report.
             drop(std::fs::remove_file(&staged));
         }
         made?;
-        Self::open(directory)
+        Self::open_in(directory)
     }
 
     /// Opens the store of a directory and holds every row against its checksum.
     ///
     /// # Errors
     /// A store that is missing, truncated, damaged, of another version, or another process's.
-    pub fn open(directory: &Path) -> Result<Self, SweepError> {
+    pub fn open_in(directory: &Path) -> Result<Self, SweepStoreError> {
         let file = directory.join(STORE);
-        if is_cut(&file) {
-            return Err(SweepError::Damaged { file, why: "its end is cut off within a page".into() });
+        if is_truncated(&file) {
+            return Err(SweepStoreError::Damaged { file, why: "its end is cut off within a page".into() });
         }
-        let connection = connect(&file)?;
-        let damaged = |why: String| SweepError::Damaged { file: file.clone(), why };
+        let connection = connect_exclusively(&file)?;
+        let damaged = |why: String| SweepStoreError::Damaged { file: file.clone(), why };
         let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
         let (application, format) = (
-            number("application_id").map_err(|why| read(&file, &why))?,
-            number("user_version").map_err(|why| read(&file, &why))?,
+            number("application_id").map_err(|why| read_error(&file, &why))?,
+            number("user_version").map_err(|why| read_error(&file, &why))?,
         );
         if application != APPLICATION {
             return Err(damaged("it is another program's database".into()));
         }
         if format != FORMAT {
-            return Err(SweepError::Version { file, found: format!("store {format}"), expected: format!("store {FORMAT}") });
+            return Err(SweepStoreError::Version { file, found: format!("store {format}"), expected: format!("store {FORMAT}") });
         }
         let sound: String =
-            connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(|why| read(&file, &why))?;
+            connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(|why| read_error(&file, &why))?;
         if sound != "ok" {
             return Err(damaged(sound));
         }
         let (text, sum): (String, i64) = connection
             .query_row("SELECT text, checksum FROM facts", [], |row| Ok((row.get(0)?, row.get(1)?)))
-            .map_err(|why| read(&file, &why))?;
-        if sum as u64 != checksum(0, text.as_bytes()) {
+            .map_err(|why| read_error(&file, &why))?;
+        if sum as u64 != row_checksum(0, text.as_bytes()) {
             return Err(damaged("the checksum of what it is of does not match".into()));
         }
         let found: serde_json::Value = serde_json::from_str(&text).map_err(|why| damaged(why.to_string()))?;
@@ -224,14 +224,14 @@ impl SweepStore {
             Some(version) if version == expected => {}
             version => {
                 let found = version.unwrap_or("unknown").to_owned();
-                return Err(SweepError::Version { file, found, expected: expected.into() });
+                return Err(SweepStoreError::Version { file, found, expected: expected.into() });
             }
         }
-        let facts: Facts = serde_json::from_value(found).map_err(|why| damaged(why.to_string()))?;
-        let present = Present::new(facts.combinations);
-        let mut store = Self { file, connection, facts, present, tally: Tally::default() };
-        store.check()?;
-        store.carry()?;
+        let facts: SweepFacts = serde_json::from_value(found).map_err(|why| damaged(why.to_string()))?;
+        let present = PresentCombinations::new(facts.combinations);
+        let mut store = Self { file, connection, facts, present, tally: ChecksumTally::default() };
+        store.verify_rows()?;
+        store.checkpoint_log()?;
         Ok(store)
     }
 
@@ -239,43 +239,43 @@ impl SweepStore {
     ///
     /// # Errors
     /// As [`Self::open`]; a store of another question or part.
-    pub fn open_for(directory: &Path, asked: &Facts) -> Result<Self, SweepError> {
-        let store = Self::open(directory)?;
-        match store.facts.difference(asked) {
-            Some(difference) => Err(SweepError::Other { file: store.file, difference }),
+    pub fn open_for(directory: &Path, asked: &SweepFacts) -> Result<Self, SweepStoreError> {
+        let store = Self::open_in(directory)?;
+        match store.facts.difference_from(asked) {
+            Some(difference) => Err(SweepStoreError::Other { file: store.file, difference }),
             None => Ok(store),
         }
     }
 
     /// Reads every row's checksum, and the sum of all.
-    fn check(&mut self) -> Result<(), SweepError> {
-        let damaged = |why: String| SweepError::Damaged { file: self.file.clone(), why };
+    fn verify_rows(&mut self) -> Result<(), SweepStoreError> {
+        let damaged = |why: String| SweepStoreError::Damaged { file: self.file.clone(), why };
         let (rows, mixed): (i64, i64) = self
             .connection
             .query_row("SELECT rows, mixed FROM tally", [], |row| Ok((row.get(0)?, row.get(1)?)))
-            .map_err(|why| read(&self.file, &why))?;
-        let mut tally = Tally::default();
+            .map_err(|why| read_error(&self.file, &why))?;
+        let mut tally = ChecksumTally::default();
         let mut statement = self
             .connection
             .prepare("SELECT number, row, checksum FROM design ORDER BY number")
-            .map_err(|why| read(&self.file, &why))?;
-        let mut cursor = statement.query([]).map_err(|why| read(&self.file, &why))?;
-        while let Some(row) = cursor.next().map_err(|why| read(&self.file, &why))? {
-            let of = |why: rusqlite::Error| read(&self.file, &why);
+            .map_err(|why| read_error(&self.file, &why))?;
+        let mut cursor = statement.query([]).map_err(|why| read_error(&self.file, &why))?;
+        while let Some(row) = cursor.next().map_err(|why| read_error(&self.file, &why))? {
+            let of = |why: rusqlite::Error| read_error(&self.file, &why);
             let number = row.get::<_, i64>(0).map_err(of)? as u64;
             let bytes = row.get_ref(1).map_err(of)?.as_blob().map_err(|why| damaged(why.to_string()))?;
             let sum = row.get::<_, i64>(2).map_err(of)? as u64;
-            if sum != checksum(number, bytes) {
+            if sum != row_checksum(number, bytes) {
                 return Err(damaged(format!("the checksum of design {number} does not match")));
             }
-            if !self.facts.shard().holds(number) || !self.present.insert(number) {
+            if !self.facts.shard().contains(number) || !self.present.insert_combination(number) {
                 return Err(damaged(format!("design {number} is none of its part")));
             }
-            tally.add(sum);
+            tally.add_checksum(sum);
         }
         drop(cursor);
         drop(statement);
-        if tally != (Tally { rows: rows as u64, mixed: mixed as u64 }) {
+        if tally != (ChecksumTally { rows: rows as u64, mixed: mixed as u64 }) {
             return Err(damaged(format!("it has {} designs where {rows} were kept", tally.rows)));
         }
         self.tally = tally;
@@ -284,7 +284,7 @@ impl SweepStore {
 
     /// Of which question, space and part it is.
     #[must_use]
-    pub fn facts(&self) -> &Facts {
+    pub fn facts(&self) -> &SweepFacts {
         &self.facts
     }
 
@@ -296,7 +296,7 @@ impl SweepStore {
 
     /// Which combinations it has.
     #[must_use]
-    pub fn present(&self) -> &Present {
+    pub fn present(&self) -> &PresentCombinations {
         &self.present
     }
 
@@ -310,13 +310,14 @@ impl SweepStore {
     ///
     /// # Errors
     /// A full or broken disk: none of these rows is kept then.
-    pub fn keep(&mut self, rows: &[SweptRow]) -> Result<(), SweepError> {
+    pub fn keep_rows(&mut self, rows: &[SweptRow]) -> Result<(), SweepStoreError> {
         let (mut tally, mut present) = (self.tally, Vec::with_capacity(rows.len()));
         let mut encoded = Vec::with_capacity(rows.len());
-        for row in rows.iter().filter(|row| !self.present.has(row.number)) {
-            let bytes = postcard::to_allocvec(row).map_err(|why| SweepError::Row { number: row.number, why: why.to_string() })?;
-            let sum = checksum(row.number, &bytes);
-            tally.add(sum);
+        for row in rows.iter().filter(|row| !self.present.contains_combination(row.number)) {
+            let bytes =
+                postcard::to_allocvec(row).map_err(|why| SweepStoreError::Row { number: row.number, why: why.to_string() })?;
+            let sum = row_checksum(row.number, &bytes);
+            tally.add_checksum(sum);
             present.push(row.number);
             encoded.push((row.number as i64, bytes, sum as i64));
         }
@@ -332,33 +333,33 @@ impl SweepStore {
             }
             transaction.commit()
         })();
-        kept.map_err(|why| failed(&self.file, &why))?;
+        kept.map_err(|why| write_error_of(&self.file, &why))?;
         self.tally = tally;
         for number in present {
-            self.present.insert(number);
+            self.present.insert_combination(number);
         }
-        self.carry()
+        self.checkpoint_log()
     }
 
     /// Carries the log into the database file, so that it never holds more than one transaction.
-    fn carry(&mut self) -> Result<(), SweepError> {
+    fn checkpoint_log(&mut self) -> Result<(), SweepStoreError> {
         let carried = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0));
-        carried.map(drop).map_err(|why| failed(&self.file, &why))
+        carried.map(drop).map_err(|why| write_error_of(&self.file, &why))
     }
 
     /// Gives every row in the order of the numbers.
     ///
     /// # Errors
     /// A row that cannot be read, or what `take` says.
-    pub fn each<E: From<SweepError>>(&self, mut take: impl FnMut(SweptRow) -> Result<(), E>) -> Result<(), E> {
-        let of = |why: rusqlite::Error| E::from(read(&self.file, &why));
+    pub fn for_each_row<E: From<SweepStoreError>>(&self, mut take: impl FnMut(SweptRow) -> Result<(), E>) -> Result<(), E> {
+        let of = |why: rusqlite::Error| E::from(read_error(&self.file, &why));
         let mut statement = self.connection.prepare("SELECT number, row, checksum FROM design ORDER BY number").map_err(of)?;
         let mut cursor = statement.query([]).map_err(of)?;
         while let Some(row) = cursor.next().map_err(of)? {
             let number = row.get::<_, i64>(0).map_err(of)? as u64;
-            let damaged = |why: String| E::from(SweepError::Damaged { file: self.file.clone(), why });
+            let damaged = |why: String| E::from(SweepStoreError::Damaged { file: self.file.clone(), why });
             let bytes = row.get_ref(1).map_err(of)?.as_blob().map_err(|why| damaged(why.to_string()))?;
-            if row.get::<_, i64>(2).map_err(of)? as u64 != checksum(number, bytes) {
+            if row.get::<_, i64>(2).map_err(of)? as u64 != row_checksum(number, bytes) {
                 return Err(damaged(format!("the checksum of design {number} does not match")));
             }
             take(postcard::from_bytes(bytes).map_err(|why| damaged(format!("design {number}: {why}")))?)?;
@@ -368,7 +369,7 @@ impl SweepStore {
 }
 
 /// Makes a store without rows. There is nothing to lose yet: no journal, which would be a second file.
-fn made(file: &Path, facts: &str) -> rusqlite::Result<()> {
+fn create_database(file: &Path, facts: &str) -> rusqlite::Result<()> {
     let connection = Connection::open(file)?;
     connection.query_row("PRAGMA journal_mode = OFF", [], |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "FULL")?;
@@ -381,14 +382,14 @@ fn made(file: &Path, facts: &str) -> rusqlite::Result<()> {
          CREATE TABLE design (number INTEGER PRIMARY KEY, row BLOB NOT NULL, checksum INTEGER NOT NULL) STRICT;
          INSERT INTO tally VALUES (0, 0, 0);",
     )?;
-    let sum = checksum(0, facts.as_bytes()) as i64;
+    let sum = row_checksum(0, facts.as_bytes()) as i64;
     connection.execute("INSERT INTO facts VALUES (0, ?1, ?2)", params![facts, sum])?;
     connection.execute_batch("COMMIT")?;
     connection.close().map_err(|(_, why)| why)
 }
 
 /// Whether a database ends within a page, which SQLite fills up with zeros without a word. With a journal beside it, that has the page.
-fn is_cut(file: &Path) -> bool {
+fn is_truncated(file: &Path) -> bool {
     let journal = std::fs::metadata(file.with_file_name(BESIDE[0])).map_or(0, |found| found.len());
     let mut header = [0; 18];
     let read = std::fs::File::open(file).and_then(|mut file| file.read_exact(&mut header).and_then(|()| file.metadata()));
@@ -399,8 +400,8 @@ fn is_cut(file: &Path) -> bool {
 }
 
 /// Opens a database for this process alone.
-fn connect(file: &Path) -> Result<Connection, SweepError> {
-    let open = |why: &rusqlite::Error| SweepError::Open { file: file.into(), why: why.to_string() };
+fn connect_exclusively(file: &Path) -> Result<Connection, SweepStoreError> {
+    let open = |why: &rusqlite::Error| SweepStoreError::Open { file: file.into(), why: why.to_string() };
     let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)
         .map_err(|why| open(&why))?;
     let set = (|| {
@@ -412,11 +413,11 @@ fn connect(file: &Path) -> Result<Connection, SweepError> {
         // Some megabytes, whatever the size of the sweep.
         connection.pragma_update(None, "cache_size", -16_384)
     })();
-    set.map(|()| connection).map_err(|why| read(file, &why))
+    set.map(|()| connection).map_err(|why| read_error(file, &why))
 }
 
 /// What an error of SQLite's while reading means.
-fn read(file: &Path, why: &rusqlite::Error) -> SweepError {
+fn read_error(file: &Path, why: &rusqlite::Error) -> SweepStoreError {
     match why.sqlite_error_code() {
         Some(
             ErrorCode::DiskFull
@@ -424,25 +425,27 @@ fn read(file: &Path, why: &rusqlite::Error) -> SweepError {
             | ErrorCode::ReadOnly
             | ErrorCode::DatabaseBusy
             | ErrorCode::DatabaseLocked,
-        ) => failed(file, why),
-        Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => SweepError::Open { file: file.into(), why: why.to_string() },
-        _ => SweepError::Damaged { file: file.into(), why: why.to_string() },
+        ) => write_error_of(file, why),
+        Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
+            SweepStoreError::Open { file: file.into(), why: why.to_string() }
+        }
+        _ => SweepStoreError::Damaged { file: file.into(), why: why.to_string() },
     }
 }
 
 /// What an error of SQLite's while writing means.
-fn failed(file: &Path, why: &rusqlite::Error) -> SweepError {
+fn write_error_of(file: &Path, why: &rusqlite::Error) -> SweepStoreError {
     let write = |kind: io::ErrorKind| {
         let why = why.to_string();
         let error = WriteError { file: file.into(), why: io::Error::new(kind, why.clone()) };
-        SweepError::Write { file: file.into(), why, error }
+        SweepStoreError::Write { file: file.into(), why, error }
     };
     match why.sqlite_error_code() {
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => SweepError::Busy { file: file.into() },
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => SweepStoreError::Busy { file: file.into() },
         Some(ErrorCode::DiskFull) => write(io::ErrorKind::StorageFull),
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => write(io::ErrorKind::PermissionDenied),
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
-            SweepError::Damaged { file: file.into(), why: why.to_string() }
+            SweepStoreError::Damaged { file: file.into(), why: why.to_string() }
         }
         _ => write(io::ErrorKind::Other),
     }

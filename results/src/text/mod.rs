@@ -4,6 +4,9 @@ mod number;
 mod table;
 
 pub use number::{
-    area, bytes, count, gib, percent, power_of_ten_rate, rate, seconds, seconds_between, signed_percent, significant,
+    format_area, format_bytes, format_count, format_gib, format_percent, format_rate, format_seconds, format_seconds_between,
+    format_signed_percent, format_significant, power_of_ten_rate,
 };
-pub use table::{Align, Table, assumptions, fields, fit, fitting, folded, heading};
+pub use table::{
+    ColumnAlign, TextTable, fold_line, fold_lines, format_assumptions, format_fields, format_heading, set_screen_width,
+};

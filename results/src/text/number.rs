@@ -20,7 +20,7 @@ const SI_PREFIXES: [(f64, &str); 11] = [
 /// `value` with `digits` significant digits and no exponent between 10^-4 and 10^7; trailing zeros stay, because they
 /// say how precise the number is. Not-a-number and infinities print as `NaN`, `inf`, `-inf`.
 #[must_use]
-pub fn significant(value: f64, digits: usize) -> String {
+pub fn format_significant(value: f64, digits: usize) -> String {
     if !value.is_finite() {
         return value.to_string();
     }
@@ -44,24 +44,24 @@ pub fn significant(value: f64, digits: usize) -> String {
 #[must_use]
 pub fn power_of_ten_rate(value: f64, unit: &str) -> String {
     if value == 0.0 || !value.is_finite() {
-        return format!("{} {unit}", significant(value, 4));
+        return format!("{} {unit}", format_significant(value, 4));
     }
     let last = SI_PREFIXES[SI_PREFIXES.len() - 1];
     // 0.99995 of a prefix already prints as 1.000 of it.
     let (scale, prefix) = SI_PREFIXES.into_iter().find(|(scale, _)| value.abs() >= scale * 0.99995).unwrap_or(last);
-    format!("{} {prefix}{unit}", significant(value / scale, 4))
+    format!("{} {prefix}{unit}", format_significant(value / scale, 4))
 }
 
 /// A time: `1.234 s`, `56.70 ms`, `8.900 µs`.
 #[must_use]
-pub fn seconds(time: Seconds) -> String {
-    if time.0.abs() >= 1.0 { format!("{} s", significant(time.0, 4)) } else { power_of_ten_rate(time.0, "s") }
+pub fn format_seconds(time: Seconds) -> String {
+    if time.0.abs() >= 1.0 { format!("{} s", format_significant(time.0, 4)) } else { power_of_ten_rate(time.0, "s") }
 }
 
 /// Two times, the first without its unit where it is the second's: `435.9 to 471.3 ms`, `999.0 ms to 1.001 s`.
 #[must_use]
-pub fn seconds_between(low: Seconds, high: Seconds) -> String {
-    let (low, high) = (seconds(low), seconds(high));
+pub fn format_seconds_between(low: Seconds, high: Seconds) -> String {
+    let (low, high) = (format_seconds(low), format_seconds(high));
     match (low.split_once(' '), high.split_once(' ')) {
         (Some((value, unit)), Some((_, other))) if unit == other => format!("{value} to {high}"),
         _ => format!("{low} to {high}"),
@@ -70,7 +70,7 @@ pub fn seconds_between(low: Seconds, high: Seconds) -> String {
 
 /// A size in binary units: `512 B`, `1.500 KiB`, `80.00 GiB`.
 #[must_use]
-pub fn bytes(size: Bytes) -> String {
+pub fn format_bytes(size: Bytes) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if size.0 < 1024 {
         return format!("{} B", size.0);
@@ -81,42 +81,42 @@ pub fn bytes(size: Bytes) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    format!("{} {}", significant(value, 4), UNITS[unit])
+    format!("{} {}", format_significant(value, 4), UNITS[unit])
 }
 
 /// A size in GiB whatever its magnitude, for columns that must compare at a glance: `0.125 GiB`.
 #[must_use]
-pub fn gib(size: Bytes) -> String {
+pub fn format_gib(size: Bytes) -> String {
     format!("{:.3} GiB", size.gib())
 }
 
 /// A fraction as a percentage with one decimal: `percent(0.4567)` is `45.7 %`.
 #[must_use]
-pub fn percent(fraction: f64) -> String {
+pub fn format_percent(fraction: f64) -> String {
     format!("{:.1} %", fraction * 100.0)
 }
 
 /// A fraction as a signed percentage with one decimal: `+3.2 %`.
 #[must_use]
-pub fn signed_percent(fraction: f64) -> String {
+pub fn format_signed_percent(fraction: f64) -> String {
     format!("{:+.1} %", fraction * 100.0)
 }
 
 /// An area: `278.8 mm²`.
 #[must_use]
-pub fn area(area: SquareMillimeters) -> String {
-    format!("{} mm²", significant(area.0, 4))
+pub fn format_area(area: SquareMillimeters) -> String {
+    format!("{} mm²", format_significant(area.0, 4))
 }
 
 /// A rate of whole things, such as tokens per second: four significant digits, and thousands separators where there are more before the point.
 #[must_use]
-pub fn rate(value: f64) -> String {
-    if (1e4..1e15).contains(&value) { count(value.round() as u64) } else { significant(value, 4) }
+pub fn format_rate(value: f64) -> String {
+    if (1e4..1e15).contains(&value) { format_count(value.round() as u64) } else { format_significant(value, 4) }
 }
 
 /// A count with thousands separators: `29,360`.
 #[must_use]
-pub fn count(n: impl Into<u128>) -> String {
+pub fn format_count(n: impl Into<u128>) -> String {
     let digits = n.into().to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (i, digit) in digits.chars().enumerate() {
@@ -134,15 +134,15 @@ mod tests {
 
     #[test]
     fn significant_digits_survive_every_magnitude() {
-        assert_eq!(significant(0.0, 4), "0");
-        assert_eq!(significant(1.0, 4), "1.000");
-        assert_eq!(significant(278.8267, 4), "278.8");
-        assert_eq!(significant(9.9996, 4), "10.00");
-        assert_eq!(significant(-0.001_234_56, 4), "-0.001235");
-        assert_eq!(significant(123_456.7, 4), "123457");
-        assert_eq!(significant(1.234e12, 4), "1.234e12");
-        assert_eq!(significant(f64::NAN, 4), "NaN");
-        assert_eq!(significant(f64::INFINITY, 4), "inf");
+        assert_eq!(format_significant(0.0, 4), "0");
+        assert_eq!(format_significant(1.0, 4), "1.000");
+        assert_eq!(format_significant(278.8267, 4), "278.8");
+        assert_eq!(format_significant(9.9996, 4), "10.00");
+        assert_eq!(format_significant(-0.001_234_56, 4), "-0.001235");
+        assert_eq!(format_significant(123_456.7, 4), "123457");
+        assert_eq!(format_significant(1.234e12, 4), "1.234e12");
+        assert_eq!(format_significant(f64::NAN, 4), "NaN");
+        assert_eq!(format_significant(f64::INFINITY, 4), "inf");
     }
 
     #[test]
@@ -150,32 +150,32 @@ mod tests {
         assert_eq!(power_of_ten_rate(2.75e14, "FLOP/s"), "275.0 TFLOP/s");
         assert_eq!(power_of_ten_rate(999_990.0, "B/s"), "1.000 MB/s");
         assert_eq!(power_of_ten_rate(0.0, "W"), "0 W");
-        assert_eq!(seconds(Seconds(0.0567)), "56.70 ms");
-        assert_eq!(seconds(Seconds(8.9e-6)), "8.900 µs");
-        assert_eq!(seconds(Seconds(1234.0)), "1234 s");
-        assert_eq!(seconds_between(Seconds(0.435_905_9), Seconds(0.471_287_2)), "435.9 to 471.3 ms");
-        assert_eq!(seconds_between(Seconds(0.999), Seconds(1.001)), "999.0 ms to 1.001 s");
+        assert_eq!(format_seconds(Seconds(0.0567)), "56.70 ms");
+        assert_eq!(format_seconds(Seconds(8.9e-6)), "8.900 µs");
+        assert_eq!(format_seconds(Seconds(1234.0)), "1234 s");
+        assert_eq!(format_seconds_between(Seconds(0.435_905_9), Seconds(0.471_287_2)), "435.9 to 471.3 ms");
+        assert_eq!(format_seconds_between(Seconds(0.999), Seconds(1.001)), "999.0 ms to 1.001 s");
     }
 
     #[test]
     fn sizes_are_binary() {
-        assert_eq!(bytes(Bytes(512)), "512 B");
-        assert_eq!(bytes(Bytes(1536)), "1.500 KiB");
-        assert_eq!(bytes(Bytes::from_gib(80.0)), "80.00 GiB");
-        assert_eq!(bytes(Bytes(u64::MAX)), "16.00 EiB");
-        assert_eq!(gib(Bytes(1 << 27)), "0.125 GiB");
+        assert_eq!(format_bytes(Bytes(512)), "512 B");
+        assert_eq!(format_bytes(Bytes(1536)), "1.500 KiB");
+        assert_eq!(format_bytes(Bytes::from_gib(80.0)), "80.00 GiB");
+        assert_eq!(format_bytes(Bytes(u64::MAX)), "16.00 EiB");
+        assert_eq!(format_gib(Bytes(1 << 27)), "0.125 GiB");
     }
 
     #[test]
     fn counts_and_fractions() {
-        assert_eq!(count(29_360_u64), "29,360");
-        assert_eq!(count(999_u64), "999");
-        assert_eq!(count(1_000_000_u64), "1,000,000");
-        assert_eq!(rate(3_814_190.2), "3,814,190");
-        assert_eq!(rate(93.124_5), "93.12");
-        assert_eq!(rate(f64::INFINITY), "inf");
-        assert_eq!(percent(0.4567), "45.7 %");
-        assert_eq!(signed_percent(0.032), "+3.2 %");
-        assert_eq!(area(SquareMillimeters(278.826_676)), "278.8 mm²");
+        assert_eq!(format_count(29_360_u64), "29,360");
+        assert_eq!(format_count(999_u64), "999");
+        assert_eq!(format_count(1_000_000_u64), "1,000,000");
+        assert_eq!(format_rate(3_814_190.2), "3,814,190");
+        assert_eq!(format_rate(93.124_5), "93.12");
+        assert_eq!(format_rate(f64::INFINITY), "inf");
+        assert_eq!(format_percent(0.4567), "45.7 %");
+        assert_eq!(format_signed_percent(0.032), "+3.2 %");
+        assert_eq!(format_area(SquareMillimeters(278.826_676)), "278.8 mm²");
     }
 }

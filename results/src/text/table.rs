@@ -13,18 +13,18 @@ static SCREEN: AtomicUsize = AtomicUsize::new(WIDEST);
 const NARROWEST: usize = 24;
 
 /// Says how many characters a line of the reader's screen has: from then on reports fit it.
-pub fn fit(columns: usize) {
+pub fn set_screen_width(columns: usize) {
     SCREEN.store(columns.max(LEAST), Ordering::Relaxed);
 }
 
 /// The widest line of a report, in characters.
-fn widest() -> usize {
+fn screen_width() -> usize {
     SCREEN.load(Ordering::Relaxed)
 }
 
 /// Where a column's cells lean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Align {
+pub enum ColumnAlign {
     /// Words.
     Left,
     /// Numbers.
@@ -33,9 +33,9 @@ pub enum Align {
 
 /// A text table: a header, a rule, rows; two spaces between columns, no trailing blanks.
 #[derive(Debug, Clone)]
-pub struct Table {
+pub struct TextTable {
     header: Vec<String>,
-    align: Vec<Align>,
+    align: Vec<ColumnAlign>,
     rows: Vec<Vec<String>>,
     /// Heads of columns that are left out last.
     kept: Vec<String>,
@@ -43,18 +43,18 @@ pub struct Table {
     spills: bool,
 }
 
-impl Table {
+impl TextTable {
     /// A table with these column heads; every column but the first leans right (the first names the row).
     #[must_use]
     pub fn new<S: Into<String>>(header: impl IntoIterator<Item = S>) -> Self {
         let header: Vec<String> = header.into_iter().map(Into::into).collect();
-        let align = (0..header.len()).map(|i| if i == 0 { Align::Left } else { Align::Right }).collect();
+        let align = (0..header.len()).map(|i| if i == 0 { ColumnAlign::Left } else { ColumnAlign::Right }).collect();
         Self { header, align, rows: Vec::new(), kept: Vec::new(), spills: false }
     }
 
     /// Sets how one column leans; columns count from 0, others are ignored.
     #[must_use]
-    pub fn align(mut self, column: usize, align: Align) -> Self {
+    pub fn align_column(mut self, column: usize, align: ColumnAlign) -> Self {
         if let Some(slot) = self.align.get_mut(column) {
             *slot = align;
         }
@@ -63,27 +63,27 @@ impl Table {
 
     /// Names columns, by their heads, that say what the table is for: where it is too wide, others are left out before them.
     #[must_use]
-    pub fn keep(mut self, heads: &[&str]) -> Self {
+    pub fn keep_columns(mut self, heads: &[&str]) -> Self {
         self.kept = heads.iter().map(|head| (*head).to_owned()).collect();
         self
     }
 
     /// Where the table is too wide, what it leaves out goes on below each row, `head: cell` by `head: cell`.
     #[must_use]
-    pub fn spill(mut self) -> Self {
+    pub fn spill_below(mut self) -> Self {
         self.spills = true;
         self
     }
 
     /// Adds a row; missing cells are blank, cells beyond the header are dropped.
-    pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
+    pub fn add_row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
         let mut row: Vec<String> = cells.into_iter().map(Into::into).collect();
         row.resize(self.header.len(), String::new());
         self.rows.push(row);
     }
 
     /// Takes those of the columns out that say the same in every one of several rows; their heads with what they say.
-    pub fn take_common(&mut self, columns: &[usize]) -> Vec<(String, String)> {
+    pub fn take_common_columns(&mut self, columns: &[usize]) -> Vec<(String, String)> {
         let mut taken = Vec::new();
         for &column in columns.iter().rev() {
             let mut cells = self.rows.iter().filter_map(|row| row.get(column));
@@ -109,13 +109,13 @@ impl Table {
     /// not enough, columns are left out and named: from the right, those to keep ([`Self::keep`]) last.
     #[must_use]
     pub fn render(&self) -> String {
-        self.render_within(widest())
+        self.render_within(screen_width())
     }
 
     fn render_within(&self, widest: usize) -> String {
         let mut shown = self.clone();
         let mut left_out: Vec<String> = Vec::new();
-        while shown.excess(&shown.widths(widest), widest) > 0 && shown.header.len() > 2 {
+        while shown.excess_width(&shown.column_widths(widest), widest) > 0 && shown.header.len() > 2 {
             let last = shown.header.len() - 1;
             let column = (1..=last).rev().find(|&column| !self.kept.contains(&shown.header[column])).unwrap_or(last);
             shown.align.remove(column);
@@ -123,14 +123,14 @@ impl Table {
             left_out.push(shown.header.remove(column));
         }
         if self.spills && !left_out.is_empty() {
-            let below: Vec<String> = self.rows.iter().map(|row| self.below(row, &left_out, widest)).collect();
-            return shown.whole(widest, &below);
+            let below: Vec<String> = self.rows.iter().map(|row| self.spilled_lines(row, &left_out, widest)).collect();
+            return shown.render_whole(widest, &below);
         }
-        let mut text = shown.whole(widest, &[]);
+        let mut text = shown.render_whole(widest, &[]);
         if !left_out.is_empty() {
             left_out.sort_by_key(|head| self.header.iter().position(|of| of == head));
             let names = left_out.join(", ");
-            text.push_str(&folded_within(
+            text.push_str(&fold_line_within(
                 &format!("Left out for want of width: {names}; a wider screen or --format json has them."),
                 widest,
             ));
@@ -139,22 +139,22 @@ impl Table {
     }
 
     /// What a row has of columns that are left out, further in.
-    fn below(&self, row: &[String], left_out: &[String], widest: usize) -> String {
+    fn spilled_lines(&self, row: &[String], left_out: &[String], widest: usize) -> String {
         let cells =
             self.header.iter().zip(row).filter(|(head, cell)| left_out.contains(head) && !cell.is_empty() && *cell != "-");
         let words: Vec<String> = cells.map(|(head, cell)| format!("{head}: {cell}")).collect();
-        if words.is_empty() { String::new() } else { folded_within(&format!("    {}", words.join("; ")), widest) }
+        if words.is_empty() { String::new() } else { fold_line_within(&format!("    {}", words.join("; ")), widest) }
     }
 
     /// Every column, and something below each row.
-    fn whole(&self, widest: usize, below: &[String]) -> String {
-        let widths = self.widths(widest);
+    fn render_whole(&self, widest: usize, below: &[String]) -> String {
+        let widths = self.column_widths(widest);
         let mut text = String::new();
-        self.lines(&mut text, &self.header, &widths);
+        self.row_lines(&mut text, &self.header, &widths);
         let rule: Vec<String> = widths.iter().map(|w| "-".repeat(*w)).collect();
-        self.lines(&mut text, &rule, &widths);
+        self.row_lines(&mut text, &rule, &widths);
         for (at, row) in self.rows.iter().enumerate() {
-            self.lines(&mut text, row, &widths);
+            self.row_lines(&mut text, row, &widths);
             text.push_str(below.get(at).map_or("", String::as_str));
         }
         text
@@ -162,19 +162,19 @@ impl Table {
 
     /// The columns' widths: of their cells and heads. Where they are too wide together, the widest columns of words but the first are folded, and
     /// then the heads that are wider than their cells.
-    fn widths(&self, widest: usize) -> Vec<usize> {
+    fn column_widths(&self, widest: usize) -> Vec<usize> {
         let cells = |column: usize| self.rows.iter().map(move |row| row[column].chars().count()).max().unwrap_or(0);
         let head = |column: usize| self.header[column].chars().count();
         let mut widths: Vec<usize> = (0..self.header.len()).map(|column| cells(column).max(head(column))).collect();
-        let excess = |widths: &[usize]| self.excess(widths, widest);
-        let mut words: Vec<usize> = (1..widths.len()).filter(|column| self.align[*column] == Align::Left).collect();
+        let excess = |widths: &[usize]| self.excess_width(widths, widest);
+        let mut words: Vec<usize> = (1..widths.len()).filter(|column| self.align[*column] == ColumnAlign::Left).collect();
         words.sort_by_key(|column| std::cmp::Reverse(widths[*column]));
         if widest < WIDEST {
             words.push(0);
         }
         for column in words {
             let longest =
-                self.rows.iter().flat_map(|row| pieces(&row[column])).map(|piece| piece.trim_end().chars().count()).max();
+                self.rows.iter().flat_map(|row| break_pieces(&row[column])).map(|piece| piece.trim_end().chars().count()).max();
             let narrowest = longest.unwrap_or(0).max(head(column)).max(NARROWEST).min(widths[column]);
             widths[column] = widths[column].saturating_sub(excess(&widths)).max(narrowest);
         }
@@ -188,27 +188,27 @@ impl Table {
     }
 
     /// By how many characters columns of these widths are wider than a line.
-    fn excess(&self, widths: &[usize], widest: usize) -> usize {
+    fn excess_width(&self, widths: &[usize], widest: usize) -> usize {
         (widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1)).saturating_sub(widest)
     }
 
     /// A row, of as many lines as its highest cell.
-    fn lines(&self, text: &mut String, cells: &[String], widths: &[usize]) {
-        let folded: Vec<Vec<String>> = cells.iter().zip(widths).map(|(cell, width)| fold(cell, *width)).collect();
+    fn row_lines(&self, text: &mut String, cells: &[String], widths: &[usize]) {
+        let folded: Vec<Vec<String>> = cells.iter().zip(widths).map(|(cell, width)| wrap_text(cell, *width)).collect();
         let height = folded.iter().map(Vec::len).max().unwrap_or(0);
         for at in 0..height {
             let cells: Vec<&str> = folded.iter().map(|lines| lines.get(at).map_or("", String::as_str)).collect();
-            self.line(text, &cells, widths);
+            self.format_line(text, &cells, widths);
         }
     }
 
-    fn line(&self, text: &mut String, cells: &[&str], widths: &[usize]) {
+    fn format_line(&self, text: &mut String, cells: &[&str], widths: &[usize]) {
         let mut line = String::new();
         for ((cell, width), align) in cells.iter().zip(widths).zip(&self.align) {
             let blanks = " ".repeat(width.saturating_sub(cell.chars().count()));
             let (before, after) = match align {
-                Align::Left => ("", blanks.as_str()),
-                Align::Right => (blanks.as_str(), ""),
+                ColumnAlign::Left => ("", blanks.as_str()),
+                ColumnAlign::Right => (blanks.as_str(), ""),
             };
             line.push_str(before);
             line.push_str(cell);
@@ -221,7 +221,7 @@ impl Table {
 }
 
 /// The parts that a text may be broken into: behind blanks, and between a comma or a plus sign and a letter.
-fn pieces(text: &str) -> Vec<String> {
+fn break_pieces(text: &str) -> Vec<String> {
     let mut pieces = vec![String::new()];
     let mut characters = text.chars().peekable();
     while let Some(c) = characters.next() {
@@ -237,13 +237,13 @@ fn pieces(text: &str) -> Vec<String> {
 }
 
 /// A text in lines of at most `width` characters, as it is if it has no more. A piece that is longer is a line of its own.
-fn fold(text: &str, width: usize) -> Vec<String> {
+fn wrap_text(text: &str, width: usize) -> Vec<String> {
     if text.chars().count() <= width {
         return vec![text.to_owned()];
     }
     let mut lines: Vec<String> = Vec::new();
     let mut line = String::new();
-    for piece in pieces(text) {
+    for piece in break_pieces(text) {
         if !line.is_empty() && line.chars().count() + piece.trim_end().chars().count() > width {
             lines.push(line.trim_end().to_owned());
             line.clear();
@@ -256,14 +256,14 @@ fn fold(text: &str, width: usize) -> Vec<String> {
 
 /// A line as it is, or, wider than a screen, in several of which those that follow stand two blanks further in.
 #[must_use]
-pub fn folded(line: &str) -> String {
-    folded_within(line, widest())
+pub fn fold_line(line: &str) -> String {
+    fold_line_within(line, screen_width())
 }
 
-fn folded_within(line: &str, widest: usize) -> String {
+fn fold_line_within(line: &str, widest: usize) -> String {
     let words = line.trim_start();
     let indent = line.len() - words.len();
-    let lines = fold(words, widest - indent.min(widest / 2) - 2);
+    let lines = wrap_text(words, widest - indent.min(widest / 2) - 2);
     let mut text = String::new();
     for (i, part) in lines.iter().enumerate() {
         let blanks = " ".repeat(if i == 0 { indent } else { indent + 2 });
@@ -275,19 +275,19 @@ fn folded_within(line: &str, widest: usize) -> String {
 
 /// A text whose lines that are wider than a screen go on below.
 #[must_use]
-pub fn fitting(text: &str) -> String {
-    let of = |line: &str| if line.chars().count() > widest() { folded(line) } else { format!("{line}\n") };
+pub fn fold_lines(text: &str) -> String {
+    let of = |line: &str| if line.chars().count() > screen_width() { fold_line(line) } else { format!("{line}\n") };
     text.lines().map(of).collect()
 }
 
 /// `name   value` lines with the values aligned, indented by two spaces; values wider than a screen, and those of several lines, go on below.
 #[must_use]
-pub fn fields<K: AsRef<str>, V: AsRef<str>>(pairs: &[(K, V)]) -> String {
+pub fn format_fields<K: AsRef<str>, V: AsRef<str>>(pairs: &[(K, V)]) -> String {
     let width = pairs.iter().map(|(key, _)| key.as_ref().chars().count()).max().unwrap_or(0);
     let mut text = String::new();
     for (key, value) in pairs {
-        let room = widest().saturating_sub(width + 4).max(NARROWEST);
-        let lines = value.as_ref().split('\n').flat_map(|line| fold(line, room));
+        let room = screen_width().saturating_sub(width + 4).max(NARROWEST);
+        let lines = value.as_ref().split('\n').flat_map(|line| wrap_text(line, room));
         for (i, part) in lines.enumerate() {
             let name = if i == 0 { key.as_ref() } else { "" };
             let blanks = " ".repeat(width - name.chars().count());
@@ -301,18 +301,18 @@ pub fn fields<K: AsRef<str>, V: AsRef<str>>(pairs: &[(K, V)]) -> String {
 
 /// A heading, underlined, with a blank line before it.
 #[must_use]
-pub fn heading(title: &str) -> String {
+pub fn format_heading(title: &str) -> String {
     format!("\n{title}\n{}\n", "=".repeat(title.chars().count()))
 }
 
 /// What is assumed of a model and its network, under a heading; nothing where nothing is.
 #[must_use]
-pub fn assumptions(assumed: &[String]) -> String {
+pub fn format_assumptions(assumed: &[String]) -> String {
     if assumed.is_empty() {
         return String::new();
     }
-    let lines: String = assumed.iter().map(|line| folded(&format!("  {line}"))).collect();
-    format!("{}{lines}", heading("Assumed"))
+    let lines: String = assumed.iter().map(|line| fold_line(&format!("  {line}"))).collect();
+    format!("{}{lines}", format_heading("Assumed"))
 }
 
 #[cfg(test)]
@@ -321,10 +321,10 @@ mod tests {
 
     #[test]
     fn columns_align_and_nothing_trails() {
-        let mut table = Table::new(["chip", "area", "why"]).align(2, Align::Left);
-        table.row(["tpu_v4", "278.8 mm²", "reference"]);
-        table.row(["x", "9", ""]);
-        table.row(["short"]);
+        let mut table = TextTable::new(["chip", "area", "why"]).align_column(2, ColumnAlign::Left);
+        table.add_row(["tpu_v4", "278.8 mm²", "reference"]);
+        table.add_row(["x", "9", ""]);
+        table.add_row(["short"]);
         assert_eq!(
             table.render(),
             "chip         area  why\n\
@@ -337,12 +337,12 @@ mod tests {
 
     #[test]
     fn columns_that_say_one_thing_are_taken_out() {
-        let mut table = Table::new(["plan", "t", "schedule", "step"]).align(2, Align::Left);
-        table.row(["a", "8", "1F1B", "1.0"]);
-        let alone = table.clone().take_common(&[1, 2]);
+        let mut table = TextTable::new(["plan", "t", "schedule", "step"]).align_column(2, ColumnAlign::Left);
+        table.add_row(["a", "8", "1F1B", "1.0"]);
+        let alone = table.clone().take_common_columns(&[1, 2]);
         assert!(alone.is_empty(), "one row says all itself");
-        table.row(["b", "4", "1F1B", "1.0"]);
-        assert_eq!(table.take_common(&[1, 2]), [("schedule".to_owned(), "1F1B".to_owned())]);
+        table.add_row(["b", "4", "1F1B", "1.0"]);
+        assert_eq!(table.take_common_columns(&[1, 2]), [("schedule".to_owned(), "1F1B".to_owned())]);
         assert_eq!(table.render(), "plan  t  step\n----  -  ----\na     8   1.0\nb     4   1.0\n");
     }
 
@@ -357,9 +357,9 @@ mod tests {
     #[test]
     fn what_is_wider_than_a_screen_goes_on_below() {
         let why = "must be such that pp x virtual_stages = 192 divides the 96 layers ".repeat(4);
-        let mut table = Table::new(["change", "step s", "why not"]).align(2, Align::Left);
-        table.row(["a", "1.0", &why]);
-        table.row(["b", "2,000.0", "short"]);
+        let mut table = TextTable::new(["change", "step s", "why not"]).align_column(2, ColumnAlign::Left);
+        table.add_row(["a", "1.0", &why]);
+        table.add_row(["b", "2,000.0", "short"]);
         let text = table.render();
         assert!(widest(&text) <= WIDEST && text.lines().count() == 5, "{text}");
         assert!(
@@ -371,8 +371,8 @@ mod tests {
         assert_eq!(without_rule, words(&all));
 
         // Numbers have nothing to fold: their heads are.
-        let mut table = Table::new((0..14).map(|i| format!("gathered weights {i}")));
-        table.row((0..14).map(|i| format!("{i}.00")));
+        let mut table = TextTable::new((0..14).map(|i| format!("gathered weights {i}")));
+        table.add_row((0..14).map(|i| format!("{i}.00")));
         let text = table.render();
         assert!(widest(&text) <= WIDEST && text.lines().count() > 3, "{text}");
         assert!(text.lines().last().is_some_and(|line| words(line).len() == 14), "{text}");
@@ -380,8 +380,9 @@ mod tests {
 
     #[test]
     fn on_a_narrow_screen_columns_are_left_out_and_named() {
-        let mut table = Table::new(["design", "area", "peak W", "sequences/s", "first is", "bound by"]).align(5, Align::Left);
-        table.row([
+        let mut table = TextTable::new(["design", "area", "peak W", "sequences/s", "first is", "bound by"])
+            .align_column(5, ColumnAlign::Left);
+        table.add_row([
             "smallest that is within 1 % of the best",
             "150.4 mm²",
             "334",
@@ -401,36 +402,37 @@ mod tests {
 
     #[test]
     fn what_a_narrow_screen_leaves_out_may_stand_below() {
-        let mut table = Table::new(["dimension", "there", "from", "what it is"]).align(3, Align::Left).spill();
-        table.row(["area.core_memory.local_buffer.capacity_kib", "16384", "0.5", "a memory on the die, an instance of it"]);
-        table.row(["schedule.pairing", "same_index", "", ""]);
+        let mut table =
+            TextTable::new(["dimension", "there", "from", "what it is"]).align_column(3, ColumnAlign::Left).spill_below();
+        table.add_row(["area.core_memory.local_buffer.capacity_kib", "16384", "0.5", "a memory on the die, an instance of it"]);
+        table.add_row(["schedule.pairing", "same_index", "", ""]);
         let text = table.render_within(56);
         assert!(widest(&text) <= 56 && !text.contains("Left out"), "{text}");
         assert!(text.contains("\n    from: 0.5; what it is: a memory on the die, an\n"), "{text}");
         assert!(text.ends_with("\nschedule.pairing                            same_index\n"), "{text}");
-        assert_eq!(table.render_within(170), Table { spills: false, ..table }.render_within(170));
+        assert_eq!(table.render_within(170), TextTable { spills: false, ..table }.render_within(170));
     }
 
     #[test]
     fn words_are_broken_where_they_may_be() {
         assert_eq!(
-            fold("custom:offload(qkv_proj,context)+device(out)", 20),
+            wrap_text("custom:offload(qkv_proj,context)+device(out)", 20),
             ["custom:offload(qkv_proj,", "context)+device(out)"]
         );
-        assert_eq!(fold("1,025,933 tokens", 9), ["1,025,933", "tokens"]);
-        assert_eq!(fold("of one  line", 12), ["of one  line"]);
-        assert_eq!(fold("", 3), [""]);
-        assert_eq!(folded("  a b"), "  a b\n");
-        let long = folded(&format!("  {}", "word ".repeat(60)));
+        assert_eq!(wrap_text("1,025,933 tokens", 9), ["1,025,933", "tokens"]);
+        assert_eq!(wrap_text("of one  line", 12), ["of one  line"]);
+        assert_eq!(wrap_text("", 3), [""]);
+        assert_eq!(fold_line("  a b"), "  a b\n");
+        let long = fold_line(&format!("  {}", "word ".repeat(60)));
         assert!(widest(&long) <= WIDEST && long.lines().skip(1).all(|line| line.starts_with("    word")), "{long}");
     }
 
     #[test]
     fn fields_align_their_values() {
-        assert_eq!(fields(&[("a", "1"), ("long", "2"), ("n", "")]), "  a     1\n  long  2\n  n\n");
-        assert_eq!(fields(&[("stage 1", "a\nb")]), "  stage 1  a\n           b\n");
-        let long = fields(&[("because", "no plan fits ".repeat(30))]);
+        assert_eq!(format_fields(&[("a", "1"), ("long", "2"), ("n", "")]), "  a     1\n  long  2\n  n\n");
+        assert_eq!(format_fields(&[("stage 1", "a\nb")]), "  stage 1  a\n           b\n");
+        let long = format_fields(&[("because", "no plan fits ".repeat(30))]);
         assert!(widest(&long) <= WIDEST && long.lines().skip(1).all(|line| line.starts_with("           ")), "{long}");
-        assert_eq!(heading("Best"), "\nBest\n====\n");
+        assert_eq!(format_heading("Best"), "\nBest\n====\n");
     }
 }

@@ -1,8 +1,8 @@
 //! The data sets: the columns that tell them, what is predicted, and by what.
 
 use super::ValidateError;
-use super::predict::{self, Prepared};
-use super::row::{Row, RowFailure};
+use super::predict::{self, PreparedInputs};
+use super::row::{MeasuredRow, RowFailure};
 use serde::Serialize;
 use std::fmt;
 use std::path::Path;
@@ -29,7 +29,7 @@ pub enum Dataset {
 
 /// A column whose value is predicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Target {
+pub struct TargetColumn {
     /// The column's name.
     pub column: &'static str,
     /// What it is, for axis labels.
@@ -37,12 +37,12 @@ pub struct Target {
     /// Its unit, empty for counts.
     pub unit: &'static str,
     /// The values that make sense.
-    pub range: Range,
+    pub range: TargetRange,
 }
 
 /// The values that a measured quantity may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Range {
+pub enum TargetRange {
     /// Above zero: times.
     Positive,
     /// Zero or above: counts, areas.
@@ -52,29 +52,29 @@ pub enum Range {
 }
 
 /// Predicts the target columns of a row: column and value, in the column's unit.
-pub(super) type Predictor = fn(&mut Prepared, &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure>;
+pub(super) type RowPredictor = fn(&mut PreparedInputs, &MeasuredRow<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure>;
 
-const fn target(column: &'static str, quantity: &'static str, unit: &'static str, range: Range) -> Target {
-    Target { column, quantity, unit, range }
+const fn target_column(column: &'static str, quantity: &'static str, unit: &'static str, range: TargetRange) -> TargetColumn {
+    TargetColumn { column, quantity, unit, range }
 }
 
-const TIME_US: [Target; 1] = [target("measured_us", "time", "µs", Range::Positive)];
-const TIME_MS: [Target; 1] = [target("measured_ms", "time", "ms", Range::Positive)];
-const AREA_MM2: [Target; 1] = [target("measured_mm2", "area", "mm²", Range::NotNegative)];
-const SYSTOLIC: [Target; 6] = [
-    target("array_cycles", "array cycles", "cycles", Range::Positive),
-    target("reported_total_cycles", "reported cycles", "cycles", Range::NotNegative),
-    target("mapping_efficiency_pct", "mapping efficiency", "%", Range::Positive),
-    target("ifmap_sram_reads", "ifmap SRAM reads", "words", Range::Positive),
-    target("filter_sram_reads", "filter SRAM reads", "words", Range::Positive),
-    target("ofmap_sram_writes", "ofmap SRAM writes", "words", Range::Positive),
+const TIME_US: [TargetColumn; 1] = [target_column("measured_us", "time", "µs", TargetRange::Positive)];
+const TIME_MS: [TargetColumn; 1] = [target_column("measured_ms", "time", "ms", TargetRange::Positive)];
+const AREA_MM2: [TargetColumn; 1] = [target_column("measured_mm2", "area", "mm²", TargetRange::NotNegative)];
+const SYSTOLIC: [TargetColumn; 6] = [
+    target_column("array_cycles", "array cycles", "cycles", TargetRange::Positive),
+    target_column("reported_total_cycles", "reported cycles", "cycles", TargetRange::NotNegative),
+    target_column("mapping_efficiency_pct", "mapping efficiency", "%", TargetRange::Positive),
+    target_column("ifmap_sram_reads", "ifmap SRAM reads", "words", TargetRange::Positive),
+    target_column("filter_sram_reads", "filter SRAM reads", "words", TargetRange::Positive),
+    target_column("ofmap_sram_writes", "ofmap SRAM writes", "words", TargetRange::Positive),
 ];
-const PEAK: Target = target("peak_gib", "peak memory", "GiB", Range::Positive);
-const FITS: Target = target("fits", "fits", "0 or 1", Range::Flag);
+const PEAK: TargetColumn = target_column("peak_gib", "peak memory", "GiB", TargetRange::Positive);
+const FITS: TargetColumn = target_column("fits", "fits", "0 or 1", TargetRange::Flag);
 /// Of rows whose `peak_gib` is that of live tensors: what the allocator held besides.
-const RESERVED: Target = target("peak_reserved_gib", "peak of reserved memory", "GiB", Range::Positive);
-const TRAINING: [Target; 4] = [target("iteration_s", "step time", "s", Range::Positive), PEAK, RESERVED, FITS];
-const MEMORY: [Target; 3] = [PEAK, RESERVED, FITS];
+const RESERVED: TargetColumn = target_column("peak_reserved_gib", "peak of reserved memory", "GiB", TargetRange::Positive);
+const TRAINING: [TargetColumn; 4] = [target_column("iteration_s", "step time", "s", TargetRange::Positive), PEAK, RESERVED, FITS];
+const MEMORY: [TargetColumn; 3] = [PEAK, RESERVED, FITS];
 
 /// The columns without which streams at the same time cannot be predicted.
 const STREAMS: [&str; 8] =
@@ -128,7 +128,7 @@ impl Dataset {
 
     /// The columns that tell the data set: a file that has them all is one of it.
     #[must_use]
-    pub fn telling(self) -> &'static [&'static str] {
+    pub fn identifying_columns(self) -> &'static [&'static str] {
         match self {
             Self::Kernels => &["kernel", "measured_us"],
             Self::Collectives => &["collective", "measured_us"],
@@ -142,7 +142,7 @@ impl Dataset {
 
     /// The columns without which no row can be predicted.
     #[must_use]
-    pub fn required(self) -> &'static [&'static str] {
+    pub fn required_columns(self) -> &'static [&'static str] {
         match self {
             Self::Kernels => &["id", "chip", "kernel", "m", "n", "k", "batch", "elements", "dtype", "measured_us", "timing"],
             Self::Collectives => &["id", "chip", "fabric", "collective", "ranks", "nodes", "bytes", "measured_us"],
@@ -155,7 +155,7 @@ impl Dataset {
     }
 
     /// Columns that may be there and are read or passed over knowingly.
-    fn optional(self) -> &'static [&'static str] {
+    fn optional_columns(self) -> &'static [&'static str] {
         match self {
             Self::Kernels => &[
                 "dataset",
@@ -238,7 +238,7 @@ impl Dataset {
 
     /// The columns that are predicted.
     #[must_use]
-    pub fn targets(self) -> &'static [Target] {
+    pub fn target_columns(self) -> &'static [TargetColumn] {
         match self {
             Self::Kernels | Self::Collectives => &TIME_US,
             Self::StreamContention => &TIME_MS,
@@ -251,36 +251,36 @@ impl Dataset {
 
     /// Whether predictions must be equal, not near: counts that the model derives exactly.
     #[must_use]
-    pub fn exact(self) -> bool {
+    pub fn is_exact(self) -> bool {
         self == Self::SystolicCycles
     }
 
-    pub(super) fn knows(self, column: &str) -> bool {
-        let targets = self.targets().iter().map(|t| t.column);
-        self.required().iter().chain(self.optional()).copied().chain(targets).any(|known| known == column)
+    pub(super) fn knows_column(self, column: &str) -> bool {
+        let targets = self.target_columns().iter().map(|t| t.column);
+        self.required_columns().iter().chain(self.optional_columns()).copied().chain(targets).any(|known| known == column)
     }
 
     /// What predicts the data set.
-    pub(super) fn predictor(self) -> Predictor {
+    pub(super) fn predictor(self) -> RowPredictor {
         match self {
-            Self::StreamContention => predict::streams::predict,
-            Self::SystolicCycles => predict::systolic::predict,
-            Self::Collectives => predict::collectives::predict,
-            Self::Kernels => predict::kernels::predict,
-            Self::DieArea => predict::die_area::predict,
-            Self::TrainingRuns => predict::training::predict,
-            Self::MemoryPeaks => predict::memory::predict,
+            Self::StreamContention => predict::streams::predict_streams,
+            Self::SystolicCycles => predict::systolic::predict_systolic,
+            Self::Collectives => predict::collectives::predict_collective,
+            Self::Kernels => predict::kernels::predict_kernel,
+            Self::DieArea => predict::die_area::predict_area,
+            Self::TrainingRuns => predict::training::predict_training,
+            Self::MemoryPeaks => predict::memory::predict_memory,
         }
     }
 
     /// The data set that has these columns.
-    pub(super) fn recognise(path: &Path, header: &csv::StringRecord) -> Result<Self, ValidateError> {
+    pub(super) fn recognise_columns(path: &Path, header: &csv::StringRecord) -> Result<Self, ValidateError> {
         let has = |key: &str| header.iter().any(|column| column == key);
         if let Some(column) = header.iter().enumerate().find_map(|(i, c)| header.iter().take(i).find(|d| *d == c)) {
             return Err(ValidateError::DuplicateColumn { file: path.into(), column: column.into() });
         }
-        let Some(dataset) = Self::ALL.into_iter().find(|d| d.telling().iter().all(|key| has(key))) else {
-            let known: Vec<String> = Self::ALL.iter().map(|d| format!("{d} ({})", d.telling().join(", "))).collect();
+        let Some(dataset) = Self::ALL.into_iter().find(|d| d.identifying_columns().iter().all(|key| has(key))) else {
+            let known: Vec<String> = Self::ALL.iter().map(|d| format!("{d} ({})", d.identifying_columns().join(", "))).collect();
             let headless = !header.is_empty() && header.iter().all(|name| name.parse::<f64>().is_ok());
             if headless {
                 let why = "its first line has numbers where the columns' names belong".to_owned();
@@ -292,7 +292,7 @@ impl Dataset {
                 known: known.join(", "),
             });
         };
-        let missing: Vec<&str> = dataset.required().iter().copied().filter(|key| !has(key)).collect();
+        let missing: Vec<&str> = dataset.required_columns().iter().copied().filter(|key| !has(key)).collect();
         if missing.is_empty() {
             Ok(dataset)
         } else {
@@ -301,14 +301,14 @@ impl Dataset {
     }
 
     /// The rows that a row competes with: plans of one model, sequence length, number of chips, global batch and precision.
-    pub(super) fn ranking(self, row: &Row<'_>) -> Option<String> {
+    pub(super) fn ranking_of(self, row: &MeasuredRow<'_>) -> Option<String> {
         const KEYS: [&str; 6] = ["layers", "hidden", "seq", "chips", "global_batch", "precision"];
         (self == Self::TrainingRuns).then(|| KEYS.map(|key| row.cell(key).unwrap_or("?")).join(" "))
     }
 
     /// What a row belongs to when scores are summarised: its origin, its chip, its kernel, and the classes of size that
     /// behave differently (launch-bound or not).
-    pub(super) fn group(self, row: &Row<'_>) -> String {
+    pub(super) fn group_of(self, row: &MeasuredRow<'_>) -> String {
         let cell = |key: &str| row.cell(key).unwrap_or("?");
         // A file of one origin need not name it.
         let origin = row.cell("dataset").map_or_else(String::new, |origin| format!("{origin} "));
@@ -346,7 +346,7 @@ impl Dataset {
             Self::TrainingRuns => format!("{origin}{}", cell("chip")),
             Self::MemoryPeaks => {
                 // Fixed overheads dominate models below a billion parameters.
-                let class = if parameters(row).is_some_and(|p| p < 1_000_000_000) { " <1B" } else { " >=1B" };
+                let class = if parameters_of(row).is_some_and(|p| p < 1_000_000_000) { " <1B" } else { " >=1B" };
                 format!("{origin}{}{class}", cell("chip"))
             }
         }
@@ -355,7 +355,7 @@ impl Dataset {
 
 impl Dataset {
     /// The class of size of the row's model by which training runs are also scored within their group.
-    pub(super) fn size(self, row: &Row<'_>) -> Option<&'static str> {
+    pub(super) fn size_of(self, row: &MeasuredRow<'_>) -> Option<&'static str> {
         const BILLION: u64 = 1_000_000_000;
         let of = |parameters: u64| match parameters / BILLION {
             0 => "<1B",
@@ -363,12 +363,12 @@ impl Dataset {
             10..100 => "10-100B",
             _ => ">=100B",
         };
-        (self == Self::TrainingRuns).then(|| parameters(row).map(of)).flatten()
+        (self == Self::TrainingRuns).then(|| parameters_of(row).map(of)).flatten()
     }
 }
 
 /// Parameters of a row's model in matrices, embedding included; `None` where a dimension is missing.
-pub(super) fn parameters(row: &Row<'_>) -> Option<u64> {
+pub(super) fn parameters_of(row: &MeasuredRow<'_>) -> Option<u64> {
     let of = |key: &str| row.optional_count(key).ok().flatten();
     let (hidden, width) = (of("hidden")?, of("heads")?.saturating_mul(of("head_dim")?));
     let kv = of("kv_heads").unwrap_or(of("heads")?).saturating_mul(of("head_dim")?);

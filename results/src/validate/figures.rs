@@ -1,18 +1,18 @@
 //! Validation as figures: predicted against measured, one per file and quantity.
 
 use super::FileReport;
-use crate::figure::{Figure, FigureError, Group, PredictedPlot, predicted};
-use crate::text::count;
+use crate::figure::{Figure, FigureError, PredictedGroup, PredictedPlot, draw_predicted};
+use crate::text::format_count;
 use std::collections::BTreeMap;
 
 /// One figure per quantity of the report that has predictions, with a name for its files: `kernels-measured_us`.
 ///
 /// # Errors
 /// What the drawing library reports.
-pub fn plots(report: &FileReport) -> Result<Vec<(String, Figure)>, FigureError> {
+pub fn plots_of_report(report: &FileReport) -> Result<Vec<(String, Figure)>, FigureError> {
     let mut figures = Vec::new();
     // Whether a run fits is yes or no: nothing to draw.
-    for target in report.dataset.targets().iter().filter(|t| t.column != "fits") {
+    for target in report.dataset.target_columns().iter().filter(|t| t.column != "fits") {
         let mut groups: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
         for p in report.predictions.iter().filter(|p| p.quantity == target.column) {
             if let Some(measured) = p.measured {
@@ -28,15 +28,15 @@ pub fn plots(report: &FileReport) -> Result<Vec<(String, Figure)>, FigureError> 
             title: format!("{stem}: predicted against measured {}", target.quantity),
             subtitle: format!(
                 "{} rows measured and predicted; of the file's {} rows {} are not predicted",
-                count(groups.values().map(Vec::len).sum::<usize>() as u64),
-                count(report.rows as u64),
-                count(left_out as u64)
+                format_count(groups.values().map(Vec::len).sum::<usize>() as u64),
+                format_count(report.rows as u64),
+                format_count(left_out as u64)
             ),
             quantity: target.quantity.into(),
             unit: target.unit.into(),
-            groups: groups.into_iter().map(|(name, points)| Group { name: name.into(), points }).collect(),
+            groups: groups.into_iter().map(|(name, points)| PredictedGroup { name: name.into(), points }).collect(),
         };
-        figures.push((format!("{stem}-{}", target.column), predicted(&plot)?));
+        figures.push((format!("{stem}-{}", target.column), draw_predicted(&plot)?));
     }
     Ok(figures)
 }

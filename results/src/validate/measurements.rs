@@ -1,14 +1,14 @@
 //! The rows of a kernels file as measurements that a chip's physical scalars are fitted to.
 
 use super::row::RowFailure;
-use super::{Dataset, RowError, Table, Unpredicted, ValidateError, predict};
+use super::{Dataset, MeasuredTable, RowError, UnpredictedRow, ValidateError, predict};
 use sim::cost::calibrate::Measurement;
-use sim::hardware::Template;
+use sim::hardware::ChipTemplate;
 use std::path::Path;
 
 /// What a file of measured kernels says of one chip, for `calibrate`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Measurements {
+pub struct ChipMeasurements {
     /// The chip's rows that are sound and whose kernel the model knows; grouped as scores are.
     pub rows: Vec<Measurement>,
     /// Rows of other chips.
@@ -16,7 +16,7 @@ pub struct Measurements {
     /// The chip's rows with a fault, and rows that cannot be read at all.
     pub row_errors: Vec<RowError>,
     /// The chip's rows whose kernel or type the model does not know, or without a measured time.
-    pub unpredicted: Vec<Unpredicted>,
+    pub unpredicted: Vec<UnpredictedRow>,
 }
 
 /// The rows of a kernels file that a chip's physical scalars can be fitted to. `chip` and the rows' chips may be
@@ -24,16 +24,16 @@ pub struct Measurements {
 ///
 /// # Errors
 /// As [`super::file()`]; a file of another data set than kernels.
-pub fn measurements(path: &Path, chip: &str) -> Result<Measurements, ValidateError> {
-    let text = sim::files::text::bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
-    let mut table = Table::open(path, &text)?;
+pub fn read_measurements(path: &Path, chip: &str) -> Result<ChipMeasurements, ValidateError> {
+    let text = sim::files::text::read_bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
+    let mut table = MeasuredTable::open_csv(path, &text)?;
     if table.dataset != Dataset::Kernels {
         return Err(ValidateError::NotKernels { file: path.into(), dataset: table.dataset });
     }
-    let canonical = |name: &str| Template::find(name).map_or_else(|_| name.to_owned(), |t| t.name.clone());
+    let canonical = |name: &str| ChipTemplate::find_built_in(name).map_or_else(|_| name.to_owned(), |t| t.name.clone());
     let wanted = canonical(chip);
-    let mut found = Measurements { rows: Vec::new(), other_chips: 0, row_errors: Vec::new(), unpredicted: Vec::new() };
-    table.each_row(|row| {
+    let mut found = ChipMeasurements { rows: Vec::new(), other_chips: 0, row_errors: Vec::new(), unpredicted: Vec::new() };
+    table.for_each_row(|row| {
         let row = match row {
             Ok(row) => row,
             Err(error) => return found.row_errors.push(error),
@@ -42,12 +42,12 @@ pub fn measurements(path: &Path, chip: &str) -> Result<Measurements, ValidateErr
             found.other_chips += 1;
             return;
         }
-        let group = Dataset::Kernels.group(&row);
-        match row.check_width().and_then(|()| predict::kernels::measurement(&row, group.clone())) {
+        let group = Dataset::Kernels.group_of(&row);
+        match row.check_width().and_then(|()| predict::kernels::read_measurement(&row, group.clone())) {
             Ok(measurement) => found.rows.push(measurement),
             Err(RowFailure::Fault(error)) => found.row_errors.push(*error),
             Err(RowFailure::Unpredictable(why)) => {
-                found.unpredicted.push(Unpredicted { line: row.line(), id: row.id(), group, size: None, why });
+                found.unpredicted.push(UnpredictedRow { line: row.line(), id: row.id(), group, size: None, why });
             }
         }
     });

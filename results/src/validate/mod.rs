@@ -16,20 +16,20 @@ mod row;
 mod score;
 mod text;
 
-pub use claims::{Claim, ClaimReport, PredictedClaim, claims, is_claims, write_claims};
-pub use dataset::{Dataset, Range, Target};
-pub use figures::plots;
-pub use measurements::{Measurements, measurements};
-pub use out_of_memory::OutOfMemory;
-pub use ranking::Ranking;
-pub use row::{Row, RowError, RowFailure};
-pub use score::{GroupScore, Worst};
-pub use text::report;
+pub use claims::{ClaimReport, PredictedClaim, PublishedClaim, is_claims, predict_claims, write_claims};
+pub use dataset::{Dataset, TargetColumn, TargetRange};
+pub use figures::plots_of_report;
+pub use measurements::{ChipMeasurements, read_measurements};
+pub use out_of_memory::OutOfMemoryScore;
+pub use ranking::RankingScore;
+pub use row::{MeasuredRow, RowError, RowFailure};
+pub use score::{GroupScore, WorstRow};
+pub use text::validation_report;
 
-use crate::evidence::{AloneFacts, AloneResiduals, Facts, Grade, Quantity, Residuals};
+use crate::evidence::{AloneFacts, AloneResiduals, Grade, PredictedQuantity, PredictionFacts, ResidualTable};
 use crate::files::{self, WriteError};
 use serde::Serialize;
-use sim::files::lines::Lines;
+use sim::files::lines::LineCounter;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -133,7 +133,7 @@ pub enum ValidateError {
 
 /// A predicted value beside the measured one.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Prediction {
+pub struct ValuePrediction {
     /// Line in the file, the header being line 1.
     pub line: u64,
     /// The row's id.
@@ -151,12 +151,12 @@ pub struct Prediction {
     /// The predicted value, in the unit of the column.
     pub predicted: f64,
     /// How sure it is; `None` of what nothing measured says anything about.
-    pub evidence: Option<Judged>,
+    pub evidence: Option<JudgedValue>,
 }
 
 /// How sure a predicted value is.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Judged {
+pub struct JudgedValue {
     /// The grade of what is known least of what it rests on.
     pub grade: Grade,
     /// Between which values the measured one lies with 90 % confidence, in the unit of the column.
@@ -165,7 +165,7 @@ pub struct Judged {
 
 /// A row that was read but cannot be predicted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Unpredicted {
+pub struct UnpredictedRow {
     /// Line in the file, the header being line 1.
     pub line: u64,
     /// The row's id.
@@ -181,7 +181,7 @@ pub struct Unpredicted {
 
 /// Something that rows do not say, or say in vain, and what was assumed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Assumption {
+pub struct RowAssumption {
     /// What is not said or not used, and what is taken.
     pub what: String,
     /// The ids of the rows, in the order of the file.
@@ -202,18 +202,18 @@ pub struct FileReport {
     /// Scores per group and quantity.
     pub groups: Vec<GroupScore>,
     /// How well plans are ordered, per group; empty where rows are no plans.
-    pub rankings: Vec<Ranking>,
+    pub rankings: Vec<RankingScore>,
     /// How well runs that do not fit in memory are told, per group; empty where no outcome is known.
-    pub out_of_memory: Vec<OutOfMemory>,
+    pub out_of_memory: Vec<OutOfMemoryScore>,
     /// Rows with a fault; they were not scored.
     pub row_errors: Vec<RowError>,
     /// Rows that cannot be predicted.
-    pub unpredicted: Vec<Unpredicted>,
+    pub unpredicted: Vec<UnpredictedRow>,
     /// What was assumed of rows that were predicted.
-    pub assumed: Vec<Assumption>,
+    pub assumed: Vec<RowAssumption>,
     /// Every prediction, in the order of the rows.
     #[serde(skip)]
-    pub predictions: Vec<Prediction>,
+    pub predictions: Vec<ValuePrediction>,
     /// What every predicted training step is made of: the row's id and the parts.
     #[serde(skip)]
     pub steps: Vec<(String, StepTime)>,
@@ -221,7 +221,7 @@ pub struct FileReport {
 
 /// What a user may choose.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Options {
+pub struct ValidateOptions {
     /// A directory with the software stacks' files (`megatron.toml`, ...) that replace the built-in ones.
     pub stacks: Option<PathBuf>,
     /// A directory with chips' files (`a100_80gb_sxm.toml`, ...) that replace the built-in ones.
@@ -233,24 +233,24 @@ pub struct Options {
 /// # Errors
 /// A file that cannot be read, or whose columns are those of no data set.
 /// Faults of single rows are in the report.
-pub fn file(path: &Path, options: &Options) -> Result<FileReport, ValidateError> {
-    let text = sim::files::text::bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
-    contents(path, &text, options)
+pub fn validate_file(path: &Path, options: &ValidateOptions) -> Result<FileReport, ValidateError> {
+    let text = sim::files::text::read_bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
+    validate_contents(path, &text, options)
 }
 
 /// Validates a file's contents; `path` names it in reports and errors.
 ///
 /// # Errors
 /// As [`file()`].
-pub fn contents(path: &Path, text: &[u8], options: &Options) -> Result<FileReport, ValidateError> {
-    let mut table = Table::open(path, text)?;
+pub fn validate_contents(path: &Path, text: &[u8], options: &ValidateOptions) -> Result<FileReport, ValidateError> {
+    let mut table = MeasuredTable::open_csv(path, text)?;
     let dataset = table.dataset;
     let predict = dataset.predictor();
     let mut report = FileReport {
         file: path.into(),
         dataset,
         rows: 0,
-        ignored_columns: table.header.iter().filter(|c| !dataset.knows(c)).map(str::to_owned).collect(),
+        ignored_columns: table.header.iter().filter(|c| !dataset.knows_column(c)).map(str::to_owned).collect(),
         groups: Vec::new(),
         rankings: Vec::new(),
         out_of_memory: Vec::new(),
@@ -260,18 +260,18 @@ pub fn contents(path: &Path, text: &[u8], options: &Options) -> Result<FileRepor
         predictions: Vec::new(),
         steps: Vec::new(),
     };
-    let mut prepared = predict::Prepared::new(options);
-    table.each_row(|row| {
+    let mut prepared = predict::PreparedInputs::new(options);
+    table.for_each_row(|row| {
         report.rows += 1;
         match row {
-            Ok(row) => report.take(&row, predict, &mut prepared),
+            Ok(row) => report.add_row(&row, predict, &mut prepared),
             Err(error) => report.row_errors.push(error),
         }
     });
     report.steps = prepared.into_steps();
-    report.groups = score::groups(&report);
-    report.out_of_memory = out_of_memory::groups(&report.predictions);
-    report.rankings = ranking::rankings(&report.predictions, "iteration_s");
+    report.groups = score::score_groups(&report);
+    report.out_of_memory = out_of_memory::score_groups(&report.predictions);
+    report.rankings = ranking::score_rankings(&report.predictions, "iteration_s");
     Ok(report)
 }
 
@@ -279,46 +279,46 @@ pub fn contents(path: &Path, text: &[u8], options: &Options) -> Result<FileRepor
 ///
 /// # Errors
 /// As [`file()`].
-pub fn dataset(path: &Path) -> Result<Dataset, ValidateError> {
-    let text = sim::files::text::bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
-    Ok(Table::open(path, &text)?.dataset)
+pub fn recognise_file(path: &Path) -> Result<Dataset, ValidateError> {
+    let text = sim::files::text::read_bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
+    Ok(MeasuredTable::open_csv(path, &text)?.dataset)
 }
 
 /// A CSV file whose data set is known.
-struct Table<'a> {
+struct MeasuredTable<'a> {
     path: &'a Path,
     header: csv::StringRecord,
     dataset: Dataset,
     reader: csv::Reader<&'a [u8]>,
-    lines: Lines<'a>,
+    lines: LineCounter<'a>,
 }
 
-impl<'a> Table<'a> {
-    fn open(path: &'a Path, text: &'a [u8]) -> Result<Self, ValidateError> {
+impl<'a> MeasuredTable<'a> {
+    fn open_csv(path: &'a Path, text: &'a [u8]) -> Result<Self, ValidateError> {
         let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text);
         let malformed = |why: String| ValidateError::Malformed { file: path.into(), why };
         let header = reader.headers().map_err(|e| malformed(e.to_string()))?.clone();
         if header.is_empty() {
             return Err(malformed("it is empty".into()));
         }
-        let dataset = Dataset::recognise(path, &header)?;
-        Ok(Self { path, header, dataset, reader, lines: Lines::new(text) })
+        let dataset = Dataset::recognise_columns(path, &header)?;
+        Ok(Self { path, header, dataset, reader, lines: LineCounter::new(text) })
     }
 
     /// Hands every row to `take`, or why the CSV reader refuses it.
-    fn each_row(&mut self, mut take: impl FnMut(Result<Row<'_>, RowError>)) {
+    fn for_each_row(&mut self, mut take: impl FnMut(Result<MeasuredRow<'_>, RowError>)) {
         let mut first_lines: BTreeMap<String, u64> = BTreeMap::new();
         for record in self.reader.records() {
             match record {
                 Ok(record) => {
-                    let line = self.lines.of(record.position().map_or(0, csv::Position::byte));
-                    let row = Row::new(self.path, line, &self.header, &record);
-                    let repeated = repeated(&row, &mut first_lines);
+                    let line = self.lines.line_at_byte(record.position().map_or(0, csv::Position::byte));
+                    let row = MeasuredRow::new(self.path, line, &self.header, &record);
+                    let repeated = repeated_id(&row, &mut first_lines);
                     take(repeated.map_or(Ok(row), Err));
                 }
                 Err(e) => {
-                    let line = self.lines.of(e.position().map_or(0, csv::Position::byte));
-                    take(Err(RowError::unreadable(self.path, line, &e.to_string())));
+                    let line = self.lines.line_at_byte(e.position().map_or(0, csv::Position::byte));
+                    take(Err(RowError::from_csv_error(self.path, line, &e.to_string())));
                 }
             }
         }
@@ -326,10 +326,10 @@ impl<'a> Table<'a> {
 }
 
 /// What is wrong with a row whose id a row before it has: predictions are told apart by it.
-fn repeated(row: &Row<'_>, first_lines: &mut BTreeMap<String, u64>) -> Option<RowError> {
+fn repeated_id(row: &MeasuredRow<'_>, first_lines: &mut BTreeMap<String, u64>) -> Option<RowError> {
     let id = row.cell("id")?;
     let first = *first_lines.entry(id.to_owned()).or_insert(row.line());
-    match row.fault("id", &format!("the row of line {first} has it"), "give every row an id of its own") {
+    match row.row_fault("id", &format!("the row of line {first} has it"), "give every row an id of its own") {
         RowFailure::Fault(error) if first != row.line() => Some(*error),
         _ => None,
     }
@@ -337,14 +337,14 @@ fn repeated(row: &Row<'_>, first_lines: &mut BTreeMap<String, u64>) -> Option<Ro
 
 impl FileReport {
     /// Predicts a row and files the outcome.
-    fn take(&mut self, row: &Row<'_>, predict: dataset::Predictor, prepared: &mut predict::Prepared) {
+    fn add_row(&mut self, row: &MeasuredRow<'_>, predict: dataset::RowPredictor, prepared: &mut predict::PreparedInputs) {
         let outcome = row.check_width().and_then(|()| row.text("id").map(|_| ())).and_then(|()| {
-            let measured: Vec<(Target, Option<f64>)> = self
+            let measured: Vec<(TargetColumn, Option<f64>)> = self
                 .dataset
-                .targets()
+                .target_columns()
                 .iter()
-                .filter(|target| row.has(target.column))
-                .map(|target| Ok((*target, row.measured(target)?)))
+                .filter(|target| row.has_column(target.column))
+                .map(|target| Ok((*target, row.measured_value(target)?)))
                 .collect::<Result<_, RowFailure>>()?;
             let values = predict(prepared, row)?;
             match values.iter().find(|(_, value)| !value.is_finite()) {
@@ -352,26 +352,26 @@ impl FileReport {
                 None => Ok((measured, values)),
             }
         });
-        let (group, size) = (self.dataset.group(row), self.dataset.size(row));
-        let assumed = prepared.take_assumed();
-        let (facts, alone) = (prepared.take_facts(), prepared.take_alone());
+        let (group, size) = (self.dataset.group_of(row), self.dataset.size_of(row));
+        let assumed = prepared.take_assumptions();
+        let (facts, alone) = (prepared.take_run_facts(), prepared.take_alone_facts());
         match outcome {
             Ok((measured, values)) => {
-                self.assume(&row.id(), assumed);
+                self.add_assumptions(&row.id(), assumed);
                 for (target, measured) in measured {
                     let Some((_, predicted)) = values.iter().find(|(column, _)| *column == target.column) else { continue };
-                    self.predictions.push(Prediction {
+                    self.predictions.push(ValuePrediction {
                         line: row.line(),
                         id: row.id(),
                         quantity: target.column,
                         group: group.clone(),
                         size,
-                        ranking: self.dataset.ranking(row),
+                        ranking: self.dataset.ranking_of(row),
                         measured,
                         predicted: *predicted,
                         evidence: match (&facts, &alone) {
-                            (Some(facts), _) => judged(target.column, facts, *predicted),
-                            (None, Some(alone)) => judged_alone(alone, *predicted),
+                            (Some(facts), _) => judge_step(target.column, facts, *predicted),
+                            (None, Some(alone)) => judge_alone(alone, *predicted),
                             (None, None) => None,
                         },
                     });
@@ -379,40 +379,41 @@ impl FileReport {
             }
             Err(RowFailure::Fault(error)) => self.row_errors.push(*error),
             Err(RowFailure::Unpredictable(why)) => {
-                self.unpredicted.push(Unpredicted { line: row.line(), id: row.id(), group, size, why });
+                self.unpredicted.push(UnpredictedRow { line: row.line(), id: row.id(), group, size, why });
             }
         }
     }
 
     /// Files what was assumed of a row with the rows of which the same was.
-    fn assume(&mut self, id: &str, assumed: Vec<String>) {
+    fn add_assumptions(&mut self, id: &str, assumed: Vec<String>) {
         for what in assumed {
             match self.assumed.iter_mut().find(|known| known.what == what) {
                 Some(known) => known.rows.push(id.to_owned()),
-                None => self.assumed.push(Assumption { what, rows: vec![id.to_owned()] }),
+                None => self.assumed.push(RowAssumption { what, rows: vec![id.to_owned()] }),
             }
         }
     }
 }
 
 /// How sure a prediction that rests on `facts` is, by the carried errors.
-fn judged(column: &str, facts: &Facts, predicted: f64) -> Option<Judged> {
-    let quantity = [Quantity::StepTime, Quantity::Peak].into_iter().find(|quantity| quantity.column() == column)?;
-    let evidence = Residuals::carried().evidence(quantity, facts);
-    Some(Judged { grade: evidence.grade(), interval: evidence.interval.around(predicted) })
+fn judge_step(column: &str, facts: &PredictionFacts, predicted: f64) -> Option<JudgedValue> {
+    let quantity =
+        [PredictedQuantity::StepTime, PredictedQuantity::Peak].into_iter().find(|quantity| quantity.column() == column)?;
+    let evidence = ResidualTable::read_carried().evidence_of(quantity, facts);
+    Some(JudgedValue { grade: evidence.worst_grade(), interval: evidence.interval.around_prediction(predicted) })
         .filter(|judged| judged.interval[1].is_finite())
 }
 
 /// The same of a kernel or a collective that takes so many microseconds.
-fn judged_alone(facts: &AloneFacts, predicted: f64) -> Option<Judged> {
-    let (grade, interval) = AloneResiduals::carried().judge(facts, predicted)?;
-    Some(Judged { grade, interval: interval.around(predicted) })
+fn judge_alone(facts: &AloneFacts, predicted: f64) -> Option<JudgedValue> {
+    let (grade, interval) = AloneResiduals::read_carried().judge_prediction(facts, predicted)?;
+    Some(JudgedValue { grade, interval: interval.around_prediction(predicted) })
 }
 
 /// The reports as one JSON object: `{"format": 1, "files": [...]}`, each file as [`FileReport`] without its predictions
 /// (those are the CSV of [`write_predictions`]).
 #[must_use]
-pub fn json(reports: &[FileReport]) -> serde_json::Value {
+pub fn reports_json(reports: &[FileReport]) -> serde_json::Value {
     serde_json::json!({ "format": FORMAT, "files": reports })
 }
 
@@ -423,7 +424,7 @@ pub fn json(reports: &[FileReport]) -> serde_json::Value {
 /// Whatever the system reports.
 pub fn write_predictions(path: &Path, reports: &[FileReport]) -> Result<(), WriteError> {
     let text = predictions_csv(reports).map_err(|why| WriteError { file: path.into(), why })?;
-    files::write(path, &text)
+    files::write_file(path, &text)
 }
 
 /// Writes `id,part,seconds`: the parts of every predicted training step, which sum to its total; atomically.
@@ -432,14 +433,14 @@ pub fn write_predictions(path: &Path, reports: &[FileReport]) -> Result<(), Writ
 /// Whatever the system reports.
 pub fn write_breakdown(path: &Path, reports: &[FileReport]) -> Result<(), WriteError> {
     let text = breakdown_csv(reports).map_err(|why| WriteError { file: path.into(), why })?;
-    files::write(path, &text)
+    files::write_file(path, &text)
 }
 
 fn breakdown_csv(reports: &[FileReport]) -> io::Result<Vec<u8>> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.write_record(["id", "part", "seconds"])?;
     for (id, time) in reports.iter().flat_map(|report| &report.steps) {
-        for (part, seconds) in time.parts() {
+        for (part, seconds) in time.named_parts() {
             writer.write_record([id.as_str(), part, &seconds.0.to_string()])?;
         }
     }

@@ -1,6 +1,6 @@
 //! How well runs that do not fit are told from those that do, per group of rows.
 
-use super::Prediction;
+use super::ValuePrediction;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ pub(super) const FITS: &str = "fits";
 
 /// Out-of-memory predictions of one group. Precision and recall are `None` where nothing was predicted, or nothing happened.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct OutOfMemory {
+pub struct OutOfMemoryScore {
     /// The group.
     pub group: String,
     /// Rows that ran out of memory.
@@ -29,22 +29,22 @@ pub struct OutOfMemory {
 }
 
 /// The groups that have rows with a known and a predicted outcome.
-pub(super) fn groups(predictions: &[Prediction]) -> Vec<OutOfMemory> {
+pub(super) fn score_groups(predictions: &[ValuePrediction]) -> Vec<OutOfMemoryScore> {
     let mut members: BTreeMap<&str, Vec<(&str, bool, bool)>> = BTreeMap::new();
     for p in predictions.iter().filter(|p| p.quantity == FITS) {
         if let Some(measured) = p.measured {
             members.entry(&p.group).or_default().push((&p.id, measured < 0.5, p.predicted < 0.5));
         }
     }
-    members.into_iter().map(|(group, rows)| score(group, &rows)).collect()
+    members.into_iter().map(|(group, rows)| score_rows(group, &rows)).collect()
 }
 
 /// Rows are (id, failed, predicted to fail).
-fn score(group: &str, rows: &[(&str, bool, bool)]) -> OutOfMemory {
+fn score_rows(group: &str, rows: &[(&str, bool, bool)]) -> OutOfMemoryScore {
     let count = |failed, predicted| rows.iter().filter(|(_, f, p)| *f == failed && *p == predicted).count();
     let (caught, missed, false_alarms, ran) = (count(true, true), count(true, false), count(false, true), count(false, false));
     let share = |part: usize, whole: usize| (whole > 0).then(|| part as f64 / whole as f64);
-    OutOfMemory {
+    OutOfMemoryScore {
         group: group.into(),
         failed: caught + missed,
         caught,
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn precision_and_recall_count_failures() {
         let rows = [("a", true, true), ("b", true, false), ("c", false, true), ("d", false, false), ("e", true, true)];
-        let s = score("g", &rows);
+        let s = score_rows("g", &rows);
         assert_eq!((s.failed, s.caught, s.ran, s.false_alarms), (3, 2, 2, 1));
         let near = |value: Option<f64>| value.is_some_and(|v| (v - 2.0 / 3.0).abs() < 1e-12);
         assert!(near(s.precision) && near(s.recall));
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn without_failures_there_is_nothing_to_recall() {
-        let s = score("g", &[("a", false, false)]);
+        let s = score_rows("g", &[("a", false, false)]);
         assert_eq!((s.precision, s.recall, s.false_alarms), (None, None, 0));
     }
 }

@@ -1,6 +1,6 @@
 //! Whether predictions order plans as measurements do: what a user who picks the best plan needs, whatever the bias.
 
-use super::Prediction;
+use super::ValuePrediction;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ const LEAST: usize = 6;
 
 /// How well predictions order the rows that share a model, a number of chips and a global batch.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Ranking {
+pub struct RankingScore {
     /// The data set and chip.
     pub group: String,
     /// Groups of six rows and more.
@@ -21,7 +21,7 @@ pub struct Ranking {
 }
 
 /// The rankings of one quantity, by group of rows.
-pub(super) fn rankings(predictions: &[Prediction], quantity: &str) -> Vec<Ranking> {
+pub(super) fn score_rankings(predictions: &[ValuePrediction], quantity: &str) -> Vec<RankingScore> {
     let mut sets: BTreeMap<(&str, &str), Vec<(f64, f64)>> = BTreeMap::new();
     for p in predictions.iter().filter(|p| p.quantity == quantity) {
         if let (Some(measured), Some(set)) = (p.measured, &p.ranking) {
@@ -31,13 +31,13 @@ pub(super) fn rankings(predictions: &[Prediction], quantity: &str) -> Vec<Rankin
     let mut scores: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
     for ((group, _), rows) in &sets {
         if rows.len() >= LEAST
-            && let (Some(rho), Some(regret)) = (spearman(rows), top1_regret(rows))
+            && let (Some(rho), Some(regret)) = (spearman_correlation(rows), top1_regret(rows))
         {
             scores.entry(group).or_default().push((rho, regret));
         }
     }
     let mean = |values: &[(f64, f64)], part: fn(&(f64, f64)) -> f64| values.iter().map(part).sum::<f64>() / values.len() as f64;
-    let ranking = |(group, values): (&str, Vec<(f64, f64)>)| Ranking {
+    let ranking = |(group, values): (&str, Vec<(f64, f64)>)| RankingScore {
         group: group.to_owned(),
         groups: values.len(),
         spearman: mean(&values, |v| v.0),
@@ -47,9 +47,9 @@ pub(super) fn rankings(predictions: &[Prediction], quantity: &str) -> Vec<Rankin
 }
 
 /// The rank correlation of measured and predicted values, ties at their mean rank; none where all of one side are equal.
-fn spearman(rows: &[(f64, f64)]) -> Option<f64> {
-    let a = ranks(rows.iter().map(|r| r.0));
-    let b = ranks(rows.iter().map(|r| r.1));
+fn spearman_correlation(rows: &[(f64, f64)]) -> Option<f64> {
+    let a = mean_ranks(rows.iter().map(|r| r.0));
+    let b = mean_ranks(rows.iter().map(|r| r.1));
     let mean = (rows.len() as f64 + 1.0) / 2.0;
     let product = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(x, y)| (x - mean) * (y - mean)).sum::<f64>();
     let spread = (product(&a, &a) * product(&b, &b)).sqrt();
@@ -57,7 +57,7 @@ fn spearman(rows: &[(f64, f64)]) -> Option<f64> {
 }
 
 /// Ranks from 1, equal values at the mean of theirs.
-fn ranks(values: impl Iterator<Item = f64>) -> Vec<f64> {
+fn mean_ranks(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let values: Vec<f64> = values.collect();
     let rank = |v: &f64| {
         let below = values.iter().filter(|other| *other < v).count();
@@ -82,11 +82,11 @@ mod tests {
     #[test]
     fn rank_correlation_is_spearmans() {
         let rows = [(1.0, 10.0), (2.0, 30.0), (3.0, 20.0), (4.0, 40.0)];
-        assert!((spearman(&rows).unwrap() - 0.8).abs() < 1e-12);
+        assert!((spearman_correlation(&rows).unwrap() - 0.8).abs() < 1e-12);
         // Ties at mean ranks: ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4.
         let tied = [(1.0, 1.0), (2.0, 2.0), (2.0, 3.0), (3.0, 4.0)];
-        assert!((spearman(&tied).unwrap() - 4.5 / (4.5_f64 * 5.0).sqrt()).abs() < 1e-12);
-        assert_eq!(spearman(&[(1.0, 1.0), (2.0, 1.0)]), None);
+        assert!((spearman_correlation(&tied).unwrap() - 4.5 / (4.5_f64 * 5.0).sqrt()).abs() < 1e-12);
+        assert_eq!(spearman_correlation(&[(1.0, 1.0), (2.0, 1.0)]), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! One row of a CSV file: its cells by name, and what is wrong with them.
 
-use super::dataset::{Range, Target};
+use super::dataset::{TargetColumn, TargetRange};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -39,7 +39,7 @@ pub enum RowFailure {
 
 impl RowError {
     /// A row that the CSV reader refuses.
-    pub(super) fn unreadable(file: &Path, line: u64, why: &str) -> Self {
+    pub(super) fn from_csv_error(file: &Path, line: u64, why: &str) -> Self {
         Self {
             file: file.into(),
             line,
@@ -54,14 +54,14 @@ impl RowError {
 
 /// A row: cells are found by column name.
 #[derive(Debug, Clone, Copy)]
-pub struct Row<'a> {
+pub struct MeasuredRow<'a> {
     file: &'a Path,
     line: u64,
     header: &'a csv::StringRecord,
     cells: &'a csv::StringRecord,
 }
 
-impl<'a> Row<'a> {
+impl<'a> MeasuredRow<'a> {
     pub(super) fn new(file: &'a Path, line: u64, header: &'a csv::StringRecord, cells: &'a csv::StringRecord) -> Self {
         Self { file, line, header, cells }
     }
@@ -84,7 +84,7 @@ impl<'a> Row<'a> {
 
     /// Whether the file has the column.
     #[must_use]
-    pub fn has(&self, key: &str) -> bool {
+    pub fn has_column(&self, key: &str) -> bool {
         self.header.iter().any(|column| column == key)
     }
 
@@ -97,7 +97,7 @@ impl<'a> Row<'a> {
 
     /// A fault of this row.
     #[must_use]
-    pub fn fault(&self, key: &str, limit: &str, cure: &str) -> RowFailure {
+    pub fn row_fault(&self, key: &str, limit: &str, cure: &str) -> RowFailure {
         RowFailure::Fault(Box::new(RowError {
             file: self.file.into(),
             line: self.line(),
@@ -114,7 +114,7 @@ impl<'a> Row<'a> {
             return Ok(());
         }
         let limit = format!("the row has {} cells, the header {}", self.cells.len(), self.header.len());
-        Err(self.fault("row", &limit, "write one cell per column"))
+        Err(self.row_fault("row", &limit, "write one cell per column"))
     }
 
     /// A text that must be there.
@@ -122,7 +122,7 @@ impl<'a> Row<'a> {
     /// # Errors
     /// An empty cell.
     pub fn text(&self, key: &str) -> Result<&'a str, RowFailure> {
-        self.cell(key).ok_or_else(|| self.fault(key, "must not be empty", "fill it in"))
+        self.cell(key).ok_or_else(|| self.row_fault(key, "must not be empty", "fill it in"))
     }
 
     /// A whole number of at least 1 that must be there; `64.0` and `1e6` count as whole.
@@ -131,7 +131,7 @@ impl<'a> Row<'a> {
     /// An empty cell, no number, a fraction, zero, a negative or an absurd value.
     pub fn count(&self, key: &str) -> Result<u64, RowFailure> {
         self.text(key)?;
-        self.optional_count(key)?.ok_or_else(|| self.fault(key, "must not be empty", "fill it in"))
+        self.optional_count(key)?.ok_or_else(|| self.row_fault(key, "must not be empty", "fill it in"))
     }
 
     /// A whole number of at least 1, or nothing.
@@ -145,7 +145,7 @@ impl<'a> Row<'a> {
         if (1.0..=EXACT).contains(&value) && value.fract() == 0.0 {
             Ok(Some(value as u64))
         } else {
-            Err(self.fault(key, "must be a whole number from 1 to 2^53", "correct or remove the row"))
+            Err(self.row_fault(key, "must be a whole number from 1 to 2^53", "correct or remove the row"))
         }
     }
 
@@ -158,7 +158,7 @@ impl<'a> Row<'a> {
         if dimension.is_none_or(|dimension| dimension <= limit) {
             return Ok(dimension);
         }
-        Err(self.fault(key, &format!("must be a whole number from 1 to {limit}"), "correct or remove the row"))
+        Err(self.row_fault(key, &format!("must be a whole number from 1 to {limit}"), "correct or remove the row"))
     }
 
     /// A dimension of a model or a batch that must be there.
@@ -167,7 +167,7 @@ impl<'a> Row<'a> {
     /// As [`Self::optional_dimension`], and an empty cell.
     pub fn dimension(&self, key: &str, limit: u64) -> Result<u64, RowFailure> {
         self.text(key)?;
-        self.optional_dimension(key, limit)?.ok_or_else(|| self.fault(key, "must not be empty", "fill it in"))
+        self.optional_dimension(key, limit)?.ok_or_else(|| self.row_fault(key, "must not be empty", "fill it in"))
     }
 
     /// A side of a matrix product, or nothing.
@@ -179,7 +179,7 @@ impl<'a> Row<'a> {
         if side.is_none_or(|side| side <= i32::MAX as u64) {
             return Ok(side);
         }
-        Err(self.fault(key, "a side of a matrix product is at most 2147483647", "correct or remove the row"))
+        Err(self.row_fault(key, "a side of a matrix product is at most 2147483647", "correct or remove the row"))
     }
 
     /// A side of a matrix product that must be there.
@@ -187,7 +187,7 @@ impl<'a> Row<'a> {
     /// # Errors
     /// As [`Self::optional_side`], and an empty cell.
     pub fn side(&self, key: &str) -> Result<u64, RowFailure> {
-        self.optional_side(key)?.ok_or_else(|| self.fault(key, "must not be empty", "fill it in"))
+        self.optional_side(key)?.ok_or_else(|| self.row_fault(key, "must not be empty", "fill it in"))
     }
 
     /// A finite number, or nothing.
@@ -198,8 +198,8 @@ impl<'a> Row<'a> {
         let Some(cell) = self.cell(key) else { return Ok(None) };
         match cell.parse::<f64>() {
             Ok(value) if value.is_finite() => Ok(Some(value)),
-            Ok(_) => Err(self.fault(key, "must be a finite number", "an empty cell means unknown")),
-            Err(_) => Err(self.fault(key, "must be a number", "an empty cell means unknown")),
+            Ok(_) => Err(self.row_fault(key, "must be a finite number", "an empty cell means unknown")),
+            Err(_) => Err(self.row_fault(key, "must be a number", "an empty cell means unknown")),
         }
     }
 
@@ -207,16 +207,16 @@ impl<'a> Row<'a> {
     ///
     /// # Errors
     /// No number, or one outside the target's range.
-    pub fn measured(&self, target: &Target) -> Result<Option<f64>, RowFailure> {
+    pub fn measured_value(&self, target: &TargetColumn) -> Result<Option<f64>, RowFailure> {
         let value = self.number(target.column)?;
         let limit = match target.range {
-            Range::Positive if value.is_some_and(|v| v <= 0.0) => "must be above 0",
-            Range::NotNegative if value.is_some_and(|v| v < 0.0) => "must not be negative",
-            Range::Positive if value.is_some_and(|v| !MEASURED.contains(&v)) => "must be from 1e-9 to 1e15",
-            Range::NotNegative if value.is_some_and(|v| v > *MEASURED.end()) => "must be at most 1e15",
-            Range::Flag if value.is_some_and(|v| v != 0.0 && v != 1.0) => "must be 0 or 1",
+            TargetRange::Positive if value.is_some_and(|v| v <= 0.0) => "must be above 0",
+            TargetRange::NotNegative if value.is_some_and(|v| v < 0.0) => "must not be negative",
+            TargetRange::Positive if value.is_some_and(|v| !MEASURED.contains(&v)) => "must be from 1e-9 to 1e15",
+            TargetRange::NotNegative if value.is_some_and(|v| v > *MEASURED.end()) => "must be at most 1e15",
+            TargetRange::Flag if value.is_some_and(|v| v != 0.0 && v != 1.0) => "must be 0 or 1",
             _ => return Ok(value),
         };
-        Err(self.fault(target.column, limit, "an empty cell means unknown"))
+        Err(self.row_fault(target.column, limit, "an empty cell means unknown"))
     }
 }

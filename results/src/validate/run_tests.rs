@@ -43,7 +43,7 @@ fn training_rows_that_break_a_rule_are_named() {
         report.groups.iter().filter(|g| g.n > 0).map(|g| (g.group.as_str(), g.n, g.unpredicted)).collect();
     assert_eq!(groups, [("d a100_80gb_sxm", 1, 1), ("d a100_80gb_sxm <1B", 1, 1)]);
     let (id, step) = &report.steps[0];
-    let parts: f64 = step.parts()[1..].iter().map(|(_, part)| part.0).sum();
+    let parts: f64 = step.named_parts()[1..].iter().map(|(_, part)| part.0).sum();
     assert!(id == "good" && (parts / step.total.0 - 1.0).abs() < 1e-9, "{step:?}");
 }
 
@@ -242,10 +242,11 @@ fn what_rows_leave_open_is_noted_with_what_is_assumed() {
         let report = check(&format!("{RUN}{}{}", on("a", chips, network), on("b", chips, network)));
         assert_eq!((report.predictions.len(), report.row_errors.len()), (2, 0), "{network}: {report:?}");
         let rows = || vec!["a".to_owned(), "b".to_owned()];
-        let expected: Vec<Assumption> = what.into_iter().map(|what| Assumption { what: what.to_owned(), rows: rows() }).collect();
+        let expected: Vec<RowAssumption> =
+            what.into_iter().map(|what| RowAssumption { what: what.to_owned(), rows: rows() }).collect();
         assert_eq!(report.assumed, expected, "{network}");
         let line = what.map(|what| format!("\nassumed, where rows leave it open\n  2 x {what}: a, b\n"));
-        assert!(line.is_none_or(|line| super::report(&report).contains(&line)), "{network}");
+        assert!(line.is_none_or(|line| super::validation_report(&report).contains(&line)), "{network}");
     }
     let open = format!("{RUN}{}", on("a", 16, "8,selene_hdr200x8,25")).replace(",2,1,8,1,1,8,", ",2,2,4,,,8,");
     let noted: Vec<String> = check(&open).assumed.into_iter().map(|assumption| assumption.what).collect();
@@ -303,7 +304,8 @@ fn nodes_that_a_run_cannot_have_are_refused() {
 fn a_last_node_that_is_filled_in_part_is_noted() {
     let time = |chips: u32, network: &str| {
         let report = check(&format!("{RUN}{}", on("a", chips, network)));
-        let reduction = |(_, step): &(String, StepTime)| step.parts().iter().find(|(part, _)| *part == "data").map(|p| p.1.0);
+        let reduction =
+            |(_, step): &(String, StepTime)| step.named_parts().iter().find(|(part, _)| *part == "data").map(|p| p.1.0);
         (report.steps.first().and_then(reduction).unwrap(), report.assumed.into_iter().map(|a| a.what).collect::<Vec<_>>())
     };
     for nodes in ["8", ""] {

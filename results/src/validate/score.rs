@@ -1,12 +1,12 @@
 //! How far predictions are off, per group of rows.
 
-use super::{FileReport, Prediction};
+use super::{FileReport, ValuePrediction};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// The row of a group that is farthest off; none where every row is exact.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Worst {
+pub struct WorstRow {
     /// Its id.
     pub id: String,
     /// The measured value.
@@ -42,7 +42,7 @@ pub struct GroupScore {
     /// Median length of those intervals in percent of the prediction.
     pub width_pct: Option<f64>,
     /// The row that is farthest off; `None` where none is off.
-    pub worst: Option<Worst>,
+    pub worst: Option<WorstRow>,
 }
 
 /// The name of the group that holds every row.
@@ -50,19 +50,19 @@ pub(super) const ALL: &str = "all";
 
 /// The scores of every group and quantity of a report, by quantity and group. Only counts that must be exact are also
 /// summed over the whole file: errors of different data sets are never pooled.
-pub(super) fn groups(report: &FileReport) -> Vec<GroupScore> {
+pub(super) fn score_groups(report: &FileReport) -> Vec<GroupScore> {
     let mut unpredicted: BTreeMap<String, usize> = BTreeMap::new();
     for row in &report.unpredicted {
-        for group in names(&row.group, row.size) {
+        for group in names_of_groups(&row.group, row.size) {
             *unpredicted.entry(group).or_default() += 1;
         }
     }
     let mut scores = Vec::new();
     // Whether a run fits is told or not; that is no percentage (`out_of_memory`).
-    for target in report.dataset.targets().iter().filter(|t| t.column != super::out_of_memory::FITS) {
-        let mut members: BTreeMap<String, Vec<&Prediction>> = BTreeMap::new();
+    for target in report.dataset.target_columns().iter().filter(|t| t.column != super::out_of_memory::FITS) {
+        let mut members: BTreeMap<String, Vec<&ValuePrediction>> = BTreeMap::new();
         for p in report.predictions.iter().filter(|p| p.quantity == target.column && p.measured.is_some()) {
-            for group in names(&p.group, p.size) {
+            for group in names_of_groups(&p.group, p.size) {
                 members.entry(group).or_default().push(p);
             }
         }
@@ -73,18 +73,18 @@ pub(super) fn groups(report: &FileReport) -> Vec<GroupScore> {
             continue;
         }
         for (group, rows) in &members {
-            scores.push(score(group, target.column, rows, unpredicted.get(group).copied().unwrap_or(0)));
+            scores.push(score_pairs(group, target.column, rows, unpredicted.get(group).copied().unwrap_or(0)));
         }
-        if members.len() > 1 && report.dataset.exact() {
-            let rows: Vec<&Prediction> = members.into_values().flatten().collect();
-            scores.push(score(ALL, target.column, &rows, report.unpredicted.len()));
+        if members.len() > 1 && report.dataset.is_exact() {
+            let rows: Vec<&ValuePrediction> = members.into_values().flatten().collect();
+            scores.push(score_pairs(ALL, target.column, &rows, report.unpredicted.len()));
         }
     }
     scores
 }
 
 /// The groups of a row: its own, and within that its class of size.
-fn names(group: &str, size: Option<&str>) -> impl Iterator<Item = String> {
+fn names_of_groups(group: &str, size: Option<&str>) -> impl Iterator<Item = String> {
     std::iter::once(group.to_owned()).chain(size.map(|size| format!("{group} {size}")))
 }
 
@@ -93,15 +93,15 @@ fn error_pct(measured: f64, predicted: f64) -> Option<f64> {
     (measured != 0.0).then(|| (predicted - measured) / measured * 100.0)
 }
 
-fn equal(quantity: &str, measured: f64, predicted: f64) -> bool {
+fn are_equal(quantity: &str, measured: f64, predicted: f64) -> bool {
     let tolerance = if quantity.ends_with("_pct") { 1e-4 } else { 1e-9 * measured.abs() };
     (predicted - measured).abs() <= tolerance
 }
 
-fn score(group: &str, quantity: &'static str, rows: &[&Prediction], unpredicted: usize) -> GroupScore {
-    let measured = |p: &Prediction| p.measured.unwrap_or(f64::NAN);
-    let exact = rows.iter().filter(|p| equal(quantity, measured(p), p.predicted)).count();
-    let errors: Vec<(f64, &Prediction)> =
+fn score_pairs(group: &str, quantity: &'static str, rows: &[&ValuePrediction], unpredicted: usize) -> GroupScore {
+    let measured = |p: &ValuePrediction| p.measured.unwrap_or(f64::NAN);
+    let exact = rows.iter().filter(|p| are_equal(quantity, measured(p), p.predicted)).count();
+    let errors: Vec<(f64, &ValuePrediction)> =
         rows.iter().filter_map(|p| error_pct(measured(p), p.predicted).map(|e| (e, *p))).collect();
     let mut sizes: Vec<f64> = errors.iter().map(|(e, _)| e.abs()).collect();
     sizes.sort_by(f64::total_cmp);
@@ -124,7 +124,7 @@ fn score(group: &str, quantity: &'static str, rows: &[&Prediction], unpredicted:
         bias_pct: mean(&mut errors.iter().map(|(e, _)| *e)),
         within_pct: (!judged.is_empty()).then(|| within as f64 / judged.len() as f64 * 100.0),
         width_pct: median(&widths),
-        worst: worst.map(|(error_pct, p)| Worst {
+        worst: worst.map(|(error_pct, p)| WorstRow {
             id: p.id.clone(),
             measured: measured(p),
             predicted: p.predicted,
@@ -144,8 +144,8 @@ fn median(sorted: &[f64]) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn prediction(measured: f64, predicted: f64) -> Prediction {
-        Prediction {
+    fn prediction(measured: f64, predicted: f64) -> ValuePrediction {
+        ValuePrediction {
             line: 2,
             id: format!("{measured}"),
             quantity: "measured_us",
@@ -161,8 +161,8 @@ mod tests {
     #[test]
     fn errors_are_relative_to_what_was_measured() {
         let rows = [prediction(100.0, 110.0), prediction(200.0, 150.0), prediction(10.0, 10.0)];
-        let rows: Vec<&Prediction> = rows.iter().collect();
-        let score = score("g", "measured_us", &rows, 2);
+        let rows: Vec<&ValuePrediction> = rows.iter().collect();
+        let score = score_pairs("g", "measured_us", &rows, 2);
         assert_eq!((score.n, score.unpredicted, score.exact), (3, 2, 1));
         let near = |value: Option<f64>, expected: f64| value.is_some_and(|v| (v - expected).abs() < 1e-12);
         assert!(near(score.mape_pct, 35.0 / 3.0) && near(score.median_pct, 10.0) && near(score.bias_pct, -5.0));
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn nothing_scores_nothing() {
-        let empty = score("g", "measured_us", &[], 5);
+        let empty = score_pairs("g", "measured_us", &[], 5);
         assert_eq!((empty.n, empty.mape_pct, empty.worst), (0, None, None));
         assert_eq!(median(&[1.0, 2.0, 4.0, 8.0]), Some(3.0));
         assert_eq!(error_pct(0.0, 1.0), None);

@@ -9,11 +9,11 @@ const ROWS: [&str; 2] =
     ["ss_0000,synthetic,8,8,os,1,1,1,15,14,1.5625,1,1,17,x\n", "ss_0002,synthetic,8,8,os,1,64,1,120,119,12.5,8,64,192,x\n"];
 
 pub(super) fn check(text: &str) -> FileReport {
-    contents(Path::new("data.csv"), text.as_bytes(), &Options::default()).unwrap()
+    validate_contents(Path::new("data.csv"), text.as_bytes(), &ValidateOptions::default()).unwrap()
 }
 
 fn refused(text: &str) -> String {
-    contents(Path::new("data.csv"), text.as_bytes(), &Options::default()).unwrap_err().to_string()
+    validate_contents(Path::new("data.csv"), text.as_bytes(), &ValidateOptions::default()).unwrap_err().to_string()
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn a_faulty_row_is_named_and_the_others_are_scored() {
         let errors: Vec<String> = report.row_errors.iter().map(ToString::to_string).collect();
         assert_eq!(errors, [expected]);
         assert_eq!((report.rows, report.predictions.len()), (2, 6), "{row}");
-        assert!(super::report(&report).contains(expected));
+        assert!(super::validation_report(&report).contains(expected));
     }
 }
 
@@ -60,7 +60,7 @@ fn lines_are_counted_whatever_ends_them() {
 fn a_row_that_is_not_utf8_is_named() {
     let mut text = format!("{SYSTOLIC}{}", ROWS[0]).into_bytes();
     text.extend_from_slice(b"\xff,l,8,8,os,1,1,1,15,14,1.5,1,1,17,x\n");
-    let report = contents(Path::new("data.csv"), &text, &Options::default()).unwrap();
+    let report = validate_contents(Path::new("data.csv"), &text, &ValidateOptions::default()).unwrap();
     assert_eq!((report.predictions.len(), report.row_errors.len()), (6, 1));
     assert_eq!(report.row_errors[0].line, 3);
 }
@@ -95,7 +95,7 @@ fn unknown_columns_are_ignored_and_named() {
     let report = check("id,rows,cols,dataflow,m,n,k,array_cycles,weather\nx,8,8,os,1,1,1,15,fair\n");
     assert_eq!(report.ignored_columns, ["weather"]);
     assert_eq!(report.predictions.len(), 1);
-    assert!(super::report(&report).contains("ignored columns: weather\n"));
+    assert!(super::validation_report(&report).contains("ignored columns: weather\n"));
 }
 
 const COLLECTIVES: &str = "id,dataset,chip,fabric,collective,ranks,nodes,bytes,measured_us,bus_gbytes_per_s,algo,source\n";
@@ -109,10 +109,10 @@ fn collectives_that_are_unknown_are_counted_and_named() {
          e,d,a100_80gb_sxm,nvlink3_node,all_reduce,1,1,1048576,40,,,\n"
     ));
     assert_eq!((report.predictions.len(), report.unpredicted.len(), report.row_errors.len()), (1, 2, 1));
-    let text = super::report(&report);
+    let text = super::validation_report(&report);
     assert!(text.contains("not predicted: 2 rows") && text.contains("unknown collective `all_hands`"), "{text}");
     assert!(text.contains("carrier_pigeon") && text.contains("ranks = 1: must be at least 2"), "{text}");
-    let json = json(&[report]);
+    let json = reports_json(&[report]);
     assert_eq!(json["files"][0]["dataset"], "collectives");
     assert_eq!(json["files"][0]["unpredicted"][0]["id"], "b");
 }
@@ -122,7 +122,7 @@ fn one_rank_per_node_crosses_nodes_only() {
     let time = |ranks: u32, nodes: u32| {
         let row = format!("a,d,a100_80gb_sxm,selene_hdr200x8,all_gather,{ranks},{nodes},1073741824,40,,,\n");
         let report = check(&format!("{COLLECTIVES}{row}"));
-        assert_eq!(report.predictions.len(), 1, "{}", super::report(&report));
+        assert_eq!(report.predictions.len(), 1, "{}", super::validation_report(&report));
         report.predictions[0].predicted
     };
     assert!(time(8, 8) > 2.0 * time(8, 1), "eight nodes are slower than one");
@@ -131,7 +131,7 @@ fn one_rank_per_node_crosses_nodes_only() {
 #[test]
 fn plots_are_drawn_per_quantity() {
     let report = check(&format!("{SYSTOLIC}{}{}", ROWS[0], ROWS[1]));
-    let names: Vec<String> = plots(&report).unwrap().into_iter().map(|(name, _)| name).collect();
+    let names: Vec<String> = plots_of_report(&report).unwrap().into_iter().map(|(name, _)| name).collect();
     assert_eq!(names.len(), 6);
     assert_eq!(names[0], "data-array_cycles");
 }
@@ -155,7 +155,7 @@ fn kernels_are_predicted_or_named() {
     assert!(device > 440.0 && host >= device, "{device} {host}");
     let groups: Vec<&str> = report.groups.iter().map(|g| g.group.as_str()).collect();
     assert!(groups.contains(&"d a100_80gb_sxm gemm >=1024 (host)"), "{groups:?}");
-    let text = super::report(&report);
+    let text = super::validation_report(&report);
     for part in ["unknown kernel \"knead\"", "abacus", "fp17", "k = (empty): gemm needs it", "timing = sundial: must be"] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
@@ -200,11 +200,11 @@ fn measurements_are_those_of_one_chip() {
                 e,d,a100_80gb_sxm,gemm,64,64,64,1,,fp16,,,device,\n\
                 f,d,a100_80gb_sxm,gemm,64,64,64,1,,fp16,0,,device,\n";
     std::fs::write(&path, format!("{KERNELS}{rows}")).unwrap();
-    let found = measurements(&path, "a100_80gb_sxm").unwrap();
+    let found = read_measurements(&path, "a100_80gb_sxm").unwrap();
     assert_eq!((found.rows.len(), found.other_chips, found.row_errors.len(), found.unpredicted.len()), (1, 1, 1, 2));
     assert!((found.rows[0].time.micros() - 600.0).abs() < 1e-9);
     std::fs::write(&path, format!("{SYSTOLIC}{}", ROWS[0])).unwrap();
-    let error = measurements(&path, "a100_80gb_sxm").unwrap_err().to_string();
+    let error = read_measurements(&path, "a100_80gb_sxm").unwrap_err().to_string();
     assert!(error.contains("this is a systolic_cycles file"), "{error}");
 }
 
@@ -240,12 +240,12 @@ proptest! {
             writer.write_record(row).unwrap();
         }
         drop(writer);
-        let report = contents(Path::new("data.csv"), &text, &Options::default()).unwrap();
+        let report = validate_contents(Path::new("data.csv"), &text, &ValidateOptions::default()).unwrap();
         let mut lines: Vec<u64> = report.predictions.iter().map(|p| p.line).collect();
         lines.dedup();
         prop_assert_eq!(lines.len() + report.unpredicted.len() + report.row_errors.len(), report.rows);
         prop_assert!(report.predictions.iter().all(|p| p.predicted.is_finite()));
-        prop_assert!(!super::report(&report).is_empty());
+        prop_assert!(!super::validation_report(&report).is_empty());
     }
 }
 
@@ -276,9 +276,9 @@ fn memory_is_predicted_with_what_fits() {
     let small = report.out_of_memory.iter().find(|o| o.group == "t a100_80gb_sxm >=1B").unwrap();
     assert_eq!((small.ran, small.false_alarms, small.failed, small.caught), (1, 0, 1, 1));
     assert!(report.out_of_memory.iter().all(|o| o.precision == Some(1.0) && o.recall == Some(1.0) && o.wrong.is_empty()));
-    let text = super::report(&report);
+    let text = super::validation_report(&report);
     assert!(text.contains("out of memory") && !text.contains(" fits "), "{text}");
-    assert!(json(&[report])["files"][0]["out_of_memory"][0]["caught"].is_u64());
+    assert!(reports_json(&[report])["files"][0]["out_of_memory"][0]["caught"].is_u64());
     let two = check(&format!("{MEMORY}{}", memory_row("two", "a100_80gb_sxm", 1, "56.0", 2)));
     assert_eq!(two.row_errors[0].to_string(), "data.csv:2: fits = 2: must be 0 or 1; an empty cell means unknown");
     let odd = memory_row("odd", "a100_80gb_sxm", 1, "56.0", 1).replace(",32,8,128,", ",32,7,128,");

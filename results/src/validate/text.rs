@@ -1,7 +1,7 @@
 //! Validation as text.
 
 use super::{FileReport, GroupScore};
-use crate::text::{Align, Table, count, folded, significant};
+use crate::text::{ColumnAlign, TextTable, fold_line, format_count, format_significant};
 use std::collections::BTreeMap;
 
 /// How many ids a line names before it says how many more there are.
@@ -11,30 +11,30 @@ const FAULTS: usize = 20;
 
 /// The report of one file: what it is, the scores, and every row that has none.
 #[must_use]
-pub fn report(report: &FileReport) -> String {
-    let mut text = format!("{}: {}, {} rows\n", report.file.display(), report.dataset, count(report.rows as u64));
+pub fn validation_report(report: &FileReport) -> String {
+    let mut text = format!("{}: {}, {} rows\n", report.file.display(), report.dataset, format_count(report.rows as u64));
     if !report.ignored_columns.is_empty() {
         text.push_str(&format!("ignored columns: {}\n", report.ignored_columns.join(", ")));
     }
     if !report.groups.is_empty() {
         text.push('\n');
-        text.push_str(&scores(report));
+        text.push_str(&scores_table(report));
     }
     let silent = report.predictions.iter().all(|prediction| prediction.measured.is_none()) && report.row_errors.is_empty();
     if silent && report.rows > 0 {
         text.push_str("No row has a measured value: nothing is scored. --predictions FILE.csv writes what is predicted.\n");
     }
-    text.push_str(&rankings(report));
-    text.push_str(&out_of_memory(report));
-    text.push_str(&assumed(report));
-    text.push_str(&unpredicted(report));
-    text.push_str(&faults(report));
+    text.push_str(&rankings_table(report));
+    text.push_str(&out_of_memory_table(report));
+    text.push_str(&assumptions_text(report));
+    text.push_str(&unpredicted_text(report));
+    text.push_str(&faults_text(report));
     text
 }
 
-fn scores(report: &FileReport) -> String {
-    let several = report.dataset.targets().len() > 1;
-    let exact = report.dataset.exact();
+fn scores_table(report: &FileReport) -> String {
+    let several = report.dataset.target_columns().len() > 1;
+    let exact = report.dataset.is_exact();
     let mut head = vec!["group"];
     head.extend(several.then_some("quantity"));
     head.extend(["n", "not predicted"]);
@@ -44,42 +44,42 @@ fn scores(report: &FileReport) -> String {
     head.extend(judged.then_some(["within 90 %", "its width %"]).into_iter().flatten());
     head.extend(["worst %", "worst row"]);
     let last = head.len() - 1;
-    let mut table = Table::new(head).align(last, Align::Left);
+    let mut table = TextTable::new(head).align_column(last, ColumnAlign::Left);
     if several {
-        table = table.align(1, Align::Left);
+        table = table.align_column(1, ColumnAlign::Left);
     }
     for score in &report.groups {
-        table.row(cells(score, several, exact, judged));
+        table.add_row(score_cells(score, several, exact, judged));
     }
     table.render()
 }
 
-fn cells(score: &GroupScore, several: bool, exact: bool, judged: bool) -> Vec<String> {
+fn score_cells(score: &GroupScore, several: bool, exact: bool, judged: bool) -> Vec<String> {
     let number = |value: Option<f64>| value.map_or_else(|| "-".into(), |v| format!("{v:.1}"));
     let signed = |value: Option<f64>| value.map_or_else(|| "-".into(), |v| format!("{v:+.1}"));
     let mut cells = vec![score.group.clone()];
     cells.extend(several.then(|| score.quantity.to_owned()));
-    cells.extend([count(score.n as u64), count(score.unpredicted as u64)]);
-    cells.extend(exact.then(|| count(score.exact as u64)));
+    cells.extend([format_count(score.n as u64), format_count(score.unpredicted as u64)]);
+    cells.extend(exact.then(|| format_count(score.exact as u64)));
     cells.extend([number(score.mape_pct), number(score.median_pct), signed(score.bias_pct)]);
     cells.extend(judged.then(|| [number(score.within_pct), number(score.width_pct)]).into_iter().flatten());
     cells.push(signed(score.worst.as_ref().map(|w| w.error_pct)));
     cells.push(score.worst.as_ref().map_or_else(String::new, |w| {
-        format!("{} (measured {}, predicted {})", w.id, significant(w.measured, 4), significant(w.predicted, 4))
+        format!("{} (measured {}, predicted {})", w.id, format_significant(w.measured, 4), format_significant(w.predicted, 4))
     }));
     cells
 }
 
 /// How well plans are ordered.
-fn rankings(report: &FileReport) -> String {
+fn rankings_table(report: &FileReport) -> String {
     if report.rankings.is_empty() {
         return String::new();
     }
-    let mut table = Table::new(vec!["order of plans (equal model, chips, batch)", "groups", "Spearman", "top-1 regret %"]);
+    let mut table = TextTable::new(vec!["order of plans (equal model, chips, batch)", "groups", "Spearman", "top-1 regret %"]);
     for ranking in &report.rankings {
-        table.row(vec![
+        table.add_row(vec![
             ranking.group.clone(),
-            count(ranking.groups as u64),
+            format_count(ranking.groups as u64),
             format!("{:.3}", ranking.spearman),
             format!("{:.1}", ranking.top1_regret_pct),
         ]);
@@ -88,38 +88,38 @@ fn rankings(report: &FileReport) -> String {
 }
 
 /// Who fits and who does not.
-fn out_of_memory(report: &FileReport) -> String {
+fn out_of_memory_table(report: &FileReport) -> String {
     if report.out_of_memory.is_empty() {
         return String::new();
     }
     let share = |value: Option<f64>| value.map_or_else(|| "-".into(), |v| format!("{:.1}", v * 100.0));
     let head = vec!["out of memory", "failed", "caught", "ran", "false alarms", "precision %", "recall %", "wrong"];
-    let mut table = Table::new(head).align(7, Align::Left);
+    let mut table = TextTable::new(head).align_column(7, ColumnAlign::Left);
     for group in &report.out_of_memory {
         let mut cells = vec![group.group.clone()];
-        cells.extend([group.failed, group.caught, group.ran, group.false_alarms].map(|n| count(n as u64)));
+        cells.extend([group.failed, group.caught, group.ran, group.false_alarms].map(|n| format_count(n as u64)));
         cells.extend([share(group.precision), share(group.recall)]);
-        cells.push(named(&group.wrong.iter().map(String::as_str).collect::<Vec<_>>()));
-        table.row(cells);
+        cells.push(list_rows(&group.wrong.iter().map(String::as_str).collect::<Vec<_>>()));
+        table.add_row(cells);
     }
     format!("\n{}", table.render())
 }
 
 /// What was assumed, with the rows that it was assumed of.
-fn assumed(report: &FileReport) -> String {
+fn assumptions_text(report: &FileReport) -> String {
     if report.assumed.is_empty() {
         return String::new();
     }
     let mut text = "\nassumed, where rows leave it open\n".to_owned();
     for assumption in &report.assumed {
         let ids: Vec<&str> = assumption.rows.iter().map(String::as_str).collect();
-        text.push_str(&folded(&format!("  {} x {}: {}", count(ids.len() as u64), assumption.what, named(&ids))));
+        text.push_str(&fold_line(&format!("  {} x {}: {}", format_count(ids.len() as u64), assumption.what, list_rows(&ids))));
     }
     text
 }
 
 /// The rows without a prediction, by reason.
-fn unpredicted(report: &FileReport) -> String {
+fn unpredicted_text(report: &FileReport) -> String {
     let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for row in &report.unpredicted {
         reasons.entry(&row.why).or_default().push(&row.id);
@@ -127,23 +127,23 @@ fn unpredicted(report: &FileReport) -> String {
     if reasons.is_empty() {
         return String::new();
     }
-    let mut text = format!("\nnot predicted: {} rows\n", count(report.unpredicted.len() as u64));
+    let mut text = format!("\nnot predicted: {} rows\n", format_count(report.unpredicted.len() as u64));
     for (why, ids) in reasons {
-        text.push_str(&folded(&format!("  {} x {why}: {}", count(ids.len() as u64), named(&ids))));
+        text.push_str(&fold_line(&format!("  {} x {why}: {}", format_count(ids.len() as u64), list_rows(&ids))));
     }
     text
 }
 
-fn named(ids: &[&str]) -> String {
+fn list_rows(ids: &[&str]) -> String {
     let shown = ids[..ids.len().min(NAMED)].join(", ");
     if ids.len() > NAMED { format!("{shown} and {} more", ids.len() - NAMED) } else { shown }
 }
 
-fn faults(report: &FileReport) -> String {
+fn faults_text(report: &FileReport) -> String {
     if report.row_errors.is_empty() {
         return String::new();
     }
-    let mut text = format!("\nrows with faults, not scored: {}\n", count(report.row_errors.len() as u64));
+    let mut text = format!("\nrows with faults, not scored: {}\n", format_count(report.row_errors.len() as u64));
     for error in report.row_errors.iter().take(FAULTS) {
         text.push_str(&format!("  {error}\n"));
     }

@@ -1,45 +1,45 @@
 //! The hardware alone: chips of a space, each under the fastest plan that is left where the degrees are given, for a search that knows no bounds.
 
 use super::best_plan;
-use crate::bayes::Designs;
-use crate::planner::Prepared;
-use crate::space::{DesignId, Single, Space};
-use sim::hardware::{Accelerator, Setting};
+use crate::bayes::BayesProblem;
+use crate::planner::PreparedJob;
+use crate::space::{DesignId, SingleCombination, Space};
+use sim::hardware::{Accelerator, FieldValue};
 
 /// Chips with their largest HBM; their value is a step's seconds.
 #[derive(Debug, Clone, Copy)]
-pub struct HardwareAlone<'a> {
+pub struct HardwareOnly<'a> {
     /// The chips.
     pub space: &'a Space,
     /// The job and its plans, prepared for every fabric of [`Space::fabrics`], in that order.
-    pub prepared: &'a [Prepared<'a>],
+    pub prepared: &'a [PreparedJob<'a>],
 }
 
-impl HardwareAlone<'_> {
+impl HardwareOnly<'_> {
     /// A design's chip, if it is within the limits.
     #[must_use]
-    pub fn chip(&self, id: DesignId) -> Option<Accelerator> {
+    pub fn chip_of_design(&self, id: DesignId) -> Option<Accelerator> {
         if id.hbm.is_some() {
-            return self.space.chip(id).ok();
+            return self.space.chip_of_design(id).ok();
         }
-        match self.space.single(id.point).ok()? {
-            Single::Chip(chip, _) => Some(*chip),
-            Single::Outside(_) | Single::Refused(_) => None,
+        match self.space.single_point(id.point).ok()? {
+            SingleCombination::Chip(chip, _) => Some(*chip),
+            SingleCombination::Outside(_) | SingleCombination::Refused(_) => None,
         }
     }
 }
 
-impl Designs for HardwareAlone<'_> {
+impl BayesProblem for HardwareOnly<'_> {
     fn count(&self) -> usize {
-        self.space.points()
+        self.space.chip_count()
     }
 
     /// The numbers of the dimensions that the space varies; a word has none, and counts as one. PHAZE's are the six of its chips.
-    fn dimensions(&self, design: usize) -> Option<Vec<f64>> {
-        let id = self.space.largest(design);
-        let chip = self.chip(id)?;
-        let number = |setting: &Setting| setting.to_string().parse::<f64>().unwrap_or(1.0);
-        Some(match self.space.varied(id) {
+    fn dimensions_of(&self, design: usize) -> Option<Vec<f64>> {
+        let id = self.space.with_largest_memory(design);
+        let chip = self.chip_of_design(id)?;
+        let number = |setting: &FieldValue| setting.to_string().parse::<f64>().unwrap_or(1.0);
+        Some(match self.space.varied_dimensions(id) {
             Some(varied) => varied.iter().map(|(_, setting)| number(setting)).collect(),
             None => {
                 let buffer = chip.global_buffer().map_or(0.0, |level| level.capacity.as_f64());
@@ -49,10 +49,10 @@ impl Designs for HardwareAlone<'_> {
         })
     }
 
-    fn value(&self, design: usize) -> Option<f64> {
-        let id = self.space.largest(design);
-        let chip = self.chip(id)?;
-        let prepared = self.prepared.get(self.space.fabric(id))?;
+    fn value_of(&self, design: usize) -> Option<f64> {
+        let id = self.space.with_largest_memory(design);
+        let chip = self.chip_of_design(id)?;
+        let prepared = self.prepared.get(self.space.fabric_of_design(id))?;
         best_plan(prepared, &chip).outcome.ok().map(|plan| plan.time.total.0)
     }
 }

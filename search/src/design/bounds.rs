@@ -1,11 +1,11 @@
 //! What is minimised, from what steps take: of a chip, and of a box of chips.
 
-use super::{Aim, DesignSearch, Evaluation, Rejection, Workload, evaluate, rejected};
-use crate::objective::{Axis, Objective, Term};
-use crate::pareto::Costs;
-use crate::planner::{ChipKernels, LotBounds, Prepared};
+use super::{Aim, DesignEvaluation, DesignSearch, Rejection, Workload, evaluate_chip, infeasible_evaluation};
+use crate::objective::{FrontAxis, Objective, Term};
+use crate::pareto::FrontCosts;
+use crate::planner::{ChipKernels, GroupBounds, PreparedJob};
 use crate::runner::Verdict;
-use crate::space::{Corners, DesignId, Figures};
+use crate::space::{ChipFigures, Corners, DesignId};
 use sim::hardware::Accelerator;
 use sim::units::Seconds;
 use step::Fidelity;
@@ -17,18 +17,18 @@ const WIDE_SLACK: f64 = 1.0 + 1e-12;
 
 /// How a measure of a step follows from its seconds: no less than `besides` + `factor` times them.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Line {
+pub(super) struct MeasureLine {
     besides: f64,
     factor: f64,
 }
 
-impl Line {
-    fn at(&self, seconds: f64) -> f64 {
+impl MeasureLine {
+    fn measure_at(&self, seconds: f64) -> f64 {
         self.besides + self.factor * seconds
     }
 
     /// Seconds from which on the measure is at least `value`: infinite where no time alone shows it.
-    fn reached(&self, value: f64) -> f64 {
+    fn seconds_reaching(&self, value: f64) -> f64 {
         if self.besides == 0.0 && self.factor == 1.0 {
             return value;
         }
@@ -38,7 +38,7 @@ impl Line {
 
 /// How far bounds on the steps of a chip follow for what it stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Depth {
+pub(super) enum BoundDepth {
     /// Kernels at their peaks.
     Peaks,
     /// With what arrays and buffers leave of them.
@@ -48,41 +48,41 @@ pub(super) enum Depth {
 }
 
 /// A chip, or what bounds a box of chips.
-pub(super) struct Seen {
+pub(super) struct ChipOrBox {
     /// None has faster kernels.
     fast: Accelerator,
     /// None takes less energy; the same where it is left out.
     small: Option<Accelerator>,
     /// None takes less.
-    pub figures: Figures,
+    pub figures: ChipFigures,
     fabrics: Vec<usize>,
-    pub depth: Depth,
+    pub depth: BoundDepth,
 }
 
-impl Seen {
+impl ChipOrBox {
     /// Whether steps take as long at least on both: the same but for what they take.
-    fn as_fast(&self, other: &Self) -> bool {
+    fn is_as_fast_as(&self, other: &Self) -> bool {
         let mut fast = self.fast.clone();
         fast.energy.clone_from(&other.fast.energy);
         fast.area_model.clone_from(&other.fast.area_model);
         self.fabrics == other.fabrics && fast == other.fast
     }
 
-    pub fn chip(chip: Accelerator, figures: Figures, fabric: usize) -> Self {
-        Self { fast: chip, small: None, figures, fabrics: vec![fabric], depth: Depth::Mapped }
+    pub fn chip(chip: Accelerator, figures: ChipFigures, fabric: usize) -> Self {
+        Self { fast: chip, small: None, figures, fabrics: vec![fabric], depth: BoundDepth::Mapped }
     }
 
     pub fn corners(corners: Corners) -> Self {
         let Corners { fast, small, least, fabrics, buffered, mapped } = corners;
         let depth = match (buffered, mapped) {
-            (true, true) => Depth::Mapped,
-            (true, false) => Depth::Buffered,
-            _ => Depth::Peaks,
+            (true, true) => BoundDepth::Mapped,
+            (true, false) => BoundDepth::Buffered,
+            _ => BoundDepth::Peaks,
         };
         Self { fast, small: Some(small), figures: least, fabrics, depth }
     }
 
-    fn small(&self) -> &Accelerator {
+    fn smallest_chip(&self) -> &Accelerator {
         self.small.as_ref().unwrap_or(&self.fast)
     }
 }
@@ -97,11 +97,11 @@ impl Aim {
     /// What is minimised of a step where energy is paid: the chip's USD times the step's `seconds`, and the USD over the years of a device's part of the
     /// `joules` of all `devices`.
     #[must_use]
-    pub fn paid(&self, cost_usd: f64, (seconds, joules): (f64, f64), devices: f64) -> f64 {
+    pub fn cost_of_step(&self, cost_usd: f64, (seconds, joules): (f64, f64), devices: f64) -> f64 {
         cost_usd * seconds + self.operation.usd_per_watt() / devices * joules
     }
 
-    pub(super) fn terms(&self, workloads: &[Workload<'_>]) -> Vec<Term> {
+    pub(super) fn objective_terms(&self, workloads: &[Workload<'_>]) -> Vec<Term> {
         self.terms_of(workloads, self.objective == Objective::EnergyPerToken)
     }
 
@@ -116,15 +116,15 @@ impl Aim {
 
 impl DesignSearch<'_> {
     /// The value of measures of the models, of a chip whose figures have `factor`.
-    fn value(&self, factor: f64, measures: &[f64]) -> f64 {
+    fn value_of_measures(&self, factor: f64, measures: &[f64]) -> f64 {
         match measures {
             [alone] => factor * alone,
-            several => factor * self.aim.over.value(&self.aim.terms(self.workloads), several),
+            several => factor * self.aim.over.combine_measures(&self.aim.objective_terms(self.workloads), several),
         }
     }
 
     /// The measure of a model from which on the value is at least `cutoff`.
-    fn measure_reached(&self, factor: f64, measures: &[f64], of: usize, cutoff: f64) -> f64 {
+    fn measure_at_cutoff(&self, factor: f64, measures: &[f64], of: usize, cutoff: f64) -> f64 {
         if cutoff.is_infinite() {
             return cutoff;
         }
@@ -132,45 +132,50 @@ impl DesignSearch<'_> {
             [_] if factor == 1.0 => cutoff,
             [_] => cutoff / factor * SLACK,
             several => {
-                self.aim.over.reached(&self.aim.terms(self.workloads), several, of, cutoff / factor * WIDE_SLACK) * WIDE_SLACK
+                self.aim.over.measure_reaching(
+                    &self.aim.objective_terms(self.workloads),
+                    several,
+                    of,
+                    cutoff / factor * WIDE_SLACK,
+                ) * WIDE_SLACK
             }
         }
     }
 
     /// What multiplies the measures of a chip with these figures; `None` where it has no such figure. What energy adds to dollars is in the measures.
-    fn factor(&self, figures: &Figures) -> Option<f64> {
-        let factor = self.aim.objective.factor(figures)?;
+    fn objective_factor(&self, figures: &ChipFigures) -> Option<f64> {
+        let factor = self.aim.objective.factor_of_chip(figures)?;
         Some(if self.aim.pays_energy() { 1.0 } else { factor })
     }
 
     /// What the measure of a model's step is at least on what is seen.
-    fn line(&self, model: usize, prepared: &Prepared<'_>, seen: &Seen) -> Line {
+    fn measure_line(&self, model: usize, prepared: &PreparedJob<'_>, seen: &ChipOrBox) -> MeasureLine {
         if self.aim.pays_energy() {
-            let (energy, watt) = (self.energy(prepared, seen.small()), self.watt(prepared));
+            let (energy, watt) = (self.least_step_energy(prepared, seen.smallest_chip()), self.usd_per_watt(prepared));
             let factor = seen.figures.cost_usd.unwrap_or_default() + watt * energy.factor;
             // A hair for the rounding of the sum.
-            return Line { besides: watt * energy.besides * (1.0 - 1e-12), factor: factor * (1.0 - 1e-12) };
+            return MeasureLine { besides: watt * energy.besides * (1.0 - 1e-12), factor: factor * (1.0 - 1e-12) };
         }
         if self.aim.objective != Objective::EnergyPerToken {
-            return Line { besides: 0.0, factor: self.least_factor(model) };
+            return MeasureLine { besides: 0.0, factor: self.least_step_factor(model) };
         }
-        self.energy(prepared, seen.small())
+        self.least_step_energy(prepared, seen.smallest_chip())
     }
 
     /// USD of a device's energy for every W that the cluster draws.
-    fn watt(&self, prepared: &Prepared<'_>) -> f64 {
-        self.aim.operation.usd_per_watt() / f64::from(prepared.devices())
+    fn usd_per_watt(&self, prepared: &PreparedJob<'_>) -> f64 {
+        self.aim.operation.usd_per_watt() / f64::from(prepared.device_count())
     }
 
     /// What a step's energy is at least: its multiply-accumulates, and what all chips draw while it lasts.
-    fn energy(&self, prepared: &Prepared<'_>, small: &Accelerator) -> Line {
-        let factor = small.energy.static_power.0 * f64::from(prepared.devices());
+    fn least_step_energy(&self, prepared: &PreparedJob<'_>, small: &Accelerator) -> MeasureLine {
+        let factor = small.energy.static_power.0 * f64::from(prepared.device_count());
         // Sums are taken in another order than the step's: a hair for their rounding.
-        Line { besides: prepared.least_energy(small).0 * (1.0 - 1e-9), factor: factor * (1.0 - 1e-9) }
+        MeasureLine { besides: prepared.least_step_energy(small).0 * (1.0 - 1e-9), factor: factor * (1.0 - 1e-9) }
     }
 
     /// What the kernels of each model take at least on the chip of what is seen; none where it cannot be simulated: its evaluation says why.
-    fn kernels<'c>(&self, seen: &'c Seen) -> Vec<Option<ChipKernels<'c>>> {
+    fn bound_kernels<'c>(&self, seen: &'c ChipOrBox) -> Vec<Option<ChipKernels<'c>>> {
         let of = |workload: &Workload<'_>| {
             let prepared = workload.prepared.get(*seen.fabrics.first()?)?;
             ChipKernels::new(prepared, &seen.fast).ok()
@@ -180,139 +185,139 @@ impl DesignSearch<'_> {
 
     /// The least of a model's measure over the fabrics of what is seen, as exactly as is asked for; no better than is needed to see whether that is below
     /// `wanted`. Plans are timed on one fabric: several are bounded by what collectives take at least on any of them.
-    fn least<'c>(
+    fn least_measure<'c>(
         &self,
         model: usize,
-        (seen, kernels): (&Seen, &mut Option<ChipKernels<'c>>),
-        (depth, wanted): (Depth, f64),
-        known: &mut LotBounds,
+        (seen, kernels): (&ChipOrBox, &mut Option<ChipKernels<'c>>),
+        (depth, wanted): (BoundDepth, f64),
+        known: &mut GroupBounds,
     ) -> f64 {
         let prepared = self.workloads[model].prepared;
-        let all: Vec<&Prepared<'_>> = seen.fabrics.iter().map(|fabric| &prepared[*fabric]).collect();
+        let all: Vec<&PreparedJob<'_>> = seen.fabrics.iter().map(|fabric| &prepared[*fabric]).collect();
         let (Some(first), Some(kernels)) = (all.first(), kernels) else { return 0.0 };
-        let line = self.line(model, first, seen);
-        let cutoff = line.reached(wanted);
+        let line = self.measure_line(model, first, seen);
+        let cutoff = line.seconds_reaching(wanted);
         let fidelity = match depth {
             // The plans that fit, timed.
-            Depth::Mapped => Fidelity::Exact,
-            Depth::Buffered => Fidelity::Buffered,
-            Depth::Peaks => Fidelity::Peak,
+            BoundDepth::Mapped => Fidelity::Exact,
+            BoundDepth::Buffered => Fidelity::Buffered,
+            BoundDepth::Peaks => Fidelity::Peak,
         };
-        line.at(Prepared::bound_within(&all, kernels, (cutoff, fidelity), known).0)
+        line.measure_at(PreparedJob::lower_bound_within(&all, kernels, (cutoff, fidelity), known).0)
     }
 
-    fn measures<'c>(
+    fn least_measures<'c>(
         &self,
-        (seen, kernels): (&'c Seen, &mut [Option<ChipKernels<'c>>]),
-        depth: Depth,
-        known: &mut [LotBounds],
+        (seen, kernels): (&'c ChipOrBox, &mut [Option<ChipKernels<'c>>]),
+        depth: BoundDepth,
+        known: &mut [GroupBounds],
     ) -> Vec<f64> {
         let each = kernels.iter_mut().zip(known).enumerate();
-        each.map(|(model, (kernels, known))| self.least(model, (seen, kernels), (depth, f64::INFINITY), known)).collect()
+        each.map(|(model, (kernels, known))| self.least_measure(model, (seen, kernels), (depth, f64::INFINITY), known)).collect()
     }
 
     /// Whether bounds on the values of what is seen are those of something else, whatever they are.
-    pub(super) fn as_fast(&self, seen: &Seen, other: &Seen) -> bool {
-        let factor = |seen: &Seen| self.factor(&seen.figures);
+    pub(super) fn shares_bounds_with(&self, seen: &ChipOrBox, other: &ChipOrBox) -> bool {
+        let factor = |seen: &ChipOrBox| self.objective_factor(&seen.figures);
         let time_alone = self.aim.objective != Objective::EnergyPerToken && !self.aim.pays_energy();
-        time_alone && factor(seen) == factor(other) && seen.as_fast(other)
+        time_alone && factor(seen) == factor(other) && seen.is_as_fast_as(other)
     }
 
     /// No value of what is seen is below this, from its kernels' peaks and, as far as is asked for and holds, what arrays and buffers leave of them.
     /// Without a price it is nothing: its evaluation says so. `known` holds for what is seen, by model, or is empty; it takes what is found.
-    pub(super) fn coarse(&self, seen: &Seen, depth: Depth, known: &mut Vec<LotBounds>) -> f64 {
-        let Some(factor) = self.factor(&seen.figures) else { return 0.0 };
-        known.resize(self.workloads.len(), LotBounds::default());
-        self.value(factor, &self.measures((seen, &mut self.kernels(seen)), depth.min(seen.depth), known))
+    pub(super) fn coarse_lower_bound(&self, seen: &ChipOrBox, depth: BoundDepth, known: &mut Vec<GroupBounds>) -> f64 {
+        let Some(factor) = self.objective_factor(&seen.figures) else { return 0.0 };
+        known.resize(self.workloads.len(), GroupBounds::default());
+        self.value_of_measures(factor, &self.least_measures((seen, &mut self.bound_kernels(seen)), depth.min(seen.depth), known))
     }
 
     /// No value of what is seen is below this, as far as bounds on its chip follow; no better than is needed to see whether that is below `cutoff`.
     /// `known` is as for [`Self::coarse`].
-    pub(super) fn fine(&self, seen: &Seen, cutoff: f64, known: &mut Vec<LotBounds>) -> f64 {
-        let Some(factor) = self.factor(&seen.figures) else { return 0.0 };
-        known.resize(self.workloads.len(), LotBounds::default());
-        let mut kernels = self.kernels(seen);
-        let mut measures = self.measures((seen, &mut kernels), Depth::Peaks, known);
+    pub(super) fn fine_lower_bound(&self, seen: &ChipOrBox, cutoff: f64, known: &mut Vec<GroupBounds>) -> f64 {
+        let Some(factor) = self.objective_factor(&seen.figures) else { return 0.0 };
+        known.resize(self.workloads.len(), GroupBounds::default());
+        let mut kernels = self.bound_kernels(seen);
+        let mut measures = self.least_measures((seen, &mut kernels), BoundDepth::Peaks, known);
         // What is cheap may do, of all models before any is looked into further.
-        for depth in [Depth::Buffered, Depth::Mapped].into_iter().filter(|depth| *depth <= seen.depth) {
+        for depth in [BoundDepth::Buffered, BoundDepth::Mapped].into_iter().filter(|depth| *depth <= seen.depth) {
             for model in 0..measures.len() {
-                if self.value(factor, &measures) >= cutoff {
-                    return self.value(factor, &measures);
+                if self.value_of_measures(factor, &measures) >= cutoff {
+                    return self.value_of_measures(factor, &measures);
                 }
-                let wanted = self.measure_reached(factor, &measures, model, cutoff);
-                let fine = self.least(model, (seen, &mut kernels[model]), (depth, wanted), &mut known[model]);
+                let wanted = self.measure_at_cutoff(factor, &measures, model, cutoff);
+                let fine = self.least_measure(model, (seen, &mut kernels[model]), (depth, wanted), &mut known[model]);
                 measures[model] = measures[model].max(fine);
             }
         }
-        self.value(factor, &measures)
+        self.value_of_measures(factor, &measures)
     }
 
     /// What is least along the axes; where a plan decides that, a bound.
-    pub(super) fn costs(&self, seen: &Seen) -> Costs {
-        self.aim.axes.costs(|axis| match axis.of(&seen.figures) {
+    pub(super) fn least_costs(&self, seen: &ChipOrBox) -> FrontCosts {
+        self.aim.axes.costs_along(|axis| match axis.cost_along(&seen.figures) {
             Some(cost) => cost,
-            None if axis == Axis::Energy => self.least_energy_cost(seen),
+            None if axis == FrontAxis::Energy => self.least_energy_cost(seen),
             None => 0.0,
         })
     }
 
     /// No plan on what is seen takes less along the axis of energy.
-    fn least_energy_cost(&self, seen: &Seen) -> f64 {
-        let mut kernels = self.kernels(seen);
+    fn least_energy_cost(&self, seen: &ChipOrBox) -> f64 {
+        let mut kernels = self.bound_kernels(seen);
         let of = |model: usize| {
             let joules = |fabric: &usize| {
-                let prepared: &Prepared<'_> = &self.workloads[model].prepared[*fabric];
+                let prepared: &PreparedJob<'_> = &self.workloads[model].prepared[*fabric];
                 let least = kernels[model].as_mut().map_or(Seconds::ZERO, |kernels| prepared.coarse_bound(kernels));
-                self.energy(prepared, seen.small()).at(least.0)
+                self.least_step_energy(prepared, seen.smallest_chip()).measure_at(least.0)
             };
             seen.fabrics.iter().map(joules).fold(f64::INFINITY, f64::min)
         };
-        self.energy_cost(&(0..self.workloads.len()).map(of).collect::<Vec<_>>())
+        self.cost_of_energy(&(0..self.workloads.len()).map(of).collect::<Vec<_>>())
     }
 
     /// The cost along the axis of energy: joules of a step, or of several models over the reference's.
-    fn energy_cost(&self, joules: &[f64]) -> f64 {
+    fn cost_of_energy(&self, joules: &[f64]) -> f64 {
         match joules {
             [alone] => *alone,
-            several => self.aim.over.value(&self.aim.terms_of(self.workloads, true), several),
+            several => self.aim.over.combine_measures(&self.aim.terms_of(self.workloads, true), several),
         }
     }
 
     /// A design under its fastest plans, unless it is shown that its objective is at least `cutoff`.
-    pub(super) fn evaluate(&self, id: DesignId, cutoff: f64) -> Verdict<Vec<Evaluation>> {
-        let refused = |why: Rejection| Verdict::Infeasible(vec![rejected(why)]);
-        let chip = match self.space.chip(id) {
+    pub(super) fn evaluate_design(&self, id: DesignId, cutoff: f64) -> Verdict<Vec<DesignEvaluation>> {
+        let refused = |why: Rejection| Verdict::Infeasible(vec![infeasible_evaluation(why)]);
+        let chip = match self.space.chip_of_design(id) {
             Ok(chip) => chip,
             Err(why) => return refused(Rejection::Unusable(why)),
         };
-        let figures = self.space.figures(id, &chip);
-        let Some(factor) = self.factor(&figures) else { return refused(Rejection::NoPrice) };
-        let seen = Seen::chip(chip, figures, self.space.fabric(id));
+        let figures = self.space.figures_of_design(id, &chip);
+        let Some(factor) = self.objective_factor(&figures) else { return refused(Rejection::NoPrice) };
+        let seen = ChipOrBox::chip(chip, figures, self.space.fabric_of_design(id));
         let mut measures = vec![0.0; self.workloads.len()];
         if measures.len() > 1 {
-            let mut known = vec![LotBounds::default(); measures.len()];
-            measures = self.measures((&seen, &mut self.kernels(&seen)), Depth::Peaks, &mut known);
+            let mut known = vec![GroupBounds::default(); measures.len()];
+            measures = self.least_measures((&seen, &mut self.bound_kernels(&seen)), BoundDepth::Peaks, &mut known);
         }
         let (mut found, mut joules) = (Vec::new(), Vec::new());
         for model in 0..self.workloads.len() {
-            let prepared = self.prepared(model, id);
-            let line = self.line(model, prepared, &seen);
+            let prepared = self.prepared_job(model, id);
+            let line = self.measure_line(model, prepared, &seen);
             let allowed = self.longest_step(model);
-            let reached = line.reached(self.measure_reached(factor, &measures, model, cutoff));
-            match evaluate(prepared, &seen.fast, reached.min(allowed)) {
+            let reached = line.seconds_reaching(self.measure_at_cutoff(factor, &measures, model, cutoff));
+            match evaluate_chip(prepared, &seen.fast, reached.min(allowed)) {
                 Verdict::Feasible { value: seconds, evaluation, .. } => {
                     let plan = evaluation.outcome.as_deref().ok();
                     let energy = plan.map(|plan| plan.energy.0);
-                    let counted = seconds * plan.map_or(1.0, |plan| self.bad_end(prepared, &seen.fast, plan));
+                    let counted = seconds * plan.map_or(1.0, |plan| self.step_factor_of(prepared, &seen.fast, plan));
                     if let Some(most) = self.aim.max_step.filter(|most| counted > most.0) {
-                        found.push(rejected(self.too_slow(counted, most)));
+                        found.push(infeasible_evaluation(self.step_limit_exclusion(counted, most)));
                         return Verdict::Infeasible(found);
                     }
                     measures[model] = match (self.aim.objective, energy) {
                         (Objective::EnergyPerToken, Some(energy)) => energy,
                         (Objective::PerDollar, Some(energy)) if self.aim.pays_energy() => {
                             let cost = seen.figures.cost_usd.unwrap_or_default();
-                            self.aim.paid(cost, (seconds, energy), f64::from(prepared.devices()))
+                            self.aim.cost_of_step(cost, (seconds, energy), f64::from(prepared.device_count()))
                         }
                         _ => counted,
                     };
@@ -320,12 +325,12 @@ impl DesignSearch<'_> {
                     found.push(evaluation);
                 }
                 Verdict::Beaten(seconds) if reached <= allowed => {
-                    measures[model] = line.at(seconds);
-                    return Verdict::Beaten(self.value(factor, &measures));
+                    measures[model] = line.measure_at(seconds);
+                    return Verdict::Beaten(self.value_of_measures(factor, &measures));
                 }
                 Verdict::Beaten(seconds) => {
                     let most = self.aim.max_step.unwrap_or_default();
-                    found.push(rejected(self.too_slow(seconds * self.least_factor(model), most)));
+                    found.push(infeasible_evaluation(self.step_limit_exclusion(seconds * self.least_step_factor(model), most)));
                     return Verdict::Infeasible(found);
                 }
                 Verdict::Infeasible(evaluation) => {
@@ -334,8 +339,8 @@ impl DesignSearch<'_> {
                 }
             }
         }
-        let exactly = |axis: Axis| axis.of(&seen.figures).unwrap_or_else(|| self.energy_cost(&joules));
-        let costs = self.aim.axes.has(Axis::Energy).then(|| self.aim.axes.costs(exactly));
-        Verdict::Feasible { value: self.value(factor, &measures), costs, evaluation: found }
+        let exactly = |axis: FrontAxis| axis.cost_along(&seen.figures).unwrap_or_else(|| self.cost_of_energy(&joules));
+        let costs = self.aim.axes.contains(FrontAxis::Energy).then(|| self.aim.axes.costs_along(exactly));
+        Verdict::Feasible { value: self.value_of_measures(factor, &measures), costs, evaluation: found }
     }
 }

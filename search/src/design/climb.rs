@@ -4,7 +4,7 @@
 
 use super::DesignSearch;
 use crate::runner::Verdict;
-use crate::space::{Dial, Single, number, places};
+use crate::space::{ListedDimension, SingleCombination, combination_of_places, places_of_combination};
 use rayon::prelude::*;
 use std::collections::BTreeSet;
 
@@ -22,15 +22,15 @@ const STEPS: usize = 64;
 
 /// A combination of the dimensions' values with its chip.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct ClimbPosition {
     combination: u64,
     point: usize,
 }
 
 /// A design whose value is low.
 #[derive(Debug, Clone, Copy)]
-struct Best {
-    place: Place,
+struct ClimbedDesign {
+    place: ClimbPosition,
     value: f64,
 }
 
@@ -38,17 +38,17 @@ struct Best {
 ///
 /// # Errors
 /// An expression without a value, a field that no chip has.
-pub(super) fn climb(search: &DesignSearch<'_>, stop: &(dyn Fn() -> bool + Sync)) -> Result<Option<usize>, String> {
-    if search.space.whole().is_none() && search.space.points() < WORTH_CLIMBING {
+pub(super) fn climb_to_good_design(search: &DesignSearch<'_>, stop: &(dyn Fn() -> bool + Sync)) -> Result<Option<usize>, String> {
+    if search.space.whole_region().is_none() && search.space.chip_count() < WORTH_CLIMBING {
         return Ok(None);
     }
-    let dials = search.space.dials();
+    let dials = search.space.listed_dimensions();
     let mut best = None;
-    let drawn = drawn(search)?;
+    let drawn = draw_designs(search)?;
     let (mut left, mut size) = (drawn.as_slice(), FIRST_BATCH);
     while !left.is_empty() && !stop() {
         let (batch, rest) = left.split_at(size.min(left.len()));
-        better(search, batch, &mut best)?;
+        keep_better(search, batch, &mut best)?;
         (left, size) = (rest, (2 * size).min(BATCH));
     }
     let Some(mut best) = best else { return Ok(None) };
@@ -56,13 +56,15 @@ pub(super) fn climb(search: &DesignSearch<'_>, stop: &(dyn Fn() -> bool + Sync))
         let mut now = Some(best);
         // One chip with several capacities of HBM is looked at once, with the largest.
         let mut seen = BTreeSet::from([best.place.point]);
-        let there = neighbours(&dials, best.place.combination).into_iter().filter_map(|combination| place(search, combination));
-        let there: Vec<Place> = there.filter(|place| seen.insert(place.point)).collect();
+        let there = neighbouring_combinations(&dials, best.place.combination)
+            .into_iter()
+            .filter_map(|combination| position_of(search, combination));
+        let there: Vec<ClimbPosition> = there.filter(|place| seen.insert(place.point)).collect();
         for batch in there.chunks(BATCH) {
             if stop() || now.is_some_and(|now| now.place.point != best.place.point) {
                 break;
             }
-            better(search, batch, &mut now)?;
+            keep_better(search, batch, &mut now)?;
         }
         match now.filter(|now| now.place.point != best.place.point) {
             Some(now) => best = now,
@@ -73,18 +75,18 @@ pub(super) fn climb(search: &DesignSearch<'_>, stop: &(dyn Fn() -> bool + Sync))
 }
 
 /// The chip of a combination, where the space has it.
-fn place(search: &DesignSearch<'_>, combination: u64) -> Option<Place> {
-    search.space.design_of(combination).map(|id| Place { combination, point: id.point })
+fn position_of(search: &DesignSearch<'_>, combination: u64) -> Option<ClimbPosition> {
+    search.space.design_of_combination(combination).map(|id| ClimbPosition { combination, point: id.point })
 }
 
 /// Some designs within the limits, the same every time (Knuth's linear congruential generator MMIX).
-fn drawn(search: &DesignSearch<'_>) -> Result<Vec<Place>, String> {
-    let (mut state, mut found, total) = (0_u64, Vec::new(), search.space.combinations());
+fn draw_designs(search: &DesignSearch<'_>) -> Result<Vec<ClimbPosition>, String> {
+    let (mut state, mut found, total) = (0_u64, Vec::new(), search.space.combination_count());
     for _ in 0..DRAWS {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let combination = ((u128::from(state) * u128::from(total)) >> 64) as u64;
-        if let Some(place) = place(search, combination)
-            && let Single::Chip(..) = search.space.single(place.point)?
+        if let Some(place) = position_of(search, combination)
+            && let SingleCombination::Chip(..) = search.space.single_point(place.point)?
         {
             found.push(place);
         }
@@ -96,16 +98,16 @@ fn drawn(search: &DesignSearch<'_>) -> Result<Vec<Place>, String> {
 }
 
 /// Takes the best of a batch where it is better; of equals the first.
-fn better(search: &DesignSearch<'_>, batch: &[Place], best: &mut Option<Best>) -> Result<(), String> {
+fn keep_better(search: &DesignSearch<'_>, batch: &[ClimbPosition], best: &mut Option<ClimbedDesign>) -> Result<(), String> {
     let cutoff = best.map_or(f64::INFINITY, |best| best.value);
-    let value = |&place: &Place| match search.space.single(place.point)? {
-        Single::Chip(..) => match search.evaluate(search.space.largest(place.point), cutoff) {
-            Verdict::Feasible { value, .. } => Ok(Some(Best { place, value })),
+    let value = |&place: &ClimbPosition| match search.space.single_point(place.point)? {
+        SingleCombination::Chip(..) => match search.evaluate_design(search.space.with_largest_memory(place.point), cutoff) {
+            Verdict::Feasible { value, .. } => Ok(Some(ClimbedDesign { place, value })),
             Verdict::Infeasible(_) | Verdict::Beaten(_) => Ok(None),
         },
-        Single::Outside(_) | Single::Refused(_) => Ok(None),
+        SingleCombination::Outside(_) | SingleCombination::Refused(_) => Ok(None),
     };
-    let found: Vec<Result<Option<Best>, String>> = batch.par_iter().with_max_len(1).map(value).collect();
+    let found: Vec<Result<Option<ClimbedDesign>, String>> = batch.par_iter().with_max_len(1).map(value).collect();
     for one in found {
         if let Some(one) = one? {
             *best = Some(best.filter(|best| best.value <= one.value).unwrap_or(one));
@@ -115,13 +117,13 @@ fn better(search: &DesignSearch<'_>, batch: &[Place], best: &mut Option<Best>) -
 }
 
 /// The designs that differ in one dimension, and those a step apart in two.
-fn neighbours(dials: &[Dial], combination: u64) -> Vec<u64> {
-    let here = places(dials, combination);
+fn neighbouring_combinations(dials: &[ListedDimension], combination: u64) -> Vec<u64> {
+    let here = places_of_combination(dials, combination);
     let mut found = Vec::new();
     let with = |changed: &[(usize, usize)]| {
         let mut there = here.clone();
         changed.iter().for_each(|&(at, place)| there[at] = place);
-        number(dials, &there)
+        combination_of_places(dials, &there)
     };
     let steps = |at: usize| {
         let up = Some(here[at] + 1).filter(|place| *place < dials[at].values.len());
@@ -143,17 +145,18 @@ fn neighbours(dials: &[Dial], combination: u64) -> Vec<u64> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use sim::hardware::Setting;
+    use sim::hardware::FieldValue;
 
     #[test]
     fn neighbours_differ_in_one_dimension_or_by_a_step_in_two() {
-        let dial = |key: &str, count: usize| Dial {
+        let dial = |key: &str, count: usize| ListedDimension {
             key: key.to_owned(),
-            values: (0..count).map(|value| Setting::Number(value as f64)).collect(),
+            values: (0..count).map(|value| FieldValue::Number(value as f64)).collect(),
         };
         let dials = [dial("a", 4), dial("b", 3), dial("c", 1)];
-        let here = number(&dials, &[0, 1, 0]);
-        let found: Vec<Vec<usize>> = neighbours(&dials, here).into_iter().map(|at| places(&dials, at)).collect();
+        let here = combination_of_places(&dials, &[0, 1, 0]);
+        let found: Vec<Vec<usize>> =
+            neighbouring_combinations(&dials, here).into_iter().map(|at| places_of_combination(&dials, at)).collect();
         let expected =
             [[1, 1, 0], [2, 1, 0], [3, 1, 0], [0, 0, 0], [0, 2, 0], [1, 0, 0], [1, 2, 0]].map(|places| places.to_vec());
         assert_eq!(found, expected);

@@ -1,9 +1,9 @@
 //! Boxes of the built-in studies beside chips of them.
 #![allow(clippy::unwrap_used, clippy::panic)]
-use super::bounds::{Depth, Seen};
+use super::bounds::{BoundDepth, ChipOrBox};
 use super::*;
 use crate::planner::{Job, PlanSpace, Splits};
-use crate::space::{ChipLimits, Chips, Enclosed, Grid, Single};
+use crate::space::{ChipLimits, Chips, Enclosed, Grid, SingleCombination};
 use crate::study::Study;
 use proptest::prelude::*;
 use sim::hardware::ChipDocument;
@@ -24,7 +24,7 @@ struct Case {
     halvings: Vec<(usize, bool)>,
     member: usize,
     objective: Objective,
-    axes: Axes,
+    axes: CostAxes,
     max_power_w: Option<f64>,
     years: f64,
 }
@@ -47,23 +47,23 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     let study = Study::load(case.study).unwrap();
     let Chips::Grid(spec) = &study.space.chips else { panic!("a base chip's relatives") };
     let fabric = FabricDocument::load_for(&study.cluster.fabric, &spec.base_chip).unwrap();
-    let base = ChipDocument::template(&spec.base_chip).unwrap().unbuilt(true);
-    let reference = base.accelerator().unwrap();
-    let grid = Grid::new(base, &spec.dimensions, &|key| fabric.get(key)).unwrap();
-    let space = Space::boxes(grid, &ChipLimits { max_power_w: case.max_power_w, ..ChipLimits::default() }).unwrap();
+    let base = ChipDocument::of_built_in_chip(&spec.base_chip).unwrap().strip_measured(true);
+    let reference = base.build_accelerator().unwrap();
+    let grid = Grid::new(base, &spec.dimensions, &|key| fabric.field_value(key)).unwrap();
+    let space = Space::from_boxes(grid, &ChipLimits { max_power_w: case.max_power_w, ..ChipLimits::default() }).unwrap();
     let build = |settings: &Vec<_>| {
         let mut document = fabric.clone();
-        settings.iter().for_each(|(key, value): &(String, _)| document.set(key, value).unwrap());
-        document.fabric().unwrap().for_devices(DEVICES).unwrap()
+        settings.iter().for_each(|(key, value): &(String, _)| document.set_field(key, value).unwrap());
+        document.build_fabric().unwrap().for_devices(DEVICES).unwrap()
     };
-    let fabrics: Vec<Fabric> = space.fabrics().iter().map(build).collect();
+    let fabrics: Vec<Fabric> = space.fabric_settings().iter().map(build).collect();
     let (model, stack) = (Model::load("opt-350m").unwrap(), SoftwareStack::load("ideal").unwrap());
     let plans = PlanSpace {
         context: Some(vec![1]),
         virtual_stages: Some(vec![1]),
         splits: Some(Splits::Listed(vec![None])),
         activations: Some(vec![workloads::ActivationPolicy::None]),
-        schedules: Some(vec![sim::pipeline::Schedule::OneForwardOneBackward]),
+        schedules: Some(vec![sim::pipeline::PipelineSchedule::OneForwardOneBackward]),
         ..PlanSpace::default()
     };
     let job = |fabric| Job {
@@ -75,71 +75,71 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         global_batch: 32,
         sequence_length: 512,
         attention: Attention::Fused,
-        precision: stack.precision(Precision::MIXED_BF16),
+        precision: stack.precision_of_run(Precision::MIXED_BF16),
         optimizer: Optimizer::Adam,
         headroom: Bytes::ZERO,
         techniques: workloads::Techniques::none(),
     };
-    let prepared: Vec<Prepared<'_>> = fabrics.iter().map(|fabric| Prepared::new(job(fabric), &plans).unwrap()).collect();
-    let operation = Operation { years: case.years, ..Operation::default() };
+    let prepared: Vec<PreparedJob<'_>> = fabrics.iter().map(|fabric| PreparedJob::new(job(fabric), &plans).unwrap()).collect();
+    let operation = OperatingCost { years: case.years, ..OperatingCost::default() };
     let aim = Aim { objective: case.objective, operation, axes: case.axes, ..Aim::default() };
-    let search = DesignSearch { workloads: &[Workload::alone(&prepared)], space: &space, aim, robust: None };
-    let mut region = space.whole().unwrap();
+    let search = DesignSearch { workloads: &[Workload::of_one_model(&prepared)], space: &space, aim, robust: None };
+    let mut region = space.whole_region().unwrap();
     for (which, upper) in &case.halvings {
-        let open: Vec<usize> = region.open().collect();
+        let open: Vec<usize> = region.open_dimensions().collect();
         let Some(&dimension) = open.get(which % open.len().max(1)) else { break };
-        let [low, high] = region.halves(dimension);
+        let [low, high] = region.split_in_halves(dimension);
         region = if *upper { high } else { low };
     }
-    let members = space.members(&region);
-    prop_assert_eq!(members.len() as u64, region.size());
-    prop_assert_eq!(members.iter().min().copied(), Some(space.first(&region)));
+    let members = space.points_of_region(&region);
+    prop_assert_eq!(members.len() as u64, region.combination_count());
+    prop_assert_eq!(members.iter().min().copied(), Some(space.first_point(&region)));
     let point = members[case.member % members.len()];
-    let single = space.single(point).unwrap();
-    let enclosed = space.enclose(&region).unwrap();
+    let single = space.single_point(point).unwrap();
+    let enclosed = space.enclose_boxes(&region).unwrap();
     if matches!(enclosed, Enclosed::Outside(_)) {
         prop_assert!(
-            matches!(single, Single::Outside(_)),
+            matches!(single, SingleCombination::Outside(_)),
             "{} is within the limits, its box is not",
-            space.words(space.largest(point))
+            space.describe_design(space.with_largest_memory(point))
         );
         return Ok(());
     }
-    let Single::Chip(chip, figures) = single else { return Ok(()) };
-    let id = space.largest(point);
-    let own = Seen::chip(*chip, figures, space.fabric(id));
+    let SingleCombination::Chip(chip, figures) = single else { return Ok(()) };
+    let id = space.with_largest_memory(point);
+    let own = ChipOrBox::chip(*chip, figures, space.fabric_of_design(id));
     let Enclosed::Within(corners) = enclosed else {
         // Every field of the studies is known of boxes of one process.
-        prop_assert!(!space.words_of(&region).is_empty(), "{} has no bound", space.words(id));
+        prop_assert!(!space.word_dimensions_of(&region).is_empty(), "{} has no bound", space.describe_design(id));
         return Ok(());
     };
-    prop_assert!(corners.fabrics.contains(&space.fabric(id)));
+    prop_assert!(corners.fabrics.contains(&space.fabric_of_design(id)));
     prop_assert_eq!(own.figures.cost_usd.is_some(), corners.least.cost_usd.is_some());
-    let seen = Seen::corners(*corners);
+    let seen = ChipOrBox::corners(*corners);
     let below = |least: f64, own: f64, what: &str| {
-        prop_assert!(least <= own * ROUNDING, "{what} of the box {least}, of {} {own}", space.words(id));
+        prop_assert!(least <= own * ROUNDING, "{what} of the box {least}, of {} {own}", space.describe_design(id));
         Ok(())
     };
     below(seen.figures.area.0, own.figures.area.0, "area")?;
     below(seen.figures.peak_power.0, own.figures.peak_power.0, "power")?;
     below(seen.figures.cost_usd.unwrap_or(0.0), own.figures.cost_usd.unwrap_or(0.0), "cost")?;
-    for (least, exact) in search.costs(&seen).into_iter().zip(search.costs(&own)) {
+    for (least, exact) in search.least_costs(&seen).into_iter().zip(search.least_costs(&own)) {
         below(least, exact, "cost along an axis")?;
     }
     below(
-        search.coarse(&seen, Depth::Buffered, &mut Vec::new()),
-        search.coarse(&own, Depth::Buffered, &mut Vec::new()),
+        search.coarse_lower_bound(&seen, BoundDepth::Buffered, &mut Vec::new()),
+        search.coarse_lower_bound(&own, BoundDepth::Buffered, &mut Vec::new()),
         "coarse bound",
     )?;
     let mut known = Vec::new();
-    let fine = search.fine(&own, f64::INFINITY, &mut Vec::new());
-    below(search.fine(&seen, f64::INFINITY, &mut known), fine, "fine bound")?;
+    let fine = search.fine_lower_bound(&own, f64::INFINITY, &mut Vec::new());
+    below(search.fine_lower_bound(&seen, f64::INFINITY, &mut known), fine, "fine bound")?;
     // What is known of the box holds for its chips.
-    let within = search.fine(&own, f64::INFINITY, &mut known.clone());
+    let within = search.fine_lower_bound(&own, f64::INFINITY, &mut known.clone());
     prop_assert!(within == fine || (within / fine - 1.0).abs() < 1e-6, "{within} within the box, {fine} alone");
     // What is enough to beat a value is beaten.
     let cutoff = fine * 0.9;
-    below(search.fine(&seen, cutoff, &mut Vec::new()), fine, "fine bound up to a cutoff")?;
+    below(search.fine_lower_bound(&seen, cutoff, &mut Vec::new()), fine, "fine bound up to a cutoff")?;
     Ok(())
 }
 

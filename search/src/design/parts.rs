@@ -5,11 +5,14 @@
 //! fraction need not be found, which of those are found depends on the order in which others are: there parts do not listen to each other.
 
 use super::problem::{Candidates, ChipProblem};
-use super::{DesignAnswer, DesignSearch, Evaluation, Watch};
+use super::{DesignAnswer, DesignEvaluation, DesignSearch, DesignWatch};
 use crate::pareto::{Front, FrontPoint};
-use crate::runner::{self, Answer, Counts, Exchange, Exclusion, Look, Node, Outcome, Problem, Shown, Verdict};
+use crate::runner::{
+    self, BoundSource, CandidateOutcome, DecisionCounts, Exclusion, NodeRefinement, RunnerAnswer, SearchNode, SearchProblem,
+    ShardExchange, Verdict,
+};
 use crate::shard::Shard;
-use crate::space::{Region, Why};
+use crate::space::{OutsideReason, Region};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +25,7 @@ const AGAIN: f64 = 1e-9;
 
 /// Designs that were decided together.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Decided {
+pub enum DecidedDesigns {
     /// One, by its number in the space.
     One(usize),
     /// All of a box.
@@ -31,7 +34,7 @@ pub enum Decided {
 
 /// What became of them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Fate {
+pub enum PartDecision {
     /// Evaluated: the value, to be minimised.
     Evaluated(f64),
     /// No plan fits.
@@ -43,12 +46,12 @@ pub enum Fate {
         /// The design that discards them.
         by: usize,
         /// What has shown the bound.
-        shown: Shown,
+        shown: BoundSource,
     },
     /// The search was stopped first.
     Open(f64),
     /// Outside a limit.
-    Outside(Why),
+    Outside(OutsideReason),
     /// No chips.
     NoChip(String),
 }
@@ -57,7 +60,7 @@ pub enum Fate {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PartAnswer {
     /// What became of its designs.
-    pub decided: Vec<(Decided, Fate)>,
+    pub decided: Vec<(DecidedDesigns, PartDecision)>,
     /// The front of its designs and of those that it was told of.
     pub front: Vec<FrontPoint>,
     /// Designs of other parts that it was held against.
@@ -65,12 +68,12 @@ pub struct PartAnswer {
     /// None of its designs has a lower value; `None` where it has none that is feasible or open.
     pub lower_bound: Option<f64>,
     /// What was decided by what.
-    pub counts: Counts,
+    pub counts: DecisionCounts,
 }
 
 /// The sets of a part, and what dealing them out has shown to be no designs.
-struct Deal {
-    sets: Vec<Node<Candidates>>,
+struct PartSets {
+    sets: Vec<SearchNode<Candidates>>,
     excluded: Vec<(Candidates, Exclusion)>,
 }
 
@@ -79,16 +82,21 @@ impl DesignSearch<'_> {
     ///
     /// # Errors
     /// As [`DesignSearch::run`].
-    pub fn run_part(&self, shard: Shard, watch: Watch<'_>, others: Option<&mut dyn Exchange>) -> Result<PartAnswer, String> {
-        let Deal { sets, excluded } = self.deal(shard)?;
-        let limits = runner::Limits { evaluations: self.aim.evaluations, gap: self.aim.gap, stop: watch.stop };
-        let others: &mut dyn Exchange = match others {
+    pub fn run_design_part(
+        &self,
+        shard: Shard,
+        watch: DesignWatch<'_>,
+        others: Option<&mut dyn ShardExchange>,
+    ) -> Result<PartAnswer, String> {
+        let PartSets { sets, excluded } = self.deal_sets(shard)?;
+        let limits = runner::RunnerLimits { evaluations: self.aim.evaluations, gap: self.aim.gap, stop: watch.stop };
+        let others: &mut dyn ShardExchange = match others {
             Some(others) if self.aim.gap == 0.0 => others,
-            _ => &mut Deaf,
+            _ => &mut SilentPart,
         };
-        let answer = runner::run_among(&ChipProblem::part(*self, sets), &limits, watch.told, others)?;
-        let decided = answer.outcomes.into_iter().map(|(set, outcome)| (self::decided(set), fate(outcome)));
-        let outside = excluded.into_iter().map(|(set, why)| (self::decided(set), self::excluded(why)));
+        let answer = runner::run_search_among(&ChipProblem::of_sets(*self, sets), &limits, watch.told, others)?;
+        let decided = answer.outcomes.into_iter().map(|(set, outcome)| (self::decided_designs_of(set), decision_of(outcome)));
+        let outside = excluded.into_iter().map(|(set, why)| (self::decided_designs_of(set), self::exclusion_of(why)));
         Ok(PartAnswer {
             decided: decided.chain(outside).collect(),
             front: answer.front.points().to_vec(),
@@ -104,9 +112,9 @@ impl DesignSearch<'_> {
     ///
     /// # Errors
     /// Parts that do not fit together, or are of another question; as [`DesignSearch::run`].
-    pub fn whole(&self, parts: &[PartAnswer]) -> Result<DesignAnswer, String> {
-        let front = front(parts);
-        let evaluated: BTreeSet<usize> = parts.iter().flat_map(PartAnswer::evaluated).collect();
+    pub fn merge_parts(&self, parts: &[PartAnswer]) -> Result<DesignAnswer, String> {
+        let front = merge_fronts(parts);
+        let evaluated: BTreeSet<usize> = parts.iter().flat_map(PartAnswer::evaluated_designs).collect();
         if let Some(lost) = front.points().iter().find(|point| !evaluated.contains(&point.id)) {
             return Err(format!("design {} is on the front of the parts, and none of them has evaluated it", lost.id));
         }
@@ -115,63 +123,74 @@ impl DesignSearch<'_> {
         // One that another part was told of before its own was stopped and began again.
         let known = |by: usize| match heard.get(&by).filter(|_| !evaluated.contains(&by)) {
             Some(point) => {
-                front.best_within(&point.costs).filter(|best| best.value <= point.value).map_or(by, |better| better.id)
+                front.best_point_within(&point.costs).filter(|best| best.value <= point.value).map_or(by, |better| better.id)
             }
             None => by,
         };
-        let decided: Vec<&(Decided, Fate)> = parts.iter().flat_map(|part| &part.decided).collect();
-        let outcome = |(set, fate): &&(Decided, Fate)| Ok((candidates(set), self.outcome(set, fate, &known)?));
+        let decided: Vec<&(DecidedDesigns, PartDecision)> = parts.iter().flat_map(|part| &part.decided).collect();
+        let outcome = |(set, fate): &&(DecidedDesigns, PartDecision)| {
+            Ok((candidates_of(set), self.outcome_of_decision(set, fate, &known)?))
+        };
         let outcomes = decided.par_iter().with_max_len(1).map(outcome).collect::<Result<Vec<_>, String>>()?;
         let lower_bound = parts.iter().filter_map(|part| part.lower_bound).reduce(f64::min);
-        let counts = parts.iter().fold(Counts::default(), |all, part| all.and(&part.counts));
-        self.finished(Answer { outcomes, front, lower_bound, counts, heard: Vec::new() })
+        let counts = parts.iter().fold(DecisionCounts::default(), |all, part| all.sum_with(&part.counts));
+        self.finish_answer(RunnerAnswer { outcomes, front, lower_bound, counts, heard: Vec::new() })
     }
 
     /// A fate with the evaluation that belongs to it.
-    fn outcome(&self, set: &Decided, fate: &Fate, known: &dyn Fn(usize) -> usize) -> Result<Outcome<Vec<Evaluation>>, String> {
+    fn outcome_of_decision(
+        &self,
+        set: &DecidedDesigns,
+        fate: &PartDecision,
+        known: &dyn Fn(usize) -> usize,
+    ) -> Result<CandidateOutcome<Vec<DesignEvaluation>>, String> {
         let again = |cutoff: f64| match set {
-            Decided::One(point) => Some((*point, self.evaluate(self.space.largest(*point), cutoff))),
-            Decided::Box(_) => None,
+            DecidedDesigns::One(point) => Some((*point, self.evaluate_design(self.space.with_largest_memory(*point), cutoff))),
+            DecidedDesigns::Box(_) => None,
         };
         let differs = |found: &str| format!("{set:?} is {fate:?} by its part, and now {found}");
         Ok(match fate {
-            Fate::Evaluated(value) => match again(value * (1.0 + AGAIN)) {
+            PartDecision::Evaluated(value) => match again(value * (1.0 + AGAIN)) {
                 Some((_, Verdict::Feasible { value: now, evaluation, .. })) if now == *value => {
-                    Outcome::Evaluated { value: now, evaluation }
+                    CandidateOutcome::Evaluated { value: now, evaluation }
                 }
                 Some((_, Verdict::Feasible { value: now, .. })) => return Err(differs(&format!("its value is {now}"))),
                 Some((_, Verdict::Beaten(_))) => return Err(differs("its value is higher")),
                 Some((_, Verdict::Infeasible(_))) | None => return Err(differs("it has none")),
             },
-            Fate::Infeasible => match again(f64::INFINITY) {
-                Some((_, Verdict::Infeasible(evaluation))) => Outcome::Infeasible { evaluation },
+            PartDecision::Infeasible => match again(f64::INFINITY) {
+                Some((_, Verdict::Infeasible(evaluation))) => CandidateOutcome::Infeasible { evaluation },
                 _ => return Err(differs("it is feasible")),
             },
-            Fate::Pruned { bound, by, shown } => Outcome::Pruned { bound: *bound, by: known(*by), shown: *shown },
-            Fate::Open(bound) => Outcome::Open { bound: *bound },
-            Fate::Outside(why) => Outcome::Excluded(Exclusion::Limit(*why)),
-            Fate::NoChip(why) => Outcome::Excluded(Exclusion::NoChip(why.clone())),
+            PartDecision::Pruned { bound, by, shown } => {
+                CandidateOutcome::Pruned { bound: *bound, by: known(*by), shown: *shown }
+            }
+            PartDecision::Open(bound) => CandidateOutcome::Open { bound: *bound },
+            PartDecision::Outside(why) => CandidateOutcome::Excluded(Exclusion::Limit(*why)),
+            PartDecision::NoChip(why) => CandidateOutcome::Excluded(Exclusion::NoChip(why.clone())),
         })
     }
 
     /// What a part has: chips as a sweep's parts have them, or boxes in turn, the most promising first.
-    fn deal(&self, shard: Shard) -> Result<Deal, String> {
+    fn deal_sets(&self, shard: Shard) -> Result<PartSets, String> {
         let problem = ChipProblem::new(*self);
-        if self.space.whole().is_none() {
-            let points = (0..self.space.points()).filter(|&point| shard.holds(point as u64)).collect();
-            return Ok(Deal { sets: problem.chips(points, &|| false), excluded: Vec::new() });
+        if self.space.whole_region().is_none() {
+            let points = (0..self.space.chip_count()).filter(|&point| shard.contains(point as u64)).collect();
+            return Ok(PartSets { sets: problem.single_chip_nodes(points, &|| false), excluded: Vec::new() });
         }
-        let (mut sets, mut excluded) = (problem.roots(&|| false), Vec::new());
+        let (mut sets, mut excluded) = (problem.root_nodes(&|| false), Vec::new());
         while sets.len() < BOXES * shard.of as usize && sets.iter().any(|node| !problem.is_single(&node.set)) {
-            let open = |node: &Node<Candidates>| (!problem.is_single(&node.set)).then(|| problem.look(node, f64::INFINITY));
-            let looked: Vec<Option<Result<Look<Candidates>, String>>> = sets.par_iter().with_max_len(1).map(open).collect();
+            let open =
+                |node: &SearchNode<Candidates>| (!problem.is_single(&node.set)).then(|| problem.refine_set(node, f64::INFINITY));
+            let looked: Vec<Option<Result<NodeRefinement<Candidates>, String>>> =
+                sets.par_iter().with_max_len(1).map(open).collect();
             for (node, look) in std::mem::take(&mut sets).into_iter().zip(looked) {
                 match look.transpose()? {
                     None => sets.push(node),
-                    Some(Look::Bound(bound, set)) => {
-                        sets.push(Node { set, bound: bound.max(node.bound), shown: Shown::Mapped, ..node });
+                    Some(NodeRefinement::Bound(bound, set)) => {
+                        sets.push(SearchNode { set, bound: bound.max(node.bound), shown: BoundSource::Mapped, ..node });
                     }
-                    Some(Look::Parts(parts, outside)) => {
+                    Some(NodeRefinement::Parts(parts, outside)) => {
                         sets.extend(parts);
                         excluded.extend(outside);
                     }
@@ -183,30 +202,30 @@ impl DesignSearch<'_> {
         let sets = sets.into_iter().enumerate().filter(|(at, _)| own(*at)).map(|(_, node)| node).collect();
         // Somebody has to count them.
         let excluded = if shard.part == 1 { excluded } else { Vec::new() };
-        Ok(Deal { sets, excluded })
+        Ok(PartSets { sets, excluded })
     }
 }
 
 /// A part that is among others and neither tells nor hears: what it finds is then the same whatever they do.
-struct Deaf;
+struct SilentPart;
 
-impl Exchange for Deaf {
-    fn exchange(&mut self, _own: &[FrontPoint]) -> Vec<FrontPoint> {
+impl ShardExchange for SilentPart {
+    fn exchange_results(&mut self, _own: &[FrontPoint]) -> Vec<FrontPoint> {
         Vec::new()
     }
 }
 
 impl PartAnswer {
-    fn evaluated(&self) -> impl Iterator<Item = usize> + '_ {
+    fn evaluated_designs(&self) -> impl Iterator<Item = usize> + '_ {
         self.decided.iter().filter_map(|of| match of {
-            (Decided::One(point), Fate::Evaluated(_)) => Some(*point),
+            (DecidedDesigns::One(point), PartDecision::Evaluated(_)) => Some(*point),
             _ => None,
         })
     }
 }
 
 /// The front of all parts.
-fn front(parts: &[PartAnswer]) -> Front {
+fn merge_fronts(parts: &[PartAnswer]) -> Front {
     let (mut front, mut seen) = (Front::default(), BTreeSet::new());
     for point in parts.iter().flat_map(|part| &part.front) {
         if seen.insert(point.id) {
@@ -216,33 +235,33 @@ fn front(parts: &[PartAnswer]) -> Front {
     front
 }
 
-fn candidates(set: &Decided) -> Candidates {
+fn candidates_of(set: &DecidedDesigns) -> Candidates {
     match set {
-        Decided::One(point) => Candidates::One(*point, Default::default()),
-        Decided::Box(region) => Candidates::Box(region.clone(), Vec::new(), Default::default()),
+        DecidedDesigns::One(point) => Candidates::One(*point, Default::default()),
+        DecidedDesigns::Box(region) => Candidates::Box(region.clone(), Vec::new(), Default::default()),
     }
 }
 
-fn decided(set: Candidates) -> Decided {
+fn decided_designs_of(set: Candidates) -> DecidedDesigns {
     match set {
-        Candidates::One(point, _) => Decided::One(point),
-        Candidates::Box(region, ..) => Decided::Box(region),
+        Candidates::One(point, _) => DecidedDesigns::One(point),
+        Candidates::Box(region, ..) => DecidedDesigns::Box(region),
     }
 }
 
-fn excluded(why: Exclusion) -> Fate {
+fn exclusion_of(why: Exclusion) -> PartDecision {
     match why {
-        Exclusion::Limit(why) => Fate::Outside(why),
-        Exclusion::NoChip(why) => Fate::NoChip(why),
+        Exclusion::Limit(why) => PartDecision::Outside(why),
+        Exclusion::NoChip(why) => PartDecision::NoChip(why),
     }
 }
 
-fn fate(outcome: Outcome<Vec<Evaluation>>) -> Fate {
+fn decision_of(outcome: CandidateOutcome<Vec<DesignEvaluation>>) -> PartDecision {
     match outcome {
-        Outcome::Evaluated { value, .. } => Fate::Evaluated(value),
-        Outcome::Infeasible { .. } => Fate::Infeasible,
-        Outcome::Pruned { bound, by, shown } => Fate::Pruned { bound, by, shown },
-        Outcome::Open { bound } => Fate::Open(bound),
-        Outcome::Excluded(why) => excluded(why),
+        CandidateOutcome::Evaluated { value, .. } => PartDecision::Evaluated(value),
+        CandidateOutcome::Infeasible { .. } => PartDecision::Infeasible,
+        CandidateOutcome::Pruned { bound, by, shown } => PartDecision::Pruned { bound, by, shown },
+        CandidateOutcome::Open { bound } => PartDecision::Open(bound),
+        CandidateOutcome::Excluded(why) => exclusion_of(why),
     }
 }

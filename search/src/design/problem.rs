@@ -1,12 +1,12 @@
 //! A space of chips as what [`runner`](crate::runner) searches: boxes of dimensions where the space has them, else its chips one by one.
 
-use super::bounds::{Depth, Seen};
-use super::climb::climb;
-use super::{DesignSearch, Evaluation};
+use super::bounds::{BoundDepth, ChipOrBox};
+use super::climb::climb_to_good_design;
+use super::{DesignEvaluation, DesignSearch};
 use crate::pareto::FrontPoint;
-use crate::planner::LotBounds;
-use crate::runner::{self, Exclusion, Look, Node, Shown, Verdict};
-use crate::space::{Enclosed, Region, Single};
+use crate::planner::GroupBounds;
+use crate::runner::{self, BoundSource, Exclusion, NodeRefinement, SearchNode, Verdict};
+use crate::space::{Enclosed, Region, SingleCombination};
 use rayon::prelude::*;
 use std::sync::Arc;
 
@@ -22,16 +22,16 @@ const GAINS: (f64, f64) = (1e-3, 3.0);
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Candidates {
     /// A chip, by its number in the space.
-    One(usize, Known),
+    One(usize, BoundsByModel),
     /// A box; and the dimensions along which it was best to split what it is a part of, best first.
-    Box(Region, Vec<u16>, Known),
+    Box(Region, Vec<u16>, BoundsByModel),
 }
 
 /// By model, bounds of its lots that hold on all chips of a set; empty where none are known.
-type Known = Arc<[LotBounds]>;
+type BoundsByModel = Arc<[GroupBounds]>;
 
 impl Candidates {
-    fn known(&self) -> &Known {
+    fn known_bounds(&self) -> &BoundsByModel {
         let (Self::One(_, known) | Self::Box(_, _, known)) = self;
         known
     }
@@ -41,12 +41,12 @@ impl Candidates {
 pub(super) struct ChipProblem<'a> {
     pub search: DesignSearch<'a>,
     /// The sets of a part of the search.
-    part: Option<Vec<Node<Candidates>>>,
+    part: Option<Vec<SearchNode<Candidates>>>,
 }
 
 /// A part of a box.
-enum Part {
-    Node(Node<Candidates>),
+enum BoxPart {
+    Node(SearchNode<Candidates>),
     Excluded(Candidates, Exclusion),
 }
 
@@ -57,86 +57,104 @@ impl<'a> ChipProblem<'a> {
     }
 
     /// Of the whole search some sets.
-    pub fn part(search: DesignSearch<'a>, sets: Vec<Node<Candidates>>) -> Self {
+    pub fn of_sets(search: DesignSearch<'a>, sets: Vec<SearchNode<Candidates>>) -> Self {
         Self { search, part: Some(sets) }
     }
 
     /// Chips that are searched one by one, bounded as long as nothing stops it.
-    pub fn chips(&self, points: Vec<usize>, stop: &(dyn Fn() -> bool + Sync)) -> Vec<Node<Candidates>> {
-        let unknown = |point| Node {
-            set: Candidates::One(point, Known::default()),
+    pub fn single_chip_nodes(&self, points: Vec<usize>, stop: &(dyn Fn() -> bool + Sync)) -> Vec<SearchNode<Candidates>> {
+        let unknown = |point| SearchNode {
+            set: Candidates::One(point, BoundsByModel::default()),
             costs: [0.0; 2],
             bound: 0.0,
             first: point,
-            shown: Shown::Peaks,
+            shown: BoundSource::Peaks,
         };
-        let node = |point| match (!stop()).then(|| self.one(point, &Known::default())) {
-            Some(Part::Node(node)) => node,
-            Some(Part::Excluded(..)) | None => unknown(point),
+        let node = |point| match (!stop()).then(|| self.single_chip(point, &BoundsByModel::default())) {
+            Some(BoxPart::Node(node)) => node,
+            Some(BoxPart::Excluded(..)) | None => unknown(point),
         };
         points.into_par_iter().map(node).collect()
     }
 
     /// A chip; `known` holds for what it is a part of.
-    fn one(&self, point: usize, known: &Known) -> Part {
-        let set = Candidates::One(point, Known::default());
-        match self.search.space.single(point) {
+    fn single_chip(&self, point: usize, known: &BoundsByModel) -> BoxPart {
+        let set = Candidates::One(point, BoundsByModel::default());
+        match self.search.space.single_point(point) {
             // What cannot be built is refused by its evaluation, with the reason.
-            Err(_) => Part::Node(Node { set, costs: [0.0; 2], bound: 0.0, first: point, shown: Shown::Peaks }),
-            Ok(Single::Refused(why)) => Part::Excluded(set, Exclusion::NoChip(why)),
-            Ok(Single::Outside(why)) => Part::Excluded(set, Exclusion::Limit(why)),
-            Ok(Single::Chip(chip, figures)) => {
-                let seen = Seen::chip(*chip, figures, self.search.space.fabric(self.search.space.largest(point)));
+            Err(_) => BoxPart::Node(SearchNode { set, costs: [0.0; 2], bound: 0.0, first: point, shown: BoundSource::Peaks }),
+            Ok(SingleCombination::Refused(why)) => BoxPart::Excluded(set, Exclusion::NoChip(why)),
+            Ok(SingleCombination::Outside(why)) => BoxPart::Excluded(set, Exclusion::Limit(why)),
+            Ok(SingleCombination::Chip(chip, figures)) => {
+                let seen = ChipOrBox::chip(
+                    *chip,
+                    figures,
+                    self.search.space.fabric_of_design(self.search.space.with_largest_memory(point)),
+                );
                 let mut lots = known.to_vec();
                 // Chips that are searched one by one are too many for more.
-                let depth = if known.is_empty() { Depth::Peaks } else { Depth::Buffered };
-                let (costs, bound) = (self.search.costs(&seen), self.search.coarse(&seen, depth, &mut lots));
-                let known = if known.is_empty() { Known::default() } else { lots.into() };
-                Part::Node(Node { set: Candidates::One(point, known), costs, bound, first: point, shown: Shown::Peaks })
+                let depth = if known.is_empty() { BoundDepth::Peaks } else { BoundDepth::Buffered };
+                let (costs, bound) = (self.search.least_costs(&seen), self.search.coarse_lower_bound(&seen, depth, &mut lots));
+                let known = if known.is_empty() { BoundsByModel::default() } else { lots.into() };
+                BoxPart::Node(SearchNode {
+                    set: Candidates::One(point, known),
+                    costs,
+                    bound,
+                    first: point,
+                    shown: BoundSource::Peaks,
+                })
             }
         }
     }
 
     /// A part of `of`, whose bounds hold for it too; `whole` is what bounds that, if it is known.
-    fn half(&self, region: Region, of: &Node<Candidates>, whole: Option<&Seen>) -> Result<Part, String> {
+    fn part_of_box(&self, region: Region, of: &SearchNode<Candidates>, whole: Option<&ChipOrBox>) -> Result<BoxPart, String> {
         let space = self.search.space;
-        let first = space.first(&region);
-        let known = of.set.known();
+        let first = space.first_point(&region);
+        let known = of.set.known_bounds();
         let part = if region.is_single() {
-            space.single(first)?;
-            self.one(first, known)
+            space.single_point(first)?;
+            self.single_chip(first, known)
         } else {
             let set = Candidates::Box(region.clone(), Vec::new(), Arc::clone(known));
-            match space.enclose(&region)? {
-                Enclosed::Outside(why) => Part::Excluded(set, Exclusion::Limit(why)),
-                Enclosed::Open => Part::Node(Node { set, costs: [0.0; 2], bound: 0.0, first, shown: Shown::Peaks }),
+            match space.enclose_boxes(&region)? {
+                Enclosed::Outside(why) => BoxPart::Excluded(set, Exclusion::Limit(why)),
+                Enclosed::Open => {
+                    BoxPart::Node(SearchNode { set, costs: [0.0; 2], bound: 0.0, first, shown: BoundSource::Peaks })
+                }
                 Enclosed::Within(corners) => {
-                    let seen = Seen::corners(*corners);
-                    let (set, bound) = match whole.filter(|whole| self.search.as_fast(&seen, whole)) {
+                    let seen = ChipOrBox::corners(*corners);
+                    let (set, bound) = match whole.filter(|whole| self.search.shares_bounds_with(&seen, whole)) {
                         Some(_) => (set, of.bound),
                         None => {
                             let mut lots = known.to_vec();
-                            let bound = self.search.coarse(&seen, Depth::Buffered, &mut lots);
+                            let bound = self.search.coarse_lower_bound(&seen, BoundDepth::Buffered, &mut lots);
                             (Candidates::Box(region, Vec::new(), lots.into()), bound)
                         }
                     };
-                    Part::Node(Node { set, costs: self.search.costs(&seen), bound, first, shown: Shown::Peaks })
+                    BoxPart::Node(SearchNode {
+                        set,
+                        costs: self.search.least_costs(&seen),
+                        bound,
+                        first,
+                        shown: BoundSource::Peaks,
+                    })
                 }
             }
         };
         Ok(match part {
-            Part::Node(node) => {
+            BoxPart::Node(node) => {
                 let costs = std::array::from_fn(|axis| node.costs[axis].max(of.costs[axis]));
-                Part::Node(Node { costs, bound: node.bound.max(of.bound), ..node })
+                BoxPart::Node(SearchNode { costs, bound: node.bound.max(of.bound), ..node })
             }
-            excluded @ Part::Excluded(..) => excluded,
+            excluded @ BoxPart::Excluded(..) => excluded,
         })
     }
 
     /// What a part has over the whole: how much slower it is at best, and how much more it takes.
-    fn gain(&self, part: &Part, of: &Node<Candidates>) -> f64 {
+    fn gain_of_part(&self, part: &BoxPart, of: &SearchNode<Candidates>) -> f64 {
         let (least, most) = GAINS;
-        let Part::Node(part) = part else { return most };
+        let BoxPart::Node(part) = part else { return most };
         let grown = |now: f64, then: f64| {
             if then > 0.0 {
                 (now / then).ln()
@@ -152,27 +170,33 @@ impl<'a> ChipProblem<'a> {
     }
 
     /// Halves of a box along the dimension that tightens most.
-    fn split(&self, node: &Node<Candidates>, region: &Region, likely: &[u16]) -> Result<Look<Candidates>, String> {
-        let open: Vec<usize> = region.open().collect();
+    fn split_box(
+        &self,
+        node: &SearchNode<Candidates>,
+        region: &Region,
+        likely: &[u16],
+    ) -> Result<NodeRefinement<Candidates>, String> {
+        let open: Vec<usize> = region.open_dimensions().collect();
         let known = likely.iter().map(|&dimension| usize::from(dimension)).filter(|dimension| open.contains(dimension));
-        let mut tried: Vec<usize> = if region.size() < WORTH_COMPARING { known.take(LIKELY).collect() } else { Vec::new() };
+        let mut tried: Vec<usize> =
+            if region.combination_count() < WORTH_COMPARING { known.take(LIKELY).collect() } else { Vec::new() };
         if tried.is_empty() {
             tried = open;
         }
-        let whole = match self.search.space.enclose(region)? {
-            Enclosed::Within(corners) => Some(Seen::corners(*corners)),
+        let whole = match self.search.space.enclose_boxes(region)? {
+            Enclosed::Within(corners) => Some(ChipOrBox::corners(*corners)),
             _ => None,
         };
         // What has no bound has none in halves with the same words either.
-        let words = self.search.space.words_of(region);
+        let words = self.search.space.word_dimensions_of(region);
         if whole.is_none() && !words.is_empty() {
             tried = words;
         }
-        let mut splits: Vec<(f64, usize, [Part; 2])> = Vec::with_capacity(tried.len());
+        let mut splits: Vec<(f64, usize, [BoxPart; 2])> = Vec::with_capacity(tried.len());
         for &dimension in &tried {
-            let [lower, upper] = region.halves(dimension);
-            let parts = [self.half(lower, node, whole.as_ref())?, self.half(upper, node, whole.as_ref())?];
-            splits.push((self.gain(&parts[0], node) * self.gain(&parts[1], node), dimension, parts));
+            let [lower, upper] = region.split_in_halves(dimension);
+            let parts = [self.part_of_box(lower, node, whole.as_ref())?, self.part_of_box(upper, node, whole.as_ref())?];
+            splits.push((self.gain_of_part(&parts[0], node) * self.gain_of_part(&parts[1], node), dimension, parts));
         }
         splits.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         // Those that were not tried are as likely as they were.
@@ -181,54 +205,56 @@ impl<'a> ChipProblem<'a> {
         let (mut nodes, mut excluded) = (Vec::new(), Vec::new());
         for part in splits.swap_remove(0).2 {
             match part {
-                Part::Node(Node { set: Candidates::Box(region, _, known), costs, bound, first, shown }) => {
-                    nodes.push(Node { set: Candidates::Box(region, order.clone(), known), costs, bound, first, shown });
+                BoxPart::Node(SearchNode { set: Candidates::Box(region, _, known), costs, bound, first, shown }) => {
+                    nodes.push(SearchNode { set: Candidates::Box(region, order.clone(), known), costs, bound, first, shown });
                 }
-                Part::Node(node) => nodes.push(node),
-                Part::Excluded(set, why) => excluded.push((set, why)),
+                BoxPart::Node(node) => nodes.push(node),
+                BoxPart::Excluded(set, why) => excluded.push((set, why)),
             }
         }
-        Ok(Look::Parts(nodes, excluded))
+        Ok(NodeRefinement::Parts(nodes, excluded))
     }
 }
 
-impl runner::Problem for ChipProblem<'_> {
+impl runner::SearchProblem for ChipProblem<'_> {
     type Set = Candidates;
-    type Evaluation = Vec<Evaluation>;
+    type Evaluation = Vec<DesignEvaluation>;
 
-    fn roots(&self, stop: &(dyn Fn() -> bool + Sync)) -> Vec<Node<Candidates>> {
+    fn root_nodes(&self, stop: &(dyn Fn() -> bool + Sync)) -> Vec<SearchNode<Candidates>> {
         let space = self.search.space;
         if let Some(sets) = &self.part {
             return sets.clone();
         }
-        if let Some(region) = space.whole() {
-            let first = space.first(&region);
-            let known = Known::default();
+        if let Some(region) = space.whole_region() {
+            let first = space.first_point(&region);
+            let known = BoundsByModel::default();
             // Whatever stops the search, it has a bound.
-            let bound = match space.enclose(&region) {
-                Ok(Enclosed::Within(corners)) => self.search.coarse(&Seen::corners(*corners), Depth::Buffered, &mut Vec::new()),
+            let bound = match space.enclose_boxes(&region) {
+                Ok(Enclosed::Within(corners)) => {
+                    self.search.coarse_lower_bound(&ChipOrBox::corners(*corners), BoundDepth::Buffered, &mut Vec::new())
+                }
                 _ => 0.0,
             };
             let set = if region.is_single() { Candidates::One(first, known) } else { Candidates::Box(region, Vec::new(), known) };
-            return vec![Node { set, costs: [0.0; 2], bound, first, shown: Shown::Peaks }];
+            return vec![SearchNode { set, costs: [0.0; 2], bound, first, shown: BoundSource::Peaks }];
         }
-        self.chips((0..space.points()).collect(), stop)
+        self.single_chip_nodes((0..space.chip_count()).collect(), stop)
     }
 
-    fn start(&self, stop: &(dyn Fn() -> bool + Sync)) -> Result<Option<usize>, String> {
-        climb(&self.search, stop)
+    fn first_candidate(&self, stop: &(dyn Fn() -> bool + Sync)) -> Result<Option<usize>, String> {
+        climb_to_good_design(&self.search, stop)
     }
 
-    fn holds(&self, set: &Candidates, candidate: usize) -> bool {
+    fn set_contains(&self, set: &Candidates, candidate: usize) -> bool {
         match set {
             Candidates::One(point, _) => *point == candidate,
-            Candidates::Box(region, ..) => self.search.space.holds(region, candidate),
+            Candidates::Box(region, ..) => self.search.space.region_contains(region, candidate),
         }
     }
 
-    fn elsewhere(&self, candidate: usize) -> Result<Option<FrontPoint>, String> {
-        let Part::Node(node) = self.one(candidate, &Known::default()) else { return Ok(None) };
-        Ok(match self.evaluate(candidate, f64::INFINITY) {
+    fn evaluate_elsewhere(&self, candidate: usize) -> Result<Option<FrontPoint>, String> {
+        let BoxPart::Node(node) = self.single_chip(candidate, &BoundsByModel::default()) else { return Ok(None) };
+        Ok(match self.evaluate_candidate(candidate, f64::INFINITY) {
             Verdict::Feasible { value, costs, .. } => {
                 Some(FrontPoint { costs: costs.unwrap_or(node.costs), value, id: candidate })
             }
@@ -236,17 +262,17 @@ impl runner::Problem for ChipProblem<'_> {
         })
     }
 
-    fn settled(&self, set: Candidates) -> Candidates {
+    fn strip_decided_set(&self, set: Candidates) -> Candidates {
         match set {
-            Candidates::One(point, _) => Candidates::One(point, Known::default()),
-            Candidates::Box(region, ..) => Candidates::Box(region, Vec::new(), Known::default()),
+            Candidates::One(point, _) => Candidates::One(point, BoundsByModel::default()),
+            Candidates::Box(region, ..) => Candidates::Box(region, Vec::new(), BoundsByModel::default()),
         }
     }
 
-    fn size(&self, set: &Candidates) -> u64 {
+    fn set_size(&self, set: &Candidates) -> u64 {
         match set {
             Candidates::One(..) => 1,
-            Candidates::Box(region, ..) => region.size(),
+            Candidates::Box(region, ..) => region.combination_count(),
         }
     }
 
@@ -254,37 +280,41 @@ impl runner::Problem for ChipProblem<'_> {
         matches!(set, Candidates::One(..))
     }
 
-    fn look(&self, node: &Node<Candidates>, cutoff: f64) -> Result<Look<Candidates>, String> {
+    fn refine_set(&self, node: &SearchNode<Candidates>, cutoff: f64) -> Result<NodeRefinement<Candidates>, String> {
         let space = self.search.space;
         match &node.set {
-            Candidates::One(point, known) => match space.single(*point)? {
-                Single::Chip(chip, figures) => {
-                    let seen = Seen::chip(*chip, figures, space.fabric(space.largest(*point)));
-                    let bound = self.search.fine(&seen, cutoff, &mut known.to_vec());
-                    Ok(Look::Bound(bound, Candidates::One(*point, Known::default())))
+            Candidates::One(point, known) => match space.single_point(*point)? {
+                SingleCombination::Chip(chip, figures) => {
+                    let seen = ChipOrBox::chip(*chip, figures, space.fabric_of_design(space.with_largest_memory(*point)));
+                    let bound = self.search.fine_lower_bound(&seen, cutoff, &mut known.to_vec());
+                    Ok(NodeRefinement::Bound(bound, Candidates::One(*point, BoundsByModel::default())))
                 }
-                Single::Outside(why) => Ok(Look::Parts(Vec::new(), vec![(node.set.clone(), Exclusion::Limit(why))])),
-                Single::Refused(why) => Ok(Look::Parts(Vec::new(), vec![(node.set.clone(), Exclusion::NoChip(why))])),
+                SingleCombination::Outside(why) => {
+                    Ok(NodeRefinement::Parts(Vec::new(), vec![(node.set.clone(), Exclusion::Limit(why))]))
+                }
+                SingleCombination::Refused(why) => {
+                    Ok(NodeRefinement::Parts(Vec::new(), vec![(node.set.clone(), Exclusion::NoChip(why))]))
+                }
             },
             Candidates::Box(region, likely, known) => {
                 let corners = match node.shown {
-                    Shown::Peaks if region.size() >= WORTH_BOUNDING => space.enclose(region)?,
+                    BoundSource::Peaks if region.combination_count() >= WORTH_BOUNDING => space.enclose_boxes(region)?,
                     _ => Enclosed::Open,
                 };
                 if let Enclosed::Within(corners) = corners {
-                    let seen = Seen::corners(*corners);
-                    if seen.depth == Depth::Mapped {
+                    let seen = ChipOrBox::corners(*corners);
+                    if seen.depth == BoundDepth::Mapped {
                         let mut lots = known.to_vec();
-                        let bound = self.search.fine(&seen, cutoff, &mut lots);
-                        return Ok(Look::Bound(bound, Candidates::Box(region.clone(), likely.clone(), lots.into())));
+                        let bound = self.search.fine_lower_bound(&seen, cutoff, &mut lots);
+                        return Ok(NodeRefinement::Bound(bound, Candidates::Box(region.clone(), likely.clone(), lots.into())));
                     }
                 }
-                self.split(node, region, likely)
+                self.split_box(node, region, likely)
             }
         }
     }
 
-    fn evaluate(&self, chip: usize, cutoff: f64) -> Verdict<Vec<Evaluation>> {
-        self.search.evaluate(self.search.space.largest(chip), cutoff)
+    fn evaluate_candidate(&self, chip: usize, cutoff: f64) -> Verdict<Vec<DesignEvaluation>> {
+        self.search.evaluate_design(self.search.space.with_largest_memory(chip), cutoff)
     }
 }

@@ -1,12 +1,12 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 use super::*;
 use crate::objective::Term;
-use crate::pareto::{Costs, Front, FrontPoint};
+use crate::pareto::{Front, FrontCosts, FrontPoint};
 use crate::planner::{Job, PlanSpace, Splits};
 use crate::shard::Shard;
-use crate::space::{ChipLimits, Grid, Single};
+use crate::space::{ChipLimits, Grid, SingleCombination};
 use proptest::prelude::*;
-use sim::hardware::{ChipDocument, Setting, Template};
+use sim::hardware::{ChipDocument, ChipTemplate, FieldValue};
 use sim::network::{Fabric, FabricDocument};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use step::SoftwareStack;
@@ -62,8 +62,8 @@ fn case() -> impl Strategy<Value = Case> {
         );
         let shapes = if shapes.is_empty() { String::new() } else { format!("\"fabric.tier.ici.dims\" = {shapes}\n") };
         let dimensions = dimensions + &shapes;
-        let over = if mean { Over::Mean } else { Over::Geomean };
-        let operation = Operation { years, ..Operation::default() };
+        let over = if mean { MeasureMean::Mean } else { MeasureMean::Geomean };
+        let operation = OperatingCost { years, ..OperatingCost::default() };
         let aim = Aim { objective, over, operation, axes, max_step: limits.2.map(Seconds), evaluations: usize::MAX, gap: 0.0 };
         let (min_hbm_gib, max_hbm_gib) = limits.3;
         let rate = min_hbm_gib.filter(|gib| *gib < 3.0).map(|gib| 300.0 * gib);
@@ -74,21 +74,21 @@ fn case() -> impl Strategy<Value = Case> {
 }
 
 /// Axes of a front: none, one, or two.
-pub(super) fn axes() -> impl Strategy<Value = Axes> {
-    let one = Axis::NAMES.map(|(name, _)| name.to_owned());
+pub(super) fn axes() -> impl Strategy<Value = CostAxes> {
+    let one = FrontAxis::NAMES.map(|(name, _)| name.to_owned());
     let pairs = ["area,power", "power,energy", "cost,area", "energy,cost"].map(str::to_owned);
-    prop::sample::select([&one[..], &pairs[..]].concat()).prop_map(|text| Axes::parse(&text).unwrap())
+    prop::sample::select([&one[..], &pairs[..]].concat()).prop_map(|text| CostAxes::parse_list(&text).unwrap())
 }
 
 /// The costs and the value of every chip within the limits, each evaluated by itself.
-fn brute_force(search: &DesignSearch<'_>) -> Vec<Option<(Costs, f64)>> {
+fn brute_force(search: &DesignSearch<'_>) -> Vec<Option<(FrontCosts, f64)>> {
     let of = |point: usize| {
-        let Single::Chip(chip, figures) = search.space.single(point).unwrap() else { return None };
-        let id = search.space.largest(point);
+        let SingleCombination::Chip(chip, figures) = search.space.single_point(point).unwrap() else { return None };
+        let id = search.space.with_largest_memory(point);
         let (mut seconds, mut joules) = (Vec::new(), Vec::new());
         for model in 0..search.workloads.len() {
-            let ranked = best_plan(search.prepared(model, id), &chip).outcome.ok()?;
-            let worst = |robust: Robust<'_>| robust.ends.factor(&search.prepared(model, id).job(&chip), &ranked);
+            let ranked = best_plan(search.prepared_job(model, id), &chip).outcome.ok()?;
+            let worst = |robust: RobustSearch<'_>| robust.ends.step_factor(&search.prepared_job(model, id).job(&chip), &ranked);
             let counted = ranked.time.total.0 * search.robust.map_or(1.0, worst);
             if search.aim.max_step.is_some_and(|most| counted > most.0) {
                 return None;
@@ -96,11 +96,11 @@ fn brute_force(search: &DesignSearch<'_>) -> Vec<Option<(Costs, f64)>> {
             seconds.push(counted);
             joules.push(ranked.energy.0);
         }
-        let mean = |measures: &[f64], reference: fn(&Reference) -> f64| {
+        let mean = |measures: &[f64], reference: fn(&ReferenceStep) -> f64| {
             let [alone] = measures else {
                 let terms: Vec<Term> =
                     search.workloads.iter().map(|w| Term { share: w.share, reference: reference(&w.reference) }).collect();
-                return search.aim.over.value(&terms, measures);
+                return search.aim.over.combine_measures(&terms, measures);
             };
             *alone
         };
@@ -111,34 +111,35 @@ fn brute_force(search: &DesignSearch<'_>) -> Vec<Option<(Costs, f64)>> {
                 let dollars = |(seconds, joules): (&f64, &f64)| Some(figures.cost_usd? * seconds + watt * joules);
                 mean(&seconds.iter().zip(&joules).map(dollars).collect::<Option<Vec<_>>>()?, |r| r.time.0)
             }
-            objective => objective.factor(&figures)? * mean(&seconds, |r| r.time.0),
+            objective => objective.factor_of_chip(&figures)? * mean(&seconds, |r| r.time.0),
         };
-        let costs = search.aim.axes.costs(|axis| match axis {
-            Axis::Energy => mean(&joules, |r| r.energy.0),
-            axis => axis.of(&figures).unwrap(),
+        let costs = search.aim.axes.costs_along(|axis| match axis {
+            FrontAxis::Energy => mean(&joules, |r| r.energy.0),
+            axis => axis.cost_along(&figures).unwrap(),
         });
         Some((costs, value))
     };
-    (0..search.space.points()).map(of).collect()
+    (0..search.space.chip_count()).map(of).collect()
 }
 
 fn check(case: &Case) -> Result<(), TestCaseError> {
     let dimensions = crate::space::read_dimensions(&toml::from_str(&case.dimensions).unwrap()).unwrap();
     let document = FabricDocument::load_for("tpu_v4_ici", "tpu_v4").unwrap();
-    let base = ChipDocument::template("tpu_v4").unwrap().unbuilt(true);
-    let reference = base.accelerator().unwrap();
-    let grid = Grid::new(base, &dimensions, &|key| document.get(key)).unwrap();
-    let one_by_one = Space::grid(grid.clone(), &case.limits).unwrap();
+    let base = ChipDocument::of_built_in_chip("tpu_v4").unwrap().strip_measured(true);
+    let reference = base.build_accelerator().unwrap();
+    let grid = Grid::new(base, &dimensions, &|key| document.field_value(key)).unwrap();
+    let one_by_one = Space::from_grid(grid.clone(), &case.limits).unwrap();
     let wider = ChipLimits { max_power_w: case.limits.max_power_w.map(|most| most * 1.3), ..case.limits };
-    let wider = Space::boxes(grid.clone(), &wider).unwrap();
-    let space = Space::boxes(grid, &case.limits).unwrap();
-    let build = |settings: &Vec<(String, Setting)>| {
+    let wider = Space::from_boxes(grid.clone(), &wider).unwrap();
+    let space = Space::from_boxes(grid, &case.limits).unwrap();
+    let build = |settings: &Vec<(String, FieldValue)>| {
         let mut document = document.clone();
-        settings.iter().for_each(|(key, value)| document.set(key, value).unwrap());
-        document.fabric().unwrap().for_devices(DEVICES).unwrap()
+        settings.iter().for_each(|(key, value)| document.set_field(key, value).unwrap());
+        document.build_fabric().unwrap().for_devices(DEVICES).unwrap()
     };
     // Chip by chip a space has the fabrics of chips within the limits alone.
-    let [fabrics, fabrics_alone] = [&space, &one_by_one].map(|space| space.fabrics().iter().map(build).collect::<Vec<Fabric>>());
+    let [fabrics, fabrics_alone] =
+        [&space, &one_by_one].map(|space| space.fabric_settings().iter().map(build).collect::<Vec<Fabric>>());
     let (models, stack) =
         (["opt-350m", "bert-large"].map(|name| Model::load(name).unwrap()), SoftwareStack::load(case.stack).unwrap());
     let plans = PlanSpace {
@@ -146,7 +147,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         virtual_stages: Some(vec![1]),
         splits: Some(Splits::Listed(vec![None])),
         activations: Some(vec![workloads::ActivationPolicy::None, workloads::ActivationPolicy::Full]),
-        schedules: Some(vec![sim::pipeline::Schedule::OneForwardOneBackward]),
+        schedules: Some(vec![sim::pipeline::PipelineSchedule::OneForwardOneBackward]),
         ..PlanSpace::default()
     };
     let job = |model, fabric| Job {
@@ -158,38 +159,41 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         global_batch: 32,
         sequence_length: 512,
         attention: Attention::Fused,
-        precision: stack.precision(Precision::MIXED_BF16),
+        precision: stack.precision_of_run(Precision::MIXED_BF16),
         optimizer: Optimizer::Adam,
         headroom: Bytes::ZERO,
         techniques: workloads::Techniques::none(),
     };
     let on_all = |fabrics, model| {
         let fabrics = <[Fabric]>::iter(fabrics);
-        fabrics.map(|fabric| Prepared::new(job(model, fabric), &plans).unwrap()).collect::<Vec<_>>()
+        fabrics.map(|fabric| PreparedJob::new(job(model, fabric), &plans).unwrap()).collect::<Vec<_>>()
     };
     let count = if case.both { 2 } else { 1 };
     let prepare = |fabrics| models.iter().take(count).map(|model| on_all(fabrics, model)).collect::<Vec<_>>();
     let (prepared, prepared_alone) = (prepare(&fabrics[..]), prepare(&fabrics_alone[..]));
     let of = |prepared| match case.both {
-        true => Workload { prepared, share: 0.5, reference: Reference { time: Seconds(0.3), energy: Joules(70.0) } },
-        false => Workload::alone(prepared),
+        true => Workload { prepared, share: 0.5, reference: ReferenceStep { time: Seconds(0.3), energy: Joules(70.0) } },
+        false => Workload::of_one_model(prepared),
     };
     let workloads: Vec<Workload<'_>> = prepared.iter().map(|prepared| of(prepared)).collect();
     let workloads_alone: Vec<Workload<'_>> = prepared_alone.iter().map(|prepared| of(prepared)).collect();
     let search = DesignSearch { workloads: &workloads, space: &space, aim: case.aim, robust: None };
     let run = |search: DesignSearch<'_>, threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| Watch::nobody(|watch| search.run(watch))).unwrap()
+        pool.install(|| DesignWatch::silent(|watch| search.run_design_search(watch))).unwrap()
     };
     let (one, four) = (run(search, 1), run(search, 4));
     prop_assert_eq!(format!("{one:?}"), format!("{four:?}"), "the number of threads shows");
     // Chip by chip, as spaces are searched that have no boxes.
     let alone = run(DesignSearch { space: &one_by_one, workloads: &workloads_alone, ..search }, 1);
     let answer = |space: &Space, of: &DesignAnswer| {
-        of.front.iter().map(|&at| format!("{} {}", space.words(of.designs[at].id), of.value(at))).collect::<Vec<_>>()
+        of.front
+            .iter()
+            .map(|&at| format!("{} {}", space.describe_design(of.designs[at].id), of.value_of_design(at)))
+            .collect::<Vec<_>>()
     };
     prop_assert_eq!(answer(&space, &one), answer(&one_by_one, &alone), "boxes show");
-    prop_assert_eq!(alone.outside.total() + alone.designs.len(), space.points());
+    prop_assert_eq!(alone.outside.total() + alone.designs.len(), space.chip_count());
     in_parts(&search, &one)?;
     in_parts(&DesignSearch { space: &one_by_one, workloads: &workloads_alone, ..search }, &alone)?;
     let truth = brute_force(&search);
@@ -201,30 +205,32 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     }
     // Which of equal designs is on it as well.
     let expected: Vec<(usize, f64)> = front.points().iter().map(|p| (p.id, p.value)).collect();
-    let found: Vec<(usize, f64)> = one.front.iter().map(|&at| (one.designs[at].id.point, one.value(at))).collect();
+    let found: Vec<(usize, f64)> = one.front.iter().map(|&at| (one.designs[at].id.point, one.value_of_design(at))).collect();
     prop_assert_eq!(&found, &expected, "the front");
-    let best = one.best.map(|at| one.value(at));
-    prop_assert_eq!(best, front.best().map(|p| p.value), "the best");
+    let best = one.best.map(|at| one.value_of_design(at));
+    prop_assert_eq!(best, front.best_point().map(|p| p.value), "the best");
     for of in &one.boxes {
-        let Outcome::Pruned { bound, .. } = of.outcome else { panic!("{of:?}") };
-        for point in space.members(&of.region) {
+        let CandidateOutcome::Pruned { bound, .. } = of.outcome else { panic!("{of:?}") };
+        for point in space.points_of_region(&of.region) {
             let value = truth[point].map(|(_, value)| value);
             prop_assert!(value.is_none_or(|value| bound <= value * (1.0 + 1e-9)), "{bound} {value:?} of {point}");
         }
     }
-    let in_boxes: u64 = one.boxes.iter().map(|of| of.region.size()).sum();
-    prop_assert_eq!(one.outside.total() as u64 + one.designs.len() as u64 + in_boxes, space.points() as u64);
+    let in_boxes: u64 = one.boxes.iter().map(|of| of.region.combination_count()).sum();
+    prop_assert_eq!(one.outside.total() as u64 + one.designs.len() as u64 + in_boxes, space.chip_count() as u64);
     more_power_is_no_slower(&search, &wider)?;
     bad_ends(&search)?;
     for design in &one.designs {
         match (&design.outcome, truth[design.id.point]) {
             // A hair for schedules whose bounds are kept to a relative rounding.
-            (Outcome::Pruned { bound, .. }, Some((_, value))) => prop_assert!(*bound <= value * (1.0 + 1e-9), "{bound} {value}"),
-            (Outcome::Evaluated { value, .. }, known) => prop_assert_eq!(Some(*value), known.map(|(_, value)| value)),
-            (Outcome::Infeasible { .. }, known) => prop_assert_eq!(known, None),
-            (Outcome::Open { .. }, _) => prop_assert!(false, "undecided without a limit"),
-            (Outcome::Pruned { .. }, None) => {}
-            (Outcome::Excluded(_), _) => prop_assert!(false, "a design that is none"),
+            (CandidateOutcome::Pruned { bound, .. }, Some((_, value))) => {
+                prop_assert!(*bound <= value * (1.0 + 1e-9), "{bound} {value}")
+            }
+            (CandidateOutcome::Evaluated { value, .. }, known) => prop_assert_eq!(Some(*value), known.map(|(_, value)| value)),
+            (CandidateOutcome::Infeasible { .. }, known) => prop_assert_eq!(known, None),
+            (CandidateOutcome::Open { .. }, _) => prop_assert!(false, "undecided without a limit"),
+            (CandidateOutcome::Pruned { .. }, None) => {}
+            (CandidateOutcome::Excluded(_), _) => prop_assert!(false, "a design that is none"),
         }
     }
     Ok(())
@@ -234,8 +240,8 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
 #[derive(Debug)]
 struct Ends(fn(&TrainingPlan) -> f64);
 
-impl BadEnd for Ends {
-    fn factor(&self, _: &Job<'_>, plan: &RankedPlan) -> f64 {
+impl StepTimeMargin for Ends {
+    fn step_factor(&self, _: &Job<'_>, plan: &RankedPlan) -> f64 {
         self.0(&plan.plan)
     }
 }
@@ -246,18 +252,18 @@ fn bad_ends(search: &DesignSearch<'_>) -> Result<(), TestCaseError> {
     if search.aim.objective == Objective::EnergyPerToken || search.aim.pays_energy() {
         return Ok(());
     }
-    let plain = DesignSearch { aim: Aim { axes: Axes::one(Axis::None), ..search.aim }, ..*search };
-    let run = |search: DesignSearch<'_>| Watch::nobody(|watch| search.run(watch)).unwrap();
+    let plain = DesignSearch { aim: Aim { axes: CostAxes::single(FrontAxis::None), ..search.aim }, ..*search };
+    let run = |search: DesignSearch<'_>| DesignWatch::silent(|watch| search.run_design_search(watch)).unwrap();
     let best = |of: &DesignAnswer| of.best.map(|at| of.designs[at].id);
     let by_steps = best(&run(plain));
     let (twice, tensor) = (Ends(|_| 2.0), Ends(|plan| if plan.layout.tensor > 1 { 1.25 } else { 3.0 }));
     // A limit on steps holds at the bad end.
     let later = Aim { max_step: plain.aim.max_step.map(|most| most * 2.0), ..plain.aim };
-    let equal = run(DesignSearch { robust: Some(Robust { ends: &twice, least: &[2.0; 2] }), aim: later, ..plain });
+    let equal = run(DesignSearch { robust: Some(RobustSearch { ends: &twice, least: &[2.0; 2] }), aim: later, ..plain });
     prop_assert_eq!(best(&equal), by_steps);
-    let robust = DesignSearch { robust: Some(Robust { ends: &tensor, least: &[1.25; 2] }), ..plain };
+    let robust = DesignSearch { robust: Some(RobustSearch { ends: &tensor, least: &[1.25; 2] }), ..plain };
     let (found, truth) = (run(robust), brute_force(&robust));
-    let value = found.best.map(|at| found.value(at));
+    let value = found.best.map(|at| found.value_of_design(at));
     let values = || truth.iter().flatten().map(|(_, value)| *value);
     prop_assert_eq!(value, values().reduce(f64::min), "the best at its bad end");
     let chosen_by_steps = by_steps.and_then(|id| truth[id.point]);
@@ -273,8 +279,8 @@ type Board = std::cell::RefCell<std::collections::BTreeMap<u32, Vec<FrontPoint>>
 
 struct Listener<'a>(u32, &'a Board);
 
-impl runner::Exchange for Listener<'_> {
-    fn exchange(&mut self, own: &[FrontPoint]) -> Vec<FrontPoint> {
+impl runner::ShardExchange for Listener<'_> {
+    fn exchange_results(&mut self, own: &[FrontPoint]) -> Vec<FrontPoint> {
         self.1.borrow_mut().insert(self.0, own.to_vec());
         self.1.borrow().iter().filter(|(part, _)| **part != self.0).flat_map(|(_, front)| front).copied().collect()
     }
@@ -286,44 +292,44 @@ fn in_parts(search: &DesignSearch<'_>, whole: &DesignAnswer) -> Result<(), TestC
     let board = Board::default();
     let part = |part: u32, listens: bool| {
         let mut listener = Listener(part, &board);
-        let others = listens.then_some(&mut listener as &mut dyn runner::Exchange);
-        Watch::nobody(|watch| search.run_part(Shard { part, of: PARTS }, watch, others)).unwrap()
+        let others = listens.then_some(&mut listener as &mut dyn runner::ShardExchange);
+        DesignWatch::silent(|watch| search.run_design_part(Shard { part, of: PARTS }, watch, others)).unwrap()
     };
     let front =
         |of: &DesignAnswer| of.front.iter().map(|&at| (of.designs[at].id, of.designs[at].outcome.clone())).collect::<Vec<_>>();
     for listens in [true, false] {
         let mut answers: Vec<PartAnswer> = (1..=PARTS).map(|number| part(number, listens)).collect();
         answers[0] = part(1, listens);
-        let merged = search.whole(&answers).unwrap();
+        let merged = search.merge_parts(&answers).unwrap();
         prop_assert_eq!(front(&merged), front(whole), "parts show");
-        prop_assert_eq!(merged.best.map(|at| merged.value(at)), whole.best.map(|at| whole.value(at)));
+        prop_assert_eq!(merged.best.map(|at| merged.value_of_design(at)), whole.best.map(|at| whole.value_of_design(at)));
         prop_assert_eq!(&merged.status, &whole.status);
         // What is outside and stands in a box that a bound discards is counted with the box: which boxes these are differs.
-        let in_boxes = |of: &DesignAnswer| of.boxes.iter().map(|of| of.region.size()).sum::<u64>();
+        let in_boxes = |of: &DesignAnswer| of.boxes.iter().map(|of| of.region.combination_count()).sum::<u64>();
         let all = |of: &DesignAnswer| of.outside.total() as u64 + of.designs.len() as u64 + in_boxes(of);
         prop_assert_eq!(all(&merged), all(whole), "every design is decided once");
         // What a part claims and does not hold is found out.
         let mut damaged = answers;
         let best = merged.best.map(|at| merged.designs[at].id.point);
         let evaluated = damaged.iter_mut().flat_map(|part| &mut part.decided);
-        for (_, fate) in evaluated.filter(|(set, _)| best.is_some_and(|best| *set == Decided::One(best))) {
-            *fate = Fate::Evaluated(whole.value(whole.best.unwrap()) * 0.99);
+        for (_, fate) in evaluated.filter(|(set, _)| best.is_some_and(|best| *set == DecidedDesigns::One(best))) {
+            *fate = PartDecision::Evaluated(whole.value_of_design(whole.best.unwrap()) * 0.99);
         }
-        prop_assert_eq!(search.whole(&damaged).is_err(), best.is_some());
+        prop_assert_eq!(search.merge_parts(&damaged).is_err(), best.is_some());
     }
     Ok(())
 }
 
 /// Under a higher limit of power no chip is slower, and none is lost.
 fn more_power_is_no_slower(search: &DesignSearch<'_>, wider: &Space) -> Result<(), TestCaseError> {
-    for point in (0..search.space.points()).step_by(5) {
-        let Single::Chip(slow, _) = search.space.single(point).unwrap() else { continue };
-        let Single::Chip(fast, figures) = wider.single(point).unwrap() else { panic!("{point} is lost") };
+    for point in (0..search.space.chip_count()).step_by(5) {
+        let SingleCombination::Chip(slow, _) = search.space.single_point(point).unwrap() else { continue };
+        let SingleCombination::Chip(fast, figures) = wider.single_point(point).unwrap() else { panic!("{point} is lost") };
         prop_assert!(
             fast.clock >= slow.clock
                 && figures.peak_power.0 <= search.space.limits().max_power_w.map_or(f64::INFINITY, |most| most * 1.3)
         );
-        let prepared = search.prepared(0, search.space.largest(point));
+        let prepared = search.prepared_job(0, search.space.with_largest_memory(point));
         let step = |chip: &Accelerator| best_plan(prepared, chip).outcome.ok().map(|plan| plan.time.total.0);
         let (slow, fast) = (step(&slow), step(&fast));
         prop_assert_eq!(slow.is_some(), fast.is_some());
@@ -337,8 +343,8 @@ fn chips_one_by_one_are_bounded_until_the_search_is_stopped() {
     const LOOKS: usize = 5;
     let study = crate::study::Study::load("smoke").unwrap();
     let crate::space::Chips::Phaze(grid) = &study.space.chips else { panic!("smoke has PHAZE's chips") };
-    let reference = Template::find("phaze_tpuv4").unwrap().accelerator.clone();
-    let space = Space::phaze(grid, &study.space.limits, &reference).unwrap();
+    let reference = ChipTemplate::find_built_in("phaze_tpuv4").unwrap().accelerator.clone();
+    let space = Space::from_phaze(grid, &study.space.limits, &reference).unwrap();
     let fabric = Fabric::load("phaze_flat").unwrap().for_devices(DEVICES).unwrap();
     let (model, stack) = (Model::load("opt-350m").unwrap(), SoftwareStack::load("ideal").unwrap());
     let job = Job {
@@ -350,22 +356,22 @@ fn chips_one_by_one_are_bounded_until_the_search_is_stopped() {
         global_batch: 32,
         sequence_length: 512,
         attention: Attention::Fused,
-        precision: stack.precision(Precision::MIXED_BF16),
+        precision: stack.precision_of_run(Precision::MIXED_BF16),
         optimizer: Optimizer::Adam,
         headroom: Bytes::ZERO,
         techniques: workloads::Techniques::none(),
     };
-    let prepared = [Prepared::new(job, &study.plan.space()).unwrap()];
-    let workloads = [Workload::alone(&prepared)];
+    let prepared = [PreparedJob::new(job, &study.plan.space()).unwrap()];
+    let workloads = [Workload::of_one_model(&prepared)];
     let aim = Aim { evaluations: usize::MAX, ..Aim::default() };
     let problem = ChipProblem::new(DesignSearch { workloads: &workloads, space: &space, aim, robust: None });
     // Says no so many times.
     let asked = AtomicUsize::new(0);
-    let nodes = runner::Problem::roots(&problem, &|| asked.fetch_add(1, Ordering::SeqCst) >= LOOKS);
-    assert_eq!((nodes.len(), asked.into_inner()), (space.points(), space.points()));
+    let nodes = runner::SearchProblem::root_nodes(&problem, &|| asked.fetch_add(1, Ordering::SeqCst) >= LOOKS);
+    assert_eq!((nodes.len(), asked.into_inner()), (space.chip_count(), space.chip_count()));
     assert!(nodes.len() > LOOKS);
     assert_eq!(nodes.iter().filter(|node| node.bound > 0.0).count(), LOOKS);
-    let all = runner::Problem::roots(&problem, &|| false);
+    let all = runner::SearchProblem::root_nodes(&problem, &|| false);
     assert!(all.iter().all(|node| node.bound > 0.0));
 }
 

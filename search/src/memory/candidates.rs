@@ -1,6 +1,6 @@
 //! The policies that can be on the front for some times, found once per layer structure.
 
-use super::labels::{AnyTimes, undominated};
+use super::labels::{AnyTimes, undominated_labels};
 use super::layer::{LayerTensors, OperatorSet};
 
 /// With more labels than this alive at any moment, finding the candidates (quadratic in their number) costs more than solving afresh for each
@@ -9,7 +9,7 @@ const CANDIDATE_LIMIT: usize = 8_192;
 
 /// One policy that some times may make optimal.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Candidate {
+pub(super) struct PolicyCandidate {
     pub stash: u64,
     pub workspace: u64,
     pub operators: OperatorSet,
@@ -19,11 +19,15 @@ pub(super) struct Candidate {
 ///
 /// A policy is left out only if another one with no more stash reruns a subset of its operators: for any times that are not negative the other
 /// is then no slower, and it rebuilds no more bytes.
-pub(super) fn candidates(layer: &LayerTensors) -> Option<Vec<Candidate>> {
-    let labels = undominated(layer, AnyTimes(OperatorSet::EMPTY), CANDIDATE_LIMIT)?;
-    let mut found: Vec<Candidate> = labels
+pub(super) fn enumerate_candidates(layer: &LayerTensors) -> Option<Vec<PolicyCandidate>> {
+    let labels = undominated_labels(layer, AnyTimes(OperatorSet::EMPTY), CANDIDATE_LIMIT)?;
+    let mut found: Vec<PolicyCandidate> = labels
         .into_iter()
-        .map(|label| Candidate { stash: label.stash, workspace: layer.policy(label.cost.0).workspace.0, operators: label.cost.0 })
+        .map(|label| PolicyCandidate {
+            stash: label.stash,
+            workspace: layer.policy_of_rerun(label.cost.0).workspace.0,
+            operators: label.cost.0,
+        })
         .collect();
     found.sort_by_key(|c| (c.stash, c.workspace, c.operators));
     Some(found)
@@ -49,7 +53,7 @@ impl SetTimes {
     }
 
     /// The sum over a set.
-    pub fn of(&self, set: OperatorSet) -> f64 {
+    pub fn time_of_set(&self, set: OperatorSet) -> f64 {
         let byte = |i: usize| (set.0 >> (8 * i) & 0xff) as usize;
         self.tables.iter().enumerate().map(|(i, table)| table[byte(i)]).sum()
     }

@@ -1,7 +1,7 @@
 //! The same front from the integer program: slow, and independent of the label method.
 
 use super::layer::{LayerError, LayerTensors, OperatorSet, RecomputePolicy, TensorChoice, TensorIndex, TensorSource};
-use super::offload::{Away, CopyLinks, LayerChoice};
+use super::offload::{CopyLinks, LayerChoice, OffloadedBytes};
 use ::microlp::SolveOptions;
 use good_lp::{Expression, ProblemVariables, Solution, SolverModel, Variable, microlp, variable};
 use sim::units::{Bytes, Seconds};
@@ -10,7 +10,7 @@ use thiserror::Error;
 
 /// Why the integer program gave no front.
 #[derive(Debug, Error)]
-pub enum IlpError {
+pub enum PolicyIlpError {
     /// The layer description is inconsistent.
     #[error(transparent)]
     Layer(#[from] LayerError),
@@ -25,7 +25,7 @@ pub enum IlpError {
 }
 
 /// The variables of one program: one per tensor and choice that needs one, one per operator that may be rerun.
-struct Program {
+struct PolicyProgram {
     variables: ProblemVariables,
     keep: Vec<Variable>,
     rerun: Vec<Option<Variable>>,
@@ -40,25 +40,25 @@ struct Program {
 ///
 /// # Errors
 /// [`IlpError::Layer`] for an inconsistent layer, [`IlpError::Solver`] when the solver fails.
-pub fn pareto_by_ilp(layer: &LayerTensors) -> Result<Vec<RecomputePolicy>, IlpError> {
-    layer.check()?;
+pub fn pareto_by_ilp(layer: &LayerTensors) -> Result<Vec<RecomputePolicy>, PolicyIlpError> {
+    layer.check_consistency()?;
     let unit = layer.tensors.iter().fold(0, |unit, t| greatest_common_divisor(unit, t.bytes.0)).max(1);
-    let keep_all = layer.policy(OperatorSet::EMPTY).stash.0 / unit;
+    let keep_all = layer.policy_of_rerun(OperatorSet::EMPTY).stash.0 / unit;
     let longest = layer.operators.iter().map(|o| o.forward.0).fold(0.0, f64::max);
     let scale = if longest > 0.0 { 1.0 / longest } else { 1.0 };
     let mut front: Vec<RecomputePolicy> = Vec::new();
     let mut budget = keep_all as f64 + 0.5;
     while budget > 0.0 {
-        let failed = |source| IlpError::Solver { budget_bytes: (budget * unit as f64) as u64, source };
-        let fastest = match solve(layer, unit, scale, budget, None) {
-            Ok(set) => layer.policy(set),
+        let failed = |source| PolicyIlpError::Solver { budget_bytes: (budget * unit as f64) as u64, source };
+        let fastest = match solve_program(layer, unit, scale, budget, None) {
+            Ok(set) => layer.policy_of_rerun(set),
             Err(good_lp::ResolutionError::Infeasible) => break,
             Err(source) => return Err(failed(source)),
         };
         // A hair above the time just found, for the solver's tolerance; distinct sums of times lie farther apart than that.
         let time_limit = fastest.extra.0 * scale * (1.0 + 1e-9) + 1e-9;
-        let set = solve(layer, unit, scale, budget, Some(time_limit)).map_err(failed)?;
-        let policy = layer.policy(set);
+        let set = solve_program(layer, unit, scale, budget, Some(time_limit)).map_err(failed)?;
+        let policy = layer.policy_of_rerun(set);
         budget = (policy.stash.0 / unit) as f64 - 0.5;
         front.push(policy);
     }
@@ -78,9 +78,9 @@ pub fn fastest_by_ilp(
     layer: &LayerTensors,
     links: &CopyLinks,
     budget: Bytes,
-) -> Result<Option<(LayerChoice, Seconds)>, IlpError> {
-    layer.check()?;
-    let Program { mut variables, keep, rerun, .. } = program(layer);
+) -> Result<Option<(LayerChoice, Seconds)>, PolicyIlpError> {
+    layer.check_consistency()?;
+    let PolicyProgram { mut variables, keep, rerun, .. } = build_program(layer);
     let mut places = |there: bool| -> Vec<Option<Variable>> {
         layer.tensors.iter().map(|_| there.then(|| variables.add(variable().binary()))).collect()
     };
@@ -137,7 +137,7 @@ pub fn fastest_by_ilp(
             }
         }
     }
-    let failed = |source| IlpError::Solver { budget_bytes: budget.0, source };
+    let failed = |source| PolicyIlpError::Solver { budget_bytes: budget.0, source };
     let mut options = SolveOptions::default();
     options.node_limit = Some(NODES);
     let outcome = match model.as_inner().solve_with(options) {
@@ -151,8 +151,8 @@ pub fn fastest_by_ilp(
     let made = keep.iter().copied().chain(rerun.iter().chain(&host).chain(&storage).flatten().copied());
     let values: HashMap<Variable, f64> = made.zip(solution.iter().map(|(_, value)| value)).collect();
     let is = |x: Variable| values.get(&x).is_some_and(|value| *value > 0.5);
-    let chosen = reruns().filter(|(_, r)| is(*r)).fold(OperatorSet::EMPTY, |set, (o, _)| set.with(o));
-    let retained = layer.choices(chosen);
+    let chosen = reruns().filter(|(_, r)| is(*r)).fold(OperatorSet::EMPTY, |set, (o, _)| set.with_operator(o));
+    let retained = layer.tensor_choices(chosen);
     let sent = |places: &[Option<Variable>]| -> Vec<TensorIndex> {
         let there = |t: &usize| retained[*t] == TensorChoice::Keep && places[*t].is_some_and(is);
         (0..places.len()).filter(there).map(TensorIndex).collect()
@@ -161,8 +161,9 @@ pub fn fastest_by_ilp(
     let offloaded: Vec<TensorIndex> = offloaded.into_iter().filter(|t| !stored.contains(t)).collect();
     let size = |tensors: &[TensorIndex]| tensors.iter().map(|t| layer.tensors[t.0].bytes).sum::<Bytes>();
     let (host, storage) = (size(&offloaded), size(&stored));
-    let policy = layer.policy(chosen);
-    let added = Seconds(policy.extra.0 + links.stalls(Away { host: host.0, storage: storage.0 }, policy.extra.0));
+    let policy = layer.policy_of_rerun(chosen);
+    let added =
+        Seconds(policy.extra.0 + links.exposed_copy_seconds(OffloadedBytes { host: host.0, storage: storage.0 }, policy.extra.0));
     let bound = solution.stats().best_bound.map_or(0.0, |bound| bound * longest).min(added.0);
     let stash = policy.stash.saturating_sub(host + storage);
     let again = policy.extra;
@@ -171,15 +172,15 @@ pub fn fastest_by_ilp(
 }
 
 /// Fastest operators within the stash budget (in units), or with a time limit the smallest stash.
-fn solve(
+fn solve_program(
     layer: &LayerTensors,
     unit: u64,
     scale: f64,
     budget: f64,
     time_limit: Option<f64>,
 ) -> Result<OperatorSet, good_lp::ResolutionError> {
-    let Program { variables, keep, rerun, rows } = program(layer);
-    let units = |t: usize| (TensorChoice::Keep.stash(layer.tensors[t].bytes).0 / unit) as f64;
+    let PolicyProgram { variables, keep, rerun, rows } = build_program(layer);
+    let units = |t: usize| (TensorChoice::Keep.stash_bytes(layer.tensors[t].bytes).0 / unit) as f64;
     let stash: Expression = keep.iter().enumerate().map(|(t, &x)| units(t) * x).sum();
     let reruns = || rerun.iter().enumerate().filter_map(|(o, r)| r.map(|r| (o, r)));
     let seconds: Expression = reruns().map(|(o, r)| layer.operators[o].forward.0 * scale * r).sum();
@@ -190,10 +191,10 @@ fn solve(
         model = model.with(seconds.leq(limit));
     }
     let solution = rows.into_iter().fold(model, SolverModel::with).solve()?;
-    Ok(reruns().filter(|(_, r)| solution.value(*r) > 0.5).fold(OperatorSet::EMPTY, |set, (o, _)| set.with(o)))
+    Ok(reruns().filter(|(_, r)| solution.value(*r) > 0.5).fold(OperatorSet::EMPTY, |set, (o, _)| set.with_operator(o)))
 }
 
-fn program(layer: &LayerTensors) -> Program {
+fn build_program(layer: &LayerTensors) -> PolicyProgram {
     let mut variables = ProblemVariables::new();
     let keep: Vec<Variable> = layer.tensors.iter().map(|_| variables.add(variable().binary())).collect();
     let rerun: Vec<Option<Variable>> =
@@ -213,7 +214,7 @@ fn program(layer: &LayerTensors) -> Program {
             rows.extend(operator.inputs.iter().map(|&u| (at_hand(u) - rerun).geq(0)));
         }
     }
-    Program { variables, keep, rerun, rows }
+    PolicyProgram { variables, keep, rerun, rows }
 }
 
 fn greatest_common_divisor(a: u64, b: u64) -> u64 {

@@ -9,11 +9,11 @@ use super::layer::{LayerTensors, OperatorIndex, OperatorSet, TensorIndex, Tensor
 /// What rerunning operators costs, as far as the caller wants labels compared.
 pub(super) trait RerunCost: Clone {
     /// The cost with one more operator rerun.
-    fn rerun(&self, operator: usize) -> Self;
+    fn add_rerun(&self, operator: usize) -> Self;
     /// Whether this cost is at most `other`, whatever operators both add from here on.
-    fn at_most(&self, other: &Self) -> bool;
+    fn is_at_most(&self, other: &Self) -> bool;
     /// The operators rerun.
-    fn operators(&self) -> OperatorSet;
+    fn rerun_operators(&self) -> OperatorSet;
 }
 
 /// Cost as the set itself: smaller means a subset, so a comparison holds for any times that are not negative.
@@ -21,13 +21,13 @@ pub(super) trait RerunCost: Clone {
 pub(super) struct AnyTimes(pub OperatorSet);
 
 impl RerunCost for AnyTimes {
-    fn rerun(&self, operator: usize) -> Self {
-        Self(self.0.with(operator))
+    fn add_rerun(&self, operator: usize) -> Self {
+        Self(self.0.with_operator(operator))
     }
-    fn at_most(&self, other: &Self) -> bool {
+    fn is_at_most(&self, other: &Self) -> bool {
         self.0.is_subset(other.0)
     }
-    fn operators(&self) -> OperatorSet {
+    fn rerun_operators(&self) -> OperatorSet {
         self.0
     }
 }
@@ -42,19 +42,19 @@ pub(super) struct GivenTimes<'a> {
 }
 
 impl RerunCost for GivenTimes<'_> {
-    fn rerun(&self, operator: usize) -> Self {
+    fn add_rerun(&self, operator: usize) -> Self {
         let (seconds, workspace) = self.per_operator[operator];
         Self {
             per_operator: self.per_operator,
             seconds: self.seconds + seconds,
             workspace: self.workspace.saturating_add(workspace),
-            set: self.set.with(operator),
+            set: self.set.with_operator(operator),
         }
     }
-    fn at_most(&self, other: &Self) -> bool {
+    fn is_at_most(&self, other: &Self) -> bool {
         self.seconds < other.seconds || (self.seconds == other.seconds && self.workspace <= other.workspace)
     }
-    fn operators(&self) -> OperatorSet {
+    fn rerun_operators(&self) -> OperatorSet {
         self.set
     }
 }
@@ -71,7 +71,7 @@ pub(super) struct Label<C> {
 }
 
 /// The layer as the pass sees it: per operator what a rerun reads and what is at stake.
-struct Step {
+struct OperatorStep {
     recomputable: bool,
     /// Inputs the backward pass does not read: (bit, bytes). The others are at hand anyway.
     reads: Vec<(u128, u64)>,
@@ -83,11 +83,11 @@ struct Step {
     forget: u128,
 }
 
-fn steps(layer: &LayerTensors) -> Vec<Step> {
+fn operator_steps(layer: &LayerTensors) -> Vec<OperatorStep> {
     let bit = |t: TensorIndex| 1_u128 << t.0;
     let silent = |t: &TensorIndex| !layer.tensors[t.0].needed_by_backward;
     let mut later_reads = 0_u128;
-    let mut steps: Vec<Step> = Vec::with_capacity(layer.operators.len());
+    let mut steps: Vec<OperatorStep> = Vec::with_capacity(layer.operators.len());
     for operator in layer.operators.iter().rev() {
         let forget = !later_reads;
         let mut inputs = operator.inputs.clone();
@@ -96,7 +96,7 @@ fn steps(layer: &LayerTensors) -> Vec<Step> {
         if operator.recomputable {
             later_reads |= inputs.iter().fold(0, |mask, &t| mask | bit(t));
         }
-        steps.push(Step {
+        steps.push(OperatorStep {
             recomputable: operator.recomputable,
             reads: inputs.iter().filter(|t| silent(t)).map(|&t| (bit(t), layer.tensors[t.0].bytes.0)).collect(),
             needed_bytes: operator.outputs.iter().filter(|t| !silent(t)).map(|t| layer.tensors[t.0].bytes.0).sum(),
@@ -109,15 +109,15 @@ fn steps(layer: &LayerTensors) -> Vec<Step> {
 }
 
 /// Every decision no other is at least as good as. `None` once more than `limit` labels are alive.
-pub(super) fn undominated<C: RerunCost>(layer: &LayerTensors, nothing: C, limit: usize) -> Option<Vec<Label<C>>> {
+pub(super) fn undominated_labels<C: RerunCost>(layer: &LayerTensors, nothing: C, limit: usize) -> Option<Vec<Label<C>>> {
     let is_input = |t: &&super::layer::SavedTensor| t.source == TensorSource::LayerInput && t.needed_by_backward;
     let stash = layer.tensors.iter().filter(is_input).map(|t| t.bytes.0).fold(0, u64::saturating_add);
     let mut labels = vec![Label { at_hand: 0, stash, cost: nothing }];
-    for (o, step) in steps(layer).iter().enumerate() {
+    for (o, step) in operator_steps(layer).iter().enumerate() {
         let mut next = Vec::with_capacity(labels.len() * 2);
         for label in labels {
             if step.recomputable {
-                next.push(rerun(&label, OperatorIndex(o), step));
+                next.push(rerun_operator(&label, OperatorIndex(o), step));
             }
             next.push(Label {
                 at_hand: label.at_hand & !step.forget,
@@ -133,22 +133,22 @@ pub(super) fn undominated<C: RerunCost>(layer: &LayerTensors, nothing: C, limit:
     Some(labels)
 }
 
-fn rerun<C: RerunCost>(label: &Label<C>, operator: OperatorIndex, step: &Step) -> Label<C> {
+fn rerun_operator<C: RerunCost>(label: &Label<C>, operator: OperatorIndex, step: &OperatorStep) -> Label<C> {
     let missing = step.reads.iter().filter(|(bit, _)| label.at_hand & bit == 0);
     let stash = missing.fold(label.stash, |stash, (_, bytes)| stash.saturating_add(*bytes));
     let reads = step.reads.iter().fold(0, |mask, (bit, _)| mask | bit);
-    Label { at_hand: (label.at_hand | reads | step.makes) & !step.forget, stash, cost: label.cost.rerun(operator.0) }
+    Label { at_hand: (label.at_hand | reads | step.makes) & !step.forget, stash, cost: label.cost.add_rerun(operator.0) }
 }
 
 /// Drops every label another one makes superfluous; of equal ones the first in (stash, set size, set) order stays.
 fn keep_undominated<C: RerunCost>(mut labels: Vec<Label<C>>) -> Vec<Label<C>> {
-    let order = |l: &Label<C>| (l.stash, l.cost.operators().len(), l.cost.operators());
+    let order = |l: &Label<C>| (l.stash, l.cost.rerun_operators().len(), l.cost.rerun_operators());
     labels.sort_by_cached_key(order);
     let mut kept: Vec<Label<C>> = Vec::with_capacity(labels.len());
     for label in labels {
         let superfluous = |better: &Label<C>| {
             // Sorted by stash: `better.stash <= label.stash` holds already.
-            label.at_hand & !better.at_hand == 0 && better.cost.at_most(&label.cost)
+            label.at_hand & !better.at_hand == 0 && better.cost.is_at_most(&label.cost)
         };
         if !kept.iter().any(superfluous) {
             kept.push(label);

@@ -81,7 +81,7 @@ pub enum TensorChoice {
 impl TensorChoice {
     /// Bytes that stay on the device between the passes for a tensor of `bytes`.
     #[must_use]
-    pub fn stash(self, bytes: Bytes) -> Bytes {
+    pub fn stash_bytes(self, bytes: Bytes) -> Bytes {
         match self {
             Self::Keep => bytes,
             Self::Recompute | Self::Drop => Bytes::ZERO,
@@ -90,7 +90,7 @@ impl TensorChoice {
 
     /// Bytes the layer's own backward pass holds beside the stash for a tensor of `bytes`.
     #[must_use]
-    pub fn workspace(self, bytes: Bytes) -> Bytes {
+    pub fn workspace_bytes(self, bytes: Bytes) -> Bytes {
         match self {
             Self::Recompute => bytes,
             Self::Keep | Self::Drop => Bytes::ZERO,
@@ -115,7 +115,7 @@ impl OperatorSet {
 
     /// The set with one more operator; an index of [`MAX_OPERATORS`] or more changes nothing.
     #[must_use]
-    pub fn with(self, operator: usize) -> Self {
+    pub fn with_operator(self, operator: usize) -> Self {
         if operator < MAX_OPERATORS { Self(self.0 | 1 << operator) } else { self }
     }
 
@@ -154,7 +154,7 @@ impl TryFrom<Vec<usize>> for OperatorSet {
     fn try_from(indices: Vec<usize>) -> Result<Self, LayerError> {
         match indices.iter().find(|&&o| o >= MAX_OPERATORS) {
             Some(&o) => Err(LayerError::TooMany { what: "operators", count: o + 1 }),
-            None => Ok(indices.into_iter().fold(Self::EMPTY, Self::with)),
+            None => Ok(indices.into_iter().fold(Self::EMPTY, Self::with_operator)),
         }
     }
 }
@@ -240,7 +240,7 @@ impl LayerTensors {
     ///
     /// # Errors
     /// The first inconsistency, see [`LayerError`].
-    pub fn check(&self) -> Result<(), LayerError> {
+    pub fn check_consistency(&self) -> Result<(), LayerError> {
         for (what, count) in [("operators", self.operators.len()), ("tensors", self.tensors.len())] {
             if count > MAX_OPERATORS {
                 return Err(LayerError::TooMany { what, count });
@@ -287,7 +287,7 @@ impl LayerTensors {
 
     /// What happens to each tensor when the backward pass runs the operators of `rerun` again and keeps as little as it can.
     #[must_use]
-    pub fn choices(&self, rerun: OperatorSet) -> Vec<TensorChoice> {
+    pub fn tensor_choices(&self, rerun: OperatorSet) -> Vec<TensorChoice> {
         let mut read: Vec<bool> = self.tensors.iter().map(|t| t.needed_by_backward).collect();
         for (_, operator) in self.operators.iter().enumerate().filter(|(o, _)| rerun.contains(*o)) {
             for input in &operator.inputs {
@@ -304,12 +304,12 @@ impl LayerTensors {
 
     /// Stash, extra time and workspace of rerunning exactly `rerun`, the times taken from the operators.
     #[must_use]
-    pub fn policy(&self, rerun: OperatorSet) -> RecomputePolicy {
-        let choices = self.choices(rerun);
+    pub fn policy_of_rerun(&self, rerun: OperatorSet) -> RecomputePolicy {
+        let choices = self.tensor_choices(rerun);
         let sized = || choices.iter().zip(&self.tensors);
         RecomputePolicy {
-            stash: sized().map(|(choice, tensor)| choice.stash(tensor.bytes)).sum(),
-            workspace: sized().map(|(choice, tensor)| choice.workspace(tensor.bytes)).sum(),
+            stash: sized().map(|(choice, tensor)| choice.stash_bytes(tensor.bytes)).sum(),
+            workspace: sized().map(|(choice, tensor)| choice.workspace_bytes(tensor.bytes)).sum(),
             extra: rerun.iter().filter_map(|o| self.operators.get(o)).map(|o| o.forward).sum(),
             operators: rerun,
         }

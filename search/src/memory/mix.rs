@@ -9,7 +9,7 @@
 //! holds, the counts are an integer programme ([`Scarce`]).
 
 use super::offload::lower_hull;
-use super::scarce::Scarce;
+use super::scarce::PolicyMixProgram;
 
 /// A policy as a mix sees it: a layer of one micro-batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -68,20 +68,20 @@ const TOLERANCE: f64 = 1e-9;
 impl MixQuestion<'_> {
     /// Seconds that no mix takes less than, wherever what goes away fits: of the relaxations alone, in no time; none where no mix fits.
     #[must_use]
-    pub fn least(&self) -> Option<f64> {
+    pub fn lower_bound_seconds(&self) -> Option<f64> {
         if self.layers == 0 {
             return Some(0.0);
         }
         let relaxed = |cap: u64| {
-            let (allowed, budget) = self.under(cap);
-            let points = self.priced(&allowed);
+            let (allowed, budget) = self.policies_under_cap(cap);
+            let points = self.price_policies(&allowed);
             Rounding::new(&points, self.layers, budget).map(|rounding| rounding.bound * (1.0 - TOLERANCE))
         };
-        self.caps().into_iter().filter_map(relaxed).reduce(f64::min)
+        self.working_set_caps().into_iter().filter_map(relaxed).reduce(f64::min)
     }
 
     /// The largest working sets that a mix may have, least first.
-    fn caps(&self) -> Vec<u64> {
+    fn working_set_caps(&self) -> Vec<u64> {
         let mut caps: Vec<u64> = self.points.iter().map(|point| point.working).filter(|cap| *cap <= self.room).collect();
         caps.sort_unstable();
         caps.dedup();
@@ -90,24 +90,24 @@ impl MixQuestion<'_> {
 
     /// The mix that takes least, if any fits.
     #[must_use]
-    pub fn best(&self) -> Option<StageMix> {
+    pub fn find_best_mix(&self) -> Option<StageMix> {
         if self.layers == 0 {
             return Some(StageMix { counts: Vec::new(), time: 0.0, bound: 0.0 });
         }
-        let caps = self.caps();
+        let caps = self.working_set_caps();
         let mut best: Option<StageMix> = None;
         let mut bound = f64::INFINITY;
-        let mut scarce: Vec<(f64, Scarce<'_>)> = Vec::new();
+        let mut scarce: Vec<(f64, PolicyMixProgram<'_>)> = Vec::new();
         let away = [self.host as f64 / self.depth, self.storage as f64 / self.depth];
         for cap in caps.into_iter().rev() {
-            let (allowed, budget) = self.under(cap);
-            let Some(found) = self.within(&allowed, budget) else { continue };
-            if self.is_away(&found, away) {
+            let (allowed, budget) = self.policies_under_cap(cap);
+            let Some(found) = self.best_mix_within(&allowed, budget) else { continue };
+            if self.fits_away(&found, away) {
                 bound = bound.min(found.bound);
-                better(&mut best, found);
+                keep_faster_mix(&mut best, found);
             } else if best.as_ref().is_none_or(|best| found.bound < best.time) {
-                let scarcer = Scarce::new(self.points, &allowed, self.layers, [budget, away[0], away[1]]);
-                scarce.extend(scarcer.relaxed().map(|least| (least.max(found.bound), scarcer)));
+                let scarcer = PolicyMixProgram::new(self.points, &allowed, self.layers, [budget, away[0], away[1]]);
+                scarce.extend(scarcer.solve_relaxation().map(|least| (least.max(found.bound), scarcer)));
             }
         }
         scarce.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -115,23 +115,23 @@ impl MixQuestion<'_> {
             if best.as_ref().is_some_and(|best| least >= best.time - TOLERANCE * best.time.abs()) {
                 break;
             }
-            let solved = scarce.solve(least);
+            let solved = scarce.solve_mix(least);
             bound = bound.min(solved.bound);
-            solved.mix.into_iter().for_each(|mix| better(&mut best, mix));
+            solved.mix.into_iter().for_each(|mix| keep_faster_mix(&mut best, mix));
         }
         let best = best?;
         Some(StageMix { bound: bound.min(best.time), ..best })
     }
 
     /// Whether what a mix sends away fits, of one micro-batch.
-    fn is_away(&self, mix: &StageMix, [host, storage]: [f64; 2]) -> bool {
+    fn fits_away(&self, mix: &StageMix, [host, storage]: [f64; 2]) -> bool {
         let sum = |of: fn(&MixPoint) -> u64| mix.counts.iter().map(|(j, n)| of(&self.points[*j]) as f64 * *n as f64).sum::<f64>();
         sum(|p| p.host) <= host && sum(|p| p.storage) <= storage
     }
 
     /// The same with less room on the device and away, where a mix needs so many bytes more than there are: less than what it was reckoned to take, by as many.
     #[must_use]
-    pub fn tightened(&self, mix: &StageMix, device: u64, [host, storage]: [u64; 2]) -> Self {
+    pub fn tighten_budgets(&self, mix: &StageMix, device: u64, [host, storage]: [u64; 2]) -> Self {
         let sum = |of: fn(&MixPoint) -> u64| {
             (self.depth * mix.counts.iter().map(|(j, n)| of(&self.points[*j]) as f64 * *n as f64).sum::<f64>()) as u64
         };
@@ -148,28 +148,28 @@ impl MixQuestion<'_> {
     }
 
     /// The policies whose working sets are no larger than a cap, and the bytes of one micro-batch that it leaves.
-    fn under(&self, cap: u64) -> (Vec<usize>, f64) {
+    fn policies_under_cap(&self, cap: u64) -> (Vec<usize>, f64) {
         let budget = (self.room - cap).min(self.kept.unwrap_or(u64::MAX));
         let allowed = (0..self.points.len()).filter(|j| self.points[*j].working <= cap).collect();
         (allowed, budget as f64 / self.depth)
     }
 
     /// The best mix of some of the policies that keeps `budget` bytes of one micro-batch at most, wherever the rest goes.
-    fn within(&self, allowed: &[usize], budget: f64) -> Option<StageMix> {
-        Rounding::new(&self.priced(allowed), self.layers, budget)?.solve()
+    fn best_mix_within(&self, allowed: &[usize], budget: f64) -> Option<StageMix> {
+        Rounding::new(&self.price_policies(allowed), self.layers, budget)?.solve_rounding()
     }
 
     /// Some of the policies, each of which takes less than those that keep less.
-    fn priced(&self, allowed: &[usize]) -> Vec<Priced> {
+    fn price_policies(&self, allowed: &[usize]) -> Vec<PricedPolicy> {
         // Of mixes that take the same time the one that copies least.
         let away = |p: &MixPoint| p.host as f64 + p.storage as f64;
         let most = |of: &dyn Fn(&MixPoint) -> f64| allowed.iter().map(|&at| of(&self.points[at])).fold(0.0, f64::max);
         let price = TIE * most(&|p| p.time) / most(&away).max(1.0);
-        let mut points: Vec<Priced> = allowed
+        let mut points: Vec<PricedPolicy> = allowed
             .iter()
             .map(|&at| {
                 let point = &self.points[at];
-                Priced { at, kept: point.kept as f64, time: point.time + price * away(point) }
+                PricedPolicy { at, kept: point.kept as f64, time: point.time + price * away(point) }
             })
             .collect();
         points.sort_by(|a, b| a.kept.total_cmp(&b.kept).then(a.time.total_cmp(&b.time)).then(a.at.cmp(&b.at)));
@@ -184,7 +184,7 @@ impl MixQuestion<'_> {
 }
 
 /// Takes a mix that is faster.
-fn better(best: &mut Option<StageMix>, found: StageMix) {
+fn keep_faster_mix(best: &mut Option<StageMix>, found: StageMix) {
     if best.as_ref().is_none_or(|best| found.time < best.time) {
         *best = Some(found);
     }
@@ -192,7 +192,7 @@ fn better(best: &mut Option<StageMix>, found: StageMix) {
 
 /// A policy with what its copies count in its time.
 #[derive(Debug, Clone, Copy)]
-struct Priced {
+struct PricedPolicy {
     at: usize,
     kept: f64,
     time: f64,
@@ -200,7 +200,7 @@ struct Priced {
 
 /// The integer programme near its relaxation.
 struct Rounding<'a> {
-    points: &'a [Priced],
+    points: &'a [PricedPolicy],
     /// Those besides `lo` and `hi`, with their reduced costs, least first.
     others: Vec<(f64, usize)>,
     lo: usize,
@@ -214,7 +214,7 @@ struct Rounding<'a> {
 }
 
 impl<'a> Rounding<'a> {
-    fn new(points: &'a [Priced], layers: u64, budget: f64) -> Option<Self> {
+    fn new(points: &'a [PricedPolicy], layers: u64, budget: f64) -> Option<Self> {
         let n = layers as f64;
         // Sums of whole bytes: what rounding may have taken of the budget is given back.
         let budget = budget * (1.0 + 1e-12);
@@ -229,7 +229,7 @@ impl<'a> Rounding<'a> {
             _ => (points.len() - 1, points.len() - 1),
         };
         let slope = if lo == hi { 0.0 } else { (points[lo].time - points[hi].time) / (points[hi].kept - points[lo].kept) };
-        let cost = |point: &Priced| point.time + slope * point.kept;
+        let cost = |point: &PricedPolicy| point.time + slope * point.kept;
         let base = cost(&points[lo]);
         let bound = if lo == hi { points[lo].time * n } else { n * base - slope * budget };
         let others = (0..points.len()).filter(|at| *at != lo && *at != hi);
@@ -238,11 +238,11 @@ impl<'a> Rounding<'a> {
         Some(Self { points, others, lo, hi, layers, budget, bound, states: STATES, best: None })
     }
 
-    fn solve(mut self) -> Option<StageMix> {
+    fn solve_rounding(mut self) -> Option<StageMix> {
         let mut counts = vec![0; self.points.len()];
-        self.fill(&counts, self.layers, self.budget, 0.0);
+        self.fill_remaining_layers(&counts, self.layers, self.budget, 0.0);
         if self.lo != self.hi {
-            self.branch(0, &mut counts, (self.layers, self.budget, 0.0), 0.0);
+            self.branch_on_policy(0, &mut counts, (self.layers, self.budget, 0.0), 0.0);
         }
         let (time, counts) = self.best?;
         let bound = if self.states > 0 { time } else { self.bound.min(time) };
@@ -251,7 +251,7 @@ impl<'a> Rounding<'a> {
     }
 
     /// Tries every number of layers under the policies from a place on; `left` are the layers, bytes and the seconds of those already given.
-    fn branch(&mut self, place: usize, counts: &mut Vec<u64>, left: (u64, f64, f64), reduced: f64) {
+    fn branch_on_policy(&mut self, place: usize, counts: &mut Vec<u64>, left: (u64, f64, f64), reduced: f64) {
         let Some(&(cost, at)) = self.others.get(place) else { return };
         let (layers, budget, time) = left;
         for n in 0..=layers {
@@ -273,15 +273,15 @@ impl<'a> Rounding<'a> {
             self.states -= 1;
             counts[at] = n;
             if n > 0 {
-                self.fill(counts, rest, room, time + point.time * n as f64);
+                self.fill_remaining_layers(counts, rest, room, time + point.time * n as f64);
             }
-            self.branch(place + 1, counts, (rest, room, time + point.time * n as f64), reduced);
+            self.branch_on_policy(place + 1, counts, (rest, room, time + point.time * n as f64), reduced);
         }
         counts[at] = 0;
     }
 
     /// Takes a mix whose other layers are on `lo` and `hi`, as many on the faster one as fit.
-    fn fill(&mut self, counts: &[u64], layers: u64, budget: f64, time: f64) {
+    fn fill_remaining_layers(&mut self, counts: &[u64], layers: u64, budget: f64, time: f64) {
         let (lo, hi) = (self.points[self.lo], self.points[self.hi]);
         let spare = budget - lo.kept * layers as f64;
         if spare < 0.0 {

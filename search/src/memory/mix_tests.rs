@@ -10,20 +10,20 @@ use sim::units::{Bytes, Seconds};
 fn fastest_by_trying(layer: &LayerTensors, links: &CopyLinks, budget: u64) -> Option<f64> {
     let mut best: Option<f64> = None;
     for mask in 0..1_u32 << layer.operators.len() {
-        let set = (0..layer.operators.len()).filter(|o| mask >> o & 1 == 1).fold(OperatorSet::EMPTY, OperatorSet::with);
+        let set = (0..layer.operators.len()).filter(|o| mask >> o & 1 == 1).fold(OperatorSet::EMPTY, OperatorSet::with_operator);
         if set.iter().any(|o| !layer.operators[o].recomputable) {
             continue;
         }
-        let choices = layer.choices(set);
+        let choices = layer.tensor_choices(set);
         let kept: Vec<u64> =
             choices.iter().zip(&layer.tensors).filter(|(c, _)| **c == TensorChoice::Keep).map(|(_, t)| t.bytes.0).collect();
-        let extra = layer.policy(set).extra.0;
+        let extra = layer.policy_of_rerun(set).extra.0;
         for places in 0..3_u32.pow(kept.len() as u32) {
             let of = |place: u32| {
                 let here = kept.iter().enumerate().filter(|(i, _)| places / 3_u32.pow(*i as u32) % 3 == place);
                 here.map(|(_, b)| *b).sum::<u64>()
             };
-            let added = extra + links.stalls(Away { host: of(1), storage: of(2) }, extra);
+            let added = extra + links.exposed_copy_seconds(OffloadedBytes { host: of(1), storage: of(2) }, extra);
             if of(0) <= budget && added.is_finite() {
                 best = Some(best.map_or(added, |best: f64| best.min(added)));
             }
@@ -62,7 +62,7 @@ proptest! {
         part in 0_u64..=8,
     ) {
         let layer = random_layer(&seed, operators);
-        let all: u64 = layer.policy(OperatorSet::EMPTY).stash.0;
+        let all: u64 = layer.policy_of_rerun(OperatorSet::EMPTY).stash.0;
         let budget = all * part / 8;
         let wanted = fastest_by_trying(&layer, &link, budget);
         let found = fastest_by_ilp(&layer, &link, Bytes(budget)).unwrap();
@@ -72,39 +72,39 @@ proptest! {
         // Parts of tensors are away as far as their tokens go: a choice has what it says.
         for choice in &front.choices {
             let part = |t: &TensorIndex| match &choice.share {
-                Some((of, share)) if of.contains(t) && !share.recomputed => share.moved(layer.tensors[t.0].bytes),
+                Some((of, share)) if of.contains(t) && !share.recomputed => share.offloaded_bytes(layer.tensors[t.0].bytes),
                 _ => layer.tensors[t.0].bytes,
             };
             let again = choice.share.as_ref().filter(|(_, share)| share.recomputed);
             let less = again.map_or(Bytes::ZERO, |(of, share)| {
                 let all: Bytes = of.iter().map(|t| layer.tensors[t.0].bytes).sum();
-                all.saturating_sub(share.moved(all))
+                all.saturating_sub(share.offloaded_bytes(all))
             });
             let sum = |tensors: &[TensorIndex]| match tensors.iter().map(part).sum::<Bytes>() {
                 Bytes(0) => Bytes(0),
                 all => all.saturating_sub(less),
             };
             prop_assert_eq!((choice.host, choice.storage), (sum(&choice.offloaded), sum(&choice.stored)));
-            let retained = layer.policy(choice.operators).stash;
-            let extra = layer.policy(choice.operators).extra;
+            let retained = layer.policy_of_rerun(choice.operators).stash;
+            let extra = layer.policy_of_rerun(choice.operators).extra;
             if again.is_some() {
                 // All tokens have what those that run again start from, and none runs more again than they do.
                 prop_assert!(choice.stash + choice.host + choice.storage >= retained && choice.again <= extra);
             } else {
                 prop_assert_eq!((choice.stash + choice.host + choice.storage, choice.again), (retained, extra));
             }
-            let away = Away { host: choice.host.0, storage: choice.storage.0 };
+            let away = OffloadedBytes { host: choice.host.0, storage: choice.storage.0 };
             let extra = choice.again.0;
-            prop_assert!((choice.added.0 - extra - link.stalls(away, extra)).abs() <= 1e-9);
+            prop_assert!((choice.added.0 - extra - link.exposed_copy_seconds(away, extra)).abs() <= 1e-9);
         }
         if let (Some((found, bound)), Some(wanted)) = (found, wanted) {
             prop_assert!(bound.0 <= wanted + 1e-6 && found.stash.0 <= budget, "{bound} {wanted}");
             prop_assert!((found.added.0 - wanted).abs() <= 1e-6 * (1.0 + wanted), "{} {}", found.added.0, wanted);
             // Nothing is lost: what is retained is on the device or on the host.
-            prop_assert_eq!(found.stash + found.host + found.storage, layer.policy(found.operators).stash);
-            prop_assert!(front.bound(Bytes(budget)).unwrap().0 <= wanted + 1e-9);
+            prop_assert_eq!(found.stash + found.host + found.storage, layer.policy_of_rerun(found.operators).stash);
+            prop_assert!(front.lower_bound_within(Bytes(budget)).unwrap().0 <= wanted + 1e-9);
             let choice = front.fastest_within(Bytes(budget)).unwrap();
-            prop_assert!(choice.added.0 >= front.bound(Bytes(budget)).unwrap().0 - 1e-9);
+            prop_assert!(choice.added.0 >= front.lower_bound_within(Bytes(budget)).unwrap().0 - 1e-9);
         }
         // More room is never slower.
         let added = |budget: u64| front.fastest_within(Bytes(budget)).map_or(f64::INFINITY, |choice| choice.added.0);
@@ -119,14 +119,14 @@ proptest! {
     ) {
         let space = RecomputeSpace::new(random_layer(&seed, operators)).unwrap();
         let times = times(space.layer());
-        let budget = Bytes(space.layer().policy(OperatorSet::EMPTY).stash.0 * part / 8);
+        let budget = Bytes(space.layer().policy_of_rerun(OperatorSet::EMPTY).stash.0 * part / 8);
         let rate = |per_byte| Some(CopyRate { latency: 0.0, per_byte });
         let to_host = |per_byte| CopyLinks { host: rate(per_byte), storage: None, hidden: 1.0, forward: 0.0, backward: 0.0 };
         let to_storage = |per_byte| CopyLinks { host: None, storage: rate(per_byte), ..to_host(0.0) };
         for links in [to_host(0.0), to_storage(0.0)] {
             let free = LayerFront::new(&space, &times, Some(links)).unwrap();
             prop_assert_eq!(free.fastest_within(budget).unwrap().added, Seconds(0.0));
-            prop_assert_eq!(free.bound(budget), Some(Seconds(0.0)));
+            prop_assert_eq!(free.lower_bound_within(budget), Some(Seconds(0.0)));
         }
         let without = LayerFront::new(&space, &times, None).unwrap();
         let slow = [to_host(1e12), to_storage(1e12)].map(|links| LayerFront::new(&space, &times, Some(links)).unwrap());
@@ -187,7 +187,7 @@ proptest! {
         let [host, storage] = away.map(|bytes| bytes.unwrap_or(1 << 40));
         let question = MixQuestion { points: &points, layers, depth: f64::from(depth), room, kept, host, storage };
         let wanted = mix_by_trying(&question);
-        let found = question.best();
+        let found = question.find_best_mix();
         prop_assert_eq!(found.is_some(), wanted.is_some(), "{:?} {:?}", found, wanted);
         if let (Some(found), Some(wanted)) = (&found, wanted) {
             prop_assert!(fits(&question, &found.counts), "{found:?}");

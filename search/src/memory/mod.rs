@@ -34,12 +34,12 @@ mod space;
 mod tests;
 mod verify;
 
-pub use ilp::{IlpError, fastest_by_ilp, pareto_by_ilp};
+pub use ilp::{PolicyIlpError, fastest_by_ilp, pareto_by_ilp};
 pub use layer::{
     LayerError, LayerOperator, LayerTensors, MAX_OPERATORS, OperatorIndex, OperatorSet, RecomputePolicy, SavedTensor,
     TensorChoice, TensorIndex, TensorSource,
 };
 pub use mix::{MixPoint, MixQuestion, STATES, StageMix};
-pub use offload::{Away, CopyLinks, CopyRate, LayerChoice, LayerFront};
+pub use offload::{CopyLinks, CopyRate, LayerChoice, LayerFront, OffloadedBytes};
 pub use space::RecomputeSpace;
 pub use verify::{PolicyFault, verify_policy};

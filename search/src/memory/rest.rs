@@ -8,7 +8,7 @@
 //! them all ([`bound`]).
 
 use super::layer::{OperatorSet, RecomputePolicy, TensorChoice, TensorIndex};
-use super::offload::{Away, CopyLinks, CopyRate, Kind, LayerChoice, lower_hull};
+use super::offload::{CopyLinks, CopyRate, LayerChoice, OffloadDestination, OffloadedBytes, lower_hull};
 use super::space::RecomputeSpace;
 use sim::units::{Bytes, Seconds};
 use workloads::TokenShare;
@@ -23,7 +23,7 @@ const WHOLE: u32 = 1_000_000;
 const CORNERS: usize = 8;
 
 /// Choices between two points of the front.
-struct Between<'a> {
+struct FrontSegment<'a> {
     space: &'a RecomputeSpace,
     links: &'a CopyLinks,
     /// What tokens that go away follow.
@@ -37,8 +37,12 @@ struct Between<'a> {
 }
 
 /// The choices between corners of the front without a host.
-pub(super) fn with_rest_again(space: &RecomputeSpace, exact: &[RecomputePolicy], links: &CopyLinks) -> Vec<(LayerChoice, Kind)> {
-    let corners = corners(exact);
+pub(super) fn choices_with_rest_rerun(
+    space: &RecomputeSpace,
+    exact: &[RecomputePolicy],
+    links: &CopyLinks,
+) -> Vec<(LayerChoice, OffloadDestination)> {
+    let corners = hull_corners(exact);
     let step = corners.len().div_ceil(CORNERS).max(1);
     // Both ends are among them.
     let mut few: Vec<&RecomputePolicy> = corners.iter().step_by(step).copied().collect();
@@ -46,76 +50,80 @@ pub(super) fn with_rest_again(space: &RecomputeSpace, exact: &[RecomputePolicy],
     let mut found = Vec::new();
     for first in &few {
         for rest in few.iter().filter(|rest| first.extra < rest.extra && first.operators.is_subset(rest.operators)) {
-            let retained = |policy: &RecomputePolicy| retained(space, policy.operators);
+            let retained = |policy: &RecomputePolicy| retained_tensors(space, policy.operators);
             let whole = retained(rest);
             let part = retained(first).into_iter().filter(|t| !whole.contains(t)).collect();
-            found.extend(Between { space, links, first, rest, whole, part }.choices());
+            found.extend(FrontSegment { space, links, first, rest, whole, part }.choices_between());
         }
     }
     found
 }
 
 /// Tensors with bytes that a policy retains.
-fn retained(space: &RecomputeSpace, operators: OperatorSet) -> Vec<usize> {
+fn retained_tensors(space: &RecomputeSpace, operators: OperatorSet) -> Vec<usize> {
     let tensors = &space.layer().tensors;
-    let choices = space.layer().choices(operators);
+    let choices = space.layer().tensor_choices(operators);
     (0..choices.len()).filter(|t| choices[*t] == TensorChoice::Keep && tensors[*t].bytes.0 > 0).collect()
 }
 
 /// The corners of the front's lower convex hull, least retained first.
-fn corners(exact: &[RecomputePolicy]) -> Vec<&RecomputePolicy> {
+fn hull_corners(exact: &[RecomputePolicy]) -> Vec<&RecomputePolicy> {
     let points: Vec<(f64, f64)> = exact.iter().rev().map(|policy| (policy.stash.as_f64(), policy.extra.0)).collect();
     lower_hull(&points).into_iter().filter_map(|at| exact.iter().nth_back(at)).collect()
 }
 
-impl Between<'_> {
-    fn bytes(&self, tensors: &[usize]) -> u64 {
+impl FrontSegment<'_> {
+    fn away_bytes_of(&self, tensors: &[usize]) -> u64 {
         tensors.iter().map(|t| self.space.layer().tensors[*t].bytes.0).sum()
     }
 
-    fn choices(&self) -> Vec<(LayerChoice, Kind)> {
-        let (whole, part) = (self.bytes(&self.whole), self.bytes(&self.part));
+    fn choices_between(&self) -> Vec<(LayerChoice, OffloadDestination)> {
+        let (whole, part) = (self.away_bytes_of(&self.whole), self.away_bytes_of(&self.part));
         let mut found = Vec::new();
-        for (kind, rate) in [(Kind::Host, self.links.host), (Kind::Storage, self.links.storage)] {
+        for (kind, rate) in [(OffloadDestination::Host, self.links.host), (OffloadDestination::Storage, self.links.storage)] {
             let Some(rate) = rate.filter(|_| part > 0) else { continue };
             for away in [false, true] {
                 let besides = if away { whole } else { 0 };
                 let eighths = (1..PARTS).map(|eighth| f64::from(eighth) / f64::from(PARTS));
-                let fractions = eighths.chain(self.just_hidden(&rate, besides, part)).map(|f| (f * f64::from(WHOLE)) as u32);
+                let fractions = eighths.chain(self.hidden_fractions(&rate, besides, part)).map(|f| (f * f64::from(WHOLE)) as u32);
                 let fractions = fractions.filter(|millionths| (1..WHOLE).contains(millionths));
-                found.extend(fractions.map(|millionths| (self.choice(kind, away, millionths), kind)));
+                found.extend(fractions.map(|millionths| (self.choice_at(kind, away, millionths), kind)));
             }
         }
         found
     }
 
     /// The parts of the tokens whose copies a pass just hides, with so many bytes besides.
-    fn just_hidden(&self, rate: &CopyRate, besides: u64, part: u64) -> [f64; 2] {
+    fn hidden_fractions(&self, rate: &CopyRate, besides: u64, part: u64) -> [f64; 2] {
         let (besides, part) = (rate.latency + rate.per_byte * besides as f64, rate.per_byte * part as f64);
         // The more tokens go, the less runs again beside their copies.
         let less = self.rest.extra.0 - self.first.extra.0;
         [(self.links.forward - besides) / part, (self.links.backward + self.rest.extra.0 - besides) / (part + less)]
     }
 
-    fn choice(&self, kind: Kind, away: bool, millionths: u32) -> LayerChoice {
+    fn choice_at(&self, kind: OffloadDestination, away: bool, millionths: u32) -> LayerChoice {
         let name = |t: &usize| self.space.layer().tensors[*t].name.clone();
         let share = TokenShare { tensors: self.part.iter().map(name).collect(), millionths, recomputed: true };
-        let moved = share.moved(Bytes(self.bytes(&self.part))).0;
-        let whole = self.bytes(&self.whole);
+        let moved = share.offloaded_bytes(Bytes(self.away_bytes_of(&self.part))).0;
+        let whole = self.away_bytes_of(&self.whole);
         let (stays, goes) = if away { (0, whole + moved) } else { (whole, moved) };
         let mut sent: Vec<TensorIndex> = self.part.iter().copied().map(TensorIndex).collect();
         sent.extend(self.whole.iter().filter(|_| away).copied().map(TensorIndex));
         sent.sort();
-        let there = if kind == Kind::Storage { Away { host: 0, storage: goes } } else { Away { host: goes, storage: 0 } };
+        let there = if kind == OffloadDestination::Storage {
+            OffloadedBytes { host: 0, storage: goes }
+        } else {
+            OffloadedBytes { host: goes, storage: 0 }
+        };
         let rest = 1.0 - f64::from(millionths) / f64::from(WHOLE);
         let again = self.first.extra.0 + rest * (self.rest.extra.0 - self.first.extra.0);
-        let (offloaded, stored) = if kind == Kind::Storage { (Vec::new(), sent) } else { (sent, Vec::new()) };
+        let (offloaded, stored) = if kind == OffloadDestination::Storage { (Vec::new(), sent) } else { (sent, Vec::new()) };
         LayerChoice {
             stash: Bytes(stays),
             host: Bytes(there.host),
             storage: Bytes(there.storage),
             again: Seconds(again),
-            added: Seconds(again + self.links.stalls(there, again)),
+            added: Seconds(again + self.links.exposed_copy_seconds(there, again)),
             operators: self.rest.operators,
             offloaded,
             stored,
@@ -129,21 +137,21 @@ impl Between<'_> {
 ///
 /// What runs again for so many seconds retains no less than the hull of the front does. Along an edge of it what is added is linear but for three
 /// corners: where nothing is left to copy, and where the copies are as long as a pass.
-pub(super) fn bound(exact: &[RecomputePolicy], links: Option<&CopyLinks>, budget: Bytes) -> Option<Seconds> {
+pub(super) fn lower_bound_of_rest(exact: &[RecomputePolicy], links: Option<&CopyLinks>, budget: Bytes) -> Option<Seconds> {
     let alone = exact.iter().filter(|policy| policy.stash <= budget).map(|policy| policy.extra.0);
     let Some(links) = links else { return alone.reduce(f64::min).map(Seconds) };
     let added = |stash: f64, extra: f64| match stash - budget.as_f64() {
         over if over <= 0.0 => Some(extra),
         // A choice may copy less than the latency's worth, but no less than this.
-        over => Some(extra + links.least(over, extra)?),
+        over => Some(extra + links.least_copy_seconds(over, extra)?),
     };
-    let corners = corners(exact);
+    let corners = hull_corners(exact);
     let ends = corners.iter().filter_map(|policy| added(policy.stash.as_f64(), policy.extra.0));
     let inside = corners.windows(2).flat_map(|pair| {
         let (stash, extra) = (pair[0].stash.as_f64(), pair[0].extra.0);
         let (more, less) = (pair[1].stash.as_f64() - stash, extra - pair[1].extra.0);
         let over = stash - budget.as_f64();
-        let rate = links.least_rate().unwrap_or(0.0);
+        let rate = links.least_seconds_per_byte().unwrap_or(0.0);
         let nothing = -over / more;
         let forward = (links.forward - rate * over) / (rate * more);
         let backward = (links.backward + extra - rate * over) / (rate * more + less);

@@ -15,7 +15,7 @@ const SLACK: f64 = 1e-6;
 
 /// The counts of some policies within bytes of one micro-batch on the device, on the host and in storage.
 #[derive(Debug)]
-pub(super) struct Scarce<'a> {
+pub(super) struct PolicyMixProgram<'a> {
     points: &'a [MixPoint],
     /// Those that a mix may have.
     allowed: Vec<usize>,
@@ -25,22 +25,23 @@ pub(super) struct Scarce<'a> {
 
 /// What came of it.
 #[derive(Debug)]
-pub(super) struct Solved {
+pub(super) struct SolvedMix {
     /// The best mix found.
     pub mix: Option<StageMix>,
     /// No mix takes less.
     pub bound: f64,
 }
 
-impl<'a> Scarce<'a> {
+impl<'a> PolicyMixProgram<'a> {
     /// Of the policies those that no other one is better than in all respects, each of which fits once.
     pub fn new(points: &'a [MixPoint], allowed: &[usize], layers: u64, room: [f64; 3]) -> Self {
-        let fits = |at: &usize| bytes(&points[*at]).iter().zip(room).all(|(bytes, room)| *bytes <= room);
+        let fits = |at: &usize| bytes_of_policy(&points[*at]).iter().zip(room).all(|(bytes, room)| *bytes <= room);
         let mut sorted: Vec<usize> = allowed.iter().copied().filter(fits).collect();
         sorted.sort_by(|a, b| points[*a].time.total_cmp(&points[*b].time).then(a.cmp(b)));
         let mut kept: Vec<usize> = Vec::with_capacity(sorted.len());
         for at in sorted {
-            let better = |other: &usize| bytes(&points[*other]).iter().zip(bytes(&points[at])).all(|(a, b)| *a <= b);
+            let better =
+                |other: &usize| bytes_of_policy(&points[*other]).iter().zip(bytes_of_policy(&points[at])).all(|(a, b)| *a <= b);
             if !kept.iter().any(better) {
                 kept.push(at);
             }
@@ -49,7 +50,7 @@ impl<'a> Scarce<'a> {
     }
 
     /// The programme, each memory in shares of what there is, less `slack` of it.
-    fn programme(&self, whole: bool, slack: f64) -> (Problem, Vec<Variable>) {
+    fn build_program(&self, whole: bool, slack: f64) -> (Problem, Vec<Variable>) {
         let longest = self.allowed.iter().map(|at| self.points[*at].time).fold(f64::MIN_POSITIVE, f64::max);
         let mut problem = Problem::new(OptimizationDirection::Minimize);
         let most = i32::try_from(self.layers).unwrap_or(i32::MAX);
@@ -64,7 +65,7 @@ impl<'a> Scarce<'a> {
         let all: Vec<(Variable, f64)> = counts.iter().map(|n| (*n, 1.0)).collect();
         problem.add_constraint(all.as_slice(), ComparisonOp::Eq, self.layers as f64);
         for (memory, room) in self.room.into_iter().enumerate() {
-            let share = |at: &usize| bytes(&self.points[*at])[memory] / room.max(1.0);
+            let share = |at: &usize| bytes_of_policy(&self.points[*at])[memory] / room.max(1.0);
             let row: Vec<(Variable, f64)> =
                 counts.iter().zip(&self.allowed).map(|(n, at)| (*n, share(at))).filter(|(_, share)| *share > 0.0).collect();
             if !row.is_empty() {
@@ -76,17 +77,17 @@ impl<'a> Scarce<'a> {
         (problem, counts)
     }
 
-    fn longest(&self) -> f64 {
+    fn longest_time(&self) -> f64 {
         self.allowed.iter().map(|at| self.points[*at].time).fold(f64::MIN_POSITIVE, f64::max)
     }
 
     /// No mix takes less, even of parts of layers; `None` where there is none.
-    pub fn relaxed(&self) -> Option<f64> {
+    pub fn solve_relaxation(&self) -> Option<f64> {
         if self.allowed.is_empty() {
             return None;
         }
-        match self.programme(false, 0.0).0.solve() {
-            Ok(outcome) => Some(outcome.solution().map_or(0.0, |solution| solution.objective() * self.longest())),
+        match self.build_program(false, 0.0).0.solve() {
+            Ok(outcome) => Some(outcome.solution().map_or(0.0, |solution| solution.objective() * self.longest_time())),
             Err(microlp::Error::Infeasible) => None,
             // Nothing is known then.
             Err(_) => Some(0.0),
@@ -94,40 +95,40 @@ impl<'a> Scarce<'a> {
     }
 
     /// The best mix. `least` is what [`Self::relaxed`] says.
-    pub fn solve(&self, least: f64) -> Solved {
+    pub fn solve_mix(&self, least: f64) -> SolvedMix {
         let mut bound = least;
         for slack in [0.0, SLACK] {
-            let (problem, counts) = self.programme(true, slack);
+            let (problem, counts) = self.build_program(true, slack);
             let mut options = SolveOptions::default();
             options.node_limit = Some(NODES);
             options.mip_gap = ENOUGH;
             let Ok(outcome) = problem.solve_with(options) else { break };
             let Some(solution) = outcome.solution() else { break };
             if slack == 0.0 {
-                bound = solution.stats().best_bound.map_or(least, |best| (best * self.longest()).max(least));
+                bound = solution.stats().best_bound.map_or(least, |best| (best * self.longest_time()).max(least));
             }
             let count = |n: &Variable| solution.var_value_raw(*n).round().max(0.0) as u64;
             let followed = self.allowed.iter().zip(&counts).map(|(at, n)| (*at, count(n))).filter(|(_, n)| *n > 0);
             let mix: Vec<(usize, u64)> = followed.collect();
-            if self.fits(&mix) {
+            if self.mix_fits(&mix) {
                 let time: f64 = mix.iter().map(|(at, n)| self.points[*at].time * *n as f64).sum();
                 let mut counts = mix;
                 counts.sort_by_key(|(at, _)| (self.points[*at].kept, *at));
-                return Solved { bound: bound.min(time), mix: Some(StageMix { counts, time, bound: bound.min(time) }) };
+                return SolvedMix { bound: bound.min(time), mix: Some(StageMix { counts, time, bound: bound.min(time) }) };
             }
         }
-        Solved { mix: None, bound }
+        SolvedMix { mix: None, bound }
     }
 
     /// Whether a mix has all layers and fits, to the byte.
-    fn fits(&self, mix: &[(usize, u64)]) -> bool {
-        let sum = |memory: usize| mix.iter().map(|(at, n)| bytes(&self.points[*at])[memory] * *n as f64).sum::<f64>();
+    fn mix_fits(&self, mix: &[(usize, u64)]) -> bool {
+        let sum = |memory: usize| mix.iter().map(|(at, n)| bytes_of_policy(&self.points[*at])[memory] * *n as f64).sum::<f64>();
         // What rounding may have taken of the room is given back.
         let held = (0..3).all(|memory| sum(memory) <= self.room[memory] * (1.0 + 1e-12));
         held && mix.iter().map(|(_, n)| *n).sum::<u64>() == self.layers
     }
 }
 
-fn bytes(point: &MixPoint) -> [f64; 3] {
+fn bytes_of_policy(point: &MixPoint) -> [f64; 3] {
     [point.kept as f64, point.host as f64, point.storage as f64]
 }

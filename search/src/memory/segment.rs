@@ -7,7 +7,7 @@ use workloads::{OpId, RecomputeSet, Segment, TensorId};
 impl LayerTensors {
     /// The tensors and operators of a segment; what operators take is left at zero, for each chip to fill in.
     #[must_use]
-    pub fn of(segment: &Segment) -> Self {
+    pub fn from_segment(segment: &Segment) -> Self {
         let tensors = segment.tensors().iter().map(|tensor| SavedTensor {
             name: tensor.name.clone(),
             bytes: tensor.bytes,

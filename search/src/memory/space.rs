@@ -1,7 +1,7 @@
 //! The exact Pareto front of one layer for any hardware's times.
 
-use super::candidates::{Candidate, SetTimes, candidates};
-use super::labels::{GivenTimes, undominated};
+use super::candidates::{PolicyCandidate, SetTimes, enumerate_candidates};
+use super::labels::{GivenTimes, undominated_labels};
 use super::layer::{LayerError, LayerTensors, OperatorSet, RecomputePolicy, TensorIndex};
 use sim::units::{Bytes, Seconds};
 
@@ -9,7 +9,7 @@ use sim::units::{Bytes, Seconds};
 #[derive(Debug, Clone)]
 pub struct RecomputeSpace {
     layer: LayerTensors,
-    candidates: Option<Vec<Candidate>>,
+    candidates: Option<Vec<PolicyCandidate>>,
 }
 
 impl RecomputeSpace {
@@ -18,8 +18,8 @@ impl RecomputeSpace {
     /// # Errors
     /// [`LayerError`] when the description is inconsistent.
     pub fn new(layer: LayerTensors) -> Result<Self, LayerError> {
-        layer.check()?;
-        let candidates = candidates(&layer);
+        layer.check_consistency()?;
+        let candidates = enumerate_candidates(&layer);
         Ok(Self { layer, candidates })
     }
 
@@ -54,8 +54,8 @@ impl RecomputeSpace {
         self.check_times(forward)?;
         let seconds: Vec<f64> = forward.iter().map(|t| t.0).collect();
         Ok(match &self.candidates {
-            Some(candidates) => filter(candidates, &SetTimes::new(&seconds)),
-            None => self.solve(&seconds),
+            Some(candidates) => filter_front(candidates, &SetTimes::new(&seconds)),
+            None => self.solve_by_labels(&seconds),
         })
     }
 
@@ -68,26 +68,26 @@ impl RecomputeSpace {
     }
 
     /// The front from labels compared by these very times: what [`RecomputeSpace::front`] does when candidates are too many.
-    pub(super) fn solve(&self, seconds: &[f64]) -> Vec<RecomputePolicy> {
+    pub(super) fn solve_by_labels(&self, seconds: &[f64]) -> Vec<RecomputePolicy> {
         let bytes = |t: &TensorIndex| self.layer.tensors[t.0].bytes.0;
         let rebuilt = self.layer.operators.iter().map(|o| o.outputs.iter().map(bytes).fold(0, u64::saturating_add));
         let per_operator: Vec<(f64, u64)> = seconds.iter().copied().zip(rebuilt).collect();
         let nothing = GivenTimes { per_operator: &per_operator, seconds: 0.0, workspace: 0, set: OperatorSet::EMPTY };
-        let labels = undominated(&self.layer, nothing, usize::MAX).unwrap_or_default();
-        let mut found: Vec<Candidate> = labels
+        let labels = undominated_labels(&self.layer, nothing, usize::MAX).unwrap_or_default();
+        let mut found: Vec<PolicyCandidate> = labels
             .into_iter()
-            .map(|l| Candidate { stash: l.stash, workspace: l.cost.workspace, operators: l.cost.set })
+            .map(|l| PolicyCandidate { stash: l.stash, workspace: l.cost.workspace, operators: l.cost.set })
             .collect();
         found.sort_by_key(|c| (c.stash, c.workspace, c.operators));
-        filter(&found, &SetTimes::new(seconds))
+        filter_front(&found, &SetTimes::new(seconds))
     }
 }
 
 /// The front of candidates sorted by (stash, workspace, set): one pass, since only a faster policy may follow.
-fn filter(sorted: &[Candidate], times: &SetTimes) -> Vec<RecomputePolicy> {
+fn filter_front(sorted: &[PolicyCandidate], times: &SetTimes) -> Vec<RecomputePolicy> {
     let mut front: Vec<RecomputePolicy> = Vec::new();
     for candidate in sorted {
-        let seconds = times.of(candidate.operators);
+        let seconds = times.time_of_set(candidate.operators);
         let policy = RecomputePolicy {
             stash: Bytes(candidate.stash),
             extra: Seconds(seconds),

@@ -113,7 +113,7 @@ fn brute_force(layer: &LayerTensors) -> Vec<(u64, f64, u64)> {
     let mut all: Vec<(u64, f64, u64)> = (0..1_u32 << allowed.len())
         .map(|mask| {
             let chosen = allowed.iter().enumerate().filter(|(i, _)| mask >> i & 1 == 1);
-            let policy = layer.policy(chosen.fold(OperatorSet::EMPTY, |set, (_, &o)| set.with(o)));
+            let policy = layer.policy_of_rerun(chosen.fold(OperatorSet::EMPTY, |set, (_, &o)| set.with_operator(o)));
             (policy.stash.0, policy.extra.0, policy.workspace.0)
         })
         .collect();
@@ -131,7 +131,7 @@ fn numbers(front: &[RecomputePolicy]) -> Vec<(u64, f64, u64)> {
 
 fn assert_sound(layer: &LayerTensors, front: &[RecomputePolicy]) {
     for policy in front {
-        assert_eq!(verify_policy(layer, policy, &layer.choices(policy.operators)), vec![]);
+        assert_eq!(verify_policy(layer, policy, &layer.tensor_choices(policy.operators)), vec![]);
     }
     for pair in front.windows(2) {
         assert!(pair[0].stash > pair[1].stash && pair[0].extra.0 < pair[1].extra.0, "{pair:?}");
@@ -148,7 +148,7 @@ proptest! {
         assert_sound(layer, &front);
         prop_assert_eq!(numbers(&front), brute_force(layer));
         let seconds: Vec<f64> = layer.operators.iter().map(|o| o.forward.0).collect();
-        prop_assert_eq!(numbers(&space.solve(&seconds)), brute_force(layer));
+        prop_assert_eq!(numbers(&space.solve_by_labels(&seconds)), brute_force(layer));
     }
 
     #[test]
@@ -188,7 +188,7 @@ fn check_real_layer(layer: LayerTensors, keep_all: u64) {
     let inputs = space.layer().tensors.iter().filter(|t| t.source == TensorSource::LayerInput);
     assert_eq!(front.last().unwrap().stash, inputs.map(|t| t.bytes).sum());
     let seconds: Vec<f64> = space.layer().operators.iter().map(|o| o.forward.0).collect();
-    let solved = space.solve(&seconds);
+    let solved = space.solve_by_labels(&seconds);
     let ilp = pareto_by_ilp(space.layer()).unwrap();
     for other in [solved, ilp] {
         assert_eq!(other.len(), front.len());
@@ -221,7 +221,7 @@ fn attention_of_a_gpt_layer_is_the_cheap_part_to_rerun() {
     let front = space.front_for_own_times().unwrap();
     let selective = space.layer().operators.iter().enumerate();
     let selective = selective.filter(|(_, o)| ["scores", "softmax", "softmax_dropout"].contains(&o.name.as_str()));
-    let selective = space.layer().policy(selective.fold(OperatorSet::EMPTY, |set, (o, _)| set.with(o)));
+    let selective = space.layer().policy_of_rerun(selective.fold(OperatorSet::EMPTY, |set, (o, _)| set.with_operator(o)));
     assert_eq!(selective.stash, Bytes(s * h * 34 + heads * s * s));
     let at_least_as_small = front.iter().find(|p| p.stash <= selective.stash).unwrap();
     assert!(at_least_as_small.extra.0 <= selective.extra.0 * (1.0 + 1e-12));
@@ -246,10 +246,10 @@ fn a_layer_that_makes_no_sense_is_refused() {
 #[test]
 fn the_verifier_finds_each_fault() {
     let layer = llama_layer(64, 16, 2);
-    let sound = layer.policy(OperatorSet::EMPTY.with(0));
-    let choices = layer.choices(sound.operators);
+    let sound = layer.policy_of_rerun(OperatorSet::EMPTY.with_operator(0));
+    let choices = layer.tensor_choices(sound.operators);
     assert_eq!(verify_policy(&layer, &sound, &choices), vec![]);
-    let wrong = RecomputePolicy { stash: Bytes(1), operators: OperatorSet::EMPTY.with(99), ..sound };
+    let wrong = RecomputePolicy { stash: Bytes(1), operators: OperatorSet::EMPTY.with_operator(99), ..sound };
     let faults = verify_policy(&layer, &wrong, &choices);
     assert!(faults.iter().any(|f| matches!(f, PolicyFault::NotRecomputable { operator: 99 })));
     assert!(faults.iter().any(|f| matches!(f, PolicyFault::MissingForBackward { tensor } if tensor == "h1")));

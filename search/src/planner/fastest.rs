@@ -5,24 +5,24 @@
 //! listed; what that leaves is timed exactly. Plans, times and ties are those of
 //! [`search_plans`](super::search_plans), all splits of the layers open and whatever the stack's framework can run.
 
-use super::found::{Candidate, Found};
-use super::loads::Loads;
-use super::on_chip::{ChipKernels, Look, LotBounds, OnChip, Waiting};
-use super::prepared::{Prepared, PreparedLot};
-use super::search::Search;
+use super::found::{FoundPlans, PlanCandidate};
+use super::loads::PassLoads;
+use super::on_chip::{ChipKernels, GroupBounds, GroupRefinement, OnChip, QueuedGroup};
+use super::prepared::{PreparedGroup, PreparedJob};
+use super::search::PlanSearch;
 use super::splits::ROUNDING;
-use super::watch::Standing;
+use super::watch::PlanWatchState;
 use super::{Job, PlanWatch, RankedPlan};
 use sim::hardware::Accelerator;
 use sim::status::SolveStatus;
 use sim::units::Seconds;
 use std::sync::{Arc, OnceLock};
-use step::{ChipTimes, DeviceMemory, Evaluator, Fidelity, MixKind, OverCapacity, Shape, StepError, TrainingPlan};
+use step::{ChipTimes, DeviceMemory, Evaluator, Fidelity, MixKind, OverCapacity, PlanShape, StepError, TrainingPlan};
 use workloads::ActivationPolicy;
 
 /// What became of a job on a chip.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Fastest {
+pub enum FastestPlan {
     /// The fastest plan that fits, and how good it is among all.
     Plan(Box<RankedPlan>, SolveStatus),
     /// No plan fits: the one that lacks least.
@@ -31,60 +31,66 @@ pub enum Fastest {
     Beaten(Seconds),
 }
 
-impl Prepared<'_> {
+impl PreparedJob<'_> {
     /// Seconds that no plan on the chip goes below, from its kernels' peaks.
     #[must_use]
     pub fn coarse_bound(&self, kernels: &mut ChipKernels<'_>) -> Seconds {
-        Self::bound_over(&[self], kernels, f64::INFINITY, Fidelity::Peak)
+        Self::lower_bound_over_fabrics(&[self], kernels, f64::INFINITY, Fidelity::Peak)
     }
 
     /// Seconds that no plan on the chip goes below, from its kernels mapped and its plans timed, infinite where none fits; no more than is needed to see
     /// whether that is below `cutoff`.
     #[must_use]
     pub fn fine_bound(&self, kernels: &mut ChipKernels<'_>, cutoff: f64) -> Seconds {
-        Self::bound_within(&[self], kernels, (cutoff, Fidelity::Exact), &mut LotBounds::default())
+        Self::lower_bound_within(&[self], kernels, (cutoff, Fidelity::Exact), &mut GroupBounds::default())
     }
 
     /// Seconds that no plan on the chip goes below on any of several fabrics, from what its kernels take at least; no more than is needed to see
     /// whether that is below `cutoff`. Jobs on fabrics that are not [`Self::alike`] are bounded one by one.
     #[must_use]
-    pub fn bound_over(all: &[&Self], kernels: &mut ChipKernels<'_>, cutoff: f64, fidelity: Fidelity) -> Seconds {
-        Self::bound_within(all, kernels, (cutoff, fidelity.min(Fidelity::Mapped)), &mut LotBounds::default())
+    pub fn lower_bound_over_fabrics(all: &[&Self], kernels: &mut ChipKernels<'_>, cutoff: f64, fidelity: Fidelity) -> Seconds {
+        Self::lower_bound_within(all, kernels, (cutoff, fidelity.min(Fidelity::Mapped)), &mut GroupBounds::default())
     }
 
     /// [`Self::bound_over`], or on one fabric with [`Fidelity::Exact`] [`Self::fine_bound`], of a chip that is one of those of which `known` holds, on
     /// fabrics that are some of theirs: lots that are known not to matter are not looked at. `known` takes what is found: it then holds for the chip and
     /// the fabrics.
     #[must_use]
-    pub fn bound_within(
+    pub fn lower_bound_within(
         all: &[&Self],
         kernels: &mut ChipKernels<'_>,
         (cutoff, fidelity): (f64, Fidelity),
-        known: &mut LotBounds,
+        known: &mut GroupBounds,
     ) -> Seconds {
         let deepest = match all {
-            [alone] if fidelity > Fidelity::Mapped => alone.deepest(),
-            _ => Look::Bound(fidelity.min(Fidelity::Mapped)),
+            [alone] if fidelity > Fidelity::Mapped => alone.deepest_refinement(),
+            _ => GroupRefinement::Bound(fidelity.min(Fidelity::Mapped)),
         };
-        if all.windows(2).all(|pair| pair[0].alike(pair[1])) {
-            return Self::bound_to(all, kernels, (cutoff, deepest), known);
+        if all.windows(2).all(|pair| pair[0].differs_in_fabric_only(pair[1])) {
+            return Self::lower_bound_to(all, kernels, (cutoff, deepest), known);
         }
-        let each = all.iter().map(|prepared| Self::bound_to(&[prepared], kernels, (cutoff, deepest), &mut LotBounds::default()));
+        let each =
+            all.iter().map(|prepared| Self::lower_bound_to(&[prepared], kernels, (cutoff, deepest), &mut GroupBounds::default()));
         each.fold(Seconds(f64::INFINITY), Seconds::min)
     }
 
     /// Whether two jobs differ in their fabrics and in what these make of collectives at most.
     #[must_use]
-    pub fn alike(&self, other: &Self) -> bool {
+    pub fn differs_in_fabric_only(&self, other: &Self) -> bool {
         self.mark.alike == other.mark.alike
     }
 
     /// How far lots are looked into before their plans are timed exactly. Layers split and kept otherwise than listed fit where listed ones do not.
-    pub(super) fn deepest(&self) -> Look {
-        if self.uneven || self.mixes != MixKind::None { Look::Relaxed } else { Look::Fitting }
+    pub(super) fn deepest_refinement(&self) -> GroupRefinement {
+        if self.uneven || self.mixes != MixKind::None { GroupRefinement::Relaxed } else { GroupRefinement::Fitting }
     }
 
-    fn bound_to(all: &[&Self], kernels: &mut ChipKernels<'_>, (cutoff, deepest): (f64, Look), known: &mut LotBounds) -> Seconds {
+    fn lower_bound_to(
+        all: &[&Self],
+        kernels: &mut ChipKernels<'_>,
+        (cutoff, deepest): (f64, GroupRefinement),
+        known: &mut GroupBounds,
+    ) -> Seconds {
         let Some(first) = all.first() else { return Seconds(f64::INFINITY) };
         let job = first.job(kernels.chip());
         let mut on = OnChip::new(first, all, &job, kernels, known);
@@ -95,10 +101,10 @@ impl Prepared<'_> {
                     on.waiting.push(least);
                     break least.bound;
                 }
-                Some(least) => on.look_further(least, cutoff),
+                Some(least) => on.refine_bound(least, cutoff),
             }
         };
-        *known = on.known();
+        *known = on.group_bounds();
         Seconds(bound)
     }
 
@@ -106,80 +112,85 @@ impl Prepared<'_> {
     ///
     /// # Errors
     /// A chip that the cost model cannot use.
-    pub fn fastest(&self, chip: &Accelerator, cutoff: f64) -> Result<Fastest, StepError> {
-        self.fastest_with(&mut ChipKernels::new(self, chip)?, cutoff)
+    pub fn fastest_plan(&self, chip: &Accelerator, cutoff: f64) -> Result<FastestPlan, StepError> {
+        self.fastest_plan_with_kernels(&mut ChipKernels::new(self, chip)?, cutoff)
     }
 
     /// [`Self::fastest`] with what is known of the chip's kernels.
     ///
     /// # Errors
     /// As [`Self::fastest`].
-    pub fn fastest_with(&self, kernels: &mut ChipKernels<'_>, cutoff: f64) -> Result<Fastest, StepError> {
+    pub fn fastest_plan_with_kernels(&self, kernels: &mut ChipKernels<'_>, cutoff: f64) -> Result<FastestPlan, StepError> {
         let mut exact = kernels.exact.clone();
-        let found = self.fastest_timed(kernels, &mut exact, cutoff);
+        let found = self.search_fastest_plan(kernels, &mut exact, cutoff);
         kernels.exact = exact;
         found
     }
 
-    fn fastest_timed(&self, kernels: &mut ChipKernels<'_>, exact: &mut ChipTimes, cutoff: f64) -> Result<Fastest, StepError> {
+    fn search_fastest_plan(
+        &self,
+        kernels: &mut ChipKernels<'_>,
+        exact: &mut ChipTimes,
+        cutoff: f64,
+    ) -> Result<FastestPlan, StepError> {
         let job = self.job(kernels.chip());
         let all = [self];
-        let mut on = OnChip::new(self, &all, &job, kernels, &LotBounds::default());
-        let (mut found, mut gap, mut open) = (Found::default(), 0.0_f64, Vec::new());
+        let mut on = OnChip::new(self, &all, &job, kernels, &GroupBounds::default());
+        let (mut found, mut gap, mut open) = (FoundPlans::default(), 0.0_f64, Vec::new());
         let mut left = f64::INFINITY;
         while let Some(least) = on.waiting.pop() {
-            let limit = cutoff.min(found.limit_of(1) * (1.0 + ROUNDING));
+            let limit = cutoff.min(found.cutoff_for_count(1) * (1.0 + ROUNDING));
             // What a lot has to be below to be worth looking into.
             let useful = limit * (1.0 - self.split_tolerance);
-            let Waiting { bound, lot, look } = least;
+            let QueuedGroup { bound, lot, look } = least;
             if bound >= useful {
                 left = bound;
                 break;
             }
-            if look == self.deepest() {
+            if look == self.deepest_refinement() {
                 let bounds = on.fitting.get(&lot).map(Vec::as_slice);
-                let looked = on.own().lot_fastest(exact, &self.lots[lot], (limit, bounds), &mut found);
+                let looked = on.search_in_own_memory().find_fastest_of_group(exact, &self.lots[lot], (limit, bounds), &mut found);
                 gap = gap.max(looked.gap);
                 if !looked.open.is_empty() {
                     open.push((lot, looked.open));
                 }
             } else {
-                on.look_further(least, useful);
+                on.refine_bound(least, useful);
             }
         }
-        let search = on.own();
+        let search = on.search_in_own_memory();
         if let Some((lack, candidate)) = on.lacking.nearest {
-            found.lacking(lack, candidate);
+            found.note_shortfall(lack, candidate);
         }
-        let bounded = exact.at(Fidelity::Scheduled);
+        let bounded = exact.with_fidelity(Fidelity::Scheduled);
         // Lots left out for the tolerance are below the limit.
         let skipped = if self.split_tolerance > 0.0 { left } else { f64::INFINITY };
-        let least = |seconds: f64| on.least_of(&open, &bounded, skipped.min(seconds * (1.0 - gap)));
+        let least = |seconds: f64| on.lower_bound_of_groups(&open, &bounded, skipped.min(seconds * (1.0 - gap)));
         let Some(first) = found.best.first().copied() else {
             return Ok(match cutoff.is_finite() || left.is_finite() {
-                true => Fastest::Beaten(Seconds(least(cutoff))),
-                false => Fastest::TooLarge(search.nearest(found)?.map(Box::new)),
+                true => FastestPlan::Beaten(Seconds(least(cutoff))),
+                false => FastestPlan::TooLarge(search.find_nearest_miss(found)?.map(Box::new)),
             });
         };
         // What differs by rounding is decided by the last word.
         found.best.retain(|candidate| candidate.time <= first.time * (1.0 + 2.0 * ROUNDING));
         found.nearest = None;
-        let answer = search.answer_on(exact, found, (0, super::splits::Tried::default()), 1)?;
+        let answer = search.finish_answer_on(exact, found, (0, super::splits::SplitStatistics::default()), 1)?;
         match answer.best.into_iter().next() {
             Some(best) if best.time.total.0 < cutoff => {
                 let seconds = best.time.total.0;
-                Ok(Fastest::Plan(Box::new(best), SolveStatus::from_bounds(least(seconds), seconds)))
+                Ok(FastestPlan::Plan(Box::new(best), SolveStatus::from_bounds(least(seconds), seconds)))
             }
             // Others below it may not have been timed, but none is below the cutoff.
-            Some(_) => Ok(Fastest::Beaten(Seconds(least(cutoff)))),
-            None => Ok(Fastest::TooLarge(None)),
+            Some(_) => Ok(FastestPlan::Beaten(Seconds(least(cutoff)))),
+            None => Ok(FastestPlan::TooLarge(None)),
         }
     }
 }
 
 /// How good the plans found in a lot are.
 #[derive(Debug, Clone)]
-pub(super) struct LotFastest {
+pub(super) struct GroupFastest {
     /// The policies under which an order of kernels may make passes faster.
     pub open: Vec<usize>,
     /// By what share a better plan may be there at most, passes as they are.
@@ -187,8 +198,13 @@ pub(super) struct LotFastest {
 }
 
 /// A search among the plans of a job on devices with so much memory.
-pub(super) fn search<'s>(prepared: &'s Prepared<'_>, job: &'s Job<'s>, chip: ChipTimes, memory: DeviceMemory) -> Search<'s> {
-    Search {
+pub(super) fn search_with_memory<'s>(
+    prepared: &'s PreparedJob<'_>,
+    job: &'s Job<'s>,
+    chip: ChipTimes,
+    memory: DeviceMemory,
+) -> PlanSearch<'s> {
+    PlanSearch {
         job,
         evaluator: Evaluator::new(job.model, job.fabric, job.stack, memory),
         chip,
@@ -196,114 +212,114 @@ pub(super) fn search<'s>(prepared: &'s Prepared<'_>, job: &'s Job<'s>, chip: Chi
         policies: Arc::clone(&prepared.policies),
         open: Arc::clone(&prepared.open),
         limit: f64::INFINITY,
-        shapes: prepared.shapes(),
+        shapes: prepared.first_shapes(),
         divided: vec![OnceLock::new(); prepared.families.len()],
         length: 1 + super::search::SPARE,
         uneven: prepared.uneven,
         split_tolerance: prepared.split_tolerance,
         mixes: prepared.mixes,
         staged: std::sync::Mutex::default(),
-        standing: Standing::new(PlanWatch::NONE),
+        standing: PlanWatchState::new(PlanWatch::NONE),
         least: OnceLock::new(),
     }
 }
 
-impl Search<'_> {
+impl PlanSearch<'_> {
     /// Takes the fastest plans of a lot that are below `limit` seconds into `found`. `bounds` are of its policies, where they are known.
-    pub(super) fn lot_fastest(
+    pub(super) fn find_fastest_of_group(
         &self,
         chip: &mut ChipTimes,
-        lot: &PreparedLot<'_>,
+        lot: &PreparedGroup<'_>,
         (limit, bounds): (f64, Option<&[f64]>),
-        found: &mut Found,
-    ) -> LotFastest {
+        found: &mut FoundPlans,
+    ) -> GroupFastest {
         let (family, place) = (lot.family, lot.lot);
         let layers = self.job.model.layers;
-        let first = self.first_of(family, place);
-        let first_plan = self.plan(first);
-        let shares = self.least_shares(family, place);
+        let first = self.any_plan_of_group(family, place);
+        let first_plan = self.plan_of(first);
+        let shares = self.least_shares_of_group(family, place);
         let mut lowered = lot.lowered.clone();
         let mut order: Vec<usize> = (0..self.policies.len()).collect();
         if let Some(bounds) = bounds {
             order.sort_by(|&a, &b| bounds[a].total_cmp(&bounds[b]));
             // The first shape of all is the one that keeps everything, whatever comes first.
             let plan = TrainingPlan { activations: ActivationPolicy::None.into(), ..first_plan.clone() };
-            lowered.shape(chip, self.job.fabric, &plan).ok();
+            lowered.plan_shape(chip, self.job.fabric, &plan).ok();
         }
         let (mut unproven, mut kept, mut loads) = (Vec::new(), None, vec![None; order.len()]);
         for policy in order {
             let activations = &self.policies[policy];
-            let limit = limit.min(found.limit_of(1) * (1.0 + ROUNDING));
+            let limit = limit.min(found.cutoff_for_count(1) * (1.0 + ROUNDING));
             if bounds.is_some_and(|bounds| bounds[policy] >= limit) {
                 continue;
             }
             // No policy works less than one that runs nothing again.
-            let work = kept.map_or(0.0, |kept: Loads| kept.all(layers));
-            let overhead = self.evaluator.overhead().0;
+            let work = kept.map_or(0.0, |kept: PassLoads| kept.all_loads(layers));
+            let overhead = self.evaluator.overhead_per_step().0;
             if shares.iter().all(|share| work * share + overhead >= limit) {
                 continue;
             }
             let plan = TrainingPlan { activations: activations.clone().into(), ..first_plan.clone() };
-            let shape = lowered.shape(chip, self.job.fabric, &plan);
-            let known = shape.as_ref().ok().map(|shape| Loads::of(shape, self.job.stack));
-            if shape.as_ref().is_ok_and(|shape| !shape.proven()) {
+            let shape = lowered.plan_shape(chip, self.job.fabric, &plan);
+            let known = shape.as_ref().ok().map(|shape| PassLoads::of_shape(shape, self.job.stack));
+            if shape.as_ref().is_ok_and(|shape| !shape.is_proven()) {
                 unproven.push(policy);
             }
             if *activations == ActivationPolicy::None {
                 kept = known;
             }
             loads[policy] = known;
-            let most = known.map_or(f64::INFINITY, |known| (limit - overhead) / known.all(layers));
-            self.policy(chip, &shape, plan, (Candidate { policy: policy as u32, ..first }, &shares, most), found);
+            let most = known.map_or(f64::INFINITY, |known| (limit - overhead) / known.all_loads(layers));
+            self.evaluate_policy(chip, &shape, plan, (PlanCandidate { policy: policy as u32, ..first }, &shares, most), found);
         }
-        found.prune(self.length);
-        self.settle_lot(found, chip, &lowered);
+        found.prune_beaten(self.length);
+        self.settle_group(found, chip, &lowered);
         if self.uneven {
-            let limit = limit.min(found.limit_of(1) * (1.0 + ROUNDING));
-            let here: Vec<Candidate> = found.best.iter().filter(|c| (c.family, c.lot) == (family, place)).copied().collect();
-            let (more, _) = self.best_of_lot(chip, (family as usize, place as usize), (&here, &loads), limit);
-            more.best.into_iter().for_each(|candidate| found.better(candidate, self.length));
+            let limit = limit.min(found.cutoff_for_count(1) * (1.0 + ROUNDING));
+            let here: Vec<PlanCandidate> = found.best.iter().filter(|c| (c.family, c.lot) == (family, place)).copied().collect();
+            let (more, _) = self.best_splits_of_group(chip, (family as usize, place as usize), (&here, &loads), limit);
+            more.best.into_iter().for_each(|candidate| found.insert_with_split(candidate, self.length));
         }
-        let mixed = self.mix_lot(chip, (family as usize, place as usize), limit, found);
+        let mixed = self.add_mixes_of_group(chip, (family as usize, place as usize), limit, found);
         let open = if mixed.proven { unproven } else { (0..self.policies.len()).collect() };
-        LotFastest { open, gap: mixed.gap.max(self.split_tolerance) }
+        GroupFastest { open, gap: mixed.gap.max(self.split_tolerance) }
     }
 
     /// A plan of a lot under a policy.
-    pub(super) fn under(&self, lot: &PreparedLot<'_>, policy: usize) -> TrainingPlan {
-        let first = self.plan(self.first_of(lot.family, lot.lot));
+    pub(super) fn plan_under_policy(&self, lot: &PreparedGroup<'_>, policy: usize) -> TrainingPlan {
+        let first = self.plan_of(self.any_plan_of_group(lot.family, lot.lot));
         TrainingPlan { activations: self.policies[policy].clone().into(), ..first }
     }
 
     /// Seconds that no plan of a lot under a policy goes below that fits, where `shape` bounds its passes; no better than is needed to see whether
     /// that is below `limit`. Of those that do not fit `lacking` takes the nearest.
-    pub(super) fn fitting(
+    pub(super) fn bound_fitting_plans(
         &self,
-        lot: &PreparedLot<'_>,
-        (policy, shape): (usize, &Result<Shape, StepError>),
+        lot: &PreparedGroup<'_>,
+        (policy, shape): (usize, &Result<PlanShape, StepError>),
         limit: f64,
-        lacking: &mut Found,
+        lacking: &mut FoundPlans,
     ) -> f64 {
-        let Ok(known) = shape.as_ref().map(|shape| Loads::of(shape, self.job.stack)) else { return 0.0 };
-        let most = (limit - self.evaluator.overhead().0) / known.all(self.job.model.layers);
-        let first = Candidate { policy: policy as u32, ..self.first_of(lot.family, lot.lot) };
-        let shares = self.least_shares(lot.family, lot.lot);
-        let mut found = Found::default();
-        self.policy(&self.chip, shape, self.under(lot, policy), (first, &shares, most), &mut found);
+        let Ok(known) = shape.as_ref().map(|shape| PassLoads::of_shape(shape, self.job.stack)) else { return 0.0 };
+        let most = (limit - self.evaluator.overhead_per_step().0) / known.all_loads(self.job.model.layers);
+        let first = PlanCandidate { policy: policy as u32, ..self.any_plan_of_group(lot.family, lot.lot) };
+        let shares = self.least_shares_of_group(lot.family, lot.lot);
+        let mut found = FoundPlans::default();
+        self.evaluate_policy(&self.chip, shape, self.plan_under_policy(lot, policy), (first, &shares, most), &mut found);
         if let Some((lack, candidate)) = found.nearest {
-            lacking.lacking(lack, candidate);
+            lacking.note_shortfall(lack, candidate);
         }
         if found.refused > 0 {
             return 0.0;
         }
         let open = found.open.iter().map(|candidate| candidate.time).fold(f64::INFINITY, f64::min);
         let beyond = if found.rejected_by_bound > 0 { limit } else { f64::INFINITY };
-        found.limit_of(1).min(open).min(beyond)
+        found.cutoff_for_count(1).min(open).min(beyond)
     }
 
     /// Of the plans that do not fit, the one that lacks least.
-    fn nearest(&self, found: Found) -> Result<Option<(TrainingPlan, OverCapacity)>, StepError> {
-        Ok(self.answer(found, 0, super::splits::Tried::default(), 1)?.nearest)
+    fn find_nearest_miss(&self, found: FoundPlans) -> Result<Option<(TrainingPlan, OverCapacity)>, StepError> {
+        Ok(self.finish_answer(found, 0, super::splits::SplitStatistics::default(), 1)?.nearest)
     }
 }
 

@@ -3,7 +3,7 @@ use super::super::search::search_once;
 use super::super::{PlanSpace, PlanWatch, Splits};
 use super::*;
 use proptest::prelude::*;
-use sim::hardware::phaze::{PhazeConfig, design};
+use sim::hardware::phaze::{PhazeConfig, design_accelerator};
 use sim::network::Fabric;
 use sim::units::Bytes;
 use step::{MixKind, SoftwareStack};
@@ -62,8 +62,8 @@ proptest! {
     fn the_fastest_on_a_chip_is_the_first_of_the_list_and_no_bound_is_above_it(case in case()) {
         let model = Model::load(case.model).unwrap();
         let stack = SoftwareStack::load(case.stack).unwrap();
-        let fabric = Fabric::template(case.fabric).unwrap().for_devices(case.devices).unwrap();
-        let chip = design(&case.chip);
+        let fabric = Fabric::built_in(case.fabric).unwrap().for_devices(case.devices).unwrap();
+        let chip = design_accelerator(&case.chip);
         let job = Job {
             model: &model,
             chip: &chip,
@@ -91,26 +91,26 @@ proptest! {
         };
         // Whatever the framework can run.
         let listed = search_once(&job, &space, 1, PlanWatch::NONE).unwrap();
-        let prepared = Prepared::new(job, &space).unwrap();
-        let fastest = prepared.fastest(&chip, f64::INFINITY).unwrap();
+        let prepared = PreparedJob::new(job, &space).unwrap();
+        let fastest = prepared.fastest_plan(&chip, f64::INFINITY).unwrap();
         match (listed.best.first(), fastest) {
-            (Some(listed), Fastest::Plan(fastest, _)) => {
+            (Some(listed), FastestPlan::Plan(fastest, _)) => {
                 prop_assert!(same(listed, &fastest), "{:?} {:?}", listed, fastest);
                 let seconds = fastest.time.total.0;
                 let mut kernels = ChipKernels::new(&prepared, &chip).unwrap();
                 let coarse = prepared.coarse_bound(&mut kernels).0;
-                let buffered = Prepared::bound_over(&[&prepared], &mut kernels, f64::INFINITY, Fidelity::Buffered).0;
+                let buffered = PreparedJob::lower_bound_over_fabrics(&[&prepared], &mut kernels, f64::INFINITY, Fidelity::Buffered).0;
                 let fine = prepared.fine_bound(&mut kernels, f64::INFINITY).0;
                 prop_assert!(coarse <= buffered && buffered <= seconds, "{} {} {}", coarse, buffered, seconds);
                 prop_assert!(coarse <= fine && fine <= seconds, "{} {} {}", coarse, fine, seconds);
                 // Nothing faster than a hair below it; it itself where a hair more is allowed.
-                let below = prepared.fastest(&chip, seconds * (1.0 - 1e-6)).unwrap();
-                prop_assert!(matches!(below, Fastest::Beaten(bound) if bound.0 <= seconds), "{} {:?}", seconds, below);
-                let again = prepared.fastest(&chip, seconds * (1.0 + 1e-6)).unwrap();
-                prop_assert!(matches!(again, Fastest::Plan(plan, _) if same(&plan, &fastest)));
+                let below = prepared.fastest_plan(&chip, seconds * (1.0 - 1e-6)).unwrap();
+                prop_assert!(matches!(below, FastestPlan::Beaten(bound) if bound.0 <= seconds), "{} {:?}", seconds, below);
+                let again = prepared.fastest_plan(&chip, seconds * (1.0 + 1e-6)).unwrap();
+                prop_assert!(matches!(again, FastestPlan::Plan(plan, _) if same(&plan, &fastest)));
                 // With a tolerance no slower than it allows, and the proof is no better than what is found.
                 drop(kernels);
-                let Fastest::Plan(near, status) = prepared.with_split_tolerance(0.02).fastest(&chip, f64::INFINITY).unwrap() else {
+                let FastestPlan::Plan(near, status) = prepared.with_split_tolerance(0.02).fastest_plan(&chip, f64::INFINITY).unwrap() else {
                     return Err(TestCaseError::fail("no plan with a tolerance"));
                 };
                 let near_s = near.time.total.0;
@@ -118,7 +118,7 @@ proptest! {
                 let least = if let SolveStatus::Gap { lower_bound, .. } = status { lower_bound } else { near_s };
                 prop_assert!(least <= seconds * (1.0 + 1e-9), "{least} {seconds}");
             }
-            (None, Fastest::TooLarge(why)) => {
+            (None, FastestPlan::TooLarge(why)) => {
                 prop_assert_eq!(listed.nearest.map(|(plan, _)| plan), why.map(|why| why.0));
             }
             (listed, fastest) => prop_assert!(false, "{:?} {:?}", listed, fastest),
@@ -127,11 +127,11 @@ proptest! {
 }
 
 /// One model on the chips of a study, on two fabrics.
-fn on_fabrics(test: impl Fn(&[Prepared<'_>], &Accelerator)) {
+fn on_fabrics(test: impl Fn(&[PreparedJob<'_>], &Accelerator)) {
     let model = Model::load("mixtral-8x7b").unwrap();
     let stack = SoftwareStack::load("ideal").unwrap();
-    let fabrics = ["tpu_v4_ici", "selene_hdr200x8"].map(|name| Fabric::template(name).unwrap().for_devices(64).unwrap());
-    let chip = Accelerator::template("tpu_v4").unwrap();
+    let fabrics = ["tpu_v4_ici", "selene_hdr200x8"].map(|name| Fabric::built_in(name).unwrap().for_devices(64).unwrap());
+    let chip = Accelerator::built_in("tpu_v4").unwrap();
     let job = |fabric| Job {
         model: &model,
         chip: &chip,
@@ -156,7 +156,7 @@ fn on_fabrics(test: impl Fn(&[Prepared<'_>], &Accelerator)) {
         splits: Some(Splits::Listed(vec![None])),
         ..PlanSpace::default()
     };
-    let prepared: Vec<Prepared<'_>> = fabrics.iter().map(|fabric| Prepared::new(job(fabric), &space).unwrap()).collect();
+    let prepared: Vec<PreparedJob<'_>> = fabrics.iter().map(|fabric| PreparedJob::new(job(fabric), &space).unwrap()).collect();
     test(&prepared, &chip);
 }
 
@@ -164,18 +164,24 @@ fn on_fabrics(test: impl Fn(&[Prepared<'_>], &Accelerator)) {
 fn shapes_prepared_once_are_those_that_are_lowered_for_the_chip() {
     on_fabrics(|prepared, chip| {
         let prepared = &prepared[0];
-        let mut mapped = ChipTimes::new(chip, prepared.job.stack).unwrap().at(Fidelity::Mapped);
+        let mut mapped = ChipTimes::new(chip, prepared.job.stack).unwrap().with_fidelity(Fidelity::Mapped);
         let mut kernels = ChipKernels::new(prepared, chip).unwrap();
-        let search = search(prepared, &prepared.job, ChipTimes::new(chip, prepared.job.stack).unwrap(), prepared.job.memory());
+        let search = search_with_memory(
+            prepared,
+            &prepared.job,
+            ChipTimes::new(chip, prepared.job.stack).unwrap(),
+            prepared.job.device_memory(),
+        );
         let mut again = 0;
         for lot in &prepared.lots {
             let mut lowered = lot.lowered.clone();
             for (policy, outlined) in lot.outlined.iter().enumerate() {
                 let outlined = outlined.as_ref().unwrap();
-                let shape = kernels.shape(outlined, lot, prepared);
-                let slow = lowered.shape(&mut mapped, prepared.job.fabric, &search.under(lot, policy)).unwrap();
+                let shape = kernels.shape_of_group(outlined, lot, prepared);
+                let slow = lowered.plan_shape(&mut mapped, prepared.job.fabric, &search.plan_under_policy(lot, policy)).unwrap();
                 assert_eq!(shape, slow);
-                again += usize::from(shape != *outlined.without_times() && search.policies[policy] != ActivationPolicy::None);
+                again +=
+                    usize::from(shape != *outlined.shape_without_times() && search.policies[policy] != ActivationPolicy::None);
             }
         }
         assert!(again > 0);
@@ -185,16 +191,17 @@ fn shapes_prepared_once_are_those_that_are_lowered_for_the_chip() {
 #[test]
 fn a_bound_over_fabrics_is_below_that_of_each_and_is_it_where_there_is_one() {
     on_fabrics(|prepared, chip| {
-        let all: Vec<&Prepared<'_>> = prepared.iter().collect();
-        assert!(all[0].alike(all[1]));
+        let all: Vec<&PreparedJob<'_>> = prepared.iter().collect();
+        assert!(all[0].differs_in_fabric_only(all[1]));
         let mut shared = ChipKernels::new(all[0], chip).unwrap();
         for fidelity in [Fidelity::Peak, Fidelity::Buffered, Fidelity::Mapped] {
-            let over = Prepared::bound_over(&all, &mut shared, f64::INFINITY, fidelity).0;
-            let each = all.iter().map(|one| Prepared::bound_over(&[one], &mut shared, f64::INFINITY, fidelity).0);
+            let over = PreparedJob::lower_bound_over_fabrics(&all, &mut shared, f64::INFINITY, fidelity).0;
+            let each =
+                all.iter().map(|one| PreparedJob::lower_bound_over_fabrics(&[one], &mut shared, f64::INFINITY, fidelity).0);
             let each: Vec<f64> = each.collect();
             let alone = all.iter().map(|one| {
                 let mut kernels = ChipKernels::new(one, chip).unwrap();
-                Prepared::bound_over(&[one], &mut kernels, f64::INFINITY, fidelity).0
+                PreparedJob::lower_bound_over_fabrics(&[one], &mut kernels, f64::INFINITY, fidelity).0
             });
             assert_eq!(each, alone.collect::<Vec<f64>>(), "what another fabric has left shows");
             assert!(over > 0.0 && each.iter().all(|each| over <= *each), "{over} {each:?}");

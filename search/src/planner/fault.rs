@@ -2,11 +2,11 @@
 //! are plans.
 
 use super::Job;
-use super::lots::Family;
+use super::lots::DegreeClass;
 use super::space::{PlanSpace, Splits, divisors, small_divisors};
-use super::walk::{Broken, SCHEDULES, Walk, broken, schedule_name};
+use super::walk::{BrokenRule, PlanWalk, SCHEDULES, broken, schedule_name};
 use sim::network::Fabric;
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use std::collections::BTreeSet;
 use workloads::memory::TechniqueError;
 use workloads::parallel::tensor_parallel_degrees;
@@ -29,7 +29,7 @@ const DEGREES: [Degree; 6] = [
     ("cp", |s| &mut s.context, |l| l.context),
     ("pp", |s| &mut s.pipeline, |l| l.pipeline),
     ("ep", |s| &mut s.expert, |l| l.expert),
-    ("etp", |s| &mut s.expert_tensor, |l| l.expert_tensor().unwrap_or(l.tensor)),
+    ("etp", |s| &mut s.expert_tensor, |l| l.expert_tensor_degree().unwrap_or(l.tensor)),
     ("virtual_stages", |s| &mut s.virtual_stages, |l| l.virtual_stages),
 ];
 
@@ -115,7 +115,7 @@ impl PlanSpace {
 
     /// The schedules asked for that no plan of the space runs, and why. Plans of one stage run 1F1B, whatever is asked for.
     fn idle_of(&self, question: &Question<'_>) -> Vec<(&'static str, LayoutError)> {
-        let asked = self.schedules.iter().flatten().filter(|schedule| **schedule != Schedule::OneForwardOneBackward);
+        let asked = self.schedules.iter().flatten().filter(|schedule| **schedule != PipelineSchedule::OneForwardOneBackward);
         let idle = asked.copied().filter_map(|schedule| {
             let context = self.context.clone().or(Self::open(question.job).context);
             let alone = Self { schedules: Some(vec![schedule]), context, ..self.clone() };
@@ -144,12 +144,12 @@ struct Question<'a> {
     /// The job's fabric with all devices that it can join.
     cluster: &'a Fabric,
     /// The schedule that a plan has to run to count.
-    running: Option<Schedule>,
+    running: Option<PipelineSchedule>,
 }
 
 impl Question<'_> {
     /// The plans of a space that count.
-    fn families(&self, space: &PlanSpace) -> Vec<Family> {
+    fn families(&self, space: &PlanSpace) -> Vec<DegreeClass> {
         let mut families = space.families(self.job);
         if let Some(running) = self.running {
             for family in &mut families {
@@ -169,7 +169,7 @@ impl Question<'_> {
     }
 
     /// Of a space without plans: what decides that there are none, and the rule that the nearest breaks.
-    fn nearest(&self, space: &PlanSpace) -> Option<(PlanSpace, Broken)> {
+    fn nearest(&self, space: &PlanSpace) -> Option<(PlanSpace, BrokenRule)> {
         let mut space =
             PlanSpace { zero: Some(vec![ZeroStage::None]), orders: Some(vec![RankOrder::DataFirst]), ..space.clone() };
         if let Some(Splits::NearOf(usual)) = &mut space.splits {
@@ -178,23 +178,23 @@ impl Question<'_> {
         if !self.families(&space).is_empty() {
             return None;
         }
-        let nearest = self.of_techniques(&space).or_else(|| Walk::of(&space, self.job, self.running).nearest)?;
+        let nearest = self.of_techniques(&space).or_else(|| PlanWalk::of(&space, self.job, self.running).nearest)?;
         Some((space, nearest))
     }
 
     /// The rule of the techniques that a space's plans break, where there would be plans without them.
-    fn of_techniques(&self, space: &PlanSpace) -> Option<Broken> {
+    fn of_techniques(&self, space: &PlanSpace) -> Option<BrokenRule> {
         let job = Job { techniques: &Techniques::default(), ..*self.job };
         let families = Question { job: &job, ..*self }.families(space);
         let (family, lot) = families.iter().find_map(|family| Some((family, family.lots.first()?)))?;
         let (at, micro_batches) = *lot.pairs.first()?;
         // What cures it is said of the batch.
-        let why = match self.job.no_accumulation(micro_batches)? {
+        let why = match self.job.accumulation_refusal(micro_batches)? {
             TechniqueError::Refused { technique, why, .. } => format!("technique {technique}: {why}"),
             other => other.to_string(),
         };
         let rule = broken("global_batch", self.job.global_batch, format!("one micro-batch per replica ({why})"), String::new());
-        Some(Broken { obeyed: u32::MAX, rule, layout: family.divisions[at].layout, micro_batch: lot.micro_batch })
+        Some(BrokenRule { obeyed: u32::MAX, rule, layout: family.divisions[at].layout, micro_batch: lot.micro_batch })
     }
 
     /// Why no plan whatever uses the job's devices for its batch, if none does: no value of another decision is to blame then.
@@ -204,7 +204,7 @@ impl Question<'_> {
         if !question.families(&open).is_empty() {
             return None;
         }
-        let nearest = Walk::of(&open, self.job, None).nearest?;
+        let nearest = PlanWalk::of(&open, self.job, None).nearest?;
         let (l, rule) = (&nearest.layout, &nearest.rule);
         let limit = format!(
             "tp x cp x pp x dp of a plan; the nearest product, {} x {} x {} x {}, breaks a rule: {} = {} must be {}",
@@ -217,7 +217,7 @@ impl Question<'_> {
     }
 
     /// The nearest values of one decision at a time with which there are plans, those of the rule's own decision first.
-    fn cures(&self, space: &PlanSpace, nearest: &Broken) -> String {
+    fn cures(&self, space: &PlanSpace, nearest: &BrokenRule) -> String {
         let mut cures = self.degrees(space, nearest);
         if let Some(values) = &space.micro_batch {
             let relaxed = PlanSpace { micro_batch: None, ..space.clone() };
@@ -242,7 +242,7 @@ impl Question<'_> {
     }
 
     /// The nearest values of the degrees asked for, of one degree at a time.
-    fn degrees(&self, space: &PlanSpace, nearest: &Broken) -> Vec<(&'static str, String)> {
+    fn degrees(&self, space: &PlanSpace, nearest: &BrokenRule) -> Vec<(&'static str, String)> {
         let mut cures = Vec::new();
         let mut asked = space.clone();
         for (key, list, degree) in DEGREES {
@@ -262,13 +262,14 @@ impl Question<'_> {
         space.schedules.as_ref()?;
         let relaxed = PlanSpace { schedules: PlanSpace::open(self.job).schedules, ..space.clone() };
         let families = relaxed.families(self.job);
-        let runs = |schedule: &Schedule| families.iter().flat_map(|f| &f.divisions).any(|d| d.schedules.contains(schedule));
+        let runs =
+            |schedule: &PipelineSchedule| families.iter().flat_map(|f| &f.divisions).any(|d| d.schedules.contains(schedule));
         let names: Vec<&str> = SCHEDULES.iter().filter(|(_, schedule)| runs(schedule)).map(|(name, _)| *name).collect();
         (!names.is_empty()).then(|| names.join(" or "))
     }
 
     /// The nearest batches with which there are plans.
-    fn batches(&self, space: &PlanSpace, nearest: &Broken) -> Option<String> {
+    fn batches(&self, space: &PlanSpace, nearest: &BrokenRule) -> Option<String> {
         let (l, now) = (&nearest.layout, self.job.global_batch);
         let copies = u64::from(l.data);
         let steps = [copies, copies * nearest.micro_batch, copies * nearest.micro_batch * u64::from(l.pipeline)];
@@ -315,7 +316,7 @@ fn products(space: &PlanSpace, job: &Job<'_>) -> BTreeSet<u64> {
 }
 
 /// The layouts that families have plans of.
-fn layouts(families: &[Family]) -> impl Iterator<Item = &Layout> {
+fn layouts(families: &[DegreeClass]) -> impl Iterator<Item = &Layout> {
     let pairs = families.iter().flat_map(|f| f.lots.iter().flat_map(move |lot| lot.pairs.iter().map(move |(at, _)| (f, *at))));
     pairs.map(|(family, at)| &family.divisions[at].layout)
 }

@@ -1,13 +1,13 @@
 //! Spaces without plans: found exactly where there are none, with cures that cure.
 #![allow(clippy::unwrap_used)]
 
-use super::Walk;
-use crate::planner::tests::Hardware;
+use super::PlanWalk;
+use crate::planner::tests::PlannerHardware;
 use crate::planner::{Job, PlanSpace, Splits, default_policies};
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use workloads::{ActivationPolicy, LayerEnds};
 
-const PLAIN: Schedule = Schedule::OneForwardOneBackward;
+const PLAIN: PipelineSchedule = PipelineSchedule::OneForwardOneBackward;
 
 /// Spaces of one choice each, by degrees of which some fit together.
 fn spaces() -> Vec<PlanSpace> {
@@ -15,9 +15,13 @@ fn spaces() -> Vec<PlanSpace> {
     for (tensor, pipeline) in [(1, 1), (1, 3), (2, 2), (5, 4), (1, 8), (3, 2)] {
         for (context, expert) in [(1, 1), (2, 1), (3, 1), (1, 4), (1, 3)] {
             for chunks in [1, 2, 3, 65] {
-                for (micro_batch, schedule) in
-                    [(1, PLAIN), (2, Schedule::GPipe), (5, PLAIN), (1, Schedule::ZbV), (3, Schedule::ZbH1)]
-                {
+                for (micro_batch, schedule) in [
+                    (1, PLAIN),
+                    (2, PipelineSchedule::GPipe),
+                    (5, PLAIN),
+                    (1, PipelineSchedule::ZbV),
+                    (3, PipelineSchedule::ZbH1),
+                ] {
                     spaces.push(PlanSpace {
                         tensor: Some(vec![tensor]),
                         pipeline: Some(vec![pipeline]),
@@ -37,14 +41,14 @@ fn spaces() -> Vec<PlanSpace> {
 
 #[test]
 fn a_rule_is_named_exactly_where_there_are_no_plans() {
-    let hardware = [Hardware::new("mixtral-8x7b"), Hardware::new("gpt2-xl")];
+    let hardware = [PlannerHardware::new("mixtral-8x7b"), PlannerHardware::new("gpt2-xl")];
     let (mut with, mut without) = (0, 0);
     for (hardware, devices, batch, tokens) in
         [(&hardware[0], 16, 24, 4096), (&hardware[0], 15, 30, 999), (&hardware[1], 16, 24, 1024)]
     {
         let job = hardware.job(devices, batch, tokens);
         for space in spaces() {
-            let walk = Walk::of(&space, &job, None);
+            let walk = PlanWalk::of(&space, &job, None);
             let plans = space.plans(&job);
             assert_eq!(walk.plans, !plans.is_empty(), "{space:?}: {:?}", walk.nearest);
             assert!(walk.plans || walk.nearest.is_some());
@@ -57,7 +61,7 @@ fn a_rule_is_named_exactly_where_there_are_no_plans() {
 /// A stated width of experts leaves what is left of a stage's ranks to expert parallelism.
 #[test]
 fn widths_of_experts_are_plans_or_named() {
-    let hardware = Hardware::new("mixtral-8x7b");
+    let hardware = PlannerHardware::new("mixtral-8x7b");
     let job = hardware.job(16, 24, 4096);
     let (mut with, mut without) = (0, 0);
     for (tensor, width) in [(1, 1), (1, 2), (4, 1), (4, 2), (4, 4), (4, 16), (4, 3), (2, 8)] {
@@ -71,12 +75,12 @@ fn widths_of_experts_are_plans_or_named() {
                     sequence_parallel: Some(vec![sequence_parallel]),
                     ..PlanSpace::default()
                 };
-                let (walk, plans) = (Walk::of(&space, &job, None), space.plans(&job));
+                let (walk, plans) = (PlanWalk::of(&space, &job, None), space.plans(&job));
                 assert_eq!(walk.plans, !plans.is_empty(), "{space:?}: {:?}", walk.nearest);
                 for plan in &plans {
                     let l = &plan.layout;
-                    assert_eq!(l.expert_tensor().unwrap_or(l.tensor), width, "{l}");
-                    assert_eq!(l.stage_ranks() % (u64::from(width) * u64::from(l.expert)), 0, "{l}");
+                    assert_eq!(l.expert_tensor_degree().unwrap_or(l.tensor), width, "{l}");
+                    assert_eq!(l.ranks_per_stage() % (u64::from(width) * u64::from(l.expert)), 0, "{l}");
                     assert!(width == tensor || l.sequence_parallel || tensor == 1, "{l}");
                 }
                 *(if walk.plans { &mut with } else { &mut without }) += 1;
@@ -86,14 +90,14 @@ fn widths_of_experts_are_plans_or_named() {
     assert!(with > 20 && without > 20, "{with} {without}");
     let asked = PlanSpace { expert_tensor: Some(vec![3]), ..PlanSpace::default() };
     assert!(message(&job, &asked).starts_with("etp = 3: must be a divisor of the "), "{}", message(&job, &asked));
-    let dense = Hardware::new("gpt2-xl");
+    let dense = PlannerHardware::new("gpt2-xl");
     let text = message(&dense.job(16, 24, 1024), &asked);
     assert_eq!(text, "etp = 3: must be left out for a model without experts; leave it out");
 }
 
 #[test]
 fn a_larger_space_is_refused_exactly_where_it_has_no_plans() {
-    let gpt = Hardware::new("gpt2-xl");
+    let gpt = PlannerHardware::new("gpt2-xl");
     let (mut with, mut without, mut only_larger) = (0, 0, 0);
     for (devices, batch) in [(16, 24), (8, 40)] {
         let job = gpt.job(devices, batch, 1024);
@@ -119,7 +123,7 @@ fn message(job: &Job<'_>, space: &PlanSpace) -> String {
 
 #[test]
 fn the_rule_the_number_and_the_nearest_values_are_named() {
-    let gpt = Hardware::new("gpt2-xl");
+    let gpt = PlannerHardware::new("gpt2-xl");
     let job = gpt.job(16, 24, 1024);
     let deep = PlanSpace {
         tensor: Some(vec![1]),
@@ -148,7 +152,7 @@ fn the_rule_the_number_and_the_nearest_values_are_named() {
         "micro_batch = 7: must be a divisor of the 24 sequences of a step; use micro_batch = 6 or 8"
     );
     assert_eq!(
-        only(|s| (s.schedules, s.virtual_stages) = (Some(vec![Schedule::ZbV]), Some(vec![3]))),
+        only(|s| (s.schedules, s.virtual_stages) = (Some(vec![PipelineSchedule::ZbV]), Some(vec![3]))),
         "virtual_stages = 3: must be 2 under ZB-V; use virtual_stages = 2, or the schedule 1f1b"
     );
     let pipeline = |stages| PlanSpace { pipeline: Some(vec![stages]), ..PlanSpace::default() };
@@ -161,22 +165,22 @@ fn the_rule_the_number_and_the_nearest_values_are_named() {
         "layer_split = 99:1: must be at most the 48 layers in the first and the last chunk together; use 47:1 or 48:0, or the best split \
          of the layers"
     );
-    let mixtral = Hardware::new("mixtral-8x7b");
+    let mixtral = PlannerHardware::new("mixtral-8x7b");
     let three = PlanSpace { expert: Some(vec![3]), ..PlanSpace::default() };
     assert!(message(&mixtral.job(16, 64, 4096), &three).starts_with("ep = 3: must be a divisor of dp = "));
 }
 
 /// Whether a plan of a space runs a schedule.
-fn runs(space: &PlanSpace, job: &Job<'_>, schedule: Schedule) -> bool {
+fn runs(space: &PlanSpace, job: &Job<'_>, schedule: PipelineSchedule) -> bool {
     space.plans(job).iter().any(|plan| plan.schedule == schedule && plan.layout.pipeline > 1)
 }
 
 #[test]
 fn a_schedule_that_no_plan_runs_is_refused() {
-    let gpt = Hardware::new("gpt2-xl");
+    let gpt = PlannerHardware::new("gpt2-xl");
     let job = gpt.job(8, 24, 1024);
     let (mut idle, mut run) = (0, 0);
-    for schedule in [Schedule::GPipe, Schedule::ZbH1, Schedule::ZbV] {
+    for schedule in [PipelineSchedule::GPipe, PipelineSchedule::ZbH1, PipelineSchedule::ZbV] {
         for pipeline in [None, Some(vec![1]), Some(vec![1, 2]), Some(vec![4])] {
             for virtual_stages in [None, Some(vec![1]), Some(vec![2]), Some(vec![1, 2])] {
                 let (pipeline, virtual_stages) = (pipeline.clone(), virtual_stages);
@@ -198,26 +202,26 @@ fn a_schedule_that_no_plan_runs_is_refused() {
         }
     }
     assert!(idle > 10 && run > 10, "{idle} {run}");
-    let one = PlanSpace { pipeline: Some(vec![1]), schedules: Some(vec![Schedule::ZbV]), ..PlanSpace::default() };
+    let one = PlanSpace { pipeline: Some(vec![1]), schedules: Some(vec![PipelineSchedule::ZbV]), ..PlanSpace::default() };
     assert_eq!(
         message(&job, &one),
         "schedule = zb-v: must be left out without a pipeline: one stage has nothing to schedule; use the schedule 1f1b, or pp = 2"
     );
-    assert!(runs(&PlanSpace { pipeline: Some(vec![2]), ..one.clone() }, &job, Schedule::ZbV));
+    assert!(runs(&PlanSpace { pipeline: Some(vec![2]), ..one.clone() }, &job, PipelineSchedule::ZbV));
     // Other degrees may leave one stage as well.
-    let wide = PlanSpace { context: Some(vec![8]), schedules: Some(vec![Schedule::ZbV]), ..PlanSpace::default() };
+    let wide = PlanSpace { context: Some(vec![8]), schedules: Some(vec![PipelineSchedule::ZbV]), ..PlanSpace::default() };
     assert_eq!(
         message(&job, &wide),
         "schedule = zb-v: must be left out without a pipeline: one stage has nothing to schedule; use the schedule 1f1b, or cp = 4"
     );
-    assert!(runs(&PlanSpace { context: Some(vec![4]), ..wide }, &job, Schedule::ZbV));
+    assert!(runs(&PlanSpace { context: Some(vec![4]), ..wide }, &job, PipelineSchedule::ZbV));
     let plain = PlanSpace { schedules: Some(vec![PLAIN]), ..one };
     assert_eq!(plain.fault(&plain, &job, job.fabric), None, "one stage runs one forward, one backward");
 }
 
 #[test]
 fn devices_that_no_plan_divides_are_named_with_the_nearest_that_one_does() {
-    let gpt = Hardware::new("gpt2-xl");
+    let gpt = PlannerHardware::new("gpt2-xl");
     let job = gpt.job(1048, 512, 1024);
     for space in [
         PlanSpace::default(),
@@ -243,7 +247,7 @@ fn devices_that_no_plan_divides_are_named_with_the_nearest_that_one_does() {
 
 #[test]
 fn the_cures_cure() {
-    let gpt = Hardware::new("gpt2-xl");
+    let gpt = PlannerHardware::new("gpt2-xl");
     let large = gpt.job(1024, 1536, 1024);
     let fault = |space: &PlanSpace, job: &Job<'_>| space.fault(space, job, job.fabric);
     let error = fault(&PlanSpace { pipeline: Some(vec![128]), ..PlanSpace::default() }, &large).unwrap();

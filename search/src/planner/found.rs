@@ -6,7 +6,7 @@ use workloads::LayerEnds;
 
 /// A plan by its places.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-pub(super) struct Candidate {
+pub(super) struct PlanCandidate {
     /// The step's time, or its bound, in seconds.
     pub time: f64,
     pub family: u32,
@@ -19,9 +19,9 @@ pub(super) struct Candidate {
     pub ends: Option<LayerEnds>,
 }
 
-impl Candidate {
+impl PlanCandidate {
     /// Whether the two are one plan, however its layers are split.
-    pub fn same_plan(&self, other: &Self) -> bool {
+    pub fn is_same_plan(&self, other: &Self) -> bool {
         let places = |c: &Self| (c.family, c.lot, c.policy, c.division, c.schedule);
         places(self) == places(other)
     }
@@ -29,11 +29,11 @@ impl Candidate {
 
 /// What came of the plans of one lot, or of all.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct FoundPlans {
     /// The fastest that fit, fastest first.
-    pub best: Vec<Candidate>,
+    pub best: Vec<PlanCandidate>,
     /// Those that fit and whose time is bounded only.
-    pub open: Vec<Candidate>,
+    pub open: Vec<PlanCandidate>,
     pub plans: usize,
     pub over_capacity: usize,
     pub timed: usize,
@@ -43,12 +43,12 @@ pub(super) struct Found {
     pub not_reached: usize,
     pub refusal: Option<StepError>,
     /// The plan that lacks least, and how much.
-    pub nearest: Option<(Bytes, Candidate)>,
+    pub nearest: Option<(Bytes, PlanCandidate)>,
 }
 
-impl Found {
+impl FoundPlans {
     /// Takes a plan that fits and is timed.
-    pub fn rank(&mut self, candidate: Candidate, length: usize) {
+    pub fn insert_timed(&mut self, candidate: PlanCandidate, length: usize) {
         if self.best.len() < length || self.best.last().is_some_and(|last| candidate < *last) {
             let place = self.best.partition_point(|b| *b < candidate);
             self.best.insert(place, candidate);
@@ -57,42 +57,42 @@ impl Found {
     }
 
     /// Takes a plan with another split, in its own place if that is faster.
-    pub fn better(&mut self, candidate: Candidate, length: usize) {
-        if let Some(place) = self.best.iter().position(|b| b.same_plan(&candidate)) {
+    pub fn insert_with_split(&mut self, candidate: PlanCandidate, length: usize) {
+        if let Some(place) = self.best.iter().position(|b| b.is_same_plan(&candidate)) {
             if self.best[place].time <= candidate.time {
                 return;
             }
             self.best.remove(place);
         }
-        self.rank(candidate, length);
+        self.insert_timed(candidate, length);
     }
 
     /// Seconds from which on a plan is not among the fastest, so many as asked for.
-    pub fn limit_of(&self, count: usize) -> f64 {
+    pub fn cutoff_for_count(&self, count: usize) -> f64 {
         count.checked_sub(1).and_then(|last| self.best.get(last)).map_or(f64::INFINITY, |last| last.time)
     }
 
     /// Whether the list is full without a plan.
-    pub fn beaten(&self, bound: f64, length: usize) -> bool {
+    pub fn beats_bound(&self, bound: f64, length: usize) -> bool {
         self.best.len() >= length && self.best.last().is_some_and(|last| bound >= last.time)
     }
 
-    pub fn lacking(&mut self, lack: Bytes, candidate: Candidate) {
+    pub fn note_shortfall(&mut self, lack: Bytes, candidate: PlanCandidate) {
         if self.nearest.is_none_or(|(least, _)| lack < least) {
             self.nearest = Some((lack, candidate));
         }
     }
 
     /// Keeps why a plan was refused: the first reason, but for a technique's, which the user asked for; a layout is the search's own.
-    pub fn reason(&mut self, error: StepError) {
+    pub fn keep_refusal(&mut self, error: StepError) {
         let of_technique = |known: &StepError| matches!(known, StepError::Technique(_));
         if self.refusal.as_ref().is_none_or(|known| of_technique(&error) && !of_technique(known)) {
             self.refusal = Some(error);
         }
     }
 
-    pub fn merge(&mut self, other: Self, length: usize) {
-        other.best.into_iter().for_each(|candidate| self.rank(candidate, length));
+    pub fn merge_with(&mut self, other: Self, length: usize) {
+        other.best.into_iter().for_each(|candidate| self.insert_timed(candidate, length));
         self.open.extend(other.open);
         self.plans += other.plans;
         self.over_capacity += other.over_capacity;
@@ -100,23 +100,23 @@ impl Found {
         self.rejected_by_bound += other.rejected_by_bound;
         self.refused += other.refused;
         self.not_reached += other.not_reached;
-        other.refusal.into_iter().for_each(|error| self.reason(error));
+        other.refusal.into_iter().for_each(|error| self.keep_refusal(error));
         if let Some((lack, candidate)) = other.nearest {
-            self.lacking(lack, candidate);
+            self.note_shortfall(lack, candidate);
         }
     }
 
     /// Takes the plans of a lot of so many that was stopped in its midst.
-    pub fn stopped_at(&mut self, plans: usize) {
+    pub fn count_stopped_group(&mut self, plans: usize) {
         self.not_reached += plans - self.plans;
         self.plans = plans;
     }
 
     /// Drops the open plans that the list beats.
-    pub fn prune(&mut self, length: usize) {
+    pub fn prune_beaten(&mut self, length: usize) {
         let open = std::mem::take(&mut self.open);
         let before = open.len();
-        self.open = open.into_iter().filter(|c| !self.beaten(c.time, length)).collect();
+        self.open = open.into_iter().filter(|c| !self.beats_bound(c.time, length)).collect();
         self.rejected_by_bound += before - self.open.len();
     }
 }

@@ -3,14 +3,14 @@
 
 use super::super::search::search_once;
 use super::super::{PlanSpace, PlanWatch, RankedPlan};
-use super::tests::{Hardware, hold, mixed, one, seconds, under};
+use super::tests::{MixHardware, hold, mixed, one, seconds, under};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use sim::hardware::{HostLink, Storage};
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use sim::units::{Bytes, BytesPerSecond};
 use std::collections::BTreeMap;
-use step::stage_keeps;
+use step::layer_keeps_by_stage;
 use workloads::{ActivationPolicy, SegmentKind, TrainingGraph};
 
 /// Sums of times taken in another order differ by this share at most.
@@ -20,7 +20,7 @@ const ROUNDING: f64 = 1e-9;
 struct Case {
     model: &'static str,
     stack: &'static str,
-    pipeline: (u32, u32, Schedule),
+    pipeline: (u32, u32, PipelineSchedule),
     batch: u64,
     sequence: u64,
     /// GiB that are left free, more and less.
@@ -42,14 +42,14 @@ fn config() -> ProptestConfig {
 
 fn case() -> impl Strategy<Value = Case> {
     let pipelines = vec![
-        (8, 1, Schedule::OneForwardOneBackward),
-        (4, 1, Schedule::OneForwardOneBackward),
-        (2, 1, Schedule::OneForwardOneBackward),
-        (1, 1, Schedule::OneForwardOneBackward),
-        (8, 2, Schedule::OneForwardOneBackward),
-        (4, 1, Schedule::GPipe),
-        (4, 1, Schedule::ZbH1),
-        (4, 2, Schedule::ZbV),
+        (8, 1, PipelineSchedule::OneForwardOneBackward),
+        (4, 1, PipelineSchedule::OneForwardOneBackward),
+        (2, 1, PipelineSchedule::OneForwardOneBackward),
+        (1, 1, PipelineSchedule::OneForwardOneBackward),
+        (8, 2, PipelineSchedule::OneForwardOneBackward),
+        (4, 1, PipelineSchedule::GPipe),
+        (4, 1, PipelineSchedule::ZbH1),
+        (4, 2, PipelineSchedule::ZbV),
     ];
     let sorted = |[a, b]: [f64; 2]| [a.min(b), a.max(b)];
     let pair = move |low: f64, high: f64| prop::array::uniform2(low..high).prop_map(sorted);
@@ -76,7 +76,7 @@ impl Case {
     }
 
     /// The fastest mix with so much left free on the device, with this host and the lesser storage.
-    fn best(&self, hardware: &mut Hardware, free_gib: f64, host: Option<HostLink>) -> Option<RankedPlan> {
+    fn best(&self, hardware: &mut MixHardware, free_gib: f64, host: Option<HostLink>) -> Option<RankedPlan> {
         self.best_with(hardware, free_gib, host, self.storage(self.storage_gb[0]))
     }
 
@@ -90,7 +90,7 @@ impl Case {
 
     fn best_with(
         &self,
-        hardware: &mut Hardware,
+        hardware: &mut MixHardware,
         free_gib: f64,
         host: Option<HostLink>,
         storage: Option<Storage>,
@@ -125,7 +125,7 @@ proptest! {
 
     #[test]
     fn more_memory_is_never_slower(case in case()) {
-        let mut hardware = Hardware::new(case.model, case.stack);
+        let mut hardware = MixHardware::new(case.model, case.stack);
         let mut of = |free: f64, gib: f64, rate: f64| time(&case.best(&mut hardware, free, Some(link(rate, gib))));
         let ([less_free, more_free], [little, much], slow) = (case.headroom, case.host_gib, case.host_rate);
         let first = of(more_free, little, slow);
@@ -138,7 +138,7 @@ proptest! {
 
     #[test]
     fn a_host_without_limits_is_as_good_as_keeping_everything_and_one_without_rate_is_none(case in case()) {
-        let mut hardware = Hardware::new(case.model, case.stack);
+        let mut hardware = MixHardware::new(case.model, case.stack);
         let free = case.headroom[0];
         let none = time(&case.best_with(&mut hardware, free, None, None));
         let still = time(&case.best_with(&mut hardware, free, Some(link(1e-9, case.host_gib[1])), None));
@@ -154,11 +154,11 @@ proptest! {
         // What a layer brings back is beside what its neighbour works on: where even that has room everything can go away.
         let layer = {
             let job = hardware.job(case.batch, case.sequence, free);
-            let plan = job.plan(
+            let plan = job.make_plan(
                 workloads::Layout { tensor: 8, sequence_parallel: true, ..workloads::Layout::default() },
                 workloads::Batch { micro_batch: 1, global_batch: case.batch, sequence_length: case.sequence },
                 ActivationPolicy::None,
-                Schedule::OneForwardOneBackward,
+                PipelineSchedule::OneForwardOneBackward,
             );
             saved(&job, &plan).values().sum::<u64>()
         };
@@ -175,13 +175,13 @@ proptest! {
 
     #[test]
     fn every_saved_byte_is_on_the_device_away_or_made_again(case in case()) {
-        let mut hardware = Hardware::new(case.model, case.stack);
+        let mut hardware = MixHardware::new(case.model, case.stack);
         let Some(best) = case.best(&mut hardware, case.headroom[1], Some(link(case.host_rate, case.host_gib[1]))) else {
             return Ok(());
         };
         let job = hardware.job(case.batch, case.sequence, case.headroom[1]);
         let saved = saved(&job, &best.plan);
-        let keeps = stage_keeps(job.model, &best.plan, job.stack).unwrap();
+        let keeps = layer_keeps_by_stage(job.model, &best.plan, job.stack).unwrap();
         prop_assert_eq!(keeps.iter().flatten().map(|keeps| keeps.layers).sum::<u64>(), job.model.layers);
         for keeps in keeps.iter().flatten() {
             let mut found: BTreeMap<&str, u64> = BTreeMap::new();
@@ -206,7 +206,7 @@ proptest! {
 
 /// What the backward pass of a plan's layer reads, with its bytes.
 fn saved(job: &super::super::Job<'_>, plan: &step::TrainingPlan) -> BTreeMap<String, u64> {
-    let graph = TrainingGraph::new(job.model, &step::lowering(job.model, plan, job.stack)).unwrap();
+    let graph = TrainingGraph::new(job.model, &step::lowering_of_plan(job.model, plan, job.stack)).unwrap();
     let layer = &graph.segment(SegmentKind::Layer).unwrap().graph;
     let tensors = layer.tensors.iter().filter(|t| t.saved);
     tensors.map(|t| (t.name.strip_prefix("layer.").unwrap_or(&t.name).to_owned(), t.bytes.0)).collect()

@@ -1,17 +1,17 @@
 //! Bounds on the passes of splits of a plan's layers, by what one micro-batch takes on a device.
 
 use super::near::{NEAR_TRIED, near_splits};
-use sim::pipeline::{ChunkWork, EndedPipeline, RowPipeline, Schedule};
+use sim::pipeline::{ChunkWork, LongerRunPipeline, PipelineSchedule, UnequalEndsPipeline};
 use sim::units::Seconds;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::ops::RangeInclusive;
-use step::{Alike, Arrangement, Held, PieceLoad, Shape, SoftwareStack, TrainingPlan};
+use step::{Arrangement, DeviceGroup, DeviceHolding, PieceLoad, PlanShape, SoftwareStack, TrainingPlan};
 use workloads::{ChunkSplit, Layout};
 
 /// Seconds of one micro-batch's passes on one device, forward and backward, what nothing hides included.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Loads {
+pub(super) struct PassLoads {
     /// The embedding.
     pub embedding: f64,
     /// One layer.
@@ -38,10 +38,10 @@ pub(super) struct PassSeconds {
     pub weight: f64,
 }
 
-impl Loads {
+impl PassLoads {
     /// Those of a shape, what chunks and sends take besides left out.
-    pub fn of(shape: &Shape, stack: &SoftwareStack) -> Self {
-        let loads = shape.loads(stack);
+    pub fn of_shape(shape: &PlanShape, stack: &SoftwareStack) -> Self {
+        let loads = shape.piece_loads(stack);
         let [embedding, layer, head] = loads.map(|load| (load.forward + load.backward).0);
         let apart = loads.map(|PieceLoad { forward, apart: [input, weight], .. }| PassSeconds {
             forward: forward.0,
@@ -51,31 +51,31 @@ impl Loads {
         Self { embedding, layer, head, apart, chunk: [0.0; 2], between: [[0.0; 2]; 2], sends: [0.0; 2] }
     }
 
-    pub fn all(&self, layers: u64) -> f64 {
+    pub fn all_loads(&self, layers: u64) -> f64 {
         self.embedding + self.layer * layers as f64 + self.head
     }
 
     /// Seconds that a split's passes take at least with what devices exchange behind them: `late` is a device's. Every device's passes follow the first
     /// micro-batch's way to it, and its exchange follows them. The first device's follows the last pass of all, but where gradients of weights run
     /// apart: before that the last micro-batch goes back to it.
-    pub fn bound(
+    pub fn lower_bound_of_split(
         &self,
         split: &ChunkSplit,
-        (layout, schedule, micro_batches): (&Layout, Schedule, u64),
-        mut late: impl FnMut(Held) -> f64,
+        (layout, schedule, micro_batches): (&Layout, PipelineSchedule, u64),
+        mut late: impl FnMut(DeviceHolding) -> f64,
     ) -> f64 {
         let arrangement = Arrangement::new(*layout, *split, schedule, micro_batches);
         let back = if schedule.splits_backward() { 0.0 } else { 1.0 };
-        let between = |layers: u64| if layers > 0 { self.besides(layers) } else { self.chunk };
+        let between = |layers: u64| if layers > 0 { self.overhead_of_chunk(layers) } else { self.chunk };
         let besides = [self.chunk, between(split.inner), self.chunk, between(split.inner + 1)].map(|[up, down]| up + down);
         let (mut passes, mut ends, mut first) = (0.0_f64, 0.0_f64, 0.0);
-        for Alike { from, to, counts, .. } in arrangement.devices() {
-            let held = Held { layers: arrangement.layers_on(from), ends: [counts[0] > 0, counts[2] > 0] };
+        for DeviceGroup { from, to, counts, .. } in arrangement.device_groups() {
+            let held = DeviceHolding { layers: arrangement.layers_on_device(from), ends: [counts[0] > 0, counts[2] > 0] };
             let [embedding, head] = held.ends.map(|held| f64::from(u8::from(held)));
             let chunks: f64 = counts.iter().zip(besides).map(|(&count, each)| count as f64 * each).sum();
-            let work = self.part(held.layers) + embedding * self.embedding + head * self.head + chunks;
+            let work = self.seconds_of_layers(held.layers) + embedding * self.embedding + head * self.head + chunks;
             // Of the devices that hold the same the last has the longest way to it.
-            let before = if to > 0 { Some(split.layers_before(to.into()) as f64) } else { None };
+            let before = if to > 0 { Some(split.layers_before_chunk(to.into()) as f64) } else { None };
             let way = |end: f64, layer: f64| before.map_or(0.0, |layers| end + layer * layers);
             let up = way(self.apart[0].forward, self.apart[1].forward);
             let around = up + back * (way(self.embedding, self.layer) - up);
@@ -91,36 +91,44 @@ impl Loads {
 
     /// Seconds that no split goes below whose chunks between hold so many layers each, or some of them one more, and whose ends hold `ends` together, the
     /// first some of `firsts`: each end holds as many as it does at least.
-    fn least_ended(
+    fn lower_bound_with_ends(
         &self,
         inner: u64,
         (firsts, ends): (&RangeInclusive<u64>, u64),
         plan: &TrainingPlan,
-        rest: &mut impl Rest,
+        rest: &mut impl SplitCosts,
     ) -> f64 {
         if firsts.is_empty() {
             return f64::INFINITY;
         }
         let (first, last) = (*firsts.start(), ends - firsts.end());
-        let split = ChunkSplit { chunks: plan.layout.chunks(), first, inner, last, ..ChunkSplit::default() };
-        let passes = self.paths(&split, &plan.layout, plan.schedule, plan.micro_batches());
-        let late = if plan.schedule.splits_backward() { 0.0 } else { rest.late(Held::first(first)) };
+        let split = ChunkSplit { chunks: plan.layout.chunk_count(), first, inner, last, ..ChunkSplit::default() };
+        let passes = self.lower_bound_by_paths(&split, &plan.layout, plan.schedule, plan.micro_batches());
+        let late =
+            if plan.schedule.splits_backward() { 0.0 } else { rest.late_exchange_seconds(DeviceHolding::first_device(first)) };
         passes + late
     }
 
     /// Seconds that the passes of a split take at least, by paths through their schedule.
-    pub fn paths(&self, split: &ChunkSplit, layout: &Layout, schedule: Schedule, micro_batches: u64) -> f64 {
+    pub fn lower_bound_by_paths(
+        &self,
+        split: &ChunkSplit,
+        layout: &Layout,
+        schedule: PipelineSchedule,
+        micro_batches: u64,
+    ) -> f64 {
         let work = |layers: u64, ends: [f64; 2], besides: [f64; 2]| match schedule.splits_backward() {
-            true => self.apart(layers, ends, besides),
+            true => self.chunk_with_separate_gradients(layers, ends, besides),
             false => {
-                let all = ends[0] * self.embedding + self.part(layers) + ends[1] * self.head + besides[0] + besides[1];
+                let all =
+                    ends[0] * self.embedding + self.seconds_of_layers(layers) + ends[1] * self.head + besides[0] + besides[1];
                 // Bounds ([`RowPipeline`]) of GPipe and 1F1B are sums of whole chunks' passes, forward and backward, or means of two such: half of
                 // either direction does.
                 ChunkWork { forward: Seconds(all / 2.0), backward: Seconds(all / 2.0), ..ChunkWork::default() }
             }
         };
-        let inner = |layers: u64| work(layers, [0.0; 2], if layers > 0 { self.besides(layers) } else { self.chunk });
-        let pipeline = EndedPipeline {
+        let inner = |layers: u64| work(layers, [0.0; 2], if layers > 0 { self.overhead_of_chunk(layers) } else { self.chunk });
+        let pipeline = UnequalEndsPipeline {
             first: work(split.first, [1.0, 0.0], self.chunk),
             inner: inner(split.inner),
             last: work(split.last, [0.0, 1.0], self.chunk),
@@ -129,12 +137,12 @@ impl Loads {
             devices: layout.pipeline,
             micro_batches: u32::try_from(micro_batches).unwrap_or(u32::MAX),
         };
-        let row = RowPipeline { pipeline, longer: inner(split.inner + 1), from: split.longer_from, count: split.longer };
-        row.time(Arrangement::new(*layout, *split, schedule, micro_batches).schedule).seconds().0
+        let row = LongerRunPipeline { pipeline, longer: inner(split.inner + 1), from: split.longer_from, count: split.longer };
+        row.time_of_passes(Arrangement::new(*layout, *split, schedule, micro_batches).schedule).seconds().0
     }
 
     /// A chunk of so many layers and ends whose gradients of weights run apart.
-    fn apart(&self, layers: u64, [embedding, head]: [f64; 2], besides: [f64; 2]) -> ChunkWork {
+    fn chunk_with_separate_gradients(&self, layers: u64, [embedding, head]: [f64; 2], besides: [f64; 2]) -> ChunkWork {
         let of = |pass: fn(&PassSeconds) -> f64| {
             let [first, layer, last] = self.apart.each_ref().map(pass);
             embedding * first + layers as f64 * layer + head * last
@@ -148,94 +156,117 @@ impl Loads {
     }
 
     /// What a chunk of so many layers without ends takes besides, forward and backward.
-    pub(super) fn besides(&self, layers: u64) -> [f64; 2] {
+    pub(super) fn overhead_of_chunk(&self, layers: u64) -> [f64; 2] {
         let [once, each] = self.between;
         [0, 1].map(|pass| (once[pass] + each[pass] * layers as f64).max(self.chunk[pass]))
     }
 
     /// Seconds of so many layers.
-    fn part(&self, layers: u64) -> f64 {
+    fn seconds_of_layers(&self, layers: u64) -> f64 {
         self.layer * layers as f64
     }
 
     /// All splits of a plan's layers whose bound may be below a limit, in the order of their bounds: of the passes, and what follows them at least
     /// where the first device holds so many layers.
-    pub fn splits(&self, layers: u64, plan: &TrainingPlan, limit: f64, rest: &mut impl Rest) -> InOrder {
+    pub fn splits_by_bound(&self, layers: u64, plan: &TrainingPlan, limit: f64, rest: &mut impl SplitCosts) -> SplitsByBound {
         let (layout, m) = (&plan.layout, plan.micro_batches());
         let v = u64::from(layout.virtual_stages);
         let each = limit / m as f64;
         let (mut splits, mut known) = (Vec::new(), None);
-        for between in layout.betweens(layers) {
+        for between in layout.inner_chunk_choices(layers) {
             // What a device between works at least, and the ends' devices besides their ends.
             let inner = if layout.pipeline > 2 { between.inner * v + u64::from(v == 1 && between.longer > 0) } else { 0 };
-            if self.part(inner) > each {
+            if self.seconds_of_layers(inner) > each {
                 continue;
             }
-            let others = if plan.schedule == Schedule::ZbV { 0.0 } else { self.part(between.inner * (v - 1)) };
+            let others =
+                if plan.schedule == PipelineSchedule::ZbV { 0.0 } else { self.seconds_of_layers(between.inner * (v - 1)) };
             // What rounding leaves out of a whole number is given back.
             let most = |end: f64| ((each - others - end) / self.layer + 1e-9).clamp(-1.0, layers as f64).floor();
             let (first, last) = (most(self.embedding), most(self.head));
             if first < 0.0 || last < 0.0 {
                 continue;
             }
-            let ends = layers - between.layers();
+            let ends = layers - between.layer_count();
             let firsts = ends.saturating_sub(last as u64)..=ends.min(first as u64);
             // Wherever the longer chunks are.
             let alike = (between.inner, between.longer);
             let least = match known {
                 Some((other, least)) if other == alike => least,
-                _ => known.insert((alike, self.least_ended(between.inner, (&firsts, ends), plan, rest))).1,
+                _ => known.insert((alike, self.lower_bound_with_ends(between.inner, (&firsts, ends), plan, rest))).1,
             };
             if least >= limit {
                 continue;
             }
             for first in firsts {
-                let split = between.split(first, ends - first);
-                splits.extend(self.coarse(split, plan, limit, rest));
+                let split = between.with_ends(first, ends - first);
+                splits.extend(self.bound_coarsely(split, plan, limit, rest));
             }
         }
-        InOrder { waiting: splits.into() }
+        SplitsByBound { waiting: splits.into() }
     }
 
     /// Of the splits near the even one ([`near_splits`]) the few of the least bounds, where these are below a limit.
-    pub fn near(&self, layers: u64, plan: &TrainingPlan, limit: f64, rest: &mut impl Rest) -> InOrder {
-        let waiting = near_splits(&plan.layout, layers).into_iter().filter_map(|split| self.coarse(split, plan, limit, rest));
-        let mut all = InOrder { waiting: waiting.collect() };
-        let least = std::iter::from_fn(|| all.next(self, plan, limit, rest)).take(NEAR_TRIED);
-        InOrder { waiting: least.map(|(bound, split)| Reverse(Bounded { bound, fine: true, split, once: 0.0 })).collect() }
+    pub fn near_splits_by_bound(
+        &self,
+        layers: u64,
+        plan: &TrainingPlan,
+        limit: f64,
+        rest: &mut impl SplitCosts,
+    ) -> SplitsByBound {
+        let waiting =
+            near_splits(&plan.layout, layers).into_iter().filter_map(|split| self.bound_coarsely(split, plan, limit, rest));
+        let mut all = SplitsByBound { waiting: waiting.collect() };
+        let least = std::iter::from_fn(|| all.next_below(self, plan, limit, rest)).take(NEAR_TRIED);
+        SplitsByBound {
+            waiting: least.map(|(bound, split)| Reverse(BoundedSplit { bound, fine: true, split, once: 0.0 })).collect(),
+        }
     }
 
     /// A split bounded by its devices' work, where that is below a limit.
-    fn coarse(&self, split: ChunkSplit, plan: &TrainingPlan, limit: f64, rest: &mut impl Rest) -> Option<Reverse<Bounded>> {
+    fn bound_coarsely(
+        &self,
+        split: ChunkSplit,
+        plan: &TrainingPlan,
+        limit: f64,
+        rest: &mut impl SplitCosts,
+    ) -> Option<Reverse<BoundedSplit>> {
         let (layout, m) = (&plan.layout, plan.micro_batches());
-        let first = Held::first(Arrangement::new(*layout, split, plan.schedule, m).layers_on(0));
-        let update = rest.update(first);
-        let bound = self.bound(&split, (layout, plan.schedule, m), |held| rest.late(held)) + update;
+        let first = DeviceHolding::first_device(Arrangement::new(*layout, split, plan.schedule, m).layers_on_device(0));
+        let update = rest.update_seconds(first);
+        let bound =
+            self.lower_bound_of_split(&split, (layout, plan.schedule, m), |held| rest.late_exchange_seconds(held)) + update;
         if bound >= limit {
             return None;
         }
-        let late = if plan.schedule.splits_backward() { 0.0 } else { rest.late(first) };
-        Some(Reverse(Bounded { bound, fine: false, split, once: late + update }))
+        let late = if plan.schedule.splits_backward() { 0.0 } else { rest.late_exchange_seconds(first) };
+        Some(Reverse(BoundedSplit { bound, fine: false, split, once: late + update }))
     }
 
     /// A split bounded by paths through its schedule too, where it may fit.
-    fn fine(&self, coarse: Bounded, plan: &TrainingPlan, rest: &impl Rest) -> Option<Bounded> {
+    fn bound_finely(&self, coarse: BoundedSplit, plan: &TrainingPlan, rest: &impl SplitCosts) -> Option<BoundedSplit> {
         if !rest.may_fit(coarse.split) {
             return None;
         }
-        let paths = self.paths(&coarse.split, &plan.layout, plan.schedule, plan.micro_batches()) + coarse.once;
-        Some(Bounded { bound: coarse.bound.max(paths), fine: true, ..coarse })
+        let paths = self.lower_bound_by_paths(&coarse.split, &plan.layout, plan.schedule, plan.micro_batches()) + coarse.once;
+        Some(BoundedSplit { bound: coarse.bound.max(paths), fine: true, ..coarse })
     }
 }
 
 /// Splits in the order of their bounds. A split's paths, and whether it may fit, are looked at when its turn comes: of thousands few are asked for.
-pub(super) struct InOrder {
-    waiting: BinaryHeap<Reverse<Bounded>>,
+pub(super) struct SplitsByBound {
+    waiting: BinaryHeap<Reverse<BoundedSplit>>,
 }
 
-impl InOrder {
+impl SplitsByBound {
     /// The split of the least bound with its bound, if that is below a limit.
-    pub fn next(&mut self, loads: &Loads, plan: &TrainingPlan, limit: f64, rest: &impl Rest) -> Option<(f64, ChunkSplit)> {
+    pub fn next_below(
+        &mut self,
+        loads: &PassLoads,
+        plan: &TrainingPlan,
+        limit: f64,
+        rest: &impl SplitCosts,
+    ) -> Option<(f64, ChunkSplit)> {
         loop {
             let Reverse(least) = self.waiting.pop()?;
             if least.bound >= limit {
@@ -245,7 +276,7 @@ impl InOrder {
                 return Some((least.bound, least.split));
             }
             // Limits do not rise.
-            let fine = loads.fine(least, plan, rest).filter(|fine| fine.bound < limit);
+            let fine = loads.bound_finely(least, plan, rest).filter(|fine| fine.bound < limit);
             self.waiting.extend(fine.map(Reverse));
         }
     }
@@ -253,7 +284,7 @@ impl InOrder {
 
 /// A split and seconds that its step is not below.
 #[derive(Debug, Clone, Copy)]
-struct Bounded {
+struct BoundedSplit {
     bound: f64,
     /// Whether paths are in the bound and the split may fit.
     fine: bool,
@@ -262,42 +293,42 @@ struct Bounded {
     once: f64,
 }
 
-impl Ord for Bounded {
+impl Ord for BoundedSplit {
     /// Of equal bounds what is not yet fine comes first: it may turn out larger. Then by the splits.
     fn cmp(&self, other: &Self) -> Ordering {
         self.bound.total_cmp(&other.bound).then(self.fine.cmp(&other.fine)).then(self.split.cmp(&other.split))
     }
 }
 
-impl PartialOrd for Bounded {
+impl PartialOrd for BoundedSplit {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Bounded {
+impl PartialEq for BoundedSplit {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Bounded {}
+impl Eq for BoundedSplit {}
 
 /// What is known of a plan's splits besides their passes.
-pub(super) trait Rest {
+pub(super) trait SplitCosts {
     /// Seconds of what a device exchanges behind its last pass, at least.
-    fn late(&mut self, held: Held) -> f64;
+    fn late_exchange_seconds(&mut self, held: DeviceHolding) -> f64;
 
     /// Seconds of a device's update.
-    fn update(&mut self, held: Held) -> f64;
+    fn update_seconds(&mut self, held: DeviceHolding) -> f64;
 
     /// Whether a split may fit.
     fn may_fit(&self, split: ChunkSplit) -> bool;
 }
 
 /// What the passes of any split take at least, in terms of all devices' work for one micro-batch.
-pub(super) fn least_share(layout: &Layout, schedule: Schedule, micro_batches: u64) -> f64 {
+pub(super) fn least_share_of_work(layout: &Layout, schedule: PipelineSchedule, micro_batches: u64) -> f64 {
     let (m, p) = (micro_batches as f64, f64::from(layout.pipeline));
-    let waits = layout.virtual_stages == 1 && !matches!(schedule, Schedule::ZbH1 | Schedule::ZbV);
+    let waits = layout.virtual_stages == 1 && !matches!(schedule, PipelineSchedule::ZbH1 | PipelineSchedule::ZbV);
     if waits { 1.0 / (1.0 - (1.0 - 1.0 / m).powf(p)) } else { m / p }
 }

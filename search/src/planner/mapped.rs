@@ -1,7 +1,7 @@
 //! Plans on links that differ: which is fastest once its ranks are where they belong.
 
 use super::{Job, PlanAnswer, RankedPlan};
-use crate::rank_mapping::{Effort, MappingError, RankMapping, StepTraffic, map_ranks, mapped_time};
+use crate::rank_mapping::{MappingError, RankMapping, RankMappingEffort, StepTraffic, map_ranks, time_of_mapping};
 use rayon::prelude::*;
 use sim::network::MOST_UNITS;
 use step::{ChipTimes, StepError};
@@ -50,14 +50,14 @@ pub fn map_plans(job: &Job<'_>, answer: &mut PlanAnswer, which: MapRanks) -> Res
         return Ok(Vec::new());
     }
     let no_units = || PlanMappingError::NoUnits { fabric: job.fabric.name.clone(), devices: job.devices };
-    let fabric = &job.fabric.as_links().ok_or_else(no_units)?;
+    let fabric = &job.fabric.with_written_links().ok_or_else(no_units)?;
     let times = ChipTimes::new(job.chip, job.stack)?;
-    let in_order: Vec<u32> = (0..fabric.devices()).collect();
+    let in_order: Vec<u32> = (0..fabric.device_count()).collect();
     let map = |chip: &mut ChipTimes, ranked: &RankedPlan| -> Result<(RankedPlan, RankMapping), PlanMappingError> {
-        let traffic = StepTraffic::of(chip, job.model, fabric, &ranked.plan)?;
-        let mapping = map_ranks(&traffic, fabric, Effort::default())?;
+        let traffic = StepTraffic::of_plan(chip, job.model, fabric, &ranked.plan)?;
+        let mapping = map_ranks(&traffic, fabric, RankMappingEffort::default())?;
         // Where groups lie unevenly on the units of a switch, the links written out tell more than its tiers.
-        let time = mapped_time(&traffic, fabric, &in_order)?;
+        let time = time_of_mapping(&traffic, fabric, &in_order)?;
         Ok((RankedPlan { time, ..ranked.clone() }, mapping))
     };
     let pairs: Result<Vec<(RankedPlan, RankMapping)>, PlanMappingError> =

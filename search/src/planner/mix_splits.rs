@@ -1,62 +1,62 @@
 //! Splits of the layers for plans whose stages keep different things: of those near the even one the few that are fastest where everything is kept. They do
 //! not depend on the memory, so that more of it leaves every plan that there is with less.
 
-use super::found::Candidate;
-use super::loads::{Loads, Rest};
-use super::search::Search;
+use super::found::PlanCandidate;
+use super::loads::{PassLoads, SplitCosts};
+use super::search::PlanSearch;
 use std::collections::BTreeMap;
-use step::{ChipTimes, Held, Shape, TrainingPlan};
+use step::{ChipTimes, DeviceHolding, PlanShape, TrainingPlan};
 use workloads::{ChunkSplit, LayerEnds};
 
 /// [`Rest`] of a plan that keeps everything, whatever the memory.
-struct Kept<'r, 's> {
-    search: &'r Search<'s>,
+struct KeepAllSplitCosts<'r, 's> {
+    search: &'r PlanSearch<'s>,
     chip: &'r mut ChipTimes,
-    shape: &'r Shape,
+    shape: &'r PlanShape,
     plan: &'r TrainingPlan,
     /// By what a device holds, what it exchanges, and its update.
-    known: [BTreeMap<Held, f64>; 2],
+    known: [BTreeMap<DeviceHolding, f64>; 2],
 }
 
-impl Rest for Kept<'_, '_> {
-    fn late(&mut self, held: Held) -> f64 {
+impl SplitCosts for KeepAllSplitCosts<'_, '_> {
+    fn late_exchange_seconds(&mut self, held: DeviceHolding) -> f64 {
         let Self { search, chip, shape, plan, known: [late, _] } = self;
-        *late.entry(held).or_insert_with(|| search.evaluator.least_exchange(chip, shape, plan, held).0)
+        *late.entry(held).or_insert_with(|| search.evaluator.least_exposed_exchange(chip, shape, plan, held).0)
     }
 
-    fn update(&mut self, held: Held) -> f64 {
+    fn update_seconds(&mut self, held: DeviceHolding) -> f64 {
         let Self { search, chip, shape, plan, known: [_, update] } = self;
-        *update.entry(held).or_insert_with(|| search.evaluator.least_update(chip, shape, plan, held).0)
+        *update.entry(held).or_insert_with(|| search.evaluator.time_of_least_update(chip, shape, plan, held).0)
     }
 
     fn may_fit(&self, split: ChunkSplit) -> bool {
-        self.search.job.may_hold(&split)
+        self.search.job.may_hold_split(&split)
     }
 }
 
-impl Search<'_> {
+impl PlanSearch<'_> {
     /// The ends of a plan's other splits that mixes are made for, of those that may be below `limit` where everything is kept; `shape` keeps everything.
     pub(super) fn ends_for_mixes(
         &self,
         chip: &mut ChipTimes,
-        shape: &Shape,
-        candidate: &Candidate,
+        shape: &PlanShape,
+        candidate: &PlanCandidate,
         limit: f64,
     ) -> Vec<LayerEnds> {
-        let plan = self.plan(*candidate);
+        let plan = self.plan_of(*candidate);
         let division = &self.families[candidate.family as usize].divisions[candidate.division as usize];
         if !self.uneven || plan.layout.pipeline < 2 || !division.open[candidate.schedule as usize] {
             return Vec::new();
         }
-        let (layers, limit) = (self.job.model.layers, limit - self.evaluator.overhead().0);
-        let sends = self.evaluator.sends(chip, shape, &plan);
-        let loads = self.loads_of_plan(chip, shape, &plan, &Loads::of(shape, self.job.stack), &sends);
-        let mut rest = Kept { search: self, chip, shape, plan: &plan, known: Default::default() };
-        let mut splits = loads.near(layers, &plan, limit, &mut rest);
+        let (layers, limit) = (self.job.model.layers, limit - self.evaluator.overhead_per_step().0);
+        let sends = self.evaluator.pipeline_sends(chip, shape, &plan);
+        let loads = self.loads_of_plan(chip, shape, &plan, &PassLoads::of_shape(shape, self.job.stack), &sends);
+        let mut rest = KeepAllSplitCosts { search: self, chip, shape, plan: &plan, known: Default::default() };
+        let mut splits = loads.near_splits_by_bound(layers, &plan, limit, &mut rest);
         let even = plan.layout.chunk_split(layers).ok();
-        std::iter::from_fn(|| splits.next(&loads, &plan, limit, &rest))
+        std::iter::from_fn(|| splits.next_below(&loads, &plan, limit, &rest))
             .filter(|(_, split)| Some(*split) != even)
-            .filter_map(|(_, split)| split.ends())
+            .filter_map(|(_, split)| split.layer_ends())
             .collect()
     }
 }

@@ -8,18 +8,18 @@
 //! fastest plan known, and in too much memory, are looked at, in the order of that bound, until none is below it.
 
 use super::PlanPart;
-use super::found::{Candidate, Found};
-use super::layer_policies::{policy_of, preset_policies};
+use super::found::{FoundPlans, PlanCandidate};
+use super::layer_policies::{policy_of_choice, preset_policies};
 use super::policies::default_policies;
-use super::search::{SPARE, Search};
-use super::stages::Stages;
+use super::search::{PlanSearch, SPARE};
+use super::stages::PlanStages;
 use crate::memory::{CopyLinks, CopyRate, LayerFront, LayerTensors, MixPoint, RecomputeSpace};
 use rayon::prelude::*;
-use sim::kernel::{Kernel, Link, Transfer};
+use sim::kernel::{Kernel, Transfer, TransferLink};
 use sim::units::{Bytes, Seconds};
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
-use step::{ChipTimes, Degrees, Lowered, MixKind, Recent, Shape, StepError, TrainingPlan};
+use step::{ChipTimes, DegreeCosts, LoweredModel, MixKind, PlanShape, RecentChunks, StepError, TrainingPlan};
 use workloads::{ActivationPolicy, Segment, SegmentKind, StagePolicies};
 
 /// Plans mixed between two looks at the fastest.
@@ -29,17 +29,17 @@ const ROUND: usize = 16;
 const NAMED: usize = 32;
 
 /// A lot's layer under every policy that a mix may have.
-pub(super) struct Layers {
+pub(super) struct GroupLayers {
     pub(super) policies: Vec<ActivationPolicy>,
-    pub(super) shapes: Vec<Shape>,
+    pub(super) shapes: Vec<PlanShape>,
     pub(super) points: Vec<MixPoint>,
     /// Everything kept.
-    pub(super) none: Shape,
+    pub(super) none: PlanShape,
 }
 
 /// How mixes were decided.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Mixed {
+pub struct MixStatistics {
     /// Layouts, splits and schedules whose stages were mixed; the others take longer than the fastest plan even if they keep everything.
     pub tried: usize,
     /// By what share of a stage's passes a better mix of the same policies could be faster at most: 0 where all are proven.
@@ -63,41 +63,41 @@ pub(super) struct StagedPlan {
 }
 
 /// By lot, its layer under every policy; none where it cannot be lowered.
-type Known = BTreeMap<(u32, u32), Option<Layers>>;
+type LayersByGroup = BTreeMap<(u32, u32), Option<GroupLayers>>;
 
 /// Where a lot's policies are timed: many lots at once leave no core to one of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Cores {
+enum TimingThreads {
     One,
     All,
 }
 
-impl Search<'_> {
+impl PlanSearch<'_> {
     /// Adds the plans with policies by stage that are faster than the fastest found.
-    pub(super) fn mix(&self, found: &mut Found) -> Mixed {
-        let mut mixed = Mixed::default();
+    pub(super) fn add_mixed_plans(&self, found: &mut FoundPlans) -> MixStatistics {
+        let mut mixed = MixStatistics::default();
         if self.mixes == MixKind::None {
             return mixed;
         }
-        let limit = found.limit_of(1);
-        let places: Vec<(usize, (usize, usize))> = self.places().into_iter().enumerate().collect();
+        let limit = found.cutoff_for_count(1);
+        let places: Vec<(usize, (usize, usize))> = self.group_places().into_iter().enumerate().collect();
         let keeping = |chip: &mut ChipTimes, &(lot, place): &(usize, (usize, usize))| {
-            if self.standing.stops() {
-                self.standing.leaves(self.least_of_lot(lot));
+            if self.standing.should_stop() {
+                self.standing.note_left_bound(self.lower_bound_of_group_at(lot));
                 return Vec::new();
             }
-            self.keeping_everything(chip, place, found, limit)
+            self.plans_keeping_everything(chip, place, found, limit)
         };
-        let bounds: Vec<Vec<Candidate>> = places.par_iter().map_init(|| self.chip.clone(), keeping).collect();
-        let mut open: Vec<Candidate> = bounds.into_iter().flatten().collect();
+        let bounds: Vec<Vec<PlanCandidate>> = places.par_iter().map_init(|| self.chip.clone(), keeping).collect();
+        let mut open: Vec<PlanCandidate> = bounds.into_iter().flatten().collect();
         open.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
-        let mut known = Known::default();
+        let mut known = LayersByGroup::default();
         let mut at = 0;
-        self.standing.begins(PlanPart::Mixes, open.len());
+        self.standing.begin_part(PlanPart::Mixes, open.len());
         while at < open.len() {
-            let limit = found.limit_of(1);
-            if self.standing.stops() {
-                self.standing.leaves(open[at].time);
+            let limit = found.cutoff_for_count(1);
+            if self.standing.should_stop() {
+                self.standing.note_left_bound(open[at].time);
                 break;
             }
             let round = &open[at..open.len().min(at + ROUND)];
@@ -108,78 +108,84 @@ impl Search<'_> {
             for candidate in round {
                 known
                     .entry((candidate.family, candidate.lot))
-                    .or_insert_with(|| self.layers(&mut self.chip.clone(), candidate, Cores::All).ok());
+                    .or_insert_with(|| self.layers_of_group(&mut self.chip.clone(), candidate, TimingThreads::All).ok());
             }
-            let listed = found.limit_of(self.length - SPARE);
-            let staged = |chip: &mut ChipTimes, candidate: &Candidate| {
-                self.staged(chip, known.get(&(candidate.family, candidate.lot))?.as_ref()?, candidate, listed)
+            let listed = found.cutoff_for_count(self.length - SPARE);
+            let staged = |chip: &mut ChipTimes, candidate: &PlanCandidate| {
+                self.plan_with_stage_policies(chip, known.get(&(candidate.family, candidate.lot))?.as_ref()?, candidate, listed)
             };
             let staged: Vec<Option<StagedPlan>> = round.par_iter().map_init(|| self.chip.clone(), staged).collect();
             for (candidate, staged) in round.iter().zip(staged) {
                 mixed.tried += 1;
                 let Some(staged) = staged else { continue };
                 mixed.gap = mixed.gap.max(staged.gap);
-                if found.beaten(staged.time, self.length) {
+                if found.beats_bound(staged.time, self.length) {
                     continue;
                 }
-                let policy = self.remember(staged.policies);
-                found.rank(Candidate { time: staged.time, policy, ..*candidate }, self.length);
+                let policy = self.remember_policies(staged.policies);
+                found.insert_timed(PlanCandidate { time: staged.time, policy, ..*candidate }, self.length);
             }
             at += round.len();
-            self.standing.done(round.len(), 0, found.limit_of(1));
+            self.standing.add_done(round.len(), 0, found.cutoff_for_count(1));
         }
-        if found.best.is_empty() && !self.standing.stopped() {
-            self.least(&open, &known, found);
+        if found.best.is_empty() && !self.standing.was_stopped() {
+            self.note_least_shortfall(&open, &known, found);
         }
         mixed
     }
 
     /// Of plans of which none fits notes what they lack at least, whatever their stages keep.
-    fn least(&self, open: &[Candidate], known: &Known, found: &mut Found) {
-        let lacking = |chip: &mut ChipTimes, candidate: &Candidate| {
+    fn note_least_shortfall(&self, open: &[PlanCandidate], known: &LayersByGroup, found: &mut FoundPlans) {
+        let lacking = |chip: &mut ChipTimes, candidate: &PlanCandidate| {
             let layers = known.get(&(candidate.family, candidate.lot))?.as_ref()?;
-            let least = self.stages(chip, layers, (candidate, f64::INFINITY), |stages| stages.least())?;
+            let least = self.stages_of_plan(chip, layers, (candidate, f64::INFINITY), |stages| stages.least_memory_policies())?;
             Some((least.0, *candidate, least.1))
         };
         let all = open.par_iter().map_init(|| self.chip.clone(), lacking).flatten();
         if let Some((lack, candidate, policies)) = all
             .min_by_key(|(lack, candidate, _)| (*lack, candidate.family, candidate.lot, candidate.division, candidate.schedule))
         {
-            let policy = self.remember(policies);
-            found.lacking(lack, Candidate { policy, ..candidate });
+            let policy = self.remember_policies(policies);
+            found.note_shortfall(lack, PlanCandidate { policy, ..candidate });
         }
     }
 
     /// Adds a lot's plans with policies by stage that are faster than `limit` and the fastest found.
-    pub(super) fn mix_lot(&self, chip: &mut ChipTimes, place: (usize, usize), limit: f64, found: &mut Found) -> Looked {
+    pub(super) fn add_mixes_of_group(
+        &self,
+        chip: &mut ChipTimes,
+        place: (usize, usize),
+        limit: f64,
+        found: &mut FoundPlans,
+    ) -> Looked {
         let mut gap = 0.0_f64;
         if self.mixes == MixKind::None {
             return Looked { proven: true, gap };
         }
-        let mut open = self.keeping_everything(chip, place, found, limit.min(found.limit_of(1)));
+        let mut open = self.plans_keeping_everything(chip, place, found, limit.min(found.cutoff_for_count(1)));
         open.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
         // None before a plan asks for it: most lots have none that could be faster.
         let mut layers = None;
         for candidate in open {
-            if candidate.time >= limit.min(found.limit_of(1)) {
+            if candidate.time >= limit.min(found.cutoff_for_count(1)) {
                 break;
             }
-            let layers = layers.get_or_insert_with(|| self.layers(chip, &candidate, Cores::One).ok());
-            let listed = found.limit_of(self.length - SPARE);
-            let staged = layers.as_ref().and_then(|layers| self.staged(chip, layers, &candidate, listed));
+            let layers = layers.get_or_insert_with(|| self.layers_of_group(chip, &candidate, TimingThreads::One).ok());
+            let listed = found.cutoff_for_count(self.length - SPARE);
+            let staged = layers.as_ref().and_then(|layers| self.plan_with_stage_policies(chip, layers, &candidate, listed));
             let Some(staged) = staged else { continue };
             gap = gap.max(staged.gap);
-            if !found.beaten(staged.time, self.length) {
-                let policy = self.remember(staged.policies);
-                found.rank(Candidate { time: staged.time, policy, ..candidate }, self.length);
+            if !found.beats_bound(staged.time, self.length) {
+                let policy = self.remember_policies(staged.policies);
+                found.insert_timed(PlanCandidate { time: staged.time, policy, ..candidate }, self.length);
             }
         }
-        let proven = layers.flatten().is_none_or(|layers| layers.shapes.iter().all(Shape::proven));
+        let proven = layers.flatten().is_none_or(|layers| layers.shapes.iter().all(PlanShape::is_proven));
         Looked { proven, gap }
     }
 
     /// Keeps policies by stage for [`Search::plan`]; the place of a policy that stands for them.
-    fn remember(&self, policies: StagePolicies) -> u32 {
+    fn remember_policies(&self, policies: StagePolicies) -> u32 {
         let mut mixes = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
         mixes.push(policies);
         (self.policies.len() + mixes.len() - 1) as u32
@@ -187,24 +193,24 @@ impl Search<'_> {
 
     /// The plans of a lot that do not fit where everything is kept, and would be faster than `limit`, with that time. Besides the splits of the space those
     /// that the list has, and the few near the even one that are fastest where everything is kept.
-    fn keeping_everything(
+    fn plans_keeping_everything(
         &self,
         chip: &mut ChipTimes,
         (family, lot): (usize, usize),
-        found: &Found,
+        found: &FoundPlans,
         limit: f64,
-    ) -> Vec<Candidate> {
-        let first = self.first_of(family as u32, lot as u32);
-        let plan = self.plan(first);
+    ) -> Vec<PlanCandidate> {
+        let first = self.any_plan_of_group(family as u32, lot as u32);
+        let plan = self.plan_of(first);
         let none = TrainingPlan { activations: StagePolicies::default(), ..plan };
-        let Ok(shape) = Shape::new(chip, self.job.model, self.job.fabric, &none) else { return Vec::new() };
-        let mut open: Vec<Candidate> = Vec::new();
+        let Ok(shape) = PlanShape::new(chip, self.job.model, self.job.fabric, &none) else { return Vec::new() };
+        let mut open: Vec<PlanCandidate> = Vec::new();
         let here = &self.families[family];
         for &(division, _) in &here.lots[lot].pairs {
             for schedule in 0..here.divisions[division].schedules.len() {
-                let candidate = Candidate { division: division as u32, schedule: schedule as u32, ..first };
+                let candidate = PlanCandidate { division: division as u32, schedule: schedule as u32, ..first };
                 let listed = found.best.iter().filter(|other| {
-                    let places = |c: &Candidate| (c.family, c.lot, c.division, c.schedule);
+                    let places = |c: &PlanCandidate| (c.family, c.lot, c.division, c.schedule);
                     places(other) == places(&candidate) && other.ends.is_some()
                 });
                 let near = self.ends_for_mixes(chip, &shape, &candidate, limit);
@@ -212,9 +218,9 @@ impl Search<'_> {
                 ends.sort();
                 ends.dedup();
                 open.extend(ends.into_iter().filter_map(|ends| {
-                    let candidate = Candidate { ends, ..candidate };
-                    let time = self.bound_of(chip, &shape, &candidate).filter(|time| *time < limit)?;
-                    Some(Candidate { time, ..candidate })
+                    let candidate = PlanCandidate { ends, ..candidate };
+                    let time = self.lower_bound_keeping_everything(chip, &shape, &candidate).filter(|time| *time < limit)?;
+                    Some(PlanCandidate { time, ..candidate })
                 }));
             }
         }
@@ -222,52 +228,78 @@ impl Search<'_> {
     }
 
     /// What a plan takes at least that keeps everything, if that does not fit.
-    fn bound_of(&self, chip: &mut ChipTimes, shape: &Shape, candidate: &Candidate) -> Option<f64> {
-        let plan = self.plan(*candidate);
+    fn lower_bound_keeping_everything(&self, chip: &mut ChipTimes, shape: &PlanShape, candidate: &PlanCandidate) -> Option<f64> {
+        let plan = self.plan_of(*candidate);
         let (kind, m) = (plan.schedule, plan.micro_batches());
-        let degrees = self.degrees_of(chip, shape, candidate, &plan)?;
-        if self.evaluator.lack(self.evaluator.need(shape, &degrees, kind, m)) == Bytes::ZERO {
+        let degrees = self.degrees_of_plan(chip, shape, candidate, &plan)?;
+        if self.evaluator.total_shortfall(self.evaluator.memory_need(shape, &degrees, kind, m)) == Bytes::ZERO {
             return None;
         }
-        let sends = self.evaluator.sends(chip, shape, &plan);
-        Some(self.evaluator.time(&mut Recent::default(), shape, &degrees, &sends, kind, m).seconds().0)
+        let sends = self.evaluator.pipeline_sends(chip, shape, &plan);
+        Some(self.evaluator.time_of_passes(&mut RecentChunks::default(), shape, &degrees, &sends, kind, m).seconds().0)
     }
 
-    fn degrees_of(&self, chip: &mut ChipTimes, shape: &Shape, candidate: &Candidate, plan: &TrainingPlan) -> Option<Degrees> {
+    fn degrees_of_plan(
+        &self,
+        chip: &mut ChipTimes,
+        shape: &PlanShape,
+        candidate: &PlanCandidate,
+        plan: &TrainingPlan,
+    ) -> Option<DegreeCosts> {
         match candidate.ends {
-            None => self.divided(candidate.family)[candidate.division as usize].degrees.as_ref().ok().cloned(),
-            Some(_) => self.evaluator.degrees(chip, shape, plan, self.job.domain(plan)).ok(),
+            None => self.divisions_of(candidate.family)[candidate.division as usize].degrees.as_ref().ok().cloned(),
+            Some(_) => self.evaluator.prepare_degrees(chip, shape, plan, self.job.sharding_domain(plan)).ok(),
         }
     }
 
     /// A plan with the best policies for every stage; `None` where none fits, or none is below `limit` seconds.
-    fn staged(&self, chip: &mut ChipTimes, layers: &Layers, candidate: &Candidate, limit: f64) -> Option<StagedPlan> {
+    fn plan_with_stage_policies(
+        &self,
+        chip: &mut ChipTimes,
+        layers: &GroupLayers,
+        candidate: &PlanCandidate,
+        limit: f64,
+    ) -> Option<StagedPlan> {
         let block = self.mixes == MixKind::Block;
-        self.stages(chip, layers, (candidate, limit), |stages| if block { stages.block() } else { stages.mixed() })
+        self.stages_of_plan(chip, layers, (candidate, limit), |stages| {
+            if block { stages.rerun_first_layers() } else { stages.mix_every_stage() }
+        })
     }
 
     /// What is found of the stages of a plan.
-    fn stages<T>(
+    fn stages_of_plan<T>(
         &self,
         chip: &mut ChipTimes,
-        layers: &Layers,
-        (candidate, limit): (&Candidate, f64),
-        of: impl FnOnce(&Stages<'_, '_>) -> Option<T>,
+        layers: &GroupLayers,
+        (candidate, limit): (&PlanCandidate, f64),
+        of: impl FnOnce(&PlanStages<'_, '_>) -> Option<T>,
     ) -> Option<T> {
-        let plan = self.plan(*candidate);
-        let degrees = self.degrees_of(chip, &layers.none, candidate, &plan)?;
-        let sends = self.evaluator.sends(chip, &layers.none, &plan);
-        of(&Stages { search: self, layers, degrees: &degrees, sends: &sends, run: (plan.schedule, plan.micro_batches()), limit })
+        let plan = self.plan_of(*candidate);
+        let degrees = self.degrees_of_plan(chip, &layers.none, candidate, &plan)?;
+        let sends = self.evaluator.pipeline_sends(chip, &layers.none, &plan);
+        of(&PlanStages {
+            search: self,
+            layers,
+            degrees: &degrees,
+            sends: &sends,
+            run: (plan.schedule, plan.micro_batches()),
+            limit,
+        })
     }
 
     /// A lot's layer under every policy.
-    fn layers(&self, chip: &mut ChipTimes, candidate: &Candidate, cores: Cores) -> Result<Layers, StepError> {
-        let plan = TrainingPlan { activations: StagePolicies::default(), ..self.plan(*candidate) };
-        let mut lowered = Lowered::new(self.job.model, &plan, self.job.stack)?;
-        let allowed = |lowered: &Lowered<'_>, policy: &ActivationPolicy| {
-            self.job.techniques.check_policy(policy, lowered.graph(), self.job.stack.replay())
+    fn layers_of_group(
+        &self,
+        chip: &mut ChipTimes,
+        candidate: &PlanCandidate,
+        cores: TimingThreads,
+    ) -> Result<GroupLayers, StepError> {
+        let plan = TrainingPlan { activations: StagePolicies::default(), ..self.plan_of(*candidate) };
+        let mut lowered = LoweredModel::new(self.job.model, &plan, self.job.stack)?;
+        let allowed = |lowered: &LoweredModel<'_>, policy: &ActivationPolicy| {
+            self.job.techniques.check_policy(policy, lowered.graph(), self.job.stack.replay_extent())
         };
-        let none = lowered.shape(chip, self.job.fabric, &plan)?;
+        let none = lowered.plan_shape(chip, self.job.fabric, &plan)?;
         let mut policies = vec![ActivationPolicy::None];
         let named = match self.mixes {
             MixKind::Block => {
@@ -279,7 +311,7 @@ impl Search<'_> {
         };
         let chosen = match (self.mixes, lowered.graph().segment(SegmentKind::Layer)) {
             // Of a block of layers that differ the named ones do: choices for all its tensors together are too many.
-            (MixKind::PerStage, Some(layer)) if layer.units() == 1 => self.choices(chip, layer, &none),
+            (MixKind::PerStage, Some(layer)) if layer.layers_per_piece() == 1 => self.policies_of_front(chip, layer, &none),
             _ => Vec::new(),
         };
         let presets = match self.mixes {
@@ -292,19 +324,19 @@ impl Search<'_> {
                 policies.push(policy);
             }
         });
-        let mut layers = Layers { policies: Vec::new(), shapes: Vec::new(), points: Vec::new(), none };
-        let shape = |chip: &mut ChipTimes, lowered: &mut Lowered<'_>, policy: &ActivationPolicy| {
-            lowered.shape(chip, self.job.fabric, &TrainingPlan { activations: policy.clone().into(), ..plan.clone() })
+        let mut layers = GroupLayers { policies: Vec::new(), shapes: Vec::new(), points: Vec::new(), none };
+        let shape = |chip: &mut ChipTimes, lowered: &mut LoweredModel<'_>, policy: &ActivationPolicy| {
+            lowered.plan_shape(chip, self.job.fabric, &TrainingPlan { activations: policy.clone().into(), ..plan.clone() })
         };
-        let shapes: Result<Vec<Shape>, StepError> = match cores {
-            Cores::One => policies.iter().map(|policy| shape(chip, &mut lowered, policy)).collect(),
-            Cores::All => {
+        let shapes: Result<Vec<PlanShape>, StepError> = match cores {
+            TimingThreads::One => policies.iter().map(|policy| shape(chip, &mut lowered, policy)).collect(),
+            TimingThreads::All => {
                 let own = || (chip.clone(), lowered.clone());
                 policies.par_iter().with_max_len(1).map_init(own, |own, policy| shape(&mut own.0, &mut own.1, policy)).collect()
             }
         };
         for (policy, shape) in policies.into_iter().zip(shapes?) {
-            let cost = shape.layer(self.job.stack);
+            let cost = shape.layer_cost(self.job.stack);
             let point = MixPoint {
                 kept: cost.kept.0,
                 host: cost.host.0,
@@ -322,22 +354,22 @@ impl Search<'_> {
     }
 
     /// The front of a layer's tensors as policies.
-    fn choices(&self, chip: &mut ChipTimes, layer: &Segment, none: &Shape) -> Vec<ActivationPolicy> {
+    fn policies_of_front(&self, chip: &mut ChipTimes, layer: &Segment, none: &PlanShape) -> Vec<ActivationPolicy> {
         let mut operator = |kernel: &Kernel| match kernel {
-            Kernel::Collective(collective) => chip.collective(self.job.fabric, collective).time,
-            _ => chip.kernel(kernel),
+            Kernel::Collective(collective) => chip.cost_of_collective(self.job.fabric, collective).time,
+            _ => chip.time_of_kernel(kernel),
         };
         let forward: Vec<Seconds> =
             layer.operators().iter().map(|op| op.forward.iter().map(|step| operator(&step.kernel)).sum()).collect();
-        let [forward_busy, backward_busy] = none.layer_busy();
+        let [forward_busy, backward_busy] = none.layer_busy_times();
         let have = self.evaluator.capacity();
-        let mut rate = |link: Link, there: Bytes| {
-            let mut copy = |bytes: u64| chip.kernel(&Kernel::Transfer(Transfer { link, bytes: Bytes(bytes) })).0;
+        let mut rate = |link: TransferLink, there: Bytes| {
+            let mut copy = |bytes: u64| chip.time_of_kernel(&Kernel::Transfer(Transfer { link, bytes: Bytes(bytes) })).0;
             let (one, many) = (copy(1), copy(1 << 30));
             let rate = CopyRate { latency: one, per_byte: (many - one) / (1_u64 << 30) as f64 };
             (there > Bytes::ZERO && many.is_finite()).then_some(rate)
         };
-        let (host, storage) = (rate(Link::Host, have.host), rate(Link::Storage, have.storage));
+        let (host, storage) = (rate(TransferLink::Host, have.host), rate(TransferLink::Storage, have.storage));
         let links = (host.is_some() || storage.is_some()).then_some(CopyLinks {
             host,
             storage,
@@ -345,9 +377,9 @@ impl Search<'_> {
             forward: forward_busy.0,
             backward: backward_busy.0,
         });
-        let Ok(space) = RecomputeSpace::new(LayerTensors::of(layer)) else { return Vec::new() };
+        let Ok(space) = RecomputeSpace::new(LayerTensors::from_segment(layer)) else { return Vec::new() };
         let Ok(front) = LayerFront::new(&space, &forward, links) else { return Vec::new() };
-        front.choices.iter().map(|choice| policy_of(space.layer(), choice)).collect()
+        front.choices.iter().map(|choice| policy_of_choice(space.layer(), choice)).collect()
     }
 }
 

@@ -5,26 +5,26 @@ use super::super::search::search_once;
 use super::super::{Job, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, Splits, search_plans};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use sim::units::{Bytes, BytesPerSecond};
-use step::{DeviceMemory, MixKind, SoftwareStack, stage_keeps, step_memory, step_time};
+use step::{DeviceMemory, MixKind, SoftwareStack, layer_keeps_by_stage, step_memory, step_time};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Model, SegmentKind, TrainingGraph, ZeroStage};
 
-pub(super) struct Hardware {
+pub(super) struct MixHardware {
     model: Model,
     pub(super) chip: Accelerator,
     fabric: Fabric,
     stack: SoftwareStack,
 }
 
-impl Hardware {
+impl MixHardware {
     pub(super) fn new(model: &str, stack: &str) -> Self {
         Self {
             model: Model::load(model).unwrap(),
-            chip: Accelerator::template("h100_80gb_sxm").unwrap(),
-            fabric: Fabric::template("eos_ndr400x8").unwrap().for_devices(64).unwrap(),
+            chip: Accelerator::built_in("h100_80gb_sxm").unwrap(),
+            fabric: Fabric::built_in("eos_ndr400x8").unwrap().for_devices(64).unwrap(),
             stack: SoftwareStack::load(stack).unwrap(),
         }
     }
@@ -60,7 +60,7 @@ pub(super) fn seconds(answer: &PlanAnswer) -> f64 {
 }
 
 /// One layout: 8 tensor-parallel devices, so many stages, 1F1B.
-pub(super) fn one(pipeline: u32, virtual_stages: u32, schedule: Schedule) -> PlanSpace {
+pub(super) fn one(pipeline: u32, virtual_stages: u32, schedule: PipelineSchedule) -> PlanSpace {
     PlanSpace {
         tensor: Some(vec![8]),
         pipeline: Some(vec![pipeline]),
@@ -79,38 +79,39 @@ pub(super) fn one(pipeline: u32, virtual_stages: u32, schedule: Schedule) -> Pla
 pub(super) fn hold(job: &Job<'_>, best: &RankedPlan) {
     let mut chip = step::ChipTimes::new(job.chip, job.stack).unwrap();
     assert_eq!(step_time(&mut chip, job.model, job.fabric, &best.plan).unwrap().total, best.time.total);
-    let memory = DeviceMemory { hbm: DeviceMemory::of(job.chip).hbm.saturating_sub(job.headroom), ..DeviceMemory::of(job.chip) };
-    let sized = step_memory(job.model, &best.plan, job.stack, memory, job.domain(&best.plan)).unwrap();
+    let memory =
+        DeviceMemory { hbm: DeviceMemory::of_chip(job.chip).hbm.saturating_sub(job.headroom), ..DeviceMemory::of_chip(job.chip) };
+    let sized = step_memory(job.model, &best.plan, job.stack, memory, job.sharding_domain(&best.plan)).unwrap();
     assert_eq!(sized, best.memory);
-    sized.fits().unwrap();
+    sized.check_fits().unwrap();
 }
 
 /// Llama 3 70B with 32,768 tokens on 64 devices of 80 GB: policies by stage beat Megatron's two at equal memory, layout by layout and over all.
 #[test]
 fn long_sequences_run_faster_with_policies_by_stage() {
-    let hardware = Hardware::new("llama3-70b", "megatron_core");
+    let hardware = MixHardware::new("llama3-70b", "megatron_core");
     let job = hardware.job(64, 32_768, 0.0);
-    let space = PlanSpace { context: Some(vec![1]), ..one(8, 1, Schedule::OneForwardOneBackward) };
+    let space = PlanSpace { context: Some(vec![1]), ..one(8, 1, PipelineSchedule::OneForwardOneBackward) };
     let best = search_plans(&job, &PlanSpace { schedules: None, ..mixed(&space) }, 4).unwrap();
-    let staged = best.best.iter().find(|plan| plan.plan.activations.alike().is_none()).expect("policies by stage");
+    let staged = best.best.iter().find(|plan| plan.plan.activations.uniform_policy().is_none()).expect("policies by stage");
     hold(&job, staged);
     for policy in [ActivationPolicy::Selective, ActivationPolicy::Full] {
         let named = seconds(&search_plans(&job, &under(&space, policy.clone()), 1).unwrap());
         assert!(staged.time.total.0 < 0.97 * named, "{policy}: {} {named}", staged.time.total.0);
     }
     // Early stages, which hold more micro-batches, keep no more than the last.
-    let keeps = stage_keeps(job.model, &staged.plan, job.stack).unwrap();
+    let keeps = layer_keeps_by_stage(job.model, &staged.plan, job.stack).unwrap();
     let kept = |stage: &Vec<step::LayerKeeps>| -> u64 {
         stage.iter().map(|keeps| keeps.layers * keeps.device.iter().map(|(_, bytes)| bytes.0).sum::<u64>()).sum()
     };
     assert!(kept(&keeps[0]) <= kept(&keeps[7]), "{} {}", kept(&keeps[0]), kept(&keeps[7]));
     assert_eq!(keeps.iter().flatten().map(|keeps| keeps.layers).sum::<u64>(), job.model.layers);
     // Bytes are conserved: what the backward pass reads is on the device, on the host, or made again.
-    let graph = TrainingGraph::new(job.model, &step::lowering(job.model, &staged.plan, job.stack)).unwrap();
+    let graph = TrainingGraph::new(job.model, &step::lowering_of_plan(job.model, &staged.plan, job.stack)).unwrap();
     let layer = &graph.segment(SegmentKind::Layer).unwrap().graph;
     let saved: u64 = layer.tensors.iter().filter(|t| t.saved).map(|t| t.bytes.0).sum();
     for keeps in keeps.iter().flatten() {
-        let is_saved = |name: &str| layer.tensor(&format!("layer.{name}")).is_some_and(|t| layer.tensors[t.index()].saved);
+        let is_saved = |name: &str| layer.find_tensor(&format!("layer.{name}")).is_some_and(|t| layer.tensors[t.index()].saved);
         let sum = |tensors: &[step::NamedBytes]| tensors.iter().filter(|(name, _)| is_saved(name)).map(|(_, b)| b.0).sum::<u64>();
         assert_eq!(sum(&keeps.device) + sum(&keeps.host) + sum(&keeps.rebuilt), saved);
     }
@@ -119,14 +120,14 @@ fn long_sequences_run_faster_with_policies_by_stage() {
 /// No named policy is faster than the mix that may use it, whatever the schedule and the room; and more room is never slower.
 #[test]
 fn mixes_are_no_slower_than_policies_and_more_memory_is_never_slower() {
-    let hardware = Hardware::new("llama3-70b", "ideal");
+    let hardware = MixHardware::new("llama3-70b", "ideal");
     for (pipeline, chunks, schedule) in [
-        (8, 1, Schedule::OneForwardOneBackward),
-        (4, 1, Schedule::OneForwardOneBackward),
-        (8, 2, Schedule::OneForwardOneBackward),
-        (4, 1, Schedule::GPipe),
-        (4, 1, Schedule::ZbH1),
-        (4, 2, Schedule::ZbV),
+        (8, 1, PipelineSchedule::OneForwardOneBackward),
+        (4, 1, PipelineSchedule::OneForwardOneBackward),
+        (8, 2, PipelineSchedule::OneForwardOneBackward),
+        (4, 1, PipelineSchedule::GPipe),
+        (4, 1, PipelineSchedule::ZbH1),
+        (4, 2, PipelineSchedule::ZbV),
     ] {
         let space = one(pipeline, chunks, schedule);
         let mut before = f64::INFINITY;
@@ -150,18 +151,22 @@ fn mixes_are_no_slower_than_policies_and_more_memory_is_never_slower() {
 /// with any split whose ends hold up to two layers more or less.
 #[test]
 fn layers_are_moved_between_chunks_that_keep_different_things() {
-    let hardware = Hardware::new("llama3-70b", "megatron");
+    let hardware = MixHardware::new("llama3-70b", "megatron");
     let job = hardware.job(32, 32_768, 0.0);
-    let space = |splits| PlanSpace { splits, ..mixed(&one(4, 7, Schedule::OneForwardOneBackward)) };
+    let space = |splits| PlanSpace { splits, ..mixed(&one(4, 7, PipelineSchedule::OneForwardOneBackward)) };
     let found = search_once(&job, &space(None), 1, PlanWatch::NONE).unwrap();
     let best = &found.best[0];
     hold(&job, best);
-    assert!(best.plan.activations.alike().is_none(), "the stages keep different things");
+    assert!(best.plan.activations.uniform_policy().is_none(), "the stages keep different things");
     let now = best.plan.layout.chunk_split(job.model.layers).unwrap();
     let near = |a: u64, b: u64| a.abs_diff(b) <= 2;
-    let of = best.plan.layout.splits(job.model.layers).filter(|split| near(split.first, now.first) && near(split.last, now.last));
+    let of = best
+        .plan
+        .layout
+        .chunk_splits(job.model.layers)
+        .filter(|split| near(split.first, now.first) && near(split.last, now.last));
     let ends: Vec<_> =
-        of.filter(|split| split.longer_from <= 1 && split.first * split.last > 0).map(|split| split.ends()).collect();
+        of.filter(|split| split.longer_from <= 1 && split.first * split.last > 0).map(|split| split.layer_ends()).collect();
     assert!(ends.len() > 8, "{ends:?}");
     let listed = search_once(&job, &space(Some(Splits::Listed(ends))), 1, PlanWatch::NONE).unwrap();
     assert!(seconds(&found) <= seconds(&listed) * (1.0 + 1e-9), "{} {}: {now}", seconds(&found), seconds(&listed));
@@ -172,8 +177,8 @@ fn layers_are_moved_between_chunks_that_keep_different_things() {
 /// A link to the host without end makes what is kept free; one without rate leaves what runs again.
 #[test]
 fn the_link_to_the_host_decides_what_is_offloaded() {
-    let mut hardware = Hardware::new("llama3-70b", "megatron_core");
-    let space = one(8, 1, Schedule::OneForwardOneBackward);
+    let mut hardware = MixHardware::new("llama3-70b", "megatron_core");
+    let space = one(8, 1, PipelineSchedule::OneForwardOneBackward);
     let host = hardware.chip.host.unwrap();
     let mut with = |host| {
         hardware.chip.host = host;
@@ -197,18 +202,22 @@ fn the_link_to_the_host_decides_what_is_offloaded() {
 /// Blocks are what Megatron-LM runs: they come first under its stack, and no smaller block fits.
 #[test]
 fn blocks_recompute_as_few_layers_as_fit() {
-    let hardware = Hardware::new("llama3-70b", "megatron_core");
+    let hardware = MixHardware::new("llama3-70b", "megatron_core");
     let job = hardware.job(64, 16_384, 20.0);
-    let space = one(8, 1, Schedule::OneForwardOneBackward).with_mixes_of(job.stack);
+    let space = one(8, 1, PipelineSchedule::OneForwardOneBackward).with_mixes_of(job.stack);
     let answer = search_plans(&job, &space, 3).unwrap();
     let best = &answer.best[0];
-    let count = best.plan.activations.block().unwrap();
-    assert!((1..10).contains(&count) && job.cannot_run(&best.plan).is_none(), "{count}");
+    let count = best.plan.activations.full_recompute_layers_per_chunk().unwrap();
+    assert!((1..10).contains(&count) && job.framework_refusal(&best.plan).is_none(), "{count}");
     hold(&job, best);
     let split = best.plan.layout.chunk_split(job.model.layers).unwrap();
-    let fewer = step::TrainingPlan { activations: workloads::StagePolicies::of_block(count - 1, &split), ..best.plan.clone() };
-    let memory = DeviceMemory { hbm: DeviceMemory::of(job.chip).hbm.saturating_sub(job.headroom), ..DeviceMemory::of(job.chip) };
-    step_memory(job.model, &fewer, job.stack, memory, None).unwrap().fits().unwrap_err();
+    let fewer = step::TrainingPlan {
+        activations: workloads::StagePolicies::from_full_recompute_layers(count - 1, &split),
+        ..best.plan.clone()
+    };
+    let memory =
+        DeviceMemory { hbm: DeviceMemory::of_chip(job.chip).hbm.saturating_sub(job.headroom), ..DeviceMemory::of_chip(job.chip) };
+    step_memory(job.model, &fewer, job.stack, memory, None).unwrap().check_fits().unwrap_err();
     let full = search_plans(&job, &under(&space, ActivationPolicy::Full), 1).unwrap();
     assert!(seconds(&answer) < seconds(&full));
 }

@@ -35,13 +35,13 @@ mod tests;
 mod walk;
 mod watch;
 
-pub use fastest::Fastest;
+pub use fastest::FastestPlan;
 pub use mapped::{MapRanks, PlanMappingError, map_plans};
-pub use mixes::Mixed;
-pub use neighbours::{Neighbour, Outcome, neighbours};
-pub use on_chip::{ChipKernels, LotBounds};
+pub use mixes::MixStatistics;
+pub use neighbours::{Neighbour, NeighbourOutcome, neighbours};
+pub use on_chip::{ChipKernels, GroupBounds};
 pub use policies::default_policies;
-pub use prepared::Prepared;
+pub use prepared::PreparedJob;
 pub use search::{search_plans, search_plans_watched};
 pub use space::{PlanSpace, SPLIT_TOLERANCE, Splits};
 pub(crate) use walk::SCHEDULES;
@@ -50,15 +50,15 @@ pub use watch::{PlanPart, PlanProgress, PlanWatch};
 
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
-use sim::pipeline::{Schedule, Timeline};
+use sim::pipeline::{PipelineSchedule, Timeline};
 use sim::units::{Bytes, Joules, Seconds};
 use step::{
     ChipTimes, DeviceMemory, OverCapacity, SoftwareStack, StageMemory, StepError, StepMemory, StepProfile, StepTime,
-    TrainingPlan, lowered, sharing_domain, step_energy_of, step_memory_of, step_time_of, step_timeline, usable,
+    TrainingPlan, lower_plan, sharing_domain, step_energy_of, step_memory_of, step_time_of, step_timeline, usable_hbm,
     with_fullest_experts,
 };
 use workloads::footprint::{BytesPerParameter, Optimizer, Precision};
-use workloads::memory::{Facts, TechniqueError};
+use workloads::memory::{TechniqueError, TrainingQuantities};
 use workloads::training::{Attention, Lowering};
 use workloads::{ActivationPolicy, Batch, ChunkSplit, Layout, Model, RankOrder, StagePolicies, Techniques, TrainingGraph};
 
@@ -96,7 +96,7 @@ impl Job<'_> {
     #[must_use]
     pub fn assumptions(&self) -> Vec<String> {
         let (fabric, chip) = (self.fabric, self.chip);
-        let foreign = sim::is_foreign(fabric, chip).then(|| {
+        let foreign = sim::is_foreign_network(fabric, chip).then(|| {
             let joins = fabric.joins.join(", ");
             format!("{} is a network of {joins}, not of {}: its links are taken as they are", fabric.name, chip.name)
         });
@@ -140,9 +140,10 @@ impl RankedPlan {
             activations: StagePolicies::default(),
             ..plan.clone()
         };
-        let kind = |plan: &TrainingPlan| plan.activations.alike().map(std::mem::discriminant);
+        let kind = |plan: &TrainingPlan| plan.activations.uniform_policy().map(std::mem::discriminant);
         let close = |a: f64, b: f64, share: f64| (a - b).abs() <= share * a.max(b);
-        let [peak, host] = [0, 1].map(|memory| [self, other].map(|ranked| ranked.peak()[memory].map_or(0.0, Bytes::as_f64)));
+        let [peak, host] =
+            [0, 1].map(|memory| [self, other].map(|ranked| ranked.peak_memory()[memory].map_or(0.0, Bytes::as_f64)));
         close(self.time.total.0, other.time.total.0, ALIKE_TIME)
             && close(peak[0], peak[1], ALIKE_MEMORY)
             && close(host[0], host[1], ALIKE_MEMORY)
@@ -157,14 +158,14 @@ impl RankedPlan {
     }
 
     /// Of the fullest device, and of its host.
-    fn peak(&self) -> [Option<Bytes>; 2] {
+    fn peak_memory(&self) -> [Option<Bytes>; 2] {
         let most = |of: fn(&StageMemory) -> Bytes| self.memory.stages.iter().map(of).max();
-        [most(StageMemory::need), most(|stage| stage.host)]
+        [most(StageMemory::bytes_needed), most(|stage| stage.host)]
     }
 }
 
 /// Of plans, fastest first, that are alike the fastest with their number; of those as fast the one of fewest chunks, with ranks in the usual order.
-fn one_of_alike(plans: Vec<RankedPlan>) -> Vec<RankedPlan> {
+fn keep_one_of_alike(plans: Vec<RankedPlan>) -> Vec<RankedPlan> {
     let mut kept: Vec<RankedPlan> = Vec::with_capacity(plans.len());
     let choice = |ranked: &RankedPlan| (ranked.plan.layout.virtual_stages, ranked.plan.layout.order as u8);
     for plan in plans {
@@ -215,7 +216,7 @@ pub struct PlanAnswer {
     /// the splits were given.
     pub split_tolerance: Option<f64>,
     /// How plans whose stages have policies of their own were decided; `None` where all layers of a plan follow one policy.
-    pub mixed: Option<Mixed>,
+    pub mixed: Option<MixStatistics>,
     /// Of the plans that do not fit, the one that lacks least.
     pub nearest: Option<(TrainingPlan, OverCapacity)>,
     /// Bytes of a device's memory for plans with which that one would fit; none where the host's memory or storage lacks as well.
@@ -225,7 +226,13 @@ pub struct PlanAnswer {
 impl<'a> Job<'a> {
     /// A plan of this job.
     #[must_use]
-    pub fn plan(&self, layout: Layout, batch: Batch, activations: impl Into<StagePolicies>, schedule: Schedule) -> TrainingPlan {
+    pub fn make_plan(
+        &self,
+        layout: Layout,
+        batch: Batch,
+        activations: impl Into<StagePolicies>,
+        schedule: PipelineSchedule,
+    ) -> TrainingPlan {
         TrainingPlan {
             layout,
             batch,
@@ -240,21 +247,21 @@ impl<'a> Job<'a> {
 
     /// Whether the job's techniques allow so many micro-batches per step.
     fn may_accumulate(&self, micro_batches: u64) -> bool {
-        micro_batches <= 1 || self.no_accumulation(micro_batches).is_none()
+        micro_batches <= 1 || self.accumulation_refusal(micro_batches).is_none()
     }
 
     /// Why the job's techniques allow no so many micro-batches per step, if they do not.
-    fn no_accumulation(&self, micro_batches: u64) -> Option<TechniqueError> {
+    fn accumulation_refusal(&self, micro_batches: u64) -> Option<TechniqueError> {
         if self.techniques.is_empty() {
             return None;
         }
         let lowering = Lowering { sequence_length: self.sequence_length, ..Lowering::new(self.model) };
-        self.techniques.check(&Facts::new(self.model, &lowering), micro_batches).err()
+        self.techniques.check_together(&TrainingQuantities::new(self.model, &lowering), micro_batches).err()
     }
 
     /// What a device has for plans.
-    fn memory(&self) -> DeviceMemory {
-        let memory = DeviceMemory::of(self.chip);
+    fn device_memory(&self) -> DeviceMemory {
+        let memory = DeviceMemory::of_chip(self.chip);
         DeviceMemory { hbm: memory.hbm.saturating_sub(self.headroom), ..memory }
     }
 
@@ -266,9 +273,10 @@ impl<'a> Job<'a> {
             return 1.0;
         }
         let batch = Batch { micro_batch: 1, global_batch: 1, sequence_length: self.sequence_length };
-        let plan = self.plan(Layout::default(), batch, ActivationPolicy::None, Schedule::OneForwardOneBackward);
+        let plan = self.make_plan(Layout::default(), batch, ActivationPolicy::None, PipelineSchedule::OneForwardOneBackward);
         let flops = |techniques: &Techniques| {
-            let graph = step::lowered(self.model, &TrainingPlan { techniques: techniques.clone(), ..plan.clone() }, self.stack);
+            let graph =
+                step::lower_plan(self.model, &TrainingPlan { techniques: techniques.clone(), ..plan.clone() }, self.stack);
             graph.ok().map(|graph| graph.kernel_flops().as_f64())
         };
         // What cannot be lowered has no plan whose share would be asked for.
@@ -276,14 +284,14 @@ impl<'a> Job<'a> {
     }
 
     /// Whether the framework can run the chunks of a split.
-    fn may_hold(&self, split: &ChunkSplit) -> bool {
+    fn may_hold_split(&self, split: &ChunkSplit) -> bool {
         self.stack.framework.chunks_without_layers || split.first > 0 && split.last > 0 || split.chunks == 1
     }
 
     /// Why the stack's framework cannot run a plan; `None` where nothing is known against it.
     #[must_use]
-    pub fn cannot_run(&self, plan: &TrainingPlan) -> Option<String> {
-        self.stack.cannot_run(plan, self.model.layers)
+    pub fn framework_refusal(&self, plan: &TrainingPlan) -> Option<String> {
+        self.stack.why_not_runnable(plan, self.model.layers)
     }
 
     /// Fewer devices than these hold no plan: every parameter's weight and optimizer states, and its gradient where the stack never frees
@@ -300,71 +308,72 @@ impl<'a> Job<'a> {
         let least = (stored + per.master + per.state + gradient) * self.model.parameters();
         // What the framework takes it takes of every device.
         let framework = Bytes::from_gib(memory.context_gib);
-        least.0.div_ceil(usable(self.stack, self.memory().hbm).saturating_sub(framework).0.max(1)).max(1)
+        least.0.div_ceil(usable_hbm(self.stack, self.device_memory().hbm).saturating_sub(framework).0.max(1)).max(1)
     }
 
     /// Data-parallel ranks among which ZeRO shares, where the stack shares inside fast domains only.
-    fn domain(&self, plan: &TrainingPlan) -> Option<u32> {
-        sharing_domain(self.stack, self.fabric.fast_domain(), &plan.layout)
+    fn sharding_domain(&self, plan: &TrainingPlan) -> Option<u32> {
+        sharing_domain(self.stack, self.fabric.fast_domain_devices(), &plan.layout)
     }
 
     /// Lowers and profiles the model for a plan.
-    fn shape(&self, chip: &mut ChipTimes, plan: &TrainingPlan) -> Result<Shape, StepError> {
-        let graph = lowered(self.model, plan, self.stack)?;
-        let profile = chip.profile_of(self.model, &graph, self.fabric, plan)?;
+    fn lower_shape(&self, chip: &mut ChipTimes, plan: &TrainingPlan) -> Result<LoweredShape, StepError> {
+        let graph = lower_plan(self.model, plan, self.stack)?;
+        let profile = chip.profile_lowered(self.model, &graph, self.fabric, plan)?;
         if self.model.experts.is_none() {
-            return Ok(Shape { graph, profile });
+            return Ok(LoweredShape { graph, profile });
         }
         let fullest = with_fullest_experts(self.model, plan, self.stack);
-        Ok(Shape { graph: lowered(&fullest, plan, self.stack)?, profile })
+        Ok(LoweredShape { graph: lower_plan(&fullest, plan, self.stack)?, profile })
     }
 
     /// A plan's step event by event.
     ///
     /// # Errors
     /// A plan that the model, the fabric or the schedule does not allow.
-    pub fn timeline(&self, plan: &TrainingPlan) -> Result<Timeline, StepError> {
+    pub fn plan_timeline(&self, plan: &TrainingPlan) -> Result<Timeline, StepError> {
         let mut chip = ChipTimes::new(self.chip, self.stack)?;
-        let shape = self.shape(&mut chip, plan)?;
-        step_timeline(&mut chip, self.model, self.fabric, plan, (&shape.profile, &shape.graph), self.domain(plan))
+        let shape = self.lower_shape(&mut chip, plan)?;
+        step_timeline(&mut chip, self.model, self.fabric, plan, (&shape.profile, &shape.graph), self.sharding_domain(plan))
     }
 
     /// A given plan with what it takes; `None` where it does not fit.
     ///
     /// # Errors
     /// A plan that the model, the fabric or the schedule does not allow.
-    pub fn ranked(&self, plan: &TrainingPlan) -> Result<Option<RankedPlan>, StepError> {
-        plan.layout.check(self.model, &plan.batch)?;
+    pub fn rank_plan(&self, plan: &TrainingPlan) -> Result<Option<RankedPlan>, StepError> {
+        plan.layout.check_model_and_batch(self.model, &plan.batch)?;
         let mut chip = ChipTimes::new(self.chip, self.stack)?;
-        let shape = self.shape(&mut chip, plan)?;
-        Ok(match self.attempt(&mut chip, &shape, plan)? {
-            Attempt::Fits(ranked) => Some(*ranked),
-            Attempt::OverCapacity(..) => None,
+        let shape = self.lower_shape(&mut chip, plan)?;
+        Ok(match self.try_plan(&mut chip, &shape, plan)? {
+            PlanAttempt::Fits(ranked) => Some(*ranked),
+            PlanAttempt::OverCapacity(..) => None,
         })
     }
 
     /// Tries one plan.
-    fn attempt(&self, chip: &mut ChipTimes, shape: &Shape, plan: &TrainingPlan) -> Result<Attempt, StepError> {
-        let memory = step_memory_of(self.model, &shape.graph, plan, self.stack, self.memory(), self.domain(plan))?;
-        if let Err(why) = memory.fits() {
-            return Ok(Attempt::OverCapacity(why, Box::new(memory)));
+    fn try_plan(&self, chip: &mut ChipTimes, shape: &LoweredShape, plan: &TrainingPlan) -> Result<PlanAttempt, StepError> {
+        let memory =
+            step_memory_of(self.model, &shape.graph, plan, self.stack, self.device_memory(), self.sharding_domain(plan))?;
+        if let Err(why) = memory.check_fits() {
+            return Ok(PlanAttempt::OverCapacity(why, Box::new(memory)));
         }
         let time = step_time_of(chip, self.model, self.fabric, plan, &shape.profile)?;
-        let energy = step_energy_of(chip, self.model, self.fabric, plan, &shape.profile, time.total)?.total();
-        Ok(Attempt::Fits(Box::new(RankedPlan { plan: plan.clone(), time, memory, energy, alike: 0 })))
+        let energy = step_energy_of(chip, self.model, self.fabric, plan, &shape.profile, time.total)?.total_energy();
+        Ok(PlanAttempt::Fits(Box::new(RankedPlan { plan: plan.clone(), time, memory, energy, alike: 0 })))
     }
 }
 
 /// A model lowered and profiled for a plan.
 #[derive(Debug)]
-struct Shape {
+struct LoweredShape {
     /// As the device with the fullest experts holds it.
     graph: TrainingGraph,
     profile: StepProfile,
 }
 
 /// What came of trying a plan.
-enum Attempt {
+enum PlanAttempt {
     Fits(Box<RankedPlan>),
     OverCapacity(OverCapacity, Box<StepMemory>),
 }

@@ -1,6 +1,6 @@
 //! The splits of a plan's layers near the even one: an embedding and a head are worth a few layers at most, which their chunks hold fewer.
 
-use workloads::{Between, ChunkSplit, Layout};
+use workloads::{ChunkSplit, InnerChunks, Layout};
 
 /// The most layers that an end holds fewer than the chunks between: of the built-in models and those that are read from files, a head of 128,256 tokens
 /// beside 2,048 channels (Llama 3.2 1B), which takes as long as 5 of its layers, is the heaviest.
@@ -12,26 +12,26 @@ pub(super) const NEAR_TRIED: usize = 4;
 /// The splits with ends that are lighter than the chunks between by a few layers at most and heavier by one; where some chunks between hold one layer
 /// more, these are the first of them or the last.
 pub(super) fn near_splits(layout: &Layout, layers: u64) -> Vec<ChunkSplit> {
-    let chunks = layout.chunks().saturating_sub(2);
+    let chunks = layout.chunk_count().saturating_sub(2);
     let mut splits = Vec::new();
-    if layout.chunks() == 2 {
-        let between = Between { chunks: 0, inner: 0, longer: 0, shorter: 0 };
+    if layout.chunk_count() == 2 {
+        let between = InnerChunks { chunks: 0, inner: 0, longer: 0, shorter: 0 };
         let middle = layers / 2;
         let firsts = middle.saturating_sub(LIGHTER)..=(middle + LIGHTER).min(layers);
-        return firsts.map(|first| between.split(first, layers - first)).collect();
+        return firsts.map(|first| between.with_ends(first, layers - first)).collect();
     }
     if chunks == 0 {
         return splits;
     }
-    let least = layers.saturating_sub(2 * (layers.div_ceil(layout.chunks()) + 1)).max(chunks);
+    let least = layers.saturating_sub(2 * (layers.div_ceil(layout.chunk_count()) + 1)).max(chunks);
     for rest in least..=layers {
         let (inner, longer, ends) = (rest / chunks, rest % chunks, layers - rest);
         let [fewest, most] = [inner.saturating_sub(LIGHTER), inner + 1];
         let last = if longer > 0 { chunks - longer } else { 0 };
         for shorter in [0, last].into_iter().take(if last > 0 { 2 } else { 1 }) {
-            let between = Between { chunks, inner, longer, shorter };
+            let between = InnerChunks { chunks, inner, longer, shorter };
             for first in ends.saturating_sub(most).max(fewest)..=ends.saturating_sub(fewest).min(most) {
-                splits.push(between.split(first, ends - first));
+                splits.push(between.with_ends(first, ends - first));
             }
         }
     }
@@ -48,14 +48,17 @@ mod tests {
             [(2, 1, 24), (2, 3, 24), (4, 1, 32), (8, 2, 80), (16, 7, 126), (4, 1, 3), (6, 1, 97)]
         {
             let layout = Layout { pipeline, virtual_stages, ..Layout::default() };
-            let (near, all): (Vec<ChunkSplit>, Vec<ChunkSplit>) = (near_splits(&layout, layers), layout.splits(layers).collect());
+            let (near, all): (Vec<ChunkSplit>, Vec<ChunkSplit>) =
+                (near_splits(&layout, layers), layout.chunk_splits(layers).collect());
             assert!(!near.is_empty() && near.iter().all(|split| all.contains(split)), "{pipeline} {virtual_stages} {layers}");
             let mut once = near.clone();
             once.sort();
             once.dedup();
             assert_eq!(once.len(), near.len(), "a split twice");
             if let Ok(even) = layout.chunk_split(layers) {
-                let alike = |split: &ChunkSplit| (0..even.chunks).all(|chunk| split.layers(chunk) == even.layers(chunk));
+                let alike = |split: &ChunkSplit| {
+                    (0..even.chunks).all(|chunk| split.layers_of_chunk(chunk) == even.layers_of_chunk(chunk))
+                };
                 assert!(near.iter().any(alike), "{even}");
             }
         }

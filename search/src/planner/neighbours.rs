@@ -2,8 +2,8 @@
 
 use super::search::search_once;
 use super::space::MOST_CHUNKS;
-use super::{Attempt, Job, PlanSpace, PlanWatch, RankedPlan, Splits};
-use sim::pipeline::Schedule;
+use super::{Job, PlanAttempt, PlanSpace, PlanWatch, RankedPlan, Splits};
+use sim::pipeline::PipelineSchedule;
 use sim::units::{Bytes, Seconds};
 use step::{ChipTimes, MemoryClass, MixKind, OverCapacity, StepError, StepMemory, TrainingPlan};
 use workloads::training::ContextMethod;
@@ -15,12 +15,12 @@ pub struct Neighbour {
     /// The decision: `t 4 -> 8, d 16 -> 8`.
     pub change: String,
     /// What came of it.
-    pub outcome: Outcome,
+    pub outcome: NeighbourOutcome,
 }
 
 /// What came of a neighbour.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Outcome {
+pub enum NeighbourOutcome {
     /// It runs.
     Runs {
         /// Its step.
@@ -53,40 +53,42 @@ pub fn neighbours(job: &Job<'_>, space: &PlanSpace, best: &RankedPlan) -> Result
         .map(|(change, plan)| Neighbour { change, outcome: outcome(job, &mut chip, best, &plan) })
         .collect();
     let rank = |n: &Neighbour| match &n.outcome {
-        Outcome::Runs { step, .. } => (0, step.0),
-        Outcome::OverCapacity { .. } => (1, 0.0),
-        Outcome::Refused(_) => (2, 0.0),
+        NeighbourOutcome::Runs { step, .. } => (0, step.0),
+        NeighbourOutcome::OverCapacity { .. } => (1, 0.0),
+        NeighbourOutcome::Refused(_) => (2, 0.0),
     };
     found.sort_by(|a, b| rank(a).0.cmp(&rank(b).0).then(rank(a).1.total_cmp(&rank(b).1)));
     Ok(found)
 }
 
-fn outcome(job: &Job<'_>, chip: &mut ChipTimes, best: &RankedPlan, plan: &TrainingPlan) -> Outcome {
+fn outcome(job: &Job<'_>, chip: &mut ChipTimes, best: &RankedPlan, plan: &TrainingPlan) -> NeighbourOutcome {
     let moved = plan.layout != best.plan.layout || plan.batch != best.plan.batch || plan.schedule != best.plan.schedule;
-    let mixed = if moved && plan.activations.alike().is_none() { remixed(job, plan) } else { None };
+    let mixed = if moved && plan.activations.uniform_policy().is_none() { remixed(job, plan) } else { None };
     let plan = mixed.as_ref().unwrap_or(plan);
     let attempt = plan
         .layout
-        .check(job.model, &plan.batch)
+        .check_model_and_batch(job.model, &plan.batch)
         .map_err(StepError::from)
-        .and_then(|()| job.shape(chip, plan))
-        .and_then(|shape| job.attempt(chip, &shape, plan));
+        .and_then(|()| job.lower_shape(chip, plan))
+        .and_then(|shape| job.try_plan(chip, &shape, plan));
     match attempt {
-        Ok(Attempt::Fits(ranked)) => {
-            let parts = ranked.time.parts().into_iter().zip(best.time.parts()).skip(1);
+        Ok(PlanAttempt::Fits(ranked)) => {
+            let parts = ranked.time.named_parts().into_iter().zip(best.time.named_parts()).skip(1);
             let grown = parts.map(|((name, now), (_, before))| (name, now - before));
             let most = grown.max_by(|a, b| a.1.0.total_cmp(&b.1.0)).unwrap_or(("total", Seconds::ZERO));
-            Outcome::Runs { step: ranked.time.total, grew: most }
+            NeighbourOutcome::Runs { step: ranked.time.total, grew: most }
         }
-        Ok(Attempt::OverCapacity(why, memory)) => Outcome::OverCapacity { grew: grown(&memory, &best.memory, &why), why },
-        Err(error) => Outcome::Refused(error),
+        Ok(PlanAttempt::OverCapacity(why, memory)) => {
+            NeighbourOutcome::OverCapacity { grew: grown(&memory, &best.memory, &why), why }
+        }
+        Err(error) => NeighbourOutcome::Refused(error),
     }
 }
 
 /// A plan with policies by stage whose stages are others now: with the best for them; where nothing fits, everything run again.
 fn remixed(job: &Job<'_>, plan: &TrainingPlan) -> Option<TrainingPlan> {
     let l = &plan.layout;
-    l.check(job.model, &plan.batch).ok()?;
+    l.check_model_and_batch(job.model, &plan.batch).ok()?;
     let space = PlanSpace {
         tensor: Some(vec![l.tensor]),
         pipeline: Some(vec![l.pipeline]),
@@ -101,7 +103,11 @@ fn remixed(job: &Job<'_>, plan: &TrainingPlan) -> Option<TrainingPlan> {
         sequence_parallel: Some(vec![l.sequence_parallel]),
         micro_batch: Some(vec![plan.batch.micro_batch]),
         activations: None,
-        mixes: Some(if plan.activations.block().is_some() { MixKind::Block } else { MixKind::PerStage }),
+        mixes: Some(if plan.activations.full_recompute_layers_per_chunk().is_some() {
+            MixKind::Block
+        } else {
+            MixKind::PerStage
+        }),
         schedules: Some(vec![plan.schedule]),
     };
     let best = search_once(job, &space, 1, PlanWatch::NONE).ok()?.best.into_iter().next();
@@ -110,11 +116,11 @@ fn remixed(job: &Job<'_>, plan: &TrainingPlan) -> Option<TrainingPlan> {
 
 /// The class that grew most between the fullest stages of two plans, and by how much.
 fn grown(now: &StepMemory, before: &StepMemory, why: &OverCapacity) -> (MemoryClass, Bytes) {
-    let fullest = |memory: &StepMemory| memory.stages.iter().max_by_key(|stage| stage.need()).cloned();
+    let fullest = |memory: &StepMemory| memory.stages.iter().max_by_key(|stage| stage.bytes_needed()).cloned();
     if let (MemoryClass::Host | MemoryClass::Storage, _) | (_, None) = (why.class, fullest(before)) {
         return (why.class, why.largest);
     }
-    let of = |memory: &StepMemory, class| fullest(memory).map_or(Bytes::ZERO, |stage| stage.class(class));
+    let of = |memory: &StepMemory, class| fullest(memory).map_or(Bytes::ZERO, |stage| stage.class_bytes(class));
     let growth = MemoryClass::ALL.map(|class| (class, of(now, class).saturating_sub(of(before, class))));
     growth.into_iter().max_by_key(|(_, bytes)| *bytes).unwrap_or((why.class, why.largest))
 }
@@ -132,13 +138,13 @@ fn changes(job: &Job<'_>, space: &PlanSpace, plan: &TrainingPlan) -> Vec<(String
     let of_layout = |(change, layout)| (change, TrainingPlan { layout, ..plan.clone() });
     let degrees: Vec<_> = degrees(layout, space).into_iter().map(of_layout).chain(micro_batches(job, plan)).collect();
     // Other schedules have one number of chunks.
-    let chunks = if plan.schedule == Schedule::OneForwardOneBackward { chunks(job, layout) } else { Vec::new() };
+    let chunks = if plan.schedule == PipelineSchedule::OneForwardOneBackward { chunks(job, layout) } else { Vec::new() };
     let layouts = [methods(layout), chunks, other_splits(job, layout), sharding(layout)];
     let scheduled = degrees.into_iter().map(|(change, other)| with_schedule(space, plan, change, other));
     let mut found: Vec<_> = scheduled.map(|(change, plan)| with_nearest_chunks(job, change, plan)).collect();
     found.extend(layouts.into_iter().flatten().map(of_layout));
-    for activations in space.policies_under(job) {
-        if plan.activations.alike() != Some(&activations) {
+    for activations in space.policies_under_techniques(job) {
+        if plan.activations.uniform_policy() != Some(&activations) {
             let change = format!("recompute {} -> {activations}", plan.activations);
             found.push((change, TrainingPlan { activations: activations.into(), ..plan.clone() }));
         }
@@ -153,7 +159,7 @@ fn with_schedule(space: &PlanSpace, before: &TrainingPlan, change: String, mut p
         return (change, plan);
     };
     plan.schedule = schedule;
-    plan.layout.virtual_stages = schedule.chunks();
+    plan.layout.virtual_stages = schedule.chunks_per_device();
     (format!("{change}, {}", schedule.name()), plan)
 }
 
@@ -166,7 +172,7 @@ fn with_nearest_chunks(job: &Job<'_>, change: String, mut plan: TrainingPlan) ->
         in_turn && layout.chunk_split(job.model.layers).is_ok()
     };
     // Other schedules have one number of chunks.
-    if plan.schedule != Schedule::OneForwardOneBackward || layout.pipeline == 1 || obeys(&layout) {
+    if plan.schedule != PipelineSchedule::OneForwardOneBackward || layout.pipeline == 1 || obeys(&layout) {
         return (change, plan);
     }
     let others = (1..=job.model.layers.min(MOST_CHUNKS) as u32).map(|v| Layout { virtual_stages: v, ends: None, ..layout });
@@ -249,7 +255,7 @@ fn other_splits(job: &Job<'_>, layout: &Layout) -> Vec<(String, Layout)> {
     if layout.ends.is_some() && even.chunk_split(job.model.layers).is_ok() {
         found.push((format!("layers {split} -> evenly"), even));
     }
-    let Some(ends) = split.ends() else { return found };
+    let Some(ends) = split.layer_ends() else { return found };
     let LayerEnds { first, last, shorter } = ends;
     let end = |(first, last): (Option<u32>, Option<u32>)| Some(LayerEnds { first: first?, last: last?, ..ends });
     let shifted = [(first.checked_add(1), last.checked_sub(1)), (first.checked_sub(1), last.checked_add(1))].map(end);

@@ -1,14 +1,14 @@
 //! The policies of a space: which there are, which a job can follow, which come to the same under its techniques.
 
 use super::{Job, PlanSpace};
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use std::collections::BTreeSet;
-use step::{StepError, lowered};
+use step::{StepError, lower_plan};
 use workloads::recompute_policy::{NamedTensor, Treatment};
 use workloads::{ActivationPolicy, Batch, Layout, SegmentKind, TrainingGraph};
 
 /// Policies that techniques make one.
-struct Alike {
+struct PolicyGroup {
     treatments: Vec<Treatment>,
     /// The one that stands for them.
     policy: ActivationPolicy,
@@ -21,16 +21,16 @@ impl PlanSpace {
     ///
     /// # Errors
     /// The first name that none has, with those that there are; a policy that needs a host or storage that the chip's file does not have.
-    pub fn check_names(&self, job: &Job<'_>) -> Result<(), StepError> {
+    pub fn check_tensor_names(&self, job: &Job<'_>) -> Result<(), StepError> {
         let policies: Vec<_> = self.activations.iter().flatten().collect();
         if policies.is_empty() {
             return Ok(());
         }
-        let training = graph_of(job, Layout::default())?;
+        let training = graph_of_layout(job, Layout::default())?;
         let Some(layer) = training.segment(SegmentKind::Layer).map(|layer| &layer.graph) else { return Ok(()) };
         policies.into_iter().try_for_each(|policy| {
             policy.check_names(layer)?;
-            let goes = policy.treatment_under(layer, job.stack.replay());
+            let goes = policy.treatment_with_extent(layer, job.stack.replay_extent());
             let (stored, hosted) = (!goes.stored.is_empty(), goes.offloaded.len() > goes.stored.len());
             let lacking = [(hosted && job.chip.host.is_none(), "host"), (stored && job.chip.storage.is_none(), "storage")];
             let Some((_, table)) = lacking.into_iter().find(|(lacks, _)| *lacks) else { return Ok(()) };
@@ -49,24 +49,24 @@ impl PlanSpace {
 
     /// The policies of the space that a job's techniques allow; of those that they make one the one that says what they have settled if there is such,
     /// else the first. All of them where none is allowed: every plan is refused then, with the reason.
-    pub(super) fn policies_under(&self, job: &Job<'_>) -> Vec<ActivationPolicy> {
+    pub(super) fn policies_under_techniques(&self, job: &Job<'_>) -> Vec<ActivationPolicy> {
         let policies = self.policies();
         if job.techniques.is_empty() {
             return policies;
         }
         // With tensor parallelism a layer has operators more.
         let layouts = [1, 2].map(|tensor| Layout { tensor, sequence_parallel: tensor > 1, ..Layout::default() });
-        let graphs: Vec<TrainingGraph> = layouts.into_iter().filter_map(|layout| graph_of(job, layout).ok()).collect();
+        let graphs: Vec<TrainingGraph> = layouts.into_iter().filter_map(|layout| graph_of_layout(job, layout).ok()).collect();
         let mut open = graphs.clone();
         open.iter_mut().flat_map(|graph| &mut graph.segments).for_each(|segment| segment.graph.settled = Default::default());
-        let replay = job.stack.replay();
+        let replay = job.stack.replay_extent();
         let treats = |graphs: &[TrainingGraph], policy: &ActivationPolicy| -> Vec<Treatment> {
             let segments = graphs.iter().flat_map(|graph| &graph.segments);
-            segments.map(|segment| policy.treatment_under(&segment.graph, replay)).collect()
+            segments.map(|segment| policy.treatment_with_extent(&segment.graph, replay)).collect()
         };
         let allowed =
             |policy: &&ActivationPolicy| graphs.iter().all(|graph| job.techniques.check_policy(policy, graph, replay).is_ok());
-        let mut found: Vec<Alike> = Vec::new();
+        let mut found: Vec<PolicyGroup> = Vec::new();
         for policy in policies.iter().filter(allowed) {
             let treatments = treats(&graphs, policy);
             let alike = found.iter_mut().find(|other| !graphs.is_empty() && other.treatments == treatments);
@@ -77,7 +77,7 @@ impl PlanSpace {
             match alike {
                 Some(alike) if own => (alike.policy, alike.own) = (policy.clone(), own),
                 Some(_) => {}
-                None => found.push(Alike { treatments, policy: policy.clone(), own }),
+                None => found.push(PolicyGroup { treatments, policy: policy.clone(), own }),
             }
         }
         if found.is_empty() { policies } else { found.into_iter().map(|alike| alike.policy).collect() }
@@ -85,13 +85,17 @@ impl PlanSpace {
 }
 
 /// A job's model as a layout has it, everything kept.
-fn graph_of(job: &Job<'_>, layout: Layout) -> Result<TrainingGraph, StepError> {
+fn graph_of_layout(job: &Job<'_>, layout: Layout) -> Result<TrainingGraph, StepError> {
     let batch = Batch { micro_batch: 1, global_batch: 1, sequence_length: job.sequence_length };
-    lowered(job.model, &job.plan(layout, batch, ActivationPolicy::None, Schedule::OneForwardOneBackward), job.stack)
+    lower_plan(
+        job.model,
+        &job.make_plan(layout, batch, ActivationPolicy::None, PipelineSchedule::OneForwardOneBackward),
+        job.stack,
+    )
 }
 
 /// Nothing, the attention core, TorchTitan's choice and everything run again; and all choices of where a layer's tensors go.
-pub(super) fn every_policy() -> Vec<ActivationPolicy> {
+pub(super) fn preset_and_default_policies() -> Vec<ActivationPolicy> {
     let tensors = [NamedTensor::QkvProj, NamedTensor::Context, NamedTensor::OutProj, NamedTensor::Mlpwi, NamedTensor::Mlpwo];
     let mut policies =
         vec![ActivationPolicy::None, ActivationPolicy::Selective, ActivationPolicy::SelectivePerOperator, ActivationPolicy::Full];
@@ -104,15 +108,15 @@ pub(super) fn every_policy() -> Vec<ActivationPolicy> {
 }
 
 /// The policies without those that treat a layer as one before them does. Of those that techniques make one [`PlanSpace::policies_under`] chooses.
-pub(super) fn distinct(job: &Job<'_>, policies: Vec<ActivationPolicy>) -> Vec<ActivationPolicy> {
+pub(super) fn distinct_policies(job: &Job<'_>, policies: Vec<ActivationPolicy>) -> Vec<ActivationPolicy> {
     if !job.techniques.is_empty() {
         return policies;
     }
-    let training = graph_of(job, Layout::default()).ok();
+    let training = graph_of_layout(job, Layout::default()).ok();
     let Some(layer) = training.as_ref().and_then(|training| training.segment(SegmentKind::Layer)) else { return policies };
     let mut seen = Vec::new();
     let mut new = |policy: &ActivationPolicy| {
-        let treatment = policy.treatment_under(&layer.graph, job.stack.replay());
+        let treatment = policy.treatment_with_extent(&layer.graph, job.stack.replay_extent());
         let first = !seen.contains(&treatment);
         if first {
             seen.push(treatment);

@@ -3,22 +3,22 @@
 //! Plans fall into lots that are lowered alike. A lot's passes are programs of interned kernels, so that a chip bounds each distinct kernel once, and
 //! its plans are lines: a step takes at least a share of all devices' work for one micro-batch, and something besides that no chip changes.
 
-use super::loads::least_share;
-use super::lots::Family;
+use super::loads::least_share_of_work;
+use super::lots::DegreeClass;
 use super::space::Splits;
 use super::{Job, PlanSpace};
 use rayon::prelude::*;
 use sim::hardware::Accelerator;
 use sim::kernel::{Collective, DataType, Kernel};
-use sim::schedule::{Limits, Memo};
+use sim::schedule::{Memo, SolveLimits};
 use sim::units::{Joules, Seconds};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use step::{
-    ChipTimes, DeviceMemory, Evaluator, Execution, Fidelity, Held, KernelTable, Lowered, MixKind, Outlined, Passes,
-    SCHEDULE_STEPS, Shape, StepError, TrainingPlan, Untimed, collective_latency,
+    ChipTimes, DeviceHolding, DeviceMemory, Evaluator, ExecutionMode, Fidelity, KernelTable, LoweredModel, MixKind,
+    OutlinedShape, PlanShape, SCHEDULE_STEPS, SegmentPasses, StepError, TrainingPlan, UntimedShape, collective_latency,
 };
 use workloads::ActivationPolicy;
 
@@ -27,7 +27,7 @@ const MEMO_CAPACITY: usize = 1 << 16;
 
 /// What tells prepared jobs apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Mark {
+pub(super) struct PreparedJobKey {
     /// Its own among all.
     own: u64,
     /// A digest of its lots and their kernels: jobs of one model on several fabrics have it in common where they are lowered alike.
@@ -39,10 +39,10 @@ static PREPARED: AtomicU64 = AtomicU64::new(0);
 
 /// A job and its plans, prepared for chips.
 #[derive(Debug)]
-pub struct Prepared<'a> {
-    pub(super) mark: Mark,
+pub struct PreparedJob<'a> {
+    pub(super) mark: PreparedJobKey,
     pub(super) job: Job<'a>,
-    pub(super) families: Arc<Vec<Family>>,
+    pub(super) families: Arc<Vec<DegreeClass>>,
     pub(super) policies: Arc<Vec<ActivationPolicy>>,
     pub(super) open: Arc<Vec<bool>>,
     /// Whether layers may be split otherwise than evenly.
@@ -51,7 +51,7 @@ pub struct Prepared<'a> {
     pub(super) split_tolerance: f64,
     /// How far what is kept may differ from stage to stage.
     pub(super) mixes: MixKind,
-    pub(super) lots: Vec<PreparedLot<'a>>,
+    pub(super) lots: Vec<PreparedGroup<'a>>,
     /// The distinct kernels of all lots' passes.
     pub(super) table: Arc<KernelTable>,
     pub(super) schedules: Arc<Memo>,
@@ -61,17 +61,17 @@ pub struct Prepared<'a> {
 
 /// Plans that are lowered alike.
 #[derive(Debug)]
-pub(super) struct PreparedLot<'a> {
+pub(super) struct PreparedGroup<'a> {
     pub family: u32,
     pub lot: u32,
-    pub lowered: Lowered<'a>,
-    pub passes: [Passes; 3],
+    pub lowered: LoweredModel<'a>,
+    pub passes: [SegmentPasses; 3],
     /// The shape of its plans that keep everything, on a chip of whatever times.
-    shape: Shape,
+    shape: PlanShape,
     /// By policy, the shape of its plans but for the times of its passes; none where these are not all that depends on the chip.
-    pub outlined: Vec<Option<Outlined>>,
+    pub outlined: Vec<Option<OutlinedShape>>,
     /// Lines below which no plan of the lot is; none is above another one in all.
-    lines: Vec<Line>,
+    lines: Vec<StepTimeLine>,
     /// Multiply-accumulates of a step of all devices, by the type of their operands: every plan of the lot has these.
     macs: Vec<(DataType, f64)>,
 }
@@ -79,15 +79,15 @@ pub(super) struct PreparedLot<'a> {
 /// What a plan's step takes at least: a share of all devices' work for one micro-batch, and so many seconds besides; and the passes through so many layers,
 /// those of the device that holds most, with what follows them.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-struct Line {
+struct StepTimeLine {
     share: f64,
     besides: f64,
     layers: f64,
     busiest: f64,
 }
 
-impl Line {
-    fn least(&self, work: f64, layer: f64) -> f64 {
+impl StepTimeLine {
+    fn seconds_at(&self, work: f64, layer: f64) -> f64 {
         (self.share * work + self.besides).max(self.layers * layer + self.busiest)
     }
 
@@ -96,23 +96,23 @@ impl Line {
     }
 }
 
-impl PreparedLot<'_> {
+impl PreparedGroup<'_> {
     /// Seconds that no plan of the lot goes below where all devices' work for one micro-batch takes `work` seconds, of which a layer takes `layer`.
-    pub fn least(&self, work: f64, layer: f64) -> f64 {
-        self.lines.iter().map(|line| line.least(work, layer)).fold(f64::INFINITY, f64::min)
+    pub fn lower_bound_seconds(&self, work: f64, layer: f64) -> f64 {
+        self.lines.iter().map(|line| line.seconds_at(work, layer)).fold(f64::INFINITY, f64::min)
     }
 }
 
-impl<'a> Prepared<'a> {
+impl<'a> PreparedJob<'a> {
     /// Prepares the plans of a space for a job; the job's chip is any.
     ///
     /// # Errors
     /// A chip that the cost model cannot use; a model that cannot be lowered in any way that the space has.
     pub fn new(job: Job<'a>, space: &PlanSpace) -> Result<Self, StepError> {
-        let (families, policies) = (space.families(&job), space.policies_under(&job));
+        let (families, policies) = (space.families(&job), space.policies_under_techniques(&job));
         let open = space.open_policies(&policies);
-        let schedules = Arc::new(Memo::new(Limits { steps: SCHEDULE_STEPS, ..Limits::default() }, MEMO_CAPACITY));
-        let chip = ChipTimes::new(job.chip, job.stack)?.at(Fidelity::Peak);
+        let schedules = Arc::new(Memo::new(SolveLimits { steps: SCHEDULE_STEPS, ..SolveLimits::default() }, MEMO_CAPACITY));
+        let chip = ChipTimes::new(job.chip, job.stack)?.with_fidelity(Fidelity::Peak);
         let places: Vec<(u32, u32)> = families
             .iter()
             .enumerate()
@@ -122,18 +122,18 @@ impl<'a> Prepared<'a> {
         let mixes = space.mix_kind();
         // Where plans are looked into policy by policy: see `Prepared::deepest`.
         let apart: &[ActivationPolicy] = if uneven || mixes != MixKind::None { &[] } else { &policies };
-        let lowered: Vec<Result<LoweredLot<'a>, StepError>> = places
+        let lowered: Vec<Result<LoweredGroup<'a>, StepError>> = places
             .par_iter()
-            .map_init(|| chip.clone(), |chip, &(f, l)| lower(&job, chip, (&families[f as usize], l as usize), apart))
+            .map_init(|| chip.clone(), |chip, &(f, l)| lower_group(&job, chip, (&families[f as usize], l as usize), apart))
             .collect();
         let (mut table, mut lots, mut refused) = (KernelTable::default(), Vec::new(), None);
         for (&(family, lot), lowered) in places.iter().zip(lowered) {
             match lowered {
-                Ok(LoweredLot { lowered, shape, untimed, lines }) => {
-                    let passes = Passes::of(lowered.graph(), &mut table);
-                    let macs = macs(&job, &families[family as usize], lot as usize, &passes, &table);
-                    let outlined = untimed.into_iter().map(|of| of.map(|of| of.outlined(&mut table))).collect();
-                    lots.push(PreparedLot { family, lot, lowered, passes, shape, outlined, lines, macs });
+                Ok(LoweredGroup { lowered, shape, untimed, lines }) => {
+                    let passes = SegmentPasses::from_graph(lowered.graph(), &mut table);
+                    let macs = step_macs(&job, &families[family as usize], lot as usize, &passes, &table);
+                    let outlined = untimed.into_iter().map(|of| of.map(|of| of.intern_kernels(&mut table))).collect();
+                    lots.push(PreparedGroup { family, lot, lowered, passes, shape, outlined, lines, macs });
                 }
                 Err(error) => refused = refused.or(Some(error)),
             }
@@ -142,7 +142,7 @@ impl<'a> Prepared<'a> {
             Some(error) if lots.is_empty() => Err(error),
             _ => Ok(Self {
                 latencies: table.kernels().iter().map(|_| OnceLock::new()).collect(),
-                mark: Mark { own: PREPARED.fetch_add(1, Ordering::Relaxed), alike: digest(&lots, &table, &job) },
+                mark: PreparedJobKey { own: PREPARED.fetch_add(1, Ordering::Relaxed), alike: digest_job(&lots, &table, &job) },
                 job,
                 families: Arc::new(families),
                 policies: Arc::new(policies),
@@ -177,7 +177,7 @@ impl<'a> Prepared<'a> {
     }
 
     /// One plan of every layout and schedule, of whatever micro-batch, that keeps everything: plans differ besides in [`Self::policies`] alone.
-    pub fn layouts(&self) -> impl Iterator<Item = TrainingPlan> + '_ {
+    pub fn one_plan_per_layout(&self) -> impl Iterator<Item = TrainingPlan> + '_ {
         self.families.iter().flat_map(move |family| {
             let first = |division: usize| family.lots.iter().find(|lot| lot.pairs.iter().any(|pair| pair.0 == division));
             let lots = (0..family.divisions.len()).filter_map(move |division| Some((division, first(division)?)));
@@ -196,35 +196,35 @@ impl<'a> Prepared<'a> {
 
     /// Whether stages may keep, send away and run again what is best for each.
     #[must_use]
-    pub fn mixes(&self) -> bool {
+    pub fn mixes_policies(&self) -> bool {
         self.mixes != MixKind::None
     }
 
     /// The job's devices.
     #[must_use]
-    pub fn devices(&self) -> u32 {
+    pub fn device_count(&self) -> u32 {
         self.job.devices
     }
 
     /// Joules that no plan's step takes less of on a chip, whatever it is besides: its multiply-accumulates.
     #[must_use]
-    pub fn least_energy(&self, chip: &Accelerator) -> Joules {
-        let of = |lot: &PreparedLot<'_>| {
-            let energies = lot.macs.iter().map(|&(data_type, count)| chip.energy.macs(data_type, 1) * count);
+    pub fn least_step_energy(&self, chip: &Accelerator) -> Joules {
+        let of = |lot: &PreparedGroup<'_>| {
+            let energies = lot.macs.iter().map(|&(data_type, count)| chip.energy.macs_energy(data_type, 1) * count);
             energies.sum::<Joules>()
         };
         Joules(self.lots.iter().map(|lot| of(lot).0).fold(f64::INFINITY, f64::min))
     }
 
     /// Of every family, the shape of its first lot, where that is one.
-    pub(super) fn shapes(&self) -> Vec<Option<&Shape>> {
+    pub(super) fn first_shapes(&self) -> Vec<Option<&PlanShape>> {
         let mut shapes = vec![None; self.families.len()];
         self.lots.iter().filter(|lot| lot.lot == 0).for_each(|lot| shapes[lot.family as usize] = Some(&lot.shape));
         shapes
     }
 
     /// What a collective of the table takes in a schedule.
-    pub(super) fn latency(&self, kernel: u32, collective: &Collective) -> Seconds {
+    pub(super) fn collective_seconds(&self, kernel: u32, collective: &Collective) -> Seconds {
         *self.latencies[kernel as usize].get_or_init(|| collective_latency(self.job.fabric, collective))
     }
 
@@ -235,12 +235,12 @@ impl<'a> Prepared<'a> {
     }
 
     /// Whether kernels run side by side.
-    pub(super) fn scheduled(&self) -> bool {
-        self.job.stack.kernels.execution == Execution::Scheduled
+    pub(super) fn is_scheduled(&self) -> bool {
+        self.job.stack.kernels.execution == ExecutionMode::Scheduled
     }
 }
 
-fn digest(lots: &[PreparedLot<'_>], table: &KernelTable, job: &Job<'_>) -> u64 {
+fn digest_job(lots: &[PreparedGroup<'_>], table: &KernelTable, job: &Job<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     (table.kernels(), job.devices, job.model.layers).hash(&mut hasher);
     for lot in lots {
@@ -254,7 +254,13 @@ fn digest(lots: &[PreparedLot<'_>], table: &KernelTable, job: &Job<'_>) -> u64 {
 
 /// Multiply-accumulates of a step of all devices, by type. Every plan runs each layer once forward and once backward for each micro-batch, on
 /// the devices side by side.
-fn macs(job: &Job<'_>, family: &Family, lot: usize, passes: &[Passes; 3], table: &KernelTable) -> Vec<(DataType, f64)> {
+fn step_macs(
+    job: &Job<'_>,
+    family: &DegreeClass,
+    lot: usize,
+    passes: &[SegmentPasses; 3],
+    table: &KernelTable,
+) -> Vec<(DataType, f64)> {
     let once = |(division, m): &(usize, u64)| {
         let layout = &family.divisions[*division].layout;
         *m as f64 * f64::from(layout.tensor) * f64::from(layout.context) * f64::from(layout.data)
@@ -276,54 +282,54 @@ fn macs(job: &Job<'_>, family: &Family, lot: usize, passes: &[Passes; 3], table:
 }
 
 /// A lot before its kernels are interned.
-struct LoweredLot<'a> {
-    lowered: Lowered<'a>,
-    shape: Shape,
-    untimed: Vec<Option<Untimed>>,
-    lines: Vec<Line>,
+struct LoweredGroup<'a> {
+    lowered: LoweredModel<'a>,
+    shape: PlanShape,
+    untimed: Vec<Option<UntimedShape>>,
+    lines: Vec<StepTimeLine>,
 }
 
 /// Lowers a lot, with its shape under each of some policies, and the lines of its plans.
-fn lower<'a>(
+fn lower_group<'a>(
     job: &Job<'a>,
     chip: &mut ChipTimes,
-    (family, lot): (&Family, usize),
+    (family, lot): (&DegreeClass, usize),
     policies: &[ActivationPolicy],
-) -> Result<LoweredLot<'a>, StepError> {
+) -> Result<LoweredGroup<'a>, StepError> {
     let lot = &family.lots[lot];
-    let evaluator = Evaluator::new(job.model, job.fabric, job.stack, DeviceMemory::of(job.chip));
+    let evaluator = Evaluator::new(job.model, job.fabric, job.stack, DeviceMemory::of_chip(job.chip));
     let first = &family.divisions[lot.pairs[0].0];
     let plan = family.plan(job, lot, lot.pairs[0].0, &ActivationPolicy::None, first.schedules[0]);
-    let lowered = Lowered::new(job.model, &plan, job.stack)?;
+    let lowered = LoweredModel::new(job.model, &plan, job.stack)?;
     let mut shaped = lowered.clone();
-    let shape: Shape = shaped.shape(chip, job.fabric, &plan)?;
+    let shape: PlanShape = shaped.plan_shape(chip, job.fabric, &plan)?;
     let under = |policy: &ActivationPolicy| {
         let plan = TrainingPlan { activations: policy.clone().into(), ..plan.clone() };
-        shaped.untimed(chip, job.fabric, &plan)
+        shaped.untimed_shape(chip, job.fabric, &plan)
     };
     let untimed = policies.iter().map(under).collect::<Result<_, _>>()?;
-    let overhead = evaluator.overhead().0;
+    let overhead = evaluator.overhead_per_step().0;
     let mut lines = Vec::new();
     for &(division, m) in &lot.pairs {
         let layout = family.divisions[division].layout;
         for &schedule in &family.divisions[division].schedules {
             let plan = family.plan(job, lot, division, &ActivationPolicy::None, schedule);
-            let share = least_share(&layout, schedule, m);
+            let share = least_share_of_work(&layout, schedule, m);
             // A pipeline's first device may hold no layer, but one of them holds as many as it holds at least if they are shared out evenly.
-            let first = Held::first(if layout.pipeline == 1 { job.model.layers } else { 0 });
-            let busiest = Held::inner(job.model.layers.div_ceil(layout.pipeline.into()));
-            let after = |held: Held| overhead + evaluator.least_exchange(chip, &shape, &plan, held).0;
+            let first = DeviceHolding::first_device(if layout.pipeline == 1 { job.model.layers } else { 0 });
+            let busiest = DeviceHolding::inner_device(job.model.layers.div_ceil(layout.pipeline.into()));
+            let after = |held: DeviceHolding| overhead + evaluator.least_exposed_exchange(chip, &shape, &plan, held).0;
             let besides = if schedule.splits_backward() { overhead } else { after(first) };
-            lines.push(Line { share, besides, layers: (m * busiest.layers) as f64, busiest: after(busiest) });
+            lines.push(StepTimeLine { share, besides, layers: (m * busiest.layers) as f64, busiest: after(busiest) });
         }
     }
-    Ok(LoweredLot { lowered, shape, untimed, lines: lowest(lines) })
+    Ok(LoweredGroup { lowered, shape, untimed, lines: lowest_lines(lines) })
 }
 
 /// Of lines those that none of the others is below.
-fn lowest(mut lines: Vec<Line>) -> Vec<Line> {
+fn lowest_lines(mut lines: Vec<StepTimeLine>) -> Vec<StepTimeLine> {
     lines.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
-    let mut kept: Vec<Line> = Vec::new();
+    let mut kept: Vec<StepTimeLine> = Vec::new();
     for line in lines {
         if !kept.iter().any(|other| other.is_below(&line)) {
             kept.push(line);

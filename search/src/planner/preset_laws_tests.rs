@@ -3,11 +3,11 @@
 
 use super::super::search::search_once;
 use super::super::{Job, PlanSpace, PlanWatch, search_plans};
-use super::tests::{Hardware, hold, mixed, one, seconds};
+use super::tests::{MixHardware, hold, mixed, one, seconds};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use sim::hardware::HostLink;
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use sim::units::{Bytes, BytesPerSecond};
 use step::{DeviceMemory, MixKind, SoftwareStack};
 use workloads::memory::Preset;
@@ -23,10 +23,10 @@ fn config(cases: u32) -> ProptestConfig {
 
 /// Presets that decide no more than what is kept and where, in eighths where that is open, and one that slices what runs.
 fn presets() -> Vec<Technique> {
-    let all = Preset::names().into_iter().map(|name| name.parse::<Technique>().unwrap());
+    let all = Preset::built_in_names().into_iter().map(|name| name.parse::<Technique>().unwrap());
     all.filter(|technique| technique.preset().decides_places() || technique.preset().name == "mst")
         .flat_map(|technique| match technique.is_adaptive() {
-            true => (1..=8).map(|part| technique.with("fraction", f64::from(part) / 8.0)).collect(),
+            true => (1..=8).map(|part| technique.with_parameter("fraction", f64::from(part) / 8.0)).collect(),
             false => vec![technique],
         })
         .collect()
@@ -43,7 +43,7 @@ fn beside(preset: &Technique) -> Techniques {
 struct Case {
     model: &'static str,
     stack: &'static str,
-    pipeline: (u32, u32, Schedule),
+    pipeline: (u32, u32, PipelineSchedule),
     sequence: u64,
     headroom: f64,
     /// GB/s to the host, and GiB there.
@@ -52,10 +52,10 @@ struct Case {
 
 fn case() -> impl Strategy<Value = Case> {
     let pipelines = vec![
-        (1, 1, Schedule::OneForwardOneBackward),
-        (4, 1, Schedule::OneForwardOneBackward),
-        (8, 2, Schedule::OneForwardOneBackward),
-        (4, 1, Schedule::ZbH1),
+        (1, 1, PipelineSchedule::OneForwardOneBackward),
+        (4, 1, PipelineSchedule::OneForwardOneBackward),
+        (8, 2, PipelineSchedule::OneForwardOneBackward),
+        (4, 1, PipelineSchedule::ZbH1),
     ];
     (
         prop::sample::select(vec!["llama2-7b", "llama3-8b", "llama3-70b", "mixtral-8x7b"]),
@@ -76,8 +76,8 @@ fn case() -> impl Strategy<Value = Case> {
 }
 
 impl Case {
-    fn hardware(&self) -> Hardware {
-        let mut hardware = Hardware::new(self.model, self.stack);
+    fn hardware(&self) -> MixHardware {
+        let mut hardware = MixHardware::new(self.model, self.stack);
         let (rate, gib) = self.host;
         hardware.chip.host =
             Some(HostLink { bandwidth: BytesPerSecond(rate * 1e9), capacity: Bytes::from_gib(gib), memory: None });
@@ -127,13 +127,13 @@ proptest! {
         let hardware = case.hardware();
         let space = if best { mixed(&case.space()) } else { case.space() };
         let techniques: Techniques = planned.then(|| "planned-addresses".parse().unwrap()).into_iter().collect();
-        let usable = step::usable(&SoftwareStack::load(case.stack).unwrap(), DeviceMemory::of(&hardware.chip).hbm);
+        let usable = step::usable_hbm(&SoftwareStack::load(case.stack).unwrap(), DeviceMemory::of_chip(&hardware.chip).hbm);
         let of = |headroom: Bytes| {
             let job = Job { headroom, techniques: &techniques, ..hardware.job(64, case.sequence, 0.0) };
             search_plans(&job, &space, 1).unwrap()
         };
         // With nothing no plan fits.
-        let none = of(DeviceMemory::of(&hardware.chip).hbm);
+        let none = of(DeviceMemory::of_chip(&hardware.chip).hbm);
         prop_assert!(none.best.is_empty());
         let Some(enough) = none.enough.filter(|enough| *enough <= usable) else { return Ok(()) };
         let there = of(usable.saturating_sub(enough));
@@ -141,6 +141,6 @@ proptest! {
         // A host that is too small for all layers under one policy may be large enough for some of them: then less may do.
         let ample = case.host.1 > 1e3 || !best;
         let less = of(usable.saturating_sub(enough) + Bytes(1));
-        prop_assert!(!ample || less.best.is_empty(), "{enough:?}: {}", less.best[0].plan.activations.first());
+        prop_assert!(!ample || less.best.is_empty(), "{enough:?}: {}", less.best[0].plan.activations.first_layer_policy());
     }
 }

@@ -1,9 +1,9 @@
 //! The plans that fixed hardware leaves to choose from.
 
 use super::Job;
-use super::lots::{Division, Family, Lot, LotKey};
-use super::policies::{distinct, every_policy};
-use sim::pipeline::Schedule;
+use super::lots::{DegreeClass, LayoutSchedules, PlanGroup, PlanGroupKey};
+use super::policies::{distinct_policies, preset_and_default_policies};
+use sim::pipeline::PipelineSchedule;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use step::{MixKind, SoftwareStack, TrainingPlan};
@@ -60,7 +60,7 @@ pub struct PlanSpace {
     /// How far what is kept may differ from stage to stage, best chosen; `None` is not at all.
     pub mixes: Option<MixKind>,
     /// Pipeline schedules; `None` is 1F1B, interleaved where there are several model chunks. ZB-V needs two.
-    pub schedules: Option<Vec<Schedule>>,
+    pub schedules: Option<Vec<PipelineSchedule>>,
 }
 
 /// How the layers of a plan may be split into stages.
@@ -125,8 +125,13 @@ impl PlanSpace {
             context: Some(small_divisors(job.sequence_length)),
             splits: Some(Splits::NearOf(Box::new(alone))),
             zero: Some(vec![Copies, OptimizerStates, Gradients, Parameters]),
-            activations: Some(distinct(job, usual.into_iter().chain(every_policy()).collect())),
-            schedules: Some(vec![Schedule::OneForwardOneBackward, Schedule::GPipe, Schedule::ZbH1, Schedule::ZbV]),
+            activations: Some(distinct_policies(job, usual.into_iter().chain(preset_and_default_policies()).collect())),
+            schedules: Some(vec![
+                PipelineSchedule::OneForwardOneBackward,
+                PipelineSchedule::GPipe,
+                PipelineSchedule::ZbH1,
+                PipelineSchedule::ZbV,
+            ]),
             ..Self::default()
         };
         asked.clone().or(everything)
@@ -135,9 +140,9 @@ impl PlanSpace {
     /// The plans of the space that a stack's framework can run, but for chunks without layers; `None` where it can run none.
     pub(super) fn runnable(&self, stack: &SoftwareStack) -> Option<Self> {
         let activations: Vec<_> = self.policies().into_iter().filter(|policy| stack.runs_policy(policy)).collect();
-        let schedules = self.schedules.clone().unwrap_or_else(|| vec![Schedule::OneForwardOneBackward]);
-        let runs = |schedule: &Schedule| [1, 2].iter().any(|chunks| stack.runs_schedule(*schedule, *chunks));
-        let schedules: Vec<Schedule> = schedules.into_iter().filter(runs).collect();
+        let schedules = self.schedules.clone().unwrap_or_else(|| vec![PipelineSchedule::OneForwardOneBackward]);
+        let runs = |schedule: &PipelineSchedule| [1, 2].iter().any(|chunks| stack.runs_schedule(*schedule, *chunks));
+        let schedules: Vec<PipelineSchedule> = schedules.into_iter().filter(runs).collect();
         let pipeline = if schedules.is_empty() { Some(vec![1]) } else { self.pipeline.clone() };
         let possible = pipeline == self.pipeline || self.pipeline.as_ref().is_none_or(|list| list.contains(&1));
         (possible && !activations.is_empty()).then(|| Self {
@@ -216,7 +221,7 @@ impl PlanSpace {
     }
 
     /// Whether the layers of plans of a layout under a schedule may be split as is fastest, if their policy is one for it.
-    fn is_open(&self, job: &Job<'_>, layout: &Layout, schedule: Schedule) -> bool {
+    fn is_open(&self, job: &Job<'_>, layout: &Layout, schedule: PipelineSchedule) -> bool {
         match &self.splits {
             None | Some(Splits::Near | Splits::Best) => true,
             Some(Splits::Listed(_)) => false,
@@ -228,14 +233,14 @@ impl PlanSpace {
         }
     }
 
-    fn allows(&self, schedule: Schedule) -> bool {
-        self.schedules.as_ref().map_or(schedule == Schedule::OneForwardOneBackward, |list| list.contains(&schedule))
+    fn allows(&self, schedule: PipelineSchedule) -> bool {
+        self.schedules.as_ref().map_or(schedule == PipelineSchedule::OneForwardOneBackward, |list| list.contains(&schedule))
     }
 
     /// The plans of the space but for their policies, by what they share.
-    pub(super) fn families(&self, job: &Job<'_>) -> Vec<Family> {
+    pub(super) fn families(&self, job: &Job<'_>) -> Vec<DegreeClass> {
         let devices = u64::from(job.devices);
-        let mut families: BTreeMap<(u32, u32, u32, Option<u32>), Vec<Division>> = BTreeMap::new();
+        let mut families: BTreeMap<(u32, u32, u32, Option<u32>), Vec<LayoutSchedules>> = BTreeMap::new();
         let widths = tensor_parallel_degrees(job.model, job.devices);
         let widths = widths.into_iter().filter(|t| devices.is_multiple_of(u64::from(*t))).collect();
         for tensor in among(&self.tensor, widths) {
@@ -251,7 +256,7 @@ impl PlanSpace {
                 }
             }
         }
-        let lots = |divisions: Vec<Division>| Family { lots: self.lots(job, &divisions), divisions };
+        let lots = |divisions: Vec<LayoutSchedules>| DegreeClass { lots: self.lots(job, &divisions), divisions };
         families.into_values().map(lots).filter(|family| !family.lots.is_empty()).collect()
     }
 
@@ -303,12 +308,12 @@ impl PlanSpace {
             let ranks = among(&self.expert, small_divisors(layout.data.into()));
             return ranks.into_iter().map(|expert| Layout { expert, ..layout }).collect();
         };
-        let ranks = layout.stage_ranks();
+        let ranks = layout.ranks_per_stage();
         let divide = widths.iter().filter(|width| **width > 0 && ranks.is_multiple_of(u64::from(**width)));
         let mut layouts: Vec<Layout> = divide
             .flat_map(|width| {
                 let experts = among(&self.expert, small_divisors(ranks / u64::from(*width)));
-                experts.into_iter().map(|expert| Layout { expert, ..layout }.with_expert_tensor(*width))
+                experts.into_iter().map(|expert| Layout { expert, ..layout }.with_expert_tensor_degree(*width))
             })
             .collect();
         layouts.sort_unstable();
@@ -322,7 +327,7 @@ impl PlanSpace {
         let layers = job.model.layers;
         let with = |ends| Layout { ends, ..layout };
         let allowed = |layout: &Layout| layout.chunk_split(layers).is_ok();
-        let runs = |layout: &Layout| layout.chunk_split(layers).is_ok_and(|split| job.may_hold(&split));
+        let runs = |layout: &Layout| layout.chunk_split(layers).is_ok_and(|split| job.may_hold_split(&split));
         match &self.splits {
             Some(Splits::Listed(list)) => list.iter().map(|ends| with(*ends)).filter(allowed).collect(),
             _ if allowed(&layout) => Some(layout).filter(runs).into_iter().collect(),
@@ -351,32 +356,32 @@ impl PlanSpace {
     }
 
     /// A layout with the schedules that it may run. Under ZB-V devices hold other chunks: a division of its own.
-    fn divisions(&self, job: &Job<'_>, layout: Layout) -> Vec<Division> {
-        let plain = Schedule::OneForwardOneBackward;
-        let allowed = |schedule: &Schedule| self.allows(*schedule);
+    fn divisions(&self, job: &Job<'_>, layout: Layout) -> Vec<LayoutSchedules> {
+        let plain = PipelineSchedule::OneForwardOneBackward;
+        let allowed = |schedule: &PipelineSchedule| self.allows(*schedule);
         let schedules = match (layout.pipeline, layout.virtual_stages) {
             (1, _) => vec![plain],
-            (_, 1) => [plain, Schedule::GPipe, Schedule::ZbH1].into_iter().filter(allowed).collect(),
+            (_, 1) => [plain, PipelineSchedule::GPipe, PipelineSchedule::ZbH1].into_iter().filter(allowed).collect(),
             _ => [plain].into_iter().filter(allowed).collect(),
         };
-        let v = layout.pipeline > 1 && layout.virtual_stages == 2 && self.allows(Schedule::ZbV);
+        let v = layout.pipeline > 1 && layout.virtual_stages == 2 && self.allows(PipelineSchedule::ZbV);
         let even = layout.ends.is_none() || !matches!(self.splits, Some(Splits::NearOf(_)));
-        let lists = [schedules, if v { vec![Schedule::ZbV] } else { Vec::new() }];
-        let division = |schedules: Vec<Schedule>| {
+        let lists = [schedules, if v { vec![PipelineSchedule::ZbV] } else { Vec::new() }];
+        let division = |schedules: Vec<PipelineSchedule>| {
             let with_splits = schedules.into_iter().map(|schedule| (schedule, self.is_open(job, &layout, schedule)));
             let (schedules, open): (Vec<_>, Vec<_>) = with_splits.filter(|(_, open)| even || *open).unzip();
-            Division { layout, schedules, open, even }
+            LayoutSchedules { layout, schedules, open, even }
         };
         lists.into_iter().map(division).filter(|division| !division.schedules.is_empty()).collect()
     }
 
     /// Micro-batches, with the divisions that they go with.
-    fn lots(&self, job: &Job<'_>, divisions: &[Division]) -> Vec<Lot> {
-        let mut lots: BTreeMap<LotKey, Vec<(usize, u64)>> = BTreeMap::new();
+    fn lots(&self, job: &Job<'_>, divisions: &[LayoutSchedules]) -> Vec<PlanGroup> {
+        let mut lots: BTreeMap<PlanGroupKey, Vec<(usize, u64)>> = BTreeMap::new();
         for (i, division) in divisions.iter().enumerate() {
             let layout = &division.layout;
             let per_rank = job.global_batch / u64::from(layout.data);
-            let interleaved = layout.virtual_stages > 1 && !division.schedules.contains(&Schedule::ZbV);
+            let interleaved = layout.virtual_stages > 1 && !division.schedules.contains(&PipelineSchedule::ZbV);
             for micro_batch in among(&self.micro_batch, divisors(per_rank)) {
                 let m = per_rank / micro_batch;
                 if interleaved && !m.is_multiple_of(layout.pipeline.into()) {
@@ -384,7 +389,9 @@ impl PlanSpace {
                 }
                 let batch = Batch { micro_batch, global_batch: job.global_batch, sequence_length: job.sequence_length };
                 for (context_method, sequence_parallel) in self.sequences(layout) {
-                    let possible = (Layout { context_method, sequence_parallel, ..*layout }).check(job.model, &batch).is_ok();
+                    let possible = (Layout { context_method, sequence_parallel, ..*layout })
+                        .check_model_and_batch(job.model, &batch)
+                        .is_ok();
                     if possible && job.may_accumulate(m) {
                         // Gradients of several micro-batches may be summed by kernels of their own: another lowered.
                         let sums = job.stack.kernels.separate_accumulation && m > 1;
@@ -393,7 +400,7 @@ impl PlanSpace {
                 }
             }
         }
-        let lot = |((context_method, sequence_parallel, micro_batch, _), pairs)| Lot {
+        let lot = |((context_method, sequence_parallel, micro_batch, _), pairs)| PlanGroup {
             context_method,
             sequence_parallel,
             micro_batch,

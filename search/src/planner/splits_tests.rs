@@ -4,7 +4,7 @@
 use super::super::loads::PassSeconds;
 use super::*;
 use proptest::prelude::*;
-use sim::pipeline::{Pipeline, Schedule, Stage};
+use sim::pipeline::{Pipeline, PipelineSchedule, PipelineStage};
 use workloads::Layout;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
@@ -13,12 +13,12 @@ use workloads::{ActivationPolicy, Batch};
 /// Nothing but passes.
 struct Passes;
 
-impl Rest for Passes {
-    fn late(&mut self, _held: Held) -> f64 {
+impl SplitCosts for Passes {
+    fn late_exchange_seconds(&mut self, _held: DeviceHolding) -> f64 {
         0.0
     }
 
-    fn update(&mut self, _held: Held) -> f64 {
+    fn update_seconds(&mut self, _held: DeviceHolding) -> f64 {
         0.0
     }
 
@@ -43,13 +43,13 @@ fn compositions(n: u64, p: u32) -> Vec<Vec<u64>> {
 }
 
 /// What each device holds whose chunks hold so many layers: it exchanges that behind its own passes.
-fn held_by_devices(layers: &[u64], devices: u32, schedule: Schedule) -> Vec<Held> {
+fn held_by_devices(layers: &[u64], devices: u32, schedule: PipelineSchedule) -> Vec<DeviceHolding> {
     let chunks = layers.len() as u32;
     let device = |place: u32| match (schedule, place < devices) {
-        (Schedule::ZbV, false) => 2 * devices - 1 - place,
+        (PipelineSchedule::ZbV, false) => 2 * devices - 1 - place,
         _ => place % devices,
     };
-    let held = |at: u32| Held {
+    let held = |at: u32| DeviceHolding {
         layers: (0..chunks).filter(|&place| device(place) == at).map(|place| layers[place as usize]).sum(),
         ends: [device(0) == at, device(chunks - 1) == at],
     };
@@ -71,16 +71,16 @@ proptest! {
         ([forward_once, forward_each], [backward_once, backward_each]) in ([0.0_f64..0.5, 0.0_f64..0.5], [0.0_f64..0.5, 0.0_f64..0.5]),
     ) {
         let schedule = match (kind, v) {
-            (0, 1) => Schedule::GPipe,
-            (1, 1) => Schedule::ZbH1,
-            (1, 2) => Schedule::ZbV,
-            _ => Schedule::OneForwardOneBackward,
+            (0, 1) => PipelineSchedule::GPipe,
+            (1, 1) => PipelineSchedule::ZbH1,
+            (1, 2) => PipelineSchedule::ZbV,
+            _ => PipelineSchedule::OneForwardOneBackward,
         };
-        let interleaved = v > 1 && schedule != Schedule::ZbV;
+        let interleaved = v > 1 && schedule != PipelineSchedule::ZbV;
         let (layout, m) = (Layout { pipeline: p, virtual_stages: v, ..Layout::default() }, if interleaved { m * u64::from(p) } else { m });
         // A third of an end's work is forward. Of what is backward a share is for weights.
         let of = |forward: f64, backward: f64| PassSeconds { forward, input: backward * (1.0 - weight), weight: backward * weight };
-        let loads = Loads {
+        let loads = PassLoads {
             embedding,
             layer: forward + backward,
             head,
@@ -89,54 +89,54 @@ proptest! {
             between: [[forward_once, backward_once], [forward_each, backward_each]],
             sends: [send, 0.0],
         };
-        let share = least_share(&layout, schedule, m) * loads.all(n);
+        let share = least_share_of_work(&layout, schedule, m) * loads.all_loads(n);
         let (chunks, part) = (p * v, |x: f64, of: f64| Seconds(x * of / 3.0));
-        let tried: Vec<ChunkSplit> = layout.splits(n).collect();
-        let listed = |split: &ChunkSplit| (0..split.chunks).map(|chunk| split.layers(chunk)).collect::<Vec<u64>>();
+        let tried: Vec<ChunkSplit> = layout.chunk_splits(n).collect();
+        let listed = |split: &ChunkSplit| (0..split.chunks).map(|chunk| split.layers_of_chunk(chunk)).collect::<Vec<u64>>();
         for list in compositions(n, chunks) {
             let stage = |(place, layers): (usize, &u64)| {
                 let inner = place > 0 && place + 1 < chunks as usize && *layers > 0;
-                let [up, down] = if inner { loads.besides(*layers) } else { loads.chunk };
+                let [up, down] = if inner { loads.overhead_of_chunk(*layers) } else { loads.chunk };
                 let backward = backward * *layers as f64;
-                Stage {
+                PipelineStage {
                     forward: Seconds(forward * *layers as f64 + up),
                     backward_input: Seconds(backward * (1.0 - weight) + down),
                     backward_weight: Seconds(backward * weight),
-                    ..Stage::default()
+                    ..PipelineStage::default()
                 }
             };
-            let mut stages: Vec<Stage> = list.iter().enumerate().map(stage).collect();
+            let mut stages: Vec<PipelineStage> = list.iter().enumerate().map(stage).collect();
             for (end, more) in [(0, embedding), (chunks as usize - 1, head)] {
                 stages[end].forward += part(more, 1.0);
                 stages[end].backward_input += part(more, 2.0 * (1.0 - weight));
                 stages[end].backward_weight += part(more, 2.0 * weight);
             }
-            let schedule_of_chunks = if interleaved { Schedule::Interleaved { chunks: v } } else { schedule };
+            let schedule_of_chunks = if interleaved { PipelineSchedule::Interleaved { chunks: v } } else { schedule };
             let sends = vec![Seconds(send); chunks as usize - 1];
             let pipeline =
-                Pipeline { stages, sends, ..Pipeline::uniform(Stage::default(), 1, m as u32, schedule_of_chunks) };
-            let played = pipeline.measure().unwrap();
+                Pipeline { stages, sends, ..Pipeline::with_uniform_stages(PipelineStage::default(), 1, m as u32, schedule_of_chunks) };
+            let played = pipeline.simulate_without_records().unwrap();
             let time = played.passes_end.0;
-            let late = |held: Held| exchange * (held.layers + held.ends.iter().filter(|end| **end).count() as u64) as f64;
+            let late = |held: DeviceHolding| exchange * (held.layers + held.ends.iter().filter(|end| **end).count() as u64) as f64;
             let ends = played.devices.iter().zip(held_by_devices(&list, p, schedule)).map(|(d, held)| d.passes_end.0 + late(held));
             let with_exchange = ends.fold(time, f64::max);
             prop_assert!(share <= time * (1.0 + 1e-9), "{list:?}: {share} {time}");
             for split in tried.iter().filter(|split| listed(split) == list) {
-                let busy = loads.bound(split, (&layout, schedule, m), |_| 0.0);
-                let paths = loads.paths(split, &layout, schedule, m);
+                let busy = loads.lower_bound_of_split(split, (&layout, schedule, m), |_| 0.0);
+                let paths = loads.lower_bound_by_paths(split, &layout, schedule, m);
                 prop_assert!(busy.max(paths) <= time * (1.0 + 1e-9), "{list:?}: {busy} {paths} {time}");
                 prop_assert!(share <= busy * (1.0 + 1e-9), "{list:?}: {share} {busy}");
-                let exchanged = loads.bound(split, (&layout, schedule, m), late);
+                let exchanged = loads.lower_bound_of_split(split, (&layout, schedule, m), late);
                 prop_assert!(exchanged >= busy && exchanged <= with_exchange * (1.0 + 1e-9), "{list:?}: {exchanged} {with_exchange}");
             }
         }
         let plan = TrainingPlan { layout, schedule, ..any_plan(m) };
         for limit in [1.0, 1.5, 4.0].map(|more| share * more) {
-            let mut waiting = loads.splits(n, &plan, limit, &mut Passes);
-            let each: Vec<(f64, ChunkSplit)> = std::iter::from_fn(|| waiting.next(&loads, &plan, limit, &Passes)).collect();
+            let mut waiting = loads.splits_by_bound(n, &plan, limit, &mut Passes);
+            let each: Vec<(f64, ChunkSplit)> = std::iter::from_fn(|| waiting.next_below(&loads, &plan, limit, &Passes)).collect();
             prop_assert!(each.is_sorted_by(|a, b| (a.0, a.1) <= (b.0, b.1)));
             let mut found: Vec<ChunkSplit> = each.into_iter().map(|(_, split)| split).collect();
-            let bound = |s: &ChunkSplit| loads.bound(s, (&layout, schedule, m), |_| 0.0).max(loads.paths(s, &layout, schedule, m));
+            let bound = |s: &ChunkSplit| loads.lower_bound_of_split(s, (&layout, schedule, m), |_| 0.0).max(loads.lower_bound_by_paths(s, &layout, schedule, m));
             let mut below: Vec<ChunkSplit> = tried.iter().filter(|s| bound(s) < limit).copied().collect();
             found.sort();
             below.sort();
@@ -154,7 +154,7 @@ fn any_plan(micro_batches: u64) -> TrainingPlan {
         attention: Attention::Fused,
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
-        schedule: Schedule::OneForwardOneBackward,
+        schedule: PipelineSchedule::OneForwardOneBackward,
         techniques: workloads::Techniques::default(),
     }
 }

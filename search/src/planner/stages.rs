@@ -1,120 +1,120 @@
 //! The stages of a plan, each with the policies for its layers that are fastest in its own memory.
 
-use super::mixes::{Layers, StagedPlan};
-use super::search::Search;
+use super::mixes::{GroupLayers, StagedPlan};
+use super::search::PlanSearch;
 use super::splits::ROUNDING;
 use crate::memory::{MixPoint, MixQuestion, StageMix};
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use sim::units::Bytes;
-use step::{Degrees, Evaluator, Need, Sends, Shape};
+use step::{DegreeCosts, Evaluator, MemoryNeed, PipelineSends, PlanShape};
 use workloads::{ActivationPolicy, LayerMix, LayerRun, StagePolicies};
 
 /// Times that a stage's room is made smaller because its mix, spread over its chunks, needs more than was reckoned with.
 const TRIES: usize = 8;
 
 /// The stages of a plan whose policies are chosen.
-pub(super) struct Stages<'s, 'a> {
-    pub(super) search: &'s Search<'a>,
-    pub(super) layers: &'s Layers,
-    pub(super) degrees: &'s Degrees,
-    pub(super) sends: &'s Sends,
+pub(super) struct PlanStages<'s, 'a> {
+    pub(super) search: &'s PlanSearch<'a>,
+    pub(super) layers: &'s GroupLayers,
+    pub(super) degrees: &'s DegreeCosts,
+    pub(super) sends: &'s PipelineSends,
     /// Schedule and micro-batches.
-    pub(super) run: (Schedule, u64),
+    pub(super) run: (PipelineSchedule, u64),
     /// Seconds that a plan has to be below to be of use.
     pub(super) limit: f64,
 }
 
-impl Stages<'_, '_> {
+impl PlanStages<'_, '_> {
     /// The shape under policies by stage.
-    fn shape(&self, policies: &StagePolicies) -> Option<Shape> {
-        let known: Vec<(&ActivationPolicy, &Shape)> = self.layers.policies.iter().zip(&self.layers.shapes).collect();
-        Shape::mixed(policies, &known).ok()
+    fn shape_with_policies(&self, policies: &StagePolicies) -> Option<PlanShape> {
+        let known: Vec<(&ActivationPolicy, &PlanShape)> = self.layers.policies.iter().zip(&self.layers.shapes).collect();
+        PlanShape::mix_policies(policies, &known).ok()
     }
 
-    fn timed(&self, policies: StagePolicies, shape: &Shape, gap: f64) -> Option<StagedPlan> {
-        let time = self.search.evaluator.simulate_under(&policies, shape, self.degrees, self.sends, self.run).ok()?;
+    fn simulate_policies(&self, policies: StagePolicies, shape: &PlanShape, gap: f64) -> Option<StagedPlan> {
+        let time = self.search.evaluator.simulate_mixed(&policies, shape, self.degrees, self.sends, self.run).ok()?;
         Some(StagedPlan { policies, time: time.0, gap })
     }
 
     /// Every stage with its best mix.
-    pub(super) fn mixed(&self) -> Option<StagedPlan> {
+    pub(super) fn mix_every_stage(&self) -> Option<StagedPlan> {
         let capacity = self.search.evaluator.capacity();
-        let staying = Need { host: Bytes::ZERO, storage: Bytes::ZERO, ..capacity };
+        let staying = MemoryNeed { host: Bytes::ZERO, storage: Bytes::ZERO, ..capacity };
         if self.all_beaten() {
             return None;
         }
-        let best = self.mixed_within(capacity);
+        let best = self.mix_within_away(capacity);
         // Where the mix is not proven one policy for all stages may be faster, as is one that a named technique has.
         let best = match best {
             Some(best) if best.gap <= 0.0 => Some(best),
-            best => faster(best, self.alike()),
+            best => keep_faster_plan(best, self.fastest_uniform_policy()),
         };
         // Chunks of a device hold different numbers of micro-batches, which a mix does not know: what it sends away may cost more than it gains.
         let (schedule, m) = self.run;
-        let places = Evaluator::chunks(self.degrees, schedule, m);
+        let places = Evaluator::chunk_places(self.degrees, schedule, m);
         let apart = places.iter().any(|(_, device)| places.iter().filter(|(_, other)| other == device).count() > 1);
         if best.is_some() && !apart || staying == capacity {
             return best;
         }
-        let best = faster(faster(best, self.mixed_within(staying)), self.alike());
+        let best = keep_faster_plan(keep_faster_plan(best, self.mix_within_away(staying)), self.fastest_uniform_policy());
         best.or_else(|| {
             // What lacks least may be just what fits.
-            let (_, policies) = self.least().filter(|(lack, _)| *lack == Bytes::ZERO)?;
-            let shape = self.shape(&policies)?;
-            self.timed(policies, &shape, 1.0)
+            let (_, policies) = self.least_memory_policies().filter(|(lack, _)| *lack == Bytes::ZERO)?;
+            let shape = self.shape_with_policies(&policies)?;
+            self.simulate_policies(policies, &shape, 1.0)
         })
     }
 
     /// The policies under which every stage needs least of its device, what they send away fitting, and what they lack together. Of a stage's layers all
     /// follow one: whatever the largest working set, no mix keeps less than that of its policies which keeps least. (Where the host holds too little for
     /// that of all layers, some may follow it: less would do then.)
-    pub(super) fn least(&self) -> Option<(Bytes, StagePolicies)> {
+    pub(super) fn least_memory_policies(&self) -> Option<(Bytes, StagePolicies)> {
         let (schedule, m) = self.run;
         let evaluator = &self.search.evaluator;
-        let chunks = Evaluator::chunks(self.degrees, schedule, m);
+        let chunks = Evaluator::chunk_places(self.degrees, schedule, m);
         let run = |layers: u64, at: usize| vec![LayerRun { layers, policy: self.layers.policies[at].clone() }];
-        let mut least: Vec<Option<(Need, usize)>> = Vec::new();
+        let mut least: Vec<Option<(MemoryNeed, usize)>> = Vec::new();
         for at in 0..self.layers.points.len() {
-            let alike = StagePolicies::of_chunks(chunks.iter().map(|(layers, _)| run(*layers, at)).collect());
-            let needs = evaluator.needs(&self.shape(&alike)?, self.degrees, schedule, m);
+            let alike = StagePolicies::from_chunk_mixes(chunks.iter().map(|(layers, _)| run(*layers, at)).collect());
+            let needs = evaluator.stage_needs(&self.shape_with_policies(&alike)?, self.degrees, schedule, m);
             least.resize(needs.len(), None);
             for (least, need) in least.iter_mut().zip(needs) {
-                let over = evaluator.over(need);
+                let over = evaluator.shortfall(need);
                 let fits_away = over.host == Bytes::ZERO && over.storage == Bytes::ZERO;
                 if fits_away && least.is_none_or(|(other, _)| need.device < other.device) {
                     *least = Some((need, at));
                 }
             }
         }
-        let least: Vec<(Need, usize)> = least.into_iter().collect::<Option<_>>()?;
+        let least: Vec<(MemoryNeed, usize)> = least.into_iter().collect::<Option<_>>()?;
         let of = |(layers, device): &(u64, u32)| run(*layers, least[*device as usize].1);
-        let policies = StagePolicies::of_chunks(chunks.iter().map(of).collect());
-        let shape = self.shape(&policies)?;
-        Some((evaluator.lack(evaluator.need(&shape, self.degrees, schedule, m)), policies))
+        let policies = StagePolicies::from_chunk_mixes(chunks.iter().map(of).collect());
+        let shape = self.shape_with_policies(&policies)?;
+        Some((evaluator.total_shortfall(evaluator.memory_need(&shape, self.degrees, schedule, m)), policies))
     }
 
     /// The fastest policy for the layers of all stages, if one fits.
-    fn alike(&self) -> Option<StagedPlan> {
+    fn fastest_uniform_policy(&self) -> Option<StagedPlan> {
         let (schedule, m) = self.run;
         let evaluator = &self.search.evaluator;
-        let chunks = Evaluator::chunks(self.degrees, schedule, m);
-        let points = self.points();
+        let chunks = Evaluator::chunk_places(self.degrees, schedule, m);
+        let points = self.mix_points();
         let mut order: Vec<usize> = (0..points.len()).collect();
         order.sort_by(|a, b| points[*a].time.total_cmp(&points[*b].time));
         order.into_iter().find_map(|at| {
             let run = |layers: u64| vec![LayerRun { layers, policy: self.layers.policies[at].clone() }];
-            let policies = StagePolicies::of_chunks(chunks.iter().map(|(layers, _)| run(*layers)).collect());
-            let shape = self.shape(&policies)?;
-            let fits = evaluator.lack(evaluator.need(&shape, self.degrees, schedule, m)) == Bytes::ZERO;
+            let policies = StagePolicies::from_chunk_mixes(chunks.iter().map(|(layers, _)| run(*layers)).collect());
+            let shape = self.shape_with_policies(&policies)?;
+            let fits = evaluator.total_shortfall(evaluator.memory_need(&shape, self.degrees, schedule, m)) == Bytes::ZERO;
             // What a better mix gains is not known here.
-            fits.then(|| self.timed(policies, &shape, 0.0)).flatten()
+            fits.then(|| self.simulate_policies(policies, &shape, 0.0)).flatten()
         })
     }
 
     /// A layer under every policy beside what weights and gradients that live away from the device leave of its links.
-    fn points(&self) -> Vec<MixPoint> {
+    fn mix_points(&self) -> Vec<MixPoint> {
         let all = self.layers.points.iter().zip(&self.layers.shapes);
-        all.map(|(point, shape)| match shape.layer_beside(self.degrees, self.search.job.stack) {
+        all.map(|(point, shape)| match shape.layer_cost_with_copies(self.degrees, self.search.job.stack) {
             Some(time) => MixPoint { time: time.0, ..*point },
             None => *point,
         })
@@ -133,15 +133,15 @@ impl Stages<'_, '_> {
             return false;
         }
         let (schedule, m) = self.run;
-        let (points, chunks) = (self.points(), Evaluator::chunks(self.degrees, schedule, m));
-        let questions = self.questions(&points, &chunks, self.search.evaluator.capacity()).unwrap_or_default();
-        questions.iter().filter_map(MixQuestion::least).any(|least| self.is_beaten(least))
+        let (points, chunks) = (self.mix_points(), Evaluator::chunk_places(self.degrees, schedule, m));
+        let questions = self.mix_questions(&points, &chunks, self.search.evaluator.capacity()).unwrap_or_default();
+        questions.iter().filter_map(MixQuestion::lower_bound_seconds).any(|least| self.is_beaten(least))
     }
 
     /// What every stage asks for its layers with so much away from the device at most; none where one has too little room whatever they keep.
-    fn questions<'p>(&self, points: &'p [MixPoint], chunks: &[(u64, u32)], away: Need) -> Option<Vec<MixQuestion<'p>>> {
+    fn mix_questions<'p>(&self, points: &'p [MixPoint], chunks: &[(u64, u32)], away: MemoryNeed) -> Option<Vec<MixQuestion<'p>>> {
         let (schedule, m) = self.run;
-        let rooms = self.search.evaluator.rooms(&self.layers.none, self.degrees, schedule, m)?;
+        let rooms = self.search.evaluator.stage_rooms(&self.layers.none, self.degrees, schedule, m)?;
         let of_stage = rooms.iter().enumerate().map(|(device, room)| MixQuestion {
             points,
             layers: chunks.iter().filter(|(_, on)| *on as usize == device).map(|(layers, _)| layers).sum(),
@@ -155,35 +155,35 @@ impl Stages<'_, '_> {
     }
 
     /// The same with so much away from the device at most.
-    fn mixed_within(&self, away: Need) -> Option<StagedPlan> {
+    fn mix_within_away(&self, away: MemoryNeed) -> Option<StagedPlan> {
         let (schedule, m) = self.run;
         let evaluator = &self.search.evaluator;
-        let (points, chunks) = (self.points(), Evaluator::chunks(self.degrees, schedule, m));
-        let mut questions = self.questions(&points, &chunks, away)?;
+        let (points, chunks) = (self.mix_points(), Evaluator::chunk_places(self.degrees, schedule, m));
+        let mut questions = self.mix_questions(&points, &chunks, away)?;
         let mut mixes: Vec<Option<StageMix>> = vec![None; questions.len()];
         for _ in 0..TRIES {
             for (mix, question) in mixes.iter_mut().zip(&questions).filter(|(mix, _)| mix.is_none()) {
-                let best = question.best()?;
+                let best = question.find_best_mix()?;
                 if self.is_beaten(best.bound) {
                     return None;
                 }
                 *mix = Some(best);
             }
-            let policies = self.spread(&chunks, &mixes);
-            let shape = self.shape(&policies)?;
+            let policies = self.spread_over_chunks(&chunks, &mixes);
+            let shape = self.shape_with_policies(&policies)?;
             let mut fits = true;
-            for (device, need) in evaluator.needs(&shape, self.degrees, schedule, m).into_iter().enumerate() {
-                if evaluator.lack(need) > Bytes::ZERO {
+            for (device, need) in evaluator.stage_needs(&shape, self.degrees, schedule, m).into_iter().enumerate() {
+                if evaluator.total_shortfall(need) > Bytes::ZERO {
                     fits = false;
                     let mix = mixes[device].take()?;
-                    let over = evaluator.over(need);
-                    questions[device] = questions[device].tightened(&mix, over.device.0, [over.host.0, over.storage.0]);
+                    let over = evaluator.shortfall(need);
+                    questions[device] = questions[device].tighten_budgets(&mix, over.device.0, [over.host.0, over.storage.0]);
                 }
             }
             if fits {
                 let gap = |mix: &StageMix| (mix.time - mix.bound) / mix.time.max(f64::MIN_POSITIVE);
                 let gap = mixes.iter().flatten().map(gap).fold(0.0, f64::max);
-                let staged = self.timed(policies, &shape, gap)?;
+                let staged = self.simulate_policies(policies, &shape, gap)?;
                 debug_assert!(
                     mixes.iter().flatten().all(|mix| mix.time * m as f64 * (1.0 - ROUNDING) <= staged.time),
                     "a stage's passes are no part of {} s: {mixes:?}",
@@ -196,7 +196,7 @@ impl Stages<'_, '_> {
     }
 
     /// The mixes of stages over their chunks, every chunk with its share of each policy, what keeps least first.
-    fn spread(&self, chunks: &[(u64, u32)], mixes: &[Option<StageMix>]) -> StagePolicies {
+    fn spread_over_chunks(&self, chunks: &[(u64, u32)], mixes: &[Option<StageMix>]) -> StagePolicies {
         let mut found: Vec<LayerMix> = vec![Vec::new(); chunks.len()];
         for (device, mix) in mixes.iter().enumerate() {
             let mut counts = mix.as_ref().map_or_else(Vec::new, |mix| mix.counts.clone());
@@ -219,21 +219,21 @@ impl Stages<'_, '_> {
                 }
             }
         }
-        StagePolicies::of_chunks(found)
+        StagePolicies::from_chunk_mixes(found)
     }
 
     /// The first layers of every chunk run again, as few as fit.
-    pub(super) fn block(&self) -> Option<StagedPlan> {
+    pub(super) fn rerun_first_layers(&self) -> Option<StagedPlan> {
         let (schedule, m) = self.run;
-        let split = self.degrees.split();
+        let split = self.degrees.chunk_split();
         let evaluator = &self.search.evaluator;
         let of = |count: u64| {
-            let policies = StagePolicies::of_block(count, &split);
-            let shape = self.shape(&policies)?;
-            let need = evaluator.need(&shape, self.degrees, schedule, m);
-            (evaluator.lack(need) == Bytes::ZERO).then_some((policies, shape))
+            let policies = StagePolicies::from_full_recompute_layers(count, &split);
+            let shape = self.shape_with_policies(&policies)?;
+            let need = evaluator.memory_need(&shape, self.degrees, schedule, m);
+            (evaluator.total_shortfall(need) == Bytes::ZERO).then_some((policies, shape))
         };
-        let most = (0..split.chunks).map(|place| split.layers(place)).max()?;
+        let most = (0..split.chunks).map(|place| split.layers_of_chunk(place)).max()?;
         let (mut low, mut high) = (0, most);
         let mut best = of(most)?;
         while low + 1 < high {
@@ -243,12 +243,12 @@ impl Stages<'_, '_> {
                 None => low = middle,
             }
         }
-        self.timed(best.0, &best.1, 0.0)
+        self.simulate_policies(best.0, &best.1, 0.0)
     }
 }
 
 /// The plan that takes less, with the larger of both gaps.
-fn faster(a: Option<StagedPlan>, b: Option<StagedPlan>) -> Option<StagedPlan> {
+fn keep_faster_plan(a: Option<StagedPlan>, b: Option<StagedPlan>) -> Option<StagedPlan> {
     let gap = a.iter().chain(&b).map(|plan| plan.gap).fold(0.0, f64::max);
     let best = [a, b].into_iter().flatten().min_by(|a, b| a.time.total_cmp(&b.time))?;
     Some(StagedPlan { gap, ..best })

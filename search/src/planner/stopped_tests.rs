@@ -1,10 +1,10 @@
 //! A search that is stopped, wherever that is: what it says holds.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use super::super::search::usual;
-use super::super::tests::Hardware;
+use super::super::search::usual_subspace;
+use super::super::tests::PlannerHardware;
 use super::super::{Job, PlanAnswer, PlanSpace, PlanWatch, Splits, default_policies, search_plans, search_plans_watched};
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use step::MixKind;
 use workloads::ZeroStage;
@@ -19,7 +19,7 @@ fn stopped_after(asks: usize, job: &Job<'_>, space: &PlanSpace) -> (PlanAnswer, 
 
 /// Stops a search everywhere between its beginning and its end; how many stops had found a plan.
 fn holds_wherever_it_stops(space: &PlanSpace) -> usize {
-    let hardware = Hardware::new("llama2-7b");
+    let hardware = PlannerHardware::new("llama2-7b");
     let job = hardware.job(8, 16, 4096);
     let whole = search_plans(&job, space, 4).unwrap();
     let least = whole.best[0].time.total.0;
@@ -43,7 +43,7 @@ fn holds_wherever_it_stops(space: &PlanSpace) -> usize {
 
 #[test]
 fn a_bound_and_the_best_so_far_hold_wherever_a_search_stops() {
-    let schedules = Some(vec![Schedule::OneForwardOneBackward, Schedule::ZbH1]);
+    let schedules = Some(vec![PipelineSchedule::OneForwardOneBackward, PipelineSchedule::ZbH1]);
     let space = PlanSpace { schedules, micro_batch: Some(vec![1, 2]), ..PlanSpace::default() };
     assert!(holds_wherever_it_stops(&space) >= 12);
     let mixed = PlanSpace { mixes: Some(MixKind::PerStage), schedules: None, ..space };
@@ -52,12 +52,12 @@ fn a_bound_and_the_best_so_far_hold_wherever_a_search_stops() {
 
 #[test]
 fn a_space_within_the_space_gives_its_plans_where_the_rest_is_stopped() {
-    let hardware = Hardware::new("llama2-7b");
+    let hardware = PlannerHardware::new("llama2-7b");
     let job = hardware.job(8, 16, 4096);
     let asked = PlanSpace { micro_batch: Some(vec![1]), zero: Some(vec![ZeroStage::OptimizerStates]), ..PlanSpace::default() };
     let full = PlanSpace::full(&job, &asked, default_policies());
     assert!(matches!(full.splits, Some(Splits::NearOf(_))));
-    let small = PlanSpace { splits: Some(Splits::Listed(vec![None])), ..usual(&full).unwrap() };
+    let small = PlanSpace { splits: Some(Splits::Listed(vec![None])), ..usual_subspace(&full).unwrap() };
     let (alone, asks) = stopped_after(usize::MAX, &job, &small);
     let best = alone.best[0].time.total.0;
     // When the small space is done the large one has just begun.

@@ -3,13 +3,13 @@
 
 use super::search::search_once;
 use super::{
-    Job, MapRanks, Outcome, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, SPLIT_TOLERANCE, Splits, default_policies, map_plans,
-    neighbours, search_plans,
+    Job, MapRanks, NeighbourOutcome, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, SPLIT_TOLERANCE, Splits, default_policies,
+    map_plans, neighbours, search_plans,
 };
 use crate::rank_mapping::RankMapping;
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use sim::units::Bytes;
 use std::collections::BTreeSet;
 use step::{ChipTimes, DeviceMemory, SoftwareStack, TrainingPlan, step_energy_of, step_memory, step_time};
@@ -17,19 +17,19 @@ use workloads::footprint::{Optimizer, Precision};
 use workloads::training::{Attention, ContextMethod};
 use workloads::{ActivationPolicy, Batch, Layout, Model, RankOrder, ZeroStage};
 
-pub(super) struct Hardware {
+pub(super) struct PlannerHardware {
     model: Model,
     chip: Accelerator,
     fabric: Fabric,
     stack: SoftwareStack,
 }
 
-impl Hardware {
+impl PlannerHardware {
     pub fn new(model: &str) -> Self {
         Self {
             model: Model::load(model).unwrap(),
-            chip: Accelerator::template("a100_80gb_sxm").unwrap(),
-            fabric: Fabric::template("selene_hdr200x8").unwrap(),
+            chip: Accelerator::built_in("a100_80gb_sxm").unwrap(),
+            fabric: Fabric::built_in("selene_hdr200x8").unwrap(),
             stack: SoftwareStack::load("megatron").unwrap(),
         }
     }
@@ -58,22 +58,27 @@ fn space() -> PlanSpace {
         virtual_stages: Some(vec![1, 2]),
         micro_batch: Some(vec![1, 4]),
         zero: Some(vec![ZeroStage::None, ZeroStage::OptimizerStates]),
-        schedules: Some(vec![Schedule::OneForwardOneBackward, Schedule::GPipe, Schedule::ZbH1, Schedule::ZbV]),
+        schedules: Some(vec![
+            PipelineSchedule::OneForwardOneBackward,
+            PipelineSchedule::GPipe,
+            PipelineSchedule::ZbH1,
+            PipelineSchedule::ZbV,
+        ]),
         ..PlanSpace::default()
     }
 }
 
 #[test]
 fn the_list_is_that_of_trying_every_plan() {
-    let hardware = Hardware::new("llama2-7b");
+    let hardware = PlannerHardware::new("llama2-7b");
     let job = hardware.job(16, 64, 2048);
     let space = PlanSpace { splits: Some(Splits::Listed(vec![None])), ..space() };
     let mut chip = ChipTimes::new(job.chip, job.stack).unwrap();
     let mut steps = Vec::new();
     for plan in space.plans(&job) {
-        let memory = step_memory(job.model, &plan, job.stack, DeviceMemory::of(job.chip), None).unwrap();
+        let memory = step_memory(job.model, &plan, job.stack, DeviceMemory::of_chip(job.chip), None).unwrap();
         let Ok(time) = step_time(&mut chip, job.model, job.fabric, &plan) else { continue };
-        if memory.fits().is_ok() {
+        if memory.check_fits().is_ok() {
             steps.push(time.total.0);
         }
     }
@@ -88,7 +93,7 @@ fn the_list_is_that_of_trying_every_plan() {
 /// The fastest split of every plan, by trying them all: the list is that of the search, which evaluates few of them.
 #[test]
 fn every_plan_of_the_list_has_its_best_split() {
-    let mut hardware = Hardware::new("llama3-8b");
+    let mut hardware = PlannerHardware::new("llama3-8b");
     // A head that takes as long as several layers; a depth that few numbers of stages divide.
     for (layers, pipeline, virtual_stages) in [(14, vec![2, 4, 8], vec![1, 2]), (9, vec![4], vec![1, 2])] {
         hardware.model.layers = layers;
@@ -98,12 +103,12 @@ fn every_plan_of_the_list_has_its_best_split() {
         for plan in narrow.plans(&job) {
             let mut best = f64::INFINITY;
             let known = plan.layout.chunk_split(layers).unwrap();
-            for split in plan.layout.splits(layers) {
+            for split in plan.layout.chunk_splits(layers) {
                 splits += u64::from(split != known);
                 let mut other = plan.clone();
-                other.layout.ends = if split == known { plan.layout.ends } else { split.ends() };
-                let memory = step_memory(job.model, &other, job.stack, DeviceMemory::of(job.chip), None).unwrap();
-                if memory.fits().is_ok()
+                other.layout.ends = if split == known { plan.layout.ends } else { split.layer_ends() };
+                let memory = step_memory(job.model, &other, job.stack, DeviceMemory::of_chip(job.chip), None).unwrap();
+                if memory.check_fits().is_ok()
                     && let Ok(time) = step_time(&mut chip, job.model, job.fabric, &other)
                 {
                     best = best.min(time.total.0);
@@ -132,7 +137,7 @@ fn every_plan_of_the_list_has_its_best_split() {
 
 #[test]
 fn sequences_are_split_by_rings_and_by_heads_where_those_divide() {
-    let hardware = Hardware::new("llama2-7b");
+    let hardware = PlannerHardware::new("llama2-7b");
     let job = hardware.job(64, 8, 16384);
     let space = PlanSpace {
         tensor: Some(vec![1, 8]),
@@ -145,9 +150,9 @@ fn sequences_are_split_by_rings_and_by_heads_where_those_divide() {
     let (mut steps, mut methods) = (Vec::new(), Vec::new());
     for plan in space.plans(&job) {
         methods.push((plan.layout.tensor, plan.layout.context_method));
-        let memory = step_memory(job.model, &plan, job.stack, DeviceMemory::of(job.chip), None).unwrap();
+        let memory = step_memory(job.model, &plan, job.stack, DeviceMemory::of_chip(job.chip), None).unwrap();
         let step = step_time(&mut chip, job.model, job.fabric, &plan).unwrap().total.0;
-        if memory.fits().is_ok() {
+        if memory.check_fits().is_ok() {
             steps.push(step);
         }
     }
@@ -161,7 +166,7 @@ fn sequences_are_split_by_rings_and_by_heads_where_those_divide() {
 
 #[test]
 fn ulysses_splits_key_and_value_heads_whole() {
-    let hardware = Hardware::new("llama3-8b");
+    let hardware = PlannerHardware::new("llama3-8b");
     let job = hardware.job(64, 64, 16384);
     let space = PlanSpace {
         pipeline: Some(vec![1]),
@@ -177,15 +182,15 @@ fn ulysses_splits_key_and_value_heads_whole() {
 
 #[test]
 fn no_neighbour_inside_the_space_is_faster_than_the_best_plan() {
-    let hardware = Hardware::new("gpt2-xl");
+    let hardware = PlannerHardware::new("gpt2-xl");
     let job = hardware.job(32, 128, 1024);
     let space = PlanSpace::default();
     let answer = search_plans(&job, &space, 1).unwrap();
     let best = &answer.best[0];
     let around = neighbours(&job, &space, best).unwrap();
-    assert!(around.iter().any(|n| matches!(n.outcome, Outcome::Runs { .. })));
+    assert!(around.iter().any(|n| matches!(n.outcome, NeighbourOutcome::Runs { .. })));
     for n in around {
-        if let Outcome::Runs { step, .. } = n.outcome {
+        if let NeighbourOutcome::Runs { step, .. } = n.outcome {
             assert!(step.0 >= best.time.total.0 * (1.0 - 1e-12), "{}: {step} against {}", n.change, best.time.total);
         }
     }
@@ -193,38 +198,45 @@ fn no_neighbour_inside_the_space_is_faster_than_the_best_plan() {
 
 #[test]
 fn neighbours_take_the_nearest_number_of_chunks_that_is_allowed() {
-    let mut hardware = Hardware::new("llama2-7b");
+    let mut hardware = PlannerHardware::new("llama2-7b");
     hardware.model.layers = 24;
     let job = hardware.job(32, 96, 2048);
     let layout = Layout { tensor: 4, pipeline: 4, data: 2, virtual_stages: 6, sequence_parallel: true, ..Layout::default() };
     let batch = Batch { micro_batch: 4, global_batch: 96, sequence_length: 2048 };
-    let plan = job.plan(layout, batch, ActivationPolicy::Full, Schedule::OneForwardOneBackward);
+    let plan = job.make_plan(layout, batch, ActivationPolicy::Full, PipelineSchedule::OneForwardOneBackward);
     let around = neighbours(&job, &PlanSpace::default(), &ranked(&job, &plan)).unwrap();
     let of = |change: &str| around.iter().find(|n| n.change == change).map(|n| &n.outcome);
     // 8 stages hold 3 chunks of 24 layers at most; one of 12 micro-batches is no multiple of 8.
     for change in
         ["p 4 -> 8, t 4 -> 2, v 6 -> 1", "p 4 -> 8, d 2 -> 1, v 6 -> 3", "d 2 -> 4, t 4 -> 2, v 6 -> 1", "d 2 -> 4, p 4 -> 2"]
     {
-        assert!(of(change).is_some_and(|outcome| !matches!(outcome, Outcome::Refused(_))), "{change}: {:?}", of(change));
+        assert!(of(change).is_some_and(|outcome| !matches!(outcome, NeighbourOutcome::Refused(_))), "{change}: {:?}", of(change));
     }
-    assert!(around.iter().all(|n| !matches!(n.outcome, Outcome::Refused(_))), "{around:?}");
+    assert!(around.iter().all(|n| !matches!(n.outcome, NeighbourOutcome::Refused(_))), "{around:?}");
 }
 
 #[test]
 fn neighbours_have_a_schedule_that_was_asked_for_and_its_number_of_chunks() {
-    let hardware = Hardware::new("gpt2-xl");
+    let hardware = PlannerHardware::new("gpt2-xl");
     let job = hardware.job(16, 64, 1024);
-    for schedule in [Schedule::GPipe, Schedule::ZbH1, Schedule::ZbV] {
+    for schedule in [PipelineSchedule::GPipe, PipelineSchedule::ZbH1, PipelineSchedule::ZbV] {
         let name = schedule.name();
         let space = PlanSpace { schedules: Some(vec![schedule]), ..PlanSpace::default() };
         let batch = Batch { micro_batch: 1, global_batch: 64, sequence_length: 1024 };
-        let alone =
-            job.plan(Layout { data: 16, ..Layout::default() }, batch, ActivationPolicy::Full, Schedule::OneForwardOneBackward);
+        let alone = job.make_plan(
+            Layout { data: 16, ..Layout::default() },
+            batch,
+            ActivationPolicy::Full,
+            PipelineSchedule::OneForwardOneBackward,
+        );
         let around = neighbours(&job, &space, &ranked(&job, &alone)).unwrap();
         let change = format!("p 1 -> 2, d 16 -> 8, {name}");
-        assert!(around.iter().any(|n| n.change == change && !matches!(n.outcome, Outcome::Refused(_))), "{change}: {around:?}");
-        let piped = Layout { pipeline: 2, data: 8, virtual_stages: schedule.chunks(), ..Layout::default() };
-        let plan = job.plan(piped, batch, ActivationPolicy::Full, schedule);
+        assert!(
+            around.iter().any(|n| n.change == change && !matches!(n.outcome, NeighbourOutcome::Refused(_))),
+            "{change}: {around:?}"
+        );
+        let piped = Layout { pipeline: 2, data: 8, virtual_stages: schedule.chunks_per_device(), ..Layout::default() };
+        let plan = job.make_plan(piped, batch, ActivationPolicy::Full, schedule);
         let around = neighbours(&job, &space, &ranked(&job, &plan)).unwrap();
         assert!(around.iter().all(|n| !n.change.starts_with("chunks per stage")), "{name}: {around:?}");
     }
@@ -232,7 +244,7 @@ fn neighbours_have_a_schedule_that_was_asked_for_and_its_number_of_chunks() {
 
 #[test]
 fn plans_that_differ_in_nothing_that_counts_are_listed_once() {
-    let hardware = Hardware::new("llama2-7b");
+    let hardware = PlannerHardware::new("llama2-7b");
     let job = hardware.job(64, 64, 2048);
     // Nodes of 8 are full of tensor-parallel devices: every axis beyond them crosses nodes, in either order of ranks.
     let space = PlanSpace { tensor: Some(vec![8]), pipeline: Some(vec![2, 4]), ..PlanSpace::default() };
@@ -253,12 +265,13 @@ fn plans_that_differ_in_nothing_that_counts_are_listed_once() {
 
 #[test]
 fn everything_holds_the_default_space_and_no_policy_twice() {
-    let mut hardware = Hardware::new("gpt2-xl");
+    let mut hardware = PlannerHardware::new("gpt2-xl");
     // A head that takes as long as several layers; a depth that few numbers of stages divide.
     hardware.model.layers = 14;
     let job = hardware.job(8, 16, 1024);
     let deep = PlanSpace { pipeline: Some(vec![4]), virtual_stages: Some(vec![1, 2]), ..PlanSpace::default() };
-    let kept = PlanSpace { activations: Some(default_policies()), schedules: Some(vec![Schedule::GPipe]), ..deep.clone() };
+    let kept =
+        PlanSpace { activations: Some(default_policies()), schedules: Some(vec![PipelineSchedule::GPipe]), ..deep.clone() };
     for (asked, uneven) in
         [(PlanSpace { micro_batch: Some(vec![1, 2]), ..PlanSpace::default() }, false), (deep, true), (kept, true)]
     {
@@ -285,7 +298,7 @@ fn everything_holds_the_default_space_and_no_policy_twice() {
 
 #[test]
 fn plans_that_offload_more_than_their_hosts_have_are_left_out() {
-    let mut hardware = Hardware::new("llama2-7b");
+    let mut hardware = PlannerHardware::new("llama2-7b");
     let offload = "custom:offload(decoder_layer_input,qkv_proj,mlpwi)".parse().unwrap();
     let space = PlanSpace { activations: Some(vec![offload]), ..space() };
     let wide = search_plans(&hardware.job(8, 32, 4096), &space, 1).unwrap();
@@ -301,13 +314,13 @@ fn plans_that_offload_more_than_their_hosts_have_are_left_out() {
     let none = search_plans(&job, &space, 1).unwrap();
     assert!(none.best.is_empty() && none.over_capacity + none.refused == none.plans);
     let (plan, _) = none.nearest.unwrap();
-    let memory = step_memory(job.model, &plan, job.stack, DeviceMemory::of(job.chip), None).unwrap();
+    let memory = step_memory(job.model, &plan, job.stack, DeviceMemory::of_chip(job.chip), None).unwrap();
     assert!(memory.stages.iter().any(|s| s.host > memory.host_capacity));
 }
 
 #[test]
 fn what_fits_nowhere_says_what_the_nearest_plan_lacks() {
-    let hardware = Hardware::new("gpt3-175b");
+    let hardware = PlannerHardware::new("gpt3-175b");
     let job = hardware.job(8, 8, 2048);
     let answer = search_plans(&job, &PlanSpace::default(), 3).unwrap();
     assert!(answer.best.is_empty() && answer.rejected_by_bound == 0);
@@ -328,14 +341,14 @@ fn what_fits_nowhere_says_what_the_nearest_plan_lacks() {
 fn ranked(job: &Job<'_>, plan: &TrainingPlan) -> RankedPlan {
     let mut chip = ChipTimes::new(job.chip, job.stack).unwrap();
     let time = step_time(&mut chip, job.model, job.fabric, plan).unwrap();
-    let memory = step_memory(job.model, plan, job.stack, DeviceMemory::of(job.chip), None).unwrap();
-    let profile = chip.profile(job.model, job.fabric, plan).unwrap();
-    let energy = step_energy_of(&mut chip, job.model, job.fabric, plan, &profile, time.total).unwrap().total();
+    let memory = step_memory(job.model, plan, job.stack, DeviceMemory::of_chip(job.chip), None).unwrap();
+    let profile = chip.profile_plan(job.model, job.fabric, plan).unwrap();
+    let energy = step_energy_of(&mut chip, job.model, job.fabric, plan, &profile, time.total).unwrap().total_energy();
     RankedPlan { plan: plan.clone(), time, memory, energy, alike: 0 }
 }
 
 /// The fastest plans on a fabric, as listed and with their ranks mapped.
-fn listed(hardware: &Hardware, devices: u32, space: &PlanSpace, which: MapRanks) -> (PlanAnswer, Vec<RankMapping>) {
+fn listed(hardware: &PlannerHardware, devices: u32, space: &PlanSpace, which: MapRanks) -> (PlanAnswer, Vec<RankMapping>) {
     let job = hardware.job(devices, u64::from(devices) * 2, 1024);
     let orders = (which == MapRanks::Always).then(|| vec![RankOrder::DataFirst]);
     let mut answer = search_plans(&job, &PlanSpace { orders, ..space.clone() }, 2).unwrap();
@@ -353,7 +366,8 @@ fn a_matrix_of_equal_links_gives_the_plans_of_the_switch() {
         micro_batch: Some(vec![1]),
         ..PlanSpace::default()
     };
-    let zero_bubble = PlanSpace { virtual_stages: Some(vec![1]), schedules: Some(vec![Schedule::ZbH1]), ..only(1, 4, 1, 1) };
+    let zero_bubble =
+        PlanSpace { virtual_stages: Some(vec![1]), schedules: Some(vec![PipelineSchedule::ZbH1]), ..only(1, 4, 1, 1) };
     let cases = [
         ("gpt2-xl", 16, PlanSpace::default()),
         ("llama2-7b", 32, PlanSpace::default()),
@@ -365,10 +379,10 @@ fn a_matrix_of_equal_links_gives_the_plans_of_the_switch() {
     ];
     let (mut mapped, mut gained) = (0, 0);
     for (name, devices, space) in cases {
-        let flat = Hardware::new(name);
-        let flat = Hardware { fabric: flat.fabric.for_devices(devices).unwrap(), ..flat };
-        let matrix = Hardware { fabric: flat.fabric.as_links().unwrap(), ..Hardware::new(name) };
-        assert!(flat.fabric.links().is_none() && matrix.fabric.links().is_some());
+        let flat = PlannerHardware::new(name);
+        let flat = PlannerHardware { fabric: flat.fabric.for_devices(devices).unwrap(), ..flat };
+        let matrix = PlannerHardware { fabric: flat.fabric.with_written_links().unwrap(), ..PlannerHardware::new(name) };
+        assert!(flat.fabric.measured_links().is_none() && matrix.fabric.measured_links().is_some());
         for which in [MapRanks::WhereLinksDiffer, MapRanks::Always] {
             let [(a, on_flat), (b, on_matrix)] = [&flat, &matrix].map(|hardware| listed(hardware, devices, &space, which));
             let close = |x: f64, y: f64, what: &str| {
@@ -380,7 +394,7 @@ fn a_matrix_of_equal_links_gives_the_plans_of_the_switch() {
             assert!(!a.best.is_empty() && a.best.len() == b.best.len());
             assert_eq!((a.plans, a.over_capacity, a.refused), (b.plans, b.over_capacity, b.refused));
             for (one, other) in a.best.iter().zip(&b.best) {
-                for ((what, x), (_, y)) in one.time.parts().into_iter().zip(other.time.parts()) {
+                for ((what, x), (_, y)) in one.time.named_parts().into_iter().zip(other.time.named_parts()) {
                     close((one.time.total + x).0, (other.time.total + y).0, what);
                 }
             }
@@ -410,7 +424,7 @@ fn near_splits_lose_no_more_than_their_tolerance() {
         ("llama2-7b", 23, 16, 16, 1024),
         ("bert-large", 24, 32, 128, 512),
     ] {
-        let mut hardware = Hardware::new(model);
+        let mut hardware = PlannerHardware::new(model);
         hardware.model.layers = layers;
         let job = hardware.job(devices, batch, sequence);
         let piped = PlanSpace { pipeline: Some(vec![2, 4, 8]), micro_batch: Some(vec![1, 2]), ..PlanSpace::default() };
@@ -426,10 +440,10 @@ fn near_splits_lose_no_more_than_their_tolerance() {
 
 #[test]
 fn headroom_is_left_free() {
-    let hardware = Hardware::new("llama2-7b");
+    let hardware = PlannerHardware::new("llama2-7b");
     let job = hardware.job(16, 64, 2048);
     let all = search_plans(&job, &PlanSpace::default(), 1).unwrap();
-    let peak = |answer: &PlanAnswer| answer.best[0].memory.stages.iter().map(|stage| stage.need()).max().unwrap();
+    let peak = |answer: &PlanAnswer| answer.best[0].memory.stages.iter().map(|stage| stage.bytes_needed()).max().unwrap();
     let free = all.best[0].memory.capacity.saturating_sub(peak(&all));
     let job = Job { headroom: free + Bytes::from_gib(1.0), ..job };
     let spared = search_plans(&job, &PlanSpace::default(), 1).unwrap();
@@ -439,14 +453,14 @@ fn headroom_is_left_free() {
 
 #[test]
 fn plans_are_listed_by_time_and_one_that_the_framework_can_run_is_among_them() {
-    let hardware = Hardware::new("llama2-7b");
+    let hardware = PlannerHardware::new("llama2-7b");
     let job = hardware.job(8, 32, 4096);
     let offload = "custom:offload(qkv_proj)".parse().unwrap();
     let space =
         PlanSpace { activations: Some(vec![offload, ActivationPolicy::Full]), tensor: Some(vec![1, 2]), ..PlanSpace::default() };
     let answer = search_plans(&job, &space, 4).unwrap();
     let full = search_plans(&job, &PlanSpace { activations: Some(vec![ActivationPolicy::Full]), ..space.clone() }, 1).unwrap();
-    let lacks: Vec<bool> = answer.best.iter().map(|ranked| job.cannot_run(&ranked.plan).is_some()).collect();
+    let lacks: Vec<bool> = answer.best.iter().map(|ranked| job.framework_refusal(&ranked.plan).is_some()).collect();
     assert!(lacks[0], "offloading is hidden: {lacks:?}");
     assert!(answer.best.is_sorted_by(|a, b| a.time.total <= b.time.total));
     let runs = lacks.iter().position(|lacks| !lacks).unwrap();
@@ -455,5 +469,5 @@ fn plans_are_listed_by_time_and_one_that_the_framework_can_run_is_among_them() {
     // Where nothing can be run the list is as it is.
     let policies = space.activations.map(|mut list| list.drain(..1).collect());
     let none = search_plans(&job, &PlanSpace { activations: policies, ..space }, 2).unwrap();
-    assert!(none.best.iter().all(|ranked| job.cannot_run(&ranked.plan).is_some()) && !none.best.is_empty());
+    assert!(none.best.iter().all(|ranked| job.framework_refusal(&ranked.plan).is_some()) && !none.best.is_empty());
 }

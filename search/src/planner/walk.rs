@@ -3,7 +3,7 @@
 
 use super::Job;
 use super::space::{MOST_CHUNKS, PlanSpace, Splits, divisors, small_divisors};
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use workloads::parallel::tensor_parallel_degrees;
 use workloads::{Batch, Layout, LayoutError};
 
@@ -13,18 +13,22 @@ pub(super) fn broken(key: &'static str, value: impl ToString, limit: impl Into<S
 }
 
 /// The names of the schedules.
-pub(crate) const SCHEDULES: [(&str, Schedule); 4] =
-    [("1f1b", Schedule::OneForwardOneBackward), ("gpipe", Schedule::GPipe), ("zb-h1", Schedule::ZbH1), ("zb-v", Schedule::ZbV)];
+pub(crate) const SCHEDULES: [(&str, PipelineSchedule); 4] = [
+    ("1f1b", PipelineSchedule::OneForwardOneBackward),
+    ("gpipe", PipelineSchedule::GPipe),
+    ("zb-h1", PipelineSchedule::ZbH1),
+    ("zb-v", PipelineSchedule::ZbV),
+];
 
 /// A schedule by its name: 1f1b (interleaved where there are several chunks), gpipe, zb-h1, zb-v.
 #[must_use]
-pub fn schedule_of(name: &str) -> Option<Schedule> {
+pub fn schedule_of(name: &str) -> Option<PipelineSchedule> {
     SCHEDULES.iter().find(|(known, _)| *known == name).map(|(_, schedule)| *schedule)
 }
 
 /// The name of a schedule, as [`schedule_of`] knows it.
 #[must_use]
-pub fn schedule_name(schedule: Schedule) -> &'static str {
+pub fn schedule_name(schedule: PipelineSchedule) -> &'static str {
     SCHEDULES.iter().find(|(_, known)| *known == schedule).map_or("interleaved", |(name, _)| name)
 }
 
@@ -35,7 +39,7 @@ fn counted(devices: u32) -> String {
 
 /// A rule broken by what has been decided so far.
 #[derive(Debug)]
-pub(super) struct Broken {
+pub(super) struct BrokenRule {
     /// Rules obeyed before it, in the order of the walk.
     pub obeyed: u32,
     pub rule: LayoutError,
@@ -45,19 +49,19 @@ pub(super) struct Broken {
 }
 
 /// A walk through all choices of a space, decision by decision; it keeps the choice that obeys most rules before it breaks one.
-pub(super) struct Walk<'a> {
+pub(super) struct PlanWalk<'a> {
     space: &'a PlanSpace,
     job: &'a Job<'a>,
     /// The schedule that a choice has to run to be one.
-    running: Option<Schedule>,
-    pub nearest: Option<Broken>,
+    running: Option<PipelineSchedule>,
+    pub nearest: Option<BrokenRule>,
     /// Whether a choice obeys all.
     pub plans: bool,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> PlanWalk<'a> {
     /// Walks through a space; where `running` is a schedule, plans of one stage, which run none, break a rule.
-    pub fn of(space: &'a PlanSpace, job: &'a Job<'a>, running: Option<Schedule>) -> Self {
+    pub fn of(space: &'a PlanSpace, job: &'a Job<'a>, running: Option<PipelineSchedule>) -> Self {
         let mut walk = Self { space, job, running, nearest: None, plans: false };
         walk.tensor();
         walk
@@ -66,7 +70,7 @@ impl<'a> Walk<'a> {
     /// Notes a broken rule.
     fn note(&mut self, obeyed: u32, layout: Layout, micro_batch: u64, rule: LayoutError) {
         if self.nearest.as_ref().is_none_or(|nearest| obeyed > nearest.obeyed) {
-            self.nearest = Some(Broken { obeyed, rule, layout, micro_batch });
+            self.nearest = Some(BrokenRule { obeyed, rule, layout, micro_batch });
         }
     }
 
@@ -84,7 +88,7 @@ impl<'a> Walk<'a> {
         let usual = || tensor_parallel_degrees(self.job.model, self.job.devices);
         for tensor in self.space.tensor.clone().unwrap_or_else(usual) {
             let layout = Layout { tensor, ..Layout::default() };
-            if let Err(rule) = layout.check(self.job.model, &self.batch(1)) {
+            if let Err(rule) = layout.check_model_and_batch(self.job.model, &self.batch(1)) {
                 self.note(0, layout, 1, rule);
             } else if !devices.is_multiple_of(tensor.into()) {
                 self.rule(1, layout, "tp", tensor.into(), format!("a divisor of the {devices} devices"));
@@ -154,7 +158,7 @@ impl<'a> Walk<'a> {
     }
 
     fn expert_tensor(&mut self, layout: Layout, width: u32) {
-        let ranks = layout.stage_ranks();
+        let ranks = layout.ranks_per_stage();
         if !ranks.is_multiple_of(width.into()) {
             let limit = format!("a divisor of the {ranks} ranks of a stage (tp x cp x dp)");
             return self.rule(6, layout, "etp", width.into(), limit);
@@ -162,7 +166,7 @@ impl<'a> Walk<'a> {
         let left = ranks / u64::from(width);
         for expert in self.space.expert.clone().unwrap_or_else(|| small_divisors(left)) {
             if left.is_multiple_of(expert.into()) {
-                self.chunks(Layout { expert, ..layout }.with_expert_tensor(width));
+                self.chunks(Layout { expert, ..layout }.with_expert_tensor_degree(width));
             } else {
                 let limit = format!("a divisor of the {left} ranks that etp = {width} leaves of a stage (tp x cp x dp / etp)");
                 self.rule(6, layout, "ep", expert.into(), limit);
@@ -192,11 +196,11 @@ impl<'a> Walk<'a> {
             let limit = "left out without a pipeline: one stage has nothing to schedule";
             return self.note(7, layout, 1, broken("schedule", schedule_name(running), limit, String::new()));
         }
-        let plain = || vec![Schedule::OneForwardOneBackward];
+        let plain = || vec![PipelineSchedule::OneForwardOneBackward];
         for schedule in self.space.schedules.clone().unwrap_or_else(plain) {
             // 1F1B runs any number of chunks.
-            let fixed = layout.pipeline > 1 && schedule != Schedule::OneForwardOneBackward;
-            match schedule.chunks() {
+            let fixed = layout.pipeline > 1 && schedule != PipelineSchedule::OneForwardOneBackward;
+            match schedule.chunks_per_device() {
                 chunks if fixed && chunks != layout.virtual_stages => {
                     let limit = format!("{chunks} under {}", schedule.name());
                     self.rule(8, layout, "virtual_stages", layout.virtual_stages.into(), limit);
@@ -206,7 +210,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn split(&mut self, layout: Layout, schedule: Schedule) {
+    fn split(&mut self, layout: Layout, schedule: PipelineSchedule) {
         let divided = self.space.divided(self.job, layout);
         for layout in &divided {
             self.micro_batch(*layout, schedule);
@@ -234,10 +238,10 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn micro_batch(&mut self, layout: Layout, schedule: Schedule) {
+    fn micro_batch(&mut self, layout: Layout, schedule: PipelineSchedule) {
         let (batch, copies, p) = (self.job.global_batch, layout.data, u64::from(layout.pipeline));
         let each = batch / u64::from(copies);
-        let interleaved = layout.virtual_stages > 1 && schedule == Schedule::OneForwardOneBackward;
+        let interleaved = layout.virtual_stages > 1 && schedule == PipelineSchedule::OneForwardOneBackward;
         for size in self.space.micro_batch.clone().unwrap_or_else(|| divisors(each)) {
             if !batch.is_multiple_of(size) {
                 self.rule(10, layout, "micro_batch", size, format!("a divisor of the {batch} sequences of a step"));
@@ -255,7 +259,7 @@ impl<'a> Walk<'a> {
             } else {
                 for (context_method, sequence_parallel) in self.space.sequences(&layout) {
                     let layout = Layout { context_method, sequence_parallel, ..layout };
-                    match layout.check(self.job.model, &self.batch(size)) {
+                    match layout.check_model_and_batch(self.job.model, &self.batch(size)) {
                         Err(rule) => self.note(13, layout, size, rule),
                         Ok(()) => self.plans = true,
                     }

@@ -57,7 +57,7 @@ impl PlanWatch<'static> {
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The state of a search that is watched.
-pub(super) struct Standing<'w> {
+pub(super) struct PlanWatchState<'w> {
     watch: PlanWatch<'w>,
     stopped: AtomicBool,
     part: Mutex<(PlanPart, usize)>,
@@ -72,11 +72,11 @@ pub(super) struct Standing<'w> {
 }
 
 /// What a thread that has panicked has left is as good as before: every write is one number.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_despite_panic<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<'w> Standing<'w> {
+impl<'w> PlanWatchState<'w> {
     pub fn new(watch: PlanWatch<'w>) -> Self {
         Self {
             watch,
@@ -91,13 +91,13 @@ impl<'w> Standing<'w> {
     }
 
     /// Begins a part of so many pieces.
-    pub fn begins(&self, part: PlanPart, all: usize) {
-        *locked(&self.part) = (part, all);
+    pub fn begin_part(&self, part: PlanPart, all: usize) {
+        *lock_despite_panic(&self.part) = (part, all);
         self.done.store(0, Ordering::Relaxed);
     }
 
     /// Takes what came of some pieces of the part: plans evaluated, and the least seconds of those that fit.
-    pub fn done(&self, pieces: usize, plans: usize, best: f64) {
+    pub fn add_done(&self, pieces: usize, plans: usize, best: f64) {
         let done = self.done.fetch_add(pieces, Ordering::Relaxed) + pieces;
         let plans = self.plans.fetch_add(plans, Ordering::Relaxed) + plans;
         let best = self.best.fetch_min(best.to_bits(), Ordering::Relaxed).min(best.to_bits());
@@ -106,32 +106,32 @@ impl<'w> Standing<'w> {
             return;
         }
         *last = Instant::now();
-        let (part, all) = *locked(&self.part);
+        let (part, all) = *lock_despite_panic(&self.part);
         let best = Some(f64::from_bits(best)).filter(|best| best.is_finite()).map(Seconds);
         (self.watch.told)(PlanProgress { part, done: done.min(all), all, plans, best });
     }
 
     /// Whether to stop.
-    pub fn stops(&self) -> bool {
-        if !self.stopped() && (self.watch.stop)() {
+    pub fn should_stop(&self) -> bool {
+        if !self.was_stopped() && (self.watch.stop)() {
             self.stopped.store(true, Ordering::Relaxed);
         }
-        self.stopped()
+        self.was_stopped()
     }
 
     /// Whether it was stopped.
-    pub fn stopped(&self) -> bool {
+    pub fn was_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
 
     /// Takes the bound of plans that a stop leaves.
-    pub fn leaves(&self, bound: f64) {
-        let mut left = locked(&self.left);
+    pub fn note_left_bound(&self, bound: f64) {
+        let mut left = lock_despite_panic(&self.left);
         *left = left.min(bound);
     }
 
     /// Seconds that no plan goes below which a stop has left.
-    pub fn left(&self) -> f64 {
-        *locked(&self.left)
+    pub fn left_bound(&self) -> f64 {
+        *lock_despite_panic(&self.left)
     }
 }

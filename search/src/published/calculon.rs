@@ -3,21 +3,21 @@
 
 use sim::files::FileError;
 use sim::hardware::Accelerator;
-use sim::import::calculon::{Axis, System};
+use sim::import::calculon::{CalculonAxis, CalculonSystem};
 use sim::network::Fabric;
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use step::{
     ChipTimes, DeviceMemory, PieceProfile, SoftwareStack, StepError, StepMemory, StepProfile, StepTime, TrainingPlan,
     step_memory, step_time_of,
 };
 use workloads::Model;
 use workloads::footprint::{BytesPerParameter, Optimizer};
-use workloads::import::calculon::{Application, Execution};
+use workloads::import::calculon::{CalculonApplication, CalculonExecution};
 use workloads::training::Attention;
 
 /// A row, ready to run.
 #[derive(Debug, Clone)]
-pub struct Row {
+pub struct CalculonRow {
     /// What is trained.
     pub model: Model,
     /// How.
@@ -36,7 +36,7 @@ pub struct Row {
 
 /// What a row takes.
 #[derive(Debug, Clone)]
-pub struct Outcome {
+pub struct CalculonOutcome {
     /// The step of the whole model.
     pub step: StepTime,
     /// Its memory.
@@ -51,17 +51,17 @@ pub struct Outcome {
 ///
 /// # Errors
 /// Degrees that do not divide the model or fit the networks, a type that an engine does not have.
-pub fn row(
-    application: &Application,
-    execution: &Execution,
-    system: &System,
+pub fn assemble_row(
+    application: &CalculonApplication,
+    execution: &CalculonExecution,
+    system: &CalculonSystem,
     stack: &SoftwareStack,
     vocabulary: u64,
-) -> Result<Row, FileError> {
-    execution.check(application)?;
+) -> Result<CalculonRow, FileError> {
+    execution.check_against_application(application)?;
     let [tensor, pipeline, data] = execution.networks;
-    let axis = |key, degree, network_key, network| Axis { key, degree, network_key, network };
-    let fabric = system.fabric_of(
+    let axis = |key, degree, network_key, network| CalculonAxis { key, degree, network_key, network };
+    let fabric = system.to_fabric_of_axes(
         &execution.file,
         &[
             axis("tensor_par", execution.tensor_par, "tensor_par_net", tensor),
@@ -69,20 +69,20 @@ pub fn row(
             axis("pipeline_par", execution.pipeline_par, "pipeline_par_net", pipeline),
         ],
     )?;
-    let chip = system.chip(Some(execution.data_type))?.accelerator;
+    let chip = system.to_chip(Some(execution.data_type))?.accelerator;
     let mut stack = stack.clone();
     let hidden = |on: bool| if on { 1.0 } else { 0.0 };
     stack.kernels.elementwise_fusion = execution.fused_activation;
     stack.overlap.tensor = hidden(execution.tensor_par_overlap);
     stack.overlap.data_reduction = hidden(execution.data_par_overlap);
     let plan = TrainingPlan {
-        layout: execution.layout(),
-        batch: execution.batch(application),
-        activations: execution.activations().into(),
+        layout: execution.to_layout(),
+        batch: execution.to_batch(application),
+        activations: execution.activation_policy().into(),
         attention: Attention::Unfused,
-        precision: stack.precision(execution.precision()),
+        precision: stack.precision_of_run(execution.number_formats()),
         optimizer: Optimizer::Adam,
-        schedule: Schedule::OneForwardOneBackward,
+        schedule: PipelineSchedule::OneForwardOneBackward,
         techniques: workloads::Techniques::default(),
     };
     let assumed = vec![
@@ -95,36 +95,45 @@ pub fn row(
             stack.name
         ),
     ];
-    let not_modelled = [execution.not_modelled(), system.chip_not_modelled(), system.fabric_not_modelled()].concat();
-    Ok(Row { model: application.model(vocabulary, execution.multiquery), plan, chip, fabric, stack, assumed, not_modelled })
+    let not_modelled =
+        [execution.describe_differences(), system.list_unmodelled_of_chip(), system.list_unmodelled_of_fabric()].concat();
+    Ok(CalculonRow {
+        model: application.to_model(vocabulary, execution.multiquery),
+        plan,
+        chip,
+        fabric,
+        stack,
+        assumed,
+        not_modelled,
+    })
 }
 
-impl Row {
+impl CalculonRow {
     /// The step and its memory.
     ///
     /// # Errors
     /// A plan that the model cannot be lowered for, a chip that the cost model cannot use.
-    pub fn run(&self) -> Result<Outcome, StepError> {
+    pub fn run_row(&self) -> Result<CalculonOutcome, StepError> {
         let (model, plan, fabric) = (&self.model, &self.plan, &self.fabric);
-        plan.layout.check(model, &plan.batch)?;
+        plan.layout.check_model_and_batch(model, &plan.batch)?;
         let mut chip = ChipTimes::new(&self.chip, &self.stack)?;
-        let profile = chip.profile(model, fabric, plan)?;
+        let profile = chip.profile_plan(model, fabric, plan)?;
         let step = step_time_of(&mut chip, model, fabric, plan, &profile)?;
         let mut blocks = profile.clone();
         (blocks.embedding, blocks.head, blocks.tied_parameters) = (PieceProfile::default(), PieceProfile::default(), 0);
         let blocks = step_time_of(&mut chip, model, fabric, plan, &blocks)?;
-        let domain = step::sharing_domain(&self.stack, fabric.fast_domain(), &plan.layout);
-        let memory = step_memory(model, plan, &self.stack, DeviceMemory::of(&self.chip), domain)?;
-        Ok(Outcome { step, memory, blocks, profile })
+        let domain = step::sharing_domain(&self.stack, fabric.fast_domain_devices(), &plan.layout);
+        let memory = step_memory(model, plan, &self.stack, DeviceMemory::of_chip(&self.chip), domain)?;
+        Ok(CalculonOutcome { step, memory, blocks, profile })
     }
 }
 
-impl Outcome {
+impl CalculonOutcome {
     /// The figures that Calculon prints and that mean the same here, by its names: of the blocks alone, times in seconds, sizes in bytes
     /// per device. Its `bubble_time` and `pp_comm_exposed_time` are one figure here, and its activation and gradient sizes count
     /// buffers differently: they have no equal.
     #[must_use]
-    pub fn calculon(&self, row: &Row) -> Vec<(&'static str, f64)> {
+    pub fn calculon_figures(&self, row: &CalculonRow) -> Vec<(&'static str, f64)> {
         let (time, layer) = (&self.blocks, &self.profile.layer);
         // Blocks of the slowest device times micro-batches: what its passes hold of one block's.
         let passes = if layer.forward.device.0 > 0.0 { time.forward.0 / layer.forward.device.0 } else { 0.0 };
@@ -165,22 +174,22 @@ mod tests {
     const SYSTEM: &str = include_str!("../../../sim/tests/data/calculon/system.json");
 
     /// The carried row with changes of the execution's and of the system's text.
-    fn changed(execution: &[(&str, &str)], system: &[(&str, &str)]) -> Row {
+    fn changed(execution: &[(&str, &str)], system: &[(&str, &str)]) -> CalculonRow {
         let with = |text: &str, changes: &[(&str, &str)]| {
             changes.iter().fold(text.to_owned(), |text, (from, to)| {
                 assert!(text.contains(from), "{from}");
                 text.replacen(from, to, 1)
             })
         };
-        let application = Application::from_json_str(MODEL, "model.json").unwrap();
-        let execution = Execution::from_json_str(&with(EXECUTION, execution), "run.json").unwrap();
-        let system = System::from_json_str(&with(SYSTEM, system), "system.json").unwrap();
-        row(&application, &execution, &system, &SoftwareStack::load("megatron").unwrap(), VOCABULARY).unwrap()
+        let application = CalculonApplication::from_json_str(MODEL, "model.json").unwrap();
+        let execution = CalculonExecution::from_json_str(&with(EXECUTION, execution), "run.json").unwrap();
+        let system = CalculonSystem::from_json_str(&with(SYSTEM, system), "system.json").unwrap();
+        assemble_row(&application, &execution, &system, &SoftwareStack::load("megatron").unwrap(), VOCABULARY).unwrap()
     }
 
-    fn figures(row: &Row) -> (Outcome, std::collections::BTreeMap<&'static str, f64>) {
-        let outcome = row.run().unwrap();
-        let figures = outcome.calculon(row).into_iter().collect();
+    fn figures(row: &CalculonRow) -> (CalculonOutcome, std::collections::BTreeMap<&'static str, f64>) {
+        let outcome = row.run_row().unwrap();
+        let figures = outcome.calculon_figures(row).into_iter().collect();
         (outcome, figures)
     }
 
@@ -204,7 +213,7 @@ mod tests {
 
     #[test]
     fn options_of_the_execution_act() {
-        let total = |execution: &[(&str, &str)]| changed(execution, &[]).run().unwrap().step.total.0;
+        let total = |execution: &[(&str, &str)]| changed(execution, &[]).run_row().unwrap().step.total.0;
         let whole = total(&[]);
         for (from, to) in [
             ("\"data_par_overlap\": true", "\"data_par_overlap\": false"),
@@ -218,9 +227,9 @@ mod tests {
             ("\"seq_par_ag_redo\": true", "\"seq_par_ag_redo\": false"),
         ];
         assert!(total(&full) > whole);
-        let bubble = |execution: &[(&str, &str)]| changed(execution, &[]).run().unwrap().step.bubble;
+        let bubble = |execution: &[(&str, &str)]| changed(execution, &[]).run_row().unwrap().step.bubble;
         assert!(bubble(&[("\"pipeline_interleaving\": 2", "\"pipeline_interleaving\": 1")]) > bubble(&[]));
-        let peak = |row: &Row| row.run().unwrap().memory.stages[0].need();
+        let peak = |row: &CalculonRow| row.run_row().unwrap().memory.stages[0].bytes_needed();
         assert!(peak(&changed(&full, &[])) < peak(&changed(&[], &[])));
         let host = [full[0], full[1], ("\"activations_offload\": false", "\"activations_offload\": true")];
         assert!(peak(&changed(&host, &[])) < peak(&changed(&full, &[])));
@@ -228,7 +237,7 @@ mod tests {
 
     #[test]
     fn figures_of_the_system_act() {
-        let total = |system: &[(&str, &str)]| changed(&[], system).run().unwrap();
+        let total = |system: &[(&str, &str)]| changed(&[], system).run_row().unwrap();
         let whole = total(&[]).step.total.0;
         for (from, to) in [
             ("\"tflops\": 200", "\"tflops\": 100"),
@@ -241,6 +250,6 @@ mod tests {
             assert!(total(&[(from, to)]).step.total.0 > whole, "{to}");
         }
         let small = total(&[("\"GiB\": 64", "\"GiB\": 3")]);
-        assert!(small.memory.fits().is_err() && total(&[]).memory.fits().is_ok());
+        assert!(small.memory.check_fits().is_err() && total(&[]).memory.check_fits().is_ok());
     }
 }

@@ -1,7 +1,7 @@
 //! Simulated annealing over assignments.
 
-use super::state::State;
-use crate::random::Random;
+use super::state::MappingState;
+use crate::random::SeededRandom;
 
 /// The first temperature, as a share of the time above the bound, and the last as a share of the first.
 const HOT: f64 = 0.1;
@@ -11,45 +11,45 @@ const RUN: u64 = 6;
 
 /// The best assignment of a run.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct AnnealedMapping {
     pub time: f64,
     pub devices: Vec<u32>,
     pub moves: u64,
 }
 
 /// Betters `state` by `moves` moves; the answer is never slower than the start. Stops where the bound is met.
-pub(super) fn anneal(mut state: State<'_>, seed: u64, moves: u32, bound: f64) -> Found {
-    state.weigh();
-    let mut best = Found { time: state.time(), devices: state.devices.clone(), moves: 0 };
-    let mut sizes = block_sizes(state.devices.len() as u64, state.unit().into());
+pub(super) fn anneal_mapping(mut state: MappingState<'_>, seed: u64, moves: u32, bound: f64) -> AnnealedMapping {
+    state.weigh_lines();
+    let mut best = AnnealedMapping { time: state.step_seconds(), devices: state.devices.clone(), moves: 0 };
+    let mut sizes = block_sizes(state.devices.len() as u64, state.unit_size().into());
     let mut ranks: Vec<usize> = (0..state.devices.len()).collect();
     if state.fabric().has_places_inside_units() {
         // Blocks of ranks that lie on one unit, and stay together.
-        sizes.retain(|size| size.is_multiple_of(state.unit().into()));
+        sizes.retain(|size| size.is_multiple_of(state.unit_size().into()));
         ranks.sort_by_key(|rank| state.devices[*rank]);
     }
-    let mut random = Random(seed);
-    let mut energy = state.energy();
+    let mut random = SeededRandom(seed);
+    let mut energy = state.annealing_energy();
     let hot = (best.time - bound).max(0.0) * HOT;
     while best.moves < u64::from(moves) && best.time > bound * (1.0 + 1e-12) {
         let temperature = hot * COLD.powf(best.moves as f64 / f64::from(moves));
         best.moves += 1;
-        let changes = propose(&mut random, &state, &ranks, &sizes);
+        let changes = propose_move(&mut random, &state, &ranks, &sizes);
         if changes.is_empty() {
             continue;
         }
         let before: Vec<(usize, u32)> = changes.iter().map(|(rank, _)| (*rank, state.devices[*rank])).collect();
-        state.assign(&changes);
-        let tried = state.energy();
-        if tried <= energy || random.unit() < ((energy - tried) / temperature).exp() {
+        state.assign_ranks(&changes);
+        let tried = state.annealing_energy();
+        if tried <= energy || random.next_unit() < ((energy - tried) / temperature).exp() {
             energy = tried;
-            let time = state.time();
+            let time = state.step_seconds();
             if time < best.time {
                 best.time = time;
                 best.devices.clone_from(&state.devices);
             }
         } else {
-            state.revert(&before);
+            state.revert_assignment(&before);
         }
     }
     best
@@ -61,18 +61,18 @@ fn block_sizes(ranks: u64, unit: u64) -> Vec<u64> {
 }
 
 /// New devices for some ranks: two blocks of `order` swapped, or a run of blocks reversed.
-fn propose(random: &mut Random, state: &State<'_>, order: &[usize], sizes: &[u64]) -> Vec<(usize, u32)> {
+fn propose_move(random: &mut SeededRandom, state: &MappingState<'_>, order: &[usize], sizes: &[u64]) -> Vec<(usize, u32)> {
     if sizes.is_empty() {
         return Vec::new();
     }
-    let size = sizes[random.below(sizes.len() as u64) as usize];
+    let size = sizes[random.next_below(sizes.len() as u64) as usize];
     let blocks = order.len() as u64 / size;
-    let (first, reverse) = (random.below(blocks), random.below(2) == 0);
+    let (first, reverse) = (random.next_below(blocks), random.next_below(2) == 0);
     let pairs: Vec<(u64, u64)> = if reverse && blocks > 2 {
-        let run = 2 + random.below(RUN.min(blocks - 1));
+        let run = 2 + random.next_below(RUN.min(blocks - 1));
         (0..run / 2).map(|i| ((first + i) % blocks, (first + run - 1 - i) % blocks)).filter(|(a, b)| a != b).collect()
     } else {
-        vec![(first, (first + 1 + random.below(blocks - 1)) % blocks)]
+        vec![(first, (first + 1 + random.next_below(blocks - 1)) % blocks)]
     };
     let mut changes = Vec::new();
     for (a, b) in pairs {
@@ -82,6 +82,6 @@ fn propose(random: &mut Random, state: &State<'_>, order: &[usize], sizes: &[u64
             changes.push((y, state.devices[x]));
         }
     }
-    let unit = state.unit();
+    let unit = state.unit_size();
     if changes.iter().all(|(rank, device)| state.devices[*rank] / unit == device / unit) { Vec::new() } else { changes }
 }

@@ -16,11 +16,11 @@
 //!
 //! Where only whole units are moved, the spread of every group is that of its order of the axes, whichever units it gets.
 
-use super::price::{Prices, SEND};
-use super::rates::{Rates, Shape};
-use super::traffic::{StepTraffic, Table};
+use super::price::{CollectivePrices, SEND};
+use super::rates::{GroupShape, LinkRates};
+use super::traffic::{NetworkTable, StepTraffic};
 use sim::kernel::CollectiveKind;
-use sim::network::{Fabric, Places, Spread};
+use sim::network::{Fabric, GroupSpread, PlacementFinder};
 use std::collections::BTreeMap;
 use step::{ChipTimes, Communication};
 
@@ -28,21 +28,22 @@ use step::{ChipTimes, Communication};
 const MAX_LINES: usize = 10;
 
 /// Seconds that no assignment of all ranks goes below.
-pub(super) fn lower_bound(traffic: &StepTraffic<'_>, fabric: &Fabric) -> f64 {
-    let mut chip = traffic.chip();
-    let (Some((links, unit)), Some(places)) = (fabric.links(), Places::of(fabric)) else {
-        return traffic.time(&mut chip, &traffic.silence());
+pub(super) fn lower_bound_of_mappings(traffic: &StepTraffic<'_>, fabric: &Fabric) -> f64 {
+    let mut chip = traffic.own_cost_model();
+    let (Some((links, unit)), Some(places)) = (fabric.measured_links(), PlacementFinder::of_fabric(fabric)) else {
+        return traffic.step_seconds_on(&mut chip, &traffic.silent_network());
     };
-    let prices = Prices::new(traffic, fabric);
-    let mut bound = Bound { traffic, chip, prices, rates: Rates::of(links), unit, fabric, crossing: BTreeMap::new() };
-    if fabric.has_places_inside_units() { bound.whole_units(places) } else { bound.any() }
+    let prices = CollectivePrices::new(traffic, fabric);
+    let mut bound =
+        MappingBound { traffic, chip, prices, rates: LinkRates::of_links(links), unit, fabric, crossing: BTreeMap::new() };
+    if fabric.has_places_inside_units() { bound.lower_bound_of_whole_units(places) } else { bound.least_over_choices() }
 }
 
-struct Bound<'a> {
+struct MappingBound<'a> {
     traffic: &'a StepTraffic<'a>,
     chip: ChipTimes,
-    prices: Prices<'a>,
-    rates: Rates<'a>,
+    prices: CollectivePrices<'a>,
+    rates: LinkRates<'a>,
     /// Devices of a unit.
     unit: u32,
     fabric: &'a Fabric,
@@ -51,15 +52,15 @@ struct Bound<'a> {
 }
 
 /// What a choice leaves open.
-struct Choice<'c> {
+struct InsideLines<'c> {
     /// By line, whether all its groups lie inside units; `None` where that is not chosen.
     inside: &'c [Option<bool>],
-    joined: &'c Joined,
+    joined: &'c JoinedRanks,
 }
 
-impl<'a> Bound<'a> {
+impl<'a> MappingBound<'a> {
     /// Of all choices of lines that lie inside units the least.
-    fn any(&mut self) -> f64 {
+    fn least_over_choices(&mut self) -> f64 {
         let traffic = self.traffic;
         let lines = traffic.lines.len();
         let sends = usize::from(traffic.send.is_some());
@@ -73,43 +74,49 @@ impl<'a> Bound<'a> {
         for choice in 0..1_u32 << chosen.len() {
             let of = |line: usize| chosen.iter().position(|c| *c == line).map(|at| choice >> at & 1 == 1);
             let inside: Vec<Option<bool>> = (0..lines + 1).map(|line| of(same.get(line).copied().unwrap_or(line))).collect();
-            let joined = Joined::of(traffic, &inside);
+            let joined = JoinedRanks::of_choice(traffic, &inside);
             if joined.largest <= self.unit {
-                least = least.min(self.choice(&Choice { inside: &inside, joined: &joined }));
+                least = least.min(self.least_under_choice(&InsideLines { inside: &inside, joined: &joined }));
             }
         }
         least
     }
 
     /// The least step under a choice.
-    fn choice(&mut self, choice: &Choice<'_>) -> f64 {
+    fn least_under_choice(&mut self, choice: &InsideLines<'_>) -> f64 {
         let traffic = self.traffic;
-        let mut table = traffic.silence();
+        let mut table = traffic.silent_network();
         for (at, line) in traffic.lines.iter().enumerate() {
             let members = line.groups[0].len() as u32;
             for &ask in &line.asks {
                 let within = || members <= self.unit;
                 table.times[ask] = match choice.inside[at] {
                     Some(true) if !within() => return f64::INFINITY,
-                    Some(true) => self.within(ask, members),
-                    Some(false) => self.outside(ask, &line.groups, line.exchange, choice.joined),
-                    None if within() => self.within(ask, members).at_least(self.crossing(ask, members, u32::MAX)),
-                    None => self.crossing(ask, members, u32::MAX),
+                    Some(true) => self.cost_inside_unit(ask, members),
+                    Some(false) => self.cost_outside_unit(ask, &line.groups, line.exchange, choice.joined),
+                    None if within() => {
+                        self.cost_inside_unit(ask, members).at_least(self.least_crossing_cost(ask, members, u32::MAX))
+                    }
+                    None => self.least_crossing_cost(ask, members, u32::MAX),
                 };
             }
         }
-        let crossing = if traffic.send.is_some() { self.sends(&mut table, choice) } else { 0 };
+        let crossing = if traffic.send.is_some() { self.least_send_seconds(&mut table, choice) } else { 0 };
         let anywhere = crossing == 0 || crossing == table.tiers.len();
-        if anywhere { traffic.time(&mut self.chip, &table) } else { traffic.floor(&mut self.chip, &table) }
+        if anywhere {
+            traffic.step_seconds_on(&mut self.chip, &table)
+        } else {
+            traffic.lower_bound_by_crossings(&mut self.chip, &table)
+        }
     }
 
     /// The least that sends take, and the boundaries that cross between units at least.
-    fn sends(&mut self, table: &mut Table<'_>, choice: &Choice<'_>) -> usize {
+    fn least_send_seconds(&mut self, table: &mut NetworkTable<'_>, choice: &InsideLines<'_>) -> usize {
         let outer = self.fabric.tiers.len() - 1;
         let (boundaries, joined) = (table.tiers.len(), choice.joined);
         let inner = outer.saturating_sub(1);
         if self.unit > 1 {
-            table.sends[inner] = self.within(SEND, 2);
+            table.sends[inner] = self.cost_inside_unit(SEND, 2);
         }
         let crossing = match choice.inside[self.traffic.lines.len()] {
             Some(false) => {
@@ -122,59 +129,64 @@ impl<'a> Bound<'a> {
         table.tiers.fill(inner);
         table.tiers[..crossing].fill(outer);
         if crossing > 0 {
-            let rate = if joined.fills(self.unit) {
+            let rate = if joined.fills_units(self.unit) {
                 let pairs = &self.traffic.boundaries;
-                let chain = |at: usize| joined.sets(pairs.iter().flat_map(move |pairs| pairs[at]));
+                let chain = |at: usize| joined.set_count(pairs.iter().flat_map(move |pairs| pairs[at]));
                 let units = (0..pairs[0].len()).map(chain).min().unwrap_or(2).max(2);
-                self.rates.through(units, Shape::Chain)
+                self.rates.fastest_through(units, GroupShape::Chain)
             } else {
-                self.rates.fastest()
+                self.rates.fastest_link()
             };
-            let spread = Spread { members: 2, units: 2, most: 1, least: 1, stride: 1 };
-            table.sends[outer] = self.prices.of(SEND, spread, rate);
+            let spread = GroupSpread { members: 2, units: 2, most: 1, least: 1, stride: 1 };
+            table.sends[outer] = self.prices.price_of(SEND, spread, rate);
         }
         crossing
     }
 
     /// A group inside a unit.
-    fn within(&mut self, ask: usize, members: u32) -> Communication {
-        self.prices.of(ask, Spread { members, units: 1, most: members, least: members, stride: 1 }, f64::INFINITY)
+    fn cost_inside_unit(&mut self, ask: usize, members: u32) -> Communication {
+        self.prices.price_of(ask, GroupSpread { members, units: 1, most: members, least: members, stride: 1 }, f64::INFINITY)
     }
 
     /// A line of which some group crosses.
-    fn outside(&mut self, ask: usize, groups: &[Vec<u32>], exchange: bool, joined: &Joined) -> Communication {
+    fn cost_outside_unit(&mut self, ask: usize, groups: &[Vec<u32>], exchange: bool, joined: &JoinedRanks) -> Communication {
         let members = groups[0].len() as u32;
         // Sets lie wholly inside units: a unit holds so many of them, each with so many members of a group.
-        let (size, most) = joined.packing(groups);
-        let least = self.crossing(ask, members, self.unit / size * most);
-        let spreads: Vec<Spread> = if joined.fills(self.unit) { joined.spreads(groups) } else { Vec::new() };
+        let (size, most) = joined.tightest_packing(groups);
+        let least = self.least_crossing_cost(ask, members, self.unit / size * most);
+        let spreads: Vec<GroupSpread> =
+            if joined.fills_units(self.unit) { joined.spreads_over_units(groups) } else { Vec::new() };
         spreads.iter().filter(|spread| spread.units > 1).fold(least, |known, spread| {
-            let rate = self.rate(&spreads, groups, *spread, exchange);
-            known.at_most(self.prices.of(ask, *spread, rate))
+            let rate = self.limiting_rate(&spreads, groups, *spread, exchange);
+            known.at_most(self.prices.price_of(ask, *spread, rate))
         })
     }
 
     /// The rate that limits groups of a spread, where all spreads are known: every unit takes part if every rank does and no group stays inside.
-    fn rate(&self, spreads: &[Spread], groups: &[Vec<u32>], spread: Spread, exchange: bool) -> f64 {
+    fn limiting_rate(&self, spreads: &[GroupSpread], groups: &[Vec<u32>], spread: GroupSpread, exchange: bool) -> f64 {
         let ranks: usize = groups.iter().map(Vec::len).sum();
-        if spreads.len() > 1 || ranks < self.traffic.ranks() as usize {
-            return self.rates.fastest();
+        if spreads.len() > 1 || ranks < self.traffic.rank_count() as usize {
+            return self.rates.fastest_link();
         }
-        if exchange { self.rates.exchange(spread.units) } else { self.rates.through(spread.units, Shape::Ring) }
+        if exchange {
+            self.rates.slowest_exchange(spread.units)
+        } else {
+            self.rates.fastest_through(spread.units, GroupShape::Ring)
+        }
     }
 
     /// The least cost of any spread over two units or more with at most `most` members in one, on the fastest link.
-    fn crossing(&mut self, ask: usize, members: u32, most: u32) -> Communication {
+    fn least_crossing_cost(&mut self, ask: usize, members: u32, most: u32) -> Communication {
         let most = most.min(self.unit).min(members - 1).max(1);
         if let Some(known) = self.crossing.get(&(ask, most)) {
             return *known;
         }
-        let fastest = self.rates.fastest();
+        let fastest = self.rates.fastest_link();
         let mut cost: Option<Communication> = None;
         for most in 1..=most {
             for units in members.div_ceil(most).max(2)..=members {
                 for least in 1..=most.min(members / units) {
-                    let one = self.prices.of(ask, Spread { members, units, most, least, stride: 1 }, fastest);
+                    let one = self.prices.price_of(ask, GroupSpread { members, units, most, least, stride: 1 }, fastest);
                     cost = Some(cost.map_or(one, |cost| cost.at_least(one)));
                 }
             }
@@ -185,15 +197,15 @@ impl<'a> Bound<'a> {
     }
 
     /// Seconds that no order of the axes goes below, whichever whole units its blocks get.
-    fn whole_units(&mut self, mut places: Places<'_>) -> f64 {
+    fn lower_bound_of_whole_units(&mut self, mut places: PlacementFinder<'_>) -> f64 {
         let (traffic, lines) = (self.traffic, self.traffic.lines.len());
         let mut least = f64::INFINITY;
-        for (_, devices) in super::starts(traffic, self.unit, true) {
-            let mut table = traffic.silence();
+        for (_, devices) in super::starting_orders(traffic, self.unit, true) {
+            let mut table = traffic.silent_network();
             let mut spreads = |groups: &[Vec<u32>]| {
-                let mut list: Vec<Spread> = Vec::new();
+                let mut list: Vec<GroupSpread> = Vec::new();
                 for group in groups {
-                    let place = places.place(CollectiveKind::AllReduce, group.iter().map(|rank| devices[*rank as usize]));
+                    let place = places.place_group(CollectiveKind::AllReduce, group.iter().map(|rank| devices[*rank as usize]));
                     if !list.contains(&place.spread) {
                         list.push(place.spread);
                     }
@@ -203,9 +215,9 @@ impl<'a> Bound<'a> {
             for line in &traffic.lines[..lines] {
                 let list = spreads(&line.groups);
                 for spread in &list {
-                    let rate = self.rate(&list, &line.groups, *spread, line.exchange);
+                    let rate = self.limiting_rate(&list, &line.groups, *spread, line.exchange);
                     for &ask in &line.asks {
-                        table.times[ask] = table.times[ask].at_most(self.prices.of(ask, *spread, rate));
+                        table.times[ask] = table.times[ask].at_most(self.prices.price_of(ask, *spread, rate));
                     }
                 }
             }
@@ -215,17 +227,17 @@ impl<'a> Bound<'a> {
                 table.tiers[at] = tier;
                 let groups: Vec<Vec<u32>> = pairs.iter().map(|pair| pair.to_vec()).collect();
                 for spread in spreads(&groups) {
-                    table.sends[tier] = table.sends[tier].at_most(self.prices.of(SEND, spread, self.rates.fastest()));
+                    table.sends[tier] = table.sends[tier].at_most(self.prices.price_of(SEND, spread, self.rates.fastest_link()));
                 }
             }
-            least = least.min(traffic.time(&mut self.chip, &table));
+            least = least.min(traffic.step_seconds_on(&mut self.chip, &table));
         }
         least
     }
 }
 
 /// The ranks that the groups inside units join.
-struct Joined {
+struct JoinedRanks {
     /// The set of every rank.
     set: Vec<usize>,
     /// Ranks of every set.
@@ -238,18 +250,18 @@ struct Joined {
     smallest_in_stage: u32,
 }
 
-impl Joined {
-    fn of(traffic: &StepTraffic<'_>, inside: &[Option<bool>]) -> Self {
+impl JoinedRanks {
+    fn of_choice(traffic: &StepTraffic<'_>, inside: &[Option<bool>]) -> Self {
         let lines = traffic.lines.len();
         let chosen = |line: &usize| inside[*line] == Some(true);
         let pairs: Vec<Vec<u32>> = traffic.boundaries.iter().flatten().map(|pair| pair.to_vec()).collect();
         let groups = (0..lines).filter(chosen).map(|line| &traffic.lines[line].groups);
         let sends = Some(&pairs).filter(|_| chosen(&lines) && traffic.send.is_some());
-        let ranks = traffic.ranks() as usize;
-        let (set, sizes) = sets(ranks, groups.chain(sends));
-        let ends = traffic.ends();
+        let ranks = traffic.rank_count() as usize;
+        let (set, sizes) = joined_sets(ranks, groups.chain(sends));
+        let ends = traffic.line_of_ends();
         let within = (0..lines).filter(|line| chosen(line) && Some(*line) != ends).map(|line| &traffic.lines[line].groups);
-        let (_, in_stage) = sets(ranks, within);
+        let (_, in_stage) = joined_sets(ranks, within);
         let smallest = |sizes: &[u32]| sizes.iter().copied().filter(|size| *size > 0).min().unwrap_or(1);
         let (largest, smallest, smallest_in_stage) =
             (sizes.iter().copied().max().unwrap_or(1), smallest(&sizes), smallest(&in_stage));
@@ -257,12 +269,12 @@ impl Joined {
     }
 
     /// Whether every set is as large as a unit.
-    fn fills(&self, unit: u32) -> bool {
+    fn fills_units(&self, unit: u32) -> bool {
         self.smallest == unit
     }
 
     /// Different sets among ranks.
-    fn sets(&self, ranks: impl Iterator<Item = u32>) -> u32 {
+    fn set_count(&self, ranks: impl Iterator<Item = u32>) -> u32 {
         let mut sets: Vec<usize> = ranks.map(|rank| self.set[rank as usize]).collect();
         sets.sort_unstable();
         sets.dedup();
@@ -270,25 +282,25 @@ impl Joined {
     }
 
     /// Members of a group in each of its sets, with the set.
-    fn members(&self, group: &[u32]) -> Vec<(usize, u32)> {
+    fn members_by_set(&self, group: &[u32]) -> Vec<(usize, u32)> {
         let mut sets: Vec<usize> = group.iter().map(|rank| self.set[*rank as usize]).collect();
         sets.sort_unstable();
         sets.chunk_by(|a, b| a == b).map(|same| (same[0], same.len() as u32)).collect()
     }
 
     /// The ranks of the smallest set that groups touch, and the most members that a group has in one set.
-    fn packing(&self, groups: &[Vec<u32>]) -> (u32, u32) {
-        let all = groups.iter().flat_map(|group| self.members(group));
+    fn tightest_packing(&self, groups: &[Vec<u32>]) -> (u32, u32) {
+        let all = groups.iter().flat_map(|group| self.members_by_set(group));
         all.fold((u32::MAX, 1), |(size, most), (set, members)| (size.min(self.sizes[set]), most.max(members)))
     }
 
     /// The spreads of groups where each set fills a unit.
-    fn spreads(&self, groups: &[Vec<u32>]) -> Vec<Spread> {
+    fn spreads_over_units(&self, groups: &[Vec<u32>]) -> Vec<GroupSpread> {
         let mut list = Vec::new();
         for group in groups {
-            let sets = self.members(group);
+            let sets = self.members_by_set(group);
             let counts = sets.iter().map(|(_, members)| *members);
-            let spread = Spread {
+            let spread = GroupSpread {
                 members: group.len() as u32,
                 units: sets.len() as u32,
                 most: counts.clone().max().unwrap_or(1),
@@ -304,21 +316,21 @@ impl Joined {
 }
 
 /// The sets that groups join ranks to, by rank, and their sizes.
-fn sets<'g>(ranks: usize, groups: impl Iterator<Item = &'g Vec<Vec<u32>>>) -> (Vec<usize>, Vec<u32>) {
+fn joined_sets<'g>(ranks: usize, groups: impl Iterator<Item = &'g Vec<Vec<u32>>>) -> (Vec<usize>, Vec<u32>) {
     let mut root: Vec<usize> = (0..ranks).collect();
     for group in groups.flatten() {
         for rank in &group[1..] {
-            let (a, b) = (find(&mut root, group[0] as usize), find(&mut root, *rank as usize));
+            let (a, b) = (find_root(&mut root, group[0] as usize), find_root(&mut root, *rank as usize));
             root[a] = b;
         }
     }
-    let set: Vec<usize> = (0..ranks).map(|rank| find(&mut root, rank)).collect();
+    let set: Vec<usize> = (0..ranks).map(|rank| find_root(&mut root, rank)).collect();
     let mut sizes = vec![0; ranks];
     set.iter().for_each(|set| sizes[*set] += 1);
     (set, sizes)
 }
 
-fn find(root: &mut [usize], mut rank: usize) -> usize {
+fn find_root(root: &mut [usize], mut rank: usize) -> usize {
     while root[rank] != rank {
         root[rank] = root[root[rank]];
         rank = root[rank];

@@ -1,10 +1,10 @@
 //! All assignments, where there are few.
 
-use super::state::State;
-use super::{Searched, TrafficAxis};
+use super::state::MappingState;
+use super::{MappingSearch, TrafficAxis};
 
 /// The assignments of ranks to units, whichever device of a unit each gets; or of whole units to the blocks of every order of the axes.
-pub(super) struct Every<'o> {
+pub(super) struct AllAssignments<'o> {
     /// Assignments to begin with.
     orders: Vec<&'o [u32]>,
     /// Devices that stay together: of a unit where whole ones are moved, else 1.
@@ -12,10 +12,15 @@ pub(super) struct Every<'o> {
     count: u64,
 }
 
-impl<'o> Every<'o> {
+impl<'o> AllAssignments<'o> {
     /// `None` where there are more than `most`.
-    pub fn of(state: &State<'_>, orders: &'o [(Vec<TrafficAxis>, Vec<u32>)], whole: bool, most: u32) -> Option<Self> {
-        let (ranks, unit) = (state.devices.len() as u32, state.unit());
+    pub fn new_up_to(
+        state: &MappingState<'_>,
+        orders: &'o [(Vec<TrafficAxis>, Vec<u32>)],
+        whole: bool,
+        most: u32,
+    ) -> Option<Self> {
+        let (ranks, unit) = (state.devices.len() as u32, state.unit_size());
         let block = if whole { unit } else { 1 };
         let orders: Vec<&[u32]> =
             orders.iter().take(if whole { orders.len() } else { 1 }).map(|(_, devices)| &devices[..]).collect();
@@ -35,9 +40,9 @@ impl<'o> Every<'o> {
     }
 
     /// The best of all.
-    pub fn best(&self, state: &State<'_>) -> Searched {
+    pub fn find_best_assignment(&self, state: &MappingState<'_>) -> MappingSearch {
         let mut state = state.clone();
-        let (ranks, unit) = (state.devices.len(), state.unit());
+        let (ranks, unit) = (state.devices.len(), state.unit_size());
         let units = ranks as u32 / unit;
         let held = unit / self.block;
         let (mut found, mut least) = (state.devices.clone(), f64::INFINITY);
@@ -47,29 +52,29 @@ impl<'o> Every<'o> {
                     .iter()
                     .map(|device| places[(device / self.block) as usize] * self.block + device % self.block)
                     .collect();
-                state.place(&devices);
-                let time = state.time();
+                state.place_ranks(&devices);
+                let time = state.step_seconds();
                 if time < least {
                     (least, found) = (time, devices);
                 }
             };
-            let mut tried = Tried { places: Vec::new(), free: vec![held; units as usize], held };
-            tried.all(ranks / self.block as usize, &mut try_one);
+            let mut tried = PlacedBlocks { places: Vec::new(), free: vec![held; units as usize], held };
+            tried.place_remaining(ranks / self.block as usize, &mut try_one);
         }
-        Searched { found, moves: self.count, least: Some(least) }
+        MappingSearch { found, moves: self.count, least: Some(least) }
     }
 }
 
 /// Blocks placed so far.
-struct Tried {
+struct PlacedBlocks {
     places: Vec<u32>,
     /// Places left on every unit.
     free: Vec<u32>,
     held: u32,
 }
 
-impl Tried {
-    fn all(&mut self, blocks: usize, try_one: &mut impl FnMut(&[u32])) {
+impl PlacedBlocks {
+    fn place_remaining(&mut self, blocks: usize, try_one: &mut impl FnMut(&[u32])) {
         if self.places.len() == blocks {
             return try_one(&self.places);
         }
@@ -77,7 +82,7 @@ impl Tried {
             if self.free[unit] > 0 {
                 self.free[unit] -= 1;
                 self.places.push(unit as u32 * self.held + self.free[unit]);
-                self.all(blocks, try_one);
+                self.place_remaining(blocks, try_one);
                 self.places.pop();
                 self.free[unit] += 1;
             }

@@ -39,11 +39,11 @@ pub use traffic::{StepTraffic, TrafficAxis};
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-use seriation::seriation;
+use seriation::seriate_units;
 use sim::network::{Fabric, LinkMatrix};
 use sim::status::SolveStatus;
 use sim::units::Seconds;
-use state::State;
+use state::MappingState;
 use step::{StepError, StepTime};
 use thiserror::Error;
 
@@ -73,14 +73,14 @@ pub enum MappingError {
 
 /// How long to search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Effort {
+pub struct RankMappingEffort {
     /// Moves tried from each start; all assignments where there are no more.
     pub moves: u32,
     /// Starts: the best orders of the axes.
     pub starts: usize,
 }
 
-impl Default for Effort {
+impl Default for RankMappingEffort {
     fn default() -> Self {
         Self { moves: 40_000, starts: 4 }
     }
@@ -130,37 +130,37 @@ pub struct RankMapping {
 ///
 /// # Errors
 /// A fabric without measured links, or of another size; a step without a time.
-pub fn map_ranks(traffic: &StepTraffic<'_>, fabric: &Fabric, effort: Effort) -> Result<RankMapping, MappingError> {
-    let unit_devices = check(traffic.ranks(), fabric)?;
+pub fn map_ranks(traffic: &StepTraffic<'_>, fabric: &Fabric, effort: RankMappingEffort) -> Result<RankMapping, MappingError> {
+    let unit_devices = check_unit_size(traffic.rank_count(), fabric)?;
     let no_links = || MappingError::NoLinks { fabric: fabric.name.clone() };
     // The search sees units in an order of their own.
-    let order = fabric.links().map_or_else(Vec::new, |(links, _)| own_order(links));
-    let sorted = &fabric.clone().permuted(&order);
+    let order = fabric.measured_links().map_or_else(Vec::new, |(links, _)| own_order_of_units(links));
+    let sorted = &fabric.clone().permute_units(&order);
     let mut place = vec![0; order.len()];
     (0..).zip(&order).for_each(|(at, unit)| place[*unit as usize] = at);
     let through = |units: &[u32], device: u32| units[(device / unit_devices) as usize] * unit_devices + device % unit_devices;
     let all = |units: &[u32], devices: &[u32]| devices.iter().map(|device| through(units, *device)).collect::<Vec<u32>>();
-    let identity: Vec<u32> = (0..traffic.ranks()).collect();
-    let mut first = State::new(traffic, sorted, all(&place, &identity)).ok_or_else(no_links)?;
-    let before = first.step()?;
+    let identity: Vec<u32> = (0..traffic.rank_count()).collect();
+    let mut first = MappingState::new(traffic, sorted, all(&place, &identity)).ok_or_else(no_links)?;
+    let before = first.play_step()?;
     let whole = fabric.has_places_inside_units();
-    let orders = starts(traffic, unit_devices, whole);
-    let timed = orders.iter().map(|(axes, devices)| (first.moved(&all(&place, devices)).time(), axes, devices));
+    let orders = starting_orders(traffic, unit_devices, whole);
+    let timed = orders.iter().map(|(axes, devices)| (first.with_assignment(&all(&place, devices)).step_seconds(), axes, devices));
     let best_order = timed.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, axes, devices)| (axes.clone(), all(&place, devices)));
     let (order_of_axes, in_order) = best_order.unwrap_or_else(|| (Vec::new(), first.devices.clone()));
-    let ordered = first.moved(&in_order).step()?;
-    let Searched { found, moves, least } = search(&mut first, &orders, whole, effort);
-    let bound = least.unwrap_or_else(|| bound::lower_bound(traffic, sorted));
+    let ordered = first.with_assignment(&in_order).play_step()?;
+    let MappingSearch { found, moves, least } = search_mapping(&mut first, &orders, whole, effort);
+    let bound = least.unwrap_or_else(|| bound::lower_bound_of_mappings(traffic, sorted));
     // Rank order, the best order of the axes, and what was found, as they are played.
     let mut best = (before, first.devices.clone());
-    for (step, devices) in [(ordered, in_order), (first.moved(&found).step()?, found)] {
+    for (step, devices) in [(ordered, in_order), (first.with_assignment(&found).play_step()?, found)] {
         if step.total < best.0.total {
             best = (step, devices);
         }
     }
     let (after, devices) = best;
     let lower = bound.min(after.total.0);
-    let mut mapped = first.moved(&devices);
+    let mut mapped = first.with_assignment(&devices);
     Ok(RankMapping {
         devices: all(&order, &devices),
         unit_devices,
@@ -168,59 +168,64 @@ pub fn map_ranks(traffic: &StepTraffic<'_>, fabric: &Fabric, effort: Effort) -> 
         ordered: ordered.total.min(before.total),
         order: order_of_axes,
         after: after.total,
-        without_links: traffic.step(&mut traffic.chip(), &traffic.silence())?.total,
+        without_links: traffic.step_on_network(&mut traffic.own_cost_model(), &traffic.silent_network())?.total,
         whole_units: whole,
         lower_bound: Seconds(lower),
         status: SolveStatus::from_bounds(lower, after.total.0),
-        axes: axis_times([&before, &after], [first.step_without_sends()?, mapped.step_without_sends()?]),
+        axes: axis_times([&before, &after], [first.play_step_without_sends()?, mapped.play_step_without_sends()?]),
         moves,
     })
 }
 
 /// What a search has found.
-struct Searched {
+struct MappingSearch {
     found: Vec<u32>,
     moves: u64,
     /// The least of all assignments, where all were tried.
     least: Option<f64>,
 }
 
-fn search(first: &mut State<'_>, orders: &[(Vec<TrafficAxis>, Vec<u32>)], whole: bool, effort: Effort) -> Searched {
-    if let Some(every) = every::Every::of(first, orders, whole, effort.moves) {
-        return every.best(first);
+fn search_mapping(
+    first: &mut MappingState<'_>,
+    orders: &[(Vec<TrafficAxis>, Vec<u32>)],
+    whole: bool,
+    effort: RankMappingEffort,
+) -> MappingSearch {
+    if let Some(every) = every::AllAssignments::new_up_to(first, orders, whole, effort.moves) {
+        return every.find_best_assignment(first);
     }
-    let unit = first.unit();
-    let together = seriation(first.links());
+    let unit = first.unit_size();
+    let together = seriate_units(first.links());
     let moved = |device: &u32| together[(device / unit) as usize] * unit + device % unit;
     let side_by_side = orders.iter().map(|(_, devices)| devices.iter().map(moved).collect());
     let starts = orders.iter().map(|(_, devices)| devices.clone()).chain(side_by_side);
-    let mut states: Vec<(f64, State<'_>)> = starts
+    let mut states: Vec<(f64, MappingState<'_>)> = starts
         .map(|devices: Vec<u32>| {
-            let mut state = first.moved(&devices);
-            (state.time(), state)
+            let mut state = first.with_assignment(&devices);
+            (state.step_seconds(), state)
         })
         .collect();
     states.sort_by(|a, b| a.0.total_cmp(&b.0));
     states.truncate(effort.starts.max(1));
-    let bound = bound::lower_bound(first.traffic(), first.fabric());
-    let found: Vec<anneal::Found> = states
+    let bound = bound::lower_bound_of_mappings(first.traffic(), first.fabric());
+    let found: Vec<anneal::AnnealedMapping> = states
         .into_par_iter()
         .enumerate()
-        .map(|(seed, (_, state))| anneal::anneal(state, seed as u64, effort.moves, bound))
+        .map(|(seed, (_, state))| anneal::anneal_mapping(state, seed as u64, effort.moves, bound))
         .collect();
     let moves = found.iter().map(|f| f.moves).sum();
     let best = found.into_iter().min_by(|a, b| a.time.total_cmp(&b.time));
-    Searched { found: best.map_or_else(|| first.devices.clone(), |best| best.devices), moves, least: None }
+    MappingSearch { found: best.map_or_else(|| first.devices.clone(), |best| best.devices), moves, least: None }
 }
 
 /// The units sorted by the rates of their links, and those that have the same by the rates to units sorted so far.
-fn own_order(links: &LinkMatrix) -> Vec<u32> {
-    let units: Vec<u32> = (0..links.units()).collect();
+fn own_order_of_units(links: &LinkMatrix) -> Vec<u32> {
+    let units: Vec<u32> = (0..links.unit_count()).collect();
     let mut class = vec![0_usize; units.len()];
     loop {
         let key = |a: u32| {
             let others = units.iter().filter(|b| **b != a);
-            let mut row: Vec<(usize, u64)> = others.map(|b| (class[*b as usize], links.rate(a, *b).to_bits())).collect();
+            let mut row: Vec<(usize, u64)> = others.map(|b| (class[*b as usize], links.rate_between(a, *b).to_bits())).collect();
             row.sort_unstable();
             (class[a as usize], row)
         };
@@ -258,18 +263,18 @@ fn axis_times(steps: [&StepTime; 2], without_sends: [StepTime; 2]) -> Vec<AxisTi
 ///
 /// # Errors
 /// As [`map_ranks`].
-pub fn mapped_time(traffic: &StepTraffic<'_>, fabric: &Fabric, devices: &[u32]) -> Result<StepTime, MappingError> {
-    check(traffic.ranks(), fabric)?;
+pub fn time_of_mapping(traffic: &StepTraffic<'_>, fabric: &Fabric, devices: &[u32]) -> Result<StepTime, MappingError> {
+    check_unit_size(traffic.rank_count(), fabric)?;
     let no_links = || MappingError::NoLinks { fabric: fabric.name.clone() };
-    Ok(State::new(traffic, fabric, devices.to_vec()).ok_or_else(no_links)?.step()?)
+    Ok(MappingState::new(traffic, fabric, devices.to_vec()).ok_or_else(no_links)?.play_step()?)
 }
 
 /// Orders of the axes with their devices: where it matters how a group lies inside a unit, those in which every group is evenly spaced
 /// there and takes as many devices of each unit; rank order at least.
-fn starts(traffic: &StepTraffic<'_>, unit: u32, whole: bool) -> Vec<(Vec<TrafficAxis>, Vec<u32>)> {
+fn starting_orders(traffic: &StepTraffic<'_>, unit: u32, whole: bool) -> Vec<(Vec<TrafficAxis>, Vec<u32>)> {
     let mut orders = traffic.axis_orders();
     let even = |devices: &[u32]| {
-        traffic.groups().all(|group| {
+        traffic.all_groups().all(|group| {
             let places: Vec<u32> = group.iter().map(|rank| devices[*rank as usize]).collect();
             let steps = |pair: &[u32]| pair[1].abs_diff(pair[0]);
             let inside: Vec<&[u32]> = places.windows(2).filter(|pair| pair[0] / unit == pair[1] / unit).collect();
@@ -278,18 +283,18 @@ fn starts(traffic: &StepTraffic<'_>, unit: u32, whole: bool) -> Vec<(Vec<Traffic
         })
     };
     if whole {
-        let identity: Vec<u32> = (0..traffic.ranks()).collect();
+        let identity: Vec<u32> = (0..traffic.rank_count()).collect();
         orders.retain(|(_, devices)| *devices == identity || even(devices));
     }
     orders
 }
 
 /// Devices of a unit of the fabric's links.
-fn check(ranks: u32, fabric: &Fabric) -> Result<u32, MappingError> {
+fn check_unit_size(ranks: u32, fabric: &Fabric) -> Result<u32, MappingError> {
     let name = || fabric.name.clone();
-    let (_, unit_devices) = fabric.links().ok_or_else(|| MappingError::NoLinks { fabric: name() })?;
-    if ranks != fabric.devices() {
-        return Err(MappingError::Size { fabric: name(), ranks, devices: fabric.devices() });
+    let (_, unit_devices) = fabric.measured_links().ok_or_else(|| MappingError::NoLinks { fabric: name() })?;
+    if ranks != fabric.device_count() {
+        return Err(MappingError::Size { fabric: name(), ranks, devices: fabric.device_count() });
     }
     Ok(unit_devices)
 }

@@ -1,35 +1,35 @@
 //! What a step's collectives take where groups lie in given ways.
 
-use super::traffic::{Ask, StepTraffic};
+use super::traffic::{CollectiveRequest, StepTraffic};
 use sim::kernel::CollectiveKind;
-use sim::network::{Fabric, Spread};
+use sim::network::{Fabric, GroupSpread};
 use sim::units::{Bytes, BytesPerSecond};
 use std::collections::HashMap;
-use step::{Communication, communication};
+use step::{Communication, communication_of_cost};
 
 /// Prices collectives by spread and link, and remembers.
 #[derive(Debug, Clone)]
-pub(super) struct Prices<'a> {
+pub(super) struct CollectivePrices<'a> {
     fabric: &'a Fabric,
-    asks: &'a [Ask],
+    asks: &'a [CollectiveRequest],
     send: Bytes,
-    known: HashMap<(usize, Spread, u64), Communication>,
+    known: HashMap<(usize, GroupSpread, u64), Communication>,
 }
 
 /// Stands for the sends between stages among the asks.
 pub(super) const SEND: usize = usize::MAX;
 
-impl<'a> Prices<'a> {
+impl<'a> CollectivePrices<'a> {
     pub fn new(traffic: &'a StepTraffic<'_>, fabric: &'a Fabric) -> Self {
         Self { fabric, asks: &traffic.asks, send: traffic.send.unwrap_or(Bytes::ZERO), known: HashMap::new() }
     }
 
     /// What an ask takes in a group that lies so, over links of `link` bytes per second of whole units.
-    pub fn of(&mut self, ask: usize, spread: Spread, link: f64) -> Communication {
+    pub fn price_of(&mut self, ask: usize, spread: GroupSpread, link: f64) -> Communication {
         let (fabric, asks, send) = (self.fabric, self.asks, self.send);
         *self.known.entry((ask, spread, link.to_bits())).or_insert_with(|| {
             let (kind, bytes) = if ask == SEND { (CollectiveKind::SendRecv, send) } else { (asks[ask].kind, asks[ask].bytes) };
-            communication(&fabric.collective_spread(kind, bytes, spread, BytesPerSecond(link)))
+            communication_of_cost(&fabric.cost_of_spread_collective(kind, bytes, spread, BytesPerSecond(link)))
         })
     }
 }

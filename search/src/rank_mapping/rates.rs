@@ -4,7 +4,7 @@ use sim::network::LinkMatrix;
 
 /// Limits on the slowest link of groups through which every unit goes.
 #[derive(Debug)]
-pub(super) struct Rates<'a> {
+pub(super) struct LinkRates<'a> {
     links: &'a LinkMatrix,
     /// All rates, fastest first, each once.
     rates: Vec<f64>,
@@ -12,35 +12,36 @@ pub(super) struct Rates<'a> {
 
 /// How a group joins its units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum GroupShape {
     /// Around and back; through two units there and back.
     Ring,
     /// From the first to the last.
     Chain,
 }
 
-impl<'a> Rates<'a> {
-    pub fn of(links: &'a LinkMatrix) -> Self {
-        let units = links.units();
-        let mut rates: Vec<f64> = (0..units).flat_map(|a| (a + 1..units).map(move |b| links.rate(a, b))).collect();
+impl<'a> LinkRates<'a> {
+    pub fn of_links(links: &'a LinkMatrix) -> Self {
+        let units = links.unit_count();
+        let mut rates: Vec<f64> = (0..units).flat_map(|a| (a + 1..units).map(move |b| links.rate_between(a, b))).collect();
         rates.sort_by(|a, b| b.total_cmp(a));
         rates.dedup();
         Self { links, rates }
     }
 
     /// The fastest link.
-    pub fn fastest(&self) -> f64 {
+    pub fn fastest_link(&self) -> f64 {
         self.rates.first().copied().unwrap_or(f64::INFINITY)
     }
 
     /// Where every unit is in a group through `units` units: the fastest rate at which the links that are no slower give each unit as many neighbours
     /// as the shape needs (two in a ring, one in a chain or a pair), leave no fewer units than that joined, and, for a ring through all, leave them
     /// joined without any one of them. The slowest link of the slowest group is no faster.
-    pub fn through(&self, units: u32, shape: Shape) -> f64 {
-        let neighbours = if shape == Shape::Ring && units > 2 { 2 } else { 1 };
+    pub fn fastest_through(&self, units: u32, shape: GroupShape) -> f64 {
+        let neighbours = if shape == GroupShape::Ring && units > 2 { 2 } else { 1 };
         let holds = |rate: f64| {
-            let around = neighbours == 2 && units == self.links.units();
-            self.joins(rate, neighbours, units) && (!around || (0..units).all(|left_out| self.joined(rate, 0, Some(left_out))))
+            let around = neighbours == 2 && units == self.links.unit_count();
+            self.joins_every_unit(rate, neighbours, units)
+                && (!around || (0..units).all(|left_out| self.joins_all_but_one(rate, 0, Some(left_out))))
         };
         // Slower links only add to what is joined.
         let at = self.rates.partition_point(|rate| !holds(*rate));
@@ -48,37 +49,38 @@ impl<'a> Rates<'a> {
     }
 
     /// The slowest unit's harmonic mean over its `units - 1` fastest links.
-    pub fn exchange(&self, units: u32) -> f64 {
+    pub fn slowest_exchange(&self, units: u32) -> f64 {
         let mean = |a: u32| {
-            let mut times: Vec<f64> = (0..self.links.units()).filter(|b| *b != a).map(|b| 1.0 / self.links.rate(a, b)).collect();
+            let mut times: Vec<f64> =
+                (0..self.links.unit_count()).filter(|b| *b != a).map(|b| 1.0 / self.links.rate_between(a, b)).collect();
             times.sort_by(f64::total_cmp);
             let peers = units.saturating_sub(1).max(1) as usize;
             peers as f64 / times.iter().take(peers).sum::<f64>()
         };
-        (0..self.links.units()).map(mean).fold(f64::INFINITY, f64::min)
+        (0..self.links.unit_count()).map(mean).fold(f64::INFINITY, f64::min)
     }
 
     /// Whether links no slower than `rate` give every unit so many neighbours, and join it to `units` or more, itself among them.
-    fn joins(&self, rate: f64, neighbours: usize, units: u32) -> bool {
-        let near = |a: u32| (0..self.links.units()).filter(|b| *b != a && self.links.rate(a, *b) >= rate).count();
-        let all = 0..self.links.units();
-        all.clone().all(|a| near(a) >= neighbours) && all.into_iter().all(|a| self.reached(rate, a, None) >= units)
+    fn joins_every_unit(&self, rate: f64, neighbours: usize, units: u32) -> bool {
+        let near = |a: u32| (0..self.links.unit_count()).filter(|b| *b != a && self.links.rate_between(a, *b) >= rate).count();
+        let all = 0..self.links.unit_count();
+        all.clone().all(|a| near(a) >= neighbours) && all.into_iter().all(|a| self.reachable_units(rate, a, None) >= units)
     }
 
     /// Whether links no slower than `rate` join all units but one.
-    fn joined(&self, rate: f64, from: u32, without: Option<u32>) -> bool {
+    fn joins_all_but_one(&self, rate: f64, from: u32, without: Option<u32>) -> bool {
         let from = if without == Some(from) { from + 1 } else { from };
-        self.reached(rate, from, without) + u32::from(without.is_some()) >= self.links.units()
+        self.reachable_units(rate, from, without) + u32::from(without.is_some()) >= self.links.unit_count()
     }
 
     /// Units that links no slower than `rate` join to one, itself among them.
-    fn reached(&self, rate: f64, from: u32, without: Option<u32>) -> u32 {
-        let units = self.links.units();
+    fn reachable_units(&self, rate: f64, from: u32, without: Option<u32>) -> u32 {
+        let units = self.links.unit_count();
         let (mut seen, mut open, mut count) = (vec![false; units as usize], vec![from], 1);
         seen[from as usize] = true;
         while let Some(a) = open.pop() {
             for b in 0..units {
-                if !seen[b as usize] && Some(b) != without && self.links.rate(a, b) >= rate {
+                if !seen[b as usize] && Some(b) != without && self.links.rate_between(a, b) >= rate {
                     seen[b as usize] = true;
                     count += 1;
                     open.push(b);
@@ -102,23 +104,23 @@ mod tests {
     #[test]
     fn a_ring_through_two_racks_crosses_between_them() {
         let racks = links(6, |a, b| if a / 3 == b / 3 { 50.0 } else { 5.0 });
-        let rates = Rates::of(&racks);
-        assert_eq!(rates.through(6, Shape::Ring), 5e9, "all units");
-        assert_eq!(rates.through(3, Shape::Ring), 50e9, "a rack");
-        assert_eq!(rates.through(4, Shape::Chain), 5e9, "more than a rack");
-        assert_eq!(rates.exchange(3), 50e9);
+        let rates = LinkRates::of_links(&racks);
+        assert_eq!(rates.fastest_through(6, GroupShape::Ring), 5e9, "all units");
+        assert_eq!(rates.fastest_through(3, GroupShape::Ring), 50e9, "a rack");
+        assert_eq!(rates.fastest_through(4, GroupShape::Chain), 5e9, "more than a rack");
+        assert_eq!(rates.slowest_exchange(3), 50e9);
     }
 
     #[test]
     fn a_unit_all_rings_go_through_has_two_links_in_one() {
         // Both triangles are fast, but a ring through all five units passes unit 2 twice.
         let bow_tie = links(5, |a, b| if (a < 3 && b < 3) || (a >= 2 && b >= 2) { 50.0 } else { 5.0 });
-        let rates = Rates::of(&bow_tie);
-        assert_eq!(rates.through(5, Shape::Ring), 5e9);
-        assert_eq!(rates.through(5, Shape::Chain), 50e9);
+        let rates = LinkRates::of_links(&bow_tie);
+        assert_eq!(rates.fastest_through(5, GroupShape::Ring), 5e9);
+        assert_eq!(rates.fastest_through(5, GroupShape::Chain), 50e9);
         // Unit 0 has one fast link.
         let tail = links(4, |a, b| if (a, b) == (0, 1) || a > 0 { 50.0 } else { 5.0 });
-        assert_eq!(Rates::of(&tail).through(3, Shape::Ring), 5e9);
-        assert_eq!(Rates::of(&tail).through(2, Shape::Ring), 50e9);
+        assert_eq!(LinkRates::of_links(&tail).fastest_through(3, GroupShape::Ring), 5e9);
+        assert_eq!(LinkRates::of_links(&tail).fastest_through(2, GroupShape::Ring), 50e9);
     }
 }

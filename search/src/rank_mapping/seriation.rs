@@ -5,14 +5,15 @@ use sim::network::LinkMatrix;
 
 /// The leaves of the tree that average linkage (Sokal and Michener, 1958) grows from what a byte takes between units. Where two branches
 /// meet they are turned so that the faster of their ends touch.
-pub(super) fn seriation(links: &LinkMatrix) -> Vec<u32> {
-    let n = links.units() as usize;
-    let mut apart: Vec<f64> = (0..n as u32).flat_map(|a| (a + 1..n as u32).map(move |b| 1.0 / links.rate(a, b))).collect();
+pub(super) fn seriate_units(links: &LinkMatrix) -> Vec<u32> {
+    let n = links.unit_count() as usize;
+    let mut apart: Vec<f64> =
+        (0..n as u32).flat_map(|a| (a + 1..n as u32).map(move |b| 1.0 / links.rate_between(a, b))).collect();
     let tree = linkage(&mut apart, n, Method::Average);
     let mut branches: Vec<Vec<u32>> = (0..n as u32).map(|unit| vec![unit]).collect();
     for step in tree.steps() {
         let [mut left, mut right] = [step.cluster1, step.cluster2].map(|branch| std::mem::take(&mut branches[branch]));
-        let rate = |a: Option<&u32>, b: Option<&u32>| a.zip(b).map_or(0.0, |(a, b)| links.rate(*a, *b));
+        let rate = |a: Option<&u32>, b: Option<&u32>| a.zip(b).map_or(0.0, |(a, b)| links.rate_between(*a, *b));
         let touching = |turn: &(bool, bool)| {
             let (end, start) =
                 (if turn.0 { left.first() } else { left.last() }, if turn.1 { right.last() } else { right.first() });
@@ -57,7 +58,7 @@ mod tests {
                         .collect()
                 })
                 .collect();
-            let order = seriation(&LinkMatrix::from_gb_per_s(&rows).unwrap());
+            let order = seriate_units(&LinkMatrix::from_gb_per_s(&rows).unwrap());
             let mut units = order.clone();
             units.sort_unstable();
             assert_eq!(units, (0..16).collect::<Vec<u32>>());
@@ -70,6 +71,6 @@ mod tests {
     #[test]
     fn one_and_two_units_have_an_order() {
         let pair = LinkMatrix::from_gb_per_s(&[vec![0.0, 10.0], vec![10.0, 0.0]]).unwrap();
-        assert_eq!(seriation(&pair).len(), 2);
+        assert_eq!(seriate_units(&pair).len(), 2);
     }
 }

@@ -1,9 +1,9 @@
 //! An assignment with where every group lies, changed in place.
 
-use super::price::{Prices, SEND};
-use super::traffic::{StepTraffic, Table};
+use super::price::{CollectivePrices, SEND};
+use super::traffic::{NetworkTable, StepTraffic};
 use sim::kernel::CollectiveKind;
-use sim::network::{Fabric, LinkMatrix, Place, Places, Spread};
+use sim::network::{Fabric, GroupPlacement, GroupSpread, LinkMatrix, PlacementFinder};
 use std::collections::HashMap;
 use step::{ChipTimes, Communication, StepError, StepTime};
 
@@ -17,13 +17,13 @@ const MEMORY: usize = 1 << 17;
 /// and the tiers that neighbouring stages cross.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct Signature {
-    places: Vec<(usize, Spread, u64)>,
+    places: Vec<(usize, GroupSpread, u64)>,
     tiers: Vec<usize>,
 }
 
 impl Signature {
     /// Adds a place; of spreads alike the slowest link stays.
-    fn add(&mut self, from: usize, line: usize, place: Place) {
+    fn add_place(&mut self, from: usize, line: usize, place: GroupPlacement) {
         let same = self.places[from..].iter_mut().find(|(l, spread, _)| *l == line && *spread == place.spread);
         match same {
             Some((_, _, link)) if f64::from_bits(*link) <= place.link.0 => {}
@@ -34,12 +34,12 @@ impl Signature {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct State<'a> {
+pub(super) struct MappingState<'a> {
     traffic: &'a StepTraffic<'a>,
     fabric: &'a Fabric,
     chip: ChipTimes,
-    prices: Prices<'a>,
-    places: Places<'a>,
+    prices: CollectivePrices<'a>,
+    places: PlacementFinder<'a>,
     /// Device of every rank.
     pub devices: Vec<u32>,
     /// Ranks of every group: those of the lines, then the pairs of every boundary.
@@ -50,11 +50,11 @@ pub(super) struct State<'a> {
     of_rank: Vec<Vec<usize>>,
     /// Line of every group.
     line: Vec<usize>,
-    lying: Vec<Place>,
+    lying: Vec<GroupPlacement>,
     /// Tier on which the members of a boundary's pair meet.
     meeting: Vec<usize>,
     /// What was before the last change.
-    undo: Vec<(usize, Place, usize)>,
+    undo: Vec<(usize, GroupPlacement, usize)>,
     stamp: Vec<u64>,
     clock: u64,
     known: HashMap<Signature, f64>,
@@ -62,7 +62,7 @@ pub(super) struct State<'a> {
     weights: Vec<f64>,
 }
 
-impl<'a> State<'a> {
+impl<'a> MappingState<'a> {
     /// `None` without measured links.
     pub fn new(traffic: &'a StepTraffic<'a>, fabric: &'a Fabric, devices: Vec<u32>) -> Option<Self> {
         let (mut groups, mut line, mut first) = (Vec::new(), Vec::new(), vec![0]);
@@ -79,17 +79,17 @@ impl<'a> State<'a> {
                 of_rank[rank as usize].push(group);
             }
         }
-        let nowhere = Place {
-            spread: Spread { members: 1, units: 1, most: 1, least: 1, stride: 1 },
+        let nowhere = GroupPlacement {
+            spread: GroupSpread { members: 1, units: 1, most: 1, least: 1, stride: 1 },
             link: sim::units::BytesPerSecond(f64::INFINITY),
         };
         let count = groups.len();
         let mut state = Self {
             traffic,
             fabric,
-            chip: traffic.chip(),
-            prices: Prices::new(traffic, fabric),
-            places: Places::of(fabric)?,
+            chip: traffic.own_cost_model(),
+            prices: CollectivePrices::new(traffic, fabric),
+            places: PlacementFinder::of_fabric(fabric)?,
             devices,
             groups,
             first,
@@ -103,7 +103,7 @@ impl<'a> State<'a> {
             known: HashMap::new(),
             weights: vec![0.0; traffic.lines.len() + 1],
         };
-        (0..count).for_each(|group| state.look(group));
+        (0..count).for_each(|group| state.update_spreads(group));
         Some(state)
     }
 
@@ -123,42 +123,42 @@ impl<'a> State<'a> {
     }
 
     /// Devices of a unit.
-    pub fn unit(&self) -> u32 {
-        self.places.unit()
+    pub fn unit_size(&self) -> u32 {
+        self.places.unit_devices()
     }
 
     /// Another assignment.
-    pub fn moved(&self, devices: &[u32]) -> Self {
+    pub fn with_assignment(&self, devices: &[u32]) -> Self {
         let mut state = self.clone();
-        state.place(devices);
+        state.place_ranks(devices);
         state
     }
 
     /// Gives all ranks devices.
-    pub fn place(&mut self, devices: &[u32]) {
+    pub fn place_ranks(&mut self, devices: &[u32]) {
         self.devices.copy_from_slice(devices);
-        (0..self.groups.len()).for_each(|group| self.look(group));
+        (0..self.groups.len()).for_each(|group| self.update_spreads(group));
     }
 
-    fn look(&mut self, group: usize) {
+    fn update_spreads(&mut self, group: usize) {
         let (devices, lines) = (&self.devices, self.traffic.lines.len());
         let members = &self.groups[group];
         let line = self.line[group];
         let exchange = self.traffic.lines.get(line).is_some_and(|line| line.exchange);
         let kind = if exchange { CollectiveKind::AllToAll } else { CollectiveKind::AllReduce };
-        self.lying[group] = self.places.place(kind, members.iter().map(|rank| devices[*rank as usize]));
+        self.lying[group] = self.places.place_group(kind, members.iter().map(|rank| devices[*rank as usize]));
         if line >= lines {
             let at = |i: usize| devices[members[i] as usize];
             self.meeting[group] = self.fabric.meeting_tier(at(0), at(1));
         }
     }
 
-    fn signature(&self) -> Signature {
+    fn compute_signature(&self) -> Signature {
         let (mut signature, lines) = (Signature::default(), self.traffic.lines.len());
         for line in 0..lines {
             let from = signature.places.len();
             for place in &self.lying[self.first[line]..self.first[line + 1]] {
-                signature.add(from, line, *place);
+                signature.add_place(from, line, *place);
             }
         }
         let from = signature.places.len();
@@ -167,7 +167,7 @@ impl<'a> State<'a> {
             let tier = self.meeting[pairs.clone()].iter().copied().max().unwrap_or(0);
             signature.tiers.push(tier);
             for place in &self.lying[pairs] {
-                signature.add(from, lines + tier, *place);
+                signature.add_place(from, lines + tier, *place);
             }
         }
         // Groups are looked at in one order, but which spread comes first may differ.
@@ -175,36 +175,36 @@ impl<'a> State<'a> {
         signature
     }
 
-    fn table(&mut self, signature: &Signature) -> Table<'a> {
-        let (mut table, lines) = (self.traffic.silence(), self.traffic.lines.len());
+    fn network_table(&mut self, signature: &Signature) -> NetworkTable<'a> {
+        let (mut table, lines) = (self.traffic.silent_network(), self.traffic.lines.len());
         table.tiers.clone_from(&signature.tiers);
         for &(line, spread, link) in &signature.places {
             let link = f64::from_bits(link);
             if let Some(tier) = line.checked_sub(lines) {
-                table.sends[tier] = table.sends[tier].at_most(self.prices.of(SEND, spread, link));
+                table.sends[tier] = table.sends[tier].at_most(self.prices.price_of(SEND, spread, link));
                 continue;
             }
             for &ask in &self.traffic.lines[line].asks {
-                table.times[ask] = table.times[ask].at_most(self.prices.of(ask, spread, link));
+                table.times[ask] = table.times[ask].at_most(self.prices.price_of(ask, spread, link));
             }
         }
         table
     }
 
     /// What is known of the network.
-    pub fn network(&mut self) -> Table<'a> {
-        let signature = self.signature();
-        self.table(&signature)
+    pub fn known_network(&mut self) -> NetworkTable<'a> {
+        let signature = self.compute_signature();
+        self.network_table(&signature)
     }
 
     /// Seconds of the step, as [`StepTraffic::time`] has it.
-    pub fn time(&mut self) -> f64 {
-        let signature = self.signature();
+    pub fn step_seconds(&mut self) -> f64 {
+        let signature = self.compute_signature();
         if let Some(known) = self.known.get(&signature) {
             return *known;
         }
-        let table = self.table(&signature);
-        let time = self.traffic.time(&mut self.chip, &table);
+        let table = self.network_table(&signature);
+        let time = self.traffic.step_seconds_on(&mut self.chip, &table);
         if self.known.len() >= MEMORY {
             self.known.clear();
         }
@@ -213,52 +213,56 @@ impl<'a> State<'a> {
     }
 
     /// The step as it is played.
-    pub fn step(&mut self) -> Result<StepTime, StepError> {
-        let table = self.network();
-        self.traffic.step(&mut self.chip, &table)
+    pub fn play_step(&mut self) -> Result<StepTime, StepError> {
+        let table = self.known_network();
+        self.traffic.step_on_network(&mut self.chip, &table)
     }
 
     /// The step as it would be played if sends between stages took no time.
-    pub fn step_without_sends(&mut self) -> Result<StepTime, StepError> {
-        let mut table = self.network();
+    pub fn play_step_without_sends(&mut self) -> Result<StepTime, StepError> {
+        let mut table = self.known_network();
         table.sends = Default::default();
-        self.traffic.step(&mut self.chip, &table)
+        self.traffic.step_on_network(&mut self.chip, &table)
     }
 
     /// What a line's groups take together: a byte's time where each has the fewest ports, on average.
-    fn burden(&self, groups: std::ops::Range<usize>) -> f64 {
+    fn burden_of_line(&self, groups: std::ops::Range<usize>) -> f64 {
         let count = groups.len().max(1) as f64;
         self.lying[groups].iter().map(|place| 1.0 / (place.link.0 * f64::from(place.spread.least))).sum::<f64>() / count
     }
 
-    fn burdens(&self) -> Vec<f64> {
+    fn line_burdens(&self) -> Vec<f64> {
         let lines = self.traffic.lines.len();
         let pairs = self.first[lines]..self.first[self.first.len() - 1];
-        (0..lines).map(|line| self.first[line]..self.first[line + 1]).chain([pairs]).map(|groups| self.burden(groups)).collect()
+        (0..lines)
+            .map(|line| self.first[line]..self.first[line + 1])
+            .chain([pairs])
+            .map(|groups| self.burden_of_line(groups))
+            .collect()
     }
 
     /// Weighs lines by what the step would save if they took no time.
-    pub fn weigh(&mut self) {
-        let (time, table, burdens) = (self.time(), self.network(), self.burdens());
+    pub fn weigh_lines(&mut self) {
+        let (time, table, burdens) = (self.step_seconds(), self.known_network(), self.line_burdens());
         for (line, burden) in burdens.into_iter().enumerate() {
             let mut without = table.clone();
             match self.traffic.lines.get(line) {
                 Some(line) => line.asks.iter().for_each(|ask| without.times[*ask] = Communication::default()),
                 None => without.sends = Default::default(),
             }
-            let saved = (time - self.traffic.time(&mut self.chip, &without)).max(0.0);
+            let saved = (time - self.traffic.step_seconds_on(&mut self.chip, &without)).max(0.0);
             self.weights[line] = if burden > 0.0 { saved / burden } else { 0.0 };
         }
     }
 
     /// The time with a small part of what the groups that do not decide take.
-    pub fn energy(&mut self) -> f64 {
-        let mean: f64 = self.burdens().iter().zip(&self.weights).map(|(burden, weight)| burden * weight).sum();
-        self.time() + MEAN_SHARE * mean
+    pub fn annealing_energy(&mut self) -> f64 {
+        let mean: f64 = self.line_burdens().iter().zip(&self.weights).map(|(burden, weight)| burden * weight).sum();
+        self.step_seconds() + MEAN_SHARE * mean
     }
 
     /// Gives ranks other devices; the devices given must be those that the ranks have.
-    pub fn assign(&mut self, changes: &[(usize, u32)]) {
+    pub fn assign_ranks(&mut self, changes: &[(usize, u32)]) {
         self.clock += 1;
         self.undo.clear();
         for &(rank, device) in changes {
@@ -270,14 +274,14 @@ impl<'a> State<'a> {
                 if self.stamp[group] != self.clock {
                     self.stamp[group] = self.clock;
                     self.undo.push((group, self.lying[group], self.meeting[group]));
-                    self.look(group);
+                    self.update_spreads(group);
                 }
             }
         }
     }
 
     /// Takes the last [`Self::assign`] back; `before` is what the ranks had.
-    pub fn revert(&mut self, before: &[(usize, u32)]) {
+    pub fn revert_assignment(&mut self, before: &[(usize, u32)]) {
         for &(rank, device) in before {
             self.devices[rank] = device;
         }

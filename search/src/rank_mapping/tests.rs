@@ -2,15 +2,15 @@
 
 use super::*;
 use proptest::prelude::*;
-use sim::hardware::Template;
+use sim::hardware::ChipTemplate;
 use sim::network::LinkMatrix;
-use sim::pipeline::Schedule;
-use step::{ChipTimes, Placed, SoftwareStack, StepWork, TrainingPlan, lowering, step_time, step_time_of};
+use sim::pipeline::PipelineSchedule;
+use step::{ChipTimes, PlacedNetwork, SoftwareStack, StepWork, TrainingPlan, lowering_of_plan, step_time, step_time_of};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Batch, LayerEnds, Layout, Model, RankOrder, TrainingGraph, ZeroStage};
 
-const QUICK: Effort = Effort { moves: 3_000, starts: 3 };
+const QUICK: RankMappingEffort = RankMappingEffort { moves: 3_000, starts: 3 };
 
 /// A symmetric matrix from the rates of its upper triangle, GB/s.
 fn matrix(units: usize, rates: &[f64]) -> LinkMatrix {
@@ -23,14 +23,14 @@ fn matrix(units: usize, rates: &[f64]) -> LinkMatrix {
 }
 
 fn fabric(unit: u32, units: usize, rates: &[f64]) -> Fabric {
-    let selene = Fabric::template("selene_hdr200x8").unwrap().with_fast_domain(unit.max(2)).unwrap();
+    let selene = Fabric::built_in("selene_hdr200x8").unwrap().with_fast_domain(unit.max(2)).unwrap();
     selene.with_links(&matrix(units, rates), unit, "a test").unwrap()
 }
 
 /// Slices of a torus (2 x 2 devices each) joined by links of these rates.
 fn slices(units: usize, rates: &[f64]) -> Fabric {
     let flat = fabric(4, units, rates);
-    let mut slices = Fabric::template("tpu_v4_ici").unwrap().for_devices(4).unwrap();
+    let mut slices = Fabric::built_in("tpu_v4_ici").unwrap().for_devices(4).unwrap();
     assert!(slices.tiers.len() == 1 && matches!(slices.tiers[0].topology, sim::network::Topology::Torus { .. }));
     slices.tiers.push(flat.tiers[1].clone());
     slices
@@ -44,32 +44,32 @@ struct Machine {
 
 impl Machine {
     fn new(model: &str, stack: &str) -> Self {
-        let chip = Template::find("a100_80gb_sxm").unwrap().accelerator.clone();
+        let chip = ChipTemplate::find_built_in("a100_80gb_sxm").unwrap().accelerator.clone();
         let chip = ChipTimes::new(&chip, &SoftwareStack::load(stack).unwrap()).unwrap();
         Self { model: Model::load(model).unwrap(), chip }
     }
 
     fn traffic(&self, fabric: &Fabric, plan: &TrainingPlan) -> StepTraffic<'_> {
-        StepTraffic::of(&mut self.chip.clone(), &self.model, fabric, plan).unwrap()
+        StepTraffic::of_plan(&mut self.chip.clone(), &self.model, fabric, plan).unwrap()
     }
 
     fn step(&self, fabric: &Fabric, plan: &TrainingPlan) -> f64 {
         step_time(&mut self.chip.clone(), &self.model, fabric, plan).unwrap().total.0
     }
 
-    fn map(&self, fabric: &Fabric, plan: &TrainingPlan, effort: Effort) -> RankMapping {
+    fn map(&self, fabric: &Fabric, plan: &TrainingPlan, effort: RankMappingEffort) -> RankMapping {
         map_ranks(&self.traffic(fabric, plan), fabric, effort).unwrap()
     }
 
     fn work(&self, plan: &TrainingPlan) -> StepWork {
-        let graph = TrainingGraph::new(&self.model, &lowering(&self.model, plan, self.chip.stack())).unwrap();
-        self.chip.clone().work_of(&self.model, &graph, plan).unwrap()
+        let graph = TrainingGraph::new(&self.model, &lowering_of_plan(&self.model, plan, self.chip.stack())).unwrap();
+        self.chip.clone().work_of_lowered(&self.model, &graph, plan).unwrap()
     }
 
     /// The step model's time with ranks on the devices given, without any of the mapping's short cuts.
     fn placed(&self, fabric: &Fabric, plan: &TrainingPlan, work: &StepWork, devices: &[u32]) -> f64 {
-        let (placed, mut chip) = (Placed::new(fabric, devices.to_vec()), self.chip.clone());
-        let profile = work.priced(&mut chip, &placed).unwrap();
+        let (placed, mut chip) = (PlacedNetwork::new(fabric, devices.to_vec()), self.chip.clone());
+        let profile = work.price_on_network(&mut chip, &placed).unwrap();
         step_time_of(&mut chip, &self.model, &placed, plan, &profile).unwrap().total.0
     }
 
@@ -99,7 +99,7 @@ fn plan(tensor: u32, data: u32, pipeline: u32) -> TrainingPlan {
         attention: Attention::Fused,
         precision: Precision::MIXED_BF16,
         optimizer: Optimizer::Adam,
-        schedule: Schedule::OneForwardOneBackward,
+        schedule: PipelineSchedule::OneForwardOneBackward,
         techniques: workloads::Techniques::default(),
     }
 }
@@ -108,7 +108,7 @@ fn sharded(plan: TrainingPlan, zero: ZeroStage) -> TrainingPlan {
     TrainingPlan { layout: Layout { zero, ..plan.layout }, ..plan }
 }
 
-fn scheduled(plan: TrainingPlan, schedule: Schedule, virtual_stages: u32) -> TrainingPlan {
+fn scheduled(plan: TrainingPlan, schedule: PipelineSchedule, virtual_stages: u32) -> TrainingPlan {
     TrainingPlan { layout: Layout { virtual_stages, ..plan.layout }, schedule, ..plan }
 }
 
@@ -127,8 +127,8 @@ fn small_plans() -> Vec<(u32, TrainingPlan)> {
         (1, plan(1, 1, 6)),
         (1, plan(1, 2, 3)),
         (1, pipeline_first(plan(1, 2, 2))),
-        (1, scheduled(plan(1, 2, 2), Schedule::Interleaved { chunks: 2 }, 2)),
-        (1, scheduled(plan(1, 2, 2), Schedule::GPipe, 1)),
+        (1, scheduled(plan(1, 2, 2), PipelineSchedule::Interleaved { chunks: 2 }, 2)),
+        (1, scheduled(plan(1, 2, 2), PipelineSchedule::GPipe, 1)),
         (2, plan(2, 3, 1)),
         (2, plan(1, 2, 3)),
         (2, sharded(plan(2, 1, 3), ZeroStage::OptimizerStates)),
@@ -144,11 +144,11 @@ fn rates() -> impl Strategy<Value = Vec<f64>> {
 
 /// A case of the laws: a stack, a plan of up to six devices on units of some, and links.
 fn case() -> impl Strategy<Value = (String, (u32, TrainingPlan), Vec<f64>)> {
-    (prop::sample::select(SoftwareStack::names()), prop::sample::select(small_plans()), rates())
+    (prop::sample::select(SoftwareStack::built_in_names()), prop::sample::select(small_plans()), rates())
 }
 
 fn units(unit: u32, plan: &TrainingPlan) -> u32 {
-    plan.layout.devices() as u32 / unit
+    plan.layout.device_count() as u32 / unit
 }
 
 proptest! {
@@ -160,10 +160,10 @@ proptest! {
         let machine = Machine::new("bert-large", &stack);
         let fabric = fabric(unit, units(unit, &plan) as usize, &rates);
         let mapping = machine.map(&fabric, &plan, QUICK);
-        let all = permutations((0..fabric.devices()).collect()).into_iter();
+        let all = permutations((0..fabric.device_count()).collect()).into_iter();
         let least = machine.least(&fabric, &plan, all);
         prop_assert!(mapping.lower_bound.0 <= least * (1.0 + 1e-9), "{mapping:?}, least {least}");
-        prop_assert!(bound::lower_bound(&machine.traffic(&fabric, &plan), &fabric) <= least * (1.0 + 1e-9));
+        prop_assert!(bound::lower_bound_of_mappings(&machine.traffic(&fabric, &plan), &fabric) <= least * (1.0 + 1e-9));
         prop_assert!((mapping.after.0 / least - 1.0).abs() <= 1e-9, "{mapping:?}, least {least}");
         prop_assert!(mapping.status == SolveStatus::Optimal);
         // Links that are all alike are priced as a switch, which does not see that groups of two straddle units of three.
@@ -183,9 +183,9 @@ proptest! {
         let units = units(unit, &plan);
         let one = fabric(unit, units as usize, &rates);
         let order: Vec<u32> = order.into_iter().filter(|unit| *unit < units).collect();
-        let other = one.clone().permuted(&order);
+        let other = one.clone().permute_units(&order);
         let [a, b] = [&one, &other].map(|fabric| machine.map(fabric, &plan, QUICK));
-        let [low, also] = [&one, &other].map(|fabric| bound::lower_bound(&machine.traffic(fabric, &plan), fabric));
+        let [low, also] = [&one, &other].map(|fabric| bound::lower_bound_of_mappings(&machine.traffic(fabric, &plan), fabric));
         prop_assert!((a.after.0 / b.after.0 - 1.0).abs() <= 1e-9, "{a:?} {b:?}");
         prop_assert!((a.lower_bound.0 / b.lower_bound.0 - 1.0).abs() <= 1e-9 && (low / also - 1.0).abs() <= 1e-9);
         prop_assert_eq!(a.without_links, b.without_links);
@@ -204,39 +204,39 @@ proptest! {
         let mut better = rates.clone();
         better[link % (units * (units - 1) / 2) as usize] *= faster;
         let [one, other] = [&rates, &better].map(|rates| fabric(unit, units as usize, rates));
-        let devices: Vec<u32> = devices.into_iter().filter(|device| *device < one.devices()).collect();
+        let devices: Vec<u32> = devices.into_iter().filter(|device| *device < one.device_count()).collect();
         let work = machine.work(&plan);
         let [a, b] = [&one, &other].map(|fabric| machine.placed(fabric, &plan, &work, &devices));
         prop_assert!(b <= a * (1.0 + 1e-9), "{devices:?} takes {a}, then {b}");
         let [a, b] = [&one, &other].map(|fabric| machine.map(fabric, &plan, QUICK));
         prop_assert!(b.after.0 <= a.after.0 * (1.0 + 1e-9) && b.lower_bound.0 <= a.lower_bound.0 * (1.0 + 1e-9), "{a:?} {b:?}");
         prop_assert!(b.before.0 <= a.before.0 * (1.0 + 1e-9) && a.without_links == b.without_links, "{a:?} {b:?}");
-        let [a, b] = [&one, &other].map(|fabric| bound::lower_bound(&machine.traffic(fabric, &plan), fabric));
+        let [a, b] = [&one, &other].map(|fabric| bound::lower_bound_of_mappings(&machine.traffic(fabric, &plan), fabric));
         prop_assert!(b <= a * (1.0 + 1e-9), "bounds {a} and {b}");
     }
 
     /// Links that are all alike are a switch.
     #[test]
-    fn links_alike_are_a_switch(stack in prop::sample::select(SoftwareStack::names()), plan in prop::sample::select(small_plans()), rate in 1.0..60.0_f64) {
+    fn links_alike_are_a_switch(stack in prop::sample::select(SoftwareStack::built_in_names()), plan in prop::sample::select(small_plans()), rate in 1.0..60.0_f64) {
         let ((unit, plan), machine) = (plan, Machine::new("bert-large", &stack));
         let links = fabric(unit, units(unit, &plan) as usize, &[rate]);
         let mut switch = links.clone();
         switch.tiers.last_mut().unwrap().topology = sim::network::Topology::Switch;
         let [a, b] = [&links, &switch].map(|fabric| machine.step(fabric, &plan));
         prop_assert!((a / b - 1.0).abs() <= 1e-9, "{a} on links, {b} on the switch");
-        let [a, b] = [&links, &switch].map(|fabric| machine.map(&fabric.as_links().unwrap(), &plan, QUICK));
+        let [a, b] = [&links, &switch].map(|fabric| machine.map(&fabric.with_written_links().unwrap(), &plan, QUICK));
         prop_assert_eq!(a, b);
     }
 
     /// Beyond what can be tried out: the answer is no slower than its starts, no faster than the bound, and the same each time.
     #[test]
     fn mapped_is_never_slower_and_never_below_the_bound(
-        stack in prop::sample::select(SoftwareStack::names()),
+        stack in prop::sample::select(SoftwareStack::built_in_names()),
         rates in prop::collection::vec(1.0..40.0_f64, 28),
         shape in prop::sample::select(vec![(2, 4, 2, 2), (1, 2, 2, 4), (4, 2, 4, 2), (2, 2, 8, 1), (2, 1, 16, 1), (1, 1, 4, 3)]),
     ) {
         let ((unit, t, d, p), machine) = (shape, Machine::new("bert-large", &stack));
-        let (plan, effort) = (plan(t, d, p), Effort { moves: 600, starts: 2 });
+        let (plan, effort) = (plan(t, d, p), RankMappingEffort { moves: 600, starts: 2 });
         let fabric = fabric(unit, (t * d * p / unit) as usize, &rates);
         let mapping = machine.map(&fabric, &plan, effort);
         prop_assert!(mapping.after <= mapping.before && mapping.after <= mapping.ordered);
@@ -253,9 +253,9 @@ proptest! {
         rates in prop::collection::vec(1.0..40.0_f64, 28),
         order in Just((0..8_u32).collect::<Vec<_>>()).prop_shuffle(),
     ) {
-        let (machine, plan, effort) = (Machine::new("bert-large", "megatron_core"), plan(2, 4, 2), Effort { moves: 300, starts: 2 });
+        let (machine, plan, effort) = (Machine::new("bert-large", "megatron_core"), plan(2, 4, 2), RankMappingEffort { moves: 300, starts: 2 });
         let one = fabric(2, 8, &rates);
-        let other = one.clone().permuted(&order);
+        let other = one.clone().permute_units(&order);
         let [a, b] = [&one, &other].map(|fabric| machine.map(fabric, &plan, effort));
         // Unless rank order, which numbers are, is better than what is found.
         prop_assert!((a.after.0 / b.after.0 - 1.0).abs() <= 1e-9 || a.after.0.min(b.after.0) == a.ordered.0.min(b.ordered.0), "{a:?} {b:?}");
@@ -287,16 +287,16 @@ fn whole_slices_reach_the_optimum_and_the_bound_is_below_it() {
         let (plan, fabric) = (plan(t, d, p), slices((t * d * p / 4) as usize, &rates));
         let traffic = machine.traffic(&fabric, &plan);
         let mapping = map_ranks(&traffic, &fabric, QUICK).unwrap();
-        let orders = starts(&traffic, 4, true);
+        let orders = starting_orders(&traffic, 4, true);
         let moved = |devices: &[u32]| {
             let devices = devices.to_vec();
-            let all = permutations((0..fabric.devices() / 4).collect()).into_iter();
+            let all = permutations((0..fabric.device_count() / 4).collect()).into_iter();
             all.map(move |order| devices.iter().map(|d| order[(d / 4) as usize] * 4 + d % 4).collect::<Vec<u32>>())
         };
         let best = machine.least(&fabric, &plan, orders.iter().flat_map(|(_, devices)| moved(devices)));
         let place = format!("t {t}, d {d}, p {p}: {mapping:?}, best {best}");
         assert!((mapping.after.0 / best - 1.0).abs() < 1e-9, "{place}");
-        let bound = bound::lower_bound(&traffic, &fabric);
+        let bound = bound::lower_bound_of_mappings(&traffic, &fabric);
         assert!(bound <= best * (1.0 + 1e-9) && bound > mapping.without_links.0, "{bound}: {place}");
         assert!(is_permutation(&mapping) && mapping.after <= mapping.before && mapping.whole_units);
         // What shares a slice in some order of the axes still does.
@@ -331,7 +331,7 @@ fn axes_that_talk_most_are_put_inside_units() {
 fn what_cannot_be_mapped_is_refused() {
     let machine = Machine::new("bert-large", "megatron");
     let step = machine.traffic(&fabric(2, 2, &[5.0]), &plan(2, 2, 1));
-    let flat = Fabric::template("selene_hdr200x8").unwrap();
+    let flat = Fabric::built_in("selene_hdr200x8").unwrap();
     assert!(map_ranks(&step, &flat, QUICK).unwrap_err().to_string().contains("not a matrix of links"));
     let wrong = map_ranks(&step, &fabric(2, 3, &[5.0]), QUICK).unwrap_err().to_string();
     assert!(wrong.starts_with("4 ranks on 6 devices"), "{wrong}");
@@ -341,7 +341,7 @@ fn what_cannot_be_mapped_is_refused() {
 fn on_equal_links_the_rank_order_takes_what_the_step_takes() {
     let machine = Machine::new("llama2-7b", "megatron");
     let even = |t, d, p, v, schedule| (t, d, p, v, schedule, None);
-    let (plain, interleaved) = (Schedule::OneForwardOneBackward, |chunks| Schedule::Interleaved { chunks });
+    let (plain, interleaved) = (PipelineSchedule::OneForwardOneBackward, |chunks| PipelineSchedule::Interleaved { chunks });
     let thin = Some(LayerEnds { first: 1, last: 1, shorter: 0 });
     let cases = [
         // Stages of a node and more, and of half and a quarter of one: of their sends some cross nodes, others do not.
@@ -352,13 +352,13 @@ fn on_equal_links_the_rank_order_takes_what_the_step_takes() {
         even(4, 1, 32, 1, plain),
         even(1, 8, 16, 2, interleaved(2)),
         even(2, 4, 16, 2, interleaved(2)),
-        even(2, 4, 4, 1, Schedule::GPipe),
-        even(2, 4, 4, 1, Schedule::ZbH1),
-        even(2, 4, 4, 2, Schedule::ZbV),
+        even(2, 4, 4, 1, PipelineSchedule::GPipe),
+        even(2, 4, 4, 1, PipelineSchedule::ZbH1),
+        even(2, 4, 4, 2, PipelineSchedule::ZbV),
         // Ends lighter than what is between, and heavier.
         (2, 4, 4, 2, interleaved(2), thin),
         (2, 4, 4, 1, plain, thin),
-        (1, 4, 8, 1, Schedule::GPipe, Some(LayerEnds { first: 1, last: 7, shorter: 0 })),
+        (1, 4, 8, 1, PipelineSchedule::GPipe, Some(LayerEnds { first: 1, last: 7, shorter: 0 })),
         (1, 4, 8, 2, interleaved(2), Some(LayerEnds { first: 3, last: 1, shorter: 0 })),
     ];
     for (t, d, p, v, schedule, ends) in cases {
@@ -368,10 +368,10 @@ fn on_equal_links_the_rank_order_takes_what_the_step_takes() {
         plan.batch.global_batch = u64::from(d * p) * 2;
         for fabric in ["vivaldi_mpigraph_0", "selene_hdr200x8"] {
             // Links that differ, and links that are all alike.
-            let fabric = Fabric::template(fabric).unwrap().for_devices(devices).unwrap().as_links().unwrap();
+            let fabric = Fabric::built_in(fabric).unwrap().for_devices(devices).unwrap().with_written_links().unwrap();
             let identity: Vec<u32> = (0..devices).collect();
             let direct = machine.step(&fabric, &plan);
-            let mapped = mapped_time(&machine.traffic(&fabric, &plan), &fabric, &identity).unwrap().total;
+            let mapped = time_of_mapping(&machine.traffic(&fabric, &plan), &fabric, &identity).unwrap().total;
             let place = format!("t {t} d {d} p {p} v {v} {schedule:?} {ends:?}");
             assert!((mapped.0 / direct - 1.0).abs() < 1e-9, "{place}: {mapped} mapped, {direct} in the step model");
         }
@@ -381,7 +381,7 @@ fn on_equal_links_the_rank_order_takes_what_the_step_takes() {
 #[test]
 fn a_plan_on_measured_nodes_gains_what_the_step_model_says() {
     let machine = Machine::new("llama2-7b", "megatron");
-    let fabric = Fabric::template("vivaldi_mpigraph_0").unwrap();
+    let fabric = Fabric::built_in("vivaldi_mpigraph_0").unwrap();
     let plan = plan(8, 4, 4);
     let mapping = machine.map(&fabric, &plan, QUICK);
     assert!((mapping.before.0 / machine.step(&fabric, &plan) - 1.0).abs() < 1e-12);
@@ -390,7 +390,7 @@ fn a_plan_on_measured_nodes_gains_what_the_step_model_says() {
     let nodes: Vec<u32> = mapping.devices.chunks(8).map(|c| c[0] / 8).collect();
     let whole = mapping.devices.chunks(8).zip(&nodes).all(|(c, node)| c.iter().all(|d| d / 8 == *node));
     assert!(whole, "tensor groups of 8 stay on their nodes: {:?}", mapping.devices);
-    let moved = machine.step(&fabric.permuted(&nodes), &plan);
+    let moved = machine.step(&fabric.permute_units(&nodes), &plan);
     assert!((moved / mapping.after.0 - 1.0).abs() < 1e-12, "{} {}", mapping.after, moved);
 }
 

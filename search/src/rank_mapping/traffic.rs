@@ -3,13 +3,14 @@
 //! The time is that of [`step::step_time_of`], played by the same code: there a fabric answers what collectives take, here a [`Table`] does.
 
 use serde::{Deserialize, Serialize};
-use sim::kernel::{Collective, CollectiveKind, Group};
-use sim::network::{Fabric, MAX_TIERS, siblings};
-use sim::pipeline::{PassesTime, Schedule};
+use sim::kernel::{Collective, CollectiveKind, RankGroup};
+use sim::network::{Fabric, MAX_TIERS, sibling_groups};
+use sim::pipeline::{PassesTime, PipelineSchedule};
 use sim::units::{Bytes, Seconds};
 use std::cell::RefCell;
 use step::{
-    ChipTimes, Communication, Network, Step, StepError, StepTime, StepWork, TrainingPlan, lowered, stage_pairs, step_time_of,
+    ChipTimes, Communication, PlanOnNetwork, StepError, StepNetwork, StepTime, StepWork, TrainingPlan, lower_plan,
+    stage_rank_pairs, step_time_of,
 };
 use workloads::{Layout, Model, RankOrder};
 
@@ -33,24 +34,24 @@ pub enum TrafficAxis {
 
 /// Which ranks talk to each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Among {
+pub(super) enum CommunicationGroup {
     /// The groups of a pattern.
-    Groups(Group),
+    Groups(RankGroup),
     /// The first stage and the last.
     Ends,
 }
 
 /// A collective that the step asks for.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Ask {
+pub(super) struct CollectiveRequest {
     pub kind: CollectiveKind,
     pub bytes: Bytes,
-    pub among: Among,
+    pub among: CommunicationGroup,
 }
 
 /// Groups of ranks, with the asks that are theirs.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Line {
+pub(super) struct RankGroups {
     pub groups: Vec<Vec<u32>>,
     /// Whether all members send to each other: other links decide than in a ring.
     pub exchange: bool,
@@ -60,8 +61,8 @@ pub(super) struct Line {
 
 /// What is known of the network under a mapping, or at least.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Table<'a> {
-    asks: &'a [Ask],
+pub(super) struct NetworkTable<'a> {
+    asks: &'a [CollectiveRequest],
     fast_domain: u32,
     launch: Seconds,
     /// By ask.
@@ -72,32 +73,32 @@ pub(super) struct Table<'a> {
     pub tiers: Vec<usize>,
 }
 
-impl Table<'_> {
-    fn answer(&self, kind: CollectiveKind, bytes: Bytes, among: Among) -> Communication {
-        let at = self.asks.iter().position(|ask| *ask == Ask { kind, bytes, among });
+impl NetworkTable<'_> {
+    fn answer_request(&self, kind: CollectiveKind, bytes: Bytes, among: CommunicationGroup) -> Communication {
+        let at = self.asks.iter().position(|ask| *ask == CollectiveRequest { kind, bytes, among });
         at.map_or_else(Communication::default, |at| self.times[at])
     }
 }
 
-impl Network for Table<'_> {
-    fn fast_domain(&self) -> u32 {
+impl StepNetwork for NetworkTable<'_> {
+    fn fast_domain_size(&self) -> u32 {
         self.fast_domain
     }
 
-    fn launch(&self) -> Seconds {
+    fn launch_time(&self) -> Seconds {
         self.launch
     }
 
-    fn collective(&self, collective: &Collective) -> Communication {
-        self.answer(collective.kind, collective.bytes, Among::Groups(collective.group))
+    fn cost_of_collective(&self, collective: &Collective) -> Communication {
+        self.answer_request(collective.kind, collective.bytes, CommunicationGroup::Groups(collective.group))
     }
 
-    fn send(&self, _: &Layout, tier: usize, _: Bytes) -> Communication {
+    fn cost_of_send(&self, _: &Layout, tier: usize, _: Bytes) -> Communication {
         self.sends[tier]
     }
 
-    fn tied(&self, _: &Layout, bytes: Bytes) -> Communication {
-        self.answer(CollectiveKind::AllReduce, bytes, Among::Ends)
+    fn time_of_tied_sum(&self, _: &Layout, bytes: Bytes) -> Communication {
+        self.answer_request(CollectiveKind::AllReduce, bytes, CommunicationGroup::Ends)
     }
 
     /// As [`step::Placed`]'s.
@@ -113,13 +114,13 @@ impl Network for Table<'_> {
 struct Recorder {
     fast_domain: u32,
     launch: Seconds,
-    asks: RefCell<Vec<Ask>>,
+    asks: RefCell<Vec<CollectiveRequest>>,
     send: RefCell<Option<Bytes>>,
 }
 
 impl Recorder {
-    fn note(&self, kind: CollectiveKind, bytes: Bytes, among: Among) -> Communication {
-        let (ask, mut asks) = (Ask { kind, bytes, among }, self.asks.borrow_mut());
+    fn note_request(&self, kind: CollectiveKind, bytes: Bytes, among: CommunicationGroup) -> Communication {
+        let (ask, mut asks) = (CollectiveRequest { kind, bytes, among }, self.asks.borrow_mut());
         if !asks.contains(&ask) {
             asks.push(ask);
         }
@@ -127,26 +128,26 @@ impl Recorder {
     }
 }
 
-impl Network for Recorder {
-    fn fast_domain(&self) -> u32 {
+impl StepNetwork for Recorder {
+    fn fast_domain_size(&self) -> u32 {
         self.fast_domain
     }
 
-    fn launch(&self) -> Seconds {
+    fn launch_time(&self) -> Seconds {
         self.launch
     }
 
-    fn collective(&self, collective: &Collective) -> Communication {
-        self.note(collective.kind, collective.bytes, Among::Groups(collective.group))
+    fn cost_of_collective(&self, collective: &Collective) -> Communication {
+        self.note_request(collective.kind, collective.bytes, CommunicationGroup::Groups(collective.group))
     }
 
-    fn send(&self, _: &Layout, _: usize, bytes: Bytes) -> Communication {
+    fn cost_of_send(&self, _: &Layout, _: usize, bytes: Bytes) -> Communication {
         *self.send.borrow_mut() = Some(bytes);
         Communication::default()
     }
 
-    fn tied(&self, _: &Layout, bytes: Bytes) -> Communication {
-        self.note(CollectiveKind::AllReduce, bytes, Among::Ends)
+    fn time_of_tied_sum(&self, _: &Layout, bytes: Bytes) -> Communication {
+        self.note_request(CollectiveKind::AllReduce, bytes, CommunicationGroup::Ends)
     }
 
     fn tier_between(&self, _: &Layout, _: u32, _: u32) -> usize {
@@ -163,8 +164,8 @@ pub struct StepTraffic<'a> {
     work: StepWork,
     fast_domain: u32,
     launch: Seconds,
-    pub(super) asks: Vec<Ask>,
-    pub(super) lines: Vec<Line>,
+    pub(super) asks: Vec<CollectiveRequest>,
+    pub(super) lines: Vec<RankGroups>,
     /// What a send between two stages carries; none without a pipeline.
     pub(super) send: Option<Bytes>,
     /// By the lower of two neighbouring stages, the pairs of ranks that send.
@@ -176,58 +177,58 @@ impl<'a> StepTraffic<'a> {
     ///
     /// # Errors
     /// A plan that breaks a rule of its layout or cannot be lowered.
-    pub fn of(chip: &mut ChipTimes, model: &'a Model, fabric: &Fabric, plan: &TrainingPlan) -> Result<Self, StepError> {
+    pub fn of_plan(chip: &mut ChipTimes, model: &'a Model, fabric: &Fabric, plan: &TrainingPlan) -> Result<Self, StepError> {
         let layout = plan.layout;
-        layout.check(model, &plan.batch)?;
-        let graph = lowered(model, plan, chip.stack())?;
-        let work = chip.work_of(model, &graph, plan)?;
-        let (fast_domain, launch) = (fabric.fast_domain(), fabric.launch);
+        layout.check_model_and_batch(model, &plan.batch)?;
+        let graph = lower_plan(model, plan, chip.stack())?;
+        let work = chip.work_of_lowered(model, &graph, plan)?;
+        let (fast_domain, launch) = (fabric.fast_domain_devices(), fabric.launch);
         let recorder = Recorder { fast_domain, launch, asks: RefCell::default(), send: RefCell::default() };
-        let profile = work.priced(chip, &recorder)?;
+        let profile = work.price_on_network(chip, &recorder)?;
         step_time_of(chip, model, &recorder, plan, &profile)?;
-        let ranks = u32::try_from(layout.devices()).unwrap_or(u32::MAX);
+        let ranks = u32::try_from(layout.device_count()).unwrap_or(u32::MAX);
         let asks = recorder.asks.into_inner();
-        let mut lines: Vec<Line> = Vec::new();
+        let mut lines: Vec<RankGroups> = Vec::new();
         for (at, ask) in asks.iter().enumerate().filter(|(_, ask)| ask.bytes > Bytes::ZERO) {
             let groups: Vec<Vec<u32>> = match ask.among {
-                Among::Groups(group) => siblings(group, ranks).collect(),
-                Among::Ends => stage_pairs(&layout, 0, layout.pipeline - 1).map(|pair| pair.to_vec()).collect(),
+                CommunicationGroup::Groups(group) => sibling_groups(group, ranks).collect(),
+                CommunicationGroup::Ends => stage_rank_pairs(&layout, 0, layout.pipeline - 1).map(|pair| pair.to_vec()).collect(),
             };
             let exchange = ask.kind.is_exchange();
             match lines.iter_mut().find(|line| line.exchange == exchange && line.groups == groups) {
                 Some(line) => line.asks.push(at),
                 None if groups.first().is_some_and(|group| group.len() > 1) => {
-                    lines.push(Line { groups, exchange, asks: vec![at] });
+                    lines.push(RankGroups { groups, exchange, asks: vec![at] });
                 }
                 None => {}
             }
         }
         let send = recorder.send.into_inner().filter(|bytes| *bytes > Bytes::ZERO);
-        let neighbours = (1..layout.pipeline).map(|next| stage_pairs(&layout, next - 1, next).collect());
+        let neighbours = (1..layout.pipeline).map(|next| stage_rank_pairs(&layout, next - 1, next).collect());
         let boundaries = neighbours.collect();
         Ok(Self { chip: chip.clone(), model, plan: plan.clone(), work, fast_domain, launch, asks, lines, send, boundaries })
     }
 
     /// Ranks of the step.
     #[must_use]
-    pub fn ranks(&self) -> u32 {
-        u32::try_from(self.plan.layout.devices()).unwrap_or(u32::MAX)
+    pub fn rank_count(&self) -> u32 {
+        u32::try_from(self.plan.layout.device_count()).unwrap_or(u32::MAX)
     }
 
     /// All groups of ranks that talk to each other.
-    pub(super) fn groups(&self) -> impl Iterator<Item = Vec<u32>> + '_ {
+    pub(super) fn all_groups(&self) -> impl Iterator<Item = Vec<u32>> + '_ {
         let pairs = self.boundaries.iter().flatten().map(|pair| pair.to_vec());
         self.lines.iter().flat_map(|line| line.groups.iter().cloned()).chain(pairs)
     }
 
     /// The line of the first stage with the last, if they exchange.
-    pub(super) fn ends(&self) -> Option<usize> {
-        self.lines.iter().position(|line| line.asks.iter().any(|ask| self.asks[*ask].among == Among::Ends))
+    pub(super) fn line_of_ends(&self) -> Option<usize> {
+        self.lines.iter().position(|line| line.asks.iter().any(|ask| self.asks[*ask].among == CommunicationGroup::Ends))
     }
 
     /// A network on which nothing takes any time.
-    pub(super) fn silence(&self) -> Table<'_> {
-        Table {
+    pub(super) fn silent_network(&self) -> NetworkTable<'_> {
+        NetworkTable {
             asks: &self.asks,
             fast_domain: self.fast_domain,
             launch: self.launch,
@@ -238,50 +239,50 @@ impl<'a> StepTraffic<'a> {
     }
 
     /// A cost model of one's own for [`Self::time`] and its like, which remember kernels in it.
-    pub(super) fn chip(&self) -> ChipTimes {
+    pub(super) fn own_cost_model(&self) -> ChipTimes {
         self.chip.clone()
     }
 
     /// The step, as [`step_time_of`] plays it.
-    pub(super) fn step(&self, chip: &mut ChipTimes, table: &Table<'_>) -> Result<StepTime, StepError> {
-        let profile = self.work.priced(chip, table)?;
+    pub(super) fn step_on_network(&self, chip: &mut ChipTimes, table: &NetworkTable<'_>) -> Result<StepTime, StepError> {
+        let profile = self.work.price_on_network(chip, table)?;
         step_time_of(chip, self.model, table, &self.plan, &profile)
     }
 
     /// Seconds of the step; under zero-bubble schedules, which take long to play, seconds that it does not go below.
-    pub(super) fn time(&self, chip: &mut ChipTimes, table: &Table<'_>) -> f64 {
-        match self.closed(chip, table) {
+    pub(super) fn step_seconds_on(&self, chip: &mut ChipTimes, table: &NetworkTable<'_>) -> f64 {
+        match self.closed_form_step(chip, table) {
             Some(PassesTime::Exact(time)) => time.0,
             Some(PassesTime::AtLeast(time)) if self.plan.schedule.splits_backward() => time.0,
-            _ => self.step(chip, table).map_or(f64::INFINITY, |step| step.total.0),
+            _ => self.step_on_network(chip, table).map_or(f64::INFINITY, |step| step.total.0),
         }
     }
 
     /// Seconds that the step does not go below wherever the boundaries that cross each tier stand among the others: what the closed forms of the
     /// schedules say, which know only how many there are.
-    pub(super) fn floor(&self, chip: &mut ChipTimes, table: &Table<'_>) -> f64 {
-        match self.closed(chip, table) {
+    pub(super) fn lower_bound_by_crossings(&self, chip: &mut ChipTimes, table: &NetworkTable<'_>) -> f64 {
+        match self.closed_form_step(chip, table) {
             Some(PassesTime::Exact(time) | PassesTime::AtLeast(time)) => time.0,
             None => {
                 let nearest = table.tiers.iter().copied().min().unwrap_or(0);
-                let table = Table { tiers: vec![nearest; table.tiers.len()], ..table.clone() };
-                self.step(chip, &table).map_or(0.0, |step| step.total.0)
+                let table = NetworkTable { tiers: vec![nearest; table.tiers.len()], ..table.clone() };
+                self.step_on_network(chip, &table).map_or(0.0, |step| step.total.0)
             }
         }
     }
 
     /// The step in closed form; `None` where there is none.
-    fn closed(&self, chip: &mut ChipTimes, table: &Table<'_>) -> Option<PassesTime> {
-        let profile = self.work.priced(chip, table).ok()?;
-        let step = Step { fabric: table, plan: &self.plan, profile: &profile };
-        let (assembly, exchanges) = step.assembly(chip, self.model).ok()?;
+    fn closed_form_step(&self, chip: &mut ChipTimes, table: &NetworkTable<'_>) -> Option<PassesTime> {
+        let profile = self.work.price_on_network(chip, table).ok()?;
+        let step = PlanOnNetwork { fabric: table, plan: &self.plan, profile: &profile };
+        let (assembly, exchanges) = step.assemble_plan(chip, self.model).ok()?;
         let arrangement = &assembly.arrangement;
         let pipeline = u64::from(arrangement.layout.pipeline);
         let uneven = !arrangement.micro_batches.is_multiple_of(pipeline);
-        if uneven && matches!(arrangement.schedule, Schedule::Interleaved { .. }) {
+        if uneven && matches!(arrangement.schedule, PipelineSchedule::Interleaved { .. }) {
             return None;
         }
-        Some(assembly.step(arrangement, chip.stack(), &exchanges, assembly.closed(arrangement)))
+        Some(assembly.step_in_closed_form(arrangement, chip.stack(), &exchanges, assembly.passes_in_closed_form(arrangement)))
     }
 
     /// The axes in the order in which ranks count, with their degrees, fastest first.
@@ -317,7 +318,7 @@ impl<'a> StepTraffic<'a> {
             order.iter().rev().fold(0, |device, &axis| device * axes[axis].1 + place[axis])
         };
         let named = |order: Vec<usize>| {
-            let devices = (0..self.ranks()).map(|rank| device(rank, &order)).collect();
+            let devices = (0..self.rank_count()).map(|rank| device(rank, &order)).collect();
             (order.iter().map(|axis| axes[*axis].0).collect(), devices)
         };
         orders.into_iter().map(named).collect()

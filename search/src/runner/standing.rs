@@ -1,11 +1,11 @@
 //! Where a search stands.
 
-use super::Shown;
+use super::BoundSource;
 use serde::{Deserialize, Serialize};
 
 /// Where a search stands, for a progress display.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Progress {
+pub struct RunnerProgress {
     /// Candidates decided so far, by evaluation or by bound.
     pub decided: u64,
     /// Of these, evaluated exactly.
@@ -20,7 +20,7 @@ pub struct Progress {
 
 /// How much was decided by what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Counts {
+pub struct DecisionCounts {
     /// Candidates discarded whole sets at a time, by the bounds of [`Shown`].
     pub in_sets: [u64; 3],
     /// Candidates discarded one by one, by the same.
@@ -35,16 +35,16 @@ pub struct Counts {
     pub looks: u64,
 }
 
-impl Counts {
+impl DecisionCounts {
     /// Candidates whose exact value was found: neither beaten on the way to it nor infeasible.
     #[must_use]
-    pub fn valued(&self) -> u64 {
-        self.evaluated.saturating_sub(self.alone[Shown::Plans as usize] + self.infeasible)
+    pub fn valued_candidates(&self) -> u64 {
+        self.evaluated.saturating_sub(self.alone[BoundSource::Plans as usize] + self.infeasible)
     }
 
     /// Those of two searches.
     #[must_use]
-    pub fn and(&self, other: &Self) -> Self {
+    pub fn sum_with(&self, other: &Self) -> Self {
         let sum = |a: [u64; 3], b: [u64; 3]| [a[0] + b[0], a[1] + b[1], a[2] + b[2]];
         Self {
             in_sets: sum(self.in_sets, other.in_sets),
@@ -59,11 +59,11 @@ impl Counts {
 
 /// Where a search stood at a moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Moment {
+pub struct SearchMoment {
     /// The best value; `None` where none is known.
     pub best: Option<f64>,
     /// No candidate has a lower value.
     pub bound: f64,
     /// What was decided by then.
-    pub counts: Counts,
+    pub counts: DecisionCounts,
 }

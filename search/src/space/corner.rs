@@ -3,14 +3,16 @@
 //! Chip files are built by the reader of chip files from the ends of what every field comes to in the box, so that a bound of the first chip holds for
 //! every chip of the box, as far as bounds follow the fields that vary ([`growth`]).
 
-use super::formula::Extent;
-use super::grid::{Grid, Place};
-use super::interval::Interval;
-use super::limits::{ChipLimits, Figures, Why};
+use super::formula::ValueExtent;
+use super::grid::{DimensionOwner, Grid};
+use super::interval::NumberInterval;
+use super::limits::{ChipFigures, ChipLimits, OutsideReason};
 use super::region::Region;
-use sim::hardware::fields::{Growth, More, growth};
+use sim::hardware::fields::{BoundGrowth, FieldEffect, growth_of_bounds};
 use sim::hardware::manufacturing::{Foundry, chip_cost};
-use sim::hardware::{Accelerator, ChipDocument, Setting, area, at_clock, highest_clock, least_sustained_power, lowest_clock};
+use sim::hardware::{
+    Accelerator, ChipDocument, FieldValue, chip_area, highest_clock_within, least_sustained_power, lower_clock, lowest_clock,
+};
 use sim::units::{BytesPerSecond, Hertz, SquareMillimeters, Watts};
 
 /// Sums and powers of doubles in another order than a chip's own: more than their rounding comes to.
@@ -24,7 +26,7 @@ pub struct Corners {
     /// No chip of the box takes less energy for an operation or draws less standing still.
     pub small: Accelerator,
     /// No chip of the box takes less. Without a price where none has one.
-    pub least: Figures,
+    pub least: ChipFigures,
     /// Fabrics that join them, by [`Space::fabrics`](super::Space::fabrics).
     pub fabrics: Vec<usize>,
     /// Whether kernels of [`Self::fast`] with what its arrays and buffers leave of their peaks bound those of the box.
@@ -41,7 +43,7 @@ pub enum Enclosed {
     /// Without: it is to be split.
     Open,
     /// All are outside the limits.
-    Outside(Why),
+    Outside(OutsideReason),
 }
 
 /// The files of both chips.
@@ -54,49 +56,51 @@ struct Files {
 
 impl Files {
     /// Sets a field to the ends of what it comes to; whether a bound is known to follow it.
-    fn set(&mut self, key: &str, extent: &Extent) -> bool {
-        let mut both = |fast: &Setting, small: &Setting| self.fast.set(key, fast).is_ok() && self.small.set(key, small).is_ok();
-        let (low, high) = match extent {
-            Extent::Fixed(value) => return both(value, value),
-            Extent::Among(_) | Extent::Unknown => return false,
-            Extent::Between(Interval { low, high }) => (*low, *high),
+    fn set_extent(&mut self, key: &str, extent: &ValueExtent) -> bool {
+        let mut both = |fast: &FieldValue, small: &FieldValue| {
+            self.fast.set_field(key, fast).is_ok() && self.small.set_field(key, small).is_ok()
         };
-        let Growth { more, buffered, mapped, whole } = growth(key);
+        let (low, high) = match extent {
+            ValueExtent::Fixed(value) => return both(value, value),
+            ValueExtent::Among(_) | ValueExtent::Unknown => return false,
+            ValueExtent::Between(NumberInterval { low, high }) => (*low, *high),
+        };
+        let BoundGrowth { more, buffered, mapped, whole } = growth_of_bounds(key);
         // Ends of expressions may lie between whole numbers, which the chips' own values are.
         let (low, high) = if whole { (low.ceil(), high.floor()) } else { (low, high) };
         let known = low <= high
             && match more {
-                More::Faster => both(&Setting::Number(high), &Setting::Number(low)),
-                More::Slower => both(&Setting::Number(low), &Setting::Number(low)),
-                More::Unknown => false,
+                FieldEffect::Faster => both(&FieldValue::Number(high), &FieldValue::Number(low)),
+                FieldEffect::Slower => both(&FieldValue::Number(low), &FieldValue::Number(low)),
+                FieldEffect::Unknown => false,
             };
         self.buffered &= buffered;
         self.mapped &= mapped;
         known
     }
 
-    fn chips(&self) -> Option<(Accelerator, Accelerator)> {
-        Some((self.fast.accelerator().ok()?, self.small.accelerator().ok()?))
+    fn corner_chips(&self) -> Option<(Accelerator, Accelerator)> {
+        Some((self.fast.build_accelerator().ok()?, self.small.build_accelerator().ok()?))
     }
 }
 
 /// Lowers the corners of a box as far as a limit of power lowers its chips: `fast` to a clock that none of them is run above, what `small` takes for an
 /// operation to what it is at the lowest voltage. What none of them takes less than if its clock is lowered; `None` where none is within the limit.
-fn slow(files: &Files, (fast, small): (&mut Accelerator, &mut Accelerator), most: Watts) -> Option<Watts> {
+fn lower_corner_clocks(files: &Files, (fast, small): (&mut Accelerator, &mut Accelerator), most: Watts) -> Option<Watts> {
     let least = |small: &Accelerator, fast: &Accelerator| Watts(least_sustained_power(small, fast).0 * (1.0 - ROUNDING));
     // No chip runs below the lowest clock of the slowest, nor at a lower voltage.
     let lowest = lowest_clock(small);
-    let deepest = at_clock(small, lowest);
+    let deepest = lower_clock(small, lowest);
     if least(&deepest, fast) > most {
         return None;
     }
     // At any clock no chip takes less than one of the fastest's clock, whose voltage and rates have fallen furthest there.
     let falling = Accelerator { clock: fast.clock, ..small.clone() };
-    let power = |clock: Hertz| least(&at_clock(&falling, clock), fast);
+    let power = |clock: Hertz| least(&lower_clock(&falling, clock), fast);
     // A chip that is within the limit at its own clock need not run at a whole number of MHz.
-    let highest = highest_clock(fast.clock, lowest, most, power).map_or(fast.clock, |clock| Hertz(clock.0 + 1e6));
+    let highest = highest_clock_within(fast.clock, lowest, most, power).map_or(fast.clock, |clock| Hertz(clock.0 + 1e6));
     if highest < fast.clock {
-        slow_to(files, fast, small.clock, highest);
+        lower_fastest_clock(files, fast, small.clock, highest);
     }
     small.energy = deepest.energy;
     for (level, deepest) in small.on_chip.iter_mut().zip(&deepest.on_chip) {
@@ -109,10 +113,10 @@ fn slow(files: &Files, (fast, small): (&mut Accelerator, &mut Accelerator), most
 }
 
 /// Lowers the fastest of a box's chips to a clock that none is run above; `least` is the lowest clock that any of them is designed for.
-fn slow_to(files: &Files, fast: &mut Accelerator, least: Hertz, clock: Hertz) {
+fn lower_fastest_clock(files: &Files, fast: &mut Accelerator, least: Hertz, clock: Hertz) {
     let mut document = files.fast.clone();
-    let set = document.set("clock_mhz", &Setting::Number(clock.0 / 1e6)).is_ok();
-    let Some(slow) = document.accelerator().ok().filter(|_| set) else { return };
+    let set = document.set_field("clock_mhz", &FieldValue::Number(clock.0 / 1e6)).is_ok();
+    let Some(slow) = document.build_accelerator().ok().filter(|_| set) else { return };
     // What is per cycle has followed. No rate of the box is per cycle more than the highest over the lowest clock.
     let capped = |rate: BytesPerSecond, slow: BytesPerSecond| slow.min(BytesPerSecond(rate.0 * (clock.0 / least.0).min(1.0)));
     for (level, slow) in fast.on_chip.iter_mut().zip(&slow.on_chip).filter(|(level, _)| !level.is_dram()) {
@@ -127,24 +131,24 @@ impl Grid {
     ///
     /// # Errors
     /// An expression without a value, a field that no chip has.
-    pub(super) fn enclose(&self, region: &Region, limits: &ChipLimits) -> Result<Enclosed, String> {
-        let some = self.order.places(region);
-        let mut extents = self.formulas.extents(&some)?;
+    pub(super) fn enclose_region(&self, region: &Region, limits: &ChipLimits) -> Result<Enclosed, String> {
+        let some = self.order.places_of_region(region);
+        let mut extents = self.formulas.extents_of_region(&some)?;
         let mut files = Files { fast: self.base.clone(), small: self.base.clone(), buffered: true, mapped: true };
         if !self.set_extents(&mut files, &extents, false) {
             return Ok(Enclosed::Open);
         }
         // What does not go together at the ends may do so between.
-        let Some((mut fast, mut small)) = files.chips() else { return Ok(Enclosed::Open) };
-        let of = |chip: &Accelerator| area(chip).map(|parts| parts.total().0).map_err(|why| why.to_string());
-        let die = Interval::new(of(&small)?, of(&fast)?).widened(ROUNDING);
-        if self.formulas.any_of_area() {
-            self.formulas.extents_with_area(&mut extents, die)?;
+        let Some((mut fast, mut small)) = files.corner_chips() else { return Ok(Enclosed::Open) };
+        let of = |chip: &Accelerator| chip_area(chip).map(|parts| parts.total_area().0).map_err(|why| why.to_string());
+        let die = NumberInterval::new(of(&small)?, of(&fast)?).widen_relatively(ROUNDING);
+        if self.formulas.any_follows_from_area() {
+            self.formulas.add_area_extents(&mut extents, die)?;
             let set = self.set_extents(&mut files, &extents, true);
-            let Some(chips) = files.chips().filter(|_| set) else { return Ok(Enclosed::Open) };
+            let Some(chips) = files.corner_chips().filter(|_| set) else { return Ok(Enclosed::Open) };
             (fast, small) = chips;
         }
-        let mut least = Figures {
+        let mut least = ChipFigures {
             area: SquareMillimeters(die.low),
             peak_power: Watts(least_sustained_power(&small, &fast).0 * (1.0 - ROUNDING)),
             cost_usd: chip_cost(&small, Foundry::default())
@@ -152,27 +156,27 @@ impl Grid {
                 .map(|cost| cost.total_usd() * (1.0 - ROUNDING)),
         };
         let unlimited = ChipLimits { max_power_w: None, ..*limits };
-        if let Some(why) = unlimited.exceeded(&least) {
+        if let Some(why) = unlimited.first_exceeded(&least) {
             return Ok(Enclosed::Outside(why));
         }
         if !limits.allows_memory(&fast, &small, ROUNDING) {
-            return Ok(Enclosed::Outside(Why::Hbm));
+            return Ok(Enclosed::Outside(OutsideReason::Hbm));
         }
         if let Some(most) = limits.max_power_w {
-            let Some(power) = slow(&files, (&mut fast, &mut small), Watts(most)) else {
-                return Ok(Enclosed::Outside(Why::Power));
+            let Some(power) = lower_corner_clocks(&files, (&mut fast, &mut small), Watts(most)) else {
+                return Ok(Enclosed::Outside(OutsideReason::Power));
             };
             least.peak_power = least.peak_power.min(power);
         }
         // A stack goes by the base's name.
-        let name = self.name(0, &fast.name);
+        let name = self.base_name(0, &fast.name);
         (fast.name, small.name) = (name.clone(), name);
         let Files { buffered, mapped, .. } = files;
         Ok(Enclosed::Within(Box::new(Corners { fast, small, least, fabrics: self.fabrics_of(&some), buffered, mapped })))
     }
 
-    fn set_extents(&self, files: &mut Files, extents: &[Extent], of_area: bool) -> bool {
-        let mut chip = self.formulas.set(of_area).filter(|slot| self.places[*slot] == Place::Chip);
-        chip.all(|slot| files.set(&self.formulas.keys()[slot], &extents[slot]))
+    fn set_extents(&self, files: &mut Files, extents: &[ValueExtent], of_area: bool) -> bool {
+        let mut chip = self.formulas.positions_set(of_area).filter(|slot| self.places[*slot] == DimensionOwner::Chip);
+        chip.all(|slot| files.set_extent(&self.formulas.keys()[slot], &extents[slot]))
     }
 }

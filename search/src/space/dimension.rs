@@ -1,8 +1,8 @@
 //! Dimensions of a space: a field of the base chip's or fabric's file, or a name of one's own, with the values that it takes.
 
 use super::lookup::LookUp;
-use super::names::refers;
-use sim::hardware::Setting;
+use super::names::refers_to_names;
+use sim::hardware::FieldValue;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -13,7 +13,7 @@ const MOST_VALUES: usize = 65_536;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Values {
     /// Each of these.
-    Listed(Vec<Setting>),
+    Listed(Vec<FieldValue>),
     /// What follows from other dimensions: an expression, or a word.
     Derived(String),
     /// What belongs to the value of another dimension.
@@ -22,10 +22,10 @@ pub enum Values {
 
 impl Values {
     /// Whether they follow from a dimension.
-    pub(super) fn refer(&self, name: &str) -> bool {
+    pub(super) fn refer_to_dimension(&self, name: &str) -> bool {
         match self {
             Self::Listed(_) => false,
-            Self::Derived(text) => refers(text, name),
+            Self::Derived(text) => refers_to_names(text, name),
             Self::LookedUp(look_up) => look_up.by == name,
         }
     }
@@ -55,10 +55,10 @@ pub struct Dimension {
 ///
 /// # Errors
 /// What is wrong with which dimension, its value, the limit and the cure.
-pub fn read(table: &toml::Table) -> Result<Vec<Dimension>, String> {
+pub fn read_dimensions(table: &toml::Table) -> Result<Vec<Dimension>, String> {
     let mut found = Vec::new();
     for (key, value) in table {
-        add(key.clone(), value, &mut found)?;
+        add_dimension(key.clone(), value, &mut found)?;
     }
     found.sort_by(|a, b| a.key.cmp(&b.key));
     if let Some(pair) = found.windows(2).find(|pair| pair[0].key == pair[1].key) {
@@ -67,27 +67,27 @@ pub fn read(table: &toml::Table) -> Result<Vec<Dimension>, String> {
     Ok(found)
 }
 
-fn add(key: String, value: &toml::Value, found: &mut Vec<Dimension>) -> Result<(), String> {
+fn add_dimension(key: String, value: &toml::Value, found: &mut Vec<Dimension>) -> Result<(), String> {
     let fault = |limit: &str| format!("space.dimensions.{key} = {value}: {limit}");
     let values = match value {
-        toml::Value::String(sides) if is_sides(sides) => Values::Listed(vec![Setting::Word(sides.clone())]),
+        toml::Value::String(sides) if is_torus_sides(sides) => Values::Listed(vec![FieldValue::Word(sides.clone())]),
         toml::Value::String(formula) => Values::Derived(formula.clone()),
         toml::Value::Table(table) if table.contains_key("from") || table.contains_key("to") => {
-            Values::Listed(range(table).map_err(fault)?)
+            Values::Listed(values_of_range(table).map_err(fault)?)
         }
         toml::Value::Table(table) if table.contains_key("by") || table.contains_key("values") => {
-            Values::LookedUp(LookUp::read(table).map_err(|why| fault(&why))?)
+            Values::LookedUp(LookUp::read_table(table).map_err(|why| fault(&why))?)
         }
         toml::Value::Table(table) => {
             for (inner, value) in table {
-                add(format!("{key}.{inner}"), value, found)?;
+                add_dimension(format!("{key}.{inner}"), value, found)?;
             }
             return Ok(());
         }
         toml::Value::Array(items) => {
-            let mut values: Vec<Setting> = Vec::with_capacity(items.len());
+            let mut values: Vec<FieldValue> = Vec::with_capacity(items.len());
             for item in items {
-                let Some(value) = sides(item).or_else(|| Setting::from_toml(item)) else {
+                let Some(value) = torus_sides(item).or_else(|| FieldValue::from_toml(item)) else {
                     return Err(fault("holds what is no number, no word and no sides of a torus; list values"));
                 };
                 // A value listed twice makes no second chip.
@@ -97,7 +97,7 @@ fn add(key: String, value: &toml::Value, found: &mut Vec<Dimension>) -> Result<(
             }
             Values::Listed(values)
         }
-        value => match Setting::from_toml(value) {
+        value => match FieldValue::from_toml(value) {
             Some(value) => Values::Listed(vec![value]),
             None => return Err(fault("is no number and no word; list values")),
         },
@@ -115,22 +115,22 @@ fn add(key: String, value: &toml::Value, found: &mut Vec<Dimension>) -> Result<(
 }
 
 /// The sides of a torus in words, `4x4x8`, from a list of them.
-fn sides(item: &toml::Value) -> Option<Setting> {
+fn torus_sides(item: &toml::Value) -> Option<FieldValue> {
     let sides = item.as_array()?.iter().map(|side| side.as_integer().filter(|side| *side > 0));
     let sides: Vec<String> = sides.map(|side| Some(side?.to_string())).collect::<Option<_>>()?;
-    (sides.len() > 1).then(|| Setting::Word(sides.join("x")))
+    (sides.len() > 1).then(|| FieldValue::Word(sides.join("x")))
 }
 
 /// Whether a text is the sides of a torus, `4x4x8`, and no expression.
-fn is_sides(text: &str) -> bool {
+fn is_torus_sides(text: &str) -> bool {
     let number = |side: &str| !side.is_empty() && side.bytes().all(|byte| byte.is_ascii_digit());
     text.contains('x') && text.split('x').all(number)
 }
 
 /// `{ from, to, step }` or `{ from, to, factor }`, both ends included.
-fn range(table: &toml::Table) -> Result<Vec<Setting>, &'static str> {
+fn values_of_range(table: &toml::Table) -> Result<Vec<FieldValue>, &'static str> {
     const FORM: &str = "write { from = 16, to = 64, step = 16 }, or { from = 1, to = 64, factor = 2 }";
-    let number = |key: &str| table.get(key).and_then(Setting::from_toml).and_then(|value| value.number());
+    let number = |key: &str| table.get(key).and_then(FieldValue::from_toml).and_then(|value| value.number());
     let (Some(from), Some(to)) = (number("from"), number("to")) else { return Err(FORM) };
     if table.len() != 3 || !(from.is_finite() && to.is_finite()) {
         return Err(FORM);
@@ -145,14 +145,14 @@ fn range(table: &toml::Table) -> Result<Vec<Setting>, &'static str> {
         (Some(step), None) if step.is_finite() && step > 0.0 => {
             let mut at = from;
             while at <= end && values.len() <= MOST_VALUES {
-                values.push(Setting::Number(at));
+                values.push(FieldValue::Number(at));
                 at = from + step * values.len() as f64;
             }
         }
         (None, Some(factor)) if factor.is_finite() && factor > 1.0 && from > 0.0 => {
             let mut at = from;
             while at <= end && values.len() <= MOST_VALUES {
-                values.push(Setting::Number(at));
+                values.push(FieldValue::Number(at));
                 at *= factor;
             }
         }
@@ -164,8 +164,9 @@ fn range(table: &toml::Table) -> Result<Vec<Setting>, &'static str> {
 }
 
 /// What is wrong where every dimension that waits refers to one that does.
-pub(super) fn circle(waiting: &BTreeMap<&str, &Values>) -> String {
-    let next = |key: &str| waiting.keys().copied().find(|name| waiting.get(key).is_some_and(|values| values.refer(name)));
+pub(super) fn describe_cycle(waiting: &BTreeMap<&str, &Values>) -> String {
+    let next =
+        |key: &str| waiting.keys().copied().find(|name| waiting.get(key).is_some_and(|values| values.refer_to_dimension(name)));
     let mut path: Vec<&str> = waiting.keys().copied().take(1).collect();
     while let Some(key) = path.last().and_then(|key| next(key)) {
         let begin = path.iter().position(|before| *before == key);
@@ -185,7 +186,7 @@ mod tests {
     use super::*;
 
     fn dimensions(text: &str) -> Result<Vec<Dimension>, String> {
-        read(&toml::from_str(text).unwrap())
+        read_dimensions(&toml::from_str(text).unwrap())
     }
 
     fn numbers(text: &str) -> Vec<f64> {
@@ -205,7 +206,7 @@ mod tests {
         assert_eq!(keys, ["clock_mhz", "tensor.cores", "tensor.rows"]);
         assert_eq!(found[0].values, Values::Derived("1000 + tensor.cores".into()));
         let found = dimensions("a = { by = \"b\", values = { n7 = 1, n3 = \"x\" } }").unwrap();
-        let values = [("n7", Setting::Number(1.0)), ("n3", Setting::Word("x".into()))];
+        let values = [("n7", FieldValue::Number(1.0)), ("n3", FieldValue::Word("x".into()))];
         let mut look_up = LookUp { by: "b".into(), values: values.map(|(key, value)| (key.to_owned(), value)).to_vec() };
         look_up.values.sort_by(|a, b| a.0.cmp(&b.0));
         assert_eq!(found[0].values.to_string(), "{ by = \"b\", values = { n3 = \"x\", n7 = 1 } }");
@@ -214,7 +215,7 @@ mod tests {
 
     #[test]
     fn sides_of_a_torus_are_read_as_lists_and_as_words() {
-        let words = |list: &[&str]| Values::Listed(list.iter().map(|word| Setting::Word((*word).into())).collect());
+        let words = |list: &[&str]| Values::Listed(list.iter().map(|word| FieldValue::Word((*word).into())).collect());
         assert_eq!(dimensions("a = [[4, 4, 8], \"8x16\"]").unwrap()[0].values, words(&["4x4x8", "8x16"]));
         assert_eq!(dimensions("a = \"16x16\"").unwrap()[0].values, words(&["16x16"]));
         assert_eq!(dimensions("a = \"4 * x\"").unwrap()[0].values, Values::Derived("4 * x".into()));

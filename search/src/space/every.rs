@@ -1,8 +1,8 @@
 //! Every combination of a study's values, those outside its limits among them: what a sweep looks at, one by one.
 
-use super::{ChipLimits, DesignId, Figures, Kind, Space, Why, config};
-use sim::hardware::phaze::{PhazeConfig, design};
-use sim::hardware::{Accelerator, Setting};
+use super::{ChipFigures, ChipLimits, DesignId, OutsideReason, Space, SpaceKind, phaze_config_of};
+use sim::hardware::phaze::{PhazeConfig, design_accelerator};
+use sim::hardware::{Accelerator, FieldValue};
 use sim::units::Bytes;
 use std::collections::BTreeSet;
 
@@ -11,20 +11,20 @@ const TOGETHER: u64 = 16;
 
 /// A dimension with the values that a study lists.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Dial {
+pub struct ListedDimension {
     /// The dimension's key.
     pub key: String,
     /// Its values, in the study's order, each once.
-    pub values: Vec<Setting>,
+    pub values: Vec<FieldValue>,
 }
 
 /// A chip of a combination, within the limits or not.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Built {
+pub struct CombinationChip {
     /// The chip, at the clock that the limit of power leaves it.
     pub chip: Accelerator,
     /// What it takes.
-    pub figures: Figures,
+    pub figures: ChipFigures,
     /// Which of [`Space::fabrics`] joins such chips; `None` where no chip within the limits is on its fabric.
     pub fabric: Option<usize>,
 }
@@ -33,9 +33,9 @@ pub struct Built {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Combination {
     /// A chip of the space.
-    Chip(Box<Built>),
+    Chip(Box<CombinationChip>),
     /// A chip outside the limits.
-    Outside(Why, Box<Built>),
+    Outside(OutsideReason, Box<CombinationChip>),
     /// No chip: the values do not go together, and why.
     NoChip(String),
 }
@@ -43,13 +43,13 @@ pub enum Combination {
 impl Space {
     /// The listed dimensions; combinations are numbered with the first changing least often.
     #[must_use]
-    pub fn dials(&self) -> Vec<Dial> {
+    pub fn listed_dimensions(&self) -> Vec<ListedDimension> {
         match &self.kind {
-            Kind::Grid(grid) => {
-                let listed = grid.formulas.keys().iter().zip(grid.formulas.listed());
-                listed.map(|(key, values)| Dial { key: key.clone(), values: values.clone() }).collect()
+            SpaceKind::Grid(grid) => {
+                let listed = grid.formulas.keys().iter().zip(grid.formulas.listed_values());
+                listed.map(|(key, values)| ListedDimension { key: key.clone(), values: values.clone() }).collect()
             }
-            Kind::Phaze(_, spec) => {
+            SpaceKind::Phaze(_, spec) => {
                 let mut hbm = spec.hbm_gib.clone();
                 hbm.sort_by(f64::total_cmp);
                 let whole = |list: &[u32]| list.iter().copied().map(f64::from).collect::<Vec<_>>();
@@ -61,26 +61,29 @@ impl Space {
                     ("global_buffer_mib", spec.global_buffer_mib.iter().map(|&mib| mib as f64).collect()),
                     ("hbm_gib", hbm),
                 ];
-                dials.into_iter().map(|(key, values)| Dial { key: key.to_owned(), values: once(&values) }).collect()
+                dials
+                    .into_iter()
+                    .map(|(key, values)| ListedDimension { key: key.to_owned(), values: distinct_numbers(&values) })
+                    .collect()
             }
         }
     }
 
     /// Combinations of the listed values, within the limits or not.
     #[must_use]
-    pub fn combinations(&self) -> u64 {
-        self.dials().iter().map(|dial| dial.values.len() as u64).product()
+    pub fn combination_count(&self) -> u64 {
+        self.listed_dimensions().iter().map(|dial| dial.values.len() as u64).product()
     }
 
     /// Every combination once, those together that differ in what their fabric follows from alone: what runs on their chips takes the same, but for
     /// collectives. Sixteen at most, in the order of their first.
-    pub fn alike(&self) -> impl Iterator<Item = Vec<u64>> + Send + use<> {
+    pub fn combinations_by_fabric(&self) -> impl Iterator<Item = Vec<u64>> + Send + use<> {
         let free = match &self.kind {
             // A fabric of the area differs from chip to chip.
-            Kind::Grid(grid) => grid.of_fabrics().unwrap_or_default(),
-            Kind::Phaze(..) => Vec::new(),
+            SpaceKind::Grid(grid) => grid.dimensions_of_fabrics().unwrap_or_default(),
+            SpaceKind::Phaze(..) => Vec::new(),
         };
-        let lengths: Vec<u64> = self.dials().iter().map(|dial| dial.values.len().max(1) as u64).collect();
+        let lengths: Vec<u64> = self.listed_dimensions().iter().map(|dial| dial.values.len().max(1) as u64).collect();
         let stride = |dial: usize| lengths[dial + 1..].iter().product::<u64>();
         let (mut together, mut spread) = (1, Vec::new());
         for dial in free {
@@ -93,7 +96,7 @@ impl Space {
             let spread = spread.clone();
             move |number: &u64| spread.iter().all(|(stride, length)| (number / stride).is_multiple_of(*length))
         };
-        (0..self.combinations()).filter(is_first).map(move |first| {
+        (0..self.combination_count()).filter(is_first).map(move |first| {
             let mut group = vec![first];
             for &(stride, length) in &spread {
                 group = group.iter().flat_map(|&number| (0..length).map(move |place| number + place * stride)).collect();
@@ -106,44 +109,44 @@ impl Space {
     ///
     /// # Errors
     /// None that the space's enumeration has not had.
-    pub fn combination(&self, number: u64) -> Result<Combination, String> {
+    pub fn combination_at(&self, number: u64) -> Result<Combination, String> {
         match &self.kind {
-            Kind::Grid(grid) => {
-                let (settings, mut chip) = match grid.built(number) {
+            SpaceKind::Grid(grid) => {
+                let (settings, mut chip) = match grid.build_from_values(number) {
                     Ok(built) => built,
-                    Err(super::grid::Unbuilt::Refused(why)) => return Ok(Combination::NoChip(why)),
-                    Err(super::grid::Unbuilt::Fault(why)) => return Err(why),
+                    Err(super::grid::BuildFailure::Refused(why)) => return Ok(Combination::NoChip(why)),
+                    Err(super::grid::BuildFailure::Fault(why)) => return Err(why),
                 };
                 let fabric = grid.fabrics.iter().position(|fabric| *fabric == settings.fabric);
-                let (figures, exceeded) = self.limits.fit(&mut chip).map_err(|why| why.to_string())?;
-                Ok(placed(exceeded, Built { chip, figures, fabric }))
+                let (figures, exceeded) = self.limits.lower_clock_and_check(&mut chip).map_err(|why| why.to_string())?;
+                Ok(combination_within(exceeded, CombinationChip { chip, figures, fabric }))
             }
-            Kind::Phaze(space, _) => {
-                let config = self.phaze_config(number);
-                let mut chip = design(&config);
+            SpaceKind::Phaze(space, _) => {
+                let config = self.phaze_config_at(number);
+                let mut chip = design_accelerator(&config);
                 let limits = ChipLimits { max_area_mm2: None, ..self.limits };
-                let (figures, exceeded) = limits.fit(&mut chip).map_err(|why| why.to_string())?;
-                let window = (!space.admits(&config, figures.area)).then_some(Why::Area);
+                let (figures, exceeded) = limits.lower_clock_and_check(&mut chip).map_err(|why| why.to_string())?;
+                let window = (!space.admits_area(&config, figures.area)).then_some(OutsideReason::Area);
                 let why = window.or(exceeded);
-                Ok(placed(why, Built { chip, figures, fabric: Some(0) }))
+                Ok(combination_within(why, CombinationChip { chip, figures, fabric: Some(0) }))
             }
         }
     }
 
     /// The design of a combination, where it is one of the space.
     #[must_use]
-    pub fn design_of(&self, number: u64) -> Option<DesignId> {
+    pub fn design_of_combination(&self, number: u64) -> Option<DesignId> {
         match &self.kind {
-            Kind::Grid(grid) => {
+            SpaceKind::Grid(grid) => {
                 if self.boxes.is_some() {
                     return Some(DesignId { point: usize::try_from(number).ok()?, hbm: None });
                 }
-                let point = grid.points.binary_search_by_key(&number, |point| point.combination()).ok()?;
+                let point = grid.points.binary_search_by_key(&number, |point| point.combination_number()).ok()?;
                 Some(DesignId { point, hbm: None })
             }
-            Kind::Phaze(space, _) => {
-                let wanted = self.phaze_config(number);
-                let of_point = |point| PhazeConfig { hbm: wanted.hbm, ..config(space, DesignId { point, hbm: None }) };
+            SpaceKind::Phaze(space, _) => {
+                let wanted = self.phaze_config_at(number);
+                let of_point = |point| PhazeConfig { hbm: wanted.hbm, ..phaze_config_of(space, DesignId { point, hbm: None }) };
                 let point = (0..space.points.len()).find(|&point| of_point(point) == wanted)?;
                 Some(DesignId { point, hbm: Some(wanted.hbm) })
             }
@@ -151,9 +154,9 @@ impl Space {
     }
 
     /// PHAZE's dimensions of a combination.
-    fn phaze_config(&self, number: u64) -> PhazeConfig {
-        let dials = self.dials();
-        let at = places(&dials, number);
+    fn phaze_config_at(&self, number: u64) -> PhazeConfig {
+        let dials = self.listed_dimensions();
+        let at = places_of_combination(&dials, number);
         let value = |dial: usize| dials[dial].values[at[dial]].number().unwrap_or_default();
         let width = value(2) as u32;
         PhazeConfig {
@@ -168,7 +171,7 @@ impl Space {
     }
 }
 
-fn placed(outside: Option<Why>, built: Built) -> Combination {
+fn combination_within(outside: Option<OutsideReason>, built: CombinationChip) -> Combination {
     match outside {
         Some(why) => Combination::Outside(why, Box::new(built)),
         None => Combination::Chip(Box::new(built)),
@@ -176,14 +179,14 @@ fn placed(outside: Option<Why>, built: Built) -> Combination {
 }
 
 /// Numbers, each once.
-fn once(values: &[f64]) -> Vec<Setting> {
+fn distinct_numbers(values: &[f64]) -> Vec<FieldValue> {
     let mut seen = BTreeSet::new();
-    values.iter().filter(|value| seen.insert(value.to_bits())).map(|value| Setting::Number(*value)).collect()
+    values.iter().filter(|value| seen.insert(value.to_bits())).map(|value| FieldValue::Number(*value)).collect()
 }
 
 /// Places of a combination's values in the dials' lists; the first dial changes least often.
 #[must_use]
-pub fn places(dials: &[Dial], mut number: u64) -> Vec<usize> {
+pub fn places_of_combination(dials: &[ListedDimension], mut number: u64) -> Vec<usize> {
     let mut places = vec![0; dials.len()];
     for (place, dial) in places.iter_mut().zip(dials).rev() {
         let count = dial.values.len().max(1) as u64;
@@ -195,6 +198,6 @@ pub fn places(dials: &[Dial], mut number: u64) -> Vec<usize> {
 
 /// The number of the combination of these places: what [`places`] takes apart.
 #[must_use]
-pub fn number(dials: &[Dial], places: &[usize]) -> u64 {
+pub fn combination_of_places(dials: &[ListedDimension], places: &[usize]) -> u64 {
     dials.iter().zip(places).fold(0, |number, (dial, place)| number * dial.values.len().max(1) as u64 + *place as u64)
 }

@@ -1,11 +1,11 @@
 //! Dimensions that follow from others: expressions in the order in which they can be computed.
 
-use super::dimension::{Dimension, Values, circle};
-use super::interval::{Expression, Interval};
+use super::dimension::{Dimension, Values, describe_cycle};
+use super::interval::{Expression, NumberInterval};
 use super::lookup::LookUp;
-use super::names::{FORM, braced, known_functions, names};
+use super::names::{FORM, brace_names, check_functions, names_in_expression};
 use exmex::{Express, FlatEx};
-use sim::hardware::Setting;
+use sim::hardware::FieldValue;
 use std::collections::BTreeMap;
 
 /// The die's area: known once all other fields are, of use for what grows with it (static power).
@@ -26,34 +26,34 @@ enum Rule {
 
 /// What is known of a value while the dimensions range over parts of their lists.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Extent {
+pub(super) enum ValueExtent {
     /// This.
-    Fixed(Setting),
+    Fixed(FieldValue),
     /// A number between these.
-    Between(Interval),
+    Between(NumberInterval),
     /// One of these, which are no numbers.
-    Among(Vec<Setting>),
+    Among(Vec<FieldValue>),
     /// Nothing.
     Unknown,
 }
 
-impl Extent {
-    fn interval(&self) -> Option<Interval> {
+impl ValueExtent {
+    fn from_interval(&self) -> Option<NumberInterval> {
         match self {
-            Self::Fixed(Setting::Number(number)) => Some(Interval::point(*number)),
+            Self::Fixed(FieldValue::Number(number)) => Some(NumberInterval::point(*number)),
             Self::Between(interval) => Some(*interval),
             _ => None,
         }
     }
 
     /// Of one of some values.
-    pub(super) fn among(values: Vec<&Setting>) -> Self {
+    pub(super) fn one_of(values: Vec<&FieldValue>) -> Self {
         let [first, others @ ..] = &values[..] else { return Self::Unknown };
         if others.iter().all(|other| other == first) {
             return Self::Fixed((*first).clone());
         }
         match values.iter().map(|value| value.number()).collect::<Option<Vec<f64>>>() {
-            Some(numbers) => Self::Between(Interval::hull(&numbers)),
+            Some(numbers) => Self::Between(NumberInterval::hull_of(&numbers)),
             None => Self::Among(values.into_iter().cloned().collect()),
         }
     }
@@ -74,21 +74,21 @@ struct Derived {
 pub struct Formulas {
     /// Names of all values, listed ones first, in the order of the study's keys.
     keys: Vec<String>,
-    listed: Vec<Vec<Setting>>,
+    listed: Vec<Vec<FieldValue>>,
     /// Values that no design changes.
-    start: Vec<Setting>,
+    start: Vec<FieldValue>,
     derived: Vec<Derived>,
 }
 
 /// The values of a design, by [`Formulas::keys`].
-pub type Slots = Vec<Setting>;
+pub type DesignValues = Vec<FieldValue>;
 
 impl Formulas {
     /// Puts dimensions in order. `base` says what a field of the base has, for those that expressions refer to without varying them.
     ///
     /// # Errors
     /// Which dimension is wrong, and how.
-    pub fn new(dimensions: &[Dimension], base: &dyn Fn(&str) -> Option<Setting>) -> Result<Self, String> {
+    pub fn new(dimensions: &[Dimension], base: &dyn Fn(&str) -> Option<FieldValue>) -> Result<Self, String> {
         let mut keys = Vec::new();
         let mut listed = Vec::new();
         for dimension in dimensions {
@@ -97,7 +97,7 @@ impl Formulas {
                 listed.push(values.clone());
             }
         }
-        let mut formulas = Self { start: vec![Setting::Number(f64::NAN); keys.len()], keys, listed, derived: Vec::new() };
+        let mut formulas = Self { start: vec![FieldValue::Number(f64::NAN); keys.len()], keys, listed, derived: Vec::new() };
         let mut waiting: BTreeMap<&str, &Values> = BTreeMap::new();
         for dimension in dimensions.iter().filter(|dimension| !matches!(dimension.values, Values::Listed(_))) {
             waiting.insert(&dimension.key, &dimension.values);
@@ -106,97 +106,97 @@ impl Formulas {
         while !waiting.is_empty() {
             let ready: Vec<&str> = waiting
                 .iter()
-                .filter(|(_, values)| !waiting.keys().any(|name| values.refer(name)))
+                .filter(|(_, values)| !waiting.keys().any(|name| values.refer_to_dimension(name)))
                 .map(|(key, _)| *key)
                 .collect();
             if ready.is_empty() {
-                return Err(circle(&waiting));
+                return Err(describe_cycle(&waiting));
             }
             for key in ready {
                 if let Some(values) = waiting.remove(key) {
                     let fault = |why| format!("space.dimensions.{key} = {values}: {why}");
-                    formulas.add(key, values, base).map_err(fault)?;
+                    formulas.add_rule(key, values, base).map_err(fault)?;
                 }
             }
         }
         Ok(formulas)
     }
 
-    fn add(&mut self, key: &str, values: &Values, base: &dyn Fn(&str) -> Option<Setting>) -> Result<(), String> {
+    fn add_rule(&mut self, key: &str, values: &Values, base: &dyn Fn(&str) -> Option<FieldValue>) -> Result<(), String> {
         let rule = match values {
             Values::Listed(_) => return Ok(()),
-            Values::Derived(text) => self.expression(key, text, base)?,
+            Values::Derived(text) => self.parse_expression(key, text, base)?,
             Values::LookedUp(look_up) => {
-                let slot = self.slot(&look_up.by, base).ok_or_else(|| self.unknown(&look_up.by))?;
+                let slot = self.slot_of_name(&look_up.by, base).ok_or_else(|| self.unknown_name(&look_up.by))?;
                 // What is known to come is there; computed values are looked up as they come.
-                self.known(slot).into_iter().try_for_each(|value| look_up.of(value).map(drop))?;
+                self.possible_values(slot).into_iter().try_for_each(|value| look_up.value_for(value).map(drop))?;
                 Rule::LookedUp(slot, look_up.clone())
             }
         };
         let of_area = match &rule {
-            Rule::Same(slot) | Rule::LookedUp(slot, _) => self.is_of_area(*slot),
+            Rule::Same(slot) | Rule::LookedUp(slot, _) => self.follows_from_area(*slot),
             Rule::Word(_) => false,
-            Rule::Computed(_, slots, _) => slots.iter().any(|slot| self.is_of_area(*slot)),
+            Rule::Computed(_, slots, _) => slots.iter().any(|slot| self.follows_from_area(*slot)),
         };
         self.keys.push(key.to_owned());
-        self.start.push(Setting::Number(f64::NAN));
+        self.start.push(FieldValue::Number(f64::NAN));
         self.derived.push(Derived { slot: self.keys.len() - 1, text: values.to_string(), rule, of_area });
         Ok(())
     }
 
     /// The values that a slot may have, where they are listed or the base's.
-    fn known(&self, slot: usize) -> Vec<&Setting> {
+    fn possible_values(&self, slot: usize) -> Vec<&FieldValue> {
         if let Some(values) = self.listed.get(slot) {
             return values.iter().collect();
         }
         match self.derived.iter().find(|derived| derived.slot == slot).map(|derived| &derived.rule) {
             None if self.keys[slot] == AREA => Vec::new(),
             None => vec![&self.start[slot]],
-            Some(Rule::Same(of)) => self.known(*of),
+            Some(Rule::Same(of)) => self.possible_values(*of),
             Some(Rule::LookedUp(_, look_up)) => look_up.values.iter().map(|(_, value)| value).collect(),
             Some(Rule::Word(_) | Rule::Computed(..)) => Vec::new(),
         }
     }
 
     /// What an expression, a name or a word says.
-    fn expression(&mut self, key: &str, text: &str, base: &dyn Fn(&str) -> Option<Setting>) -> Result<Rule, String> {
-        let names = names(text);
+    fn parse_expression(&mut self, key: &str, text: &str, base: &dyn Fn(&str) -> Option<FieldValue>) -> Result<Rule, String> {
+        let names = names_in_expression(text);
         if let [name] = &names[..]
             && text.trim() == name
         {
-            return match self.slot(name, base) {
+            return match self.slot_of_name(name, base) {
                 Some(slot) => Ok(Rule::Same(slot)),
                 // A word for a field that has words.
-                None if !matches!(base(key), Some(Setting::Number(_)) | None) => Ok(Rule::Word(name.clone())),
-                None => Err(self.unknown(name)),
+                None if !matches!(base(key), Some(FieldValue::Number(_)) | None) => Ok(Rule::Word(name.clone())),
+                None => Err(self.unknown_name(name)),
             };
         }
-        known_functions(text)?;
-        let expression: FlatEx<f64> = exmex::parse(&braced(text)).map_err(|why| format!("{}; {FORM}", why.msg()))?;
+        check_functions(text)?;
+        let expression: FlatEx<f64> = exmex::parse(&brace_names(text)).map_err(|why| format!("{}; {FORM}", why.msg()))?;
         let mut slots = Vec::new();
         for name in expression.var_names() {
-            slots.push(self.slot(name, base).ok_or_else(|| self.unknown(name))?);
+            slots.push(self.slot_of_name(name, base).ok_or_else(|| self.unknown_name(name))?);
         }
         // What else the reader of expressions knows has no ends, and could bound no box.
-        let ends = Expression::parse(&braced(text)).map_err(|why| format!("{}; {FORM}", why.msg()))?;
+        let ends = Expression::parse(&brace_names(text)).map_err(|why| format!("{}; {FORM}", why.msg()))?;
         Ok(Rule::Computed(Box::new(expression), slots, Box::new(ends)))
     }
 
-    fn unknown(&self, name: &str) -> String {
+    fn unknown_name(&self, name: &str) -> String {
         let known = self.keys.join(", ");
         format!("{name} is no dimension of the study and no field of the base; {}", sim::names::hint(name, &known, "there are"))
     }
 
-    fn is_of_area(&self, slot: usize) -> bool {
+    fn follows_from_area(&self, slot: usize) -> bool {
         self.keys[slot] == AREA || self.derived.iter().any(|derived| derived.slot == slot && derived.of_area)
     }
 
     /// The slot of a name; one that only the base has gets its own.
-    fn slot(&mut self, name: &str, base: &dyn Fn(&str) -> Option<Setting>) -> Option<usize> {
+    fn slot_of_name(&mut self, name: &str, base: &dyn Fn(&str) -> Option<FieldValue>) -> Option<usize> {
         if let Some(slot) = self.keys.iter().position(|key| key == name) {
             return Some(slot);
         }
-        let value = if name == AREA { Setting::Number(f64::NAN) } else { base(name)? };
+        let value = if name == AREA { FieldValue::Number(f64::NAN) } else { base(name)? };
         self.keys.push(name.to_owned());
         self.start.push(value);
         Some(self.keys.len() - 1)
@@ -210,31 +210,31 @@ impl Formulas {
 
     /// The values of the listed dimensions, by the first of [`Self::keys`].
     #[must_use]
-    pub fn listed(&self) -> &[Vec<Setting>] {
+    pub fn listed_values(&self) -> &[Vec<FieldValue>] {
         &self.listed
     }
 
     /// Whether a dimension follows from the area.
     #[must_use]
-    pub fn any_of_area(&self) -> bool {
+    pub fn any_follows_from_area(&self) -> bool {
         self.derived.iter().any(|derived| derived.of_area)
     }
 
     /// What a design sets: positions in [`Self::keys`] of what is listed, and of what follows, from the area or not.
-    pub fn set(&self, of_area: bool) -> impl Iterator<Item = usize> + '_ {
+    pub fn positions_set(&self, of_area: bool) -> impl Iterator<Item = usize> + '_ {
         let listed = if of_area { 0 } else { self.listed.len() };
         (0..listed).chain(self.derived.iter().filter(move |derived| derived.of_area == of_area).map(|derived| derived.slot))
     }
 
     /// Combinations of the listed values; `None` where there are too many to count.
     #[must_use]
-    pub fn combinations(&self) -> Option<u64> {
+    pub fn combination_count(&self) -> Option<u64> {
         self.listed.iter().try_fold(1_u64, |product, values| product.checked_mul(values.len() as u64))
     }
 
     /// Places of a combination's values in their lists; the first dimension changes least often.
     #[must_use]
-    pub fn places(&self, mut combination: u64) -> Vec<usize> {
+    pub fn places_of_combination(&self, mut combination: u64) -> Vec<usize> {
         let mut places = vec![0; self.listed.len()];
         for (place, values) in places.iter_mut().zip(&self.listed).rev() {
             *place = (combination % values.len() as u64) as usize;
@@ -247,12 +247,12 @@ impl Formulas {
     ///
     /// # Errors
     /// An expression whose value is no number.
-    pub fn values(&self, combination: u64) -> Result<Slots, String> {
+    pub fn values_of_combination(&self, combination: u64) -> Result<DesignValues, String> {
         let mut slots = self.start.clone();
-        for ((slot, place), values) in slots.iter_mut().zip(self.places(combination)).zip(&self.listed) {
+        for ((slot, place), values) in slots.iter_mut().zip(self.places_of_combination(combination)).zip(&self.listed) {
             *slot = values[place].clone();
         }
-        self.compute(&mut slots, false)?;
+        self.compute_values(&mut slots, false)?;
         Ok(slots)
     }
 
@@ -260,34 +260,43 @@ impl Formulas {
     ///
     /// # Errors
     /// An expression whose value is no number.
-    pub fn with_area(&self, slots: &mut Slots, area_mm2: f64) -> Result<(), String> {
+    pub fn add_area_values(&self, slots: &mut DesignValues, area_mm2: f64) -> Result<(), String> {
         if let Some(at) = self.keys.iter().position(|key| key == AREA) {
-            slots[at] = Setting::Number(area_mm2);
+            slots[at] = FieldValue::Number(area_mm2);
         }
-        self.compute(slots, true)
+        self.compute_values(slots, true)
     }
 
-    fn compute(&self, slots: &mut Slots, of_area: bool) -> Result<(), String> {
+    fn compute_values(&self, slots: &mut DesignValues, of_area: bool) -> Result<(), String> {
         for derived in self.derived.iter().filter(|derived| derived.of_area == of_area) {
             slots[derived.slot] = match &derived.rule {
                 Rule::Same(slot) => slots[*slot].clone(),
-                Rule::Word(word) => Setting::Word(word.clone()),
-                Rule::LookedUp(by, look_up) => look_up.of(&slots[*by]).map_err(|why| self.fault(derived, &why))?.clone(),
-                Rule::Computed(expression, names, _) => {
-                    self.value(derived, expression, &names.iter().map(|&name| (name, &slots[name])).collect::<Vec<_>>())?
+                Rule::Word(word) => FieldValue::Word(word.clone()),
+                Rule::LookedUp(by, look_up) => {
+                    look_up.value_for(&slots[*by]).map_err(|why| self.expression_fault(derived, &why))?.clone()
                 }
+                Rule::Computed(expression, names, _) => self.evaluate_expression(
+                    derived,
+                    expression,
+                    &names.iter().map(|&name| (name, &slots[name])).collect::<Vec<_>>(),
+                )?,
             };
         }
         Ok(())
     }
 
-    fn fault(&self, derived: &Derived, why: &str) -> String {
+    fn expression_fault(&self, derived: &Derived, why: &str) -> String {
         format!("space.dimensions.{} = {}: {why}", self.keys[derived.slot], derived.text)
     }
 
     /// The value of an expression where its names have these.
-    fn value(&self, derived: &Derived, expression: &FlatEx<f64>, names: &[(usize, &Setting)]) -> Result<Setting, String> {
-        let fault = |why: String| self.fault(derived, &why);
+    fn evaluate_expression(
+        &self,
+        derived: &Derived,
+        expression: &FlatEx<f64>,
+        names: &[(usize, &FieldValue)],
+    ) -> Result<FieldValue, String> {
+        let fault = |why: String| self.expression_fault(derived, &why);
         let mut numbers = Vec::with_capacity(names.len());
         for (name, setting) in names {
             let wrong = || fault(format!("{} = {setting} is no number; give it numbers", self.keys[*name]));
@@ -300,19 +309,19 @@ impl Formulas {
             let why = format!("is {value} where {}: it divides by zero or has no value", of.join(", "));
             return Err(fault(format!("{why}; correct it, or leave such values out")));
         }
-        Ok(Setting::Number(value))
+        Ok(FieldValue::Number(value))
     }
 
     /// What is known of all values but those that follow from the area, where each listed dimension has one of some of its values: their places.
     ///
     /// # Errors
     /// An expression whose value is no number, of values that are all fixed.
-    pub(super) fn extents(&self, some: &[Vec<usize>]) -> Result<Vec<Extent>, String> {
-        let mut extents: Vec<Extent> = self.start.iter().cloned().map(Extent::Fixed).collect();
+    pub(super) fn extents_of_region(&self, some: &[Vec<usize>]) -> Result<Vec<ValueExtent>, String> {
+        let mut extents: Vec<ValueExtent> = self.start.iter().cloned().map(ValueExtent::Fixed).collect();
         for ((extent, places), values) in extents.iter_mut().zip(some).zip(&self.listed) {
-            *extent = Extent::among(places.iter().map(|&place| &values[place]).collect());
+            *extent = ValueExtent::one_of(places.iter().map(|&place| &values[place]).collect());
         }
-        self.extend(&mut extents, false)?;
+        self.compute_extents(&mut extents, false)?;
         Ok(extents)
     }
 
@@ -320,30 +329,33 @@ impl Formulas {
     ///
     /// # Errors
     /// As [`Self::extents`].
-    pub(super) fn extents_with_area(&self, extents: &mut [Extent], area_mm2: Interval) -> Result<(), String> {
+    pub(super) fn add_area_extents(&self, extents: &mut [ValueExtent], area_mm2: NumberInterval) -> Result<(), String> {
         if let Some(at) = self.keys.iter().position(|key| key == AREA) {
-            extents[at] = Extent::Between(area_mm2);
+            extents[at] = ValueExtent::Between(area_mm2);
         }
-        self.extend(extents, true)
+        self.compute_extents(extents, true)
     }
 
-    fn extend(&self, extents: &mut [Extent], of_area: bool) -> Result<(), String> {
+    fn compute_extents(&self, extents: &mut [ValueExtent], of_area: bool) -> Result<(), String> {
         for derived in self.derived.iter().filter(|derived| derived.of_area == of_area) {
             extents[derived.slot] = match &derived.rule {
                 Rule::Same(slot) => extents[*slot].clone(),
-                Rule::Word(word) => Extent::Fixed(Setting::Word(word.clone())),
-                Rule::LookedUp(by, look_up) => look_up.extent(&extents[*by]).map_err(|why| self.fault(derived, &why))?,
+                Rule::Word(word) => ValueExtent::Fixed(FieldValue::Word(word.clone())),
+                Rule::LookedUp(by, look_up) => {
+                    look_up.extent_for(&extents[*by]).map_err(|why| self.expression_fault(derived, &why))?
+                }
                 Rule::Computed(expression, names, ends) => {
-                    let fixed: Option<Vec<(usize, &Setting)>> = names
+                    let fixed: Option<Vec<(usize, &FieldValue)>> = names
                         .iter()
-                        .map(|&name| if let Extent::Fixed(value) = &extents[name] { Some((name, value)) } else { None })
+                        .map(|&name| if let ValueExtent::Fixed(value) = &extents[name] { Some((name, value)) } else { None })
                         .collect();
-                    let ranges = || names.iter().map(|&name| extents[name].interval()).collect::<Option<Vec<Interval>>>();
+                    let ranges =
+                        || names.iter().map(|&name| extents[name].from_interval()).collect::<Option<Vec<NumberInterval>>>();
                     match fixed {
-                        Some(fixed) => Extent::Fixed(self.value(derived, expression, &fixed)?),
+                        Some(fixed) => ValueExtent::Fixed(self.evaluate_expression(derived, expression, &fixed)?),
                         None => {
                             let range = ranges().and_then(|ranges| ends.eval(&ranges).ok()).filter(|range| range.is_finite());
-                            range.map_or(Extent::Unknown, Extent::Between)
+                            range.map_or(ValueExtent::Unknown, ValueExtent::Between)
                         }
                     }
                 }
@@ -353,8 +365,8 @@ impl Formulas {
     }
 
     /// The listed dimensions that a value follows from; `None` where it follows from the area.
-    pub(super) fn roots(&self, slot: usize) -> Option<Vec<usize>> {
-        if self.is_of_area(slot) {
+    pub(super) fn roots_of_value(&self, slot: usize) -> Option<Vec<usize>> {
+        if self.follows_from_area(slot) {
             return None;
         }
         if slot < self.listed.len() {
@@ -363,11 +375,11 @@ impl Formulas {
         let Some(derived) = self.derived.iter().find(|derived| derived.slot == slot) else { return Some(Vec::new()) };
         let mut roots = Vec::new();
         match &derived.rule {
-            Rule::Same(of) | Rule::LookedUp(of, _) => roots = self.roots(*of)?,
+            Rule::Same(of) | Rule::LookedUp(of, _) => roots = self.roots_of_value(*of)?,
             Rule::Word(_) => {}
             Rule::Computed(_, names, _) => {
                 for name in names {
-                    roots.extend(self.roots(*name)?);
+                    roots.extend(self.roots_of_value(*name)?);
                 }
             }
         }
@@ -377,7 +389,7 @@ impl Formulas {
     }
 
     /// The number of the combination of these places of the listed values.
-    pub(super) fn combination(&self, places: impl IntoIterator<Item = usize>) -> u64 {
+    pub(super) fn combination_of_places(&self, places: impl IntoIterator<Item = usize>) -> u64 {
         self.listed.iter().zip(places).fold(0, |number, (values, place)| number * values.len() as u64 + place as u64)
     }
 }
@@ -385,24 +397,24 @@ impl Formulas {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
-    use super::super::dimension::read;
+    use super::super::dimension::read_dimensions;
     use super::*;
 
-    fn base(key: &str) -> Option<Setting> {
+    fn base(key: &str) -> Option<FieldValue> {
         match key {
-            "tensor.cores" | "tensor.rows" | "clock_mhz" => Some(Setting::Number(8.0)),
-            "area.node" => Some(Setting::Word("n7".into())),
+            "tensor.cores" | "tensor.rows" | "clock_mhz" => Some(FieldValue::Number(8.0)),
+            "area.node" => Some(FieldValue::Word("n7".into())),
             _ => None,
         }
     }
 
     fn formulas(text: &str) -> Result<Formulas, String> {
-        Formulas::new(&read(&toml::from_str(text).unwrap()).unwrap(), &base)
+        Formulas::new(&read_dimensions(&toml::from_str(text).unwrap()).unwrap(), &base)
     }
 
-    fn value(formulas: &Formulas, combination: u64, key: &str) -> Setting {
-        let mut slots = formulas.values(combination).unwrap();
-        formulas.with_area(&mut slots, 100.0).unwrap();
+    fn value(formulas: &Formulas, combination: u64, key: &str) -> FieldValue {
+        let mut slots = formulas.values_of_combination(combination).unwrap();
+        formulas.add_area_values(&mut slots, 100.0).unwrap();
         slots[formulas.keys().iter().position(|k| k == key).unwrap()].clone()
     }
 
@@ -411,13 +423,13 @@ mod tests {
         let text = "a = \"b + 1\"\nb = \"max(tensor.cores, 2) * tensor.rows\"\n\"tensor.cores\" = [1, 4]\n\
                     \"area.node\" = \"n5\"\n\"energy.node\" = \"area.node\"\nw = \"0.15 * area_mm2\"\n\"e\" = \"w / 2 + 10\"\nlow = \"min(b, ceil(2.5))\"";
         let f = formulas(text).unwrap();
-        assert_eq!(f.combinations(), Some(2));
+        assert_eq!(f.combination_count(), Some(2));
         let number = |c, key| value(&f, c, key).number().unwrap();
         assert_eq!((number(0, "a"), number(1, "a"), number(0, "low")), (17.0, 33.0, 3.0));
         assert_eq!((number(0, "w"), number(1, "e")), (15.0, 17.5));
-        assert_eq!(value(&f, 0, "energy.node"), Setting::Word("n5".into()));
-        assert!(f.any_of_area());
-        let later: Vec<&str> = f.set(true).map(|slot| f.keys()[slot].as_str()).collect();
+        assert_eq!(value(&f, 0, "energy.node"), FieldValue::Word("n5".into()));
+        assert!(f.any_follows_from_area());
+        let later: Vec<&str> = f.positions_set(true).map(|slot| f.keys()[slot].as_str()).collect();
         assert_eq!(later, ["w", "e"]);
     }
 
@@ -438,18 +450,18 @@ mod tests {
         let all: Vec<f64> = (0..9).map(|i| value(&f, i, "hbm").number().unwrap()).collect();
         assert_eq!(all, [920.0, 1840.0, 3680.0, 920.0, 1840.0, 3680.0, 1844.0, 3688.0, 7376.0]);
         let spare: Vec<f64> = (0..3).map(|i| value(&f, i, "spare").number().unwrap()).collect();
-        assert_eq!((spare, value(&f, 8, "area.link")), (vec![0.0, 1.5, 1.0], Setting::Word("new".into())));
+        assert_eq!((spare, value(&f, 8, "area.link")), (vec![0.0, 1.5, 1.0], FieldValue::Word("new".into())));
         let slot = |key: &str| f.keys().iter().position(|k| k == key).unwrap();
-        assert_eq!(f.roots(slot("hbm")).unwrap(), [0, 1]);
-        let box_of = |nodes: &[usize], stacks: &[usize]| f.extents(&[nodes.to_vec(), stacks.to_vec()]).unwrap();
+        assert_eq!(f.roots_of_value(slot("hbm")).unwrap(), [0, 1]);
+        let box_of = |nodes: &[usize], stacks: &[usize]| f.extents_of_region(&[nodes.to_vec(), stacks.to_vec()]).unwrap();
         let older = box_of(&[0, 1], &[0, 1]);
-        assert_eq!(older[slot("rate")], Extent::Fixed(Setting::Number(460.0)));
-        assert_eq!(older[slot("hbm")], Extent::Between(Interval::new(920.0, 1840.0)));
-        assert_eq!(older[slot("spare")], Extent::Between(Interval::new(0.0, 1.5)));
-        let links = ["old", "new"].map(|word| Setting::Word(word.into())).to_vec();
-        assert_eq!(older[slot("area.link")], Extent::Among(links));
-        assert_eq!(box_of(&[0, 2], &[2])[slot("rate")], Extent::Between(Interval::new(460.0, 922.0)));
-        assert_eq!(box_of(&[1, 2], &[2])[slot("area.link")], Extent::Fixed(Setting::Word("new".into())));
+        assert_eq!(older[slot("rate")], ValueExtent::Fixed(FieldValue::Number(460.0)));
+        assert_eq!(older[slot("hbm")], ValueExtent::Between(NumberInterval::new(920.0, 1840.0)));
+        assert_eq!(older[slot("spare")], ValueExtent::Between(NumberInterval::new(0.0, 1.5)));
+        let links = ["old", "new"].map(|word| FieldValue::Word(word.into())).to_vec();
+        assert_eq!(older[slot("area.link")], ValueExtent::Among(links));
+        assert_eq!(box_of(&[0, 2], &[2])[slot("rate")], ValueExtent::Between(NumberInterval::new(460.0, 922.0)));
+        assert_eq!(box_of(&[1, 2], &[2])[slot("area.link")], ValueExtent::Fixed(FieldValue::Word("new".into())));
     }
 
     #[test]
@@ -483,16 +495,18 @@ mod tests {
             assert!(error.contains(why), "{error}");
         }
         let zero = formulas("a = [2, 0]\nb = \"clock_mhz / a\"").unwrap();
-        let error = zero.values(1).unwrap_err();
+        let error = zero.values_of_combination(1).unwrap_err();
         assert!(
             error.starts_with("space.dimensions.b = \"clock_mhz / a\": is inf where a = 0, clock_mhz = 8: it divides by zero"),
             "{error}"
         );
-        assert!(zero.values(0).is_ok());
+        assert!(zero.values_of_combination(0).is_ok());
         let computed = formulas("a = [1, 2]\nb = \"2 * a\"\nc = { by = \"b\", values = { 2 = 7 } }").unwrap();
-        assert_eq!(value(&computed, 0, "c"), Setting::Number(7.0));
-        assert!(computed.values(1).unwrap_err().contains("has no value for b = 4; add one (values = { 4 = ... })"));
+        assert_eq!(value(&computed, 0, "c"), FieldValue::Number(7.0));
+        assert!(
+            computed.values_of_combination(1).unwrap_err().contains("has no value for b = 4; add one (values = { 4 = ... })")
+        );
         let word = formulas("b = \"2 * area.node\"").unwrap();
-        assert!(word.values(0).unwrap_err().contains("area.node = n7 is no number; give it numbers"));
+        assert!(word.values_of_combination(0).unwrap_err().contains("area.node = n7 is no number; give it numbers"));
     }
 }

@@ -12,18 +12,18 @@ const LIBRARY: f64 = 1e-13;
 
 /// All numbers from one to another.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Interval {
+pub(super) struct NumberInterval {
     pub low: f64,
     pub high: f64,
 }
 
 /// Anything, or nothing that is a number.
-const ANY: Interval = Interval { low: f64::NEG_INFINITY, high: f64::INFINITY };
+const ANY: NumberInterval = NumberInterval { low: f64::NEG_INFINITY, high: f64::INFINITY };
 
 /// An expression over intervals.
-pub(super) type Expression = FlatEx<Interval, Operators>;
+pub(super) type Expression = FlatEx<NumberInterval, Operators>;
 
-impl Interval {
+impl NumberInterval {
     pub fn new(low: f64, high: f64) -> Self {
         if low.is_nan() || high.is_nan() || low > high { ANY } else { Self { low, high } }
     }
@@ -33,7 +33,7 @@ impl Interval {
     }
 
     /// The hull of some numbers.
-    pub fn hull(numbers: &[f64]) -> Self {
+    pub fn hull_of(numbers: &[f64]) -> Self {
         if numbers.iter().any(|number| number.is_nan()) {
             return ANY;
         }
@@ -46,40 +46,40 @@ impl Interval {
     }
 
     /// Widened relatively.
-    pub fn widened(self, by: f64) -> Self {
+    pub fn widen_relatively(self, by: f64) -> Self {
         Self::new(self.low - by * self.low.abs(), self.high + by * self.high.abs())
     }
 
     /// A function that grows with its argument.
-    fn growing(self, function: impl Fn(f64) -> f64) -> Self {
+    fn map_growing(self, function: impl Fn(f64) -> f64) -> Self {
         Self::new(function(self.low), function(self.high))
     }
 
-    fn corners(self, other: Self, function: impl Fn(f64, f64) -> f64) -> Self {
+    fn map_corners(self, other: Self, function: impl Fn(f64, f64) -> f64) -> Self {
         let of = [(self.low, other.low), (self.low, other.high), (self.high, other.low), (self.high, other.high)];
-        Self::hull(&of.map(|(a, b)| function(a, b)))
+        Self::hull_of(&of.map(|(a, b)| function(a, b)))
     }
 
-    fn over(self, divisor: Self) -> Self {
-        if divisor.low <= 0.0 && divisor.high >= 0.0 { ANY } else { self.corners(divisor, |a, b| a / b) }
+    fn divide_by(self, divisor: Self) -> Self {
+        if divisor.low <= 0.0 && divisor.high >= 0.0 { ANY } else { self.map_corners(divisor, |a, b| a / b) }
     }
 
     /// Of a positive base every power lies between those of the ends.
-    fn power(self, exponent: Self) -> Self {
-        if self.low > 0.0 { self.corners(exponent, f64::powf).widened(LIBRARY) } else { ANY }
+    fn raise_to(self, exponent: Self) -> Self {
+        if self.low > 0.0 { self.map_corners(exponent, f64::powf).widen_relatively(LIBRARY) } else { ANY }
     }
 
     fn abs(self) -> Self {
-        let ends = Self::hull(&[self.low.abs(), self.high.abs()]);
+        let ends = Self::hull_of(&[self.low.abs(), self.high.abs()]);
         if self.low <= 0.0 && self.high >= 0.0 { Self::new(0.0, ends.high) } else { ends }
     }
 
     fn logarithm(self, function: impl Fn(f64) -> f64) -> Self {
-        if self.low > 0.0 { self.growing(function).widened(LIBRARY) } else { ANY }
+        if self.low > 0.0 { self.map_growing(function).widen_relatively(LIBRARY) } else { ANY }
     }
 }
 
-impl FromStr for Interval {
+impl FromStr for NumberInterval {
     type Err = ParseFloatError;
 
     fn from_str(text: &str) -> Result<Self, ParseFloatError> {
@@ -91,25 +91,25 @@ impl FromStr for Interval {
 #[derive(Debug, Clone)]
 pub(super) struct Operators;
 
-impl MakeOperators<Interval> for Operators {
-    fn make<'a>() -> Vec<Operator<'a, Interval>> {
+impl MakeOperators<NumberInterval> for Operators {
+    fn make<'a>() -> Vec<Operator<'a, NumberInterval>> {
         let binary = |apply, prio, is_commutative| BinOp { apply, prio, is_commutative };
         vec![
-            Operator::make_bin("^", binary(Interval::power, 4, false)),
-            Operator::make_bin("*", binary(|a, b| a.corners(b, |a, b| a * b), 2, true)),
-            Operator::make_bin("/", binary(Interval::over, 3, false)),
-            Operator::make_bin_unary("+", binary(|a, b| Interval::new(a.low + b.low, a.high + b.high), 0, true), |a| a),
-            Operator::make_bin_unary("-", binary(|a, b| Interval::new(a.low - b.high, a.high - b.low), 1, false), |a| {
-                Interval::new(-a.high, -a.low)
+            Operator::make_bin("^", binary(NumberInterval::raise_to, 4, false)),
+            Operator::make_bin("*", binary(|a, b| a.map_corners(b, |a, b| a * b), 2, true)),
+            Operator::make_bin("/", binary(NumberInterval::divide_by, 3, false)),
+            Operator::make_bin_unary("+", binary(|a, b| NumberInterval::new(a.low + b.low, a.high + b.high), 0, true), |a| a),
+            Operator::make_bin_unary("-", binary(|a, b| NumberInterval::new(a.low - b.high, a.high - b.low), 1, false), |a| {
+                NumberInterval::new(-a.high, -a.low)
             }),
-            Operator::make_bin("min", binary(|a, b| Interval::new(a.low.min(b.low), a.high.min(b.high)), 0, false)),
-            Operator::make_bin("max", binary(|a, b| Interval::new(a.low.max(b.low), a.high.max(b.high)), 0, false)),
-            Operator::make_unary("abs", Interval::abs),
-            Operator::make_unary("floor", |a| a.growing(f64::floor)),
-            Operator::make_unary("round", |a| a.growing(f64::round)),
-            Operator::make_unary("ceil", |a| a.growing(f64::ceil)),
-            Operator::make_unary("sqrt", |a| if a.low >= 0.0 { a.growing(f64::sqrt) } else { ANY }),
-            Operator::make_unary("exp", |a| a.growing(f64::exp).widened(LIBRARY)),
+            Operator::make_bin("min", binary(|a, b| NumberInterval::new(a.low.min(b.low), a.high.min(b.high)), 0, false)),
+            Operator::make_bin("max", binary(|a, b| NumberInterval::new(a.low.max(b.low), a.high.max(b.high)), 0, false)),
+            Operator::make_unary("abs", NumberInterval::abs),
+            Operator::make_unary("floor", |a| a.map_growing(f64::floor)),
+            Operator::make_unary("round", |a| a.map_growing(f64::round)),
+            Operator::make_unary("ceil", |a| a.map_growing(f64::ceil)),
+            Operator::make_unary("sqrt", |a| if a.low >= 0.0 { a.map_growing(f64::sqrt) } else { ANY }),
+            Operator::make_unary("exp", |a| a.map_growing(f64::exp).widen_relatively(LIBRARY)),
             Operator::make_unary("ln", |a| a.logarithm(f64::ln)),
             Operator::make_unary("log2", |a| a.logarithm(f64::log2)),
             Operator::make_unary("log10", |a| a.logarithm(f64::log10)),
@@ -147,11 +147,11 @@ mod tests {
         ) {
             let ends = Expression::parse(EXPRESSIONS[which]).unwrap();
             let exact: FlatEx<f64> = exmex::parse(EXPRESSIONS[which]).unwrap();
-            let range = ends.eval(&[Interval::new(a.0, a.0 + a.1), Interval::new(b.0, b.0 + b.1)]).unwrap();
+            let range = ends.eval(&[NumberInterval::new(a.0, a.0 + a.1), NumberInterval::new(b.0, b.0 + b.1)]).unwrap();
             let value = exact.eval(&[a.0 + at.0 * a.1, b.0 + at.1 * b.1]).unwrap();
             prop_assert!(range.is_finite());
             prop_assert!((range.low..=range.high).contains(&value), "{}: {value} outside {range:?}", EXPRESSIONS[which]);
-            let here = ends.eval(&[Interval::point(a.0), Interval::point(b.0)]).unwrap();
+            let here = ends.eval(&[NumberInterval::point(a.0), NumberInterval::point(b.0)]).unwrap();
             let value = exact.eval(&[a.0, b.0]).unwrap();
             prop_assert!((here.low..=here.high).contains(&value) && here.high - here.low <= 1e-9 * value.abs().max(1.0));
         }
@@ -159,10 +159,10 @@ mod tests {
 
     #[test]
     fn what_has_no_ends_is_anything() {
-        let of = |text: &str, a: Interval| Expression::parse(text).unwrap().eval(&[a]).unwrap();
-        assert_eq!(of("1 / a", Interval::new(-1.0, 1.0)), ANY);
-        assert_eq!(of("ln(a)", Interval::new(0.0, 1.0)), ANY);
-        assert_eq!(of("0 * (1 / a)", Interval::new(0.0, 1.0)), ANY);
+        let of = |text: &str, a: NumberInterval| Expression::parse(text).unwrap().eval(&[a]).unwrap();
+        assert_eq!(of("1 / a", NumberInterval::new(-1.0, 1.0)), ANY);
+        assert_eq!(of("ln(a)", NumberInterval::new(0.0, 1.0)), ANY);
+        assert_eq!(of("0 * (1 / a)", NumberInterval::new(0.0, 1.0)), ANY);
         assert!(Expression::parse("sin(a)").is_err());
     }
 }

@@ -1,11 +1,11 @@
 //! What the limits of a space must be at least for a chip to be within them: for one of which they leave none.
 
-use super::grid::{Grid, Unbuilt};
-use super::limits::{ChipLimits, Figures};
+use super::grid::{BuildFailure, Grid};
+use super::limits::{ChipFigures, ChipLimits};
 use super::region::Region;
-use super::{Enclosed, Kind, Space};
-use sim::hardware::phaze::design;
-use sim::hardware::{Accelerator, at_clock, least_sustained_power, lowest_clock, sustained_power};
+use super::{Enclosed, Space, SpaceKind};
+use sim::hardware::phaze::design_accelerator;
+use sim::hardware::{Accelerator, least_sustained_power, lower_clock, lowest_clock, sustained_power};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -14,7 +14,7 @@ const BOXES: usize = 200_000;
 
 /// A limit of a space's chips.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Limit {
+pub enum ChipLimit {
     /// [`ChipLimits::max_area_mm2`].
     Area,
     /// [`ChipLimits::max_power_w`].
@@ -29,7 +29,7 @@ pub enum Limit {
     HbmRate,
 }
 
-impl Limit {
+impl ChipLimit {
     /// All of them, in the order of the study's keys.
     pub const ALL: [Self; 6] = [Self::Area, Self::Power, Self::Cost, Self::LeastHbm, Self::MostHbm, Self::HbmRate];
 
@@ -48,23 +48,23 @@ impl Limit {
 
     /// Its value, where it is given.
     #[must_use]
-    pub fn of(self, limits: &ChipLimits) -> Option<f64> {
-        *self.field(&mut limits.clone())
+    pub fn value_in(self, limits: &ChipLimits) -> Option<f64> {
+        *self.field_of(&mut limits.clone())
     }
 
     /// Puts a value in its place.
-    pub fn set(self, limits: &mut ChipLimits, value: f64) {
-        *self.field(limits) = Some(value);
+    pub fn set_in(self, limits: &mut ChipLimits, value: f64) {
+        *self.field_of(limits) = Some(value);
     }
 
     /// Whether chips are to have at least, not at most, what it says.
     #[must_use]
-    pub fn is_least(self) -> bool {
+    pub fn is_lower_limit(self) -> bool {
         matches!(self, Self::LeastHbm | Self::HbmRate)
     }
 
     /// Its place among the limits.
-    fn field(self, limits: &mut ChipLimits) -> &mut Option<f64> {
+    fn field_of(self, limits: &mut ChipLimits) -> &mut Option<f64> {
         match self {
             Self::Area => &mut limits.max_area_mm2,
             Self::Power => &mut limits.max_power_w,
@@ -76,22 +76,22 @@ impl Limit {
     }
 
     /// What a chip has of it, at the lowest clock of power; `None` where it has no price.
-    fn value(self, chip: &Accelerator) -> Option<f64> {
+    fn value_of_chip(self, chip: &Accelerator) -> Option<f64> {
         Some(match self {
-            Self::Area => Figures::of(chip).ok()?.area.0,
-            Self::Power => sustained_power(&at_clock(chip, lowest_clock(chip))).peak().0,
-            Self::Cost => Figures::of(chip).ok()?.cost_usd?,
+            Self::Area => ChipFigures::of_chip(chip).ok()?.area.0,
+            Self::Power => sustained_power(&lower_clock(chip, lowest_clock(chip))).peak_power().0,
+            Self::Cost => ChipFigures::of_chip(chip).ok()?.cost_usd?,
             Self::LeastHbm | Self::MostHbm => chip.memory_capacity().gib(),
             Self::HbmRate => chip.hbm.read_bandwidth.0 / 1e9,
         })
     }
 
     /// What no chip of a box has less of, or more where that is asked for.
-    fn bound(self, corners: &super::Corners) -> Option<f64> {
+    fn bound_of_box(self, corners: &super::Corners) -> Option<f64> {
         let (fast, small) = (&corners.fast, &corners.small);
         Some(match self {
             Self::Area => corners.least.area.0,
-            Self::Power => least_sustained_power(&at_clock(small, lowest_clock(small)), fast).0,
+            Self::Power => least_sustained_power(&lower_clock(small, lowest_clock(small)), fast).0,
             Self::Cost => corners.least.cost_usd?,
             Self::LeastHbm => fast.memory_capacity().gib(),
             Self::MostHbm => small.memory_capacity().gib(),
@@ -100,35 +100,35 @@ impl Limit {
     }
 
     /// So that less is nearer to the limit.
-    fn far(self, value: f64) -> f64 {
-        if self.is_least() { -value } else { value }
+    fn distance_from_limit(self, value: f64) -> f64 {
+        if self.is_lower_limit() { -value } else { value }
     }
 }
 
 /// A region that waits, those before others whose bound is nearer to the limit.
-struct Waiting {
+struct QueuedRegion {
     far: f64,
     region: Region,
 }
 
-impl PartialEq for Waiting {
+impl PartialEq for QueuedRegion {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Waiting {}
+impl Eq for QueuedRegion {}
 
-impl PartialOrd for Waiting {
+impl PartialOrd for QueuedRegion {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Waiting {
+impl Ord for QueuedRegion {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         // Of equals the smaller region: it is nearer to a chip.
-        self.far.total_cmp(&other.far).then_with(|| self.region.size().cmp(&other.region.size()))
+        self.far.total_cmp(&other.far).then_with(|| self.region.combination_count().cmp(&other.region.combination_count()))
     }
 }
 
@@ -138,70 +138,72 @@ impl Space {
     ///
     /// # Errors
     /// An expression without a value, a field that no chip has.
-    pub fn nearest(&self, limit: Limit, others: &ChipLimits) -> Result<Option<f64>, String> {
+    pub fn nearest_limit(&self, limit: ChipLimit, others: &ChipLimits) -> Result<Option<f64>, String> {
         let mut others = *others;
-        *limit.field(&mut others) = None;
+        *limit.field_of(&mut others) = None;
         match &self.kind {
-            Kind::Grid(grid) => grid.nearest(limit, &others),
-            Kind::Phaze(space, spec) => {
-                let configs = space.every(spec);
+            SpaceKind::Grid(grid) => grid.nearest_limit_of_boxes(limit, &others),
+            SpaceKind::Phaze(space, spec) => {
+                let configs = space.all_combinations(spec);
                 let own = |mut chip: Accelerator| {
-                    let exceeds = others.fit(&mut chip).ok()?.1;
-                    exceeds.is_none().then(|| limit.value(&chip)).flatten()
+                    let exceeds = others.lower_clock_and_check(&mut chip).ok()?.1;
+                    exceeds.is_none().then(|| limit.value_of_chip(&chip)).flatten()
                 };
                 // Of the area window the lower end follows the upper one.
                 let inside = |chip: &Accelerator, config: &_| {
-                    limit == Limit::Area || Figures::of(chip).is_ok_and(|figures| space.admits(config, figures.area))
+                    limit == ChipLimit::Area
+                        || ChipFigures::of_chip(chip).is_ok_and(|figures| space.admits_area(config, figures.area))
                 };
-                let chips = configs.map(|config| (design(&config), config));
+                let chips = configs.map(|config| (design_accelerator(&config), config));
                 let values = chips.filter(|(chip, config)| inside(chip, config)).filter_map(|(chip, _)| own(chip));
-                Ok(values.min_by(|a, b| limit.far(*a).total_cmp(&limit.far(*b))))
+                Ok(values.min_by(|a, b| limit.distance_from_limit(*a).total_cmp(&limit.distance_from_limit(*b))))
             }
         }
     }
 }
 
 impl Grid {
-    fn nearest(&self, limit: Limit, others: &ChipLimits) -> Result<Option<f64>, String> {
-        let mut waiting = BinaryHeap::from([Reverse(Waiting { far: f64::NEG_INFINITY, region: self.whole() })]);
+    fn nearest_limit_of_boxes(&self, limit: ChipLimit, others: &ChipLimits) -> Result<Option<f64>, String> {
+        let mut waiting = BinaryHeap::from([Reverse(QueuedRegion { far: f64::NEG_INFINITY, region: self.whole_region() })]);
         let mut nearest: Option<f64> = None;
         for _ in 0..BOXES {
-            let Some(Reverse(Waiting { far, region })) = waiting.pop() else { return Ok(nearest) };
-            if nearest.is_some_and(|known| limit.far(known) <= far) {
+            let Some(Reverse(QueuedRegion { far, region })) = waiting.pop() else { return Ok(nearest) };
+            if nearest.is_some_and(|known| limit.distance_from_limit(known) <= far) {
                 return Ok(nearest);
             }
-            let Some(dimension) = self.words_of(&region).first().copied().or_else(|| region.open().next()) else {
-                if let Some(value) = self.alone(&region, limit, others)?
-                    && nearest.is_none_or(|known| limit.far(value) < limit.far(known))
+            let Some(dimension) = self.word_dimensions_of(&region).first().copied().or_else(|| region.open_dimensions().next())
+            else {
+                if let Some(value) = self.value_of_single_chip(&region, limit, others)?
+                    && nearest.is_none_or(|known| limit.distance_from_limit(value) < limit.distance_from_limit(known))
                 {
                     nearest = Some(value);
                 }
                 continue;
             };
-            for half in region.halves(dimension) {
-                let far = match self.enclose(&half, others)? {
+            for half in region.split_in_halves(dimension) {
+                let far = match self.enclose_region(&half, others)? {
                     Enclosed::Outside(_) => continue,
                     Enclosed::Open => f64::NEG_INFINITY,
-                    Enclosed::Within(corners) => match limit.bound(&corners) {
-                        Some(bound) => limit.far(bound),
+                    Enclosed::Within(corners) => match limit.bound_of_box(&corners) {
+                        Some(bound) => limit.distance_from_limit(bound),
                         None => continue,
                     },
                 };
-                waiting.push(Reverse(Waiting { far, region: half }));
+                waiting.push(Reverse(QueuedRegion { far, region: half }));
             }
         }
         Ok(None)
     }
 
     /// What the one chip of a region has of a limit, if the others leave it.
-    fn alone(&self, region: &Region, limit: Limit, others: &ChipLimits) -> Result<Option<f64>, String> {
-        match self.built(self.first(region) as u64) {
+    fn value_of_single_chip(&self, region: &Region, limit: ChipLimit, others: &ChipLimits) -> Result<Option<f64>, String> {
+        match self.build_from_values(self.first_point(region) as u64) {
             Ok((_, mut chip)) => {
-                let exceeds = others.fit(&mut chip).map_err(|why| why.to_string())?.1;
-                Ok(exceeds.is_none().then(|| limit.value(&chip)).flatten())
+                let exceeds = others.lower_clock_and_check(&mut chip).map_err(|why| why.to_string())?.1;
+                Ok(exceeds.is_none().then(|| limit.value_of_chip(&chip)).flatten())
             }
-            Err(Unbuilt::Refused(_)) => Ok(None),
-            Err(Unbuilt::Fault(why)) => Err(why),
+            Err(BuildFailure::Refused(_)) => Ok(None),
+            Err(BuildFailure::Fault(why)) => Err(why),
         }
     }
 }

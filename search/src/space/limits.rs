@@ -1,9 +1,9 @@
 //! What chips of a space may take: area, power, dollars.
 
-use super::least::Limit;
+use super::least::ChipLimit;
 use serde::{Deserialize, Serialize};
 use sim::hardware::manufacturing::{Foundry, chip_cost};
-use sim::hardware::{Accelerator, AreaError, area, sustained_power, within_power};
+use sim::hardware::{Accelerator, AreaError, chip_area, lower_clock_to_power, sustained_power};
 use sim::units::{SquareMillimeters, Watts};
 
 /// Limits of a space's chips; what is not given is not limited.
@@ -25,7 +25,7 @@ pub struct ChipLimits {
 
 /// What a chip takes, whatever runs on it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Figures {
+pub struct ChipFigures {
     /// Area of its compute dies.
     pub area: SquareMillimeters,
     /// Power under its heaviest sustained load.
@@ -34,20 +34,20 @@ pub struct Figures {
     pub cost_usd: Option<f64>,
 }
 
-impl Figures {
+impl ChipFigures {
     /// Those of a chip.
     ///
     /// # Errors
     /// A chip without an area model.
-    pub fn of(chip: &Accelerator) -> Result<Self, AreaError> {
+    pub fn of_chip(chip: &Accelerator) -> Result<Self, AreaError> {
         let cost_usd = chip_cost(chip, Foundry::default())?.map(|cost| cost.total_usd());
-        Ok(Self { area: area(chip)?.total(), peak_power: sustained_power(chip).peak(), cost_usd })
+        Ok(Self { area: chip_area(chip)?.total_area(), peak_power: sustained_power(chip).peak_power(), cost_usd })
     }
 }
 
 /// Why a chip is outside its space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Why {
+pub enum OutsideReason {
     /// Outside the area limits.
     Area,
     /// Over the power.
@@ -60,8 +60,8 @@ pub enum Why {
 
 impl ChipLimits {
     /// Lowers a chip's clock as far as the limit of power makes it; a chip that exceeds it at its lowest clock too stays as it is.
-    pub fn lower(&self, chip: &mut Accelerator) {
-        if let Some(slow) = self.max_power_w.and_then(|most| within_power(chip, Watts(most))) {
+    pub fn lower_clock(&self, chip: &mut Accelerator) {
+        if let Some(slow) = self.max_power_w.and_then(|most| lower_clock_to_power(chip, Watts(most))) {
             *chip = slow;
         }
     }
@@ -70,18 +70,18 @@ impl ChipLimits {
     ///
     /// # Errors
     /// A chip without an area model.
-    pub fn fit(&self, chip: &mut Accelerator) -> Result<(Figures, Option<Why>), AreaError> {
-        self.lower(chip);
-        let figures = Figures::of(chip)?;
+    pub fn lower_clock_and_check(&self, chip: &mut Accelerator) -> Result<(ChipFigures, Option<OutsideReason>), AreaError> {
+        self.lower_clock(chip);
+        let figures = ChipFigures::of_chip(chip)?;
         let hbm = self.allows_memory(chip, chip, 0.0);
-        Ok((figures, self.exceeded(&figures).or_else(|| (!hbm).then_some(Why::Hbm))))
+        Ok((figures, self.first_exceeded(&figures).or_else(|| (!hbm).then_some(OutsideReason::Hbm))))
     }
 
     /// Limits of which no chip is within both, in words; `called` writes a limit before its value.
     #[must_use]
-    pub fn contradiction(&self, called: impl Fn(Limit) -> String) -> Option<String> {
+    pub fn find_contradiction(&self, called: impl Fn(ChipLimit) -> String) -> Option<String> {
         let (least, most) = (self.min_hbm_gib?, self.max_hbm_gib?);
-        let (below, above) = (called(Limit::LeastHbm), called(Limit::MostHbm));
+        let (below, above) = (called(ChipLimit::LeastHbm), called(ChipLimit::MostHbm));
         (least > most).then(|| format!("{below}{least}: is more than {above}{most}; correct one of the two, or leave it out"))
     }
 
@@ -97,17 +97,17 @@ impl ChipLimits {
 
     /// The first limit that a chip exceeds.
     #[must_use]
-    pub fn exceeded(&self, figures: &Figures) -> Option<Why> {
-        self.each_exceeded(figures).next()
+    pub fn first_exceeded(&self, figures: &ChipFigures) -> Option<OutsideReason> {
+        self.all_exceeded(figures).next()
     }
 
     /// Every limit of area, power and cost that a chip exceeds.
-    pub fn each_exceeded(&self, figures: &Figures) -> impl Iterator<Item = Why> {
+    pub fn all_exceeded(&self, figures: &ChipFigures) -> impl Iterator<Item = OutsideReason> {
         let dear = |most: f64| figures.cost_usd.is_none_or(|cost| cost > most);
         let all = [
-            (Why::Area, self.max_area_mm2.is_some_and(|most| figures.area.0 > most)),
-            (Why::Power, self.max_power_w.is_some_and(|most| figures.peak_power.0 > most)),
-            (Why::Cost, self.max_cost_usd.is_some_and(dear)),
+            (OutsideReason::Area, self.max_area_mm2.is_some_and(|most| figures.area.0 > most)),
+            (OutsideReason::Power, self.max_power_w.is_some_and(|most| figures.peak_power.0 > most)),
+            (OutsideReason::Cost, self.max_cost_usd.is_some_and(dear)),
         ];
         all.into_iter().filter(|(_, exceeds)| *exceeds).map(|(why, _)| why)
     }
@@ -115,7 +115,7 @@ impl ChipLimits {
 
 /// How many combinations of a space are outside it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Outside {
+pub struct OutsideCounts {
     /// Outside the area limits.
     pub area: usize,
     /// Over the power limit.
@@ -130,26 +130,26 @@ pub struct Outside {
     pub refusal: Option<String>,
 }
 
-impl Outside {
+impl OutsideCounts {
     /// Counts some.
-    pub fn count(&mut self, why: Why, combinations: usize) {
+    pub fn count_reason(&mut self, why: OutsideReason, combinations: usize) {
         match why {
-            Why::Area => self.area += combinations,
-            Why::Power => self.power += combinations,
-            Why::Cost => self.cost += combinations,
-            Why::Hbm => self.hbm += combinations,
+            OutsideReason::Area => self.area += combinations,
+            OutsideReason::Power => self.power += combinations,
+            OutsideReason::Cost => self.cost += combinations,
+            OutsideReason::Hbm => self.hbm += combinations,
         }
     }
 
     /// Counts one that is no chip.
-    pub fn refuse(&mut self, why: String) {
+    pub fn count_failure(&mut self, why: String) {
         self.refused += 1;
         self.refusal.get_or_insert(why);
     }
 
     /// What the limits leave out, for a space of which they leave nothing.
     #[must_use]
-    pub fn words(&self) -> String {
+    pub fn describe_reasons(&self) -> String {
         let kinds = [
             (self.area, "outside the limits of area (max_area_mm2)"),
             (self.power, "over the power at their lowest clock too (max_power_w)"),
@@ -174,7 +174,7 @@ impl Outside {
 
 /// Whether a value is the largest (`true`) or smallest of several.
 #[must_use]
-pub fn end(numbers: &[f64], value: f64) -> Option<bool> {
+pub fn is_end_of(numbers: &[f64], value: f64) -> Option<bool> {
     let largest = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let smallest = numbers.iter().copied().fold(f64::INFINITY, f64::min);
     (largest > smallest && (value == largest || value == smallest)).then_some(value == largest)

@@ -19,19 +19,19 @@ mod schema;
 mod spec;
 
 pub use corner::{Corners, Enclosed};
-pub use dimension::{Dimension, Values, read as read_dimensions};
-pub use every::{Built, Combination, Dial, number, places};
+pub use dimension::{Dimension, Values, read_dimensions};
+pub use every::{Combination, CombinationChip, ListedDimension, combination_of_places, places_of_combination};
 pub use formula::AREA;
 use grid::LOWERED;
-pub use grid::{FABRIC, Grid, Settings, Single};
-pub use least::Limit;
-pub use limits::{ChipLimits, Figures, Outside, Why};
+pub use grid::{FABRIC, FileSettings, Grid, SingleCombination};
+pub use least::ChipLimit;
+pub use limits::{ChipFigures, ChipLimits, OutsideCounts, OutsideReason};
 pub use phaze::{HardwarePoint, HardwareSpace};
 pub use region::Region;
-pub use spec::{CalibrationChoice, Chips, Dimensions, PhazeGrid, SpaceSpec};
+pub use spec::{CalibrationChoice, Chips, PhazeGrid, SpaceDimensions, SpaceSpec};
 
-use sim::hardware::phaze::{PhazeConfig, design, document};
-use sim::hardware::{Accelerator, AreaError, ChipDocument, Setting};
+use sim::hardware::phaze::{PhazeConfig, design_accelerator, design_document};
+use sim::hardware::{Accelerator, AreaError, ChipDocument, FieldValue};
 use sim::units::{Bytes, SquareMillimeters, Watts};
 
 /// The most combinations that are searched one by one: all are built within a minute, and each has its row in the run's table.
@@ -40,9 +40,9 @@ const ONE_BY_ONE: u64 = 300_000;
 /// The chips of a space that are within its limits, in the order of enumeration.
 #[derive(Debug, Clone)]
 pub struct Space {
-    kind: Kind,
+    kind: SpaceKind,
     /// What each chip takes; empty where boxes of chips are searched, which are built where a search looks at them.
-    pub figures: Vec<Figures>,
+    pub figures: Vec<ChipFigures>,
     /// Where boxes are searched: the number of combinations, and their limits.
     boxes: Option<(usize, ChipLimits)>,
     /// HBM capacities that every chip may carry, ascending; empty where capacity is a dimension as any other.
@@ -50,13 +50,13 @@ pub struct Space {
     /// The largest area allowed, where it is limited.
     pub max_area: Option<SquareMillimeters>,
     /// Combinations that are no chips of the space.
-    pub outside: Outside,
+    pub outside: OutsideCounts,
     /// What its chips may take; of PHAZE's grid the reference's area where no area is given.
     limits: ChipLimits,
 }
 
 #[derive(Debug, Clone)]
-enum Kind {
+enum SpaceKind {
     Phaze(Box<HardwareSpace>, PhazeGrid),
     Grid(Box<Grid>),
 }
@@ -75,20 +75,20 @@ impl Space {
     ///
     /// # Errors
     /// A reference chip without an area model.
-    pub fn phaze(grid: &PhazeGrid, limits: &ChipLimits, reference: &Accelerator) -> Result<Self, AreaError> {
+    pub fn from_phaze(grid: &PhazeGrid, limits: &ChipLimits, reference: &Accelerator) -> Result<Self, AreaError> {
         // Capacities that every chip may carry: chips with another are none of the space.
         let allowed = |gib: &f64| {
             limits.min_hbm_gib.is_none_or(|least| *gib >= least) && limits.max_hbm_gib.is_none_or(|most| *gib <= most)
         };
         let grid = &PhazeGrid { hbm_gib: grid.hbm_gib.iter().copied().filter(allowed).collect(), ..grid.clone() };
-        let mut space = HardwareSpace::enumerate(grid, limits, reference)?;
-        let mut outside = Outside { area: space.outside, ..Outside::default() };
+        let mut space = HardwareSpace::enumerate_chips(grid, limits, reference)?;
+        let mut outside = OutsideCounts { area: space.outside, ..OutsideCounts::default() };
         let mut figures = Vec::with_capacity(space.points.len());
         let mut kept = Vec::with_capacity(space.points.len());
         for point in &space.points {
             // The area has been looked at, with the reference's limit.
-            match (ChipLimits { max_area_mm2: None, ..*limits }).fit(&mut design(&point.config))? {
-                (_, Some(why)) => outside.count(why, 1),
+            match (ChipLimits { max_area_mm2: None, ..*limits }).lower_clock_and_check(&mut design_accelerator(&point.config))? {
+                (_, Some(why)) => outside.count_reason(why, 1),
                 (of, None) => {
                     figures.push(of);
                     kept.push(*point);
@@ -98,7 +98,7 @@ impl Space {
         space.points = kept;
         let (hbm, max_area) = (space.hbm.clone(), Some(space.max_area));
         Ok(Self {
-            kind: Kind::Phaze(Box::new(space), grid.clone()),
+            kind: SpaceKind::Phaze(Box::new(space), grid.clone()),
             figures,
             boxes: None,
             hbm,
@@ -112,11 +112,11 @@ impl Space {
     ///
     /// # Errors
     /// As [`Self::grid`] and [`Self::boxes`].
-    pub fn relatives(grid: Grid, limits: &ChipLimits) -> Result<Self, String> {
-        if grid.combinations().is_some_and(|count| count <= ONE_BY_ONE) {
-            Self::grid(grid, limits)
+    pub fn from_relatives(grid: Grid, limits: &ChipLimits) -> Result<Self, String> {
+        if grid.combination_count().is_some_and(|count| count <= ONE_BY_ONE) {
+            Self::from_grid(grid, limits)
         } else {
-            Self::boxes(grid, limits)
+            Self::from_boxes(grid, limits)
         }
     }
 
@@ -124,10 +124,18 @@ impl Space {
     ///
     /// # Errors
     /// A field that no chip has, a value of the wrong type, an expression without a value, no combination that is a chip.
-    pub fn grid(mut grid: Grid, limits: &ChipLimits) -> Result<Self, String> {
-        let (figures, outside) = grid.enumerate(limits)?;
+    pub fn from_grid(mut grid: Grid, limits: &ChipLimits) -> Result<Self, String> {
+        let (figures, outside) = grid.enumerate_chips(limits)?;
         let max_area = limits.max_area_mm2.map(SquareMillimeters);
-        Ok(Self { kind: Kind::Grid(Box::new(grid)), figures, boxes: None, hbm: Vec::new(), max_area, outside, limits: *limits })
+        Ok(Self {
+            kind: SpaceKind::Grid(Box::new(grid)),
+            figures,
+            boxes: None,
+            hbm: Vec::new(),
+            max_area,
+            outside,
+            limits: *limits,
+        })
     }
 
     /// A base chip's relatives of which boxes are searched: every combination is a point, within the limits or not, and none is built before a search
@@ -135,12 +143,12 @@ impl Space {
     ///
     /// # Errors
     /// As [`Self::grid`], as far as the first combination shows it; a fabric that follows from a chip's area.
-    pub fn boxes(mut grid: Grid, limits: &ChipLimits) -> Result<Self, String> {
-        let count = grid.join()?;
-        let (figures, hbm, outside) = (Vec::new(), Vec::new(), Outside::default());
+    pub fn from_boxes(mut grid: Grid, limits: &ChipLimits) -> Result<Self, String> {
+        let count = grid.join_fabrics()?;
+        let (figures, hbm, outside) = (Vec::new(), Vec::new(), OutsideCounts::default());
         let max_area = limits.max_area_mm2.map(SquareMillimeters);
         Ok(Self {
-            kind: Kind::Grid(Box::new(grid)),
+            kind: SpaceKind::Grid(Box::new(grid)),
             figures,
             boxes: Some((count, *limits)),
             hbm,
@@ -152,44 +160,44 @@ impl Space {
 
     /// The whole of a space of which boxes are searched.
     #[must_use]
-    pub fn whole(&self) -> Option<Region> {
+    pub fn whole_region(&self) -> Option<Region> {
         match (&self.kind, self.boxes) {
-            (Kind::Grid(grid), Some(_)) => Some(grid.whole()),
+            (SpaceKind::Grid(grid), Some(_)) => Some(grid.whole_region()),
             _ => None,
         }
     }
 
     /// The least point of a region.
     #[must_use]
-    pub fn first(&self, region: &Region) -> usize {
-        if let Kind::Grid(grid) = &self.kind { grid.first(region) } else { 0 }
+    pub fn first_point(&self, region: &Region) -> usize {
+        if let SpaceKind::Grid(grid) = &self.kind { grid.first_point(region) } else { 0 }
     }
 
     /// Whether a point is in a region.
     #[must_use]
-    pub fn holds(&self, region: &Region, point: usize) -> bool {
-        if let Kind::Grid(grid) = &self.kind { grid.holds(region, point) } else { false }
+    pub fn region_contains(&self, region: &Region, point: usize) -> bool {
+        if let SpaceKind::Grid(grid) = &self.kind { grid.region_contains(region, point) } else { false }
     }
 
     /// The points of a region, in no order.
     #[must_use]
-    pub fn members(&self, region: &Region) -> Vec<usize> {
-        if let Kind::Grid(grid) = &self.kind { grid.members(region) } else { Vec::new() }
+    pub fn points_of_region(&self, region: &Region) -> Vec<usize> {
+        if let SpaceKind::Grid(grid) = &self.kind { grid.points_of_region(region) } else { Vec::new() }
     }
 
     /// Dimensions of words, which have no order and so no bound in common, of which a region has several.
     #[must_use]
-    pub fn words_of(&self, region: &Region) -> Vec<usize> {
-        if let Kind::Grid(grid) = &self.kind { grid.words_of(region) } else { Vec::new() }
+    pub fn word_dimensions_of(&self, region: &Region) -> Vec<usize> {
+        if let SpaceKind::Grid(grid) = &self.kind { grid.word_dimensions_of(region) } else { Vec::new() }
     }
 
     /// What bounds the chips of a region.
     ///
     /// # Errors
     /// An expression without a value, a field that no chip has.
-    pub fn enclose(&self, region: &Region) -> Result<Enclosed, String> {
+    pub fn enclose_boxes(&self, region: &Region) -> Result<Enclosed, String> {
         match (&self.kind, self.boxes) {
-            (Kind::Grid(grid), Some((_, limits))) => grid.enclose(region, &limits),
+            (SpaceKind::Grid(grid), Some((_, limits))) => grid.enclose_region(region, &limits),
             _ => Ok(Enclosed::Open),
         }
     }
@@ -198,12 +206,12 @@ impl Space {
     ///
     /// # Errors
     /// An expression without a value, a field that no chip has.
-    pub fn single(&self, point: usize) -> Result<Single, String> {
+    pub fn single_point(&self, point: usize) -> Result<SingleCombination, String> {
         match (&self.kind, self.boxes) {
-            (Kind::Grid(grid), Some((_, limits))) => grid.single(point, &limits),
+            (SpaceKind::Grid(grid), Some((_, limits))) => grid.single_combination(point, &limits),
             _ => {
-                let id = self.largest(point);
-                self.chip(id).map(|chip| Single::Chip(Box::new(chip), self.figures[point]))
+                let id = self.with_largest_memory(point);
+                self.chip_of_design(id).map(|chip| SingleCombination::Chip(Box::new(chip), self.figures[point]))
             }
         }
     }
@@ -211,7 +219,7 @@ impl Space {
     /// Whether its limits are known to leave none of its chips, before any box of chips is looked at.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.points() == 0
+        self.chip_count() == 0
     }
 
     /// What its chips may take.
@@ -222,19 +230,19 @@ impl Space {
 
     /// Chips.
     #[must_use]
-    pub fn points(&self) -> usize {
+    pub fn chip_count(&self) -> usize {
         self.boxes.map_or(self.figures.len(), |(count, _)| count)
     }
 
     /// Chips times HBM capacities, where each may carry several.
     #[must_use]
-    pub fn designs(&self) -> usize {
-        self.points() * self.hbm.len().max(1)
+    pub fn design_count(&self) -> usize {
+        self.chip_count() * self.hbm.len().max(1)
     }
 
     /// A chip with its largest HBM.
     #[must_use]
-    pub fn largest(&self, point: usize) -> DesignId {
+    pub fn with_largest_memory(&self, point: usize) -> DesignId {
         DesignId { point, hbm: self.hbm.last().copied() }
     }
 
@@ -242,23 +250,23 @@ impl Space {
     ///
     /// # Errors
     /// None that its enumeration has not had: the values were a chip.
-    pub fn chip(&self, id: DesignId) -> Result<Accelerator, String> {
+    pub fn chip_of_design(&self, id: DesignId) -> Result<Accelerator, String> {
         let mut chip = match &self.kind {
-            Kind::Phaze(space, _) => design(&config(space, id)),
-            Kind::Grid(grid) => grid.chip(id.point)?,
+            SpaceKind::Phaze(space, _) => design_accelerator(&phaze_config_of(space, id)),
+            SpaceKind::Grid(grid) => grid.chip_of_point(id.point)?,
         };
-        self.limits.lower(&mut chip);
+        self.limits.lower_clock(&mut chip);
         Ok(chip)
     }
 
     /// What a design takes: its chip's figures, with its own HBM.
     #[must_use]
-    pub fn figures(&self, id: DesignId, chip: &Accelerator) -> Figures {
-        let none = Figures { area: SquareMillimeters(f64::INFINITY), peak_power: Watts(f64::INFINITY), cost_usd: None };
+    pub fn figures_of_design(&self, id: DesignId, chip: &Accelerator) -> ChipFigures {
+        let none = ChipFigures { area: SquareMillimeters(f64::INFINITY), peak_power: Watts(f64::INFINITY), cost_usd: None };
         match self.figures.get(id.point) {
             Some(of_point) if id.hbm.is_none() => *of_point,
             // HBM is part of what a chip costs; capacities that every chip may carry are not its figures'.
-            of_point => Figures::of(chip).unwrap_or(of_point.copied().unwrap_or(none)),
+            of_point => ChipFigures::of_chip(chip).unwrap_or(of_point.copied().unwrap_or(none)),
         }
     }
 
@@ -266,20 +274,20 @@ impl Space {
     ///
     /// # Errors
     /// As [`Self::chip`].
-    pub fn document(&self, id: DesignId) -> Result<(ChipDocument, Vec<String>), String> {
+    pub fn document_of_design(&self, id: DesignId) -> Result<(ChipDocument, Vec<String>), String> {
         let (mut document, mut keys) = match &self.kind {
-            Kind::Phaze(space, _) => {
-                let document = document(&config(space, id)).map_err(|why| why.to_string())?;
-                let keys = document.fields().into_iter().map(|(key, _)| key);
+            SpaceKind::Phaze(space, _) => {
+                let document = design_document(&phaze_config_of(space, id)).map_err(|why| why.to_string())?;
+                let keys = document.list_fields().into_iter().map(|(key, _)| key);
                 let built = |key: &String| key.starts_with("tensor.") || key.starts_with("vector.") || key.starts_with("memory.");
                 let keys = keys.filter(|key| built(key) && !key.ends_with("ports") && !key.contains("macs_per")).collect();
                 (document, keys)
             }
-            Kind::Grid(grid) => grid.document(id.point)?,
+            SpaceKind::Grid(grid) => grid.chip_document(id.point)?,
         };
-        let chip = self.chip(id)?;
+        let chip = self.chip_of_design(id)?;
         if chip.lowered.is_some() {
-            document.set(LOWERED, &Setting::Number(chip.clock.0 / 1e6)).map_err(|fault| fault.to_string())?;
+            document.set_field(LOWERED, &FieldValue::Number(chip.clock.0 / 1e6)).map_err(|fault| fault.to_string())?;
             keys.push(LOWERED.to_owned());
         }
         Ok((document, keys))
@@ -287,37 +295,37 @@ impl Space {
 
     /// The dimensions of a design in words.
     #[must_use]
-    pub fn words(&self, id: DesignId) -> String {
+    pub fn describe_design(&self, id: DesignId) -> String {
         match &self.kind {
-            Kind::Phaze(space, _) => config(space, id).to_string(),
-            Kind::Grid(grid) => grid.words(id.point),
+            SpaceKind::Phaze(space, _) => phaze_config_of(space, id).to_string(),
+            SpaceKind::Grid(grid) => grid.describe_dimensions(id.point),
         }
     }
 
     /// The dimensions that the space varies, with a design's values; `None` for PHAZE's, which are columns of their own.
     #[must_use]
-    pub fn varied(&self, id: DesignId) -> Option<Vec<(String, Setting)>> {
+    pub fn varied_dimensions(&self, id: DesignId) -> Option<Vec<(String, FieldValue)>> {
         match &self.kind {
-            Kind::Phaze(..) => None,
-            Kind::Grid(grid) => Some(grid.varied(id.point)),
+            SpaceKind::Phaze(..) => None,
+            SpaceKind::Grid(grid) => Some(grid.varied_dimensions(id.point)),
         }
     }
 
     /// The distinct settings of the fabric, keys without `fabric.`; empty ones where the space varies chips alone.
     #[must_use]
-    pub fn fabrics(&self) -> Vec<Vec<(String, Setting)>> {
+    pub fn fabric_settings(&self) -> Vec<Vec<(String, FieldValue)>> {
         match &self.kind {
-            Kind::Phaze(..) => vec![Vec::new()],
-            Kind::Grid(grid) => grid.fabrics.clone(),
+            SpaceKind::Phaze(..) => vec![Vec::new()],
+            SpaceKind::Grid(grid) => grid.fabrics.clone(),
         }
     }
 
     /// Which of [`Self::fabrics`] joins a design's chips.
     #[must_use]
-    pub fn fabric(&self, id: DesignId) -> usize {
+    pub fn fabric_of_design(&self, id: DesignId) -> usize {
         match &self.kind {
-            Kind::Phaze(..) => 0,
-            Kind::Grid(grid) => grid.fabric(id.point),
+            SpaceKind::Phaze(..) => 0,
+            SpaceKind::Grid(grid) => grid.fabric_settings(id.point),
         }
     }
 
@@ -325,8 +333,8 @@ impl Space {
     #[must_use]
     pub fn at_the_end(&self, id: DesignId) -> Vec<(String, f64, bool)> {
         match &self.kind {
-            Kind::Phaze(space, grid) => {
-                let c = config(space, id);
+            SpaceKind::Phaze(space, grid) => {
+                let c = phaze_config_of(space, id);
                 let whole = |list: &[u32]| list.iter().copied().map(f64::from).collect::<Vec<_>>();
                 let mib: Vec<f64> = grid.global_buffer_mib.iter().map(|&mib| mib as f64).collect();
                 let lists = [
@@ -341,15 +349,17 @@ impl Space {
                     .into_iter()
                     // There is no less than one core, row or MiB.
                     .filter(|(key, _, value)| *key == "hbm_gib" || *value > 1.0)
-                    .filter_map(|(key, list, value)| limits::end(&list, value).map(|largest| (key.to_owned(), value, largest)));
+                    .filter_map(|(key, list, value)| {
+                        limits::is_end_of(&list, value).map(|largest| (key.to_owned(), value, largest))
+                    });
                 ends.collect()
             }
-            Kind::Grid(grid) => grid.at_the_end(id.point),
+            SpaceKind::Grid(grid) => grid.dimensions_at_the_end(id.point),
         }
     }
 }
 
-fn config(space: &HardwareSpace, id: DesignId) -> PhazeConfig {
+fn phaze_config_of(space: &HardwareSpace, id: DesignId) -> PhazeConfig {
     let config = space.points[id.point].config;
     PhazeConfig { hbm: id.hbm.unwrap_or(config.hbm), ..config }
 }

@@ -7,16 +7,16 @@ pub(super) const FORM: &str =
 const FUNCTIONS: [&str; 11] = ["min", "max", "ceil", "floor", "round", "sqrt", "ln", "log2", "log10", "exp", "abs"];
 
 /// Whether a letter may be in a name.
-fn in_name(letter: char) -> bool {
+fn is_name_character(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || letter == '_' || letter == '.'
 }
 
 /// Pieces of an expression, names among them: not what begins with a digit, nor what stands before a bracket.
-fn pieces(text: &str) -> Vec<(bool, &str)> {
+fn split_expression(text: &str) -> Vec<(bool, &str)> {
     let mut found = Vec::new();
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
-        let end = rest.find(|letter| in_name(letter) != in_name(first)).unwrap_or(rest.len());
+        let end = rest.find(|letter| is_name_character(letter) != is_name_character(first)).unwrap_or(rest.len());
         let (piece, after) = rest.split_at(end);
         let named = first.is_ascii_alphabetic() && !after.trim_start().starts_with('(');
         found.push((named, piece));
@@ -26,8 +26,9 @@ fn pieces(text: &str) -> Vec<(bool, &str)> {
 }
 
 /// The names in an expression.
-pub(super) fn names(text: &str) -> Vec<String> {
-    let mut names: Vec<String> = pieces(text).into_iter().filter(|(named, _)| *named).map(|(_, name)| name.to_owned()).collect();
+pub(super) fn names_in_expression(text: &str) -> Vec<String> {
+    let mut names: Vec<String> =
+        split_expression(text).into_iter().filter(|(named, _)| *named).map(|(_, name)| name.to_owned()).collect();
     names.sort();
     names.dedup();
     names
@@ -37,29 +38,32 @@ pub(super) fn names(text: &str) -> Vec<String> {
 ///
 /// # Errors
 /// The first that is none.
-pub(super) fn known_functions(text: &str) -> Result<(), String> {
-    match calls(text).into_iter().find(|called| !FUNCTIONS.contains(called)) {
+pub(super) fn check_functions(text: &str) -> Result<(), String> {
+    match called_functions(text).into_iter().find(|called| !FUNCTIONS.contains(called)) {
         Some(called) => Err(format!("{called} is no function of expressions; {FORM}")),
         None => Ok(()),
     }
 }
 
 /// What stands before a bracket as a function does.
-fn calls(text: &str) -> Vec<&str> {
-    let pieces = pieces(text);
+fn called_functions(text: &str) -> Vec<&str> {
+    let pieces = split_expression(text);
     let is_called = |at: usize| pieces[at + 1..].iter().map(|(_, piece)| piece.trim_start()).find(|piece| !piece.is_empty());
     let called = (0..pieces.len()).filter(|&at| is_called(at).is_some_and(|after| after.starts_with('(')));
     called.map(|at| pieces[at].1).filter(|piece| piece.starts_with(|letter: char| letter.is_ascii_alphabetic())).collect()
 }
 
 /// Whether an expression has a name.
-pub(super) fn refers(text: &str, name: &str) -> bool {
-    pieces(text).into_iter().any(|(named, piece)| named && piece == name)
+pub(super) fn refers_to_names(text: &str, name: &str) -> bool {
+    split_expression(text).into_iter().any(|(named, piece)| named && piece == name)
 }
 
 /// The expression with its names in braces, so that they may hold dots and be called as a function is.
-pub(super) fn braced(text: &str) -> String {
-    pieces(text).into_iter().map(|(named, piece)| if named { format!("{{{piece}}}") } else { piece.to_owned() }).collect()
+pub(super) fn brace_names(text: &str) -> String {
+    split_expression(text)
+        .into_iter()
+        .map(|(named, piece)| if named { format!("{{{piece}}}") } else { piece.to_owned() })
+        .collect()
 }
 
 #[cfg(test)]
@@ -69,9 +73,9 @@ mod tests {
 
     #[test]
     fn what_is_called_is_a_function() {
-        assert_eq!(known_functions("2 * (a.b + max (c, 3)) + sqrt(4)"), Ok(()));
-        let unknown = known_functions("ceil(a) + foo(hbm_stacks)").unwrap_err();
+        assert_eq!(check_functions("2 * (a.b + max (c, 3)) + sqrt(4)"), Ok(()));
+        let unknown = check_functions("ceil(a) + foo(hbm_stacks)").unwrap_err();
         assert!(unknown.starts_with("foo is no function of expressions; write plain numbers, "), "{unknown}");
-        assert!(known_functions("a.b(2)").is_err());
+        assert!(check_functions("a.b(2)").is_err());
     }
 }

@@ -8,8 +8,8 @@ use super::limits::ChipLimits;
 use super::spec::PhazeGrid;
 use serde::{Deserialize, Serialize};
 use sim::hardware::Accelerator;
-use sim::hardware::area::{AreaError, area};
-use sim::hardware::phaze::{PhazeConfig, design};
+use sim::hardware::area::{AreaError, chip_area};
+use sim::hardware::phaze::{PhazeConfig, design_accelerator};
 use sim::units::{Bytes, SquareMillimeters};
 use std::collections::BTreeSet;
 
@@ -43,9 +43,10 @@ impl HardwareSpace {
     ///
     /// # Errors
     /// A reference chip without an area model.
-    pub fn enumerate(spec: &PhazeGrid, limits: &ChipLimits, reference: &Accelerator) -> Result<Self, AreaError> {
-        let max_area =
-            limits.max_area_mm2.map_or_else(|| area(reference).map(|parts| parts.total()), |most| Ok(SquareMillimeters(most)))?;
+    pub fn enumerate_chips(spec: &PhazeGrid, limits: &ChipLimits, reference: &Accelerator) -> Result<Self, AreaError> {
+        let max_area = limits
+            .max_area_mm2
+            .map_or_else(|| chip_area(reference).map(|parts| parts.total_area()), |most| Ok(SquareMillimeters(most)))?;
         let min_area = max_area * spec.min_area_fraction;
         let mut hbm: Vec<Bytes> = spec.hbm_gib.iter().map(|&gib| Bytes::from_gib(gib)).collect();
         hbm.sort_unstable();
@@ -53,9 +54,9 @@ impl HardwareSpace {
         let mut space = Self { points: Vec::new(), hbm, max_area, min_area, outside: 0 };
         // A value listed twice makes no second chip.
         let mut seen = BTreeSet::new();
-        for config in grid(spec, space.hbm.last().copied().unwrap_or_default()).filter(|c| seen.insert(*c)) {
-            let area = area(&design(&config))?.total();
-            if space.admits(&config, area) {
+        for config in grid_combinations(spec, space.hbm.last().copied().unwrap_or_default()).filter(|c| seen.insert(*c)) {
+            let area = chip_area(&design_accelerator(&config))?.total_area();
+            if space.admits_area(&config, area) {
                 space.points.push(HardwarePoint { config, area });
             } else {
                 space.outside += 1;
@@ -65,25 +66,25 @@ impl HardwareSpace {
     }
 
     /// Whether a chip of this area is inside the limits.
-    pub(super) fn admits(&self, config: &PhazeConfig, area: SquareMillimeters) -> bool {
+    pub(super) fn admits_area(&self, config: &PhazeConfig, area: SquareMillimeters) -> bool {
         let exempt = config.num_tc == 1 || config.num_vc == 1;
         area <= self.max_area && (exempt || area >= self.min_area)
     }
 
     /// Every combination of the grid's values with its largest HBM, within the limits or not.
-    pub(super) fn every<'a>(&self, spec: &'a PhazeGrid) -> impl Iterator<Item = PhazeConfig> + use<'a> {
-        grid(spec, self.hbm.last().copied().unwrap_or_default())
+    pub(super) fn all_combinations<'a>(&self, spec: &'a PhazeGrid) -> impl Iterator<Item = PhazeConfig> + use<'a> {
+        grid_combinations(spec, self.hbm.last().copied().unwrap_or_default())
     }
 
     /// Chips times HBM capacities.
     #[must_use]
-    pub fn designs(&self) -> usize {
+    pub fn design_count(&self) -> usize {
         self.points.len() * self.hbm.len()
     }
 }
 
 /// Every combination of the grid's values.
-fn grid(spec: &PhazeGrid, hbm: Bytes) -> impl Iterator<Item = PhazeConfig> + '_ {
+fn grid_combinations(spec: &PhazeGrid, hbm: Bytes) -> impl Iterator<Item = PhazeConfig> + '_ {
     spec.tensor_cores.iter().flat_map(move |&num_tc| {
         spec.vector_cores.iter().flat_map(move |&num_vc| {
             spec.array_widths.iter().flat_map(move |&width| {

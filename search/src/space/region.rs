@@ -2,7 +2,7 @@
 
 use super::formula::Formulas;
 use serde::{Deserialize, Serialize};
-use sim::hardware::Setting;
+use sim::hardware::FieldValue;
 
 /// A part of the combinations of a space: of each listed dimension some neighbouring values, numbers in ascending order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -13,32 +13,32 @@ pub struct Region {
 
 /// The values of each dimension in order.
 #[derive(Debug, Clone)]
-pub(super) struct Order {
+pub(super) struct DimensionOrder {
     /// By dimension: places in the study's list. Numbers ascend; words stay as they are listed.
     places: Vec<Vec<usize>>,
 }
 
-impl Order {
+impl DimensionOrder {
     pub fn new(formulas: &Formulas) -> Self {
-        let of = |values: &Vec<Setting>| {
+        let of = |values: &Vec<FieldValue>| {
             let mut places: Vec<usize> = (0..values.len()).collect();
-            let numbers: Option<Vec<f64>> = values.iter().map(Setting::number).collect();
+            let numbers: Option<Vec<f64>> = values.iter().map(FieldValue::number).collect();
             if let Some(numbers) = numbers {
                 places.sort_by(|&a, &b| numbers[a].total_cmp(&numbers[b]));
             }
             places
         };
-        Self { places: formulas.listed().iter().map(of).collect() }
+        Self { places: formulas.listed_values().iter().map(of).collect() }
     }
 
     /// Everything.
-    pub fn whole(&self) -> Region {
+    pub fn whole_region(&self) -> Region {
         // A dimension has at most 65,536 values.
         Region { ranges: self.places.iter().map(|places| (0, (places.len() - 1) as u16)).collect() }
     }
 
     /// The places of a region's values in their lists, by dimension.
-    pub fn places(&self, region: &Region) -> Vec<Vec<usize>> {
+    pub fn places_of_region(&self, region: &Region) -> Vec<Vec<usize>> {
         let of = |(places, &(first, last)): (&Vec<usize>, &(u16, u16))| places[usize::from(first)..=usize::from(last)].to_vec();
         self.places.iter().zip(&region.ranges).map(of).collect()
     }
@@ -47,7 +47,7 @@ impl Order {
 impl Region {
     /// How many combinations it has.
     #[must_use]
-    pub fn size(&self) -> u64 {
+    pub fn combination_count(&self) -> u64 {
         self.ranges.iter().map(|(first, last)| u64::from(last - first) + 1).product()
     }
 
@@ -58,12 +58,12 @@ impl Region {
     }
 
     /// Dimensions of which it has several values.
-    pub(crate) fn open(&self) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn open_dimensions(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.ranges.len()).filter(|&dimension| self.ranges[dimension].0 < self.ranges[dimension].1)
     }
 
     /// Its lower and upper halves along a dimension of which it has several values.
-    pub(crate) fn halves(&self, dimension: usize) -> [Self; 2] {
+    pub(crate) fn split_in_halves(&self, dimension: usize) -> [Self; 2] {
         let (first, last) = self.ranges[dimension];
         let middle = first + (last - first) / 2;
         let with = |range| {
@@ -78,22 +78,24 @@ impl Region {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
-    use super::super::dimension::read;
+    use super::super::dimension::read_dimensions;
     use super::*;
 
     #[test]
     fn halves_share_a_region_among_them_and_leave_nothing_out() {
-        let dimensions = read(&toml::from_str("a = [4, 1, 2]\nb = [\"x\", \"y\"]\nc = 7\nd = \"a + c\"").unwrap()).unwrap();
+        let dimensions =
+            read_dimensions(&toml::from_str("a = [4, 1, 2]\nb = [\"x\", \"y\"]\nc = 7\nd = \"a + c\"").unwrap()).unwrap();
         let formulas = Formulas::new(&dimensions, &|_| None).unwrap();
-        let order = Order::new(&formulas);
-        let whole = order.whole();
-        assert_eq!((whole.size(), whole.open().collect::<Vec<_>>()), (6, vec![0, 1]));
-        assert_eq!(order.places(&whole), [vec![1, 2, 0], vec![0, 1], vec![0]]);
+        let order = DimensionOrder::new(&formulas);
+        let whole = order.whole_region();
+        assert_eq!((whole.combination_count(), whole.open_dimensions().collect::<Vec<_>>()), (6, vec![0, 1]));
+        assert_eq!(order.places_of_region(&whole), [vec![1, 2, 0], vec![0, 1], vec![0]]);
         let (mut singles, mut waiting) = (Vec::new(), vec![whole]);
         while let Some(region) = waiting.pop() {
-            match region.open().next() {
-                Some(dimension) => waiting.extend(region.halves(dimension)),
-                None => singles.push(formulas.combination(order.places(&region).into_iter().map(|places| places[0]))),
+            match region.open_dimensions().next() {
+                Some(dimension) => waiting.extend(region.split_in_halves(dimension)),
+                None => singles
+                    .push(formulas.combination_of_places(order.places_of_region(&region).into_iter().map(|places| places[0]))),
             }
         }
         singles.sort_unstable();

@@ -3,7 +3,7 @@
 use schemars::{Schema, SchemaGenerator, json_schema};
 
 /// A table of dimensions: keys may be dotted or nested tables.
-pub(super) fn dimensions(_: &mut SchemaGenerator) -> Schema {
+pub(super) fn dimensions_schema(_: &mut SchemaGenerator) -> Schema {
     let number = "a number, a word or a flag";
     json_schema!({
         "type": "object",
@@ -17,16 +17,16 @@ pub(super) fn dimensions(_: &mut SchemaGenerator) -> Schema {
                     { "type": ["number", "boolean", "string"], "description": number },
                     { "type": "array", "minItems": 2, "items": { "type": "integer", "minimum": 1 }, "description": "Sides of a torus, as `4x4x8`" },
                 ] } },
-                range("step", "Added until `to` is reached"),
-                range("factor", "Multiplied with until `to` is reached; above 1"),
-                look_up(number),
+                range_schema("step", "Added until `to` is reached"),
+                range_schema("factor", "Multiplied with until `to` is reached; above 1"),
+                look_up_schema(number),
                 { "type": "object", "not": { "anyOf": [{ "required": ["from"] }, { "required": ["to"] }, { "required": ["by"] }, { "required": ["values"] }] }, "description": "Dimensions whose keys begin with this one" },
             ],
         },
     })
 }
 
-fn look_up(value: &str) -> serde_json::Value {
+fn look_up_schema(value: &str) -> serde_json::Value {
     let value = serde_json::json!({ "type": ["number", "boolean", "string"], "description": value });
     serde_json::json!({
         "type": "object",
@@ -39,7 +39,7 @@ fn look_up(value: &str) -> serde_json::Value {
     })
 }
 
-fn range(by: &str, meaning: &str) -> serde_json::Value {
+fn range_schema(by: &str, meaning: &str) -> serde_json::Value {
     let number = |meaning: &str| serde_json::json!({ "type": "number", "description": meaning });
     let properties =
         serde_json::json!({ "from": number("The first value"), "to": number("The last value"), by: number(meaning) });

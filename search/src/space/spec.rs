@@ -1,6 +1,6 @@
 //! A space as a study writes it: PHAZE's grid, or a base chip with dimensions.
 
-use super::dimension::{Dimension, read};
+use super::dimension::{Dimension, read_dimensions};
 use super::limits::ChipLimits;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
@@ -27,7 +27,7 @@ pub struct PhazeGrid {
 
 /// What is varied of which chip.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Dimensions {
+pub struct SpaceDimensions {
     /// The chip that all others are made from: a built-in one's name or a chip file's path.
     pub base_chip: String,
     /// Whether its calibration is kept.
@@ -53,7 +53,7 @@ pub enum Chips {
     /// PHAZE's.
     Phaze(PhazeGrid),
     /// A base chip's relatives.
-    Grid(Dimensions),
+    Grid(SpaceDimensions),
 }
 
 /// A space.
@@ -92,7 +92,7 @@ struct SpaceFile {
     calibration: Option<CalibrationChoice>,
     /// What varies: fields of the base chip's file and, behind `fabric.`, of the fabric's (coplace list dimensions), or names of one's own.
     #[serde(default)]
-    #[schemars(schema_with = "super::schema::dimensions")]
+    #[schemars(schema_with = "super::schema::dimensions_schema")]
     dimensions: Option<toml::Table>,
     /// The chip that an answer is compared with (the area limit of PHAZE's chips); the base chip where it is left out.
     reference_chip: Option<String>,
@@ -140,29 +140,33 @@ impl TryFrom<SpaceFile> for SpaceSpec {
                     "a space has a base_chip and dimensions, or PHAZE's lists (tensor_cores, ...), not both; keep one".into()
                 );
             }
-            let dimensions = read(&file.dimensions.unwrap_or_default())?;
+            let dimensions = read_dimensions(&file.dimensions.unwrap_or_default())?;
             if dimensions.is_empty() {
                 return Err("space.dimensions = {}: nothing is varied; list the values of a field of the base chip".into());
             }
             let reference_chip = file.reference_chip.unwrap_or_else(|| base_chip.clone());
             let calibration = file.calibration.unwrap_or_default();
-            return Ok(Self { chips: Chips::Grid(Dimensions { base_chip, calibration, dimensions }), reference_chip, limits });
+            return Ok(Self {
+                chips: Chips::Grid(SpaceDimensions { base_chip, calibration, dimensions }),
+                reference_chip,
+                limits,
+            });
         }
         if file.dimensions.is_some() || file.calibration.is_some() {
             return Err("dimensions are of a chip: give base_chip, a built-in chip's name or a chip file's path".into());
         }
-        fn needed<T>(value: Option<T>, key: &str) -> Result<T, String> {
+        fn require_list<T>(value: Option<T>, key: &str) -> Result<T, String> {
             value.ok_or_else(|| format!("missing field `{key}`: add it, or give base_chip and dimensions"))
         }
         let grid = PhazeGrid {
-            tensor_cores: needed(file.tensor_cores, "tensor_cores")?,
-            vector_cores: needed(file.vector_cores, "vector_cores")?,
-            array_widths: needed(file.array_widths, "array_widths")?,
-            array_depths: needed(file.array_depths, "array_depths")?,
-            global_buffer_mib: needed(file.global_buffer_mib, "global_buffer_mib")?,
-            hbm_gib: needed(file.hbm_gib, "hbm_gib")?,
-            min_area_fraction: needed(file.min_area_fraction, "min_area_fraction")?,
+            tensor_cores: require_list(file.tensor_cores, "tensor_cores")?,
+            vector_cores: require_list(file.vector_cores, "vector_cores")?,
+            array_widths: require_list(file.array_widths, "array_widths")?,
+            array_depths: require_list(file.array_depths, "array_depths")?,
+            global_buffer_mib: require_list(file.global_buffer_mib, "global_buffer_mib")?,
+            hbm_gib: require_list(file.hbm_gib, "hbm_gib")?,
+            min_area_fraction: require_list(file.min_area_fraction, "min_area_fraction")?,
         };
-        Ok(Self { chips: Chips::Phaze(grid), reference_chip: needed(file.reference_chip, "reference_chip")?, limits })
+        Ok(Self { chips: Chips::Phaze(grid), reference_chip: require_list(file.reference_chip, "reference_chip")?, limits })
     }
 }

@@ -26,7 +26,7 @@ impl Study {
                 return fail(key, value.to_string(), "must be positive and finite", "give a limit, or leave it out");
             }
         }
-        if let Some(why) = limits.contradiction(|limit| format!("space.{} = ", limit.key())) {
+        if let Some(why) = limits.find_contradiction(|limit| format!("space.{} = ", limit.key())) {
             return Err(StudyError::Dimension { place: file.into(), why });
         }
         for (key, values, most) in [
@@ -46,7 +46,7 @@ impl Study {
             }
         }
         workload::check(self, file)?;
-        if let Some((key, value, limit)) = self.operation.fault() {
+        if let Some((key, value, limit)) = self.operation.first_invalid_figure() {
             let key = match key {
                 "years" => "operation.years",
                 "usd_per_kwh" => "operation.usd_per_kwh",

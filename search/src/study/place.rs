@@ -8,7 +8,7 @@ impl Study {
     pub fn place(name_or_path: &str, why: &str) -> String {
         let text = match Self::text(name_or_path) {
             Some(text) => Some(text.to_owned()),
-            None => sim::files::text::read(name_or_path.as_ref()).ok(),
+            None => sim::files::text::read_text(name_or_path.as_ref()).ok(),
         };
         text.map_or_else(|| name_or_path.to_owned(), |text| place(name_or_path, &text, why))
     }

@@ -71,7 +71,7 @@ mod tests {
         let text = super::super::STUDIES.get_file("smoke.toml").unwrap().contents_utf8().unwrap();
         let study =
             Study::parse("s.toml", &format!("over = \"mean\"\n{text}\n{WORKLOAD}[[workload]]\nmodel = \"opt-350m\"\n")).unwrap();
-        assert_eq!(study.over, crate::objective::Over::Mean);
+        assert_eq!(study.over, crate::objective::MeasureMean::Mean);
         let [first, second] = &study.workloads[..] else { unreachable!() };
         assert_eq!((first.weight, first.devices, first.global_batch_sequences), (2.5, Some(64), None));
         assert_eq!(*second, WorkloadSpec::of("opt-350m"));

@@ -3,7 +3,7 @@
 
 use coplace_search::memory::{LayerTensors, OperatorSet, RecomputeSpace};
 use sim::cost::CostModel;
-use sim::costed::{Costs, Device};
+use sim::costed::{CostsBySpan, Device};
 use sim::hardware::Accelerator;
 use sim::kernel::KernelGraph;
 use sim::network::Fabric;
@@ -21,7 +21,7 @@ const WIDEST: u32 = 8;
 pub const FABRICS: [&str; 2] = ["ici_3d_torus", "phaze_flat"];
 
 /// A model lowered in several ways.
-pub struct Layers {
+pub struct LayerGraphs {
     pub model: String,
     /// How each graph was lowered, and the graph.
     pub graphs: Vec<(&'static str, TrainingGraph)>,
@@ -29,7 +29,7 @@ pub struct Layers {
 
 /// As studies lower it: on one device, with attention as one kernel and operator by operator, and on as many as up to eight divide it, with
 /// and without sequence parallelism, and with elementwise work in the epilogues of products.
-pub fn lower(model: &str) -> Layers {
+pub fn lower_model(model: &str) -> LayerGraphs {
     let model = Model::load(model).unwrap();
     let widest = tensor_parallel_degrees(&model, WIDEST).into_iter().max().unwrap();
     let one = Lowering::new(&model);
@@ -45,32 +45,32 @@ pub fn lower(model: &str) -> Layers {
         !way.sequence_parallel || widest > 1 && way.sequence_length.is_multiple_of(u64::from(way.tensor_parallel))
     });
     let graphs = ways.into_iter().map(|(name, way)| (name, TrainingGraph::new(&model, &way).unwrap())).collect();
-    Layers { model: model.name.clone(), graphs }
+    LayerGraphs { model: model.name.clone(), graphs }
 }
 
 /// A chip with the costs of a model's kernels.
-pub struct Chip {
+pub struct CostedChip {
     device: Device,
     table: KernelTable,
-    costs: Vec<Option<Costs>>,
+    costs: Vec<Option<CostsBySpan>>,
 }
 
-impl Chip {
+impl CostedChip {
     pub fn new(chip: &Accelerator, fabric: &str) -> Self {
         let fabric = Fabric::load(fabric).unwrap().for_devices(DEVICES).unwrap();
         let device = Device { model: CostModel::new(chip.clone()).unwrap(), fabric };
         Self { device, table: KernelTable::default(), costs: Vec::new() }
     }
 
-    fn cost(&mut self, kernel: u32) -> Costs {
+    fn cost(&mut self, kernel: u32) -> CostsBySpan {
         self.costs.resize(self.table.kernels().len(), None);
         let known = &mut self.costs[kernel as usize];
         *known.get_or_insert_with(|| self.device.costs(&self.table.kernels()[kernel as usize]))
     }
 
     /// A pass as it is scheduled.
-    pub fn problem(&mut self, graph: &KernelGraph) -> Problem {
-        let program = self.table.program(graph);
+    pub fn pass_problem(&mut self, graph: &KernelGraph) -> Problem {
+        let program = self.table.intern_graph(graph);
         let operators: Vec<Operator> = program
             .kernels
             .iter()
@@ -84,25 +84,25 @@ impl Chip {
 
     /// The passes of a segment, named: forward, backward, and backward with recomputation, halfway along the Pareto front of bytes kept
     /// against time on this chip and at its end, where least is kept.
-    pub fn passes(&mut self, segment: &Segment) -> Vec<(&'static str, Problem)> {
+    pub fn passes_of_segment(&mut self, segment: &Segment) -> Vec<(&'static str, Problem)> {
         let mut passes = vec![
-            ("forward", self.problem(&segment.forward())),
-            ("backward", self.problem(&segment.backward(&RecomputeSet::none()))),
+            ("forward", self.pass_problem(&segment.forward_graph())),
+            ("backward", self.pass_problem(&segment.backward_graph(&RecomputeSet::none()))),
         ];
-        for operators in self.recomputed(segment) {
-            let graph = segment.backward(&operators.recompute_set());
-            passes.push(("backward, recomputing", self.problem(&graph)));
+        for operators in self.recompute_choices(segment) {
+            let graph = segment.backward_graph(&operators.recompute_set());
+            passes.push(("backward, recomputing", self.pass_problem(&graph)));
         }
         passes
     }
 
-    fn recomputed(&mut self, segment: &Segment) -> Vec<OperatorSet> {
+    fn recompute_choices(&mut self, segment: &Segment) -> Vec<OperatorSet> {
         let mut time = |kernel| {
-            let kernel = self.table.intern(kernel);
-            self.cost(kernel).fastest()
+            let kernel = self.table.intern_kernel(kernel);
+            self.cost(kernel).fastest_latency()
         };
         let times: Vec<_> = segment.operators().iter().map(|op| op.forward.iter().map(|step| time(step.kernel)).sum()).collect();
-        let front = RecomputeSpace::new(LayerTensors::of(segment)).unwrap().front(&times).unwrap();
+        let front = RecomputeSpace::new(LayerTensors::from_segment(segment)).unwrap().front(&times).unwrap();
         let mut chosen = vec![front[front.len() / 2].operators, front[front.len() - 1].operators];
         chosen.dedup();
         chosen.retain(|set| !set.is_empty());
@@ -111,12 +111,12 @@ impl Chip {
 }
 
 /// Every pass of a model on a chip, by each fabric where it matters, with a name.
-pub fn each_pass(chip: &Accelerator, layers: &Layers, mut each: impl FnMut(&str, &'static str, &Problem)) {
+pub fn for_each_pass(chip: &Accelerator, layers: &LayerGraphs, mut each: impl FnMut(&str, &'static str, &Problem)) {
     for (number, fabric) in FABRICS.into_iter().enumerate() {
-        let mut on_chip = Chip::new(chip, fabric);
+        let mut on_chip = CostedChip::new(chip, fabric);
         for (lowered, graph) in layers.graphs.iter().filter(|(_, g)| number == 0 || g.lowering.tensor_parallel > 1) {
             for segment in &graph.segments {
-                for (pass, problem) in on_chip.passes(segment) {
+                for (pass, problem) in on_chip.passes_of_segment(segment) {
                     let name = format!("{} on {} by {fabric}, {lowered}: {} {pass}", layers.model, chip.name, segment.name);
                     each(&name, pass, &problem);
                 }

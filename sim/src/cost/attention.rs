@@ -4,9 +4,9 @@
 //! arrays compute the products and the lanes the softmax recurrence; double buffering overlaps the two, so a tile takes the
 //! slower of them. Backward keeps a tile of keys and values and streams queries, their output gradients and accumulators.
 
-use super::machine::View;
+use super::machine::SpanResources;
 use super::tensor_core::ceil_div;
-use super::{Bound, CostModel, KernelCost, Traffic};
+use super::{Bottleneck, CostModel, KernelCost, Traffic};
 use crate::hardware::Dataflow;
 use crate::kernel::{Direction, FusedAttention};
 use crate::units::Seconds;
@@ -17,7 +17,7 @@ const FORWARD_CYCLES: f64 = 14.0;
 const BACKWARD_CYCLES: f64 = 15.0;
 
 /// One tile size and what it gives.
-struct Plan {
+struct AttentionTiling {
     time: f64,
     work: f64,
     moving: f64,
@@ -30,7 +30,7 @@ struct Plan {
 
 /// Bytes a core needs for a tile of `q` queries and `k` keys: the kept tile with its fp32 accumulators, two tiles of the
 /// streamed one, and the fp32 scores.
-fn footprint(a: &FusedAttention, q: f64, k: f64) -> f64 {
+fn footprint_of_tile(a: &FusedAttention, q: f64, k: f64) -> f64 {
     let (d, b) = (a.head_dim as f64, a.operand.bytes() as f64);
     match a.direction {
         Direction::Forward => q * d * (b + 4.0) + 4.0 * k * d * b + q * k * 4.0,
@@ -39,41 +39,49 @@ fn footprint(a: &FusedAttention, q: f64, k: f64) -> f64 {
 }
 
 /// The cost of fused attention: the fastest of power-of-two tiles that fit the local buffer.
-pub(super) fn cost(model: &CostModel, view: &View, a: &FusedAttention) -> KernelCost {
+pub(super) fn cost_of_attention(model: &CostModel, view: &SpanResources, a: &FusedAttention) -> KernelCost {
     let machine = &model.machine;
     let capacity = view.local.first().map_or(f64::INFINITY, |level| level.capacity);
-    let mut best: Option<Plan> = None;
-    for q in tiles(a.queries) {
-        for k in tiles(a.keys) {
+    let mut best: Option<AttentionTiling> = None;
+    for q in tile_sizes(a.queries) {
+        for k in tile_sizes(a.keys) {
             let smallest = q <= 16.0 && k <= 16.0;
-            if smallest || footprint(a, q, k) <= capacity {
-                let plan = plan(model, view, a, q, k);
+            if smallest || footprint_of_tile(a, q, k) <= capacity {
+                let plan = plan_tiling(model, view, a, q, k);
                 if best.as_ref().is_none_or(|b| plan.time < b.time) {
                     best = Some(plan);
                 }
             }
         }
     }
-    let plan = best.unwrap_or(Plan { time: 0.0, work: 0.0, moving: 0.0, level: 0, streamed: 0.0, device: 0.0, into_arrays: 0.0 });
+    let plan = best.unwrap_or(AttentionTiling {
+        time: 0.0,
+        work: 0.0,
+        moving: 0.0,
+        level: 0,
+        streamed: 0.0,
+        device: 0.0,
+        into_arrays: 0.0,
+    });
     let latency: f64 = view.shared.iter().map(|level| level.latency).fold(0.0, f64::max);
     let overhead = machine.calibration.launch_overhead.0 + latency;
     let total = overhead + plan.time;
-    let traffic = traffic(view, a, &plan);
-    let scores = scores(a);
+    let traffic = traffic_of_tiling(view, a, &plan);
+    let scores = score_count(a);
     let operations = scores * vector_cycles(a);
     let bound = if overhead > plan.time {
-        Bound::Overhead
+        Bottleneck::Overhead
     } else if plan.work >= plan.moving {
-        Bound::Compute
+        Bottleneck::Compute
     } else {
-        Bound::Memory(plan.level as u8)
+        Bottleneck::Memory(plan.level as u8)
     };
     let energy = model.energy_model();
     KernelCost {
         latency: Seconds(total),
-        energy: model.traffic_energy(&traffic)
-            + energy.macs(a.operand, a.flops().0 / 2)
-            + energy.vector_operations(operations as u128),
+        energy: model.add_traffic_energy(&traffic)
+            + energy.macs_energy(a.operand, a.flops().0 / 2)
+            + energy.vector_energy(operations as u128),
         traffic,
         utilization: if total > 0.0 { a.flops().as_f64() / (2.0 * machine.peak_macs(view, a.operand) * total) } else { 0.0 },
         bound,
@@ -81,11 +89,11 @@ pub(super) fn cost(model: &CostModel, view: &View, a: &FusedAttention) -> Kernel
 }
 
 /// A time that no tile size beats: both sides' work over all cores, rows and columns of arrays that a head's products cannot fill included.
-pub(super) fn bound(model: &CostModel, view: &View, a: &FusedAttention) -> f64 {
+pub(super) fn lower_bound_of_attention(model: &CostModel, view: &SpanResources, a: &FusedAttention) -> f64 {
     let machine = &model.machine;
     let arrays = &machine.arrays;
     let workers = view.cores.min(view.vector_cores);
-    let vector = scores(a) * vector_cycles(a) / machine.lane_rate(view);
+    let vector = score_count(a) * vector_cycles(a) / machine.lane_rate(view);
     // Of weight-stationary arrays, with d the head's dimension: q x k products over d take ceil(d / rows) k / columns folds of q, those over k
     // take k / rows ceil(d / columns), and those over q the same with q and k exchanged.
     let (rows, columns) = (ceil_div(a.head_dim as f64, arrays.rows), ceil_div(a.head_dim as f64, arrays.columns));
@@ -94,7 +102,7 @@ pub(super) fn bound(model: &CostModel, view: &View, a: &FusedAttention) -> f64 {
         (Dataflow::WeightStationary, Direction::Backward) => (2.0, 3.0),
         _ => (0.0, 0.0),
     };
-    let cycles = scores(a) * (over_head * rows / arrays.columns + over_rest * columns / arrays.rows);
+    let cycles = score_count(a) * (over_head * rows / arrays.columns + over_rest * columns / arrays.rows);
     let tensor = cycles / (machine.mac_rate(a.operand) * arrays.count * workers);
     machine.calibration.launch_overhead.0 + vector.max(tensor)
 }
@@ -106,10 +114,10 @@ fn vector_cycles(a: &FusedAttention) -> f64 {
     }
 }
 
-fn scores(a: &FusedAttention) -> f64 {
+fn score_count(a: &FusedAttention) -> f64 {
     let all = a.batch as f64 * a.heads as f64 * a.queries as f64 * a.keys as f64;
     match a.window.filter(|window| *window < a.keys) {
-        Some(_) => a.scores() as f64,
+        Some(_) => a.score_count() as f64,
         None if a.causal => all / 2.0,
         None => all,
     }
@@ -117,7 +125,7 @@ fn scores(a: &FusedAttention) -> f64 {
 
 /// Pairs of tiles, `tq` x `tk` at most, of which the mask leaves something. Causal: the diagonal tile is computed whole, so the kept half has half a
 /// tile more per row of tiles. Through a window of w keys a tile of q queries sees w + q keys, but for the first w queries of a causal sequence.
-fn pairs(a: &FusedAttention, (q, k): (f64, f64), (tq, tk): (f64, f64)) -> f64 {
+fn tile_pairs(a: &FusedAttention, (q, k): (f64, f64), (tq, tk): (f64, f64)) -> f64 {
     let all = if a.causal { (tq * tk * 0.5 + 0.5 * tq.max(tk)).min(tq * tk) } else { tq * tk };
     match a.window.filter(|window| *window < a.keys) {
         None => all,
@@ -133,7 +141,7 @@ fn pairs(a: &FusedAttention, (q, k): (f64, f64), (tq, tk): (f64, f64)) -> f64 {
 }
 
 /// Powers of two from 16 to 1024, cut at the dimension.
-fn tiles(dimension: u64) -> impl Iterator<Item = f64> {
+fn tile_sizes(dimension: u64) -> impl Iterator<Item = f64> {
     let dimension = dimension.max(1);
     [16_u64, 32, 64, 128, 256, 512, 1024]
         .into_iter()
@@ -142,12 +150,12 @@ fn tiles(dimension: u64) -> impl Iterator<Item = f64> {
         .chain((dimension < 16).then_some(dimension as f64))
 }
 
-fn plan(model: &CostModel, view: &View, a: &FusedAttention, q: f64, k: f64) -> Plan {
+fn plan_tiling(model: &CostModel, view: &SpanResources, a: &FusedAttention, q: f64, k: f64) -> AttentionTiling {
     let machine = &model.machine;
     let (queries, keys, d, bytes) = (a.queries as f64, a.keys as f64, a.head_dim as f64, a.operand.bytes() as f64);
     let heads = a.batch as f64 * a.heads as f64;
     let (tq, tk) = (ceil_div(queries, q), ceil_div(keys, k));
-    let pairs = pairs(a, (q, k), (tq, tk));
+    let pairs = tile_pairs(a, (q, k), (tq, tk));
     let arrays = &machine.arrays;
     let products = |m: f64, n: f64, c: f64| arrays.tile_cycles(m, n, c, arrays.count);
     let cycles = match a.direction {
@@ -178,18 +186,18 @@ fn plan(model: &CostModel, view: &View, a: &FusedAttention, q: f64, k: f64) -> P
         Direction::Backward => heads * pairs * q * d * (2.0 * bytes + 8.0) + heads * keys * 2.0 * d * bytes,
     };
     let device = device_bytes(view, a, streamed, kept);
-    let (moving, level) = ports(view, a, streamed, device);
-    let first = view.shared.first().map_or(0.0, |l| l.busy(units.min(workers) * (q + k) * d * bytes, 0.0));
+    let (moving, level) = slowest_port(view, a, streamed, device);
+    let first = view.shared.first().map_or(0.0, |l| l.busy_seconds(units.min(workers) * (q + k) * d * bytes, 0.0));
     let into_arrays = heads * pairs * (q + k) * d * bytes * 2.0;
-    let local = view.local.last().map_or(0.0, |l| l.busy(into_arrays, streamed) / workers);
+    let local = view.local.last().map_or(0.0, |l| l.busy_seconds(into_arrays, streamed) / workers);
     let moving = moving.max(local);
-    Plan { time: (work + first).max(moving), work, moving, level, streamed, device, into_arrays }
+    AttentionTiling { time: (work + first).max(moving), work, moving, level, streamed, device, into_arrays }
 }
 
 /// Streams come from the innermost shared level. The device's memory moves the compulsory bytes where an on-chip shared level holds
 /// the streamed operands of the heads in flight. Where none does, the cores at work on one head (`kept` tiles of it, one core each)
 /// stream the same tiles in step: the shared level passes each to all of them.
-fn device_bytes(view: &View, a: &FusedAttention, streamed: f64, kept: f64) -> f64 {
+fn device_bytes(view: &SpanResources, a: &FusedAttention, streamed: f64, kept: f64) -> f64 {
     let workers = view.cores.min(view.vector_cores);
     let in_flight = ceil_div(workers, kept).min(a.batch as f64 * a.heads as f64);
     let per_head = (a.keys as f64 * 2.0 + a.queries as f64 * 2.0) * a.head_dim as f64 * a.operand.bytes() as f64;
@@ -199,7 +207,7 @@ fn device_bytes(view: &View, a: &FusedAttention, streamed: f64, kept: f64) -> f6
     if held { compulsory } else { compulsory.max(streamed / sharing) }
 }
 
-fn written(a: &FusedAttention) -> f64 {
+fn written_bytes(a: &FusedAttention) -> f64 {
     let d = a.head_dim as f64 * a.operand.bytes() as f64 * a.batch as f64;
     match a.direction {
         Direction::Forward => d * a.heads as f64 * a.queries as f64,
@@ -207,13 +215,13 @@ fn written(a: &FusedAttention) -> f64 {
     }
 }
 
-fn ports(view: &View, a: &FusedAttention, streamed: f64, device: f64) -> (f64, usize) {
-    let out = written(a);
+fn slowest_port(view: &SpanResources, a: &FusedAttention, streamed: f64, device: f64) -> (f64, usize) {
+    let out = written_bytes(a);
     let mut slowest = (0.0, 0);
     for (i, level) in view.shared.iter().enumerate() {
         let read = if i + 1 == view.shared.len() && i > 0 { streamed } else { (device - out).max(0.0) };
         let filled = if i == 0 { 0.0 } else { (device - out).max(0.0) };
-        let time = level.busy(read, out + filled);
+        let time = level.busy_seconds(read, out + filled);
         if time > slowest.0 {
             slowest = (time, level.index);
         }
@@ -221,16 +229,16 @@ fn ports(view: &View, a: &FusedAttention, streamed: f64, device: f64) -> (f64, u
     slowest
 }
 
-fn traffic(view: &View, a: &FusedAttention, plan: &Plan) -> Traffic {
+fn traffic_of_tiling(view: &SpanResources, a: &FusedAttention, plan: &AttentionTiling) -> Traffic {
     let mut traffic = Traffic::default();
-    let out = written(a);
+    let out = written_bytes(a);
     let device = (plan.device - out).max(0.0);
     for (i, level) in view.shared.iter().enumerate() {
         let read = if i + 1 == view.shared.len() && i > 0 { plan.streamed } else { device };
-        traffic.add(level.index, read, out + if i == 0 { 0.0 } else { device });
+        traffic.add_traffic(level.index, read, out + if i == 0 { 0.0 } else { device });
     }
     for level in &view.local {
-        traffic.add(level.index, plan.into_arrays, plan.streamed + out);
+        traffic.add_traffic(level.index, plan.into_arrays, plan.streamed + out);
     }
     traffic
 }
@@ -256,10 +264,10 @@ mod tests {
             window: None,
             operand: DataType::Bf16,
         };
-        let mut chip = Accelerator::template("gaudi2").unwrap();
+        let mut chip = Accelerator::built_in("gaudi2").unwrap();
         let mut time = |cores: u32, lanes: u32| {
             (chip.vector.cores, chip.vector.lanes) = (cores, lanes);
-            CostModel::new(chip.clone()).unwrap().latency(&Kernel::FusedAttention(attention), Span::AllCores).0
+            CostModel::new(chip.clone()).unwrap().latency_of_kernel(&Kernel::FusedAttention(attention), Span::AllCores).0
         };
         let (many, few) = (time(24, 128), time(2, 12 * 128));
         assert!((many / few - 1.0).abs() < 1e-9, "as many lanes in 24 cores and in 2: {many} and {few}");

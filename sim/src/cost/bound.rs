@@ -1,6 +1,6 @@
 //! How long a kernel takes at least, from cheap to exact: at its peaks, with what its buffers make it move, mapped.
 
-use super::machine::{Cores, View};
+use super::machine::{CoreUse, SpanResources};
 use super::{CostModel, Span, attention, contraction, vector_core};
 use crate::kernel::{Contraction, DataType, Elementwise, Kernel};
 use crate::units::Seconds;
@@ -13,18 +13,18 @@ impl CostModel {
     /// compulsory bytes over the device memory's bandwidth, plus the launch overhead. A few arithmetic operations.
     #[must_use]
     pub fn lower_bound(&self, kernel: &Kernel, span: Span) -> Seconds {
-        self.lower_bound_on(kernel, self.view(span, kernel))
+        self.lower_bound_on(kernel, self.view_of_span(span, kernel))
     }
 
-    pub(super) fn lower_bound_on(&self, kernel: &Kernel, view: &View) -> Seconds {
+    pub(super) fn lower_bound_on(&self, kernel: &Kernel, view: &SpanResources) -> Seconds {
         let m = &self.machine;
         // Products of a library are not mapped: what they take is said as quickly as a bound.
         match (&view.library, kernel) {
             (Some(_), Kernel::Contraction(c)) => {
-                return Seconds(contraction::latency(self, view, c, None, f64::INFINITY) * (1.0 - ROUNDING));
+                return Seconds(contraction::latency_of_contraction(self, view, c, None, f64::INFINITY) * (1.0 - ROUNDING));
             }
             (Some(_), Kernel::Epilogue(e)) => {
-                let time = contraction::latency(self, view, &e.contraction, Some(&e.elementwise), f64::INFINITY);
+                let time = contraction::latency_of_contraction(self, view, &e.contraction, Some(&e.elementwise), f64::INFINITY);
                 return Seconds(time * (1.0 - ROUNDING));
             }
             _ => {}
@@ -33,7 +33,7 @@ impl CostModel {
             Kernel::Contraction(c) => c.operand,
             Kernel::Epilogue(e) => e.contraction.operand,
             Kernel::FusedAttention(a) => a.operand,
-            Kernel::Transfer(t) => return self.transfer(t).latency,
+            Kernel::Transfer(t) => return self.cost_of_transfer(t).latency,
             _ => DataType::Bf16,
         };
         let peak = 2.0 * m.peak_macs(view, data_type) * m.calibration.tensor_achieved_fraction;
@@ -42,7 +42,7 @@ impl CostModel {
         Seconds(m.calibration.launch_overhead.0 + compute.max(memory))
     }
 
-    fn compulsory_time(&self, view: &View, kernel: &Kernel) -> f64 {
+    fn compulsory_time(&self, view: &SpanResources, kernel: &Kernel) -> f64 {
         let Some(memory) = view.shared.first() else { return 0.0 };
         kernel.compulsory_bytes().as_f64()
             * if memory.single_port { memory.read.min(memory.write) } else { 0.5 * memory.read.min(memory.write) }
@@ -59,86 +59,97 @@ impl CostModel {
     /// [`Self::buffered_bound`] on one core or on all of them alone.
     #[must_use]
     pub fn buffered_bound_on(&self, kernel: &Kernel, span: Span) -> Seconds {
-        let on = |view: &View| self.lower_bound_on(kernel, view).0.max(self.unit_bound(kernel, view));
-        let paired = self.paired(kernel, span).map_or(f64::INFINITY, on);
-        Seconds(on(self.view(span, kernel)).min(paired) * (1.0 - ROUNDING))
+        let on = |view: &SpanResources| self.lower_bound_on(kernel, view).0.max(self.unit_lower_bound(kernel, view));
+        let paired = self.restrict_to_pairs(kernel, span).map_or(f64::INFINITY, on);
+        Seconds(on(self.view_of_span(span, kernel)).min(paired) * (1.0 - ROUNDING))
     }
 
     /// With more cores of one kind than of the other, the odd ones may stand idle, as in `cost`.
-    fn paired(&self, kernel: &Kernel, span: Span) -> Option<&View> {
-        let pairs = self.machine.pairs().filter(|_| span == Span::AllCores && matches!(kernel, Kernel::Epilogue(_)));
+    fn restrict_to_pairs(&self, kernel: &Kernel, span: Span) -> Option<&SpanResources> {
+        let pairs = self.machine.paired_resources().filter(|_| span == Span::AllCores && matches!(kernel, Kernel::Epilogue(_)));
         pairs.map(|(view, _)| view)
     }
 
-    fn unit_bound(&self, kernel: &Kernel, view: &View) -> f64 {
+    fn unit_lower_bound(&self, kernel: &Kernel, view: &SpanResources) -> f64 {
         match kernel {
-            Kernel::Contraction(c) => contraction::bound(self, view, c, None),
-            Kernel::Epilogue(e) => contraction::bound(self, view, &e.contraction, Some(&e.elementwise)),
-            Kernel::FusedAttention(a) => attention::bound(self, view, a),
+            Kernel::Contraction(c) => contraction::lower_bound_of_contraction(self, view, c, None),
+            Kernel::Epilogue(e) => contraction::lower_bound_of_contraction(self, view, &e.contraction, Some(&e.elementwise)),
+            Kernel::FusedAttention(a) => attention::lower_bound_of_attention(self, view, a),
             _ => 0.0,
         }
     }
 
     /// The lower of the latencies of [`Self::cost`] on one core and on all: the same number in a fraction of the time.
     #[must_use]
-    pub fn fastest(&self, kernel: &Kernel) -> Seconds {
+    pub fn fastest_latency(&self, kernel: &Kernel) -> Seconds {
         match kernel {
             Kernel::Contraction(c) => self.fastest_mapping(kernel, c, None),
             Kernel::Epilogue(e) => self.fastest_mapping(kernel, &e.contraction, Some(&e.elementwise)),
             Kernel::FusedAttention(_) => {
-                let all = self.cost(kernel, Span::AllCores).latency;
-                let one = self.view(Span::OneCore, kernel);
-                if self.beaten(kernel, one, all.0) { all } else { all.min(self.cost(kernel, Span::OneCore).latency) }
+                let all = self.cost_of_kernel(kernel, Span::AllCores).latency;
+                let one = self.view_of_span(Span::OneCore, kernel);
+                if self.cannot_beat(kernel, one, all.0) {
+                    all
+                } else {
+                    all.min(self.cost_of_kernel(kernel, Span::OneCore).latency)
+                }
             }
-            _ => self.latency(kernel, Span::OneCore).min(self.latency(kernel, Span::AllCores)),
+            _ => self.latency_of_kernel(kernel, Span::OneCore).min(self.latency_of_kernel(kernel, Span::AllCores)),
         }
     }
 
     /// The latency of [`Self::cost`]: the same number in a fraction of the time.
     #[must_use]
-    pub fn latency(&self, kernel: &Kernel, span: Span) -> Seconds {
-        let view = self.view(span, kernel);
+    pub fn latency_of_kernel(&self, kernel: &Kernel, span: Span) -> Seconds {
+        let view = self.view_of_span(span, kernel);
         match kernel {
-            Kernel::Contraction(c) => Seconds(contraction::latency(self, view, c, None, f64::INFINITY)),
+            Kernel::Contraction(c) => Seconds(contraction::latency_of_contraction(self, view, c, None, f64::INFINITY)),
             Kernel::Epilogue(e) => {
-                let on = |view, known| contraction::latency(self, view, &e.contraction, Some(&e.elementwise), known);
+                let on =
+                    |view, known| contraction::latency_of_contraction(self, view, &e.contraction, Some(&e.elementwise), known);
                 let best = on(view, f64::INFINITY);
-                Seconds(self.paired(kernel, span).map_or(best, |pairs| on(pairs, best)))
+                Seconds(self.restrict_to_pairs(kernel, span).map_or(best, |pairs| on(pairs, best)))
             }
-            _ => vector_core::latency(self, view, kernel).map_or_else(|| self.cost(kernel, span).latency, Seconds),
+            _ => vector_core::latency_of_vector_kernel(self, view, kernel)
+                .map_or_else(|| self.cost_of_kernel(kernel, span).latency, Seconds),
         }
     }
 
     /// All cores first: they are seldom slower than one, whose mappings then are passed over.
     fn fastest_mapping(&self, kernel: &Kernel, c: &Contraction, epilogue: Option<&Elementwise>) -> Seconds {
-        let mut best = contraction::latency(self, self.view(Span::AllCores, kernel), c, epilogue, f64::INFINITY);
+        let mut best =
+            contraction::latency_of_contraction(self, self.view_of_span(Span::AllCores, kernel), c, epilogue, f64::INFINITY);
         // With more cores of one kind than of the other, the odd ones may stand idle, as in `cost`.
         if epilogue.is_some()
-            && let Some((pairs, _)) = self.machine.pairs()
+            && let Some((pairs, _)) = self.machine.paired_resources()
             && best > self.lower_bound_on(kernel, pairs).0
         {
-            best = contraction::latency(self, pairs, c, epilogue, best);
+            best = contraction::latency_of_contraction(self, pairs, c, epilogue, best);
         }
-        let one = self.view(Span::OneCore, kernel);
-        Seconds(if self.beaten(kernel, one, best) { best } else { contraction::latency(self, one, c, epilogue, best) })
+        let one = self.view_of_span(Span::OneCore, kernel);
+        Seconds(if self.cannot_beat(kernel, one, best) {
+            best
+        } else {
+            contraction::latency_of_contraction(self, one, c, epilogue, best)
+        })
     }
 
-    fn view(&self, span: Span, kernel: &Kernel) -> &View {
-        self.machine.view(span, cores(kernel))
+    fn view_of_span(&self, span: Span, kernel: &Kernel) -> &SpanResources {
+        self.machine.resources_of(span, cores_of_kernel(kernel))
     }
 
     /// Whether no mapping on a view takes less than `known` seconds.
-    fn beaten(&self, kernel: &Kernel, view: &View, known: f64) -> bool {
+    fn cannot_beat(&self, kernel: &Kernel, view: &SpanResources, known: f64) -> bool {
         self.lower_bound_on(kernel, view).0 * (1.0 - ROUNDING) >= known
-            || self.unit_bound(kernel, view) * (1.0 - ROUNDING) >= known
+            || self.unit_lower_bound(kernel, view) * (1.0 - ROUNDING) >= known
     }
 }
 
 /// The cores that a kernel runs on.
-fn cores(kernel: &Kernel) -> Cores {
+fn cores_of_kernel(kernel: &Kernel) -> CoreUse {
     match kernel {
-        Kernel::Contraction(_) => Cores::Tensor,
-        Kernel::Epilogue(_) | Kernel::FusedAttention(_) => Cores::Pair,
-        _ => Cores::Vector,
+        Kernel::Contraction(_) => CoreUse::Tensor,
+        Kernel::Epilogue(_) | Kernel::FusedAttention(_) => CoreUse::Pair,
+        _ => CoreUse::Vector,
     }
 }

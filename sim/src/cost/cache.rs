@@ -14,7 +14,7 @@ const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl WordHasher {
     #[inline]
-    fn mix(&mut self, word: u64) {
+    fn mix_word(&mut self, word: u64) {
         self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(MULTIPLIER);
     }
 }
@@ -23,28 +23,28 @@ impl Hasher for WordHasher {
     #[inline]
     fn write(&mut self, bytes: &[u8]) {
         for byte in bytes {
-            self.mix(u64::from(*byte));
+            self.mix_word(u64::from(*byte));
         }
     }
 
     #[inline]
     fn write_u8(&mut self, value: u8) {
-        self.mix(u64::from(value));
+        self.mix_word(u64::from(value));
     }
 
     #[inline]
     fn write_u32(&mut self, value: u32) {
-        self.mix(u64::from(value));
+        self.mix_word(u64::from(value));
     }
 
     #[inline]
     fn write_u64(&mut self, value: u64) {
-        self.mix(value);
+        self.mix_word(value);
     }
 
     #[inline]
     fn write_isize(&mut self, value: isize) {
-        self.mix(value as u64);
+        self.mix_word(value as u64);
     }
 
     #[inline]
@@ -75,9 +75,9 @@ impl<'a> CostCache<'a> {
     }
 
     /// The cost of a kernel, computed on first sight: the same value as [`CostModel::cost`].
-    pub fn cost(&mut self, kernel: &Kernel, span: Span) -> KernelCost {
+    pub fn cost_of_kernel(&mut self, kernel: &Kernel, span: Span) -> KernelCost {
         let model = self.model;
-        *self.known.entry((*kernel, span)).or_insert_with(|| model.cost(kernel, span))
+        *self.known.entry((*kernel, span)).or_insert_with(|| model.cost_of_kernel(kernel, span))
     }
 
     /// Distinct kernels and spans seen.

@@ -3,10 +3,10 @@
 
 use super::{CostError, CostModel, Routine};
 pub use crate::grouped_errors::GroupError;
-use crate::grouped_errors::Groups;
-use crate::hardware::{Accelerator, Calibration, FittedScalar, KernelLibrary, Parameter, templates};
+use crate::grouped_errors::MeasurementGroups;
+use crate::hardware::{Accelerator, Calibration, CalibrationParameter, FittedScalar, KernelLibrary, templates};
 use crate::kernel::DataType;
-use crate::scalar_fit::{Belief, LEFT_OUT, ScalarFit, rounded, spread};
+use crate::scalar_fit::{LEFT_OUT, ScalarFit, ScalarPrior, prior_spread, round_to_four_digits};
 use crate::units::Seconds;
 
 /// The fewest measurements that a fit is made of.
@@ -18,7 +18,7 @@ const FLOOR_FRACTION: f64 = 0.05;
 
 /// Which clock a measurement was taken with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Timing {
+pub enum MeasurementClock {
     /// A profiler's duration of the operation on the device.
     Device,
     /// The host's wall clock, launch overhead included.
@@ -31,7 +31,7 @@ pub struct Measurement {
     /// What was run, on the whole chip.
     pub routine: Routine,
     /// Which clock.
-    pub timing: Timing,
+    pub timing: MeasurementClock,
     /// The measured time.
     pub time: Seconds,
     /// The group its error is averaged in (a kernel's name, a size class): each group weighs the same in the fit.
@@ -42,7 +42,7 @@ pub struct Measurement {
 #[derive(Debug, Clone, Copy)]
 pub enum ChipScalar {
     /// Of its calibration.
-    Calibration(&'static Parameter),
+    Calibration(&'static CalibrationParameter),
     /// Of its kernel library.
     Library(&'static FittedScalar<KernelLibrary>),
 }
@@ -50,7 +50,7 @@ pub enum ChipScalar {
 impl ChipScalar {
     /// Those that a chip has.
     #[must_use]
-    pub fn of(chip: &Accelerator) -> Vec<Self> {
+    pub fn all_of_chip(chip: &Accelerator) -> Vec<Self> {
         let library = chip.library.iter().flat_map(|_| const { &KernelLibrary::PARAMETERS }).map(Self::Library);
         const { &Calibration::PARAMETERS }.iter().map(Self::Calibration).chain(library).collect()
     }
@@ -65,7 +65,7 @@ impl ChipScalar {
     }
 
     /// Whether a word names it: its key, with or without the table.
-    fn is(self, word: &str) -> bool {
+    fn is_named(self, word: &str) -> bool {
         let key = self.key();
         key == word || key.split_once('.').is_some_and(|(_, own)| own == word)
     }
@@ -94,7 +94,7 @@ impl ChipScalar {
         }
     }
 
-    fn floor(self) -> f64 {
+    fn coordinate_floor(self) -> f64 {
         match self.limits() {
             (least, _) if least > 0.0 => 0.0,
             (_, most) if most > 1.0 => FLOOR_US,
@@ -102,19 +102,19 @@ impl ChipScalar {
         }
     }
 
-    fn coordinate(self, value: f64) -> f64 {
-        (value + self.floor()).ln()
+    fn to_coordinate(self, value: f64) -> f64 {
+        (value + self.coordinate_floor()).ln()
     }
 
-    fn value(self, coordinate: f64) -> f64 {
+    fn from_coordinate(self, coordinate: f64) -> f64 {
         let (least, most) = self.limits();
-        rounded((coordinate.exp() - self.floor()).clamp(least, most))
+        round_to_four_digits((coordinate.exp() - self.coordinate_floor()).clamp(least, most))
     }
 }
 
 /// A scalar as the measurements determine it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Determined {
+pub struct DeterminedScalar {
     /// Its key in the chip's file, with the table.
     pub key: String,
     /// The file's value.
@@ -129,11 +129,11 @@ pub struct Determined {
 
 /// What a fit found.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Fit {
+pub struct ChipFit {
     /// The chip with the fitted scalars; those not asked for keep their values.
     pub chip: Accelerator,
     /// Those that were to be fitted.
-    pub scalars: Vec<Determined>,
+    pub scalars: Vec<DeterminedScalar>,
     /// Errors per group, in order of the groups' names.
     pub groups: Vec<GroupError>,
     /// Root mean square of the groups' mean errors before.
@@ -182,10 +182,10 @@ pub enum CalibrationError {
 
 /// The predicted time of what is measured alone, under its clock. The host's overhead is known of single kernels only.
 #[must_use]
-pub fn predict(model: &CostModel, routine: &Routine, timing: Timing) -> Seconds {
+pub fn predict_time(model: &CostModel, routine: &Routine, timing: MeasurementClock) -> Seconds {
     match (routine, timing) {
-        (Routine::Kernel(kernel), Timing::Host) => model.host_timed(kernel, &model.cost_alone(kernel)),
-        _ => model.alone(routine),
+        (Routine::Kernel(kernel), MeasurementClock::Host) => model.add_host_overhead(kernel, &model.cost_alone(kernel)),
+        _ => model.time_alone(routine),
     }
 }
 
@@ -193,14 +193,14 @@ pub fn predict(model: &CostModel, routine: &Routine, timing: Timing) -> Seconds 
 /// multiply-accumulates of a core: memories and the tiles of libraries are made to feed the arrays. From an A100 (22 bytes at 1,024 in bf16) the rule gives
 /// an H100 (2,048) 44 bytes, and back 24; the fits say 48 and 22. It was made with these two in view; no third generation with a library is measured.
 #[must_use]
-pub fn carried_over(from: &Accelerator, chip: &Accelerator) -> Accelerator {
+pub fn carry_scalars_over(from: &Accelerator, chip: &Accelerator) -> Accelerator {
     let mut changed = chip.clone();
-    for scalar in ChipScalar::of(chip) {
+    for scalar in ChipScalar::all_of_chip(chip) {
         scalar.set(&mut changed, scalar.get(from));
     }
     let per_core = |chip: &Accelerator| {
         let rate = [DataType::Bf16, DataType::Fp16].into_iter().find_map(|of| chip.tensor.macs_per_unit_per_cycle.get(of));
-        rate.map(|rate| rate * chip.tensor.units() as f64 / f64::from(chip.tensor.cores))
+        rate.map(|rate| rate * chip.tensor.unit_count() as f64 / f64::from(chip.tensor.cores))
     };
     if let (Some(library), Some(own), Some(others)) = (&mut changed.library, per_core(chip), per_core(from)) {
         library.core_read_bytes_per_cycle *= own / others;
@@ -213,28 +213,28 @@ pub fn carried_over(from: &Accelerator, chip: &Accelerator) -> Accelerator {
 ///
 /// # Errors
 /// [`CalibrationError`] for an accelerator that cannot be costed, too few measurements, a time that is not positive, an unknown key.
-pub fn fit(accelerator: &Accelerator, measurements: &[Measurement], keys: &[&str]) -> Result<Fit, CalibrationError> {
-    fitted(accelerator, measurements, keys, true)
+pub fn fit_scalars(accelerator: &Accelerator, measurements: &[Measurement], keys: &[&str]) -> Result<ChipFit, CalibrationError> {
+    fit_chosen_scalars(accelerator, measurements, keys, true)
 }
 
 /// The same of all scalars, from where the accelerator has them and from nowhere else: built-in chips may know the measurements.
 ///
 /// # Errors
 /// As [`fit()`].
-pub fn fit_from(accelerator: &Accelerator, measurements: &[Measurement]) -> Result<Fit, CalibrationError> {
-    fitted(accelerator, measurements, &[], false)
+pub fn fit_scalars_from(accelerator: &Accelerator, measurements: &[Measurement]) -> Result<ChipFit, CalibrationError> {
+    fit_chosen_scalars(accelerator, measurements, &[], false)
 }
 
-fn fitted(
+fn fit_chosen_scalars(
     accelerator: &Accelerator,
     measurements: &[Measurement],
     keys: &[&str],
     from_others: bool,
-) -> Result<Fit, CalibrationError> {
-    let all = ChipScalar::of(accelerator);
+) -> Result<ChipFit, CalibrationError> {
+    let all = ChipScalar::all_of_chip(accelerator);
     let known = || all.iter().map(|scalar| scalar.key()).collect::<Vec<_>>().join(", ");
     let unknown = |key: &&str| CalibrationError::UnknownScalar { key: (*key).to_owned(), known: known() };
-    if let Some(key) = keys.iter().find(|key| !all.iter().any(|scalar| scalar.is(key))) {
+    if let Some(key) = keys.iter().find(|key| !all.iter().any(|scalar| scalar.is_named(key))) {
         return Err(unknown(key));
     }
     if let Some((index, m)) = measurements.iter().enumerate().find(|(_, m)| !(m.time.is_finite() && m.time > Seconds::ZERO)) {
@@ -244,117 +244,119 @@ fn fitted(
         return Err(CalibrationError::TooFew { chip: accelerator.name.clone(), rows: measurements.len() });
     }
     CostModel::new(accelerator.clone())?;
-    let asked = |scalar: &ChipScalar| keys.is_empty() || keys.iter().any(|key| scalar.is(key));
+    let asked = |scalar: &ChipScalar| keys.is_empty() || keys.iter().any(|key| scalar.is_named(key));
     let scalars: Vec<ChipScalar> = all.iter().copied().filter(asked).collect();
-    let groups = Groups::new(measurements.iter().map(|m| m.group.as_str()));
-    Ok(Question { chip: accelerator, measurements, groups, scalars, from_others }.answer())
+    let groups = MeasurementGroups::new(measurements.iter().map(|m| m.group.as_str()));
+    Ok(ChipFitProblem { chip: accelerator, measurements, groups, scalars, from_others }.solve_fit())
 }
 
-struct Question<'a> {
+struct ChipFitProblem<'a> {
     chip: &'a Accelerator,
     measurements: &'a [Measurement],
-    groups: Groups,
+    groups: MeasurementGroups,
     scalars: Vec<ChipScalar>,
     /// Whether the search may begin where built-in chips stand.
     from_others: bool,
 }
 
-impl Question<'_> {
-    fn answer(&self) -> Fit {
-        let beliefs = self.beliefs();
-        let starts = self.starts();
+impl ChipFitProblem<'_> {
+    fn solve_fit(&self) -> ChipFit {
+        let beliefs = self.prior_beliefs();
+        let starts = self.built_in_starts();
         let fit = ScalarFit { beliefs: &beliefs, starts: &starts };
         let all: Vec<usize> = (0..self.measurements.len()).collect();
-        let (point, ranges) = fit.fit_with_ranges(&mut |point| self.weighed(&all, point));
+        let (point, ranges) = fit.fit_with_ranges(&mut |point| self.weighted_log_errors(&all, point));
         let centres: Vec<f64> = beliefs.iter().map(|belief| belief.centre).collect();
         let parts = all.len().min(LEFT_OUT);
         let rows: Vec<usize> = all.iter().map(|row| row % parts).collect();
         let left_out = |folds: &[usize]| {
-            let mut errors = |rows: &[usize], point: &[f64]| self.weighed(rows, point);
-            let points = fit.left_out(folds, &mut errors);
-            let error = |row: &usize| self.errors(&[*row], &points[folds[*row]])[0];
-            self.root_mean_square(&all.iter().map(error).collect::<Vec<_>>())
+            let mut errors = |rows: &[usize], point: &[f64]| self.weighted_log_errors(rows, point);
+            let points = fit.fit_without_folds(folds, &mut errors);
+            let error = |row: &usize| self.log_errors(&[*row], &points[folds[*row]])[0];
+            self.root_mean_square_error(&all.iter().map(error).collect::<Vec<_>>())
         };
         let determined = |at: usize| {
             let (scalar, range) = (self.scalars[at], ranges[at]);
             let before = scalar.get(self.chip);
-            let after = if range.determined { scalar.value(point[at]) } else { before };
-            let range_of = (scalar.value(range.low), scalar.value(range.high));
-            Determined { key: scalar.key(), before, after, range: range_of, determined: range.determined }
+            let after = if range.determined { scalar.from_coordinate(point[at]) } else { before };
+            let range_of = (scalar.from_coordinate(range.low), scalar.from_coordinate(range.high));
+            DeterminedScalar { key: scalar.key(), before, after, range: range_of, determined: range.determined }
         };
-        let scalars: Vec<Determined> = (0..self.scalars.len()).map(determined).collect();
+        let scalars: Vec<DeterminedScalar> = (0..self.scalars.len()).map(determined).collect();
         let mut chip = self.chip.clone();
         for (scalar, found) in self.scalars.iter().zip(&scalars) {
             scalar.set(&mut chip, found.after);
         }
-        let (before, after) = (self.errors(&all, &centres), self.errors(&all, &point));
-        let absolute = |errors: &[f64]| self.groups.means(errors.iter().map(|e| e.exp_m1().abs()));
-        Fit {
+        let (before, after) = (self.log_errors(&all, &centres), self.log_errors(&all, &point));
+        let absolute = |errors: &[f64]| self.groups.group_means(errors.iter().map(|e| e.exp_m1().abs()));
+        ChipFit {
             chip,
             scalars,
-            groups: self.groups.report(&absolute(&before), &absolute(&after)),
-            before: self.root_mean_square(&before),
-            after: self.root_mean_square(&after),
+            groups: self.groups.report_groups(&absolute(&before), &absolute(&after)),
+            before: self.root_mean_square_error(&before),
+            after: self.root_mean_square_error(&after),
             left_out: left_out(&rows),
-            by_group: (self.groups.len() > 1).then(|| left_out(self.groups.of())),
+            by_group: (self.groups.len() > 1).then(|| left_out(self.groups.group_of_each())),
         }
     }
 
     /// Each scalar is believed to be as the chip's file says, as surely as it is alike on built-in chips and on this one.
-    fn beliefs(&self) -> Vec<Belief> {
-        let built_in: Vec<&Accelerator> = self.built_in().collect();
+    fn prior_beliefs(&self) -> Vec<ScalarPrior> {
+        let built_in: Vec<&Accelerator> = self.similar_built_in_chips().collect();
         let belief = |scalar: &ChipScalar| {
             let (least, most) = scalar.limits();
-            Belief {
-                centre: scalar.coordinate(scalar.get(self.chip)),
-                spread: spread(built_in.iter().copied().chain([self.chip]).map(|chip| scalar.coordinate(scalar.get(chip)))),
-                least: scalar.coordinate(least),
-                most: scalar.coordinate(most),
+            ScalarPrior {
+                centre: scalar.to_coordinate(scalar.get(self.chip)),
+                spread: prior_spread(
+                    built_in.iter().copied().chain([self.chip]).map(|chip| scalar.to_coordinate(scalar.get(chip))),
+                ),
+                least: scalar.to_coordinate(least),
+                most: scalar.to_coordinate(most),
             }
         };
         self.scalars.iter().map(belief).collect()
     }
 
     /// Where built-in chips of the kind stand.
-    fn starts(&self) -> Vec<Vec<f64>> {
-        let point = |chip: &Accelerator| self.scalars.iter().map(|scalar| scalar.coordinate(scalar.get(chip))).collect();
-        if self.from_others { self.built_in().map(point).collect() } else { Vec::new() }
+    fn built_in_starts(&self) -> Vec<Vec<f64>> {
+        let point = |chip: &Accelerator| self.scalars.iter().map(|scalar| scalar.to_coordinate(scalar.get(chip))).collect();
+        if self.from_others { self.similar_built_in_chips().map(point).collect() } else { Vec::new() }
     }
 
     /// Built-in chips that run kernels as this one does, by a library or as a compiler maps them.
-    fn built_in(&self) -> impl Iterator<Item = &'static Accelerator> {
+    fn similar_built_in_chips(&self) -> impl Iterator<Item = &'static Accelerator> {
         let by_library = self.chip.library.is_some();
         let all = templates().unwrap_or_default().iter().map(|template| &template.accelerator);
         all.filter(move |chip| chip.library.is_some() == by_library)
     }
 
     /// ln(predicted / measured) of some measurements at a point.
-    fn errors(&self, rows: &[usize], point: &[f64]) -> Vec<f64> {
+    fn log_errors(&self, rows: &[usize], point: &[f64]) -> Vec<f64> {
         let mut chip = self.chip.clone();
         for (scalar, coordinate) in self.scalars.iter().zip(point) {
-            scalar.set(&mut chip, scalar.value(*coordinate));
+            scalar.set(&mut chip, scalar.from_coordinate(*coordinate));
         }
         // Scalars within their limits leave a chip one that can be costed.
         let Ok(model) = CostModel::new(chip) else { return vec![f64::INFINITY; rows.len()] };
         let error = |row: &usize| {
             let m = &self.measurements[*row];
-            (predict(&model, &m.routine, m.timing) / m.time).ln()
+            (predict_time(&model, &m.routine, m.timing) / m.time).ln()
         };
         rows.iter().map(error).collect()
     }
 
     /// The same, each as much as leaves every group of these rows the same weight.
-    fn weighed(&self, rows: &[usize], point: &[f64]) -> Vec<f64> {
+    fn weighted_log_errors(&self, rows: &[usize], point: &[f64]) -> Vec<f64> {
         let mut counts = vec![0_usize; self.groups.len()];
-        rows.iter().for_each(|row| counts[self.groups.of()[*row]] += 1);
+        rows.iter().for_each(|row| counts[self.groups.group_of_each()[*row]] += 1);
         let groups = counts.iter().filter(|count| **count > 0).count();
-        let weight = |row: &usize| rows.len() as f64 / (groups * counts[self.groups.of()[*row]]) as f64;
-        self.errors(rows, point).iter().zip(rows).map(|(error, row)| error * weight(row)).collect()
+        let weight = |row: &usize| rows.len() as f64 / (groups * counts[self.groups.group_of_each()[*row]]) as f64;
+        self.log_errors(rows, point).iter().zip(rows).map(|(error, row)| error * weight(row)).collect()
     }
 
     /// The root mean square over the groups of their mean absolute relative errors.
-    fn root_mean_square(&self, errors: &[f64]) -> f64 {
-        let means = self.groups.means(errors.iter().map(|e| e.exp_m1().abs()));
+    fn root_mean_square_error(&self, errors: &[f64]) -> f64 {
+        let means = self.groups.group_means(errors.iter().map(|e| e.exp_m1().abs()));
         (means.iter().map(|mean| mean * mean).sum::<f64>() / means.len().max(1) as f64).sqrt()
     }
 }

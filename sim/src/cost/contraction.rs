@@ -1,24 +1,32 @@
 //! Contractions, with elementwise work on their result where there is any: what they cost, how long they take, and less than what they take.
 
-use super::machine::{Level, Machine, View};
-use super::mapping::{ACCUMULATOR, Best, Mapped, Outer, Problem, chunk, fastest, outer_traffic, search};
+use super::machine::{LevelRates, Machine, SpanResources};
+use super::mapping::{
+    ACCUMULATOR, BestMapping, MappingCost, MappingProblem, OuterTraffic, chunk_bytes, compute_outer_traffic, fastest_mapping,
+    search_mappings,
+};
 use super::tensor_core::ceil_div;
-use super::{Bound, CostModel, KernelCost, Traffic, library, vector_core};
+use super::{Bottleneck, CostModel, KernelCost, Traffic, library, vector_core};
 use crate::hardware::Dataflow;
 use crate::kernel::{Contraction, Elementwise};
 use crate::units::Seconds;
 
-impl Problem {
+impl MappingProblem {
     /// A contraction with the elementwise work on its result.
-    pub(super) fn new(machine: &Machine, view: &View, c: &Contraction, epilogue: Option<&Elementwise>) -> Self {
+    pub(super) fn of_contraction(
+        machine: &Machine,
+        view: &SpanResources,
+        c: &Contraction,
+        epilogue: Option<&Elementwise>,
+    ) -> Self {
         let (lane_time, extra_read, extra_written) =
-            epilogue.map_or((0.0, 0.0, 0.0), |e| (lane_work(e) / machine.lane_rate(view), e.read.as_f64(), e.written.as_f64()));
+            epilogue.map_or((0.0, 0.0, 0.0), |e| (lane_cycles(e) / machine.lane_rate(view), e.read.as_f64(), e.written.as_f64()));
         Self {
             batch: c.batch as f64,
             m: c.m as f64,
             n: c.n as f64,
             k: c.k as f64,
-            operand: c.operand.packed_bytes(),
+            operand: c.operand.packed_bytes_per_number(),
             result: c.result.bytes() as f64,
             rate: machine.mac_rate(c.operand),
             epilogue_time: lane_time,
@@ -28,122 +36,138 @@ impl Problem {
     }
 
     /// Passes over memory, where there is nothing to multiply.
-    fn stream(&self, model: &CostModel, view: &View, operations: f64) -> Option<KernelCost> {
+    fn as_stream(&self, model: &CostModel, view: &SpanResources, operations: f64) -> Option<KernelCost> {
         (self.batch * self.m * self.n * self.k == 0.0).then(|| {
             let read = self.batch * self.k * (self.m + self.n) * self.operand + self.epilogue_read;
-            vector_core::stream(model, view, read, self.written(), self.epilogue_time, operations)
+            vector_core::stream_pass(model, view, read, self.written_bytes(), self.epilogue_time, operations)
         })
     }
 }
 
 /// Lane-cycles of elementwise work.
-fn lane_work(e: &Elementwise) -> f64 {
+fn lane_cycles(e: &Elementwise) -> f64 {
     e.elements as f64 * vector_core::elementwise_cycles(e.function, e.direction)
 }
 
 /// Launch overhead and the longest latency of a shared level.
-fn overhead(model: &CostModel, view: &View) -> f64 {
+fn overhead_seconds(model: &CostModel, view: &SpanResources) -> f64 {
     model.machine.calibration.launch_overhead.0 + view.shared.iter().map(|level| level.latency).fold(0.0, f64::max)
 }
 
 /// The latency of [`cost`] where it is below `known` seconds, else `known`: what cannot be faster is passed over.
-pub(super) fn latency(model: &CostModel, view: &View, c: &Contraction, epilogue: Option<&Elementwise>, known: f64) -> f64 {
+pub(super) fn latency_of_contraction(
+    model: &CostModel,
+    view: &SpanResources,
+    c: &Contraction,
+    epilogue: Option<&Elementwise>,
+    known: f64,
+) -> f64 {
     let machine = &model.machine;
-    let p = Problem::new(machine, view, c, epilogue);
-    if let Some(stream) = p.stream(model, view, 0.0) {
+    let p = MappingProblem::of_contraction(machine, view, c, epilogue);
+    if let Some(stream) = p.as_stream(model, view, 0.0) {
         return stream.latency.0.min(known);
     }
     if let Some(library) = &view.library {
-        return library::latency(machine, view, library, c, &p).min(known);
+        return library::latency_of_product(machine, view, library, c, &p).min(known);
     }
-    let overhead = overhead(model, view);
+    let overhead = overhead_seconds(model, view);
     // Rounded up, so that a mapping that is as fast is not passed over for its rounding.
     let limit = (known - overhead) * (1.0 + 1e-12);
-    let least_compute = Some(least_compute(machine, view, &p) * (1.0 - 1e-9));
-    let mut best = Best { fastest: limit, chosen: None, prune: true, least_compute };
-    search(machine, view, &p, &outer_traffic(machine, view, &p), model.effort, &mut best);
+    let least_compute = Some(least_array_cycles(machine, view, &p) * (1.0 - 1e-9));
+    let mut best = BestMapping { fastest: limit, chosen: None, prune: true, least_compute };
+    search_mappings(machine, view, &p, &compute_outer_traffic(machine, view, &p), model.effort, &mut best);
     best.chosen.map_or(known, |_| known.min(overhead + best.fastest))
 }
 
 /// The cost of a contraction, with elementwise work on its result while it is on chip where there is any.
-pub(super) fn cost(model: &CostModel, view: &View, c: &Contraction, epilogue: Option<&Elementwise>) -> KernelCost {
+pub(super) fn cost_of_contraction(
+    model: &CostModel,
+    view: &SpanResources,
+    c: &Contraction,
+    epilogue: Option<&Elementwise>,
+) -> KernelCost {
     let machine = &model.machine;
-    let operations = epilogue.map_or(0.0, lane_work);
-    let p = Problem::new(machine, view, c, epilogue);
-    if let Some(stream) = p.stream(model, view, operations) {
+    let operations = epilogue.map_or(0.0, lane_cycles);
+    let p = MappingProblem::of_contraction(machine, view, c, epilogue);
+    if let Some(stream) = p.as_stream(model, view, operations) {
         return stream;
     }
     if let Some(library) = &view.library {
-        return library::cost(model, view, library, c, &p, operations);
+        return library::cost_of_product(model, view, library, c, &p, operations);
     }
-    let outer = outer_traffic(machine, view, &p);
-    let (time, mapped) = fastest(machine, view, &p, &outer, model.effort, true);
-    let overhead = overhead(model, view);
+    let outer = compute_outer_traffic(machine, view, &p);
+    let (time, mapped) = fastest_mapping(machine, view, &p, &outer, model.effort, true);
+    let overhead = overhead_seconds(model, view);
     let total = overhead + time;
-    let traffic = traffic(view, &p, &outer, &mapped);
+    let traffic = traffic_of_mapping(view, &p, &outer, &mapped);
     let bound = if overhead > time {
-        Bound::Overhead
+        Bottleneck::Overhead
     } else if mapped.compute >= mapped.slowest_port {
-        Bound::Compute
+        Bottleneck::Compute
     } else {
-        Bound::Memory(view.shared.get(mapped.slowest_level).map_or(0, |level| level.index as u8))
+        Bottleneck::Memory(view.shared.get(mapped.slowest_level).map_or(0, |level| level.index as u8))
     };
     let energy = model.energy_model();
     KernelCost {
         latency: Seconds(total),
-        energy: model.traffic_energy(&traffic)
-            + energy.macs(c.operand, CostModel::macs(c))
-            + energy.vector_operations(operations as u128),
+        energy: model.add_traffic_energy(&traffic)
+            + energy.macs_energy(c.operand, CostModel::count_macs(c))
+            + energy.vector_energy(operations as u128),
         traffic,
         utilization: p.batch * p.m * p.n * p.k / (machine.peak_macs(view, c.operand) * total),
         bound,
     }
 }
 
-fn traffic(view: &View, p: &Problem, outer: &Outer, mapped: &Mapped) -> Traffic {
+fn traffic_of_mapping(view: &SpanResources, p: &MappingProblem, outer: &OuterTraffic, mapped: &MappingCost) -> Traffic {
     let mut traffic = Traffic::default();
-    let results = p.written();
+    let results = p.written_bytes();
     let last = view.shared.len().saturating_sub(1);
     for (i, level) in view.shared.iter().enumerate() {
-        let (filled, inward) = outer.through(i, last, mapped.into_cores);
+        let (filled, inward) = outer.bytes_through_level(i, last, mapped.into_cores);
         let passing = if i == 0 { 0.0 } else { results };
-        traffic.add(level.index, inward + passing + p.epilogue_read, filled + results);
+        traffic.add_traffic(level.index, inward + passing + p.epilogue_read, filled + results);
     }
     if let Some(level) = view.shared.get(mapped.park) {
-        traffic.add(level.index, mapped.partials, mapped.partials);
+        traffic.add_traffic(level.index, mapped.partials, mapped.partials);
     }
     let innermost = view.local.len().saturating_sub(1);
     for (i, level) in view.local.iter().enumerate() {
         let inward = if i == innermost { mapped.into_arrays } else { mapped.into_cores };
-        traffic.add(level.index, inward + results, mapped.into_cores + results);
+        traffic.add_traffic(level.index, inward + results, mapped.into_cores + results);
     }
     traffic
 }
 
 /// A time that no mapping beats: the arrays' folds over all workers, the lanes' work, and the least that the ports of shared levels and of cores' own
 /// memories move.
-pub(super) fn bound(model: &CostModel, view: &View, c: &Contraction, epilogue: Option<&Elementwise>) -> f64 {
+pub(super) fn lower_bound_of_contraction(
+    model: &CostModel,
+    view: &SpanResources,
+    c: &Contraction,
+    epilogue: Option<&Elementwise>,
+) -> f64 {
     let machine = &model.machine;
-    let p = Problem::new(machine, view, c, epilogue);
+    let p = MappingProblem::of_contraction(machine, view, c, epilogue);
     if let Some(library) = &view.library {
-        return library::latency(machine, view, library, c, &p);
+        return library::latency_of_product(machine, view, library, c, &p);
     }
-    let compute = least_compute(machine, view, &p);
+    let compute = least_array_cycles(machine, view, &p);
     let crossings =
-        view.local.first().map_or(p.m + p.n, |level| least_crossings(machine, level.capacity, chunk(machine, p.k), &p));
+        view.local.first().map_or(p.m + p.n, |level| least_crossings(machine, level.capacity, chunk_bytes(machine, p.k), &p));
     let into_cores = p.batch * p.k * p.operand * crossings;
     let last = view.shared.len().saturating_sub(1);
     let port = view.shared.last().map_or(0.0, |level| {
-        let passing = if last == 0 { 0.0 } else { p.written() };
-        level.busy(into_cores + passing + p.epilogue_read, p.written())
+        let passing = if last == 0 { 0.0 } else { p.written_bytes() };
+        level.busy_seconds(into_cores + passing + p.epilogue_read, p.written_bytes())
     });
-    let own = least_own(machine, view, &p, into_cores);
-    overhead(model, view) + compute.max(p.epilogue_time).max(port).max(own)
+    let own = least_local_time(machine, view, &p, into_cores);
+    overhead_seconds(model, view) + compute.max(p.epilogue_time).max(port).max(own)
 }
 
 /// What no cut's arrays take less than: however M, N and K are cut, each part of a stationary dimension takes at least its share of the folds of the
 /// whole.
-fn least_compute(machine: &Machine, view: &View, p: &Problem) -> f64 {
+fn least_array_cycles(machine: &Machine, view: &SpanResources, p: &MappingProblem) -> f64 {
     let a = &machine.arrays;
     let (sr, sc, t) = match a.dataflow {
         Dataflow::OutputStationary => (p.m, p.n, p.k),
@@ -157,7 +181,7 @@ fn least_compute(machine: &Machine, view: &View, p: &Problem) -> f64 {
 /// How long the busiest core's own memories move at least, where so many operand bytes enter all cores: it has as many units as the mean.
 /// Each level takes in what enters, and hands on no less, as often as the next one's capacity demands; the innermost feeds the arrays, of
 /// which those on neighbouring columns share what streams.
-fn least_own(machine: &Machine, view: &View, p: &Problem, into_cores: f64) -> f64 {
+fn least_local_time(machine: &Machine, view: &SpanResources, p: &MappingProblem, into_cores: f64) -> f64 {
     let a = &machine.arrays;
     let results = p.batch * p.m * p.n * p.result;
     let wide = a.columns * a.count;
@@ -166,10 +190,10 @@ fn least_own(machine: &Machine, view: &View, p: &Problem, into_cores: f64) -> f6
         Dataflow::WeightStationary => (p.m * p.n / wide).max(p.m) + p.n,
         Dataflow::InputStationary => (p.m * p.n / wide).max(p.n) + p.m,
     };
-    let of = |(i, level): (usize, &Level)| {
+    let of = |(i, level): (usize, &LevelRates)| {
         let crossings = view.local.get(i + 1).map_or(crossings, |inner| least_crossings(machine, inner.capacity, 0.0, p));
         let inward = (p.batch * p.k * p.operand * crossings).max(if i + 1 < view.local.len() { into_cores } else { 0.0 });
-        level.busy(inward + results, into_cores + results) / view.cores
+        level.busy_seconds(inward + results, into_cores + results) / view.cores
     };
     view.local.iter().enumerate().map(of).fold(0.0, f64::max)
 }
@@ -179,7 +203,7 @@ fn least_own(machine: &Machine, view: &View, p: &Problem, into_cores: f64) -> f6
 /// Which units are feasible: `mapping::fits`. Resident accumulators leave `4 um un + e (um + un) <= capacity`, e bytes of two chunks of an
 /// operand's row; `M N / un + N M / um` is least at um = un. A resident operand leaves um (or un) no more than its rows, and the
 /// other dimension whole. Units no larger than the array are always allowed.
-fn least_crossings(machine: &Machine, capacity: f64, chunk: f64, p: &Problem) -> f64 {
+fn least_crossings(machine: &Machine, capacity: f64, chunk: f64, p: &MappingProblem) -> f64 {
     let chunks = 2.0 * chunk * p.operand;
     let side = (-chunks + (chunks * chunks + ACCUMULATOR * capacity).sqrt()) / ACCUMULATOR;
     let side = side.max(machine.arrays.rows.min(machine.arrays.columns));

@@ -8,10 +8,10 @@
 //!
 //! The scalars are [`KernelLibrary`]'s; what is a constant here was found alike on the chips that were measured (A100, H100).
 
-use super::machine::{Machine, View};
-use super::mapping::Problem;
+use super::machine::{Machine, SpanResources};
+use super::mapping::MappingProblem;
 use super::tensor_core::ceil_div;
-use super::{Bound, CostModel, KernelCost, Traffic};
+use super::{Bottleneck, CostModel, KernelCost, Traffic};
 use crate::hardware::{Accelerator, KernelLibrary};
 use crate::kernel::{Contraction, DataType};
 use crate::units::Seconds;
@@ -82,7 +82,7 @@ const NARROW_POWER: f64 = 0.926;
 
 /// A kernel library on a chip, in rates.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Library {
+pub(super) struct LibraryModel {
     pub(super) scalars: KernelLibrary,
     /// Bytes per second into one core.
     core_read: f64,
@@ -95,7 +95,7 @@ pub(super) struct Library {
     alone: bool,
 }
 
-impl Library {
+impl LibraryModel {
     pub(super) fn new(accelerator: &Accelerator, scalars: &KernelLibrary) -> Self {
         let nominal = accelerator.hbm.read_bandwidth.0;
         Self {
@@ -109,22 +109,22 @@ impl Library {
     }
 
     /// The same where one kernel is measured alone.
-    pub(super) fn alone(self) -> Self {
+    pub(super) fn measured_alone(self) -> Self {
         Self { alone: true, ..self }
     }
 
     /// Bytes per second that a core's loads bring in.
-    pub(super) fn core_read(&self) -> f64 {
+    pub(super) fn core_read_rate(&self) -> f64 {
         self.core_read
     }
 
     /// The least that a kernel takes: in a stream the launches of a stack stand for it.
-    fn floor(&self) -> f64 {
+    fn floor_seconds(&self) -> f64 {
         if self.alone { self.scalars.floor.0 } else { 0.0 }
     }
 
     /// Part of the operands that the device's memory has to move, from 0 to 1.
-    fn missed(&self, view: &View, p: &Problem) -> f64 {
+    fn missed_fraction(&self, view: &SpanResources, p: &MappingProblem) -> f64 {
         let Some(cache) = view.shared.last().filter(|_| self.alone && view.shared.len() > 1 && p.batch <= 1.0) else {
             return 1.0;
         };
@@ -142,7 +142,7 @@ fn power_fraction(machine: &Machine, operand: DataType) -> f64 {
 
 /// Part of a full vector's width that loads along rows of `length` numbers have: rows that do not start at multiples of 16 B are
 /// loaded in smaller pieces.
-pub(super) fn aligned(length: u64, bytes: u64) -> f64 {
+pub(super) fn vector_alignment(length: u64, bytes: u64) -> f64 {
     let row = length.saturating_mul(bytes).max(1);
     let width = 1_u64 << row.trailing_zeros().min(VECTOR_BYTES.trailing_zeros());
     width as f64 / VECTOR_BYTES as f64
@@ -150,7 +150,7 @@ pub(super) fn aligned(length: u64, bytes: u64) -> f64 {
 
 /// A tile, a split, and what they take.
 #[derive(Debug, Clone, Copy)]
-struct Chosen {
+struct TileChoice {
     time: f64,
     work: f64,
     moving: f64,
@@ -161,9 +161,9 @@ struct Chosen {
 }
 
 /// What does not depend on the tile.
-struct Frame<'a> {
-    p: &'a Problem,
-    library: &'a Library,
+struct TileInvariants<'a> {
+    p: &'a MappingProblem,
+    library: &'a LibraryModel,
     cores: f64,
     /// Seconds of one core for a multiply-accumulate and for a loaded byte.
     mac: f64,
@@ -177,41 +177,41 @@ struct Frame<'a> {
 }
 
 /// The cost of a product on the whole chip; `operations` lane-cycles of elementwise work are in the problem.
-pub(super) fn cost(
+pub(super) fn cost_of_product(
     model: &CostModel,
-    view: &View,
-    library: &Library,
+    view: &SpanResources,
+    library: &LibraryModel,
     c: &Contraction,
-    p: &Problem,
+    p: &MappingProblem,
     operations: f64,
 ) -> KernelCost {
     let machine = &model.machine;
-    let chosen = fastest(machine, view, library, c, p);
-    let total = library.floor() + chosen.time;
+    let chosen = choose_fastest_tile(machine, view, library, c, p);
+    let total = library.floor_seconds() + chosen.time;
     let mut traffic = Traffic::default();
     let last = view.shared.len().saturating_sub(1);
     for (i, level) in view.shared.iter().enumerate() {
         let read = if i == last && i > 0 { chosen.loaded } else { chosen.fetched };
         let filled = if i == 0 { 0.0 } else { chosen.fetched };
         let parked = if i == last { chosen.partials } else { 0.0 };
-        traffic.add(level.index, read + p.epilogue_read + parked, p.written() + filled + parked);
+        traffic.add_traffic(level.index, read + p.epilogue_read + parked, p.written_bytes() + filled + parked);
     }
     for level in &view.local {
-        traffic.add(level.index, chosen.loaded, chosen.loaded);
+        traffic.add_traffic(level.index, chosen.loaded, chosen.loaded);
     }
-    let bound = if library.floor() > chosen.time {
-        Bound::Overhead
+    let bound = if library.floor_seconds() > chosen.time {
+        Bottleneck::Overhead
     } else if chosen.work >= chosen.moving {
-        Bound::Compute
+        Bottleneck::Compute
     } else {
-        Bound::Memory(view.shared.first().map_or(0, |level| level.index as u8))
+        Bottleneck::Memory(view.shared.first().map_or(0, |level| level.index as u8))
     };
     let energy = model.energy_model();
     KernelCost {
         latency: Seconds(total),
-        energy: model.traffic_energy(&traffic)
-            + energy.macs(c.operand, CostModel::macs(c))
-            + energy.vector_operations(operations as u128),
+        energy: model.add_traffic_energy(&traffic)
+            + energy.macs_energy(c.operand, CostModel::count_macs(c))
+            + energy.vector_energy(operations as u128),
         traffic,
         utilization: p.batch * p.m * p.n * p.k / (machine.peak_macs(view, c.operand) * total),
         bound,
@@ -219,50 +219,62 @@ pub(super) fn cost(
 }
 
 /// The latency of [`cost`].
-pub(super) fn latency(machine: &Machine, view: &View, library: &Library, c: &Contraction, p: &Problem) -> f64 {
-    library.floor() + fastest(machine, view, library, c, p).time
+pub(super) fn latency_of_product(
+    machine: &Machine,
+    view: &SpanResources,
+    library: &LibraryModel,
+    c: &Contraction,
+    p: &MappingProblem,
+) -> f64 {
+    library.floor_seconds() + choose_fastest_tile(machine, view, library, c, p).time
 }
 
 /// Equal products in one call, without their floor.
-pub(super) fn group(machine: &Machine, view: &View, library: &Library, c: &Contraction) -> f64 {
-    fastest(machine, view, library, c, &Problem::new(machine, view, c, None)).time
+pub(super) fn time_of_group(machine: &Machine, view: &SpanResources, library: &LibraryModel, c: &Contraction) -> f64 {
+    choose_fastest_tile(machine, view, library, c, &MappingProblem::of_contraction(machine, view, c, None)).time
 }
 
 /// The fastest tile and split.
-fn fastest(machine: &Machine, view: &View, library: &Library, c: &Contraction, p: &Problem) -> Chosen {
+fn choose_fastest_tile(
+    machine: &Machine,
+    view: &SpanResources,
+    library: &LibraryModel,
+    c: &Contraction,
+    p: &MappingProblem,
+) -> TileChoice {
     let core = machine.core_peak(c.operand);
-    let vector = aligned(c.k, c.operand.bytes()).min(aligned(c.n, c.operand.bytes()));
+    let vector = vector_alignment(c.k, c.operand.bytes()).min(vector_alignment(c.n, c.operand.bytes()));
     let scattered = c.batch > 1 && vector * (VECTOR_BYTES as f64) < BATCH_BYTES;
     let rate =
         if scattered { SCATTERED_ISSUE * view.lanes / view.cores * machine.clock } else { core * library.scalars.issue_fraction };
-    let frame = Frame {
+    let frame = TileInvariants {
         p,
         library,
         cores: view.cores,
         mac: 1.0 / rate,
         load: 1.0 / (library.core_read * vector),
         power: p.batch * p.m * p.n * p.k / (core * view.cores * power_fraction(machine, c.operand)),
-        missed: library.missed(view, p),
+        missed: library.missed_fraction(view, p),
         step: STEP_BYTES / p.operand,
         partial: view.shared.last().map_or(0.0, |level| level.write),
     };
-    let mut best: Option<Chosen> = None;
+    let mut best: Option<TileChoice> = None;
     for tile in TILES {
         for split in SPLITS {
             if split > 1.0 && p.k < 2.0 * split * frame.step {
                 break;
             }
-            let chosen = frame.choose(tile, split);
+            let chosen = frame.evaluate_tile(tile, split);
             if best.is_none_or(|best| chosen.time < best.time) {
                 best = Some(chosen);
             }
         }
     }
-    best.unwrap_or(Chosen { time: 0.0, work: 0.0, moving: 0.0, fetched: 0.0, loaded: 0.0, partials: 0.0 })
+    best.unwrap_or(TileChoice { time: 0.0, work: 0.0, moving: 0.0, fetched: 0.0, loaded: 0.0, partials: 0.0 })
 }
 
-impl Frame<'_> {
-    fn choose(&self, (tm, tn): (f64, f64), split: f64) -> Chosen {
+impl TileInvariants<'_> {
+    fn evaluate_tile(&self, (tm, tn): (f64, f64), split: f64) -> TileChoice {
         let (p, library) = (self.p, self.library);
         let (rows, columns) = (ceil_div(p.m, tm), ceil_div(p.n, tn));
         let tiles = rows * columns;
@@ -270,8 +282,8 @@ impl Frame<'_> {
         let step_bytes = (tm + tn) * self.step * p.operand;
         let step = (tm * tn * self.step * self.mac).max(step_bytes * self.load);
         let waves = ceil_div(p.batch * tiles * split, self.cores);
-        let fetched = self.fetched((tm, tn), (rows, columns), p.batch * tiles);
-        let written = p.written();
+        let fetched = self.fetched_bytes((tm, tn), (rows, columns), p.batch * tiles);
+        let written = p.written_bytes();
         let moving = (fetched + p.epilogue_read) * library.read + written * library.write + MEMORY_RAMP * self.missed;
         let moved = fetched + p.epilogue_read + written;
         let powered = self.power + MEMORY_POWER * moved * library.peak;
@@ -279,12 +291,12 @@ impl Frame<'_> {
         let partials = if split > 1.0 { p.batch * p.m * p.n * split * super::mapping::ACCUMULATOR } else { 0.0 };
         let sum = if split > 1.0 { partials * self.partial + SPLIT_OVERHEAD } else { 0.0 };
         let loaded = p.batch * tiles * split * steps * step_bytes;
-        Chosen { time: work.max(moving) + EXPOSED * work.min(moving) + sum, work, moving, fetched, loaded, partials }
+        TileChoice { time: work.max(moving) + EXPOSED * work.min(moving) + sum, work, moving, fetched, loaded, partials }
     }
 
     /// Operand bytes out of the device's memory: the tiles of a wave lie in a block as square as it goes, which reads each of
     /// its rows and columns once.
-    fn fetched(&self, (tm, tn): (f64, f64), (rows, columns): (f64, f64), tiles: f64) -> f64 {
+    fn fetched_bytes(&self, (tm, tn): (f64, f64), (rows, columns): (f64, f64), tiles: f64) -> f64 {
         let p = self.p;
         let at_once = (rows * columns).min(self.cores);
         let down = (at_once * tn / tm).sqrt().clamp(1.0, rows);
@@ -303,9 +315,9 @@ mod tests {
 
     #[test]
     fn rows_that_start_off_a_vector_are_loaded_in_pieces() {
-        assert_eq!(aligned(4096, 2), 1.0);
-        assert_eq!(aligned(150, 2), 0.25);
-        assert_eq!(aligned(192, 2), 1.0);
-        assert_eq!(aligned(4097, 1), 1.0 / 16.0);
+        assert_eq!(vector_alignment(4096, 2), 1.0);
+        assert_eq!(vector_alignment(150, 2), 0.25);
+        assert_eq!(vector_alignment(192, 2), 1.0);
+        assert_eq!(vector_alignment(4097, 1), 1.0 / 16.0);
     }
 }

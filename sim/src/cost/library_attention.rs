@@ -5,11 +5,11 @@
 //! the keys up to its own, a window fewer. Decoding reads keys and values once for all query heads of a group, on as many cores
 //! as there are groups or parts of the keys. Scalars are [`crate::hardware::KernelLibrary`]'s, constants are alike on A100 and H100.
 
-use super::library::Library;
-use super::machine::View;
-use super::routine::{AttentionCall, tiles};
+use super::library::LibraryModel;
+use super::machine::SpanResources;
+use super::routine::{AttentionCall, count_tiles};
 use super::tensor_core::ceil_div;
-use super::{CostModel, aligned};
+use super::{CostModel, vector_alignment};
 use crate::kernel::Direction;
 
 /// Keys of a step.
@@ -48,9 +48,9 @@ const LARGEST_GROUP: u64 = 32;
 const DECODE_STREAM: f64 = 0.95;
 
 /// Seconds of a call alone.
-pub(super) fn alone(model: &CostModel, view: &View, library: &Library, call: &AttentionCall) -> f64 {
+pub(super) fn time_alone(model: &CostModel, view: &SpanResources, library: &LibraryModel, call: &AttentionCall) -> f64 {
     if call.queries == 1 && call.direction == Direction::Forward && call.keys > 1 {
-        return decode(view, library, call);
+        return time_of_decode(view, library, call);
     }
     let tensors = match call.direction {
         Direction::Forward => 2.0,
@@ -59,27 +59,29 @@ pub(super) fn alone(model: &CostModel, view: &View, library: &Library, call: &At
     let tokens = (call.batch * call.queries * call.head_dim * call.operand.bytes()) as f64;
     let bytes = tensors * tokens * (call.heads + call.kv_heads) as f64;
     match call.direction {
-        Direction::Forward if call.serving => CONTEXT + body(model, view, library, call) + CONTEXT_PASSES * bytes * library.read,
-        _ => library.scalars.floor.0 + body(model, view, library, call) + bytes * library.read,
+        Direction::Forward if call.serving => {
+            CONTEXT + time_of_cores(model, view, library, call) + CONTEXT_PASSES * bytes * library.read
+        }
+        _ => library.scalars.floor.0 + time_of_cores(model, view, library, call) + bytes * library.read,
     }
 }
 
 /// Seconds of the cores: the better of the two heights that libraries' tiles of queries have.
-fn body(model: &CostModel, view: &View, library: &Library, call: &AttentionCall) -> f64 {
-    [128.0, 64.0].into_iter().map(|height| tiled(model, view, library, call, height)).fold(f64::INFINITY, f64::min)
+fn time_of_cores(model: &CostModel, view: &SpanResources, library: &LibraryModel, call: &AttentionCall) -> f64 {
+    [128.0, 64.0].into_iter().map(|height| time_of_tiles(model, view, library, call, height)).fold(f64::INFINITY, f64::min)
 }
 
-fn tiled(model: &CostModel, view: &View, library: &Library, call: &AttentionCall, height: f64) -> f64 {
+fn time_of_tiles(model: &CostModel, view: &SpanResources, library: &LibraryModel, call: &AttentionCall, height: f64) -> f64 {
     let machine = &model.machine;
     let (products, issue, exposed, cycles) = match call.direction {
         Direction::Forward if call.serving => (2.0, ISSUE, EXPOSED, FORWARD_CYCLES),
         Direction::Forward => (2.0, TRAINING_ISSUE, TRAINING_EXPOSED, FORWARD_CYCLES),
         Direction::Backward => (5.0, BACKWARD_ISSUE, EXPOSED, BACKWARD_CYCLES),
     };
-    let rows = tiles(call.queries, height);
+    let rows = count_tiles(call.queries, height);
     let units = (call.batch * call.heads) as f64 * rows;
-    let (mean, most) = seen(call, height, rows);
-    let vector = aligned(call.head_dim, call.operand.bytes());
+    let (mean, most) = visible_keys(call, height, rows);
+    let vector = vector_alignment(call.head_dim, call.operand.bytes());
     let tensor = products * height * KEYS * call.head_dim as f64 / (machine.core_peak(call.operand) * issue * vector);
     let lanes = view.lanes / view.vector_cores * machine.clock * library.scalars.softmax_fraction;
     let softmax = height * KEYS * cycles / lanes;
@@ -90,7 +92,7 @@ fn tiled(model: &CostModel, view: &View, library: &Library, call: &AttentionCall
 }
 
 /// Keys that a tile of queries sees in the mean and at most.
-fn seen(call: &AttentionCall, height: f64, rows: f64) -> (f64, f64) {
+fn visible_keys(call: &AttentionCall, height: f64, rows: f64) -> (f64, f64) {
     let keys = call.keys as f64;
     let causal = if rows > 1.0 { ((rows + 1.0) / 2.0 * height).min(keys) } else { keys };
     let Some(window) = call.window else { return (causal, keys) };
@@ -102,7 +104,7 @@ fn seen(call: &AttentionCall, height: f64, rows: f64) -> (f64, f64) {
 }
 
 /// One new token of each sequence.
-fn decode(view: &View, library: &Library, call: &AttentionCall) -> f64 {
+fn time_of_decode(view: &SpanResources, library: &LibraryModel, call: &AttentionCall) -> f64 {
     let keys = call.window.map_or(call.keys, |window| window.min(call.keys)) as f64;
     let group = call.heads.div_ceil(call.kv_heads.max(1));
     let shared = group <= LARGEST_GROUP;
@@ -111,7 +113,7 @@ fn decode(view: &View, library: &Library, call: &AttentionCall) -> f64 {
     let per_key = 2.0 * width * call.operand.bytes() as f64;
     let parts = (view.cores / units).floor().min(ceil_div(keys, KEYS)).max(1.0);
     let waves = ceil_div(units * parts, view.cores);
-    let stream = ceil_div(keys / parts, KEYS) * KEYS * per_key / (library.core_read() * DECODE_READ);
+    let stream = ceil_div(keys / parts, KEYS) * KEYS * per_key / (library.core_read_rate() * DECODE_READ);
     let start = if shared && group > 1 { DECODE_GROUP * (1.0 + width / 128.0) } else { DECODE_HEAD };
     let work = waves * (stream + start);
     let bytes = (call.batch * call.kv_heads) as f64 * keys * per_key;

@@ -1,14 +1,14 @@
 //! The accelerator as the cost model computes with it: rates instead of bandwidths, plain floats, one view per span.
 
-use super::library::Library;
-use super::tensor_core::Arrays;
+use super::library::LibraryModel;
+use super::tensor_core::CoreArrays;
 use super::{CostError, MAX_LEVELS, Span};
-use crate::hardware::{Accelerator, Calibration, MemoryLevel, Scope};
+use crate::hardware::{Accelerator, Calibration, MemoryLevel, MemoryScope};
 use crate::kernel::DataType;
 
 /// A memory level: what one instance holds and what a byte through its ports takes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Level {
+pub(super) struct LevelRates {
     /// Bytes of an instance (of the span's share where the level is shared and the span is one core).
     pub(super) capacity: f64,
     /// Seconds per byte read.
@@ -23,7 +23,7 @@ pub(super) struct Level {
     pub(super) index: usize,
 }
 
-impl Level {
+impl LevelRates {
     fn new(level: &MemoryLevel, index: usize, share: f64, achieved: f64) -> Self {
         Self {
             capacity: level.capacity.as_f64() * share,
@@ -37,7 +37,7 @@ impl Level {
 
     /// Seconds the ports are busy with this traffic.
     #[inline]
-    pub(super) fn busy(&self, read: f64, written: f64) -> f64 {
+    pub(super) fn busy_seconds(&self, read: f64, written: f64) -> f64 {
         let (reading, writing) = (read * self.read, written * self.write);
         if self.single_port { reading + writing } else { reading.max(writing) }
     }
@@ -45,15 +45,15 @@ impl Level {
 
 /// What a kernel of one span may use.
 #[derive(Debug, Clone)]
-pub(super) struct View {
+pub(super) struct SpanResources {
     /// Tensor cores.
     pub(super) cores: f64,
     /// Vector lanes, all vector cores of the span together.
     pub(super) lanes: f64,
     /// Levels that all cores share, outermost first; the device's memory is the first.
-    pub(super) shared: Vec<Level>,
+    pub(super) shared: Vec<LevelRates>,
     /// Levels of each core, outermost first.
-    pub(super) local: Vec<Level>,
+    pub(super) local: Vec<LevelRates>,
     /// Bytes a vector core can keep rows in.
     pub(super) row_buffer: f64,
     /// Vector cores.
@@ -63,27 +63,27 @@ pub(super) struct View {
     pub(super) exposed: f64,
     pub(super) unfused: f64,
     /// The vendor's kernels, where the whole chip is theirs.
-    pub(super) library: Option<Library>,
+    pub(super) library: Option<LibraryModel>,
 }
 
 /// The accelerator prepared for costing.
 #[derive(Debug, Clone)]
 pub(super) struct Machine {
     pub(super) clock: f64,
-    pub(super) arrays: Arrays,
+    pub(super) arrays: CoreArrays,
     /// Multiply-accumulates per unit and cycle by type, achieved fraction included; fallbacks resolved.
     rates: [f64; DataType::ALL.len()],
     /// The same without the achieved fraction.
     peak_rates: [f64; DataType::ALL.len()],
     pub(super) calibration: Calibration,
-    one_tensor: View,
-    one_vector: View,
-    one_pair: View,
+    one_tensor: SpanResources,
+    one_vector: SpanResources,
+    one_pair: SpanResources,
     /// As many cores of either kind as have a partner, with the whole memories; only where some have none. Beside it the part of
     /// the tensor cores that they are.
-    pairs: Option<(View, f64)>,
-    all: View,
-    alone: View,
+    pairs: Option<(SpanResources, f64)>,
+    all: SpanResources,
+    alone: SpanResources,
 }
 
 /// Products of bf16 arrays that make one fp32 product: three bf16 parts per operand, six products kept
@@ -92,7 +92,7 @@ const FP32_PASSES: f64 = 6.0;
 
 /// The rate of a type the arrays lack: 16-bit types stand in for one another, 8-bit types run as 16-bit ones, fp32 takes
 /// [`FP32_PASSES`] bf16 products, and a 16-bit type without any 16-bit array runs as fp32.
-fn rate(accelerator: &Accelerator, data_type: DataType) -> Option<f64> {
+fn rate_with_fallback(accelerator: &Accelerator, data_type: DataType) -> Option<f64> {
     let get = |t| accelerator.tensor.macs_per_unit_per_cycle.get(t);
     let sixteen = || get(DataType::Bf16).or_else(|| get(DataType::Fp16));
     let fallback = match data_type {
@@ -106,7 +106,7 @@ fn rate(accelerator: &Accelerator, data_type: DataType) -> Option<f64> {
 
 /// Which cores a kernel occupies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cores {
+pub(super) enum CoreUse {
     /// Tensor cores.
     Tensor,
     /// Vector cores.
@@ -118,30 +118,31 @@ pub(super) enum Cores {
 impl Machine {
     pub(super) fn new(accelerator: &Accelerator) -> Result<Self, CostError> {
         let calibration = accelerator.calibration;
-        check(accelerator)?;
+        check_figures(accelerator)?;
         let (tensor, vector) = (f64::from(accelerator.tensor.cores), f64::from(accelerator.vector.cores));
         let pairs = tensor.min(vector);
         let mut rates = [0.0; DataType::ALL.len()];
         for (slot, data_type) in rates.iter_mut().zip(DataType::ALL) {
-            *slot = rate(accelerator, data_type).ok_or_else(|| CostError::NoRate { chip: accelerator.name.clone() })?;
+            *slot =
+                rate_with_fallback(accelerator, data_type).ok_or_else(|| CostError::NoRate { chip: accelerator.name.clone() })?;
         }
         let lanes = f64::from(accelerator.vector.lanes);
-        let view = |cores: f64, vector_cores: f64, share: f64| View {
+        let view = |cores: f64, vector_cores: f64, share: f64| SpanResources {
             cores,
             lanes: vector_cores * lanes,
             vector_cores,
-            shared: levels(accelerator, Scope::Chip, share),
-            local: levels(accelerator, Scope::Core, 1.0),
+            shared: split_levels(accelerator, MemoryScope::Chip, share),
+            local: split_levels(accelerator, MemoryScope::Core, 1.0),
             row_buffer: row_buffer(accelerator, share),
             exposed: 0.0,
             unfused: 0.0,
             library: None,
         };
-        let library = accelerator.library.as_ref().map(|scalars| Library::new(accelerator, scalars));
-        let all = View { library, ..view(tensor, vector, 1.0) };
+        let library = accelerator.library.as_ref().map(|scalars| LibraryModel::new(accelerator, scalars));
+        let all = SpanResources { library, ..view(tensor, vector, 1.0) };
         Ok(Self {
             clock: accelerator.clock.0,
-            arrays: Arrays {
+            arrays: CoreArrays {
                 dataflow: accelerator.tensor.dataflow,
                 preload: accelerator.tensor.preload,
                 count: f64::from(accelerator.tensor.arrays_per_core),
@@ -155,32 +156,32 @@ impl Machine {
             one_vector: view(1.0, 1.0, 1.0 / vector),
             one_pair: view(1.0, 1.0, 1.0 / pairs),
             pairs: (tensor != vector).then(|| (view(pairs, pairs, 1.0), pairs / tensor)),
-            alone: View {
+            alone: SpanResources {
                 exposed: 1.0 - calibration.overlap_fraction,
                 unfused: calibration.unfused_fraction,
-                library: library.map(Library::alone),
+                library: library.map(LibraryModel::measured_alone),
                 ..all.clone()
             },
             all,
         })
     }
 
-    pub(super) fn view(&self, span: Span, cores: Cores) -> &View {
+    pub(super) fn resources_of(&self, span: Span, cores: CoreUse) -> &SpanResources {
         match (span, cores) {
             (Span::AllCores, _) => &self.all,
-            (Span::OneCore, Cores::Tensor) => &self.one_tensor,
-            (Span::OneCore, Cores::Vector) => &self.one_vector,
-            (Span::OneCore, Cores::Pair) => &self.one_pair,
+            (Span::OneCore, CoreUse::Tensor) => &self.one_tensor,
+            (Span::OneCore, CoreUse::Vector) => &self.one_vector,
+            (Span::OneCore, CoreUse::Pair) => &self.one_pair,
         }
     }
 
     /// The paired cores alone and the part of the tensor cores that they are, where some core has no partner.
-    pub(super) fn pairs(&self) -> Option<(&View, f64)> {
+    pub(super) fn paired_resources(&self) -> Option<(&SpanResources, f64)> {
         self.pairs.as_ref().map(|(view, share)| (view, *share))
     }
 
     /// The whole chip as a framework uses it for one kernel alone.
-    pub(super) fn alone(&self) -> &View {
+    pub(super) fn resources_alone(&self) -> &SpanResources {
         &self.alone
     }
 
@@ -196,25 +197,25 @@ impl Machine {
     }
 
     /// Peak multiply-accumulates per second of a view.
-    pub(super) fn peak_macs(&self, view: &View, data_type: DataType) -> f64 {
+    pub(super) fn peak_macs(&self, view: &SpanResources, data_type: DataType) -> f64 {
         let a = &self.arrays;
         self.peak_rates[data_type as usize] * self.clock * view.cores * a.count * a.rows * a.columns
     }
 
     /// Achieved vector results per second of a view, for a function of one cycle per element.
-    pub(super) fn lane_rate(&self, view: &View) -> f64 {
+    pub(super) fn lane_rate(&self, view: &SpanResources) -> f64 {
         view.lanes * self.clock * self.calibration.vector_achieved_fraction
     }
 }
 
-fn levels(accelerator: &Accelerator, scope: Scope, share: f64) -> Vec<Level> {
+fn split_levels(accelerator: &Accelerator, scope: MemoryScope, share: f64) -> Vec<LevelRates> {
     let last = accelerator.level_count() - 1;
     let achieved = accelerator.calibration.hbm_achieved_fraction;
-    let mut levels: Vec<Level> = accelerator
-        .levels()
+    let mut levels: Vec<LevelRates> = accelerator
+        .memory_levels()
         .enumerate()
-        .filter(|(index, level)| if *index == last { scope == Scope::Chip } else { level.scope == scope })
-        .map(|(index, level)| Level::new(level, index, share, if index == last { achieved } else { 1.0 }))
+        .filter(|(index, level)| if *index == last { scope == MemoryScope::Chip } else { level.scope == scope })
+        .map(|(index, level)| LevelRates::new(level, index, share, if index == last { achieved } else { 1.0 }))
         .collect();
     levels.reverse();
     levels
@@ -223,22 +224,23 @@ fn levels(accelerator: &Accelerator, scope: Scope, share: f64) -> Vec<Level> {
 /// A vector core keeps rows in its own buffer, else in the core's outermost memory, else in its share of the global buffer.
 fn row_buffer(accelerator: &Accelerator, share: f64) -> f64 {
     let shared = || accelerator.global_buffer().map(|level| level.capacity.as_f64() * share);
-    let local = || accelerator.on_chip.iter().rev().find(|level| level.scope == Scope::Core).map(|level| level.capacity.as_f64());
+    let local =
+        || accelerator.on_chip.iter().rev().find(|level| level.scope == MemoryScope::Core).map(|level| level.capacity.as_f64());
     let own = accelerator.vector.buffer.map(|bytes| bytes.as_f64());
     own.or_else(local).or_else(shared).unwrap_or(0.0)
 }
 
-fn check(accelerator: &Accelerator) -> Result<(), CostError> {
+fn check_figures(accelerator: &Accelerator) -> Result<(), CostError> {
     let chip = || accelerator.name.clone();
     if accelerator.level_count() > MAX_LEVELS {
         return Err(CostError::TooManyLevels { chip: chip(), levels: accelerator.level_count() });
     }
     let mut shared_seen = false;
     for level in &accelerator.on_chip {
-        if level.scope == Scope::Core && shared_seen {
+        if level.scope == MemoryScope::Core && shared_seen {
             return Err(CostError::LevelOrder { chip: chip(), level: level.name.clone() });
         }
-        shared_seen |= level.scope == Scope::Chip;
+        shared_seen |= level.scope == MemoryScope::Chip;
     }
     let tensor = &accelerator.tensor;
     let counts = [
@@ -250,25 +252,25 @@ fn check(accelerator: &Accelerator) -> Result<(), CostError> {
         ("vector lanes", accelerator.vector.lanes),
     ];
     for (what, value) in counts {
-        positive(&chip, what, f64::from(value))?;
+        is_positive(&chip, what, f64::from(value))?;
     }
-    positive(&chip, "clock in Hz", accelerator.clock.0)?;
-    for level in accelerator.levels() {
-        positive(&chip, &format!("read bandwidth of {} in B/s", level.name), level.read_bandwidth.0)?;
-        positive(&chip, &format!("write bandwidth of {} in B/s", level.name), level.write_bandwidth.0)?;
-        positive(&chip, &format!("latency of {} in s, plus one,", level.name), level.latency.0 + 1.0)?;
+    is_positive(&chip, "clock in Hz", accelerator.clock.0)?;
+    for level in accelerator.memory_levels() {
+        is_positive(&chip, &format!("read bandwidth of {} in B/s", level.name), level.read_bandwidth.0)?;
+        is_positive(&chip, &format!("write bandwidth of {} in B/s", level.name), level.write_bandwidth.0)?;
+        is_positive(&chip, &format!("latency of {} in s, plus one,", level.name), level.latency.0 + 1.0)?;
     }
     let calibration = &accelerator.calibration;
-    positive(&chip, "hbm_achieved_fraction", calibration.hbm_achieved_fraction)?;
-    positive(&chip, "tensor_achieved_fraction", calibration.tensor_achieved_fraction)?;
-    positive(&chip, "vector_achieved_fraction", calibration.vector_achieved_fraction)?;
+    is_positive(&chip, "hbm_achieved_fraction", calibration.hbm_achieved_fraction)?;
+    is_positive(&chip, "tensor_achieved_fraction", calibration.tensor_achieved_fraction)?;
+    is_positive(&chip, "vector_achieved_fraction", calibration.vector_achieved_fraction)?;
     for (data_type, rate) in tensor.macs_per_unit_per_cycle.iter() {
-        positive(&chip, &format!("MACs per unit and cycle of {data_type}"), rate)?;
+        is_positive(&chip, &format!("MACs per unit and cycle of {data_type}"), rate)?;
     }
     Ok(())
 }
 
-fn positive(chip: &dyn Fn() -> String, what: &str, value: f64) -> Result<(), CostError> {
+fn is_positive(chip: &dyn Fn() -> String, what: &str, value: f64) -> Result<(), CostError> {
     if value.is_finite() && value > 0.0 {
         Ok(())
     } else {

@@ -11,16 +11,16 @@
 //! (`overlap_fraction`) is added. Every candidate's time only falls with bandwidth, its feasibility only grows with
 //! capacity, more effort only adds candidates, and the best is taken: the mapper is monotone in all three.
 
-use super::machine::{Machine, View};
-use super::tensor_core::{ceil, ceil_div};
-use super::tiles::{MappingEffort, Sizes};
+use super::machine::{Machine, SpanResources};
+use super::tensor_core::{ceil_div, ceil_nonnegative};
+use super::tiles::{MappingEffort, TileSizes};
 
 /// Bytes of an accumulator (fp32, or int32 for int8).
 pub(super) const ACCUMULATOR: f64 = 4.0;
 
 /// A contraction in floats.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Problem {
+pub(super) struct MappingProblem {
     pub(super) batch: f64,
     pub(super) m: f64,
     pub(super) n: f64,
@@ -36,31 +36,31 @@ pub(super) struct Problem {
     pub(super) epilogue_written: f64,
 }
 
-impl Problem {
+impl MappingProblem {
     /// Operand bytes into the cores where units have `tm` rows and `tn` columns.
     #[inline]
-    pub(super) fn entering(&self, tm: f64, tn: f64) -> f64 {
+    pub(super) fn bytes_into_cores(&self, tm: f64, tn: f64) -> f64 {
         self.batch * self.k * self.operand * (self.m * tn + self.n * tm)
     }
 
     /// Bytes of results, what is written besides them included.
     #[inline]
-    pub(super) fn written(&self) -> f64 {
+    pub(super) fn written_bytes(&self) -> f64 {
         self.batch * self.m * self.n * self.result + self.epilogue_written
     }
 }
 
 /// The part of the traffic that no unit size changes: what enters each shared on-chip level, outermost first.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Outer {
+pub(super) struct OuterTraffic {
     /// Operand bytes that leave shared level i for shared level i + 1.
     fills: [f64; super::MAX_LEVELS],
 }
 
-impl Outer {
+impl OuterTraffic {
     /// Operand bytes into shared level `i` and out of it towards the cores. No level is filled with more than the cores
     /// take: what it cannot keep bypasses it.
-    pub(super) fn through(&self, i: usize, last: usize, into_cores: f64) -> (f64, f64) {
+    pub(super) fn bytes_through_level(&self, i: usize, last: usize, into_cores: f64) -> (f64, f64) {
         let at = |index: usize| self.fills.get(index).copied().unwrap_or(0.0).min(into_cores);
         let filled = if i == 0 { 0.0 } else { at(i - 1) };
         (filled, if i == last { into_cores } else { at(i) })
@@ -69,7 +69,7 @@ impl Outer {
 
 /// A mapping's time and traffic.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Mapped {
+pub(super) struct MappingCost {
     pub(super) time: f64,
     pub(super) compute: f64,
     pub(super) slowest_port: f64,
@@ -84,13 +84,13 @@ pub(super) struct Mapped {
 }
 
 /// Bytes of a tile's first chunk along K: enough to fill the array's rows once.
-pub(super) fn chunk(machine: &Machine, k: f64) -> f64 {
+pub(super) fn chunk_bytes(machine: &Machine, k: f64) -> f64 {
     k.min(machine.arrays.rows)
 }
 
 /// Whether a tile (m, n) of a product over k has a residency in `capacity` bytes: accumulators, left rows or right columns.
 #[inline]
-fn fits(capacity: f64, m: f64, n: f64, k: f64, chunk: f64, operand: f64) -> bool {
+fn fits_capacity(capacity: f64, m: f64, n: f64, k: f64, chunk: f64, operand: f64) -> bool {
     let accumulators = m * n * ACCUMULATOR + 2.0 * (m + n) * chunk * operand;
     if accumulators <= capacity {
         return true;
@@ -102,7 +102,7 @@ fn fits(capacity: f64, m: f64, n: f64, k: f64, chunk: f64, operand: f64) -> bool
 
 /// The least operand bytes into a memory of `capacity` for one product: over tiles (j-th even split of M, the largest N
 /// that fits beside it), accumulators resident here or in the `inner` memories, or a panel of either operand resident.
-fn least_operand_bytes(p: &Problem, capacity: f64, inner: f64, chunk: f64) -> f64 {
+fn least_operand_bytes(p: &MappingProblem, capacity: f64, inner: f64, chunk: f64) -> f64 {
     let (left, right) = (p.m * p.k * p.operand, p.k * p.n * p.operand);
     let compulsory = left + right;
     if compulsory <= capacity || left + 2.0 * chunk * p.operand <= capacity || right + 2.0 * chunk * p.operand <= capacity {
@@ -123,7 +123,7 @@ fn least_operand_bytes(p: &Problem, capacity: f64, inner: f64, chunk: f64) -> f6
         if n >= 1.0 {
             best = best.min(right * split + left * ceil_div(p.n, n));
         }
-        split = if split < 16.0 { split + 1.0 } else { ceil(split * 1.25) };
+        split = if split < 16.0 { split + 1.0 } else { ceil_nonnegative(split * 1.25) };
     }
     if best.is_finite() { best } else { 2.0 * p.m * p.n * p.k * p.operand }
 }
@@ -133,24 +133,24 @@ fn least_operand_bytes(p: &Problem, capacity: f64, inner: f64, chunk: f64) -> f6
 const THRIFT: f64 = 1.01;
 
 /// The best mapping so far.
-pub(super) struct Best {
+pub(super) struct BestMapping {
     pub(super) fastest: f64,
-    pub(super) chosen: Option<Mapped>,
+    pub(super) chosen: Option<MappingCost>,
     /// Whether candidates that cannot win are passed over.
     pub(super) prune: bool,
     /// Where the fastest time alone is asked for, whatever moves: what no cut's arrays take less than.
     pub(super) least_compute: Option<f64>,
 }
 
-impl Best {
+impl BestMapping {
     /// A candidate that cannot be faster than this is passed over.
-    fn limit(&self) -> f64 {
+    fn seconds_to_beat(&self) -> f64 {
         if self.prune { self.fastest } else { f64::INFINITY }
     }
 
-    fn offer(&mut self, candidate: Mapped) {
+    fn offer_mapping(&mut self, candidate: MappingCost) {
         self.fastest = self.fastest.min(candidate.time);
-        let moved = |m: &Mapped| m.into_cores + m.partials;
+        let moved = |m: &MappingCost| m.into_cores + m.partials;
         let better = match &self.chosen {
             Some(chosen) if chosen.time <= self.fastest * THRIFT => {
                 candidate.time <= self.fastest * THRIFT && moved(&candidate) < moved(chosen)
@@ -164,27 +164,37 @@ impl Best {
 }
 
 /// The rows and columns of units that are tried.
-fn sizes(machine: &Machine, p: &Problem, effort: MappingEffort, prune: bool) -> (Sizes, Sizes) {
+fn unit_sizes(machine: &Machine, p: &MappingProblem, effort: MappingEffort, prune: bool) -> (TileSizes, TileSizes) {
     let (granule_m, granule_n) = machine.arrays.spatial_granules();
-    let of = |dimension, granule: Option<f64>| Sizes::new(dimension, effort, granule.filter(|_| prune));
+    let of = |dimension, granule: Option<f64>| TileSizes::new(dimension, effort, granule.filter(|_| prune));
     (of(p.m, granule_m), of(p.n, granule_n))
 }
 
 /// Tries mappings for [`Best`]. Units of work are dealt to cores, or to single arrays.
-pub(super) fn search(machine: &Machine, view: &View, p: &Problem, outer: &Outer, effort: MappingEffort, best: &mut Best) {
-    let (ms, ns) = sizes(machine, p, effort, best.prune);
-    let chunk = chunk(machine, p.k);
+pub(super) fn search_mappings(
+    machine: &Machine,
+    view: &SpanResources,
+    p: &MappingProblem,
+    outer: &OuterTraffic,
+    effort: MappingEffort,
+    best: &mut BestMapping,
+) {
+    let (ms, ns) = unit_sizes(machine, p, effort, best.prune);
+    let chunk = chunk_bytes(machine, p.k);
     let capacity = view.local.first().map_or(0.0, |level| level.capacity);
     let floor = machine.arrays.rows.min(machine.arrays.columns);
-    let fit =
-        |um: f64, un: f64, arrays: f64| (um <= floor && un <= floor) || fits(capacity / arrays, um, un, p.k, chunk, p.operand);
-    let rising = best.least_compute.is_some() && effort.falls();
-    if rising && let Some((um, un)) = near_square(&ms, &ns, p, |um, un| fit(um, un, 1.0)) {
+    let fit = |um: f64, un: f64, arrays: f64| {
+        (um <= floor && un <= floor) || fits_capacity(capacity / arrays, um, un, p.k, chunk, p.operand)
+    };
+    let rising = best.least_compute.is_some() && effort.sizes_only_fall();
+    if rising && let Some((um, un)) = largest_square_unit(&ms, &ns, p, |um, un| fit(um, un, 1.0)) {
         try_unit(machine, view, p, outer, (um, un), &fit, best);
     }
     for um in ms.iter(rising) {
         // The ports move no less for narrower units, nor where K is split.
-        if ports(view, p, outer, p.entering(ceil_div(p.m, um), 1.0), 0.0, 0).slowest >= best.limit() {
+        if slowest_shared_port(view, p, outer, p.bytes_into_cores(ceil_div(p.m, um), 1.0), 0.0, 0).slowest
+            >= best.seconds_to_beat()
+        {
             continue;
         }
         for un in ns.iter(rising) {
@@ -199,7 +209,7 @@ pub(super) fn search(machine: &Machine, view: &View, p: &Problem, outer: &Outer,
 }
 
 /// The largest unit near a square that fits: where only the fastest time is asked for, what it leaves to beat passes over most others.
-fn near_square(ms: &Sizes, ns: &Sizes, p: &Problem, fit: impl Fn(f64, f64) -> bool) -> Option<(f64, f64)> {
+fn largest_square_unit(ms: &TileSizes, ns: &TileSizes, p: &MappingProblem, fit: impl Fn(f64, f64) -> bool) -> Option<(f64, f64)> {
     ms.iter(false).find_map(|um| {
         let near = ns.iter(false).find(|&un| un <= 2.0 * um && fit(um, un))?;
         (2.0 * near >= um || near == p.n).then_some((um, near))
@@ -210,30 +220,37 @@ fn near_square(ms: &Sizes, ns: &Sizes, p: &Problem, fit: impl Fn(f64, f64) -> bo
 #[inline]
 fn try_unit(
     machine: &Machine,
-    view: &View,
-    p: &Problem,
-    outer: &Outer,
+    view: &SpanResources,
+    p: &MappingProblem,
+    outer: &OuterTraffic,
     (um, un): (f64, f64),
     fit: &impl Fn(f64, f64, f64) -> bool,
-    best: &mut Best,
+    best: &mut BestMapping,
 ) {
     let (tm, tn) = (ceil_div(p.m, um), ceil_div(p.n, un));
-    let into_cores = p.entering(tm, tn);
-    let ports = ports(view, p, outer, into_cores, 0.0, 0);
-    if ports.slowest >= best.limit() {
+    let into_cores = p.bytes_into_cores(tm, tn);
+    let ports = slowest_shared_port(view, p, outer, into_cores, 0.0, 0);
+    if ports.slowest >= best.seconds_to_beat() {
         return;
     }
     let count = machine.arrays.count;
     for independent in [false, true] {
         if !independent || (count > 1.0 && fit(um, un, count)) {
-            let tile = Tile { um, un, tm, tn, split: 1.0, independent, into_cores, ports };
+            let tile = UnitTile { um, un, tm, tn, split: 1.0, independent, into_cores, ports };
             try_splits(machine, view, p, outer, tile, best);
         }
     }
 }
 
 /// Tries a unit size with K whole, and split as long as workers have no unit.
-fn try_splits(machine: &Machine, view: &View, p: &Problem, outer: &Outer, mut tile: Tile, best: &mut Best) {
+fn try_splits(
+    machine: &Machine,
+    view: &SpanResources,
+    p: &MappingProblem,
+    outer: &OuterTraffic,
+    mut tile: UnitTile,
+    best: &mut BestMapping,
+) {
     let workers = if tile.independent { view.cores * machine.arrays.count } else { view.cores };
     loop {
         let units = p.batch * tile.tm * tile.tn * tile.split;
@@ -246,17 +263,17 @@ fn try_splits(machine: &Machine, view: &View, p: &Problem, outer: &Outer, mut ti
 }
 
 /// The fastest mapping.
-pub(super) fn fastest(
+pub(super) fn fastest_mapping(
     machine: &Machine,
-    view: &View,
-    p: &Problem,
-    outer: &Outer,
+    view: &SpanResources,
+    p: &MappingProblem,
+    outer: &OuterTraffic,
     effort: MappingEffort,
     prune: bool,
-) -> (f64, Mapped) {
-    let mut best = Best { fastest: f64::INFINITY, chosen: None, prune, least_compute: None };
-    search(machine, view, p, outer, effort, &mut best);
-    let nothing = Mapped {
+) -> (f64, MappingCost) {
+    let mut best = BestMapping { fastest: f64::INFINITY, chosen: None, prune, least_compute: None };
+    search_mappings(machine, view, p, outer, effort, &mut best);
+    let nothing = MappingCost {
         time: 0.0,
         compute: 0.0,
         slowest_port: 0.0,
@@ -269,10 +286,10 @@ pub(super) fn fastest(
     best.chosen.map_or((0.0, nothing), |chosen| (best.fastest, chosen))
 }
 
-pub(super) fn outer_traffic(machine: &Machine, view: &View, p: &Problem) -> Outer {
-    let mut outer = Outer::default();
+pub(super) fn compute_outer_traffic(machine: &Machine, view: &SpanResources, p: &MappingProblem) -> OuterTraffic {
+    let mut outer = OuterTraffic::default();
     let local: f64 = view.local.iter().map(|level| level.capacity).sum::<f64>() * view.cores;
-    let chunk = chunk(machine, p.k);
+    let chunk = chunk_bytes(machine, p.k);
     for (fill, level) in outer.fills.iter_mut().zip(view.shared.iter().skip(1)) {
         *fill = p.batch * least_operand_bytes(p, level.capacity, local, chunk);
     }
@@ -281,7 +298,7 @@ pub(super) fn outer_traffic(machine: &Machine, view: &View, p: &Problem) -> Oute
 
 /// A unit size, and how the units are dealt.
 #[derive(Debug, Clone, Copy)]
-struct Tile {
+struct UnitTile {
     um: f64,
     un: f64,
     /// Rows and columns of units.
@@ -293,36 +310,44 @@ struct Tile {
     independent: bool,
     /// Operand bytes into the cores, and the ports' times while K is whole.
     into_cores: f64,
-    ports: Ports,
+    ports: SharedPortTimes,
 }
 
 /// Offers the mappings of a tile: the device's memory holds partial results always, an on-chip level where they fit.
-fn try_parks(machine: &Machine, view: &View, p: &Problem, outer: &Outer, tile: &Tile, best: &mut Best) {
+fn try_parks(
+    machine: &Machine,
+    view: &SpanResources,
+    p: &MappingProblem,
+    outer: &OuterTraffic,
+    tile: &UnitTile,
+    best: &mut BestMapping,
+) {
     let partials = if tile.split > 1.0 { p.batch * p.m * p.n * tile.split * ACCUMULATOR } else { 0.0 };
     let mut compute = None;
     for (park, level) in view.shared.iter().enumerate() {
         if park > 0 && !(partials > 0.0 && level.capacity >= partials) {
             continue;
         }
-        let ports = if partials > 0.0 { ports(view, p, outer, tile.into_cores, partials, park) } else { tile.ports };
-        if ports.slowest >= best.limit() {
+        let ports =
+            if partials > 0.0 { slowest_shared_port(view, p, outer, tile.into_cores, partials, park) } else { tile.ports };
+        if ports.slowest >= best.seconds_to_beat() {
             continue;
         }
         // Arrays cannot hide what comes before the first and after the last of their work.
-        if best.least_compute.is_some_and(|least| least + at_the_ends(machine, view, p, tile) >= best.limit()) {
+        if best.least_compute.is_some_and(|least| least + time_at_the_ends(machine, view, p, tile) >= best.seconds_to_beat()) {
             continue;
         }
         let compute = *compute.get_or_insert_with(|| compute_time(machine, view, p, tile));
-        if compute < best.limit() {
-            best.offer(mapped(machine, view, p, tile, compute, ports, (partials, park)));
+        if compute < best.seconds_to_beat() {
+            best.offer_mapping(cost_from_times(machine, view, p, tile, compute, ports, (partials, park)));
         }
     }
 }
 
-impl Tile {
+impl UnitTile {
     /// Units of work, and how many of them are worked on at a time.
     #[inline]
-    fn units(&self, machine: &Machine, view: &View, p: &Problem) -> (f64, f64) {
+    fn unit_counts(&self, machine: &Machine, view: &SpanResources, p: &MappingProblem) -> (f64, f64) {
         let workers = if self.independent { view.cores * machine.arrays.count } else { view.cores };
         let units = p.batch * self.tm * self.tn * self.split;
         (units, units.min(workers))
@@ -331,45 +356,45 @@ impl Tile {
 
 /// Reading the first operands of the units that are worked on first, and writing the last results, beside which nothing is computed.
 #[inline]
-fn at_the_ends(machine: &Machine, view: &View, p: &Problem, tile: &Tile) -> f64 {
+fn time_at_the_ends(machine: &Machine, view: &SpanResources, p: &MappingProblem, tile: &UnitTile) -> f64 {
     let Some(level) = view.shared.first() else { return 0.0 };
-    let (_, active) = tile.units(machine, view, p);
+    let (_, active) = tile.unit_counts(machine, view, p);
     let k = ceil_div(p.k, tile.split);
     let first = active * (tile.um + tile.un) * k.min(machine.arrays.rows) * p.operand;
-    level.busy(first, 0.0) + level.busy(0.0, active * tile.um * tile.un * p.result)
+    level.busy_seconds(first, 0.0) + level.busy_seconds(0.0, active * tile.um * tile.un * p.result)
 }
 
 /// How long the arrays take.
-fn compute_time(machine: &Machine, view: &View, p: &Problem, tile: &Tile) -> f64 {
+fn compute_time(machine: &Machine, view: &SpanResources, p: &MappingProblem, tile: &UnitTile) -> f64 {
     let a = &machine.arrays;
     let (workers, per_unit) = if tile.independent { (view.cores * a.count, 1.0) } else { (view.cores, a.count) };
     let k = ceil_div(p.k, tile.split);
-    let cycles = waves(p, tile, tile.tm, tile.tn, workers, |m, n| a.tile_cycles(m, n, k, per_unit));
+    let cycles = count_waves(p, tile, tile.tm, tile.tn, workers, |m, n| a.tile_cycles(m, n, k, per_unit));
     // Filling and draining run at the clock, whatever fraction of their peak the streaming arrays achieve.
     cycles / p.rate + a.fill_cycles(tile.um.min(p.m), tile.un.min(p.n), k) / machine.clock
 }
 
 /// A mapping's time and traffic from its arrays' and its ports' times.
-fn mapped(
+fn cost_from_times(
     machine: &Machine,
-    view: &View,
-    p: &Problem,
-    tile: &Tile,
+    view: &SpanResources,
+    p: &MappingProblem,
+    tile: &UnitTile,
     compute: f64,
-    ports: Ports,
+    ports: SharedPortTimes,
     (partials, park): (f64, usize),
-) -> Mapped {
+) -> MappingCost {
     let results = p.batch * p.m * p.n;
-    let (units, active) = tile.units(machine, view, p);
-    let (local_time, into_arrays) = local_ports(machine, view, p, tile, units / active.min(view.cores));
-    let memory = at_the_ends(machine, view, p, tile);
+    let (units, active) = tile.unit_counts(machine, view, p);
+    let (local_time, into_arrays) = time_of_local_ports(machine, view, p, tile, units / active.min(view.cores));
+    let memory = time_at_the_ends(machine, view, p, tile);
     // Rereading the partial results for their sum, after the last of them is written.
-    let reread = view.shared.get(park).map_or(0.0, |level| level.busy(partials, 0.0));
+    let reread = view.shared.get(park).map_or(0.0, |level| level.busy_seconds(partials, 0.0));
     let reduce = if partials > 0.0 { reread + results * tile.split / machine.lane_rate(view) } else { 0.0 };
     let work = compute.max(p.epilogue_time).max(local_time);
     let moving = ports.slowest;
     let time = (work + memory).max(moving) + view.exposed * (ports.in_turn + work - moving.max(work)) + reduce;
-    Mapped {
+    MappingCost {
         time,
         compute: work,
         slowest_port: moving,
@@ -383,27 +408,34 @@ fn mapped(
 
 /// The slowest port of the shared levels: its time and its place in `view.shared`.
 /// `partials` bytes of partial results wait in the shared level `park`.
-fn ports(view: &View, p: &Problem, outer: &Outer, into_cores: f64, partials: f64, park: usize) -> Ports {
+fn slowest_shared_port(
+    view: &SpanResources,
+    p: &MappingProblem,
+    outer: &OuterTraffic,
+    into_cores: f64,
+    partials: f64,
+    park: usize,
+) -> SharedPortTimes {
     let last = view.shared.len().saturating_sub(1);
-    let results = p.written();
+    let results = p.written_bytes();
     let mut slowest = (0.0, 0);
     let mut sum = 0.0;
     for (i, level) in view.shared.iter().enumerate() {
-        let (filled, inward) = outer.through(i, last, into_cores);
+        let (filled, inward) = outer.bytes_through_level(i, last, into_cores);
         let passing = if i == 0 { 0.0 } else { results };
         let parked = if i == park { partials } else { 0.0 };
-        let time = level.busy(inward + passing + p.epilogue_read, filled + results + parked);
+        let time = level.busy_seconds(inward + passing + p.epilogue_read, filled + results + parked);
         sum += time;
         if time > slowest.0 {
             slowest = (time, i);
         }
     }
-    Ports { slowest: slowest.0, level: slowest.1, in_turn: sum }
+    SharedPortTimes { slowest: slowest.0, level: slowest.1, in_turn: sum }
 }
 
 /// How long the shared levels' ports are busy.
 #[derive(Debug, Clone, Copy)]
-struct Ports {
+struct SharedPortTimes {
     /// The slowest of them, and its place in `view.shared`.
     slowest: f64,
     level: usize,
@@ -414,7 +446,7 @@ struct Ports {
 /// Waves of units over the workers: units of one size are dealt before the next smaller size, a wave takes as long as its
 /// largest unit.
 #[inline]
-fn waves(p: &Problem, tile: &Tile, tm: f64, tn: f64, workers: f64, cycles: impl Fn(f64, f64) -> f64) -> f64 {
+fn count_waves(p: &MappingProblem, tile: &UnitTile, tm: f64, tn: f64, workers: f64, cycles: impl Fn(f64, f64) -> f64) -> f64 {
     let (edge_m, edge_n) = (p.m - (tm - 1.0) * tile.um, p.n - (tn - 1.0) * tile.un);
     let parts = p.batch * tile.split;
     let (whole_m, whole_n) = if edge_m == tile.um { (tm, 0.0) } else { (tm - 1.0, 1.0) };
@@ -444,7 +476,13 @@ fn waves(p: &Problem, tile: &Tile, tm: f64, tn: f64, workers: f64, cycles: impl 
 }
 
 /// Time of the busiest core's own memories and the operand bytes into the arrays of all cores.
-fn local_ports(machine: &Machine, view: &View, p: &Problem, tile: &Tile, units_per_core: f64) -> (f64, f64) {
+fn time_of_local_ports(
+    machine: &Machine,
+    view: &SpanResources,
+    p: &MappingProblem,
+    tile: &UnitTile,
+    units_per_core: f64,
+) -> (f64, f64) {
     let a = &machine.arrays;
     let sharing = if tile.independent { 1.0 } else { a.count };
     let (m, n, k) = (tile.um.min(p.m), tile.un.min(p.n), ceil_div(p.k, tile.split));
@@ -462,7 +500,7 @@ fn local_ports(machine: &Machine, view: &View, p: &Problem, tile: &Tile, units_p
     let last = view.local.len().saturating_sub(1);
     for (i, level) in view.local.iter().enumerate() {
         let inward = if i == last { into_arrays } else { inner_bytes(view, p, i, m, n, k) };
-        slowest = slowest.max(level.busy(inward + written, fetched + written) * ceil(units_per_core));
+        slowest = slowest.max(level.busy_seconds(inward + written, fetched + written) * ceil_nonnegative(units_per_core));
     }
     let all = p.batch * ceil_div(p.m, tile.um) * ceil_div(p.n, tile.un) * tile.split * into_arrays;
     (slowest, all)
@@ -470,12 +508,12 @@ fn local_ports(machine: &Machine, view: &View, p: &Problem, tile: &Tile, units_p
 
 /// Operand bytes of a unit (m, n, k) out of core level `i` into the next inner one: once where that holds the unit's
 /// accumulators, else as often as its capacity demands.
-fn inner_bytes(view: &View, p: &Problem, i: usize, m: f64, n: f64, k: f64) -> f64 {
+fn inner_bytes(view: &SpanResources, p: &MappingProblem, i: usize, m: f64, n: f64, k: f64) -> f64 {
     let inner = view.local.get(i + 1).map_or(0.0, |level| level.capacity);
     if m * n * ACCUMULATOR <= inner {
         return (m + n) * k * p.operand;
     }
-    let unit = Problem { batch: 1.0, m, n, k, ..*p };
+    let unit = MappingProblem { batch: 1.0, m, n, k, ..*p };
     least_operand_bytes(&unit, inner, 0.0, 1.0)
 }
 

@@ -1,13 +1,13 @@
 //! The pruned search against brute force: every tile of every size, none passed over.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use super::super::machine::Cores;
+use super::super::machine::CoreUse;
 use super::super::{CostModel, Span};
 use super::*;
 use crate::hardware::phaze::{self, PhazeConfig};
-use crate::hardware::{Accelerator, Dataflow, MemoryLevel, Scope};
+use crate::hardware::{Accelerator, Dataflow, MemoryLevel, MemoryScope};
 use crate::kernel::{
-    Contraction, DataType, Direction, Elementwise, Epilogue, Function, FusedAttention, Kernel, Reduction, RowFunction,
+    Contraction, DataType, Direction, Elementwise, ElementwiseFunction, Epilogue, FusedAttention, Kernel, Reduction, RowFunction,
 };
 use crate::units::{Bytes, BytesPerSecond};
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ fn chips() -> impl Strategy<Value = Accelerator> {
     let shape = (1_u32..5, 1_u32..5, 0_u32..5, 0_u32..5, 0_usize..3, any::<bool>());
     (shape, 6_u32..15, 8_u32..18, 1e8_f64..1e12, 1e8_f64..1e12).prop_map(
         |((cores, arrays, rows, columns, flow, preload), local, shared, fast, slow)| {
-            let mut chip = phaze::design(&PhazeConfig::tpu_v4_like());
+            let mut chip = phaze::design_accelerator(&PhazeConfig::tpu_v4_like());
             let level = |name: &str, scope, capacity: u32, rate| MemoryLevel {
                 name: name.to_owned(),
                 scope,
@@ -26,7 +26,7 @@ fn chips() -> impl Strategy<Value = Accelerator> {
                 write_bandwidth: BytesPerSecond(rate),
                 ..chip.hbm.clone()
             };
-            let on_chip = vec![level("local", Scope::Core, local, 1e12), level("shared", Scope::Chip, shared, fast)];
+            let on_chip = vec![level("local", MemoryScope::Core, local, 1e12), level("shared", MemoryScope::Chip, shared, fast)];
             chip.on_chip = on_chip;
             chip.hbm.read_bandwidth = BytesPerSecond(slow);
             chip.hbm.write_bandwidth = BytesPerSecond(slow);
@@ -41,8 +41,8 @@ fn chips() -> impl Strategy<Value = Accelerator> {
     )
 }
 
-fn problem(model: &CostModel, batch: f64, m: f64, n: f64, k: f64) -> Problem {
-    Problem {
+fn problem(model: &CostModel, batch: f64, m: f64, n: f64, k: f64) -> MappingProblem {
+    MappingProblem {
         batch,
         m,
         n,
@@ -68,10 +68,10 @@ proptest! {
         {
             let p = problem(&model, f64::from(batch), m * larger, n * larger, f64::from(k));
             for span in [Span::OneCore, Span::AllCores] {
-                let view = model.machine.view(span, Cores::Tensor);
-                let outer = outer_traffic(&model.machine, view, &p);
-                let (pruned, _) = fastest(&model.machine, view, &p, &outer, effort, true);
-                let (brute, _) = fastest(&model.machine, view, &p, &outer, effort, false);
+                let view = model.machine.resources_of(span, CoreUse::Tensor);
+                let outer = compute_outer_traffic(&model.machine, view, &p);
+                let (pruned, _) = fastest_mapping(&model.machine, view, &p, &outer, effort, true);
+                let (brute, _) = fastest_mapping(&model.machine, view, &p, &outer, effort, false);
                 prop_assert!((pruned - brute).abs() <= 1e-12 * brute, "{effort:?}: pruned {pruned} brute {brute}");
             }
         }
@@ -91,7 +91,7 @@ proptest! {
         let bytes = contraction.compulsory_bytes();
         let direction = if backward { Direction::Backward } else { Direction::Forward };
         let elementwise =
-            Elementwise { function: Function::Gelu, direction, elements: batch * m * n, read: bytes, written: bytes };
+            Elementwise { function: ElementwiseFunction::Gelu, direction, elements: batch * m * n, read: bytes, written: bytes };
         let epilogue = Epilogue { contraction, elementwise: Elementwise { read: Bytes(m), written: Bytes(n), ..elementwise } };
         let attention = FusedAttention {
             batch, heads: 2, kv_heads: 1, queries: m, keys: n, head_dim: k, causal, window: None, operand, direction,
@@ -103,11 +103,11 @@ proptest! {
                 Kernel::Contraction(contraction), Kernel::Epilogue(epilogue), Kernel::FusedAttention(attention),
                 Kernel::Elementwise(elementwise), Kernel::Reduction(rows),
             ] {
-                let slower = [Span::OneCore, Span::AllCores].map(|span| model.cost(&kernel, span).latency);
+                let slower = [Span::OneCore, Span::AllCores].map(|span| model.cost_of_kernel(&kernel, span).latency);
                 let least = slower[0].min(slower[1]);
-                prop_assert_eq!(model.fastest(&kernel), least, "{:?}", kernel);
+                prop_assert_eq!(model.fastest_latency(&kernel), least, "{:?}", kernel);
                 for (span, cost) in [Span::OneCore, Span::AllCores].into_iter().zip(slower) {
-                    prop_assert_eq!(model.latency(&kernel, span), cost, "{:?}", kernel);
+                    prop_assert_eq!(model.latency_of_kernel(&kernel, span), cost, "{:?}", kernel);
                     prop_assert!(model.buffered_bound_on(&kernel, span) <= cost, "{:?}", kernel);
                 }
                 prop_assert!(model.buffered_bound(&kernel) <= least, "{:?}: {:?} > {:?}", kernel, model.buffered_bound(&kernel), least);

@@ -26,15 +26,15 @@ mod vector_core;
 
 pub use cache::CostCache;
 pub use routine::{AttentionCall, ExpertsCall, Routine};
-pub use tensor_core::{ArrayProblem, ArrayReport, fold_cycles, spatial};
+pub use tensor_core::{ArrayProblem, ArrayReport, fold_cycles, map_on_array};
 pub use tiles::MappingEffort;
 pub use vector_core::{elementwise_cycles, row_cycles};
 
 use crate::hardware::{Accelerator, EnergyModel};
-use crate::kernel::{Contraction, Kernel, Link, Transfer};
+use crate::kernel::{Contraction, Kernel, Transfer, TransferLink};
 use crate::units::{Bytes, Joules, Seconds};
-use library::aligned;
-use machine::{Cores, Machine};
+use library::vector_alignment;
+use machine::{CoreUse, Machine};
 use serde::{Deserialize, Serialize};
 
 /// The most memory levels of an accelerator, the device's memory included.
@@ -53,7 +53,7 @@ pub enum Span {
 /// What a kernel's time is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Bound {
+pub enum Bottleneck {
     /// The arrays or the lanes.
     Compute,
     /// The ports of a memory: its index in [`Accelerator::levels`], innermost first.
@@ -84,7 +84,7 @@ impl Traffic {
         }
     }
 
-    fn add(&mut self, level: usize, read: f64, written: f64) {
+    fn add_traffic(&mut self, level: usize, read: f64, written: f64) {
         if let (Some(r), Some(w)) = (self.read.get_mut(level), self.written.get_mut(level)) {
             *r += read;
             *w += written;
@@ -104,19 +104,19 @@ pub struct KernelCost {
     /// Achieved fraction of the span's peak: of the matrix units for kernels with contractions, of the lanes for others.
     pub utilization: f64,
     /// What takes most of the time.
-    pub bound: Bound,
+    pub bound: Bottleneck,
 }
 
 impl KernelCost {
     /// A collective: time on the network, its buffer through the device's memory not charged to the cores.
     #[must_use]
-    pub fn network(latency: Seconds) -> Self {
-        Self { latency, energy: Joules::ZERO, traffic: Traffic::default(), utilization: 0.0, bound: Bound::Network }
+    pub fn on_network(latency: Seconds) -> Self {
+        Self { latency, energy: Joules::ZERO, traffic: Traffic::default(), utilization: 0.0, bound: Bottleneck::Network }
     }
 
     /// The same work in another time: of the peak it achieves as much less as it takes longer.
     #[must_use]
-    pub fn lasting(self, latency: Seconds) -> Self {
+    pub fn stretched_to(self, latency: Seconds) -> Self {
         let slower = if latency > Seconds::ZERO { self.latency / latency } else { 1.0 };
         Self { latency, utilization: self.utilization * slower, ..self }
     }
@@ -196,12 +196,12 @@ impl CostModel {
     /// arrays compute. Collectives are costed by [`crate::network`]; here they are the passes of their buffer through the
     /// device's own memory. Transfers use the host or storage link; where there is none the latency is infinite. Never panics.
     #[must_use]
-    pub fn cost(&self, kernel: &Kernel, span: Span) -> KernelCost {
-        let cost = self.cost_on(kernel, |cores| self.machine.view(span, cores));
-        match (span, kernel, self.machine.pairs()) {
+    pub fn cost_of_kernel(&self, kernel: &Kernel, span: Span) -> KernelCost {
+        let cost = self.cost_on_cores(kernel, |cores| self.machine.resources_of(span, cores));
+        match (span, kernel, self.machine.paired_resources()) {
             // With more cores of one kind than of the other, the odd ones may stand idle.
             (Span::AllCores, Kernel::Epilogue(_), Some((pairs, share))) if cost.latency > self.lower_bound_on(kernel, pairs) => {
-                let paired = self.cost_on(kernel, |_| pairs);
+                let paired = self.cost_on_cores(kernel, |_| pairs);
                 if paired.latency < cost.latency {
                     return KernelCost { utilization: paired.utilization * share, ..paired };
                 }
@@ -215,80 +215,88 @@ impl CostModel {
     /// chip's software stack then leaves unfused and does not overlap is added. Host overheads are not ([`CostModel::host_timed`]).
     #[must_use]
     pub fn cost_alone(&self, kernel: &Kernel) -> KernelCost {
-        self.cost_on(kernel, |_| self.machine.alone())
+        self.cost_on_cores(kernel, |_| self.machine.resources_alone())
     }
 
-    fn cost_on<'v>(&'v self, kernel: &Kernel, view: impl Fn(Cores) -> &'v machine::View) -> KernelCost {
-        let cost = self.cost_of_work(kernel, &view);
+    fn cost_on_cores<'v>(&'v self, kernel: &Kernel, view: impl Fn(CoreUse) -> &'v machine::SpanResources) -> KernelCost {
+        let cost = self.cost_without_core_energy(kernel, &view);
         let cores = match kernel {
-            Kernel::Contraction(_) => view(Cores::Tensor).cores,
-            Kernel::Epilogue(_) | Kernel::FusedAttention(_) => view(Cores::Pair).cores,
-            Kernel::Elementwise(_) | Kernel::Reduction(_) | Kernel::Collective(_) => view(Cores::Vector).vector_cores,
+            Kernel::Contraction(_) => view(CoreUse::Tensor).cores,
+            Kernel::Epilogue(_) | Kernel::FusedAttention(_) => view(CoreUse::Pair).cores,
+            Kernel::Elementwise(_) | Kernel::Reduction(_) | Kernel::Collective(_) => view(CoreUse::Vector).vector_cores,
             Kernel::Transfer(_) => return cost,
         };
-        let running = self.energy_model().running(cores, self.accelerator.clock, cost.latency);
+        let running = self.energy_model().running_energy(cores, self.accelerator.clock, cost.latency);
         KernelCost { energy: cost.energy + running, ..cost }
     }
 
     /// The cost of a kernel but for the energy of the cores that it runs on, which is for as long as it takes.
-    fn cost_of_work<'v>(&'v self, kernel: &Kernel, view: &impl Fn(Cores) -> &'v machine::View) -> KernelCost {
+    fn cost_without_core_energy<'v>(
+        &'v self,
+        kernel: &Kernel,
+        view: &impl Fn(CoreUse) -> &'v machine::SpanResources,
+    ) -> KernelCost {
         match kernel {
-            Kernel::Contraction(c) => contraction::cost(self, view(Cores::Tensor), c, None),
-            Kernel::Epilogue(e) => contraction::cost(self, view(Cores::Pair), &e.contraction, Some(&e.elementwise)),
-            Kernel::FusedAttention(a) => attention::cost(self, view(Cores::Pair), a),
-            Kernel::Elementwise(e) => vector_core::elementwise(self, view(Cores::Vector), e),
-            Kernel::Reduction(r) => vector_core::reduction(self, view(Cores::Vector), r),
-            Kernel::Collective(c) => vector_core::stream(self, view(Cores::Vector), c.bytes.as_f64(), c.bytes.as_f64(), 0.0, 0.0),
-            Kernel::Transfer(t) => self.transfer(t),
+            Kernel::Contraction(c) => contraction::cost_of_contraction(self, view(CoreUse::Tensor), c, None),
+            Kernel::Epilogue(e) => {
+                contraction::cost_of_contraction(self, view(CoreUse::Pair), &e.contraction, Some(&e.elementwise))
+            }
+            Kernel::FusedAttention(a) => attention::cost_of_attention(self, view(CoreUse::Pair), a),
+            Kernel::Elementwise(e) => vector_core::cost_of_elementwise(self, view(CoreUse::Vector), e),
+            Kernel::Reduction(r) => vector_core::cost_of_reduction(self, view(CoreUse::Vector), r),
+            Kernel::Collective(c) => {
+                vector_core::stream_pass(self, view(CoreUse::Vector), c.bytes.as_f64(), c.bytes.as_f64(), 0.0, 0.0)
+            }
+            Kernel::Transfer(t) => self.cost_of_transfer(t),
         }
     }
 
-    fn transfer(&self, transfer: &Transfer) -> KernelCost {
+    fn cost_of_transfer(&self, transfer: &Transfer) -> KernelCost {
         let bytes = transfer.bytes.as_f64();
         let link = match transfer.link {
             // The device has no part in it. What the host's memory gives may be unknown: then its work is free.
-            Link::HostMemory => {
+            TransferLink::HostMemory => {
                 let rate = self.accelerator.host.as_ref().and_then(|link| link.memory).map_or(f64::INFINITY, |rate| rate.0);
-                return KernelCost::network(Seconds(bytes / rate));
+                return KernelCost::on_network(Seconds(bytes / rate));
             }
-            Link::Host => self.accelerator.host.as_ref().map(|link| link.bandwidth.0),
-            Link::Storage => self.accelerator.storage.as_ref().map(|s| s.read_bandwidth.0.min(s.write_bandwidth.0)),
+            TransferLink::Host => self.accelerator.host.as_ref().map(|link| link.bandwidth.0),
+            TransferLink::Storage => self.accelerator.storage.as_ref().map(|s| s.read_bandwidth.0.min(s.write_bandwidth.0)),
         };
         let rate = link.unwrap_or(0.0);
         let moving = if bytes == 0.0 { 0.0 } else { bytes / rate };
         let overhead = self.machine.calibration.launch_overhead.0;
         let mut traffic = Traffic::default();
         let hbm = self.accelerator.level_count() - 1;
-        traffic.add(hbm, bytes, 0.0);
+        traffic.add_traffic(hbm, bytes, 0.0);
         KernelCost {
             latency: Seconds(overhead + moving),
-            energy: self.accelerator.hbm.energy(transfer.bytes, Bytes::ZERO),
+            energy: self.accelerator.hbm.traffic_energy(transfer.bytes, Bytes::ZERO),
             traffic,
             utilization: 0.0,
-            bound: if moving > overhead { Bound::Network } else { Bound::Overhead },
+            bound: if moving > overhead { Bottleneck::Network } else { Bottleneck::Overhead },
         }
     }
 
     /// The time a host clock shows for a kernel of this cost: a native library call adds the host's overhead; a composed
     /// operation keeps the host busy for its dispatch time, of which the last `host_overhead` runs beside the device.
     #[must_use]
-    pub fn host_timed(&self, kernel: &Kernel, cost: &KernelCost) -> Seconds {
+    pub fn add_host_overhead(&self, kernel: &Kernel, cost: &KernelCost) -> Seconds {
         let calibration = &self.machine.calibration;
         if vector_core::is_composed(kernel) {
             let start = (calibration.host_dispatch - calibration.host_overhead).max(Seconds::ZERO);
             calibration.host_dispatch.max(start + cost.latency)
         } else {
             // The host's overhead was measured with the least time on the device in it.
-            let floor = self.machine.alone().library.map_or(Seconds::ZERO, |library| library.scalars.floor);
+            let floor = self.machine.resources_alone().library.map_or(Seconds::ZERO, |library| library.scalars.floor);
             let waits = matches!(kernel, Kernel::Contraction(_) | Kernel::Epilogue(_));
             calibration.host_overhead + cost.latency - if waits { floor } else { Seconds::ZERO }
         }
     }
 
     /// Adds the energy of the traffic per level.
-    fn traffic_energy(&self, traffic: &Traffic) -> Joules {
+    fn add_traffic_energy(&self, traffic: &Traffic) -> Joules {
         self.accelerator
-            .levels()
+            .memory_levels()
             .zip(traffic.read.iter().zip(&traffic.written))
             .map(|(level, (read, written))| level.read_energy_per_byte * *read + level.write_energy_per_byte * *written)
             .sum()
@@ -299,7 +307,7 @@ impl CostModel {
     }
 
     /// Multiply-accumulates of a contraction.
-    fn macs(c: &Contraction) -> u128 {
+    fn count_macs(c: &Contraction) -> u128 {
         c.flops().0 / 2
     }
 }

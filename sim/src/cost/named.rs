@@ -1,6 +1,8 @@
 //! Kernels by the names that measurements use: `gemm`, `softmax`, `gelu`, ...
 
-use crate::kernel::{Contraction, DataType, Direction, Elementwise, Epilogue, Function, Kernel, Reduction, RowFunction};
+use crate::kernel::{
+    Contraction, DataType, Direction, Elementwise, ElementwiseFunction, Epilogue, Kernel, Reduction, RowFunction,
+};
 use crate::units::Bytes;
 
 /// A name or a shape that is not a kernel.
@@ -56,7 +58,7 @@ pub const KERNEL_NAMES: [&str; 22] = [
 
 /// The shape columns of a measurement; zero where a column is empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Shape {
+pub struct KernelShape {
     /// Rows.
     pub m: u64,
     /// Columns of the result; the length of a row.
@@ -93,7 +95,7 @@ pub fn data_type_from_name(name: &str) -> Result<DataType, NameError> {
 ///
 /// # Errors
 /// [`NameError`] for an unknown name, and for a missing or zero dimension that the kernel needs.
-pub fn kernel_from_name(name: &str, shape: Shape, data_type: DataType) -> Result<Kernel, NameError> {
+pub fn kernel_from_name(name: &str, shape: KernelShape, data_type: DataType) -> Result<Kernel, NameError> {
     let need = |value: u64, dimension: &'static str| {
         if value == 0 { Err(NameError::MissingDimension { kernel: name.to_owned(), dimension }) } else { Ok(value) }
     };
@@ -124,20 +126,20 @@ pub fn kernel_from_name(name: &str, shape: Shape, data_type: DataType) -> Result
         }));
     }
     let (function, operands) = match name {
-        "add" => (Function::Add, 2),
-        "mul" => (Function::Mul, 2),
-        "relu" => (Function::Relu, 1),
-        "leaky_relu" => (Function::LeakyRelu, 1),
-        "parametric_relu" => (Function::ParametricRelu, 1),
-        "elu" => (Function::Elu, 1),
-        "selu" => (Function::Selu, 1),
-        "gelu" => (Function::Gelu, 1),
-        "silu" => (Function::Silu, 1),
-        "sigmoid" => (Function::Sigmoid, 1),
-        "tanh" => (Function::Tanh, 1),
-        "exp" => (Function::Exp, 1),
-        "binary_step" => (Function::BinaryStep, 1),
-        "linear" | "hbm_copy" | "hbm_copy_rw" => (Function::Copy, 1),
+        "add" => (ElementwiseFunction::Add, 2),
+        "mul" => (ElementwiseFunction::Mul, 2),
+        "relu" => (ElementwiseFunction::Relu, 1),
+        "leaky_relu" => (ElementwiseFunction::LeakyRelu, 1),
+        "parametric_relu" => (ElementwiseFunction::ParametricRelu, 1),
+        "elu" => (ElementwiseFunction::Elu, 1),
+        "selu" => (ElementwiseFunction::Selu, 1),
+        "gelu" => (ElementwiseFunction::Gelu, 1),
+        "silu" => (ElementwiseFunction::Silu, 1),
+        "sigmoid" => (ElementwiseFunction::Sigmoid, 1),
+        "tanh" => (ElementwiseFunction::Tanh, 1),
+        "exp" => (ElementwiseFunction::Exp, 1),
+        "binary_step" => (ElementwiseFunction::BinaryStep, 1),
+        "linear" | "hbm_copy" | "hbm_copy_rw" => (ElementwiseFunction::Copy, 1),
         _ => return Err(NameError::UnknownKernel { name: name.to_owned() }),
     };
     let rows_by_columns = batch.saturating_mul(shape.m).saturating_mul(shape.n);
@@ -154,7 +156,7 @@ pub fn kernel_from_name(name: &str, shape: Shape, data_type: DataType) -> Result
 
 /// A weight's gradient, added to the fp32 sum over micro-batches in the product's epilogue.
 fn weight_gradient(
-    shape: Shape,
+    shape: KernelShape,
     data_type: DataType,
     need: impl Fn(u64, &'static str) -> Result<u64, NameError>,
 ) -> Result<Kernel, NameError> {
@@ -162,7 +164,7 @@ fn weight_gradient(
     let elements = batch.saturating_mul(m).saturating_mul(n);
     let contraction = Contraction { batch, m, n, k, operand: data_type, result: DataType::Fp32 };
     let elementwise = Elementwise {
-        function: Function::Add,
+        function: ElementwiseFunction::Add,
         direction: Direction::Backward,
         elements,
         read: Bytes(DataType::Fp32.bytes()) * elements,
@@ -178,7 +180,7 @@ mod tests {
 
     #[test]
     fn every_listed_name_is_a_kernel() {
-        let shape = Shape { m: 4, n: 8, k: 16, batch: 1, elements: 32 };
+        let shape = KernelShape { m: 4, n: 8, k: 16, batch: 1, elements: 32 };
         for name in KERNEL_NAMES {
             let kernel = kernel_from_name(name, shape, DataType::Bf16).expect(name);
             assert!(kernel.compulsory_bytes() > Bytes::ZERO, "{name}");
@@ -187,7 +189,7 @@ mod tests {
 
     #[test]
     fn an_error_names_the_cure() {
-        let shape = Shape { m: 4, n: 8, ..Shape::default() };
+        let shape = KernelShape { m: 4, n: 8, ..KernelShape::default() };
         let unknown = kernel_from_name("gem", shape, DataType::Bf16).unwrap_err().to_string();
         assert!(unknown.starts_with("unknown kernel \"gem\"; known are: gemm, gemm_dgrad, gemm_wgrad"), "{unknown}");
         let missing = kernel_from_name("gemm", shape, DataType::Bf16).unwrap_err().to_string();
@@ -197,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_read_only_copy_writes_nothing() {
-        let shape = Shape { elements: 100, ..Shape::default() };
+        let shape = KernelShape { elements: 100, ..KernelShape::default() };
         let kernel = kernel_from_name("hbm_copy", shape, DataType::Fp16).unwrap();
         assert_eq!(kernel.compulsory_bytes(), Bytes(200));
         assert_eq!(kernel_from_name("hbm_copy_rw", shape, DataType::Fp16).unwrap().compulsory_bytes(), Bytes(400));

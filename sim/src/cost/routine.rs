@@ -1,11 +1,11 @@
 //! Routines of serving and training libraries as they are measured: attention with what its library does besides, and the
 //! layer of experts, which is several kernels in one call.
 
-use super::library::{self, Library};
-use super::machine::View;
+use super::library::{self, LibraryModel};
+use super::machine::SpanResources;
 use super::tensor_core::ceil_div;
 use super::{CostModel, library_attention};
-use crate::kernel::{Contraction, DataType, Direction, Elementwise, Function, FusedAttention, Kernel};
+use crate::kernel::{Contraction, DataType, Direction, Elementwise, ElementwiseFunction, FusedAttention, Kernel};
 use crate::units::{Bytes, Seconds};
 
 /// A call of attention: `queries` new tokens of each sequence attend to the `keys` tokens before and among them.
@@ -83,20 +83,20 @@ const GROUP_TILE: f64 = 3.0;
 impl CostModel {
     /// The time that the device takes for a routine that runs alone.
     #[must_use]
-    pub fn alone(&self, routine: &Routine) -> Seconds {
+    pub fn time_alone(&self, routine: &Routine) -> Seconds {
         match routine {
             Routine::Kernel(kernel) => self.cost_alone(kernel).latency,
-            Routine::Linear(product) => self.linear_alone(product),
-            Routine::Attention(call) => self.attention_alone(call),
-            Routine::Experts(call) => self.experts_alone(call),
-            Routine::Grouped(group) => self.grouped_alone(group),
+            Routine::Linear(product) => self.time_of_linear_alone(product),
+            Routine::Attention(call) => self.time_of_attention_alone(call),
+            Routine::Experts(call) => self.time_of_experts_alone(call),
+            Routine::Grouped(group) => self.time_of_group_alone(group),
         }
     }
 
     /// A framework's linear layer measured alone: with 8-bit operands its 16-bit input is quantised first, where a library does.
-    fn linear_alone(&self, c: &Contraction) -> Seconds {
+    fn time_of_linear_alone(&self, c: &Contraction) -> Seconds {
         let product = self.cost_alone(&Kernel::Contraction(*c)).latency;
-        match (&self.machine.alone().library, c.operand.bytes()) {
+        match (&self.machine.resources_alone().library, c.operand.bytes()) {
             (Some(library), 1) => {
                 let numbers = (c.batch * c.m) as f64 * c.k as f64;
                 Seconds(product.0 + QUANTISE + numbers * QUANTISE_BYTES * library.read)
@@ -106,10 +106,10 @@ impl CostModel {
     }
 
     /// A call of attention measured alone.
-    fn attention_alone(&self, call: &AttentionCall) -> Seconds {
-        let view = self.machine.alone();
+    fn time_of_attention_alone(&self, call: &AttentionCall) -> Seconds {
+        let view = self.machine.resources_alone();
         if let Some(library) = &view.library {
-            return Seconds(library_attention::alone(self, view, library, call));
+            return Seconds(library_attention::time_alone(self, view, library, call));
         }
         let kernel = FusedAttention {
             direction: call.direction,
@@ -127,7 +127,7 @@ impl CostModel {
     }
 
     /// A layer of experts measured alone.
-    fn experts_alone(&self, call: &ExpertsCall) -> Seconds {
+    fn time_of_experts_alone(&self, call: &ExpertsCall) -> Seconds {
         let rows = call.tokens * call.top_k;
         let active = rows.min(call.experts).max(1);
         let product = |n: u64, k: u64| Contraction {
@@ -139,38 +139,38 @@ impl CostModel {
             result: DataType::Bf16,
         };
         let (up, down) = (product(2 * call.width, call.hidden), product(call.hidden, call.width));
-        let view = self.machine.alone();
+        let view = self.machine.resources_alone();
         let Some(library) = &view.library else {
-            let kernels = [Kernel::Contraction(up), gated(rows, call.width), Kernel::Contraction(down)];
+            let kernels = [Kernel::Contraction(up), gated_activation(rows, call.width), Kernel::Contraction(down)];
             return kernels.iter().map(|kernel| self.cost_alone(kernel).latency).sum();
         };
         // Tokens into the order of their experts, between the products, and back: three passes of 16-bit numbers.
         let between = 6.0 * rows as f64 * (call.hidden + call.width) as f64 + 2.0 * (call.tokens * call.hidden) as f64;
-        Seconds(EXPERTS + self.grouped(view, library, &[up, down]) + EXPERTS_PASSES * between * library.read)
+        Seconds(EXPERTS + self.time_of_group(view, library, &[up, down]) + EXPERTS_PASSES * between * library.read)
     }
 
     /// Equal products in one call, measured alone.
-    fn grouped_alone(&self, group: &Contraction) -> Seconds {
-        let view = self.machine.alone();
+    fn time_of_group_alone(&self, group: &Contraction) -> Seconds {
+        let view = self.machine.resources_alone();
         match &view.library {
-            Some(library) => Seconds(library.scalars.floor.0 + self.grouped(view, library, std::slice::from_ref(group))),
+            Some(library) => Seconds(library.scalars.floor.0 + self.time_of_group(view, library, std::slice::from_ref(group))),
             None => self.cost_alone(&Kernel::Contraction(*group)).latency,
         }
     }
 
-    fn grouped(&self, view: &View, library: &Library, groups: &[Contraction]) -> f64 {
+    fn time_of_group(&self, view: &SpanResources, library: &LibraryModel, groups: &[Contraction]) -> f64 {
         let mut slower = *library;
         slower.scalars.tile_overhead = library.scalars.tile_overhead * GROUP_TILE;
-        groups.iter().map(|c| library::group(&self.machine, view, &slower, c)).sum()
+        groups.iter().map(|c| library::time_of_group(&self.machine, view, &slower, c)).sum()
     }
 }
 
 /// silu(gate) * up on the rows between the two products.
-fn gated(rows: u64, width: u64) -> Kernel {
+fn gated_activation(rows: u64, width: u64) -> Kernel {
     let elements = rows * width;
     let bytes = Bytes(2) * elements;
     Kernel::Elementwise(Elementwise {
-        function: Function::SwiGlu,
+        function: ElementwiseFunction::SwiGlu,
         direction: Direction::Forward,
         elements,
         read: bytes * 2,
@@ -179,6 +179,6 @@ fn gated(rows: u64, width: u64) -> Kernel {
 }
 
 /// Tiles of `size` that `length` is cut into.
-pub(super) fn tiles(length: u64, size: f64) -> f64 {
+pub(super) fn count_tiles(length: u64, size: f64) -> f64 {
     ceil_div(length as f64, size)
 }

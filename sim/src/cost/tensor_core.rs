@@ -48,7 +48,7 @@ pub struct ArrayReport {
 
 /// `(Sr, Sc, T)`: the dimensions mapped on the array's rows and columns, and the streamed one.
 #[must_use]
-pub fn spatial(dataflow: Dataflow, m: u64, n: u64, k: u64) -> (u64, u64, u64) {
+pub fn map_on_array(dataflow: Dataflow, m: u64, n: u64, k: u64) -> (u64, u64, u64) {
     match dataflow {
         Dataflow::OutputStationary => (m, n, k),
         Dataflow::WeightStationary => (k, n, m),
@@ -69,10 +69,10 @@ pub fn fold_cycles(dataflow: Dataflow, rows: u64, columns: u64, t: u64) -> u64 {
 impl ArrayProblem {
     /// Stall-free cycles and SRAM accesses. A dimension of zero is no work: everything is zero. Counts saturate.
     #[must_use]
-    pub fn report(&self) -> ArrayReport {
+    pub fn run_stall_free(&self) -> ArrayReport {
         let (rows, columns) = (self.rows.max(1), self.columns.max(1));
         let (m, n, k) = (self.m, self.n, self.k);
-        let (sr, sc, t) = spatial(self.dataflow, m, n, k);
+        let (sr, sc, t) = map_on_array(self.dataflow, m, n, k);
         let (row_folds, column_folds) = (sr.div_ceil(rows), sc.div_ceil(columns));
         let folds = if t == 0 { 0 } else { row_folds.saturating_mul(column_folds) };
         let cycles = folds.saturating_mul(fold_cycles(self.dataflow, rows, columns, t));
@@ -103,7 +103,7 @@ impl ArrayProblem {
 
 /// The arrays of one core, as the mapper sees them. All figures as `f64`: every count it meets is below 2^53.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Arrays {
+pub(super) struct CoreArrays {
     pub(super) dataflow: Dataflow,
     pub(super) preload: bool,
     pub(super) count: f64,
@@ -111,11 +111,11 @@ pub(super) struct Arrays {
     pub(super) columns: f64,
 }
 
-impl Arrays {
+impl CoreArrays {
     /// Cycles of `folds` folds that stream `t`, on one array, each loading `used` rows. With preload the next stationary
     /// tile is loaded while the present one streams; filling and draining then are paid once per kernel
     /// ([`Arrays::fill_cycles`]). Without it they are paid once per fold, as SCALE-Sim counts.
-    fn cycles(&self, folds: f64, t: f64, used: f64) -> f64 {
+    fn cycles_of_folds(&self, folds: f64, t: f64, used: f64) -> f64 {
         if !self.preload {
             return folds * (t + self.load_cycles(self.rows) + self.rows + self.columns - 2.0);
         }
@@ -135,7 +135,7 @@ impl Arrays {
         if !self.preload {
             return 0.0;
         }
-        let (sr, sc, _) = self.spatial(m, n, k);
+        let (sr, sc, _) = self.mapped_dimensions(m, n, k);
         let (rows, columns) = (sr.min(self.rows), sc.min(self.columns));
         (rows + columns - 2.0).max(self.load_cycles(rows))
     }
@@ -149,7 +149,7 @@ impl Arrays {
         }
     }
 
-    fn spatial(&self, m: f64, n: f64, k: f64) -> (f64, f64, f64) {
+    fn mapped_dimensions(&self, m: f64, n: f64, k: f64) -> (f64, f64, f64) {
         match self.dataflow {
             Dataflow::OutputStationary => (m, n, k),
             Dataflow::WeightStationary => (k, n, m),
@@ -160,16 +160,16 @@ impl Arrays {
     /// Cycles of a tile on `workers` of the core's arrays together: folds are dealt out, or the streamed dimension is
     /// split, or both, whichever is fastest (`workers` = a x b, a arrays over folds, b over the stream).
     pub(super) fn tile_cycles(&self, m: f64, n: f64, k: f64, workers: f64) -> f64 {
-        let (sr, sc, t) = self.spatial(m, n, k);
+        let (sr, sc, t) = self.mapped_dimensions(m, n, k);
         let used = sr.min(self.rows);
         let folds = ceil_div(sr, self.rows) * ceil_div(sc, self.columns);
         if workers <= 1.0 {
-            return self.cycles(folds, t, used);
+            return self.cycles_of_folds(folds, t, used);
         }
-        let mut best = self.cycles(ceil_div(folds, workers), t, used);
+        let mut best = self.cycles_of_folds(ceil_div(folds, workers), t, used);
         let mut split = 2.0;
         while split <= workers {
-            best = best.min(self.cycles(ceil_div(folds, floor(workers / split)), ceil_div(t, split), used));
+            best = best.min(self.cycles_of_folds(ceil_div(folds, floor_nonnegative(workers / split)), ceil_div(t, split), used));
             split *= 2.0;
         }
         best
@@ -179,13 +179,13 @@ impl Arrays {
 /// ceil(a / b) of whole numbers held as floats.
 #[inline]
 pub(super) fn ceil_div(a: f64, b: f64) -> f64 {
-    ceil(a / b)
+    ceil_nonnegative(a / b)
 }
 
 /// [`f64::ceil`] of a number that is not negative, without the call that it is on processors before SSE4.1, for which Rust compiles unless told
 /// otherwise: the mapper rounds up dozens of times per candidate.
 #[inline]
-pub(super) fn ceil(x: f64) -> f64 {
+pub(super) fn ceil_nonnegative(x: f64) -> f64 {
     /// 2^52: from here on every float is whole, so that adding it rounds to the nearest whole number.
     const WHOLE: f64 = 4_503_599_627_370_496.0;
     if x >= WHOLE {
@@ -197,8 +197,8 @@ pub(super) fn ceil(x: f64) -> f64 {
 
 /// [`f64::floor`] as [`ceil`] is [`f64::ceil`].
 #[inline]
-pub(super) fn floor(x: f64) -> f64 {
-    let above = ceil(x);
+pub(super) fn floor_nonnegative(x: f64) -> f64 {
+    let above = ceil_nonnegative(x);
     if above > x { above - 1.0 } else { above }
 }
 
@@ -211,16 +211,16 @@ mod tests {
     proptest! {
         #[test]
         fn the_short_ceil_is_the_long_one(x in prop_oneof![0.0..1e3, 0.0..1e12, 0.0..1e19, proptest::num::f64::POSITIVE]) {
-            prop_assert_eq!(ceil(x), x.ceil());
-            prop_assert_eq!(ceil(x.trunc()), x.trunc());
-            prop_assert_eq!((floor(x), floor(x.trunc())), (x.floor(), x.trunc()));
+            prop_assert_eq!(ceil_nonnegative(x), x.ceil());
+            prop_assert_eq!(ceil_nonnegative(x.trunc()), x.trunc());
+            prop_assert_eq!((floor_nonnegative(x), floor_nonnegative(x.trunc())), (x.floor(), x.trunc()));
         }
     }
 
     #[test]
     fn no_work_takes_no_cycles() {
         for dataflow in [Dataflow::OutputStationary, Dataflow::WeightStationary, Dataflow::InputStationary] {
-            let report = ArrayProblem { rows: 8, columns: 8, dataflow, m: 4, n: 0, k: 4 }.report();
+            let report = ArrayProblem { rows: 8, columns: 8, dataflow, m: 4, n: 0, k: 4 }.run_stall_free();
             assert_eq!((report.folds, report.cycles, report.ofmap_writes), (0, 0, 0), "{dataflow:?}");
         }
     }
@@ -229,18 +229,20 @@ mod tests {
     fn absurd_sizes_saturate() {
         let report =
             ArrayProblem { rows: 8, columns: 8, dataflow: Dataflow::WeightStationary, m: u64::MAX, n: u64::MAX, k: u64::MAX }
-                .report();
+                .run_stall_free();
         assert_eq!(report.cycles, u64::MAX);
     }
 
     #[test]
     fn preload_hides_the_fill_and_several_arrays_share_the_folds() {
-        let mut arrays = Arrays { dataflow: Dataflow::WeightStationary, preload: false, count: 4.0, rows: 128.0, columns: 128.0 };
+        let mut arrays =
+            CoreArrays { dataflow: Dataflow::WeightStationary, preload: false, count: 4.0, rows: 128.0, columns: 128.0 };
         let alone = arrays.tile_cycles(512.0, 512.0, 512.0, 1.0);
         assert_eq!(
             alone,
-            ArrayProblem { rows: 128, columns: 128, dataflow: Dataflow::WeightStationary, m: 512, n: 512, k: 512 }.report().cycles
-                as f64
+            ArrayProblem { rows: 128, columns: 128, dataflow: Dataflow::WeightStationary, m: 512, n: 512, k: 512 }
+                .run_stall_free()
+                .cycles as f64
         );
         assert_eq!(arrays.tile_cycles(512.0, 512.0, 512.0, arrays.count), alone / 4.0);
         arrays.preload = true;

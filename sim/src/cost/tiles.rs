@@ -1,6 +1,6 @@
 //! Tile sizes that the mapper tries.
 
-use super::tensor_core::{ceil, ceil_div};
+use super::tensor_core::{ceil_div, ceil_nonnegative};
 use serde::{Deserialize, Serialize};
 
 /// How many tiles the mapper tries per dimension.
@@ -18,7 +18,7 @@ pub enum MappingEffort {
 
 impl MappingEffort {
     /// Whether the sizes that it tries only fall.
-    pub(super) fn falls(self) -> bool {
+    pub(super) fn sizes_only_fall(self) -> bool {
         self == Self::Library
     }
 }
@@ -28,12 +28,12 @@ const MAX_SIZES: usize = 192;
 
 /// Tile sizes of one dimension, descending, without repeats.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sizes {
+pub(super) struct TileSizes {
     values: [f64; MAX_SIZES],
     count: usize,
 }
 
-impl Sizes {
+impl TileSizes {
     /// The sizes of an effort. `granule` is the array dimension that this dimension is mapped on, where it is mapped on one:
     /// then a size is left out if a smaller one cuts the dimension into as many tiles and its edge into as many folds,
     /// because that one takes as long and needs less room. Nothing is left out of a streamed dimension.
@@ -96,7 +96,7 @@ impl Sizes {
     }
 
     fn push(&mut self, size: f64) {
-        let size = ceil(size);
+        let size = ceil_nonnegative(size);
         if let Some(slot) = self.values.get_mut(self.count)
             && size >= 1.0
         {

@@ -5,10 +5,10 @@
 //! exponential inside softmax 10); functions it does not list are written out in those operations, and so is tanh, for which it
 //! has 27, above what its own sigmoid gives.
 
-use super::machine::View;
-use super::tensor_core::ceil;
-use super::{Bound, CostModel, KernelCost, Traffic};
-use crate::kernel::{Direction, Elementwise, Function, Kernel, Reduction, RowFunction};
+use super::machine::SpanResources;
+use super::tensor_core::ceil_nonnegative;
+use super::{Bottleneck, CostModel, KernelCost, Traffic};
+use crate::kernel::{Direction, Elementwise, ElementwiseFunction, Kernel, Reduction, RowFunction};
 use crate::units::Seconds;
 
 const EXP: f64 = 10.0;
@@ -26,8 +26,8 @@ const ROWS_IN_FLIGHT: f64 = 8.0;
 
 /// Lane-cycles per result of an elementwise function.
 #[must_use]
-pub fn elementwise_cycles(function: Function, direction: Direction) -> f64 {
-    use Function::{
+pub fn elementwise_cycles(function: ElementwiseFunction, direction: Direction) -> f64 {
+    use ElementwiseFunction::{
         Adafactor, Adam, Adam8bit, Add, BinaryStep, Convert, Copy, Dropout, Elu, Exp, Gather, Gelu, LeakyRelu, Momentum, Mul,
         ParametricRelu, Relu, Rope, Scatter, Selu, Sgd, Sigmoid, Silu, SwiGlu, Tanh,
     };
@@ -94,7 +94,7 @@ pub fn row_cycles(function: RowFunction, direction: Direction) -> f64 {
 
 /// Passes of a row function: whether the operand is read again for the result when rows do not stay on chip, and what a
 /// stack without fused kernels does.
-struct Passes {
+struct RowPasses {
     /// Times the operand is read when a row stays on chip is one; else this often.
     spilled_reads: f64,
     /// Touches (one read or one write of the data) of the unfused sequence, and its kernels.
@@ -102,23 +102,29 @@ struct Passes {
     unfused_kernels: f64,
 }
 
-fn passes(function: RowFunction, direction: Direction) -> Passes {
+fn passes_of_function(function: RowFunction, direction: Direction) -> RowPasses {
     match (function, direction) {
         // Unfused: maximum [r], difference and exponential [r w], sum [r], division [r w]. Spilled: online maximum and sum, then the result.
-        (RowFunction::Softmax, Direction::Forward) => Passes { spilled_reads: 2.0, unfused_touches: 6.0, unfused_kernels: 4.0 },
-        // Unfused: mean [r], centring [r w], variance [r], scaling [r w], weight and bias [r w].
-        (RowFunction::LayerNorm, Direction::Forward) => Passes { spilled_reads: 2.0, unfused_touches: 8.0, unfused_kernels: 5.0 },
-        // Unfused: mean square [r], scaling [r w], weight [r w].
-        (RowFunction::RmsNorm, Direction::Forward) => Passes { spilled_reads: 2.0, unfused_touches: 5.0, unfused_kernels: 3.0 },
-        (RowFunction::CrossEntropy, Direction::Forward) => {
-            Passes { spilled_reads: 1.0, unfused_touches: 4.0, unfused_kernels: 3.0 }
+        (RowFunction::Softmax, Direction::Forward) => {
+            RowPasses { spilled_reads: 2.0, unfused_touches: 6.0, unfused_kernels: 4.0 }
         }
-        (RowFunction::Sum, _) => Passes { spilled_reads: 1.0, unfused_touches: 1.0, unfused_kernels: 1.0 },
+        // Unfused: mean [r], centring [r w], variance [r], scaling [r w], weight and bias [r w].
+        (RowFunction::LayerNorm, Direction::Forward) => {
+            RowPasses { spilled_reads: 2.0, unfused_touches: 8.0, unfused_kernels: 5.0 }
+        }
+        // Unfused: mean square [r], scaling [r w], weight [r w].
+        (RowFunction::RmsNorm, Direction::Forward) => {
+            RowPasses { spilled_reads: 2.0, unfused_touches: 5.0, unfused_kernels: 3.0 }
+        }
+        (RowFunction::CrossEntropy, Direction::Forward) => {
+            RowPasses { spilled_reads: 1.0, unfused_touches: 4.0, unfused_kernels: 3.0 }
+        }
+        (RowFunction::Sum, _) => RowPasses { spilled_reads: 1.0, unfused_touches: 1.0, unfused_kernels: 1.0 },
         // Backward passes read two operands and write one gradient; unfused they add one product and one sum over the row.
         (RowFunction::CrossEntropy, Direction::Backward) => {
-            Passes { spilled_reads: 1.0, unfused_touches: 4.0, unfused_kernels: 2.0 }
+            RowPasses { spilled_reads: 1.0, unfused_touches: 4.0, unfused_kernels: 2.0 }
         }
-        (_, Direction::Backward) => Passes { spilled_reads: 2.0, unfused_touches: 8.0, unfused_kernels: 4.0 },
+        (_, Direction::Backward) => RowPasses { spilled_reads: 2.0, unfused_touches: 8.0, unfused_kernels: 4.0 },
     }
 }
 
@@ -127,17 +133,26 @@ fn passes(function: RowFunction, direction: Direction) -> Passes {
 pub(super) fn is_composed(kernel: &Kernel) -> bool {
     match kernel {
         Kernel::Reduction(r) => matches!(r.function, RowFunction::LayerNorm | RowFunction::RmsNorm),
-        Kernel::Elementwise(e) => matches!(e.function, Function::Gelu | Function::SwiGlu | Function::Rope),
+        Kernel::Elementwise(e) => {
+            matches!(e.function, ElementwiseFunction::Gelu | ElementwiseFunction::SwiGlu | ElementwiseFunction::Rope)
+        }
         _ => false,
     }
 }
 
 /// Passes through every shared level: `read` and `written` bytes, `busy` seconds and `operations` on the lanes.
-pub(super) fn stream(model: &CostModel, view: &View, read: f64, written: f64, busy: f64, operations: f64) -> KernelCost {
-    finish(model, view, &Pass { read, written, busy, operations, useful: operations, kernels: 1.0 })
+pub(super) fn stream_pass(
+    model: &CostModel,
+    view: &SpanResources,
+    read: f64,
+    written: f64,
+    busy: f64,
+    operations: f64,
+) -> KernelCost {
+    finish_cost(model, view, &StreamPass { read, written, busy, operations, useful: operations, kernels: 1.0 })
 }
 
-struct Pass {
+struct StreamPass {
     read: f64,
     written: f64,
     busy: f64,
@@ -147,7 +162,7 @@ struct Pass {
 }
 
 /// The slowest port of a pass.
-struct Port {
+struct SlowestPort {
     seconds: f64,
     /// Its level's position in [`crate::hardware::Accelerator::levels`].
     level: usize,
@@ -155,19 +170,19 @@ struct Port {
     latency: f64,
 }
 
-impl Pass {
+impl StreamPass {
     /// Bytes through a shared level, read and written: on-chip levels (all but the first) are filled from outside and emptied towards it,
     /// besides being read and written by the cores.
-    fn through(&self, level: usize) -> (f64, f64) {
+    fn bytes_through_level(&self, level: usize) -> (f64, f64) {
         let through = if level == 0 { 0.0 } else { 1.0 };
         (self.read + through * self.written, self.written + through * self.read)
     }
 
-    fn slowest_port(&self, view: &View) -> Port {
-        let mut port = Port { seconds: 0.0, level: 0, latency: 0.0 };
+    fn slowest_port(&self, view: &SpanResources) -> SlowestPort {
+        let mut port = SlowestPort { seconds: 0.0, level: 0, latency: 0.0 };
         for (i, level) in view.shared.iter().enumerate() {
-            let (read, written) = self.through(i);
-            let time = level.busy(read, written);
+            let (read, written) = self.bytes_through_level(i);
+            let time = level.busy_seconds(read, written);
             if time > port.seconds {
                 (port.seconds, port.level) = (time, level.index);
             }
@@ -175,7 +190,7 @@ impl Pass {
         }
         for level in &view.local {
             let bytes = self.read + self.written;
-            let time = level.busy(bytes, bytes) / view.vector_cores;
+            let time = level.busy_seconds(bytes, bytes) / view.vector_cores;
             if time > port.seconds {
                 (port.seconds, port.level) = (time, level.index);
             }
@@ -184,34 +199,34 @@ impl Pass {
     }
 
     /// Launches and latencies, and the work behind them.
-    fn seconds(&self, model: &CostModel, port: &Port) -> (f64, f64) {
+    fn total_seconds(&self, model: &CostModel, port: &SlowestPort) -> (f64, f64) {
         ((model.machine.calibration.launch_overhead.0 + port.latency) * self.kernels, self.busy.max(port.seconds))
     }
 }
 
-fn finish(model: &CostModel, view: &View, pass: &Pass) -> KernelCost {
+fn finish_cost(model: &CostModel, view: &SpanResources, pass: &StreamPass) -> KernelCost {
     let port = pass.slowest_port(view);
     let mut traffic = Traffic::default();
     for (i, level) in view.shared.iter().enumerate() {
-        let (read, written) = pass.through(i);
-        traffic.add(level.index, read, written);
+        let (read, written) = pass.bytes_through_level(i);
+        traffic.add_traffic(level.index, read, written);
     }
     for level in &view.local {
         let bytes = pass.read + pass.written;
-        traffic.add(level.index, bytes, bytes);
+        traffic.add_traffic(level.index, bytes, bytes);
     }
-    let (overhead, work) = pass.seconds(model, &port);
+    let (overhead, work) = pass.total_seconds(model, &port);
     let bound = if overhead > work {
-        Bound::Overhead
+        Bottleneck::Overhead
     } else if pass.busy >= port.seconds {
-        Bound::Compute
+        Bottleneck::Compute
     } else {
-        Bound::Memory(port.level as u8)
+        Bottleneck::Memory(port.level as u8)
     };
     let total = overhead + work;
     KernelCost {
         latency: Seconds(total),
-        energy: model.traffic_energy(&traffic) + model.energy_model().vector_operations(pass.operations as u128),
+        energy: model.add_traffic_energy(&traffic) + model.energy_model().vector_energy(pass.operations as u128),
         traffic,
         utilization: if total > 0.0 { pass.useful / (view.lanes * model.machine.clock * total) } else { 0.0 },
         bound,
@@ -219,41 +234,41 @@ fn finish(model: &CostModel, view: &View, pass: &Pass) -> KernelCost {
 }
 
 /// The latency of [`elementwise`] or [`reduction`] alone; `None` for any other kernel.
-pub(super) fn latency(model: &CostModel, view: &View, kernel: &Kernel) -> Option<f64> {
+pub(super) fn latency_of_vector_kernel(model: &CostModel, view: &SpanResources, kernel: &Kernel) -> Option<f64> {
     let pass = match kernel {
         Kernel::Elementwise(e) => elementwise_pass(model, view, e),
         Kernel::Reduction(r) => reduction_pass(model, view, r),
         _ => return None,
     };
-    let (overhead, work) = pass.seconds(model, &pass.slowest_port(view));
+    let (overhead, work) = pass.total_seconds(model, &pass.slowest_port(view));
     Some(overhead + work)
 }
 
 /// One function over elements: one pass.
-pub(super) fn elementwise(model: &CostModel, view: &View, e: &Elementwise) -> KernelCost {
-    finish(model, view, &elementwise_pass(model, view, e))
+pub(super) fn cost_of_elementwise(model: &CostModel, view: &SpanResources, e: &Elementwise) -> KernelCost {
+    finish_cost(model, view, &elementwise_pass(model, view, e))
 }
 
-fn elementwise_pass(model: &CostModel, view: &View, e: &Elementwise) -> Pass {
+fn elementwise_pass(model: &CostModel, view: &SpanResources, e: &Elementwise) -> StreamPass {
     let cycles = elementwise_cycles(e.function, e.direction);
     let operations = e.elements as f64 * cycles;
     // The lanes work in step: the last, partly filled vector takes as long as a full one.
-    let steps = ceil(e.elements as f64 / view.lanes) * cycles;
+    let steps = ceil_nonnegative(e.elements as f64 / view.lanes) * cycles;
     let busy = steps / (model.machine.clock * model.machine.calibration.vector_achieved_fraction);
-    Pass { read: e.read.as_f64(), written: e.written.as_f64(), busy, operations, useful: operations, kernels: 1.0 }
+    StreamPass { read: e.read.as_f64(), written: e.written.as_f64(), busy, operations, useful: operations, kernels: 1.0 }
 }
 
 /// A row function: one read and one write while the rows in flight stay on chip, another read where they do not, and the
 /// chip's unfused share of elementary passes, each a kernel of its own.
-pub(super) fn reduction(model: &CostModel, view: &View, r: &Reduction) -> KernelCost {
-    finish(model, view, &reduction_pass(model, view, r))
+pub(super) fn cost_of_reduction(model: &CostModel, view: &SpanResources, r: &Reduction) -> KernelCost {
+    finish_cost(model, view, &reduction_pass(model, view, r))
 }
 
-fn reduction_pass(model: &CostModel, view: &View, r: &Reduction) -> Pass {
+fn reduction_pass(model: &CostModel, view: &SpanResources, r: &Reduction) -> StreamPass {
     let machine = &model.machine;
     let cycles = row_cycles(r.function, r.direction);
     let elements = r.rows as f64 * r.columns as f64;
-    let passes = passes(r.function, r.direction);
+    let passes = passes_of_function(r.function, r.direction);
     let (read, written) = (r.read.as_f64(), r.written.as_f64());
     let row_bytes = if r.rows == 0 { 0.0 } else { read / r.rows as f64 };
     let stays = row_bytes * ROWS_IN_FLIGHT.min(r.rows as f64) <= view.row_buffer;
@@ -264,21 +279,21 @@ fn reduction_pass(model: &CostModel, view: &View, r: &Reduction) -> Pass {
     let extra = unfused * (passes.unfused_touches - fused_touches).max(0.0) * touch;
     let kernels = 1.0 + unfused * (passes.unfused_kernels - 1.0);
     // Rows are dealt to the cores whole; the lanes of a core share a row.
-    let rows_per_core = ceil(r.rows as f64 / view.vector_cores);
+    let rows_per_core = ceil_nonnegative(r.rows as f64 / view.vector_cores);
     let lanes = view.lanes / view.vector_cores;
     let vectors = if r.columns as f64 >= lanes {
-        rows_per_core * ceil(r.columns as f64 / lanes)
+        rows_per_core * ceil_nonnegative(r.columns as f64 / lanes)
     } else {
-        ceil(rows_per_core * r.columns as f64 / lanes)
+        ceil_nonnegative(rows_per_core * r.columns as f64 / lanes)
     };
     let per_row = match r.function {
         RowFunction::Sum => 0.0,
         _ => DIVISION + if matches!(r.function, RowFunction::LayerNorm | RowFunction::RmsNorm) { SQUARE_ROOT } else { 0.0 },
     };
-    let row_work = ceil(rows_per_core / lanes) * per_row;
+    let row_work = ceil_nonnegative(rows_per_core / lanes) * per_row;
     let busy = (vectors * cycles + row_work) / (machine.clock * machine.calibration.vector_achieved_fraction);
     // Intermediates of unfused passes are half read and half written.
-    Pass {
+    StreamPass {
         read: read * reads + extra * 0.5,
         written: written + extra * 0.5,
         busy,

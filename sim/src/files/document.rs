@@ -1,11 +1,11 @@
 //! A TOML file as a document whose fields are found and set by dotted keys; tables of a list go by their names (`memory.hbm.capacity_gib`).
 
-use super::Fault;
+use super::FileFault;
 use std::fmt;
 
 /// A value of a field.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Setting {
+pub enum FieldValue {
     /// A number in the unit that the key names.
     Number(f64),
     /// A word, such as a node.
@@ -14,7 +14,7 @@ pub enum Setting {
     Flag(bool),
 }
 
-impl Setting {
+impl FieldValue {
     /// The number.
     #[must_use]
     pub fn number(&self) -> Option<f64> {
@@ -47,7 +47,7 @@ impl Setting {
     }
 }
 
-impl fmt::Display for Setting {
+impl fmt::Display for FieldValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Number(number) => write!(f, "{number}"),
@@ -66,36 +66,37 @@ const ALTERNATIVES: [&[&str]; 3] = [
 
 /// Every field with one value, with its key.
 #[must_use]
-pub fn fields(table: &toml::Table) -> Vec<(String, Setting)> {
+pub fn list_fields(table: &toml::Table) -> Vec<(String, FieldValue)> {
     let mut found = Vec::new();
     for (key, value) in table {
-        leaves(key.clone(), value, &mut found);
+        collect_leaves(key.clone(), value, &mut found);
     }
     found
 }
 
 /// The value of a field.
 #[must_use]
-pub fn get(table: &toml::Table, key: &str) -> Option<Setting> {
-    let (parents, last) = split(key);
+pub fn field_value(table: &toml::Table, key: &str) -> Option<FieldValue> {
+    let (parents, last) = split_key(key);
     let mut parents = parents.iter();
-    let Some(first) = parents.next() else { return table.get(last).and_then(Setting::from_toml) };
-    let parent = parents.try_fold(table.get(*first)?, |value, part| within(value, part))?;
-    parent.get(last).and_then(Setting::from_toml)
+    let Some(first) = parents.next() else { return table.get(last).and_then(FieldValue::from_toml) };
+    let parent = parents.try_fold(table.get(*first)?, |value, part| value_under(value, part))?;
+    parent.get(last).and_then(FieldValue::from_toml)
 }
 
 /// Sets a field, in a table that the file has. Of alternatives (`read_gb_per_s`, `read_bytes_per_cycle`) the one that is set stays.
 ///
 /// # Errors
 /// No such table, or a field that is a table itself.
-pub fn set(table: &mut toml::Table, key: &str, value: &Setting, file: &str) -> Result<(), Fault> {
-    let (parents, last) = split(key);
-    let Some(table) = parents.iter().try_fold(Parent::Table(table), Parent::child).and_then(Parent::table) else {
+pub fn set_field(table: &mut toml::Table, key: &str, value: &FieldValue, file: &str) -> Result<(), FileFault> {
+    let (parents, last) = split_key(key);
+    let Some(table) = parents.iter().try_fold(FieldParent::Table(table), FieldParent::child_of).and_then(FieldParent::as_table)
+    else {
         let cure = format!("use a field of {}'s file (coplace list dimensions)", file);
-        return Err(Fault::new(key, value, "there is no such table", cure));
+        return Err(FileFault::new(key, value, "there is no such table", cure));
     };
-    if table.get(last).is_some_and(|found| Setting::from_toml(found).is_none()) {
-        return Err(Fault::new(key, value, "is a table or a list, no field", "use one of its fields"));
+    if table.get(last).is_some_and(|found| FieldValue::from_toml(found).is_none()) {
+        return Err(FileFault::new(key, value, "is a table or a list, no field", "use one of its fields"));
     }
     for other in ALTERNATIVES.iter().filter(|keys| keys.contains(&last)).flat_map(|keys| keys.iter()) {
         table.remove(*other);
@@ -105,14 +106,14 @@ pub fn set(table: &mut toml::Table, key: &str, value: &Setting, file: &str) -> R
 }
 
 /// The keys of the tables around a field, and its own.
-fn split(key: &str) -> (Vec<&str>, &str) {
+fn split_key(key: &str) -> (Vec<&str>, &str) {
     let mut parts: Vec<&str> = key.split('.').collect();
     let last = parts.pop().unwrap_or_default();
     (parts, last)
 }
 
 /// What a value holds under a key, or under a name where it is a list of named tables.
-fn within<'a>(value: &'a toml::Value, part: &str) -> Option<&'a toml::Value> {
+fn value_under<'a>(value: &'a toml::Value, part: &str) -> Option<&'a toml::Value> {
     match value {
         toml::Value::Table(table) => table.get(part),
         toml::Value::Array(items) => items.iter().find(|item| is_named(item, part)),
@@ -125,13 +126,13 @@ fn is_named(item: &toml::Value, name: &str) -> bool {
 }
 
 /// Where a field may be.
-enum Parent<'a> {
+enum FieldParent<'a> {
     Table(&'a mut toml::Table),
     List(&'a mut Vec<toml::Value>),
 }
 
-impl<'a> Parent<'a> {
-    fn child(self, part: &&str) -> Option<Self> {
+impl<'a> FieldParent<'a> {
+    fn child_of(self, part: &&str) -> Option<Self> {
         let value = match self {
             Self::Table(table) => table.get_mut(*part)?,
             Self::List(items) => items.iter_mut().find(|item| is_named(item, part))?,
@@ -143,26 +144,26 @@ impl<'a> Parent<'a> {
         }
     }
 
-    fn table(self) -> Option<&'a mut toml::Table> {
+    fn as_table(self) -> Option<&'a mut toml::Table> {
         if let Self::Table(table) = self { Some(table) } else { None }
     }
 }
 
 /// The fields with one value below a value.
-fn leaves(key: String, value: &toml::Value, found: &mut Vec<(String, Setting)>) {
+fn collect_leaves(key: String, value: &toml::Value, found: &mut Vec<(String, FieldValue)>) {
     match value {
         toml::Value::Table(table) => {
             for (inner, value) in table.iter().filter(|(inner, _)| *inner != "name") {
-                leaves(format!("{key}.{inner}"), value, found);
+                collect_leaves(format!("{key}.{inner}"), value, found);
             }
         }
         toml::Value::Array(items) => {
             for item in items {
                 if let Some(name) = item.get("name").and_then(toml::Value::as_str) {
-                    leaves(format!("{key}.{name}"), item, found);
+                    collect_leaves(format!("{key}.{name}"), item, found);
                 }
             }
         }
-        value => found.extend(Setting::from_toml(value).map(|value| (key, value))),
+        value => found.extend(FieldValue::from_toml(value).map(|value| (key, value))),
     }
 }

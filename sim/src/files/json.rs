@@ -1,7 +1,7 @@
 //! Reading JSON strictly: every key is known, every figure is in its range, and every fault is noted with its path, its value, the
 //! limit and the cure.
 
-use super::{Fault, FileError, strict};
+use super::{FileError, FileFault, strict};
 use serde_json::{Map, Value};
 use std::fmt::Display;
 
@@ -10,23 +10,23 @@ const QUOTED: usize = 60;
 
 /// A file being read. Reading goes on behind a fault, with a stand-in; [`Reading::finish`] decides.
 #[derive(Debug)]
-pub struct Reading {
+pub struct JsonReader {
     file: String,
-    faults: Vec<Fault>,
+    faults: Vec<FileFault>,
 }
 
 /// An object of the file and the path to it: empty for the file's own, else with a dot behind it.
 #[derive(Debug, Clone)]
-pub struct Object<'a> {
+pub struct JsonObject<'a> {
     /// Before every key of it in messages.
     pub path: String,
     map: &'a Map<String, Value>,
 }
 
-impl<'a> Object<'a> {
+impl<'a> JsonObject<'a> {
     /// Whether it has a key.
     #[must_use]
-    pub fn has(&self, key: &str) -> bool {
+    pub fn contains_key(&self, key: &str) -> bool {
         self.map.contains_key(key)
     }
 
@@ -36,7 +36,7 @@ impl<'a> Object<'a> {
     }
 }
 
-impl Reading {
+impl JsonReader {
     /// Begins; `file` names it in errors.
     #[must_use]
     pub fn new(file: &str) -> Self {
@@ -47,74 +47,74 @@ impl Reading {
     ///
     /// # Errors
     /// Text that is not JSON, or in which a key is given twice.
-    pub fn parse(&self, text: &str, what: &str) -> Result<Value, FileError> {
-        strict::value(text).map_err(|why| malformed(&self.file, &why, &format!("give {what}")))
+    pub fn parse_value(&self, text: &str, what: &str) -> Result<Value, FileError> {
+        strict::parse_strict(text).map_err(|why| malformed_error(&self.file, &why, &format!("give {what}")))
     }
 
     /// What was read, or all that is wrong with it.
     ///
     /// # Errors
     /// Any fault noted.
-    pub fn finish<T>(self, read: T) -> Result<T, FileError> {
+    pub fn finish_reading<T>(self, read: T) -> Result<T, FileError> {
         if self.faults.is_empty() { Ok(read) } else { Err(FileError { file: self.file, faults: self.faults }) }
     }
 
     /// Whether nothing is wrong so far.
     #[must_use]
-    pub fn sound(&self) -> bool {
+    pub fn is_sound(&self) -> bool {
         self.faults.is_empty()
     }
 
     /// Notes a fault.
-    pub fn fault(&mut self, key: impl Into<String>, value: impl Display, limit: impl Into<String>, cure: impl Into<String>) {
-        self.faults.push(Fault::new(key, shortened(&value.to_string()), limit, cure));
+    pub fn add_fault(&mut self, key: impl Into<String>, value: impl Display, limit: impl Into<String>, cure: impl Into<String>) {
+        self.faults.push(FileFault::new(key, shorten_value(&value.to_string()), limit, cure));
     }
 
     /// The file's own object.
-    pub fn root<'a>(&mut self, value: &'a Value) -> Option<Object<'a>> {
-        self.object("", value)
+    pub fn root_object<'a>(&mut self, value: &'a Value) -> Option<JsonObject<'a>> {
+        self.object_at("", value)
     }
 
     /// An object at a path.
-    pub fn object<'a>(&mut self, path: &str, value: &'a Value) -> Option<Object<'a>> {
+    pub fn object_at<'a>(&mut self, path: &str, value: &'a Value) -> Option<JsonObject<'a>> {
         let Some(map) = value.as_object() else {
             let key = if path.is_empty() { "the file" } else { path };
-            self.fault(key, value, "must be an object", "put its keys in { }");
+            self.add_fault(key, value, "must be an object", "put its keys in { }");
             return None;
         };
         let path = if path.is_empty() { String::new() } else { format!("{path}.") };
-        Some(Object { path, map })
+        Some(JsonObject { path, map })
     }
 
     /// The object under a key.
-    pub fn inner<'a>(&mut self, object: &Object<'a>, key: &str) -> Option<Object<'a>> {
-        let value = self.need(object, key)?;
-        self.object(&format!("{}{key}", object.path), value)
+    pub fn object_under<'a>(&mut self, object: &JsonObject<'a>, key: &str) -> Option<JsonObject<'a>> {
+        let value = self.value_of_key(object, key)?;
+        self.object_at(&format!("{}{key}", object.path), value)
     }
 
     /// Notes the first key that is not among `known`.
-    pub fn only(&mut self, object: &Object<'_>, known: &[&str]) {
+    pub fn refuse_unknown_keys(&mut self, object: &JsonObject<'_>, known: &[&str]) {
         if let Some((key, value)) = object.map.iter().find(|(key, _)| !known.contains(&key.as_str())) {
             let limit = format!("is not a key; there are {}", known.join(", "));
-            self.fault(format!("{}{key}", object.path), value, limit, "remove it or correct its name");
+            self.add_fault(format!("{}{key}", object.path), value, limit, "remove it or correct its name");
         }
     }
 
     /// The value of a key.
-    pub fn need<'a>(&mut self, object: &Object<'a>, key: &str) -> Option<&'a Value> {
+    pub fn value_of_key<'a>(&mut self, object: &JsonObject<'a>, key: &str) -> Option<&'a Value> {
         let found = object.map.get(key);
         if found.is_none() {
-            self.fault(format!("{}{key}", object.path), "nothing", "this key is needed", "add it");
+            self.add_fault(format!("{}{key}", object.path), "nothing", "this key is needed", "add it");
         }
         found
     }
 
     /// The list under a key.
-    pub fn list<'a>(&mut self, object: &Object<'a>, key: &str) -> &'a [Value] {
-        let Some(value) = self.need(object, key) else { return &[] };
+    pub fn list_under<'a>(&mut self, object: &JsonObject<'a>, key: &str) -> &'a [Value] {
+        let Some(value) = self.value_of_key(object, key) else { return &[] };
         value.as_array().map_or_else(
             || {
-                self.fault(format!("{}{key}", object.path), value, "must be a list", "put it in [ ]");
+                self.add_fault(format!("{}{key}", object.path), value, "must be a list", "put it in [ ]");
                 &[][..]
             },
             Vec::as_slice,
@@ -122,97 +122,110 @@ impl Reading {
     }
 
     /// A number from `least` to `most` under a key; `least` where it is at fault.
-    pub fn number(&mut self, object: &Object<'_>, key: &str, least: f64, most: f64) -> f64 {
-        match self.need(object, key) {
-            Some(value) => self.number_in(&format!("{}{key}", object.path), value, least, most),
+    pub fn number_under(&mut self, object: &JsonObject<'_>, key: &str, least: f64, most: f64) -> f64 {
+        match self.value_of_key(object, key) {
+            Some(value) => self.number_at(&format!("{}{key}", object.path), value, least, most),
             None => least,
         }
     }
 
     /// A number from `least` to `most` at a path; `least` where it is at fault.
-    pub fn number_in(&mut self, path: &str, value: &Value, least: f64, most: f64) -> f64 {
+    pub fn number_at(&mut self, path: &str, value: &Value, least: f64, most: f64) -> f64 {
         match value.as_f64() {
             Some(number) if (least..=most).contains(&number) => number,
             Some(_) => {
-                self.fault(path, value, format!("must lie between {} and {}", plain(least), plain(most)), "correct it");
+                self.add_fault(
+                    path,
+                    value,
+                    format!("must lie between {} and {}", format_limit(least), format_limit(most)),
+                    "correct it",
+                );
                 least
             }
             None => {
-                self.fault(path, value, "must be a number", "write it without quotes");
+                self.add_fault(path, value, "must be a number", "write it without quotes");
                 least
             }
         }
     }
 
     /// A positive number of at most `most` under a key.
-    pub fn positive(&mut self, object: &Object<'_>, key: &str, most: f64) -> f64 {
+    pub fn positive_number_under(&mut self, object: &JsonObject<'_>, key: &str, most: f64) -> f64 {
         let before = self.faults.len();
-        let number = self.number(object, key, 0.0, most);
+        let number = self.number_under(object, key, 0.0, most);
         if number > 0.0 || self.faults.len() > before {
             return number.max(f64::MIN_POSITIVE);
         }
-        self.fault(format!("{}{key}", object.path), "0", "must be positive", "correct it");
+        self.add_fault(format!("{}{key}", object.path), "0", "must be positive", "correct it");
         f64::MIN_POSITIVE
     }
 
     /// A whole number from `least` to `most` under a key; `least` where it is at fault.
-    pub fn count(&mut self, object: &Object<'_>, key: &str, least: u64, most: u64) -> u64 {
-        let Some(value) = self.need(object, key) else { return least };
+    pub fn count_under(&mut self, object: &JsonObject<'_>, key: &str, least: u64, most: u64) -> u64 {
+        let Some(value) = self.value_of_key(object, key) else { return least };
         // Tools that compute in floats write 8 as 8.0.
         let whole = value.as_u64().or_else(|| value.as_f64().filter(|n| n.fract() == 0.0 && *n >= 0.0).map(|n| n as u64));
         match whole {
             Some(count) if (least..=most).contains(&count) => count,
             _ => {
                 let limit = format!("must be a whole number between {least} and {most}");
-                self.fault(format!("{}{key}", object.path), value, limit, "correct it");
+                self.add_fault(format!("{}{key}", object.path), value, limit, "correct it");
                 least
             }
         }
     }
 
     /// True or false under a key.
-    pub fn flag(&mut self, object: &Object<'_>, key: &str) -> bool {
-        let Some(value) = self.need(object, key) else { return false };
+    pub fn flag_under(&mut self, object: &JsonObject<'_>, key: &str) -> bool {
+        let Some(value) = self.value_of_key(object, key) else { return false };
         value.as_bool().unwrap_or_else(|| {
-            self.fault(format!("{}{key}", object.path), value, "must be true or false", "write it without quotes");
+            self.add_fault(format!("{}{key}", object.path), value, "must be true or false", "write it without quotes");
             false
         })
     }
 
     /// A text under a key.
-    pub fn text<'a>(&mut self, object: &Object<'a>, key: &str) -> &'a str {
-        let Some(value) = self.need(object, key) else { return "" };
+    pub fn text_under<'a>(&mut self, object: &JsonObject<'a>, key: &str) -> &'a str {
+        let Some(value) = self.value_of_key(object, key) else { return "" };
         value.as_str().unwrap_or_else(|| {
-            self.fault(format!("{}{key}", object.path), value, "must be a text", "put it in quotes");
+            self.add_fault(format!("{}{key}", object.path), value, "must be a text", "put it in quotes");
             ""
         })
     }
 
     /// The meaning of the text under a key, by the names in `known`; the first one's where it is at fault.
-    pub fn choice<T: Copy>(&mut self, object: &Object<'_>, key: &str, known: &[(&str, T)]) -> Option<T> {
+    pub fn choice_under<T: Copy>(&mut self, object: &JsonObject<'_>, key: &str, known: &[(&str, T)]) -> Option<T> {
         let before = self.faults.len();
-        let text = self.text(object, key);
+        let text = self.text_under(object, key);
         let found = known.iter().find(|(name, _)| *name == text).map(|(_, meaning)| *meaning);
         if found.is_none() && self.faults.len() == before {
             let names = known.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-            self.fault(format!("{}{key}", object.path), format!("\"{text}\""), format!("must be one of {names}"), "correct it");
+            self.add_fault(
+                format!("{}{key}", object.path),
+                format!("\"{text}\""),
+                format!("must be one of {names}"),
+                "correct it",
+            );
         }
         found.or_else(|| known.first().map(|(_, meaning)| *meaning))
     }
 }
 
 /// The error for a text that [`strict::value`] refuses.
-pub(crate) fn malformed(file: &str, why: &serde_json::Error, cure: &str) -> FileError {
+pub(crate) fn malformed_error(file: &str, why: &serde_json::Error, cure: &str) -> FileError {
     let limit = if why.is_data() { why.to_string() } else { format!("must be JSON: {why}") };
-    FileError { file: file.to_owned(), faults: vec![Fault::new("text", "malformed", limit, strict::cure(why, cure))] }
+    FileError {
+        file: file.to_owned(),
+        faults: vec![FileFault::new("text", "malformed", limit, strict::cure_for_refusal(why, cure))],
+    }
 }
 
 /// A limit as people write it.
-fn plain(limit: f64) -> String {
+fn format_limit(limit: f64) -> String {
     if limit.abs() >= 1e7 { format!("{limit:e}") } else { limit.to_string() }
 }
 
-fn shortened(text: &str) -> String {
+fn shorten_value(text: &str) -> String {
     if text.chars().count() <= QUOTED {
         return text.to_owned();
     }
@@ -225,38 +238,38 @@ mod tests {
     use super::*;
 
     /// The message about one object with `read` applied.
-    fn message(text: &str, read: impl FnOnce(&mut Reading, &Object<'_>)) -> String {
-        let mut reading = Reading::new("f.json");
-        let value = reading.parse(text, "a file").unwrap();
-        if let Some(root) = reading.root(&value) {
+    fn message(text: &str, read: impl FnOnce(&mut JsonReader, &JsonObject<'_>)) -> String {
+        let mut reading = JsonReader::new("f.json");
+        let value = reading.parse_value(text, "a file").unwrap();
+        if let Some(root) = reading.root_object(&value) {
             read(&mut reading, &root);
         }
-        reading.finish(()).unwrap_err().to_string()
+        reading.finish_reading(()).unwrap_err().to_string()
     }
 
     #[test]
     fn faults_name_file_key_value_limit_and_cure() {
-        let count = |text| message(text, |r, o| assert_eq!(r.count(o, "n", 1, 8), 1));
+        let count = |text| message(text, |r, o| assert_eq!(r.count_under(o, "n", 1, 8), 1));
         assert_eq!(count("{}"), "f.json: n = nothing: this key is needed; add it");
         assert_eq!(count(r#"{"n": -3}"#), "f.json: n = -3: must be a whole number between 1 and 8; correct it");
         assert_eq!(count(r#"{"n": 2.5}"#), "f.json: n = 2.5: must be a whole number between 1 and 8; correct it");
         assert_eq!(count(r#"{"n": "4"}"#), "f.json: n = \"4\": must be a whole number between 1 and 8; correct it");
-        let positive = |text| message(text, |r, o| assert!(r.positive(o, "x", 1e12) > 0.0));
+        let positive = |text| message(text, |r, o| assert!(r.positive_number_under(o, "x", 1e12) > 0.0));
         assert_eq!(positive(r#"{"x": 0}"#), "f.json: x = 0: must be positive; correct it");
         assert_eq!(positive(r#"{"x": -1}"#), "f.json: x = -1: must lie between 0 and 1e12; correct it");
-        let odd = message(r#"{"n": 1, "m": 2}"#, |r, o| r.only(o, &["n"]));
+        let odd = message(r#"{"n": 1, "m": 2}"#, |r, o| r.refuse_unknown_keys(o, &["n"]));
         assert_eq!(odd, "f.json: m = 2: is not a key; there are n; remove it or correct its name");
-        let kind = message(r#"{"k": "c"}"#, |r, o| assert_eq!(r.choice(o, "k", &[("a", 1), ("b", 2)]), Some(1)));
+        let kind = message(r#"{"k": "c"}"#, |r, o| assert_eq!(r.choice_under(o, "k", &[("a", 1), ("b", 2)]), Some(1)));
         assert_eq!(kind, "f.json: k = \"c\": must be one of a, b; correct it");
         assert_eq!(message("[1]", |_, _| ()), "f.json: the file = [1]: must be an object; put its keys in { }");
     }
 
     #[test]
     fn whole_floats_are_counts() {
-        let mut reading = Reading::new("f.json");
-        let value = reading.parse(r#"{"n": 8.0}"#, "a file").unwrap();
-        let root = reading.root(&value).unwrap();
-        assert_eq!(reading.count(&root, "n", 1, 8), 8);
-        assert!(reading.finish(()).is_ok());
+        let mut reading = JsonReader::new("f.json");
+        let value = reading.parse_value(r#"{"n": 8.0}"#, "a file").unwrap();
+        let root = reading.root_object(&value).unwrap();
+        assert_eq!(reading.count_under(&root, "n", 1, 8), 8);
+        assert!(reading.finish_reading(()).is_ok());
     }
 }

@@ -2,13 +2,13 @@
 
 /// Counts the lines of a text up to records that are read in their order.
 #[derive(Debug, Clone)]
-pub struct Lines<'a> {
+pub struct LineCounter<'a> {
     text: &'a [u8],
     at: usize,
     line: u64,
 }
 
-impl<'a> Lines<'a> {
+impl<'a> LineCounter<'a> {
     /// Begins at the first line of a text.
     #[must_use]
     pub fn new(text: &'a [u8]) -> Self {
@@ -16,7 +16,7 @@ impl<'a> Lines<'a> {
     }
 
     /// The line, from 1, of a record that the csv reader places at `byte`; records come in their order.
-    pub fn of(&mut self, byte: u64) -> u64 {
+    pub fn line_at_byte(&mut self, byte: u64) -> u64 {
         let byte = usize::try_from(byte).unwrap_or(usize::MAX).min(self.text.len());
         // Where a line end or empty lines are still to be read, the record begins behind them.
         let rest = self.text.get(byte..).unwrap_or_default();
@@ -43,8 +43,8 @@ mod tests {
             ("\u{feff}h,i\r\na,1\r\nb,2\r\n", [2, 3]),
         ] {
             let mut reader = csv::Reader::from_reader(text.as_bytes());
-            let mut lines = Lines::new(text.as_bytes());
-            let found: Vec<u64> = reader.records().map(|r| lines.of(r.unwrap().position().unwrap().byte())).collect();
+            let mut lines = LineCounter::new(text.as_bytes());
+            let found: Vec<u64> = reader.records().map(|r| lines.line_at_byte(r.unwrap().position().unwrap().byte())).collect();
             assert_eq!(found, expected, "{text:?}");
         }
     }

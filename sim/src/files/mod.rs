@@ -12,7 +12,7 @@ use thiserror::Error;
 
 /// One broken rule of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct FileFault {
     /// The key, with its table: `memory.hbm.capacity_gib`.
     pub key: String,
     /// The offending value.
@@ -23,14 +23,14 @@ pub struct Fault {
     pub cure: String,
 }
 
-impl Fault {
+impl FileFault {
     /// A fault of `value` under `key`.
     pub fn new(key: impl Into<String>, value: impl fmt::Display, limit: impl Into<String>, cure: impl Into<String>) -> Self {
         Self { key: key.into(), value: value.to_string(), limit: limit.into(), cure: cure.into() }
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for FileFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} = {}: {}; {}", self.key, self.value, self.limit, self.cure)
     }
@@ -43,7 +43,7 @@ pub struct FileError {
     /// The file.
     pub file: String,
     /// What is wrong, by key, or by line and column.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<FileFault>,
 }
 
 /// Faults that a message lists; a file of the wrong kind has one per line.

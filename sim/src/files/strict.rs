@@ -8,24 +8,24 @@ use std::fmt;
 ///
 /// # Errors
 /// Text that is not JSON; a key given twice in an object, at any depth ([`serde_json::Error::is_data`] tells it apart).
-pub fn value(text: &str) -> Result<Value, serde_json::Error> {
+pub fn parse_strict(text: &str) -> Result<Value, serde_json::Error> {
     let mut reader = serde_json::Deserializer::from_str(text);
-    let value = Strict.deserialize(&mut reader)?;
+    let value = StrictJson.deserialize(&mut reader)?;
     reader.end()?;
     Ok(value)
 }
 
 /// What to do about a text that [`value`] refuses; `otherwise` where no key is given twice.
 #[must_use]
-pub fn cure<'a>(error: &serde_json::Error, otherwise: &'a str) -> &'a str {
+pub fn cure_for_refusal<'a>(error: &serde_json::Error, otherwise: &'a str) -> &'a str {
     if error.is_data() { "give each key once" } else { otherwise }
 }
 
 /// Reads a value and looks at the keys of every object in it.
 #[derive(Debug, Clone, Copy)]
-pub struct Strict;
+pub struct StrictJson;
 
-impl<'de> DeserializeSeed<'de> for Strict {
+impl<'de> DeserializeSeed<'de> for StrictJson {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -33,7 +33,7 @@ impl<'de> DeserializeSeed<'de> for Strict {
     }
 }
 
-impl<'de> Visitor<'de> for Strict {
+impl<'de> Visitor<'de> for StrictJson {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -102,10 +102,10 @@ mod tests {
             "3",
             "\"\\u00e9\"",
         ] {
-            assert_eq!(value(text).unwrap(), serde_json::from_str::<Value>(text).unwrap(), "{text}");
+            assert_eq!(parse_strict(text).unwrap(), serde_json::from_str::<Value>(text).unwrap(), "{text}");
         }
         for text in ["", "{", "[1,]", "NaN", "1e400", "{} {}", r#"{"a" 1}"#] {
-            assert!(!value(text).unwrap_err().is_data(), "{text}");
+            assert!(!parse_strict(text).unwrap_err().is_data(), "{text}");
             assert!(serde_json::from_str::<Value>(text).is_err(), "{text}");
         }
     }
@@ -113,9 +113,9 @@ mod tests {
     #[test]
     fn keys_given_twice_are_refused_at_any_depth() {
         for text in [r#"{"a": 1, "a": 1}"#, r#"{"b": [{"a": 1, "c": 2, "a": null}]}"#, "{\"\\u0061\": 1,\n\"a\": 2}"] {
-            let error = value(text).unwrap_err();
+            let error = parse_strict(text).unwrap_err();
             assert!(error.is_data() && error.to_string().starts_with("key `a` is given twice at line "), "{error}");
-            assert_eq!(cure(&error, "mend it"), "give each key once");
+            assert_eq!(cure_for_refusal(&error, "mend it"), "give each key once");
         }
     }
 }

@@ -17,7 +17,7 @@ const MARK: &[u8] = &[0xef, 0xbb, 0xbf];
 static KEPT: RwLock<BTreeMap<PathBuf, String>> = RwLock::new(BTreeMap::new());
 
 /// From now on these texts are read where their paths are named, whatever lies there: the files of a question that is asked again, elsewhere or later.
-pub fn keep(texts: impl IntoIterator<Item = (PathBuf, String)>) {
+pub fn keep_texts(texts: impl IntoIterator<Item = (PathBuf, String)>) {
     KEPT.write().unwrap_or_else(PoisonError::into_inner).extend(texts);
 }
 
@@ -31,11 +31,11 @@ pub fn is_kept(path: &Path) -> bool {
 ///
 /// # Errors
 /// Whatever the system reports; a directory; a file of more than [`MOST_BYTES`], in UTF-16, or with a line that is not UTF-8.
-pub fn read(path: &Path) -> Result<String> {
+pub fn read_text(path: &Path) -> Result<String> {
     if let Some(text) = KEPT.read().unwrap_or_else(PoisonError::into_inner).get(path) {
         return Ok(text.clone());
     }
-    String::from_utf8(bytes(path)?).map_err(|error| {
+    String::from_utf8(read_bytes(path)?).map_err(|error| {
         let sound = error.utf8_error().valid_up_to();
         let line = 1 + error.as_bytes()[..sound].iter().filter(|byte| **byte == b'\n').count();
         Error::new(ErrorKind::InvalidData, format!("line {line} is not UTF-8, save it as UTF-8"))
@@ -46,7 +46,7 @@ pub fn read(path: &Path) -> Result<String> {
 ///
 /// # Errors
 /// Whatever the system reports; a directory; a file of more than [`MOST_BYTES`], or in UTF-16.
-pub fn bytes(path: &Path) -> Result<Vec<u8>> {
+pub fn read_bytes(path: &Path) -> Result<Vec<u8>> {
     if path.is_dir() {
         return Err(Error::new(ErrorKind::IsADirectory, "it is a directory, not a file"));
     }
@@ -78,7 +78,7 @@ mod tests {
         let file = dir.join("x.csv");
         let read = |bytes: &[u8]| {
             std::fs::write(&file, bytes).unwrap();
-            super::read(&file).map_err(|error| error.to_string())
+            super::read_text(&file).map_err(|error| error.to_string())
         };
         for (bytes, text) in [(&b""[..], ""), (b"a,\xc3\xa9\n", "a,\u{e9}\n"), (b"\xef\xbb\xbfa\n", "a\n"), (b"{", "{")] {
             assert_eq!(read(bytes).unwrap(), text);
@@ -90,23 +90,23 @@ mod tests {
             assert_eq!(read(bytes).unwrap_err(), "it is not UTF-8 but UTF-16 or no text at all, save it as UTF-8", "{bytes:?}");
         }
         assert_eq!(read(b"a\nb\n\xe9\n").unwrap_err(), "line 3 is not UTF-8, save it as UTF-8");
-        assert_eq!(super::read(&dir).unwrap_err().to_string(), "it is a directory, not a file");
-        assert_eq!(super::bytes(&dir.join("gone")).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(super::read_text(&dir).unwrap_err().to_string(), "it is a directory, not a file");
+        assert_eq!(super::read_bytes(&dir.join("gone")).unwrap_err().kind(), ErrorKind::NotFound);
         std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
     fn what_is_kept_is_read_in_a_file_s_place() {
         let path = Path::new("nowhere/kept.toml");
-        assert!(!is_kept(path) && super::read(path).is_err());
-        keep([(path.to_owned(), "x = 1".to_owned())]);
+        assert!(!is_kept(path) && super::read_text(path).is_err());
+        keep_texts([(path.to_owned(), "x = 1".to_owned())]);
         assert!(is_kept(path) && !is_kept(Path::new("kept.toml")));
-        assert_eq!(super::read(path).unwrap(), "x = 1");
+        assert_eq!(super::read_text(path).unwrap(), "x = 1");
     }
 
     #[cfg(unix)]
     #[test]
     fn a_file_without_an_end_is_refused() {
-        assert_eq!(super::bytes(Path::new("/dev/zero")).unwrap_err().to_string(), "it has more than 256 MiB, cut it down");
+        assert_eq!(super::read_bytes(Path::new("/dev/zero")).unwrap_err().to_string(), "it has more than 256 MiB, cut it down");
     }
 }

@@ -12,7 +12,7 @@ use thiserror::Error;
 
 /// A part of the die or of a core, and its area (of all instances together).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Part {
+pub struct AreaPart {
     /// What it is: `cores`, `global_buffer`, `mem_phy`, ...
     pub name: &'static str,
     /// Its area.
@@ -23,21 +23,21 @@ pub struct Part {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AreaBreakdown {
     /// Parts of the die: they add up to [`Self::total`].
-    pub die: Vec<Part>,
+    pub die: Vec<AreaPart>,
     /// Parts of one tensor core (with the vector lanes beside it, where they are one core): they add up to [`Self::core`].
-    pub in_core: Vec<Part>,
+    pub in_core: Vec<AreaPart>,
 }
 
 impl AreaBreakdown {
     /// The area of all compute dies.
     #[must_use]
-    pub fn total(&self) -> SquareMillimeters {
+    pub fn total_area(&self) -> SquareMillimeters {
         self.die.iter().map(|part| part.area).sum()
     }
 
     /// The area of one core.
     #[must_use]
-    pub fn core(&self) -> SquareMillimeters {
+    pub fn core_area(&self) -> SquareMillimeters {
         self.in_core.iter().map(|part| part.area).sum()
     }
 
@@ -45,15 +45,15 @@ impl AreaBreakdown {
     /// Photographs do not tell link controllers from the logic around them: `offchip_link_ctrl` is none of its own and counted in
     /// `other`. `None` for a name the model does not know.
     #[must_use]
-    pub fn component(&self, level: &str, component: &str) -> Option<SquareMillimeters> {
+    pub fn component_area(&self, level: &str, component: &str) -> Option<SquareMillimeters> {
         let parts = match level {
             "die" => &self.die,
             "core" => &self.in_core,
             _ => return None,
         };
         match component {
-            "TOTAL" if level == "die" => Some(self.total()),
-            "TOTAL" | "TOTAL_core" if level == "core" => Some(self.core()),
+            "TOTAL" if level == "die" => Some(self.total_area()),
+            "TOTAL" | "TOTAL_core" if level == "core" => Some(self.core_area()),
             "offchip_link_ctrl" => Some(SquareMillimeters::ZERO),
             _ => parts.iter().find(|part| part.name == component).map(|part| part.area),
         }
@@ -83,10 +83,10 @@ pub enum AreaError {
 ///
 /// # Errors
 /// [`AreaError::Undisclosed`] where the chip's file says nothing of its die.
-pub fn area(accelerator: &Accelerator) -> Result<AreaBreakdown, AreaError> {
+pub fn chip_area(accelerator: &Accelerator) -> Result<AreaBreakdown, AreaError> {
     match &accelerator.area_model {
-        AreaModel::Phaze22nm => phaze_22nm::area(accelerator),
-        AreaModel::UnitAreas(floorplan) => Ok(floorplan.area(accelerator)),
+        AreaModel::Phaze22nm => phaze_22nm::phaze_area(accelerator),
+        AreaModel::UnitAreas(floorplan) => Ok(floorplan.die_areas(accelerator)),
         AreaModel::Undisclosed => Err(AreaError::Undisclosed { chip: accelerator.name.clone() }),
     }
 }

@@ -47,7 +47,7 @@ impl Default for Calibration {
 
 /// One scalar of [`Calibration`], for fitting: its key in the chip's file and the range a fit may move it in.
 #[derive(Debug, Clone, Copy)]
-pub struct Parameter {
+pub struct CalibrationParameter {
     /// The key in the `[calibration]` table of a chip's file.
     pub key: &'static str,
     /// The value of an ideal chip, in the key's unit.
@@ -64,8 +64,8 @@ pub struct Parameter {
 
 impl Calibration {
     /// Every scalar.
-    pub const PARAMETERS: [Parameter; 8] = [
-        Parameter {
+    pub const PARAMETERS: [CalibrationParameter; 8] = [
+        CalibrationParameter {
             key: "launch_overhead_us",
             ideal: 0.0,
             min: 0.0,
@@ -73,7 +73,7 @@ impl Calibration {
             get: |c| c.launch_overhead.micros(),
             set: |c, v| c.launch_overhead = Seconds::from_micros(v),
         },
-        Parameter {
+        CalibrationParameter {
             key: "host_overhead_us",
             ideal: 0.0,
             min: 0.0,
@@ -81,7 +81,7 @@ impl Calibration {
             get: |c| c.host_overhead.micros(),
             set: |c, v| c.host_overhead = Seconds::from_micros(v),
         },
-        Parameter {
+        CalibrationParameter {
             key: "host_dispatch_us",
             ideal: 0.0,
             min: 0.0,
@@ -89,7 +89,7 @@ impl Calibration {
             get: |c| c.host_dispatch.micros(),
             set: |c, v| c.host_dispatch = Seconds::from_micros(v),
         },
-        Parameter {
+        CalibrationParameter {
             key: "hbm_achieved_fraction",
             ideal: 1.0,
             min: 0.01,
@@ -97,7 +97,7 @@ impl Calibration {
             get: |c| c.hbm_achieved_fraction,
             set: |c, v| c.hbm_achieved_fraction = v,
         },
-        Parameter {
+        CalibrationParameter {
             key: "tensor_achieved_fraction",
             ideal: 1.0,
             min: 0.01,
@@ -105,7 +105,7 @@ impl Calibration {
             get: |c| c.tensor_achieved_fraction,
             set: |c, v| c.tensor_achieved_fraction = v,
         },
-        Parameter {
+        CalibrationParameter {
             key: "vector_achieved_fraction",
             ideal: 1.0,
             min: 0.01,
@@ -113,7 +113,7 @@ impl Calibration {
             get: |c| c.vector_achieved_fraction,
             set: |c, v| c.vector_achieved_fraction = v,
         },
-        Parameter {
+        CalibrationParameter {
             key: "overlap_fraction",
             ideal: 1.0,
             min: 0.0,
@@ -121,7 +121,7 @@ impl Calibration {
             get: |c| c.overlap_fraction,
             set: |c, v| c.overlap_fraction = v,
         },
-        Parameter {
+        CalibrationParameter {
             key: "unfused_fraction",
             ideal: 0.0,
             min: 0.0,
@@ -133,7 +133,7 @@ impl Calibration {
 
     /// The scalar of a key.
     #[must_use]
-    pub fn parameter(key: &str) -> Option<&'static Parameter> {
+    pub fn find_parameter(key: &str) -> Option<&'static CalibrationParameter> {
         const { &Self::PARAMETERS }.iter().find(|parameter| parameter.key == key)
     }
 }

@@ -76,7 +76,7 @@ impl<T: Copy> PerDataType<T> {
 
     /// This table, with the other's values where this one has none.
     #[must_use]
-    pub fn or(&self, other: &Self) -> Self {
+    pub fn or_else_from(&self, other: &Self) -> Self {
         Self {
             fp32: self.fp32.or(other.fp32),
             bf16: self.bf16.or(other.bf16),
@@ -90,7 +90,7 @@ impl<T: Copy> PerDataType<T> {
 
     /// The same table with every value mapped.
     #[must_use]
-    pub fn map<U>(&self, mut f: impl FnMut(T) -> U) -> PerDataType<U> {
+    pub fn map_values<U>(&self, mut f: impl FnMut(T) -> U) -> PerDataType<U> {
         PerDataType {
             fp32: self.fp32.map(&mut f),
             bf16: self.bf16.map(&mut f),
@@ -127,7 +127,7 @@ pub struct TensorCores {
 impl TensorCores {
     /// Multiply-accumulate units on the chip.
     #[must_use]
-    pub fn units(&self) -> u64 {
+    pub fn unit_count(&self) -> u64 {
         u64::from(self.cores) * u64::from(self.arrays_per_core) * u64::from(self.rows) * u64::from(self.columns)
     }
 }

@@ -3,10 +3,10 @@
 //! Values are set where the file has them and read by the reader of chip files, so that whatever a chip's file can say can be varied.
 
 use super::error::HardwareError;
-use super::template::{Template, embedded};
+use super::template::{ChipTemplate, embedded};
 use super::{Accelerator, file};
-use crate::files::Fault;
-use crate::files::document::{self, Setting};
+use crate::files::FileFault;
+use crate::files::document::{self, FieldValue};
 use std::collections::BTreeMap;
 
 /// A chip's file, taken apart.
@@ -23,8 +23,8 @@ impl ChipDocument {
     ///
     /// # Errors
     /// As [`Template::from_toml_str`].
-    pub fn parse(text: &str, file: &str) -> Result<Self, HardwareError> {
-        let template = Template::from_toml_str(text, file)?;
+    pub fn parse_chip_file(text: &str, file: &str) -> Result<Self, HardwareError> {
+        let template = ChipTemplate::from_toml_str(text, file)?;
         let malformed = |why: toml::de::Error| HardwareError::Malformed { file: file.to_owned(), why: why.to_string() };
         let mut table: toml::Table = toml::from_str(text).map_err(malformed)?;
         table.remove("sources");
@@ -35,16 +35,16 @@ impl ChipDocument {
     ///
     /// # Errors
     /// [`HardwareError::Unknown`] names those that exist.
-    pub fn template(name: &str) -> Result<Self, HardwareError> {
-        let found = &Template::find(name)?.name;
+    pub fn of_built_in_chip(name: &str) -> Result<Self, HardwareError> {
+        let found = &ChipTemplate::find_built_in(name)?.name;
         let text = embedded::CHIPS.iter().find(|(known, _)| known == found).map_or("", |(_, text)| text);
-        Self::parse(text, &format!("{found}.toml"))
+        Self::parse_chip_file(text, &format!("{found}.toml"))
     }
 
     /// The chip that has not been built: without other names, and without what is published or measured of the one that has. `ideal` takes its
     /// fitted scalars away as well.
     #[must_use]
-    pub fn unbuilt(mut self, ideal: bool) -> Self {
+    pub fn strip_measured(mut self, ideal: bool) -> Self {
         for table in ["aliases", "published"].into_iter().chain(MEASURED.into_iter().filter(|_| ideal)) {
             self.table.remove(table);
         }
@@ -59,31 +59,31 @@ impl ChipDocument {
 
     /// Every field with one value, with its key: tables of a list go by their names, `memory.hbm.capacity_gib`.
     #[must_use]
-    pub fn fields(&self) -> Vec<(String, Setting)> {
-        let mut found = document::fields(&self.table);
+    pub fn list_fields(&self) -> Vec<(String, FieldValue)> {
+        let mut found = document::list_fields(&self.table);
         found.retain(|(key, _)| !matches!(key.as_str(), "name" | "description") && !key.contains(".fitted_on"));
         found
     }
 
     /// The value of a field.
     #[must_use]
-    pub fn get(&self, key: &str) -> Option<Setting> {
-        document::get(&self.table, key)
+    pub fn field_value(&self, key: &str) -> Option<FieldValue> {
+        document::field_value(&self.table, key)
     }
 
     /// Sets a field, in a table that the file has. Of alternatives (`read_gb_per_s`, `read_bytes_per_cycle`) the one that is set stays.
     ///
     /// # Errors
     /// No such table, or a field that is a table itself. A field that no chip has is refused by [`Self::accelerator`].
-    pub fn set(&mut self, key: &str, value: &Setting) -> Result<(), Fault> {
-        document::set(&mut self.table, key, value, &self.file)
+    pub fn set_field(&mut self, key: &str, value: &FieldValue) -> Result<(), FileFault> {
+        document::set_field(&mut self.table, key, value, &self.file)
     }
 
     /// Sets a scalar that was fitted to measurements, and on what. Where its table has one origin for all, the others keep that.
     ///
     /// # Errors
     /// As [`Self::set`].
-    pub fn set_fitted(&mut self, key: &str, value: f64, fitted_on: &str) -> Result<(), Fault> {
+    pub fn set_fitted_scalar(&mut self, key: &str, value: f64, fitted_on: &str) -> Result<(), FileFault> {
         let (table, own) = key.split_once('.').unwrap_or(("calibration", key));
         let empty = || toml::Value::Table(toml::Table::new());
         if let Some(scalars) = self.table.entry(table).or_insert_with(empty).as_table_mut() {
@@ -94,12 +94,12 @@ impl ChipDocument {
             }
             scalars.entry("fitted_on").or_insert_with(empty);
         }
-        self.set(key, &Setting::Number(value))?;
-        self.set(&format!("{table}.fitted_on.{own}"), &Setting::Word(fitted_on.to_owned()))
+        self.set_field(key, &FieldValue::Number(value))?;
+        self.set_field(&format!("{table}.fitted_on.{own}"), &FieldValue::Word(fitted_on.to_owned()))
     }
 
     /// Names the chip; other names that it had are another chip's.
-    pub fn name(&mut self, name: &str, description: &str) {
+    pub fn set_name(&mut self, name: &str, description: &str) {
         self.table.remove("aliases");
         self.table.insert("name".into(), toml::Value::String(name.to_owned()));
         self.table.insert("description".into(), toml::Value::String(description.to_owned()));
@@ -110,7 +110,7 @@ impl ChipDocument {
     /// # Errors
     /// A field that no chip has or a value of the wrong type ([`HardwareError::Malformed`]); values that cannot be
     /// ([`HardwareError::Invalid`]).
-    pub fn accelerator(&self) -> Result<Accelerator, HardwareError> {
+    pub fn build_accelerator(&self) -> Result<Accelerator, HardwareError> {
         file::build_table(self.table.clone(), &self.file)
     }
 
@@ -118,8 +118,8 @@ impl ChipDocument {
     ///
     /// # Errors
     /// A document that cannot be written as TOML, which its reader would have refused.
-    pub fn text(&self, set: &[String], source: &str) -> Result<String, HardwareError> {
-        let mut fields = self.fields();
+    pub fn to_text(&self, set: &[String], source: &str) -> Result<String, HardwareError> {
+        let mut fields = self.list_fields();
         fields.retain(|(key, value)| value.number().is_some() && !is_measured(key));
         let covers =
             |source: &str, key: &str| key.strip_prefix(source).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
@@ -160,10 +160,10 @@ mod tests {
     #[test]
     fn a_document_is_the_chip_and_its_text_reads_back() {
         for name in template_names() {
-            let document = ChipDocument::template(name).unwrap();
-            let template = Template::find(name).unwrap();
-            assert_eq!(document.accelerator().unwrap(), template.accelerator, "{name}");
-            let again = Template::from_toml_str(&document.text(&[], "nobody").unwrap(), "again.toml").unwrap();
+            let document = ChipDocument::of_built_in_chip(name).unwrap();
+            let template = ChipTemplate::find_built_in(name).unwrap();
+            assert_eq!(document.build_accelerator().unwrap(), template.accelerator, "{name}");
+            let again = ChipTemplate::from_toml_str(&document.to_text(&[], "nobody").unwrap(), "again.toml").unwrap();
             assert_eq!((again.accelerator, again.sources), (template.accelerator.clone(), template.sources.clone()), "{name}");
         }
     }
@@ -171,11 +171,11 @@ mod tests {
     #[test]
     fn an_ideal_chip_is_the_built_one_without_what_is_measured_of_it() {
         for template in templates().unwrap() {
-            let ideal = ChipDocument::template(&template.name).unwrap().unbuilt(true).accelerator().unwrap();
+            let ideal = ChipDocument::of_built_in_chip(&template.name).unwrap().strip_measured(true).build_accelerator().unwrap();
             let mut expected = template.accelerator.clone();
             expected.calibration = super::super::Calibration::default();
             (expected.library, expected.streams) = (None, None);
-            expected.published = super::super::Published::default();
+            expected.published = super::super::PublishedFigures::default();
             expected.sustained_clock_fraction = 1.0;
             assert_eq!(ideal, expected);
         }
@@ -183,31 +183,31 @@ mod tests {
 
     #[test]
     fn fields_are_found_set_and_refused_by_name() {
-        let mut document = ChipDocument::template("tpu_v4").unwrap().unbuilt(true);
-        assert_eq!(document.get("memory.hbm.capacity_gib"), Some(Setting::Number(32.0)));
-        assert_eq!(document.get("area.core_memory.local_buffer.ports"), Some(Setting::Number(3.0)));
-        assert_eq!((document.get("memory.l3.capacity_gib"), document.get("memory")), (None, None));
-        for (key, value) in document.fields() {
-            document.set(&key, &value).unwrap();
+        let mut document = ChipDocument::of_built_in_chip("tpu_v4").unwrap().strip_measured(true);
+        assert_eq!(document.field_value("memory.hbm.capacity_gib"), Some(FieldValue::Number(32.0)));
+        assert_eq!(document.field_value("area.core_memory.local_buffer.ports"), Some(FieldValue::Number(3.0)));
+        assert_eq!((document.field_value("memory.l3.capacity_gib"), document.field_value("memory")), (None, None));
+        for (key, value) in document.list_fields() {
+            document.set_field(&key, &value).unwrap();
         }
-        let unchanged = ChipDocument::template("tpu_v4").unwrap().unbuilt(true);
-        assert!(document.accelerator() == unchanged.accelerator(), "each field set to what it was");
-        document.set("memory.cmem.read_bytes_per_cycle", &Setting::Number(4000.0)).unwrap();
-        document.set("memory.cmem.latency_ns", &Setting::Number(7.5)).unwrap();
-        document.set("area.node", &Setting::Word("n5".into())).unwrap();
+        let unchanged = ChipDocument::of_built_in_chip("tpu_v4").unwrap().strip_measured(true);
+        assert!(document.build_accelerator() == unchanged.build_accelerator(), "each field set to what it was");
+        document.set_field("memory.cmem.read_bytes_per_cycle", &FieldValue::Number(4000.0)).unwrap();
+        document.set_field("memory.cmem.latency_ns", &FieldValue::Number(7.5)).unwrap();
+        document.set_field("area.node", &FieldValue::Word("n5".into())).unwrap();
         let set = ["memory.cmem.read_bytes_per_cycle", "memory.cmem.latency_ns"].map(str::to_owned);
-        let read = Template::from_toml_str(&document.text(&set, "found here").unwrap(), "x.toml").unwrap();
-        assert_eq!(read.accelerator, document.accelerator().unwrap());
+        let read = ChipTemplate::from_toml_str(&document.to_text(&set, "found here").unwrap(), "x.toml").unwrap();
+        assert_eq!(read.accelerator, document.build_accelerator().unwrap());
         assert_eq!(read.accelerator.on_chip[1].read_bandwidth.0, 4000.0 * 1.05e9);
-        assert_eq!(read.source("memory.cmem.latency_ns"), Some("found here"));
-        let refused = document.set("memory.l3.capacity_gib", &Setting::Number(1.0)).unwrap_err().to_string();
+        assert_eq!(read.source_of("memory.cmem.latency_ns"), Some("found here"));
+        let refused = document.set_field("memory.l3.capacity_gib", &FieldValue::Number(1.0)).unwrap_err().to_string();
         assert_eq!(
             refused,
             "memory.l3.capacity_gib = 1: there is no such table; use a field of tpu_v4.toml's file (coplace list dimensions)"
         );
-        assert!(document.set("memory.cmem", &Setting::Flag(true)).is_err());
-        document.set("tensor.colums", &Setting::Number(1.0)).unwrap();
-        let unknown = document.accelerator().unwrap_err().to_string();
+        assert!(document.set_field("memory.cmem", &FieldValue::Flag(true)).is_err());
+        document.set_field("tensor.colums", &FieldValue::Number(1.0)).unwrap();
+        let unknown = document.build_accelerator().unwrap_err().to_string();
         assert!(unknown.contains("unknown field `colums`, expected one of `cores`"), "{unknown}");
     }
 
@@ -220,10 +220,10 @@ mod tests {
                 num_tc: 1 << tc, num_vc: 1 << vc, width: 1 << w, depth: 1 << d, width_vc: 1 << w,
                 global_buffer: Bytes(1 << (20 + glb)), hbm: Bytes::from_gib(hbm),
             };
-            let document = phaze::document(&config).unwrap();
-            prop_assert_eq!(document.accelerator().unwrap(), phaze::design(&config));
-            let read = Template::from_toml_str(&document.text(&[], "searched").unwrap(), "best.toml").unwrap();
-            prop_assert_eq!(read.accelerator, phaze::design(&config));
+            let document = phaze::design_document(&config).unwrap();
+            prop_assert_eq!(document.build_accelerator().unwrap(), phaze::design_accelerator(&config));
+            let read = ChipTemplate::from_toml_str(&document.to_text(&[], "searched").unwrap(), "best.toml").unwrap();
+            prop_assert_eq!(read.accelerator, phaze::design_accelerator(&config));
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Operations: Horowitz, *Computing's Energy Problem*, ISSCC 2014 (45 nm) and Jouppi et al., *Ten Lessons From Three Generations
 //! Shaped Google's TPUv4i*, ISCA 2021, Table 2 (7 nm); other nodes by [`Node::energy`], other clocks by [`Node::energy_at`].
 
-use super::{Accelerator, Dataflow, MemoryLevel, Node, PerDataType, Scope, TensorCores};
+use super::{Accelerator, Dataflow, MemoryLevel, MemoryScope, PerDataType, ProcessNode, TensorCores};
 use crate::kernel::DataType;
 use crate::units::{Bytes, Hertz, Joules, Seconds, Watts};
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// How the cores are told what to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Control {
+pub enum ControlStyle {
     /// Few instructions drive large units (TPU, Gaudi). What that takes is in the static power: these chips' clocks run while they idle.
     #[default]
     Wide,
@@ -36,20 +36,20 @@ pub struct EnergyModel {
 impl EnergyModel {
     /// The energy of `count` multiply-accumulates; that of fp32 where the type has no figure of its own.
     #[must_use]
-    pub fn macs(&self, data_type: DataType, count: u128) -> Joules {
+    pub fn macs_energy(&self, data_type: DataType, count: u128) -> Joules {
         let each = self.per_mac.get(data_type).or(self.per_mac.fp32).unwrap_or_default();
         each * count as f64
     }
 
     /// The energy of `count` vector results.
     #[must_use]
-    pub fn vector_operations(&self, count: u128) -> Joules {
+    pub fn vector_energy(&self, count: u128) -> Joules {
         self.per_vector_operation * count as f64
     }
 
     /// The energy of so many cores that run for `time` at this clock.
     #[must_use]
-    pub fn running(&self, cores: f64, clock: Hertz, time: Seconds) -> Joules {
+    pub fn running_energy(&self, cores: f64, clock: Hertz, time: Seconds) -> Joules {
         self.per_core_cycle * (cores * clock.0 * time.0)
     }
 }
@@ -59,17 +59,17 @@ impl EnergyModel {
 pub const STATIC_WATTS_PER_MM2: f64 = 0.15;
 
 /// Picojoules at 45 and at 7 nm: (45 nm, 7 nm).
-type Pair = (f64, f64);
+type EnergyPair = (f64, f64);
 
-const FP16_PRODUCT: Pair = (1.1, 0.34);
+const FP16_PRODUCT: EnergyPair = (1.1, 0.34);
 /// Horowitz has no bf16: fp16's ratio between the nodes applied to 7 nm's bf16 product.
-const BF16_PRODUCT: Pair = (0.21 * 1.1 / 0.34, 0.21);
-const FP32_PRODUCT: Pair = (3.7, 1.31);
-const INT8_PRODUCT: Pair = (0.2, 0.07);
-const FP32_ADDITION: Pair = (0.9, 0.38);
-const INT32_ADDITION: Pair = (0.1, 0.03);
+const BF16_PRODUCT: EnergyPair = (0.21 * 1.1 / 0.34, 0.21);
+const FP32_PRODUCT: EnergyPair = (3.7, 1.31);
+const INT8_PRODUCT: EnergyPair = (0.2, 0.07);
+const FP32_ADDITION: EnergyPair = (0.9, 0.38);
+const INT32_ADDITION: EnergyPair = (0.1, 0.03);
 /// A 64-bit access to an 8 KiB SRAM.
-const SRAM_8_KIB: Pair = (10.0, 7.5);
+const SRAM_8_KIB: EnergyPair = (10.0, 7.5);
 /// A byte of a GPU's register file read and written: a bank's access of 16 bytes takes 8 and 11 pJ, the millimetre to the lanes 1.9 pJ per 4 bytes, at
 /// 32 nm (Gebhart et al., *A Compile-Time Managed Multi-Level Register File Hierarchy*, MICRO 2011). Taken for 28 nm; as logic from there.
 const REGISTER_FILE_28NM: (f64, f64) = (8.0 / 16.0 + 1.9 / 4.0, 11.0 / 16.0 + 1.9 / 4.0);
@@ -77,11 +77,11 @@ const REGISTER_FILE_28NM: (f64, f64) = (8.0 / 16.0 + 1.9 / 4.0, 11.0 / 16.0 + 1.
 const REGISTER_FILE: &str = "register_file";
 /// A cycle of a GPU's core. Fitted on one die at two limits of power, GA100 at 400 and at 300 W (`tests/chips.rs`, where it is tried on all other
 /// chips); at 45 nm as a product.
-const SIMT_CORE_CYCLE: Pair = (450.0 * 1.1 / 0.34, 450.0);
-const SRAM_32_KIB: Pair = (20.0, 8.5);
-const SRAM_1_MIB: Pair = (100.0, 14.0);
+const SIMT_CORE_CYCLE: EnergyPair = (450.0 * 1.1 / 0.34, 450.0);
+const SRAM_32_KIB: EnergyPair = (20.0, 8.5);
+const SRAM_1_MIB: EnergyPair = (100.0, 14.0);
 /// TPU v4i's CMEM, 1.88 pJ per bit read (accelforge, `examples/arches/tpu_v4i.yaml`); at 45 nm with the ratio of the 1 MiB memory.
-const SRAM_128_MIB: Pair = (120.0 * 100.0 / 14.0, 120.0);
+const SRAM_128_MIB: EnergyPair = (120.0 * 100.0 / 14.0, 120.0);
 /// Writes over reads: CMEM 2.36 / 1.88 pJ per bit, a VMEM bank 0.293 / 0.249 (the same file): 1.2 in the middle.
 const WRITE_OVER_READ: f64 = 1.2;
 /// HBM2, 250 to 450 pJ per 64 bits (ISCA 2021, Table 2): the middle, per byte. Off-chip memory does not follow the node.
@@ -95,19 +95,20 @@ pub(super) fn is_dram(capacity: Bytes) -> bool {
 }
 
 /// A byte of a register file read and written, in picojoules.
-fn register_file(node: Node) -> (f64, f64) {
-    let shrunk = node.energy(FP16_PRODUCT.0, FP16_PRODUCT.1) / Node::N28.energy(FP16_PRODUCT.0, FP16_PRODUCT.1);
+fn register_file_picojoules(node: ProcessNode) -> (f64, f64) {
+    let shrunk =
+        node.energy_at_node(FP16_PRODUCT.0, FP16_PRODUCT.1) / ProcessNode::N28.energy_at_node(FP16_PRODUCT.0, FP16_PRODUCT.1);
     (REGISTER_FILE_28NM.0 * shrunk, REGISTER_FILE_28NM.1 * shrunk)
 }
 
 /// Energy per operation of a chip designed for a clock at a node; no static power.
 #[must_use]
-pub fn default_energy(node: Node, clock: Hertz, control: Control) -> EnergyModel {
-    let design = node.energy_at(clock);
-    let at = |pair: Pair| design * node.energy(pair.0, pair.1);
+pub fn default_energy_model(node: ProcessNode, clock: Hertz, control: ControlStyle) -> EnergyModel {
+    let design = node.energy_at_clock(clock);
+    let at = |pair: EnergyPair| design * node.energy_at_node(pair.0, pair.1);
     let mac = |product, addition| Some(Joules((at(product) + at(addition)) * 1e-12));
     // Two operands of an fp32 addition and its result.
-    let (read, write) = register_file(node);
+    let (read, write) = register_file_picojoules(node);
     let vector = at(FP32_ADDITION) + design * (8.0 * read + 4.0 * write);
     EnergyModel {
         per_mac: PerDataType {
@@ -123,8 +124,8 @@ pub fn default_energy(node: Node, clock: Hertz, control: Control) -> EnergyModel
         },
         per_vector_operation: Joules(vector * 1e-12),
         per_core_cycle: match control {
-            Control::Wide => Joules::ZERO,
-            Control::Simt => Joules(at(SIMT_CORE_CYCLE) * 1e-12),
+            ControlStyle::Wide => Joules::ZERO,
+            ControlStyle::Simt => Joules(at(SIMT_CORE_CYCLE) * 1e-12),
         },
         static_power: Watts::ZERO,
     }
@@ -133,17 +134,17 @@ pub fn default_energy(node: Node, clock: Hertz, control: Control) -> EnergyModel
 /// Energy of reading and of writing one byte of a memory of this name and capacity on a chip designed for a clock: SRAM between the published sizes on
 /// logarithmic scales, banks for a `register_file`, HBM above 1 GiB.
 #[must_use]
-pub fn energy_per_byte(node: Node, clock: Hertz, name: &str, capacity: Bytes) -> (Joules, Joules) {
+pub fn default_energy_per_byte(node: ProcessNode, clock: Hertz, name: &str, capacity: Bytes) -> (Joules, Joules) {
     if is_dram(capacity) {
         return (Joules(HBM_PICOJOULES_PER_BYTE * 1e-12), Joules(HBM_PICOJOULES_PER_BYTE * 1e-12));
     }
-    let design = node.energy_at(clock);
+    let design = node.energy_at_clock(clock);
     if name == REGISTER_FILE {
-        let (read, write) = register_file(node);
+        let (read, write) = register_file_picojoules(node);
         return (Joules(design * read * 1e-12), Joules(design * write * 1e-12));
     }
     let points = [(8192.0, SRAM_8_KIB), (32_768.0, SRAM_32_KIB), (1_048_576.0, SRAM_1_MIB), (134_217_728.0, SRAM_128_MIB)];
-    let points = points.map(|(size, pair)| (size, node.energy(pair.0, pair.1)));
+    let points = points.map(|(size, pair)| (size, node.energy_at_node(pair.0, pair.1)));
     let read = design * interpolate_log(&points, capacity.as_f64().max(8192.0)) / 8.0;
     (Joules(read * 1e-12), Joules(read * WRITE_OVER_READ * 1e-12))
 }
@@ -174,7 +175,7 @@ pub struct SustainedPower {
 impl SustainedPower {
     /// The larger of the two kernels.
     #[must_use]
-    pub fn peak(&self) -> Watts {
+    pub fn peak_power(&self) -> Watts {
         self.contraction.max(self.stream)
     }
 }
@@ -185,7 +186,7 @@ const CONTRACTION: f64 = 8192.0;
 /// Bytes that an array's edges read and write per multiply-accumulate, 16-bit operands and fp32 sums. With a stationary operand
 /// the other enters by the rows, and partial sums leave by the columns to be accumulated on the way. Output stationary arrays
 /// take both operands, and their accumulators live in the memory beside them: read and written once per `rows` of depth.
-fn edge_traffic(tensor: &TensorCores) -> (f64, f64) {
+fn edge_bytes_per_mac(tensor: &TensorCores) -> (f64, f64) {
     let (rows, columns) = (f64::from(tensor.rows), f64::from(tensor.columns));
     let read = match tensor.dataflow {
         Dataflow::WeightStationary | Dataflow::InputStationary => 2.0 * rows,
@@ -197,10 +198,10 @@ fn edge_traffic(tensor: &TensorCores) -> (f64, f64) {
 /// The power of an accelerator under its heaviest sustained loads, from energies per action and static power.
 #[must_use]
 pub fn sustained_power(accelerator: &Accelerator) -> SustainedPower {
-    let products = contraction(accelerator, accelerator);
-    let lanes = Watts(accelerator.energy.per_vector_operation.0 * accelerator.vector_peak().0);
-    let together = products.on_chip + lanes + device_memory(accelerator);
-    SustainedPower { contraction: products.total(), stream: stream(accelerator), together }
+    let products = contraction_power(accelerator, accelerator);
+    let lanes = Watts(accelerator.energy.per_vector_operation.0 * accelerator.peak_vector_operations().0);
+    let together = products.on_chip + lanes + device_memory_power(accelerator);
+    SustainedPower { contraction: products.total_power(), stream: stream_power(accelerator), together }
 }
 
 /// Power that no accelerator between two takes less than: `small` has the least of each of their figures, `large` the most, the same arrays' dataflow
@@ -209,36 +210,36 @@ pub fn sustained_power(accelerator: &Accelerator) -> SustainedPower {
 pub fn least_sustained_power(small: &Accelerator, large: &Accelerator) -> Watts {
     // Which type is the fastest may differ between accelerators whose rates do.
     if small.tensor.macs_per_unit_per_cycle != large.tensor.macs_per_unit_per_cycle {
-        return stream(small);
+        return stream_power(small);
     }
-    contraction(small, large).total().max(stream(small))
+    contraction_power(small, large).total_power().max(stream_power(small))
 }
 
 /// The power of a large contraction.
-struct Products {
+struct ContractionPower {
     /// All but the device's memory: static power included.
     on_chip: Watts,
     device_memory: Watts,
 }
 
-impl Products {
-    fn total(&self) -> Watts {
+impl ContractionPower {
+    fn total_power(&self) -> Watts {
         self.on_chip + self.device_memory
     }
 }
 
 /// A large contraction at the rates of one accelerator. Traffic per multiply-accumulate falls with arrays and memories: it is that of `large`.
-fn contraction(small: &Accelerator, large: &Accelerator) -> Products {
+fn contraction_power(small: &Accelerator, large: &Accelerator) -> ContractionPower {
     let rates = &small.tensor.macs_per_unit_per_cycle;
     let data_type = if rates.bf16 >= rates.fp16 { DataType::Bf16 } else { DataType::Fp16 };
     let rate = rates.get(data_type).unwrap_or(0.0) * small.clock.0;
-    let macs = small.tensor.units() as f64 * rate;
-    let mut on_chip = small.energy.static_power + running(small) + Watts(small.energy.macs(data_type, 1).0 * macs);
+    let macs = small.tensor.unit_count() as f64 * rate;
+    let mut on_chip = small.energy.static_power + running_power(small) + Watts(small.energy.macs_energy(data_type, 1).0 * macs);
     let mut last = Watts::ZERO;
-    let (mut read, mut written) = edge_traffic(&large.tensor);
+    let (mut read, mut written) = edge_bytes_per_mac(&large.tensor);
     let mut tile = 1.0_f64;
-    for (level, larger) in small.levels().zip(large.levels()) {
-        let instances = f64::from(small.instances(level));
+    for (level, larger) in small.memory_levels().zip(large.memory_levels()) {
+        let instances = f64::from(small.instance_count(level));
         let reads = (macs * read).min(level.read_bandwidth.0 * instances);
         let writes = (macs * written).min(level.write_bandwidth.0 * instances);
         on_chip += last;
@@ -248,30 +249,30 @@ fn contraction(small: &Accelerator, large: &Accelerator) -> Products {
         read = 2.0 * 2.0 / tile;
         written = 2.0 / CONTRACTION;
     }
-    Products { on_chip, device_memory: last }
+    ContractionPower { on_chip, device_memory: last }
 }
 
 /// What an element of a square tile takes: two 2-byte operands and an fp32 result. Operands pass a register file by, and results stay in it.
 fn element_bytes(level: &MemoryLevel) -> f64 {
-    if level.scope == Scope::Core && level.name == REGISTER_FILE { 4.0 } else { 8.0 }
+    if level.scope == MemoryScope::Core && level.name == REGISTER_FILE { 4.0 } else { 8.0 }
 }
 
 /// What all cores take for running.
-fn running(accelerator: &Accelerator) -> Watts {
-    let second = accelerator.energy.running(f64::from(accelerator.tensor.cores), accelerator.clock, Seconds(1.0));
+fn running_power(accelerator: &Accelerator) -> Watts {
+    let second = accelerator.energy.running_energy(f64::from(accelerator.tensor.cores), accelerator.clock, Seconds(1.0));
     Watts(second.0)
 }
 
 /// The device's memory at its peak, half reads, half writes.
-fn device_memory(accelerator: &Accelerator) -> Watts {
+fn device_memory_power(accelerator: &Accelerator) -> Watts {
     let hbm = &accelerator.hbm;
     Watts((hbm.read_energy_per_byte.0 + hbm.write_energy_per_byte.0) / 2.0 * hbm.read_bandwidth.0)
 }
 
 /// A stream through an accelerator's device memory.
-fn stream(accelerator: &Accelerator) -> Watts {
+fn stream_power(accelerator: &Accelerator) -> Watts {
     let lanes = Watts(accelerator.energy.per_vector_operation.0 / 4.0 * accelerator.hbm.read_bandwidth.0);
-    accelerator.energy.static_power + running(accelerator) + device_memory(accelerator) + lanes
+    accelerator.energy.static_power + running_power(accelerator) + device_memory_power(accelerator) + lanes
 }
 
 #[cfg(test)]
@@ -287,41 +288,41 @@ mod tests {
     #[test]
     fn the_published_nodes_are_reproduced() {
         let clock = Hertz(1050e6);
-        let mac = |node, data_type| picojoules(default_energy(node, clock, Control::Wide).macs(data_type, 1));
+        let mac = |node, data_type| picojoules(default_energy_model(node, clock, ControlStyle::Wide).macs_energy(data_type, 1));
         let close = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 1e-9, "{a} {b}");
-        close(mac(Node::N7, DataType::Bf16), 0.21 + 0.38);
-        close(mac(Node::N7, DataType::Int8), 0.07 + 0.03);
-        close(mac(Node::N45, DataType::Fp16), 1.1 + 0.9);
-        close(mac(Node::N45, DataType::Fp32), 3.7 + 0.9);
-        close(picojoules(energy_per_byte(Node::N7, clock, "buffer", Bytes(32 << 10)).0), 8.5 / 8.0);
-        close(picojoules(energy_per_byte(Node::N45, clock, "buffer", Bytes(1 << 20)).0), 100.0 / 8.0);
-        close(picojoules(energy_per_byte(Node::N7, clock, "buffer", Bytes(128 << 20)).0), 15.0);
-        close(picojoules(energy_per_byte(Node::N5, clock, "buffer", Bytes(32 << 30)).0), 43.75);
+        close(mac(ProcessNode::N7, DataType::Bf16), 0.21 + 0.38);
+        close(mac(ProcessNode::N7, DataType::Int8), 0.07 + 0.03);
+        close(mac(ProcessNode::N45, DataType::Fp16), 1.1 + 0.9);
+        close(mac(ProcessNode::N45, DataType::Fp32), 3.7 + 0.9);
+        close(picojoules(default_energy_per_byte(ProcessNode::N7, clock, "buffer", Bytes(32 << 10)).0), 8.5 / 8.0);
+        close(picojoules(default_energy_per_byte(ProcessNode::N45, clock, "buffer", Bytes(1 << 20)).0), 100.0 / 8.0);
+        close(picojoules(default_energy_per_byte(ProcessNode::N7, clock, "buffer", Bytes(128 << 20)).0), 15.0);
+        close(picojoules(default_energy_per_byte(ProcessNode::N5, clock, "buffer", Bytes(32 << 30)).0), 43.75);
     }
 
     #[test]
     fn a_type_without_a_figure_costs_what_fp32_does() {
         let energy =
             EnergyModel { per_mac: PerDataType { fp32: Some(Joules(2.0)), ..PerDataType::default() }, ..EnergyModel::default() };
-        assert_eq!(energy.macs(DataType::Fp8, 3), Joules(6.0));
+        assert_eq!(energy.macs_energy(DataType::Fp8, 3), Joules(6.0));
     }
 
     proptest! {
         #[test]
         fn newer_nodes_and_smaller_memories_take_less(kib in 1u64..1_000_000, factor in 1u64..8, mhz in 300.0..3000.0_f64) {
-            let at = |node, kib: u64, mhz: f64| energy_per_byte(node, Hertz(mhz * 1e6), "buffer", Bytes(kib << 10));
-            let designed = |node, mhz: f64| default_energy(node, Hertz(mhz * 1e6), Control::Simt);
+            let at = |node, kib: u64, mhz: f64| default_energy_per_byte(node, Hertz(mhz * 1e6), "buffer", Bytes(kib << 10));
+            let designed = |node, mhz: f64| default_energy_model(node, Hertz(mhz * 1e6), ControlStyle::Simt);
             // Planar nodes have no clock of their own, to which FinFETs could be compared.
-            for pair in Node::ALL.windows(2).filter(|pair| (pair[0] >= Node::N16) == (pair[1] >= Node::N16)) {
+            for pair in ProcessNode::ALL.windows(2).filter(|pair| (pair[0] >= ProcessNode::N16) == (pair[1] >= ProcessNode::N16)) {
                 for (data_type, newer) in designed(pair[1], mhz).per_mac.iter() {
-                    prop_assert!(newer <= designed(pair[0], mhz).macs(data_type, 1) * 1.02);
+                    prop_assert!(newer <= designed(pair[0], mhz).macs_energy(data_type, 1) * 1.02);
                 }
                 let (old, new) = (at(pair[0], kib, mhz), at(pair[1], kib, mhz));
                 prop_assert!(new.0 <= old.0 * 1.02 && new.1 <= old.1 * 1.02 && old.0 <= old.1);
             }
             let larger = (kib * factor).min(1 << 20).max(kib);
-            prop_assert!(at(Node::N7, larger, mhz).0 >= at(Node::N7, kib, mhz).0);
-            for node in Node::ALL {
+            prop_assert!(at(ProcessNode::N7, larger, mhz).0 >= at(ProcessNode::N7, kib, mhz).0);
+            for node in ProcessNode::ALL {
                 let (slow, fast) = (designed(node, mhz), designed(node, mhz * 1.1));
                 prop_assert!(slow.per_core_cycle <= fast.per_core_cycle && slow.per_vector_operation <= fast.per_vector_operation);
                 prop_assert!(at(node, kib, mhz).0 <= at(node, kib, mhz * 1.1).0);
@@ -330,12 +331,12 @@ mod tests {
 
         #[test]
         fn a_chip_that_is_run_slower_takes_no_less_than_one_that_is_designed_for_it(
-            node in prop::sample::select(vec![Node::N16, Node::N7, Node::N6, Node::N5, Node::N4, Node::N3]),
+            node in prop::sample::select(vec![ProcessNode::N16, ProcessNode::N7, ProcessNode::N6, ProcessNode::N5, ProcessNode::N4, ProcessNode::N3]),
             mhz in 1050.0..3000.0_f64,
             part in 0.3..1.0_f64,
         ) {
-            let run = node.energy_at(Hertz(mhz * 1e6)) * node.voltage_fraction(part).powi(2);
-            let designed = node.energy_at(Hertz(mhz * part * 1e6));
+            let run = node.energy_at_clock(Hertz(mhz * 1e6)) * node.voltage_fraction(part).powi(2);
+            let designed = node.energy_at_clock(Hertz(mhz * part * 1e6));
             prop_assert!(run >= designed * 0.999_999, "{run} {designed}");
         }
     }

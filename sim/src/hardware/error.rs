@@ -1,6 +1,6 @@
 //! What can be wrong with a chip's description.
 
-use crate::files::Fault;
+use crate::files::FileFault;
 use thiserror::Error;
 
 /// What is wrong with a chip's file or name.
@@ -31,10 +31,10 @@ pub enum HardwareError {
         /// The file or template.
         file: String,
         /// All that is wrong.
-        faults: Vec<Fault>,
+        faults: Vec<FileFault>,
     },
 }
 
-fn list(faults: &[Fault]) -> String {
+fn list(faults: &[FileFault]) -> String {
     faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n  ")
 }

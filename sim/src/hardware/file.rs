@@ -1,17 +1,20 @@
 //! A chip's file as written: keys carry the unit, and are converted here and nowhere else.
 
 use super::area::Floorplan;
-use super::energy::{Control, default_energy, energy_per_byte};
+use super::energy::{ControlStyle, default_energy_model, default_energy_per_byte};
 use super::error::HardwareError;
 use super::sources;
-use super::template::Template;
-use super::verify::verify;
+use super::template::ChipTemplate;
+use super::verify::find_faults;
 use super::{
     Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, FittedScalar, HostLink, KernelLibrary, MemoryLevel,
     StreamContention,
 };
-use super::{Node, Pairing, PerDataType, Published, Scope, Storage, TensorCores, VectorCores, at_clock, lowest_clock};
-use crate::files::Fault;
+use super::{
+    MemoryScope, Pairing, PerDataType, ProcessNode, PublishedFigures, Storage, TensorCores, VectorCores, lower_clock,
+    lowest_clock,
+};
+use crate::files::FileFault;
 use crate::limits;
 use crate::units::{Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Joules, Seconds, SquareMillimeters, Watts};
 use serde::Deserialize;
@@ -70,7 +73,7 @@ struct VectorTable {
 #[serde(deny_unknown_fields)]
 struct MemoryTable {
     name: String,
-    scope: Scope,
+    scope: MemoryScope,
     capacity_kib: Option<f64>,
     capacity_mib: Option<f64>,
     capacity_gib: Option<f64>,
@@ -95,11 +98,11 @@ struct HostTable {
 }
 
 impl HostTable {
-    fn link(&self) -> HostLink {
+    fn host_link(&self) -> HostLink {
         HostLink {
-            bandwidth: gb(self.link_gb_per_s),
+            bandwidth: from_gb(self.link_gb_per_s),
             capacity: Bytes::from_gib(self.capacity_gib),
-            memory: self.memory_gb_per_s.map(gb),
+            memory: self.memory_gb_per_s.map(from_gb),
         }
     }
 }
@@ -134,9 +137,9 @@ enum AreaTable {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct EnergyTable {
-    node: Node,
+    node: ProcessNode,
     #[serde(default)]
-    control: Control,
+    control: ControlStyle,
     static_w: f64,
     #[serde(default)]
     pj_per_mac: PerDataType<f64>,
@@ -154,45 +157,52 @@ struct PublishedTable {
 }
 
 /// Reads and verifies a chip's file.
-pub(super) fn read(text: &str, file: &str) -> Result<Template, HardwareError> {
-    let malformed = |why: toml::de::Error| HardwareError::Malformed { file: file.to_owned(), why: plain(&why) };
+pub(super) fn read_chip_file(text: &str, file: &str) -> Result<ChipTemplate, HardwareError> {
+    let malformed = |why: toml::de::Error| HardwareError::Malformed { file: file.to_owned(), why: plain_message(&why) };
     let raw: ChipFile = toml::from_str(text).map_err(malformed)?;
     let table: toml::Table = toml::from_str(text).map_err(malformed)?;
     let mut faults = Vec::new();
-    let sources = sources::flatten(&raw.sources, &mut faults);
-    let (calibration, mut fitted_on) = calibration(&raw.calibration, &mut faults);
-    let mut fitted = Fitted { fitted_on: &mut fitted_on, faults: &mut faults };
-    let (library, streams) = measured(&raw, &mut fitted);
-    sources::check(&table, &sources, &mut faults);
-    let accelerator = build(&raw, calibration, &mut faults).map(|accelerator| Accelerator { library, streams, ..accelerator });
+    let sources = sources::flatten_sources(&raw.sources, &mut faults);
+    let (calibration, mut fitted_on) = read_calibration(&raw.calibration, &mut faults);
+    let mut fitted = FittedTables { fitted_on: &mut fitted_on, faults: &mut faults };
+    let (library, streams) = read_measured_scalars(&raw, &mut fitted);
+    sources::check_sources(&table, &sources, &mut faults);
+    let accelerator =
+        build_accelerator(&raw, calibration, &mut faults).map(|accelerator| Accelerator { library, streams, ..accelerator });
     if let Some(accelerator) = &accelerator {
-        faults.extend(verify(accelerator));
+        faults.extend(find_faults(accelerator));
     }
     match accelerator {
-        Some(accelerator) if faults.is_empty() => {
-            Ok(Template { name: raw.name, aliases: raw.aliases, description: raw.description, accelerator, sources, fitted_on })
-        }
+        Some(accelerator) if faults.is_empty() => Ok(ChipTemplate {
+            name: raw.name,
+            aliases: raw.aliases,
+            description: raw.description,
+            accelerator,
+            sources,
+            fitted_on,
+        }),
         _ => Err(HardwareError::Invalid { file: file.to_owned(), faults }),
     }
 }
 
 /// The scalars of a vendor's kernels and of streams at the same time, where the file has them.
-fn measured(raw: &ChipFile, fitted: &mut Fitted<'_>) -> (Option<KernelLibrary>, Option<StreamContention>) {
-    let library = raw.library.as_ref().map(|table| fitted.scalars("library", table, &KernelLibrary::PARAMETERS));
-    let streams = raw.streams.as_ref().map(|table| fitted.scalars("streams", table, &StreamContention::PARAMETERS));
+fn read_measured_scalars(raw: &ChipFile, fitted: &mut FittedTables<'_>) -> (Option<KernelLibrary>, Option<StreamContention>) {
+    let library = raw.library.as_ref().map(|table| fitted.read_scalars("library", table, &KernelLibrary::PARAMETERS));
+    let streams = raw.streams.as_ref().map(|table| fitted.read_scalars("streams", table, &StreamContention::PARAMETERS));
     (library, streams)
 }
 
 /// Builds and verifies the chip of a file's table, whose sources are kept apart.
 pub(super) fn build_table(mut table: toml::Table, file: &str) -> Result<Accelerator, HardwareError> {
     table.insert("sources".into(), toml::Value::Table(toml::Table::new()));
-    let malformed = |why: toml::de::Error| HardwareError::Malformed { file: file.to_owned(), why: plain(&why) };
+    let malformed = |why: toml::de::Error| HardwareError::Malformed { file: file.to_owned(), why: plain_message(&why) };
     let raw = ChipFile::deserialize(table).map_err(malformed)?;
     let mut faults = Vec::new();
-    let (calibration, mut fitted_on) = calibration(&raw.calibration, &mut faults);
-    let (library, streams) = measured(&raw, &mut Fitted { fitted_on: &mut fitted_on, faults: &mut faults });
-    let accelerator = build(&raw, calibration, &mut faults).map(|accelerator| Accelerator { library, streams, ..accelerator });
-    faults.extend(accelerator.iter().flat_map(verify));
+    let (calibration, mut fitted_on) = read_calibration(&raw.calibration, &mut faults);
+    let (library, streams) = read_measured_scalars(&raw, &mut FittedTables { fitted_on: &mut fitted_on, faults: &mut faults });
+    let accelerator =
+        build_accelerator(&raw, calibration, &mut faults).map(|accelerator| Accelerator { library, streams, ..accelerator });
+    faults.extend(accelerator.iter().flat_map(find_faults));
     match accelerator {
         Some(accelerator) if faults.is_empty() => Ok(accelerator),
         _ => Err(HardwareError::Invalid { file: file.to_owned(), faults }),
@@ -200,7 +210,7 @@ pub(super) fn build_table(mut table: toml::Table, file: &str) -> Result<Accelera
 }
 
 /// The parser's message without the names of our types.
-fn plain(why: &toml::de::Error) -> String {
+fn plain_message(why: &toml::de::Error) -> String {
     let text = why.to_string().replace("expected u32", "expected a whole number from 0 to 4294967295");
     let text = text.replace("expected f64", "expected a number");
     match text.split_once("missing field ") {
@@ -210,19 +220,24 @@ fn plain(why: &toml::de::Error) -> String {
 }
 
 /// `None` where a memory level cannot be read; the faults say why.
-fn build(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<Fault>) -> Option<Accelerator> {
+fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<FileFault>) -> Option<Accelerator> {
     let clock = Hertz(raw.clock_mhz * 1e6);
-    let mut levels: Vec<MemoryLevel> = raw.memory.iter().filter_map(|m| level(m, clock, raw.energy.node, faults)).collect();
+    let mut levels: Vec<MemoryLevel> = raw.memory.iter().filter_map(|m| build_level(m, clock, raw.energy.node, faults)).collect();
     let complete = levels.len() == raw.memory.len();
     let hbm = levels.pop();
     if hbm.is_none() && complete {
-        faults.push(Fault::new("memory", "[]", "a chip has at least one memory", "add a [[memory]] table, the outermost last"));
+        faults.push(FileFault::new(
+            "memory",
+            "[]",
+            "a chip has at least one memory",
+            "add a [[memory]] table, the outermost last",
+        ));
     }
     let hbm = hbm.filter(|_| complete)?;
     let picojoules = |pj: f64| Joules(pj * 1e-12);
-    let defaults = default_energy(raw.energy.node, clock, raw.energy.control);
+    let defaults = default_energy_model(raw.energy.node, clock, raw.energy.control);
     let energy = EnergyModel {
-        per_mac: raw.energy.pj_per_mac.map(picojoules).or(&defaults.per_mac),
+        per_mac: raw.energy.pj_per_mac.map_values(picojoules).or_else_from(&defaults.per_mac),
         per_vector_operation: raw.energy.pj_per_vector_operation.map_or(defaults.per_vector_operation, picojoules),
         per_core_cycle: raw.energy.pj_per_core_cycle.map_or(defaults.per_core_cycle, picojoules),
         static_power: Watts(raw.energy.static_w),
@@ -244,15 +259,15 @@ fn build(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<Fault>) -> O
         vector: VectorCores {
             cores: raw.vector.cores,
             lanes: raw.vector.lanes,
-            buffer: raw.vector.buffer_kib.map(|kib| bytes(kib, 1024.0)),
+            buffer: raw.vector.buffer_kib.map(|kib| to_bytes(kib, 1024.0)),
         },
         on_chip: levels,
         hbm,
-        host: raw.host.as_ref().map(HostTable::link),
+        host: raw.host.as_ref().map(HostTable::host_link),
         storage: raw.storage.as_ref().map(|s| Storage {
-            read_bandwidth: gb(s.read_gb_per_s),
-            write_bandwidth: gb(s.write_gb_per_s),
-            capacity: bytes(s.capacity_gb, 1e9),
+            read_bandwidth: from_gb(s.read_gb_per_s),
+            write_bandwidth: from_gb(s.write_gb_per_s),
+            capacity: to_bytes(s.capacity_gb, 1e9),
         }),
         pairing: raw.schedule.pairing,
         exclusivity: raw.schedule.exclusivity,
@@ -266,38 +281,38 @@ fn build(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<Fault>) -> O
         calibration,
         library: None,
         streams: None,
-        published: Published {
+        published: PublishedFigures {
             die_area: raw.published.die_area_mm2.map(SquareMillimeters),
             tdp: raw.published.tdp_w.map(Watts),
-            peak: raw.published.peak_tflops.map(|tflops| FlopsPerSecond(tflops * 1e12)),
+            peak: raw.published.peak_tflops.map_values(|tflops| FlopsPerSecond(tflops * 1e12)),
         },
     };
-    Some(lowered(designed, raw.lowered_clock_mhz, faults))
+    Some(lower_clock_of_file(designed, raw.lowered_clock_mhz, faults))
 }
 
 /// A chip at the lower clock that its file says.
-fn lowered(designed: Accelerator, mhz: Option<f64>, faults: &mut Vec<Fault>) -> Accelerator {
+fn lower_clock_of_file(designed: Accelerator, mhz: Option<f64>, faults: &mut Vec<FileFault>) -> Accelerator {
     let Some(mhz) = mhz else { return designed };
     let (least, most) = (lowest_clock(&designed).0, designed.clock.0);
     let clock = mhz * 1e6;
     if (least..=most).contains(&clock) {
-        return at_clock(&designed, Hertz(clock));
+        return lower_clock(&designed, Hertz(clock));
     }
-    let limit = limits::between(least / 1e6, most / 1e6);
-    faults.push(Fault::new("lowered_clock_mhz", mhz, limit, "give the clock that the chip is held down to, or leave it out"));
+    let limit = limits::describe_range(least / 1e6, most / 1e6);
+    faults.push(FileFault::new("lowered_clock_mhz", mhz, limit, "give the clock that the chip is held down to, or leave it out"));
     designed
 }
 
-fn gb(gb_per_s: f64) -> BytesPerSecond {
+fn from_gb(gb_per_s: f64) -> BytesPerSecond {
     BytesPerSecond(gb_per_s * 1e9)
 }
 
 /// Amounts that are not positive become zero bytes, which [`verify`] reports by name.
-fn bytes(amount: f64, unit: f64) -> Bytes {
+fn to_bytes(amount: f64, unit: f64) -> Bytes {
     Bytes((amount * unit).round() as u64)
 }
 
-fn level(raw: &MemoryTable, clock: Hertz, node: Node, faults: &mut Vec<Fault>) -> Option<MemoryLevel> {
+fn build_level(raw: &MemoryTable, clock: Hertz, node: ProcessNode, faults: &mut Vec<FileFault>) -> Option<MemoryLevel> {
     let key = |suffix: &str| format!("memory.{}.{suffix}", raw.name);
     let capacities = [
         ("capacity_kib", raw.capacity_kib, 1024.0),
@@ -307,14 +322,14 @@ fn level(raw: &MemoryTable, clock: Hertz, node: Node, faults: &mut Vec<Fault>) -
     ];
     let reads = [("read_gb_per_s", raw.read_gb_per_s, 1e9), ("read_bytes_per_cycle", raw.read_bytes_per_cycle, clock.0)];
     let writes = [("write_gb_per_s", raw.write_gb_per_s, 1e9), ("write_bytes_per_cycle", raw.write_bytes_per_cycle, clock.0)];
-    let capacity = one_of(&key("capacity"), &capacities, Some(1.0..=limits::LARGEST_MEMORY as f64), faults);
+    let capacity = read_one_of(&key("capacity"), &capacities, Some(1.0..=limits::LARGEST_MEMORY as f64), faults);
     // A rate per cycle of an impossible clock is the clock's fault.
     let rates = limits::CLOCK.contains(&clock.0).then_some(limits::RATE);
-    let read = one_of(&key("read"), &reads, rates.clone(), faults);
-    let write = one_of(&key("write"), &writes, rates, faults);
+    let read = read_one_of(&key("read"), &reads, rates.clone(), faults);
+    let write = read_one_of(&key("write"), &writes, rates, faults);
     let (capacity, read, write) = (capacity?, read?, write?);
-    let capacity = bytes(capacity, 1.0);
-    let (default_read, default_write) = energy_per_byte(node, clock, &raw.name, capacity);
+    let capacity = to_bytes(capacity, 1.0);
+    let (default_read, default_write) = default_energy_per_byte(node, clock, &raw.name, capacity);
     let energy = |stated: Option<f64>, default: Joules| stated.map_or(default, |pj| Joules(pj * 1e-12));
     Some(MemoryLevel {
         name: raw.name.clone(),
@@ -330,11 +345,11 @@ fn level(raw: &MemoryTable, clock: Hertz, node: Node, faults: &mut Vec<Fault>) -
 }
 
 /// The value of the one key that is given, in base units, in which `range` is too.
-fn one_of(
+fn read_one_of(
     key: &str,
     given: &[(&str, Option<f64>, f64)],
     range: Option<RangeInclusive<f64>>,
-    faults: &mut Vec<Fault>,
+    faults: &mut Vec<FileFault>,
 ) -> Option<f64> {
     let outside = |value: f64| range.as_ref().filter(|range| !range.contains(&value));
     let present: Vec<_> = given.iter().filter_map(|(name, value, unit)| Some((*name, (*value)?, *unit))).collect();
@@ -344,26 +359,29 @@ fn one_of(
         [(name, value, unit)] => {
             let table = key.rsplit_once('.').map_or("", |(table, _)| table);
             let range = outside(value * unit).filter(|_| value.is_finite() && *value > 0.0);
-            let within = |range: &RangeInclusive<f64>| limits::between(range.start() / unit, range.end() / unit);
+            let within = |range: &RangeInclusive<f64>| limits::describe_range(range.start() / unit, range.end() / unit);
             let limit = range.map_or_else(|| "must be positive and finite".to_owned(), within);
-            faults.push(Fault::new(format!("{table}.{name}"), limits::plain(*value), limit, "correct it"));
+            faults.push(FileFault::new(format!("{table}.{name}"), limits::format_number(*value), limit, "correct it"));
             // With the largest that is taken in its place, the other faults are found too.
             range.map(|range| *range.end()).filter(|most| value * unit > *most)
         }
         [] => {
-            faults.push(Fault::new(key, "nothing", "this figure is needed", format!("give one of {names}")));
+            faults.push(FileFault::new(key, "nothing", "this figure is needed", format!("give one of {names}")));
             None
         }
         several => {
             let found = several.iter().map(|(name, ..)| *name).collect::<Vec<_>>().join(" and ");
-            faults.push(Fault::new(key, found, "one figure, one key", format!("keep one of {names}")));
+            faults.push(FileFault::new(key, found, "one figure, one key", format!("keep one of {names}")));
             None
         }
     }
 }
 
 /// Scalars are optional, their origin is not.
-fn calibration(table: &BTreeMap<String, toml::Value>, faults: &mut Vec<Fault>) -> (Calibration, BTreeMap<String, String>) {
+fn read_calibration(
+    table: &BTreeMap<String, toml::Value>,
+    faults: &mut Vec<FileFault>,
+) -> (Calibration, BTreeMap<String, String>) {
     let mut calibration = Calibration::default();
     let mut fitted_on = BTreeMap::new();
     if let Some(toml::Value::Table(origins)) = table.get("fitted_on") {
@@ -373,28 +391,28 @@ fn calibration(table: &BTreeMap<String, toml::Value>, faults: &mut Vec<Fault>) -
         let path = format!("calibration.{key}");
         let known = || Calibration::PARAMETERS.map(|p| p.key).join(", ");
         let number = value.as_float().or_else(|| value.as_integer().map(|i| i as f64));
-        match (Calibration::parameter(key), number) {
-            (None, _) => faults.push(Fault::new(path, value, "no such scalar", format!("use one of {}", known()))),
-            (Some(_), None) => faults.push(Fault::new(path, value, "a number", "write the fitted value")),
+        match (Calibration::find_parameter(key), number) {
+            (None, _) => faults.push(FileFault::new(path, value, "no such scalar", format!("use one of {}", known()))),
+            (Some(_), None) => faults.push(FileFault::new(path, value, "a number", "write the fitted value")),
             (Some(parameter), Some(number)) => (parameter.set)(&mut calibration, number),
         }
         if !fitted_on.contains_key(key) {
             let cure = format!("name the data in [calibration.fitted_on] {key}");
-            faults.push(Fault::new(format!("calibration.{key}"), value, "a fitted figure says what it was fitted on", cure));
+            faults.push(FileFault::new(format!("calibration.{key}"), value, "a fitted figure says what it was fitted on", cure));
         }
     }
     (calibration, fitted_on)
 }
 
 /// Reads tables of fitted scalars.
-struct Fitted<'a> {
+struct FittedTables<'a> {
     fitted_on: &'a mut BTreeMap<String, String>,
-    faults: &'a mut Vec<Fault>,
+    faults: &'a mut Vec<FileFault>,
 }
 
-impl Fitted<'_> {
+impl FittedTables<'_> {
     /// All scalars of a table, with one origin each or one for the table (`fitted_on = "..."`).
-    fn scalars<T: Default>(&mut self, name: &str, table: &BTreeMap<String, toml::Value>, known: &[FittedScalar<T>]) -> T {
+    fn read_scalars<T: Default>(&mut self, name: &str, table: &BTreeMap<String, toml::Value>, known: &[FittedScalar<T>]) -> T {
         let mut scalars = T::default();
         let origin = |key: &str| match table.get("fitted_on") {
             Some(toml::Value::Table(origins)) => origins.get(key).and_then(toml::Value::as_str),
@@ -406,20 +424,20 @@ impl Fitted<'_> {
             let value = table.get(scalar.key);
             match value.and_then(|value| value.as_float().or_else(|| value.as_integer().map(|i| i as f64))) {
                 Some(number) => (scalar.set)(&mut scalars, number),
-                None => self.faults.push(Fault::new(path.clone(), "nothing", "a number", "write the fitted value")),
+                None => self.faults.push(FileFault::new(path.clone(), "nothing", "a number", "write the fitted value")),
             }
             match origin(scalar.key).filter(|text| !text.trim().is_empty()) {
                 Some(text) => drop(self.fitted_on.insert(path, text.to_owned())),
                 None => {
                     let cure = format!("name the data in [{name}.fitted_on] {}", scalar.key);
-                    self.faults.push(Fault::new(path, "(no origin)", "a fitted figure says what it was fitted on", cure));
+                    self.faults.push(FileFault::new(path, "(no origin)", "a fitted figure says what it was fitted on", cure));
                 }
             }
         }
         let is_known = |key: &str| key == "fitted_on" || known.iter().any(|scalar| scalar.key == key);
         for (key, value) in table.iter().filter(|(key, _)| !is_known(key)) {
             let keys = known.iter().map(|scalar| scalar.key).collect::<Vec<_>>().join(", ");
-            self.faults.push(Fault::new(format!("{name}.{key}"), value, "no such scalar", format!("use one of {keys}")));
+            self.faults.push(FileFault::new(format!("{name}.{key}"), value, "no such scalar", format!("use one of {keys}")));
         }
         scalars
     }

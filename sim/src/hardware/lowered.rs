@@ -3,7 +3,7 @@
 //! Dynamic power is C V^2 f. Voltage follows the clock down to the floor of its process ([`Node::voltage_floor`]); below it only the clock falls. What
 //! runs by the cores' clock slows with it: arrays, lanes, and the bandwidth and latency of memories on the die. HBM, links and static power stay.
 
-use super::{Accelerator, Node, sustained_power};
+use super::{Accelerator, ProcessNode, sustained_power};
 use crate::units::{BytesPerSecond, Hertz, Joules, Seconds, Watts};
 use serde::Serialize;
 
@@ -26,14 +26,14 @@ const STEP: f64 = 1e6;
 
 /// What a chip was, before its clock was lowered.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Lowered {
+pub struct LoweredClock {
     /// The clock that it is designed for.
     pub from: Hertz,
     /// Its voltage over the one at that clock.
     pub voltage_fraction: f64,
 }
 
-impl Node {
+impl ProcessNode {
     /// The lowest voltage that chips of this process run at, over the one at their highest clock.
     ///
     /// Lowest over highest operating point of what is sold (Linux device trees and the manufacturers' tables in them): 45 nm OMAP3630, 1.0125 of
@@ -61,20 +61,20 @@ impl Node {
 }
 
 /// The voltage of a chip; of an unknown process that which falls least.
-fn voltage_fraction(node: Option<Node>, clock_fraction: f64) -> f64 {
-    let of = |node: Node| node.voltage_fraction(clock_fraction);
-    node.map_or_else(|| Node::ALL.into_iter().map(of).fold(0.0, f64::max), of)
+fn voltage_fraction_of_chip(node: Option<ProcessNode>, clock_fraction: f64) -> f64 {
+    let of = |node: ProcessNode| node.voltage_fraction(clock_fraction);
+    node.map_or_else(|| ProcessNode::ALL.into_iter().map(of).fold(0.0, f64::max), of)
 }
 
 /// A chip at a clock; as it is where that is not below its own. Lowered once: a chip that is lowered already goes by its present clock.
 #[must_use]
-pub fn at_clock(chip: &Accelerator, clock: Hertz) -> Accelerator {
+pub fn lower_clock(chip: &Accelerator, clock: Hertz) -> Accelerator {
     let mut slow = chip.clone();
     let part = clock.0 / chip.clock.0;
     if part.is_nan() || part >= 1.0 {
         return slow;
     }
-    let voltage = voltage_fraction(chip.node(), part);
+    let voltage = voltage_fraction_of_chip(chip.process_node(), part);
     let dynamic = |energy: Joules| Joules(energy.0 * voltage * voltage);
     let rate = |rate: BytesPerSecond| BytesPerSecond(rate.0 * part);
     for level in slow.on_chip.iter_mut().filter(|level| !level.is_dram()) {
@@ -84,11 +84,11 @@ pub fn at_clock(chip: &Accelerator, clock: Hertz) -> Accelerator {
         level.read_energy_per_byte = dynamic(level.read_energy_per_byte);
         level.write_energy_per_byte = dynamic(level.write_energy_per_byte);
     }
-    slow.energy.per_mac = slow.energy.per_mac.map(dynamic);
+    slow.energy.per_mac = slow.energy.per_mac.map_values(dynamic);
     slow.energy.per_vector_operation = dynamic(slow.energy.per_vector_operation);
     slow.energy.per_core_cycle = dynamic(slow.energy.per_core_cycle);
     slow.clock = clock;
-    slow.lowered = Some(Lowered { from: chip.clock, voltage_fraction: voltage });
+    slow.lowered = Some(LoweredClock { from: chip.clock, voltage_fraction: voltage });
     slow
 }
 
@@ -100,7 +100,7 @@ pub fn lowest_clock(chip: &Accelerator) -> Hertz {
 
 /// The highest clock at which `power`, which grows with it, is within a limit: `designed`, or else a whole number of MHz not below `lowest`.
 #[must_use]
-pub fn highest_clock(designed: Hertz, lowest: Hertz, limit: Watts, power: impl Fn(Hertz) -> Watts) -> Option<Hertz> {
+pub fn highest_clock_within(designed: Hertz, lowest: Hertz, limit: Watts, power: impl Fn(Hertz) -> Watts) -> Option<Hertz> {
     // What is no number is not within.
     let within = |clock: Hertz| power(clock) <= limit;
     if within(designed) {
@@ -122,9 +122,9 @@ pub fn highest_clock(designed: Hertz, lowest: Hertz, limit: Watts, power: impl F
 /// A chip at the highest clock, in whole MHz, at which its sustained power is within a limit: itself where it is, `None` where it is not even at its
 /// lowest clock.
 #[must_use]
-pub fn within_power(chip: &Accelerator, limit: Watts) -> Option<Accelerator> {
-    let power = |clock: Hertz| sustained_power(&at_clock(chip, clock)).peak();
-    highest_clock(chip.clock, lowest_clock(chip), limit, power).map(|clock| at_clock(chip, clock))
+pub fn lower_clock_to_power(chip: &Accelerator, limit: Watts) -> Option<Accelerator> {
+    let power = |clock: Hertz| sustained_power(&lower_clock(chip, clock)).peak_power();
+    highest_clock_within(chip.clock, lowest_clock(chip), limit, power).map(|clock| lower_clock(chip, clock))
 }
 
 #[cfg(test)]

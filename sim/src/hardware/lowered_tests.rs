@@ -1,14 +1,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 use super::*;
-use crate::hardware::{ChipDocument, Setting, template_names};
+use crate::hardware::{ChipDocument, FieldValue, template_names};
 use proptest::prelude::*;
 
 fn chip(name: &str) -> Accelerator {
-    ChipDocument::template(name).unwrap().unbuilt(true).accelerator().unwrap()
+    ChipDocument::of_built_in_chip(name).unwrap().strip_measured(true).build_accelerator().unwrap()
 }
 
 fn power(chip: &Accelerator) -> f64 {
-    sustained_power(chip).peak().0
+    sustained_power(chip).peak_power().0
 }
 
 /// Operating points over the highest: MHz and volts of chips that are sold.
@@ -17,7 +17,7 @@ fn the_voltage_is_within_eight_per_cent_of_published_operating_points() {
     let mt8192 = [(866.0, 0.8), (724.0, 0.725), (647.0, 0.693_75), (523.0, 0.656_25), (358.0, 0.606_25)];
     let rk3399 = [(800.0, 1.1), (600.0, 0.925), (500.0, 0.875), (400.0, 0.825), (297.0, 0.8)];
     let s922x = [(1896.0, 0.981), (1704.0, 0.861), (1512.0, 0.791), (1398.0, 0.761), (1200.0, 0.731), (1000.0, 0.731)];
-    for (node, points) in [(Node::N7, &mt8192[..]), (Node::N28, &rk3399), (Node::N16, &s922x)] {
+    for (node, points) in [(ProcessNode::N7, &mt8192[..]), (ProcessNode::N28, &rk3399), (ProcessNode::N16, &s922x)] {
         let (clock, voltage) = points[0];
         for (f, v) in points {
             let (modelled, measured) = (node.voltage_fraction(f / clock), v / voltage);
@@ -30,12 +30,12 @@ fn the_voltage_is_within_eight_per_cent_of_published_operating_points() {
 fn above_the_floor_power_falls_with_clock_and_voltage_and_below_it_with_the_clock_alone() {
     let chip = chip("tpu_v4");
     let dynamic =
-        |part: f64| sustained_power(&at_clock(&chip, Hertz(chip.clock.0 * part))).contraction - chip.energy.static_power;
+        |part: f64| sustained_power(&lower_clock(&chip, Hertz(chip.clock.0 * part))).contraction - chip.energy.static_power;
     // What HBM takes does not follow: a twentieth of a contraction at most.
     let part = |part: f64| dynamic(part).0 / dynamic(1.0).0;
     let square = |clock: f64| clock * clock.powf(2.0 * VOLTAGE_EXPONENT);
     assert!((part(0.8) - square(0.8)).abs() < 0.02, "{} {}", part(0.8), square(0.8));
-    let floor = Node::N7.voltage_floor();
+    let floor = ProcessNode::N7.voltage_floor();
     assert!((part(0.4) - 0.4 * floor * floor).abs() < 0.02, "{}", part(0.4));
     assert!((part(0.4) / part(0.5) - 0.8).abs() < 0.01);
 }
@@ -43,8 +43,11 @@ fn above_the_floor_power_falls_with_clock_and_voltage_and_below_it_with_the_cloc
 #[test]
 fn what_follows_the_clock_is_slowed_and_the_rest_stays() {
     let chip = chip("tpu_v4");
-    let slow = at_clock(&chip, Hertz(chip.clock.0 / 2.0));
-    assert_eq!(slow.peak(crate::kernel::DataType::Bf16).unwrap().0 * 2.0, chip.peak(crate::kernel::DataType::Bf16).unwrap().0);
+    let slow = lower_clock(&chip, Hertz(chip.clock.0 / 2.0));
+    assert_eq!(
+        slow.peak_flops(crate::kernel::DataType::Bf16).unwrap().0 * 2.0,
+        chip.peak_flops(crate::kernel::DataType::Bf16).unwrap().0
+    );
     for (before, after) in chip.on_chip.iter().zip(&slow.on_chip) {
         assert_eq!(after.read_bandwidth.0 * 2.0, before.read_bandwidth.0);
         assert_eq!(after.write_bandwidth.0 * 2.0, before.write_bandwidth.0);
@@ -52,7 +55,7 @@ fn what_follows_the_clock_is_slowed_and_the_rest_stays() {
         assert!(after.read_energy_per_byte < before.read_energy_per_byte);
     }
     assert_eq!((&slow.hbm, slow.energy.static_power), (&chip.hbm, chip.energy.static_power));
-    let area = |chip: &Accelerator| crate::hardware::area(chip).unwrap().total().0;
+    let area = |chip: &Accelerator| crate::hardware::chip_area(chip).unwrap().total_area().0;
     assert!((area(&slow) / area(&chip) - 1.0).abs() < 1e-12);
     assert_eq!(slow.lowered.unwrap().from, chip.clock);
 }
@@ -61,22 +64,22 @@ fn what_follows_the_clock_is_slowed_and_the_rest_stays() {
 fn a_limit_that_is_not_exceeded_changes_nothing() {
     for name in template_names() {
         let chip = chip(name);
-        assert_eq!(within_power(&chip, sustained_power(&chip).peak()), Some(chip.clone()), "{name}");
-        assert_eq!(within_power(&chip, Watts(f64::INFINITY)), Some(chip), "{name}");
+        assert_eq!(lower_clock_to_power(&chip, sustained_power(&chip).peak_power()), Some(chip.clone()), "{name}");
+        assert_eq!(lower_clock_to_power(&chip, Watts(f64::INFINITY)), Some(chip), "{name}");
     }
 }
 
 #[test]
 fn a_lowered_clock_in_a_file_is_the_chip_lowered() {
     let chip = chip("tpu_v4");
-    let lowered = within_power(&chip, Watts(150.0)).unwrap();
-    let mut document = ChipDocument::template("tpu_v4").unwrap().unbuilt(true);
-    document.set("lowered_clock_mhz", &Setting::Number(lowered.clock.0 / 1e6)).unwrap();
-    assert_eq!(document.accelerator().unwrap(), lowered);
-    assert_eq!(document.clone().unbuilt(true).accelerator().unwrap(), chip, "another chip has its own");
+    let lowered = lower_clock_to_power(&chip, Watts(150.0)).unwrap();
+    let mut document = ChipDocument::of_built_in_chip("tpu_v4").unwrap().strip_measured(true);
+    document.set_field("lowered_clock_mhz", &FieldValue::Number(lowered.clock.0 / 1e6)).unwrap();
+    assert_eq!(document.build_accelerator().unwrap(), lowered);
+    assert_eq!(document.clone().strip_measured(true).build_accelerator().unwrap(), chip, "another chip has its own");
     for (wrong, limit) in [(1051.0, "409.191176"), (409.0, "409.191176"), (0.0, "1050")] {
-        document.set("lowered_clock_mhz", &Setting::Number(wrong)).unwrap();
-        let error = document.accelerator().unwrap_err().to_string();
+        document.set_field("lowered_clock_mhz", &FieldValue::Number(wrong)).unwrap();
+        let error = document.build_accelerator().unwrap_err().to_string();
         assert!(error.contains(&format!("lowered_clock_mhz = {wrong}")) && error.contains(limit), "{error}");
     }
 }
@@ -88,19 +91,19 @@ proptest! {
     ) {
         let chip = chip(name);
         let limit = power(&chip) * part;
-        match within_power(&chip, Watts(limit)) {
+        match lower_clock_to_power(&chip, Watts(limit)) {
             None => {
-                let lowest = at_clock(&chip, Hertz((lowest_clock(&chip).0 / STEP).ceil() * STEP));
+                let lowest = lower_clock(&chip, Hertz((lowest_clock(&chip).0 / STEP).ceil() * STEP));
                 prop_assert!(power(&lowest) > limit);
             }
             Some(slow) => {
                 prop_assert!(power(&slow) <= limit && slow.clock <= chip.clock);
                 prop_assert!(slow.clock.0 >= lowest_clock(&chip).0);
                 if slow.clock < chip.clock {
-                    prop_assert!(power(&at_clock(&chip, Hertz(slow.clock.0 + STEP))) > limit);
+                    prop_assert!(power(&lower_clock(&chip, Hertz(slow.clock.0 + STEP))) > limit);
                     prop_assert_eq!(slow.clock.0 % STEP, 0.0);
                 }
-                let wider = within_power(&chip, Watts(limit * more)).unwrap();
+                let wider = lower_clock_to_power(&chip, Watts(limit * more)).unwrap();
                 prop_assert!(wider.clock >= slow.clock);
                 for (slow, wider) in slow.on_chip.iter().zip(&wider.on_chip) {
                     prop_assert!(slow.read_bandwidth <= wider.read_bandwidth && slow.latency >= wider.latency);

@@ -1,6 +1,6 @@
 //! What a chip costs to make: wafer price, dies per wafer, yield, memory.
 
-use super::{Accelerator, AreaError, AreaModel, Node, area};
+use super::{Accelerator, AreaError, AreaModel, ProcessNode, chip_area};
 use crate::units::SquareMillimeters;
 use serde::{Deserialize, Serialize};
 
@@ -51,7 +51,7 @@ impl ChipCost {
     }
 }
 
-impl Node {
+impl ProcessNode {
     /// Price of a 300 mm wafer in USD, where a source is at hand.
     ///
     /// Source: Khan and Mann, *AI Chips* (CSET 2020), as in Princeton's ttm-cas: 40, 28, 20, 14, 7 and 5 nm; 6 nm as 7 nm, 4 nm as 5 nm.
@@ -91,10 +91,10 @@ pub fn yield_fraction(die: SquareMillimeters, defects_per_cm2: f64) -> f64 {
 /// # Errors
 /// [`AreaError`] where the chip has no area model.
 pub fn chip_cost(accelerator: &Accelerator, foundry: Foundry) -> Result<Option<ChipCost>, AreaError> {
-    let total = area(accelerator)?.total();
+    let total = chip_area(accelerator)?.total_area();
     let (node, dies) = match &accelerator.area_model {
         AreaModel::UnitAreas(floorplan) => (floorplan.node, floorplan.dies.max(1)),
-        AreaModel::Phaze22nm | AreaModel::Undisclosed => (Node::N22, 1),
+        AreaModel::Phaze22nm | AreaModel::Undisclosed => (ProcessNode::N22, 1),
     };
     let die = total / f64::from(dies);
     let dies_per_wafer = dies_per_wafer(die);
@@ -130,13 +130,13 @@ mod tests {
 
     #[test]
     fn a_newer_wafer_costs_more() {
-        let prices: Vec<f64> = Node::ALL.iter().map(|node| node.wafer_usd().unwrap()).collect();
+        let prices: Vec<f64> = ProcessNode::ALL.iter().map(|node| node.wafer_usd().unwrap()).collect();
         assert!(prices.windows(2).all(|pair| pair[0] <= pair[1]), "{prices:?}");
     }
 
     #[test]
     fn an_a100_costs_a_few_hundred_dollars_to_make() {
-        let chip = Accelerator::template("a100_80gb_sxm").unwrap();
+        let chip = Accelerator::built_in("a100_80gb_sxm").unwrap();
         let cost = chip_cost(&chip, Foundry::default()).unwrap().unwrap();
         assert!((60..=70).contains(&cost.dies_per_wafer), "{cost:?}");
         assert!((200.0..400.0).contains(&cost.dies_usd), "{cost:?}");

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Who shares a memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Scope {
+pub enum MemoryScope {
     /// One instance per tensor core (and the vector core beside it).
     Core,
     /// One instance, shared by all cores.
@@ -19,7 +19,7 @@ pub struct MemoryLevel {
     /// What users call it: `vmem`, `l2`, `hbm`.
     pub name: String,
     /// Who shares it.
-    pub scope: Scope,
+    pub scope: MemoryScope,
     /// Usable bytes of an instance.
     pub capacity: Bytes,
     /// Peak rate out of an instance.
@@ -40,7 +40,7 @@ impl MemoryLevel {
     /// The time the level's ports are busy with this traffic through one instance: the sum of both directions behind one
     /// port, the slower of the two otherwise. Latency not included.
     #[must_use]
-    pub fn busy(&self, read: Bytes, written: Bytes) -> Seconds {
+    pub fn busy_time(&self, read: Bytes, written: Bytes) -> Seconds {
         let (reading, writing) = (read / self.read_bandwidth, written / self.write_bandwidth);
         if self.ports <= 1 { reading + writing } else { reading.max(writing) }
     }
@@ -53,7 +53,7 @@ impl MemoryLevel {
 
     /// The energy of this traffic.
     #[must_use]
-    pub fn energy(&self, read: Bytes, written: Bytes) -> Joules {
+    pub fn traffic_energy(&self, read: Bytes, written: Bytes) -> Joules {
         self.read_energy_per_byte * read.as_f64() + self.write_energy_per_byte * written.as_f64()
     }
 }

@@ -28,23 +28,23 @@ mod verify_tests;
 #[cfg(test)]
 pub(crate) use verify_tests::every_number_has_limits;
 
-pub use area::{AreaBreakdown, AreaError, Floorplan, area};
-pub use calibration::{Calibration, Parameter};
+pub use area::{AreaBreakdown, AreaError, Floorplan, chip_area};
+pub use calibration::{Calibration, CalibrationParameter};
 pub use compute::{Dataflow, PerDataType, TensorCores, VectorCores};
 pub use document::ChipDocument;
-pub use energy::{Control, EnergyModel, SustainedPower, least_sustained_power, sustained_power};
+pub use energy::{ControlStyle, EnergyModel, SustainedPower, least_sustained_power, sustained_power};
 pub use error::HardwareError;
 pub use library::{FittedScalar, KernelLibrary};
-pub use lowered::{LOWEST_CLOCK_FRACTION, Lowered, at_clock, highest_clock, lowest_clock, within_power};
-pub use memory::{HostLink, MemoryLevel, Scope, Storage};
+pub use lowered::{LOWEST_CLOCK_FRACTION, LoweredClock, highest_clock_within, lower_clock, lower_clock_to_power, lowest_clock};
+pub use memory::{HostLink, MemoryLevel, MemoryScope, Storage};
 pub use streams::StreamContention;
-pub use technology::Node;
-pub use template::{Template, all as templates, template_names};
-pub use verify::verify;
+pub use technology::ProcessNode;
+pub use template::{ChipTemplate, all_templates as templates, template_names};
+pub use verify::find_faults;
 
 pub use crate::cores::{Exclusivity, Pairing};
-pub use crate::files::Fault;
-pub use crate::files::document::Setting;
+pub use crate::files::FileFault;
+pub use crate::files::document::FieldValue;
 
 use crate::kernel::DataType;
 use crate::units::{Bytes, FlopsPerSecond, Hertz, SquareMillimeters, Watts};
@@ -65,7 +65,7 @@ pub enum AreaModel {
 
 /// What the vendor publishes, kept beside the model to be compared with it; never used to predict.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Published {
+pub struct PublishedFigures {
     /// Area of the die (of all compute dies where there are several).
     pub die_area: Option<SquareMillimeters>,
     /// Thermal design power.
@@ -83,7 +83,7 @@ pub struct Accelerator {
     pub clock: Hertz,
     /// What it was designed for, where its clock is lowered: see [`at_clock`].
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub lowered: Option<Lowered>,
+    pub lowered: Option<LoweredClock>,
     /// Fraction of it that matrix products keep in hours of training, where power and heat hold it down, compared with the
     /// short runs that `calibration` speaks of; 1 where nothing is known.
     pub sustained_clock_fraction: f64,
@@ -118,7 +118,7 @@ pub struct Accelerator {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streams: Option<StreamContention>,
     /// What its vendor states.
-    pub published: Published,
+    pub published: PublishedFigures,
 }
 
 impl Accelerator {
@@ -130,7 +130,7 @@ impl Accelerator {
             name: String::new(),
             area_model: other.area_model.clone(),
             energy: EnergyModel { static_power: Watts(0.0), ..chip.energy },
-            published: Published::default(),
+            published: PublishedFigures::default(),
             ..chip.clone()
         };
         bare(self) == bare(other)
@@ -139,22 +139,22 @@ impl Accelerator {
     /// Dense peak of the matrix units: 2 x cores x arrays x rows x columns x MACs per unit and cycle x clock.
     /// `None` where the arrays do not support the type.
     #[must_use]
-    pub fn peak(&self, data_type: DataType) -> Option<FlopsPerSecond> {
+    pub fn peak_flops(&self, data_type: DataType) -> Option<FlopsPerSecond> {
         let rate = self.tensor.macs_per_unit_per_cycle.get(data_type)?;
-        Some(FlopsPerSecond(2.0 * self.tensor.units() as f64 * rate * self.clock.0))
+        Some(FlopsPerSecond(2.0 * self.tensor.unit_count() as f64 * rate * self.clock.0))
     }
 
     /// Peak of the vector units, counting one operation per lane and cycle.
     #[must_use]
-    pub fn vector_peak(&self) -> FlopsPerSecond {
+    pub fn peak_vector_operations(&self) -> FlopsPerSecond {
         FlopsPerSecond(f64::from(self.vector.cores) * f64::from(self.vector.lanes) * self.clock.0)
     }
 
     /// The process that the area is of; `None` where the die is not disclosed.
     #[must_use]
-    pub fn node(&self) -> Option<Node> {
+    pub fn process_node(&self) -> Option<ProcessNode> {
         match &self.area_model {
-            AreaModel::Phaze22nm => Some(Node::N22),
+            AreaModel::Phaze22nm => Some(ProcessNode::N22),
             AreaModel::UnitAreas(floorplan) => Some(floorplan.node),
             AreaModel::Undisclosed => None,
         }
@@ -167,7 +167,7 @@ impl Accelerator {
     }
 
     /// All memories, innermost first, the device's memory last.
-    pub fn levels(&self) -> impl DoubleEndedIterator<Item = &MemoryLevel> {
+    pub fn memory_levels(&self) -> impl DoubleEndedIterator<Item = &MemoryLevel> {
         self.on_chip.iter().chain(std::iter::once(&self.hbm))
     }
 
@@ -180,21 +180,21 @@ impl Accelerator {
     /// The innermost memory that each core has for itself, if any.
     #[must_use]
     pub fn local_buffer(&self) -> Option<&MemoryLevel> {
-        self.on_chip.iter().find(|level| level.scope == Scope::Core)
+        self.on_chip.iter().find(|level| level.scope == MemoryScope::Core)
     }
 
     /// The outermost memory on the die that all cores share, if any.
     #[must_use]
     pub fn global_buffer(&self) -> Option<&MemoryLevel> {
-        self.on_chip.iter().rev().find(|level| level.scope == Scope::Chip)
+        self.on_chip.iter().rev().find(|level| level.scope == MemoryScope::Chip)
     }
 
     /// Instances of a level on this chip: one per tensor core, or one.
     #[must_use]
-    pub fn instances(&self, level: &MemoryLevel) -> u32 {
+    pub fn instance_count(&self, level: &MemoryLevel) -> u32 {
         match level.scope {
-            Scope::Core => self.tensor.cores,
-            Scope::Chip => 1,
+            MemoryScope::Core => self.tensor.cores,
+            MemoryScope::Chip => 1,
         }
     }
 }

@@ -19,11 +19,12 @@
 //!
 //! All of it is monotone: more cores, wider arrays or a larger buffer never have less bandwidth.
 
-use super::energy::{Control, STATIC_WATTS_PER_MM2, default_energy, energy_per_byte};
+use super::energy::{ControlStyle, STATIC_WATTS_PER_MM2, default_energy_model, default_energy_per_byte};
 use super::{
-    Accelerator, AreaModel, Calibration, Dataflow, Exclusivity, MemoryLevel, Node, Pairing, PerDataType, Published, Scope,
+    Accelerator, AreaModel, Calibration, Dataflow, Exclusivity, MemoryLevel, MemoryScope, Pairing, PerDataType, ProcessNode,
+    PublishedFigures,
 };
-use super::{ChipDocument, HardwareError, Setting, TensorCores, VectorCores, area};
+use super::{ChipDocument, FieldValue, HardwareError, TensorCores, VectorCores, chip_area};
 use crate::units::{Bytes, BytesPerSecond, Hertz, Seconds, Watts};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -114,10 +115,10 @@ impl PhazeConfig {
 ///
 /// # Errors
 /// A built-in file that cannot be read; the tests read them all.
-pub fn document(config: &PhazeConfig) -> Result<ChipDocument, HardwareError> {
-    let chip = design(config);
-    let mut document = ChipDocument::template("phaze_tpuv4")?.unbuilt(true);
-    document.name(&chip.name, &format!("A point of PHAZE's design space: {config}"));
+pub fn design_document(config: &PhazeConfig) -> Result<ChipDocument, HardwareError> {
+    let chip = design_accelerator(config);
+    let mut document = ChipDocument::of_built_in_chip("phaze_tpuv4")?.strip_measured(true);
+    document.set_name(&chip.name, &format!("A point of PHAZE's design space: {config}"));
     let kib = |bytes: Bytes| bytes.as_f64() / 1024.0;
     let (rows, columns) = (f64::from(config.width), f64::from(config.depth));
     let feed = ELEMENT_BYTES * (rows + columns);
@@ -140,21 +141,21 @@ pub fn document(config: &PhazeConfig) -> Result<ChipDocument, HardwareError> {
     ];
     for (key, value) in settings {
         let invalid = |fault| HardwareError::Invalid { file: chip.name.clone(), faults: vec![fault] };
-        document.set(key, &Setting::Number(value)).map_err(invalid)?;
+        document.set_field(key, &FieldValue::Number(value)).map_err(invalid)?;
     }
     Ok(document)
 }
 
 /// The accelerator of a design point. Nothing is read or searched; cheap enough to be called for every point of a space.
 #[must_use]
-pub fn design(config: &PhazeConfig) -> Accelerator {
+pub fn design_accelerator(config: &PhazeConfig) -> Accelerator {
     let clock = Hertz(1.05e9); // TPU v4, and what PHAZE states (and misspells by a factor of 1000)
     let per_cycle = |bytes: f64| BytesPerSecond(bytes * clock.0);
     let (rows, columns) = (f64::from(config.width), f64::from(config.depth));
     let feed = ELEMENT_BYTES * (rows + columns);
     let (global_read, global_write) = config.global_buffer_bytes_per_cycle();
     let level = |name: &str, scope, capacity, read, write, ports| {
-        let (read_energy_per_byte, write_energy_per_byte) = energy_per_byte(Node::N22, clock, name, capacity);
+        let (read_energy_per_byte, write_energy_per_byte) = default_energy_per_byte(ProcessNode::N22, clock, name, capacity);
         MemoryLevel {
             name: name.to_owned(),
             scope,
@@ -185,24 +186,24 @@ pub fn design(config: &PhazeConfig) -> Accelerator {
         },
         vector: VectorCores { cores: config.num_vc, lanes: config.width_vc, buffer: Some(config.vector_local_buffer()) },
         on_chip: vec![
-            level("local_buffer", Scope::Core, config.tensor_local_buffer(), per_cycle(feed), per_cycle(local_write), 2),
-            level("global_buffer", Scope::Chip, config.global_buffer, per_cycle(global_read), per_cycle(global_write), 2),
+            level("local_buffer", MemoryScope::Core, config.tensor_local_buffer(), per_cycle(feed), per_cycle(local_write), 2),
+            level("global_buffer", MemoryScope::Chip, config.global_buffer, per_cycle(global_read), per_cycle(global_write), 2),
         ],
-        hbm: level("hbm", Scope::Chip, config.hbm, hbm_bandwidth, hbm_bandwidth, 1),
+        hbm: level("hbm", MemoryScope::Chip, config.hbm, hbm_bandwidth, hbm_bandwidth, 1),
         host: None,
         storage: None,
         pairing: Pairing::AnyPair,
         exclusivity: Exclusivity::AllCores,
         collectives_overlap: false,
         area_model: AreaModel::Phaze22nm,
-        energy: default_energy(Node::N22, clock, Control::Wide),
+        energy: default_energy_model(ProcessNode::N22, clock, ControlStyle::Wide),
         calibration: Calibration::default(),
         library: None,
         streams: None,
-        published: Published::default(),
+        published: PublishedFigures::default(),
     };
     // An area table that cannot be read leaves static power at zero here; whoever asks for the area gets the error.
-    let area = area(&accelerator).map_or(0.0, |breakdown| breakdown.total().0);
+    let area = chip_area(&accelerator).map_or(0.0, |breakdown| breakdown.total_area().0);
     accelerator.energy.static_power = Watts(area * STATIC_WATTS_PER_MM2);
     accelerator
 }
@@ -210,15 +211,15 @@ pub fn design(config: &PhazeConfig) -> Accelerator {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-    use super::super::{Template, verify};
+    use super::super::{ChipTemplate, find_faults};
     use super::*;
     use crate::kernel::DataType;
     use proptest::prelude::*;
 
     #[test]
     fn the_template_is_the_design_point() {
-        let template = &Template::find("phaze_tpuv4").unwrap().accelerator;
-        let mut point = design(&PhazeConfig::tpu_v4_like());
+        let template = &ChipTemplate::find_built_in("phaze_tpuv4").unwrap().accelerator;
+        let mut point = design_accelerator(&PhazeConfig::tpu_v4_like());
         point.name.clone_from(&template.name);
         point.published = template.published;
         assert!((point.energy.static_power.0 / template.energy.static_power.0 - 1.0).abs() < 0.01);
@@ -255,17 +256,17 @@ mod tests {
     proptest! {
         #[test]
         fn every_point_is_sound(config in config()) {
-            let faults = verify(&design(&config));
+            let faults = find_faults(&design_accelerator(&config));
             prop_assert!(faults.is_empty(), "{faults:?}");
         }
 
         #[test]
         fn larger_is_never_smaller_or_narrower(config in config(), dimension in 0..6usize) {
             let larger = doubled(&config, dimension);
-            let (a, b) = (design(&config), design(&larger));
-            prop_assert!(area(&b).unwrap().total() > area(&a).unwrap().total());
-            for (inner, outer) in a.levels().zip(b.levels()) {
-                let (few, many) = (f64::from(a.instances(inner)), f64::from(b.instances(outer)));
+            let (a, b) = (design_accelerator(&config), design_accelerator(&larger));
+            prop_assert!(chip_area(&b).unwrap().total_area() > chip_area(&a).unwrap().total_area());
+            for (inner, outer) in a.memory_levels().zip(b.memory_levels()) {
+                let (few, many) = (f64::from(a.instance_count(inner)), f64::from(b.instance_count(outer)));
                 prop_assert!(outer.read_bandwidth.0 * many >= inner.read_bandwidth.0 * few);
                 prop_assert!(outer.write_bandwidth.0 * many >= inner.write_bandwidth.0 * few);
                 prop_assert!(outer.capacity >= inner.capacity);
@@ -275,12 +276,12 @@ mod tests {
 
     #[test]
     fn the_tpu_v4_like_point_has_tpu_v4s_peak() {
-        let chip = design(&PhazeConfig::tpu_v4_like());
-        let peak = chip.peak(DataType::Bf16).unwrap();
+        let chip = design_accelerator(&PhazeConfig::tpu_v4_like());
+        let peak = chip.peak_flops(DataType::Bf16).unwrap();
         assert!((peak.0 / 275e12 - 1.0).abs() < 0.01, "{peak}");
         assert_eq!(chip.local_buffer().unwrap().capacity, Bytes(256 << 10));
         assert_eq!(chip.global_buffer().unwrap().capacity, Bytes(128 << 20));
         assert_eq!(chip.level_count(), 3);
-        assert_eq!(chip.levels().last().unwrap().name, "hbm");
+        assert_eq!(chip.memory_levels().last().unwrap().name, "hbm");
     }
 }

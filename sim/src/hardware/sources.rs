@@ -1,10 +1,10 @@
 //! Every number of a chip's file has a source: the rule, checked.
 
-use crate::files::Fault;
+use crate::files::FileFault;
 use std::collections::BTreeMap;
 
 /// The `[sources]` table as dotted key -> text; nested tables and quoted dotted keys are the same thing.
-pub(super) fn flatten(table: &toml::Table, faults: &mut Vec<Fault>) -> BTreeMap<String, String> {
+pub(super) fn flatten_sources(table: &toml::Table, faults: &mut Vec<FileFault>) -> BTreeMap<String, String> {
     let mut flat = BTreeMap::new();
     let mut stack: Vec<(String, &toml::Value)> = table.iter().map(|(key, value)| (key.clone(), value)).collect();
     while let Some((key, value)) = stack.pop() {
@@ -13,7 +13,7 @@ pub(super) fn flatten(table: &toml::Table, faults: &mut Vec<Fault>) -> BTreeMap<
                 flat.insert(key, text.clone());
             }
             toml::Value::Table(inner) => stack.extend(inner.iter().map(|(k, v)| (format!("{key}.{k}"), v))),
-            _ => faults.push(Fault::new(
+            _ => faults.push(FileFault::new(
                 format!("sources.{key}"),
                 value,
                 "a source is a text",
@@ -25,23 +25,23 @@ pub(super) fn flatten(table: &toml::Table, faults: &mut Vec<Fault>) -> BTreeMap<
 }
 
 /// Every number is covered by a source, and every source covers a number. Fitted scalars have `fitted_on` instead.
-pub(super) fn check(file: &toml::Table, sources: &BTreeMap<String, String>, faults: &mut Vec<Fault>) {
+pub(super) fn check_sources(file: &toml::Table, sources: &BTreeMap<String, String>, faults: &mut Vec<FileFault>) {
     let mut numbers = Vec::new();
     for (key, value) in file.iter().filter(|(key, _)| !matches!(key.as_str(), "sources" | "calibration" | "library" | "streams"))
     {
-        leaves(key.clone(), value, &mut numbers);
+        number_leaves(key.clone(), value, &mut numbers);
     }
     let covers =
         |source: &str, number: &str| number.strip_prefix(source).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
     for (number, value) in &numbers {
         if !sources.keys().any(|source| covers(source, number)) {
             let cure = format!("add \"{number}\" = \"...\" to [sources]");
-            faults.push(Fault::new(number.clone(), value, "every figure has a source", cure));
+            faults.push(FileFault::new(number.clone(), value, "every figure has a source", cure));
         }
     }
     for (source, text) in sources {
         if !numbers.iter().any(|(number, _)| covers(source, number)) {
-            faults.push(Fault::new(
+            faults.push(FileFault::new(
                 format!("sources.{source}"),
                 text,
                 "a source belongs to a figure of this file",
@@ -52,18 +52,18 @@ pub(super) fn check(file: &toml::Table, sources: &BTreeMap<String, String>, faul
 }
 
 /// The numbers below a value, with their dotted keys; tables of an array go by their name.
-fn leaves(key: String, value: &toml::Value, found: &mut Vec<(String, String)>) {
+fn number_leaves(key: String, value: &toml::Value, found: &mut Vec<(String, String)>) {
     match value {
         toml::Value::Integer(_) | toml::Value::Float(_) => found.push((key, value.to_string())),
         toml::Value::Table(table) => {
             for (inner, value) in table {
-                leaves(format!("{key}.{inner}"), value, found);
+                number_leaves(format!("{key}.{inner}"), value, found);
             }
         }
         toml::Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
                 let name = item.get("name").and_then(toml::Value::as_str).map_or_else(|| index.to_string(), str::to_owned);
-                leaves(format!("{key}.{name}"), item, found);
+                number_leaves(format!("{key}.{name}"), item, found);
             }
         }
         _ => {}

@@ -29,17 +29,17 @@ const MOST: f64 = 10.0;
 impl StreamContention {
     /// Every scalar. A file that has the table gives them all.
     pub const PARAMETERS: [FittedScalar<Self>; 7] = [
-        scalar("kernel_by_collective", |s| s.kernel_by_collective, |s, v| s.kernel_by_collective = v),
-        scalar("kernel_by_network", |s| s.kernel_by_network, |s, v| s.kernel_by_network = v),
-        scalar("collective_by_kernel", |s| s.collective_by_kernel, |s, v| s.collective_by_kernel = v),
-        scalar("network_by_copy", |s| s.network_by_copy, |s, v| s.network_by_copy = v),
-        scalar("copy_out_by_network", |s| s.copy_out_by_network, |s, v| s.copy_out_by_network = v),
-        scalar("copy_in_by_copy_out", |s| s.copy_in_by_copy_out, |s, v| s.copy_in_by_copy_out = v),
-        scalar("copy_out_by_copy_in", |s| s.copy_out_by_copy_in, |s, v| s.copy_out_by_copy_in = v),
+        slowdown_scalar("kernel_by_collective", |s| s.kernel_by_collective, |s, v| s.kernel_by_collective = v),
+        slowdown_scalar("kernel_by_network", |s| s.kernel_by_network, |s, v| s.kernel_by_network = v),
+        slowdown_scalar("collective_by_kernel", |s| s.collective_by_kernel, |s, v| s.collective_by_kernel = v),
+        slowdown_scalar("network_by_copy", |s| s.network_by_copy, |s, v| s.network_by_copy = v),
+        slowdown_scalar("copy_out_by_network", |s| s.copy_out_by_network, |s, v| s.copy_out_by_network = v),
+        slowdown_scalar("copy_in_by_copy_out", |s| s.copy_in_by_copy_out, |s, v| s.copy_in_by_copy_out = v),
+        slowdown_scalar("copy_out_by_copy_in", |s| s.copy_out_by_copy_in, |s, v| s.copy_out_by_copy_in = v),
     ];
 }
 
-const fn scalar(
+const fn slowdown_scalar(
     key: &'static str,
     get: fn(&StreamContention) -> f64,
     set: fn(&mut StreamContention, f64),

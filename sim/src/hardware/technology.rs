@@ -8,7 +8,7 @@ use std::fmt;
 /// A process node, named as its foundry names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Node {
+pub enum ProcessNode {
     /// 45 nm planar.
     N45,
     /// 28 nm planar.
@@ -29,7 +29,7 @@ pub enum Node {
     N3,
 }
 
-impl Node {
+impl ProcessNode {
     /// Every node, oldest first.
     pub const ALL: [Self; 9] = [Self::N45, Self::N28, Self::N22, Self::N16, Self::N7, Self::N6, Self::N5, Self::N4, Self::N3];
 
@@ -115,7 +115,7 @@ impl Node {
     /// Between the two a power law in the node's number (a straight line on logarithmic scales); below 7 nm the foundry's power
     /// at equal speed: 6 nm as 7 nm, 5 nm 30 % less, 4 nm 22 % less than 5 nm (N4P, whose density 4 nm has here too), 3 nm 30 % less than 5 nm (TSMC).
     #[must_use]
-    pub fn energy(self, at_45nm: f64, at_7nm: f64) -> f64 {
+    pub fn energy_at_node(self, at_45nm: f64, at_7nm: f64) -> f64 {
         match self {
             Self::N6 => at_7nm,
             Self::N5 => at_7nm * 0.7,
@@ -143,13 +143,13 @@ impl Node {
     /// The energy of an operation on a chip that is designed for this clock, over [`Self::energy`]: a higher clock takes a higher voltage, or the larger
     /// gates and deeper pipelines that stand in for it. The voltage's square, by the same curve and down to the same floor as under a limit of power.
     #[must_use]
-    pub fn energy_at(self, clock: Hertz) -> f64 {
+    pub fn energy_at_clock(self, clock: Hertz) -> f64 {
         let Some(reference) = self.reference_clock() else { return 1.0 };
         (clock.0 / reference.0).powf(VOLTAGE_EXPONENT).max(self.voltage_floor()).powi(2)
     }
 }
 
-impl fmt::Display for Node {
+impl fmt::Display for ProcessNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} nm", self.nanometres())
     }

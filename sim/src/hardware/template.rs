@@ -11,7 +11,7 @@ pub(super) mod embedded {
 
 /// A chip's file, read: the accelerator and what the file says about its figures.
 #[derive(Debug, Clone)]
-pub struct Template {
+pub struct ChipTemplate {
     /// The canonical name.
     pub name: String,
     /// Other names it answers to.
@@ -27,23 +27,24 @@ pub struct Template {
     pub fitted_on: BTreeMap<String, String>,
 }
 
-impl Template {
+impl ChipTemplate {
     /// Reads and verifies a chip's file; `file` names it in errors.
     ///
     /// # Errors
     /// Malformed TOML, a missing or unknown key, or values that cannot be (all of them are listed).
     pub fn from_toml_str(text: &str, file: &str) -> Result<Self, HardwareError> {
-        file::read(text, file)
+        file::read_chip_file(text, file)
     }
 
     /// The built-in chip of this name or alias; case, `-` and blanks do not matter.
     ///
     /// # Errors
     /// [`HardwareError::Unknown`] names those that exist.
-    pub fn find(name: &str) -> Result<&'static Self, HardwareError> {
-        let wanted = normalised(name);
-        let answers = |t: &&Self| normalised(&t.name) == wanted || t.aliases.iter().any(|alias| normalised(alias) == wanted);
-        match all()?.iter().find(answers) {
+    pub fn find_built_in(name: &str) -> Result<&'static Self, HardwareError> {
+        let wanted = normalise_name(name);
+        let answers =
+            |t: &&Self| normalise_name(&t.name) == wanted || t.aliases.iter().any(|alias| normalise_name(alias) == wanted);
+        match all_templates()?.iter().find(answers) {
             Some(template) => Ok(template),
             None => Err(HardwareError::Unknown { name: name.to_owned(), known: template_names().join(", ") }),
         }
@@ -51,7 +52,7 @@ impl Template {
 
     /// The source of a figure: that of its key, or of the nearest table above it.
     #[must_use]
-    pub fn source(&self, key: &str) -> Option<&str> {
+    pub fn source_of(&self, key: &str) -> Option<&str> {
         let mut prefix = key;
         loop {
             if let Some(source) = self.sources.get(prefix) {
@@ -62,7 +63,7 @@ impl Template {
     }
 }
 
-fn normalised(name: &str) -> String {
+fn normalise_name(name: &str) -> String {
     name.chars().filter(|c| c.is_ascii_alphanumeric()).map(|c| c.to_ascii_lowercase()).collect()
 }
 
@@ -76,9 +77,9 @@ pub fn template_names() -> Vec<&'static str> {
 ///
 /// # Errors
 /// A built-in file that does not verify; the tests read them all, so a released build has none.
-pub fn all() -> Result<&'static [Template], HardwareError> {
-    static ALL: OnceLock<Result<Vec<Template>, HardwareError>> = OnceLock::new();
-    let read = || embedded::CHIPS.iter().map(|(name, text)| file::read(text, &format!("{name}.toml"))).collect();
+pub fn all_templates() -> Result<&'static [ChipTemplate], HardwareError> {
+    static ALL: OnceLock<Result<Vec<ChipTemplate>, HardwareError>> = OnceLock::new();
+    let read = || embedded::CHIPS.iter().map(|(name, text)| file::read_chip_file(text, &format!("{name}.toml"))).collect();
     match ALL.get_or_init(read) {
         Ok(templates) => Ok(templates),
         Err(error) => Err(error.clone()),
@@ -90,8 +91,8 @@ impl Accelerator {
     ///
     /// # Errors
     /// [`HardwareError::Unknown`] names those that exist.
-    pub fn template(name: &str) -> Result<Self, HardwareError> {
-        Template::find(name).map(|template| template.accelerator.clone())
+    pub fn built_in(name: &str) -> Result<Self, HardwareError> {
+        ChipTemplate::find_built_in(name).map(|template| template.accelerator.clone())
     }
 
     /// Reads and verifies a chip's file; `file` names it in errors.
@@ -99,6 +100,6 @@ impl Accelerator {
     /// # Errors
     /// Malformed TOML, a missing or unknown key, or values that cannot be (all of them are listed).
     pub fn from_toml_str(text: &str, file: &str) -> Result<Self, HardwareError> {
-        Template::from_toml_str(text, file).map(|template| template.accelerator)
+        ChipTemplate::from_toml_str(text, file).map(|template| template.accelerator)
     }
 }

@@ -1,7 +1,7 @@
 //! What must hold of every accelerator, whether read from a file or built by a search.
 
-use super::{Accelerator, AreaModel, Calibration, FittedScalar, KernelLibrary, MemoryLevel, Scope, StreamContention};
-use crate::files::Fault;
+use super::{Accelerator, AreaModel, Calibration, FittedScalar, KernelLibrary, MemoryLevel, MemoryScope, StreamContention};
+use crate::files::FileFault;
 use crate::limits::{self, LARGEST_COUNT};
 use crate::units::Bytes;
 use std::ops::RangeInclusive;
@@ -13,78 +13,83 @@ const PEAK_SHORTFALL: f64 = 0.9;
 
 /// Every missing, zero, negative, NaN or contradictory figure; empty for a sound chip.
 #[must_use]
-pub fn verify(accelerator: &Accelerator) -> Vec<Fault> {
-    let mut faults = Faults::default();
-    compute(accelerator, &mut faults);
+pub fn find_faults(accelerator: &Accelerator) -> Vec<FileFault> {
+    let mut faults = ChipFaults::default();
+    check_compute(accelerator, &mut faults);
     // Bandwidths may be given per cycle: with an impossible clock they are wrong because of it.
     let clock = accelerator.clock.0;
-    for level in accelerator.levels() {
-        memory(level, clock.is_finite() && clock > 0.0, &mut faults);
+    for level in accelerator.memory_levels() {
+        check_memory(level, clock.is_finite() && clock > 0.0, &mut faults);
     }
-    hierarchy(accelerator, &mut faults);
-    links(accelerator, &mut faults);
-    energy(accelerator, &mut faults);
-    calibration(&accelerator.calibration, &mut faults);
+    check_hierarchy(accelerator, &mut faults);
+    check_links(accelerator, &mut faults);
+    check_energy(accelerator, &mut faults);
+    check_calibration(&accelerator.calibration, &mut faults);
     if let Some(scalars) = &accelerator.library {
-        fitted("library", scalars, &KernelLibrary::PARAMETERS, &mut faults);
+        check_fitted("library", scalars, &KernelLibrary::PARAMETERS, &mut faults);
     }
     if let Some(scalars) = &accelerator.streams {
-        fitted("streams", scalars, &StreamContention::PARAMETERS, &mut faults);
+        check_fitted("streams", scalars, &StreamContention::PARAMETERS, &mut faults);
     }
-    published(accelerator, &mut faults);
+    check_published(accelerator, &mut faults);
     if let AreaModel::UnitAreas(floorplan) = &accelerator.area_model {
-        faults.0.extend(floorplan.faults(accelerator));
+        faults.0.extend(floorplan.find_faults(accelerator));
     }
     faults.0
 }
 
 /// The faults so far.
 #[derive(Default)]
-struct Faults(Vec<Fault>);
+struct ChipFaults(Vec<FileFault>);
 
-impl Faults {
-    fn positive(&mut self, key: &str, value: f64, cure: &str) {
+impl ChipFaults {
+    fn check_positive(&mut self, key: &str, value: f64, cure: &str) {
         if !(value.is_finite() && value > 0.0) {
-            self.0.push(Fault::new(key, value, "must be positive and finite", cure));
+            self.0.push(FileFault::new(key, value, "must be positive and finite", cure));
         }
     }
 
     /// A positive number in a range, which is stated in the key's unit.
-    fn within(&mut self, key: &str, value: f64, range: RangeInclusive<f64>, cure: &str) {
-        self.positive(key, value, cure);
+    fn check_within(&mut self, key: &str, value: f64, range: RangeInclusive<f64>, cure: &str) {
+        self.check_positive(key, value, cure);
         if value.is_finite() && value > 0.0 && !range.contains(&value) {
-            let limit = limits::between(*range.start(), *range.end());
-            self.0.push(Fault::new(key, limits::plain(value), limit, cure));
+            let limit = limits::describe_range(*range.start(), *range.end());
+            self.0.push(FileFault::new(key, limits::format_number(value), limit, cure));
         }
     }
 
     /// A number from 0 to `most`.
-    fn up_to(&mut self, key: &str, value: f64, most: f64, cure: &str) {
-        self.not_negative(key, value, cure);
+    fn check_up_to(&mut self, key: &str, value: f64, most: f64, cure: &str) {
+        self.check_not_negative(key, value, cure);
         if value.is_finite() && value > most {
-            self.0.push(Fault::new(key, limits::plain(value), limits::between(0.0, most), cure));
+            self.0.push(FileFault::new(key, limits::format_number(value), limits::describe_range(0.0, most), cure));
         }
     }
 
-    fn not_negative(&mut self, key: &str, value: f64, cure: &str) {
+    fn check_not_negative(&mut self, key: &str, value: f64, cure: &str) {
         if !(value.is_finite() && value >= 0.0) {
-            self.0.push(Fault::new(key, value, "must be finite and not negative", cure));
+            self.0.push(FileFault::new(key, value, "must be finite and not negative", cure));
         }
     }
 }
 
 /// A range of base units in a larger unit.
-fn in_units(range: RangeInclusive<f64>, unit: f64) -> RangeInclusive<f64> {
+fn range_in_units(range: RangeInclusive<f64>, unit: f64) -> RangeInclusive<f64> {
     range.start() / unit..=range.end() / unit
 }
 
-fn compute(accelerator: &Accelerator, faults: &mut Faults) {
+fn check_compute(accelerator: &Accelerator, faults: &mut ChipFaults) {
     let (tensor, vector) = (&accelerator.tensor, &accelerator.vector);
-    faults.within("clock_mhz", accelerator.clock.0 / 1e6, in_units(limits::CLOCK, 1e6), "give the clock of the cores");
+    faults.check_within(
+        "clock_mhz",
+        accelerator.clock.0 / 1e6,
+        range_in_units(limits::CLOCK, 1e6),
+        "give the clock of the cores",
+    );
     let sustained = accelerator.sustained_clock_fraction;
     if !(limits::LEAST_FRACTION..=1.0).contains(&sustained) {
         let cure = "give what is left of the clock under load, or leave it out";
-        faults.0.push(Fault::new(
+        faults.0.push(FileFault::new(
             "sustained_clock_fraction",
             sustained,
             "must be above 0 (a millionth at least) and at most 1",
@@ -100,22 +105,22 @@ fn compute(accelerator: &Accelerator, faults: &mut Faults) {
         ("vector.lanes", vector.lanes),
     ];
     for (key, count) in counts {
-        faults.positive(key, f64::from(count), "a chip has at least one");
+        faults.check_positive(key, f64::from(count), "a chip has at least one");
         if count > LARGEST_COUNT {
-            faults.0.push(Fault::new(key, count, format!("must be at most {LARGEST_COUNT}"), "correct it"));
+            faults.0.push(FileFault::new(key, count, format!("must be at most {LARGEST_COUNT}"), "correct it"));
         }
     }
     if vector.buffer == Some(Bytes::ZERO) {
         let cure = "leave it out where vector cores share the tensor core's local buffer";
-        faults.0.push(Fault::new("vector.buffer_kib", 0, "must be positive", cure));
+        faults.0.push(FileFault::new("vector.buffer_kib", 0, "must be positive", cure));
     }
     if vector.buffer.is_some_and(|buffer| buffer.0 > limits::LARGEST_MEMORY) {
-        faults.0.push(Fault::new("vector.buffer_kib", "more", "must be at most 1 PiB", "correct it"));
+        faults.0.push(FileFault::new("vector.buffer_kib", "more", "must be at most 1 PiB", "correct it"));
     }
     let rates = &tensor.macs_per_unit_per_cycle;
     if rates.iter().next().is_none() {
         let cure = "give the rate of at least one data type, `bf16 = 1.0` for instance";
-        faults.0.push(Fault::new(
+        faults.0.push(FileFault::new(
             "tensor.macs_per_unit_per_cycle",
             "nothing",
             "arrays that support no type compute nothing",
@@ -124,142 +129,142 @@ fn compute(accelerator: &Accelerator, faults: &mut Faults) {
     }
     for (data_type, rate) in rates.iter() {
         let key = format!("tensor.macs_per_unit_per_cycle.{data_type}");
-        faults.positive(&key, rate, "leave out a type that is not supported");
-        let peak = accelerator.peak(data_type).map_or(0.0, |peak| peak.0);
+        faults.check_positive(&key, rate, "leave out a type that is not supported");
+        let peak = accelerator.peak_flops(data_type).map_or(0.0, |peak| peak.0);
         let sound = rate.is_finite() && rate > 0.0 && limits::CLOCK.contains(&accelerator.clock.0);
         if sound && !limits::PEAK.contains(&peak) && counts.iter().all(|(_, count)| (1..=LARGEST_COUNT).contains(count)) {
-            let range = in_units(limits::PEAK, 1e12);
-            let within = limits::between(*range.start(), *range.end());
-            let limit = format!("arrays x clock x rate give {} TFLOP/s, which {within}", limits::plain(peak / 1e12));
-            faults.0.push(Fault::new(key, limits::plain(rate), limit, "correct the rate, the clock or the arrays"));
+            let range = range_in_units(limits::PEAK, 1e12);
+            let within = limits::describe_range(*range.start(), *range.end());
+            let limit = format!("arrays x clock x rate give {} TFLOP/s, which {within}", limits::format_number(peak / 1e12));
+            faults.0.push(FileFault::new(key, limits::format_number(rate), limit, "correct the rate, the clock or the arrays"));
         }
     }
 }
 
-fn memory(level: &MemoryLevel, clock_is_sound: bool, faults: &mut Faults) {
+fn check_memory(level: &MemoryLevel, clock_is_sound: bool, faults: &mut ChipFaults) {
     let key = |suffix: &str| format!("memory.{}.{suffix}", level.name);
     if level.name.trim().is_empty() {
-        faults.0.push(Fault::new("memory.name", "\"\"", "every memory has a name", "name it, \"l2\" for instance"));
+        faults.0.push(FileFault::new("memory.name", "\"\"", "every memory has a name", "name it, \"l2\" for instance"));
     }
     if level.capacity == Bytes::ZERO {
         let cure = "give its capacity, or remove the memory";
-        faults.0.push(Fault::new(key("capacity"), level.capacity, "a memory with a bandwidth has a capacity", cure));
+        faults.0.push(FileFault::new(key("capacity"), level.capacity, "a memory with a bandwidth has a capacity", cure));
     }
     if level.capacity.0 > limits::LARGEST_MEMORY {
-        faults.0.push(Fault::new(key("capacity"), level.capacity, "must be at most 1 PiB", "correct it"));
+        faults.0.push(FileFault::new(key("capacity"), level.capacity, "must be at most 1 PiB", "correct it"));
     }
     if clock_is_sound {
-        faults.within(&key("read bandwidth in B/s"), level.read_bandwidth.0, limits::RATE, "give its peak read rate");
-        faults.within(&key("write bandwidth in B/s"), level.write_bandwidth.0, limits::RATE, "give its peak write rate");
+        faults.check_within(&key("read bandwidth in B/s"), level.read_bandwidth.0, limits::RATE, "give its peak read rate");
+        faults.check_within(&key("write bandwidth in B/s"), level.write_bandwidth.0, limits::RATE, "give its peak write rate");
     }
     let ports = "1 where reads and writes share, 2 where they do not";
-    faults.within(&key("ports"), f64::from(level.ports), 1.0..=f64::from(LARGEST_COUNT), ports);
-    faults.up_to(&key("latency in s"), level.latency.0, limits::LONGEST_LATENCY, "0 where unknown");
+    faults.check_within(&key("ports"), f64::from(level.ports), 1.0..=f64::from(LARGEST_COUNT), ports);
+    faults.check_up_to(&key("latency in s"), level.latency.0, limits::LONGEST_LATENCY, "0 where unknown");
     let energies = [("read", level.read_energy_per_byte), ("write", level.write_energy_per_byte)];
     for (access, energy) in energies {
         let cure = "leave it out to take the node's";
-        faults.up_to(&key(&format!("{access} energy in J/B")), energy.0, limits::MOST_ENERGY, cure);
+        faults.check_up_to(&key(&format!("{access} energy in J/B")), energy.0, limits::MOST_ENERGY, cure);
     }
 }
 
-fn hierarchy(accelerator: &Accelerator, faults: &mut Faults) {
-    let levels: Vec<&MemoryLevel> = accelerator.levels().collect();
+fn check_hierarchy(accelerator: &Accelerator, faults: &mut ChipFaults) {
+    let levels: Vec<&MemoryLevel> = accelerator.memory_levels().collect();
     for (index, level) in levels.iter().enumerate() {
         if levels.iter().take(index).any(|other| other.name == level.name) {
             let cure = "names tell memories apart: rename one";
-            faults.0.push(Fault::new("memory.name", &level.name, "appears twice", cure));
+            faults.0.push(FileFault::new("memory.name", &level.name, "appears twice", cure));
         }
         let Some(outer) = levels.get(index + 1) else { continue };
-        if level.scope == Scope::Chip && outer.scope == Scope::Core {
+        if level.scope == MemoryScope::Chip && outer.scope == MemoryScope::Core {
             let cure = "list memories innermost first: those of a core before those of the chip";
             let key = format!("memory.{}.scope", outer.name);
-            faults.0.push(Fault::new(key, "core", format!("lies outside {}, which all cores share", level.name), cure));
+            faults.0.push(FileFault::new(key, "core", format!("lies outside {}, which all cores share", level.name), cure));
         }
         // A register file may exceed the first-level cache; what all cores share is larger than what one core has.
-        if outer.scope == Scope::Chip && level.capacity > outer.capacity {
+        if outer.scope == MemoryScope::Chip && level.capacity > outer.capacity {
             let limit = format!("exceeds the {} of {}, the memory around it", outer.capacity, outer.name);
             let key = format!("memory.{}.capacity", level.name);
-            faults.0.push(Fault::new(key, level.capacity, limit, "list memories innermost first, or correct one of the two"));
+            faults.0.push(FileFault::new(key, level.capacity, limit, "list memories innermost first, or correct one of the two"));
         }
     }
-    if accelerator.hbm.scope != Scope::Chip {
+    if accelerator.hbm.scope != MemoryScope::Chip {
         let key = format!("memory.{}.scope", accelerator.hbm.name);
-        faults.0.push(Fault::new(key, "core", "the outermost memory is the device's", "write scope = \"chip\""));
+        faults.0.push(FileFault::new(key, "core", "the outermost memory is the device's", "write scope = \"chip\""));
     }
 }
 
-fn links(accelerator: &Accelerator, faults: &mut Faults) {
-    let rates = || in_units(limits::RATE, 1e9);
+fn check_links(accelerator: &Accelerator, faults: &mut ChipFaults) {
+    let rates = || range_in_units(limits::RATE, 1e9);
     let capacities = |most: u64, unit: f64| 1.0 / unit..=most as f64 / unit;
     if let Some(host) = &accelerator.host {
-        faults.within("host.link_gb_per_s", host.bandwidth.0 / 1e9, rates(), "remove [host] where there is none");
+        faults.check_within("host.link_gb_per_s", host.bandwidth.0 / 1e9, rates(), "remove [host] where there is none");
         let range = capacities(limits::LARGEST_MEMORY, 1_073_741_824.0);
-        faults.within("host.capacity_gib", host.capacity.gib(), range, "a link to the host leads to its memory");
+        faults.check_within("host.capacity_gib", host.capacity.gib(), range, "a link to the host leads to its memory");
         if let Some(memory) = host.memory {
-            faults.within("host.memory_gb_per_s", memory.0 / 1e9, rates(), "leave it out where it is not known");
+            faults.check_within("host.memory_gb_per_s", memory.0 / 1e9, rates(), "leave it out where it is not known");
         }
     }
     if let Some(storage) = &accelerator.storage {
         let none = "remove [storage] where there is none";
-        faults.within("storage.read_gb_per_s", storage.read_bandwidth.0 / 1e9, rates(), none);
-        faults.within("storage.write_gb_per_s", storage.write_bandwidth.0 / 1e9, rates(), none);
+        faults.check_within("storage.read_gb_per_s", storage.read_bandwidth.0 / 1e9, rates(), none);
+        faults.check_within("storage.write_gb_per_s", storage.write_bandwidth.0 / 1e9, rates(), none);
         let range = capacities(limits::LARGEST_STORAGE, 1e9);
         let cure = "storage with a bandwidth has a capacity";
-        faults.within("storage.capacity_gb", storage.capacity.as_f64() / 1e9, range, cure);
+        faults.check_within("storage.capacity_gb", storage.capacity.as_f64() / 1e9, range, cure);
     }
 }
 
-fn energy(accelerator: &Accelerator, faults: &mut Faults) {
+fn check_energy(accelerator: &Accelerator, faults: &mut ChipFaults) {
     let energy = &accelerator.energy;
-    faults.up_to("energy.static_w", energy.static_power.0, *limits::POWER.end(), "give the idle power");
+    faults.check_up_to("energy.static_w", energy.static_power.0, *limits::POWER.end(), "give the idle power");
     let (picojoules, cure) = (limits::MOST_ENERGY * 1e12, "leave it out to take the node's");
-    faults.up_to("energy.pj_per_vector_operation", energy.per_vector_operation.0 * 1e12, picojoules, cure);
-    faults.up_to("energy.pj_per_core_cycle", energy.per_core_cycle.0 * 1e12, picojoules, cure);
+    faults.check_up_to("energy.pj_per_vector_operation", energy.per_vector_operation.0 * 1e12, picojoules, cure);
+    faults.check_up_to("energy.pj_per_core_cycle", energy.per_core_cycle.0 * 1e12, picojoules, cure);
     for (data_type, joules) in energy.per_mac.iter() {
-        faults.up_to(&format!("energy.pj_per_mac.{data_type}"), joules.0 * 1e12, picojoules, cure);
+        faults.check_up_to(&format!("energy.pj_per_mac.{data_type}"), joules.0 * 1e12, picojoules, cure);
     }
 }
 
-fn calibration(calibration: &Calibration, faults: &mut Faults) {
+fn check_calibration(calibration: &Calibration, faults: &mut ChipFaults) {
     for parameter in &Calibration::PARAMETERS {
         let value = (parameter.get)(calibration);
         if !(value >= parameter.min && value <= parameter.max) {
             let limit = format!("must lie between {} and {}", parameter.min, parameter.max);
             let cure = format!("fit it anew; {} is the ideal chip's", parameter.ideal);
-            faults.0.push(Fault::new(format!("calibration.{}", parameter.key), value, limit, cure));
+            faults.0.push(FileFault::new(format!("calibration.{}", parameter.key), value, limit, cure));
         }
     }
 }
 
-fn fitted<T>(name: &str, scalars: &T, known: &[FittedScalar<T>], faults: &mut Faults) {
+fn check_fitted<T>(name: &str, scalars: &T, known: &[FittedScalar<T>], faults: &mut ChipFaults) {
     for scalar in known {
         let value = (scalar.get)(scalars);
         if !(value >= scalar.min && value <= scalar.max) {
             let limit = format!("must lie between {} and {}", scalar.min, scalar.max);
             let cure = format!("fit it anew, or leave [{name}] out");
-            faults.0.push(Fault::new(format!("{name}.{}", scalar.key), value, limit, cure));
+            faults.0.push(FileFault::new(format!("{name}.{}", scalar.key), value, limit, cure));
         }
     }
 }
 
-fn published(accelerator: &Accelerator, faults: &mut Faults) {
+fn check_published(accelerator: &Accelerator, faults: &mut ChipFaults) {
     if let Some(area) = accelerator.published.die_area {
-        faults.within("published.die_area_mm2", area.0, limits::AREA, "leave it out where it is not published");
+        faults.check_within("published.die_area_mm2", area.0, limits::AREA, "leave it out where it is not published");
     }
     if let Some(tdp) = accelerator.published.tdp {
-        faults.within("published.tdp_w", tdp.0, limits::POWER, "leave it out where it is not published");
+        faults.check_within("published.tdp_w", tdp.0, limits::POWER, "leave it out where it is not published");
         if accelerator.energy.static_power >= tdp {
             let limit = format!("reaches the published {} W that the chip draws at work", tdp.0);
-            faults.0.push(Fault::new("energy.static_w", accelerator.energy.static_power.0, limit, "give the idle power"));
+            faults.0.push(FileFault::new("energy.static_w", accelerator.energy.static_power.0, limit, "give the idle power"));
         }
     }
     for (data_type, peak) in accelerator.published.peak.iter() {
         let key = format!("published.peak_tflops.{data_type}");
         let stated = peak.0 / 1e12;
-        faults.positive(&key, stated, "leave it out where it is not published");
-        let Some(modelled) = accelerator.peak(data_type).map(|peak| peak.0 / 1e12) else {
+        faults.check_positive(&key, stated, "leave it out where it is not published");
+        let Some(modelled) = accelerator.peak_flops(data_type).map(|peak| peak.0 / 1e12) else {
             let cure = format!("give tensor.macs_per_unit_per_cycle.{data_type}");
-            faults.0.push(Fault::new(key, stated, "the arrays do not support this type", cure));
+            faults.0.push(FileFault::new(key, stated, "the arrays do not support this type", cure));
             continue;
         };
         // Where the arrays or the clock are impossible, their own faults say so.
@@ -269,7 +274,7 @@ fn published(accelerator: &Accelerator, faults: &mut Faults) {
         if stated > modelled * PEAK_ROUNDING || stated < modelled * PEAK_SHORTFALL {
             let limit = format!("arrays x clock give {modelled:.1} TFLOP/s");
             let cure = "correct the clock, the arrays, the rate or the published peak";
-            faults.0.push(Fault::new(key, stated, limit, cure));
+            faults.0.push(FileFault::new(key, stated, limit, cure));
         }
     }
 }

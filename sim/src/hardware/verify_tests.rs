@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::template::embedded;
-use super::{Accelerator, Calibration, HardwareError, HostLink, Template, templates, verify};
+use super::{Accelerator, Calibration, ChipTemplate, HardwareError, HostLink, find_faults, templates};
 use crate::units::{Bytes, BytesPerSecond, Hertz, Joules, Seconds, Watts};
 use proptest::prelude::*;
 
@@ -33,7 +33,7 @@ proptest! {
     ) {
         let mut chip = templates().unwrap()[chip].accelerator.clone();
         break_it(&mut chip, bad);
-        let faults = verify(&chip);
+        let faults = find_faults(&chip);
         prop_assert!(faults.iter().any(|fault| fault.key == key), "{key} {bad}: {faults:?}");
     }
 }
@@ -46,7 +46,7 @@ fn faults_of(changes: &[(&str, &str)]) -> String {
         assert!(text.contains(from), "{from}");
         text = text.replacen(from, to, 1);
     }
-    Template::from_toml_str(&text, "my_chip.toml").unwrap_err().to_string()
+    ChipTemplate::from_toml_str(&text, "my_chip.toml").unwrap_err().to_string()
 }
 
 #[test]
@@ -117,15 +117,15 @@ fn calibration_scalars_say_what_they_were_fitted_on() {
 
 #[test]
 fn a_link_without_capacity_is_a_fault() {
-    let mut chip = Accelerator::template("tpu_v4").unwrap();
+    let mut chip = Accelerator::built_in("tpu_v4").unwrap();
     chip.host = Some(HostLink { bandwidth: BytesPerSecond(16e9), capacity: Bytes::ZERO, memory: None });
-    let faults: Vec<String> = verify(&chip).iter().map(ToString::to_string).collect();
+    let faults: Vec<String> = find_faults(&chip).iter().map(ToString::to_string).collect();
     assert_eq!(faults, ["host.capacity_gib = 0: must be positive and finite; a link to the host leads to its memory"]);
 }
 
 #[test]
 fn an_unknown_chip_is_told_the_known_ones() {
-    let error = Accelerator::template("tpu_v99").unwrap_err();
+    let error = Accelerator::built_in("tpu_v99").unwrap_err();
     assert!(matches!(&error, HardwareError::Unknown { name, .. } if name == "tpu_v99"));
     assert!(
         error.to_string().starts_with(
@@ -180,7 +180,7 @@ pub(crate) fn every_number_has_limits(text: &str, is_taken: impl Fn(&str) -> boo
 #[test]
 fn every_figure_has_both_limits() {
     for (_, text) in embedded::CHIPS {
-        every_number_has_limits(text, |text| Template::from_toml_str(text, "my_chip.toml").is_ok());
+        every_number_has_limits(text, |text| ChipTemplate::from_toml_str(text, "my_chip.toml").is_ok());
     }
     let text = faults_of(&[("read_gb_per_s = 1200", "read_gb_per_s = 1e-320")]);
     assert_eq!(text, "my_chip.toml: memory.hbm.read_gb_per_s = 1e-320: must be from 0.001 to 1e9; correct it");

@@ -7,9 +7,9 @@
 //! unit counts are not read: the chip has no area.
 
 use crate::files::{FileError, json, strict};
-use crate::hardware::energy::{Control, default_energy, energy_per_byte};
-use crate::hardware::{Accelerator, AreaModel, Calibration, Dataflow, Exclusivity, Fault, MemoryLevel, Node};
-use crate::hardware::{Pairing, PerDataType, Published, Scope, Template, TensorCores, VectorCores, verify};
+use crate::hardware::energy::{ControlStyle, default_energy_model, default_energy_per_byte};
+use crate::hardware::{Accelerator, AreaModel, Calibration, Dataflow, Exclusivity, FileFault, MemoryLevel, ProcessNode};
+use crate::hardware::{ChipTemplate, MemoryScope, Pairing, PerDataType, PublishedFigures, TensorCores, VectorCores, find_faults};
 use crate::limits::{self, LARGEST_COUNT};
 use crate::network::{Fabric, Tier, Topology, TorusDim};
 use crate::units::{Bytes, BytesPerSecond, Hertz, Seconds};
@@ -25,15 +25,15 @@ const GIB: f64 = 1_073_741_824.0;
 ///
 /// # Errors
 /// Malformed JSON, missing keys, figures that cannot be: all of them are listed, by their path in the file.
-pub fn chip(text: &str, file: &str) -> Result<Template, FileError> {
-    let json = parse(text, file, "give a chip file (.toml), an LLMCompass device description or a Calculon system (.json)")?;
-    let mut reader = Reader { json: &json, faults: Vec::new() };
-    let accelerator = accelerator(&mut reader);
+pub fn read_chip(text: &str, file: &str) -> Result<ChipTemplate, FileError> {
+    let json = parse_file(text, file, "give a chip file (.toml), an LLMCompass device description or a Calculon system (.json)")?;
+    let mut reader = CompassReader { json: &json, faults: Vec::new() };
+    let accelerator = build_accelerator(&mut reader);
     if reader.faults.is_empty() {
-        reader.faults = verify(&accelerator);
+        reader.faults = find_faults(&accelerator);
     }
-    reader.sound(file)?;
-    Ok(Template {
+    reader.check_sound(file)?;
+    Ok(ChipTemplate {
         name: accelerator.name.clone(),
         aliases: Vec::new(),
         description: format!("LLMCompass device description {file}"),
@@ -48,19 +48,21 @@ pub fn chip(text: &str, file: &str) -> Result<Template, FileError> {
 ///
 /// # Errors
 /// As [`chip`].
-pub fn fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
-    let json = parse(text, file, "give a fabric file (.toml), an LLMCompass device description or a Calculon system (.json)")?;
-    let mut r = Reader { json: &json, faults: Vec::new() };
+pub fn read_fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
+    let json =
+        parse_file(text, file, "give a fabric file (.toml), an LLMCompass device description or a Calculon system (.json)")?;
+    let mut r = CompassReader { json: &json, faults: Vec::new() };
     let link = |key: &str| format!("interconnect.link.{key}");
-    let name = r.text("name").to_owned();
-    let devices = r.count("device_count");
-    let ring = r.choice("interconnect.topology", &[("FC", false), ("RING", true)]).unwrap_or(false);
+    let name = r.text_at("name").to_owned();
+    let devices = r.positive_count("device_count");
+    let ring = r.choice_at("interconnect.topology", &[("FC", false), ("RING", true)]).unwrap_or(false);
     let links = "interconnect.link_count_per_device";
-    let bandwidth = r.number(links, FACTOR) * r.number(&link("bandwidth_per_direction_byte"), limits::RATE);
-    r.product(&[links, &link("bandwidth_per_direction_byte")], bandwidth, limits::RATE, "in B/s");
-    let (payload, header) = (r.number(&link("max_payload_size_byte"), PACKET), r.number(&link("header_size_byte"), PACKET));
-    let latency = r.number(&link("latency_second"), f64::MIN_POSITIVE..=limits::LONGEST_LATENCY);
-    r.sound(file)?;
+    let bandwidth = r.positive_number(links, FACTOR) * r.positive_number(&link("bandwidth_per_direction_byte"), limits::RATE);
+    r.capped_product(&[links, &link("bandwidth_per_direction_byte")], bandwidth, limits::RATE, "in B/s");
+    let (payload, header) =
+        (r.positive_number(&link("max_payload_size_byte"), PACKET), r.positive_number(&link("header_size_byte"), PACKET));
+    let latency = r.positive_number(&link("latency_second"), f64::MIN_POSITIVE..=limits::LONGEST_LATENCY);
+    r.check_sound(file)?;
     let wrap = devices > 1;
     let topology = if ring {
         let dims = vec![TorusDim { size: devices, wrap }];
@@ -90,101 +92,106 @@ pub fn fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
     Ok(Fabric { name, description, launch: Seconds::ZERO, tiers: vec![tier], fitted_on: String::new(), joins: Vec::new() })
 }
 
-fn parse(text: &str, file: &str, cure: &str) -> Result<Value, FileError> {
-    strict::value(text).map_err(|why| json::malformed(file, &why, cure))
+fn parse_file(text: &str, file: &str, cure: &str) -> Result<Value, FileError> {
+    strict::parse_strict(text).map_err(|why| json::malformed_error(file, &why, cure))
 }
 
-struct Reader<'a> {
+struct CompassReader<'a> {
     json: &'a Value,
-    faults: Vec<Fault>,
+    faults: Vec<FileFault>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> CompassReader<'a> {
     /// Nothing, or what is wrong so far.
-    fn sound(&mut self, file: &str) -> Result<(), FileError> {
+    fn check_sound(&mut self, file: &str) -> Result<(), FileError> {
         let faults = std::mem::take(&mut self.faults);
         if faults.is_empty() { Ok(()) } else { Err(FileError { file: file.to_owned(), faults }) }
     }
 
-    fn at(&self, path: &str) -> Option<&'a Value> {
+    fn value_at(&self, path: &str) -> Option<&'a Value> {
         path.split('.').try_fold(self.json, |value, key| value.get(key))
     }
 
-    fn need(&mut self, path: &str) -> Option<&'a Value> {
-        let found = self.at(path);
+    fn required_value(&mut self, path: &str) -> Option<&'a Value> {
+        let found = self.value_at(path);
         if found.is_none() {
             let cure = "add it; configs/template.json of LLMCompass has every key";
-            self.faults.push(Fault::new(path, "nothing", "this figure is needed", cure));
+            self.faults.push(FileFault::new(path, "nothing", "this figure is needed", cure));
         }
         found
     }
 
     /// A positive number of `range`.
-    fn number(&mut self, path: &str, range: RangeInclusive<f64>) -> f64 {
-        let Some(value) = self.need(path) else { return 1.0 };
+    fn positive_number(&mut self, path: &str, range: RangeInclusive<f64>) -> f64 {
+        let Some(value) = self.required_value(path) else { return 1.0 };
         match value.as_f64() {
             Some(number) if range.contains(&number) => number,
             Some(number) if number > 0.0 => {
-                let limit = limits::between(*range.start(), *range.end());
-                self.faults.push(Fault::new(path, value, limit, "correct it"));
+                let limit = limits::describe_range(*range.start(), *range.end());
+                self.faults.push(FileFault::new(path, value, limit, "correct it"));
                 1.0
             }
             _ => {
-                self.faults.push(Fault::new(path, value, "must be a positive number", "correct it"));
+                self.faults.push(FileFault::new(path, value, "must be a positive number", "correct it"));
                 1.0
             }
         }
     }
 
     /// A positive whole number.
-    fn count(&mut self, path: &str) -> u32 {
-        let number = self.number(path, f64::MIN_POSITIVE..=f64::from(LARGEST_COUNT));
+    fn positive_count(&mut self, path: &str) -> u32 {
+        let number = self.positive_number(path, f64::MIN_POSITIVE..=f64::from(LARGEST_COUNT));
         if number.fract() == 0.0 {
             return number as u32;
         }
-        self.faults.push(Fault::new(path, number, format!("must be a whole number of at most {LARGEST_COUNT}"), "correct it"));
+        self.faults.push(FileFault::new(
+            path,
+            number,
+            format!("must be a whole number of at most {LARGEST_COUNT}"),
+            "correct it",
+        ));
         1
     }
 
     /// The product of figures, held against what is taken for it; `unit` is the product's.
-    fn product(&mut self, paths: &[&str], product: f64, range: RangeInclusive<f64>, unit: &str) {
+    fn capped_product(&mut self, paths: &[&str], product: f64, range: RangeInclusive<f64>, unit: &str) {
         if self.faults.is_empty() && !range.contains(&product) {
-            let limit = format!("their product {unit} {}", limits::between(*range.start(), *range.end()));
-            self.faults.push(Fault::new(paths.join(" x "), limits::plain(product), limit, "correct one of them"));
+            let limit = format!("their product {unit} {}", limits::describe_range(*range.start(), *range.end()));
+            self.faults.push(FileFault::new(paths.join(" x "), limits::format_number(product), limit, "correct one of them"));
         }
     }
 
-    fn text(&mut self, path: &str) -> &'a str {
-        let Some(value) = self.need(path) else { return "" };
+    fn text_at(&mut self, path: &str) -> &'a str {
+        let Some(value) = self.required_value(path) else { return "" };
         value.as_str().unwrap_or_else(|| {
-            self.faults.push(Fault::new(path, value, "must be a text", "put it in quotes"));
+            self.faults.push(FileFault::new(path, value, "must be a text", "put it in quotes"));
             ""
         })
     }
 
     /// `value` of the text at `path`, by the names in `known`.
-    fn choice<T: Copy>(&mut self, path: &str, known: &[(&str, T)]) -> Option<T> {
+    fn choice_at<T: Copy>(&mut self, path: &str, known: &[(&str, T)]) -> Option<T> {
         let before = self.faults.len();
-        let text = self.text(path);
+        let text = self.text_at(path);
         let found = known.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
         if found.is_none() && self.faults.len() == before {
             let names = known.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-            self.faults.push(Fault::new(path, text, format!("must be one of {names}"), "correct it"));
+            self.faults.push(FileFault::new(path, text, format!("must be one of {names}"), "correct it"));
         }
         found
     }
 }
 
-const NODES: [(&str, Node); 9] = [
-    ("45nm", Node::N45),
-    ("28nm", Node::N28),
-    ("22nm", Node::N22),
-    ("16nm", Node::N16),
-    ("7nm", Node::N7),
-    ("6nm", Node::N6),
-    ("5nm", Node::N5),
-    ("4nm", Node::N4),
-    ("3nm", Node::N3),
+const NODES: [(&str, ProcessNode); 9] = [
+    ("45nm", ProcessNode::N45),
+    ("28nm", ProcessNode::N28),
+    ("22nm", ProcessNode::N22),
+    ("16nm", ProcessNode::N16),
+    ("7nm", ProcessNode::N7),
+    ("6nm", ProcessNode::N6),
+    ("5nm", ProcessNode::N5),
+    ("4nm", ProcessNode::N4),
+    ("3nm", ProcessNode::N3),
 ];
 
 /// Counts and bytes per cycle that multiply another figure.
@@ -195,14 +202,14 @@ const PACKET: RangeInclusive<f64> = 1e-3..=1e9;
 const PIN: RangeInclusive<f64> = 1.0..=1e17;
 
 /// What is taken for a memory, in `unit` bytes.
-fn capacity(unit: f64) -> RangeInclusive<f64> {
+fn capacity_limits(unit: f64) -> RangeInclusive<f64> {
     1.0 / unit..=limits::LARGEST_MEMORY as f64 / unit
 }
 
 /// Bytes of the types that its arrays and lanes compute in.
 const TYPES: [(&str, f64); 5] = [("fp32", 4.0), ("bf16", 2.0), ("fp16", 2.0), ("fp8", 1.0), ("int8", 1.0)];
 
-fn rates(data_type: &str, rate: f64) -> PerDataType<f64> {
+fn rates_of_types(data_type: &str, rate: f64) -> PerDataType<f64> {
     let mut rates = PerDataType::default();
     let slot = match data_type {
         "fp32" => &mut rates.fp32,
@@ -215,24 +222,24 @@ fn rates(data_type: &str, rate: f64) -> PerDataType<f64> {
     rates
 }
 
-fn accelerator(r: &mut Reader<'_>) -> Accelerator {
-    let clock = Hertz(r.number("device.frequency_Hz", limits::CLOCK));
-    let node = r.choice("device.compute_chiplet.process_node", &NODES).unwrap_or(Node::N7);
-    let chiplets = r.count("device.compute_chiplet_count");
-    let cores = r.count("device.compute_chiplet.core_count").saturating_mul(chiplets);
+fn build_accelerator(r: &mut CompassReader<'_>) -> Accelerator {
+    let clock = Hertz(r.positive_number("device.frequency_Hz", limits::CLOCK));
+    let node = r.choice_at("device.compute_chiplet.process_node", &NODES).unwrap_or(ProcessNode::N7);
+    let chiplets = r.positive_count("device.compute_chiplet_count");
+    let cores = r.positive_count("device.compute_chiplet.core_count").saturating_mul(chiplets);
     let paths = ["device.compute_chiplet_count", "device.compute_chiplet.core_count"];
-    r.product(&paths, f64::from(cores), 1.0..=f64::from(LARGEST_COUNT), "in cores");
-    let (tensor, fed) = tensor(r, cores);
-    let energy = default_energy(node, clock, Control::Wide);
+    r.capped_product(&paths, f64::from(cores), 1.0..=f64::from(LARGEST_COUNT), "in cores");
+    let (tensor, fed) = build_tensor_cores(r, cores);
+    let energy = default_energy_model(node, clock, ControlStyle::Wide);
     Accelerator {
-        name: r.text("name").to_owned(),
+        name: r.text_at("name").to_owned(),
         clock,
         lowered: None,
         sustained_clock_fraction: 1.0,
         tensor,
-        vector: VectorCores { cores, lanes: lanes(r, tensor.arrays_per_core), buffer: None },
-        on_chip: on_chip(r, clock, node, fed),
-        hbm: device_memory(r, clock, node),
+        vector: VectorCores { cores, lanes: lanes_per_core(r, tensor.arrays_per_core), buffer: None },
+        on_chip: build_on_chip_memories(r, clock, node, fed),
+        hbm: build_device_memory(r, clock, node),
         host: None,
         storage: None,
         pairing: Pairing::SameIndex,
@@ -243,17 +250,17 @@ fn accelerator(r: &mut Reader<'_>) -> Accelerator {
         calibration: Calibration::default(),
         library: None,
         streams: None,
-        published: Published::default(),
+        published: PublishedFigures::default(),
     }
 }
 
 /// The arrays, and the bytes per cycle that keep those of one core busy.
-fn tensor(r: &mut Reader<'_>, cores: u32) -> (TensorCores, f64) {
+fn build_tensor_cores(r: &mut CompassReader<'_>, cores: u32) -> (TensorCores, f64) {
     let array = |key: &str| format!("device.compute_chiplet.core.systolic_array.{key}");
-    let arrays_per_core = r.count("device.compute_chiplet.core.sublane_count");
-    let (rows, columns) = (r.count(&array("array_height")), r.count(&array("array_width")));
-    let rate = r.number(&array("mac_per_cycle"), FACTOR);
-    let bytes = r.choice(&array("data_type"), &TYPES).unwrap_or(2.0);
+    let arrays_per_core = r.positive_count("device.compute_chiplet.core.sublane_count");
+    let (rows, columns) = (r.positive_count(&array("array_height")), r.positive_count(&array("array_width")));
+    let rate = r.positive_number(&array("mac_per_cycle"), FACTOR);
+    let bytes = r.choice_at(&array("data_type"), &TYPES).unwrap_or(2.0);
     let tensor = TensorCores {
         cores,
         arrays_per_core,
@@ -261,55 +268,55 @@ fn tensor(r: &mut Reader<'_>, cores: u32) -> (TensorCores, f64) {
         columns,
         dataflow: Dataflow::OutputStationary,
         preload: true,
-        macs_per_unit_per_cycle: rates(r.at(&array("data_type")).and_then(Value::as_str).unwrap_or("fp16"), rate),
+        macs_per_unit_per_cycle: rates_of_types(r.value_at(&array("data_type")).and_then(Value::as_str).unwrap_or("fp16"), rate),
     };
     let edges = f64::from(rows) + f64::from(columns);
     (tensor, f64::from(arrays_per_core) * edges * rate.max(1.0) * bytes)
 }
 
 /// Results per core and cycle: `flop_per_cycle` counts a multiply-accumulate as two.
-fn lanes(r: &mut Reader<'_>, sublanes: u32) -> u32 {
+fn lanes_per_core(r: &mut CompassReader<'_>, sublanes: u32) -> u32 {
     let unit = |key: &str| format!("device.compute_chiplet.core.vector_unit.{key}");
-    let width = f64::from(r.count(&unit("vector_width")));
-    let flops = r.number(&unit("flop_per_cycle"), FACTOR);
+    let width = f64::from(r.positive_count(&unit("vector_width")));
+    let flops = r.positive_number(&unit("flop_per_cycle"), FACTOR);
     let lanes = (f64::from(sublanes) * width * (flops / 2.0).max(1.0)).round();
     let paths = ["device.compute_chiplet.core.sublane_count", &unit("vector_width"), &unit("flop_per_cycle")];
-    r.product(&paths, lanes, 1.0..=f64::from(LARGEST_COUNT), "by 2, the lanes of a core,");
+    r.capped_product(&paths, lanes, 1.0..=f64::from(LARGEST_COUNT), "by 2, the lanes of a core,");
     lanes.min(f64::from(u32::MAX)) as u32
 }
 
-fn on_chip(r: &mut Reader<'_>, clock: Hertz, node: Node, fed: f64) -> Vec<MemoryLevel> {
-    let sram = r.number("device.compute_chiplet.core.SRAM_KB", capacity(KIB)) * KIB;
-    let buffer = r.number("device.io.global_buffer_MB", capacity(MIB)) * MIB;
-    let per_cycle = r.number("device.io.global_buffer_bandwidth_per_cycle_byte", FACTOR);
+fn build_on_chip_memories(r: &mut CompassReader<'_>, clock: Hertz, node: ProcessNode, fed: f64) -> Vec<MemoryLevel> {
+    let sram = r.positive_number("device.compute_chiplet.core.SRAM_KB", capacity_limits(KIB)) * KIB;
+    let buffer = r.positive_number("device.io.global_buffer_MB", capacity_limits(MIB)) * MIB;
+    let per_cycle = r.positive_number("device.io.global_buffer_bandwidth_per_cycle_byte", FACTOR);
     let paths = ["device.io.global_buffer_bandwidth_per_cycle_byte", "device.frequency_Hz"];
-    r.product(&paths, per_cycle * clock.0, limits::RATE, "in B/s");
+    r.capped_product(&paths, per_cycle * clock.0, limits::RATE, "in B/s");
     vec![
-        level("sram", Scope::Core, sram, fed * clock.0, 2, (clock, node)),
-        level("global_buffer", Scope::Chip, buffer, per_cycle * clock.0, 1, (clock, node)),
+        build_level("sram", MemoryScope::Core, sram, fed * clock.0, 2, (clock, node)),
+        build_level("global_buffer", MemoryScope::Chip, buffer, per_cycle * clock.0, 1, (clock, node)),
     ]
 }
 
-fn device_memory(r: &mut Reader<'_>, clock: Hertz, node: Node) -> MemoryLevel {
-    let capacity = r.number("device.memory.total_capacity_GB", capacity(GIB)) * GIB;
-    let channels = r.number("device.io.memory_channel_active_count", FACTOR);
-    let pins = r.number("device.io.pin_count_per_channel", FACTOR);
-    let bits = r.number("device.io.bandwidth_per_pin_bit", PIN);
+fn build_device_memory(r: &mut CompassReader<'_>, clock: Hertz, node: ProcessNode) -> MemoryLevel {
+    let capacity = r.positive_number("device.memory.total_capacity_GB", capacity_limits(GIB)) * GIB;
+    let channels = r.positive_number("device.io.memory_channel_active_count", FACTOR);
+    let pins = r.positive_number("device.io.pin_count_per_channel", FACTOR);
+    let bits = r.positive_number("device.io.bandwidth_per_pin_bit", PIN);
     let paths = ["device.io.memory_channel_active_count x device.io.pin_count_per_channel", "device.io.bandwidth_per_pin_bit"];
-    r.product(&paths, channels * pins * bits / 8.0, limits::RATE, "in B/s, bits by 8,");
-    level("memory", Scope::Chip, capacity, channels * pins * bits / 8.0, 1, (clock, node))
+    r.capped_product(&paths, channels * pins * bits / 8.0, limits::RATE, "in B/s, bits by 8,");
+    build_level("memory", MemoryScope::Chip, capacity, channels * pins * bits / 8.0, 1, (clock, node))
 }
 
-fn level(
+fn build_level(
     name: &str,
-    scope: Scope,
+    scope: MemoryScope,
     capacity: f64,
     bytes_per_second: f64,
     ports: u32,
-    (clock, node): (Hertz, Node),
+    (clock, node): (Hertz, ProcessNode),
 ) -> MemoryLevel {
     let capacity = Bytes(capacity.round() as u64);
-    let (read, write) = energy_per_byte(node, clock, name, capacity);
+    let (read, write) = default_energy_per_byte(node, clock, name, capacity);
     MemoryLevel {
         name: name.to_owned(),
         scope,
@@ -342,8 +349,8 @@ mod tests {
 
     #[test]
     fn figures_are_read_in_their_units() {
-        let chip = chip(DEVICE, "a100_like.json").unwrap().accelerator;
-        let tflops = |data_type| chip.peak(data_type).map(|peak| (peak.0 / 1e10).round() / 100.0);
+        let chip = read_chip(DEVICE, "a100_like.json").unwrap().accelerator;
+        let tflops = |data_type| chip.peak_flops(data_type).map(|peak| (peak.0 / 1e10).round() / 100.0);
         assert_eq!((tflops(DataType::Fp16), tflops(DataType::Int8)), (Some(311.87), None));
         assert_eq!(chip.hbm.read_bandwidth, BytesPerSecond(2.048e12));
         assert_eq!(chip.memory_capacity(), Bytes(80 << 30));
@@ -351,25 +358,25 @@ mod tests {
         assert_eq!(chip.global_buffer().unwrap().read_bandwidth, BytesPerSecond(5120.0 * 1.41e9));
         assert_eq!((chip.vector.cores, chip.vector.lanes), (108, 256));
         let chiplets = changed("device.compute_chiplet_count", Some(2.into()));
-        assert_eq!(super::chip(&chiplets, "c.json").unwrap().accelerator.tensor.cores, 216);
+        assert_eq!(super::read_chip(&chiplets, "c.json").unwrap().accelerator.tensor.cores, 216);
     }
 
     #[test]
     fn links_are_a_fabric() {
-        use crate::kernel::{Collective, CollectiveKind, Group};
-        let full = fabric(DEVICE, "a100_like.json").unwrap();
-        assert_eq!((full.devices(), full.tiers[0].bandwidth), (4, BytesPerSecond(300e9)));
+        use crate::kernel::{Collective, CollectiveKind, RankGroup};
+        let full = read_fabric(DEVICE, "a100_like.json").unwrap();
+        assert_eq!((full.device_count(), full.tiers[0].bandwidth), (4, BytesPerSecond(300e9)));
         assert!((full.tiers[0].achieved_fraction - 256.0 / 272.0).abs() < 1e-12);
-        let ring = fabric(&changed("interconnect.topology", Some("RING".into())), "r.json").unwrap();
-        let group = Group { ranks: 4, stride: 1 };
+        let ring = read_fabric(&changed("interconnect.topology", Some("RING".into())), "r.json").unwrap();
+        let group = RankGroup { ranks: 4, stride: 1 };
         let all_reduce = Collective { kind: CollectiveKind::AllReduce, bytes: Bytes(1 << 30), group };
         // 3/4 of the buffer out and back through each device's port at its achieved rate.
         let bound = 1.5 * f64::from(1 << 30) / (300e9 * 256.0 / 272.0);
         for fabric in [full, ring] {
-            let time = fabric.collective(&all_reduce).latency.0;
+            let time = fabric.cost_of_collective(&all_reduce).latency.0;
             assert!((bound..bound * 1.1).contains(&time), "{}: {time} {bound}", fabric.name);
         }
-        let error = fabric(&changed("interconnect.topology", Some("MESH".into())), "m.json").unwrap_err().to_string();
+        let error = read_fabric(&changed("interconnect.topology", Some("MESH".into())), "m.json").unwrap_err().to_string();
         assert_eq!(error, "m.json: interconnect.topology = MESH: must be one of FC, RING; correct it");
     }
 
@@ -391,11 +398,11 @@ mod tests {
             ),
             ("device.io.global_buffer_MB".into(), Some(0.1.into()), "memory.sram.capacity = 196608 B: exceeds the 104858 B of"),
         ] {
-            let error = chip(&changed(&path, value), "d.json").unwrap_err();
+            let error = read_chip(&changed(&path, value), "d.json").unwrap_err();
             assert!(error.to_string().starts_with("d.json: ") && error.to_string().contains(expected), "{error}");
             assert_eq!(error.faults.len(), 1, "{error}");
         }
-        let error = chip("{", "d.json").unwrap_err().to_string();
+        let error = read_chip("{", "d.json").unwrap_err().to_string();
         assert!(error.contains("must be JSON") && error.ends_with("(.json)"), "{error}");
     }
 }

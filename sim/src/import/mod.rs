@@ -5,29 +5,29 @@ pub mod llm_compass;
 pub mod scale_sim;
 
 use crate::files::FileError;
-use crate::hardware::Template;
+use crate::hardware::ChipTemplate;
 use crate::network::{Fabric, NetworkError};
 
 /// A chip from another simulator's file: LLMCompass's device or Calculon's system.
 ///
 /// # Errors
 /// A file of neither, or a faulty one of either.
-pub fn chip(text: &str, file: &str) -> Result<Template, FileError> {
-    if calculon::System::claims(text) {
-        return calculon::System::from_json_str(text, file)?.chip(None);
+pub fn import_chip(text: &str, file: &str) -> Result<ChipTemplate, FileError> {
+    if calculon::CalculonSystem::recognises(text) {
+        return calculon::CalculonSystem::from_json_str(text, file)?.to_chip(None);
     }
-    llm_compass::chip(text, file)
+    llm_compass::read_chip(text, file)
 }
 
 /// A fabric from another simulator's file: LLMCompass's interconnect or Calculon's networks.
 ///
 /// # Errors
 /// As [`chip`].
-pub fn fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
-    if calculon::System::claims(text) {
-        return calculon::System::from_json_str(text, file)?.fabric();
+pub fn import_fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
+    if calculon::CalculonSystem::recognises(text) {
+        return calculon::CalculonSystem::from_json_str(text, file)?.to_fabric();
     }
-    llm_compass::fabric(text, file)
+    llm_compass::read_fabric(text, file)
 }
 
 /// A fabric by name or by path, as [`Fabric::load_for`] has it, or by path the networks of an LLMCompass or Calculon system (`.json`), which
@@ -37,7 +37,8 @@ pub fn fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
 /// Those of [`Fabric::load_for`], and a faulty file of another simulator.
 pub fn load_fabric(name_or_path: &str, chip: &str) -> Result<Fabric, NetworkError> {
     if !name_or_path.ends_with(".json") {
-        return Fabric::load_for(name_or_path, chip);
+        return Fabric::load_for_chip(name_or_path, chip);
     }
-    fabric(&Fabric::text_of(name_or_path)?, name_or_path).map_err(|e| NetworkError::Malformed { why: e.why(), file: e.file })
+    import_fabric(&Fabric::template_toml(name_or_path)?, name_or_path)
+        .map_err(|e| NetworkError::Malformed { why: e.why(), file: e.file })
 }

@@ -51,7 +51,7 @@ pub enum GradientOf {
 /// The parallel axis along which a collective's ranks lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Axis {
+pub enum ParallelAxis {
     /// Tensor-parallel.
     Tensor,
     /// Context-parallel.
@@ -71,7 +71,7 @@ pub struct KernelRole {
     /// What it differentiates by: none outside the backward pass, and for what both gradients wait for.
     pub gradient: Option<GradientOf>,
     /// The axis of a collective; none for every other kernel.
-    pub axis: Option<Axis>,
+    pub axis: Option<ParallelAxis>,
 }
 
 /// A kernel in a graph: what it is called, what it does and what for.

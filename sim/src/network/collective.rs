@@ -3,7 +3,7 @@
 mod exchange;
 
 use super::fabric::Fabric;
-use super::level::{Level, Levels, Spread};
+use super::level::{GroupLevel, GroupLevels, GroupSpread};
 use crate::kernel::{Collective, CollectiveKind};
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 use serde::{Deserialize, Serialize};
@@ -76,7 +76,7 @@ pub struct CollectiveCost {
 
 impl CollectiveCost {
     /// Of two collectives at the same time the one that ends last, with the longest time that either has each port.
-    pub(super) fn slower(self, other: Self) -> Self {
+    pub(super) fn slower_of(self, other: Self) -> Self {
         let mut slower = if other.latency > self.latency { other } else { self };
         let ports = self.port_times.into_iter().zip(other.port_times);
         slower.port_times.iter_mut().zip(ports).for_each(|(most, (a, b))| *most = a.max(b));
@@ -86,7 +86,7 @@ impl CollectiveCost {
 
 /// What an algorithm asks of one tier.
 #[derive(Clone, Copy)]
-struct Demand {
+struct TierDemand {
     tier: usize,
     bytes: f64,
     /// Nominal bytes per second.
@@ -96,13 +96,13 @@ struct Demand {
     messages: f64,
 }
 
-impl Demand {
+impl TierDemand {
     const NONE: Self = Self { tier: 0, bytes: 0.0, rate: 1.0, steps: 0.0, messages: 0.0 };
 }
 
 /// A candidate, launch aside.
 #[derive(Clone, Copy)]
-struct Draft {
+struct CollectiveDraft {
     algorithm: Algorithm,
     startup: f64,
     transfer: f64,
@@ -113,13 +113,13 @@ struct Draft {
     fewest: [f64; MAX_TIERS],
 }
 
-impl Draft {
-    fn total(&self) -> f64 {
+impl CollectiveDraft {
+    fn total_seconds(&self) -> f64 {
         self.startup + self.transfer
     }
 
-    fn faster(self, other: Self) -> Self {
-        let mut faster = if other.total() < self.total() { other } else { self };
+    fn faster_of(self, other: Self) -> Self {
+        let mut faster = if other.total_seconds() < self.total_seconds() { other } else { self };
         for (fewest, (mine, theirs)) in faster.fewest.iter_mut().zip(self.fewest.into_iter().zip(other.fewest)) {
             *fewest = mine.min(theirs);
         }
@@ -127,7 +127,7 @@ impl Draft {
     }
 
     /// One after the other.
-    fn then(mut self, next: Self) -> Self {
+    fn followed_by(mut self, next: Self) -> Self {
         self.startup += next.startup;
         self.transfer += next.transfer;
         if next.bound.1 > self.bound.1 {
@@ -145,60 +145,66 @@ impl Fabric {
     /// links or more bytes never make it faster. A group beyond the fabric is costed as if the outermost tier went on:
     /// [`Fabric::check_group`] tells.
     #[must_use]
-    pub fn collective(&self, collective: &Collective) -> CollectiveCost {
-        self.collective_sharing(collective, 1.0)
+    pub fn cost_of_collective(&self, collective: &Collective) -> CollectiveCost {
+        self.cost_of_collective_sharing(collective, 1.0)
     }
 
     /// As [`Fabric::collective`], while `flows` flows of equal weight (this one included, at least 1) share every port.
     #[must_use]
-    pub fn collective_sharing(&self, collective: &Collective, flows: f64) -> CollectiveCost {
-        if let Some(cost) = self.on_links(collective, flows) {
+    pub fn cost_of_collective_sharing(&self, collective: &Collective, flows: f64) -> CollectiveCost {
+        if let Some(cost) = self.cost_on_links(collective, flows) {
             return cost;
         }
-        let levels = self.levels(collective.group);
+        let levels = self.levels_of_group(collective.group);
         let size = collective.bytes.as_f64();
         if levels.as_slice().is_empty() || size == 0.0 {
-            return self.finish(None, None);
+            return self.finish_cost(None, None);
         }
-        let pricer = Pricer { fabric: self, flows: flows.max(1.0), outer: None };
-        self.finish(pricer.price(collective.kind, &levels, size), None)
+        let pricer = CollectivePricer { fabric: self, flows: flows.max(1.0), outer: None };
+        self.finish_cost(pricer.price_collective(collective.kind, &levels, size), None)
     }
 
     /// The cost of sending `bytes` from device `from` to device `to` while all other devices send as far.
     #[must_use]
-    pub fn send_recv_between(&self, from: u32, to: u32, bytes: Bytes) -> CollectiveCost {
-        let pricer = Pricer { fabric: self, flows: 1.0, outer: None };
-        let level = self.meeting(from, to).filter(|_| bytes > Bytes::ZERO);
-        self.finish(level.map(|level| pricer.point_to_point(&level, bytes.as_f64())), None)
+    pub fn cost_of_send_between(&self, from: u32, to: u32, bytes: Bytes) -> CollectiveCost {
+        let pricer = CollectivePricer { fabric: self, flows: 1.0, outer: None };
+        let level = self.meeting_level(from, to).filter(|_| bytes > Bytes::ZERO);
+        self.finish_cost(level.map(|level| pricer.price_point_to_point(&level, bytes.as_f64())), None)
     }
 
     /// The cost of a collective of a group that lies on the units of the outermost tier as `spread` says, over links of
     /// `link` bytes per second of the whole unit (the slowest that it uses). A group inside one unit uses none.
     #[must_use]
-    pub fn collective_spread(&self, kind: CollectiveKind, bytes: Bytes, spread: Spread, link: BytesPerSecond) -> CollectiveCost {
-        self.spread_sharing(kind, bytes, spread, link.0, 1.0)
-    }
-
-    pub(super) fn spread_sharing(
+    pub fn cost_of_spread_collective(
         &self,
         kind: CollectiveKind,
         bytes: Bytes,
-        spread: Spread,
+        spread: GroupSpread,
+        link: BytesPerSecond,
+    ) -> CollectiveCost {
+        self.cost_of_spread_sharing(kind, bytes, spread, link.0, 1.0)
+    }
+
+    pub(super) fn cost_of_spread_sharing(
+        &self,
+        kind: CollectiveKind,
+        bytes: Bytes,
+        spread: GroupSpread,
         link: f64,
         flows: f64,
     ) -> CollectiveCost {
-        let levels = self.spread_levels(spread);
+        let levels = self.levels_of_spread(spread);
         if levels.as_slice().is_empty() || bytes == Bytes::ZERO {
-            return self.finish(None, None);
+            return self.finish_cost(None, None);
         }
         let unit = self.unit_devices(self.tiers.len().saturating_sub(1));
         let outer = Some(link / f64::from(unit));
-        let pricer = Pricer { fabric: self, flows: flows.max(1.0), outer };
-        self.finish(pricer.price(kind, &levels, bytes.as_f64()), outer)
+        let pricer = CollectivePricer { fabric: self, flows: flows.max(1.0), outer };
+        self.finish_cost(pricer.price_collective(kind, &levels, bytes.as_f64()), outer)
     }
 
     /// `outer`: as in [`Pricer`].
-    fn finish(&self, draft: Option<Draft>, outer: Option<f64>) -> CollectiveCost {
+    fn finish_cost(&self, draft: Option<CollectiveDraft>, outer: Option<f64>) -> CollectiveCost {
         let Some(d) = draft else {
             return CollectiveCost {
                 latency: Seconds::ZERO,
@@ -221,7 +227,7 @@ impl Fabric {
             }
         }
         CollectiveCost {
-            latency: self.launch + Seconds(d.total()),
+            latency: self.launch + Seconds(d.total_seconds()),
             launch: self.launch,
             startup: Seconds(d.startup),
             transfer: Seconds(d.transfer),
@@ -234,16 +240,16 @@ impl Fabric {
 }
 
 /// Prices candidates on a fabric.
-struct Pricer<'a> {
+struct CollectivePricer<'a> {
     fabric: &'a Fabric,
     flows: f64,
     /// Nominal bytes per second of a device on the outermost tier, where the group's own links decide it.
     outer: Option<f64>,
 }
 
-impl Draft {
+impl CollectiveDraft {
     /// Adds a tier's messages, which start after others' and travel at the same time.
-    fn takes(&mut self, demand: &Demand, startup: f64, wire: f64) {
+    fn add_parallel_messages(&mut self, demand: &TierDemand, startup: f64, wire: f64) {
         self.startup += startup;
         self.bytes[demand.tier] += demand.bytes;
         self.fewest[demand.tier] += demand.bytes;
@@ -253,94 +259,104 @@ impl Draft {
     }
 }
 
-impl Pricer<'_> {
-    fn rate(&self, level: &Level, topology: impl Fn(&Fabric, &Level) -> f64) -> f64 {
+impl CollectivePricer<'_> {
+    fn effective_rate(&self, level: &GroupLevel, topology: impl Fn(&Fabric, &GroupLevel) -> f64) -> f64 {
         match self.outer {
             Some(rate) if level.tier + 1 == self.fabric.tiers.len() => rate,
             _ => topology(self.fabric, level),
         }
     }
 
-    fn price(&self, kind: CollectiveKind, levels: &Levels, size: f64) -> Option<Draft> {
+    fn price_collective(&self, kind: CollectiveKind, levels: &GroupLevels, size: f64) -> Option<CollectiveDraft> {
         let levels = levels.as_slice();
         let flat = levels.iter().all(|l| !self.fabric.is_torus(l));
         match kind {
-            CollectiveKind::SendRecv => levels.last().map(|l| self.point_to_point(l, size)),
-            CollectiveKind::AllToAll => Some(self.direct(levels, size, None)),
-            CollectiveKind::Dispatch(choice) => Some(self.direct(levels, size, Some(choice))),
+            CollectiveKind::SendRecv => levels.last().map(|l| self.price_point_to_point(l, size)),
+            CollectiveKind::AllToAll => Some(self.price_direct_exchange(levels, size, None)),
+            CollectiveKind::Dispatch(choice) => Some(self.price_direct_exchange(levels, size, Some(choice))),
             CollectiveKind::Broadcast => {
-                let ring = self.through(Algorithm::Ring, levels, size, 1.0, 0.0);
-                Some(if flat { ring.faster(self.through(Algorithm::Tree, levels, size, 1.0, 0.0)) } else { ring })
+                let ring = self.price_pipeline_through(Algorithm::Ring, levels, size, 1.0, 0.0);
+                Some(if flat {
+                    ring.faster_of(self.price_pipeline_through(Algorithm::Tree, levels, size, 1.0, 0.0))
+                } else {
+                    ring
+                })
             }
             CollectiveKind::AllGather | CollectiveKind::ReduceScatter => {
-                if flat && levels.len() > 1 && self.ring_step(levels) > 0.0 {
-                    return Some(self.flat_ring(levels, size, 1.0));
+                if flat && levels.len() > 1 && self.longest_ring_step(levels) > 0.0 {
+                    return Some(self.price_flat_ring(levels, size, 1.0));
                 }
-                let phases = self.gather_phases(levels, size);
-                Some(if flat && levels.len() > 1 { phases.faster(self.flat_ring(levels, size, 1.0)) } else { phases })
+                let phases = self.price_gather_phases(levels, size);
+                Some(if flat && levels.len() > 1 { phases.faster_of(self.price_flat_ring(levels, size, 1.0)) } else { phases })
             }
-            CollectiveKind::AllReduce => self.all_reduce(levels, size, flat),
+            CollectiveKind::AllReduce => self.price_all_reduce(levels, size, flat),
         }
     }
 
-    fn all_reduce(&self, levels: &[Level], size: f64, flat: bool) -> Option<Draft> {
+    fn price_all_reduce(&self, levels: &[GroupLevel], size: f64, flat: bool) -> Option<CollectiveDraft> {
         let (top, inner) = levels.split_last()?;
         // Where units hold unequal numbers of members, the emptiest one's ports carry what leaves it.
         let top_size = size / f64::from(top.ports);
-        let top_draft = self.level_all_reduce(top, top_size);
+        let top_draft = self.price_level_all_reduce(top, top_size);
         if inner.is_empty() {
             return Some(top_draft);
         }
-        let gathers = self.gather_phases(inner, size);
-        let mut best = gathers.then(top_draft).then(gathers);
+        let gathers = self.price_gather_phases(inner, size);
+        let mut best = gathers.followed_by(top_draft).followed_by(gathers);
         best.algorithm = Algorithm::Hierarchical;
         if flat {
-            best = best.faster(self.flat_ring(levels, size, 2.0));
-            best = best.faster(self.through(Algorithm::Tree, levels, 2.0 * size, 2.0, self.final_copy(levels, size)));
+            best = best.faster_of(self.price_flat_ring(levels, size, 2.0));
+            best = best.faster_of(self.price_pipeline_through(
+                Algorithm::Tree,
+                levels,
+                2.0 * size,
+                2.0,
+                self.price_final_copy(levels, size),
+            ));
         }
-        if let Some(draft) = self.in_network_tree(levels, size) {
-            best = best.faster(draft);
+        if let Some(draft) = self.price_in_network_tree(levels, size) {
+            best = best.faster_of(draft);
         }
         Some(best)
     }
 
     /// All-reduce over one level: by the ring (or the torus' dimensions), or in the switch.
-    fn level_all_reduce(&self, level: &Level, size: f64) -> Draft {
-        let ring = self.level_pass(level, size, f64::from(level.fan_out), 2.0);
-        match self.in_network(level, size) {
-            Some(draft) => ring.faster(draft),
+    fn price_level_all_reduce(&self, level: &GroupLevel, size: f64) -> CollectiveDraft {
+        let ring = self.price_level_pass(level, size, f64::from(level.fan_out), 2.0);
+        match self.price_in_network(level, size) {
+            Some(draft) => ring.faster_of(draft),
             None => ring,
         }
     }
 
     /// One (all-gather, reduce-scatter) or two (all-reduce) passes over one level on `size` bytes per port, in `k` parts.
-    fn level_pass(&self, level: &Level, size: f64, k: f64, passes: f64) -> Draft {
+    fn price_level_pass(&self, level: &GroupLevel, size: f64, k: f64, passes: f64) -> CollectiveDraft {
         let torus = self.fabric.is_torus(level);
         let algorithm = if torus { Algorithm::TorusDimensions } else { Algorithm::Ring };
-        let demand = Demand {
+        let demand = TierDemand {
             tier: level.tier,
             bytes: passes * size * (k - 1.0) / k,
-            rate: self.rate(level, Fabric::ring_rate),
+            rate: self.effective_rate(level, Fabric::ring_rate),
             steps: passes * self.fabric.pass_steps(level),
             messages: 0.0,
         };
         let copy = size / k / self.fabric.tiers[level.tier].final_copy.0;
-        self.pipelined(algorithm, &[demand], copy)
+        self.price_pipelined(algorithm, &[demand], copy)
     }
 
     /// All-gather (or reduce-scatter, its mirror) level after level: the outer tiers on the shards, the inner ones on more.
-    fn gather_phases(&self, levels: &[Level], size: f64) -> Draft {
-        let mut total: Option<Draft> = None;
+    fn price_gather_phases(&self, levels: &[GroupLevel], size: f64) -> CollectiveDraft {
+        let mut total: Option<CollectiveDraft> = None;
         for level in levels {
             // All that the members outside the emptiest unit have has to enter it.
             let parts = f64::from(level.members) / f64::from(level.ports);
-            let phase = self.level_pass(level, size / f64::from(level.ports), parts, 1.0);
+            let phase = self.price_level_pass(level, size / f64::from(level.ports), parts, 1.0);
             total = Some(match total {
                 None => phase,
-                Some(t) => Draft { algorithm: Algorithm::Hierarchical, ..t.then(phase) },
+                Some(t) => CollectiveDraft { algorithm: Algorithm::Hierarchical, ..t.followed_by(phase) },
             });
         }
-        total.unwrap_or(Draft {
+        total.unwrap_or(CollectiveDraft {
             algorithm: Algorithm::None,
             startup: 0.0,
             transfer: 0.0,
@@ -351,39 +367,52 @@ impl Pricer<'_> {
     }
 
     /// One ring through all members, as many rings as ports.
-    fn flat_ring(&self, levels: &[Level], size: f64, passes: f64) -> Draft {
-        let n = members(levels);
-        let ring = self.through(Algorithm::Ring, levels, passes * size * (n - 1.0) / n, passes, self.final_copy(levels, size));
-        let in_step = passes * (n - 1.0) * self.ring_step(levels);
-        Draft { startup: ring.startup.max(in_step), ..ring }
+    fn price_flat_ring(&self, levels: &[GroupLevel], size: f64, passes: f64) -> CollectiveDraft {
+        let n = group_members(levels);
+        let ring = self.price_pipeline_through(
+            Algorithm::Ring,
+            levels,
+            passes * size * (n - 1.0) / n,
+            passes,
+            self.price_final_copy(levels, size),
+        );
+        let in_step = passes * (n - 1.0) * self.longest_ring_step(levels);
+        CollectiveDraft { startup: ring.startup.max(in_step), ..ring }
     }
 
     /// The longest step that a tier of these asks of rings across it; 0 where none does.
-    fn ring_step(&self, levels: &[Level]) -> f64 {
+    fn longest_ring_step(&self, levels: &[GroupLevel]) -> f64 {
         levels.iter().filter_map(|level| self.fabric.tiers[level.tier].ring_step).map(|step| step.0).fold(0.0, f64::max)
     }
 
     /// A pipeline through all levels that carries `traffic` bytes out of every unit, shared by the unit's ports.
-    fn through(&self, algorithm: Algorithm, levels: &[Level], traffic: f64, passes: f64, copy: f64) -> Draft {
-        let mut demands = [Demand::NONE; MAX_TIERS];
+    fn price_pipeline_through(
+        &self,
+        algorithm: Algorithm,
+        levels: &[GroupLevel],
+        traffic: f64,
+        passes: f64,
+        copy: f64,
+    ) -> CollectiveDraft {
+        let mut demands = [TierDemand::NONE; MAX_TIERS];
         for (i, (demand, level)) in demands.iter_mut().zip(levels).enumerate() {
             let steps = match algorithm {
-                Algorithm::Tree => self.tree_steps(level, i == 0),
-                _ => self.ring_steps(level, members(levels), i + 1 == levels.len()),
+                Algorithm::Tree => self.tree_steps_of_level(level, i == 0),
+                _ => self.ring_steps_of_level(level, group_members(levels), i + 1 == levels.len()),
             };
-            *demand = Demand {
+            *demand = TierDemand {
                 tier: level.tier,
                 bytes: traffic / f64::from(level.ports),
-                rate: self.rate(level, Fabric::ring_rate),
+                rate: self.effective_rate(level, Fabric::ring_rate),
                 steps: passes * steps,
                 messages: 0.0,
             };
         }
-        self.pipelined(algorithm, &demands[..levels.len()], copy)
+        self.price_pipelined(algorithm, &demands[..levels.len()], copy)
     }
 
     /// Steps of one pass that cross this level, of the `n - 1` of a ring through `n` members.
-    fn ring_steps(&self, level: &Level, n: f64, outermost: bool) -> f64 {
+    fn ring_steps_of_level(&self, level: &GroupLevel, n: f64, outermost: bool) -> f64 {
         if self.fabric.is_torus(level) {
             return self.fabric.pass_steps(level);
         }
@@ -393,24 +422,24 @@ impl Pricer<'_> {
 
     /// Steps from the root to the leaves on this level: a chain inside the innermost units, a binary tree between units
     /// (NCCL src/graph/tuning.cc: `ranks per node - 1` inner and `log2(nodes)` outer steps).
-    fn tree_steps(&self, level: &Level, innermost: bool) -> f64 {
+    fn tree_steps_of_level(&self, level: &GroupLevel, innermost: bool) -> f64 {
         if innermost { f64::from(level.fan_out - 1) } else { f64::from(u32::BITS - (level.fan_out - 1).leading_zeros()) }
     }
 
-    fn final_copy(&self, levels: &[Level], size: f64) -> f64 {
+    fn price_final_copy(&self, levels: &[GroupLevel], size: f64) -> f64 {
         let innermost = levels.first().map_or(f64::INFINITY, |l| self.fabric.tiers[l.tier].final_copy.0);
-        size / members(levels) / innermost
+        size / group_members(levels) / innermost
     }
 
     /// The switch reduces: a member sends its buffer once and its share of the result, `1 + 1/k` of the size.
-    fn in_network(&self, level: &Level, size: f64) -> Option<Draft> {
+    fn price_in_network(&self, level: &GroupLevel, size: f64) -> Option<CollectiveDraft> {
         let engine = self.fabric.tiers[level.tier].in_network?;
         let sent = size * (1.0 + 1.0 / f64::from(level.fan_out));
-        let wire = sent * self.flows / (self.rate(level, Fabric::ring_rate) * engine.fraction);
-        let time = ramped(wire, engine.chunk.0);
+        let wire = sent * self.flows / (self.effective_rate(level, Fabric::ring_rate) * engine.fraction);
+        let time = time_of_chunked_transfer(wire, engine.chunk.0);
         let mut bytes = [0.0; MAX_TIERS];
         bytes[level.tier] = sent;
-        Some(Draft {
+        Some(CollectiveDraft {
             algorithm: Algorithm::InNetwork,
             startup: engine.latency.0,
             transfer: time,
@@ -421,78 +450,83 @@ impl Pricer<'_> {
     }
 
     /// The innermost switch reduces and multicasts while trees join the units (NCCL's NVLSTree): the slower part decides.
-    fn in_network_tree(&self, levels: &[Level], size: f64) -> Option<Draft> {
+    fn price_in_network_tree(&self, levels: &[GroupLevel], size: f64) -> Option<CollectiveDraft> {
         let (inner, outer) = levels.split_first()?;
         if outer.is_empty() || outer.iter().any(|l| self.fabric.is_torus(l)) {
             return None;
         }
-        let local = self.in_network(inner, size)?;
-        let mut demands = [Demand::NONE; MAX_TIERS];
+        let local = self.price_in_network(inner, size)?;
+        let mut demands = [TierDemand::NONE; MAX_TIERS];
         for (demand, level) in demands.iter_mut().zip(outer) {
-            *demand = Demand {
+            *demand = TierDemand {
                 tier: level.tier,
                 bytes: 2.0 * size / f64::from(level.ports),
-                rate: self.rate(level, Fabric::ring_rate),
-                steps: 2.0 * self.tree_steps(level, false),
+                rate: self.effective_rate(level, Fabric::ring_rate),
+                steps: 2.0 * self.tree_steps_of_level(level, false),
                 messages: 0.0,
             };
         }
-        let trees = self.pipelined(Algorithm::Tree, &demands[..outer.len()], 0.0);
-        let mut both = local.then(trees);
+        let trees = self.price_pipelined(Algorithm::Tree, &demands[..outer.len()], 0.0);
+        let mut both = local.followed_by(trees);
         both.transfer = local.transfer.max(trees.transfer);
         both.algorithm = Algorithm::InNetworkTree;
         Some(both)
     }
 
-    fn point_to_point(&self, level: &Level, size: f64) -> Draft {
-        let rate = self.rate(level, Fabric::pair_rate);
-        self.pipelined(Algorithm::PointToPoint, &[Demand { tier: level.tier, bytes: size, rate, steps: 1.0, messages: 0.0 }], 0.0)
+    fn price_point_to_point(&self, level: &GroupLevel, size: f64) -> CollectiveDraft {
+        let rate = self.effective_rate(level, Fabric::pair_rate);
+        self.price_pipelined(
+            Algorithm::PointToPoint,
+            &[TierDemand { tier: level.tier, bytes: size, rate, steps: 1.0, messages: 0.0 }],
+            0.0,
+        )
     }
 
     /// Demands that proceed together: steps add, the slowest tier decides the transfer. The fastest of the protocols; a
     /// tier without one keeps its bulk figures.
-    fn pipelined(&self, algorithm: Algorithm, demands: &[Demand], copy: f64) -> Draft {
+    fn price_pipelined(&self, algorithm: Algorithm, demands: &[TierDemand], copy: f64) -> CollectiveDraft {
         let nothing = [0.0; MAX_TIERS];
-        let empty = Draft { algorithm, startup: 0.0, transfer: 0.0, bound: (0, 0.0), bytes: nothing, fewest: nothing };
+        let empty = CollectiveDraft { algorithm, startup: 0.0, transfer: 0.0, bound: (0, 0.0), bytes: nothing, fewest: nothing };
         let operation = demands.iter().map(|d| self.fabric.tiers[d.tier].operation.0).fold(0.0, f64::max);
-        let start = Draft { startup: operation, ..empty };
+        let start = CollectiveDraft { startup: operation, ..empty };
         let (mut bulk, mut low, mut line) = (start, start, start);
         let (mut has_low, mut has_line) = (false, false);
         for d in demands {
             let tier = &self.fabric.tiers[d.tier];
             let nominal = d.bytes * self.flows / d.rate;
             if let Some(own) = tier.exchange.filter(|_| algorithm == Algorithm::Direct) {
-                let [slow, quick] = self.exchanged(d, own);
+                let [slow, quick] = self.time_of_exchange(d, own);
                 has_low = true;
                 for (draft, (startup, wire)) in [(&mut bulk, slow), (&mut low, quick), (&mut line, slow)] {
-                    draft.takes(d, startup, wire);
+                    draft.add_parallel_messages(d, startup, wire);
                 }
                 continue;
             }
             let gap = tier.low_latency.map_or(0.0, |l| l.step.0) * d.messages.max(0.0);
-            let slow = (d.steps * tier.step.0 + gap, ramped(nominal / tier.achieved_fraction, tier.chunk.0));
+            let slow = (d.steps * tier.step.0 + gap, time_of_chunked_transfer(nominal / tier.achieved_fraction, tier.chunk.0));
             let quick = tier.low_latency.map_or(slow, |l| (d.steps * l.step.0 + gap, nominal / l.fraction));
-            let lines = tier.line.map_or(slow, |l| (d.steps * l.step.0 + gap, ramped(nominal / l.fraction, l.chunk.0)));
+            let lines =
+                tier.line.map_or(slow, |l| (d.steps * l.step.0 + gap, time_of_chunked_transfer(nominal / l.fraction, l.chunk.0)));
             has_low |= tier.low_latency.is_some();
             has_line |= tier.line.is_some();
             for (draft, (startup, wire)) in [(&mut bulk, slow), (&mut low, quick), (&mut line, lines)] {
-                draft.takes(d, startup, wire);
+                draft.add_parallel_messages(d, startup, wire);
             }
         }
         bulk.transfer = bulk.bound.1 + copy;
         low.transfer = low.bound.1;
         line.transfer = line.bound.1;
-        let best = if has_low { bulk.faster(low) } else { bulk };
-        if has_line { best.faster(line) } else { best }
+        let best = if has_low { bulk.faster_of(low) } else { bulk };
+        if has_line { best.faster_of(line) } else { best }
     }
 }
 
 /// Members of the whole group.
-fn members(levels: &[Level]) -> f64 {
+fn group_members(levels: &[GroupLevel]) -> f64 {
     f64::from(levels.last().map_or(1, |l| l.members))
 }
 
 /// A transfer of `wire` seconds cut into chunks that cost `chunk` seconds each, at the best chunk size.
-fn ramped(wire: f64, chunk: f64) -> f64 {
+fn time_of_chunked_transfer(wire: f64, chunk: f64) -> f64 {
     wire + 2.0 * (chunk * wire).sqrt()
 }

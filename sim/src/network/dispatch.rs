@@ -4,37 +4,37 @@
 //! handed on inside (DeepSeek-V3 Technical Report, arXiv:2412.19437, section 3.2.2: once over InfiniBand to every node, then over NVLink), it crosses
 //! as often as there are units: their mean number follows from how parts are chosen, each set as likely as any other.
 
-use super::level::Level;
-use crate::kernel::Choice;
+use super::level::GroupLevel;
+use crate::kernel::PartChoice;
 
 /// The share of a member's buffer that leaves its unit below through a level's tier, of a group of `n` members, and the messages that this takes.
-pub(super) fn through(level: &Level, n: f64, choice: Option<Choice>) -> (f64, f64) {
+pub(super) fn share_leaving_unit(level: &GroupLevel, n: f64, choice: Option<PartChoice>) -> (f64, f64) {
     let (below, members) = (f64::from(level.members_below), f64::from(level.members));
     match choice {
         None => ((members - below) / n, members - below),
         // Every unit is as likely as any other to be the one that an item comes from, or has arrived in.
         Some(choice) => {
             let copies = f64::from(choice.chosen.max(1));
-            (choice.units(below / n) * (1.0 - below / members) / copies, (members / below).ceil() - 1.0)
+            (choice.units_reached(below / n) * (1.0 - below / members) / copies, (members / below).ceil() - 1.0)
         }
     }
 }
 
-impl Choice {
+impl PartChoice {
     /// How many units of the network an item goes to on average, each of which holds so large a share of the parts, one unit beside the other.
     #[must_use]
-    pub fn units(&self, share: f64) -> f64 {
+    pub fn units_reached(&self, share: f64) -> f64 {
         let parts = u64::from(self.parts.max(1));
         let unit = ((parts as f64 * share).round() as u64).clamp(1, parts);
         let group = (parts / u64::from(self.groups.max(1))).max(1);
         // Units lie on groups in as many ways.
         let ways = group / common_divisor(group, unit);
-        let missed: f64 = (0..ways).map(|way| self.missed(way * unit % group, unit, group)).sum();
+        let missed: f64 = (0..ways).map(|way| self.miss_probability(way * unit % group, unit, group)).sum();
         (1.0 - missed / ways as f64) * parts as f64 / unit as f64
     }
 
     /// The probability that no part of a unit of so many parts is chosen, which begins at `from` in a group of `group` parts.
-    fn missed(&self, from: u64, unit: u64, group: u64) -> f64 {
+    fn miss_probability(&self, from: u64, unit: u64, group: u64) -> f64 {
         let first = (group - from).min(unit) % group;
         let (whole, last) = ((unit - first) / group, (unit - first) % group);
         let partial = [first, last].map(|parts| u64::from(parts > 0));
@@ -43,9 +43,10 @@ impl Choice {
         let mut missed = 0.0;
         for (a, b) in [(0, 0), (0, 1), (1, 0), (1, 1)].into_iter().filter(|(a, b)| *a <= partial[0] && *b <= partial[1]) {
             for inside in 0..=whole.min(taken.saturating_sub(a + b)) {
-                let ways = chosen(whole, inside) + chosen(others, taken.saturating_sub(a + b + inside)) - chosen(groups, taken);
+                let ways = log_choices(whole, inside) + log_choices(others, taken.saturating_sub(a + b + inside))
+                    - log_choices(groups, taken);
                 if a + b + inside <= taken && ways.is_finite() {
-                    missed += ways.exp() * self.spared(taken * group, a * first + b * last + inside * group);
+                    missed += ways.exp() * self.probability_none_chosen(taken * group, a * first + b * last + inside * group);
                 }
             }
         }
@@ -53,13 +54,13 @@ impl Choice {
     }
 
     /// The probability that of `all` parts none of so many is chosen.
-    fn spared(&self, all: u64, parts: u64) -> f64 {
+    fn probability_none_chosen(&self, all: u64, parts: u64) -> f64 {
         (0..u64::from(self.chosen)).map(|i| all.saturating_sub(parts + i) as f64 / all.saturating_sub(i).max(1) as f64).product()
     }
 }
 
 /// The logarithm of the number of ways to choose `k` of `n`; minus infinity where there are none.
-fn chosen(n: u64, k: u64) -> f64 {
+fn log_choices(n: u64, k: u64) -> f64 {
     if k > n { f64::NEG_INFINITY } else { (1..=k).map(|i| ((n - k + i) as f64 / i as f64).ln()).sum() }
 }
 
@@ -71,7 +72,7 @@ fn common_divisor(a: u64, b: u64) -> u64 {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::kernel::{Collective, CollectiveKind, Group};
+    use crate::kernel::{Collective, CollectiveKind, RankGroup};
     use crate::network::Fabric;
     use crate::units::Bytes;
     use proptest::prelude::*;
@@ -82,7 +83,7 @@ mod tests {
     }
 
     /// The mean number of units reached, by trying every choice.
-    fn counted(choice: Choice, units: u32) -> f64 {
+    fn counted(choice: PartChoice, units: u32) -> f64 {
         let (group, unit) = (choice.parts / choice.groups, choice.parts / units);
         let (mut reached, mut tried) = (0, 0);
         for groups in sets(choice.groups, choice.groups_chosen) {
@@ -101,9 +102,9 @@ mod tests {
         for (parts, groups) in [(12, 1), (12, 2), (12, 3), (12, 4), (12, 6), (12, 12), (8, 4), (10, 5)] {
             for groups_chosen in 1..=groups {
                 for chosen in 1..=(parts / groups * groups_chosen).min(5) {
-                    let choice = Choice { parts, chosen, groups, groups_chosen };
+                    let choice = PartChoice { parts, chosen, groups, groups_chosen };
                     for units in (1..=parts).filter(|units| parts % units == 0) {
-                        let (got, exact) = (choice.units(1.0 / f64::from(units)), counted(choice, units));
+                        let (got, exact) = (choice.units_reached(1.0 / f64::from(units)), counted(choice, units));
                         assert!((got - exact).abs() < 1e-9, "{choice:?} on {units} units: {got}, not {exact}");
                     }
                 }
@@ -114,19 +115,24 @@ mod tests {
     /// DeepSeek-V3's experts on eight nodes: 8 of 256, in 4 of 8 groups; at most 4 nodes (section 2.1.2), 3.2 experts per node.
     #[test]
     fn a_token_goes_to_few_nodes() {
-        let free = Choice { parts: 256, chosen: 8, groups: 1, groups_chosen: 1 };
-        let limited = Choice { groups: 8, groups_chosen: 4, ..free };
-        let [free, limited] = [free, limited].map(|choice| choice.units(1.0 / 8.0));
+        let free = PartChoice { parts: 256, chosen: 8, groups: 1, groups_chosen: 1 };
+        let limited = PartChoice { groups: 8, groups_chosen: 4, ..free };
+        let [free, limited] = [free, limited].map(|choice| choice.units_reached(1.0 / 8.0));
         assert!((5.2..5.4).contains(&free), "{free}");
         assert!((3.6..3.7).contains(&limited), "{limited}");
     }
 
-    fn choices() -> impl Strategy<Value = Choice> {
+    fn choices() -> impl Strategy<Value = PartChoice> {
         (0_u32..4, 0_u32..5, 1_u32..9, any::<prop::sample::Index>()).prop_map(|(groups, size, chosen, at)| {
             let (groups, size) = (1 << groups, 1 << size);
             let chosen = chosen.min(groups * size);
             let least = chosen.div_ceil(size);
-            Choice { parts: groups * size, chosen, groups, groups_chosen: least + at.index((groups - least + 1) as usize) as u32 }
+            PartChoice {
+                parts: groups * size,
+                chosen,
+                groups,
+                groups_chosen: least + at.index((groups - least + 1) as usize) as u32,
+            }
         })
     }
 
@@ -135,10 +141,10 @@ mod tests {
         #[test]
         fn limited_groups_send_no_more(choice in choices(), ranks in 1_u32..8, stride in 0_u32..3) {
             let ranks = ranks.min(choice.parts.trailing_zeros());
-            let fabric = Fabric::template("eos_ndr400x8").unwrap();
-            let group = Group { ranks: 1 << ranks, stride: 1 << stride };
-            let of = |kind| fabric.collective(&Collective { kind, bytes: Bytes(1 << 30), group });
-            let free = Choice { groups: 1, groups_chosen: 1, ..choice };
+            let fabric = Fabric::built_in("eos_ndr400x8").unwrap();
+            let group = RankGroup { ranks: 1 << ranks, stride: 1 << stride };
+            let of = |kind| fabric.cost_of_collective(&Collective { kind, bytes: Bytes(1 << 30), group });
+            let free = PartChoice { groups: 1, groups_chosen: 1, ..choice };
             let (limited, free) = (of(CollectiveKind::Dispatch(choice)), of(CollectiveKind::Dispatch(free)));
             for (less, more) in limited.link_bytes.iter().zip(&free.link_bytes) {
                 prop_assert!(less.0 <= more.0 + 1, "{limited:?} {free:?}");
@@ -151,10 +157,10 @@ mod tests {
     /// Where an item goes to one part, there is nothing to send once.
     #[test]
     fn one_part_is_an_all_to_all_between_the_units() {
-        let fabric = Fabric::template("eos_ndr400x8").unwrap();
-        let choice = Choice { parts: 64, chosen: 1, groups: 1, groups_chosen: 1 };
-        let group = Group { ranks: 64, stride: 1 };
-        let of = |kind| fabric.collective(&Collective { kind, bytes: Bytes(1 << 30), group }).link_bytes;
+        let fabric = Fabric::built_in("eos_ndr400x8").unwrap();
+        let choice = PartChoice { parts: 64, chosen: 1, groups: 1, groups_chosen: 1 };
+        let group = RankGroup { ranks: 64, stride: 1 };
+        let of = |kind| fabric.cost_of_collective(&Collective { kind, bytes: Bytes(1 << 30), group }).link_bytes;
         let [once, copies] = [CollectiveKind::Dispatch(choice), CollectiveKind::AllToAll].map(of);
         assert_eq!(once[1], copies[1]);
         // All that has come to a node is handed on inside it, as what stays there is.

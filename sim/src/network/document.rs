@@ -3,8 +3,8 @@
 use super::error::NetworkError;
 use super::fabric::Fabric;
 use super::file::{self, FabricFile};
-use crate::files::Fault;
-use crate::files::document::{self, Setting};
+use crate::files::FileFault;
+use crate::files::document::{self, FieldValue};
 use serde::Deserialize;
 
 /// A fabric's file with the figures that it has for one chip, taken apart.
@@ -20,13 +20,13 @@ impl FabricDocument {
     /// # Errors
     /// As [`Fabric::load_for`].
     pub fn load_for(name_or_path: &str, chip: &str) -> Result<Self, NetworkError> {
-        Fabric::load_for(name_or_path, chip)?;
-        let text = file::text_by_name(name_or_path)?;
+        Fabric::load_for_chip(name_or_path, chip)?;
+        let text = file::text_by_name_or_path(name_or_path)?;
         let malformed = |e: toml::de::Error| NetworkError::Malformed { file: name_or_path.into(), why: e.to_string() };
         let mut table: toml::Table = toml::from_str(&text).map_err(malformed)?;
         if let Some(toml::Value::Array(chips)) = table.remove("chip") {
             let own = chips.iter().find(|own| own.get("name").and_then(toml::Value::as_str) == Some(chip));
-            apply(&mut table, own.and_then(toml::Value::as_table));
+            apply_chip(&mut table, own.and_then(toml::Value::as_table));
             let names = chips.iter().filter_map(|own| own.get("name").cloned()).collect();
             table.insert("joins".into(), toml::Value::Array(names));
         }
@@ -35,8 +35,8 @@ impl FabricDocument {
 
     /// Every field with one value, with its key: tiers go by their names, `tier.ici.bandwidth_gb_per_s`.
     #[must_use]
-    pub fn fields(&self) -> Vec<(String, Setting)> {
-        let mut fields = document::fields(&self.table);
+    pub fn list_fields(&self) -> Vec<(String, FieldValue)> {
+        let mut fields = document::list_fields(&self.table);
         fields.retain(|(key, _)| {
             !matches!(key.as_str(), "name" | "description" | "source" | "fitted_on")
                 && !key.ends_with(".source")
@@ -47,11 +47,11 @@ impl FabricDocument {
 
     /// The version or setting of the communication library among those that the document has figures for, where `software` names one.
     #[must_use]
-    pub fn software(&self, software: &str) -> Option<&str> {
-        self.under_software(software)?.get("name")?.as_str()
+    pub fn software_with_figures(&self, software: &str) -> Option<&str> {
+        self.apply_software(software)?.get("name")?.as_str()
     }
 
-    fn under_software(&self, software: &str) -> Option<&toml::Table> {
+    fn apply_software(&self, software: &str) -> Option<&toml::Table> {
         let all = self.table.get("software")?.as_array()?;
         let named =
             |own: &&toml::Table| own.get("name").and_then(toml::Value::as_str).is_some_and(|name| software.contains(name));
@@ -60,8 +60,8 @@ impl FabricDocument {
 
     /// The document with the figures under that version or setting, and none of others ([`Fabric::template_under`]).
     #[must_use]
-    pub fn under(mut self, software: &str) -> Self {
-        let own = self.under_software(software).cloned();
+    pub fn with_software(mut self, software: &str) -> Self {
+        let own = self.apply_software(software).cloned();
         self.table.remove("software");
         let Some(own) = own else { return self };
         if let Some(launch) = own.get("launch_us") {
@@ -80,48 +80,48 @@ impl FabricDocument {
 
     /// The value of a field.
     #[must_use]
-    pub fn get(&self, key: &str) -> Option<Setting> {
-        document::get(&self.table, key)
+    pub fn field_value(&self, key: &str) -> Option<FieldValue> {
+        document::field_value(&self.table, key)
     }
 
     /// Sets a field; the sides of a torus in words, `4x4x8`.
     ///
     /// # Errors
     /// No such table, or a field that is a table itself; sides that are none. A field that no fabric has is refused by [`Self::fabric`].
-    pub fn set(&mut self, key: &str, value: &Setting) -> Result<(), Fault> {
+    pub fn set_field(&mut self, key: &str, value: &FieldValue) -> Result<(), FileFault> {
         let Some(tier) = key.strip_prefix("tier.").and_then(|rest| rest.strip_suffix(".dims")) else {
-            return document::set(&mut self.table, key, value, &self.file);
+            return document::set_field(&mut self.table, key, value, &self.file);
         };
         let side = |side: &str| side.parse().map(toml::Value::Integer).ok();
         let sides: Option<Vec<toml::Value>> = value.to_string().split('x').map(side).collect();
         let cure = "write the sides as \"4x4x8\" or [4, 4, 8]";
-        let sides = sides.ok_or_else(|| Fault::new(key, value, "is no sides of a torus", cure))?;
+        let sides = sides.ok_or_else(|| FileFault::new(key, value, "is no sides of a torus", cure))?;
         let tiers = self.table.get_mut("tier").and_then(toml::Value::as_array_mut).into_iter().flatten();
         let own = tiers
             .filter_map(toml::Value::as_table_mut)
             .find(|table| table.get("name").and_then(toml::Value::as_str) == Some(tier));
-        let own = own.ok_or_else(|| Fault::new(key, value, format!("the fabric has no tier {tier}"), "correct the name"))?;
+        let own = own.ok_or_else(|| FileFault::new(key, value, format!("the fabric has no tier {tier}"), "correct the name"))?;
         own.insert("dims".into(), toml::Value::Array(sides));
         Ok(())
     }
 
     /// Names the fabric.
-    pub fn name(&mut self, name: &str) {
+    pub fn set_name(&mut self, name: &str) {
         self.table.insert("name".into(), toml::Value::String(name.to_owned()));
     }
 
     /// Says where what was set is from.
-    pub fn source(&mut self, source: &str) {
-        self.before("source", source);
+    pub fn set_source(&mut self, source: &str) {
+        self.prepend_text("source", source);
     }
 
     /// Says what was fitted on what.
-    pub fn fitted_on(&mut self, what: &str) {
-        self.before("fitted_on", what);
+    pub fn set_fitted_on(&mut self, what: &str) {
+        self.prepend_text("fitted_on", what);
     }
 
     /// Puts a text before what the file says, which is of the rest now.
-    fn before(&mut self, key: &str, text: &str) {
+    fn prepend_text(&mut self, key: &str, text: &str) {
         let said = self.table.get(key).and_then(toml::Value::as_str).filter(|said| !said.is_empty());
         let rest = said.map_or_else(String::new, |said| format!("; the rest: {said}"));
         self.table.insert(key.into(), toml::Value::String(format!("{text}{rest}")));
@@ -131,23 +131,23 @@ impl FabricDocument {
     ///
     /// # Errors
     /// A field that no fabric has, a value of the wrong type, or values that cannot be (all of them are listed).
-    pub fn fabric(&self) -> Result<Fabric, NetworkError> {
+    pub fn build_fabric(&self) -> Result<Fabric, NetworkError> {
         let malformed =
             |e: toml::de::Error| NetworkError::Malformed { file: self.file.clone(), why: e.to_string().trim_end().into() };
-        file::checked(&self.file, FabricFile::deserialize(self.table.clone()).map_err(malformed)?)
+        file::build_checked(&self.file, FabricFile::deserialize(self.table.clone()).map_err(malformed)?)
     }
 
     /// The fabric's file, which [`Fabric::load`] reads as [`Self::fabric`].
     ///
     /// # Errors
     /// A document that cannot be written as TOML, which its reader would have refused.
-    pub fn text(&self) -> Result<String, NetworkError> {
+    pub fn to_text(&self) -> Result<String, NetworkError> {
         toml::to_string(&self.table).map_err(|e| NetworkError::Malformed { file: self.file.clone(), why: e.to_string() })
     }
 }
 
 /// Puts a chip's figures in the tiers, as the reader of fabric files does.
-fn apply(table: &mut toml::Table, own: Option<&toml::Table>) {
+fn apply_chip(table: &mut toml::Table, own: Option<&toml::Table>) {
     let (Some(own), Some(toml::Value::Array(tiers))) = (own, table.get_mut("tier")) else { return };
     let rates = own.get("bandwidth_gb_per_s").and_then(toml::Value::as_array);
     for (tier, rate) in tiers.iter_mut().filter_map(toml::Value::as_table_mut).zip(rates.into_iter().flatten()) {
@@ -171,10 +171,10 @@ mod tests {
     fn a_document_is_the_fabric_and_its_text_reads_back() {
         let shared = [("ici_3d_torus", "tpu_v5p"), ("ici_2d_torus", "tpu_v6e")];
         for (name, chip) in Fabric::names().into_iter().map(|name| (name, "tpu_v4")).chain(shared) {
-            let Ok(fabric) = Fabric::load_for(name, chip) else { continue };
+            let Ok(fabric) = Fabric::load_for_chip(name, chip) else { continue };
             let document = FabricDocument::load_for(name, chip).unwrap();
-            assert_eq!(document.fabric().unwrap(), fabric, "{name}");
-            assert_eq!(Fabric::from_toml_str("again.toml", &document.text().unwrap()).unwrap(), fabric, "{name}");
+            assert_eq!(document.build_fabric().unwrap(), fabric, "{name}");
+            assert_eq!(Fabric::from_toml_str("again.toml", &document.to_text().unwrap()).unwrap(), fabric, "{name}");
         }
     }
 
@@ -182,39 +182,43 @@ mod tests {
     fn a_document_under_a_library_is_the_fabric_under_it() {
         for software in ["NCCL 2.27.3", "NCCL 2.27.3, NVLS off", "another"] {
             for (name, chip) in [("nvlink3_node", "a100_80gb_sxm"), ("nvlink4_node", "h100_80gb_sxm")] {
-                let document = FabricDocument::load_for(name, chip).unwrap().under(software);
+                let document = FabricDocument::load_for(name, chip).unwrap().with_software(software);
                 assert_eq!(
-                    document.fabric().unwrap(),
-                    Fabric::template_under(name, chip, software).unwrap(),
+                    document.build_fabric().unwrap(),
+                    Fabric::built_in_under_software(name, chip, software).unwrap(),
                     "{name} {software}"
                 );
             }
         }
-        assert_eq!(FabricDocument::load_for("nvlink3_node", "a100_80gb_sxm").unwrap().software("NCCL 2.27.3"), Some("NCCL 2.2"));
+        assert_eq!(
+            FabricDocument::load_for("nvlink3_node", "a100_80gb_sxm").unwrap().software_with_figures("NCCL 2.27.3"),
+            Some("NCCL 2.2")
+        );
     }
 
     #[test]
     fn a_tier_is_set_by_name() {
         let mut document = FabricDocument::load_for("ici_3d_torus", "tpu_v5p").unwrap();
-        assert_eq!(document.get("tier.ici.bandwidth_gb_per_s"), Some(Setting::Number(600.0)));
-        document.set("tier.ici.bandwidth_gb_per_s", &Setting::Number(300.0)).unwrap();
-        assert_eq!(document.fabric().unwrap().tiers[0].bandwidth.0, 300e9);
-        document.set("tier.ici.bandwith_gb_per_s", &Setting::Number(300.0)).unwrap();
-        assert!(document.fabric().unwrap_err().to_string().contains("unknown field `bandwith_gb_per_s`"));
-        assert!(document.set("tier.nvlink.devices", &Setting::Number(8.0)).is_err());
+        assert_eq!(document.field_value("tier.ici.bandwidth_gb_per_s"), Some(FieldValue::Number(600.0)));
+        document.set_field("tier.ici.bandwidth_gb_per_s", &FieldValue::Number(300.0)).unwrap();
+        assert_eq!(document.build_fabric().unwrap().tiers[0].bandwidth.0, 300e9);
+        document.set_field("tier.ici.bandwith_gb_per_s", &FieldValue::Number(300.0)).unwrap();
+        assert!(document.build_fabric().unwrap_err().to_string().contains("unknown field `bandwith_gb_per_s`"));
+        assert!(document.set_field("tier.nvlink.devices", &FieldValue::Number(8.0)).is_err());
         let mut document = FabricDocument::load_for("tpu_v4_ici", "tpu_v4").unwrap();
-        let sides = |document: &FabricDocument, devices| match document.fabric().unwrap().for_devices(devices).unwrap().tiers[0]
-            .topology
-        {
-            crate::network::Topology::Torus { ref dims, .. } => dims.iter().map(|dim| dim.size).collect::<Vec<_>>(),
-            _ => Vec::new(),
-        };
-        document.set("tier.ici.dims", &Setting::Word("4x32".into())).unwrap();
+        let sides =
+            |document: &FabricDocument, devices| match document.build_fabric().unwrap().for_devices(devices).unwrap().tiers[0]
+                .topology
+            {
+                crate::network::Topology::Torus { ref dims, .. } => dims.iter().map(|dim| dim.size).collect::<Vec<_>>(),
+                _ => Vec::new(),
+            };
+        document.set_field("tier.ici.dims", &FieldValue::Word("4x32".into())).unwrap();
         assert_eq!(sides(&document, 128), [4, 32]);
-        document.set("tier.ici.dims", &Setting::Word("8x4x4".into())).unwrap();
+        document.set_field("tier.ici.dims", &FieldValue::Word("8x4x4".into())).unwrap();
         assert_eq!(sides(&document, 128), [8, 4, 4]);
         for (key, value) in [("tier.ici.dims", "4xx4"), ("tier.ici.dims", "ring"), ("tier.dcn.dims", "4x4")] {
-            assert!(document.set(key, &Setting::Word(value.into())).is_err(), "{key} {value}");
+            assert!(document.set_field(key, &FieldValue::Word(value.into())).is_err(), "{key} {value}");
         }
     }
 }

@@ -5,7 +5,7 @@ use thiserror::Error;
 
 /// One broken rule of a fabric's description.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct FabricFault {
     /// The key, with its tier: `tier[1] "infiniband".bandwidth_gb_per_s`.
     pub key: String,
     /// The offending value.
@@ -16,7 +16,7 @@ pub struct Fault {
     pub cure: &'static str,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for FabricFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} = {}: {}; {}", self.key, self.value, self.limit, self.cure)
     }
@@ -58,7 +58,7 @@ pub enum NetworkError {
         /// The file or template.
         file: String,
         /// All that is wrong.
-        faults: Vec<Fault>,
+        faults: Vec<FabricFault>,
     },
     /// A fabric shared by several chips has no figures for this one.
     #[error(
@@ -106,7 +106,7 @@ pub enum NetworkError {
 /// Most faults that a message tells one by one.
 const MOST_FAULTS: usize = 8;
 
-pub(super) fn list(faults: &[Fault]) -> String {
+pub(super) fn list(faults: &[FabricFault]) -> String {
     let mut told: Vec<String> = faults.iter().take(MOST_FAULTS).map(ToString::to_string).collect();
     if faults.len() > MOST_FAULTS {
         told.push(format!("{} more like these", faults.len() - MOST_FAULTS));

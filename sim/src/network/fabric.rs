@@ -3,7 +3,7 @@
 use super::error::NetworkError;
 use super::matrix::LinkMatrix;
 use super::torus::{self, TorusDim};
-use crate::kernel::Group;
+use crate::kernel::RankGroup;
 use crate::units::{BytesPerSecond, Seconds};
 use serde::{Deserialize, Serialize};
 
@@ -158,19 +158,19 @@ impl Tier {
 impl Fabric {
     /// Whether the fabric is sold with this chip, or made for any.
     #[must_use]
-    pub fn may_join(&self, chip: &str) -> bool {
+    pub fn may_join_chip(&self, chip: &str) -> bool {
         self.joins.is_empty() || self.joins.iter().any(|joined| joined == chip)
     }
 
     /// Devices of the whole fabric (`u32::MAX` where it sets no limit).
     #[must_use]
-    pub fn devices(&self) -> u32 {
+    pub fn device_count(&self) -> u32 {
         self.tiers.last().map_or(1, |t| t.devices)
     }
 
     /// Devices in one unit of the innermost tier: an NVLink node, an ICI slice.
     #[must_use]
-    pub fn fast_domain(&self) -> u32 {
+    pub fn fast_domain_devices(&self) -> u32 {
         self.tiers.first().map_or(1, |t| t.devices)
     }
 
@@ -192,7 +192,7 @@ impl Fabric {
             return fail("a cluster has at least one device".into(), "give 1 or more".into());
         }
         let Some(outer) = self.tiers.iter().position(|t| t.devices >= devices) else {
-            return fail(format!("it holds at most {}", self.devices()), "use fewer devices or a larger fabric".into());
+            return fail(format!("it holds at most {}", self.device_count()), "use fewer devices or a larger fabric".into());
         };
         let unit = self.unit_devices(outer);
         if !devices.is_multiple_of(unit) {
@@ -201,10 +201,10 @@ impl Fabric {
         }
         let mut fabric = self.clone();
         fabric.tiers.truncate(outer + 1);
-        match fabric.resized(outer, devices) {
+        match fabric.resize_tier(outer, devices) {
             Some(resized) => Ok(resized),
             None => {
-                let fits = |n: &u32| self.clone().resized(outer, *n).is_some();
+                let fits = |n: &u32| self.clone().resize_tier(outer, *n).is_some();
                 let low = (1..devices / unit).rev().map(|u| u * unit).find(fits).unwrap_or(unit);
                 let high = (devices / unit + 1..=self.tiers[outer].devices / unit).map(|u| u * unit).find(fits);
                 let cure = high.map_or_else(|| format!("use {low}"), |high| format!("use {low} or {high}"));
@@ -215,7 +215,7 @@ impl Fabric {
 
     /// This fabric with units of `devices` devices at `tier`; outer tiers keep their device counts, rounded down to whole units.
     /// `None` when no torus slice has that size or the inner units do not divide it.
-    pub(crate) fn resized(mut self, tier: usize, devices: u32) -> Option<Self> {
+    pub(crate) fn resize_tier(mut self, tier: usize, devices: u32) -> Option<Self> {
         let below = self.unit_devices(tier);
         if devices == 0 || !devices.is_multiple_of(below) {
             return None;
@@ -224,14 +224,14 @@ impl Fabric {
         let t = self.tiers.get_mut(tier)?;
         match &mut t.topology {
             Topology::Torus { dims, limits, wrap_multiple, twisted, twisted_hops } => {
-                *dims = torus::slice(limits, *wrap_multiple, units)?;
+                *dims = torus::compact_slice(limits, *wrap_multiple, units)?;
                 *twisted_hops = if *twisted { torus::twisted_hops(dims) } else { None };
             }
             Topology::Matrix(matrix) => {
-                if units > matrix.units() {
+                if units > matrix.unit_count() {
                     return None;
                 }
-                *matrix = matrix.truncated(units);
+                *matrix = matrix.truncate(units);
             }
             Topology::Switch | Topology::FatTree { .. } | Topology::FullyConnected { .. } => {}
         }
@@ -253,7 +253,7 @@ impl Fabric {
             Some(Topology::Torus { limits, .. }) => limits.iter().product(),
             _ => u32::MAX,
         };
-        self.clone().resized(0, devices).ok_or_else(|| NetworkError::DoesNotFit {
+        self.clone().resize_tier(0, devices).ok_or_else(|| NetworkError::DoesNotFit {
             fabric: self.name.clone(),
             devices,
             limit: format!("a unit of its innermost tier holds at most {limit}"),
@@ -287,7 +287,7 @@ impl Fabric {
     pub fn with_equal_links(mut self) -> Self {
         for tier in &mut self.tiers {
             if let Topology::Matrix(matrix) = &mut tier.topology {
-                *matrix = matrix.equal();
+                *matrix = matrix.equalise();
             }
         }
         self
@@ -297,12 +297,12 @@ impl Fabric {
     /// what a mapping of ranks to devices changes. Other tiers look the same from everywhere; an order of the wrong
     /// length changes nothing.
     #[must_use]
-    pub fn permuted(mut self, order: &[u32]) -> Self {
+    pub fn permute_units(mut self, order: &[u32]) -> Self {
         for tier in &mut self.tiers {
             if let Topology::Matrix(matrix) = &mut tier.topology
-                && order.len() == matrix.units() as usize
+                && order.len() == matrix.unit_count() as usize
             {
-                *matrix = matrix.permuted(order);
+                *matrix = matrix.permute(order);
             }
         }
         self
@@ -312,9 +312,9 @@ impl Fabric {
     ///
     /// # Errors
     /// It reaches beyond the last device.
-    pub fn check_group(&self, group: Group) -> Result<(), NetworkError> {
+    pub fn check_group(&self, group: RankGroup) -> Result<(), NetworkError> {
         let span = u64::from(group.ranks.max(1) - 1) * u64::from(group.stride) + 1;
-        if span <= u64::from(self.devices()) {
+        if span <= u64::from(self.device_count()) {
             return Ok(());
         }
         Err(NetworkError::GroupTooLarge {
@@ -322,7 +322,7 @@ impl Fabric {
             ranks: group.ranks,
             stride: group.stride,
             span,
-            devices: self.devices(),
+            devices: self.device_count(),
         })
     }
 }

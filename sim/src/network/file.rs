@@ -27,17 +27,17 @@ pub(crate) struct FabricFile {
     pub fitted_on: String,
     pub launch_us: f64,
     #[serde(rename = "tier")]
-    pub tiers: Vec<TierFile>,
+    pub tiers: Vec<TierTable>,
     #[serde(rename = "chip", default)]
-    pub chips: Vec<ChipFile>,
+    pub chips: Vec<FabricChipTable>,
     #[serde(default)]
-    pub software: Vec<SoftwareFile>,
+    pub software: Vec<SoftwareTable>,
 }
 
 /// A `[[tier]]` table.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct TierFile {
+pub(crate) struct TierTable {
     pub name: String,
     pub topology: TopologyName,
     pub devices: Option<u32>,
@@ -72,7 +72,7 @@ pub(crate) struct TierFile {
 /// A `[[chip]]` table: the figures of one chip on a fabric that several chips have.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct ChipFile {
+pub(crate) struct FabricChipTable {
     pub name: String,
     pub bandwidth_gb_per_s: Vec<f64>,
     pub dims: Option<Vec<u32>>,
@@ -85,7 +85,7 @@ pub(crate) struct ChipFile {
 /// out is as the file has it, but for the protocol of lines and those of all-to-all, which are none.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct SoftwareFile {
+pub(crate) struct SoftwareTable {
     pub name: String,
     pub launch_us: Option<f64>,
     pub achieved_fraction: Option<f64>,
@@ -131,9 +131,9 @@ impl Fabric {
     ///
     /// # Errors
     /// [`NetworkError::Unknown`] names those that exist.
-    pub fn template(name: &str) -> Result<Self, NetworkError> {
-        let file = parse(name, template_text(name)?)?;
-        build(&file)
+    pub fn built_in(name: &str) -> Result<Self, NetworkError> {
+        let file = parse_file(name, template_text(name)?)?;
+        build_fabric(&file)
     }
 
     /// A built-in fabric by name, or by path a fabric file (anything that ends in `.toml`). Where several chips share the fabric, the
@@ -142,7 +142,7 @@ impl Fabric {
     /// # Errors
     /// An unknown name, an unreadable or malformed file, values that cannot be.
     pub fn load(name_or_path: &str) -> Result<Self, NetworkError> {
-        load(name_or_path, None)
+        load_fabric(name_or_path, None)
     }
 
     /// As [`Fabric::load`], with the figures that the fabric has for `chip`. Fabrics of one chip ignore it; `ici_3d_torus` and its like
@@ -150,16 +150,16 @@ impl Fabric {
     ///
     /// # Errors
     /// Those of [`Fabric::load`], and a fabric whose figures for this chip are not known.
-    pub fn load_for(name_or_path: &str, chip: &str) -> Result<Self, NetworkError> {
-        load(name_or_path, Some(chip))
+    pub fn load_for_chip(name_or_path: &str, chip: &str) -> Result<Self, NetworkError> {
+        load_fabric(name_or_path, Some(chip))
     }
 
     /// A built-in fabric with the figures that it has for `chip`, as [`Fabric::load_for`] has them.
     ///
     /// # Errors
     /// An unknown fabric, or one whose figures for this chip are not known.
-    pub fn template_for(name: &str, chip: &str) -> Result<Self, NetworkError> {
-        for_chip(parse(name, template_text(name)?)?, name, chip)
+    pub fn built_in_for_chip(name: &str, chip: &str) -> Result<Self, NetworkError> {
+        fabric_for_chip(parse_file(name, template_text(name)?)?, name, chip)
     }
 
     /// [`Self::template_for`] under the version or setting of the communication library that `software` names: the figures of the first
@@ -167,17 +167,17 @@ impl Fabric {
     ///
     /// # Errors
     /// As [`Self::template_for`].
-    pub fn template_under(name: &str, chip: &str, software: &str) -> Result<Self, NetworkError> {
-        let mut file = parse(name, template_text(name)?)?;
+    pub fn built_in_under_software(name: &str, chip: &str, software: &str) -> Result<Self, NetworkError> {
+        let mut file = parse_file(name, template_text(name)?)?;
         if let Some(figures) = file.software.iter().find(|s| software.contains(&s.name)).cloned() {
             apply_software(&mut file, &figures);
         }
-        for_chip(file, name, chip)
+        fabric_for_chip(file, name, chip)
     }
 
     /// The text of a fabric's file.
-    pub(crate) fn text_of(path: &str) -> Result<String, NetworkError> {
-        text::read(path.as_ref()).map_err(|e| NetworkError::Unreadable { file: path.into(), why: e.to_string() })
+    pub(crate) fn template_toml(path: &str) -> Result<String, NetworkError> {
+        text::read_text(path.as_ref()).map_err(|e| NetworkError::Unreadable { file: path.into(), why: e.to_string() })
     }
 
     /// Reads and verifies a fabric file; `file` names it in errors.
@@ -185,76 +185,80 @@ impl Fabric {
     /// # Errors
     /// Malformed TOML, a missing or unknown key, or values that cannot be (all of them are listed).
     pub fn from_toml_str(file: &str, text: &str) -> Result<Self, NetworkError> {
-        build(&parse(file, text)?)
+        build_fabric(&parse_file(file, text)?)
     }
 }
 
 /// A fabric by name or by path, with a chip's figures, or those of its first chip.
-fn load(name_or_path: &str, chip: Option<&str>) -> Result<Fabric, NetworkError> {
+fn load_fabric(name_or_path: &str, chip: Option<&str>) -> Result<Fabric, NetworkError> {
     let file = if name_or_path.ends_with(".toml") {
-        parse(name_or_path, &Fabric::text_of(name_or_path)?)?
+        parse_file(name_or_path, &Fabric::template_toml(name_or_path)?)?
     } else {
-        parse(name_or_path, template_text(name_or_path)?)?
+        parse_file(name_or_path, template_text(name_or_path)?)?
     };
     match chip {
-        Some(chip) => for_chip(file, name_or_path, chip),
-        None => build(&file),
+        Some(chip) => fabric_for_chip(file, name_or_path, chip),
+        None => build_fabric(&file),
     }
 }
 
 /// The fabric of a file with the figures that it has for a chip.
-fn for_chip(mut file: FabricFile, name: &str, chip: &str) -> Result<Fabric, NetworkError> {
+fn fabric_for_chip(mut file: FabricFile, name: &str, chip: &str) -> Result<Fabric, NetworkError> {
     if file.chips.is_empty() {
-        return build(&file);
+        return build_fabric(&file);
     }
     let Some(figures) = file.chips.iter().find(|c| c.name == chip).cloned() else {
         let known = file.chips.iter().map(|c| c.name.as_str()).collect::<Vec<_>>().join(", ");
         return Err(NetworkError::NoChip { fabric: name.into(), chip: chip.into(), known });
     };
-    apply(&mut file, &figures);
-    build(&file)
+    apply_chip(&mut file, &figures);
+    build_fabric(&file)
 }
 
 fn template_text(name: &str) -> Result<&'static str, NetworkError> {
     embedded::FABRICS
         .iter()
-        .find(|(n, _)| names::same(n, name))
+        .find(|(n, _)| names::are_same_name(n, name))
         .map(|(_, text)| *text)
         .ok_or_else(|| NetworkError::Unknown { name: name.into(), known: Fabric::names().join(", ") })
 }
 
 /// The text of a fabric by name or by path.
-pub(super) fn text_by_name(name_or_path: &str) -> Result<String, NetworkError> {
-    if name_or_path.ends_with(".toml") { Fabric::text_of(name_or_path) } else { template_text(name_or_path).map(str::to_owned) }
+pub(super) fn text_by_name_or_path(name_or_path: &str) -> Result<String, NetworkError> {
+    if name_or_path.ends_with(".toml") {
+        Fabric::template_toml(name_or_path)
+    } else {
+        template_text(name_or_path).map(str::to_owned)
+    }
 }
 
 /// Checks a file that was read otherwise than from text, and builds its fabric.
-pub(super) fn checked(name: &str, file: FabricFile) -> Result<Fabric, NetworkError> {
-    build(&sound(name, file)?)
+pub(super) fn build_checked(name: &str, file: FabricFile) -> Result<Fabric, NetworkError> {
+    build_fabric(&check_file(name, file)?)
 }
 
 /// Parses, checks every set of figures that the file holds, and applies those of its first chip, if it lists chips.
-fn parse(name: &str, text: &str) -> Result<FabricFile, NetworkError> {
+fn parse_file(name: &str, text: &str) -> Result<FabricFile, NetworkError> {
     let file = toml::from_str(text);
-    sound(name, file.map_err(|e| NetworkError::Malformed { file: name.into(), why: e.to_string().trim_end().into() })?)
+    check_file(name, file.map_err(|e| NetworkError::Malformed { file: name.into(), why: e.to_string().trim_end().into() })?)
 }
 
-fn sound(name: &str, mut file: FabricFile) -> Result<FabricFile, NetworkError> {
-    let mut faults: Vec<_> = file.chips.iter().flat_map(|chip| verify::chip_faults(&file, chip)).collect();
+fn check_file(name: &str, mut file: FabricFile) -> Result<FabricFile, NetworkError> {
+    let mut faults: Vec<_> = file.chips.iter().flat_map(|chip| verify::find_chip_faults(&file, chip)).collect();
     if let Some(first) = file.chips.first().cloned() {
-        apply(&mut file, &first);
+        apply_chip(&mut file, &first);
     }
-    faults.extend(verify::faults(&file));
+    faults.extend(verify::find_faults(&file));
     for software in &file.software {
         let mut under = file.clone();
         apply_software(&mut under, software);
         // A fault of the file itself is told once.
-        faults.extend(verify::faults(&under).into_iter().filter(|fault| !faults.contains(fault)).collect::<Vec<_>>());
+        faults.extend(verify::find_faults(&under).into_iter().filter(|fault| !faults.contains(fault)).collect::<Vec<_>>());
     }
     if faults.is_empty() { Ok(file) } else { Err(NetworkError::Invalid { file: name.into(), faults }) }
 }
 
-fn apply(file: &mut FabricFile, chip: &ChipFile) {
+fn apply_chip(file: &mut FabricFile, chip: &FabricChipTable) {
     for (tier, bandwidth) in file.tiers.iter_mut().zip(&chip.bandwidth_gb_per_s) {
         tier.bandwidth_gb_per_s = Some(*bandwidth);
     }
@@ -264,7 +268,7 @@ fn apply(file: &mut FabricFile, chip: &ChipFile) {
     }
 }
 
-fn apply_software(file: &mut FabricFile, s: &SoftwareFile) {
+fn apply_software(file: &mut FabricFile, s: &SoftwareTable) {
     file.launch_us = s.launch_us.unwrap_or(file.launch_us);
     let Some(tier) = file.tiers.first_mut() else { return };
     tier.achieved_fraction = s.achieved_fraction.unwrap_or(tier.achieved_fraction);
@@ -285,7 +289,7 @@ fn apply_software(file: &mut FabricFile, s: &SoftwareFile) {
     tier.in_network_chunk_us = s.in_network_chunk_us.or(tier.in_network_chunk_us);
 }
 
-fn build(file: &FabricFile) -> Result<Fabric, NetworkError> {
+fn build_fabric(file: &FabricFile) -> Result<Fabric, NetworkError> {
     let mut below = 1_u32;
     let mut tiers = Vec::with_capacity(file.tiers.len());
     for t in &file.tiers {
@@ -303,7 +307,7 @@ fn build(file: &FabricFile) -> Result<Fabric, NetworkError> {
     })
 }
 
-fn exchange(t: &TierFile) -> Option<ExchangeProtocol> {
+fn build_exchange(t: &TierTable) -> Option<ExchangeProtocol> {
     Some(ExchangeProtocol {
         step: Seconds::from_micros(t.exchange_step_us?),
         fraction: t.exchange_fraction?,
@@ -313,7 +317,7 @@ fn exchange(t: &TierFile) -> Option<ExchangeProtocol> {
 }
 
 /// Everything here has been verified: an absent key has its documented default.
-fn build_tier(t: &TierFile, below: u32) -> Tier {
+fn build_tier(t: &TierTable, below: u32) -> Tier {
     let gb = |x: f64| BytesPerSecond(x * 1e9);
     let wrap_multiple = t.wrap_multiple.unwrap_or(1);
     let twisted = t.twisted.unwrap_or(false);
@@ -337,7 +341,7 @@ fn build_tier(t: &TierFile, below: u32) -> Tier {
     };
     let (units, bandwidth) = match &topology {
         Topology::Torus { limits, .. } => (limits.iter().product(), gb(t.bandwidth_gb_per_s.unwrap_or(0.0))),
-        Topology::Matrix(m) => (m.units(), BytesPerSecond(m.slowest() / f64::from(below))),
+        Topology::Matrix(m) => (m.unit_count(), BytesPerSecond(m.slowest_rate() / f64::from(below))),
         _ => (units, gb(t.bandwidth_gb_per_s.unwrap_or(0.0))),
     };
     let low_latency = t.low_latency_step_us.zip(t.low_latency_fraction);
@@ -359,7 +363,7 @@ fn build_tier(t: &TierFile, below: u32) -> Tier {
             fraction,
             chunk: Seconds::from_micros(t.line_chunk_us.unwrap_or(0.0)),
         }),
-        exchange: exchange(t),
+        exchange: build_exchange(t),
         group_bandwidth: t.group_gb_per_s.iter().flatten().map(|rate| gb(*rate)).collect(),
         in_network: in_network.map(|(latency, fraction)| InNetwork {
             latency: Seconds::from_micros(latency),

@@ -2,12 +2,12 @@
 
 use super::collective::MAX_TIERS;
 use super::fabric::{Fabric, Tier, Topology};
-use super::torus::{self, Extents};
-use crate::kernel::Group;
+use super::torus::{self, GroupExtents};
+use crate::kernel::RankGroup;
 
 /// A group's part on one tier.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Level {
+pub(crate) struct GroupLevel {
     /// The tier's index.
     pub tier: usize,
     /// Units of the tier below that the group joins here.
@@ -24,21 +24,21 @@ pub(crate) struct Level {
 
 /// The levels of a group, innermost first; tiers that it does not cross are left out.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Levels {
-    list: [Level; MAX_TIERS],
+pub(crate) struct GroupLevels {
+    list: [GroupLevel; MAX_TIERS],
     len: usize,
 }
 
-impl Levels {
+impl GroupLevels {
     /// The levels, innermost first.
-    pub fn as_slice(&self) -> &[Level] {
+    pub fn as_slice(&self) -> &[GroupLevel] {
         &self.list[..self.len]
     }
 }
 
 /// Where the members of a group are, whatever their numbers: on how many units of the outermost tier, and how many share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Spread {
+pub struct GroupSpread {
     /// Members of the group.
     pub members: u32,
     /// Units that hold any.
@@ -53,16 +53,16 @@ pub struct Spread {
 
 impl Fabric {
     /// The levels of a group by its spread. Where units hold unequal numbers, the emptiest one's ports carry the traffic.
-    pub(crate) fn spread_levels(&self, spread: Spread) -> Levels {
-        let none = Level { tier: 0, fan_out: 1, ports: 1, members: 1, members_below: 1, spacing: 1 };
-        let mut levels = Levels { list: [none; MAX_TIERS], len: 0 };
+    pub(crate) fn levels_of_spread(&self, spread: GroupSpread) -> GroupLevels {
+        let none = GroupLevel { tier: 0, fan_out: 1, ports: 1, members: 1, members_below: 1, spacing: 1 };
+        let mut levels = GroupLevels { list: [none; MAX_TIERS], len: 0 };
         let outer = self.tiers.len().saturating_sub(1);
         if spread.most > 1 && outer > 0 {
-            levels = self.levels_within(outer, Group { ranks: spread.most, stride: spread.stride });
+            levels = self.levels_on_inner_tiers(outer, RankGroup { ranks: spread.most, stride: spread.stride });
         }
         if spread.units > 1 {
             let least = spread.least.max(1);
-            levels.list[levels.len] = Level {
+            levels.list[levels.len] = GroupLevel {
                 tier: outer,
                 fan_out: spread.units,
                 ports: least,
@@ -76,22 +76,22 @@ impl Fabric {
     }
 
     /// Where a group lies. A group beyond the fabric is taken to go on through its outermost tier.
-    pub(crate) fn levels(&self, group: Group) -> Levels {
-        self.levels_within(self.tiers.len(), group)
+    pub(crate) fn levels_of_group(&self, group: RankGroup) -> GroupLevels {
+        self.levels_on_inner_tiers(self.tiers.len(), group)
     }
 
     /// The same on the inner `tiers` tiers alone, of which the outermost goes on.
-    fn levels_within(&self, tiers: usize, group: Group) -> Levels {
+    fn levels_on_inner_tiers(&self, tiers: usize, group: RankGroup) -> GroupLevels {
         let (ranks, stride) = (group.ranks.max(1), group.stride.max(1));
-        let none = Level { tier: 0, fan_out: 1, ports: 1, members: 1, members_below: 1, spacing: 1 };
-        let mut levels = Levels { list: [none; MAX_TIERS], len: 0 };
+        let none = GroupLevel { tier: 0, fan_out: 1, ports: 1, members: 1, members_below: 1, spacing: 1 };
+        let mut levels = GroupLevels { list: [none; MAX_TIERS], len: 0 };
         let mut below = 1;
         for (i, tier) in self.tiers.iter().enumerate().take(tiers.min(MAX_TIERS)) {
             let last = i + 1 == tiers;
             let members = if last { ranks } else { ranks.min((tier.devices / stride).max(1)).max(below) };
             if members > below {
                 let partial = members % below;
-                levels.list[levels.len] = Level {
+                levels.list[levels.len] = GroupLevel {
                     tier: i,
                     fan_out: members.div_ceil(below),
                     ports: if partial == 0 { below } else { partial },
@@ -114,16 +114,16 @@ impl Fabric {
     }
 
     /// The tier that two devices `a` and `b` meet on, as a level; `None` when they are the same.
-    pub(crate) fn meeting(&self, a: u32, b: u32) -> Option<Level> {
+    pub(crate) fn meeting_level(&self, a: u32, b: u32) -> Option<GroupLevel> {
         let tier = self.meeting_tier(a, b);
         let unit = self.unit_devices(tier);
         let spacing = (a / unit).abs_diff(b / unit).max(1);
-        (a != b).then_some(Level { tier, fan_out: 2, ports: 1, members: 2, members_below: 1, spacing })
+        (a != b).then_some(GroupLevel { tier, fan_out: 2, ports: 1, members: 2, members_below: 1, spacing })
     }
 
     /// Nominal bytes per second of a device in ring-like patterns (all-reduce, all-gather, reduce-scatter, broadcast), beside
     /// the sibling groups.
-    pub(crate) fn ring_rate(&self, level: &Level) -> f64 {
+    pub(crate) fn ring_rate(&self, level: &GroupLevel) -> f64 {
         let tier = &self.tiers[level.tier];
         match &tier.topology {
             Topology::Switch => {
@@ -131,9 +131,9 @@ impl Fabric {
                 group.unwrap_or(&tier.bandwidth).0
             }
             Topology::FatTree { oversubscription } => tier.bandwidth.0 / oversubscription,
-            Topology::FullyConnected { units } => tier.bandwidth.0 * peers(level.fan_out) / peers(*units).max(1.0),
+            Topology::FullyConnected { units } => tier.bandwidth.0 * count_peers(level.fan_out) / count_peers(*units).max(1.0),
             Topology::Torus { dims, .. } => {
-                let links: f64 = extents(tier, level).iter().map(torus::Extent::links).sum();
+                let links: f64 = group_extents(tier, level).iter().map(torus::GroupExtent::links_per_member).sum();
                 tier.bandwidth.0 * links / (2 * dims.len()) as f64
             }
             Topology::Matrix(m) => m.ring_rate(level.fan_out, level.spacing) / f64::from(self.unit_devices(level.tier)),
@@ -141,14 +141,14 @@ impl Fabric {
     }
 
     /// Nominal bytes per second of a device in an all-to-all, per byte that leaves its unit through this tier.
-    pub(crate) fn exchange_rate(&self, level: &Level) -> f64 {
+    pub(crate) fn exchange_rate(&self, level: &GroupLevel) -> f64 {
         let tier = &self.tiers[level.tier];
         match &tier.topology {
             Topology::Torus { dims, twisted_hops, .. } => {
                 let whole = level.fan_out == dims.iter().map(|d| d.size).product::<u32>();
                 let load = match twisted_hops.filter(|_| whole) {
                     Some(hops) => hops / (2 * dims.len()) as f64,
-                    None => extents(tier, level).iter().map(torus::Extent::exchange_load).fold(0.0, f64::max),
+                    None => group_extents(tier, level).iter().map(torus::GroupExtent::exchange_load).fold(0.0, f64::max),
                 };
                 let leaving = 1.0 - 1.0 / f64::from(level.fan_out);
                 leaving * tier.bandwidth.0 / (2 * dims.len()) as f64 / load
@@ -159,48 +159,48 @@ impl Fabric {
     }
 
     /// Nominal bytes per second of a device that sends to one other, `spacing` units away, while all devices do the same.
-    pub(crate) fn pair_rate(&self, level: &Level) -> f64 {
+    pub(crate) fn pair_rate(&self, level: &GroupLevel) -> f64 {
         let tier = &self.tiers[level.tier];
         match &tier.topology {
             Topology::Switch => tier.bandwidth.0,
             Topology::FatTree { oversubscription } => tier.bandwidth.0 / oversubscription,
-            Topology::FullyConnected { units } => tier.bandwidth.0 / peers(*units).max(1.0),
+            Topology::FullyConnected { units } => tier.bandwidth.0 / count_peers(*units).max(1.0),
             Topology::Torus { dims, .. } => {
                 // One link, shared by the `spacing` flows that pass through it.
-                let hops = extents(tier, level).iter().map(|e| e.spacing).max().unwrap_or(1);
+                let hops = group_extents(tier, level).iter().map(|e| e.spacing).max().unwrap_or(1);
                 tier.bandwidth.0 / (2 * dims.len()) as f64 / f64::from(hops)
             }
             Topology::Matrix(m) => {
-                let places = (m.units() / level.spacing).max(2);
+                let places = (m.unit_count() / level.spacing).max(2);
                 m.line_rate(places, level.spacing) / f64::from(self.unit_devices(level.tier))
             }
         }
     }
 
     /// Steps of one pass (all-gather or reduce-scatter) over this level alone.
-    pub(crate) fn pass_steps(&self, level: &Level) -> f64 {
+    pub(crate) fn pass_steps(&self, level: &GroupLevel) -> f64 {
         let tier = &self.tiers[level.tier];
         match &tier.topology {
-            Topology::Torus { .. } => extents(tier, level).iter().map(|e| f64::from(e.steps())).sum(),
+            Topology::Torus { .. } => group_extents(tier, level).iter().map(|e| f64::from(e.steps_of_pass())).sum(),
             // Every member has a link to every other: all shards travel at once.
             Topology::FullyConnected { .. } => 1.0,
-            _ => peers(level.fan_out),
+            _ => count_peers(level.fan_out),
         }
     }
 
     /// Whether the tier's links form a torus, which the flat ring and tree algorithms do not apply to.
-    pub(crate) fn is_torus(&self, level: &Level) -> bool {
+    pub(crate) fn is_torus(&self, level: &GroupLevel) -> bool {
         matches!(self.tiers[level.tier].topology, Topology::Torus { .. })
     }
 }
 
-fn peers(n: u32) -> f64 {
+fn count_peers(n: u32) -> f64 {
     f64::from(n.saturating_sub(1))
 }
 
-fn extents(tier: &Tier, level: &Level) -> Extents {
+fn group_extents(tier: &Tier, level: &GroupLevel) -> GroupExtents {
     match &tier.topology {
-        Topology::Torus { dims, .. } => torus::extents(dims, level.fan_out, level.spacing),
-        _ => torus::extents(&[], 1, 1),
+        Topology::Torus { dims, .. } => torus::extents_of_group(dims, level.fan_out, level.spacing),
+        _ => torus::extents_of_group(&[], 1, 1),
     }
 }

@@ -9,11 +9,11 @@
 //!   transfer twice, once at its sender and once at its receiver). The model has one rate per pair of units, the mean of all that is measured between
 //!   them, there and back; either all pairs are measured both ways or all one way.
 
-use super::error::{Fault, NetworkError};
+use super::error::{FabricFault, NetworkError};
 use super::fabric::{Fabric, Tier, Topology};
 use super::matrix::LinkMatrix;
 use super::verify::{self, LEAST_GB_PER_S, MOST_GB_PER_S};
-use crate::files::lines::Lines;
+use crate::files::lines::LineCounter;
 use crate::units::BytesPerSecond;
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
@@ -76,7 +76,7 @@ pub enum LinksError {
         /// The file.
         file: String,
         /// All that is wrong.
-        faults: Vec<Fault>,
+        faults: Vec<FabricFault>,
     },
 }
 
@@ -85,8 +85,8 @@ impl LinkMatrix {
     ///
     /// # Errors
     /// Rows that are not square, not symmetric, not positive or not 0 on the diagonal: all that is wrong.
-    pub fn from_gb_per_s(rows: &[Vec<f64>]) -> Result<Self, Vec<Fault>> {
-        let faults = verify::link_faults(rows);
+    pub fn from_gb_per_s(rows: &[Vec<f64>]) -> Result<Self, Vec<FabricFault>> {
+        let faults = verify::find_link_faults(rows);
         if !faults.is_empty() {
             return Err(faults);
         }
@@ -102,65 +102,68 @@ impl LinkMatrix {
         let mut reader =
             csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).comment(Some(b'#')).from_reader(text.as_bytes());
         let head = reader.headers().map_err(|e| malformed(e.to_string()))?.clone();
-        let mut lines = Lines::new(text.as_bytes());
+        let mut lines = LineCounter::new(text.as_bytes());
         let mut records = Vec::new();
         for record in reader.records() {
             let cells = record.map_err(|e| malformed(e.to_string()))?;
-            records.push(Record { line: lines.of(cells.position().map_or(0, csv::Position::byte)), cells });
+            records.push(LinkRecord { line: lines.line_at_byte(cells.position().map_or(0, csv::Position::byte)), cells });
         }
         let rows = match (head.get(0), of) {
             (Some("gb_per_s"), Some(name)) => return Err(LinksError::OneCluster { file: file.into(), name: name.into() }),
-            (Some("gb_per_s"), None) => square(&head, &records),
-            _ => measured(file, &head, &records, of)?,
+            (Some("gb_per_s"), None) => read_square(&head, &records),
+            _ => read_measured(file, &head, &records, of)?,
         };
-        let rows = rows.map_err(|Wrong { line, what }| LinksError::Line { file: file.into(), line, what })?;
+        let rows = rows.map_err(|LinkLineFault { line, what }| LinksError::Line { file: file.into(), line, what })?;
         Self::from_gb_per_s(&rows).map_err(|faults| LinksError::Invalid { file: file.into(), faults })
     }
 }
 
 /// A line of the file.
-struct Record {
+struct LinkRecord {
     line: u64,
     cells: csv::StringRecord,
 }
 
-impl Record {
+impl LinkRecord {
     fn get(&self, at: usize) -> &str {
         self.cells.get(at).unwrap_or_default()
     }
 
-    fn number(&self, at: usize, what: &str) -> Result<f64, Wrong> {
+    fn read_number(&self, at: usize, what: &str) -> Result<f64, LinkLineFault> {
         let text = self.get(at);
-        text.parse().map_err(|_| self.wrong(format!(", {what} = `{text}`: must be a number; correct it")))
+        text.parse().map_err(|_| self.wrong_value(format!(", {what} = `{text}`: must be a number; correct it")))
     }
 
-    fn wrong(&self, what: String) -> Wrong {
-        Wrong { line: self.line, what }
+    fn wrong_value(&self, what: String) -> LinkLineFault {
+        LinkLineFault { line: self.line, what }
     }
 }
 
 /// What is wrong with a line.
-struct Wrong {
+struct LinkLineFault {
     line: u64,
     what: String,
 }
 
 /// The rows of a square table, whose lines carry the header's names in its order.
-fn square(head: &csv::StringRecord, records: &[Record]) -> Rows {
+fn read_square(head: &csv::StringRecord, records: &[LinkRecord]) -> LinkRows {
     let names: Vec<&str> = head.iter().skip(1).collect();
     if let Some((at, name)) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(*name)) {
-        return Err(Wrong { line: 1, what: format!(", column {} = `{name}`: another column has this name; rename one", at + 2) });
+        return Err(LinkLineFault {
+            line: 1,
+            what: format!(", column {} = `{name}`: another column has this name; rename one", at + 2),
+        });
     }
-    let row = |(unit, record): (usize, &Record)| {
+    let row = |(unit, record): (usize, &LinkRecord)| {
         if let Some(name) = names.get(unit).filter(|name| **name != record.get(0)) {
             let limit = format!("must be `{name}`, as in the first line; list the units in one order");
-            return Err(record.wrong(format!(", name = `{}`: {limit}", record.get(0))));
+            return Err(record.wrong_value(format!(", name = `{}`: {limit}", record.get(0))));
         }
         let entry = |other: usize| match record.get(other + 1) {
             "" if unit == other => Ok(0.0),
-            _ => match record.number(other + 1, &format!("entry {other}"))? {
+            _ => match record.read_number(other + 1, &format!("entry {other}"))? {
                 x if unit == other && x != 0.0 => {
-                    Err(record.wrong(format!(", entry {other} = {x}: no link leads from a unit to itself; leave it empty")))
+                    Err(record.wrong_value(format!(", entry {other} = {x}: no link leads from a unit to itself; leave it empty")))
                 }
                 x => Ok(x),
             },
@@ -170,16 +173,16 @@ fn square(head: &csv::StringRecord, records: &[Record]) -> Rows {
     records.iter().enumerate().map(row).collect()
 }
 
-type Rows = Result<Vec<Vec<f64>>, Wrong>;
+type LinkRows = Result<Vec<Vec<f64>>, LinkLineFault>;
 
-fn measured(file: &str, head: &csv::StringRecord, records: &[Record], of: Option<&str>) -> Result<Rows, LinksError> {
+fn read_measured(file: &str, head: &csv::StringRecord, records: &[LinkRecord], of: Option<&str>) -> Result<LinkRows, LinksError> {
     let column = |name: &str| head.iter().position(|h| h == name);
     let (Some(from), Some(to), Some(rate)) = (column("src_idx"), column("dst_idx"), column("bandwidth_mbytes_per_s")) else {
         let why = format!("line 1: the columns are {}", head.iter().collect::<Vec<_>>().join(", "));
         return Err(LinksError::Malformed { file: file.into(), why });
     };
     let cluster = column("file");
-    let name = |r: &Record| cluster.map_or("", |c| r.get(c)).to_owned();
+    let name = |r: &LinkRecord| cluster.map_or("", |c| r.get(c)).to_owned();
     let names: BTreeSet<String> = records.iter().map(name).collect();
     let known = names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ");
     match of {
@@ -188,12 +191,12 @@ fn measured(file: &str, head: &csv::StringRecord, records: &[Record], of: Option
         _ => {}
     }
     let chosen = records.iter().filter(|r| of.is_none_or(|of| name(r) == of));
-    let columns = Columns { from, to, rate, direction: column("direction"), diagonal: column("diagonal") };
-    Ok(averaged(chosen, &columns))
+    let columns = MeasurementColumns { from, to, rate, direction: column("direction"), diagonal: column("diagonal") };
+    Ok(average_rates(chosen, &columns))
 }
 
 /// Where the columns of measurements stand.
-struct Columns {
+struct MeasurementColumns {
     from: usize,
     to: usize,
     rate: usize,
@@ -202,47 +205,49 @@ struct Columns {
 }
 
 /// The units and the rate of a measurement, MB/s; none of what measures no link.
-fn measurement(r: &Record, columns: &Columns) -> Result<Option<(usize, usize, f64)>, Wrong> {
+fn read_measurement(r: &LinkRecord, columns: &MeasurementColumns) -> Result<Option<(usize, usize, f64)>, LinkLineFault> {
     let index = |at: usize, what: &str| match r.get(at).parse::<usize>() {
         Ok(i) if i < 65_536 => Ok(i),
-        _ => Err(r.wrong(format!(", {what} = `{}`: must be an integer from 0 to 65535; correct it", r.get(at)))),
+        _ => Err(r.wrong_value(format!(", {what} = `{}`: must be an integer from 0 to 65535; correct it", r.get(at)))),
     };
     let (a, b) = (index(columns.from, "src_idx")?, index(columns.to, "dst_idx")?);
-    let mb = r.number(columns.rate, "bandwidth_mbytes_per_s")?;
+    let mb = r.read_number(columns.rate, "bandwidth_mbytes_per_s")?;
     let pair = format!("src_idx = {a}, dst_idx = {b}");
     let marked = match columns.diagonal.map_or("", |at| r.get(at)) {
         "1" => true,
         "0" | "" => false,
-        other => return Err(r.wrong(format!(", diagonal = `{other}`: must be 0 or 1; 1 marks the lines of a unit with itself"))),
+        other => {
+            return Err(r.wrong_value(format!(", diagonal = `{other}`: must be 0 or 1; 1 marks the lines of a unit with itself")));
+        }
     };
     match (marked, a == b) {
         (true, true) => return Ok(None),
         (true, false) => {
-            return Err(r.wrong(format!(", diagonal = 1: {pair} are two units; write 0, or correct them")));
+            return Err(r.wrong_value(format!(", diagonal = 1: {pair} are two units; write 0, or correct them")));
         }
         (false, true) => {
             let cure = "remove the line, or mark it with diagonal = 1";
-            return Err(r.wrong(format!(", {pair}: no link leads from a unit to itself; {cure}")));
+            return Err(r.wrong_value(format!(", {pair}: no link leads from a unit to itself; {cure}")));
         }
         (false, false) => {}
     }
     // One bad measurement must not hide in the mean.
     if !(LEAST_GB_PER_S * 1e3..=MOST_GB_PER_S * 1e3).contains(&mb) {
         let limit = format!("must be a number from {:e} to {:e}", LEAST_GB_PER_S * 1e3, MOST_GB_PER_S * 1e3);
-        return Err(r.wrong(format!(", bandwidth_mbytes_per_s = {mb}: {limit}; give MB/s of the whole unit")));
+        return Err(r.wrong_value(format!(", bandwidth_mbytes_per_s = {mb}: {limit}; give MB/s of the whole unit")));
     }
     Ok(Some((a, b, mb)))
 }
 
 /// By source and destination: the sum of the measurements, GB/s, and their number.
-type Sums = BTreeMap<(usize, usize), (f64, f64)>;
+type RateSums = BTreeMap<(usize, usize), (f64, f64)>;
 
 /// By direction, source and destination: the line.
-type Seen<'a> = BTreeMap<(&'a str, usize, usize), u64>;
+type SeenDirections<'a> = BTreeMap<(&'a str, usize, usize), u64>;
 
 /// Refuses units that are not numbered from 0 without gaps, and pairs without a measurement, before the table of all pairs is made: what is read
 /// is as large as the file's number of lines, whatever the numbers on them.
-fn complete(sums: &Sums, seen: &Seen<'_>) -> Result<(), Wrong> {
+fn check_complete(sums: &RateSums, seen: &SeenDirections<'_>) -> Result<(), LinkLineFault> {
     let units: BTreeSet<usize> = sums.keys().flat_map(|(a, b)| [*a, *b]).collect();
     let first_line_of = |unit: usize| {
         let lines = seen.iter().filter(|((_, a, b), _)| *a == unit || *b == unit);
@@ -254,7 +259,7 @@ fn complete(sums: &Sums, seen: &Seen<'_>) -> Result<(), Wrong> {
         let (line, key) = first_line_of(last);
         let (gap, count) = ((0..).find(|unit| !units.contains(unit)).unwrap_or(0), units.len());
         let limit = format!("the lines name {count} units and none is {gap}; they are numbered from 0 to {}", count - 1);
-        return Err(Wrong {
+        return Err(LinkLineFault {
             line,
             what: format!(", {key} = {last}: {limit}; correct it, or add the lines of the missing units"),
         });
@@ -264,22 +269,22 @@ fn complete(sums: &Sums, seen: &Seen<'_>) -> Result<(), Wrong> {
     if let Some((a, b)) = missing {
         let limit = format!("every two of the {} units are measured, and no line joins {a} and {b}", units.len());
         let line = first_line_of(b).0;
-        return Err(Wrong { line, what: format!(", unit {b}: {limit}; add the line src_idx = {a}, dst_idx = {b}") });
+        return Err(LinkLineFault { line, what: format!(", unit {b}: {limit}; add the line src_idx = {a}, dst_idx = {b}") });
     }
     Ok(())
 }
 
 /// The mean of all measurements between two units, GB/s.
-fn averaged<'a>(records: impl Iterator<Item = &'a Record>, columns: &Columns) -> Rows {
-    let mut sums = Sums::new();
-    let mut seen = Seen::new();
+fn average_rates<'a>(records: impl Iterator<Item = &'a LinkRecord>, columns: &MeasurementColumns) -> LinkRows {
+    let mut sums = RateSums::new();
+    let mut seen = SeenDirections::new();
     for record in records {
-        let Some((a, b, mb)) = measurement(record, columns)? else { continue };
+        let Some((a, b, mb)) = read_measurement(record, columns)? else { continue };
         let direction = columns.direction.map_or("", |at| record.get(at));
         if let Some(first) = seen.insert((direction, a, b), record.line) {
             let limit = format!("line {first} has measured this pair");
             let cure = "keep one of them, their mean, or tell them apart in a column `direction`";
-            return Err(record.wrong(format!(", src_idx = {a}, dst_idx = {b}: {limit}; {cure}")));
+            return Err(record.wrong_value(format!(", src_idx = {a}, dst_idx = {b}: {limit}; {cure}")));
         }
         let sum = sums.entry((a, b)).or_default();
         (sum.0, sum.1) = (sum.0 + mb * 1e-3, sum.1 + 1.0);
@@ -288,9 +293,12 @@ fn averaged<'a>(records: impl Iterator<Item = &'a Record>, columns: &Columns) ->
     if let (Some((a, b)), true) = (one_way.first(), one_way.len() < sums.len()) {
         let line = seen.iter().find(|((_, from, to), _)| (from, to) == (a, b)).map_or(1, |(_, line)| *line);
         let limit = format!("{b} to {a} is not measured, though other pairs are both ways");
-        return Err(Wrong { line, what: format!(", src_idx = {a}, dst_idx = {b}: {limit}; add it, or give all pairs one way") });
+        return Err(LinkLineFault {
+            line,
+            what: format!(", src_idx = {a}, dst_idx = {b}: {limit}; add it, or give all pairs one way"),
+        });
     }
-    complete(&sums, &seen)?;
+    check_complete(&sums, &seen)?;
     let units = sums.keys().map(|(a, b)| a.max(b) + 1).max().unwrap_or(0);
     let mut rows = vec![vec![0.0; units]; units];
     for (&(a, b), &(sum, count)) in &sums {
@@ -310,7 +318,7 @@ impl Fabric {
     pub fn with_links(&self, links: &LinkMatrix, unit_devices: u32, source: &str) -> Result<Self, NetworkError> {
         let fail = |limit: &str, cure: &str| NetworkError::DoesNotFit {
             fabric: self.name.clone(),
-            devices: links.units().saturating_mul(unit_devices),
+            devices: links.unit_count().saturating_mul(unit_devices),
             limit: limit.to_owned(),
             cure: cure.to_owned(),
         };
@@ -323,9 +331,9 @@ impl Fabric {
         };
         let template = if unit_devices == 1 { self.tiers.last() } else { self.tiers.get(inner) };
         let template = template.ok_or_else(|| fail("it has no network between its nodes", "choose a fabric of several nodes"))?;
-        let slowest = links.slowest();
+        let slowest = links.slowest_rate();
         let tier = Tier {
-            devices: links.units().saturating_mul(unit_devices),
+            devices: links.unit_count().saturating_mul(unit_devices),
             topology: Topology::Matrix(links.clone()),
             bandwidth: BytesPerSecond(slowest / f64::from(unit_devices)),
             achieved_fraction: 1.0,
@@ -342,7 +350,7 @@ impl Fabric {
     /// or of a fat tree. Every collective takes as long. `None` for other topologies, and for switches of one unit, of no size, or of more than
     /// [`MOST_UNITS`].
     #[must_use]
-    pub fn as_links(&self) -> Option<Self> {
+    pub fn with_written_links(&self) -> Option<Self> {
         let unit = self.unit_devices(self.tiers.len().checked_sub(1)?);
         let mut fabric = self.clone();
         let tier = fabric.tiers.last_mut()?;
@@ -356,19 +364,19 @@ impl Fabric {
             return None;
         }
         tier.bandwidth = BytesPerSecond(tier.shared_rate());
-        tier.topology = Topology::Matrix(LinkMatrix::uniform(units, tier.bandwidth.0 * f64::from(unit)));
+        tier.topology = Topology::Matrix(LinkMatrix::with_uniform_links(units, tier.bandwidth.0 * f64::from(unit)));
         Some(fabric)
     }
 
     /// Whether some of the outermost tier's links are slower than others.
     #[must_use]
     pub fn links_differ(&self) -> bool {
-        self.links().is_some_and(|(links, _)| links.differ())
+        self.measured_links().is_some_and(|(links, _)| links.rates_differ())
     }
 
     /// The measured links of the outermost tier, and the devices of one of its units.
     #[must_use]
-    pub fn links(&self) -> Option<(&LinkMatrix, u32)> {
+    pub fn measured_links(&self) -> Option<(&LinkMatrix, u32)> {
         match &self.tiers.last()?.topology {
             Topology::Matrix(links) => Some((links, self.unit_devices(self.tiers.len() - 1))),
             _ => None,
@@ -383,19 +391,19 @@ mod tests {
 
     const TABLE: &str = "gb_per_s,a,b,c\na,,20,10\nb,20,0,5\nc,10,5,\n";
 
-    fn fault(text: &str) -> String {
+    fn fabric_fault(text: &str) -> String {
         LinkMatrix::from_csv("x.csv", text, None).unwrap_err().to_string()
     }
 
     #[test]
     fn both_forms_are_read() {
         let square = LinkMatrix::from_csv("x.csv", TABLE, None).unwrap();
-        assert_eq!((square.units(), square.rate(0, 1), square.rate(2, 1)), (3, 20e9, 5e9));
+        assert_eq!((square.unit_count(), square.rate_between(0, 1), square.rate_between(2, 1)), (3, 20e9, 5e9));
         let head = "file,src_idx,dst_idx,bandwidth_mbytes_per_s,diagonal\n";
         let text = format!("{head}one,0,0,99,1\none,0,1,1000,0\none,1,0,2000,0\ntwo,0,1,7,0\n");
         let one = LinkMatrix::from_csv("x.csv", &text, Some("one")).unwrap();
-        assert_eq!((one.units(), one.rate(0, 1), one.rate(1, 0)), (2, 1.5e9, 1.5e9));
-        assert_eq!(fault(&text), "x.csv: holds measurements of `one`, `two`; choose one with --links-of");
+        assert_eq!((one.unit_count(), one.rate_between(0, 1), one.rate_between(1, 0)), (2, 1.5e9, 1.5e9));
+        assert_eq!(fabric_fault(&text), "x.csv: holds measurements of `one`, `two`; choose one with --links-of");
         let unknown = LinkMatrix::from_csv("x.csv", &text, Some("six")).unwrap_err().to_string();
         assert_eq!(unknown, "x.csv: has no measurements of `six`; it holds `one`, `two`");
     }
@@ -403,30 +411,40 @@ mod tests {
     #[test]
     fn links_that_cannot_be_are_named() {
         assert_eq!(
-            fault(&TABLE.replace("b,20", "b,21")),
+            fabric_fault(&TABLE.replace("b,20", "b,21")),
             "x.csv: links_gb_per_s[0][1] = 20 but 21 back: must be symmetric; average the two directions"
         );
-        assert!(fault(&TABLE.replace("20", "-20")).contains("[0][1] = -20: must be from 1e-6 to 1e6; give GB/s"));
-        assert!(fault(&TABLE.replace("20", "nan")).contains("NaN: must be from 1e-6 to 1e6"));
-        assert!(fault(&TABLE.replace("20", "fast")).contains("line 2, entry 1 = `fast`: must be a number"));
-        assert!(fault("gb_per_s,a\na,\n").contains("1 rows: needs 2 to 65536 rows"));
-        assert!(fault(&TABLE.replace(",5,\n", ",5\n")).contains("[2] = 2 entries: must have as many entries as there are rows"));
+        assert!(fabric_fault(&TABLE.replace("20", "-20")).contains("[0][1] = -20: must be from 1e-6 to 1e6; give GB/s"));
+        assert!(fabric_fault(&TABLE.replace("20", "nan")).contains("NaN: must be from 1e-6 to 1e6"));
+        assert!(fabric_fault(&TABLE.replace("20", "fast")).contains("line 2, entry 1 = `fast`: must be a number"));
+        assert!(fabric_fault("gb_per_s,a\na,\n").contains("1 rows: needs 2 to 65536 rows"));
         assert!(
-            fault("src_idx,dst_idx,bandwidth_mbytes_per_s\n0,1,-3\n").contains("line 2, bandwidth_mbytes_per_s = -3: must be")
+            fabric_fault(&TABLE.replace(",5,\n", ",5\n"))
+                .contains("[2] = 2 entries: must have as many entries as there are rows")
         );
-        assert!(fault("a,b\n1,2\n").contains("line 1: the columns are a, b"));
         assert!(
-            fault(&TABLE.replace("b,20,0", "b,20,-1"))
+            fabric_fault("src_idx,dst_idx,bandwidth_mbytes_per_s\n0,1,-3\n")
+                .contains("line 2, bandwidth_mbytes_per_s = -3: must be")
+        );
+        assert!(fabric_fault("a,b\n1,2\n").contains("line 1: the columns are a, b"));
+        assert!(
+            fabric_fault(&TABLE.replace("b,20,0", "b,20,-1"))
                 .contains("line 3, entry 1 = -1: no link leads from a unit to itself; leave it empty")
         );
-        assert!(fault(&TABLE.replace("b,20,0", "b,20,7")).contains("line 3, entry 1 = 7: no link leads from a unit to itself"));
-        assert!(fault(&TABLE.replace("\nb,20", "\nd,20")).contains("line 3, name = `d`: must be `b`, as in the first line"));
-        assert!(fault(&TABLE.replace("s,a,b,c", "s,a,b,a")).contains("line 1, column 4 = `a`: another column has this name"));
-        assert!(fault(&TABLE.replace("20", "1e30")).contains("must be from 1e-6 to 1e6"));
+        assert!(
+            fabric_fault(&TABLE.replace("b,20,0", "b,20,7")).contains("line 3, entry 1 = 7: no link leads from a unit to itself")
+        );
+        assert!(
+            fabric_fault(&TABLE.replace("\nb,20", "\nd,20")).contains("line 3, name = `d`: must be `b`, as in the first line")
+        );
+        assert!(
+            fabric_fault(&TABLE.replace("s,a,b,c", "s,a,b,a")).contains("line 1, column 4 = `a`: another column has this name")
+        );
+        assert!(fabric_fault(&TABLE.replace("20", "1e30")).contains("must be from 1e-6 to 1e6"));
         let chosen = LinkMatrix::from_csv("x.csv", TABLE, Some("x")).unwrap_err().to_string();
         assert_eq!(chosen, "x.csv: --links-of x: a table of links holds one cluster; leave the option out");
         let head = "src_idx,dst_idx,bandwidth_mbytes_per_s\r\n";
-        let rows = |rows: &str| fault(&format!("{head}{rows}"));
+        let rows = |rows: &str| fabric_fault(&format!("{head}{rows}"));
         assert!(rows("0,1,1e30\r\n").contains("line 2, bandwidth_mbytes_per_s = 1000000000000000000000000000000: must be"));
         assert_eq!(
             rows("0,1,5\r\n1,0,5\r\n0,1,6\r\n"),
@@ -441,14 +459,14 @@ mod tests {
             rows("0,1,5\n1,1,5\n"),
             "x.csv: line 3, src_idx = 1, dst_idx = 1: no link leads from a unit to itself; remove the line, or mark it with diagonal = 1"
         );
-        let marked = fault("src_idx,dst_idx,bandwidth_mbytes_per_s,diagonal\n0,1,5,0\n0,2,5,1\n");
+        let marked = fabric_fault("src_idx,dst_idx,bandwidth_mbytes_per_s,diagonal\n0,1,5,0\n0,2,5,1\n");
         assert_eq!(marked, "x.csv: line 3, diagonal = 1: src_idx = 0, dst_idx = 2 are two units; write 0, or correct them");
     }
 
     #[test]
     fn what_is_read_grows_with_the_lines_and_not_with_the_numbers_on_them() {
         let head = "src_idx,dst_idx,bandwidth_mbytes_per_s,diagonal\n";
-        let rows = |rows: &str| fault(&format!("{head}{rows}"));
+        let rows = |rows: &str| fabric_fault(&format!("{head}{rows}"));
         // A table of all pairs up to the last number would take 34 GB.
         assert_eq!(
             rows("0,1,5,0\n0,65535,5,0\n1,65535,5,0\n"),
@@ -470,18 +488,18 @@ mod tests {
         let head = "direction,src_idx,dst_idx,bandwidth_mbytes_per_s\n";
         let both_ends = "sent,0,1,1000\nsent,1,0,2000\nreceived,0,1,3000\nreceived,1,0,4000\n";
         let links = LinkMatrix::from_csv("x.csv", &format!("{head}{both_ends}"), None).unwrap();
-        assert_eq!((links.rate(0, 1), links.rate(1, 0)), (2.5e9, 2.5e9));
-        let again = fault(&format!("{head}{both_ends}sent,1,0,2000\n"));
+        assert_eq!((links.rate_between(0, 1), links.rate_between(1, 0)), (2.5e9, 2.5e9));
+        let again = fabric_fault(&format!("{head}{both_ends}sent,1,0,2000\n"));
         assert!(again.starts_with("x.csv: line 6, src_idx = 1, dst_idx = 0: line 3 has measured this pair; "), "{again}");
     }
 
     #[test]
     fn links_replace_the_network_between_nodes() {
         let links = LinkMatrix::from_csv("x.csv", TABLE, None).unwrap();
-        let selene = Fabric::template("selene_hdr200x8").unwrap();
+        let selene = Fabric::built_in("selene_hdr200x8").unwrap();
         let measured = selene.with_links(&links, 8, "x.csv").unwrap();
-        assert_eq!((measured.devices(), measured.tiers.len(), measured.links().unwrap().1), (24, 2, 8));
-        assert_eq!(selene.with_links(&links, 1, "x.csv").unwrap().devices(), 3);
+        assert_eq!((measured.device_count(), measured.tiers.len(), measured.measured_links().unwrap().1), (24, 2, 8));
+        assert_eq!(selene.with_links(&links, 1, "x.csv").unwrap().device_count(), 3);
         assert!(selene.with_links(&links, 7, "x.csv").unwrap_err().to_string().contains("units of 7 devices"));
     }
 }

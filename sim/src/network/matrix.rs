@@ -38,69 +38,69 @@ impl LinkMatrix {
 
     /// Units on each side.
     #[must_use]
-    pub fn units(&self) -> u32 {
+    pub fn unit_count(&self) -> u32 {
         self.rates.nrows() as u32
     }
 
     /// Bytes per second from unit `a` to unit `b` (indices wrap around).
     #[must_use]
-    pub fn rate(&self, a: u32, b: u32) -> f64 {
-        let units = self.units();
+    pub fn rate_between(&self, a: u32, b: u32) -> f64 {
+        let units = self.unit_count();
         self.rates[[(a % units) as usize, (b % units) as usize]]
     }
 
     /// So many units with links of `rate` bytes per second.
     #[must_use]
-    pub(crate) fn uniform(units: u32, rate: f64) -> Self {
+    pub(crate) fn with_uniform_links(units: u32, rate: f64) -> Self {
         Array2::from_elem((units as usize, units as usize), rate).into()
     }
 
     /// Whether some links are slower than others.
     #[must_use]
-    pub fn differ(&self) -> bool {
+    pub fn rates_differ(&self) -> bool {
         self.differ
     }
 
     /// The slowest link, bytes per second of the unit.
     #[must_use]
-    pub(crate) fn slowest(&self) -> f64 {
+    pub(crate) fn slowest_rate(&self) -> f64 {
         self.rates.indexed_iter().filter(|((a, b), _)| a != b).map(|(_, rate)| *rate).fold(f64::INFINITY, f64::min)
     }
 
     /// As many units, all joined by links of the harmonic mean of these: what is the same whatever the units' order.
     #[must_use]
-    pub(crate) fn equal(&self) -> Self {
-        if !self.differ() {
+    pub(crate) fn equalise(&self) -> Self {
+        if !self.rates_differ() {
             return self.clone();
         }
-        let units = self.units();
+        let units = self.unit_count();
         let pairs = (0..units).flat_map(|a| (0..units).filter(move |b| *b != a).map(move |b| (a, b)));
-        let (count, time) = pairs.fold((0.0, 0.0), |(n, sum), (a, b)| (n + 1.0, sum + 1.0 / self.rate(a, b)));
+        let (count, time) = pairs.fold((0.0, 0.0), |(n, sum), (a, b)| (n + 1.0, sum + 1.0 / self.rate_between(a, b)));
         let rate = if count > 0.0 { count / time } else { 1.0 };
-        Self::uniform(units, rate)
+        Self::with_uniform_links(units, rate)
     }
 
     /// The first `units` rows and columns.
     #[must_use]
-    pub(crate) fn truncated(&self, units: u32) -> Self {
-        let first: Vec<u32> = (0..units.min(self.units())).collect();
-        self.permuted(&first)
+    pub(crate) fn truncate(&self, units: u32) -> Self {
+        let first: Vec<u32> = (0..units.min(self.unit_count())).collect();
+        self.permute(&first)
     }
 
     /// The same links with unit `i` of the result at unit `order[i]` of this matrix: a mapping of ranks to hardware.
     #[must_use]
-    pub(crate) fn permuted(&self, order: &[u32]) -> Self {
-        let units = self.units();
+    pub(crate) fn permute(&self, order: &[u32]) -> Self {
+        let units = self.unit_count();
         let order: Vec<usize> = order.iter().map(|&unit| (unit % units) as usize).collect();
         self.rates.select(Axis(0), &order).select(Axis(1), &order).into()
     }
 
     /// Members of every sibling group of `fan_out` units, `spacing` apart, both cut to what the matrix holds.
-    fn groups(&self, fan_out: u32, spacing: u32) -> impl Iterator<Item = Vec<u32>> {
-        let spacing = spacing.clamp(1, (self.units() / 2).max(1));
-        let fan_out = fan_out.clamp(2, (self.units() / spacing).max(2));
+    fn sibling_groups(&self, fan_out: u32, spacing: u32) -> impl Iterator<Item = Vec<u32>> {
+        let spacing = spacing.clamp(1, (self.unit_count() / 2).max(1));
+        let fan_out = fan_out.clamp(2, (self.unit_count() / spacing).max(2));
         let span = fan_out * spacing;
-        let blocks = (self.units() / span).max(1);
+        let blocks = (self.unit_count() / span).max(1);
         (0..blocks).flat_map(move |block| {
             (0..spacing).map(move |first| (0..fan_out).map(|i| block * span + first + i * spacing).collect())
         })
@@ -110,9 +110,9 @@ impl LinkMatrix {
     #[must_use]
     pub(crate) fn ring_rate(&self, fan_out: u32, spacing: u32) -> f64 {
         let mut slowest = f64::INFINITY;
-        for group in self.groups(fan_out, spacing) {
+        for group in self.sibling_groups(fan_out, spacing) {
             for (i, &from) in group.iter().enumerate() {
-                slowest = slowest.min(self.rate(from, group[(i + 1) % group.len()]));
+                slowest = slowest.min(self.rate_between(from, group[(i + 1) % group.len()]));
             }
         }
         slowest
@@ -122,9 +122,9 @@ impl LinkMatrix {
     #[must_use]
     pub(crate) fn line_rate(&self, fan_out: u32, spacing: u32) -> f64 {
         let mut slowest = f64::INFINITY;
-        for group in self.groups(fan_out, spacing) {
+        for group in self.sibling_groups(fan_out, spacing) {
             for pair in group.windows(2) {
-                slowest = slowest.min(self.rate(pair[0], pair[1]));
+                slowest = slowest.min(self.rate_between(pair[0], pair[1]));
             }
         }
         slowest
@@ -135,9 +135,9 @@ impl LinkMatrix {
     #[must_use]
     pub(crate) fn exchange_rate(&self, fan_out: u32, spacing: u32) -> f64 {
         let mut slowest = f64::INFINITY;
-        for group in self.groups(fan_out, spacing) {
+        for group in self.sibling_groups(fan_out, spacing) {
             for &from in &group {
-                let time: f64 = group.iter().filter(|&&to| to != from).map(|&to| 1.0 / self.rate(from, to)).sum();
+                let time: f64 = group.iter().filter(|&&to| to != from).map(|&to| 1.0 / self.rate_between(from, to)).sum();
                 slowest = slowest.min((group.len() - 1) as f64 / time);
             }
         }

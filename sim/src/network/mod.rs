@@ -62,11 +62,11 @@ mod verify;
 
 pub use collective::{Algorithm, CollectiveCost, MAX_TIERS};
 pub use document::FabricDocument;
-pub use error::{Fault, NetworkError};
+pub use error::{FabricFault, NetworkError};
 pub use fabric::{ExchangeProtocol, Fabric, InNetwork, LineProtocol, LowLatency, Tier, Topology};
-pub use level::Spread;
+pub use level::GroupSpread;
 pub use links::{LinksError, MOST_UNITS};
 pub use matrix::LinkMatrix;
-pub use placed::{Place, Places, siblings};
-pub use streams::Streams;
+pub use placed::{GroupPlacement, PlacementFinder, sibling_groups};
+pub use streams::StreamTimes;
 pub use torus::TorusDim;

@@ -2,17 +2,17 @@
 
 use super::collective::CollectiveCost;
 use super::fabric::{Fabric, Topology};
-use super::level::Spread;
+use super::level::GroupSpread;
 use super::matrix::LinkMatrix;
-use crate::kernel::{Collective, CollectiveKind, Group};
+use crate::kernel::{Collective, CollectiveKind, RankGroup};
 use crate::units::{Bytes, BytesPerSecond};
 use std::collections::BTreeMap;
 
 /// Where a group lies, and the rate of the links that decides for it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Place {
+pub struct GroupPlacement {
     /// How its members lie on the units.
-    pub spread: Spread,
+    pub spread: GroupSpread,
     /// Bytes per second of a whole unit: the slowest link of the ring through the units, in the order of the group's ranks, or for an exchange the
     /// slowest unit's harmonic mean over the others. Infinite inside a unit.
     pub link: BytesPerSecond,
@@ -20,7 +20,7 @@ pub struct Place {
 
 /// Finds where groups lie on the units of a matrix of links.
 #[derive(Debug, Clone)]
-pub struct Places<'a> {
+pub struct PlacementFinder<'a> {
     links: &'a LinkMatrix,
     /// Devices of a unit.
     unit: u32,
@@ -30,11 +30,11 @@ pub struct Places<'a> {
     seen: Vec<(u32, u32)>,
 }
 
-impl<'a> Places<'a> {
+impl<'a> PlacementFinder<'a> {
     /// On a fabric whose outermost tier is a matrix of links; `None` on others.
     #[must_use]
-    pub fn of(fabric: &'a Fabric) -> Option<Self> {
-        let (links, unit) = fabric.links()?;
+    pub fn of_fabric(fabric: &'a Fabric) -> Option<Self> {
+        let (links, unit) = fabric.measured_links()?;
         Some(Self { links, unit, inside: fabric.has_places_inside_units(), seen: Vec::new() })
     }
 
@@ -46,13 +46,13 @@ impl<'a> Places<'a> {
 
     /// Devices of a unit.
     #[must_use]
-    pub fn unit(&self) -> u32 {
+    pub fn unit_devices(&self) -> u32 {
         self.unit
     }
 
     /// Where a group lies whose ranks run on `devices`. Members inside a unit are taken to be as far apart as the first two neighbours that share
     /// one: groups of a parallel axis are evenly spaced.
-    pub fn place(&mut self, kind: CollectiveKind, devices: impl Iterator<Item = u32>) -> Place {
+    pub fn place_group(&mut self, kind: CollectiveKind, devices: impl Iterator<Item = u32>) -> GroupPlacement {
         self.seen.clear();
         let (mut members, mut stride, mut before) = (0, None, None);
         for device in devices {
@@ -67,27 +67,27 @@ impl<'a> Places<'a> {
             }
         }
         let counts = self.seen.iter().map(|(_, count)| *count);
-        let spread = Spread {
+        let spread = GroupSpread {
             members,
             units: self.seen.len() as u32,
             most: counts.clone().max().unwrap_or(1),
             least: counts.min().unwrap_or(1),
             stride: stride.unwrap_or(1),
         };
-        Place { spread, link: BytesPerSecond(if spread.units > 1 { self.link(kind) } else { f64::INFINITY }) }
+        GroupPlacement { spread, link: BytesPerSecond(if spread.units > 1 { self.place_on_links(kind) } else { f64::INFINITY }) }
     }
 
-    fn link(&self, kind: CollectiveKind) -> f64 {
+    fn place_on_links(&self, kind: CollectiveKind) -> f64 {
         let (units, links) = (&self.seen, self.links);
         if kind.is_exchange() {
             let mean = |from: u32| {
-                let times = units.iter().filter(|(to, _)| *to != from).map(|(to, _)| 1.0 / links.rate(from, *to));
+                let times = units.iter().filter(|(to, _)| *to != from).map(|(to, _)| 1.0 / links.rate_between(from, *to));
                 (units.len() - 1) as f64 / times.sum::<f64>()
             };
             return units.iter().map(|(from, _)| mean(*from)).fold(f64::INFINITY, f64::min);
         }
         let next = |i: usize| units[(i + 1) % units.len()].0;
-        units.iter().enumerate().map(|(i, (from, _))| links.rate(*from, next(i))).fold(f64::INFINITY, f64::min)
+        units.iter().enumerate().map(|(i, (from, _))| links.rate_between(*from, next(i))).fold(f64::INFINITY, f64::min)
     }
 }
 
@@ -108,47 +108,47 @@ impl Fabric {
         bytes: Bytes,
         groups: impl Iterator<Item = Vec<u32>>,
     ) -> Option<CollectiveCost> {
-        self.among(kind, bytes, groups, 1.0)
+        self.cost_among(kind, bytes, groups, 1.0)
     }
 
-    pub(super) fn among(
+    pub(super) fn cost_among(
         &self,
         kind: CollectiveKind,
         bytes: Bytes,
         groups: impl Iterator<Item = Vec<u32>>,
         flows: f64,
     ) -> Option<CollectiveCost> {
-        let mut places = Places::of(self)?;
+        let mut places = PlacementFinder::of_fabric(self)?;
         // Of groups that lie alike the one on the slowest links decides.
-        let mut slowest: BTreeMap<Spread, f64> = BTreeMap::new();
+        let mut slowest: BTreeMap<GroupSpread, f64> = BTreeMap::new();
         for group in groups {
-            let Place { spread, link } = places.place(kind, group.into_iter());
+            let GroupPlacement { spread, link } = places.place_group(kind, group.into_iter());
             let known = slowest.entry(spread).or_insert(f64::INFINITY);
             *known = known.min(link.0);
         }
-        let costs = slowest.into_iter().map(|(spread, link)| self.spread_sharing(kind, bytes, spread, link, flows));
-        costs.reduce(CollectiveCost::slower)
+        let costs = slowest.into_iter().map(|(spread, link)| self.cost_of_spread_sharing(kind, bytes, spread, link, flows));
+        costs.reduce(CollectiveCost::slower_of)
     }
 
     /// The cost of a collective of all groups of a pattern, on measured links that differ. A pattern of which no group lies within the fabric has
     /// none.
-    pub(super) fn on_links(&self, collective: &Collective, flows: f64) -> Option<CollectiveCost> {
-        let (links, _) = self.links()?;
-        if !links.differ() {
+    pub(super) fn cost_on_links(&self, collective: &Collective, flows: f64) -> Option<CollectiveCost> {
+        let (links, _) = self.measured_links()?;
+        if !links.rates_differ() {
             return None;
         }
         let Collective { kind, bytes, group } = *collective;
-        let devices = self.devices();
+        let devices = self.device_count();
         if kind == CollectiveKind::SendRecv {
             let pairs = (0..devices.saturating_sub(group.stride)).map(|from| vec![from, from + group.stride]);
-            return self.among(kind, bytes, pairs, flows);
+            return self.cost_among(kind, bytes, pairs, flows);
         }
-        self.among(kind, bytes, siblings(group, devices), flows)
+        self.cost_among(kind, bytes, sibling_groups(group, devices), flows)
     }
 }
 
 /// The members of every group of a pattern that lies within so many ranks.
-pub fn siblings(group: Group, ranks: u32) -> impl Iterator<Item = Vec<u32>> {
+pub fn sibling_groups(group: RankGroup, ranks: u32) -> impl Iterator<Item = Vec<u32>> {
     let (members, stride) = (u64::from(group.ranks.max(1)), u64::from(group.stride.max(1)));
     let (span, ranks) = (members * stride, u64::from(ranks));
     (0..ranks.div_ceil(span)).flat_map(move |block| {

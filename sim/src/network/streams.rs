@@ -8,7 +8,7 @@ use crate::units::Seconds;
 
 /// What each stream takes alone; zero where there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Streams {
+pub struct StreamTimes {
     /// Kernels.
     pub kernels: Seconds,
     /// A collective.
@@ -24,11 +24,11 @@ pub struct Streams {
 /// Kernels, collective, copy in, copy out.
 const COUNT: usize = 4;
 
-impl Streams {
+impl StreamTimes {
     /// From their common start to the end of the last.
     #[must_use]
-    pub fn together(&self, contention: &StreamContention) -> Seconds {
-        let slowed = self.slowdowns(contention);
+    pub fn time_together(&self, contention: &StreamContention) -> Seconds {
+        let slowed = self.slowdown_matrix(contention);
         let mut left = [self.kernels, self.collective, self.copy_in, self.copy_out].map(|time| time.0);
         let mut elapsed = 0.0;
         // Every round ends a stream.
@@ -54,7 +54,7 @@ impl Streams {
     }
 
     /// Row by row the stream that is slowed, column by column by which.
-    fn slowdowns(&self, c: &StreamContention) -> [[f64; COUNT]; COUNT] {
+    fn slowdown_matrix(&self, c: &StreamContention) -> [[f64; COUNT]; COUNT] {
         let (kernel_by, collective_by_kernel, by_copy, copy_out_by) = if self.between_nodes {
             (c.kernel_by_network, 0.0, c.network_by_copy, c.copy_out_by_network)
         } else {
@@ -74,30 +74,31 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
 
-    fn streams() -> Streams {
-        Streams { kernels: Seconds(4.0), collective: Seconds(1.0), copy_in: Seconds(2.0), ..Streams::default() }
+    fn streams() -> StreamTimes {
+        StreamTimes { kernels: Seconds(4.0), collective: Seconds(1.0), copy_in: Seconds(2.0), ..StreamTimes::default() }
     }
 
     #[test]
     fn without_slowdowns_the_longest_decides() {
-        assert_eq!(streams().together(&StreamContention::default()), Seconds(4.0));
-        assert_eq!(Streams::default().together(&StreamContention::default()), Seconds::ZERO);
+        assert_eq!(streams().time_together(&StreamContention::default()), Seconds(4.0));
+        assert_eq!(StreamTimes::default().time_together(&StreamContention::default()), Seconds::ZERO);
     }
 
     #[test]
     fn a_slowdown_lasts_as_long_as_the_other_stream() {
         // The collective takes 1 s, slowed to 1.5; meanwhile the kernels get 0.75 of their 4 s done and go on alone.
         let contention = StreamContention { kernel_by_collective: 1.0, collective_by_kernel: 0.5, ..StreamContention::default() };
-        let together = streams().together(&contention).0;
+        let together = streams().time_together(&contention).0;
         assert!((together - (1.5 + 3.25)).abs() < 1e-9, "{together}");
     }
 
     #[test]
     fn the_network_and_copies_share_the_host() {
         let contention = StreamContention { network_by_copy: 2.0, ..StreamContention::default() };
-        let between = Streams { collective: Seconds(1.0), copy_in: Seconds(1.0), between_nodes: true, ..Streams::default() };
-        assert!((between.together(&contention).0 - (1.0 + 2.0 / 3.0)).abs() < 1e-9);
-        let inside = Streams { between_nodes: false, ..between };
-        assert_eq!(inside.together(&contention), Seconds(1.0));
+        let between =
+            StreamTimes { collective: Seconds(1.0), copy_in: Seconds(1.0), between_nodes: true, ..StreamTimes::default() };
+        assert!((between.time_together(&contention).0 - (1.0 + 2.0 / 3.0)).abs() < 1e-9);
+        let inside = StreamTimes { between_nodes: false, ..between };
+        assert_eq!(inside.time_together(&contention), Seconds(1.0));
     }
 }

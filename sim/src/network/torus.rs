@@ -13,7 +13,7 @@ pub struct TorusDim {
 
 /// The part of a group that lies along one dimension.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Extent {
+pub(crate) struct GroupExtent {
     /// Members along the dimension.
     pub members: u32,
     /// Units from one member to the next: this many sibling groups share every link.
@@ -22,16 +22,16 @@ pub(crate) struct Extent {
     pub closed: bool,
 }
 
-impl Extent {
+impl GroupExtent {
     /// Links that one member drives along this dimension, after the siblings' share: two on a closed ring of three and
     /// more, one on a line (its inner nodes have two, its ends one, and the ends decide).
-    pub fn links(&self) -> f64 {
+    pub fn links_per_member(&self) -> f64 {
         let links = if self.closed && self.members > 2 { 2.0 } else { 1.0 };
         links / f64::from(self.spacing)
     }
 
     /// Steps of one pass (all-gather or reduce-scatter): both ways round a closed ring, end to end on a line.
-    pub fn steps(&self) -> u32 {
+    pub fn steps_of_pass(&self) -> u32 {
         let hops = if self.closed { self.members / 2 } else { self.members.saturating_sub(1) };
         hops.saturating_mul(self.spacing)
     }
@@ -39,24 +39,24 @@ impl Extent {
     /// Time units of an all-to-all in which every member holds one unit of data per unit of link rate: the load of the
     /// busiest link, the bisection. `g/8` on a closed ring (two links across), `g/4` on a line.
     pub fn exchange_load(&self) -> f64 {
-        f64::from(self.members) / (4.0 * self.links())
+        f64::from(self.members) / (4.0 * self.links_per_member())
     }
 }
 
 /// The extents of a group on up to three dimensions.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Extents {
-    list: [Extent; 3],
+pub(crate) struct GroupExtents {
+    list: [GroupExtent; 3],
     len: usize,
 }
 
-impl Extents {
+impl GroupExtents {
     /// The extents, first dimension first.
-    pub fn iter(&self) -> impl Iterator<Item = &Extent> {
+    pub fn iter(&self) -> impl Iterator<Item = &GroupExtent> {
         self.list.iter().take(self.len)
     }
 
-    fn push(&mut self, extent: Extent) {
+    fn push(&mut self, extent: GroupExtent) {
         if let Some(slot) = self.list.get_mut(self.len) {
             *slot = extent;
             self.len += 1;
@@ -66,10 +66,10 @@ impl Extents {
 
 /// How a group of `members` units, `spacing` apart in row-major numbering (first dimension fastest), lies on the torus.
 /// Dimensions it does not touch are left out; members beyond the torus extend the last dimension.
-pub(crate) fn extents(dims: &[TorusDim], members: u32, spacing: u32) -> Extents {
+pub(crate) fn extents_of_group(dims: &[TorusDim], members: u32, spacing: u32) -> GroupExtents {
     let (mut left, mut spacing) = (members, spacing.max(1));
-    let unused = Extent { members: 1, spacing: 1, closed: false };
-    let mut found = Extents { list: [unused; 3], len: 0 };
+    let unused = GroupExtent { members: 1, spacing: 1, closed: false };
+    let mut found = GroupExtents { list: [unused; 3], len: 0 };
     for (i, dim) in dims.iter().enumerate() {
         let last = i + 1 == dims.len();
         if spacing >= dim.size && !last {
@@ -80,7 +80,7 @@ pub(crate) fn extents(dims: &[TorusDim], members: u32, spacing: u32) -> Extents 
         let here = left.min(room);
         if here > 1 {
             let closed = dim.wrap && here.saturating_mul(spacing) == dim.size;
-            found.push(Extent { members: here, spacing, closed });
+            found.push(GroupExtent { members: here, spacing, closed });
         }
         left = left.div_ceil(here.max(1));
         spacing = 1;
@@ -93,9 +93,9 @@ pub(crate) fn extents(dims: &[TorusDim], members: u32, spacing: u32) -> Extents 
 
 /// The most compact torus of `units` units within `limits`: least sum of sides, then the one with the longer last side.
 /// A side wraps when it is a multiple of `wrap_multiple`. `None` when no shape fits.
-pub(crate) fn slice(limits: &[u32], wrap_multiple: u32, units: u32) -> Option<Vec<TorusDim>> {
+pub(crate) fn compact_slice(limits: &[u32], wrap_multiple: u32, units: u32) -> Option<Vec<TorusDim>> {
     let mut best: Option<(u64, Vec<u32>)> = None;
-    shapes(limits, units, &mut Vec::new(), &mut |shape| {
+    visit_shapes(limits, units, &mut Vec::new(), &mut |shape| {
         let sum = shape.iter().map(|&d| u64::from(d)).sum();
         if best.as_ref().is_none_or(|(s, _)| sum < *s) {
             best = Some((sum, shape.to_vec()));
@@ -106,7 +106,7 @@ pub(crate) fn slice(limits: &[u32], wrap_multiple: u32, units: u32) -> Option<Ve
 }
 
 /// Calls `found` with every way to write `units` as a product of sides within `limits`, smaller first sides first.
-fn shapes(limits: &[u32], units: u32, prefix: &mut Vec<u32>, found: &mut impl FnMut(&[u32])) {
+fn visit_shapes(limits: &[u32], units: u32, prefix: &mut Vec<u32>, found: &mut impl FnMut(&[u32])) {
     let Some((&limit, rest)) = limits.split_first() else {
         if units == 1 {
             found(prefix);
@@ -115,7 +115,7 @@ fn shapes(limits: &[u32], units: u32, prefix: &mut Vec<u32>, found: &mut impl Fn
     };
     for side in (1..=limit.min(units)).filter(|side| units.is_multiple_of(*side)) {
         prefix.push(side);
-        shapes(rest, units / side, prefix, found);
+        visit_shapes(rest, units / side, prefix, found);
         prefix.pop();
     }
 }

@@ -1,6 +1,6 @@
 //! Times and depths in closed form. The module page says where each is exact and where it is a bound; `tests.rs` checks it.
 
-use super::{Pipeline, Reduction, Schedule};
+use super::{GradientReduction, Pipeline, PipelineSchedule};
 use crate::units::Seconds;
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub struct StageWork {
 impl StageWork {
     /// Forward and backward.
     #[must_use]
-    pub fn total(&self) -> Seconds {
+    pub fn total_seconds(&self) -> Seconds {
         self.forward + self.backward
     }
 }
@@ -25,16 +25,16 @@ impl StageWork {
 /// For [`Schedule::ZbH1`] until the *weight* gradient is done; input gradients are done as early as under 1F1B. For
 /// [`Schedule::ZbV`] passes through one of its two chunks, the limit that its orders obey ([`zb_v_in_flight`]).
 #[must_use]
-pub fn in_flight(schedule: Schedule, p: u32, k: u32, m: u32) -> u32 {
+pub fn passes_in_flight(schedule: PipelineSchedule, p: u32, k: u32, m: u32) -> u32 {
     match schedule {
-        Schedule::GPipe => m,
-        Schedule::OneForwardOneBackward => m.min(p.saturating_sub(k)),
-        Schedule::Interleaved { chunks } => {
+        PipelineSchedule::GPipe => m,
+        PipelineSchedule::OneForwardOneBackward => m.min(p.saturating_sub(k)),
+        PipelineSchedule::Interleaved { chunks } => {
             let warm_up = 2 * p.saturating_sub(k + 1) + chunks.saturating_sub(1) * p;
             m.saturating_mul(chunks).min(warm_up + 1)
         }
-        Schedule::ZbH1 => m.min(p),
-        Schedule::ZbV => m.saturating_mul(2).min(2 * p),
+        PipelineSchedule::ZbH1 => m.min(p),
+        PipelineSchedule::ZbV => m.saturating_mul(2).min(2 * p),
     }
 }
 
@@ -97,17 +97,17 @@ pub fn one_f_one_b_lower_bound(stages: &[StageWork], sends: &[Seconds], m: u32) 
     let p = stages.len();
     let m_f = f64::from(m);
     let send = |k: usize| sends.get(k).copied().unwrap_or_default() * 2.0;
-    let whole = |range: &[StageWork]| range.iter().map(StageWork::total).sum::<Seconds>();
+    let whole = |range: &[StageWork]| range.iter().map(StageWork::total_seconds).sum::<Seconds>();
     let mut best = Seconds::ZERO;
     let mut before = Seconds::ZERO;
     let mut after = whole(stages) + (0..p.saturating_sub(1)).map(send).sum::<Seconds>();
     for (k, stage) in stages.iter().enumerate() {
-        after = (after - stage.total()).max(Seconds::ZERO);
+        after = (after - stage.total_seconds()).max(Seconds::ZERO);
         let warm_up = (p - k - 1) as f64;
-        let own = stage.total() * m_f;
+        let own = stage.total_seconds() * m_f;
         let wait = |pass: Seconds| (after - pass * warm_up).max(Seconds::ZERO);
         let (first, last) = (wait(stage.forward), wait(stage.backward));
-        let mut bound = own.max(stage.total() + after + stage.forward.max(stage.backward) * (m_f - 1.0));
+        let mut bound = own.max(stage.total_seconds() + after + stage.forward.max(stage.backward) * (m_f - 1.0));
         if m_f > warm_up {
             bound = bound.max(own + first.max(last));
         }
@@ -115,7 +115,7 @@ pub fn one_f_one_b_lower_bound(stages: &[StageWork], sends: &[Seconds], m: u32) 
             bound = bound.max(own + first + last);
         }
         best = best.max(before + bound);
-        before += stage.total();
+        before += stage.total_seconds();
         if k + 1 < p {
             before += send(k);
             after = (after - send(k)).max(Seconds::ZERO);
@@ -159,7 +159,7 @@ pub fn one_f_one_b_exact_time(stages: &[StageWork], sends: &[Seconds], m: u32) -
 /// GPipe, exact for any stages and sends: two flow shops, `sum f + sum b + 2 sum c + (m - 1) (max f + max b)`.
 #[must_use]
 pub fn gpipe_time(stages: &[StageWork], sends: &[Seconds], m: u32) -> Seconds {
-    let sum: Seconds = stages.iter().map(StageWork::total).sum();
+    let sum: Seconds = stages.iter().map(StageWork::total_seconds).sum();
     let sent: Seconds = sends.iter().copied().sum();
     let slowest = |of: fn(&StageWork) -> Seconds| stages.iter().map(of).fold(Seconds::ZERO, Seconds::max);
     let more = f64::from(m.saturating_sub(1));
@@ -188,7 +188,7 @@ impl Pipeline {
     pub fn lower_bound(&self) -> Seconds {
         let split = self.schedule.splits_backward();
         let count = f64::from(self.micro_batches);
-        let mut devices = vec![DeviceWork::default(); self.devices() as usize];
+        let mut devices = vec![DeviceWork::default(); self.device_count() as usize];
         let (mut head, mut tail) = (Seconds::ZERO, Seconds::ZERO);
         for (i, stage) in self.stages.iter().enumerate() {
             let back = stage.recompute + stage.backward_input + if split { Seconds::ZERO } else { stage.backward_weight };
@@ -197,7 +197,7 @@ impl Pipeline {
                     (device.head, device.tail) = (head, tail);
                 }
                 device.stages += 1;
-                device.work += (stage.forward + stage.backward()) * count;
+                device.work += (stage.forward + stage.backward_seconds()) * count;
                 device.reduction += stage.reduction;
                 device.optimizer += stage.optimizer;
             }
@@ -206,7 +206,7 @@ impl Pipeline {
             head += stage.forward + send;
             tail += back + send;
         }
-        let after = self.reduction == Reduction::AfterBackward;
+        let after = self.reduction == GradientReduction::AfterBackward;
         devices.iter().fold(head + tail, |bound, d| {
             let once = d.optimizer + if after { d.reduction } else { Seconds::ZERO };
             // The last pass of a device may be a weight gradient, which nobody waits for.

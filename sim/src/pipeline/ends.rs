@@ -30,7 +30,7 @@
 //! on its way back: what some pairs take longer than the least is added there. In the walks between they are taken for the least, so that only
 //! GPipe, which has no such walks, stays exact.
 
-use super::Schedule;
+use super::PipelineSchedule;
 use crate::units::Seconds;
 
 /// What one micro-batch costs on a virtual stage.
@@ -45,18 +45,18 @@ pub struct ChunkWork {
 }
 
 impl ChunkWork {
-    fn total(&self) -> f64 {
+    fn total_seconds(&self) -> f64 {
         self.forward.0 + self.backward.0
     }
 
-    fn input(&self) -> f64 {
+    fn input_seconds(&self) -> f64 {
         self.backward.0 - self.weight.0
     }
 }
 
 /// A pipeline whose virtual stages are equal but for the first and the last.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct EndedPipeline {
+pub struct UnequalEndsPipeline {
     /// The first virtual stage.
     pub first: ChunkWork,
     /// Every one between.
@@ -91,7 +91,7 @@ impl PassesTime {
         }
     }
 
-    fn of(exact: bool, seconds: f64) -> Self {
+    fn exact_if(exact: bool, seconds: f64) -> Self {
         if exact { Self::Exact(Seconds(seconds)) } else { Self::AtLeast(Seconds(seconds)) }
     }
 }
@@ -99,42 +99,45 @@ impl PassesTime {
 /// Rounding that a comparison of sums forgives.
 const ROUNDING: f64 = 1e-12;
 
-impl EndedPipeline {
+impl UnequalEndsPipeline {
     /// The time of all passes under a schedule. The module page says where it is exact.
     #[must_use]
-    pub fn time(&self, schedule: Schedule) -> PassesTime {
+    pub fn time_of_passes(&self, schedule: PipelineSchedule) -> PassesTime {
         match schedule {
-            Schedule::GPipe => self.gpipe(),
-            Schedule::OneForwardOneBackward => self.one_f_one_b(),
-            Schedule::Interleaved { chunks } => self.interleaved(chunks),
-            Schedule::ZbH1 => self.zb_h1(),
-            Schedule::ZbV => self.zb_v(),
+            PipelineSchedule::GPipe => self.time_of_gpipe(),
+            PipelineSchedule::OneForwardOneBackward => self.time_of_one_f_one_b(),
+            PipelineSchedule::Interleaved { chunks } => self.time_of_interleaved(chunks),
+            PipelineSchedule::ZbH1 => self.time_of_zb_h1(),
+            PipelineSchedule::ZbV => self.time_of_zb_v(),
         }
     }
 
     /// Whether all sends take the same.
-    fn equal_sends(&self) -> bool {
+    fn has_equal_sends(&self) -> bool {
         self.farther == Seconds::ZERO
     }
 
     /// The whole way of one micro-batch through `stages` virtual stages, both directions, sends included.
-    fn way(&self, stages: f64) -> f64 {
-        self.first.total() + self.last.total() + self.inner.total() * (stages - 2.0) + 2.0 * self.send.0 * (stages - 1.0)
+    fn time_of_whole_way(&self, stages: f64) -> f64 {
+        self.first.total_seconds()
+            + self.last.total_seconds()
+            + self.inner.total_seconds() * (stages - 2.0)
+            + 2.0 * self.send.0 * (stages - 1.0)
     }
 
-    fn gpipe(&self) -> PassesTime {
+    fn time_of_gpipe(&self) -> PassesTime {
         let largest = |of: fn(&ChunkWork) -> f64| {
             let ends = of(&self.first).max(of(&self.last));
             if self.devices > 2 { ends.max(of(&self.inner)) } else { ends }
         };
         let round = largest(|c| c.forward.0) + largest(|c| c.backward.0);
         let more = f64::from(self.micro_batches.saturating_sub(1));
-        PassesTime::of(true, self.way(f64::from(self.devices)) + 2.0 * self.farther.0 + round * more)
+        PassesTime::exact_if(true, self.time_of_whole_way(f64::from(self.devices)) + 2.0 * self.farther.0 + round * more)
     }
 
-    fn one_f_one_b(&self) -> PassesTime {
-        let (first, inner, last) = (self.first.total(), self.inner.total(), self.last.total());
-        let loops = Loops {
+    fn time_of_one_f_one_b(&self) -> PassesTime {
+        let (first, inner, last) = (self.first.total_seconds(), self.inner.total_seconds(), self.last.total_seconds());
+        let loops = LoopChoice {
             stages: i64::from(self.devices),
             rounds: i64::from(self.micro_batches.saturating_sub(1)),
             first: first - inner,
@@ -144,17 +147,20 @@ impl EndedPipeline {
         let rounds = (inner + loops.turn) * loops.rounds as f64;
         let longest = |c: &ChunkWork| c.forward.0.max(c.backward.0);
         let mut early = longest(&self.first);
-        let mut exact = self.equal_sends() && early <= last * (1.0 + ROUNDING);
+        let mut exact = self.has_equal_sends() && early <= last * (1.0 + ROUNDING);
         if self.devices > 2 {
             exact &= early <= inner + loops.turn;
             early = early.max(longest(&self.inner));
             exact &= longest(&self.inner) <= last * (1.0 + ROUNDING);
         }
         exact &= early <= last + loops.turn && (loops.first <= 0.0 || loops.last >= 0.0);
-        PassesTime::of(exact, self.way(f64::from(self.devices)) + 2.0 * self.farther.0 + rounds + loops.bonus())
+        PassesTime::exact_if(
+            exact,
+            self.time_of_whole_way(f64::from(self.devices)) + 2.0 * self.farther.0 + rounds + loops.largest_bonus(),
+        )
     }
 
-    fn interleaved(&self, chunks: u32) -> PassesTime {
+    fn time_of_interleaved(&self, chunks: u32) -> PassesTime {
         let (p, v, m) = (f64::from(self.devices), f64::from(chunks), f64::from(self.micro_batches));
         let (inner, send) = (self.inner, self.send.0);
         // What an end takes longer than an inner chunk, forward and backward.
@@ -163,58 +169,59 @@ impl EndedPipeline {
         // Round the devices, or through the first chunk of all of the first round's micro-batches.
         let climb = |more: f64| (more + (v - 1.0) * p * send).max(p * more + (v - 2.0) * p * send);
         let passes = m * v - 1.0 - (v - 1.0) * p;
-        let time = inner.total() * (p * v + passes)
+        let time = inner.total_seconds() * (p * v + passes)
             + (last.0 + last.1) * m
             + 2.0 * (p - 1.0) * send
             + climb(first.0)
             + climb(first.1)
             + 2.0 * self.farther.0;
         let between = |a: f64, b: f64, pass: f64| a >= -ROUNDING * pass && a <= b + ROUNDING * pass;
-        let exact = self.equal_sends()
+        let exact = self.has_equal_sends()
             && send <= inner.forward.0.min(inner.backward.0)
             && between(first.0, last.0, inner.forward.0)
             && between(first.1, last.1, inner.backward.0);
-        PassesTime::of(exact, time)
+        PassesTime::exact_if(exact, time)
     }
 
     /// The forward passes of one micro-batch on the way to the last device.
-    fn way_up(&self) -> f64 {
+    fn time_of_way_up(&self) -> f64 {
         let others = f64::from(self.devices) - 1.0;
         self.first.forward.0 + self.inner.forward.0 * (others - 1.0) + self.send.0 * others + self.farther.0
     }
 
     /// The last device's work before its last input gradient, and from there: its own weight gradients, or the way back to another
     /// device and the weight gradients that it has put off.
-    fn zb_h1(&self) -> PassesTime {
+    fn time_of_zb_h1(&self) -> PassesTime {
         let (p, m) = (f64::from(self.devices), f64::from(self.micro_batches));
-        let way = self.way_up();
-        let last = way + (self.last.forward.0 + self.last.input()) * m + self.last.weight.0 * (m - p).max(0.0);
+        let way = self.time_of_way_up();
+        let last = way + (self.last.forward.0 + self.last.input_seconds()) * m + self.last.weight.0 * (m - p).max(0.0);
         let left = |device: f64| (device + 1.0).min(m);
         let at = |device: f64| {
-            let back = (self.send.0 + self.inner.input()) * (p - 1.0 - device);
+            let back = (self.send.0 + self.inner.input_seconds()) * (p - 1.0 - device);
             last + back + self.inner.weight.0 * left(device)
         };
-        let mut time = way + self.last.total() * m;
-        time = time.max(at(1.0) - self.inner.weight.0 * left(1.0) + self.send.0 + self.first.input() + self.first.weight.0);
+        let mut time = way + self.last.total_seconds() * m;
+        time =
+            time.max(at(1.0) - self.inner.weight.0 * left(1.0) + self.send.0 + self.first.input_seconds() + self.first.weight.0);
         if self.devices > 2 {
             time = time.max(at(1.0)).max(at(p - 2.0)).max(at((m - 1.0).clamp(1.0, p - 2.0)));
         }
-        PassesTime::of(false, time)
+        PassesTime::exact_if(false, time)
     }
 
     /// The first device's work, another's behind the forward passes to it, and the way of one micro-batch.
-    fn zb_v(&self) -> PassesTime {
+    fn time_of_zb_v(&self) -> PassesTime {
         let (p, m) = (f64::from(self.devices), f64::from(self.micro_batches));
-        let ends = (self.first.total() + self.last.total()) * m;
+        let ends = (self.first.total_seconds() + self.last.total_seconds()) * m;
         let weights = self.first.weight.0 + self.last.weight.0 + self.inner.weight.0 * (2.0 * p - 2.0);
         // Two of the sends would be between chunks of one device.
-        let one = self.way(2.0 * p) - 2.0 * self.send.0 + 4.0 * self.farther.0 - weights;
-        PassesTime::of(false, ends.max(self.way_up() + 2.0 * self.inner.total() * m).max(one))
+        let one = self.time_of_whole_way(2.0 * p) - 2.0 * self.send.0 + 4.0 * self.farther.0 - weights;
+        PassesTime::exact_if(false, ends.max(self.time_of_way_up() + 2.0 * self.inner.total_seconds() * m).max(one))
     }
 }
 
 /// The choice of loops that fills the rounds of 1F1B between the way up and the way down.
-struct Loops {
+struct LoopChoice {
     /// Stages, at least 2.
     stages: i64,
     /// Rounds to fill.
@@ -229,16 +236,16 @@ struct Loops {
 
 /// Loops by what they hold.
 #[derive(Clone, Copy)]
-struct Kinds {
+struct LoopKinds {
     first: i64,
     last: i64,
     inner: i64,
     both: i64,
 }
 
-impl Loops {
+impl LoopChoice {
     /// The bonus of a choice; none if it does not fill the rounds or does not hang together.
-    fn of(&self, k: Kinds) -> f64 {
+    fn bonus_of_kinds(&self, k: LoopKinds) -> f64 {
         let (p, none) = (self.stages, f64::NEG_INFINITY);
         if k.first.min(k.last).min(k.inner).min(k.both) < 0 || (p == 2 && k.inner > 0) {
             return none;
@@ -260,7 +267,7 @@ impl Loops {
     }
 
     /// The largest bonus.
-    fn bonus(&self) -> f64 {
+    fn largest_bonus(&self) -> f64 {
         let (first, last) = (self.first - self.turn, self.last - self.turn);
         if self.rounds == 0 {
             return 0.0;
@@ -271,26 +278,26 @@ impl Loops {
         }
         let mut best = f64::NEG_INFINITY;
         if first.max(last) >= 0.0 {
-            best = self.short();
+            best = self.bonus_of_short_loops();
         }
-        if last < 0.0 { best.max(self.long()) } else { best }
+        if last < 0.0 { best.max(self.bonus_of_long_loops()) } else { best }
     }
 
     /// Loops of one round at the better end, beside as many through all stages as pay, or one to get there.
-    fn short(&self) -> f64 {
+    fn bonus_of_short_loops(&self) -> f64 {
         let (p, n) = (self.stages, self.rounds / self.stages);
         let mut best = f64::NEG_INFINITY;
         for both in [0, 1.min(n), n] {
             let rest = self.rounds - both * p;
-            best = best.max(self.of(Kinds { first: 0, last: rest, inner: 0, both }));
-            best = best.max(self.of(Kinds { first: rest, last: 0, inner: 0, both }));
+            best = best.max(self.bonus_of_kinds(LoopKinds { first: 0, last: rest, inner: 0, both }));
+            best = best.max(self.bonus_of_kinds(LoopKinds { first: rest, last: 0, inner: 0, both }));
         }
-        best.max(self.of(Kinds { first: self.rounds - p, last: 1, inner: 0, both: 0 }))
+        best.max(self.bonus_of_kinds(LoopKinds { first: self.rounds - p, last: 1, inner: 0, both: 0 }))
     }
 
     /// As few loops as fill the rounds: the sum of bonuses is piecewise linear in their number, with corners where loops are as long as
     /// their kind allows.
-    fn long(&self) -> f64 {
+    fn bonus_of_long_loops(&self) -> f64 {
         let (p, rounds) = (self.stages, self.rounds);
         let mut best = f64::NEG_INFINITY;
         for length in [p, p - 1, p - 2] {
@@ -299,15 +306,15 @@ impl Loops {
             }
             for count in rounds / length - 1..=rounds / length + 2 {
                 if count > 0 && count <= rounds {
-                    best = best.max(self.with(count));
+                    best = best.max(self.bonus_of_count(count));
                 }
             }
         }
-        best.max(self.with((rounds - 1).max(1)))
+        best.max(self.bonus_of_count((rounds - 1).max(1)))
     }
 
     /// The largest bonus of `count` loops: ends held where they pay, and where the rounds are not filled without.
-    fn with(&self, count: i64) -> f64 {
+    fn bonus_of_count(&self, count: i64) -> f64 {
         let missing = (self.rounds - count * (self.stages - 2)).max(0);
         let most = (self.rounds - count) / (self.stages - 1);
         let mut best = f64::NEG_INFINITY;
@@ -318,7 +325,7 @@ impl Loops {
                 continue;
             }
             for (ends, others) in [(one, 0), (need, one - need)] {
-                let kinds = |first, last, inner| self.of(Kinds { first, last, inner, both });
+                let kinds = |first, last, inner| self.bonus_of_kinds(LoopKinds { first, last, inner, both });
                 best = best.max(kinds(ends, 0, others)).max(kinds(0, ends, others)).max(kinds(ends - 1, 1, others));
                 // The closed walk starts at the last stage.
                 best = best.max(kinds(ends, 1, others - 1));

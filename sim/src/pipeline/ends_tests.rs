@@ -2,12 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
-use crate::pipeline::{Pipeline, Reduction, Stage};
+use crate::pipeline::{GradientReduction, Pipeline, PipelineStage};
 use proptest::prelude::*;
 
 /// The time that the event simulation finds; `farther` by pair of neighbouring devices, the last one's way round to the first behind them.
-fn simulated_with(p: &EndedPipeline, farther: &[f64], schedule: Schedule) -> f64 {
-    let stages = (p.devices * schedule.chunks()) as usize;
+fn simulated_with(p: &UnequalEndsPipeline, farther: &[f64], schedule: PipelineSchedule) -> f64 {
+    let stages = (p.devices * schedule.chunks_per_device()) as usize;
     let stage = |i: usize| {
         let work = if i == 0 {
             p.first
@@ -16,17 +16,17 @@ fn simulated_with(p: &EndedPipeline, farther: &[f64], schedule: Schedule) -> f64
         } else {
             p.inner
         };
-        Stage {
+        PipelineStage {
             forward: work.forward,
             backward_input: work.backward - work.weight,
             backward_weight: work.weight,
-            ..Stage::default()
+            ..PipelineStage::default()
         }
     };
     let devices = p.devices as usize;
     // ZB-V turns at the last device and comes back the same way.
     let pair = |i: usize| match schedule {
-        Schedule::ZbV if i >= devices => 2 * devices - 2 - i,
+        PipelineSchedule::ZbV if i >= devices => 2 * devices - 2 - i,
         _ => i % devices,
     };
     let send = |i: usize| p.send + Seconds(farther.get(pair(i)).copied().unwrap_or(0.0));
@@ -35,18 +35,18 @@ fn simulated_with(p: &EndedPipeline, farther: &[f64], schedule: Schedule) -> f64
         sends: (0..stages - 1).map(send).collect(),
         micro_batches: p.micro_batches,
         schedule,
-        reduction: Reduction::AfterBackward,
+        reduction: GradientReduction::AfterBackward,
         optimizer_waits_for_all: false,
     };
-    pipeline.measure().unwrap().passes_end.0
+    pipeline.simulate_without_records().unwrap().passes_end.0
 }
 
-fn holds(p: &EndedPipeline, schedule: Schedule) -> Result<bool, TestCaseError> {
+fn holds(p: &UnequalEndsPipeline, schedule: PipelineSchedule) -> Result<bool, TestCaseError> {
     holds_with(p, &[], schedule)
 }
 
-fn holds_with(p: &EndedPipeline, farther: &[f64], schedule: Schedule) -> Result<bool, TestCaseError> {
-    let (expected, found) = (simulated_with(p, farther, schedule), p.time(schedule));
+fn holds_with(p: &UnequalEndsPipeline, farther: &[f64], schedule: PipelineSchedule) -> Result<bool, TestCaseError> {
+    let (expected, found) = (simulated_with(p, farther, schedule), p.time_of_passes(schedule));
     let difference = (found.seconds().0 - expected) / expected.max(f64::MIN_POSITIVE);
     match found {
         PassesTime::Exact(_) => prop_assert!(difference.abs() <= 1e-9, "{p:?} {schedule:?}: {found:?}, simulated {expected}"),
@@ -60,14 +60,14 @@ fn work(forward: f64, backward: f64, weight: f64) -> ChunkWork {
 }
 
 /// Halves and small integers, so that ties are frequent; ends lighter and heavier than the rest.
-fn pipelines() -> impl Strategy<Value = EndedPipeline> {
+fn pipelines() -> impl Strategy<Value = UnequalEndsPipeline> {
     let pass = || (1_u32..=12).prop_map(|x| f64::from(x) / 2.0);
     let off = || prop::sample::select(vec![-2.0, -1.0, -0.5, 0.0, 0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 7.0]);
     let send = prop::sample::select(vec![0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0]);
     let weight = prop::sample::select(vec![0.0, 0.25, 0.5]);
     let size = (2_u32..12, prop_oneof![1_u32..12, 1_u32..120]);
     ((pass(), pass()), (off(), off(), off(), off()), send, weight, size).prop_map(
-        |((f, b), (f0, b0, f1, b1), send, weight, (devices, micro_batches))| EndedPipeline {
+        |((f, b), (f0, b0, f1, b1), send, weight, (devices, micro_batches))| UnequalEndsPipeline {
             first: work((f + f0).max(0.0), (b + b0).max(0.0), weight),
             inner: work(f, b, weight),
             last: work((f + f1).max(0.0), (b + b1).max(0.0), weight),
@@ -80,11 +80,11 @@ fn pipelines() -> impl Strategy<Value = EndedPipeline> {
 }
 
 /// As layers of a transformer are: backward twice the forward and more, ends heavier (or a layer lighter), sends short.
-fn models() -> impl Strategy<Value = EndedPipeline> {
+fn models() -> impl Strategy<Value = UnequalEndsPipeline> {
     let layers = (1_u32..12, any::<bool>()).prop_map(|(n, fewer)| (f64::from(n), f64::from(n - u32::from(fewer && n > 1))));
     let size = (2_u32..12, 1_u32..100);
     (layers, 2.0_f64..4.0, 0.0_f64..0.1, 0.1_f64..1.5, 0.0_f64..0.5, size).prop_map(
-        |((inner, ends), back, embedding, head, send, (devices, micro_batches))| EndedPipeline {
+        |((inner, ends), back, embedding, head, send, (devices, micro_batches))| UnequalEndsPipeline {
             first: work(ends + embedding, ends * back + embedding * 2.0, 0.5),
             inner: work(inner, inner * back, 0.5),
             last: work(ends + head, ends * back + head * 2.0, 0.5),
@@ -101,12 +101,12 @@ proptest! {
 
     #[test]
     fn one_f_one_b_is_exact_where_it_says_so(p in pipelines()) {
-        holds(&p, Schedule::OneForwardOneBackward)?;
+        holds(&p, PipelineSchedule::OneForwardOneBackward)?;
     }
 
     #[test]
     fn gpipe_is_exact(p in pipelines()) {
-        prop_assert!(holds(&p, Schedule::GPipe)?);
+        prop_assert!(holds(&p, PipelineSchedule::GPipe)?);
     }
 
     #[test]
@@ -117,14 +117,14 @@ proptest! {
     ) {
         let pairs = &longer[..p.devices as usize];
         p.farther = Seconds(pairs[..pairs.len() - 1].iter().sum());
-        prop_assert!(holds_with(&p, pairs, Schedule::GPipe)?);
+        prop_assert!(holds_with(&p, pairs, PipelineSchedule::GPipe)?);
         if p.farther > Seconds::ZERO {
-            prop_assert!(!holds_with(&p, pairs, Schedule::OneForwardOneBackward)?);
+            prop_assert!(!holds_with(&p, pairs, PipelineSchedule::OneForwardOneBackward)?);
             p.micro_batches = p.micro_batches.min(40);
-            holds_with(&p, pairs, Schedule::ZbH1)?;
-            holds_with(&p, pairs, Schedule::ZbV)?;
+            holds_with(&p, pairs, PipelineSchedule::ZbH1)?;
+            holds_with(&p, pairs, PipelineSchedule::ZbV)?;
             p.micro_batches = p.devices * (1 + p.micro_batches % 6);
-            let exact = holds_with(&p, pairs, Schedule::Interleaved { chunks })?;
+            let exact = holds_with(&p, pairs, PipelineSchedule::Interleaved { chunks })?;
             prop_assert!(!exact);
         }
     }
@@ -132,25 +132,25 @@ proptest! {
     #[test]
     fn zero_bubble_is_bounded(mut p in pipelines(), model in models()) {
         p.micro_batches = p.micro_batches.min(40);
-        for p in [p, EndedPipeline { micro_batches: model.micro_batches.min(40), ..model }] {
-            holds(&p, Schedule::ZbH1)?;
-            holds(&p, Schedule::ZbV)?;
+        for p in [p, UnequalEndsPipeline { micro_batches: model.micro_batches.min(40), ..model }] {
+            holds(&p, PipelineSchedule::ZbH1)?;
+            holds(&p, PipelineSchedule::ZbV)?;
         }
     }
 
     #[test]
     fn interleaving_is_exact_where_it_says_so(mut p in pipelines(), chunks in 2_u32..6) {
         p.micro_batches = p.devices * (1 + p.micro_batches % 6);
-        holds(&p, Schedule::Interleaved { chunks })?;
+        holds(&p, PipelineSchedule::Interleaved { chunks })?;
     }
 
     #[test]
     fn models_of_equal_layers_need_no_simulation(mut p in models(), chunks in 2_u32..6) {
         let even = p.first.forward >= p.inner.forward;
         // With few layers a chunk that lacks one is shorter than another's backward pass alone.
-        let exact = holds(&p, Schedule::OneForwardOneBackward)?;
+        let exact = holds(&p, PipelineSchedule::OneForwardOneBackward)?;
         prop_assert!(exact || (!even && p.inner.forward.0 < 5.0), "{p:?}");
         p.micro_batches = p.devices * (1 + p.micro_batches % 6);
-        prop_assert_eq!(holds(&p, Schedule::Interleaved { chunks })?, even, "{:?}", p);
+        prop_assert_eq!(holds(&p, PipelineSchedule::Interleaved { chunks })?, even, "{:?}", p);
     }
 }

@@ -49,7 +49,7 @@ pub fn interleaved_exact_time(stages: &[StageWork], sends: &[Seconds], chunks: u
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::pipeline::{Pipeline, Schedule, Stage};
+    use crate::pipeline::{Pipeline, PipelineSchedule, PipelineStage};
     use proptest::prelude::*;
 
     proptest! {
@@ -64,13 +64,13 @@ mod tests {
             let time = |x: u32| Seconds(f64::from(x) / 2.0);
             let work: Vec<StageWork> =
                 passes[..n].iter().map(|(f, b, _)| StageWork { forward: time(*f), backward: time(*b) }).collect();
-            let stage = |w: &StageWork| Stage { forward: w.forward, backward_input: w.backward, ..Stage::default() };
+            let stage = |w: &StageWork| PipelineStage { forward: w.forward, backward_input: w.backward, ..PipelineStage::default() };
             // On one device nothing is sent.
             let sends: Vec<Seconds> = passes[1..n].iter().map(|(.., c)| if p > 1 { time(*c) } else { Seconds::ZERO }).collect();
-            let schedule = Schedule::Interleaved { chunks };
-            let uniform = Pipeline::uniform(Stage::default(), n, p * rounds, schedule);
+            let schedule = PipelineSchedule::Interleaved { chunks };
+            let uniform = Pipeline::with_uniform_stages(PipelineStage::default(), n, p * rounds, schedule);
             let pipeline = Pipeline { stages: work.iter().map(stage).collect(), sends: sends.clone(), ..uniform };
-            let simulated = pipeline.measure().unwrap().passes_end;
+            let simulated = pipeline.simulate_without_records().unwrap().passes_end;
             prop_assert_eq!(interleaved_exact_time(&work, &sends, chunks, p * rounds), simulated);
         }
     }

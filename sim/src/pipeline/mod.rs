@@ -48,13 +48,13 @@ mod tests;
 mod zb_v;
 
 pub use closed_form::{
-    StageWork, gpipe_time, in_flight, interleaved_time, one_f_one_b_exact_time, one_f_one_b_lower_bound, one_f_one_b_period,
-    one_f_one_b_time, one_f_one_b_upper_bound, zb_h1_time, zb_v_in_flight,
+    StageWork, gpipe_time, interleaved_time, one_f_one_b_exact_time, one_f_one_b_lower_bound, one_f_one_b_period,
+    one_f_one_b_time, one_f_one_b_upper_bound, passes_in_flight, zb_h1_time, zb_v_in_flight,
 };
-pub use ends::{ChunkWork, EndedPipeline, PassesTime};
+pub use ends::{ChunkWork, PassesTime, UnequalEndsPipeline};
 pub use interleaved::interleaved_exact_time;
-pub use row::RowPipeline;
-pub use simulate::{DeviceReport, Event, EventKind, Timeline};
+pub use row::LongerRunPipeline;
+pub use simulate::{DeviceReport, PipelineEvent, PipelineEventKind, Timeline};
 
 use crate::units::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
@@ -63,7 +63,7 @@ use thiserror::Error;
 /// The order in which devices work on micro-batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Schedule {
+pub enum PipelineSchedule {
     /// All forward passes, then all backward passes (Huang et al., NeurIPS 2019).
     GPipe,
     /// One forward, one backward (PipeDream-Flush; Narayanan et al., SC 2021): stage `k` of `p` keeps `min(m, p - k)`
@@ -82,7 +82,7 @@ pub enum Schedule {
     ZbV,
 }
 
-impl Schedule {
+impl PipelineSchedule {
     /// Its name in the field.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -97,7 +97,7 @@ impl Schedule {
 
     /// Model chunks per device.
     #[must_use]
-    pub fn chunks(self) -> u32 {
+    pub fn chunks_per_device(self) -> u32 {
         match self {
             Self::Interleaved { chunks } => chunks,
             Self::ZbV => 2,
@@ -114,7 +114,7 @@ impl Schedule {
 
 /// One (virtual) stage: what a micro-batch costs on it, and what a step costs once.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Stage {
+pub struct PipelineStage {
     /// Forward pass of one micro-batch.
     pub forward: Seconds,
     /// Forward work repeated before the backward pass, after the gradient has arrived (activation recomputation).
@@ -137,10 +137,10 @@ pub struct Stage {
     pub working: Bytes,
 }
 
-impl Stage {
+impl PipelineStage {
     /// Everything that one micro-batch's backward pass does, in seconds.
     #[must_use]
-    pub fn backward(&self) -> Seconds {
+    pub fn backward_seconds(&self) -> Seconds {
         self.recompute + self.backward_input + self.backward_weight
     }
 }
@@ -148,7 +148,7 @@ impl Stage {
 /// When gradients are reduced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reduction {
+pub enum GradientReduction {
     /// After the device's last backward pass.
     AfterBackward,
     /// In `buckets` equal parts, each as soon as the last micro-batch's backward pass has produced it.
@@ -163,16 +163,16 @@ pub enum Reduction {
 pub struct Pipeline {
     /// Virtual stages in model order: devices times chunks of them. Under [`Schedule::Interleaved`] virtual stage `i` is on device
     /// `i mod p`.
-    pub stages: Vec<Stage>,
+    pub stages: Vec<PipelineStage>,
     /// Time from the end of a pass to the arrival of its result: `sends[i]` between virtual stages `i` and `i + 1`, both
     /// directions; ignored between stages of one device. One fewer than stages.
     pub sends: Vec<Seconds>,
     /// Micro-batches of a step.
     pub micro_batches: u32,
     /// The schedule.
-    pub schedule: Schedule,
+    pub schedule: PipelineSchedule,
     /// When gradients are reduced.
-    pub reduction: Reduction,
+    pub reduction: GradientReduction,
     /// Whether no optimizer update starts before all devices have reduced (a global gradient norm, as clipping needs).
     pub optimizer_waits_for_all: bool,
 }
@@ -255,29 +255,29 @@ pub enum PipelineError {
 impl Pipeline {
     /// Equal stages, no sends, no once-per-step work: what closed forms speak of. Mostly for tests and examples.
     #[must_use]
-    pub fn uniform(stage: Stage, stages: usize, micro_batches: u32, schedule: Schedule) -> Self {
+    pub fn with_uniform_stages(stage: PipelineStage, stages: usize, micro_batches: u32, schedule: PipelineSchedule) -> Self {
         Self {
             stages: vec![stage; stages],
             sends: vec![Seconds::ZERO; stages.saturating_sub(1)],
             micro_batches,
             schedule,
-            reduction: Reduction::AfterBackward,
+            reduction: GradientReduction::AfterBackward,
             optimizer_waits_for_all: false,
         }
     }
 
     /// Devices: virtual stages over chunks.
     #[must_use]
-    pub fn devices(&self) -> u32 {
-        self.stages.len() as u32 / self.schedule.chunks().max(1)
+    pub fn device_count(&self) -> u32 {
+        self.stages.len() as u32 / self.schedule.chunks_per_device().max(1)
     }
 
     /// The device of a virtual stage.
     #[must_use]
     pub fn device_of(&self, stage: usize) -> usize {
-        let p = (self.devices() as usize).max(1);
+        let p = (self.device_count() as usize).max(1);
         match self.schedule {
-            Schedule::ZbV if stage >= p => 2 * p - 1 - stage.min(2 * p - 1),
+            PipelineSchedule::ZbV if stage >= p => 2 * p - 1 - stage.min(2 * p - 1),
             _ => stage % p,
         }
     }
@@ -286,7 +286,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// The first rule broken, with the values that would obey it.
-    pub fn check(&self) -> Result<(), PipelineError> {
+    pub fn check_description(&self) -> Result<(), PipelineError> {
         let stages = self.stages.len();
         if stages == 0 || self.micro_batches == 0 {
             return Err(PipelineError::Empty { stages, micro_batches: self.micro_batches });
@@ -315,13 +315,13 @@ impl Pipeline {
     }
 
     fn check_schedule(&self, stages: usize) -> Result<(), PipelineError> {
-        let chunks = self.schedule.chunks();
-        if let Schedule::Interleaved { chunks } = self.schedule
+        let chunks = self.schedule.chunks_per_device();
+        if let PipelineSchedule::Interleaved { chunks } = self.schedule
             && chunks < 2
         {
             return Err(PipelineError::TooSmall { what: "chunks", value: chunks, least: 2 });
         }
-        if let Reduction::Overlapped { buckets: 0 } = self.reduction {
+        if let GradientReduction::Overlapped { buckets: 0 } = self.reduction {
             return Err(PipelineError::TooSmall { what: "buckets", value: 0, least: 1 });
         }
         let per = chunks as usize;
@@ -329,8 +329,8 @@ impl Pipeline {
             let low = (stages / per * per).max(per);
             return Err(PipelineError::Chunks { stages, chunks, low, high: (stages / per + 1) * per });
         }
-        let (m, p) = (self.micro_batches, self.devices());
-        if matches!(self.schedule, Schedule::Interleaved { .. }) && m % p != 0 {
+        let (m, p) = (self.micro_batches, self.device_count());
+        if matches!(self.schedule, PipelineSchedule::Interleaved { .. }) && m % p != 0 {
             let low = (m / p * p).max(p);
             return Err(PipelineError::Rounds { micro_batches: m, devices: p, low, high: (m / p + 1).saturating_mul(p) });
         }

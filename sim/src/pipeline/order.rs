@@ -1,10 +1,10 @@
 //! The order of passes on every device.
 
-use super::{Pipeline, Schedule};
+use super::{Pipeline, PipelineSchedule};
 
 /// A pass of one micro-batch through one virtual stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pass {
+pub(crate) enum PipelinePass {
     /// Forward.
     Forward,
     /// Backward: all of it, or the input gradient where the schedule splits it.
@@ -15,33 +15,40 @@ pub(crate) enum Pass {
 
 /// One entry of a device's order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Step {
-    pub pass: Pass,
+pub(crate) struct OrderStep {
+    pub pass: PipelinePass,
     pub stage: u32,
     pub micro_batch: u32,
 }
 
 /// The order of device `k`; `None` for ZB-V, which has several to choose from.
-pub(crate) fn static_order(pipeline: &Pipeline, k: u32) -> Option<Vec<Step>> {
-    let (p, m) = (pipeline.devices(), pipeline.micro_batches);
-    let step = |pass, micro_batch| Step { pass, stage: k, micro_batch };
+pub(crate) fn static_order_of(pipeline: &Pipeline, k: u32) -> Option<Vec<OrderStep>> {
+    let (p, m) = (pipeline.device_count(), pipeline.micro_batches);
+    let step = |pass, micro_batch| OrderStep { pass, stage: k, micro_batch };
     match pipeline.schedule {
-        Schedule::GPipe => Some((0..m).map(|i| step(Pass::Forward, i)).chain((0..m).map(|i| step(Pass::Backward, i))).collect()),
-        Schedule::OneForwardOneBackward => {
-            let warm_up = m.min(p - k - 1);
-            let forward = |i| step(Pass::Forward, i);
-            let backward = |i| step(Pass::Backward, i);
-            Some(alternate(m, warm_up, forward, backward))
+        PipelineSchedule::GPipe => {
+            Some((0..m).map(|i| step(PipelinePass::Forward, i)).chain((0..m).map(|i| step(PipelinePass::Backward, i))).collect())
         }
-        Schedule::Interleaved { chunks } => Some(interleaved(p, chunks, m, k)),
-        Schedule::ZbH1 => Some(zb_h1(p, m, k)),
-        Schedule::ZbV => None,
+        PipelineSchedule::OneForwardOneBackward => {
+            let warm_up = m.min(p - k - 1);
+            let forward = |i| step(PipelinePass::Forward, i);
+            let backward = |i| step(PipelinePass::Backward, i);
+            Some(alternate_passes(m, warm_up, forward, backward))
+        }
+        PipelineSchedule::Interleaved { chunks } => Some(interleaved_order(p, chunks, m, k)),
+        PipelineSchedule::ZbH1 => Some(zb_h1_order(p, m, k)),
+        PipelineSchedule::ZbV => None,
     }
 }
 
 /// `warm_up` forwards, then forward and backward in turn, then the backwards that are left.
-fn alternate(total: u32, warm_up: u32, forward: impl Fn(u32) -> Step, backward: impl Fn(u32) -> Step) -> Vec<Step> {
-    let mut order: Vec<Step> = (0..warm_up).map(&forward).collect();
+fn alternate_passes(
+    total: u32,
+    warm_up: u32,
+    forward: impl Fn(u32) -> OrderStep,
+    backward: impl Fn(u32) -> OrderStep,
+) -> Vec<OrderStep> {
+    let mut order: Vec<OrderStep> = (0..warm_up).map(&forward).collect();
     for i in warm_up..total {
         order.push(forward(i));
         order.push(backward(i - warm_up));
@@ -52,7 +59,7 @@ fn alternate(total: u32, warm_up: u32, forward: impl Fn(u32) -> Step, backward: 
 
 /// Megatron-LM's interleaved order (megatron/core/pipeline_parallel/schedules.py): rounds of `p` micro-batches, chunk after
 /// chunk; device `k` warms up with `2 (p - k - 1) + (v - 1) p` passes.
-fn interleaved(p: u32, chunks: u32, m: u32, k: u32) -> Vec<Step> {
+fn interleaved_order(p: u32, chunks: u32, m: u32, k: u32) -> Vec<OrderStep> {
     let total = m * chunks;
     let warm_up = total.min(2 * (p - k - 1) + (chunks - 1) * p);
     let place = |i: u32| {
@@ -61,33 +68,33 @@ fn interleaved(p: u32, chunks: u32, m: u32, k: u32) -> Vec<Step> {
     };
     let forward = |i| {
         let (chunk, micro_batch) = place(i);
-        Step { pass: Pass::Forward, stage: chunk * p + k, micro_batch }
+        OrderStep { pass: PipelinePass::Forward, stage: chunk * p + k, micro_batch }
     };
     let backward = |i| {
         let (chunk, micro_batch) = place(i);
-        Step { pass: Pass::Backward, stage: (chunks - 1 - chunk) * p + k, micro_batch }
+        OrderStep { pass: PipelinePass::Backward, stage: (chunks - 1 - chunk) * p + k, micro_batch }
     };
-    alternate(total, warm_up, forward, backward)
+    alternate_passes(total, warm_up, forward, backward)
 }
 
 /// ZB-H1: the order of 1F1B for forward and input gradient; the weight gradient of a micro-batch comes when more than `k`
 /// input gradients are ahead of it, the rest at the end.
-fn zb_h1(p: u32, m: u32, k: u32) -> Vec<Step> {
+fn zb_h1_order(p: u32, m: u32, k: u32) -> Vec<OrderStep> {
     let warm_up = m.min(p - k - 1);
-    let step = |pass, micro_batch| Step { pass, stage: k, micro_batch };
-    let base = alternate(m, warm_up, |i| step(Pass::Forward, i), |i| step(Pass::Backward, i));
+    let step = |pass, micro_batch| OrderStep { pass, stage: k, micro_batch };
+    let base = alternate_passes(m, warm_up, |i| step(PipelinePass::Forward, i), |i| step(PipelinePass::Backward, i));
     let mut order = Vec::with_capacity(3 * m as usize);
     let (mut backwards, mut weights) = (0, 0);
     for entry in base {
         order.push(entry);
-        if entry.pass == Pass::Backward {
+        if entry.pass == PipelinePass::Backward {
             backwards += 1;
             if backwards - weights > k {
-                order.push(step(Pass::Weight, weights));
+                order.push(step(PipelinePass::Weight, weights));
                 weights += 1;
             }
         }
     }
-    order.extend((weights..m).map(|i| step(Pass::Weight, i)));
+    order.extend((weights..m).map(|i| step(PipelinePass::Weight, i)));
     order
 }

@@ -11,15 +11,15 @@
 //! Besides, no longer chunk is shorter than the others ([`EndedPipeline`] with those alone is faster). GPipe is two flow shops, exact.
 //! Under ZB-H1 and ZB-V a device's passes follow the way up to it; what comes behind them is left out.
 
-use super::ends::{ChunkWork, EndedPipeline, PassesTime};
-use super::{Schedule, in_flight};
+use super::ends::{ChunkWork, PassesTime, UnequalEndsPipeline};
+use super::{PipelineSchedule, passes_in_flight};
 use crate::units::Seconds;
 
 /// A pipeline whose virtual stages are equal but for the first, the last, and a row of longer ones between.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RowPipeline {
+pub struct LongerRunPipeline {
     /// The same with no longer ones.
-    pub pipeline: EndedPipeline,
+    pub pipeline: UnequalEndsPipeline,
     /// Each of the longer virtual stages: no part of it takes less than that of the other inner ones.
     pub longer: ChunkWork,
     /// The first of them, from 0: behind the first virtual stage of all.
@@ -29,31 +29,31 @@ pub struct RowPipeline {
 }
 
 /// A direction's pass of a virtual stage.
-type Pass = fn(&ChunkWork) -> f64;
+type StagePassSeconds = fn(&ChunkWork) -> f64;
 
-const FORWARD: Pass = |work| work.forward.0;
-const BACKWARD: Pass = |work| work.backward.0;
+const FORWARD: StagePassSeconds = |work| work.forward.0;
+const BACKWARD: StagePassSeconds = |work| work.backward.0;
 
-impl RowPipeline {
+impl LongerRunPipeline {
     /// The time of all passes under a schedule: exact for [`Schedule::GPipe`], else a lower bound; without longer stages that of the pipeline.
     #[must_use]
-    pub fn time(&self, schedule: Schedule) -> PassesTime {
+    pub fn time_of_passes(&self, schedule: PipelineSchedule) -> PassesTime {
         if self.count == 0 {
-            return self.pipeline.time(schedule);
+            return self.pipeline.time_of_passes(schedule);
         }
-        if schedule == Schedule::GPipe {
-            return PassesTime::Exact(Seconds(self.gpipe()));
+        if schedule == PipelineSchedule::GPipe {
+            return PassesTime::Exact(Seconds(self.time_of_gpipe()));
         }
-        let shorter = self.pipeline.time(schedule).seconds().0;
+        let shorter = self.pipeline.time_of_passes(schedule).seconds().0;
         let busy = (0..self.pipeline.devices).map(|device| match schedule {
-            Schedule::ZbH1 | Schedule::ZbV => self.behind_the_way_up(schedule, device),
-            _ => self.busy(schedule, device),
+            PipelineSchedule::ZbH1 | PipelineSchedule::ZbV => self.time_behind_way_up(schedule, device),
+            _ => self.longest_path_of_device(schedule, device),
         });
         PassesTime::AtLeast(Seconds(busy.fold(shorter, f64::max)))
     }
 
     /// A virtual stage of `stages`.
-    fn work(&self, stage: u64, stages: u64) -> &ChunkWork {
+    fn work_of_stage(&self, stage: u64, stages: u64) -> &ChunkWork {
         match stage {
             0 => &self.pipeline.first,
             _ if stage + 1 == stages => &self.pipeline.last,
@@ -63,48 +63,49 @@ impl RowPipeline {
     }
 
     /// A micro-batch's passes through the virtual stages before one that is not the first of all.
-    fn before(&self, stage: u64, pass: Pass) -> f64 {
+    fn time_before(&self, stage: u64, pass: StagePassSeconds) -> f64 {
         let longer = stage.min(self.from + self.count).saturating_sub(self.from);
         pass(&self.pipeline.first)
             + pass(&self.pipeline.inner) * (stage.saturating_sub(1) - longer) as f64
             + pass(&self.longer) * longer as f64
     }
 
-    fn gpipe(&self) -> f64 {
-        let EndedPipeline { first, last, send, farther, devices, micro_batches, .. } = &self.pipeline;
+    fn time_of_gpipe(&self) -> f64 {
+        let UnequalEndsPipeline { first, last, send, farther, devices, micro_batches, .. } = &self.pipeline;
         let stages = u64::from(*devices);
-        let largest = |pass: Pass| pass(first).max(pass(last)).max(pass(&self.longer));
-        let all = |pass: Pass| self.before(stages - 1, pass) + pass(last);
+        let largest = |pass: StagePassSeconds| pass(first).max(pass(last)).max(pass(&self.longer));
+        let all = |pass: StagePassSeconds| self.time_before(stages - 1, pass) + pass(last);
         let sends = send.0 * f64::from(devices - 1) + farther.0;
         let more = f64::from(micro_batches.saturating_sub(1));
         all(FORWARD) + all(BACKWARD) + 2.0 * sends + (largest(FORWARD) + largest(BACKWARD)) * more
     }
 
     /// The first micro-batch's way up to a device and all of its passes.
-    fn behind_the_way_up(&self, schedule: Schedule, device: u32) -> f64 {
+    fn time_behind_way_up(&self, schedule: PipelineSchedule, device: u32) -> f64 {
         let p = &self.pipeline;
-        let (place, stages) = (u64::from(device), u64::from(p.devices * schedule.chunks()));
-        let way = if device == 0 { 0.0 } else { self.before(place, FORWARD) + p.send.0 * f64::from(device) };
-        let later = if schedule == Schedule::ZbV { self.total(stages - 1 - place, stages) } else { 0.0 };
-        way + (self.total(place, stages) + later) * f64::from(p.micro_batches)
+        let (place, stages) = (u64::from(device), u64::from(p.devices * schedule.chunks_per_device()));
+        let way = if device == 0 { 0.0 } else { self.time_before(place, FORWARD) + p.send.0 * f64::from(device) };
+        let later = if schedule == PipelineSchedule::ZbV { self.total_seconds(stages - 1 - place, stages) } else { 0.0 };
+        way + (self.total_seconds(place, stages) + later) * f64::from(p.micro_batches)
     }
 
-    fn total(&self, stage: u64, stages: u64) -> f64 {
-        let work = self.work(stage, stages);
+    fn total_seconds(&self, stage: u64, stages: u64) -> f64 {
+        let work = self.work_of_stage(stage, stages);
         FORWARD(work) + BACKWARD(work)
     }
 
     /// The longest path through all passes of a device under plain or interleaved 1F1B.
-    fn busy(&self, schedule: Schedule, device: u32) -> f64 {
+    fn longest_path_of_device(&self, schedule: PipelineSchedule, device: u32) -> f64 {
         let p = &self.pipeline;
-        let chunks = u64::from(schedule.chunks());
+        let chunks = u64::from(schedule.chunks_per_device());
         let stages = u64::from(p.devices) * chunks;
         let passes = u64::from(p.micro_batches) * chunks;
         // Passes in flight: so many forward ones come before the first backward one.
-        let ahead = u64::from(in_flight(schedule, p.devices, device, p.micro_batches));
-        let work: f64 = (0..chunks).map(|chunk| self.total(chunk * u64::from(p.devices) + u64::from(device), stages)).sum();
-        let [[up, around], [down, over]] =
-            [[FORWARD, BACKWARD], [BACKWARD, FORWARD]].map(|directions| self.ways(device, chunks, ahead, directions));
+        let ahead = u64::from(passes_in_flight(schedule, p.devices, device, p.micro_batches));
+        let work: f64 =
+            (0..chunks).map(|chunk| self.total_seconds(chunk * u64::from(p.devices) + u64::from(device), stages)).sum();
+        let [[up, around], [down, over]] = [[FORWARD, BACKWARD], [BACKWARD, FORWARD]]
+            .map(|directions| self.extra_time_of_ways(device, chunks, ahead, directions));
         // Whether the first backward pass comes before the last forward one.
         let both = if passes > ahead { around + over } else { 0.0 };
         work * f64::from(p.micro_batches) + (up + down).max(up + over).max(around + down).max(both)
@@ -112,24 +113,24 @@ impl RowPipeline {
 
     /// What the way of one micro-batch takes longer than the passes of a device that are left out for it, at most: on its way to the device's chunks,
     /// and on its way to the last chunk of all and back to the device. The former is in the first of the two directions.
-    fn ways(&self, device: u32, chunks: u64, ahead: u64, [pass, other]: [Pass; 2]) -> [f64; 2] {
+    fn extra_time_of_ways(&self, device: u32, chunks: u64, ahead: u64, [pass, other]: [StagePassSeconds; 2]) -> [f64; 2] {
         let (p, send) = (u64::from(self.pipeline.devices), self.pipeline.send.0);
         let (device, stages) = (u64::from(device), p * chunks);
         let (mut first, mut left_out, mut passes) = (0.0_f64, 0.0, 0.0);
         for chunk in 0..chunks {
             let place = chunk * p + device;
-            let way = if place == 0 { 0.0 } else { self.before(place, pass) + send * place as f64 };
+            let way = if place == 0 { 0.0 } else { self.time_before(place, pass) + send * place as f64 };
             let farther = if place + 1 >= p { self.pipeline.farther.0 } else { 0.0 };
             first = first.max(way + farther - left_out);
-            let own = pass(self.work(place, stages));
+            let own = pass(self.work_of_stage(place, stages));
             left_out += own * p as f64;
             let (rounds, rest) = (ahead / stages, ahead % stages);
             passes += own * (rounds * p + rest.saturating_sub(chunk * p).min(p)) as f64;
         }
         let last = &self.pipeline.last;
-        let all = self.before(stages - 1, pass) + pass(last) + send * (stages - 1) as f64 + self.pipeline.farther.0;
+        let all = self.time_before(stages - 1, pass) + pass(last) + send * (stages - 1) as f64 + self.pipeline.farther.0;
         let place = stages - p + device;
-        let back = self.before(stages - 1, other) + other(last) - self.before(place + 1, other);
+        let back = self.time_before(stages - 1, other) + other(last) - self.time_before(place + 1, other);
         let back = if place + 1 < stages { back + send * (stages - 1 - place) as f64 } else { 0.0 };
         [first, all + back - passes]
     }

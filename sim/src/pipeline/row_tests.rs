@@ -2,21 +2,21 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
-use crate::pipeline::{Pipeline, Reduction, Stage};
+use crate::pipeline::{GradientReduction, Pipeline, PipelineStage};
 use proptest::prelude::*;
 
 /// The time that the event simulation finds; `farther` by pair of neighbouring devices.
-fn simulated(p: &RowPipeline, farther: &[f64], schedule: Schedule) -> f64 {
-    let stages = u64::from(p.pipeline.devices * schedule.chunks());
+fn simulated(p: &LongerRunPipeline, farther: &[f64], schedule: PipelineSchedule) -> f64 {
+    let stages = u64::from(p.pipeline.devices * schedule.chunks_per_device());
     let stage = |i: u64| {
-        let work = p.work(i, stages);
+        let work = p.work_of_stage(i, stages);
         let backward_input = work.backward - work.weight;
-        Stage { forward: work.forward, backward_input, backward_weight: work.weight, ..Stage::default() }
+        PipelineStage { forward: work.forward, backward_input, backward_weight: work.weight, ..PipelineStage::default() }
     };
     let devices = p.pipeline.devices as usize;
     // ZB-V turns at the last device and comes back the same way.
     let pair = |i: usize| match schedule {
-        Schedule::ZbV if i >= devices => 2 * devices - 2 - i,
+        PipelineSchedule::ZbV if i >= devices => 2 * devices - 2 - i,
         _ => i % devices,
     };
     let pipeline = Pipeline {
@@ -26,10 +26,10 @@ fn simulated(p: &RowPipeline, farther: &[f64], schedule: Schedule) -> f64 {
             .collect(),
         micro_batches: p.pipeline.micro_batches,
         schedule,
-        reduction: Reduction::AfterBackward,
+        reduction: GradientReduction::AfterBackward,
         optimizer_waits_for_all: false,
     };
-    pipeline.measure().unwrap().passes_end.0
+    pipeline.simulate_without_records().unwrap().passes_end.0
 }
 
 fn work(forward: f64, backward: f64, weight: f64) -> ChunkWork {
@@ -37,7 +37,7 @@ fn work(forward: f64, backward: f64, weight: f64) -> ChunkWork {
 }
 
 /// Small numbers, so that ties are frequent; ends lighter and heavier than the rest. `from` and `count` are within 0..1, to be fitted to the chunks.
-fn pipelines() -> impl Strategy<Value = (EndedPipeline, ChunkWork, f64, f64)> {
+fn pipelines() -> impl Strategy<Value = (UnequalEndsPipeline, ChunkWork, f64, f64)> {
     let pass = || (1_u32..=12).prop_map(|x| f64::from(x) / 2.0);
     let more = || prop::sample::select(vec![0.0, 0.5, 1.0, 2.0, 5.0]);
     let send = prop::sample::select(vec![0.0, 0.1, 0.25, 0.5, 1.0, 4.0]);
@@ -45,7 +45,7 @@ fn pipelines() -> impl Strategy<Value = (EndedPipeline, ChunkWork, f64, f64)> {
     let passes = ([pass(), pass(), pass(), pass(), pass(), pass()], [more(), more()]);
     (passes, send, weight, (2_u32..10, 1_u32..50), (0.0..1.0, 0.0..1.0)).prop_map(
         |(([f, b, f0, b0, f1, b1], [longer_f, longer_b]), send, w, (devices, micro_batches), (from, count))| {
-            let pipeline = EndedPipeline {
+            let pipeline = UnequalEndsPipeline {
                 first: work(f0, b0, w),
                 inner: work(f, b, w),
                 last: work(f1, b1, w),
@@ -60,15 +60,15 @@ fn pipelines() -> impl Strategy<Value = (EndedPipeline, ChunkWork, f64, f64)> {
 }
 
 /// With a row fitted to so many chunks per device, if there is a place for one.
-fn fitted((pipeline, longer, from, count): (EndedPipeline, ChunkWork, f64, f64), chunks: u32) -> Option<RowPipeline> {
+fn fitted((pipeline, longer, from, count): (UnequalEndsPipeline, ChunkWork, f64, f64), chunks: u32) -> Option<LongerRunPipeline> {
     let between = u64::from(pipeline.devices * chunks) - 2;
     let count = 1 + (count * between.saturating_sub(2) as f64) as u64;
     let from = 1 + (from * (between.checked_sub(count)? + 1) as f64) as u64;
-    Some(RowPipeline { pipeline, longer, from, count })
+    Some(LongerRunPipeline { pipeline, longer, from, count })
 }
 
-fn holds(p: &RowPipeline, farther: &[f64], schedule: Schedule) -> Result<f64, TestCaseError> {
-    let (expected, found) = (simulated(p, farther, schedule), p.time(schedule));
+fn holds(p: &LongerRunPipeline, farther: &[f64], schedule: PipelineSchedule) -> Result<f64, TestCaseError> {
+    let (expected, found) = (simulated(p, farther, schedule), p.time_of_passes(schedule));
     let difference = found.seconds().0 / expected - 1.0;
     match found {
         PassesTime::Exact(_) => prop_assert!(difference.abs() <= 1e-9, "{p:?} {schedule:?}: {found:?}, simulated {expected}"),
@@ -89,10 +89,10 @@ proptest! {
         let Some(mut p) = fitted(parts, 1) else { return Ok(()) };
         let pairs = if equal { vec![] } else { longer[..p.pipeline.devices as usize - 1].to_vec() };
         p.pipeline.farther = Seconds(pairs.iter().sum());
-        for schedule in [Schedule::OneForwardOneBackward, Schedule::ZbH1, Schedule::GPipe] {
+        for schedule in [PipelineSchedule::OneForwardOneBackward, PipelineSchedule::ZbH1, PipelineSchedule::GPipe] {
             holds(&p, &pairs, schedule)?;
         }
-        prop_assert!(matches!(p.time(Schedule::GPipe), PassesTime::Exact(_)));
+        prop_assert!(matches!(p.time_of_passes(PipelineSchedule::GPipe), PassesTime::Exact(_)));
     }
 
     #[test]
@@ -102,7 +102,7 @@ proptest! {
         equal in any::<bool>(),
         chunks in 2_u32..5,
     ) {
-        for (schedule, chunks) in [(Schedule::Interleaved { chunks }, chunks), (Schedule::ZbV, 2)] {
+        for (schedule, chunks) in [(PipelineSchedule::Interleaved { chunks }, chunks), (PipelineSchedule::ZbV, 2)] {
             let Some(mut p) = fitted(parts, chunks) else { return Ok(()) };
             p.pipeline.micro_batches = p.pipeline.devices * (1 + p.pipeline.micro_batches % 5);
             let pairs = if equal { vec![] } else { longer[..p.pipeline.devices as usize].to_vec() };
@@ -120,7 +120,7 @@ fn bounds_are_tight_for_models_of_layers() {
         (2..7_u32).flat_map(|p| [1, 2, 3].into_iter().flat_map(move |v| [2, 5].map(|r| (p, v, r, 0.5 * f64::from(p % 3)))))
     {
         let layers = |n: f64| work(n, 2.0 * n, 0.5);
-        let pipeline = EndedPipeline {
+        let pipeline = UnequalEndsPipeline {
             first: layers(1.1),
             inner: layers(1.0),
             last: layers(head + 0.5),
@@ -129,10 +129,10 @@ fn bounds_are_tight_for_models_of_layers() {
             devices: p,
             micro_batches: p * rounds,
         };
-        let schedule = if v == 1 { Schedule::OneForwardOneBackward } else { Schedule::Interleaved { chunks: v } };
+        let schedule = if v == 1 { PipelineSchedule::OneForwardOneBackward } else { PipelineSchedule::Interleaved { chunks: v } };
         let between = u64::from(p * v) - 2;
         for (count, from) in (1..between).flat_map(|count| (1..=between - count + 1).map(move |from| (count, from))) {
-            let short = holds(&RowPipeline { pipeline, longer: layers(2.0), from, count }, &[], schedule).unwrap();
+            let short = holds(&LongerRunPipeline { pipeline, longer: layers(2.0), from, count }, &[], schedule).unwrap();
             sum += short;
             meet += u32::from(short < 1e-9);
             all += 1;

@@ -1,15 +1,15 @@
 //! The event simulation.
 
-use super::order::{Pass, Step, static_order};
-use super::zb_v::{self, Turn};
-use super::{Pipeline, PipelineError, Reduction};
+use super::order::{OrderStep, PipelinePass, static_order_of};
+use super::zb_v::{self, StageTurn};
+use super::{GradientReduction, Pipeline, PipelineError};
 use crate::units::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 
 /// What a device is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum EventKind {
+pub enum PipelineEventKind {
     /// Forward pass.
     Forward,
     /// Recomputation before a backward pass.
@@ -26,7 +26,7 @@ pub enum EventKind {
 
 /// One thing that happened on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Event {
+pub struct PipelineEvent {
     /// The device along the pipeline.
     pub device: u32,
     /// The virtual stage.
@@ -34,7 +34,7 @@ pub struct Event {
     /// The micro-batch; 0 for what happens once a step.
     pub micro_batch: u32,
     /// What.
-    pub kind: EventKind,
+    pub kind: PipelineEventKind,
     /// When it started.
     pub start: Seconds,
     /// When it ended.
@@ -72,7 +72,7 @@ pub struct Timeline {
     /// By device.
     pub devices: Vec<DeviceReport>,
     /// Everything that happened, by device and then by time; empty unless traced.
-    pub events: Vec<Event>,
+    pub events: Vec<PipelineEvent>,
 }
 
 impl Timeline {
@@ -90,51 +90,51 @@ impl Pipeline {
     ///
     /// # Errors
     /// A description that breaks a rule.
-    pub fn simulate(&self) -> Result<Timeline, PipelineError> {
-        self.play(true)
+    pub fn simulate_step(&self) -> Result<Timeline, PipelineError> {
+        self.play_schedule(true)
     }
 
     /// As [`Pipeline::simulate`] without the records: what a search calls.
     ///
     /// # Errors
     /// A description that breaks a rule.
-    pub fn measure(&self) -> Result<Timeline, PipelineError> {
-        self.play(false)
+    pub fn simulate_without_records(&self) -> Result<Timeline, PipelineError> {
+        self.play_schedule(false)
     }
 
-    fn play(&self, trace: bool) -> Result<Timeline, PipelineError> {
-        self.check()?;
-        let orders: Option<Vec<Vec<Step>>> = (0..self.devices()).map(|k| static_order(self, k)).collect();
+    fn play_schedule(&self, trace: bool) -> Result<Timeline, PipelineError> {
+        self.check_description()?;
+        let orders: Option<Vec<Vec<OrderStep>>> = (0..self.device_count()).map(|k| static_order_of(self, k)).collect();
         match orders {
-            Some(orders) => self.played(trace, |player| player.follow(&orders)),
+            Some(orders) => self.play_step(trace, |player| player.play_fixed_orders(&orders)),
             None => {
-                let orders = zb_v::orders(self.devices() as usize, self.micro_batches as usize);
-                let fastest = self.fastest(&orders).map_or(&[][..], Vec::as_slice);
-                self.played(trace, |player| player.take(fastest))
+                let orders = zb_v::zb_v_orders(self.device_count() as usize, self.micro_batches as usize);
+                let fastest = self.fastest_zb_v_order(&orders).map_or(&[][..], Vec::as_slice);
+                self.play_step(trace, |player| player.play_zb_v_order(fastest))
             }
         }
     }
 
-    fn played(&self, trace: bool, play: impl Fn(&mut Player<'_>)) -> Result<Timeline, PipelineError> {
-        let mut player = Player::new(self, trace);
+    fn play_step(&self, trace: bool, play: impl Fn(&mut PipelinePlayer<'_>)) -> Result<Timeline, PipelineError> {
+        let mut player = PipelinePlayer::new(self, trace);
         play(&mut player);
-        match player.unfinished() {
+        match player.find_unfinished() {
             Some((stage, micro_batch)) => Err(PipelineError::Stuck { stage, micro_batch }),
-            None => Ok(player.finish()),
+            None => Ok(player.finish_step()),
         }
     }
 }
 
 /// A device while the simulation runs.
 #[derive(Default)]
-struct Device {
+struct DeviceState {
     free: f64,
     held: u64,
     report: DeviceReport,
-    events: Vec<Event>,
+    events: Vec<PipelineEvent>,
 }
 
-struct Player<'a> {
+struct PipelinePlayer<'a> {
     pipeline: &'a Pipeline,
     trace: bool,
     micro_batches: usize,
@@ -147,13 +147,13 @@ struct Player<'a> {
     backward_end: Vec<f64>,
     /// When each stage's last gradient-producing pass started and ended.
     gradients: Vec<(f64, f64)>,
-    devices: Vec<Device>,
+    devices: Vec<DeviceState>,
 }
 
-impl<'a> Player<'a> {
+impl<'a> PipelinePlayer<'a> {
     fn new(pipeline: &'a Pipeline, trace: bool) -> Self {
         let (stages, micro_batches) = (pipeline.stages.len(), pipeline.micro_batches as usize);
-        let mut devices: Vec<Device> = (0..pipeline.devices()).map(|_| Device::default()).collect();
+        let mut devices: Vec<DeviceState> = (0..pipeline.device_count()).map(|_| DeviceState::default()).collect();
         let device_of: Vec<usize> = (0..stages).map(|i| pipeline.device_of(i)).collect();
         for (stage, &device) in pipeline.stages.iter().zip(&device_of) {
             let device = &mut devices[device];
@@ -180,28 +180,28 @@ impl<'a> Player<'a> {
         }
     }
 
-    fn at(&self, stage: usize, micro_batch: u32) -> usize {
+    fn index_of_pass(&self, stage: usize, micro_batch: u32) -> usize {
         stage * self.micro_batches + micro_batch as usize
     }
 
     /// When a step's input was finished by its producer and when it arrives; `None` while the producer has not run.
-    fn input(&self, step: Step) -> Option<(f64, f64)> {
+    fn arrival_of_input(&self, step: OrderStep) -> Option<(f64, f64)> {
         let s = step.stage as usize;
-        let mine = self.forward_end[self.at(s, step.micro_batch)];
+        let mine = self.forward_end[self.index_of_pass(s, step.micro_batch)];
         let found = match step.pass {
-            Pass::Forward if s == 0 => (0.0, 0.0),
-            Pass::Forward => {
-                let end = self.forward_end[self.at(s - 1, step.micro_batch)];
+            PipelinePass::Forward if s == 0 => (0.0, 0.0),
+            PipelinePass::Forward => {
+                let end = self.forward_end[self.index_of_pass(s - 1, step.micro_batch)];
                 (end, end + self.sends[s - 1])
             }
-            Pass::Backward if s + 1 == self.pipeline.stages.len() => (mine, mine),
-            Pass::Backward => {
-                let end = self.backward_end[self.at(s + 1, step.micro_batch)];
+            PipelinePass::Backward if s + 1 == self.pipeline.stages.len() => (mine, mine),
+            PipelinePass::Backward => {
+                let end = self.backward_end[self.index_of_pass(s + 1, step.micro_batch)];
                 // Both inputs must exist; NaN spoils the sum where the own forward pass has not run.
                 (end.max(mine) + 0.0 * mine, (end + self.sends[s]).max(mine) + 0.0 * (end + mine))
             }
-            Pass::Weight => {
-                let end = self.backward_end[self.at(s, step.micro_batch)];
+            PipelinePass::Weight => {
+                let end = self.backward_end[self.index_of_pass(s, step.micro_batch)];
                 (end, end)
             }
         };
@@ -209,21 +209,21 @@ impl<'a> Player<'a> {
     }
 
     /// A backward pass that never ran, if any.
-    fn unfinished(&self) -> Option<(usize, usize)> {
+    fn find_unfinished(&self) -> Option<(usize, usize)> {
         let place = self.backward_end.iter().position(|end| end.is_nan())?;
         Some((place / self.micro_batches, place % self.micro_batches))
     }
 
     /// Plays fixed orders: every device as far as its inputs allow, round after round.
-    fn follow(&mut self, orders: &[Vec<Step>]) {
+    fn play_fixed_orders(&mut self, orders: &[Vec<OrderStep>]) {
         let mut next = vec![0_usize; orders.len()];
         loop {
             let mut moved = false;
             // Forward results travel up and gradients down: alternate the direction so that either crosses in one round.
             for k in (0..orders.len()).chain((0..orders.len()).rev()) {
                 while let Some(&step) = orders[k].get(next[k]) {
-                    let Some(input) = self.input(step) else { break };
-                    self.run(k, step, input);
+                    let Some(input) = self.arrival_of_input(step) else { break };
+                    self.run_pass(k, step, input);
                     next[k] += 1;
                     moved = true;
                 }
@@ -235,55 +235,55 @@ impl<'a> Player<'a> {
     }
 
     /// Plays an order of ZB-V, in which every pass is behind those that it needs.
-    fn take(&mut self, order: &[Turn]) {
+    fn play_zb_v_order(&mut self, order: &[StageTurn]) {
         let mut next = vec![[0_u32; 3]; self.pipeline.stages.len()];
-        for &Turn { stage, pass } in order {
+        for &StageTurn { stage, pass } in order {
             let micro_batch = &mut next[stage as usize][pass_index(pass)];
-            let step = Step { pass, stage, micro_batch: *micro_batch };
+            let step = OrderStep { pass, stage, micro_batch: *micro_batch };
             *micro_batch += 1;
-            if let Some(input) = self.input(step) {
-                self.run(self.device_of[stage as usize], step, input);
+            if let Some(input) = self.arrival_of_input(step) {
+                self.run_pass(self.device_of[stage as usize], step, input);
             }
         }
     }
 
-    fn run(&mut self, k: usize, step: Step, (produced, arrived): (f64, f64)) {
+    fn run_pass(&mut self, k: usize, step: OrderStep, (produced, arrived): (f64, f64)) {
         let s = step.stage as usize;
         let stage = &self.pipeline.stages[s];
         let split = self.pipeline.schedule.splits_backward();
-        let place = self.at(s, step.micro_batch);
+        let place = self.index_of_pass(s, step.micro_batch);
         let free = self.devices[k].free;
         let start = free.max(arrived);
         self.devices[k].report.exposed_send += Seconds(start - free.max(produced));
         let kept = if split { stage.stash_for_weights.min(stage.stash) } else { Bytes::ZERO };
         let end = match step.pass {
-            Pass::Forward => {
+            PipelinePass::Forward => {
                 let end = start + stage.forward.0;
-                self.hold(k, start, stage.stash);
-                self.record(k, step, EventKind::Forward, start, end);
+                self.hold_activations(k, start, stage.stash);
+                self.record_event(k, step, PipelineEventKind::Forward, start, end);
                 self.forward_end[place] = end;
                 end
             }
-            Pass::Backward => {
+            PipelinePass::Backward => {
                 let ready = start + stage.recompute.0;
                 let weight = if split { 0.0 } else { stage.backward_weight.0 };
                 let end = ready + stage.backward_input.0 + weight;
-                self.hold(k, start, stage.working);
+                self.hold_activations(k, start, stage.working);
                 if stage.recompute.0 > 0.0 {
-                    self.record(k, step, EventKind::Recompute, start, ready);
+                    self.record_event(k, step, PipelineEventKind::Recompute, start, ready);
                 }
-                self.record(k, step, EventKind::Backward, ready, end);
-                self.release(k, end, stage.working + stage.stash.saturating_sub(kept));
+                self.record_event(k, step, PipelineEventKind::Backward, ready, end);
+                self.release_activations(k, end, stage.working + stage.stash.saturating_sub(kept));
                 self.backward_end[place] = end;
                 if !split {
                     self.gradients[s] = (ready, end);
                 }
                 end
             }
-            Pass::Weight => {
+            PipelinePass::Weight => {
                 let end = start + stage.backward_weight.0;
-                self.record(k, step, EventKind::WeightGradient, start, end);
-                self.release(k, end, kept);
+                self.record_event(k, step, PipelineEventKind::WeightGradient, start, end);
+                self.release_activations(k, end, kept);
                 self.gradients[s] = (start, end);
                 end
             }
@@ -294,28 +294,28 @@ impl<'a> Player<'a> {
         device.free = end;
     }
 
-    fn record(&mut self, k: usize, step: Step, kind: EventKind, start: f64, end: f64) {
+    fn record_event(&mut self, k: usize, step: OrderStep, kind: PipelineEventKind, start: f64, end: f64) {
         if self.trace {
             let (start, end) = (Seconds(start), Seconds(end));
-            let event = Event { device: k as u32, stage: step.stage, micro_batch: step.micro_batch, kind, start, end };
+            let event = PipelineEvent { device: k as u32, stage: step.stage, micro_batch: step.micro_batch, kind, start, end };
             self.devices[k].events.push(event);
         }
     }
 
-    fn hold(&mut self, k: usize, time: f64, bytes: Bytes) {
+    fn hold_activations(&mut self, k: usize, time: f64, bytes: Bytes) {
         let device = &mut self.devices[k];
         device.held = device.held.saturating_add(bytes.0);
         device.report.peak_memory = device.report.peak_memory.max(Bytes(device.held));
-        self.sample(k, time, bytes);
+        self.sample_memory(k, time, bytes);
     }
 
-    fn release(&mut self, k: usize, time: f64, bytes: Bytes) {
+    fn release_activations(&mut self, k: usize, time: f64, bytes: Bytes) {
         let device = &mut self.devices[k];
         device.held = device.held.saturating_sub(bytes.0);
-        self.sample(k, time, bytes);
+        self.sample_memory(k, time, bytes);
     }
 
-    fn sample(&mut self, k: usize, time: f64, change: Bytes) {
+    fn sample_memory(&mut self, k: usize, time: f64, change: Bytes) {
         if self.trace && change > Bytes::ZERO {
             let device = &mut self.devices[k];
             device.report.memory.push((Seconds(time), Bytes(device.held)));
@@ -323,9 +323,9 @@ impl<'a> Player<'a> {
     }
 
     /// Reductions, optimizer updates and the report.
-    fn finish(mut self) -> Timeline {
+    fn finish_step(mut self) -> Timeline {
         let passes_end = self.devices.iter().map(|d| d.report.passes_end).fold(Seconds::ZERO, Seconds::max);
-        let reduced: Vec<f64> = (0..self.devices.len()).map(|k| self.reduce(k)).collect();
+        let reduced: Vec<f64> = (0..self.devices.len()).map(|k| self.reduce_gradients(k)).collect();
         let all_reduced = reduced.iter().copied().fold(0.0, f64::max);
         let mut total = Seconds::ZERO;
         for (k, &own) in reduced.iter().enumerate() {
@@ -333,8 +333,8 @@ impl<'a> Player<'a> {
             for s in self.stages_of(k) {
                 let end = now + self.pipeline.stages[s].optimizer.0;
                 if end > now {
-                    let step = Step { pass: Pass::Weight, stage: s as u32, micro_batch: 0 };
-                    self.record(k, step, EventKind::Optimizer, now, end);
+                    let step = OrderStep { pass: PipelinePass::Weight, stage: s as u32, micro_batch: 0 };
+                    self.record_event(k, step, PipelineEventKind::Optimizer, now, end);
                 }
                 now = end;
             }
@@ -358,11 +358,17 @@ impl<'a> Player<'a> {
     }
 
     /// Reduces a device's gradients; returns when all is reduced, at least the end of its last pass.
-    fn reduce(&mut self, k: usize) -> f64 {
+    fn reduce_gradients(&mut self, k: usize) -> f64 {
         let passes_end = self.devices[k].report.passes_end.0;
         let mut all = passes_end;
-        for (s, start, end) in reductions(self.pipeline, &self.stages_of(k), passes_end, &self.gradients) {
-            self.record(k, Step { pass: Pass::Weight, stage: s as u32, micro_batch: 0 }, EventKind::Reduction, start, end);
+        for (s, start, end) in times_of_reductions(self.pipeline, &self.stages_of(k), passes_end, &self.gradients) {
+            self.record_event(
+                k,
+                OrderStep { pass: PipelinePass::Weight, stage: s as u32, micro_batch: 0 },
+                PipelineEventKind::Reduction,
+                start,
+                end,
+            );
             all = all.max(end);
         }
         all
@@ -371,7 +377,7 @@ impl<'a> Player<'a> {
 
 /// When the gradients of a device's `stages` are reduced, chunk by chunk in the order in which they are finished: stage, start and end of each that
 /// takes time. `gradients` are when each stage's last gradient-producing pass started and ended.
-pub(super) fn reductions(
+pub(super) fn times_of_reductions(
     pipeline: &Pipeline,
     stages: &[usize],
     passes_end: f64,
@@ -384,11 +390,11 @@ pub(super) fn reductions(
     for s in stages {
         let duration = pipeline.stages[s].reduction.0;
         let (start, end) = match pipeline.reduction {
-            Reduction::AfterBackward => {
+            GradientReduction::AfterBackward => {
                 let start = network.max(passes_end);
                 (start, start + duration)
             }
-            Reduction::Overlapped { buckets } => {
+            GradientReduction::Overlapped { buckets } => {
                 let parts = f64::from(buckets);
                 let (produce_start, produce_end) = gradients[s];
                 let ready = |i: u32| produce_start + (produce_end - produce_start) * f64::from(i) / parts;
@@ -403,10 +409,10 @@ pub(super) fn reductions(
     reduced
 }
 
-fn pass_index(pass: Pass) -> usize {
+fn pass_index(pass: PipelinePass) -> usize {
     match pass {
-        Pass::Forward => 0,
-        Pass::Backward => 1,
-        Pass::Weight => 2,
+        PipelinePass::Forward => 0,
+        PipelinePass::Backward => 1,
+        PipelinePass::Weight => 2,
     }
 }

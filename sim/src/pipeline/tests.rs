@@ -4,8 +4,8 @@
 use super::*;
 use proptest::prelude::*;
 
-fn stage(forward: f64, backward: f64) -> Stage {
-    Stage { forward: Seconds(forward), backward_input: Seconds(backward), ..Stage::default() }
+fn stage(forward: f64, backward: f64) -> PipelineStage {
+    PipelineStage { forward: Seconds(forward), backward_input: Seconds(backward), ..PipelineStage::default() }
 }
 
 fn one_f_one_b(forward: &[f64], backward: &[f64], sends: &[f64], m: u32) -> Pipeline {
@@ -13,22 +13,22 @@ fn one_f_one_b(forward: &[f64], backward: &[f64], sends: &[f64], m: u32) -> Pipe
         stages: forward.iter().zip(backward).map(|(&f, &b)| stage(f, b)).collect(),
         sends: sends.iter().map(|&c| Seconds(c)).collect(),
         micro_batches: m,
-        schedule: Schedule::OneForwardOneBackward,
-        reduction: Reduction::AfterBackward,
+        schedule: PipelineSchedule::OneForwardOneBackward,
+        reduction: GradientReduction::AfterBackward,
         optimizer_waits_for_all: false,
     }
 }
 
 fn time(pipeline: &Pipeline) -> f64 {
-    pipeline.measure().unwrap().total.0
+    pipeline.simulate_without_records().unwrap().total.0
 }
 
 fn work(p: &Pipeline) -> Vec<StageWork> {
-    p.stages.iter().map(|s| StageWork { forward: s.forward, backward: s.backward() }).collect()
+    p.stages.iter().map(|s| StageWork { forward: s.forward, backward: s.backward_seconds() }).collect()
 }
 
 fn totals(p: &Pipeline) -> Vec<Seconds> {
-    work(p).iter().map(StageWork::total).collect()
+    work(p).iter().map(StageWork::total_seconds).collect()
 }
 
 fn planner(p: &Pipeline) -> f64 {
@@ -62,7 +62,7 @@ fn a_trace_says_who_did_what_when() {
     let mut pipeline = one_f_one_b(&[1.0, 1.0], &[2.0, 2.0], &[0.5], 2);
     pipeline.stages[0].recompute = Seconds(1.0);
     pipeline.stages[1].optimizer = Seconds(0.25);
-    let timeline = pipeline.simulate().unwrap();
+    let timeline = pipeline.simulate_step().unwrap();
     let lines: Vec<String> = timeline
         .events
         .iter()
@@ -91,7 +91,8 @@ fn a_trace_says_who_did_what_when() {
 #[test]
 fn interleaving_shrinks_the_bubble_by_the_chunks() {
     for (p, chunks, m) in [(2_u32, 2_u32, 4_u32), (4, 2, 8), (4, 3, 8), (4, 4, 4), (8, 2, 16), (1, 2, 3)] {
-        let pipeline = Pipeline::uniform(stage(1.0, 2.0), (p * chunks) as usize, m, Schedule::Interleaved { chunks });
+        let pipeline =
+            Pipeline::with_uniform_stages(stage(1.0, 2.0), (p * chunks) as usize, m, PipelineSchedule::Interleaved { chunks });
         let expected = interleaved_time(Seconds(3.0), p, chunks, m).0;
         assert!(close(time(&pipeline), expected), "p {p} v {chunks} m {m}: {} {expected}", time(&pipeline));
     }
@@ -99,38 +100,38 @@ fn interleaving_shrinks_the_bubble_by_the_chunks() {
 
 #[test]
 fn zero_bubble_h1_fills_a_third_of_the_bubble_at_the_memory_of_the_first_stage() {
-    let pass = Stage { backward_weight: Seconds(1.0), stash: Bytes(10), stash_for_weights: Bytes(10), ..stage(1.0, 1.0) };
+    let pass = PipelineStage { backward_weight: Seconds(1.0), stash: Bytes(10), stash_for_weights: Bytes(10), ..stage(1.0, 1.0) };
     for (p, m) in [(2_u32, 4_u32), (4, 8), (8, 16), (4, 4)] {
-        let split = Pipeline::uniform(pass, p as usize, m, Schedule::ZbH1);
-        let timeline = split.measure().unwrap();
+        let split = Pipeline::with_uniform_stages(pass, p as usize, m, PipelineSchedule::ZbH1);
+        let timeline = split.simulate_without_records().unwrap();
         let expected = zb_h1_time(Seconds(1.0), Seconds(1.0), Seconds(1.0), p, m).0;
         assert!(close(timeline.total.0, expected), "p {p} m {m}: {} {expected}", timeline.total);
         for (k, device) in timeline.devices.iter().enumerate() {
-            assert!(device.peak_memory.0 <= 10 * u64::from(in_flight(Schedule::ZbH1, p, k as u32, m)));
+            assert!(device.peak_memory.0 <= 10 * u64::from(passes_in_flight(PipelineSchedule::ZbH1, p, k as u32, m)));
         }
-        let plain = Pipeline { schedule: Schedule::OneForwardOneBackward, ..split };
+        let plain = Pipeline { schedule: PipelineSchedule::OneForwardOneBackward, ..split };
         assert!(timeline.total.0 < time(&plain));
     }
 }
 
 #[test]
 fn zero_bubble_v_beats_h1_within_its_memory() {
-    let pass = Stage { backward_weight: Seconds(1.0), stash: Bytes(10), stash_for_weights: Bytes(10), ..stage(1.0, 1.0) };
+    let pass = PipelineStage { backward_weight: Seconds(1.0), stash: Bytes(10), stash_for_weights: Bytes(10), ..stage(1.0, 1.0) };
     for (p, m) in [(2_u32, 8_u32), (4, 16), (8, 32)] {
-        let v = Pipeline::uniform(pass, 2 * p as usize, m, Schedule::ZbV).measure().unwrap();
-        let whole = Stage { forward: Seconds(2.0), backward_input: Seconds(2.0), backward_weight: Seconds(2.0), ..pass };
-        let h1 = Pipeline::uniform(whole, p as usize, m, Schedule::ZbH1).measure().unwrap();
+        let v = Pipeline::with_uniform_stages(pass, 2 * p as usize, m, PipelineSchedule::ZbV).simulate_without_records().unwrap();
+        let whole = PipelineStage { forward: Seconds(2.0), backward_input: Seconds(2.0), backward_weight: Seconds(2.0), ..pass };
+        let h1 = Pipeline::with_uniform_stages(whole, p as usize, m, PipelineSchedule::ZbH1).simulate_without_records().unwrap();
         assert!(v.total < h1.total, "p {p}: {} {}", v.total, h1.total);
-        assert!(v.devices.iter().all(|d| d.peak_memory.0 <= 10 * u64::from(in_flight(Schedule::ZbV, p, 0, m))));
+        assert!(v.devices.iter().all(|d| d.peak_memory.0 <= 10 * u64::from(passes_in_flight(PipelineSchedule::ZbV, p, 0, m))));
     }
 }
 
 #[test]
 fn reductions_overlap_in_buckets() {
-    let once = Stage { reduction: Seconds(4.0), ..stage(1.0, 2.0) };
-    let mut pipeline = Pipeline::uniform(once, 1, 3, Schedule::OneForwardOneBackward);
+    let once = PipelineStage { reduction: Seconds(4.0), ..stage(1.0, 2.0) };
+    let mut pipeline = Pipeline::with_uniform_stages(once, 1, 3, PipelineSchedule::OneForwardOneBackward);
     assert_eq!(time(&pipeline), 9.0 + 4.0);
-    pipeline.reduction = Reduction::Overlapped { buckets: 4 };
+    pipeline.reduction = GradientReduction::Overlapped { buckets: 4 };
     // The first quarter is ready at 7.5 and the network is the bottleneck from there on.
     assert_eq!(time(&pipeline), 7.5 + 4.0);
     pipeline.stages[0].reduction = Seconds(0.4);
@@ -139,14 +140,14 @@ fn reductions_overlap_in_buckets() {
 
 #[test]
 fn errors_say_what_would_do() {
-    let p = Pipeline::uniform(stage(1.0, 1.0), 8, 6, Schedule::Interleaved { chunks: 2 });
-    let text = p.simulate().unwrap_err().to_string();
+    let p = Pipeline::with_uniform_stages(stage(1.0, 1.0), 8, 6, PipelineSchedule::Interleaved { chunks: 2 });
+    let text = p.simulate_step().unwrap_err().to_string();
     assert_eq!(text, "6 micro-batches on 4 interleaved devices: must be a multiple; use 4 or 8");
-    let p = Pipeline::uniform(stage(1.0, 1.0), 7, 8, Schedule::Interleaved { chunks: 2 });
-    let text = p.simulate().unwrap_err().to_string();
+    let p = Pipeline::with_uniform_stages(stage(1.0, 1.0), 7, 8, PipelineSchedule::Interleaved { chunks: 2 });
+    let text = p.simulate_step().unwrap_err().to_string();
     assert_eq!(text, "7 virtual stages do not divide into 2 chunks per device; use 6 or 8");
-    let p = Pipeline::uniform(stage(f64::NAN, 1.0), 2, 8, Schedule::GPipe);
-    assert!(p.simulate().unwrap_err().to_string().starts_with("stage 0: forward = NaN: must be a finite number"));
+    let p = Pipeline::with_uniform_stages(stage(f64::NAN, 1.0), 2, 8, PipelineSchedule::GPipe);
+    assert!(p.simulate_step().unwrap_err().to_string().starts_with("stage 0: forward = NaN: must be a finite number"));
 }
 
 /// Stages and sends of small integers and halves, so that ties are frequent.
@@ -216,7 +217,7 @@ proptest! {
     #[test]
     fn gpipe_is_two_flow_shops(raw in uneven()) {
         let mut p = build(&raw.0, raw.1, |_, b| b, 1.0);
-        p.schedule = Schedule::GPipe;
+        p.schedule = PipelineSchedule::GPipe;
         prop_assert!(close(time(&p), gpipe_time(&work(&p), &p.sends, raw.1).0));
     }
 
@@ -226,12 +227,12 @@ proptest! {
         for (i, s) in p.stages.iter_mut().enumerate() {
             (s.stash, s.working, s.resident) = (Bytes(stash + i as u64), Bytes(working), Bytes(7 * i as u64));
         }
-        for schedule in [Schedule::OneForwardOneBackward, Schedule::GPipe] {
+        for schedule in [PipelineSchedule::OneForwardOneBackward, PipelineSchedule::GPipe] {
             p.schedule = schedule;
-            let timeline = p.simulate().unwrap();
+            let timeline = p.simulate_step().unwrap();
             for (k, device) in timeline.devices.iter().enumerate() {
                 let s = &p.stages[k];
-                let depth = u64::from(in_flight(schedule, p.devices(), k as u32, raw.1));
+                let depth = u64::from(passes_in_flight(schedule, p.device_count(), k as u32, raw.1));
                 prop_assert_eq!(device.peak_memory, s.resident + s.stash * depth + s.working);
                 let curve = device.memory.iter().map(|(_, b)| *b).max();
                 prop_assert_eq!(curve, Some(device.peak_memory));
@@ -242,22 +243,22 @@ proptest! {
 
     #[test]
     fn interleaved_memory_is_the_closed_form(p in 1_u32..6, chunks in 2_u32..5, rounds in 1_u32..4) {
-        let each = Stage { stash: Bytes(5), ..stage(1.0, 2.0) };
+        let each = PipelineStage { stash: Bytes(5), ..stage(1.0, 2.0) };
         let m = p * rounds;
-        let schedule = Schedule::Interleaved { chunks };
-        let timeline = Pipeline::uniform(each, (p * chunks) as usize, m, schedule).simulate().unwrap();
+        let schedule = PipelineSchedule::Interleaved { chunks };
+        let timeline = Pipeline::with_uniform_stages(each, (p * chunks) as usize, m, schedule).simulate_step().unwrap();
         for (k, device) in timeline.devices.iter().enumerate() {
-            prop_assert_eq!(device.peak_memory, Bytes(5) * u64::from(in_flight(schedule, p, k as u32, m)));
+            prop_assert_eq!(device.peak_memory, Bytes(5) * u64::from(passes_in_flight(schedule, p, k as u32, m)));
         }
     }
 
     #[test]
     fn every_schedule_does_all_the_work_in_order(raw in uneven(), kind in 0_usize..5) {
         let schedule = [
-            Schedule::GPipe, Schedule::OneForwardOneBackward, Schedule::Interleaved { chunks: 2 }, Schedule::ZbH1, Schedule::ZbV,
+            PipelineSchedule::GPipe, PipelineSchedule::OneForwardOneBackward, PipelineSchedule::Interleaved { chunks: 2 }, PipelineSchedule::ZbH1, PipelineSchedule::ZbV,
         ][kind];
         let (mut stages, m) = raw;
-        if schedule.chunks() == 2 {
+        if schedule.chunks_per_device() == 2 {
             stages.extend(stages.clone());
         }
         let m = if kind == 2 { m * (stages.len() / 2) as u32 } else { m };
@@ -269,15 +270,15 @@ proptest! {
         }
         p.optimizer_waits_for_all = m.is_multiple_of(2);
         if m.is_multiple_of(3) {
-            p.reduction = Reduction::Overlapped { buckets: 4 };
+            p.reduction = GradientReduction::Overlapped { buckets: 4 };
         }
-        let timeline = p.simulate().unwrap();
+        let timeline = p.simulate_step().unwrap();
         prop_assert!(below(p.lower_bound().0, timeline.total.0), "{} {}", p.lower_bound(), timeline.total);
         let busy: f64 = timeline.devices.iter().map(|d| d.busy.0).sum();
-        let expected: f64 = p.stages.iter().map(|s| (s.forward + s.backward()).0).sum::<f64>() * f64::from(m);
+        let expected: f64 = p.stages.iter().map(|s| (s.forward + s.backward_seconds()).0).sum::<f64>() * f64::from(m);
         prop_assert!(close(busy, expected), "{busy} {expected}");
         prop_assert!(timeline.devices.iter().all(|d| d.bubble.0 >= 0.0 && d.exposed_send.0 >= 0.0));
-        let passes: Vec<_> = timeline.events.iter().filter(|e| e.kind != EventKind::Reduction).collect();
+        let passes: Vec<_> = timeline.events.iter().filter(|e| e.kind != PipelineEventKind::Reduction).collect();
         for pair in passes.windows(2).filter(|w| w[0].device == w[1].device) {
             prop_assert!(pair[0].end.0 <= pair[1].start.0 + 1e-9);
         }

@@ -12,24 +12,24 @@
 //! micro-batches on 16 devices, 21 %. With at least two micro-batches per device: 2.1 % less in the mean, the worst 5.0 % more.
 
 use super::Pipeline;
-use super::order::Pass;
-use super::simulate::reductions;
+use super::order::PipelinePass;
+use super::simulate::times_of_reductions;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 /// A pass of the next micro-batch through a virtual stage: every stage takes them in turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Turn {
+pub(super) struct StageTurn {
     pub stage: u32,
-    pub pass: Pass,
+    pub pass: PipelinePass,
 }
 
 /// All devices' passes, each behind those that it needs.
-pub(super) type Order = Vec<Turn>;
+pub(super) type PassOrder = Vec<StageTurn>;
 
 /// What an order is decided from, in eighths of a stage's forward pass.
 #[derive(Clone, Copy)]
-struct Nominal {
+struct NominalWork {
     /// Forward pass, input gradient and weight gradient of a stage.
     passes: [u64; 3],
     /// Eighths of these that the first stage's take, which so runs ahead.
@@ -41,38 +41,38 @@ struct Nominal {
 }
 
 /// The first is the case that the schedule was made for: passes of all kinds and stages take the same.
-const NOMINALS: [Nominal; 12] = [
-    Nominal { passes: [8, 8, 8], first: 8, last: 8, send: 0 },
-    Nominal { passes: [8, 12, 4], first: 4, last: 8, send: 0 },
-    Nominal { passes: [8, 16, 4], first: 4, last: 12, send: 0 },
-    Nominal { passes: [8, 8, 4], first: 8, last: 8, send: 0 },
-    Nominal { passes: [8, 16, 8], first: 6, last: 10, send: 0 },
-    Nominal { passes: [8, 8, 4], first: 4, last: 16, send: 8 },
-    Nominal { passes: [8, 24, 4], first: 8, last: 10, send: 8 },
-    Nominal { passes: [8, 8, 4], first: 4, last: 10, send: 4 },
-    Nominal { passes: [8, 12, 4], first: 6, last: 10, send: 0 },
-    Nominal { passes: [8, 8, 8], first: 4, last: 8, send: 0 },
-    Nominal { passes: [8, 16, 4], first: 4, last: 8, send: 0 },
-    Nominal { passes: [8, 24, 8], first: 4, last: 12, send: 0 },
+const NOMINALS: [NominalWork; 12] = [
+    NominalWork { passes: [8, 8, 8], first: 8, last: 8, send: 0 },
+    NominalWork { passes: [8, 12, 4], first: 4, last: 8, send: 0 },
+    NominalWork { passes: [8, 16, 4], first: 4, last: 12, send: 0 },
+    NominalWork { passes: [8, 8, 4], first: 8, last: 8, send: 0 },
+    NominalWork { passes: [8, 16, 8], first: 6, last: 10, send: 0 },
+    NominalWork { passes: [8, 8, 4], first: 4, last: 16, send: 8 },
+    NominalWork { passes: [8, 24, 4], first: 8, last: 10, send: 8 },
+    NominalWork { passes: [8, 8, 4], first: 4, last: 10, send: 4 },
+    NominalWork { passes: [8, 12, 4], first: 6, last: 10, send: 0 },
+    NominalWork { passes: [8, 8, 8], first: 4, last: 8, send: 0 },
+    NominalWork { passes: [8, 16, 4], first: 4, last: 8, send: 0 },
+    NominalWork { passes: [8, 24, 8], first: 4, last: 12, send: 0 },
 ];
 
 /// Passes that orders are kept of.
 const KEPT: usize = 1 << 22;
 
 /// Orders by devices and micro-batches.
-type Known = HashMap<(usize, usize), Arc<[Order]>>;
+type OrderCache = HashMap<(usize, usize), Arc<[PassOrder]>>;
 
-static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+static KNOWN: LazyLock<Mutex<OrderCache>> = LazyLock::new(Mutex::default);
 
 /// The orders for so many devices and micro-batches.
-pub(super) fn orders(devices: usize, micro_batches: usize) -> Arc<[Order]> {
+pub(super) fn zb_v_orders(devices: usize, micro_batches: usize) -> Arc<[PassOrder]> {
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(orders) = known().get(&(devices, micro_batches)) {
         return Arc::clone(orders);
     }
-    let orders: Arc<[Order]> = NOMINALS.iter().map(|nominal| decide(nominal, devices, micro_batches)).collect();
+    let orders: Arc<[PassOrder]> = NOMINALS.iter().map(|nominal| decide_order(nominal, devices, micro_batches)).collect();
     let mut known = known();
-    let turns = |orders: &Arc<[Order]>| orders.iter().map(Vec::len).sum::<usize>();
+    let turns = |orders: &Arc<[PassOrder]>| orders.iter().map(Vec::len).sum::<usize>();
     if known.values().chain([&orders]).map(turns).sum::<usize>() > KEPT {
         known.clear();
     }
@@ -82,12 +82,12 @@ pub(super) fn orders(devices: usize, micro_batches: usize) -> Arc<[Order]> {
 
 /// The greedy schedule: of all devices the one that can start earliest takes its most urgent pass: backward, forward (the later chunk first)
 /// within the memory limit, else a weight gradient that fills the gap.
-fn decide(nominal: &Nominal, devices: usize, micro_batches: usize) -> Order {
-    let mut greedy = Greedy::new(nominal, devices, micro_batches);
+fn decide_order(nominal: &NominalWork, devices: usize, micro_batches: usize) -> PassOrder {
+    let mut greedy = GreedyScheduler::new(nominal, devices, micro_batches);
     let mut order = Vec::with_capacity(6 * devices * micro_batches);
-    let mut choices: Vec<Option<Choice>> = (0..devices).map(|k| greedy.most_urgent(k)).collect();
+    let mut choices: Vec<Option<NextPass>> = (0..devices).map(|k| greedy.most_urgent_pass(k)).collect();
     loop {
-        let mut best: Option<(usize, Choice)> = None;
+        let mut best: Option<(usize, NextPass)> = None;
         for (k, choice) in choices.iter().enumerate() {
             if let Some(choice) = choice
                 && best.is_none_or(|(_, b)| choice.start < b.start)
@@ -96,25 +96,25 @@ fn decide(nominal: &Nominal, devices: usize, micro_batches: usize) -> Order {
             }
         }
         let Some((k, choice)) = best else { return order };
-        greedy.run(k, choice);
-        order.push(Turn { stage: choice.stage as u32, pass: choice.pass });
+        greedy.run_turn(k, choice);
+        order.push(StageTurn { stage: choice.stage as u32, pass: choice.pass });
         // A pass feeds its own device and those of the stages beside it, which are neighbours.
         for (near, choice) in choices.iter_mut().enumerate().take(k + 2).skip(k.saturating_sub(1)) {
-            *choice = greedy.most_urgent(near);
+            *choice = greedy.most_urgent_pass(near);
         }
     }
 }
 
 /// What a device would do next, and when.
 #[derive(Clone, Copy)]
-struct Choice {
+struct NextPass {
     start: u64,
     stage: usize,
-    pass: Pass,
+    pass: PipelinePass,
 }
 
-struct Greedy<'a> {
-    nominal: &'a Nominal,
+struct GreedyScheduler<'a> {
+    nominal: &'a NominalWork,
     devices: usize,
     micro_batches: usize,
     /// Ends of forward passes and of input gradients by stage, as far as they have run.
@@ -125,77 +125,77 @@ struct Greedy<'a> {
     free: Vec<u64>,
 }
 
-impl<'a> Greedy<'a> {
-    fn new(nominal: &'a Nominal, devices: usize, micro_batches: usize) -> Self {
+impl<'a> GreedyScheduler<'a> {
+    fn new(nominal: &'a NominalWork, devices: usize, micro_batches: usize) -> Self {
         let none = || vec![Vec::with_capacity(micro_batches); 2 * devices];
         Self { nominal, devices, micro_batches, ends: [none(), none()], weights: vec![0; 2 * devices], free: vec![0; devices] }
     }
 
     /// Passes of a stage that have run.
-    fn done(&self, stage: usize, pass: Pass) -> usize {
+    fn passes_done(&self, stage: usize, pass: PipelinePass) -> usize {
         match pass {
-            Pass::Forward => self.ends[0][stage].len(),
-            Pass::Backward => self.ends[1][stage].len(),
-            Pass::Weight => self.weights[stage],
+            PipelinePass::Forward => self.ends[0][stage].len(),
+            PipelinePass::Backward => self.ends[1][stage].len(),
+            PipelinePass::Weight => self.weights[stage],
         }
     }
 
     /// When the input of a stage's next pass arrives; `None` while its producer has not run.
-    fn input(&self, stage: usize, pass: Pass) -> Option<u64> {
+    fn arrival_of_input(&self, stage: usize, pass: PipelinePass) -> Option<u64> {
         let [forward, backward] = &self.ends;
-        let at = self.done(stage, pass);
+        let at = self.passes_done(stage, pass);
         // The devices in the middle of the way are one.
         let send = |before: usize| if before + 1 == self.devices { 0 } else { self.nominal.send };
         match pass {
-            Pass::Forward if stage == 0 => Some(0),
-            Pass::Forward => forward[stage - 1].get(at).map(|end| end + send(stage - 1)),
-            Pass::Backward if stage + 1 == 2 * self.devices => forward[stage].get(at).copied(),
-            Pass::Backward => backward[stage + 1].get(at).map(|end| end + send(stage)),
-            Pass::Weight => backward[stage].get(at).copied(),
+            PipelinePass::Forward if stage == 0 => Some(0),
+            PipelinePass::Forward => forward[stage - 1].get(at).map(|end| end + send(stage - 1)),
+            PipelinePass::Backward if stage + 1 == 2 * self.devices => forward[stage].get(at).copied(),
+            PipelinePass::Backward => backward[stage + 1].get(at).map(|end| end + send(stage)),
+            PipelinePass::Weight => backward[stage].get(at).copied(),
         }
     }
 
-    fn most_urgent(&self, k: usize) -> Option<Choice> {
+    fn most_urgent_pass(&self, k: usize) -> Option<NextPass> {
         let (early, late) = (k, 2 * self.devices - 1 - k);
-        let held = |stage: usize| self.done(stage, Pass::Forward) - self.done(stage, Pass::Weight);
+        let held = |stage: usize| self.passes_done(stage, PipelinePass::Forward) - self.passes_done(stage, PipelinePass::Weight);
         let (held, limit) = (held(early) + held(late), 2 * self.devices);
-        let mut best: Option<Choice> = None;
+        let mut best: Option<NextPass> = None;
         // In order of urgency: a later entry wins only if it can start strictly sooner.
         for (stage, pass) in [
-            (late, Pass::Backward),
-            (early, Pass::Backward),
-            (late, Pass::Forward),
-            (early, Pass::Forward),
-            (late, Pass::Weight),
-            (early, Pass::Weight),
+            (late, PipelinePass::Backward),
+            (early, PipelinePass::Backward),
+            (late, PipelinePass::Forward),
+            (early, PipelinePass::Forward),
+            (late, PipelinePass::Weight),
+            (early, PipelinePass::Weight),
         ] {
             // The early chunk leaves one place to the late one, which frees memory.
-            let full = pass == Pass::Forward && held >= if stage == early { limit - 1 } else { limit };
-            if self.done(stage, pass) >= self.micro_batches || full {
+            let full = pass == PipelinePass::Forward && held >= if stage == early { limit - 1 } else { limit };
+            if self.passes_done(stage, pass) >= self.micro_batches || full {
                 continue;
             }
-            if let Some(arrived) = self.input(stage, pass) {
+            if let Some(arrived) = self.arrival_of_input(stage, pass) {
                 let start = arrived.max(self.free[k]);
                 if best.is_none_or(|b| start < b.start) {
-                    best = Some(Choice { start, stage, pass });
+                    best = Some(NextPass { start, stage, pass });
                 }
             }
         }
         best
     }
 
-    fn run(&mut self, k: usize, Choice { start, stage, pass }: Choice) {
-        let Nominal { passes, first, last, .. } = *self.nominal;
+    fn run_turn(&mut self, k: usize, NextPass { start, stage, pass }: NextPass) {
+        let NominalWork { passes, first, last, .. } = *self.nominal;
         let eighths = match stage {
             0 => first,
             _ if stage + 1 == 2 * self.devices => last,
             _ => 8,
         };
-        let end = start + passes[place(pass)] * eighths / 8;
+        let end = start + passes[place_pass(pass)] * eighths / 8;
         match pass {
-            Pass::Forward => self.ends[0][stage].push(end),
-            Pass::Backward => self.ends[1][stage].push(end),
-            Pass::Weight => self.weights[stage] += 1,
+            PipelinePass::Forward => self.ends[0][stage].push(end),
+            PipelinePass::Backward => self.ends[1][stage].push(end),
+            PipelinePass::Weight => self.weights[stage] += 1,
         }
         self.free[k] = end;
     }
@@ -203,10 +203,10 @@ impl<'a> Greedy<'a> {
 
 impl Pipeline {
     /// The order under which the step takes least, of equal ones the first.
-    pub(super) fn fastest<'o>(&self, orders: &'o [Order]) -> Option<&'o Order> {
-        let mut best: Option<(f64, &Order)> = None;
+    pub(super) fn fastest_zb_v_order<'o>(&self, orders: &'o [PassOrder]) -> Option<&'o PassOrder> {
+        let mut best: Option<(f64, &PassOrder)> = None;
         for order in orders {
-            let total = self.total_under(order);
+            let total = self.time_under_order(order);
             if best.is_none_or(|(least, _)| total < least) {
                 best = Some((total, order));
             }
@@ -215,41 +215,42 @@ impl Pipeline {
     }
 
     /// What [`Pipeline::simulate`] finds under an order, without anything else.
-    fn total_under(&self, order: &Order) -> f64 {
-        let (devices, m) = (self.devices() as usize, self.micro_batches as usize);
+    fn time_under_order(&self, order: &PassOrder) -> f64 {
+        let (devices, m) = (self.device_count() as usize, self.micro_batches as usize);
         let last = self.stages.len() - 1;
         let mut free = vec![0.0_f64; devices];
         let mut ends = [vec![0.0_f64; self.stages.len() * m], vec![0.0_f64; self.stages.len() * m]];
         let mut next = vec![[0_usize; 3]; self.stages.len()];
         let mut gradients = vec![(0.0, 0.0); self.stages.len()];
         let send = |before: usize| if before + 1 == devices { 0.0 } else { self.sends[before].0 };
-        for &Turn { stage, pass } in order {
+        for &StageTurn { stage, pass } in order {
             let s = stage as usize;
-            let (stage, turn) = (&self.stages[s], &mut next[s][place(pass)]);
+            let (stage, turn) = (&self.stages[s], &mut next[s][place_pass(pass)]);
             let at = s * m + *turn;
             *turn += 1;
             let [forward, backward] = &mut ends;
             let free = &mut free[if s < devices { s } else { last - s }];
             match pass {
-                Pass::Forward => {
+                PipelinePass::Forward => {
                     let arrived = if s == 0 { 0.0 } else { forward[at - m] + send(s - 1) };
                     *free = free.max(arrived) + stage.forward.0;
                     forward[at] = *free;
                 }
-                Pass::Backward => {
+                PipelinePass::Backward => {
                     let arrived = if s == last { 0.0 } else { backward[at + m] + send(s) };
                     *free = free.max(arrived) + stage.recompute.0 + stage.backward_input.0;
                     backward[at] = *free;
                 }
-                Pass::Weight => {
+                PipelinePass::Weight => {
                     gradients[s] = (*free, *free + stage.backward_weight.0);
                     *free = gradients[s].1;
                 }
             }
         }
         let stages = |device: usize| [device, last - device];
-        let reduced =
-            |k: usize| reductions(self, &stages(k), free[k], &gradients).last().map_or(free[k], |(.., end)| end.max(free[k]));
+        let reduced = |k: usize| {
+            times_of_reductions(self, &stages(k), free[k], &gradients).last().map_or(free[k], |(.., end)| end.max(free[k]))
+        };
         let reduced: Vec<f64> = (0..devices).map(reduced).collect();
         let all = reduced.iter().copied().fold(0.0, f64::max);
         let ends = reduced.iter().enumerate().map(|(k, &own)| {
@@ -260,11 +261,11 @@ impl Pipeline {
     }
 }
 
-fn place(pass: Pass) -> usize {
+fn place_pass(pass: PipelinePass) -> usize {
     match pass {
-        Pass::Forward => 0,
-        Pass::Backward => 1,
-        Pass::Weight => 2,
+        PipelinePass::Forward => 0,
+        PipelinePass::Backward => 1,
+        PipelinePass::Weight => 2,
     }
 }
 
@@ -272,7 +273,7 @@ fn place(pass: Pass) -> usize {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::pipeline::{Reduction, Schedule, Stage, zb_v_in_flight};
+    use crate::pipeline::{GradientReduction, PipelineSchedule, PipelineStage, zb_v_in_flight};
     use crate::units::Seconds;
     use proptest::prelude::*;
 
@@ -287,27 +288,27 @@ mod tests {
             (waits, buckets) in (any::<bool>(), 0_u32..4),
         ) {
             let time = |x: u32| Seconds(f64::from(x) / 2.0);
-            let stage = |&(f, b, w, c): &(u32, u32, u32, u32)| Stage {
+            let stage = |&(f, b, w, c): &(u32, u32, u32, u32)| PipelineStage {
                 forward: time(f),
                 recompute: time(c),
                 backward_input: time(b),
                 backward_weight: time(w),
                 reduction: time(3 * c),
                 optimizer: time(w + c),
-                ..Stage::default()
+                ..PipelineStage::default()
             };
             let pipeline = Pipeline {
                 stages: passes[..2 * p].iter().map(stage).collect(),
                 sends: passes[1..2 * p].iter().map(|(.., c)| time(*c)).collect(),
-                reduction: if buckets > 0 { Reduction::Overlapped { buckets } } else { Reduction::AfterBackward },
+                reduction: if buckets > 0 { GradientReduction::Overlapped { buckets } } else { GradientReduction::AfterBackward },
                 optimizer_waits_for_all: waits,
-                ..Pipeline::uniform(Stage::default(), 2 * p, m, Schedule::ZbV)
+                ..Pipeline::with_uniform_stages(PipelineStage::default(), 2 * p, m, PipelineSchedule::ZbV)
             };
-            let totals: Vec<f64> = orders(p, m as usize).iter().map(|order| pipeline.total_under(order)).collect();
+            let totals: Vec<f64> = zb_v_orders(p, m as usize).iter().map(|order| pipeline.time_under_order(order)).collect();
             let least = totals.iter().copied().fold(f64::INFINITY, f64::min);
-            let simulated = pipeline.simulate().unwrap();
+            let simulated = pipeline.simulate_step().unwrap();
             prop_assert_eq!(simulated.total, Seconds(least));
-            prop_assert_eq!(pipeline.measure().unwrap().total, simulated.total);
+            prop_assert_eq!(pipeline.simulate_without_records().unwrap().total, simulated.total);
         }
     }
 
@@ -316,15 +317,15 @@ mod tests {
     #[test]
     fn orders_hold_no_more_than_the_limit_and_no_more_late_passes_than_early_ones() {
         for (p, m) in (1..7).flat_map(|p| [1, 2, p, 2 * p - 1, 2 * p, 4 * p + 3].map(move |m| (p, m))) {
-            for order in orders(p, m).iter() {
+            for order in zb_v_orders(p, m).iter() {
                 assert_eq!(order.len(), 6 * p * m);
                 let mut held = vec![0_usize; 2 * p];
                 for turn in order {
                     let stage = turn.stage as usize;
                     match turn.pass {
-                        Pass::Forward => held[stage] += 1,
-                        Pass::Backward => assert!(held[stage] > 0),
-                        Pass::Weight => held[stage] -= 1,
+                        PipelinePass::Forward => held[stage] += 1,
+                        PipelinePass::Backward => assert!(held[stage] > 0),
+                        PipelinePass::Weight => held[stage] -= 1,
                     }
                     let other = 2 * p - 1 - stage;
                     let (early, late) = (held[stage.min(other)], held[stage.max(other)]);

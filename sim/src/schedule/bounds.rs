@@ -8,14 +8,14 @@
 //! by fictitious play between the weights and the modes (Brown, "Iterative solution of games by fictitious play", 1951); every
 //! iterate is a valid bound.
 
-use super::list::successors;
+use super::list::successor_lists;
 use super::piece::{LINK, NEVER, Piece, SEARCHABLE, TENSOR, VECTOR};
 
 /// A set of operators of a piece of at most [`SEARCHABLE`] operators.
-pub(super) type Set = u128;
+pub(super) type OperatorBitset = u128;
 
 /// The operators of a set, ascending.
-pub(super) fn members(set: Set) -> impl Iterator<Item = usize> {
+pub(super) fn set_members(set: OperatorBitset) -> impl Iterator<Item = usize> {
     // Half by half, because most pieces have no more than 64 operators.
     let (mut half, mut high, mut base) = (set as u64, (set >> 64) as u64, 0);
     std::iter::from_fn(move || {
@@ -33,45 +33,45 @@ pub(super) fn members(set: Set) -> impl Iterator<Item = usize> {
 
 /// The precedence relation of a searchable piece as sets.
 #[derive(Debug, Clone)]
-pub(super) struct Relation {
+pub(super) struct PrecedenceSets {
     /// Direct predecessors of each operator.
-    pub preds: Vec<Set>,
+    pub preds: Vec<OperatorBitset>,
     /// Direct successors.
-    pub succs: Vec<Set>,
+    pub succs: Vec<OperatorBitset>,
     /// All successors.
-    pub descendants: Vec<Set>,
+    pub descendants: Vec<OperatorBitset>,
 }
 
-impl Relation {
-    pub fn of(piece: &Piece) -> Self {
-        let n = piece.n();
+impl PrecedenceSets {
+    pub fn of_piece(piece: &Piece) -> Self {
+        let n = piece.operator_count();
         debug_assert!(n <= SEARCHABLE);
         let (mut preds, mut succs, mut descendants) = (vec![0; n], vec![0; n], vec![0; n]);
         for (i, before) in preds.iter_mut().enumerate() {
-            for &p in piece.preds(i) {
+            for &p in piece.predecessors(i) {
                 *before |= 1 << p;
                 succs[p as usize] |= 1 << i;
             }
         }
         for i in (0..n).rev() {
-            descendants[i] = members(succs[i]).fold(succs[i], |all, s| all | descendants[s]);
+            descendants[i] = set_members(succs[i]).fold(succs[i], |all, s| all | descendants[s]);
         }
         Self { preds, succs, descendants }
     }
 
     /// All operators.
-    pub fn all(&self) -> Set {
-        full(self.preds.len())
+    pub fn all_operators(&self) -> OperatorBitset {
+        first_operators(self.preds.len())
     }
 }
 
 /// The set of operators `0..n`.
-pub(super) fn full(n: usize) -> Set {
-    if n >= 128 { Set::MAX } else { (1 << n) - 1 }
+pub(super) fn first_operators(n: usize) -> OperatorBitset {
+    if n >= 128 { OperatorBitset::MAX } else { (1 << n) - 1 }
 }
 
 /// Fewest core-ticks that operator `i` takes from resource `k` (0 tensor cores, 1 vector cores, 2 links).
-pub(super) fn energy(piece: &Piece, i: usize, k: usize) -> u64 {
+pub(super) fn least_core_ticks(piece: &Piece, i: usize, k: usize) -> u64 {
     if piece.kind[i] & [TENSOR, VECTOR, LINK][k] == 0 {
         return 0;
     }
@@ -80,12 +80,12 @@ pub(super) fn energy(piece: &Piece, i: usize, k: usize) -> u64 {
 
 /// Longest chain from each operator to the end, itself included, every operator in its shortest mode.
 pub(super) fn chain_tails(piece: &Piece) -> Vec<u64> {
-    let n = piece.n();
+    let n = piece.operator_count();
     let mut after = vec![0u64; n];
     let mut tail = vec![0u64; n];
     for i in (0..n).rev() {
-        tail[i] = after[i] + piece.shortest(i);
-        for &p in piece.preds(i) {
+        tail[i] = after[i] + piece.shortest_latency(i);
+        for &p in piece.predecessors(i) {
             after[p as usize] = after[p as usize].max(tail[i]);
         }
     }
@@ -97,7 +97,7 @@ fn energy_bound(piece: &Piece, k: usize, order: impl Iterator<Item = usize>, aft
     let m = u64::from(piece.m[k]);
     let (mut work, mut most) = (0, 0);
     for i in order {
-        work += energy(piece, i, k);
+        work += least_core_ticks(piece, i, k);
         most = most.max(work + m * after[i]);
     }
     most.div_ceil(m.max(1))
@@ -105,19 +105,19 @@ fn energy_bound(piece: &Piece, k: usize, order: impl Iterator<Item = usize>, aft
 
 /// What must pass after each operator ends: the best of the chain, energy and (where operators may run across all cores) mixed bounds
 /// over its descendants.
-pub(super) fn strong_after(piece: &Piece, relation: &Relation, mixed_rounds: usize) -> Vec<u64> {
-    let n = piece.n();
+pub(super) fn strong_tails(piece: &Piece, relation: &PrecedenceSets, mixed_rounds: usize) -> Vec<u64> {
+    let n = piece.operator_count();
     let mut after = vec![0u64; n];
     let mut orders: [Vec<usize>; 3] = Default::default();
     for i in (0..n).rev() {
         let below = relation.descendants[i];
-        let mut best = members(relation.succs[i]).map(|s| after[s] + piece.shortest(s)).max().unwrap_or(0);
+        let mut best = set_members(relation.succs[i]).map(|s| after[s] + piece.shortest_latency(s)).max().unwrap_or(0);
         if below.count_ones() > 1 {
             for (k, order) in orders.iter().enumerate() {
                 best = best.max(energy_bound(piece, k, order.iter().copied().filter(|&j| below >> j & 1 == 1), &after));
             }
             if mixed_rounds > 0 {
-                best = best.max(Mixed::find(piece, relation, below, mixed_rounds).bound());
+                best = best.max(MixedBound::search_weights(piece, relation, below, mixed_rounds).integer_bound());
             }
         }
         after[i] = best;
@@ -133,8 +133,8 @@ pub(super) fn strong_after(piece: &Piece, relation: &Relation, mixed_rounds: usi
 
 /// A lower bound in one pass over the piece: critical path and energy with tails. Any size of piece.
 pub(super) fn quick_lower_bound(piece: &Piece, tails: &[u64]) -> u64 {
-    let n = piece.n();
-    let after: Vec<u64> = (0..n).map(|i| tails[i] - piece.shortest(i)).collect();
+    let n = piece.operator_count();
+    let after: Vec<u64> = (0..n).map(|i| tails[i] - piece.shortest_latency(i)).collect();
     let mut best = tails.iter().copied().max().unwrap_or(0);
     for k in 0..3 {
         let mut order: Vec<usize> = (0..n).filter(|&i| piece.kind[i] & [TENSOR, VECTOR, LINK][k] > 0).collect();
@@ -146,7 +146,7 @@ pub(super) fn quick_lower_bound(piece: &Piece, tails: &[u64]) -> u64 {
 
 /// A weighted mean of chain and energy bounds: see the module's head.
 #[derive(Debug, Clone)]
-pub(super) struct Mixed {
+pub(super) struct MixedBound {
     /// Per operator, the weight of the chains and cores it is on.
     pub on: Vec<f64>,
     /// Per operator, the weight of the chains and cores it stops while it runs across all cores.
@@ -158,7 +158,7 @@ pub(super) struct Mixed {
 }
 
 /// Sums of up to 128 products of weights below one carry a relative error below 1e-13; a bound must not be rounded up past it.
-pub(super) fn safe_ceil(value: f64) -> u64 {
+pub(super) fn round_down_safely(value: f64) -> u64 {
     (value * (1.0 - 1e-12) - 1e-9).max(0.0).ceil() as u64
 }
 
@@ -170,16 +170,16 @@ struct ChainClass {
     blocked_through: u8,
 }
 
-impl Mixed {
+impl MixedBound {
     /// The integer bound.
-    pub fn bound(&self) -> u64 {
-        safe_ceil(self.value)
+    pub fn integer_bound(&self) -> u64 {
+        round_down_safely(self.value)
     }
 
     /// Plays `rounds` rounds over the operators of `set` and keeps the best weights.
-    pub fn find(piece: &Piece, relation: &Relation, set: Set, rounds: usize) -> Self {
-        let n = piece.n();
-        let mut play = Play {
+    pub fn search_weights(piece: &Piece, relation: &PrecedenceSets, set: OperatorBitset, rounds: usize) -> Self {
+        let n = piece.operator_count();
+        let mut play = WeightGame {
             piece,
             relation,
             set,
@@ -189,10 +189,10 @@ impl Mixed {
         let (mut on, mut stops) = (vec![0.0; n], vec![0.0; n]);
         let mut best = Self { on: on.clone(), stops: stops.clone(), adds: vec![0.0; n], value: 0.0 };
         for round in 0..rounds {
-            play.answer();
+            play.find_longest_column();
             let step = 2.0 / (round as f64 + 2.0);
             let mut value = 0.0;
-            for i in members(set) {
+            for i in set_members(set) {
                 on[i] += step * (play.column.0[i] - on[i]);
                 stops[i] += step * (play.column.1[i] - stops[i]);
                 let single = on[i] * piece.lat[i] as f64;
@@ -209,7 +209,7 @@ impl Mixed {
                 best.stops.copy_from_slice(&stops);
             }
         }
-        for i in members(set) {
+        for i in set_members(set) {
             let single = best.on[i] * piece.lat[i] as f64;
             best.adds[i] = if piece.exc[i] == NEVER { single } else { single.min(best.stops[i] * piece.exc[i] as f64) };
         }
@@ -217,20 +217,20 @@ impl Mixed {
     }
 }
 
-struct Play<'a> {
+struct WeightGame<'a> {
     piece: &'a Piece,
-    relation: &'a Relation,
-    set: Set,
+    relation: &'a PrecedenceSets,
+    set: OperatorBitset,
     /// The share of rounds in which each operator ran across all cores.
     exclusive: Vec<f64>,
     /// The chain or kind of core that is longest under these shares, as (`on`, `stops`) weights of 0, 1 or 1/cores.
     column: (Vec<f64>, Vec<f64>),
 }
 
-impl Play<'_> {
+impl WeightGame<'_> {
     /// Puts the longest chain or most loaded kind of core into `column`.
-    fn answer(&mut self) {
-        let resource = (0..3).map(|k| (self.load(k), k)).max_by(|a, b| a.0.total_cmp(&b.0));
+    fn find_longest_column(&mut self) {
+        let resource = (0..3).map(|k| (self.load_per_core(k), k)).max_by(|a, b| a.0.total_cmp(&b.0));
         let classes: &[ChainClass] = match (self.piece.own_kind, self.piece.m[2] > 0) {
             (false, false) => &[ChainClass { counted: TENSOR | VECTOR, blocked_through: TENSOR | VECTOR }],
             (false, true) => &[
@@ -248,13 +248,13 @@ impl Play<'_> {
         self.column.1.fill(0.0);
         match (resource, chain) {
             (Some((load, k)), Some((length, _, _))) if load >= length => {
-                for i in members(self.set) {
-                    self.column.0[i] = f64::from(u8::from(self.uses(i, k))) / f64::from(self.piece.m[k].max(1));
-                    self.column.1[i] = f64::from(u8::from(self.blocks(i, k)));
+                for i in set_members(self.set) {
+                    self.column.0[i] = f64::from(u8::from(self.uses_kind(i, k))) / f64::from(self.piece.m[k].max(1));
+                    self.column.1[i] = f64::from(u8::from(self.blocks_kind(i, k)));
                 }
             }
             (_, Some((_, on, stops))) => {
-                for i in members(self.set) {
+                for i in set_members(self.set) {
                     self.column.0[i] = f64::from(u8::from(on >> i & 1 == 1));
                     self.column.1[i] = f64::from(u8::from(stops >> i & 1 == 1));
                 }
@@ -263,23 +263,23 @@ impl Play<'_> {
         }
     }
 
-    fn uses(&self, i: usize, k: usize) -> bool {
+    fn uses_kind(&self, i: usize, k: usize) -> bool {
         self.piece.kind[i] & [TENSOR, VECTOR, LINK][k] > 0
     }
 
     /// Whether operator `i` across all cores blocks every core of kind `k`.
-    fn blocks(&self, i: usize, k: usize) -> bool {
-        k < 2 && self.piece.exc[i] != NEVER && (!self.piece.own_kind || self.uses(i, k))
+    fn blocks_kind(&self, i: usize, k: usize) -> bool {
+        k < 2 && self.piece.exc[i] != NEVER && (!self.piece.own_kind || self.uses_kind(i, k))
     }
 
-    fn load(&self, k: usize) -> f64 {
+    fn load_per_core(&self, k: usize) -> f64 {
         let m = f64::from(self.piece.m[k].max(1));
         let mut sum = 0.0;
-        for i in members(self.set) {
-            if self.uses(i, k) {
+        for i in set_members(self.set) {
+            if self.uses_kind(i, k) {
                 sum += (1.0 - self.exclusive[i]) * self.piece.lat[i] as f64 / m;
             }
-            if self.blocks(i, k) {
+            if self.blocks_kind(i, k) {
                 sum += self.exclusive[i] * self.piece.exc[i] as f64;
             }
         }
@@ -287,15 +287,15 @@ impl Play<'_> {
     }
 
     /// Its length, the operators on it and the operators that stop it.
-    fn longest_chain(&self, class: &ChainClass) -> (f64, Set, Set) {
+    fn longest_chain(&self, class: &ChainClass) -> (f64, OperatorBitset, OperatorBitset) {
         let mut end = [0.0f64; SEARCHABLE];
         let mut from = [u8::MAX; SEARCHABLE];
         let (mut longest, mut last) = (0.0, None);
         let mut stopped = 0.0;
-        let (mut on, mut stops): (Set, Set) = (0, 0);
-        for i in members(self.set) {
+        let (mut on, mut stops): (OperatorBitset, OperatorBitset) = (0, 0);
+        for i in set_members(self.set) {
             let mut start = 0.0;
-            for p in members(self.relation.preds[i] & self.set) {
+            for p in set_members(self.relation.preds[i] & self.set) {
                 if end[p] > start {
                     start = end[p];
                     from[i] = p as u8;
@@ -335,20 +335,21 @@ impl Play<'_> {
 
 /// Operators that every optimal schedule runs across all cores: what can run beside them at all, run one by one with them instead, takes
 /// less time than they do on one core.
-pub(super) fn only_across(piece: &Piece, relation: &Relation) -> Set {
-    let n = piece.n();
-    let mut related: Vec<Set> = (0..n).map(|i| relation.descendants[i] | 1 << i).collect();
+pub(super) fn find_only_across(piece: &Piece, relation: &PrecedenceSets) -> OperatorBitset {
+    let n = piece.operator_count();
+    let mut related: Vec<OperatorBitset> = (0..n).map(|i| relation.descendants[i] | 1 << i).collect();
     for i in 0..n {
-        for j in members(relation.descendants[i]) {
+        for j in set_members(relation.descendants[i]) {
             related[j] |= 1 << i;
         }
     }
-    let mut found: Set = 0;
+    let mut found: OperatorBitset = 0;
     loop {
         let before = found;
         for i in (0..n).filter(|&i| piece.exc[i] != NEVER) {
-            let beside = members(relation.all() & !related[i]).filter(|&j| found >> j & 1 == 0 || !piece.excludes(j, i));
-            if piece.exc[i] + beside.map(|j| piece.shortest(j)).sum::<u64>() < piece.lat[i] {
+            let beside =
+                set_members(relation.all_operators() & !related[i]).filter(|&j| found >> j & 1 == 0 || !piece.excludes(j, i));
+            if piece.exc[i] + beside.map(|j| piece.shortest_latency(j)).sum::<u64>() < piece.lat[i] {
                 found |= 1 << i;
             }
         }
@@ -359,10 +360,10 @@ pub(super) fn only_across(piece: &Piece, relation: &Relation) -> Set {
 }
 
 /// Direct successors and the chain tails, for callers that need both.
-pub(super) fn urgency(piece: &Piece) -> Vec<u64> {
-    let (offsets, succs) = successors(piece);
-    let mut tail = vec![0u64; piece.n()];
-    for i in (0..piece.n()).rev() {
+pub(super) fn successors_and_tails(piece: &Piece) -> Vec<u64> {
+    let (offsets, succs) = successor_lists(piece);
+    let mut tail = vec![0u64; piece.operator_count()];
+    for i in (0..piece.operator_count()).rev() {
         let below = succs[offsets[i] as usize..offsets[i + 1] as usize].iter().map(|&s| tail[s as usize]).max().unwrap_or(0);
         tail[i] = below + piece.lat[i];
     }

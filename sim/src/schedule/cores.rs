@@ -1,28 +1,28 @@
 //! Which core runs what: turns start times into core numbers.
 
 use super::CoreAssignment;
-use super::list::Found;
+use super::list::PieceSchedule;
 use super::piece::{LINK, Piece, TENSOR, VECTOR};
 
 /// Tries of the search for a pairing by index; it decides small cases and gives up on the rest.
 const PAIRING_TRIES: u32 = 4_000;
 
-fn length(piece: &Piece, found: &Found, i: usize) -> u64 {
+fn length_in_mode(piece: &Piece, found: &PieceSchedule, i: usize) -> u64 {
     if found.exclusive[i] { piece.exc[i] } else { piece.lat[i] }
 }
 
-fn by_start(piece: &Piece, found: &Found) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..piece.n()).filter(|&i| !found.exclusive[i]).collect();
+fn order_by_start(piece: &Piece, found: &PieceSchedule) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..piece.operator_count()).filter(|&i| !found.exclusive[i]).collect();
     order.sort_by_key(|&i| (found.starts[i], i));
     order
 }
 
 /// Core numbers for a schedule whose counts fit. Where the piece pairs by index the schedule must carry its slots.
-pub(super) fn assign(piece: &Piece, found: &Found) -> Vec<CoreAssignment> {
-    let mut cores = vec![CoreAssignment::default(); piece.n()];
+pub(super) fn assign_cores(piece: &Piece, found: &PieceSchedule) -> Vec<CoreAssignment> {
+    let mut cores = vec![CoreAssignment::default(); piece.operator_count()];
     let mut free_at = [vec![0u64; piece.m[0] as usize], vec![0u64; piece.m[1] as usize], vec![0u64; piece.m[2] as usize]];
-    for i in by_start(piece, found) {
-        let (start, end) = (found.starts[i], found.starts[i] + length(piece, found, i));
+    for i in order_by_start(piece, found) {
+        let (start, end) = (found.starts[i], found.starts[i] + length_in_mode(piece, found, i));
         let slot = found.slots.get(i).copied().filter(|&s| s != u32::MAX && piece.paired && piece.kind[i] != LINK);
         let mut take = |k: usize| {
             let chosen = slot.or_else(|| free_at[k].iter().position(|&t| t <= start).map(|c| c as u32));
@@ -42,22 +42,22 @@ pub(super) fn assign(piece: &Piece, found: &Found) -> Vec<CoreAssignment> {
 
 /// Tries to give every operator of a schedule found without regard to core indices a core such that fused operators get two of the
 /// same index. `None` when there is no such assignment, or none was found in time.
-pub(super) fn pair_by_index(piece: &Piece, found: &Found) -> Option<Vec<u32>> {
-    let order: Vec<usize> = by_start(piece, found).into_iter().filter(|&i| piece.kind[i] != LINK).collect();
+pub(super) fn pair_by_index(piece: &Piece, found: &PieceSchedule) -> Option<Vec<u32>> {
+    let order: Vec<usize> = order_by_start(piece, found).into_iter().filter(|&i| piece.kind[i] != LINK).collect();
     let mut search = PairSearch {
         piece,
         found,
         order,
         free: [vec![0; piece.m[0] as usize], vec![0; piece.m[1] as usize]],
-        slots: vec![u32::MAX; piece.n()],
+        slots: vec![u32::MAX; piece.operator_count()],
         tries: PAIRING_TRIES,
     };
-    search.place(0).then_some(search.slots)
+    search.place_operator(0).then_some(search.slots)
 }
 
 struct PairSearch<'a> {
     piece: &'a Piece,
-    found: &'a Found,
+    found: &'a PieceSchedule,
     order: Vec<usize>,
     /// When each tensor and each vector core is next free.
     free: [Vec<u64>; 2],
@@ -66,14 +66,14 @@ struct PairSearch<'a> {
 }
 
 impl PairSearch<'_> {
-    fn place(&mut self, at: usize) -> bool {
+    fn place_operator(&mut self, at: usize) -> bool {
         let Some(&i) = self.order.get(at) else { return true };
         if self.tries == 0 {
             return false;
         }
         self.tries -= 1;
         let (kind, start) = (self.piece.kind[i], self.found.starts[i]);
-        let end = start + length(self.piece, self.found, i);
+        let end = start + length_in_mode(self.piece, self.found, i);
         let until = |busy: &[u64], c: usize| busy.get(c).map_or(u64::MAX, |&t| t.max(start));
         let width = self.free[0].len().max(self.free[1].len());
         // Partner cores that are busy longest first: they are of least use to a fused operator.
@@ -94,7 +94,7 @@ impl PairSearch<'_> {
                 }
             }
             self.slots[i] = c as u32;
-            if self.place(at + 1) {
+            if self.place_operator(at + 1) {
                 return true;
             }
             for (k, old) in before.into_iter().enumerate() {

@@ -6,12 +6,12 @@
 //! (msr-fiddle/phaze `ilp.py`): transitivity rows over all triples, one big-M, no cuts, no start; it is here to compare with. Both add
 //! the variables for core numbers only when a solution without them asks for more cores than there are.
 
-use super::bounds::{Relation, chain_tails, members, quick_lower_bound};
-use super::cores::{assign, pair_by_index};
-use super::list::Found;
+use super::bounds::{PrecedenceSets, chain_tails, quick_lower_bound, set_members};
+use super::cores::{assign_cores, pair_by_index};
+use super::list::PieceSchedule;
 use super::piece::{LINK, NEVER, Piece, SEARCHABLE, TENSOR, VECTOR};
-use super::portfolio::{self, Answer};
-use super::{Method, Problem, Schedule, piece, solve_cuts};
+use super::portfolio::{self, PieceAnswer};
+use super::{Problem, ProofMethod, Schedule, piece, solve_cut_pieces};
 use good_lp::{
     Constraint, Expression, ProblemVariables, ResolutionError, Solution, SolutionStatus, SolverModel, Variable,
     WithInitialSolution, WithTimeLimit, constraint, variable,
@@ -85,35 +85,37 @@ pub enum IlpError {
 /// An [`IlpError`] when the program is too large, the solver fails or its answer is not a schedule.
 pub fn solve_ilp(problem: &Problem, options: &IlpOptions) -> Result<Schedule, IlpError> {
     let cuts = match options.formulation {
-        Formulation::Tight => piece::cut(problem),
-        Formulation::Plain => piece::whole(problem),
+        Formulation::Tight => piece::cut_into_pieces(problem),
+        Formulation::Plain => piece::as_one_piece(problem),
     };
-    let answers: Vec<Answer> = cuts.iter().map(|cut| solve_piece(&cut.piece, options)).collect::<Result<_, _>>()?;
+    let answers: Vec<PieceAnswer> = cuts.iter().map(|cut| solve_piece_by_ilp(&cut.piece, options)).collect::<Result<_, _>>()?;
     let mut answers = answers.into_iter();
-    Ok(solve_cuts(problem, &cuts, |piece| (answers.next().unwrap_or_else(|| portfolio::trivial(piece)), false)))
+    Ok(solve_cut_pieces(problem, &cuts, |piece| {
+        (answers.next().unwrap_or_else(|| portfolio::answer_single_operator(piece)), false)
+    }))
 }
 
-fn solve_piece(piece: &Piece, options: &IlpOptions) -> Result<Answer, IlpError> {
-    let operators = piece.n();
+fn solve_piece_by_ilp(piece: &Piece, options: &IlpOptions) -> Result<PieceAnswer, IlpError> {
+    let operators = piece.operator_count();
     if operators == 1 {
-        return Ok(portfolio::trivial(piece));
+        return Ok(portfolio::answer_single_operator(piece));
     }
     if operators > SEARCHABLE {
         return Err(IlpError::TooLarge { operators });
     }
-    let (_, start) = portfolio::quick(piece);
+    let (_, start) = portfolio::bound_without_search(piece);
     let lower = quick_lower_bound(piece, &chain_tails(piece));
     let mut groups = [false; 3];
     loop {
-        let program = Program::new(piece, options.formulation, groups, &start);
-        let (found, proved) = match program.solve(options)? {
+        let program = PieceProgram::new(piece, options.formulation, groups, &start);
+        let (found, proved) = match program.solve_within_limits(options)? {
             Some((found, proved)) => (found, proved),
             None => (start.clone(), false),
         };
         if !orders_hold(piece, &found) {
             return Err(IlpError::Numerics { operators });
         }
-        let over = overloaded(piece, &found);
+        let over = overloaded_kinds(piece, &found);
         if over.iter().any(|&o| o) {
             for (group, over) in groups.iter_mut().zip(over) {
                 *group |= over;
@@ -122,7 +124,7 @@ fn solve_piece(piece: &Piece, options: &IlpOptions) -> Result<Answer, IlpError> 
         }
         let found = if piece.paired && found.slots.is_empty() {
             match pair_by_index(piece, &found) {
-                Some(slots) => Found { slots, ..found },
+                Some(slots) => PieceSchedule { slots, ..found },
                 None if groups[..2] == [true, true] => return Err(IlpError::Numerics { operators }),
                 None => {
                     groups[..2].fill(true);
@@ -134,43 +136,43 @@ fn solve_piece(piece: &Piece, options: &IlpOptions) -> Result<Answer, IlpError> 
         };
         let proved = proved && found.makespan <= PROOF_TICKS;
         let lower_bound = if proved { found.makespan } else { lower };
-        let method = if lower_bound == found.makespan { Method::Ilp } else { Method::Open };
-        return Ok(Answer { lower_bound, found, method, steps: 0 });
+        let method = if lower_bound == found.makespan { ProofMethod::Ilp } else { ProofMethod::Open };
+        return Ok(PieceAnswer { lower_bound, found, method, steps: 0 });
     }
 }
 
-fn ends(piece: &Piece, found: &Found) -> Vec<u64> {
-    (0..piece.n()).map(|i| found.starts[i] + if found.exclusive[i] { piece.exc[i] } else { piece.lat[i] }).collect()
+fn end_times(piece: &Piece, found: &PieceSchedule) -> Vec<u64> {
+    (0..piece.operator_count()).map(|i| found.starts[i] + if found.exclusive[i] { piece.exc[i] } else { piece.lat[i] }).collect()
 }
 
 /// Precedence holds, and nothing runs beside an operator that holds all cores.
-fn orders_hold(piece: &Piece, found: &Found) -> bool {
-    let ends = ends(piece, found);
+fn orders_hold(piece: &Piece, found: &PieceSchedule) -> bool {
+    let ends = end_times(piece, found);
     let apart = |i: usize, j: usize| ends[i] <= found.starts[j] || ends[j] <= found.starts[i];
-    (0..piece.n()).all(|j| {
-        piece.preds(j).iter().all(|&p| ends[p as usize] <= found.starts[j])
-            && (!found.exclusive[j] || (0..piece.n()).all(|i| i == j || !piece.excludes(j, i) || apart(i, j)))
+    (0..piece.operator_count()).all(|j| {
+        piece.predecessors(j).iter().all(|&p| ends[p as usize] <= found.starts[j])
+            && (!found.exclusive[j] || (0..piece.operator_count()).all(|i| i == j || !piece.excludes(j, i) || apart(i, j)))
     })
 }
 
 /// Which kinds of core a schedule takes more of than there are.
-fn overloaded(piece: &Piece, found: &Found) -> [bool; 3] {
-    let ends = ends(piece, found);
+fn overloaded_kinds(piece: &Piece, found: &PieceSchedule) -> [bool; 3] {
+    let ends = end_times(piece, found);
     let mut over = [false; 3];
-    for at in 0..piece.n() {
+    for at in 0..piece.operator_count() {
         let now = found.starts[at];
         for (k, bit) in [TENSOR, VECTOR, LINK].into_iter().enumerate() {
             let runs = |i: usize| piece.kind[i] & bit > 0 && !found.exclusive[i] && found.starts[i] <= now && now < ends[i];
-            over[k] |= (0..piece.n()).filter(|&i| runs(i)).count() > piece.m[k] as usize;
+            over[k] |= (0..piece.operator_count()).filter(|&i| runs(i)).count() > piece.m[k] as usize;
         }
     }
     over
 }
 
 /// The program of a piece.
-struct Program<'a> {
+struct PieceProgram<'a> {
     piece: &'a Piece,
-    relation: Relation,
+    relation: PrecedenceSets,
     tight: bool,
     variables: ProblemVariables,
     rows: Vec<Constraint>,
@@ -182,14 +184,14 @@ struct Program<'a> {
     order: Vec<Vec<Option<Variable>>>,
 }
 
-impl<'a> Program<'a> {
-    fn new(piece: &'a Piece, formulation: Formulation, groups: [bool; 3], start: &Found) -> Self {
-        let n = piece.n();
+impl<'a> PieceProgram<'a> {
+    fn new(piece: &'a Piece, formulation: Formulation, groups: [bool; 3], start: &PieceSchedule) -> Self {
+        let n = piece.operator_count();
         let tight = formulation == Formulation::Tight;
         let mut variables = ProblemVariables::new();
         let tails = chain_tails(piece);
-        let reversed = chain_tails(&piece.reversed());
-        let heads: Vec<u64> = (0..n).map(|i| reversed[n - 1 - i] - piece.shortest(i)).collect();
+        let reversed = chain_tails(&piece.reverse());
+        let heads: Vec<u64> = (0..n).map(|i| reversed[n - 1 - i] - piece.shortest_latency(i)).collect();
         let lower = if tight { quick_lower_bound(piece, &tails) } else { 0 };
         let longest = |v: &[u64]| v.iter().fold(0u64, |a, &b| a.saturating_add(b));
         let across: Vec<u64> = (0..n).map(|i| if piece.exc[i] == NEVER { piece.lat[i] } else { piece.exc[i] }).collect();
@@ -198,27 +200,27 @@ impl<'a> Program<'a> {
         let window = |i: usize| if tight { (heads[i], upper.saturating_sub(tails[i]).max(heads[i])) } else { (0, upper) };
         let starts = (0..n).map(|i| variables.add(variable().clamp(window(i).0 as f64, window(i).1 as f64))).collect();
         let exclusive = (0..n).map(|i| (piece.exc[i] != NEVER).then(|| variables.add(variable().binary()))).collect();
-        let relation = Relation::of(piece);
+        let relation = PrecedenceSets::of_piece(piece);
         let comparable = |i: usize, j: usize| relation.descendants[i] >> j & 1 == 1 || relation.descendants[j] >> i & 1 == 1;
         let order = (0..n)
             .map(|i| (0..n).map(|j| (i != j && !comparable(i, j)).then(|| variables.add(variable().binary()))).collect())
             .collect();
         let mut program =
             Self { piece, relation, tight, variables, rows: Vec::new(), start: Vec::new(), makespan, starts, exclusive, order };
-        program.precedence(upper, &heads, &tails);
-        program.exclusivity();
+        program.add_precedence_constraints(upper, &heads, &tails);
+        program.add_exclusivity_constraints();
         if tight {
-            program.work_cuts();
-            program.warm_start(start);
+            program.add_work_cuts();
+            program.set_warm_start(start);
         } else {
-            program.transitivity();
+            program.add_transitivity_constraints();
         }
-        program.core_groups(groups, start);
+        program.add_core_groups(groups, start);
         program
     }
 
     /// How long operator `i` takes, by its mode.
-    fn length(&self, i: usize) -> Expression {
+    fn length_expression(&self, i: usize) -> Expression {
         let single = self.piece.lat[i] as f64;
         match self.exclusive[i] {
             Some(y) => single - (single - self.piece.exc[i] as f64) * y,
@@ -226,17 +228,17 @@ impl<'a> Program<'a> {
         }
     }
 
-    fn precedence(&mut self, upper: u64, heads: &[u64], tails: &[u64]) {
+    fn add_precedence_constraints(&mut self, upper: u64, heads: &[u64], tails: &[u64]) {
         for (i, &tail) in tails.iter().enumerate() {
-            let end = self.length(i) + self.starts[i];
+            let end = self.length_expression(i) + self.starts[i];
             self.rows.push(constraint!(self.makespan >= end.clone()));
-            for j in members(self.relation.succs[i]) {
+            for j in set_members(self.relation.succs[i]) {
                 self.rows.push(constraint!(self.starts[j] >= end.clone()));
             }
             for (j, &head) in heads.iter().enumerate() {
                 let Some(before) = self.order[i][j] else { continue };
                 let big = if self.tight {
-                    (upper - (tail - self.piece.shortest(i))).saturating_sub(head) as f64
+                    (upper - (tail - self.piece.shortest_latency(i))).saturating_sub(head) as f64
                 } else {
                     (upper + self.piece.lat[i]) as f64
                 };
@@ -248,8 +250,8 @@ impl<'a> Program<'a> {
         }
     }
 
-    fn exclusivity(&mut self) {
-        let n = self.piece.n();
+    fn add_exclusivity_constraints(&mut self) {
+        let n = self.piece.operator_count();
         for i in 0..n {
             let Some(across) = self.exclusive[i] else { continue };
             for j in (0..n).filter(|&j| self.piece.excludes(i, j)) {
@@ -261,7 +263,7 @@ impl<'a> Program<'a> {
     }
 
     /// What the cores of kind `k` spend on the operators of a set, per core.
-    fn work(&self, k: usize, set: impl Iterator<Item = usize>) -> Expression {
+    fn work_per_core(&self, k: usize, set: impl Iterator<Item = usize>) -> Expression {
         let m = f64::from(self.piece.m[k]);
         let mut sum = Expression::from(0.0);
         for i in set {
@@ -280,26 +282,26 @@ impl<'a> Program<'a> {
     }
 
     /// No set of operators passes faster than its work on one kind of core: all of them, those before and those after each operator.
-    fn work_cuts(&mut self) {
-        let n = self.piece.n();
+    fn add_work_cuts(&mut self) {
+        let n = self.piece.operator_count();
         for k in (0..3).filter(|&k| self.piece.m[k] > 0) {
-            self.rows.push(constraint!(self.makespan >= self.work(k, 0..n)));
+            self.rows.push(constraint!(self.makespan >= self.work_per_core(k, 0..n)));
             for v in 0..n {
                 let before: Vec<usize> = (0..v).filter(|&i| self.relation.descendants[i] >> v & 1 == 1).collect();
                 if before.len() > 1 {
-                    self.rows.push(constraint!(self.starts[v] >= self.work(k, before.into_iter())));
+                    self.rows.push(constraint!(self.starts[v] >= self.work_per_core(k, before.into_iter())));
                 }
                 let after = self.relation.descendants[v];
                 if after.count_ones() > 1 {
-                    let end = self.length(v) + self.starts[v];
-                    self.rows.push(constraint!(self.makespan >= end + self.work(k, members(after))));
+                    let end = self.length_expression(v) + self.starts[v];
+                    self.rows.push(constraint!(self.makespan >= end + self.work_per_core(k, set_members(after))));
                 }
             }
         }
     }
 
-    fn transitivity(&mut self) {
-        let n = self.piece.n();
+    fn add_transitivity_constraints(&mut self) {
+        let n = self.piece.operator_count();
         let known = |i: usize, j: usize| if self.relation.descendants[i] >> j & 1 == 1 { 1.0 } else { 0.0 };
         let term = |i: usize, j: usize| self.order[i][j].map_or_else(|| Expression::from(known(i, j)), Expression::from);
         for i in 0..n {
@@ -313,8 +315,8 @@ impl<'a> Program<'a> {
         }
     }
 
-    fn warm_start(&mut self, found: &Found) {
-        let ends = ends(self.piece, found);
+    fn set_warm_start(&mut self, found: &PieceSchedule) {
+        let ends = end_times(self.piece, found);
         self.start.push((self.makespan, found.makespan as f64));
         for (i, &end) in ends.iter().enumerate() {
             self.start.push((self.starts[i], found.starts[i] as f64));
@@ -330,9 +332,9 @@ impl<'a> Program<'a> {
     }
 
     /// Core numbers for the kinds of core in `groups`: operators on the same core are ordered.
-    fn core_groups(&mut self, groups: [bool; 3], found: &Found) {
-        let n = self.piece.n();
-        let numbers = assign(self.piece, found);
+    fn add_core_groups(&mut self, groups: [bool; 3], found: &PieceSchedule) {
+        let n = self.piece.operator_count();
+        let numbers = assign_cores(self.piece, found);
         let mut on: Vec<Vec<Option<Variable>>> = Vec::new();
         for k in (0..3).filter(|&k| groups[k]) {
             let users: Vec<usize> = (0..n).filter(|&i| self.piece.kind[i] & [TENSOR, VECTOR, LINK][k] > 0).collect();
@@ -377,18 +379,20 @@ impl<'a> Program<'a> {
     }
 
     /// The schedule and whether the solver proved it; `None` when the time ran out before any.
-    fn solve(self, options: &IlpOptions) -> Result<Option<(Found, bool)>, IlpError> {
-        let operators = self.piece.n();
+    fn solve_within_limits(self, options: &IlpOptions) -> Result<Option<(PieceSchedule, bool)>, IlpError> {
+        let operators = self.piece.operator_count();
         let outcome = match options.backend {
             Backend::Microlp => {
                 let model = self.variables.minimise(self.makespan).using(good_lp::microlp);
-                run(model, self.rows, self.start, options).map(|s| self_values(self.piece, &self.starts, &self.exclusive, &s))
+                run_solver(model, self.rows, self.start, options)
+                    .map(|s| values_of_start(self.piece, &self.starts, &self.exclusive, &s))
             }
             #[cfg(feature = "highs")]
             Backend::Highs => {
                 let model = self.variables.minimise(self.makespan).using(good_lp::highs);
                 let model = model.set_option("threads", 1).set_option("random_seed", 0).set_option("mip_rel_gap", 0.0);
-                run(model, self.rows, self.start, options).map(|s| self_values(self.piece, &self.starts, &self.exclusive, &s))
+                run_solver(model, self.rows, self.start, options)
+                    .map(|s| values_of_start(self.piece, &self.starts, &self.exclusive, &s))
             }
         };
         match outcome {
@@ -399,7 +403,7 @@ impl<'a> Program<'a> {
     }
 }
 
-fn run<M>(
+fn run_solver<M>(
     mut model: M,
     rows: Vec<Constraint>,
     start: Vec<(Variable, f64)>,
@@ -420,10 +424,15 @@ where
     model.solve()
 }
 
-fn self_values(piece: &Piece, starts: &[Variable], exclusive: &[Option<Variable>], solution: &impl Solution) -> (Found, bool) {
+fn values_of_start(
+    piece: &Piece,
+    starts: &[Variable],
+    exclusive: &[Option<Variable>],
+    solution: &impl Solution,
+) -> (PieceSchedule, bool) {
     let starts: Vec<u64> = starts.iter().map(|&s| solution.value(s).round().max(0.0) as u64).collect();
     let exclusive: Vec<bool> = exclusive.iter().map(|y| y.is_some_and(|y| solution.value(y) > 0.5)).collect();
-    let mut found = Found { makespan: 0, starts, exclusive, slots: Vec::new() };
-    found.makespan = ends(piece, &found).into_iter().max().unwrap_or(0);
+    let mut found = PieceSchedule { makespan: 0, starts, exclusive, slots: Vec::new() };
+    found.makespan = end_times(piece, &found).into_iter().max().unwrap_or(0);
     (found, matches!(solution.status(), SolutionStatus::Optimal))
 }

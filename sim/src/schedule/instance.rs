@@ -17,7 +17,7 @@ use thiserror::Error;
 
 /// An instance: the same operators under both pairings, with the answers that the file knows.
 #[derive(Debug, Clone)]
-pub struct Instance {
+pub struct ScheduleInstance {
     /// The id of each operator, in the order of the problems' operators.
     pub ids: Vec<u64>,
     /// Fused operators take any tensor and any vector core.
@@ -25,14 +25,14 @@ pub struct Instance {
     /// Fused operators take cores of the same index.
     pub paired: Problem,
     /// The stored answer to `unpaired`.
-    pub stored_unpaired: Option<Stored>,
+    pub stored_unpaired: Option<StoredAnswer>,
     /// The stored answer to `paired`.
-    pub stored_paired: Option<Stored>,
+    pub stored_paired: Option<StoredAnswer>,
 }
 
 /// An answer that an instance file carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stored {
+pub struct StoredAnswer {
     /// Its makespan.
     pub makespan: u64,
     /// Its lower bound.
@@ -120,7 +120,7 @@ fn cure(error: &serde_json::Error) -> &'static str {
         "the file may be cut short"
     } else {
         let otherwise = "mend that place (JSON has no Infinity and no NaN: every latency is a whole number)";
-        strict::cure(error, otherwise)
+        strict::cure_for_refusal(error, otherwise)
     }
 }
 
@@ -147,8 +147,8 @@ const WHOLE: &str = "a whole number, 0 or more";
 ///
 /// # Errors
 /// An [`InstanceError`] that names what is wrong and where.
-pub fn read_instance(path: &Path) -> Result<Instance, InstanceError> {
-    let text = crate::files::text::read(path).map_err(|source| InstanceError::Unreadable { path: path.into(), source })?;
+pub fn read_instance(path: &Path) -> Result<ScheduleInstance, InstanceError> {
+    let text = crate::files::text::read_text(path).map_err(|source| InstanceError::Unreadable { path: path.into(), source })?;
     parse_instance(path, &text)
 }
 
@@ -156,22 +156,22 @@ pub fn read_instance(path: &Path) -> Result<Instance, InstanceError> {
 ///
 /// # Errors
 /// An [`InstanceError`] that names what is wrong and where.
-pub fn parse_instance(path: &Path, text: &str) -> Result<Instance, InstanceError> {
-    let root = strict::value(text).map_err(|source| InstanceError::NotJson { path: path.into(), source })?;
-    let reader = Reader { path };
+pub fn parse_instance(path: &Path, text: &str) -> Result<ScheduleInstance, InstanceError> {
+    let root = strict::parse_strict(text).map_err(|source| InstanceError::NotJson { path: path.into(), source })?;
+    let reader = InstanceReader { path };
     let Value::Object(root) = &root else {
-        return Err(reader.wrong("the file", &root, "an object with num_tc, num_vc, ops and edges"));
+        return Err(reader.wrong_value("the file", &root, "an object with num_tc, num_vc, ops and edges"));
     };
-    reader.only(root, "", &INSTANCE_KEYS)?;
+    reader.refuse_unknown_keys(root, "", &INSTANCE_KEYS)?;
     let cores = Cores {
-        tensor_cores: reader.count(root, "num_tc")?,
-        vector_cores: reader.count(root, "num_vc")?,
+        tensor_cores: reader.read_count(root, "num_tc")?,
+        vector_cores: reader.read_count(root, "num_vc")?,
         network_links: 0,
         pairing: Pairing::AnyPair,
-        exclusivity: reader.exclusivity(root)?,
+        exclusivity: reader.read_exclusivity(root)?,
     };
-    let (operators, numbers) = reader.operators(root)?;
-    let edges = reader.edges(root, &numbers)?;
+    let (operators, numbers) = reader.read_operators(root)?;
+    let edges = reader.read_edges(root, &numbers)?;
     let mut ids = vec![0; operators.len()];
     for (&id, &number) in &numbers {
         ids[number as usize] = id;
@@ -181,21 +181,21 @@ pub fn parse_instance(path: &Path, text: &str) -> Result<Instance, InstanceError
         made.map_err(|source| InstanceError::Problem { path: path.into(), source: source.with_ids(&ids) })
     };
     let [unpaired, paired] = [checked(make(Pairing::AnyPair))?, checked(make(Pairing::SameIndex))?];
-    Ok(Instance {
+    Ok(ScheduleInstance {
         ids,
         unpaired,
         paired,
-        stored_unpaired: reader.stored(root, "optimal_unpaired")?,
-        stored_paired: reader.stored(root, "optimal_paired")?,
+        stored_unpaired: reader.read_stored_answer(root, "optimal_unpaired")?,
+        stored_paired: reader.read_stored_answer(root, "optimal_paired")?,
     })
 }
 
-struct Reader<'a> {
+struct InstanceReader<'a> {
     path: &'a Path,
 }
 
-impl Reader<'_> {
-    fn wrong(&self, key: &str, value: &Value, expected: &'static str) -> InstanceError {
+impl InstanceReader<'_> {
+    fn wrong_value(&self, key: &str, value: &Value, expected: &'static str) -> InstanceError {
         let mut text = value.to_string();
         if text.chars().count() > 60 {
             text = text.chars().take(57).chain("...".chars()).collect();
@@ -203,7 +203,7 @@ impl Reader<'_> {
         InstanceError::Value { path: self.path.into(), key: key.into(), value: text, expected }
     }
 
-    fn only(&self, map: &Map<String, Value>, place: &str, known: &[&str]) -> Result<(), InstanceError> {
+    fn refuse_unknown_keys(&self, map: &Map<String, Value>, place: &str, known: &[&str]) -> Result<(), InstanceError> {
         let unknown = |key: &&String| !known.contains(&key.as_str());
         map.keys().find(unknown).map_or(Ok(()), |key| {
             let key = format!("{place}{key}");
@@ -211,7 +211,7 @@ impl Reader<'_> {
         })
     }
 
-    fn get<'v>(
+    fn value_of_key<'v>(
         &self,
         map: &'v Map<String, Value>,
         place: &str,
@@ -222,55 +222,55 @@ impl Reader<'_> {
     }
 
     /// A count of cores.
-    fn count(&self, root: &Map<String, Value>, key: &str) -> Result<u32, InstanceError> {
+    fn read_count(&self, root: &Map<String, Value>, key: &str) -> Result<u32, InstanceError> {
         const EXPECTED: &str = "a whole number of cores, 0 to 4294967295";
-        let value = self.get(root, "", key, EXPECTED)?;
-        value.as_u64().and_then(|v| u32::try_from(v).ok()).ok_or_else(|| self.wrong(key, value, EXPECTED))
+        let value = self.value_of_key(root, "", key, EXPECTED)?;
+        value.as_u64().and_then(|v| u32::try_from(v).ok()).ok_or_else(|| self.wrong_value(key, value, EXPECTED))
     }
 
     /// What an operator across all cores blocks; every core where the file does not say.
-    fn exclusivity(&self, root: &Map<String, Value>) -> Result<Exclusivity, InstanceError> {
+    fn read_exclusivity(&self, root: &Map<String, Value>) -> Result<Exclusivity, InstanceError> {
         match root.get("exclusivity").filter(|value| !value.is_null()) {
             None => Ok(Exclusivity::default()),
             Some(value) => match value.as_str() {
                 Some("all_cores") => Ok(Exclusivity::AllCores),
                 Some("own_kind") => Ok(Exclusivity::OwnKind),
-                _ => Err(self.wrong("exclusivity", value, "\"all_cores\" or \"own_kind\"")),
+                _ => Err(self.wrong_value("exclusivity", value, "\"all_cores\" or \"own_kind\"")),
             },
         }
     }
 
     /// A time. Python writes 0 and 1 as booleans where they came from comparisons.
-    fn ticks(&self, map: &Map<String, Value>, place: &str, key: &str) -> Result<u64, InstanceError> {
-        let value = self.get(map, place, key, WHOLE)?;
+    fn read_ticks(&self, map: &Map<String, Value>, place: &str, key: &str) -> Result<u64, InstanceError> {
+        let value = self.value_of_key(map, place, key, WHOLE)?;
         match value {
             Value::Bool(b) => Ok(u64::from(*b)),
-            _ => value.as_u64().ok_or_else(|| self.wrong(&format!("{place}{key}"), value, WHOLE)),
+            _ => value.as_u64().ok_or_else(|| self.wrong_value(&format!("{place}{key}"), value, WHOLE)),
         }
     }
 
     /// The operators in file order, and the number of each id.
-    fn operators(&self, root: &Map<String, Value>) -> Result<(Vec<Operator>, BTreeMap<u64, u32>), InstanceError> {
-        let value = self.get(root, "", "ops", "a list of operators")?;
-        let list = value.as_array().ok_or_else(|| self.wrong("ops", value, "a list of operators"))?;
+    fn read_operators(&self, root: &Map<String, Value>) -> Result<(Vec<Operator>, BTreeMap<u64, u32>), InstanceError> {
+        let value = self.value_of_key(root, "", "ops", "a list of operators")?;
+        let list = value.as_array().ok_or_else(|| self.wrong_value("ops", value, "a list of operators"))?;
         let (mut operators, mut numbers) = (Vec::with_capacity(list.len()), BTreeMap::new());
         for (index, item) in (0u32..).zip(list) {
             let place = format!("ops[{index}].");
             let map = item.as_object().ok_or_else(|| {
-                self.wrong(&format!("ops[{index}]"), item, "an object with id, type, latency and intra_latency")
+                self.wrong_value(&format!("ops[{index}]"), item, "an object with id, type, latency and intra_latency")
             })?;
-            self.only(map, &place, &OPERATOR_KEYS)?;
-            let id = self.get(map, &place, "id", WHOLE)?;
-            let number = id.as_u64().ok_or_else(|| self.wrong(&format!("{place}id"), id, WHOLE))?;
+            self.refuse_unknown_keys(map, &place, &OPERATOR_KEYS)?;
+            let id = self.value_of_key(map, &place, "id", WHOLE)?;
+            let number = id.as_u64().ok_or_else(|| self.wrong_value(&format!("{place}id"), id, WHOLE))?;
             if numbers.insert(number, index).is_some() {
-                return Err(self.wrong(&format!("{place}id"), id, "an id that no other operator has"));
+                return Err(self.wrong_value(&format!("{place}id"), id, "an id that no other operator has"));
             }
             let place = format!("ops[{index}] (id {number}).");
-            let kind = self.kind(map, &place)?;
-            let latency = self.ticks(map, &place, "latency")?;
+            let kind = self.read_kind(map, &place)?;
+            let latency = self.read_ticks(map, &place, "latency")?;
             let across = match map.get("intra_latency") {
                 None | Some(Value::Null) => None,
-                Some(_) => Some(self.ticks(map, &place, "intra_latency")?),
+                Some(_) => Some(self.read_ticks(map, &place, "intra_latency")?),
             };
             operators.push(match kind {
                 OperatorKind::Nop => Operator::new(kind, latency),
@@ -280,27 +280,27 @@ impl Reader<'_> {
         Ok((operators, numbers))
     }
 
-    fn kind(&self, map: &Map<String, Value>, place: &str) -> Result<OperatorKind, InstanceError> {
+    fn read_kind(&self, map: &Map<String, Value>, place: &str) -> Result<OperatorKind, InstanceError> {
         const KINDS: &str = "\"TC\", \"VC\", \"TCandVC\" or \"Nop\"";
-        let value = self.get(map, place, "type", KINDS)?;
+        let value = self.value_of_key(map, place, "type", KINDS)?;
         match value.as_str() {
             Some("TC") => Ok(OperatorKind::Tensor),
             Some("VC") => Ok(OperatorKind::Vector),
             Some("TCandVC") => Ok(OperatorKind::TensorVector),
             Some("Nop") => Ok(OperatorKind::Nop),
-            _ => Err(self.wrong(&format!("{place}type"), value, KINDS)),
+            _ => Err(self.wrong_value(&format!("{place}type"), value, KINDS)),
         }
     }
 
-    fn edges(&self, root: &Map<String, Value>, numbers: &BTreeMap<u64, u32>) -> Result<Vec<(u32, u32)>, InstanceError> {
+    fn read_edges(&self, root: &Map<String, Value>, numbers: &BTreeMap<u64, u32>) -> Result<Vec<(u32, u32)>, InstanceError> {
         const PAIR: &str = "a pair [from, to] of operator ids that occur in `ops`";
-        let value = self.get(root, "", "edges", "a list of pairs [from, to]")?;
-        let list = value.as_array().ok_or_else(|| self.wrong("edges", value, "a list of pairs [from, to]"))?;
+        let value = self.value_of_key(root, "", "edges", "a list of pairs [from, to]")?;
+        let list = value.as_array().ok_or_else(|| self.wrong_value("edges", value, "a list of pairs [from, to]"))?;
         let pair = |(index, item): (usize, &Value)| {
             let key = format!("edges[{index}]");
-            let Some([from, to]) = item.as_array().map(Vec::as_slice) else { return Err(self.wrong(&key, item, PAIR)) };
+            let Some([from, to]) = item.as_array().map(Vec::as_slice) else { return Err(self.wrong_value(&key, item, PAIR)) };
             let number = |id: &Value| {
-                let id = id.as_u64().ok_or_else(|| self.wrong(&key, item, PAIR))?;
+                let id = id.as_u64().ok_or_else(|| self.wrong_value(&key, item, PAIR))?;
                 let nowhere =
                     || InstanceError::NoOperator { path: self.path.into(), key: key.clone(), value: item.to_string(), id };
                 numbers.get(&id).copied().ok_or_else(nowhere)
@@ -310,15 +310,16 @@ impl Reader<'_> {
         list.iter().enumerate().map(pair).collect()
     }
 
-    fn stored(&self, root: &Map<String, Value>, key: &str) -> Result<Option<Stored>, InstanceError> {
+    fn read_stored_answer(&self, root: &Map<String, Value>, key: &str) -> Result<Option<StoredAnswer>, InstanceError> {
         let Some(value) = root.get(key) else { return Ok(None) };
-        let map = value.as_object().ok_or_else(|| self.wrong(key, value, "an object with makespan, lower_bound and proved"))?;
+        let map =
+            value.as_object().ok_or_else(|| self.wrong_value(key, value, "an object with makespan, lower_bound and proved"))?;
         let place = format!("{key}.");
-        let proved = self.get(map, &place, "proved", "true or false")?;
-        Ok(Some(Stored {
-            makespan: self.ticks(map, &place, "makespan")?,
-            lower_bound: self.ticks(map, &place, "lower_bound")?,
-            proved: proved.as_bool().ok_or_else(|| self.wrong(&format!("{place}proved"), proved, "true or false"))?,
+        let proved = self.value_of_key(map, &place, "proved", "true or false")?;
+        Ok(Some(StoredAnswer {
+            makespan: self.read_ticks(map, &place, "makespan")?,
+            lower_bound: self.read_ticks(map, &place, "lower_bound")?,
+            proved: proved.as_bool().ok_or_else(|| self.wrong_value(&format!("{place}proved"), proved, "true or false"))?,
         }))
     }
 }

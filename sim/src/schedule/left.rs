@@ -1,7 +1,7 @@
 //! What is left to do after a down-set, as far as all states that extend it by one operator share it: worked out once for all of them.
 
-use super::bounds::{Set, full, members};
-use super::state::{Adds, Searcher};
+use super::bounds::{OperatorBitset, first_operators, set_members};
+use super::state::{BoundIncrements, Searcher};
 
 /// Kinds of operators as sets of bits, and one more: operators that only run across all cores.
 const CLASSES: usize = 6;
@@ -17,24 +17,24 @@ pub(super) const NOTHING: u8 = u8::MAX;
 
 /// The operators that have not started in a down-set.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Left {
+pub(super) struct RemainingOperators {
     /// Those whose predecessors all have.
-    pub ready: Set,
+    pub ready: OperatorBitset,
     /// The longest that must pass from the start of an operator of each class on, whose it is, and the longest but for that operator.
     longest: [(u64, u8, u64); CLASSES],
     /// Those that use each resource by falling `after`, with their energies.
     pub by_tail: [Vec<(u8, u64)>; 3],
-    pub adds: Adds,
+    pub adds: BoundIncrements,
 }
 
-impl Left {
+impl RemainingOperators {
     /// The longest that must pass from the start of any operator of a class but one on; 0 where there is none.
-    pub fn longest(&self, class: usize, but: u8) -> u64 {
+    pub fn longest_without(&self, class: usize, but: u8) -> u64 {
         let (most, whose, second) = self.longest[class];
         if whose == but { second } else { most }
     }
 
-    fn note(&mut self, class: usize, length: u64, operator: usize) {
+    fn note_length(&mut self, class: usize, length: u64, operator: usize) {
         let (most, _, second) = &mut self.longest[class];
         if length > *most {
             self.longest[class] = (length, operator as u8, *most);
@@ -46,23 +46,23 @@ impl Left {
 
 /// What is left after the down-sets that were asked for last.
 #[derive(Debug, Default)]
-pub(super) struct Lefts {
-    known: Vec<(Set, Left)>,
+pub(super) struct RemainingCache {
+    known: Vec<(OperatorBitset, RemainingOperators)>,
 }
 
-impl Lefts {
+impl RemainingCache {
     /// What is left after the down-set `set`.
-    pub fn of(&mut self, searcher: &Searcher<'_>, set: Set) -> &Left {
-        let bits = (searcher.piece.n() / 3).min(REMEMBERED) as u32;
+    pub fn find_or_compute(&mut self, searcher: &Searcher<'_>, set: OperatorBitset) -> &RemainingOperators {
+        let bits = (searcher.piece.operator_count() / 3).min(REMEMBERED) as u32;
         let mixed = ((set as u64) ^ ((set >> 64) as u64).rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let at = mixed.checked_shr(64 - bits).unwrap_or(0) as usize;
         if self.known.is_empty() {
-            self.known.resize_with(1 << bits, || (Set::MAX, Left::default()));
+            self.known.resize_with(1 << bits, || (OperatorBitset::MAX, RemainingOperators::default()));
         }
         let (known, left) = &mut self.known[at];
         if *known != set {
             *known = set;
-            searcher.leave(set, left);
+            searcher.compute_remaining(set, left);
         }
         left
     }
@@ -70,33 +70,33 @@ impl Lefts {
 
 impl Searcher<'_> {
     /// Works out what is left after the down-set `set`.
-    pub fn leave(&self, set: Set, left: &mut Left) {
-        let rest = full(self.piece.n()) & !set;
+    pub fn compute_remaining(&self, set: OperatorBitset, left: &mut RemainingOperators) {
+        let rest = first_operators(self.piece.operator_count()) & !set;
         left.ready = 0;
         left.longest = [(0, NOTHING, 0); CLASSES];
-        for i in members(rest) {
+        for i in set_members(rest) {
             if self.relation.preds[i] & !set == 0 {
                 left.ready |= 1 << i;
             }
             let tail = self.shortest[i] + self.after[i];
-            left.note(self.piece.kind[i] as usize, tail, i);
+            left.note_length(self.piece.kind[i] as usize, tail, i);
             if self.barriers && self.only_across >> i & 1 == 1 {
-                left.note(ACROSS, tail, i);
+                left.note_length(ACROSS, tail, i);
             }
         }
         for (list, all) in left.by_tail.iter_mut().zip(&self.by_tail) {
             list.clear();
             list.extend(all.iter().filter(|&&(i, _)| rest >> i & 1 == 1));
         }
-        left.adds = self.adds_of(rest);
+        left.adds = self.increments_of(rest);
     }
 
     /// The operators that can start once `operator` has too, after the down-set `set` that it completes.
-    pub fn ready_after(&self, left: &Left, operator: u8, set: Set) -> Set {
+    pub fn ready_after_start(&self, left: &RemainingOperators, operator: u8, set: OperatorBitset) -> OperatorBitset {
         if operator == NOTHING {
             return left.ready;
         }
-        let freed = members(self.relation.succs[operator as usize]).filter(|&i| self.relation.preds[i] & !set == 0);
+        let freed = set_members(self.relation.succs[operator as usize]).filter(|&i| self.relation.preds[i] & !set == 0);
         freed.fold(left.ready & !(1 << operator), |ready, i| ready | 1 << i)
     }
 }

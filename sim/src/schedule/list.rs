@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 
 /// A schedule of a piece, without a proof.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Found {
+pub(super) struct PieceSchedule {
     pub makespan: u64,
     pub starts: Vec<u64>,
     pub exclusive: Vec<bool>,
@@ -16,7 +16,7 @@ pub(super) struct Found {
 
 /// When operators run across all cores.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Exclusive<'a> {
+pub(super) enum ExclusivePolicy<'a> {
     /// When an operator is alone: the cores are idle and nothing else is ready.
     Alone,
     /// As flagged, and when alone.
@@ -27,7 +27,7 @@ const CLASSES: usize = 5;
 /// The class of operators flagged to run across all cores.
 const ALL: usize = 4;
 
-struct Lister<'a> {
+struct ListScheduler<'a> {
     piece: &'a Piece,
     /// Operators that are ready, per class (tensor, vector, fused, network, across all cores), most urgent first.
     ready: [BinaryHeap<(u64, Reverse<u32>)>; CLASSES],
@@ -35,17 +35,17 @@ struct Lister<'a> {
     free: [u32; 3],
     /// Which tensor and vector cores are busy; only where cores pair by index.
     busy: [Vec<bool>; 2],
-    found: Found,
+    found: PieceSchedule,
     now: u64,
 }
 
 /// The list schedule for these priorities (higher first).
-pub(super) fn list_schedule(piece: &Piece, priority: &[u64], exclusive: Exclusive<'_>) -> Found {
-    let n = piece.n();
-    let mut waiting: Vec<u32> = (0..n).map(|i| piece.preds(i).len() as u32).collect();
-    let (offsets, succs) = successors(piece);
+pub(super) fn list_schedule(piece: &Piece, priority: &[u64], exclusive: ExclusivePolicy<'_>) -> PieceSchedule {
+    let n = piece.operator_count();
+    let mut waiting: Vec<u32> = (0..n).map(|i| piece.predecessors(i).len() as u32).collect();
+    let (offsets, succs) = successor_lists(piece);
     let class = |i: usize| match exclusive {
-        Exclusive::Flagged(flags) if flags[i] && piece.exc[i] != NEVER => ALL,
+        ExclusivePolicy::Flagged(flags) if flags[i] && piece.exc[i] != NEVER => ALL,
         _ => match piece.kind[i] {
             TENSOR => 0,
             VECTOR => 1,
@@ -53,7 +53,7 @@ pub(super) fn list_schedule(piece: &Piece, priority: &[u64], exclusive: Exclusiv
             _ => 2,
         },
     };
-    let mut lister = Lister {
+    let mut lister = ListScheduler {
         piece,
         ready: Default::default(),
         running: BinaryHeap::new(),
@@ -63,7 +63,7 @@ pub(super) fn list_schedule(piece: &Piece, priority: &[u64], exclusive: Exclusiv
         } else {
             Default::default()
         },
-        found: Found {
+        found: PieceSchedule {
             makespan: 0,
             starts: vec![0; n],
             exclusive: vec![false; n],
@@ -74,7 +74,7 @@ pub(super) fn list_schedule(piece: &Piece, priority: &[u64], exclusive: Exclusiv
     for i in (0..n).filter(|&i| waiting[i] == 0) {
         lister.ready[class(i)].push((priority[i], Reverse(i as u32)));
     }
-    lister.start_what_can();
+    lister.start_ready_operators();
     while let Some(Reverse((end, _))) = lister.running.peek().copied() {
         lister.now = end;
         while let Some(&Reverse((finish, i))) = lister.running.peek() {
@@ -82,7 +82,7 @@ pub(super) fn list_schedule(piece: &Piece, priority: &[u64], exclusive: Exclusiv
                 break;
             }
             lister.running.pop();
-            lister.release(i as usize);
+            lister.release_cores(i as usize);
             for &s in &succs[offsets[i as usize] as usize..offsets[i as usize + 1] as usize] {
                 waiting[s as usize] -= 1;
                 if waiting[s as usize] == 0 {
@@ -90,15 +90,15 @@ pub(super) fn list_schedule(piece: &Piece, priority: &[u64], exclusive: Exclusiv
                 }
             }
         }
-        lister.start_what_can();
+        lister.start_ready_operators();
     }
     lister.found.makespan = lister.now;
     lister.found
 }
 
 /// Direct successors, compressed.
-pub(super) fn successors(piece: &Piece) -> (Vec<u32>, Vec<u32>) {
-    let n = piece.n();
+pub(super) fn successor_lists(piece: &Piece) -> (Vec<u32>, Vec<u32>) {
+    let n = piece.operator_count();
     let mut offsets = vec![0u32; n + 1];
     for &p in &piece.pred_list {
         offsets[p as usize + 1] += 1;
@@ -109,7 +109,7 @@ pub(super) fn successors(piece: &Piece) -> (Vec<u32>, Vec<u32>) {
     let mut cursor = offsets.clone();
     let mut list = vec![0u32; piece.pred_list.len()];
     for i in 0..n {
-        for &p in piece.preds(i) {
+        for &p in piece.predecessors(i) {
             list[cursor[p as usize] as usize] = i as u32;
             cursor[p as usize] += 1;
         }
@@ -117,17 +117,17 @@ pub(super) fn successors(piece: &Piece) -> (Vec<u32>, Vec<u32>) {
     (offsets, list)
 }
 
-impl Lister<'_> {
-    fn start_what_can(&mut self) {
-        self.run_alone();
+impl ListScheduler<'_> {
+    fn start_ready_operators(&mut self) {
+        self.run_across_idle_cores();
         let mut blocked = [false; CLASSES];
         loop {
             let best = (0..CLASSES).filter(|&c| !blocked[c]).filter_map(|c| self.ready[c].peek().map(|top| (*top, c))).max();
             let Some(((_, Reverse(i)), class)) = best else { break };
             let i = i as usize;
-            if self.fits(i, class == ALL) {
+            if self.fits_free_cores(i, class == ALL) {
                 self.ready[class].pop();
-                self.start(i, class == ALL);
+                self.start_operator(i, class == ALL);
             } else if class == ALL {
                 // Drain the cores it waits for: no later operator may take them.
                 blocked = [true, true, true, blocked[3], true];
@@ -138,7 +138,7 @@ impl Lister<'_> {
     }
 
     /// An operator alone on idle cores runs across all of them when that is shorter.
-    fn run_alone(&mut self) {
+    fn run_across_idle_cores(&mut self) {
         if self.free[..2] != self.piece.m[..2] {
             return;
         }
@@ -151,19 +151,19 @@ impl Lister<'_> {
                 && self.piece.exc[i as usize] != NEVER
             {
                 self.ready[class].pop();
-                self.start(i as usize, true);
+                self.start_operator(i as usize, true);
             }
         }
     }
 
-    fn fits(&self, i: usize, exclusive: bool) -> bool {
-        let need = self.piece.need(i, exclusive);
+    fn fits_free_cores(&self, i: usize, exclusive: bool) -> bool {
+        let need = self.piece.need_in_mode(i, exclusive);
         need.iter().zip(&self.free).all(|(n, f)| n <= f)
-            && (exclusive || !self.piece.paired || self.piece.kind[i] == LINK || self.slot(i).is_some())
+            && (exclusive || !self.piece.paired || self.piece.kind[i] == LINK || self.choose_core_index(i).is_some())
     }
 
     /// The core index for an operator where cores pair by index: single operators avoid the indices where both cores are free.
-    fn slot(&self, i: usize) -> Option<u32> {
+    fn choose_core_index(&self, i: usize) -> Option<u32> {
         let [tensor, vector] = &self.busy;
         let free = |busy: &[bool], s: usize| busy.get(s).is_some_and(|b| !b);
         let width = tensor.len().max(vector.len());
@@ -175,15 +175,15 @@ impl Lister<'_> {
         (0..own.len()).filter(|&s| !own[s]).min_by_key(|&s| free(other, s)).map(|s| s as u32)
     }
 
-    fn start(&mut self, i: usize, exclusive: bool) {
-        let need = self.piece.need(i, exclusive);
+    fn start_operator(&mut self, i: usize, exclusive: bool) {
+        let need = self.piece.need_in_mode(i, exclusive);
         if self.piece.paired
             && !exclusive
             && self.piece.kind[i] != LINK
-            && let Some(s) = self.slot(i)
+            && let Some(s) = self.choose_core_index(i)
         {
             self.found.slots[i] = s;
-            self.set_busy(i, s as usize, true);
+            self.set_core_busy(i, s as usize, true);
         }
         for (free, n) in self.free.iter_mut().zip(need) {
             *free -= n;
@@ -194,16 +194,16 @@ impl Lister<'_> {
         self.running.push(Reverse((self.now + length, i as u32)));
     }
 
-    fn release(&mut self, i: usize) {
-        for (free, n) in self.free.iter_mut().zip(self.piece.need(i, self.found.exclusive[i])) {
+    fn release_cores(&mut self, i: usize) {
+        for (free, n) in self.free.iter_mut().zip(self.piece.need_in_mode(i, self.found.exclusive[i])) {
             *free += n;
         }
         if self.piece.paired && !self.found.exclusive[i] && self.piece.kind[i] != LINK {
-            self.set_busy(i, self.found.slots[i] as usize, false);
+            self.set_core_busy(i, self.found.slots[i] as usize, false);
         }
     }
 
-    fn set_busy(&mut self, i: usize, slot: usize, busy: bool) {
+    fn set_core_busy(&mut self, i: usize, slot: usize, busy: bool) {
         for (k, bit) in [TENSOR, VECTOR].into_iter().enumerate() {
             if self.piece.kind[i] & bit > 0 {
                 self.busy[k][slot] = busy;

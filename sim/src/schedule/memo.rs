@@ -1,8 +1,8 @@
 //! Remembers solved pieces. Layers repeat: over a model, over micro-batches, over designs whose latencies differ by a factor.
 
 use super::piece::Piece;
-use super::portfolio::{self, Answer, Budget};
-use super::{Limits, Problem, Schedule, solve_with};
+use super::portfolio::{self, Budget, PieceAnswer};
+use super::{Problem, Schedule, SolveLimits, solve_with_answers};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,8 +17,8 @@ const SHARDS: usize = 64;
 /// limits belong to the memo, for the same reason.
 #[derive(Debug)]
 pub struct Memo {
-    limits: Limits,
-    shards: Vec<Mutex<HashMap<Piece, Arc<Answer>>>>,
+    limits: SolveLimits,
+    shards: Vec<Mutex<HashMap<Piece, Arc<PieceAnswer>>>>,
     per_shard: usize,
     hasher: RandomState,
     hits: AtomicU64,
@@ -49,7 +49,7 @@ impl MemoStatistics {
 
     /// Both memos' counts.
     #[must_use]
-    pub fn plus(self, other: Self) -> Self {
+    pub fn sum_with(self, other: Self) -> Self {
         Self {
             hits: self.hits + other.hits,
             misses: self.misses + other.misses,
@@ -63,7 +63,7 @@ impl Memo {
     /// A memo for solves under `limits` that holds up to `capacity` pieces (a piece of 20 operators takes about 2 kB). A full memo
     /// answers what it holds and solves the rest.
     #[must_use]
-    pub fn new(limits: Limits, capacity: usize) -> Self {
+    pub fn new(limits: SolveLimits, capacity: usize) -> Self {
         Self {
             limits,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -77,8 +77,8 @@ impl Memo {
 
     /// [`super::solve`] under the memo's limits, each piece solved once.
     #[must_use]
-    pub fn solve(&self, problem: &Problem) -> Schedule {
-        solve_with(problem, |piece| self.answer(piece))
+    pub fn solve_problem(&self, problem: &Problem) -> Schedule {
+        solve_with_answers(problem, |piece| self.answer_piece(piece))
     }
 
     /// How it did so far.
@@ -92,16 +92,16 @@ impl Memo {
         }
     }
 
-    fn answer(&self, piece: &Piece) -> (Answer, bool) {
-        let solve = || portfolio::solve_piece(piece, Budget::of(&self.limits));
-        if piece.n() == 1 {
+    fn answer_piece(&self, piece: &Piece) -> (PieceAnswer, bool) {
+        let solve = || portfolio::solve_piece(piece, Budget::from_limits(&self.limits));
+        if piece.operator_count() == 1 {
             return (solve(), false);
         }
         let shard = &self.shards[self.hasher.hash_one(piece) as usize % SHARDS];
         let known = shard.lock().unwrap_or_else(PoisonError::into_inner).get(piece).cloned();
         if let Some(answer) = known {
             self.hits.fetch_add(1, Ordering::Relaxed);
-            return (Answer::clone(&answer), true);
+            return (PieceAnswer::clone(&answer), true);
         }
         let answer = solve();
         let mut held = shard.lock().unwrap_or_else(PoisonError::into_inner);

@@ -41,30 +41,30 @@ mod wave_tests;
 
 #[cfg(feature = "ilp")]
 pub use ilp::{Backend, Formulation, IlpError, IlpOptions, solve_ilp};
-pub use instance::{Instance, InstanceError, Stored, parse_instance, read_instance};
+pub use instance::{InstanceError, ScheduleInstance, StoredAnswer, parse_instance, read_instance};
 pub use memo::{Memo, MemoStatistics};
-pub use outline::{Least, Outline};
+pub use outline::{OperatorLeastTimes, Outline};
 pub use problem::{Cores, Exclusivity, MAX_OPERATORS, MAX_TOTAL_TICKS, Operator, OperatorKind, Pairing, Problem, ScheduleError};
-pub use sharing::{PortUse, Sharing};
-pub use verify::{Fault, verify};
+pub use sharing::{PortSharing, PortUse};
+pub use verify::{ScheduleFault, verify_schedule};
 
 use crate::status::SolveStatus;
-use piece::Cut;
-use portfolio::{Answer, Budget};
+use piece::CutPiece;
+use portfolio::{Budget, PieceAnswer};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
 /// How much work a solve may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct SolveLimits {
     /// Search states that may be generated per piece of the problem; about a million take a second.
     pub steps: u64,
     /// Wall time after which no new search pass is begun. `None`, the default, keeps answers independent of the machine.
     pub time: Option<Duration>,
 }
 
-impl Default for Limits {
+impl Default for SolveLimits {
     fn default() -> Self {
         Self { steps: 1_500_000, time: None }
     }
@@ -73,7 +73,7 @@ impl Default for Limits {
 /// What closed a schedule's bounds, from cheap to dear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Method {
+pub enum ProofMethod {
     /// Cutting left single operators only.
     Decomposition,
     /// A list schedule met a lower bound.
@@ -86,7 +86,7 @@ pub enum Method {
     Open,
 }
 
-impl fmt::Display for Method {
+impl fmt::Display for ProofMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Decomposition => "decomposition",
@@ -111,7 +111,7 @@ pub struct CoreAssignment {
 
 /// What solving took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Statistics {
+pub struct SolveStatistics {
     /// Pieces that the problem was cut into.
     pub pieces: u32,
     /// Operators of the largest piece.
@@ -132,7 +132,7 @@ pub struct Schedule {
     /// Whether the two meet.
     pub status: SolveStatus,
     /// The dearest method that was needed.
-    pub method: Method,
+    pub method: ProofMethod,
     /// Start of each operator.
     pub starts: Vec<u64>,
     /// Whether each operator runs across all cores.
@@ -140,13 +140,13 @@ pub struct Schedule {
     /// Where each operator runs.
     pub cores: Vec<CoreAssignment>,
     /// What solving took.
-    pub statistics: Statistics,
+    pub statistics: SolveStatistics,
 }
 
 impl Schedule {
     /// The end of each operator of `problem`, which must be the problem that this schedule answers.
     #[must_use]
-    pub fn ends(&self, problem: &Problem) -> Vec<u64> {
+    pub fn end_times(&self, problem: &Problem) -> Vec<u64> {
         let length = |(o, &x): (&Operator, &bool)| if x { o.exclusive_latency.unwrap_or(o.latency) } else { o.latency };
         problem.operators().iter().zip(&self.exclusive).map(length).zip(&self.starts).map(|(l, s)| s + l).collect()
     }
@@ -155,15 +155,15 @@ impl Schedule {
 /// Bounds on the optimal makespan without search, in ticks: `(lower, upper)`. A few microseconds on a layer; the upper bound is that of
 /// a list schedule. For an outer search to prune with.
 #[must_use]
-pub fn bounds(problem: &Problem) -> (u64, u64) {
+pub fn bounds_without_search(problem: &Problem) -> (u64, u64) {
     let (mut lower, mut upper) = (0, 0);
-    for cut in piece::cut(problem) {
-        if cut.piece.n() == 1 {
-            let shortest = cut.piece.shortest(0) * cut.scale;
+    for cut in piece::cut_into_pieces(problem) {
+        if cut.piece.operator_count() == 1 {
+            let shortest = cut.piece.shortest_latency(0) * cut.scale;
             lower += shortest;
             upper += shortest;
         } else {
-            let (low, found) = portfolio::quick(&cut.piece);
+            let (low, found) = portfolio::bound_without_search(&cut.piece);
             lower += low * cut.scale;
             upper += found.makespan * cut.scale;
         }
@@ -173,43 +173,47 @@ pub fn bounds(problem: &Problem) -> (u64, u64) {
 
 /// Solves a problem within the limits. Every schedule is verified in debug builds.
 #[must_use]
-pub fn solve(problem: &Problem, limits: &Limits) -> Schedule {
-    solve_with(problem, |piece| (portfolio::solve_piece(piece, Budget::of(limits)), false))
+pub fn solve_problem(problem: &Problem, limits: &SolveLimits) -> Schedule {
+    solve_with_answers(problem, |piece| (portfolio::solve_piece(piece, Budget::from_limits(limits)), false))
 }
 
 /// Solves the pieces with `answer`, which says whether it remembered, and puts the answers together.
-fn solve_with(problem: &Problem, answer: impl FnMut(&piece::Piece) -> (Answer, bool)) -> Schedule {
-    solve_cuts(problem, &piece::cut(problem), answer)
+fn solve_with_answers(problem: &Problem, answer: impl FnMut(&piece::Piece) -> (PieceAnswer, bool)) -> Schedule {
+    solve_cut_pieces(problem, &piece::cut_into_pieces(problem), answer)
 }
 
-fn solve_cuts(problem: &Problem, cuts: &[Cut], mut answer: impl FnMut(&piece::Piece) -> (Answer, bool)) -> Schedule {
+fn solve_cut_pieces(
+    problem: &Problem,
+    cuts: &[CutPiece],
+    mut answer: impl FnMut(&piece::Piece) -> (PieceAnswer, bool),
+) -> Schedule {
     let n = problem.operators().len();
     let mut schedule = Schedule {
         makespan: 0,
         lower_bound: 0,
         status: SolveStatus::Optimal,
-        method: Method::Decomposition,
+        method: ProofMethod::Decomposition,
         starts: vec![0; n],
         exclusive: vec![false; n],
         cores: vec![CoreAssignment::default(); n],
-        statistics: Statistics::default(),
+        statistics: SolveStatistics::default(),
     };
     for cut in cuts {
         let (answer, remembered) = answer(&cut.piece);
         schedule.statistics.remembered += u32::from(remembered);
-        append(&mut schedule, cut, &answer);
+        append_piece(&mut schedule, cut, &answer);
     }
     place_instant_operators(problem, &mut schedule);
     if schedule.lower_bound < schedule.makespan {
         schedule.status = SolveStatus::Gap { lower_bound: schedule.lower_bound as f64, upper_bound: schedule.makespan as f64 };
     }
-    debug_assert_eq!(verify(problem, &schedule), Vec::new());
+    debug_assert_eq!(verify_schedule(problem, &schedule), Vec::new());
     schedule
 }
 
-fn append(schedule: &mut Schedule, cut: &Cut, answer: &Answer) {
+fn append_piece(schedule: &mut Schedule, cut: &CutPiece, answer: &PieceAnswer) {
     let base = schedule.makespan;
-    let cores = cores::assign(&cut.piece, &answer.found);
+    let cores = cores::assign_cores(&cut.piece, &answer.found);
     for (k, &i) in cut.origin.iter().enumerate() {
         let i = i as usize;
         schedule.starts[i] = base + answer.found.starts[k] * cut.scale;
@@ -232,8 +236,8 @@ fn place_instant_operators(problem: &Problem, schedule: &mut Schedule) {
     if !operators.iter().any(instant) {
         return;
     }
-    let (offsets, sources) = problem::adjacency(operators.len(), problem.edges().iter().map(|&(a, b)| (b, a)));
-    for &i in problem.topological() {
+    let (offsets, sources) = problem::adjacency_lists(operators.len(), problem.edges().iter().map(|&(a, b)| (b, a)));
+    for &i in problem.topological_order() {
         let i = i as usize;
         if !instant(&operators[i]) {
             continue;

@@ -26,13 +26,13 @@
 //! So what is left out depends on the state alone, and dominance heeds it. Rules that go by how a state was reached would not do: such
 //! rules, and states that dominate each other, can each defer to the next, in a circle.
 
-use super::bounds::{Relation, Set, full, members};
-use super::layer::{Move, Node};
+use super::bounds::{OperatorBitset, PrecedenceSets, first_operators, set_members};
+use super::layer::{ScheduleMove, SearchState};
 use super::piece::{NEVER, Piece};
-use super::state::{NO_SLOT, Run, Searcher};
+use super::state::{NO_SLOT, RunningOperator, Searcher};
 
 /// Per operator, those of a lower number that can take its place in any schedule in which they start later.
-pub(super) fn twins(piece: &Piece, relation: &Relation, only_across: Set) -> Vec<Set> {
+pub(super) fn earlier_twins(piece: &Piece, relation: &PrecedenceSets, only_across: OperatorBitset) -> Vec<OperatorBitset> {
     let alike = |i: usize, j: usize| {
         (piece.kind[i], piece.lat[i], piece.exc[i], only_across >> i & 1)
             == (piece.kind[j], piece.lat[j], piece.exc[j], only_across >> j & 1)
@@ -41,34 +41,34 @@ pub(super) fn twins(piece: &Piece, relation: &Relation, only_across: Set) -> Vec
         let before = (0..i).filter(|&j| alike(i, j) && relation.succs[i] & !relation.succs[j] == 0);
         before.fold(0, |set, j| set | 1 << j)
     };
-    (0..piece.n()).map(twins_of).collect()
+    (0..piece.operator_count()).map(twins_of).collect()
 }
 
 impl Searcher<'_> {
     /// The extensions of a state that are tried.
-    pub fn moves(&self, node: &Node, runs: &[Run], moves: &mut Vec<Move>) {
+    pub fn list_moves(&self, node: &SearchState, runs: &[RunningOperator], moves: &mut Vec<ScheduleMove>) {
         let piece = self.piece;
-        let earliest = self.slots.earliest(piece, node.time, runs);
+        let earliest = self.slots.earliest_free_times(piece, node.time, runs);
         moves.clear();
-        let running: Set = runs.iter().fold(0, |set, run| set | 1 << run.op);
-        for i in members(full(piece.n()) & !node.set) {
+        let running: OperatorBitset = runs.iter().fold(0, |set, run| set | 1 << run.op);
+        for i in set_members(first_operators(piece.operator_count()) & !node.set) {
             let preds = self.relation.preds[i];
             if preds & !node.set != 0 {
                 continue;
             }
-            let ready = self.ready(i, running, (node.time, runs));
-            let turn = self.twins_turn(i, running, (node, runs));
+            let ready = self.ready_time(i, running, (node.time, runs));
+            let turn = self.start_after_twins(i, running, (node, runs));
             let mut push = |exclusive: bool, slot: u8, start: u64| {
                 if start < turn {
                     let length = if exclusive { piece.exc[i] } else { piece.lat[i] };
-                    moves.push(Move { op: i as u8, exclusive, slot, start, finish: start + length });
+                    moves.push(ScheduleMove { op: i as u8, exclusive, slot, start, finish: start + length });
                 }
             };
             if self.only_across >> i & 1 == 0 {
                 self.slots.single_starts(piece, i, ready, &earliest, |slot, start| push(false, slot, start));
             }
             if piece.exc[i] != NEVER && node.settled >> i & 1 == 0 {
-                push(true, NO_SLOT, ready.max(earliest.all_cores(piece, i)));
+                push(true, NO_SLOT, ready.max(earliest.free_across_cores(piece, i)));
             }
         }
         let first_end = moves.iter().map(|m| m.finish).min().unwrap_or(u64::MAX);
@@ -84,7 +84,7 @@ impl Searcher<'_> {
     }
 
     /// When an operator whose predecessors have all started finds them ended.
-    fn ready(&self, i: usize, running: Set, (time, runs): (u64, &[Run])) -> u64 {
+    fn ready_time(&self, i: usize, running: OperatorBitset, (time, runs): (u64, &[RunningOperator])) -> u64 {
         let preds = self.relation.preds[i];
         if preds & running == 0 {
             return time;
@@ -93,15 +93,15 @@ impl Searcher<'_> {
     }
 
     /// From when on an operator has to wait for a twin to start first.
-    fn twins_turn(&self, i: usize, running: Set, (node, runs): (&Node, &[Run])) -> u64 {
-        let twins = members(self.twins[i] & !node.set)
+    fn start_after_twins(&self, i: usize, running: OperatorBitset, (node, runs): (&SearchState, &[RunningOperator])) -> u64 {
+        let twins = set_members(self.twins[i] & !node.set)
             .filter(|&j| self.relation.preds[j] & !node.set == 0 && (node.settled >> j ^ node.settled >> i) & 1 == 0);
-        twins.map(|j| self.ready(j, running, (node.time, runs))).min().unwrap_or(u64::MAX)
+        twins.map(|j| self.ready_time(j, running, (node.time, runs))).min().unwrap_or(u64::MAX)
     }
 
     /// What is settled once an operator starts on one core at an idle moment: of `ready`, which did not run across all cores at that moment,
     /// all that could have. `None` where one of them only runs across all cores.
-    pub fn settled(&self, ready: Set) -> Option<Set> {
+    pub fn settle_idle_operators(&self, ready: OperatorBitset) -> Option<OperatorBitset> {
         (ready & self.only_across == 0).then_some(ready & self.can_across)
     }
 }

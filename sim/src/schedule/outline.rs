@@ -10,7 +10,7 @@ use super::problem::{Cores, Exclusivity, OperatorKind};
 
 /// What an operator takes at least.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Least {
+pub struct OperatorLeastTimes {
     /// What it occupies.
     pub kind: OperatorKind,
     /// On one core, or on a link.
@@ -26,14 +26,14 @@ pub struct Outline {
     order: Vec<u32>,
     /// By position in `order`: whether one of its piece's chains has it.
     covered: Vec<bool>,
-    pieces: Vec<Piece>,
+    pieces: Vec<OutlinePiece>,
     /// Positions in `order` of what each waits for inside its piece: where they begin in `before`, and they.
     offsets: Vec<u32>,
     before: Vec<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Piece {
+struct OutlinePiece {
     /// Where it ends in [`Outline::order`].
     end: usize,
     /// Chains that have all of its operators that are covered, each in one.
@@ -45,10 +45,10 @@ impl Outline {
     /// chains is of these.
     #[must_use]
     pub fn new(n: usize, edges: &[(u32, u32)], covered: impl Fn(usize) -> bool) -> Self {
-        let ancestors = Ancestors::of(n, edges);
+        let ancestors = Ancestors::close_precedence(n, edges);
         let mut order: Vec<u32> = (0..n as u32).collect();
-        order.sort_by_key(|&i| ancestors.count(i as usize));
-        let ends = ancestors.cuts(&order);
+        order.sort_by_key(|&i| ancestors.count_ancestors(i as usize));
+        let ends = ancestors.find_cuts(&order);
         let mut place = vec![0; n];
         for (at, &i) in order.iter().enumerate() {
             place[i as usize] = at;
@@ -60,7 +60,7 @@ impl Outline {
         let (mut pieces, mut offsets, mut before, mut start) = (Vec::new(), vec![0], Vec::new(), 0);
         for end in ends {
             let members = order[start..end].iter().map(|&i| i as usize).filter(|&i| covered(i));
-            pieces.push(Piece { end, chains: ancestors.chains(members) });
+            pieces.push(OutlinePiece { end, chains: ancestors.count_chains(members) });
             for waits in &waits[start..end] {
                 before.extend(waits.iter().filter(|&&at| at as usize >= start));
                 offsets.push(before.len() as u32);
@@ -74,7 +74,7 @@ impl Outline {
     /// What every schedule on these cores takes at least. `chains` says whether the third bound is one of them: unlike the others it may fall with
     /// fewer cores, which share memories among fewer.
     #[must_use]
-    pub fn least(&self, cores: &Cores, chains: bool, mut of: impl FnMut(usize) -> Least) -> f64 {
+    pub fn lower_bound(&self, cores: &Cores, chains: bool, mut of: impl FnMut(usize) -> OperatorLeastTimes) -> f64 {
         let counts = [cores.tensor_cores, cores.vector_cores, cores.network_links].map(|count| f64::from(count.max(1)));
         let chains = chains && cores.exclusivity == Exclusivity::AllCores;
         let mut ends = vec![0.0_f64; self.order.len()];
@@ -82,7 +82,7 @@ impl Outline {
         for piece in &self.pieces {
             let (mut path, mut work, mut mean) = (0.0_f64, [0.0_f64; 3], 0.0);
             for at in start..piece.end {
-                let Least { kind, one, all } = of(self.order[at] as usize);
+                let OperatorLeastTimes { kind, one, all } = of(self.order[at] as usize);
                 let waits = &self.before[self.offsets[at] as usize..self.offsets[at + 1] as usize];
                 let from = waits.iter().map(|&earlier| ends[earlier as usize]).fold(0.0, f64::max);
                 ends[at] = from + one.min(all);
@@ -110,7 +110,7 @@ struct Ancestors {
 }
 
 impl Ancestors {
-    fn of(n: usize, edges: &[(u32, u32)]) -> Self {
+    fn close_precedence(n: usize, edges: &[(u32, u32)]) -> Self {
         let words = n.div_ceil(64).max(1);
         let mut rows = vec![0_u64; words * n];
         let mut sorted = edges.to_vec();
@@ -125,24 +125,24 @@ impl Ancestors {
         Self { words, rows }
     }
 
-    fn row(&self, i: usize) -> &[u64] {
+    fn ancestor_row(&self, i: usize) -> &[u64] {
         &self.rows[i * self.words..(i + 1) * self.words]
     }
 
-    fn count(&self, i: usize) -> u32 {
-        self.row(i).iter().map(|word| word.count_ones()).sum()
+    fn count_ancestors(&self, i: usize) -> u32 {
+        self.ancestor_row(i).iter().map(|word| word.count_ones()).sum()
     }
 
-    fn has(&self, i: usize, ancestor: usize) -> bool {
-        self.row(i)[ancestor / 64] >> (ancestor % 64) & 1 == 1
+    fn is_ancestor(&self, i: usize, ancestor: usize) -> bool {
+        self.ancestor_row(i)[ancestor / 64] >> (ancestor % 64) & 1 == 1
     }
 
     /// Where pieces end in an order by ancestors: before a position whose operator and all later ones have everything before it as ancestors. An
     /// ancestor has fewer ancestors than its descendant, so that counting those in common is enough.
-    fn cuts(&self, order: &[u32]) -> Vec<usize> {
+    fn find_cuts(&self, order: &[u32]) -> Vec<usize> {
         let (mut common, mut ends) = (vec![u64::MAX; self.words], vec![order.len()]);
         for k in (1..order.len()).rev() {
-            for (common, row) in common.iter_mut().zip(self.row(order[k] as usize)) {
+            for (common, row) in common.iter_mut().zip(self.ancestor_row(order[k] as usize)) {
                 *common &= row;
             }
             if common.iter().map(|word| word.count_ones() as usize).sum::<usize>() == k {
@@ -154,10 +154,10 @@ impl Ancestors {
     }
 
     /// How many chains cover operators that are given in an order in which they can run: each goes on with one that ended last before it.
-    fn chains(&self, members: impl Iterator<Item = usize>) -> u32 {
+    fn count_chains(&self, members: impl Iterator<Item = usize>) -> u32 {
         let mut last: Vec<usize> = Vec::new();
         for i in members {
-            match last.iter_mut().filter(|last| self.has(i, **last)).max_by_key(|last| self.count(**last)) {
+            match last.iter_mut().filter(|last| self.is_ancestor(i, **last)).max_by_key(|last| self.count_ancestors(**last)) {
                 Some(end) => *end = i,
                 None => last.push(i),
             }

@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
-use super::super::{Limits, Operator, Pairing, Problem, solve};
+use super::super::{Operator, Pairing, Problem, SolveLimits, solve_problem};
 use super::*;
 use proptest::prelude::*;
 
@@ -28,14 +28,14 @@ fn case() -> impl Strategy<Value = (Vec<Operator>, Vec<(u32, u32)>, Cores)> {
     )
 }
 
-fn of(operator: &Operator) -> Least {
+fn of(operator: &Operator) -> OperatorLeastTimes {
     let all = operator.exclusive_latency.map_or(f64::INFINITY, |ticks| ticks as f64);
-    Least { kind: operator.kind, one: operator.latency as f64, all }
+    OperatorLeastTimes { kind: operator.kind, one: operator.latency as f64, all }
 }
 
 fn least(operators: &[Operator], edges: &[(u32, u32)], cores: &Cores, chains: bool) -> f64 {
     let outline = Outline::new(operators.len(), edges, |i| operators[i].kind != OperatorKind::Network);
-    outline.least(cores, chains, |i| of(&operators[i]))
+    outline.lower_bound(cores, chains, |i| of(&operators[i]))
 }
 
 proptest! {
@@ -43,7 +43,7 @@ proptest! {
     #[test]
     fn no_schedule_is_shorter((operators, edges, cores) in case()) {
         let problem = Problem::new(cores, operators.clone(), edges.clone()).unwrap();
-        let schedule = solve(&problem, &Limits::default());
+        let schedule = solve_problem(&problem, &SolveLimits::default());
         for chains in [false, true] {
             let bound = least(&operators, &edges, &cores, chains);
             prop_assert!(bound <= schedule.makespan as f64 * (1.0 + 1e-12), "{bound} {}", schedule.makespan);
@@ -53,14 +53,14 @@ proptest! {
     #[test]
     fn more_cores_and_shorter_operators_bound_no_higher((operators, edges, cores) in case(), shorter in prop::collection::vec(0.1..1.0_f64, 9)) {
         let outline = Outline::new(operators.len(), &edges, |i| operators[i].kind != OperatorKind::Network);
-        let whole = outline.least(&cores, false, |i| of(&operators[i]));
+        let whole = outline.lower_bound(&cores, false, |i| of(&operators[i]));
         let more = Cores { tensor_cores: cores.tensor_cores + 1, vector_cores: cores.vector_cores + 2, ..cores };
-        prop_assert!(outline.least(&more, false, |i| of(&operators[i])) <= whole);
+        prop_assert!(outline.lower_bound(&more, false, |i| of(&operators[i])) <= whole);
         let short = |i: usize| {
-            let Least { kind, one, all } = of(&operators[i]);
-            Least { kind, one: one * shorter[i], all: all * shorter[i] }
+            let OperatorLeastTimes { kind, one, all } = of(&operators[i]);
+            OperatorLeastTimes { kind, one: one * shorter[i], all: all * shorter[i] }
         };
-        prop_assert!(outline.least(&cores, true, short) <= outline.least(&cores, true, |i| of(&operators[i])));
+        prop_assert!(outline.lower_bound(&cores, true, short) <= outline.lower_bound(&cores, true, |i| of(&operators[i])));
     }
 }
 

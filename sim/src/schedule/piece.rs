@@ -38,7 +38,7 @@ pub(super) struct Piece {
 
 /// A piece and where it came from.
 #[derive(Debug, Clone)]
-pub(super) struct Cut {
+pub(super) struct CutPiece {
     pub piece: Piece,
     /// Problem index of each operator of the piece.
     pub origin: Vec<u32>,
@@ -47,16 +47,16 @@ pub(super) struct Cut {
 }
 
 impl Piece {
-    pub fn n(&self) -> usize {
+    pub fn operator_count(&self) -> usize {
         self.lat.len()
     }
 
-    pub fn preds(&self, i: usize) -> &[u32] {
+    pub fn predecessors(&self, i: usize) -> &[u32] {
         &self.pred_list[self.pred_offsets[i] as usize..self.pred_offsets[i + 1] as usize]
     }
 
     /// The shortest operator `i` can take.
-    pub fn shortest(&self, i: usize) -> u64 {
+    pub fn shortest_latency(&self, i: usize) -> u64 {
         self.lat[i].min(self.exc[i])
     }
 
@@ -66,7 +66,7 @@ impl Piece {
     }
 
     /// Cores and links that operator `i` takes in a mode.
-    pub fn need(&self, i: usize, exclusive: bool) -> [u32; 3] {
+    pub fn need_in_mode(&self, i: usize, exclusive: bool) -> [u32; 3] {
         let kind = self.kind[i];
         if !exclusive {
             return [u32::from(kind & TENSOR > 0), u32::from(kind & VECTOR > 0), u32::from(kind & LINK > 0)];
@@ -81,7 +81,7 @@ impl Piece {
     }
 
     /// The same piece where any tensor core pairs with any vector core: its optimum bounds this one's from below.
-    pub fn unpaired(&self) -> Self {
+    pub fn without_pairing(&self) -> Self {
         Self { paired: false, ..self.clone() }
     }
 
@@ -92,15 +92,15 @@ impl Piece {
 
     /// The piece with every edge turned round, and its operators in reverse order. A schedule of it read backwards is one of this piece.
     #[cfg(feature = "ilp")]
-    pub fn reversed(&self) -> Self {
-        let n = self.n();
+    pub fn reverse(&self) -> Self {
+        let n = self.operator_count();
         let mut lists: Vec<Vec<u32>> = vec![Vec::new(); n];
         for i in 0..n {
-            for &p in self.preds(i) {
+            for &p in self.predecessors(i) {
                 lists[n - 1 - p as usize].push((n - 1 - i) as u32);
             }
         }
-        let (pred_offsets, pred_list) = compress(&mut lists);
+        let (pred_offsets, pred_list) = compress_lists(&mut lists);
         let turn = |v: &[u64]| v.iter().rev().copied().collect();
         Self {
             lat: turn(&self.lat),
@@ -114,7 +114,7 @@ impl Piece {
 }
 
 #[cfg(feature = "ilp")]
-fn compress(lists: &mut [Vec<u32>]) -> (Vec<u32>, Vec<u32>) {
+fn compress_lists(lists: &mut [Vec<u32>]) -> (Vec<u32>, Vec<u32>) {
     let mut offsets = vec![0u32];
     let mut all = Vec::new();
     for list in lists {
@@ -126,7 +126,7 @@ fn compress(lists: &mut [Vec<u32>]) -> (Vec<u32>, Vec<u32>) {
 }
 
 /// The precedence relation between operators that take time, closed, as rows of bits.
-struct Closure {
+struct TransitiveClosure {
     words: usize,
     /// Problem index of each kept operator, in topological order.
     kept: Vec<u32>,
@@ -134,18 +134,18 @@ struct Closure {
     rows: Vec<u64>,
 }
 
-impl Closure {
-    fn of(problem: &Problem) -> Self {
+impl TransitiveClosure {
+    fn of_problem(problem: &Problem) -> Self {
         let (operators, n) = (problem.operators(), problem.operators().len());
-        let kept: Vec<u32> = problem.topological().iter().copied().filter(|&i| takes_time(problem, i)).collect();
+        let kept: Vec<u32> = problem.topological_order().iter().copied().filter(|&i| takes_time(problem, i)).collect();
         let words = kept.len().div_ceil(64).max(1);
         let mut number = vec![u32::MAX; n];
         for (k, &i) in (0u32..).zip(&kept) {
             number[i as usize] = k;
         }
-        let (offsets, sources) = super::problem::adjacency(n, problem.edges().iter().map(|&(a, b)| (b, a)));
+        let (offsets, sources) = super::problem::adjacency_lists(n, problem.edges().iter().map(|&(a, b)| (b, a)));
         let mut all = vec![0u64; words * operators.len()];
-        for &i in problem.topological() {
+        for &i in problem.topological_order() {
             let i = i as usize;
             for &p in &sources[offsets[i]..offsets[i + 1]] {
                 let p = p as usize;
@@ -165,12 +165,12 @@ impl Closure {
         Self { words, kept, rows }
     }
 
-    fn row(&self, k: usize) -> &[u64] {
+    fn ancestor_row(&self, k: usize) -> &[u64] {
         &self.rows[k * self.words..(k + 1) * self.words]
     }
 
-    fn count(&self, k: usize) -> u32 {
-        self.row(k).iter().map(|w| w.count_ones()).sum()
+    fn count_ancestors(&self, k: usize) -> u32 {
+        self.ancestor_row(k).iter().map(|w| w.count_ones()).sum()
     }
 }
 
@@ -180,17 +180,17 @@ fn takes_time(problem: &Problem, i: u32) -> bool {
 }
 
 /// Cuts a problem into pieces that follow one another.
-pub(super) fn cut(problem: &Problem) -> Vec<Cut> {
-    let closure = Closure::of(problem);
+pub(super) fn cut_into_pieces(problem: &Problem) -> Vec<CutPiece> {
+    let closure = TransitiveClosure::of_problem(problem);
     let n = closure.kept.len();
-    let mut order: Vec<(u32, u32)> = (0..n).map(|k| (closure.count(k), k as u32)).collect();
+    let mut order: Vec<(u32, u32)> = (0..n).map(|k| (closure.count_ancestors(k), k as u32)).collect();
     order.sort_unstable();
     // A cut lies before position k when what all later operators have as common ancestors is everything earlier. An ancestor has
     // fewer ancestors than its descendant, so the common ancestors always lie before k and counting them is enough.
     let mut common = vec![u64::MAX; closure.words];
     let mut ends = vec![n];
     for k in (1..n).rev() {
-        for (c, r) in common.iter_mut().zip(closure.row(order[k].1 as usize)) {
+        for (c, r) in common.iter_mut().zip(closure.ancestor_row(order[k].1 as usize)) {
             *c &= r;
         }
         if common.iter().map(|w| w.count_ones() as usize).sum::<usize>() == k {
@@ -211,29 +211,29 @@ pub(super) fn cut(problem: &Problem) -> Vec<Cut> {
 
 /// The whole problem as one piece (none, if nothing in it takes time).
 #[cfg(feature = "ilp")]
-pub(super) fn whole(problem: &Problem) -> Vec<Cut> {
-    let closure = Closure::of(problem);
-    let mut order: Vec<(u32, u32)> = (0..closure.kept.len()).map(|k| (closure.count(k), k as u32)).collect();
+pub(super) fn as_one_piece(problem: &Problem) -> Vec<CutPiece> {
+    let closure = TransitiveClosure::of_problem(problem);
+    let mut order: Vec<(u32, u32)> = (0..closure.kept.len()).map(|k| (closure.count_ancestors(k), k as u32)).collect();
     order.sort_unstable();
     if order.is_empty() { Vec::new() } else { vec![normal_form(problem, &closure, &order)] }
 }
 
 /// Orders a piece's operators by what does not depend on their names, divides the latencies by their greatest common divisor and
 /// keeps only direct edges.
-fn normal_form(problem: &Problem, closure: &Closure, members: &[(u32, u32)]) -> Cut {
+fn normal_form(problem: &Problem, closure: &TransitiveClosure, members: &[(u32, u32)]) -> CutPiece {
     let operator = |k: u32| &problem.operators()[closure.kept[k as usize] as usize];
     let n = members.len();
     let mut scale = 0;
     for &(_, k) in members {
         let o = operator(k);
-        scale = gcd(scale, o.latency);
+        scale = greatest_common_divisor(scale, o.latency);
         if let Some(e) = o.exclusive_latency.filter(|&e| e < o.latency) {
-            scale = gcd(scale, e);
+            scale = greatest_common_divisor(scale, e);
         }
     }
     let mut order: Vec<u32> = members.iter().map(|m| m.1).collect();
     if n > 1 {
-        let colour = colours(problem, closure, members, scale);
+        let colour = colour_operators(problem, closure, members, scale);
         let mut keyed: Vec<(u32, u64, u32)> = members.iter().zip(&colour).map(|(m, &c)| (m.0, c, m.1)).collect();
         keyed.sort_unstable();
         order.clear();
@@ -245,11 +245,11 @@ fn normal_form(problem: &Problem, closure: &Closure, members: &[(u32, u32)]) -> 
     let has = |row: &[u64], k: u32| row[k as usize / 64] >> (k % 64) & 1 == 1;
     for (i, &k) in order.iter().enumerate() {
         covered.fill(0);
-        let (row, first) = (closure.row(k as usize), pred_list.len());
+        let (row, first) = (closure.ancestor_row(k as usize), pred_list.len());
         for p in (0..i).rev() {
             if has(row, order[p]) && !has(&covered, order[p]) {
                 pred_list.push(p as u32);
-                for (c, r) in covered.iter_mut().zip(closure.row(order[p] as usize)) {
+                for (c, r) in covered.iter_mut().zip(closure.ancestor_row(order[p] as usize)) {
                     *c |= r;
                 }
             }
@@ -263,21 +263,21 @@ fn normal_form(problem: &Problem, closure: &Closure, members: &[(u32, u32)]) -> 
             .iter()
             .map(|&k| operator(k).exclusive_latency.filter(|&e| e < operator(k).latency).map_or(NEVER, |e| e / scale))
             .collect(),
-        kind: order.iter().map(|&k| bits(operator(k).kind)).collect(),
-        m: useful_cores(problem, &order.iter().map(|&k| operator(k).kind).collect::<Vec<_>>()),
+        kind: order.iter().map(|&k| kind_bits(operator(k).kind)).collect(),
+        m: limit_to_useful_cores(problem, &order.iter().map(|&k| operator(k).kind).collect::<Vec<_>>()),
         paired: problem.cores().pairing == Pairing::SameIndex,
         own_kind: problem.cores().exclusivity == Exclusivity::OwnKind,
         pred_offsets,
         pred_list,
     };
-    Cut { piece, origin: order.iter().map(|&k| closure.kept[k as usize]).collect(), scale }
+    CutPiece { piece, origin: order.iter().map(|&k| closure.kept[k as usize]).collect(), scale }
 }
 
 /// Cores and links that can make a difference: no more than operators that use them (than operators at all, where cores pair by index
 /// and a fused operator may have to pass over indices).
-fn useful_cores(problem: &Problem, kinds: &[OperatorKind]) -> [u32; 3] {
+fn limit_to_useful_cores(problem: &Problem, kinds: &[OperatorKind]) -> [u32; 3] {
     let cores = problem.cores();
-    let users = |bit: u8| kinds.iter().filter(|&&k| bits(k) & bit > 0).count() as u32;
+    let users = |bit: u8| kinds.iter().filter(|&&k| kind_bits(k) & bit > 0).count() as u32;
     [(TENSOR, cores.tensor_cores), (VECTOR, cores.vector_cores), (LINK, cores.network_links)].map(|(bit, count)| {
         match users(bit) {
             0 => 0,
@@ -289,12 +289,12 @@ fn useful_cores(problem: &Problem, kinds: &[OperatorKind]) -> [u32; 3] {
 
 /// A colour per operator from its own properties and, in two rounds, from the colours of its ancestors and descendants: equal for
 /// operators that isomorphism may exchange, and hardly ever for others.
-fn colours(problem: &Problem, closure: &Closure, members: &[(u32, u32)], scale: u64) -> Vec<u64> {
+fn colour_operators(problem: &Problem, closure: &TransitiveClosure, members: &[(u32, u32)], scale: u64) -> Vec<u64> {
     const ROUNDS: usize = 2;
     let own = |&(_, k): &(u32, u32)| {
         let o = &problem.operators()[closure.kept[k as usize] as usize];
         let across = o.exclusive_latency.filter(|&e| e < o.latency).map_or(NEVER, |e| e / scale);
-        mix(mix(mix(0, u64::from(bits(o.kind))), o.latency / scale), across)
+        mix_hash(mix_hash(mix_hash(0, u64::from(kind_bits(o.kind))), o.latency / scale), across)
     };
     let mut colour: Vec<u64> = members.iter().map(own).collect();
     if members.len() > SEARCHABLE {
@@ -303,30 +303,30 @@ fn colours(problem: &Problem, closure: &Closure, members: &[(u32, u32)], scale: 
     for _ in 0..ROUNDS {
         let mut sums = vec![(0u64, 0u64); members.len()];
         for (i, &(_, k)) in members.iter().enumerate() {
-            let row = closure.row(k as usize);
+            let row = closure.ancestor_row(k as usize);
             for (j, &(_, p)) in members[..i].iter().enumerate() {
                 if row[p as usize / 64] >> (p % 64) & 1 == 1 {
-                    sums[i].0 = sums[i].0.wrapping_add(mix(1, colour[j]));
-                    sums[j].1 = sums[j].1.wrapping_add(mix(2, colour[i]));
+                    sums[i].0 = sums[i].0.wrapping_add(mix_hash(1, colour[j]));
+                    sums[j].1 = sums[j].1.wrapping_add(mix_hash(2, colour[i]));
                 }
             }
         }
         for (c, (above, below)) in colour.iter_mut().zip(sums) {
-            *c = mix(mix(*c, above), below);
+            *c = mix_hash(mix_hash(*c, above), below);
         }
     }
     colour
 }
 
 /// One step of a 64-bit mixing function (the finaliser of `SplitMix64`).
-fn mix(seed: u64, value: u64) -> u64 {
+fn mix_hash(seed: u64, value: u64) -> u64 {
     let mut z = (seed ^ value).wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
 
-fn bits(kind: OperatorKind) -> u8 {
+fn kind_bits(kind: OperatorKind) -> u8 {
     match kind {
         OperatorKind::Tensor => TENSOR,
         OperatorKind::Vector => VECTOR,
@@ -336,7 +336,7 @@ fn bits(kind: OperatorKind) -> u8 {
     }
 }
 
-fn gcd(mut a: u64, mut b: u64) -> u64 {
+fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
     while b > 0 {
         (a, b) = (b, a % b);
     }

@@ -80,7 +80,7 @@ impl Operator {
 
     /// The shortest it can take, in ticks.
     #[must_use]
-    pub fn shortest(&self) -> u64 {
+    pub fn shortest_latency(&self) -> u64 {
         self.exclusive_latency.map_or(self.latency, |e| e.min(self.latency))
     }
 }
@@ -222,7 +222,7 @@ impl Problem {
                 return Err(ScheduleError::EdgeToNowhere { edge, from, to, operators: operators.len() });
             }
         }
-        let topological = topological_order(operators.len(), &edges)?;
+        let topological = find_topological_order(operators.len(), &edges)?;
         Ok(Self { cores, operators, edges, topological })
     }
 
@@ -246,7 +246,7 @@ impl Problem {
 
     /// The operators in an order in which every edge goes forward.
     #[must_use]
-    pub fn topological(&self) -> &[u32] {
+    pub fn topological_order(&self) -> &[u32] {
         &self.topological
     }
 
@@ -288,8 +288,8 @@ fn check_operators(cores: &Cores, operators: &[Operator]) -> Result<(), Schedule
     Ok(())
 }
 
-fn topological_order(n: usize, edges: &[(u32, u32)]) -> Result<Vec<u32>, ScheduleError> {
-    let (offsets, targets) = adjacency(n, edges.iter().copied());
+fn find_topological_order(n: usize, edges: &[(u32, u32)]) -> Result<Vec<u32>, ScheduleError> {
+    let (offsets, targets) = adjacency_lists(n, edges.iter().copied());
     let mut waiting = vec![0u32; n];
     for &(_, to) in edges {
         waiting[to as usize] += 1;
@@ -315,7 +315,7 @@ fn topological_order(n: usize, edges: &[(u32, u32)]) -> Result<Vec<u32>, Schedul
 }
 
 /// Compressed adjacency: the targets of `i` are `targets[offsets[i]..offsets[i + 1]]`.
-pub(super) fn adjacency(n: usize, edges: impl Iterator<Item = (u32, u32)> + Clone) -> (Vec<usize>, Vec<u32>) {
+pub(super) fn adjacency_lists(n: usize, edges: impl Iterator<Item = (u32, u32)> + Clone) -> (Vec<usize>, Vec<u32>) {
     let mut offsets = vec![0usize; n + 1];
     for (from, _) in edges.clone() {
         offsets[from as usize + 1] += 1;

@@ -1,10 +1,12 @@
 //! States of the exact search: what they may lead to at best, and which of them are beaten by others.
 
-use super::bounds::{Mixed, Relation, Set, energy, full, members, safe_ceil, strong_after};
-use super::left::{ACROSS, Left, NOTHING};
-use super::moves::twins;
+use super::bounds::{
+    MixedBound, OperatorBitset, PrecedenceSets, first_operators, least_core_ticks, round_down_safely, set_members, strong_tails,
+};
+use super::left::{ACROSS, NOTHING, RemainingOperators};
+use super::moves::earlier_twins;
 use super::piece::{LINK, NEVER, Piece, TENSOR, VECTOR};
-use super::slots::{Need, Slots};
+use super::slots::{CoreAccounting, CoreDemand};
 
 /// No core index.
 pub(super) const NO_SLOT: u8 = u8::MAX;
@@ -20,20 +22,20 @@ const RUNNING: usize = 16;
 
 /// An operator that runs in a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Run {
+pub(super) struct RunningOperator {
     pub finish: u64,
     pub op: u8,
     pub exclusive: bool,
     pub slot: u8,
     /// The cores and links that it holds.
-    pub need: Need,
+    pub need: CoreDemand,
     /// What everything that ran beside it so far takes at least, in sum.
     pub beside: u64,
 }
 
 /// What happened in a state since all cores and links were idle.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Since {
+pub(super) struct SinceIdle {
     /// When they were.
     pub idle: u64,
     /// What the operators started since then take at least, in sum.
@@ -41,25 +43,25 @@ pub(super) struct Since {
 }
 
 /// What holds up operators that wait for nothing else: when a core of each kind is free, and when all are.
-struct Starts {
+struct EarliestStarts {
     floor: [u64; 5],
     idle: u64,
 }
 
 /// What operators that have not started add to each mixed bound of a state.
-pub(super) type Adds = [f64; LANES];
+pub(super) type BoundIncrements = [f64; LANES];
 
 /// A searchable piece with everything the search looks up.
 pub(super) struct Searcher<'a> {
     pub piece: &'a Piece,
-    pub relation: Relation,
+    pub relation: PrecedenceSets,
     pub after: Vec<u64>,
     /// Operators per resource by falling `after`, with their energies.
     pub by_tail: [Vec<(u8, u64)>; 3],
     /// The shortest mode of each operator.
     pub shortest: Vec<u64>,
     /// What each operator holds on one core, and across all.
-    pub needs: Vec<[Need; 2]>,
+    pub needs: Vec<[CoreDemand; 2]>,
     /// Mixed bounds of the piece and of its later parts, side by side: what each operator adds, and its two weights. Empty where nothing
     /// runs across all cores.
     mixed_adds: Vec<[f64; LANES]>,
@@ -68,52 +70,52 @@ pub(super) struct Searcher<'a> {
     /// More than the rounding of sums over mixed bounds can come to.
     rounding: f64,
     /// The operators that use each resource.
-    users: [Set; 3],
-    pub slots: Slots,
+    users: [OperatorBitset; 3],
+    pub slots: CoreAccounting,
     /// Operators that only run across all cores.
-    pub only_across: Set,
+    pub only_across: OperatorBitset,
     /// The operators that can run across all cores.
-    pub can_across: Set,
+    pub can_across: OperatorBitset,
     /// Per operator, those that start before it if they are ready by then.
-    pub twins: Vec<Set>,
+    pub twins: Vec<OperatorBitset>,
     /// Per operator, those of `only_across` that cannot run while it does.
-    apart: Vec<Set>,
+    apart: Vec<OperatorBitset>,
     /// An operator across all cores waits for all others and stops all others: it can be moved to an instant at which all are idle.
     pub barriers: bool,
 }
 
 impl<'a> Searcher<'a> {
-    pub fn new(piece: &'a Piece, only_across: Set) -> Self {
-        let relation = Relation::of(piece);
+    pub fn new(piece: &'a Piece, only_across: OperatorBitset) -> Self {
+        let relation = PrecedenceSets::of_piece(piece);
         let exclusive = piece.has_exclusive();
-        let after = strong_after(piece, &relation, if exclusive && piece.n() > SMALL { MIXED_ROUNDS[1] } else { 0 });
+        let after = strong_tails(piece, &relation, if exclusive && piece.operator_count() > SMALL { MIXED_ROUNDS[1] } else { 0 });
         let mut by_tail: [Vec<(u8, u64)>; 3] = Default::default();
         for (k, list) in by_tail.iter_mut().enumerate() {
-            *list = (0..piece.n())
+            *list = (0..piece.operator_count())
                 .filter(|&i| piece.kind[i] & [TENSOR, VECTOR, LINK][k] > 0)
-                .map(|i| (i as u8, energy(piece, i, k)))
+                .map(|i| (i as u8, least_core_ticks(piece, i, k)))
                 .collect();
             list.sort_by_key(|&(i, _)| std::cmp::Reverse(after[i as usize]));
         }
-        let n = piece.n();
+        let n = piece.operator_count();
         let mut searcher = Self {
             can_across: (0..n).filter(|&i| piece.exc[i] != NEVER).fold(0, |set, i| set | 1 << i),
-            twins: twins(piece, &relation, only_across),
+            twins: earlier_twins(piece, &relation, only_across),
             piece,
             relation,
             after,
             by_tail,
-            shortest: (0..n).map(|i| piece.shortest(i)).collect(),
-            needs: (0..n).map(|i| [false, true].map(|across| Need::of(piece.need(i, across)))).collect(),
+            shortest: (0..n).map(|i| piece.shortest_latency(i)).collect(),
+            needs: (0..n).map(|i| [false, true].map(|across| CoreDemand::from_counts(piece.need_in_mode(i, across)))).collect(),
             mixed_adds: Vec::new(),
             mixed_on: Vec::new(),
             mixed_stops: Vec::new(),
             rounding: 0.0,
             users: [TENSOR, VECTOR, LINK].map(|bit| (0..n).filter(|&i| piece.kind[i] & bit > 0).fold(0, |set, i| set | 1 << i)),
-            slots: Slots::new(piece),
+            slots: CoreAccounting::new(piece),
             only_across,
             apart: (0..n)
-                .map(|i| members(only_across).filter(|&j| piece.excludes(j, i)).fold(0, |set, j| set | 1 << j))
+                .map(|i| set_members(only_across).filter(|&j| piece.excludes(j, i)).fold(0, |set, j| set | 1 << j))
                 .collect(),
             barriers: !piece.own_kind && piece.m[2] == 0,
         };
@@ -125,36 +127,37 @@ impl<'a> Searcher<'a> {
 
     /// One mixed bound per lane: for the whole piece, and for what is left after each further eighth of it.
     fn find_mixed_bounds(&mut self) {
-        let n = self.piece.n();
+        let n = self.piece.operator_count();
         for lanes in [&mut self.mixed_adds, &mut self.mixed_on, &mut self.mixed_stops] {
             lanes.resize(n, [0.0; LANES]);
         }
         let (lanes, rounds) = if n > SMALL { (LANES, MIXED_ROUNDS[0]) } else { (1, SMALL_ROUNDS * n) };
         for lane in 0..lanes {
-            let set = self.relation.all() & !full(lane * n / LANES);
-            let mixed = Mixed::find(self.piece, &self.relation, set, if lane == 0 { rounds } else { MIXED_ROUNDS[1] });
-            for i in members(set) {
+            let set = self.relation.all_operators() & !first_operators(lane * n / LANES);
+            let mixed =
+                MixedBound::search_weights(self.piece, &self.relation, set, if lane == 0 { rounds } else { MIXED_ROUNDS[1] });
+            for i in set_members(set) {
                 self.mixed_adds[i][lane] = mixed.adds[i];
                 self.mixed_on[i][lane] = mixed.on[i];
                 self.mixed_stops[i][lane] = mixed.stops[i];
             }
         }
-        self.rounding = self.adds_of(self.relation.all()).into_iter().fold(0.0, f64::max) * 1e-13;
+        self.rounding = self.increments_of(self.relation.all_operators()).into_iter().fold(0.0, f64::max) * 1e-13;
     }
 
     /// A lower bound on the whole piece, without search.
-    pub fn root_bound(&self) -> u64 {
-        let mut left = Left::default();
-        self.leave(0, &mut left);
-        let known = (Since::default(), &left.adds);
-        self.bound((0, &left, NOTHING), (0, &[]), known, u64::MAX, &mut vec![0; self.piece.n()]).0
+    pub fn lower_bound_of_piece(&self) -> u64 {
+        let mut left = RemainingOperators::default();
+        self.compute_remaining(0, &mut left);
+        let known = (SinceIdle::default(), &left.adds);
+        self.lower_bound_of_state((0, &left, NOTHING), (0, &[]), known, u64::MAX, &mut vec![0; self.piece.operator_count()]).0
     }
 
     /// What the operators of a set add to each bound.
-    pub fn adds_of(&self, set: Set) -> Adds {
+    pub fn increments_of(&self, set: OperatorBitset) -> BoundIncrements {
         let mut sums = [0.0f64; LANES];
         if !self.mixed_adds.is_empty() {
-            for i in members(set) {
+            for i in set_members(set) {
                 for (sum, add) in sums.iter_mut().zip(&self.mixed_adds[i]) {
                     *sum += add;
                 }
@@ -164,7 +167,7 @@ impl<'a> Searcher<'a> {
     }
 
     /// The same without one operator of the set.
-    pub fn adds_without(&self, adds: &Adds, operator: usize) -> Adds {
+    pub fn increments_without(&self, adds: &BoundIncrements, operator: usize) -> BoundIncrements {
         let mut rest = *adds;
         if let Some(adds) = self.mixed_adds.get(operator) {
             for (sum, add) in rest.iter_mut().zip(adds) {
@@ -177,11 +180,11 @@ impl<'a> Searcher<'a> {
     /// A lower bound on every completion of a state, and a finer guide for choosing among equal bounds, and a time before which nothing
     /// starts. The state has the operators of `set` started, the last of them `operator`, before which `left` was left; `adds` is what the
     /// operators that have not started add to each priced bound. All are vague once they reach `best`.
-    pub fn bound(
+    pub fn lower_bound_of_state(
         &self,
-        (set, left, operator): (Set, &Left, u8),
-        (time, runs): (u64, &[Run]),
-        (since, adds): (Since, &Adds),
+        (set, left, operator): (OperatorBitset, &RemainingOperators, u8),
+        (time, runs): (u64, &[RunningOperator]),
+        (since, adds): (SinceIdle, &BoundIncrements),
         best: u64,
         ends: &mut [u64],
     ) -> (u64, u64, u64) {
@@ -190,9 +193,9 @@ impl<'a> Searcher<'a> {
         if mixed >= best {
             return (mixed, mixed, time);
         }
-        let rest = full(piece.n()) & !set;
+        let rest = first_operators(piece.operator_count()) & !set;
         let mut load = [0u64; 3];
-        let mut running: Set = 0;
+        let mut running: OperatorBitset = 0;
         let mut longest = time;
         for run in runs {
             let i = run.op as usize;
@@ -200,25 +203,27 @@ impl<'a> Searcher<'a> {
             ends[i] = run.finish;
             longest = longest.max(run.finish + self.after[i]);
             for (k, sum) in load.iter_mut().enumerate() {
-                *sum += u64::from(run.need.get(k)) * (run.finish - time);
+                *sum += u64::from(run.need.of_kind(k)) * (run.finish - time);
             }
         }
-        let starts =
-            Starts { floor: self.slots.earliest_single(piece, time, runs), idle: runs.last().map_or(time, |r| r.finish) };
+        let starts = EarliestStarts {
+            floor: self.slots.earliest_single_times(piece, time, runs),
+            idle: runs.last().map_or(time, |r| r.finish),
+        };
         // The path through an operator that waits for another one to start is the other's, unless it waits for a core.
-        let ready = self.ready_after(left, operator, set);
+        let ready = self.ready_after_start(left, operator, set);
         let mut next = u64::MAX;
-        for i in members(ready) {
-            let start = self.start(i, running, &starts, ends);
+        for i in set_members(ready) {
+            let start = self.earliest_start(i, running, &starts, ends);
             next = next.min(start);
             ends[i] = start + self.shortest[i];
             longest = longest.max(ends[i] + self.after[i]);
         }
         for (kind, &floor) in starts.floor.iter().enumerate().skip(1) {
-            longest = longest.max(floor + left.longest(kind, operator));
+            longest = longest.max(floor + left.longest_without(kind, operator));
         }
-        longest = longest.max(starts.idle + left.longest(ACROSS, operator));
-        if longest >= best || self.wasteful((rest, ready, running), runs, since, &starts, ends) {
+        longest = longest.max(starts.idle + left.longest_without(ACROSS, operator));
+        if longest >= best || self.is_wasteful((rest, ready, running), runs, since, &starts, ends) {
             return (best, best, time);
         }
         // Nothing starts before `next`: until then only what runs pays.
@@ -237,12 +242,12 @@ impl<'a> Searcher<'a> {
     }
 
     /// The earliest start of an operator, given the ends of those of its predecessors that are `open`: left or running.
-    fn start(&self, i: usize, open: Set, starts: &Starts, ends: &[u64]) -> u64 {
+    fn earliest_start(&self, i: usize, open: OperatorBitset, starts: &EarliestStarts, ends: &[u64]) -> u64 {
         let mut start = starts.floor[self.piece.kind[i] as usize];
         if self.barriers && self.only_across >> i & 1 == 1 {
             start = start.max(starts.idle);
         }
-        for p in members(self.relation.preds[i] & open) {
+        for p in set_members(self.relation.preds[i] & open) {
             start = start.max(ends[p]);
         }
         start
@@ -251,12 +256,12 @@ impl<'a> Searcher<'a> {
     /// Whether a stretch of the schedule is strictly longer than running everything in it one after the other, each across all cores. Then
     /// no optimal schedule goes on from here: what runs at any time of the stretch can be put there one by one, in the order
     /// of starts, and the rest moved up. Tried: from the last idle moment, and from the start of each operator that runs, to its end.
-    fn wasteful(
+    fn is_wasteful(
         &self,
-        (rest, ready, running): (Set, Set, Set),
-        runs: &[Run],
-        since: Since,
-        starts: &Starts,
+        (rest, ready, running): (OperatorBitset, OperatorBitset, OperatorBitset),
+        runs: &[RunningOperator],
+        since: SinceIdle,
+        starts: &EarliestStarts,
         ends: &mut [u64],
     ) -> bool {
         if self.mixed_on.is_empty() {
@@ -268,23 +273,23 @@ impl<'a> Searcher<'a> {
             let room = (self.piece.lat[i].saturating_sub(run.beside + self.shortest[i]))
                 .max(run.finish.saturating_sub(since.idle + since.work));
             let could = rest & !self.relation.descendants[i] & !self.apart[i];
-            if room == 0 || !self.fits((could & ready, room), run.finish, ends) {
+            if room == 0 || !self.fits_before((could & ready, room), run.finish, ends) {
                 return false;
             }
             if !all_known {
-                for j in members(rest & !ready) {
-                    ends[j] = self.start(j, rest | running, starts, ends) + self.shortest[j];
+                for j in set_members(rest & !ready) {
+                    ends[j] = self.earliest_start(j, rest | running, starts, ends) + self.shortest[j];
                 }
                 all_known = true;
             }
-            self.fits((could, room), run.finish, ends)
+            self.fits_before((could, room), run.finish, ends)
         })
     }
 
     /// Whether those of some operators that could start before `finish` take less than `room`, one after the other.
-    fn fits(&self, (operators, room): (Set, u64), finish: u64, ends: &[u64]) -> bool {
+    fn fits_before(&self, (operators, room): (OperatorBitset, u64), finish: u64, ends: &[u64]) -> bool {
         let mut work = 0;
-        members(operators).all(|j| {
+        set_members(operators).all(|j| {
             if ends[j] - self.shortest[j] < finish {
                 work += self.shortest[j];
             }
@@ -294,7 +299,13 @@ impl<'a> Searcher<'a> {
 
     /// Over all sets V of operators with the longest tails: when the work of V fits on resource `k`, plus the shortest tail of V. What runs
     /// outside V counts in full only where it ends before V can; `load` is (work of all that runs, the longest of it).
-    fn energy_bound(&self, (k, left, operator): (usize, &Left, u8), runs: &[Run], load: (u64, u64), time: u64) -> u64 {
+    fn energy_bound(
+        &self,
+        (k, left, operator): (usize, &RemainingOperators, u8),
+        runs: &[RunningOperator],
+        load: (u64, u64),
+        time: u64,
+    ) -> u64 {
         let m = u64::from(self.piece.m[k]);
         let mut running = [(0, 0); RUNNING];
         let mut count = 0;
@@ -327,7 +338,7 @@ impl<'a> Searcher<'a> {
         most.div_ceil(m.max(1))
     }
 
-    fn mixed_bound(&self, adds: &Adds, time: u64, runs: &[Run]) -> u64 {
+    fn mixed_bound(&self, adds: &BoundIncrements, time: u64, runs: &[RunningOperator]) -> u64 {
         if self.mixed_on.is_empty() {
             return 0;
         }
@@ -339,12 +350,12 @@ impl<'a> Searcher<'a> {
             }
         }
         // Taking operators off the sums one by one leaves the rounding of the whole in what is left.
-        safe_ceil(sums.into_iter().fold(0.0, f64::max) - self.rounding)
+        round_down_safely(sums.into_iter().fold(0.0, f64::max) - self.rounding)
     }
 
     /// Whether everything that can follow state `b` can follow state `a` of the same down-set, no later: `b` starts nothing before its
     /// time, nor before it has cores for it, and by then what it waits for has ended in `a` and as many cores are free.
-    pub fn dominates(&self, a: (u64, &[Run]), b: (u64, &[Run]), set: Set) -> bool {
+    pub fn dominates_state(&self, a: (u64, &[RunningOperator]), b: (u64, &[RunningOperator]), set: OperatorBitset) -> bool {
         if a.0 > b.0 || !self.slots.frees_no_later(self.piece, a.1, b) {
             return false;
         }
@@ -357,12 +368,12 @@ impl<'a> Searcher<'a> {
             if waiting == 0 || b.1.iter().any(|r| r.op == run.op && r.finish >= run.finish) {
                 continue;
             }
-            let floor = floor.get_or_insert_with(|| self.slots.earliest_single(self.piece, b.0, b.1));
+            let floor = floor.get_or_insert_with(|| self.slots.earliest_single_times(self.piece, b.0, b.1));
             let held = |j: usize| {
                 floor[self.piece.kind[j] as usize] < run.finish
                     && !b.1.iter().any(|r| r.finish >= run.finish && self.relation.preds[j] >> r.op & 1 == 1)
             };
-            if members(waiting).any(held) {
+            if set_members(waiting).any(held) {
                 return false;
             }
         }

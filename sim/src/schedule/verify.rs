@@ -7,7 +7,7 @@ use thiserror::Error;
 
 /// One way in which a schedule is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Fault {
+pub enum ScheduleFault {
     /// A list has not one entry per operator.
     #[error("the schedule has {have} {list} for {need} operators")]
     WrongLength {
@@ -108,7 +108,7 @@ pub enum Fault {
 
 /// Every fault of `schedule` as an answer to `problem`; none when it is right.
 #[must_use]
-pub fn verify(problem: &Problem, schedule: &Schedule) -> Vec<Fault> {
+pub fn verify_schedule(problem: &Problem, schedule: &Schedule) -> Vec<ScheduleFault> {
     let n = problem.operators().len();
     let mut faults = Vec::new();
     for (list, have) in [
@@ -117,13 +117,13 @@ pub fn verify(problem: &Problem, schedule: &Schedule) -> Vec<Fault> {
         ("core assignments", schedule.cores.len()),
     ] {
         if have != n {
-            faults.push(Fault::WrongLength { list, have, need: n });
+            faults.push(ScheduleFault::WrongLength { list, have, need: n });
         }
     }
     if !faults.is_empty() {
         return faults;
     }
-    let spans = spans(problem, schedule, &mut faults);
+    let spans = spans_in_modes(problem, schedule, &mut faults);
     check_precedence(problem, &spans, &mut faults);
     check_cores(problem, schedule, &mut faults);
     check_sharing(schedule, &spans, &mut faults);
@@ -133,14 +133,14 @@ pub fn verify(problem: &Problem, schedule: &Schedule) -> Vec<Fault> {
 }
 
 /// Start and end of every operator in the mode the schedule gives it.
-fn spans(problem: &Problem, schedule: &Schedule, faults: &mut Vec<Fault>) -> Vec<(u64, u64)> {
+fn spans_in_modes(problem: &Problem, schedule: &Schedule, faults: &mut Vec<ScheduleFault>) -> Vec<(u64, u64)> {
     let mut spans = Vec::with_capacity(schedule.starts.len());
     for (i, operator) in problem.operators().iter().enumerate() {
         let mut latency = operator.latency;
         if schedule.exclusive[i] {
             match operator.exclusive_latency {
                 Some(exclusive) => latency = exclusive,
-                None => faults.push(Fault::NotExclusive { operator: i as u32 }),
+                None => faults.push(ScheduleFault::NotExclusive { operator: i as u32 }),
             }
         }
         spans.push((schedule.starts[i], schedule.starts[i].saturating_add(latency)));
@@ -148,16 +148,16 @@ fn spans(problem: &Problem, schedule: &Schedule, faults: &mut Vec<Fault>) -> Vec
     spans
 }
 
-fn check_precedence(problem: &Problem, spans: &[(u64, u64)], faults: &mut Vec<Fault>) {
+fn check_precedence(problem: &Problem, spans: &[(u64, u64)], faults: &mut Vec<ScheduleFault>) {
     for &(from, to) in problem.edges() {
         let (end, start) = (spans[from as usize].1, spans[to as usize].0);
         if start < end {
-            faults.push(Fault::Precedence { from, to, end, start });
+            faults.push(ScheduleFault::Precedence { from, to, end, start });
         }
     }
 }
 
-fn check_cores(problem: &Problem, schedule: &Schedule, faults: &mut Vec<Fault>) {
+fn check_cores(problem: &Problem, schedule: &Schedule, faults: &mut Vec<ScheduleFault>) {
     let cores = problem.cores();
     for (i, operator) in problem.operators().iter().enumerate() {
         let CoreAssignment { tensor_core, vector_core, link } = schedule.cores[i];
@@ -169,20 +169,20 @@ fn check_cores(problem: &Problem, schedule: &Schedule, faults: &mut Vec<Fault>) 
         ];
         for (resource, assigned, available, needed) in needs {
             if assigned.is_some() != needed || assigned.is_some_and(|c| c >= available) {
-                faults.push(Fault::WrongCore { operator: i as u32, resource, assigned, available });
+                faults.push(ScheduleFault::WrongCore { operator: i as u32, resource, assigned, available });
             }
         }
         if let (Some(tensor_core), Some(vector_core)) = (tensor_core, vector_core)
             && cores.pairing == Pairing::SameIndex
             && tensor_core != vector_core
         {
-            faults.push(Fault::Pairing { operator: i as u32, tensor_core, vector_core });
+            faults.push(ScheduleFault::Pairing { operator: i as u32, tensor_core, vector_core });
         }
     }
 }
 
 /// No two operators on one core or link at once. Operators of zero length occupy nothing.
-fn check_sharing(schedule: &Schedule, spans: &[(u64, u64)], faults: &mut Vec<Fault>) {
+fn check_sharing(schedule: &Schedule, spans: &[(u64, u64)], faults: &mut Vec<ScheduleFault>) {
     for (resource, pick) in [
         ("tensor core", (|c: &CoreAssignment| c.tensor_core) as fn(&CoreAssignment) -> Option<u32>),
         ("vector core", |c| c.vector_core),
@@ -200,7 +200,7 @@ fn check_sharing(schedule: &Schedule, spans: &[(u64, u64)], faults: &mut Vec<Fau
         for (index, start, end, second) in uses {
             match last {
                 Some((core, busy_until, first)) if core == index && start < busy_until => {
-                    faults.push(Fault::Overlap { first, second, resource, index, time: start });
+                    faults.push(ScheduleFault::Overlap { first, second, resource, index, time: start });
                     if end > busy_until {
                         last = Some((index, end, second));
                     }
@@ -213,7 +213,7 @@ fn check_sharing(schedule: &Schedule, spans: &[(u64, u64)], faults: &mut Vec<Fau
 
 /// Nothing it excludes runs while an operator holds all cores. An exclusive operator of zero length still needs an instant at which
 /// those cores are idle.
-fn check_exclusivity(problem: &Problem, schedule: &Schedule, spans: &[(u64, u64)], faults: &mut Vec<Fault>) {
+fn check_exclusivity(problem: &Problem, schedule: &Schedule, spans: &[(u64, u64)], faults: &mut Vec<ScheduleFault>) {
     let operators = problem.operators();
     for (x, holder) in operators.iter().enumerate().filter(|&(x, _)| schedule.exclusive[x]) {
         let (start, end) = spans[x];
@@ -234,16 +234,16 @@ fn check_exclusivity(problem: &Problem, schedule: &Schedule, spans: &[(u64, u64)
                 Exclusivity::OwnKind => tensor || vector,
             };
             if overlap && excluded {
-                faults.push(Fault::Exclusivity { exclusive: x as u32, other: o as u32, start, end });
+                faults.push(ScheduleFault::Exclusivity { exclusive: x as u32, other: o as u32, start, end });
             }
         }
     }
 }
 
-fn check_totals(schedule: &Schedule, spans: &[(u64, u64)], faults: &mut Vec<Fault>) {
+fn check_totals(schedule: &Schedule, spans: &[(u64, u64)], faults: &mut Vec<ScheduleFault>) {
     let actual = spans.iter().map(|s| s.1).max().unwrap_or(0);
     if actual != schedule.makespan {
-        faults.push(Fault::Makespan { stated: schedule.makespan, actual });
+        faults.push(ScheduleFault::Makespan { stated: schedule.makespan, actual });
     }
     let honest = match &schedule.status {
         SolveStatus::Optimal => schedule.lower_bound == schedule.makespan,
@@ -252,6 +252,6 @@ fn check_totals(schedule: &Schedule, spans: &[(u64, u64)], faults: &mut Vec<Faul
     };
     if !honest {
         let status = schedule.status.to_string();
-        faults.push(Fault::Status { status, lower_bound: schedule.lower_bound, makespan: schedule.makespan });
+        faults.push(ScheduleFault::Status { status, lower_bound: schedule.lower_bound, makespan: schedule.makespan });
     }
 }

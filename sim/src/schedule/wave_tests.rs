@@ -1,8 +1,8 @@
 //! Waves that go on where the last one stopped, against one that goes through everything.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use super::bounds::{Relation, chain_tails, only_across};
-use super::list::{Exclusive, list_schedule};
+use super::bounds::{PrecedenceSets, chain_tails, find_only_across};
+use super::list::{ExclusivePolicy, list_schedule};
 use super::piece;
 use super::problem::{Cores, Exclusivity, Operator, OperatorKind, Pairing, Problem};
 use super::search::Exploration;
@@ -49,11 +49,11 @@ fn problem(seed: u64) -> Problem {
 fn narrow_waves_end_where_one_wide_wave_does() {
     let mut most = 0;
     for seed in 0..1_000 {
-        for cut in piece::whole(&problem(seed)) {
+        for cut in piece::as_one_piece(&problem(seed)) {
             let piece = &cut.piece;
-            let searcher = Searcher::new(piece, only_across(piece, &Relation::of(piece)));
-            let listed = list_schedule(piece, &chain_tails(piece), Exclusive::Alone).makespan + 1;
-            let wide = Exploration::new(&searcher).wave(listed, usize::MAX, u64::MAX);
+            let searcher = Searcher::new(piece, find_only_across(piece, &PrecedenceSets::of_piece(piece)));
+            let listed = list_schedule(piece, &chain_tails(piece), ExclusivePolicy::Alone).makespan + 1;
+            let wide = Exploration::new(&searcher).search_wave(listed, usize::MAX, u64::MAX);
             let optimum = wide.found.map_or(listed, |found| found.makespan);
             assert_eq!(wide.lower_bound, optimum, "seed {seed}");
             let mut narrow = Exploration::new(&searcher);
@@ -61,7 +61,7 @@ fn narrow_waves_end_where_one_wide_wave_does() {
             let width = 1 + seed as usize % 4;
             let budget = if seed % 3 == 0 { 1 + seed % 7 } else { u64::MAX };
             loop {
-                let wave = narrow.wave(best, width, budget);
+                let wave = narrow.search_wave(best, width, budget);
                 best = wave.found.map_or(best, |found| found.makespan);
                 waves += 1;
                 assert!(wave.lower_bound <= optimum && optimum <= best, "seed {seed}: {} {optimum} {best}", wave.lower_bound);

@@ -1,9 +1,9 @@
 //! Errors of a fit before, after, and on what was left out of it.
 
-use results::report::{Table, folded};
+use results::report::{TextTable, fold_line};
 
 /// A line of the table; errors in percent.
-pub struct Row {
+pub struct FitErrorRow {
     /// The cells before the errors.
     pub first: Vec<String>,
     /// With the scalars as they were.
@@ -17,25 +17,25 @@ pub struct Row {
 }
 
 /// The table; `first` are the heads of the cells before the errors, `kinds` what is left out in turn besides rows.
-pub fn table(first: &[&str], kinds: &str, rows: &[Row]) -> String {
+pub fn errors_table(first: &[&str], kinds: &str, rows: &[FitErrorRow]) -> String {
     let errors = ["MAPE % before", "after", "rows left out in turn"].map(str::to_owned);
     let heads = first.iter().map(|head| (*head).to_owned()).chain(errors).chain([format!("{kinds} left out in turn")]);
-    let mut table = Table::new(heads.collect::<Vec<_>>());
+    let mut table = TextTable::new(heads.collect::<Vec<_>>());
     for row in rows {
         let percent = |value: f64| format!("{value:.1}");
         let errors = [row.before_pct, row.after_pct, row.left_out_pct].map(percent);
         let by_kind = row.by_kind_pct.map_or_else(|| "-".to_owned(), percent);
-        table.row(row.first.iter().cloned().chain(errors).chain([by_kind]).collect::<Vec<_>>());
+        table.add_row(row.first.iter().cloned().chain(errors).chain([by_kind]).collect::<Vec<_>>());
     }
     let mut text = table.render();
-    for note in rows.iter().flat_map(notes) {
-        text.push_str(&folded(&note));
+    for note in rows.iter().flat_map(notes_on_fit) {
+        text.push_str(&fold_line(&note));
     }
     text
 }
 
 /// What the errors say against the fit.
-fn notes(row: &Row) -> Vec<String> {
+fn notes_on_fit(row: &FitErrorRow) -> Vec<String> {
     let of = row.first.first().filter(|_| row.first.len() > 1).map_or_else(String::new, |of| format!("{of}: "));
     let mut notes = Vec::new();
     if row.left_out_pct > row.before_pct {

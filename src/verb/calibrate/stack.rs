@@ -1,57 +1,61 @@
 //! A software stack's scalars fitted to measured runs.
 
-use super::{Arguments, errors, scalars, stem};
+use super::{CalibrateArguments, errors, output_stem, scalars_table};
 use crate::answer::{self, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress;
-use results::report::count;
-use results::validate::Options;
-use results::validate::held_out::{Calibrated, Part, calibrate};
+use results::report::format_count;
+use results::validate::ValidateOptions;
+use results::validate::held_out::{CalibratedStack, QuantityFit, calibrate_stack};
 use serde::Serialize;
 use step::SoftwareStack;
 
 #[derive(Serialize)]
-struct Answer {
+struct CalibratedStackAnswer {
     stack: String,
     data: String,
     rows: usize,
-    parts: Vec<Part>,
+    parts: Vec<QuantityFit>,
 }
 
 /// Fits, writes and prints.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub fn run_calibrate_stack(arguments: &CalibrateArguments) -> Result<(), Failure> {
     if !arguments.only.is_empty() {
-        return Err(failure::input(
+        return Err(failure::input_failure(
             "--only: picks a chip's scalars; of a stack all are fitted, and those that runs do not determine are kept",
         ));
     }
     let base = SoftwareStack::load(&arguments.chip).map_err(|fault| {
-        failure::input(format!("{}: these are runs, which a software stack is fitted to: {fault}", arguments.data.display()))
+        failure::input_failure(format!(
+            "{}: these are runs, which a software stack is fitted to: {fault}",
+            arguments.data.display()
+        ))
     })?;
-    let name = arguments.out.as_deref().map_or_else(|| format!("{}_calibrated", base.name), stem);
-    let Calibrated { stack, rows, parts } =
-        progress::shown("fitting", || calibrate(&arguments.data, &base, &name, &Options::default())).or_input()?;
+    let name = arguments.out.as_deref().map_or_else(|| format!("{}_calibrated", base.name), output_stem);
+    let CalibratedStack { stack, rows, parts } =
+        progress::run_with_progress("fitting", || calibrate_stack(&arguments.data, &base, &name, &ValidateOptions::default()))
+            .or_input()?;
     if let Some(out) = &arguments.out {
         let text = stack.to_toml_string().or_other()?;
-        results::files::write(out, text.as_bytes()).or_unwritable()?;
+        results::files::write_file(out, text.as_bytes()).or_unwritable()?;
     }
-    let answer = Answer { stack: base.name, data: arguments.data.display().to_string(), rows, parts };
-    answer::give(arguments.format, &Versioned::first(&answer), |_| text(&answer))?;
-    super::wrong_rows(&arguments.data)
+    let answer = CalibratedStackAnswer { stack: base.name, data: arguments.data.display().to_string(), rows, parts };
+    answer::write_answer(arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer))?;
+    super::report_wrong_rows(&arguments.data)
 }
 
-fn text(answer: &Answer) -> String {
-    let mut text = format!("{}: {} rows, stack {}\n\n", answer.data, count(answer.rows as u64), answer.stack);
-    let row = |part: &Part| errors::Row {
-        first: vec![part.quantity.to_owned(), count(part.rows as u64)],
+fn answer_text(answer: &CalibratedStackAnswer) -> String {
+    let mut text = format!("{}: {} rows, stack {}\n\n", answer.data, format_count(answer.rows as u64), answer.stack);
+    let row = |part: &QuantityFit| errors::FitErrorRow {
+        first: vec![part.quantity.to_owned(), format_count(part.rows as u64)],
         before_pct: part.before_pct,
         after_pct: part.after_pct,
         left_out_pct: part.left_out_pct,
         by_kind_pct: part.by_model_pct,
     };
-    let rows: Vec<errors::Row> = answer.parts.iter().map(row).collect();
-    text.push_str(&errors::table(&["quantity", "rows fitted"], "models", &rows));
+    let rows: Vec<errors::FitErrorRow> = answer.parts.iter().map(row).collect();
+    text.push_str(&errors::errors_table(&["quantity", "rows fitted"], "models", &rows));
     text.push('\n');
-    text.push_str(&scalars(answer.parts.iter().flat_map(|part| &part.scalars)));
+    text.push_str(&scalars_table(answer.parts.iter().flat_map(|part| &part.scalars)));
     text
 }

@@ -2,19 +2,19 @@
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
-use crate::verb::search::baselines::{expert_plan, ideal};
-use crate::verb::search::question::Question;
-use crate::verb::search::{Posed, prepare};
-use results::baseline::{Degrees, expert_placement};
-use results::compare::Entry;
+use crate::verb::search::baselines::{search_expert_plan, without_calibration};
+use crate::verb::search::question::SearchQuestion;
+use crate::verb::search::{SearchRequest, prepare_job};
+use results::baseline::{ExpertDegrees, expert_placement};
+use results::compare::ComparisonEntry;
 use results::figure;
-use results::freedoms::{Evaluations, FREEDOMS, Freedoms, ModelFreedoms};
+use results::freedoms::{EvaluatedChips, FREEDOMS, Freedoms, ModelFreedoms};
 use results::from_search as conversion;
 use search::bayes;
-use search::design::{DesignAnswer, DesignSearch, Evaluation, HardwareAlone, Watch, Workload, best_plan};
-use search::objective::{Axes, Axis};
-use search::planner::{Job, PlanSpace, Prepared};
-use search::runner::Outcome;
+use search::design::{DesignAnswer, DesignEvaluation, DesignSearch, DesignWatch, HardwareOnly, Workload, best_plan};
+use search::objective::{CostAxes, FrontAxis};
+use search::planner::{Job, PlanSpace, PreparedJob};
+use search::runner::CandidateOutcome;
 use search::space::{CalibrationChoice, Chips, DesignId};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
@@ -28,7 +28,7 @@ const MEASURED: &str = "tpu_v4";
 const LEAST_EVALUATIONS: u64 = 32;
 
 /// What is asked.
-pub struct Asked<'a> {
+pub struct FreedomsRequest<'a> {
     pub models: Vec<String>,
     pub study: Option<&'a String>,
     pub stack: Option<&'a String>,
@@ -40,39 +40,43 @@ pub struct Asked<'a> {
 }
 
 /// Searches with each freedom and prints.
-pub fn run(asked: &Asked<'_>) -> Result<(), Failure> {
-    let given = asked.expert.map(degrees).transpose()?;
-    let models = asked.models.iter().map(|model| of_model(asked, model, given)).collect::<Result<_, _>>()?;
-    let answer = Freedoms::new(models, asked.seed);
+pub fn compare_freedoms(asked: &FreedomsRequest<'_>) -> Result<(), Failure> {
+    let given = asked.expert.map(parse_degrees).transpose()?;
+    let models = asked.models.iter().map(|model| freedoms_of_model(asked, model, given)).collect::<Result<_, _>>()?;
+    let answer = Freedoms::from_models(models, asked.seed);
     if let Some(directory) = asked.out {
         std::fs::create_dir_all(directory).map_err(|e| {
-            failure::of_io(&e, format!("--out {}: cannot be made: {e}; give a directory you may write to", directory.display()))
+            failure::write_failure(
+                &e,
+                format!("--out {}: cannot be made: {e}; give a directory you may write to", directory.display()),
+            )
         })?;
-        figure::freedoms(&answer).or_other()?.write(directory, "freedoms").or_unwritable()?;
+        figure::draw_freedoms(&answer).or_other()?.write_files(directory, "freedoms").or_unwritable()?;
     }
-    answer::give(asked.format, &Versioned::first(&answer), |_| answer.to_text())
+    answer::write_answer(asked.format, &Versioned::with_schema_one(&answer), |_| answer.to_text())
 }
 
 /// `P,T,D`: pipeline stages, tensor-parallel width, data-parallel ranks.
-fn degrees(text: &str) -> Result<Degrees, Failure> {
+fn parse_degrees(text: &str) -> Result<ExpertDegrees, Failure> {
     let numbers: Vec<Option<u32>> =
         text.split(',').map(|part| part.trim().parse().ok().filter(|n| (1..=1 << 20).contains(n))).collect();
     match numbers.as_slice() {
-        [Some(pipeline), Some(tensor), Some(data)] => Ok(Degrees { pipeline: *pipeline, tensor: *tensor, data: *data }),
-        _ => Err(failure::input(format!(
+        [Some(pipeline), Some(tensor), Some(data)] => Ok(ExpertDegrees { pipeline: *pipeline, tensor: *tensor, data: *data }),
+        _ => Err(failure::input_failure(format!(
             "--expert {text}: must be pipeline stages, tensor-parallel width and data-parallel ranks, each from 1 to 1048576; write it like 8,1,128"
         ))),
     }
 }
 
-fn of_model(asked: &Asked<'_>, model: &str, given: Option<Degrees>) -> Result<ModelFreedoms, Failure> {
-    let question = Question::of_one(&Posed::of_model(model, asked.study, asked.stack, asked.sequence_length))?;
+fn freedoms_of_model(asked: &FreedomsRequest<'_>, model: &str, given: Option<ExpertDegrees>) -> Result<ModelFreedoms, Failure> {
+    let question =
+        SearchQuestion::read_of_one_model(&SearchRequest::of_model(model, asked.study, asked.stack, asked.sequence_length))?;
     let published = expert_placement(&question.model.name);
     let (degrees, source) = match (given, published) {
         (Some(degrees), _) => (degrees, "--expert".to_owned()),
         (None, Some(expert)) => (expert.degrees, expert.source),
         (None, None) => {
-            return Err(failure::input(format!(
+            return Err(failure::input_failure(format!(
                 "{model}: no expert's placement is published for it; give one, --expert PIPELINE,TENSOR,DATA"
             )));
         }
@@ -80,10 +84,10 @@ fn of_model(asked: &Asked<'_>, model: &str, given: Option<Degrees>) -> Result<Mo
     let words = format!("p {}, t {}, d {}", degrees.pipeline, degrees.tensor, degrees.data);
     let whole = question.study.cluster.devices;
     let refused = |why: String| match given {
-        Some(_) => Err(failure::input(format!("{model}: --expert: {words}: {why}"))),
+        Some(_) => Err(failure::input_failure(format!("{model}: --expert: {words}: {why}"))),
         None => Ok(Err(why)),
     };
-    let expert = match expert_plan(&question, degrees) {
+    let expert = match search_expert_plan(&question, degrees) {
         Ok((devices, ..)) if given.is_some() && devices != whole => refused(format!(
             "is a placement on {devices} devices, the study {} has {whole}: their product must be {whole}",
             question.name
@@ -98,46 +102,48 @@ fn of_model(asked: &Asked<'_>, model: &str, given: Option<Degrees>) -> Result<Mo
         }
         Err(why) => refused(why)?,
     };
-    let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric: &Fabric| question.job(fabric)).collect();
-    let ours: Vec<Prepared<'_>> = jobs.iter().map(|job| prepare(&question, job)).collect::<Result<_, _>>()?;
-    let joint = search(&question, &ours)?;
+    let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric: &Fabric| question.reference_job(fabric)).collect();
+    let ours: Vec<PreparedJob<'_>> = jobs.iter().map(|job| prepare_job(&question, job)).collect::<Result<_, _>>()?;
+    let joint = search_chips(&question, &ours)?;
     let evaluations = joint.counts.evaluated.max(LEAST_EVALUATIONS);
 
-    let own = question.job(&question.fabric);
-    let ours_on_own = prepare(&question, &own)?;
-    let measured = Accelerator::template(MEASURED).or_other()?;
+    let own = question.reference_job(&question.fabric);
+    let ours_on_own = prepare_job(&question, &own)?;
+    let measured = Accelerator::built_in(MEASURED).or_other()?;
     let [first, third, fourth, sixth] = match &expert {
-        Ok(side) => side.entries(&question, &measured, (evaluations, asked.seed))?,
-        Err(why) => [0, 2, 3, 5].map(|at| Entry { note: Some(why.clone()), ..Entry::without_design(FREEDOMS[at]) }),
+        Ok(side) => side.comparison_entries(&question, &measured, (evaluations, asked.seed))?,
+        Err(why) => {
+            [0, 2, 3, 5].map(|at| ComparisonEntry { note: Some(why.clone()), ..ComparisonEntry::without_design(FREEDOMS[at]) })
+        }
     };
     let planned = |at: usize, chip: &Accelerator| {
-        conversion::entry(FREEDOMS[at], &Job { chip, ..own }, &best_plan(&ours_on_own, chip)).or_other()
+        conversion::best_plan_entry(FREEDOMS[at], &Job { chip, ..own }, &best_plan(&ours_on_own, chip)).or_other()
     };
-    let (second, seventh) = (planned(1, &reference(&question))?, planned(6, &measured)?);
-    let fifth = best(FREEDOMS[4], &question, &joint, &jobs)?;
+    let (second, seventh) = (planned(1, &reference_chip(&question))?, planned(6, &measured)?);
+    let fifth = best_design(FREEDOMS[4], &question, &joint, &jobs)?;
     let gap = match joint.status {
         SolveStatus::Gap { lower_bound, upper_bound } if lower_bound > 0.0 => upper_bound / lower_bound - 1.0,
         _ => 0.0,
     };
     let (model, study, expert) = (question.called.clone(), question.name.clone(), format!("{words}: {source}"));
-    let named = results::freedoms::Asked { model, study, expert, chips: chips(&question) };
-    let counts = Evaluations { joint: joint.counts.evaluated, bayesian: evaluations };
-    Ok(ModelFreedoms::new(named, [first, second, third, fourth, fifth, sixth, seventh], counts, gap))
+    let named = results::freedoms::FreedomCase { model, study, expert, chips: chips_note(&question) };
+    let counts = EvaluatedChips { joint: joint.counts.evaluated, bayesian: evaluations };
+    Ok(ModelFreedoms::from_entries(named, [first, second, third, fourth, fifth, sixth, seventh], counts, gap))
 }
 
 /// Whether the space's chips have what is measured of their base.
-fn keeps_calibration(question: &Question) -> bool {
+fn keeps_calibration(question: &SearchQuestion) -> bool {
     matches!(&question.study.space.chips, Chips::Grid(spec) if spec.calibration == CalibrationChoice::Base)
 }
 
 /// The reference chip as the space's chips are: ideal where they are, so that the chip is worth its dimensions and not what was measured of another.
-fn reference(question: &Question) -> Accelerator {
+fn reference_chip(question: &SearchQuestion) -> Accelerator {
     let reference = question.reference.clone();
-    if keeps_calibration(question) { reference } else { ideal(reference) }
+    if keeps_calibration(question) { reference } else { without_calibration(reference) }
 }
 
 /// Which chips are ideal.
-fn chips(question: &Question) -> String {
+fn chips_note(question: &SearchQuestion) -> String {
     let measured = "TPU v4 as measured has what its kernels were fitted to";
     let reference = &question.reference.name;
     match keeps_calibration(question) {
@@ -156,64 +162,78 @@ struct ExpertSide {
 impl ExpertSide {
     /// The reference chip, the chip that Bayesian optimisation finds in so many evaluations from a seed, the best chip and the measured one, each
     /// under the expert's plan.
-    fn entries(
+    fn comparison_entries(
         &self,
-        question: &Question,
+        question: &SearchQuestion,
         measured: &Accelerator,
         (evaluations, seed): (u64, u64),
-    ) -> Result<[Entry; 4], Failure> {
-        let on = |fabric| Job { devices: self.devices, ..question.job(fabric) };
+    ) -> Result<[ComparisonEntry; 4], Failure> {
+        let on = |fabric| Job { devices: self.devices, ..question.reference_job(fabric) };
         let jobs: Vec<Job<'_>> = self.fabrics.iter().map(on).collect();
-        let prepared: Vec<Prepared<'_>> =
-            jobs.iter().map(|job| Prepared::new(*job, &self.plans).or_input()).collect::<Result<_, _>>()?;
+        let prepared: Vec<PreparedJob<'_>> =
+            jobs.iter().map(|job| PreparedJob::new(*job, &self.plans).or_input()).collect::<Result<_, _>>()?;
         let standing = |at: usize, chip: &Accelerator| {
-            conversion::entry(FREEDOMS[at], &Job { chip, ..jobs[0] }, &best_plan(&prepared[0], chip)).or_other()
+            conversion::best_plan_entry(FREEDOMS[at], &Job { chip, ..jobs[0] }, &best_plan(&prepared[0], chip)).or_other()
         };
-        let hardware = HardwareAlone { space: &question.space, prepared: &prepared };
-        let tried = bayes::minimise(&hardware, usize::try_from(evaluations).unwrap_or(usize::MAX), seed);
+        let hardware = HardwareOnly { space: &question.space, prepared: &prepared };
+        let tried = bayes::minimise_value(&hardware, usize::try_from(evaluations).unwrap_or(usize::MAX), seed);
         let bayesian = match tried.best() {
-            None => Entry { note: Some("no chip that was tried runs it".to_owned()), ..Entry::without_design(FREEDOMS[2]) },
+            None => ComparisonEntry {
+                note: Some("no chip that was tried runs it".to_owned()),
+                ..ComparisonEntry::without_design(FREEDOMS[2])
+            },
             Some((design, _)) => {
-                let id = question.space.largest(design);
+                let id = question.space.with_largest_memory(design);
                 let chip = hardware
-                    .chip(id)
-                    .ok_or_else(|| Failure::Other(anyhow::anyhow!("{}: is no chip", question.space.words(id))))?;
-                let at = question.space.fabric(id);
-                designed(FREEDOMS[2], question, (id, &chip), &jobs[at], &best_plan(&prepared[at], &chip))?
+                    .chip_of_design(id)
+                    .ok_or_else(|| Failure::Other(anyhow::anyhow!("{}: is no chip", question.space.describe_design(id))))?;
+                let at = question.space.fabric_of_design(id);
+                design_entry(FREEDOMS[2], question, (id, &chip), &jobs[at], &best_plan(&prepared[at], &chip))?
             }
         };
-        let chips = search(question, &prepared)?;
-        Ok([standing(0, &reference(question))?, bayesian, best(FREEDOMS[3], question, &chips, &jobs)?, standing(5, measured)?])
+        let chips = search_chips(question, &prepared)?;
+        Ok([
+            standing(0, &reference_chip(question))?,
+            bayesian,
+            best_design(FREEDOMS[3], question, &chips, &jobs)?,
+            standing(5, measured)?,
+        ])
     }
 }
 
 /// The best chip of the space, the front left alone.
-fn search<'a>(question: &'a Question, prepared: &'a [Prepared<'a>]) -> Result<DesignAnswer, Failure> {
-    let aim = search::design::Aim { axes: Axes::one(Axis::None), ..question.aim };
-    let search = DesignSearch { workloads: &[Workload::alone(prepared)], space: &question.space, aim, robust: None };
-    Watch::nobody(|watch| search.run(watch)).map_err(|why| failure::input(format!("{}: {why}", question.name)))
+fn search_chips<'a>(question: &'a SearchQuestion, prepared: &'a [PreparedJob<'a>]) -> Result<DesignAnswer, Failure> {
+    let aim = search::design::Aim { axes: CostAxes::single(FrontAxis::None), ..question.aim };
+    let search = DesignSearch { workloads: &[Workload::of_one_model(prepared)], space: &question.space, aim, robust: None };
+    DesignWatch::silent(|watch| search.run_design_search(watch))
+        .map_err(|why| failure::input_failure(format!("{}: {why}", question.name)))
 }
 
 /// The best design of an answer.
-fn best(label: &str, question: &Question, answer: &DesignAnswer, jobs: &[Job<'_>]) -> Result<Entry, Failure> {
+fn best_design(
+    label: &str,
+    question: &SearchQuestion,
+    answer: &DesignAnswer,
+    jobs: &[Job<'_>],
+) -> Result<ComparisonEntry, Failure> {
     let found = answer.best.map(|index| &answer.designs[index]);
-    let Some((id, Outcome::Evaluated { evaluation, .. })) = found.map(|design| (design.id, &design.outcome)) else {
-        return Ok(Entry { note: Some(answer.status.to_string()), ..Entry::without_design(label) });
+    let Some((id, CandidateOutcome::Evaluated { evaluation, .. })) = found.map(|design| (design.id, &design.outcome)) else {
+        return Ok(ComparisonEntry { note: Some(answer.status.to_string()), ..ComparisonEntry::without_design(label) });
     };
-    let chip = question.space.chip(id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
+    let chip = question.space.chip_of_design(id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
     let evaluation = evaluation.first().ok_or_else(|| Failure::Other(anyhow::anyhow!("{label}: no evaluation")))?;
-    designed(label, question, (id, &chip), &jobs[question.space.fabric(id)], evaluation)
+    design_entry(label, question, (id, &chip), &jobs[question.space.fabric_of_design(id)], evaluation)
 }
 
 /// A design of the space, with its dimensions in words.
-fn designed(
+fn design_entry(
     label: &str,
-    question: &Question,
+    question: &SearchQuestion,
     (id, chip): (DesignId, &Accelerator),
     job: &Job<'_>,
-    evaluation: &Evaluation,
-) -> Result<Entry, Failure> {
-    let entry = conversion::entry(label, &Job { chip, ..*job }, evaluation).or_other()?;
-    let area = question.space.figures(id, chip).area.0;
-    Ok(Entry { chip: question.space.words(id), area_mm2: Some(area), ..entry })
+    evaluation: &DesignEvaluation,
+) -> Result<ComparisonEntry, Failure> {
+    let entry = conversion::best_plan_entry(label, &Job { chip, ..*job }, evaluation).or_other()?;
+    let area = question.space.figures_of_design(id, chip).area.0;
+    Ok(ComparisonEntry { chip: question.space.describe_design(id), area_mm2: Some(area), ..entry })
 }

@@ -1,24 +1,24 @@
 //! The words of a job, with which a kept answer is asked again.
 
-use super::{JobArguments, Parts};
+use super::{JobArguments, JobParts};
 use crate::failure::{Failure, OrInput};
 use crate::input;
 use clap::Parser;
-use results::asked::Asked;
+use results::asked::JobInputs;
 use results::run;
 use std::path::Path;
 
 /// The words of a job, read by themselves.
 #[derive(Parser)]
 #[command(no_binary_name = true)]
-struct Alone {
+struct JobWords {
     #[command(flatten)]
     job: JobArguments,
 }
 
 impl JobArguments {
     /// Its model, chip, cluster and stack in words, with the texts of the files that they name. What else is asked, a plan's record has.
-    pub fn asked(&self) -> Result<Asked, Failure> {
+    pub fn to_inputs(&self) -> Result<JobInputs, Failure> {
         let is_run = Path::new(&self.chip).is_dir();
         let chip = if is_run { Path::new(&self.chip).join(run::CHIP).display().to_string() } else { self.chip.clone() };
         let mut pairs = vec![
@@ -37,18 +37,19 @@ impl JobArguments {
         pairs.extend(self.stack_option.iter().map(|option| ("--stack-option", option.clone())));
         let words = pairs.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]);
         let named = [Some(chip.as_str()), Some(self.fabric.as_str()), self.stack.as_deref()];
-        let inputs = input::texts_of(std::iter::once(self.model.as_str()), &named.into_iter().flatten().collect::<Vec<_>>())?;
-        Ok(Asked { asked_with: std::iter::once(self.model.clone()).chain(words).collect(), inputs })
+        let inputs =
+            input::texts_of_files(std::iter::once(self.model.as_str()), &named.into_iter().flatten().collect::<Vec<_>>())?;
+        Ok(JobInputs { asked_with: std::iter::once(self.model.clone()).chain(words).collect(), inputs })
     }
 
     /// The job that these words ask for.
-    pub fn of_words(words: &[String]) -> Result<Self, Failure> {
-        Alone::try_parse_from(words).map(|alone| alone.job).or_input()
+    pub fn from_words(words: &[String]) -> Result<Self, Failure> {
+        JobWords::try_parse_from(words).map(|alone| alone.job).or_input()
     }
 
     /// The chip with its file's sources, and the rest that the job's words name.
-    pub fn parts(&self) -> Result<Parts, Failure> {
-        self.read(Ok)
+    pub fn parts_of_job(&self) -> Result<JobParts, Failure> {
+        self.read_parts(Ok)
     }
 }
 
@@ -62,8 +63,8 @@ mod tests {
         let words = "llama2-7b --chip tpu_v4 --fabric tpu_v4_ici --devices 8 --global-batch 16 --fast-domain 4 --sequence-length 512 \
                      --stack ideal --mtp-layers 1 --capacity-factor 1.25 --nvme 7:960 --stack-option overlap.tensor=0.5";
         let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
-        let asked = JobArguments::of_words(&words).unwrap().asked().unwrap();
+        let asked = JobArguments::from_words(&words).unwrap().to_inputs().unwrap();
         assert_eq!((asked.asked_with, asked.inputs.len()), (words, 0));
-        assert!(JobArguments::of_words(&["llama2-7b".to_owned()]).is_err());
+        assert!(JobArguments::from_words(&["llama2-7b".to_owned()]).is_err());
     }
 }

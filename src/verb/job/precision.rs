@@ -8,7 +8,7 @@ use workloads::footprint::Precision;
 
 /// The form of the matrix products.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum Products {
+pub enum ProductFormat {
     /// bf16 throughout
     Bf16,
     /// fp16 throughout
@@ -27,26 +27,26 @@ pub enum Products {
 ///
 /// # Errors
 /// A format that the chip has no matrix products of.
-pub fn precision(products: Option<Products>, chip: &Accelerator) -> Result<Precision, Failure> {
+pub fn training_precision(products: Option<ProductFormat>, chip: &Accelerator) -> Result<Precision, Failure> {
     let Some(products) = products else {
-        let default = if chip.peak(DataType::Bf16).is_none() { Products::Fp16 } else { Products::Bf16 };
-        return precision(Some(default), chip);
+        let default = if chip.peak_flops(DataType::Bf16).is_none() { ProductFormat::Fp16 } else { ProductFormat::Bf16 };
+        return training_precision(Some(default), chip);
     };
     let precision = match products {
-        Products::Bf16 => Precision::MIXED_BF16,
-        Products::Fp16 => Precision { operand: DataType::Fp16, gradient: DataType::Fp16, ..Precision::MIXED_BF16 },
-        Products::Fp8 => Precision::MIXED_BF16.with_products(DataType::Fp8),
-        Products::Int8 => Precision::MIXED_BF16.with_products(DataType::Int8),
-        Products::Mxfp8 => Precision::MIXED_BF16.with_products(DataType::Mxfp8),
-        Products::Nvfp4 => Precision::MIXED_BF16.with_products(DataType::Nvfp4),
+        ProductFormat::Bf16 => Precision::MIXED_BF16,
+        ProductFormat::Fp16 => Precision { operand: DataType::Fp16, gradient: DataType::Fp16, ..Precision::MIXED_BF16 },
+        ProductFormat::Fp8 => Precision::MIXED_BF16.with_product_type(DataType::Fp8),
+        ProductFormat::Int8 => Precision::MIXED_BF16.with_product_type(DataType::Int8),
+        ProductFormat::Mxfp8 => Precision::MIXED_BF16.with_product_type(DataType::Mxfp8),
+        ProductFormat::Nvfp4 => Precision::MIXED_BF16.with_product_type(DataType::Nvfp4),
     };
-    if chip.peak(precision.product.unwrap_or(precision.operand)).is_some() {
+    if chip.peak_flops(precision.product.unwrap_or(precision.operand)).is_some() {
         return Ok(precision);
     }
-    let types = DataType::ALL.into_iter().filter(|t| *t != DataType::Fp32 && chip.peak(*t).is_some());
+    let types = DataType::ALL.into_iter().filter(|t| *t != DataType::Fp32 && chip.peak_flops(*t).is_some());
     let has: Vec<String> = types.map(|t| t.to_string()).collect();
     let asked = products.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned());
-    Err(failure::input(format!(
+    Err(failure::input_failure(format!(
         "--precision {asked}: {} has no matrix products of that type; use {}",
         chip.name,
         has.join(" or ")

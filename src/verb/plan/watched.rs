@@ -1,36 +1,39 @@
 //! What is said of a search over plans while it runs.
 
-use crate::progress::{Left, Pace, Progress};
+use crate::progress::{ProgressDisplay, RemainingTime, TimeLeft};
 use search::planner::{PlanPart, PlanProgress};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// Tells [`Progress`] where a search over plans stands: how much is done, how many plans a second, the best so far, how long the part may still take.
-pub struct Teller<'p> {
-    progress: &'p Progress,
+pub struct PlanSearchReporter<'p> {
+    progress: &'p ProgressDisplay,
     start: Instant,
-    part: Mutex<Option<(PlanPart, Pace)>>,
+    part: Mutex<Option<(PlanPart, RemainingTime)>>,
 }
 
-impl<'p> Teller<'p> {
-    pub fn new(progress: &'p Progress) -> Self {
+impl<'p> PlanSearchReporter<'p> {
+    pub fn new(progress: &'p ProgressDisplay) -> Self {
         Self { progress, start: Instant::now(), part: Mutex::new(None) }
     }
 
-    pub fn told(&self, now: PlanProgress) {
+    pub fn report_progress(&self, now: PlanProgress) {
         let mut part = self.part.lock().unwrap_or_else(PoisonError::into_inner);
         if part.as_ref().is_none_or(|(known, _)| *known != now.part) {
-            *part = Some((now.part, Pace::to(0.0)));
+            *part = Some((now.part, RemainingTime::towards(0.0)));
         }
         let open = 1.0 - now.done as f64 / now.all.max(1) as f64;
-        let left = part.as_mut().and_then(|(_, pace)| pace.left(open)).map(|left| Left::about(left, "to this part's end"));
-        self.progress.say(standing(now, self.start.elapsed().as_secs_f64()), left);
+        let left = part
+            .as_mut()
+            .and_then(|(_, pace)| pace.left_at_value(open))
+            .map(|left| TimeLeft::about_seconds(left, "to this part's end"));
+        self.progress.say_progress(search_line(now, self.start.elapsed().as_secs_f64()), left);
     }
 }
 
 /// A search over plans in a line, so many seconds after it began.
-fn standing(now: PlanProgress, seconds: f64) -> String {
-    let count = results::report::count;
+fn search_line(now: PlanProgress, seconds: f64) -> String {
+    let count = results::report::format_count;
     let (done, all) = (count(now.done as u64), count(now.all as u64));
     let part = match now.part {
         PlanPart::Lots => {
@@ -41,7 +44,7 @@ fn standing(now: PlanProgress, seconds: f64) -> String {
         PlanPart::Splits => format!("other splits of the layers, {done} of {all} groups"),
         PlanPart::Mixes => format!("what stages keep, {done} of at most {all} layouts"),
     };
-    let best = now.best.map_or_else(String::new, |best| format!(", best {} s", results::report::significant(best.0, 4)));
+    let best = now.best.map_or_else(String::new, |best| format!(", best {} s", results::report::format_significant(best.0, 4)));
     format!("{part}{best}")
 }
 
@@ -53,8 +56,8 @@ mod tests {
     #[test]
     fn a_line_has_the_rate_and_the_best() {
         let now = PlanProgress { part: PlanPart::Lots, done: 30, all: 1200, plans: 9000, best: None };
-        assert_eq!(standing(now, 4.5), "30 of 1,200 groups, 9,000 plans evaluated, 2,000 a second");
+        assert_eq!(search_line(now, 4.5), "30 of 1,200 groups, 9,000 plans evaluated, 2,000 a second");
         let later = PlanProgress { part: PlanPart::Mixes, done: 16, all: 64, best: Some(Seconds(12.3456)), ..now };
-        assert_eq!(standing(later, 5.0), "what stages keep, 16 of at most 64 layouts, best 12.35 s");
+        assert_eq!(search_line(later, 5.0), "what stages keep, 16 of at most 64 layouts, best 12.35 s");
     }
 }

@@ -3,9 +3,9 @@
 use crate::answer;
 use crate::failure::{Failure, OrInput};
 use clap::ValueEnum;
-use results::emit::{self, Numerics, Recipe, Written};
-use results::mapped::Mapped;
-use results::report::{rate, seconds};
+use results::emit::{self, EmittedPlan, ModelNumerics, PlanRecipe};
+use results::mapped::RankMappingRecord;
+use results::report::{format_rate, format_seconds};
 use search::planner::{Job, PlanSpace, RankedPlan};
 use step::{SoftwareStack, TrainingPlan};
 use workloads::model::config_text;
@@ -36,7 +36,7 @@ impl Framework {
 
 /// The choices where nothing else is asked for and the plan is for MaxText, or runs on it: its own policies (it wraps every layer), and what it runs
 /// of the rest. `None` leaves the planner's.
-pub fn choices(emit: Option<Framework>, stack: &SoftwareStack) -> Option<PlanSpace> {
+pub fn runnable_choices(emit: Option<Framework>, stack: &SoftwareStack) -> Option<PlanSpace> {
     let maxtext = emit.map_or_else(|| stack.name.starts_with("maxtext"), |framework| framework == Framework::Maxtext);
     maxtext.then(|| PlanSpace { activations: Some(emit::maxtext_policies()), ..emit::maxtext_choices() })
 }
@@ -47,19 +47,25 @@ pub fn choices(emit: Option<Framework>, stack: &SoftwareStack) -> Option<PlanSpa
 /// # Errors
 /// Bad input where the framework has no layers like the model's; an incomplete answer, after it has been written, where it has no words for all of
 /// the plan.
-pub fn first(framework: Framework, model: &str, job: &Job<'_>, plans: &[RankedPlan], mappings: &[Mapped]) -> Result<(), Failure> {
-    let numerics = config_text(model).map_or_else(Numerics::default, |text| Numerics::of(&text));
-    let all: Vec<Written> = plans
+pub fn write_first_expressible(
+    framework: Framework,
+    model: &str,
+    job: &Job<'_>,
+    plans: &[RankedPlan],
+    mappings: &[RankMappingRecord],
+) -> Result<(), Failure> {
+    let numerics = config_text(model).map_or_else(ModelNumerics::default, |text| ModelNumerics::from_config(&text));
+    let all: Vec<EmittedPlan> = plans
         .iter()
         .enumerate()
-        .map(|(i, ranked)| write(framework, (job, numerics), &ranked.plan, mappings.get(i)))
+        .map(|(i, ranked)| write_plan(framework, (job, numerics), &ranked.plan, mappings.get(i)))
         .collect::<Result<_, _>>()?;
     let (Some(fastest), name) = (all.first(), framework.name()) else { return Ok(()) };
     let whole = all.iter().position(|written| written.lacking.is_empty());
     let lacking = fastest.lacking.join("; ");
     let chosen = whole.unwrap_or(0);
-    answer::text(&format!("{}{}", all[chosen].text, predicted(job, &plans[chosen])))?;
-    if framework == Framework::Megatron && SoftwareStack::usual(&job.chip.name).starts_with("maxtext") {
+    answer::write_text(&format!("{}{}", all[chosen].text, prediction_comment(job, &plans[chosen])))?;
+    if framework == Framework::Megatron && SoftwareStack::usual_stack_name(&job.chip.name).starts_with("maxtext") {
         return Err(Failure::Incomplete(anyhow::anyhow!(
             "--emit megatron: Megatron-LM runs on GPUs, {} is none: what is written does not run there; MaxText does (--emit maxtext)",
             job.chip.name
@@ -83,30 +89,30 @@ pub fn first(framework: Framework, model: &str, job: &Job<'_>, plans: &[RankedPl
 }
 
 /// What is predicted of a plan, as a comment of every framework's files.
-fn predicted(job: &Job<'_>, ranked: &RankedPlan) -> String {
+fn prediction_comment(job: &Job<'_>, ranked: &RankedPlan) -> String {
     let (step, tokens) = (ranked.time.total, job.global_batch as f64 * job.sequence_length as f64);
-    let peak = ranked.memory.stages.iter().map(|stage| stage.need().gib()).fold(0.0, f64::max);
+    let peak = ranked.memory.stages.iter().map(|stage| stage.bytes_needed().gib()).fold(0.0, f64::max);
     format!(
         "# predicted by coplace {}: a step of {}, {} tokens/s, {peak:.1} GiB on the fullest of {} x {}\n",
         env!("CARGO_PKG_VERSION"),
-        seconds(step),
-        rate(tokens / step.0),
+        format_seconds(step),
+        format_rate(tokens / step.0),
         job.devices,
         job.chip.name
     )
 }
 
-fn write(
+fn write_plan(
     framework: Framework,
-    (job, numerics): (&Job<'_>, Numerics),
+    (job, numerics): (&Job<'_>, ModelNumerics),
     plan: &TrainingPlan,
-    mapping: Option<&Mapped>,
-) -> Result<Written, Failure> {
-    let (chip, fast_domain) = (job.chip.name.as_str(), job.fabric.fast_domain());
-    let recipe = Recipe { model: job.model, plan, stack: job.stack, chip, fast_domain, numerics, mapping };
+    mapping: Option<&RankMappingRecord>,
+) -> Result<EmittedPlan, Failure> {
+    let (chip, fast_domain) = (job.chip.name.as_str(), job.fabric.fast_domain_devices());
+    let recipe = PlanRecipe { model: job.model, plan, stack: job.stack, chip, fast_domain, numerics, mapping };
     match framework {
-        Framework::Megatron => emit::megatron(&recipe).or_input(),
-        Framework::Torch => emit::torch(&recipe).or_input(),
-        Framework::Maxtext | Framework::Piper => emit::maxtext(&recipe).or_input(),
+        Framework::Megatron => emit::write_megatron(&recipe).or_input(),
+        Framework::Torch => emit::write_torch(&recipe).or_input(),
+        Framework::Maxtext | Framework::Piper => emit::write_maxtext(&recipe).or_input(),
     }
 }

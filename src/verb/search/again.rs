@@ -2,7 +2,7 @@
 
 use crate::failure::{self, Failure};
 use crate::input;
-use results::record::Record;
+use results::record::SearchRecord;
 use results::run;
 use search::planner::{Job, RankedPlan};
 use sim::network::Fabric;
@@ -29,7 +29,7 @@ const ANY_MODEL: usize = 5;
 const OF_TECHNIQUES: [&str; 5] = ["--fabric", "--stack", "--attention", "--optimizer", "--sequence-length"];
 
 /// What a search was given by name.
-pub struct Given<'a> {
+pub struct NamedInputs<'a> {
     pub fabric: &'a str,
     pub stack: &'a str,
     pub attention: &'a str,
@@ -37,7 +37,7 @@ pub struct Given<'a> {
 }
 
 /// The arguments of a plan and its job, the model and the chip apart.
-pub fn arguments(job: &Job<'_>, ranked: &RankedPlan, given: &Given<'_>) -> Vec<String> {
+pub fn plan_arguments(job: &Job<'_>, ranked: &RankedPlan, given: &NamedInputs<'_>) -> Vec<String> {
     let (plan, l) = (&ranked.plan, &ranked.plan.layout);
     let mut found: Vec<(&str, String)> = vec![
         ("--fabric", given.fabric.to_owned()),
@@ -84,40 +84,40 @@ pub fn arguments(job: &Job<'_>, ranked: &RankedPlan, given: &Given<'_>) -> Vec<S
 }
 
 /// What is given for `--chip`.
-fn chip_named<'a>(words: &[&'a str]) -> Option<&'a str> {
+fn chip_value<'a>(words: &[&'a str]) -> Option<&'a str> {
     let after = words.iter().position(|word| *word == "--chip").and_then(|at| words.get(at + 1).copied());
     after.or_else(|| words.iter().find_map(|word| word.strip_prefix("--chip=")))
 }
 
 /// The directory given for `--chip`.
 fn chip_directory<'a>(words: &[&'a str]) -> Option<&'a Path> {
-    chip_named(words).map(Path::new).filter(|directory| directory.is_dir())
+    chip_value(words).map(Path::new).filter(|directory| directory.is_dir())
 }
 
 /// What is wrong with a directory given for `--chip`, where something is: without it the arguments that it would bring are missing too.
-pub fn unusable_chip(given: &[OsString]) -> Option<Failure> {
+pub fn unusable_chip_fault(given: &[OsString]) -> Option<Failure> {
     let words = given.iter().map(|word| word.to_str()).collect::<Option<Vec<&str>>>()?;
     let directory = chip_directory(&words).filter(|_| matches!(words.get(1), Some(&("evaluate" | "plan" | "techniques"))))?;
-    input::chip(&directory.display().to_string()).err()
+    input::read_chip(&directory.display().to_string()).err()
 }
 
 /// That the network is missing, with those that a built-in chip is sold with.
-pub fn fabric_missing(given: &[OsString]) -> Option<Failure> {
+pub fn missing_fabric_message(given: &[OsString]) -> Option<Failure> {
     let words = given.iter().map(|word| word.to_str()).collect::<Option<Vec<&str>>>()?;
     let is_given =
         |key: &str| words.iter().any(|word| *word == key || word.strip_prefix(key).is_some_and(|rest| rest.starts_with('=')));
     if words.get(1) != Some(&"plan") || is_given("--fabric") {
         return None;
     }
-    let chip = match input::chip(chip_named(&words)?) {
+    let chip = match input::read_chip(chip_value(&words)?) {
         Ok(chip) => chip.accelerator.name,
         Err(fault) => return Some(fault),
     };
-    let own = Fabric::names().into_iter().filter_map(|name| Fabric::template(name).ok());
+    let own = Fabric::names().into_iter().filter_map(|name| Fabric::built_in(name).ok());
     let own: Vec<String> = own
         .filter(|fabric| fabric.joins.contains(&chip))
         .map(|fabric| {
-            let most = match fabric.devices() {
+            let most = match fabric.device_count() {
                 u32::MAX => String::new(),
                 devices => format!("; at most {devices} devices"),
             };
@@ -128,11 +128,11 @@ pub fn fabric_missing(given: &[OsString]) -> Option<Failure> {
         [] => "coplace list fabrics has them, and a fabric's file is one too".to_owned(),
         _ => format!("{chip} is sold with:{}", own.concat()),
     };
-    Some(failure::input(format!("--fabric is missing: name the network that joins the devices; {known}")))
+    Some(failure::input_failure(format!("--fabric is missing: name the network that joins the devices; {known}")))
 }
 
 /// The command line with what a run directory given for `--chip` says of the job and, to `evaluate` where nothing else is asked, of the plan.
-pub fn completed(given: Vec<OsString>) -> Vec<OsString> {
+pub fn complete_from_run(given: Vec<OsString>) -> Vec<OsString> {
     let Some(words) = given.iter().map(|word| word.to_str()).collect::<Option<Vec<&str>>>() else { return given };
     let verb = words.get(1).copied().unwrap_or_default();
     if !matches!(verb, "evaluate" | "plan" | "techniques") {
@@ -140,10 +140,10 @@ pub fn completed(given: Vec<OsString>) -> Vec<OsString> {
     }
     let Some(directory) = chip_directory(&words) else { return given };
     // What is wrong with the directory is said where its chip is read.
-    if input::keep_of_run(directory, &words).is_err() {
+    if input::keep_files_of_run(directory, &words).is_err() {
         return given;
     }
-    let Ok(record) = Record::read(&directory.join(run::RECORD)) else { return given };
+    let Ok(record) = SearchRecord::read_from(&directory.join(run::RECORD)) else { return given };
     let Some(mut best) = record.best else { return given };
     let same_model = match best.models.iter().position(|of| words.contains(&of.model.as_str())) {
         Some(at) => {

@@ -1,15 +1,15 @@
 //! What is asked otherwise than a study says: limits, dimensions, the cluster, the objective.
 
-use super::Asked;
+use super::StudyOverrides;
 use crate::failure::{self, Failure};
 use search::design::Aim;
-use search::objective::{Axes, Axis, Objective, Operation, Over};
-use search::space::{Chips, Dimension, Limit, Values};
+use search::objective::{CostAxes, FrontAxis, MeasureMean, Objective, OperatingCost};
+use search::space::{ChipLimit, Chips, Dimension, Values};
 use search::study::Study;
-use sim::hardware::Setting;
+use sim::hardware::FieldValue;
 use sim::units::Seconds;
 
-impl Asked {
+impl StudyOverrides {
     /// Whether nothing is asked otherwise than the study says.
     pub fn is_empty(&self) -> bool {
         // How long it may take changes no question.
@@ -17,7 +17,7 @@ impl Asked {
     }
 
     /// The first flag given that a sweep, which looks at every design of one model, has no use for, and what to do.
-    pub fn of_search_alone(&self) -> Option<(String, &'static str)> {
+    pub fn flag_of_search_alone(&self) -> Option<(String, &'static str)> {
         let every = "a sweep looks at every design; leave it out, or use search";
         let flags = [
             (
@@ -39,12 +39,12 @@ impl Asked {
     }
 
     /// Bad ends are of steps: objectives of energy have none, and no front is found of them.
-    pub(super) fn robust_of_time(&self, aim: &Aim) -> Result<(), Failure> {
+    pub(super) fn check_robust_objective(&self, aim: &Aim) -> Result<(), Failure> {
         if !self.robust {
             return Ok(());
         }
-        if aim.axes != Axes::one(Axis::None) {
-            return Err(failure::input(format!(
+        if aim.axes != CostAxes::single(FrontAxis::None) {
+            return Err(failure::input_failure(format!(
                 "--robust --front {}: the best by its interval's bad end is looked for, and no front; leave --front out, or search without \
                  --robust",
                 aim.axes
@@ -57,15 +57,15 @@ impl Asked {
         };
         let cure =
             "give --objective throughput, step-time, per-mm2, per-watt, or per-dollar without --years, or leave --robust out";
-        Err(failure::input(format!(
+        Err(failure::input_failure(format!(
             "--robust: the objective is {what}, and intervals are known of a step's time, not of its energy; {cure}"
         )))
     }
 
-    pub(super) fn aim(&self, study: &Study) -> Aim {
+    pub(super) fn read_aim(&self, study: &Study) -> Aim {
         let objective = self.objective.map_or_else(Objective::default, |name| name.0);
         // Of bad ends the best is looked for, no front.
-        let usual = if self.robust { Axes::one(Axis::None) } else { objective.usual_axes() };
+        let usual = if self.robust { CostAxes::single(FrontAxis::None) } else { objective.usual_axes() };
         let axes = self.front.map_or(usual, |name| name.0);
         let (max_step, evaluations) = (self.max_step.map(Seconds), study.limits.evaluations);
         Aim {
@@ -80,11 +80,13 @@ impl Asked {
     }
 
     /// Puts what is asked in the place of what the study says.
-    pub(super) fn apply(&self, name: &str, study: &mut Study) -> Result<(), Failure> {
-        self.limit_chips(name, study)?;
+    pub(super) fn apply_to_study(&self, name: &str, study: &mut Study) -> Result<(), Failure> {
+        self.set_chip_limits(name, study)?;
         if let Some(within) = self.within {
             if !(0.0..=100.0).contains(&within) {
-                return Err(failure::input(format!("--within {within}: must be from 0 to 100 percent; 0 proves the best")));
+                return Err(failure::input_failure(format!(
+                    "--within {within}: must be from 0 to 100 percent; 0 proves the best"
+                )));
             }
             study.limits.within_percent = within;
         }
@@ -97,72 +99,76 @@ impl Asked {
         ] {
             *figure = given.unwrap_or(*figure);
         }
-        self.operation(operation)?;
+        self.check_operation(operation)?;
         if let Some(value) = self.max_step {
-            positive("--max-step", value)?;
+            parse_positive("--max-step", value)?;
         }
         if let Some(fabric) = &self.fabric {
             study.cluster.fabric.clone_from(fabric);
         }
-        self.fix(name, study)
+        self.fix_dimensions(name, study)
     }
 
     /// The flag of a limit, and what it says.
-    fn limit_flag(&self, limit: Limit) -> (&'static str, Option<f64>) {
+    fn flag_of_limit(&self, limit: ChipLimit) -> (&'static str, Option<f64>) {
         match limit {
-            Limit::Area => ("--max-area", self.max_area),
-            Limit::Power => ("--max-power", self.max_power),
-            Limit::Cost => ("--max-cost", self.max_cost),
-            Limit::LeastHbm => ("--min-hbm-gib", self.min_hbm_gib),
-            Limit::MostHbm => ("--max-hbm-gib", self.max_hbm_gib),
-            Limit::HbmRate => ("--min-hbm-bandwidth", self.min_hbm_bandwidth),
+            ChipLimit::Area => ("--max-area", self.max_area),
+            ChipLimit::Power => ("--max-power", self.max_power),
+            ChipLimit::Cost => ("--max-cost", self.max_cost),
+            ChipLimit::LeastHbm => ("--min-hbm-gib", self.min_hbm_gib),
+            ChipLimit::MostHbm => ("--max-hbm-gib", self.max_hbm_gib),
+            ChipLimit::HbmRate => ("--min-hbm-bandwidth", self.min_hbm_bandwidth),
         }
     }
 
     /// How a limit is written before its value: as a flag, or as a key of the study with its line.
-    pub(super) fn limit(&self, name: &str, limit: Limit) -> String {
+    pub(super) fn name_of_limit(&self, name: &str, limit: ChipLimit) -> String {
         let key = format!("space.{}", limit.key());
-        match self.limit_flag(limit) {
+        match self.flag_of_limit(limit) {
             (flag, Some(_)) => format!("{flag} "),
             _ => format!("{}: {key} = ", Study::place(name, &key)),
         }
     }
 
     /// Puts limits of chips in the place of the study's.
-    fn limit_chips(&self, name: &str, study: &mut Study) -> Result<(), Failure> {
+    fn set_chip_limits(&self, name: &str, study: &mut Study) -> Result<(), Failure> {
         let limits = &mut study.space.limits;
-        for limit in Limit::ALL {
-            if let (flag, Some(value)) = self.limit_flag(limit) {
-                positive(flag, value)?;
-                limit.set(limits, value);
+        for limit in ChipLimit::ALL {
+            if let (flag, Some(value)) = self.flag_of_limit(limit) {
+                parse_positive(flag, value)?;
+                limit.set_in(limits, value);
             }
         }
-        limits.contradiction(|limit| self.limit(name, limit)).map_or(Ok(()), |why| Err(failure::input(why)))
+        limits.find_contradiction(|limit| self.name_of_limit(name, limit)).map_or(Ok(()), |why| Err(failure::input_failure(why)))
     }
 
     /// Whether what is asked of years and energy can be, and is of use.
-    fn operation(&self, operation: &Operation) -> Result<(), Failure> {
+    fn check_operation(&self, operation: &OperatingCost) -> Result<(), Failure> {
         let flags =
             [("--years", self.years), ("--kwh-price", self.kwh_price), ("--pue", self.pue), ("--utilisation", self.utilisation)];
         let Some((flag, value)) = flags.iter().find_map(|(flag, value)| Some((flag, (*value)?))) else { return Ok(()) };
-        if let Some((key, value, limit)) = operation.fault() {
+        if let Some((key, value, limit)) = operation.first_invalid_figure() {
             let flag = flags.iter().find(|(flag, _)| flag.ends_with(if key == "usd_per_kwh" { "price" } else { key }));
-            return Err(failure::input(format!(
+            return Err(failure::input_failure(format!(
                 "{} {value}: {limit}; correct it, or leave it out",
                 flag.map_or(key, |(flag, _)| flag)
             )));
         }
         if self.objective.is_none_or(|objective| objective.0 != Objective::PerDollar) {
-            return Err(failure::input(format!("{flag} {value}: is of dollars; add --objective per-dollar, or leave it out")));
+            return Err(failure::input_failure(format!(
+                "{flag} {value}: is of dollars; add --objective per-dollar, or leave it out"
+            )));
         }
         if operation.years == 0.0 {
-            return Err(failure::input(format!("{flag} {value}: no energy is paid of no years; add --years, or leave it out")));
+            return Err(failure::input_failure(format!(
+                "{flag} {value}: no energy is paid of no years; add --years, or leave it out"
+            )));
         }
         Ok(())
     }
 
     /// What is wrong with a dimension, behind the flag that sets it, where one does.
-    pub(super) fn fault(&self, why: &str) -> Option<String> {
+    pub(super) fn name_dimension_fault(&self, why: &str) -> Option<String> {
         let of = why.strip_prefix("space.dimensions.")?;
         let key = of.split([' ', ':']).next()?;
         let set = self.set.iter().find(|set| set.split_once('=').is_some_and(|(own, _)| own.trim() == key));
@@ -175,30 +181,31 @@ impl Asked {
     }
 
     /// Fixes dimensions.
-    fn fix(&self, name: &str, study: &mut Study) -> Result<(), Failure> {
-        let mut fixed: Vec<(String, String, Setting)> = Vec::new();
+    fn fix_dimensions(&self, name: &str, study: &mut Study) -> Result<(), Failure> {
+        let mut fixed: Vec<(String, String, FieldValue)> = Vec::new();
         for text in &self.set {
-            let wrong = || failure::input(format!("--set {text}: is no KEY=VALUE; write --set tensor.cores=4, for instance"));
+            let wrong =
+                || failure::input_failure(format!("--set {text}: is no KEY=VALUE; write --set tensor.cores=4, for instance"));
             let (key, value) = text.split_once('=').ok_or_else(wrong)?;
             if let Some((before, ..)) = fixed.iter().find(|(_, known, _)| known == key.trim()) {
-                return Err(failure::input(format!(
+                return Err(failure::input_failure(format!(
                     "--set {text}: {} is given already ({before}); give each key once",
                     key.trim()
                 )));
             }
-            let setting = setting(value.trim());
+            let setting = parse_setting(value.trim());
             if value.trim().is_empty() || setting.number().is_some_and(|number| !number.is_finite()) {
                 let limit = if value.trim().is_empty() { "has no value" } else { "must be finite" };
-                return Err(failure::input(format!("--set {text}: {limit}; write --set {}=VALUE", key.trim())));
+                return Err(failure::input_failure(format!("--set {text}: {limit}; write --set {}=VALUE", key.trim())));
             }
             fixed.push((format!("--set {text}"), key.trim().to_owned(), setting));
         }
         if let Some(node) = &self.node {
-            let (flag, node) = (format!("--node {node}"), Setting::Word(node.to_lowercase()));
+            let (flag, node) = (format!("--node {node}"), FieldValue::Word(node.to_lowercase()));
             fixed.extend(["area.node", "energy.node"].map(|key| (flag.clone(), key.to_owned(), node.clone())));
         }
         if let Some(stacks) = self.hbm_stacks {
-            fixed.push((format!("--hbm-stacks {stacks}"), "hbm_stacks".to_owned(), Setting::Number(stacks.into())));
+            fixed.push((format!("--hbm-stacks {stacks}"), "hbm_stacks".to_owned(), FieldValue::Number(stacks.into())));
         }
         let spec = match &mut study.space.chips {
             Chips::Grid(spec) => spec,
@@ -206,12 +213,14 @@ impl Asked {
                 None => return Ok(()),
                 Some((flag, ..)) => {
                     let cure = "use a study with a base chip (--study tpu, --study gpu), or leave it out";
-                    return Err(failure::input(format!("{flag}: study {name} has PHAZE's chips, of 22 nm and one HBM; {cure}")));
+                    return Err(failure::input_failure(format!(
+                        "{flag}: study {name} has PHAZE's chips, of 22 nm and one HBM; {cure}"
+                    )));
                 }
             },
         };
         for (flag, key, value) in fixed {
-            looked_up(&spec.dimensions, name, (&flag, &key, &value))?;
+            check_looked_up(&spec.dimensions, name, (&flag, &key, &value))?;
             let own = spec.dimensions.iter().position(|dimension| dimension.key == key);
             let dimension = Dimension { key: key.clone(), values: Values::Listed(vec![value]) };
             match own {
@@ -221,7 +230,7 @@ impl Asked {
                 None => {
                     let known: Vec<&str> = spec.dimensions.iter().map(|dimension| dimension.key.as_str()).collect();
                     let known = known.join(", ");
-                    return Err(failure::input(format!("{flag}: study {name} has no dimension {key}; it has {known}")));
+                    return Err(failure::input_failure(format!("{flag}: study {name} has no dimension {key}; it has {known}")));
                 }
             }
         }
@@ -231,64 +240,68 @@ impl Asked {
 }
 
 /// Refuses a value of a dimension for which a look-up of another has nothing.
-fn looked_up(dimensions: &[Dimension], study: &str, (flag, key, value): (&str, &str, &Setting)) -> Result<(), Failure> {
+fn check_looked_up(dimensions: &[Dimension], study: &str, (flag, key, value): (&str, &str, &FieldValue)) -> Result<(), Failure> {
     for of in dimensions {
         let Values::LookedUp(looked) = &of.values else { continue };
-        if looked.by == key && !looked.has(value) {
+        if looked.by == key && !looked.has_value_for(value) {
             let known: Vec<&str> = looked.values.iter().map(|(value, _)| value.as_str()).collect();
             let cure = format!("use one of these, or a study of your own (coplace init) with a value of {}", of.key);
-            return Err(failure::input(format!("{flag}: study {study} has {} for {} only; {cure}", of.key, known.join(", "))));
+            return Err(failure::input_failure(format!(
+                "{flag}: study {study} has {} for {} only; {cure}",
+                of.key,
+                known.join(", ")
+            )));
         }
     }
     Ok(())
 }
 
-fn setting(text: &str) -> Setting {
+fn parse_setting(text: &str) -> FieldValue {
     match (text.parse::<f64>(), text.parse::<bool>()) {
-        (Ok(number), _) => Setting::Number(number),
-        (_, Ok(flag)) => Setting::Flag(flag),
-        _ => Setting::Word(text.to_owned()),
+        (Ok(number), _) => FieldValue::Number(number),
+        (_, Ok(flag)) => FieldValue::Flag(flag),
+        _ => FieldValue::Word(text.to_owned()),
     }
 }
 
-fn positive(flag: &str, value: f64) -> Result<(), Failure> {
+fn parse_positive(flag: &str, value: f64) -> Result<(), Failure> {
     if value.is_finite() && value > 0.0 {
         return Ok(());
     }
-    Err(failure::input(format!("{flag} {value}: must be positive and finite; give a limit, or leave it out")))
+    Err(failure::input_failure(format!("{flag} {value}: must be positive and finite; give a limit, or leave it out")))
 }
 
 /// The objective of a name.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Named<T>(pub T);
+pub struct NamedChoice<T>(pub T);
 
-impl std::str::FromStr for Named<Objective> {
+impl std::str::FromStr for NamedChoice<Objective> {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        named(text, &Objective::NAMES)
+        find_choice(text, &Objective::NAMES)
     }
 }
 
-impl std::str::FromStr for Named<Over> {
+impl std::str::FromStr for NamedChoice<MeasureMean> {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        named(text, &Over::NAMES)
+        find_choice(text, &MeasureMean::NAMES)
     }
 }
 
-impl std::str::FromStr for Named<Axes> {
+impl std::str::FromStr for NamedChoice<CostAxes> {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Axes::parse(text).map(Named)
+        CostAxes::parse_list(text).map(NamedChoice)
     }
 }
 
-fn named<T: Copy>(text: &str, names: &[(&str, T)]) -> Result<Named<T>, String> {
+fn find_choice<T: Copy>(text: &str, names: &[(&str, T)]) -> Result<NamedChoice<T>, String> {
     let found = names.iter().find(|(name, _)| *name == text);
-    found.map(|(_, value)| Named(*value)).ok_or_else(|| {
+    found.map(|(_, value)| NamedChoice(*value)).ok_or_else(|| {
         let known: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
         sim::names::hint(text, &known.join(", "), "use one of")
     })

@@ -1,14 +1,14 @@
 //! What the best design stands beside: the reference chip under an expert's placement and under our plan, and
 //! chips that one can buy.
 
-use super::question::Question;
+use super::question::SearchQuestion;
 use crate::failure::{Failure, OrInput, OrOther};
 use rayon::prelude::*;
-use results::baseline::{Degrees, expert_placement};
-use results::compare::{Comparison, Entry};
+use results::baseline::{ExpertDegrees, expert_placement};
+use results::compare::{Comparison, ComparisonEntry};
 use results::from_search as conversion;
 use search::design::best_plan;
-use search::planner::{Job, PlanSpace, Prepared, Splits};
+use search::planner::{Job, PlanSpace, PreparedJob, Splits};
 use search::space::{CalibrationChoice, Chips};
 use sim::hardware::{Accelerator, Calibration};
 use sim::network::Fabric;
@@ -26,40 +26,45 @@ const BUILT: [(&str, bool); 7] = [
 ];
 
 /// What a search found beside its baselines, all under the study's stack and plans and on its cluster; `prepared` is on the study's own fabric.
-pub fn compare(question: &Question, prepared: &Prepared<'_>, found: Vec<Entry>) -> Result<Comparison, Failure> {
+pub fn compare_with_baselines(
+    question: &SearchQuestion,
+    prepared: &PreparedJob<'_>,
+    found: Vec<ComparisonEntry>,
+) -> Result<Comparison, Failure> {
     let mut entries = found;
-    let (job, reference) = (question.job(&question.fabric), &question.reference);
-    let name = called(reference);
-    if let Some(expert) = expert_placement(&question.model.name).filter(|expert| placed_here(question, expert.degrees)) {
+    let (job, reference) = (question.reference_job(&question.fabric), &question.reference);
+    let name = chip_label(reference);
+    if let Some(expert) = expert_placement(&question.model.name).filter(|expert| is_near_expert_cluster(question, expert.degrees))
+    {
         let d = expert.degrees;
         let given = format!("p {}, t {}, d {}: {}", d.pipeline, d.tensor, d.data, expert.source);
         let label = format!("{name}, expert's placement");
-        let mut entry = match expert_plan(question, d) {
+        let mut entry = match search_expert_plan(question, d) {
             Ok((devices, fabric, space)) => {
                 let job = Job { devices, fabric: &fabric, ..job };
-                let prepared = Prepared::new(job, &space).or_input()?;
+                let prepared = PreparedJob::new(job, &space).or_input()?;
                 let job = Job { chip: reference, ..job };
-                conversion::entry(&label, &job, &best_plan(&prepared, reference)).or_other()?
+                conversion::best_plan_entry(&label, &job, &best_plan(&prepared, reference)).or_other()?
             }
-            Err(why) => Entry { note: Some(why), ..Entry::without_design(label) },
+            Err(why) => ComparisonEntry { note: Some(why), ..ComparisonEntry::without_design(label) },
         };
         entry.note = Some(entry.note.map_or_else(|| given.clone(), |why| format!("{given}: {why}")));
         entries.push(entry);
     }
     let mut chips = vec![(format!("{name}, our best plan"), reference.clone())];
-    chips.extend(ideal_base(question));
+    chips.extend(ideal_base_chip(question));
     for (built, with_ideal) in BUILT {
-        let chip = Accelerator::template(built).or_other()?;
+        let chip = Accelerator::built_in(built).or_other()?;
         if chip.name != reference.name {
-            chips.push((called(&chip), chip.clone()));
+            chips.push((chip_label(&chip), chip.clone()));
         }
         if with_ideal {
-            chips.push((format!("{built}, ideal"), ideal(chip)));
+            chips.push((format!("{built}, ideal"), without_calibration(chip)));
         }
     }
     // One by one: each is a search for a plan.
     let of = |(label, chip): &(String, Accelerator)| {
-        conversion::entry(label, &Job { chip, ..job }, &best_plan(prepared, chip)).or_other()
+        conversion::best_plan_entry(label, &Job { chip, ..job }, &best_plan(prepared, chip)).or_other()
     };
     let built = chips.par_iter().with_max_len(1).map(of).collect::<Result<Vec<_>, _>>()?;
     entries.extend(built);
@@ -68,15 +73,15 @@ pub fn compare(question: &Question, prepared: &Prepared<'_>, found: Vec<Entry>) 
 
 /// The built-in chip that the space's are relatives of, without what is measured of it, as they are: of chips that were built it is their like. None where
 /// they keep its calibration, where it has none, or where it stands beside every answer so.
-fn ideal_base(question: &Question) -> Option<(String, Accelerator)> {
+fn ideal_base_chip(question: &SearchQuestion) -> Option<(String, Accelerator)> {
     let Chips::Grid(spec) = &question.study.space.chips else { return None };
-    let chip = Accelerator::template(&spec.base_chip).ok().filter(|_| spec.calibration == CalibrationChoice::Ideal)?;
+    let chip = Accelerator::built_in(&spec.base_chip).ok().filter(|_| spec.calibration == CalibrationChoice::Ideal)?;
     let beside = BUILT.iter().any(|(built, ideal)| *ideal && *built == chip.name);
-    (!beside && is_calibrated(&chip)).then(|| (format!("{}, ideal", chip.name), ideal(chip)))
+    (!beside && is_calibrated(&chip)).then(|| (format!("{}, ideal", chip.name), without_calibration(chip)))
 }
 
 /// A chip without what is measured of it: every peak is reached, at the full clock.
-pub fn ideal(chip: Accelerator) -> Accelerator {
+pub fn without_calibration(chip: Accelerator) -> Accelerator {
     Accelerator { calibration: Calibration::default(), sustained_clock_fraction: 1.0, ..chip }
 }
 
@@ -86,19 +91,19 @@ fn is_calibrated(chip: &Accelerator) -> bool {
 }
 
 /// An expert's placement is of PHAZE's cluster, or of most of it: on a much smaller or larger one it is no baseline.
-fn placed_here(question: &Question, degrees: Degrees) -> bool {
+fn is_near_expert_cluster(question: &SearchQuestion, degrees: ExpertDegrees) -> bool {
     let devices = degrees.pipeline * degrees.tensor * degrees.data;
     let cluster = question.study.cluster.devices;
     matches!(question.study.space.chips, Chips::Phaze(_)) && devices <= cluster && devices * 2 > cluster
 }
 
 /// A chip's name, and whether its rates are fitted on measurements.
-fn called(chip: &Accelerator) -> String {
+fn chip_label(chip: &Accelerator) -> String {
     if is_calibrated(chip) { format!("{}, calibrated", chip.name) } else { chip.name.clone() }
 }
 
 /// The devices, their fabric and the plans of an expert's degrees, layers split evenly; or why there are none.
-pub fn expert_plan(question: &Question, degrees: Degrees) -> Result<(u32, Fabric, PlanSpace), String> {
+pub fn search_expert_plan(question: &SearchQuestion, degrees: ExpertDegrees) -> Result<(u32, Fabric, PlanSpace), String> {
     let devices = degrees.pipeline * degrees.tensor * degrees.data;
     let fabric = question.cluster.for_devices(devices).map_err(|e| e.to_string())?;
     let space = PlanSpace {
@@ -107,7 +112,7 @@ pub fn expert_plan(question: &Question, degrees: Degrees) -> Result<(u32, Fabric
         splits: Some(Splits::Listed(vec![None])),
         ..question.study.plan.space()
     };
-    let job = Job { devices, ..question.job(&fabric) };
+    let job = Job { devices, ..question.reference_job(&fabric) };
     let emptiness = space.emptiness(&job, &question.cluster);
     match emptiness {
         Some(fault) => Err(fault.to_string()),

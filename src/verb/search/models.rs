@@ -1,18 +1,18 @@
 //! The models of a search: what is prepared for each, what each is held against, and how each runs on the best design.
 
-use super::again::{self, Given};
+use super::again::{self, NamedInputs};
 use super::baselines;
-use super::prepare;
-use super::question::Question;
+use super::prepare_job;
+use super::question::SearchQuestion;
 use crate::failure::{self, Failure, OrOther};
-use results::compare::{Comparison, Entry};
+use results::compare::{Comparison, ComparisonEntry};
 use results::design::DesignRow;
 use results::evidence::StepEnds;
-use results::from_search::{self as conversion, Searched, SearchedModel};
+use results::from_search::{self as conversion, SearchedModel, SearchedModelSet};
 use results::record::{BestDesign, ModelPlan};
 use results::step_record::StepRecord;
-use search::design::{DesignAnswer, Evaluation, Reference, Workload, best_plan};
-use search::planner::{Job, Prepared, RankedPlan};
+use search::design::{DesignAnswer, DesignEvaluation, ReferenceStep, Workload, best_plan};
+use search::planner::{Job, PreparedJob, RankedPlan};
 use search::space::DesignId;
 use sim::hardware::Accelerator;
 
@@ -20,95 +20,109 @@ use sim::hardware::Accelerator;
 const NEARLY: f64 = 0.01;
 
 /// Every model's job on each of the space's fabrics.
-pub fn jobs(question: &Question) -> Vec<Vec<Job<'_>>> {
-    question.all().map(|of| of.fabrics.iter().map(|fabric| of.job(fabric)).collect()).collect()
+pub fn jobs_of_models(question: &SearchQuestion) -> Vec<Vec<Job<'_>>> {
+    question.all_models().map(|of| of.fabrics.iter().map(|fabric| of.reference_job(fabric)).collect()).collect()
 }
 
 /// The same, prepared for chips.
-pub fn prepare_all<'a>(question: &Question, jobs: &[Vec<Job<'a>>]) -> Result<Vec<Vec<Prepared<'a>>>, Failure> {
-    let of = |(of, jobs): (&Question, &Vec<Job<'a>>)| jobs.iter().map(|job| prepare(of, job)).collect();
-    question.all().zip(jobs).map(of).collect()
+pub fn prepare_models<'a>(question: &SearchQuestion, jobs: &[Vec<Job<'a>>]) -> Result<Vec<Vec<PreparedJob<'a>>>, Failure> {
+    let of = |(of, jobs): (&SearchQuestion, &Vec<Job<'a>>)| jobs.iter().map(|job| prepare_job(of, job)).collect();
+    question.all_models().zip(jobs).map(of).collect()
 }
 
 /// What the reference chip, ideal, does with each of several models under its best plan; of one alone nothing is needed.
-pub fn references(question: &Question) -> Result<Vec<Reference>, Failure> {
+pub fn reference_steps(question: &SearchQuestion) -> Result<Vec<ReferenceStep>, Failure> {
     if question.others.is_empty() {
-        return Ok(vec![Workload::alone(&[]).reference]);
+        return Ok(vec![Workload::of_one_model(&[]).reference]);
     }
-    let of = |of: &Question| {
-        let evaluation = best_plan(&prepare(of, &of.job(&of.fabric))?, &of.ideal);
+    let of = |of: &SearchQuestion| {
+        let evaluation = best_plan(&prepare_job(of, &of.reference_job(&of.fabric))?, &of.ideal);
         match evaluation.outcome {
-            Ok(ranked) => Ok(Reference { time: ranked.time.total, energy: ranked.energy }),
+            Ok(ranked) => Ok(ReferenceStep { time: ranked.time.total, energy: ranked.energy }),
             Err(why) => {
                 let (reference, name) = (&of.study.space.reference_chip, &of.name);
                 let cure =
                     "several models are held against it: give more devices, another space.reference_chip, or one model alone";
-                Err(failure::input(format!("{name}: space.reference_chip = {reference} cannot run {}: {why}; {cure}", of.called)))
+                Err(failure::input_failure(format!(
+                    "{name}: space.reference_chip = {reference} cannot run {}: {why}; {cure}",
+                    of.called
+                )))
             }
         }
     };
-    question.all().map(of).collect()
+    question.all_models().map(of).collect()
 }
 
 /// The models of a search.
-pub fn workloads<'a>(question: &Question, prepared: &'a [Vec<Prepared<'a>>], references: &[Reference]) -> Vec<Workload<'a>> {
-    let all = question.all().zip(prepared).zip(references);
-    all.map(|((of, prepared), &reference)| Workload { prepared, share: question.share(of), reference }).collect()
+pub fn search_workloads<'a>(
+    question: &SearchQuestion,
+    prepared: &'a [Vec<PreparedJob<'a>>],
+    references: &[ReferenceStep],
+) -> Vec<Workload<'a>> {
+    let all = question.all_models().zip(prepared).zip(references);
+    all.map(|((of, prepared), &reference)| Workload { prepared, share: question.share_of_model(of), reference }).collect()
 }
 
 /// The same for its answer.
-pub fn searched<'a>(question: &'a Question, jobs: &'a [Vec<Job<'a>>], references: &[Reference]) -> Vec<SearchedModel<'a>> {
-    let all = question.all().zip(jobs).zip(references);
-    all.map(|((of, jobs), &reference)| SearchedModel { name: &of.called, jobs, share: question.share(of), reference }).collect()
+pub fn searched_models<'a>(
+    question: &'a SearchQuestion,
+    jobs: &'a [Vec<Job<'a>>],
+    references: &[ReferenceStep],
+) -> Vec<SearchedModel<'a>> {
+    let all = question.all_models().zip(jobs).zip(references);
+    all.map(|((of, jobs), &reference)| SearchedModel { name: &of.called, jobs, share: question.share_of_model(of), reference })
+        .collect()
 }
 
 /// By model, at how many times its predicted step the bad end of a plan's interval is at least, on the space's chips: these are of one family and none of
 /// them was measured.
-pub fn least_ends(question: &Question, prepared: &[Vec<Prepared<'_>>]) -> Result<Vec<f64>, Failure> {
+pub fn least_interval_ends(question: &SearchQuestion, prepared: &[Vec<PreparedJob<'_>>]) -> Result<Vec<f64>, Failure> {
     let space = &question.space;
-    let chip = (0..space.points()).find_map(|point| space.chip(space.largest(point)).ok());
-    let chip = chip.ok_or_else(|| failure::input(format!("{}: no chip of the space can be built", question.name)))?;
-    let least = |on: &Vec<Prepared<'_>>| on.iter().map(|prepared| StepEnds::least(prepared, &chip)).fold(f64::INFINITY, f64::min);
+    let chip = (0..space.chip_count()).find_map(|point| space.chip_of_design(space.with_largest_memory(point)).ok());
+    let chip = chip.ok_or_else(|| failure::input_failure(format!("{}: no chip of the space can be built", question.name)))?;
+    let least = |on: &Vec<PreparedJob<'_>>| {
+        on.iter().map(|prepared| StepEnds::least_over_plans(prepared, &chip)).fold(f64::INFINITY, f64::min)
+    };
     // A hair for rounding.
     Ok(prepared.iter().map(|on| least(on) * (1.0 - 1e-12)).collect())
 }
 
 /// What a step takes, and the command that evaluates it.
-pub fn step(of: &Question, job: &Job<'_>, ranked: &RankedPlan) -> Result<(StepRecord, Vec<String>), Failure> {
-    let step = StepRecord::new(job, ranked).or_other()?;
+pub fn step_record(of: &SearchQuestion, job: &Job<'_>, ranked: &RankedPlan) -> Result<(StepRecord, Vec<String>), Failure> {
+    let step = StepRecord::from_plan(job, ranked).or_other()?;
     let plan = &of.study.plan;
-    let given = Given {
+    let given = NamedInputs {
         fabric: &of.study.cluster.fabric,
         stack: &plan.stack,
         attention: &format!("{:?}", plan.attention).to_lowercase(),
         optimizer: &format!("{:?}", plan.optimizer).to_lowercase(),
     };
-    Ok((step, again::arguments(job, ranked, &given)))
+    Ok((step, again::plan_arguments(job, ranked, &given)))
 }
 
 /// How each model runs on a design.
-pub fn plans(
-    question: &Question,
-    searched: &Searched<'_>,
+pub fn model_plans(
+    question: &SearchQuestion,
+    searched: &SearchedModelSet<'_>,
     id: DesignId,
     chip: &Accelerator,
-    evaluations: &[Evaluation],
+    evaluations: &[DesignEvaluation],
 ) -> Result<Vec<ModelPlan>, Failure> {
     let mut plans = Vec::new();
-    for (model, (of, evaluation)) in question.all().zip(evaluations).enumerate() {
+    for (model, (of, evaluation)) in question.all_models().zip(evaluations).enumerate() {
         let Ok(ranked) = &evaluation.outcome else { continue };
-        let job = searched.job(model, id, chip);
-        let (step, evaluate_with) = self::step(of, &job, ranked)?;
+        let job = searched.job_on_design(model, id, chip);
+        let (step, evaluate_with) = self::step_record(of, &job, ranked)?;
         let comparison = if question.others.is_empty() {
             Comparison { entries: Vec::new() }
         } else {
-            let best = conversion::entry("best found", &job, evaluation).or_other()?;
-            baselines::compare(of, &prepare(of, &of.job(&of.fabric))?, vec![best])?
+            let best = conversion::best_plan_entry("best found", &job, evaluation).or_other()?;
+            baselines::compare_with_baselines(of, &prepare_job(of, &of.reference_job(&of.fabric))?, vec![best])?
         };
-        let times_reference = searched.times_reference(model, ranked);
+        let times_reference = searched.rate_over_reference(model, ranked);
         plans.push(ModelPlan {
             model: of.called.clone(),
-            share: question.share(of),
+            share: question.share_of_model(of),
             devices: job.devices.into(),
             global_batch_sequences: job.global_batch,
             sequence_tokens: job.sequence_length,
@@ -124,16 +138,16 @@ pub fn plans(
 }
 
 /// The best design of a search for one model beside the smallest that is nearly as good and its baselines.
-pub fn compared(
-    question: &Question,
+pub fn compare_best_designs(
+    question: &SearchQuestion,
     answer: &DesignAnswer,
     rows: &[DesignRow],
     best: &BestDesign,
 ) -> Result<Comparison, Failure> {
-    let first = Entry::from_design("best found", &best.design);
-    let mut entries = vec![first.sure(&question.stack.name, best.step.plan.evidence.as_ref())];
-    if let Some(index) = answer.smallest_within(NEARLY).filter(|i| Some(*i) != answer.best) {
-        entries.push(Entry::from_design(format!("smallest within {} %", NEARLY * 100.0), &rows[index]));
+    let first = ComparisonEntry::from_design("best found", &best.design);
+    let mut entries = vec![first.with_evidence(&question.stack.name, best.step.plan.evidence.as_ref())];
+    if let Some(index) = answer.smallest_on_front_within(NEARLY).filter(|i| Some(*i) != answer.best) {
+        entries.push(ComparisonEntry::from_design(format!("smallest within {} %", NEARLY * 100.0), &rows[index]));
     }
-    baselines::compare(question, &prepare(question, &question.job(&question.fabric))?, entries)
+    baselines::compare_with_baselines(question, &prepare_job(question, &question.reference_job(&question.fabric))?, entries)
 }

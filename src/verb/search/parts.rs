@@ -1,17 +1,20 @@
 //! `coplace search` in parts: one by itself, all of them as a job array, and what `coplace merge` makes of them.
 
-use super::question::Question;
-use super::{About, Arguments, concluded, give, ready, run_directory, run_path, standing};
+use super::question::SearchQuestion;
+use super::{
+    RecordContext, SearchArguments, claim_run_directory, conclude_search, prepare_and_search, run_path, search_line,
+    write_and_print,
+};
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::progress;
-use crate::verb::merge::asked_again;
-use crate::verb::slurm::{self, Batch, State};
-use results::claim::{Claim, ClaimError};
-use results::parts::{self, BestKnown, FILES, PartFacts, Parts};
+use crate::verb::merge::parse_request;
+use crate::verb::slurm::{self, PartState, SlurmBatch};
+use results::claim::{DirectoryClaim, DirectoryClaimError};
+use results::parts::{self, BestKnown, FILES, PartFacts, SearchParts};
 use results::report;
-use search::design::{Fate, PartAnswer, Watch};
-use search::runner::{Exchange, Moment, Progress};
+use search::design::{DesignWatch, PartAnswer, PartDecision};
+use search::runner::{RunnerProgress, SearchMoment, ShardExchange};
 use search::shard::Shard;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -23,7 +26,7 @@ const BEST: &str = "best";
 
 /// What the search of a part tells.
 #[derive(Serialize)]
-struct Answer {
+struct SearchPartAnswer {
     /// The part of the search.
     part: String,
     /// The digest of the question.
@@ -39,148 +42,164 @@ struct Answer {
 }
 
 /// Searches a part, or submits all.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub fn run_part(arguments: &SearchArguments) -> Result<(), Failure> {
     if arguments.posed.asked.time_limit.is_some() {
         let cure =
             "parts are searched to their end, or begin again: limit the job (--slurm --time=4:00:00), or search in one process";
-        return Err(failure::input(format!("--time-limit: of a search in one process alone: {cure}")));
+        return Err(failure::input_failure(format!("--time-limit: of a search in one process alone: {cure}")));
     }
-    let question = Question::read(&arguments.posed)?;
-    let digest = question.digest(arguments.seed);
+    let question = SearchQuestion::read_question(&arguments.posed)?;
+    let digest = question.digest_of_question(arguments.seed);
     match (arguments.in_parts.shard, &arguments.in_parts.slurm) {
-        (Some(shard), _) => part(arguments, (&question, digest), shard),
-        (None, options) => submit(arguments, (&question, &digest), options.as_deref().unwrap_or_default()),
+        (Some(shard), _) => part_answer(arguments, (&question, digest), shard),
+        (None, options) => submit_parts(arguments, (&question, &digest), options.as_deref().unwrap_or_default()),
     }
 }
 
 /// Of what a part is.
-fn facts(arguments: &Arguments, digest: &str, shard: Shard) -> PartFacts {
-    PartFacts::new(digest.to_owned(), (arguments.posed.words(), arguments.seed), shard)
+fn part_facts(arguments: &SearchArguments, digest: &str, shard: Shard) -> PartFacts {
+    PartFacts::for_part(digest.to_owned(), (arguments.posed.to_words(), arguments.seed), shard)
 }
 
-fn submit(arguments: &Arguments, (question, digest): (&Question, &str), options: &[String]) -> Result<(), Failure> {
+fn submit_parts(
+    arguments: &SearchArguments,
+    (question, digest): (&SearchQuestion, &str),
+    options: &[String],
+) -> Result<(), Failure> {
     let out = run_path(arguments.out.as_deref(), (&arguments.posed, arguments.seed), (question, digest))?;
-    let share = slurm::directory(&out).join(BEST).display().to_string();
-    let mut words = arguments.posed.words();
+    let share = slurm::parts_directory(&out).join(BEST).display().to_string();
+    let mut words = arguments.posed.to_words();
     words.extend(["--seed".to_owned(), arguments.seed.to_string(), "--share".to_owned(), share]);
-    let state = |shard: Shard, directory: &Path| state(directory, &facts(arguments, digest, shard));
-    let batch = Batch { verb: "search", words, out: &out, parts: arguments.in_parts.parts, options, state: &state };
-    let submitted = batch.submit()?;
-    answer::give(arguments.format, &Versioned::first(&submitted), |_| slurm::words(&submitted))
+    let state = |shard: Shard, directory: &Path| state_of_part(directory, &part_facts(arguments, digest, shard));
+    let batch = SlurmBatch { verb: "search", words, out: &out, parts: arguments.in_parts.parts, options, state: &state };
+    let submitted = batch.submit_batch()?;
+    answer::write_answer(arguments.format, &Versioned::with_schema_one(&submitted), |_| slurm::answer_text(&submitted))
 }
 
 /// What is known of a part in a directory.
-fn state(directory: &Path, asked: &PartFacts) -> Result<State, Failure> {
-    if held(directory, asked)?.is_some() {
-        return Ok(State::Complete);
+fn state_of_part(directory: &Path, asked: &PartFacts) -> Result<PartState, Failure> {
+    if read_held_part(directory, asked)?.is_some() {
+        return Ok(PartState::Complete);
     }
     if !directory.exists() {
-        return Ok(State::Lacking);
+        return Ok(PartState::Lacking);
     }
-    match Claim::for_part(directory) {
-        Err(ClaimError::Busy) => Ok(State::Running),
+    match DirectoryClaim::for_part(directory) {
+        Err(DirectoryClaimError::Busy) => Ok(PartState::Running),
         // What else is wrong with it, its task says.
-        _ => Ok(State::Lacking),
+        _ => Ok(PartState::Lacking),
     }
 }
 
 /// The part that a directory holds, if it is the one that is asked for.
-fn held(directory: &Path, asked: &PartFacts) -> Result<Option<PartFacts>, Failure> {
+fn read_held_part(directory: &Path, asked: &PartFacts) -> Result<Option<PartFacts>, Failure> {
     if !parts::is_part(directory) {
         return Ok(None);
     }
-    let found = parts::facts(directory).or_input()?;
-    if found.same_search(asked) && found.part == asked.part {
+    let found = parts::read_facts(directory).or_input()?;
+    if found.is_same_search(asked) && found.part == asked.part {
         return Ok(Some(found));
     }
     let (part, of, at) = (found.part, found.parts, directory.display());
     let cure = "give another directory, or remove it";
-    Err(failure::input(format!("--out {at}: holds part {part}/{of} of the search of question {}; {cure}", found.question)))
+    Err(failure::input_failure(format!(
+        "--out {at}: holds part {part}/{of} of the search of question {}; {cure}",
+        found.question
+    )))
 }
 
-fn part(arguments: &Arguments, (question, digest): (&Question, String), shard: Shard) -> Result<(), Failure> {
+fn part_answer(arguments: &SearchArguments, (question, digest): (&SearchQuestion, String), shard: Shard) -> Result<(), Failure> {
     let path = arguments.out.clone().unwrap_or_else(|| {
         let name = question.directory_name(&arguments.posed);
         PathBuf::from("runs").join(format!("search-{name}-{digest}-{}-of-{}", shard.part, shard.of))
     });
-    let asked = facts(arguments, &digest, shard);
-    let claim = Claim::for_part(&path).map_err(|error| {
+    let asked = part_facts(arguments, &digest, shard);
+    let claim = DirectoryClaim::for_part(&path).map_err(|error| {
         let why = match error {
-            ClaimError::Busy => "another process searches it; wait for its end, or give another directory".to_owned(),
-            ClaimError::Foreign => "holds files that are no part of a search; give an empty or a new directory".to_owned(),
+            DirectoryClaimError::Busy => "another process searches it; wait for its end, or give another directory".to_owned(),
+            DirectoryClaimError::Foreign => {
+                "holds files that are no part of a search; give an empty or a new directory".to_owned()
+            }
             other => other.to_string(),
         };
-        failure::input(format!("--out {}: {why}", path.display()))
+        failure::input_failure(format!("--out {}: {why}", path.display()))
     })?;
-    let (done, was_complete) = match held(claim.path(), &asked)? {
+    let (done, was_complete) = match read_held_part(claim.path(), &asked)? {
         Some(done) => (done, true),
-        None => (search(arguments, question, asked, claim.path())?, false),
+        None => (search_part(arguments, question, asked, claim.path())?, false),
     };
     let PartFacts { question, evaluated, seconds, .. } = done;
     let files = FILES.map(|name| path.join(name).display().to_string()).to_vec();
-    let answer = Answer { part: shard.to_string(), question, evaluated, seconds, was_complete, files };
-    answer::give(arguments.format, &Versioned::first(&answer), |_| words(&answer))
+    let answer = SearchPartAnswer { part: shard.to_string(), question, evaluated, seconds, was_complete, files };
+    answer::write_answer(arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer))
 }
 
 /// Searches a part and writes what it found.
-fn search(arguments: &Arguments, question: &Question, asked: PartFacts, directory: &Path) -> Result<PartFacts, Failure> {
+fn search_part(
+    arguments: &SearchArguments,
+    question: &SearchQuestion,
+    asked: PartFacts,
+    directory: &Path,
+) -> Result<PartFacts, Failure> {
     let start = Instant::now();
-    let progress = progress::Progress::new("preparing plans");
+    let progress = progress::ProgressDisplay::begin_phase("preparing plans");
     let mut shared = arguments.share.as_deref().map(|share| BestKnown::new(share, &asked)).transpose().or_unwritable()?;
-    let answer = ready(question, |searched, search| {
-        progress.phase("searching");
-        let mut told = |now: Progress, _: Moment| {
+    let answer = prepare_and_search(question, |searched, search| {
+        progress.next_phase("searching");
+        let mut told = |now: RunnerProgress, _: SearchMoment| {
             let gap = now.best.map(|best| 1.0 - now.bound / best);
-            progress.say(standing(now, gap, question.aim.objective, searched.scale()), None);
+            progress.say_progress(search_line(now, gap, question.aim.objective, searched.objective_scale()), None);
         };
-        let others = shared.as_mut().map(|shared| -> &mut dyn Exchange { shared });
-        let (shard, watch) = (Shard { part: asked.part, of: asked.parts }, Watch { stop: &|| false, told: &mut told });
-        search.run_part(shard, watch, others).map_err(|why| failure::input(format!("{}: {why}", question.name)))
+        let others = shared.as_mut().map(|shared| -> &mut dyn ShardExchange { shared });
+        let (shard, watch) = (Shard { part: asked.part, of: asked.parts }, DesignWatch { stop: &|| false, told: &mut told });
+        search.run_design_part(shard, watch, others).map_err(|why| failure::input_failure(format!("{}: {why}", question.name)))
     })?;
     drop(progress);
     if let Some(why) = shared.and_then(|shared| shared.failed) {
         tracing::warn!("--share: other parts were not told of the best of this one, and search longer: {why}");
     }
-    let (evaluated, seconds) = (evaluated(&answer), start.elapsed().as_secs_f64());
+    let (evaluated, seconds) = (count_evaluated(&answer), start.elapsed().as_secs_f64());
     let done = PartFacts { evaluated, seconds, ..asked };
-    parts::write(directory, &done, &answer).or_unwritable()?;
+    parts::write_part(directory, &done, &answer).or_unwritable()?;
     Ok(done)
 }
 
-fn evaluated(answer: &PartAnswer) -> u64 {
-    answer.decided.iter().filter(|(_, fate)| matches!(fate, Fate::Evaluated(_))).count() as u64
+fn count_evaluated(answer: &PartAnswer) -> u64 {
+    answer.decided.iter().filter(|(_, fate)| matches!(fate, PartDecision::Evaluated(_))).count() as u64
 }
 
-fn words(answer: &Answer) -> String {
+fn answer_text(answer: &SearchPartAnswer) -> String {
     let what = if answer.was_complete { "was complete" } else { "is complete" };
     format!(
         "Part {} of the search {what}: {} designs evaluated, {:.1} s; coplace merge puts all parts together.\nWritten: {}\n",
         answer.part,
-        report::count(answer.evaluated),
+        report::format_count(answer.evaluated),
         answer.seconds,
         answer.files.join(", ")
     )
 }
 
 /// Puts the parts in directories together, writes the run directory of the whole, prints its report.
-pub fn merge(directories: &[PathBuf], out: &Path, format: Format) -> Result<(), Failure> {
+pub fn merge_parts(directories: &[PathBuf], out: &Path, format: Format) -> Result<(), Failure> {
     let start = Instant::now();
-    let parts = Parts::open(directories).or_input()?;
+    let parts = SearchParts::open_all(directories).or_input()?;
     let PartFacts { asked_with, seed, question: digest, .. } = parts.facts;
-    let posed = asked_again(&asked_with)?;
-    let question = Question::read(&posed)?;
-    if question.digest(seed) != digest {
+    let posed = parse_request(&asked_with)?;
+    let question = SearchQuestion::read_question(&posed)?;
+    if question.digest_of_question(seed) != digest {
         let asked = asked_with.join(" ");
         let cure = "put back the study and the files that it names as they were, or search again";
-        return Err(failure::input(format!("the parts were searched with `{asked}`, which asks something else by now; {cure}")));
+        return Err(failure::input_failure(format!(
+            "the parts were searched with `{asked}`, which asks something else by now; {cure}"
+        )));
     }
-    let claim = run_directory(Some(out), (&posed, seed), (&question, &digest))?;
+    let claim = claim_run_directory(Some(out), (&posed, seed), (&question, &digest))?;
     let times = BTreeMap::from([("parts".to_owned(), parts.seconds)]);
-    ready(&question, |searched, search| {
-        let unfit = |why| failure::input(format!("the parts do not fit together: {why}; search them again"));
-        let answer = search.whole(&parts.answers).map_err(unfit)?;
-        let about = About { digest, seed, asked_with, stopped: None, grown: None, start, times };
-        let found = concluded(&question, searched, &answer, about)?;
-        give(&claim, format, found, report::run)
+    prepare_and_search(&question, |searched, search| {
+        let unfit = |why| failure::input_failure(format!("the parts do not fit together: {why}; search them again"));
+        let answer = search.merge_parts(&parts.answers).map_err(unfit)?;
+        let about = RecordContext { digest, seed, asked_with, stopped: None, grown: None, start, times };
+        let found = conclude_search(&question, searched, &answer, about)?;
+        write_and_print(&claim, format, found, report::run_report)
     })
 }

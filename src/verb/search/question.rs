@@ -1,18 +1,18 @@
 //! What a search is asked: a study, and what is asked otherwise than it says.
 
-use super::within::nothing_within;
-use super::{Asked, Posed};
+use super::within::nothing_within_limits;
+use super::{SearchRequest, StudyOverrides};
 use crate::failure::{self, Failure, OrInput};
 use crate::input;
-use crate::verb::job::headroom;
+use crate::verb::job::parse_headroom;
 use results::record::StudyRecord;
-use results::run::{self, Run};
+use results::run::{self, SearchRun};
 use search::design::Aim;
-use search::objective::{Axis, Objective};
+use search::objective::{FrontAxis, Objective};
 use search::planner::Job;
-use search::space::{CalibrationChoice, Chips, Dimensions, FABRIC, Grid, Space};
+use search::space::{CalibrationChoice, Chips, FABRIC, Grid, Space, SpaceDimensions};
 use search::study::{Study, WorkloadSpec};
-use sim::hardware::{Accelerator, Calibration, ChipDocument, Setting};
+use sim::hardware::{Accelerator, Calibration, ChipDocument, FieldValue};
 use sim::network::{Fabric, FabricDocument};
 use sim::units::Bytes;
 use std::collections::BTreeMap;
@@ -22,14 +22,14 @@ use workloads::footprint::Precision;
 use workloads::{Lowering, Model, TrainingGraph, model};
 
 /// What is searched: a model on a study's cluster, and others with it.
-pub struct Question {
+pub struct SearchQuestion {
     pub model: Model,
     /// The model's name, or its file's path.
     pub called: String,
     /// What the model counts among several.
     pub weight: f64,
     /// The other models, each with its cluster in `study`; they are searched for with this one.
-    pub others: Vec<Question>,
+    pub others: Vec<SearchQuestion>,
     /// The study's name, or its file's path.
     pub name: String,
     pub study: Study,
@@ -57,8 +57,8 @@ pub struct Question {
     pub inputs: BTreeMap<String, String>,
 }
 
-impl Question {
-    pub fn read(arguments: &Posed) -> Result<Self, Failure> {
+impl SearchQuestion {
+    pub fn read_question(arguments: &SearchRequest) -> Result<Self, Failure> {
         let asked = &arguments.asked;
         // PHAZE's chips have neither.
         let usual = if asked.node.is_some() || asked.hbm_stacks.is_some() { "tpu" } else { "phaze" };
@@ -70,70 +70,74 @@ impl Question {
             );
         }
         let mut study = Study::load(&name).or_input()?;
-        asked.apply(&name, &mut study)?;
+        asked.apply_to_study(&name, &mut study)?;
         if let Some(stack) = &arguments.stack {
             study.plan.stack.clone_from(stack);
         }
-        study.workloads = chosen(&name, &study, &arguments.models)?;
+        study.workloads = chosen_models(&name, &study, &arguments.models)?;
         let mut questions = study.workloads.iter().map(|work| {
             let (mut study, cluster) = (study.clone(), &study.cluster);
             study.cluster.devices = asked.devices.or(work.devices).unwrap_or(cluster.devices);
             study.cluster.global_batch_sequences =
                 asked.global_batch.or(work.global_batch_sequences).unwrap_or(cluster.global_batch_sequences);
-            Self::of(arguments, name.clone(), study, work)
+            Self::read_model(arguments, name.clone(), study, work)
         });
-        let Some(first) = questions.next() else { return Err(failure::input(format!("{name}: no model"))) };
+        let Some(first) = questions.next() else { return Err(failure::input_failure(format!("{name}: no model"))) };
         let question = Self { others: questions.collect::<Result<_, _>>()?, ..first? };
         // Now, for a search may take longer than they stay as they are.
-        Ok(Self { inputs: question.texts()?, ..question })
+        Ok(Self { inputs: question.texts_of_files()?, ..question })
     }
 
     /// What is asked of a single model.
-    pub fn of_one(arguments: &Posed) -> Result<Self, Failure> {
-        let question = Self::read(arguments)?;
+    pub fn read_of_one_model(arguments: &SearchRequest) -> Result<Self, Failure> {
+        let question = Self::read_question(arguments)?;
         if question.others.is_empty() {
             return Ok(question);
         }
-        let (models, first) = (question.models(), &question.called);
+        let (models, first) = (question.model_names(), &question.called);
         let cure = format!("name one of them as MODEL ({first}, for instance); search takes several");
-        Err(failure::input(match arguments.models.is_empty() {
+        Err(failure::input_failure(match arguments.models.is_empty() {
             true => format!("study {}: is for several models ({models}), and one is taken here: {cure}", question.name),
             false => format!("MODEL: {models}: must be one here; {cure}"),
         }))
     }
 
     /// A model alone.
-    fn of(arguments: &Posed, name: String, mut study: Study, work: &WorkloadSpec) -> Result<Self, Failure> {
+    fn read_model(arguments: &SearchRequest, name: String, mut study: Study, work: &WorkloadSpec) -> Result<Self, Failure> {
         let asked = &arguments.asked;
-        let model = Model::load(&work.model).or_input()?.predicting(arguments.mtp_layers.unwrap_or(0)).or_input()?;
-        let of = |key: &str| placed(&name, key);
-        let stack = input::stack(&study.plan.stack, &[])
-            .map_err(|e| if arguments.stack.is_some() { e.context("--stack".to_owned()) } else { e.context(of("plan.stack")) })?;
-        let narrowed = study.plan.narrow_to(&stack).map_err(|why| failure::input(placed(&name, &format!("plan.{why}"))))?;
+        let model =
+            Model::load(&work.model).or_input()?.with_further_token_modules(arguments.mtp_layers.unwrap_or(0)).or_input()?;
+        let of = |key: &str| place_in_study(&name, key);
+        let stack = input::read_stack(&study.plan.stack, &[]).map_err(|e| {
+            if arguments.stack.is_some() { e.with_context("--stack".to_owned()) } else { e.with_context(of("plan.stack")) }
+        })?;
+        let narrowed =
+            study.plan.narrow_to(&stack).map_err(|why| failure::input_failure(place_in_study(&name, &format!("plan.{why}"))))?;
         if let Some(change) = narrowed {
             tracing::warn!("stack {} does not run all plans of study {name}: {change}", study.plan.stack);
         }
-        let reference = input::chip(&study.space.reference_chip).map_err(|e| e.context(of(reference_key(&study))))?.accelerator;
+        let reference =
+            input::read_chip(&study.space.reference_chip).map_err(|e| e.with_context(of(reference_key(&study))))?.accelerator;
         let ideal = Accelerator { calibration: Calibration::default(), ..reference.clone() };
-        let aim = asked.aim(&study);
-        asked.robust_of_time(&aim)?;
-        priced(&name, &study, &aim)?;
+        let aim = asked.read_aim(&study);
+        asked.check_robust_objective(&aim)?;
+        check_hbm_prices(&name, &study, &aim)?;
         let base = base_name(&study, &reference);
         let fault = |e| match &asked.fabric {
-            Some(fabric) => failure::input(format!("--fabric {fabric}: {e}")),
-            None => failure::input(format!("{}: {e}", of("cluster.fabric"))),
+            Some(fabric) => failure::input_failure(format!("--fabric {fabric}: {e}")),
+            None => failure::input_failure(format!("{}: {e}", of("cluster.fabric"))),
         };
         let cluster = sim::import::load_fabric(&study.cluster.fabric, base).map_err(fault)?;
         let fabric = cluster.for_devices(study.cluster.devices).map_err(fault)?;
-        let space = space((&name, asked), &study, &reference, base)?;
+        let space = design_space((&name, asked), &study, &reference, base)?;
         if space.is_empty() {
-            return Err(nothing_within(&name, asked, &space));
+            return Err(nothing_within_limits(&name, asked, &space));
         }
-        let fabrics = fabrics(&name, &study, &space, base, &fabric)?;
+        let fabrics = space_fabrics(&name, &study, &space, base, &fabric)?;
         let sequence_length = arguments.sequence_length.or(work.sequence_length).unwrap_or(model.max_sequence);
         // A length that the model cannot be trained at is no fault of the plans.
         TrainingGraph::new(&model, &Lowering { sequence_length, ..Lowering::new(&model) }).or_input()?;
-        let headroom = headroom(arguments.headroom_gib, &reference, &stack)?;
+        let headroom = parse_headroom(arguments.headroom_gib, &reference, &stack)?;
         let (called, weight, others) = (work.model.clone(), work.weight, Vec::new());
         Ok(Self {
             model,
@@ -159,22 +163,22 @@ impl Question {
     }
 
     /// Each of the models by itself, this one first.
-    pub fn all(&self) -> impl Iterator<Item = &Self> {
+    pub fn all_models(&self) -> impl Iterator<Item = &Self> {
         std::iter::once(self).chain(&self.others)
     }
 
     /// What the model counts among all, as a fraction.
-    pub fn share(&self, of: &Self) -> f64 {
-        of.weight / self.all().map(|one| one.weight).sum::<f64>()
+    pub fn share_of_model(&self, of: &Self) -> f64 {
+        of.weight / self.all_models().map(|one| one.weight).sum::<f64>()
     }
 
     /// The models' names.
-    pub fn models(&self) -> String {
-        self.all().map(|one| one.called.as_str()).collect::<Vec<_>>().join(", ")
+    pub fn model_names(&self) -> String {
+        self.all_models().map(|one| one.called.as_str()).collect::<Vec<_>>().join(", ")
     }
 
     /// The job on the reference chip, ideal.
-    pub fn job<'a>(&'a self, fabric: &'a Fabric) -> Job<'a> {
+    pub fn reference_job<'a>(&'a self, fabric: &'a Fabric) -> Job<'a> {
         Job {
             model: &self.model,
             chip: &self.ideal,
@@ -184,7 +188,7 @@ impl Question {
             global_batch: self.study.cluster.global_batch_sequences.into(),
             sequence_length: self.sequence_length,
             attention: self.study.plan.attention(),
-            precision: self.stack.precision(Precision::default()),
+            precision: self.stack.precision_of_run(Precision::default()),
             optimizer: self.study.plan.optimizer(),
             headroom: self.headroom,
             techniques: workloads::Techniques::none(),
@@ -192,25 +196,25 @@ impl Question {
     }
 
     /// The texts of the files that it names, by their paths as they were given.
-    fn texts(&self) -> Result<BTreeMap<String, String>, Failure> {
+    fn texts_of_files(&self) -> Result<BTreeMap<String, String>, Failure> {
         let study = &self.study;
         let mut named = vec![self.name.as_str(), &study.plan.stack, &study.cluster.fabric, &study.space.reference_chip];
         if let Chips::Grid(spec) = &study.space.chips {
             named.push(&spec.base_chip);
         }
-        input::texts_of(self.all().map(|one| one.called.as_str()), &named)
+        input::texts_of_files(self.all_models().map(|one| one.called.as_str()), &named)
     }
 
     /// The name of a run directory: the model's and the study's.
-    pub fn directory_name(&self, arguments: &Posed) -> String {
-        let called = |model: &String| if Path::new(model).exists() { stem(model) } else { model.clone() };
+    pub fn directory_name(&self, arguments: &SearchRequest) -> String {
+        let called = |model: &String| if Path::new(model).exists() { file_stem(model) } else { model.clone() };
         let models: Vec<String> = arguments.models.iter().map(called).collect();
-        let study = stem(&self.name);
+        let study = file_stem(&self.name);
         if models.is_empty() { study } else { format!("{}-{study}", models.join("-")) }
     }
 
     /// What a run's record says of the question.
-    pub fn record(&self) -> StudyRecord {
+    pub fn study_record(&self) -> StudyRecord {
         let (study, space, aim) = (&self.study, &self.space, self.aim);
         let mut options = BTreeMap::from([
             ("attention".to_owned(), format!("{:?}", study.plan.attention).to_lowercase()),
@@ -243,10 +247,10 @@ impl Question {
         options.extend(limits.into_iter().filter_map(|(key, limit)| Some((key.to_owned(), limit?.to_string()))));
         StudyRecord {
             name: self.name.clone(),
-            model: self.models(),
+            model: self.model_names(),
             parameters: self.model.parameters(),
             sequence_tokens: self.sequence_length,
-            space_designs: space.designs() as u64,
+            space_designs: space.design_count() as u64,
             reference_chip: study.space.reference_chip.clone(),
             devices: u64::from(study.cluster.devices),
             fabric: self.fabric.name.clone(),
@@ -264,16 +268,16 @@ impl Question {
     }
 
     /// A digest of all that is asked.
-    pub fn digest(&self, seed: u64) -> String {
+    pub fn digest_of_question(&self, seed: u64) -> String {
         let Self { study, stack, aim, headroom, reference, cluster, .. } = self;
-        let models: Vec<_> = self.all().map(|of| (&of.model, of.weight, of.sequence_length, &of.study.cluster)).collect();
+        let models: Vec<_> = self.all_models().map(|of| (&of.model, of.weight, of.sequence_length, &of.study.cluster)).collect();
         let asked = (models, study, stack, aim, headroom, reference, cluster, seed);
         let robust = if self.robust { " robust" } else { "" };
-        results::sums::short(&format!("{asked:?}{robust}"))
+        results::sums::short_digest(&format!("{asked:?}{robust}"))
     }
 }
 
-impl Posed {
+impl SearchRequest {
     /// A study's question about one model.
     pub fn of_model(model: &str, study: Option<&String>, stack: Option<&String>, sequence_length: Option<u64>) -> Self {
         let (study, stack) = (study.cloned(), stack.cloned());
@@ -284,21 +288,25 @@ impl Posed {
             headroom_gib: 0.0,
             sequence_length,
             mtp_layers: None,
-            asked: Asked::default(),
+            asked: StudyOverrides::default(),
         }
     }
 
     /// The same with a study file among the models as the study.
-    pub fn settled(&self) -> Result<Self, Failure> {
+    pub fn settle_study(&self) -> Result<Self, Failure> {
         let is_study = |name: &&String| Path::new(name.as_str()).extension().is_some_and(|ending| ending == "toml");
         let (studies, models): (Vec<&String>, Vec<&String>) = self.models.iter().partition(|name| is_study(name));
         let study = match (&studies[..], &self.study) {
             ([], study) => study.clone(),
             ([study], None) => Some((*study).clone()),
             ([study], Some(named)) => {
-                return Err(failure::input(format!("{study}: is a study, and --study {named} names another; give one of them")));
+                return Err(failure::input_failure(format!(
+                    "{study}: is a study, and --study {named} names another; give one of them"
+                )));
             }
-            ([one, other, ..], _) => return Err(failure::input(format!("{one}, {other}: are two studies; give one of them"))),
+            ([one, other, ..], _) => {
+                return Err(failure::input_failure(format!("{one}, {other}: are two studies; give one of them")));
+            }
         };
         Ok(Self { models: models.into_iter().cloned().collect(), study, ..self.clone() })
     }
@@ -313,9 +321,9 @@ impl Posed {
     }
 }
 
-impl Posed {
+impl SearchRequest {
     /// The words of a command that asks the same, after its verb.
-    pub fn words(&self) -> Vec<String> {
+    pub fn to_words(&self) -> Vec<String> {
         fn flag(key: &str, value: &impl ToString) -> [String; 2] {
             [key.to_owned(), value.to_string()]
         }
@@ -355,26 +363,26 @@ impl Posed {
 }
 
 /// A name or the name of a file without its ending; of a model's `config.json` that of its folder.
-fn stem(name: &str) -> String {
+fn file_stem(name: &str) -> String {
     let path = Path::new(name);
     let path = if path.file_name().is_some_and(|f| f == "config.json") { path.parent().unwrap_or(path) } else { path };
     path.file_stem().map_or_else(|| "model".into(), |s| s.to_string_lossy().into_owned())
 }
 
 /// The models that are searched for: those that are named, each with what the study says of it, or all of the study's.
-fn chosen(name: &str, study: &Study, named: &[String]) -> Result<Vec<WorkloadSpec>, Failure> {
+fn chosen_models(name: &str, study: &Study, named: &[String]) -> Result<Vec<WorkloadSpec>, Failure> {
     if named.is_empty() && study.workloads.is_empty() {
         let cure = "name one or several (coplace list models), or use a study that has some (--study tpu)";
-        return Err(failure::input(format!("MODEL: none is given, and study {name} is for none by itself; {cure}")));
+        return Err(failure::input_failure(format!("MODEL: none is given, and study {name} is for none by itself; {cure}")));
     }
     let same = |a: &str, b: &str| {
         let file =
             |name: &str| if model::is_built_in(name) { None } else { model::config_file(Path::new(name)).canonicalize().ok() };
-        sim::names::same(a, b) || file(a).is_some_and(|a| Some(a) == file(b))
+        sim::names::are_same_name(a, b) || file(a).is_some_and(|a| Some(a) == file(b))
     };
     for (at, model) in named.iter().enumerate() {
         if let Some(before) = named[..at].iter().find(|before| same(before, model)) {
-            return Err(failure::input(format!(
+            return Err(failure::input_failure(format!(
                 "MODEL {model}: is given already ({before}); give each model once, or in a study with a weight ([[workload]])"
             )));
         }
@@ -385,7 +393,7 @@ fn chosen(name: &str, study: &Study, named: &[String]) -> Result<Vec<WorkloadSpe
 }
 
 /// What is wrong with a study, the key first, behind the study's name and the key's line.
-fn placed(name: &str, why: &str) -> String {
+fn place_in_study(name: &str, why: &str) -> String {
     format!("{}: {why}", Study::place(name, why))
 }
 
@@ -398,15 +406,16 @@ fn reference_key(study: &Study) -> &'static str {
 }
 
 /// PHAZE's chips may each carry several HBMs that differ in nothing but their price, and are searched as one.
-fn priced(name: &str, study: &Study, aim: &Aim) -> Result<(), Failure> {
+fn check_hbm_prices(name: &str, study: &Study, aim: &Aim) -> Result<(), Failure> {
     let Chips::Phaze(grid) = &study.space.chips else { return Ok(()) };
-    let dollars = aim.objective == Objective::PerDollar || aim.axes.has(Axis::Cost) || study.space.limits.max_cost_usd.is_some();
+    let dollars =
+        aim.objective == Objective::PerDollar || aim.axes.contains(FrontAxis::Cost) || study.space.limits.max_cost_usd.is_some();
     if !dollars || grid.hbm_gib.len() < 2 {
         return Ok(());
     }
     let cure = "list one capacity, or use a study in which HBM is a dimension (--study tpu)";
     let list = &grid.hbm_gib;
-    Err(failure::input(placed(
+    Err(failure::input_failure(place_in_study(
         name,
         &format!(
             "space.hbm_gib = {list:?}: dollars are asked for, and capacities that change no area are searched as one; {cure}"
@@ -417,84 +426,90 @@ fn priced(name: &str, study: &Study, aim: &Aim) -> Result<(), Failure> {
 /// The chip whose figures a fabric of several chips has.
 fn base_name<'a>(study: &'a Study, reference: &'a Accelerator) -> &'a str {
     match &study.space.chips {
-        Chips::Grid(Dimensions { base_chip, .. }) if !base_chip.ends_with(".toml") => base_chip,
+        Chips::Grid(SpaceDimensions { base_chip, .. }) if !base_chip.ends_with(".toml") => base_chip,
         _ => &reference.name,
     }
 }
 
-fn space((name, asked): (&str, &Asked), study: &Study, reference: &Accelerator, base: &str) -> Result<Space, Failure> {
+fn design_space(
+    (name, asked): (&str, &StudyOverrides),
+    study: &Study,
+    reference: &Accelerator,
+    base: &str,
+) -> Result<Space, Failure> {
     let limits = &study.space.limits;
     let spec = match &study.space.chips {
         Chips::Phaze(grid) => {
-            let space = Space::phaze(grid, limits, reference).or_input()?;
+            let space = Space::from_phaze(grid, limits, reference).or_input()?;
             if space.hbm.is_empty() {
                 let (list, cure) = (&grid.hbm_gib, "allow one of them, or list another");
                 let why = format!("space.hbm_gib = {list:?}: none is within the limits of HBM; {cure}");
-                return Err(failure::input(placed(name, &why)));
+                return Err(failure::input_failure(place_in_study(name, &why)));
             }
             return Ok(space);
         }
         Chips::Grid(spec) => spec,
     };
-    let document = document(&spec.base_chip).map_err(|e| e.context(placed(name, "space.base_chip")))?;
-    let document = document.unbuilt(spec.calibration == CalibrationChoice::Ideal);
+    let document = chip_document(&spec.base_chip).map_err(|e| e.with_context(place_in_study(name, "space.base_chip")))?;
+    let document = document.strip_measured(spec.calibration == CalibrationChoice::Ideal);
     let fabric = FabricDocument::load_for(&study.cluster.fabric, base).ok();
-    let field = |key: &str| fabric.as_ref().and_then(|fabric| fabric.get(key));
-    let fault = |why: String| failure::input(asked.fault(&why).unwrap_or_else(|| placed(name, &why)));
-    Space::relatives(Grid::new(document, &spec.dimensions, &field).map_err(fault)?, limits).map_err(fault)
+    let field = |key: &str| fabric.as_ref().and_then(|fabric| fabric.field_value(key));
+    let fault =
+        |why: String| failure::input_failure(asked.name_dimension_fault(&why).unwrap_or_else(|| place_in_study(name, &why)));
+    Space::from_relatives(Grid::new(document, &spec.dimensions, &field).map_err(fault)?, limits).map_err(fault)
 }
 
 /// A chip's file by name or path, taken apart.
-pub fn document(name_or_path: &str) -> Result<ChipDocument, Failure> {
+pub fn chip_document(name_or_path: &str) -> Result<ChipDocument, Failure> {
     let directory = Path::new(name_or_path);
     if directory.is_dir() {
-        let text = Run::chip(directory).or_input()?;
-        return ChipDocument::parse(&text, &directory.join(run::CHIP).display().to_string()).or_input();
+        let text = SearchRun::read_chip(directory).or_input()?;
+        return ChipDocument::parse_chip_file(&text, &directory.join(run::CHIP).display().to_string()).or_input();
     }
     if name_or_path.ends_with(".toml") {
-        let text = input::text(name_or_path.as_ref(), "a chip file (.toml)")?;
-        return ChipDocument::parse(&text, name_or_path).or_input();
+        let text = input::read_text(name_or_path.as_ref(), "a chip file (.toml)")?;
+        return ChipDocument::parse_chip_file(&text, name_or_path).or_input();
     }
-    ChipDocument::template(name_or_path).or_input()
+    ChipDocument::of_built_in_chip(name_or_path).or_input()
 }
 
 /// The space's fabrics, cut to the study's devices.
-fn fabrics(name: &str, study: &Study, space: &Space, base: &str, own: &Fabric) -> Result<Vec<Fabric>, Failure> {
-    let build = |settings: Vec<(String, Setting)>| {
+fn space_fabrics(name: &str, study: &Study, space: &Space, base: &str, own: &Fabric) -> Result<Vec<Fabric>, Failure> {
+    let build = |settings: Vec<(String, FieldValue)>| {
         if settings.is_empty() {
             return Ok(own.clone());
         }
         let document =
             set_fabric(&study.cluster.fabric, base, &settings).map_err(|why| format!("{}: {why}", Study::place(name, &why)))?;
         let words = || settings.iter().map(|(key, value)| format!("{FABRIC}{key} = {value}")).collect::<Vec<_>>().join(", ");
-        let cut = document.fabric().and_then(|fabric| fabric.for_devices(study.cluster.devices));
+        let cut = document.build_fabric().and_then(|fabric| fabric.for_devices(study.cluster.devices));
         cut.map_err(|why| {
             let why = format!("space.dimensions: with {}: {why}", words());
             format!("{}: {why}", Study::place(name, &why))
         })
     };
-    space.fabrics().into_iter().map(build).collect::<Result<_, _>>().map_err(failure::input)
+    space.fabric_settings().into_iter().map(build).collect::<Result<_, _>>().map_err(failure::input_failure)
 }
 
 /// A fabric's file with fields set.
-pub fn set_fabric(fabric: &str, base: &str, settings: &[(String, Setting)]) -> Result<FabricDocument, String> {
+pub fn set_fabric(fabric: &str, base: &str, settings: &[(String, FieldValue)]) -> Result<FabricDocument, String> {
     let mut document = FabricDocument::load_for(fabric, base).map_err(|why| format!("cluster.fabric: {why}"))?;
     for (key, value) in settings {
-        document.set(key, value).map_err(|fault| format!("space.dimensions.{FABRIC}{fault}"))?;
+        document.set_field(key, value).map_err(|fault| format!("space.dimensions.{FABRIC}{fault}"))?;
     }
     Ok(document)
 }
 
-impl Question {
+impl SearchQuestion {
     /// The file of a design's fabric, where it is not one that is known by name to every chip.
-    pub fn fabric_file(&self, id: search::space::DesignId, source: &str) -> Result<Option<String>, Failure> {
+    pub fn file_of_fabric(&self, id: search::space::DesignId, source: &str) -> Result<Option<String>, Failure> {
         let Chips::Grid(_) = &self.study.space.chips else { return Ok(None) };
-        let settings = self.space.fabrics().swap_remove(self.space.fabric(id));
+        let settings = self.space.fabric_settings().swap_remove(self.space.fabric_of_design(id));
         let base = base_name(&self.study, &self.reference);
         // Fabrics of other programs' files are given by their path again.
         let Ok(mut document) = set_fabric(&self.study.cluster.fabric, base, &settings) else { return Ok(None) };
-        document.name(&self.fabric.name);
-        document.source(source);
-        document.text().map(Some).or_input()
+        document.set_name(&self.fabric.name);
+        document.set_source(source);
+        document.to_text().map(Some).or_input()
     }
 }

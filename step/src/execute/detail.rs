@@ -1,17 +1,17 @@
 //! A pass kernel by kernel, under either execution: what each kernel takes, when it starts, where it runs and what bounds it.
 
 use crate::chip_times::ChipTimes;
-use crate::copied::Copied;
+use crate::copied::CopiedBytes;
 use crate::profile::PassProfile;
-use crate::{Execution, StepError};
-use sim::cost::{Bound, KernelCost};
-use sim::kernel::{Axis, Kernel, KernelGraph, KernelNode, KernelRole, Link, Pass};
+use crate::{ExecutionMode, StepError};
+use sim::cost::{Bottleneck, KernelCost};
+use sim::kernel::{Kernel, KernelGraph, KernelNode, KernelRole, ParallelAxis, Pass, TransferLink};
 use sim::network::Fabric;
 use sim::units::{Bytes, Joules, Seconds};
 
 /// Where a kernel runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum KernelPlace {
     /// Over the whole chip.
     AllCores,
     /// On one tensor core, one vector core, or one of each.
@@ -35,7 +35,7 @@ pub struct KernelDetail {
     /// What is executed.
     pub kernel: Kernel,
     /// Where it runs.
-    pub place: Place,
+    pub place: KernelPlace,
     /// From the pass's start.
     pub start: Seconds,
     /// From its launch to its last byte, as the stack's software runs it; under the operator schedule beside what runs with it.
@@ -47,7 +47,7 @@ pub struct KernelDetail {
     /// Achieved fraction of the peak of the cores that it runs on.
     pub utilization: f64,
     /// What takes most of its time.
-    pub bound: Bound,
+    pub bound: Bottleneck,
 }
 
 impl KernelDetail {
@@ -55,7 +55,7 @@ impl KernelDetail {
         Self {
             name: node.name.clone(),
             kernel: node.kernel,
-            place: if matches!(node.kernel, Kernel::Collective(_)) { Place::Network } else { Place::AllCores },
+            place: if matches!(node.kernel, Kernel::Collective(_)) { KernelPlace::Network } else { KernelPlace::AllCores },
             start: Seconds::ZERO,
             latency: cost.latency,
             energy: cost.energy,
@@ -67,45 +67,45 @@ impl KernelDetail {
 
     /// When it ends.
     #[must_use]
-    pub fn end(&self) -> Seconds {
+    pub fn end_time(&self) -> Seconds {
         self.start + self.latency
     }
 
     /// Whether the device's cores run it.
     #[must_use]
-    pub fn computes(&self) -> bool {
-        matches!(self.place, Place::AllCores | Place::OneCore { .. })
+    pub fn runs_on_cores(&self) -> bool {
+        matches!(self.place, KernelPlace::AllCores | KernelPlace::OneCore { .. })
     }
 }
 
 impl ChipTimes {
     /// The kernels of a pass in the order in which they start, with its copies to or from the host and storage. `pass` is the same pass as
     /// [`super::super::StepProfile`] has it, and as long.
-    pub(crate) fn details(
+    pub(crate) fn kernel_details(
         &mut self,
         graph: &KernelGraph,
         fabric: &Fabric,
         pass: &PassProfile,
-        copied: Copied,
+        copied: CopiedBytes,
     ) -> Result<Vec<KernelDetail>, StepError> {
         let mut kernels = match self.stack().kernels.execution {
-            Execution::Stream => self.streamed(graph, fabric, pass),
-            Execution::Scheduled => self.by_schedule(graph, fabric)?,
+            ExecutionMode::Stream => self.stream_details(graph, fabric, pass),
+            ExecutionMode::Scheduled => self.schedule_details(graph, fabric)?,
         };
         kernels.sort_by(|a, b| a.start.0.total_cmp(&b.start.0));
-        for copy in copied.by_link() {
+        for copy in copied.transfers() {
             let name = match copy.link {
-                Link::Host => "copy to or from the host",
-                Link::Storage => "copy to or from storage",
-                Link::HostMemory => "update in the host's memory",
+                TransferLink::Host => "copy to or from the host",
+                TransferLink::Storage => "copy to or from storage",
+                TransferLink::HostMemory => "update in the host's memory",
             };
             let kernel = Kernel::Transfer(copy);
-            let cost = self.costs(&kernel, fabric).all_cores;
+            let cost = self.schedule_costs(&kernel, fabric).all_cores;
             let role = KernelRole { operator: None, pass: Pass::Forward, gradient: None, axis: None };
             let node = KernelNode { name: name.to_owned(), kernel, role };
             // Beside the pass's other work as far as that hides it.
-            let start = (pass.busy() - cost.latency).max(Seconds::ZERO);
-            kernels.push(KernelDetail { place: Place::Host, start, ..KernelDetail::new(&node, &cost, self.hbm_level()) });
+            let start = (pass.busy_time() - cost.latency).max(Seconds::ZERO);
+            kernels.push(KernelDetail { place: KernelPlace::Host, start, ..KernelDetail::new(&node, &cost, self.hbm_level()) });
         }
         Ok(kernels)
     }
@@ -116,30 +116,30 @@ impl ChipTimes {
 
     /// One kernel after the other over the whole chip. What of a collective the stack hides runs beside what follows: of an axis's collectives in a
     /// pass the same share each.
-    fn streamed(&mut self, graph: &KernelGraph, fabric: &Fabric, pass: &PassProfile) -> Vec<KernelDetail> {
+    fn stream_details(&mut self, graph: &KernelGraph, fabric: &Fabric, pass: &PassProfile) -> Vec<KernelDetail> {
         let hbm = self.hbm_level();
-        let rows: Vec<(KernelDetail, Option<Axis>)> = graph
+        let rows: Vec<(KernelDetail, Option<ParallelAxis>)> = graph
             .node_weights()
             .map(|node| {
                 let Kernel::Collective(collective) = &node.kernel else {
-                    return (KernelDetail::new(node, &self.costs(&node.kernel, fabric).all_cores, hbm), None);
+                    return (KernelDetail::new(node, &self.schedule_costs(&node.kernel, fabric).all_cores, hbm), None);
                 };
-                let cost = KernelCost::network(self.collective(fabric, collective).time);
-                (KernelDetail::new(node, &cost, hbm), node.role.axis.or(Some(Axis::Tensor)))
+                let cost = KernelCost::on_network(self.cost_of_collective(fabric, collective).time);
+                (KernelDetail::new(node, &cost, hbm), node.role.axis.or(Some(ParallelAxis::Tensor)))
             })
             .collect();
-        let exposed = |axis: Axis| {
+        let exposed = |axis: ParallelAxis| {
             let all: Seconds = rows.iter().filter(|(_, a)| *a == Some(axis)).map(|(row, _)| row.latency).sum();
             let exposed = match axis {
-                Axis::Tensor => pass.tensor,
-                Axis::Context => pass.context,
-                Axis::Expert => pass.expert,
+                ParallelAxis::Tensor => pass.tensor,
+                ParallelAxis::Context => pass.context,
+                ParallelAxis::Expert => pass.expert,
             };
             if all > Seconds::ZERO { exposed / all } else { 0.0 }
         };
-        let shares = [Axis::Tensor, Axis::Context, Axis::Expert].map(|axis| (axis, exposed(axis)));
+        let shares = [ParallelAxis::Tensor, ParallelAxis::Context, ParallelAxis::Expert].map(|axis| (axis, exposed(axis)));
         let mut clock = Seconds::ZERO;
-        let place = |(row, axis): (KernelDetail, Option<Axis>)| {
+        let place = |(row, axis): (KernelDetail, Option<ParallelAxis>)| {
             let start = clock;
             let share = axis.map_or(1.0, |axis| shares.iter().find(|(a, _)| *a == axis).map_or(1.0, |(_, share)| *share));
             clock += row.latency * share;
@@ -149,17 +149,17 @@ impl ChipTimes {
     }
 
     /// As the operator schedule has them.
-    fn by_schedule(&mut self, graph: &KernelGraph, fabric: &Fabric) -> Result<Vec<KernelDetail>, StepError> {
+    fn schedule_details(&mut self, graph: &KernelGraph, fabric: &Fabric) -> Result<Vec<KernelDetail>, StepError> {
         let hbm = self.hbm_level();
-        let scheduled = self.schedule(graph, fabric, |_| false)?;
+        let scheduled = self.schedule_graph(graph, fabric, |_| false)?;
         let schedule = &scheduled.schedule;
         let detail = |(i, node): (usize, &&KernelNode)| {
             let (exclusive, on) = (schedule.exclusive[i], schedule.cores[i]);
             let cost = if exclusive { scheduled.costs[i].all_cores } else { scheduled.costs[i].one_core };
             let [start, end] = scheduled.spans[i].map(Seconds);
-            let row = KernelDetail { start, ..KernelDetail::new(node, &cost.lasting(end - start), hbm) };
+            let row = KernelDetail { start, ..KernelDetail::new(node, &cost.stretched_to(end - start), hbm) };
             let place = match row.place {
-                Place::AllCores if !exclusive => Place::OneCore { tensor: on.tensor_core, vector: on.vector_core },
+                KernelPlace::AllCores if !exclusive => KernelPlace::OneCore { tensor: on.tensor_core, vector: on.vector_core },
                 place => place,
             };
             KernelDetail { place, ..row }

@@ -5,12 +5,12 @@
 //! what is said here.
 
 use sim::cost::KernelCost;
-use sim::costed::{Costs, TICKS_PER_SECOND};
-use sim::hardware::{Accelerator, Scope};
+use sim::costed::{CostsBySpan, TICKS_PER_SECOND};
+use sim::hardware::{Accelerator, MemoryScope};
 use sim::schedule::PortUse;
 
 /// The ports of a memory that cores share, at the rates that kernels achieve.
-struct Ports {
+struct MemoryPorts {
     /// Position in [`Accelerator::levels`].
     level: usize,
     /// Bytes per second.
@@ -20,10 +20,10 @@ struct Ports {
     single: bool,
 }
 
-impl Ports {
-    fn of(chip: &Accelerator) -> impl Iterator<Item = Self> {
+impl MemoryPorts {
+    fn of_chip(chip: &Accelerator) -> impl Iterator<Item = Self> {
         let outermost = chip.level_count() - 1;
-        chip.levels().enumerate().filter(|(_, memory)| memory.scope == Scope::Chip).map(move |(level, memory)| {
+        chip.memory_levels().enumerate().filter(|(_, memory)| memory.scope == MemoryScope::Chip).map(move |(level, memory)| {
             let achieved = if level == outermost { chip.calibration.hbm_achieved_fraction } else { 1.0 };
             let [read, write] = [memory.read_bandwidth, memory.write_bandwidth].map(|bandwidth| bandwidth.0 * achieved);
             Self { level, read, write, single: memory.ports <= 1 }
@@ -31,22 +31,22 @@ impl Ports {
     }
 
     /// How long a kernel keeps each port busy, in seconds.
-    fn busy(&self, kernel: &KernelCost) -> Vec<f64> {
+    fn busy_times(&self, kernel: &KernelCost) -> Vec<f64> {
         let (read, written) = (kernel.traffic.read[self.level] / self.read, kernel.traffic.written[self.level] / self.write);
         if self.single { vec![read + written] } else { vec![read, written] }
     }
 }
 
 /// For how long a kernel keeps each port busy, in ticks.
-pub(super) fn port_use(chip: &Accelerator, costs: &Costs) -> PortUse {
+pub(super) fn port_use(chip: &Accelerator, costs: &CostsBySpan) -> PortUse {
     let busy = |kernel: &KernelCost| -> Vec<f64> {
-        Ports::of(chip).flat_map(|ports| ports.busy(kernel)).map(|seconds| seconds * TICKS_PER_SECOND).collect()
+        MemoryPorts::of_chip(chip).flat_map(|ports| ports.busy_times(kernel)).map(|seconds| seconds * TICKS_PER_SECOND).collect()
     };
     PortUse { one: busy(&costs.one_core), all: busy(&costs.all_cores) }
 }
 
 /// What some kernels take through the busiest port at least, wherever they run, in ticks.
-pub(super) fn busiest_port(uses: &[PortUse]) -> f64 {
+pub(super) fn busiest_port_ticks(uses: &[PortUse]) -> f64 {
     let ports = uses.first().map_or(0, |uses| uses.one.len());
     let busy = |port: usize| uses.iter().map(|uses| uses.one[port].min(uses.all[port])).sum::<f64>();
     (0..ports).map(busy).fold(0.0, f64::max)

@@ -1,10 +1,10 @@
 //! What the chunks of a device keep where stages have policies of their own.
 
-use super::at_work::Transient;
-use super::{Account, Holding, MemoryProfile};
-use crate::memory_static::Resident;
-use crate::memory_techniques::lost_part;
-use sim::pipeline::Schedule;
+use super::at_work::TransientBytes;
+use super::{MemoryAccount, MemoryProfile, StageHolding};
+use crate::memory_static::ResidentBytes;
+use crate::memory_techniques::fragmented_fraction;
+use sim::pipeline::PipelineSchedule;
 use sim::units::Bytes;
 use workloads::{ActivationPolicy, LayerMix};
 
@@ -18,7 +18,7 @@ pub(super) struct ChunkMemory {
     /// Of that, in storage.
     pub stored: Bytes,
     /// Alive besides while one of its layers runs, at most.
-    transient: Transient,
+    transient: TransientBytes,
     /// What one of its layers brings back from the host, at most.
     returning: Bytes,
 }
@@ -31,7 +31,7 @@ impl ChunkMemory {
             chunk.kept += layer.kept * run.layers;
             chunk.offloaded += layer.offloaded * run.layers;
             chunk.stored += layer.stored * run.layers;
-            chunk.transient = chunk.transient.max(layer.transient);
+            chunk.transient = chunk.transient.max_of_both(layer.transient);
             chunk.returning = chunk.returning.max(layer.offloaded);
         }
         chunk
@@ -49,15 +49,15 @@ pub struct StageRoom {
     pub depth: f64,
 }
 
-impl Account<'_> {
+impl MemoryAccount<'_> {
     /// Whether stages have policies of their own.
-    pub(super) fn staged(&self) -> bool {
+    pub(super) fn has_stage_policies(&self) -> bool {
         !self.profile.chunks.is_empty()
     }
 
     /// Places of a stage's chunks.
-    pub(super) fn places(&self, stage: u32) -> impl Iterator<Item = usize> + '_ {
-        (0..self.profile.chunks.len()).filter(move |place| self.arrangement.device_of(*place as u64) == stage)
+    pub(super) fn chunk_places(&self, stage: u32) -> impl Iterator<Item = usize> + '_ {
+        (0..self.profile.chunks.len()).filter(move |place| self.arrangement.device_of_chunk(*place as u64) == stage)
     }
 
     /// What a stage's layers, and its embedding, keep at the peak. `in_loss`: as in [`Self::kept_by_turns`].
@@ -68,11 +68,11 @@ impl Account<'_> {
         embedding: Bytes,
         in_loss: bool,
     ) -> Bytes {
-        let held: Vec<Bytes> = self.places(stage).map(|place| of(&self.profile.chunks[place])).collect();
+        let held: Vec<Bytes> = self.chunk_places(stage).map(|place| of(&self.profile.chunks[place])).collect();
         let embedding = if stage == 0 { embedding } else { Bytes::ZERO };
         match (self.arrangement.schedule, held.as_slice()) {
-            (Schedule::ZbV, [first, last]) => self.most_in_both(stage, [*first, *last], embedding),
-            (Schedule::Interleaved { .. }, _) => {
+            (PipelineSchedule::ZbV, [first, last]) => self.most_in_both_chunks(stage, [*first, *last], embedding),
+            (PipelineSchedule::Interleaved { .. }, _) => {
                 let mut held = held;
                 if let Some(first) = held.first_mut() {
                     *first += embedding;
@@ -80,39 +80,42 @@ impl Account<'_> {
                 self.most_by_turns(stage, &held, in_loss)
             }
             _ => {
-                let passes = self.passes(stage);
+                let passes = self.passes_in_flight(stage);
                 held.into_iter().sum::<Bytes>() * passes + embedding * passes.min(self.arrangement.micro_batches)
             }
         }
     }
 
     /// What is alive besides while one of a stage's layers runs backward and the next one's tensors come from the host.
-    pub(super) fn at_work(&self, stage: u32) -> Bytes {
-        if self.arrangement.layers_on(stage) == 0 {
-            return self.transient() + self.profile.offloaded;
+    pub(super) fn transient_bytes_of_chunks(&self, stage: u32) -> Bytes {
+        if self.arrangement.layers_on_device(stage) == 0 {
+            return self.transient_bytes() + self.profile.offloaded;
         }
         let schedule = self.arrangement.schedule;
-        let most = |of: &dyn Fn(&ChunkMemory) -> Bytes| self.places(stage).map(|place| of(&self.profile.chunks[place])).max();
-        most(&|chunk| chunk.transient.under(schedule)).unwrap_or_default() + most(&|chunk| chunk.returning).unwrap_or_default()
+        let most =
+            |of: &dyn Fn(&ChunkMemory) -> Bytes| self.chunk_places(stage).map(|place| of(&self.profile.chunks[place])).max();
+        most(&|chunk| chunk.transient.under_schedule(schedule)).unwrap_or_default()
+            + most(&|chunk| chunk.returning).unwrap_or_default()
     }
 
     /// What a stage has for its layers' activations in a device's `capacity`; `None` where it has too little without any.
-    pub(crate) fn room_for(&self, stage: u32, held: &Holding, capacity: Bytes) -> Option<StageRoom> {
-        let head = if held.head { self.profile.head.kept * self.losses(stage) } else { Bytes::ZERO };
-        let ends = self.kept(stage, held, Bytes::ZERO, self.profile.embedding.kept, false) + head;
+    pub(crate) fn room_for_activations(&self, stage: u32, held: &StageHolding, capacity: Bytes) -> Option<StageRoom> {
+        let head = if held.head { self.profile.head.kept * self.losses_in_flight(stage) } else { Bytes::ZERO };
+        let ends = self.kept_by_stage(stage, held, Bytes::ZERO, self.profile.embedding.kept, false) + head;
         let [framework, collectives, workspace] = self.fixed;
-        let free = capacity.0.checked_sub((framework + collectives + workspace + self.ahead(stage)).0)?;
+        let free = capacity.0.checked_sub((framework + collectives + workspace + self.bytes_ahead_of_device(stage)).0)?;
         // Of what is live so much is lost to fragmentation; what rounding may have added is given back.
-        let live = Bytes((free as f64 / (1.0 + lost_part(self.profile.changed.as_deref(), self.stack))) as u64);
+        let live = Bytes((free as f64 / (1.0 + fragmented_fraction(self.profile.changed.as_deref(), self.stack))) as u64);
         let left = |moment: [Bytes; 5]| {
-            let Resident { weights, masters, states, .. } = held.resident;
+            let ResidentBytes { weights, masters, states, .. } = held.resident;
             let others = weights + masters + states + moment.into_iter().sum::<Bytes>();
             live.0.checked_sub(others.0).map(Bytes)
         };
-        left(self.update_moment(held))?;
+        left(self.bytes_in_update(held))?;
         let layers = left([held.open, ends, Bytes::ZERO, Bytes::ZERO, held.resident.gradients])?;
-        let loss = if held.head { Some(left(self.loss_moment(stage, held, ends))?) } else { None };
-        let depth = self.kept(stage, held, Bytes(MARK), Bytes::ZERO, false).as_f64() / (MARK * held.layers.max(1)) as f64;
+        let loss = if held.head { Some(left(self.bytes_in_loss(stage, held, ends))?) } else { None };
+        let depth =
+            self.kept_by_stage(stage, held, Bytes(MARK), Bytes::ZERO, false).as_f64() / (MARK * held.layers.max(1)) as f64;
         Some(StageRoom { layers, loss, depth })
     }
 }

@@ -1,16 +1,16 @@
 //! What the chunks of a device keep at the same time under interleaved 1F1B, whose passes go through them in turn.
 
-use super::Account;
+use super::MemoryAccount;
 use crate::schedule::interleaving_group;
 use sim::units::Bytes;
 
-impl Account<'_> {
+impl MemoryAccount<'_> {
     /// Of `passes` in flight under interleaved 1F1B, the fewest and the most that are through the first chunk on the first device, or through
     /// the last on the last, over the moments when there are so many.
-    pub(crate) fn in_chunk(&self, passes: u64, chunk: u32) -> [u64; 2] {
+    pub(crate) fn passes_in_end_chunk(&self, passes: u64, chunk: u32) -> [u64; 2] {
         let (m, p) = (self.arrangement.micro_batches, u64::from(self.arrangement.layout.pipeline));
         match (chunk, m / p) {
-            _ if !m.is_multiple_of(p) => self.in_chunk_by_turns(passes, chunk),
+            _ if !m.is_multiple_of(p) => self.passes_in_chunk_by_turns(passes, chunk),
             // In one round of micro-batches all are through the first chunk before any returns; the last has one at a time.
             (0, 1) => [p, p],
             (_, 1) => [1, 1],
@@ -24,29 +24,29 @@ impl Account<'_> {
     /// What a stage's layers, and its embedding, keep at the peak under interleaved 1F1B, whatever its chunks hold. `in_loss`: of the moments when a
     /// micro-batch is in the last chunk, from which these are a pass away at most.
     pub(super) fn kept_by_turns(&self, stage: u32, layer: Bytes, embedding: Bytes, in_loss: bool) -> Bytes {
-        let passes = self.passes(stage);
-        let keeps = self.keeps(stage, layer, embedding);
+        let passes = self.passes_in_flight(stage);
+        let keeps = self.kept_after_forward_passes(stage, layer, embedding);
         let sum = |n: u64| {
             let (kept, in_last) = keeps(n);
             (!in_loss || in_last).then_some(kept)
         };
-        let turns = self.turns(passes);
+        let turns = self.turn_ends(passes);
         if !in_loss {
             return turns.filter_map(sum).max().unwrap_or_default();
         }
-        let last = self.arrangement.micro_batches * self.chunks();
+        let last = self.arrangement.micro_batches * self.chunks_per_device();
         turns.flat_map(|n| [n.saturating_sub(1).max(passes), n, (n + 1).min(last)]).filter_map(sum).max().unwrap_or_default()
     }
 
     /// [`Self::kept_by_turns`] where a device's chunks keep `held`.
     pub(super) fn most_by_turns(&self, stage: u32, held: &[Bytes], in_loss: bool) -> Bytes {
-        let (passes, v) = (self.passes(stage), self.chunks());
+        let (passes, v) = (self.passes_in_flight(stage), self.chunks_per_device());
         let sum = |n: u64| {
-            let flying = self.in_chunks_at(n, passes);
+            let flying = self.passes_in_chunk_range(n, passes);
             let kept = held.iter().zip(0..).map(|(bytes, chunk)| *bytes * flying(chunk, chunk + 1)).sum::<Bytes>();
             (!in_loss || flying(v - 1, v) > 0).then_some(kept)
         };
-        let turns = self.turns(passes);
+        let turns = self.turn_ends(passes);
         if !in_loss {
             return turns.filter_map(sum).max().unwrap_or_default();
         }
@@ -55,13 +55,13 @@ impl Account<'_> {
     }
 
     /// What they keep when a device first has as many passes in flight as it ever has: no more than at the peak.
-    pub(super) fn kept_at_first(&self, stage: u32, layer: Bytes, embedding: Bytes) -> Bytes {
-        self.keeps(stage, layer, embedding)(self.passes(stage)).0
+    pub(super) fn kept_at_first_peak(&self, stage: u32, layer: Bytes, embedding: Bytes) -> Bytes {
+        self.kept_after_forward_passes(stage, layer, embedding)(self.passes_in_flight(stage)).0
     }
 
     /// What a device keeps after so many forward passes, and whether a micro-batch is in its last chunk then.
-    fn keeps(&self, stage: u32, layer: Bytes, embedding: Bytes) -> impl Fn(u64) -> (Bytes, bool) {
-        let (passes, p, v) = (self.passes(stage), self.arrangement.layout.pipeline, self.chunks());
+    fn kept_after_forward_passes(&self, stage: u32, layer: Bytes, embedding: Bytes) -> impl Fn(u64) -> (Bytes, bool) {
+        let (passes, p, v) = (self.passes_in_flight(stage), self.arrangement.layout.pipeline, self.chunks_per_device());
         let (split, signed) = (&self.arrangement.split, |bytes: Bytes| i128::from(bytes.0));
         // The device's chunks from a place of the pipeline on; the longer ones are neighbours on it too.
         let from = |place: u64| place.saturating_sub(stage.into()).div_ceil(p.into());
@@ -70,7 +70,7 @@ impl Account<'_> {
         let first = if stage == 0 { signed(layer * split.first + embedding) - inner } else { 0 };
         let last = if stage + 1 == p { signed(layer * split.last) - inner } else { 0 };
         move |n: u64| {
-            let flying = self.in_chunks_at(n, passes);
+            let flying = self.passes_in_chunk_range(n, passes);
             let count = |from, to| i128::from(flying(from, to));
             let kept =
                 inner * i128::from(passes) + signed(layer) * count(row[0], row[1]) + first * count(0, 1) + last * count(v - 1, v);
@@ -79,21 +79,21 @@ impl Account<'_> {
     }
 
     /// [`Self::in_chunk`] of any chunk and device by going through the schedule.
-    pub(crate) fn in_chunk_by_turns(&self, passes: u64, chunk: u32) -> [u64; 2] {
-        let at = |n: u64| self.in_chunks_at(n, passes)(chunk.into(), u64::from(chunk) + 1);
-        self.turns(passes).map(at).fold([u64::MAX, 0], |[fewest, most], n| [fewest.min(n), most.max(n)])
+    pub(crate) fn passes_in_chunk_by_turns(&self, passes: u64, chunk: u32) -> [u64; 2] {
+        let at = |n: u64| self.passes_in_chunk_range(n, passes)(chunk.into(), u64::from(chunk) + 1);
+        self.turn_ends(passes).map(at).fold([u64::MAX, 0], |[fewest, most], n| [fewest.min(n), most.max(n)])
     }
 
     /// Micro-batches that interleaved 1F1B takes through a chunk at a time.
-    pub(super) fn group(&self) -> u64 {
+    pub(super) fn micro_batch_group(&self) -> u64 {
         let m = u32::try_from(self.arrangement.micro_batches).unwrap_or(u32::MAX);
         u64::from(interleaving_group(self.arrangement.layout.pipeline, m))
     }
 
     /// Passes in flight, by the range of a device's chunks that they go through, after `n` forward passes and as many backward ones less the
     /// `passes` in flight.
-    fn in_chunks_at(&self, n: u64, passes: u64) -> impl Fn(u64, u64) -> u64 + use<> {
-        let (v, group) = (self.chunks(), self.group());
+    fn passes_in_chunk_range(&self, n: u64, passes: u64) -> impl Fn(u64, u64) -> u64 + use<> {
+        let (v, group) = (self.chunks_per_device(), self.micro_batch_group());
         let [forward, backward] = [n, n - passes].map(|count| (count / (group * v) * group, count % (group * v)));
         let through = move |(whole, rest): (u64, u64), from: u64, to: u64| {
             whole * (to - from) + rest.saturating_sub(from * group).min((to - from) * group)
@@ -104,8 +104,8 @@ impl Account<'_> {
     /// Forward passes of a device, with `passes` in flight, at the ends of turns: forward passes go through the chunks in turn, a group of
     /// micro-batches each, backward passes through them in reverse. From one turn to the next the number in a chunk rises, falls or stays, so
     /// that its extremes, and those of sums over chunks, are at turns.
-    fn turns(&self, passes: u64) -> impl Iterator<Item = u64> + use<> {
-        let (v, group) = (self.chunks(), self.group());
+    fn turn_ends(&self, passes: u64) -> impl Iterator<Item = u64> + use<> {
+        let (v, group) = (self.chunks_per_device(), self.micro_batch_group());
         // What follows a whole cycle of turns repeats it.
         let end = (self.arrangement.micro_batches * v).min(passes + 2 * group * v);
         let turns = move |from: u64| (0..=2 * v + 1).map(move |i| from + i * group);

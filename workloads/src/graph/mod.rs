@@ -5,11 +5,11 @@ mod settled;
 
 pub use recompute_set::RecomputeSet;
 pub(crate) use settled::WHOLE;
-pub use settled::{Partly, Settled};
+pub use settled::{PartialOffload, Settled};
 
 use serde::{Deserialize, Serialize};
 pub use sim::kernel::OpId;
-use sim::kernel::{Axis, DataType, GradientOf, Kernel};
+use sim::kernel::{DataType, GradientOf, Kernel, ParallelAxis};
 use sim::units::Bytes;
 use std::fmt;
 
@@ -53,13 +53,13 @@ pub struct TensorInfo {
 
 /// A kernel and the end of its name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Step {
+pub struct KernelStep {
     /// What the kernel is to its operator: `forward`, `backward_input`, `backward_weight.all_gather`.
     pub label: String,
     /// What is executed.
     pub kernel: Kernel,
     /// The axis of a collective; none for every other kernel.
-    pub axis: Option<Axis>,
+    pub axis: Option<ParallelAxis>,
 }
 
 /// What a chain of backward kernels computes.
@@ -75,7 +75,7 @@ pub enum Gradient {
 impl Gradient {
     /// What its kernels differentiate by.
     #[must_use]
-    pub fn of(&self) -> GradientOf {
+    pub fn differentiated_by(&self) -> GradientOf {
         match self {
             Self::Inputs(_) => GradientOf::Inputs,
             Self::Weights => GradientOf::Weights,
@@ -91,7 +91,7 @@ pub struct BackwardChain {
     /// The activations it reads besides the gradients of the operator's outputs.
     pub reads: Vec<TensorId>,
     /// Its kernels, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<KernelStep>,
 }
 
 /// Parameters on one device.
@@ -109,13 +109,13 @@ pub struct Parameters {
 impl Parameters {
     /// All on one device.
     #[must_use]
-    pub fn per_device(self) -> u64 {
+    pub fn per_device_count(self) -> u64 {
         self.sharded.saturating_add(self.replicated).saturating_add(self.expert)
     }
 
     /// Those of `count` pieces.
     #[must_use]
-    pub fn times(self, count: u64) -> Self {
+    pub fn times_pieces(self, count: u64) -> Self {
         Self {
             sharded: self.sharded.saturating_mul(count),
             replicated: self.replicated.saturating_mul(count),
@@ -125,7 +125,7 @@ impl Parameters {
 
     /// Those of one of `count` equal parts, rounded up.
     #[must_use]
-    pub fn part(self, count: u64) -> Self {
+    pub fn share_of_parts(self, count: u64) -> Self {
         let count = count.max(1);
         Self {
             sharded: self.sharded.div_ceil(count),
@@ -157,9 +157,9 @@ pub struct OperatorNode {
     /// Activations made.
     pub outputs: Vec<TensorId>,
     /// Forward kernels, one after the other.
-    pub forward: Vec<Step>,
+    pub forward: Vec<KernelStep>,
     /// Backward kernels that precede every chain (the all-gather of a sharded output gradient).
-    pub backward_prepare: Vec<Step>,
+    pub backward_prepare: Vec<KernelStep>,
     /// The backward pass: one chain per gradient, independent of each other.
     pub backward: Vec<BackwardChain>,
     /// Its parameters.
@@ -192,7 +192,7 @@ impl OperatorGraph {
     /// the backward pass reads can be had. A tensor that the backward pass or a recomputed operator reads is kept unless its own
     /// producer is recomputed; a segment input that anybody reads is always kept.
     #[must_use]
-    pub fn kept(&self, recompute: &RecomputeSet) -> Vec<TensorId> {
+    pub fn kept_tensors(&self, recompute: &RecomputeSet) -> Vec<TensorId> {
         let mut needed: Vec<bool> = self.tensors.iter().map(|t| t.saved).collect();
         for op in recompute.iter().filter_map(|id| self.operators.get(id.index())) {
             for input in &op.inputs {
@@ -206,7 +206,7 @@ impl OperatorGraph {
     /// Bytes of [`Self::kept`]: per micro-batch in flight, on one device.
     #[must_use]
     pub fn saved_bytes(&self, recompute: &RecomputeSet) -> Bytes {
-        self.kept(recompute).into_iter().map(|id| self.tensors[id.index()].bytes).sum()
+        self.kept_tensors(recompute).into_iter().map(|id| self.tensors[id.index()].bytes).sum()
     }
 
     /// Bytes that the recomputed operators rebuild for the backward pass of the segment: alive while it runs.
@@ -219,7 +219,7 @@ impl OperatorGraph {
     /// The set that keeps only segment inputs: every operator whose result the backward pass needs, directly or
     /// to rebuild another (Megatron's full recomputation).
     #[must_use]
-    pub fn full_recompute(&self) -> RecomputeSet {
+    pub fn full_recompute_set(&self) -> RecomputeSet {
         let mut needed: Vec<bool> = self.tensors.iter().map(|t| t.saved).collect();
         let mut set = RecomputeSet::none();
         for op in self.operators.iter().rev() {
@@ -235,13 +235,13 @@ impl OperatorGraph {
 
     /// The operator of this name.
     #[must_use]
-    pub fn operator(&self, name: &str) -> Option<&OperatorNode> {
+    pub fn find_operator(&self, name: &str) -> Option<&OperatorNode> {
         self.operators.iter().find(|op| op.name == name)
     }
 
     /// The tensor of this name.
     #[must_use]
-    pub fn tensor(&self, name: &str) -> Option<TensorId> {
+    pub fn find_tensor(&self, name: &str) -> Option<TensorId> {
         self.tensors.iter().find(|t| t.name == name).map(|t| t.id)
     }
 
@@ -250,12 +250,13 @@ impl OperatorGraph {
     /// recomputation rebuilt; either way an operator's workspace.
     #[must_use]
     pub fn transient_bytes(&self, recompute: &RecomputeSet) -> Bytes {
-        let kept = self.kept(recompute);
-        self.forward_bytes(|t| kept.contains(&t), |_| Bytes::ZERO).max(self.backward_peak() + self.rebuilt_bytes(recompute))
+        let kept = self.kept_tensors(recompute);
+        self.peak_forward_bytes(|t| kept.contains(&t), |_| Bytes::ZERO)
+            .max(self.peak_backward_bytes() + self.rebuilt_bytes(recompute))
     }
 
     /// Most bytes alive at once in the forward pass besides what is kept, of which `absent` are not there yet while an operator runs.
-    pub(crate) fn forward_bytes(&self, kept: impl Fn(TensorId) -> bool, absent: impl Fn(OpId) -> Bytes) -> Bytes {
+    pub(crate) fn peak_forward_bytes(&self, kept: impl Fn(TensorId) -> bool, absent: impl Fn(OpId) -> Bytes) -> Bytes {
         let mut last_reader = vec![0; self.tensors.len()];
         for op in &self.operators {
             for input in &op.inputs {
@@ -271,7 +272,7 @@ impl OperatorGraph {
         for op in &self.operators {
             let touched = op.inputs.iter().chain(&op.outputs).filter(|t| last_reader[t.index()] != usize::MAX);
             touched.for_each(|t| alive[t.index()] = true);
-            let held = self.sum_alive(&alive, |t| self.settled.at_work(t.id, t.bytes)) + op.workspace;
+            let held = self.sum_alive_bytes(&alive, |t| self.settled.bytes_at_work(t.id, t.bytes)) + op.workspace;
             peak = peak.max(held.saturating_sub(absent(op.id)));
             for (flag, last) in alive.iter_mut().zip(&last_reader) {
                 *flag &= *last > op.id.index();
@@ -280,7 +281,7 @@ impl OperatorGraph {
         peak
     }
 
-    fn backward_peak(&self) -> Bytes {
+    fn peak_backward_bytes(&self) -> Bytes {
         let mut alive = vec![false; self.tensors.len()];
         alive[self.output.index()] = true;
         let mut peak = Bytes::ZERO;
@@ -290,13 +291,13 @@ impl OperatorGraph {
             let further: Bytes =
                 op.inputs.iter().filter(|t| alive[t.index()]).map(|t| self.tensors[t.index()].gradient_bytes).sum();
             op.inputs.iter().for_each(|t| alive[t.index()] = true);
-            peak = peak.max(self.sum_alive(&alive, |t| t.gradient_bytes) + further + op.workspace);
+            peak = peak.max(self.sum_alive_bytes(&alive, |t| t.gradient_bytes) + further + op.workspace);
             op.outputs.iter().for_each(|t| alive[t.index()] = false);
         }
         peak
     }
 
-    fn sum_alive(&self, alive: &[bool], bytes: impl Fn(&TensorInfo) -> Bytes) -> Bytes {
+    fn sum_alive_bytes(&self, alive: &[bool], bytes: impl Fn(&TensorInfo) -> Bytes) -> Bytes {
         self.tensors.iter().filter(|t| alive[t.id.index()]).map(bytes).sum()
     }
 }
@@ -310,8 +311,8 @@ pub(crate) struct NewOperator {
     pub(crate) name: String,
     pub(crate) inputs: Vec<TensorId>,
     pub(crate) outputs: Vec<TensorId>,
-    pub(crate) forward: Vec<Step>,
-    pub(crate) backward_prepare: Vec<Step>,
+    pub(crate) forward: Vec<KernelStep>,
+    pub(crate) backward_prepare: Vec<KernelStep>,
     pub(crate) backward: Vec<BackwardChain>,
     pub(crate) parameters: Parameters,
     pub(crate) workspace: Bytes,
@@ -336,16 +337,16 @@ impl GraphBuilder {
     }
 
     /// Names that begin with `layer.` begin with another word from here on, or with that one again.
-    pub(crate) fn call_layers(&mut self, word: Option<String>) {
+    pub(crate) fn rename_layers(&mut self, word: Option<String>) {
         self.layer = word;
     }
 
     /// Operators from here on are of the expert that every token goes to, or are not.
-    pub(crate) fn of_shared_expert(&mut self, are: bool) {
+    pub(crate) fn mark_shared_expert(&mut self, are: bool) {
         self.shared_expert = are;
     }
 
-    fn called(&self, name: &str) -> String {
+    fn renamed(&self, name: &str) -> String {
         match (&self.layer, name.strip_prefix("layer.")) {
             (Some(word), Some(rest)) => format!("{word}.{rest}"),
             _ => name.to_owned(),
@@ -353,31 +354,31 @@ impl GraphBuilder {
     }
 
     /// A tensor of `elements` numbers that has a gradient of the same type.
-    pub(crate) fn activation(&mut self, name: &str, elements: u64) -> TensorId {
+    pub(crate) fn add_activation(&mut self, name: &str, elements: u64) -> TensorId {
         let bytes = Bytes(self.operand.bytes()) * elements;
-        self.push(name, bytes, bytes)
+        self.push_tensor(name, bytes, bytes)
     }
 
     /// A tensor of `bytes` with a gradient of the same size, whatever the activations' type.
-    pub(crate) fn weights(&mut self, name: &str, bytes: Bytes) -> TensorId {
-        self.push(name, bytes, bytes)
+    pub(crate) fn add_tensor_of_bytes(&mut self, name: &str, bytes: Bytes) -> TensorId {
+        self.push_tensor(name, bytes, bytes)
     }
 
     /// A tensor without a gradient: a mask, statistics, token ids.
-    pub(crate) fn constant(&mut self, name: &str, bytes: Bytes) -> TensorId {
-        self.push(name, bytes, Bytes::ZERO)
+    pub(crate) fn add_constant(&mut self, name: &str, bytes: Bytes) -> TensorId {
+        self.push_tensor(name, bytes, Bytes::ZERO)
     }
 
     /// A tensor that another segment keeps: it takes no bytes, its gradient does.
-    pub(crate) fn borrowed(&mut self, name: &str, gradient: Bytes) -> TensorId {
-        self.push(name, Bytes::ZERO, gradient)
+    pub(crate) fn add_borrowed_tensor(&mut self, name: &str, gradient: Bytes) -> TensorId {
+        self.push_tensor(name, Bytes::ZERO, gradient)
     }
 
-    fn push(&mut self, name: &str, bytes: Bytes, gradient_bytes: Bytes) -> TensorId {
+    fn push_tensor(&mut self, name: &str, bytes: Bytes, gradient_bytes: Bytes) -> TensorId {
         let id = TensorId(self.tensors.len() as u32);
         self.tensors.push(TensorInfo {
             id,
-            name: self.called(name),
+            name: self.renamed(name),
             bytes,
             gradient_bytes,
             producer: None,
@@ -387,22 +388,22 @@ impl GraphBuilder {
         id
     }
 
-    pub(crate) fn bytes(&self, id: TensorId) -> Bytes {
+    pub(crate) fn tensor_bytes(&self, id: TensorId) -> Bytes {
         self.tensors[id.index()].bytes
     }
 
     /// The tensor's name.
-    pub(crate) fn name(&self, id: TensorId) -> String {
+    pub(crate) fn tensor_name(&self, id: TensorId) -> String {
         self.tensors[id.index()].name.clone()
     }
 
     /// The tensor of a name.
-    pub(crate) fn tensor(&self, name: &str) -> Option<TensorId> {
+    pub(crate) fn find_tensor_by_name(&self, name: &str) -> Option<TensorId> {
         self.tensors.iter().find(|t| t.name == name).map(|t| t.id)
     }
 
     /// Lets the last operator multiply its rows by weights, in the same kernels: it reads them forward and backward and makes their gradient.
-    pub(crate) fn weigh_last(&mut self, weights: TensorId) {
+    pub(crate) fn scale_rows_of_last(&mut self, weights: TensorId) {
         let Some(op) = self.operators.last_mut() else { return };
         op.inputs.push(weights);
         for chain in &mut op.backward {
@@ -415,14 +416,14 @@ impl GraphBuilder {
     }
 
     /// Says of the last operator that its parameters are those of another, which counts them.
-    pub(crate) fn last_has_shared_parameters(&mut self) {
+    pub(crate) fn share_parameters_of_last(&mut self) {
         if let Some(op) = self.operators.last_mut() {
             op.parameters = Parameters::default();
         }
     }
 
     /// Adds an operator; its outputs stop being segment inputs, what its chains read is saved.
-    pub(crate) fn add(&mut self, op: NewOperator) {
+    pub(crate) fn add_operator(&mut self, op: NewOperator) {
         let id = OpId(self.operators.len() as u32);
         for output in &op.outputs {
             let tensor = &mut self.tensors[output.index()];
@@ -434,7 +435,7 @@ impl GraphBuilder {
         }
         self.operators.push(OperatorNode {
             id,
-            name: self.called(&op.name),
+            name: self.renamed(&op.name),
             inputs: op.inputs,
             outputs: op.outputs,
             forward: op.forward,
@@ -446,7 +447,7 @@ impl GraphBuilder {
         });
     }
 
-    pub(crate) fn finish(self, output: TensorId) -> OperatorGraph {
+    pub(crate) fn finish_graph(self, output: TensorId) -> OperatorGraph {
         let (operators, tensors, operand) = (self.operators, self.tensors, self.operand);
         OperatorGraph { operators, tensors, output, operand, settled: Settled::default() }
     }
@@ -459,11 +460,11 @@ mod tests {
     /// input (10) -> a (20) -> b (30) -> output (5), without gradients; `b` saved if asked.
     fn chain(b_saved: bool) -> OperatorGraph {
         let mut graph = GraphBuilder::new(DataType::Bf16);
-        let ids = [10, 20, 30, 5].map(|bytes| graph.constant(&format!("t{bytes}"), Bytes(bytes)));
+        let ids = [10, 20, 30, 5].map(|bytes| graph.add_constant(&format!("t{bytes}"), Bytes(bytes)));
         for (i, pair) in ids.windows(2).enumerate() {
             let reads = if b_saved && i == 2 { vec![pair[0]] } else { vec![] };
             let gradient = Gradient::Inputs(vec![pair[0]]);
-            graph.add(NewOperator {
+            graph.add_operator(NewOperator {
                 name: format!("op{i}"),
                 inputs: vec![pair[0]],
                 outputs: vec![pair[1]],
@@ -471,7 +472,7 @@ mod tests {
                 ..NewOperator::default()
             });
         }
-        graph.finish(ids[3])
+        graph.finish_graph(ids[3])
     }
 
     #[test]
@@ -486,8 +487,8 @@ mod tests {
         let graph = chain(true);
         assert_eq!(graph.saved_bytes(&RecomputeSet::none()), Bytes(30));
         assert_eq!(graph.saved_bytes(&[OpId(1)].into_iter().collect()), Bytes(20));
-        assert_eq!(graph.full_recompute(), [OpId(0), OpId(1)].into_iter().collect());
-        assert_eq!(graph.saved_bytes(&graph.full_recompute()), Bytes(10));
-        assert_eq!(graph.rebuilt_bytes(&graph.full_recompute()), Bytes(50));
+        assert_eq!(graph.full_recompute_set(), [OpId(0), OpId(1)].into_iter().collect());
+        assert_eq!(graph.saved_bytes(&graph.full_recompute_set()), Bytes(10));
+        assert_eq!(graph.rebuilt_bytes(&graph.full_recompute_set()), Bytes(50));
     }
 }

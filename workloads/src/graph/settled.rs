@@ -16,7 +16,7 @@ pub struct Settled {
     /// Sent away whole.
     pub away: BTreeSet<TensorId>,
     /// Sent away for a part of their tokens.
-    pub partly: Option<Partly>,
+    pub partly: Option<PartialOffload>,
     /// Whether what goes away goes to storage, not to the host's memory.
     pub nvme: bool,
     /// Layers of every device whose tensors never go away, because their backward pass follows at once or their buffers are there anyway.
@@ -27,7 +27,7 @@ pub struct Settled {
 
 /// Tensors of which a part goes away.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Partly {
+pub struct PartialOffload {
     /// The tensors.
     pub tensors: BTreeSet<TensorId>,
     /// The part of their tokens that goes, in millionths.
@@ -36,27 +36,27 @@ pub struct Partly {
     pub recomputed: bool,
 }
 
-impl Partly {
+impl PartialOffload {
     /// The part of the tokens that goes away.
     #[must_use]
-    pub fn fraction(&self) -> f64 {
+    pub fn offloaded_fraction(&self) -> f64 {
         f64::from(self.millionths) / WHOLE as f64
     }
 
     /// Of so many bytes, those that go away.
-    pub fn moved(&self, bytes: Bytes) -> Bytes {
+    pub fn offloaded_bytes(&self, bytes: Bytes) -> Bytes {
         Bytes((u128::from(bytes.0) * u128::from(self.millionths)).div_ceil(u128::from(WHOLE)) as u64)
     }
 
     /// Bytes that do not go away.
-    pub(crate) fn not_moved(&self, graph: &OperatorGraph) -> Bytes {
+    pub(crate) fn remaining_bytes(&self, graph: &OperatorGraph) -> Bytes {
         let all: Bytes = self.tensors.iter().map(|t| graph.tensors[t.index()].bytes).sum();
-        all.saturating_sub(self.moved(all))
+        all.saturating_sub(self.offloaded_bytes(all))
     }
 
     /// Of these, those that stay.
-    pub(crate) fn staying(&self, graph: &OperatorGraph) -> Bytes {
-        if self.recomputed { Bytes::ZERO } else { self.not_moved(graph) }
+    pub(crate) fn resident_bytes(&self, graph: &OperatorGraph) -> Bytes {
+        if self.recomputed { Bytes::ZERO } else { self.remaining_bytes(graph) }
     }
 }
 
@@ -68,7 +68,7 @@ impl Settled {
     }
 
     /// What a tensor of so many bytes takes while its block runs.
-    pub(crate) fn at_work(&self, tensor: TensorId, bytes: Bytes) -> Bytes {
+    pub(crate) fn bytes_at_work(&self, tensor: TensorId, bytes: Bytes) -> Bytes {
         match self.slices.get(&tensor) {
             None => bytes,
             Some(slices) => Bytes(bytes.0.div_ceil((*slices).max(1))),

@@ -8,14 +8,14 @@ use crate::footprint::Precision;
 use crate::layer_list::LayerList;
 use crate::layout::{Batch, Layout, ZeroStage};
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_WIDTH};
-use crate::model::{Dropout, Model, Norm, NormPlacement, Position};
+use crate::model::{Dropout, Model, Norm, NormPlacement, PositionEncoding};
 use crate::parallel::MAX_MICRO_BATCH;
 use crate::recompute_policy::{ActivationPolicy, NamedTensor};
 use crate::variations::Variations;
 use sim::files::FileError;
-use sim::files::json::Reading;
-use sim::hardware::Fault;
-use sim::kernel::{DataType, Function};
+use sim::files::json::JsonReader;
+use sim::hardware::FileFault;
+use sim::kernel::{DataType, ElementwiseFunction};
 use std::collections::BTreeSet;
 
 /// The vocabulary that Calculon's own parameter count assumes: 51,200 rows, the padded GPT-2 vocabulary of Narayanan et al., SC 2021.
@@ -28,7 +28,7 @@ const MOST_SEQUENCES: u64 = 1 << 24;
 
 /// The application: one block and how often it is repeated.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Application {
+pub struct CalculonApplication {
     /// The file.
     pub file: String,
     /// Width of the residual stream.
@@ -59,7 +59,7 @@ pub enum TensorCommunication {
 /// The execution: degrees, batch and options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)] // The file's own flags.
-pub struct Execution {
+pub struct CalculonExecution {
     /// The file.
     pub file: String,
     /// Devices.
@@ -100,32 +100,32 @@ pub struct Execution {
     pub activations_offload: bool,
 }
 
-impl Application {
+impl CalculonApplication {
     /// Reads an application; `file` names it in errors.
     ///
     /// # Errors
     /// Malformed JSON, missing or unknown keys, sizes that cannot be: all of them are listed.
     pub fn from_json_str(text: &str, file: &str) -> Result<Self, FileError> {
-        let mut r = Reading::new(file);
-        let json = r.parse(text, "an application of Calculon (.json)")?;
-        let read = r.root(&json).map(|o| {
-            r.only(&o, &["hidden", "feedforward", "seq_size", "attn_heads", "attn_size", "num_blocks"]);
+        let mut r = JsonReader::new(file);
+        let json = r.parse_value(text, "an application of Calculon (.json)")?;
+        let read = r.root_object(&json).map(|o| {
+            r.refuse_unknown_keys(&o, &["hidden", "feedforward", "seq_size", "attn_heads", "attn_size", "num_blocks"]);
             Self {
                 file: file.to_owned(),
-                hidden: r.count(&o, "hidden", 1, MAX_WIDTH),
-                feedforward: r.count(&o, "feedforward", 1, MAX_FFN),
-                seq_size: r.count(&o, "seq_size", 1, MAX_POSITIONS),
-                attn_heads: r.count(&o, "attn_heads", 1, MAX_HEADS),
-                attn_size: r.count(&o, "attn_size", 1, MAX_WIDTH),
-                num_blocks: r.count(&o, "num_blocks", 1, MAX_LAYERS),
+                hidden: r.count_under(&o, "hidden", 1, MAX_WIDTH),
+                feedforward: r.count_under(&o, "feedforward", 1, MAX_FFN),
+                seq_size: r.count_under(&o, "seq_size", 1, MAX_POSITIONS),
+                attn_heads: r.count_under(&o, "attn_heads", 1, MAX_HEADS),
+                attn_size: r.count_under(&o, "attn_size", 1, MAX_WIDTH),
+                num_blocks: r.count_under(&o, "num_blocks", 1, MAX_LAYERS),
             }
         });
-        whole(r, read, file)
+        check_whole_quotient(r, read, file)
     }
 
     /// The model, with an embedding and a head of `vocabulary` rows.
     #[must_use]
-    pub fn model(&self, vocabulary: u64, multiquery: bool) -> Model {
+    pub fn to_model(&self, vocabulary: u64, multiquery: bool) -> Model {
         Model {
             name: self.file.clone(),
             family: "calculon".to_owned(),
@@ -140,14 +140,14 @@ impl Application {
             vocabulary_multiple: 1,
             max_sequence: self.seq_size,
             embedding_width: self.hidden,
-            position: Position::Learned { rows: self.seq_size },
+            position: PositionEncoding::Learned { rows: self.seq_size },
             token_types: 0,
             norm: Norm::LayerNorm,
             norm_affine: true,
             norm_placement: NormPlacement::Pre,
             embedding_norm: false,
             final_norm: true,
-            activation: Function::Gelu,
+            activation: ElementwiseFunction::Gelu,
             gated: false,
             qkv_bias: true,
             attention_output_bias: true,
@@ -190,20 +190,20 @@ const KEYS: [&str; 23] = [
     "training",
 ];
 
-impl Execution {
+impl CalculonExecution {
     /// Reads an execution; `file` names it in errors.
     ///
     /// # Errors
     /// Malformed JSON, missing or unknown keys, values that cannot be, rules of the format that are broken, and what is not modelled here:
     /// inference, weights or optimizer states in the second memory, activations there that are not recomputed.
     pub fn from_json_str(text: &str, file: &str) -> Result<Self, FileError> {
-        let mut r = Reading::new(file);
-        let json = r.parse(text, "an execution of Calculon (.json)")?;
-        let read = r.root(&json).map(|o| {
-            r.only(&o, &KEYS);
-            let degree = |r: &mut Reading, key| r.count(&o, key, 1, MOST_DEVICES) as u32;
+        let mut r = JsonReader::new(file);
+        let json = r.parse_value(text, "an execution of Calculon (.json)")?;
+        let read = r.root_object(&json).map(|o| {
+            r.refuse_unknown_keys(&o, &KEYS);
+            let degree = |r: &mut JsonReader, key| r.count_under(&o, key, 1, MOST_DEVICES) as u32;
             let mut policies = vec![ActivationPolicy::None, ActivationPolicy::Selective, ActivationPolicy::Full];
-            let chosen = r.choice(&o, "activation_recompute", &[("none", 0), ("attn_only", 1), ("full", 2)]).unwrap_or(0);
+            let chosen = r.choice_under(&o, "activation_recompute", &[("none", 0), ("attn_only", 1), ("full", 2)]).unwrap_or(0);
             let types = [
                 ("float16", DataType::Fp16),
                 ("bfloat16", DataType::Bf16),
@@ -220,8 +220,8 @@ impl Execution {
                 ("weight_offload", false, "weights in the second memory are not modelled: write false"),
                 ("optimizer_offload", false, "optimizer states in the second memory are not modelled: write false"),
             ] {
-                if r.flag(&o, key) != needed && r.sound() {
-                    r.fault(key, !needed, format!("must be {needed}"), cure);
+                if r.flag_under(&o, key) != needed && r.is_sound() {
+                    r.add_fault(key, !needed, format!("must be {needed}"), cure);
                 }
             }
             Self {
@@ -230,55 +230,56 @@ impl Execution {
                 tensor_par: degree(&mut r, "tensor_par"),
                 pipeline_par: degree(&mut r, "pipeline_par"),
                 data_par: degree(&mut r, "data_par"),
-                networks: ["tensor_par_net", "pipeline_par_net", "data_par_net"].map(|key| r.count(&o, key, 0, 1000) as usize),
-                batch_size: r.count(&o, "batch_size", 1, MOST_SEQUENCES),
-                microbatch_size: r.count(&o, "microbatch_size", 1, MAX_MICRO_BATCH),
-                data_type: r.choice(&o, "datatype", &types).unwrap_or(DataType::Fp16),
-                fused_activation: r.flag(&o, "fused_activation"),
-                multiquery: r.choice(&o, "attention_type", &[("multihead", false), ("multiquery", true)]).unwrap_or(false),
+                networks: ["tensor_par_net", "pipeline_par_net", "data_par_net"]
+                    .map(|key| r.count_under(&o, key, 0, 1000) as usize),
+                batch_size: r.count_under(&o, "batch_size", 1, MOST_SEQUENCES),
+                microbatch_size: r.count_under(&o, "microbatch_size", 1, MAX_MICRO_BATCH),
+                data_type: r.choice_under(&o, "datatype", &types).unwrap_or(DataType::Fp16),
+                fused_activation: r.flag_under(&o, "fused_activation"),
+                multiquery: r.choice_under(&o, "attention_type", &[("multihead", false), ("multiquery", true)]).unwrap_or(false),
                 recompute: policies.swap_remove(chosen),
                 pipeline_interleaving: degree(&mut r, "pipeline_interleaving"),
-                optimizer_sharding: r.flag(&o, "optimizer_sharding"),
+                optimizer_sharding: r.flag_under(&o, "optimizer_sharding"),
                 tensor_communication: r
-                    .choice(&o, "tensor_par_comm_type", &communication)
+                    .choice_under(&o, "tensor_par_comm_type", &communication)
                     .unwrap_or(TensorCommunication::AllReduce),
                 tensor_par_overlap: r
-                    .choice(&o, "tensor_par_overlap", &[("none", false), ("ring", true), ("pipe", true)])
+                    .choice_under(&o, "tensor_par_overlap", &[("none", false), ("ring", true), ("pipe", true)])
                     .unwrap_or(false),
-                seq_par_ag_redo: r.flag(&o, "seq_par_ag_redo"),
-                data_par_overlap: r.flag(&o, "data_par_overlap"),
-                activations_offload: r.flag(&o, "activations_offload"),
+                seq_par_ag_redo: r.flag_under(&o, "seq_par_ag_redo"),
+                data_par_overlap: r.flag_under(&o, "data_par_overlap"),
+                activations_offload: r.flag_under(&o, "activations_offload"),
             }
         });
-        if let (Some(execution), true) = (&read, r.sound()) {
-            execution.rules(&mut r);
+        if let (Some(execution), true) = (&read, r.is_sound()) {
+            execution.check_rules(&mut r);
         }
-        whole(r, read, file)
+        check_whole_quotient(r, read, file)
     }
 
     /// The rules that tie the keys of one execution to each other.
-    fn rules(&self, r: &mut Reading) {
+    fn check_rules(&self, r: &mut JsonReader) {
         let (t, p, d) = (u64::from(self.tensor_par), u64::from(self.pipeline_par), u64::from(self.data_par));
         let ranks = t * p * d;
         if u64::from(self.num_procs) != ranks {
             let limit = format!("must be tensor_par x pipeline_par x data_par = {t} x {p} x {d} = {ranks}");
-            r.fault("num_procs", self.num_procs, limit, format!("write {ranks}, or change a degree"));
+            r.add_fault("num_procs", self.num_procs, limit, format!("write {ranks}, or change a degree"));
         }
         let share = d * self.microbatch_size;
         if !self.batch_size.is_multiple_of(share) {
             let limit = format!("must be a multiple of data_par x microbatch_size = {d} x {} = {share}", self.microbatch_size);
             let below = self.batch_size / share * share;
             let near = if below == 0 { share.to_string() } else { format!("{below} or {}", below + share) };
-            r.fault("batch_size", self.batch_size, limit, format!("write {near}"));
+            r.add_fault("batch_size", self.batch_size, limit, format!("write {near}"));
         }
-        let only_with = |r: &mut Reading, key: &str, on: bool, given: bool, needs: &str, cure: &str| {
+        let only_with = |r: &mut JsonReader, key: &str, on: bool, given: bool, needs: &str, cure: &str| {
             if on && !given {
-                r.fault(key, "true", format!("needs {needs}"), cure.to_owned());
+                r.add_fault(key, "true", format!("needs {needs}"), cure.to_owned());
             }
         };
         if p == 1 && self.pipeline_interleaving > 1 {
             let cure = "write 1, or pipeline_par of at least 2";
-            r.fault("pipeline_interleaving", self.pipeline_interleaving, "must be 1 without a pipeline", cure);
+            r.add_fault("pipeline_interleaving", self.pipeline_interleaving, "must be 1 without a pipeline", cure);
         }
         only_with(
             r,
@@ -316,13 +317,13 @@ impl Execution {
     ///
     /// # Errors
     /// A width, a number of heads, of tokens or of blocks that does not divide; the first one.
-    pub fn check(&self, application: &Application) -> Result<(), FileError> {
+    pub fn check_against_application(&self, application: &CalculonApplication) -> Result<(), FileError> {
         let t = u64::from(self.tensor_par);
         let fault = |key: &str, value: String, limit: String, cure: String| {
-            Err(FileError { file: self.file.clone(), faults: vec![Fault::new(key, value, limit, cure)] })
+            Err(FileError { file: self.file.clone(), faults: vec![FileFault::new(key, value, limit, cure)] })
         };
         // Only sequence parallelism splits the sequence: 0 is a multiple of every degree.
-        let sequence = if self.layout().sequence_parallel { application.seq_size } else { 0 };
+        let sequence = if self.to_layout().sequence_parallel { application.seq_size } else { 0 };
         let widths = [
             ("hidden", application.hidden),
             ("feedforward", application.feedforward),
@@ -335,7 +336,7 @@ impl Execution {
             let limit = format!("must divide the {key} {width} of {}", application.file);
             return fault("tensor_par", t.to_string(), limit, format!("write {below}, or change the application"));
         }
-        if let Err(error) = self.layout().chunk_layers(application.num_blocks) {
+        if let Err(error) = self.to_layout().chunk_layers(application.num_blocks) {
             let (key, value) = if error.key == "pp" {
                 ("pipeline_par", self.pipeline_par)
             } else {
@@ -344,7 +345,7 @@ impl Execution {
             let cure = error.cure.replace("pp = ", "pipeline_par = ").replace("virtual_stages = ", "pipeline_interleaving = ");
             let limit = format!(
                 "pipeline_par x pipeline_interleaving = {} must divide the {} num_blocks of {}, or these and the embedding and the head",
-                self.layout().chunks(),
+                self.to_layout().chunk_count(),
                 application.num_blocks,
                 application.file
             );
@@ -355,7 +356,7 @@ impl Execution {
 
     /// The parallel degrees.
     #[must_use]
-    pub fn layout(&self) -> Layout {
+    pub fn to_layout(&self) -> Layout {
         Layout {
             tensor: self.tensor_par,
             pipeline: self.pipeline_par,
@@ -369,13 +370,13 @@ impl Execution {
 
     /// The batch of a step.
     #[must_use]
-    pub fn batch(&self, application: &Application) -> Batch {
+    pub fn to_batch(&self, application: &CalculonApplication) -> Batch {
         Batch { micro_batch: self.microbatch_size, global_batch: self.batch_size, sequence_length: application.seq_size }
     }
 
     /// What a block keeps for its backward pass.
     #[must_use]
-    pub fn activations(&self) -> ActivationPolicy {
+    pub fn activation_policy(&self) -> ActivationPolicy {
         if self.activations_offload {
             let host = BTreeSet::from([NamedTensor::DecoderLayerInput]);
             return ActivationPolicy::Custom { host, device: BTreeSet::new() };
@@ -386,19 +387,19 @@ impl Execution {
     /// Number formats: an fp32 copy of narrower weights and fp32 moments, as Calculon counts. Its float8 run is read as products in fp8 and
     /// all else in bf16.
     #[must_use]
-    pub fn precision(&self) -> Precision {
+    pub fn number_formats(&self) -> Precision {
         match self.data_type {
             DataType::Fp32 => Precision::FP32,
-            DataType::Fp8 => Precision::MIXED_BF16.with_products(DataType::Fp8),
+            DataType::Fp8 => Precision::MIXED_BF16.with_product_type(DataType::Fp8),
             operand => Precision { operand, gradient: operand, ..Precision::MIXED_BF16 },
         }
     }
 
     /// What a run here does otherwise than the execution says, one line each.
     #[must_use]
-    pub fn not_modelled(&self) -> Vec<String> {
+    pub fn describe_differences(&self) -> Vec<String> {
         let (t, p) = (self.tensor_par > 1, self.pipeline_par > 1);
-        let sequence_parallel = self.layout().sequence_parallel;
+        let sequence_parallel = self.to_layout().sequence_parallel;
         let lines = [
             (
                 t && p && self.tensor_communication == TensorCommunication::AllReduce,
@@ -418,8 +419,8 @@ impl Execution {
     }
 }
 
-fn whole<T>(r: Reading, read: Option<T>, file: &str) -> Result<T, FileError> {
-    r.finish(()).and_then(|()| read.ok_or_else(|| FileError { file: file.to_owned(), faults: Vec::new() }))
+fn check_whole_quotient<T>(r: JsonReader, read: Option<T>, file: &str) -> Result<T, FileError> {
+    r.finish_reading(()).and_then(|()| read.ok_or_else(|| FileError { file: file.to_owned(), faults: Vec::new() }))
 }
 
 #[cfg(test)]

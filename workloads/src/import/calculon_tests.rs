@@ -4,8 +4,8 @@ use super::*;
 const MODEL: &str = include_str!("../../tests/calculon/model.json");
 const EXECUTION: &str = include_str!("../../tests/calculon/execution.json");
 
-fn application() -> Application {
-    Application::from_json_str(MODEL, "model.json").unwrap()
+fn application() -> CalculonApplication {
+    CalculonApplication::from_json_str(MODEL, "model.json").unwrap()
 }
 
 fn changed(text: &str, changes: &[(&str, serde_json::Value)]) -> String {
@@ -20,22 +20,22 @@ fn changed(text: &str, changes: &[(&str, serde_json::Value)]) -> String {
     json.to_string()
 }
 
-fn execution(changes: &[(&str, serde_json::Value)]) -> Execution {
-    Execution::from_json_str(&changed(EXECUTION, changes), "run.json").unwrap()
+fn execution(changes: &[(&str, serde_json::Value)]) -> CalculonExecution {
+    CalculonExecution::from_json_str(&changed(EXECUTION, changes), "run.json").unwrap()
 }
 
 fn refused(changes: &[(&str, serde_json::Value)]) -> String {
-    Execution::from_json_str(&changed(EXECUTION, changes), "run.json").unwrap_err().to_string()
+    CalculonExecution::from_json_str(&changed(EXECUTION, changes), "run.json").unwrap_err().to_string()
 }
 
 #[test]
 fn a_block_has_the_weights_that_calculon_counts() {
-    let (app, model) = (application(), application().model(VOCABULARY, false));
+    let (app, model) = (application(), application().to_model(VOCABULARY, false));
     let (h, f, a) = (app.hidden, app.feedforward, app.attn_heads * app.attn_size);
     let block = 2 * h * f + 4 * h * a + (h + f) + (3 * a + h) + 4 * h;
     // Its published count has no final norm.
     assert_eq!(model.parameters(), app.num_blocks * block + (VOCABULARY + app.seq_size) * h + 2 * h);
-    let shared = app.model(VOCABULARY, true);
+    let shared = app.to_model(VOCABULARY, true);
     let saved = 2 * (app.attn_heads - 1) * app.attn_size * (h + 1);
     assert_eq!(model.parameters() - shared.parameters(), app.num_blocks * saved);
 }
@@ -43,26 +43,26 @@ fn a_block_has_the_weights_that_calculon_counts() {
 #[test]
 fn options_are_read_as_what_they_mean_here() {
     let run = execution(&[]);
-    let layout = run.layout();
+    let layout = run.to_layout();
     assert_eq!((layout.tensor, layout.pipeline, layout.data, layout.virtual_stages), (4, 2, 2, 2));
     assert_eq!((layout.sequence_parallel, layout.zero), (true, ZeroStage::OptimizerStates));
-    assert_eq!(run.batch(&application()), Batch { micro_batch: 2, global_batch: 64, sequence_length: 1024 });
-    assert_eq!((run.networks, run.activations()), ([0, 1, 1], ActivationPolicy::Selective));
-    assert_eq!((run.precision().operand, run.precision().master), (DataType::Fp16, Some(DataType::Fp32)));
+    assert_eq!(run.to_batch(&application()), Batch { micro_batch: 2, global_batch: 64, sequence_length: 1024 });
+    assert_eq!((run.networks, run.activation_policy()), ([0, 1, 1], ActivationPolicy::Selective));
+    assert_eq!((run.number_formats().operand, run.number_formats().master), (DataType::Fp16, Some(DataType::Fp32)));
     let plain = execution(&[
         ("optimizer_sharding", false.into()),
         ("tensor_par_comm_type", "ar".into()),
         ("seq_par_ag_redo", false.into()),
     ]);
-    assert_eq!((plain.layout().sequence_parallel, plain.layout().zero), (false, ZeroStage::None));
-    assert!(plain.not_modelled().iter().any(|line| line.starts_with("tensor_par_comm_type ar")));
+    assert_eq!((plain.to_layout().sequence_parallel, plain.to_layout().zero), (false, ZeroStage::None));
+    assert!(plain.describe_differences().iter().any(|line| line.starts_with("tensor_par_comm_type ar")));
     let offloaded = execution(&[
         ("activation_recompute", "full".into()),
         ("activations_offload", true.into()),
         ("seq_par_ag_redo", false.into()),
     ]);
-    assert_eq!(offloaded.activations().to_string(), "custom:offload(decoder_layer_input)");
-    assert!(run.check(&application()).is_ok());
+    assert_eq!(offloaded.activation_policy().to_string(), "custom:offload(decoder_layer_input)");
+    assert!(run.check_against_application(&application()).is_ok());
 }
 
 #[test]
@@ -123,8 +123,8 @@ fn broken_rules_name_key_value_limit_and_cure() {
 #[test]
 fn what_does_not_divide_is_refused_by_file_and_width() {
     let check = |model: &[(&str, serde_json::Value)], run: &[(&str, serde_json::Value)]| {
-        let app = Application::from_json_str(&changed(MODEL, model), "model.json").unwrap();
-        execution(run).check(&app).unwrap_err().to_string()
+        let app = CalculonApplication::from_json_str(&changed(MODEL, model), "model.json").unwrap();
+        execution(run).check_against_application(&app).unwrap_err().to_string()
     };
     assert_eq!(
         check(&[("hidden", 2046.into())], &[]),
@@ -143,7 +143,7 @@ fn what_does_not_divide_is_refused_by_file_and_width() {
     );
     assert!(blocks.ends_with("; use pipeline_interleaving = 1"), "{blocks}");
     let error = |changes: &[(&str, serde_json::Value)]| {
-        Application::from_json_str(&changed(MODEL, changes), "model.json").unwrap_err().to_string()
+        CalculonApplication::from_json_str(&changed(MODEL, changes), "model.json").unwrap_err().to_string()
     };
     assert_eq!(
         error(&[("hidden", (-1).into())]),

@@ -11,12 +11,12 @@ impl Model {
     /// # Errors
     /// Where the name is neither built in nor a file, and where the file is not a usable configuration.
     pub fn load(name_or_path: &str) -> Result<Self, WorkloadError> {
-        if let Some((name, text)) = BUILT_IN.iter().find(|(name, _)| sim::names::same(name, name_or_path)) {
-            return hugging_face::parse(name, name, text);
+        if let Some((name, text)) = BUILT_IN.iter().find(|(name, _)| sim::names::are_same_name(name, name_or_path)) {
+            return hugging_face::parse_config(name, name, text);
         }
         let path = Path::new(name_or_path);
         if path.exists() || sim::files::text::is_kept(&config_file(path)) {
-            return Self::from_file(path);
+            return Self::load_file(path);
         }
         Err(WorkloadError::unknown_model(name_or_path, built_in_names()))
     }
@@ -25,11 +25,11 @@ impl Model {
     ///
     /// # Errors
     /// Where the file cannot be read or is not a usable configuration.
-    pub fn from_file(path: &Path) -> Result<Self, WorkloadError> {
+    pub fn load_file(path: &Path) -> Result<Self, WorkloadError> {
         let file = config_file(path);
         let place = file.display().to_string();
-        let text = sim::files::text::read(&file)
+        let text = sim::files::text::read_text(&file)
             .map_err(|e| WorkloadError::Unreadable { file: place.clone(), reason: e.to_string() })?;
-        hugging_face::parse(&place, &place, &text)
+        hugging_face::parse_config(&place, &place, &text)
     }
 }

@@ -48,20 +48,20 @@ impl FromStr for LayerEnds {
 }
 
 /// The split of `layers` into `chunks` with such ends, if there is one.
-fn split(layers: u64, chunks: u64, ends: LayerEnds) -> Option<ChunkSplit> {
+fn split_by_ends(layers: u64, chunks: u64, ends: LayerEnds) -> Option<ChunkSplit> {
     let (first, last, shorter) = (u64::from(ends.first), u64::from(ends.last), u64::from(ends.shorter));
     let rest = layers.checked_sub(first.checked_add(last)?)?;
     let of_two = ChunkSplit { chunks, first, inner: first.max(last), last, ..ChunkSplit::default() };
     match chunks {
         0 | 1 => None,
         2 => (rest == 0 && shorter == 0).then_some(of_two),
-        _ => Between::new(chunks - 2, rest, shorter).map(|between| between.split(first, last)),
+        _ => InnerChunks::new(chunks - 2, rest, shorter).map(|between| between.with_ends(first, last)),
     }
 }
 
 /// How the chunks between the first and the last of a pipeline share layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Between {
+pub struct InnerChunks {
     /// Chunks; 0 in a pipeline of two.
     pub chunks: u64,
     /// Layers of each, but for the longer ones.
@@ -72,7 +72,7 @@ pub struct Between {
     pub shorter: u64,
 }
 
-impl Between {
+impl InnerChunks {
     fn new(chunks: u64, layers: u64, shorter: u64) -> Option<Self> {
         let (inner, longer) = (layers / chunks, layers % chunks);
         let most = if longer > 0 { chunks - longer } else { 0 };
@@ -81,13 +81,13 @@ impl Between {
 
     /// Layers of all of them.
     #[must_use]
-    pub fn layers(&self) -> u64 {
+    pub fn layer_count(&self) -> u64 {
         self.chunks * self.inner + self.longer
     }
 
     /// With ends of so many layers.
     #[must_use]
-    pub fn split(&self, first: u64, last: u64) -> ChunkSplit {
+    pub fn with_ends(&self, first: u64, last: u64) -> ChunkSplit {
         let inner = if self.chunks == 0 { first.max(last) } else { self.inner };
         let longer_from = if self.longer > 0 { 1 + self.shorter } else { 0 };
         ChunkSplit { chunks: self.chunks + 2, first, inner, last, longer: self.longer, longer_from }
@@ -95,17 +95,17 @@ impl Between {
 }
 
 /// The most layers that a last chunk may hold beside a first chunk of `first`.
-fn most_last(layers: u64, chunks: u64, first: u64) -> Option<u64> {
+fn largest_last_chunk(layers: u64, chunks: u64, first: u64) -> Option<u64> {
     layers.checked_sub(first)?.checked_sub(chunks.checked_sub(2)?)
 }
 
 impl Layout {
     /// The split of a layout that states its ends.
-    pub(crate) fn ended_split(&self, layers: u64, ends: LayerEnds) -> Result<ChunkSplit, LayoutError> {
-        let chunks = self.chunks();
-        split(layers, chunks, ends).ok_or_else(|| {
+    pub(crate) fn stated_split(&self, layers: u64, ends: LayerEnds) -> Result<ChunkSplit, LayoutError> {
+        let chunks = self.chunk_count();
+        split_by_ends(layers, chunks, ends).ok_or_else(|| {
             let held = u64::from(ends.first) + u64::from(ends.last);
-            let alone = split(layers, chunks, LayerEnds { shorter: 0, ..ends });
+            let alone = split_by_ends(layers, chunks, LayerEnds { shorter: 0, ..ends });
             let limit = match chunks {
                 0 | 1 => "left out without a pipeline".to_owned(),
                 _ if held > layers => format!("at most the {layers} layers in the first and the last chunk together"),
@@ -113,7 +113,7 @@ impl Layout {
                 _ if alone.is_some() => format!("such that the longer ones are among the {} chunks between", chunks - 2),
                 _ => format!("such that each of the {} chunks between has one of the {layers} layers", chunks - 2),
             };
-            let near: Vec<String> = self.near_ends(layers, ends).iter().map(ToString::to_string).collect();
+            let near: Vec<String> = self.nearest_ends(layers, ends).iter().map(ToString::to_string).collect();
             let cure = match (chunks, near.is_empty()) {
                 (0 | 1, _) => "leave it out, or use pp of at least 2".to_owned(),
                 (_, true) => format!("use at most {} chunks", layers + 2),
@@ -125,15 +125,15 @@ impl Layout {
 
     /// The ends nearest to some that this layout's chunks allow: those with the longer ones as far behind as can be; those with the same first
     /// chunk; where there are none, the two that differ in fewest layers, in the first chunk before the last.
-    fn near_ends(&self, layers: u64, ends: LayerEnds) -> Vec<LayerEnds> {
-        let chunks = self.chunks();
+    fn nearest_ends(&self, layers: u64, ends: LayerEnds) -> Vec<LayerEnds> {
+        let chunks = self.chunk_count();
         let alone = LayerEnds { shorter: 0, ..ends };
-        if let Some(split) = split(layers, chunks, alone) {
+        if let Some(split) = split_by_ends(layers, chunks, alone) {
             let most = if split.longer > 0 { chunks - 2 - split.longer } else { 0 };
             return vec![LayerEnds { shorter: u32::try_from(most).unwrap_or(u32::MAX), ..ends }];
         }
         let beside = |first: u64| {
-            let last = most_last(layers, chunks, first)?;
+            let last = largest_last_chunk(layers, chunks, first)?;
             let last = if chunks > 2 { last.min(ends.last.into()) } else { last };
             Some(LayerEnds { first: u32::try_from(first).ok()?, last: u32::try_from(last).ok()?, shorter: 0 })
         };
@@ -151,9 +151,9 @@ impl Layout {
 
     /// Every way for this layout's chunks between the first and the last to hold at least one layer each, equally many or some of them, side by
     /// side, one more: none without a pipeline.
-    pub fn betweens(&self, layers: u64) -> impl Iterator<Item = Between> + use<> {
-        let chunks = self.chunks().saturating_sub(2);
-        let rests = match self.chunks() {
+    pub fn inner_chunk_choices(&self, layers: u64) -> impl Iterator<Item = InnerChunks> + use<> {
+        let chunks = self.chunk_count().saturating_sub(2);
+        let rests = match self.chunk_count() {
             0 | 1 => 1..1,
             2 => 0..1,
             _ => chunks..layers + 1,
@@ -161,23 +161,23 @@ impl Layout {
         rests.flat_map(move |rest| {
             let (inner, longer) = (rest.checked_div(chunks).unwrap_or(0), rest.checked_rem(chunks).unwrap_or(0));
             let places = if longer > 0 { chunks - longer } else { 0 };
-            (0..=places).map(move |shorter| Between { chunks, inner, longer, shorter })
+            (0..=places).map(move |shorter| InnerChunks { chunks, inner, longer, shorter })
         })
     }
 
     /// Every split of which the chunks between are such, whatever its ends.
-    pub fn splits(&self, layers: u64) -> impl Iterator<Item = ChunkSplit> + use<> {
-        self.betweens(layers).flat_map(move |between| {
-            let ends = layers - between.layers();
-            (0..=ends).map(move |first| between.split(first, ends - first))
+    pub fn chunk_splits(&self, layers: u64) -> impl Iterator<Item = ChunkSplit> + use<> {
+        self.inner_chunk_choices(layers).flat_map(move |between| {
+            let ends = layers - between.layer_count();
+            (0..=ends).map(move |first| between.with_ends(first, ends - first))
         })
     }
 
     /// How many [`Layout::splits`] there are.
     #[must_use]
-    pub fn split_count(&self, layers: u64) -> u64 {
-        let between = self.chunks().saturating_sub(2);
-        match self.chunks() {
+    pub fn count_chunk_splits(&self, layers: u64) -> u64 {
+        let between = self.chunk_count().saturating_sub(2);
+        match self.chunk_count() {
             0 | 1 => 0,
             2 => layers + 1,
             _ => (between..=layers)
@@ -194,7 +194,7 @@ impl Layout {
     /// activations 1F1B keeps for the fewest micro-batches.
     #[must_use]
     pub fn balanced_ends(&self, layers: u64) -> Option<LayerEnds> {
-        let chunks = self.chunks();
+        let chunks = self.chunk_count();
         let between = chunks.checked_sub(2)?;
         if layers < between {
             return None;
@@ -213,7 +213,7 @@ impl Layout {
 impl ChunkSplit {
     /// Its ends; `None` of one chunk.
     #[must_use]
-    pub fn ends(&self) -> Option<LayerEnds> {
+    pub fn layer_ends(&self) -> Option<LayerEnds> {
         let small = |layers: u64| u32::try_from(layers).ok();
         (self.chunks > 1).then_some(())?;
         let shorter = self.longer_from.saturating_sub(1);
@@ -226,11 +226,12 @@ impl fmt::Display for ChunkSplit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut from = 0;
         while from < self.chunks {
-            let layers = self.layers(from);
+            let layers = self.layers_of_chunk(from);
             // The ends stand for themselves.
             let end = from == 0 || from + 1 == self.chunks;
-            let alike =
-                (from + 1..self.chunks.saturating_sub(1)).take_while(|next| !end && self.layers(*next) == layers).count() as u64;
+            let alike = (from + 1..self.chunks.saturating_sub(1))
+                .take_while(|next| !end && self.layers_of_chunk(*next) == layers)
+                .count() as u64;
             f.write_str(if from > 0 { "+" } else { "" })?;
             write!(f, "{layers}")?;
             if alike > 0 {
@@ -275,17 +276,17 @@ mod tests {
         for (pipeline, virtual_stages, layers) in [(2, 1, 7), (3, 1, 9), (4, 1, 10), (6, 1, 6), (2, 2, 11), (3, 2, 11), (9, 1, 7)]
         {
             let layout = layout(pipeline, virtual_stages, None);
-            let chunks = layout.chunks();
+            let chunks = layout.chunk_count();
             let mut found: Vec<Vec<u64>> = Vec::new();
-            for split in layout.splits(layers) {
-                found.push((0..split.chunks).map(|c| split.layers(c)).collect());
-                let stated = Layout { ends: split.ends(), ..layout };
+            for split in layout.chunk_splits(layers) {
+                found.push((0..split.chunks).map(|c| split.layers_of_chunk(c)).collect());
+                let stated = Layout { ends: split.layer_ends(), ..layout };
                 assert_eq!(stated.chunk_split(layers).unwrap(), split);
-                assert_eq!(stated.ends.unwrap().to_string().parse::<LayerEnds>().ok(), split.ends());
+                assert_eq!(stated.ends.unwrap().to_string().parse::<LayerEnds>().ok(), split.layer_ends());
             }
             let mut expected = compositions(layers, chunks);
             expected.retain(|list| has_one_row(list));
-            assert_eq!(found.len() as u64, layout.split_count(layers));
+            assert_eq!(found.len() as u64, layout.count_chunk_splits(layers));
             found.sort();
             expected.sort();
             assert_eq!(found, expected);
@@ -296,9 +297,9 @@ mod tests {
     fn balanced_ends_leave_no_shorter_longest_chunk() {
         for (chunks, layers) in (2..13).flat_map(|chunks| (1..40).map(move |layers| (chunks, layers))) {
             let layout = layout(chunks, 1, None);
-            let longest = |s: &ChunkSplit| (0..s.chunks).map(|c| s.layers(c)).max();
-            let least = layout.splits(layers).map(|s| longest(&s)).min();
-            let balanced = layout.balanced_ends(layers).map(|ends| split(layers, chunks.into(), ends).unwrap());
+            let longest = |s: &ChunkSplit| (0..s.chunks).map(|c| s.layers_of_chunk(c)).max();
+            let least = layout.chunk_splits(layers).map(|s| longest(&s)).min();
+            let balanced = layout.balanced_ends(layers).map(|ends| split_by_ends(layers, chunks.into(), ends).unwrap());
             assert_eq!(balanced.map(|s| longest(&s)), least, "{layers} layers, {chunks} chunks");
         }
     }
@@ -309,13 +310,13 @@ mod tests {
         for (pipeline, layers) in [(2, 7), (3, 9), (4, 10), (5, 13), (9, 7), (10, 7)] {
             let layout = layout(pipeline, 1, None);
             let allowed: Vec<LayerEnds> =
-                layout.splits(layers).filter_map(|split| split.ends()).filter(|ends| ends.shorter == 0).collect();
+                layout.chunk_splits(layers).filter_map(|split| split.layer_ends()).filter(|ends| ends.shorter == 0).collect();
             for (first, last) in (0..15).flat_map(|first| (0..15).map(move |last| (first, last))) {
                 let ends = LayerEnds { first, last, shorter: 0 };
                 if allowed.contains(&ends) {
                     continue;
                 }
-                let near = layout.near_ends(layers, ends);
+                let near = layout.nearest_ends(layers, ends);
                 assert!(
                     near.iter().all(|near| allowed.contains(near)) && near.is_empty() == allowed.is_empty(),
                     "{ends}: {near:?}"
@@ -337,7 +338,7 @@ mod tests {
     #[test]
     fn ends_are_read_and_written() {
         let split = layout(4, 1, Some((8, 6))).chunk_split(32).unwrap();
-        assert_eq!((split.to_string(), split.ends().unwrap().to_string()), ("8+9x2+6".to_owned(), "8:6".to_owned()));
+        assert_eq!((split.to_string(), split.layer_ends().unwrap().to_string()), ("8+9x2+6".to_owned(), "8:6".to_owned()));
         assert_eq!("8:6".parse::<LayerEnds>().unwrap(), LayerEnds { first: 8, last: 6, shorter: 0 });
         assert_eq!("8:6@2".parse::<LayerEnds>().unwrap(), LayerEnds { first: 8, last: 6, shorter: 2 });
         assert!("8,6".parse::<LayerEnds>().unwrap_err().to_string().contains("use a value such as 7:8"));

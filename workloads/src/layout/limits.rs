@@ -8,11 +8,11 @@ use crate::model::Model;
 ///
 /// # Errors
 /// The first limit that is passed.
-pub(crate) fn check(layout: &Layout, model: &Model, batch: &Batch) -> Result<(), LayoutError> {
+pub(crate) fn check_limits(layout: &Layout, model: &Model, batch: &Batch) -> Result<(), LayoutError> {
     let beyond = |key, value: u64, limit: String, cure: &str| {
         Err(LayoutError { key, value: value.to_string(), limit, cure: cure.to_owned() })
     };
-    let weights = model.weights();
+    let weights = model.weight_count();
     if weights > MAX_WEIGHTS {
         let limit = format!("such that the model's matrices have at most {MAX_WEIGHTS} weights, they would have {weights}");
         return beyond("layers", model.layers, limit, "correct it, or the widths, heads, experts or vocabulary");
@@ -29,7 +29,7 @@ pub(crate) fn check(layout: &Layout, model: &Model, batch: &Batch) -> Result<(),
         let limit = format!("such that a step has at most {MAX_TOKENS} tokens, it would have {tokens}");
         return beyond("global_batch", global_batch, limit, "use a smaller batch or shorter sequences");
     }
-    let passes = u128::from(layout.micro_batches(batch)).saturating_mul(layout.chunks().into());
+    let passes = u128::from(layout.micro_batches(batch)).saturating_mul(layout.chunk_count().into());
     if layout.pipeline > 1 && passes > MAX_PASSES {
         let limit = format!("such that at most {MAX_PASSES} passes go through the pipeline's chunks, {passes} would");
         return beyond(

@@ -8,7 +8,7 @@ mod layer_ends;
 mod limits;
 mod rules;
 
-pub use layer_ends::{Between, LayerEnds};
+pub use layer_ends::{InnerChunks, LayerEnds};
 pub use rules::LayoutError;
 
 use crate::lowering::ContextMethod;
@@ -125,24 +125,24 @@ pub struct ChunkSplit {
 impl ChunkSplit {
     /// Layers of a chunk, from 0.
     #[must_use]
-    pub fn layers(&self, chunk: u64) -> u64 {
+    pub fn layers_of_chunk(&self, chunk: u64) -> u64 {
         match chunk {
             0 => self.first,
             _ if chunk + 1 == self.chunks => self.last,
-            _ => self.inner + u64::from(self.is_longer(chunk)),
+            _ => self.inner + u64::from(self.is_longer_chunk(chunk)),
         }
     }
 
     /// Layers of all chunks before one that is not the first.
     #[must_use]
-    pub fn layers_before(&self, chunk: u64) -> u64 {
+    pub fn layers_before_chunk(&self, chunk: u64) -> u64 {
         let longer = chunk.min(self.longer_from + self.longer).saturating_sub(self.longer_from);
         self.first + self.inner * chunk.saturating_sub(1) + longer
     }
 
     /// Whether a chunk is one of the longer ones between.
     #[must_use]
-    pub fn is_longer(&self, chunk: u64) -> bool {
+    pub fn is_longer_chunk(&self, chunk: u64) -> bool {
         chunk.wrapping_sub(self.longer_from) < self.longer
     }
 }
@@ -170,7 +170,7 @@ impl Default for Layout {
 impl Layout {
     /// `c`, or `u` where attention turns from tokens to heads.
     #[must_use]
-    pub fn context_letter(&self) -> &'static str {
+    pub fn context_axis_letter(&self) -> &'static str {
         match self.context_method {
             ContextMethod::Ring => "c",
             ContextMethod::Ulysses => "u",
@@ -207,34 +207,34 @@ impl Layout {
 
     /// Devices of the run.
     #[must_use]
-    pub fn devices(&self) -> u64 {
+    pub fn device_count(&self) -> u64 {
         [self.tensor, self.pipeline, self.data, self.context].into_iter().fold(1, |n, d| n.saturating_mul(d.into()))
     }
 
     /// Model chunks: pipeline stages times chunks per stage.
     #[must_use]
-    pub fn chunks(&self) -> u64 {
+    pub fn chunk_count(&self) -> u64 {
         u64::from(self.pipeline) * u64::from(self.virtual_stages)
     }
 
     /// Devices of a stage, all its copies together.
     #[must_use]
-    pub fn stage_ranks(&self) -> u64 {
+    pub fn ranks_per_stage(&self) -> u64 {
         [self.tensor, self.context, self.data].into_iter().fold(1, |n, d| n.saturating_mul(d.into()))
     }
 
     /// The layout with experts split by width over so many devices: unstated where those are the tensor-parallel group anyway.
     #[must_use]
-    pub fn with_expert_tensor(self, width: u32) -> Self {
+    pub fn with_expert_tensor_degree(self, width: u32) -> Self {
         let follows = Self { expert_tensor: None, ..self };
-        let anyway = width == self.tensor && follows.expert_tensor().is_none();
+        let anyway = width == self.tensor && follows.expert_tensor_degree().is_none();
         if anyway { follows } else { Self { expert_tensor: Some(width), ..self } }
     }
 
     /// Devices over which an expert is split by width, where that is stated or where the expert-parallel ranks do not all fit into the data- and
     /// context-parallel ones and reach into the tensor-parallel group; `None` where that group shares every expert.
     #[must_use]
-    pub fn expert_tensor(&self) -> Option<u32> {
+    pub fn expert_tensor_degree(&self) -> Option<u32> {
         if self.expert_tensor.is_some() {
             return self.expert_tensor;
         }
@@ -256,16 +256,16 @@ impl Layout {
     /// More chunks than layers, layers that divide neither way, or ends that leave a chunk between them without layers.
     pub fn chunk_split(&self, layers: u64) -> Result<ChunkSplit, LayoutError> {
         if let Some(ends) = self.ends {
-            return self.ended_split(layers, ends);
+            return self.stated_split(layers, ends);
         }
-        let chunks = self.chunks().max(1);
+        let chunks = self.chunk_count().max(1);
         let even = |total: u64| total.is_multiple_of(chunks).then_some(total / chunks);
         let (inner, first, last) = match (even(layers), even(layers + 1), even(layers + 2)) {
             (Some(per), ..) if per > 0 => (per, 0, 0),
             // The first and the last chunk may hold the embedding and the head only (Llama 3 405B).
             (_, _, Some(per)) if per > 1 || chunks > 2 => (per, 1, 1),
             (_, Some(per), _) if per > 1 => (per, 0, 1),
-            _ => return Err(self.uneven(layers, chunks)),
+            _ => return Err(self.uneven_layers_error(layers, chunks)),
         };
         Ok(ChunkSplit { chunks, first: inner - first, inner, last: inner - last, ..ChunkSplit::default() })
     }
@@ -276,14 +276,14 @@ impl Layout {
     /// As there.
     pub fn chunk_layers(&self, layers: u64) -> Result<Vec<u64>, LayoutError> {
         let split = self.chunk_split(layers)?;
-        Ok((0..split.chunks).map(|chunk| split.layers(chunk)).collect())
+        Ok((0..split.chunks).map(|chunk| split.layers_of_chunk(chunk)).collect())
     }
 }
 
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "t{} p{} d{}", self.tensor, self.pipeline, self.data)?;
-        for (letter, degree) in [(self.context_letter(), self.context), ("e", self.expert), ("v", self.virtual_stages)] {
+        for (letter, degree) in [(self.context_axis_letter(), self.context), ("e", self.expert), ("v", self.virtual_stages)] {
             if degree > 1 {
                 write!(f, " {letter}{degree}")?;
             }

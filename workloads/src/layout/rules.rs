@@ -4,7 +4,7 @@ use super::limits;
 use super::{Batch, Layout, RankOrder};
 use crate::lowering::ContextMethod;
 use crate::model::Model;
-use crate::parallel::{kv_heads_of_device, ulysses_limit};
+use crate::parallel::{kv_heads_of_device, ulysses_degree_rule};
 use thiserror::Error;
 
 /// A rule that a layout breaks.
@@ -23,7 +23,7 @@ pub struct LayoutError {
 
 impl Layout {
     /// The error for layers that divide neither way.
-    pub(crate) fn uneven(&self, layers: u64, chunks: u64) -> LayoutError {
+    pub(crate) fn uneven_layers_error(&self, layers: u64, chunks: u64) -> LayoutError {
         let fits = |n: u64| {
             (0..3).any(|extra| {
                 (layers + extra).is_multiple_of(n)
@@ -31,12 +31,12 @@ impl Layout {
             })
         };
         let (p, v) = (u64::from(self.pipeline), u64::from(self.virtual_stages));
-        let stages = nearest(p, layers + 2, "pp", |p| fits(p * v));
+        let stages = nearest_valid_values(p, layers + 2, "pp", |p| fits(p * v));
         let (key, value, cure) = if v == 1 {
             ("pp", p.to_string(), stages)
         } else if (1..=layers).any(|v| fits(p * v)) {
             // Other numbers of chunks leave the devices as they are.
-            ("virtual_stages", v.to_string(), nearest(v, layers, "virtual_stages", |v| fits(p * v)))
+            ("virtual_stages", v.to_string(), nearest_valid_values(v, layers, "virtual_stages", |v| fits(p * v)))
         } else {
             ("virtual_stages", v.to_string(), stages)
         };
@@ -59,12 +59,12 @@ impl Layout {
     /// # Errors
     /// The first rule broken: heads by t, layers by p x v, the batch by micro-batch x d, the data-parallel ranks by e, the sequence by
     /// c (and t under sequence parallelism), and before them the limits of what is costed at all ([`crate::limits`]).
-    pub fn check(&self, model: &Model, batch: &Batch) -> Result<(), LayoutError> {
+    pub fn check_model_and_batch(&self, model: &Model, batch: &Batch) -> Result<(), LayoutError> {
         self.check_positive(batch)?;
-        limits::check(self, model, batch)?;
+        limits::check_limits(self, model, batch)?;
         self.check_order()?;
         let t = u64::from(self.tensor);
-        let obeys = |t: u64| crate::parallel::obeys(model, t);
+        let obeys = |t: u64| crate::parallel::obeys_degree_rules(model, t);
         if !obeys(t) {
             return Err(LayoutError {
                 key: "tp",
@@ -72,10 +72,10 @@ impl Layout {
                 limit: format!(
                     "a divisor of the {} heads and of the MLP width {}, and a divisor or a multiple of the {} key/value heads",
                     model.heads,
-                    model.widths_named(),
+                    model.distinct_mlp_widths(),
                     model.kv_heads
                 ),
-                cure: nearest(t, model.heads, "tp", obeys),
+                cure: nearest_valid_values(t, model.heads, "tp", obeys),
             });
         }
         let (heads, c) = (kv_heads_of_device(model, t), u64::from(self.context));
@@ -83,8 +83,8 @@ impl Layout {
             return Err(LayoutError {
                 key: "cp",
                 value: c.to_string(),
-                limit: ulysses_limit(model, t),
-                cure: format!("{}, or the ring method", nearest(c, heads, "cp", |c| heads.is_multiple_of(c))),
+                limit: ulysses_degree_rule(model, t),
+                cure: format!("{}, or the ring method", nearest_valid_values(c, heads, "cp", |c| heads.is_multiple_of(c))),
             });
         }
         if self.virtual_stages > 1 && self.pipeline == 1 {
@@ -109,14 +109,15 @@ impl Layout {
         if model.experts.is_none() {
             return broken("left out for a model without experts".to_owned(), "leave it out".to_owned());
         }
-        let ranks = self.stage_ranks() / u64::from(self.expert.max(1));
-        let obeys = |n: u64| n > 0 && ranks.is_multiple_of(n) && model.ffn.is_multiple_of(n) && related(n, self.tensor.into());
+        let ranks = self.ranks_per_stage() / u64::from(self.expert.max(1));
+        let obeys =
+            |n: u64| n > 0 && ranks.is_multiple_of(n) && model.ffn.is_multiple_of(n) && divides_either_way(n, self.tensor.into());
         if !obeys(width) {
             let limit = format!(
                 "a divisor of the {ranks} ranks that ep = {} leaves of a stage and of the experts' width {}, and a divisor or a multiple of tp = {}",
                 self.expert, model.ffn, self.tensor
             );
-            return broken(limit, nearest(width, ranks, "etp", obeys));
+            return broken(limit, nearest_valid_values(width, ranks, "etp", obeys));
         }
         if self.tensor > 1 && !self.sequence_parallel {
             let limit = format!("{} without sequence parallelism", self.tensor);
@@ -170,7 +171,7 @@ impl Layout {
                 key: "global_batch",
                 value: batch.global_batch.to_string(),
                 limit: format!("a multiple of micro_batch x dp = {} x {} = {share}", batch.micro_batch, self.data),
-                cure: multiples(batch.global_batch, share),
+                cure: nearest_multiples(batch.global_batch, share),
             });
         }
         let ranks = u64::from(self.data) * u64::from(self.context) * u64::from(self.tensor);
@@ -179,7 +180,7 @@ impl Layout {
                 key: "ep",
                 value: self.expert.to_string(),
                 limit: format!("a divisor of the {ranks} tensor-, context- and data-parallel ranks"),
-                cure: nearest(self.expert.into(), ranks, "ep", |e| ranks.is_multiple_of(e)),
+                cure: nearest_valid_values(self.expert.into(), ranks, "ep", |e| ranks.is_multiple_of(e)),
             });
         }
         let split = u64::from(self.context) * if self.sequence_parallel { u64::from(self.tensor) } else { 1 };
@@ -188,7 +189,7 @@ impl Layout {
                 key: "seq",
                 value: batch.sequence_length.to_string(),
                 limit: format!("a multiple of the {split} devices that a sequence is split over"),
-                cure: multiples(batch.sequence_length, split),
+                cure: nearest_multiples(batch.sequence_length, split),
             });
         }
         Ok(())
@@ -196,7 +197,7 @@ impl Layout {
 }
 
 /// Whether one number divides the other.
-fn related(a: u64, b: u64) -> bool {
+fn divides_either_way(a: u64, b: u64) -> bool {
     a.is_multiple_of(b) || b.is_multiple_of(a)
 }
 
@@ -204,7 +205,7 @@ fn related(a: u64, b: u64) -> bool {
 const NEAR: u64 = 1 << 16;
 
 /// The nearest values below and above that obey a rule, none of which is over `limit`, as advice.
-fn nearest(value: u64, limit: u64, key: &str, obeys: impl Fn(u64) -> bool) -> String {
+fn nearest_valid_values(value: u64, limit: u64, key: &str, obeys: impl Fn(u64) -> bool) -> String {
     let below = (1..value.min(limit.saturating_add(1))).rev().take(NEAR as usize).find(|n| obeys(*n));
     let above = (value.saturating_add(1)..=limit.min(value.saturating_add(NEAR))).find(|n| obeys(*n));
     match (below, above) {
@@ -215,7 +216,7 @@ fn nearest(value: u64, limit: u64, key: &str, obeys: impl Fn(u64) -> bool) -> St
 }
 
 /// The multiples of `step` around a value, as advice.
-fn multiples(value: u64, step: u64) -> String {
+fn nearest_multiples(value: u64, step: u64) -> String {
     let below = value / step * step;
     let above = below.saturating_add(step);
     if below == 0 { format!("use {above}") } else { format!("use {below} or {above}") }
@@ -248,7 +249,7 @@ mod tests {
     #[test]
     fn a_broken_rule_names_the_nearest_values() {
         let model = Model::load("gpt3-175b").unwrap();
-        let fault = |l: Layout, b: Batch| l.check(&model, &b).unwrap_err().to_string();
+        let fault = |l: Layout, b: Batch| l.check_model_and_batch(&model, &b).unwrap_err().to_string();
         assert_eq!(
             fault(layout(7, 1, 1, 1), batch(1, 1)),
             "tp = 7: must be a divisor of the 96 heads and of the MLP width 49152, and a divisor or a multiple of the 96 key/value \
@@ -263,7 +264,7 @@ mod tests {
             fault(layout(8, 8, 4, 1), batch(3, 64)),
             "global_batch = 64: must be a multiple of micro_batch x dp = 3 x 4 = 12; use 60 or 72"
         );
-        assert!(layout(8, 8, 4, 3).check(&model, &batch(1, 64)).is_ok());
+        assert!(layout(8, 8, 4, 3).check_model_and_batch(&model, &batch(1, 64)).is_ok());
         let chunks = fault(layout(8, 8, 4, 5), batch(1, 64));
         assert!(
             chunks.starts_with("virtual_stages = 5: must be such that pp x virtual_stages = 40 divides the 96 layers"),

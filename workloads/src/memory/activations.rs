@@ -1,45 +1,55 @@
 //! What a rule about activations makes of a segment's operators: other tensors are kept, other kernels run. No technique is known here.
 
 use super::error::TechniqueError;
-use super::policy::{Adapter, AdapterTraining, Basis, Reader, Representation, Rule};
-use super::slices::contracted;
-use crate::graph::{BackwardChain, Gradient, NARROW, OperatorGraph, OperatorNode, Step, TensorId, TensorInfo};
-use crate::layer_names::in_layer;
-use sim::kernel::{Contraction, Direction, Elementwise, Function, Kernel, Reduction, RowFunction};
+use super::policy::{Adapter, AdapterTraining, BackwardReader, ProjectionBasis, Representation, TechniqueRule};
+use super::slices::contracted_tokens;
+use crate::graph::{BackwardChain, Gradient, KernelStep, NARROW, OperatorGraph, OperatorNode, TensorId, TensorInfo};
+use crate::layer_names::is_in_layer;
+use sim::kernel::{Contraction, Direction, Elementwise, ElementwiseFunction, Kernel, Reduction, RowFunction};
 use sim::units::Bytes;
 use std::collections::BTreeMap;
 
 /// Whose backward pass a chain is.
-pub(crate) fn reader(op: &OperatorNode, chain: &BackwardChain) -> Reader {
-    let any = |steps: &[Step], wanted: fn(&Kernel) -> bool| steps.iter().any(|s| wanted(&s.kernel));
+pub(crate) fn backward_reader_of_chain(op: &OperatorNode, chain: &BackwardChain) -> BackwardReader {
+    let any = |steps: &[KernelStep], wanted: fn(&Kernel) -> bool| steps.iter().any(|s| wanted(&s.kernel));
     let norm =
         |k: &Kernel| matches!(k, Kernel::Reduction(r) if matches!(r.function, RowFunction::LayerNorm | RowFunction::RmsNorm));
     if chain.gradient == Gradient::Weights {
         return match () {
-            () if any(&chain.steps, |k| matches!(k, Kernel::Contraction(_))) => Reader::Product,
-            () if any(&op.forward, norm) => Reader::Norm,
-            () => Reader::Other,
+            () if any(&chain.steps, |k| matches!(k, Kernel::Contraction(_))) => BackwardReader::Product,
+            () if any(&op.forward, norm) => BackwardReader::Norm,
+            () => BackwardReader::Other,
         };
     }
     let attention = |k: &Kernel| matches!(k, Kernel::FusedAttention(_) | Kernel::Contraction(_));
     let softmax = |k: &Kernel| matches!(k, Kernel::Reduction(r) if r.function == RowFunction::Softmax);
-    let function = |wanted: fn(Function) -> bool| {
+    let function = |wanted: fn(ElementwiseFunction) -> bool| {
         chain.steps.iter().any(|s| matches!(&s.kernel, Kernel::Elementwise(e) if wanted(e.function)))
     };
     match () {
-        () if any(&chain.steps, norm) => Reader::Norm,
-        () if any(&chain.steps, attention) => Reader::Attention,
-        () if any(&chain.steps, softmax) && op.name.contains(".attention.") => Reader::Attention,
-        () if function(|f| matches!(f, Function::Gelu | Function::Silu | Function::SwiGlu | Function::Elu | Function::Selu)) => {
-            Reader::Activation
+        () if any(&chain.steps, norm) => BackwardReader::Norm,
+        () if any(&chain.steps, attention) => BackwardReader::Attention,
+        () if any(&chain.steps, softmax) && op.name.contains(".attention.") => BackwardReader::Attention,
+        () if function(|f| {
+            matches!(
+                f,
+                ElementwiseFunction::Gelu
+                    | ElementwiseFunction::Silu
+                    | ElementwiseFunction::SwiGlu
+                    | ElementwiseFunction::Elu
+                    | ElementwiseFunction::Selu
+            )
+        }) =>
+        {
+            BackwardReader::Activation
         }
-        () if function(|f| f == Function::Mul) => Reader::Gate,
-        () => Reader::Other,
+        () if function(|f| f == ElementwiseFunction::Mul) => BackwardReader::Gate,
+        () => BackwardReader::Other,
     }
 }
 
 /// The product of an operator's forward pass.
-pub(crate) fn product(op: &OperatorNode) -> Option<Contraction> {
+pub(crate) fn find_product(op: &OperatorNode) -> Option<Contraction> {
     op.forward.iter().find_map(|s| match s.kernel {
         Kernel::Contraction(c) => Some(c),
         _ => None,
@@ -48,8 +58,8 @@ pub(crate) fn product(op: &OperatorNode) -> Option<Contraction> {
 
 /// Whether an operator is a gated unit in one kernel. Its backward pass makes the activated gate, which the other factor's gradient needs, from the
 /// gate: in the gate's place it would have to keep the activated gate, as large, and bits for the derivative beside it.
-fn gated_unit(op: &OperatorNode) -> bool {
-    op.forward.iter().any(|s| matches!(&s.kernel, Kernel::Elementwise(e) if e.function == Function::SwiGlu))
+fn is_gated_unit(op: &OperatorNode) -> bool {
+    op.forward.iter().any(|s| matches!(&s.kernel, Kernel::Elementwise(e) if e.function == ElementwiseFunction::SwiGlu))
 }
 
 /// What the name of a random sample of a tensor's rows ends with, after the tensor's.
@@ -59,7 +69,7 @@ pub(crate) const SAMPLED: &str = "~sampled";
 const ADAPTED: &str = "~adapted";
 
 /// A segment being changed for one technique.
-pub(crate) struct Rewriting<'a> {
+pub(crate) struct TechniqueRewriter<'a> {
     pub(crate) graph: &'a mut OperatorGraph,
     /// Its name, for refusals.
     pub(crate) technique: &'a str,
@@ -84,41 +94,41 @@ struct StandIn {
     gradient: Option<(u64, u64)>,
 }
 
-impl<'a> Rewriting<'a> {
+impl<'a> TechniqueRewriter<'a> {
     pub(crate) fn new(graph: &'a mut OperatorGraph, technique: &'a str, heads: u64) -> Self {
         Self { graph, technique, heads, shared: BTreeMap::new(), kept_whole: false }
     }
 
-    fn refused(&self, why: String, cure: &str) -> TechniqueError {
-        TechniqueError::refused(self.technique, why, cure)
+    fn refusal(&self, why: String, cure: &str) -> TechniqueError {
+        TechniqueError::refuse(self.technique, why, cure)
     }
 
-    fn operand(&self) -> u64 {
+    fn operand_bytes(&self) -> u64 {
         self.graph.operand.bytes()
     }
 
-    fn tensor(&self, id: TensorId) -> &TensorInfo {
+    fn tensor_info(&self, id: TensorId) -> &TensorInfo {
         &self.graph.tensors[id.index()]
     }
 
     /// Gives what the chosen chains read another form; returns whether there was any.
-    pub(crate) fn represent(&mut self, rule: &Rule, form: &Representation) -> Result<bool, TechniqueError> {
+    pub(crate) fn change_representation(&mut self, rule: &TechniqueRule, form: &Representation) -> Result<bool, TechniqueError> {
         let mut found = false;
         for at in 0..self.graph.operators.len() {
-            if !rule.at.takes(&self.graph.operators[at].name) {
+            if !rule.at.selects_operator(&self.graph.operators[at].name) {
                 continue;
             }
             for chain in 0..self.graph.operators[at].backward.len() {
                 let op = &self.graph.operators[at];
-                let kind = reader(op, &op.backward[chain]);
-                if rule.read_by.is_some_and(|wanted| wanted != kind) || rule.read_by.is_none() && !kind.accepts(form) {
+                let kind = backward_reader_of_chain(op, &op.backward[chain]);
+                if rule.read_by.is_some_and(|wanted| wanted != kind) || rule.read_by.is_none() && !kind.accepts_form(form) {
                     continue;
                 }
-                if !kind.accepts(form) {
+                if !kind.accepts_form(form) {
                     let why = format!("{} is read by {kind}, which cannot work with that form", op.name);
-                    return Err(self.refused(why, "choose other operators in the preset"));
+                    return Err(self.refusal(why, "choose other operators in the preset"));
                 }
-                found |= self.represent_chain((at, chain), form, rule.read_by.is_some())?;
+                found |= self.change_chain_representation((at, chain), form, rule.read_by.is_some())?;
             }
         }
         self.mark_saved();
@@ -135,22 +145,22 @@ impl<'a> Rewriting<'a> {
         }
     }
 
-    fn represent_chain(
+    fn change_chain_representation(
         &mut self,
         (at, chain): (usize, usize),
         form: &Representation,
         asked: bool,
     ) -> Result<bool, TechniqueError> {
-        self.widen((at, chain));
+        self.widen_product_input((at, chain));
         let op = &self.graph.operators[at];
         let reads = op.backward[chain].reads.clone();
         if *form == Representation::SharedWithOutput {
-            return Ok(self.share_with_output((at, chain), &reads));
+            return Ok(self.share_norm_output((at, chain), &reads));
         }
         let mut found = false;
         for read in reads {
             let op = &self.graph.operators[at];
-            let tensor = self.tensor(read);
+            let tensor = self.tensor_info(read);
             let statistic = tensor.gradient_bytes == Bytes::ZERO && !tensor.name.ends_with(".fp32");
             let stands_in = tensor.name.contains('~');
             let derivative = matches!(form, Representation::DerivativeBits { .. });
@@ -163,41 +173,46 @@ impl<'a> Rewriting<'a> {
             }
             if stands_in && asked {
                 let why = format!("what {} keeps of {} has another form already", op.name, tensor.name);
-                return Err(self.refused(why, "leave one of the techniques out"));
+                return Err(self.refusal(why, "leave one of the techniques out"));
             }
             if statistic || stands_in || derivative && !argument {
                 continue;
             }
-            if derivative && gated_unit(op) {
+            if derivative && is_gated_unit(op) {
                 self.kept_whole = true;
                 continue;
             }
             found = true;
-            self.replace((at, chain), read, form)?;
+            self.replace_tensor((at, chain), read, form)?;
         }
         Ok(found)
     }
 
     /// A form is made of a product's input as it was before its conversion to a narrow type.
-    fn widen(&mut self, (at, chain): (usize, usize)) {
+    fn widen_product_input(&mut self, (at, chain): (usize, usize)) {
         let Some(wide) = self.graph.operators[at].inputs.first().copied() else { return };
-        let narrow = format!("{}{NARROW}", self.tensor(wide).name);
-        let Some(narrow) = self.graph.tensor(&narrow) else { return };
+        let narrow = format!("{}{NARROW}", self.tensor_info(wide).name);
+        let Some(narrow) = self.graph.find_tensor(&narrow) else { return };
         for read in self.graph.operators[at].backward[chain].reads.iter_mut().filter(|read| **read == narrow) {
             *read = wide;
         }
     }
 
-    fn replace(&mut self, (at, chain): (usize, usize), read: TensorId, form: &Representation) -> Result<(), TechniqueError> {
+    fn replace_tensor(
+        &mut self,
+        (at, chain): (usize, usize),
+        read: TensorId,
+        form: &Representation,
+    ) -> Result<(), TechniqueError> {
         let op = &self.graph.operators[at];
         let own = matches!(form, Representation::Quantised { per_reader: true, .. });
-        let stand_in = self.stand_in((op, &op.backward[chain]), read, form)?;
+        let stand_in = self.stand_in_for((op, &op.backward[chain]), read, form)?;
         let key = (read, own.then_some(at));
         let known = self.shared.get(&key).copied().filter(|_| matches!(form, Representation::Quantised { .. }));
         let id = match known {
             Some(id) => id,
             None => {
-                let id = self.make(at, read, &stand_in);
+                let id = self.add_side_output(at, read, &stand_in);
                 self.shared.insert(key, id);
                 id
             }
@@ -209,9 +224,9 @@ impl<'a> Rewriting<'a> {
             *other = id;
         }
         if let Some((rows, tokens)) = stand_in.gradient {
-            shrink(&mut chain.steps, rows, tokens);
+            shrink_gradient_kernels(&mut chain.steps, rows, tokens);
         }
-        let before = stand_in.backward.into_iter().map(|kernel| Step {
+        let before = stand_in.backward.into_iter().map(|kernel| KernelStep {
             label: format!("backward.{}", stand_in.suffix),
             kernel,
             axis: None,
@@ -221,13 +236,13 @@ impl<'a> Rewriting<'a> {
     }
 
     /// Adds a tensor that an operator makes beside its results.
-    fn make(&mut self, at: usize, of: TensorId, stand_in: &StandIn) -> TensorId {
+    fn add_side_output(&mut self, at: usize, of: TensorId, stand_in: &StandIn) -> TensorId {
         let id = TensorId(self.graph.tensors.len() as u32);
-        let name = format!("{}~{}", self.tensor(of).name, stand_in.suffix);
+        let name = format!("{}~{}", self.tensor_info(of).name, stand_in.suffix);
         let op = &mut self.graph.operators[at];
         op.outputs.push(id);
         for kernel in &stand_in.forward {
-            op.forward.push(Step { label: format!("forward.{}", stand_in.suffix), kernel: *kernel, axis: None });
+            op.forward.push(KernelStep { label: format!("forward.{}", stand_in.suffix), kernel: *kernel, axis: None });
         }
         self.graph.tensors.push(TensorInfo {
             id,
@@ -243,7 +258,7 @@ impl<'a> Rewriting<'a> {
 
     /// A norm's backward pass reads its result, which the next product keeps, and one factor per row, instead of its input. Nothing where nobody
     /// else keeps the result.
-    fn share_with_output(&mut self, (at, chain): (usize, usize), reads: &[TensorId]) -> bool {
+    fn share_norm_output(&mut self, (at, chain): (usize, usize), reads: &[TensorId]) -> bool {
         let op = &self.graph.operators[at];
         let Some(output) = op.outputs.first().copied() else { return false };
         let own = op.id;
@@ -251,8 +266,8 @@ impl<'a> Rewriting<'a> {
         if !self.graph.operators.iter().filter(elsewhere).flat_map(|o| &o.backward).any(|c| c.reads.contains(&output)) {
             return false;
         }
-        let factor = op.outputs.iter().copied().find(|t| self.tensor(*t).name.ends_with(".rstd"));
-        let factor = factor.or_else(|| op.outputs.iter().copied().find(|t| self.tensor(*t).name.ends_with("~rstd")));
+        let factor = op.outputs.iter().copied().find(|t| self.tensor_info(*t).name.ends_with(".rstd"));
+        let factor = factor.or_else(|| op.outputs.iter().copied().find(|t| self.tensor_info(*t).name.ends_with("~rstd")));
         let rows = op.forward.iter().find_map(|s| match s.kernel {
             Kernel::Reduction(r) => Some(r.rows),
             _ => None,
@@ -261,7 +276,7 @@ impl<'a> Rewriting<'a> {
             (Some(factor), ..) => factor,
             (None, Some(input), Some(rows)) => {
                 let bytes = Bytes(4) * rows;
-                self.make(
+                self.add_side_output(
                     at,
                     *input,
                     &StandIn { suffix: "rstd", bytes, forward: vec![], backward: vec![], workspace: Bytes::ZERO, gradient: None },
@@ -274,18 +289,18 @@ impl<'a> Rewriting<'a> {
     }
 
     /// What stands for a tensor in a form.
-    fn stand_in(
+    fn stand_in_for(
         &self,
         (op, chain): (&OperatorNode, &BackwardChain),
         read: TensorId,
         form: &Representation,
     ) -> Result<StandIn, TechniqueError> {
-        let tensor = self.tensor(read);
+        let tensor = self.tensor_info(read);
         // The copy that eager norms keep is wide; every other tensor has the operands' type.
-        let each = if tensor.gradient_bytes == Bytes::ZERO { 4 } else { self.operand() };
+        let each = if tensor.gradient_bytes == Bytes::ZERO { 4 } else { self.operand_bytes() };
         let elements = tensor.bytes.0 / each.max(1);
         let convert = |direction, read, written| {
-            Kernel::Elementwise(Elementwise { function: Function::Convert, direction, elements, read, written })
+            Kernel::Elementwise(Elementwise { function: ElementwiseFunction::Convert, direction, elements, read, written })
         };
         let plain =
             |suffix, bytes| StandIn { suffix, bytes, forward: vec![], backward: vec![], workspace: Bytes::ZERO, gradient: None };
@@ -302,23 +317,23 @@ impl<'a> Rewriting<'a> {
             }
             Representation::DerivativeBits { bits } => Ok(plain("bits", Bytes((elements as f64 * bits / 8.0).ceil() as u64))),
             Representation::Absent | Representation::Factored | Representation::SharedWithOutput => {
-                Err(self.refused(format!("{}: an activation has no such form", tensor.name), "choose another in the preset"))
+                Err(self.refusal(format!("{}: an activation has no such form", tensor.name), "choose another in the preset"))
             }
-            _ => self.of_rows((op, chain), tensor, form),
+            _ => self.stand_in_for_rows((op, chain), tensor, form),
         }
     }
 
     /// What stands for the rows that a product's weights are multiplied with.
-    fn of_rows(
+    fn stand_in_for_rows(
         &self,
         (op, chain): (&OperatorNode, &BackwardChain),
         tensor: &TensorInfo,
         form: &Representation,
     ) -> Result<StandIn, TechniqueError> {
-        let Some(c) = product(op) else {
-            return Err(self.refused(format!("{} is no product", op.name), "choose other operators in the preset"));
+        let Some(c) = find_product(op) else {
+            return Err(self.refusal(format!("{} is no product", op.name), "choose other operators in the preset"));
         };
-        let (operand, width) = (self.operand(), c.k.max(1));
+        let (operand, width) = (self.operand_bytes(), c.k.max(1));
         let rows = tensor.bytes.0 / operand.max(1) / width;
         let elements = rows.saturating_mul(width);
         let bytes = |numbers: u64| Bytes(operand) * numbers;
@@ -327,8 +342,8 @@ impl<'a> Rewriting<'a> {
         };
         let (suffix, size, forward, backward, workspace, gradient) = match form {
             Representation::Projected { rank, .. } => {
-                let rank = self.rank(op, *rank, width)?;
-                let draw = pass(Function::Dropout, Direction::Forward, width * rank, Bytes::ZERO, bytes(width * rank));
+                let rank = self.rank_within_width(op, *rank, width)?;
+                let draw = pass(ElementwiseFunction::Dropout, Direction::Forward, width * rank, Bytes::ZERO, bytes(width * rank));
                 let project = Kernel::Contraction(Contraction { batch: 1, m: rows, n: rank, k: width, ..c });
                 ("projected", bytes(rows * rank), vec![draw, project], vec![], Bytes::ZERO, Some((rank, c.m)))
             }
@@ -343,63 +358,71 @@ impl<'a> Rewriting<'a> {
                     read: tensor.bytes,
                     written: Bytes(4) * rows,
                 });
-                let gather = pass(Function::Gather, Direction::Forward, sampled * width, kept, kept);
+                let gather = pass(ElementwiseFunction::Gather, Direction::Forward, sampled * width, kept, kept);
                 // Of the result's gradient, or of what an adapter's second factor makes of it.
-                let columns = chain.steps.iter().find_map(contraction).map_or(c.n, |gradient| gradient.n);
+                let columns = chain.steps.iter().find_map(contracts_tokens).map_or(c.n, |gradient| gradient.n);
                 let of_gradient = bytes(sampled * columns);
-                let gather_gradient = pass(Function::Gather, Direction::Backward, sampled * columns, of_gradient, of_gradient);
+                let gather_gradient =
+                    pass(ElementwiseFunction::Gather, Direction::Backward, sampled * columns, of_gradient, of_gradient);
                 let tokens = ((c.m as f64 * fraction).ceil() as u64).max(1);
                 let index = Bytes((sampled as f64 * index_bytes).ceil() as u64);
                 (&SAMPLED[1..], kept + index, vec![norms, gather], vec![gather_gradient], of_gradient, Some((c.k, tokens)))
             }
             Representation::GroupScalars { groups } => {
-                let groups = self.rank(op, *groups, width)?;
+                let groups = self.rank_within_width(op, *groups, width)?;
                 if width % groups != 0 {
                     let why = format!("{groups} groups do not divide the dimension of {}, {width} on one device", op.name);
                     let below = (1..groups).rev().find(|groups| width % groups == 0).unwrap_or(1);
-                    return Err(self.refused(why, &format!("use {below}, or another divisor of {width}")));
+                    return Err(self.refusal(why, &format!("use {below}, or another divisor of {width}")));
                 }
                 let size = bytes(rows * groups);
-                let reduce = pass(Function::Mul, Direction::Forward, elements, tensor.bytes, size);
-                let expand = pass(Function::Mul, Direction::Backward, elements, size, tensor.bytes);
+                let reduce = pass(ElementwiseFunction::Mul, Direction::Forward, elements, tensor.bytes, size);
+                let expand = pass(ElementwiseFunction::Mul, Direction::Backward, elements, size, tensor.bytes);
                 ("group_scalars", size, vec![reduce], vec![expand], tensor.bytes, None)
             }
-            _ => return Err(self.refused(format!("{}: no form of rows", op.name), "choose another in the preset")),
+            _ => return Err(self.refusal(format!("{}: no form of rows", op.name), "choose another in the preset")),
         };
         Ok(StandIn { suffix, bytes: size, forward, backward, workspace, gradient })
     }
 
     /// A rank as a whole number, not above the width that it stands for.
-    fn rank(&self, op: &OperatorNode, rank: f64, width: u64) -> Result<u64, TechniqueError> {
-        if let Some(rank) = whole_rank(rank, width) {
+    fn rank_within_width(&self, op: &OperatorNode, rank: f64, width: u64) -> Result<u64, TechniqueError> {
+        if let Some(rank) = round_rank(rank, width) {
             return Ok(rank);
         }
         let why = format!("a rank of {rank} is above the dimension of {}, {width} on one device", op.name);
-        Err(self.refused(why, &format!("use a rank from 1 to {width}")))
+        Err(self.refusal(why, &format!("use a rank from 1 to {width}")))
     }
 
     /// Puts adapters beside the chosen products, whose own weights are frozen.
-    pub(crate) fn adapt(&mut self, rule: &Rule, adapter: &Adapter) -> Result<bool, TechniqueError> {
+    pub(crate) fn add_adapters(&mut self, rule: &TechniqueRule, adapter: &Adapter) -> Result<bool, TechniqueError> {
         let mut found = false;
         for at in 0..self.graph.operators.len() {
             let op = &self.graph.operators[at];
-            let product = product(op).filter(|_| in_layer(op) && rule.at.takes(&op.name) && weight_chain(op).is_some());
+            let product = find_product(op)
+                .filter(|_| is_in_layer(op) && rule.at.selects_operator(&op.name) && own_weight_chain(op).is_some());
             let Some(c) = product else { continue };
-            let rank = self.rank(op, adapter.rank, c.k.min(c.n))?;
-            self.adapt_operator(at, c, rank, adapter.trained);
+            let rank = self.rank_within_width(op, adapter.rank, c.k.min(c.n))?;
+            self.add_adapter_to(at, c, rank, adapter.trained);
             found = true;
         }
         self.mark_saved();
         Ok(found)
     }
 
-    fn adapt_operator(&mut self, at: usize, c: Contraction, rank: u64, trained: AdapterTraining) {
+    fn add_adapter_to(&mut self, at: usize, c: Contraction, rank: u64, trained: AdapterTraining) {
         let of = |m, n, k, result| Kernel::Contraction(Contraction { batch: c.batch, m, n, k, operand: c.operand, result });
-        let step = |label: &str, kernel| Step { label: label.to_owned(), kernel, axis: None };
+        let step = |label: &str, kernel| KernelStep { label: label.to_owned(), kernel, axis: None };
         let add = |direction, width: u64| {
             let elements = c.batch * c.m * width;
             let size = Bytes(c.result.bytes()) * elements;
-            Kernel::Elementwise(Elementwise { function: Function::Add, direction, elements, read: size * 2, written: size })
+            Kernel::Elementwise(Elementwise {
+                function: ElementwiseFunction::Add,
+                direction,
+                elements,
+                read: size * 2,
+                written: size,
+            })
         };
         let Some(input) = self.graph.operators[at].inputs.first().copied() else { return };
         let inner = StandIn {
@@ -410,9 +433,10 @@ impl<'a> Rewriting<'a> {
             workspace: Bytes::ZERO,
             gradient: None,
         };
-        let inner = self.make(at, input, &inner);
+        let inner = self.add_side_output(at, input, &inner);
         let op = &mut self.graph.operators[at];
-        let gradient = weight_chain(op).and_then(|chain| chain.steps.iter().find_map(contraction)).map_or(c.result, |g| g.result);
+        let gradient =
+            own_weight_chain(op).and_then(|chain| chain.steps.iter().find_map(contracts_tokens)).map_or(c.result, |g| g.result);
         op.backward.retain(|chain| chain.gradient != Gradient::Weights);
         for chain in &mut op.backward {
             chain.steps.push(step("backward_input.adapter_up", of(c.m, rank, c.n, c.result)));
@@ -431,8 +455,8 @@ impl<'a> Rewriting<'a> {
     }
 
     /// Drops the gradients of weights at the chosen operators, and with them what only those read. Adapters' stay.
-    pub(crate) fn freeze(&mut self, rule: &Rule) {
-        for op in self.graph.operators.iter_mut().filter(|op| rule.at.takes(&op.name)) {
+    pub(crate) fn freeze_weights(&mut self, rule: &TechniqueRule) {
+        for op in self.graph.operators.iter_mut().filter(|op| rule.at.selects_operator(&op.name)) {
             let adapter = |chain: &BackwardChain| chain.steps.iter().any(|s| s.label.contains(".adapter_"));
             op.backward.retain(|chain| chain.gradient != Gradient::Weights || adapter(chain));
         }
@@ -440,7 +464,7 @@ impl<'a> Rewriting<'a> {
     }
 }
 
-fn contraction(step: &Step) -> Option<Contraction> {
+fn contracts_tokens(step: &KernelStep) -> Option<Contraction> {
     match step.kernel {
         Kernel::Contraction(c) => Some(c),
         _ => None,
@@ -448,17 +472,17 @@ fn contraction(step: &Step) -> Option<Contraction> {
 }
 
 /// The chain of a product's own weights.
-fn weight_chain(op: &OperatorNode) -> Option<&BackwardChain> {
-    op.backward.iter().find(|chain| reader(op, chain) == Reader::Product)
+fn own_weight_chain(op: &OperatorNode) -> Option<&BackwardChain> {
+    op.backward.iter().find(|chain| backward_reader_of_chain(op, chain) == BackwardReader::Product)
 }
 
 /// The kernels of a weight's gradient, of so many rows and tokens instead.
-fn shrink(steps: &mut [Step], rows: u64, tokens: u64) {
-    let whole = steps.iter().find_map(contraction).map_or(rows, |c| c.m).max(1);
+fn shrink_gradient_kernels(steps: &mut [KernelStep], rows: u64, tokens: u64) {
+    let whole = steps.iter().find_map(contracts_tokens).map_or(rows, |c| c.m).max(1);
     let part = |count: u64| (u128::from(count) * u128::from(rows.min(whole)) / u128::from(whole)) as u64;
     for step in steps {
         match &mut step.kernel {
-            Kernel::Contraction(c) => (c.m, c.k) = (rows.min(c.m), contracted(tokens, c.k)),
+            Kernel::Contraction(c) => (c.m, c.k) = (rows.min(c.m), contracted_tokens(tokens, c.k)),
             Kernel::Elementwise(e) if step.label.ends_with("accumulate") => {
                 (e.elements, e.read, e.written) = (part(e.elements), Bytes(part(e.read.0)), Bytes(part(e.written.0)));
             }
@@ -468,7 +492,7 @@ fn shrink(steps: &mut [Step], rows: u64, tokens: u64) {
 }
 
 /// A rank as a whole number: below 1 it is a part of the width that it stands for, above the width there is none.
-pub(crate) fn whole_rank(rank: f64, width: u64) -> Option<u64> {
+pub(crate) fn round_rank(rank: f64, width: u64) -> Option<u64> {
     let whole = if rank < 1.0 { ((rank * width as f64).round() as u64).max(1) } else { rank as u64 };
     (rank > 0.0 && whole <= width).then_some(whole)
 }
@@ -476,7 +500,7 @@ pub(crate) fn whole_rank(rank: f64, width: u64) -> Option<u64> {
 /// Whether the gradient of an operator's weights has a projection's rank: its inputs are kept in no other form.
 pub(crate) fn hands_on_rank(form: &Representation) -> Option<f64> {
     match form {
-        Representation::Projected { rank, basis: Basis::Seed } => Some(*rank),
+        Representation::Projected { rank, basis: ProjectionBasis::Seed } => Some(*rank),
         _ => None,
     }
 }

@@ -9,7 +9,7 @@ use std::fmt;
 /// A number as a preset writes it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Amount {
+pub enum PresetAmount {
     /// The number.
     Number(f64),
     /// A name, `name / name` (rounded up), or `name * number`.
@@ -18,9 +18,9 @@ pub enum Amount {
 
 /// Quantities of what is trained that presets may name.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Facts(BTreeMap<&'static str, f64>);
+pub struct TrainingQuantities(BTreeMap<&'static str, f64>);
 
-impl Facts {
+impl TrainingQuantities {
     /// Of a model in a training run. Widths are whole ones, whatever the tensor-parallel degree.
     #[must_use]
     pub fn new(model: &Model, lowering: &Lowering) -> Self {
@@ -38,12 +38,12 @@ impl Facts {
 
     /// The value of a name.
     #[must_use]
-    pub fn get(&self, name: &str) -> Option<f64> {
+    pub fn find_by_name(&self, name: &str) -> Option<f64> {
         self.0.get(name).copied()
     }
 }
 
-impl fmt::Display for Amount {
+impl fmt::Display for PresetAmount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Number(number) => write!(f, "{number}"),
@@ -52,9 +52,9 @@ impl fmt::Display for Amount {
     }
 }
 
-impl Amount {
+impl PresetAmount {
     /// Its value, where `named` knows the names. A quotient is rounded up to a whole number, and is 1 at least.
-    pub(crate) fn value(&self, named: &impl Fn(&str) -> Option<f64>) -> Result<f64, String> {
+    pub(crate) fn evaluate_with(&self, named: &impl Fn(&str) -> Option<f64>) -> Result<f64, String> {
         let text = match self {
             Self::Number(number) => return Ok(*number),
             Self::Name(text) => text,
@@ -85,7 +85,7 @@ mod tests {
     fn quotients_round_up_and_unknown_names_are_named() {
         let named =
             |name: &str| [("vocabulary", 32_001.0), ("hidden", 4096.0)].into_iter().find(|(n, _)| *n == name).map(|(_, v)| v);
-        let of = |text: &str| Amount::Name(text.to_owned()).value(&named);
+        let of = |text: &str| PresetAmount::Name(text.to_owned()).evaluate_with(&named);
         assert_eq!(of("vocabulary / hidden").unwrap(), 8.0);
         assert_eq!(of("hidden * 0.25").unwrap(), 1024.0);
         assert_eq!(of("hidden / vocabulary").unwrap(), 1.0);

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// What techniques change about a run as a whole.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Applied {
+pub struct TechniqueEffects {
     /// Whether addresses are planned ahead: nothing is lost to fragmentation.
     pub planned_addresses: bool,
     /// Whether every backward pass runs twice: once for the norm of all gradients, once for the updates.

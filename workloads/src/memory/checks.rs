@@ -1,9 +1,9 @@
 //! What a technique's file must say beyond its form: rules that do something, operators that exist, numbers within their ranges, a gate that is true.
 
 use super::error::TechniqueError;
-use super::policy::{Gate, Representation, Rule, TensorClass};
+use super::policy::{Representation, TechniqueRule, TensorClass, TrainingEffect};
 use super::preset::Preset;
-use crate::layer_names::{layer_of, within_layer};
+use crate::layer_names::{layer_of_name, name_within_layer};
 
 /// The operators of all models, those of layers without the layer's name.
 const OPERATORS: &str = "\
@@ -27,9 +27,9 @@ const OPERATORS: &str = "\
     scan.output_norm scan.residual scan.residual.dropout scan.step";
 
 /// Whether a name is an operator's, or what names of operators begin with before a dot.
-pub(crate) fn is_operator(name: &str) -> bool {
-    let layer = layer_of(&format!("{name}.")).is_some_and(|layer| layer == name);
-    let inner = within_layer(name).unwrap_or(name);
+pub(crate) fn is_operator_name(name: &str) -> bool {
+    let layer = layer_of_name(&format!("{name}.")).is_some_and(|layer| layer == name);
+    let inner = name_within_layer(name).unwrap_or(name);
     layer
         || OPERATORS
             .split_whitespace()
@@ -37,10 +37,10 @@ pub(crate) fn is_operator(name: &str) -> bool {
 }
 
 /// The operator that a name may be a slip of the pen for, or the words that names begin with.
-fn nearest(name: &str) -> String {
+fn suggest_operator(name: &str) -> String {
     let begins = |known: &'static str| known.match_indices('.').map(|(at, _)| &known[..at]).chain([known]).collect::<Vec<_>>();
     let all: Vec<&str> = OPERATORS.split_whitespace().flat_map(begins).collect();
-    let name = within_layer(name).unwrap_or(name);
+    let name = name_within_layer(name).unwrap_or(name);
     // Letters in another order are two changes of a distance that counts single ones, too many for a short word.
     let letters = |word: &str| {
         let mut letters: Vec<char> = word.to_lowercase().chars().collect();
@@ -48,14 +48,14 @@ fn nearest(name: &str) -> String {
         letters
     };
     let swapped = all.iter().copied().find(|known| letters(known) == letters(name));
-    match swapped.or_else(|| sim::names::nearest(name, all.iter().copied())) {
+    match swapped.or_else(|| sim::names::find_nearest(name, all.iter().copied())) {
         Some(known) => format!("did you mean `{known}`?"),
         None => "names begin with attention, mlp, moe, scan, cross, embedding or head, and go on as mlp.down does".to_owned(),
     }
 }
 
 /// What a form is called in files, where it changes what is computed.
-fn lossy<N>(form: &Representation<N>) -> Option<&'static str> {
+fn lossy_form_name<N>(form: &Representation<N>) -> Option<&'static str> {
     match form {
         Representation::Absent => Some("absent"),
         Representation::Quantised { .. } => Some("quantised"),
@@ -69,25 +69,25 @@ fn lossy<N>(form: &Representation<N>) -> Option<&'static str> {
 }
 
 /// What of a rule changes the result of training.
-fn changes<N, P>(rule: &Rule<N, P>) -> Option<String> {
+fn training_effect_of_rule<N, P>(rule: &TechniqueRule<N, P>) -> Option<String> {
     match rule {
-        Rule { representation: Some(form), .. } => lossy(form).map(|form| format!("representation = {form}")),
-        Rule { adapter: Some(_), .. } => Some("adapter".into()),
-        Rule { frozen: true, .. } => Some("frozen = true".into()),
-        Rule { copy_bytes: Some(_), .. } => Some("copy_bytes".into()),
+        TechniqueRule { representation: Some(form), .. } => lossy_form_name(form).map(|form| format!("representation = {form}")),
+        TechniqueRule { adapter: Some(_), .. } => Some("adapter".into()),
+        TechniqueRule { frozen: true, .. } => Some("frozen = true".into()),
+        TechniqueRule { copy_bytes: Some(_), .. } => Some("copy_bytes".into()),
         _ => None,
     }
 }
 
-fn does_nothing<N, P>(rule: &Rule<N, P>) -> bool {
-    let Rule { representation, place, rebuild, slice, adapter, copy_bytes, stock, .. } = rule;
+fn has_no_effect<N, P>(rule: &TechniqueRule<N, P>) -> bool {
+    let TechniqueRule { representation, place, rebuild, slice, adapter, copy_bytes, stock, .. } = rule;
     let any = representation.is_some() || place.is_some() || rebuild.is_some() || slice.is_some();
     !(any || rule.frozen || adapter.is_some() || copy_bytes.is_some() || stock.is_some())
 }
 
 impl Preset {
     /// What is wrong with a rule, of its file.
-    fn wrong(&self, why: String) -> TechniqueError {
+    fn rule_error(&self, why: String) -> TechniqueError {
         TechniqueError::Malformed { file: self.file.clone(), why }
     }
 
@@ -98,29 +98,29 @@ impl Preset {
     /// `exact` of what is not.
     pub(crate) fn check_rules(&self) -> Result<(), TechniqueError> {
         if self.rules.is_empty() && !self.planned_addresses {
-            return Err(self.wrong("has no [[rule]]: add one, with a class and what is done to it".into()));
+            return Err(self.rule_error("has no [[rule]]: add one, with a class and what is done to it".into()));
         }
         for (at, rule) in (1..).zip(&self.rules) {
-            if does_nothing(rule) {
+            if has_no_effect(rule) {
                 let what = "representation, place, rebuild, slice, frozen, adapter, copy_bytes or stock";
-                return Err(self.wrong(format!("rule {at}: does nothing: give it one of {what}, or leave it out")));
+                return Err(self.rule_error(format!("rule {at}: does nothing: give it one of {what}, or leave it out")));
             }
             if rule.place.is_some() && rule.rebuild.is_some() {
                 let why = "place and rebuild: what is made again is not kept anywhere; keep one of them, or give each a rule of its own";
-                return Err(self.wrong(format!("rule {at}: {why}")));
+                return Err(self.rule_error(format!("rule {at}: {why}")));
             }
             let lists = [("operators", &rule.at.operators), ("except", &rule.at.except)];
             for (key, name) in lists.into_iter().flat_map(|(key, names)| names.iter().map(move |name| (key, name))) {
-                if !is_operator(name) {
-                    return Err(self.wrong(format!(
+                if !is_operator_name(name) {
+                    return Err(self.rule_error(format!(
                         "rule {at}: {key} = `{name}`: no model has an operator of that name; {}",
-                        nearest(name)
+                        suggest_operator(name)
                     )));
                 }
             }
-            if let Some(what) = changes(rule).filter(|_| self.gate == Gate::Exact) {
+            if let Some(what) = training_effect_of_rule(rule).filter(|_| self.gate == TrainingEffect::Exact) {
                 let cure = "write gate = \"unbiased\" where gradients are right on average, gate = \"biased\" where they are not";
-                return Err(self.wrong(format!("gate = exact: rule {at} changes what is computed ({what}): {cure}")));
+                return Err(self.rule_error(format!("gate = exact: rule {at} changes what is computed ({what}): {cure}")));
             }
         }
         Ok(())
@@ -133,10 +133,11 @@ impl Preset {
     pub(crate) fn check_numbers(
         &self,
         at: usize,
-        rule: &Rule,
+        rule: &TechniqueRule,
         bits_of: impl Fn(TensorClass) -> u64,
     ) -> Result<(), TechniqueError> {
-        let wrong = |key: &str, value: f64, limit: &str| Err(self.wrong(format!("rule {at}: {key} = {value}: must be {limit}")));
+        let wrong =
+            |key: &str, value: f64, limit: &str| Err(self.rule_error(format!("rule {at}: {key} = {value}: must be {limit}")));
         if let Some(place) = rule.place.as_ref().filter(|place| !(0.0..=1.0).contains(&place.fraction)) {
             return wrong("place.fraction", place.fraction, "from 0 to 1: the part that goes away");
         }

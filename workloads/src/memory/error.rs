@@ -75,7 +75,7 @@ pub enum TechniqueError {
 
 impl TechniqueError {
     /// A refusal.
-    pub(crate) fn refused(technique: &str, why: impl Into<String>, cure: impl Into<String>) -> Self {
+    pub(crate) fn refuse(technique: &str, why: impl Into<String>, cure: impl Into<String>) -> Self {
         Self::Refused { technique: technique.to_owned(), why: why.into(), cure: cure.into() }
     }
 }

@@ -22,12 +22,12 @@ mod settled;
 pub(crate) mod slices;
 pub(crate) mod updates;
 
-pub use amount::{Amount, Facts};
-pub use applied::Applied;
+pub use amount::{PresetAmount, TrainingQuantities};
+pub use applied::TechniqueEffects;
 pub use error::TechniqueError;
-pub use parameters::{PlacedBytes, SegmentStatics, Statics};
-pub use policy::{Away, Gate, TensorClass};
-pub use preset::{OfOptimizers, OneMicroBatch, Parameter, Preset};
+pub use parameters::{BytesByPlace, SegmentStatics, StaticBytes};
+pub use policy::{OffloadTarget, TensorClass, TrainingEffect};
+pub use preset::{AllowedOptimizers, Preset, PresetParameter, SingleMicroBatch};
 
 #[cfg(test)]
 mod model_tests;

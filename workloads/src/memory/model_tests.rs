@@ -4,7 +4,7 @@
 use super::*;
 use crate::footprint::Precision;
 use crate::graph::OperatorGraph;
-use crate::layer_names::{layer_of, within_layer};
+use crate::layer_names::{layer_of_name, name_within_layer};
 use crate::model::Model;
 use crate::recompute_policy::ActivationPolicy;
 use crate::technique::{Technique, Techniques};
@@ -19,7 +19,7 @@ fn lowered(model: &str, techniques: &str, change: impl Fn(Lowering) -> Lowering)
         Lowering { sequence_length: S, precision: Precision::PURE_BF16, separate_projections: true, ..Lowering::new(&model) };
     let graph = TrainingGraph::new(&model, &change(lowering)).unwrap();
     let list: Result<Techniques, _> = techniques.split_whitespace().map(str::parse::<Technique>).collect();
-    list?.apply(&model, graph, 1)
+    list?.apply_to_graph(&model, graph, 1)
 }
 
 fn layer(training: &TrainingGraph) -> &OperatorGraph {
@@ -35,7 +35,7 @@ fn changed(graph: &OperatorGraph) -> BTreeMap<&str, BTreeSet<&str>> {
     for tensor in graph.tensors.iter().filter(|t| known.contains(&t.id) || t.name.contains('~')) {
         // Nobody makes the input of the first layer, and nobody here reads the last one's result.
         let Some(maker) = tensor.producer.map(|op| graph.operators[op.index()].name.as_str()) else { continue };
-        let (Some(layer), Some(of)) = (layer_of(maker), within_layer(maker)) else { continue };
+        let (Some(layer), Some(of)) = (layer_of_name(maker), name_within_layer(maker)) else { continue };
         if !of.ends_with(".residual") {
             found.entry(layer).or_insert_with(BTreeSet::new).insert(of);
         }
@@ -68,16 +68,16 @@ fn states_of_a_block_are_projected_and_its_products_have_adapters() {
     let trained = |techniques: &str| {
         let training = lowered("gemma-2-9b", techniques, |l| l).unwrap();
         let segment = training.segment(SegmentKind::Layer).unwrap();
-        segment.statics.as_deref().unwrap().own.times(segment.repeat)
+        segment.statics.as_deref().unwrap().own.times_pieces(segment.repeat)
     };
     let r = 8;
     let adapters: u64 = shapes.iter().map(|(m, n)| r * (m + n)).sum::<u64>() * layers;
-    assert_eq!(trained("lora,rank=8").updated.per_device(), adapters);
+    assert_eq!(trained("lora,rank=8").updated.per_device_count(), adapters);
     let second: u64 = shapes.iter().map(|(_, n)| r * n).sum::<u64>() * layers;
-    assert_eq!(trained("lora-fa,rank=8").updated.per_device(), second);
+    assert_eq!(trained("lora-fa,rank=8").updated.per_device_count(), second);
     let projected: u64 = shapes.iter().map(|(m, n)| 2 * (r * *m.min(n) + 2 * r * *m.max(n))).sum::<u64>() * layers;
     // Four norms a layer have whole states.
-    assert_eq!(trained("galore,rank=8").states.device.per_device(), projected + 4 * layers * 4 * h);
+    assert_eq!(trained("galore,rank=8").states.device.per_device_count(), projected + 4 * layers * 4 * h);
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn full_recomputation_is_that_of_the_policy_whatever_the_layers() {
             let training = lowered(model, techniques, |l| l).unwrap();
             let of = |kind| {
                 let graph = &training.segment(kind).unwrap().graph;
-                policy.treatment(graph).kept_bytes(graph).0
+                policy.treatment_of_segment(graph).kept_bytes(graph).0
             };
             [of(SegmentKind::Layer), of(SegmentKind::Embedding)]
         };
@@ -114,7 +114,7 @@ fn every_operator_has_a_name_that_rules_may_use() {
             };
             let training = TrainingGraph::new(&model, &lowering).unwrap();
             for op in training.segments.iter().flat_map(|s| &s.graph.operators) {
-                assert!(checks::is_operator(&op.name), "{name}: {}", op.name);
+                assert!(checks::is_operator_name(&op.name), "{name}: {}", op.name);
             }
         }
     }

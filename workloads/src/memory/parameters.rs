@@ -1,12 +1,14 @@
 //! What a rule about weights, gradients and states makes of the bytes of every parameter tensor. No technique is known here.
 
-use super::activations::product;
+use super::activations::find_product;
 use super::error::TechniqueError;
 use super::matrix::Matrix;
-use super::policy::{Adapter, AdapterTraining, Away, Basis, Place, Representation, Rule, TensorClass};
+use super::policy::{
+    Adapter, AdapterTraining, OffloadPlace, OffloadTarget, ProjectionBasis, Representation, TechniqueRule, TensorClass,
+};
 use crate::footprint::BytesPerParameter;
 use crate::graph::{OperatorGraph, OperatorNode, Parameters};
-use crate::layer_names::within_layer;
+use crate::layer_names::name_within_layer;
 use crate::lowering::Lowering;
 use serde::{Deserialize, Serialize};
 use sim::kernel::Kernel;
@@ -14,7 +16,7 @@ use sim::units::Bytes;
 
 /// Bytes of one class, by where they are. The counts are bytes: split by tensor parallelism, held in full, of experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct PlacedBytes {
+pub struct BytesByPlace {
     /// On the device.
     pub device: Parameters,
     /// In the host's memory.
@@ -23,43 +25,43 @@ pub struct PlacedBytes {
     pub nvme: Parameters,
 }
 
-impl PlacedBytes {
-    fn add(&mut self, kind: Kind, bytes: u64, place: Option<&Place>) {
+impl BytesByPlace {
+    fn add_split_bytes(&mut self, kind: ParameterSplit, bytes: u64, place: Option<&OffloadPlace>) {
         let away = place.map_or(0, |place| (bytes as f64 * place.fraction).ceil() as u64).min(bytes);
-        kind.add(&mut self.device, bytes - away);
+        kind.add_count(&mut self.device, bytes - away);
         match place.map(|place| place.to) {
-            Some(Away::Nvme) => kind.add(&mut self.nvme, away),
-            _ => kind.add(&mut self.host, away),
+            Some(OffloadTarget::Nvme) => kind.add_count(&mut self.nvme, away),
+            _ => kind.add_count(&mut self.host, away),
         }
     }
 
     /// Adds bytes of which every device has its own.
-    pub(crate) fn put(&mut self, bytes: u64, place: Option<&Place>) {
-        self.add(Kind::Replicated, bytes, place);
+    pub(crate) fn add_unsplit_bytes(&mut self, bytes: u64, place: Option<&OffloadPlace>) {
+        self.add_split_bytes(ParameterSplit::Replicated, bytes, place);
     }
 
-    fn each(self, other: Self, of: impl Fn(Parameters, Parameters) -> Parameters) -> Self {
+    fn add_each(self, other: Self, of: impl Fn(Parameters, Parameters) -> Parameters) -> Self {
         Self { device: of(self.device, other.device), host: of(self.host, other.host), nvme: of(self.nvme, other.nvme) }
     }
 }
 
 /// What the parameters of one piece take, where techniques change it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Statics {
+pub struct StaticBytes {
     /// Weights as products read them.
-    pub weights: PlacedBytes,
+    pub weights: BytesByPlace,
     /// Of these on the device, frozen ones: no master copy stands for them.
     pub frozen: Parameters,
     /// Further copies of trained weights, which the update reads.
-    pub copies: PlacedBytes,
+    pub copies: BytesByPlace,
     /// The optimizer's own copy.
-    pub masters: PlacedBytes,
+    pub masters: BytesByPlace,
     /// Gradients that are there all at once.
-    pub gradients: PlacedBytes,
+    pub gradients: BytesByPlace,
     /// States of the optimizer.
-    pub states: PlacedBytes,
+    pub states: BytesByPlace,
     /// Data that training only reads.
-    pub stock: PlacedBytes,
+    pub stock: BytesByPlace,
     /// Bytes of the largest gradient of those that are used up one after the other.
     pub largest_gradient: u64,
     /// Numbers that the optimizer updates.
@@ -70,11 +72,11 @@ pub struct Statics {
     pub exchanged: Parameters,
 }
 
-impl Statics {
+impl StaticBytes {
     /// Those of both pieces.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
-        let sum = |a: PlacedBytes, b| a.each(b, Parameters::plus);
+        let sum = |a: BytesByPlace, b| a.add_each(b, Parameters::plus);
         Self {
             weights: sum(self.weights, other.weights),
             frozen: self.frozen.plus(other.frozen),
@@ -92,20 +94,20 @@ impl Statics {
 
     /// Those of `count` pieces.
     #[must_use]
-    pub fn times(self, count: u64) -> Self {
-        let times = |a: PlacedBytes| a.each(a, |a, _| a.times(count));
+    pub fn times_pieces(self, count: u64) -> Self {
+        let times = |a: BytesByPlace| a.add_each(a, |a, _| a.times_pieces(count));
         Self {
             weights: times(self.weights),
-            frozen: self.frozen.times(count),
+            frozen: self.frozen.times_pieces(count),
             copies: times(self.copies),
             masters: times(self.masters),
             gradients: times(self.gradients),
             states: times(self.states),
             stock: times(self.stock),
             largest_gradient: if count == 0 { 0 } else { self.largest_gradient },
-            updated: self.updated.times(count),
-            at_once: self.at_once.times(count),
-            exchanged: self.exchanged.times(count),
+            updated: self.updated.times_pieces(count),
+            at_once: self.at_once.times_pieces(count),
+            exchanged: self.exchanged.times_pieces(count),
         }
     }
 }
@@ -114,21 +116,21 @@ impl Statics {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SegmentStatics {
     /// Beside the embedding, or tied to none.
-    pub own: Statics,
+    pub own: StaticBytes,
     /// With a copy of the parameters that it shares with the embedding.
-    pub apart: Statics,
+    pub apart: StaticBytes,
 }
 
 /// How tensor and expert parallelism hold a parameter tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ParameterSplit {
     Sharded,
     Replicated,
     Expert,
 }
 
-impl Kind {
-    fn add(self, to: &mut Parameters, count: u64) {
+impl ParameterSplit {
+    fn add_count(self, to: &mut Parameters, count: u64) {
         let slot = match self {
             Self::Sharded => &mut to.sharded,
             Self::Replicated => &mut to.replicated,
@@ -140,9 +142,9 @@ impl Kind {
 
 /// What is done to one class of a parameter tensor.
 #[derive(Debug, Clone, Default)]
-struct Held {
+struct ClassTreatment {
     forms: Vec<Representation>,
-    place: Option<Place>,
+    place: Option<OffloadPlace>,
     one_at_a_time: bool,
 }
 
@@ -152,11 +154,11 @@ struct ParameterTensor {
     operator: String,
     matrix: Option<Matrix>,
     numbers: u64,
-    kind: Kind,
+    kind: ParameterSplit,
     trained: bool,
     /// Whether it is in the count of the segment, not only in that of a stage apart from the embedding.
     counted: bool,
-    held: [Held; 4],
+    held: [ClassTreatment; 4],
 }
 
 /// What the names of adapters' parameters end with, after the product's.
@@ -170,12 +172,12 @@ const CLASSES: [TensorClass; 4] =
 pub(crate) struct ParameterTensors {
     tensors: Vec<ParameterTensor>,
     /// Further copies of all trained weights: bytes of a number, and the place.
-    copies: Vec<(f64, Option<Place>)>,
+    copies: Vec<(f64, Option<OffloadPlace>)>,
 }
 
 /// How wide numbers are, and how many states there are.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Widths {
+pub(crate) struct NumberWidths {
     pub(crate) per: BytesPerParameter,
     pub(crate) states: u64,
     pub(crate) operand: u64,
@@ -188,29 +190,36 @@ impl ParameterTensors {
         let mut tensors = Vec::new();
         for op in &graph.operators {
             let mut left = op.parameters;
-            if let Some(matrix) = matrix_of(op, width) {
-                let slots = [(Kind::Sharded, left.sharded), (Kind::Replicated, left.replicated), (Kind::Expert, left.expert)];
-                if let Some((kind, _)) = slots.into_iter().find(|(_, count)| *count >= matrix.numbers()) {
+            if let Some(matrix) = matrix_of_operator(op, width) {
+                let slots = [
+                    (ParameterSplit::Sharded, left.sharded),
+                    (ParameterSplit::Replicated, left.replicated),
+                    (ParameterSplit::Expert, left.expert),
+                ];
+                if let Some((kind, _)) = slots.into_iter().find(|(_, count)| *count >= matrix.number_count()) {
                     let slot = match kind {
-                        Kind::Sharded => &mut left.sharded,
-                        Kind::Replicated => &mut left.replicated,
-                        Kind::Expert => &mut left.expert,
+                        ParameterSplit::Sharded => &mut left.sharded,
+                        ParameterSplit::Replicated => &mut left.replicated,
+                        ParameterSplit::Expert => &mut left.expert,
                     };
-                    *slot -= matrix.numbers();
+                    *slot -= matrix.number_count();
                     let ranks = match kind {
-                        Kind::Replicated => 1,
-                        Kind::Sharded => lowering.tensor_parallel,
-                        Kind::Expert => lowering.expert_tensor_parallel.unwrap_or(lowering.tensor_parallel),
+                        ParameterSplit::Replicated => 1,
+                        ParameterSplit::Sharded => lowering.tensor_parallel,
+                        ParameterSplit::Expert => lowering.expert_tensor_parallel.unwrap_or(lowering.tensor_parallel),
                     };
                     let matrix = Matrix { ranks: u64::from(ranks.max(1)), ..matrix };
                     let counted = tied == 0 || op.name != "head.logits";
-                    tensors.push(tensor(op, Some(matrix), matrix.numbers(), kind, counted));
+                    tensors.push(new_tensor(op, Some(matrix), matrix.number_count(), kind, counted));
                 }
             }
-            for (kind, count) in [(Kind::Sharded, left.sharded), (Kind::Replicated, left.replicated), (Kind::Expert, left.expert)]
-            {
+            for (kind, count) in [
+                (ParameterSplit::Sharded, left.sharded),
+                (ParameterSplit::Replicated, left.replicated),
+                (ParameterSplit::Expert, left.expert),
+            ] {
                 if count > 0 {
-                    tensors.push(tensor(op, None, count, kind, true));
+                    tensors.push(new_tensor(op, None, count, kind, true));
                 }
             }
         }
@@ -218,14 +227,14 @@ impl ParameterTensors {
     }
 
     /// Applies a rule; returns whether it found anything.
-    pub(crate) fn apply(&mut self, rule: &Rule, technique: &str) -> Result<bool, TechniqueError> {
+    pub(crate) fn apply_rule(&mut self, rule: &TechniqueRule, technique: &str) -> Result<bool, TechniqueError> {
         let mut found = false;
         if let Some(bytes) = rule.copy_bytes {
             self.copies.push((bytes, rule.place.clone()));
             return Ok(true);
         }
         let Some(class) = CLASSES.iter().position(|class| *class == rule.class) else { return Ok(false) };
-        for tensor in self.tensors.iter_mut().filter(|t| rule.at.takes(&t.operator)) {
+        for tensor in self.tensors.iter_mut().filter(|t| rule.at.selects_operator(&t.operator)) {
             if rule.frozen {
                 tensor.trained &= tensor.operator.ends_with(ADAPTER);
                 found = true;
@@ -237,20 +246,20 @@ impl ParameterTensors {
             found = true;
             let held = &mut tensor.held[class];
             if let Some(form) = &rule.representation {
-                if let Some(other) = held.forms.iter().find(|other| !go_together(other, form)) {
-                    let why = format!("the {} of {} are {} already", rule.class, tensor.operator, described(other));
-                    return Err(TechniqueError::refused(technique, why, "leave one of the techniques out"));
+                if let Some(other) = held.forms.iter().find(|other| !can_follow(other, form)) {
+                    let why = format!("the {} of {} are {} already", rule.class, tensor.operator, describe_form(other));
+                    return Err(TechniqueError::refuse(technique, why, "leave one of the techniques out"));
                 }
-                if matches!(form, Representation::Projected { basis: Basis::SingularVectors, .. })
+                if matches!(form, Representation::Projected { basis: ProjectionBasis::SingularVectors, .. })
                     && tensor.operator.ends_with(ADAPTER)
                 {
                     let why = format!(
                         "what is trained of {} is an adapter, which has a low rank already",
                         tensor.operator.trim_end_matches(ADAPTER)
                     );
-                    return Err(TechniqueError::refused(technique, why, "leave one of the techniques out"));
+                    return Err(TechniqueError::refuse(technique, why, "leave one of the techniques out"));
                 }
-                fits(form, tensor.matrix, &tensor.operator, technique)?;
+                form_fits_tensor(form, tensor.matrix, &tensor.operator, technique)?;
                 held.forms.push(form.clone());
             }
             if let Some(place) = &rule.place {
@@ -262,44 +271,47 @@ impl ParameterTensors {
     }
 
     /// Whether a form is meant for parameters here that are frozen, all of them.
-    pub(crate) fn frozen_at(&self, rule: &Rule) -> bool {
-        let mut at = self.tensors.iter().filter(|t| rule.representation.is_some() && rule.at.takes(&t.operator)).peekable();
+    pub(crate) fn are_frozen_at(&self, rule: &TechniqueRule) -> bool {
+        let mut at =
+            self.tensors.iter().filter(|t| rule.representation.is_some() && rule.at.selects_operator(&t.operator)).peekable();
         at.peek().is_some() && at.all(|t| !t.trained)
     }
 
     /// Gives gradients and states of the chosen products a rank: their inputs are kept projected.
-    pub(crate) fn hand_on(&mut self, rule: &Rule, rank: f64, technique: &str) -> Result<(), TechniqueError> {
-        let form = Representation::Projected { rank, basis: Basis::Seed };
+    pub(crate) fn project_gradients(&mut self, rule: &TechniqueRule, rank: f64, technique: &str) -> Result<(), TechniqueError> {
+        let form = Representation::Projected { rank, basis: ProjectionBasis::Seed };
         for class in [TensorClass::Gradients, TensorClass::OptimizerStates] {
             let mut of_products = rule.clone();
             (of_products.class, of_products.representation) = (class, Some(form.clone()));
             (of_products.read_by, of_products.place, of_products.slice) = (None, None, None);
-            self.apply(&of_products, technique)?;
+            self.apply_rule(&of_products, technique)?;
         }
         Ok(())
     }
 
     /// Adds adapters beside the chosen products.
-    pub(crate) fn adapt(&mut self, rule: &Rule, adapter: &Adapter, graph: &OperatorGraph) {
+    pub(crate) fn add_adapters(&mut self, rule: &TechniqueRule, adapter: &Adapter, graph: &OperatorGraph) {
         let rank = adapter.rank as u64;
         let mut added = Vec::new();
-        for tensor in self.tensors.iter().filter(|t| rule.at.takes(&t.operator) && within_layer(&t.operator).is_some()) {
+        for tensor in
+            self.tensors.iter().filter(|t| rule.at.selects_operator(&t.operator) && name_within_layer(&t.operator).is_some())
+        {
             let Some(matrix) = tensor.matrix else { continue };
-            let rows = graph.operator(&tensor.operator).is_some_and(sums_over_devices);
+            let rows = graph.find_operator(&tensor.operator).is_some_and(sums_over_devices);
             // Of a product split by columns every device has the whole first factor, of one split by rows the whole second.
             let kinds = match (tensor.kind, rows) {
-                (Kind::Sharded, true) => [Kind::Sharded, Kind::Replicated],
-                (Kind::Sharded, false) => [Kind::Replicated, Kind::Sharded],
+                (ParameterSplit::Sharded, true) => [ParameterSplit::Sharded, ParameterSplit::Replicated],
+                (ParameterSplit::Sharded, false) => [ParameterSplit::Replicated, ParameterSplit::Sharded],
                 (kind, _) => [kind; 2],
             };
             let shapes = [(matrix.rows, rank), (rank, matrix.columns)];
             for (i, ((rows, columns), kind)) in shapes.into_iter().zip(kinds).enumerate() {
-                let ranks = if kind == Kind::Replicated { 1 } else { matrix.ranks };
+                let ranks = if kind == ParameterSplit::Replicated { 1 } else { matrix.ranks };
                 let factor = Matrix { copies: matrix.copies, rows, columns, ranks, by_rows: i == 0 };
                 added.push(ParameterTensor {
                     operator: format!("{}{ADAPTER}", tensor.operator),
                     matrix: Some(factor),
-                    numbers: factor.numbers(),
+                    numbers: factor.number_count(),
                     kind,
                     trained: i == 1 || adapter.trained == AdapterTraining::Both,
                     counted: true,
@@ -311,70 +323,72 @@ impl ParameterTensors {
     }
 
     /// The forms of the states of trained matrices.
-    pub(crate) fn state_forms(&self) -> impl Iterator<Item = (Matrix, &[Representation])> {
+    pub(crate) fn optimizer_state_forms(&self) -> impl Iterator<Item = (Matrix, &[Representation])> {
         let trained = self.tensors.iter().filter(|t| t.trained);
         trained.filter_map(|t| Some((t.matrix?, t.held[3].forms.as_slice())))
     }
 
     /// What all of it takes.
-    pub(crate) fn statics(&self, widths: &Widths) -> SegmentStatics {
+    pub(crate) fn static_bytes(&self, widths: &NumberWidths) -> SegmentStatics {
         let of = |apart: bool| {
-            let mut sum = Statics::default();
-            self.tensors.iter().filter(|t| apart || t.counted).for_each(|t| self.add(&mut sum, t, widths));
+            let mut sum = StaticBytes::default();
+            self.tensors.iter().filter(|t| apart || t.counted).for_each(|t| self.add_tensor_bytes(&mut sum, t, widths));
             sum
         };
         SegmentStatics { own: of(false), apart: of(true) }
     }
 
-    fn add(&self, sum: &mut Statics, tensor: &ParameterTensor, widths: &Widths) {
+    fn add_tensor_bytes(&self, sum: &mut StaticBytes, tensor: &ParameterTensor, widths: &NumberWidths) {
         let [weights, masters, gradients, states] = &tensor.held;
-        let of = |held: &Held, each: Bytes, arrays: u64| bytes_of(tensor, &held.forms, (each.0, arrays), widths.operand);
+        let of = |held: &ClassTreatment, each: Bytes, arrays: u64| {
+            bytes_of_arrays(tensor, &held.forms, (each.0, arrays), widths.operand)
+        };
         let per = &widths.per;
-        let mut own = PlacedBytes::default();
-        own.add(tensor.kind, of(weights, per.weight, 1), weights.place.as_ref());
-        sum.weights = sum.weights.each(own, Parameters::plus);
+        let mut own = BytesByPlace::default();
+        own.add_split_bytes(tensor.kind, of(weights, per.weight, 1), weights.place.as_ref());
+        sum.weights = sum.weights.add_each(own, Parameters::plus);
         if !tensor.trained {
             sum.frozen = sum.frozen.plus(own.device);
             return;
         }
         for (bytes, place) in &self.copies {
-            sum.copies.add(tensor.kind, (tensor.numbers as f64 * bytes).ceil() as u64, place.as_ref());
+            sum.copies.add_split_bytes(tensor.kind, (tensor.numbers as f64 * bytes).ceil() as u64, place.as_ref());
         }
-        tensor.kind.add(&mut sum.updated, tensor.numbers);
-        sum.masters.add(tensor.kind, of(masters, per.master, 1), masters.place.as_ref());
+        tensor.kind.add_count(&mut sum.updated, tensor.numbers);
+        sum.masters.add_split_bytes(tensor.kind, of(masters, per.master, 1), masters.place.as_ref());
         let arrays = widths.states.max(1);
         let factored = states.forms.contains(&Representation::Factored);
         let each = if factored || widths.states > 0 { Bytes(per.state.0 / arrays) } else { Bytes::ZERO };
-        sum.states.add(tensor.kind, of(states, each, arrays), states.place.as_ref());
+        sum.states.add_split_bytes(tensor.kind, of(states, each, arrays), states.place.as_ref());
         let gradient = of(gradients, per.gradient, 1);
         let shape = tensor.matrix.map_or(1, |matrix| matrix.copies.max(1));
         let exchanged = gradient / per.gradient.0.max(1);
-        tensor.kind.add(&mut sum.exchanged, exchanged);
+        tensor.kind.add_count(&mut sum.exchanged, exchanged);
         if !gradients.one_at_a_time {
-            tensor.kind.add(&mut sum.at_once, tensor.numbers);
+            tensor.kind.add_count(&mut sum.at_once, tensor.numbers);
         }
         if gradients.one_at_a_time {
             sum.largest_gradient = sum.largest_gradient.max(gradient / shape);
             // What has left the device is whole there.
-            let gone = PlacedBytes::default();
+            let gone = BytesByPlace::default();
             let mut placed = gone;
-            placed.add(tensor.kind, gradient, gradients.place.as_ref());
+            placed.add_split_bytes(tensor.kind, gradient, gradients.place.as_ref());
             placed.device = gone.device;
-            sum.gradients = sum.gradients.each(placed, Parameters::plus);
+            sum.gradients = sum.gradients.add_each(placed, Parameters::plus);
         } else {
-            sum.gradients.add(tensor.kind, gradient, gradients.place.as_ref());
+            sum.gradients.add_split_bytes(tensor.kind, gradient, gradients.place.as_ref());
         }
     }
 }
 
-fn tensor(op: &OperatorNode, matrix: Option<Matrix>, numbers: u64, kind: Kind, counted: bool) -> ParameterTensor {
+fn new_tensor(op: &OperatorNode, matrix: Option<Matrix>, numbers: u64, kind: ParameterSplit, counted: bool) -> ParameterTensor {
     ParameterTensor { operator: op.name.clone(), matrix, numbers, kind, trained: true, counted, held: Default::default() }
 }
 
 /// The matrix of a product, or of a lookup table.
-fn matrix_of(op: &OperatorNode, width: u64) -> Option<Matrix> {
-    if op.name.starts_with("embedding.") && !op.name.contains("norm") && product(op).is_none() {
-        let numbers = op.parameters.per_device();
+fn matrix_of_operator(op: &OperatorNode, width: u64) -> Option<Matrix> {
+    if op.name.starts_with("embedding.") && !op.name.contains("norm") && find_product(op).is_none() {
+        let numbers = op.parameters.per_device_count();
         let lookup = width > 0 && numbers > 0 && numbers.is_multiple_of(width);
         return lookup.then(|| Matrix { copies: 1, rows: numbers / width, columns: width, ranks: 1, by_rows: true });
     }
@@ -392,13 +406,13 @@ fn sums_over_devices(op: &OperatorNode) -> bool {
 }
 
 /// Whether two forms of one tensor can follow each other.
-fn go_together(one: &Representation, other: &Representation) -> bool {
+fn can_follow(one: &Representation, other: &Representation) -> bool {
     let narrow = |form: &Representation| matches!(form, Representation::Quantised { .. });
     let low_rank = |form: &Representation| matches!(form, Representation::Projected { .. });
     low_rank(one) && narrow(other) || narrow(one) && low_rank(other)
 }
 
-fn described(form: &Representation) -> &'static str {
+fn describe_form(form: &Representation) -> &'static str {
     match form {
         Representation::Absent => "left out",
         Representation::Quantised { .. } => "quantised",
@@ -409,15 +423,20 @@ fn described(form: &Representation) -> &'static str {
 }
 
 /// Whether a form suits a parameter tensor.
-fn fits(form: &Representation, matrix: Option<Matrix>, operator: &str, technique: &str) -> Result<(), TechniqueError> {
+fn form_fits_tensor(
+    form: &Representation,
+    matrix: Option<Matrix>,
+    operator: &str,
+    technique: &str,
+) -> Result<(), TechniqueError> {
     match (form, matrix) {
         (Representation::Projected { rank, basis }, Some(matrix)) => {
-            if matrix.rank(*rank, *basis).is_some() {
+            if matrix.rank_within_sides(*rank, *basis).is_some() {
                 return Ok(());
             }
             let least = matrix.projected_side(*basis);
             let why = format!("a rank of {rank} is above the dimension of {operator}, {least} on one device");
-            Err(TechniqueError::refused(technique, why, format!("use a rank from 1 to {least}")))
+            Err(TechniqueError::refuse(technique, why, format!("use a rank from 1 to {least}")))
         }
         (
             Representation::SampledRows { .. }
@@ -425,13 +444,13 @@ fn fits(form: &Representation, matrix: Option<Matrix>, operator: &str, technique
             | Representation::DerivativeBits { .. }
             | Representation::SharedWithOutput,
             _,
-        ) => Err(TechniqueError::refused(technique, "parameters have no such form", "choose another in the preset")),
+        ) => Err(TechniqueError::refuse(technique, "parameters have no such form", "choose another in the preset")),
         _ => Ok(()),
     }
 }
 
 /// Bytes of `arrays` arrays of a tensor's numbers in its forms, one after the other.
-fn bytes_of(tensor: &ParameterTensor, forms: &[Representation], (each, arrays): (u64, u64), operand: u64) -> u64 {
+fn bytes_of_arrays(tensor: &ParameterTensor, forms: &[Representation], (each, arrays): (u64, u64), operand: u64) -> u64 {
     let (mut numbers, mut bits, mut beside, mut scales) = (tensor.numbers, each as f64 * 8.0, 0, 0.0);
     // The rank comes first, whatever order the techniques were named in.
     let ranked = |form: &&Representation| matches!(form, Representation::Projected { .. });
@@ -439,17 +458,17 @@ fn bytes_of(tensor: &ParameterTensor, forms: &[Representation], (each, arrays): 
         match (form, tensor.matrix) {
             (Representation::Absent, _) => return 0,
             (Representation::Projected { rank, basis }, Some(matrix)) => {
-                let rank = matrix.rank(*rank, *basis).unwrap_or(0);
-                let [projected, kept_basis] = matrix.projected(rank, *basis);
+                let rank = matrix.rank_within_sides(*rank, *basis).unwrap_or(0);
+                let [projected, kept_basis] = matrix.projected_numbers(rank, *basis);
                 beside += kept_basis * operand;
-                numbers = projected + tensor.numbers.saturating_sub(matrix.numbers());
+                numbers = projected + tensor.numbers.saturating_sub(matrix.number_count());
             }
             (Representation::Quantised { bits: narrow, group, meta_bytes, .. }, _) => {
                 bits = *narrow;
                 scales = (numbers as f64 / group.max(1.0)).ceil() * meta_bytes;
             }
             (Representation::Factored, Some(matrix)) => {
-                let vectors = tensor.numbers.saturating_sub(matrix.numbers());
+                let vectors = tensor.numbers.saturating_sub(matrix.number_count());
                 return 4 * (matrix.copies * (matrix.rows + matrix.columns) + vectors);
             }
             (Representation::Factored, None) => return 4 * tensor.numbers,

@@ -3,8 +3,8 @@
 //!
 //! How a tensor is *shared* among data-parallel ranks is not said here: that is the layout's ZeRO stage, which acts on whatever a policy leaves.
 
-use super::amount::Amount;
-use crate::layer_names::within_layer;
+use super::amount::PresetAmount;
+use crate::layer_names::name_within_layer;
 use serde::Deserialize;
 use std::fmt;
 
@@ -46,7 +46,7 @@ impl fmt::Display for TensorClass {
 }
 
 /// What a rule's numbers are before a technique is asked for with its parameters: numbers, names of parameters, or quantities of the model.
-pub type Written = Amount;
+pub type PresetNumber = PresetAmount;
 
 /// The form in which a tensor is held. `N` is [`Written`] in a preset's file and a number once the technique is asked for.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -71,7 +71,7 @@ pub enum Representation<N = f64> {
         /// The rank.
         rank: N,
         /// Where the projection is from.
-        basis: Basis,
+        basis: ProjectionBasis,
     },
     /// A part of the rows, with an index of each.
     SampledRows {
@@ -99,7 +99,7 @@ pub enum Representation<N = f64> {
 /// Where a projection is from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Basis {
+pub enum ProjectionBasis {
     /// Drawn again from its seed whenever it is needed: it takes no memory. The gradient and the states of the weight have its rank as well.
     Seed,
     /// Singular vectors of the gradient, kept and computed again every so many steps.
@@ -109,14 +109,14 @@ pub enum Basis {
 /// Where a tensor goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Away {
+pub enum OffloadTarget {
     /// The host's memory.
     Host,
     /// Storage.
     Nvme,
 }
 
-impl fmt::Display for Away {
+impl fmt::Display for OffloadTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Host => "host",
@@ -128,7 +128,7 @@ impl fmt::Display for Away {
 /// What becomes of the part of a tensor that does not go away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Rest {
+pub enum RemainderTreatment {
     /// It stays.
     #[default]
     Resident,
@@ -139,14 +139,14 @@ pub enum Rest {
 /// A place away from the device.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Place<N = f64, P = Away> {
+pub struct OffloadPlace<N = f64, P = OffloadTarget> {
     /// Where to.
     pub to: P,
     /// The part that goes there: tokens of an activation, numbers of anything else.
     pub fraction: N,
     /// What becomes of the rest.
     #[serde(default)]
-    pub rest: Rest,
+    pub rest: RemainderTreatment,
 }
 
 /// What is computed again in the backward pass instead of being kept.
@@ -162,7 +162,7 @@ pub enum Rebuild {
 /// Along what a block is cut, one slice at work at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Along {
+pub enum SliceAxis {
     /// Tokens of the sequence.
     Sequence,
     /// Parameter tensors: each is used up before the next is made.
@@ -172,9 +172,9 @@ pub enum Along {
 /// A cut.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Slice<N = f64> {
+pub struct BlockSlices<N = f64> {
     /// Along what.
-    pub along: Along,
+    pub along: SliceAxis,
     /// Slices; of no meaning along parameters.
     #[serde(default = "none")]
     pub count: Option<N>,
@@ -207,7 +207,7 @@ pub struct Adapter<N = f64> {
 /// Data that training does not make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Item {
+pub enum ReadOnlyItem {
     /// Keys and values of a layer for one token, in all layers.
     TokenKeyValues,
     /// A byte.
@@ -219,9 +219,9 @@ pub enum Item {
 /// So many items.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Stock<N = f64> {
+pub struct ReadOnlyData<N = f64> {
     /// Of what.
-    pub item: Item,
+    pub item: ReadOnlyItem,
     /// How many.
     pub count: N,
 }
@@ -229,7 +229,7 @@ pub struct Stock<N = f64> {
 /// Whose backward pass reads an activation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reader {
+pub enum BackwardReader {
     /// The gradient of a product's weights.
     Product,
     /// A normalisation.
@@ -244,7 +244,7 @@ pub enum Reader {
     Other,
 }
 
-impl fmt::Display for Reader {
+impl fmt::Display for BackwardReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Product => "the gradient of a product's weights",
@@ -257,11 +257,11 @@ impl fmt::Display for Reader {
     }
 }
 
-impl Reader {
+impl BackwardReader {
     /// Which forms of what it reads its backward pass can work with: a projection, a sample or a scalar per group stands for a sum over tokens, which
     /// only the gradient of weights is; bits of a derivative suffice for a nonlinearity; a norm's input follows from its result.
     #[must_use]
-    pub fn accepts<N>(self, form: &Representation<N>) -> bool {
+    pub fn accepts_form<N>(self, form: &Representation<N>) -> bool {
         match form {
             Representation::Quantised { .. } => self != Self::Other,
             Representation::Projected { .. } | Representation::SampledRows { .. } | Representation::GroupScalars { .. } => {
@@ -277,7 +277,7 @@ impl Reader {
 /// Which operators a rule is about: those whose name, after the layer's, is one of the names or goes on after it with a dot.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Selector {
+pub struct OperatorSelector {
     /// Names; none means all.
     pub operators: Vec<String>,
     /// Those left out.
@@ -286,12 +286,12 @@ pub struct Selector {
     pub beside: Option<String>,
 }
 
-impl Selector {
+impl OperatorSelector {
     /// Whether an operator of this name is meant. Names of layers' operators may leave the layer's name out: `layer`, `layer.3` in a block of layers
     /// that differ, `leading_layer_0`, `trailing_layer_1`.
     #[must_use]
-    pub fn takes(&self, name: &str) -> bool {
-        let inner = within_layer(name);
+    pub fn selects_operator(&self, name: &str) -> bool {
+        let inner = name_within_layer(name);
         let matches = |wanted: &String| {
             let is = |name: &str| name.strip_prefix(wanted.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
             is(name) || inner.is_some_and(is)
@@ -303,15 +303,15 @@ impl Selector {
 /// One line of a technique: what is done to the tensors of a class at some operators.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rule<N = f64, P = Away> {
+pub struct TechniqueRule<N = f64, P = OffloadTarget> {
     /// The tensors' class.
     pub class: TensorClass,
     /// The operators.
     #[serde(default)]
-    pub at: Selector,
+    pub at: OperatorSelector,
     /// Of saved activations: whose reading is meant; everybody's where none is given.
     #[serde(default = "none")]
-    pub read_by: Option<Reader>,
+    pub read_by: Option<BackwardReader>,
     /// Of saved activations that go away: their names, without the layer's; all that the operators read where none is given.
     #[serde(default)]
     pub tensors: Vec<String>,
@@ -320,13 +320,13 @@ pub struct Rule<N = f64, P = Away> {
     pub representation: Option<Representation<N>>,
     /// The place.
     #[serde(default = "none")]
-    pub place: Option<Place<N, P>>,
+    pub place: Option<OffloadPlace<N, P>>,
     /// What is computed again.
     #[serde(default = "none")]
     pub rebuild: Option<Rebuild>,
     /// The cut.
     #[serde(default = "none")]
-    pub slice: Option<Slice<N>>,
+    pub slice: Option<BlockSlices<N>>,
     /// Of weights: whether they are frozen.
     #[serde(default)]
     pub frozen: bool,
@@ -339,7 +339,7 @@ pub struct Rule<N = f64, P = Away> {
     pub copy_bytes: Option<N>,
     /// Of read-only data: how much.
     #[serde(default = "none")]
-    pub stock: Option<Stock<N>>,
+    pub stock: Option<ReadOnlyData<N>>,
     /// A parameter that switches the rule off where it is 0.
     #[serde(default = "none")]
     pub when: Option<N>,
@@ -348,7 +348,7 @@ pub struct Rule<N = f64, P = Away> {
 /// What a technique does to the result of training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Gate {
+pub enum TrainingEffect {
     /// Nothing: the same numbers but for rounding.
     Exact,
     /// Gradients are right on average, with more variance.
@@ -357,7 +357,7 @@ pub enum Gate {
     Biased,
 }
 
-impl fmt::Display for Gate {
+impl fmt::Display for TrainingEffect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Exact => "exact",
@@ -373,29 +373,38 @@ mod tests {
 
     #[test]
     fn selectors_take_whole_words() {
-        let of = |operators: &[&str], except: &[&str]| Selector {
+        let of = |operators: &[&str], except: &[&str]| OperatorSelector {
             operators: operators.iter().map(|s| (*s).to_owned()).collect(),
             except: except.iter().map(|s| (*s).to_owned()).collect(),
             beside: None,
         };
-        assert!(of(&["mlp"], &[]).takes("layer.mlp.down"));
-        assert!(of(&["mlp"], &[]).takes("leading_layer_0.mlp.down"));
-        assert!(of(&["mlp"], &[]).takes("trailing_layer_1.mlp.down"));
-        assert!(of(&["mlp"], &[]).takes("layer.1.mlp.down") && !of(&["attention"], &[]).takes("layer.1.mlp.down"));
-        assert!(!of(&["moe"], &["moe.router"]).takes("layer.0.moe.router"));
-        assert!(!of(&["mlp.down"], &[]).takes("layer.mlp.down_scale"));
-        assert!(!of(&["attention"], &["attention.output"]).takes("layer.attention.output"));
-        assert!(of(&["head.logits"], &[]).takes("head.logits"));
-        assert!(of(&[], &["head"]).takes("layer.attention.core") && !of(&[], &["head"]).takes("head.loss"));
+        assert!(of(&["mlp"], &[]).selects_operator("layer.mlp.down"));
+        assert!(of(&["mlp"], &[]).selects_operator("leading_layer_0.mlp.down"));
+        assert!(of(&["mlp"], &[]).selects_operator("trailing_layer_1.mlp.down"));
+        assert!(
+            of(&["mlp"], &[]).selects_operator("layer.1.mlp.down")
+                && !of(&["attention"], &[]).selects_operator("layer.1.mlp.down")
+        );
+        assert!(!of(&["moe"], &["moe.router"]).selects_operator("layer.0.moe.router"));
+        assert!(!of(&["mlp.down"], &[]).selects_operator("layer.mlp.down_scale"));
+        assert!(!of(&["attention"], &["attention.output"]).selects_operator("layer.attention.output"));
+        assert!(of(&["head.logits"], &[]).selects_operator("head.logits"));
+        assert!(of(&[], &["head"]).selects_operator("layer.attention.core") && !of(&[], &["head"]).selects_operator("head.loss"));
     }
 
     #[test]
     fn only_sums_over_tokens_take_projections() {
-        let projected: Representation = Representation::Projected { rank: 8.0, basis: Basis::Seed };
+        let projected: Representation = Representation::Projected { rank: 8.0, basis: ProjectionBasis::Seed };
         assert!(
-            Reader::Product.accepts(&projected) && !Reader::Attention.accepts(&projected) && !Reader::Norm.accepts(&projected)
+            BackwardReader::Product.accepts_form(&projected)
+                && !BackwardReader::Attention.accepts_form(&projected)
+                && !BackwardReader::Norm.accepts_form(&projected)
         );
         let bits: Representation = Representation::DerivativeBits { bits: 2.0 };
-        assert!(Reader::Activation.accepts(&bits) && !Reader::Product.accepts(&bits) && !Reader::Gate.accepts(&bits));
+        assert!(
+            BackwardReader::Activation.accepts_form(&bits)
+                && !BackwardReader::Product.accepts_form(&bits)
+                && !BackwardReader::Gate.accepts_form(&bits)
+        );
     }
 }

@@ -1,8 +1,10 @@
 //! Techniques by name: a small TOML file each, with its formula and its source, in `presets/`; any file of that form by path.
 
-use super::amount::{Amount, Facts};
+use super::amount::{PresetAmount, TrainingQuantities};
 use super::error::TechniqueError;
-use super::policy::{Adapter, Away, Gate, Place, Representation, Rule, Slice, Stock, TensorClass};
+use super::policy::{
+    Adapter, BlockSlices, OffloadPlace, OffloadTarget, ReadOnlyData, Representation, TechniqueRule, TensorClass, TrainingEffect,
+};
 use crate::footprint::Optimizer;
 use include_dir::{Dir, include_dir};
 use serde::{Deserialize, Serialize};
@@ -13,13 +15,13 @@ static PRESETS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/src/memory/presets")
 /// A number that the user may set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Parameter {
+pub struct PresetParameter {
     /// What it is taken for where nobody says.
-    pub default: Amount,
+    pub default: PresetAmount,
     /// The least value.
     pub min: f64,
     /// The largest value.
-    pub max: Amount,
+    pub max: PresetAmount,
     /// Whether it must be whole.
     #[serde(default)]
     pub whole: bool,
@@ -43,7 +45,7 @@ pub struct Preset {
     /// Where it is from.
     pub source: String,
     /// What it does to the result of training.
-    pub gate: Gate,
+    pub gate: TrainingEffect,
     /// Whether the addresses of all tensors are planned ahead, so that nothing is lost to fragmentation.
     #[serde(default)]
     pub planned_addresses: bool,
@@ -58,31 +60,31 @@ pub struct Preset {
     pub decomposed_every: Option<String>,
     /// Why a step can have one micro-batch only, where that is so.
     #[serde(default)]
-    pub one_micro_batch: Option<OneMicroBatch>,
+    pub one_micro_batch: Option<SingleMicroBatch>,
     /// What to say where data-parallel replicas train together and its authors' code cannot.
     #[serde(default)]
-    pub one_replica: Option<OneMicroBatch>,
+    pub one_replica: Option<SingleMicroBatch>,
     /// The optimizers that it goes with, where it does not with all.
     #[serde(default)]
-    pub optimizers: Option<OfOptimizers>,
+    pub optimizers: Option<AllowedOptimizers>,
     /// Techniques that it cannot be used with, and why.
     #[serde(default)]
     pub excludes: BTreeMap<String, String>,
     /// What the user may set.
     #[serde(default)]
-    pub parameters: BTreeMap<String, Parameter>,
+    pub parameters: BTreeMap<String, PresetParameter>,
     /// What it does.
     #[serde(default, rename = "rule")]
-    pub rules: Vec<Rule<Amount, Amount>>,
+    pub rules: Vec<TechniqueRule<PresetAmount, PresetAmount>>,
 }
 
 /// Why gradients cannot be accumulated, or come from one replica only.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct OneMicroBatch {
+pub struct SingleMicroBatch {
     /// The parameter that must not be 0 for it; always where none is given.
     #[serde(default)]
-    pub when: Option<Amount>,
+    pub when: Option<PresetAmount>,
     /// The reason.
     pub why: String,
 }
@@ -90,25 +92,25 @@ pub struct OneMicroBatch {
 /// The optimizers that a technique goes with.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct OfOptimizers {
+pub struct AllowedOptimizers {
     /// These, first the one to use instead of others.
     pub with: Vec<Optimizer>,
     /// Why no other.
     pub why: String,
 }
 
-impl OneMicroBatch {
+impl SingleMicroBatch {
     /// Whether it holds with these values of the parameters.
-    pub(crate) fn applies(&self, values: &BTreeMap<String, f64>) -> bool {
+    pub(crate) fn applies_with(&self, values: &BTreeMap<String, f64>) -> bool {
         let named = |name: &str| values.get(name).copied();
-        self.when.as_ref().is_none_or(|when| when.value(&named).is_ok_and(|value| value != 0.0))
+        self.when.as_ref().is_none_or(|when| when.evaluate_with(&named).is_ok_and(|value| value != 0.0))
     }
 }
 
 impl Preset {
     /// The built-in presets' names, sorted.
     #[must_use]
-    pub fn names() -> Vec<String> {
+    pub fn built_in_names() -> Vec<String> {
         let toml = |f: &&include_dir::File<'_>| f.path().extension().is_some_and(|e| e == "toml");
         let stem = |f: &include_dir::File<'_>| f.path().file_stem().map(|s| s.to_string_lossy().into_owned());
         let mut names: Vec<String> = PRESETS.files().filter(toml).filter_map(stem).collect();
@@ -122,15 +124,18 @@ impl Preset {
     /// An unknown name, a file that cannot be read, keys or values that cannot be.
     pub fn load(name_or_path: &str) -> Result<Self, TechniqueError> {
         if name_or_path.ends_with(".toml") {
-            let text = sim::files::text::read(name_or_path.as_ref())
+            let text = sim::files::text::read_text(name_or_path.as_ref())
                 .map_err(|e| TechniqueError::Unreadable { file: name_or_path.to_owned(), why: e.to_string() })?;
             return Self::from_toml_str(name_or_path, &text);
         }
-        let own = Self::names().into_iter().find(|name| sim::names::same(name, name_or_path)).map(|name| format!("{name}.toml"));
+        let own = Self::built_in_names()
+            .into_iter()
+            .find(|name| sim::names::are_same_name(name, name_or_path))
+            .map(|name| format!("{name}.toml"));
         match own.and_then(|file| Some((PRESETS.get_file(&file)?.contents_utf8()?, file))) {
-            Some((text, file)) => Self::read(&file, text),
+            Some((text, file)) => Self::parse_preset(&file, text),
             None => {
-                let known = Self::names().join(", ");
+                let known = Self::built_in_names().join(", ");
                 Err(TechniqueError::Unknown {
                     hint: sim::names::hint(name_or_path, &known, "built in are"),
                     name: name_or_path.to_owned(),
@@ -144,15 +149,15 @@ impl Preset {
     /// # Errors
     /// Malformed TOML, missing or unknown keys, rules that cannot be, the name of a built-in preset.
     pub fn from_toml_str(file: &str, text: &str) -> Result<Self, TechniqueError> {
-        let preset = Self::read(file, text)?;
-        if Self::names().iter().any(|own| sim::names::same(own, &preset.name)) {
+        let preset = Self::parse_preset(file, text)?;
+        if Self::built_in_names().iter().any(|own| sim::names::are_same_name(own, &preset.name)) {
             let why = format!("name = {}: is a built-in technique's; give it a name of its own", preset.name);
             return Err(TechniqueError::Malformed { file: file.to_owned(), why });
         }
         Ok(preset)
     }
 
-    fn read(file: &str, text: &str) -> Result<Self, TechniqueError> {
+    fn parse_preset(file: &str, text: &str) -> Result<Self, TechniqueError> {
         let why =
             |e: toml::de::Error| TechniqueError::Malformed { file: file.to_owned(), why: e.to_string().trim_end().to_owned() };
         let preset = Self { file: file.to_owned(), ..toml::from_str(text).map_err(why)? };
@@ -162,14 +167,14 @@ impl Preset {
 
     /// Whether it does no more than decide which saved activations are kept, and where: what a policy of recomputation and offload says as well.
     #[must_use]
-    pub fn only_places(&self) -> bool {
+    pub fn only_decides_places(&self) -> bool {
         self.decides_places() && !self.planned_addresses && self.rules.iter().all(|rule| rule.slice.is_none())
     }
 
     /// Whether it decides which saved activations are kept, and where, and what else it does is about where these lie: buffers on the device, addresses.
     #[must_use]
     pub fn decides_places(&self) -> bool {
-        let places = |rule: &Rule<Amount, Amount>| {
+        let places = |rule: &TechniqueRule<PresetAmount, PresetAmount>| {
             let further = rule.read_by.is_some()
                 || rule.representation.is_some()
                 || rule.adapter.is_some()
@@ -178,20 +183,24 @@ impl Preset {
             rule.class == TensorClass::SavedActivations && !rule.frozen && !further
         };
         let further = self.second_backward.is_some() || self.decomposed_every.is_some();
-        self.gate == Gate::Exact && !further && !self.rules.is_empty() && self.rules.iter().all(places)
+        self.gate == TrainingEffect::Exact && !further && !self.rules.is_empty() && self.rules.iter().all(places)
     }
 
     /// Whether a text names it: by its name, or by the path of its file.
     #[must_use]
     pub fn is_called(&self, name_or_path: &str) -> bool {
-        sim::names::same(&self.name, name_or_path) || self.file == name_or_path
+        sim::names::are_same_name(&self.name, name_or_path) || self.file == name_or_path
     }
 
     /// The values of all parameters for a model: those given, the defaults of the others.
     ///
     /// # Errors
     /// A parameter that the technique does not have, or a value out of its range.
-    pub fn values(&self, given: &BTreeMap<String, f64>, facts: &Facts) -> Result<BTreeMap<String, f64>, TechniqueError> {
+    pub fn parameter_values(
+        &self,
+        given: &BTreeMap<String, f64>,
+        facts: &TrainingQuantities,
+    ) -> Result<BTreeMap<String, f64>, TechniqueError> {
         if let Some(key) = given.keys().find(|key| !self.parameters.contains_key(*key)) {
             let known: Vec<&str> = self.parameters.keys().map(String::as_str).collect();
             let cure = match known.is_empty() {
@@ -206,7 +215,7 @@ impl Preset {
             let before = values.len();
             let mut unknown = None;
             for (key, parameter) in self.parameters.iter().filter(|(key, _)| !values.contains_key(*key)).collect::<Vec<_>>() {
-                match self.one_value(key, parameter, (given, &values), facts) {
+                match self.parameter_value(key, parameter, (given, &values), facts) {
                     Ok(value) => {
                         values.insert(key.clone(), value);
                     }
@@ -221,18 +230,18 @@ impl Preset {
         Ok(values)
     }
 
-    fn one_value(
+    fn parameter_value(
         &self,
         key: &str,
-        parameter: &Parameter,
+        parameter: &PresetParameter,
         (given, known): (&BTreeMap<String, f64>, &BTreeMap<String, f64>),
-        facts: &Facts,
+        facts: &TrainingQuantities,
     ) -> Result<f64, TechniqueError> {
-        let max = self.resolve(&parameter.max, known, facts)?;
+        let max = self.resolve_amount(&parameter.max, known, facts)?;
         let value = match given.get(key) {
             Some(value) => *value,
             None => {
-                let value = self.resolve(&parameter.default, known, facts)?.clamp(parameter.min, max.max(parameter.min));
+                let value = self.resolve_amount(&parameter.default, known, facts)?.clamp(parameter.min, max.max(parameter.min));
                 if parameter.whole { value.floor() } else { value }
             }
         };
@@ -248,27 +257,32 @@ impl Preset {
         })
     }
 
-    fn resolve(&self, amount: &Amount, values: &BTreeMap<String, f64>, facts: &Facts) -> Result<f64, TechniqueError> {
-        let named = |name: &str| values.get(name).copied().or_else(|| facts.get(name));
-        amount.value(&named).map_err(|name| TechniqueError::Malformed {
+    fn resolve_amount(
+        &self,
+        amount: &PresetAmount,
+        values: &BTreeMap<String, f64>,
+        facts: &TrainingQuantities,
+    ) -> Result<f64, TechniqueError> {
+        let named = |name: &str| values.get(name).copied().or_else(|| facts.find_by_name(name));
+        amount.evaluate_with(&named).map_err(|name| TechniqueError::Malformed {
             file: self.file.clone(),
             why: format!("`{name}` is neither a number nor a parameter nor a quantity of the model (hidden, ffn, vocabulary, sequence, heads, layers, experts)"),
         })
     }
 
     /// Its rules with numbers in them. Rules that a parameter switches off are left out. `bits_of` a class are those of its numbers in the run.
-    pub(crate) fn rules(
+    pub(crate) fn resolve_rules(
         &self,
         values: &BTreeMap<String, f64>,
-        facts: &Facts,
+        facts: &TrainingQuantities,
         bits_of: impl Fn(TensorClass) -> u64,
-    ) -> Result<Vec<Rule>, TechniqueError> {
-        let number = |amount: &Amount| self.resolve(amount, values, facts);
+    ) -> Result<Vec<TechniqueRule>, TechniqueError> {
+        let number = |amount: &PresetAmount| self.resolve_amount(amount, values, facts);
         let mut rules = Vec::new();
         for (at, rule) in (1..).zip(&self.rules) {
             let off = rule.when.as_ref().map(number).transpose()?.is_some_and(|value| value == 0.0);
             if !off {
-                let rule = self.rule(rule, number)?;
+                let rule = self.resolve_rule(rule, number)?;
                 self.check_numbers(at, &rule, &bits_of)?;
                 rules.push(rule);
             }
@@ -276,20 +290,22 @@ impl Preset {
         Ok(rules)
     }
 
-    fn rule(
+    fn resolve_rule(
         &self,
-        rule: &Rule<Amount, Amount>,
-        number: impl Fn(&Amount) -> Result<f64, TechniqueError>,
-    ) -> Result<Rule, TechniqueError> {
-        let representation = rule.representation.as_ref().map(|form| form_of(form, &number)).transpose()?;
+        rule: &TechniqueRule<PresetAmount, PresetAmount>,
+        number: impl Fn(&PresetAmount) -> Result<f64, TechniqueError>,
+    ) -> Result<TechniqueRule, TechniqueError> {
+        let representation = rule.representation.as_ref().map(|form| resolve_form(form, &number)).transpose()?;
         let place = match &rule.place {
-            Some(place) => {
-                Some(Place { to: self.away(&place.to, &number)?, fraction: number(&place.fraction)?, rest: place.rest })
-            }
+            Some(place) => Some(OffloadPlace {
+                to: self.resolve_place(&place.to, &number)?,
+                fraction: number(&place.fraction)?,
+                rest: place.rest,
+            }),
             None => None,
         };
         let slice = match &rule.slice {
-            Some(slice) => Some(Slice { along: slice.along, count: slice.count.as_ref().map(&number).transpose()? }),
+            Some(slice) => Some(BlockSlices { along: slice.along, count: slice.count.as_ref().map(&number).transpose()? }),
             None => None,
         };
         let adapter = match &rule.adapter {
@@ -297,10 +313,10 @@ impl Preset {
             None => None,
         };
         let stock = match &rule.stock {
-            Some(stock) => Some(Stock { item: stock.item, count: number(&stock.count)? }),
+            Some(stock) => Some(ReadOnlyData { item: stock.item, count: number(&stock.count)? }),
             None => None,
         };
-        Ok(Rule {
+        Ok(TechniqueRule {
             class: rule.class,
             at: rule.at.clone(),
             read_by: rule.read_by,
@@ -318,19 +334,23 @@ impl Preset {
     }
 
     /// A place: `host`, `nvme`, or a parameter that is 0 for the one and 1 for the other.
-    fn away(&self, written: &Amount, number: &impl Fn(&Amount) -> Result<f64, TechniqueError>) -> Result<Away, TechniqueError> {
+    fn resolve_place(
+        &self,
+        written: &PresetAmount,
+        number: &impl Fn(&PresetAmount) -> Result<f64, TechniqueError>,
+    ) -> Result<OffloadTarget, TechniqueError> {
         match written {
-            Amount::Name(name) if name == "host" => Ok(Away::Host),
-            Amount::Name(name) if name == "nvme" => Ok(Away::Nvme),
-            other => Ok(if number(other)? == 0.0 { Away::Host } else { Away::Nvme }),
+            PresetAmount::Name(name) if name == "host" => Ok(OffloadTarget::Host),
+            PresetAmount::Name(name) if name == "nvme" => Ok(OffloadTarget::Nvme),
+            other => Ok(if number(other)? == 0.0 { OffloadTarget::Host } else { OffloadTarget::Nvme }),
         }
     }
 }
 
 /// A form with its numbers.
-fn form_of(
-    form: &Representation<Amount>,
-    number: &impl Fn(&Amount) -> Result<f64, TechniqueError>,
+fn resolve_form(
+    form: &Representation<PresetAmount>,
+    number: &impl Fn(&PresetAmount) -> Result<f64, TechniqueError>,
 ) -> Result<Representation, TechniqueError> {
     Ok(match form {
         Representation::Absent => Representation::Absent,

@@ -1,27 +1,27 @@
 //! What a policy makes of what techniques have settled about a segment's activations.
 
 use super::activations::SAMPLED;
-use super::policy::Rest;
-use crate::graph::{OperatorGraph, Partly, TensorId, TensorInfo, WHOLE};
-use crate::recompute_policy::{Treatment, keeping};
+use super::policy::RemainderTreatment;
+use crate::graph::{OperatorGraph, PartialOffload, TensorId, TensorInfo, WHOLE};
+use crate::recompute_policy::{Treatment, keep_tensors};
 use sim::units::Bytes;
 use std::collections::BTreeSet;
 
-impl Partly {
+impl PartialOffload {
     /// Of tensors.
     #[must_use]
-    pub fn new(tensors: BTreeSet<TensorId>, fraction: f64, rest: Rest) -> Self {
+    pub fn new(tensors: BTreeSet<TensorId>, fraction: f64, rest: RemainderTreatment) -> Self {
         Self {
             tensors,
             millionths: (fraction.clamp(0.0, 1.0) * WHOLE as f64).round() as u32,
-            recomputed: rest == Rest::Recomputed,
+            recomputed: rest == RemainderTreatment::Recomputed,
         }
     }
 }
 
 impl Treatment {
     /// What a policy means where techniques have settled something.
-    pub(crate) fn settled(self, graph: &OperatorGraph) -> Self {
+    pub(crate) fn with_placements(self, graph: &OperatorGraph) -> Self {
         let settled = &graph.settled;
         let none = BTreeSet::new();
         let partial = settled.partly.as_ref().map_or(&none, |partly| &partly.tensors);
@@ -30,28 +30,28 @@ impl Treatment {
         let device: BTreeSet<TensorId> = self.kept.iter().filter(|t| held(t) && !goes(t)).copied().collect();
         let mut host: BTreeSet<TensorId> = self.offloaded.iter().filter(held).copied().collect();
         host.extend(self.kept.iter().filter(|t| held(t) && goes(t)).copied());
-        let mut all = keeping(graph, &device, &host);
+        let mut all = keep_tensors(graph, &device, &host);
         all.stored = match settled.nvme {
             true => all.offloaded.clone(),
             false => self.stored.intersection(&all.offloaded).copied().collect(),
         };
         // What the techniques send away in part goes before what the policy does.
-        let moved = |partly: &Partly| {
+        let moved = |partly: &PartialOffload| {
             let tensors: BTreeSet<TensorId> = partly.tensors.intersection(&all.offloaded).copied().collect();
-            (!tensors.is_empty()).then(|| Partly { tensors, ..partly.clone() })
+            (!tensors.is_empty()).then(|| PartialOffload { tensors, ..partly.clone() })
         };
         let partly = settled.partly.as_ref().and_then(&moved).or_else(|| self.partly.as_ref().and_then(&moved));
         let Some(partly) = partly else { return all };
         if partly.recomputed {
             let whole: BTreeSet<TensorId> = host.difference(&partly.tensors).copied().collect();
-            return all.rest_again(graph, &device, &whole, partly);
+            return all.recompute_remainder(graph, &device, &whole, partly);
         }
         all.partly = Some(partly);
         all
     }
 
     /// A tensor of which a random sample of rows would be drawn again: the sample is not kept from the forward pass, or not of all tokens.
-    pub(crate) fn drawn_again<'g>(&self, graph: &'g OperatorGraph) -> Option<&'g str> {
+    pub(crate) fn find_redrawn_sample<'g>(&self, graph: &'g OperatorGraph) -> Option<&'g str> {
         let in_part = |t: &TensorId| self.partly.as_ref().is_some_and(|partly| partly.recomputed && partly.tensors.contains(t));
         let held = |t: &TensorId| self.kept.contains(t) || self.offloaded.contains(t) && !in_part(t);
         let drawn = graph.tensors.iter().filter(|t| t.saved && !held(&t.id));
@@ -61,7 +61,7 @@ impl Treatment {
     /// Bytes of a tensor that a backward pass has to have brought back or rebuilt: all but what has stayed of it.
     pub(crate) fn absent_bytes(&self, tensor: &TensorInfo) -> Bytes {
         match &self.partly {
-            Some(partly) if !partly.recomputed && partly.tensors.contains(&tensor.id) => partly.moved(tensor.bytes),
+            Some(partly) if !partly.recomputed && partly.tensors.contains(&tensor.id) => partly.offloaded_bytes(tensor.bytes),
             _ => tensor.bytes,
         }
     }

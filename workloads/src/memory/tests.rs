@@ -8,7 +8,7 @@ use crate::recompute_policy::ActivationPolicy;
 use crate::technique::{Allowance, Technique, Techniques};
 use crate::training::{Attention, Lowering, SegmentKind, TrainingGraph};
 use crate::working_set::Release;
-use sim::kernel::{Kernel, Link};
+use sim::kernel::{Kernel, TransferLink};
 
 const S: u64 = 4096;
 const H: u64 = 4096;
@@ -34,38 +34,37 @@ fn lowered(techniques: &str, change: impl Fn(Lowering) -> Lowering) -> Result<Tr
     let model = llama();
     let graph = TrainingGraph::new(&model, &change(lowering(&model))).unwrap();
     let list: Result<Techniques, _> = techniques.split_whitespace().map(str::parse::<Technique>).collect();
-    list?.apply(&model, graph, 1)
+    list?.apply_to_graph(&model, graph, 1)
 }
 
 /// Bytes that a layer keeps on the device, sends away, and the sum of what techniques say of all parameters.
-fn layer_of(techniques: &str, change: impl Fn(Lowering) -> Lowering) -> (u64, u64, Statics) {
+fn layer_of(techniques: &str, change: impl Fn(Lowering) -> Lowering) -> (u64, u64, StaticBytes) {
     let training = lowered(techniques, change).unwrap();
     let layer = &training.segment(SegmentKind::Layer).unwrap().graph;
-    let treatment = ActivationPolicy::None.treatment(layer);
-    let statics = training
-        .segments
-        .iter()
-        .fold(Statics::default(), |sum, s| sum.plus(s.statics.as_deref().copied().unwrap_or_default().own.times(s.repeat)));
+    let treatment = ActivationPolicy::None.treatment_of_segment(layer);
+    let statics = training.segments.iter().fold(StaticBytes::default(), |sum, s| {
+        sum.plus(s.statics.as_deref().copied().unwrap_or_default().own.times_pieces(s.repeat))
+    });
     (treatment.kept_bytes(layer).0, treatment.offloaded_bytes(layer).0, statics)
 }
 
-fn layer(techniques: &str) -> (u64, u64, Statics) {
+fn layer(techniques: &str) -> (u64, u64, StaticBytes) {
     layer_of(techniques, |l| l)
 }
 
-fn device(placed: PlacedBytes) -> u64 {
-    placed.device.per_device()
+fn device(placed: BytesByPlace) -> u64 {
+    placed.device.per_device_count()
 }
 
 /// What plain Adam in bf16 keeps: weights, gradients, states.
-fn is_plain(statics: &Statics) {
+fn is_plain(statics: &StaticBytes) {
     assert_eq!([device(statics.weights), device(statics.gradients), device(statics.states)], [2 * P, 2 * P, 4 * P]);
     assert_eq!((device(statics.masters), statics.largest_gradient), (0, 0));
 }
 
 #[test]
 fn every_preset_is_read_and_runs_on_llama() {
-    let names = Preset::names();
+    let names = Preset::built_in_names();
     assert!(names.len() >= 39, "{names:?}");
     for name in names {
         let preset = Preset::load(&name).unwrap();
@@ -150,11 +149,11 @@ fn mini_sequences_keep_inputs_and_use_up_gradients() {
     let (kept, away, statics) = layer("mst");
     assert_eq!((kept, away), (2 * S * H, 0));
     assert_eq!([device(statics.weights), device(statics.gradients), device(statics.states)], [2 * P, 0, 4 * P]);
-    assert_eq!((statics.largest_gradient, statics.at_once.per_device()), (2 * V * H, 0));
+    assert_eq!((statics.largest_gradient, statics.at_once.per_device_count()), (2 * V * H, 0));
     let transient = |techniques: &str| {
         let training = lowered(techniques, |l| l).unwrap();
         let graph = &training.segment(SegmentKind::Layer).unwrap().graph;
-        ActivationPolicy::Full.treatment(graph).backward_bytes(graph, Release::AtTheEnd).0
+        ActivationPolicy::Full.treatment_of_segment(graph).peak_backward_bytes(graph, Release::AtTheEnd).0
     };
     // Gradients of gate, up and their product exist by eighths; what is rebuilt is there whole.
     let saved = transient("megatron-full") - transient("mst,mlp_slices=8,head_slices=8");
@@ -168,7 +167,7 @@ fn adapters_replace_gradients_of_frozen_weights() {
     let (kept, away, statics) = layer("lora,rank=8");
     // Inputs of all products stay for the first factors; every adapter keeps r numbers a token more.
     assert_eq!((kept, away), (FUSED + 7 * 2 * S * r, 0));
-    let trained = |statics: &Statics| [device(statics.weights), device(statics.gradients), device(statics.states)];
+    let trained = |statics: &StaticBytes| [device(statics.weights), device(statics.gradients), device(statics.states)];
     assert_eq!(trained(&statics), [2 * (P + adapters), 2 * adapters, 4 * adapters]);
     let second = L * r * (4 * H + 2 * I + H);
     let (kept, _, statics) = layer("lora-fa,rank=8");
@@ -254,7 +253,7 @@ fn optimizers_keep_what_their_papers_say() {
 fn an_anchor_is_of_what_is_trained_and_the_update_reads_it() {
     let copies = |techniques: &str| {
         let statics = layer(techniques).2;
-        (device(statics.copies), statics.copies.host.per_device(), statics.updated.per_device())
+        (device(statics.copies), statics.copies.host.per_device_count(), statics.updated.per_device_count())
     };
     assert_eq!(copies("proximal-anchor"), (2 * P, 0, P));
     assert_eq!(copies("proximal-anchor,bytes=4,on_host=1"), (0, 4 * P, P));
@@ -270,7 +269,7 @@ fn an_anchor_is_of_what_is_trained_and_the_update_reads_it() {
     // Reads weights, gradients and the anchor, 2 bytes each; writes gradients.
     assert_eq!((pass.elements, pass.read.0, pass.written.0, once), (3 * n, 6 * n, 2 * n, 1.0));
     let [_, (Kernel::Transfer(copy), _)] = extra("proximal-anchor,on_host=1")[..] else { panic!("a kernel and a copy") };
-    assert_eq!((copy.link, copy.bytes.0), (Link::Host, 2 * n));
+    assert_eq!((copy.link, copy.bytes.0), (TransferLink::Host, 2 * n));
 }
 
 /// In mixed precision the moments have 4 bytes a number and the basis 2; over tensor-parallel devices the rank is the whole matrix's.
@@ -301,11 +300,14 @@ fn offloaded_states_are_all_somewhere() {
         [device(statics.weights), device(statics.gradients), device(statics.states), device(statics.masters)],
         [2 * P, 0, 0, 0]
     );
-    let host = |s: &Statics| [s.weights, s.gradients, s.states, s.masters].map(|p| p.host.per_device()).iter().sum::<u64>();
+    let host =
+        |s: &StaticBytes| [s.weights, s.gradients, s.states, s.masters].map(|p| p.host.per_device_count()).iter().sum::<u64>();
     assert_eq!((host(&statics), statics.largest_gradient), (14 * P, 2 * V * H));
     let (_, _, statics) = layer_of("zero-infinity,to_nvme=1", mixed);
-    let stored =
-        [statics.weights, statics.gradients, statics.states, statics.masters].map(|p| p.nvme.per_device()).iter().sum::<u64>();
+    let stored = [statics.weights, statics.gradients, statics.states, statics.masters]
+        .map(|p| p.nvme.per_device_count())
+        .iter()
+        .sum::<u64>();
     assert_eq!((stored, device(statics.weights), host(&statics)), (16 * P, 0, 0));
 }
 
@@ -322,7 +324,7 @@ fn read_only_data_changes_nothing_else() {
         assert_eq!((kept, away), (FUSED, 0));
         let stock = std::mem::take(&mut statics.stock);
         let found =
-            [("device", stock.device), ("host", stock.host), ("nvme", stock.nvme)].map(|(name, p)| (name, p.per_device()));
+            [("device", stock.device), ("host", stock.host), ("nvme", stock.nvme)].map(|(name, p)| (name, p.per_device_count()));
         for (name, count) in found {
             assert_eq!(count, if name == place { bytes } else { 0 }, "{techniques} {name}");
         }
@@ -335,7 +337,7 @@ fn what_cannot_be_is_refused_with_its_reason() {
         let model = llama();
         let graph = TrainingGraph::new(&model, &lowering(&model)).unwrap();
         let list: Result<Techniques, _> = techniques.split_whitespace().map(str::parse::<Technique>).collect();
-        list.and_then(|list| list.apply(&model, graph, micro_batches)).unwrap_err().to_string()
+        list.and_then(|list| list.apply_to_graph(&model, graph, micro_batches)).unwrap_err().to_string()
     };
     assert!(
         refused("lomo", 4)
@@ -387,7 +389,7 @@ fn compositions_of_the_papers_go_together() {
     // The gradient of the first factor is of the sampled tokens: h x r for each of them.
     let training = lowered("lora,rank=8 wta-crs,fraction=0.3", |l| l).unwrap();
     let graph = &training.segment(SegmentKind::Layer).unwrap().graph;
-    let steps = graph.operator("layer.attention.output").unwrap().backward.iter().flat_map(|c| &c.steps);
+    let steps = graph.find_operator("layer.attention.output").unwrap().backward.iter().flat_map(|c| &c.steps);
     let down = steps.clone().find(|s| s.label == "backward_weight.adapter_down").unwrap();
     let Kernel::Contraction(down) = down.kernel else { panic!("a product") };
     // Filled up to whole vectors of tokens.
@@ -407,7 +409,7 @@ fn compositions_of_the_papers_go_together() {
 fn what_the_authors_code_cannot_is_said_of_replicas() {
     let said = |text: &str, replicas| {
         let list: Techniques = [text.parse::<Technique>().unwrap()].into_iter().collect();
-        list.of_replicas(&Facts::new(&llama(), &lowering(&llama())), replicas).unwrap()
+        list.describe_replica_limits(&TrainingQuantities::new(&llama(), &lowering(&llama())), replicas).unwrap()
     };
     assert!(said("galore,per_layer=1", 8)[0].contains("without DistributedDataParallel") && said("galore-8bit", 2).len() == 1);
     assert!(said("galore,per_layer=1", 1).is_empty() && said("galore", 8).is_empty() && said("lomo", 8).is_empty());
@@ -418,14 +420,14 @@ fn what_changes_training_is_allowed_by_name() {
     let list: Techniques = ["galore,rank=64", "ms-bp"].into_iter().map(|t| t.parse::<Technique>().unwrap()).collect();
     let allowing = |texts: &[&str]| {
         let allowances: Result<Vec<Allowance>, _> = texts.iter().map(|t| t.parse::<Allowance>()).collect();
-        allowances.and_then(|allowances| list.allowing(&allowances))
+        allowances.and_then(|allowances| list.with_allowances(&allowances))
     };
     assert!(allowing(&[]).unwrap_err().to_string().contains("--allow galore,step_multiplier=X"));
     assert_eq!(allowing(&["galore"]).unwrap().step_multiplier(), 1.0);
     assert_eq!(allowing(&["galore,step_multiplier=1.25"]).unwrap().step_multiplier(), 1.25);
     assert!(allowing(&["galore", "lora"]).unwrap_err().to_string().contains("not among the techniques"));
     assert!(allowing(&["galore,steps=2"]).unwrap_err().to_string().contains("`steps=2` is no parameter"));
-    assert_eq!(list.lossy().count(), 1);
+    assert_eq!(list.lossy_techniques().count(), 1);
     let refused = |texts: &[&str]| allowing(texts).unwrap_err().to_string();
     assert!(refused(&["galore,step_multiplier=0.5"]).contains("step_multiplier = 0.5: must be a number from 1 to 1000"));
     assert!(refused(&["galore", "ms-bp,step_multiplier=2"]).contains("ms-bp: it is exact"));

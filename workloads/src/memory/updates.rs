@@ -1,29 +1,29 @@
 //! What an update of parameters does besides the optimizer's own pass: projections, decompositions, copies to where gradients and states are.
 
-use super::parameters::{ParameterTensors, Widths};
-use super::policy::{Away, Basis, Representation};
-use sim::kernel::{Contraction, DataType, Direction, Elementwise, Function, Kernel, Link, Transfer};
+use super::parameters::{NumberWidths, ParameterTensors};
+use super::policy::{OffloadTarget, ProjectionBasis, Representation};
+use sim::kernel::{Contraction, DataType, Direction, Elementwise, ElementwiseFunction, Kernel, Transfer, TransferLink};
 use sim::units::Bytes;
 
 impl ParameterTensors {
     /// The kernels, and how often a step runs each; a decomposition once in `period` steps.
-    pub(crate) fn update_extra(&self, widths: &Widths, operand: DataType, period: u64) -> Vec<(Kernel, f64)> {
+    pub(crate) fn extra_update_kernels(&self, widths: &NumberWidths, operand: DataType, period: u64) -> Vec<(Kernel, f64)> {
         let mut extra: Vec<(Kernel, f64)> = Vec::new();
         let mut add = |kernel: Kernel, times: f64| match extra.iter_mut().find(|(known, _)| *known == kernel) {
             Some((_, sum)) => *sum += times,
             None => extra.push((kernel, times)),
         };
-        for (matrix, forms) in self.state_forms() {
-            let [side, other] = matrix.sides();
-            let [rows, columns] = matrix.whole();
+        for (matrix, forms) in self.optimizer_state_forms() {
+            let [side, other] = matrix.projected_and_other_side();
+            let [rows, columns] = matrix.undivided_sides();
             let (small, large) = (rows.min(columns), rows.max(columns));
             let product = |m, n, k| Kernel::Contraction(Contraction { batch: matrix.copies, m, n, k, operand, result: operand });
             for form in forms {
                 let Representation::Projected { rank, basis } = form else { continue };
-                let rank = matrix.rank(*rank, *basis).unwrap_or(0);
+                let rank = matrix.rank_within_sides(*rank, *basis).unwrap_or(0);
                 match basis {
                     // The gradient down, the update back up.
-                    Basis::SingularVectors => {
+                    ProjectionBasis::SingularVectors => {
                         add(product(rank, other, side), 1.0);
                         add(product(side, other, rank), 1.0);
                         // The decomposition is one of the whole gradient, by every device that has a part of it: 6 m n^2 + 20 n^3 operations (Golub and
@@ -31,23 +31,23 @@ impl ParameterTensors {
                         let depth = 3 * small + 10 * small * small / large.max(1);
                         add(product(small, large, depth), 1.0 / period.max(1) as f64);
                     }
-                    Basis::Seed => add(product(matrix.rows, matrix.columns, rank), 1.0),
+                    ProjectionBasis::Seed => add(product(matrix.rows, matrix.columns, rank), 1.0),
                 }
             }
         }
-        let statics = self.statics(widths).own;
+        let statics = self.static_bytes(widths).own;
         let copies = statics.copies;
-        let each = |p: &super::PlacedBytes| [p.device, p.host, p.nvme].map(|placed| placed.per_device());
+        let each = |p: &super::BytesByPlace| [p.device, p.host, p.nvme].map(|placed| placed.per_device_count());
         let [here, host, nvme] = each(&copies);
         if here + host + nvme > 0 {
             // g += lambda (x - x0) in one pass: a difference, a product and a sum per number; reads weights, their copy and gradients, writes gradients.
-            let numbers = statics.updated.per_device();
+            let numbers = statics.updated.per_device_count();
             let (weight, gradient) = (widths.per.weight * numbers, widths.per.gradient * numbers);
             let read = Bytes(here + host + nvme) + weight + gradient;
             let direction = Direction::Forward;
             add(
                 Kernel::Elementwise(Elementwise {
-                    function: Function::Add,
+                    function: ElementwiseFunction::Add,
                     direction,
                     elements: 3 * numbers,
                     read,
@@ -56,10 +56,14 @@ impl ParameterTensors {
                 1.0,
             );
         }
-        for (link, bytes) in [(Link::Host, host), (Link::Storage, nvme)].into_iter().filter(|(_, bytes)| *bytes > 0) {
+        for (link, bytes) in
+            [(TransferLink::Host, host), (TransferLink::Storage, nvme)].into_iter().filter(|(_, bytes)| *bytes > 0)
+        {
             add(Kernel::Transfer(Transfer { link, bytes: Bytes(bytes) }), 1.0);
         }
-        for (link, bytes) in self.moved(widths).into_iter().chain([(Link::HostMemory, self.updated_there(widths))]) {
+        for (link, bytes) in
+            self.update_link_bytes(widths).into_iter().chain([(TransferLink::HostMemory, self.host_update_bytes(widths))])
+        {
             if bytes > Bytes::ZERO {
                 add(Kernel::Transfer(Transfer { link, bytes }), 1.0);
             }
@@ -69,42 +73,42 @@ impl ParameterTensors {
 
     /// Bytes that the host's processors read and write in their memory for an update of what lives away: states and master weights are read and written,
     /// gradients read, weights written. What comes from storage passes it likewise.
-    fn updated_there(&self, widths: &Widths) -> Bytes {
-        let all = self.statics(widths).own;
-        let away = |p: &super::PlacedBytes| p.host.per_device() + p.nvme.per_device();
-        let total = |p: &super::PlacedBytes| p.device.per_device() + away(p);
+    fn host_update_bytes(&self, widths: &NumberWidths) -> Bytes {
+        let all = self.static_bytes(widths).own;
+        let away = |p: &super::BytesByPlace| p.host.per_device_count() + p.nvme.per_device_count();
+        let total = |p: &super::BytesByPlace| p.device.per_device_count() + away(p);
         let states = away(&all.states) + away(&all.masters);
         let share = states as f64 / (total(&all.states) + total(&all.masters)).max(1) as f64;
-        let numbers = all.updated.per_device() as f64 * share;
+        let numbers = all.updated.per_device_count() as f64 * share;
         Bytes(2 * states + (numbers * (widths.per.weight.0 + widths.per.gradient.0) as f64) as u64)
     }
 
     /// Bytes that an update copies over each link, both ways: gradients to where the states are, weights back; from storage also states and back.
     /// The host updates what lives in its memory where it is: gradients that every micro-batch has sent there are not copied again, and weights that
     /// every micro-batch fetches from there are not copied back. What lives in storage the update reads and writes there.
-    fn moved(&self, widths: &Widths) -> [(Link, Bytes); 2] {
-        let all = self.statics(widths).own;
+    fn update_link_bytes(&self, widths: &NumberWidths) -> [(TransferLink, Bytes); 2] {
+        let all = self.static_bytes(widths).own;
         let (weight, gradient) = (widths.per.weight.0, widths.per.gradient.0);
-        let total = |p: &super::PlacedBytes| p.device.per_device() + p.host.per_device() + p.nvme.per_device();
-        let hosted = |p: &super::PlacedBytes| p.host.per_device() as f64 / total(p).max(1) as f64;
+        let total = |p: &super::BytesByPlace| p.device.per_device_count() + p.host.per_device_count() + p.nvme.per_device_count();
+        let hosted = |p: &super::BytesByPlace| p.host.per_device_count() as f64 / total(p).max(1) as f64;
         // Of gradients that are used up one after the other none are counted on the device.
-        let made = (all.exchanged.per_device() * gradient).max(1) as f64;
-        let hosted_gradients = (all.gradients.host.per_device() as f64 / made).min(1.0);
-        let of = |away: Away| {
-            let held = |placed: &super::PlacedBytes| match away {
-                Away::Host => placed.host.per_device(),
-                Away::Nvme => placed.nvme.per_device(),
+        let made = (all.exchanged.per_device_count() * gradient).max(1) as f64;
+        let hosted_gradients = (all.gradients.host.per_device_count() as f64 / made).min(1.0);
+        let of = |away: OffloadTarget| {
+            let held = |placed: &super::BytesByPlace| match away {
+                OffloadTarget::Host => placed.host.per_device_count(),
+                OffloadTarget::Nvme => placed.nvme.per_device_count(),
             };
             let states = held(&all.states) + held(&all.masters);
             if states == 0 {
                 return Bytes::ZERO;
             }
             let share = states as f64 / (total(&all.states) + total(&all.masters)).max(1) as f64;
-            let numbers = all.updated.per_device() as f64 * share;
+            let numbers = all.updated.per_device_count() as f64 * share;
             let copied = numbers * (weight as f64 * (1.0 - hosted(&all.weights)) + gradient as f64 * (1.0 - hosted_gradients));
-            let twice = if away == Away::Nvme { 2 * states } else { 0 };
+            let twice = if away == OffloadTarget::Nvme { 2 * states } else { 0 };
             Bytes(copied as u64 + twice)
         };
-        [(Link::Host, of(Away::Host)), (Link::Storage, of(Away::Nvme))]
+        [(TransferLink::Host, of(OffloadTarget::Host)), (TransferLink::Storage, of(OffloadTarget::Nvme))]
     }
 }

@@ -1,31 +1,32 @@
 //! The nonlinearity of an MLP. Most need their input in the backward pass; ReLU, sigmoid and tanh have a
 //! derivative in their result, which the next product keeps anyway; a straight copy needs nothing.
 
-use super::{Shape, elementwise, input_chain, step};
+use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
-use sim::kernel::{Direction, Function};
+use sim::kernel::{Direction, ElementwiseFunction};
 
 /// Adds `function` over rows of `width`; returns its result.
-pub(crate) fn add(
+pub(crate) fn add_activation(
     graph: &mut GraphBuilder,
-    shape: &Shape,
+    shape: &OperatorContext,
     name: &str,
-    function: Function,
+    function: ElementwiseFunction,
     width: u64,
     input: TensorId,
 ) -> TensorId {
     let elements = shape.tokens().saturating_mul(width);
-    let output = graph.activation(&format!("{name}.out"), elements);
-    let size = shape.bytes(elements);
+    let output = graph.add_activation(&format!("{name}.out"), elements);
+    let size = shape.activation_bytes(elements);
     let reads: &[TensorId] = match function {
-        Function::Copy => &[],
-        Function::Relu | Function::Sigmoid | Function::Tanh => &[output],
+        ElementwiseFunction::Copy => &[],
+        ElementwiseFunction::Relu | ElementwiseFunction::Sigmoid | ElementwiseFunction::Tanh => &[output],
         _ => &[input],
     };
-    let forward = step("forward", elementwise(function, Direction::Forward, elements, size, size));
-    let backward = step("backward_input", elementwise(function, Direction::Backward, elements, size * 2, size));
-    let (forward, backward) = if function == Function::Copy { (vec![], vec![]) } else { (vec![forward], vec![backward]) };
-    graph.add(NewOperator {
+    let forward = kernel_step("forward", elementwise_kernel(function, Direction::Forward, elements, size, size));
+    let backward = kernel_step("backward_input", elementwise_kernel(function, Direction::Backward, elements, size * 2, size));
+    let (forward, backward) =
+        if function == ElementwiseFunction::Copy { (vec![], vec![]) } else { (vec![forward], vec![backward]) };
+    graph.add_operator(NewOperator {
         name: name.to_owned(),
         inputs: vec![input],
         outputs: vec![output],

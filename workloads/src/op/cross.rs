@@ -2,22 +2,22 @@
 //!
 //! The encoder's result is one tensor for all layers: it is kept once, with the embedding, and every layer adds to its gradient.
 
-use super::fused_attention::{self, Core};
-use super::linear::{Linear, Split};
-use super::transformer::Plan;
-use super::{Shape, context, dropout, elementwise, input_chain, scores, softmax, step};
+use super::fused_attention::{self, AttentionCore};
+use super::linear::{Linear, WeightSplit};
+use super::transformer::SegmentPlan;
+use super::{OperatorContext, context, dropout, elementwise_kernel, input_chain, kernel_step, scores, softmax};
 use crate::graph::{GraphBuilder, NewOperator, Parameters, TensorId};
 use crate::lowering::Attention;
-use sim::kernel::{Direction, Function};
+use sim::kernel::{Direction, ElementwiseFunction};
 use sim::units::Bytes;
 
 /// Adds the branch; returns its result.
-pub(crate) fn add(graph: &mut GraphBuilder, plan: &Plan<'_>, x: TensorId) -> TensorId {
+pub(crate) fn add_cross_attention(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, x: TensorId) -> TensorId {
     let (model, shape) = (plan.model, &plan.shape);
-    let heads = plan.slice.attention(model);
+    let heads = plan.slice.attention_heads(model);
     let (query_width, kv_width) = (heads.query * heads.dim, heads.kv * heads.dim);
-    let query = plan.columns(graph, ("layer.cross", "query"), &[("out", query_width)], model.qkv_bias, x)[0];
-    let encoded = add_encoded(graph, shape, model.hidden);
+    let query = plan.add_column_split_products(graph, ("layer.cross", "query"), &[("out", query_width)], model.qkv_bias, x)[0];
+    let encoded = add_encoder_result(graph, shape, model.hidden);
     let [key, value] = [("key", true), ("value", false)].map(|(name, first)| {
         let (name, outputs) = (format!("layer.cross.{name}"), &[("out", kv_width)]);
         let product = Linear {
@@ -25,41 +25,41 @@ pub(crate) fn add(graph: &mut GraphBuilder, plan: &Plan<'_>, x: TensorId) -> Ten
             input: model.hidden,
             outputs,
             bias: model.qkv_bias,
-            split: Split::Columns,
+            split: WeightSplit::Columns,
             shares_input: !first,
             narrow: true,
         };
-        product.add(graph, shape, encoded)[0]
+        product.add_linear(graph, shape, encoded)[0]
     });
     let mixed = match plan.lowering.attention {
         Attention::Fused => {
-            let core = Core { heads, keys: shape.full_sequence(), causal: false, window: None, sinks: false };
-            fused_attention::add(graph, shape, "layer.cross.core", core, [query, key, value])
+            let core = AttentionCore { heads, keys: shape.full_sequence(), causal: false, window: None, sinks: false };
+            fused_attention::add_fused_attention(graph, shape, "layer.cross.core", core, [query, key, value])
         }
         Attention::Unfused => {
-            let mut p = scores::add(graph, shape, "layer.cross.scores", heads, (query, key));
-            p = softmax::add(graph, shape, "layer.cross.softmax", (heads, false), p);
+            let mut p = scores::add_scores(graph, shape, "layer.cross.scores", heads, (query, key));
+            p = softmax::add_softmax(graph, shape, "layer.cross.softmax", (heads, false), p);
             if model.dropout.attention > 0.0 {
-                p = dropout::add(graph, shape, "layer.cross.dropout", heads.scores(shape), p);
+                p = dropout::add_dropout(graph, shape, "layer.cross.dropout", heads.score_count(shape), p);
             }
-            context::add(graph, shape, "layer.cross.context", heads, (p, value))
+            context::add_context_product(graph, shape, "layer.cross.context", heads, (p, value))
         }
     };
-    plan.rows(graph, "layer.cross.output", heads.query * heads.value, model.attention_output_bias, mixed)
+    plan.add_row_split_product(graph, "layer.cross.output", heads.query * heads.value, model.attention_output_bias, mixed)
 }
 
 /// The encoder's result as a layer reads it. Kept elsewhere, it takes no bytes here; its gradient is added to the other layers'.
-fn add_encoded(graph: &mut GraphBuilder, shape: &Shape, hidden: u64) -> TensorId {
+fn add_encoder_result(graph: &mut GraphBuilder, shape: &OperatorContext, hidden: u64) -> TensorId {
     let elements = shape.local_tokens().saturating_mul(hidden);
-    let size = shape.bytes(elements);
-    let encoded = graph.constant("layer.cross.encoder_result", Bytes::ZERO);
-    let read = graph.borrowed("layer.cross.encoded", size);
-    let add = elementwise(Function::Add, Direction::Backward, elements, size * 2, size);
-    graph.add(NewOperator {
+    let size = shape.activation_bytes(elements);
+    let encoded = graph.add_constant("layer.cross.encoder_result", Bytes::ZERO);
+    let read = graph.add_borrowed_tensor("layer.cross.encoded", size);
+    let add = elementwise_kernel(ElementwiseFunction::Add, Direction::Backward, elements, size * 2, size);
+    graph.add_operator(NewOperator {
         name: "layer.cross.encoded".to_owned(),
         inputs: vec![encoded],
         outputs: vec![read],
-        backward: vec![input_chain(&[encoded], &[], vec![step("backward_accumulate", add)])],
+        backward: vec![input_chain(&[encoded], &[], vec![kernel_step("backward_accumulate", add)])],
         ..NewOperator::default()
     });
     read
@@ -67,9 +67,9 @@ fn add_encoded(graph: &mut GraphBuilder, shape: &Shape, hidden: u64) -> TensorId
 
 /// Ends the encoder: its result is kept, and the decoder's layers' gradient of it enters here. `biases` parameters are of the scores, of both
 /// sides' layers.
-pub(crate) fn add_result(graph: &mut GraphBuilder, name: &str, biases: u64, encoded: TensorId) {
-    let kept = graph.constant(&format!("{name}.gone"), Bytes::ZERO);
-    graph.add(NewOperator {
+pub(crate) fn end_encoder(graph: &mut GraphBuilder, name: &str, biases: u64, encoded: TensorId) {
+    let kept = graph.add_constant(&format!("{name}.gone"), Bytes::ZERO);
+    graph.add_operator(NewOperator {
         name: name.to_owned(),
         inputs: vec![encoded],
         outputs: vec![kept],

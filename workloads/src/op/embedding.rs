@@ -1,40 +1,42 @@
 //! Embeddings: the lookup of tokens (rows split over tensor-parallel devices by vocabulary, as in Megatron-LM), and
 //! tables added to it (positions, BERT's token types).
 
-use super::{Shape, elementwise, input_chain, reduction, step, weight_chain};
-use crate::graph::{GraphBuilder, NewOperator, Parameters, Step, TensorId};
-use sim::kernel::{Direction, Function, RowFunction};
+use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel, weight_chain};
+use crate::graph::{GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
+use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
 use sim::units::Bytes;
 
 /// Bytes of a token id: PyTorch's embedding takes int64.
 pub(crate) const TOKEN_ID_BYTES: u64 = 8;
 
 /// Adds the lookup in this device's `rows` of `width` numbers; returns the embedded tokens.
-pub(crate) fn add_token(
+pub(crate) fn add_token_embedding(
     graph: &mut GraphBuilder,
-    shape: &Shape,
+    shape: &OperatorContext,
     name: &str,
     (rows, width): (u64, u64),
     ids: TensorId,
 ) -> TensorId {
-    let output = graph.activation(&format!("{name}.out"), shape.local_tokens().saturating_mul(width));
+    let output = graph.add_activation(&format!("{name}.out"), shape.local_tokens().saturating_mul(width));
     let elements = shape.tokens().saturating_mul(width);
-    let size = shape.bytes(elements);
-    let id_bytes = graph.bytes(ids);
-    let mut forward: Vec<Step> =
-        vec![step("forward", elementwise(Function::Gather, Direction::Forward, elements, size + id_bytes, size))];
-    forward.extend(shape.sum_step("forward", size));
+    let size = shape.activation_bytes(elements);
+    let id_bytes = graph.tensor_bytes(ids);
+    let mut forward: Vec<KernelStep> = vec![kernel_step(
+        "forward",
+        elementwise_kernel(ElementwiseFunction::Gather, Direction::Forward, elements, size + id_bytes, size),
+    )];
+    forward.extend(shape.sum_over_tensor_ranks("forward", size));
     // Rows are added to the gradient in memory, which several tokens may share: read and written once per token.
     let rows_touched = shape.gradient_bytes(elements);
     let read = size + id_bytes + rows_touched;
-    let scatter = elementwise(Function::Scatter, Direction::Backward, elements, read, rows_touched);
-    graph.add(NewOperator {
+    let scatter = elementwise_kernel(ElementwiseFunction::Scatter, Direction::Backward, elements, read, rows_touched);
+    graph.add_operator(NewOperator {
         name: name.to_owned(),
         inputs: vec![ids],
         outputs: vec![output],
         forward,
-        backward_prepare: shape.gather_step("backward", size).into_iter().collect(),
-        backward: vec![weight_chain(&[ids], vec![step("backward_weight", scatter)])],
+        backward_prepare: shape.gather_sequence("backward", size).into_iter().collect(),
+        backward: vec![weight_chain(&[ids], vec![kernel_step("backward_weight", scatter)])],
         parameters: Parameters { sharded: rows.saturating_mul(width), ..Parameters::default() },
         workspace: if shape.sequence_parallel { size } else { Bytes::ZERO },
     });
@@ -45,31 +47,32 @@ pub(crate) fn add_token(
 ///
 /// `rows` is the table's height; `rows_used` how many of them one sequence touches (its length on this device for positions,
 /// all for token types). The table's gradient is a sum over the sequences (and, for token types, the positions).
-pub(crate) fn add_table(
+pub(crate) fn add_learned_table(
     graph: &mut GraphBuilder,
-    shape: &Shape,
+    shape: &OperatorContext,
     name: &str,
     (rows, rows_used, width): (u64, u64, u64),
     input: TensorId,
 ) -> TensorId {
     let elements = shape.local_tokens().saturating_mul(width);
-    let output = graph.activation(&format!("{name}.out"), elements);
-    let size = shape.bytes(elements);
+    let output = graph.add_activation(&format!("{name}.out"), elements);
+    let size = shape.activation_bytes(elements);
     let touched = rows_used.saturating_mul(width);
-    let forward = elementwise(Function::Add, Direction::Forward, elements, size + shape.bytes(touched), size);
-    let sum = reduction(
+    let forward =
+        elementwise_kernel(ElementwiseFunction::Add, Direction::Forward, elements, size + shape.activation_bytes(touched), size);
+    let sum = reduction_kernel(
         RowFunction::Sum,
         Direction::Backward,
         (touched, shape.local_tokens() / rows_used.max(1)),
         size,
         shape.gradient_bytes(touched),
     );
-    graph.add(NewOperator {
+    graph.add_operator(NewOperator {
         name: name.to_owned(),
         inputs: vec![input],
         outputs: vec![output],
-        forward: vec![step("forward", forward)],
-        backward: vec![input_chain(&[input], &[], vec![]), weight_chain(&[], vec![step("backward_weight", sum)])],
+        forward: vec![kernel_step("forward", forward)],
+        backward: vec![input_chain(&[input], &[], vec![]), weight_chain(&[], vec![kernel_step("backward_weight", sum)])],
         parameters: Parameters { replicated: rows.saturating_mul(width), ..Parameters::default() },
         ..NewOperator::default()
     });

@@ -5,55 +5,61 @@
 //!
 //! The product is taken as whole on every tensor-parallel device, over the tokens that it has.
 
-use super::linear::{Linear, Split};
-use super::transformer::Plan;
-use super::{elementwise, embedding, input_chain, loss, step};
+use super::linear::{Linear, WeightSplit};
+use super::transformer::SegmentPlan;
+use super::{elementwise_kernel, embedding, input_chain, kernel_step, loss};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use crate::layer_names::TRAILING_LAYER;
-use sim::kernel::{Direction, Function};
+use sim::kernel::{Direction, ElementwiseFunction};
 use sim::units::Bytes;
 
 /// Adds the modules behind `hidden`, what the model's layers give; returns the last loss, or `loss` where there are none.
-pub(crate) fn add(graph: &mut GraphBuilder, plan: &Plan<'_>, mut hidden: TensorId, mut loss: TensorId) -> TensorId {
+pub(crate) fn add_further_token_modules(
+    graph: &mut GraphBuilder,
+    plan: &SegmentPlan<'_>,
+    mut hidden: TensorId,
+    mut loss: TensorId,
+) -> TensorId {
     let (model, shape) = (plan.model, &plan.shape);
     let (layer, width) = (model.last_kind(), model.hidden);
     for module in 0..model.variations.further_tokens {
         let called = |part: &str| format!("head.further_{module}.{part}");
-        let ids = graph.constant(&called("tokens"), Bytes(embedding::TOKEN_ID_BYTES) * shape.tokens());
-        let ahead = embedding::add_token(graph, shape, &called("token"), (0, width), ids);
-        let normed = [("hidden_norm", hidden), ("token_norm", ahead)].map(|(name, x)| plan.norm(graph, &called(name), width, x));
-        let both = concatenated(graph, plan, &called("both"), normed);
-        let led = plan.replicated(graph, &called("projection"), (2 * width, width), false, both);
+        let ids = graph.add_constant(&called("tokens"), Bytes(embedding::TOKEN_ID_BYTES) * shape.tokens());
+        let ahead = embedding::add_token_embedding(graph, shape, &called("token"), (0, width), ids);
+        let normed = [("hidden_norm", hidden), ("token_norm", ahead)]
+            .map(|(name, x)| plan.add_norm_operator(graph, &called(name), width, x));
+        let both = add_concatenation(graph, plan, &called("both"), normed);
+        let led = plan.add_replicated_product(graph, &called("projection"), (2 * width, width), false, both);
         let place = model.list.trailing.len() as u64 + module;
-        hidden = plan.layer_of(graph, &layer, &format!("{TRAILING_LAYER}{place}"), led);
-        let x = plan.norm(graph, &called("norm"), width, hidden);
+        hidden = plan.add_layer(graph, &layer, &format!("{TRAILING_LAYER}{place}"), led);
+        let x = plan.add_norm_operator(graph, &called("norm"), width, hidden);
         let logits = Linear {
             name: called("logits"),
             input: width,
             outputs: &[("out", plan.slice.vocabulary)],
             bias: model.head_bias,
-            split: Split::Columns,
+            split: WeightSplit::Columns,
             shares_input: false,
             narrow: false,
         };
-        let logits = logits.add(graph, shape, x)[0];
-        graph.last_has_shared_parameters();
-        loss = loss::add(graph, shape, &called("loss"), plan.slice.vocabulary, logits);
+        let logits = logits.add_linear(graph, shape, x)[0];
+        graph.share_parameters_of_last();
+        loss = loss::add_loss(graph, shape, &called("loss"), plan.slice.vocabulary, logits);
     }
     loss
 }
 
 /// Two rows side by side: a copy of both. Of the gradient each has its part.
-fn concatenated(graph: &mut GraphBuilder, plan: &Plan<'_>, name: &str, parts: [TensorId; 2]) -> TensorId {
+fn add_concatenation(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, name: &str, parts: [TensorId; 2]) -> TensorId {
     let shape = &plan.shape;
     let elements = shape.local_tokens().saturating_mul(2 * plan.model.hidden);
-    let (output, size) = (graph.activation(&format!("{name}.out"), elements), shape.bytes(elements));
-    let copy = elementwise(Function::Copy, Direction::Forward, elements, size, size);
-    graph.add(NewOperator {
+    let (output, size) = (graph.add_activation(&format!("{name}.out"), elements), shape.activation_bytes(elements));
+    let copy = elementwise_kernel(ElementwiseFunction::Copy, Direction::Forward, elements, size, size);
+    graph.add_operator(NewOperator {
         name: name.to_owned(),
         inputs: parts.to_vec(),
         outputs: vec![output],
-        forward: vec![step("forward", copy)],
+        forward: vec![kernel_step("forward", copy)],
         backward: vec![input_chain(&parts, &[], vec![])],
         ..NewOperator::default()
     });

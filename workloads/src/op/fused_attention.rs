@@ -5,15 +5,15 @@
 //! Where queries and values differ in dimension (latent attention), the kernel is one of the dimension that does the same operations: the mean of both
 //! forward, which also moves the same bytes, and (3 query + 2 value) / 5, rounded up, of the five products backward.
 
-use super::{Shape, input_chain, reduction, step, weight_chain};
-use crate::graph::{BackwardChain, GraphBuilder, NewOperator, Parameters, Step, TensorId};
+use super::{OperatorContext, input_chain, kernel_step, reduction_kernel, weight_chain};
+use crate::graph::{BackwardChain, GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
 use crate::parallel::Heads;
 use sim::kernel::{CollectiveKind, Direction, FusedAttention, Kernel, RowFunction};
 use sim::units::Bytes;
 
 /// What a fused kernel computes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Core {
+pub(crate) struct AttentionCore {
     /// The heads of this device.
     pub(crate) heads: Heads,
     /// Keys of a sequence.
@@ -27,16 +27,16 @@ pub(crate) struct Core {
 }
 
 /// Adds the operator; returns the attention's output.
-pub(crate) fn add(
+pub(crate) fn add_fused_attention(
     graph: &mut GraphBuilder,
-    shape: &Shape,
+    shape: &OperatorContext,
     name: &str,
-    Core { heads, keys, causal, window, sinks }: Core,
+    AttentionCore { heads, keys, causal, window, sinks }: AttentionCore,
     [query, key, value]: [TensorId; 3],
 ) -> TensorId {
     let rows = shape.tokens().saturating_mul(heads.query);
-    let output = graph.activation(&format!("{name}.out"), rows.saturating_mul(heads.value));
-    let log_sum_exp = graph.constant(&format!("{name}.log_sum_exp"), Bytes(4) * rows);
+    let output = graph.add_activation(&format!("{name}.out"), rows.saturating_mul(heads.value));
+    let log_sum_exp = graph.add_constant(&format!("{name}.log_sum_exp"), Bytes(4) * rows);
     let kernel = |direction| {
         Kernel::FusedAttention(FusedAttention {
             direction,
@@ -54,17 +54,19 @@ pub(crate) fn add(
             operand: shape.operand,
         })
     };
-    let local = graph.bytes(key) + graph.bytes(value);
-    let ring = |label: &str, kind| (shape.context > 1).then(|| shape.context_step(label, kind, local * u64::from(shape.context)));
-    let mut forward: Vec<Step> = ring("forward.ring_all_gather", CollectiveKind::AllGather).into_iter().collect();
-    forward.push(step("forward", kernel(Direction::Forward)));
-    let mut backward: Vec<Step> = ring("backward_input.ring_all_gather", CollectiveKind::AllGather).into_iter().collect();
-    backward.push(step("backward_input", kernel(Direction::Backward)));
+    let local = graph.tensor_bytes(key) + graph.tensor_bytes(value);
+    let ring = |label: &str, kind| {
+        (shape.context > 1).then(|| shape.context_collective_step(label, kind, local * u64::from(shape.context)))
+    };
+    let mut forward: Vec<KernelStep> = ring("forward.ring_all_gather", CollectiveKind::AllGather).into_iter().collect();
+    forward.push(kernel_step("forward", kernel(Direction::Forward)));
+    let mut backward: Vec<KernelStep> = ring("backward_input.ring_all_gather", CollectiveKind::AllGather).into_iter().collect();
+    backward.push(kernel_step("backward_input", kernel(Direction::Backward)));
     backward.extend(ring("backward_input.ring_reduce_scatter", CollectiveKind::ReduceScatter));
     let mut chains = vec![input_chain(&[query, key, value], &[query, key, value, output, log_sum_exp], backward)];
-    let read = graph.bytes(log_sum_exp) + graph.bytes(output);
+    let read = graph.tensor_bytes(log_sum_exp) + graph.tensor_bytes(output);
     chains.extend(sinks.then(|| sink_gradient(shape, heads, (log_sum_exp, read))));
-    graph.add(NewOperator {
+    graph.add_operator(NewOperator {
         name: name.to_owned(),
         inputs: vec![query, key, value],
         outputs: vec![output, log_sum_exp],
@@ -84,8 +86,8 @@ pub(crate) fn sink_parameters(heads: Heads, sinks: bool) -> Parameters {
 }
 
 /// Their gradients: a sum over every head's rows, of what the backward pass has of the softmax and of the gradient that arrives; `read` bytes.
-pub(crate) fn sink_gradient(shape: &Shape, heads: Heads, (rows, read): (TensorId, Bytes)) -> BackwardChain {
+pub(crate) fn sink_gradient(shape: &OperatorContext, heads: Heads, (rows, read): (TensorId, Bytes)) -> BackwardChain {
     let written = shape.gradient_bytes(heads.query);
-    let sum = reduction(RowFunction::Sum, Direction::Backward, (heads.query, shape.tokens()), read, written);
-    weight_chain(&[rows], vec![step("backward_weight", sum)])
+    let sum = reduction_kernel(RowFunction::Sum, Direction::Backward, (heads.query, shape.tokens()), read, written);
+    weight_chain(&[rows], vec![kernel_step("backward_weight", sum)])
 }

@@ -1,35 +1,41 @@
 //! The gated unit of Llama's MLP, activation(gate) * up: one kernel that keeps gate and up, or (unfused, and for gates other
 //! than SiLU) an activation and a product that also keeps activation(gate).
 
-use super::{Shape, activation, elementwise, input_chain, step};
+use super::{OperatorContext, activation, elementwise_kernel, input_chain, kernel_step};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
-use sim::kernel::{Direction, Function};
+use sim::kernel::{Direction, ElementwiseFunction};
 
 /// Adds the unit under the name `name`; returns the gated product.
-pub(crate) fn add(
+pub(crate) fn add_gated_unit(
     graph: &mut GraphBuilder,
-    shape: &Shape,
+    shape: &OperatorContext,
     name: &str,
-    function: Function,
+    function: ElementwiseFunction,
     width: u64,
     (gate, up): (TensorId, TensorId),
 ) -> TensorId {
     let elements = shape.tokens().saturating_mul(width);
-    let size = shape.bytes(elements);
-    if !shape.fused || function != Function::Silu {
-        let activated = activation::add(graph, shape, &format!("{name}.gate"), function, width, gate);
-        return product(graph, shape, &format!("{name}.product"), elements, (activated, up));
+    let size = shape.activation_bytes(elements);
+    if !shape.fused || function != ElementwiseFunction::Silu {
+        let activated = activation::add_activation(graph, shape, &format!("{name}.gate"), function, width, gate);
+        return gated_product(graph, shape, &format!("{name}.product"), elements, (activated, up));
     }
-    let output = graph.activation(&format!("{name}.out"), elements);
-    graph.add(NewOperator {
+    let output = graph.add_activation(&format!("{name}.out"), elements);
+    graph.add_operator(NewOperator {
         name: name.to_owned(),
         inputs: vec![gate, up],
         outputs: vec![output],
-        forward: vec![step("forward", elementwise(Function::SwiGlu, Direction::Forward, elements, size * 2, size))],
+        forward: vec![kernel_step(
+            "forward",
+            elementwise_kernel(ElementwiseFunction::SwiGlu, Direction::Forward, elements, size * 2, size),
+        )],
         backward: vec![input_chain(
             &[gate, up],
             &[gate, up],
-            vec![step("backward_input", elementwise(Function::SwiGlu, Direction::Backward, elements, size * 3, size * 2))],
+            vec![kernel_step(
+                "backward_input",
+                elementwise_kernel(ElementwiseFunction::SwiGlu, Direction::Backward, elements, size * 3, size * 2),
+            )],
         )],
         ..NewOperator::default()
     });
@@ -37,15 +43,26 @@ pub(crate) fn add(
 }
 
 /// left * right; each gradient needs the other factor.
-fn product(graph: &mut GraphBuilder, shape: &Shape, name: &str, elements: u64, (left, right): (TensorId, TensorId)) -> TensorId {
-    let size = shape.bytes(elements);
-    let output = graph.activation(&format!("{name}.out"), elements);
-    let backward = |label: &str| vec![step(label, elementwise(Function::Mul, Direction::Backward, elements, size * 2, size))];
-    graph.add(NewOperator {
+fn gated_product(
+    graph: &mut GraphBuilder,
+    shape: &OperatorContext,
+    name: &str,
+    elements: u64,
+    (left, right): (TensorId, TensorId),
+) -> TensorId {
+    let size = shape.activation_bytes(elements);
+    let output = graph.add_activation(&format!("{name}.out"), elements);
+    let backward = |label: &str| {
+        vec![kernel_step(label, elementwise_kernel(ElementwiseFunction::Mul, Direction::Backward, elements, size * 2, size))]
+    };
+    graph.add_operator(NewOperator {
         name: name.to_owned(),
         inputs: vec![left, right],
         outputs: vec![output],
-        forward: vec![step("forward", elementwise(Function::Mul, Direction::Forward, elements, size * 2, size))],
+        forward: vec![kernel_step(
+            "forward",
+            elementwise_kernel(ElementwiseFunction::Mul, Direction::Forward, elements, size * 2, size),
+        )],
         backward: vec![
             input_chain(&[left], &[right], backward("backward_left")),
             input_chain(&[right], &[left], backward("backward_right")),

@@ -2,20 +2,20 @@
 //! queries from a narrow normalised vector (or from the input), keys and values from another, and one rotated part of the key for all heads.
 //! The products that lead down are computed by every tensor-parallel device for the tokens it has, those that lead up are split by heads, as in Megatron-LM.
 
-use super::linear::{Linear, Split};
+use super::linear::{Linear, WeightSplit};
 use super::norm::NormOperator;
-use super::{Shape, elementwise, input_chain, step};
-use crate::graph::{GraphBuilder, NewOperator, Step, TensorId};
+use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step};
+use crate::graph::{GraphBuilder, KernelStep, NewOperator, TensorId};
 use crate::model::{Model, Norm};
 use crate::parallel::Heads;
 use crate::variations::LatentAttention;
-use sim::kernel::{Direction, Function};
+use sim::kernel::{Direction, ElementwiseFunction};
 use sim::units::Bytes;
 
 /// Adds all projections and the rotation; returns query, key and value of the device's heads.
-pub(crate) fn add(
+pub(crate) fn add_latent_attention(
     graph: &mut GraphBuilder,
-    shape: &Shape,
+    shape: &OperatorContext,
     (model, latent): (&Model, LatentAttention),
     heads: Heads,
     x: TensorId,
@@ -24,54 +24,57 @@ pub(crate) fn add(
     let query_width = heads.query * heads.dim;
     let product = |name: &str, input, split, outputs: &[(&str, u64)], graph: &mut GraphBuilder, x| {
         let name = format!("layer.attention.{name}");
-        Linear { name, input, outputs, bias: false, split, shares_input: false, narrow: true }.add(graph, shape, x)
+        Linear { name, input, outputs, bias: false, split, shares_input: false, narrow: true }.add_linear(graph, shape, x)
     };
     let norm = |part: &str, width, graph: &mut GraphBuilder, x| {
         let name = format!("layer.attention.{part}");
         NormOperator { name, norm: Norm::RmsNorm, width, affine: model.norm_affine, bias: false, split: false }
-            .add(graph, shape, x)
+            .add_norm(graph, shape, x)
     };
     let query = match latent.query_rank {
         Some(rank) => {
-            let down = product("query_down", model.hidden, Split::Replicated, &[("out", rank)], graph, x)[0];
+            let down = product("query_down", model.hidden, WeightSplit::Replicated, &[("out", rank)], graph, x)[0];
             let down = norm("query_norm", rank, graph, down);
-            product("query_up", rank, Split::Columns, &[("out", query_width)], graph, down)[0]
+            product("query_up", rank, WeightSplit::Columns, &[("out", query_width)], graph, down)[0]
         }
-        None => product("query", model.hidden, Split::Columns, &[("out", query_width)], graph, x)[0],
+        None => product("query", model.hidden, WeightSplit::Columns, &[("out", query_width)], graph, x)[0],
     };
     let parts = [("latent", latent.kv_rank), ("rope_key", rope)];
-    let down = product("kv_down", model.hidden, Split::Replicated, &parts, graph, x);
+    let down = product("kv_down", model.hidden, WeightSplit::Replicated, &parts, graph, x);
     let narrow = norm("kv_norm", latent.kv_rank, graph, down[0]);
     let parts = [("key", heads.kv * nope), ("value", heads.kv * heads.value)];
-    let up = product("kv_up", latent.kv_rank, Split::Columns, &parts, graph, narrow);
-    let (query, key) = add_rope(graph, shape, (heads, rope), [query, up[0], down[1]]);
+    let up = product("kv_up", latent.kv_rank, WeightSplit::Columns, &parts, graph, narrow);
+    let (query, key) = add_latent_rope(graph, shape, (heads, rope), [query, up[0], down[1]]);
     [query, key, up[1]]
 }
 
 /// Rotates a part of every query head and the one part of the keys, and puts the latter beside every key head.
-fn add_rope(
+fn add_latent_rope(
     graph: &mut GraphBuilder,
-    shape: &Shape,
+    shape: &OperatorContext,
     (heads, rope): (Heads, u64),
     [query, key, rope_key]: [TensorId; 3],
 ) -> (TensorId, TensorId) {
     let tokens = shape.tokens();
     let name = "layer.attention.rope";
-    let whole_query = graph.activation(&format!("{name}.query"), tokens.saturating_mul(heads.query * heads.dim));
-    let whole_key = graph.activation(&format!("{name}.key"), tokens.saturating_mul(heads.kv * heads.dim));
+    let whole_query = graph.add_activation(&format!("{name}.query"), tokens.saturating_mul(heads.query * heads.dim));
+    let whole_key = graph.add_activation(&format!("{name}.key"), tokens.saturating_mul(heads.kv * heads.dim));
     let turned = tokens.saturating_mul(rope).saturating_mul(heads.query + 1);
-    let shared = shape.bytes(tokens.saturating_mul(rope));
+    let shared = shape.activation_bytes(tokens.saturating_mul(rope));
     // One sine and one cosine, fp32, per position and pair of dimensions.
     let tables = Bytes(4) * shape.sequence * rope;
-    let narrow = graph.bytes(query) + graph.bytes(key) + shared;
-    let wide = graph.bytes(whole_query) + graph.bytes(whole_key);
-    let mut forward: Vec<Step> = shape.gather_step("forward", shared).into_iter().collect();
-    forward.push(step("forward", elementwise(Function::Rope, Direction::Forward, turned, narrow + tables, wide)));
-    let backward = elementwise(Function::Rope, Direction::Backward, turned, wide + tables, narrow);
-    let mut backward = vec![step("backward_input", backward)];
+    let narrow = graph.tensor_bytes(query) + graph.tensor_bytes(key) + shared;
+    let wide = graph.tensor_bytes(whole_query) + graph.tensor_bytes(whole_key);
+    let mut forward: Vec<KernelStep> = shape.gather_sequence("forward", shared).into_iter().collect();
+    forward.push(kernel_step(
+        "forward",
+        elementwise_kernel(ElementwiseFunction::Rope, Direction::Forward, turned, narrow + tables, wide),
+    ));
+    let backward = elementwise_kernel(ElementwiseFunction::Rope, Direction::Backward, turned, wide + tables, narrow);
+    let mut backward = vec![kernel_step("backward_input", backward)];
     // Every device has the gradient that its own heads give the one part of the keys.
-    backward.extend(shape.sum_step("backward_input", shared));
-    graph.add(NewOperator {
+    backward.extend(shape.sum_over_tensor_ranks("backward_input", shared));
+    graph.add_operator(NewOperator {
         name: name.to_owned(),
         inputs: vec![query, key, rope_key],
         outputs: vec![whole_query, whole_key],

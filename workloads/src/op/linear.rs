@@ -4,14 +4,14 @@
 //! Backward: dX = dY W^T and dW = X^T dY, both. A bias costs no kernel forward (it is what the accumulators start
 //! from); its gradient is a sum over the tokens.
 
-use super::{Shape, elementwise, input_chain, reduction, step, weight_chain};
-use crate::graph::{GraphBuilder, NARROW, NewOperator, Parameters, Step, TensorId};
-use sim::kernel::{Contraction, DataType, Direction, Function, Kernel, RowFunction};
+use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel, weight_chain};
+use crate::graph::{GraphBuilder, KernelStep, NARROW, NewOperator, Parameters, TensorId};
+use sim::kernel::{Contraction, DataType, Direction, ElementwiseFunction, Kernel, RowFunction};
 use sim::units::Bytes;
 
 /// How the weights are split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Split {
+pub(crate) enum WeightSplit {
     /// Not at all: every device computes the whole product over the tokens it has.
     Replicated,
     /// By columns: needs all tokens, makes this device's columns.
@@ -29,7 +29,7 @@ pub(crate) struct Linear<'a> {
     /// Names and widths of the parts of the result on this device.
     pub(crate) outputs: &'a [(&'a str, u64)],
     pub(crate) bias: bool,
-    pub(crate) split: Split,
+    pub(crate) split: WeightSplit,
     /// Whether an earlier operator reads the same input: its gathered (and converted) copy is there already, and the gradients of
     /// both are summed over the devices once.
     pub(crate) shares_input: bool,
@@ -39,15 +39,15 @@ pub(crate) struct Linear<'a> {
 
 impl Linear<'_> {
     /// Adds the operator; returns the parts of the result.
-    pub(crate) fn add(self, graph: &mut GraphBuilder, shape: &Shape, input: TensorId) -> Vec<TensorId> {
+    pub(crate) fn add_linear(self, graph: &mut GraphBuilder, shape: &OperatorContext, input: TensorId) -> Vec<TensorId> {
         let width = self.outputs.iter().fold(0u64, |sum, (_, w)| sum.saturating_add(*w));
-        let tokens = if self.split == Split::Replicated { shape.local_tokens() } else { shape.tokens() };
-        let result_tokens = if self.split == Split::Columns { tokens } else { shape.local_tokens() };
+        let tokens = if self.split == WeightSplit::Replicated { shape.local_tokens() } else { shape.tokens() };
+        let result_tokens = if self.split == WeightSplit::Columns { tokens } else { shape.local_tokens() };
         // What the weights' gradient reads is converted already, where the conversion is kept.
-        let copy = if self.narrow { kept_conversion(graph, shape, tokens.saturating_mul(self.input), input) } else { None };
-        let outputs = self.results(graph, result_tokens);
-        let full_input = shape.bytes(tokens.saturating_mul(self.input));
-        let full_output = shape.bytes(tokens.saturating_mul(width));
+        let copy = if self.narrow { add_kept_conversion(graph, shape, tokens.saturating_mul(self.input), input) } else { None };
+        let outputs = self.add_results(graph, result_tokens);
+        let full_input = shape.activation_bytes(tokens.saturating_mul(self.input));
+        let full_output = shape.activation_bytes(tokens.saturating_mul(width));
         let operand = if self.narrow { shape.product } else { shape.operand };
         let product = |m, n, k, result| Kernel::Contraction(Contraction { batch: 1, m, n, k, operand, result });
         let forward = product(tokens, width, self.input, shape.operand);
@@ -56,114 +56,124 @@ impl Linear<'_> {
         let weights = self.input.saturating_mul(width);
         let [convert_input, convert_weight, convert_gradient] =
             [tokens.saturating_mul(self.input), weights, tokens.saturating_mul(width)]
-                .map(|elements| self.narrow.then(|| conversion(shape, elements)).flatten());
+                .map(|elements| self.narrow.then(|| convert_operands(shape, elements)).flatten());
         let convert_weight = convert_weight.filter(|_| !shape.cached_conversions);
         // One that shares its input finds it converted.
         let convert_input = convert_input.filter(|_| !self.shares_input && copy.is_none());
         let again = convert_input;
-        let columns = self.split == Split::Columns && !self.shares_input;
-        let rows = self.split == Split::Rows;
+        let columns = self.split == WeightSplit::Columns && !self.shares_input;
+        let rows = self.split == WeightSplit::Rows;
 
-        let mut forward_steps: Vec<Step> = Vec::new();
-        forward_steps.extend(columns.then(|| shape.gather_step("forward", full_input)).flatten());
-        forward_steps.extend(convert_input.map(|kernel| step("forward.convert_input", kernel)));
-        forward_steps.extend(convert_weight.map(|kernel| step("forward.convert_weight", kernel)));
-        forward_steps.push(step("forward", forward));
-        forward_steps.extend(rows.then(|| shape.sum_step("forward", full_output)).flatten());
+        let mut forward_steps: Vec<KernelStep> = Vec::new();
+        forward_steps.extend(columns.then(|| shape.gather_sequence("forward", full_input)).flatten());
+        forward_steps.extend(convert_input.map(|kernel| kernel_step("forward.convert_input", kernel)));
+        forward_steps.extend(convert_weight.map(|kernel| kernel_step("forward.convert_weight", kernel)));
+        forward_steps.push(kernel_step("forward", forward));
+        forward_steps.extend(rows.then(|| shape.sum_over_tensor_ranks("forward", full_output)).flatten());
 
-        let mut input_steps: Vec<Step> =
-            convert_weight.map(|kernel| step("backward_input.convert_weight", kernel)).into_iter().collect();
-        input_steps.push(step("backward_input", backward_input));
-        input_steps.extend(columns.then(|| shape.sum_step("backward_input", full_input)).flatten());
+        let mut input_steps: Vec<KernelStep> =
+            convert_weight.map(|kernel| kernel_step("backward_input.convert_weight", kernel)).into_iter().collect();
+        input_steps.push(kernel_step("backward_input", backward_input));
+        input_steps.extend(columns.then(|| shape.sum_over_tensor_ranks("backward_input", full_input)).flatten());
 
-        let mut weight_steps: Vec<Step> = Vec::new();
-        weight_steps.extend(columns.then(|| shape.gather_step("backward_weight", full_input)).flatten());
-        weight_steps.extend(again.map(|kernel| step("backward_weight.convert_input", kernel)));
-        weight_steps.push(step("backward_weight", backward_weight));
+        let mut weight_steps: Vec<KernelStep> = Vec::new();
+        weight_steps.extend(columns.then(|| shape.gather_sequence("backward_weight", full_input)).flatten());
+        weight_steps.extend(again.map(|kernel| kernel_step("backward_weight.convert_input", kernel)));
+        weight_steps.push(kernel_step("backward_weight", backward_weight));
         if shape.separate_accumulation {
-            weight_steps.push(accumulation(shape, weights));
+            weight_steps.push(accumulate_weight_gradient(shape, weights));
         }
         if self.bias {
-            weight_steps.push(bias_gradient(shape, width, result_tokens));
+            weight_steps.push(reduce_bias_gradient(shape, width, result_tokens));
         }
-        let mut prepare: Vec<Step> = rows.then(|| shape.gather_step("backward", full_output)).flatten().into_iter().collect();
-        prepare.extend(convert_gradient.map(|kernel| step("backward.convert_gradient", kernel)));
+        let mut prepare: Vec<KernelStep> =
+            rows.then(|| shape.gather_sequence("backward", full_output)).flatten().into_iter().collect();
+        prepare.extend(convert_gradient.map(|kernel| kernel_step("backward.convert_gradient", kernel)));
         let gathered = [columns.then_some(full_input), rows.then_some(full_output)].into_iter().flatten().max();
-        graph.add(NewOperator {
+        graph.add_operator(NewOperator {
             name: self.name,
             inputs: std::iter::once(input).chain(copy).collect(),
             outputs: outputs.clone(),
             forward: forward_steps,
             backward_prepare: prepare,
             backward: vec![input_chain(&[input], &[], input_steps), weight_chain(&[copy.unwrap_or(input)], weight_steps)],
-            parameters: parameters(self.split, weights, if self.bias { width } else { 0 }),
+            parameters: parameters_of_linear(self.split, weights, if self.bias { width } else { 0 }),
             workspace: if shape.sequence_parallel { gathered.unwrap_or(Bytes::ZERO) } else { Bytes::ZERO },
         });
         outputs
     }
 
     /// Adds the parts of the result.
-    fn results(&self, graph: &mut GraphBuilder, tokens: u64) -> Vec<TensorId> {
+    fn add_results(&self, graph: &mut GraphBuilder, tokens: u64) -> Vec<TensorId> {
         let result =
-            |(part, width): &(&str, u64)| graph.activation(&format!("{}.{part}", self.name), tokens.saturating_mul(*width));
+            |(part, width): &(&str, u64)| graph.add_activation(&format!("{}.{part}", self.name), tokens.saturating_mul(*width));
         self.outputs.iter().map(result).collect()
     }
 }
 
 /// The bias of a row-split product is added after the sum over devices, hence held in full by each.
-fn parameters(split: Split, weights: u64, bias: u64) -> Parameters {
+fn parameters_of_linear(split: WeightSplit, weights: u64, bias: u64) -> Parameters {
     match split {
-        Split::Replicated => Parameters { replicated: weights.saturating_add(bias), ..Parameters::default() },
-        Split::Columns => Parameters { sharded: weights.saturating_add(bias), ..Parameters::default() },
-        Split::Rows => Parameters { sharded: weights, replicated: bias, ..Parameters::default() },
+        WeightSplit::Replicated => Parameters { replicated: weights.saturating_add(bias), ..Parameters::default() },
+        WeightSplit::Columns => Parameters { sharded: weights.saturating_add(bias), ..Parameters::default() },
+        WeightSplit::Rows => Parameters { sharded: weights, replicated: bias, ..Parameters::default() },
     }
 }
 
 /// The conversion of `elements` operands to the type of the products, if that is another: with dynamic scaling one pass for the
 /// largest magnitude and one for the conversion (torchao's tensor-wise float8; AQT's int8). Cached conversions read once and write the copy for
 /// the other pass beside, in the layout that it reads.
-pub(crate) fn conversion(shape: &Shape, elements: u64) -> Option<Kernel> {
+pub(crate) fn convert_operands(shape: &OperatorContext, elements: u64) -> Option<Kernel> {
     let (reads, writes) = if shape.cached_conversions { (1, 2) } else { (2, 1) };
-    let read = shape.bytes(elements) * reads;
-    let written = shape.product.packed(elements) * writes;
-    (shape.product != shape.operand).then(|| elementwise(Function::Convert, Direction::Forward, elements, read, written))
+    let read = shape.activation_bytes(elements) * reads;
+    let written = shape.product.packed_bytes_of(elements) * writes;
+    (shape.product != shape.operand)
+        .then(|| elementwise_kernel(ElementwiseFunction::Convert, Direction::Forward, elements, read, written))
 }
 
 /// The converted copy of a product's input where Transformer Engine's rules hold: it, and not the input, is what the weights' gradient reads and
 /// the backward pass keeps (`transformer_engine/pytorch/module/linear.py` saves the quantised input alone). `elements` are converted: after the
 /// gathering under sequence parallelism, while what is kept is this device's share. One operator per input, however many products read it.
-pub(crate) fn kept_conversion(graph: &mut GraphBuilder, shape: &Shape, elements: u64, input: TensorId) -> Option<TensorId> {
-    let kernel = conversion(shape, elements).filter(|_| shape.cached_conversions)?;
-    let name = format!("{}{NARROW}", graph.name(input));
-    if let Some(made) = graph.tensor(&name) {
+pub(crate) fn add_kept_conversion(
+    graph: &mut GraphBuilder,
+    shape: &OperatorContext,
+    elements: u64,
+    input: TensorId,
+) -> Option<TensorId> {
+    let kernel = convert_operands(shape, elements).filter(|_| shape.cached_conversions)?;
+    let name = format!("{}{NARROW}", graph.tensor_name(input));
+    if let Some(made) = graph.find_tensor_by_name(&name) {
         return Some(made);
     }
-    let numbers = graph.bytes(input).0 / shape.operand.bytes().max(1);
-    let copy = graph.constant(&name, shape.product.packed(numbers));
-    graph.add(NewOperator {
+    let numbers = graph.tensor_bytes(input).0 / shape.operand.bytes().max(1);
+    let copy = graph.add_constant(&name, shape.product.packed_bytes_of(numbers));
+    graph.add_operator(NewOperator {
         name: format!("{name}.convert"),
         inputs: vec![input],
         outputs: vec![copy],
-        forward: vec![step("forward", kernel)],
+        forward: vec![kernel_step("forward", kernel)],
         ..NewOperator::default()
     });
     Some(copy)
 }
 
 /// The new gradient added to the one in memory.
-pub(crate) fn accumulation(shape: &Shape, weights: u64) -> Step {
+pub(crate) fn accumulate_weight_gradient(shape: &OperatorContext, weights: u64) -> KernelStep {
     let size = shape.gradient_bytes(weights);
-    step("backward_weight.accumulate", elementwise(Function::Add, Direction::Backward, weights, size * 2, size))
+    kernel_step(
+        "backward_weight.accumulate",
+        elementwise_kernel(ElementwiseFunction::Add, Direction::Backward, weights, size * 2, size),
+    )
 }
 
 /// The gradient of a bias: the sum over the tokens.
-pub(crate) fn bias_gradient(shape: &Shape, width: u64, tokens: u64) -> Step {
-    let read = shape.bytes(tokens.saturating_mul(width));
+pub(crate) fn reduce_bias_gradient(shape: &OperatorContext, width: u64, tokens: u64) -> KernelStep {
+    let read = shape.activation_bytes(tokens.saturating_mul(width));
     let written = shape.gradient_bytes(width);
-    step("backward_weight.bias", reduction(RowFunction::Sum, Direction::Backward, (width, tokens), read, written))
+    kernel_step("backward_weight.bias", reduction_kernel(RowFunction::Sum, Direction::Backward, (width, tokens), read, written))
 }
 
 /// The product of activations (queries and keys, probabilities and values): `batch` independent ones.
-pub(crate) fn product(batch: u64, (m, n, k): (u64, u64, u64), operand: DataType) -> Kernel {
+pub(crate) fn activation_product(batch: u64, (m, n, k): (u64, u64, u64), operand: DataType) -> Kernel {
     Kernel::Contraction(Contraction { batch, m, n, k, operand, result: operand })
 }

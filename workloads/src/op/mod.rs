@@ -26,15 +26,16 @@ pub(crate) mod softmax;
 pub(crate) mod transformer;
 pub(crate) mod ulysses;
 
-use crate::graph::{BackwardChain, Gradient, Step, TensorId};
+use crate::graph::{BackwardChain, Gradient, KernelStep, TensorId};
 use sim::kernel::{
-    Axis, Collective, CollectiveKind, DataType, Direction, Elementwise, Function, Group, Kernel, Reduction, RowFunction,
+    Collective, CollectiveKind, DataType, Direction, Elementwise, ElementwiseFunction, Kernel, ParallelAxis, RankGroup,
+    Reduction, RowFunction,
 };
 use sim::units::Bytes;
 
 /// What all operators of a segment share: the micro-batch, its split over devices, the number formats.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shape {
+pub(crate) struct OperatorContext {
     /// Sequences in a micro-batch.
     pub(crate) batch: u64,
     /// Tokens of a sequence on this device's context-parallel rank: all but under context parallelism.
@@ -60,7 +61,7 @@ pub(crate) struct Shape {
     pub(crate) fused_loss: bool,
 }
 
-impl Shape {
+impl OperatorContext {
     /// Tokens of the micro-batch.
     pub(crate) fn tokens(&self) -> u64 {
         self.batch.saturating_mul(self.sequence)
@@ -82,9 +83,9 @@ impl Shape {
     }
 
     /// A collective among the context-parallel devices, which are a tensor-parallel group apart.
-    pub(crate) fn context_step(&self, label: &str, kind: CollectiveKind, bytes: Bytes) -> Step {
-        let group = Group { ranks: self.context, stride: self.ranks };
-        collective_step(label, Axis::Context, Collective { kind, bytes, group })
+    pub(crate) fn context_collective_step(&self, label: &str, kind: CollectiveKind, bytes: Bytes) -> KernelStep {
+        let group = RankGroup { ranks: self.context, stride: self.ranks };
+        collective_step(label, ParallelAxis::Context, Collective { kind, bytes, group })
     }
 
     /// Positions outside the split products, on this device.
@@ -93,7 +94,7 @@ impl Shape {
     }
 
     /// Bytes of `elements` activations.
-    pub(crate) fn bytes(&self, elements: u64) -> Bytes {
+    pub(crate) fn activation_bytes(&self, elements: u64) -> Bytes {
         Bytes(self.operand.bytes()) * elements
     }
 
@@ -103,61 +104,67 @@ impl Shape {
     }
 
     /// Whether there is anything to communicate.
-    pub(crate) fn parallel(&self) -> bool {
+    pub(crate) fn is_tensor_parallel(&self) -> bool {
         self.ranks > 1
     }
 
     /// A collective among the tensor-parallel devices, which are neighbours.
-    pub(crate) fn tensor_step(&self, label: &str, kind: CollectiveKind, bytes: Bytes) -> Step {
-        let group = Group { ranks: self.ranks, stride: 1 };
-        collective_step(label, Axis::Tensor, Collective { kind, bytes, group })
+    pub(crate) fn tensor_collective_step(&self, label: &str, kind: CollectiveKind, bytes: Bytes) -> KernelStep {
+        let group = RankGroup { ranks: self.ranks, stride: 1 };
+        collective_step(label, ParallelAxis::Tensor, Collective { kind, bytes, group })
     }
 
     /// Sums a full activation of `bytes` over the devices: an all-reduce, or a reduce-scatter along the sequence.
-    pub(crate) fn sum_step(&self, label: &str, bytes: Bytes) -> Option<Step> {
-        self.parallel().then(|| {
+    pub(crate) fn sum_over_tensor_ranks(&self, label: &str, bytes: Bytes) -> Option<KernelStep> {
+        self.is_tensor_parallel().then(|| {
             if self.sequence_parallel {
-                self.tensor_step(&format!("{label}.reduce_scatter"), CollectiveKind::ReduceScatter, bytes)
+                self.tensor_collective_step(&format!("{label}.reduce_scatter"), CollectiveKind::ReduceScatter, bytes)
             } else {
-                self.tensor_step(&format!("{label}.all_reduce"), CollectiveKind::AllReduce, bytes)
+                self.tensor_collective_step(&format!("{label}.all_reduce"), CollectiveKind::AllReduce, bytes)
             }
         })
     }
 
     /// Gathers an activation that is split along the sequence to its full `bytes`; nothing where it is not split.
-    pub(crate) fn gather_step(&self, label: &str, bytes: Bytes) -> Option<Step> {
-        (self.parallel() && self.sequence_parallel)
-            .then(|| self.tensor_step(&format!("{label}.all_gather"), CollectiveKind::AllGather, bytes))
+    pub(crate) fn gather_sequence(&self, label: &str, bytes: Bytes) -> Option<KernelStep> {
+        (self.is_tensor_parallel() && self.sequence_parallel)
+            .then(|| self.tensor_collective_step(&format!("{label}.all_gather"), CollectiveKind::AllGather, bytes))
     }
 }
 
 /// A kernel of one device under its label.
-pub(crate) fn step(label: &str, kernel: Kernel) -> Step {
-    Step { label: label.to_owned(), kernel, axis: None }
+pub(crate) fn kernel_step(label: &str, kernel: Kernel) -> KernelStep {
+    KernelStep { label: label.to_owned(), kernel, axis: None }
 }
 
 /// A collective along an axis under its label.
-pub(crate) fn collective_step(label: &str, axis: Axis, collective: Collective) -> Step {
-    Step { label: label.to_owned(), kernel: Kernel::Collective(collective), axis: Some(axis) }
+pub(crate) fn collective_step(label: &str, axis: ParallelAxis, collective: Collective) -> KernelStep {
+    KernelStep { label: label.to_owned(), kernel: Kernel::Collective(collective), axis: Some(axis) }
 }
 
 /// A chain that computes input gradients.
-pub(crate) fn input_chain(inputs: &[TensorId], reads: &[TensorId], steps: Vec<Step>) -> BackwardChain {
+pub(crate) fn input_chain(inputs: &[TensorId], reads: &[TensorId], steps: Vec<KernelStep>) -> BackwardChain {
     BackwardChain { gradient: Gradient::Inputs(inputs.to_vec()), reads: reads.to_vec(), steps }
 }
 
 /// A chain that computes parameter gradients.
-pub(crate) fn weight_chain(reads: &[TensorId], steps: Vec<Step>) -> BackwardChain {
+pub(crate) fn weight_chain(reads: &[TensorId], steps: Vec<KernelStep>) -> BackwardChain {
     BackwardChain { gradient: Gradient::Weights, reads: reads.to_vec(), steps }
 }
 
 /// An elementwise kernel.
-pub(crate) fn elementwise(function: Function, direction: Direction, elements: u64, read: Bytes, written: Bytes) -> Kernel {
+pub(crate) fn elementwise_kernel(
+    function: ElementwiseFunction,
+    direction: Direction,
+    elements: u64,
+    read: Bytes,
+    written: Bytes,
+) -> Kernel {
     Kernel::Elementwise(Elementwise { function, direction, elements, read, written })
 }
 
 /// A row-wise kernel over (rows, columns).
-pub(crate) fn reduction(
+pub(crate) fn reduction_kernel(
     function: RowFunction,
     direction: Direction,
     (rows, columns): (u64, u64),

@@ -6,12 +6,20 @@
 //! otherwise, fills the device that all others wait for. Tokens travel by all-to-alls, copy by copy or once to every node, or are gathered by all devices of the group. Experts are split over the expert-parallel
 //! devices, and each expert's width over the tensor-parallel ones, or over as many as are stated.
 
-use super::linear::{Linear, Split, accumulation, bias_gradient, conversion, kept_conversion};
-use super::transformer::Plan;
-use super::{Shape, activation, collective_step, elementwise, gated, input_chain, reduction, shared_expert, step, weight_chain};
-use crate::graph::{GraphBuilder, NewOperator, Parameters, Step, TensorId};
+use super::linear::{
+    Linear, WeightSplit, accumulate_weight_gradient, add_kept_conversion, convert_operands, reduce_bias_gradient,
+};
+use super::transformer::SegmentPlan;
+use super::{
+    OperatorContext, activation, collective_step, elementwise_kernel, gated, input_chain, kernel_step, reduction_kernel,
+    shared_expert, weight_chain,
+};
+use crate::graph::{GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
 use crate::model::{ExpertGroups, Experts};
-use sim::kernel::{Axis, Choice, Collective, CollectiveKind, Contraction, Direction, Function, Group, Kernel, RowFunction};
+use sim::kernel::{
+    Collective, CollectiveKind, Contraction, Direction, ElementwiseFunction, Kernel, ParallelAxis, PartChoice, RankGroup,
+    RowFunction,
+};
 use sim::units::Bytes;
 
 /// Bytes of a routing weight and of the index of its expert (fp32 and int32).
@@ -20,7 +28,7 @@ const INDEX_BYTES: u64 = 4;
 
 /// How a layer's experts are spread and filled, on one device.
 #[derive(Debug, Clone, Copy)]
-struct Dispatch {
+struct ExpertDispatch {
     experts: Experts,
     /// Expert-parallel devices.
     ranks: u32,
@@ -38,8 +46,8 @@ struct Dispatch {
     gathered: Option<u64>,
 }
 
-impl Dispatch {
-    fn new(plan: &Plan<'_>, experts: Experts) -> Self {
+impl ExpertDispatch {
+    fn new(plan: &SegmentPlan<'_>, experts: Experts) -> Self {
         let ranks = plan.lowering.expert_parallel.max(1);
         Self {
             experts,
@@ -51,30 +59,30 @@ impl Dispatch {
                 .map_or(plan.shape.ranks.saturating_mul(plan.shape.context), |shared| shared),
             hidden: plan.model.hidden,
             local: experts.count / u64::from(ranks),
-            slots: experts.slots(plan.shape.local_tokens()),
+            slots: experts.expert_slots(plan.shape.local_tokens()),
             once: plan.lowering.expert_deduplicated,
             gathered: plan.lowering.expert_all_gather.then(|| plan.shape.local_tokens().saturating_mul(u64::from(ranks))),
         }
     }
 
     /// Exchanges all slots among the expert-parallel devices; or gathers the tokens of all, `back` the sums of their results.
-    fn exchange(&self, shape: &Shape, label: &str, back: bool) -> Option<Step> {
+    fn exchange_slots(&self, shape: &OperatorContext, label: &str, back: bool) -> Option<KernelStep> {
         let (kind, name) = match (self.gathered, back) {
-            (None, _) if self.once => (CollectiveKind::Dispatch(self.choice()), "dispatch"),
+            (None, _) if self.once => (CollectiveKind::Dispatch(self.choose_experts()), "dispatch"),
             (None, _) => (CollectiveKind::AllToAll, "all_to_all"),
             (Some(_), false) => (CollectiveKind::AllGather, "all_gather"),
             (Some(_), true) => (CollectiveKind::ReduceScatter, "reduce_scatter"),
         };
-        let group = Group { ranks: self.ranks, stride: self.stride };
-        let collective = Collective { kind, bytes: self.exchanged(shape), group };
-        (self.ranks > 1).then(|| collective_step(&format!("{label}.{name}"), Axis::Expert, collective))
+        let group = RankGroup { ranks: self.ranks, stride: self.stride };
+        let collective = Collective { kind, bytes: self.exchanged_bytes(shape), group };
+        (self.ranks > 1).then(|| collective_step(&format!("{label}.{name}"), ParallelAxis::Expert, collective))
     }
 
     /// Which experts a token goes to.
-    fn choice(&self) -> Choice {
+    fn choose_experts(&self) -> PartChoice {
         let small = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
         let groups = self.experts.groups.unwrap_or(ExpertGroups { count: 1, chosen: 1 });
-        Choice {
+        PartChoice {
             parts: small(self.experts.count),
             chosen: small(self.experts.top_k),
             groups: small(groups.count),
@@ -83,25 +91,25 @@ impl Dispatch {
     }
 
     /// Bytes on a device before or after an exchange, whichever are more.
-    fn exchanged(&self, shape: &Shape) -> Bytes {
-        shape.bytes(self.gathered.unwrap_or(self.slots).saturating_mul(self.hidden))
+    fn exchanged_bytes(&self, shape: &OperatorContext) -> Bytes {
+        shape.activation_bytes(self.gathered.unwrap_or(self.slots).saturating_mul(self.hidden))
     }
 }
 
 /// Adds router, dispatch, experts and combination; returns the branch's result.
-pub(crate) fn add(graph: &mut GraphBuilder, plan: &Plan<'_>, experts: Experts, x: TensorId) -> TensorId {
+pub(crate) fn add_mixture(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, experts: Experts, x: TensorId) -> TensorId {
     let (model, shape) = (plan.model, &plan.shape);
-    let dispatch = Dispatch::new(plan, experts);
+    let dispatch = ExpertDispatch::new(plan, experts);
     let router = Linear {
         name: "layer.moe.router".to_owned(),
         input: model.hidden,
         outputs: &[("logits", experts.count)],
         bias: experts.router_bias,
-        split: Split::Replicated,
+        split: WeightSplit::Replicated,
         shares_input: false,
         narrow: false,
     };
-    let logits = router.add(graph, shape, x)[0];
+    let logits = router.add_linear(graph, shape, x)[0];
     let weights = add_top_k(graph, shape, experts, logits);
     let tokens = add_dispatch(graph, shape, &dispatch, x);
     // The experts see one long sequence of slots; under sequence parallelism its parts are gathered before the first product, by the
@@ -111,74 +119,83 @@ pub(crate) fn add(graph: &mut GraphBuilder, plan: &Plan<'_>, experts: Experts, x
     let sequence_parallel = (shape.sequence_parallel || shape.ranks == 1) && ranks > 1;
     let split = if sequence_parallel { u64::from(ranks) } else { 1 };
     let sequence = dispatch.slots.saturating_mul(split);
-    let slots = Shape { batch: 1, sequence, context: 1, ranks, sequence_parallel, ..*shape };
+    let slots = OperatorContext { batch: 1, sequence, context: 1, ranks, sequence_parallel, ..*shape };
     let width = model.ffn / u64::from(ranks.max(1));
     let bias = model.mlp_bias;
-    let expert = |name: &'static str, sizes, split| Grouped { name, experts: dispatch.local, sizes, split, bias };
+    let expert = |name: &'static str, sizes, split| GroupedProduct { name, experts: dispatch.local, sizes, split, bias };
     let y = if model.gated {
-        let parts =
-            expert("layer.moe.gate_up", (model.hidden, 2 * width), Split::Columns).add(graph, &slots, tokens, &["gate", "up"]);
+        let parts = expert("layer.moe.gate_up", (model.hidden, 2 * width), WeightSplit::Columns).add_grouped_product(
+            graph,
+            &slots,
+            tokens,
+            &["gate", "up"],
+        );
         let [gate, up] = <[TensorId; 2]>::try_from(parts).unwrap_or([tokens; 2]);
-        gated::add(graph, &slots, "layer.moe.gated", model.activation, width, (gate, up))
+        gated::add_gated_unit(graph, &slots, "layer.moe.gated", model.activation, width, (gate, up))
     } else {
-        let parts = expert("layer.moe.fc1", (model.hidden, width), Split::Columns).add(graph, &slots, tokens, &["out"]);
-        activation::add(graph, &slots, "layer.moe.activation", model.activation, width, parts[0])
+        let parts = expert("layer.moe.fc1", (model.hidden, width), WeightSplit::Columns).add_grouped_product(
+            graph,
+            &slots,
+            tokens,
+            &["out"],
+        );
+        activation::add_activation(graph, &slots, "layer.moe.activation", model.activation, width, parts[0])
     };
     let early = plan.lowering.weighted_experts;
     if early {
-        graph.weigh_last(weights);
+        graph.scale_rows_of_last(weights);
     }
     let last = if model.gated { "layer.moe.down" } else { "layer.moe.fc2" };
-    let results = expert(last, (width, model.hidden), Split::Rows).add(graph, &slots, y, &["out"])[0];
+    let results = expert(last, (width, model.hidden), WeightSplit::Rows).add_grouped_product(graph, &slots, y, &["out"])[0];
     let routed = add_combine(graph, shape, &dispatch, results, (!early).then_some(weights));
     match experts.shared {
-        Some(shared) => shared_expert::add(graph, plan, shared, (x, routed)),
+        Some(shared) => shared_expert::add_shared_expert(graph, plan, shared, (x, routed)),
         None => routed,
     }
 }
 
 /// The softmax of the logits and the choice of the largest: keeps the probabilities (fp32) and, per choice, weight and index.
-fn add_top_k(graph: &mut GraphBuilder, shape: &Shape, experts: Experts, logits: TensorId) -> TensorId {
+fn add_top_k(graph: &mut GraphBuilder, shape: &OperatorContext, experts: Experts, logits: TensorId) -> TensorId {
     let tokens = shape.local_tokens();
     let choices = tokens.saturating_mul(experts.top_k);
     let probabilities =
-        graph.constant("layer.moe.top_k.probabilities", Bytes(WEIGHT_BYTES) * tokens.saturating_mul(experts.count));
-    let indices = graph.constant("layer.moe.top_k.indices", Bytes(INDEX_BYTES) * choices);
-    let weights = graph.weights("layer.moe.top_k.weights", Bytes(WEIGHT_BYTES) * choices);
-    let (read, kept) = (graph.bytes(logits), graph.bytes(probabilities));
-    let chosen = graph.bytes(indices) + graph.bytes(weights);
+        graph.add_constant("layer.moe.top_k.probabilities", Bytes(WEIGHT_BYTES) * tokens.saturating_mul(experts.count));
+    let indices = graph.add_constant("layer.moe.top_k.indices", Bytes(INDEX_BYTES) * choices);
+    let weights = graph.add_tensor_of_bytes("layer.moe.top_k.weights", Bytes(WEIGHT_BYTES) * choices);
+    let (read, kept) = (graph.tensor_bytes(logits), graph.tensor_bytes(probabilities));
+    let chosen = graph.tensor_bytes(indices) + graph.tensor_bytes(weights);
     let rows = (tokens, experts.count);
-    let forward = reduction(RowFunction::Softmax, Direction::Forward, rows, read, kept + chosen);
-    let backward = reduction(RowFunction::Softmax, Direction::Backward, rows, kept + chosen, read);
-    graph.add(NewOperator {
+    let forward = reduction_kernel(RowFunction::Softmax, Direction::Forward, rows, read, kept + chosen);
+    let backward = reduction_kernel(RowFunction::Softmax, Direction::Backward, rows, kept + chosen, read);
+    graph.add_operator(NewOperator {
         name: "layer.moe.top_k".to_owned(),
         inputs: vec![logits],
         outputs: vec![weights, probabilities, indices],
-        forward: vec![step("forward", forward)],
-        backward: vec![input_chain(&[logits], &[probabilities, indices], vec![step("backward_input", backward)])],
+        forward: vec![kernel_step("forward", forward)],
+        backward: vec![input_chain(&[logits], &[probabilities, indices], vec![kernel_step("backward_input", backward)])],
         ..NewOperator::default()
     });
     weights
 }
 
 /// Tokens in the order of their experts, and to their devices.
-fn add_dispatch(graph: &mut GraphBuilder, shape: &Shape, dispatch: &Dispatch, x: TensorId) -> TensorId {
+fn add_dispatch(graph: &mut GraphBuilder, shape: &OperatorContext, dispatch: &ExpertDispatch, x: TensorId) -> TensorId {
     let elements = dispatch.slots.saturating_mul(dispatch.hidden);
-    let output = graph.activation("layer.moe.dispatch.out", elements);
-    let (size, input) = (shape.bytes(elements), graph.bytes(x));
-    let gather = elementwise(Function::Gather, Direction::Forward, elements, size, size);
-    let scatter = elementwise(Function::Scatter, Direction::Backward, elements, size, input);
-    let mut forward = vec![step("forward", gather)];
-    forward.extend(dispatch.exchange(shape, "forward", false));
-    let mut backward: Vec<Step> = dispatch.exchange(shape, "backward_input", true).into_iter().collect();
-    backward.push(step("backward_input", scatter));
-    graph.add(NewOperator {
+    let output = graph.add_activation("layer.moe.dispatch.out", elements);
+    let (size, input) = (shape.activation_bytes(elements), graph.tensor_bytes(x));
+    let gather = elementwise_kernel(ElementwiseFunction::Gather, Direction::Forward, elements, size, size);
+    let scatter = elementwise_kernel(ElementwiseFunction::Scatter, Direction::Backward, elements, size, input);
+    let mut forward = vec![kernel_step("forward", gather)];
+    forward.extend(dispatch.exchange_slots(shape, "forward", false));
+    let mut backward: Vec<KernelStep> = dispatch.exchange_slots(shape, "backward_input", true).into_iter().collect();
+    backward.push(kernel_step("backward_input", scatter));
+    graph.add_operator(NewOperator {
         name: "layer.moe.dispatch".to_owned(),
         inputs: vec![x],
         outputs: vec![output],
         forward,
         backward: vec![input_chain(&[x], &[], backward)],
-        workspace: if dispatch.ranks > 1 { dispatch.exchanged(shape) } else { Bytes::ZERO },
+        workspace: if dispatch.ranks > 1 { dispatch.exchanged_bytes(shape) } else { Bytes::ZERO },
         ..NewOperator::default()
     });
     output
@@ -188,17 +205,17 @@ fn add_dispatch(graph: &mut GraphBuilder, shape: &Shape, dispatch: &Dispatch, x:
 /// last product, nobody does.
 fn add_combine(
     graph: &mut GraphBuilder,
-    shape: &Shape,
-    dispatch: &Dispatch,
+    shape: &OperatorContext,
+    dispatch: &ExpertDispatch,
     results: TensorId,
     weights: Option<TensorId>,
 ) -> TensorId {
     let tokens = shape.local_tokens();
     let elements = dispatch.slots.saturating_mul(dispatch.hidden);
-    let returned = graph.activation("layer.moe.return.out", elements);
-    let (size, row) = (shape.bytes(elements), weights.map_or(Bytes::ZERO, |weights| graph.bytes(weights)));
-    let exchange = |label: &str, back| dispatch.exchange(shape, label, back).into_iter().collect::<Vec<_>>();
-    graph.add(NewOperator {
+    let returned = graph.add_activation("layer.moe.return.out", elements);
+    let (size, row) = (shape.activation_bytes(elements), weights.map_or(Bytes::ZERO, |weights| graph.tensor_bytes(weights)));
+    let exchange = |label: &str, back| dispatch.exchange_slots(shape, label, back).into_iter().collect::<Vec<_>>();
+    graph.add_operator(NewOperator {
         name: "layer.moe.return".to_owned(),
         inputs: vec![results],
         outputs: vec![returned],
@@ -206,20 +223,20 @@ fn add_combine(
         backward: vec![input_chain(&[results], &[], exchange("backward_input", false))],
         ..NewOperator::default()
     });
-    let output = graph.activation("layer.moe.combine.out", tokens.saturating_mul(dispatch.hidden));
-    let written = graph.bytes(output);
-    let sum = elementwise(Function::Scatter, Direction::Forward, elements, size + row, written);
-    let spread = elementwise(Function::Gather, Direction::Backward, elements, written + row, size);
+    let output = graph.add_activation("layer.moe.combine.out", tokens.saturating_mul(dispatch.hidden));
+    let written = graph.tensor_bytes(output);
+    let sum = elementwise_kernel(ElementwiseFunction::Scatter, Direction::Forward, elements, size + row, written);
+    let spread = elementwise_kernel(ElementwiseFunction::Gather, Direction::Backward, elements, written + row, size);
     let choices = tokens.saturating_mul(dispatch.experts.top_k);
-    let weigh = reduction(RowFunction::Sum, Direction::Backward, (choices, dispatch.hidden), size + written, row);
+    let weigh = reduction_kernel(RowFunction::Sum, Direction::Backward, (choices, dispatch.hidden), size + written, row);
     let read: Vec<TensorId> = weights.into_iter().collect();
-    let mut backward = vec![input_chain(&[returned], &read, vec![step("backward_input", spread)])];
-    backward.extend(weights.map(|weights| input_chain(&[weights], &[returned], vec![step("backward_routing", weigh)])));
-    graph.add(NewOperator {
+    let mut backward = vec![input_chain(&[returned], &read, vec![kernel_step("backward_input", spread)])];
+    backward.extend(weights.map(|weights| input_chain(&[weights], &[returned], vec![kernel_step("backward_routing", weigh)])));
+    graph.add_operator(NewOperator {
         name: "layer.moe.combine".to_owned(),
         inputs: std::iter::once(returned).chain(weights).collect(),
         outputs: vec![output],
-        forward: vec![step("forward", sum)],
+        forward: vec![kernel_step("forward", sum)],
         backward,
         ..NewOperator::default()
     });
@@ -227,54 +244,63 @@ fn add_combine(
 }
 
 /// One product per local expert, as a batch: (slots of an expert, input) x (input, output).
-struct Grouped {
+struct GroupedProduct {
     name: &'static str,
     /// Experts on this device.
     experts: u64,
     /// Widths of input and output on this device.
     sizes: (u64, u64),
-    split: Split,
+    split: WeightSplit,
     bias: bool,
 }
 
-impl Grouped {
-    fn add(&self, graph: &mut GraphBuilder, shape: &Shape, input: TensorId, parts: &[&str]) -> Vec<TensorId> {
+impl GroupedProduct {
+    fn add_grouped_product(
+        &self,
+        graph: &mut GraphBuilder,
+        shape: &OperatorContext,
+        input: TensorId,
+        parts: &[&str],
+    ) -> Vec<TensorId> {
         let (from, to) = self.sizes;
         let slots = shape.tokens();
         let rows = slots.div_ceil(self.experts.max(1));
-        let result_slots = if self.split == Split::Rows { shape.local_tokens() } else { slots };
+        let result_slots = if self.split == WeightSplit::Rows { shape.local_tokens() } else { slots };
         let part = result_slots.saturating_mul(to / parts.len().max(1) as u64);
-        let outputs: Vec<TensorId> = parts.iter().map(|name| graph.activation(&format!("{}.{name}", self.name), part)).collect();
+        let outputs: Vec<TensorId> =
+            parts.iter().map(|name| graph.add_activation(&format!("{}.{name}", self.name), part)).collect();
         let weights = self.experts.saturating_mul(from).saturating_mul(to);
         let product =
             |m, n, k, result| Kernel::Contraction(Contraction { batch: self.experts, m, n, k, operand: shape.product, result });
-        let (full_input, full_output) = (shape.bytes(slots.saturating_mul(from)), shape.bytes(slots.saturating_mul(to)));
-        let convert = |elements: u64, label: &str| conversion(shape, elements).map(|kernel| step(label, kernel));
-        let columns = self.split == Split::Columns;
-        let mut forward: Vec<Step> = columns.then(|| shape.gather_step("forward", full_input)).flatten().into_iter().collect();
-        let copy = kept_conversion(graph, shape, slots.saturating_mul(from), input);
+        let (full_input, full_output) =
+            (shape.activation_bytes(slots.saturating_mul(from)), shape.activation_bytes(slots.saturating_mul(to)));
+        let convert = |elements: u64, label: &str| convert_operands(shape, elements).map(|kernel| kernel_step(label, kernel));
+        let columns = self.split == WeightSplit::Columns;
+        let mut forward: Vec<KernelStep> =
+            columns.then(|| shape.gather_sequence("forward", full_input)).flatten().into_iter().collect();
+        let copy = add_kept_conversion(graph, shape, slots.saturating_mul(from), input);
         if copy.is_none() {
             forward.extend(convert(slots.saturating_mul(from), "forward.convert_input"));
         }
         let again = |elements: u64, label: &str| if shape.cached_conversions { None } else { convert(elements, label) };
         forward.extend(again(weights, "forward.convert_weight"));
-        forward.push(step("forward", product(rows, to, from, shape.operand)));
-        forward.extend((!columns).then(|| shape.sum_step("forward", full_output)).flatten());
-        let mut prepare: Vec<Step> =
-            (!columns).then(|| shape.gather_step("backward", full_output)).flatten().into_iter().collect();
+        forward.push(kernel_step("forward", product(rows, to, from, shape.operand)));
+        forward.extend((!columns).then(|| shape.sum_over_tensor_ranks("forward", full_output)).flatten());
+        let mut prepare: Vec<KernelStep> =
+            (!columns).then(|| shape.gather_sequence("backward", full_output)).flatten().into_iter().collect();
         prepare.extend(convert(slots.saturating_mul(to), "backward.convert_gradient"));
-        let mut gradient: Vec<Step> = again(weights, "backward_input.convert_weight").into_iter().collect();
-        gradient.push(step("backward_input", product(rows, from, to, shape.operand)));
-        gradient.extend(columns.then(|| shape.sum_step("backward_input", full_input)).flatten());
-        let mut own: Vec<Step> =
-            columns.then(|| shape.gather_step("backward_weight", full_input)).flatten().into_iter().collect();
+        let mut gradient: Vec<KernelStep> = again(weights, "backward_input.convert_weight").into_iter().collect();
+        gradient.push(kernel_step("backward_input", product(rows, from, to, shape.operand)));
+        gradient.extend(columns.then(|| shape.sum_over_tensor_ranks("backward_input", full_input)).flatten());
+        let mut own: Vec<KernelStep> =
+            columns.then(|| shape.gather_sequence("backward_weight", full_input)).flatten().into_iter().collect();
         own.extend(again(slots.saturating_mul(from), "backward_weight.convert_input"));
-        own.push(step("backward_weight", product(from, to, rows, shape.gradient)));
-        own.extend(shape.separate_accumulation.then(|| accumulation(shape, weights)));
+        own.push(kernel_step("backward_weight", product(from, to, rows, shape.gradient)));
+        own.extend(shape.separate_accumulation.then(|| accumulate_weight_gradient(shape, weights)));
         let biases = if self.bias { self.experts.saturating_mul(to) } else { 0 };
-        own.extend(self.bias.then(|| bias_gradient(shape, biases, rows)));
+        own.extend(self.bias.then(|| reduce_bias_gradient(shape, biases, rows)));
         let gathered = if columns { full_input } else { full_output };
-        graph.add(NewOperator {
+        graph.add_operator(NewOperator {
             name: self.name.to_owned(),
             inputs: std::iter::once(input).chain(copy).collect(),
             outputs: outputs.clone(),

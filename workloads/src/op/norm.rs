@@ -2,10 +2,10 @@
 //! (as Korthikanti et al. 2022 account it); RMSNorm keeps its input and one fp32 factor per row.
 //! Unfused RMSNorm (Hugging Face's eager one) keeps an fp32 copy of the input and the normalised rows instead.
 
-use super::{Shape, elementwise, input_chain, reduction, step, weight_chain};
-use crate::graph::{BackwardChain, GraphBuilder, NewOperator, Parameters, Step, TensorId};
+use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel, weight_chain};
+use crate::graph::{BackwardChain, GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
 use crate::model::Norm;
-use sim::kernel::{DataType, Direction, Function, RowFunction};
+use sim::kernel::{DataType, Direction, ElementwiseFunction, RowFunction};
 use sim::units::Bytes;
 
 /// A norm over rows of `width`.
@@ -24,9 +24,9 @@ pub(crate) struct NormOperator {
 
 impl NormOperator {
     /// Adds the operator; returns the normalised rows.
-    pub(crate) fn add(self, graph: &mut GraphBuilder, shape: &Shape, input: TensorId) -> TensorId {
+    pub(crate) fn add_norm(self, graph: &mut GraphBuilder, shape: &OperatorContext, input: TensorId) -> TensorId {
         let elements = shape.local_tokens().saturating_mul(self.width);
-        let output = graph.activation(&format!("{}.out", self.name), elements);
+        let output = graph.add_activation(&format!("{}.out", self.name), elements);
         if self.norm == Norm::RmsNorm && !shape.fused {
             self.add_eager_rms(graph, shape, input, output);
             return output;
@@ -36,26 +36,26 @@ impl NormOperator {
         let function = match self.norm {
             Norm::LayerNorm => RowFunction::LayerNorm,
             Norm::RmsNorm => {
-                let factor = graph.constant(&format!("{}.rstd", self.name), Bytes(4) * shape.local_tokens());
+                let factor = graph.add_constant(&format!("{}.rstd", self.name), Bytes(4) * shape.local_tokens());
                 outputs.push(factor);
                 reads.push(factor);
                 RowFunction::RmsNorm
             }
         };
-        let size = shape.bytes(elements);
+        let size = shape.activation_bytes(elements);
         let rows = (shape.local_tokens(), self.width);
-        let written = outputs.iter().map(|t| graph.bytes(*t)).sum();
-        let read: Bytes = reads.iter().map(|t| graph.bytes(*t)).sum();
-        let forward = reduction(function, Direction::Forward, rows, size, written);
-        let backward = reduction(function, Direction::Backward, rows, size + read, size);
-        let mut chains = vec![input_chain(&[input], &reads, vec![step("backward_input", backward)])];
-        chains.extend(self.weight_gradient(shape, &reads, read));
-        graph.add(NewOperator {
+        let written = outputs.iter().map(|t| graph.tensor_bytes(*t)).sum();
+        let read: Bytes = reads.iter().map(|t| graph.tensor_bytes(*t)).sum();
+        let forward = reduction_kernel(function, Direction::Forward, rows, size, written);
+        let backward = reduction_kernel(function, Direction::Backward, rows, size + read, size);
+        let mut chains = vec![input_chain(&[input], &reads, vec![kernel_step("backward_input", backward)])];
+        chains.extend(self.norm_weight_gradient(shape, &reads, read));
+        graph.add_operator(NewOperator {
             inputs: vec![input],
             outputs,
-            forward: vec![step("forward", forward)],
+            forward: vec![kernel_step("forward", forward)],
             backward: chains,
-            parameters: self.parameters(),
+            parameters: self.norm_parameters(),
             name: self.name,
             ..NewOperator::default()
         });
@@ -63,20 +63,20 @@ impl NormOperator {
     }
 
     /// Gains and biases are sums over the tokens of dY * normalised x and dY.
-    fn weight_gradient(&self, shape: &Shape, reads: &[TensorId], read: Bytes) -> Option<BackwardChain> {
-        let parameters = self.parameters().per_device();
-        let size = shape.bytes(shape.local_tokens().saturating_mul(self.width));
-        let kernel = reduction(
+    fn norm_weight_gradient(&self, shape: &OperatorContext, reads: &[TensorId], read: Bytes) -> Option<BackwardChain> {
+        let parameters = self.norm_parameters().per_device_count();
+        let size = shape.activation_bytes(shape.local_tokens().saturating_mul(self.width));
+        let kernel = reduction_kernel(
             RowFunction::Sum,
             Direction::Backward,
             (parameters, shape.local_tokens()),
             size + read,
             shape.gradient_bytes(parameters),
         );
-        (parameters > 0).then(|| weight_chain(reads, vec![step("backward_weight", kernel)]))
+        (parameters > 0).then(|| weight_chain(reads, vec![kernel_step("backward_weight", kernel)]))
     }
 
-    fn parameters(&self) -> Parameters {
+    fn norm_parameters(&self) -> Parameters {
         let per_column = match (self.affine, self.norm) {
             (false, _) => 0,
             (true, Norm::LayerNorm) if self.bias => 2,
@@ -89,37 +89,46 @@ impl NormOperator {
         Parameters { replicated: count, ..Parameters::default() }
     }
 
-    fn add_eager_rms(self, graph: &mut GraphBuilder, shape: &Shape, input: TensorId, output: TensorId) {
+    fn add_eager_rms(self, graph: &mut GraphBuilder, shape: &OperatorContext, input: TensorId, output: TensorId) {
         let rows = shape.local_tokens();
         let elements = rows.saturating_mul(self.width);
-        let wide = graph.constant(&format!("{}.fp32", self.name), Bytes(DataType::Fp32.bytes()) * elements);
-        let factor = graph.constant(&format!("{}.rstd", self.name), Bytes(4) * rows);
-        let normalised = graph.activation(&format!("{}.normalised", self.name), elements);
-        let (small, large, row) = (shape.bytes(elements), graph.bytes(wide), graph.bytes(factor));
-        let gain = shape.bytes(self.width);
-        let forward: Vec<Step> = vec![
-            step("forward.upcast", elementwise(Function::Convert, Direction::Forward, elements, small, large)),
-            step(
-                "forward.normalise",
-                reduction(RowFunction::RmsNorm, Direction::Forward, (rows, self.width), large, row + small),
+        let wide = graph.add_constant(&format!("{}.fp32", self.name), Bytes(DataType::Fp32.bytes()) * elements);
+        let factor = graph.add_constant(&format!("{}.rstd", self.name), Bytes(4) * rows);
+        let normalised = graph.add_activation(&format!("{}.normalised", self.name), elements);
+        let (small, large, row) = (shape.activation_bytes(elements), graph.tensor_bytes(wide), graph.tensor_bytes(factor));
+        let gain = shape.activation_bytes(self.width);
+        let forward: Vec<KernelStep> = vec![
+            kernel_step(
+                "forward.upcast",
+                elementwise_kernel(ElementwiseFunction::Convert, Direction::Forward, elements, small, large),
             ),
-            step("forward.gain", elementwise(Function::Mul, Direction::Forward, elements, small + gain, small)),
+            kernel_step(
+                "forward.normalise",
+                reduction_kernel(RowFunction::RmsNorm, Direction::Forward, (rows, self.width), large, row + small),
+            ),
+            kernel_step(
+                "forward.gain",
+                elementwise_kernel(ElementwiseFunction::Mul, Direction::Forward, elements, small + gain, small),
+            ),
         ];
         let backward = vec![
-            step("backward_input.gain", elementwise(Function::Mul, Direction::Backward, elements, small + gain, small)),
-            step(
+            kernel_step(
+                "backward_input.gain",
+                elementwise_kernel(ElementwiseFunction::Mul, Direction::Backward, elements, small + gain, small),
+            ),
+            kernel_step(
                 "backward_input",
-                reduction(RowFunction::RmsNorm, Direction::Backward, (rows, self.width), small + large + row, small),
+                reduction_kernel(RowFunction::RmsNorm, Direction::Backward, (rows, self.width), small + large + row, small),
             ),
         ];
         let mut chains = vec![input_chain(&[input], &[wide, factor], backward)];
-        chains.extend(self.weight_gradient(shape, &[normalised], small));
-        graph.add(NewOperator {
+        chains.extend(self.norm_weight_gradient(shape, &[normalised], small));
+        graph.add_operator(NewOperator {
             inputs: vec![input],
             outputs: vec![output, wide, factor, normalised],
             forward,
             backward: chains,
-            parameters: self.parameters(),
+            parameters: self.norm_parameters(),
             name: self.name,
             ..NewOperator::default()
         });

@@ -1,34 +1,40 @@
 //! Patches of images made tokens: one product of their numbers (ViT's convolution, whose windows do not overlap, is such a product), behind a learned
 //! token of its own. The images have no gradient.
 
-use super::linear::{accumulation, bias_gradient};
-use super::{Shape, step, weight_chain};
+use super::linear::{accumulate_weight_gradient, reduce_bias_gradient};
+use super::{OperatorContext, kernel_step, weight_chain};
 use crate::graph::{GraphBuilder, NewOperator, Parameters, TensorId};
 use crate::variations::Patches;
 use sim::kernel::{Contraction, Kernel};
 
 /// Adds the product to the width of the residual stream; returns the tokens. Every tensor-parallel device makes those that it has.
-pub(crate) fn add(graph: &mut GraphBuilder, shape: &Shape, name: &str, patches: Patches, hidden: u64) -> TensorId {
+pub(crate) fn add_patch_product(
+    graph: &mut GraphBuilder,
+    shape: &OperatorContext,
+    name: &str,
+    patches: Patches,
+    hidden: u64,
+) -> TensorId {
     let tokens = shape.local_tokens();
     // The first token of a sequence is no patch.
     let made = tokens.saturating_sub(shape.batch);
     let numbers = made.saturating_mul(patches.numbers);
-    let images = graph.constant(&format!("{name}.images"), shape.bytes(numbers));
-    let output = graph.activation(&format!("{name}.out"), tokens.saturating_mul(hidden));
+    let images = graph.add_constant(&format!("{name}.images"), shape.activation_bytes(numbers));
+    let output = graph.add_activation(&format!("{name}.out"), tokens.saturating_mul(hidden));
     let product = |m, n, k, result| Kernel::Contraction(Contraction { batch: 1, m, n, k, operand: shape.operand, result });
     let weights = patches.numbers.saturating_mul(hidden);
-    let mut gradient = vec![step("backward_weight", product(patches.numbers, hidden, made, shape.gradient))];
+    let mut gradient = vec![kernel_step("backward_weight", product(patches.numbers, hidden, made, shape.gradient))];
     if shape.separate_accumulation {
-        gradient.push(accumulation(shape, weights));
+        gradient.push(accumulate_weight_gradient(shape, weights));
     }
-    gradient.extend(patches.bias.then(|| bias_gradient(shape, hidden, made)));
+    gradient.extend(patches.bias.then(|| reduce_bias_gradient(shape, hidden, made)));
     // The token in front is a vector.
     let vectors = hidden.saturating_mul(1 + u64::from(patches.bias));
-    graph.add(NewOperator {
+    graph.add_operator(NewOperator {
         name: name.to_owned(),
         inputs: vec![images],
         outputs: vec![output],
-        forward: vec![step("forward", product(made, hidden, patches.numbers, shape.operand))],
+        forward: vec![kernel_step("forward", product(made, hidden, patches.numbers, shape.operand))],
         backward: vec![weight_chain(&[images], gradient)],
         parameters: Parameters { replicated: weights.saturating_add(vectors), ..Parameters::default() },
         ..NewOperator::default()

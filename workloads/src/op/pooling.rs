@@ -1,29 +1,36 @@
 //! One token of every sequence, for a head that reads no other. Under sequence parallelism the device that has it hands it on; its gradient is zero
 //! everywhere else.
 
-use super::{Shape, elementwise, input_chain, step};
+use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
-use sim::kernel::{CollectiveKind, Direction, Function};
+use sim::kernel::{CollectiveKind, Direction, ElementwiseFunction};
 use sim::units::Bytes;
 
 /// Adds the choice; returns the tokens chosen.
-pub(crate) fn add(graph: &mut GraphBuilder, shape: &Shape, name: &str, width: u64, input: TensorId) -> TensorId {
+pub(crate) fn add_token_choice(
+    graph: &mut GraphBuilder,
+    shape: &OperatorContext,
+    name: &str,
+    width: u64,
+    input: TensorId,
+) -> TensorId {
     let chosen = shape.batch.saturating_mul(width);
     let all = shape.local_tokens().saturating_mul(width);
-    let output = graph.activation(&format!("{name}.out"), chosen);
-    let (small, large) = (shape.bytes(chosen), shape.bytes(all));
-    let mut forward = vec![step("forward", elementwise(Function::Gather, Direction::Forward, chosen, small, small))];
-    if shape.sequence_parallel && shape.parallel() {
-        forward.push(shape.tensor_step("forward.all_reduce", CollectiveKind::AllReduce, small));
+    let output = graph.add_activation(&format!("{name}.out"), chosen);
+    let (small, large) = (shape.activation_bytes(chosen), shape.activation_bytes(all));
+    let mut forward =
+        vec![kernel_step("forward", elementwise_kernel(ElementwiseFunction::Gather, Direction::Forward, chosen, small, small))];
+    if shape.sequence_parallel && shape.is_tensor_parallel() {
+        forward.push(shape.tensor_collective_step("forward.all_reduce", CollectiveKind::AllReduce, small));
     }
     // Zeros are written, read by nothing.
-    let zeros = elementwise(Function::Scatter, Direction::Backward, all, small.min(large), large.max(Bytes(1)));
-    graph.add(NewOperator {
+    let zeros = elementwise_kernel(ElementwiseFunction::Scatter, Direction::Backward, all, small.min(large), large.max(Bytes(1)));
+    graph.add_operator(NewOperator {
         name: name.to_owned(),
         inputs: vec![input],
         outputs: vec![output],
         forward,
-        backward: vec![input_chain(&[input], &[], vec![step("backward_input", zeros)])],
+        backward: vec![input_chain(&[input], &[], vec![kernel_step("backward_input", zeros)])],
         ..NewOperator::default()
     });
     output

@@ -1,6 +1,6 @@
 //! Norms of queries and keys before they are rotated: over every head by itself, or over all heads together.
 
-use super::Shape;
+use super::OperatorContext;
 use super::norm::NormOperator;
 use crate::graph::{GraphBuilder, TensorId};
 use crate::model::{Model, Norm};
@@ -11,9 +11,9 @@ use crate::variations::QueryKeyNorm;
 ///
 /// Over all heads together, a tensor-parallel device normalises its own heads; the sums of squares that devices would
 /// exchange, four bytes a token, are not counted.
-pub(crate) fn add(
+pub(crate) fn add_query_key_norms(
     graph: &mut GraphBuilder,
-    shape: &Shape,
+    shape: &OperatorContext,
     name: &str,
     (model, kind): (&Model, QueryKeyNorm),
     heads: Heads,
@@ -28,7 +28,7 @@ pub(crate) fn add(
         };
         // Rows are whole on a device: nothing is split along the sequence here.
         let sequence = shape.sequence.saturating_mul(per_token);
-        let rows = Shape { sequence, ranks: 1, sequence_parallel: false, ..*shape };
+        let rows = OperatorContext { sequence, ranks: 1, sequence_parallel: false, ..*shape };
         let norm = NormOperator {
             name: format!("{name}.{part}"),
             norm: model.norm,
@@ -37,7 +37,7 @@ pub(crate) fn add(
             bias: model.norm == Norm::LayerNorm && !model.variations.norm_without_bias,
             split: kind != QueryKeyNorm::Head,
         };
-        norm.add(graph, &rows, input)
+        norm.add_norm(graph, &rows, input)
     };
     (one("query", heads.query, query), one("key", heads.kv, key))
 }

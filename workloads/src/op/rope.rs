@@ -1,36 +1,36 @@
 //! Rotary position embedding of queries and keys: linear, so that the backward pass (the inverse rotation) reads only the
 //! tables of sines and cosines, which the model has once.
 
-use super::{Shape, elementwise, input_chain, step};
+use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
-use sim::kernel::{Direction, Function};
+use sim::kernel::{Direction, ElementwiseFunction};
 use sim::units::Bytes;
 
 /// Adds the rotation of queries (`query_width` per token) and keys (`key_width`), of which `rotated` of the `head_dim` numbers of a head are rotated
 /// and the others copied; returns both.
-pub(crate) fn add(
+pub(crate) fn add_rotation(
     graph: &mut GraphBuilder,
-    shape: &Shape,
+    shape: &OperatorContext,
     name: &str,
     (query_width, key_width, head_dim): (u64, u64, u64),
     rotated: u64,
     (query, key): (TensorId, TensorId),
 ) -> (TensorId, TensorId) {
     let (queries, keys) = (shape.tokens().saturating_mul(query_width), shape.tokens().saturating_mul(key_width));
-    let rotated_query = graph.activation(&format!("{name}.query"), queries);
-    let rotated_key = graph.activation(&format!("{name}.key"), keys);
+    let rotated_query = graph.add_activation(&format!("{name}.query"), queries);
+    let rotated_key = graph.add_activation(&format!("{name}.key"), keys);
     let elements = queries.saturating_add(keys);
-    let size = shape.bytes(elements);
+    let size = shape.activation_bytes(elements);
     let turned = elements / head_dim.max(1) * rotated;
     // One sine and one cosine, fp32, per position and pair of dimensions.
     let tables = Bytes(4) * shape.sequence * rotated;
-    let kernel = |direction| elementwise(Function::Rope, direction, turned, size + tables, size);
-    graph.add(NewOperator {
+    let kernel = |direction| elementwise_kernel(ElementwiseFunction::Rope, direction, turned, size + tables, size);
+    graph.add_operator(NewOperator {
         name: name.to_owned(),
         inputs: vec![query, key],
         outputs: vec![rotated_query, rotated_key],
-        forward: vec![step("forward", kernel(Direction::Forward))],
-        backward: vec![input_chain(&[query, key], &[], vec![step("backward_input", kernel(Direction::Backward))])],
+        forward: vec![kernel_step("forward", kernel(Direction::Forward))],
+        backward: vec![input_chain(&[query, key], &[], vec![kernel_step("backward_input", kernel(Direction::Backward))])],
         ..NewOperator::default()
     });
     (rotated_query, rotated_key)

@@ -8,32 +8,32 @@
 //!
 //! Tensor parallelism splits the heads; a group of projections that heads of several devices share is on each of these.
 
-use super::linear::product;
+use super::linear::activation_product;
 use super::norm::NormOperator;
-use super::transformer::Plan;
-use super::{Shape, elementwise, gated, input_chain, reduction, step, weight_chain};
-use crate::graph::{GraphBuilder, NewOperator, Parameters, Step, TensorId};
+use super::transformer::SegmentPlan;
+use super::{OperatorContext, elementwise_kernel, gated, input_chain, kernel_step, reduction_kernel, weight_chain};
+use crate::graph::{GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
 use crate::lowering::Attention;
 use crate::variations::StateSpace;
-use sim::kernel::{Direction, Function, Kernel, RowFunction};
+use sim::kernel::{Direction, ElementwiseFunction, Kernel, RowFunction};
 use sim::units::Bytes;
 
 /// Bytes of a state's number and of a decay: both stay in fp32.
 const WIDE: u64 = 4;
 
 /// Adds the branch; returns its result.
-pub(crate) fn add(graph: &mut GraphBuilder, plan: &Plan<'_>, whole: StateSpace, x: TensorId) -> TensorId {
+pub(crate) fn add_scan_branch(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, whole: StateSpace, x: TensorId) -> TensorId {
     let shape = &plan.shape;
     let ranks = u64::from(shape.ranks.max(1));
     let own = StateSpace { heads: whole.heads / ranks, groups: (whole.groups / ranks).max(1), ..whole };
-    let (width, convolved) = (own.width(), own.convolved());
+    let (width, convolved) = (own.scan_width(), own.convolved_width());
     let parts = [("gate", width), ("convolved", convolved), ("step", own.heads)];
-    let made = plan.columns(graph, ("layer.scan", "in"), &parts, own.bias, x);
+    let made = plan.add_column_split_products(graph, ("layer.scan", "in"), &parts, own.bias, x);
     let [gate, input, steps] = <[TensorId; 3]>::try_from(made).unwrap_or([x; 3]);
-    let mixed = convolution(graph, shape, &own, input);
-    let scanned = core(graph, plan, &own, (mixed, steps));
-    let unit = gated::add(graph, shape, "layer.scan.gated", Function::Silu, width, (gate, scanned));
-    let rows = Shape { ranks: 1, sequence_parallel: false, ..*shape };
+    let mixed = add_convolution(graph, shape, &own, input);
+    let scanned = add_scan_core(graph, plan, &own, (mixed, steps));
+    let unit = gated::add_gated_unit(graph, shape, "layer.scan.gated", ElementwiseFunction::Silu, width, (gate, scanned));
+    let rows = OperatorContext { ranks: 1, sequence_parallel: false, ..*shape };
     let norm = NormOperator {
         name: "layer.scan.gated_norm".to_owned(),
         norm: crate::model::Norm::RmsNorm,
@@ -42,31 +42,39 @@ pub(crate) fn add(graph: &mut GraphBuilder, plan: &Plan<'_>, whole: StateSpace, 
         bias: false,
         split: true,
     };
-    let normed = norm.add(graph, &rows, unit);
-    plan.rows(graph, "layer.scan.out", width, own.bias, normed)
+    let normed = norm.add_norm(graph, &rows, unit);
+    plan.add_row_split_product(graph, "layer.scan.out", width, own.bias, normed)
 }
 
 /// The convolution along the sequence, a channel by itself, and its nonlinearity: a pass over memory that multiplies as often as it is wide.
-fn convolution(graph: &mut GraphBuilder, shape: &Shape, own: &StateSpace, input: TensorId) -> TensorId {
-    let elements = shape.tokens().saturating_mul(own.convolved());
-    let size = shape.bytes(elements);
-    let output = graph.activation("layer.scan.convolution.out", elements);
+fn add_convolution(graph: &mut GraphBuilder, shape: &OperatorContext, own: &StateSpace, input: TensorId) -> TensorId {
+    let elements = shape.tokens().saturating_mul(own.convolved_width());
+    let size = shape.activation_bytes(elements);
+    let output = graph.add_activation("layer.scan.convolution.out", elements);
     let work = elements.saturating_mul(own.convolution);
-    let weights = own.convolved().saturating_mul(own.convolution + u64::from(own.convolution_bias));
-    let sum =
-        reduction(RowFunction::Sum, Direction::Backward, (weights, shape.tokens()), size * 2, shape.gradient_bytes(weights));
-    graph.add(NewOperator {
+    let weights = own.convolved_width().saturating_mul(own.convolution + u64::from(own.convolution_bias));
+    let sum = reduction_kernel(
+        RowFunction::Sum,
+        Direction::Backward,
+        (weights, shape.tokens()),
+        size * 2,
+        shape.gradient_bytes(weights),
+    );
+    graph.add_operator(NewOperator {
         name: "layer.scan.convolution".to_owned(),
         inputs: vec![input],
         outputs: vec![output],
-        forward: vec![step("forward", elementwise(Function::Mul, Direction::Forward, work, size, size))],
+        forward: vec![kernel_step("forward", elementwise_kernel(ElementwiseFunction::Mul, Direction::Forward, work, size, size))],
         backward: vec![
             input_chain(
                 &[input],
                 &[input],
-                vec![step("backward_input", elementwise(Function::Mul, Direction::Backward, work, size * 2, size))],
+                vec![kernel_step(
+                    "backward_input",
+                    elementwise_kernel(ElementwiseFunction::Mul, Direction::Backward, work, size * 2, size),
+                )],
             ),
-            weight_chain(&[input], vec![step("backward_weight", sum)]),
+            weight_chain(&[input], vec![kernel_step("backward_weight", sum)]),
         ],
         parameters: Parameters { sharded: weights, ..Parameters::default() },
         ..NewOperator::default()
@@ -75,7 +83,7 @@ fn convolution(graph: &mut GraphBuilder, shape: &Shape, own: &StateSpace, input:
 }
 
 /// The products and passes of a scan on one device.
-struct Scan {
+struct ScanProducts {
     scores: Kernel,
     decays: Kernel,
     states: Kernel,
@@ -85,60 +93,77 @@ struct Scan {
 }
 
 /// The scan itself, with decay, step and skip of every head as parameters.
-fn core(graph: &mut GraphBuilder, plan: &Plan<'_>, own: &StateSpace, (mixed, steps): (TensorId, TensorId)) -> TensorId {
+fn add_scan_core(
+    graph: &mut GraphBuilder,
+    plan: &SegmentPlan<'_>,
+    own: &StateSpace,
+    (mixed, steps): (TensorId, TensorId),
+) -> TensorId {
     let shape = &plan.shape;
     let q = own.chunk.min(shape.sequence).max(1);
     // A sequence's last chunk is filled up.
     let chunks = |per: u64| shape.batch.saturating_mul(shape.sequence.div_ceil(q)).saturating_mul(per);
     let (of_heads, of_groups) = (chunks(own.heads), chunks(own.groups));
-    let output = graph.activation("layer.scan.core.out", shape.tokens().saturating_mul(own.width()));
-    let decays = graph.constant("layer.scan.core.decays", Bytes(WIDE) * shape.tokens().saturating_mul(own.heads));
+    let output = graph.add_activation("layer.scan.core.out", shape.tokens().saturating_mul(own.scan_width()));
+    let decays = graph.add_constant("layer.scan.core.decays", Bytes(WIDE) * shape.tokens().saturating_mul(own.heads));
     let state_numbers = of_heads.saturating_mul(own.head_dim * own.state);
     let states_size = Bytes(WIDE) * state_numbers;
     let per_head = shape.tokens().saturating_mul(own.heads);
-    let pass = |function, elements, read, written| elementwise(function, Direction::Forward, elements, read, written);
+    let pass = |function, elements, read, written| elementwise_kernel(function, Direction::Forward, elements, read, written);
     let (n, p) = (own.state, own.head_dim);
-    let forward = Scan {
-        decays: pass(Function::Exp, per_head, shape.bytes(per_head), Bytes(WIDE) * per_head),
-        scores: product(of_groups, (q, q, n), shape.operand),
-        states: product(of_heads, (p, n, q), shape.operand),
-        recurrence: pass(Function::Mul, state_numbers, states_size, states_size),
-        within: product(of_heads, (q, p, q), shape.operand),
-        across: product(of_heads, (q, p, n), shape.operand),
+    let forward = ScanProducts {
+        decays: pass(ElementwiseFunction::Exp, per_head, shape.activation_bytes(per_head), Bytes(WIDE) * per_head),
+        scores: activation_product(of_groups, (q, q, n), shape.operand),
+        states: activation_product(of_heads, (p, n, q), shape.operand),
+        recurrence: pass(ElementwiseFunction::Mul, state_numbers, states_size, states_size),
+        within: activation_product(of_heads, (q, p, q), shape.operand),
+        across: activation_product(of_heads, (q, p, n), shape.operand),
     };
     let kept = plan.lowering.attention == Attention::Unfused;
-    let scores_bytes = shape.bytes(of_groups.saturating_mul(q * q));
-    let between = kept
-        .then(|| [graph.constant("layer.scan.core.scores", scores_bytes), graph.constant("layer.scan.core.states", states_size)]);
-    let made = [step("states", forward.states), step("recurrence", forward.recurrence), step("scores", forward.scores)];
-    let mut run: Vec<Step> = vec![step("forward.decays", forward.decays)];
-    run.extend(made.iter().map(|made| Step { label: format!("forward.{}", made.label), ..made.clone() }));
-    run.push(step("forward.within", forward.within));
-    run.push(step("forward", forward.across));
-    let mut back: Vec<Step> = Vec::new();
+    let scores_bytes = shape.activation_bytes(of_groups.saturating_mul(q * q));
+    let between = kept.then(|| {
+        [graph.add_constant("layer.scan.core.scores", scores_bytes), graph.add_constant("layer.scan.core.states", states_size)]
+    });
+    let made = [
+        kernel_step("states", forward.states),
+        kernel_step("recurrence", forward.recurrence),
+        kernel_step("scores", forward.scores),
+    ];
+    let mut run: Vec<KernelStep> = vec![kernel_step("forward.decays", forward.decays)];
+    run.extend(made.iter().map(|made| KernelStep { label: format!("forward.{}", made.label), ..made.clone() }));
+    run.push(kernel_step("forward.within", forward.within));
+    run.push(kernel_step("forward", forward.across));
+    let mut back: Vec<KernelStep> = Vec::new();
     if !kept {
-        back.extend(made.iter().map(|made| Step { label: format!("backward_input.again_{}", made.label), ..made.clone() }));
+        back.extend(made.iter().map(|made| KernelStep { label: format!("backward_input.again_{}", made.label), ..made.clone() }));
     }
     // Of every product the gradients of both its factors.
     let both = |label: &str, batch: u64, [m, n, k]: [u64; 3]| {
         [
-            step(&format!("backward_input.{label}_left"), product(batch, (m, k, n), shape.operand)),
-            step(&format!("backward_input.{label}_right"), product(batch, (k, n, m), shape.operand)),
+            kernel_step(&format!("backward_input.{label}_left"), activation_product(batch, (m, k, n), shape.operand)),
+            kernel_step(&format!("backward_input.{label}_right"), activation_product(batch, (k, n, m), shape.operand)),
         ]
     };
     back.extend(both("across", of_heads, [q, p, n]));
     back.extend(both("within", of_heads, [q, p, q]));
-    let size = |read: Bytes| elementwise(Function::Mul, Direction::Backward, state_numbers, read * 2, states_size);
-    back.push(step("backward_input.recurrence", size(states_size)));
+    let size =
+        |read: Bytes| elementwise_kernel(ElementwiseFunction::Mul, Direction::Backward, state_numbers, read * 2, states_size);
+    back.push(kernel_step("backward_input.recurrence", size(states_size)));
     back.extend(both("states", of_heads, [p, n, q]));
     back.extend(both("scores", of_groups, [q, q, n]));
-    let decay_bytes = graph.bytes(decays);
-    back.push(step(
+    let decay_bytes = graph.tensor_bytes(decays);
+    back.push(kernel_step(
         "backward_input",
-        elementwise(Function::Exp, Direction::Backward, per_head, decay_bytes * 2, shape.bytes(per_head)),
+        elementwise_kernel(
+            ElementwiseFunction::Exp,
+            Direction::Backward,
+            per_head,
+            decay_bytes * 2,
+            shape.activation_bytes(per_head),
+        ),
     ));
     let vectors = 3 * own.heads;
-    let sum = reduction(
+    let sum = reduction_kernel(
         RowFunction::Sum,
         Direction::Backward,
         (vectors, shape.tokens()),
@@ -149,14 +174,14 @@ fn core(graph: &mut GraphBuilder, plan: &Plan<'_>, own: &StateSpace, (mixed, ste
     reads.extend(between.iter().flatten());
     let mut outputs = vec![output, decays];
     outputs.extend(between.iter().flatten());
-    graph.add(NewOperator {
+    graph.add_operator(NewOperator {
         name: "layer.scan.core".to_owned(),
         inputs: vec![mixed, steps],
         outputs,
         forward: run,
         backward: vec![
             input_chain(&[mixed, steps], &reads, back),
-            weight_chain(&[mixed, decays], vec![step("backward_weight", sum)]),
+            weight_chain(&[mixed, decays], vec![kernel_step("backward_weight", sum)]),
         ],
         parameters: Parameters { sharded: vectors, ..Parameters::default() },
         workspace: if kept { Bytes::ZERO } else { scores_bytes + states_size },

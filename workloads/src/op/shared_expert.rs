@@ -1,58 +1,64 @@
 //! The expert that every token goes to (DeepSeekMoE, Dai et al. 2024): an MLP beside the routed ones, on the tokens where they are, whose result is added
 //! to theirs; in Qwen2-MoE it is weighed first, by the sigmoid of a product of one column.
 
-use super::linear::{Linear, Split};
-use super::transformer::Plan;
-use super::{Shape, elementwise, input_chain, reduction, step};
+use super::linear::{Linear, WeightSplit};
+use super::transformer::SegmentPlan;
+use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use crate::model::SharedExpert;
 use crate::op::activation;
-use sim::kernel::{Direction, Function, RowFunction};
+use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
 
 /// Adds the expert over `x` and its sum with the `routed` ones' result; returns the sum.
-pub(crate) fn add(
+pub(crate) fn add_shared_expert(
     graph: &mut GraphBuilder,
-    plan: &Plan<'_>,
+    plan: &SegmentPlan<'_>,
     shared: SharedExpert,
     (x, routed): (TensorId, TensorId),
 ) -> TensorId {
     let ranks = u64::from(plan.shape.ranks.max(1));
-    graph.of_shared_expert(true);
-    let mut result = plan.mlp(graph, "layer.moe.shared", shared.ffn / ranks, x);
+    graph.mark_shared_expert(true);
+    let mut result = plan.add_mlp(graph, "layer.moe.shared", shared.ffn / ranks, x);
     if shared.weighed {
-        let shape = plan.local_shape();
+        let shape = plan.unsplit_context();
         let score = Linear {
             name: "layer.moe.shared.score".to_owned(),
             input: plan.model.hidden,
             outputs: &[("out", 1)],
             bias: false,
-            split: Split::Replicated,
+            split: WeightSplit::Replicated,
             shares_input: false,
             narrow: false,
         };
-        let score = score.add(graph, &shape, x)[0];
-        let weight = activation::add(graph, &shape, "layer.moe.shared.sigmoid", Function::Sigmoid, 1, score);
-        result = weigh(graph, &shape, plan.model.hidden, (result, weight));
+        let score = score.add_linear(graph, &shape, x)[0];
+        let weight =
+            activation::add_activation(graph, &shape, "layer.moe.shared.sigmoid", ElementwiseFunction::Sigmoid, 1, score);
+        result = add_row_weights(graph, &shape, plan.model.hidden, (result, weight));
     }
-    graph.of_shared_expert(false);
-    sum(graph, &plan.local_shape(), plan.model.hidden, (routed, result))
+    graph.mark_shared_expert(false);
+    add_expert_sum(graph, &plan.unsplit_context(), plan.model.hidden, (routed, result))
 }
 
 /// Every row times its weight; the weight's gradient is a sum over the row.
-fn weigh(graph: &mut GraphBuilder, shape: &Shape, width: u64, (rows, weight): (TensorId, TensorId)) -> TensorId {
+fn add_row_weights(
+    graph: &mut GraphBuilder,
+    shape: &OperatorContext,
+    width: u64,
+    (rows, weight): (TensorId, TensorId),
+) -> TensorId {
     let elements = shape.tokens().saturating_mul(width);
-    let (size, small) = (shape.bytes(elements), graph.bytes(weight));
-    let output = graph.activation("layer.moe.shared.weighed.out", elements);
-    let scale = |direction| elementwise(Function::Mul, direction, elements, size + small, size);
-    let sums = reduction(RowFunction::Sum, Direction::Backward, (shape.tokens(), width), size * 2, small);
-    graph.add(NewOperator {
+    let (size, small) = (shape.activation_bytes(elements), graph.tensor_bytes(weight));
+    let output = graph.add_activation("layer.moe.shared.weighed.out", elements);
+    let scale = |direction| elementwise_kernel(ElementwiseFunction::Mul, direction, elements, size + small, size);
+    let sums = reduction_kernel(RowFunction::Sum, Direction::Backward, (shape.tokens(), width), size * 2, small);
+    graph.add_operator(NewOperator {
         name: "layer.moe.shared.weighed".to_owned(),
         inputs: vec![rows, weight],
         outputs: vec![output],
-        forward: vec![step("forward", scale(Direction::Forward))],
+        forward: vec![kernel_step("forward", scale(Direction::Forward))],
         backward: vec![
-            input_chain(&[rows], &[weight], vec![step("backward_rows", scale(Direction::Backward))]),
-            input_chain(&[weight], &[rows], vec![step("backward_scale", sums)]),
+            input_chain(&[rows], &[weight], vec![kernel_step("backward_rows", scale(Direction::Backward))]),
+            input_chain(&[weight], &[rows], vec![kernel_step("backward_scale", sums)]),
         ],
         ..NewOperator::default()
     });
@@ -60,15 +66,23 @@ fn weigh(graph: &mut GraphBuilder, shape: &Shape, width: u64, (rows, weight): (T
 }
 
 /// Routed and shared results together; the gradient passes to both.
-fn sum(graph: &mut GraphBuilder, shape: &Shape, width: u64, (routed, shared): (TensorId, TensorId)) -> TensorId {
+fn add_expert_sum(
+    graph: &mut GraphBuilder,
+    shape: &OperatorContext,
+    width: u64,
+    (routed, shared): (TensorId, TensorId),
+) -> TensorId {
     let elements = shape.tokens().saturating_mul(width);
-    let size = shape.bytes(elements);
-    let output = graph.activation("layer.moe.shared.sum.out", elements);
-    graph.add(NewOperator {
+    let size = shape.activation_bytes(elements);
+    let output = graph.add_activation("layer.moe.shared.sum.out", elements);
+    graph.add_operator(NewOperator {
         name: "layer.moe.shared.sum".to_owned(),
         inputs: vec![routed, shared],
         outputs: vec![output],
-        forward: vec![step("forward", elementwise(Function::Add, Direction::Forward, elements, size * 2, size))],
+        forward: vec![kernel_step(
+            "forward",
+            elementwise_kernel(ElementwiseFunction::Add, Direction::Forward, elements, size * 2, size),
+        )],
         backward: vec![input_chain(&[routed, shared], &[], vec![])],
         ..NewOperator::default()
     });

@@ -1,33 +1,33 @@
 //! Where the operators go: embedding, one layer, head, for every family.
 
-use super::fused_attention::Core;
-use super::linear::{Linear, Split};
+use super::fused_attention::AttentionCore;
+use super::linear::{Linear, WeightSplit};
 use super::norm::NormOperator;
 use super::{
-    Shape, activation, context, cross, dropout, embedding, further, fused_attention, gated, latent, loss, moe, patches, pooling,
-    query_key_norm, residual, rope, scan, scores, softmax, ulysses,
+    OperatorContext, activation, context, cross, dropout, embedding, further, fused_attention, gated, latent, loss, moe, patches,
+    pooling, query_key_norm, residual, rope, scan, scores, softmax, ulysses,
 };
 use crate::graph::{GraphBuilder, OperatorGraph, TensorId};
-use crate::layer_list::{LayerKind, Mixer, Side};
+use crate::layer_list::{EncoderDecoderSide, LayerKind, Mixer};
 use crate::layer_names::{LEADING_LAYER, TRAILING_LAYER};
 use crate::lowering::{Attention, ContextMethod, Lowering};
-use crate::model::{Model, NormPlacement, Position};
+use crate::model::{Model, NormPlacement, PositionEncoding};
+use crate::parallel::DeviceSlice;
 use crate::parallel::Heads;
-use crate::parallel::Slice;
 use crate::variations::{ParallelBranches, PooledHead, Variations};
 use sim::units::Bytes;
 
 /// What building any segment needs.
-pub(crate) struct Plan<'a> {
+pub(crate) struct SegmentPlan<'a> {
     pub(crate) model: &'a Model,
-    pub(crate) shape: Shape,
-    pub(crate) slice: Slice,
+    pub(crate) shape: OperatorContext,
+    pub(crate) slice: DeviceSlice,
     pub(crate) lowering: Lowering,
 }
 
-impl<'a> Plan<'a> {
-    pub(crate) fn new(model: &'a Model, lowering: &Lowering, slice: Slice) -> Self {
-        let shape = Shape {
+impl<'a> SegmentPlan<'a> {
+    pub(crate) fn new(model: &'a Model, lowering: &Lowering, slice: DeviceSlice) -> Self {
+        let shape = OperatorContext {
             batch: lowering.micro_batch,
             sequence: lowering.sequence_length / u64::from(lowering.context_parallel.max(1)),
             context: lowering.context_parallel,
@@ -45,135 +45,143 @@ impl<'a> Plan<'a> {
     }
 
     /// Numbers of the residual stream on this device.
-    fn stream(&self) -> u64 {
+    fn residual_stream_size(&self) -> u64 {
         self.shape.local_tokens().saturating_mul(self.model.hidden)
     }
 
     /// Token lookup (or the product of patches), projection to the residual stream where narrower, positions, token types, norm, dropout; and the
     /// leading layers, which stay with the embedding, on the pipeline's first stage. Of an encoder-decoder these are the encoder, with a norm behind
     /// it, and what leaves is the decoder's embedding: the encoder's result goes along.
-    pub(crate) fn embedding(&self) -> OperatorGraph {
+    pub(crate) fn build_embedding(&self) -> OperatorGraph {
         let mut graph = GraphBuilder::new(self.shape.operand);
-        let mut x = self.embedded(&mut graph, "embedding");
+        let mut x = self.add_embedded_tokens(&mut graph, "embedding");
         for (i, kind) in self.model.list.leading.iter().enumerate() {
-            x = self.layer_of(&mut graph, kind, &format!("{LEADING_LAYER}{i}"), x);
+            x = self.add_layer(&mut graph, kind, &format!("{LEADING_LAYER}{i}"), x);
         }
-        if self.model.variations.side == Side::Decoder {
-            let encoded = self.norm(&mut graph, "encoder.norm", self.model.hidden, x);
+        if self.model.variations.side == EncoderDecoderSide::Decoder {
+            let encoded = self.add_norm_operator(&mut graph, "encoder.norm", self.model.hidden, x);
             let bias = self.slice.heads.saturating_mul(2 * self.model.variations.relative_rows);
-            cross::add_result(&mut graph, "encoder.result", bias, encoded);
-            x = self.embedded(&mut graph, "decoder_embedding");
+            cross::end_encoder(&mut graph, "encoder.result", bias, encoded);
+            x = self.add_embedded_tokens(&mut graph, "decoder_embedding");
         }
-        graph.finish(x)
+        graph.finish_graph(x)
     }
 
     /// Tokens or patches embedded, under a name.
-    fn embedded(&self, graph: &mut GraphBuilder, name: &str) -> TensorId {
+    fn add_embedded_tokens(&self, graph: &mut GraphBuilder, name: &str) -> TensorId {
         let (model, shape) = (self.model, &self.shape);
         let called = |part: &str| format!("{name}.{part}");
         let mut x = match model.variations.patches {
-            Some(patches) => patches::add(graph, shape, &called("patches"), patches, model.hidden),
+            Some(patches) => patches::add_patch_product(graph, shape, &called("patches"), patches, model.hidden),
             None => {
-                let ids = graph.constant(&called("tokens"), Bytes(embedding::TOKEN_ID_BYTES) * shape.tokens());
+                let ids = graph.add_constant(&called("tokens"), Bytes(embedding::TOKEN_ID_BYTES) * shape.tokens());
                 // Of an encoder-decoder both sides look up the same table.
                 let rows = if name == "embedding" { self.slice.vocabulary } else { 0 };
-                embedding::add_token(graph, shape, &called("token"), (rows, model.embedding_width), ids)
+                embedding::add_token_embedding(graph, shape, &called("token"), (rows, model.embedding_width), ids)
             }
         };
         if model.embedding_width != model.hidden {
-            x = self.replicated(graph, &called("projection"), (model.embedding_width, model.hidden), false, x);
+            x = self.add_replicated_product(graph, &called("projection"), (model.embedding_width, model.hidden), false, x);
         }
-        if let Position::Learned { rows } = model.position {
+        if let PositionEncoding::Learned { rows } = model.position {
             let table = (rows, shape.local_sequence(), model.hidden);
-            x = embedding::add_table(graph, shape, &called("position"), table, x);
+            x = embedding::add_learned_table(graph, shape, &called("position"), table, x);
         }
         if model.token_types > 0 {
             let table = (model.token_types, model.token_types, model.hidden);
-            x = embedding::add_table(graph, shape, &called("token_type"), table, x);
+            x = embedding::add_learned_table(graph, shape, &called("token_type"), table, x);
         }
         if model.embedding_norm {
-            x = self.norm(graph, &called("norm"), model.hidden, x);
+            x = self.add_norm_operator(graph, &called("norm"), model.hidden, x);
         }
         if model.dropout.embedding > 0.0 {
-            x = dropout::add(graph, shape, &called("dropout"), self.stream(), x);
+            x = dropout::add_dropout(graph, shape, &called("dropout"), self.residual_stream_size(), x);
         }
         x
     }
 
     /// One layer, or a block of layers that differ: `layer.0`, `layer.1` and on.
-    pub(crate) fn layer(&self) -> OperatorGraph {
+    pub(crate) fn build_layers(&self) -> OperatorGraph {
         let mut graph = GraphBuilder::new(self.shape.operand);
-        let mut x = graph.activation("layer.input", self.stream());
+        let mut x = graph.add_activation("layer.input", self.residual_stream_size());
         let block = &self.model.list.block;
         if block.is_empty() {
-            x = self.branches(&mut graph, x);
+            x = self.add_branches(&mut graph, x);
         }
         for (i, kind) in block.iter().enumerate() {
-            x = self.layer_of(&mut graph, kind, &format!("layer.{i}"), x);
+            x = self.add_layer(&mut graph, kind, &format!("layer.{i}"), x);
         }
-        graph.finish(x)
+        graph.finish_graph(x)
     }
 
     /// A layer of a kind, whose operators are called by `name`.
-    pub(crate) fn layer_of(&self, graph: &mut GraphBuilder, kind: &LayerKind, name: &str, x: TensorId) -> TensorId {
-        let alike = self.model.of_kind(kind);
-        let slice = Slice { ffn: alike.ffn / u64::from(self.shape.ranks.max(1)), ..self.slice };
-        let plan = Plan { model: &alike, slice, ..*self };
-        graph.call_layers(Some(name.to_owned()));
-        let x = plan.branches(graph, x);
-        graph.call_layers(None);
+    pub(crate) fn add_layer(&self, graph: &mut GraphBuilder, kind: &LayerKind, name: &str, x: TensorId) -> TensorId {
+        let alike = self.model.with_uniform_kind(kind);
+        let slice = DeviceSlice { ffn: alike.ffn / u64::from(self.shape.ranks.max(1)), ..self.slice };
+        let plan = SegmentPlan { model: &alike, slice, ..*self };
+        graph.rename_layers(Some(name.to_owned()));
+        let x = plan.add_branches(graph, x);
+        graph.rename_layers(None);
         x
     }
 
     /// Attention or scan, and MLP or experts, of a layer.
-    fn branches(&self, graph: &mut GraphBuilder, mut x: TensorId) -> TensorId {
+    fn add_branches(&self, graph: &mut GraphBuilder, mut x: TensorId) -> TensorId {
         let variations = &self.model.variations;
         if let Some(branches) = variations.parallel {
-            return self.parallel_branches(graph, branches, x);
+            return self.add_parallel_branches(graph, branches, x);
         }
         x = match (variations.mixer, variations.scan) {
-            (Mixer::Attention, _) => self.block(graph, "layer.attention", x, |graph, x| self.attention(graph, x)),
+            (Mixer::Attention, _) => {
+                self.add_residual_branch(graph, "layer.attention", x, |graph, x| self.add_attention(graph, x))
+            }
             (Mixer::Scan, Some(dimensions)) => {
-                self.block(graph, "layer.scan", x, |graph, x| scan::add(graph, self, dimensions, x))
+                self.add_residual_branch(graph, "layer.scan", x, |graph, x| scan::add_scan_branch(graph, self, dimensions, x))
             }
             (Mixer::Scan | Mixer::None, _) => x,
         };
-        if variations.side == Side::Decoder {
-            x = self.block(graph, "layer.cross", x, |graph, x| cross::add(graph, self, x));
+        if variations.side == EncoderDecoderSide::Decoder {
+            x = self.add_residual_branch(graph, "layer.cross", x, |graph, x| cross::add_cross_attention(graph, self, x));
         }
         if variations.without_mlp {
             return x;
         }
-        self.block(graph, self.second_branch(), x, |graph, x| self.mlp_or_experts(graph, x))
+        self.add_residual_branch(graph, self.add_second_branch(), x, |graph, x| self.add_mlp_or_experts(graph, x))
     }
 
-    fn second_branch(&self) -> &'static str {
+    fn add_second_branch(&self) -> &'static str {
         if self.model.experts.is_some() { "layer.moe" } else { "layer.mlp" }
     }
 
-    fn mlp_or_experts(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
+    fn add_mlp_or_experts(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
         match self.model.experts {
-            Some(experts) => moe::add(graph, self, experts, x),
-            None => self.mlp(graph, "layer.mlp", self.slice.ffn, x),
+            Some(experts) => moe::add_mixture(graph, self, experts, x),
+            None => self.add_mlp(graph, "layer.mlp", self.slice.ffn, x),
         }
     }
 
     /// Attention and MLP of the same input. Each is summed over the tensor-parallel devices by itself.
-    fn parallel_branches(&self, graph: &mut GraphBuilder, branches: ParallelBranches, x: TensorId) -> TensorId {
+    fn add_parallel_branches(&self, graph: &mut GraphBuilder, branches: ParallelBranches, x: TensorId) -> TensorId {
         let (width, drops) = (self.model.hidden, self.model.dropout.residual > 0.0);
-        let first = self.norm(graph, "layer.attention.norm", width, x);
+        let first = self.add_norm_operator(graph, "layer.attention.norm", width, x);
         let second = match branches {
             ParallelBranches::OneNorm => first,
-            ParallelBranches::OwnNorms => self.norm(graph, &format!("{}.norm", self.second_branch()), width, x),
+            ParallelBranches::OwnNorms => self.add_norm_operator(graph, &format!("{}.norm", self.add_second_branch()), width, x),
         };
-        let attention = self.attention(graph, first);
-        let sum = residual::add(graph, &self.shape, "layer.attention.residual", (width, drops), (attention, x));
-        let mlp = self.mlp_or_experts(graph, second);
-        residual::add(graph, &self.shape, &format!("{}.residual", self.second_branch()), (width, drops), (mlp, sum))
+        let attention = self.add_attention(graph, first);
+        let sum = residual::add_residual_sum(graph, &self.shape, "layer.attention.residual", (width, drops), (attention, x));
+        let mlp = self.add_mlp_or_experts(graph, second);
+        residual::add_residual_sum(
+            graph,
+            &self.shape,
+            &format!("{}.residual", self.add_second_branch()),
+            (width, drops),
+            (mlp, sum),
+        )
     }
 
     /// A residual branch with its norm before, on its result, or after the sum.
-    fn block(
+    fn add_residual_branch(
         &self,
         graph: &mut GraphBuilder,
         name: &str,
@@ -182,173 +190,197 @@ impl<'a> Plan<'a> {
     ) -> TensorId {
         let (width, placement) = (self.model.hidden, self.model.norm_placement);
         let bare = self.model.variations.without_first_norm && name == "layer.attention";
-        let input = if placement.before() && !bare { self.norm(graph, &format!("{name}.norm"), width, x) } else { x };
+        let input = if placement.normalises_before() && !bare {
+            self.add_norm_operator(graph, &format!("{name}.norm"), width, x)
+        } else {
+            x
+        };
         let mut result = branch(graph, input);
-        if placement.on_result() {
-            result = self.norm(graph, &format!("{name}.output_norm"), width, result);
+        if placement.normalises_result() {
+            result = self.add_norm_operator(graph, &format!("{name}.output_norm"), width, result);
         }
         let drops = self.model.dropout.residual > 0.0;
-        let sum = residual::add(graph, &self.shape, &format!("{name}.residual"), (width, drops), (result, x));
-        if placement == NormPlacement::Post { self.norm(graph, &format!("{name}.norm"), width, sum) } else { sum }
+        let sum = residual::add_residual_sum(graph, &self.shape, &format!("{name}.residual"), (width, drops), (result, x));
+        if placement == NormPlacement::Post { self.add_norm_operator(graph, &format!("{name}.norm"), width, sum) } else { sum }
     }
 
-    fn attention(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
+    fn add_attention(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
         let (model, shape) = (self.model, &self.shape);
-        let heads = self.slice.attention(model);
+        let heads = self.slice.attention_heads(model);
         let [mut query, mut key, mut value] = match model.variations.latent {
-            Some(latent) => latent::add(graph, shape, (model, latent), heads, x),
-            None => self.query_key_value(graph, heads, x),
+            Some(latent) => latent::add_latent_attention(graph, shape, (model, latent), heads, x),
+            None => self.add_query_key_value(graph, heads, x),
         };
-        let exchange =
-            (shape.context > 1 && self.lowering.context_method == ContextMethod::Ulysses).then(|| heads.over(shape.context));
+        let exchange = (shape.context > 1 && self.lowering.context_method == ContextMethod::Ulysses)
+            .then(|| heads.split_over_devices(shape.context));
         let mut core_heads = heads;
         if let Some(fewer) = exchange {
             let name = "layer.attention.exchange";
-            [query, key, value] = ulysses::add_scatter(graph, shape, name, (heads, fewer), [query, key, value]);
+            [query, key, value] = ulysses::scatter_heads(graph, shape, name, (heads, fewer), [query, key, value]);
             core_heads = fewer;
         }
         let core_shape = if exchange.is_some() { shape.with_whole_sequences() } else { *shape };
-        let mut mixed = self.attention_core(graph, &core_shape, core_heads, [query, key, value]);
+        let mut mixed = self.add_attention_core(graph, &core_shape, core_heads, [query, key, value]);
         if exchange.is_some() {
-            mixed = ulysses::add_gather(graph, shape, "layer.attention.exchange_back", heads, mixed);
+            mixed = ulysses::gather_heads(graph, shape, "layer.attention.exchange_back", heads, mixed);
         }
-        self.rows(graph, "layer.attention.output", heads.query * heads.value, model.attention_output_bias, mixed)
+        self.add_row_split_product(graph, "layer.attention.output", heads.query * heads.value, model.attention_output_bias, mixed)
     }
 
     /// The products of queries, keys and values, norms and the rotation.
-    fn query_key_value(&self, graph: &mut GraphBuilder, heads: Heads, x: TensorId) -> [TensorId; 3] {
+    fn add_query_key_value(&self, graph: &mut GraphBuilder, heads: Heads, x: TensorId) -> [TensorId; 3] {
         let (model, shape) = (self.model, &self.shape);
         let (query_width, kv_width) = (heads.query * heads.dim, heads.kv * heads.dim);
         let parts = [("query", query_width), ("key", kv_width), ("value", kv_width)];
-        let qkv = self.columns(graph, ("layer.attention", "qkv"), &parts, model.qkv_bias, x);
+        let qkv = self.add_column_split_products(graph, ("layer.attention", "qkv"), &parts, model.qkv_bias, x);
         let [mut query, mut key, value] = <[TensorId; 3]>::try_from(qkv).unwrap_or([x; 3]);
         if let Some(kind) = model.variations.query_key_norm {
             let name = "layer.attention.query_key_norm";
-            (query, key) = query_key_norm::add(graph, shape, name, (model, kind), heads, (query, key));
+            (query, key) = query_key_norm::add_query_key_norms(graph, shape, name, (model, kind), heads, (query, key));
         }
-        if model.position == Position::Rotary {
+        if model.position == PositionEncoding::Rotary {
             let widths = (query_width, kv_width, heads.dim);
             let rotated = model.variations.rotated.unwrap_or(heads.dim);
-            (query, key) = rope::add(graph, shape, "layer.attention.rope", widths, rotated, (query, key));
+            (query, key) = rope::add_rotation(graph, shape, "layer.attention.rope", widths, rotated, (query, key));
         }
         [query, key, value]
     }
 
-    fn attention_core(&self, graph: &mut GraphBuilder, shape: &Shape, heads: Heads, qkv: [TensorId; 3]) -> TensorId {
+    fn add_attention_core(
+        &self,
+        graph: &mut GraphBuilder,
+        shape: &OperatorContext,
+        heads: Heads,
+        qkv: [TensorId; 3],
+    ) -> TensorId {
         let [query, key, value] = qkv;
         let Variations { sinks, window, .. } = self.model.variations;
         match self.lowering.attention {
             Attention::Fused => {
-                let core = Core { heads, keys: shape.full_sequence(), causal: self.model.causal, window, sinks };
-                fused_attention::add(graph, shape, "layer.attention.core", core, qkv)
+                let core = AttentionCore { heads, keys: shape.full_sequence(), causal: self.model.causal, window, sinks };
+                fused_attention::add_fused_attention(graph, shape, "layer.attention.core", core, qkv)
             }
             Attention::Unfused => {
-                let count = heads.scores(shape);
-                let mut p = scores::add(graph, shape, "layer.attention.scores", heads, (query, key));
-                p = softmax::add(graph, shape, "layer.attention.softmax", (heads, sinks), p);
+                let count = heads.score_count(shape);
+                let mut p = scores::add_scores(graph, shape, "layer.attention.scores", heads, (query, key));
+                p = softmax::add_softmax(graph, shape, "layer.attention.softmax", (heads, sinks), p);
                 if self.model.dropout.attention > 0.0 {
-                    p = dropout::add(graph, shape, "layer.attention.dropout", count, p);
+                    p = dropout::add_dropout(graph, shape, "layer.attention.dropout", count, p);
                 }
-                context::add(graph, shape, "layer.attention.context", heads, (p, value))
+                context::add_context_product(graph, shape, "layer.attention.context", heads, (p, value))
             }
         }
     }
 
     /// The MLP `name` of this device's `width`.
-    pub(crate) fn mlp(&self, graph: &mut GraphBuilder, name: &str, width: u64, x: TensorId) -> TensorId {
+    pub(crate) fn add_mlp(&self, graph: &mut GraphBuilder, name: &str, width: u64, x: TensorId) -> TensorId {
         let (model, shape) = (self.model, &self.shape);
         let parts = if model.gated {
-            self.columns(graph, (name, "gate_up"), &[("gate", width), ("up", width)], model.mlp_bias, x)
+            self.add_column_split_products(graph, (name, "gate_up"), &[("gate", width), ("up", width)], model.mlp_bias, x)
         } else {
-            self.columns(graph, (name, "fc1"), &[("out", width)], model.mlp_bias, x)
+            self.add_column_split_products(graph, (name, "fc1"), &[("out", width)], model.mlp_bias, x)
         };
         let mut y = match parts[..] {
-            [gate, up] => gated::add(graph, shape, &format!("{name}.gated"), model.activation, width, (gate, up)),
-            [out, ..] => activation::add(graph, shape, &format!("{name}.activation"), model.activation, width, out),
+            [gate, up] => gated::add_gated_unit(graph, shape, &format!("{name}.gated"), model.activation, width, (gate, up)),
+            [out, ..] => activation::add_activation(graph, shape, &format!("{name}.activation"), model.activation, width, out),
             [] => x,
         };
         if model.dropout.activation > 0.0 {
             let elements = shape.tokens().saturating_mul(width);
-            y = dropout::add(graph, shape, &format!("{name}.activation_dropout"), elements, y);
+            y = dropout::add_dropout(graph, shape, &format!("{name}.activation_dropout"), elements, y);
         }
         let last = if model.gated { "down" } else { "fc2" };
-        self.rows(graph, &format!("{name}.{last}"), width, model.mlp_bias, y)
+        self.add_row_split_product(graph, &format!("{name}.{last}"), width, model.mlp_bias, y)
     }
 
     /// Final norm, BERT's transform, OPT's projection, logits and loss; the modules that predict further tokens.
-    pub(crate) fn head(&self) -> OperatorGraph {
+    pub(crate) fn build_head(&self) -> OperatorGraph {
         let (model, shape) = (self.model, &self.shape);
         let mut graph = GraphBuilder::new(self.shape.operand);
-        let mut x = graph.activation("head.input", self.stream());
+        let mut x = graph.add_activation("head.input", self.residual_stream_size());
         for (i, kind) in model.list.trailing.iter().enumerate() {
-            x = self.layer_of(&mut graph, kind, &format!("{TRAILING_LAYER}{i}"), x);
+            x = self.add_layer(&mut graph, kind, &format!("{TRAILING_LAYER}{i}"), x);
         }
         let hidden = x;
         if model.final_norm {
-            x = self.norm(&mut graph, "head.norm", model.hidden, x);
+            x = self.add_norm_operator(&mut graph, "head.norm", model.hidden, x);
         }
         if model.head_transform {
             let bias = !model.variations.transform_without_bias;
-            x = self.replicated(&mut graph, "head.transform", (model.hidden, model.hidden), bias, x);
-            let elements_shape = self.local_shape();
-            x = activation::add(&mut graph, &elements_shape, "head.transform_activation", model.activation, model.hidden, x);
-            x = self.norm(&mut graph, "head.transform_norm", model.hidden, x);
+            x = self.add_replicated_product(&mut graph, "head.transform", (model.hidden, model.hidden), bias, x);
+            let elements_shape = self.unsplit_context();
+            x = activation::add_activation(
+                &mut graph,
+                &elements_shape,
+                "head.transform_activation",
+                model.activation,
+                model.hidden,
+                x,
+            );
+            x = self.add_norm_operator(&mut graph, "head.transform_norm", model.hidden, x);
         }
         if model.embedding_width != model.hidden {
-            x = self.replicated(&mut graph, "head.projection", (model.hidden, model.embedding_width), false, x);
+            x = self.add_replicated_product(&mut graph, "head.projection", (model.hidden, model.embedding_width), false, x);
         }
         if let Some(head) = model.variations.pooled_head {
-            return self.pooled(graph, head, x);
+            return self.build_pooled_head(graph, head, x);
         }
         let logits = Linear {
             name: "head.logits".to_owned(),
             input: model.embedding_width,
             outputs: &[("out", self.slice.vocabulary)],
             bias: model.head_bias,
-            split: Split::Columns,
+            split: WeightSplit::Columns,
             shares_input: false,
             narrow: false,
         };
-        let logits = logits.add(&mut graph, shape, x)[0];
-        let loss = loss::add(&mut graph, shape, "head.loss", self.slice.vocabulary, logits);
-        let loss = further::add(&mut graph, self, hidden, loss);
-        graph.finish(loss)
+        let logits = logits.add_linear(&mut graph, shape, x)[0];
+        let loss = loss::add_loss(&mut graph, shape, "head.loss", self.slice.vocabulary, logits);
+        let loss = further::add_further_token_modules(&mut graph, self, hidden, loss);
+        graph.finish_graph(loss)
     }
 
     /// Logits and loss of one token of every sequence: on every device the same.
-    fn pooled(&self, mut graph: GraphBuilder, head: PooledHead, x: TensorId) -> OperatorGraph {
-        let shape = Shape { sequence: 1, context: 1, ranks: 1, sequence_parallel: false, ..self.shape };
-        let x = pooling::add(&mut graph, &self.shape, "head.pooling", self.model.hidden, x);
+    fn build_pooled_head(&self, mut graph: GraphBuilder, head: PooledHead, x: TensorId) -> OperatorGraph {
+        let shape = OperatorContext { sequence: 1, context: 1, ranks: 1, sequence_parallel: false, ..self.shape };
+        let x = pooling::add_token_choice(&mut graph, &self.shape, "head.pooling", self.model.hidden, x);
         let outputs = &[("out", head.outputs)];
-        let (name, split) = ("head.logits".to_owned(), Split::Replicated);
+        let (name, split) = ("head.logits".to_owned(), WeightSplit::Replicated);
         let product =
             Linear { name, input: self.model.hidden, outputs, bias: head.bias, split, shares_input: false, narrow: false };
-        let logits = product.add(&mut graph, &shape, x)[0];
-        let loss = loss::add(&mut graph, &shape, "head.loss", head.outputs, logits);
-        graph.finish(loss)
+        let logits = product.add_linear(&mut graph, &shape, x)[0];
+        let loss = loss::add_loss(&mut graph, &shape, "head.loss", head.outputs, logits);
+        graph.finish_graph(loss)
     }
 
     /// The shape of elementwise work outside the split products: the tokens that this device has there.
-    pub(crate) fn local_shape(&self) -> Shape {
-        Shape { sequence: self.shape.local_sequence(), ranks: 1, sequence_parallel: false, ..self.shape }
+    pub(crate) fn unsplit_context(&self) -> OperatorContext {
+        OperatorContext { sequence: self.shape.local_sequence(), ranks: 1, sequence_parallel: false, ..self.shape }
     }
 
-    pub(crate) fn norm(&self, graph: &mut GraphBuilder, name: &str, width: u64, x: TensorId) -> TensorId {
+    pub(crate) fn add_norm_operator(&self, graph: &mut GraphBuilder, name: &str, width: u64, x: TensorId) -> TensorId {
         let model = self.model;
         let bias = !model.variations.norm_without_bias;
         let norm = NormOperator { name: name.to_owned(), norm: model.norm, width, affine: model.norm_affine, bias, split: false };
-        norm.add(graph, &self.shape, x)
+        norm.add_norm(graph, &self.shape, x)
     }
 
     /// A product back to the residual stream, split by rows.
-    pub(crate) fn rows(&self, graph: &mut GraphBuilder, name: &str, input: u64, bias: bool, x: TensorId) -> TensorId {
+    pub(crate) fn add_row_split_product(
+        &self,
+        graph: &mut GraphBuilder,
+        name: &str,
+        input: u64,
+        bias: bool,
+        x: TensorId,
+    ) -> TensorId {
         let outputs = &[("out", self.model.hidden)];
         let product =
-            Linear { name: name.to_owned(), input, outputs, bias, split: Split::Rows, shares_input: false, narrow: true };
-        product.add(graph, &self.shape, x)[0]
+            Linear { name: name.to_owned(), input, outputs, bias, split: WeightSplit::Rows, shares_input: false, narrow: true };
+        product.add_linear(graph, &self.shape, x)[0]
     }
 
-    pub(crate) fn replicated(
+    pub(crate) fn add_replicated_product(
         &self,
         graph: &mut GraphBuilder,
         name: &str,
@@ -357,14 +389,14 @@ impl<'a> Plan<'a> {
         x: TensorId,
     ) -> TensorId {
         let outputs = &[("out", output)];
-        let split = Split::Replicated;
+        let split = WeightSplit::Replicated;
         let product = Linear { name: name.to_owned(), input, outputs, bias, split, shares_input: false, narrow: false };
-        product.add(graph, &self.shape, x)[0]
+        product.add_linear(graph, &self.shape, x)[0]
     }
 
     /// Products of one input, split by columns: one operator `prefix.joint`, or one per part (`prefix.part`) where projections
     /// are separate.
-    pub(crate) fn columns(
+    pub(crate) fn add_column_split_products(
         &self,
         graph: &mut GraphBuilder,
         (prefix, joint): (&str, &str),
@@ -374,8 +406,8 @@ impl<'a> Plan<'a> {
     ) -> Vec<TensorId> {
         let product = |name: &str, outputs: &[(&str, u64)], shares_input: bool, graph: &mut GraphBuilder| {
             let (name, input) = (format!("{prefix}.{name}"), self.model.hidden);
-            let product = Linear { name, input, outputs, bias, split: Split::Columns, shares_input, narrow: true };
-            product.add(graph, &self.shape, x)
+            let product = Linear { name, input, outputs, bias, split: WeightSplit::Columns, shares_input, narrow: true };
+            product.add_linear(graph, &self.shape, x)
         };
         if !self.lowering.separate_projections || parts.len() == 1 {
             return product(joint, parts, false, graph);

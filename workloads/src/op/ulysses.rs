@@ -1,16 +1,16 @@
 //! The exchanges of DeepSpeed-Ulysses (Jacobs et al. 2023): before attention every context-parallel device gets all tokens of a share of
 //! the heads, after it all heads of its share of the tokens. Each exchange is an all-to-all, and another backward.
 
-use super::{Shape, input_chain};
+use super::{OperatorContext, input_chain};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use crate::parallel::Heads;
 use sim::kernel::CollectiveKind;
 
 /// Adds the exchange of query, key and value from `heads` with a share of the tokens to `fewer` with all of them; returns
 /// what attention reads.
-pub(crate) fn add_scatter(
+pub(crate) fn scatter_heads(
     graph: &mut GraphBuilder,
-    shape: &Shape,
+    shape: &OperatorContext,
     name: &str,
     (heads, fewer): (Heads, Heads),
     inputs: [TensorId; 3],
@@ -19,11 +19,11 @@ pub(crate) fn add_scatter(
     let widths = [fewer.query * heads.dim, fewer.kv * heads.dim, fewer.kv * heads.value];
     let mut outputs = inputs;
     for ((output, part), width) in outputs.iter_mut().zip(["query", "key", "value"]).zip(widths) {
-        *output = graph.activation(&format!("{name}.{part}"), tokens.saturating_mul(width));
+        *output = graph.add_activation(&format!("{name}.{part}"), tokens.saturating_mul(width));
     }
-    let bytes = inputs.iter().map(|t| graph.bytes(*t)).sum();
-    let exchange = |label: &str| vec![shape.context_step(label, CollectiveKind::AllToAll, bytes)];
-    graph.add(NewOperator {
+    let bytes = inputs.iter().map(|t| graph.tensor_bytes(*t)).sum();
+    let exchange = |label: &str| vec![shape.context_collective_step(label, CollectiveKind::AllToAll, bytes)];
+    graph.add_operator(NewOperator {
         name: name.to_owned(),
         inputs: inputs.to_vec(),
         outputs: outputs.to_vec(),
@@ -35,12 +35,18 @@ pub(crate) fn add_scatter(
 }
 
 /// Adds the exchange of attention's result back to all `heads` of this device's tokens.
-pub(crate) fn add_gather(graph: &mut GraphBuilder, shape: &Shape, name: &str, heads: Heads, input: TensorId) -> TensorId {
+pub(crate) fn gather_heads(
+    graph: &mut GraphBuilder,
+    shape: &OperatorContext,
+    name: &str,
+    heads: Heads,
+    input: TensorId,
+) -> TensorId {
     let elements = shape.tokens().saturating_mul(heads.query).saturating_mul(heads.value);
-    let output = graph.activation(&format!("{name}.out"), elements);
-    let bytes = graph.bytes(output);
-    let exchange = |label: &str| vec![shape.context_step(label, CollectiveKind::AllToAll, bytes)];
-    graph.add(NewOperator {
+    let output = graph.add_activation(&format!("{name}.out"), elements);
+    let bytes = graph.tensor_bytes(output);
+    let exchange = |label: &str| vec![shape.context_collective_step(label, CollectiveKind::AllToAll, bytes)];
+    graph.add_operator(NewOperator {
         name: name.to_owned(),
         inputs: vec![input],
         outputs: vec![output],

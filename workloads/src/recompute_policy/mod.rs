@@ -31,12 +31,12 @@ mod leading_layers;
 mod tensor_names;
 mod treatment;
 
-use self::tensor_names::by_name;
+use self::tensor_names::tensors_by_name;
 pub use self::tensor_names::{TensorPlaces, TokenShare};
 pub use self::treatment::Treatment;
-use crate::error::{WorkloadError, nearest};
+use crate::error::{WorkloadError, find_nearest};
 use crate::graph::{Gradient, OperatorGraph, OperatorNode, RecomputeSet, TensorId};
-use crate::layer_names::{handed_on, in_layer, layer_of, layers_in};
+use crate::layer_names::{block_boundary_tensors, is_in_layer, layer_of_name, layer_prefixes};
 use serde::{Deserialize, Serialize};
 use sim::kernel::{CollectiveKind, Kernel};
 use std::collections::BTreeSet;
@@ -88,39 +88,40 @@ impl NamedTensor {
         ("mlpwo", Self::Mlpwo),
     ];
 
-    fn parse(text: &str) -> Result<Self, WorkloadError> {
+    fn parse_name(text: &str) -> Result<Self, WorkloadError> {
         Self::ALL.iter().find(|(name, _)| *name == text).map(|(_, tensor)| *tensor).ok_or_else(|| {
             let known: Vec<&str> = Self::ALL.iter().map(|(name, _)| *name).collect();
-            unknown("tensor", text, &known)
+            unknown_policy_error("tensor", text, &known)
         })
     }
 
     /// All names.
-    pub fn all() -> impl Iterator<Item = Self> {
+    pub fn all_names() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().map(|(_, tensor)| tensor)
     }
 
     /// The tensors of the graph's layers that it stands for.
     #[must_use]
-    pub fn resolve(self, graph: &OperatorGraph) -> Vec<TensorId> {
-        layers_in(graph).iter().flat_map(|layer| self.resolve_in(graph, layer)).collect()
+    pub fn resolve_tensors(self, graph: &OperatorGraph) -> Vec<TensorId> {
+        layer_prefixes(graph).iter().flat_map(|layer| self.resolve_in_layer(graph, layer)).collect()
     }
 
     /// The tensors of the layer whose names begin with `layer`.
-    fn resolve_in(self, graph: &OperatorGraph, layer: &str) -> Vec<TensorId> {
-        let tensor = |name: &&str| graph.tensor(&format!("{layer}.{name}"));
+    fn resolve_in_layer(self, graph: &OperatorGraph, layer: &str) -> Vec<TensorId> {
+        let tensor = |name: &&str| graph.find_tensor(&format!("{layer}.{name}"));
         let first = |names: &[&str]| names.iter().find_map(tensor).into_iter().collect::<Vec<_>>();
         let all = |names: &[&str]| names.iter().filter_map(tensor).collect::<Vec<_>>();
         // The routed experts' or the MLP's, and those of an expert for every token.
         let both = |names: &[&str], shared: &[&str]| first(names).into_iter().chain(first(shared)).collect::<Vec<_>>();
         match self {
-            Self::DecoderLayerInput => graph.tensor("layer.input").into_iter().collect(),
+            Self::DecoderLayerInput => graph.find_tensor("layer.input").into_iter().collect(),
             Self::QueryProj => first(&["attention.rope.query", "attention.query.out", "attention.qkv.query"]),
             Self::KeyProj => first(&["attention.rope.key", "attention.key.out", "attention.qkv.key"]),
             Self::ValueProj => first(&["attention.value.out", "attention.qkv.value", "attention.kv_up.value"]),
-            Self::QkvProj => {
-                [Self::QueryProj, Self::KeyProj, Self::ValueProj].into_iter().flat_map(|t| t.resolve_in(graph, layer)).collect()
-            }
+            Self::QkvProj => [Self::QueryProj, Self::KeyProj, Self::ValueProj]
+                .into_iter()
+                .flat_map(|t| t.resolve_in_layer(graph, layer))
+                .collect(),
             Self::Context => all(&[
                 "attention.core.out",
                 "attention.core.log_sum_exp",
@@ -138,7 +139,7 @@ impl NamedTensor {
             Self::Mlpwi1 => {
                 both(&["mlp.up.out", "mlp.gate_up.up", "moe.gate_up.up"], &["moe.shared.up.out", "moe.shared.gate_up.up"])
             }
-            Self::Mlpwi => [Self::Mlpwi0, Self::Mlpwi1].into_iter().flat_map(|t| t.resolve_in(graph, layer)).collect(),
+            Self::Mlpwi => [Self::Mlpwi0, Self::Mlpwi1].into_iter().flat_map(|t| t.resolve_in_layer(graph, layer)).collect(),
             Self::Mlpwo => both(
                 &["mlp.down.out", "mlp.fc2.out", "moe.down.out", "moe.fc2.out"],
                 &["moe.shared.down.out", "moe.shared.fc2.out"],
@@ -191,13 +192,13 @@ impl NamedPolicy {
     ];
 
     /// All of them.
-    pub fn all() -> impl Iterator<Item = Self> {
+    pub fn all_policies() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().map(|(_, policy)| policy)
     }
 
     /// The tensors it keeps besides the layer's input.
     #[must_use]
-    pub fn tensors(self) -> &'static [NamedTensor] {
+    pub fn kept_tensor_names(self) -> &'static [NamedTensor] {
         use NamedTensor::{Context, Mlpwi, Mlpwo, OutProj, QkvProj};
         match self {
             Self::Minimal => &[QkvProj, OutProj, Mlpwi, Mlpwo],
@@ -246,7 +247,7 @@ pub enum ActivationPolicy {
 /// How much of a checkpointed region runs again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Replay {
+pub enum ReplayExtent {
     /// All of it, as Megatron-LM's checkpoint function and PyTorch's re-entrant one do: the layer's last product is run again although
     /// nothing reads its result.
     WholeRegion,
@@ -258,83 +259,88 @@ pub enum Replay {
 impl ActivationPolicy {
     /// What it means for a segment's operators, where only what is needed runs again.
     #[must_use]
-    pub fn treatment(&self, graph: &OperatorGraph) -> Treatment {
-        self.treatment_under(graph, Replay::NeededOnly)
+    pub fn treatment_of_segment(&self, graph: &OperatorGraph) -> Treatment {
+        self.treatment_with_extent(graph, ReplayExtent::NeededOnly)
     }
 
     /// What it means for a segment's operators. The embedding and the head keep all that their backward pass reads; leading layers with the
     /// embedding follow the policy, but keep on the device what it sends to the host. What memory techniques have settled about the segment
     /// comes on top.
     #[must_use]
-    pub fn treatment_under(&self, graph: &OperatorGraph, replay: Replay) -> Treatment {
-        let alone = self.treatment_alone(graph, replay);
+    pub fn treatment_with_extent(&self, graph: &OperatorGraph, replay: ReplayExtent) -> Treatment {
+        let alone = self.treatment_without_techniques(graph, replay);
         if graph.settled.is_empty() {
             return alone;
         }
-        let settled = alone.settled(graph);
+        let settled = alone.with_placements(graph);
         // A technique that keeps what `full` or `selective` does is run as they are.
-        let whole = replay == Replay::WholeRegion && settled.offloaded.is_empty() && settled.partly.is_none();
-        let known = [Self::Full, Self::Selective].into_iter().filter(|_| whole).map(|known| known.treatment_alone(graph, replay));
+        let whole = replay == ReplayExtent::WholeRegion && settled.offloaded.is_empty() && settled.partly.is_none();
+        let known = [Self::Full, Self::Selective]
+            .into_iter()
+            .filter(|_| whole)
+            .map(|known| known.treatment_without_techniques(graph, replay));
         known.into_iter().find(|known| known.kept == settled.kept).unwrap_or(settled)
     }
 
     /// Without techniques.
-    fn treatment_alone(&self, graph: &OperatorGraph, replay: Replay) -> Treatment {
+    fn treatment_without_techniques(&self, graph: &OperatorGraph, replay: ReplayExtent) -> Treatment {
         let none = BTreeSet::new();
-        if graph.tensor("layer.input").is_none() {
-            if layers_in(graph).is_empty() {
-                return keeping(graph, &everything(graph), &none);
+        if graph.find_tensor("layer.input").is_none() {
+            if layer_prefixes(graph).is_empty() {
+                return keep_tensors(graph, &keep_everything(graph), &none);
             }
-            return self.of_leading_layers(graph, replay);
+            return self.treatment_of_leading_layers(graph, replay);
         }
-        let handed = handed_on(graph);
-        let resolve = |names: &BTreeSet<NamedTensor>| names.iter().flat_map(|t| t.resolve(graph)).collect::<BTreeSet<_>>();
+        let handed = block_boundary_tensors(graph);
+        let resolve =
+            |names: &BTreeSet<NamedTensor>| names.iter().flat_map(|t| t.resolve_tensors(graph)).collect::<BTreeSet<_>>();
         // What the layers of a block hand to each other stays where their input does.
         let with_inputs = |device: BTreeSet<TensorId>, mut host: BTreeSet<TensorId>| {
-            let input = graph.tensor("layer.input");
+            let input = graph.find_tensor("layer.input");
             if input.is_some_and(|input| host.contains(&input)) {
                 host.extend(handed.difference(&device));
             }
             let device = device.union(&handed).filter(|t| !host.contains(t)).copied().collect();
-            keeping(graph, &device, &host)
+            keep_tensors(graph, &device, &host)
         };
         match self {
-            Self::None => keeping(graph, &everything(graph), &none),
-            Self::Selective => without_attention_core(graph, replay),
+            Self::None => keep_tensors(graph, &keep_everything(graph), &none),
+            Self::Selective => recompute_attention_core(graph, replay),
             Self::SelectivePerOperator => {
-                let cached = per_operator(graph);
+                let cached = keep_per_operator(graph);
                 let mut treatment = with_inputs(cached.clone(), none);
-                if replay == Replay::WholeRegion {
+                if replay == ReplayExtent::WholeRegion {
                     treatment.kept.extend(cached);
                 }
                 treatment
             }
             Self::Full => {
                 let mut treatment = with_inputs(BTreeSet::new(), none);
-                if replay == Replay::WholeRegion {
+                if replay == ReplayExtent::WholeRegion {
                     treatment.recompute = graph.operators.iter().map(|op| op.id).collect();
                 }
                 treatment
             }
             Self::Named { policy, offloaded } => {
-                let tensors = resolve(&policy.tensors().iter().copied().collect());
+                let tensors = resolve(&policy.kept_tensor_names().iter().copied().collect());
                 let (device, host) = if *offloaded { (none, tensors) } else { (tensors, none) };
                 with_inputs(device, host)
             }
             Self::Custom { host, device } => with_inputs(resolve(device), resolve(host)),
-            Self::Tensors(places) => {
-                places.settle(graph, with_inputs(by_name(graph, &places.device), by_name(graph, &places.away())))
-            }
+            Self::Tensors(places) => places.to_placements(
+                graph,
+                with_inputs(tensors_by_name(graph, &places.device), tensors_by_name(graph, &places.offloaded_names())),
+            ),
         }
     }
 }
 
-pub(crate) fn everything(graph: &OperatorGraph) -> BTreeSet<TensorId> {
+pub(crate) fn keep_everything(graph: &OperatorGraph) -> BTreeSet<TensorId> {
     graph.tensors.iter().map(|t| t.id).collect()
 }
 
 /// The plan that keeps these tensors, and segment inputs, where anybody reads them, and runs again what the rest needs.
-pub(crate) fn keeping(graph: &OperatorGraph, device: &BTreeSet<TensorId>, host: &BTreeSet<TensorId>) -> Treatment {
+pub(crate) fn keep_tensors(graph: &OperatorGraph, device: &BTreeSet<TensorId>, host: &BTreeSet<TensorId>) -> Treatment {
     let named = |t: &TensorId| device.contains(t) || host.contains(t);
     let mut needed: Vec<bool> = graph.tensors.iter().map(|t| t.saved).collect();
     let mut recompute = RecomputeSet::none();
@@ -351,22 +357,22 @@ pub(crate) fn keeping(graph: &OperatorGraph, device: &BTreeSet<TensorId>, host: 
 
 /// Runs the attention core again. The region is scores to context, or the fused kernel; the context's result is kept as the input of
 /// the output projection, so that only a whole-region replay runs the last product again.
-pub(crate) fn without_attention_core(graph: &OperatorGraph, replay: Replay) -> Treatment {
+pub(crate) fn recompute_attention_core(graph: &OperatorGraph, replay: ReplayExtent) -> Treatment {
     let core = |op: &OperatorNode| {
         let part = op
             .name
             .split_once(".attention.")
             .or_else(|| op.name.split_once(".cross."))
-            .filter(|_| in_layer(op))
+            .filter(|_| is_in_layer(op))
             .map_or("", |(_, part)| part);
         ["scores", "softmax", "dropout", "context", "core"].contains(&part)
     };
     let inside: BTreeSet<TensorId> = graph.operators.iter().filter(|op| core(op)).flat_map(|op| &op.outputs).copied().collect();
     let read_outside: BTreeSet<TensorId> =
         graph.operators.iter().filter(|op| !core(op)).flat_map(|op| &op.inputs).copied().collect();
-    let kept = everything(graph).into_iter().filter(|t| !inside.contains(t) || read_outside.contains(t)).collect();
-    let mut treatment = keeping(graph, &kept, &BTreeSet::new());
-    if replay == Replay::WholeRegion {
+    let kept = keep_everything(graph).into_iter().filter(|t| !inside.contains(t) || read_outside.contains(t)).collect();
+    let mut treatment = keep_tensors(graph, &kept, &BTreeSet::new());
+    if replay == ReplayExtent::WholeRegion {
         graph.operators.iter().filter(|op| core(op)).for_each(|op| treatment.recompute.insert(op.id));
     }
     treatment
@@ -374,12 +380,12 @@ pub(crate) fn without_attention_core(graph: &OperatorGraph, replay: Replay) -> T
 
 /// Results of attention, of every second product with weights from the first on, and of reduce-scatters: what TorchTitan's
 /// per-operator selective checkpointing caches.
-pub(crate) fn per_operator(graph: &OperatorGraph) -> BTreeSet<TensorId> {
-    let mut kept: BTreeSet<TensorId> = NamedTensor::Context.resolve(graph).into_iter().collect();
+pub(crate) fn keep_per_operator(graph: &OperatorGraph) -> BTreeSet<TensorId> {
+    let mut kept: BTreeSet<TensorId> = NamedTensor::Context.resolve_tensors(graph).into_iter().collect();
     let has = |op: &OperatorNode, wanted: fn(&Kernel) -> bool| op.forward.iter().any(|s| wanted(&s.kernel));
     let weighs = |op: &OperatorNode| op.backward.iter().any(|chain| chain.gradient == Gradient::Weights);
-    for layer in layers_in(graph) {
-        let own = |op: &&OperatorNode| layer_of(&op.name) == Some(&layer);
+    for layer in layer_prefixes(graph) {
+        let own = |op: &&OperatorNode| layer_of_name(&op.name) == Some(&layer);
         let products =
             graph.operators.iter().filter(own).filter(|op| has(op, |k| matches!(k, Kernel::Contraction(_))) && weighs(op));
         for (i, op) in products.enumerate() {
@@ -414,7 +420,7 @@ impl fmt::Display for ActivationPolicy {
                 }
                 write!(f, "custom:{}", parts.join("+"))
             }
-            Self::Tensors(places) => f.write_str(&tensor_names::written(places)),
+            Self::Tensors(places) => f.write_str(&tensor_names::write_policy(places)),
         }
     }
 }
@@ -424,10 +430,10 @@ impl FromStr for ActivationPolicy {
 
     fn from_str(text: &str) -> Result<Self, WorkloadError> {
         if let Some(parts) = text.strip_prefix("custom:") {
-            return custom(text, parts);
+            return parse_custom_policy(text, parts);
         }
         if let Some(parts) = text.strip_prefix("tensors:") {
-            return tensor_names::read(text, parts).map(Self::Tensors);
+            return tensor_names::parse_policy(text, parts).map(Self::Tensors);
         }
         // MaxText's own spellings of two of them.
         let text = match text {
@@ -457,21 +463,21 @@ impl FromStr for ActivationPolicy {
                 .chain(offloaded)
                 .chain(["custom:offload(a,b)+device(c)".to_owned()])
                 .collect();
-            unknown("policy", text, &known.iter().map(String::as_str).collect::<Vec<_>>())
+            unknown_policy_error("policy", text, &known.iter().map(String::as_str).collect::<Vec<_>>())
         })
     }
 }
 
 /// Reads `offload(a,b)+device(c)`: either part may be missing.
-fn custom(text: &str, parts: &str) -> Result<ActivationPolicy, WorkloadError> {
-    let [host, mut device] = tensor_names::lists(text, parts, ["offload", "device"], NamedTensor::parse)?;
+fn parse_custom_policy(text: &str, parts: &str) -> Result<ActivationPolicy, WorkloadError> {
+    let [host, mut device] = tensor_names::parse_place_lists(text, parts, ["offload", "device"], NamedTensor::parse_name)?;
     device.remove(&NamedTensor::DecoderLayerInput);
     Ok(ActivationPolicy::Custom { host, device })
 }
 
-pub(crate) fn unknown(what: &'static str, name: &str, known: &[&str]) -> WorkloadError {
+pub(crate) fn unknown_policy_error(what: &'static str, name: &str, known: &[&str]) -> WorkloadError {
     let list = known.join(", ");
-    let cure = match nearest(name, known.iter().copied()) {
+    let cure = match find_nearest(name, known.iter().copied()) {
         Some(near) => format!("no such {what}; did you mean `{near}`? Known are {list}"),
         None => format!("no such {what}; use one of {list}"),
     };

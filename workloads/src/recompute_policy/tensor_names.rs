@@ -1,9 +1,9 @@
 //! Tensors of a layer by the names that its operators give them, and lists of tensors in the text of a policy.
 
-use super::{ActivationPolicy, Treatment, unknown};
+use super::{ActivationPolicy, Treatment, unknown_policy_error};
 use crate::error::WorkloadError;
-use crate::graph::{OperatorGraph, Partly, TensorId, WHOLE};
-use crate::layer_names::layers_in;
+use crate::graph::{OperatorGraph, PartialOffload, TensorId, WHOLE};
+use crate::layer_names::layer_prefixes;
 use serde::{Deserialize, Serialize};
 use sim::units::Bytes;
 use std::collections::BTreeSet;
@@ -37,7 +37,7 @@ pub struct TokenShare {
 impl TokenShare {
     /// The least share of a tensor whose part is no less than so many bytes; `None` where that is all of it, or nothing.
     #[must_use]
-    pub fn of(tensor: &str, bytes: Bytes, part: Bytes) -> Option<Self> {
+    pub fn smallest_for_bytes(tensor: &str, bytes: Bytes, part: Bytes) -> Option<Self> {
         let millionths = (u128::from(part.0) * u128::from(WHOLE)).div_ceil(u128::from(bytes.0.max(1)));
         let millionths = u32::try_from(millionths).ok().filter(|m| (1..WHOLE).contains(&u64::from(*m)))?;
         Some(Self { tensors: BTreeSet::from([tensor.to_owned()]), millionths, recomputed: false })
@@ -45,33 +45,34 @@ impl TokenShare {
 
     /// Of a tensor's bytes those that go.
     #[must_use]
-    pub fn moved(&self, bytes: Bytes) -> Bytes {
-        Partly { tensors: BTreeSet::new(), millionths: self.millionths, recomputed: false }.moved(bytes)
+    pub fn offloaded_bytes(&self, bytes: Bytes) -> Bytes {
+        PartialOffload { tensors: BTreeSet::new(), millionths: self.millionths, recomputed: false }.offloaded_bytes(bytes)
     }
 }
 
 impl TensorPlaces {
     /// What they mean for a layer whose treatment keeps those of all lists.
-    pub(super) fn settle(&self, graph: &OperatorGraph, mut treatment: Treatment) -> Treatment {
+    pub(super) fn to_placements(&self, graph: &OperatorGraph, mut treatment: Treatment) -> Treatment {
         if let Some(share) = &self.share {
-            let named = by_name(graph, &share.tensors);
+            let named = tensors_by_name(graph, &share.tensors);
             let tensors: BTreeSet<TensorId> = named.intersection(&treatment.offloaded).copied().collect();
-            let partly = Partly { tensors, millionths: share.millionths, recomputed: share.recomputed };
+            let partly = PartialOffload { tensors, millionths: share.millionths, recomputed: share.recomputed };
             if partly.recomputed && !partly.tensors.is_empty() {
                 // What else is kept is there for the tokens that run again as well.
-                let device = by_name(graph, &self.device).union(&treatment.kept).copied().collect();
-                let away: BTreeSet<TensorId> = by_name(graph, &self.away()).union(&treatment.offloaded).copied().collect();
-                treatment = treatment.rest_again(graph, &device, &away.difference(&named).copied().collect(), partly);
+                let device = tensors_by_name(graph, &self.device).union(&treatment.kept).copied().collect();
+                let away: BTreeSet<TensorId> =
+                    tensors_by_name(graph, &self.offloaded_names()).union(&treatment.offloaded).copied().collect();
+                treatment = treatment.recompute_remainder(graph, &device, &away.difference(&named).copied().collect(), partly);
             } else {
                 treatment.partly = Some(partly).filter(|partly| !partly.tensors.is_empty());
             }
         }
-        treatment.stored = by_name(graph, &self.storage).intersection(&treatment.offloaded).copied().collect();
+        treatment.stored = tensors_by_name(graph, &self.storage).intersection(&treatment.offloaded).copied().collect();
         treatment
     }
 
     /// Those that go away.
-    pub(super) fn away(&self) -> BTreeSet<String> {
+    pub(super) fn offloaded_names(&self) -> BTreeSet<String> {
         self.host.union(&self.storage).cloned().collect()
     }
 }
@@ -83,16 +84,17 @@ const INPUT: &str = "input";
 const REST: &str = "rest(recompute)";
 
 /// The tensors of the graph's layers that have one of these names.
-pub(crate) fn by_name(graph: &OperatorGraph, names: &BTreeSet<String>) -> BTreeSet<TensorId> {
-    let mut layers = layers_in(graph);
+pub(crate) fn tensors_by_name(graph: &OperatorGraph, names: &BTreeSet<String>) -> BTreeSet<TensorId> {
+    let mut layers = layer_prefixes(graph);
     // Of a block of layers a name is of all of them, or with its number of one.
     layers.push("layer".to_owned());
-    let of_layer = |layer: &String| names.iter().filter_map(|name| graph.tensor(&format!("{layer}.{name}"))).collect::<Vec<_>>();
+    let of_layer =
+        |layer: &String| names.iter().filter_map(|name| graph.find_tensor(&format!("{layer}.{name}"))).collect::<Vec<_>>();
     layers.iter().flat_map(of_layer).collect()
 }
 
 /// A policy's text: `tensors:offload(a,b*0.5)+nvme(c)+device(d)+rest(recompute)`.
-pub(crate) fn written(places: &TensorPlaces) -> String {
+pub(crate) fn write_policy(places: &TensorPlaces) -> String {
     let name = |name: &String| match places.share.as_ref().filter(|share| share.tensors.contains(name)) {
         Some(share) => format!("{name}*{}", f64::from(share.millionths) / WHOLE as f64),
         None => name.clone(),
@@ -113,7 +115,7 @@ pub(crate) fn written(places: &TensorPlaces) -> String {
 }
 
 /// Reads what [`written`] writes, its prefix left out.
-pub(crate) fn read(text: &str, parts: &str) -> Result<TensorPlaces, WorkloadError> {
+pub(crate) fn parse_policy(text: &str, parts: &str) -> Result<TensorPlaces, WorkloadError> {
     let bad = |cure: String| WorkloadError::BadRecompute { what: "policy", name: text.to_owned(), cure };
     let (rest, lists_of): (Vec<&str>, Vec<&str>) = parts.split('+').partition(|part| part.starts_with("rest"));
     if let Some(other) = rest.iter().find(|part| **part != REST) {
@@ -126,7 +128,7 @@ pub(crate) fn read(text: &str, parts: &str) -> Result<TensorPlaces, WorkloadErro
     }
     let recomputed = !rest.is_empty();
     let mut share: Option<TokenShare> = None;
-    let [host, mut device, storage] = lists(text, &lists_of.join("+"), ["offload", "device", "nvme"], |written| {
+    let [host, mut device, storage] = parse_place_lists(text, &lists_of.join("+"), ["offload", "device", "nvme"], |written| {
         let Some((name, part)) = written.split_once('*') else { return Ok(written.to_owned()) };
         let millionths = part.trim().parse::<f64>().ok().map(|part| (part * WHOLE as f64).round());
         let millionths = millionths.filter(|m| (1.0..WHOLE as f64).contains(m)).ok_or_else(|| {
@@ -154,7 +156,7 @@ pub(crate) fn read(text: &str, parts: &str) -> Result<TensorPlaces, WorkloadErro
 }
 
 /// Reads `offload(a,b)+device(c)`, any of the places in any order: their lists in the order of `places`.
-pub(crate) fn lists<T: Ord + Display + Clone, const N: usize>(
+pub(crate) fn parse_place_lists<T: Ord + Display + Clone, const N: usize>(
     text: &str,
     parts: &str,
     places: [&'static str; N],
@@ -163,10 +165,10 @@ pub(crate) fn lists<T: Ord + Display + Clone, const N: usize>(
     let mut found: [BTreeSet<T>; N] = std::array::from_fn(|_| BTreeSet::new());
     for part in parts.split('+') {
         let list = part.split_once('(').and_then(|(place, rest)| Some((place, rest.strip_suffix(')')?)));
-        let (place, names) = list.ok_or_else(|| malformed(text, part))?;
-        let at = places.iter().position(|known| *known == place).ok_or_else(|| unknown("place", place, &places))?;
+        let (place, names) = list.ok_or_else(|| malformed_list_error(text, part))?;
+        let at = places.iter().position(|known| *known == place).ok_or_else(|| unknown_policy_error("place", place, &places))?;
         if names.trim().is_empty() {
-            return Err(malformed(text, part));
+            return Err(malformed_list_error(text, part));
         }
         for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
             let name = read(name)?;
@@ -189,7 +191,7 @@ pub(crate) fn lists<T: Ord + Display + Clone, const N: usize>(
     Ok(found)
 }
 
-fn malformed(text: &str, part: &str) -> WorkloadError {
+fn malformed_list_error(text: &str, part: &str) -> WorkloadError {
     let cure = format!("`{part}` is no list of tensors: write `custom:offload(decoder_layer_input,query_proj)+device(out_proj)`");
     WorkloadError::BadRecompute { what: "policy", name: text.to_owned(), cure }
 }
@@ -207,15 +209,15 @@ impl ActivationPolicy {
                 .iter()
                 .any(|known| known.split_once('.').is_some_and(|(number, rest)| rest == name && number.parse::<u32>().is_ok()))
         };
-        match places.away().union(&places.device).find(|name| !known.contains(&name.as_str()) && !of_all(name)) {
-            Some(name) => Err(unknown("tensor", name, &known)),
+        match places.offloaded_names().union(&places.device).find(|name| !known.contains(&name.as_str()) && !of_all(name)) {
+            Some(name) => Err(unknown_policy_error("tensor", name, &known)),
             None => Ok(()),
         }
     }
 
     /// The policy that treats a layer so.
     #[must_use]
-    pub fn of_treatment(layer: &OperatorGraph, treatment: &Treatment) -> Self {
+    pub fn from_treatment(layer: &OperatorGraph, treatment: &Treatment) -> Self {
         let names = |tensors: &BTreeSet<TensorId>| {
             let named =
                 tensors.iter().filter_map(|t| layer.tensors.get(t.index())?.name.strip_prefix("layer.").map(str::to_owned));

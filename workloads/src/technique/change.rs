@@ -1,11 +1,11 @@
 //! What the rules of techniques make of one segment: its operators changed, its parameters counted. No technique is known here.
 
-use crate::graph::{OpId, OperatorGraph, Partly, TensorId};
-use crate::layer_names::{entering, handed_on, within_layer};
-use crate::memory::activations::{Rewriting, SAMPLED, hands_on_rank};
+use crate::graph::{OpId, OperatorGraph, PartialOffload, TensorId};
+use crate::layer_names::{block_boundary_tensors, layer_input_tensors, name_within_layer};
+use crate::memory::activations::{SAMPLED, TechniqueRewriter, hands_on_rank};
 use crate::memory::error::TechniqueError;
-use crate::memory::parameters::{ParameterTensors, PlacedBytes, SegmentStatics, Widths};
-use crate::memory::policy::{Along, Away, Item, Place, Rebuild, Rule, TensorClass};
+use crate::memory::parameters::{BytesByPlace, NumberWidths, ParameterTensors, SegmentStatics};
+use crate::memory::policy::{OffloadPlace, OffloadTarget, ReadOnlyItem, Rebuild, SliceAxis, TechniqueRule, TensorClass};
 use crate::model::Model;
 use crate::training::{Segment, SegmentKind, TrainingGraph};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,14 +14,14 @@ use std::collections::{BTreeMap, BTreeSet};
 const INPUT: &str = "input";
 
 /// A rule with the name of its technique.
-pub(crate) struct Named {
+pub(crate) struct NamedRule {
     pub(crate) name: String,
-    pub(crate) rule: Rule,
+    pub(crate) rule: TechniqueRule,
 }
 
 /// What a rule found in the model's segments.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Found {
+pub(crate) enum RuleMatch {
     Nothing,
     /// What it sends away, but it has gone already.
     Gone,
@@ -33,83 +33,91 @@ pub(crate) enum Found {
 }
 
 /// Changes a segment's operators, and says what its parameters take.
-pub(crate) fn change(
+pub(crate) fn change_segment(
     model: &Model,
     segment: &mut Segment,
-    rules: &[Named],
+    rules: &[NamedRule],
     period: u64,
-    found: &mut [Found],
+    found: &mut [RuleMatch],
 ) -> Result<SegmentStatics, TechniqueError> {
     let width = if segment.kind == SegmentKind::Embedding { model.embedding_width } else { 0 };
     let mut parameters = ParameterTensors::new(&segment.graph, &segment.lowering, segment.tied_parameters, width);
-    for (Named { name, rule }, found) in rules.iter().zip(found) {
+    for (NamedRule { name, rule }, found) in rules.iter().zip(found) {
         let beside = |other: &String| segment.graph.operators.iter().any(|op| op.name.ends_with(other.as_str()));
         if rule.at.beside.as_ref().is_some_and(|other| !beside(other)) {
             continue;
         }
-        let mut rewriting = Rewriting::new(&mut segment.graph, name, model.heads);
-        let something = |any: bool, else_: Found| if any { Found::Something } else { else_ };
+        let mut rewriting = TechniqueRewriter::new(&mut segment.graph, name, model.heads);
+        let something = |any: bool, else_: RuleMatch| if any { RuleMatch::Something } else { else_ };
         let here = match rule.class {
-            TensorClass::ReadOnly => Found::Something,
+            TensorClass::ReadOnly => RuleMatch::Something,
             TensorClass::SavedActivations => {
-                let mut formed = Found::Nothing;
+                let mut formed = RuleMatch::Nothing;
                 if let Some(form) = &rule.representation {
-                    let any = rewriting.represent(rule, form)?;
-                    formed = something(any, if rewriting.kept_whole { Found::KeptWhole } else { Found::Nothing });
+                    let any = rewriting.change_representation(rule, form)?;
+                    formed = something(any, if rewriting.kept_whole { RuleMatch::KeptWhole } else { RuleMatch::Nothing });
                     if let Some(rank) = hands_on_rank(form).filter(|_| any) {
-                        parameters.hand_on(rule, rank, name)?;
+                        parameters.project_gradients(rule, rank, name)?;
                     }
                 }
-                settle(&mut segment.graph, rule, name)?.max(formed)
+                merge_placements(&mut segment.graph, rule, name)?.max(formed)
             }
-            TensorClass::Transients | TensorClass::Logits => something(slice(&mut segment.graph, rule), Found::Nothing),
+            TensorClass::Transients | TensorClass::Logits => {
+                something(slice_tensors(&mut segment.graph, rule), RuleMatch::Nothing)
+            }
             _ => {
                 if let Some(adapter) = &rule.adapter {
-                    let any = rewriting.adapt(rule, adapter)?;
-                    parameters.adapt(rule, adapter, &segment.graph);
-                    something(any, Found::Nothing)
+                    let any = rewriting.add_adapters(rule, adapter)?;
+                    parameters.add_adapters(rule, adapter, &segment.graph);
+                    something(any, RuleMatch::Nothing)
                 } else {
                     if rule.frozen {
-                        rewriting.freeze(rule);
+                        rewriting.freeze_weights(rule);
                     }
-                    let any = parameters.apply(rule, name)?;
-                    something(any, if parameters.frozen_at(rule) { Found::Frozen } else { Found::Nothing })
+                    let any = parameters.apply_rule(rule, name)?;
+                    something(any, if parameters.are_frozen_at(rule) { RuleMatch::Frozen } else { RuleMatch::Nothing })
                 }
             }
         };
         *found = here.max(*found);
     }
     let per = segment.bytes_per_parameter();
-    let widths = Widths { per, states: segment.lowering.optimizer.states(), operand: segment.lowering.precision.operand.bytes() };
-    segment.update_extra = parameters.update_extra(&widths, segment.lowering.precision.operand, period);
-    Ok(parameters.statics(&widths))
+    let widths =
+        NumberWidths { per, states: segment.lowering.optimizer.states(), operand: segment.lowering.precision.operand.bytes() };
+    segment.update_extra = parameters.extra_update_kernels(&widths, segment.lowering.precision.operand, period);
+    Ok(parameters.static_bytes(&widths))
 }
 
 /// What is rebuilt, and what goes away.
-fn settle(graph: &mut OperatorGraph, rule: &Rule, technique: &str) -> Result<Found, TechniqueError> {
+fn merge_placements(graph: &mut OperatorGraph, rule: &TechniqueRule, technique: &str) -> Result<RuleMatch, TechniqueError> {
     let rebuilt = match rule.rebuild {
-        Some(rebuild) => drop_for(graph, rule, rebuild, technique)?,
-        None => Found::Nothing,
+        Some(rebuild) => drop_rebuilt(graph, rule, rebuild, technique)?,
+        None => RuleMatch::Nothing,
     };
     let gone = match &rule.place {
-        Some(place) => send_away(graph, rule, place, technique)?,
-        None => Found::Nothing,
+        Some(place) => offload_tensors(graph, rule, place, technique)?,
+        None => RuleMatch::Nothing,
     };
     Ok(rebuilt.max(gone))
 }
 
 /// Why a random sample of a tensor's rows cannot be made again.
-pub(crate) fn drawn_again(of: &str) -> String {
+pub(crate) fn redraw_reason(of: &str) -> String {
     format!("rows of {of} are drawn at random: made again they would be others, as the generator's state is not kept")
 }
 
 /// Drops what is made again.
-fn drop_for(graph: &mut OperatorGraph, rule: &Rule, rebuild: Rebuild, technique: &str) -> Result<Found, TechniqueError> {
-    let chosen = |id: OpId| rule.at.takes(&graph.operators[id.index()].name);
+fn drop_rebuilt(
+    graph: &mut OperatorGraph,
+    rule: &TechniqueRule,
+    rebuild: Rebuild,
+    technique: &str,
+) -> Result<RuleMatch, TechniqueError> {
+    let chosen = |id: OpId| rule.at.selects_operator(&graph.operators[id.index()].name);
     let read_outside: BTreeSet<TensorId> =
         graph.operators.iter().filter(|op| !chosen(op.id)).flat_map(|op| &op.inputs).copied().collect();
     // What the layers of a segment hand to each other is kept as a layer's input is.
-    let handed = handed_on(graph);
+    let handed = block_boundary_tensors(graph);
     let made = graph.tensors.iter().filter(|t| t.producer.is_some_and(chosen)).map(|t| t.id).filter(|t| !handed.contains(t));
     let dropped: Vec<TensorId> = match rebuild {
         Rebuild::Outputs => made.collect(),
@@ -117,20 +125,25 @@ fn drop_for(graph: &mut OperatorGraph, rule: &Rule, rebuild: Rebuild, technique:
     };
     let name = |t: &TensorId| graph.tensors[t.index()].name.as_str();
     if let Some(of) = dropped.iter().map(name).find_map(|name| name.strip_suffix(SAMPLED)) {
-        return Err(TechniqueError::refused(technique, drawn_again(of), "leave one of the techniques out"));
+        return Err(TechniqueError::refuse(technique, redraw_reason(of), "leave one of the techniques out"));
     }
-    let found = if dropped.is_empty() { Found::Nothing } else { Found::Something };
+    let found = if dropped.is_empty() { RuleMatch::Nothing } else { RuleMatch::Something };
     graph.settled.rebuilt.extend(dropped);
     Ok(found)
 }
 
 /// Sends away what the chosen operators' backward passes read, statistics with it.
-fn send_away(graph: &mut OperatorGraph, rule: &Rule, place: &Place, technique: &str) -> Result<Found, TechniqueError> {
-    let of_chosen = graph.operators.iter().filter(|op| rule.at.takes(&op.name)).flat_map(|op| &op.backward);
+fn offload_tensors(
+    graph: &mut OperatorGraph,
+    rule: &TechniqueRule,
+    place: &OffloadPlace,
+    technique: &str,
+) -> Result<RuleMatch, TechniqueError> {
+    let of_chosen = graph.operators.iter().filter(|op| rule.at.selects_operator(&op.name)).flat_map(|op| &op.backward);
     let mut reads: BTreeSet<TensorId> = of_chosen.flat_map(|chain| &chain.reads).copied().collect();
-    let inputs = entering(graph);
+    let inputs = layer_input_tensors(graph);
     let named = |t: &TensorId| {
-        let name = within_layer(&graph.tensors[t.index()].name).unwrap_or_default();
+        let name = name_within_layer(&graph.tensors[t.index()].name).unwrap_or_default();
         let is = |wanted: &String| wanted == name || wanted == INPUT && inputs.contains(t);
         rule.tensors.is_empty() || rule.tensors.iter().any(is)
     };
@@ -138,32 +151,32 @@ fn send_away(graph: &mut OperatorGraph, rule: &Rule, place: &Place, technique: &
     let any = !reads.is_empty();
     reads.retain(|t| !graph.settled.away.contains(t));
     let found = match (any, reads.is_empty()) {
-        (_, false) => Found::Something,
-        (true, true) => Found::Gone,
-        (false, true) => Found::Nothing,
+        (_, false) => RuleMatch::Something,
+        (true, true) => RuleMatch::Gone,
+        (false, true) => RuleMatch::Nothing,
     };
     let settled = &mut graph.settled;
-    let nvme = place.to == Away::Nvme;
+    let nvme = place.to == OffloadTarget::Nvme;
     if !(settled.away.is_empty() && settled.partly.is_none()) && settled.nvme != nvme {
         let why = "activations go to the host and to NVMe at once, which is not modelled";
-        return Err(TechniqueError::refused(technique, why, "send them to one place"));
+        return Err(TechniqueError::refuse(technique, why, "send them to one place"));
     }
     settled.nvme = nvme;
     if place.fraction >= 1.0 {
         settled.away.extend(reads);
     } else if settled.partly.is_some() {
-        return Err(TechniqueError::refused(technique, "two parts of activations go away", "use one of them"));
+        return Err(TechniqueError::refuse(technique, "two parts of activations go away", "use one of them"));
     } else {
-        settled.partly = Some(Partly::new(reads, place.fraction, place.rest));
+        settled.partly = Some(PartialOffload::new(reads, place.fraction, place.rest));
     }
     settled.buffered_layers = settled.buffered_layers.max(rule.slice.as_ref().and_then(|s| s.count).unwrap_or(0.0) as u64);
     Ok(found)
 }
 
 /// Cuts what the chosen operators hand to each other.
-fn slice(graph: &mut OperatorGraph, rule: &Rule) -> bool {
-    let Some(count) = rule.slice.as_ref().filter(|s| s.along == Along::Sequence).and_then(|s| s.count) else { return false };
-    let chosen: BTreeSet<_> = graph.operators.iter().filter(|op| rule.at.takes(&op.name)).map(|op| op.id).collect();
+fn slice_tensors(graph: &mut OperatorGraph, rule: &TechniqueRule) -> bool {
+    let Some(count) = rule.slice.as_ref().filter(|s| s.along == SliceAxis::Sequence).and_then(|s| s.count) else { return false };
+    let chosen: BTreeSet<_> = graph.operators.iter().filter(|op| rule.at.selects_operator(&op.name)).map(|op| op.id).collect();
     let outside = |t: TensorId| graph.operators.iter().any(|op| !chosen.contains(&op.id) && op.inputs.contains(&t));
     let inner: Vec<TensorId> = graph
         .tensors
@@ -174,24 +187,24 @@ fn slice(graph: &mut OperatorGraph, rule: &Rule) -> bool {
     let found = !inner.is_empty();
     let slices: &mut BTreeMap<TensorId, u64> = &mut graph.settled.slices;
     slices.extend(inner.into_iter().map(|t| (t, (count as u64).max(1))));
-    crate::memory::slices::cut_kernels(graph, &chosen, (count as u64).max(1));
+    crate::memory::slices::cut_products(graph, &chosen, (count as u64).max(1));
     found
 }
 
 /// Bytes of data that training only reads, on one device.
-pub(crate) fn stock(model: &Model, training: &TrainingGraph, rules: &[Named]) -> PlacedBytes {
+pub(crate) fn read_only_bytes(model: &Model, training: &TrainingGraph, rules: &[NamedRule]) -> BytesByPlace {
     let ranks = u64::from(training.lowering.tensor_parallel.max(1));
     let operand = training.lowering.precision.operand.bytes();
-    let key_values = (model.kv_heads / ranks).max(1) * (model.head_dim + model.value_dim()) * operand * model.all_layers();
-    let mut sum = PlacedBytes::default();
-    for Named { rule, .. } in rules {
+    let key_values = (model.kv_heads / ranks).max(1) * (model.head_dim + model.value_dim()) * operand * model.layer_count();
+    let mut sum = BytesByPlace::default();
+    for NamedRule { rule, .. } in rules {
         let Some(stock) = &rule.stock else { continue };
         let each = match stock.item {
-            Item::TokenKeyValues => key_values as f64,
-            Item::Byte => 1.0,
-            Item::ModelCopy => 4.0 * model.parameters() as f64 / ranks as f64,
+            ReadOnlyItem::TokenKeyValues => key_values as f64,
+            ReadOnlyItem::Byte => 1.0,
+            ReadOnlyItem::ModelCopy => 4.0 * model.parameters() as f64 / ranks as f64,
         };
-        sum.put((stock.count * each).ceil() as u64, rule.place.as_ref());
+        sum.add_unsplit_bytes((stock.count * each).ceil() as u64, rule.place.as_ref());
     }
     sum
 }

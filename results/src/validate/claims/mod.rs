@@ -6,10 +6,10 @@ mod models;
 mod rules;
 mod text;
 
-use self::text::Between;
+use self::text::NumberRelation;
 use super::{RowError, ValidateError};
 use crate::files::{self, WriteError};
-use crate::papers::{Quantity, Study, studies};
+use crate::papers::{PaperStudy, StudyQuantity, read_studies};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io;
@@ -20,7 +20,7 @@ const COLUMNS: [&str; 9] = ["system", "model", "hardware", "setting", "metric", 
 
 /// A row as it is read.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct Claim {
+pub struct PublishedClaim {
     /// Its `id` where the file has such a column, else `line-N`.
     pub id: String,
     /// The paper's system.
@@ -48,7 +48,7 @@ pub struct Claim {
 pub struct PredictedClaim {
     /// The claim.
     #[serde(flatten)]
-    pub claim: Claim,
+    pub claim: PublishedClaim,
     /// What is computed, as the value is written: `12.6 / 0.24 / 0`. Empty where nothing can be.
     pub predicted: String,
     /// Mean of the errors of the value's numbers, sign dropped, in percent; none where either side has no number.
@@ -70,14 +70,14 @@ pub struct ClaimReport {
 
 /// A run and what is read off it.
 #[derive(Debug, Clone)]
-pub(super) struct Figure {
-    study: Study,
-    quantity: Quantity,
+pub(super) struct RunFigure {
+    study: PaperStudy,
+    quantity: StudyQuantity,
 }
 
 /// How figures of runs make a number of a claim.
 #[derive(Debug, Clone)]
-enum Made {
+enum FigureFormula {
     /// Known from the model alone.
     Value(f64),
     /// A figure over its unit.
@@ -94,59 +94,59 @@ enum Made {
 
 /// What a number of a claim asks.
 #[derive(Debug, Clone)]
-pub(super) struct Question {
-    figures: Vec<Figure>,
-    made: Made,
+pub(super) struct ClaimQuestion {
+    figures: Vec<RunFigure>,
+    made: FigureFormula,
     /// The number is a part saved in percent, and asked is how many times more fit.
     gain: bool,
 }
 
-impl Question {
-    fn new(figures: Vec<Figure>, made: Made) -> Self {
+impl ClaimQuestion {
+    fn new(figures: Vec<RunFigure>, made: FigureFormula) -> Self {
         Self { figures, made, gain: false }
     }
 
-    fn value(value: f64) -> Self {
-        Self::new(Vec::new(), Made::Value(value))
+    fn known_value(value: f64) -> Self {
+        Self::new(Vec::new(), FigureFormula::Value(value))
     }
 
-    fn of(figure: Figure, unit: f64) -> Self {
-        Self::new(vec![figure], Made::Over(unit))
+    fn figure_in_units(figure: RunFigure, unit: f64) -> Self {
+        Self::new(vec![figure], FigureFormula::Over(unit))
     }
 
-    fn ratio(above: Figure, below: Figure) -> Self {
-        Self::new(vec![above, below], Made::Ratio)
+    fn ratio_of(above: RunFigure, below: RunFigure) -> Self {
+        Self::new(vec![above, below], FigureFormula::Ratio)
     }
 
-    fn saved(less: Figure, whole: Figure) -> Self {
-        Self::new(vec![less, whole], Made::Saved)
+    fn saved_percent(less: RunFigure, whole: RunFigure) -> Self {
+        Self::new(vec![less, whole], FigureFormula::Saved)
     }
 
-    fn most(figures: Vec<Figure>) -> Self {
-        Self::new(figures, Made::Most)
+    fn largest_of(figures: Vec<RunFigure>) -> Self {
+        Self::new(figures, FigureFormula::Most)
     }
 
-    fn spread(figures: Vec<Figure>) -> Self {
-        Self::new(figures, Made::Spread)
+    fn spread_of(figures: Vec<RunFigure>) -> Self {
+        Self::new(figures, FigureFormula::Spread)
     }
 
-    fn gained(self) -> Self {
+    fn as_gain(self) -> Self {
         Self { gain: true, ..self }
     }
 
     /// Its numbers: one, or two of a spread.
-    fn answer(&self, studies: &BTreeMap<String, Study>) -> Result<Vec<f64>, String> {
-        let value = |figure: &Figure| figure.study.whole(studies).prepared()?.value(figure.quantity);
+    fn compute_numbers(&self, studies: &BTreeMap<String, PaperStudy>) -> Result<Vec<f64>, String> {
+        let value = |figure: &RunFigure| figure.study.resolve_bases(studies).prepare_study()?.value_of(figure.quantity);
         let values = self.figures.iter().map(value).collect::<Result<Vec<f64>, String>>()?;
         let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);
         let numbers = match (&self.made, values.as_slice()) {
-            (Made::Value(value), _) => vec![*value],
-            (Made::Over(unit), [value]) => vec![value / unit],
-            (Made::Ratio, [above, below]) => vec![above / below],
-            (Made::Saved, [less, whole]) => vec![(1.0 - less / whole) * 100.0],
-            (Made::Spread, [_, _, ..]) => vec![least, most],
-            (Made::Most | Made::Spread, [_, ..]) => vec![most],
+            (FigureFormula::Value(value), _) => vec![*value],
+            (FigureFormula::Over(unit), [value]) => vec![value / unit],
+            (FigureFormula::Ratio, [above, below]) => vec![above / below],
+            (FigureFormula::Saved, [less, whole]) => vec![(1.0 - less / whole) * 100.0],
+            (FigureFormula::Spread, [_, _, ..]) => vec![least, most],
+            (FigureFormula::Most | FigureFormula::Spread, [_, ..]) => vec![most],
             _ => return Err("no run".to_owned()),
         };
         let of_cut = |cut: f64| if self.gain { 1.0 / (1.0 - cut / 100.0) } else { cut };
@@ -159,10 +159,10 @@ impl Question {
 #[must_use]
 pub fn is_claims(text: &[u8]) -> bool {
     let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text);
-    reader.headers().is_ok_and(|header| COLUMNS.iter().all(|column| place(header, column).is_some()))
+    reader.headers().is_ok_and(|header| COLUMNS.iter().all(|column| describe_place(header, column).is_some()))
 }
 
-fn place(header: &csv::StringRecord, column: &str) -> Option<usize> {
+fn describe_place(header: &csv::StringRecord, column: &str) -> Option<usize> {
     header.iter().position(|name| name == column || name.starts_with(&format!("{column}(")))
 }
 
@@ -170,21 +170,21 @@ fn place(header: &csv::StringRecord, column: &str) -> Option<usize> {
 ///
 /// # Errors
 /// No CSV with the columns of claims.
-pub fn claims(path: &Path, text: &[u8]) -> Result<ClaimReport, ValidateError> {
+pub fn predict_claims(path: &Path, text: &[u8]) -> Result<ClaimReport, ValidateError> {
     let malformed = |why: String| ValidateError::Malformed { file: path.into(), why };
     let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text);
     let header = reader.headers().map_err(|e| malformed(e.to_string()))?.clone();
-    let studies = studies().map_err(|e| malformed(e.to_string()))?;
+    let studies = read_studies().map_err(|e| malformed(e.to_string()))?;
     let (mut claims, mut row_errors) = (Vec::new(), Vec::new());
     for record in reader.records() {
         let record = record.map_err(|e| malformed(e.to_string()))?;
-        let cell = |column: &str| place(&header, column).and_then(|at| record.get(at)).unwrap_or_default().to_owned();
+        let cell = |column: &str| describe_place(&header, column).and_then(|at| record.get(at)).unwrap_or_default().to_owned();
         let line = record.position().map_or(0, csv::Position::line);
         let own = cell("id");
         let [system, model, hardware, setting, metric, value, unit, source, confidence] = COLUMNS.map(cell);
         let id = if own.is_empty() { format!("line-{line}") } else { own };
-        let claim = Claim { id, system, model, hardware, setting, metric, value, unit, source, confidence };
-        match fault(&claim) {
+        let claim = PublishedClaim { id, system, model, hardware, setting, metric, value, unit, source, confidence };
+        match claim_fault(&claim) {
             Some((key, value, limit, cure)) => {
                 let [value, limit, cure] = [value, limit, cure].map(str::to_owned);
                 row_errors.push(RowError {
@@ -197,14 +197,14 @@ pub fn claims(path: &Path, text: &[u8]) -> Result<ClaimReport, ValidateError> {
                     cure,
                 });
             }
-            None => claims.push(predicted(claim, &studies)),
+            None => claims.push(predict_claim(claim, &studies)),
         }
     }
     Ok(ClaimReport { file: path.into(), claims, row_errors })
 }
 
 /// What is wrong with a claim: the column, its value, the limit and the cure. A value may be in the paper's words, or unknown.
-fn fault(claim: &Claim) -> Option<(&'static str, &str, &'static str, &'static str)> {
+fn claim_fault(claim: &PublishedClaim) -> Option<(&'static str, &str, &'static str, &'static str)> {
     let named = [("system", &claim.system), ("metric", &claim.metric)];
     if let Some((key, _)) = named.into_iter().find(|(_, cell)| cell.is_empty()) {
         return Some((key, "(empty)", "must not be empty", "fill it in"));
@@ -218,39 +218,40 @@ fn fault(claim: &Claim) -> Option<(&'static str, &str, &'static str, &'static st
     }
 }
 
-fn predicted(claim: Claim, studies: &BTreeMap<String, Study>) -> PredictedClaim {
-    let nothing = |claim: Claim, why: String| PredictedClaim { claim, predicted: String::new(), error_pct: None, why: Some(why) };
-    let answers: Vec<Result<Vec<f64>, String>> = match rules::questions(&claim) {
-        Ok(questions) => questions.into_iter().map(|question| question?.answer(studies)).collect(),
+fn predict_claim(claim: PublishedClaim, studies: &BTreeMap<String, PaperStudy>) -> PredictedClaim {
+    let nothing =
+        |claim: PublishedClaim, why: String| PredictedClaim { claim, predicted: String::new(), error_pct: None, why: Some(why) };
+    let answers: Vec<Result<Vec<f64>, String>> = match rules::questions_of_claim(&claim) {
+        Ok(questions) => questions.into_iter().map(|question| question?.compute_numbers(studies)).collect(),
         Err(why) => return nothing(claim, why),
     };
     let refused = answers.iter().filter_map(|answer| answer.as_ref().err()).next().cloned();
     if answers.iter().all(Result::is_err) {
         return nothing(claim, refused.unwrap_or_else(|| "no quantity".to_owned()));
     }
-    let claimed = text::numbers(&claim.value);
+    let claimed = text::parse_numbers(&claim.value);
     let between = match answers.as_slice() {
-        [Ok(spread)] if spread.len() > 1 => Between::Range,
-        _ => claimed.as_ref().map_or(Between::List, |(_, between)| *between),
+        [Ok(spread)] if spread.len() > 1 => NumberRelation::Range,
+        _ => claimed.as_ref().map_or(NumberRelation::List, |(_, between)| *between),
     };
     let numbers: Vec<Option<f64>> = answers
         .iter()
         .flat_map(|answer| answer.as_ref().map_or_else(|_| vec![None], |numbers| numbers.iter().copied().map(Some).collect()))
         .collect();
-    let written = |number: &Option<f64>| number.map_or_else(|| "?".to_owned(), six_digits);
-    let text = numbers.iter().map(written).collect::<Vec<_>>().join(between.sign());
-    let error_pct = claimed.as_ref().and_then(|(claimed, _)| error(claimed, &numbers));
+    let written = |number: &Option<f64>| number.map_or_else(|| "?".to_owned(), to_six_digits);
+    let text = numbers.iter().map(written).collect::<Vec<_>>().join(between.separator());
+    let error_pct = claimed.as_ref().and_then(|(claimed, _)| mean_error(claimed, &numbers));
     let words = (claimed.is_none() && !claim.value.is_empty()).then(|| format!("{}: no number to score by", claim.value));
     PredictedClaim { claim, predicted: text, error_pct, why: refused.or(words) }
 }
 
 /// A number in six digits, without those that say nothing.
-fn six_digits(number: f64) -> String {
+fn to_six_digits(number: f64) -> String {
     format!("{number:.5e}").parse::<f64>().map_or_else(|_| number.to_string(), |rounded| rounded.to_string())
 }
 
 /// The mean error of the numbers that both sides have, in percent; one number against a range is held against the nearer end.
-fn error(claimed: &[f64], predicted: &[Option<f64>]) -> Option<f64> {
+fn mean_error(claimed: &[f64], predicted: &[Option<f64>]) -> Option<f64> {
     let off = |claimed: f64, predicted: f64| match (claimed == 0.0, predicted == 0.0) {
         (true, true) => Some(0.0),
         (true, false) => None,
@@ -272,7 +273,7 @@ fn error(claimed: &[f64], predicted: &[Option<f64>]) -> Option<f64> {
 /// Whatever the system reports.
 pub fn write_claims(path: &Path, reports: &[ClaimReport]) -> Result<(), WriteError> {
     let text = claims_csv(reports).map_err(|why| WriteError { file: path.into(), why })?;
-    files::write(path, &text)
+    files::write_file(path, &text)
 }
 
 fn claims_csv(reports: &[ClaimReport]) -> io::Result<Vec<u8>> {

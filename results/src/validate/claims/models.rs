@@ -2,7 +2,7 @@
 
 use crate::papers::named_model;
 use workloads::Model;
-use workloads::model::Position;
+use workloads::model::PositionEncoding;
 
 /// Layers, width, heads, width of the MLP.
 type Size = (&'static str, [u64; 4]);
@@ -61,7 +61,7 @@ pub(super) fn size_of(name: &str) -> Option<String> {
 }
 
 /// The model with other dimensions.
-fn resized(of: &Model, name: &str, [layers, hidden, heads, ffn]: [u64; 4]) -> Model {
+fn resize_model(of: &Model, name: &str, [layers, hidden, heads, ffn]: [u64; 4]) -> Model {
     Model {
         name: name.to_owned(),
         layers,
@@ -75,12 +75,12 @@ fn resized(of: &Model, name: &str, [layers, hidden, heads, ffn]: [u64; 4]) -> Mo
     }
 }
 
-fn of_sizes(sizes: &[Size], base: &str, name: &str) -> Result<Model, String> {
+fn llama_of_size(sizes: &[Size], base: &str, name: &str) -> Result<Model, String> {
     let size = size_of(name).ok_or_else(|| format!("{name}: names no size"))?;
     let known = || sizes.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
     let (_, dimensions) =
         sizes.iter().find(|(known, _)| *known == size).ok_or_else(|| format!("{name}: known sizes are {}", known()))?;
-    Ok(resized(&named_model(base)?, name, *dimensions))
+    Ok(resize_model(&named_model(base)?, name, *dimensions))
 }
 
 /// A Llama of any of the families, for papers that fine-tune.
@@ -90,7 +90,9 @@ pub(super) fn language_model(name: &str) -> Result<Model, String> {
         return named_model(built_in);
     }
     match plain.split_once('-') {
-        Some(("llama" | "llama2", size)) if LLAMA.iter().any(|(known, _)| *known == size) => of_sizes(&LLAMA, "llama2-7b", name),
+        Some(("llama" | "llama2", size)) if LLAMA.iter().any(|(known, _)| *known == size) => {
+            llama_of_size(&LLAMA, "llama2-7b", name)
+        }
         Some(("llama", size)) if SMALL_LLAMA.iter().any(|(known, _)| *known == size) => small_llama(name, false),
         _ if ["deit", "swin", "vit", "pvt"].iter().any(|family| plain.starts_with(family)) => {
             Err(format!("{name}: of vision models DeiT-Ti and DeiT-S are built in, for Mesa and other presets"))
@@ -117,43 +119,46 @@ pub(super) fn vision_study(name: &str, setting: &str) -> Result<Option<&'static 
 /// One of GaLore's and CompAct's; the 7B one is LLaMA's.
 pub(super) fn small_llama(name: &str, tied_head: bool) -> Result<Model, String> {
     let large = size_of(name).is_some_and(|size| LLAMA.iter().any(|(known, _)| *known == size));
-    let model =
-        if large { of_sizes(&LLAMA, "llama2-7b", name)? } else { of_sizes(&SMALL_LLAMA, "techniques/llama-350m.json", name)? };
+    let model = if large {
+        llama_of_size(&LLAMA, "llama2-7b", name)?
+    } else {
+        llama_of_size(&SMALL_LLAMA, "techniques/llama-350m.json", name)?
+    };
     Ok(Model { tied_head, ..model })
 }
 
 /// One of MEMO's.
-pub(super) fn memo(name: &str) -> Result<Model, String> {
-    of_sizes(&MEMO, "techniques/memo-gpt-7b.json", name)
+pub(super) fn memo_model(name: &str) -> Result<Model, String> {
+    llama_of_size(&MEMO, "techniques/memo-gpt-7b.json", name)
 }
 
 /// One of Korthikanti's; GPT-3 and MT-NLG are those of 175B and 530B parameters.
-pub(super) fn megatron(name: &str) -> Result<Model, String> {
+pub(super) fn megatron_model(name: &str) -> Result<Model, String> {
     let name = match name {
         "GPT-3" => "175B",
         "MT-NLG" => "530B",
         name => name,
     };
-    let model = of_sizes(&MEGATRON, "techniques/megatron-22b.json", name)?;
+    let model = llama_of_size(&MEGATRON, "techniques/megatron-22b.json", name)?;
     Ok(Model { max_sequence: 2048, ..model })
 }
 
 /// A transformer of SSDTrain's, by family, width and layers; heads are 128 wide as in the paper's BERT.
-pub(super) fn ssdtrain(family: &str, hidden: u64, layers: u64) -> Result<Model, String> {
+pub(super) fn ssdtrain_model(family: &str, hidden: u64, layers: u64) -> Result<Model, String> {
     let family = family.trim().to_lowercase();
     let bert = named_model("techniques/ssdtrain-bert-8192.json")?;
     let heads = (hidden / 128).max(1);
     let name = format!("{family} {hidden}x{layers}");
     match family.as_str() {
-        "bert" => Ok(resized(&bert, &name, [layers, hidden, heads, 4 * hidden])),
+        "bert" => Ok(resize_model(&bert, &name, [layers, hidden, heads, 4 * hidden])),
         "gpt" => {
             let gpt = named_model("techniques/megatron-22b.json")?;
-            let learned = Position::Learned { rows: 1024 };
+            let learned = PositionEncoding::Learned { rows: 1024 };
             let gpt = Model { max_sequence: 1024, position: learned, ..gpt };
-            Ok(resized(&gpt, &name, [layers, hidden, heads, 4 * hidden]))
+            Ok(resize_model(&gpt, &name, [layers, hidden, heads, 4 * hidden]))
         }
         // Llama's MLP is 8/3 as wide, rounded up to a multiple of 256 (Touvron et al. 2023, section 2.2).
-        "llama" => Ok(resized(
+        "llama" => Ok(resize_model(
             &named_model("llama2-7b")?,
             &name,
             [layers, hidden, heads, (8 * hidden).div_ceil(3).next_multiple_of(256)],
@@ -177,9 +182,9 @@ mod tests {
             [6.74, 13.02, 32.53, 65.29]
         );
         assert_eq!(["60M", "350M"].map(|s| billions(small_llama(&format!("LLaMA-{s}"), false).unwrap())), [0.06, 0.37]);
-        assert!((billions(megatron("1T").unwrap()) - 1008.0).abs() < 4.0);
-        assert_eq!(memo("GPT-13B").unwrap().layers, 40);
-        assert!(memo("7B/13B").is_ok() && memo("GPT-8B").unwrap_err().contains("7b, 13b, 30b, 65b"));
+        assert!((billions(megatron_model("1T").unwrap()) - 1008.0).abs() < 4.0);
+        assert_eq!(memo_model("GPT-13B").unwrap().layers, 40);
+        assert!(memo_model("7B/13B").is_ok() && memo_model("GPT-8B").unwrap_err().contains("7b, 13b, 30b, 65b"));
         assert_eq!(language_model("Llama3-8B LM-head").unwrap().name, "llama3-8b");
         assert!(language_model("DeiT-S").unwrap_err().contains("vision"));
         assert_eq!(size_of("GPT-7B").as_deref(), Some("7b"));

@@ -1,32 +1,32 @@
 //! From a claim to runs and what is read off them, by rules about the paper, the model, the setting and the metric.
 
 use super::models;
-use super::text::{chips, has, parts, size, tokens, words};
-use super::{Claim, Figure, Question};
-use crate::papers::{Quantity, Study};
+use super::text::{has_word, parse_chips, parse_size, parse_tokens, split_parts, words_of};
+use super::{ClaimQuestion, PublishedClaim, RunFigure};
+use crate::papers::{PaperStudy, StudyQuantity};
 
 const GIB: f64 = 1_073_741_824.0;
 const MIB: f64 = 1_048_576.0;
 
 /// The questions of a claim, one per number of its value; those that cannot be answered with the reason.
-pub(super) fn questions(claim: &Claim) -> Result<Vec<Result<Question, String>>, String> {
+pub(super) fn questions_of_claim(claim: &PublishedClaim) -> Result<Vec<Result<ClaimQuestion, String>>, String> {
     let system = claim.system.to_lowercase();
     let of_system = |name: &str| system == name || system.starts_with(&format!("{name} "));
     match () {
-        () if of_system("mst") => mst(claim),
-        () if of_system("memo") => memo(claim),
-        () if of_system("ssdtrain") => ssdtrain(claim),
-        () if of_system("galore") => galore(claim),
-        () if of_system("compact") => compact(claim),
-        () if of_system("lomo") => lomo(claim),
-        () if of_system("megatron") => megatron(claim),
-        () => preset(claim),
+        () if of_system("mst") => mst_questions(claim),
+        () if of_system("memo") => memo_questions(claim),
+        () if of_system("ssdtrain") => ssdtrain_questions(claim),
+        () if of_system("galore") => galore_questions(claim),
+        () if of_system("compact") => compact_questions(claim),
+        () if of_system("lomo") => lomo_questions(claim),
+        () if of_system("megatron") => megatron_questions(claim),
+        () => preset_questions(claim),
     }
 }
 
 /// The bytes of a claim's unit. Tables of LOMO, MsT, MEMO, CompAct and GaLore print GB and mean GiB: of the parameters that they are of, only GiB give
 /// the printed digits of most rows.
-fn unit(claim: &Claim) -> f64 {
+fn bytes_of_unit(claim: &PublishedClaim) -> f64 {
     match claim.unit.split(['(', ' ']).next().unwrap_or_default().to_lowercase().as_str() {
         "gb" | "gib" => GIB,
         "mb" | "mib" => MIB,
@@ -36,21 +36,24 @@ fn unit(claim: &Claim) -> f64 {
     }
 }
 
-fn ask(study: Study, quantity: Quantity, claim: &Claim) -> Question {
-    Question::of(Figure { study, quantity }, unit(claim))
+fn ask_quantity(study: PaperStudy, quantity: StudyQuantity, claim: &PublishedClaim) -> ClaimQuestion {
+    ClaimQuestion::figure_in_units(RunFigure { study, quantity }, bytes_of_unit(claim))
 }
 
-fn based(name: &str) -> Study {
-    Study { base: Some(name.to_owned()), ..Study::default() }
+fn study_based_on(name: &str) -> PaperStudy {
+    PaperStudy { base: Some(name.to_owned()), ..PaperStudy::default() }
 }
 
-fn with(study: &Study, techniques: &[&str]) -> Study {
-    Study { techniques: Some(techniques.iter().map(|t| (*t).to_owned()).collect()), ..study.clone() }
+fn with_techniques(study: &PaperStudy, techniques: &[&str]) -> PaperStudy {
+    PaperStudy { techniques: Some(techniques.iter().map(|t| (*t).to_owned()).collect()), ..study.clone() }
 }
 
 /// The questions of a claim whose metric or whose setting names several things: as many as the longer list has, the other said once.
-fn several(claim: &Claim, one: impl Fn(&str, &str) -> Result<Question, String>) -> Vec<Result<Question, String>> {
-    let (settings, metrics) = (parts(&claim.setting), slashed(&claim.metric));
+fn questions_of_several(
+    claim: &PublishedClaim,
+    one: impl Fn(&str, &str) -> Result<ClaimQuestion, String>,
+) -> Vec<Result<ClaimQuestion, String>> {
+    let (settings, metrics) = (split_parts(&claim.setting), split_metric(&claim.metric));
     let count = settings.len().max(metrics.len()).max(1);
     let whole = |all: &[&str], whole: &str, at: usize| match all.len() {
         n if n == count => all[at].to_owned(),
@@ -60,32 +63,36 @@ fn several(claim: &Claim, one: impl Fn(&str, &str) -> Result<Question, String>) 
 }
 
 /// The parts of a metric: `params/grads/states`, `total with AC / without`.
-fn slashed(metric: &str) -> Vec<&str> {
+fn split_metric(metric: &str) -> Vec<&str> {
     metric.split('/').map(str::trim).filter(|part| !part.is_empty()).collect()
 }
 
 /// A claim that is a ratio of two settings.
-fn ratio(claim: &Claim, quantity: Quantity, study: impl Fn(&str) -> Study) -> Result<Vec<Result<Question, String>>, String> {
-    let [above, below] = parts(&claim.setting)[..] else { return Err("a ratio of other than two settings".to_owned()) };
-    let figure = |setting| Figure { study: study(setting), quantity };
-    Ok(vec![Ok(Question::ratio(figure(above), figure(below)))])
+fn ratio_question(
+    claim: &PublishedClaim,
+    quantity: StudyQuantity,
+    study: impl Fn(&str) -> PaperStudy,
+) -> Result<Vec<Result<ClaimQuestion, String>>, String> {
+    let [above, below] = split_parts(&claim.setting)[..] else { return Err("a ratio of other than two settings".to_owned()) };
+    let figure = |setting| RunFigure { study: study(setting), quantity };
+    Ok(vec![Ok(ClaimQuestion::ratio_of(figure(above), figure(below)))])
 }
 
-fn unknown(claim: &Claim) -> String {
+fn unknown_setting(claim: &PublishedClaim) -> String {
     format!("{}: no quantity of a run that is modelled", claim.metric)
 }
 
 /// Luo et al. 2024.
-fn mst(claim: &Claim) -> Result<Vec<Result<Question, String>>, String> {
+fn mst_questions(claim: &PublishedClaim) -> Result<Vec<Result<ClaimQuestion, String>>, String> {
     let metric = claim.metric.to_lowercase();
     let model = if claim.model == "Llama3" { "Llama3-8B" } else { &claim.model };
     let model = models::language_model(model)?;
     if metric.contains("intermediate/input") || claim.setting.contains("intermediate/input") {
-        let share = |width: u64| Ok(Question::value(width as f64 / model.hidden as f64));
+        let share = |width: u64| Ok(ClaimQuestion::known_value(width as f64 / model.hidden as f64));
         let projections = model.heads * model.head_dim + 2 * model.kv_heads * model.head_dim;
         return Ok(vec![share(projections), share(2 * model.ffn), share(model.vocabulary)]);
     }
-    let base = Study { own_model: Some(model), sequence: size(&claim.setting, "s"), ..based("mst") };
+    let base = PaperStudy { own_model: Some(model), sequence: parse_size(&claim.setting, "s"), ..study_based_on("mst") };
     let method = |text: &str| mst_method(&base, text);
     if claim.model.to_lowercase().ends_with("lm-head") {
         return mst_head(claim, &base).map(|question| vec![question]);
@@ -94,100 +101,115 @@ fn mst(claim: &Claim) -> Result<Vec<Result<Question, String>>, String> {
         return Err("one block alone is no run".to_owned());
     }
     if metric.contains("ratio") {
-        return ratio(claim, Quantity::Longest, method);
+        return ratio_question(claim, StudyQuantity::Longest, method);
     }
     let quantity = match () {
-        () if metric.contains("max sequence") => Quantity::Longest,
-        () if metric.contains("peak") => Quantity::Peak,
-        () if metric.contains("temporar") => Quantity::UpdateTemporaries,
-        () if metric.contains("weights") => Quantity::Weights,
-        () if metric.contains("gradient") => Quantity::Gradients,
-        () if metric.contains("state") => Quantity::States,
+        () if metric.contains("max sequence") => StudyQuantity::Longest,
+        () if metric.contains("peak") => StudyQuantity::Peak,
+        () if metric.contains("temporar") => StudyQuantity::UpdateTemporaries,
+        () if metric.contains("weights") => StudyQuantity::Weights,
+        () if metric.contains("gradient") => StudyQuantity::Gradients,
+        () if metric.contains("state") => StudyQuantity::States,
         // With recomputation the head's gradient is there with the logits and counts.
-        () if metric.contains("activation") && method(&claim.setting).techniques.is_some() => Quantity::BesideWeightsAndStates,
-        () if metric.contains("activation") => Quantity::ActivationsAtLoss,
-        () => return Err(unknown(claim)),
+        () if metric.contains("activation") && method(&claim.setting).techniques.is_some() => {
+            StudyQuantity::BesideWeightsAndStates
+        }
+        () if metric.contains("activation") => StudyQuantity::ActivationsAtLoss,
+        () => return Err(unknown_setting(claim)),
     };
-    Ok(vec![Ok(ask(method(&claim.setting), quantity, claim))])
+    Ok(vec![Ok(ask_quantity(method(&claim.setting), quantity, claim))])
 }
 
-fn mst_method(base: &Study, text: &str) -> Study {
+fn mst_method(base: &PaperStudy, text: &str) -> PaperStudy {
     let text = text.to_lowercase();
     let by_layer = text.contains("in-backward") || text.contains("in-bwd");
-    let again = has(&text, "ar") || text.contains("recompute");
-    match (has(&text, "mst") || text == "same", by_layer, again) {
-        (true, ..) => with(base, &["mst"]),
-        (false, true, true) => with(base, &["mst,mlp_slices=1,head_slices=1"]),
-        (false, true, false) => with(base, &["mst,recompute=0,mlp_slices=1,head_slices=1"]),
-        (false, false, true) => with(base, &["megatron-full"]),
+    let again = has_word(&text, "ar") || text.contains("recompute");
+    match (has_word(&text, "mst") || text == "same", by_layer, again) {
+        (true, ..) => with_techniques(base, &["mst"]),
+        (false, true, true) => with_techniques(base, &["mst,mlp_slices=1,head_slices=1"]),
+        (false, true, false) => with_techniques(base, &["mst,recompute=0,mlp_slices=1,head_slices=1"]),
+        (false, false, true) => with_techniques(base, &["megatron-full"]),
         (false, false, false) => base.clone(),
     }
 }
 
 /// The head alone: whole it is the forward pass's, with a copy of the logits in fp32; sliced it is that of both passes.
-fn mst_head(claim: &Claim, base: &Study) -> Result<Result<Question, String>, String> {
+fn mst_head(claim: &PublishedClaim, base: &PaperStudy) -> Result<Result<ClaimQuestion, String>, String> {
     if claim.metric.contains("time") {
         return Err("one block alone is no run".to_owned());
     }
-    let whole = Study { stack_options: vec!["memory.bytes_per_logit=6".to_owned()], ..base.clone() };
-    let whole = Figure { study: whole, quantity: Quantity::HeadForward };
-    let Some(slices) = size(&claim.setting, "m") else { return Ok(Ok(Question::of(whole, unit(claim)))) };
-    let sliced = Figure { study: with(base, &[&format!("mst,head_slices={slices}")]), quantity: Quantity::Head };
+    let whole = PaperStudy { stack_options: vec!["memory.bytes_per_logit=6".to_owned()], ..base.clone() };
+    let whole = RunFigure { study: whole, quantity: StudyQuantity::HeadForward };
+    let Some(slices) = parse_size(&claim.setting, "m") else {
+        return Ok(Ok(ClaimQuestion::figure_in_units(whole, bytes_of_unit(claim))));
+    };
+    let sliced =
+        RunFigure { study: with_techniques(base, &[&format!("mst,head_slices={slices}")]), quantity: StudyQuantity::Head };
     let saved = claim.metric.contains("reduction");
-    Ok(Ok(if saved { Question::saved(sliced, whole) } else { Question::of(sliced, unit(claim)) }))
+    Ok(Ok(if saved {
+        ClaimQuestion::saved_percent(sliced, whole)
+    } else {
+        ClaimQuestion::figure_in_units(sliced, bytes_of_unit(claim))
+    }))
 }
 
 /// Zhao et al. 2025.
-fn memo(claim: &Claim) -> Result<Vec<Result<Question, String>>, String> {
+fn memo_questions(claim: &PublishedClaim) -> Result<Vec<Result<ClaimQuestion, String>>, String> {
     let metric = claim.metric.to_lowercase();
     if claim.setting.contains(" vs ") || claim.setting.contains("average") {
         return Err("the plans of the other systems are not given".to_owned());
     }
     let name = if models::size_of(&claim.model).is_some() { &claim.model } else { "7B" };
-    let model = models::memo(name)?;
+    let model = models::memo_model(name)?;
     let all = format!("{} {}", claim.setting, claim.metric);
-    let sequence = tokens(&all).or(size(&all, "s")).unwrap_or(1 << 20);
-    let devices = chips(&claim.hardware).max(8);
+    let sequence = parse_tokens(&all).or(parse_size(&all, "s")).unwrap_or(1 << 20);
+    let devices = parse_chips(&claim.hardware).max(8);
     // Tensor parallelism inside a node, context parallelism between nodes.
-    let base = Study {
+    let base = PaperStudy {
         own_model: Some(model.clone()),
         sequence: Some(sequence),
         context: Some(devices / 8),
         tensor: Some(8),
-        ..based("memo")
+        ..study_based_on("memo")
     };
     let numbers = (sequence * model.hidden) as f64;
-    let kept = Study { base: Some("memo_kept".to_owned()), ..base.clone() };
-    let stash = Figure { study: kept.clone(), quantity: Quantity::ActivationsOfAllDevices };
+    let kept = PaperStudy { base: Some("memo_kept".to_owned()), ..base.clone() };
+    let stash = RunFigure { study: kept.clone(), quantity: StudyQuantity::ActivationsOfAllDevices };
     let question = match () {
-        () if metric == "mfu" => ask(base, Quantity::Mfu, claim),
-        () if metric.contains("max sequence") => ask(base, Quantity::Longest, claim),
-        () if metric.contains("iteration") || metric.contains("step time") => ask(base, Quantity::StepSeconds, claim),
-        () if metric.contains("fraction") && claim.setting.contains("output / skeletal") => {
-            ask(kept, Quantity::AttentionShare, claim)
+        () if metric == "mfu" => ask_quantity(base, StudyQuantity::Mfu, claim),
+        () if metric.contains("max sequence") => ask_quantity(base, StudyQuantity::Longest, claim),
+        () if metric.contains("iteration") || metric.contains("step time") => {
+            ask_quantity(base, StudyQuantity::StepSeconds, claim)
         }
-        () if claim.setting.contains("output / skeletal") => ask(kept, Quantity::AttentionShare, claim),
-        () if all.contains("layer inputs") => Question::value(2.0 * numbers * model.layers as f64 / unit(claim).max(GIB)),
-        () if all.contains("skeletal") && metric.contains("element") => Question::of(stash, 2.0 * numbers * model.layers as f64),
-        () if all.contains("skeletal activations") => Question::of(stash, unit(claim)),
-        () => return Err(unknown(claim)),
+        () if metric.contains("fraction") && claim.setting.contains("output / skeletal") => {
+            ask_quantity(kept, StudyQuantity::AttentionShare, claim)
+        }
+        () if claim.setting.contains("output / skeletal") => ask_quantity(kept, StudyQuantity::AttentionShare, claim),
+        () if all.contains("layer inputs") => {
+            ClaimQuestion::known_value(2.0 * numbers * model.layers as f64 / bytes_of_unit(claim).max(GIB))
+        }
+        () if all.contains("skeletal") && metric.contains("element") => {
+            ClaimQuestion::figure_in_units(stash, 2.0 * numbers * model.layers as f64)
+        }
+        () if all.contains("skeletal activations") => ClaimQuestion::figure_in_units(stash, bytes_of_unit(claim)),
+        () => return Err(unknown_setting(claim)),
     };
     Ok(vec![Ok(question)])
 }
 
 /// Wu et al. 2024: every family and shape that the claim names.
-fn ssdtrain(claim: &Claim) -> Result<Vec<Result<Question, String>>, String> {
+fn ssdtrain_questions(claim: &PublishedClaim) -> Result<Vec<Result<ClaimQuestion, String>>, String> {
     let families: Vec<&str> = claim.model.split('/').map(str::trim).collect();
     let mut cuts = Vec::new();
     let mut refused = None;
     for family in &families {
-        for (hidden, layers) in shapes(&claim.setting) {
-            match models::ssdtrain(family, hidden, layers) {
+        for (hidden, layers) in ssdtrain_shapes(&claim.setting) {
+            match models::ssdtrain_model(family, hidden, layers) {
                 Ok(model) => {
-                    let sequence = size(&claim.setting, "s").or(Some(1024));
-                    let micro_batch = size(&claim.setting, "b");
-                    let study = Study { own_model: Some(model), sequence, micro_batch, ..based("ssdtrain_8192") };
-                    cuts.push(Figure { study, quantity: Quantity::ActivationCut });
+                    let sequence = parse_size(&claim.setting, "s").or(Some(1024));
+                    let micro_batch = parse_size(&claim.setting, "b");
+                    let study = PaperStudy { own_model: Some(model), sequence, micro_batch, ..study_based_on("ssdtrain_8192") };
+                    cuts.push(RunFigure { study, quantity: StudyQuantity::ActivationCut });
                 }
                 Err(why) => refused = Some(why),
             }
@@ -195,23 +217,23 @@ fn ssdtrain(claim: &Claim) -> Result<Vec<Result<Question, String>>, String> {
     }
     let metric = claim.metric.to_lowercase();
     if cuts.is_empty() {
-        return Err(refused.unwrap_or_else(|| unknown(claim)));
+        return Err(refused.unwrap_or_else(|| unknown_setting(claim)));
     }
     let most = metric.contains("max") || claim.value.contains("up to");
-    Ok(slashed(&metric)
+    Ok(split_metric(&metric)
         .into_iter()
         .map(|part| match () {
-            () if part.contains("activation peak reduction") && most => Ok(Question::most(cuts.clone())),
-            () if part.contains("activation peak reduction") => Ok(Question::spread(cuts.clone())),
+            () if part.contains("activation peak reduction") && most => Ok(ClaimQuestion::largest_of(cuts.clone())),
+            () if part.contains("activation peak reduction") => Ok(ClaimQuestion::spread_of(cuts.clone())),
             // As many more sequences as activations of one are fewer.
-            () if part.contains("batch size") => Ok(Question::most(cuts.clone()).gained()),
+            () if part.contains("batch size") => Ok(ClaimQuestion::largest_of(cuts.clone()).as_gain()),
             () => Err(format!("{part}: of configurations that are not given")),
         })
         .collect())
 }
 
 /// `(h,L)=(8192,4),(12288,3)`, or `3-layer h=12K/14K`; without either the three of the paper's figure 6.
-fn shapes(setting: &str) -> Vec<(u64, u64)> {
+fn ssdtrain_shapes(setting: &str) -> Vec<(u64, u64)> {
     let pair = |text: &str| {
         let (hidden, layers) = text.split_once(',')?;
         Some((hidden.trim().parse().ok()?, layers.trim().parse().ok()?))
@@ -224,15 +246,15 @@ fn shapes(setting: &str) -> Vec<(u64, u64)> {
     let widths = setting.split_once("h=").map(|(_, after)| after.split([' ', ',', ';']).next().unwrap_or_default());
     match (layers, widths) {
         (Some(layers), Some(widths)) => {
-            widths.split('/').filter_map(|width| size(&format!("h={width}"), "h")).map(|hidden| (hidden, layers)).collect()
+            widths.split('/').filter_map(|width| parse_size(&format!("h={width}"), "h")).map(|hidden| (hidden, layers)).collect()
         }
         _ => vec![(8192, 4), (12_288, 3), (16_384, 2)],
     }
 }
 
 /// Zhao et al. 2024, tables 2 and 6.
-fn galore(claim: &Claim) -> Result<Vec<Result<Question, String>>, String> {
-    let base = Study { own_model: Some(models::small_llama(&claim.model, false)?), ..based("full_60m") };
+fn galore_questions(claim: &PublishedClaim) -> Result<Vec<Result<ClaimQuestion, String>>, String> {
+    let base = PaperStudy { own_model: Some(models::small_llama(&claim.model, false)?), ..study_based_on("full_60m") };
     // Ranks of table 2.
     let usual = match models::size_of(&claim.model).as_deref() {
         Some("60m") => 128,
@@ -240,113 +262,113 @@ fn galore(claim: &Claim) -> Result<Vec<Result<Question, String>>, String> {
         Some("1b" | "3b") => 512,
         _ => 1024,
     };
-    let rank = size(&claim.setting, "r").or_else(|| size(&claim.setting, "d")).unwrap_or(usual);
-    Ok(several(claim, |setting, metric| {
-        let quantity = statics(metric).ok_or_else(|| unknown(claim))?;
-        Ok(ask(low_rank(&base, setting, rank)?, quantity, claim))
+    let rank = parse_size(&claim.setting, "r").or_else(|| parse_size(&claim.setting, "d")).unwrap_or(usual);
+    Ok(questions_of_several(claim, |setting, metric| {
+        let quantity = statics_quantity(metric).ok_or_else(|| unknown_setting(claim))?;
+        Ok(ask_quantity(low_rank_method(&base, setting, rank)?, quantity, claim))
     }))
 }
 
 /// The quantity of tables of weights, gradients and states.
-fn statics(metric: &str) -> Option<Quantity> {
+fn statics_quantity(metric: &str) -> Option<StudyQuantity> {
     let metric = metric.to_lowercase();
     Some(match () {
-        () if metric.contains("weights") && (metric.contains('+') || metric.contains("and")) => Quantity::WeightsAndStates,
-        () if metric.contains("weight") || metric.contains("param") => Quantity::Weights,
-        () if metric.contains("grad") => Quantity::Gradients,
-        () if metric.contains("state") => Quantity::States,
-        () if metric.contains("linear activation") => Quantity::LinearInputs,
-        () if metric.contains("peak") || metric.contains("memory") => Quantity::Peak,
-        () if metric.contains("total") => Quantity::Sum,
+        () if metric.contains("weights") && (metric.contains('+') || metric.contains("and")) => StudyQuantity::WeightsAndStates,
+        () if metric.contains("weight") || metric.contains("param") => StudyQuantity::Weights,
+        () if metric.contains("grad") => StudyQuantity::Gradients,
+        () if metric.contains("state") => StudyQuantity::States,
+        () if metric.contains("linear activation") => StudyQuantity::LinearInputs,
+        () if metric.contains("peak") || metric.contains("memory") => StudyQuantity::Peak,
+        () if metric.contains("total") => StudyQuantity::Sum,
         () => return None,
     })
 }
 
 /// A method of low rank by its words.
-fn low_rank(base: &Study, text: &str, rank: u64) -> Result<Study, String> {
-    let words = words(text);
+fn low_rank_method(base: &PaperStudy, text: &str, rank: u64) -> Result<PaperStudy, String> {
+    let words = words_of(text);
     let says = |word: &str| words.iter().any(|w| w == word);
     let narrow = text.to_lowercase().contains("8-bit");
     let own_rank = words.iter().find_map(|w| w.strip_prefix('r').and_then(|digits| digits.parse().ok())).unwrap_or(rank);
     match () {
-        () if says("compact") && !text.contains("n/") => Ok(with(base, &["compact"])),
+        () if says("compact") && !text.contains("n/") => Ok(with_techniques(base, &["compact"])),
         () if text.contains("n/") => {
-            let part = size(&text.replace("n/", "part="), "part").ok_or_else(|| format!("{text}: no part of n"))?;
-            Ok(with(base, &[&format!("compact,rank={}", 1.0 / part.max(1) as f64)]))
+            let part = parse_size(&text.replace("n/", "part="), "part").ok_or_else(|| format!("{text}: no part of n"))?;
+            Ok(with_techniques(base, &[&format!("compact,rank={}", 1.0 / part.max(1) as f64)]))
         }
-        () if says("galore") && narrow => Ok(with(base, &[&format!("galore-8bit,rank={own_rank}")])),
-        () if says("galore") => Ok(with(base, &[&format!("galore,rank={own_rank}")])),
+        () if says("galore") && narrow => Ok(with_techniques(base, &[&format!("galore-8bit,rank={own_rank}")])),
+        () if says("galore") => Ok(with_techniques(base, &[&format!("galore,rank={own_rank}")])),
         () if says("lora") || says("relora") => {
             Err("adapters that are trained from scratch beside embedding and head are no preset (`lora` freezes those)"
                 .to_owned())
         }
-        () if narrow => Ok(with(base, &["adam8bit"])),
-        () => Ok(with(base, &[])),
+        () if narrow => Ok(with_techniques(base, &["adam8bit"])),
+        () => Ok(with_techniques(base, &[])),
     }
 }
 
 /// Shamshoum et al. 2024, table 3: 128 sequences of 256 tokens, as 7.0 GiB of inputs without the technique say.
-fn compact(claim: &Claim) -> Result<Vec<Result<Question, String>>, String> {
+fn compact_questions(claim: &PublishedClaim) -> Result<Vec<Result<ClaimQuestion, String>>, String> {
     let model = models::small_llama(&claim.model, true)?;
-    let base = Study { own_model: Some(model), micro_batch: Some(128), ..based("compact_original") };
+    let base = PaperStudy { own_model: Some(model), micro_batch: Some(128), ..study_based_on("compact_original") };
     if claim.metric.contains("reduction") {
-        let figure = |study| Figure { study, quantity: Quantity::Peak };
-        let low = low_rank(&base, &format!("compact {}", claim.setting), 128)?;
-        return Ok(vec![Ok(Question::saved(figure(low), figure(with(&base, &[]))))]);
+        let figure = |study| RunFigure { study, quantity: StudyQuantity::Peak };
+        let low = low_rank_method(&base, &format!("compact {}", claim.setting), 128)?;
+        return Ok(vec![Ok(ClaimQuestion::saved_percent(figure(low), figure(with_techniques(&base, &[]))))]);
     }
-    Ok(several(claim, |setting, metric| {
-        let quantity = statics(metric).ok_or_else(|| unknown(claim))?;
-        Ok(ask(low_rank(&base, setting, 128)?, quantity, claim))
+    Ok(questions_of_several(claim, |setting, metric| {
+        let quantity = statics_quantity(metric).ok_or_else(|| unknown_setting(claim))?;
+        Ok(ask_quantity(low_rank_method(&base, setting, 128)?, quantity, claim))
     }))
 }
 
 /// Lv et al. 2023, table 1.
-fn lomo(claim: &Claim) -> Result<Vec<Result<Question, String>>, String> {
+fn lomo_questions(claim: &PublishedClaim) -> Result<Vec<Result<ClaimQuestion, String>>, String> {
     let setting = claim.setting.to_lowercase();
-    let base = if has(&setting, "lomo") {
+    let base = if has_word(&setting, "lomo") {
         "lomo_fused"
-    } else if has(&setting, "sgd") {
+    } else if has_word(&setting, "sgd") {
         "lomo_sgd"
     } else {
         "lomo"
     };
-    let base = Study {
+    let base = PaperStudy {
         own_model: Some(models::language_model(&claim.model)?),
-        sequence: size(&setting, "s"),
-        micro_batch: size(&setting, "b"),
+        sequence: parse_size(&setting, "s"),
+        micro_batch: parse_size(&setting, "b"),
         // Scores in memory, as transformers computed them then; the table adds what the forward pass leaves: logits and one wide copy.
         attention: Some(workloads::training::Attention::Unfused),
         stack_options: vec!["memory.bytes_per_logit=6".to_owned()],
-        ..based(base)
+        ..study_based_on(base)
     };
     let activations = claim.metric.contains("activation");
-    Ok(several(claim, |_, metric| {
+    Ok(questions_of_several(claim, |_, metric| {
         let part = metric.to_lowercase();
-        let again = has(&part, "ac");
-        let recomputed = Study { recompute: Some(if again { "full" } else { "none" }.to_owned()), ..base.clone() };
+        let again = has_word(&part, "ac");
+        let recomputed = PaperStudy { recompute: Some(if again { "full" } else { "none" }.to_owned()), ..base.clone() };
         let quantity = match () {
-            () if activations => Quantity::ActivationsAtLoss,
-            () if again || part.contains("without") || part.contains("total") => Quantity::Sum,
-            () => statics(&part).ok_or_else(|| unknown(claim))?,
+            () if activations => StudyQuantity::ActivationsAtLoss,
+            () if again || part.contains("without") || part.contains("total") => StudyQuantity::Sum,
+            () => statics_quantity(&part).ok_or_else(|| unknown_setting(claim))?,
         };
-        Ok(ask(recomputed, quantity, claim))
+        Ok(ask_quantity(recomputed, quantity, claim))
     }))
 }
 
 /// Korthikanti et al. 2022, tables 3 to 5: degrees, batches and interleaving by size.
-fn megatron(claim: &Claim) -> Result<Vec<Result<Question, String>>, String> {
+fn megatron_questions(claim: &PublishedClaim) -> Result<Vec<Result<ClaimQuestion, String>>, String> {
     let name = claim.model.split(" / ").next().unwrap_or_default();
-    let names = parts(&claim.model);
-    let base = |name: &str| -> Result<Study, String> {
-        let model = models::megatron(name)?;
+    let names = split_parts(&claim.model);
+    let base = |name: &str| -> Result<PaperStudy, String> {
+        let model = models::megatron_model(name)?;
         let (pipeline, chunks, global, micro) = match model.layers {
             48 => (1, 1, 4, 4),
             96 => (8, 3, 64, 1),
             105 => (35, 3, 280, 1),
             _ => (64, 1, 512, 1),
         };
-        let data = (chips(&claim.hardware) / (8 * pipeline)).max(1);
-        Ok(Study {
+        let data = (parse_chips(&claim.hardware) / (8 * pipeline)).max(1);
+        Ok(PaperStudy {
             own_model: Some(model),
             tensor: Some(8),
             pipeline: Some(pipeline),
@@ -355,10 +377,10 @@ fn megatron(claim: &Claim) -> Result<Vec<Result<Question, String>>, String> {
             micro_batch: Some(micro),
             global_batch: Some(global * u64::from(data)),
             fabric: Some("selene_hdr200x8".to_owned()),
-            ..based("megatron_22b")
+            ..study_based_on("megatron_22b")
         })
     };
-    let of = |base: &Study, text: &str| {
+    let of = |base: &PaperStudy, text: &str| {
         let text = text.to_lowercase();
         let policy = if text.contains("selective") {
             "selective"
@@ -367,56 +389,56 @@ fn megatron(claim: &Claim) -> Result<Vec<Result<Question, String>>, String> {
         } else {
             "none"
         };
-        Study { recompute: Some(policy.to_owned()), sequence_parallel: Some(has(&text, "sp")), ..base.clone() }
+        PaperStudy { recompute: Some(policy.to_owned()), sequence_parallel: Some(has_word(&text, "sp")), ..base.clone() }
     };
     let metric = claim.metric.to_lowercase();
     if metric.contains("activation saving") {
         // Two models, each with its saving and its operations, which no run prints apart.
         let savings = names.iter().map(|name| {
-            let base = Study { tensor: Some(1), pipeline: Some(1), virtual_stages: Some(1), ..base(name)? };
-            let figure = |policy| Figure { study: of(&base, policy), quantity: Quantity::BytesPerSbh };
-            Ok(Question::saved(figure("selective"), figure("none")))
+            let base = PaperStudy { tensor: Some(1), pipeline: Some(1), virtual_stages: Some(1), ..base(name)? };
+            let figure = |policy| RunFigure { study: of(&base, policy), quantity: StudyQuantity::BytesPerSbh };
+            Ok(ClaimQuestion::saved_percent(figure("selective"), figure("none")))
         });
         return Ok(savings.collect());
     }
     let quantity = match () {
-        () if metric == "mfu" => Quantity::Mfu,
-        () if metric.contains("iteration") => Quantity::StepSeconds,
-        () => return Err(unknown(claim)),
+        () if metric == "mfu" => StudyQuantity::Mfu,
+        () if metric.contains("iteration") => StudyQuantity::StepSeconds,
+        () => return Err(unknown_setting(claim)),
     };
     let base = base(name)?;
-    Ok(several(claim, |setting, _| Ok(ask(of(&base, setting), quantity, claim))))
+    Ok(questions_of_several(claim, |setting, _| Ok(ask_quantity(of(&base, setting), quantity, claim))))
 }
 
 /// Presets of systems that have other names.
 const SYSTEMS: [(&str, &str); 1] = [("tralgorithm", "proximal-anchor")];
 
 /// The run that a preset's claim is of, without it.
-fn preset_base(claim: &Claim, cells: &str) -> Result<Study, String> {
-    let micro_batch = size(cells, "b");
+fn preset_base(claim: &PublishedClaim, cells: &str) -> Result<PaperStudy, String> {
+    let micro_batch = parse_size(cells, "b");
     if let Some(study) = models::vision_study(&claim.model, cells)? {
-        return Ok(Study { micro_batch, ..based(study) });
+        return Ok(PaperStudy { micro_batch, ..study_based_on(study) });
     }
     let model = models::language_model(&claim.model)?;
-    let Some(sequence) = size(cells, "s").or(tokens(cells)) else {
+    let Some(sequence) = parse_size(cells, "s").or(parse_tokens(cells)) else {
         return Err("the sequence's length is not given (s=TOKENS)".to_owned());
     };
     let chip = if cells.to_lowercase().contains("40gb") { "a100_40gb_sxm" } else { "a100_80gb_sxm" };
-    Ok(Study {
+    Ok(PaperStudy {
         own_model: Some(model),
         sequence: Some(sequence),
         micro_batch,
         chip: Some(chip.to_owned()),
         stack: Some("huggingface".to_owned()),
-        ..Study::default()
+        ..PaperStudy::default()
     })
 }
 
 /// Any other system whose name is a preset's, or several presets', on a language model or DeiT: before and after, by the words of the setting.
-fn preset(claim: &Claim) -> Result<Vec<Result<Question, String>>, String> {
+fn preset_questions(claim: &PublishedClaim) -> Result<Vec<Result<ClaimQuestion, String>>, String> {
     let known = |name: &str| name.to_lowercase().replace([' ', '_'], "-");
     let system = known(&claim.system);
-    let is_preset = |name: &&str| workloads::memory::Preset::names().iter().any(|preset| preset == name);
+    let is_preset = |name: &&str| workloads::memory::Preset::built_in_names().iter().any(|preset| preset == name);
     // Some papers have several.
     let own: Vec<&str> = match SYSTEMS.iter().find(|(known, _)| *known == system) {
         Some((_, preset)) => vec![*preset],
@@ -427,31 +449,33 @@ fn preset(claim: &Claim) -> Result<Vec<Result<Question, String>>, String> {
     }
     let cells = format!("{} {}", claim.setting, claim.hardware);
     let base = preset_base(claim, &cells)?;
-    let rank = size(&cells, "r").map_or_else(String::new, |rank| format!(",rank={rank}"));
+    let rank = parse_size(&cells, "r").map_or_else(String::new, |rank| format!(",rank={rank}"));
     let method = |text: &str| {
         // The longest name in the text: `lora-fa` before `lora`.
         let text = known(text);
         if own.len() > 1 && text.contains(&system) {
-            return with(&base, &own);
+            return with_techniques(&base, &own);
         }
-        let named = workloads::memory::Preset::names().into_iter().filter(|name| text.contains(name.as_str()));
+        let named = workloads::memory::Preset::built_in_names().into_iter().filter(|name| text.contains(name.as_str()));
         let named = named.max_by_key(String::len);
         match named {
-            Some(name) if rank.is_empty() || !name.contains("lora") => with(&base, &[&name]),
-            Some(name) => with(&base, &[&format!("{name}{rank}")]),
-            None if ["full", "baseline", "vanilla", "original", "standard"].iter().any(|w| text.contains(w)) => with(&base, &[]),
-            None => with(&base, &own),
+            Some(name) if rank.is_empty() || !name.contains("lora") => with_techniques(&base, &[&name]),
+            Some(name) => with_techniques(&base, &[&format!("{name}{rank}")]),
+            None if ["full", "baseline", "vanilla", "original", "standard"].iter().any(|w| text.contains(w)) => {
+                with_techniques(&base, &[])
+            }
+            None => with_techniques(&base, &own),
         }
     };
     if claim.metric.contains("ratio") {
-        return ratio(claim, Quantity::Peak, method);
+        return ratio_question(claim, StudyQuantity::Peak, method);
     }
     if claim.metric.contains("reduction") {
-        let figure = |study| Figure { study, quantity: Quantity::Peak };
-        return Ok(vec![Ok(Question::saved(figure(method(&claim.setting)), figure(with(&base, &[]))))]);
+        let figure = |study| RunFigure { study, quantity: StudyQuantity::Peak };
+        return Ok(vec![Ok(ClaimQuestion::saved_percent(figure(method(&claim.setting)), figure(with_techniques(&base, &[]))))]);
     }
-    Ok(several(claim, |setting, metric| {
-        let quantity = statics(metric).ok_or_else(|| unknown(claim))?;
-        Ok(ask(method(setting), quantity, claim))
+    Ok(questions_of_several(claim, |setting, metric| {
+        let quantity = statics_quantity(metric).ok_or_else(|| unknown_setting(claim))?;
+        Ok(ask_quantity(method(setting), quantity, claim))
     }))
 }

@@ -4,7 +4,7 @@ use super::*;
 const HEADER: &str = "system,model,hardware,setting,metric,value,unit,source(section/table),confidence\n";
 
 fn tried(rows: &str) -> Vec<PredictedClaim> {
-    claims(Path::new("claims.csv"), format!("{HEADER}{rows}").as_bytes()).unwrap().claims
+    predict_claims(Path::new("claims.csv"), format!("{HEADER}{rows}").as_bytes()).unwrap().claims
 }
 
 #[test]
@@ -48,8 +48,9 @@ fn metrics_without_a_setting_of_their_own_and_parts_that_cannot_be_are_told() {
     // DeiT is in the reference of papers: the same study.
     let (whole, narrow) = all[2].predicted.split_once(" -> ").unwrap();
     assert!(whole.parse::<f64>().unwrap() > 2.0 * narrow.parse::<f64>().unwrap(), "{}", all[2].predicted);
-    let reference = crate::papers::reproduce().unwrap().into_iter().find(|figure| figure.id == "mesa_baseline_small").unwrap();
-    assert_eq!(whole, six_digits(reference.predicted));
+    let reference =
+        crate::papers::reproduce_figures().unwrap().into_iter().find(|figure| figure.id == "mesa_baseline_small").unwrap();
+    assert_eq!(whole, to_six_digits(reference.predicted));
     let (before, after) = all[3].predicted.split_once(" -> ").unwrap();
     assert!(before.parse::<f64>().unwrap() > 2.0 * after.parse::<f64>().unwrap(), "{}", all[3].predicted);
     assert!(all[4].why.is_some() && all[4].predicted.is_empty());
@@ -59,7 +60,7 @@ fn metrics_without_a_setting_of_their_own_and_parts_that_cannot_be_are_told() {
 
 #[test]
 fn what_is_written_has_every_claim_with_its_prediction() {
-    let report = claims(Path::new("c.csv"), format!("{HEADER}PHAZE,all,-,code,x,y,-,z,w\n").as_bytes()).unwrap();
+    let report = predict_claims(Path::new("c.csv"), format!("{HEADER}PHAZE,all,-,code,x,y,-,z,w\n").as_bytes()).unwrap();
     let text = String::from_utf8(claims_csv(&[report]).unwrap()).unwrap();
     assert_eq!(
         text.lines().next().unwrap(),
@@ -75,7 +76,7 @@ fn rows_that_are_wrong_are_named() {
          LOMO,LLaMA-7B,-,s=512 b=8 AdamW,,12.55,GB,x,x\n\
          LOMO,LLaMA-7B,-,s=512 b=8 AdamW,weights,abc,GB,x,x\n\
          LOMO,LLaMA-7B,-,s=512 b=8 AdamW,weights,,GB,x,x\n";
-    let report = claims(Path::new("c.csv"), format!("{HEADER}{rows}").as_bytes()).unwrap();
+    let report = predict_claims(Path::new("c.csv"), format!("{HEADER}{rows}").as_bytes()).unwrap();
     let errors: Vec<String> = report.row_errors.iter().map(ToString::to_string).collect();
     assert_eq!(errors.len(), 3, "{errors:?}");
     assert!(errors[0].starts_with("c.csv:2: value = nan: must be a finite number"), "{}", errors[0]);

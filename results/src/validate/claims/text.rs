@@ -2,7 +2,7 @@
 
 /// How the numbers of a cell stand to each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Between {
+pub(super) enum NumberRelation {
     /// One after the other: `12.55 / 12.55 / 75.31`.
     List,
     /// Before and after: `22.5 -> 15.7`.
@@ -11,9 +11,9 @@ pub(super) enum Between {
     Range,
 }
 
-impl Between {
+impl NumberRelation {
     /// What is written between them.
-    pub(super) fn sign(self) -> &'static str {
+    pub(super) fn separator(self) -> &'static str {
         match self {
             Self::List => " / ",
             Self::Arrow => " -> ",
@@ -23,25 +23,26 @@ impl Between {
 }
 
 /// The numbers of a claim's value, and what stands between them. None where the cell is empty or says something that is no number.
-pub(super) fn numbers(text: &str) -> Option<(Vec<f64>, Between)> {
-    let of = |parts: Vec<&str>, between| parts.into_iter().map(number).collect::<Option<Vec<_>>>().map(|all| (all, between));
+pub(super) fn parse_numbers(text: &str) -> Option<(Vec<f64>, NumberRelation)> {
+    let of =
+        |parts: Vec<&str>, between| parts.into_iter().map(parse_number).collect::<Option<Vec<_>>>().map(|all| (all, between));
     if text.contains("->") {
-        return of(text.split("->").collect(), Between::Arrow);
+        return of(text.split("->").collect(), NumberRelation::Arrow);
     }
     if text.contains(" / ") {
-        return of(text.split(" / ").collect(), Between::List);
+        return of(text.split(" / ").collect(), NumberRelation::List);
     }
-    if let Some(all) = of(text.split('/').collect(), Between::List).filter(|(all, _)| all.len() > 1) {
+    if let Some(all) = of(text.split('/').collect(), NumberRelation::List).filter(|(all, _)| all.len() > 1) {
         return Some(all);
     }
     match text.split_once('-') {
-        Some((low, high)) if !low.trim().is_empty() => of(vec![low, high], Between::Range),
-        _ => of(vec![text], Between::List),
+        Some((low, high)) if !low.trim().is_empty() => of(vec![low, high], NumberRelation::Range),
+        _ => of(vec![text], NumberRelation::List),
     }
 }
 
 /// One number: `59.92`, `up to 31`, `16*b*s*h`.
-fn number(text: &str) -> Option<f64> {
+fn parse_number(text: &str) -> Option<f64> {
     let text = text.trim().trim_start_matches("up to ").trim();
     let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let rest = &text[digits..];
@@ -49,13 +50,13 @@ fn number(text: &str) -> Option<f64> {
 }
 
 /// The parts of a cell that stands for several: between arrows or slashes with blanks around them.
-pub(super) fn parts(text: &str) -> Vec<&str> {
+pub(super) fn split_parts(text: &str) -> Vec<&str> {
     let sign = if text.contains("->") { "->" } else { " / " };
     text.split(sign).map(str::trim).filter(|part| !part.is_empty()).collect()
 }
 
 /// The words of a text in small letters.
-pub(super) fn words(text: &str) -> Vec<String> {
+pub(super) fn words_of(text: &str) -> Vec<String> {
     text.to_lowercase()
         .split(|c: char| !c.is_ascii_alphanumeric() && c != '.')
         .filter(|w| !w.is_empty())
@@ -64,27 +65,27 @@ pub(super) fn words(text: &str) -> Vec<String> {
 }
 
 /// Whether a text has a word.
-pub(super) fn has(text: &str, word: &str) -> bool {
-    words(text).iter().any(|w| w == word)
+pub(super) fn has_word(text: &str, word: &str) -> bool {
+    words_of(text).iter().any(|w| w == word)
 }
 
 /// What stands behind `key=` in the text, a `K` or `M` behind it counted in powers of two: `s=4K` is 4096.
-pub(super) fn size(text: &str, key: &str) -> Option<u64> {
+pub(super) fn parse_size(text: &str, key: &str) -> Option<u64> {
     let text = text.to_lowercase();
     let key = format!("{}=", key.to_lowercase());
     let starts = |at: usize| !text[..at].chars().next_back().is_some_and(|c| c.is_ascii_alphanumeric());
     let at = text.match_indices(&key).map(|(at, _)| at).find(|at| starts(*at))?;
-    scaled(&text[at + key.len()..])
+    parse_scaled(&text[at + key.len()..])
 }
 
 /// A count of tokens in words: `1M tokens`, `4K tokens`.
-pub(super) fn tokens(text: &str) -> Option<u64> {
-    let words = words(text);
-    words.windows(2).find(|pair| pair[1].starts_with("token")).and_then(|pair| scaled(&pair[0]))
+pub(super) fn parse_tokens(text: &str) -> Option<u64> {
+    let words = words_of(text);
+    words.windows(2).find(|pair| pair[1].starts_with("token")).and_then(|pair| parse_scaled(&pair[0]))
 }
 
 /// The number that a text begins with, in units of its `k` or `m`.
-fn scaled(text: &str) -> Option<u64> {
+fn parse_scaled(text: &str) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let count: u64 = text[..digits].parse().ok()?;
     let unit = match text[digits..].chars().next() {
@@ -96,7 +97,7 @@ fn scaled(text: &str) -> Option<u64> {
 }
 
 /// How many chips the text begins with: `8xA800`; 1 where it names none.
-pub(super) fn chips(text: &str) -> u32 {
+pub(super) fn parse_chips(text: &str) -> u32 {
     let word = text.split_whitespace().next().unwrap_or_default().to_lowercase();
     word.split_once('x').and_then(|(count, _)| count.parse().ok()).unwrap_or(1)
 }
@@ -107,26 +108,26 @@ mod tests {
 
     #[test]
     fn values_are_numbers_lists_and_ranges() {
-        assert_eq!(numbers("59.92"), Some((vec![59.92], Between::List)));
-        assert_eq!(numbers("12.55 / 0.24 / 0"), Some((vec![12.55, 0.24, 0.0], Between::List)));
-        assert_eq!(numbers("22.5 -> 15.7"), Some((vec![22.5, 15.7], Between::Arrow)));
-        assert_eq!(numbers("28-40"), Some((vec![28.0, 40.0], Between::Range)));
-        assert_eq!(numbers("16*b*s*h"), Some((vec![16.0], Between::List)));
-        assert_eq!(numbers("1.5/7/32"), Some((vec![1.5, 7.0, 32.0], Between::List)));
-        assert_eq!(numbers("45 / up to 31"), Some((vec![45.0, 31.0], Between::List)));
+        assert_eq!(parse_numbers("59.92"), Some((vec![59.92], NumberRelation::List)));
+        assert_eq!(parse_numbers("12.55 / 0.24 / 0"), Some((vec![12.55, 0.24, 0.0], NumberRelation::List)));
+        assert_eq!(parse_numbers("22.5 -> 15.7"), Some((vec![22.5, 15.7], NumberRelation::Arrow)));
+        assert_eq!(parse_numbers("28-40"), Some((vec![28.0, 40.0], NumberRelation::Range)));
+        assert_eq!(parse_numbers("16*b*s*h"), Some((vec![16.0], NumberRelation::List)));
+        assert_eq!(parse_numbers("1.5/7/32"), Some((vec![1.5, 7.0, 32.0], NumberRelation::List)));
+        assert_eq!(parse_numbers("45 / up to 31"), Some((vec![45.0, 31.0], NumberRelation::List)));
         for no_number in ["OOM", "", "2P + [Adam]P", "fewer iterations", "2.5 vs 1"] {
-            assert_eq!(numbers(no_number), None, "{no_number}");
+            assert_eq!(parse_numbers(no_number), None, "{no_number}");
         }
     }
 
     #[test]
     fn sizes_are_found_in_settings() {
-        assert_eq!((size("s=512 b=8 AdamW", "s"), size("s=512 b=8 AdamW", "b")), (Some(512), Some(8)));
-        assert_eq!((size("vanilla s=4K b=1", "S"), size("S=80000 M=16", "m")), (Some(4096), Some(16)));
-        assert_eq!(size("params=5", "s"), None);
-        assert_eq!((tokens("1M tokens"), tokens("tokens")), (Some(1 << 20), None));
-        assert_eq!((chips("8xA800-80GB, 2TB host"), chips("A100-40GB b=1"), chips("2240xA100")), (8, 1, 2240));
-        assert!(has("AR + opt-in-bwd s=4K", "ar") && !has("timeline Fig 11 standard", "ar"));
-        assert_eq!(parts("Full-Rank / GaLore / LoRA (r/d=128/256)"), ["Full-Rank", "GaLore", "LoRA (r/d=128/256)"]);
+        assert_eq!((parse_size("s=512 b=8 AdamW", "s"), parse_size("s=512 b=8 AdamW", "b")), (Some(512), Some(8)));
+        assert_eq!((parse_size("vanilla s=4K b=1", "S"), parse_size("S=80000 M=16", "m")), (Some(4096), Some(16)));
+        assert_eq!(parse_size("params=5", "s"), None);
+        assert_eq!((parse_tokens("1M tokens"), parse_tokens("tokens")), (Some(1 << 20), None));
+        assert_eq!((parse_chips("8xA800-80GB, 2TB host"), parse_chips("A100-40GB b=1"), parse_chips("2240xA100")), (8, 1, 2240));
+        assert!(has_word("AR + opt-in-bwd s=4K", "ar") && !has_word("timeline Fig 11 standard", "ar"));
+        assert_eq!(split_parts("Full-Rank / GaLore / LoRA (r/d=128/256)"), ["Full-Rank", "GaLore", "LoRA (r/d=128/256)"]);
     }
 }

@@ -1,10 +1,10 @@
 //! Errors of kernels and collectives that run alone, on rows that nothing was fitted on.
 
-use super::calibration::percent;
+use super::calibration::mean_percent;
 use super::{collective_residuals, kernel_residuals};
 use crate::evidence::{AloneCoverage, AloneFacts, AloneResiduals, AloneRow, RunsAlone};
-use crate::text::{Align, Table, count};
-use crate::validate::{Dataset, Options, ValidateError, dataset};
+use crate::text::{ColumnAlign, TextTable, format_count};
+use crate::validate::{Dataset, ValidateError, ValidateOptions, recognise_file};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -38,7 +38,7 @@ pub struct AloneResidual {
 
 impl AloneResidual {
     /// The row of the table that intervals are made of, errors to four digits.
-    fn row(&self) -> AloneRow {
+    fn to_row(&self) -> AloneRow {
         let AloneFacts { what, place, kind } = self.facts.clone();
         let digits = |error: Option<f64>| error.map(|error| (error * 1e4).round() / 1e4);
         AloneRow {
@@ -59,8 +59,8 @@ impl AloneResidual {
 ///
 /// # Errors
 /// A file that cannot be read.
-pub fn alone_residuals(path: &Path, options: &Options) -> Result<Option<Vec<AloneResidual>>, ValidateError> {
-    match dataset(path)? {
+pub fn alone_residuals(path: &Path, options: &ValidateOptions) -> Result<Option<Vec<AloneResidual>>, ValidateError> {
+    match recognise_file(path)? {
         Dataset::Kernels => kernel_residuals(path, options).map(Some),
         Dataset::Collectives => collective_residuals(path, options).map(Some),
         _ => Ok(None),
@@ -73,7 +73,7 @@ pub fn alone_residuals(path: &Path, options: &Options) -> Result<Option<Vec<Alon
 /// None is known: whatever the CSV writer says.
 pub fn alone_csv(residuals: &[AloneResidual]) -> io::Result<Vec<u8>> {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    residuals.iter().try_for_each(|residual| writer.serialize(residual.row()))?;
+    residuals.iter().try_for_each(|residual| writer.serialize(residual.to_row()))?;
     writer.into_inner().map_err(|e| io::Error::other(e.to_string()))
 }
 
@@ -85,32 +85,32 @@ pub fn alone_report(residuals: &[AloneResidual]) -> String {
         groups.entry(&residual.group).or_default().push(residual);
     }
     let head = ["group", "rows", "MAPE % in sample", "rows left out", "kind left out", "chip left out", "scalars of"];
-    let mut table = Table::new(head).align(6, Align::Left);
+    let mut table = TextTable::new(head).align_column(6, ColumnAlign::Left);
     for (group, rows) in &groups {
         let mean = |error: &dyn Fn(&AloneResidual) -> Option<f64>| {
             let errors: Vec<f64> = rows.iter().filter_map(|r| error(r)).map(|e| -e).collect();
-            if errors.is_empty() { "-".to_owned() } else { format!("{:.1}", percent(&errors)) }
+            if errors.is_empty() { "-".to_owned() } else { format!("{:.1}", mean_percent(&errors)) }
         };
         let from = rows[0].from.clone().unwrap_or_else(|| "-".into());
         let errors = [mean(&|r| Some(r.in_sample)), mean(&|r| r.rows), mean(&|r| r.kinds), mean(&|r| r.chip)];
-        let first = [(*group).to_owned(), count(rows.len() as u64)];
-        table.row(first.into_iter().chain(errors).chain([from]).collect::<Vec<_>>());
+        let first = [(*group).to_owned(), format_count(rows.len() as u64)];
+        table.add_row(first.into_iter().chain(errors).chain([from]).collect::<Vec<_>>());
     }
     let words = "rows, kind left out: the scalars of chip or fabric fitted to the others, of a chip from where the chip under `scalars of` has them;\n\
                  chip left out: that chip's scalars.\n";
-    let coverage = AloneResiduals::from(residuals.iter().map(AloneResidual::row).collect::<Vec<_>>()).coverage();
-    format!("{}{words}\n{}", table.render(), alone_coverage(&coverage))
+    let coverage = AloneResiduals::from(residuals.iter().map(AloneResidual::to_row).collect::<Vec<_>>()).coverage_by_data_set();
+    format!("{}{words}\n{}", table.render(), coverage_of_alone(&coverage))
 }
 
 /// How often 90 % intervals of kernels and collectives hold.
 #[must_use]
-pub fn alone_coverage(found: &[AloneCoverage]) -> String {
-    let mut table = Table::new(["data set", "of", "held out", "rows", "covered %", "median width %"]);
+pub fn coverage_of_alone(found: &[AloneCoverage]) -> String {
+    let mut table = TextTable::new(["data set", "of", "held out", "rows", "covered %", "median width %"]);
     for c in found {
-        let numbers = [count(c.rows as u64), format!("{:.1}", c.covered * 100.0), format!("{:.0}", c.width * 100.0)];
+        let numbers = [format_count(c.rows as u64), format!("{:.1}", c.covered * 100.0), format!("{:.0}", c.width * 100.0)];
         let what = if c.what == RunsAlone::Kernel { "kernels" } else { "collectives" };
         let first = [c.dataset.clone(), what.to_owned(), c.held_out.to_string()];
-        table.row(first.into_iter().chain(numbers).collect::<Vec<_>>());
+        table.add_row(first.into_iter().chain(numbers).collect::<Vec<_>>());
     }
     format!("90 % intervals made of the other rows' errors:\n{}", table.render())
 }

@@ -1,17 +1,17 @@
 //! A fabric fitted to a user's own collectives.
 
 use super::alone::AloneResidual;
-use super::calibration::{FittedScalar, percent};
-use super::folds::Folds;
-use super::{LEAST_ROWS, Rows};
-use crate::validate::predict::Prepared;
-use crate::validate::predict::collectives::{on, on_fabric};
+use super::calibration::{FittedScalarRange, mean_percent};
+use super::folds::RowFolds;
+use super::{LEAST_ROWS, MeasuredRows};
+use crate::validate::predict::PreparedInputs;
+use crate::validate::predict::collectives::{facts_on_fabric, time_on_fabric};
 use crate::validate::row::RowFailure;
-use crate::validate::{Dataset, Options, ValidateError};
+use crate::validate::{Dataset, ValidateError, ValidateOptions};
 use serde::Serialize;
-use sim::hardware::Setting;
+use sim::hardware::FieldValue;
 use sim::network::{Fabric, FabricDocument};
-use sim::scalar_fit::{Belief, LEFT_OUT, ScalarFit, rounded, spread};
+use sim::scalar_fit::{LEFT_OUT, ScalarFit, ScalarPrior, prior_spread, round_to_four_digits};
 use std::path::Path;
 
 /// The fields of a tier that kernels of collectives determine, with what is added before the logarithm is taken and the range of their values; links'
@@ -67,35 +67,35 @@ pub struct FabricFit {
     /// On kinds of collectives that are left out in turn; `None` where there is one.
     pub by_kind_pct: Option<f64>,
     /// The scalars.
-    pub scalars: Vec<FittedScalar>,
+    pub scalars: Vec<FittedScalarRange>,
 }
 
 /// A scalar of the document.
-struct Field {
+struct FabricField {
     key: String,
     floor: f64,
     limits: (f64, f64),
     before: f64,
 }
 
-impl Field {
-    fn coordinate(&self, value: f64) -> f64 {
+impl FabricField {
+    fn to_coordinate(&self, value: f64) -> f64 {
         (value + self.floor).max(1e-6).ln()
     }
 
-    fn value(&self, coordinate: f64) -> f64 {
-        rounded((coordinate.exp() - self.floor).clamp(self.limits.0, self.limits.1))
+    fn read_value(&self, coordinate: f64) -> f64 {
+        round_to_four_digits((coordinate.exp() - self.floor).clamp(self.limits.0, self.limits.1))
     }
 }
 
 /// The collectives of one fabric, and what of it is fitted.
-struct Unit<'a> {
-    rows: &'a Rows,
+struct FabricUnit<'a> {
+    rows: &'a MeasuredRows,
     members: Vec<(usize, f64)>,
     document: FabricDocument,
     /// The software that the document is for, of those that it had.
     software: Option<String>,
-    fields: Vec<Field>,
+    fields: Vec<FabricField>,
 }
 
 /// Fits the scalars of a fabric (a built-in one or a file) to those rows of a file of collectives that name it, from its own values: those of the first
@@ -103,14 +103,14 @@ struct Unit<'a> {
 ///
 /// # Errors
 /// A file that cannot be read or holds no collectives; a fabric that does not exist; fewer than five rows that can be predicted.
-pub fn calibrate_fabric(path: &Path, fabric: &str, options: &Options) -> Result<CalibratedFabric, ValidateError> {
-    let rows = Rows::read_if(path, |dataset| dataset == Dataset::Collectives)?;
+pub fn calibrate_fabric(path: &Path, fabric: &str, options: &ValidateOptions) -> Result<CalibratedFabric, ValidateError> {
+    let rows = MeasuredRows::read_rows_if(path, |dataset| dataset == Dataset::Collectives)?;
     let wrong = |why: &dyn std::fmt::Display| ValidateError::Stack { why: why.to_string() };
     let unknown = |e| wrong(&format!("{}: these are collectives, which a fabric is fitted to: {e}", path.display()));
     let base = Fabric::load(fabric).map_err(unknown)?;
-    let named = |at: &usize| rows.row(*at).cell("fabric").is_some_and(|name| name == fabric || name == base.name);
-    let mut prepared = Prepared::new(options);
-    let unit = Unit::of(&rows, fabric, &named, &mut prepared)?;
+    let named = |at: &usize| rows.row_at(*at).cell("fabric").is_some_and(|name| name == fabric || name == base.name);
+    let mut prepared = PreparedInputs::new(options);
+    let unit = FabricUnit::from_rows(&rows, fabric, &named, &mut prepared)?;
     if unit.members.len() < LEAST_ROWS {
         return Err(ValidateError::TooFewCollectives {
             file: path.into(),
@@ -119,8 +119,8 @@ pub fn calibrate_fabric(path: &Path, fabric: &str, options: &Options) -> Result<
             rows: unit.members.len(),
         });
     }
-    let (point, fit) = unit.fit(&mut prepared);
-    let document = unit.at(&point);
+    let (point, fit) = unit.fit_fields(&mut prepared);
+    let document = unit.document_at(&point);
     let determined: Vec<&str> = fit.scalars.iter().filter(|scalar| scalar.determined).map(|scalar| scalar.key.as_str()).collect();
     let source = format!(
         "{}: {} collectives of {} (coplace calibrate), {:.1} % off on rows left out",
@@ -137,63 +137,70 @@ pub fn calibrate_fabric(path: &Path, fabric: &str, options: &Options) -> Result<
 ///
 /// # Errors
 /// A file that cannot be read or holds no collectives.
-pub fn collective_residuals(path: &Path, options: &Options) -> Result<Vec<AloneResidual>, ValidateError> {
-    let rows = Rows::read_if(path, |dataset| dataset == Dataset::Collectives)?;
-    let mut prepared = Prepared::new(options);
+pub fn collective_residuals(path: &Path, options: &ValidateOptions) -> Result<Vec<AloneResidual>, ValidateError> {
+    let rows = MeasuredRows::read_rows_if(path, |dataset| dataset == Dataset::Collectives)?;
+    let mut prepared = PreparedInputs::new(options);
     let (mut all, mut taken) = (Vec::new(), vec![false; rows.records.len()]);
     for at in 0..rows.records.len() {
         if taken[at] {
             continue;
         }
         taken[at] = true;
-        let Some(fabric) = rows.row(at).cell("fabric").map(str::to_owned) else { continue };
-        let left = |other: &usize| (*other == at || !taken[*other]) && rows.row(*other).cell("fabric") == Some(fabric.as_str());
-        let Ok(unit) = Unit::of(&rows, &fabric, &left, &mut prepared) else { continue };
-        all.extend(unit.residuals(&mut prepared));
+        let Some(fabric) = rows.row_at(at).cell("fabric").map(str::to_owned) else { continue };
+        let left =
+            |other: &usize| (*other == at || !taken[*other]) && rows.row_at(*other).cell("fabric") == Some(fabric.as_str());
+        let Ok(unit) = FabricUnit::from_rows(&rows, &fabric, &left, &mut prepared) else { continue };
+        all.extend(unit.collective_residuals(&mut prepared));
         unit.members.iter().for_each(|(member, _)| taken[*member] = true);
     }
     Ok(all)
 }
 
 /// What of a fabric's document is fitted.
-fn fields(document: &FabricDocument) -> Vec<Field> {
-    let one = |(key, setting): (String, Setting)| {
+fn fitted_fields(document: &FabricDocument) -> Vec<FabricField> {
+    let one = |(key, setting): (String, FieldValue)| {
         let (_, floor, least, most) = *FITTED.iter().find(|(name, ..)| key.rsplit('.').next() == Some(name))?;
-        let Setting::Number(before) = setting else { return None };
-        Some(Field { key, floor, limits: (least, most), before })
+        let FieldValue::Number(before) = setting else { return None };
+        Some(FabricField { key, floor, limits: (least, most), before })
     };
-    document.fields().into_iter().filter_map(one).collect()
+    document.list_fields().into_iter().filter_map(one).collect()
 }
 
 /// The standard deviation of the built-in fabrics' values of a field.
-fn spread_of(field: &Field) -> f64 {
+fn spread_of(field: &FabricField) -> f64 {
     let name = field.key.rsplit('.').next();
     let documents = Fabric::names().into_iter().filter_map(|fabric| {
         let chip = "tpu_v4";
         FabricDocument::load_for(fabric, chip).ok()
     });
-    let of =
-        |document: FabricDocument| fields(&document).into_iter().filter(|f| f.key.rsplit('.').next() == name).collect::<Vec<_>>();
-    spread(documents.flat_map(of).map(|f| f.coordinate(f.before)))
+    let of = |document: FabricDocument| {
+        fitted_fields(&document).into_iter().filter(|f| f.key.rsplit('.').next() == name).collect::<Vec<_>>()
+    };
+    prior_spread(documents.flat_map(of).map(|f| f.to_coordinate(f.before)))
 }
 
-impl<'a> Unit<'a> {
+impl<'a> FabricUnit<'a> {
     /// The rows among `named` of the first one's chip and communication library.
-    fn of(rows: &'a Rows, fabric: &str, named: &dyn Fn(&usize) -> bool, prepared: &mut Prepared) -> Result<Self, ValidateError> {
+    fn from_rows(
+        rows: &'a MeasuredRows,
+        fabric: &str,
+        named: &dyn Fn(&usize) -> bool,
+        prepared: &mut PreparedInputs,
+    ) -> Result<Self, ValidateError> {
         let wrong = |why: &dyn std::fmt::Display| ValidateError::Stack { why: why.to_string() };
         let first = (0..rows.records.len()).find(named);
-        let of_first = |column: &str| first.and_then(|at| rows.row(at).cell(column).map(str::to_owned)).unwrap_or_default();
+        let of_first = |column: &str| first.and_then(|at| rows.row_at(at).cell(column).map(str::to_owned)).unwrap_or_default();
         let (chip, algorithm) = (of_first("chip"), of_first("algo"));
         let document = FabricDocument::load_for(fabric, &chip).map_err(|e| wrong(&e))?;
-        let software = |algorithm: Option<&str>| document.software(algorithm.unwrap_or_default()).map(str::to_owned);
-        let of_one_software = |at: &usize| software(rows.row(*at).cell("algo")) == software(Some(&algorithm));
+        let software = |algorithm: Option<&str>| document.software_with_figures(algorithm.unwrap_or_default()).map(str::to_owned);
+        let of_one_software = |at: &usize| software(rows.row_at(*at).cell("algo")) == software(Some(&algorithm));
         let same: Vec<usize> = (0..rows.records.len()).filter(named).filter(of_one_software).collect();
         let own = software(Some(&algorithm));
-        let document = document.under(&algorithm);
-        let whole = document.fabric().map_err(|e| wrong(&e))?;
-        let mut unit = Self { rows, members: Vec::new(), fields: fields(&document), document, software: own };
+        let document = document.with_software(&algorithm);
+        let whole = document.build_fabric().map_err(|e| wrong(&e))?;
+        let mut unit = Self { rows, members: Vec::new(), fields: fitted_fields(&document), document, software: own };
         for at in same {
-            if let Ok(measured) = unit.measured(at, &chip, &whole, prepared) {
+            if let Ok(measured) = unit.measured_time(at, &chip, &whole, prepared) {
                 unit.members.push((at, measured));
             }
         }
@@ -201,72 +208,73 @@ impl<'a> Unit<'a> {
     }
 
     /// The measured time of a row of the fabric's chip, in microseconds.
-    fn measured(&self, at: usize, chip: &str, fabric: &Fabric, prepared: &mut Prepared) -> Result<f64, RowFailure> {
-        let row = self.rows.row(at);
+    fn measured_time(&self, at: usize, chip: &str, fabric: &Fabric, prepared: &mut PreparedInputs) -> Result<f64, RowFailure> {
+        let row = self.rows.row_at(at);
         let none = || RowFailure::Unpredictable("nothing is measured".into());
         row.check_width()?;
         if row.cell("chip") != Some(chip) {
             return Err(none());
         }
-        let target = self.rows.dataset.targets().iter().find(|target| target.column == "measured_us").ok_or_else(none)?;
-        let measured = row.measured(target)?.ok_or_else(none)?;
-        on(prepared, &row, fabric.clone())?;
+        let target = self.rows.dataset.target_columns().iter().find(|target| target.column == "measured_us").ok_or_else(none)?;
+        let measured = row.measured_value(target)?.ok_or_else(none)?;
+        time_on_fabric(prepared, &row, fabric.clone())?;
         Ok(measured)
     }
 
     /// The document at a point.
-    fn at(&self, point: &[f64]) -> FabricDocument {
+    fn document_at(&self, point: &[f64]) -> FabricDocument {
         let mut document = self.document.clone();
         for (field, coordinate) in self.fields.iter().zip(point) {
             // A field that the document has can be set.
-            let _ = document.set(&field.key, &Setting::Number(field.value(*coordinate)));
+            let _ = document.set_field(&field.key, &FieldValue::Number(field.read_value(*coordinate)));
         }
         document
     }
 
     /// ln(predicted / measured) of some members at a point.
-    fn errors(&self, members: &[usize], point: &[f64], prepared: &mut Prepared) -> Vec<f64> {
-        let Ok(fabric) = self.at(point).fabric() else { return vec![super::LOST; members.len()] };
+    fn errors_at(&self, members: &[usize], point: &[f64], prepared: &mut PreparedInputs) -> Vec<f64> {
+        let Ok(fabric) = self.document_at(point).build_fabric() else { return vec![super::LOST; members.len()] };
         let one = |m: &usize| {
             let (at, measured) = self.members[*m];
-            let error = on(prepared, &self.rows.row(at), fabric.clone()).map_or(f64::NAN, |us| (us / measured).ln());
+            let error =
+                time_on_fabric(prepared, &self.rows.row_at(at), fabric.clone()).map_or(f64::NAN, |us| (us / measured).ln());
             if error.is_finite() { error } else { super::LOST }
         };
         members.iter().map(one).collect()
     }
 
-    fn beliefs(&self) -> Vec<Belief> {
-        let belief = |field: &Field| Belief {
-            centre: field.coordinate(field.before),
+    fn prior_beliefs(&self) -> Vec<ScalarPrior> {
+        let belief = |field: &FabricField| ScalarPrior {
+            centre: field.to_coordinate(field.before),
             spread: spread_of(field),
-            least: field.coordinate(field.limits.0),
-            most: field.coordinate(field.limits.1),
+            least: field.to_coordinate(field.limits.0),
+            most: field.to_coordinate(field.limits.1),
         };
         self.fields.iter().map(belief).collect()
     }
 
-    fn residuals(&self, prepared: &mut Prepared) -> Vec<AloneResidual> {
-        let beliefs = self.beliefs();
+    fn collective_residuals(&self, prepared: &mut PreparedInputs) -> Vec<AloneResidual> {
+        let beliefs = self.prior_beliefs();
         let fit = ScalarFit { beliefs: &beliefs, starts: &[] };
         let all: Vec<usize> = (0..self.members.len()).collect();
         let centres: Vec<f64> = beliefs.iter().map(|belief| belief.centre).collect();
-        let in_sample = self.errors(&all, &centres, prepared);
-        let (parts, kinds) = (all.iter().map(|m| m % LEFT_OUT).collect::<Vec<_>>(), self.kinds());
+        let in_sample = self.errors_at(&all, &centres, prepared);
+        let (parts, kinds) = (all.iter().map(|m| m % LEFT_OUT).collect::<Vec<_>>(), self.kinds_of_members());
         let mut apart = |folds: &[usize]| {
             let enough = folds.iter().any(|fold| *fold != 0) && all.len() > LEAST_ROWS;
-            enough.then(|| self.left_out(&fit, folds, prepared))
+            enough.then(|| self.errors_left_out(&fit, folds, prepared))
         };
         let (by_rows, by_kinds) = (apart(&parts), apart(&kinds));
         let one = |m: &usize| {
             let (at, measured) = self.members[*m];
-            let row = self.rows.row(at);
+            let row = self.rows.row_at(at);
             let cell = |key: &str| row.cell(key).unwrap_or("?").to_owned();
             let error = |errors: &Option<Vec<f64>>| errors.as_ref().map(|errors| -errors[*m]);
             AloneResidual {
                 dataset: cell("dataset"),
                 id: row.id(),
-                group: Dataset::Collectives.group(&row),
-                facts: on_fabric(&row),
+                group: Dataset::Collectives.group_of(&row),
+                facts: facts_on_fabric(&row),
                 from: None,
                 part: parts[*m],
                 predicted_us: measured * in_sample[*m].exp(),
@@ -279,47 +287,47 @@ impl<'a> Unit<'a> {
         all.iter().map(one).collect()
     }
 
-    fn fit(&self, prepared: &mut Prepared) -> (Vec<f64>, FabricFit) {
-        let beliefs = self.beliefs();
+    fn fit_fields(&self, prepared: &mut PreparedInputs) -> (Vec<f64>, FabricFit) {
+        let beliefs = self.prior_beliefs();
         let fit = ScalarFit { beliefs: &beliefs, starts: &[] };
         let all: Vec<usize> = (0..self.members.len()).collect();
-        let (point, ranges) = fit.fit_with_ranges(&mut |point| self.errors(&all, point, prepared));
+        let (point, ranges) = fit.fit_with_ranges(&mut |point| self.errors_at(&all, point, prepared));
         let centres: Vec<f64> = beliefs.iter().map(|belief| belief.centre).collect();
-        let (before, after) = (self.errors(&all, &centres, prepared), self.errors(&all, &point, prepared));
+        let (before, after) = (self.errors_at(&all, &centres, prepared), self.errors_at(&all, &point, prepared));
         let parts = all.len().min(LEFT_OUT);
         let rows: Vec<usize> = all.iter().map(|m| m % parts).collect();
-        let kinds = self.kinds();
+        let kinds = self.kinds_of_members();
         let several = kinds.iter().any(|kind| *kind != 0);
-        let scalars = self.fields.iter().zip(&ranges).zip(&point).map(|((field, range), coordinate)| FittedScalar {
+        let scalars = self.fields.iter().zip(&ranges).zip(&point).map(|((field, range), coordinate)| FittedScalarRange {
             key: field.key.clone(),
             before: field.before,
-            after: if range.determined { field.value(*coordinate) } else { field.before },
-            range: (field.value(range.low), field.value(range.high)),
+            after: if range.determined { field.read_value(*coordinate) } else { field.before },
+            range: (field.read_value(range.low), field.read_value(range.high)),
             determined: range.determined,
         });
         let found = FabricFit {
             rows: all.len(),
             others: self.rows.records.len() - all.len(),
             software: self.software.clone(),
-            before_pct: percent(&before),
-            after_pct: percent(&after),
-            left_out_pct: percent(&self.left_out(&fit, &rows, prepared)),
-            by_kind_pct: several.then(|| percent(&self.left_out(&fit, &kinds, prepared))),
+            before_pct: mean_percent(&before),
+            after_pct: mean_percent(&after),
+            left_out_pct: mean_percent(&self.errors_left_out(&fit, &rows, prepared)),
+            by_kind_pct: several.then(|| mean_percent(&self.errors_left_out(&fit, &kinds, prepared))),
             scalars: scalars.collect(),
         };
         (point, found)
     }
 
     /// The kind of collective of every member, by its place among them.
-    fn kinds(&self) -> Vec<usize> {
-        let kind = |(at, _): &(usize, f64)| self.rows.row(*at).cell("collective").unwrap_or_default().to_owned();
-        Folds::by_name(self.members.iter().map(kind).collect()).of
+    fn kinds_of_members(&self) -> Vec<usize> {
+        let kind = |(at, _): &(usize, f64)| self.rows.row_at(*at).cell("collective").unwrap_or_default().to_owned();
+        RowFolds::by_name(self.members.iter().map(kind).collect()).of
     }
 
     /// ln(predicted / measured) of every member with its fold left out.
-    fn left_out(&self, fit: &ScalarFit<'_>, of: &[usize], prepared: &mut Prepared) -> Vec<f64> {
-        let points = fit.left_out(of, &mut |rest, point| self.errors(rest, point, prepared));
-        (0..of.len()).flat_map(|m| self.errors(&[m], &points[of[m]], prepared)).collect()
+    fn errors_left_out(&self, fit: &ScalarFit<'_>, of: &[usize], prepared: &mut PreparedInputs) -> Vec<f64> {
+        let points = fit.fit_without_folds(of, &mut |rest, point| self.errors_at(rest, point, prepared));
+        (0..of.len()).flat_map(|m| self.errors_at(&[m], &points[of[m]], prepared)).collect()
     }
 }
 
@@ -327,7 +335,7 @@ impl<'a> Unit<'a> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use sim::kernel::{Collective, CollectiveKind, Group};
+    use sim::kernel::{Collective, CollectiveKind, RankGroup};
     use sim::units::Bytes;
 
     /// What collectives take on a node whose scalars are others than the built-in one's.
@@ -339,7 +347,7 @@ mod tests {
             // Launches cost a group of two as much as one of eight, steps do not: together they tell the two apart.
             for (ranks, bytes) in [2, 4, 8].into_iter().flat_map(|ranks| (12..31).step_by(2).map(move |e| (ranks, 1_u64 << e))) {
                 let us = truth
-                    .collective(&Collective { kind, bytes: Bytes(bytes), group: Group { ranks, stride: 1 } })
+                    .cost_of_collective(&Collective { kind, bytes: Bytes(bytes), group: RankGroup { ranks, stride: 1 } })
                     .latency
                     .micros();
                 text.push_str(&format!(
@@ -354,18 +362,18 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ours.csv");
         std::fs::write(&path, rows).unwrap();
-        calibrate_fabric(&path, "nvlink3_node", &Options::default())
+        calibrate_fabric(&path, "nvlink3_node", &ValidateOptions::default())
     }
 
     #[test]
     fn the_scalars_of_a_node_are_found_in_its_collectives() {
-        let mut document = FabricDocument::load_for("nvlink3_node", "a100_80gb_sxm").unwrap().under("");
+        let mut document = FabricDocument::load_for("nvlink3_node", "a100_80gb_sxm").unwrap().with_software("");
         let set = [("launch_us", 20.0), ("tier.nvlink.achieved_fraction", 0.6)];
         for (key, value) in set {
-            assert!(document.get(key).is_some(), "{key}");
-            document.set(key, &Setting::Number(value)).unwrap();
+            assert!(document.field_value(key).is_some(), "{key}");
+            document.set_field(key, &FieldValue::Number(value)).unwrap();
         }
-        let found = fitted(&measured(&document.fabric().unwrap())).unwrap();
+        let found = fitted(&measured(&document.build_fabric().unwrap())).unwrap();
         assert!(found.fit.before_pct > 10.0 && found.fit.after_pct < 2.0 && found.fit.left_out_pct < 4.0, "{:?}", found.fit);
         for (key, value) in set {
             let scalar = found.fit.scalars.iter().find(|scalar| scalar.key == key).unwrap();
@@ -373,8 +381,8 @@ mod tests {
             assert!(scalar.range.0 <= value * 1.1 && scalar.range.1 >= value * 0.9, "{scalar:?}");
         }
         // What is written is what was fitted.
-        let again = Fabric::from_toml_str("ours.toml", &found.document.text().unwrap()).unwrap();
-        assert_eq!(again, found.document.fabric().unwrap());
+        let again = Fabric::from_toml_str("ours.toml", &found.document.to_text().unwrap()).unwrap();
+        assert_eq!(again, found.document.build_fabric().unwrap());
     }
 
     #[test]

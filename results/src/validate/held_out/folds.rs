@@ -5,12 +5,12 @@ const MOST: usize = 6;
 
 /// The fold of every row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Folds {
+pub(super) struct RowFolds {
     pub(super) of: Vec<usize>,
     pub(super) count: usize,
 }
 
-impl Folds {
+impl RowFolds {
     pub(super) fn by_name(names: Vec<String>) -> Self {
         let mut known = names.clone();
         known.sort();
@@ -36,10 +36,10 @@ mod tests {
 
     #[test]
     fn neighbours_in_size_are_held_out_together() {
-        let folds = Folds::by_size(vec![8, 1, 8, 16, 64, 32, 2, 4, 128, 256, 512, 1024]);
+        let folds = RowFolds::by_size(vec![8, 1, 8, 16, 64, 32, 2, 4, 128, 256, 512, 1024]);
         assert_eq!(folds.count, 6);
         assert_eq!(folds.of, [1, 0, 1, 2, 3, 2, 0, 1, 3, 4, 4, 5]);
-        assert_eq!(Folds::by_size(vec![5, 5]), Folds { of: vec![0, 0], count: 1 });
-        assert_eq!(Folds::by_name(vec!["b".into(), "a".into(), "b".into()]), Folds { of: vec![1, 0, 1], count: 2 });
+        assert_eq!(RowFolds::by_size(vec![5, 5]), RowFolds { of: vec![0, 0], count: 1 });
+        assert_eq!(RowFolds::by_name(vec!["b".into(), "a".into(), "b".into()]), RowFolds { of: vec![1, 0, 1], count: 2 });
     }
 }

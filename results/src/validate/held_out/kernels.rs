@@ -5,12 +5,12 @@
 //! scalars as they are: as of a chip that nobody measured. What a chip's file says of its units, clocks and memories is not taken back.
 
 use super::alone::AloneResidual;
-use super::folds::Folds;
-use super::{LEAST_ROWS, LOST, Rows};
+use super::folds::RowFolds;
+use super::{LEAST_ROWS, LOST, MeasuredRows};
 use crate::evidence::AloneFacts;
-use crate::validate::row::{Row, RowFailure};
-use crate::validate::{Dataset, Options, ValidateError, predict};
-use sim::cost::calibrate::{Measurement, carried_over, fit_from, predict as time_of};
+use crate::validate::row::{MeasuredRow, RowFailure};
+use crate::validate::{Dataset, ValidateError, ValidateOptions, predict};
+use sim::cost::calibrate::{Measurement, carry_scalars_over, fit_scalars_from, predict_time as time_of};
 use sim::cost::{CostModel, Routine};
 use sim::hardware::Accelerator;
 use sim::scalar_fit::LEFT_OUT;
@@ -21,13 +21,13 @@ use std::path::Path;
 const OF_A_GROUP: usize = 24;
 
 /// A chip with its rows.
-struct Measured {
+struct MeasuredChip {
     chip: Accelerator,
-    rows: Vec<Kernel>,
+    rows: Vec<MeasuredKernel>,
 }
 
 /// A measured kernel.
-struct Kernel {
+struct MeasuredKernel {
     dataset: String,
     id: String,
     measurement: Measurement,
@@ -38,51 +38,51 @@ struct Kernel {
 ///
 /// # Errors
 /// A file that cannot be read or has no kernels; a chip that cannot be costed.
-pub fn kernel_residuals(path: &Path, options: &Options) -> Result<Vec<AloneResidual>, ValidateError> {
-    let rows = Rows::read_if(path, |dataset| dataset == Dataset::Kernels)?;
-    let chips = measured(&rows, options);
+pub fn kernel_residuals(path: &Path, options: &ValidateOptions) -> Result<Vec<AloneResidual>, ValidateError> {
+    let rows = MeasuredRows::read_rows_if(path, |dataset| dataset == Dataset::Kernels)?;
+    let chips = measured_chips(&rows, options);
     let mut all = Vec::new();
     for one in &chips {
-        let others = chips.iter().filter(|other| other.chip.name != one.chip.name && one.runs_as(other));
-        all.extend(one.residuals(others.max_by_key(|other| other.rows.len()))?);
+        let others = chips.iter().filter(|other| other.chip.name != one.chip.name && one.runs_kernels_like(other));
+        all.extend(one.kernel_residuals(others.max_by_key(|other| other.rows.len()))?);
     }
     Ok(all)
 }
 
 /// The chips of the rows, with those that can be predicted.
-fn measured(rows: &Rows, options: &Options) -> Vec<Measured> {
-    let mut chips: BTreeMap<String, Measured> = BTreeMap::new();
-    let read = |row: &Row<'_>| -> Result<(Accelerator, Kernel), RowFailure> {
+fn measured_chips(rows: &MeasuredRows, options: &ValidateOptions) -> Vec<MeasuredChip> {
+    let mut chips: BTreeMap<String, MeasuredChip> = BTreeMap::new();
+    let read = |row: &MeasuredRow<'_>| -> Result<(Accelerator, MeasuredKernel), RowFailure> {
         row.check_width()?;
-        let chip = predict::accelerator(options.chips.as_deref(), row.text("chip")?).map_err(RowFailure::Unpredictable)?;
-        let measurement = predict::kernels::measurement(row, Dataset::Kernels.group(row))?;
-        let facts = predict::kernels::on_chip(row, &chip.name)?;
+        let chip = predict::find_accelerator(options.chips.as_deref(), row.text("chip")?).map_err(RowFailure::Unpredictable)?;
+        let measurement = predict::kernels::read_measurement(row, Dataset::Kernels.group_of(row))?;
+        let facts = predict::kernels::facts_on_chip(row, &chip.name)?;
         let dataset = row.cell("dataset").unwrap_or("?").to_owned();
-        Ok((chip, Kernel { dataset, id: row.id(), measurement, facts }))
+        Ok((chip, MeasuredKernel { dataset, id: row.id(), measurement, facts }))
     };
-    for (chip, kernel) in (0..rows.records.len()).filter_map(|at| read(&rows.row(at)).ok()) {
-        chips.entry(chip.name.clone()).or_insert_with(|| Measured { chip, rows: Vec::new() }).rows.push(kernel);
+    for (chip, kernel) in (0..rows.records.len()).filter_map(|at| read(&rows.row_at(at)).ok()) {
+        chips.entry(chip.name.clone()).or_insert_with(|| MeasuredChip { chip, rows: Vec::new() }).rows.push(kernel);
     }
     chips.into_values().collect()
 }
 
-impl Measured {
+impl MeasuredChip {
     /// Whether both run kernels by a library, or both map them on arrays of one dataflow.
-    fn runs_as(&self, other: &Self) -> bool {
+    fn runs_kernels_like(&self, other: &Self) -> bool {
         let of = |chip: &Accelerator| (chip.library.is_some(), chip.tensor.dataflow);
         of(&self.chip) == of(&other.chip)
     }
 
-    fn residuals(&self, from: Option<&Self>) -> Result<Vec<AloneResidual>, ValidateError> {
+    fn kernel_residuals(&self, from: Option<&Self>) -> Result<Vec<AloneResidual>, ValidateError> {
         let all: Vec<usize> = (0..self.rows.len()).collect();
-        let in_sample = self.errors(&self.chip, &all)?;
+        let in_sample = self.errors_on_chip(&self.chip, &all)?;
         let (mut by_chip, mut by_rows, mut by_kinds) = (vec![None; all.len()], vec![None; all.len()], vec![None; all.len()]);
         if let Some(from) = from {
-            let apart = carried_over(&from.chip, &self.chip);
-            by_chip = self.errors(&apart, &all)?.into_iter().map(Some).collect();
+            let apart = carry_scalars_over(&from.chip, &self.chip);
+            by_chip = self.errors_on_chip(&apart, &all)?.into_iter().map(Some).collect();
             let parts: Vec<usize> = all.iter().map(|row| row % LEFT_OUT).collect();
-            by_rows = self.fitted(&apart, &parts)?;
-            by_kinds = self.fitted(&apart, &self.kinds())?;
+            by_rows = self.errors_left_out(&apart, &parts)?;
+            by_kinds = self.errors_left_out(&apart, &self.kinds_of_rows())?;
         }
         let one = |row: &usize| {
             let (row, kernel) = (*row, &self.rows[*row]);
@@ -104,17 +104,17 @@ impl Measured {
     }
 
     /// The error of every row with its fold left out of the fit, which begins on `apart`.
-    fn fitted(&self, apart: &Accelerator, folds: &[usize]) -> Result<Vec<Option<f64>>, ValidateError> {
+    fn errors_left_out(&self, apart: &Accelerator, folds: &[usize]) -> Result<Vec<Option<f64>>, ValidateError> {
         let mut found = vec![None; folds.len()];
         let count = folds.iter().max().map_or(0, |last| last + 1);
         for fold in (0..count).filter(|_| count > 1) {
             let (inside, rest): (Vec<usize>, Vec<usize>) = (0..folds.len()).partition(|row| folds[*row] == fold);
-            let sample = self.sample(&rest);
+            let sample = self.spread_sample(&rest);
             if sample.len() < LEAST_ROWS {
                 continue;
             }
-            let fit = fit_from(apart, &sample).map_err(|why| ValidateError::Stack { why: why.to_string() })?;
-            for (row, error) in inside.iter().zip(self.errors(&fit.chip, &inside)?) {
+            let fit = fit_scalars_from(apart, &sample).map_err(|why| ValidateError::Stack { why: why.to_string() })?;
+            for (row, error) in inside.iter().zip(self.errors_on_chip(&fit.chip, &inside)?) {
                 found[*row] = Some(error);
             }
         }
@@ -122,7 +122,7 @@ impl Measured {
     }
 
     /// Some rows of every group, evenly spread over the file.
-    fn sample(&self, rows: &[usize]) -> Vec<Measurement> {
+    fn spread_sample(&self, rows: &[usize]) -> Vec<Measurement> {
         let mut groups: BTreeMap<&str, Vec<&Measurement>> = BTreeMap::new();
         for row in rows {
             let measurement = &self.rows[*row].measurement;
@@ -136,7 +136,7 @@ impl Measured {
     }
 
     /// ln(measured / predicted) of some rows on a chip.
-    fn errors(&self, chip: &Accelerator, rows: &[usize]) -> Result<Vec<f64>, ValidateError> {
+    fn errors_on_chip(&self, chip: &Accelerator, rows: &[usize]) -> Result<Vec<f64>, ValidateError> {
         let model = CostModel::new(chip.clone()).map_err(|why| ValidateError::Stack { why: why.to_string() })?;
         let one = |row: &usize| {
             let Measurement { routine, timing, time, .. } = &self.rows[*row].measurement;
@@ -147,13 +147,13 @@ impl Measured {
     }
 
     /// The kind of every row, by its place among them. Passes of one product are of one kind: who leaves out the one and keeps the others leaves out nothing.
-    fn kinds(&self) -> Vec<usize> {
-        let kind = |kernel: &Kernel| match &kernel.measurement.routine {
+    fn kinds_of_rows(&self) -> Vec<usize> {
+        let kind = |kernel: &MeasuredKernel| match &kernel.measurement.routine {
             Routine::Attention(_) => "attention",
             Routine::Experts(_) | Routine::Grouped(_) => "grouped products",
             Routine::Linear(_) | Routine::Kernel(sim::kernel::Kernel::Contraction(_)) => "products",
             Routine::Kernel(_) => "vector work",
         };
-        Folds::by_name(self.rows.iter().map(|kernel| kind(kernel).to_owned()).collect()).of
+        RowFolds::by_name(self.rows.iter().map(|kernel| kind(kernel).to_owned()).collect()).of
     }
 }

@@ -12,21 +12,21 @@ mod folds;
 mod kernels;
 mod text;
 
-pub use alone::{AloneResidual, alone_coverage, alone_csv, alone_report, alone_residuals};
-pub use calibration::{Calibrated, FittedScalar, FromFew, Part, calibrate, from_few};
+pub use alone::{AloneResidual, alone_csv, alone_report, alone_residuals, coverage_of_alone};
+pub use calibration::{CalibratedStack, FewRunsFit, FittedScalarRange, QuantityFit, calibrate_stack, fit_from_few};
 pub use fabric::{CalibratedFabric, FabricFit, calibrate_fabric, collective_residuals};
 pub use kernels::kernel_residuals;
-pub use text::{few, report};
+pub use text::{few_runs_report, held_out_report};
 
-use super::predict::Prepared;
+use super::predict::PreparedInputs;
 use super::row::RowFailure;
-use super::{Dataset, Options, Row, Table, ValidateError};
-use crate::evidence::{COLUMNS, Facts, Scheme};
-use folds::Folds;
+use super::{Dataset, MeasuredRow, MeasuredTable, ValidateError, ValidateOptions};
+use crate::evidence::{COLUMNS, HoldOutScheme, PredictionFacts};
+use folds::RowFolds;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use step::SoftwareStack;
-use step::calibrate::{MEMORY, Prior, Question, Scalar, TIME};
+use step::calibrate::{MEMORY, StackCalibration, StackPrior, StackScalar, TIME};
 
 /// Rows that a fit looks at: of more, as many evenly spread over the file.
 const FITTED_ROWS: usize = 60;
@@ -37,7 +37,7 @@ const LOST: f64 = 10.0;
 
 /// The errors of one row's prediction, each ln(measured / predicted).
 #[derive(Debug, Clone, PartialEq)]
-pub struct Residual {
+pub struct RunResidual {
     /// `iteration_s` or `peak_gib`.
     pub quantity: &'static str,
     /// The row's data set.
@@ -49,7 +49,7 @@ pub struct Residual {
     /// The measured value.
     pub measured: f64,
     /// What the prediction rests on.
-    pub facts: Facts,
+    pub facts: PredictionFacts,
     /// With the scalars as they are.
     pub in_sample: f64,
     /// With its fold held out; `None` where the stack's rows are all of one fold.
@@ -59,41 +59,41 @@ pub struct Residual {
 }
 
 /// What is measured of a row.
-struct Measured {
+struct MeasuredStep {
     /// Its place among the records.
     at: usize,
-    facts: Facts,
+    facts: PredictionFacts,
     dataset: String,
     value: f64,
 }
 
 /// The rows of a file of training runs.
-struct Rows {
+struct MeasuredRows {
     path: PathBuf,
     header: csv::StringRecord,
     dataset: Dataset,
     records: Vec<(u64, csv::StringRecord)>,
 }
 
-impl Rows {
-    fn row(&self, at: usize) -> Row<'_> {
+impl MeasuredRows {
+    fn row_at(&self, at: usize) -> MeasuredRow<'_> {
         let (line, cells) = &self.records[at];
-        Row::new(&self.path, *line, &self.header, cells)
+        MeasuredRow::new(&self.path, *line, &self.header, cells)
     }
 
-    fn read(path: &Path) -> Result<Self, ValidateError> {
-        Self::read_if(path, |dataset| matches!(dataset, Dataset::TrainingRuns | Dataset::MemoryPeaks))
+    fn read_rows(path: &Path) -> Result<Self, ValidateError> {
+        Self::read_rows_if(path, |dataset| matches!(dataset, Dataset::TrainingRuns | Dataset::MemoryPeaks))
     }
 
     /// The rows of a file that holds what is wanted.
-    fn read_if(path: &Path, wanted: impl Fn(Dataset) -> bool) -> Result<Self, ValidateError> {
-        let text = sim::files::text::bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
-        let mut table = Table::open(path, &text)?;
+    fn read_rows_if(path: &Path, wanted: impl Fn(Dataset) -> bool) -> Result<Self, ValidateError> {
+        let text = sim::files::text::read_bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
+        let mut table = MeasuredTable::open_csv(path, &text)?;
         if !wanted(table.dataset) {
             return Err(ValidateError::NotRuns { file: path.into(), dataset: table.dataset });
         }
         let mut records = Vec::new();
-        table.each_row(|row| {
+        table.for_each_row(|row| {
             if let Ok(row) = row {
                 records.push((row.line(), row.cells().clone()));
             }
@@ -106,42 +106,42 @@ impl Rows {
 ///
 /// # Errors
 /// A file that cannot be read or that has no training runs; a built-in stack that cannot be read.
-pub fn residuals(path: &Path, options: &Options) -> Result<Vec<Residual>, ValidateError> {
-    let rows = Rows::read(path)?;
-    let mut prepared = Prepared::new(options);
+pub fn run_residuals(path: &Path, options: &ValidateOptions) -> Result<Vec<RunResidual>, ValidateError> {
+    let rows = MeasuredRows::read_rows(path)?;
+    let mut prepared = PreparedInputs::new(options);
     let mut all = Vec::new();
     for (quantity, scalars) in [("iteration_s", &TIME[..]), ("peak_gib", &MEMORY[..])] {
-        let measured = measured(&rows, quantity, &mut prepared);
-        for stacks in units(&measured, options)? {
-            let of_unit = |m: &&Measured| stacks.iter().any(|stack| stack.name == m.facts.stack.name);
-            let unit = Unit { rows: &rows, quantity, members: measured.iter().filter(of_unit).collect(), stacks, scalars };
-            all.extend(unit.residuals(&mut prepared).map_err(|why| ValidateError::Stack { why: why.to_string() })?);
+        let measured = measured_members(&rows, quantity, &mut prepared);
+        for stacks in units_of_stacks(&measured, options)? {
+            let of_unit = |m: &&MeasuredStep| stacks.iter().any(|stack| stack.name == m.facts.stack.name);
+            let unit = StackUnit { rows: &rows, quantity, members: measured.iter().filter(of_unit).collect(), stacks, scalars };
+            all.extend(unit.unit_residuals(&mut prepared).map_err(|why| ValidateError::Stack { why: why.to_string() })?);
         }
     }
     Ok(all)
 }
 
 /// The rows with a measured value of the quantity that can be predicted; runs that failed have none.
-fn measured(rows: &Rows, quantity: &'static str, prepared: &mut Prepared) -> Vec<Measured> {
-    let Some(target) = rows.dataset.targets().iter().find(|target| target.column == quantity) else { return Vec::new() };
+fn measured_members(rows: &MeasuredRows, quantity: &'static str, prepared: &mut PreparedInputs) -> Vec<MeasuredStep> {
+    let Some(target) = rows.dataset.target_columns().iter().find(|target| target.column == quantity) else { return Vec::new() };
     let predict = rows.dataset.predictor();
-    let one = |at: usize| -> Result<Measured, RowFailure> {
-        let row = rows.row(at);
+    let one = |at: usize| -> Result<MeasuredStep, RowFailure> {
+        let row = rows.row_at(at);
         let none = || RowFailure::Unpredictable("nothing is measured".into());
         row.check_width()?;
-        let value = row.measured(target)?.filter(|_| row.cell("fits") != Some("0")).ok_or_else(none)?;
+        let value = row.measured_value(target)?.filter(|_| row.cell("fits") != Some("0")).ok_or_else(none)?;
         predict(prepared, &row)?;
-        let facts = prepared.take_facts().ok_or_else(none)?;
-        Ok(Measured { at, facts, dataset: row.cell("dataset").unwrap_or("?").to_owned(), value })
+        let facts = prepared.take_run_facts().ok_or_else(none)?;
+        Ok(MeasuredStep { at, facts, dataset: row.cell("dataset").unwrap_or("?").to_owned(), value })
     };
     (0..rows.records.len()).map(one).filter_map(Result::ok).collect()
 }
 
 /// The stacks of the rows, those that share all that is fitted in one list.
-fn units(measured: &[Measured], options: &Options) -> Result<Vec<Vec<SoftwareStack>>, ValidateError> {
+fn units_of_stacks(measured: &[MeasuredStep], options: &ValidateOptions) -> Result<Vec<Vec<SoftwareStack>>, ValidateError> {
     let mut units: Vec<Vec<SoftwareStack>> = Vec::new();
-    for stack in stacks(measured.iter(), options)? {
-        match units.iter_mut().find(|unit| unit.first().is_some_and(|first| fitted_alike(first, &stack))) {
+    for stack in stacks_of_rows(measured.iter(), options)? {
+        match units.iter_mut().find(|unit| unit.first().is_some_and(|first| share_fitted_scalars(first, &stack))) {
             Some(unit) => unit.push(stack),
             None => units.push(vec![stack]),
         }
@@ -150,7 +150,10 @@ fn units(measured: &[Measured], options: &Options) -> Result<Vec<Vec<SoftwareSta
 }
 
 /// The stacks that rows ran under, by name.
-fn stacks<'a>(measured: impl Iterator<Item = &'a Measured>, options: &Options) -> Result<Vec<SoftwareStack>, ValidateError> {
+fn stacks_of_rows<'a>(
+    measured: impl Iterator<Item = &'a MeasuredStep>,
+    options: &ValidateOptions,
+) -> Result<Vec<SoftwareStack>, ValidateError> {
     let mut names: Vec<&str> = measured.map(|m| m.facts.stack.name.as_str()).collect();
     names.sort_unstable();
     names.dedup();
@@ -162,23 +165,23 @@ fn stacks<'a>(measured: impl Iterator<Item = &'a Measured>, options: &Options) -
 }
 
 /// Whether two stacks have the same values of all that is fitted, but for the rate of narrow products: they were fitted together.
-fn fitted_alike(a: &SoftwareStack, b: &SoftwareStack) -> bool {
+fn share_fitted_scalars(a: &SoftwareStack, b: &SoftwareStack) -> bool {
     let sustained =
         |s: &SoftwareStack| (s.sustained.tensor_fraction, s.sustained.memory_fraction, s.sustained.attention_fraction);
     a.launch == b.launch && sustained(a) == sustained(b) && a.memory == b.memory
 }
 
 /// A fold to be held out.
-struct Job {
+struct FoldJob {
     /// Of which scheme, by its place.
     scheme: usize,
     inside: Vec<usize>,
     rest: Vec<usize>,
 }
 
-impl Job {
+impl FoldJob {
     /// The folds of a scheme.
-    fn of(scheme: usize, folds: &Folds) -> Vec<Self> {
+    fn jobs_of_scheme(scheme: usize, folds: &RowFolds) -> Vec<Self> {
         let split = |fold: usize| {
             let (inside, rest) = (0..folds.of.len()).partition(|m| folds.of[*m] == fold);
             Self { scheme, inside, rest }
@@ -187,34 +190,34 @@ impl Job {
     }
 
     /// Those that leave rows enough.
-    fn with_rest(scheme: usize, folds: &Folds) -> Vec<Self> {
-        Self::of(scheme, folds).into_iter().filter(|job| folds.count > 1 && job.rest.len() >= LEAST_ROWS).collect()
+    fn with_enough_rest(scheme: usize, folds: &RowFolds) -> Vec<Self> {
+        Self::jobs_of_scheme(scheme, folds).into_iter().filter(|job| folds.count > 1 && job.rest.len() >= LEAST_ROWS).collect()
     }
 }
 
 /// The next of the jobs, with its place.
-fn take<'a>(next: &AtomicUsize, jobs: &'a [Job]) -> (usize, Option<&'a Job>) {
+fn take_next_job<'a>(next: &AtomicUsize, jobs: &'a [FoldJob]) -> (usize, Option<&'a FoldJob>) {
     let at = next.fetch_add(1, Ordering::Relaxed);
     (at, jobs.get(at))
 }
 
 /// One stack, or several that are fitted together, with their rows.
-struct Unit<'a> {
-    rows: &'a Rows,
+struct StackUnit<'a> {
+    rows: &'a MeasuredRows,
     quantity: &'static str,
-    members: Vec<&'a Measured>,
+    members: Vec<&'a MeasuredStep>,
     stacks: Vec<SoftwareStack>,
-    scalars: &'static [Scalar],
+    scalars: &'static [StackScalar],
 }
 
-impl Unit<'_> {
+impl StackUnit<'_> {
     /// ln(predicted / measured) of some members under some stacks.
-    fn errors(&self, members: &[usize], stacks: &[SoftwareStack], prepared: &mut Prepared) -> Vec<f64> {
-        prepared.drive(stacks);
+    fn errors_under(&self, members: &[usize], stacks: &[SoftwareStack], prepared: &mut PreparedInputs) -> Vec<f64> {
+        prepared.replace_stacks(stacks);
         let predict = self.rows.dataset.predictor();
         let one = |m: &usize| {
             let member = self.members[*m];
-            let row = self.rows.row(member.at);
+            let row = self.rows.row_at(member.at);
             // A peak needs no step, but for the number of chunks that a source leaves open: the fastest.
             let stated = row.cell("virtual_stages").is_some() || row.cell("pp").is_none_or(|pp| pp == "1");
             let predict = if self.quantity == "peak_gib" && stated { Dataset::MemoryPeaks.predictor() } else { predict };
@@ -224,46 +227,53 @@ impl Unit<'_> {
             if error.is_finite() { error } else { LOST }
         };
         let errors = members.iter().map(one).collect();
-        prepared.take_assumed();
+        prepared.take_assumptions();
         errors
     }
 
     /// The scalars that the unit's stacks share.
-    fn shared(&self) -> Vec<Scalar> {
-        let alike = |scalar: &&Scalar| self.stacks.iter().all(|stack| scalar.of(stack) == scalar.of(&self.stacks[0]));
+    fn shared_scalars(&self) -> Vec<StackScalar> {
+        let alike =
+            |scalar: &&StackScalar| self.stacks.iter().all(|stack| scalar.value_in(stack) == scalar.value_in(&self.stacks[0]));
         self.scalars.iter().filter(alike).copied().collect()
     }
 
-    fn residuals(&self, prepared: &mut Prepared) -> Result<Vec<Residual>, step::StackError> {
+    fn unit_residuals(&self, prepared: &mut PreparedInputs) -> Result<Vec<RunResidual>, step::StackError> {
         let all: Vec<usize> = (0..self.members.len()).collect();
-        let scalars = self.shared();
+        let scalars = self.shared_scalars();
         let names: Vec<&str> = self.stacks.iter().map(|stack| stack.name.as_str()).collect();
-        let prior = Prior::of_others(&scalars, &names)?;
-        let question = Question { stacks: &self.stacks, scalars: &scalars, prior: &prior };
-        let in_sample = self.errors(&all, &self.stacks, prepared);
-        let unmet = self.errors(&all, &prior.applied(&scalars, &self.stacks), prepared);
-        prepared.drive(&[]);
-        let folds: Vec<Folds> = Scheme::FITTED.iter().map(|scheme| self.folds(*scheme)).collect();
-        let jobs: Vec<Job> = folds.iter().enumerate().flat_map(|(scheme, folds)| Job::with_rest(scheme, folds)).collect();
+        let prior = StackPrior::from_other_stacks(&scalars, &names)?;
+        let question = StackCalibration { stacks: &self.stacks, scalars: &scalars, prior: &prior };
+        let in_sample = self.errors_under(&all, &self.stacks, prepared);
+        let unmet = self.errors_under(&all, &prior.apply_centres(&scalars, &self.stacks), prepared);
+        prepared.replace_stacks(&[]);
+        let folds: Vec<RowFolds> = HoldOutScheme::FITTED.iter().map(|scheme| self.folds_of_scheme(*scheme)).collect();
+        let jobs: Vec<FoldJob> =
+            folds.iter().enumerate().flat_map(|(scheme, folds)| FoldJob::with_enough_rest(scheme, folds)).collect();
         let mut held_out = vec![[None; 4]; all.len()];
-        for (job, errors) in jobs.iter().zip(self.held_out(&jobs, &question, (prepared, FITTED_ROWS))) {
+        for (job, errors) in jobs.iter().zip(self.held_out_errors(&jobs, &question, (prepared, FITTED_ROWS))) {
             for (m, error) in job.inside.iter().zip(errors) {
                 held_out[*m][job.scheme] = Some(-error);
             }
         }
-        Ok(all.iter().map(|m| self.residual(*m, &folds, -in_sample[*m], held_out[*m], -unmet[*m])).collect())
+        Ok(all.iter().map(|m| self.residual_of_member(*m, &folds, -in_sample[*m], held_out[*m], -unmet[*m])).collect())
     }
 
     /// The errors of every fold under scalars fitted to the others, or to so many of them, folds side by side on the machine's cores.
-    fn held_out(&self, jobs: &[Job], question: &Question<'_>, (prepared, most): (&Prepared, usize)) -> Vec<Vec<f64>> {
+    fn held_out_errors(
+        &self,
+        jobs: &[FoldJob],
+        question: &StackCalibration<'_>,
+        (prepared, most): (&PreparedInputs, usize),
+    ) -> Vec<Vec<f64>> {
         let next = AtomicUsize::new(0);
         let work = || {
-            let mut prepared = prepared.afresh();
+            let mut prepared = prepared.with_nothing_read();
             let mut done = Vec::new();
-            while let (at, Some(job)) = take(&next, jobs) {
+            while let (at, Some(job)) = take_next_job(&next, jobs) {
                 let sample: Vec<usize> = job.rest.iter().step_by(job.rest.len().div_ceil(most)).copied().collect();
-                let fit = question.fit(&mut |stacks| self.errors(&sample, stacks, &mut prepared));
-                done.push((at, self.errors(&job.inside, &fit.stacks, &mut prepared)));
+                let fit = question.fit_scalars(&mut |stacks| self.errors_under(&sample, stacks, &mut prepared));
+                done.push((at, self.errors_under(&job.inside, &fit.stacks, &mut prepared)));
             }
             done
         };
@@ -277,19 +287,26 @@ impl Unit<'_> {
         all.into_iter().map(|(_, errors)| errors).collect()
     }
 
-    fn residual(&self, m: usize, folds: &[Folds], in_sample: f64, mut held_out: [Option<f64>; 4], unmet: f64) -> Residual {
+    fn residual_of_member(
+        &self,
+        m: usize,
+        folds: &[RowFolds],
+        in_sample: f64,
+        mut held_out: [Option<f64>; 4],
+        unmet: f64,
+    ) -> RunResidual {
         let member = self.members[m];
-        let row = self.rows.row(member.at);
-        held_out[Scheme::Stack as usize] = Some(unmet);
+        let row = self.rows.row_at(member.at);
+        held_out[HoldOutScheme::Stack as usize] = Some(unmet);
         let mut fold = [0; 4];
         for (at, folds) in folds.iter().enumerate() {
             fold[at] = folds.of[m];
         }
-        Residual {
+        RunResidual {
             quantity: self.quantity,
             dataset: member.dataset.clone(),
             id: row.id(),
-            ranking: self.rows.dataset.ranking(&row),
+            ranking: self.rows.dataset.ranking_of(&row),
             measured: member.value,
             facts: member.facts.clone(),
             in_sample,
@@ -298,22 +315,24 @@ impl Unit<'_> {
         }
     }
 
-    fn folds(&self, scheme: Scheme) -> Folds {
-        let row = |m: &&Measured| self.rows.row(m.at);
+    fn folds_of_scheme(&self, scheme: HoldOutScheme) -> RowFolds {
+        let row = |m: &&MeasuredStep| self.rows.row_at(m.at);
         match scheme {
-            Scheme::Model => {
-                let size = |m: &&Measured| super::dataset::parameters(&row(m)).unwrap_or(0);
-                Folds::by_size(self.members.iter().map(size).collect())
+            HoldOutScheme::Model => {
+                let size = |m: &&MeasuredStep| super::dataset::parameters_of(&row(m)).unwrap_or(0);
+                RowFolds::by_size(self.members.iter().map(size).collect())
             }
-            Scheme::Nodes => Folds::by_size(self.members.iter().map(|m| u64::from(m.facts.chips)).collect()),
-            Scheme::Chip | Scheme::Stack => Folds::by_name(self.members.iter().map(|m| m.facts.chip.name.clone()).collect()),
+            HoldOutScheme::Nodes => RowFolds::by_size(self.members.iter().map(|m| u64::from(m.facts.chips)).collect()),
+            HoldOutScheme::Chip | HoldOutScheme::Stack => {
+                RowFolds::by_name(self.members.iter().map(|m| m.facts.chip.name.clone()).collect())
+            }
         }
     }
 }
 
 /// A line per row and quantity, of what intervals are made of: the columns are [`COLUMNS`]. Errors are ln(measured / predicted), to four digits.
 #[must_use]
-pub fn csv(residuals: &[Residual]) -> String {
+pub fn residuals_csv(residuals: &[RunResidual]) -> String {
     let mut text = format!("{}\n", COLUMNS.join(","));
     for r in residuals {
         let facts = &r.facts;

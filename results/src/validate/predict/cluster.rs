@@ -1,8 +1,8 @@
 //! The network of a row of measured training: the fabric that it names, its nodes, and the bandwidth between them. What a row leaves open
 //! or states in vain is noted.
 
-use super::Prepared;
-use crate::validate::row::{Row, RowFailure};
+use super::PreparedInputs;
+use crate::validate::row::{MeasuredRow, RowFailure};
 use sim::network::{Fabric, NetworkError, Topology};
 use sim::units::BytesPerSecond;
 use workloads::Layout;
@@ -15,7 +15,7 @@ const BETWEEN: &str = "inter_node_gbytes_per_s_per_chip";
 const MOST_GB_PER_S: f64 = 1e5;
 
 /// What a row says of its network.
-struct Stated<'a> {
+struct StatedNetwork<'a> {
     /// The built-in fabric that it names.
     fabric: Option<&'a str>,
     /// What it names instead, in words.
@@ -30,20 +30,20 @@ struct Stated<'a> {
     between: Option<f64>,
 }
 
-impl<'a> Stated<'a> {
-    fn read(row: &Row<'a>, layout: &Layout) -> Result<Self, RowFailure> {
-        let small = |key: &str, n: u64| u32::try_from(n).map_err(|_| row.fault(key, "must be below 2^32", "correct it"));
+impl<'a> StatedNetwork<'a> {
+    fn read_row(row: &MeasuredRow<'a>, layout: &Layout) -> Result<Self, RowFailure> {
+        let small = |key: &str, n: u64| u32::try_from(n).map_err(|_| row.row_fault(key, "must be below 2^32", "correct it"));
         let between = row.number(BETWEEN)?;
         if between.is_some_and(|between| !(0.0..=MOST_GB_PER_S).contains(&between)) {
             let cure = "give GB/s of one chip, one direction; an empty cell means unknown";
-            return Err(row.fault(BETWEEN, "must be from 0 to 1e5", cure));
+            return Err(row.row_fault(BETWEEN, "must be from 0 to 1e5", cure));
         }
         let named = row.cell("fabric");
         Ok(Self {
             fabric: named.filter(|name| Fabric::names().contains(name)),
             unknown: named
                 .map_or("no fabric is named".to_owned(), |name| format!("fabric `{}` is not built in", name.escape_debug())),
-            chips: small("chips", layout.devices())?,
+            chips: small("chips", layout.device_count())?,
             layout: *layout,
             per_node: row.optional_count(PER_NODE)?.map(|n| small(PER_NODE, n)).transpose()?,
             between: between.filter(|between| *between > 0.0),
@@ -52,7 +52,7 @@ impl<'a> Stated<'a> {
 
     /// Chips of the first axis whose groups do not lie on nodes as the network takes them to: a group of consecutive chips is a part of a node, whole
     /// nodes, or, beginning with the first node, all chips. Groups of other sizes begin anywhere in a node, and some cross into the next.
-    fn astray(&self, per_node: u32) -> Option<(&'static str, u64)> {
+    fn chips_off_node(&self, per_node: u32) -> Option<(&'static str, u64)> {
         let Layout { tensor, context, data, expert, .. } = self.layout;
         let [tensor, context, data, expert, per_node] = [tensor, context, data, expert, per_node].map(u64::from);
         let inner = tensor.saturating_mul(context);
@@ -72,26 +72,33 @@ impl<'a> Stated<'a> {
 
 /// The fabric that the row names, cut to its fast domain. One that no file describes is built from the chip's own node and the
 /// bandwidth between nodes that the row states.
-pub(super) fn fabric(prepared: &mut Prepared, row: &Row<'_>, chip: &str, layout: &Layout) -> Result<Fabric, RowFailure> {
-    let stated = Stated::read(row, layout)?;
-    let name = stated.fabric.unwrap_or_else(|| node_fabric(chip));
-    let (fabric, borrowed) = named_fabric(prepared, name, chip)?;
+pub(super) fn fabric_of_row(
+    prepared: &mut PreparedInputs,
+    row: &MeasuredRow<'_>,
+    chip: &str,
+    layout: &Layout,
+) -> Result<Fabric, RowFailure> {
+    let stated = StatedNetwork::read_row(row, layout)?;
+    let name = stated.fabric.unwrap_or_else(|| fabric_of_nodes(chip));
+    let (fabric, borrowed) = named_fabric_of_chip(prepared, name, chip)?;
     let torus = fabric.tiers.first().is_some_and(|tier| matches!(tier.topology, Topology::Torus { .. }));
     if fabric.tiers.len() == 1 && stated.per_node.is_some_and(|chips| chips < stated.chips) {
-        prepared.assume(format!("{PER_NODE} is not used, {} joins all chips in one network", fabric.name));
+        prepared.note_assumption(format!("{PER_NODE} is not used, {} joins all chips in one network", fabric.name));
     }
     let fabric = if torus && fabric.tiers.len() == 1 {
         fabric.for_devices(stated.chips).map_err(|e| RowFailure::Unpredictable(e.to_string()))?
     } else {
-        noded(prepared, row, &stated, fabric)?
+        fabric_with_nodes(prepared, row, &stated, fabric)?
     };
-    let crosses = stated.chips > fabric.fast_domain();
+    let crosses = stated.chips > fabric.fast_domain_devices();
     if borrowed && crosses {
-        prepared.assume(format!("{name} does not say what joins slices of {chip}, taken as what joins those of its first chip"));
+        prepared.note_assumption(format!(
+            "{name} does not say what joins slices of {chip}, taken as what joins those of its first chip"
+        ));
     }
     if stated.fabric.is_none() && stated.chips > 1 {
         let unknown = &stated.unknown;
-        prepared.assume(match (crosses, stated.between, fabric.tiers.get(1)) {
+        prepared.note_assumption(match (crosses, stated.between, fabric.tiers.get(1)) {
             (true, Some(_), _) => format!("{unknown}, taken as nodes of {name} with the stated bandwidth between them"),
             (true, None, Some(tier)) => {
                 let rate = tier.bandwidth.0 / 1e9;
@@ -100,36 +107,43 @@ pub(super) fn fabric(prepared: &mut Prepared, row: &Row<'_>, chip: &str, layout:
             _ => format!("{unknown}, taken as the network inside a node of {name}"),
         });
     }
-    Ok(joined(prepared, &stated, fabric))
+    Ok(fabric_with_bandwidth(prepared, &stated, fabric))
 }
 
 /// The fabric with nodes as the row states them, the last of which may be filled in part where the network can say what that costs.
-fn noded(prepared: &mut Prepared, row: &Row<'_>, stated: &Stated<'_>, fabric: Fabric) -> Result<Fabric, RowFailure> {
-    let (chips, most, own) = (stated.chips, fabric.devices(), fabric.fast_domain());
+fn fabric_with_nodes(
+    prepared: &mut PreparedInputs,
+    row: &MeasuredRow<'_>,
+    stated: &StatedNetwork<'_>,
+    fabric: Fabric,
+) -> Result<Fabric, RowFailure> {
+    let (chips, most, own) = (stated.chips, fabric.device_count(), fabric.fast_domain_devices());
     if chips > most {
         let limit = format!("{} joins at most {most} chips, the run has {chips}", fabric.name);
         return Err(match stated.fabric {
-            Some(_) => row.fault("fabric", &limit, "name the fabric that joins its nodes"),
+            Some(_) => row.row_fault("fabric", &limit, "name the fabric that joins its nodes"),
             None => RowFailure::Unpredictable(format!("{} and the usual node does not hold the run: {limit}", stated.unknown)),
         });
     }
     if fabric.tiers.len() == 1 {
         return Ok(fabric);
     }
-    let per_node = allotted(prepared, stated, &fabric, stated.per_node.unwrap_or(own));
+    let per_node = chips_per_domain(prepared, stated, &fabric, stated.per_node.unwrap_or(own));
     if chips > per_node && !chips.is_multiple_of(per_node) {
-        partly_filled(prepared, row, stated, &fabric, per_node)?;
+        note_partly_filled(prepared, row, stated, &fabric, per_node)?;
     }
     if per_node == own {
         return Ok(fabric);
     }
-    if fabric.links().is_some() {
+    if fabric.measured_links().is_some() {
         let limit = format!("the links of {} are measured between nodes of {own}", fabric.name);
-        return Err(row.fault(PER_NODE, &limit, &format!("give {own}, or leave it empty")));
+        return Err(row.row_fault(PER_NODE, &limit, &format!("give {own}, or leave it empty")));
     }
     if per_node > own && chips > own {
-        prepared
-            .assume(format!("{PER_NODE} {per_node} goes before the {own} of {}, one network joins so many chips", fabric.name));
+        prepared.note_assumption(format!(
+            "{PER_NODE} {per_node} goes before the {own} of {}, one network joins so many chips",
+            fabric.name
+        ));
     }
     fabric.with_fast_domain(per_node).map_err(|e: NetworkError| RowFailure::Unpredictable(e.to_string()))
 }
@@ -138,64 +152,68 @@ fn noded(prepared: &mut Prepared, row: &Row<'_>, stated: &Stated<'_>, fabric: Fa
 const RACK: u32 = 16;
 
 /// Chips that a run has in each fast domain: of racks that it does not fill as many in each, the most into which its groups fit.
-fn allotted(prepared: &mut Prepared, stated: &Stated<'_>, fabric: &Fabric, per_node: u32) -> u32 {
+fn chips_per_domain(prepared: &mut PreparedInputs, stated: &StatedNetwork<'_>, fabric: &Fabric, per_node: u32) -> u32 {
     let chips = stated.chips;
-    if fabric.fast_domain() < RACK || chips <= per_node || chips.is_multiple_of(per_node) || stated.astray(per_node).is_none() {
+    if fabric.fast_domain_devices() < RACK
+        || chips <= per_node
+        || chips.is_multiple_of(per_node)
+        || stated.chips_off_node(per_node).is_none()
+    {
         return per_node;
     }
-    let fits = |part: &u32| chips.is_multiple_of(*part) && stated.astray(*part).is_none();
+    let fits = |part: &u32| chips.is_multiple_of(*part) && stated.chips_off_node(*part).is_none();
     let Some(part) = (RACK / 2..per_node).rev().find(fits) else { return per_node };
-    prepared.assume(format!("the {chips} chips of the run are no whole racks of {per_node}, taken as {part} of each"));
+    prepared.note_assumption(format!("the {chips} chips of the run are no whole racks of {per_node}, taken as {part} of each"));
     part
 }
 
 /// Notes that the last node of a run is filled in part. Between switched nodes a group's part in each node has the ports of its chips there; links of
 /// whole nodes and slices of a torus have no such part.
-fn partly_filled(
-    prepared: &mut Prepared,
-    row: &Row<'_>,
-    stated: &Stated<'_>,
+fn note_partly_filled(
+    prepared: &mut PreparedInputs,
+    row: &MeasuredRow<'_>,
+    stated: &StatedNetwork<'_>,
     fabric: &Fabric,
     per_node: u32,
 ) -> Result<(), RowFailure> {
     let chips = stated.chips;
     let limit = format!("the {chips} chips of the run are no whole nodes of {per_node}");
     let switched = |topology: &Topology| matches!(topology, Topology::Switch | Topology::FatTree { .. });
-    let why = match (fabric.tiers.iter().all(|tier| switched(&tier.topology)), stated.astray(per_node)) {
+    let why = match (fabric.tiers.iter().all(|tier| switched(&tier.topology)), stated.chips_off_node(per_node)) {
         (true, None) => {
             let (nodes, last) = (chips.div_ceil(per_node), chips % per_node);
-            prepared.assume(format!("{limit}, taken as {nodes} nodes of which the last holds {last}"));
+            prepared.note_assumption(format!("{limit}, taken as {nodes} nodes of which the last holds {last}"));
             return Ok(());
         }
         (true, Some((axis, span))) => format!(", and the {span} chips of a {axis} group would cross from node to node"),
         (false, _) => format!(", and {} joins whole ones", fabric.name),
     };
-    let own = fabric.fast_domain();
+    let own = fabric.fast_domain_devices();
     let nodes = format!("give the chips of each of its equal nodes; an empty cell means the {own} of {}", fabric.name);
-    Err(row.fault(PER_NODE, &format!("{limit}{why}"), &nodes))
+    Err(row.row_fault(PER_NODE, &format!("{limit}{why}"), &nodes))
 }
 
 /// The fabric with the bandwidth between nodes that the row states: it goes before what the fabric's file has.
-fn joined(prepared: &mut Prepared, stated: &Stated<'_>, fabric: Fabric) -> Fabric {
+fn fabric_with_bandwidth(prepared: &mut PreparedInputs, stated: &StatedNetwork<'_>, fabric: Fabric) -> Fabric {
     let Some(between) = stated.between else { return fabric };
     let why = match fabric.tiers.get(1).map(|tier| &tier.topology) {
         Some(Topology::Matrix(_)) => "has measured links between its nodes",
         Some(_) => return fabric.with_bandwidth(1, BytesPerSecond(between * 1e9)),
         None => "joins all chips in one network",
     };
-    if stated.chips > stated.per_node.unwrap_or(fabric.fast_domain()) {
-        prepared.assume(format!("{BETWEEN} is not used, {} {why}", fabric.name));
+    if stated.chips > stated.per_node.unwrap_or(fabric.fast_domain_devices()) {
+        prepared.note_assumption(format!("{BETWEEN} is not used, {} {why}", fabric.name));
     }
     fabric
 }
 
 /// The fabric with the figures that it has for the chip. Where slices of this chip are described but not the network between them,
 /// the network between slices is that of the chip that the fabric does describe, and the second value is true.
-fn named_fabric(prepared: &mut Prepared, name: &str, chip: &str) -> Result<(Fabric, bool), RowFailure> {
-    let fabric = prepared.fabric(name, chip).cloned();
+fn named_fabric_of_chip(prepared: &mut PreparedInputs, name: &str, chip: &str) -> Result<(Fabric, bool), RowFailure> {
+    let fabric = prepared.fabric_of_chip(name, chip).cloned();
     let (Err(_), Some(slice)) = (&fabric, name.strip_suffix("_dcn")) else { return fabric.map(|fabric| (fabric, false)) };
-    let slice = prepared.fabric(slice, chip)?.clone();
-    let mut joined = Fabric::template(name).map_err(|e| RowFailure::Unpredictable(e.to_string()))?;
+    let slice = prepared.fabric_of_chip(slice, chip)?.clone();
+    let mut joined = Fabric::built_in(name).map_err(|e| RowFailure::Unpredictable(e.to_string()))?;
     if let (Some(tier), Some(inner)) = (joined.tiers.first_mut(), slice.tiers.into_iter().next()) {
         *tier = inner;
     }
@@ -203,7 +221,7 @@ fn named_fabric(prepared: &mut Prepared, name: &str, chip: &str) -> Result<(Fabr
 }
 
 /// The cluster fabric of a chip whose own is not described.
-fn node_fabric(chip: &str) -> &'static str {
+fn fabric_of_nodes(chip: &str) -> &'static str {
     match chip {
         c if c.starts_with("v100") => "nvlink2_node",
         c if c.starts_with("a100") => "selene_hdr200x8",

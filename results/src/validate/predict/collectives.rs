@@ -1,9 +1,9 @@
 //! Collectives: `sim::network`'s cost of a group on the fabric that the row names.
 
-use super::Prepared;
+use super::PreparedInputs;
 use crate::evidence::{AloneFacts, RunsAlone};
-use crate::validate::row::{Row, RowFailure};
-use sim::kernel::{Collective, CollectiveKind, Group};
+use crate::validate::row::{MeasuredRow, RowFailure};
+use sim::kernel::{Collective, CollectiveKind, RankGroup};
 use sim::network::{Fabric, Topology};
 use sim::units::Bytes;
 
@@ -21,17 +21,20 @@ const KINDS: [(&str, CollectiveKind); 6] = [
 const NO_SWITCH: &str = "NVLS off";
 
 /// Predicts the time of a collective in microseconds.
-pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure> {
+pub(in crate::validate) fn predict_collective(
+    prepared: &mut PreparedInputs,
+    row: &MeasuredRow<'_>,
+) -> Result<Vec<(&'static str, f64)>, RowFailure> {
     let algorithm = row.cell("algo").unwrap_or_default();
-    kind(row)?;
-    let fabric = prepared.fabric_under(row.text("fabric")?, row.text("chip")?, algorithm)?;
-    let us = on(prepared, row, fabric)?;
-    prepared.alone = Some(on_fabric(row));
+    collective_kind(row)?;
+    let fabric = prepared.fabric_under_library(row.text("fabric")?, row.text("chip")?, algorithm)?;
+    let us = time_on_fabric(prepared, row, fabric)?;
+    prepared.alone = Some(facts_on_fabric(row));
     Ok(vec![("measured_us", us)])
 }
 
 /// What the row's prediction rests on.
-pub(in crate::validate) fn on_fabric(row: &Row<'_>) -> AloneFacts {
+pub(in crate::validate) fn facts_on_fabric(row: &MeasuredRow<'_>) -> AloneFacts {
     let cell = |key: &str| row.cell(key).unwrap_or("?");
     AloneFacts {
         what: RunsAlone::Collective,
@@ -41,27 +44,31 @@ pub(in crate::validate) fn on_fabric(row: &Row<'_>) -> AloneFacts {
 }
 
 /// The time of a row's collective on a fabric, in microseconds.
-pub(in crate::validate) fn on(prepared: &mut Prepared, row: &Row<'_>, mut fabric: Fabric) -> Result<f64, RowFailure> {
-    let kind = kind(row)?;
-    let (ranks, nodes) = (devices(row, "ranks")?, devices(row, "nodes")?);
+pub(in crate::validate) fn time_on_fabric(
+    prepared: &mut PreparedInputs,
+    row: &MeasuredRow<'_>,
+    mut fabric: Fabric,
+) -> Result<f64, RowFailure> {
+    let kind = collective_kind(row)?;
+    let (ranks, nodes) = (device_count(row, "ranks")?, device_count(row, "nodes")?);
     if ranks < 2 {
-        return Err(row.fault("ranks", "must be at least 2", "one rank has nothing to exchange"));
+        return Err(row.row_fault("ranks", "must be at least 2", "one rank has nothing to exchange"));
     }
     if !ranks.is_multiple_of(nodes) {
-        return Err(row.fault("ranks", "must be a multiple of nodes", "give the ranks of all nodes together"));
+        return Err(row.row_fault("ranks", "must be a multiple of nodes", "give the ranks of all nodes together"));
     }
     if row.cell("algo").is_some_and(|algorithm| algorithm.contains(NO_SWITCH)) {
         fabric.tiers.iter_mut().for_each(|tier| tier.in_network = None);
     }
     let bytes = Bytes(row.count("bytes")?);
     check_nodes(prepared, row, &fabric, (ranks, nodes))?;
-    let fabric = occupied(&fabric, ranks, nodes)?;
-    let group = Group { ranks, stride: 1 };
+    let fabric = occupied_fabric(&fabric, ranks, nodes)?;
+    let group = RankGroup { ranks, stride: 1 };
     fabric.check_group(group).map_err(|e| RowFailure::Unpredictable(e.to_string()))?;
-    Ok(fabric.collective(&Collective { kind, bytes, group }).latency.micros())
+    Ok(fabric.cost_of_collective(&Collective { kind, bytes, group }).latency.micros())
 }
 
-fn kind(row: &Row<'_>) -> Result<CollectiveKind, RowFailure> {
+fn collective_kind(row: &MeasuredRow<'_>) -> Result<CollectiveKind, RowFailure> {
     let name = row.text("collective")?;
     let found = KINDS.iter().find(|(known, _)| *known == name);
     found.map(|(_, kind)| *kind).ok_or_else(|| {
@@ -71,32 +78,39 @@ fn kind(row: &Row<'_>) -> Result<CollectiveKind, RowFailure> {
 }
 
 /// A number of devices or nodes.
-fn devices(row: &Row<'_>, key: &str) -> Result<u32, RowFailure> {
-    u32::try_from(row.count(key)?).map_err(|_| row.fault(key, "must be below 2^32", "correct it"))
+fn device_count(row: &MeasuredRow<'_>, key: &str) -> Result<u32, RowFailure> {
+    u32::try_from(row.count(key)?).map_err(|_| row.row_fault(key, "must be below 2^32", "correct it"))
 }
 
 /// Checks that the fabric has such nodes; on switches nodes larger than its own are taken, and that is noted.
-fn check_nodes(prepared: &mut Prepared, row: &Row<'_>, fabric: &Fabric, (ranks, nodes): (u32, u32)) -> Result<(), RowFailure> {
-    let (name, own, per_node) = (&fabric.name, fabric.fast_domain(), ranks / nodes);
-    if let Some((links, unit)) = fabric.links().filter(|(links, unit)| nodes > links.units() || per_node > *unit) {
-        let limit = format!("{name} has measured links between {} nodes of {unit}", links.units());
-        return Err(row.fault("nodes", &limit, "give ranks and nodes that it has"));
+fn check_nodes(
+    prepared: &mut PreparedInputs,
+    row: &MeasuredRow<'_>,
+    fabric: &Fabric,
+    (ranks, nodes): (u32, u32),
+) -> Result<(), RowFailure> {
+    let (name, own, per_node) = (&fabric.name, fabric.fast_domain_devices(), ranks / nodes);
+    if let Some((links, unit)) = fabric.measured_links().filter(|(links, unit)| nodes > links.unit_count() || per_node > *unit) {
+        let limit = format!("{name} has measured links between {} nodes of {unit}", links.unit_count());
+        return Err(row.row_fault("nodes", &limit, "give ranks and nodes that it has"));
     }
     if per_node <= own || fabric.tiers.len() == 1 {
         return Ok(());
     }
     if nodes == 1 {
         let limit = format!("a node of {name} has {own} chips, the row {ranks} ranks");
-        return Err(row.fault("nodes", &limit, "give the nodes of all ranks together"));
+        return Err(row.row_fault("nodes", &limit, "give the nodes of all ranks together"));
     }
-    prepared.assume(format!("{per_node} ranks of a node go before the {own} chips of one of {name}, one network joins so many"));
+    prepared.note_assumption(format!(
+        "{per_node} ranks of a node go before the {own} chips of one of {name}, one network joins so many"
+    ));
     Ok(())
 }
 
 /// The part of the fabric that the ranks occupy. On a torus they are its most compact slice, or the slices that the row's nodes
 /// are where slices are joined by another network; elsewhere `ranks / nodes` of
 /// them share a node, so that a group of one rank per node crosses nodes only.
-fn occupied(fabric: &Fabric, ranks: u32, nodes: u32) -> Result<Fabric, RowFailure> {
+fn occupied_fabric(fabric: &Fabric, ranks: u32, nodes: u32) -> Result<Fabric, RowFailure> {
     let unpredictable = |e: sim::network::NetworkError| RowFailure::Unpredictable(e.to_string());
     let torus = fabric.tiers.first().is_some_and(|tier| matches!(tier.topology, Topology::Torus { .. }));
     let per_node = ranks / nodes;
@@ -104,7 +118,7 @@ fn occupied(fabric: &Fabric, ranks: u32, nodes: u32) -> Result<Fabric, RowFailur
         let slices = if nodes > 1 && fabric.tiers.len() > 1 { fabric.with_fast_domain(per_node) } else { Ok(fabric.clone()) };
         return slices.and_then(|f| f.for_devices(ranks)).map_err(unpredictable);
     }
-    if nodes > 1 && per_node != fabric.fast_domain() {
+    if nodes > 1 && per_node != fabric.fast_domain_devices() {
         return fabric.with_fast_domain(per_node).map_err(unpredictable);
     }
     Ok(fabric.clone())

@@ -1,13 +1,16 @@
 //! Die areas: `sim::hardware::area` of the chip that the row names, by component.
 
-use super::Prepared;
-use crate::validate::row::{Row, RowFailure};
+use super::PreparedInputs;
+use crate::validate::row::{MeasuredRow, RowFailure};
 
 /// Predicts the area of a die's or a core's component in mm^2.
-pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure> {
+pub(in crate::validate) fn predict_area(
+    prepared: &mut PreparedInputs,
+    row: &MeasuredRow<'_>,
+) -> Result<Vec<(&'static str, f64)>, RowFailure> {
     let (chip, level, component) = (row.text("chip")?, row.text("level")?, row.text("component")?);
-    let area = prepared.area(chip)?;
-    let Some(part) = area.component(level, component) else {
+    let area = prepared.modelled_area(chip)?;
+    let Some(part) = area.component_area(level, component) else {
         let parts = area.die.iter().chain(&area.in_core).map(|part| part.name);
         let known = parts.collect::<Vec<_>>().join(", ");
         let why = format!("unknown component `{component}` at level `{level}`; known are TOTAL, TOTAL_core, {known}");

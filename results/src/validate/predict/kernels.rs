@@ -1,11 +1,11 @@
 //! Kernels: `sim::cost` on the chip that the row names, by the clock that the row was measured with.
 
-use super::Prepared;
+use super::PreparedInputs;
 use crate::evidence::{AloneFacts, RunsAlone};
 use crate::validate::dataset::Dataset;
-use crate::validate::row::{Row, RowFailure};
-use sim::cost::calibrate::{self, Measurement, Timing};
-use sim::cost::named::{NameError, Shape, data_type_from_name, kernel_from_name};
+use crate::validate::row::{MeasuredRow, RowFailure};
+use sim::cost::calibrate::{self, Measurement, MeasurementClock};
+use sim::cost::named::{KernelShape, NameError, data_type_from_name, kernel_from_name};
 use sim::cost::{AttentionCall, ExpertsCall, Routine};
 use sim::kernel::{Contraction, DataType, Direction, Kernel};
 use sim::units::Seconds;
@@ -14,17 +14,20 @@ use sim::units::Seconds;
 const SERVING: &str = "trtllm";
 
 /// Predicts the time of a kernel in microseconds.
-pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure> {
-    let (routine, timing) = ran(row)?;
-    let model = prepared.model(row.text("chip")?)?;
-    let (us, facts) = (calibrate::predict(model, &routine, timing).micros(), on_chip(row, &model.accelerator().name)?);
+pub(in crate::validate) fn predict_kernel(
+    prepared: &mut PreparedInputs,
+    row: &MeasuredRow<'_>,
+) -> Result<Vec<(&'static str, f64)>, RowFailure> {
+    let (routine, timing) = routine_and_timing(row)?;
+    let model = prepared.cost_model(row.text("chip")?)?;
+    let (us, facts) = (calibrate::predict_time(model, &routine, timing).micros(), facts_on_chip(row, &model.accelerator().name)?);
     prepared.alone = Some(facts);
     Ok(vec![("measured_us", us)])
 }
 
 /// What the prediction of a row of a chip rests on.
-pub(in crate::validate) fn on_chip(row: &Row<'_>, chip: &str) -> Result<AloneFacts, RowFailure> {
-    let host = if timing(row)? == Timing::Host { " (host)" } else { "" };
+pub(in crate::validate) fn facts_on_chip(row: &MeasuredRow<'_>, chip: &str) -> Result<AloneFacts, RowFailure> {
+    let host = if timing_of_row(row)? == MeasurementClock::Host { " (host)" } else { "" };
     Ok(AloneFacts {
         what: RunsAlone::Kernel,
         place: chip.to_owned(),
@@ -33,10 +36,10 @@ pub(in crate::validate) fn on_chip(row: &Row<'_>, chip: &str) -> Result<AloneFac
 }
 
 /// The row as a measurement that a chip's scalars can be fitted to.
-pub(in crate::validate) fn measurement(row: &Row<'_>, group: String) -> Result<Measurement, RowFailure> {
-    let (routine, timing) = ran(row)?;
-    for target in Dataset::Kernels.targets() {
-        if let Some(time) = row.measured(target)? {
+pub(in crate::validate) fn read_measurement(row: &MeasuredRow<'_>, group: String) -> Result<Measurement, RowFailure> {
+    let (routine, timing) = routine_and_timing(row)?;
+    for target in Dataset::Kernels.target_columns() {
+        if let Some(time) = row.measured_value(target)? {
             return Ok(Measurement { routine, timing, time: Seconds::from_micros(time), group });
         }
     }
@@ -44,43 +47,46 @@ pub(in crate::validate) fn measurement(row: &Row<'_>, group: String) -> Result<M
 }
 
 /// What the row ran, and by which clock it was measured.
-fn ran(row: &Row<'_>) -> Result<(Routine, Timing), RowFailure> {
-    let (timing, routine) = (timing(row)?, routine(row)?);
-    if timing == Timing::Host && !matches!(routine, Routine::Kernel(_)) {
+fn routine_and_timing(row: &MeasuredRow<'_>) -> Result<(Routine, MeasurementClock), RowFailure> {
+    let (timing, routine) = (timing_of_row(row)?, routine_of_row(row)?);
+    if timing == MeasurementClock::Host && !matches!(routine, Routine::Kernel(_)) {
         return Err(RowFailure::Unpredictable(format!("{} by the host's clock", row.text("kernel")?)));
     }
     Ok((routine, timing))
 }
 
 /// The clock that the row was measured with.
-fn timing(row: &Row<'_>) -> Result<Timing, RowFailure> {
+fn timing_of_row(row: &MeasuredRow<'_>) -> Result<MeasurementClock, RowFailure> {
     match row.text("timing")? {
-        "device" => Ok(Timing::Device),
-        "host" => Ok(Timing::Host),
-        _ => Err(row.fault("timing", "must be device or host", "say which clock was read")),
+        "device" => Ok(MeasurementClock::Device),
+        "host" => Ok(MeasurementClock::Host),
+        _ => Err(row.row_fault("timing", "must be device or host", "say which clock was read")),
     }
 }
 
 /// What the row ran.
-fn routine(row: &Row<'_>) -> Result<Routine, RowFailure> {
-    let operand = data_type_from_name(row.text("dtype")?).map_err(|e| named(row, &e))?;
+fn routine_of_row(row: &MeasuredRow<'_>) -> Result<Routine, RowFailure> {
+    let operand = data_type_from_name(row.text("dtype")?).map_err(|e| parse_name(row, &e))?;
     let name = row.text("kernel")?;
     match name {
-        "attention_forward" | "attention_decode" => Ok(Routine::Attention(attention(row, Direction::Forward, operand)?)),
-        "attention_backward" => Ok(Routine::Attention(attention(row, Direction::Backward, operand)?)),
-        "moe_grouped_gemm" => Ok(Routine::Experts(experts(row, operand)?)),
+        "attention_forward" | "attention_decode" => Ok(Routine::Attention(attention_of_row(row, Direction::Forward, operand)?)),
+        "attention_backward" => Ok(Routine::Attention(attention_of_row(row, Direction::Backward, operand)?)),
+        "moe_grouped_gemm" => Ok(Routine::Experts(experts_of_row(row, operand)?)),
         _ if name.starts_with("grouped_gemm") => {
             let (m, n, k, batch) = (row.side("m")?, row.side("n")?, row.side("k")?, row.side("experts")?);
-            let result = if name == "grouped_gemm_wgrad" { DataType::Fp32 } else { wide(operand) };
+            let result = if name == "grouped_gemm_wgrad" { DataType::Fp32 } else { result_type(operand) };
             Ok(Routine::Grouped(Contraction { batch, m, n, k, operand, result }))
         }
         _ => {
             let size = |key: &str| row.optional_count(key).map(|value| value.unwrap_or(0));
             let side = |key: &str| row.optional_side(key).map(|value| value.unwrap_or(0));
-            let shape = Shape { m: side("m")?, n: side("n")?, k: side("k")?, batch: size("batch")?, elements: size("elements")? };
-            let kernel = kernel_from_name(name, shape, operand).map_err(|e| named(row, &e))?;
+            let shape =
+                KernelShape { m: side("m")?, n: side("n")?, k: side("k")?, batch: size("batch")?, elements: size("elements")? };
+            let kernel = kernel_from_name(name, shape, operand).map_err(|e| parse_name(row, &e))?;
             Ok(match kernel {
-                Kernel::Contraction(c) if operand == DataType::Fp8 => Routine::Linear(Contraction { result: wide(operand), ..c }),
+                Kernel::Contraction(c) if operand == DataType::Fp8 => {
+                    Routine::Linear(Contraction { result: result_type(operand), ..c })
+                }
                 kernel => Routine::Kernel(kernel),
             })
         }
@@ -88,11 +94,11 @@ fn routine(row: &Row<'_>) -> Result<Routine, RowFailure> {
 }
 
 /// The type that products of a type are written in: 8-bit ones leave in 16 bits.
-fn wide(operand: DataType) -> DataType {
+fn result_type(operand: DataType) -> DataType {
     if operand.bytes() == 1 { DataType::Bf16 } else { operand }
 }
 
-fn attention(row: &Row<'_>, direction: Direction, operand: DataType) -> Result<AttentionCall, RowFailure> {
+fn attention_of_row(row: &MeasuredRow<'_>, direction: Direction, operand: DataType) -> Result<AttentionCall, RowFailure> {
     let heads = row.side("heads")?;
     let window = row.number("window")?.filter(|window| *window >= 1.0).map(|_| row.side("window")).transpose()?;
     Ok(AttentionCall {
@@ -109,7 +115,7 @@ fn attention(row: &Row<'_>, direction: Direction, operand: DataType) -> Result<A
     })
 }
 
-fn experts(row: &Row<'_>, operand: DataType) -> Result<ExpertsCall, RowFailure> {
+fn experts_of_row(row: &MeasuredRow<'_>, operand: DataType) -> Result<ExpertsCall, RowFailure> {
     Ok(ExpertsCall {
         tokens: row.side("m")?,
         experts: row.side("experts")?,
@@ -121,10 +127,10 @@ fn experts(row: &Row<'_>, operand: DataType) -> Result<ExpertsCall, RowFailure> 
 }
 
 /// A name that the model does not know leaves the row without a prediction; a missing dimension is the row's fault.
-fn named(row: &Row<'_>, error: &NameError) -> RowFailure {
+fn parse_name(row: &MeasuredRow<'_>, error: &NameError) -> RowFailure {
     match error {
         NameError::MissingDimension { dimension, kernel } => {
-            row.fault(dimension, &format!("{kernel} needs it"), "give a positive whole number")
+            row.row_fault(dimension, &format!("{kernel} needs it"), "give a positive whole number")
         }
         NameError::UnknownKernel { .. } | NameError::UnknownType { .. } => RowFailure::Unpredictable(error.to_string()),
     }

@@ -13,11 +13,11 @@ pub(super) mod streams;
 pub(super) mod systolic;
 pub(super) mod training;
 
-use super::Options;
+use super::ValidateOptions;
 use super::row::RowFailure;
-use crate::evidence::{AloneFacts, Facts};
+use crate::evidence::{AloneFacts, PredictionFacts};
 use sim::cost::CostModel;
-use sim::hardware::{Accelerator, AreaBreakdown, area};
+use sim::hardware::{Accelerator, AreaBreakdown, chip_area};
 use sim::network::Fabric;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ use step::{ChipTimes, SoftwareStack, StepTime};
 
 /// Chips and fabrics that earlier rows of a file needed, prepared once.
 #[derive(Debug, Default)]
-pub(super) struct Prepared {
+pub(super) struct PreparedInputs {
     fabrics: BTreeMap<(String, String), Result<Fabric, String>>,
     models: BTreeMap<String, Result<CostModel, String>>,
     areas: BTreeMap<String, Result<AreaBreakdown, String>>,
@@ -40,34 +40,34 @@ pub(super) struct Prepared {
     /// What was assumed of the row being predicted.
     assumed: Vec<String>,
     /// What the prediction of the row rests on, where it is a training run.
-    facts: Option<Facts>,
+    facts: Option<PredictionFacts>,
     /// The same, where it is a kernel or a collective.
     alone: Option<AloneFacts>,
 }
 
-impl Prepared {
-    pub(super) fn new(options: &Options) -> Self {
+impl PreparedInputs {
+    pub(super) fn new(options: &ValidateOptions) -> Self {
         Self { stacks: options.stacks.clone(), hardware: options.chips.clone(), ..Self::default() }
     }
 
     /// Of the same files, nothing of them read yet; every row under the same stack, if that is taken.
-    pub(super) fn afresh(&self) -> Self {
+    pub(super) fn with_nothing_read(&self) -> Self {
         Self { stacks: self.stacks.clone(), hardware: self.hardware.clone(), stack: self.stack.clone(), ..Self::default() }
     }
 
     /// Takes every row to have run under this stack, whatever the row says.
-    pub(super) fn force(&mut self, stack: &SoftwareStack) {
+    pub(super) fn force_stack(&mut self, stack: &SoftwareStack) {
         self.stack = Some(stack.name.clone());
-        self.drive(std::slice::from_ref(stack));
+        self.replace_stacks(std::slice::from_ref(stack));
     }
 
     /// The stack that every row is taken to have run under.
-    fn stack(&self) -> Option<&str> {
+    fn forced_stack(&self) -> Option<&str> {
         self.stack.as_deref()
     }
 
     /// Takes these stacks from now on in place of others of the same names.
-    pub(super) fn drive(&mut self, stacks: &[SoftwareStack]) {
+    pub(super) fn replace_stacks(&mut self, stacks: &[SoftwareStack]) {
         self.driven = stacks.iter().map(|stack| (stack.name.clone(), stack.clone())).collect();
         self.chips.clear();
         self.steps.clear();
@@ -79,82 +79,82 @@ impl Prepared {
     }
 
     /// Notes what is assumed of the row: what it does not say, or says in vain, and what is taken.
-    fn assume(&mut self, what: String) {
+    fn note_assumption(&mut self, what: String) {
         self.assumed.push(what);
     }
 
     /// Notes what the prediction of a run rests on.
-    fn rest_on(&mut self, run: &run::Run) -> Result<(), RowFailure> {
-        self.model(&run.chip)?;
-        self.chip(&run.chip, &run.stack)?;
+    fn note_facts(&mut self, run: &run::MeasuredRun) -> Result<(), RowFailure> {
+        self.cost_model(&run.chip)?;
+        self.chip_under_stack(&run.chip, &run.stack)?;
         let times = self.chips.get(&(run.chip.clone(), run.stack.clone())).and_then(|times| times.as_ref().ok());
         let model = self.models.get(&run.chip).and_then(|model| model.as_ref().ok());
-        self.facts = times
-            .zip(model)
-            .map(|(times, model)| Facts::new(model.accelerator(), &run.fabric, times.stack(), &run.model, &run.plan));
+        self.facts = times.zip(model).map(|(times, model)| {
+            PredictionFacts::of_plan(model.accelerator(), &run.fabric, times.stack(), &run.model, &run.plan)
+        });
         Ok(())
     }
 
     /// What the prediction of the kernel or collective predicted last rests on.
-    pub(super) fn take_alone(&mut self) -> Option<AloneFacts> {
+    pub(super) fn take_alone_facts(&mut self) -> Option<AloneFacts> {
         self.alone.take()
     }
 
     /// What the prediction of the row predicted last rests on.
-    pub(super) fn take_facts(&mut self) -> Option<Facts> {
+    pub(super) fn take_run_facts(&mut self) -> Option<PredictionFacts> {
         self.facts.take()
     }
 
     /// What was assumed of the row predicted last.
-    pub(super) fn take_assumed(&mut self) -> Vec<String> {
+    pub(super) fn take_assumptions(&mut self) -> Vec<String> {
         std::mem::take(&mut self.assumed)
     }
 
     /// The fabric with the figures that it has for the chip.
-    fn fabric(&mut self, name: &str, chip: &str) -> Result<&Fabric, RowFailure> {
+    fn fabric_of_chip(&mut self, name: &str, chip: &str) -> Result<&Fabric, RowFailure> {
         let prepared = self.fabrics.entry((name.into(), chip.into())).or_insert_with(|| {
-            let fabric = Fabric::template_for(name, chip);
+            let fabric = Fabric::built_in_for_chip(name, chip);
             fabric.map_err(|e| e.to_string())
         });
         prepared.as_ref().map_err(|why| RowFailure::Unpredictable(why.clone()))
     }
 
     /// The fabric under the version or setting of the communication library that a measurement names.
-    fn fabric_under(&mut self, name: &str, chip: &str, software: &str) -> Result<Fabric, RowFailure> {
+    fn fabric_under_library(&mut self, name: &str, chip: &str, software: &str) -> Result<Fabric, RowFailure> {
         let prepared = self.fabrics.entry((name.into(), format!("{chip}\u{0}{software}"))).or_insert_with(|| {
-            let fabric = Fabric::template_under(name, chip, software);
+            let fabric = Fabric::built_in_under_software(name, chip, software);
             fabric.map_err(|e| e.to_string())
         });
         prepared.clone().map_err(RowFailure::Unpredictable)
     }
 
     /// The cost model of the chip.
-    fn model(&mut self, chip: &str) -> Result<&CostModel, RowFailure> {
+    fn cost_model(&mut self, chip: &str) -> Result<&CostModel, RowFailure> {
         let prepared = self.models.entry(chip.into()).or_insert_with(|| {
-            let accelerator = accelerator(self.hardware.as_deref(), chip)?;
+            let accelerator = find_accelerator(self.hardware.as_deref(), chip)?;
             CostModel::new(accelerator).map_err(|e| e.to_string())
         });
         prepared.as_ref().map_err(|why| RowFailure::Unpredictable(why.clone()))
     }
 
     /// The modelled area of the chip.
-    fn area(&mut self, chip: &str) -> Result<&AreaBreakdown, RowFailure> {
+    fn modelled_area(&mut self, chip: &str) -> Result<&AreaBreakdown, RowFailure> {
         let prepared = self.areas.entry(chip.into()).or_insert_with(|| {
-            let accelerator = accelerator(self.hardware.as_deref(), chip)?;
-            area(&accelerator).map_err(|e| e.to_string())
+            let accelerator = find_accelerator(self.hardware.as_deref(), chip)?;
+            chip_area(&accelerator).map_err(|e| e.to_string())
         });
         prepared.as_ref().map_err(|why| RowFailure::Unpredictable(why.clone()))
     }
 
     /// The chip under a software stack.
-    fn chip(&mut self, chip: &str, stack: &str) -> Result<&mut ChipTimes, RowFailure> {
+    fn chip_under_stack(&mut self, chip: &str, stack: &str) -> Result<&mut ChipTimes, RowFailure> {
         let prepared = self.chips.entry((chip.into(), stack.into())).or_insert_with(|| {
             let file = self.stacks.as_ref().map(|directory| directory.join(format!("{stack}.toml")).display().to_string());
             let stack = match self.driven.get(stack) {
                 Some(driven) => driven.clone(),
                 None => SoftwareStack::load(file.as_deref().unwrap_or(stack)).map_err(|e| e.to_string())?,
             };
-            let accelerator = accelerator(self.hardware.as_deref(), chip)?;
+            let accelerator = find_accelerator(self.hardware.as_deref(), chip)?;
             ChipTimes::new(&accelerator, &stack).map_err(|e| e.to_string())
         });
         prepared.as_mut().map_err(|why| RowFailure::Unpredictable(why.clone()))
@@ -162,9 +162,9 @@ impl Prepared {
 }
 
 /// The chip of a name: from a file of that name in the directory, if one is given and has it, else the built-in one.
-pub(super) fn accelerator(directory: Option<&Path>, chip: &str) -> Result<Accelerator, String> {
+pub(super) fn find_accelerator(directory: Option<&Path>, chip: &str) -> Result<Accelerator, String> {
     let file = directory.map(|directory| directory.join(format!("{chip}.toml"))).filter(|file| file.is_file());
-    let Some(file) = file else { return Accelerator::template(chip).map_err(|e| e.to_string()) };
-    let text = sim::files::text::read(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let Some(file) = file else { return Accelerator::built_in(chip).map_err(|e| e.to_string()) };
+    let text = sim::files::text::read_text(&file).map_err(|e| format!("{}: {e}", file.display()))?;
     Accelerator::from_toml_str(&text, &file.display().to_string()).map_err(|e| e.to_string())
 }

@@ -1,15 +1,15 @@
 //! A row of measured training: the model, the plan, the hardware and the software that it describes.
 
-use super::{Prepared, cluster, recompute, stages};
-use crate::validate::row::{Row, RowFailure};
-use sim::kernel::{DataType, Function};
+use super::{PreparedInputs, cluster, recompute, stages};
+use crate::validate::row::{MeasuredRow, RowFailure};
+use sim::kernel::{DataType, ElementwiseFunction};
 use sim::network::Fabric;
-use sim::pipeline::Schedule;
+use sim::pipeline::PipelineSchedule;
 use step::{SoftwareStack, TrainingPlan};
 use workloads::footprint::{Optimizer, Precision};
-use workloads::layer_list::Feed;
+use workloads::layer_list::FeedForward;
 use workloads::limits::{MAX_EXPERTS, MAX_FFN, MAX_FURTHER_TOKENS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH};
-use workloads::model::{Dropout, Experts, Norm, NormPlacement, Position, SharedExpert};
+use workloads::model::{Dropout, Experts, Norm, NormPlacement, PositionEncoding, SharedExpert};
 use workloads::parallel::{MAX_MICRO_BATCH, MAX_SEQUENCE};
 use workloads::training::{Attention, ContextMethod};
 use workloads::variations::{LatentAttention, Variations};
@@ -17,7 +17,7 @@ use workloads::{ActivationPolicy, Batch, LayerKind, LayerList, Layout, Model, Wo
 
 /// What a row describes.
 #[derive(Debug, Clone)]
-pub(in crate::validate) struct Run {
+pub(in crate::validate) struct MeasuredRun {
     pub(in crate::validate) model: Model,
     pub(in crate::validate) plan: TrainingPlan,
     pub(in crate::validate) chip: String,
@@ -26,108 +26,113 @@ pub(in crate::validate) struct Run {
     pub(in crate::validate) stack: String,
 }
 
-impl Run {
+impl MeasuredRun {
     /// Reads a row.
-    pub(in crate::validate) fn read(prepared: &mut Prepared, row: &Row<'_>) -> Result<Self, RowFailure> {
+    pub(in crate::validate) fn read_row(prepared: &mut PreparedInputs, row: &MeasuredRow<'_>) -> Result<Self, RowFailure> {
         let chip = row.text("chip")?.to_owned();
-        let layout = layout(row)?;
+        let layout = read_layout(row)?;
         let chips = row.count("chips")?;
-        if chips != layout.devices() {
-            let limit = format!("must be tp x pp x dp x cp = {}", layout.devices());
-            return Err(row.fault("chips", &limit, "correct the degrees or the number of chips"));
+        if chips != layout.device_count() {
+            let limit = format!("must be tp x pp x dp x cp = {}", layout.device_count());
+            return Err(row.row_fault("chips", &limit, "correct the degrees or the number of chips"));
         }
-        let forced = prepared.stack().map(str::to_owned);
-        let stack = forced.unwrap_or_else(|| stack(row, &chip, &layout).to_owned());
-        let model = predicting(row, model(row, &stack)?)?;
+        let forced = prepared.forced_stack().map(str::to_owned);
+        let stack = forced.unwrap_or_else(|| stack_of_row(row, &chip, &layout).to_owned());
+        let model = with_prediction_modules(row, read_model(row, &stack)?)?;
         let leading = model.list.leading.len() as u64;
-        let told = stages::ends(prepared, row, &layout, (model.all_layers(), leading))?;
+        let told = stages::ends_of_row(prepared, row, &layout, (model.layer_count(), leading))?;
         let ruled = || row.cell(stages::STAGES).is_none() && stack == "nanotron";
-        let ends = told.or_else(|| ruled().then(|| stages::by_cost(&model, &layout)).flatten());
-        let layout = expert_tensor(row, &model, Layout { ends, ..layout })?;
-        let micro_batch = micro_batch(prepared, row, &stack, &layout)?;
-        recompute::untold(prepared, row);
+        let ends = told.or_else(|| ruled().then(|| stages::split_by_cost(&model, &layout)).flatten());
+        let layout = layout_with_expert_tensor(row, &model, Layout { ends, ..layout })?;
+        let micro_batch = read_micro_batch(prepared, row, &stack, &layout)?;
+        recompute::note_unsupported(prepared, row);
         let plan = TrainingPlan {
             layout,
             batch: Batch { micro_batch, global_batch: row.count("global_batch")?, sequence_length: row.count("seq")? },
-            activations: activations(row, &stack)?.into(),
-            attention: attention(row)?,
-            precision: precision(row, prepared.chip(&chip, &stack)?.stack())?,
-            optimizer: optimizer(row)?,
-            schedule: Schedule::OneForwardOneBackward,
+            activations: read_activations(row, &stack)?.into(),
+            attention: read_attention(row)?,
+            precision: read_precision(row, prepared.chip_under_stack(&chip, &stack)?.stack())?,
+            optimizer: read_optimizer(row)?,
+            schedule: PipelineSchedule::OneForwardOneBackward,
             techniques: workloads::Techniques::default(),
         };
-        if let Err(error) = plan.layout.check(&model, &plan.batch) {
-            return Err(row.fault(error.key, &format!("must be {}", error.limit), &error.cure));
+        if let Err(error) = plan.layout.check_model_and_batch(&model, &plan.batch) {
+            return Err(row.row_fault(error.key, &format!("must be {}", error.limit), &error.cure));
         }
-        let fabric = cluster::fabric(prepared, row, &chip, &plan.layout)?;
+        let fabric = cluster::fabric_of_row(prepared, row, &chip, &plan.layout)?;
         Ok(Self { model, plan, chip, fabric, stack })
     }
 }
 
 /// A degree; an empty cell is 1.
-fn degree(row: &Row<'_>, key: &str) -> Result<u32, RowFailure> {
+fn read_degree(row: &MeasuredRow<'_>, key: &str) -> Result<u32, RowFailure> {
     let value = row.optional_count(key)?.unwrap_or(1);
-    u32::try_from(value).map_err(|_| row.fault(key, "must be below 2^32", "correct it"))
+    u32::try_from(value).map_err(|_| row.row_fault(key, "must be below 2^32", "correct it"))
 }
 
-fn flag(row: &Row<'_>, key: &str) -> Result<bool, RowFailure> {
+fn read_flag(row: &MeasuredRow<'_>, key: &str) -> Result<bool, RowFailure> {
     match row.cell(key) {
         None | Some("0" | "0.0" | "false") => Ok(false),
         Some("1" | "1.0" | "true") => Ok(true),
-        Some(_) => Err(row.fault(key, "must be 0 or 1", "an empty cell means 0")),
+        Some(_) => Err(row.row_fault(key, "must be 0 or 1", "an empty cell means 0")),
     }
 }
 
 /// The micro-batch. Where the source does not print it, TorchTitan's pipelines take as many as they have stages (`pipeline_parallel_microbatches`), and any
 /// other plan is taken to run the least that it can.
-fn micro_batch(prepared: &mut Prepared, row: &Row<'_>, stack: &str, layout: &Layout) -> Result<u64, RowFailure> {
+fn read_micro_batch(
+    prepared: &mut PreparedInputs,
+    row: &MeasuredRow<'_>,
+    stack: &str,
+    layout: &Layout,
+) -> Result<u64, RowFailure> {
     if let Some(told) = row.optional_dimension("micro_batch", MAX_MICRO_BATCH)? {
         return Ok(told);
     }
     let pipelined = layout.pipeline > 1 && stack.starts_with("torchtitan");
     let parts = u64::from(layout.pipeline) * u64::from(layout.data);
     let micro_batch = if pipelined { (row.count("global_batch")? / parts).clamp(1, MAX_MICRO_BATCH) } else { 1 };
-    prepared.assume(format!("micro_batch is empty, taken as {micro_batch}"));
+    prepared.note_assumption(format!("micro_batch is empty, taken as {micro_batch}"));
     Ok(micro_batch)
 }
 
 /// The layout with the width over which the row splits every expert, where it states one.
-fn expert_tensor(row: &Row<'_>, model: &Model, layout: Layout) -> Result<Layout, RowFailure> {
+fn layout_with_expert_tensor(row: &MeasuredRow<'_>, model: &Model, layout: Layout) -> Result<Layout, RowFailure> {
     let stated = row.optional_count("etp")?.filter(|_| model.experts.is_some());
-    let width = stated.map(|_| degree(row, "etp")).transpose()?;
-    let follows = layout.expert_tensor().unwrap_or(layout.tensor);
-    Ok(width.filter(|width| *width != follows).map_or(layout, |width| layout.with_expert_tensor(width)))
+    let width = stated.map(|_| read_degree(row, "etp")).transpose()?;
+    let follows = layout.expert_tensor_degree().unwrap_or(layout.tensor);
+    Ok(width.filter(|width| *width != follows).map_or(layout, |width| layout.with_expert_tensor_degree(width)))
 }
 
-fn layout(row: &Row<'_>) -> Result<Layout, RowFailure> {
+fn read_layout(row: &MeasuredRow<'_>) -> Result<Layout, RowFailure> {
     let zero = match row.number("zero_stage")? {
         None => Some(ZeroStage::None),
         Some(stage) if stage.fract() == 0.0 && stage >= 0.0 => ZeroStage::from_number(stage as u64),
         Some(_) => None,
     };
     Ok(Layout {
-        tensor: degree(row, "tp")?,
-        pipeline: degree(row, "pp")?,
-        data: degree(row, "dp")?,
-        context: degree(row, "cp")?,
-        expert: degree(row, "ep")?,
-        virtual_stages: degree(row, "virtual_stages")?,
-        sequence_parallel: flag(row, "sequence_parallel")?,
-        context_method: context_method(row),
-        zero: zero.ok_or_else(|| row.fault("zero_stage", "must be 0, 1, 2 or 3", "an empty cell means 0"))?,
+        tensor: read_degree(row, "tp")?,
+        pipeline: read_degree(row, "pp")?,
+        data: read_degree(row, "dp")?,
+        context: read_degree(row, "cp")?,
+        expert: read_degree(row, "ep")?,
+        virtual_stages: read_degree(row, "virtual_stages")?,
+        sequence_parallel: read_flag(row, "sequence_parallel")?,
+        context_method: read_context_method(row),
+        zero: zero.ok_or_else(|| row.row_fault("zero_stage", "must be 0, 1, 2 or 3", "an empty cell means 0"))?,
         ..Layout::default()
     })
 }
 
 /// How attention reaches other context-parallel devices: in a ring, unless the source says otherwise.
-fn context_method(row: &Row<'_>) -> ContextMethod {
+fn read_context_method(row: &MeasuredRow<'_>) -> ContextMethod {
     let exchanges = row.cell("source").is_some_and(|source| source.contains("CP all-to-all"));
     if exchanges { ContextMethod::Ulysses } else { ContextMethod::Ring }
 }
 
 /// The software that ran the row: a TPU runs MaxText; GPU frameworks by the data set's name, otherwise sharded parameters mean
 /// FSDP and anything else the Megatron-LM of the chip's time.
-fn stack(row: &Row<'_>, chip: &str, layout: &Layout) -> &'static str {
+fn stack_of_row(row: &MeasuredRow<'_>, chip: &str, layout: &Layout) -> &'static str {
     let origin = row.cell("dataset").unwrap_or_default();
     if chip.starts_with("tpu") {
         return "maxtext";
@@ -163,27 +168,27 @@ fn stack(row: &Row<'_>, chip: &str, layout: &Layout) -> &'static str {
     if origin.contains("llmfoundry") || layout.zero == ZeroStage::Parameters {
         return "pytorch_fsdp";
     }
-    SoftwareStack::usual(chip)
+    SoftwareStack::usual_stack_name(chip)
 }
 
 /// The model of the columns. Gated MLPs come with RMSNorm, rotary positions and no biases (Llama); plain ones with LayerNorm and
 /// learned positions (GPT), with biases and dropout of 0.1 as Megatron-LM trains them, without either as MPT does.
-fn model(row: &Row<'_>, stack: &str) -> Result<Model, RowFailure> {
-    let gated = flag(row, "gated_mlp")?;
+fn read_model(row: &MeasuredRow<'_>, stack: &str) -> Result<Model, RowFailure> {
+    let gated = read_flag(row, "gated_mlp")?;
     let megatron = stack.starts_with("megatron") && !gated;
     let heads = row.dimension("heads", MAX_HEADS)?;
     let sequence = row.count("seq")?;
     if sequence > MAX_SEQUENCE {
-        return Err(row.fault("seq", &format!("must be at most {MAX_SEQUENCE}"), "give the tokens of one sequence"));
+        return Err(row.row_fault("seq", &format!("must be at most {MAX_SEQUENCE}"), "give the tokens of one sequence"));
     }
-    let latent = latent(row)?;
+    let latent = read_latent_attention(row)?;
     let kv_heads = if latent.is_some() { None } else { row.optional_dimension("kv_heads", MAX_HEADS)? }.unwrap_or(heads);
     if !heads.is_multiple_of(kv_heads) {
-        return Err(row.fault("kv_heads", &format!("must be a divisor of heads = {heads}"), "an empty cell means as many"));
+        return Err(row.row_fault("kv_heads", &format!("must be a divisor of heads = {heads}"), "an empty cell means as many"));
     }
     let hidden = row.dimension("hidden", MAX_WIDTH)?;
     let rate = if megatron { 0.1 } else { 0.0 };
-    let experts = experts(row)?;
+    let experts = read_experts(row)?;
     let dense = row.dimension("ffn_hidden", MAX_FFN)?;
     let expert = row.optional_dimension("moe_ffn_hidden", MAX_FFN)?.unwrap_or(dense);
     let all = row.dimension("layers", MAX_LAYERS)?;
@@ -192,10 +197,10 @@ fn model(row: &Row<'_>, stack: &str) -> Result<Model, RowFailure> {
     let leading = leading as u64;
     let layers = all.checked_sub(leading).filter(|layers| whole && *layers > 0);
     let layers = layers.ok_or_else(|| {
-        row.fault("dense_leading_layers", &format!("must be below the {all} layers"), "an empty cell means none")
+        row.row_fault("dense_leading_layers", &format!("must be below the {all} layers"), "an empty cell means none")
     })?;
     let variations = Variations { latent, ..Variations::default() };
-    let before = LayerKind { feed: Feed::Mlp(dense), ..LayerKind::default() };
+    let before = LayerKind { feed: FeedForward::Mlp(dense), ..LayerKind::default() };
     let list = LayerList { leading: vec![before; leading as usize], ..LayerList::default() };
     Ok(Model {
         name: row.cell("model").unwrap_or("model").to_owned(),
@@ -212,21 +217,21 @@ fn model(row: &Row<'_>, stack: &str) -> Result<Model, RowFailure> {
         vocabulary_multiple: 1,
         max_sequence: sequence,
         embedding_width: hidden,
-        position: if gated { Position::Rotary } else { Position::Learned { rows: sequence } },
+        position: if gated { PositionEncoding::Rotary } else { PositionEncoding::Learned { rows: sequence } },
         token_types: 0,
         norm: if gated { Norm::RmsNorm } else { Norm::LayerNorm },
         norm_affine: true,
         norm_placement: NormPlacement::Pre,
         embedding_norm: false,
         final_norm: true,
-        activation: if gated { Function::Silu } else { Function::Gelu },
+        activation: if gated { ElementwiseFunction::Silu } else { ElementwiseFunction::Gelu },
         gated,
         qkv_bias: megatron,
         attention_output_bias: megatron,
         mlp_bias: megatron,
         causal: true,
         dropout: Dropout { embedding: rate, attention: rate, residual: rate, activation: 0.0 },
-        tied_head: flag(row, "tied_embeddings")?,
+        tied_head: read_flag(row, "tied_embeddings")?,
         head_transform: false,
         head_bias: false,
         variations,
@@ -236,7 +241,7 @@ fn model(row: &Row<'_>, stack: &str) -> Result<Model, RowFailure> {
 }
 
 /// Latent attention, where the row has it.
-fn latent(row: &Row<'_>) -> Result<Option<LatentAttention>, RowFailure> {
+fn read_latent_attention(row: &MeasuredRow<'_>) -> Result<Option<LatentAttention>, RowFailure> {
     if row.cell("attention_kind") != Some("mla") {
         return Ok(None);
     }
@@ -249,13 +254,13 @@ fn latent(row: &Row<'_>) -> Result<Option<LatentAttention>, RowFailure> {
 }
 
 /// The model with the row's modules that predict further tokens.
-fn predicting(row: &Row<'_>, model: Model) -> Result<Model, RowFailure> {
+fn with_prediction_modules(row: &MeasuredRow<'_>, model: Model) -> Result<Model, RowFailure> {
     match row.number("mtp_layers")? {
         None | Some(0.0) => Ok(model),
         Some(layers) if layers.fract() == 0.0 && (1.0..=MAX_FURTHER_TOKENS as f64).contains(&layers) => {
-            model.predicting(layers as u64).map_err(|error| RowFailure::Unpredictable(error.to_string()))
+            model.with_further_token_modules(layers as u64).map_err(|error| RowFailure::Unpredictable(error.to_string()))
         }
-        Some(_) => Err(row.fault(
+        Some(_) => Err(row.row_fault(
             "mtp_layers",
             &format!("must be a whole number up to {MAX_FURTHER_TOKENS}"),
             "an empty cell means none",
@@ -264,16 +269,16 @@ fn predicting(row: &Row<'_>, model: Model) -> Result<Model, RowFailure> {
 }
 
 /// Experts without a capacity limit, where the row has any and states none; shared ones are one of their width together.
-fn experts(row: &Row<'_>) -> Result<Option<Experts>, RowFailure> {
+fn read_experts(row: &MeasuredRow<'_>) -> Result<Option<Experts>, RowFailure> {
     let Some(count) = row.optional_dimension("experts", MAX_EXPERTS)?.filter(|count| *count > 1) else { return Ok(None) };
     let top_k = row.optional_dimension("top_k", MAX_EXPERTS)?.unwrap_or(1);
     if top_k > count {
-        return Err(row.fault("top_k", &format!("must be at most the {count} experts"), "correct it"));
+        return Err(row.row_fault("top_k", &format!("must be at most the {count} experts"), "correct it"));
     }
     let width = row.optional_dimension("moe_ffn_hidden", MAX_FFN)?.unwrap_or(row.dimension("ffn_hidden", MAX_FFN)?);
     let shared = row.number("shared_experts")?.filter(|shared| *shared > 0.0);
     if shared.is_some_and(|shared| shared.fract() != 0.0 || shared > MAX_EXPERTS as f64) {
-        return Err(row.fault(
+        return Err(row.row_fault(
             "shared_experts",
             &format!("must be a whole number up to {MAX_EXPERTS}"),
             "an empty cell means none",
@@ -287,31 +292,33 @@ fn experts(row: &Row<'_>) -> Result<Option<Experts>, RowFailure> {
     Ok(Some(Experts { count, top_k, shared, capacity_factor, ..Experts::default() }))
 }
 
-fn attention(row: &Row<'_>) -> Result<Attention, RowFailure> {
+fn read_attention(row: &MeasuredRow<'_>) -> Result<Attention, RowFailure> {
     match row.cell("attention") {
         None | Some("flash" | "fused") => Ok(Attention::Fused),
         Some("unfused") => Ok(Attention::Unfused),
-        Some(_) => Err(row.fault("attention", "must be flash or unfused", "an empty cell means flash")),
+        Some(_) => Err(row.row_fault("attention", "must be flash or unfused", "an empty cell means flash")),
     }
 }
 
 /// Number formats: mixed precision as the stack keeps it. MaxText's bf16 weights, where a recipe says so, are without a master copy.
-fn precision(row: &Row<'_>, stack: &SoftwareStack) -> Result<Precision, RowFailure> {
+fn read_precision(row: &MeasuredRow<'_>, stack: &SoftwareStack) -> Result<Precision, RowFailure> {
     let pure = row.cell("source").is_some_and(|source| source.contains("bf16 weights"));
-    let mixed = stack.precision(if pure { Precision::PURE_BF16 } else { Precision::MIXED_BF16 });
+    let mixed = stack.precision_of_run(if pure { Precision::PURE_BF16 } else { Precision::MIXED_BF16 });
     match row.cell("precision") {
         None | Some("bf16") => Ok(mixed),
-        Some("fp8") => Ok(mixed.with_products(DataType::Fp8)),
-        Some("int8") => Ok(mixed.with_products(DataType::Int8)),
-        Some("mxfp8") => Ok(mixed.with_products(DataType::Mxfp8)),
-        Some("nvfp4") => Ok(mixed.with_products(DataType::Nvfp4)),
+        Some("fp8") => Ok(mixed.with_product_type(DataType::Fp8)),
+        Some("int8") => Ok(mixed.with_product_type(DataType::Int8)),
+        Some("mxfp8") => Ok(mixed.with_product_type(DataType::Mxfp8)),
+        Some("nvfp4") => Ok(mixed.with_product_type(DataType::Nvfp4)),
         Some("fp16") => Ok(Precision { operand: DataType::Fp16, gradient: DataType::Fp16, ..Precision::MIXED_BF16 }),
         Some("fp32") => Ok(Precision::FP32),
-        Some(_) => Err(row.fault("precision", "must be fp32, bf16, fp16, fp8, int8, mxfp8 or nvfp4", "an empty cell means bf16")),
+        Some(_) => {
+            Err(row.row_fault("precision", "must be fp32, bf16, fp16, fp8, int8, mxfp8 or nvfp4", "an empty cell means bf16"))
+        }
     }
 }
 
-fn optimizer(row: &Row<'_>) -> Result<Optimizer, RowFailure> {
+fn read_optimizer(row: &MeasuredRow<'_>) -> Result<Optimizer, RowFailure> {
     match row.cell("optimizer") {
         None | Some("adam" | "adamw") => Ok(Optimizer::Adam),
         Some("sgd") => Ok(Optimizer::Sgd),
@@ -328,7 +335,7 @@ fn optimizer(row: &Row<'_>) -> Result<Optimizer, RowFailure> {
 }
 
 /// The policy, by its name in the framework. TorchTitan's `selective` chooses among operators, Megatron-LM's is the attention core.
-fn activations(row: &Row<'_>, stack: &str) -> Result<ActivationPolicy, RowFailure> {
+fn read_activations(row: &MeasuredRow<'_>, stack: &str) -> Result<ActivationPolicy, RowFailure> {
     let text = match row.cell("recompute").unwrap_or("none") {
         "selective" if stack.starts_with("torchtitan") => "selective_per_operator",
         text => text,

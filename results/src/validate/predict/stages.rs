@@ -1,7 +1,7 @@
 //! The column `stage_layers`: how many layers each pipeline stage of a run held.
 
-use super::Prepared;
-use crate::validate::row::{Row, RowFailure};
+use super::PreparedInputs;
+use crate::validate::row::{MeasuredRow, RowFailure};
 use workloads::{LayerEnds, Layout, Model};
 
 /// The column.
@@ -10,7 +10,7 @@ pub(super) const STAGES: &str = "stage_layers";
 /// The ends of the split that nanotron makes of a model: a stage takes blocks until their costs reach its part of all. A layer costs its products'
 /// weights, the output layer its own, and everything else nothing (nanotron, models/base.py `build_model` and llama.py `get_block_compute_costs`). On a
 /// tie the stage ends, as on most measured runs.
-pub(super) fn by_cost(model: &Model, layout: &Layout) -> Option<LayerEnds> {
+pub(super) fn split_by_cost(model: &Model, layout: &Layout) -> Option<LayerEnds> {
     if layout.pipeline < 2 || layout.virtual_stages > 1 {
         return None;
     }
@@ -27,20 +27,20 @@ pub(super) fn by_cost(model: &Model, layout: &Layout) -> Option<LayerEnds> {
             stage = (stage + 1).min(stages.len() - 1);
         }
     }
-    nearest(&stages, layout).map(|(ends, _)| ends)
+    nearest_split(&stages, layout).map(|(ends, _)| ends)
 }
 
 /// The ends of the split that the row lists, of layers without the leading dense ones (which are with the embedding). A split of another form than
 /// [`LayerEnds`] has is taken as the nearest that has it, with the same first stage, and said so.
-pub(super) fn ends(
-    prepared: &mut Prepared,
-    row: &Row<'_>,
+pub(super) fn ends_of_row(
+    prepared: &mut PreparedInputs,
+    row: &MeasuredRow<'_>,
     layout: &Layout,
     layers: (u64, u64),
 ) -> Result<Option<LayerEnds>, RowFailure> {
     let Some(text) = row.cell(STAGES) else { return Ok(None) };
     let stages: Option<Vec<u64>> = text.split(';').map(|n| n.trim().parse().ok()).collect();
-    let wrong = |limit: &str| row.fault(STAGES, limit, "correct it, or leave it empty");
+    let wrong = |limit: &str| row.row_fault(STAGES, limit, "correct it, or leave it empty");
     let stages = stages.ok_or_else(|| wrong("must be whole numbers with ; between"))?;
     let (all, leading) = layers;
     if stages.len() as u64 != u64::from(layout.pipeline) {
@@ -51,7 +51,7 @@ pub(super) fn ends(
         return Err(wrong(&format!("must add up to the {all} layers")));
     }
     if layout.virtual_stages > 1 {
-        prepared.assume(format!("{STAGES} is not used where stages hold several chunks"));
+        prepared.note_assumption(format!("{STAGES} is not used where stages hold several chunks"));
         return Ok(None);
     }
     if layout.pipeline < 2 {
@@ -59,7 +59,7 @@ pub(super) fn ends(
     }
     let most = all - leading.min(all) + 2;
     if stages.len() as u64 > most {
-        return Err(row.fault(
+        return Err(row.row_fault(
             STAGES,
             &format!("must be at most {most} stages: only the first and the last may be without layers"),
             "splits with several stages without layers are not modelled",
@@ -67,24 +67,24 @@ pub(super) fn ends(
     }
     let mut stages = stages;
     stages[0] = stages[0].checked_sub(leading).ok_or_else(|| wrong("must hold the leading dense layers in the first stage"))?;
-    let near = nearest(&stages, layout);
+    let near = nearest_split(&stages, layout);
     match near {
         Some((_, 0)) => {}
-        Some((ends, _)) => prepared.assume(format!("{STAGES} of another form than first:last@shorter, taken as {ends}")),
-        None => prepared.assume(format!("{STAGES} cannot be told, taken as an even split")),
+        Some((ends, _)) => prepared.note_assumption(format!("{STAGES} of another form than first:last@shorter, taken as {ends}")),
+        None => prepared.note_assumption(format!("{STAGES} cannot be told, taken as an even split")),
     }
     Ok(near.map(|(ends, _)| ends))
 }
 
 /// The ends of the split that is nearest to the stages, and in how many layers it differs.
-fn nearest(stages: &[u64], layout: &Layout) -> Option<(LayerEnds, u64)> {
+fn nearest_split(stages: &[u64], layout: &Layout) -> Option<(LayerEnds, u64)> {
     let layers: u64 = stages.iter().sum();
     let (first, last) = (stages.first()?, stages.last()?);
     let between = u32::try_from(stages.len()).ok()?.saturating_sub(2);
     let candidates = (0..=between).filter_map(|shorter| {
         let ends = LayerEnds { first: u32::try_from(*first).ok()?, last: u32::try_from(*last).ok()?, shorter };
         let split = Layout { ends: Some(ends), ..*layout }.chunk_split(layers).ok()?;
-        let away = (0..).zip(stages).map(|(stage, held)| split.layers(stage).abs_diff(*held)).sum();
+        let away = (0..).zip(stages).map(|(stage, held)| split.layers_of_chunk(stage).abs_diff(*held)).sum();
         Some((ends, away))
     });
     candidates.min_by_key(|(ends, away)| (*away, ends.shorter))
@@ -104,7 +104,7 @@ mod tests {
         };
         let split = |model: &Model, pipeline| {
             let layout = Layout { pipeline, ..Layout::default() };
-            by_cost(model, &layout).map(|ends| ends.to_string())
+            split_by_cost(model, &layout).map(|ends| ends.to_string())
         };
         // A layer of 4 x 2048 x 2048 + 3 x 8192 x 2048 weights is a quarter of the output layer.
         let small = model(16, 2048, 8192);
@@ -121,7 +121,7 @@ mod tests {
     fn splits_that_can_be_told_are_and_others_keep_their_first_stage() {
         let told = |stages: &[u64]| {
             let layout = Layout { pipeline: u32::try_from(stages.len()).unwrap(), ..Layout::default() };
-            nearest(stages, &layout).map(|(ends, away)| (ends.to_string(), away))
+            nearest_split(stages, &layout).map(|(ends, away)| (ends.to_string(), away))
         };
         assert_eq!(told(&[18, 14]), Some(("18:14".into(), 0)));
         assert_eq!(told(&[9, 9, 8, 6]), Some(("9:6".into(), 0)));

@@ -1,9 +1,9 @@
 //! Streams at the same time: from what each takes alone, `sim::network::Streams` under the chip's scalars.
 
-use super::Prepared;
-use crate::validate::row::{Row, RowFailure};
+use super::PreparedInputs;
+use crate::validate::row::{MeasuredRow, RowFailure};
 use sim::hardware::StreamContention;
-use sim::network::Streams;
+use sim::network::StreamTimes;
 use sim::units::Seconds;
 
 /// The streams and the columns that say what each takes alone.
@@ -11,23 +11,26 @@ pub(in crate::validate) const ALONE: [(&str, &str); 4] =
     [("gemm", "gemm_alone_ms"), ("collective", "collective_alone_ms"), ("h2d", "h2d_alone_ms"), ("d2h", "d2h_alone_ms")];
 
 /// Predicts the time of all streams together in milliseconds.
-pub(in crate::validate) fn predict(prepared: &mut Prepared, row: &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure> {
+pub(in crate::validate) fn predict_streams(
+    prepared: &mut PreparedInputs,
+    row: &MeasuredRow<'_>,
+) -> Result<Vec<(&'static str, f64)>, RowFailure> {
     let chip = row.text("chip")?;
-    let contention = prepared.model(chip)?.accelerator().streams;
+    let contention = prepared.cost_model(chip)?.accelerator().streams;
     if contention.is_none() {
-        prepared.assume(format!("streams on {chip} do not slow each other: nothing of it is known"));
+        prepared.note_assumption(format!("streams on {chip} do not slow each other: nothing of it is known"));
     }
     let mut alone = [Seconds::ZERO; ALONE.len()];
     for (time, (_, column)) in alone.iter_mut().zip(ALONE) {
         let stated = row.number(column)?.unwrap_or(0.0);
         if stated < 0.0 {
-            return Err(row.fault(column, "must not be negative", "an empty cell means no such stream"));
+            return Err(row.row_fault(column, "must not be negative", "an empty cell means no such stream"));
         }
         *time = Seconds(stated * 1e-3);
     }
     let [kernels, collective, copy_in, copy_out] = alone;
     let between_nodes = row.optional_count("group_inter")?.is_some_and(|nodes| nodes > 1);
-    let streams = Streams { kernels, collective, between_nodes, copy_in, copy_out };
-    let together = streams.together(&contention.unwrap_or(StreamContention::default()));
+    let streams = StreamTimes { kernels, collective, between_nodes, copy_in, copy_out };
+    let together = streams.time_together(&contention.unwrap_or(StreamContention::default()));
     Ok(vec![("measured_ms", together.0 * 1e3)])
 }

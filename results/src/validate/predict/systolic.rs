@@ -1,17 +1,20 @@
 //! Systolic arrays: `sim::cost`'s stall-free counts under the names that SCALE-Sim gives them.
 
-use super::Prepared;
-use crate::validate::row::{Row, RowFailure};
+use super::PreparedInputs;
+use crate::validate::row::{MeasuredRow, RowFailure};
 use sim::cost::ArrayProblem;
 use sim::hardware::Dataflow;
 
 /// Predicts cycles, mapping efficiency and SRAM accesses of one array.
-pub(in crate::validate) fn predict(_: &mut Prepared, row: &Row<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure> {
+pub(in crate::validate) fn predict_systolic(
+    _: &mut PreparedInputs,
+    row: &MeasuredRow<'_>,
+) -> Result<Vec<(&'static str, f64)>, RowFailure> {
     let dataflow = match row.text("dataflow")? {
         "os" => Dataflow::OutputStationary,
         "ws" => Dataflow::WeightStationary,
         "is" => Dataflow::InputStationary,
-        _ => return Err(row.fault("dataflow", "must be os, ws or is", "correct it")),
+        _ => return Err(row.row_fault("dataflow", "must be os, ws or is", "correct it")),
     };
     let problem = ArrayProblem {
         rows: row.count("rows")?,
@@ -21,7 +24,7 @@ pub(in crate::validate) fn predict(_: &mut Prepared, row: &Row<'_>) -> Result<Ve
         n: row.side("n")?,
         k: row.side("k")?,
     };
-    let report = problem.report();
+    let report = problem.run_stall_free();
     Ok(vec![
         ("array_cycles", report.cycles as f64),
         // SCALE-Sim's COMPUTE_REPORT numbers cycles from 0 and prints the last one's number.

@@ -26,7 +26,7 @@ pub enum PlacementError {
         source: Box<PlacementError>,
     },
     /// Not JSON, or a key is given twice. JSON has no NaN and no Infinity: a file that holds them ends here.
-    #[error("not valid JSON: {source}; {}", strict::cure(.source, "write plain JSON, in which numbers are finite"))]
+    #[error("not valid JSON: {source}; {}", strict::cure_for_refusal(.source, "write plain JSON, in which numbers are finite"))]
     NotJson {
         /// The parser's message, with line and column.
         source: serde_json::Error,

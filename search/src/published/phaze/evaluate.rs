@@ -1,13 +1,13 @@
 //! The formulas themselves, written out: the time and the memory of a given plan. Shares no table with the search.
 
-use super::instance::{Chain, Instance, Optimizer};
-use super::{Plan, Stage};
+use super::instance::{Chain, PhazeInstance, PhazeOptimizer};
+use super::{PhazePlan, PhazeStage};
 use serde::Serialize;
 use thiserror::Error;
 
 /// What a plan costs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Evaluation {
+pub struct PhazeEvaluation {
     /// Time per batch, in the unit of the latencies.
     pub time_per_batch: f64,
     /// The largest stage load: what the pipeline advances by.
@@ -110,7 +110,7 @@ pub enum PlanFault {
 ///
 /// # Errors
 /// Every rule the plan breaks, not the first only.
-pub fn evaluate_plan(instance: &Instance, plan: &Plan) -> Result<Evaluation, Vec<PlanFault>> {
+pub fn evaluate_plan(instance: &PhazeInstance, plan: &PhazePlan) -> Result<PhazeEvaluation, Vec<PlanFault>> {
     let Some(chain) = instance.chain(plan.tensor_width) else {
         return Err(vec![PlanFault::UnknownWidth { width: plan.tensor_width, known: instance.widths() }]);
     };
@@ -129,15 +129,15 @@ pub fn evaluate_plan(instance: &Instance, plan: &Plan) -> Result<Evaluation, Vec
     if plan.devices() > instance.max_devices {
         faults.push(PlanFault::Devices { used: plan.devices(), available: instance.max_devices });
     }
-    if faults.is_empty() { Ok(cost(instance, chain, plan)) } else { Err(faults) }
+    if faults.is_empty() { Ok(cost_of_stages(instance, chain, plan)) } else { Err(faults) }
 }
 
 /// First position and end (not in it) of every stage.
-fn stage_ranges(chain: &Chain, plan: &Plan, faults: &mut Vec<PlanFault>) -> Vec<(usize, usize)> {
+fn stage_ranges(chain: &Chain, plan: &PhazePlan, faults: &mut Vec<PlanFault>) -> Vec<(usize, usize)> {
     let mut ranges = Vec::with_capacity(plan.stages.len());
     let mut expected = 0;
     let position = |id: i64| chain.layers.iter().position(|layer| layer.id == id);
-    for (stage, Stage { first_layer, last_layer, .. }) in plan.stages.iter().enumerate() {
+    for (stage, PhazeStage { first_layer, last_layer, .. }) in plan.stages.iter().enumerate() {
         match (position(*first_layer), position(*last_layer)) {
             (Some(first), Some(last)) if first == expected && last >= first => {
                 ranges.push((first, last + 1));
@@ -156,25 +156,25 @@ fn stage_ranges(chain: &Chain, plan: &Plan, faults: &mut Vec<PlanFault>) -> Vec<
 }
 
 fn check_stage(
-    instance: &Instance,
+    instance: &PhazeInstance,
     chain: &Chain,
-    plan: &Plan,
+    plan: &PhazePlan,
     (index, first, end): (usize, usize, usize),
     faults: &mut Vec<PlanFault>,
 ) {
     let from_end = plan.stages.len() - index;
     let stage = &plan.stages[index];
-    let needed = chain.devices(first, end);
+    let needed = chain.devices_of_stage(first, end);
     if stage.devices != needed {
         faults.push(PlanFault::StageDevices { stage: index, stated: stage.devices, needed });
     }
-    if from_end > deepest(instance, chain, (first, end)) {
-        let need = memory(instance, chain, (first, end), from_end);
+    if from_end > deepest_place(instance, chain, (first, end)) {
+        let need = memory_of_stage(instance, chain, (first, end), from_end);
         faults.push(PlanFault::Memory { stage: index, need, limit: instance.max_memory });
     }
     let stated = [
-        ("load", stage.load, load(instance, chain, (first, end), from_end)),
-        ("memory", stage.memory_bytes, memory(instance, chain, (first, end), from_end)),
+        ("load", stage.load, load_of_stage(instance, chain, (first, end), from_end)),
+        ("memory", stage.memory_bytes, memory_of_stage(instance, chain, (first, end), from_end)),
     ];
     for (what, stated, computed) in stated {
         let close = (stated - computed).abs() <= 1e-9 * computed.abs();
@@ -185,7 +185,7 @@ fn check_stage(
 }
 
 /// The cost of a plan whose stages cover the chain and state the loads and bytes of the formulas.
-fn cost(instance: &Instance, chain: &Chain, plan: &Plan) -> Evaluation {
+fn cost_of_stages(instance: &PhazeInstance, chain: &Chain, plan: &PhazePlan) -> PhazeEvaluation {
     let bottleneck = plan.stages.iter().fold(0.0_f64, |most, stage| most.max(stage.load));
     let peak_memory_bytes = plan.stages.iter().fold(0.0_f64, |most, stage| most.max(stage.memory_bytes));
     let micro_batches = instance.micro_batches.div_ceil(plan.data_parallel);
@@ -199,7 +199,7 @@ fn cost(instance: &Instance, chain: &Chain, plan: &Plan) -> Evaluation {
     }
     let d = plan.data_parallel as f64;
     let synchronization = 4.0 * (d - 1.0) * first_parameters / instance.bandwidth / d;
-    Evaluation {
+    PhazeEvaluation {
         time_per_batch: bottleneck * (micro_batches + plan.stages.len() - 1) as f64 + synchronization,
         bottleneck,
         micro_batches,
@@ -210,7 +210,7 @@ fn cost(instance: &Instance, chain: &Chain, plan: &Plan) -> Evaluation {
 }
 
 /// Time per micro-batch of the stage at `from_end` (1 = last stage), the unit of the latencies.
-pub(super) fn load(instance: &Instance, chain: &Chain, (first, end): (usize, usize), from_end: usize) -> f64 {
+pub(super) fn load_of_stage(instance: &PhazeInstance, chain: &Chain, (first, end): (usize, usize), from_end: usize) -> f64 {
     let layers = &chain.layers[first..end];
     let again = if instance.recompute && from_end > 1 { layers.iter().map(|layer| layer.forward).sum() } else { 0.0_f64 };
     if chain.skips.is_empty() {
@@ -221,7 +221,7 @@ pub(super) fn load(instance: &Instance, chain: &Chain, (first, end): (usize, usi
         return forward + layers.iter().rev().fold(again.max(transfer(end - 1)), |done, layer| done + layer.backward);
     }
     let (mut arrive, mut depart) = (vec![0.0_f64; layers.len()], vec![0.0_f64; layers.len()]);
-    for link in chain.crossing(first, end) {
+    for link in chain.crossing_edges(first, end) {
         let transfer = link.bytes / instance.bandwidth;
         let wait = if link.from < first { &mut arrive[link.to - first] } else { &mut depart[link.from - first] };
         *wait = wait.max(transfer);
@@ -232,28 +232,28 @@ pub(super) fn load(instance: &Instance, chain: &Chain, (first, end): (usize, usi
 }
 
 /// Bytes of a stage that do not depend on its place, and bytes it keeps per micro-batch in flight behind the first.
-pub(super) fn memory_parts(instance: &Instance, chain: &Chain, (first, end): (usize, usize)) -> (f64, f64) {
+pub(super) fn memory_parts(instance: &PhazeInstance, chain: &Chain, (first, end): (usize, usize)) -> (f64, f64) {
     let layers = &chain.layers[first..end];
     let parameters: f64 = layers.iter().map(|layer| layer.parameter_bytes).sum();
     let activations: f64 = layers.iter().map(|layer| layer.activation_bytes).sum();
     let stash = if instance.recompute {
-        chain.crossing(first, end).filter(|link| link.from < first).map(|link| link.bytes).sum()
+        chain.crossing_edges(first, end).filter(|link| link.from < first).map(|link| link.bytes).sum()
     } else {
         activations
     };
-    let state = if instance.optimizer == Optimizer::Adam { parameters } else { 0.0 };
+    let state = if instance.optimizer == PhazeOptimizer::Adam { parameters } else { 0.0 };
     (2.0 * parameters + state + activations, stash)
 }
 
 /// Bytes on each device of the stage at `from_end` (1 = last stage).
-pub(super) fn memory(instance: &Instance, chain: &Chain, range: (usize, usize), from_end: usize) -> f64 {
+pub(super) fn memory_of_stage(instance: &PhazeInstance, chain: &Chain, range: (usize, usize), from_end: usize) -> f64 {
     let (fixed, stash) = memory_parts(instance, chain, range);
     fixed + (from_end - 1) as f64 * stash
 }
 
 /// The place farthest from the end at which the stage fits, 0 if it fits nowhere: PHAZE's own order of the arithmetic, which
 /// decides exact ties.
-pub(super) fn deepest(instance: &Instance, chain: &Chain, range: (usize, usize)) -> usize {
+pub(super) fn deepest_place(instance: &PhazeInstance, chain: &Chain, range: (usize, usize)) -> usize {
     let (fixed, stash) = memory_parts(instance, chain, range);
     let (limit, most) = (instance.max_memory, instance.max_devices);
     if fixed + (most - 1) as f64 * stash <= limit {
@@ -267,14 +267,19 @@ pub(super) fn deepest(instance: &Instance, chain: &Chain, range: (usize, usize))
 
 /// Time per batch and plan of a split found by the search, whose stages cover the chain: all of it stated by the formulas
 /// above, nothing taken from the search.
-pub(super) fn realise(instance: &Instance, chain: &Chain, degree: usize, ranges: &[(usize, usize)]) -> (f64, Plan) {
-    let stages = ranges.iter().enumerate().map(|(index, &(first, end))| Stage {
+pub(super) fn realise_split(
+    instance: &PhazeInstance,
+    chain: &Chain,
+    degree: usize,
+    ranges: &[(usize, usize)],
+) -> (f64, PhazePlan) {
+    let stages = ranges.iter().enumerate().map(|(index, &(first, end))| PhazeStage {
         first_layer: chain.layers[first].id,
         last_layer: chain.layers[end - 1].id,
-        devices: chain.devices(first, end),
-        load: load(instance, chain, (first, end), ranges.len() - index),
-        memory_bytes: memory(instance, chain, (first, end), ranges.len() - index),
+        devices: chain.devices_of_stage(first, end),
+        load: load_of_stage(instance, chain, (first, end), ranges.len() - index),
+        memory_bytes: memory_of_stage(instance, chain, (first, end), ranges.len() - index),
     });
-    let plan = Plan { data_parallel: degree, tensor_width: chain.width, stages: stages.collect() };
-    (cost(instance, chain, &plan).time_per_batch, plan)
+    let plan = PhazePlan { data_parallel: degree, tensor_width: chain.width, stages: stages.collect() };
+    (cost_of_stages(instance, chain, &plan).time_per_batch, plan)
 }

@@ -5,23 +5,23 @@
 //! and of what the rest needs.
 
 use super::evaluate;
-use super::instance::{Chain, Instance};
-use super::rows::Stages;
+use super::instance::{Chain, PhazeInstance};
+use super::rows::ChainStages;
 
 /// The least memory found so far.
-struct Attempt {
+struct LeastMemoryAttempt {
     bytes: f64,
     /// A split of `chain` that needs it.
     split: Option<(usize, Vec<(usize, usize)>)>,
 }
 
 /// Least bytes by first position, and the end of the first stage that leads to them.
-struct Level {
+struct LeastMemoryLevel {
     bytes: Vec<f64>,
     end: Vec<usize>,
 }
 
-impl Level {
+impl LeastMemoryLevel {
     fn new(count: usize) -> Self {
         Self { bytes: vec![f64::INFINITY; count + 1], end: vec![0; count + 1] }
     }
@@ -30,14 +30,14 @@ impl Level {
 /// The recurrence at one tensor width. `levels[plane][stages]`: at least `plane` stages take one device (see
 /// [`super::width`]).
 struct LeastMemory<'a> {
-    stages: Stages<'a>,
+    stages: ChainStages<'a>,
     narrow_end: Vec<usize>,
-    levels: Vec<Vec<Level>>,
+    levels: Vec<Vec<LeastMemoryLevel>>,
 }
 
 /// States what rules every plan out.
-pub(super) fn explain(instance: &Instance) -> String {
-    let mut best = Attempt { bytes: f64::INFINITY, split: None };
+pub(super) fn explain_infeasible(instance: &PhazeInstance) -> String {
+    let mut best = LeastMemoryAttempt { bytes: f64::INFINITY, split: None };
     let mut too_wide = Vec::new();
     // The largest width splits memory the most: what it needs cuts the others short.
     for (index, chain) in instance.chains.iter().enumerate().rev() {
@@ -45,11 +45,11 @@ pub(super) fn explain(instance: &Instance) -> String {
         if parallel && chain.width > instance.max_devices {
             too_wide.insert(0, chain.width.to_string());
         } else {
-            LeastMemory::new(instance, chain).run(index, &mut best);
+            LeastMemory::new(instance, chain).run_recurrence(index, &mut best);
         }
     }
     let mut why = match &best.split {
-        Some((index, ranges)) => lacking(instance, &instance.chains[*index], ranges),
+        Some((index, ranges)) => describe_shortfall(instance, &instance.chains[*index], ranges),
         None => String::from("no tensor width can be used"),
     };
     if !too_wide.is_empty() {
@@ -60,9 +60,9 @@ pub(super) fn explain(instance: &Instance) -> String {
 }
 
 /// The sentence about the fullest stage of the best attempt.
-fn lacking(instance: &Instance, chain: &Chain, ranges: &[(usize, usize)]) -> String {
+fn describe_shortfall(instance: &PhazeInstance, chain: &Chain, ranges: &[(usize, usize)]) -> String {
     let depth = ranges.len();
-    let need = |index: usize| evaluate::memory(instance, chain, ranges[index], depth - index);
+    let need = |index: usize| evaluate::memory_of_stage(instance, chain, ranges[index], depth - index);
     let fullest = (0..depth).max_by(|&a, &b| need(a).total_cmp(&need(b))).unwrap_or(0);
     let (first, end) = ranges[fullest];
     let (bytes, limit) = (need(fullest), instance.max_memory);
@@ -79,29 +79,29 @@ fn lacking(instance: &Instance, chain: &Chain, ranges: &[(usize, usize)]) -> Str
 }
 
 impl<'a> LeastMemory<'a> {
-    fn new(instance: &'a Instance, chain: &'a Chain) -> Self {
-        Self { stages: Stages::new(instance, chain), narrow_end: chain.narrow_ends(), levels: Vec::new() }
+    fn new(instance: &'a PhazeInstance, chain: &'a Chain) -> Self {
+        Self { stages: ChainStages::new(instance, chain), narrow_end: chain.narrow_ends(), levels: Vec::new() }
     }
 
-    fn run(&mut self, index: usize, best: &mut Attempt) {
+    fn run_recurrence(&mut self, index: usize, best: &mut LeastMemoryAttempt) {
         let count = self.stages.chain.len();
         // No split needs less than the largest layer alone, in the last place.
-        let floor = (0..count).fold(0.0_f64, |most, at| most.max(self.stages.fixed(at, at + 1)));
-        for plane in 0..=self.planes() {
-            self.levels.push(vec![self.none()]);
+        let floor = (0..count).fold(0.0_f64, |most, at| most.max(self.stages.fixed_bytes(at, at + 1)));
+        for plane in 0..=self.most_narrow_stages() {
+            self.levels.push(vec![self.empty_level()]);
             // The least memory of a split that has too few narrow stages yet.
             let mut pending = f64::INFINITY;
             for stages in 1..=count {
                 if best.bytes <= floor {
                     return;
                 }
-                let level = self.level(plane, stages, best.bytes);
+                let level = self.next_level(plane, stages, best.bytes);
                 let bytes = level.bytes[0];
                 self.levels[plane].push(level);
-                if self.devices(stages, plane) > self.stages.instance.max_devices {
+                if self.devices_of_plan(stages, plane) > self.stages.instance.max_devices {
                     pending = pending.min(bytes);
                 } else if bytes < best.bytes {
-                    *best = Attempt { bytes, split: Some((index, self.trace(plane, stages))) };
+                    *best = LeastMemoryAttempt { bytes, split: Some((index, self.trace_split(plane, stages))) };
                 }
             }
             if pending >= best.bytes {
@@ -111,9 +111,9 @@ impl<'a> LeastMemory<'a> {
     }
 
     /// Level 0: nothing is left to place.
-    fn none(&self) -> Level {
+    fn empty_level(&self) -> LeastMemoryLevel {
         let count = self.stages.chain.len();
-        let mut level = Level::new(count);
+        let mut level = LeastMemoryLevel::new(count);
         if self.levels.is_empty() {
             level.bytes[count] = 0.0;
         }
@@ -121,34 +121,34 @@ impl<'a> LeastMemory<'a> {
     }
 
     /// The most stages that can be narrow at a width where that saves devices.
-    fn planes(&self) -> usize {
+    fn most_narrow_stages(&self) -> usize {
         let chain = self.stages.chain;
         let parallel = chain.layers.iter().filter(|layer| layer.tensor_parallel).count();
         if parallel == 0 || parallel == chain.len() { 0 } else { chain.len() - parallel }
     }
 
-    fn devices(&self, stages: usize, plane: usize) -> usize {
+    fn devices_of_plan(&self, stages: usize, plane: usize) -> usize {
         let chain = self.stages.chain;
         let wide = if chain.layers.iter().any(|layer| layer.tensor_parallel) { chain.width } else { 1 };
         wide * (stages - plane.min(stages)) + plane.min(stages)
     }
 
     /// One level; bytes of `cut` and above are of no use.
-    fn level(&self, plane: usize, stages: usize, cut: f64) -> Level {
+    fn next_level(&self, plane: usize, stages: usize, cut: f64) -> LeastMemoryLevel {
         let count = self.stages.chain.len();
-        let mut level = Level::new(count);
+        let mut level = LeastMemoryLevel::new(count);
         let finite = |plane: usize| self.levels[plane][stages - 1].bytes.iter().position(|bytes| bytes.is_finite());
         let behind = [finite(plane), plane.checked_sub(1).and_then(finite)];
         let Some(nearest) = behind.into_iter().flatten().min() else { return level };
         for first in 0..=count - stages {
             // The stage has to reach a suffix that can be placed.
-            if nearest > first && self.stages.fixed(first, nearest) >= cut {
+            if nearest > first && self.stages.fixed_bytes(first, nearest) >= cut {
                 continue;
             }
             let mut stash = self.stages.stash_at(first);
             for end in first + 1..=count + 1 - stages {
                 let kept = stash.next(end);
-                let bytes = self.stages.fixed(first, end) + (stages - 1) as f64 * kept;
+                let bytes = self.stages.fixed_bytes(first, end) + (stages - 1) as f64 * kept;
                 if bytes >= cut.min(level.bytes[first]) {
                     break;
                 }
@@ -163,7 +163,7 @@ impl<'a> LeastMemory<'a> {
         level
     }
 
-    fn trace(&self, plane: usize, stages: usize) -> Vec<(usize, usize)> {
+    fn trace_split(&self, plane: usize, stages: usize) -> Vec<(usize, usize)> {
         let (mut first, mut plane) = (0, plane);
         let mut ranges = Vec::with_capacity(stages);
         for left in (1..=stages).rev() {

@@ -15,7 +15,7 @@ pub const LARGEST: f64 = 1e30;
 
 /// A layer, or at a tensor width above 1 one device's slice of it, with its costs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Layer {
+pub struct PhazeLayer {
     /// Its name in the file.
     pub id: i64,
     /// Bytes of weights.
@@ -32,7 +32,7 @@ pub struct Layer {
 
 /// A tensor that one layer hands to another.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Edge {
+pub struct PhazeEdge {
     /// Id of the layer that makes it.
     pub source: i64,
     /// Id of the layer that uses it.
@@ -45,24 +45,24 @@ pub struct Edge {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct WidthGraph {
     /// The layers, in any order.
-    pub layers: Vec<Layer>,
+    pub layers: Vec<PhazeLayer>,
     /// The edges, in any order.
-    pub edges: Vec<Edge>,
+    pub edges: Vec<PhazeEdge>,
 }
 
 /// The optimiser, as far as PHAZE knows it: by its bytes of state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Optimizer {
+pub enum PhazeOptimizer {
     /// Weights and gradients: twice the parameters.
     Sgd,
     /// Weights, gradients and one copy of state: three times the parameters.
     Adam,
 }
 
-impl Optimizer {
+impl PhazeOptimizer {
     /// Bytes a device holds per byte of parameters.
     #[must_use]
-    pub fn copies(self) -> f64 {
+    pub fn copies_per_parameter(self) -> f64 {
         match self {
             Self::Sgd => 2.0,
             Self::Adam => 3.0,
@@ -72,7 +72,7 @@ impl Optimizer {
 
 /// What an instance file says, before it is checked. [`Instance::new`] checks it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Problem {
+pub struct PhazeProblem {
     /// Bytes a device can hold.
     pub max_memory_per_device: f64,
     /// Devices of the cluster, at most 10,000.
@@ -84,14 +84,14 @@ pub struct Problem {
     /// Whether stages keep only their inputs and recompute their activations.
     pub activation_recomputation: bool,
     /// The optimiser.
-    pub optimizer: Optimizer,
+    pub optimizer: PhazeOptimizer,
     /// One layer graph per tensor width.
     pub graphs: BTreeMap<usize, WidthGraph>,
 }
 
 /// A tensor between positions of the chain.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Link {
+pub(super) struct ChainLink {
     pub from: usize,
     pub to: usize,
     pub bytes: f64,
@@ -101,11 +101,11 @@ pub(super) struct Link {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Chain {
     pub width: usize,
-    pub layers: Vec<Layer>,
+    pub layers: Vec<PhazeLayer>,
     /// `between[i]`: bytes from position `i` to `i + 1`.
     pub between: Vec<f64>,
     /// All other edges; each leads forward over at least one layer.
-    pub skips: Vec<Link>,
+    pub skips: Vec<ChainLink>,
 }
 
 impl Chain {
@@ -114,9 +114,9 @@ impl Chain {
     }
 
     /// The edges with exactly one end in the stage of positions `first..end`.
-    pub fn crossing(&self, first: usize, end: usize) -> impl Iterator<Item = Link> + '_ {
+    pub fn crossing_edges(&self, first: usize, end: usize) -> impl Iterator<Item = ChainLink> + '_ {
         let ends = [first.checked_sub(1), Some(end - 1)].into_iter().flatten();
-        let chain = ends.filter_map(|from| Some(Link { from, to: from + 1, bytes: *self.between.get(from)? }));
+        let chain = ends.filter_map(|from| Some(ChainLink { from, to: from + 1, bytes: *self.between.get(from)? }));
         let inside = move |at: usize| (first..end).contains(&at);
         chain.chain(self.skips.iter().copied().filter(move |link| inside(link.from) != inside(link.to)))
     }
@@ -135,30 +135,30 @@ impl Chain {
     }
 
     /// Devices of one copy of the stage of positions `first..end`.
-    pub fn devices(&self, first: usize, end: usize) -> usize {
+    pub fn devices_of_stage(&self, first: usize, end: usize) -> usize {
         if self.layers[first..end].iter().any(|layer| layer.tensor_parallel) { self.width } else { 1 }
     }
 }
 
 /// A checked instance: finite, non-negative numbers and the same chain at every width.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Instance {
+pub struct PhazeInstance {
     pub(super) max_memory: f64,
     pub(super) max_devices: usize,
     pub(super) bandwidth: f64,
     pub(super) micro_batches: usize,
     pub(super) recompute: bool,
-    pub(super) optimizer: Optimizer,
+    pub(super) optimizer: PhazeOptimizer,
     /// By rising width.
     pub(super) chains: Vec<Chain>,
 }
 
-impl Instance {
+impl PhazeInstance {
     /// Checks a problem and puts its layers in chain order.
     ///
     /// # Errors
     /// Any number out of range, repeated or unknown ids, cycles, branches, and graphs that differ between widths.
-    pub fn new(problem: Problem) -> Result<Self, PlacementError> {
+    pub fn new(problem: PhazeProblem) -> Result<Self, PlacementError> {
         check_scalars(&problem)?;
         let Some((&first_width, first)) = problem.graphs.first_key_value() else {
             return Err(PlacementError::Missing { at: "nodes".into(), expected: "one layer graph per tensor width" });
@@ -216,11 +216,11 @@ fn out_of_range(at: String, value: impl ToString, limit: impl Into<String>, cure
 }
 
 /// A number as people write it: 1e308 and not a 1 with 308 zeros.
-fn written(value: f64) -> String {
+fn write_number(value: f64) -> String {
     if value.abs() >= 1e15 { format!("{value:e}") } else { value.to_string() }
 }
 
-fn check_scalars(problem: &Problem) -> Result<(), PlacementError> {
+fn check_scalars(problem: &PhazeProblem) -> Result<(), PlacementError> {
     let positive = [
         ("maxMemoryPerDevice", problem.max_memory_per_device, "give the bytes a device can hold"),
         ("bandwidth", problem.bandwidth, "give the bytes per second of the link between stages"),
@@ -228,7 +228,7 @@ fn check_scalars(problem: &Problem) -> Result<(), PlacementError> {
     for (key, value, cure) in positive {
         if !(SMALLEST_POSITIVE..=LARGEST).contains(&value) {
             let limit = format!("it must be from {SMALLEST_POSITIVE:e} to {LARGEST:e}");
-            return Err(out_of_range(key.into(), written(value), limit, cure));
+            return Err(out_of_range(key.into(), write_number(value), limit, cure));
         }
     }
     if problem.max_devices == 0 || problem.max_devices > MAX_DEVICES {
@@ -284,7 +284,7 @@ fn check_cost(place: &str, key: &str, value: f64) -> Result<(), PlacementError> 
         return Ok(());
     }
     let limit = format!("it must be from 0 to {LARGEST:e}");
-    Err(out_of_range(format!("{place}.{key}"), written(value), limit, "give the measured or estimated cost"))
+    Err(out_of_range(format!("{place}.{key}"), write_number(value), limit, "give the measured or estimated cost"))
 }
 
 fn check_edges(width: usize, graph: &WidthGraph, ids: &BTreeSet<i64>) -> Result<(), PlacementError> {
@@ -360,7 +360,7 @@ fn into_chain(width: usize, graph: WidthGraph, position: &BTreeMap<i64, usize>) 
     let mut between = vec![0.0; layers.len() - 1];
     let mut skips = Vec::new();
     for edge in graph.edges {
-        let link = Link { from: at(edge.source), to: at(edge.destination), bytes: edge.bytes };
+        let link = ChainLink { from: at(edge.source), to: at(edge.destination), bytes: edge.bytes };
         if link.to == link.from + 1 {
             between[link.from] = link.bytes;
         } else {

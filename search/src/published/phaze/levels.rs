@@ -1,11 +1,11 @@
 //! The tables of the exact search at one tensor width: the best bottleneck behind every position, by number of stages and plane.
 
-use super::rows::Rows;
+use super::rows::StageLoadRows;
 
 /// Minimal bottleneck of each suffix, by its first position, split into a given number of stages of which at least a given
 /// number (the *plane*) are narrow; infinite where no split fits or none is worth having.
 #[derive(Clone, Copy)]
-pub(super) struct Level<'a> {
+pub(super) struct BottleneckLevel<'a> {
     pub value: &'a [f64],
     /// The first position of a finite value.
     pub from: usize,
@@ -19,14 +19,14 @@ const fn higher(a: f64, b: f64) -> f64 {
     if a > b { a } else { b }
 }
 
-impl Level<'_> {
+impl BottleneckLevel<'_> {
     /// The least `max(load, value)` over the ends `from..=to` of the stage that begins at `first`.
-    pub fn join(&self, rows: &Rows, first: usize, from: usize, to: usize) -> f64 {
+    pub fn least_bottleneck(&self, rows: &StageLoadRows, first: usize, from: usize, to: usize) -> f64 {
         let from = from.max(self.from);
         if from > to {
             return f64::INFINITY;
         }
-        let (values, loads) = (&self.value[from..=to], rows.slice(first, from, to));
+        let (values, loads) = (&self.value[from..=to], rows.loads_between(first, from, to));
         // Four minima side by side: the compiler may not reorder a single one into vector instructions.
         let mut least = [f64::INFINITY; 4];
         let (values4, loads4) = (values.chunks_exact(4), loads.chunks_exact(4));
@@ -44,14 +44,14 @@ impl Level<'_> {
 }
 
 /// A level that is being filled.
-pub(super) struct Draft {
+pub(super) struct LevelDraft {
     value: Vec<f64>,
     from: usize,
 }
 
-impl Draft {
+impl LevelDraft {
     /// Puts a value in, unless it is of no use.
-    pub fn set(&mut self, first: usize, bottleneck: f64, cut: f64) {
+    pub fn set_value(&mut self, first: usize, bottleneck: f64, cut: f64) {
         if bottleneck <= cut && bottleneck < f64::INFINITY {
             self.value[first] = bottleneck;
             self.from = self.from.min(first);
@@ -60,7 +60,7 @@ impl Draft {
 }
 
 /// The levels of every plane filled so far, and the last improvement found in them.
-pub(super) struct Table {
+pub(super) struct LevelTable {
     /// Values of a level: one per position, and one for the end.
     length: usize,
     /// Values of all levels, one behind the other.
@@ -70,7 +70,7 @@ pub(super) struct Table {
     pub found: Option<Completion>,
 }
 
-impl Table {
+impl LevelTable {
     pub fn new(count: usize) -> Self {
         Self { length: count + 1, values: Vec::new(), spans: Vec::new(), found: None }
     }
@@ -80,12 +80,12 @@ impl Table {
         self.spans.push(vec![(0, usize::MAX)]);
     }
 
-    pub fn draft(&self) -> Draft {
-        Draft { value: vec![f64::INFINITY; self.length], from: self.length }
+    pub fn draft(&self) -> LevelDraft {
+        LevelDraft { value: vec![f64::INFINITY; self.length], from: self.length }
     }
 
     /// Takes the draft as the next level of the plane, and empties it.
-    pub fn push(&mut self, plane: usize, draft: &mut Draft) {
+    pub fn push_draft(&mut self, plane: usize, draft: &mut LevelDraft) {
         self.spans[plane].push((self.values.len(), draft.from));
         self.values.extend_from_slice(&draft.value);
         draft.value[draft.from.min(self.length)..].fill(f64::INFINITY);
@@ -93,18 +93,18 @@ impl Table {
     }
 
     /// `None`: no finite value.
-    pub fn level(&self, plane: usize, stages: usize) -> Option<Level<'_>> {
+    pub fn level(&self, plane: usize, stages: usize) -> Option<BottleneckLevel<'_>> {
         let &(start, from) = self.spans.get(plane)?.get(stages)?;
-        (from < self.length).then(|| Level { value: &self.values[start..start + self.length], from })
+        (from < self.length).then(|| BottleneckLevel { value: &self.values[start..start + self.length], from })
     }
 
     /// The levels behind a narrow stage (if that is another one) and behind any other stage of a plane.
-    pub fn behind(&self, plane: usize, stages: usize) -> (Option<Level<'_>>, Option<Level<'_>>) {
+    pub fn levels_behind(&self, plane: usize, stages: usize) -> (Option<BottleneckLevel<'_>>, Option<BottleneckLevel<'_>>) {
         (plane.checked_sub(1).and_then(|below| self.level(below, stages)), self.level(plane, stages))
     }
 
     /// Whether no plan of more stages can be built in the plane from `stages` on.
-    pub fn exhausted(&self, plane: usize, stages: usize) -> bool {
+    pub fn is_exhausted(&self, plane: usize, stages: usize) -> bool {
         let some = |&(_, from): &(usize, usize)| from < self.length;
         let below = plane.checked_sub(1).is_some_and(|below| self.spans[below].iter().skip(stages).any(some));
         self.level(plane, stages).is_none() && !below

@@ -17,7 +17,7 @@
 //! it finds has to be looked at under the true costs ([`Line::settle`]).
 
 use super::evaluate;
-use super::instance::{Chain, Instance};
+use super::instance::{Chain, PhazeInstance};
 
 /// Relative width of the band round the memory limit within which sums are redone in the literal order: prefix sums are off
 /// by a few units in the last place, and exact ties are decided the way PHAZE decides them.
@@ -33,7 +33,7 @@ pub(super) const fn lower(a: f64, b: f64) -> f64 {
 
 /// Sums over the layers before a position, as stages that begin or end there need them.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Position {
+pub(super) struct ChainPosition {
     /// Compute time less the arrival: once as it is, once with the forward work doubled.
     pub from: [f64; 2],
     /// Compute time with the departure, and with the forward work doubled (if it is recomputed). A load is the larger of
@@ -48,10 +48,10 @@ pub(super) struct Position {
 }
 
 /// A chain prepared for probes.
-pub(super) struct Line<'a> {
-    pub instance: &'a Instance,
+pub(super) struct ProbeChain<'a> {
+    pub instance: &'a PhazeInstance,
     pub chain: &'a Chain,
-    pub positions: Vec<Position>,
+    pub positions: Vec<ChainPosition>,
     /// By cut, what its transfer is lowered by and where the transfer is that it was lowered to. Empty if nothing is.
     pub lowered: Vec<(f64, usize)>,
     /// Compute time of the whole chain, and the forward part of it.
@@ -70,9 +70,9 @@ pub(super) struct Line<'a> {
     pub tie: [f64; 2],
 }
 
-impl<'a> Line<'a> {
+impl<'a> ProbeChain<'a> {
     /// Prepares the chain for probes; `None` if layers without tensor parallelism lie between layers with it.
-    pub fn new(instance: &'a Instance, chain: &'a Chain) -> Option<Self> {
+    pub fn new(instance: &'a PhazeInstance, chain: &'a Chain) -> Option<Self> {
         let (layers, count) = (&chain.layers, chain.len());
         let prefix = layers.iter().take_while(|layer| !layer.tensor_parallel).count();
         let suffix = layers.iter().rev().take_while(|layer| !layer.tensor_parallel).count();
@@ -110,14 +110,14 @@ impl<'a> Line<'a> {
 
     /// Fills the sums, and lowers the stashes.
     fn sum_up(&mut self) {
-        let Instance { recompute, bandwidth, .. } = *self.instance;
-        let (copies, places) = (self.instance.optimizer.copies(), self.chain.len().saturating_sub(2).max(1) as f64);
+        let PhazeInstance { recompute, bandwidth, .. } = *self.instance;
+        let (copies, places) = (self.instance.optimizer.copies_per_parameter(), self.chain.len().saturating_sub(2).max(1) as f64);
         let (mut forward, mut backward, mut parameters, mut activations) = (0.0, 0.0, 0.0, 0.0);
         let mut stash = f64::INFINITY;
         let cuts = self.chain.between.iter().copied().map(Some).chain([None]);
-        self.positions.push(Position::default());
+        self.positions.push(ChainPosition::default());
         for (layer, cut) in self.chain.layers.iter().zip(cuts) {
-            let mut position = Position::default();
+            let mut position = ChainPosition::default();
             forward += layer.forward;
             backward += layer.backward;
             parameters += layer.parameter_bytes;
@@ -187,46 +187,46 @@ impl<'a> Line<'a> {
     }
 
     /// Parameters of the layers before a position.
-    pub fn parameters(&self, end: usize) -> f64 {
+    pub fn parameters_before(&self, end: usize) -> f64 {
         self.positions[end].parameters
     }
 
     /// Work of the layers that are tensor parallel where not all are.
-    pub fn parallel_work(&self) -> f64 {
+    pub fn parallel_work_between(&self) -> f64 {
         self.chain.layers[self.prefix..self.len() - self.suffix].iter().map(|layer| layer.forward + layer.backward).sum()
     }
 
-    pub fn load(&self, first: usize, to: [f64; 2]) -> f64 {
+    pub fn load_of_stage(&self, first: usize, to: [f64; 2]) -> f64 {
         let [once, twice] = self.positions[first].from;
         higher(to[0] - once, to[1] - twice)
     }
 
     /// What the transfer of the cut at a position is lowered by.
-    pub fn lowered(&self, position: usize) -> f64 {
+    pub fn lowered_by(&self, position: usize) -> f64 {
         self.lowered.get(position - 1).map_or(0.0, |lowered| lowered.0)
     }
 
     /// The load of a first stage, one that is not the only one: as it is, and a load that does not fall as `end` rises.
-    pub fn first_load(&self, end: usize) -> (f64, f64) {
+    pub fn load_of_first_stage(&self, end: usize) -> (f64, f64) {
         let to = self.positions[end].to;
-        let low = self.load(0, to);
-        (self.load(0, [to[0] + self.lowered(end), to[1]]), low)
+        let low = self.load_of_stage(0, to);
+        (self.load_of_stage(0, [to[0] + self.lowered_by(end), to[1]]), low)
     }
 
     /// Whether the memory of a stage is too large for its place.
     #[inline]
-    pub fn exceeds(&self, first: usize, end: usize, place: usize) -> bool {
+    pub fn exceeds_memory(&self, first: usize, end: usize, place: usize) -> bool {
         let (from, to) = (&self.positions[first], &self.positions[end]);
         let behind = (place - 1) as f64;
         let excess = to.fixed - from.fixed + behind * (to.stash_to - from.stash_from) - self.instance.max_memory;
         let tie = self.tie[0] + behind * self.tie[1];
-        if excess.abs() > tie { excess > 0.0 } else { self.exact && !self.fits((first, end), place) }
+        if excess.abs() > tie { excess > 0.0 } else { self.exact && !self.fits_literally((first, end), place) }
     }
 
     /// Whether the stage fits, literally.
     #[cold]
     #[inline(never)]
-    pub fn fits(&self, range: (usize, usize), place: usize) -> bool {
-        place <= evaluate::deepest(self.instance, self.chain, range)
+    pub fn fits_literally(&self, range: (usize, usize), place: usize) -> bool {
+        place <= evaluate::deepest_place(self.instance, self.chain, range)
     }
 }

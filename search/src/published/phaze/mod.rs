@@ -28,8 +28,8 @@ mod tests;
 mod width;
 
 pub use error::PlacementError;
-pub use evaluate::{Evaluation, PlanFault, evaluate_plan};
-pub use instance::{Edge, Instance, Layer, Optimizer, Problem, WidthGraph};
+pub use evaluate::{PhazeEvaluation, PlanFault, evaluate_plan};
+pub use instance::{PhazeEdge, PhazeInstance, PhazeLayer, PhazeOptimizer, PhazeProblem, WidthGraph};
 pub use parse::Recorded;
 
 use serde::Serialize;
@@ -38,7 +38,7 @@ use std::time::Instant;
 
 /// One pipeline stage of a [`Plan`]: a contiguous run of the chain.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Stage {
+pub struct PhazeStage {
     /// The id, as the file gives it, of the first layer of the stage.
     pub first_layer: i64,
     /// The id of the last layer of the stage (in it).
@@ -53,16 +53,16 @@ pub struct Stage {
 
 /// How to place the chain on the devices.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Plan {
+pub struct PhazePlan {
     /// Copies of the pipeline, each with its share of the micro-batches.
     pub data_parallel: usize,
     /// Devices that share a tensor-parallel layer; one of the widths of the instance.
     pub tensor_width: usize,
     /// The stages in chain order.
-    pub stages: Vec<Stage>,
+    pub stages: Vec<PhazeStage>,
 }
 
-impl Plan {
+impl PhazePlan {
     /// Devices the whole plan uses: the devices of one pipeline times the copies.
     #[must_use]
     pub fn devices(&self) -> usize {
@@ -72,27 +72,27 @@ impl Plan {
 
 /// The answer of [`solve`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Solution {
+pub struct PhazeSolution {
     /// `Optimal`, or `Infeasible` with the reason.
     pub status: SolveStatus,
     /// Time per batch of the best plan in the unit of the latencies; `None` if no plan fits.
     pub time_per_batch: Option<f64>,
     /// A plan of that time; `None` if no plan fits. Other plans may tie with it.
-    pub plan: Option<Plan>,
+    pub plan: Option<PhazePlan>,
     /// Wall-clock time of the search, without reading the file.
     pub solve_seconds: f64,
 }
 
-impl Solution {
+impl PhazeSolution {
     /// Whether a plan exists.
     #[must_use]
-    pub fn feasible(&self) -> bool {
+    pub fn is_feasible(&self) -> bool {
         self.plan.is_some()
     }
 
     /// Why no plan exists, if none does.
     #[must_use]
-    pub fn why(&self) -> Option<&str> {
+    pub fn infeasible_reason(&self) -> Option<&str> {
         match &self.status {
             SolveStatus::Infeasible { why } => Some(why),
             _ => None,
@@ -115,14 +115,14 @@ impl Solution {
 /// # Ok::<(), phaze::PlacementError>(())
 /// ```
 #[must_use]
-pub fn solve(instance: &Instance) -> Solution {
+pub fn place_chain(instance: &PhazeInstance) -> PhazeSolution {
     let start = Instant::now();
-    let (status, time_per_batch, plan) = match search::optimum(instance) {
+    let (status, time_per_batch, plan) = match search::find_optimum(instance) {
         Some((time, plan)) => {
             debug_assert!(evaluate_plan(instance, &plan).is_ok(), "the search returned a plan its verifier rejects");
             (SolveStatus::Optimal, Some(time), Some(plan))
         }
-        None => (SolveStatus::Infeasible { why: infeasible::explain(instance) }, None, None),
+        None => (SolveStatus::Infeasible { why: infeasible::explain_infeasible(instance) }, None, None),
     };
-    Solution { status, time_per_batch, plan, solve_seconds: start.elapsed().as_secs_f64() }
+    PhazeSolution { status, time_per_batch, plan, solve_seconds: start.elapsed().as_secs_f64() }
 }

@@ -1,7 +1,7 @@
 //! Reading PHAZE's placement instance files.
 
 use super::PlacementError;
-use super::instance::{Edge, Instance, Layer, Optimizer, Problem, WidthGraph};
+use super::instance::{PhazeEdge, PhazeInstance, PhazeLayer, PhazeOptimizer, PhazeProblem, WidthGraph};
 use serde_json::{Map, Value};
 use sim::files::strict;
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ const COMPANIONS: [&str; 2] = ["meta", "expected"];
 /// PHAZE's infinity: a recorded time from here on means "infeasible".
 const INFEASIBLE_TIME: f64 = 1e29;
 
-impl Instance {
+impl PhazeInstance {
     /// Reads an instance from JSON: the problem itself, or an object that holds it under `input` (whatever else that
     /// object holds is left alone).
     ///
@@ -38,10 +38,10 @@ impl Instance {
     /// Text that is not JSON, missing or unknown keys of the problem, values of the wrong type, and all that
     /// [`Instance::new`] rejects.
     pub fn from_json_str(text: &str) -> Result<Self, PlacementError> {
-        let root = as_object("the file", &parse(text)?)?.clone();
+        let root = as_object("the file", &parse_json(text)?)?.clone();
         match root.get("input") {
-            Some(input) => Self::new(problem(as_object("input", input)?)?),
-            None => Self::new(problem(&root)?),
+            Some(input) => Self::new(parse_problem(as_object("input", input)?)?),
+            None => Self::new(parse_problem(&root)?),
         }
     }
 
@@ -49,9 +49,10 @@ impl Instance {
     ///
     /// # Errors
     /// As [`Instance::from_json_str`], with the name of the file, and files that cannot be read.
-    pub fn read(path: impl AsRef<Path>) -> Result<Self, PlacementError> {
+    pub fn read_file(path: impl AsRef<Path>) -> Result<Self, PlacementError> {
         let path = path.as_ref();
-        let text = sim::files::text::read(path).map_err(|source| PlacementError::Unreadable { path: path.to_owned(), source })?;
+        let text =
+            sim::files::text::read_text(path).map_err(|source| PlacementError::Unreadable { path: path.to_owned(), source })?;
         Self::from_json_str(&text).map_err(|source| PlacementError::InFile { path: path.to_owned(), source: Box::new(source) })
     }
 }
@@ -73,7 +74,7 @@ impl Recorded {
     /// # Errors
     /// Text that is not JSON, an `expected` without a time, or a time below 0.
     pub fn from_json_str(text: &str) -> Result<Option<Self>, PlacementError> {
-        let root = parse(text)?;
+        let root = parse_json(text)?;
         let Some(expected) = root.get("expected").filter(|value| !value.is_null()) else { return Ok(None) };
         let expected = as_object("expected", expected)?;
         let feasible = |time: f64| Some(time).filter(|&time| time < INFEASIBLE_TIME);
@@ -81,28 +82,31 @@ impl Recorded {
         if let Some(widths) = expected.get("time_per_batch_per_width") {
             for (key, value) in as_object("expected.time_per_batch_per_width", widths)? {
                 let at = format!("expected.time_per_batch_per_width.{key}");
-                per_width.insert(width_of(&at, key)?, feasible(time(&at, as_number(&at, value)?)?));
+                per_width.insert(parse_width(&at, key)?, feasible(parse_time(&at, as_number(&at, value)?)?));
             }
         }
-        let seconds = |value| time("expected.phaze_seconds", as_number("expected.phaze_seconds", value)?);
+        let seconds = |value| parse_time("expected.phaze_seconds", as_number("expected.phaze_seconds", value)?);
         let phaze_seconds = expected.get("phaze_seconds").map(seconds);
         Ok(Some(Self {
-            time_per_batch: feasible(time("expected.time_per_batch", number(expected, "expected.", "time_per_batch")?)?),
+            time_per_batch: feasible(parse_time(
+                "expected.time_per_batch",
+                parse_number(expected, "expected.", "time_per_batch")?,
+            )?),
             per_width,
             phaze_seconds: phaze_seconds.transpose()?,
         }))
     }
 }
 
-fn parse(text: &str) -> Result<Value, PlacementError> {
-    strict::value(text).map_err(|source| PlacementError::NotJson { source })
+fn parse_json(text: &str) -> Result<Value, PlacementError> {
+    strict::parse_strict(text).map_err(|source| PlacementError::NotJson { source })
 }
 
-fn problem(object: &Map<String, Value>) -> Result<Problem, PlacementError> {
-    known_keys("", object, &PROBLEM_KEYS, &COMPANIONS)?;
-    let optimizer = match text(object, "optimizerAlgorithm")? {
-        "SGD" => Optimizer::Sgd,
-        "Adam" => Optimizer::Adam,
+fn parse_problem(object: &Map<String, Value>) -> Result<PhazeProblem, PlacementError> {
+    check_known_keys("", object, &PROBLEM_KEYS, &COMPANIONS)?;
+    let optimizer = match parse_text(object, "optimizerAlgorithm")? {
+        "SGD" => PhazeOptimizer::Sgd,
+        "Adam" => PhazeOptimizer::Adam,
         other => {
             return Err(PlacementError::OutOfRange {
                 at: "optimizerAlgorithm".into(),
@@ -112,30 +116,30 @@ fn problem(object: &Map<String, Value>) -> Result<Problem, PlacementError> {
             });
         }
     };
-    Ok(Problem {
-        max_memory_per_device: number(object, "", "maxMemoryPerDevice")?,
-        max_devices: whole(object, "maxDevices", false)?,
-        bandwidth: number(object, "", "bandwidth")?,
+    Ok(PhazeProblem {
+        max_memory_per_device: parse_number(object, "", "maxMemoryPerDevice")?,
+        max_devices: parse_count(object, "maxDevices", false)?,
+        bandwidth: parse_number(object, "", "bandwidth")?,
         // PHAZE reads this number into an integer: 7.9 micro-batches are 7.
-        micro_batches: whole(object, "mbsInBatch", true)?,
-        activation_recomputation: flag(object, "", "activationRecomputation")?,
+        micro_batches: parse_count(object, "mbsInBatch", true)?,
+        activation_recomputation: parse_flag(object, "", "activationRecomputation")?,
         optimizer,
-        graphs: graphs(object)?,
+        graphs: parse_graphs(object)?,
     })
 }
 
-fn graphs(object: &Map<String, Value>) -> Result<BTreeMap<usize, WidthGraph>, PlacementError> {
-    let nodes = as_object("nodes", field(object, "", "nodes", "an object with one list of layers per tensor width")?)?;
-    let edges = as_object("edges", field(object, "", "edges", "an object with one list of edges per tensor width")?)?;
+fn parse_graphs(object: &Map<String, Value>) -> Result<BTreeMap<usize, WidthGraph>, PlacementError> {
+    let nodes = as_object("nodes", required_field(object, "", "nodes", "an object with one list of layers per tensor width")?)?;
+    let edges = as_object("edges", required_field(object, "", "edges", "an object with one list of edges per tensor width")?)?;
     let mut graphs = BTreeMap::new();
     for (key, value) in nodes {
         let at = format!("nodes.\"{key}\"");
-        let layers = list(&at, value, layer)?;
+        let layers = parse_list(&at, value, parse_layer)?;
         let place = format!("edges.\"{key}\"");
         let value = edges.get(key);
         let value = value.ok_or(PlacementError::Missing { at: place.clone(), expected: "the edges of that width" })?;
-        let graph = WidthGraph { layers, edges: list(&place, value, edge)? };
-        let width = width_of(&at, key)?;
+        let graph = WidthGraph { layers, edges: parse_list(&place, value, parse_edge)? };
+        let width = parse_width(&at, key)?;
         if graphs.insert(width, graph).is_some() {
             return Err(PlacementError::OutOfRange {
                 at,
@@ -151,33 +155,33 @@ fn graphs(object: &Map<String, Value>) -> Result<BTreeMap<usize, WidthGraph>, Pl
     Ok(graphs)
 }
 
-fn layer(at: &str, object: &Map<String, Value>) -> Result<Layer, PlacementError> {
-    known_keys(at, object, &LAYER_KEYS, &[])?;
-    Ok(Layer {
-        id: id(object, at, "id")?,
-        parameter_bytes: number(object, at, "parameterSize")?,
-        activation_bytes: number(object, at, "activationSize")?,
-        forward: number(object, at, "optimalLatencyFw")?,
-        backward: number(object, at, "optimalLatencyBw")?,
-        tensor_parallel: flag(object, at, "isTensorParallelized")?,
+fn parse_layer(at: &str, object: &Map<String, Value>) -> Result<PhazeLayer, PlacementError> {
+    check_known_keys(at, object, &LAYER_KEYS, &[])?;
+    Ok(PhazeLayer {
+        id: parse_id(object, at, "id")?,
+        parameter_bytes: parse_number(object, at, "parameterSize")?,
+        activation_bytes: parse_number(object, at, "activationSize")?,
+        forward: parse_number(object, at, "optimalLatencyFw")?,
+        backward: parse_number(object, at, "optimalLatencyBw")?,
+        tensor_parallel: parse_flag(object, at, "isTensorParallelized")?,
     })
 }
 
-fn edge(at: &str, object: &Map<String, Value>) -> Result<Edge, PlacementError> {
-    known_keys(at, object, &EDGE_KEYS, &[])?;
-    Ok(Edge {
-        source: id(object, at, "sourceId")?,
-        destination: id(object, at, "destId")?,
-        bytes: number(object, at, "communicationCost")?,
+fn parse_edge(at: &str, object: &Map<String, Value>) -> Result<PhazeEdge, PlacementError> {
+    check_known_keys(at, object, &EDGE_KEYS, &[])?;
+    Ok(PhazeEdge {
+        source: parse_id(object, at, "sourceId")?,
+        destination: parse_id(object, at, "destId")?,
+        bytes: parse_number(object, at, "communicationCost")?,
     })
 }
 
-fn list<T>(
+fn parse_list<T>(
     at: &str,
     value: &Value,
     item: fn(&str, &Map<String, Value>) -> Result<T, PlacementError>,
 ) -> Result<Vec<T>, PlacementError> {
-    let items = value.as_array().ok_or_else(|| wrong(at, value, "a list"))?;
+    let items = value.as_array().ok_or_else(|| wrong_type(at, value, "a list"))?;
     items
         .iter()
         .enumerate()
@@ -189,18 +193,23 @@ fn list<T>(
         .collect()
 }
 
-fn known_keys(at: &str, object: &Map<String, Value>, known: &[&str], also: &[&str]) -> Result<(), PlacementError> {
+fn check_known_keys(at: &str, object: &Map<String, Value>, known: &[&str], also: &[&str]) -> Result<(), PlacementError> {
     match object.keys().find(|key| !known.contains(&key.as_str()) && !also.contains(&key.as_str())) {
         Some(key) => Err(PlacementError::UnknownKey { at: format!("{at}{key}"), known: known.join(", ") }),
         None => Ok(()),
     }
 }
 
-fn field<'a>(object: &'a Map<String, Value>, at: &str, key: &str, expected: &'static str) -> Result<&'a Value, PlacementError> {
+fn required_field<'a>(
+    object: &'a Map<String, Value>,
+    at: &str,
+    key: &str,
+    expected: &'static str,
+) -> Result<&'a Value, PlacementError> {
     object.get(key).ok_or_else(|| PlacementError::Missing { at: format!("{at}{key}"), expected })
 }
 
-fn wrong(at: &str, value: &Value, expected: &'static str) -> PlacementError {
+fn wrong_type(at: &str, value: &Value, expected: &'static str) -> PlacementError {
     let mut found = value.to_string();
     if found.chars().count() > 40 {
         found = found.chars().take(37).chain("...".chars()).collect();
@@ -209,34 +218,34 @@ fn wrong(at: &str, value: &Value, expected: &'static str) -> PlacementError {
 }
 
 fn as_object<'a>(at: &str, value: &'a Value) -> Result<&'a Map<String, Value>, PlacementError> {
-    value.as_object().ok_or_else(|| wrong(at, value, "an object"))
+    value.as_object().ok_or_else(|| wrong_type(at, value, "an object"))
 }
 
 fn as_number(at: &str, value: &Value) -> Result<f64, PlacementError> {
-    value.as_f64().ok_or_else(|| wrong(at, value, "a number"))
+    value.as_f64().ok_or_else(|| wrong_type(at, value, "a number"))
 }
 
-fn number(object: &Map<String, Value>, at: &str, key: &str) -> Result<f64, PlacementError> {
-    as_number(&format!("{at}{key}"), field(object, at, key, "a number")?)
+fn parse_number(object: &Map<String, Value>, at: &str, key: &str) -> Result<f64, PlacementError> {
+    as_number(&format!("{at}{key}"), required_field(object, at, key, "a number")?)
 }
 
-fn flag(object: &Map<String, Value>, at: &str, key: &str) -> Result<bool, PlacementError> {
-    let value = field(object, at, key, "true or false")?;
-    value.as_bool().ok_or_else(|| wrong(&format!("{at}{key}"), value, "true or false"))
+fn parse_flag(object: &Map<String, Value>, at: &str, key: &str) -> Result<bool, PlacementError> {
+    let value = required_field(object, at, key, "true or false")?;
+    value.as_bool().ok_or_else(|| wrong_type(&format!("{at}{key}"), value, "true or false"))
 }
 
-fn text<'a>(object: &'a Map<String, Value>, key: &str) -> Result<&'a str, PlacementError> {
-    let value = field(object, "", key, "a string")?;
-    value.as_str().ok_or_else(|| wrong(key, value, "a string"))
+fn parse_text<'a>(object: &'a Map<String, Value>, key: &str) -> Result<&'a str, PlacementError> {
+    let value = required_field(object, "", key, "a string")?;
+    value.as_str().ok_or_else(|| wrong_type(key, value, "a string"))
 }
 
-fn id(object: &Map<String, Value>, at: &str, key: &str) -> Result<i64, PlacementError> {
-    let value = field(object, at, key, "a whole number")?;
-    value.as_i64().ok_or_else(|| wrong(&format!("{at}{key}"), value, "a whole number"))
+fn parse_id(object: &Map<String, Value>, at: &str, key: &str) -> Result<i64, PlacementError> {
+    let value = required_field(object, at, key, "a whole number")?;
+    value.as_i64().ok_or_else(|| wrong_type(&format!("{at}{key}"), value, "a whole number"))
 }
 
 /// A recorded time.
-fn time(at: &str, time: f64) -> Result<f64, PlacementError> {
+fn parse_time(at: &str, time: f64) -> Result<f64, PlacementError> {
     if time >= 0.0 {
         return Ok(time);
     }
@@ -249,11 +258,11 @@ fn time(at: &str, time: f64) -> Result<f64, PlacementError> {
 }
 
 /// A count. `truncate`: a fraction is cut off instead of rejected.
-fn whole(object: &Map<String, Value>, key: &str, truncate: bool) -> Result<usize, PlacementError> {
-    let value = field(object, "", key, "a whole number")?;
+fn parse_count(object: &Map<String, Value>, key: &str, truncate: bool) -> Result<usize, PlacementError> {
+    let value = required_field(object, "", key, "a whole number")?;
     let number = as_number(key, value)?;
     if !truncate && number.fract() != 0.0 {
-        return Err(wrong(key, value, "a whole number"));
+        return Err(wrong_type(key, value, "a whole number"));
     }
     if !(1.0..=f64::from(i32::MAX)).contains(&number) {
         return Err(PlacementError::OutOfRange {
@@ -266,7 +275,7 @@ fn whole(object: &Map<String, Value>, key: &str, truncate: bool) -> Result<usize
     Ok(number as usize)
 }
 
-fn width_of(at: &str, key: &str) -> Result<usize, PlacementError> {
+fn parse_width(at: &str, key: &str) -> Result<usize, PlacementError> {
     key.trim().parse().map_err(|_| PlacementError::OutOfRange {
         at: at.to_owned(),
         value: format!("{key:?}"),

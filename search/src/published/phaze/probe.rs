@@ -24,11 +24,11 @@
 //! below the limit, nothing can.
 
 use super::evaluate;
-use super::line::{Line, Position, higher, lower};
+use super::line::{ChainPosition, ProbeChain, higher, lower};
 
 /// What a probe looks for: `stages` stages, the first of which ends at `end`.
 #[derive(Clone, Copy)]
-pub(super) struct Target {
+pub(super) struct ProbeTarget {
     pub stages: usize,
     pub end: usize,
     /// How many stages, counted from the first one on, have to be narrow.
@@ -38,7 +38,7 @@ pub(super) struct Target {
 }
 
 /// What a probe found.
-pub(super) enum Outcome {
+pub(super) enum ProbeOutcome {
     /// A split, with the largest load of its stages behind the first, and a limit up to which a probe goes the same way.
     Split { bottleneck: f64, next: f64 },
     /// No split under the limit whose first stage ends before `end`, and none that ends where it was asked to under any
@@ -47,7 +47,7 @@ pub(super) enum Outcome {
 }
 
 /// A stage found by [`Line::extend`].
-struct Extended {
+struct ExtendedStage {
     /// Its first position, its end if no stage is good.
     first: usize,
     load: f64,
@@ -55,29 +55,29 @@ struct Extended {
     next: f64,
 }
 
-impl Line<'_> {
+impl ProbeChain<'_> {
     /// The least position at which a stage of a place that ends at `end` can begin, for memory alone, or `end` if there is none;
     /// `length` is a guess. At least 1.
-    pub fn reach(&self, place: usize, end: usize, length: usize) -> usize {
-        if end > 1 { self.extend(place, (1, end), length, f64::INFINITY).first } else { end }
+    pub fn reach_from(&self, place: usize, end: usize, length: usize) -> usize {
+        if end > 1 { self.extend_stage(place, (1, end), length, f64::INFINITY).first } else { end }
     }
 
     /// The longest good stage of a place that ends at `end` and begins at `least` or later; `length` is a guess.
-    fn extend(&self, place: usize, (least, end): (usize, usize), length: usize, limit: f64) -> Extended {
-        let Position { to, fixed, stash_to, .. } = self.positions[end];
+    fn extend_stage(&self, place: usize, (least, end): (usize, usize), length: usize, limit: f64) -> ExtendedStage {
+        let ChainPosition { to, fixed, stash_to, .. } = self.positions[end];
         let behind = f64::from(place as u32 - 1);
         let (most, tie) = (fixed + behind * stash_to - self.instance.max_memory, self.tie[0] + behind * self.tie[1]);
         let exceeds = |first: usize| {
             let from = &self.positions[first];
             let excess = most - (from.fixed + behind * from.stash_from);
-            if excess.abs() > tie { excess > 0.0 } else { self.exact && !self.fits((first, end), place) }
+            if excess.abs() > tie { excess > 0.0 } else { self.exact && !self.fits_literally((first, end), place) }
         };
         let mut first = end.saturating_sub(length).max(least);
-        let mut load = self.load(first, to);
+        let mut load = self.load_of_stage(first, to);
         let mut next = f64::INFINITY;
         if load < limit && !exceeds(first) {
             while first > least {
-                let longer = self.load(first - 1, to);
+                let longer = self.load_of_stage(first - 1, to);
                 if longer >= limit {
                     next = longer;
                     break;
@@ -88,24 +88,24 @@ impl Line<'_> {
                 first -= 1;
                 load = longer;
             }
-            return Extended { first, load, next };
+            return ExtendedStage { first, load, next };
         }
         loop {
             next = if load >= limit { load } else { f64::INFINITY };
             first += 1;
             if first == end {
-                return Extended { first, load, next };
+                return ExtendedStage { first, load, next };
             }
-            load = self.load(first, to);
+            load = self.load_of_stage(first, to);
             if load < limit && !exceeds(first) {
-                return Extended { first, load, next };
+                return ExtendedStage { first, load, next };
             }
         }
     }
 
     /// Below the mean load of `stages` stages that hold the layers before `end`, if another stage follows: every cut costs a
     /// transfer on either side. With recomputation the one behind may hide, but all forward work is done twice.
-    fn mean(&self, end: usize, stages: usize) -> f64 {
+    fn mean_load_bound(&self, end: usize, stages: usize) -> f64 {
         let [once, twice] = self.positions[end].to;
         let stages = f64::from(stages as u32);
         let transfers = (stages - 1.0) * self.transfer;
@@ -115,8 +115,8 @@ impl Line<'_> {
     /// Looks for a split whose loads are below `limit`, and whose first stage ends at `target.end`; if `later`, there or at
     /// the next position that is possible under the relaxed costs. `cuts` receives the first positions of its stages, from the last stage on
     /// to the second one.
-    pub fn probe(&self, target: Target, later: bool, limit: f64, cuts: &mut Vec<usize>) -> Outcome {
-        let Target { stages, end, leading, trailing } = target;
+    pub fn probe_split(&self, target: ProbeTarget, later: bool, limit: f64, cuts: &mut Vec<usize>) -> ProbeOutcome {
+        let ProbeTarget { stages, end, leading, trailing } = target;
         let count = self.len();
         let (mut start, mut length) = (count, count.div_ceil(stages));
         let (mut bottleneck, mut next) = (0.0, f64::INFINITY);
@@ -126,38 +126,42 @@ impl Line<'_> {
             if place <= trailing {
                 least = least.max(count - self.suffix + trailing - place);
             }
-            let stage = self.extend(place, (least, start), length, limit);
+            let stage = self.extend_stage(place, (least, start), length, limit);
             next = lower(stage.next, next);
             if stage.first == start {
-                return Outcome::Nothing { end: start, limit: next };
+                return ProbeOutcome::Nothing { end: start, limit: next };
             }
             let mut load = stage.load;
             if stage.first == end && !later {
                 // Only the last stage filled can reach it.
-                load += self.lowered(end);
+                load += self.lowered_by(end);
                 if load >= limit {
-                    return Outcome::Nothing { end: end + 1, limit: lower(load, next) };
+                    return ProbeOutcome::Nothing { end: end + 1, limit: lower(load, next) };
                 }
             }
             bottleneck = higher(bottleneck, load);
             length = start - stage.first;
             start = stage.first;
             if place + leading == stages && start > self.prefix {
-                return Outcome::Nothing { end: count, limit: next };
+                return ProbeOutcome::Nothing { end: count, limit: next };
             }
             cuts.push(start);
-            let mean = self.mean(start, stages - place);
+            let mean = self.mean_load_bound(start, stages - place);
             if mean >= limit {
-                return Outcome::Nothing { end: count, limit: lower(mean, next) };
+                return ProbeOutcome::Nothing { end: count, limit: lower(mean, next) };
             }
         }
-        if start > end && !later { Outcome::Nothing { end: start, limit: next } } else { Outcome::Split { bottleneck, next } }
+        if start > end && !later {
+            ProbeOutcome::Nothing { end: start, limit: next }
+        } else {
+            ProbeOutcome::Split { bottleneck, next }
+        }
     }
 
     /// The bottleneck of a split found by a probe under the true costs, first stage included, after its cuts have been
     /// moved to where the transfers are that theirs were lowered to; infinite if it does not fit. A stage's load there is no
     /// larger than the probe took it for, if nothing is recomputed.
-    pub fn settle(&self, target: Target, cuts: &mut [usize]) -> f64 {
+    pub fn true_bottleneck(&self, target: ProbeTarget, cuts: &mut [usize]) -> f64 {
         let count = self.len();
         for at in 0..cuts.len().saturating_sub(1) {
             let (below, above) = (cuts[at + 1], at.checked_sub(1).map_or(count, |before| cuts[before]));
@@ -166,22 +170,22 @@ impl Line<'_> {
                 cuts[at] = source;
             }
         }
-        let Target { stages, leading, trailing, .. } = target;
+        let ProbeTarget { stages, leading, trailing, .. } = target;
         if (trailing > 0 && cuts[trailing - 1] < count - self.suffix) || (leading > 0 && cuts[stages - leading - 1] > self.prefix)
         {
             return f64::INFINITY;
         }
         let (mut end, mut bottleneck) = (count, 0.0);
         for (at, &first) in cuts.iter().enumerate() {
-            if !self.fits((first, end), at + 1) {
+            if !self.fits_literally((first, end), at + 1) {
                 return f64::INFINITY;
             }
-            bottleneck = higher(bottleneck, evaluate::load(self.instance, self.chain, (first, end), at + 1));
+            bottleneck = higher(bottleneck, evaluate::load_of_stage(self.instance, self.chain, (first, end), at + 1));
             end = first;
         }
-        if !self.fits((0, end), stages) {
+        if !self.fits_literally((0, end), stages) {
             return f64::INFINITY;
         }
-        higher(bottleneck, evaluate::load(self.instance, self.chain, (0, end), stages))
+        higher(bottleneck, evaluate::load_of_stage(self.instance, self.chain, (0, end), stages))
     }
 }

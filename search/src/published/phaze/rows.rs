@@ -1,14 +1,14 @@
 //! Loads and memory of stages, by first position and end, computed only as far as they can matter.
 
 use super::evaluate;
-use super::instance::{Chain, Instance};
+use super::instance::{Chain, PhazeInstance};
 
 /// Relative width of the band round the memory limit within which sums are redone in the literal order: prefix sums are off
 /// by a few units in the last place, and exact ties are decided the way PHAZE decides them.
 const MEMORY_TIE: f64 = 1e-12;
 
 /// Sums over the layers before each position: a stage's sum is a difference of two.
-pub(super) struct Sums {
+pub(super) struct LayerSums {
     pub forward: Vec<f64>,
     pub backward: Vec<f64>,
     pub parameters: Vec<f64>,
@@ -17,11 +17,11 @@ pub(super) struct Sums {
     fixed: Vec<f64>,
 }
 
-impl Sums {
-    fn new(instance: &Instance, chain: &Chain) -> Self {
+impl LayerSums {
+    fn new(instance: &PhazeInstance, chain: &Chain) -> Self {
         let zeros = || vec![0.0; chain.len() + 1];
         let mut sums = Self { forward: zeros(), backward: zeros(), parameters: zeros(), activations: zeros(), fixed: zeros() };
-        let copies = instance.optimizer.copies();
+        let copies = instance.optimizer.copies_per_parameter();
         let (mut forward, mut backward, mut parameters, mut activations) = (0.0, 0.0, 0.0, 0.0);
         for (at, layer) in chain.layers.iter().enumerate() {
             forward += layer.forward;
@@ -45,10 +45,10 @@ struct Skips {
 }
 
 /// Stage costs of one chain.
-pub(super) struct Stages<'a> {
-    pub instance: &'a Instance,
+pub(super) struct ChainStages<'a> {
+    pub instance: &'a PhazeInstance,
     pub chain: &'a Chain,
-    pub sums: Sums,
+    pub sums: LayerSums,
     /// `transfer[i]`: time of the tensor from position `i` to `i + 1`; 0 for the last.
     transfer: Vec<f64>,
     skips: Option<Skips>,
@@ -58,9 +58,9 @@ pub(super) struct Stages<'a> {
     stash_scale: f64,
 }
 
-impl<'a> Stages<'a> {
-    pub fn new(instance: &'a Instance, chain: &'a Chain) -> Self {
-        let sums = Sums::new(instance, chain);
+impl<'a> ChainStages<'a> {
+    pub fn new(instance: &'a PhazeInstance, chain: &'a Chain) -> Self {
+        let sums = LayerSums::new(instance, chain);
         let mut transfer: Vec<f64> = chain.between.iter().map(|bytes| bytes / instance.bandwidth).collect();
         transfer.push(0.0);
         let skips = (!chain.skips.is_empty()).then(|| {
@@ -82,36 +82,40 @@ impl<'a> Stages<'a> {
     }
 
     /// Compute time of the stage, forward and backward once: below its load at any place.
-    pub fn work(&self, first: usize, end: usize) -> f64 {
-        self.forward(first, end) + self.sums.backward[end] - self.sums.backward[first]
+    pub fn compute_time(&self, first: usize, end: usize) -> f64 {
+        self.forward_time(first, end) + self.sums.backward[end] - self.sums.backward[first]
     }
 
-    pub fn forward(&self, first: usize, end: usize) -> f64 {
+    pub fn forward_time(&self, first: usize, end: usize) -> f64 {
         self.sums.forward[end] - self.sums.forward[first]
     }
 
     /// Bytes of the stage that do not depend on its place.
-    pub fn fixed(&self, first: usize, end: usize) -> f64 {
+    pub fn fixed_bytes(&self, first: usize, end: usize) -> f64 {
         self.sums.fixed[end] - self.sums.fixed[first]
     }
 
     /// The bytes that a stage from `first` on stashes per micro-batch, for one end after the other.
-    pub fn stash_at(&self, first: usize) -> Stash<'_> {
+    pub fn stash_at(&self, first: usize) -> StashByEnd<'_> {
         let arriving = if first == 0 { 0.0 } else { self.chain.between[first - 1] };
-        Stash { stages: self, first, arriving }
+        StashByEnd { stages: self, first, arriving }
     }
 
     /// Whether the stage exceeds the memory limit at `from_end`, given its stash per micro-batch.
-    fn exceeds(&self, first: usize, end: usize, from_end: usize, stash: f64) -> bool {
+    fn exceeds_memory(&self, first: usize, end: usize, from_end: usize, stash: f64) -> bool {
         let excess = self.sums.fixed[end] - self.sums.fixed[first] + (from_end - 1) as f64 * stash - self.instance.max_memory;
         let tie = self.tie + MEMORY_TIE * self.stash_scale * (from_end - 1) as f64;
-        if excess.abs() > tie { excess > 0.0 } else { from_end > evaluate::deepest(self.instance, self.chain, (first, end)) }
+        if excess.abs() > tie {
+            excess > 0.0
+        } else {
+            from_end > evaluate::deepest_place(self.instance, self.chain, (first, end))
+        }
     }
 
     /// The place farthest from the end at which the stage fits, given its stash per micro-batch; 0 if it fits nowhere.
-    fn deepest(&self, first: usize, end: usize, stash: f64) -> usize {
-        let literal = || evaluate::deepest(self.instance, self.chain, (first, end));
-        let room = self.instance.max_memory - self.fixed(first, end);
+    fn deepest_place(&self, first: usize, end: usize, stash: f64) -> usize {
+        let literal = || evaluate::deepest_place(self.instance, self.chain, (first, end));
+        let room = self.instance.max_memory - self.fixed_bytes(first, end);
         if room.abs() <= self.tie {
             return literal();
         }
@@ -130,7 +134,7 @@ impl<'a> Stages<'a> {
 
     /// The most stages there can be for the first layer alone to fit in the first of them. Nothing enters it.
     pub fn first_layer_depth(&self) -> usize {
-        self.deepest(0, 1, if self.instance.recompute { 0.0 } else { self.sums.activations[1] })
+        self.deepest_place(0, 1, if self.instance.recompute { 0.0 } else { self.sums.activations[1] })
     }
 
     /// The shortest transfer between neighbours.
@@ -140,17 +144,17 @@ impl<'a> Stages<'a> {
     }
 
     /// Whether the stage fits as the last one, where nothing is stashed.
-    pub fn fits_last(&self, first: usize, end: usize) -> bool {
-        !self.exceeds(first, end, 1, 0.0)
+    pub fn fits_as_last(&self, first: usize, end: usize) -> bool {
+        !self.exceeds_memory(first, end, 1, 0.0)
     }
 
     /// The load of the last stage, which begins at `first`: nothing leaves it, and it never recomputes.
-    pub fn last_load(&self, first: usize) -> f64 {
+    pub fn load_of_last_stage(&self, first: usize) -> f64 {
         let end = self.chain.len();
         let Some(skips) = &self.skips else {
-            return self.arrival(first) + self.work(first, end);
+            return self.arrival_time(first) + self.compute_time(first, end);
         };
-        let mut done = self.arrival(first);
+        let mut done = self.arrival_time(first);
         for at in first..end {
             for &(from, time, _) in &skips.into[at] {
                 if from < first && time > done {
@@ -162,20 +166,20 @@ impl<'a> Stages<'a> {
         done + self.sums.backward[end] - self.sums.backward[first]
     }
 
-    fn arrival(&self, first: usize) -> f64 {
+    fn arrival_time(&self, first: usize) -> f64 {
         if first == 0 { 0.0 } else { self.transfer[first - 1] }
     }
 }
 
 /// See [`Stages::stash_at`].
-pub(super) struct Stash<'a> {
-    stages: &'a Stages<'a>,
+pub(super) struct StashByEnd<'a> {
+    stages: &'a ChainStages<'a>,
     first: usize,
     /// Bytes that have entered the stage so far.
     arriving: f64,
 }
 
-impl Stash<'_> {
+impl StashByEnd<'_> {
     /// The stash of the stage that ends at `end`; ends must be asked for in order, from `first + 1` on.
     pub fn next(&mut self, end: usize) -> f64 {
         if let Some(skips) = &self.stages.skips {
@@ -192,7 +196,7 @@ impl Stash<'_> {
 
 /// Loads of all stages that are not the last one, by first position: row `i` holds the ends `i + 1`, `i + 2`, ... as far as
 /// memory at the second place from the end and the largest useful load allow.
-pub(super) struct Rows {
+pub(super) struct StageLoadRows {
     loads: Vec<f64>,
     /// Bytes stashed per micro-batch, beside `loads`; only with recomputation and skip edges, else in closed form.
     stashes: Vec<f64>,
@@ -209,9 +213,9 @@ pub(super) struct Rows {
 /// The first place that a stage of the rows can have, from the end.
 const FIRST_PLACE: usize = 2;
 
-impl Rows {
+impl StageLoadRows {
     /// `limit`: loads above it are of no use.
-    pub fn new(stages: &Stages<'_>, limit: f64) -> Self {
+    pub fn new(stages: &ChainStages<'_>, limit: f64) -> Self {
         let count = stages.chain.len();
         let paired = stages.skips.is_some() && stages.instance.recompute;
         let mut rows = Self {
@@ -239,10 +243,10 @@ impl Rows {
         rows
     }
 
-    fn push_chain_row(&mut self, stages: &Stages<'_>, first: usize, limit: f64) {
+    fn push_chain_row(&mut self, stages: &ChainStages<'_>, first: usize, limit: f64) {
         let (count, sums) = (stages.chain.len(), &stages.sums);
         let recompute = stages.instance.recompute;
-        let arrival = stages.arrival(first);
+        let arrival = stages.arrival_time(first);
         let (forward0, backward0) = (sums.forward[first], sums.backward[first]);
         let again = if recompute { 1.0 } else { 0.0 };
         let stashed = if first == 0 { 0.0 } else { stages.chain.between[first - 1] };
@@ -257,7 +261,7 @@ impl Rows {
                 break;
             }
             let stash = if recompute { stashed } else { activations - sums.activations[first] };
-            if fixed + stash > room && stages.exceeds(first, first + 1 + at, FIRST_PLACE, stash) {
+            if fixed + stash > room && stages.exceeds_memory(first, first + 1 + at, FIRST_PLACE, stash) {
                 break;
             }
             let wait = if recompute && forward > *departure { forward } else { *departure };
@@ -266,7 +270,7 @@ impl Rows {
     }
 
     /// `backward[end]`: the backward pass of the stage `first + 1 .. end`; moved on to `first .. end` here.
-    fn push_skip_row(&mut self, stages: &Stages<'_>, skips: &Skips, first: usize, limit: f64, backward: &mut [f64]) {
+    fn push_skip_row(&mut self, stages: &ChainStages<'_>, skips: &Skips, first: usize, limit: f64, backward: &mut [f64]) {
         let (count, sums) = (stages.chain.len(), &stages.sums);
         let recompute = stages.instance.recompute;
         backward[first + 1] = stages.transfer[first];
@@ -278,7 +282,7 @@ impl Rows {
         for done in &mut backward[first + 1..] {
             *done += stages.chain.layers[first].backward;
         }
-        let mut forward = stages.arrival(first);
+        let mut forward = stages.arrival_time(first);
         let mut stash = stages.stash_at(first);
         for (end, &done) in backward.iter().enumerate().take(count).skip(first + 1) {
             let at = end - 1;
@@ -288,10 +292,10 @@ impl Rows {
                 }
             }
             forward += stages.chain.layers[at].forward;
-            let (again, pass) = (stages.forward(first, end), sums.backward[end] - sums.backward[first]);
+            let (again, pass) = (stages.forward_time(first, end), sums.backward[end] - sums.backward[first]);
             let least = forward + pass + if recompute { again } else { 0.0 };
             let kept = stash.next(end);
-            if least > limit || stages.exceeds(first, end, FIRST_PLACE, kept) {
+            if least > limit || stages.exceeds_memory(first, end, FIRST_PLACE, kept) {
                 break;
             }
             self.loads.push(forward + if recompute { done.max(again + pass) } else { done });
@@ -302,14 +306,14 @@ impl Rows {
     }
 
     /// Puts every end back in reach.
-    pub fn reset(&mut self) {
+    pub fn reset_ends(&mut self) {
         self.reach.clone_from(&self.extent);
         self.depth.clear();
         self.depth.resize(self.base.len(), FIRST_PLACE);
     }
 
     /// Bytes the stage keeps per micro-batch in flight behind the first.
-    fn stash(&self, stages: &Stages<'_>, first: usize, end: usize) -> f64 {
+    fn stash_of_stage(&self, stages: &ChainStages<'_>, first: usize, end: usize) -> f64 {
         if !stages.instance.recompute {
             stages.sums.activations[end] - stages.sums.activations[first]
         } else if stages.skips.is_some() {
@@ -322,35 +326,36 @@ impl Rows {
     }
 
     /// The load of the stage `first..end`; `end` at most the row's `extent`.
-    pub fn load(&self, first: usize, end: usize) -> f64 {
+    pub fn load_of_stage(&self, first: usize, end: usize) -> f64 {
         self.loads[self.base[first] + end]
     }
 
     /// Loads of the ends `from..=to` of the row.
-    pub fn slice(&self, first: usize, from: usize, to: usize) -> &[f64] {
+    pub fn loads_between(&self, first: usize, from: usize, to: usize) -> &[f64] {
         let base = self.base[first];
         &self.loads[base + from..=base + to]
     }
 
     /// Drops the ends of the row that do not fit at `from_end`, or whose load is above `limit`, from its far end on. Memory
     /// grows with the end and with the place, and limits only fall: what is dropped stays out.
-    pub fn shrink(&mut self, stages: &Stages<'_>, first: usize, from_end: usize, limit: f64) {
+    pub fn shrink_row(&mut self, stages: &ChainStages<'_>, first: usize, from_end: usize, limit: f64) {
         let base = self.base[first];
         let mut end = self.reach[first];
         while end > first && self.loads[base + end] > limit {
             end -= 1;
         }
         if from_end > self.depth[first] {
-            while end > first && stages.exceeds(first, end, from_end, self.stash(stages, first, end)) {
+            while end > first && stages.exceeds_memory(first, end, from_end, self.stash_of_stage(stages, first, end)) {
                 end -= 1;
             }
-            self.depth[first] = if end > first { stages.deepest(first, end, self.stash(stages, first, end)) } else { usize::MAX };
+            self.depth[first] =
+                if end > first { stages.deepest_place(first, end, self.stash_of_stage(stages, first, end)) } else { usize::MAX };
         }
         self.reach[first] = end;
     }
 
     /// Whether the stage fits at `from_end`.
-    pub fn fits(&self, stages: &Stages<'_>, first: usize, end: usize, from_end: usize) -> bool {
-        !stages.exceeds(first, end, from_end, self.stash(stages, first, end))
+    pub fn fits_at(&self, stages: &ChainStages<'_>, first: usize, end: usize, from_end: usize) -> bool {
+        !stages.exceeds_memory(first, end, from_end, self.stash_of_stage(stages, first, end))
     }
 }

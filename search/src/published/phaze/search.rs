@@ -8,9 +8,9 @@
 //! the best time known at any degree is not considered, and no more stages are tried than a bound on the bottleneck leaves
 //! a chance.
 
-use super::Plan;
+use super::PhazePlan;
 use super::evaluate;
-use super::instance::Instance;
+use super::instance::PhazeInstance;
 use super::sweep::{self, LineWidth};
 use super::width::WidthSearch;
 use std::ops::Range;
@@ -21,7 +21,7 @@ pub(super) const SAFETY: f64 = 1.0 + 1e-12;
 
 /// The data-parallel degrees worth trying, rising: for every number of micro-batches per copy the smallest degree, since a
 /// larger one costs more synchronisation and leaves fewer devices per copy.
-pub(super) struct Degrees {
+pub(super) struct DataParallelDegrees {
     pub degree: Vec<usize>,
     /// Micro-batches per copy.
     pub micro_batches: Vec<f64>,
@@ -29,8 +29,8 @@ pub(super) struct Degrees {
     pub synchronization: Vec<f64>,
 }
 
-impl Degrees {
-    pub fn new(instance: &Instance) -> Self {
+impl DataParallelDegrees {
+    pub fn new(instance: &PhazeInstance) -> Self {
         let total = instance.micro_batches;
         // Shares below the root of the total, and degrees below it: no more than twice the root.
         let most = (2 * total.isqrt() + 1).min(instance.max_devices);
@@ -53,13 +53,13 @@ impl Degrees {
     }
 
     /// How many of the degrees are at most `most`.
-    pub fn up_to(&self, most: usize) -> usize {
+    pub fn count_up_to(&self, most: usize) -> usize {
         self.degree.partition_point(|&degree| degree <= most)
     }
 
     /// The largest bottleneck of `stages` stages that beats `time` at some degree of `range` (indices), if the first stage
     /// holds at least `parameters` bytes of parameters; `-inf` if none does.
-    pub fn limit(&self, range: Range<usize>, stages: usize, time: f64, parameters: f64) -> f64 {
+    pub fn bottleneck_limit(&self, range: Range<usize>, stages: usize, time: f64, parameters: f64) -> f64 {
         let fill = (stages - 1) as f64;
         let mut limit = f64::NEG_INFINITY;
         for (micro_batches, synchronization) in self.micro_batches[range.clone()].iter().zip(&self.synchronization[range]) {
@@ -71,13 +71,13 @@ impl Degrees {
 
     /// A time that no plan of `stages` stages beats whose bottleneck is at least `bottleneck`, at any of the first `end` degrees
     /// (at least one).
-    pub fn quickest(&self, end: usize, stages: usize, bottleneck: f64) -> f64 {
+    pub fn least_time_of(&self, end: usize, stages: usize, bottleneck: f64) -> f64 {
         bottleneck * (self.micro_batches[end - 1] + (stages - 1) as f64)
     }
 
     /// As [`Self::quickest`] over a range of degrees (indices), if the first stage holds at least `parameters` bytes of
     /// parameters.
-    pub fn bound(&self, range: Range<usize>, stages: usize, bottleneck: f64, parameters: f64) -> f64 {
+    pub fn least_time_over(&self, range: Range<usize>, stages: usize, bottleneck: f64, parameters: f64) -> f64 {
         let fill = (stages - 1) as f64;
         let mut least = f64::INFINITY;
         for (micro_batches, synchronization) in self.micro_batches[range.clone()].iter().zip(&self.synchronization[range]) {
@@ -88,7 +88,7 @@ impl Degrees {
     }
 
     /// The least time below `time` over a range of degrees, and its degree.
-    pub fn cheapest(
+    pub fn cheapest_degree(
         &self,
         range: Range<usize>,
         stages: usize,
@@ -115,54 +115,54 @@ impl Degrees {
 }
 
 /// The best plan so far: a width's index, a degree and a split.
-pub(super) struct Best {
+pub(super) struct BestPlacement {
     pub time: f64,
     pub chain: usize,
     pub degree: usize,
     pub ranges: Vec<(usize, usize)>,
 }
 
-impl Best {
+impl BestPlacement {
     /// Takes the plan of one stage that has all of these layers if it is better.
-    pub fn single_stage(
+    pub fn take_single_stage(
         &mut self,
         index: usize,
         (load, parameters, layers): (f64, f64, usize),
         copies: usize,
-        degrees: &Degrees,
+        degrees: &DataParallelDegrees,
     ) {
-        let range = 0..degrees.up_to(copies);
-        if let Some((time, degree)) = degrees.cheapest(range, 1, load, parameters, self.time) {
+        let range = 0..degrees.count_up_to(copies);
+        if let Some((time, degree)) = degrees.cheapest_degree(range, 1, load, parameters, self.time) {
             *self = Self { time, chain: index, degree, ranges: vec![(0, layers)] };
         }
     }
 }
 
 /// The optimum and its time, `None` if no plan fits.
-pub(super) fn optimum(instance: &Instance) -> Option<(f64, Plan)> {
-    let degrees = Degrees::new(instance);
-    let mut best = Best { time: f64::INFINITY, chain: 0, degree: 0, ranges: Vec::new() };
+pub(super) fn find_optimum(instance: &PhazeInstance) -> Option<(f64, PhazePlan)> {
+    let degrees = DataParallelDegrees::new(instance);
+    let mut best = BestPlacement { time: f64::INFINITY, chain: 0, degree: 0, ranges: Vec::new() };
     let mut lines = Vec::with_capacity(instance.chains.len());
     // Widths for the table: its own single-stage plans first, then all others.
     let mut tables = Vec::new();
     for (index, chain) in instance.chains.iter().enumerate() {
         if let Some(line) = LineWidth::new(instance, chain, index) {
-            line.single_stage(&degrees, &mut best);
+            line.take_single_stage(&degrees, &mut best);
             lines.push(line);
         } else {
             let table = WidthSearch::new(instance, chain, index, &degrees);
-            table.single_stage(&mut best);
+            table.take_single_stage(&mut best);
             tables.push(table);
         }
     }
-    sweep::run(&mut lines, &degrees, instance.micro_batches, &mut best);
-    let undecided = lines.iter().filter_map(LineWidth::undecided);
+    sweep::sweep_widths(&mut lines, &degrees, instance.micro_batches, &mut best);
+    let undecided = lines.iter().filter_map(LineWidth::undecided_width);
     tables.extend(undecided.map(|index| WidthSearch::new(instance, &instance.chains[index], index, &degrees)));
     // The most promising width first: its plan cuts the others short.
     tables.sort_by(|a, b| a.promise.total_cmp(&b.promise));
     for table in &mut tables {
-        table.run(&mut best);
+        table.search_width(&mut best);
     }
     let chain = instance.chains.get(best.chain)?;
-    (best.degree > 0).then(|| evaluate::realise(instance, chain, best.degree, &best.ranges))
+    (best.degree > 0).then(|| evaluate::realise_split(instance, chain, best.degree, &best.ranges))
 }

@@ -25,14 +25,14 @@
 //! Where the probes work on relaxed costs, a split found is settled under the true ones. If that leaves a gap below the best
 //! time known, the width is undecided and is left to the table of [`super::width`].
 
-use super::instance::{Chain, Instance};
-use super::line::Line;
-use super::probe::{Outcome, Target};
-use super::search::{Best, Degrees, SAFETY};
+use super::instance::{Chain, PhazeInstance};
+use super::line::ProbeChain;
+use super::probe::{ProbeOutcome, ProbeTarget};
+use super::search::{BestPlacement, DataParallelDegrees, SAFETY};
 use std::ops::Range;
 
 /// Plans of one width with so many stages, at least `plane` of them narrow.
-struct Candidate {
+struct SweepCandidate {
     /// No plan takes less time.
     bound: f64,
     stages: usize,
@@ -46,7 +46,7 @@ struct Candidate {
 /// A tensor width that probes can search.
 pub(super) struct LineWidth<'a> {
     index: usize,
-    line: Line<'a>,
+    line: ProbeChain<'a>,
     /// Devices of a wide stage; a narrow one has one device.
     wide: usize,
     max_devices: usize,
@@ -61,26 +61,26 @@ pub(super) struct LineWidth<'a> {
 
 impl<'a> LineWidth<'a> {
     /// `None` if probes cannot search this width.
-    pub fn new(instance: &'a Instance, chain: &'a Chain, index: usize) -> Option<Self> {
-        let line = Line::new(instance, chain)?;
+    pub fn new(instance: &'a PhazeInstance, chain: &'a Chain, index: usize) -> Option<Self> {
+        let line = ProbeChain::new(instance, chain)?;
         let (wide, planes) = if line.prefix == line.len() { (1, 0) } else { (chain.width, line.prefix + line.suffix) };
-        let parallel_work = if planes > 0 { line.parallel_work() } else { 0.0 };
-        let Instance { max_devices, recompute, .. } = *instance;
+        let parallel_work = if planes > 0 { line.parallel_work_between() } else { 0.0 };
+        let PhazeInstance { max_devices, recompute, .. } = *instance;
         Some(Self { index, line, wide, max_devices, recompute, planes, parallel_work, undecided: false })
     }
 
     /// The index of the width if it has to be searched in another way.
-    pub fn undecided(&self) -> Option<usize> {
+    pub fn undecided_width(&self) -> Option<usize> {
         self.undecided.then_some(self.index)
     }
 
     /// Takes the plan of one stage if it fits and is better.
-    pub fn single_stage(&self, degrees: &Degrees, best: &mut Best) {
+    pub fn take_single_stage(&self, degrees: &DataParallelDegrees, best: &mut BestPlacement) {
         let count = self.line.len();
-        if !self.line.exceeds(0, count, 1) {
-            best.single_stage(
+        if !self.line.exceeds_memory(0, count, 1) {
+            best.take_single_stage(
                 self.index,
-                (self.line.work, self.line.parameters(count), count),
+                (self.line.work, self.line.parameters_before(count), count),
                 self.max_devices / self.wide,
                 degrees,
             );
@@ -88,13 +88,13 @@ impl<'a> LineWidth<'a> {
     }
 
     /// An estimate of the time per batch.
-    fn promise(&self, micro_batches: usize) -> f64 {
+    fn estimate_time(&self, micro_batches: usize) -> f64 {
         let copies = (self.max_devices / self.wide).clamp(1, micro_batches);
         self.line.work * micro_batches.div_ceil(copies) as f64
     }
 
     /// Devices of one copy of a pipeline with at least `plane` narrow stages, or with as many as it has stages.
-    fn devices(&self, stages: usize, plane: usize) -> usize {
+    fn devices_of_pipeline(&self, stages: usize, plane: usize) -> usize {
         let narrow = plane.min(stages);
         self.wide * (stages - narrow) + narrow
     }
@@ -103,8 +103,8 @@ impl<'a> LineWidth<'a> {
     /// layer, and the tensor-parallel work over the wide stages. Every cut costs a transfer before and one behind it, and every
     /// stage has a cut beside it. With recomputation the transfer behind may hide, but every stage but the last does its
     /// forward work twice; the last one's forward work is itself below the bottleneck.
-    fn floor(&self, stages: usize, plane: usize) -> f64 {
-        let Line { work, forward, transfer, dearest, .. } = self.line;
+    fn bottleneck_floor(&self, stages: usize, plane: usize) -> f64 {
+        let ProbeChain { work, forward, transfer, dearest, .. } = self.line;
         let cuts = (stages - 1) as f64;
         let mut floor = ((work + 2.0 * cuts * transfer) / stages as f64).max(dearest + transfer);
         if self.recompute {
@@ -116,11 +116,11 @@ impl<'a> LineWidth<'a> {
     /// The most stages that devices and the memory of the first layer allow.
     fn most_stages(&self) -> usize {
         let all = (self.max_devices + (self.wide - 1) * self.planes) / self.wide;
-        (1..=all.min(self.line.len())).rev().find(|&stages| !self.line.exceeds(0, 1, stages)).unwrap_or(0)
+        (1..=all.min(self.line.len())).rev().find(|&stages| !self.line.exceeds_memory(0, 1, stages)).unwrap_or(0)
     }
 
     /// The candidates of this width that may beat `time`.
-    fn candidates(&self, degrees: &Degrees, time: f64, candidates: &mut Vec<Candidate>) {
+    fn candidates_below(&self, degrees: &DataParallelDegrees, time: f64, candidates: &mut Vec<SweepCandidate>) {
         // How many of the degrees (rising) are possible, by plane; falls as the stages rise.
         let mut possible = vec![degrees.degree.len(); self.planes + 1];
         // The least end of the first stage for memory alone, if so many stages are to follow, and the length of the last one.
@@ -128,77 +128,91 @@ impl<'a> LineWidth<'a> {
         for stages in 2..=self.most_stages() {
             let mut start = 0;
             for (plane, most) in possible.iter_mut().enumerate().take(stages) {
-                let devices = self.devices(stages, plane);
+                let devices = self.devices_of_pipeline(stages, plane);
                 while *most > 0 && degrees.degree[*most - 1] * devices > self.max_devices {
                     *most -= 1;
                 }
                 let range = start..*most;
                 start = range.end;
-                let floor = self.floor(stages, plane);
-                if range.is_empty() || degrees.quickest(range.end, stages, floor) >= time {
+                let floor = self.bottleneck_floor(stages, plane);
+                if range.is_empty() || degrees.least_time_of(range.end, stages, floor) >= time {
                     continue;
                 }
                 while behind + 1 < stages {
                     behind += 1;
-                    let first = self.line.reach(behind, end, length);
+                    let first = self.line.reach_from(behind, end, length);
                     length = (end - first).max(1);
                     end = first;
                 }
-                if end + stages > self.line.len() + 1 || self.line.exceeds(0, end, stages) {
+                if end + stages > self.line.len() + 1 || self.line.exceeds_memory(0, end, stages) {
                     continue;
                 }
-                let bound = degrees.bound(range.clone(), stages, floor, self.line.parameters(end));
+                let bound = degrees.least_time_over(range.clone(), stages, floor, self.line.parameters_before(end));
                 if bound < time {
-                    candidates.push(Candidate { bound, stages, plane, end, degrees: range });
+                    candidates.push(SweepCandidate { bound, stages, plane, end, degrees: range });
                 }
             }
         }
     }
 
     /// Takes the best plan of a candidate if it is better than the best so far.
-    fn sweep(&mut self, candidate: &Candidate, degrees: &Degrees, cuts: &mut Cuts, best: &mut Best) {
-        let Candidate { stages, plane, end, .. } = *candidate;
+    fn sweep_candidate(
+        &mut self,
+        candidate: &SweepCandidate,
+        degrees: &DataParallelDegrees,
+        cuts: &mut StageCuts,
+        best: &mut BestPlacement,
+    ) {
+        let SweepCandidate { stages, plane, end, .. } = *candidate;
         for leading in plane.saturating_sub(self.line.suffix)..=plane.min(self.line.prefix) {
-            let target = Target { stages, end, leading, trailing: plane - leading };
-            self.sweep_ends(target, candidate, degrees, cuts, best);
+            let target = ProbeTarget { stages, end, leading, trailing: plane - leading };
+            self.sweep_narrow_ends(target, candidate, degrees, cuts, best);
         }
     }
 
     /// As [`Self::sweep`], with the narrow stages at given ends of the chain.
-    fn sweep_ends(&mut self, mut target: Target, candidate: &Candidate, degrees: &Degrees, cuts: &mut Cuts, best: &mut Best) {
-        let Candidate { stages, plane, degrees: range, .. } = candidate;
+    fn sweep_narrow_ends(
+        &mut self,
+        mut target: ProbeTarget,
+        candidate: &SweepCandidate,
+        degrees: &DataParallelDegrees,
+        cuts: &mut StageCuts,
+        best: &mut BestPlacement,
+    ) {
+        let SweepCandidate { stages, plane, degrees: range, .. } = candidate;
         let mut last = self.line.len() + 1 - stages;
         if target.leading > 0 {
             last = last.min(self.line.prefix + 1 - target.leading);
         }
-        let mut floor = self.floor(*stages, *plane);
+        let mut floor = self.bottleneck_floor(*stages, *plane);
         let mut descended = false;
         while target.end <= last {
             let end = target.end;
-            let limit = degrees.limit(range.clone(), *stages, best.time, self.line.parameters(end)) / (SAFETY * SAFETY);
-            let (own, low) = self.line.first_load(end);
-            if low >= limit || self.line.exceeds(0, end, *stages) {
+            let limit =
+                degrees.bottleneck_limit(range.clone(), *stages, best.time, self.line.parameters_before(end)) / (SAFETY * SAFETY);
+            let (own, low) = self.line.load_of_first_stage(end);
+            if low >= limit || self.line.exceeds_memory(0, end, *stages) {
                 return;
             }
             if own >= limit {
                 target.end += 1;
                 continue;
             }
-            match self.line.probe(target, false, limit, &mut cuts.found) {
-                Outcome::Nothing { end, .. } => target.end = end,
-                Outcome::Split { bottleneck: rest, .. } if descended => {
-                    let bottleneck = own.max(self.refine(target, (own.max(floor), rest), cuts));
-                    self.undecided |= self.take(target, bottleneck, (range, degrees), cuts, best);
+            match self.line.probe_split(target, false, limit, &mut cuts.found) {
+                ProbeOutcome::Nothing { end, .. } => target.end = end,
+                ProbeOutcome::Split { bottleneck: rest, .. } if descended => {
+                    let bottleneck = own.max(self.refine_bottleneck(target, (own.max(floor), rest), cuts));
+                    self.undecided |= self.take_split(target, bottleneck, (range, degrees), cuts, best);
                     // The bottleneck was the least for this end, at any degree.
                     target.end += 1;
                 }
-                Outcome::Split { bottleneck: rest, .. } => {
+                ProbeOutcome::Split { bottleneck: rest, .. } => {
                     // The least bottleneck at any end comes first: its plan cuts most ends off, and it bounds all of them.
                     descended = true;
-                    floor = self.descend(target, last, (floor, own.max(rest)), cuts);
+                    floor = self.descend_bottleneck(target, last, (floor, own.max(rest)), cuts);
                     let found = cuts.found.last().copied().unwrap_or(end);
-                    self.take(Target { end: found, ..target }, floor, (range, degrees), cuts, best);
-                    let bound = degrees.bound(range.clone(), *stages, floor, self.line.parameters(end));
+                    self.take_split(ProbeTarget { end: found, ..target }, floor, (range, degrees), cuts, best);
+                    let bound = degrees.least_time_over(range.clone(), *stages, floor, self.line.parameters_before(end));
                     if bound * SAFETY >= best.time {
                         return;
                     }
@@ -209,32 +223,32 @@ impl<'a> LineWidth<'a> {
 
     /// Takes the split found if it is better than the best so far. Whether a better one is possible that has the same target
     /// and no lower bottleneck.
-    fn take(
+    fn take_split(
         &self,
-        target: Target,
+        target: ProbeTarget,
         bottleneck: f64,
-        (range, degrees): (&Range<usize>, &Degrees),
-        cuts: &mut Cuts,
-        best: &mut Best,
+        (range, degrees): (&Range<usize>, &DataParallelDegrees),
+        cuts: &mut StageCuts,
+        best: &mut BestPlacement,
     ) -> bool {
-        let parameters = self.line.parameters(target.end);
-        let cheapest = |bottleneck, time| degrees.cheapest(range.clone(), target.stages, bottleneck, parameters, time);
-        let settled = if self.line.exact { bottleneck } else { self.line.settle(target, &mut cuts.found) };
+        let parameters = self.line.parameters_before(target.end);
+        let cheapest = |bottleneck, time| degrees.cheapest_degree(range.clone(), target.stages, bottleneck, parameters, time);
+        let settled = if self.line.exact { bottleneck } else { self.line.true_bottleneck(target, &mut cuts.found) };
         if let Some((time, degree)) = cheapest(settled, best.time) {
-            *best = Best { time, chain: self.index, degree, ranges: cuts.ranges(self.line.len()) };
+            *best = BestPlacement { time, chain: self.index, degree, ranges: cuts.stage_ranges(self.line.len()) };
         }
         !self.line.exact && cheapest(bottleneck * SAFETY, best.time).is_some()
     }
 
     /// Lowers the bottleneck of the split found, from `high` to the least one for its target if that is not below `low`.
-    fn refine(&self, target: Target, (mut low, mut high): (f64, f64), cuts: &mut Cuts) -> f64 {
+    fn refine_bottleneck(&self, target: ProbeTarget, (mut low, mut high): (f64, f64), cuts: &mut StageCuts) -> f64 {
         while low * SAFETY < high {
-            match self.line.probe(target, false, low + (high - low) / 2.0, &mut cuts.tried) {
-                Outcome::Split { bottleneck, .. } => {
+            match self.line.probe_split(target, false, low + (high - low) / 2.0, &mut cuts.tried) {
+                ProbeOutcome::Split { bottleneck, .. } => {
                     high = bottleneck;
                     std::mem::swap(&mut cuts.found, &mut cuts.tried);
                 }
-                Outcome::Nothing { limit, .. } => low = limit,
+                ProbeOutcome::Nothing { limit, .. } => low = limit,
             }
         }
         high
@@ -242,14 +256,14 @@ impl<'a> LineWidth<'a> {
 
     /// As [`Self::refine`] for the bottleneck of all stages, the first included, which may end at any position from the target's
     /// to `last`.
-    fn descend(&self, target: Target, last: usize, (mut low, mut high): (f64, f64), cuts: &mut Cuts) -> f64 {
+    fn descend_bottleneck(&self, target: ProbeTarget, last: usize, (mut low, mut high): (f64, f64), cuts: &mut StageCuts) -> f64 {
         while low * SAFETY < high {
             let middle = low + (high - low) / 2.0;
             match self.probe_ends(target, last, middle, &mut cuts.tried) {
-                Outcome::Split { bottleneck, next } => {
+                ProbeOutcome::Split { bottleneck, next } => {
                     let end = cuts.tried.last().copied().unwrap_or(target.end);
-                    let (_, own) = self.line.first_load(end);
-                    if end > last || self.line.exceeds(0, end, target.stages) {
+                    let (_, own) = self.line.load_of_first_stage(end);
+                    if end > last || self.line.exceeds_memory(0, end, target.stages) {
                         low = next;
                     } else if own >= middle {
                         low = next.min(own);
@@ -258,7 +272,7 @@ impl<'a> LineWidth<'a> {
                         std::mem::swap(&mut cuts.found, &mut cuts.tried);
                     }
                 }
-                Outcome::Nothing { limit, .. } => low = limit,
+                ProbeOutcome::Nothing { limit, .. } => low = limit,
             }
         }
         high
@@ -266,15 +280,15 @@ impl<'a> LineWidth<'a> {
 
     /// Looks for a split below a limit whose first stage ends at any position from the target's to `last`: a probe that is
     /// stuck names a later end, from which the next one starts. The limits told hold for all of these ends.
-    fn probe_ends(&self, mut target: Target, last: usize, limit: f64, cuts: &mut Vec<usize>) -> Outcome {
+    fn probe_ends(&self, mut target: ProbeTarget, last: usize, limit: f64, cuts: &mut Vec<usize>) -> ProbeOutcome {
         let mut alike = f64::INFINITY;
         loop {
-            match self.line.probe(target, true, limit, cuts) {
-                Outcome::Split { bottleneck, next } => return Outcome::Split { bottleneck, next: next.min(alike) },
-                Outcome::Nothing { end, limit } => {
+            match self.line.probe_split(target, true, limit, cuts) {
+                ProbeOutcome::Split { bottleneck, next } => return ProbeOutcome::Split { bottleneck, next: next.min(alike) },
+                ProbeOutcome::Nothing { end, limit } => {
                     alike = alike.min(limit);
                     if end > last {
-                        return Outcome::Nothing { end, limit: alike };
+                        return ProbeOutcome::Nothing { end, limit: alike };
                     }
                     target.end = end;
                 }
@@ -284,14 +298,14 @@ impl<'a> LineWidth<'a> {
 }
 
 /// First positions of stages, from the last stage on to the second one: of the best split found, and of one tried.
-struct Cuts {
+struct StageCuts {
     found: Vec<usize>,
     tried: Vec<usize>,
 }
 
-impl Cuts {
+impl StageCuts {
     /// The stages in chain order.
-    fn ranges(&self, count: usize) -> Vec<(usize, usize)> {
+    fn stage_ranges(&self, count: usize) -> Vec<(usize, usize)> {
         let firsts = std::iter::once(0).chain(self.found.iter().rev().copied());
         let ends = self.found.iter().rev().copied().chain(std::iter::once(count));
         firsts.zip(ends).collect()
@@ -299,18 +313,23 @@ impl Cuts {
 }
 
 /// Takes the best plan of any width if it is better than the best so far.
-pub(super) fn run(widths: &mut [LineWidth<'_>], degrees: &Degrees, micro_batches: usize, best: &mut Best) {
+pub(super) fn sweep_widths(
+    widths: &mut [LineWidth<'_>],
+    degrees: &DataParallelDegrees,
+    micro_batches: usize,
+    best: &mut BestPlacement,
+) {
     // The most promising width first: its plan cuts the others short.
-    widths.sort_by(|a, b| a.promise(micro_batches).total_cmp(&b.promise(micro_batches)));
+    widths.sort_by(|a, b| a.estimate_time(micro_batches).total_cmp(&b.estimate_time(micro_batches)));
     let layers = widths.first().map_or(0, |width| width.line.len());
-    let mut cuts = Cuts { found: Vec::with_capacity(layers), tried: Vec::with_capacity(layers) };
+    let mut cuts = StageCuts { found: Vec::with_capacity(layers), tried: Vec::with_capacity(layers) };
     let mut candidates = Vec::with_capacity(layers);
     for width in widths {
-        width.candidates(degrees, best.time, &mut candidates);
+        width.candidates_below(degrees, best.time, &mut candidates);
         while let Some(at) = least(&candidates) {
             let candidate = candidates.swap_remove(at);
             let before = best.time;
-            width.sweep(&candidate, degrees, &mut cuts, best);
+            width.sweep_candidate(&candidate, degrees, &mut cuts, best);
             if best.time < before {
                 candidates.retain(|candidate| candidate.bound < best.time);
             }
@@ -318,6 +337,6 @@ pub(super) fn run(widths: &mut [LineWidth<'_>], degrees: &Degrees, micro_batches
     }
 }
 
-fn least(candidates: &[Candidate]) -> Option<usize> {
+fn least(candidates: &[SweepCandidate]) -> Option<usize> {
     (0..candidates.len()).min_by(|&a, &b| candidates[a].bound.total_cmp(&candidates[b].bound))
 }

@@ -1,8 +1,8 @@
 //! The probes against the table, on chains too long for the literal search of the integration tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use super::instance::{Edge, Instance, Layer, Optimizer, Problem, WidthGraph};
-use super::search::{Best, Degrees, optimum};
+use super::instance::{PhazeEdge, PhazeInstance, PhazeLayer, PhazeOptimizer, PhazeProblem, WidthGraph};
+use super::search::{BestPlacement, DataParallelDegrees, find_optimum};
 use super::sweep::{self, LineWidth};
 use super::width::WidthSearch;
 use proptest::prelude::*;
@@ -35,14 +35,14 @@ fn shapes() -> impl Strategy<Value = Shape> {
     )
 }
 
-fn instance(shape: &Shape) -> Instance {
+fn instance(shape: &Shape) -> PhazeInstance {
     let Shape { layers: count, ends, spread, scales, .. } = *shape;
     let vary = |at: usize, spread: f64| 1.0 + spread * shape.random[at % shape.random.len()];
     let graph = |width: usize| {
         let layers = (0..count).map(|at| {
             let split = width > 1 && at >= ends.0 && at + ends.1 < count;
             let share = if split { width as f64 } else { 1.0 };
-            Layer {
+            PhazeLayer {
                 id: at as i64,
                 parameter_bytes: 30.0 * vary(at * 5, spread[0]) / share,
                 activation_bytes: 9.0 * vary(at * 5 + 1, spread[0]) / share,
@@ -51,8 +51,8 @@ fn instance(shape: &Shape) -> Instance {
                 tensor_parallel: split,
             }
         });
-        let edge = |from: usize, to: usize, bytes: f64| Edge { source: from as i64, destination: to as i64, bytes };
-        let mut edges: Vec<Edge> =
+        let edge = |from: usize, to: usize, bytes: f64| PhazeEdge { source: from as i64, destination: to as i64, bytes };
+        let mut edges: Vec<PhazeEdge> =
             (1..count).map(|at| edge(at - 1, at, 3.0 * scales[0] * vary(at * 11 + 4, spread[1]))).collect();
         let skips = if spread[2] > 0.0 { 4 } else { 0 };
         edges.extend(
@@ -60,41 +60,41 @@ fn instance(shape: &Shape) -> Instance {
         );
         (width, WidthGraph { layers: layers.collect(), edges })
     };
-    Instance::new(Problem {
+    PhazeInstance::new(PhazeProblem {
         max_memory_per_device: (count as f64 * 69.0 * scales[1]).max(140.0),
         max_devices: shape.devices,
         bandwidth: 1.0,
         micro_batches: shape.micro_batches,
         activation_recomputation: shape.recompute,
-        optimizer: Optimizer::Sgd,
+        optimizer: PhazeOptimizer::Sgd,
         graphs: [1, 2, 4].into_iter().map(graph).collect(),
     })
     .unwrap()
 }
 
-fn nothing_yet() -> Best {
-    Best { time: f64::INFINITY, chain: 0, degree: 0, ranges: Vec::new() }
+fn nothing_yet() -> BestPlacement {
+    BestPlacement { time: f64::INFINITY, chain: 0, degree: 0, ranges: Vec::new() }
 }
 
 /// The least time by the table alone.
-fn by_table(instance: &Instance) -> f64 {
-    let degrees = Degrees::new(instance);
+fn by_table(instance: &PhazeInstance) -> f64 {
+    let degrees = DataParallelDegrees::new(instance);
     let mut best = nothing_yet();
     for (index, chain) in instance.chains.iter().enumerate() {
         let mut table = WidthSearch::new(instance, chain, index, &degrees);
-        table.single_stage(&mut best);
-        table.run(&mut best);
+        table.take_single_stage(&mut best);
+        table.search_width(&mut best);
     }
     best.time
 }
 
 /// Whether the probes alone decide every width.
-fn decided(instance: &Instance) -> bool {
-    let degrees = Degrees::new(instance);
+fn decided(instance: &PhazeInstance) -> bool {
+    let degrees = DataParallelDegrees::new(instance);
     let lines = instance.chains.iter().enumerate().map(|(index, chain)| LineWidth::new(instance, chain, index).unwrap());
     let mut lines: Vec<LineWidth<'_>> = lines.collect();
-    sweep::run(&mut lines, &degrees, instance.micro_batches, &mut nothing_yet());
-    lines.iter().all(|line| line.undecided().is_none())
+    sweep::sweep_widths(&mut lines, &degrees, instance.micro_batches, &mut nothing_yet());
+    lines.iter().all(|line| line.undecided_width().is_none())
 }
 
 proptest! {
@@ -104,7 +104,7 @@ proptest! {
     fn probes_equal_the_table(shape in shapes()) {
         let instance = instance(&shape);
         let table = by_table(&instance);
-        let time = optimum(&instance).map_or(f64::INFINITY, |(time, _)| time);
+        let time = find_optimum(&instance).map_or(f64::INFINITY, |(time, _)| time);
         prop_assert!(time == table || (time - table).abs() <= 1e-10 * table, "{} by probes, {} by the table", time, table);
         if shape.spread[1..] == [0.0; 2] {
             prop_assert!(decided(&instance), "equal transfers and no skip edges: the probes know all costs");

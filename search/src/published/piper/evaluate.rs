@@ -1,6 +1,6 @@
 //! Piper's objective of a given plan: the verifier of the search, and independent of it.
 
-use super::{Choice, Instance, Plan, Stage};
+use super::{PiperChoice, PiperInstance, PiperPlan, PiperStage};
 use std::collections::BTreeMap;
 
 /// How far sums of bytes may pass the limit by rounding.
@@ -8,7 +8,7 @@ const ROUNDING: f64 = 1e-12;
 
 /// What a stage costs.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct StageCost {
+pub struct PiperStageCost {
     /// Seconds per micro-batch.
     pub time_per_sample: f64,
     /// Of it, computing.
@@ -23,19 +23,19 @@ pub struct StageCost {
 
 /// What a plan costs, and the rules that it breaks.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Evaluation {
+pub struct PiperEvaluation {
     /// Seconds per micro-batch of the slowest stage.
     pub time_per_sample: f64,
     /// The stages.
-    pub stages: Vec<StageCost>,
+    pub stages: Vec<PiperStageCost>,
     /// Every broken rule; empty for a plan that is valid and fits.
     pub faults: Vec<String>,
 }
 
 /// Evaluates a plan by Piper's formulas.
 #[must_use]
-pub fn evaluate(instance: &Instance, plan: &Plan) -> Evaluation {
-    let mut faults = structure(instance, plan);
+pub fn evaluate_piper_plan(instance: &PiperInstance, plan: &PiperPlan) -> PiperEvaluation {
+    let mut faults = check_structure(instance, plan);
     let mut after: u64 = plan.stages.iter().map(|s| u64::from(s.data_parallel)).sum();
     let mut stages = Vec::new();
     for (i, stage) in plan.stages.iter().enumerate() {
@@ -48,10 +48,10 @@ pub fn evaluate(instance: &Instance, plan: &Plan) -> Evaluation {
         stages.push(cost);
     }
     let time_per_sample = stages.iter().map(|s| s.time_per_sample).fold(0.0, f64::max);
-    Evaluation { time_per_sample, stages, faults }
+    PiperEvaluation { time_per_sample, stages, faults }
 }
 
-fn structure(instance: &Instance, plan: &Plan) -> Vec<String> {
+fn check_structure(instance: &PiperInstance, plan: &PiperPlan) -> Vec<String> {
     let mut faults = Vec::new();
     let mut stage_of: BTreeMap<i64, usize> = BTreeMap::new();
     for (i, stage) in plan.stages.iter().enumerate() {
@@ -75,8 +75,8 @@ fn structure(instance: &Instance, plan: &Plan) -> Vec<String> {
             faults.push(format!("the edge from {} to {} leads back", edge.source, edge.destination));
         }
     }
-    if plan.devices() > u64::from(instance.max_devices) {
-        faults.push(format!("{} devices are used of {}", plan.devices(), instance.max_devices));
+    if plan.device_count() > u64::from(instance.max_devices) {
+        faults.push(format!("{} devices are used of {}", plan.device_count(), instance.max_devices));
     }
     let copies: u64 = plan.stages.iter().map(|s| u64::from(s.data_parallel)).sum();
     if copies > u64::from(instance.micro_batches) {
@@ -85,10 +85,10 @@ fn structure(instance: &Instance, plan: &Plan) -> Vec<String> {
     faults
 }
 
-fn stage_cost(instance: &Instance, stage: &Stage, in_flight: u64, faults: &mut Vec<String>) -> StageCost {
+fn stage_cost(instance: &PiperInstance, stage: &PiperStage, in_flight: u64, faults: &mut Vec<String>) -> PiperStageCost {
     let (mut computing, mut bytes, mut parameters, mut memory) = (0.0, 0.0, 0.0, 0.0);
     for id in &stage.nodes {
-        let Some(choice) = chosen(instance, stage, *id) else {
+        let Some(choice) = chosen_option(instance, stage, *id) else {
             faults.push(format!("layer {id} has no such choice at degree {}", stage.tensor_parallel));
             continue;
         };
@@ -107,10 +107,10 @@ fn stage_cost(instance: &Instance, stage: &Stage, in_flight: u64, faults: &mut V
     let d = f64::from(stage.data_parallel.max(1));
     let (computing, edges) = (computing / d, bytes / d / instance.bandwidth);
     let gradients = 4.0 * (d - 1.0) * parameters / d / f64::from(instance.micro_batches) / instance.bandwidth;
-    StageCost { time_per_sample: computing + edges + gradients, computing, edges, gradients, memory }
+    PiperStageCost { time_per_sample: computing + edges + gradients, computing, edges, gradients, memory }
 }
 
-fn chosen<'a>(instance: &'a Instance, stage: &Stage, id: i64) -> Option<&'a Choice> {
+fn chosen_option<'a>(instance: &'a PiperInstance, stage: &PiperStage, id: i64) -> Option<&'a PiperChoice> {
     let node = instance.nodes.iter().find(|node| node.id == id)?;
     let name = stage.choices.get(&id)?;
     node.choices.get(&stage.tensor_parallel)?.iter().find(|choice| choice.id == *name)

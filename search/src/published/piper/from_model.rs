@@ -12,12 +12,12 @@
 //! - `maxMemoryPerDevice`: the device's memory less what driver, libraries and communicators of three axes take, less fragmentation;
 //! - `bandwidth`: achieved by a device on the fabric's outermost tier.
 
-use super::{Choice, Edge, Instance, Node, PiperError};
+use super::{PiperChoice, PiperEdge, PiperError, PiperInstance, PiperNode};
 use crate::planner::Job;
-use sim::kernel::{Collective, CollectiveKind, Group};
-use sim::pipeline::Schedule;
+use sim::kernel::{Collective, CollectiveKind, RankGroup};
+use sim::pipeline::PipelineSchedule;
 use std::collections::BTreeMap;
-use step::{ChipTimes, PieceProfile, StepError, lowered};
+use step::{ChipTimes, PieceProfile, StepError, lower_plan};
 use workloads::parallel::tensor_parallel_degrees;
 use workloads::{ActivationPolicy, Batch, Layout, Segment, SegmentKind, Treatment};
 
@@ -31,7 +31,7 @@ const CHOICES: [(&str, ActivationPolicy); 2] =
 
 /// A kind of piece at one degree and under one policy.
 #[derive(Debug, Clone)]
-struct Piece {
+struct PiperPiece {
     id: &'static str,
     time: f64,
     parameters: f64,
@@ -44,7 +44,7 @@ struct Piece {
 ///
 /// # Errors
 /// A micro-batch that does not divide the batch, a degree that the model does not allow, a chip that the cost model cannot use.
-pub fn instance_of(job: &Job<'_>, micro_batch: u64, tensor: Option<&[u32]>) -> Result<Instance, PiperError> {
+pub fn piper_graph_of_job(job: &Job<'_>, micro_batch: u64, tensor: Option<&[u32]>) -> Result<PiperInstance, PiperError> {
     if micro_batch == 0 || !job.global_batch.is_multiple_of(micro_batch) {
         return Err(PiperError::Value {
             what: "micro_batch".to_owned(),
@@ -53,14 +53,14 @@ pub fn instance_of(job: &Job<'_>, micro_batch: u64, tensor: Option<&[u32]>) -> R
             cure: "use one that divides them".to_owned(),
         });
     }
-    let inside = job.fabric.fast_domain().min(job.devices);
+    let inside = job.fabric.fast_domain_devices().min(job.devices);
     let degrees = tensor.map_or_else(|| tensor_parallel_degrees(job.model, inside), <[u32]>::to_vec);
     let outer = job.fabric.tiers.last();
     let bandwidth = outer.map_or(0.0, |tier| tier.bandwidth.0 * tier.achieved_fraction);
     let mut chip = ChipTimes::new(job.chip, job.stack)?;
     let mut by_degree = BTreeMap::new();
     for t in degrees {
-        by_degree.insert(t, Degree::new(job, &mut chip, t, micro_batch, bandwidth)?);
+        by_degree.insert(t, PiperDegree::new(job, &mut chip, t, micro_batch, bandwidth)?);
     }
     let layers = i64::try_from(job.model.layers).unwrap_or(i64::MAX - 2);
     let kind = |id: i64| match id {
@@ -69,17 +69,17 @@ pub fn instance_of(job: &Job<'_>, micro_batch: u64, tensor: Option<&[u32]>) -> R
         _ => SegmentKind::Layer,
     };
     let node = |id: i64| {
-        let choices = by_degree.iter().map(|(t, degree)| (*t, degree.choices(kind(id), id, layers + 1))).collect();
-        Node { id, name: Some(kind(id).to_string()), choices }
+        let choices = by_degree.iter().map(|(t, degree)| (*t, degree.choices_of_piece(kind(id), id, layers + 1))).collect();
+        PiperNode { id, name: Some(kind(id).to_string()), choices }
     };
     let bytes = by_degree.values().next().map_or(0.0, |degree| degree.boundary);
-    Ok(Instance {
+    Ok(PiperInstance {
         max_memory_per_device: usable_memory(job),
         max_devices: job.devices,
         bandwidth,
         micro_batches: u32::try_from(job.global_batch / micro_batch).unwrap_or(u32::MAX),
         nodes: (0..=layers + 1).map(node).collect(),
-        edges: (0..=layers).map(|id| Edge { source: id, destination: id + 1, bytes }).collect(),
+        edges: (0..=layers).map(|id| PiperEdge { source: id, destination: id + 1, bytes }).collect(),
     })
 }
 
@@ -91,26 +91,26 @@ fn usable_memory(job: &Job<'_>) -> f64 {
 }
 
 /// A model at one degree.
-struct Degree {
-    embedding: Vec<Piece>,
-    layer: Vec<Piece>,
-    head: Vec<Piece>,
+struct PiperDegree {
+    embedding: Vec<PiperPiece>,
+    layer: Vec<PiperPiece>,
+    head: Vec<PiperPiece>,
     /// Bytes between two pieces.
     boundary: f64,
     /// Bytes of the bandwidth that gathering them takes.
     sync: f64,
 }
 
-impl Degree {
+impl PiperDegree {
     fn new(job: &Job<'_>, chip: &mut ChipTimes, t: u32, micro_batch: u64, bandwidth: f64) -> Result<Self, PiperError> {
         let layout = Layout { tensor: t, ..Layout::default() };
         let batch = Batch { micro_batch, global_batch: micro_batch, sequence_length: job.sequence_length };
-        layout.check(job.model, &batch).map_err(StepError::from)?;
+        layout.check_model_and_batch(job.model, &batch).map_err(StepError::from)?;
         let mut degree = Self { embedding: Vec::new(), layer: Vec::new(), head: Vec::new(), boundary: 0.0, sync: 0.0 };
         for (id, policy) in CHOICES {
-            let plan = job.plan(layout, batch, policy, Schedule::OneForwardOneBackward);
-            let graph = lowered(job.model, &plan, job.stack)?;
-            let profile = chip.profile_of(job.model, &graph, job.fabric, &plan)?;
+            let plan = job.make_plan(layout, batch, policy, PipelineSchedule::OneForwardOneBackward);
+            let graph = lower_plan(job.model, &plan, job.stack)?;
+            let profile = chip.profile_lowered(job.model, &graph, job.fabric, &plan)?;
             for segment in &graph.segments {
                 let (list, costs, copied) = match segment.kind {
                     SegmentKind::Embedding => (&mut degree.embedding, profile.embedding, 0),
@@ -119,26 +119,27 @@ impl Degree {
                 };
                 // Policies speak of layers: the ends have one choice.
                 if segment.kind == SegmentKind::Layer || list.is_empty() {
-                    let treatment = plan.activations.first().treatment_under(&segment.graph, job.stack.replay());
-                    list.push(piece(id, segment, &treatment, &costs, copied));
+                    let treatment =
+                        plan.activations.first_layer_policy().treatment_with_extent(&segment.graph, job.stack.replay_extent());
+                    list.push(make_piece(id, segment, &treatment, &costs, copied));
                 }
             }
             let gather =
-                Collective { kind: CollectiveKind::AllGather, bytes: profile.boundary, group: Group { ranks: t, stride: 1 } };
+                Collective { kind: CollectiveKind::AllGather, bytes: profile.boundary, group: RankGroup { ranks: t, stride: 1 } };
             degree.boundary = profile.boundary.as_f64();
-            degree.sync = if t > 1 { chip.collective(job.fabric, &gather).time.0 * bandwidth } else { 0.0 };
+            degree.sync = if t > 1 { chip.cost_of_collective(job.fabric, &gather).time.0 * bandwidth } else { 0.0 };
         }
         Ok(degree)
     }
 
-    fn choices(&self, kind: SegmentKind, id: i64, last: i64) -> Vec<Choice> {
+    fn choices_of_piece(&self, kind: SegmentKind, id: i64, last: i64) -> Vec<PiperChoice> {
         let pieces = match kind {
             SegmentKind::Embedding => &self.embedding,
             SegmentKind::Layer => &self.layer,
             SegmentKind::Head => &self.head,
         };
         let edge = |neighbour: i64| (0..=last).contains(&neighbour).then_some((neighbour, self.sync));
-        let choice = |piece: &Piece| Choice {
+        let choice = |piece: &PiperPiece| PiperChoice {
             id: piece.id.to_owned(),
             time_per_sample: piece.time,
             parameter_bytes: piece.parameters,
@@ -152,14 +153,14 @@ impl Degree {
 }
 
 /// A piece; `copied` parameters are another piece's, of which it keeps a copy.
-fn piece(id: &'static str, segment: &Segment, treatment: &Treatment, costs: &PieceProfile, copied: u64) -> Piece {
+fn make_piece(id: &'static str, segment: &Segment, treatment: &Treatment, costs: &PieceProfile, copied: u64) -> PiperPiece {
     let per = segment.bytes_per_parameter();
     let own = costs.parameters + costs.expert_parameters;
     let states = (per.weight + per.gradient + per.master + per.state).as_f64() * (own + copied) as f64;
     let rebuilt = if id == CHOICES[0].0 { 0.0 } else { treatment.rebuilt_bytes(&segment.graph).as_f64() };
-    Piece {
+    PiperPiece {
         id,
-        time: (costs.forward.busy() + costs.recompute.busy() + costs.backward.busy()).0,
+        time: (costs.forward.busy_time() + costs.recompute.busy_time() + costs.backward.busy_time()).0,
         parameters: per.gradient.as_f64() * own as f64,
         kept: treatment.kept_bytes(&segment.graph).as_f64(),
         held: states + rebuilt,
@@ -169,7 +170,7 @@ fn piece(id: &'static str, segment: &Segment, treatment: &Treatment, costs: &Pie
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-    use super::super::solve;
+    use super::super::place_graph;
     use super::*;
     use sim::hardware::Accelerator;
     use sim::network::Fabric;
@@ -180,8 +181,8 @@ mod tests {
 
     fn with<T>(devices: u32, run: impl FnOnce(&Job<'_>) -> T) -> T {
         let model = Model::load("gpt2-xl").unwrap();
-        let chip = Accelerator::template("a100_80gb_sxm").unwrap();
-        let fabric = Fabric::template("selene_hdr200x8").unwrap().for_devices(devices).unwrap();
+        let chip = Accelerator::built_in("a100_80gb_sxm").unwrap();
+        let fabric = Fabric::built_in("selene_hdr200x8").unwrap().for_devices(devices).unwrap();
         let stack = SoftwareStack::load("megatron").unwrap();
         run(&Job {
             model: &model,
@@ -202,19 +203,20 @@ mod tests {
     #[test]
     fn a_model_is_a_chain_whose_costs_add_up_to_its_own() {
         with(16, |job| {
-            let instance = instance_of(job, 2, None).unwrap();
-            let again = Instance::from_json_str(&instance.to_json_string(), "gpt2.json").unwrap();
+            let instance = piper_graph_of_job(job, 2, None).unwrap();
+            let again = PiperInstance::from_json_str(&instance.to_json_string(), "gpt2.json").unwrap();
             assert_eq!(again, instance, "what is written is read back");
             assert_eq!((instance.nodes.len(), instance.edges.len(), instance.micro_batches), (50, 49, 32));
             let degrees: Vec<u32> = instance.nodes[3].choices.keys().copied().collect();
             assert_eq!(degrees, tensor_parallel_degrees(job.model, 8));
             let batch = Batch { micro_batch: 2, global_batch: 2, sequence_length: 1024 };
-            let plan = job.plan(Layout::default(), batch, ActivationPolicy::None, Schedule::OneForwardOneBackward);
+            let plan = job.make_plan(Layout::default(), batch, ActivationPolicy::None, PipelineSchedule::OneForwardOneBackward);
             let mut chip = ChipTimes::new(job.chip, job.stack).unwrap();
-            let profile = chip.profile(job.model, job.fabric, &plan).unwrap();
-            let busy = |piece: &PieceProfile| (piece.forward.busy() + piece.recompute.busy() + piece.backward.busy()).0;
+            let profile = chip.profile_plan(job.model, job.fabric, &plan).unwrap();
+            let busy =
+                |piece: &PieceProfile| (piece.forward.busy_time() + piece.recompute.busy_time() + piece.backward.busy_time()).0;
             let whole = busy(&profile.embedding) + busy(&profile.layer) * 48.0 + busy(&profile.head);
-            let sum = |of: fn(&Choice) -> f64| instance.nodes.iter().map(|node| of(&node.choices[&1][0])).sum::<f64>();
+            let sum = |of: fn(&PiperChoice) -> f64| instance.nodes.iter().map(|node| of(&node.choices[&1][0])).sum::<f64>();
             assert!((sum(|c| c.time_per_sample) / whole - 1.0).abs() < 1e-12);
             // bf16 gradients of all parameters; the head's matrix is the embedding's.
             assert!((sum(|c| c.parameter_bytes) / (2.0 * job.model.parameters() as f64) - 1.0).abs() < 1e-3);
@@ -228,20 +230,20 @@ mod tests {
     #[test]
     fn a_written_model_is_placed_with_proof() {
         with(16, |job| {
-            let instance = instance_of(job, 2, None).unwrap();
-            let solution = solve(&instance).unwrap();
+            let instance = piper_graph_of_job(job, 2, None).unwrap();
+            let solution = place_graph(&instance).unwrap();
             assert_eq!((solution.status, solution.cuts), (sim::status::SolveStatus::Optimal, 51));
             let plan = solution.plan.unwrap();
-            assert!(plan.devices() <= 16 && super::super::evaluate(&instance, &plan).faults.is_empty());
+            assert!(plan.device_count() <= 16 && super::super::evaluate_piper_plan(&instance, &plan).faults.is_empty());
         });
     }
 
     #[test]
     fn a_micro_batch_that_does_not_divide_and_a_degree_that_the_model_refuses() {
         with(16, |job| {
-            let error = instance_of(job, 3, None).unwrap_err().to_string();
+            let error = piper_graph_of_job(job, 3, None).unwrap_err().to_string();
             assert_eq!(error, "micro_batch = 3: must divide the 64 sequences of a step; use one that divides them");
-            let error = instance_of(job, 2, Some(&[2])).unwrap_err().to_string();
+            let error = piper_graph_of_job(job, 2, Some(&[2])).unwrap_err().to_string();
             assert!(error.starts_with("tp = 2: must be a divisor of the 25 heads"), "{error}");
         });
     }

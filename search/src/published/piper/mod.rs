@@ -31,8 +31,8 @@ mod tests;
 mod write;
 
 pub use error::PiperError;
-pub use evaluate::{Evaluation, StageCost, evaluate};
-pub use from_model::instance_of;
+pub use evaluate::{PiperEvaluation, PiperStageCost, evaluate_piper_plan};
+pub use from_model::piper_graph_of_job;
 
 use serde::Serialize;
 use sim::status::SolveStatus;
@@ -41,7 +41,7 @@ use std::time::Instant;
 
 /// One way to run a layer at a tensor-parallel degree (Piper's TMPC). Sizes in bytes of one device.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Choice {
+pub struct PiperChoice {
     /// Its name.
     pub id: String,
     /// Forward and backward pass of one micro-batch, in seconds.
@@ -60,18 +60,18 @@ pub struct Choice {
 
 /// A layer.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Node {
+pub struct PiperNode {
     /// Its number.
     pub id: i64,
     /// What people call it.
     pub name: Option<String>,
     /// By tensor-parallel degree, the ways to run it.
-    pub choices: BTreeMap<u32, Vec<Choice>>,
+    pub choices: BTreeMap<u32, Vec<PiperChoice>>,
 }
 
 /// An edge.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Edge {
+pub struct PiperEdge {
     /// The layer that it comes from.
     pub source: i64,
     /// The layer that it leads to.
@@ -82,7 +82,7 @@ pub struct Edge {
 
 /// A placement problem; made by [`Instance::from_json_str`], which checks it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Instance {
+pub struct PiperInstance {
     /// Bytes that a device holds.
     pub max_memory_per_device: f64,
     /// Devices.
@@ -92,14 +92,14 @@ pub struct Instance {
     /// Micro-batches of a batch.
     pub micro_batches: u32,
     /// The layers.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<PiperNode>,
     /// The edges.
-    pub edges: Vec<Edge>,
+    pub edges: Vec<PiperEdge>,
 }
 
 /// A stage of a plan, in the words of Piper's result files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Stage {
+pub struct PiperStage {
     /// Its layers.
     pub nodes: Vec<i64>,
     /// Copies of it, each with its share of the micro-batches.
@@ -115,28 +115,28 @@ pub struct Stage {
 
 /// A placement: stages in the order of the data's way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Plan {
+pub struct PiperPlan {
     /// The stages.
-    pub stages: Vec<Stage>,
+    pub stages: Vec<PiperStage>,
 }
 
-impl Plan {
+impl PiperPlan {
     /// Devices that it uses.
     #[must_use]
-    pub fn devices(&self) -> u64 {
+    pub fn device_count(&self) -> u64 {
         self.stages.iter().map(|s| u64::from(s.data_parallel) * u64::from(s.tensor_parallel)).sum()
     }
 }
 
 /// The answer of [`solve`].
 #[derive(Debug, Clone, PartialEq)]
-pub struct Solution {
+pub struct PiperSolution {
     /// How good it is.
     pub status: SolveStatus,
     /// Seconds per micro-batch of the slowest stage.
     pub time_per_sample: Option<f64>,
     /// A plan of that time; others may tie with it.
-    pub plan: Option<Plan>,
+    pub plan: Option<PiperPlan>,
     /// The sets of layers that a cut can leave behind it.
     pub cuts: usize,
     /// Wall-clock time of the search, without reading the file.
@@ -162,13 +162,13 @@ pub struct Solution {
 /// assert!((solution.time_per_sample.unwrap_or(0.0) - 0.012).abs() < 1e-9);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn solve(instance: &Instance) -> Result<Solution, PiperError> {
+pub fn place_graph(instance: &PiperInstance) -> Result<PiperSolution, PiperError> {
     let start = Instant::now();
-    let prepared = prepared::Prepared::new(instance)?;
-    let found = search::optimum(&prepared);
+    let prepared = prepared::PreparedGraph::new(instance)?;
+    let found = search::find_optimum(&prepared);
     let (time_per_sample, plan) = match found.best {
         Some(plan) => {
-            let evaluation = evaluate(instance, &plan);
+            let evaluation = evaluate_piper_plan(instance, &plan);
             debug_assert!(
                 evaluation.faults.is_empty(),
                 "the search returned a plan its verifier rejects: {:?}",
@@ -180,7 +180,13 @@ pub fn solve(instance: &Instance) -> Result<Solution, PiperError> {
     };
     let status = match time_per_sample {
         Some(time) => SolveStatus::from_bounds(found.lower_bound.min(time), time),
-        None => SolveStatus::Infeasible { why: prepared.why_nothing_fits() },
+        None => SolveStatus::Infeasible { why: prepared.explain_infeasible() },
     };
-    Ok(Solution { status, time_per_sample, plan, cuts: prepared.suffixes.len(), solve_seconds: start.elapsed().as_secs_f64() })
+    Ok(PiperSolution {
+        status,
+        time_per_sample,
+        plan,
+        cuts: prepared.suffixes.len(),
+        solve_seconds: start.elapsed().as_secs_f64(),
+    })
 }

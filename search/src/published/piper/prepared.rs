@@ -4,7 +4,7 @@
 //! A *suffix* is a set of layers that holds all that its layers lead to: what lies behind a cut. A stage is the difference of two suffixes.
 //! Stages are built from the last one, because memory counts the copies of a stage and of those after it.
 
-use super::{Choice, Instance, PiperError};
+use super::{PiperChoice, PiperError, PiperInstance};
 use std::collections::BTreeMap;
 
 /// The most suffixes of a graph; a chain of n layers has n + 1.
@@ -14,7 +14,7 @@ const MOST_STAGES: usize = 600_000;
 
 /// A way to run each layer of a class, on one device.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Way {
+pub(super) struct ClassOption {
     /// Seconds per micro-batch of one copy.
     pub time: f64,
     /// Bytes over the stage's border per micro-batch.
@@ -27,33 +27,33 @@ pub(super) struct Way {
 
 /// Layers of a stage that have the same options.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Class {
+pub(super) struct LayerClass {
     /// How many.
     pub count: u32,
     /// Their options, in the order of the layers' choices.
-    pub options: Vec<Way>,
+    pub options: Vec<ClassOption>,
 }
 
 /// A stage from one suffix down to a smaller one.
 #[derive(Debug, Clone)]
-pub(super) struct Stages {
+pub(super) struct SuffixStages {
     /// The smaller suffix.
     pub rest: usize,
     /// By degree, its classes; degrees that a layer does not have, or that fit no device, are left out.
-    pub widths: Vec<(u32, Vec<Class>)>,
+    pub widths: Vec<(u32, Vec<LayerClass>)>,
 }
 
 /// A set of layers, a bit each.
-pub(super) type Set = Vec<u64>;
+pub(super) type LayerSet = Vec<u64>;
 
 /// An instance, prepared.
 #[derive(Debug)]
-pub(super) struct Prepared<'a> {
-    pub instance: &'a Instance,
+pub(super) struct PreparedGraph<'a> {
+    pub instance: &'a PiperInstance,
     /// All suffixes, by size; the first is empty, the last has every layer.
-    pub suffixes: Vec<Set>,
+    pub suffixes: Vec<LayerSet>,
     /// Per suffix, the stages that begin it.
-    pub stages: Vec<Vec<Stages>>,
+    pub stages: Vec<Vec<SuffixStages>>,
     /// Data-parallel degrees: divisors of the micro-batches up to the devices, rising.
     pub degrees: Vec<u32>,
     /// The most copies of stages: no more than micro-batches, or devices.
@@ -63,18 +63,18 @@ pub(super) struct Prepared<'a> {
     behind: Vec<Vec<(usize, f64)>>,
 }
 
-fn has(set: &Set, layer: usize) -> bool {
+fn has_layer(set: &LayerSet, layer: usize) -> bool {
     set[layer / 64] >> (layer % 64) & 1 == 1
 }
 
 /// The layers of `set` that are not in `less`.
-pub(super) fn difference(set: &Set, less: &Set) -> Vec<usize> {
+pub(super) fn layers_without(set: &LayerSet, less: &LayerSet) -> Vec<usize> {
     let bits = |(word, left): (usize, u64)| (0..64).filter(move |bit| left >> bit & 1 == 1).map(move |bit| word * 64 + bit);
     set.iter().zip(less).map(|(a, b)| a & !b).enumerate().flat_map(bits).collect()
 }
 
-impl<'a> Prepared<'a> {
-    pub fn new(instance: &'a Instance) -> Result<Self, PiperError> {
+impl<'a> PreparedGraph<'a> {
+    pub fn new(instance: &'a PiperInstance) -> Result<Self, PiperError> {
         let index: BTreeMap<i64, usize> = instance.nodes.iter().enumerate().map(|(i, node)| (node.id, i)).collect();
         let n = instance.nodes.len();
         let (mut before, mut behind) = (vec![Vec::new(); n], vec![Vec::new(); n]);
@@ -84,13 +84,13 @@ impl<'a> Prepared<'a> {
                 behind[from].push((to, edge.bytes));
             }
         }
-        let suffixes = suffixes(n, &before, &behind)?;
+        let suffixes = all_suffixes(n, &before, &behind)?;
         let most_copies = instance.micro_batches.min(instance.max_devices);
         let degrees = (1..=most_copies).filter(|d| instance.micro_batches.is_multiple_of(*d)).collect();
         let mut prepared = Self { instance, suffixes, stages: Vec::new(), degrees, most_copies, before, behind };
         let mut kept = 0;
         for whole in 0..prepared.suffixes.len() {
-            let stages = prepared.stages_of(whole);
+            let stages = prepared.stages_of_suffix(whole);
             kept += stages.iter().map(|s| s.widths.len()).sum::<usize>();
             if kept > MOST_STAGES {
                 return Err(PiperError::TooManyStages { limit: MOST_STAGES });
@@ -100,49 +100,49 @@ impl<'a> Prepared<'a> {
         Ok(prepared)
     }
 
-    fn stages_of(&self, whole: usize) -> Vec<Stages> {
+    fn stages_of_suffix(&self, whole: usize) -> Vec<SuffixStages> {
         let set = &self.suffixes[whole];
-        let inside = |rest: &Set| rest.iter().zip(set).all(|(a, b)| a & !b == 0);
+        let inside = |rest: &LayerSet| rest.iter().zip(set).all(|(a, b)| a & !b == 0);
         let mut stages = Vec::new();
         for (rest, smaller) in self.suffixes[..whole].iter().enumerate().filter(|(_, rest)| inside(rest)) {
-            let layers = difference(set, smaller);
+            let layers = layers_without(set, smaller);
             let Some(first) = layers.first() else { continue };
             let degrees = self.instance.nodes[*first].choices.keys().copied().filter(|t| *t <= self.instance.max_devices);
-            let width = |t: u32| Some((t, self.classes(&layers, t, set, smaller)?));
+            let width = |t: u32| Some((t, self.layer_classes(&layers, t, set, smaller)?));
             let widths: Vec<_> = degrees.filter_map(width).filter(|(_, classes)| self.fits_at_all(classes)).collect();
             if !widths.is_empty() {
-                stages.push(Stages { rest, widths });
+                stages.push(SuffixStages { rest, widths });
             }
         }
         stages
     }
 
     /// The layers' options at a degree, equal ones gathered; `None` where a layer has none.
-    fn classes(&self, layers: &[usize], t: u32, set: &Set, rest: &Set) -> Option<Vec<Class>> {
-        let mut classes: Vec<Class> = Vec::new();
+    fn layer_classes(&self, layers: &[usize], t: u32, set: &LayerSet, rest: &LayerSet) -> Option<Vec<LayerClass>> {
+        let mut classes: Vec<LayerClass> = Vec::new();
         for &layer in layers {
-            let options = self.options(layer, t, set, rest)?;
+            let options = self.options_of_layer(layer, t, set, rest)?;
             match classes.iter_mut().find(|class| class.options == options) {
                 Some(class) => class.count += 1,
-                None => classes.push(Class { count: 1, options }),
+                None => classes.push(LayerClass { count: 1, options }),
             }
         }
         Some(classes)
     }
 
     /// The options of a layer in the stage between two suffixes.
-    pub fn options(&self, layer: usize, t: u32, set: &Set, rest: &Set) -> Option<Vec<Way>> {
+    pub fn options_of_layer(&self, layer: usize, t: u32, set: &LayerSet, rest: &LayerSet) -> Option<Vec<ClassOption>> {
         let choices = self.instance.nodes[layer].choices.get(&t).filter(|choices| !choices.is_empty())?;
         let id = |other: usize| self.instance.nodes[other].id;
-        let option = |choice: &Choice| {
+        let option = |choice: &PiperChoice| {
             let sync = |table: &BTreeMap<i64, f64>, other| table.get(&id(other)).copied().unwrap_or_default();
             // What comes before a layer of the stage and is not in its suffix lies in an earlier stage; what lies behind and is in the
             // smaller suffix, in a later one.
-            let entering = self.before[layer].iter().filter(|(other, _)| !has(set, *other));
-            let leaving = self.behind[layer].iter().filter(|(other, _)| has(rest, *other));
+            let entering = self.before[layer].iter().filter(|(other, _)| !has_layer(set, *other));
+            let leaving = self.behind[layer].iter().filter(|(other, _)| has_layer(rest, *other));
             let entering: f64 = entering.map(|(other, bytes)| bytes + sync(&choice.sync_forward, *other)).sum();
             let leaving: f64 = leaving.map(|(other, bytes)| bytes + sync(&choice.sync_backward, *other)).sum();
-            Way {
+            ClassOption {
                 time: choice.time_per_sample,
                 border: 2.0 * (entering + leaving),
                 parameters: choice.parameter_bytes,
@@ -153,14 +153,14 @@ impl<'a> Prepared<'a> {
     }
 
     /// Whether the least memory of every class together fits with one micro-batch in flight.
-    fn fits_at_all(&self, classes: &[Class]) -> bool {
-        least_memory(classes, 1.0) <= self.instance.max_memory_per_device
+    fn fits_at_all(&self, classes: &[LayerClass]) -> bool {
+        least_stage_memory(classes, 1.0) <= self.instance.max_memory_per_device
     }
 
     /// Why no plan fits.
-    pub fn why_nothing_fits(&self) -> String {
+    pub fn explain_infeasible(&self) -> String {
         let limit = self.instance.max_memory_per_device;
-        let least = |choices: &BTreeMap<u32, Vec<Choice>>| {
+        let least = |choices: &BTreeMap<u32, Vec<PiperChoice>>| {
             let usable = choices.iter().filter(|(t, _)| **t <= self.instance.max_devices);
             usable.flat_map(|(_, list)| list).map(|c| c.memory_a + c.memory_b).fold(f64::INFINITY, f64::min)
         };
@@ -178,22 +178,22 @@ impl<'a> Prepared<'a> {
 }
 
 /// The least memory of a stage with `in_flight` micro-batches.
-pub(super) fn least_memory(classes: &[Class], in_flight: f64) -> f64 {
-    let of = |option: &Way| option.memory.0 * in_flight + option.memory.1;
+pub(super) fn least_stage_memory(classes: &[LayerClass], in_flight: f64) -> f64 {
+    let of = |option: &ClassOption| option.memory.0 * in_flight + option.memory.1;
     classes.iter().map(|class| class.options.iter().map(of).fold(f64::INFINITY, f64::min) * f64::from(class.count)).sum()
 }
 
 /// All suffixes of a graph, by size.
-fn suffixes(n: usize, before: &[Vec<(usize, f64)>], behind: &[Vec<(usize, f64)>]) -> Result<Vec<Set>, PiperError> {
-    let mut known: BTreeMap<Set, ()> = BTreeMap::new();
-    let empty: Set = vec![0; n.div_ceil(64)];
+fn all_suffixes(n: usize, before: &[Vec<(usize, f64)>], behind: &[Vec<(usize, f64)>]) -> Result<Vec<LayerSet>, PiperError> {
+    let mut known: BTreeMap<LayerSet, ()> = BTreeMap::new();
+    let empty: LayerSet = vec![0; n.div_ceil(64)];
     known.insert(empty.clone(), ());
     let mut all = vec![empty];
     let mut at = 0;
     while at < all.len() {
         let set = all[at].clone();
         at += 1;
-        let ready = |layer: &usize| !has(&set, *layer) && behind[*layer].iter().all(|(other, _)| has(&set, *other));
+        let ready = |layer: &usize| !has_layer(&set, *layer) && behind[*layer].iter().all(|(other, _)| has_layer(&set, *other));
         for layer in (0..n).filter(ready) {
             let mut larger = set.clone();
             larger[layer / 64] |= 1 << (layer % 64);

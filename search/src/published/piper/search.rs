@@ -6,9 +6,9 @@
 //! fastest choices within the time allow. Then the least reachable time is enclosed by bisection: above always the time of a plan at
 //! hand, below a time that is not reachable.
 
-use super::prepared::{Prepared, difference};
-use super::stage::{Setting, fastest, most_in_flight};
-use super::{Plan, Stage, evaluate};
+use super::prepared::{PreparedGraph, layers_without};
+use super::stage::{StageContext, fastest_stage, most_in_flight};
+use super::{PiperPlan, PiperStage, evaluate_piper_plan};
 use std::collections::BTreeMap;
 
 /// The enclosure is closed where its relative width is this: [`SolveStatus`](sim::status::SolveStatus) calls 1e-9 optimal.
@@ -18,16 +18,16 @@ const CLOSED: f64 = 5e-10;
 const TRIES: usize = 12;
 
 /// What was found.
-pub(super) struct Found {
+pub(super) struct PiperPlacement {
     /// The best plan.
-    pub best: Option<Plan>,
+    pub best: Option<PiperPlan>,
     /// No plan takes less.
     pub lower_bound: f64,
 }
 
 /// An unbeaten way to place a suffix.
 #[derive(Debug, Clone, Copy)]
-struct Way {
+struct SuffixPlacement {
     /// Copies of its stages.
     copies: u32,
     devices: u32,
@@ -39,27 +39,27 @@ struct Way {
 }
 
 /// The plan of least time.
-pub(super) fn optimum(prepared: &Prepared<'_>) -> Found {
+pub(super) fn find_optimum(prepared: &PreparedGraph<'_>) -> PiperPlacement {
     // Times well above the optimum let far more stages in: come from below.
-    let (mut tried, mut first) = (least_work(prepared), None);
+    let (mut tried, mut first) = (least_time_by_work(prepared), None);
     for _ in 0..TRIES {
         tried *= 1.5;
-        first = reach(prepared, tried, false);
+        first = plan_within_limit(prepared, tried, false);
         if first.is_some() {
             break;
         }
     }
-    let Some(mut best) = first.or_else(|| reach(prepared, f64::MAX, false)) else {
-        return Found { best: None, lower_bound: f64::INFINITY };
+    let Some(mut best) = first.or_else(|| plan_within_limit(prepared, f64::MAX, false)) else {
+        return PiperPlacement { best: None, lower_bound: f64::INFINITY };
     };
-    let mut upper = evaluate(prepared.instance, &best).time_per_sample;
-    let mut lower = least_work(prepared).min(upper);
+    let mut upper = evaluate_piper_plan(prepared.instance, &best).time_per_sample;
+    let mut lower = least_time_by_work(prepared).min(upper);
     while upper - lower > CLOSED * upper {
         // The last question is asked just below the plan at hand: it is often the best one already.
         let middle = if upper - lower < 1e-4 * upper { upper * (1.0 - CLOSED / 2.0) } else { lower + (upper - lower) / 2.0 };
-        match reach(prepared, middle, false) {
+        match plan_within_limit(prepared, middle, false) {
             Some(plan) => {
-                let time = evaluate(prepared.instance, &plan).time_per_sample;
+                let time = evaluate_piper_plan(prepared.instance, &plan).time_per_sample;
                 // A sum in another order may differ in its last digits.
                 upper = time.min(upper * (1.0 - CLOSED / 4.0));
                 best = plan;
@@ -67,24 +67,24 @@ pub(super) fn optimum(prepared: &Prepared<'_>) -> Found {
             None => lower = middle,
         }
     }
-    let upper = evaluate(prepared.instance, &best).time_per_sample;
+    let upper = evaluate_piper_plan(prepared.instance, &best).time_per_sample;
     // Stages with too many ways were taken not to fit: the bound must hold with them.
     let mut bound = lower.min(upper);
-    if reach(prepared, bound * (1.0 - CLOSED), true).is_some() {
-        let mut below = least_work(prepared).min(bound);
+    if plan_within_limit(prepared, bound * (1.0 - CLOSED), true).is_some() {
+        let mut below = least_time_by_work(prepared).min(bound);
         while bound - below > 1e-4 * bound {
             let middle = below + (bound - below) / 2.0;
-            if reach(prepared, middle, true).is_some() { bound = middle } else { below = middle }
+            if plan_within_limit(prepared, middle, true).is_some() { bound = middle } else { below = middle }
         }
         bound = below;
     }
-    Found { best: Some(best), lower_bound: bound }
+    PiperPlacement { best: Some(best), lower_bound: bound }
 }
 
 /// A time that no plan goes below: all devices busy with computing alone, each layer where it takes least of them.
-fn least_work(prepared: &Prepared<'_>) -> f64 {
+fn least_time_by_work(prepared: &PreparedGraph<'_>) -> f64 {
     let instance = prepared.instance;
-    let work = |choices: &BTreeMap<u32, Vec<super::Choice>>| {
+    let work = |choices: &BTreeMap<u32, Vec<super::PiperChoice>>| {
         let usable = choices.iter().filter(|(t, _)| **t <= instance.max_devices);
         usable.flat_map(|(t, list)| list.iter().map(|c| c.time_per_sample * f64::from(*t))).fold(f64::INFINITY, f64::min)
     };
@@ -92,17 +92,17 @@ fn least_work(prepared: &Prepared<'_>) -> f64 {
 }
 
 /// A plan whose stages all take at most `limit`; `None` where there is none.
-fn reach(prepared: &Prepared<'_>, limit: f64, optimistic: bool) -> Option<Plan> {
+fn plan_within_limit(prepared: &PreparedGraph<'_>, limit: f64, optimistic: bool) -> Option<PiperPlan> {
     let instance = prepared.instance;
     let (devices, most) = (instance.max_devices, prepared.most_copies as usize);
-    let mut ways: Vec<Vec<Way>> = vec![vec![Way { copies: 0, devices: 0, rest: 0, then: 0, t: 0, d: 0 }]];
-    let mut by_copies: Vec<Option<Way>> = vec![None; most + 1];
+    let mut ways: Vec<Vec<SuffixPlacement>> = vec![vec![SuffixPlacement { copies: 0, devices: 0, rest: 0, then: 0, t: 0, d: 0 }]];
+    let mut by_copies: Vec<Option<SuffixPlacement>> = vec![None; most + 1];
     for stages in &prepared.stages[1..] {
         by_copies.fill(None);
         for stage in stages.iter().filter(|stage| !ways[stage.rest].is_empty()) {
             for (t, classes) in &stage.widths {
                 for &d in prepared.degrees.iter().take_while(|d| u64::from(**d) * u64::from(*t) <= u64::from(devices)) {
-                    let setting = setting(prepared, d, optimistic);
+                    let setting = stage_context(prepared, d, optimistic);
                     let in_flight = most_in_flight(classes, &setting, limit, (most as u32).div_ceil(d));
                     // ceil(copies / d) micro-batches are in flight: copies may grow up to d times their number.
                     let room = u64::from(in_flight) * u64::from(d);
@@ -113,7 +113,14 @@ fn reach(prepared: &Prepared<'_>, limit: f64, optimistic: bool) -> Option<Plan> 
                         }
                         let slot = &mut by_copies[copies as usize];
                         if used <= devices && slot.is_none_or(|known| used < known.devices) {
-                            *slot = Some(Way { copies, devices: used, rest: stage.rest as u32, then: then as u32, t: *t, d });
+                            *slot = Some(SuffixPlacement {
+                                copies,
+                                devices: used,
+                                rest: stage.rest as u32,
+                                then: then as u32,
+                                t: *t,
+                                d,
+                            });
                         }
                     }
                 }
@@ -125,18 +132,18 @@ fn reach(prepared: &Prepared<'_>, limit: f64, optimistic: bool) -> Option<Plan> 
             fewest = fewest.min(way.devices);
             better
         });
-        let unbeaten: Vec<Way> = unbeaten.copied().collect();
+        let unbeaten: Vec<SuffixPlacement> = unbeaten.copied().collect();
         ways.push(unbeaten);
     }
     ways.last()?.first()?;
     if optimistic {
-        return Some(Plan { stages: Vec::new() });
+        return Some(PiperPlan { stages: Vec::new() });
     }
-    Some(plan(prepared, &ways))
+    Some(trace_plan(prepared, &ways))
 }
 
-fn setting(prepared: &Prepared<'_>, copies: u32, optimistic: bool) -> Setting {
-    Setting {
+fn stage_context(prepared: &PreparedGraph<'_>, copies: u32, optimistic: bool) -> StageContext {
+    StageContext {
         copies: f64::from(copies),
         bandwidth: prepared.instance.bandwidth,
         micro_batches: f64::from(prepared.instance.micro_batches),
@@ -146,30 +153,31 @@ fn setting(prepared: &Prepared<'_>, copies: u32, optimistic: bool) -> Setting {
 }
 
 /// The plan of the first way to place everything, each stage with its fastest choices.
-fn plan(prepared: &Prepared<'_>, ways: &[Vec<Way>]) -> Plan {
+fn trace_plan(prepared: &PreparedGraph<'_>, ways: &[Vec<SuffixPlacement>]) -> PiperPlan {
     let mut stages = Vec::new();
     let (mut suffix, mut at) = (ways.len() - 1, 0_usize);
     while suffix != 0 {
         let way = ways[suffix][at];
-        stages.push(stage(prepared, suffix, &way));
+        stages.push(stage_of_placement(prepared, suffix, &way));
         (suffix, at) = (way.rest as usize, way.then as usize);
     }
-    Plan { stages }
+    PiperPlan { stages }
 }
 
-fn stage(prepared: &Prepared<'_>, suffix: usize, way: &Way) -> Stage {
+fn stage_of_placement(prepared: &PreparedGraph<'_>, suffix: usize, way: &SuffixPlacement) -> PiperStage {
     let instance = prepared.instance;
     let (set, rest) = (&prepared.suffixes[suffix], &prepared.suffixes[way.rest as usize]);
-    let layers = difference(set, rest);
+    let layers = layers_without(set, rest);
     let known = prepared.stages[suffix].iter().find(|stages| stages.rest == way.rest as usize);
     let classes = known.and_then(|stages| stages.widths.iter().find(|(t, _)| *t == way.t)).map(|(_, classes)| classes);
     let classes = classes.map(Vec::as_slice).unwrap_or_default();
     let in_flight = f64::from(way.copies.div_ceil(way.d));
-    let mut taken = fastest(classes, &setting(prepared, way.d, false), in_flight, f64::MAX).map(|f| f.taken).unwrap_or_default();
+    let mut taken =
+        fastest_stage(classes, &stage_context(prepared, way.d, false), in_flight, f64::MAX).map(|f| f.taken).unwrap_or_default();
     let mut choices = BTreeMap::new();
     for &layer in &layers {
         let node = &instance.nodes[layer];
-        let options = prepared.options(layer, way.t, set, rest).unwrap_or_default();
+        let options = prepared.options_of_layer(layer, way.t, set, rest).unwrap_or_default();
         let class = classes.iter().position(|class| class.options == options);
         let left = class.and_then(|class| taken.get_mut(class));
         let option = left.and_then(|left| {
@@ -183,5 +191,5 @@ fn stage(prepared: &Prepared<'_>, suffix: usize, way: &Way) -> Stage {
     }
     let mut nodes: Vec<i64> = layers.iter().map(|&layer| instance.nodes[layer].id).collect();
     nodes.sort_unstable();
-    Stage { nodes, data_parallel: way.d, tensor_parallel: way.t, choices }
+    PiperStage { nodes, data_parallel: way.d, tensor_parallel: way.t, choices }
 }

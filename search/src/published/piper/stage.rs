@@ -4,14 +4,14 @@
 //! only those are kept that no other beats in time and in memory, and that could still end within both limits. What is left at the
 //! end holds the fastest way that fits: an exact solution of the multiple-choice knapsack.
 
-use super::prepared::{Class, Way, least_memory};
+use super::prepared::{ClassOption, LayerClass, least_stage_memory};
 
 /// The most unbeaten ways that are kept. Equal layers make few; a stage with more is decided by bounds only, and the answer says so.
 const MOST_WAYS: usize = 50_000;
 
 /// What every stage shares.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Setting {
+pub(super) struct StageContext {
     /// Copies of the stage.
     pub copies: f64,
     /// Bytes per second.
@@ -24,9 +24,9 @@ pub(super) struct Setting {
     pub optimistic: bool,
 }
 
-impl Setting {
+impl StageContext {
     /// Seconds per micro-batch that an option adds to the stage.
-    fn time(&self, way: &Way) -> f64 {
+    fn seconds_of_option(&self, way: &ClassOption) -> f64 {
         let d = self.copies;
         (way.time + way.border / self.bandwidth) / d + 4.0 * (d - 1.0) / d * way.parameters / self.micro_batches / self.bandwidth
     }
@@ -34,7 +34,7 @@ impl Setting {
 
 /// The fastest way to run a stage.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Fastest {
+pub(super) struct FastestStage {
     /// Seconds per micro-batch.
     pub time: f64,
     /// Per class, how many of its layers take each option.
@@ -54,55 +54,55 @@ struct Partial {
 }
 
 /// The fastest way with `in_flight` micro-batches in memory and at most `limit` seconds; `None` where there is none.
-pub(super) fn fastest(classes: &[Class], setting: &Setting, in_flight: f64, limit: f64) -> Option<Fastest> {
-    let memory_of = |way: &Way| way.memory.0 * in_flight + way.memory.1;
+pub(super) fn fastest_stage(classes: &[LayerClass], setting: &StageContext, in_flight: f64, limit: f64) -> Option<FastestStage> {
+    let memory_of = |way: &ClassOption| way.memory.0 * in_flight + way.memory.1;
     let quickest: Vec<usize> = classes
         .iter()
         .map(|class| {
-            let key = |i: &usize| (setting.time(&class.options[*i]), memory_of(&class.options[*i]));
+            let key = |i: &usize| (setting.seconds_of_option(&class.options[*i]), memory_of(&class.options[*i]));
             let order = |a: &usize, b: &usize| key(a).0.total_cmp(&key(b).0).then(key(a).1.total_cmp(&key(b).1));
             (0..class.options.len()).min_by(order).unwrap_or_default()
         })
         .collect();
-    let sum = |of: &dyn Fn(&Way) -> f64| -> f64 {
+    let sum = |of: &dyn Fn(&ClassOption) -> f64| -> f64 {
         classes.iter().zip(&quickest).map(|(class, &i)| of(&class.options[i]) * f64::from(class.count)).sum()
     };
-    let time = sum(&|way| setting.time(way));
+    let time = sum(&|way| setting.seconds_of_option(way));
     if time > limit {
         return None;
     }
     let all_quickest = |exact| {
-        let take = |(class, &i): (&Class, &usize)| {
+        let take = |(class, &i): (&LayerClass, &usize)| {
             let mut taken = vec![0; class.options.len()];
             taken[i] = class.count;
             taken
         };
-        Some(Fastest { time, taken: classes.iter().zip(&quickest).map(take).collect(), exact })
+        Some(FastestStage { time, taken: classes.iter().zip(&quickest).map(take).collect(), exact })
     };
     if sum(&memory_of) <= setting.memory {
         return all_quickest(true);
     }
-    if least_memory(classes, in_flight) > setting.memory {
+    if least_stage_memory(classes, in_flight) > setting.memory {
         return None;
     }
-    match knapsack(classes, setting, in_flight, limit) {
+    match solve_knapsack(classes, setting, in_flight, limit) {
         Ok(found) => found,
-        Err(TooMany) if setting.optimistic => all_quickest(false),
-        Err(TooMany) => None,
+        Err(TooManyChoices) if setting.optimistic => all_quickest(false),
+        Err(TooManyChoices) => None,
     }
 }
 
 /// More unbeaten ways than are kept.
-pub(super) struct TooMany;
+pub(super) struct TooManyChoices;
 
 /// The largest number of micro-batches in flight, up to `most`, with which the stage fits and takes at most `limit` seconds; 0 where none.
 /// More in flight never take less memory: the numbers that fit are those up to it.
-pub(super) fn most_in_flight(classes: &[Class], setting: &Setting, limit: f64, most: u32) -> u32 {
-    let least_time: f64 = classes.iter().map(|class| least(class, &|way| setting.time(way))).sum();
+pub(super) fn most_in_flight(classes: &[LayerClass], setting: &StageContext, limit: f64, most: u32) -> u32 {
+    let least_time: f64 = classes.iter().map(|class| least_of_class(class, &|way| setting.seconds_of_option(way))).sum();
     if least_time > limit {
         return 0;
     }
-    let fits = |y: u32| fits(classes, setting, f64::from(y), limit);
+    let fits = |y: u32| stage_fits(classes, setting, f64::from(y), limit);
     if fits(most) {
         return most;
     }
@@ -118,10 +118,10 @@ pub(super) fn most_in_flight(classes: &[Class], setting: &Setting, limit: f64, m
 }
 
 /// Whether [`fastest`] has an answer, where the least time is within the limit.
-fn fits(classes: &[Class], setting: &Setting, in_flight: f64, limit: f64) -> bool {
-    let memory_of = |way: &Way| way.memory.0 * in_flight + way.memory.1;
-    let of_quickest = |class: &Class| {
-        let key = |way: &Way| (setting.time(way), memory_of(way));
+fn stage_fits(classes: &[LayerClass], setting: &StageContext, in_flight: f64, limit: f64) -> bool {
+    let memory_of = |way: &ClassOption| way.memory.0 * in_flight + way.memory.1;
+    let of_quickest = |class: &LayerClass| {
+        let key = |way: &ClassOption| (setting.seconds_of_option(way), memory_of(way));
         let better = |a: (f64, f64), b: (f64, f64)| if (b.0, b.1) < (a.0, a.1) { b } else { a };
         class.options.iter().map(key).fold((f64::INFINITY, f64::INFINITY), better).1 * f64::from(class.count)
     };
@@ -129,24 +129,29 @@ fn fits(classes: &[Class], setting: &Setting, in_flight: f64, limit: f64) -> boo
     if classes.iter().map(of_quickest).sum::<f64>() <= setting.memory {
         return true;
     }
-    if least_memory(classes, in_flight) > setting.memory {
+    if least_stage_memory(classes, in_flight) > setting.memory {
         return false;
     }
-    fastest(classes, setting, in_flight, limit).is_some()
+    fastest_stage(classes, setting, in_flight, limit).is_some()
 }
 
 /// The least of a figure over a class's options, for all its layers.
-fn least(class: &Class, of: &dyn Fn(&Way) -> f64) -> f64 {
+fn least_of_class(class: &LayerClass, of: &dyn Fn(&ClassOption) -> f64) -> f64 {
     class.options.iter().map(of).fold(f64::INFINITY, f64::min) * f64::from(class.count)
 }
 
-fn knapsack(classes: &[Class], setting: &Setting, in_flight: f64, limit: f64) -> Result<Option<Fastest>, TooMany> {
-    let memory_of = |way: &Way| way.memory.0 * in_flight + way.memory.1;
+fn solve_knapsack(
+    classes: &[LayerClass],
+    setting: &StageContext,
+    in_flight: f64,
+    limit: f64,
+) -> Result<Option<FastestStage>, TooManyChoices> {
+    let memory_of = |way: &ClassOption| way.memory.0 * in_flight + way.memory.1;
     // What the classes still to come take at least.
     let (mut time_left, mut memory_left) = (vec![0.0; classes.len() + 1], vec![0.0; classes.len() + 1]);
     for (i, class) in classes.iter().enumerate().rev() {
-        time_left[i] = time_left[i + 1] + least(class, &|way| setting.time(way));
-        memory_left[i] = memory_left[i + 1] + least(class, &memory_of);
+        time_left[i] = time_left[i + 1] + least_of_class(class, &|way| setting.seconds_of_option(way));
+        memory_left[i] = memory_left[i + 1] + least_of_class(class, &memory_of);
     }
     let mut levels: Vec<Vec<Partial>> = vec![vec![Partial { time: 0.0, memory: 0.0, parent: 0, split: 0 }]];
     let mut splits: Vec<Vec<Vec<u32>>> = Vec::new();
@@ -154,10 +159,10 @@ fn knapsack(classes: &[Class], setting: &Setting, in_flight: f64, limit: f64) ->
         let (of_class, parents) = (compositions(class.count, class.options.len())?, &levels[i]);
         let mut next = Vec::new();
         for (split, taken) in of_class.iter().enumerate() {
-            let add = |of: &dyn Fn(&Way) -> f64| -> f64 {
+            let add = |of: &dyn Fn(&ClassOption) -> f64| -> f64 {
                 taken.iter().zip(&class.options).filter(|(n, _)| **n > 0).map(|(n, way)| f64::from(*n) * of(way)).sum()
             };
-            let (time, memory) = (add(&|way| setting.time(way)), add(&memory_of));
+            let (time, memory) = (add(&|way| setting.seconds_of_option(way)), add(&memory_of));
             for (parent, p) in parents.iter().enumerate() {
                 let (time, memory) = (p.time + time, p.memory + memory);
                 // A rounding's room: what is cut off here is not looked at again.
@@ -167,12 +172,12 @@ fn knapsack(classes: &[Class], setting: &Setting, in_flight: f64, limit: f64) ->
                 }
             }
             if next.len() > 4 * MOST_WAYS {
-                unbeaten(&mut next);
+                keep_unbeaten(&mut next);
             }
         }
-        unbeaten(&mut next);
+        keep_unbeaten(&mut next);
         if next.len() > MOST_WAYS {
-            return Err(TooMany);
+            return Err(TooManyChoices);
         }
         levels.push(next);
         splits.push(of_class);
@@ -187,11 +192,11 @@ fn knapsack(classes: &[Class], setting: &Setting, in_flight: f64, limit: f64) ->
         at = levels[i][at.parent as usize];
     }
     taken.reverse();
-    Ok(Some(Fastest { time: best.time, taken, exact: true }))
+    Ok(Some(FastestStage { time: best.time, taken, exact: true }))
 }
 
 /// Keeps what nothing beats: less time with no more memory.
-fn unbeaten(ways: &mut Vec<Partial>) {
+fn keep_unbeaten(ways: &mut Vec<Partial>) {
     ways.sort_by(|a, b| a.time.total_cmp(&b.time).then(a.memory.total_cmp(&b.memory)));
     let mut least = f64::INFINITY;
     ways.retain(|way| {
@@ -202,7 +207,7 @@ fn unbeaten(ways: &mut Vec<Partial>) {
 }
 
 /// Every way to deal `count` layers to `options` options.
-fn compositions(count: u32, options: usize) -> Result<Vec<Vec<u32>>, TooMany> {
+fn compositions(count: u32, options: usize) -> Result<Vec<Vec<u32>>, TooManyChoices> {
     let mut all: Vec<Vec<u32>> = vec![Vec::new()];
     for option in 0..options {
         let mut next = Vec::new();
@@ -213,7 +218,7 @@ fn compositions(count: u32, options: usize) -> Result<Vec<Vec<u32>>, TooMany> {
                 next.push(begun.iter().copied().chain([n]).collect());
             }
             if next.len() > MOST_WAYS {
-                return Err(TooMany);
+                return Err(TooManyChoices);
             }
         }
         all = next;

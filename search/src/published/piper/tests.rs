@@ -1,15 +1,15 @@
 //! The search against every plan there is, the files' faults, and what is kept by writing and reading.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use super::{Choice, Edge, Instance, Node, Plan, Stage, evaluate, solve};
+use super::{PiperChoice, PiperEdge, PiperInstance, PiperNode, PiperPlan, PiperStage, evaluate_piper_plan, place_graph};
 use proptest::prelude::*;
 use sim::status::SolveStatus;
 use std::collections::{BTreeMap, BTreeSet};
 
 const GRAPH: &str = include_str!("../../../tests/piper/small.json");
 
-fn read(text: &str) -> Instance {
-    Instance::from_json_str(text, "graph.json").unwrap()
+fn read(text: &str) -> PiperInstance {
+    PiperInstance::from_json_str(text, "graph.json").unwrap()
 }
 
 /// Numbers that look random, the same for a seed.
@@ -27,20 +27,20 @@ impl Numbers {
 }
 
 /// A small graph: layers in an order, edges forward, one or two degrees with one to three choices.
-fn random(seed: u64) -> Instance {
+fn random(seed: u64) -> PiperInstance {
     let mut r = Numbers(seed);
     let layers = 2 + r.below(3) as i64;
     let mut edges = Vec::new();
     for source in 0..layers {
         for destination in source + 1..layers {
             if destination == source + 1 && r.below(4) > 0 || r.below(5) == 0 {
-                edges.push(Edge { source, destination, bytes: r.one_of(&[0.0, 1e6, 5e6, 2e7]) });
+                edges.push(PiperEdge { source, destination, bytes: r.one_of(&[0.0, 1e6, 5e6, 2e7]) });
             }
         }
     }
     // Layers that are alike are what the search gathers into classes.
     let alike = r.below(2) == 0;
-    let mut first: Option<BTreeMap<u32, Vec<Choice>>> = None;
+    let mut first: Option<BTreeMap<u32, Vec<PiperChoice>>> = None;
     let nodes = (0..layers)
         .map(|id| {
             let mut choices = if let (true, Some(choices)) = (alike, &first) { choices.clone() } else { choices(&mut r, layers) };
@@ -54,10 +54,10 @@ fn random(seed: u64) -> Instance {
                         edges.iter().filter(|e| e.source == id).map(|e| (e.destination, sync(&mut r))).collect();
                 }
             }
-            Node { id, name: None, choices }
+            PiperNode { id, name: None, choices }
         })
         .collect();
-    Instance {
+    PiperInstance {
         max_memory_per_device: r.one_of(&[6e8, 1e9, 2e9, 4e9]),
         max_devices: 1 + r.below(4) as u32,
         bandwidth: 1e9,
@@ -67,10 +67,10 @@ fn random(seed: u64) -> Instance {
     }
 }
 
-fn choices(r: &mut Numbers, layers: i64) -> BTreeMap<u32, Vec<Choice>> {
+fn choices(r: &mut Numbers, layers: i64) -> BTreeMap<u32, Vec<PiperChoice>> {
     // Trying every plan of four layers at two degrees would take minutes.
     let degrees: &[u32] = [&[1][..], &[1, 2], &[2]][if layers > 3 { 0 } else { r.below(3) as usize }];
-    let mut choice = |t: u32, l: u64| Choice {
+    let mut choice = |t: u32, l: u64| PiperChoice {
         id: format!("way {l}"),
         time_per_sample: (10.0 + r.below(30) as f64) * 1e-3 / f64::from(t),
         parameter_bytes: r.one_of(&[0.0, 1e8, 4e8]),
@@ -83,16 +83,16 @@ fn choices(r: &mut Numbers, layers: i64) -> BTreeMap<u32, Vec<Choice>> {
 }
 
 /// The least time of all plans, by trying them all.
-fn by_trying(instance: &Instance) -> Option<f64> {
+fn by_trying(instance: &PiperInstance) -> Option<f64> {
     let ids: Vec<i64> = instance.nodes.iter().map(|node| node.id).collect();
     let mut best = None;
-    extend(instance, &ids, &mut Plan { stages: Vec::new() }, &mut best);
+    extend(instance, &ids, &mut PiperPlan { stages: Vec::new() }, &mut best);
     best
 }
 
-fn extend(instance: &Instance, left: &[i64], plan: &mut Plan, best: &mut Option<f64>) {
+fn extend(instance: &PiperInstance, left: &[i64], plan: &mut PiperPlan, best: &mut Option<f64>) {
     if left.is_empty() {
-        let evaluation = evaluate(instance, plan);
+        let evaluation = evaluate_piper_plan(instance, plan);
         if evaluation.faults.is_empty() {
             *best = Some(best.map_or(evaluation.time_per_sample, |b: f64| b.min(evaluation.time_per_sample)));
         }
@@ -107,8 +107,8 @@ fn extend(instance: &Instance, left: &[i64], plan: &mut Plan, best: &mut Option<
         for t in [1, 2] {
             for d in (1..=instance.micro_batches).filter(|d| instance.micro_batches.is_multiple_of(*d)) {
                 for choices in assignments(instance, &nodes, t) {
-                    plan.stages.push(Stage { nodes: nodes.clone(), data_parallel: d, tensor_parallel: t, choices });
-                    if plan.devices() <= u64::from(instance.max_devices) {
+                    plan.stages.push(PiperStage { nodes: nodes.clone(), data_parallel: d, tensor_parallel: t, choices });
+                    if plan.device_count() <= u64::from(instance.max_devices) {
                         extend(instance, &rest, plan, best);
                     }
                     plan.stages.pop();
@@ -118,7 +118,7 @@ fn extend(instance: &Instance, left: &[i64], plan: &mut Plan, best: &mut Option<
     }
 }
 
-fn assignments(instance: &Instance, nodes: &[i64], t: u32) -> Vec<BTreeMap<i64, String>> {
+fn assignments(instance: &PiperInstance, nodes: &[i64], t: u32) -> Vec<BTreeMap<i64, String>> {
     let mut all = vec![BTreeMap::new()];
     for id in nodes {
         let node = instance.nodes.iter().find(|node| node.id == *id).unwrap();
@@ -143,12 +143,12 @@ proptest! {
     #[test]
     fn no_plan_of_a_small_graph_is_faster(seed in any::<u64>()) {
         let instance = random(seed);
-        let solution = solve(&instance).unwrap();
+        let solution = place_graph(&instance).unwrap();
         match (by_trying(&instance), solution.time_per_sample) {
             (Some(best), Some(found)) => {
                 prop_assert!((found / best - 1.0).abs() <= 1e-9, "{found} against {best}: {:?}", solution.plan);
                 prop_assert_eq!(solution.status, SolveStatus::Optimal);
-                let evaluation = evaluate(&instance, &solution.plan.unwrap());
+                let evaluation = evaluate_piper_plan(&instance, &solution.plan.unwrap());
                 prop_assert!(evaluation.faults.is_empty(), "{:?}", evaluation.faults);
             }
             (None, None) => {
@@ -171,7 +171,7 @@ fn the_random_graphs_are_of_every_kind() {
     let (mut chains, mut branches, mut fitting, mut several) = (0, 0, 0, 0);
     for seed in 0..200 {
         let instance = random(seed * 7919);
-        let solution = solve(&instance).unwrap();
+        let solution = place_graph(&instance).unwrap();
         if solution.cuts == instance.nodes.len() + 1 {
             chains += 1
         } else {
@@ -189,14 +189,14 @@ fn the_random_graphs_are_of_every_kind() {
 #[test]
 fn piper_s_terms_are_those_of_its_formulas() {
     let instance = read(GRAPH);
-    let stage = |nodes: &[i64], d, t, choice: &str| Stage {
+    let stage = |nodes: &[i64], d, t, choice: &str| PiperStage {
         nodes: nodes.to_vec(),
         data_parallel: d,
         tensor_parallel: t,
         choices: nodes.iter().map(|id| (*id, choice.to_owned())).collect(),
     };
-    let plan = Plan { stages: vec![stage(&[0, 1], 2, 1, "vanilla"), stage(&[2, 3], 1, 2, "activation recomp")] };
-    let evaluation = evaluate(&instance, &plan);
+    let plan = PiperPlan { stages: vec![stage(&[0, 1], 2, 1, "vanilla"), stage(&[2, 3], 1, 2, "activation recomp")] };
+    let evaluation = evaluate_piper_plan(&instance, &plan);
     assert!(evaluation.faults.is_empty(), "{:?}", evaluation.faults);
     let near = |got: f64, expected: f64| assert!((got / expected - 1.0).abs() < 1e-12, "{got} {expected}");
     let [first, second] = evaluation.stages[..] else { panic!("{evaluation:?}") };
@@ -216,12 +216,12 @@ fn piper_s_terms_are_those_of_its_formulas() {
 #[test]
 fn the_verifier_names_every_broken_rule() {
     let instance = read(GRAPH);
-    let solution = solve(&instance).unwrap();
+    let solution = place_graph(&instance).unwrap();
     let plan = solution.plan.unwrap();
-    let faults = |change: &dyn Fn(&mut Plan)| {
+    let faults = |change: &dyn Fn(&mut PiperPlan)| {
         let mut plan = plan.clone();
         change(&mut plan);
-        evaluate(&instance, &plan).faults.join("; ")
+        evaluate_piper_plan(&instance, &plan).faults.join("; ")
     };
     assert_eq!(faults(&|_| ()), "");
     assert!(faults(&|p| p.stages.reverse()).contains("leads back") || plan.stages.len() == 1);
@@ -233,41 +233,41 @@ fn the_verifier_names_every_broken_rule() {
 
 #[test]
 fn what_fits_nowhere_says_what_is_lacking() {
-    let tight = Instance { max_memory_per_device: 3e8, ..read(GRAPH) };
-    let why = solve(&tight).unwrap().status.to_string();
+    let tight = PiperInstance { max_memory_per_device: 3e8, ..read(GRAPH) };
+    let why = place_graph(&tight).unwrap().status.to_string();
     assert!(why.starts_with("infeasible: layer 1 needs ") && why.contains("even alone, a device has 300000000"), "{why}");
-    let few = Instance { max_memory_per_device: 1.0e9, max_devices: 1, ..read(GRAPH) };
-    let why = solve(&few).unwrap().status.to_string();
+    let few = PiperInstance { max_memory_per_device: 1.0e9, max_devices: 1, ..read(GRAPH) };
+    let why = place_graph(&few).unwrap().status.to_string();
     assert!(why.contains("no split into stages fits 1 such devices"), "{why}");
 }
 
 #[test]
 fn branches_that_run_side_by_side_are_refused_with_the_cure() {
-    let node = |id| Node { id, name: None, choices: read(GRAPH).nodes[0].choices.clone() };
-    let wide = Instance { nodes: (0..13).map(node).collect(), edges: Vec::new(), ..read(GRAPH) };
-    let error = solve(&wide).unwrap_err().to_string();
+    let node = |id| PiperNode { id, name: None, choices: read(GRAPH).nodes[0].choices.clone() };
+    let wide = PiperInstance { nodes: (0..13).map(node).collect(), edges: Vec::new(), ..read(GRAPH) };
+    let error = place_graph(&wide).unwrap_err().to_string();
     assert!(error.starts_with("the graph of 13 layers and 0 edges can be cut in more than 4096 ways: "), "{error}");
 }
 
 #[test]
 fn slower_links_fewer_devices_and_less_memory_never_help() {
-    let time = |instance: Instance| solve(&instance).unwrap().time_per_sample.unwrap_or(f64::INFINITY);
+    let time = |instance: PiperInstance| place_graph(&instance).unwrap().time_per_sample.unwrap_or(f64::INFINITY);
     let whole = time(read(GRAPH));
-    assert!(time(Instance { bandwidth: 1e9, ..read(GRAPH) }) >= whole);
+    assert!(time(PiperInstance { bandwidth: 1e9, ..read(GRAPH) }) >= whole);
     let mut last = f64::INFINITY;
     for devices in 1..=8 {
-        let now = time(Instance { max_devices: devices, ..read(GRAPH) });
+        let now = time(PiperInstance { max_devices: devices, ..read(GRAPH) });
         assert!(now <= last, "{devices}: {now} {last}");
         last = now;
     }
-    assert!(time(Instance { max_memory_per_device: 1.2e9, ..read(GRAPH) }) >= whole);
+    assert!(time(PiperInstance { max_memory_per_device: 1.2e9, ..read(GRAPH) }) >= whole);
 }
 
 #[test]
 fn faults_of_a_file_name_key_value_limit_and_cure() {
     let error = |from: &str, to: &str| {
         assert!(GRAPH.contains(from), "{from}");
-        Instance::from_json_str(&GRAPH.replacen(from, to, 1), "g.json").unwrap_err().to_string()
+        PiperInstance::from_json_str(&GRAPH.replacen(from, to, 1), "g.json").unwrap_err().to_string()
     };
     let cases: BTreeSet<(&str, &str, &str)> = BTreeSet::from([
         ("\"maxDevices\": 4", "\"maxDevices\": -4", "maxDevices = -4: must be a whole number between 1 and 10000; correct it"),
@@ -307,7 +307,7 @@ fn faults_of_a_file_name_key_value_limit_and_cure() {
 #[test]
 fn circles_are_named_and_refused() {
     let mut circle = read(GRAPH);
-    circle.edges.push(Edge { source: 3, destination: 0, bytes: 0.0 });
+    circle.edges.push(PiperEdge { source: 3, destination: 0, bytes: 0.0 });
     for (id, sync) in [(0, true), (3, false)] {
         let node = circle.nodes.iter_mut().find(|node| node.id == id).unwrap();
         for choice in node.choices.values_mut().flatten() {
@@ -318,15 +318,15 @@ fn circles_are_named_and_refused() {
             };
         }
     }
-    let error = Instance::from_json_str(&circle.to_json_string(), "g.json").unwrap_err().to_string();
+    let error = PiperInstance::from_json_str(&circle.to_json_string(), "g.json").unwrap_err().to_string();
     assert_eq!(error, "g.json: edges = layers 0 -> 1 -> 2 -> 3 -> 0: must not lead in a circle; remove an edge of it");
     // A circle is named whether or not it has sync times; so is an edge from a layer to itself.
     let mut bare = read(GRAPH);
-    bare.edges.push(Edge { source: 3, destination: 0, bytes: 0.0 });
-    assert_eq!(Instance::from_json_str(&bare.to_json_string(), "g.json").unwrap_err().to_string(), error);
+    bare.edges.push(PiperEdge { source: 3, destination: 0, bytes: 0.0 });
+    assert_eq!(PiperInstance::from_json_str(&bare.to_json_string(), "g.json").unwrap_err().to_string(), error);
     let mut own = read(GRAPH);
-    own.edges.push(Edge { source: 2, destination: 2, bytes: 0.0 });
-    let error = Instance::from_json_str(&own.to_json_string(), "g.json").unwrap_err().to_string();
+    own.edges.push(PiperEdge { source: 2, destination: 2, bytes: 0.0 });
+    let error = PiperInstance::from_json_str(&own.to_json_string(), "g.json").unwrap_err().to_string();
     let at = own.edges.len() - 1;
     assert_eq!(error, format!("g.json: edges[{at}] = layer 2 to itself: must lead to another layer; remove it"));
 }

@@ -1,10 +1,10 @@
 //! Writing Piper's graph files.
 
-use super::{Choice, Instance};
+use super::{PiperChoice, PiperInstance};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-impl Instance {
+impl PiperInstance {
     /// The graph as Piper's planner reads it, indented, ending in a line break. [`Instance::from_json_str`] reads the same instance back.
     #[must_use]
     pub fn to_json_string(&self) -> String {
@@ -13,7 +13,7 @@ impl Instance {
             .iter()
             .map(|node| {
                 let tables: Map<String, Value> =
-                    node.choices.iter().map(|(t, list)| (t.to_string(), list.iter().map(choice).collect())).collect();
+                    node.choices.iter().map(|(t, list)| (t.to_string(), list.iter().map(write_choice).collect())).collect();
                 let mut value = json!({"id": node.id, "TMPCs": tables});
                 if let (Some(name), Some(map)) = (&node.name, value.as_object_mut()) {
                     map.insert("name".to_owned(), json!(name));
@@ -38,7 +38,7 @@ impl Instance {
     }
 }
 
-fn choice(choice: &Choice) -> Value {
+fn write_choice(choice: &PiperChoice) -> Value {
     let sync = |times: &BTreeMap<i64, f64>| times.iter().map(|(id, bytes)| (id.to_string(), json!(bytes))).collect::<Map<_, _>>();
     json!({
         "id": choice.id,

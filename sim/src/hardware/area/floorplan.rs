@@ -6,9 +6,9 @@
 //! Figure 6). What no unit covers (pads, clocks, test, fuses) is a fixed fraction of the die.
 
 use super::super::energy::interpolate_log;
-use super::super::{Accelerator, MemoryLevel, Node, Scope};
-use super::{AreaBreakdown, Part};
-use crate::files::Fault;
+use super::super::{Accelerator, MemoryLevel, MemoryScope, ProcessNode};
+use super::{AreaBreakdown, AreaPart};
+use crate::files::FileFault;
 use crate::kernel::DataType;
 use crate::limits;
 use crate::units::{Bytes, SquareMillimeters};
@@ -127,7 +127,7 @@ impl DieLink {
     }
 
     /// Controllers, in NVLink3 links.
-    fn controllers(self) -> f64 {
+    fn controllers_in_links(self) -> f64 {
         match self {
             Self::Nvlink3 | Self::Nvlink4 => 1.0,
             Self::InfinityFabric | Self::Ici => 2.0,
@@ -140,7 +140,7 @@ impl DieLink {
 #[serde(deny_unknown_fields)]
 pub struct Floorplan {
     /// The process.
-    pub node: Node,
+    pub node: ProcessNode,
     /// Compute dies; everything below is the sum over all of them.
     pub dies: u32,
     /// Cores, disabled ones included.
@@ -180,7 +180,7 @@ pub struct Floorplan {
 
 /// The area of one memory at a node. Grows with capacity and with ports.
 #[must_use]
-pub fn sram_area(node: Node, kind: SramKind, capacity: Bytes, ports: u32) -> SquareMillimeters {
+pub fn sram_area(node: ProcessNode, kind: SramKind, capacity: Bytes, ports: u32) -> SquareMillimeters {
     let kib = capacity.as_f64() / 1024.0;
     let bits = capacity.as_f64() * 8.0;
     let um2 = match kind {
@@ -199,13 +199,13 @@ pub fn sram_area(node: Node, kind: SramKind, capacity: Bytes, ports: u32) -> Squ
 }
 
 impl SramArray {
-    fn area(&self, node: Node) -> SquareMillimeters {
+    fn area_at_node(&self, node: ProcessNode) -> SquareMillimeters {
         let capacity = Bytes((self.capacity_kib * 1024.0) as u64);
         sram_area(node, self.kind, capacity, self.ports) * f64::from(self.count)
     }
 
     /// The breakdown's name for this memory.
-    fn part(&self) -> &'static str {
+    fn part_name(&self) -> &'static str {
         Self::PART.iter().find(|part| **part == self.name).copied().unwrap_or("other_memory")
     }
 
@@ -217,7 +217,7 @@ impl Floorplan {
     /// The floorplan of a chip that has not been built: a TPU-like die at `node` with exactly the cores and memories of the accelerator, an
     /// HBM stack per 307 GB/s (HBM2's fastest), and `links` chip-to-chip links. For searches beyond PHAZE's tables.
     #[must_use]
-    pub fn of(accelerator: &Accelerator, node: Node, links: u32) -> Self {
+    pub fn of_unbuilt_chip(accelerator: &Accelerator, node: ProcessNode, links: u32) -> Self {
         let array = |level: &MemoryLevel, name: &str| SramArray {
             name: name.to_owned(),
             capacity_kib: level.capacity.as_f64() / 1024.0,
@@ -232,7 +232,7 @@ impl Floorplan {
         let (tensor, vector) = (accelerator.tensor.cores.max(1), &accelerator.vector);
         // Vector cores are spread over the tensor cores; a fraction of one is rounded up.
         let lanes = (vector.cores * vector.lanes).div_ceil(tensor);
-        let mut core_memory = on_chip(Scope::Core, "local_buffer");
+        let mut core_memory = on_chip(MemoryScope::Core, "local_buffer");
         if let Some(buffer) = vector.buffer {
             let count = vector.cores.div_ceil(tensor);
             let capacity_kib = buffer.as_f64() / 1024.0;
@@ -257,7 +257,7 @@ impl Floorplan {
             control_lanes: lanes.div_ceil(SUBLANES),
             scalar_units: 0,
             core_memory,
-            chip_memory: on_chip(Scope::Chip, "global_buffer"),
+            chip_memory: on_chip(MemoryScope::Chip, "global_buffer"),
             network_port_bytes_per_cycle: port,
             hbm_stacks: (accelerator.hbm.read_bandwidth.0 / HBM2_STACK).ceil() as u32,
             link: DieLink::Ici,
@@ -270,75 +270,95 @@ impl Floorplan {
 
     /// The area of the dies by component, under the names that die photographs are annotated with.
     #[must_use]
-    pub fn area(&self, accelerator: &Accelerator) -> AreaBreakdown {
-        let in_core = self.in_core(accelerator);
+    pub fn die_areas(&self, accelerator: &Accelerator) -> AreaBreakdown {
+        let in_core = self.core_areas(accelerator);
         let core: SquareMillimeters = in_core.iter().map(|part| part.area).sum();
         let cores = f64::from(self.cores);
-        let global: SquareMillimeters = self.chip_memory.iter().map(|memory| memory.area(self.node)).sum();
+        let global: SquareMillimeters = self.chip_memory.iter().map(|memory| memory.area_at_node(self.node)).sum();
         let stacks = f64::from(self.hbm_stacks);
         let links = f64::from(self.links);
         let mut die = vec![
-            Part { name: "cores", area: core * cores },
-            Part { name: "crossbar", area: self.logic(cores * CROSSBAR * self.network_port_bytes_per_cycle / CROSSBAR_PORT) },
-            Part { name: "global_buffer", area: global },
-            Part { name: "mem_phy", area: SquareMillimeters(stacks * HBM_PHY_MM2) },
-            Part { name: "mem_ctrl", area: self.library(stacks * HBM_CONTROLLER) },
-            Part { name: "offchip_link_phy", area: SquareMillimeters(links * self.link.phy_mm2()) },
+            AreaPart { name: "cores", area: core * cores },
+            AreaPart {
+                name: "crossbar",
+                area: self.logic_area(cores * CROSSBAR * self.network_port_bytes_per_cycle / CROSSBAR_PORT),
+            },
+            AreaPart { name: "global_buffer", area: global },
+            AreaPart { name: "mem_phy", area: SquareMillimeters(stacks * HBM_PHY_MM2) },
+            AreaPart { name: "mem_ctrl", area: self.library_logic_area(stacks * HBM_CONTROLLER) },
+            AreaPart { name: "offchip_link_phy", area: SquareMillimeters(links * self.link.phy_mm2()) },
         ];
         let known: SquareMillimeters = die.iter().map(|part| part.area).sum();
-        let fixed = self.library(links * self.link.controllers() * LINK_CONTROLLER) + SquareMillimeters(self.pcie_mm2());
+        let fixed = self.library_logic_area(links * self.link.controllers_in_links() * LINK_CONTROLLER)
+            + SquareMillimeters(self.pcie_mm2());
         // Fractions are of the whole die: what is known is the rest of it.
         let fraction = UNATTRIBUTED + self.other_blocks_fraction;
         let rest = (known + fixed) * (fraction / (1.0 - fraction));
-        die.push(Part { name: "other", area: fixed + rest });
+        die.push(AreaPart { name: "other", area: fixed + rest });
         AreaBreakdown { die, in_core }
     }
 
     /// What cannot be on a die.
-    pub(in super::super) fn faults(&self, accelerator: &Accelerator) -> Vec<Fault> {
+    pub(in super::super) fn find_faults(&self, accelerator: &Accelerator) -> Vec<FileFault> {
         let mut faults = Vec::new();
         let tensor = accelerator.tensor.cores;
         if self.cores < tensor {
             let limit = format!("fewer than the {tensor} cores in use");
-            faults.push(Fault::new("area.cores", self.cores, limit, "count the cores on the die, disabled ones included"));
+            faults.push(FileFault::new("area.cores", self.cores, limit, "count the cores on the die, disabled ones included"));
         }
         if self.dies == 0 {
-            faults.push(Fault::new("area.dies", 0, "a chip has at least one", "count the compute dies"));
+            faults.push(FileFault::new("area.dies", 0, "a chip has at least one", "count the compute dies"));
         }
         let port = self.network_port_bytes_per_cycle;
         if !PORT_BYTES.contains(&port) {
-            let limit = limits::between(*PORT_BYTES.start(), *PORT_BYTES.end());
+            let limit = limits::describe_range(*PORT_BYTES.start(), *PORT_BYTES.end());
             let cure = "give what a core reads from the network per cycle";
-            faults.push(Fault::new("area.network_port_bytes_per_cycle", limits::plain(port), limit, cure));
+            faults.push(FileFault::new("area.network_port_bytes_per_cycle", limits::format_number(port), limit, cure));
         }
         self.count_faults(&mut faults);
         if !(0.0..0.5).contains(&self.other_blocks_fraction) {
             let cure = "give the fraction of the die that other blocks take, 0 where unknown";
-            faults.push(Fault::new("area.other_blocks_fraction", self.other_blocks_fraction, "must lie between 0 and 0.5", cure));
+            faults.push(FileFault::new(
+                "area.other_blocks_fraction",
+                self.other_blocks_fraction,
+                "must lie between 0 and 0.5",
+                cure,
+            ));
         }
         for memory in self.core_memory.iter().chain(&self.chip_memory) {
             let key = format!("area.{}", memory.name);
             let range = 1.0 / 1024.0..=limits::LARGEST_MEMORY as f64 / 1024.0;
             if !range.contains(&memory.capacity_kib) {
-                let limit = limits::between(*range.start(), *range.end());
-                faults.push(Fault::new(format!("{key}.capacity_kib"), limits::plain(memory.capacity_kib), limit, "remove it"));
+                let limit = limits::describe_range(*range.start(), *range.end());
+                faults.push(FileFault::new(
+                    format!("{key}.capacity_kib"),
+                    limits::format_number(memory.capacity_kib),
+                    limit,
+                    "remove it",
+                ));
             }
             if memory.ports == 0 || memory.count == 0 {
                 let value = format!("{} ports, {} instances", memory.ports, memory.count);
-                faults.push(Fault::new(key, value, "a memory has at least one of each", "remove it"));
+                faults.push(FileFault::new(key, value, "a memory has at least one of each", "remove it"));
             }
         }
         // Of figures that are each believable.
-        let total = if faults.is_empty() { self.area(accelerator).total().0 } else { *limits::AREA.start() };
+        let total = if faults.is_empty() { self.die_areas(accelerator).total_area().0 } else { *limits::AREA.start() };
         if !limits::AREA.contains(&total) {
-            let limit = format!("all dies together, which {}", limits::between(*limits::AREA.start(), *limits::AREA.end()));
-            faults.push(Fault::new("area", format!("{} mm^2", limits::plain(total)), limit, "correct the counts and capacities"));
+            let limit =
+                format!("all dies together, which {}", limits::describe_range(*limits::AREA.start(), *limits::AREA.end()));
+            faults.push(FileFault::new(
+                "area",
+                format!("{} mm^2", limits::format_number(total)),
+                limit,
+                "correct the counts and capacities",
+            ));
         }
         faults
     }
 
     /// Counts that no die has.
-    fn count_faults(&self, faults: &mut Vec<Fault>) {
+    fn count_faults(&self, faults: &mut Vec<FileFault>) {
         let memories = self.core_memory.iter().chain(&self.chip_memory);
         let of_memories =
             memories.flat_map(|m| [(format!("area.{}.count", m.name), m.count), (format!("area.{}.ports", m.name), m.ports)]);
@@ -356,53 +376,53 @@ impl Floorplan {
         ];
         let counts = counts.into_iter().map(|(key, count)| (format!("area.{key}"), count));
         for (key, count) in counts.chain(of_memories).filter(|(_, count)| *count > limits::LARGEST_COUNT) {
-            faults.push(Fault::new(key, count, format!("must be at most {}", limits::LARGEST_COUNT), "correct it"));
+            faults.push(FileFault::new(key, count, format!("must be at most {}", limits::LARGEST_COUNT), "correct it"));
         }
     }
 
-    fn in_core(&self, accelerator: &Accelerator) -> Vec<Part> {
+    fn core_areas(&self, accelerator: &Accelerator) -> Vec<AreaPart> {
         let tensor = &accelerator.tensor;
         let cells = f64::from(tensor.arrays_per_core) * f64::from(tensor.rows) * f64::from(tensor.columns);
         let arrays = match self.array_cell {
             // Cells shrink as the logic they are made of.
-            ArrayCell::Systolic => self.shrunk(cells * SYSTOLIC_CELL_UM2 * 1e-6),
+            ArrayCell::Systolic => self.shrunk_logic_area(cells * SYSTOLIC_CELL_UM2 * 1e-6),
             ArrayCell::DotProduct => {
                 let mantissa = if tensor.macs_per_unit_per_cycle.get(DataType::Fp16).is_some() { 10.0 } else { 7.0 };
-                self.logic(cells * floating_point_unit(mantissa))
+                self.logic_area(cells * floating_point_unit_transistors(mantissa))
             }
         };
         let vector = f64::from(self.fp64_units) * FP64_UNIT
-            + f64::from(self.fp32_units) * floating_point_unit(23.0)
+            + f64::from(self.fp32_units) * floating_point_unit_transistors(23.0)
             + f64::from(self.integer_units) * INT32_UNIT;
         let mut parts = vec![
-            Part { name: "tensor_arrays", area: arrays },
-            Part { name: "vector_units", area: self.logic(vector) },
-            Part { name: "control", area: self.logic(f64::from(self.control_lanes) * CONTROL) },
-            Part { name: "scalar_unit", area: self.shrunk(f64::from(self.scalar_units) * SCALAR_UNIT_MM2) },
+            AreaPart { name: "tensor_arrays", area: arrays },
+            AreaPart { name: "vector_units", area: self.logic_area(vector) },
+            AreaPart { name: "control", area: self.logic_area(f64::from(self.control_lanes) * CONTROL) },
+            AreaPart { name: "scalar_unit", area: self.shrunk_logic_area(f64::from(self.scalar_units) * SCALAR_UNIT_MM2) },
         ];
         for memory in &self.core_memory {
-            let (name, area) = (memory.part(), memory.area(self.node));
+            let (name, area) = (memory.part_name(), memory.area_at_node(self.node));
             match parts.iter_mut().find(|part| part.name == name) {
                 Some(part) => part.area += area,
-                None => parts.push(Part { name, area }),
+                None => parts.push(AreaPart { name, area }),
             }
         }
         parts
     }
 
     /// Placed and routed logic.
-    fn logic(&self, transistors: f64) -> SquareMillimeters {
+    fn logic_area(&self, transistors: f64) -> SquareMillimeters {
         SquareMillimeters(transistors * 1e-6 / self.node.logic_density())
     }
 
     /// Logic at library density.
-    fn library(&self, transistors: f64) -> SquareMillimeters {
+    fn library_logic_area(&self, transistors: f64) -> SquareMillimeters {
         SquareMillimeters(transistors * 1e-6 / self.node.library_density())
     }
 
     /// Logic whose area is known at 7 nm.
-    fn shrunk(&self, mm2_at_7nm: f64) -> SquareMillimeters {
-        SquareMillimeters(mm2_at_7nm * Node::N7.logic_density() / self.node.logic_density())
+    fn shrunk_logic_area(&self, mm2_at_7nm: f64) -> SquareMillimeters {
+        SquareMillimeters(mm2_at_7nm * ProcessNode::N7.logic_density() / self.node.logic_density())
     }
 
     /// PCIe: 0.48 mm^2 per lane up to generation 4, 0.64 from 5 on (LLMCompass).
@@ -412,15 +432,15 @@ impl Floorplan {
 }
 
 /// Transistors of a fused multiply-add with this mantissa: they grow with its square (LLMCompass).
-fn floating_point_unit(mantissa: f64) -> f64 {
+fn floating_point_unit_transistors(mantissa: f64) -> f64 {
     FP64_UNIT * (mantissa / 52.0) * (mantissa / 52.0)
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-    use super::super::super::phaze::{PhazeConfig, design};
-    use super::super::super::{AreaModel, area};
+    use super::super::super::phaze::{PhazeConfig, design_accelerator};
+    use super::super::super::{AreaModel, chip_area};
     use super::*;
     use proptest::prelude::*;
 
@@ -449,7 +469,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_memory_grows_with_capacity_and_ports(
-            kib in 1.0..1e6_f64, factor in 1.001..4.0_f64, ports in 1..8u32, node in prop::sample::select(Node::ALL.to_vec()),
+            kib in 1.0..1e6_f64, factor in 1.001..4.0_f64, ports in 1..8u32, node in prop::sample::select(ProcessNode::ALL.to_vec()),
         ) {
             let bytes = |kib: f64| Bytes((kib * 1024.0) as u64);
             for kind in [SramKind::Cache, SramKind::Scratchpad] {
@@ -461,28 +481,28 @@ mod tests {
 
         #[test]
         fn a_die_grows_with_everything_on_it(name in prop::sample::select(vec!["a100_80gb_sxm", "mi210", "tpu_v4", "tpu_v2"]), which in 0..14usize) {
-            let chip = Accelerator::template(name).unwrap();
+            let chip = Accelerator::built_in(name).unwrap();
             let AreaModel::UnitAreas(floorplan) = &chip.area_model else { panic!("{name}") };
-            prop_assert!(grown(floorplan, which).area(&chip).total() > floorplan.area(&chip).total());
+            prop_assert!(grown(floorplan, which).die_areas(&chip).total_area() > floorplan.die_areas(&chip).total_area());
         }
 
         #[test]
         fn a_newer_node_is_smaller(name in prop::sample::select(vec!["a100_80gb_sxm", "mi210", "tpu_v4", "tpu_v2"])) {
-            let chip = Accelerator::template(name).unwrap();
+            let chip = Accelerator::built_in(name).unwrap();
             let AreaModel::UnitAreas(floorplan) = &chip.area_model else { panic!("{name}") };
-            let areas = Node::ALL.map(|node| Floorplan { node, ..(**floorplan).clone() }.area(&chip).total());
+            let areas = ProcessNode::ALL.map(|node| Floorplan { node, ..(**floorplan).clone() }.die_areas(&chip).total_area());
             prop_assert!(areas.windows(2).all(|pair| pair[1] <= pair[0]), "{areas:?}");
         }
     }
 
     #[test]
     fn phazes_point_shrinks_from_22_nm() {
-        let mut chip = design(&PhazeConfig::tpu_v4_like());
-        let tables = area(&chip).unwrap().total();
-        chip.area_model = AreaModel::UnitAreas(Box::new(Floorplan::of(&chip, Node::N7, 6)));
-        let breakdown = area(&chip).unwrap();
+        let mut chip = design_accelerator(&PhazeConfig::tpu_v4_like());
+        let tables = chip_area(&chip).unwrap().total_area();
+        chip.area_model = AreaModel::UnitAreas(Box::new(Floorplan::of_unbuilt_chip(&chip, ProcessNode::N7, 6)));
+        let breakdown = chip_area(&chip).unwrap();
         // Eight arrays of 14 mm^2 (TPU v4i's MXU) and 112 mm^2 of CMEM with separate ports.
         assert!((breakdown.in_core[0].area.0 / 13.9 - 1.0).abs() < 0.01, "{breakdown:?}");
-        assert!(breakdown.total().0 > tables.0, "the tables leave HBM, links and control out: {breakdown:?}");
+        assert!(breakdown.total_area().0 > tables.0, "the tables leave HBM, links and control out: {breakdown:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! PHAZE's area tables (`sim/data/phaze_22nm.toml`): exact on its design space, continued between and beyond its sizes.
 
-use super::super::{Accelerator, Scope};
-use super::{AreaBreakdown, AreaError, Part};
+use super::super::{Accelerator, MemoryScope};
+use super::{AreaBreakdown, AreaError, AreaPart};
 use crate::units::{Bytes, SquareMillimeters};
 use serde::Deserialize;
 use std::sync::OnceLock;
@@ -21,7 +21,7 @@ struct SramRow {
     area_um2: f64,
 }
 
-fn coefficients() -> Result<&'static Coefficients, AreaError> {
+fn read_coefficients() -> Result<&'static Coefficients, AreaError> {
     static TABLE: OnceLock<Result<Coefficients, AreaError>> = OnceLock::new();
     let read = || {
         let table: Result<Coefficients, _> = toml::from_str(include_str!("../../../data/phaze_22nm.toml"));
@@ -32,7 +32,7 @@ fn coefficients() -> Result<&'static Coefficients, AreaError> {
 
 impl Coefficients {
     /// A memory's area in um^2: the table's row, straight lines between rows and beyond the last, the first row's below it.
-    fn sram(&self, capacity: Bytes) -> f64 {
+    fn sram_area(&self, capacity: Bytes) -> f64 {
         let size = capacity.as_f64() / 1024.0;
         let at = |row: &SramRow| row.capacity_kib as f64;
         if let Some(row) = self.sram.iter().find(|row| at(row) == size) {
@@ -48,19 +48,19 @@ impl Coefficients {
 }
 
 /// The area of an accelerator: arrays, lanes and every memory on the die.
-pub(super) fn area(accelerator: &Accelerator) -> Result<AreaBreakdown, AreaError> {
-    let table = coefficients()?;
+pub(super) fn phaze_area(accelerator: &Accelerator) -> Result<AreaBreakdown, AreaError> {
+    let table = read_coefficients()?;
     let square = |um2: f64| SquareMillimeters(um2 * 1e-6);
     let tensor = &accelerator.tensor;
     let cores = f64::from(tensor.cores);
     let macs = f64::from(tensor.arrays_per_core) * f64::from(tensor.rows) * f64::from(tensor.columns) * table.tensor_mac_um2;
     let memories = |scope| accelerator.on_chip.iter().filter(move |level| level.scope == scope);
-    let local: f64 = memories(Scope::Core).map(|level| table.sram(level.capacity)).sum();
-    let global: f64 = memories(Scope::Chip).map(|level| table.sram(level.capacity)).sum();
+    let local: f64 = memories(MemoryScope::Core).map(|level| table.sram_area(level.capacity)).sum();
+    let global: f64 = memories(MemoryScope::Chip).map(|level| table.sram_area(level.capacity)).sum();
     let vector_cores = f64::from(accelerator.vector.cores);
     let lanes = f64::from(accelerator.vector.lanes) * table.vector_lane_um2;
-    let buffer = accelerator.vector.buffer.map_or(0.0, |capacity| table.sram(capacity));
-    let part = |name, um2| Part { name, area: square(um2) };
+    let buffer = accelerator.vector.buffer.map_or(0.0, |capacity| table.sram_area(capacity));
+    let part = |name, um2| AreaPart { name, area: square(um2) };
     Ok(AreaBreakdown {
         die: vec![
             part("tensor_arrays", cores * macs),
@@ -76,8 +76,8 @@ pub(super) fn area(accelerator: &Accelerator) -> Result<AreaBreakdown, AreaError
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-    use super::super::super::phaze::{PhazeConfig, design};
-    use super::super::area as accelerator_area;
+    use super::super::super::phaze::{PhazeConfig, design_accelerator};
+    use super::super::chip_area as accelerator_area;
     use crate::units::Bytes;
     use std::collections::BTreeSet;
 
@@ -87,7 +87,7 @@ mod tests {
     }
 
     fn um2(config: PhazeConfig) -> f64 {
-        accelerator_area(&design(&config)).unwrap().total().0 * 1e6
+        accelerator_area(&design_accelerator(&config)).unwrap().total_area().0 * 1e6
     }
 
     #[test]

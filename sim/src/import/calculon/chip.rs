@@ -1,9 +1,9 @@
 //! A system's processor as a chip.
 
-use super::{Engine, Memory, System};
+use super::{CalculonEngine, CalculonMemory, CalculonSystem};
 use crate::files::FileError;
 use crate::hardware::{Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, HostLink, MemoryLevel, Pairing};
-use crate::hardware::{PerDataType, Published, Scope, Template, TensorCores, VectorCores, verify};
+use crate::hardware::{ChipTemplate, MemoryScope, PerDataType, PublishedFigures, TensorCores, VectorCores, find_faults};
 use crate::kernel::DataType;
 use crate::units::{Bytes, BytesPerSecond, Hertz, Joules, Seconds};
 use std::collections::BTreeMap;
@@ -14,26 +14,26 @@ const LANES: u32 = 1 << 16;
 const NEVER_LIMITS: f64 = 1e18;
 
 /// The second memory as the host's. What is offloaded is updated by the device there.
-fn link(host: &Memory) -> HostLink {
-    let bandwidth = BytesPerSecond(host.bandwidth.0 * host.efficiency.of_large());
+fn host_link(host: &CalculonMemory) -> HostLink {
+    let bandwidth = BytesPerSecond(host.bandwidth.0 * host.efficiency.largest_efficiency());
     HostLink { bandwidth, capacity: host.capacity, memory: None }
 }
 
-impl System {
+impl CalculonSystem {
     /// The processor as a chip: engines that reach the stated fraction of their peak whatever the shape, and every operand of a product read
     /// once from the device's memory, as Calculon counts. `data_type` chooses the curves where types differ: without it the first of
     /// fp16, bf16, fp8, fp32 that the matrix engine has. Area and energy are not stated and therefore zero.
     ///
     /// # Errors
     /// A type that an engine does not have, figures that no chip can have.
-    pub fn chip(&self, data_type: Option<DataType>) -> Result<Template, FileError> {
-        let matrix = self.engine("matrix", &self.matrix, data_type)?;
-        let vector = self.engine("vector", &self.vector, data_type.or(Some(matrix.data_type)))?;
+    pub fn to_chip(&self, data_type: Option<DataType>) -> Result<ChipTemplate, FileError> {
+        let matrix = self.engine_of_type("matrix", &self.matrix, data_type)?;
+        let vector = self.engine_of_type("vector", &self.vector, data_type.or(Some(matrix.data_type)))?;
         let clock = Hertz(vector.peak.0 / f64::from(LANES));
         let mut rates = PerDataType::default();
         for engine in &self.matrix {
             // A multiply-accumulate is two operations.
-            set(&mut rates, engine.data_type, engine.peak.0 / 2.0 / clock.0);
+            set_field(&mut rates, engine.data_type, engine.peak.0 / 2.0 / clock.0);
         }
         let accelerator = Accelerator {
             name: self.name().to_owned(),
@@ -50,9 +50,9 @@ impl System {
                 macs_per_unit_per_cycle: rates,
             },
             vector: VectorCores { cores: 1, lanes: LANES, buffer: None },
-            on_chip: vec![level("operands", Scope::Core, self.memory.capacity, BytesPerSecond(NEVER_LIMITS), 2)],
-            hbm: level("mem1", Scope::Chip, self.memory.capacity, self.memory.bandwidth, 1),
-            host: self.host.as_ref().map(link),
+            on_chip: vec![memory_level("operands", MemoryScope::Core, self.memory.capacity, BytesPerSecond(NEVER_LIMITS), 2)],
+            hbm: memory_level("mem1", MemoryScope::Chip, self.memory.capacity, self.memory.bandwidth, 1),
+            host: self.host.as_ref().map(host_link),
             storage: None,
             pairing: Pairing::SameIndex,
             exclusivity: Exclusivity::AllCores,
@@ -60,21 +60,21 @@ impl System {
             area_model: AreaModel::Undisclosed,
             energy: EnergyModel::default(),
             calibration: Calibration {
-                hbm_achieved_fraction: self.memory.efficiency.of_large(),
-                tensor_achieved_fraction: matrix.efficiency.of_large(),
-                vector_achieved_fraction: vector.efficiency.of_large(),
+                hbm_achieved_fraction: self.memory.efficiency.largest_efficiency(),
+                tensor_achieved_fraction: matrix.efficiency.largest_efficiency(),
+                vector_achieved_fraction: vector.efficiency.largest_efficiency(),
                 overlap_fraction: if self.roofline { 1.0 } else { 0.0 },
                 ..Calibration::default()
             },
             library: None,
             streams: None,
-            published: Published::default(),
+            published: PublishedFigures::default(),
         };
-        let faults = verify(&accelerator);
+        let faults = find_faults(&accelerator);
         if !faults.is_empty() {
             return Err(FileError { file: self.file.clone(), faults });
         }
-        Ok(Template {
+        Ok(ChipTemplate {
             name: accelerator.name.clone(),
             aliases: Vec::new(),
             description: format!("processor of Calculon's system {}", self.file),
@@ -87,20 +87,25 @@ impl System {
         })
     }
 
-    fn engine<'a>(&self, key: &str, engines: &'a [Engine], data_type: Option<DataType>) -> Result<&'a Engine, FileError> {
+    fn engine_of_type<'a>(
+        &self,
+        key: &str,
+        engines: &'a [CalculonEngine],
+        data_type: Option<DataType>,
+    ) -> Result<&'a CalculonEngine, FileError> {
         let found = engines.iter().find(|engine| data_type.is_none_or(|wanted| engine.data_type == wanted));
         found.ok_or_else(|| {
             let known: Vec<String> = engines.iter().map(|engine| engine.data_type.to_string()).collect();
             let asked = data_type.map_or_else(String::new, |wanted| wanted.to_string());
             let limit = format!("no rate of {asked}; it has {}", known.join(", "));
-            let fault = crate::hardware::Fault::new(key, "nothing", limit, "add its rate, or run in another type");
+            let fault = crate::hardware::FileFault::new(key, "nothing", limit, "add its rate, or run in another type");
             FileError { file: self.file.clone(), faults: vec![fault] }
         })
     }
 
     /// What the chip does not have of the file, one line each.
     #[must_use]
-    pub fn chip_not_modelled(&self) -> Vec<String> {
+    pub fn list_unmodelled_of_chip(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let mut curve = |key: String, points: &[(f64, f64)]| {
             let smaller = points.get(1..).unwrap_or_default();
@@ -124,7 +129,7 @@ impl System {
     }
 }
 
-fn set(rates: &mut PerDataType<f64>, data_type: DataType, rate: f64) {
+fn set_field(rates: &mut PerDataType<f64>, data_type: DataType, rate: f64) {
     let slot = match data_type {
         DataType::Fp32 => &mut rates.fp32,
         DataType::Bf16 => &mut rates.bf16,
@@ -137,7 +142,7 @@ fn set(rates: &mut PerDataType<f64>, data_type: DataType, rate: f64) {
     *slot = Some(rate);
 }
 
-fn level(name: &str, scope: Scope, capacity: Bytes, bandwidth: BytesPerSecond, ports: u32) -> MemoryLevel {
+fn memory_level(name: &str, scope: MemoryScope, capacity: Bytes, bandwidth: BytesPerSecond, ports: u32) -> MemoryLevel {
     MemoryLevel {
         name: name.to_owned(),
         scope,

@@ -1,14 +1,14 @@
 //! A system's networks as a fabric.
 
-use super::{Network, OPERATIONS, Operation, System};
+use super::{CalculonNetwork, CalculonOperation, CalculonSystem, OPERATIONS};
 use crate::files::FileError;
-use crate::hardware::Fault;
+use crate::hardware::FileFault;
 use crate::network::{Fabric, InNetwork, MAX_TIERS, Tier, Topology};
 use crate::units::{BytesPerSecond, Seconds};
 
 /// A parallel axis and the network that it communicates on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Axis<'a> {
+pub struct CalculonAxis<'a> {
     /// Key of its degree in the execution.
     pub key: &'a str,
     /// Its degree.
@@ -20,22 +20,22 @@ pub struct Axis<'a> {
 }
 
 /// What a ring sends of an all-reduce.
-const RING: Operation = Operation { factor: 2.0, offset: -1.0 };
+const RING: CalculonOperation = CalculonOperation { factor: 2.0, offset: -1.0 };
 /// What a ring sends of a reduce-scatter or an all-gather.
-const HALF_RING: Operation = Operation { factor: 1.0, offset: -1.0 };
+const HALF_RING: CalculonOperation = CalculonOperation { factor: 1.0, offset: -1.0 };
 
-impl System {
+impl CalculonSystem {
     /// All networks, each around the ones before it.
     ///
     /// # Errors
     /// Sizes that do not nest.
-    pub fn fabric(&self) -> Result<Fabric, FileError> {
+    pub fn to_fabric(&self) -> Result<Fabric, FileError> {
         let mut below = 1;
         let mut tiers = Vec::new();
         for (i, network) in self.networks.iter().enumerate() {
             if network.size <= below && i > 0 || !network.size.is_multiple_of(below) {
                 let limit = format!("must be a larger multiple of the {below} endpoints of the network before it");
-                return Err(self.fault(
+                return Err(self.fabric_fault(
                     format!("networks[{i}].size"),
                     network.size,
                     limit,
@@ -43,9 +43,9 @@ impl System {
                 ));
             }
             below = network.size;
-            tiers.push(self.tier(i, network, network.size));
+            tiers.push(self.tier_of_network(i, network, network.size));
         }
-        self.of_tiers(tiers)
+        self.fabric_of_tiers(tiers)
     }
 
     /// The networks that a run's axes use. Ranks are numbered along the axes in the order given; an axis lies whole on its network,
@@ -53,9 +53,9 @@ impl System {
     ///
     /// # Errors
     /// A network that does not exist, is too small or must be filled and is not, and an axis on a network inside that of an axis before it.
-    pub fn fabric_of(&self, execution: &str, axes: &[Axis<'_>]) -> Result<Fabric, FileError> {
+    pub fn to_fabric_of_axes(&self, execution: &str, axes: &[CalculonAxis<'_>]) -> Result<Fabric, FileError> {
         let fault = |key: &str, value: String, limit: String, cure: &str| {
-            Err(FileError { file: execution.to_owned(), faults: vec![Fault::new(key, value, limit, cure)] })
+            Err(FileError { file: execution.to_owned(), faults: vec![FileFault::new(key, value, limit, cure)] })
         };
         let (mut ranks, mut last) = (1_u32, 0);
         let mut tiers: Vec<Tier> = Vec::new();
@@ -86,7 +86,7 @@ impl System {
             }
             ranks = ranks.saturating_mul(axis.degree);
             if tiers.is_empty() || axis.network > last {
-                tiers.push(self.tier(axis.network, network, ranks));
+                tiers.push(self.tier_of_network(axis.network, network, ranks));
             } else if let Some(tier) = tiers.last_mut() {
                 tier.devices = ranks;
             }
@@ -100,15 +100,15 @@ impl System {
             }
         }
         if let (true, Some(first)) = (tiers.is_empty(), self.networks.first()) {
-            tiers.push(self.tier(0, first, 1));
+            tiers.push(self.tier_of_network(0, first, 1));
         }
-        self.of_tiers(tiers)
+        self.fabric_of_tiers(tiers)
     }
 
-    fn of_tiers(&self, tiers: Vec<Tier>) -> Result<Fabric, FileError> {
+    fn fabric_of_tiers(&self, tiers: Vec<Tier>) -> Result<Fabric, FileError> {
         if tiers.len() > MAX_TIERS {
             let limit = format!("a fabric here has at most {MAX_TIERS} tiers");
-            return Err(self.fault(
+            return Err(self.fabric_fault(
                 "networks".to_owned(),
                 tiers.len() as u32,
                 limit,
@@ -119,12 +119,12 @@ impl System {
         Ok(Fabric { name, description, launch: Seconds::ZERO, tiers, fitted_on: String::new(), joins: Vec::new() })
     }
 
-    fn fault(&self, key: String, value: u32, limit: String, cure: &str) -> FileError {
-        FileError { file: self.file.clone(), faults: vec![Fault::new(key, value, limit, cure)] }
+    fn fabric_fault(&self, key: String, value: u32, limit: String, cure: &str) -> FileError {
+        FileError { file: self.file.clone(), faults: vec![FileFault::new(key, value, limit, cure)] }
     }
 
     /// A network as a tier of switches. Where an all-reduce sends fewer bytes than a ring does, the network reduces.
-    fn tier(&self, index: usize, network: &Network, devices: u32) -> Tier {
+    fn tier_of_network(&self, index: usize, network: &CalculonNetwork, devices: u32) -> Tier {
         let all_reduce = network.operations[3];
         let in_network = (all_reduce.factor < RING.factor).then(|| InNetwork {
             latency: network.latency,
@@ -153,10 +153,10 @@ impl System {
 
     /// What the fabric does not have of the networks, one line each.
     #[must_use]
-    pub fn fabric_not_modelled(&self) -> Vec<String> {
+    pub fn list_unmodelled_of_fabric(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for (i, network) in self.networks.iter().enumerate() {
-            let expected = [Operation { factor: 1.0, offset: 0.0 }, HALF_RING, HALF_RING, RING];
+            let expected = [CalculonOperation { factor: 1.0, offset: 0.0 }, HALF_RING, HALF_RING, RING];
             for ((name, stated), ours) in OPERATIONS.iter().zip(network.operations).zip(expected) {
                 let reduced = *name == "all_reduce" && stated.factor < RING.factor;
                 if stated != ours && !reduced {

@@ -14,7 +14,7 @@ mod read;
 #[cfg(test)]
 mod tests;
 
-pub use fabric::Axis;
+pub use fabric::CalculonAxis;
 
 use crate::files::FileError;
 use crate::kernel::DataType;
@@ -23,41 +23,41 @@ use serde_json::Value;
 
 /// A fraction of peak by size, largest first: what an operation of at least this size achieves.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Efficiency(pub Vec<(f64, f64)>);
+pub struct EfficiencyCurve(pub Vec<(f64, f64)>);
 
-impl Efficiency {
+impl EfficiencyCurve {
     /// What the largest operations achieve.
     #[must_use]
-    pub fn of_large(&self) -> f64 {
+    pub fn largest_efficiency(&self) -> f64 {
         self.0.first().map_or(1.0, |(_, fraction)| *fraction)
     }
 }
 
 /// An engine's rate for one data type.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Engine {
+pub struct CalculonEngine {
     /// The type.
     pub data_type: DataType,
     /// Its peak.
     pub peak: FlopsPerSecond,
     /// The fraction of it that an operation achieves, by its FLOPs.
-    pub efficiency: Efficiency,
+    pub efficiency: EfficiencyCurve,
 }
 
 /// A memory.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Memory {
+pub struct CalculonMemory {
     /// Bytes.
     pub capacity: Bytes,
     /// Peak rate, reads and writes together.
     pub bandwidth: BytesPerSecond,
     /// The fraction of it that an operation achieves, by the bytes it moves.
-    pub efficiency: Efficiency,
+    pub efficiency: EfficiencyCurve,
 }
 
 /// What an operation on `n` members sends: `factor * (1 + offset / n)` times its size.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Operation {
+pub struct CalculonOperation {
     /// The factor.
     pub factor: f64,
     /// The offset; 0 for a send.
@@ -66,7 +66,7 @@ pub struct Operation {
 
 /// A network.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Network {
+pub struct CalculonNetwork {
     /// Bytes per second of an endpoint, one direction.
     pub bandwidth: BytesPerSecond,
     /// The fraction of it that operations achieve.
@@ -76,7 +76,7 @@ pub struct Network {
     /// What every operation takes besides its bytes.
     pub latency: Seconds,
     /// `p2p`, `reduce_scatter`, `all_gather`, `all_reduce`, in this order.
-    pub operations: [Operation; 4],
+    pub operations: [CalculonOperation; 4],
     /// Whether the groups on it must fill it.
     pub must_be_filled: bool,
     /// Fraction of the processor that communication behind computing takes.
@@ -88,27 +88,27 @@ pub const OPERATIONS: [&str; 4] = ["p2p", "reduce_scatter", "all_gather", "all_r
 
 /// A system.
 #[derive(Debug, Clone, PartialEq)]
-pub struct System {
+pub struct CalculonSystem {
     /// The file, as errors name it.
     pub file: String,
     /// The matrix engine, by type; at least one.
-    pub matrix: Vec<Engine>,
+    pub matrix: Vec<CalculonEngine>,
     /// The vector engine, by type; at least one.
-    pub vector: Vec<Engine>,
+    pub vector: Vec<CalculonEngine>,
     /// The device's memory.
-    pub memory: Memory,
+    pub memory: CalculonMemory,
     /// The memory behind it, where it has any bytes.
-    pub host: Option<Memory>,
+    pub host: Option<CalculonMemory>,
     /// Whether an operation takes the longer of computing and moving (`roofline`), else their sum (`no_overlap`).
     pub roofline: bool,
     /// The networks, by number.
-    pub networks: Vec<Network>,
+    pub networks: Vec<CalculonNetwork>,
 }
 
-impl System {
+impl CalculonSystem {
     /// Whether a JSON value is a system of Calculon, right or wrong, and not another tool's file.
     #[must_use]
-    pub fn claims(text: &str) -> bool {
+    pub fn recognises(text: &str) -> bool {
         let value: Result<Value, _> = serde_json::from_str(text);
         value.is_ok_and(|value| ["mem1", "networks", "processing_mode"].iter().any(|key| value.get(key).is_some()))
     }
@@ -118,7 +118,7 @@ impl System {
     /// # Errors
     /// Malformed JSON, missing or unknown keys, figures that cannot be: all of them are listed, by their path in the file.
     pub fn from_json_str(text: &str, file: &str) -> Result<Self, FileError> {
-        read::system(text, file)
+        read::read_system(text, file)
     }
 
     /// The file's name without folders and ending.

@@ -1,27 +1,27 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-use super::{Axis, System};
-use crate::kernel::{Collective, CollectiveKind, Contraction, DataType, Group, Kernel};
+use super::{CalculonAxis, CalculonSystem};
+use crate::kernel::{Collective, CollectiveKind, Contraction, DataType, Kernel, RankGroup};
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 
 const SYSTEM: &str = include_str!("../../../tests/data/calculon/system.json");
 const OLDER: &str = include_str!("../../../tests/data/calculon/system_older.json");
 
-fn system() -> System {
-    System::from_json_str(SYSTEM, "dir/system.json").unwrap()
+fn system() -> CalculonSystem {
+    CalculonSystem::from_json_str(SYSTEM, "dir/system.json").unwrap()
 }
 
 fn error(from: &str, to: &str) -> String {
     assert!(SYSTEM.contains(from), "{from}");
-    System::from_json_str(&SYSTEM.replacen(from, to, 1), "s.json").unwrap_err().to_string()
+    CalculonSystem::from_json_str(&SYSTEM.replacen(from, to, 1), "s.json").unwrap_err().to_string()
 }
 
 #[test]
 fn peaks_fractions_and_memories_are_read_in_their_units() {
-    let chip = system().chip(Some(DataType::Fp16)).unwrap().accelerator;
+    let chip = system().to_chip(Some(DataType::Fp16)).unwrap().accelerator;
     assert_eq!(chip.name, "system");
-    assert!((chip.peak(DataType::Fp16).unwrap().0 / 200e12 - 1.0).abs() < 1e-12);
-    assert!((chip.peak(DataType::Fp8).unwrap().0 / 400e12 - 1.0).abs() < 1e-12);
-    assert!((chip.vector_peak().0 / 50e12 - 1.0).abs() < 1e-12);
+    assert!((chip.peak_flops(DataType::Fp16).unwrap().0 / 200e12 - 1.0).abs() < 1e-12);
+    assert!((chip.peak_flops(DataType::Fp8).unwrap().0 / 400e12 - 1.0).abs() < 1e-12);
+    assert!((chip.peak_vector_operations().0 / 50e12 - 1.0).abs() < 1e-12);
     assert_eq!((chip.memory_capacity(), chip.hbm.read_bandwidth), (Bytes(64 << 30), BytesPerSecond(1.5e12)));
     let c = chip.calibration;
     assert_eq!((c.tensor_achieved_fraction, c.vector_achieved_fraction, c.hbm_achieved_fraction), (0.9, 0.8, 0.85));
@@ -30,20 +30,20 @@ fn peaks_fractions_and_memories_are_read_in_their_units() {
 
 #[test]
 fn both_forms_of_the_file_say_the_same() {
-    let older = System::from_json_str(OLDER, "dir/system.json").unwrap();
-    let both = [&older, &system()].map(|s| s.chip(Some(DataType::Fp16)).unwrap().accelerator);
-    assert_eq!(both[0].peak(DataType::Fp16), both[1].peak(DataType::Fp16));
+    let older = CalculonSystem::from_json_str(OLDER, "dir/system.json").unwrap();
+    let both = [&older, &system()].map(|s| s.to_chip(Some(DataType::Fp16)).unwrap().accelerator);
+    assert_eq!(both[0].peak_flops(DataType::Fp16), both[1].peak_flops(DataType::Fp16));
     assert_eq!((both[0].calibration, &both[0].hbm), (both[1].calibration, &both[1].hbm));
-    assert_eq!(older.fabric().unwrap().tiers, system().fabric().unwrap().tiers);
+    assert_eq!(older.to_fabric().unwrap().tiers, system().to_fabric().unwrap().tiers);
 }
 
 #[test]
 fn a_large_product_takes_its_operations_over_the_achieved_peak_or_its_bytes_over_the_achieved_rate() {
-    let chip = system().chip(Some(DataType::Fp16)).unwrap().accelerator;
+    let chip = system().to_chip(Some(DataType::Fp16)).unwrap().accelerator;
     let model = crate::cost::CostModel::new(chip).unwrap();
     let time = |m: u64, n: u64, k: u64| {
         let product = Contraction { batch: 1, m, n, k, operand: DataType::Fp16, result: DataType::Fp16 };
-        model.cost(&Kernel::Contraction(product), crate::cost::Span::AllCores).latency.0
+        model.cost_of_kernel(&Kernel::Contraction(product), crate::cost::Span::AllCores).latency.0
     };
     let computing = 2.0 * 8192_f64.powi(3) / (200e12 * 0.9);
     assert!((time(8192, 8192, 8192) / computing - 1.0).abs() < 0.02, "{} {computing}", time(8192, 8192, 8192));
@@ -54,10 +54,10 @@ fn a_large_product_takes_its_operations_over_the_achieved_peak_or_its_bytes_over
 
 #[test]
 fn operations_on_a_network_take_its_latency_once_and_a_ring_s_bytes() {
-    let fabric = system().fabric().unwrap();
+    let fabric = system().to_fabric().unwrap();
     assert_eq!(fabric.tiers.iter().map(|tier| tier.devices).collect::<Vec<_>>(), [8, 1024]);
     let time = |kind, ranks, stride| {
-        fabric.collective(&Collective { kind, bytes: Bytes(800_000_000), group: Group { ranks, stride } }).latency.0
+        fabric.cost_of_collective(&Collective { kind, bytes: Bytes(800_000_000), group: RankGroup { ranks, stride } }).latency.0
     };
     let near = |got: f64, expected: f64| assert!((got / expected - 1.0).abs() < 1e-9, "{got} {expected}");
     near(time(CollectiveKind::AllReduce, 8, 1), 3e-6 + 2.0 * 0.8 * 7.0 / 8.0 / (250.0 * 0.7));
@@ -69,10 +69,12 @@ fn operations_on_a_network_take_its_latency_once_and_a_ring_s_bytes() {
 
 #[test]
 fn axes_choose_the_tiers() {
-    let axis = |key, degree, network| Axis { key, degree, network_key: "net", network };
+    let axis = |key, degree, network| CalculonAxis { key, degree, network_key: "net", network };
     let tiers = |t: (u32, usize), d: (u32, usize), p: (u32, usize)| {
         let axes = [axis("tensor_par", t.0, t.1), axis("data_par", d.0, d.1), axis("pipeline_par", p.0, p.1)];
-        system().fabric_of("run.json", &axes).map(|f| f.tiers.iter().map(|t| (t.name.clone(), t.devices)).collect::<Vec<_>>())
+        system()
+            .to_fabric_of_axes("run.json", &axes)
+            .map(|f| f.tiers.iter().map(|t| (t.name.clone(), t.devices)).collect::<Vec<_>>())
     };
     let named = |list: &[(usize, u32)]| list.iter().map(|(i, n)| (format!("network {i}"), *n)).collect::<Vec<_>>();
     assert_eq!(tiers((4, 0), (16, 1), (2, 1)).unwrap(), named(&[(0, 4), (1, 128)]));
@@ -96,13 +98,13 @@ fn axes_choose_the_tiers() {
 
 #[test]
 fn what_is_left_out_is_listed() {
-    let lines = [system().chip_not_modelled(), system().fabric_not_modelled()].concat();
+    let lines = [system().list_unmodelled_of_chip(), system().list_unmodelled_of_fabric()].concat();
     for part in
         ["matrix fp16 efficiency", "mem1 efficiency", "no_overlap", "networks[1].ops.all_reduce [1, 0]", "processor_usage 0.1"]
     {
         assert!(lines.iter().any(|line| line.contains(part)), "{part}: {lines:#?}");
     }
-    assert_eq!(system().fabric().unwrap().tiers[0].step, Seconds::ZERO);
+    assert_eq!(system().to_fabric().unwrap().tiers[0].step, Seconds::ZERO);
 }
 
 #[test]
@@ -133,20 +135,29 @@ fn faults_name_key_value_limit_and_cure() {
     assert!(
         error("\"no_overlap\"", "\"overlap\"").contains("processing_mode = \"overlap\": must be one of roofline, no_overlap")
     );
-    assert!(System::from_json_str("{", "s.json").unwrap_err().to_string().starts_with("s.json: text = malformed: must be JSON"));
-    let narrow = system().chip(Some(DataType::Fp32)).unwrap_err().to_string();
+    assert!(
+        CalculonSystem::from_json_str("{", "s.json")
+            .unwrap_err()
+            .to_string()
+            .starts_with("s.json: text = malformed: must be JSON")
+    );
+    let narrow = system().to_chip(Some(DataType::Fp32)).unwrap_err().to_string();
     assert_eq!(
         narrow,
         "dir/system.json: matrix = nothing: no rate of fp32; it has fp16, fp8; add its rate, or run in another type"
     );
     let flat = SYSTEM.replacen("\"size\": 1024", "\"size\": 12", 1);
-    let nested = System::from_json_str(&flat, "s.json").unwrap().fabric().unwrap_err().to_string();
+    let nested = CalculonSystem::from_json_str(&flat, "s.json").unwrap().to_fabric().unwrap_err().to_string();
     assert!(nested.starts_with("s.json: networks[1].size = 12: must be a larger multiple of the 8 endpoints"), "{nested}");
 }
 
 #[test]
 fn the_two_tools_files_are_told_apart() {
-    assert!(System::claims(SYSTEM) && System::claims(OLDER) && System::claims(r#"{"networks": 3}"#));
+    assert!(
+        CalculonSystem::recognises(SYSTEM)
+            && CalculonSystem::recognises(OLDER)
+            && CalculonSystem::recognises(r#"{"networks": 3}"#)
+    );
     let theirs = include_str!("../../../tests/data/llm_compass/a100_like.json");
-    assert!(!System::claims(theirs) && !System::claims("{") && !System::claims("[]"));
+    assert!(!CalculonSystem::recognises(theirs) && !CalculonSystem::recognises("{") && !CalculonSystem::recognises("[]"));
 }

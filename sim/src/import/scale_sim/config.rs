@@ -1,12 +1,12 @@
 //! `*.cfg`: an INI file as Python's `configparser` reads it.
 
 use crate::files::FileError;
-use crate::hardware::{Dataflow, Fault};
+use crate::hardware::{Dataflow, FileFault};
 use std::collections::BTreeMap;
 
 /// What a SCALE-Sim configuration says of the array.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Config {
+pub struct ScaleSimConfig {
     /// `run_name`: the folder that SCALE-Sim writes its reports to.
     pub run_name: String,
     /// `ArrayHeight`.
@@ -22,7 +22,7 @@ pub struct Config {
 }
 
 /// Sections and keys as `configparser` finds them: sections as written, keys in lower case.
-type Ini = BTreeMap<(String, String), String>;
+type IniSections = BTreeMap<(String, String), String>;
 
 const ARRAY: &str = "architecture_presets";
 
@@ -64,12 +64,12 @@ const KNOWN: [(&str, &[&str]); 5] = [
     ("run_presets", &["interfacebandwidth", "useramulatortrace"]),
 ];
 
-fn known(section: &str, key: &str) -> bool {
+fn is_known_key(section: &str, key: &str) -> bool {
     let of = |wanted: &str| KNOWN.iter().any(|(name, keys)| *name == wanted && keys.contains(&key));
     of(section) || (section == ARRAY && of("layout"))
 }
 
-impl Config {
+impl ScaleSimConfig {
     /// Reads a configuration; `file` names it in errors. Keys that do not bear on the counts (offsets, banks, request buffers) are
     /// ignored; unknown ones are listed.
     ///
@@ -77,20 +77,21 @@ impl Config {
     /// Lines that are neither a section nor a key, missing keys, values that cannot be: all of them are listed.
     pub fn from_cfg_str(text: &str, file: &str) -> Result<Self, FileError> {
         let mut faults = Vec::new();
-        let ini = parse(text, &mut faults);
-        let mut reader = Reader { ini: &ini, faults: &mut faults };
-        let run_name = reader.get("general", "run_name").unwrap_or("scale_run").to_owned();
-        let (rows, columns) = (reader.size("ArrayHeight"), reader.size("ArrayWidth"));
-        let dataflow = reader.dataflow();
+        let ini = parse_ini(text, &mut faults);
+        let mut reader = ScaleSimConfigReader { ini: &ini, faults: &mut faults };
+        let run_name = reader.value_of_key("general", "run_name").unwrap_or("scale_run").to_owned();
+        let (rows, columns) = (reader.read_size("ArrayHeight"), reader.read_size("ArrayWidth"));
+        let dataflow = reader.read_dataflow();
         for buffer in ["IfmapSramSzkB", "FilterSramSzkB", "OfmapSramSzkB"] {
-            if reader.get(ARRAY, buffer).is_some() {
-                reader.size(buffer);
+            if reader.value_of_key(ARRAY, buffer).is_some() {
+                reader.read_size(buffer);
             }
         }
-        reader.rates();
+        reader.read_rates();
         let mut beyond = Vec::new();
-        reader.stalls(&mut beyond);
-        let unknown = ini.keys().filter(|(section, key)| !known(section, key)).map(|(s, key)| format!("[{s}] {key}")).collect();
+        reader.refuse_stalls(&mut beyond);
+        let unknown =
+            ini.keys().filter(|(section, key)| !is_known_key(section, key)).map(|(s, key)| format!("[{s}] {key}")).collect();
         if faults.is_empty() {
             Ok(Self { run_name, rows, columns, dataflow, beyond, unknown })
         } else {
@@ -99,8 +100,8 @@ impl Config {
     }
 }
 
-fn parse(text: &str, faults: &mut Vec<Fault>) -> Ini {
-    let mut ini = Ini::new();
+fn parse_ini(text: &str, faults: &mut Vec<FileFault>) -> IniSections {
+    let mut ini = IniSections::new();
     let mut section = String::new();
     for (index, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         let line = line.trim();
@@ -117,72 +118,72 @@ fn parse(text: &str, faults: &mut Vec<Fault>) -> Ini {
                 let key = (section.clone(), key.trim().to_lowercase());
                 let name = key.1.clone();
                 if ini.insert(key, value.trim().to_owned()).is_some() {
-                    faults.push(Fault::new(at, name, "is given twice in its section", "keep one of them"));
+                    faults.push(FileFault::new(at, name, "is given twice in its section", "keep one of them"));
                 }
             }
-            Some(_) => faults.push(Fault::new(at, line, "a key belongs to a section", "begin with [general]")),
-            None => faults.push(Fault::new(at, line, "must be `[section]`, `key = value` or `key: value`", "correct it")),
+            Some(_) => faults.push(FileFault::new(at, line, "a key belongs to a section", "begin with [general]")),
+            None => faults.push(FileFault::new(at, line, "must be `[section]`, `key = value` or `key: value`", "correct it")),
         }
     }
     ini
 }
 
-struct Reader<'a> {
-    ini: &'a Ini,
-    faults: &'a mut Vec<Fault>,
+struct ScaleSimConfigReader<'a> {
+    ini: &'a IniSections,
+    faults: &'a mut Vec<FileFault>,
 }
 
-impl<'a> Reader<'a> {
-    fn get(&self, section: &str, key: &str) -> Option<&'a str> {
+impl<'a> ScaleSimConfigReader<'a> {
+    fn value_of_key(&self, section: &str, key: &str) -> Option<&'a str> {
         self.ini.get(&(section.to_owned(), key.to_lowercase())).map(String::as_str)
     }
 
     /// A whole number of the array's section.
-    fn size(&mut self, key: &str) -> u64 {
+    fn read_size(&mut self, key: &str) -> u64 {
         let path = format!("[{ARRAY}] {key}");
-        let Some(text) = self.get(ARRAY, key) else {
-            self.faults.push(Fault::new(path, "nothing", "this figure is needed", format!("add `{key}: 32`, for instance")));
+        let Some(text) = self.value_of_key(ARRAY, key) else {
+            self.faults.push(FileFault::new(path, "nothing", "this figure is needed", format!("add `{key}: 32`, for instance")));
             return 1;
         };
         match text.parse::<u64>() {
             Ok(size) if (1..=u64::from(u32::MAX)).contains(&size) => size,
             _ => {
-                self.faults.push(Fault::new(path, text, "must be a whole number from 1 to 4294967295", "correct it"));
+                self.faults.push(FileFault::new(path, text, "must be a whole number from 1 to 4294967295", "correct it"));
                 1
             }
         }
     }
 
-    fn dataflow(&mut self) -> Dataflow {
+    fn read_dataflow(&mut self) -> Dataflow {
         let path = format!("[{ARRAY}] Dataflow");
-        match self.get(ARRAY, "Dataflow") {
+        match self.value_of_key(ARRAY, "Dataflow") {
             Some("os") => return Dataflow::OutputStationary,
             Some("ws") => return Dataflow::WeightStationary,
             Some("is") => return Dataflow::InputStationary,
-            Some(other) => self.faults.push(Fault::new(path, other, "must be os, ws or is", "correct it")),
-            None => self.faults.push(Fault::new(path, "nothing", "must be os, ws or is", "add `Dataflow: ws`, for instance")),
+            Some(other) => self.faults.push(FileFault::new(path, other, "must be os, ws or is", "correct it")),
+            None => self.faults.push(FileFault::new(path, "nothing", "must be os, ws or is", "add `Dataflow: ws`, for instance")),
         }
         Dataflow::default()
     }
 
     /// Words per cycle, one for all memories or one for each.
-    fn rates(&mut self) {
-        let Some(text) = self.get(ARRAY, "Bandwidth") else { return };
+    fn read_rates(&mut self) {
+        let Some(text) = self.value_of_key(ARRAY, "Bandwidth") else { return };
         let sound = |rate: &str| rate.trim().parse::<f64>().is_ok_and(|rate| rate.is_finite() && rate > 0.0);
         if !text.split(',').all(sound) {
             let limit = "must be words per cycle above 0, several with commas between";
-            self.faults.push(Fault::new(format!("[{ARRAY}] Bandwidth"), text, limit, "write 10, for instance"));
+            self.faults.push(FileFault::new(format!("[{ARRAY}] Bandwidth"), text, limit, "write 10, for instance"));
         }
     }
 
     /// What makes SCALE-Sim's arrays wait, or skip work.
-    fn stalls(&mut self, beyond: &mut Vec<String>) {
+    fn refuse_stalls(&mut self, beyond: &mut Vec<String>) {
         let path = "[run_presets] InterfaceBandwidth";
-        match self.get("run_presets", "InterfaceBandwidth") {
+        match self.value_of_key("run_presets", "InterfaceBandwidth") {
             Some("CALC") => {}
             Some("USER") => beyond.push("InterfaceBandwidth = USER".to_owned()),
-            Some(other) => self.faults.push(Fault::new(path, other, "must be CALC or USER", "correct it")),
-            None => self.faults.push(Fault::new(path, "nothing", "must be CALC or USER", "add `InterfaceBandwidth: CALC`")),
+            Some(other) => self.faults.push(FileFault::new(path, other, "must be CALC or USER", "correct it")),
+            None => self.faults.push(FileFault::new(path, "nothing", "must be CALC or USER", "add `InterfaceBandwidth: CALC`")),
         }
         // Version 2 has no such sections, or has the layout's keys in the array's.
         let switches = [
@@ -194,10 +195,10 @@ impl<'a> Reader<'a> {
             (ARRAY, "FilterCustomLayout"),
         ];
         for (section, key) in switches {
-            match self.get(section, key) {
+            match self.value_of_key(section, key) {
                 Some(value) if value.eq_ignore_ascii_case("true") => beyond.push(format!("{key} = {value}")),
                 Some(value) if !value.eq_ignore_ascii_case("false") => {
-                    self.faults.push(Fault::new(format!("[{section}] {key}"), value, "must be True or False", "correct it"));
+                    self.faults.push(FileFault::new(format!("[{section}] {key}"), value, "must be True or False", "correct it"));
                 }
                 _ => {}
             }

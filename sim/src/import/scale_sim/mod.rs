@@ -8,16 +8,16 @@ mod config;
 mod report;
 mod topology;
 
-pub use config::Config;
-pub use report::{LayerReport, REPORT_HEADER, compute_report};
-pub use topology::{Layer, TopologyKind, read_topology};
+pub use config::ScaleSimConfig;
+pub use report::{LayerReport, REPORT_HEADER, write_compute_report};
+pub use topology::{TopologyKind, TopologyLayer, read_topology};
 
 use crate::cost::ArrayProblem;
 
-impl Config {
+impl ScaleSimConfig {
     /// What the array does for one layer.
     #[must_use]
-    pub fn run(&self, layer: &Layer) -> LayerReport {
+    pub fn run_layer(&self, layer: &TopologyLayer) -> LayerReport {
         let problem =
             ArrayProblem { rows: self.rows, columns: self.columns, dataflow: self.dataflow, m: layer.m, n: layer.n, k: layer.k };
         LayerReport::new(&problem)

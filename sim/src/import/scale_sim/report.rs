@@ -30,7 +30,7 @@ impl LayerReport {
     /// SCALE-Sim's figures for a product on one array.
     #[must_use]
     pub fn new(problem: &ArrayProblem) -> Self {
-        let array = problem.report();
+        let array = problem.run_stall_free();
         let (rows, columns) = (problem.rows.max(1), problem.columns.max(1));
         let total_cycles = array.cycles.saturating_sub(1);
         let products = problem.m as f64 * problem.n as f64 * problem.k as f64;
@@ -55,7 +55,7 @@ impl LayerReport {
 
 /// The text of `COMPUTE_REPORT.csv`: a line per layer, numbered from zero, with SCALE-Sim's spaces and trailing commas.
 #[must_use]
-pub fn compute_report(layers: &[LayerReport]) -> String {
+pub fn write_compute_report(layers: &[LayerReport]) -> String {
     let mut text = format!("{REPORT_HEADER}\n");
     for (id, layer) in layers.iter().enumerate() {
         let _ = writeln!(

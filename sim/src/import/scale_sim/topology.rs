@@ -1,7 +1,7 @@
 //! `*.csv`: the layers, as convolutions or as matrix products.
 
 use crate::files::FileError;
-use crate::hardware::Fault;
+use crate::hardware::FileFault;
 use serde::Serialize;
 
 /// How a topology describes its layers.
@@ -16,7 +16,7 @@ pub enum TopologyKind {
 /// A layer as the product (m, k) x (k, n) that the array computes: a convolution has a row per output pixel, a column per
 /// filter and contracts its window (im2col).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Layer {
+pub struct TopologyLayer {
     /// Its name in the topology.
     pub name: String,
     /// Rows: output pixels.
@@ -45,29 +45,34 @@ const MOST_CHANNELS: u64 = 1 << 16;
 ///
 /// # Errors
 /// A header of neither kind, rows with missing or impossible figures: all of them are listed, by line and column.
-pub fn read_topology(text: &str, file: &str, kind: Option<TopologyKind>) -> Result<Vec<Layer>, FileError> {
+pub fn read_topology(text: &str, file: &str, kind: Option<TopologyKind>) -> Result<Vec<TopologyLayer>, FileError> {
     let mut faults = Vec::new();
     let mut layers = Vec::new();
     let mut lines = text.trim_start_matches('\u{feff}').lines().enumerate();
     let header = lines.next().map_or("", |(_, line)| line);
-    match kind.or_else(|| kind_of(header)) {
+    match kind.or_else(|| kind_of_header(header)) {
         None => {
             let limit = "begins neither as `Layer, M, N, K,` nor as `Layer name, IFMAP Height, ...,`";
-            faults.push(Fault::new("line 1", header.trim(), limit, "give the header line, or say which it is (--input)"));
+            faults.push(FileFault::new("line 1", header.trim(), limit, "give the header line, or say which it is (--input)"));
         }
         Some(kind) => {
             for (index, line) in lines.filter(|(_, line)| !line.trim().is_empty()) {
-                Row::new(index + 1, line, &mut faults).layers(kind, &mut layers);
+                TopologyRow::new(index + 1, line, &mut faults).read_layers(kind, &mut layers);
             }
             if layers.is_empty() && faults.is_empty() {
-                faults.push(Fault::new("layers", "none", "a topology has at least one", "add a line per layer below the header"));
+                faults.push(FileFault::new(
+                    "layers",
+                    "none",
+                    "a topology has at least one",
+                    "add a line per layer below the header",
+                ));
             }
         }
     }
     if faults.is_empty() { Ok(layers) } else { Err(FileError { file: file.to_owned(), faults }) }
 }
 
-fn kind_of(header: &str) -> Option<TopologyKind> {
+fn kind_of_header(header: &str) -> Option<TopologyKind> {
     let cells: Vec<String> = header.split(',').map(|cell| cell.trim().to_lowercase()).collect();
     match cells.get(1..4)? {
         [m, n, k] if m == "m" && n == "n" && k == "k" => Some(TopologyKind::Gemm),
@@ -77,14 +82,14 @@ fn kind_of(header: &str) -> Option<TopologyKind> {
 }
 
 /// One line; its faults go to the file's.
-struct Row<'a> {
+struct TopologyRow<'a> {
     line: usize,
     cells: Vec<&'a str>,
-    faults: &'a mut Vec<Fault>,
+    faults: &'a mut Vec<FileFault>,
 }
 
-impl<'a> Row<'a> {
-    fn new(line: usize, text: &'a str, faults: &'a mut Vec<Fault>) -> Self {
+impl<'a> TopologyRow<'a> {
+    fn new(line: usize, text: &'a str, faults: &'a mut Vec<FileFault>) -> Self {
         let mut cells: Vec<&str> = text.split(',').map(str::trim).collect();
         if cells.last().is_some_and(|cell| cell.is_empty()) {
             cells.pop();
@@ -96,23 +101,23 @@ impl<'a> Row<'a> {
         Self { line, cells, faults }
     }
 
-    fn fault(&mut self, column: &str, value: &str, limit: &str, cure: &str) {
-        self.faults.push(Fault::new(format!("line {}, {column}", self.line), value, limit, cure));
+    fn add_fault(&mut self, column: &str, value: &str, limit: &str, cure: &str) {
+        self.faults.push(FileFault::new(format!("line {}, {column}", self.line), value, limit, cure));
     }
 
     /// The figures in the columns after the name; `None` where one is wrong.
-    fn figures<const N: usize>(&mut self, columns: [&str; N], optional: usize) -> Option<[u64; N]> {
+    fn read_figures<const N: usize>(&mut self, columns: [&str; N], optional: usize) -> Option<[u64; N]> {
         let found = self.cells.len().saturating_sub(1);
         if !(N..=N + optional).contains(&found) {
             let limit = format!("the row has {found} figures after its name, not {N}");
-            self.fault("row", &self.cells.join(", "), &limit, &format!("write Layer, {}", columns.join(", ")));
+            self.add_fault("row", &self.cells.join(", "), &limit, &format!("write Layer, {}", columns.join(", ")));
             return None;
         }
         let mut figures = [0; N];
         let mut sound = true;
         for (i, column) in columns.into_iter().enumerate() {
             let cell = self.cells[i + 1];
-            match self.figure(column, cell) {
+            match self.read_figure(column, cell) {
                 Some(value) => figures[i] = value,
                 None => sound = false,
             }
@@ -120,51 +125,52 @@ impl<'a> Row<'a> {
         sound.then_some(figures)
     }
 
-    fn figure(&mut self, column: &str, cell: &str) -> Option<u64> {
+    fn read_figure(&mut self, column: &str, cell: &str) -> Option<u64> {
         let value = cell.parse::<u64>().ok().filter(|value| (1..=LARGEST).contains(value));
         if value.is_none() {
             let shown = if cell.is_empty() { "nothing" } else { cell };
-            self.fault(column, shown, "must be a whole number from 1 to 2^32", "correct it or remove the layer");
+            self.add_fault(column, shown, "must be a whole number from 1 to 2^32", "correct it or remove the layer");
         }
         value
     }
 
     /// Takes a layer whose counts stay exact.
-    fn take(&mut self, layer: Layer, layers: &mut Vec<Layer>) {
+    fn take_layer(&mut self, layer: TopologyLayer, layers: &mut Vec<TopologyLayer>) {
         let work = [layer.m, layer.n, layer.k].into_iter().fold(1_u128, |product, d| product.saturating_mul(d.into()));
         if work > MOST_WORK {
             let shape = format!("{} x {} x {}", layer.m, layer.n, layer.k);
-            self.fault("row", &shape, "is more than 2^53 multiplications", "correct it or remove the layer");
+            self.add_fault("row", &shape, "is more than 2^53 multiplications", "correct it or remove the layer");
             return;
         }
         layers.push(layer);
     }
 
-    fn layers(mut self, kind: TopologyKind, layers: &mut Vec<Layer>) {
+    fn read_layers(mut self, kind: TopologyKind, layers: &mut Vec<TopologyLayer>) {
         let name = self.cells.first().copied().unwrap_or_default().to_owned();
         match kind {
             TopologyKind::Gemm => {
-                if let Some([m, n, k]) = self.figures(GEMM, 0) {
-                    self.take(Layer { name, m, n, k }, layers);
+                if let Some([m, n, k]) = self.read_figures(GEMM, 0) {
+                    self.take_layer(TopologyLayer { name, m, n, k }, layers);
                 }
             }
-            TopologyKind::Convolution => self.convolution(name, layers),
+            TopologyKind::Convolution => self.layer_of_convolution(name, layers),
         }
     }
 
-    fn convolution(mut self, name: String, layers: &mut Vec<Layer>) {
-        let Some([height, width, filter_height, filter_width, channels, filters, stride]) = self.figures(CONVOLUTION, 1) else {
+    fn layer_of_convolution(mut self, name: String, layers: &mut Vec<TopologyLayer>) {
+        let Some([height, width, filter_height, filter_width, channels, filters, stride]) = self.read_figures(CONVOLUTION, 1)
+        else {
             return;
         };
         let across = match self.cells.get(8).copied() {
             None => Some(stride),
-            Some(cell) => self.figure("Stride Width", cell),
+            Some(cell) => self.read_figure("Stride Width", cell),
         };
         let Some(across) = across else { return };
         for (filter, map, which) in [(filter_height, height, "Height"), (filter_width, width, "Width")] {
             if filter > map {
                 let limit = format!("exceeds the IFMAP {which} {map}");
-                self.fault(
+                self.add_fault(
                     &format!("Filter {which}"),
                     &filter.to_string(),
                     &limit,
@@ -180,13 +186,13 @@ impl<'a> Row<'a> {
         if name.contains("DP") {
             if channels > MOST_CHANNELS {
                 let limit = format!("a depth-wise layer (DP) has at most {MOST_CHANNELS} channels");
-                self.fault("Channels", &channels.to_string(), &limit, "rename the layer if it is not depth-wise");
+                self.add_fault("Channels", &channels.to_string(), &limit, "rename the layer if it is not depth-wise");
                 return;
             }
-            let channel = |i: u64| Layer { name: format!("{name}Channel_{i}"), m, n: filters, k: window };
+            let channel = |i: u64| TopologyLayer { name: format!("{name}Channel_{i}"), m, n: filters, k: window };
             layers.extend((0..channels).map(channel));
         } else {
-            self.take(Layer { name, m, n: filters, k: window.saturating_mul(channels) }, layers);
+            self.take_layer(TopologyLayer { name, m, n: filters, k: window.saturating_mul(channels) }, layers);
         }
     }
 }

@@ -4,33 +4,35 @@
 //! own, so that bulk transfers start once whatever their number, a low-latency message is as fast as its peer's channels, and the member's share for
 //! itself is copied beside them (NCCL, `src/enqueue.cc`, point-to-point tasks). A tier whose exchanges were measured says so by scalars of their own.
 
-use super::{Algorithm, Demand, Draft, Level, MAX_TIERS, Pricer, members, ramped};
-use crate::kernel::Choice;
+use super::{
+    Algorithm, CollectiveDraft, CollectivePricer, GroupLevel, MAX_TIERS, TierDemand, group_members, time_of_chunked_transfer,
+};
+use crate::kernel::PartChoice;
 use crate::network::Fabric;
 use crate::network::dispatch;
 use crate::network::fabric::ExchangeProtocol;
 
-impl Pricer<'_> {
+impl CollectivePricer<'_> {
     /// Shares for all tiers travel at once.
-    pub(super) fn direct(&self, levels: &[Level], size: f64, choice: Option<Choice>) -> Draft {
-        let n = members(levels);
-        let mut demands = [Demand::NONE; MAX_TIERS];
+    pub(super) fn price_direct_exchange(&self, levels: &[GroupLevel], size: f64, choice: Option<PartChoice>) -> CollectiveDraft {
+        let n = group_members(levels);
+        let mut demands = [TierDemand::NONE; MAX_TIERS];
         for (demand, level) in demands.iter_mut().zip(levels) {
-            let (share, messages) = dispatch::through(level, n, choice);
-            let rate = self.rate(level, Fabric::exchange_rate);
-            *demand = Demand { tier: level.tier, bytes: size * share, rate, steps: 1.0, messages: messages - 1.0 };
+            let (share, messages) = dispatch::share_leaving_unit(level, n, choice);
+            let rate = self.effective_rate(level, Fabric::exchange_rate);
+            *demand = TierDemand { tier: level.tier, bytes: size * share, rate, steps: 1.0, messages: messages - 1.0 };
         }
         // A member's share for itself is copied, after the others where nothing says that it is beside them.
         let beside = levels.first().is_some_and(|level| self.fabric.tiers[level.tier].exchange.is_some());
-        let copy = if beside { 0.0 } else { self.final_copy(levels, size) };
-        self.pipelined(Algorithm::Direct, &demands[..levels.len()], copy)
+        let copy = if beside { 0.0 } else { self.price_final_copy(levels, size) };
+        self.price_pipelined(Algorithm::Direct, &demands[..levels.len()], copy)
     }
 
     /// Startup and transfer of a tier's messages, in bulk and under low latency.
-    pub(super) fn exchanged(&self, demand: &Demand, own: ExchangeProtocol) -> [(f64, f64); 2] {
+    pub(super) fn time_of_exchange(&self, demand: &TierDemand, own: ExchangeProtocol) -> [(f64, f64); 2] {
         let injection = self.fabric.tiers[demand.tier].low_latency.map_or(own.step.0, |low| low.step.0);
         let (nominal, peers) = (demand.bytes * self.flows / demand.rate, demand.messages.max(0.0) + 1.0);
         let to_one = demand.bytes * self.flows / peers / own.peer_rate.0;
-        [(own.step.0, ramped(nominal / own.fraction, own.chunk.0)), (injection * peers, to_one.max(nominal))]
+        [(own.step.0, time_of_chunked_transfer(nominal / own.fraction, own.chunk.0)), (injection * peers, to_one.max(nominal))]
     }
 }

@@ -12,10 +12,10 @@
 //! configuration is looked at. The program is no lower than the critical path, the work per core and the busiest port. Operators that may run beside
 //! one another directly or through others are a program of their own; one that nothing may run beside takes its shortest.
 
-use super::super::bounds::{Set, full, members};
+use super::super::bounds::{OperatorBitset, first_operators, set_members};
 use super::super::{Exclusivity, OperatorKind};
-use super::simplex::{Entry, Program};
-use super::{Sharing, length, speed, together};
+use super::simplex::{ColumnEntry, CoveringProgram};
+use super::{PortSharing, length_in_mode, speed_under_contention, sum_port_demand};
 
 /// Most operators, and operators in their modes: a bit each.
 const MOST: usize = 128;
@@ -29,7 +29,7 @@ const DEARER: f64 = 1e-11;
 const SLACK: f64 = 1e-12;
 
 /// An operator in one of its modes.
-struct Item<'s> {
+struct OperatorMode<'s> {
     op: usize,
     need: [u32; 3],
     length: f64,
@@ -37,67 +37,67 @@ struct Item<'s> {
 }
 
 /// The operators in their modes, and which may run beside which.
-struct Items<'s> {
-    list: Vec<Item<'s>>,
-    beside: Vec<Set>,
+struct OperatorModes<'s> {
+    list: Vec<OperatorMode<'s>>,
+    beside: Vec<OperatorBitset>,
     /// Cores of each kind, and links.
     cores: [u32; 3],
     ports: usize,
 }
 
-impl Sharing<'_> {
+impl PortSharing<'_> {
     /// Ticks that no schedule goes below when it is played, whatever its order; `None` where too many operators may run beside one another to say.
     #[must_use]
-    pub fn least(&self) -> Option<f64> {
-        let items = Items::of(self)?;
-        let (mut left, mut least) = (full(items.list.len()), 0.0);
+    pub fn lower_bound(&self) -> Option<f64> {
+        let items = OperatorModes::of_sharing(self)?;
+        let (mut left, mut least) = (first_operators(items.list.len()), 0.0);
         while left != 0 {
-            let part = items.joined(left.trailing_zeros() as usize);
+            let part = items.connected_modes(left.trailing_zeros() as usize);
             left &= !part;
-            least += items.least(part)?;
+            least += items.lower_bound_of_part(part)?;
         }
         Some(least * (1.0 - SLACK))
     }
 
     /// Whether an operator may gain from running across all cores: it is shorter, or asks less of a port.
-    fn gains(&self, i: usize) -> bool {
+    fn gains_across_cores(&self, i: usize) -> bool {
         let operator = &self.problem.operators()[i];
-        let less = || self.asks(i, true).iter().zip(self.asks(i, false)).any(|(all, one)| all < one);
+        let less = || self.port_demand(i, true).iter().zip(self.port_demand(i, false)).any(|(all, one)| all < one);
         operator.exclusive_latency.is_some_and(|across| across < operator.latency || less())
     }
 
     /// All that an operator waits for, by operator. `None` where there are more than bits.
-    fn ancestors(&self) -> Option<Vec<Set>> {
+    fn ancestor_sets(&self) -> Option<Vec<OperatorBitset>> {
         let n = self.problem.operators().len();
         if n > MOST {
             return None;
         }
-        let mut direct: Vec<Set> = vec![0; n];
+        let mut direct: Vec<OperatorBitset> = vec![0; n];
         for &(earlier, later) in self.problem.edges() {
             direct[later as usize] |= 1 << earlier;
         }
-        let mut all: Vec<Set> = vec![0; n];
-        for &i in self.problem.topological() {
+        let mut all: Vec<OperatorBitset> = vec![0; n];
+        for &i in self.problem.topological_order() {
             let i = i as usize;
-            all[i] = members(direct[i]).fold(direct[i], |set, earlier| set | all[earlier]);
+            all[i] = set_members(direct[i]).fold(direct[i], |set, earlier| set | all[earlier]);
         }
         Some(all)
     }
 }
 
-impl<'s> Items<'s> {
-    fn of(sharing: &'s Sharing<'_>) -> Option<Self> {
-        let ancestors = sharing.ancestors()?;
+impl<'s> OperatorModes<'s> {
+    fn of_sharing(sharing: &'s PortSharing<'_>) -> Option<Self> {
+        let ancestors = sharing.ancestor_sets()?;
         let cores = sharing.problem.cores();
         let counts = [cores.tensor_cores, cores.vector_cores, cores.network_links];
         let mut list = Vec::new();
         for (op, operator) in sharing.problem.operators().iter().enumerate() {
-            if operator.shortest() == 0 {
+            if operator.shortest_latency() == 0 {
                 continue;
             }
             let uses = [operator.kind.uses_tensor(), operator.kind.uses_vector(), operator.kind == OperatorKind::Network];
             for across in [false, true] {
-                if across && !sharing.gains(op) {
+                if across && !sharing.gains_across_cores(op) {
                     continue;
                 }
                 let all = cores.exclusivity == Exclusivity::AllCores;
@@ -106,61 +106,64 @@ impl<'s> Items<'s> {
                 } else {
                     uses.map(u32::from)
                 };
-                let length = length(operator, across) as f64;
-                list.push(Item { op, need, length, asks: sharing.asks(op, across) });
+                let length = length_in_mode(operator, across) as f64;
+                list.push(OperatorMode { op, need, length, asks: sharing.port_demand(op, across) });
             }
         }
         if list.len() > MOST {
             return None;
         }
-        let may = |a: &Item<'_>, b: &Item<'_>| {
+        let may = |a: &OperatorMode<'_>, b: &OperatorMode<'_>| {
             let ordered = a.op == b.op || ancestors[a.op] >> b.op & 1 == 1 || ancestors[b.op] >> a.op & 1 == 1;
             !ordered && (0..3).all(|k| a.need[k] + b.need[k] <= counts[k])
         };
-        let beside = list.iter().map(|a| (0..list.len()).filter(|&k| may(a, &list[k])).fold(0, |set: Set, k| set | 1 << k));
-        Some(Self { beside: beside.collect(), list, cores: counts, ports: sharing.ports() })
+        let beside =
+            list.iter().map(|a| (0..list.len()).filter(|&k| may(a, &list[k])).fold(0, |set: OperatorBitset, k| set | 1 << k));
+        Some(Self { beside: beside.collect(), list, cores: counts, ports: sharing.port_count() })
     }
 
     /// The items that may run beside one, or beside those, and so on, with all modes of each.
-    fn joined(&self, first: usize) -> Set {
-        let (mut all, mut new): (Set, Set) = (0, 1 << first);
+    fn connected_modes(&self, first: usize) -> OperatorBitset {
+        let (mut all, mut new): (OperatorBitset, OperatorBitset) = (0, 1 << first);
         while new != 0 {
             let k = new.trailing_zeros() as usize;
             all |= 1 << k;
-            let same = (0..self.list.len()).filter(|&l| self.list[l].op == self.list[k].op).fold(0, |set: Set, l| set | 1 << l);
+            let same = (0..self.list.len())
+                .filter(|&l| self.list[l].op == self.list[k].op)
+                .fold(0, |set: OperatorBitset, l| set | 1 << l);
             new = (new | self.beside[k] | same) & !all;
         }
         all
     }
 
     /// What the operators of a part take at least: one that runs beside nothing its shortest, others by the program.
-    fn least(&self, part: Set) -> Option<f64> {
+    fn lower_bound_of_part(&self, part: OperatorBitset) -> Option<f64> {
         let first = part.trailing_zeros() as usize;
-        if members(part).all(|k| self.list[k].op == self.list[first].op) {
-            let alone = |k: usize| self.list[k].length / speed(self.list[k].asks, self.list[k].asks);
-            return Some(members(part).map(alone).fold(f64::INFINITY, f64::min));
+        if set_members(part).all(|k| self.list[k].op == self.list[first].op) {
+            let alone = |k: usize| self.list[k].length / speed_under_contention(self.list[k].asks, self.list[k].asks);
+            return Some(set_members(part).map(alone).fold(f64::INFINITY, f64::min));
         }
-        let mut rows: Vec<usize> = members(part).map(|k| self.list[k].op).collect();
+        let mut rows: Vec<usize> = set_members(part).map(|k| self.list[k].op).collect();
         rows.dedup();
-        let unit = members(part).map(|k| self.list[k].length).fold(0.0, f64::max);
+        let unit = set_members(part).map(|k| self.list[k].length).fold(0.0, f64::max);
         let mut columns = Vec::new();
-        self.columns(part, &mut Vec::new(), self.cores, &mut |chosen: &[usize]| {
-            let together = together(self.ports, chosen.iter().map(|&k| self.list[k].asks));
+        self.visit_configurations(part, &mut Vec::new(), self.cores, &mut |chosen: &[usize]| {
+            let together = sum_port_demand(self.ports, chosen.iter().map(|&k| self.list[k].asks));
             let entry = |&k: &usize| {
                 let item = &self.list[k];
                 let row = rows.binary_search(&item.op).unwrap_or(usize::MAX);
-                Entry { row, per: unit * speed(item.asks, &together) / item.length }
+                ColumnEntry { row, per: unit * speed_under_contention(item.asks, &together) / item.length }
             };
             columns.push(chosen.iter().map(entry).collect::<Vec<_>>());
             columns.len() <= CONFIGURATIONS
         })?;
-        solve(rows.len(), &columns).map(|value| value * unit)
+        solve_covering_program(rows.len(), &columns).map(|value| value * unit)
     }
 
     /// Every configuration of a part that holds `chosen`; `None` once `take` wants no more.
-    fn columns(
+    fn visit_configurations(
         &self,
-        mut candidates: Set,
+        mut candidates: OperatorBitset,
         chosen: &mut Vec<usize>,
         free: [u32; 3],
         take: &mut impl FnMut(&[usize]) -> bool,
@@ -177,7 +180,7 @@ impl<'s> Items<'s> {
                 return None;
             }
             let rest = [free[0] - need[0], free[1] - need[1], free[2] - need[2]];
-            self.columns(candidates & self.beside[k], chosen, rest, take)?;
+            self.visit_configurations(candidates & self.beside[k], chosen, rest, take)?;
             chosen.pop();
         }
         Some(())
@@ -185,31 +188,31 @@ impl<'s> Items<'s> {
 }
 
 /// The program's bound. `None` where no prices were found.
-fn solve(rows: usize, columns: &[Vec<Entry>]) -> Option<f64> {
-    let mut alone: Vec<Option<Entry>> = vec![None; rows];
+fn solve_covering_program(rows: usize, columns: &[Vec<ColumnEntry>]) -> Option<f64> {
+    let mut alone: Vec<Option<ColumnEntry>> = vec![None; rows];
     for column in columns.iter().filter(|column| column.len() == 1) {
         let known = &mut alone[column[0].row];
         if known.is_none_or(|known| known.per < column[0].per) {
             *known = Some(column[0]);
         }
     }
-    let mut program = Program::new(&alone.into_iter().collect::<Option<Vec<_>>>()?);
+    let mut program = CoveringProgram::new(&alone.into_iter().collect::<Option<Vec<_>>>()?);
     let mut best: Option<f64> = None;
     for _ in 0..PIVOTS * rows {
-        let pays = program.prices();
+        let pays = program.shadow_prices();
         if let Some(row) = pays.iter().position(|&pays| pays < -SLACK) {
-            if !program.enter(&[Entry { row, per: -1.0 }], 0.0) {
+            if !program.enter_column(&[ColumnEntry { row, per: -1.0 }], 0.0) {
                 break;
             }
             continue;
         }
-        let does = |column: &Vec<Entry>| column.iter().map(|entry| pays[entry.row] * entry.per).sum::<f64>();
+        let does = |column: &Vec<ColumnEntry>| column.iter().map(|entry| pays[entry.row] * entry.per).sum::<f64>();
         let Some((most, dearest)) = columns.iter().map(|column| (does(column), column)).max_by(|a, b| a.0.total_cmp(&b.0)) else {
             break;
         };
         let value = pays.iter().sum::<f64>() / most.max(1.0);
         best = Some(best.map_or(value, |best| best.max(value)));
-        if most <= 1.0 + DEARER || !program.enter(dearest, 1.0) {
+        if most <= 1.0 + DEARER || !program.enter_column(dearest, 1.0) {
             break;
         }
     }

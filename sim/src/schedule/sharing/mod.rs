@@ -25,21 +25,21 @@ pub struct PortUse {
 
 /// A problem whose operators share ports.
 #[derive(Debug, Clone)]
-pub struct Sharing<'p> {
+pub struct PortSharing<'p> {
     problem: &'p Problem,
     /// By operator, on one core and across all: what it asks of each port, in parts of what the port gives.
     asks: Vec<[Vec<f64>; 2]>,
 }
 
 /// What an operator takes of each port that several together use, where each of them asks for so much: the part of its speed alone.
-fn speed(asks: &[f64], together: &[f64]) -> f64 {
+fn speed_under_contention(asks: &[f64], together: &[f64]) -> f64 {
     let used = asks.iter().zip(together).filter(|(asks, _)| **asks > 0.0);
     let slowed = used.map(|(_, together)| *together).fold(0.0, f64::max);
     if slowed > 1.0 + ROUNDING { 1.0 / slowed } else { 1.0 }
 }
 
 /// What operators ask of each port in sum.
-fn together<'a>(ports: usize, asks: impl Iterator<Item = &'a [f64]>) -> Vec<f64> {
+fn sum_port_demand<'a>(ports: usize, asks: impl Iterator<Item = &'a [f64]>) -> Vec<f64> {
     let mut sum = vec![0.0; ports];
     for asks in asks {
         sum.iter_mut().zip(asks).for_each(|(sum, asks)| *sum += asks);
@@ -47,7 +47,7 @@ fn together<'a>(ports: usize, asks: impl Iterator<Item = &'a [f64]>) -> Vec<f64>
     sum
 }
 
-impl<'p> Sharing<'p> {
+impl<'p> PortSharing<'p> {
     /// A problem with what each of its operators uses.
     #[must_use]
     pub fn new(problem: &'p Problem, uses: &[PortUse]) -> Self {
@@ -62,40 +62,40 @@ impl<'p> Sharing<'p> {
         Self { problem, asks: asks.collect() }
     }
 
-    fn ports(&self) -> usize {
+    fn port_count(&self) -> usize {
         self.asks.first().map_or(0, |[one, _]| one.len())
     }
 
-    fn asks(&self, operator: usize, exclusive: bool) -> &[f64] {
+    fn port_demand(&self, operator: usize, exclusive: bool) -> &[f64] {
         &self.asks[operator][usize::from(exclusive)]
     }
 
     /// From when to when each operator of a schedule runs, in ticks.
     #[must_use]
-    pub fn spans(&self, schedule: &Schedule) -> Vec<[f64; 2]> {
-        let ends = schedule.ends(self.problem);
+    pub fn spans_of_schedule(&self, schedule: &Schedule) -> Vec<[f64; 2]> {
+        let ends = schedule.end_times(self.problem);
         let alone: Vec<[f64; 2]> = schedule.starts.iter().zip(&ends).map(|(&start, &end)| [start as f64, end as f64]).collect();
-        if !self.exceeds(&alone, &schedule.exclusive) {
+        if !self.exceeds_ports(&alone, &schedule.exclusive) {
             return alone;
         }
-        self.play(&before(self.problem, schedule, &ends), &schedule.exclusive)
+        self.play_operators(&find_predecessors(self.problem, schedule, &ends), &schedule.exclusive)
     }
 
     /// Whether operators that run from and to these times ask a port for more than it gives.
-    fn exceeds(&self, spans: &[[f64; 2]], exclusive: &[bool]) -> bool {
+    fn exceeds_ports(&self, spans: &[[f64; 2]], exclusive: &[bool]) -> bool {
         let mut starts: Vec<f64> = spans.iter().map(|span| span[0]).collect();
         starts.sort_unstable_by(f64::total_cmp);
         starts.dedup();
         starts.iter().any(|&now| {
             let running = (0..spans.len()).filter(|&i| spans[i][0] <= now && now < spans[i][1]);
-            let together = together(self.ports(), running.map(|i| self.asks(i, exclusive[i])));
+            let together = sum_port_demand(self.port_count(), running.map(|i| self.port_demand(i, exclusive[i])));
             together.iter().any(|&together| together > 1.0 + ROUNDING)
         })
     }
 
     /// The operators played, each after those `before` it and as fast as its ports allow.
-    fn play(&self, before: &[Vec<usize>], exclusive: &[bool]) -> Vec<[f64; 2]> {
-        let length = |i: usize| length(&self.problem.operators()[i], exclusive[i]) as f64;
+    fn play_operators(&self, before: &[Vec<usize>], exclusive: &[bool]) -> Vec<[f64; 2]> {
+        let length = |i: usize| length_in_mode(&self.problem.operators()[i], exclusive[i]) as f64;
         let mut waits: Vec<usize> = before.iter().map(Vec::len).collect();
         let mut after: Vec<Vec<usize>> = vec![Vec::new(); before.len()];
         for (later, before) in before.iter().enumerate() {
@@ -112,11 +112,12 @@ impl<'p> Sharing<'p> {
                 if length(i) > 0.0 {
                     running.push((i, length(i)));
                 } else {
-                    release(&after[i], &mut waits, &mut ready);
+                    release_successors(&after[i], &mut waits, &mut ready);
                 }
             }
-            let together = together(self.ports(), running.iter().map(|&(i, _)| self.asks(i, exclusive[i])));
-            let speeds: Vec<f64> = running.iter().map(|&(i, _)| speed(self.asks(i, exclusive[i]), &together)).collect();
+            let together = sum_port_demand(self.port_count(), running.iter().map(|&(i, _)| self.port_demand(i, exclusive[i])));
+            let speeds: Vec<f64> =
+                running.iter().map(|&(i, _)| speed_under_contention(self.port_demand(i, exclusive[i]), &together)).collect();
             let Some(step) = running.iter().zip(&speeds).map(|((_, left), speed)| left / speed).reduce(f64::min) else {
                 return spans;
             };
@@ -127,7 +128,7 @@ impl<'p> Sharing<'p> {
                 let ends = *left <= length(*i) * 1e-12;
                 if ends {
                     spans[*i][1] = now;
-                    release(&after[*i], &mut waits, &mut ready);
+                    release_successors(&after[*i], &mut waits, &mut ready);
                 }
                 !ends
             });
@@ -135,12 +136,12 @@ impl<'p> Sharing<'p> {
     }
 }
 
-fn length(operator: &Operator, exclusive: bool) -> u64 {
+fn length_in_mode(operator: &Operator, exclusive: bool) -> u64 {
     if exclusive { operator.exclusive_latency.unwrap_or(operator.latency) } else { operator.latency }
 }
 
 /// What waits for an operator that has ended waits for one less.
-fn release(after: &[usize], waits: &mut [usize], ready: &mut Vec<usize>) {
+fn release_successors(after: &[usize], waits: &mut [usize], ready: &mut Vec<usize>) {
     for &later in after {
         waits[later] -= 1;
         if waits[later] == 0 {
@@ -150,7 +151,7 @@ fn release(after: &[usize], waits: &mut [usize], ready: &mut Vec<usize>) {
 }
 
 /// What each operator waits for: what it needs, and what the schedule runs before it on the same cores or link.
-fn before(problem: &Problem, schedule: &Schedule, ends: &[u64]) -> Vec<Vec<usize>> {
+fn find_predecessors(problem: &Problem, schedule: &Schedule, ends: &[u64]) -> Vec<Vec<usize>> {
     let mut before: Vec<Vec<usize>> = vec![Vec::new(); ends.len()];
     for &(earlier, later) in problem.edges() {
         before[later as usize].push(earlier as usize);
@@ -159,7 +160,7 @@ fn before(problem: &Problem, schedule: &Schedule, ends: &[u64]) -> Vec<Vec<usize
         |i: usize| schedule.exclusive[i] || schedule.cores[i].tensor_core.is_some() || schedule.cores[i].vector_core.is_some();
     let shares = |i: usize, j: usize| {
         let across = schedule.exclusive[i] && on_cores(j) || schedule.exclusive[j] && on_cores(i);
-        across || same_place(schedule.cores[i], schedule.cores[j])
+        across || share_a_core(schedule.cores[i], schedule.cores[j])
     };
     for (later, before) in before.iter_mut().enumerate() {
         before.extend((0..ends.len()).filter(|&i| i != later && comes_before(schedule, ends, i, later) && shares(i, later)));
@@ -173,7 +174,7 @@ fn comes_before(schedule: &Schedule, ends: &[u64], i: usize, later: usize) -> bo
     ends[i] <= schedule.starts[later] && key(i) < key(later)
 }
 
-fn same_place(a: CoreAssignment, b: CoreAssignment) -> bool {
+fn share_a_core(a: CoreAssignment, b: CoreAssignment) -> bool {
     let same = |a: Option<u32>, b: Option<u32>| a.is_some() && a == b;
     same(a.tensor_core, b.tensor_core) || same(a.vector_core, b.vector_core) || same(a.link, b.link)
 }

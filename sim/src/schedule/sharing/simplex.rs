@@ -2,7 +2,7 @@
 
 /// What one column does for one row.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Entry {
+pub(super) struct ColumnEntry {
     pub row: usize,
     /// How much of the operator one unit of the column does.
     pub per: f64,
@@ -12,7 +12,7 @@ pub(super) struct Entry {
 const PIVOT: f64 = 1e-9;
 
 /// Minimise the cost of columns that do each row's operator once, or more.
-pub(super) struct Program {
+pub(super) struct CoveringProgram {
     /// The inverse of the basis, row by row.
     inverse: Vec<f64>,
     /// Per basic column: how much of it there is, and its cost.
@@ -20,9 +20,9 @@ pub(super) struct Program {
     costs: Vec<f64>,
 }
 
-impl Program {
+impl CoveringProgram {
     /// Starts from one column per row that does the row's operator alone, at a cost of 1 each.
-    pub fn new(alone: &[Entry]) -> Self {
+    pub fn new(alone: &[ColumnEntry]) -> Self {
         let rows = alone.len();
         let mut inverse = vec![0.0; rows * rows];
         for (r, entry) in alone.iter().enumerate() {
@@ -32,14 +32,14 @@ impl Program {
         Self { inverse, values, costs: vec![1.0; rows] }
     }
 
-    fn rows(&self) -> usize {
+    fn row_count(&self) -> usize {
         self.values.len()
     }
 
     /// What doing each row's operator is worth.
-    pub fn prices(&self) -> Vec<f64> {
-        let mut prices = vec![0.0; self.rows()];
-        for (line, &cost) in self.inverse.chunks(self.rows()).zip(&self.costs) {
+    pub fn shadow_prices(&self) -> Vec<f64> {
+        let mut prices = vec![0.0; self.row_count()];
+        for (line, &cost) in self.inverse.chunks(self.row_count()).zip(&self.costs) {
             if cost != 0.0 {
                 for (p, e) in prices.iter_mut().zip(line) {
                     *p += cost * e;
@@ -50,8 +50,8 @@ impl Program {
     }
 
     /// Brings a column into the basis. `false` when no row limits it, which rounding alone can bring about.
-    pub fn enter(&mut self, column: &[Entry], cost: f64) -> bool {
-        let n = self.rows();
+    pub fn enter_column(&mut self, column: &[ColumnEntry], cost: f64) -> bool {
+        let n = self.row_count();
         let change: Vec<f64> =
             self.inverse.chunks(n).map(|line| column.iter().map(|e| line[e.row] * e.per).sum::<f64>()).collect();
         let mut leaving: Option<(f64, usize)> = None;

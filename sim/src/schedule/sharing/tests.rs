@@ -1,6 +1,6 @@
 #![allow(clippy::expect_used)]
-use super::super::{Cores, Exclusivity, Limits, Operator, OperatorKind, Pairing, Problem, solve};
-use super::{PortUse, Sharing};
+use super::super::{Cores, Exclusivity, Operator, OperatorKind, Pairing, Problem, SolveLimits, solve_problem};
+use super::{PortSharing, PortUse};
 use proptest::prelude::*;
 
 fn cores(count: u32, exclusivity: Exclusivity) -> Cores {
@@ -17,28 +17,28 @@ fn two() -> (Problem, Vec<PortUse>) {
 #[test]
 fn both_are_slowed_alike_and_the_bound_says_so() {
     let (problem, uses) = two();
-    let sharing = Sharing::new(&problem, &uses);
-    let schedule = solve(&problem, &Limits::default());
+    let sharing = PortSharing::new(&problem, &uses);
+    let schedule = solve_problem(&problem, &SolveLimits::default());
     assert_eq!(schedule.makespan, 1_000);
-    let spans = sharing.spans(&schedule);
+    let spans = sharing.spans_of_schedule(&schedule);
     // The vector operator takes 200 x 1.6; meanwhile 200 of the tensor operator are done.
     assert!((spans[1][1] - 320.0).abs() < 1e-6 && (spans[0][1] - 1_120.0).abs() < 1e-6, "{spans:?}");
-    let least = sharing.least().expect("two operators");
+    let least = sharing.lower_bound().expect("two operators");
     assert!((least - 1_120.0).abs() < 1e-6, "{least}");
 }
 
 #[test]
 fn without_ports_a_schedule_is_played_as_it_is() {
     let (problem, _) = two();
-    let sharing = Sharing::new(&problem, &[PortUse::default(), PortUse::default()]);
-    let schedule = solve(&problem, &Limits::default());
-    assert_eq!(sharing.spans(&schedule), vec![[0.0, 1_000.0], [0.0, 200.0]]);
-    assert!((sharing.least().expect("two operators") - 1_000.0).abs() < 1e-6);
+    let sharing = PortSharing::new(&problem, &[PortUse::default(), PortUse::default()]);
+    let schedule = solve_problem(&problem, &SolveLimits::default());
+    assert_eq!(sharing.spans_of_schedule(&schedule), vec![[0.0, 1_000.0], [0.0, 200.0]]);
+    assert!((sharing.lower_bound().expect("two operators") - 1_000.0).abs() < 1e-6);
 }
 
 /// The least time over all orders, modes and cores: every way to list the operators so that none comes before what it needs, each waiting for what is
 /// listed before it on its core or link.
-fn brute_force(problem: &Problem, sharing: &Sharing<'_>) -> f64 {
+fn brute_force(problem: &Problem, sharing: &PortSharing<'_>) -> f64 {
     let n = problem.operators().len();
     let mut best = f64::INFINITY;
     let count = problem.cores().tensor_cores as usize;
@@ -66,7 +66,7 @@ fn brute_force(problem: &Problem, sharing: &Sharing<'_>) -> f64 {
                 for (at, &later) in order.iter().enumerate() {
                     before[later].extend(order[..at].iter().filter(|&&earlier| shares(earlier, later)));
                 }
-                let ends = sharing.play(&before, &exclusive).iter().map(|span| span[1]).fold(0.0, f64::max);
+                let ends = sharing.play_operators(&before, &exclusive).iter().map(|span| span[1]).fold(0.0, f64::max);
                 best = best.min(ends);
             });
         }
@@ -114,12 +114,12 @@ prop_compose! {
 }
 
 fn check(problem: &Problem, uses: &[PortUse]) -> Result<(), TestCaseError> {
-    let sharing = Sharing::new(problem, uses);
-    let least = sharing.least().expect("few operators");
+    let sharing = PortSharing::new(problem, uses);
+    let least = sharing.lower_bound().expect("few operators");
     let best = brute_force(problem, &sharing);
     prop_assert!(least <= best * (1.0 + 1e-9), "the bound {least} is above the best schedule {best}");
-    let schedule = solve(problem, &Limits::default());
-    let played = sharing.spans(&schedule).iter().map(|span| span[1]).fold(0.0, f64::max);
+    let schedule = solve_problem(problem, &SolveLimits::default());
+    let played = sharing.spans_of_schedule(&schedule).iter().map(|span| span[1]).fold(0.0, f64::max);
     prop_assert!(played >= best * (1.0 - 1e-9), "the played schedule {played} is faster than the best of all {best}");
     // No chain, no kind of core and no port gets by with less.
     let busy = |at: usize| uses.iter().map(|uses| uses.one[at].min(uses.all[at])).sum::<f64>();

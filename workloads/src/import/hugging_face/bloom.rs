@@ -1,13 +1,13 @@
 //! BLOOM: ALiBi, a norm on the embedding, GELU, biases, a tied head.
 
-use super::Family;
-use super::gpt_neox::{plain, widths};
-use super::reader::Reader;
+use super::ModelFamily;
+use super::gpt_neox::{neox_like_model, read_widths};
+use super::reader::ConfigReader;
 use crate::error::WorkloadError;
 use crate::limits::{MAX_FFN, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY};
-use crate::model::{Dropout, Model, Position};
+use crate::model::{Dropout, Model, PositionEncoding};
 
-pub(super) const FAMILY: Family = Family {
+pub(super) const FAMILY: ModelFamily = ModelFamily {
     model_types: &["bloom"],
     keys: &[&[
         "apply_residual_connection_post_layernorm",
@@ -26,32 +26,32 @@ pub(super) const FAMILY: Family = Family {
     // BloomConfig has no longest sequence; 2048 is what the published models were trained at (Le Scao et al. 2022, table 3).
     defaults: &[("seq_length", 2048)],
     synonyms: &[("n_embd", "hidden_size"), ("max_position_embeddings", "seq_length")],
-    read,
+    read: read_bloom,
 };
 
-fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
-    let width = reader.word(&["hidden_size", "n_embed"]);
-    let (hidden, heads) = widths(reader, width, reader.word(&["n_head", "num_attention_heads"]))?;
-    reader.forbid(
+fn read_bloom(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
+    let width = reader.first_given_key(&["hidden_size", "n_embed"]);
+    let (hidden, heads) = read_widths(reader, width, reader.first_given_key(&["n_head", "num_attention_heads"]))?;
+    reader.forbid_flag(
         "apply_residual_connection_post_layernorm",
         "residuals that start behind the norm are not covered: set it to false",
     )?;
-    let residual = reader.probability("hidden_dropout", 0.0)?;
+    let residual = reader.read_probability("hidden_dropout", 0.0)?;
     Ok(Model {
-        layers: reader.dimension(reader.word(&["n_layer", "num_hidden_layers"]), MAX_LAYERS)?,
+        layers: reader.read_dimension(reader.first_given_key(&["n_layer", "num_hidden_layers"]), MAX_LAYERS)?,
         heads,
         kv_heads: heads,
         head_dim: hidden / heads,
-        ffn: reader.optional_dimension("n_inner", MAX_FFN)?.unwrap_or(4 * hidden),
-        vocabulary: reader.dimension("vocab_size", MAX_VOCABULARY)?,
-        vocabulary_multiple: reader.vocabulary_multiple()?,
-        max_sequence: reader.dimension("seq_length", MAX_POSITIONS)?,
-        position: Position::Alibi,
+        ffn: reader.read_optional_dimension("n_inner", MAX_FFN)?.unwrap_or(4 * hidden),
+        vocabulary: reader.read_dimension("vocab_size", MAX_VOCABULARY)?,
+        vocabulary_multiple: reader.read_vocabulary_multiple()?,
+        max_sequence: reader.read_dimension("seq_length", MAX_POSITIONS)?,
+        position: PositionEncoding::Alibi,
         embedding_norm: true,
         qkv_bias: true,
         attention_output_bias: true,
-        dropout: Dropout { attention: reader.probability("attention_dropout", 0.0)?, residual, ..Dropout::default() },
-        tied_head: reader.flag("tie_word_embeddings", true)?,
-        ..plain(reader, hidden)
+        dropout: Dropout { attention: reader.read_probability("attention_dropout", 0.0)?, residual, ..Dropout::default() },
+        tied_head: reader.read_flag("tie_word_embeddings", true)?,
+        ..neox_like_model(reader, hidden)
     })
 }

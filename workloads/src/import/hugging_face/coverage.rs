@@ -4,53 +4,53 @@ use super::FAMILIES;
 
 /// A family of models that `config.json` files are read of.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Coverage {
+pub struct FamilyCoverage {
     /// The values of `model_type` that it reads, those of text parts of multimodal files left out.
     pub model_types: Vec<&'static str>,
     /// Checkpoints whose published numbers of parameters its files give (`workloads/tests/published_models.rs`), by the names of the files there.
     pub checked: Vec<&'static str>,
 }
 
-impl Coverage {
+impl FamilyCoverage {
     /// Those whose number is the published one to the last parameter.
     #[must_use]
-    pub fn exact(&self) -> Vec<&'static str> {
+    pub fn exact_models(&self) -> Vec<&'static str> {
         self.checked.iter().copied().filter(|name| !TO_DIGITS.contains(name)).collect()
     }
 
     /// Those whose number is the published one to the digits that are published.
     #[must_use]
-    pub fn to_digits(&self) -> Vec<&'static str> {
-        self.among(TO_DIGITS)
+    pub fn models_to_published_digits(&self) -> Vec<&'static str> {
+        self.models_checked_by(TO_DIGITS)
     }
 
     /// Those with experts whose parameters that a token meets are the published ones.
     #[must_use]
-    pub fn active(&self) -> Vec<&'static str> {
-        self.among(ACTIVE)
+    pub fn models_by_active_parameters(&self) -> Vec<&'static str> {
+        self.models_checked_by(ACTIVE)
     }
 
     /// Those whose operations per token are a formula of the family's own sizes.
     #[must_use]
-    pub fn by_formula(&self) -> Vec<&'static str> {
-        self.among(BY_FORMULA)
+    pub fn models_by_formula(&self) -> Vec<&'static str> {
+        self.models_checked_by(BY_FORMULA)
     }
 
-    fn among(&self, names: &[&str]) -> Vec<&'static str> {
+    fn models_checked_by(&self, names: &[&str]) -> Vec<&'static str> {
         self.checked.iter().copied().filter(|name| names.contains(name)).collect()
     }
 }
 
 /// All families, in the order of their first `model_type`.
 #[must_use]
-pub fn coverage() -> Vec<Coverage> {
-    let mut all: Vec<Coverage> = FAMILIES
+pub fn family_coverage() -> Vec<FamilyCoverage> {
+    let mut all: Vec<FamilyCoverage> = FAMILIES
         .iter()
         .map(|family| {
             let is_read = |(kind, _): &&(&str, &[&str])| family.model_types.contains(kind);
             let checked = CHECKED.iter().filter(is_read).flat_map(|(_, names)| names.iter().copied()).collect();
             let model_types = family.model_types.iter().copied().filter(|kind| !kind.ends_with("_text")).collect();
-            Coverage { model_types, checked }
+            FamilyCoverage { model_types, checked }
         })
         .collect();
     all.sort_by(|a, b| a.model_types.cmp(&b.model_types));

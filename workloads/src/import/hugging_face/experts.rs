@@ -1,13 +1,13 @@
 //! Families whose MLPs are mixtures of experts, every layer alike, without a capacity limit unless `capacity_factor` sets one (a key of ours: Hugging
 //! Face's configurations have none).
 
-use super::Family;
-use super::llama::{self, Defaults, SYNONYMS, read_with};
-use super::llama_like::{upper_windows, with};
-use super::reader::Reader;
+use super::ModelFamily;
+use super::llama::{self, LlamaDefaults, SYNONYMS, read_with_defaults};
+use super::llama_like::{read_upper_windows, with_variations};
+use super::reader::ConfigReader;
 use super::windows;
 use crate::error::WorkloadError;
-use crate::layer_list::{Feed, LayerKind};
+use crate::layer_list::{FeedForward, LayerKind};
 use crate::limits::{MAX_EXPERTS, MAX_FFN, MAX_LAYERS, MAX_POSITIONS};
 use crate::model::{Experts, Model, SharedExpert};
 use crate::variations::QueryKeyNorm;
@@ -16,17 +16,17 @@ const EXPERT_SYNONYMS: &[(&str, &str)] =
     &[("num_experts", "num_local_experts"), ("moe_top_k", "num_experts_per_tok"), ("expert_capacity_factor", "capacity_factor")];
 
 /// Mixtral: experts of the MLP's width.
-pub(super) const MIXTRAL: Family = Family {
+pub(super) const MIXTRAL: ModelFamily = ModelFamily {
     model_types: &["mixtral"],
     keys: &[llama::KEYS, &["capacity_factor", "num_experts_per_tok", "num_local_experts", "sliding_window"]],
     defaults: &[("num_key_value_heads", 8)],
     synonyms: EXPERT_SYNONYMS,
     read: |reader| {
-        let mut model = read_with(reader, Defaults::LLAMA)?;
-        if let Some(window) = reader.optional_dimension("sliding_window", MAX_POSITIONS)? {
-            model = windows::with(model, window, |_| true);
+        let mut model = read_with_defaults(reader, LlamaDefaults::LLAMA)?;
+        if let Some(window) = reader.read_optional_dimension("sliding_window", MAX_POSITIONS)? {
+            model = windows::with_window(model, window, |_| true);
         }
-        Ok(Model { experts: Some(experts(reader, "num_local_experts")?), ..model })
+        Ok(Model { experts: Some(read_routed_experts(reader, "num_local_experts")?), ..model })
     },
 };
 
@@ -47,7 +47,7 @@ const QWEN_KEYS: &[&str] = &[
 ];
 
 /// Qwen2-MoE: narrow experts beside a shared one with a weight of its own.
-pub(super) const QWEN2_MOE: Family = Family {
+pub(super) const QWEN2_MOE: ModelFamily = ModelFamily {
     model_types: &["qwen2_moe"],
     keys: &[llama::KEYS, QWEN_KEYS],
     defaults: &[
@@ -59,76 +59,76 @@ pub(super) const QWEN2_MOE: Family = Family {
     ],
     synonyms: SYNONYMS,
     read: |reader| {
-        let shared = reader.count("shared_expert_intermediate_size", MAX_FFN, 5632)?;
+        let shared = reader.read_count("shared_expert_intermediate_size", MAX_FFN, 5632)?;
         let shared = (shared > 0).then_some(SharedExpert { ffn: shared, weighed: true });
-        let model = qwen(reader, shared)?;
-        Ok(Model { qkv_bias: reader.flag("qkv_bias", true)?, attention_output_bias: false, ..model })
+        let model = read_qwen_experts(reader, shared)?;
+        Ok(Model { qkv_bias: reader.read_flag("qkv_bias", true)?, attention_output_bias: false, ..model })
     },
 };
 
 /// Qwen3-MoE: narrow experts and norms of queries and keys.
-pub(super) const QWEN3_MOE: Family = Family {
+pub(super) const QWEN3_MOE: ModelFamily = ModelFamily {
     model_types: &["qwen3_moe", "qwen3_vl_moe_text"],
     keys: &[llama::KEYS, QWEN_KEYS],
     defaults: &[("moe_intermediate_size", 768), ("num_experts", 128), ("num_experts_per_tok", 8), ("num_key_value_heads", 4)],
     synonyms: SYNONYMS,
-    read: |reader| Ok(with(qwen(reader, None)?, |v| v.query_key_norm = Some(QueryKeyNorm::Head))),
+    read: |reader| Ok(with_variations(read_qwen_experts(reader, None)?, |v| v.query_key_norm = Some(QueryKeyNorm::Head))),
 };
 
-fn qwen(reader: &Reader<'_>, shared: Option<SharedExpert>) -> Result<Model, WorkloadError> {
-    let model = read_with(reader, Defaults::LLAMA)?;
-    let step = reader.optional_dimension("decoder_sparse_step", MAX_LAYERS)?.unwrap_or(1);
-    let dense = listed(reader, "mlp_only_layers", model.layers)?.unwrap_or_default();
+fn read_qwen_experts(reader: &ConfigReader<'_>, shared: Option<SharedExpert>) -> Result<Model, WorkloadError> {
+    let model = read_with_defaults(reader, LlamaDefaults::LLAMA)?;
+    let step = reader.read_optional_dimension("decoder_sparse_step", MAX_LAYERS)?.unwrap_or(1);
+    let dense = read_layer_list(reader, "mlp_only_layers", model.layers)?.unwrap_or_default();
     let mixed = step > 1 || !dense.is_empty();
     let (layers, wide) = (model.layers, model.ffn);
-    let ffn = reader.dimension("moe_intermediate_size", MAX_FFN)?;
-    let model = Model { ffn, experts: Some(Experts { shared, ..experts(reader, "num_experts")? }), ..model };
+    let ffn = reader.read_dimension("moe_intermediate_size", MAX_FFN)?;
+    let model = Model { ffn, experts: Some(Experts { shared, ..read_routed_experts(reader, "num_experts")? }), ..model };
     if !mixed {
-        return upper_windows(reader, model);
+        return read_upper_windows(reader, model);
     }
-    if reader.flag("use_sliding_window", false)? {
+    if reader.read_flag("use_sliding_window", false)? {
         let cure = "windows beside layers with and without experts are not covered: set it to false";
-        return Err(reader.error("use_sliding_window", true, "false", cure));
+        return Err(reader.value_error("use_sliding_window", true, "false", cure));
     }
-    Ok(alternating(model, layers, wide, |layer| (layer + 1).is_multiple_of(step) && !dense.contains(&layer)))
+    Ok(alternate_experts(model, layers, wide, |layer| (layer + 1).is_multiple_of(step) && !dense.contains(&layer)))
 }
 
 /// The model whose layers have experts where `sparse` says so, and an MLP of width `wide` elsewhere.
-pub(super) fn alternating(model: Model, layers: u64, wide: u64, sparse: impl Fn(u64) -> bool) -> Model {
-    let own = model.own_kind();
-    let kind = |layer| LayerKind { feed: if sparse(layer) { Feed::Own } else { Feed::Mlp(wide) }, ..own };
+pub(super) fn alternate_experts(model: Model, layers: u64, wide: u64, sparse: impl Fn(u64) -> bool) -> Model {
+    let own = model.uniform_kind();
+    let kind = |layer| LayerKind { feed: if sparse(layer) { FeedForward::Own } else { FeedForward::Mlp(wide) }, ..own };
     let kinds: Vec<LayerKind> = (0..layers).map(kind).collect();
     model.with_layers(&[], &kinds)
 }
 
 /// A list of layers' numbers, from 0.
-fn listed(reader: &Reader<'_>, key: &'static str, layers: u64) -> Result<Option<Vec<u64>>, WorkloadError> {
+fn read_layer_list(reader: &ConfigReader<'_>, key: &'static str, layers: u64) -> Result<Option<Vec<u64>>, WorkloadError> {
     let Some(value) = reader.get(key) else { return Ok(None) };
     let numbers = value.as_array().and_then(|list| list.iter().map(serde_json::Value::as_u64).collect::<Option<Vec<u64>>>());
     match numbers.filter(|list| list.iter().all(|layer| *layer < layers)) {
         Some(list) => Ok(Some(list)),
         None => {
             let limit = format!("a list of layers' numbers below `num_hidden_layers` ({layers})");
-            Err(reader.error(key, value.clone(), &limit, "correct one of the two"))
+            Err(reader.value_error(key, value.clone(), &limit, "correct one of the two"))
         }
     }
 }
 
 /// OLMoE: many narrow experts, norms of whole queries and keys.
-pub(super) const OLMOE: Family = Family {
+pub(super) const OLMOE: ModelFamily = ModelFamily {
     model_types: &["olmoe"],
     keys: &[llama::KEYS, &["capacity_factor", "num_experts", "num_experts_per_tok"]],
     defaults: &[("num_experts", 64), ("num_experts_per_tok", 8)],
     synonyms: SYNONYMS,
     read: |reader| {
-        let model = read_with(reader, Defaults::LLAMA)?;
-        let experts = Some(experts(reader, "num_experts")?);
-        Ok(with(Model { experts, ..model }, |v| v.query_key_norm = Some(QueryKeyNorm::Whole)))
+        let model = read_with_defaults(reader, LlamaDefaults::LLAMA)?;
+        let experts = Some(read_routed_experts(reader, "num_experts")?);
+        Ok(with_variations(Model { experts, ..model }, |v| v.query_key_norm = Some(QueryKeyNorm::Whole)))
     },
 };
 
 /// GPT-OSS: biases everywhere, sinks beside the scores, windows in every second layer.
-pub(super) const GPT_OSS: Family = Family {
+pub(super) const GPT_OSS: ModelFamily = ModelFamily {
     model_types: &["gpt_oss"],
     keys: &[
         llama::KEYS,
@@ -137,18 +137,18 @@ pub(super) const GPT_OSS: Family = Family {
     defaults: &[("head_dim", 64), ("max_position_embeddings", 131_072), ("num_key_value_heads", 8), ("sliding_window", 128)],
     synonyms: EXPERT_SYNONYMS,
     read: |reader| {
-        let mut model = read_with(reader, Defaults { attention_bias: true, ..Defaults::LLAMA })?;
-        if let Some(window) = reader.optional_dimension("sliding_window", MAX_POSITIONS)? {
-            model = windows::by_type(reader, model, window, 2)?;
+        let mut model = read_with_defaults(reader, LlamaDefaults { attention_bias: true, ..LlamaDefaults::LLAMA })?;
+        if let Some(window) = reader.read_optional_dimension("sliding_window", MAX_POSITIONS)? {
+            model = windows::add_windows_by_type(reader, model, window, 2)?;
         }
-        let experts = Some(Experts { router_bias: true, ..experts(reader, "num_local_experts")? });
-        Ok(with(Model { experts, mlp_bias: true, ..model }, |v| v.sinks = true))
+        let experts = Some(Experts { router_bias: true, ..read_routed_experts(reader, "num_local_experts")? });
+        Ok(with_variations(Model { experts, mlp_bias: true, ..model }, |v| v.sinks = true))
     },
 };
 
 /// The text model of Llama 4, where every layer (Scout) or every second one (Maverick) has experts: one routed and one shared expert of the same width, norms of queries and
 /// keys without parameters.
-pub(super) const LLAMA4: Family = Family {
+pub(super) const LLAMA4: ModelFamily = ModelFamily {
     model_types: &["llama4_text", "llama4"],
     keys: &[
         llama::KEYS,
@@ -165,19 +165,19 @@ pub(super) const LLAMA4: Family = Family {
     defaults: &[("num_experts_per_tok", 1), ("num_key_value_heads", 8), ("num_local_experts", 16)],
     synonyms: EXPERT_SYNONYMS,
     read: |reader| {
-        let model = read_with(reader, Defaults::LLAMA)?;
-        let step = reader.optional_dimension("interleave_moe_layer_step", MAX_LAYERS)?.unwrap_or(1);
-        let sparse = listed(reader, "moe_layers", model.layers)?;
-        let wide = reader.optional_dimension("intermediate_size_mlp", MAX_FFN)?.unwrap_or(model.ffn);
-        if reader.flag("use_qk_norm", true)? {
-            reader.assume(
+        let model = read_with_defaults(reader, LlamaDefaults::LLAMA)?;
+        let step = reader.read_optional_dimension("interleave_moe_layer_step", MAX_LAYERS)?.unwrap_or(1);
+        let sparse = read_layer_list(reader, "moe_layers", model.layers)?;
+        let wide = reader.read_optional_dimension("intermediate_size_mlp", MAX_FFN)?.unwrap_or(model.ffn);
+        if reader.read_flag("use_qk_norm", true)? {
+            reader.note_assumption(
                 "`use_qk_norm` = true: norms of queries and keys without parameters are taken as part of the rotation".to_owned(),
             );
         }
         let shared = Some(SharedExpert { ffn: model.ffn, weighed: false });
         let layers = model.layers;
-        let model = Model { experts: Some(Experts { shared, ..experts(reader, "num_local_experts")? }), ..model };
-        Ok(alternating(model, layers, wide, |layer| match &sparse {
+        let model = Model { experts: Some(Experts { shared, ..read_routed_experts(reader, "num_local_experts")? }), ..model };
+        Ok(alternate_experts(model, layers, wide, |layer| match &sparse {
             Some(sparse) => sparse.contains(&layer),
             None => (layer + 1).is_multiple_of(step),
         }))
@@ -185,11 +185,11 @@ pub(super) const LLAMA4: Family = Family {
 };
 
 /// The routed experts: their number under `key`, and how many a token goes to.
-pub(super) fn experts(reader: &Reader<'_>, key: &'static str) -> Result<Experts, WorkloadError> {
-    let count = reader.dimension(key, MAX_EXPERTS)?;
-    let top_k = reader.dimension("num_experts_per_tok", count)?;
+pub(super) fn read_routed_experts(reader: &ConfigReader<'_>, key: &'static str) -> Result<Experts, WorkloadError> {
+    let count = reader.read_dimension(key, MAX_EXPERTS)?;
+    let top_k = reader.read_dimension("num_experts_per_tok", count)?;
     // Room for every token at every expert: more is never filled.
     let most = count as f64 / top_k as f64;
-    let capacity_factor = reader.optional_factor("capacity_factor", most)?;
+    let capacity_factor = reader.read_optional_factor("capacity_factor", most)?;
     Ok(Experts { count, top_k, capacity_factor, ..Experts::default() })
 }

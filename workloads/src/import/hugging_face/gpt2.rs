@@ -1,15 +1,15 @@
 //! GPT-2 (and GPT-3, Megatron's GPTs): pre-norm, learned positions, GELU, tied head.
 
-use super::Family;
-use super::reader::Reader;
+use super::ModelFamily;
+use super::reader::ConfigReader;
 use crate::error::WorkloadError;
 use crate::layer_list::LayerList;
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
-use crate::model::{Dropout, Model, Norm, NormPlacement, Position};
+use crate::model::{Dropout, Model, Norm, NormPlacement, PositionEncoding};
 use crate::variations::Variations;
-use sim::kernel::Function;
+use sim::kernel::ElementwiseFunction;
 
-pub(super) const FAMILY: Family = Family {
+pub(super) const FAMILY: ModelFamily = ModelFamily {
     model_types: &["gpt2"],
     keys: &[&[
         "activation_function",
@@ -33,11 +33,11 @@ pub(super) const FAMILY: Family = Family {
         ("max_position_embeddings", "n_positions"),
         ("hidden_act", "activation_function"),
     ],
-    read,
+    read: read_gpt2,
 };
 
 /// GPT-BigCode (StarCoder): GPT-2 with one key/value head.
-pub(super) const BIGCODE: Family = Family {
+pub(super) const BIGCODE: ModelFamily = ModelFamily {
     model_types: &["gpt_bigcode"],
     keys: &[&[
         "activation_function",
@@ -56,21 +56,21 @@ pub(super) const BIGCODE: Family = Family {
     ..FAMILY
 };
 
-fn read_bigcode(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
-    let model = read(reader)?;
-    let kv_heads = if reader.flag("multi_query", true)? { 1 } else { model.heads };
+fn read_bigcode(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
+    let model = read_gpt2(reader)?;
+    let kv_heads = if reader.read_flag("multi_query", true)? { 1 } else { model.heads };
     Ok(Model { kv_heads, ..model })
 }
 
-fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
-    let hidden = reader.dimension("n_embd", MAX_WIDTH)?;
-    let heads = reader.dimension("n_head", MAX_HEADS)?;
-    reader.divides(("n_head", heads), ("n_embd", hidden))?;
-    let positions = reader.dimension("n_positions", MAX_POSITIONS)?;
-    if let Some(context) = reader.optional_dimension("n_ctx", MAX_POSITIONS)?
+fn read_gpt2(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
+    let hidden = reader.read_dimension("n_embd", MAX_WIDTH)?;
+    let heads = reader.read_dimension("n_head", MAX_HEADS)?;
+    reader.check_divides(("n_head", heads), ("n_embd", hidden))?;
+    let positions = reader.read_dimension("n_positions", MAX_POSITIONS)?;
+    if let Some(context) = reader.read_optional_dimension("n_ctx", MAX_POSITIONS)?
         && context != positions
     {
-        return Err(reader.error(
+        return Err(reader.value_error(
             "n_ctx",
             context,
             &format!("`n_positions` ({positions})"),
@@ -80,37 +80,37 @@ fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
     Ok(Model {
         name: reader.name.to_owned(),
         family: reader.model_type.clone(),
-        layers: reader.dimension("n_layer", MAX_LAYERS)?,
+        layers: reader.read_dimension("n_layer", MAX_LAYERS)?,
         hidden,
         heads,
         kv_heads: heads,
         head_dim: hidden / heads,
-        ffn: reader.optional_dimension("n_inner", MAX_FFN)?.unwrap_or(4 * hidden),
+        ffn: reader.read_optional_dimension("n_inner", MAX_FFN)?.unwrap_or(4 * hidden),
         experts: None,
-        vocabulary: reader.dimension("vocab_size", MAX_VOCABULARY)?,
-        vocabulary_multiple: reader.vocabulary_multiple()?,
+        vocabulary: reader.read_dimension("vocab_size", MAX_VOCABULARY)?,
+        vocabulary_multiple: reader.read_vocabulary_multiple()?,
         max_sequence: positions,
         embedding_width: hidden,
-        position: Position::Learned { rows: positions },
+        position: PositionEncoding::Learned { rows: positions },
         token_types: 0,
         norm: Norm::LayerNorm,
         norm_affine: true,
         norm_placement: NormPlacement::Pre,
         embedding_norm: false,
         final_norm: true,
-        activation: reader.activation("activation_function", Function::Gelu)?,
+        activation: reader.read_activation("activation_function", ElementwiseFunction::Gelu)?,
         gated: false,
         qkv_bias: true,
         attention_output_bias: true,
         mlp_bias: true,
         causal: true,
         dropout: Dropout {
-            embedding: reader.probability("embd_pdrop", 0.1)?,
-            attention: reader.probability("attn_pdrop", 0.1)?,
-            residual: reader.probability("resid_pdrop", 0.1)?,
+            embedding: reader.read_probability("embd_pdrop", 0.1)?,
+            attention: reader.read_probability("attn_pdrop", 0.1)?,
+            residual: reader.read_probability("resid_pdrop", 0.1)?,
             activation: 0.0,
         },
-        tied_head: reader.flag("tie_word_embeddings", true)?,
+        tied_head: reader.read_flag("tie_word_embeddings", true)?,
         head_transform: false,
         head_bias: false,
         variations: Variations::default(),

@@ -1,16 +1,16 @@
 //! GPT-NeoX (and Pythia): attention and MLP beside each other behind a LayerNorm each, a part of every head rotated, a head of its own.
 //! GPT-J and Phi 1.5 and 2: the same behind one norm, with a bias on the logits.
 
-use super::Family;
-use super::llama::{bare, kv_heads, rotated};
-use super::reader::Reader;
+use super::ModelFamily;
+use super::llama::{llama_without_sizes, read_kv_heads, read_rotated_fraction};
+use super::reader::ConfigReader;
 use crate::error::WorkloadError;
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
 use crate::model::{Dropout, Model, Norm};
 use crate::variations::{ParallelBranches, QueryKeyNorm, Variations};
-use sim::kernel::Function;
+use sim::kernel::ElementwiseFunction;
 
-pub(super) const FAMILY: Family = Family {
+pub(super) const FAMILY: ModelFamily = ModelFamily {
     model_types: &["gpt_neox"],
     keys: &[&[
         "attention_bias",
@@ -34,38 +34,38 @@ pub(super) const FAMILY: Family = Family {
     read: read_neox,
 };
 
-fn read_neox(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
-    let (hidden, heads) = widths(reader, "hidden_size", "num_attention_heads")?;
-    let own = reader.fraction("rotary_pct", &[], 0.25)?;
-    let part = reader.fraction("partial_rotary_factor", &["rope_parameters", "rope_scaling"], own)?;
-    let bias = reader.flag("attention_bias", true)?;
-    let residual = reader.probability("hidden_dropout", 0.0)?;
-    let parallel = reader.flag("use_parallel_residual", true)?.then_some(ParallelBranches::OwnNorms);
+fn read_neox(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
+    let (hidden, heads) = read_widths(reader, "hidden_size", "num_attention_heads")?;
+    let own = reader.read_fraction("rotary_pct", &[], 0.25)?;
+    let part = reader.read_fraction("partial_rotary_factor", &["rope_parameters", "rope_scaling"], own)?;
+    let bias = reader.read_flag("attention_bias", true)?;
+    let residual = reader.read_probability("hidden_dropout", 0.0)?;
+    let parallel = reader.read_flag("use_parallel_residual", true)?.then_some(ParallelBranches::OwnNorms);
     Ok(Model {
-        layers: reader.dimension("num_hidden_layers", MAX_LAYERS)?,
+        layers: reader.read_dimension("num_hidden_layers", MAX_LAYERS)?,
         heads,
         kv_heads: heads,
         head_dim: hidden / heads,
-        ffn: reader.dimension("intermediate_size", MAX_FFN)?,
-        vocabulary: reader.dimension("vocab_size", MAX_VOCABULARY)?,
-        vocabulary_multiple: reader.vocabulary_multiple()?,
-        max_sequence: reader.dimension("max_position_embeddings", MAX_POSITIONS)?,
-        activation: reader.activation("hidden_act", Function::Gelu)?,
+        ffn: reader.read_dimension("intermediate_size", MAX_FFN)?,
+        vocabulary: reader.read_dimension("vocab_size", MAX_VOCABULARY)?,
+        vocabulary_multiple: reader.read_vocabulary_multiple()?,
+        max_sequence: reader.read_dimension("max_position_embeddings", MAX_POSITIONS)?,
+        activation: reader.read_activation("hidden_act", ElementwiseFunction::Gelu)?,
         qkv_bias: bias,
         attention_output_bias: bias,
         dropout: Dropout {
             embedding: residual,
-            attention: reader.probability("attention_dropout", 0.0)?,
+            attention: reader.read_probability("attention_dropout", 0.0)?,
             residual,
             activation: 0.0,
         },
-        tied_head: reader.flag("tie_word_embeddings", false)?,
-        variations: Variations { parallel, rotated: rotated(hidden / heads, part), ..Variations::default() },
-        ..plain(reader, hidden)
+        tied_head: reader.read_flag("tie_word_embeddings", false)?,
+        variations: Variations { parallel, rotated: read_rotated_fraction(hidden / heads, part), ..Variations::default() },
+        ..neox_like_model(reader, hidden)
     })
 }
 
-pub(super) const GPTJ: Family = Family {
+pub(super) const GPTJ: ModelFamily = ModelFamily {
     model_types: &["gptj"],
     keys: &[&[
         "activation_function",
@@ -86,37 +86,37 @@ pub(super) const GPTJ: Family = Family {
     read: read_gptj,
 };
 
-fn read_gptj(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
-    let (hidden, heads) = widths(reader, "n_embd", "n_head")?;
-    let turned = reader.optional_dimension("rotary_dim", hidden / heads)?;
+fn read_gptj(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
+    let (hidden, heads) = read_widths(reader, "n_embd", "n_head")?;
+    let turned = reader.read_optional_dimension("rotary_dim", hidden / heads)?;
     Ok(Model {
-        layers: reader.dimension("n_layer", MAX_LAYERS)?,
+        layers: reader.read_dimension("n_layer", MAX_LAYERS)?,
         heads,
         kv_heads: heads,
         head_dim: hidden / heads,
-        ffn: reader.optional_dimension("n_inner", MAX_FFN)?.unwrap_or(4 * hidden),
-        vocabulary: reader.dimension("vocab_size", MAX_VOCABULARY)?,
-        vocabulary_multiple: reader.vocabulary_multiple()?,
-        max_sequence: reader.dimension("n_positions", MAX_POSITIONS)?,
-        activation: reader.activation("activation_function", Function::Gelu)?,
+        ffn: reader.read_optional_dimension("n_inner", MAX_FFN)?.unwrap_or(4 * hidden),
+        vocabulary: reader.read_dimension("vocab_size", MAX_VOCABULARY)?,
+        vocabulary_multiple: reader.read_vocabulary_multiple()?,
+        max_sequence: reader.read_dimension("n_positions", MAX_POSITIONS)?,
+        activation: reader.read_activation("activation_function", ElementwiseFunction::Gelu)?,
         dropout: Dropout {
-            embedding: reader.probability("embd_pdrop", 0.0)?,
-            attention: reader.probability("attn_pdrop", 0.0)?,
-            residual: reader.probability("resid_pdrop", 0.0)?,
+            embedding: reader.read_probability("embd_pdrop", 0.0)?,
+            attention: reader.read_probability("attn_pdrop", 0.0)?,
+            residual: reader.read_probability("resid_pdrop", 0.0)?,
             activation: 0.0,
         },
-        tied_head: reader.flag("tie_word_embeddings", false)?,
+        tied_head: reader.read_flag("tie_word_embeddings", false)?,
         head_bias: true,
         variations: Variations {
             parallel: Some(ParallelBranches::OneNorm),
             rotated: turned.filter(|turned| *turned < hidden / heads),
             ..Variations::default()
         },
-        ..plain(reader, hidden)
+        ..neox_like_model(reader, hidden)
     })
 }
 
-pub(super) const PHI: Family = Family {
+pub(super) const PHI: ModelFamily = ModelFamily {
     model_types: &["phi"],
     keys: &[&[
         "attention_dropout",
@@ -140,48 +140,58 @@ pub(super) const PHI: Family = Family {
     read: read_phi,
 };
 
-fn read_phi(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
-    let (hidden, heads) = widths(reader, "hidden_size", "num_attention_heads")?;
-    let part = reader.fraction("partial_rotary_factor", &["rope_parameters", "rope_scaling"], 0.5)?;
+fn read_phi(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
+    let (hidden, heads) = read_widths(reader, "hidden_size", "num_attention_heads")?;
+    let part = reader.read_fraction("partial_rotary_factor", &["rope_parameters", "rope_scaling"], 0.5)?;
     Ok(Model {
-        layers: reader.dimension("num_hidden_layers", MAX_LAYERS)?,
+        layers: reader.read_dimension("num_hidden_layers", MAX_LAYERS)?,
         heads,
-        kv_heads: kv_heads(reader, "num_key_value_heads", ("num_attention_heads", heads))?,
+        kv_heads: read_kv_heads(reader, "num_key_value_heads", ("num_attention_heads", heads))?,
         head_dim: hidden / heads,
-        ffn: reader.dimension("intermediate_size", MAX_FFN)?,
-        vocabulary: reader.dimension("vocab_size", MAX_VOCABULARY)?,
-        vocabulary_multiple: reader.vocabulary_multiple()?,
-        max_sequence: reader.dimension("max_position_embeddings", MAX_POSITIONS)?,
-        activation: reader.activation("hidden_act", Function::Gelu)?,
+        ffn: reader.read_dimension("intermediate_size", MAX_FFN)?,
+        vocabulary: reader.read_dimension("vocab_size", MAX_VOCABULARY)?,
+        vocabulary_multiple: reader.read_vocabulary_multiple()?,
+        max_sequence: reader.read_dimension("max_position_embeddings", MAX_POSITIONS)?,
+        activation: reader.read_activation("hidden_act", ElementwiseFunction::Gelu)?,
         qkv_bias: true,
         attention_output_bias: true,
         dropout: Dropout {
-            embedding: reader.probability("embd_pdrop", 0.0)?,
-            attention: reader.probability("attention_dropout", 0.0)?,
-            residual: reader.probability("resid_pdrop", 0.0)?,
+            embedding: reader.read_probability("embd_pdrop", 0.0)?,
+            attention: reader.read_probability("attention_dropout", 0.0)?,
+            residual: reader.read_probability("resid_pdrop", 0.0)?,
             activation: 0.0,
         },
-        tied_head: reader.flag("tie_word_embeddings", false)?,
+        tied_head: reader.read_flag("tie_word_embeddings", false)?,
         head_bias: true,
         variations: Variations {
             parallel: Some(ParallelBranches::OneNorm),
-            query_key_norm: reader.flag("qk_layernorm", false)?.then_some(QueryKeyNorm::Head),
-            rotated: rotated(hidden / heads, part),
+            query_key_norm: reader.read_flag("qk_layernorm", false)?.then_some(QueryKeyNorm::Head),
+            rotated: read_rotated_fraction(hidden / heads, part),
             ..Variations::default()
         },
-        ..plain(reader, hidden)
+        ..neox_like_model(reader, hidden)
     })
 }
 
 /// Width and heads that divide it.
-pub(super) fn widths(reader: &Reader<'_>, width: &'static str, heads: &'static str) -> Result<(u64, u64), WorkloadError> {
-    let hidden = reader.dimension(width, MAX_WIDTH)?;
-    let count = reader.dimension(heads, MAX_HEADS)?;
-    reader.divides((heads, count), (width, hidden))?;
+pub(super) fn read_widths(
+    reader: &ConfigReader<'_>,
+    width: &'static str,
+    heads: &'static str,
+) -> Result<(u64, u64), WorkloadError> {
+    let hidden = reader.read_dimension(width, MAX_WIDTH)?;
+    let count = reader.read_dimension(heads, MAX_HEADS)?;
+    reader.check_divides((heads, count), (width, hidden))?;
     Ok((hidden, count))
 }
 
 /// What these families have in common: LayerNorm, an MLP without gate and with biases.
-pub(super) fn plain(reader: &Reader<'_>, hidden: u64) -> Model {
-    Model { norm: Norm::LayerNorm, activation: Function::Gelu, gated: false, mlp_bias: true, ..bare(reader, hidden) }
+pub(super) fn neox_like_model(reader: &ConfigReader<'_>, hidden: u64) -> Model {
+    Model {
+        norm: Norm::LayerNorm,
+        activation: ElementwiseFunction::Gelu,
+        gated: false,
+        mlp_bias: true,
+        ..llama_without_sizes(reader, hidden)
+    }
 }

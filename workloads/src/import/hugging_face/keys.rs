@@ -9,7 +9,7 @@ pub(super) const COMMON: &[&str] =
 
 /// What a key does that no family here reads.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Effect {
+pub(super) enum KeyEffect {
     /// Nothing: neither the work of a training step nor its memory.
     None,
     /// Something that is not modelled; what is taken instead.
@@ -21,15 +21,15 @@ pub(super) enum Effect {
 }
 
 /// What a key with this value does.
-pub(super) fn effect(key: &str, value: &Value) -> Effect {
-    if disabled(value) || IRRELEVANT.contains(&key) || belongs_to_others(key) {
-        return Effect::None;
+pub(super) fn effect_of_key(key: &str, value: &Value) -> KeyEffect {
+    if is_disabled(value) || IRRELEVANT.contains(&key) || belongs_to_others(key) {
+        return KeyEffect::None;
     }
-    EFFECTS.iter().find(|(known, _)| *known == key).map_or(Effect::Unknown, |(_, effect)| *effect)
+    EFFECTS.iter().find(|(known, _)| *known == key).map_or(KeyEffect::Unknown, |(_, effect)| *effect)
 }
 
 /// Whether an option with this value is off.
-fn disabled(value: &Value) -> bool {
+fn is_disabled(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
         Value::Number(number) => number.as_f64() == Some(0.0),
@@ -48,13 +48,13 @@ fn belongs_to_others(key: &str) -> bool {
             .any(|start| key.starts_with(start))
 }
 
-const LEFT_OUT: Effect = Effect::Assumed("only the text model is trained, this part is left out");
-const SCALED: Effect = Effect::Assumed("a factor on a tensor is taken as part of the kernel before it");
-const CAPPED: Effect = Effect::Assumed("the cap on scores or logits is taken as part of their kernel");
-const LINEAR: Effect = Effect::Missing("layers of linear attention");
+const LEFT_OUT: KeyEffect = KeyEffect::Assumed("only the text model is trained, this part is left out");
+const SCALED: KeyEffect = KeyEffect::Assumed("a factor on a tensor is taken as part of the kernel before it");
+const CAPPED: KeyEffect = KeyEffect::Assumed("the cap on scores or logits is taken as part of their kernel");
+const LINEAR: KeyEffect = KeyEffect::Missing("layers of linear attention");
 
 /// Keys that do change the work and that no family reads.
-const EFFECTS: &[(&str, Effect)] = &[
+const EFFECTS: &[(&str, KeyEffect)] = &[
     ("attn_logit_softcapping", CAPPED),
     ("final_logit_softcapping", CAPPED),
     ("logits_soft_cap", CAPPED),
@@ -64,31 +64,31 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("logits_scaling", SCALED),
     ("residual_multiplier", SCALED),
     ("mup_width_multiplier", SCALED),
-    ("clip_qkv", Effect::Assumed("clamping queries, keys and values is taken as part of their kernel")),
-    ("swiglu_limit", Effect::Assumed("the limit of the gated activation is taken as part of its kernel")),
-    ("lora_rank", Effect::Missing("adapters")),
+    ("clip_qkv", KeyEffect::Assumed("clamping queries, keys and values is taken as part of their kernel")),
+    ("swiglu_limit", KeyEffect::Assumed("the limit of the gated activation is taken as part of its kernel")),
+    ("lora_rank", KeyEffect::Missing("adapters")),
     ("audio_config", LEFT_OUT),
     ("vision_config", LEFT_OUT),
     (
         "num_nextn_predict_layers",
-        Effect::Assumed(
+        KeyEffect::Assumed(
             "the modules that predict further tokens are left out, as transformers leaves them out; --mtp-layers trains them",
         ),
     ),
-    ("residual_in_fp32", Effect::Assumed("the residual stream is taken in the activations' own type")),
-    ("router_jitter_noise", Effect::Assumed("noise on the router's input is left out")),
-    ("no_rope_layers", Effect::Assumed("layers without rotation are costed with it")),
-    ("no_rope_layer_interval", Effect::Assumed("layers without rotation are costed with it")),
-    ("attention_chunk_size", Effect::Assumed("attention in chunks is costed over whole sequences")),
-    ("cross_attention_layers", Effect::Missing("layers of cross attention")),
-    ("attn_layer_period", Effect::Missing("layers without attention")),
-    ("hybrid_override_pattern", Effect::Missing("layers without attention")),
+    ("residual_in_fp32", KeyEffect::Assumed("the residual stream is taken in the activations' own type")),
+    ("router_jitter_noise", KeyEffect::Assumed("noise on the router's input is left out")),
+    ("no_rope_layers", KeyEffect::Assumed("layers without rotation are costed with it")),
+    ("no_rope_layer_interval", KeyEffect::Assumed("layers without rotation are costed with it")),
+    ("attention_chunk_size", KeyEffect::Assumed("attention in chunks is costed over whole sequences")),
+    ("cross_attention_layers", KeyEffect::Missing("layers of cross attention")),
+    ("attn_layer_period", KeyEffect::Missing("layers without attention")),
+    ("hybrid_override_pattern", KeyEffect::Missing("layers without attention")),
     ("full_attention_interval", LINEAR),
     ("linear_num_value_heads", LINEAR),
-    ("num_kv_shared_layers", Effect::Missing("layers that share keys and values")),
-    ("num_hidden_groups", Effect::Missing("layers that share their weights")),
-    ("layerdrop", Effect::Missing("dropping whole layers, which makes the work of a step random")),
-    ("ssm_state_size", Effect::Missing("state-space scans")),
+    ("num_kv_shared_layers", KeyEffect::Missing("layers that share keys and values")),
+    ("num_hidden_groups", KeyEffect::Missing("layers that share their weights")),
+    ("layerdrop", KeyEffect::Missing("dropping whole layers, which makes the work of a step random")),
+    ("ssm_state_size", KeyEffect::Missing("state-space scans")),
 ];
 
 /// Keys that Hugging Face writes and that change neither a training step's work nor its memory: names and versions, text generation,

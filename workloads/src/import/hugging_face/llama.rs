@@ -1,15 +1,16 @@
 //! Llama: pre-norm RMSNorm, rotary positions, grouped-query attention, gated MLP. Many families are Llama with a few differences.
 
-use super::Family;
-use super::reader::Reader;
+use super::ModelFamily;
+use super::reader::ConfigReader;
 use crate::error::WorkloadError;
 use crate::layer_list::LayerList;
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
-use crate::model::{Dropout, Model, Norm, NormPlacement, Position};
+use crate::model::{Dropout, Model, Norm, NormPlacement, PositionEncoding};
 use crate::variations::Variations;
-use sim::kernel::Function;
+use sim::kernel::ElementwiseFunction;
 
-pub(super) const FAMILY: Family = Family { model_types: &["llama"], keys: &[KEYS], defaults: &[], synonyms: SYNONYMS, read };
+pub(super) const FAMILY: ModelFamily =
+    ModelFamily { model_types: &["llama"], keys: &[KEYS], defaults: &[], synonyms: SYNONYMS, read: read_llama };
 
 /// The keys that [`read`] reads.
 pub(super) const KEYS: &[&str] = &[
@@ -41,73 +42,74 @@ pub(super) const SYNONYMS: &[(&str, &str)] = &[
 
 /// What transformers takes where a Llama's file says nothing.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Defaults {
+pub(super) struct LlamaDefaults {
     /// Whether the head's matrix is the token embedding.
     pub(super) tied: bool,
     /// Whether the attention's products have biases.
     pub(super) attention_bias: bool,
     /// The MLP's nonlinearity.
-    pub(super) activation: Function,
+    pub(super) activation: ElementwiseFunction,
     /// The rotated part of a head.
     pub(super) rotated: f64,
 }
 
-impl Defaults {
-    pub(super) const LLAMA: Self = Self { tied: false, attention_bias: false, activation: Function::Silu, rotated: 1.0 };
+impl LlamaDefaults {
+    pub(super) const LLAMA: Self =
+        Self { tied: false, attention_bias: false, activation: ElementwiseFunction::Silu, rotated: 1.0 };
 }
 
-fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
-    read_with(reader, Defaults::LLAMA)
+fn read_llama(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
+    read_with_defaults(reader, LlamaDefaults::LLAMA)
 }
 
 /// A Llama under other defaults.
-pub(super) fn read_with(reader: &Reader<'_>, defaults: Defaults) -> Result<Model, WorkloadError> {
-    let hidden = reader.dimension("hidden_size", MAX_WIDTH)?;
-    let heads = reader.dimension("num_attention_heads", MAX_HEADS)?;
-    let head_dim = match reader.optional_dimension("head_dim", MAX_WIDTH)? {
+pub(super) fn read_with_defaults(reader: &ConfigReader<'_>, defaults: LlamaDefaults) -> Result<Model, WorkloadError> {
+    let hidden = reader.read_dimension("hidden_size", MAX_WIDTH)?;
+    let heads = reader.read_dimension("num_attention_heads", MAX_HEADS)?;
+    let head_dim = match reader.read_optional_dimension("head_dim", MAX_WIDTH)? {
         Some(dim) => dim,
         None => {
-            reader.divides(("num_attention_heads", heads), ("hidden_size", hidden))?;
+            reader.check_divides(("num_attention_heads", heads), ("hidden_size", hidden))?;
             hidden / heads
         }
     };
-    let kv_heads = kv_heads(reader, "num_key_value_heads", ("num_attention_heads", heads))?;
-    let attention_bias = reader.flag("attention_bias", defaults.attention_bias)?;
-    let part = reader.fraction("partial_rotary_factor", &["rope_parameters", "rope_scaling"], defaults.rotated)?;
+    let kv_heads = read_kv_heads(reader, "num_key_value_heads", ("num_attention_heads", heads))?;
+    let attention_bias = reader.read_flag("attention_bias", defaults.attention_bias)?;
+    let part = reader.read_fraction("partial_rotary_factor", &["rope_parameters", "rope_scaling"], defaults.rotated)?;
     Ok(Model {
-        layers: reader.dimension("num_hidden_layers", MAX_LAYERS)?,
+        layers: reader.read_dimension("num_hidden_layers", MAX_LAYERS)?,
         heads,
         kv_heads,
         head_dim,
-        ffn: reader.dimension("intermediate_size", MAX_FFN)?,
-        vocabulary: reader.dimension("vocab_size", MAX_VOCABULARY)?,
-        vocabulary_multiple: reader.vocabulary_multiple()?,
-        max_sequence: reader.dimension("max_position_embeddings", MAX_POSITIONS)?,
-        activation: reader.activation("hidden_act", defaults.activation)?,
+        ffn: reader.read_dimension("intermediate_size", MAX_FFN)?,
+        vocabulary: reader.read_dimension("vocab_size", MAX_VOCABULARY)?,
+        vocabulary_multiple: reader.read_vocabulary_multiple()?,
+        max_sequence: reader.read_dimension("max_position_embeddings", MAX_POSITIONS)?,
+        activation: reader.read_activation("hidden_act", defaults.activation)?,
         qkv_bias: attention_bias,
         attention_output_bias: attention_bias,
-        mlp_bias: reader.flag("mlp_bias", false)?,
-        dropout: Dropout { attention: reader.probability("attention_dropout", 0.0)?, ..Dropout::default() },
-        tied_head: reader.flag("tie_word_embeddings", defaults.tied)?,
-        variations: Variations { rotated: rotated(head_dim, part), ..Variations::default() },
-        ..bare(reader, hidden)
+        mlp_bias: reader.read_flag("mlp_bias", false)?,
+        dropout: Dropout { attention: reader.read_probability("attention_dropout", 0.0)?, ..Dropout::default() },
+        tied_head: reader.read_flag("tie_word_embeddings", defaults.tied)?,
+        variations: Variations { rotated: read_rotated_fraction(head_dim, part), ..Variations::default() },
+        ..llama_without_sizes(reader, hidden)
     })
 }
 
 /// Key/value heads, as many as `heads` where they are not given.
-pub(super) fn kv_heads(reader: &Reader<'_>, key: &'static str, heads: (&str, u64)) -> Result<u64, WorkloadError> {
-    let kv_heads = reader.optional_dimension(key, MAX_HEADS)?.unwrap_or(heads.1);
-    reader.divides((key, kv_heads), heads)?;
+pub(super) fn read_kv_heads(reader: &ConfigReader<'_>, key: &'static str, heads: (&str, u64)) -> Result<u64, WorkloadError> {
+    let kv_heads = reader.read_optional_dimension(key, MAX_HEADS)?.unwrap_or(heads.1);
+    reader.check_divides((key, kv_heads), heads)?;
     Ok(kv_heads)
 }
 
 /// How much of a head is rotated, where that is a part of it.
-pub(super) fn rotated(head_dim: u64, part: f64) -> Option<u64> {
+pub(super) fn read_rotated_fraction(head_dim: u64, part: f64) -> Option<u64> {
     (part < 1.0).then_some((head_dim as f64 * part) as u64)
 }
 
 /// What Llamas of width `hidden` have in common, without sizes.
-pub(super) fn bare(reader: &Reader<'_>, hidden: u64) -> Model {
+pub(super) fn llama_without_sizes(reader: &ConfigReader<'_>, hidden: u64) -> Model {
     Model {
         name: reader.name.to_owned(),
         family: reader.model_type.clone(),
@@ -122,14 +124,14 @@ pub(super) fn bare(reader: &Reader<'_>, hidden: u64) -> Model {
         vocabulary_multiple: 1,
         max_sequence: 0,
         embedding_width: hidden,
-        position: Position::Rotary,
+        position: PositionEncoding::Rotary,
         token_types: 0,
         norm: Norm::RmsNorm,
         norm_affine: true,
         norm_placement: NormPlacement::Pre,
         embedding_norm: false,
         final_norm: true,
-        activation: Function::Silu,
+        activation: ElementwiseFunction::Silu,
         gated: true,
         qkv_bias: false,
         attention_output_bias: false,

@@ -1,21 +1,21 @@
 //! State-space models: Mamba 2 (Dao and Gu 2024), layers of scans alone; Nemotron-H (NVIDIA 2025), scans, attention without positions, MLPs and
 //! experts as layers of their own, in the order that a pattern spells.
 
-use super::Family;
-use super::experts::experts;
-use super::llama::bare;
-use super::reader::Reader;
+use super::ModelFamily;
+use super::experts::read_routed_experts;
+use super::llama::llama_without_sizes;
+use super::reader::ConfigReader;
 use crate::error::WorkloadError;
-use crate::layer_list::{Feed, LayerKind, Mixer};
+use crate::layer_list::{FeedForward, LayerKind, Mixer};
 use crate::limits::{MAX_EXPERTS, MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
-use crate::model::{Experts, Model, Position, SharedExpert};
+use crate::model::{Experts, Model, PositionEncoding, SharedExpert};
 use crate::variations::{StateSpace, Variations};
-use sim::kernel::Function;
+use sim::kernel::ElementwiseFunction;
 
 /// The sequence length of a scan's own training where a file has none, which a scan does not need: that of the paper.
 const PAPER_SEQUENCE: u64 = 2048;
 
-pub(super) const MAMBA2: Family = Family {
+pub(super) const MAMBA2: ModelFamily = ModelFamily {
     model_types: &["mamba2"],
     keys: &[&[
         "chunk_size",
@@ -48,46 +48,49 @@ pub(super) const MAMBA2: Family = Family {
     ],
     synonyms: &[("d_model", "hidden_size"), ("n_layer", "num_hidden_layers")],
     read: |reader| {
-        let hidden = reader.dimension("hidden_size", MAX_WIDTH)?;
+        let hidden = reader.read_dimension("hidden_size", MAX_WIDTH)?;
         let scan = StateSpace {
-            heads: reader.dimension("num_heads", MAX_HEADS)?,
-            head_dim: reader.dimension("head_dim", MAX_WIDTH)?,
-            state: reader.dimension("state_size", MAX_WIDTH)?,
-            groups: reader.dimension("n_groups", MAX_HEADS)?,
-            convolution: reader.dimension("conv_kernel", MAX_WIDTH)?,
-            chunk: reader.dimension("chunk_size", MAX_POSITIONS)?,
-            bias: reader.flag("use_bias", false)?,
-            convolution_bias: reader.flag("use_conv_bias", true)?,
+            heads: reader.read_dimension("num_heads", MAX_HEADS)?,
+            head_dim: reader.read_dimension("head_dim", MAX_WIDTH)?,
+            state: reader.read_dimension("state_size", MAX_WIDTH)?,
+            groups: reader.read_dimension("n_groups", MAX_HEADS)?,
+            convolution: reader.read_dimension("conv_kernel", MAX_WIDTH)?,
+            chunk: reader.read_dimension("chunk_size", MAX_POSITIONS)?,
+            bias: reader.read_flag("use_bias", false)?,
+            convolution_bias: reader.read_flag("use_conv_bias", true)?,
         };
-        let expanded = hidden.saturating_mul(reader.dimension("expand", MAX_WIDTH)?);
-        if expanded != scan.width() {
-            let limit = format!("such that `num_heads` x `head_dim` ({}) is `hidden_size` x `expand` ({expanded})", scan.width());
-            return Err(reader.error("num_heads", scan.heads, &limit, "correct one of the four"));
+        let expanded = hidden.saturating_mul(reader.read_dimension("expand", MAX_WIDTH)?);
+        if expanded != scan.scan_width() {
+            let limit =
+                format!("such that `num_heads` x `head_dim` ({}) is `hidden_size` x `expand` ({expanded})", scan.scan_width());
+            return Err(reader.value_error("num_heads", scan.heads, &limit, "correct one of the four"));
         }
         check_groups(reader, &scan, "num_heads")?;
-        let longest = reader.optional_dimension("max_position_embeddings", MAX_POSITIONS)?;
+        let longest = reader.read_optional_dimension("max_position_embeddings", MAX_POSITIONS)?;
         if longest.is_none() {
-            reader.assume(format!("no longest sequence is given: {PAPER_SEQUENCE} tokens are taken where a plan says none"));
+            reader.note_assumption(format!(
+                "no longest sequence is given: {PAPER_SEQUENCE} tokens are taken where a plan says none"
+            ));
         }
         Ok(Model {
-            layers: reader.dimension("num_hidden_layers", MAX_LAYERS)?,
+            layers: reader.read_dimension("num_hidden_layers", MAX_LAYERS)?,
             // Of attention there is nothing: these are the scan's.
             heads: scan.heads,
             kv_heads: scan.heads,
             head_dim: scan.head_dim,
-            ffn: scan.width(),
-            vocabulary: reader.dimension("vocab_size", MAX_VOCABULARY)?,
-            vocabulary_multiple: reader.vocabulary_multiple()?,
+            ffn: scan.scan_width(),
+            vocabulary: reader.read_dimension("vocab_size", MAX_VOCABULARY)?,
+            vocabulary_multiple: reader.read_vocabulary_multiple()?,
             max_sequence: longest.unwrap_or(PAPER_SEQUENCE),
-            position: Position::None,
-            tied_head: reader.flag("tie_word_embeddings", false)?,
+            position: PositionEncoding::None,
+            tied_head: reader.read_flag("tie_word_embeddings", false)?,
             variations: Variations { mixer: Mixer::Scan, scan: Some(scan), without_mlp: true, ..Variations::default() },
-            ..bare(reader, hidden)
+            ..llama_without_sizes(reader, hidden)
         })
     },
 };
 
-pub(super) const NEMOTRON_H: Family = Family {
+pub(super) const NEMOTRON_H: ModelFamily = ModelFamily {
     model_types: &["nemotron_h"],
     keys: &[&[
         "attention_bias",
@@ -127,61 +130,61 @@ pub(super) const NEMOTRON_H: Family = Family {
     read: read_nemotron,
 };
 
-fn read_nemotron(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
-    let hidden = reader.dimension("hidden_size", MAX_WIDTH)?;
-    let heads = reader.dimension("num_attention_heads", MAX_HEADS)?;
-    let layers = reader.dimension("num_hidden_layers", MAX_LAYERS)?;
+fn read_nemotron(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
+    let hidden = reader.read_dimension("hidden_size", MAX_WIDTH)?;
+    let heads = reader.read_dimension("num_attention_heads", MAX_HEADS)?;
+    let layers = reader.read_dimension("num_hidden_layers", MAX_LAYERS)?;
     let scan = StateSpace {
-        heads: reader.dimension("mamba_num_heads", MAX_HEADS)?,
-        head_dim: reader.dimension("mamba_head_dim", MAX_WIDTH)?,
-        state: reader.dimension("ssm_state_size", MAX_WIDTH)?,
-        groups: reader.dimension("n_groups", MAX_HEADS)?,
-        convolution: reader.dimension("conv_kernel", MAX_WIDTH)?,
-        chunk: reader.dimension("chunk_size", MAX_POSITIONS)?,
-        bias: reader.flag("mamba_proj_bias", false)?,
-        convolution_bias: reader.flag("use_conv_bias", true)?,
+        heads: reader.read_dimension("mamba_num_heads", MAX_HEADS)?,
+        head_dim: reader.read_dimension("mamba_head_dim", MAX_WIDTH)?,
+        state: reader.read_dimension("ssm_state_size", MAX_WIDTH)?,
+        groups: reader.read_dimension("n_groups", MAX_HEADS)?,
+        convolution: reader.read_dimension("conv_kernel", MAX_WIDTH)?,
+        chunk: reader.read_dimension("chunk_size", MAX_POSITIONS)?,
+        bias: reader.read_flag("mamba_proj_bias", false)?,
+        convolution_bias: reader.read_flag("use_conv_bias", true)?,
     };
     check_groups(reader, &scan, "mamba_num_heads")?;
-    let dense = reader.dimension("intermediate_size", MAX_FFN)?;
-    let kinds = pattern(reader, layers, dense)?;
-    let sparse = kinds.iter().any(|kind| kind.mixer == Mixer::None && kind.feed == Feed::Own);
-    let experts = if sparse { Some(mixture(reader)?) } else { None };
-    let ffn = if sparse { reader.dimension("moe_intermediate_size", MAX_FFN)? } else { dense };
-    let attention_bias = reader.flag("attention_bias", false)?;
-    let word = reader.word(&["attention_head_dim", "head_dim"]);
+    let dense = reader.read_dimension("intermediate_size", MAX_FFN)?;
+    let kinds = read_layer_pattern(reader, layers, dense)?;
+    let sparse = kinds.iter().any(|kind| kind.mixer == Mixer::None && kind.feed == FeedForward::Own);
+    let experts = if sparse { Some(read_nemotron_experts(reader)?) } else { None };
+    let ffn = if sparse { reader.read_dimension("moe_intermediate_size", MAX_FFN)? } else { dense };
+    let attention_bias = reader.read_flag("attention_bias", false)?;
+    let word = reader.first_given_key(&["attention_head_dim", "head_dim"]);
     let model = Model {
         heads,
-        kv_heads: super::llama::kv_heads(reader, "num_key_value_heads", ("num_attention_heads", heads))?,
-        head_dim: reader.dimension(word, MAX_WIDTH)?,
+        kv_heads: super::llama::read_kv_heads(reader, "num_key_value_heads", ("num_attention_heads", heads))?,
+        head_dim: reader.read_dimension(word, MAX_WIDTH)?,
         ffn,
         experts,
-        vocabulary: reader.dimension("vocab_size", MAX_VOCABULARY)?,
-        vocabulary_multiple: reader.vocabulary_multiple()?,
-        max_sequence: reader.dimension("max_position_embeddings", MAX_POSITIONS)?,
-        position: Position::None,
+        vocabulary: reader.read_dimension("vocab_size", MAX_VOCABULARY)?,
+        vocabulary_multiple: reader.read_vocabulary_multiple()?,
+        max_sequence: reader.read_dimension("max_position_embeddings", MAX_POSITIONS)?,
+        position: PositionEncoding::None,
         // Squared ReLU keeps its input for its derivative, as leaky ReLU does, and costs a product more of what is on chip.
-        activation: Function::LeakyRelu,
+        activation: ElementwiseFunction::LeakyRelu,
         gated: false,
         qkv_bias: attention_bias,
         attention_output_bias: attention_bias,
-        mlp_bias: reader.flag("mlp_bias", false)?,
-        tied_head: reader.flag("tie_word_embeddings", false)?,
+        mlp_bias: reader.read_flag("mlp_bias", false)?,
+        tied_head: reader.read_flag("tie_word_embeddings", false)?,
         variations: Variations { scan: Some(scan), ..Variations::default() },
-        ..bare(reader, hidden)
+        ..llama_without_sizes(reader, hidden)
     };
     Ok(model.with_layers(&[], &kinds))
 }
 
 /// The layers that `hybrid_override_pattern` spells: M a scan, * attention, - an MLP, E experts.
-fn pattern(reader: &Reader<'_>, layers: u64, dense: u64) -> Result<Vec<LayerKind>, WorkloadError> {
+fn read_layer_pattern(reader: &ConfigReader<'_>, layers: u64, dense: u64) -> Result<Vec<LayerKind>, WorkloadError> {
     let key = "hybrid_override_pattern";
     let text = reader.get(key).and_then(|value| value.as_str()).unwrap_or_default();
     let kind = |letter: char| {
         let (mixer, feed) = match letter {
-            'M' => (Mixer::Scan, Feed::None),
-            '*' => (Mixer::Attention, Feed::None),
-            '-' => (Mixer::None, Feed::Mlp(dense)),
-            'E' => (Mixer::None, Feed::Own),
+            'M' => (Mixer::Scan, FeedForward::None),
+            '*' => (Mixer::Attention, FeedForward::None),
+            '-' => (Mixer::None, FeedForward::Mlp(dense)),
+            'E' => (Mixer::None, FeedForward::Own),
             _ => return None,
         };
         Some(LayerKind { mixer, feed, ..LayerKind::default() })
@@ -189,23 +192,23 @@ fn pattern(reader: &Reader<'_>, layers: u64, dense: u64) -> Result<Vec<LayerKind
     let kinds = text.chars().map(kind).collect::<Option<Vec<LayerKind>>>();
     let Some(kinds) = kinds.filter(|kinds| !kinds.is_empty()) else {
         let cure = "write a letter a layer: M for a scan, * for attention, - for an MLP, E for experts";
-        return Err(reader.error(key, text, "a text of M, *, - and E", cure));
+        return Err(reader.value_error(key, text, "a text of M, *, - and E", cure));
     };
     if kinds.len() as u64 != layers {
         let limit = format!("a text of `num_hidden_layers` ({layers}) letters");
-        return Err(reader.error(key, text, &limit, &format!("it has {}: correct one of the two", kinds.len())));
+        return Err(reader.value_error(key, text, &limit, &format!("it has {}: correct one of the two", kinds.len())));
     }
     Ok(kinds)
 }
 
 /// The experts, beside those for every token.
-fn mixture(reader: &Reader<'_>) -> Result<Experts, WorkloadError> {
-    let each = reader.optional_dimension("moe_shared_expert_intermediate_size", MAX_FFN)?.unwrap_or(0);
-    let shared = each.saturating_mul(reader.count("n_shared_experts", MAX_EXPERTS, 1)?);
+fn read_nemotron_experts(reader: &ConfigReader<'_>) -> Result<Experts, WorkloadError> {
+    let each = reader.read_optional_dimension("moe_shared_expert_intermediate_size", MAX_FFN)?.unwrap_or(0);
+    let shared = each.saturating_mul(reader.read_count("n_shared_experts", MAX_EXPERTS, 1)?);
     let shared = (shared > 0).then_some(SharedExpert { ffn: shared, weighed: false });
-    Ok(Experts { shared, ..experts(reader, "n_routed_experts")? })
+    Ok(Experts { shared, ..read_routed_experts(reader, "n_routed_experts")? })
 }
 
-fn check_groups(reader: &Reader<'_>, scan: &StateSpace, heads: &'static str) -> Result<(), WorkloadError> {
-    reader.divides(("n_groups", scan.groups), (heads, scan.heads))
+fn check_groups(reader: &ConfigReader<'_>, scan: &StateSpace, heads: &'static str) -> Result<(), WorkloadError> {
+    reader.check_divides(("n_groups", scan.groups), (heads, scan.heads))
 }

@@ -25,11 +25,11 @@ mod windows;
 
 use crate::error::WorkloadError;
 use crate::model::Model;
-pub use coverage::{Coverage, coverage};
-use reader::{Entries, Reader};
+pub use coverage::{FamilyCoverage, family_coverage};
+use reader::{ConfigEntries, ConfigReader};
 
 /// A family of models: how its `config.json` is read. A new family is a file here and a line in [`FAMILIES`].
-struct Family {
+struct ModelFamily {
     /// The values of `model_type` that it reads.
     model_types: &'static [&'static str],
     /// Keys that decide the cost.
@@ -39,11 +39,11 @@ struct Family {
     /// Other families' words for its keys.
     synonyms: &'static [(&'static str, &'static str)],
     /// Makes the model of checked keys.
-    read: fn(&Reader<'_>) -> Result<Model, WorkloadError>,
+    read: fn(&ConfigReader<'_>) -> Result<Model, WorkloadError>,
 }
 
 /// All families.
-static FAMILIES: &[Family] = &[
+static FAMILIES: &[ModelFamily] = &[
     bert::FAMILY,
     bert::ROBERTA,
     bloom::FAMILY,
@@ -122,29 +122,29 @@ const IMAGES: &str = "a head of attention pooling and its own loss (ViT and CLIP
 ///
 /// # Errors
 /// Where the text is not JSON, a key is missing, unknown or given twice, or a value is outside its limits.
-pub fn parse(name: &str, file: &str, text: &str) -> Result<Model, WorkloadError> {
-    let entries = reader::entries(file, text)?;
+pub fn parse_config(name: &str, file: &str, text: &str) -> Result<Model, WorkloadError> {
+    let entries = reader::parse_entries(file, text)?;
     let part = TEXT_PARTS.iter().find_map(|part| Some((*part, entries.get(part)?.as_object()?)));
-    let Some((part, object)) = part else { return model(name, file, &entries) };
-    let mut model = model(name, &format!("{file}, `{part}`"), &entries.inside(object, INHERITED))?;
-    let whole = reader::model_type(file, &entries).map_or_else(|_| String::new(), |kind| format!(" of the {kind}"));
+    let Some((part, object)) = part else { return read_model(name, file, &entries) };
+    let mut model = read_model(name, &format!("{file}, `{part}`"), &entries.flatten_object(object, INHERITED))?;
+    let whole = reader::read_model_type(file, &entries).map_or_else(|_| String::new(), |kind| format!(" of the {kind}"));
     model.assumptions.insert(0, format!("only the text model{whole}, `{part}`, is trained: its other parts are left out"));
     Ok(model)
 }
 
-fn model(name: &str, file: &str, entries: &Entries) -> Result<Model, WorkloadError> {
-    let model_type = reader::model_type(file, entries)?;
+fn read_model(name: &str, file: &str, entries: &ConfigEntries) -> Result<Model, WorkloadError> {
+    let model_type = reader::read_model_type(file, entries)?;
     let known = || FAMILIES.iter().flat_map(|f| f.model_types).copied();
     let Some(family) = FAMILIES.iter().find(|f| f.model_types.contains(&model_type.as_str())) else {
         let missing = NOT_COVERED.iter().find(|(known, _)| *known == model_type).map(|(_, missing)| *missing);
-        return Err(reader::unknown_type(file, &model_type, missing, known()));
+        return Err(reader::unknown_type_error(file, &model_type, missing, known()));
     };
-    let reader = Reader::new(name, file, model_type, family, entries)?;
+    let reader = ConfigReader::new(name, file, model_type, family, entries)?;
     if !t5::FAMILY.model_types.contains(&reader.model_type.as_str()) {
         let cure = "of encoder-decoders only T5 and mT5 are covered: give a decoder's or an encoder's configuration";
-        reader.forbid("is_encoder_decoder", cure)?;
+        reader.forbid_flag("is_encoder_decoder", cure)?;
     }
-    reader.forbid("add_cross_attention", "cross-attention is not supported: set it to false or give a model without it")?;
+    reader.forbid_flag("add_cross_attention", "cross-attention is not supported: set it to false or give a model without it")?;
     let mut model = (family.read)(&reader)?;
     model.assumptions = reader.assumptions();
     model.assumptions.extend(model.block_assumption());

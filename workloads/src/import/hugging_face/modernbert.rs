@@ -1,16 +1,16 @@
 //! ModernBERT (Warner et al. 2024): an encoder with rotary positions, gated MLPs, norms before the branches, windows in all but every third layer.
 
-use super::Family;
-use super::llama::bare;
-use super::reader::Reader;
+use super::ModelFamily;
+use super::llama::llama_without_sizes;
+use super::reader::ConfigReader;
 use crate::error::WorkloadError;
 use crate::layer_list::LayerKind;
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
 use crate::model::{Dropout, Model, Norm};
 use crate::variations::Variations;
-use sim::kernel::Function;
+use sim::kernel::ElementwiseFunction;
 
-pub(super) const FAMILY: Family = Family {
+pub(super) const FAMILY: ModelFamily = ModelFamily {
     model_types: &["modernbert"],
     keys: &[&[
         "attention_bias",
@@ -42,50 +42,50 @@ pub(super) const FAMILY: Family = Family {
         ("vocab_size", 50_368),
     ],
     synonyms: &[],
-    read,
+    read: read_modernbert,
 };
 
-fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
-    let hidden = reader.dimension("hidden_size", MAX_WIDTH)?;
-    let heads = reader.dimension("num_attention_heads", MAX_HEADS)?;
-    reader.divides(("num_attention_heads", heads), ("hidden_size", hidden))?;
-    reader.forbid("classifier_bias", "a bias of the head's first product is not covered: set it to false")?;
-    let attention_bias = reader.flag("attention_bias", false)?;
-    let layers = reader.dimension("num_hidden_layers", MAX_LAYERS)?;
+fn read_modernbert(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
+    let hidden = reader.read_dimension("hidden_size", MAX_WIDTH)?;
+    let heads = reader.read_dimension("num_attention_heads", MAX_HEADS)?;
+    reader.check_divides(("num_attention_heads", heads), ("hidden_size", hidden))?;
+    reader.forbid_flag("classifier_bias", "a bias of the head's first product is not covered: set it to false")?;
+    let attention_bias = reader.read_flag("attention_bias", false)?;
+    let layers = reader.read_dimension("num_hidden_layers", MAX_LAYERS)?;
     let model = Model {
         heads,
         kv_heads: heads,
         head_dim: hidden / heads,
-        ffn: reader.dimension("intermediate_size", MAX_FFN)?,
-        vocabulary: reader.dimension("vocab_size", MAX_VOCABULARY)?,
-        vocabulary_multiple: reader.vocabulary_multiple()?,
-        max_sequence: reader.dimension("max_position_embeddings", MAX_POSITIONS)?,
+        ffn: reader.read_dimension("intermediate_size", MAX_FFN)?,
+        vocabulary: reader.read_dimension("vocab_size", MAX_VOCABULARY)?,
+        vocabulary_multiple: reader.read_vocabulary_multiple()?,
+        max_sequence: reader.read_dimension("max_position_embeddings", MAX_POSITIONS)?,
         norm: Norm::LayerNorm,
         embedding_norm: true,
-        activation: reader.activation("hidden_activation", Function::Gelu)?,
+        activation: reader.read_activation("hidden_activation", ElementwiseFunction::Gelu)?,
         qkv_bias: attention_bias,
         attention_output_bias: attention_bias,
-        mlp_bias: reader.flag("mlp_bias", false)?,
+        mlp_bias: reader.read_flag("mlp_bias", false)?,
         causal: false,
         dropout: Dropout {
-            embedding: reader.probability("embedding_dropout", 0.0)?,
-            attention: reader.probability("attention_dropout", 0.0)?,
+            embedding: reader.read_probability("embedding_dropout", 0.0)?,
+            attention: reader.read_probability("attention_dropout", 0.0)?,
             residual: 0.0,
-            activation: reader.probability("mlp_dropout", 0.0)?,
+            activation: reader.read_probability("mlp_dropout", 0.0)?,
         },
-        tied_head: reader.flag("tie_word_embeddings", true)?,
+        tied_head: reader.read_flag("tie_word_embeddings", true)?,
         head_transform: true,
-        head_bias: reader.flag("decoder_bias", true)?,
+        head_bias: reader.read_flag("decoder_bias", true)?,
         variations: Variations {
-            norm_without_bias: !reader.flag("norm_bias", false)?,
+            norm_without_bias: !reader.read_flag("norm_bias", false)?,
             transform_without_bias: true,
             ..Variations::default()
         },
-        ..bare(reader, hidden)
+        ..llama_without_sizes(reader, hidden)
     };
-    let period = reader.dimension("global_attn_every_n_layers", MAX_LAYERS)?;
+    let period = reader.read_dimension("global_attn_every_n_layers", MAX_LAYERS)?;
     // Half of them before a token and half behind it, and its own.
-    let window = reader.dimension("local_attention", MAX_POSITIONS)? / 2 * 2 + 1;
+    let window = reader.read_dimension("local_attention", MAX_POSITIONS)? / 2 * 2 + 1;
     let windowed = |layer: u64| !layer.is_multiple_of(period) && window < model.max_sequence;
     let kind = |layer| LayerKind {
         window: windowed(layer).then_some(window),

@@ -1,53 +1,53 @@
 //! Checked access to the keys of a `config.json`.
 
-use super::Family;
-use super::keys::{self, Effect};
-use crate::error::{WorkloadError, mistyped, nearest};
+use super::ModelFamily;
+use super::keys::{self, KeyEffect};
+use crate::error::{WorkloadError, find_mistyped, find_nearest};
 use crate::limits::MAX_WIDTH;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value};
-use sim::files::strict::Strict;
-use sim::kernel::Function;
+use sim::files::strict::StrictJson;
+use sim::kernel::ElementwiseFunction;
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt;
 
 /// The keys and values of the file, in its order, duplicates and all.
-pub(super) struct Entries(Vec<(String, Value)>);
+pub(super) struct ConfigEntries(Vec<(String, Value)>);
 
-impl<'de> Deserialize<'de> for Entries {
+impl<'de> Deserialize<'de> for ConfigEntries {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Pairs;
         impl<'de> Visitor<'de> for Pairs {
-            type Value = Entries;
+            type Value = ConfigEntries;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object of keys and values")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ConfigEntries, A::Error> {
                 let mut pairs = Vec::new();
                 while let Some(key) = map.next_key()? {
-                    pairs.push((key, map.next_value_seed(Strict)?));
+                    pairs.push((key, map.next_value_seed(StrictJson)?));
                 }
-                Ok(Entries(pairs))
+                Ok(ConfigEntries(pairs))
             }
         }
         deserializer.deserialize_map(Pairs)
     }
 }
 
-impl Entries {
+impl ConfigEntries {
     /// The value of a key; null counts as absent, as in Hugging Face's own reader.
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
-        self.value(key).filter(|value| !value.is_null())
+        self.raw_value(key).filter(|value| !value.is_null())
     }
 
-    fn value(&self, key: &str) -> Option<&Value> {
+    fn raw_value(&self, key: &str) -> Option<&Value> {
         self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value)
     }
 
     /// The keys of an object inside, and of those outside the ones that `inherited` names and the object has not.
-    pub(super) fn inside(&self, object: &Map<String, Value>, inherited: &[&str]) -> Self {
+    pub(super) fn flatten_object(&self, object: &Map<String, Value>, inherited: &[&str]) -> Self {
         let own = object.iter().map(|(key, value)| (key.clone(), value.clone()));
         let outer = self.0.iter().filter(|(key, _)| inherited.contains(&key.as_str()) && !object.contains_key(key)).cloned();
         Self(own.chain(outer).collect())
@@ -55,8 +55,9 @@ impl Entries {
 }
 
 /// Parses the text; a key given twice is an error.
-pub(super) fn entries(file: &str, text: &str) -> Result<Entries, WorkloadError> {
-    let entries: Entries = serde_json::from_str(&without_infinities(text)).map_err(|e| syntax_error(file, text, &e))?;
+pub(super) fn parse_entries(file: &str, text: &str) -> Result<ConfigEntries, WorkloadError> {
+    let entries: ConfigEntries =
+        serde_json::from_str(&replace_infinities(text)).map_err(|e| describe_syntax_error(file, text, &e))?;
     for (i, (key, _)) in entries.0.iter().enumerate() {
         if entries.0[..i].iter().any(|(earlier, _)| earlier == key) {
             return Err(WorkloadError::DuplicateKey { file: file.to_owned(), key: key.clone() });
@@ -66,7 +67,7 @@ pub(super) fn entries(file: &str, text: &str) -> Result<Entries, WorkloadError> 
 }
 
 /// The text with `Infinity`, which Python writes for limits that are none (`time_step_limit` of Mamba 2) and JSON has not, as the largest number.
-fn without_infinities(text: &str) -> Cow<'_, str> {
+fn replace_infinities(text: &str) -> Cow<'_, str> {
     const INFINITY: &str = "Infinity";
     if !text.contains(INFINITY) {
         return Cow::Borrowed(text);
@@ -90,7 +91,7 @@ fn without_infinities(text: &str) -> Cow<'_, str> {
 /// How much of a faulty line a message repeats, in characters: a file may be one long line.
 const SHOWN: usize = 80;
 
-fn syntax_error(file: &str, text: &str, error: &serde_json::Error) -> WorkloadError {
+fn describe_syntax_error(file: &str, text: &str, error: &serde_json::Error) -> WorkloadError {
     let line = error.line().max(1);
     let content: String = text.lines().nth(line - 1).unwrap_or_default().trim().chars().take(SHOWN).collect();
     let number = ["NaN", "nan", "inf"].iter().any(|word| content.contains(word));
@@ -107,10 +108,10 @@ fn syntax_error(file: &str, text: &str, error: &serde_json::Error) -> WorkloadEr
 }
 
 /// The value of `model_type`.
-pub(super) fn model_type(file: &str, entries: &Entries) -> Result<String, WorkloadError> {
-    match entries.value("model_type") {
+pub(super) fn read_model_type(file: &str, entries: &ConfigEntries) -> Result<String, WorkloadError> {
+    match entries.raw_value("model_type") {
         Some(Value::String(text)) => Ok(text.clone()),
-        Some(value) => Err(bad(file, "model_type", value, "a string", "write for instance \"llama\"")),
+        Some(value) => Err(bad_value_error(file, "model_type", value, "a string", "write for instance \"llama\"")),
         None => Err(WorkloadError::MissingKey {
             file: file.to_owned(),
             key: "model_type".to_owned(),
@@ -121,98 +122,98 @@ pub(super) fn model_type(file: &str, entries: &Entries) -> Result<String, Worklo
 }
 
 /// The error for a family that nobody reads; `missing` says what it would take, where that is known.
-pub(super) fn unknown_type(
+pub(super) fn unknown_type_error(
     file: &str,
     model_type: &str,
     missing: Option<&str>,
     known: impl Iterator<Item = &'static str>,
 ) -> WorkloadError {
     let known: Vec<&str> = known.collect();
-    let cure = match (missing, mistyped(model_type, known.iter().copied())) {
+    let cure = match (missing, find_mistyped(model_type, known.iter().copied())) {
         (Some(missing), _) => format!("it takes {missing}, not covered yet: give a model of one of these families"),
         (None, Some(near)) => format!("did you mean \"{near}\"?"),
         (None, None) => "give a model of one of these families".to_owned(),
     };
     // The text part of a multimodal model goes by its family's name.
     let families: Vec<&str> = known.into_iter().filter(|name| !name.ends_with("_text")).collect();
-    bad(file, "model_type", &Value::String(model_type.to_owned()), &format!("one of {}", families.join(", ")), &cure)
+    bad_value_error(file, "model_type", &Value::String(model_type.to_owned()), &format!("one of {}", families.join(", ")), &cure)
 }
 
-fn bad(file: &str, key: &str, value: &Value, limit: &str, cure: &str) -> WorkloadError {
+fn bad_value_error(file: &str, key: &str, value: &Value, limit: &str, cure: &str) -> WorkloadError {
     WorkloadError::BadValue {
         file: file.to_owned(),
         key: key.to_owned(),
-        value: shown(value),
+        value: shorten_value(value),
         limit: limit.to_owned(),
         cure: cure.to_owned(),
     }
 }
 
 /// A value as the file has it, cut where long.
-fn shown(value: &Value) -> String {
+fn shorten_value(value: &Value) -> String {
     let text = value.to_string();
     if text.chars().count() <= 60 { text } else { format!("{}...", text.chars().take(57).collect::<String>()) }
 }
 
 /// The keys of one file, as its family reads them.
-pub(super) struct Reader<'a> {
+pub(super) struct ConfigReader<'a> {
     /// What the model will be called.
     pub(super) name: &'a str,
     /// The value of `model_type`.
     pub(super) model_type: String,
     file: &'a str,
-    entries: &'a Entries,
+    entries: &'a ConfigEntries,
     /// What the family takes where a key is absent.
     defaults: &'static [(&'static str, u64)],
     assumptions: RefCell<Vec<String>>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ConfigReader<'a> {
     /// Sorts the keys that the family does not read: those that decide nothing are passed over, those that decide something that is not
     /// modelled are assumptions, or errors where too much would be wrong.
     pub(super) fn new(
         name: &'a str,
         file: &'a str,
         model_type: String,
-        family: &Family,
-        entries: &'a Entries,
+        family: &ModelFamily,
+        entries: &'a ConfigEntries,
     ) -> Result<Self, WorkloadError> {
         let reader = Self { name, model_type, file, entries, defaults: family.defaults, assumptions: RefCell::default() };
         let mut unknown = Vec::new();
         let read = |key: &str| keys::COMMON.contains(&key) || family.keys.iter().any(|keys| keys.contains(&key));
         for (key, value) in entries.0.iter().filter(|(key, _)| !read(key)) {
-            match keys::effect(key, value) {
-                Effect::None => {}
-                Effect::Assumed(what) => reader.assume(format!("`{key}` = {}: {what}", shown(value))),
-                Effect::Missing(what) => {
+            match keys::effect_of_key(key, value) {
+                KeyEffect::None => {}
+                KeyEffect::Assumed(what) => reader.note_assumption(format!("`{key}` = {}: {what}", shorten_value(value))),
+                KeyEffect::Missing(what) => {
                     let cure = format!("{what} are not covered yet: give a model without");
-                    return Err(bad(file, key, value, "absent or null", &cure));
+                    return Err(bad_value_error(file, key, value, "absent or null", &cure));
                 }
-                Effect::Unknown => {
-                    reader.refuse_slip(key, value, family)?;
-                    unknown.push(format!("`{key}` = {}", shown(value)));
+                KeyEffect::Unknown => {
+                    reader.refuse_misspelling(key, value, family)?;
+                    unknown.push(format!("`{key}` = {}", shorten_value(value)));
                 }
             }
         }
         if !unknown.is_empty() {
             let (keys, known) =
                 if unknown.len() == 1 { ("key", "is not known and is") } else { ("keys", "are not known and are") };
-            reader.assume(format!("the {keys} {} {known} taken to change nothing", unknown.join(", ")));
+            reader.note_assumption(format!("the {keys} {} {known} taken to change nothing", unknown.join(", ")));
         }
         Ok(reader)
     }
 
     /// A slip of the pen, or another family's word, for a key that the family reads and does not find.
-    fn refuse_slip(&self, key: &str, value: &Value, family: &Family) -> Result<(), WorkloadError> {
-        let absent = |meant: &str| self.entries.value(meant).is_none();
+    fn refuse_misspelling(&self, key: &str, value: &Value, family: &ModelFamily) -> Result<(), WorkloadError> {
+        let absent = |meant: &str| self.entries.raw_value(meant).is_none();
         let synonym = family.synonyms.iter().find(|(word, meant)| *word == key && absent(meant)).map(|(_, meant)| *meant);
         let words = keys::COMMON.iter().chain(family.keys.iter().copied().flatten()).copied();
-        match synonym.or_else(|| mistyped(key, words.filter(|word| absent(word)))) {
+        match synonym.or_else(|| find_mistyped(key, words.filter(|word| absent(word)))) {
             None => Ok(()),
             Some(near) => Err(WorkloadError::UnknownKey {
                 file: self.file.to_owned(),
                 key: key.to_owned(),
-                value: shown(value),
+                value: shorten_value(value),
                 family: self.model_type.clone(),
                 cure: format!("did you mean `{near}`?"),
             }),
@@ -220,7 +221,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Notes what is taken for something that the file says and that is not modelled.
-    pub(super) fn assume(&self, what: String) {
+    pub(super) fn note_assumption(&self, what: String) {
         self.assumptions.borrow_mut().push(what);
     }
 
@@ -235,23 +236,23 @@ impl<'a> Reader<'a> {
     }
 
     /// Whether a key is given, if only as null.
-    pub(super) fn gives(&self, key: &str) -> bool {
-        self.entries.value(key).is_some()
+    pub(super) fn has_key(&self, key: &str) -> bool {
+        self.entries.raw_value(key).is_some()
     }
 
     /// The first of several words for a key that is given; the first of all where none is.
-    pub(super) fn word(&self, words: &[&'static str]) -> &'static str {
+    pub(super) fn first_given_key(&self, words: &[&'static str]) -> &'static str {
         words.iter().find(|word| self.get(word).is_some()).or(words.first()).copied().unwrap_or_default()
     }
 
     /// The error for a value that breaks a rule of its own.
-    pub(super) fn error(&self, key: &str, value: impl Into<Value>, limit: &str, cure: &str) -> WorkloadError {
-        bad(self.file, key, &value.into(), limit, cure)
+    pub(super) fn value_error(&self, key: &str, value: impl Into<Value>, limit: &str, cure: &str) -> WorkloadError {
+        bad_value_error(self.file, key, &value.into(), limit, cure)
     }
 
     /// A whole number from 1 to `limit` that must be there.
-    pub(super) fn dimension(&self, key: &str, limit: u64) -> Result<u64, WorkloadError> {
-        self.optional_dimension(key, limit)?.ok_or_else(|| WorkloadError::MissingKey {
+    pub(super) fn read_dimension(&self, key: &str, limit: u64) -> Result<u64, WorkloadError> {
+        self.read_optional_dimension(key, limit)?.ok_or_else(|| WorkloadError::MissingKey {
             file: self.file.to_owned(),
             key: key.to_owned(),
             needed_by: format!("a model of type `{}`", self.model_type),
@@ -260,14 +261,14 @@ impl<'a> Reader<'a> {
     }
 
     /// A whole number from 1 to `limit`, if it is there.
-    pub(super) fn optional_dimension(&self, key: &str, limit: u64) -> Result<Option<u64>, WorkloadError> {
+    pub(super) fn read_optional_dimension(&self, key: &str, limit: u64) -> Result<Option<u64>, WorkloadError> {
         let Some(value) = self.get(key) else {
-            let default = self.defaults.iter().find(|(known, _)| *known == key && !self.gives(key));
+            let default = self.defaults.iter().find(|(known, _)| *known == key && !self.has_key(key));
             return Ok(default.map(|(_, value)| *value));
         };
         match value.as_u64() {
             Some(n) if (1..=limit).contains(&n) => Ok(Some(n)),
-            _ => Err(bad(
+            _ => Err(bad_value_error(
                 self.file,
                 key,
                 value,
@@ -278,27 +279,31 @@ impl<'a> Reader<'a> {
     }
 
     /// A whole number from 0 to `limit`, or the default.
-    pub(super) fn count(&self, key: &str, limit: u64, default: u64) -> Result<u64, WorkloadError> {
+    pub(super) fn read_count(&self, key: &str, limit: u64, default: u64) -> Result<u64, WorkloadError> {
         match self.get(key) {
             Some(value) if value.as_u64() == Some(0) => Ok(0),
-            Some(_) => Ok(self.optional_dimension(key, limit)?.unwrap_or(default)),
+            Some(_) => Ok(self.read_optional_dimension(key, limit)?.unwrap_or(default)),
             None => Ok(default),
         }
     }
 
     /// A probability of dropping, at least 0 and below 1, or the default.
-    pub(super) fn probability(&self, key: &str, default: f64) -> Result<f64, WorkloadError> {
+    pub(super) fn read_probability(&self, key: &str, default: f64) -> Result<f64, WorkloadError> {
         let Some(value) = self.get(key) else { return Ok(default) };
         match value.as_f64() {
             Some(p) if (0.0..1.0).contains(&p) => Ok(p),
-            _ => {
-                Err(bad(self.file, key, value, "a probability at least 0 and below 1", "write 0.0 for none, or for instance 0.1"))
-            }
+            _ => Err(bad_value_error(
+                self.file,
+                key,
+                value,
+                "a probability at least 0 and below 1",
+                "write 0.0 for none, or for instance 0.1",
+            )),
         }
     }
 
     /// A fraction above 0 and up to 1, by itself or in one of the objects `within`, or the default.
-    pub(super) fn fraction(&self, key: &str, within: &[&str], default: f64) -> Result<f64, WorkloadError> {
+    pub(super) fn read_fraction(&self, key: &str, within: &[&str], default: f64) -> Result<f64, WorkloadError> {
         let inner = within.iter().filter_map(|object| Some((format!("{object}.{key}"), self.get(object)?.get(key)?)));
         let found =
             self.get(key).map(|value| (key.to_owned(), value)).into_iter().chain(inner).find(|(_, value)| !value.is_null());
@@ -308,74 +313,86 @@ impl<'a> Reader<'a> {
                 Ok(value.as_f64().unwrap_or(default))
             }
             Some((key, value)) => {
-                Err(bad(self.file, &key, value, "a fraction above 0.0 and up to 1.0", "write for instance 0.5"))
+                Err(bad_value_error(self.file, &key, value, "a fraction above 0.0 and up to 1.0", "write for instance 0.5"))
             }
         }
     }
 
     /// A factor from 1 to `limit`, if it is there.
-    pub(super) fn optional_factor(&self, key: &str, limit: f64) -> Result<Option<f64>, WorkloadError> {
+    pub(super) fn read_optional_factor(&self, key: &str, limit: f64) -> Result<Option<f64>, WorkloadError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         match value.as_f64() {
             Some(factor) if (1.0..=limit).contains(&factor) => Ok(Some(factor)),
             _ => {
                 let cure = "write for instance 1.25, or leave it out where no token is dropped";
-                Err(bad(self.file, key, value, &format!("a number from 1.0 to {limit} (experts over experts per token)"), cure))
+                Err(bad_value_error(
+                    self.file,
+                    key,
+                    value,
+                    &format!("a number from 1.0 to {limit} (experts over experts per token)"),
+                    cure,
+                ))
             }
         }
     }
 
     /// True or false, or the default.
-    pub(super) fn flag(&self, key: &str, default: bool) -> Result<bool, WorkloadError> {
+    pub(super) fn read_flag(&self, key: &str, default: bool) -> Result<bool, WorkloadError> {
         match self.get(key) {
             Some(Value::Bool(flag)) => Ok(*flag),
-            Some(value) => Err(bad(self.file, key, value, "true or false", "write true or false, without quotes")),
+            Some(value) => Err(bad_value_error(self.file, key, value, "true or false", "write true or false, without quotes")),
             None => Ok(default),
         }
     }
 
     /// An error where the flag is set.
-    pub(super) fn forbid(&self, key: &str, cure: &str) -> Result<(), WorkloadError> {
-        if self.flag(key, false)? { Err(bad(self.file, key, &Value::Bool(true), "false", cure)) } else { Ok(()) }
+    pub(super) fn forbid_flag(&self, key: &str, cure: &str) -> Result<(), WorkloadError> {
+        if self.read_flag(key, false)? { Err(bad_value_error(self.file, key, &Value::Bool(true), "false", cure)) } else { Ok(()) }
     }
 
     /// An error where the text is there and is not `only`.
-    pub(super) fn require(&self, key: &str, only: &str, cure: &str) -> Result<(), WorkloadError> {
+    pub(super) fn require_text(&self, key: &str, only: &str, cure: &str) -> Result<(), WorkloadError> {
         match self.get(key) {
-            Some(value) if value.as_str() != Some(only) => Err(bad(self.file, key, value, &format!("\"{only}\""), cure)),
+            Some(value) if value.as_str() != Some(only) => {
+                Err(bad_value_error(self.file, key, value, &format!("\"{only}\""), cure))
+            }
             _ => Ok(()),
         }
     }
 
     /// A nonlinearity by Hugging Face's name, or the default.
-    pub(super) fn activation(&self, key: &str, default: Function) -> Result<Function, WorkloadError> {
+    pub(super) fn read_activation(&self, key: &str, default: ElementwiseFunction) -> Result<ElementwiseFunction, WorkloadError> {
         let Some(value) = self.get(key) else { return Ok(default) };
         let function = match value.as_str().unwrap_or_default() {
             "gelu" | "gelu_new" | "gelu_fast" | "gelu_python" | "gelu_pytorch_tanh" | "gelu_accurate" | "quick_gelu" => {
-                Function::Gelu
+                ElementwiseFunction::Gelu
             }
-            "relu" => Function::Relu,
-            "silu" | "swish" => Function::Silu,
-            "sigmoid" => Function::Sigmoid,
-            "tanh" => Function::Tanh,
-            "leaky_relu" => Function::LeakyRelu,
-            "prelu" => Function::ParametricRelu,
-            "elu" => Function::Elu,
-            "selu" => Function::Selu,
-            "linear" => Function::Copy,
+            "relu" => ElementwiseFunction::Relu,
+            "silu" | "swish" => ElementwiseFunction::Silu,
+            "sigmoid" => ElementwiseFunction::Sigmoid,
+            "tanh" => ElementwiseFunction::Tanh,
+            "leaky_relu" => ElementwiseFunction::LeakyRelu,
+            "prelu" => ElementwiseFunction::ParametricRelu,
+            "elu" => ElementwiseFunction::Elu,
+            "selu" => ElementwiseFunction::Selu,
+            "linear" => ElementwiseFunction::Copy,
             _ => {
                 let names = "elu, gelu, gelu_fast, gelu_new, gelu_pytorch_tanh, leaky_relu, linear, prelu, quick_gelu, relu, selu, \
                     sigmoid, silu, tanh";
-                let near = value.as_str().and_then(|word| nearest(word, names.split(", ")));
+                let near = value.as_str().and_then(|word| find_nearest(word, names.split(", ")));
                 let cure = near.map_or("use the nearest of these in cost".to_owned(), |near| format!("did you mean \"{near}\"?"));
-                return Err(bad(self.file, key, value, &format!("one of {names}"), &cure));
+                return Err(bad_value_error(self.file, key, value, &format!("one of {names}"), &cure));
             }
         };
         Ok(function)
     }
 
     /// An error where `part` does not divide `whole`, naming the nearest divisors.
-    pub(super) fn divides(&self, (part_key, part): (&str, u64), (whole_key, whole): (&str, u64)) -> Result<(), WorkloadError> {
+    pub(super) fn check_divides(
+        &self,
+        (part_key, part): (&str, u64),
+        (whole_key, whole): (&str, u64),
+    ) -> Result<(), WorkloadError> {
         if whole.is_multiple_of(part) {
             return Ok(());
         }
@@ -384,12 +401,12 @@ impl<'a> Reader<'a> {
         let above = (part + 1..=whole.min(MAX_WIDTH)).find(divides);
         let near: Vec<String> = [below, above].into_iter().flatten().map(|n| n.to_string()).collect();
         let cure = format!("use {} or change `{whole_key}`", near.join(", "));
-        Err(self.error(part_key, part, &format!("a divisor of `{whole_key}` ({whole})"), &cure))
+        Err(self.value_error(part_key, part, &format!("a divisor of `{whole_key}` ({whole})"), &cure))
     }
 
     /// The padding of the vocabulary that the configuration asks for.
-    pub(super) fn vocabulary_multiple(&self) -> Result<u64, WorkloadError> {
-        Ok(self.optional_dimension("make_vocab_size_divisible_by", MAX_WIDTH)?.unwrap_or(1))
+    pub(super) fn read_vocabulary_multiple(&self) -> Result<u64, WorkloadError> {
+        Ok(self.read_optional_dimension("make_vocab_size_divisible_by", MAX_WIDTH)?.unwrap_or(1))
     }
 }
 
@@ -401,7 +418,7 @@ mod tests {
     #[test]
     fn infinity_is_read_as_python_writes_it() {
         let text = r#"{"time_step_limit": [0.0, Infinity], "low": -Infinity, "name": "To \"Infinity\" and \\", "n": 3}"#;
-        let Entries(read) = entries("config.json", text).unwrap();
+        let ConfigEntries(read) = parse_entries("config.json", text).unwrap();
         let value = |key: &str| read.iter().find(|(known, _)| known == key).unwrap().1.clone();
         assert_eq!(value("time_step_limit"), serde_json::json!([0.0, f64::MAX]));
         assert_eq!(value("low"), serde_json::json!(-f64::MAX));
@@ -412,7 +429,7 @@ mod tests {
     #[test]
     fn what_is_no_number_is_not_read_as_one() {
         for text in ["{\"rope_theta\": NaN}", "{\"rope_theta\": Infinit}", "{Infinity: 1}"] {
-            let message = entries("config.json", text).err().unwrap().to_string();
+            let message = parse_entries("config.json", text).err().unwrap().to_string();
             assert!(message.starts_with("config.json, line 1: not valid JSON"), "{message}");
         }
     }

@@ -1,17 +1,17 @@
 //! T5 (Raffel et al. 2020): an encoder and a decoder with cross attention, RMSNorm, no biases, relative positions as a table of biases of the scores
 //! that a side's layers share. T5 1.1 and mT5 have gated MLPs and a head of their own.
 
-use super::Family;
-use super::llama::bare;
-use super::reader::Reader;
+use super::ModelFamily;
+use super::llama::llama_without_sizes;
+use super::reader::ConfigReader;
 use crate::error::WorkloadError;
-use crate::layer_list::{LayerKind, LayerList, Side};
+use crate::layer_list::{EncoderDecoderSide, LayerKind, LayerList};
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
-use crate::model::{Dropout, Model, Position};
+use crate::model::{Dropout, Model, PositionEncoding};
 use crate::variations::Variations;
-use sim::kernel::Function;
+use sim::kernel::ElementwiseFunction;
 
-pub(super) const FAMILY: Family = Family {
+pub(super) const FAMILY: ModelFamily = ModelFamily {
     model_types: &["t5", "mt5"],
     keys: &[&[
         "d_ff",
@@ -31,49 +31,49 @@ pub(super) const FAMILY: Family = Family {
     ]],
     defaults: &[("n_positions", 512), ("relative_attention_num_buckets", 32)],
     synonyms: &[("hidden_size", "d_model"), ("intermediate_size", "d_ff"), ("num_hidden_layers", "num_layers")],
-    read,
+    read: read_t5,
 };
 
-fn read(reader: &Reader<'_>) -> Result<Model, WorkloadError> {
-    let hidden = reader.dimension("d_model", MAX_WIDTH)?;
-    let heads = reader.dimension("num_heads", MAX_HEADS)?;
-    let encoder = reader.dimension("num_layers", MAX_LAYERS)?;
+fn read_t5(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
+    let hidden = reader.read_dimension("d_model", MAX_WIDTH)?;
+    let heads = reader.read_dimension("num_heads", MAX_HEADS)?;
+    let encoder = reader.read_dimension("num_layers", MAX_LAYERS)?;
     let feed = reader.get("feed_forward_proj").and_then(|value| value.as_str()).unwrap_or("relu");
     let (gated, activation) = match feed {
-        "relu" => (false, Function::Relu),
-        "gated-gelu" => (true, Function::Gelu),
-        "gated-silu" => (true, Function::Silu),
+        "relu" => (false, ElementwiseFunction::Relu),
+        "gated-gelu" => (true, ElementwiseFunction::Gelu),
+        "gated-silu" => (true, ElementwiseFunction::Silu),
         _ => {
             let cure = "other MLPs are not covered in this family";
-            return Err(reader.error("feed_forward_proj", feed, "\"relu\", \"gated-gelu\" or \"gated-silu\"", cure));
+            return Err(reader.value_error("feed_forward_proj", feed, "\"relu\", \"gated-gelu\" or \"gated-silu\"", cure));
         }
     };
-    let rate = reader.probability("dropout_rate", 0.1)?;
-    let max_sequence = reader.optional_dimension("n_positions", MAX_POSITIONS)?.unwrap_or(512);
-    reader.assume(format!(
+    let rate = reader.read_probability("dropout_rate", 0.1)?;
+    let max_sequence = reader.read_optional_dimension("n_positions", MAX_POSITIONS)?.unwrap_or(512);
+    reader.note_assumption(format!(
         "the decoder's sequences are taken as long as the encoder's ({max_sequence} tokens where none are given); the encoder stays on a pipeline's first stage"
     ));
-    let leading = vec![LayerKind { side: Side::Encoder, ..LayerKind::default() }; encoder as usize];
+    let leading = vec![LayerKind { side: EncoderDecoderSide::Encoder, ..LayerKind::default() }; encoder as usize];
     Ok(Model {
-        layers: reader.optional_dimension("num_decoder_layers", MAX_LAYERS)?.unwrap_or(encoder),
+        layers: reader.read_optional_dimension("num_decoder_layers", MAX_LAYERS)?.unwrap_or(encoder),
         heads,
         kv_heads: heads,
-        head_dim: reader.dimension("d_kv", MAX_WIDTH)?,
-        ffn: reader.dimension("d_ff", MAX_FFN)?,
-        vocabulary: reader.dimension("vocab_size", MAX_VOCABULARY)?,
-        vocabulary_multiple: reader.vocabulary_multiple()?,
+        head_dim: reader.read_dimension("d_kv", MAX_WIDTH)?,
+        ffn: reader.read_dimension("d_ff", MAX_FFN)?,
+        vocabulary: reader.read_dimension("vocab_size", MAX_VOCABULARY)?,
+        vocabulary_multiple: reader.read_vocabulary_multiple()?,
         max_sequence,
-        position: Position::Alibi,
+        position: PositionEncoding::Alibi,
         activation,
         gated,
         dropout: Dropout { embedding: rate, attention: rate, residual: rate, activation: rate },
-        tied_head: reader.flag("tie_word_embeddings", true)?,
+        tied_head: reader.read_flag("tie_word_embeddings", true)?,
         variations: Variations {
-            side: Side::Decoder,
-            relative_rows: reader.optional_dimension("relative_attention_num_buckets", MAX_WIDTH)?.unwrap_or(32),
+            side: EncoderDecoderSide::Decoder,
+            relative_rows: reader.read_optional_dimension("relative_attention_num_buckets", MAX_WIDTH)?.unwrap_or(32),
             ..Variations::default()
         },
         list: LayerList { leading, ..LayerList::default() },
-        ..bare(reader, hidden)
+        ..llama_without_sizes(reader, hidden)
     })
 }

@@ -1,21 +1,21 @@
 //! ViT (Dosovitskiy et al. 2021) and the two towers of CLIP (Radford et al. 2021): pre-norm layers with biases; images as patches behind a token of
 //! their own, and a head on one token of every sequence.
 
-use super::Family;
-use super::llama::bare;
-use super::reader::Reader;
+use super::ModelFamily;
+use super::llama::llama_without_sizes;
+use super::reader::ConfigReader;
 use crate::error::WorkloadError;
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
-use crate::model::{Dropout, Model, Norm, Position};
+use crate::model::{Dropout, Model, Norm, PositionEncoding};
 use crate::variations::{Patches, PooledHead, Variations};
-use sim::kernel::Function;
+use sim::kernel::ElementwiseFunction;
 
 const LAYERS: &[&str] =
     &["attention_dropout", "hidden_act", "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers"];
 
 const IMAGES: &[&str] = &["image_size", "num_channels", "patch_size"];
 
-pub(super) const FAMILY: Family = Family {
+pub(super) const FAMILY: ModelFamily = ModelFamily {
     model_types: &["vit"],
     keys: &[LAYERS, IMAGES, &["attention_probs_dropout_prob", "hidden_dropout_prob", "id2label", "num_labels", "qkv_bias"]],
     defaults: &[
@@ -30,17 +30,17 @@ pub(super) const FAMILY: Family = Family {
     synonyms: &[],
     read: |reader| {
         let labels = reader.get("id2label").and_then(|labels| labels.as_object()).map(|labels| labels.len() as u64);
-        let outputs = labels.or(reader.optional_dimension("num_labels", MAX_VOCABULARY)?).unwrap_or(2);
-        let model = images(reader, PooledHead { outputs, bias: true }, true)?;
-        let residual = reader.probability("hidden_dropout_prob", 0.0)?;
-        let attention = reader.probability("attention_probs_dropout_prob", 0.0)?;
+        let outputs = labels.or(reader.read_optional_dimension("num_labels", MAX_VOCABULARY)?).unwrap_or(2);
+        let model = read_image_model(reader, PooledHead { outputs, bias: true }, true)?;
+        let residual = reader.read_probability("hidden_dropout_prob", 0.0)?;
+        let attention = reader.read_probability("attention_probs_dropout_prob", 0.0)?;
         let dropout = Dropout { embedding: residual, attention, residual, ..model.dropout };
-        Ok(Model { qkv_bias: reader.flag("qkv_bias", true)?, dropout, ..model })
+        Ok(Model { qkv_bias: reader.read_flag("qkv_bias", true)?, dropout, ..model })
     },
 };
 
 /// The image tower: a norm before the layers, a projection in place of classes.
-pub(super) const CLIP_VISION: Family = Family {
+pub(super) const CLIP_VISION: ModelFamily = ModelFamily {
     model_types: &["clip_vision_model"],
     keys: &[LAYERS, IMAGES, &["projection_dim"]],
     defaults: &[
@@ -55,14 +55,14 @@ pub(super) const CLIP_VISION: Family = Family {
     ],
     synonyms: &[],
     read: |reader| {
-        let outputs = reader.dimension("projection_dim", MAX_WIDTH)?;
-        contrast(reader);
-        Ok(Model { embedding_norm: true, ..images(reader, PooledHead { outputs, bias: false }, false)? })
+        let outputs = reader.read_dimension("projection_dim", MAX_WIDTH)?;
+        read_contrastive_head(reader);
+        Ok(Model { embedding_norm: true, ..read_image_model(reader, PooledHead { outputs, bias: false }, false)? })
     },
 };
 
 /// The text tower: causal.
-pub(super) const CLIP_TEXT: Family = Family {
+pub(super) const CLIP_TEXT: ModelFamily = ModelFamily {
     model_types: &["clip_text_model", "clip"],
     keys: &[LAYERS, &["max_position_embeddings", "projection_dim", "vocab_size"]],
     defaults: &[
@@ -76,62 +76,62 @@ pub(super) const CLIP_TEXT: Family = Family {
     ],
     synonyms: &[],
     read: |reader| {
-        let head = PooledHead { outputs: reader.dimension("projection_dim", MAX_WIDTH)?, bias: false };
-        contrast(reader);
-        let positions = reader.dimension("max_position_embeddings", MAX_POSITIONS)?;
-        let model = layers(reader, positions, head)?;
-        Ok(Model { causal: true, vocabulary: reader.dimension("vocab_size", MAX_VOCABULARY)?, ..model })
+        let head = PooledHead { outputs: reader.read_dimension("projection_dim", MAX_WIDTH)?, bias: false };
+        read_contrastive_head(reader);
+        let positions = reader.read_dimension("max_position_embeddings", MAX_POSITIONS)?;
+        let model = image_layers(reader, positions, head)?;
+        Ok(Model { causal: true, vocabulary: reader.read_dimension("vocab_size", MAX_VOCABULARY)?, ..model })
     },
 };
 
-fn contrast(reader: &Reader<'_>) {
-    reader.assume(
+fn read_contrastive_head(reader: &ConfigReader<'_>) {
+    reader.note_assumption(
         "one tower is trained by itself: its loss is over the projection's numbers, the scores of all pairs of a batch are left out"
             .to_owned(),
     );
 }
 
 /// A model of images; the product of patches may have a bias.
-fn images(reader: &Reader<'_>, head: PooledHead, bias: bool) -> Result<Model, WorkloadError> {
-    let (image, patch) = (reader.dimension("image_size", MAX_WIDTH)?, reader.dimension("patch_size", MAX_WIDTH)?);
-    reader.divides(("patch_size", patch), ("image_size", image))?;
-    let numbers = patch.saturating_mul(patch).saturating_mul(reader.dimension("num_channels", MAX_WIDTH)?);
+fn read_image_model(reader: &ConfigReader<'_>, head: PooledHead, bias: bool) -> Result<Model, WorkloadError> {
+    let (image, patch) = (reader.read_dimension("image_size", MAX_WIDTH)?, reader.read_dimension("patch_size", MAX_WIDTH)?);
+    reader.check_divides(("patch_size", patch), ("image_size", image))?;
+    let numbers = patch.saturating_mul(patch).saturating_mul(reader.read_dimension("num_channels", MAX_WIDTH)?);
     let side = image / patch;
     let tokens = side.saturating_mul(side).saturating_add(1);
     if tokens > MAX_POSITIONS {
-        return Err(reader.error(
+        return Err(reader.value_error(
             "image_size",
             image,
             &format!("such that there are at most {MAX_POSITIONS} patches"),
             "correct it",
         ));
     }
-    let mut model = layers(reader, tokens, head)?;
+    let mut model = image_layers(reader, tokens, head)?;
     model.variations.patches = Some(Patches { numbers, bias });
     Ok(Model { vocabulary: head.outputs, ..model })
 }
 
-fn layers(reader: &Reader<'_>, tokens: u64, head: PooledHead) -> Result<Model, WorkloadError> {
-    let hidden = reader.dimension("hidden_size", MAX_WIDTH)?;
-    let heads = reader.dimension("num_attention_heads", MAX_HEADS)?;
-    reader.divides(("num_attention_heads", heads), ("hidden_size", hidden))?;
+fn image_layers(reader: &ConfigReader<'_>, tokens: u64, head: PooledHead) -> Result<Model, WorkloadError> {
+    let hidden = reader.read_dimension("hidden_size", MAX_WIDTH)?;
+    let heads = reader.read_dimension("num_attention_heads", MAX_HEADS)?;
+    reader.check_divides(("num_attention_heads", heads), ("hidden_size", hidden))?;
     Ok(Model {
-        layers: reader.dimension("num_hidden_layers", MAX_LAYERS)?,
+        layers: reader.read_dimension("num_hidden_layers", MAX_LAYERS)?,
         heads,
         kv_heads: heads,
         head_dim: hidden / heads,
-        ffn: reader.dimension("intermediate_size", MAX_FFN)?,
+        ffn: reader.read_dimension("intermediate_size", MAX_FFN)?,
         max_sequence: tokens,
-        position: Position::Learned { rows: tokens },
+        position: PositionEncoding::Learned { rows: tokens },
         norm: Norm::LayerNorm,
-        activation: reader.activation("hidden_act", Function::Gelu)?,
+        activation: reader.read_activation("hidden_act", ElementwiseFunction::Gelu)?,
         gated: false,
         qkv_bias: true,
         attention_output_bias: true,
         mlp_bias: true,
         causal: false,
-        dropout: Dropout { attention: reader.probability("attention_dropout", 0.0)?, ..Dropout::default() },
+        dropout: Dropout { attention: reader.read_probability("attention_dropout", 0.0)?, ..Dropout::default() },
         variations: Variations { pooled_head: Some(head), ..Variations::default() },
-        ..bare(reader, hidden)
+        ..llama_without_sizes(reader, hidden)
     })
 }

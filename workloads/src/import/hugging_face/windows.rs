@@ -1,44 +1,54 @@
 //! Attention that sees a window of the sequence, in some layers or in all.
 
-use super::reader::Reader;
+use super::reader::ConfigReader;
 use crate::error::WorkloadError;
 use crate::layer_list::LayerKind;
 use crate::model::Model;
 use serde_json::Value;
 
 /// The model with `window` in the layers that see one. A window that no sequence fills changes nothing.
-pub(super) fn with(model: Model, window: u64, sees: impl Fn(u64) -> bool) -> Model {
+pub(super) fn with_window(model: Model, window: u64, sees: impl Fn(u64) -> bool) -> Model {
     if window >= model.max_sequence || !(0..model.layers).any(&sees) {
         return model;
     }
-    let own = model.own_kind();
+    let own = model.uniform_kind();
     let kind = |layer: u64| LayerKind { window: sees(layer).then_some(window), ..own };
     let layers: Vec<LayerKind> = (0..model.layers).map(kind).collect();
     model.with_layers(&[], &layers)
 }
 
 /// The model with `window` in the layers that `layer_types` names, otherwise in all but every `period`-th; in all where that is 0.
-pub(super) fn by_type(reader: &Reader<'_>, model: Model, window: u64, period: u64) -> Result<Model, WorkloadError> {
-    let Some(types) = types(reader, model.layers)? else {
-        return Ok(with(model, window, |layer| period == 0 || !(layer + 1).is_multiple_of(period)));
+pub(super) fn add_windows_by_type(
+    reader: &ConfigReader<'_>,
+    model: Model,
+    window: u64,
+    period: u64,
+) -> Result<Model, WorkloadError> {
+    let Some(types) = read_layer_types(reader, model.layers)? else {
+        return Ok(with_window(model, window, |layer| period == 0 || !(layer + 1).is_multiple_of(period)));
     };
     let windowed = |layer: u64| types.get(layer as usize).is_some_and(|kind| *kind != "full_attention");
-    Ok(with(model, window, windowed))
+    Ok(with_window(model, window, windowed))
 }
 
 /// The kinds of attention that a file lists for its layers.
-pub(super) fn types<'r>(reader: &Reader<'r>, layers: u64) -> Result<Option<Vec<&'r str>>, WorkloadError> {
+pub(super) fn read_layer_types<'r>(reader: &ConfigReader<'r>, layers: u64) -> Result<Option<Vec<&'r str>>, WorkloadError> {
     let Some(value) = reader.get("layer_types") else { return Ok(None) };
     let list = value.as_array().map(|list| list.iter().filter_map(Value::as_str).collect::<Vec<_>>());
     let known = ["full_attention", "sliding_attention", "chunked_attention"];
     let Some(list) = list.filter(|list| list.iter().all(|kind| known.contains(kind))) else {
         let cure = "other kinds of layers are not covered in this family: correct the list";
-        return Err(reader.error("layer_types", value.clone(), "a list of \"full_attention\" and \"sliding_attention\"", cure));
+        return Err(reader.value_error(
+            "layer_types",
+            value.clone(),
+            "a list of \"full_attention\" and \"sliding_attention\"",
+            cure,
+        ));
     };
     if list.len() as u64 != layers {
         let limit = format!("a list of as many as `num_hidden_layers` ({layers})");
         let cure = format!("it has {}: correct one of the two", list.len());
-        return Err(reader.error("layer_types", value.clone(), &limit, &cure));
+        return Err(reader.value_error("layer_types", value.clone(), &limit, &cure));
     }
     Ok(Some(list))
 }
