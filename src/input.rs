@@ -65,7 +65,7 @@ pub fn keep_files_of_run(directory: &Path, own: &[&str]) -> Result<(), Failure> 
     Ok(())
 }
 
-/// From now on reads these texts in place of the files that they are named by, as [`keep_of_run`] does.
+/// From now on reads these texts in place of the files that they are named by, as [`keep_files_of_run`] does.
 pub fn keep_texts(mut inputs: BTreeMap<String, String>, own: &[&str]) {
     for named in own.iter().map(Path::new).filter(|path| path.exists()) {
         inputs.retain(|path, _| Path::new(path) != named && *path != model::config_file(named).display().to_string());

@@ -65,7 +65,7 @@ impl DirectoryClaim {
     /// Takes a directory (made if need be) for a sweep: an empty one, or one with a sweep's store, whosever that is.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// As [`Self::for_run`].
     pub fn for_sweep(path: &Path) -> Result<Self, DirectoryClaimError> {
         let held = |path: &Path| if path.join(crate::sweep::STORE).exists() { Ok(()) } else { Err(DirectoryClaimError::Foreign) };
         Self::take_directory(path, &crate::sweep::directory::FILES, held)
@@ -74,7 +74,7 @@ impl DirectoryClaim {
     /// Takes a directory (made if need be) for a part of a search: an empty one, or one with a part, whosever that is.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// As [`Self::for_run`].
     pub fn for_part(path: &Path) -> Result<Self, DirectoryClaimError> {
         let held = |path: &Path| if crate::parts::is_part(path) { Ok(()) } else { Err(DirectoryClaimError::Foreign) };
         Self::take_directory(path, &crate::parts::FILES, held)

@@ -42,7 +42,7 @@ pub struct ModelComparison {
 /// Puts runs side by side, the first run's best design first. Entries of a run that differs from the first in cluster or batch say so.
 ///
 /// # Errors
-/// As [`on_one_scale`].
+/// As [`rescale_to_first_reference`].
 pub fn compare_runs(mut runs: Vec<SearchRun>) -> Result<RunComparison, String> {
     rescale_to_first_reference(&mut runs)?;
     let robust = runs.iter().any(|run| run.record.certificate.robust);

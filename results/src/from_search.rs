@@ -49,7 +49,7 @@ fn is_step_speed(objective: Objective) -> bool {
 pub struct SearchedModel<'a> {
     /// Its name, or its file's path.
     pub name: &'a str,
-    /// Its job on any chip, by [`Space::fabrics`].
+    /// Its job on any chip, by [`Space::fabric_settings`].
     pub jobs: &'a [Job<'a>],
     /// Its share among the models.
     pub share: f64,
@@ -256,7 +256,7 @@ pub fn bound_of_plan(job: &Job<'_>, ranked: &RankedPlan) -> Result<Option<String
 /// The fastest plan of a job as an entry of a comparison; a chip without a plan says why.
 ///
 /// # Errors
-/// As [`bound_by`].
+/// As [`bound_of_plan`].
 pub fn best_plan_entry(label: &str, job: &Job<'_>, evaluation: &DesignEvaluation) -> Result<ComparisonEntry, StepError> {
     let mut entry =
         entry_of_chip(ComparisonEntry { chip: describe_chip(job.chip), ..ComparisonEntry::without_design(label) }, job.chip);

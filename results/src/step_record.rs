@@ -285,7 +285,7 @@ impl StepRecord {
     /// The record of a plan of a job.
     ///
     /// # Errors
-    /// As [`Explained::new`].
+    /// As [`ExplainedPlan::from_job`].
     pub fn from_plan(job: &Job<'_>, ranked: &RankedPlan) -> Result<Self, StepError> {
         Ok(Self::from_explained(job, ranked, &ExplainedPlan::explain_plan(job, ranked)?))
     }

@@ -60,7 +60,7 @@ pub(crate) fn trace_text(title: &str, events: Vec<Value>) -> String {
     format!("{}\n", json!({ "displayTimeUnit": "ms", "otherData": { "title": title }, "traceEvents": events }))
 }
 
-/// The events of [`trace`].
+/// The events of [`timeline_trace`].
 pub(crate) fn timeline_events(timeline: &Timeline) -> Vec<Value> {
     let mut all = Vec::new();
     for (stage, device) in timeline.devices.iter().enumerate() {

@@ -50,7 +50,7 @@ struct KernelEvent {
     arguments: Value,
 }
 
-/// The trace of a step: the stages as [`timeline::trace`] has them, and behind them a process with the passes of the slowest stage one after
+/// The trace of a step: the stages as [`plan_timeline::kernel_trace`] has them, and behind them a process with the passes of the slowest stage one after
 /// another, each once.
 #[must_use]
 pub fn kernel_trace(title: &str, explained: &ExplainedPlan, chip: &Accelerator) -> String {

@@ -20,7 +20,7 @@ pub enum Objective {
     PerArea,
     /// Tokens per second and W of what the chips must be supplied with and cooled for: their power under the heaviest sustained load.
     PerWatt,
-    /// Tokens per second and USD of the chips and, over years of [`Operation`], of their energy.
+    /// Tokens per second and USD of the chips and, over years of [`OperatingCost`], of their energy.
     PerDollar,
     /// Energy per token.
     EnergyPerToken,
@@ -42,7 +42,7 @@ pub enum FrontAxis {
     None,
 }
 
-/// How long chips run, and what their energy costs until then. What is left out is as in [`Operation::default`].
+/// How long chips run, and what their energy costs until then. What is left out is as in [`OperatingCost::default`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct OperatingCost {

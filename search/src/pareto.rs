@@ -83,7 +83,7 @@ fn first_of_least_value<'a>(points: impl IntoIterator<Item = &'a FrontPoint>) ->
     points.into_iter().copied().reduce(|best, p| if p.value < best.value { p } else { best })
 }
 
-/// How far beyond the worst of each axis the reference point of [`Scales::hypervolume`] lies, as a part of the axis' range: so that the ends of a front
+/// How far beyond the worst of each axis the reference point of [`FrontScales::hypervolume`] lies, as a part of the axis' range: so that the ends of a front
 /// count as well. A tenth is what most use (Ishibuchi et al., How to Specify a Reference Point in Hypervolume Calculation, Evolutionary Computation
 /// 26(3), 2018).
 const BEYOND: f64 = 0.1;

@@ -105,9 +105,9 @@ pub trait SearchProblem: Sync {
     }
     /// How many candidates a set has.
     fn set_size(&self, set: &Self::Set) -> u64;
-    /// Whether a set is one candidate, to be evaluated once [`Shown::Mapped`] bounds it.
+    /// Whether a set is one candidate, to be evaluated once [`BoundSource::Mapped`] bounds it.
     fn is_single(&self, set: &Self::Set) -> bool;
-    /// A better bound of a set ([`Shown::Mapped`]), or its parts. No more need be found out than whether values are below `cutoff`.
+    /// A better bound of a set ([`BoundSource::Mapped`]), or its parts. No more need be found out than whether values are below `cutoff`.
     ///
     /// # Errors
     /// What ends the search.
@@ -233,7 +233,7 @@ struct RunnerState<'a, P: SearchProblem> {
 /// Searches all candidates of `problem`. `progress` and `moment` are told after every round, at moments that do not depend on the clock.
 ///
 /// # Errors
-/// What [`Problem::look`] ends the search with.
+/// What [`SearchProblem::refine_set`] ends the search with.
 pub fn run_search<P: SearchProblem>(
     problem: &P,
     limits: &RunnerLimits<'_>,
@@ -245,7 +245,7 @@ pub fn run_search<P: SearchProblem>(
 /// The same for one part of a search among others.
 ///
 /// # Errors
-/// As [`run`].
+/// As [`run_search`].
 pub fn run_search_among<P: SearchProblem>(
     problem: &P,
     limits: &RunnerLimits<'_>,

@@ -19,11 +19,11 @@ pub struct DimensionStep {
     pub from: FieldValue,
     /// The next value of the study's list, or the one before.
     pub to: FieldValue,
-    /// What the combination is. A chip outside the limits has its plan too: [`Step::beyond`].
+    /// What the combination is. A chip outside the limits has its plan too: [`DimensionStep::beyond`].
     pub fate: SweptOutcome,
     /// The fastest plan of a chip that is outside the limits.
     pub beyond: Option<DesignEvaluation>,
-    /// Every limit that it is outside, that of [`Fate::Outside`] first. One over the power is so at its lowest clock too: its plan and its figures are at
+    /// Every limit that it is outside, that of [`SweptOutcome::OutsideCounts`] first. One over the power is so at its lowest clock too: its plan and its figures are at
     /// the clock that it is designed for.
     pub exceeds: Vec<OutsideReason>,
 }

@@ -31,7 +31,7 @@ pub enum SweptOutcome {
 /// A sweep: the job's plans on each of the space's fabrics, and its chips.
 #[derive(Debug, Clone, Copy)]
 pub struct Sweep<'a> {
-    /// The job and its plans, prepared for every fabric of [`Space::fabrics`], in that order.
+    /// The job and its plans, prepared for every fabric of [`Space::fabric_settings`], in that order.
     pub prepared: &'a [PreparedJob<'a>],
     /// The chips.
     pub space: &'a Space,
@@ -49,10 +49,10 @@ impl Sweep<'_> {
         alone.into_iter().next().ok_or_else(|| format!("nothing became of design {number}"))
     }
 
-    /// [`Self::look`] at several: what is found of the kernels of one serves the next that runs like it ([`Space::alike`]).
+    /// [`Self::evaluate_combination`] at several: what is found of the kernels of one serves the next that runs like it ([`Space::combinations_by_fabric`]).
     ///
     /// # Errors
-    /// As [`Self::look`].
+    /// As [`Self::evaluate_combination`].
     pub fn evaluate_combinations(&self, numbers: &[u64]) -> Result<Vec<SweptOutcome>, String> {
         let combinations: Vec<Combination> =
             numbers.iter().map(|number| self.space.combination_at(*number)).collect::<Result<_, _>>()?;

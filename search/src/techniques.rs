@@ -98,7 +98,7 @@ impl TechniqueSetting<'_> {
     /// fit, or if none does the one that lacks least. Of ones alike within a thousandth the largest part.
     ///
     /// # Errors
-    /// As [`Self::attempt`].
+    /// As [`Self::try_techniques`].
     pub fn try_best_fractions(&self, techniques: &Techniques) -> Result<TechniqueTrial, StepError> {
         let mut tried = techniques.offload_choices().into_iter().map(|choice| self.try_techniques(&choice));
         let mut best = tried.next().unwrap_or_else(|| self.try_techniques(techniques));

@@ -142,7 +142,7 @@ pub struct ScheduledGraph {
     pub graph: KernelGraph,
     /// The cost of each as it is scheduled: on one core or across all.
     pub costs: Vec<KernelCost>,
-    /// The schedule's problem, for [`schedule::verify`] and for traces.
+    /// The schedule's problem, for [`schedule_kernels::verify_schedule`] and for traces.
     pub problem: schedule::Problem,
     /// The schedule, in ticks of [`TICKS_PER_SECOND`].
     pub schedule: Schedule,

@@ -184,7 +184,7 @@ pub struct Elementwise {
     pub function: ElementwiseFunction,
     /// Its direction.
     pub direction: Direction,
-    /// Results computed (for [`Function::SwiGlu`], of the gated product).
+    /// Results computed (for [`ElementwiseFunction::SwiGlu`], of the gated product).
     pub elements: u64,
     /// Bytes read, all operands together.
     pub read: Bytes,

@@ -126,7 +126,7 @@ impl StackPrior {
     /// The stack's own values, with the spread of the others: for a stack that is to be adapted to a machine.
     ///
     /// # Errors
-    /// As [`Self::of_others`].
+    /// As [`Self::from_other_stacks`].
     pub fn around_stack(scalars: &[StackScalar], stack: &SoftwareStack) -> Result<Self, StackError> {
         let mut prior = Self::from_other_stacks(scalars, &[])?;
         for (belief, scalar) in prior.beliefs.iter_mut().zip(scalars) {

@@ -284,7 +284,7 @@ impl ChipTimes {
         self.update_kernels(profile, parameters).iter().map(|(kernel, times)| self.time_of_kernel(kernel) * *times).sum()
     }
 
-    /// The energy of [`Self::update`], static power apart.
+    /// The energy of [`Self::time_of_update`], static power apart.
     pub(crate) fn energy_of_update(&mut self, profile: &StepProfile, parameters: u64) -> Joules {
         self.update_kernels(profile, parameters).iter().map(|(kernel, times)| self.energy_of_kernel(kernel) * *times).sum()
     }

@@ -47,7 +47,7 @@ impl Chunk {
         Self { piece, layers, forward, recompute, backward: backward - recompute, apart, data, host, hides }
     }
 
-    /// [`Self::new`] with what nothing hides of the `units` that are gathered and scattered in every micro-batch.
+    /// [`Self::with_exposed_gathers`] with what nothing hides of the `units` that are gathered and scattered in every micro-batch.
     pub(super) fn with_gathers(
         stack: &SoftwareStack,
         layout: &Layout,
@@ -57,7 +57,7 @@ impl Chunk {
         Self::with_exposed_gathers(stack, layout, (layers, piece), exposed_gathers(stack, &piece, units, exchange))
     }
 
-    /// [`Self::beside`] of a piece whose passes are bounded by their schedules, for a schedule that splits the backward pass: each of its parts takes what
+    /// [`Self::with_gathers`] of a piece whose passes are bounded by their schedules, for a schedule that splits the backward pass: each of its parts takes what
     /// it does at least, whatever the other does, and communication is hidden as if all passes took what they do under the schedules that were found.
     /// So no pass and no communication takes longer than under better schedules; closed forms know better what the parts take together.
     pub(super) fn new_lower_bound(
@@ -185,7 +185,7 @@ pub fn launch_times(stack: &SoftwareStack, piece: &PieceProfile) -> [Seconds; 2]
     [host(launch.host_forward_us, f.launches) + f.slower_launches, backward + r.slower_launches + b.slower_launches]
 }
 
-/// The backward pass in two that run apart, what runs again and the gradients of inputs, and the gradients of weights: as [`windows`], each for as
+/// The backward pass in two that run apart, what runs again and the gradients of inputs, and the gradients of weights: as [`pass_windows`], each for as
 /// long as its own kernels or launches take. What one of them takes is then no longer for a faster kernel of the other.
 fn split_backward_times(stack: &SoftwareStack, piece: &PieceProfile) -> [Seconds; 2] {
     split_backward_parts(stack, piece).map(|[device, host]| device.max(host))

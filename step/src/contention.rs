@@ -8,7 +8,7 @@
 //! case, which nothing makes happen. If they fell where it is free, none of the window's own time would be of use: the worst. Nothing measured
 //! tells which; half way between the two errs by half their distance at most. The tests play it step by step.
 //!
-//! Kernels and a collective that run side by side slow each other, and copies to the host slow a collective between nodes ([`super::Slowing`]): what
+//! Kernels and a collective that run side by side slow each other, and copies to the host slow a collective between nodes ([`super::MutualSlowdown`]): what
 //! runs beside the window saves less than it hides.
 
 use super::slowing::MutualSlowdown;

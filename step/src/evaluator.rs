@@ -1,15 +1,15 @@
 //! Time and memory of many plans in closed form: what plans share is prepared once, an evaluation is arithmetic.
 //!
-//! - A [`Shape`] is what plans share that are lowered alike (micro-batch, tensor, context and expert degrees, sequence parallelism, activation
+//! - A [`PlanShape`] is what plans share that are lowered alike (micro-batch, tensor, context and expert degrees, sequence parallelism, activation
 //!   policy): what every piece takes and keeps.
-//! - [`Degrees`] are what plans share that are divided alike (all degrees, chunks, ZeRO stage): what the network and the update take,
+//! - [`DegreeCosts`] are what plans share that are divided alike (all degrees, chunks, ZeRO stage): what the network and the update take,
 //!   what weights, gradients and states take of every kind of stage.
-//! - [`Evaluator::evaluate`] joins the two for a schedule and a number of micro-batches.
+//! - [`Evaluator::evaluate_plan`] joins the two for a schedule and a number of micro-batches.
 //!
 //! The need for memory is that of [`super::step_memory_of`], to the byte. The time is that of [`super::step_time_of`] wherever
 //! [`PassesTime::Exact`] says so: without a pipeline, under GPipe, and under plain and interleaved 1F1B where the ends of the
 //! pipeline are not lighter than what is between and sends are short and alike (see `sim::pipeline`'s `ends`). Otherwise, and under the
-//! zero-bubble schedules, it is a lower bound; [`Evaluator::simulate`] has the last word. Both ways share every formula but the schedule's.
+//! zero-bubble schedules, it is a lower bound; [`Evaluator::simulate_step`] has the last word. Both ways share every formula but the schedule's.
 
 use super::arrangement::{Arrangement, DEVICE_KINDS};
 use super::assembly::{Assembly, StepExchanges};
@@ -62,7 +62,7 @@ impl PlanShape {
         LayerCost { kept, host, storage, working, time: layer.forward + layer.backward }
     }
 
-    /// The time of [`Self::layer`] where weights or gradients live away from the device: with their copies under these degrees. None where none do.
+    /// The time of [`Self::layer_cost`] where weights or gradients live away from the device: with their copies under these degrees. None where none do.
     #[must_use]
     pub fn layer_cost_with_copies(&self, degrees: &DegreeCosts, stack: &SoftwareStack) -> Option<Seconds> {
         degrees.exchanges.copies?;
@@ -240,7 +240,7 @@ impl<'a> Evaluator<'a> {
             && account.fullest_may_fit(self.model.layers, &self.capacity)
     }
 
-    /// Whether a plan surely does not fit under a split of its layers: many times as fast as [`Self::degrees`] and [`Self::need`] tell.
+    /// Whether a plan surely does not fit under a split of its layers: many times as fast as [`Self::prepare_degrees`] and [`Self::memory_need`] tell.
     #[must_use]
     pub fn exceeds_capacity(&self, shape: &PlanShape, plan: &TrainingPlan, split: ChunkSplit, domain: Option<u32>) -> bool {
         let arrangement = Arrangement::new(plan.layout, split, plan.schedule, plan.micro_batches());
@@ -248,7 +248,7 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Prepares a plan's degrees, from the shape of any plan with its tensor, context and expert degrees. `domain`: as in
-    /// [`super::step_memory`]. Of the plan's schedule it matters only whether it is [`Schedule::ZbV`], whose devices hold other chunks.
+    /// [`super::step_memory`]. Of the plan's schedule it matters only whether it is [`PipelineSchedule::ZbV`], whose devices hold other chunks.
     ///
     /// # Errors
     /// Layers that do not divide, a schedule that needs another number of chunks.
@@ -289,7 +289,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// [`Self::need`] of a policy that is not timed.
+    /// [`Self::memory_need`] of a policy that is not timed.
     #[must_use]
     pub fn memory_need_of_profile(
         &self,
@@ -304,7 +304,7 @@ impl<'a> Evaluator<'a> {
         MemoryNeed { device: account.fullest_stage_bytes(&degrees.holdings), host, storage }
     }
 
-    /// The memory of [`Self::evaluate`].
+    /// The memory of [`Self::evaluate_plan`].
     #[must_use]
     pub fn memory_need(
         &self,
@@ -363,7 +363,7 @@ impl<'a> Evaluator<'a> {
             .collect()
     }
 
-    /// The time of [`Self::evaluate`]. `recent` is of plans of the same shape.
+    /// The time of [`Self::evaluate_plan`]. `recent` is of plans of the same shape.
     #[must_use]
     pub fn time_of_passes(
         &self,
@@ -410,10 +410,10 @@ impl<'a> Evaluator<'a> {
     }
 
     /// The step of a plan that splits the backward pass and whose shape is bounded by its passes' schedules: no less under better ones. Played, every
-    /// part of a pass takes what it does at least by itself, so that what a pass takes as a whole is better known to [`Self::time`].
+    /// part of a pass takes what it does at least by itself, so that what a pass takes as a whole is better known to [`Self::time_of_passes`].
     ///
     /// # Errors
-    /// As [`Self::simulate`].
+    /// As [`Self::simulate_step`].
     pub fn simulate_lower_bound(
         &self,
         shape: &PlanShape,
@@ -428,7 +428,7 @@ impl<'a> Evaluator<'a> {
         Ok(passes + assembly.once_per_step(&arrangement, self.stack, &degrees.exchanges, &leads).total_time())
     }
 
-    /// [`Self::simulate`] of a plan whose stages have policies of their own: `shape` is [`Shape::mixed`] of them.
+    /// [`Self::simulate_step`] of a plan whose stages have policies of their own: `shape` is [`PlanShape::mix_policies`] of them.
     ///
     /// # Errors
     /// As there; mixes of other numbers of layers than the chunks hold.

@@ -18,7 +18,7 @@ use workloads::{ActivationPolicy, Model, RecomputeSet, Segment, SegmentKind};
 /// A named part of a step's time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepPart {
-    /// A part of [`StepTime::parts`], or of its forward and backward kernels those of one kind with what bounds them.
+    /// A part of [`StepTime::named_parts`], or of its forward and backward kernels those of one kind with what bounds them.
     pub name: String,
     /// How much of the step.
     pub time: Seconds,

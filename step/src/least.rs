@@ -25,7 +25,7 @@ pub struct PieceLoad {
 /// What nothing hides of communication in every micro-batch in a chunk's forward and in its backward pass.
 pub type ExposedGatherTimes = [Seconds; 2];
 
-/// [`Exposed`] of a chunk of one layer or more, without ends.
+/// [`ExposedGatherTimes`] of a chunk of one layer or more, without ends.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LayerGathers {
     /// Of any number of layers.
@@ -44,7 +44,7 @@ impl PlanShape {
     }
 }
 
-/// [`Shape::loads`] of a profile.
+/// [`PlanShape::piece_loads`] of a profile.
 pub(super) fn piece_loads_of_profile(profile: &StepProfile, stack: &SoftwareStack) -> [PieceLoad; 3] {
     let pieces = [&profile.embedding, &profile.layer, &profile.head];
     let passes = |piece: &PieceProfile| {

@@ -1,13 +1,13 @@
 //! How much memory a training step takes on every device: the peak of each pipeline stage by class, whether it fits, and what breaks it.
 //!
 //! A stage peaks at one of three moments, and what is alive then is summed:
-//! - [`Moment::Layers`]: the backward pass of a layer while as many micro-batches are in flight as the schedule ever has. Besides weights,
+//! - [`PeakMoment::Layers`]: the backward pass of a layer while as many micro-batches are in flight as the schedule ever has. Besides weights,
 //!   gradients, states and the activations kept: the gradients and rebuilt activations of one layer, the weights that ZeRO-3 has gathered and the
 //!   gradients not yet reduced.
-//! - [`Moment::Loss`]: the loss and its gradient, on the stage with the head: logits in the widths that the stack keeps them in.
-//! - [`Moment::Update`]: the optimizer's update with its temporaries, when no activation is left.
+//! - [`PeakMoment::Loss`]: the loss and its gradient, on the stage with the head: logits in the widths that the stack keeps them in.
+//! - [`PeakMoment::Update`]: the optimizer's update with its temporaries, when no activation is left.
 //!
-//! [`sim::pipeline::in_flight`] gives the micro-batches in flight; its equality with the event simulation is tested there and here.
+//! [`sim::simulated_pipeline::passes_in_flight`] gives the micro-batches in flight; its equality with the event simulation is tested there and here.
 
 use super::arrangement::Arrangement;
 use super::memory_account::{GIB, MemoryAccount, MemoryProfile};

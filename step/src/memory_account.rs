@@ -1,4 +1,4 @@
-//! What a stage holds, moment by moment: from the figures of a lowered model ([`MemoryProfile`]), the degrees ([`Holding`]) and the schedule.
+//! What a stage holds, moment by moment: from the figures of a lowered model ([`MemoryProfile`]), the degrees ([`StageHolding`]) and the schedule.
 
 mod at_work;
 mod away;

@@ -87,7 +87,7 @@ impl ZeroSharding {
         self.share_of_parameters(count, shared)
     }
 
-    /// [`Self::resident`] of bytes by class: what memory techniques leave. `gradient` widens those of gradients to what the stack keeps.
+    /// [`Self::resident_bytes`] of bytes by class: what memory techniques leave. `gradient` widens those of gradients to what the stack keeps.
     pub(super) fn resident_static_bytes(
         &self,
         all: &StaticBytes,

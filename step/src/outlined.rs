@@ -98,7 +98,7 @@ impl OutlinedShape {
         &self.shape
     }
 
-    /// The shape where a pass takes `least`: what [`Lowered::shape`] gives of a chip whose kernels are bounded so. `passes` are those of the lowered
+    /// The shape where a pass takes `least`: what [`LoweredModel::shape_with_least`] gives of a chip whose kernels are bounded so. `passes` are those of the lowered
     /// model with nothing run again.
     #[must_use]
     pub fn shape_with_least(&self, passes: &[SegmentPasses; 3], mut least: impl FnMut(&KernelProgram) -> Seconds) -> PlanShape {

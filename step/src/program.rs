@@ -77,7 +77,7 @@ pub struct KernelProgram {
 }
 
 impl KernelProgram {
-    /// What every schedule takes at least, each kernel taking `least` ticks; see [`Outline::least`].
+    /// What every schedule takes at least, each kernel taking `least` ticks; see [`Outline::least_ticks`].
     #[must_use]
     pub fn least_ticks(&self, cores: &Cores, chains: bool, mut least: impl FnMut(KernelIndex) -> OperatorLeastTimes) -> Seconds {
         Seconds(self.outline.lower_bound(cores, chains, |node| least(self.kernels[node])) / TICKS_PER_SECOND)
@@ -90,7 +90,7 @@ impl KernelProgram {
     }
 }
 
-/// Whether a kernel occupies cores on every chip; see [`sim::costed::kind`].
+/// Whether a kernel occupies cores on every chip; see [`sim::costed::operator_kind`].
 pub(crate) fn occupies_cores(kernel: &Kernel) -> bool {
     !matches!(kernel, Kernel::Collective(_) | Kernel::Transfer(_))
 }

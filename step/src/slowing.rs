@@ -1,9 +1,9 @@
-//! How what runs side by side on a device slows each other: kernels, a collective, copies to and from the host. [`sim::network::Streams`] plays any
+//! How what runs side by side on a device slows each other: kernels, a collective, copies to and from the host. [`sim::network::StreamTimes`] plays any
 //! number of streams; here is what it comes to for work with a communication beside it, in closed form.
 //!
 //! Beside each other, kernels run at `1 / (1 + a)` and the collective at `1 / (1 + b)` of their pace alone. Of work `W` and a communication `C` the
 //! later end is `max(W + C a (1 + b) / (1 + a), C + W b (1 + a) / (1 + b))`: it grows with all four, so that slowing makes no step faster and a
-//! faster link none slower. That is `W + C` less [`Slowing::worth`] of what is hidden, `min(C, W (1 + a) / (1 + b))`.
+//! faster link none slower. That is `W + C` less [`MutualSlowdown::value_of_hidden_second`] of what is hidden, `min(C, W (1 + a) / (1 + b))`.
 
 use serde::{Deserialize, Serialize};
 use sim::hardware::StreamContention;

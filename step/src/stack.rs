@@ -94,7 +94,7 @@ pub struct KernelOptions {
     /// Whether sharded parameters are shared inside a fast domain only, with copies in every domain (hybrid sharding).
     pub shard_within_domain: bool,
     /// Whether the gradients of bf16 weights with an fp32 master copy are accumulated, kept and reduced in fp32 (see
-    /// [`SoftwareStack::precision`]).
+    /// [`SoftwareStack::precision_of_run`]).
     pub fp32_gradients: bool,
     /// Whether a fully recomputed layer runs all of its forward pass again, as a checkpointed function does. Off, what the backward pass
     /// does not read is left out (a compiler's dead code elimination, PyTorch's early stop).
@@ -134,7 +134,7 @@ pub struct LaunchOptions {
     /// Microseconds on the device between two kernels of one stream.
     pub gap_us: f64,
     /// Microseconds that every pass of a pipelined stage waits for the host: a blocking exchange with the neighbours empties the queue
-    /// of launched kernels. Exchanges that overlap with other passes do not (see [`SoftwareStack::pipeline_pass`]).
+    /// of launched kernels. Exchanges that overlap with other passes do not (see [`SoftwareStack::pipeline_pass_overhead`]).
     pub pipeline_pass_us: f64,
     /// Microseconds that launching a collective takes the host longer, per rank of its group, in a pipeline whose messages cross nodes.
     #[serde(default)]
@@ -166,7 +166,7 @@ pub struct SustainedOptions {
 }
 
 /// Which communication is hidden behind computation; a fraction of the time that could be hidden, from 0 (none) to 1. What could be hidden is
-/// limited by the work and by the ports that the work's own collectives leave free (see [`super::Window::saves`]).
+/// limited by the work and by the ports that the work's own collectives leave free (see [`super::OverlapWindow::time_saved`]).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OverlapOptions {
@@ -189,7 +189,7 @@ pub struct OverlapOptions {
     /// Expert-parallel exchange of tokens and results with the expert that every token goes to (Megatron-LM's `--moe-shared-expert-overlap`).
     #[serde(default)]
     pub shared_expert: f64,
-    /// Sends between pipeline stages with the next pass's work, where stages hold several chunks (see [`SoftwareStack::hidden_sends`]).
+    /// Sends between pipeline stages with the next pass's work, where stages hold several chunks (see [`SoftwareStack::hidden_send_fraction`]).
     pub pipeline: f64,
     /// Copies to and from the host.
     pub host: f64,

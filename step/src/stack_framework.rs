@@ -44,19 +44,19 @@ pub enum MixKind {
 /// A pipeline schedule, whatever its number of chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ScheduleKind {
-    /// [`Schedule::OneForwardOneBackward`] over one chunk.
+    /// [`PipelineSchedule::OneForwardOneBackward`] over one chunk.
     #[serde(rename = "1f1b")]
     OneForwardOneBackward,
     /// The same over several.
     #[serde(rename = "interleaved")]
     Interleaved,
-    /// [`Schedule::GPipe`].
+    /// [`PipelineSchedule::GPipe`].
     #[serde(rename = "gpipe")]
     GPipe,
-    /// [`Schedule::ZbH1`].
+    /// [`PipelineSchedule::ZbH1`].
     #[serde(rename = "zb-h1")]
     ZbH1,
-    /// [`Schedule::ZbV`].
+    /// [`PipelineSchedule::ZbV`].
     #[serde(rename = "zb-v")]
     ZbV,
 }

@@ -309,7 +309,7 @@ impl ChipTimes {
         self.profile_lowered(model, &graph, network, plan)
     }
 
-    /// [`Self::profile`] of a model that is lowered already.
+    /// [`Self::profile_plan`] of a model that is lowered already.
     ///
     /// # Errors
     /// A graph without layers, a chip so slow that its times leave the schedule's range.

@@ -282,7 +282,7 @@ impl Model {
     /// 6 * matrix parameters that a token meets * tokens, and 6 * layers * heads * (dimension of a query + of a value) * sequence per token for
     /// scores and context, which is 12 * layers * query width * sequence where the two are alike.
     /// For GPT this is 72 B s l h^2 (1 + s/(6h) + V/(12 l h)) (Narayanan et al. 2021, without recomputation's quarter).
-    /// A state-space scan does [`StateSpace::operations`] per token and direction. Patches and a head on one token are counted as often as they are.
+    /// A state-space scan does [`StateSpace::scan_operations`] per token and direction. Patches and a head on one token are counted as often as they are.
     #[must_use]
     pub fn training_flops(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64) -> Flops {
         self.flops_with_attended_tokens(sequences, sequence_length, vocabulary_rows, |_| sequence_length.into())

@@ -142,7 +142,7 @@ impl StagePolicies {
         counts.iter().all(|(count, all)| *count == most || *all).then_some(most)
     }
 
-    /// The plan of [`Self::block`] with so many layers of every chunk.
+    /// The plan of [`Self::full_recompute_layers_per_chunk`] with so many layers of every chunk.
     #[must_use]
     pub fn from_full_recompute_layers(count: u64, split: &ChunkSplit) -> Self {
         let chunk = |place: u64| {

@@ -137,6 +137,6 @@ pub struct Variations {
     pub patches: Option<Patches>,
     /// A head on one token of every sequence.
     pub pooled_head: Option<PooledHead>,
-    /// Modules that predict further tokens, each a layer like the last one ([`crate::Model::predicting`]).
+    /// Modules that predict further tokens, each a layer like the last one ([`crate::Model::with_further_token_modules`]).
     pub further_tokens: u64,
 }

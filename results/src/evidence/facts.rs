@@ -24,7 +24,7 @@ pub struct PredictionFacts {
     pub fabric: NamedKind,
     /// The software stack; stacks are of a kind that run kernels alike, in a stream or by a schedule of their own, and cost the host as much.
     pub stack: NamedKind,
-    /// The mechanisms of the plan, by name ([`mechanisms`]).
+    /// The mechanisms_of_plan of the plan, by name ([`mechanisms_of_plan`]).
     pub mechanisms: BTreeSet<String>,
     /// Chips of the cluster.
     pub chips: u32,

@@ -139,7 +139,7 @@ fn unmeasured_ground(ground: &GroundRecord) -> UnmeasuredGround {
     UnmeasuredGround { on: on.to_owned(), name, grade: grade.to_owned(), measured }
 }
 
-/// A mechanism of plans ([`crate::evidence::mechanisms`]) in the field's words.
+/// A mechanism of plans ([`crate::evidence_of::mechanisms_of_plan`]) in the field's words.
 fn mechanism_name(name: &str) -> &str {
     match name {
         "tensor" => "tensor parallelism",

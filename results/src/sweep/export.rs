@@ -60,7 +60,7 @@ pub struct SweepSummary {
 
 /// The columns of a sweep's exports.
 struct ExportColumns {
-    /// Names and types, in the order of [`Self::cells`].
+    /// Names and types, in the order of [`Self::row_cells`].
     all: Vec<(String, ColumnKind, bool)>,
     dials: Vec<ListedDimension>,
     /// Of each dial, whether it has a column.

@@ -238,7 +238,7 @@ impl SweepStore {
     /// Opens the store of a directory, if it is of what is asked.
     ///
     /// # Errors
-    /// As [`Self::open`]; a store of another question or part.
+    /// As [`Self::open_in`]; a store of another question or part.
     pub fn open_for(directory: &Path, asked: &SweepFacts) -> Result<Self, SweepStoreError> {
         let store = Self::open_in(directory)?;
         match store.facts.difference_from(asked) {

@@ -106,7 +106,7 @@ impl TextTable {
     }
 
     /// The table as text, one line per row, ending in a line break. Where that is wider than a screen, cells and heads go on below, and where that is
-    /// not enough, columns are left out and named: from the right, those to keep ([`Self::keep`]) last.
+    /// not enough, columns are left out and named: from the right, those to keep ([`Self::keep_columns`]) last.
     #[must_use]
     pub fn render(&self) -> String {
         self.render_within(screen_width())

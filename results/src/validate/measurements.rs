@@ -23,7 +23,7 @@ pub struct ChipMeasurements {
 /// canonical names or aliases.
 ///
 /// # Errors
-/// As [`super::file()`]; a file of another data set than kernels.
+/// As [`super::validate_file()`]; a file of another data set than kernels.
 pub fn read_measurements(path: &Path, chip: &str) -> Result<ChipMeasurements, ValidateError> {
     let text = sim::files::text::read_bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
     let mut table = MeasuredTable::open_csv(path, &text)?;

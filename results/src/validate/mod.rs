@@ -35,7 +35,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use step::StepTime;
 
-/// Version of the JSON that [`json`] gives.
+/// Version of the JSON that [`reports_json`] gives.
 pub const FORMAT: u32 = 1;
 
 /// Why a whole file cannot be validated.
@@ -241,7 +241,7 @@ pub fn validate_file(path: &Path, options: &ValidateOptions) -> Result<FileRepor
 /// Validates a file's contents; `path` names it in reports and errors.
 ///
 /// # Errors
-/// As [`file()`].
+/// As [`validate_file()`].
 pub fn validate_contents(path: &Path, text: &[u8], options: &ValidateOptions) -> Result<FileReport, ValidateError> {
     let mut table = MeasuredTable::open_csv(path, text)?;
     let dataset = table.dataset;
@@ -278,7 +278,7 @@ pub fn validate_contents(path: &Path, text: &[u8], options: &ValidateOptions) ->
 /// What a file holds, by its columns.
 ///
 /// # Errors
-/// As [`file()`].
+/// As [`validate_file()`].
 pub fn recognise_file(path: &Path) -> Result<Dataset, ValidateError> {
     let text = sim::files::text::read_bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
     Ok(MeasuredTable::open_csv(path, &text)?.dataset)

@@ -11,7 +11,7 @@ use sim::hardware::{Accelerator, FieldValue};
 pub struct HardwareOnly<'a> {
     /// The chips.
     pub space: &'a Space,
-    /// The job and its plans, prepared for every fabric of [`Space::fabrics`], in that order.
+    /// The job and its plans, prepared for every fabric of [`Space::fabric_settings`], in that order.
     pub prepared: &'a [PreparedJob<'a>],
 }
 

@@ -232,7 +232,7 @@ impl DesignSearch<'_> {
     }
 
     /// No value of what is seen is below this, as far as bounds on its chip follow; no better than is needed to see whether that is below `cutoff`.
-    /// `known` is as for [`Self::coarse`].
+    /// `known` is as for [`Self::coarse_lower_bound`].
     pub(super) fn fine_lower_bound(&self, seen: &ChipOrBox, cutoff: f64, known: &mut Vec<GroupBounds>) -> f64 {
         let Some(factor) = self.objective_factor(&seen.figures) else { return 0.0 };
         known.resize(self.workloads.len(), GroupBounds::default());

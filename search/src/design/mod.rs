@@ -171,7 +171,7 @@ pub struct ReferenceStep {
 /// A model among those that are searched for.
 #[derive(Debug, Clone, Copy)]
 pub struct Workload<'a> {
-    /// The job and its plans, prepared for every fabric of [`Space::fabrics`], in that order.
+    /// The job and its plans, prepared for every fabric of [`Space::fabric_settings`], in that order.
     pub prepared: &'a [PreparedJob<'a>],
     /// Its share among the models; all add up to one.
     pub share: f64,

@@ -81,7 +81,7 @@ impl DesignSearch<'_> {
     /// Searches a part of the space, among others where it has any to tell and to hear.
     ///
     /// # Errors
-    /// As [`DesignSearch::run`].
+    /// As [`DesignSearch::run_design_search`].
     pub fn run_design_part(
         &self,
         shard: Shard,
@@ -111,7 +111,7 @@ impl DesignSearch<'_> {
     /// Designs that were evaluated are evaluated again: with their plans, and so that what is said of them is what they are.
     ///
     /// # Errors
-    /// Parts that do not fit together, or are of another question; as [`DesignSearch::run`].
+    /// Parts that do not fit together, or are of another question; as [`DesignSearch::run_design_search`].
     pub fn merge_parts(&self, parts: &[PartAnswer]) -> Result<DesignAnswer, String> {
         let front = merge_fronts(parts);
         let evaluated: BTreeSet<usize> = parts.iter().flat_map(PartAnswer::evaluated_designs).collect();

@@ -39,7 +39,7 @@ struct PolicyProgram {
 /// [`super::RecomputeSpace::front`] finds.
 ///
 /// # Errors
-/// [`IlpError::Layer`] for an inconsistent layer, [`IlpError::Solver`] when the solver fails.
+/// [`PolicyIlpError::Layer`] for an inconsistent layer, [`PolicyIlpError::Solver`] when the solver fails.
 pub fn pareto_by_ilp(layer: &LayerTensors) -> Result<Vec<RecomputePolicy>, PolicyIlpError> {
     layer.check_consistency()?;
     let unit = layer.tensors.iter().fold(0, |unit, t| greatest_common_divisor(unit, t.bytes.0)).max(1);

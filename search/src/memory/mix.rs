@@ -6,7 +6,7 @@
 //! the price of a byte. A layer under another policy costs its reduced cost more than the relaxation, so that of each no more are needed than the best
 //! mix so far leaves room for: few, which are tried one by one, the rest of the layers on `lo` and `hi`. Where that ends, the mix is the best; where
 //! [`STATES`] are used up before, what the relaxation leaves is the gap. Where such a mix sends more away than the host's memory or the storage
-//! holds, the counts are an integer programme ([`Scarce`]).
+//! holds, the counts are an integer programme ([`PolicyMixProgram`]).
 
 use super::offload::lower_hull;
 use super::scarce::PolicyMixProgram;

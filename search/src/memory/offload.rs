@@ -6,7 +6,7 @@
 //! That depends on the bytes copied only, not on which tensors they are, and rises with them and with what runs again. So if parts of tensors could be
 //! copied, every choice would be no better than one with the rerun set of a point of the front without a host: no more retained, no more run again, and
 //! no more copied for the same bytes on the device. Where a part of the tokens runs again only ([`super::rest`]), no better than one on a line between two
-//! such points. That is the bound ([`LayerFront::bound`]). The choices of the front copy whole tensors, as many bytes
+//! such points. That is the bound ([`LayerFront::lower_bound_within`]). The choices of the front copy whole tensors, as many bytes
 //! as add up to just enough, and the part of the tokens of one more: what a pass just hides, and what just leaves a budget on the device.
 //!
 //! Storage is behind the same link as the host's memory: what goes there takes no less than storage takes for it, and shares the link with the rest.

@@ -5,7 +5,7 @@
 //! copies are just as long as its passes hide them, and nothing stays for that.
 //!
 //! Such a choice retains no less than the line between both points has, for the seconds that it runs again: the lower convex hull of the front bounds
-//! them all ([`bound`]).
+//! them all ([`lower_bound_of_rest`]).
 
 use super::layer::{OperatorSet, RecomputePolicy, TensorChoice, TensorIndex};
 use super::offload::{CopyLinks, CopyRate, LayerChoice, OffloadDestination, OffloadedBytes, lower_hull};

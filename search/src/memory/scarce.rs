@@ -94,7 +94,7 @@ impl<'a> PolicyMixProgram<'a> {
         }
     }
 
-    /// The best mix. `least` is what [`Self::relaxed`] says.
+    /// The best mix. `least` is what [`Self::solve_relaxation`] says.
     pub fn solve_mix(&self, least: f64) -> SolvedMix {
         let mut bound = least;
         for slack in [0.0, SLACK] {

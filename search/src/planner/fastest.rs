@@ -46,13 +46,13 @@ impl PreparedJob<'_> {
     }
 
     /// Seconds that no plan on the chip goes below on any of several fabrics, from what its kernels take at least; no more than is needed to see
-    /// whether that is below `cutoff`. Jobs on fabrics that are not [`Self::alike`] are bounded one by one.
+    /// whether that is below `cutoff`. Jobs on fabrics that are not [`Self::differs_in_fabric_only`] are bounded one by one.
     #[must_use]
     pub fn lower_bound_over_fabrics(all: &[&Self], kernels: &mut ChipKernels<'_>, cutoff: f64, fidelity: Fidelity) -> Seconds {
         Self::lower_bound_within(all, kernels, (cutoff, fidelity.min(Fidelity::Mapped)), &mut GroupBounds::default())
     }
 
-    /// [`Self::bound_over`], or on one fabric with [`Fidelity::Exact`] [`Self::fine_bound`], of a chip that is one of those of which `known` holds, on
+    /// [`Self::lower_bound_over_fabrics`], or on one fabric with [`Fidelity::Exact`] [`Self::fine_bound`], of a chip that is one of those of which `known` holds, on
     /// fabrics that are some of theirs: lots that are known not to matter are not looked at. `known` takes what is found: it then holds for the chip and
     /// the fabrics.
     #[must_use]
@@ -116,10 +116,10 @@ impl PreparedJob<'_> {
         self.fastest_plan_with_kernels(&mut ChipKernels::new(self, chip)?, cutoff)
     }
 
-    /// [`Self::fastest`] with what is known of the chip's kernels.
+    /// [`Self::fastest_plan`] with what is known of the chip's kernels.
     ///
     /// # Errors
-    /// As [`Self::fastest`].
+    /// As [`Self::fastest_plan`].
     pub fn fastest_plan_with_kernels(&self, kernels: &mut ChipKernels<'_>, cutoff: f64) -> Result<FastestPlan, StepError> {
         let mut exact = kernels.exact.clone();
         let found = self.search_fastest_plan(kernels, &mut exact, cutoff);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use step::{ChipTimes, DeviceHolding, PlanShape, TrainingPlan};
 use workloads::{ChunkSplit, LayerEnds};
 
-/// [`Rest`] of a plan that keeps everything, whatever the memory.
+/// [`SplitCosts`] of a plan that keeps everything, whatever the memory.
 struct KeepAllSplitCosts<'r, 's> {
     search: &'r PlanSearch<'s>,
     chip: &'r mut ChipTimes,

@@ -184,7 +184,7 @@ impl PlanSearch<'_> {
         Looked { proven, gap }
     }
 
-    /// Keeps policies by stage for [`Search::plan`]; the place of a policy that stands for them.
+    /// Keeps policies by stage for [`PlanSearch::plan_of`]; the place of a policy that stands for them.
     fn remember_policies(&self, policies: StagePolicies) -> u32 {
         let mut mixes = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
         mixes.push(policies);

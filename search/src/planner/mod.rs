@@ -187,7 +187,7 @@ fn keep_one_of_alike(plans: Vec<RankedPlan>) -> Vec<RankedPlan> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlanAnswer {
     /// The fastest plans that fit, fastest first, of those alike ([`RankedPlan::alike`]) one; before them the fastest that the stack's framework can
-    /// run ([`SoftwareStack::cannot_run`]), if it is not the fastest of all.
+    /// run ([`SoftwareStack::framework_refusal`]), if it is not the fastest of all.
     pub best: Vec<RankedPlan>,
     /// Plans in the space.
     pub plans: usize,

@@ -63,7 +63,7 @@ impl Eq for QueuedGroup {}
 /// Bounds of a job's lots that hold on some chips and fabrics, so that they hold on some of these too.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct GroupBounds {
-    /// What the job is lowered like ([`Mark::alike`]).
+    /// What the job is lowered like ([`PreparedJobKey::alike`]).
     alike: u64,
     /// Seconds by lot, rounded down; none where nothing is known.
     seconds: Vec<f32>,

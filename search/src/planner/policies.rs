@@ -107,7 +107,7 @@ pub(super) fn preset_and_default_policies() -> Vec<ActivationPolicy> {
     policies
 }
 
-/// The policies without those that treat a layer as one before them does. Of those that techniques make one [`PlanSpace::policies_under`] chooses.
+/// The policies without those that treat a layer as one before them does. Of those that techniques make one [`PlanSpace::policies_under_techniques`] chooses.
 pub(super) fn distinct_policies(job: &Job<'_>, policies: Vec<ActivationPolicy>) -> Vec<ActivationPolicy> {
     if !job.techniques.is_empty() {
         return policies;

@@ -40,7 +40,7 @@ pub(super) struct PlanSearch<'a> {
     pub length: usize,
     /// Whether layers may be split otherwise than evenly.
     pub uneven: bool,
-    /// See [`Prepared::with_split_tolerance`](super::Prepared::with_split_tolerance).
+    /// See [`Prepared::with_split_tolerance`](super::PreparedJob::with_split_tolerance).
     pub split_tolerance: f64,
     /// How far what is kept may differ from stage to stage.
     pub mixes: MixKind,
@@ -48,7 +48,7 @@ pub(super) struct PlanSearch<'a> {
     pub staged: Mutex<Vec<StagePolicies>>,
     /// How it is seen and stopped from outside.
     pub standing: PlanWatchState<'a>,
-    /// [`Search::least_of_lot`] of every lot, where a stop has asked for them.
+    /// [`PlanSearch::lower_bound_of_group_at`] of every lot, where a stop has asked for them.
     pub least: OnceLock<Vec<f64>>,
 }
 
@@ -313,7 +313,7 @@ impl<'a> PlanSearch<'a> {
         PlanCandidate { time: 0.0, family, lot, policy: 0, division, schedule: 0, ends: None }
     }
 
-    /// [`least_share`] of a lot's pairs, the least of their schedules.
+    /// [`least_share_of_work`] of a lot's pairs, the least of their schedules.
     pub fn least_shares_of_group(&self, family: u32, lot: u32) -> Vec<f64> {
         let least = |&(place, m): &(usize, u64)| {
             let division = &self.families[family as usize].divisions[place];

@@ -58,7 +58,7 @@ impl PlanSearch<'_> {
         self.settle_by_shapes(found, || ShapeSource { chip: self.chip.clone(), lowered: None, last: None })
     }
 
-    /// [`Self::settle`] where all open plans are of one lot, with what the chip's kernels are known to take.
+    /// [`Self::settle_open_plans`] where all open plans are of one lot, with what the chip's kernels are known to take.
     pub fn settle_group(&self, found: &mut FoundPlans, chip: &ChipTimes, lowered: &LoweredModel<'_>) -> usize {
         self.settle_by_shapes(found, || ShapeSource { chip: chip.clone(), lowered: Some(lowered.clone()), last: None })
     }

@@ -1,7 +1,7 @@
 //! Other splits of the layers than the even one: other numbers of layers in the first and the last chunk, where embedding and head are, and, where
 //! what they leave does not divide among the chunks between, a row of neighbours among these that hold one layer more, anywhere.
 //!
-//! Every plan with a pipeline has as many of these as [`workloads::Layout::splits`] lists: thousands. They are not evaluated one by one. A bound
+//! Every plan with a pipeline has as many of these as [`workloads::Layout::chunk_splits`] lists: thousands. They are not evaluated one by one. A bound
 //! that no split of a plan's layers goes below, whatever chunks it makes, is held against the list that the even splits have left:
 //! - Let device `j` of `p` work `D_j` per micro-batch. Its first pass waits for one micro-batch's way through the devices before it, and after its
 //!   last one that way goes back: the passes take at least `D_0 + ... + D_(j-1) + m D_j`. With `D` the sum of all devices, the largest of these is
@@ -9,7 +9,7 @@
 //! - With several chunks per device, or backward passes in two parts, `m D / p` is what remains of it.
 //!
 //! What a device exchanges once per step follows its passes, the first device's the last pass of all, and all updates follow: they are added to a
-//! split's bound ([`step::Evaluator::least_exchange`]).
+//! split's bound ([`step::Evaluator::least_exposed_exchange`]).
 //!
 //! Plans whose stages together have too little room for all layers, however many each takes, are left out. For those that are left, the splits are
 //! bounded one by one, by the first rule with their own `D_j` and by paths through the schedule, with what nothing hides of a chunk's gathered weights, and those below the list, and below the plan's own
@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 use step::{ChipTimes, DegreeCosts, DeviceHolding, LoweredModel, PipelineSends, PlanShape, RecentChunks, TrainingPlan};
 use workloads::{ChunkSplit, LayerEnds};
 
-/// [`Rest`] of a plan of a search.
+/// [`SplitCosts`] of a plan of a search.
 struct PlanSplitCosts<'r, 's, 'c> {
     search: &'r PlanSearch<'s>,
     shared: &'r mut GroupDegrees<'c>,
@@ -64,7 +64,7 @@ struct OpenPlan {
     /// Its place among the lot's pairs and among the division's schedules.
     pair: usize,
     schedule: usize,
-    /// [`least_share`].
+    /// [`least_share_of_work`].
     share: f64,
     /// Seconds that all chunks' passes of a micro-batch take besides their kernels.
     waiting: f64,
@@ -159,7 +159,7 @@ impl SplitGoal {
 
 impl PlanSearch<'_> {
     /// Gives every plan of the list its best split, and the list every plan that belongs there with its best split. `loads` are those of the
-    /// policies of every lot, in the order of [`Search::places`].
+    /// policies of every lot, in the order of [`PlanSearch::group_places`].
     pub(super) fn find_best_splits(&self, found: &mut FoundPlans, loads: &[Vec<Option<PassLoads>>]) -> SplitStatistics {
         self.search_uneven_splits(found, loads, SplitReach::All, (self.length - SPARE, 0.0))
     }

@@ -22,7 +22,7 @@ impl PlanSearch<'_> {
         self.open.iter().map(|open| if *open { all } else { even }).sum()
     }
 
-    /// Seconds that no plan of a lot, by its place in [`Search::places`], goes below, whatever it keeps and however its layers are split: nothing runs
+    /// Seconds that no plan of a lot, by its place in [`PlanSearch::group_places`], goes below, whatever it keeps and however its layers are split: nothing runs
     /// again, every kernel at its peak.
     pub(super) fn lower_bound_of_group_at(&self, place: usize) -> f64 {
         let all = self.least.get_or_init(|| {

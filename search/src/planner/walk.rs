@@ -74,7 +74,7 @@ impl<'a> PlanWalk<'a> {
         }
     }
 
-    /// As [`Walk::note`], of a rule stated here.
+    /// As [`PlanWalk::note_fitting_plan`], of a rule stated here.
     fn rule(&mut self, obeyed: u32, layout: Layout, key: &'static str, value: u64, limit: String) {
         self.note(obeyed, layout, 1, broken(key, value, limit, String::new()));
     }

@@ -1,8 +1,8 @@
 //! Which rank runs on which device, where links differ: a measured matrix between nodes or devices.
 //!
 //! # Objective
-//! The step time of a plan as a function of the assignment: [`step::step_time`] on [`step::Placed`], the one model of a step. Every collective of
-//! every axis is priced on the links that its members use under the assignment ([`sim::network::Places`]: the slowest link of a ring, the slowest
+//! The step time of a plan as a function of the assignment: [`step::step_time`] on [`step::PlacedNetwork`], the one model of a step. Every collective of
+//! every axis is priced on the links that its members use under the assignment ([`sim::known_network::PlacementFinder`]: the slowest link of a ring, the slowest
 //! member of an exchange), by the algorithm that takes least there; the slowest group of an axis decides, in whichever stage it is. What work hides of
 //! communication follows from those times. Ranks in the order of the devices take what the plan takes without a mapping.
 //!
@@ -10,7 +10,7 @@
 //! groups lie is all that an assignment changes, and few of the ways in which they lie differ.
 //!
 //! # Search
-//! Where there are no more assignments than [`Effort::moves`], all are tried. Otherwise starts are the best orders of the parallel axes over the
+//! Where there are no more assignments than [`RankMappingEffort::list_moves`], all are tried. Otherwise starts are the best orders of the parallel axes over the
 //! devices, with units in an order of their own (by the rates of their links) and with those side by side that have fast links between them
 //! (see `seriation`): the numbers that units have do not matter where no two have links of the same rates. Simulated annealing swaps devices, swaps
 //! aligned blocks and reverses runs of blocks; seeds are fixed, so the answer is always the same. A lower bound (see `bound`) says how far from the

@@ -197,7 +197,7 @@ impl<'a> MappingState<'a> {
         self.network_table(&signature)
     }
 
-    /// Seconds of the step, as [`StepTraffic::time`] has it.
+    /// Seconds of the step, as [`StepTraffic::step_seconds`] has it.
     pub fn step_seconds(&mut self) -> f64 {
         let signature = self.compute_signature();
         if let Some(known) = self.known.get(&signature) {
@@ -280,7 +280,7 @@ impl<'a> MappingState<'a> {
         }
     }
 
-    /// Takes the last [`Self::assign`] back; `before` is what the ranks had.
+    /// Takes the last [`Self::assign_ranks`] back; `before` is what the ranks had.
     pub fn revert_assignment(&mut self, before: &[(usize, u32)]) {
         for &(rank, device) in before {
             self.devices[rank] = device;

@@ -1,6 +1,6 @@
 //! What a plan's step asks of the network, and its time as a function of the answers.
 //!
-//! The time is that of [`step::step_time_of`], played by the same code: there a fabric answers what collectives take, here a [`Table`] does.
+//! The time is that of [`step::step_time_of`], played by the same code: there a fabric answers what collectives take, here a [`NetworkTable`] does.
 
 use serde::{Deserialize, Serialize};
 use sim::kernel::{Collective, CollectiveKind, RankGroup};
@@ -101,7 +101,7 @@ impl StepNetwork for NetworkTable<'_> {
         self.answer_request(CollectiveKind::AllReduce, bytes, CommunicationGroup::Ends)
     }
 
-    /// As [`step::Placed`]'s.
+    /// As [`step::PlacedNetwork`]'s.
     fn tier_between(&self, _: &Layout, a: u32, b: u32) -> usize {
         if a.abs_diff(b) == 1 {
             return self.tiers[a.min(b) as usize];
@@ -238,7 +238,7 @@ impl<'a> StepTraffic<'a> {
         }
     }
 
-    /// A cost model of one's own for [`Self::time`] and its like, which remember kernels in it.
+    /// A cost model of one's own for [`Self::step_seconds_on`] and its like, which remember kernels in it.
     pub(super) fn own_cost_model(&self) -> ChipTimes {
         self.chip.clone()
     }

@@ -21,13 +21,13 @@ pub struct RunnerProgress {
 /// How much was decided by what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DecisionCounts {
-    /// Candidates discarded whole sets at a time, by the bounds of [`Shown`].
+    /// Candidates discarded whole sets at a time, by the bounds of [`BoundSource`].
     pub in_sets: [u64; 3],
     /// Candidates discarded one by one, by the same.
     pub alone: [u64; 3],
     /// Candidates outside limits, or none.
     pub excluded: u64,
-    /// Candidates evaluated, those among [`Shown::Plans`] and infeasible ones included.
+    /// Candidates evaluated, those among [`BoundSource::Plans`] and infeasible ones included.
     pub evaluated: u64,
     /// Of these, infeasible ones.
     pub infeasible: u64,

@@ -1,7 +1,7 @@
 //! What a box of chips comes to at best: one chip that has the best of each of their figures, and one that takes the least.
 //!
 //! Chip files are built by the reader of chip files from the ends of what every field comes to in the box, so that a bound of the first chip holds for
-//! every chip of the box, as far as bounds follow the fields that vary ([`growth`]).
+//! every chip of the box, as far as bounds follow the fields that vary ([`growth_of_bounds`]).
 
 use super::formula::ValueExtent;
 use super::grid::{DimensionOwner, Grid};
@@ -27,7 +27,7 @@ pub struct Corners {
     pub small: Accelerator,
     /// No chip of the box takes less. Without a price where none has one.
     pub least: ChipFigures,
-    /// Fabrics that join them, by [`Space::fabrics`](super::Space::fabrics).
+    /// Fabrics that join them, by [`Space::fabrics`](super::Space::fabric_settings).
     pub fabrics: Vec<usize>,
     /// Whether kernels of [`Self::fast`] with what its arrays and buffers leave of their peaks bound those of the box.
     pub buffered: bool,

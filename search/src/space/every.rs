@@ -25,7 +25,7 @@ pub struct CombinationChip {
     pub chip: Accelerator,
     /// What it takes.
     pub figures: ChipFigures,
-    /// Which of [`Space::fabrics`] joins such chips; `None` where no chip within the limits is on its fabric.
+    /// Which of [`Space::fabric_settings`] joins such chips; `None` where no chip within the limits is on its fabric.
     pub fabric: Option<usize>,
 }
 
@@ -196,7 +196,7 @@ pub fn places_of_combination(dials: &[ListedDimension], mut number: u64) -> Vec<
     places
 }
 
-/// The number of the combination of these places: what [`places`] takes apart.
+/// The number of the combination of these places: what [`places_of_combination`] takes apart.
 #[must_use]
 pub fn combination_of_places(dials: &[ListedDimension], places: &[usize]) -> u64 {
     dials.iter().zip(places).fold(0, |number, (dial, place)| number * dial.values.len().max(1) as u64 + *place as u64)

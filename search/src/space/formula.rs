@@ -328,7 +328,7 @@ impl Formulas {
     /// What is known of the values that follow from the area.
     ///
     /// # Errors
-    /// As [`Self::extents`].
+    /// As [`Self::extents_of_region`].
     pub(super) fn add_area_extents(&self, extents: &mut [ValueExtent], area_mm2: NumberInterval) -> Result<(), String> {
         if let Some(at) = self.keys.iter().position(|key| key == AREA) {
             extents[at] = ValueExtent::Between(area_mm2);

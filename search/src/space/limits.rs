@@ -66,7 +66,7 @@ impl ChipLimits {
         }
     }
 
-    /// Lowers a chip's clock ([`Self::lower`]): what it takes then, and the first limit that it exceeds all the same.
+    /// Lowers a chip's clock ([`Self::lower_clock`]): what it takes then, and the first limit that it exceeds all the same.
     ///
     /// # Errors
     /// A chip without an area model.

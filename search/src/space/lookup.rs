@@ -57,7 +57,7 @@ impl LookUp {
     /// What is known of it where so much is known of the other.
     ///
     /// # Errors
-    /// As [`Self::of`].
+    /// As [`Self::value_for`].
     pub(super) fn extent_for(&self, of: &ValueExtent) -> Result<ValueExtent, String> {
         let found: Vec<&FieldValue> = match of {
             ValueExtent::Fixed(value) => vec![self.value_for(value)?],

@@ -1,7 +1,7 @@
 //! Design spaces: which chips a search may build, and what they take.
 //!
 //! PHAZE's grid ([`HardwareSpace`]) is built by formulas of its own; any other space is a base chip's file with fields that vary
-//! ([`Dimensions`]), read by the reader of chip files, so that a new dimension is a line of a study and no code.
+//! ([`SpaceDimensions`]), read by the reader of chip files, so that a new dimension is a line of a study and no code.
 
 mod corner;
 mod dimension;
@@ -111,7 +111,7 @@ impl Space {
     /// A base chip's relatives, searched one by one or, where they are many, box by box.
     ///
     /// # Errors
-    /// As [`Self::grid`] and [`Self::boxes`].
+    /// As [`Self::from_grid`] and [`Self::boxes`].
     pub fn from_relatives(grid: Grid, limits: &ChipLimits) -> Result<Self, String> {
         if grid.combination_count().is_some_and(|count| count <= ONE_BY_ONE) {
             Self::from_grid(grid, limits)
@@ -142,7 +142,7 @@ impl Space {
     /// looks at it.
     ///
     /// # Errors
-    /// As [`Self::grid`], as far as the first combination shows it; a fabric that follows from a chip's area.
+    /// As [`Self::from_grid`], as far as the first combination shows it; a fabric that follows from a chip's area.
     pub fn from_boxes(mut grid: Grid, limits: &ChipLimits) -> Result<Self, String> {
         let count = grid.join_fabrics()?;
         let (figures, hbm, outside) = (Vec::new(), Vec::new(), OutsideCounts::default());
@@ -273,7 +273,7 @@ impl Space {
     /// A design's chip as a file, and the fields that its design sets.
     ///
     /// # Errors
-    /// As [`Self::chip`].
+    /// As [`Self::chip_of_design`].
     pub fn document_of_design(&self, id: DesignId) -> Result<(ChipDocument, Vec<String>), String> {
         let (mut document, mut keys) = match &self.kind {
             SpaceKind::Phaze(space, _) => {
@@ -320,7 +320,7 @@ impl Space {
         }
     }
 
-    /// Which of [`Self::fabrics`] joins a design's chips.
+    /// Which of [`Self::fabric_settings`] joins a design's chips.
     #[must_use]
     pub fn fabric_of_design(&self, id: DesignId) -> usize {
         match &self.kind {

@@ -79,7 +79,7 @@ impl CostModel {
         }
     }
 
-    /// The lower of the latencies of [`Self::cost`] on one core and on all: the same number in a fraction of the time.
+    /// The lower of the latencies of [`Self::cost_of_kernel`] on one core and on all: the same number in a fraction of the time.
     #[must_use]
     pub fn fastest_latency(&self, kernel: &Kernel) -> Seconds {
         match kernel {
@@ -98,7 +98,7 @@ impl CostModel {
         }
     }
 
-    /// The latency of [`Self::cost`]: the same number in a fraction of the time.
+    /// The latency of [`Self::cost_of_kernel`]: the same number in a fraction of the time.
     #[must_use]
     pub fn latency_of_kernel(&self, kernel: &Kernel, span: Span) -> Seconds {
         let view = self.view_of_span(span, kernel);

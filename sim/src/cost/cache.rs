@@ -74,7 +74,7 @@ impl<'a> CostCache<'a> {
         self.model
     }
 
-    /// The cost of a kernel, computed on first sight: the same value as [`CostModel::cost`].
+    /// The cost of a kernel, computed on first sight: the same value as [`CostModel::cost_of_kernel`].
     pub fn cost_of_kernel(&mut self, kernel: &Kernel, span: Span) -> KernelCost {
         let model = self.model;
         *self.known.entry((*kernel, span)).or_insert_with(|| model.cost_of_kernel(kernel, span))

@@ -220,7 +220,7 @@ pub fn fit_scalars(accelerator: &Accelerator, measurements: &[Measurement], keys
 /// The same of all scalars, from where the accelerator has them and from nowhere else: built-in chips may know the measurements.
 ///
 /// # Errors
-/// As [`fit()`].
+/// As [`fit_scalars()`].
 pub fn fit_scalars_from(accelerator: &Accelerator, measurements: &[Measurement]) -> Result<ChipFit, CalibrationError> {
     fit_chosen_scalars(accelerator, measurements, &[], false)
 }

@@ -54,7 +54,7 @@ fn overhead_seconds(model: &CostModel, view: &SpanResources) -> f64 {
     model.machine.calibration.launch_overhead.0 + view.shared.iter().map(|level| level.latency).fold(0.0, f64::max)
 }
 
-/// The latency of [`cost`] where it is below `known` seconds, else `known`: what cannot be faster is passed over.
+/// The latency of [`cost_of_contraction`] where it is below `known` seconds, else `known`: what cannot be faster is passed over.
 pub(super) fn latency_of_contraction(
     model: &CostModel,
     view: &SpanResources,

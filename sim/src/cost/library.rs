@@ -218,7 +218,7 @@ pub(super) fn cost_of_product(
     }
 }
 
-/// The latency of [`cost`].
+/// The latency of [`cost_of_product`].
 pub(super) fn latency_of_product(
     machine: &Machine,
     view: &SpanResources,

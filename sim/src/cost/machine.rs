@@ -19,7 +19,7 @@ pub(super) struct LevelRates {
     pub(super) single_port: bool,
     /// Seconds from a request to its first byte.
     pub(super) latency: f64,
-    /// Position in [`Accelerator::levels`], innermost first.
+    /// Position in [`Accelerator::split_levels`], innermost first.
     pub(super) index: usize,
 }
 

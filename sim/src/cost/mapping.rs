@@ -170,7 +170,7 @@ fn unit_sizes(machine: &Machine, p: &MappingProblem, effort: MappingEffort, prun
     (of(p.m, granule_m), of(p.n, granule_n))
 }
 
-/// Tries mappings for [`Best`]. Units of work are dealt to cores, or to single arrays.
+/// Tries mappings for [`BestMapping`]. Units of work are dealt to cores, or to single arrays.
 pub(super) fn search_mappings(
     machine: &Machine,
     view: &SpanResources,

@@ -56,7 +56,7 @@ pub enum Span {
 pub enum Bottleneck {
     /// The arrays or the lanes.
     Compute,
-    /// The ports of a memory: its index in [`Accelerator::levels`], innermost first.
+    /// The ports of a memory: its index in [`Accelerator::split_levels`], innermost first.
     Memory(u8),
     /// A network or a link out of the device.
     Network,
@@ -65,7 +65,7 @@ pub enum Bottleneck {
 }
 
 /// Bytes through the ports of each level, reads and writes together, all instances together; indexed as
-/// [`Accelerator::levels`], innermost first.
+/// [`Accelerator::split_levels`], innermost first.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Traffic {
     /// Bytes read from each level.
@@ -212,7 +212,7 @@ impl CostModel {
     }
 
     /// The cost of a kernel that a framework runs alone on the whole chip, as measurements of single kernels do: what the
-    /// chip's software stack then leaves unfused and does not overlap is added. Host overheads are not ([`CostModel::host_timed`]).
+    /// chip's software stack then leaves unfused and does not overlap is added. Host overheads are not ([`CostModel::add_host_overhead`]).
     #[must_use]
     pub fn cost_alone(&self, kernel: &Kernel) -> KernelCost {
         self.cost_on_cores(kernel, |_| self.machine.resources_alone())

@@ -114,7 +114,7 @@ pub(super) struct CoreArrays {
 impl CoreArrays {
     /// Cycles of `folds` folds that stream `t`, on one array, each loading `used` rows. With preload the next stationary
     /// tile is loaded while the present one streams; filling and draining then are paid once per kernel
-    /// ([`Arrays::fill_cycles`]). Without it they are paid once per fold, as SCALE-Sim counts.
+    /// ([`CoreArrays::fill_cycles`]). Without it they are paid once per fold, as SCALE-Sim counts.
     fn cycles_of_folds(&self, folds: f64, t: f64, used: f64) -> f64 {
         if !self.preload {
             return folds * (t + self.load_cycles(self.rows) + self.rows + self.columns - 2.0);
@@ -195,7 +195,7 @@ pub(super) fn ceil_nonnegative(x: f64) -> f64 {
     if nearest < x { nearest + 1.0 } else { nearest }
 }
 
-/// [`f64::floor`] as [`ceil`] is [`f64::ceil`].
+/// [`f64::floor`] as [`ceil_nonnegative`] is [`f64::ceil`].
 #[inline]
 pub(super) fn floor_nonnegative(x: f64) -> f64 {
     let above = ceil_nonnegative(x);

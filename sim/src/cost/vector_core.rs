@@ -164,7 +164,7 @@ struct StreamPass {
 /// The slowest port of a pass.
 struct SlowestPort {
     seconds: f64,
-    /// Its level's position in [`crate::hardware::Accelerator::levels`].
+    /// Its level's position in [`crate::hardware::Accelerator::split_levels`].
     level: usize,
     /// The longest latency of a shared level.
     latency: f64,
@@ -233,7 +233,7 @@ fn finish_cost(model: &CostModel, view: &SpanResources, pass: &StreamPass) -> Ke
     }
 }
 
-/// The latency of [`elementwise`] or [`reduction`] alone; `None` for any other kernel.
+/// The latency of [`cost_of_elementwise`] or [`cost_of_reduction`] alone; `None` for any other kernel.
 pub(super) fn latency_of_vector_kernel(model: &CostModel, view: &SpanResources, kernel: &Kernel) -> Option<f64> {
     let pass = match kernel {
         Kernel::Elementwise(e) => elementwise_pass(model, view, e),

@@ -8,7 +8,7 @@ use std::fmt::Display;
 /// The longest value that a message quotes, in characters.
 const QUOTED: usize = 60;
 
-/// A file being read. Reading goes on behind a fault, with a stand-in; [`Reading::finish`] decides.
+/// A file being read. Reading goes on behind a fault, with a stand-in; [`JsonReader::finish_reading`] decides.
 #[derive(Debug)]
 pub struct JsonReader {
     file: String,
@@ -211,7 +211,7 @@ impl JsonReader {
     }
 }
 
-/// The error for a text that [`strict::value`] refuses.
+/// The error for a text that [`strict::parse_strict`] refuses.
 pub(crate) fn malformed_error(file: &str, why: &serde_json::Error, cure: &str) -> FileError {
     let limit = if why.is_data() { why.to_string() } else { format!("must be JSON: {why}") };
     FileError {

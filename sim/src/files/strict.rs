@@ -15,7 +15,7 @@ pub fn parse_strict(text: &str) -> Result<Value, serde_json::Error> {
     Ok(value)
 }
 
-/// What to do about a text that [`value`] refuses; `otherwise` where no key is given twice.
+/// What to do about a text that [`parse_strict`] refuses; `otherwise` where no key is given twice.
 #[must_use]
 pub fn cure_for_refusal<'a>(error: &serde_json::Error, otherwise: &'a str) -> &'a str {
     if error.is_data() { "give each key once" } else { otherwise }

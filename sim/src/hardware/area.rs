@@ -22,9 +22,9 @@ pub struct AreaPart {
 /// The area of an accelerator's dies by component.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AreaBreakdown {
-    /// Parts of the die: they add up to [`Self::total`].
+    /// Parts of the die: they add up to [`Self::total_area`].
     pub die: Vec<AreaPart>,
-    /// Parts of one tensor core (with the vector lanes beside it, where they are one core): they add up to [`Self::core`].
+    /// Parts of one tensor core (with the vector lanes beside it, where they are one core): they add up to [`Self::core_area`].
     pub in_core: Vec<AreaPart>,
 }
 

@@ -22,7 +22,7 @@ impl ChipDocument {
     /// Reads and verifies a chip's file; `file` names it in errors.
     ///
     /// # Errors
-    /// As [`Template::from_toml_str`].
+    /// As [`ChipTemplate::from_toml_str`].
     pub fn parse_chip_file(text: &str, file: &str) -> Result<Self, HardwareError> {
         let template = ChipTemplate::from_toml_str(text, file)?;
         let malformed = |why: toml::de::Error| HardwareError::Malformed { file: file.to_owned(), why: why.to_string() };
@@ -74,7 +74,7 @@ impl ChipDocument {
     /// Sets a field, in a table that the file has. Of alternatives (`read_gb_per_s`, `read_bytes_per_cycle`) the one that is set stays.
     ///
     /// # Errors
-    /// No such table, or a field that is a table itself. A field that no chip has is refused by [`Self::accelerator`].
+    /// No such table, or a field that is a table itself. A field that no chip has is refused by [`Self::build_accelerator`].
     pub fn set_field(&mut self, key: &str, value: &FieldValue) -> Result<(), FileFault> {
         document::set_field(&mut self.table, key, value, &self.file)
     }
@@ -82,7 +82,7 @@ impl ChipDocument {
     /// Sets a scalar that was fitted to measurements, and on what. Where its table has one origin for all, the others keep that.
     ///
     /// # Errors
-    /// As [`Self::set`].
+    /// As [`Self::set_field`].
     pub fn set_fitted_scalar(&mut self, key: &str, value: f64, fitted_on: &str) -> Result<(), FileFault> {
         let (table, own) = key.split_once('.').unwrap_or(("calibration", key));
         let empty = || toml::Value::Table(toml::Table::new());
@@ -114,7 +114,7 @@ impl ChipDocument {
         file::build_table(self.table.clone(), &self.file)
     }
 
-    /// The chip's file, in which the fields `set` have `source`. [`Template::from_toml_str`] reads it as [`Self::accelerator`].
+    /// The chip's file, in which the fields `set` have `source`. [`ChipTemplate::from_toml_str`] reads it as [`Self::build_accelerator`].
     ///
     /// # Errors
     /// A document that cannot be written as TOML, which its reader would have refused.

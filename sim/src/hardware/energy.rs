@@ -1,7 +1,7 @@
 //! Energy per operation and per byte, and power.
 //!
 //! Operations: Horowitz, *Computing's Energy Problem*, ISSCC 2014 (45 nm) and Jouppi et al., *Ten Lessons From Three Generations
-//! Shaped Google's TPUv4i*, ISCA 2021, Table 2 (7 nm); other nodes by [`Node::energy`], other clocks by [`Node::energy_at`].
+//! Shaped Google's TPUv4i*, ISCA 2021, Table 2 (7 nm); other nodes by [`ProcessNode::energy_at_node`], other clocks by [`ProcessNode::energy_at_clock`].
 
 use super::{Accelerator, Dataflow, MemoryLevel, MemoryScope, PerDataType, ProcessNode, TensorCores};
 use crate::kernel::DataType;
@@ -27,7 +27,7 @@ pub struct EnergyModel {
     pub per_mac: PerDataType<Joules>,
     /// One result of the simplest vector function (an fp32 addition with its operands from the register file).
     pub per_vector_operation: Joules,
-    /// One cycle of a tensor core and the vector core beside it while a kernel runs, whatever it does: schedulers, instructions, clocks ([`Control`]).
+    /// One cycle of a tensor core and the vector core beside it while a kernel runs, whatever it does: schedulers, instructions, clocks ([`ControlStyle`]).
     pub per_core_cycle: Joules,
     /// Leakage, clocks and PHYs: drawn for as long as a step takes.
     pub static_power: Watts,

@@ -307,7 +307,7 @@ fn from_gb(gb_per_s: f64) -> BytesPerSecond {
     BytesPerSecond(gb_per_s * 1e9)
 }
 
-/// Amounts that are not positive become zero bytes, which [`verify`] reports by name.
+/// Amounts that are not positive become zero bytes, which [`find_faults`] reports by name.
 fn to_bytes(amount: f64, unit: f64) -> Bytes {
     Bytes((amount * unit).round() as u64)
 }

@@ -1,6 +1,6 @@
 //! A chip at a lower clock than it is designed for: what a limit of power leaves of it.
 //!
-//! Dynamic power is C V^2 f. Voltage follows the clock down to the floor of its process ([`Node::voltage_floor`]); below it only the clock falls. What
+//! Dynamic power is C V^2 f. Voltage follows the clock down to the floor of its process ([`ProcessNode::voltage_floor`]); below it only the clock falls. What
 //! runs by the cores' clock slows with it: arrays, lanes, and the bandwidth and latency of memories on the die. HBM, links and static power stay.
 
 use super::{Accelerator, ProcessNode, sustained_power};

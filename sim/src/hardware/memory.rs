@@ -13,7 +13,7 @@ pub enum MemoryScope {
     Chip,
 }
 
-/// One level of the memory hierarchy. Capacity, bandwidth and energy are of one instance ([`Scope`]).
+/// One level of the memory hierarchy. Capacity, bandwidth and energy are of one instance ([`MemoryScope`]).
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MemoryLevel {
     /// What users call it: `vmem`, `l2`, `hbm`.

@@ -2,8 +2,8 @@
 //! energy models, and what is published about it.
 //!
 //! TPU-like chips (few cores, large arrays) and GPU-like chips (many cores, several small arrays and vector lanes per
-//! core) are the same type with different numbers. Chips are described in `sim/templates/chips/*.toml` ([`Template`]),
-//! points of a design space are built by [`phaze::design`]; [`verify()`] checks either.
+//! core) are the same type with different numbers. Chips are described in `sim/templates/chips/*.toml` ([`ChipTemplate`]),
+//! points of a design space are built by [`from_phaze::design_accelerator`]; [`find_faults()`] checks either.
 
 pub mod area;
 mod calibration;
@@ -81,7 +81,7 @@ pub struct Accelerator {
     pub name: String,
     /// Clock of the cores and of the on-chip memories.
     pub clock: Hertz,
-    /// What it was designed for, where its clock is lowered: see [`at_clock`].
+    /// What it was designed for, where its clock is lowered: see [`lower_clock`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lowered: Option<LoweredClock>,
     /// Fraction of it that matrix products keep in hours of training, where power and heat hold it down, compared with the

@@ -111,7 +111,7 @@ impl PhazeConfig {
     }
 }
 
-/// The file of a design point's chip, PHAZE's own with the dimensions set: [`design`] as other verbs read it.
+/// The file of a design_accelerator point's chip, PHAZE's own with the dimensions set: [`design_accelerator`] as other verbs read it.
 ///
 /// # Errors
 /// A built-in file that cannot be read; the tests read them all.

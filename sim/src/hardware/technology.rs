@@ -128,7 +128,7 @@ impl ProcessNode {
         }
     }
 
-    /// The clock of the chips that [`Self::energy`] speaks of.
+    /// The clock of the chips that [`Self::energy_at_node`] speaks of.
     ///
     /// Energies at 7 nm are published with TPU v4i, a chip of 1050 MHz (Jouppi et al., ISCA 2021); newer nodes' are relative to them at equal speed.
     /// 16 nm is 35 % slower at equal voltage (TSMC, N7 over 16FF+). Planar nodes' hold at the nominal voltage (45 nm: 0.9 V) of any chip here.
@@ -140,7 +140,7 @@ impl ProcessNode {
         }
     }
 
-    /// The energy of an operation on a chip that is designed for this clock, over [`Self::energy`]: a higher clock takes a higher voltage, or the larger
+    /// The energy of an operation on a chip that is designed for this clock, over [`Self::energy_at_node`]: a higher clock takes a higher voltage, or the larger
     /// gates and deeper pipelines that stand in for it. The voltage's square, by the same curve and down to the same floor as under a limit of power.
     #[must_use]
     pub fn energy_at_clock(self, clock: Hertz) -> f64 {

@@ -21,7 +21,7 @@ pub struct ChipTemplate {
     /// The chip.
     pub accelerator: Accelerator,
     /// Where each figure comes from, by key; a key stands for everything below it (`memory.hbm` for
-    /// `memory.hbm.capacity_gib`). Every figure of a file is covered: [`Template::from_toml_str`] checks it.
+    /// `memory.hbm.capacity_gib`). Every figure of a file is covered: [`ChipTemplate::from_toml_str`] checks it.
     pub sources: BTreeMap<String, String>,
     /// What each calibration scalar was fitted on, by its key.
     pub fitted_on: BTreeMap<String, String>,

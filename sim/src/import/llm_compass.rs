@@ -47,7 +47,7 @@ pub fn read_chip(text: &str, file: &str) -> Result<ChipTemplate, FileError> {
 /// packet's header takes its part; a step takes the link's latency, the start of a collective nothing.
 ///
 /// # Errors
-/// As [`chip`].
+/// As [`read_chip`].
 pub fn read_fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
     let json =
         parse_file(text, file, "give a fabric file (.toml), an LLMCompass device description or a Calculon system (.json)")?;

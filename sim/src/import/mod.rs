@@ -22,7 +22,7 @@ pub fn import_chip(text: &str, file: &str) -> Result<ChipTemplate, FileError> {
 /// A fabric from another simulator's file: LLMCompass's interconnect or Calculon's networks.
 ///
 /// # Errors
-/// As [`chip`].
+/// As [`import_chip`].
 pub fn import_fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
     if calculon::CalculonSystem::recognises(text) {
         return calculon::CalculonSystem::from_json_str(text, file)?.to_fabric();
@@ -30,11 +30,11 @@ pub fn import_fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
     llm_compass::read_fabric(text, file)
 }
 
-/// A fabric by name or by path, as [`Fabric::load_for`] has it, or by path the networks of an LLMCompass or Calculon system (`.json`), which
+/// A fabric by name or by path, as [`Fabric::load_for_chip`] has it, or by path the networks of an LLMCompass or Calculon system (`.json`), which
 /// are those of one chip.
 ///
 /// # Errors
-/// Those of [`Fabric::load_for`], and a faulty file of another simulator.
+/// Those of [`Fabric::load_for_chip`], and a faulty file of another simulator.
 pub fn load_fabric(name_or_path: &str, chip: &str) -> Result<Fabric, NetworkError> {
     if !name_or_path.ends_with(".json") {
         return Fabric::load_for_chip(name_or_path, chip);

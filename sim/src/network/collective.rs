@@ -149,7 +149,7 @@ impl Fabric {
         self.cost_of_collective_sharing(collective, 1.0)
     }
 
-    /// As [`Fabric::collective`], while `flows` flows of equal weight (this one included, at least 1) share every port.
+    /// As [`Fabric::cost_of_collective`], while `flows` flows of equal weight (this one included, at least 1) share every port.
     #[must_use]
     pub fn cost_of_collective_sharing(&self, collective: &Collective, flows: f64) -> CollectiveCost {
         if let Some(cost) = self.cost_on_links(collective, flows) {
@@ -203,7 +203,7 @@ impl Fabric {
         self.finish_cost(pricer.price_collective(kind, &levels, bytes.as_f64()), outer)
     }
 
-    /// `outer`: as in [`Pricer`].
+    /// `outer`: as in [`CollectivePricer`].
     fn finish_cost(&self, draft: Option<CollectiveDraft>, outer: Option<f64>) -> CollectiveCost {
         let Some(d) = draft else {
             return CollectiveCost {

@@ -18,7 +18,7 @@ impl FabricDocument {
     /// A built-in fabric by name, or a fabric file by path (anything that ends in `.toml`), with its figures for `chip`.
     ///
     /// # Errors
-    /// As [`Fabric::load_for`].
+    /// As [`Fabric::load_for_chip`].
     pub fn load_for(name_or_path: &str, chip: &str) -> Result<Self, NetworkError> {
         Fabric::load_for_chip(name_or_path, chip)?;
         let text = file::text_by_name_or_path(name_or_path)?;
@@ -58,7 +58,7 @@ impl FabricDocument {
         all.iter().filter_map(toml::Value::as_table).find(named)
     }
 
-    /// The document with the figures under that version or setting, and none of others ([`Fabric::template_under`]).
+    /// The document with the figures under that version or setting, and none of others ([`Fabric::built_in_under_software`]).
     #[must_use]
     pub fn with_software(mut self, software: &str) -> Self {
         let own = self.apply_software(software).cloned();
@@ -87,7 +87,7 @@ impl FabricDocument {
     /// Sets a field; the sides of a torus in words, `4x4x8`.
     ///
     /// # Errors
-    /// No such table, or a field that is a table itself; sides that are none. A field that no fabric has is refused by [`Self::fabric`].
+    /// No such table, or a field that is a table itself; sides that are none. A field that no fabric has is refused by [`Self::build_fabric`].
     pub fn set_field(&mut self, key: &str, value: &FieldValue) -> Result<(), FileFault> {
         let Some(tier) = key.strip_prefix("tier.").and_then(|rest| rest.strip_suffix(".dims")) else {
             return document::set_field(&mut self.table, key, value, &self.file);
@@ -137,7 +137,7 @@ impl FabricDocument {
         file::build_checked(&self.file, FabricFile::deserialize(self.table.clone()).map_err(malformed)?)
     }
 
-    /// The fabric's file, which [`Fabric::load`] reads as [`Self::fabric`].
+    /// The fabric's file, which [`Fabric::load`] reads as [`Self::build_fabric`].
     ///
     /// # Errors
     /// A document that cannot be written as TOML, which its reader would have refused.

@@ -125,7 +125,7 @@ pub struct Tier {
     pub source: String,
 }
 
-/// A network of devices. Built by [`Fabric::template`] or [`Fabric::from_toml_str`], both of which verify it.
+/// A network of devices. Built by [`Fabric::built_in`] or [`Fabric::from_toml_str`], both of which verify it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fabric {
     /// The template's name.

@@ -154,7 +154,7 @@ impl Fabric {
         load_fabric(name_or_path, Some(chip))
     }
 
-    /// A built-in fabric with the figures that it has for `chip`, as [`Fabric::load_for`] has them.
+    /// A built-in fabric with the figures that it has for `chip`, as [`Fabric::load_for_chip`] has them.
     ///
     /// # Errors
     /// An unknown fabric, or one whose figures for this chip are not known.
@@ -162,11 +162,11 @@ impl Fabric {
         fabric_for_chip(parse_file(name, template_text(name)?)?, name, chip)
     }
 
-    /// [`Self::template_for`] under the version or setting of the communication library that `software` names: the figures of the first
+    /// [`Self::built_in_for_chip`] under the version or setting of the communication library that `software` names: the figures of the first
     /// of the file's `[[software]]` tables whose name occurs in it, else the file's own.
     ///
     /// # Errors
-    /// As [`Self::template_for`].
+    /// As [`Self::built_in_for_chip`].
     pub fn built_in_under_software(name: &str, chip: &str, software: &str) -> Result<Self, NetworkError> {
         let mut file = parse_file(name, template_text(name)?)?;
         if let Some(figures) = file.software.iter().find(|s| software.contains(&s.name)).cloned() {

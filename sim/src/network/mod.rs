@@ -23,7 +23,7 @@
 //! units, as NCCL's), hierarchical (reduce-scatter inward, all-reduce on top, all-gather back; phases add), dimension-wise
 //! on tori (all dimensions at once on disjoint parts of the message; Scaling Book, "Collectives"; twisted tori on request), in-network (the switch
 //! reduces and multicasts: a device sends `s (1 + 1/n)` instead of `2 s (n-1)/n`), direct (all-to-all; items that go to several
-//! members copy by copy or once per unit, see [`Choice`](crate::kernel::Choice)), point to point. The
+//! members copy by copy or once per unit, see [`Choice`](crate::kernel::PartChoice)), point to point. The
 //! cheapest that the tiers allow is taken, per group and message.
 //!
 //! # Contention
@@ -33,7 +33,7 @@
 //! sibling groups share every link, which leaves each `1/h`. On measured links that differ every sibling group is priced on the links that its members
 //! use (the slowest of the ring through their units, in rank order), by the algorithm that takes least there, and the slowest group decides; links
 //! that are all alike are a switch.
-//! Different axes that run at the same time share ports: [`Fabric::collective_sharing`] takes the number of flows.
+//! Different axes that run at the same time share ports: [`Fabric::cost_of_collective_sharing`] takes the number of flows.
 //!
 //! # Measured error
 //! Mean absolute error over the 122 measured all-reduces in `sim/tests/data/collectives.csv`, which the scalars were fitted on:

@@ -21,9 +21,9 @@ impl StageWork {
     }
 }
 
-/// Micro-batches (for [`Schedule::Interleaved`]: passes through one chunk) whose activations device `k` of `p` holds at most.
-/// For [`Schedule::ZbH1`] until the *weight* gradient is done; input gradients are done as early as under 1F1B. For
-/// [`Schedule::ZbV`] passes through one of its two chunks, the limit that its orders obey ([`zb_v_in_flight`]).
+/// Micro-batches (for [`PipelineSchedule::Interleaved`]: passes through one chunk) whose activations device `k` of `p` holds at most.
+/// For [`PipelineSchedule::ZbH1`] until the *weight* gradient is done; input gradients are done as early as under 1F1B. For
+/// [`PipelineSchedule::ZbV`] passes through one of its two chunks, the limit that its orders obey ([`zb_v_in_flight`]).
 #[must_use]
 pub fn passes_in_flight(schedule: PipelineSchedule, p: u32, k: u32, m: u32) -> u32 {
     match schedule {
@@ -183,7 +183,7 @@ pub fn zb_h1_time(f: Seconds, b: Seconds, w: Seconds, devices: u32, m: u32) -> S
 impl Pipeline {
     /// Never above the simulated time, for every schedule and any stages: each device's own work between the shortest way to
     /// its first pass and the shortest way back from its last, or before its reduction and optimizer; and the way
-    /// of one micro-batch through everything. Needs no simulation; assumes that [`Pipeline::check`] passes.
+    /// of one micro-batch through everything. Needs no simulation; assumes that [`Pipeline::check_description`] passes.
     #[must_use]
     pub fn lower_bound(&self) -> Seconds {
         let split = self.schedule.splits_backward();

@@ -69,7 +69,7 @@ pub struct UnequalEndsPipeline {
     pub farther: Seconds,
     /// Devices, at least 2.
     pub devices: u32,
-    /// Micro-batches of a step, at least 1; under [`Schedule::Interleaved`] a multiple of the devices.
+    /// Micro-batches of a step, at least 1; under [`PipelineSchedule::Interleaved`] a multiple of the devices.
     pub micro_batches: u32,
 }
 

@@ -1,7 +1,7 @@
 //! The pipeline of a training step: an event simulation, and closed forms that a search can afford.
 //!
 //! A [`Pipeline`] is a chain of stages with the durations of their passes, the send times between them, a number of
-//! micro-batches and a [`Schedule`]. [`Pipeline::simulate`] plays it event by event into a [`Timeline`]: the step's time,
+//! micro-batches and a [`PipelineSchedule`]. [`Pipeline::simulate_step`] plays it event by event into a [`Timeline`]: the step's time,
 //! every device's bubble, exposed communication and memory over time. Sends are asynchronous: they delay the receiver and
 //! keep nobody busy.
 //!
@@ -31,8 +31,8 @@
 //!   events (2.5 against 15 microseconds for 8 stages and 64 micro-batches on a shared core).
 //! - [`interleaved_exact_time`] is the time of interleaved 1F1B in the same way.
 //! - [`Pipeline::lower_bound`] never exceeds the time of *any* schedule, once-per-step work included.
-//! - [`EndedPipeline::time`] is `T` without a loop over stages or micro-batches where only the first and the last stage differ from the
-//!   others (models of equal layers): 1F1B and interleaved under conditions that such models meet, GPipe always. [`RowPipeline::time`] is a
+//! - [`UnequalEndsPipeline::time_of_passes`] is `T` without a loop over stages or micro-batches where only the first and the last stage differ from the
+//!   others (models of equal layers): 1F1B and interleaved under conditions that such models meet, GPipe always. [`LongerRunPipeline::time_of_passes`] is a
 //!   lower bound on it where some of the others, side by side, are longer (layers that do not divide).
 //!
 //! So a search may rank by `U`, prune by the lower bound, and must let the exact time have the last word.
@@ -153,7 +153,7 @@ pub enum GradientReduction {
     AfterBackward,
     /// In `buckets` equal parts, each as soon as the last micro-batch's backward pass has produced it.
     Overlapped {
-        /// Parts, at least 1; 1 is [`Reduction::AfterBackward`] per chunk.
+        /// Parts, at least 1; 1 is [`GradientReduction::AfterBackward`] per chunk.
         buckets: u32,
     },
 }
@@ -161,7 +161,7 @@ pub enum GradientReduction {
 /// A training step to simulate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pipeline {
-    /// Virtual stages in model order: devices times chunks of them. Under [`Schedule::Interleaved`] virtual stage `i` is on device
+    /// Virtual stages in model order: devices times chunks of them. Under [`PipelineSchedule::Interleaved`] virtual stage `i` is on device
     /// `i mod p`.
     pub stages: Vec<PipelineStage>,
     /// Time from the end of a pass to the arrival of its result: `sends[i]` between virtual stages `i` and `i + 1`, both

@@ -8,7 +8,7 @@
 //! - The end is the beginning in reverse: the last micro-batch's way from one of the device's chunks back to the first one, or from its last
 //!   forward pass up to the last chunk and all the way back.
 //!
-//! Besides, no longer chunk is shorter than the others ([`EndedPipeline`] with those alone is faster). GPipe is two flow shops, exact.
+//! Besides, no longer chunk is shorter than the others ([`UnequalEndsPipeline`] with those alone is faster). GPipe is two flow shops, exact.
 //! Under ZB-H1 and ZB-V a device's passes follow the way up to it; what comes behind them is left out.
 
 use super::ends::{ChunkWork, PassesTime, UnequalEndsPipeline};
@@ -35,7 +35,7 @@ const FORWARD: StagePassSeconds = |work| work.forward.0;
 const BACKWARD: StagePassSeconds = |work| work.backward.0;
 
 impl LongerRunPipeline {
-    /// The time of all passes under a schedule: exact for [`Schedule::GPipe`], else a lower bound; without longer stages that of the pipeline.
+    /// The time of all passes under a schedule: exact for [`PipelineSchedule::GPipe`], else a lower bound; without longer stages that of the pipeline.
     #[must_use]
     pub fn time_of_passes(&self, schedule: PipelineSchedule) -> PassesTime {
         if self.count == 0 {

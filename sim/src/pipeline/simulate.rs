@@ -94,7 +94,7 @@ impl Pipeline {
         self.play_schedule(true)
     }
 
-    /// As [`Pipeline::simulate`] without the records: what a search calls.
+    /// As [`Pipeline::simulate_step`] without the records: what a search calls.
     ///
     /// # Errors
     /// A description that breaks a rule.

@@ -214,7 +214,7 @@ impl Pipeline {
         best.map(|(_, order)| order)
     }
 
-    /// What [`Pipeline::simulate`] finds under an order, without anything else.
+    /// What [`Pipeline::simulate_step`] finds under an order, without anything else.
     fn time_under_order(&self, order: &PassOrder) -> f64 {
         let (devices, m) = (self.device_count() as usize, self.micro_batches as usize);
         let last = self.stages.len() - 1;

@@ -44,7 +44,7 @@ pub(super) struct StateSummary {
     /// For how long they hold cores and links in sum, from the time of the state on, and how many.
     area: u64,
     cores: u32,
-    /// See [`Node`].
+    /// See [`SearchState`].
     pub settled: OperatorBitset,
     /// Where what runs is.
     pub runs: (u32, u32),

@@ -75,7 +75,7 @@ impl Memo {
         }
     }
 
-    /// [`super::solve`] under the memo's limits, each piece solved once.
+    /// [`super::solve_problem`] under the memo's limits, each piece solved once.
     #[must_use]
     pub fn solve_problem(&self, problem: &Problem) -> Schedule {
         solve_with_answers(problem, |piece| self.answer_piece(piece))

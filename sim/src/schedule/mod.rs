@@ -1,7 +1,7 @@
 //! The operator schedule: which core runs which operator of a layer when, so that the layer ends soonest.
 //!
 //! Every operator runs on one core of its kind, or across all cores for its exclusive latency; collectives run on the network beside
-//! them. [`solve`] answers with a schedule, a lower bound and how they were found, and says [`SolveStatus::Optimal`] only where the
+//! them. [`solve_problem`] answers with a schedule, a lower bound and how they were found, and says [`SolveStatus::Optimal`] only where the
 //! two meet. Its parts, in the order in which they are tried:
 //!
 //! 1. cut the graph where everything before precedes everything after; makespans add (`piece`);
@@ -10,9 +10,9 @@
 //!    Pieces of more than 128 operators keep their list schedule.
 //!
 //! With the feature `ilp`, `solve_ilp` states the same problem as an integer program: a second exact method to check the first by, and PHAZE's
-//! own program to compare with. The search settles in milliseconds what the programs take seconds for, so [`solve`] never calls them.
+//! own program to compare with. The search settles in milliseconds what the programs take seconds for, so [`solve_problem`] never calls them.
 //!
-//! [`Sharing`] plays a schedule whose operators share the ports of memories, and bounds what any schedule takes then.
+//! [`PortSharing`] plays a schedule whose operators share the ports of memories, and bounds what any schedule takes then.
 //!
 //! The limits count work, not time, unless asked to: the same problem gets the same answer on every machine and for any number of
 //! threads. [`verify`] checks any schedule without knowing how it was made. [`Memo`] remembers pieces that look alike.

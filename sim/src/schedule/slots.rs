@@ -3,7 +3,7 @@
 use super::piece::{LINK, Piece, TENSOR, VECTOR};
 use super::state::{NO_SLOT, RunningOperator};
 
-/// Bits per kind in a [`Need`].
+/// Bits per kind in a [`CoreDemand`].
 const BITS: u32 = 10;
 /// The highest bit of each kind.
 const GUARDS: u32 = 1 << (BITS - 1) | 1 << (2 * BITS - 1) | 1 << (3 * BITS - 1);

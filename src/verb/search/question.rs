@@ -44,7 +44,7 @@ pub struct SearchQuestion {
     pub cluster: Fabric,
     /// Cut to the study's devices.
     pub fabric: Fabric,
-    /// By [`Space::fabrics`], cut to the study's devices.
+    /// By [`Space::space_fabrics`], cut to the study's devices.
     pub fabrics: Vec<Fabric>,
     pub sequence_length: u64,
     /// Memory that plans leave free.

@@ -1,7 +1,7 @@
 //! Passes by the operator schedule: kernels side by side on cores, collectives beside them where the chip can.
 //!
 //! A pass takes as long as its schedule. The part of it in which nothing but collectives runs is exposed communication; the rest is the device's.
-//! Kernels that run side by side share the ports of each memory ([`shared_ports`], [`Sharing`]).
+//! Kernels that run side by side share the ports of each memory ([`shared_ports`], [`PortSharing`]).
 //! Where kernels are bounded only ([`Fidelity`]), a pass takes what every schedule of its kernels does, each as fast as it may be ([`Outline`]).
 
 use super::shared_ports;

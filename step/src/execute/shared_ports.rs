@@ -1,7 +1,7 @@
 //! What kernels use of the ports of the memories that cores share.
 //!
 //! The operator schedule times every kernel as if no kernel of another kind of core ran beside it: cores of one kind have equal shares of a memory
-//! each, but a tensor core and a vector core may ask together for more than the memory gives. `sim`'s [`sim::schedule::Sharing`] plays its order with
+//! each, but a tensor core and a vector core may ask together for more than the memory gives. `sim`'s [`sim::schedule_kernels::PortSharing`] plays its order with
 //! what is said here.
 
 use sim::cost::KernelCost;
@@ -11,7 +11,7 @@ use sim::schedule::PortUse;
 
 /// The ports of a memory that cores share, at the rates that kernels achieve.
 struct MemoryPorts {
-    /// Position in [`Accelerator::levels`].
+    /// Position in [`Accelerator::memory_levels`].
     level: usize,
     /// Bytes per second.
     read: f64,

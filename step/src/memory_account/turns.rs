@@ -78,7 +78,7 @@ impl MemoryAccount<'_> {
         }
     }
 
-    /// [`Self::in_chunk`] of any chunk and device by going through the schedule.
+    /// [`Self::passes_in_end_chunk`] of any chunk and device by going through the schedule.
     pub(crate) fn passes_in_chunk_by_turns(&self, passes: u64, chunk: u32) -> [u64; 2] {
         let at = |n: u64| self.passes_in_chunk_range(n, passes)(chunk.into(), u64::from(chunk) + 1);
         self.turn_ends(passes).map(at).fold([u64::MAX, 0], |[fewest, most], n| [fewest.min(n), most.max(n)])

@@ -203,7 +203,7 @@ impl OperatorGraph {
         self.tensors.iter().filter(|t| needed[t.id.index()] && !rebuilt(t)).map(|t| t.id).collect()
     }
 
-    /// Bytes of [`Self::kept`]: per micro-batch in flight, on one device.
+    /// Bytes of [`Self::kept_tensors`]: per micro-batch in flight, on one device.
     #[must_use]
     pub fn saved_bytes(&self, recompute: &RecomputeSet) -> Bytes {
         self.kept_tensors(recompute).into_iter().map(|id| self.tensors[id.index()].bytes).sum()

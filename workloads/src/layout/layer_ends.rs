@@ -173,7 +173,7 @@ impl Layout {
         })
     }
 
-    /// How many [`Layout::splits`] there are.
+    /// How many [`Layout::chunk_splits`] there are.
     #[must_use]
     pub fn count_chunk_splits(&self, layers: u64) -> u64 {
         let between = self.chunk_count().saturating_sub(2);

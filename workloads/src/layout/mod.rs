@@ -77,7 +77,7 @@ pub struct Layout {
     pub expert: u32,
     /// Devices over which every expert is split by width, where that is another number than what follows from the other degrees (Megatron-LM's
     /// `--expert-tensor-parallel-size`): then the ranks of a stage are expert-tensor first, expert-parallel ones next, and the rest hold the same
-    /// experts. [`Layout::with_expert_tensor`] sets it.
+    /// experts. [`Layout::with_expert_tensor_degree`] sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expert_tensor: Option<u32>,
     /// Model chunks per pipeline stage (v): 1 is plain, more is interleaved.

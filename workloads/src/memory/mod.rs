@@ -1,6 +1,6 @@
 //! What to do with every tensor: techniques as data.
 //!
-//! A [`Preset`] is a small TOML file with a technique's formula and source and its [`policy::Rule`]s: which class of tensors, at which operators, in
+//! A [`Preset`] is a small TOML file with a technique's formula and source and its [`policy::TechniqueRule`]s: which class of tensors, at which operators, in
 //! which representation, where, rebuilt how, in which slices. Three generic mechanisms make of it what a training step needs, and know no technique by
 //! name: `activations` rewrites what backward passes read and the kernels that follow, `settled` says what is rebuilt or goes away,
 //! [`parameters`] counts what weights, gradients and states take. The step model then sizes and times the changed graph as any other.

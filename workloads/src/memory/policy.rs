@@ -48,7 +48,7 @@ impl fmt::Display for TensorClass {
 /// What a rule's numbers are before a technique is asked for with its parameters: numbers, names of parameters, or quantities of the model.
 pub type PresetNumber = PresetAmount;
 
-/// The form in which a tensor is held. `N` is [`Written`] in a preset's file and a number once the technique is asked for.
+/// The form in which a tensor is held. `N` is [`PresetNumber`] in a preset's file and a number once the technique is asked for.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 pub enum Representation<N = f64> {

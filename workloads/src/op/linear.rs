@@ -33,7 +33,7 @@ pub(crate) struct Linear<'a> {
     /// Whether an earlier operator reads the same input: its gathered (and converted) copy is there already, and the gradients of
     /// both are summed over the devices once.
     pub(crate) shares_input: bool,
-    /// Whether the operands are converted to [`Shape::product`] (the head's and a router's are not).
+    /// Whether the operands are converted to [`OperatorContext::activation_product`] (the head's and a router's are not).
     pub(crate) narrow: bool,
 }
 

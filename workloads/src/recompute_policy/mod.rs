@@ -1,6 +1,6 @@
 //! Which activations a layer keeps for its backward pass, by the names that training frameworks use.
 //!
-//! A [`ActivationPolicy`] is read from text and printed back as the same text; [`ActivationPolicy::treatment`] turns it into the
+//! A [`ActivationPolicy`] is read from text and printed back as the same text; [`ActivationPolicy::treatment_of_segment`] turns it into the
 //! [`Treatment`] of a segment: the operators to run again, what is kept on the device and what goes to the host. Policies
 //! speak of transformer layers; the embedding and the head keep all that their backward passes read, as in Megatron-LM, TorchTitan
 //! and MaxText.
@@ -25,7 +25,7 @@
 //! The layer's input is always kept: on the device, unless `decoder_layer_input` is offloaded. To name it there adds nothing, and is how a list of
 //! nothing else is written: `custom:device(decoder_layer_input)`, which is `full` but that it runs again what is needed only, whatever the replay. A tensor that is named but that neither
 //! the backward pass nor a recomputation reads is not kept (JAX drops it); `selective_per_operator` keeps it all the same in
-//! eager execution, where the framework caches results before it knows who reads them ([`Replay::WholeRegion`]).
+//! eager execution, where the framework caches results before it knows who reads them ([`ReplayExtent::WholeRegion`]).
 
 mod leading_layers;
 mod tensor_names;

@@ -114,7 +114,7 @@ pub(crate) fn write_policy(places: &TensorPlaces) -> String {
     format!("tensors:{}", parts.join("+"))
 }
 
-/// Reads what [`written`] writes, its prefix left out.
+/// Reads what [`write_policy`] writes, its prefix left out.
 pub(crate) fn parse_policy(text: &str, parts: &str) -> Result<TensorPlaces, WorkloadError> {
     let bad = |cure: String| WorkloadError::BadRecompute { what: "policy", name: text.to_owned(), cure };
     let (rest, lists_of): (Vec<&str>, Vec<&str>) = parts.split('+').partition(|part| part.starts_with("rest"));

@@ -70,7 +70,7 @@ impl PhazeOptimizer {
     }
 }
 
-/// What an instance file says, before it is checked. [`Instance::new`] checks it.
+/// What an instance file says, before it is checked. [`PhazeInstance::new`] checks it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PhazeProblem {
     /// Bytes a device can hold.

@@ -13,8 +13,8 @@
 //!   what arrives: it is lowered so that, times the most stages, it rises from one position to the next by no more than the
 //!   fixed bytes of the layer between.
 //!
-//! On most chains none of this changes a cost ([`Line::exact`]). Elsewhere what a probe does not find does not exist, and what
-//! it finds has to be looked at under the true costs ([`Line::settle`]).
+//! On most chains none of this changes a cost ([`ProbeChain::exact`]). Elsewhere what a probe does not find does not exist, and what
+//! it finds has to be looked at under the true costs ([`ProbeChain::true_bottleneck`]).
 
 use super::evaluate;
 use super::instance::{Chain, PhazeInstance};

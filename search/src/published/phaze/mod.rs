@@ -1,8 +1,8 @@
 //! PHAZE's placement problem, solved exactly under PHAZE's own cost formulas.
 //!
-//! An instance ([`Instance`]) is a chain of layers (skip edges allowed) with one cost graph per tensor width `t`, a number
-//! of devices, a link bandwidth, a memory limit and a number of micro-batches. A plan ([`Plan`]) is a data-parallel degree
-//! `d`, one tensor width and a split of the chain into contiguous stages. [`solve`] returns the plan of least time per
+//! An instance ([`PhazeInstance`]) is a chain of layers (skip edges allowed) with one cost graph per tensor width `t`, a number
+//! of devices, a link bandwidth, a memory limit and a number of micro-batches. A plan ([`PhazePlan`]) is a data-parallel degree
+//! `d`, one tensor width and a split of the chain into contiguous stages. [`place_chain`] returns the plan of least time per
 //! batch, [`evaluate_plan`] recomputes the time of any plan from the formulas and checks its memory and devices.
 //!
 //! The formulas are those of PHAZE 1.0 (msr-fiddle/phaze, commit fed7cde); `results/reference/phaze/README.md` states them
@@ -36,7 +36,7 @@ use serde::Serialize;
 use sim::status::SolveStatus;
 use std::time::Instant;
 
-/// One pipeline stage of a [`Plan`]: a contiguous run of the chain.
+/// One pipeline stage of a [`PhazePlan`]: a contiguous run of the chain.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PhazeStage {
     /// The id, as the file gives it, of the first layer of the stage.
@@ -70,7 +70,7 @@ impl PhazePlan {
     }
 }
 
-/// The answer of [`solve`].
+/// The answer of [`place_chain`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PhazeSolution {
     /// `Optimal`, or `Infeasible` with the reason.

@@ -36,7 +36,7 @@ impl PhazeInstance {
     ///
     /// # Errors
     /// Text that is not JSON, missing or unknown keys of the problem, values of the wrong type, and all that
-    /// [`Instance::new`] rejects.
+    /// [`PhazeInstance::new`] rejects.
     pub fn from_json_str(text: &str) -> Result<Self, PlacementError> {
         let root = as_object("the file", &parse_json(text)?)?.clone();
         match root.get("input") {
@@ -48,7 +48,7 @@ impl PhazeInstance {
     /// Reads an instance file.
     ///
     /// # Errors
-    /// As [`Instance::from_json_str`], with the name of the file, and files that cannot be read.
+    /// As [`PhazeInstance::from_json_str`], with the name of the file, and files that cannot be read.
     pub fn read_file(path: impl AsRef<Path>) -> Result<Self, PlacementError> {
         let path = path.as_ref();
         let text =

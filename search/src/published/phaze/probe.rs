@@ -46,7 +46,7 @@ pub(super) enum ProbeOutcome {
     Nothing { end: usize, limit: f64 },
 }
 
-/// A stage found by [`Line::extend`].
+/// A stage found by [`ProbeChain::extend_stage`].
 struct ExtendedStage {
     /// Its first position, its end if no stage is good.
     first: usize,

@@ -171,7 +171,7 @@ impl<'a> ChainStages<'a> {
     }
 }
 
-/// See [`Stages::stash_at`].
+/// See [`ChainStages::stash_at`].
 pub(super) struct StashByEnd<'a> {
     stages: &'a ChainStages<'a>,
     first: usize,

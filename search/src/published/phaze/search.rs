@@ -75,7 +75,7 @@ impl DataParallelDegrees {
         bottleneck * (self.micro_batches[end - 1] + (stages - 1) as f64)
     }
 
-    /// As [`Self::quickest`] over a range of degrees (indices), if the first stage holds at least `parameters` bytes of
+    /// As [`Self::least_time_of`] over a range of degrees (indices), if the first stage holds at least `parameters` bytes of
     /// parameters.
     pub fn least_time_over(&self, range: Range<usize>, stages: usize, bottleneck: f64, parameters: f64) -> f64 {
         let fill = (stages - 1) as f64;

@@ -170,7 +170,7 @@ impl<'a> LineWidth<'a> {
         }
     }
 
-    /// As [`Self::sweep`], with the narrow stages at given ends of the chain.
+    /// As [`Self::sweep_candidate`], with the narrow stages at given ends of the chain.
     fn sweep_narrow_ends(
         &mut self,
         mut target: ProbeTarget,
@@ -254,7 +254,7 @@ impl<'a> LineWidth<'a> {
         high
     }
 
-    /// As [`Self::refine`] for the bottleneck of all stages, the first included, which may end at any position from the target's
+    /// As [`Self::refine_bottleneck`] for the bottleneck of all stages, the first included, which may end at any position from the target's
     /// to `last`.
     fn descend_bottleneck(&self, target: ProbeTarget, last: usize, (mut low, mut high): (f64, f64), cuts: &mut StageCuts) -> f64 {
         while low * SAFETY < high {

@@ -91,7 +91,7 @@ impl<'a> WidthSearch<'a> {
         self.degrees.bottleneck_limit(range, stages, time, self.stages.sums.parameters[1])
     }
 
-    /// As [`Self::limit`] over all degrees of any plane: falls as the number of stages rises, so that what it cuts from a
+    /// As [`Self::bottleneck_limit`] over all degrees of any plane: falls as the number of stages rises, so that what it cuts from a
     /// level is of no use to later levels either.
     fn bottleneck_limit_over_planes(&self, stages: usize, time: f64) -> f64 {
         self.bottleneck_limit(stages, 0, time)

@@ -1,8 +1,8 @@
 //! Piper's placement problem (Tarnawski, Narayanan, Phanishayee, *Piper: Multidimensional Planner for DNN Parallelization*, NeurIPS 2021),
 //! solved exactly under Piper's own objective.
 //!
-//! An [`Instance`] is a graph of layers. Each has, per tensor-parallel degree `t`, some ways to run it (Piper's TMPCs, [`Choice`]): with
-//! everything kept, with recomputation. A [`Plan`] cuts the graph into stages, in an order that no edge leads back in, and gives
+//! An [`PiperInstance`] is a graph of layers. Each has, per tensor-parallel degree `t`, some ways to run it (Piper's TMPCs, [`PiperChoice`]): with
+//! everything kept, with recomputation. A [`PiperPlan`] cuts the graph into stages, in an order that no edge leads back in, and gives
 //! each stage a degree `t`, a data-parallel degree `d` that divides the micro-batches of a batch, and each of its layers a choice.
 //!
 //! Piper's terms, all of them and no other (`algo.cpp` of msr-fiddle/piper, commit d7fc8cf). Of a stage, per micro-batch ("sample"):
@@ -16,7 +16,7 @@
 //! The objective is the time per sample of the slowest stage; at most `maxDevices` devices are used and the degrees `d` sum to at most the
 //! micro-batches of a batch. Filling and draining the pipeline is not counted.
 //!
-//! [`solve`] is exact: over all stages, degrees and choices, where Piper's planner chooses between recomputing or not by a heuristic. It needs
+//! [`place_graph`] is exact: over all stages, degrees and choices, where Piper's planner chooses between recomputing or not by a heuristic. It needs
 //! the sets of layers that a cut can leave behind it, one more than the layers of a chain; a graph with too many of them is refused.
 
 mod error;
@@ -80,7 +80,7 @@ pub struct PiperEdge {
     pub bytes: f64,
 }
 
-/// A placement problem; made by [`Instance::from_json_str`], which checks it.
+/// A placement problem; made by [`PiperInstance::from_json_str`], which checks it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PiperInstance {
     /// Bytes that a device holds.
@@ -128,7 +128,7 @@ impl PiperPlan {
     }
 }
 
-/// The answer of [`solve`].
+/// The answer of [`place_graph`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct PiperSolution {
     /// How good it is.

@@ -1,6 +1,6 @@
 //! The exact search.
 //!
-//! A time is *reachable* if some plan's slowest stage takes at most that long. For a given time, [`reach`] finds out, stage by stage from the
+//! A time is *reachable* if some plan's slowest stage takes at most that long. For a given time, [`plan_within_limit`] finds out, stage by stage from the
 //! last: of a suffix it keeps the unbeaten pairs of copies and devices used, because fewer of either never hurt what comes before (fewer
 //! copies mean fewer micro-batches in flight, hence less memory). A stage in front of a suffix may have as many micro-batches in flight as its
 //! fastest choices within the time allow. Then the least reachable time is enclosed by bisection: above always the time of a plan at

@@ -117,7 +117,7 @@ pub(super) fn most_in_flight(classes: &[LayerClass], setting: &StageContext, lim
     fit
 }
 
-/// Whether [`fastest`] has an answer, where the least time is within the limit.
+/// Whether [`fastest_stage`] has an answer, where the least time is within the limit.
 fn stage_fits(classes: &[LayerClass], setting: &StageContext, in_flight: f64, limit: f64) -> bool {
     let memory_of = |way: &ClassOption| way.memory.0 * in_flight + way.memory.1;
     let of_quickest = |class: &LayerClass| {

@@ -1,7 +1,7 @@
 //! Unit areas: transistor counts over achieved density, memory bits over array efficiency, PHYs that do not shrink.
 //!
 //! The method and the unit counts are LLMCompass's (Zhang et al., *LLMCompass: Enabling Efficient Hardware Design for Large Language
-//! Model Inference*, ISCA 2024, cost model). Densities per node: [`Node::logic_density`]. Large systolic arrays and scratchpads are
+//! Model Inference*, ISCA 2024, cost model). Densities per node: [`ProcessNode::logic_density`]. Large systolic arrays and scratchpads are
 //! denser than a GPU's caches and pay per cell for pipeline registers: their unit areas are TPU v4i's (Jouppi et al., ISCA 2021,
 //! Figure 6). What no unit covers (pads, clocks, test, fuses) is a fixed fraction of the die.
 

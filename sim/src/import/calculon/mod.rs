@@ -83,7 +83,7 @@ pub struct CalculonNetwork {
     pub processor_usage: f64,
 }
 
-/// The names of [`Network::operations`].
+/// The names of [`CalculonNetwork::read_operations`].
 pub const OPERATIONS: [&str; 4] = ["p2p", "reduce_scatter", "all_gather", "all_reduce"];
 
 /// A system.

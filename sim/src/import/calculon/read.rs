@@ -1,4 +1,4 @@
-//! From text to [`System`].
+//! From text to [`CalculonSystem`].
 
 use super::{CalculonEngine, CalculonMemory, CalculonNetwork, CalculonOperation, CalculonSystem, EfficiencyCurve, OPERATIONS};
 use crate::files::FileError;

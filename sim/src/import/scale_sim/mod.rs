@@ -1,8 +1,8 @@
 //! SCALE-Sim (Samajdar et al., ISPASS 2020; versions 2 and 3): its configuration, its topologies and its compute report.
 //!
-//! Counts are those of [`ArrayProblem::report`]: of an array that never waits for its SRAMs, which is what SCALE-Sim simulates
+//! Counts are those of [`ArrayProblem::run_stall_free`]: of an array that never waits for its SRAMs, which is what SCALE-Sim simulates
 //! under `InterfaceBandwidth: CALC`. Stalls under a bandwidth given by the user, sparsity, custom layouts and Ramulator traces
-//! are not modelled; a configuration that asks for them says so ([`Config::beyond`]).
+//! are not modelled; a configuration that asks for them says so ([`ScaleSimConfig::beyond`]).
 
 mod config;
 mod report;

@@ -3,7 +3,7 @@
 //! A schedule times every operator as if it had what it asks of a memory's ports. Here it is played: every operator starts as soon as those before it
 //! have ended (what it needs, and what the schedule runs before it on its cores or link), and where operators ask a port for more than it gives, all
 //! that use it are slowed alike until it suffices. At no instant does a port give more than it has, and no operator is faster than alone. How much of a
-//! port an operator asks for is the time for which it keeps the port busy over its own, as if it used the port evenly. [`Sharing::least`] is what every
+//! port an operator asks for is the time for which it keeps the port busy over its own, as if it used the port evenly. [`PortSharing::least`] is what every
 //! schedule takes at least when it is played so.
 
 mod bound;

@@ -12,7 +12,7 @@ use sim::kernel::ElementwiseFunction;
 pub(super) const FAMILY: ModelFamily =
     ModelFamily { model_types: &["llama"], keys: &[KEYS], defaults: &[], synonyms: SYNONYMS, read: read_llama };
 
-/// The keys that [`read`] reads.
+/// The keys that [`read_llama`] reads.
 pub(super) const KEYS: &[&str] = &[
     "attention_bias",
     "attention_dropout",
