@@ -1,5 +1,6 @@
-//! Studies searched to their end: time, how designs were decided, the certificate. `cargo bench -p coplace-search --bench designs -- phaze llama2-7b`;
-//! all PHAZE models without arguments.
+//! Searches studies to their end and prints the time, the decisions and the certificate.
+//!
+//! `cargo bench -p coplace-search --bench designs -- phaze llama2-7b`; without arguments it runs all PHAZE models.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
 use coplace_search::design::{Aim, DesignSearch, DesignWatch, Workload};

@@ -1,6 +1,7 @@
-//! Operator schedules of real layers: every pass of every built-in model on every built-in chip, and a sweep of 100,000 over PHAZE's space.
+//! Operator schedules of real layers: every pass of every built-in model on every built-in chip, and 100,000 passes
+//! over PHAZE's space.
 //!
-//! `cargo bench -p coplace-search --bench layer_schedules`. Times are wall times on the machine at hand.
+//! `cargo bench -p coplace-search --bench layer_schedules`. Times are wall times on this machine.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 #[path = "../tests/layer_graphs/mod.rs"]
@@ -22,12 +23,13 @@ use workloads::RecomputeSet;
 const SWEEP: usize = 100_000;
 const THREADS: usize = 2;
 
-/// A schedule that takes longer than this, in milliseconds, is timed three times and the shortest counts: the machine does other things.
+/// A schedule that takes longer than this, in milliseconds, is timed three times and the shortest counts, because the
+/// machine may do other work.
 const TIMED_AGAIN: f64 = 10.0;
-/// What every schedule should take at most, in milliseconds.
+/// The intended limit for every schedule, in milliseconds.
 const AIM: f64 = 50.0;
 
-/// What came of some schedules.
+/// Statistics of some schedules.
 #[derive(Default)]
 struct Tally {
     milliseconds: Vec<f64>,

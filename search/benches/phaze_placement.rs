@@ -1,15 +1,15 @@
-//! Time of the placement search on PHAZE's instance files, beside the time PHAZE's own search took on them.
+//! Time of the placement search on PHAZE's instance files, next to the time of PHAZE's own search.
 //!
-//! `cargo bench -p coplace-search --bench phaze_placement`. Prints the fastest of a few batches per instance, in
-//! microseconds: the whole of `solve`, plan and its evaluation included, without reading the file. `-- FOLDER` takes the
-//! instances of another folder.
+//! `cargo bench -p coplace-search --bench phaze_placement`. For each instance it prints the fastest of a few batches,
+//! in microseconds: the whole of `place_chain` with the plan and its evaluation, without reading the file. `-- FOLDER`
+//! takes the instances of another folder.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 use coplace_search::published::phaze::{self, PhazeInstance, Recorded};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Instances of at least this size count for the geometric mean that is aimed at.
+/// Instances of at least this size count in the target, a geometric mean.
 const LARGE: (usize, usize) = (40, 256);
 const BATCHES: usize = 15;
 const RUNS_PER_BATCH: usize = 100;

@@ -1,8 +1,8 @@
-//! How long `coplace plan` searches with its defaults: jobs over all built-in models on eight chips, up to 16,384 devices.
+//! Search time of `coplace plan` with its defaults: jobs over all built-in models on eight chips, up to 16,384 devices.
 //!
-//! `cargo bench -p coplace-search --bench plan_jobs`; behind `--` the text that a job's line has to hold, and `best` to try every split of the
-//! layers as well and print what the defaults lose by it. Prints per job the plans of the space, the CPU seconds of all threads, the seconds on the
-//! clock, the fastest plan's step, and at the end the worst.
+//! `cargo bench -p coplace-search --bench plan_jobs`. After `--` comes a text that selects jobs, and `best` to also try
+//! every split of the layers and print what the defaults lose. It prints for each job the plans of the space, the CPU
+//! seconds of all threads, the wall seconds and the fastest plan's step, and finally the worst.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use coplace_search::planner::{Job, PlanAnswer, PlanSpace, Splits, search_plans};
@@ -59,7 +59,8 @@ const JOBS: [(&str, &str, &str, u32, u64); 40] = [
     ("gpt3-175b", "b200", "roce_1600g", 512, 1536),
 ];
 
-/// CPU seconds of this process, all threads, where Linux tells them: user and system time of `/proc/self/stat`, in hundredths.
+/// CPU seconds of this process over all threads, if Linux reports them: user and system time of `/proc/self/stat`, in
+/// hundredths.
 fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();

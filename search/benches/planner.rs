@@ -1,9 +1,11 @@
-//! How many plans a second are evaluated in closed form, by the slow paths, and by whole searches.
+//! Plans per second in closed form, by the slow paths, and in whole searches.
 //!
-//! `cargo bench -p coplace-search --bench planner`. GPT-3 175B on 1024 A100s of Selene with a global batch of 1536. An evaluation is a plan's
-//! time and what its fullest device needs. Evaluations run on one thread, over every plan of the default space with all schedules, those whose
-//! chunks of layers are equal and the others apart, shapes and degrees prepared already; searches run whole, preparation included, on all
-//! threads: first the default space, then the space of `plan --everything` (`PlanSpace::full`).
+//! `cargo bench -p coplace-search --bench planner`. GPT-3 175B on 1024 A100s of Selene with a global batch of 1536. An
+//! evaluation gives a plan's time and the need of its fullest device.
+//!
+//! Evaluations run on one thread over every plan of the default space with all schedules, with shapes and degrees
+//! prepared. Plans with equal chunks and other plans are timed apart. Searches run whole, with preparation, on all
+//! threads: first the default space, then that of `plan --everything` (`PlanSpace::full`).
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use coplace_search::planner::{Job, PlanSpace, default_policies, search_plans};
@@ -22,10 +24,10 @@ use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{Layout, Model};
 
-/// Plans that the slow paths time and size: every n-th of the space.
+/// Number of plans that the slow paths evaluate: every n-th of the space.
 const SAMPLE: usize = 500;
 
-/// Times that every plan of equal chunks is evaluated.
+/// Number of evaluations of every plan with equal chunks.
 const ROUNDS: usize = 50;
 
 fn print_rate(what: &str, count: usize, seconds: f64) {
@@ -63,7 +65,7 @@ fn main() {
     search_preset("search, full space", &job, &PlanSpace::full(&job, &PlanSpace::default(), default_policies()));
 }
 
-/// Shapes and degrees once, then evaluations only, so many times.
+/// Prepares shapes and degrees once, then evaluates the plans `rounds` times.
 fn bench_evaluations(what: &str, job: &Job<'_>, plans: &[TrainingPlan], rounds: usize) {
     let mut times = ChipTimes::new(job.chip, job.stack).unwrap();
     let evaluator = Evaluator::new(job.model, job.fabric, job.stack, DeviceMemory::of_chip(job.chip));
@@ -104,7 +106,7 @@ fn bench_evaluations(what: &str, job: &Job<'_>, plans: &[TrainingPlan], rounds: 
     println!("    {what}: of {} plans {exact} timed exactly, the others bounded; {fit} fit", plans.len());
 }
 
-/// The same answers by lowering each plan, playing its schedule, sizing every stage.
+/// The same answers by lowering each plan, playing its schedule and sizing every stage.
 fn bench_slow_searches(job: &Job<'_>, plans: &[TrainingPlan]) {
     let mut times = ChipTimes::new(job.chip, job.stack).unwrap();
     let some: Vec<&TrainingPlan> = plans.iter().step_by((plans.len() / SAMPLE).max(1)).collect();

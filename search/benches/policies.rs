@@ -1,4 +1,4 @@
-//! What a layer's programme takes, and the mixes of 64 stages.
+//! Time of a layer's integer program, and of the mixes of 64 stages.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use coplace_search::memory::{
@@ -10,7 +10,7 @@ use std::time::Instant;
 use workloads::training::Attention;
 use workloads::{Lowering, Model, SegmentKind, TrainingGraph};
 
-/// A model's layer, attention operator by operator, so many times in a row, its products' times by their bytes.
+/// A model's layer, attention operator by operator, repeated several times; times of products follow from their bytes.
 fn layers(model: &str, operators: usize) -> LayerTensors {
     let model = Model::load(model).unwrap();
     let graph = TrainingGraph::new(&model, &Lowering { attention: Attention::Unfused, ..Lowering::new(&model) }).unwrap();

@@ -1,39 +1,44 @@
-//! Bayesian optimisation of the hardware alone, a baseline: a Gaussian process over a space's dimensions, and the design of the largest expected improvement
-//! next (Jones, Schonlau and Welch, Journal of Global Optimization 13, 1998), as hardware searches like Spotlight's do.
+//! Bayesian optimisation of the hardware alone, as a baseline.
 //!
-//! The process has a Matern 5/2 kernel over the logarithms of the dimensions, each scaled to 0 to 1; its length and its noise are those of the largest
-//! marginal likelihood among a few (Rasmussen and Williams 2006, section 5.4.1). It models the logarithm of the value. A design without a value counts as
-//! the worst one seen, and as an evaluation: finding out takes as long.
+//! A Gaussian process models the value over a space's dimensions, and the design with the largest expected improvement
+//! is evaluated next (Jones, Schonlau and Welch, Journal of Global Optimization 13, 1998). Hardware searches like
+//! Spotlight's work this way.
+//!
+//! The process has a Matern 5/2 kernel over the logarithms of the dimensions, each scaled to 0 to 1. Its length and its
+//! noise maximise the marginal likelihood among a few candidates (Rasmussen and Williams 2006, section 5.4.1). It
+//! models the logarithm of the value. A design without a value counts as the worst value seen, and as an evaluation,
+//! because it takes as long.
 
 use crate::random::SeededRandom;
 use std::collections::BTreeSet;
 
-/// Designs drawn at random before the process is asked.
+/// Designs drawn at random before the process is fitted.
 const START: usize = 8;
 
-/// Designs whose expected improvement is looked at for the next, at most: so many at random, and those nearest to the best.
+/// Limit on the designs whose expected improvement is computed for the next choice: random ones, and neighbours of the
+/// best.
 const CANDIDATES: usize = 2_000;
 
-/// Lengths of the kernel that are tried, in units of a dimension's range.
+/// Kernel lengths tried, in units of a dimension's range.
 const LENGTHS: [f64; 5] = [0.1, 0.2, 0.4, 0.8, 1.6];
 
-/// Variances of the noise that are tried, in units of the values' variance.
+/// Noise variances tried, in units of the values' variance.
 const NOISES: [f64; 3] = [1e-6, 1e-3, 1e-1];
 
-/// Designs that the process is fitted to, at most: the best half of them and the last.
+/// Limit on the designs that the process is fitted to: the best half of them and the last.
 const FITTED: usize = 200;
 
-/// What is searched.
+/// A space of designs with a value to minimise.
 pub trait BayesProblem {
     /// How many designs there are.
     fn count(&self) -> usize;
-    /// A design's dimensions as numbers, as many for each; `None` where it is no design, which takes nothing to see.
+    /// A design's dimensions as numbers, equally many for each design. `None` if it is no design; this check is cheap.
     fn dimensions_of(&self, design: usize) -> Option<Vec<f64>>;
-    /// What is to be minimised, above zero; `None` where it has none.
+    /// The value to minimise, above zero; `None` if the design has none.
     fn value_of(&self, design: usize) -> Option<f64>;
 }
 
-/// What was tried, in its order.
+/// The designs tried, in order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TriedDesigns {
     /// Designs with their values.
@@ -49,7 +54,8 @@ impl TriedDesigns {
     }
 }
 
-/// Evaluates so many designs, each once: the same for a seed. Fewer where there are no more, or where a hundred draws in a row are no designs.
+/// Evaluates up to `evaluations` designs, each once. The result is the same for a seed. It ends early without more
+/// designs, or after a hundred draws in a row that are no designs.
 #[must_use]
 pub fn minimise_value(designs: &impl BayesProblem, evaluations: usize, seed: u64) -> TriedDesigns {
     let mut search = BayesSearch {
@@ -75,14 +81,14 @@ struct BayesSearch<'a, D> {
     random: SeededRandom,
     tried: TriedDesigns,
     known: BTreeSet<usize>,
-    /// Logarithms of the dimensions of those tried.
+    /// Logarithms of the tried designs' dimensions.
     points: Vec<Vec<f64>>,
-    /// Of every dimension its least logarithm and what the largest is above it, as far as they have been seen.
+    /// The least logarithm of each dimension and its range, over all designs seen.
     ranges: Option<Vec<(f64, f64)>>,
 }
 
 impl<D: BayesProblem> BayesSearch<'_, D> {
-    /// A design that has not been tried, at random.
+    /// Draws a design that has not been tried.
     fn draw_untried(&mut self) -> Option<(usize, Vec<f64>)> {
         let count = self.designs.count();
         for _ in 0..100 {
@@ -113,7 +119,7 @@ impl<D: BayesProblem> BayesSearch<'_, D> {
         logs
     }
 
-    /// The design of the largest expected improvement among some that have not been tried.
+    /// The design with the largest expected improvement among some that have not been tried.
     fn most_promising(&mut self) -> Option<(usize, Vec<f64>)> {
         let mut drawn: Vec<(usize, Vec<f64>)> = Vec::new();
         let mut among = BTreeSet::new();
@@ -147,7 +153,7 @@ impl<D: BayesProblem> BayesSearch<'_, D> {
         logs.iter().zip(ranges).map(|(log, (low, range))| if *range > 0.0 { (log - low) / range } else { 0.0 }).collect()
     }
 
-    /// The process fitted to what was tried.
+    /// Fits the process to the designs tried.
     fn fit_process(&self) -> Option<GaussianProcess> {
         let worst = self.tried.designs.iter().filter_map(|(_, value)| *value).fold(f64::MIN_POSITIVE, f64::max);
         let values: Vec<f64> = self.tried.designs.iter().map(|(_, value)| value.unwrap_or(worst).ln()).collect();
@@ -164,7 +170,7 @@ impl<D: BayesProblem> BayesSearch<'_, D> {
     }
 }
 
-/// A Gaussian process conditioned on values, of mean zero and variance one before.
+/// A Gaussian process conditioned on values; the prior has mean zero and variance one.
 #[derive(Debug)]
 struct GaussianProcess {
     points: Vec<Vec<f64>>,
@@ -177,7 +183,7 @@ struct GaussianProcess {
 }
 
 impl GaussianProcess {
-    /// The process of the largest marginal likelihood.
+    /// The process with the largest marginal likelihood.
     fn fit_by_likelihood(points: Vec<Vec<f64>>, values: &[f64]) -> Option<Self> {
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
@@ -209,7 +215,7 @@ impl GaussianProcess {
         (mean, (1.0 - half.iter().map(|v| v * v).sum::<f64>()).max(0.0))
     }
 
-    /// How much less than the least value a point's is expected to be, counting 0 where it is more.
+    /// Expected improvement on the least value. Larger values count as zero.
     fn expected_improvement(&self, point: &[f64]) -> f64 {
         let (mean, variance) = self.mean_and_variance_at(point);
         let deviation = variance.sqrt();
@@ -229,7 +235,7 @@ fn matern_kernel(a: &[f64], b: &[f64], length: f64) -> f64 {
     (1.0 + r + r * r / 3.0) * (-r).exp()
 }
 
-/// The lower factor of the points' covariance; `None` where rounding leaves it none.
+/// The lower Cholesky factor of the points' covariance; `None` if rounding makes it indefinite.
 fn cholesky_factor(points: &[Vec<f64>], length: f64, noise: f64) -> Option<Vec<Vec<f64>>> {
     let mut factor: Vec<Vec<f64>> = Vec::with_capacity(points.len());
     for (i, point) in points.iter().enumerate() {
@@ -245,7 +251,7 @@ fn cholesky_factor(points: &[Vec<f64>], length: f64, noise: f64) -> Option<Vec<V
     Some(factor)
 }
 
-/// Solves the lower factor's system.
+/// Solves the lower triangular system.
 fn solve_lower(factor: &[Vec<f64>], right: &[f64]) -> Vec<f64> {
     let mut solved: Vec<f64> = Vec::with_capacity(right.len());
     for (row, value) in factor.iter().zip(right) {
@@ -255,7 +261,7 @@ fn solve_lower(factor: &[Vec<f64>], right: &[f64]) -> Vec<f64> {
     solved
 }
 
-/// Solves the system of its transpose.
+/// Solves the transposed system.
 fn solve_transposed(factor: &[Vec<f64>], right: &[f64]) -> Vec<f64> {
     let mut solved = right.to_vec();
     for i in (0..solved.len()).rev() {
@@ -278,7 +284,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// A bowl over a grid in logarithms, with a corner that has no value and one that is no design.
+    /// A bowl over a grid in logarithms. One corner has no value and one is no design.
     struct Bowl {
         side: usize,
     }
@@ -311,7 +317,7 @@ mod tests {
             let distinct: BTreeSet<usize> = tried.designs.iter().map(|(d, _)| *d).collect();
             assert_eq!(distinct.len(), 40, "each design once");
             assert!(!distinct.contains(&0), "what is no design is not evaluated");
-            // 40 of 1024 at random come within the bottom's ten best in one of three runs.
+            // 40 random designs of 1024 reach the bottom's ten best in one of three runs.
             assert!(tried.best().unwrap().1 <= least + 3.0, "seed {seed}: {:?} above {least}", tried.best());
             assert_eq!(tried, minimise_value(&bowl, 40, seed), "the same for a seed");
         }

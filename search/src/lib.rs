@@ -1,4 +1,4 @@
-//! coplace-search decides: which chip, which placement, what to do with every activation. It never prints.
+//! coplace-search decides which chip, which placement, and what to do with every activation. It never prints.
 
 pub mod bayes;
 pub mod design;

@@ -1,6 +1,7 @@
-//! What a search over chips minimises, and against what its front is drawn.
+//! The objective of a search over chips, and the axes of its front.
 //!
-//! Every objective is a step's time, or its energy, times what a chip takes whatever runs on it. So a bound on the time is one on the objective.
+//! Every objective is a step's time, or its energy, times a figure of the chip that does not depend on the work. So a
+//! bound on the time is a bound on the objective.
 
 use crate::pareto::FrontCosts;
 use crate::space::ChipFigures;
@@ -8,17 +9,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What is best.
+/// The objective of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Objective {
     /// Tokens per second of the whole cluster.
     #[default]
     Throughput,
-    /// The time of a step: the same designs in the same order.
+    /// The time of a step: the same designs in the same order as throughput.
     StepTime,
     /// Tokens per second and mm^2 of die.
     PerArea,
-    /// Tokens per second and W of what the chips must be supplied with and cooled for: their power under the heaviest sustained load.
+    /// Tokens per second and W of supply and cooling: the power under the heaviest sustained load.
     PerWatt,
     /// Tokens per second and USD of the chips and, over years of [`OperatingCost`], of their energy.
     PerDollar,
@@ -34,25 +35,28 @@ pub enum FrontAxis {
     Area,
     /// Power under the heaviest sustained load.
     Power,
-    /// What the chip costs to make.
+    /// The chip's manufacturing cost.
     Cost,
     /// Energy of a step.
     Energy,
-    /// Nothing: the best alone is looked for.
+    /// No axis: the search looks for the best design only.
     None,
 }
 
-/// How long chips run, and what their energy costs until then. What is left out is as in [`OperatingCost::default`].
+/// How long chips run, and the cost of their energy. Missing values are those of [`OperatingCost::default`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct OperatingCost {
-    /// Years that the chips run; of 0 (left out) no energy is paid.
+    /// Years that the chips run. With 0 (default) energy is free.
     pub years: f64,
-    /// Price of a kWh in USD. Left out 0.08: what industry in the United States paid on average in 2023 (EIA, Electric Power Monthly, table 5.3).
+    /// Price of a kWh in USD. Default 0.08: the average price for industry in the United States in 2023 (EIA, Electric
+    /// Power Monthly, table 5.3).
     pub usd_per_kwh: f64,
-    /// Power usage effectiveness: energy of the whole site over that of its machines. Left out 1.1: Google's fleet in 2023 (Environmental Report 2024).
+    /// Power usage effectiveness: energy of the whole site over that of its machines. Default 1.1: Google's fleet in
+    /// 2023 (Environmental Report 2024).
     pub pue: f64,
-    /// Part of the time in which steps run, 0 to 1. Left out 0.9: effective training time of Llama 3 (Llama Team, The Llama 3 Herd of Models, 2024, 3.3.4).
+    /// Fraction of the time in which steps run, 0 to 1. Default 0.9: effective training time of Llama 3 (Llama Team,
+    /// The Llama 3 Herd of Models, 2024, 3.3.4).
     pub utilisation: f64,
 }
 
@@ -63,15 +67,15 @@ impl Default for OperatingCost {
 }
 
 impl OperatingCost {
-    /// USD over the years for every W that a chip draws on average in a step.
+    /// USD over all years for every W of a chip's average draw in a step.
     #[must_use]
     pub fn usd_per_watt(&self) -> f64 {
-        /// Of a year of 365.25 days, in thousands of a W's hours.
+        /// Hours of a year of 365.25 days, in thousands.
         const KWH: f64 = 365.25 * 24.0 / 1000.0;
         self.years * KWH * self.utilisation * self.pue * self.usd_per_kwh
     }
 
-    /// The first of its figures that cannot be: its key, its value and its limit.
+    /// The first invalid figure: its key, its value and its limit.
     #[must_use]
     pub fn first_invalid_figure(&self) -> Option<(&'static str, f64, &'static str)> {
         [
@@ -97,8 +101,8 @@ impl Objective {
         ("energy-per-token", Self::EnergyPerToken),
     ];
 
-    /// The factor between a step's seconds and what is minimised, of a chip; `None` where the chip has no such figure. Of energy per token there is
-    /// none: a step's energy is minimised.
+    /// The factor from a step's seconds to the minimised value, for a chip. `None` if the chip has no such figure.
+    /// Energy per token has the factor 1: the step's energy is minimised instead of its seconds.
     #[must_use]
     pub fn factor_of_chip(self, figures: &ChipFigures) -> Option<f64> {
         match self {
@@ -109,7 +113,7 @@ impl Objective {
         }
     }
 
-    /// What people read for a value that is minimised; with its unit.
+    /// A minimised value as people read it, with its unit.
     #[must_use]
     pub fn display_value(self, value: f64, scale: ValueScale) -> (f64, &'static str) {
         let ValueScale::Alone { devices, tokens } = scale else {
@@ -132,7 +136,8 @@ impl Objective {
         }
     }
 
-    /// The axes of the front where none are asked for: the front of speed against area is the search's main answer, of another objective the best is.
+    /// The default axes of the front. For speed the main answer is the front against area; for another objective it is
+    /// the best design.
     #[must_use]
     pub fn usual_axes(self) -> CostAxes {
         if matches!(self, Self::Throughput | Self::StepTime) {
@@ -143,17 +148,17 @@ impl Objective {
     }
 }
 
-/// What a value is of.
+/// What a value refers to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ValueScale {
     /// One model alone.
     Alone {
-        /// The cluster's.
+        /// Devices of the cluster.
         devices: f64,
-        /// Of a step.
+        /// Tokens of a step.
         tokens: f64,
     },
-    /// Several models, each over what the reference does.
+    /// Several models, each relative to the reference.
     Reference,
 }
 
@@ -161,15 +166,15 @@ pub enum ValueScale {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MeasureMean {
-    /// The weighted geometric mean of their rates over the reference's.
+    /// The weighted geometric mean of their rates relative to the reference.
     #[default]
     Geomean,
-    /// The weighted arithmetic mean of the same.
+    /// The weighted arithmetic mean of the same rates.
     Mean,
 }
 
 impl MeasureMean {
-    /// Every way with its name.
+    /// Every mean with its name.
     pub const NAMES: [(&'static str, Self); 2] = [("geomean", Self::Geomean), ("mean", Self::Mean)];
 }
 
@@ -180,18 +185,20 @@ impl fmt::Display for MeasureMean {
     }
 }
 
-/// What of a model's measure (a step's seconds, or its joules) is held against what.
+/// One model's weight and the reference for its measure (a step's seconds or joules).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Term {
-    /// Its share among the models; the shares of all add up to one.
+    /// Its share among the models; all shares add up to one.
     pub share: f64,
-    /// The measure of the reference.
+    /// The reference's measure.
     pub reference: f64,
 }
 
 impl MeasureMean {
-    /// One over the mean of the rates over the reference's: with shares w, measures s and the reference's r, of the geometric mean the product of
-    /// (s / r)^w, of the arithmetic one 1 / (sum of w r / s). What is minimised. Grows with every measure.
+    /// The minimised value: one over the mean of the rates relative to the reference. It grows with every measure.
+    ///
+    /// With shares w, measures s and reference measures r, it is the product of (s / r)^w for the geometric mean, and 1
+    /// / (sum of w r / s) for the arithmetic mean.
     #[must_use]
     pub fn combine_measures(self, terms: &[Term], measures: &[f64]) -> f64 {
         let pairs = terms.iter().zip(measures);
@@ -201,8 +208,8 @@ impl MeasureMean {
         }
     }
 
-    /// The measure of one of the models from which on the value is at least `value` where the others have (at least) these: infinite where there is
-    /// none.
+    /// The least measure of model `of` at which the value is at least `value`, if the others have at least these
+    /// measures. Infinite if no measure reaches it.
     #[must_use]
     pub fn measure_reaching(self, terms: &[Term], measures: &[f64], of: usize, value: f64) -> f64 {
         let others = || terms.iter().zip(measures).enumerate().filter(|(at, _)| *at != of).map(|(_, pair)| pair);
@@ -233,7 +240,8 @@ impl FrontAxis {
     pub const NAMES: [(&'static str, Self); 5] =
         [("area", Self::Area), ("power", Self::Power), ("cost", Self::Cost), ("energy", Self::Energy), ("none", Self::None)];
 
-    /// What a chip costs along the axis; of energy, which a plan decides, and of nothing there is none. Infinite where the chip has no price.
+    /// A chip's cost along the axis. `None` for energy, which depends on the plan, and for no axis. Infinite if the
+    /// chip has no price.
     #[must_use]
     pub fn cost_along(self, figures: &ChipFigures) -> Option<f64> {
         match self {
@@ -245,7 +253,7 @@ impl FrontAxis {
     }
 }
 
-/// Against what a front is found: one axis, two different ones, or none.
+/// The axes of a front: one axis, two different ones, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CostAxes(FrontAxis, Option<FrontAxis>);
 
@@ -256,10 +264,10 @@ impl CostAxes {
         Self(axis, None)
     }
 
-    /// Axes by their names, with commas between: `area`, `area,power`, `none`.
+    /// Parses axes by name, separated by commas: `area`, `area,power`, `none`.
     ///
     /// # Errors
-    /// What is wrong with the text: a name that is none, more than two, one twice, `none` with another.
+    /// An unknown name, more than two axes, a repeated axis, or `none` with another axis.
     pub fn parse_list(text: &str) -> Result<Self, String> {
         let known = || FrontAxis::NAMES.map(|(name, _)| name).join(", ");
         let named = |name: &str| {
@@ -277,18 +285,18 @@ impl CostAxes {
         }
     }
 
-    /// Each of them; none where there is no front.
+    /// The axes in order; empty if there is no front.
     pub fn named_axes(self) -> impl Iterator<Item = FrontAxis> {
         [Some(self.0), self.1].into_iter().flatten().filter(|axis| *axis != FrontAxis::None)
     }
 
-    /// Whether it is one of them.
+    /// Whether `axis` is one of them.
     #[must_use]
     pub fn contains(self, axis: FrontAxis) -> bool {
         self.named_axes().any(|one| one == axis)
     }
 
-    /// The costs along them, in their order.
+    /// The costs along the axes, in their order.
     #[must_use]
     pub fn costs_along(self, mut along: impl FnMut(FrontAxis) -> f64) -> FrontCosts {
         let mut costs = [0.0; 2];
@@ -335,7 +343,7 @@ mod tests {
                 if reached.is_finite() {
                     prop_assert!((over.combine_measures(&terms, &there) / wanted - 1.0).abs() < 1e-9);
                 } else {
-                    // However slow this one is, the others keep the mean of the rates up.
+                    // However slow this model is, the others keep the mean of the rates up.
                     there[of] = 1e300;
                     prop_assert!(over.combine_measures(&terms, &there) <= wanted * (1.0 + 1e-9));
                 }
@@ -379,7 +387,7 @@ mod tests {
             assert!((over.combine_measures(&terms, &[3.0, 8.0]) - 1.0).abs() < 1e-12);
             assert!((over.combine_measures(&terms, &[1.5, 4.0]) - 0.5).abs() < 1e-12);
         }
-        // One four times as fast: 4^0.25 and 0.25 x 4 + 0.75.
+        // One model four times as fast: 4^0.25 and 0.25 x 4 + 0.75.
         assert!((MeasureMean::Geomean.combine_measures(&terms, &[0.75, 8.0]) - 1.0 / 2.0_f64.sqrt()).abs() < 1e-12);
         assert!((MeasureMean::Mean.combine_measures(&terms, &[0.75, 8.0]) - 1.0 / 1.75).abs() < 1e-12);
     }

@@ -1,11 +1,12 @@
-//! Pareto fronts of a value against one or two costs, all to be minimised (negate what is to be maximised); what a front covers, and its knee.
+//! Pareto fronts of a value against one or two costs, with hypervolume and knee. All axes are minimised; negate what is
+//! to be maximised.
 
 use serde::{Deserialize, Serialize};
 
-/// What something costs along the axes of a front; an axis that is not there is zero for all.
+/// Costs along the axes of a front. A missing axis is zero for all points.
 pub type FrontCosts = [f64; 2];
 
-/// A front kept as points are added: ascending in the first cost, then in the second.
+/// A front that points are inserted into: ascending in the first cost, then in the second.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Front {
     points: Vec<FrontPoint>,
@@ -18,18 +19,18 @@ pub struct FrontPoint {
     pub costs: FrontCosts,
     /// The value (for a design: step time).
     pub value: f64,
-    /// Who it is, by the caller's numbering.
+    /// The caller's number of the point.
     pub id: usize,
 }
 
 impl FrontPoint {
-    /// Whether another point takes this one's place on a front: equal, and of a smaller id.
+    /// Whether `other` replaces this point on a front: equal costs and value, and a smaller id.
     #[must_use]
     pub fn yields_to(&self, other: &Self) -> bool {
         self.costs == other.costs && self.value == other.value && other.id < self.id
     }
 
-    /// Whether it costs no more along any axis.
+    /// Whether the point costs no more than `costs` along any axis.
     fn costs_no_more_than(&self, costs: &FrontCosts) -> bool {
         self.costs[0] <= costs[0] && self.costs[1] <= costs[1]
     }
@@ -42,21 +43,21 @@ impl Front {
         &self.points
     }
 
-    /// The point of the best value: of several the one of the least first cost.
+    /// The point with the best value. The smallest first cost breaks ties.
     #[must_use]
     pub fn best_point(&self) -> Option<FrontPoint> {
         first_of_least_value(&self.points)
     }
 
-    /// The point of the best value among those that cost at most `costs`: of several the one of the least first cost.
+    /// The point with the best value among those that cost at most `costs`. The smallest first cost breaks ties.
     #[must_use]
     pub fn best_point_within(&self, costs: &FrontCosts) -> Option<FrontPoint> {
         let after = self.points.partition_point(|p| p.costs[0] <= costs[0]);
         first_of_least_value(self.points[..after].iter().filter(|p| p.costs[1] <= costs[1]))
     }
 
-    /// Adds a point unless one at hand is no worse in anything (the earlier of two equals stays); removes what it dominates.
-    /// Points with a NaN are refused. Returns whether the point is now on the front.
+    /// Inserts a point unless another one is no worse in everything; the earlier of two equal points stays. Removes the
+    /// points that it dominates. Refuses points with a NaN. Returns whether the point is now on the front.
     pub fn insert(&mut self, point: FrontPoint) -> bool {
         let is_nan = point.value.is_nan() || point.costs.iter().any(|cost| cost.is_nan());
         if is_nan || self.best_point_within(&point.costs).is_some_and(|best| best.value <= point.value) {
@@ -68,7 +69,7 @@ impl Front {
         true
     }
 
-    /// As [`Self::insert`], but of two equals the one with the smaller id stays, whichever comes first.
+    /// As [`Self::insert`], but the smaller id breaks ties, in any order of insertion.
     pub fn insert_by_id(&mut self, point: FrontPoint) -> bool {
         if let Some(equal) = self.points.iter_mut().find(|p| p.yields_to(&point)) {
             *equal = point;
@@ -78,17 +79,17 @@ impl Front {
     }
 }
 
-/// The first of the points with the least value.
+/// The first point with the least value.
 fn first_of_least_value<'a>(points: impl IntoIterator<Item = &'a FrontPoint>) -> Option<FrontPoint> {
     points.into_iter().copied().reduce(|best, p| if p.value < best.value { p } else { best })
 }
 
-/// How far beyond the worst of each axis the reference point of [`FrontScales::hypervolume`] lies, as a part of the axis' range: so that the ends of a front
-/// count as well. A tenth is what most use (Ishibuchi et al., How to Specify a Reference Point in Hypervolume Calculation, Evolutionary Computation
-/// 26(3), 2018).
+/// Distance of the reference point of [`FrontScales::hypervolume`] beyond the worst of each axis, as a fraction of the
+/// axis' range, so that the ends of a front count too. A tenth is the usual choice (Ishibuchi et al., How to Specify a
+/// Reference Point in Hypervolume Calculation, Evolutionary Computation 26(3), 2018).
 const BEYOND: f64 = 0.1;
 
-/// The best and the worst of each of two or three axes over some fronts, all to be minimised: what their points are measured by.
+/// The best and worst value of each of two or three minimised axes over some fronts. Points are scaled by them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FrontScales {
     best: Vec<f64>,
@@ -96,7 +97,8 @@ pub struct FrontScales {
 }
 
 impl FrontScales {
-    /// Over the points of one front or of several that are compared; `None` without a point. Axes along which no point differs count for nothing.
+    /// Scales over the points of one front, or of several that are compared. `None` without points. Axes along which no
+    /// point differs are ignored.
     #[must_use]
     pub fn of_fronts<'a>(points: impl IntoIterator<Item = &'a Vec<f64>>) -> Option<Self> {
         let mut points = points.into_iter().filter(|point| point.iter().all(|value| value.is_finite()));
@@ -111,15 +113,18 @@ impl FrontScales {
         Some(scales)
     }
 
-    /// A point with 0 for the best and 1 for the worst of each axis that counts.
+    /// The point scaled to 0 for the best and 1 for the worst of each axis that differs.
     fn scale_point(&self, point: &[f64]) -> Vec<f64> {
         let axes = self.best.iter().zip(&self.worst).zip(point).filter(|((best, worst), _)| worst > best);
         axes.map(|((best, worst), value)| (value - best) / (worst - best)).collect()
     }
 
-    /// The part of the box between the best of each axis and the reference point (a tenth of the range beyond the worst of each) that the points of a
-    /// front dominate: 0 for nothing, 1 where one point is the best in everything. Exact (Zitzler and Thiele, Multiobjective evolutionary algorithms, IEEE
-    /// Transactions on Evolutionary Computation 3(4), 1999).
+    /// The fraction of a box that the points of a front dominate: 0 for nothing, 1 if one point is the best in
+    /// everything.
+    ///
+    /// The box lies between the best of each axis and the reference point (a tenth of the range beyond the worst of
+    /// each). The computation is exact (Zitzler and Thiele, Multiobjective evolutionary algorithms, IEEE Transactions
+    /// on Evolutionary Computation 3(4), 1999).
     #[must_use]
     pub fn hypervolume(&self, front: &[Vec<f64>]) -> f64 {
         let points: Vec<Vec<f64>> = front.iter().map(|point| self.scale_point(point)).collect();
@@ -127,10 +132,12 @@ impl FrontScales {
         dominated_volume(points, axes) / (1.0 + BEYOND).powi(axes as i32)
     }
 
-    /// The place in a front of its knee: the point with the least sum of the scaled axes. With two axes it is the one farthest from the line through the
-    /// front's ends (Das, On characterizing the knee of the Pareto curve, Structural Optimization 18, 1999); with more the one at the least Manhattan
-    /// distance from the best of each axis (Chiu, Yen and Juan, Minimum Manhattan Distance Approach, IEEE Transactions on Evolutionary Computation
-    /// 20(6), 2016). Of equals the first.
+    /// The position of a front's knee: the point with the least sum of the scaled axes. The first of equal points wins.
+    ///
+    /// With two axes it is the point farthest from the line through the front's ends (Das, On characterizing the knee
+    /// of the Pareto curve, Structural Optimization 18, 1999). With more axes it is the point at the least Manhattan
+    /// distance from the best of each axis (Chiu, Yen and Juan, Minimum Manhattan Distance Approach, IEEE Transactions
+    /// on Evolutionary Computation 20(6), 2016).
     #[must_use]
     pub fn find_knee(&self, front: &[Vec<f64>]) -> Option<usize> {
         let sums = front.iter().map(|point| self.scale_point(point).iter().sum::<f64>()).enumerate();
@@ -138,13 +145,13 @@ impl FrontScales {
     }
 }
 
-/// The volume that points dominate below the reference point, of the first `axes` of their axes.
+/// The volume that points dominate below the reference point, over their first `axes` axes.
 fn dominated_volume(mut points: Vec<Vec<f64>>, axes: usize) -> f64 {
     let Some(last) = axes.checked_sub(1) else { return if points.is_empty() { 0.0 } else { 1.0 } };
     let end = 1.0 + BEYOND;
     points.retain(|point| point[..axes].iter().all(|value| *value < end));
     points.sort_by(|a, b| a[last].total_cmp(&b[last]));
-    // From one point to the next along the last axis those so far dominate what they do of the other axes.
+    // Between consecutive points along the last axis, the points so far dominate a constant volume of the other axes.
     let slice = |at: usize| {
         let to = points.get(at + 1).map_or(end, |next| next[last]);
         let thick = to - points[at][last];
@@ -195,9 +202,10 @@ mod tests {
         Ok(())
     }
 
-    /// Of the cells of a grid over the scaled axes, those that some point dominates: the axes are from 0 to `most`, each a whole number.
+    /// Counts the cells of a grid over the scaled axes that some point dominates. The axes run from 0 to `most` in
+    /// whole numbers.
     fn counted(front: &[Vec<f64>], most: usize) -> f64 {
-        // Tenths of a step: the reference point is a tenth of the range beyond.
+        // In tenths of a step: the reference point is a tenth of the range beyond.
         let (axes, cells) = (front[0].len(), most * 11);
         let at = |cell: usize, axis: usize| (cell / cells.pow(axis as u32) % cells) as f64 / 10.0;
         let dominates = |cell: usize, p: &Vec<f64>| p.iter().enumerate().all(|(axis, value)| *value <= at(cell, axis) + 1e-9);
@@ -240,7 +248,7 @@ mod tests {
         let front = vec![vec![0.0, 10.0], vec![2.0, 3.0], vec![5.0, 1.0], vec![10.0, 0.0]];
         let scales = FrontScales::of_fronts(&front).unwrap();
         assert_eq!(scales.find_knee(&front), Some(1));
-        // Below 11, 11: 2 x 1 beyond the first, 3 x 8, 5 x 10 and 1 x 11 of 121.
+        // Below (11, 11): 2 x 1 beyond the first, 3 x 8, 5 x 10 and 1 x 11 of 121.
         assert!((scales.hypervolume(&front) - 87.0 / 121.0).abs() < 1e-12, "{}", scales.hypervolume(&front));
         let alone = vec![vec![7.0, 3.0]];
         let scales = FrontScales::of_fronts(&alone).unwrap();

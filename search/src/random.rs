@@ -1,4 +1,4 @@
-//! Numbers that look random, the same for a seed.
+//! Reproducible pseudo-random numbers.
 
 /// A small reproducible generator (`SplitMix64`, Steele et al., OOPSLA 2014).
 #[derive(Debug, Clone)]
@@ -18,7 +18,7 @@ impl SeededRandom {
         self.next() % n
     }
 
-    /// A number from 0 to 1.
+    /// A number in [0, 1).
     pub(crate) fn next_unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }

@@ -1,12 +1,16 @@
-//! Best-first branch and bound: splits sets of candidates until a bound discards them whole, evaluates exactly only the candidates that no bound
-//! decides, and says how far it got.
+//! Best-first branch and bound over sets of candidates.
 //!
-//! Every candidate has costs that are known when it is looked at (its area), or from below (its energy), and a value to be minimised that is expensive
-//! (its step time), with bounds from below in between; a set has the least of each. A set is discarded when a candidate already evaluated costs no more
-//! along any axis and is no slower than the set's bounds, so what remains is the Pareto front of value against costs, the best value among it. Of
-//! candidates equal in all the one of the smallest number is on the front, as if they had been evaluated in their order.
+//! It splits sets until a bound discards them whole, evaluates exactly only the candidates that no bound decides, and
+//! reports how far it got.
 //!
-//! Sets are taken in rounds of a fixed size and the front changes only between rounds: the answer is the same for any number of threads.
+//! Every candidate has costs that are known at once (its area) or bounded from below (its energy), and an expensive
+//! value to minimise (its step time) with lower bounds. A set has the least of each. A set is pruned when an evaluated
+//! candidate costs no more along any axis and its value is no larger than the set's bound. The remaining candidates are
+//! the Pareto front of value against costs, with the best value among them. The smallest number breaks ties, as if
+//! candidates had been evaluated in their order.
+//!
+//! Sets are taken in rounds of a fixed size, and the front changes only between rounds. So the answer is the same for
+//! any number of threads.
 
 mod among;
 mod standing;
@@ -24,113 +28,115 @@ use std::fmt::Debug;
 
 /// Candidates evaluated per round: enough to keep some cores busy, few enough that a better front prunes soon.
 const ROUND: usize = 16;
-/// Bounds improved per round: cheap beside evaluations.
+/// Bounds improved per round: they are cheap beside evaluations.
 const LOOKS: usize = 256;
-/// What splitting a set counts among these: its parts are bounded several times.
+/// Weight of splitting a set among these: its parts are bounded several times.
 const SPLITTING: usize = 4;
 
-/// Candidates that have a bound in common, and what is known of them.
+/// A set of candidates with common bounds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SearchNode<S> {
-    /// Which they are.
+    /// The set.
     pub set: S,
-    /// None costs less along any axis.
+    /// Lower bounds on the costs of all its candidates.
     pub costs: FrontCosts,
-    /// None has a lower value.
+    /// Lower bound on their values.
     pub bound: f64,
-    /// The smallest of their numbers.
+    /// The smallest number of its candidates.
     pub first: usize,
-    /// What has shown the bound.
+    /// The source of the bound on values.
     pub shown: BoundSource,
 }
 
-/// What shows a bound of candidates.
+/// The source of a bound on candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum BoundSource {
-    /// The peaks of kernels, and what arrays and buffers leave of them.
+    /// Kernel peaks, and the part of them that arrays and buffers allow.
     Peaks,
-    /// Kernels mapped, and plans timed with them.
+    /// Mapped kernels, and plans timed with them.
     Mapped,
-    /// Plans on the way to the best one's exact time.
+    /// Plans timed on the way to the exact value.
     Plans,
 }
 
-/// What a look at a set came to.
+/// The result of refining a set.
 #[derive(Debug, Clone, PartialEq)]
 pub enum NodeRefinement<S> {
-    /// A better bound of the same candidates, with what else has been found out about them.
+    /// A better bound on the same candidates, and the set with what else was found.
     Bound(f64, S),
-    /// Parts of the set, and those of its candidates that need not be looked at.
+    /// Parts of the set, and excluded candidates.
     Parts(Vec<SearchNode<S>>, Vec<(S, Exclusion)>),
 }
 
-/// Why candidates are none.
+/// Why candidates are excluded.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Exclusion {
-    /// They are outside a limit.
+    /// They exceed a limit.
     Limit(OutsideReason),
     /// They are no chips.
     NoChip(String),
 }
 
-/// What is searched.
+/// A problem for branch and bound.
 pub trait SearchProblem: Sync {
     /// A set of candidates.
     type Set: Clone + Debug + Send + Sync;
     /// An exact evaluation.
     type Evaluation: Send + Sync;
-    /// Sets that have all candidates among them, each in one; bounded no better than by nothing from where `stop` says so.
+    /// A partition of the candidates. Once `stop` returns true, nodes may carry the trivial bound.
     fn root_nodes(&self, stop: &(dyn Fn() -> bool + Sync)) -> Vec<SearchNode<Self::Set>>;
-    /// A candidate that may be good, to go to first. Nothing is taken for granted of it.
+    /// A promising candidate to visit first. It may turn out bad.
     ///
     /// # Errors
-    /// What ends the search.
+    /// Errors that end the search.
     fn first_candidate(&self, _stop: &(dyn Fn() -> bool + Sync)) -> Result<Option<usize>, String> {
         Ok(None)
     }
-    /// Whether a set has a candidate.
+    /// Whether a set contains a candidate.
     fn set_contains(&self, _set: &Self::Set, _candidate: usize) -> bool {
         false
     }
-    /// What a candidate of another part of the search costs and its value, to have something to be held against; none where it has none.
+    /// Costs and value of a candidate of another shard, as a first rival. `None` if it has no value.
     ///
     /// # Errors
-    /// What ends the search.
+    /// Errors that end the search.
     fn evaluate_elsewhere(&self, _candidate: usize) -> Result<Option<FrontPoint>, String> {
         Ok(None)
     }
-    /// A set that nobody looks at any more, without what only looks need.
+    /// Strips a decided set of the data that only refinement needs.
     fn strip_decided_set(&self, set: Self::Set) -> Self::Set {
         set
     }
-    /// How many candidates a set has.
+    /// The number of candidates in a set.
     fn set_size(&self, set: &Self::Set) -> u64;
-    /// Whether a set is one candidate, to be evaluated once [`BoundSource::Mapped`] bounds it.
+    /// Whether a set is one candidate, ready to be evaluated once [`BoundSource::Mapped`] bounds it.
     fn is_single(&self, set: &Self::Set) -> bool;
-    /// A better bound of a set ([`BoundSource::Mapped`]), or its parts. No more need be found out than whether values are below `cutoff`.
+    /// A better bound on a set ([`BoundSource::Mapped`]), or its parts. It may stop once it knows whether values are
+    /// below `cutoff`.
     ///
     /// # Errors
-    /// What ends the search.
+    /// Errors that end the search.
     fn refine_set(&self, node: &SearchNode<Self::Set>, cutoff: f64) -> Result<NodeRefinement<Self::Set>, String>;
-    /// The exact value of a candidate, unless it is shown on the way that the value is at least `cutoff` (infinite where any value counts).
+    /// The exact value of a candidate. It may stop once the value is proven to be at least `cutoff` (infinite: any
+    /// value counts).
     fn evaluate_candidate(&self, candidate: usize, cutoff: f64) -> Verdict<Self::Evaluation>;
 }
 
-/// What an evaluation found.
+/// The result of an evaluation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict<E> {
-    /// The exact value, and what belongs to it.
+    /// The exact value and its details.
     Feasible {
         /// The value.
         value: f64,
-        /// The exact costs, where those of the node are bounds.
+        /// The exact costs, if the node has only bounds on them.
         costs: Option<FrontCosts>,
-        /// What belongs to them.
+        /// The details.
         evaluation: E,
     },
-    /// There is none, and why.
+    /// No value exists, and why.
     Infeasible(E),
-    /// It is at least this, which is at least the cutoff.
+    /// Lower bound on the value, at or above the cutoff.
     Beaten(f64),
 }
 
@@ -141,58 +147,58 @@ pub enum CandidateOutcome<E> {
     Evaluated {
         /// The exact value.
         value: f64,
-        /// What the evaluation said.
+        /// The details of the evaluation.
         evaluation: E,
     },
     /// Evaluated: not feasible.
     Infeasible {
-        /// What the evaluation said.
+        /// The details of the evaluation.
         evaluation: E,
     },
-    /// Not worth evaluating: `by` costs no more and its value is no worse than the bound, or worse by no more than is allowed.
+    /// Pruned: `by` costs no more, and its value is at most the bound, or above it within the allowed gap.
     Pruned {
-        /// The lower bound of the values.
+        /// Lower bound on the values.
         bound: f64,
         /// The candidate that dominates them.
         by: usize,
-        /// What has shown the bound.
+        /// The source of the bound.
         shown: BoundSource,
     },
-    /// The search was stopped first.
+    /// Open: the search was stopped first.
     Open {
-        /// The lower bound of the values.
+        /// Lower bound on the values.
         bound: f64,
     },
-    /// No candidates.
+    /// Excluded: these are no candidates.
     Excluded(Exclusion),
 }
 
-/// When a search ends before it has decided everything, and what it may leave.
+/// Limits on the search, and the allowed gap.
 pub struct RunnerLimits<'a> {
-    /// Candidates evaluated exactly at most.
+    /// Limit on exact evaluations.
     pub evaluations: usize,
-    /// Candidates better by no more than this fraction need not be found.
+    /// Candidates that are better by at most this fraction need not be found.
     pub gap: f64,
-    /// Whether to stop now: asked before every look and every evaluation.
+    /// Whether to stop now. It is called before every refinement and every evaluation.
     pub stop: &'a (dyn Fn() -> bool + Sync),
 }
 
 /// The answer of a search.
 #[derive(Debug, Clone)]
 pub struct RunnerAnswer<S, E> {
-    /// How sets of candidates were decided, in the order in which they were.
+    /// How sets of candidates were decided, in that order.
     pub outcomes: Vec<(S, CandidateOutcome<E>)>,
     /// The front of value against costs over all evaluated candidates.
     pub front: Front,
-    /// No candidate's value is below this; `None` when nothing is feasible and nothing is open.
+    /// Lower bound on the value of any candidate. `None`: nothing is feasible and nothing is open.
     pub lower_bound: Option<f64>,
-    /// What was decided by what.
+    /// Counts of decisions.
     pub counts: DecisionCounts,
-    /// Candidates of other parts that it was held against.
+    /// Candidates of other shards that took part in pruning.
     pub heard: Vec<FrontPoint>,
 }
 
-/// A node in the queue: smallest bound first, then the smallest first candidate.
+/// A node in the queue. The smallest bound comes first, then the smallest first candidate.
 struct QueuedNode<S>(SearchNode<S>);
 
 impl<S> PartialEq for QueuedNode<S> {
@@ -208,14 +214,14 @@ impl<S> PartialOrd for QueuedNode<S> {
 }
 impl<S> Ord for QueuedNode<S> {
     fn cmp(&self, other: &Self) -> Ordering {
-        // BinaryHeap takes the largest first. Sets come before their parts, which may begin alike.
+        // BinaryHeap pops the largest first. Sets come before their parts, which may have the same first candidate.
         other.0.bound.total_cmp(&self.0.bound).then(other.0.first.cmp(&self.0.first)).then(self.0.shown.cmp(&other.0.shown))
     }
 }
 
 type Nodes<P> = Vec<SearchNode<<P as SearchProblem>::Set>>;
 
-/// A search under way.
+/// The state of a search.
 struct RunnerState<'a, P: SearchProblem> {
     problem: &'a P,
     gap: f64,
@@ -226,14 +232,14 @@ struct RunnerState<'a, P: SearchProblem> {
     counts: DecisionCounts,
     total: u64,
     decided: u64,
-    /// The least bound of what was discarded although it may be better, within the gap.
+    /// Least bound of pruned sets that may still be better within the gap.
     left: f64,
 }
 
-/// Searches all candidates of `problem`. `progress` and `moment` are told after every round, at moments that do not depend on the clock.
+/// Searches all candidates of `problem`. Calls `told` after every round, so the calls do not depend on the clock.
 ///
 /// # Errors
-/// What [`SearchProblem::refine_set`] ends the search with.
+/// As [`SearchProblem::refine_set`].
 pub fn run_search<P: SearchProblem>(
     problem: &P,
     limits: &RunnerLimits<'_>,
@@ -242,7 +248,7 @@ pub fn run_search<P: SearchProblem>(
     run_search_among(problem, limits, told, &mut NoExchange)
 }
 
-/// The same for one part of a search among others.
+/// Runs one shard of a search that exchanges results with others.
 ///
 /// # Errors
 /// As [`run_search`].
@@ -260,7 +266,7 @@ pub fn run_search_among<P: SearchProblem>(
     let (gap, stop, outcomes, left) = (limits.gap, limits.stop, Vec::new(), f64::INFINITY);
     let mut run = RunnerState { problem, gap, stop, queue, outcomes, front, counts, total, decided: 0, left };
     run.exchange_with_others(&mut among);
-    // One candidate at once, so that there is an answer whenever the search is stopped.
+    // Evaluates one candidate at once, so that there is an answer whenever the search is stopped.
     run.dive_to_best(&mut among)?;
     run.report_progress(told);
     while run.counts.evaluated < limits.evaluations as u64 && !run.queue.is_empty() && !(limits.stop)() {
@@ -286,25 +292,25 @@ impl<P: SearchProblem> RunnerState<'_, P> {
         told(progress, SearchMoment { best, bound, counts: self.counts });
     }
 
-    /// No candidate's value is below this.
+    /// Lower bound on the value of any candidate.
     fn lower_bound(&self) -> Option<f64> {
         let best = self.front.best_point().map(|point| point.value);
         let open = self.queue.peek().map(|waiting| waiting.0.bound).into_iter().chain(best);
         open.reduce(f64::min).map(|bound| bound.min(self.left))
     }
 
-    /// Who makes a node not worth looking at: one that costs no more and is no worse, but for what is allowed.
+    /// The candidate that prunes a node: it costs no more, and it is no worse except within the allowed gap.
     fn find_rival(&self, node: &SearchNode<P::Set>) -> Option<usize> {
         let rival = self.front.best_point_within(&node.costs)?;
         let own = FrontPoint { costs: node.costs, value: node.bound, id: node.first };
         (rival.value <= node.bound * (1.0 + self.gap) && !rival.yields_to(&own)).then_some(rival.id)
     }
 
-    /// The value from which on a node is not worth looking at.
+    /// The value at and above which a node can be pruned.
     fn cutoff_of_node(&self, node: &SearchNode<P::Set>) -> f64 {
         let Some(rival) = self.front.best_point_within(&node.costs) else { return f64::INFINITY };
         let value = if self.gap > 0.0 { rival.value / (1.0 + self.gap) } else { rival.value };
-        // One that is as good and comes first is found.
+        // A candidate that ties and has a smaller number must be found.
         if rival.costs == node.costs && node.first < rival.id { value.next_up() } else { value }
     }
 
@@ -328,12 +334,12 @@ impl<P: SearchProblem> RunnerState<'_, P> {
         self.outcomes.push((self.problem.strip_decided_set(set), CandidateOutcome::Excluded(why)));
     }
 
-    /// Whether a node is to be evaluated next.
+    /// Whether a node can be evaluated next.
     fn is_ready(&self, node: &SearchNode<P::Set>) -> bool {
         node.shown >= BoundSource::Mapped && self.problem.is_single(&node.set)
     }
 
-    /// Follows the best of each set's parts, or the one with the candidate to go to first, to one candidate and evaluates it.
+    /// Follows the best part of each set (or the part with the goal candidate) down to one candidate and evaluates it.
     fn dive_to_best(&mut self, among: &mut OtherShards<'_, P>) -> Result<(), String> {
         let goal = self.goal_candidate(among)?;
         let there = |node: &SearchNode<P::Set>| goal.is_some_and(|goal| self.problem.set_contains(&node.set, goal));
@@ -364,11 +370,11 @@ impl<P: SearchProblem> RunnerState<'_, P> {
         Ok(())
     }
 
-    /// Takes the next nodes off the queue: those to look at, and those to evaluate. What the front dominates is decided on the way.
+    /// Takes the next nodes off the queue: nodes to refine and nodes to evaluate. Prunes dominated nodes on the way.
     fn take_round(&mut self, room: usize) -> (Nodes<P>, Nodes<P>) {
         let (mut looks, mut singles, mut weight) = (Vec::new(), Vec::new(), 0);
         while weight < LOOKS && singles.len() < ROUND.min(room) {
-            // A candidate whose bound is above that of a node looked at may not be next: evaluate only while none is.
+            // The refined bounds may move ahead of this candidate, so no candidate joins a round with refinements.
             if !looks.is_empty() && self.queue.peek().is_some_and(|waiting| self.is_ready(&waiting.0)) {
                 break;
             }
@@ -427,7 +433,7 @@ impl<P: SearchProblem> RunnerState<'_, P> {
         let evaluate = |(node, cutoff): (&SearchNode<P::Set>, &f64)| {
             (first || !stop()).then(|| problem.evaluate_candidate(node.first, *cutoff))
         };
-        // One by one: a core that took several would keep them while another is idle.
+        // One item per task: otherwise one core would hold several while another is idle.
         let answers: Vec<Option<Verdict<P::Evaluation>>> = nodes.par_iter().zip(&cutoffs).with_max_len(1).map(evaluate).collect();
         for ((node, rival), verdict) in nodes.into_iter().zip(rivals).zip(answers) {
             let Some(verdict) = verdict else {
@@ -451,7 +457,8 @@ impl<P: SearchProblem> RunnerState<'_, P> {
                     self.left = self.left.min(bound);
                     CandidateOutcome::Pruned { bound, by: rival.id, shown: BoundSource::Plans }
                 }
-                // Nothing to be beaten by: an evaluation that gives up all the same has only shown its bound.
+                // Without a rival nothing can be pruned. An evaluation that gives up all the same has only proven its
+                // bound.
                 (Verdict::Beaten(bound), None) => {
                     self.left = self.left.min(bound.max(node.bound));
                     CandidateOutcome::Open { bound: bound.max(node.bound) }
@@ -461,7 +468,7 @@ impl<P: SearchProblem> RunnerState<'_, P> {
         }
     }
 
-    /// Decides what is left when the search is stopped.
+    /// Decides the remaining nodes when the search is stopped.
     fn close_stopped(&mut self) {
         for QueuedNode(node) in std::mem::take(&mut self.queue).into_sorted_vec().into_iter().rev() {
             match self.find_rival(&node) {

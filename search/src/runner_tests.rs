@@ -8,14 +8,14 @@ struct Toy {
     costs_known_late: bool,
     /// Candidates of a root set.
     root: usize,
-    /// Where to go first; it may be no candidate.
+    /// The candidate to visit first; it may not exist.
     goal: Option<usize>,
-    /// Which of how many parts of the root sets it has.
+    /// Which part of the root sets it has, and of how many parts.
     part: (usize, usize),
 }
 
 impl Toy {
-    /// The exact costs, at least those that are known at once.
+    /// The exact costs, no less than those known at once.
     fn exact(&self, c: usize) -> FrontCosts {
         let (cost, other, _, slack) = self.items[c];
         let late = if self.costs_known_late { f64::from(slack % 3) } else { 0.0 };
@@ -36,7 +36,7 @@ impl Toy {
 }
 
 impl SearchProblem for Toy {
-    /// From one to another.
+    /// From the first to the end.
     type Set = (usize, usize);
     type Evaluation = ();
     fn root_nodes(&self, _: &(dyn Fn() -> bool + Sync)) -> Vec<SearchNode<(usize, usize)>> {
@@ -79,7 +79,7 @@ impl SearchProblem for Toy {
 }
 
 fn toy() -> impl Strategy<Value = Toy> {
-    // Against one cost, and against two.
+    // One cost, and two.
     let items = prop::sample::select(vec![1u8, 20]).prop_flat_map(|other| {
         proptest::collection::vec((0u8..50, 0..other, proptest::option::weighted(0.8, 0u8..100), 0u8..10), 0..200)
     });
@@ -154,7 +154,7 @@ proptest! {
     }
 }
 
-/// What every part has told, by part.
+/// Results that each part has sent.
 type Board = std::cell::RefCell<std::collections::BTreeMap<usize, Vec<FrontPoint>>>;
 
 struct Listener<'a>(usize, &'a Board);
@@ -180,7 +180,7 @@ proptest! {
             let limits = RunnerLimits { evaluations, gap: 0.0, stop: &|| false };
             run_search_among(&toy, &limits, &mut |_, _| {}, &mut Listener(part, &board)).unwrap()
         };
-        // Some are stopped on the way and have told what they had.
+        // Some parts are stopped on the way, after they have sent their results.
         order.iter().filter(|part| **part < of).for_each(|&part| drop(search(part, limit)));
         let parts: Vec<_> = (0..of).map(|part| search(part, usize::MAX)).collect();
         let mut seen = vec![0; toy.items.len()];

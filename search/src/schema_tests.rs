@@ -3,7 +3,7 @@ use super::*;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Whether a value obeys a schema, of the keywords that the schema has: one that it does not know is an error.
+/// Validates a value against the schema, with the keywords that the schema uses. An unknown keyword is an error.
 struct Validator {
     root: Value,
 }
@@ -79,7 +79,7 @@ impl Validator {
     }
 }
 
-/// Whether a value is of one of JSON Schema's types.
+/// Whether a value has one of JSON Schema's types.
 fn is(value: &Value, name: &Value) -> bool {
     match name.as_str().unwrap() {
         "object" => value.is_object(),
@@ -127,7 +127,7 @@ fn what_no_study_may_say_is_refused_by_the_schema_too() {
         assert!(validator.check(&wrong).is_err(), "the schema takes {why}");
         assert!(Study::parse("s.toml", &wrong).is_err(), "a study may have {why}");
     }
-    // Of what both take.
+    // Studies that both accept.
     for right in [
         with("links = [6, 12]", "links = 6"),
         with("links = [6, 12]", "\"links\" = { from = 6, to = 12, step = 6 }"),
@@ -140,7 +140,7 @@ fn what_no_study_may_say_is_refused_by_the_schema_too() {
     }
 }
 
-/// The keys of a schema's objects, those of definitions among them.
+/// The keys of a schema's objects, including those of definitions.
 fn keys(schema: &Value, found: &mut BTreeSet<String>) {
     match schema {
         Value::Object(map) => {

@@ -1,4 +1,5 @@
-//! What a design's neighbours tell of it: one step along each dimension, and a little more of what binds, each under its own best plan.
+//! Sensitivities of a design: one step along each dimension, and a tenth more of each resource. Each variant has its
+//! own best plan.
 
 use crate::design::{DesignEvaluation, best_plan};
 use crate::planner::{PlanSpace, PreparedJob};
@@ -13,23 +14,23 @@ use step::StepError;
 /// A step along a dimension.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DimensionStep {
-    /// The dimension.
+    /// The dimension's key.
     pub key: String,
     /// Its value in the design.
     pub from: FieldValue,
-    /// The next value of the study's list, or the one before.
+    /// The adjacent value in the study's list.
     pub to: FieldValue,
-    /// What the combination is. A chip outside the limits has its plan too: [`DimensionStep::beyond`].
+    /// The outcome of the combination. A chip outside the limits has its plan in [`DimensionStep::beyond`].
     pub fate: SweptOutcome,
     /// The fastest plan of a chip that is outside the limits.
     pub beyond: Option<DesignEvaluation>,
-    /// Every limit that it is outside, that of [`SweptOutcome::OutsideCounts`] first. One over the power is so at its lowest clock too: its plan and its figures are at
-    /// the clock that it is designed for.
+    /// All limits that it exceeds, that of [`SweptOutcome::Outside`] first. A chip over the power limit exceeds it even
+    /// at its lowest clock. Its plan and its figures are at its design clock.
     pub exceeds: Vec<OutsideReason>,
 }
 
 impl DimensionStep {
-    /// The chip, where the combination is one.
+    /// The chip, if the combination is one.
     #[must_use]
     pub fn built_chip(&self) -> Option<&CombinationChip> {
         match &self.fate {
@@ -38,7 +39,7 @@ impl DimensionStep {
         }
     }
 
-    /// The chip under its fastest plan, within the limits or not.
+    /// The evaluation of the chip, within the limits or not.
     #[must_use]
     pub fn evaluation_of_step(&self) -> Option<&DesignEvaluation> {
         match &self.fate {
@@ -51,7 +52,7 @@ impl DimensionStep {
 /// The designs one step from a combination along each dimension with several values, down and up.
 ///
 /// # Errors
-/// None that the space's enumeration has not had.
+/// Only errors that the space's enumeration has already reported.
 pub fn single_steps(sweep: &Sweep<'_>, combination: u64) -> Result<Vec<DimensionStep>, String> {
     let dials = sweep.space.listed_dimensions();
     let here = places_of_combination(&dials, combination);
@@ -81,7 +82,7 @@ pub fn single_steps(sweep: &Sweep<'_>, combination: u64) -> Result<Vec<Dimension
     neighbours.par_iter().with_max_len(1).map(one).collect()
 }
 
-/// What a design may have a little more of.
+/// A resource of a design.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resource {
     /// Bandwidth of HBM, both directions.
@@ -94,25 +95,25 @@ pub enum Resource {
     BufferCapacity(String),
     /// Bandwidth of a device's port into the fabric's tier with this name.
     LinkBandwidth(String),
-    /// The clock of cores and memories on the die: their bandwidth with it.
+    /// The clock of cores and of memories on the die, with their bandwidth.
     Clock,
 }
 
-/// How much more of a resource there is in a look at what it is worth: a tenth.
+/// Factor on a resource to measure its worth: a tenth more.
 pub const MORE: f64 = 1.1;
 
-/// A little more of one resource, everything else as it is.
+/// The effect of a tenth more of one resource, with everything else unchanged.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Marginal {
     /// The resource.
     pub resource: Resource,
-    /// What the design has of it: bytes, bytes per second or Hz.
+    /// The design's amount of it: bytes, bytes per second or Hz.
     pub has: f64,
-    /// The fastest plan with [`MORE`] times as much.
+    /// The evaluation with [`MORE`] times as much.
     pub evaluation: DesignEvaluation,
 }
 
-/// What a tenth more of each resource gives a design; `plans` are those that its chip and fabric are tried with.
+/// The effect of a tenth more of each resource on a design. `plans` is the plan space for its chip and fabric.
 ///
 /// # Errors
 /// A chip that the cost model cannot use.

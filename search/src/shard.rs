@@ -1,17 +1,18 @@
-//! Parts of the combinations of a space, the same wherever they run.
+//! Shards of a space's combinations, equal on every machine.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Combinations that follow each other in one shard.
+/// Consecutive combinations in one shard.
 const RUN: u64 = 64;
 
-/// One of several parts of a sweep: runs of combinations dealt out in turn, so that every part has some of all regions of the space.
+/// One of several shards of a sweep. Runs of combinations are dealt in turn, so every shard has combinations from all
+/// regions of the space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shard {
-    /// Which part, from 1.
+    /// The shard's number, from 1.
     pub part: u32,
-    /// Parts.
+    /// The number of shards.
     pub of: u32,
 }
 
@@ -19,13 +20,13 @@ impl Shard {
     /// The whole sweep.
     pub const WHOLE: Self = Self { part: 1, of: 1 };
 
-    /// Whether a combination belongs to the part.
+    /// Whether a combination belongs to the shard.
     #[must_use]
     pub fn contains(self, number: u64) -> bool {
         number / RUN % u64::from(self.of) == u64::from(self.part - 1)
     }
 
-    /// How many of the combinations below `total` belong to the part.
+    /// How many of the combinations below `total` belong to the shard.
     #[must_use]
     pub fn size_of(self, total: u64) -> u64 {
         let (round, own) = (RUN * u64::from(self.of), RUN * u64::from(self.part - 1));

@@ -1,6 +1,6 @@
-//! Sweeps: every combination of a study's values looked at exactly, none rejected by a bound, for maps and sensitivities.
+//! Sweeps: evaluates every combination of a study's values exactly, for maps and sensitivities. No bound prunes any.
 //!
-//! What a combination gives depends on its number alone: neither threads nor the order in which combinations are looked at change it.
+//! A result depends on the combination's number alone, not on threads or on the order of evaluation.
 
 use crate::design::{DesignEvaluation, Rejection, best_plan_with_kernels, infeasible_evaluation};
 use crate::planner::{ChipKernels, PreparedJob};
@@ -11,45 +11,46 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What is kept is kept after so long at most: less than a second is lost with a process.
+/// Longest time between two saves: less than a second is lost when the process ends.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Results that wait to be kept, at most: what bounds the memory where keeping is slow.
+/// Limit on results that wait to be saved; it bounds the memory when saving is slow.
 const WAITING: usize = 1024;
 
-/// What became of a combination.
+/// The outcome of a combination.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SweptOutcome {
-    /// No chip: its values do not go together, and why.
+    /// No chip, because its values do not go together; with the reason.
     NoChip(String),
     /// Outside the limits.
     Outside(OutsideReason, Box<CombinationChip>),
-    /// A chip with its fastest plan, or why it has none.
+    /// A chip with its fastest plan, or with the reason why it has none.
     Evaluated(Box<CombinationChip>, Box<DesignEvaluation>),
 }
 
-/// A sweep: the job's plans on each of the space's fabrics, and its chips.
+/// A sweep: the job's plans on each of the space's fabrics, and the space of chips.
 #[derive(Debug, Clone, Copy)]
 pub struct Sweep<'a> {
     /// The job and its plans, prepared for every fabric of [`Space::fabric_settings`], in that order.
     pub prepared: &'a [PreparedJob<'a>],
-    /// The chips.
+    /// The space of chips.
     pub space: &'a Space,
-    /// Steps may take at most so long.
+    /// Limit on the step time.
     pub max_step: Option<Seconds>,
 }
 
 impl Sweep<'_> {
-    /// What a combination is, and its fastest plan where it is a chip of the space.
+    /// The outcome of a combination, with the fastest plan if it is a chip of the space.
     ///
     /// # Errors
-    /// None that the space's enumeration has not had.
+    /// Only errors that the space's enumeration has already reported.
     pub fn evaluate_combination(&self, number: u64) -> Result<SweptOutcome, String> {
         let alone = self.evaluate_combinations(&[number])?;
         alone.into_iter().next().ok_or_else(|| format!("nothing became of design {number}"))
     }
 
-    /// [`Self::evaluate_combination`] at several: what is found of the kernels of one serves the next that runs like it ([`Space::combinations_by_fabric`]).
+    /// [`Self::evaluate_combination`] for several. A chip that runs like the one before reuses its kernels
+    /// ([`Space::combinations_by_fabric`]).
     ///
     /// # Errors
     /// As [`Self::evaluate_combination`].
@@ -73,13 +74,13 @@ impl Sweep<'_> {
         fates.collect()
     }
 
-    /// A chip under its fastest plan.
+    /// Evaluates a chip under its fastest plan.
     #[must_use]
     pub fn evaluate_chip(&self, built: &CombinationChip) -> DesignEvaluation {
         self.evaluate_chip_after(&mut None, built)
     }
 
-    /// A chip under its fastest plan; `kernels` are those of the chip before it, and then its own.
+    /// Evaluates a chip under its fastest plan. `kernels` holds those of the previous chip, and then its own.
     fn evaluate_chip_after<'b>(&self, kernels: &mut Option<ChipKernels<'b>>, built: &'b CombinationChip) -> DesignEvaluation {
         let Some(prepared) = built.fabric.and_then(|fabric| self.prepared.get(fabric)) else {
             return infeasible_evaluation(Rejection::Unusable("no chip of the space is on its fabric".to_owned()));
@@ -99,14 +100,14 @@ impl Sweep<'_> {
     }
 }
 
-/// What becomes of each of some numbers.
+/// The results for some combinations, in their order.
 pub type CombinationResults<'a, T, E> = dyn Fn(&[u64]) -> Result<Vec<T>, E> + Sync + 'a;
 
-/// Does `some` for each group of numbers on all of rayon's threads, and has `keep` keep what comes of them, some at a time, on the calling thread. Stops
-/// at the first error of either; what was kept before stays kept.
+/// Calls `some` for each group of numbers on all of rayon's threads, and `keep` with batches of the results on the
+/// calling thread. Stops at the first error of either; results that were kept stay kept.
 ///
 /// # Errors
-/// The first of `some` or `keep`.
+/// The first error of `some` or `keep`.
 pub fn run_in_groups<T: Send, E: Send>(
     groups: impl Iterator<Item = Vec<u64>> + Send,
     some: &CombinationResults<'_, T, E>,
@@ -124,7 +125,7 @@ pub fn run_in_groups<T: Send, E: Send>(
                 while !stop.load(Ordering::Relaxed)
                     && let Some(numbers) = next()
                 {
-                    // Nobody listens any more after an error.
+                    // The receiver is gone after an error.
                     if sender.send(some(&numbers).map(|found| numbers.into_iter().zip(found))).is_err() {
                         break;
                     }

@@ -13,7 +13,8 @@ use workloads::Model;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 
-/// Relatives of TPU v4 of which some are too large, some no chips (buffers larger than the memory around them) and some on other fabrics.
+/// Relatives of TPU v4. Some are too large, some are no chips (buffers larger than the memory around them), some are on
+/// other fabrics.
 const RELATIVES: &str = "\"tensor.cores\" = [1, 2]\n\"area.cores\" = \"tensor.cores\"\n\"vector.cores\" = \"tensor.cores\"\n\
     \"memory.cmem.capacity_mib\" = [32, 128]\n\"memory.hbm.capacity_gib\" = [0.05, 1, 16]\n\"area.hbm_stacks\" = [1, 8]\nlinks = [6, 12]\n\
     \"fabric.tier.ici.bandwidth_gb_per_s\" = \"45 * links\"\n";
@@ -66,7 +67,8 @@ fn a_sweep_has_every_combination_and_the_search_s_best() {
     .unwrap();
     fates.sort_by_key(|(number, _)| *number);
     assert_eq!(fates.iter().map(|(number, _)| *number).collect::<Vec<_>>(), (0..48).collect::<Vec<_>>());
-    // Chips that differ in their fabric alone are looked at together; what comes of each is what comes of it alone, to the last digit.
+    // Chips that differ only in their fabric are evaluated together. Each result equals that of the chip alone, to the
+    // last digit.
     assert!(space.combinations_by_fabric().all(|group| group.len() == fabrics.len()) && fabrics.len() > 1);
     for (number, fate) in &fates {
         assert_eq!(format!("{fate:?}"), format!("{:?}", sweep.evaluate_combination(*number).unwrap()), "{number}");

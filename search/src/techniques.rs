@@ -1,4 +1,5 @@
-//! Memory techniques side by side: what each makes of one plan of one model on one chip, and how far it stretches the sequence and the micro-batch.
+//! Compares memory techniques: their effect on one plan of one model on one chip, and the longest sequence and largest
+//! micro-batch that fit.
 
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
@@ -10,20 +11,20 @@ use step::{
 use workloads::memory::TrainingQuantities;
 use workloads::{Model, SegmentKind, Techniques};
 
-/// Longest sequence, and largest micro-batch, that are tried.
+/// Limits on the sequence and on the micro-batch.
 const LONGEST: u64 = 1 << 24;
 const LARGEST: u64 = 1 << 16;
-/// Tokens by which sequences are told apart.
+/// Resolution of sequence lengths, in tokens.
 const TOKENS: u64 = 256;
-/// Steps are alike within this ratio.
+/// Steps within this ratio tie.
 const EQUAL: f64 = 1.001;
 
-/// What is trained, on what, by which plan, but for its techniques.
+/// The model, the hardware and the plan, without techniques.
 #[derive(Debug, Clone, Copy)]
 pub struct TechniqueSetting<'a> {
     /// The model.
     pub model: &'a Model,
-    /// Every device.
+    /// The chip of every device.
     pub chip: &'a Accelerator,
     /// The network between them.
     pub fabric: &'a Fabric,
@@ -33,20 +34,20 @@ pub struct TechniqueSetting<'a> {
     pub plan: &'a TrainingPlan,
 }
 
-/// What techniques make of the plan.
+/// A plan under some techniques.
 #[derive(Debug, Clone)]
 pub struct TechniqueTrial {
-    /// The techniques, with what was chosen for them.
+    /// The techniques, with their chosen parameters.
     pub techniques: Techniques,
     /// Memory by stage.
     pub memory: StepMemory,
-    /// The step's time, whether it fits or not.
+    /// The step's time, whether the plan fits or not.
     pub time: StepTime,
-    /// Why it does not fit; `None` where it does.
+    /// The shortfall; `None` if the plan fits.
     pub lacks: Option<OverCapacity>,
-    /// Activations that one layer keeps on the device and that go away, of one micro-batch on one device.
+    /// Activation bytes of one layer, of one micro-batch on one device: kept on the device, and offloaded.
     pub layer: [Bytes; 2],
-    /// What was asked for and changes nothing.
+    /// Notes about requests that change nothing.
     pub notes: Vec<String>,
 }
 
@@ -63,10 +64,10 @@ impl TechniqueSetting<'_> {
         step_memory(self.model, plan, self.stack, DeviceMemory::of_chip(self.chip), domain)
     }
 
-    /// What techniques make of the plan, as they are.
+    /// The plan under these techniques, exactly as given.
     ///
     /// # Errors
-    /// Techniques that cannot be used so, a plan that the model does not allow.
+    /// Techniques that cannot be used here, or a plan that the model does not allow.
     pub fn try_techniques(&self, techniques: &Techniques) -> Result<TechniqueTrial, StepError> {
         let plan = self.with_techniques(techniques, |_| {});
         let graph = lower_plan(self.model, &plan, self.stack)?;
@@ -94,21 +95,23 @@ impl TechniqueSetting<'_> {
         Ok(TechniqueTrial { techniques: techniques.clone(), lacks, memory, time, layer: layer.unwrap_or_default(), notes })
     }
 
-    /// The same, where a technique says what part goes away and the user does not: of all eighths the one whose step is shortest among those that
-    /// fit, or if none does the one that lacks least. Of ones alike within a thousandth the largest part.
+    /// As [`Self::try_techniques`], but chooses an offload fraction that the user left open.
+    ///
+    /// Tries every eighth. The shortest step that fits wins; if none fits, the smallest shortfall. Steps within a
+    /// thousandth tie, and the largest fraction wins the tie.
     ///
     /// # Errors
     /// As [`Self::try_techniques`].
     pub fn try_best_fractions(&self, techniques: &Techniques) -> Result<TechniqueTrial, StepError> {
         let mut tried = techniques.offload_choices().into_iter().map(|choice| self.try_techniques(&choice));
         let mut best = tried.next().unwrap_or_else(|| self.try_techniques(techniques));
-        // What one part is refused for another may not be.
+        // Another fraction may succeed where one is refused.
         for other in tried.flatten() {
             let lacking =
                 |trial: &TechniqueTrial| trial.lacks.as_ref().map_or(0, |lack| lack.need.0 - lack.have.0.min(lack.need.0));
             let key = |trial: &TechniqueTrial| (lacking(trial), trial.time.total.0);
             let (lack, time) = key(&other);
-            // A part that takes no longer than one in a thousand more is worth its memory.
+            // A larger fraction saves memory, so it wins unless its step is longer by more than a thousandth.
             let better =
                 best.as_ref().map(key).map_or(true, |(least, shortest)| lack < least || lack == least && time * EQUAL < shortest);
             if better {
@@ -118,8 +121,8 @@ impl TechniqueSetting<'_> {
         best
     }
 
-    /// The longest sequence that fits with these techniques, in steps of 256 tokens; none where that many do not. What the model's positions
-    /// allow bounds it where they are learned.
+    /// The longest sequence that fits with these techniques, in steps of 256 tokens. `None`: not even one step fits.
+    /// Learned positions of the model bound it.
     #[must_use]
     pub fn longest_sequence(&self, techniques: &Techniques) -> Option<u64> {
         let parts = u64::from(self.plan.layout.context.max(1)) * u64::from(self.plan.layout.tensor.max(1));
@@ -128,7 +131,7 @@ impl TechniqueSetting<'_> {
             .map(|count| count * step)
     }
 
-    /// The largest micro-batch that fits with these techniques, with as many micro-batches per step.
+    /// The largest micro-batch that fits with these techniques, with the same number of micro-batches per step.
     #[must_use]
     pub fn largest_micro_batch(&self, techniques: &Techniques) -> Option<u64> {
         let each = self.plan.batch.global_batch / self.plan.batch.micro_batch.max(1);
@@ -138,9 +141,9 @@ impl TechniqueSetting<'_> {
         })
     }
 
-    /// The largest count up to `limit` under which the plan fits: it needs no less memory for more.
+    /// The largest count up to `limit` under which the plan fits. More never needs less memory.
     fn largest_count(&self, techniques: &Techniques, limit: u64, set: impl Fn(&mut TrainingPlan, u64)) -> Option<u64> {
-        // What is left open may be another part for more.
+        // A larger count may need another fraction.
         let choices = techniques.offload_choices();
         let fits = |count: u64| {
             choices.iter().any(|choice| {
@@ -163,13 +166,13 @@ impl TechniqueSetting<'_> {
         Some(low)
     }
 
-    /// Live bytes of the fullest stage at its peak.
+    /// Resident bytes of the fullest stage at its peak.
     #[must_use]
     pub fn peak_live_bytes(&self, trial: &TechniqueTrial) -> Bytes {
         trial.memory.peak_reading(MemoryReading::Allocated)
     }
 
-    /// Quantities of the model that techniques' parameters may name.
+    /// Quantities of the model that parameters of techniques may name.
     ///
     /// # Errors
     /// A plan that the model cannot be lowered for.
@@ -240,7 +243,7 @@ mod tests {
             assert!(trial.time.total.0 <= least * EQUAL.powi(8), "{}", trial.techniques);
             trial.techniques.to_string()
         };
-        // A link that hides nothing moves as little as it can, one that hides all moves all.
+        // With a slow link, which hides nothing, the least possible goes. With a fast link everything goes.
         if let Some(host) = &mut chip.host {
             host.bandwidth.0 = 1e9;
         }

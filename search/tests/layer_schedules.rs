@@ -1,4 +1,4 @@
-//! Every layer graph that a search asks for is scheduled with proof, within the work that a schedule may take by default.
+//! Every layer graph of a search is scheduled with proof, within the default work limit of a schedule.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod layer_graphs;
@@ -11,8 +11,8 @@ use workloads::Model;
 
 #[test]
 fn every_pass_of_every_built_in_model_of_common_layers_is_proven_on_every_built_in_chip() {
-    // Latent attention has twice the operators of other layers: of its recomputing passes some stay open, by up to 24 % where attention is not fused.
-    // So has a block of two layers: up to 4.4 % of them stay open.
+    // Latent attention has twice the operators of other layers. Some of its recomputing passes stay open, by up to 24 %
+    // if attention is not fused. For a block of two layers the gap is up to 4.4 %.
     let large = |model: &Model| model.variations.latent.is_some() || model.layers_per_block() > 1;
     let models: Vec<&str> = workloads::model::built_in_names().filter(|model| !large(&Model::load(model).unwrap())).collect();
     let chips = templates().unwrap();
@@ -25,7 +25,7 @@ fn every_pass_of_every_built_in_model_of_common_layers_is_proven_on_every_built_
                 for_each_pass(&chip.accelerator, &layers, |name, _, problem| {
                     let schedule = solve_problem(problem, &SolveLimits::default());
                     assert_eq!(verify_schedule(problem, &schedule), Vec::new(), "{name}");
-                    // A pass of a minute has 6e13 ticks of a picosecond: what leaves fewer than one in 1e12 open is proven.
+                    // A pass of a minute has 6e13 ticks of a picosecond. A gap below 1e-12 counts as proven.
                     assert!(schedule.status.relative_gap().is_some_and(|gap| gap < 1e-12), "{name}: {:?}", schedule.status);
                     schedules.fetch_add(1, Ordering::Relaxed);
                 });

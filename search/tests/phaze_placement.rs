@@ -27,7 +27,7 @@ fn assert_same(found: Option<f64>, expected: Option<f64>, what: &str) {
     }
 }
 
-/// The time of a solution, after its plan passed the verifier.
+/// The time of a solution whose plan passed the verifier.
 fn verified(instance: &PhazeInstance, what: &str) -> Option<f64> {
     let solution = phaze::place_chain(instance);
     assert_eq!(solution.is_feasible(), solution.time_per_batch.is_some());
@@ -54,7 +54,7 @@ fn every_recorded_optimum_is_met_in_total_and_at_each_width() {
     }
 }
 
-/// PHAZE's table over (suffix, devices, stages), with every stage's costs summed anew: slow and plain.
+/// PHAZE's table over (suffix, devices, stages), with every stage's costs summed anew: slow and simple.
 mod literal {
     use super::{PhazeOptimizer, PhazeProblem, WidthGraph};
 
@@ -153,8 +153,8 @@ mod literal {
     }
 }
 
-/// A random problem. Costs are small whole numbers, so that ties and exactly full memories are frequent and every sum is
-/// exact.
+/// A random problem. Costs are small whole numbers, so that ties and exactly full memories are frequent and every sum
+/// is exact.
 fn problems() -> impl Strategy<Value = PhazeProblem> {
     let shape = (1..=9_usize, 1..=14_usize, 1..=20_usize, 0..4_u8, any::<[bool; 2]>(), 0..3_u8);
     shape.prop_flat_map(|(count, devices, micro_batches, edges, [recompute, adam], parallel)| {
@@ -201,8 +201,8 @@ fn problems() -> impl Strategy<Value = PhazeProblem> {
     })
 }
 
-/// Larger problems of the shape PHAZE writes: a cheap first layer with many parameters, equal or varied layers, costs that are
-/// no whole numbers, both ends left whole by tensor parallelism, memory from plenty to too little.
+/// Larger problems of the shape PHAZE writes: a cheap first layer with many parameters, equal or varied layers,
+/// fractional costs, both ends without tensor parallelism, and memory from plenty to too little.
 fn transformers() -> impl Strategy<Value = PhazeProblem> {
     let shape = (10..=26_usize, 0..5_usize, 0..6_usize, any::<[bool; 5]>(), 0..5_usize);
     let scales = (-3.0..-0.5_f64, 5.0..10.0_f64, 8.0..10.0_f64, 8.0..10.0_f64, -1.6..0.1_f64, 8.0..11.5_f64);
@@ -262,8 +262,8 @@ proptest! {
     }
 }
 
-/// A chain whose best split, (0..2), (2..3), (3..4), (4..6), ends its first stage behind the first end that memory allows, and
-/// whose probes under its bottleneck get stuck before they reach that first end.
+/// A chain with the best split (0..2), (2..3), (3..4), (4..6). Its first stage ends behind the first end that memory
+/// allows, and probes below its bottleneck get stuck before that first end.
 #[test]
 fn the_best_first_stage_may_end_behind_where_probes_get_stuck() {
     let costs = [[0, 0, 4, 1], [1, 0, 3, 8], [6, 0, 5, 1], [9, 0, 3, 3], [5, 7, 1, 5], [11, 8, 3, 3]];
@@ -286,7 +286,7 @@ fn the_best_first_stage_may_end_behind_where_probes_get_stuck() {
     assert_same(verified(&PhazeInstance::new(problem).unwrap(), "stuck"), Some(364.0), "stuck");
 }
 
-/// The bytes that an infeasible answer says are lacking.
+/// The shortfall in bytes of an infeasible answer.
 fn lacking(why: &str) -> Option<f64> {
     let (_, rest) = why.split_once("lacks ")?;
     rest.split_once(' ')?.0.parse().ok()
@@ -315,7 +315,7 @@ proptest! {
         let why = solution.infeasible_reason().unwrap();
         match lacking(why) {
             Some(bytes) => {
-                // All costs are whole, so the lack is: with one byte less than it there is still no plan.
+                // All costs are whole, so the shortfall is too: with one byte less there is still no plan.
                 prop_assert!(bytes >= 1.0, "{}", why);
                 problem.max_memory_per_device += bytes - 1.0;
                 prop_assert_eq!(literal::optimum(&problem), None);

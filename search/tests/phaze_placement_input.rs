@@ -1,4 +1,4 @@
-//! What PHAZE instance files may hold, what is rejected and with which words, and what the plan verifier catches.
+//! The content of PHAZE instance files, the messages for rejected ones, and the faults that the plan verifier finds.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use coplace_search::published::phaze::{self, PhazeInstance, PlacementError, PlanFault, Recorded};
@@ -26,7 +26,7 @@ fn read(value: &Value) -> Result<PhazeInstance, PlacementError> {
     PhazeInstance::from_json_str(&value.to_string())
 }
 
-/// The message for the problem with one value put in (or taken out, for `None`) at a JSON pointer.
+/// The message for the problem with one value replaced (or removed, for `None`) at a JSON pointer.
 fn message(pointer: &str, value: Option<Value>) -> String {
     let mut problem = problem();
     let (parent, key) = pointer.rsplit_once('/').unwrap();
@@ -65,7 +65,7 @@ fn a_bare_problem_and_a_wrapped_one_are_the_same() {
     assert_eq!(Recorded::from_json_str("{}").unwrap(), None);
 }
 
-/// What the optimum does not depend on is not looked at; a recorded answer is, by those who ask for it.
+/// Keys that do not affect the optimum are ignored. A recorded answer is checked only by callers that request it.
 #[test]
 fn notes_are_passed_over_and_recorded_times_are_checked() {
     let bare = read(&problem()).unwrap();

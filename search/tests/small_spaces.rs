@@ -1,4 +1,4 @@
-//! Searches of small random spaces beside brute force over their chips and plans.
+//! Searches of small random spaces against brute force over their chips and plans.
 //!
 //! `PROPTEST_CASES=200 cargo test --release -p coplace-search --test small_spaces` tries more of them.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
@@ -31,7 +31,7 @@ struct Case {
 fn case() -> impl Strategy<Value = Case> {
     let values = |most: u32| proptest::collection::vec(1..=most, 1..=2);
     let powers = |from: u32, to: u32| proptest::collection::vec((from..=to).prop_map(|bits| 1_u32 << bits), 1..=2);
-    // Memory down to what no plan, or only a sharded one, fits into.
+    // Memory from plenty down to a size that fits no plan, or only a sharded one.
     let memory = (
         proptest::collection::vec(1_u64..=32, 1..=2),
         proptest::collection::vec((2_u32..=40).prop_map(|gib| f64::from(gib) / 4.0), 1..=3),
@@ -52,7 +52,7 @@ fn case() -> impl Strategy<Value = Case> {
         prop::sample::select(vec!["phaze_flat", "tpu_v4_ici", "selene_hdr200x8", "ideal_switch"]),
     );
     let zero = prop::sample::select(vec![Some(vec![ZeroStage::None]), Some(vec![ZeroStage::None, ZeroStage::Parameters]), None]);
-    // Odd numbers of devices too, and more than one node of eight.
+    // Includes odd numbers of devices, and more than one node of eight.
     let devices = prop::sample::select(vec![1_u32, 2, 3, 4, 5, 6, 7, 8, 16]);
     (grid, names, devices, 1_u64..=4, zero).prop_map(|(space, (model, fabric), devices, batch, zero)| Case {
         space,

@@ -1,4 +1,4 @@
-//! The hardware alone: chips of a space, each under the fastest plan that is left where the degrees are given, for a search that knows no bounds.
+//! The hardware alone, for a search without bounds: chips of a space, each under its fastest plan with given degrees.
 
 use super::best_plan;
 use crate::bayes::BayesProblem;
@@ -6,10 +6,10 @@ use crate::planner::PreparedJob;
 use crate::space::{DesignId, SingleCombination, Space};
 use sim::hardware::{Accelerator, FieldValue};
 
-/// Chips with their largest HBM; their value is a step's seconds.
+/// Chips with their largest HBM. Their value is a step's seconds.
 #[derive(Debug, Clone, Copy)]
 pub struct HardwareOnly<'a> {
-    /// The chips.
+    /// The space of chips.
     pub space: &'a Space,
     /// The job and its plans, prepared for every fabric of [`Space::fabric_settings`], in that order.
     pub prepared: &'a [PreparedJob<'a>],
@@ -34,7 +34,8 @@ impl BayesProblem for HardwareOnly<'_> {
         self.space.chip_count()
     }
 
-    /// The numbers of the dimensions that the space varies; a word has none, and counts as one. PHAZE's are the six of its chips.
+    /// The numbers of the dimensions that the space varies. A word has no number and counts as one. PHAZE's chips have
+    /// six dimensions.
     fn dimensions_of(&self, design: usize) -> Option<Vec<f64>> {
         let id = self.space.with_largest_memory(design);
         let chip = self.chip_of_design(id)?;

@@ -1,4 +1,4 @@
-//! What is minimised, from what steps take: of a chip, and of a box of chips.
+//! The objective's value, and bounds on it, from step times: for a chip and for a box of chips.
 
 use super::{Aim, DesignEvaluation, DesignSearch, Rejection, Workload, evaluate_chip, infeasible_evaluation};
 use crate::objective::{FrontAxis, Objective, Term};
@@ -10,12 +10,12 @@ use sim::hardware::Accelerator;
 use sim::units::Seconds;
 use step::Fidelity;
 
-/// Rounding of a quotient that a product turns back: four times what a double's last bit is.
+/// Allowance for rounding in a quotient that a product reverses: four times the last bit of a double.
 pub(super) const SLACK: f64 = 1.0 + 4.0 * f64::EPSILON;
-/// The same of logarithms and sums of them.
+/// The same for logarithms and sums of them.
 const WIDE_SLACK: f64 = 1.0 + 1e-12;
 
-/// How a measure of a step follows from its seconds: no less than `besides` + `factor` times them.
+/// A lower bound on a step's measure from its seconds: `besides` + `factor` * seconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MeasureLine {
     besides: f64,
@@ -27,7 +27,7 @@ impl MeasureLine {
         self.besides + self.factor * seconds
     }
 
-    /// Seconds from which on the measure is at least `value`: infinite where no time alone shows it.
+    /// The least seconds at which the measure is at least `value`; infinite if time alone does not prove it.
     fn seconds_reaching(&self, value: f64) -> f64 {
         if self.besides == 0.0 && self.factor == 1.0 {
             return value;
@@ -36,31 +36,31 @@ impl MeasureLine {
     }
 }
 
-/// How far bounds on the steps of a chip follow for what it stands for.
+/// How detailed a chip's step bounds may be and still hold for the chips that it stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum BoundDepth {
     /// Kernels at their peaks.
     Peaks,
-    /// With what arrays and buffers leave of them.
+    /// Kernels at the part of their peaks that arrays and buffers allow.
     Buffered,
-    /// Mapped.
+    /// Mapped kernels.
     Mapped,
 }
 
-/// A chip, or what bounds a box of chips.
+/// A chip, or the corners of a box of chips.
 pub(super) struct ChipOrBox {
-    /// None has faster kernels.
+    /// The fastest kernels.
     fast: Accelerator,
-    /// None takes less energy; the same where it is left out.
+    /// The least energy; `None`: the same chip as `fast`.
     small: Option<Accelerator>,
-    /// None takes less.
+    /// The least of each figure.
     pub figures: ChipFigures,
     fabrics: Vec<usize>,
     pub depth: BoundDepth,
 }
 
 impl ChipOrBox {
-    /// Whether steps take as long at least on both: the same but for what they take.
+    /// Whether both have equal bounds on steps: the chips are equal except for energy and area model.
     fn is_as_fast_as(&self, other: &Self) -> bool {
         let mut fast = self.fast.clone();
         fast.energy.clone_from(&other.fast.energy);
@@ -88,14 +88,14 @@ impl ChipOrBox {
 }
 
 impl Aim {
-    /// Whether energy is part of the dollars that are asked for.
+    /// Whether the dollars of the objective include energy.
     #[must_use]
     pub fn pays_energy(&self) -> bool {
         self.objective == Objective::PerDollar && self.operation.usd_per_watt() > 0.0
     }
 
-    /// What is minimised of a step where energy is paid: the chip's USD times the step's `seconds`, and the USD over the years of a device's part of the
-    /// `joules` of all `devices`.
+    /// The minimised value of a step if energy is paid: the chip's USD times the step's `seconds`, plus the USD over
+    /// all years for one device's part of the `joules` of all `devices`.
     #[must_use]
     pub fn cost_of_step(&self, cost_usd: f64, (seconds, joules): (f64, f64), devices: f64) -> f64 {
         cost_usd * seconds + self.operation.usd_per_watt() / devices * joules
@@ -115,7 +115,7 @@ impl Aim {
 }
 
 impl DesignSearch<'_> {
-    /// The value of measures of the models, of a chip whose figures have `factor`.
+    /// The value from the models' measures, for a chip whose figures have `factor`.
     fn value_of_measures(&self, factor: f64, measures: &[f64]) -> f64 {
         match measures {
             [alone] => factor * alone,
@@ -123,7 +123,7 @@ impl DesignSearch<'_> {
         }
     }
 
-    /// The measure of a model from which on the value is at least `cutoff`.
+    /// The measure of model `of` at which the value is at least `cutoff`.
     fn measure_at_cutoff(&self, factor: f64, measures: &[f64], of: usize, cutoff: f64) -> f64 {
         if cutoff.is_infinite() {
             return cutoff;
@@ -142,18 +142,19 @@ impl DesignSearch<'_> {
         }
     }
 
-    /// What multiplies the measures of a chip with these figures; `None` where it has no such figure. What energy adds to dollars is in the measures.
+    /// The factor on the measures of a chip with these figures; `None` if the chip has no such figure. The cost of
+    /// energy is part of the measures.
     fn objective_factor(&self, figures: &ChipFigures) -> Option<f64> {
         let factor = self.aim.objective.factor_of_chip(figures)?;
         Some(if self.aim.pays_energy() { 1.0 } else { factor })
     }
 
-    /// What the measure of a model's step is at least on what is seen.
+    /// Lower bound on the measure of a model's step on a chip or box.
     fn measure_line(&self, model: usize, prepared: &PreparedJob<'_>, seen: &ChipOrBox) -> MeasureLine {
         if self.aim.pays_energy() {
             let (energy, watt) = (self.least_step_energy(prepared, seen.smallest_chip()), self.usd_per_watt(prepared));
             let factor = seen.figures.cost_usd.unwrap_or_default() + watt * energy.factor;
-            // A hair for the rounding of the sum.
+            // Allows for rounding of the sum.
             return MeasureLine { besides: watt * energy.besides * (1.0 - 1e-12), factor: factor * (1.0 - 1e-12) };
         }
         if self.aim.objective != Objective::EnergyPerToken {
@@ -162,19 +163,20 @@ impl DesignSearch<'_> {
         self.least_step_energy(prepared, seen.smallest_chip())
     }
 
-    /// USD of a device's energy for every W that the cluster draws.
+    /// USD of one device's energy for every W that the cluster draws.
     fn usd_per_watt(&self, prepared: &PreparedJob<'_>) -> f64 {
         self.aim.operation.usd_per_watt() / f64::from(prepared.device_count())
     }
 
-    /// What a step's energy is at least: its multiply-accumulates, and what all chips draw while it lasts.
+    /// Lower bound on a step's energy: its multiply-accumulates, and the static power of all chips while it runs.
     fn least_step_energy(&self, prepared: &PreparedJob<'_>, small: &Accelerator) -> MeasureLine {
         let factor = small.energy.static_power.0 * f64::from(prepared.device_count());
-        // Sums are taken in another order than the step's: a hair for their rounding.
+        // The sums are taken in another order than the step's; this allows for their rounding.
         MeasureLine { besides: prepared.least_step_energy(small).0 * (1.0 - 1e-9), factor: factor * (1.0 - 1e-9) }
     }
 
-    /// What the kernels of each model take at least on the chip of what is seen; none where it cannot be simulated: its evaluation says why.
+    /// Least kernel times of each model on the chip. `None` if the chip cannot be simulated; its evaluation reports
+    /// why.
     fn bound_kernels<'c>(&self, seen: &'c ChipOrBox) -> Vec<Option<ChipKernels<'c>>> {
         let of = |workload: &Workload<'_>| {
             let prepared = workload.prepared.get(*seen.fabrics.first()?)?;
@@ -183,8 +185,10 @@ impl DesignSearch<'_> {
         self.workloads.iter().map(of).collect()
     }
 
-    /// The least of a model's measure over the fabrics of what is seen, as exactly as is asked for; no better than is needed to see whether that is below
-    /// `wanted`. Plans are timed on one fabric: several are bounded by what collectives take at least on any of them.
+    /// Least value of a model's measure over the fabrics of a chip or box, at the given depth. It is only as tight as
+    /// needed to decide whether it is below `wanted`.
+    ///
+    /// Plans are timed on one fabric. Several fabrics are bounded by the least collective times on any of them.
     fn least_measure<'c>(
         &self,
         model: usize,
@@ -198,7 +202,7 @@ impl DesignSearch<'_> {
         let line = self.measure_line(model, first, seen);
         let cutoff = line.seconds_reaching(wanted);
         let fidelity = match depth {
-            // The plans that fit, timed.
+            // Times the plans that fit.
             BoundDepth::Mapped => Fidelity::Exact,
             BoundDepth::Buffered => Fidelity::Buffered,
             BoundDepth::Peaks => Fidelity::Peak,
@@ -216,29 +220,31 @@ impl DesignSearch<'_> {
         each.map(|(model, (kernels, known))| self.least_measure(model, (seen, kernels), (depth, f64::INFINITY), known)).collect()
     }
 
-    /// Whether bounds on the values of what is seen are those of something else, whatever they are.
+    /// Whether both have the same bounds on values, for any bounds.
     pub(super) fn shares_bounds_with(&self, seen: &ChipOrBox, other: &ChipOrBox) -> bool {
         let factor = |seen: &ChipOrBox| self.objective_factor(&seen.figures);
         let time_alone = self.aim.objective != Objective::EnergyPerToken && !self.aim.pays_energy();
         time_alone && factor(seen) == factor(other) && seen.is_as_fast_as(other)
     }
 
-    /// No value of what is seen is below this, from its kernels' peaks and, as far as is asked for and holds, what arrays and buffers leave of them.
-    /// Without a price it is nothing: its evaluation says so. `known` holds for what is seen, by model, or is empty; it takes what is found.
+    /// Lower bound on the values of a chip or box, from kernel peaks and, at depth `Buffered` if it holds, from what
+    /// arrays and buffers allow. Zero without a price; the evaluation reports that.
+    ///
+    /// `known` holds bounds of plan groups by model, or is empty. It receives new bounds.
     pub(super) fn coarse_lower_bound(&self, seen: &ChipOrBox, depth: BoundDepth, known: &mut Vec<GroupBounds>) -> f64 {
         let Some(factor) = self.objective_factor(&seen.figures) else { return 0.0 };
         known.resize(self.workloads.len(), GroupBounds::default());
         self.value_of_measures(factor, &self.least_measures((seen, &mut self.bound_kernels(seen)), depth.min(seen.depth), known))
     }
 
-    /// No value of what is seen is below this, as far as bounds on its chip follow; no better than is needed to see whether that is below `cutoff`.
-    /// `known` is as for [`Self::coarse_lower_bound`].
+    /// Lower bound on the values of a chip or box, at the greatest depth that holds. It is only as tight as needed to
+    /// decide whether it is below `cutoff`. `known` is as for [`Self::coarse_lower_bound`].
     pub(super) fn fine_lower_bound(&self, seen: &ChipOrBox, cutoff: f64, known: &mut Vec<GroupBounds>) -> f64 {
         let Some(factor) = self.objective_factor(&seen.figures) else { return 0.0 };
         known.resize(self.workloads.len(), GroupBounds::default());
         let mut kernels = self.bound_kernels(seen);
         let mut measures = self.least_measures((seen, &mut kernels), BoundDepth::Peaks, known);
-        // What is cheap may do, of all models before any is looked into further.
+        // Cheap bounds of all models come first; they may suffice.
         for depth in [BoundDepth::Buffered, BoundDepth::Mapped].into_iter().filter(|depth| *depth <= seen.depth) {
             for model in 0..measures.len() {
                 if self.value_of_measures(factor, &measures) >= cutoff {
@@ -252,7 +258,7 @@ impl DesignSearch<'_> {
         self.value_of_measures(factor, &measures)
     }
 
-    /// What is least along the axes; where a plan decides that, a bound.
+    /// Least costs along the axes. A lower bound on a cost that depends on the plan.
     pub(super) fn least_costs(&self, seen: &ChipOrBox) -> FrontCosts {
         self.aim.axes.costs_along(|axis| match axis.cost_along(&seen.figures) {
             Some(cost) => cost,
@@ -261,7 +267,7 @@ impl DesignSearch<'_> {
         })
     }
 
-    /// No plan on what is seen takes less along the axis of energy.
+    /// Lower bound on the cost along the axis of energy.
     fn least_energy_cost(&self, seen: &ChipOrBox) -> f64 {
         let mut kernels = self.bound_kernels(seen);
         let of = |model: usize| {
@@ -275,7 +281,7 @@ impl DesignSearch<'_> {
         self.cost_of_energy(&(0..self.workloads.len()).map(of).collect::<Vec<_>>())
     }
 
-    /// The cost along the axis of energy: joules of a step, or of several models over the reference's.
+    /// The cost along the axis of energy: joules of a step, or the mean over several models relative to the reference.
     fn cost_of_energy(&self, joules: &[f64]) -> f64 {
         match joules {
             [alone] => *alone,
@@ -283,7 +289,7 @@ impl DesignSearch<'_> {
         }
     }
 
-    /// A design under its fastest plans, unless it is shown that its objective is at least `cutoff`.
+    /// Evaluates a design under its fastest plans, unless its objective is proven to be at least `cutoff`.
     pub(super) fn evaluate_design(&self, id: DesignId, cutoff: f64) -> Verdict<Vec<DesignEvaluation>> {
         let refused = |why: Rejection| Verdict::Infeasible(vec![infeasible_evaluation(why)]);
         let chip = match self.space.chip_of_design(id) {

@@ -1,6 +1,7 @@
-//! A good design to begin with: the best of some drawn at random, and from there step by step.
+//! Finds a good design to start with: the best of some random designs, improved step by step.
 //!
-//! What it finds proves nothing and is no answer: the search goes to it first, so that its bounds have something to be held against.
+//! Its result is no answer and proves nothing. The search visits it first, so that bounds have a good value to prune
+//! by.
 
 use super::DesignSearch;
 use crate::runner::Verdict;
@@ -8,36 +9,38 @@ use crate::space::{ListedDimension, SingleCombination, combination_of_places, pl
 use rayon::prelude::*;
 use std::collections::BTreeSet;
 
-/// Where fewer chips are searched one by one, looking for a good one takes as long as the search.
+/// Below this number of chips searched one by one, looking for a good start takes as long as the search.
 const WORTH_CLIMBING: usize = 4096;
-/// Designs within the limits that are drawn.
+/// Number of random designs within the limits.
 const DRAWN: usize = 64;
-/// Draws at most: in a space of which fewer are within the limits no more is looked for.
+/// Limit on draws. If few designs are within the limits, the drawing ends here.
 const DRAWS: usize = 4096;
-/// Designs looked at between two looks at the best; of those drawn the first few, which have nothing to be held against and take longest.
+/// Designs evaluated between updates of the best. The first batch is smaller: it has no value to prune by and takes
+/// longest.
 const BATCH: usize = 16;
 const FIRST_BATCH: usize = 2;
-/// Steps from the best drawn.
+/// Limit on steps from the best random design.
 const STEPS: usize = 64;
 
-/// A combination of the dimensions' values with its chip.
+/// A combination of the dimensions' values, with its chip.
 #[derive(Debug, Clone, Copy)]
 struct ClimbPosition {
     combination: u64,
     point: usize,
 }
 
-/// A design whose value is low.
+/// The best design so far.
 #[derive(Debug, Clone, Copy)]
 struct ClimbedDesign {
     place: ClimbPosition,
     value: f64,
 }
 
-/// A design that is good among its neighbours; none where none of those drawn is within the limits and has a plan, or the space is small.
+/// A design that is good among its neighbours. `None` if no random design is within the limits and has a plan, or if
+/// the space is small.
 ///
 /// # Errors
-/// An expression without a value, a field that no chip has.
+/// An expression without a value, or a field that no chip has.
 pub(super) fn climb_to_good_design(search: &DesignSearch<'_>, stop: &(dyn Fn() -> bool + Sync)) -> Result<Option<usize>, String> {
     if search.space.whole_region().is_none() && search.space.chip_count() < WORTH_CLIMBING {
         return Ok(None);
@@ -54,7 +57,7 @@ pub(super) fn climb_to_good_design(search: &DesignSearch<'_>, stop: &(dyn Fn() -
     let Some(mut best) = best else { return Ok(None) };
     for _ in 0..STEPS {
         let mut now = Some(best);
-        // One chip with several capacities of HBM is looked at once, with the largest.
+        // A chip with several HBM capacities is evaluated once, with the largest.
         let mut seen = BTreeSet::from([best.place.point]);
         let there = neighbouring_combinations(&dials, best.place.combination)
             .into_iter()
@@ -74,12 +77,12 @@ pub(super) fn climb_to_good_design(search: &DesignSearch<'_>, stop: &(dyn Fn() -
     Ok(Some(best.place.point))
 }
 
-/// The chip of a combination, where the space has it.
+/// The chip of a combination, if the space has it.
 fn position_of(search: &DesignSearch<'_>, combination: u64) -> Option<ClimbPosition> {
     search.space.design_of_combination(combination).map(|id| ClimbPosition { combination, point: id.point })
 }
 
-/// Some designs within the limits, the same every time (Knuth's linear congruential generator MMIX).
+/// Some designs within the limits, always the same (Knuth's linear congruential generator MMIX).
 fn draw_designs(search: &DesignSearch<'_>) -> Result<Vec<ClimbPosition>, String> {
     let (mut state, mut found, total) = (0_u64, Vec::new(), search.space.combination_count());
     for _ in 0..DRAWS {
@@ -97,7 +100,7 @@ fn draw_designs(search: &DesignSearch<'_>) -> Result<Vec<ClimbPosition>, String>
     Ok(found)
 }
 
-/// Takes the best of a batch where it is better; of equals the first.
+/// Keeps the best of a batch if it is better. The first of equal designs wins.
 fn keep_better(search: &DesignSearch<'_>, batch: &[ClimbPosition], best: &mut Option<ClimbedDesign>) -> Result<(), String> {
     let cutoff = best.map_or(f64::INFINITY, |best| best.value);
     let value = |&place: &ClimbPosition| match search.space.single_point(place.point)? {
@@ -116,7 +119,7 @@ fn keep_better(search: &DesignSearch<'_>, batch: &[ClimbPosition], best: &mut Op
     Ok(())
 }
 
-/// The designs that differ in one dimension, and those a step apart in two.
+/// The designs that differ in one dimension, and those a step away in two.
 fn neighbouring_combinations(dials: &[ListedDimension], combination: u64) -> Vec<u64> {
     let here = places_of_combination(dials, combination);
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! Boxes of the built-in studies beside chips of them.
+//! Boxes of the built-in studies against their chips.
 #![allow(clippy::unwrap_used, clippy::panic)]
 use super::bounds::{BoundDepth, ChipOrBox};
 use super::*;
@@ -14,10 +14,10 @@ use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 
 const DEVICES: u32 = 8;
-/// Of bounds that are sums in another order.
+/// Allowance for bounds that are sums in another order.
 const ROUNDING: f64 = 1.0 + 2e-9;
 
-/// A part of a study's space, by halvings, and one of its chips.
+/// A part of a study's space, by halving, and one of its chips.
 #[derive(Debug, Clone)]
 struct Case {
     study: &'static str,
@@ -109,7 +109,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     let id = space.with_largest_memory(point);
     let own = ChipOrBox::chip(*chip, figures, space.fabric_of_design(id));
     let Enclosed::Within(corners) = enclosed else {
-        // Every field of the studies is known of boxes of one process.
+        // Boxes of a single process have bounds for every field of the studies.
         prop_assert!(!space.word_dimensions_of(&region).is_empty(), "{} has no bound", space.describe_design(id));
         return Ok(());
     };
@@ -134,16 +134,16 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     let mut known = Vec::new();
     let fine = search.fine_lower_bound(&own, f64::INFINITY, &mut Vec::new());
     below(search.fine_lower_bound(&seen, f64::INFINITY, &mut known), fine, "fine bound")?;
-    // What is known of the box holds for its chips.
+    // Bounds of the box hold for its chips.
     let within = search.fine_lower_bound(&own, f64::INFINITY, &mut known.clone());
     prop_assert!(within == fine || (within / fine - 1.0).abs() < 1e-6, "{within} within the box, {fine} alone");
-    // What is enough to beat a value is beaten.
+    // A bound that only has to reach a cutoff reaches it.
     let cutoff = fine * 0.9;
     below(search.fine_lower_bound(&seen, cutoff, &mut Vec::new()), fine, "fine bound up to a cutoff")?;
     Ok(())
 }
 
-/// Parts of studies: few here, as many as COPLACE_BOXES asks for.
+/// Parts of studies: few here, or as many as COPLACE_BOXES says.
 fn cases() -> u32 {
     std::env::var("COPLACE_BOXES").ok().and_then(|n| n.parse().ok()).unwrap_or(24)
 }

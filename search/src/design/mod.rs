@@ -1,7 +1,8 @@
-//! The search over chips: every chip of a space under its fastest plan, as a Pareto front of an objective against what a chip takes, with a
-//! certificate.
+//! Searches over chips: every chip of a space under its fastest plan, as a Pareto front of an objective against chip
+//! costs, with a certificate.
 //!
-//! Plans are those of the planner, under the study's software stack: what prunes a chip, what evaluates it and what is printed is one model.
+//! The planner makes the plans, for the study's software stack. One model prunes chips, evaluates them and prints the
+//! results.
 
 mod alone;
 mod bounds;
@@ -24,32 +25,32 @@ use sim::status::SolveStatus;
 use sim::units::{Bytes, Joules, Seconds};
 use step::{OverCapacity, StepError, TrainingPlan};
 
-/// A job on a chip.
+/// The result of a job on a chip.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DesignEvaluation {
     /// The fastest plan, or why there is none.
     pub outcome: Result<Box<RankedPlan>, Rejection>,
-    /// How good the plan is among all plans of the study on this chip, in seconds.
+    /// Proven bounds of the plan's time among all plans of the study on this chip, in seconds.
     pub status: SolveStatus,
 }
 
 /// Why a chip has no plan.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Rejection {
-    /// No plan fits: the attempt that lacks least, where a plan has been tried.
+    /// No plan fits. The attempt with the smallest shortfall, if a plan was tried.
     TooLarge(Option<Box<(TrainingPlan, OverCapacity)>>),
-    /// Every plan takes at least so long, which is longer than is allowed.
+    /// Every plan takes at least the first time, which exceeds the second, the limit.
     TooSlow(Seconds, Seconds),
-    /// The fastest plan may take so long at least, at the bad end of its interval, which is longer than is allowed.
+    /// The fastest plan may take the first time at the bad end of its interval, which exceeds the second, the limit.
     MayBeSlow(Seconds, Seconds),
-    /// The chip has no price, and dollars are what is asked for.
+    /// The objective needs dollars, and the chip has no price.
     NoPrice,
     /// The chip cannot be simulated.
     Unusable(String),
 }
 
 impl Rejection {
-    /// Bytes that the nearest attempt lacks.
+    /// Shortfall of the nearest attempt, in bytes.
     fn shortfall_bytes(&self) -> Bytes {
         match self {
             Self::TooSlow(..) | Self::MayBeSlow(..) => Bytes::ZERO,
@@ -87,7 +88,7 @@ impl std::fmt::Display for Rejection {
 }
 
 impl DesignEvaluation {
-    /// What is proven of the fastest plan's time, as a part of it: less than one where better schedules of its passes may exist.
+    /// The proven fraction of the fastest plan's time: less than one if better schedules of its passes may exist.
     #[must_use]
     pub fn proven_fraction(&self) -> f64 {
         match self.status {
@@ -102,7 +103,7 @@ pub(crate) fn infeasible_evaluation(why: Rejection) -> DesignEvaluation {
     DesignEvaluation { outcome: Err(why), status }
 }
 
-/// The fastest plan on a chip, unless no plan is below `cutoff` seconds: its value is the step's seconds.
+/// The fastest plan on a chip, or proof that none is below `cutoff` seconds. The value is the step's seconds.
 #[must_use]
 pub fn evaluate_chip(prepared: &PreparedJob<'_>, chip: &Accelerator, cutoff: f64) -> Verdict<DesignEvaluation> {
     verdict_of_fastest(prepared.fastest_plan(chip, cutoff))
@@ -127,7 +128,7 @@ pub fn best_plan(prepared: &PreparedJob<'_>, chip: &Accelerator) -> DesignEvalua
     best_plan_of(prepared.fastest_plan(chip, f64::INFINITY))
 }
 
-/// [`best_plan`] with what is known of the chip's kernels.
+/// [`best_plan`] with cached kernel times of the chip.
 #[must_use]
 pub fn best_plan_with_kernels(prepared: &PreparedJob<'_>, kernels: &mut ChipKernels<'_>) -> DesignEvaluation {
     best_plan_of(prepared.fastest_plan_with_kernels(kernels, f64::INFINITY))
@@ -140,26 +141,26 @@ fn best_plan_of(found: Result<FastestPlan, StepError>) -> DesignEvaluation {
     }
 }
 
-/// What is asked of a search over chips.
+/// The objective and limits of a search over chips.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Aim {
-    /// What is best.
+    /// The objective.
     pub objective: Objective,
-    /// How several models' measures make one value.
+    /// The mean over several models.
     pub over: MeasureMean,
-    /// What energy adds to dollars.
+    /// The cost of energy, for objectives in dollars.
     pub operation: OperatingCost,
-    /// Against what the front is found.
+    /// The axes of the front.
     pub axes: CostAxes,
-    /// Steps may take at most so long.
+    /// Limit on the step time.
     pub max_step: Option<Seconds>,
-    /// Chips evaluated exactly at most.
+    /// Limit on exact evaluations of chips.
     pub evaluations: usize,
-    /// Designs better by no more than this fraction need not be found.
+    /// Designs that are better by at most this fraction need not be found.
     pub gap: f64,
 }
 
-/// What the reference takes for a step of a model.
+/// A model's step on the reference.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ReferenceStep {
     /// Its time.
@@ -168,14 +169,14 @@ pub struct ReferenceStep {
     pub energy: Joules,
 }
 
-/// A model among those that are searched for.
+/// One of the models that the search is for.
 #[derive(Debug, Clone, Copy)]
 pub struct Workload<'a> {
     /// The job and its plans, prepared for every fabric of [`Space::fabric_settings`], in that order.
     pub prepared: &'a [PreparedJob<'a>],
-    /// Its share among the models; all add up to one.
+    /// Its share among the models; all shares add up to one.
     pub share: f64,
-    /// What it is held against where there are several models; of one alone nothing is.
+    /// The reference that several models are compared with. A single model needs none.
     pub reference: ReferenceStep,
 }
 
@@ -187,24 +188,24 @@ impl<'a> Workload<'a> {
     }
 }
 
-/// A search over chips: the models' plans on each of the space's fabrics, its chips and what is asked.
+/// A search over chips: plans of the models on each of the space's fabrics, the space of chips, and the aim.
 #[derive(Debug, Clone, Copy)]
 pub struct DesignSearch<'a> {
-    /// The models: at least one.
+    /// The models, at least one.
     pub workloads: &'a [Workload<'a>],
-    /// The chips.
+    /// The space of chips.
     pub space: &'a Space,
-    /// What is asked.
+    /// The objective and limits.
     pub aim: Aim,
-    /// By what steps take at worst, where they are not taken at their predicted times.
+    /// Counts steps at the bad ends of their intervals instead of their predicted times.
     pub robust: Option<RobustSearch<'a>>,
 }
 
-/// Who is told of a search under way, and may stop it.
+/// Callbacks of a running search: progress, and a request to stop.
 pub struct DesignWatch<'a> {
     /// Whether to stop now.
     pub stop: &'a (dyn Fn() -> bool + Sync),
-    /// Told after every round.
+    /// Called after every round.
     pub told: &'a mut (dyn FnMut(RunnerProgress, SearchMoment) + Send),
 }
 
@@ -213,56 +214,57 @@ pub struct DesignWatch<'a> {
 pub struct DesignOutcome {
     /// The design.
     pub id: DesignId,
-    /// What became of it; `by` is a position among the answer's designs. Values are of the objective, to be minimised. The evaluation has the models
-    /// in their order; of a design that has no plan for one of them, those before it and why, last.
+    /// The outcome; `by` is an index into the answer's designs. Values are of the objective, minimised. The evaluation
+    /// lists the models in order. If a model has no plan, its reason comes last.
     pub outcome: CandidateOutcome<Vec<DesignEvaluation>>,
 }
 
-/// How a box of designs was decided, whole.
+/// How a whole box of designs was decided.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BoxOutcome {
     /// The box.
     pub region: Region,
-    /// What became of all of its designs.
+    /// The outcome of all its designs.
     pub outcome: CandidateOutcome<Vec<DesignEvaluation>>,
 }
 
-/// What a search over chips found.
+/// The answer of a search over chips.
 #[derive(Debug, Clone)]
 pub struct DesignAnswer {
-    /// Every design that was decided by itself: each chip with its largest HBM in the space's order, then the smaller capacities.
+    /// Every design that was decided on its own: each chip with its largest HBM in the space's order, then the smaller
+    /// capacities.
     pub designs: Vec<DesignOutcome>,
-    /// Boxes of designs that were decided whole.
+    /// Boxes of designs that were decided as a whole.
     pub boxes: Vec<BoxOutcome>,
-    /// Positions in `designs` of the Pareto front of the objective against the axes, least along the first axis first, then along the second. Of
-    /// designs equal in all, the first of the space's order, with the least HBM.
+    /// The Pareto front of the objective against the axes, as indices into `designs`. It ascends along the first axis,
+    /// then the second. The space's order and the least HBM break ties.
     pub front: Vec<usize>,
-    /// Position in `designs` of the best.
+    /// Index of the best design in `designs`.
     pub best: Option<usize>,
-    /// How good the best is, in what is minimised.
+    /// Proven bounds of the best value, minimised.
     pub status: SolveStatus,
     /// Combinations that are no chips of the space.
     pub outside: OutsideCounts,
-    /// What was decided by what.
+    /// Counts of decisions.
     pub counts: DecisionCounts,
 }
 
 impl DesignAnswer {
-    /// The value of a design that was evaluated, in what is minimised; infinite where there is none.
+    /// The value of an evaluated design, minimised; infinite if it has none.
     #[must_use]
     pub fn value_of_design(&self, index: usize) -> f64 {
         value_of_verdict(&self.designs[index].outcome)
     }
 
-    /// Whether every design is decided: nothing stopped the search.
+    /// Whether every design is decided: the search was not stopped.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let outcomes = self.designs.iter().map(|of| &of.outcome).chain(self.boxes.iter().map(|of| &of.outcome));
         !outcomes.into_iter().any(|outcome| matches!(outcome, CandidateOutcome::Open { .. }))
     }
 
-    /// Position in `designs` of the first chip of the front (that takes least along its first axis) whose value is at most `fraction` more than the best
-    /// one's.
+    /// Index in `designs` of the first chip of the front (the cheapest along its first axis) whose value is at most
+    /// `fraction` above the best.
     #[must_use]
     pub fn smallest_on_front_within(&self, fraction: f64) -> Option<usize> {
         let most = self.value_of_design(self.best?) * (1.0 + fraction);
@@ -271,32 +273,32 @@ impl DesignAnswer {
 }
 
 impl DesignWatch<'_> {
-    /// Nobody: the search goes to its end.
+    /// Runs a search without callbacks, to its end.
     pub fn silent<T>(search: impl FnOnce(DesignWatch<'_>) -> T) -> T {
         search(DesignWatch { stop: &|| false, told: &mut |_, _| {} })
     }
 }
 
 impl<'a> DesignSearch<'a> {
-    /// A model's job on a design's fabric.
+    /// A model's prepared job on a design's fabric.
     #[must_use]
     pub fn prepared_job(&self, model: usize, id: DesignId) -> &'a PreparedJob<'a> {
         &self.workloads[model].prepared[self.space.fabric_of_design(id)]
     }
 
-    /// Searches the space for the chip on which the objective is best, and for its front against the axes.
+    /// Searches the space for the chip with the best objective, and for its front against the axes.
     ///
-    /// HBM capacity changes neither area nor speed of PHAZE's chips, it only admits plans: the largest is searched first and smaller ones are tried
-    /// where they could matter, on the front.
+    /// HBM capacity changes neither area nor speed of PHAZE's chips; it only admits plans. So the largest capacity is
+    /// searched first, and smaller ones are tried on the front, where they can matter.
     ///
     /// # Errors
-    /// A study whose dimensions have no value or no such field where the search looks; a space of which no combination is a chip.
+    /// A study whose dimensions lack a value or a field where the search needs it, or a space without chips.
     pub fn run_design_search(&self, watch: DesignWatch<'_>) -> Result<DesignAnswer, String> {
         let limits = runner::RunnerLimits { evaluations: self.aim.evaluations, gap: self.aim.gap, stop: watch.stop };
         self.finish_answer(runner::run_search(&ChipProblem::new(*self), &limits, watch.told)?)
     }
 
-    /// What a finished search comes to.
+    /// Makes the answer from a finished run.
     fn finish_answer(&self, answer: runner::RunnerAnswer<Candidates, Vec<DesignEvaluation>>) -> Result<DesignAnswer, String> {
         let front_chips: Vec<usize> = answer.front.points().iter().map(|p| p.id).collect();
         let best = answer.front.best_point().and_then(|best| front_chips.iter().position(|chip| *chip == best.id));
@@ -313,11 +315,12 @@ impl<'a> DesignSearch<'a> {
         for &chip in &front_chips {
             front.push(preferred_capacity(&designs, &smaller, chip));
         }
-        // With less HBM no chip is faster than with the most: the first of each speak for all. Of bad ends each does for itself.
+        // Less HBM never makes a chip faster, so the design with the most HBM bounds all of its capacities. At bad ends
+        // each design counts on its own.
         let chips = if self.robust.is_some() { designs.len() + smaller.len() } else { designs.len() };
         designs.append(&mut smaller);
         let best = self.best_by_bad_end(&designs, &mut front, best);
-        // Where no chip is within the limit on steps with its largest HBM, all are decided, or else there is a bound.
+        // If no chip with its largest HBM is within the step limit, either all are decided or there is a bound.
         let lower_bound = answer.lower_bound.or(best.filter(|_| self.robust.is_some()).map(|_| f64::INFINITY));
         let status = match (best.map(|b| &designs[b].outcome), lower_bound) {
             (Some(CandidateOutcome::Evaluated { value, .. }), Some(bound)) => {
@@ -331,7 +334,7 @@ impl<'a> DesignSearch<'a> {
         Ok(DesignAnswer { designs, boxes, front, best, status, outside, counts: answer.counts })
     }
 
-    /// Designs by themselves in the space's order, boxes in theirs, and what is neither.
+    /// Sorts single designs and boxes in the space's order, and counts the rest.
     fn sort_outcomes(
         &self,
         outcomes: Vec<(Candidates, CandidateOutcome<Vec<DesignEvaluation>>)>,
@@ -363,13 +366,14 @@ impl<'a> DesignSearch<'a> {
         (designs, boxes, outside)
     }
 
-    /// What is proven of the value of a design's plans, as a part of it: less than one where better schedules of their passes may exist.
+    /// The proven fraction of the value of a design's plans: less than one if better schedules of their passes may
+    /// exist.
     fn proven_fraction_of(&self, evaluation: &[DesignEvaluation]) -> f64 {
         let worst = evaluation.iter().map(DesignEvaluation::proven_fraction).fold(1.0, f64::min);
         let seconds: Option<Vec<f64>> =
             evaluation.iter().map(|of| of.outcome.as_ref().ok().map(|plan| plan.time.total.0)).collect();
         match seconds {
-            // A mean of times: of each what is proven of it.
+            // The mean of times, each reduced to its proven part.
             Some(seconds) if seconds.len() > 1 && self.aim.objective != Objective::EnergyPerToken && !self.aim.pays_energy() => {
                 let terms = self.aim.objective_terms(self.workloads);
                 let proven: Vec<f64> =
@@ -381,13 +385,13 @@ impl<'a> DesignSearch<'a> {
         }
     }
 
-    /// No plan on this design is better: infinite where there is none.
+    /// Lower bound on the value of any plan on this design; infinite if there is none.
     fn lower_bound_of_design(&self, outcome: &CandidateOutcome<Vec<DesignEvaluation>>) -> f64 {
         match outcome {
-            // A bad end is of the plan that was found.
+            // The bad end belongs to the plan that was found.
             CandidateOutcome::Evaluated { value, .. } if self.robust.is_some() => *value,
             CandidateOutcome::Evaluated { value, evaluation } => {
-                // Of its plans the fastest is taken, whose schedules may be improved by so much.
+                // The fastest plan was found; better schedules could improve it by this fraction.
                 value * self.proven_fraction_of(evaluation)
             }
             CandidateOutcome::Pruned { bound, .. } | CandidateOutcome::Open { bound } => *bound,
@@ -395,13 +399,13 @@ impl<'a> DesignSearch<'a> {
         }
     }
 
-    /// The designs with less than the largest HBM: evaluated for chips of the front, decided by their sibling otherwise (less memory is never
-    /// faster).
+    /// The designs with less than the largest HBM. Chips of the front are evaluated; the others are decided by the
+    /// largest capacity, because less memory is never faster.
     fn decide_smaller_capacities(&self, largest: &[DesignOutcome], front: &[usize]) -> Vec<DesignOutcome> {
         let capacities = self.space.hbm.iter().rev().skip(1).copied();
         let todo: Vec<DesignId> =
             capacities.flat_map(|hbm| (0..largest.len()).map(move |point| DesignId { point, hbm: Some(hbm) })).collect();
-        // One by one: most are decided at once, those of the front are planned.
+        // One item per task: most are decided at once, and those of the front are planned.
         todo.into_par_iter()
             .with_max_len(1)
             .map(|id| {
@@ -429,7 +433,7 @@ impl<'a> DesignSearch<'a> {
             .collect()
     }
 
-    /// A design by itself.
+    /// Evaluates one design.
     fn evaluated_outcome(&self, id: DesignId) -> CandidateOutcome<Vec<DesignEvaluation>> {
         match self.evaluate_design(id, f64::INFINITY) {
             Verdict::Feasible { value, evaluation, .. } => CandidateOutcome::Evaluated { value, evaluation },
@@ -438,7 +442,7 @@ impl<'a> DesignSearch<'a> {
         }
     }
 
-    /// The front's chip that takes no more along any axis and is no worse than `chip`.
+    /// The chip of the front that costs no more along any axis and is no worse than `chip`.
     fn find_dominator(&self, designs: &[DesignOutcome], front: &[usize], chip: usize, value: f64) -> usize {
         let cost =
             |c: usize, axis: FrontAxis| self.space.figures.get(c).and_then(|figures| axis.cost_along(figures)).unwrap_or(0.0);
@@ -449,7 +453,7 @@ impl<'a> DesignSearch<'a> {
         front.iter().find(beats).copied().unwrap_or(chip)
     }
 
-    /// The rejection that lacks least, for the user whose model fits nowhere.
+    /// The rejection with the smallest shortfall, for a user whose model fits nowhere.
     fn find_nearest_miss(&self, designs: &[DesignOutcome], outside: &OutsideCounts) -> String {
         let rejection = |design: &'_ DesignOutcome| match &design.outcome {
             CandidateOutcome::Infeasible { evaluation } => {
@@ -464,7 +468,7 @@ impl<'a> DesignSearch<'a> {
     }
 }
 
-/// The value of a design that was evaluated; infinite where there is none.
+/// The value of an evaluated design; infinite if there is none.
 fn value_of_verdict(outcome: &CandidateOutcome<Vec<DesignEvaluation>>) -> f64 {
     match outcome {
         CandidateOutcome::Evaluated { value, .. } => *value,
@@ -472,7 +476,8 @@ fn value_of_verdict(outcome: &CandidateOutcome<Vec<DesignEvaluation>>) -> f64 {
     }
 }
 
-/// The position of the front chip's design with the least HBM that is as good as with the most; those with less follow `designs`.
+/// Index of the front chip's design with the least HBM that is as good as the largest. Smaller capacities come after
+/// `designs`.
 fn preferred_capacity(designs: &[DesignOutcome], smaller: &[DesignOutcome], chip: usize) -> usize {
     let CandidateOutcome::Evaluated { value: best, .. } = designs[chip].outcome else { return chip };
     let equal =

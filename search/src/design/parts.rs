@@ -1,8 +1,8 @@
-//! A search in parts, for several machines: the space is dealt out among them, each searches its own, and what they found is put together.
+//! Searches in parts on several machines: each searches its share of the space, and the results are merged.
 //!
-//! Which designs a part has depends on the question and the number of parts alone. Where the best is to be proven exactly, parts discard by what others
-//! have found as well: that changes which designs are decided by bounds and how soon, and neither the front nor the best. Where designs better by a
-//! fraction need not be found, which of those are found depends on the order in which others are: there parts do not listen to each other.
+//! The question and the number of parts alone decide which designs a part has. If the optimum is to be proven exactly,
+//! parts also prune by each other's results. This changes which designs are decided by bounds, but not the front or the
+//! best. With an allowed gap, the designs found depend on the order of evaluation, so parts do not exchange results.
 
 use super::problem::{Candidates, ChipProblem};
 use super::{DesignAnswer, DesignEvaluation, DesignSearch, DesignWatch};
@@ -17,68 +17,69 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Boxes that a part has of a space to begin with: enough that none has all that are promising, few enough that making them takes no time.
+/// Initial boxes per part: enough that every part has promising ones, few enough to make them quickly.
 const BOXES: usize = 16;
 
-/// A design that is evaluated again is found below its value and this fraction of it: more than rounding, and not much more to look for.
+/// Allowance when a design is evaluated again, as a fraction of its value: above rounding, and small enough to search
+/// quickly.
 const AGAIN: f64 = 1e-9;
 
 /// Designs that were decided together.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum DecidedDesigns {
-    /// One, by its number in the space.
+    /// One design, by its number in the space.
     One(usize),
-    /// All of a box.
+    /// A whole box.
     Box(Region),
 }
 
-/// What became of them.
+/// The decision about them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum PartDecision {
-    /// Evaluated: the value, to be minimised.
+    /// Evaluated, with the minimised value.
     Evaluated(f64),
     /// No plan fits.
     Infeasible,
-    /// Not worth evaluating.
+    /// Pruned by a bound.
     Pruned {
-        /// The lower bound of their values.
+        /// Lower bound on their values.
         bound: f64,
-        /// The design that discards them.
+        /// The design that prunes them.
         by: usize,
-        /// What has shown the bound.
+        /// The source of the bound.
         shown: BoundSource,
     },
     /// The search was stopped first.
     Open(f64),
-    /// Outside a limit.
+    /// Over a limit.
     Outside(OutsideReason),
     /// No chips.
     NoChip(String),
 }
 
-/// What the search of a part found.
+/// The answer of one part.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PartAnswer {
-    /// What became of its designs.
+    /// The decisions about its designs.
     pub decided: Vec<(DecidedDesigns, PartDecision)>,
-    /// The front of its designs and of those that it was told of.
+    /// The front of its own designs and of those received from other parts.
     pub front: Vec<FrontPoint>,
-    /// Designs of other parts that it was held against.
+    /// Designs of other parts that took part in pruning.
     pub heard: Vec<FrontPoint>,
-    /// None of its designs has a lower value; `None` where it has none that is feasible or open.
+    /// Lower bound on the value of its designs; `None` if none is feasible or open.
     pub lower_bound: Option<f64>,
-    /// What was decided by what.
+    /// Counts of decisions.
     pub counts: DecisionCounts,
 }
 
-/// The sets of a part, and what dealing them out has shown to be no designs.
+/// The sets of a part, and the designs excluded while dealing.
 struct PartSets {
     sets: Vec<SearchNode<Candidates>>,
     excluded: Vec<(Candidates, Exclusion)>,
 }
 
 impl DesignSearch<'_> {
-    /// Searches a part of the space, among others where it has any to tell and to hear.
+    /// Searches one part of the space, and exchanges results with others if given.
     ///
     /// # Errors
     /// As [`DesignSearch::run_design_search`].
@@ -106,12 +107,12 @@ impl DesignSearch<'_> {
         })
     }
 
-    /// What all parts found, as a search of the whole has it.
+    /// Merges the answers of all parts into the answer of the whole search.
     ///
-    /// Designs that were evaluated are evaluated again: with their plans, and so that what is said of them is what they are.
+    /// Evaluated designs are evaluated again, to get their plans and to check the parts' claims.
     ///
     /// # Errors
-    /// Parts that do not fit together, or are of another question; as [`DesignSearch::run_design_search`].
+    /// Parts that do not fit together or belong to another question; as [`DesignSearch::run_design_search`].
     pub fn merge_parts(&self, parts: &[PartAnswer]) -> Result<DesignAnswer, String> {
         let front = merge_fronts(parts);
         let evaluated: BTreeSet<usize> = parts.iter().flat_map(PartAnswer::evaluated_designs).collect();
@@ -120,7 +121,7 @@ impl DesignSearch<'_> {
         }
         let heard: BTreeMap<usize, FrontPoint> =
             parts.iter().flat_map(|part| &part.heard).map(|point| (point.id, *point)).collect();
-        // One that another part was told of before its own was stopped and began again.
+        // A rival that another part received before its owner was stopped and started again.
         let known = |by: usize| match heard.get(&by).filter(|_| !evaluated.contains(&by)) {
             Some(point) => {
                 front.best_point_within(&point.costs).filter(|best| best.value <= point.value).map_or(by, |better| better.id)
@@ -137,7 +138,7 @@ impl DesignSearch<'_> {
         self.finish_answer(RunnerAnswer { outcomes, front, lower_bound, counts, heard: Vec::new() })
     }
 
-    /// A fate with the evaluation that belongs to it.
+    /// The outcome of a decision, with its evaluation.
     fn outcome_of_decision(
         &self,
         set: &DecidedDesigns,
@@ -171,7 +172,7 @@ impl DesignSearch<'_> {
         })
     }
 
-    /// What a part has: chips as a sweep's parts have them, or boxes in turn, the most promising first.
+    /// The sets of a part: chips dealt as in a sweep, or boxes in turn, the most promising first.
     fn deal_sets(&self, shard: Shard) -> Result<PartSets, String> {
         let problem = ChipProblem::new(*self);
         if self.space.whole_region().is_none() {
@@ -200,13 +201,13 @@ impl DesignSearch<'_> {
         sets.sort_by(|a, b| a.bound.total_cmp(&b.bound).then(a.first.cmp(&b.first)));
         let own = |at: usize| at % shard.of as usize == (shard.part - 1) as usize;
         let sets = sets.into_iter().enumerate().filter(|(at, _)| own(*at)).map(|(_, node)| node).collect();
-        // Somebody has to count them.
+        // Exactly one part counts them.
         let excluded = if shard.part == 1 { excluded } else { Vec::new() };
         Ok(PartSets { sets, excluded })
     }
 }
 
-/// A part that is among others and neither tells nor hears: what it finds is then the same whatever they do.
+/// A part that has others but exchanges nothing, so that its answer does not depend on theirs.
 struct SilentPart;
 
 impl ShardExchange for SilentPart {

@@ -1,4 +1,5 @@
-//! A space of chips as what [`runner`](crate::runner) searches: boxes of dimensions where the space has them, else its chips one by one.
+//! A space of chips as a problem for [`runner`](crate::runner): boxes of dimensions if the space has them, else its
+//! chips one by one.
 
 use super::bounds::{BoundDepth, ChipOrBox};
 use super::climb::climb_to_good_design;
@@ -10,12 +11,12 @@ use crate::space::{Enclosed, Region, SingleCombination};
 use rayon::prelude::*;
 use std::sync::Arc;
 
-/// Boxes of fewer chips are split without a better bound: that of each chip takes as long.
+/// Smaller boxes are split without a better bound: bounding each chip takes as long.
 const WORTH_BOUNDING: u64 = 4;
-/// Boxes of fewer chips are split along what was best to split their like along, as long as there is one of [`LIKELY`] such dimensions.
+/// Smaller boxes are split along one of the [`LIKELY`] best dimensions of similar boxes, as long as one is left.
 const WORTH_COMPARING: u64 = 4096;
 const LIKELY: usize = 3;
-/// The most that one part of a split counts for, and the least: so that a split that helps both parts is better than one that helps one.
+/// Limits on the gain of one part of a split, so that a split which helps both parts wins over one which helps one.
 const GAINS: (f64, f64) = (1e-3, 3.0);
 
 /// A set of chips.
@@ -23,11 +24,11 @@ const GAINS: (f64, f64) = (1e-3, 3.0);
 pub(super) enum Candidates {
     /// A chip, by its number in the space.
     One(usize, BoundsByModel),
-    /// A box; and the dimensions along which it was best to split what it is a part of, best first.
+    /// A box, with the best split dimensions of the box that it is part of, best first.
     Box(Region, Vec<u16>, BoundsByModel),
 }
 
-/// By model, bounds of its lots that hold on all chips of a set; empty where none are known.
+/// By model, bounds of plan groups that hold on all chips of a set; empty if none are known.
 type BoundsByModel = Arc<[GroupBounds]>;
 
 impl Candidates {
@@ -37,10 +38,10 @@ impl Candidates {
     }
 }
 
-/// The search's numbering of designs: chips with the largest HBM first, in the space's order.
+/// The search's numbering of designs: chips with the largest HBM, in the space's order.
 pub(super) struct ChipProblem<'a> {
     pub search: DesignSearch<'a>,
-    /// The sets of a part of the search.
+    /// The sets of one part of the search.
     part: Option<Vec<SearchNode<Candidates>>>,
 }
 
@@ -56,12 +57,12 @@ impl<'a> ChipProblem<'a> {
         Self { search, part: None }
     }
 
-    /// Of the whole search some sets.
+    /// The given sets of the search.
     pub fn of_sets(search: DesignSearch<'a>, sets: Vec<SearchNode<Candidates>>) -> Self {
         Self { search, part: Some(sets) }
     }
 
-    /// Chips that are searched one by one, bounded as long as nothing stops it.
+    /// Nodes of chips that are searched one by one. Each has a bound until `stop` returns true.
     pub fn single_chip_nodes(&self, points: Vec<usize>, stop: &(dyn Fn() -> bool + Sync)) -> Vec<SearchNode<Candidates>> {
         let unknown = |point| SearchNode {
             set: Candidates::One(point, BoundsByModel::default()),
@@ -77,11 +78,11 @@ impl<'a> ChipProblem<'a> {
         points.into_par_iter().map(node).collect()
     }
 
-    /// A chip; `known` holds for what it is a part of.
+    /// The node of one chip. `known` are bounds of the set that it is part of.
     fn single_chip(&self, point: usize, known: &BoundsByModel) -> BoxPart {
         let set = Candidates::One(point, BoundsByModel::default());
         match self.search.space.single_point(point) {
-            // What cannot be built is refused by its evaluation, with the reason.
+            // A chip that cannot be built stays in; its evaluation gives the reason.
             Err(_) => BoxPart::Node(SearchNode { set, costs: [0.0; 2], bound: 0.0, first: point, shown: BoundSource::Peaks }),
             Ok(SingleCombination::Refused(why)) => BoxPart::Excluded(set, Exclusion::NoChip(why)),
             Ok(SingleCombination::Outside(why)) => BoxPart::Excluded(set, Exclusion::Limit(why)),
@@ -92,7 +93,7 @@ impl<'a> ChipProblem<'a> {
                     self.search.space.fabric_of_design(self.search.space.with_largest_memory(point)),
                 );
                 let mut lots = known.to_vec();
-                // Chips that are searched one by one are too many for more.
+                // Chips that are searched one by one are too many for a better bound.
                 let depth = if known.is_empty() { BoundDepth::Peaks } else { BoundDepth::Buffered };
                 let (costs, bound) = (self.search.least_costs(&seen), self.search.coarse_lower_bound(&seen, depth, &mut lots));
                 let known = if known.is_empty() { BoundsByModel::default() } else { lots.into() };
@@ -107,7 +108,7 @@ impl<'a> ChipProblem<'a> {
         }
     }
 
-    /// A part of `of`, whose bounds hold for it too; `whole` is what bounds that, if it is known.
+    /// A part of the node `of`, whose bounds also hold for the part. `whole` are the corners of `of`, if known.
     fn part_of_box(&self, region: Region, of: &SearchNode<Candidates>, whole: Option<&ChipOrBox>) -> Result<BoxPart, String> {
         let space = self.search.space;
         let first = space.first_point(&region);
@@ -151,7 +152,7 @@ impl<'a> ChipProblem<'a> {
         })
     }
 
-    /// What a part has over the whole: how much slower it is at best, and how much more it takes.
+    /// The gain of a part over the whole: the growth of its bound and of its costs, as logarithms.
     fn gain_of_part(&self, part: &BoxPart, of: &SearchNode<Candidates>) -> f64 {
         let (least, most) = GAINS;
         let BoxPart::Node(part) = part else { return most };
@@ -164,12 +165,12 @@ impl<'a> ChipProblem<'a> {
                 0.0
             }
         };
-        // Axes that are not there stay at nothing.
+        // Missing axes stay at zero.
         let costs: f64 = part.costs.iter().zip(of.costs).map(|(now, then)| grown(*now, then)).sum();
         (grown(part.bound, of.bound) + costs).clamp(least, most)
     }
 
-    /// Halves of a box along the dimension that tightens most.
+    /// Splits a box along the dimension that tightens the bounds most.
     fn split_box(
         &self,
         node: &SearchNode<Candidates>,
@@ -187,7 +188,7 @@ impl<'a> ChipProblem<'a> {
             Enclosed::Within(corners) => Some(ChipOrBox::corners(*corners)),
             _ => None,
         };
-        // What has no bound has none in halves with the same words either.
+        // A box without a bound has none in halves with the same words, so it is split along words first.
         let words = self.search.space.word_dimensions_of(region);
         if whole.is_none() && !words.is_empty() {
             tried = words;
@@ -199,7 +200,7 @@ impl<'a> ChipProblem<'a> {
             splits.push((self.gain_of_part(&parts[0], node) * self.gain_of_part(&parts[1], node), dimension, parts));
         }
         splits.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        // Those that were not tried are as likely as they were.
+        // Dimensions that were not tried keep their order.
         let mut order: Vec<u16> = splits.iter().map(|(_, dimension, _)| *dimension as u16).collect();
         order.extend(likely.iter().filter(|dimension| !tried.contains(&usize::from(**dimension))));
         let (mut nodes, mut excluded) = (Vec::new(), Vec::new());
@@ -228,7 +229,7 @@ impl runner::SearchProblem for ChipProblem<'_> {
         if let Some(region) = space.whole_region() {
             let first = space.first_point(&region);
             let known = BoundsByModel::default();
-            // Whatever stops the search, it has a bound.
+            // The root has a bound even if the search stops at once.
             let bound = match space.enclose_boxes(&region) {
                 Ok(Enclosed::Within(corners)) => {
                     self.search.coarse_lower_bound(&ChipOrBox::corners(*corners), BoundDepth::Buffered, &mut Vec::new())

@@ -16,12 +16,12 @@ use workloads::training::Attention;
 
 const DEVICES: u32 = 8;
 
-/// A random space, what is asked of it, and the software.
+/// A random space, an aim, and the software.
 #[derive(Debug, Clone)]
 struct Case {
     dimensions: String,
     stack: &'static str,
-    /// Whether a second model is searched for with the first.
+    /// Whether the search is for a second model too.
     both: bool,
     aim: Aim,
     limits: ChipLimits,
@@ -41,7 +41,7 @@ fn case() -> impl Strategy<Value = Case> {
     let axes = axes();
     let hbm = (prop::option::weighted(0.3, 2.0..6.0_f64), prop::option::weighted(0.3, 3.0..9.0_f64));
     let limits = (prop::option::of(150.0..400.0_f64), prop::option::of(60.0..200.0_f64), prop::option::of(0.01..1.0_f64), hbm);
-    // Of eight chips in a line, a square and a cube some may be chosen.
+    // For eight chips: a line, a square or a cube.
     let shapes = prop::sample::select(vec!["", "[\"8x1x1\", [2, 2, 2]]", "[[4, 2], \"2x2x2\", \"1x8\"]"]);
     let stacks = (
         prop::sample::select(vec!["ideal", "maxtext"]),
@@ -80,7 +80,7 @@ pub(super) fn axes() -> impl Strategy<Value = CostAxes> {
     prop::sample::select([&one[..], &pairs[..]].concat()).prop_map(|text| CostAxes::parse_list(&text).unwrap())
 }
 
-/// The costs and the value of every chip within the limits, each evaluated by itself.
+/// The costs and the value of every chip within the limits, each evaluated on its own.
 fn brute_force(search: &DesignSearch<'_>) -> Vec<Option<(FrontCosts, f64)>> {
     let of = |point: usize| {
         let SingleCombination::Chip(chip, figures) = search.space.single_point(point).unwrap() else { return None };
@@ -137,7 +137,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         settings.iter().for_each(|(key, value)| document.set_field(key, value).unwrap());
         document.build_fabric().unwrap().for_devices(DEVICES).unwrap()
     };
-    // Chip by chip a space has the fabrics of chips within the limits alone.
+    // A space of single chips has only the fabrics of chips within the limits.
     let [fabrics, fabrics_alone] =
         [&space, &one_by_one].map(|space| space.fabric_settings().iter().map(build).collect::<Vec<Fabric>>());
     let (models, stack) =
@@ -184,7 +184,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     };
     let (one, four) = (run(search, 1), run(search, 4));
     prop_assert_eq!(format!("{one:?}"), format!("{four:?}"), "the number of threads shows");
-    // Chip by chip, as spaces are searched that have no boxes.
+    // Chip by chip, as in spaces without boxes.
     let alone = run(DesignSearch { space: &one_by_one, workloads: &workloads_alone, ..search }, 1);
     let answer = |space: &Space, of: &DesignAnswer| {
         of.front
@@ -203,7 +203,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
             front.insert(FrontPoint { costs, value, id });
         }
     }
-    // Which of equal designs is on it as well.
+    // The front also has the right one of equal designs.
     let expected: Vec<(usize, f64)> = front.points().iter().map(|p| (p.id, p.value)).collect();
     let found: Vec<(usize, f64)> = one.front.iter().map(|&at| (one.designs[at].id.point, one.value_of_design(at))).collect();
     prop_assert_eq!(&found, &expected, "the front");
@@ -222,7 +222,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     bad_ends(&search)?;
     for design in &one.designs {
         match (&design.outcome, truth[design.id.point]) {
-            // A hair for schedules whose bounds are kept to a relative rounding.
+            // Allows for schedules whose bounds are kept to a relative rounding.
             (CandidateOutcome::Pruned { bound, .. }, Some((_, value))) => {
                 prop_assert!(*bound <= value * (1.0 + 1e-9), "{bound} {value}")
             }
@@ -236,7 +236,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Steps that may take so many times as long as predicted.
+/// Steps that may take this many times their predicted time.
 #[derive(Debug)]
 struct Ends(fn(&TrainingPlan) -> f64);
 
@@ -246,8 +246,8 @@ impl StepTimeMargin for Ends {
     }
 }
 
-/// By bad ends the search finds what brute force finds, which is no worse at its bad end than what it finds by predicted steps; and the same where all are
-/// as far off.
+/// By bad ends the search equals brute force, and is no worse at its bad end than the search by predicted steps. With
+/// equal factors both agree.
 fn bad_ends(search: &DesignSearch<'_>) -> Result<(), TestCaseError> {
     if search.aim.objective == Objective::EnergyPerToken || search.aim.pays_energy() {
         return Ok(());
@@ -257,7 +257,7 @@ fn bad_ends(search: &DesignSearch<'_>) -> Result<(), TestCaseError> {
     let best = |of: &DesignAnswer| of.best.map(|at| of.designs[at].id);
     let by_steps = best(&run(plain));
     let (twice, tensor) = (Ends(|_| 2.0), Ends(|plan| if plan.layout.tensor > 1 { 1.25 } else { 3.0 }));
-    // A limit on steps holds at the bad end.
+    // A limit on steps applies to the bad end.
     let later = Aim { max_step: plain.aim.max_step.map(|most| most * 2.0), ..plain.aim };
     let equal = run(DesignSearch { robust: Some(RobustSearch { ends: &twice, least: &[2.0; 2] }), aim: later, ..plain });
     prop_assert_eq!(best(&equal), by_steps);
@@ -274,7 +274,7 @@ fn bad_ends(search: &DesignSearch<'_>) -> Result<(), TestCaseError> {
     in_parts(&robust, &found)
 }
 
-/// What parts have told, by part.
+/// Results that parts have sent, by part.
 type Board = std::cell::RefCell<std::collections::BTreeMap<u32, Vec<FrontPoint>>>;
 
 struct Listener<'a>(u32, &'a Board);
@@ -286,7 +286,7 @@ impl runner::ShardExchange for Listener<'_> {
     }
 }
 
-/// Parts, one of them begun again after the others, come to the answer of the whole; so do parts that do not listen.
+/// Parts, one of them started again after the others, give the answer of the whole; so do parts without exchange.
 fn in_parts(search: &DesignSearch<'_>, whole: &DesignAnswer) -> Result<(), TestCaseError> {
     const PARTS: u32 = 3;
     let board = Board::default();
@@ -304,11 +304,11 @@ fn in_parts(search: &DesignSearch<'_>, whole: &DesignAnswer) -> Result<(), TestC
         prop_assert_eq!(front(&merged), front(whole), "parts show");
         prop_assert_eq!(merged.best.map(|at| merged.value_of_design(at)), whole.best.map(|at| whole.value_of_design(at)));
         prop_assert_eq!(&merged.status, &whole.status);
-        // What is outside and stands in a box that a bound discards is counted with the box: which boxes these are differs.
+        // Excluded designs inside a pruned box are counted with the box. Which boxes are pruned may differ.
         let in_boxes = |of: &DesignAnswer| of.boxes.iter().map(|of| of.region.combination_count()).sum::<u64>();
         let all = |of: &DesignAnswer| of.outside.total() as u64 + of.designs.len() as u64 + in_boxes(of);
         prop_assert_eq!(all(&merged), all(whole), "every design is decided once");
-        // What a part claims and does not hold is found out.
+        // A part's wrong claim is detected.
         let mut damaged = answers;
         let best = merged.best.map(|at| merged.designs[at].id.point);
         let evaluated = damaged.iter_mut().flat_map(|part| &mut part.decided);
@@ -320,7 +320,7 @@ fn in_parts(search: &DesignSearch<'_>, whole: &DesignAnswer) -> Result<(), TestC
     Ok(())
 }
 
-/// Under a higher limit of power no chip is slower, and none is lost.
+/// Under a higher power limit no chip is slower, and none is lost.
 fn more_power_is_no_slower(search: &DesignSearch<'_>, wider: &Space) -> Result<(), TestCaseError> {
     for point in (0..search.space.chip_count()).step_by(5) {
         let SingleCombination::Chip(slow, _) = search.space.single_point(point).unwrap() else { continue };
@@ -365,7 +365,7 @@ fn chips_one_by_one_are_bounded_until_the_search_is_stopped() {
     let workloads = [Workload::of_one_model(&prepared)];
     let aim = Aim { evaluations: usize::MAX, ..Aim::default() };
     let problem = ChipProblem::new(DesignSearch { workloads: &workloads, space: &space, aim, robust: None });
-    // Says no so many times.
+    // Returns false this many times.
     let asked = AtomicUsize::new(0);
     let nodes = runner::SearchProblem::root_nodes(&problem, &|| asked.fetch_add(1, Ordering::SeqCst) >= LOOKS);
     assert_eq!((nodes.len(), asked.into_inner()), (space.chip_count(), space.chip_count()));

@@ -1,13 +1,13 @@
-//! The policies that can be on the front for some times, found once per layer structure.
+//! Finds the policies that can be on the front for some operator times, once per layer structure.
 
 use super::labels::{AnyTimes, undominated_labels};
 use super::layer::{LayerTensors, OperatorSet};
 
-/// With more labels than this alive at any moment, finding the candidates (quadratic in their number) costs more than solving afresh for each
-/// hardware.
+/// Limit on labels alive at one moment. Above it, listing candidates (quadratic in their number) costs more than
+/// solving afresh for each hardware.
 const CANDIDATE_LIMIT: usize = 8_192;
 
-/// One policy that some times may make optimal.
+/// A policy that is optimal for some operator times.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PolicyCandidate {
     pub stash: u64,
@@ -15,10 +15,10 @@ pub(super) struct PolicyCandidate {
     pub operators: OperatorSet,
 }
 
-/// All candidates in ascending (stash, workspace, set) order, or `None` where there are too many of them.
+/// Lists all candidates in ascending (stash, workspace, set) order. `None`: more than [`CANDIDATE_LIMIT`].
 ///
-/// A policy is left out only if another one with no more stash reruns a subset of its operators: for any times that are not negative the other
-/// is then no slower, and it rebuilds no more bytes.
+/// A policy is left out only if another one has no more stash and reruns a subset of its operators. For any
+/// non-negative times that other policy is no slower, and it rebuilds no more bytes.
 pub(super) fn enumerate_candidates(layer: &LayerTensors) -> Option<Vec<PolicyCandidate>> {
     let labels = undominated_labels(layer, AnyTimes(OperatorSet::EMPTY), CANDIDATE_LIMIT)?;
     let mut found: Vec<PolicyCandidate> = labels
@@ -33,13 +33,13 @@ pub(super) fn enumerate_candidates(layer: &LayerTensors) -> Option<Vec<PolicyCan
     Some(found)
 }
 
-/// Sums of times over operator sets, sixteen table look-ups per set at most.
+/// Sums of times over operator sets, with at most sixteen table look-ups per set.
 pub(super) struct SetTimes {
     tables: Vec<[f64; 256]>,
 }
 
 impl SetTimes {
-    /// Tables for one time per operator.
+    /// Builds the tables from one time per operator.
     pub fn new(seconds: &[f64]) -> Self {
         let table = |chunk: &[f64]| {
             let mut sums = [0.0; 256];
@@ -52,7 +52,7 @@ impl SetTimes {
         Self { tables: seconds.chunks(8).map(table).collect() }
     }
 
-    /// The sum over a set.
+    /// The sum over a set, in seconds.
     pub fn time_of_set(&self, set: OperatorSet) -> f64 {
         let byte = |i: usize| (set.0 >> (8 * i) & 0xff) as usize;
         self.tables.iter().enumerate().map(|(i, table)| table[byte(i)]).sum()

@@ -1,4 +1,4 @@
-//! The same front from the integer program: slow, and independent of the label method.
+//! Computes the same front with an integer program: slow, and independent of the label method.
 
 use super::layer::{LayerError, LayerTensors, OperatorSet, RecomputePolicy, TensorChoice, TensorIndex, TensorSource};
 use super::offload::{CopyLinks, LayerChoice, OffloadedBytes};
@@ -19,12 +19,12 @@ pub enum PolicyIlpError {
     Solver {
         /// The stash limit in bytes.
         budget_bytes: u64,
-        /// What the solver said.
+        /// The solver's error.
         source: good_lp::ResolutionError,
     },
 }
 
-/// The variables of one program: one per tensor and choice that needs one, one per operator that may be rerun.
+/// The variables of one program: one per tensor and choice, and one per operator that may be rerun.
 struct PolicyProgram {
     variables: ProblemVariables,
     keep: Vec<Variable>,
@@ -32,11 +32,13 @@ struct PolicyProgram {
     rows: Vec<good_lp::Constraint>,
 }
 
-/// The exact Pareto front for the layer's own times, fastest policy first, by repeated integer programs: fastest policy within the
-/// stash limit, then the smallest stash at that time, then the same with a limit one unit below it.
+/// The exact Pareto front for the layer's own times, fastest policy first, by repeated integer programs.
 ///
-/// Policies equal in stash and time are not told apart here, so workspaces may be larger than
-/// [`super::RecomputeSpace::front`] finds.
+/// Each round finds the fastest policy within the stash limit, then the smallest stash at that time. The next round's
+/// limit is one unit below that stash.
+///
+/// Policies with equal stash and time are not told apart here, so workspaces may be larger than those of
+/// [`super::RecomputeSpace::front`].
 ///
 /// # Errors
 /// [`PolicyIlpError::Layer`] for an inconsistent layer, [`PolicyIlpError::Solver`] when the solver fails.
@@ -55,7 +57,7 @@ pub fn pareto_by_ilp(layer: &LayerTensors) -> Result<Vec<RecomputePolicy>, Polic
             Err(good_lp::ResolutionError::Infeasible) => break,
             Err(source) => return Err(failed(source)),
         };
-        // A hair above the time just found, for the solver's tolerance; distinct sums of times lie farther apart than that.
+        // Slightly above the time just found, for the solver's tolerance. Distinct sums of times lie farther apart.
         let time_limit = fastest.extra.0 * scale * (1.0 + 1e-9) + 1e-9;
         let set = solve_program(layer, unit, scale, budget, Some(time_limit)).map_err(failed)?;
         let policy = layer.policy_of_rerun(set);
@@ -65,12 +67,16 @@ pub fn pareto_by_ilp(layer: &LayerTensors) -> Result<Vec<RecomputePolicy>, Polic
     Ok(front)
 }
 
-/// Nodes of the branch and bound over one layer: where they are used up, what is left is the gap. A programme of 78 operators takes a quarter of a second.
+/// Node limit of the branch and bound over one layer; the rest is reported as the gap. A program of 78 operators takes
+/// a quarter of a second.
 const NODES: u64 = 1_000;
 
-/// The fastest choice of no more than `budget` bytes on the device, with copies of whole tensors: what a layer's tensors do as one integer programme, and
-/// the seconds that none adds less than. A tensor is kept, goes to the host or to storage, or its producer runs again; what a pass waits for the copies is
-/// no less than the part of them that is never hidden, and than what does not fit beside the pass. `None` where nothing fits.
+/// The fastest choice with at most `budget` bytes on the device and copies of whole tensors, and a lower bound in
+/// seconds on the time any choice adds. `None`: nothing fits.
+///
+/// One integer program decides all tensors of the layer. A tensor is kept, goes to the host, goes to storage, or its
+/// producer is rerun. The exposed copy time of a pass is at least the fraction that is never hidden, and at least the
+/// excess over what fits beside the pass.
 ///
 /// # Errors
 /// As [`pareto_by_ilp`].
@@ -87,7 +93,7 @@ pub fn fastest_by_ilp(
     let (host, storage) = (places(links.host.is_some()), places(links.storage.is_some()));
     let [any, any_stored, forward, backward] =
         [variable().binary(), variable().binary(), variable().min(0.0), variable().min(0.0)].map(|kind| variables.add(kind));
-    // Seconds and bytes near one, for the solver's tolerances.
+    // Scales seconds and bytes to about one, for the solver's tolerances.
     let most = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::MIN_POSITIVE, f64::max);
     let bytes = |t: usize| layer.tensors[t].bytes.as_f64();
     let unit = most(&mut (0..layer.tensors.len()).map(bytes));
@@ -147,7 +153,7 @@ pub fn fastest_by_ilp(
     };
     let solution =
         outcome.into_solution().map_err(|_| failed(good_lp::ResolutionError::Other("no choice within so many nodes")))?;
-    // Values are in the order in which the variables were made.
+    // The solver returns values in the order in which the variables were made.
     let made = keep.iter().copied().chain(rerun.iter().chain(&host).chain(&storage).flatten().copied());
     let values: HashMap<Variable, f64> = made.zip(solution.iter().map(|(_, value)| value)).collect();
     let is = |x: Variable| values.get(&x).is_some_and(|value| *value > 0.5);
@@ -171,7 +177,7 @@ pub fn fastest_by_ilp(
     Ok(Some((choice, Seconds(bound))))
 }
 
-/// Fastest operators within the stash budget (in units), or with a time limit the smallest stash.
+/// The fastest operators within the stash budget (in units). With a time limit: those of the smallest stash.
 fn solve_program(
     layer: &LayerTensors,
     unit: u64,
@@ -199,7 +205,7 @@ fn build_program(layer: &LayerTensors) -> PolicyProgram {
     let keep: Vec<Variable> = layer.tensors.iter().map(|_| variables.add(variable().binary())).collect();
     let rerun: Vec<Option<Variable>> =
         layer.operators.iter().map(|o| o.recomputable.then(|| variables.add(variable().binary()))).collect();
-    // Kept, or rebuilt by its producer.
+    // A tensor is at hand if it is kept or its producer rebuilds it.
     let at_hand = |t: TensorIndex| -> Expression {
         let producer = match layer.tensors[t.0].source {
             TensorSource::Operator(o) => rerun[o.0],

@@ -1,22 +1,23 @@
 //! The exact method: one pass over the operators with labels and dominance.
 //!
-//! A label is a decision (rerun or not) for every operator so far. What later operators can see of it is only which of the
-//! tensors they read, and the backward pass does not, are at hand in the backward pass: kept already or rebuilt. So of two labels the one
-//! that has at least the same tensors at hand, at most the same stash and at most the same cost makes the other superfluous.
+//! A label holds a decision (rerun or not) for every operator so far. Later operators can see only one consequence of
+//! it: which of the tensors they read, and the backward pass does not, are at hand in the backward pass. Such a tensor
+//! is kept already or rebuilt. One label dominates another if it has at least the same tensors at hand, at most the
+//! same stash and at most the same cost.
 
 use super::layer::{LayerTensors, OperatorIndex, OperatorSet, TensorIndex, TensorSource};
 
-/// What rerunning operators costs, as far as the caller wants labels compared.
+/// The cost of rerunning operators, as finely as the caller compares labels.
 pub(super) trait RerunCost: Clone {
     /// The cost with one more operator rerun.
     fn add_rerun(&self, operator: usize) -> Self;
-    /// Whether this cost is at most `other`, whatever operators both add from here on.
+    /// Whether this cost is at most `other`, whatever operators both add later.
     fn is_at_most(&self, other: &Self) -> bool;
     /// The operators rerun.
     fn rerun_operators(&self) -> OperatorSet;
 }
 
-/// Cost as the set itself: smaller means a subset, so a comparison holds for any times that are not negative.
+/// The set itself as cost: smaller means a subset, so a comparison holds for any non-negative times.
 #[derive(Clone)]
 pub(super) struct AnyTimes(pub OperatorSet);
 
@@ -32,7 +33,7 @@ impl RerunCost for AnyTimes {
     }
 }
 
-/// Cost in seconds for given times, equal times decided by the workspace.
+/// Cost in seconds for given times. The smaller workspace breaks ties.
 #[derive(Clone)]
 pub(super) struct GivenTimes<'a> {
     pub per_operator: &'a [(f64, u64)],
@@ -62,7 +63,8 @@ impl RerunCost for GivenTimes<'_> {
 /// A partial decision.
 #[derive(Clone)]
 pub(super) struct Label<C> {
-    /// Tensors later operators may read that are at hand in the backward pass although the backward pass does not read them.
+    /// Tensors that later operators may read and that are at hand in the backward pass, although the backward pass does
+    /// not read them.
     at_hand: u128,
     /// Bytes kept so far.
     pub stash: u64,
@@ -70,16 +72,16 @@ pub(super) struct Label<C> {
     pub cost: C,
 }
 
-/// The layer as the pass sees it: per operator what a rerun reads and what is at stake.
+/// One operator as the pass sees it: what a rerun of it reads and what it saves.
 struct OperatorStep {
     recomputable: bool,
-    /// Inputs the backward pass does not read: (bit, bytes). The others are at hand anyway.
+    /// Inputs the backward pass does not read: (bit, bytes). All other inputs are at hand anyway.
     reads: Vec<(u128, u64)>,
-    /// Bytes of outputs the backward pass reads: kept unless the operator is rerun.
+    /// Bytes of outputs the backward pass reads; they are kept unless the operator is rerun.
     needed_bytes: u64,
     /// Bits of the outputs the backward pass does not read.
     makes: u128,
-    /// Bits of tensors no later recomputable operator reads.
+    /// Bits of tensors that no later recomputable operator reads.
     forget: u128,
 }
 
@@ -108,7 +110,7 @@ fn operator_steps(layer: &LayerTensors) -> Vec<OperatorStep> {
     steps
 }
 
-/// Every decision no other is at least as good as. `None` once more than `limit` labels are alive.
+/// Every decision that no other label dominates. `None` once more than `limit` labels are alive.
 pub(super) fn undominated_labels<C: RerunCost>(layer: &LayerTensors, nothing: C, limit: usize) -> Option<Vec<Label<C>>> {
     let is_input = |t: &&super::layer::SavedTensor| t.source == TensorSource::LayerInput && t.needed_by_backward;
     let stash = layer.tensors.iter().filter(is_input).map(|t| t.bytes.0).fold(0, u64::saturating_add);
@@ -140,14 +142,14 @@ fn rerun_operator<C: RerunCost>(label: &Label<C>, operator: OperatorIndex, step:
     Label { at_hand: (label.at_hand | reads | step.makes) & !step.forget, stash, cost: label.cost.add_rerun(operator.0) }
 }
 
-/// Drops every label another one makes superfluous; of equal ones the first in (stash, set size, set) order stays.
+/// Drops every dominated label; of equal labels the first in (stash, set size, set) order stays.
 fn keep_undominated<C: RerunCost>(mut labels: Vec<Label<C>>) -> Vec<Label<C>> {
     let order = |l: &Label<C>| (l.stash, l.cost.rerun_operators().len(), l.cost.rerun_operators());
     labels.sort_by_cached_key(order);
     let mut kept: Vec<Label<C>> = Vec::with_capacity(labels.len());
     for label in labels {
         let superfluous = |better: &Label<C>| {
-            // Sorted by stash: `better.stash <= label.stash` holds already.
+            // Labels are sorted by stash, so `better.stash <= label.stash` holds already.
             label.at_hand & !better.at_hand == 0 && better.cost.is_at_most(&label.cost)
         };
         if !kept.iter().any(superfluous) {

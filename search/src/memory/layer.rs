@@ -1,11 +1,11 @@
-//! One layer's operators and tensors, and what a set of rerun operators costs.
+//! One layer's operators and tensors, and the cost of rerunning a set of its operators.
 
 use serde::{Deserialize, Serialize};
 use sim::units::{Bytes, Seconds};
 use std::fmt;
 use thiserror::Error;
 
-/// The most operators, and the most tensors, one layer may have: sets of them are 128-bit masks.
+/// The most operators, and the most tensors, of one layer: sets of them are 128-bit masks.
 pub const MAX_OPERATORS: usize = 128;
 
 /// Position of a tensor in [`LayerTensors::tensors`].
@@ -22,7 +22,7 @@ pub struct OperatorIndex(pub usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TensorSource {
-    /// Handed to the layer: it can be kept, never rebuilt.
+    /// An input of the layer: it can be kept, never rebuilt.
     LayerInput,
     /// An output of this operator.
     Operator(OperatorIndex),
@@ -50,9 +50,9 @@ pub struct LayerOperator {
     pub forward: Seconds,
     /// Tensors it reads.
     pub inputs: Vec<TensorIndex>,
-    /// Tensors it makes; rerunning it rebuilds all of them.
+    /// Tensors it makes; a rerun rebuilds all of them.
     pub outputs: Vec<TensorIndex>,
-    /// Whether the backward pass may run it again (a random operator without its generator's state may not).
+    /// Whether the backward pass may rerun it. A random operator without its generator's state may not be rerun.
     pub recomputable: bool,
 }
 
@@ -61,7 +61,7 @@ pub struct LayerOperator {
 pub struct LayerTensors {
     /// Every tensor that crosses from one operator to another or to the backward pass.
     pub tensors: Vec<SavedTensor>,
-    /// Operators in an order in which each follows those whose outputs it reads.
+    /// Operators in an execution order: each follows the producers of its inputs.
     pub operators: Vec<LayerOperator>,
 }
 
@@ -72,14 +72,14 @@ pub struct LayerTensors {
 pub enum TensorChoice {
     /// Stays on the device from the forward to the backward pass.
     Keep,
-    /// Freed after the forward pass and rebuilt in the backward pass by running its producer again.
+    /// Freed after the forward pass. The backward pass rebuilds it by rerunning its producer.
     Recompute,
     /// Freed after the forward pass: nothing reads it again.
     Drop,
 }
 
 impl TensorChoice {
-    /// Bytes that stay on the device between the passes for a tensor of `bytes`.
+    /// Bytes that a tensor of `bytes` occupies on the device between the passes.
     #[must_use]
     pub fn stash_bytes(self, bytes: Bytes) -> Bytes {
         match self {
@@ -88,7 +88,7 @@ impl TensorChoice {
         }
     }
 
-    /// Bytes the layer's own backward pass holds beside the stash for a tensor of `bytes`.
+    /// Bytes that a tensor of `bytes` adds to the workspace of the layer's own backward pass, beside the stash.
     #[must_use]
     pub fn workspace_bytes(self, bytes: Bytes) -> Bytes {
         match self {
@@ -113,7 +113,7 @@ impl OperatorSet {
         operator < MAX_OPERATORS && self.0 >> operator & 1 == 1
     }
 
-    /// The set with one more operator; an index of [`MAX_OPERATORS`] or more changes nothing.
+    /// The set with one more operator. An index of [`MAX_OPERATORS`] or more changes nothing.
     #[must_use]
     pub fn with_operator(self, operator: usize) -> Self {
         if operator < MAX_OPERATORS { Self(self.0 | 1 << operator) } else { self }
@@ -165,16 +165,16 @@ impl fmt::Display for OperatorSet {
     }
 }
 
-/// One way to treat a layer's tensors: the operators its backward pass runs again, and what follows from that.
+/// One way to treat a layer's tensors: the operators its backward pass reruns, and their consequences.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RecomputePolicy {
     /// Bytes kept per micro-batch in flight.
     pub stash: Bytes,
     /// Seconds the reruns add to the layer's backward pass.
     pub extra: Seconds,
-    /// Bytes of the rebuilt tensors, alive during this layer's backward pass only.
+    /// Bytes of the rebuilt tensors, resident during this layer's backward pass only.
     pub workspace: Bytes,
-    /// The operators run again.
+    /// The operators that are rerun.
     pub operators: OperatorSet,
 }
 
@@ -189,7 +189,7 @@ pub enum LayerError {
         /// How many there are.
         count: usize,
     },
-    /// An operator names a tensor that is not there.
+    /// An operator names a tensor that does not exist.
     #[error("operator `{operator}` names tensor {tensor}, but the layer has {count} tensors (0 to {count}-1): correct the index")]
     UnknownTensor {
         /// The operator's name.
@@ -236,7 +236,7 @@ pub enum LayerError {
 }
 
 impl LayerTensors {
-    /// Whether the description is consistent.
+    /// Checks that the description is consistent.
     ///
     /// # Errors
     /// The first inconsistency, see [`LayerError`].
@@ -285,7 +285,7 @@ impl LayerTensors {
         Ok(())
     }
 
-    /// What happens to each tensor when the backward pass runs the operators of `rerun` again and keeps as little as it can.
+    /// What happens to each tensor when the backward pass reruns exactly `rerun` and keeps as little as it can.
     #[must_use]
     pub fn tensor_choices(&self, rerun: OperatorSet) -> Vec<TensorChoice> {
         let mut read: Vec<bool> = self.tensors.iter().map(|t| t.needed_by_backward).collect();
@@ -302,7 +302,7 @@ impl LayerTensors {
         self.tensors.iter().zip(read).map(choose).collect()
     }
 
-    /// Stash, extra time and workspace of rerunning exactly `rerun`, the times taken from the operators.
+    /// Stash, extra time and workspace of rerunning exactly `rerun`, with the operators' own times.
     #[must_use]
     pub fn policy_of_rerun(&self, rerun: OperatorSet) -> RecomputePolicy {
         let choices = self.tensor_choices(rerun);

@@ -1,17 +1,29 @@
-//! How many of a stage's layers follow which policy: an integer programme over few policies, solved near its relaxation.
+//! Chooses how many of a stage's layers follow which policy: an integer program over few policies, solved near its
+//! relaxation.
 //!
-//! Layers are alike, so that a mix is a count `n_j` for each policy `j`. With `d` micro-batches in flight the least `sum n_j time_j` is sought with
-//! `d sum n_j kept_j + max working_j` within the room on the device, `d sum n_j host_j` within the host's and `d sum n_j storage_j` within the storage. The largest working set takes few values:
-//! for each as a cap the rest is a plain budget. Its relaxation mixes two neighbours `lo`, `hi` of the lower convex hull of (kept, time), whose slope is
-//! the price of a byte. A layer under another policy costs its reduced cost more than the relaxation, so that of each no more are needed than the best
-//! mix so far leaves room for: few, which are tried one by one, the rest of the layers on `lo` and `hi`. Where that ends, the mix is the best; where
-//! [`STATES`] are used up before, what the relaxation leaves is the gap. Where such a mix sends more away than the host's memory or the storage
-//! holds, the counts are an integer programme ([`PolicyMixProgram`]).
+//! Layers are alike, so a mix is a count `n_j` for each policy `j`. With `d` micro-batches in flight, minimise
+//! `sum n_j time_j` subject to:
+//!
+//! - `d sum n_j kept_j + max working_j` within the room on the device,
+//! - `d sum n_j host_j` within the host's memory,
+//! - `d sum n_j storage_j` within the storage.
+//!
+//! The largest working set takes few values. For each of them as a cap, the rest is a plain budget. The relaxation
+//! mixes two neighbours `lo` and `hi` of the lower convex hull of (kept, time). The hull's slope there is the price of
+//! a byte.
+//!
+//! A layer under another policy costs its reduced cost more than the relaxation. So only as many layers can follow it
+//! as the gap to the best mix so far allows. These counts are few; they are tried one by one, with all other layers on
+//! `lo` and `hi`. A search that ends has the best mix. After [`STATES`] the distance to the relaxation is reported as
+//! the gap.
+//!
+//! If such a mix sends more away than the host's memory or the storage holds, [`PolicyMixProgram`] solves the counts as
+//! an integer program.
 
 use super::offload::lower_hull;
 use super::scarce::PolicyMixProgram;
 
-/// A policy as a mix sees it: a layer of one micro-batch.
+/// A policy as a mix sees it, for one layer and one micro-batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MixPoint {
     /// Bytes kept on the device.
@@ -20,13 +32,13 @@ pub struct MixPoint {
     pub host: u64,
     /// Bytes kept in storage.
     pub storage: u64,
-    /// Bytes alive besides while one layer runs.
+    /// Workspace bytes while one layer runs.
     pub working: u64,
     /// Seconds of both passes.
     pub time: f64,
 }
 
-/// A stage's question.
+/// The question of one stage: which mix of policies is fastest and fits?
 #[derive(Debug, Clone, Copy)]
 pub struct MixQuestion<'a> {
     /// The policies.
@@ -35,9 +47,9 @@ pub struct MixQuestion<'a> {
     pub layers: u64,
     /// Micro-batches in flight.
     pub depth: f64,
-    /// Bytes on the device for what is kept of all of them and for the largest working set.
+    /// Bytes on the device for everything kept and for the largest working set.
     pub room: u64,
-    /// Bytes on the device for what is kept alone, where another moment leaves so many.
+    /// Bytes on the device for what is kept alone, if another moment limits it to so many.
     pub kept: Option<u64>,
     /// Bytes in the host's memory.
     pub host: u64,
@@ -48,25 +60,26 @@ pub struct MixQuestion<'a> {
 /// The best mix of a stage.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StageMix {
-    /// Layers by the policy's place, of those that are followed; what keeps least first.
+    /// Layers by the policy's place, for policies that at least one layer follows; the smallest stash first.
     pub counts: Vec<(usize, u64)>,
     /// Seconds of both passes of all layers, one micro-batch.
     pub time: f64,
-    /// No mix takes less.
+    /// Lower bound on the seconds of any mix.
     pub bound: f64,
 }
 
-/// Mixes that are looked at for one price and cap.
+/// Limit on mixes tried for one price and cap.
 pub const STATES: usize = 20_000;
 
-/// What a policy's copies count at least, as a share of its time.
+/// Least weight of a policy's copies, as a fraction of its time. It breaks ties.
 const TIE: f64 = 1e-12;
 
-/// Differences in time below this share do not matter.
+/// Differences in time below this fraction do not matter.
 const TOLERANCE: f64 = 1e-9;
 
 impl MixQuestion<'_> {
-    /// Seconds that no mix takes less than, wherever what goes away fits: of the relaxations alone, in no time; none where no mix fits.
+    /// Lower bound on the seconds of any mix, from the relaxations alone, assuming that the offloaded bytes fit. It
+    /// takes no noticeable time. `None`: no mix fits.
     #[must_use]
     pub fn lower_bound_seconds(&self) -> Option<f64> {
         if self.layers == 0 {
@@ -80,7 +93,7 @@ impl MixQuestion<'_> {
         self.working_set_caps().into_iter().filter_map(relaxed).reduce(f64::min)
     }
 
-    /// The largest working sets that a mix may have, least first.
+    /// The distinct working sets that a mix may have as its largest, ascending.
     fn working_set_caps(&self) -> Vec<u64> {
         let mut caps: Vec<u64> = self.points.iter().map(|point| point.working).filter(|cap| *cap <= self.room).collect();
         caps.sort_unstable();
@@ -88,7 +101,7 @@ impl MixQuestion<'_> {
         caps
     }
 
-    /// The mix that takes least, if any fits.
+    /// The fastest mix, if any fits.
     #[must_use]
     pub fn find_best_mix(&self) -> Option<StageMix> {
         if self.layers == 0 {
@@ -123,13 +136,14 @@ impl MixQuestion<'_> {
         Some(StageMix { bound: bound.min(best.time), ..best })
     }
 
-    /// Whether what a mix sends away fits, of one micro-batch.
+    /// Whether the bytes that a mix sends away fit, in bytes of one micro-batch.
     fn fits_away(&self, mix: &StageMix, [host, storage]: [f64; 2]) -> bool {
         let sum = |of: fn(&MixPoint) -> u64| mix.counts.iter().map(|(j, n)| of(&self.points[*j]) as f64 * *n as f64).sum::<f64>();
         sum(|p| p.host) <= host && sum(|p| p.storage) <= storage
     }
 
-    /// The same with less room on the device and away, where a mix needs so many bytes more than there are: less than what it was reckoned to take, by as many.
+    /// The same question with less room on the device and away, after a mix turned out to need `device`, `host` and
+    /// `storage` bytes too much. The new limits are the mix's reckoned use less the excess.
     #[must_use]
     pub fn tighten_budgets(&self, mix: &StageMix, device: u64, [host, storage]: [u64; 2]) -> Self {
         let sum = |of: fn(&MixPoint) -> u64| {
@@ -147,21 +161,22 @@ impl MixQuestion<'_> {
         }
     }
 
-    /// The policies whose working sets are no larger than a cap, and the bytes of one micro-batch that it leaves.
+    /// The policies with a working set of at most `cap`, and the remaining bytes for one micro-batch.
     fn policies_under_cap(&self, cap: u64) -> (Vec<usize>, f64) {
         let budget = (self.room - cap).min(self.kept.unwrap_or(u64::MAX));
         let allowed = (0..self.points.len()).filter(|j| self.points[*j].working <= cap).collect();
         (allowed, budget as f64 / self.depth)
     }
 
-    /// The best mix of some of the policies that keeps `budget` bytes of one micro-batch at most, wherever the rest goes.
+    /// The best mix of the allowed policies that keeps at most `budget` bytes of one micro-batch on the device,
+    /// wherever the rest goes.
     fn best_mix_within(&self, allowed: &[usize], budget: f64) -> Option<StageMix> {
         Rounding::new(&self.price_policies(allowed), self.layers, budget)?.solve_rounding()
     }
 
-    /// Some of the policies, each of which takes less than those that keep less.
+    /// The allowed policies that are faster than every policy with a smaller stash.
     fn price_policies(&self, allowed: &[usize]) -> Vec<PricedPolicy> {
-        // Of mixes that take the same time the one that copies least.
+        // Breaks ties in time: the policy that copies least wins.
         let away = |p: &MixPoint| p.host as f64 + p.storage as f64;
         let most = |of: &dyn Fn(&MixPoint) -> f64| allowed.iter().map(|&at| of(&self.points[at])).fold(0.0, f64::max);
         let price = TIE * most(&|p| p.time) / most(&away).max(1.0);
@@ -183,14 +198,14 @@ impl MixQuestion<'_> {
     }
 }
 
-/// Takes a mix that is faster.
+/// Keeps the faster mix.
 fn keep_faster_mix(best: &mut Option<StageMix>, found: StageMix) {
     if best.as_ref().is_none_or(|best| found.time < best.time) {
         *best = Some(found);
     }
 }
 
-/// A policy with what its copies count in its time.
+/// A policy whose time includes the weight of its copies.
 #[derive(Debug, Clone, Copy)]
 struct PricedPolicy {
     at: usize,
@@ -198,16 +213,16 @@ struct PricedPolicy {
     time: f64,
 }
 
-/// The integer programme near its relaxation.
+/// The search for integer counts near the relaxation.
 struct Rounding<'a> {
     points: &'a [PricedPolicy],
-    /// Those besides `lo` and `hi`, with their reduced costs, least first.
+    /// Policies besides `lo` and `hi` with their reduced costs, ascending.
     others: Vec<(f64, usize)>,
     lo: usize,
     hi: usize,
     layers: u64,
     budget: f64,
-    /// The relaxation.
+    /// The relaxation's value.
     bound: f64,
     states: usize,
     best: Option<(f64, Vec<u64>)>,
@@ -216,7 +231,7 @@ struct Rounding<'a> {
 impl<'a> Rounding<'a> {
     fn new(points: &'a [PricedPolicy], layers: u64, budget: f64) -> Option<Self> {
         let n = layers as f64;
-        // Sums of whole bytes: what rounding may have taken of the budget is given back.
+        // Bytes are whole, so this only gives back what rounding took from the budget.
         let budget = budget * (1.0 + 1e-12);
         let (least, most) = (points.first()?, points.last()?);
         if least.kept * n > budget {
@@ -250,7 +265,8 @@ impl<'a> Rounding<'a> {
         Some(StageMix { counts: followed, time, bound })
     }
 
-    /// Tries every number of layers under the policies from a place on; `left` are the layers, bytes and the seconds of those already given.
+    /// Tries every number of layers under each policy from `place` on. `left` holds the remaining layers, the remaining
+    /// bytes and the seconds of the layers already given.
     fn branch_on_policy(&mut self, place: usize, counts: &mut Vec<u64>, left: (u64, f64, f64), reduced: f64) {
         let Some(&(cost, at)) = self.others.get(place) else { return };
         let (layers, budget, time) = left;
@@ -261,7 +277,7 @@ impl<'a> Rounding<'a> {
             let reduced = reduced + cost * n as f64;
             let upper = self.best.as_ref().map_or(f64::INFINITY, |(time, _)| *time);
             let least = self.bound + reduced;
-            // Those that follow cost more each.
+            // Larger counts cost more.
             if least >= upper - TOLERANCE * upper.abs() {
                 break;
             }
@@ -280,7 +296,8 @@ impl<'a> Rounding<'a> {
         counts[at] = 0;
     }
 
-    /// Takes a mix whose other layers are on `lo` and `hi`, as many on the faster one as fit.
+    /// Completes a mix with `lo` and `hi`, with as many layers on the faster one as fit, and keeps it if it is the
+    /// fastest so far.
     fn fill_remaining_layers(&mut self, counts: &[u64], layers: u64, budget: f64, time: f64) {
         let (lo, hi) = (self.points[self.lo], self.points[self.hi]);
         let spare = budget - lo.kept * layers as f64;

@@ -1,4 +1,4 @@
-//! Offload and mixes against trying everything.
+//! Compares offload and mixes with exhaustive search.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::tests::random_layer;
@@ -6,7 +6,8 @@ use super::*;
 use proptest::prelude::*;
 use sim::units::{Bytes, Seconds};
 
-/// Every set of operators to run again with every set of retained tensors on the host and in storage: the least seconds added within a budget.
+/// The least added seconds within a budget, over all rerun sets and all placements of the retained tensors on the host
+/// and in storage.
 fn fastest_by_trying(layer: &LayerTensors, links: &CopyLinks, budget: u64) -> Option<f64> {
     let mut best: Option<f64> = None;
     for mask in 0..1_u32 << layer.operators.len() {
@@ -69,7 +70,7 @@ proptest! {
         prop_assert_eq!(found.is_some(), wanted.is_some());
         let space = RecomputeSpace::new(layer.clone()).unwrap();
         let front = LayerFront::new(&space, &times(&layer), Some(link)).unwrap();
-        // Parts of tensors are away as far as their tokens go: a choice has what it says.
+        // A choice with a part of a tensor accounts for exactly the tokens that are away.
         for choice in &front.choices {
             let part = |t: &TensorIndex| match &choice.share {
                 Some((of, share)) if of.contains(t) && !share.recomputed => share.offloaded_bytes(layer.tensors[t.0].bytes),
@@ -88,7 +89,7 @@ proptest! {
             let retained = layer.policy_of_rerun(choice.operators).stash;
             let extra = layer.policy_of_rerun(choice.operators).extra;
             if again.is_some() {
-                // All tokens have what those that run again start from, and none runs more again than they do.
+                // All tokens keep what the rerun tokens start from, and no choice reruns more than they do.
                 prop_assert!(choice.stash + choice.host + choice.storage >= retained && choice.again <= extra);
             } else {
                 prop_assert_eq!((choice.stash + choice.host + choice.storage, choice.again), (retained, extra));
@@ -100,7 +101,7 @@ proptest! {
         if let (Some((found, bound)), Some(wanted)) = (found, wanted) {
             prop_assert!(bound.0 <= wanted + 1e-6 && found.stash.0 <= budget, "{bound} {wanted}");
             prop_assert!((found.added.0 - wanted).abs() <= 1e-6 * (1.0 + wanted), "{} {}", found.added.0, wanted);
-            // Nothing is lost: what is retained is on the device or on the host.
+            // Nothing is lost: every retained tensor is on the device or away.
             prop_assert_eq!(found.stash + found.host + found.storage, layer.policy_of_rerun(found.operators).stash);
             prop_assert!(front.lower_bound_within(Bytes(budget)).unwrap().0 <= wanted + 1e-9);
             let choice = front.fastest_within(Bytes(budget)).unwrap();
@@ -130,7 +131,7 @@ proptest! {
         }
         let without = LayerFront::new(&space, &times, None).unwrap();
         let slow = [to_host(1e12), to_storage(1e12)].map(|links| LayerFront::new(&space, &times, Some(links)).unwrap());
-        // Where the inputs alone are more than the budget, only a host can hold them.
+        // If the inputs alone exceed the budget, only a host can hold them.
         if let Some(kept) = without.fastest_within(budget) {
             for slow in &slow {
                 prop_assert_eq!(slow.fastest_within(budget).unwrap().added, kept.added);
@@ -142,7 +143,7 @@ proptest! {
     }
 }
 
-/// The least time of every mix of a stage's layers, by trying them.
+/// The least time of any mix of a stage's layers, by exhaustive search.
 fn mix_by_trying(question: &MixQuestion<'_>) -> Option<f64> {
     fn counts(layers: u64, kinds: usize) -> Vec<Vec<u64>> {
         if kinds == 1 {

@@ -1,22 +1,25 @@
-//! What to do with every tensor a layer saves for its backward pass.
+//! Decides what to do with every tensor that a layer saves for its backward pass.
 //!
 //! One layer's forward pass is a list of operators and the tensors between them ([`LayerTensors`]). For each tensor a
-//! policy chooses a [`TensorChoice`]: keep it until the backward pass, rebuild it there by running operators again, or drop it
-//! because nobody reads it. Each operator is rerun at most once per backward pass and what it rebuilt stays until the
-//! layer's backward pass ends, so no time index is needed and the optimum is a small integer program:
+//! policy makes a [`TensorChoice`]: keep it until the backward pass, rebuild it there by rerunning operators, or drop
+//! it because nothing reads it. Each operator is rerun at most once per backward pass, and rebuilt tensors stay until
+//! the layer's backward pass ends. So no time index is needed and the optimum is a small integer program:
 //!
-//! 1. a tensor takes at most one choice;
-//! 2. a tensor the backward pass reads is kept or its producer is rerun;
-//! 3. an operator is rerun only if each of its inputs is kept or rebuilt;
-//! 4. an input of the layer has no producer here, so if anything reads it, it is kept.
+//! 1. A tensor takes at most one choice.
+//! 2. A tensor the backward pass reads is kept or its producer is rerun.
+//! 3. An operator is rerun only if each of its inputs is kept or rebuilt.
+//! 4. An input of the layer has no producer here, so if anything reads it, it is kept.
 //!
-//! [`RecomputeSpace`] gives the exact Pareto front of stash bytes against extra seconds, thousands of times per second;
-//! [`pareto_by_ilp`] gives the same front from the integer program, slowly; [`verify_policy`] checks a policy by walking it.
+//! - [`RecomputeSpace`] gives the exact Pareto front of stash bytes against extra seconds, thousands of times per
+//!   second.
+//! - [`pareto_by_ilp`] gives the same front from the integer program, slowly.
+//! - [`verify_policy`] checks a policy by walking the passes.
+//! - [`LayerFront`] and [`fastest_by_ilp`] also offload tensors to the host and to storage. Offloading changes the
+//!   bytes on the device and the exposed copy time.
+//! - [`MixQuestion`] decides how many layers of a stage follow which choice, within the stage's own memory.
 //!
-//! Tensors may also go to the host and to storage ([`LayerFront`], [`fastest_by_ilp`]): that changes what is kept on the device and what the passes wait for.
-//! [`MixQuestion`] says how many layers of a stage follow which choice, in the stage's own memory.
-//!
-//! Further choices (compress, sample rows) are further variants of [`TensorChoice`], each with what it keeps on the device and what it costs.
+//! Further choices (compress, sample rows) are further variants of [`TensorChoice`], each with its bytes on the device
+//! and its cost.
 
 mod candidates;
 mod ilp;

@@ -1,15 +1,22 @@
-//! A layer's front where tensors may also go to the host's memory or to storage: bytes on the device against seconds added, and what is away for it.
+//! A layer's front with offloading to the host's memory or to storage: bytes on the device against added seconds, and
+//! the bytes away.
 //!
-//! Which tensors are retained follows from what runs again ([`RecomputeSpace`]); of those retained some go away. What a choice adds is what
-//! runs again and what the passes do not hide of the copies, each way its own:
-//! `max((1 - h) c, c - h busy)` of a copy of `c` seconds beside a pass that is busy for so long, of which the stack hides the share `h` of what fits.
-//! That depends on the bytes copied only, not on which tensors they are, and rises with them and with what runs again. So if parts of tensors could be
-//! copied, every choice would be no better than one with the rerun set of a point of the front without a host: no more retained, no more run again, and
-//! no more copied for the same bytes on the device. Where a part of the tokens runs again only ([`super::rest`]), no better than one on a line between two
-//! such points. That is the bound ([`LayerFront::lower_bound_within`]). The choices of the front copy whole tensors, as many bytes
-//! as add up to just enough, and the part of the tokens of one more: what a pass just hides, and what just leaves a budget on the device.
+//! The reruns decide which tensors are retained ([`RecomputeSpace`]). Some of the retained tensors are offloaded. A
+//! choice adds the time of its reruns and the exposed copy time of each pass. A copy of `c` seconds beside a pass of
+//! `busy` seconds exposes `max((1 - h) c, c - h busy)`, where the stack hides the fraction `h` of what fits. The
+//! exposed time depends on the bytes copied, not on which tensors they are. It grows with the bytes copied; a longer
+//! backward pass hides more.
 //!
-//! Storage is behind the same link as the host's memory: what goes there takes no less than storage takes for it, and shares the link with the rest.
+//! Lower bound ([`LayerFront::lower_bound_within`]): suppose that parts of tensors could be copied. Then every choice
+//! is dominated by one with the rerun set of a point of the front without a host: it retains, reruns and copies no more
+//! for the same bytes on the device. If only a part of the tokens is rerun ([`super::rest`]), a point on a line between
+//! two such points dominates it.
+//!
+//! The choices of the front copy whole tensors, as many bytes as are just enough, and a part of the tokens of one more
+//! tensor. That part is what a pass just hides, or what just leaves a budget on the device.
+//!
+//! Storage is behind the same link as the host's memory. A copy to storage takes at least the storage's own time, and
+//! shares the link with copies to the host.
 
 use super::layer::{LayerError, OperatorSet, RecomputePolicy, TensorChoice, TensorIndex};
 use super::rest::{self, choices_with_rest_rerun};
@@ -17,7 +24,7 @@ use super::space::RecomputeSpace;
 use sim::units::{Bytes, Seconds};
 use workloads::TokenShare;
 
-/// What a copy of some bytes takes, one way.
+/// The time of a copy of some bytes, one way.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CopyRate {
     /// Seconds before the first byte.
@@ -31,28 +38,28 @@ impl CopyRate {
         if bytes == 0 { 0.0 } else { self.latency + self.per_byte * bytes as f64 }
     }
 
-    /// The most bytes that take no longer.
+    /// The most bytes that can be copied in `seconds`.
     fn bytes_within(&self, seconds: f64) -> u64 {
         if self.per_byte > 0.0 { ((seconds - self.latency).max(0.0) / self.per_byte) as u64 } else { u64::MAX }
     }
 }
 
-/// Copies between a device, its host and its storage beside the passes of one layer.
+/// Links for copies between a device, its host and its storage, beside the passes of one layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CopyLinks {
-    /// To the host: what goes to storage passes it too.
+    /// To the host. Copies to storage use this link too.
     pub host: Option<CopyRate>,
     /// To storage.
     pub storage: Option<CopyRate>,
-    /// The share of what fits beside a pass that the software hides behind it.
+    /// The fraction of what fits beside a pass that the software hides behind it.
     pub hidden: f64,
-    /// How long the forward pass is busy.
+    /// Busy time of the forward pass, in seconds.
     pub forward: f64,
-    /// How long the backward pass is busy, nothing run again.
+    /// Busy time of the backward pass without reruns, in seconds.
     pub backward: f64,
 }
 
-/// Bytes away from the device.
+/// Bytes of a layer that are away from the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct OffloadedBytes {
     /// In the host's memory.
@@ -62,7 +69,7 @@ pub struct OffloadedBytes {
 }
 
 impl OffloadedBytes {
-    /// All of them.
+    /// The sum of both.
     #[must_use]
     pub fn total(self) -> u64 {
         self.host.saturating_add(self.storage)
@@ -70,7 +77,7 @@ impl OffloadedBytes {
 }
 
 impl CopyLinks {
-    /// Seconds of the copies, one way.
+    /// Seconds of the copies, one way. Infinite without the link that they need.
     #[must_use]
     pub fn copy_seconds(&self, away: OffloadedBytes) -> f64 {
         let shared = match &self.host {
@@ -86,7 +93,7 @@ impl CopyLinks {
         shared.max(stored)
     }
 
-    /// What both passes wait for the copies of so many bytes where so much runs again.
+    /// Exposed copy seconds of both passes, with `rerun` seconds of reruns in the backward pass.
     #[must_use]
     pub fn exposed_copy_seconds(&self, away: OffloadedBytes, rerun: f64) -> f64 {
         self.pass_exposed_seconds(self.copy_seconds(away), rerun)
@@ -100,7 +107,7 @@ impl CopyLinks {
         exposed(self.forward) + exposed(self.backward + rerun)
     }
 
-    /// Of so many bytes those that can go to storage while the others go to the host, and nothing takes longer.
+    /// Of `bytes`, how many can go to storage without making the copies slower than sending all to the host.
     fn storage_bytes_beside_host(&self, bytes: u64) -> u64 {
         match (&self.host, &self.storage) {
             (Some(host), Some(storage)) => storage.bytes_within(host.seconds_of(bytes)).min(bytes),
@@ -108,12 +115,12 @@ impl CopyLinks {
         }
     }
 
-    /// Seconds that the copies of so many bytes take at least, wherever they go and without what precedes the first of them.
+    /// Lower bound on the exposed seconds of copying so many bytes, to any destination and without latency.
     pub(super) fn least_copy_seconds(&self, bytes: f64, rerun: f64) -> Option<f64> {
         Some(self.pass_exposed_seconds(self.least_seconds_per_byte()? * bytes, rerun))
     }
 
-    /// Seconds per byte that it takes at least. What goes to storage passes the link to the host, where there is one.
+    /// Least seconds per byte of a copy. Copies to storage also pass the link to the host, if there is one.
     pub(super) fn least_seconds_per_byte(&self) -> Option<f64> {
         self.host.or(self.storage).map(|rate| rate.per_byte)
     }
@@ -128,7 +135,7 @@ pub struct LayerChoice {
     pub host: Bytes,
     /// Bytes kept in storage per micro-batch in flight.
     pub storage: Bytes,
-    /// Seconds of what runs again.
+    /// Seconds of the reruns.
     pub again: Seconds,
     /// Seconds that reruns and copies add to the layer's passes.
     pub added: Seconds,
@@ -138,32 +145,33 @@ pub struct LayerChoice {
     pub offloaded: Vec<TensorIndex>,
     /// The tensors that go to storage.
     pub stored: Vec<TensorIndex>,
-    /// Of these those of which a part of the tokens goes only, and that part; where the rest runs again, `operators` is for the rest.
+    /// Tensors of which only a fraction of the tokens goes, and that fraction. If the rest is rerun, `operators` are
+    /// those of the rest.
     pub share: Option<(Vec<TensorIndex>, TokenShare)>,
 }
 
 /// The choices of a layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerFront {
-    /// Each faster than all with no more on the device and no more away at its price, least on the device first; those without copies and those with them
-    /// apart.
+    /// The choices, smallest device bytes first. Each is faster than all with no more bytes on the device, at some
+    /// price of bytes away. Choices without and with copies are compared apart.
     pub choices: Vec<LayerChoice>,
-    /// Without copies.
+    /// The front without copies.
     exact: Vec<RecomputePolicy>,
     links: Option<CopyLinks>,
 }
 
-/// Sums of bytes that are told apart: as many parts of what a policy retains.
+/// Resolution of sums of bytes: the fraction 1/256 of what a policy retains.
 const SUMS: u64 = 256;
 
-/// Choices with copies besides those of the convex hull: the fastest within so many budgets, evenly apart.
+/// Choices with copies beside the convex hull: the fastest within each of so many evenly spaced budgets.
 const BUDGETS: u64 = 16;
 
-/// Prices of the bytes away for which there are choices, at most.
+/// Limit on the prices of bytes away for which choices are made.
 const PRICES: usize = 8;
 
 impl LayerFront {
-    /// The front of a layer whose operators take `forward`; without links nothing goes away.
+    /// The front of a layer whose operators take `forward`. Without links nothing is offloaded.
     ///
     /// # Errors
     /// As [`RecomputeSpace::front`].
@@ -180,7 +188,8 @@ impl LayerFront {
                 let copied: Vec<LayerChoice> =
                     copied.iter().filter(|(_, other)| *other == kind).map(|(choice, _)| choice.clone()).collect();
                 let mut chosen = thin_to_hull(&copied, &faster_than_smaller(&copied, 0.0));
-                // Where there is little room away its bytes have a price: what it saves to run something else again.
+                // If the room away is scarce, its bytes have a price: the seconds that rerunning something else would
+                // save.
                 for price in rerun_prices(&exact) {
                     let front = faster_than_smaller(&copied, price);
                     let hull = lower_hull(&priced_points(&copied, &front, price));
@@ -194,31 +203,31 @@ impl LayerFront {
         Ok(Self { choices, exact, links })
     }
 
-    /// The fastest choice of no more than `budget` bytes on the device.
+    /// The fastest choice with at most `budget` bytes on the device.
     #[must_use]
     pub fn fastest_within(&self, budget: Bytes) -> Option<&LayerChoice> {
         let fits = self.choices.iter().filter(|choice| choice.stash <= budget);
         fits.min_by(|a, b| a.added.0.total_cmp(&b.added.0).then(away_bytes(a).cmp(&away_bytes(b))))
     }
 
-    /// Seconds that no choice of no more than `budget` bytes on the device adds less than, even if parts of tensors were copied
-    /// and a part of the tokens ran again only.
+    /// Lower bound on the added seconds of any choice with at most `budget` bytes on the device, even if parts of
+    /// tensors are copied and only a part of the tokens is rerun.
     #[must_use]
     pub fn lower_bound_within(&self, budget: Bytes) -> Option<Seconds> {
         rest::lower_bound_of_rest(&self.exact, self.links.as_ref(), budget)
     }
 }
 
-/// Where what goes away goes.
+/// The destination of offloaded tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OffloadDestination {
     Host,
-    /// To both at once, as much to storage as takes no longer.
+    /// To both at once, with as much to storage as does not take longer.
     Both,
     Storage,
 }
 
-/// Tensors that go away.
+/// Offloaded tensors.
 #[derive(Debug, Clone, Default)]
 struct SentTensors {
     away: OffloadedBytes,
@@ -245,7 +254,7 @@ impl SentTensors {
     }
 }
 
-/// What a policy retains, large ones first: few tensors for every sum.
+/// The tensors that a policy retains, largest first, so that sums need few of them.
 struct RetainedTensors<'a> {
     tensors: Vec<(u64, usize)>,
     names: &'a dyn Fn(usize) -> &'a str,
@@ -256,7 +265,7 @@ impl RetainedTensors<'_> {
         self.tensors.iter().find(|(_, t)| *t == tensor).map_or(0, |(bytes, _)| *bytes)
     }
 
-    /// Sums of whole tensors, one for each part of all of them that can be told apart.
+    /// Sets of whole tensors, one for each distinguishable sum of their bytes.
     fn distinct_sums(&self) -> Vec<u128> {
         let total: u64 = self.tensors.iter().map(|(bytes, _)| *bytes).sum();
         let width = total.div_ceil(SUMS).max(1);
@@ -267,7 +276,7 @@ impl RetainedTensors<'_> {
                 let Some((sum, set)) = sums[at] else { continue };
                 let more = sum + bytes;
                 let place = &mut sums[(more / width) as usize];
-                // Of sums alike the larger one: it leaves less on the device.
+                // Of similar sums the larger one leaves less on the device.
                 if place.is_none_or(|(known, _)| known < more) {
                     *place = Some((more, set | 1 << t));
                 }
@@ -276,7 +285,8 @@ impl RetainedTensors<'_> {
         sums.into_iter().flatten().map(|(_, set)| set).filter(|set| *set != 0).collect()
     }
 
-    /// Whole tensors of so many bytes at most, and the part of one more that is left; `None` where there are not so many bytes.
+    /// Whole tensors with at most `bytes` in sum, and the missing part of one more tensor. `None`: there are not so
+    /// many bytes.
     fn largest_sum_within(&self, bytes: u64) -> Option<(u128, Option<(usize, u64)>)> {
         let (mut left, mut set) = (bytes, 0_u128);
         for &(size, t) in &self.tensors {
@@ -291,7 +301,8 @@ impl RetainedTensors<'_> {
         Some((set, Some((next.1, left))))
     }
 
-    /// A set of tensors, and a part of one more, sent away.
+    /// Offloads a set of tensors and a part of one more. `None`: nothing goes, or [`OffloadDestination::Both`] has
+    /// nothing in one of its places.
     fn send_tensors(
         &self,
         set: u128,
@@ -329,13 +340,13 @@ impl RetainedTensors<'_> {
             }
             sent.share = share.map(|share| (vec![TensorIndex(t)], share));
         }
-        // Of both there is something in both places.
+        // "Both" needs something in both places.
         (sent.away.total() > 0 && (kind != OffloadDestination::Both || sent.away.storage > 0 && sent.away.host > 0))
             .then_some(sent)
     }
 }
 
-/// What a policy retains, with sums of it away. `most` is what all policies retain at most.
+/// The choices of a policy with parts of its retained bytes offloaded. `most` is the largest stash of any policy.
 fn choices_with_copies(
     space: &RecomputeSpace,
     policy: &RecomputePolicy,
@@ -359,7 +370,7 @@ fn choices_with_copies(
         (OffloadDestination::Storage, links.storage),
     ] {
         let Some(rate) = rate else { continue };
-        // What a pass just hides.
+        // The bytes that a pass just hides.
         let hidden = [links.forward, links.backward + policy.extra.0].map(|busy| rate.bytes_within(busy));
         let parts = hidden.into_iter().filter(|_| kind != OffloadDestination::Both).chain(budgets.iter().copied());
         let parts =
@@ -371,7 +382,7 @@ fn choices_with_copies(
     found
 }
 
-/// Seconds that the bytes of a layer cost which run again, at the corners of the front without a host: a few of them.
+/// Prices of a byte, in rerun seconds: the slopes between corners of the front without a host, at most [`PRICES`].
 fn rerun_prices(exact: &[RecomputePolicy]) -> Vec<f64> {
     let corners: Vec<(f64, f64)> = exact.iter().rev().map(|policy| (policy.stash.as_f64(), policy.extra.0)).collect();
     let hull = lower_hull(&corners);
@@ -393,7 +404,8 @@ fn away_bytes(choice: &LayerChoice) -> u64 {
     choice.host.0.saturating_add(choice.storage.0)
 }
 
-/// Places of those that are faster than all with no more on the device, least on the device first, where bytes away have a price.
+/// Indices of the choices that are faster than all with no more on the device, at a price of bytes away. Smallest
+/// device bytes first.
 fn faster_than_smaller(choices: &[LayerChoice], price: f64) -> Vec<usize> {
     let mut order: Vec<(u64, f64, u64, usize)> = choices
         .iter()
@@ -410,7 +422,7 @@ fn faster_than_smaller(choices: &[LayerChoice], price: f64) -> Vec<usize> {
     order.into_iter().map(|(.., at)| at).collect()
 }
 
-/// Of a front those on its lower convex hull, whose mixes are the best, and the fastest within a few budgets.
+/// The part of a front on its lower convex hull, where the best mixes are, and the fastest within a few budgets.
 fn thin_to_hull(choices: &[LayerChoice], front: &[usize]) -> Vec<usize> {
     let (Some(&first), Some(&last)) = (front.first(), front.last()) else { return Vec::new() };
     let (least, range) = (choices[first].stash.0, choices[last].stash.0 - choices[first].stash.0);
@@ -422,7 +434,7 @@ fn thin_to_hull(choices: &[LayerChoice], front: &[usize]) -> Vec<usize> {
     chosen.into_iter().map(|at| front[at]).collect()
 }
 
-/// Positions of the lower convex hull of points whose first value rises and whose second one falls.
+/// Positions of the lower convex hull of points with rising first and falling second coordinate.
 pub(super) fn lower_hull(points: &[(f64, f64)]) -> Vec<usize> {
     let slope = |a: usize, b: usize| (points[a].1 - points[b].1) / (points[b].0 - points[a].0);
     let mut hull: Vec<usize> = Vec::new();

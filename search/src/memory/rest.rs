@@ -1,11 +1,12 @@
-//! Choices of which a part of the tokens goes away and the rest runs again, as MEMO (Zhao et al. 2025, section 4.1) treats a layer.
+//! Choices that offload a part of the tokens and rerun the rest, as MEMO does (Zhao et al. 2025, section 4.1).
 //!
-//! Of two points of the front without a host, one that runs nothing or little again and one that runs more, some tokens follow the first and the others
-//! the second. What both retain is there for all tokens, on the device or away; what the first retains besides goes away for its tokens. So a layer's
-//! copies are just as long as its passes hide them, and nothing stays for that.
+//! Take two points of the front without a host: one with few or no reruns, and one with more. Some tokens follow the
+//! first point, the others the second. Tensors that both points retain are kept for all tokens, on the device or away.
+//! Tensors that only the first point retains are offloaded for its tokens. So a layer's copies can be exactly as long
+//! as its passes hide, with no bytes on the device for that.
 //!
-//! Such a choice retains no less than the line between both points has, for the seconds that it runs again: the lower convex hull of the front bounds
-//! them all ([`lower_bound_of_rest`]).
+//! Such a choice retains at least as much as the line between both points, for its rerun seconds. The lower convex hull
+//! of the front therefore bounds all of them ([`lower_bound_of_rest`]).
 
 use super::layer::{OperatorSet, RecomputePolicy, TensorChoice, TensorIndex};
 use super::offload::{CopyLinks, CopyRate, LayerChoice, OffloadDestination, OffloadedBytes, lower_hull};
@@ -13,26 +14,26 @@ use super::space::RecomputeSpace;
 use sim::units::{Bytes, Seconds};
 use workloads::TokenShare;
 
-/// Parts in a whole of the tokens that go (MEMO's alpha is in eighths).
+/// Steps of the offloaded fraction of the tokens (MEMO's alpha is in eighths).
 const PARTS: u32 = 8;
 
 /// Millionths in a whole.
 const WHOLE: u32 = 1_000_000;
 
-/// Points of the front without a host between which tokens are shared, at most.
+/// Limit on the points of the front without a host between which tokens are divided.
 const CORNERS: usize = 8;
 
-/// Choices between two points of the front.
+/// The choices between two points of the front.
 struct FrontSegment<'a> {
     space: &'a RecomputeSpace,
     links: &'a CopyLinks,
-    /// What tokens that go away follow.
+    /// The policy of tokens that are offloaded.
     first: &'a RecomputePolicy,
-    /// What the others follow.
+    /// The policy of all other tokens.
     rest: &'a RecomputePolicy,
-    /// Retained of all tokens.
+    /// Tensors retained for all tokens.
     whole: Vec<usize>,
-    /// Retained of those that go.
+    /// Tensors retained only for the offloaded tokens.
     part: Vec<usize>,
 }
 
@@ -44,7 +45,7 @@ pub(super) fn choices_with_rest_rerun(
 ) -> Vec<(LayerChoice, OffloadDestination)> {
     let corners = hull_corners(exact);
     let step = corners.len().div_ceil(CORNERS).max(1);
-    // Both ends are among them.
+    // Includes both ends.
     let mut few: Vec<&RecomputePolicy> = corners.iter().step_by(step).copied().collect();
     few.extend(corners.last().copied().filter(|last| !few.contains(last)));
     let mut found = Vec::new();
@@ -66,7 +67,7 @@ fn retained_tensors(space: &RecomputeSpace, operators: OperatorSet) -> Vec<usize
     (0..choices.len()).filter(|t| choices[*t] == TensorChoice::Keep && tensors[*t].bytes.0 > 0).collect()
 }
 
-/// The corners of the front's lower convex hull, least retained first.
+/// The corners of the front's lower convex hull, smallest stash first.
 fn hull_corners(exact: &[RecomputePolicy]) -> Vec<&RecomputePolicy> {
     let points: Vec<(f64, f64)> = exact.iter().rev().map(|policy| (policy.stash.as_f64(), policy.extra.0)).collect();
     lower_hull(&points).into_iter().filter_map(|at| exact.iter().nth_back(at)).collect()
@@ -93,10 +94,10 @@ impl FrontSegment<'_> {
         found
     }
 
-    /// The parts of the tokens whose copies a pass just hides, with so many bytes besides.
+    /// The fractions of the tokens whose copies each pass just hides, with `besides` further bytes to copy.
     fn hidden_fractions(&self, rate: &CopyRate, besides: u64, part: u64) -> [f64; 2] {
         let (besides, part) = (rate.latency + rate.per_byte * besides as f64, rate.per_byte * part as f64);
-        // The more tokens go, the less runs again beside their copies.
+        // The more tokens are offloaded, the less is rerun beside their copies.
         let less = self.rest.extra.0 - self.first.extra.0;
         [(self.links.forward - besides) / part, (self.links.backward + self.rest.extra.0 - besides) / (part + less)]
     }
@@ -132,17 +133,18 @@ impl FrontSegment<'_> {
     }
 }
 
-/// Seconds that no choice of no more than `budget` bytes on the device adds less than, whatever parts of tensors are copied and whatever part of the
-/// tokens runs again.
+/// Lower bound on the added seconds of any choice with at most `budget` bytes on the device, whatever parts of tensors
+/// are copied and whatever part of the tokens is rerun.
 ///
-/// What runs again for so many seconds retains no less than the hull of the front does. Along an edge of it what is added is linear but for three
-/// corners: where nothing is left to copy, and where the copies are as long as a pass.
+/// For given rerun seconds a choice retains at least what the front's hull has. Along an edge of the hull the added
+/// time is linear except at three corners: where nothing is left to copy, and where the copies are as long as either
+/// pass.
 pub(super) fn lower_bound_of_rest(exact: &[RecomputePolicy], links: Option<&CopyLinks>, budget: Bytes) -> Option<Seconds> {
     let alone = exact.iter().filter(|policy| policy.stash <= budget).map(|policy| policy.extra.0);
     let Some(links) = links else { return alone.reduce(f64::min).map(Seconds) };
     let added = |stash: f64, extra: f64| match stash - budget.as_f64() {
         over if over <= 0.0 => Some(extra),
-        // A choice may copy less than the latency's worth, but no less than this.
+        // Lower bound without latency: a choice may copy fewer bytes than the latency is worth.
         over => Some(extra + links.least_copy_seconds(over, extra)?),
     };
     let corners = hull_corners(exact);

@@ -1,39 +1,41 @@
-//! Mixes where the host's memory or storage holds less than the fastest mix sends there: an integer programme over the counts of the policies, with one
-//! row for the layers and one for each memory.
+//! Mixes under scarce host memory or storage: an integer program over the counts of the policies, with one row for the
+//! layers and one for each memory.
+//!
+//! It is needed if the fastest mix sends more away than the host's memory or the storage holds.
 
 use super::mix::{MixPoint, StageMix};
 use microlp::{ComparisonOp, OptimizationDirection, Problem, SolveOptions, Variable};
 
-/// Nodes of the branch and bound: where they are used up, what is left is the gap.
+/// Node limit of the branch and bound; the rest is reported as the gap.
 const NODES: u64 = 2_000;
 
-/// A mix within so much of the relaxation is taken; what is left is the gap.
+/// A mix within this fraction of the relaxation is taken; the distance is reported as the gap.
 const ENOUGH: f64 = 1e-4;
 
-/// What the solver's sums of a memory may be wrong by, as a share of it.
+/// Allowance for errors in the solver's sums, as a fraction of a memory.
 const SLACK: f64 = 1e-6;
 
-/// The counts of some policies within bytes of one micro-batch on the device, on the host and in storage.
+/// Counts of the allowed policies within limits on the device, on the host and in storage, in bytes of one micro-batch.
 #[derive(Debug)]
 pub(super) struct PolicyMixProgram<'a> {
     points: &'a [MixPoint],
-    /// Those that a mix may have.
+    /// The policies that a mix may use.
     allowed: Vec<usize>,
     layers: u64,
     room: [f64; 3],
 }
 
-/// What came of it.
+/// The answer of the integer program.
 #[derive(Debug)]
 pub(super) struct SolvedMix {
     /// The best mix found.
     pub mix: Option<StageMix>,
-    /// No mix takes less.
+    /// Lower bound on the seconds of any mix.
     pub bound: f64,
 }
 
 impl<'a> PolicyMixProgram<'a> {
-    /// Of the policies those that no other one is better than in all respects, each of which fits once.
+    /// Keeps the policies that fit once and that no other policy dominates in time and every memory.
     pub fn new(points: &'a [MixPoint], allowed: &[usize], layers: u64, room: [f64; 3]) -> Self {
         let fits = |at: &usize| bytes_of_policy(&points[*at]).iter().zip(room).all(|(bytes, room)| *bytes <= room);
         let mut sorted: Vec<usize> = allowed.iter().copied().filter(fits).collect();
@@ -49,7 +51,8 @@ impl<'a> PolicyMixProgram<'a> {
         Self { points, allowed: kept, layers, room }
     }
 
-    /// The programme, each memory in shares of what there is, less `slack` of it.
+    /// Builds the program. Each memory is a row in fractions of its size, less `slack`. `whole` asks for integer
+    /// counts.
     fn build_program(&self, whole: bool, slack: f64) -> (Problem, Vec<Variable>) {
         let longest = self.allowed.iter().map(|at| self.points[*at].time).fold(f64::MIN_POSITIVE, f64::max);
         let mut problem = Problem::new(OptimizationDirection::Minimize);
@@ -69,7 +72,7 @@ impl<'a> PolicyMixProgram<'a> {
             let row: Vec<(Variable, f64)> =
                 counts.iter().zip(&self.allowed).map(|(n, at)| (*n, share(at))).filter(|(_, share)| *share > 0.0).collect();
             if !row.is_empty() {
-                // Bytes are whole: what rounding may have taken of the room is given back, and half of one more lets in what fits exactly.
+                // Bytes are whole. Gives back what rounding took from the room; half a byte more admits an exact fit.
                 let whole = (room * (1.0 + 1e-12)).floor() + 0.5;
                 problem.add_constraint(row.as_slice(), ComparisonOp::Le, whole / room.max(1.0) - slack);
             }
@@ -81,7 +84,7 @@ impl<'a> PolicyMixProgram<'a> {
         self.allowed.iter().map(|at| self.points[*at].time).fold(f64::MIN_POSITIVE, f64::max)
     }
 
-    /// No mix takes less, even of parts of layers; `None` where there is none.
+    /// Lower bound on the seconds of any mix, with fractional layers allowed. `None`: no mix fits.
     pub fn solve_relaxation(&self) -> Option<f64> {
         if self.allowed.is_empty() {
             return None;
@@ -89,12 +92,12 @@ impl<'a> PolicyMixProgram<'a> {
         match self.build_program(false, 0.0).0.solve() {
             Ok(outcome) => Some(outcome.solution().map_or(0.0, |solution| solution.objective() * self.longest_time())),
             Err(microlp::Error::Infeasible) => None,
-            // Nothing is known then.
+            // The solver failed: zero is the trivial bound.
             Err(_) => Some(0.0),
         }
     }
 
-    /// The best mix. `least` is what [`Self::solve_relaxation`] says.
+    /// The best mix. `least` is the bound of [`Self::solve_relaxation`].
     pub fn solve_mix(&self, least: f64) -> SolvedMix {
         let mut bound = least;
         for slack in [0.0, SLACK] {
@@ -123,7 +126,7 @@ impl<'a> PolicyMixProgram<'a> {
     /// Whether a mix has all layers and fits, to the byte.
     fn mix_fits(&self, mix: &[(usize, u64)]) -> bool {
         let sum = |memory: usize| mix.iter().map(|(at, n)| bytes_of_policy(&self.points[*at])[memory] * *n as f64).sum::<f64>();
-        // What rounding may have taken of the room is given back.
+        // Gives back what rounding took from the room.
         let held = (0..3).all(|memory| sum(memory) <= self.room[memory] * (1.0 + 1e-12));
         held && mix.iter().map(|(_, n)| *n).sum::<u64>() == self.layers
     }

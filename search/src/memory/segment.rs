@@ -1,11 +1,11 @@
-//! A lowered segment as this optimiser sees it.
+//! Converts a lowered segment to this optimiser's layer.
 
 use super::{LayerOperator, LayerTensors, OperatorIndex, OperatorSet, SavedTensor, TensorIndex, TensorSource};
 use sim::units::Seconds;
 use workloads::{OpId, RecomputeSet, Segment, TensorId};
 
 impl LayerTensors {
-    /// The tensors and operators of a segment; what operators take is left at zero, for each chip to fill in.
+    /// The tensors and operators of a segment. Operator times are zero; each chip fills in its own.
     #[must_use]
     pub fn from_segment(segment: &Segment) -> Self {
         let tensors = segment.tensors().iter().map(|tensor| SavedTensor {
@@ -27,7 +27,7 @@ impl LayerTensors {
 }
 
 impl OperatorSet {
-    /// The operators as the workload names them.
+    /// The operators in the workload's own type.
     #[must_use]
     pub fn recompute_set(self) -> RecomputeSet {
         self.iter().map(|index| OpId(index as u32)).collect()

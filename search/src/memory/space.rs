@@ -5,7 +5,8 @@ use super::labels::{GivenTimes, undominated_labels};
 use super::layer::{LayerError, LayerTensors, OperatorSet, RecomputePolicy, TensorIndex};
 use sim::units::{Bytes, Seconds};
 
-/// All a layer's recompute policies that some hardware may want, found once; each hardware then only sums times and filters.
+/// All recompute policies of a layer that are optimal for some hardware, found once. Each hardware then only sums times
+/// and filters.
 #[derive(Debug, Clone)]
 pub struct RecomputeSpace {
     layer: LayerTensors,
@@ -13,7 +14,7 @@ pub struct RecomputeSpace {
 }
 
 impl RecomputeSpace {
-    /// Prepares a layer. Its operators' own times play no part here.
+    /// Prepares a layer. Its operators' own times are ignored here.
     ///
     /// # Errors
     /// [`LayerError`] when the description is inconsistent.
@@ -29,7 +30,7 @@ impl RecomputeSpace {
         &self.layer
     }
 
-    /// How many policies can be on the front for some times; `None` where there are too many to list, in which case each call of
+    /// How many policies can be on the front for some times. `None`: too many to list, so each call of
     /// [`RecomputeSpace::front`] solves afresh.
     #[must_use]
     pub fn candidate_count(&self) -> Option<usize> {
@@ -45,8 +46,8 @@ impl RecomputeSpace {
         self.front(&times)
     }
 
-    /// The Pareto front of stash bytes against extra seconds when operator `i` takes `forward[i]`: fastest policy (nothing rerun,
-    /// largest stash) first. Of policies equal in both, the one with the smallest workspace.
+    /// The Pareto front of stash bytes against extra seconds when operator `i` takes `forward[i]`. The fastest policy
+    /// (no reruns, largest stash) comes first. The smallest workspace breaks ties.
     ///
     /// # Errors
     /// [`LayerError::TimeCount`] or [`LayerError::Time`] for unusable times.
@@ -67,7 +68,8 @@ impl RecomputeSpace {
         bad.map_or(Ok(()), |(t, o)| Err(LayerError::Time { operator: o.name.clone(), seconds: t.0 }))
     }
 
-    /// The front from labels compared by these very times: what [`RecomputeSpace::front`] does when candidates are too many.
+    /// The front from labels compared by these times. [`RecomputeSpace::front`] uses it when there are too many
+    /// candidates.
     pub(super) fn solve_by_labels(&self, seconds: &[f64]) -> Vec<RecomputePolicy> {
         let bytes = |t: &TensorIndex| self.layer.tensors[t.0].bytes.0;
         let rebuilt = self.layer.operators.iter().map(|o| o.outputs.iter().map(bytes).fold(0, u64::saturating_add));
@@ -83,7 +85,7 @@ impl RecomputeSpace {
     }
 }
 
-/// The front of candidates sorted by (stash, workspace, set): one pass, since only a faster policy may follow.
+/// The front of candidates sorted by (stash, workspace, set), in one pass: only a faster policy may follow.
 fn filter_front(sorted: &[PolicyCandidate], times: &SetTimes) -> Vec<RecomputePolicy> {
     let mut front: Vec<RecomputePolicy> = Vec::new();
     for candidate in sorted {
@@ -95,7 +97,7 @@ fn filter_front(sorted: &[PolicyCandidate], times: &SetTimes) -> Vec<RecomputePo
             operators: candidate.operators,
         };
         match front.last_mut() {
-            // Sums taken in another order differ in their last bits: that is no gain.
+            // Sums taken in another order differ in their last bits. Such a difference is no gain.
             Some(last) if seconds >= last.extra.0 * (1.0 - 1e-12) => {}
             Some(last) if last.stash == policy.stash => *last = policy,
             _ => front.push(policy),

@@ -86,7 +86,7 @@ fn gpt_layer(s: u64, h: u64, heads: u64) -> LayerTensors {
     b.0
 }
 
-/// A random layer from a stream of numbers; sizes and times are small integers, so that ties occur.
+/// A random layer from a stream of numbers. Sizes and times are small integers, so that ties occur.
 pub(super) fn random_layer(numbers: &[u32], operators: usize) -> LayerTensors {
     let mut stream = numbers.iter().copied().cycle();
     let mut next = |below: u32| stream.next().map_or(0, |n| n % below.max(1));
@@ -184,7 +184,7 @@ fn check_real_layer(layer: LayerTensors, keep_all: u64) {
     assert_sound(space.layer(), &front);
     assert_eq!(front[0].stash, Bytes(keep_all));
     assert_eq!(front[0].extra, Seconds(0.0));
-    // Rerunning all that the backward pass needs leaves the layer's inputs only.
+    // Rerunning everything the backward pass needs leaves only the layer's inputs.
     let inputs = space.layer().tensors.iter().filter(|t| t.source == TensorSource::LayerInput);
     assert_eq!(front.last().unwrap().stash, inputs.map(|t| t.bytes).sum());
     let seconds: Vec<f64> = space.layer().operators.iter().map(|o| o.forward.0).collect();
@@ -215,7 +215,8 @@ fn a_gpt_layer_has_one_front_whoever_computes_it() {
 
 #[test]
 fn attention_of_a_gpt_layer_is_the_cheap_part_to_rerun() {
-    // Megatron's selective recomputation reruns scores, softmax and dropout: 5*a*s^2 bytes less but for the mask, for 2.7 % of time.
+    // Megatron's selective recomputation reruns scores, softmax and dropout. It saves 5*a*s^2 bytes, less the mask, for
+    // 2.7 % of the time.
     let (s, h, heads) = (2048, 12288, 96);
     let space = RecomputeSpace::new(gpt_layer(s, h, heads)).unwrap();
     let front = space.front_for_own_times().unwrap();
@@ -262,7 +263,7 @@ fn the_verifier_finds_each_fault() {
 
 #[test]
 fn candidate_lists_stay_short() {
-    // Out of 2^15 and 2^16 sets of operators.
+    // Of 2^15 and 2^16 sets of operators.
     let count = |layer| RecomputeSpace::new(layer).unwrap().candidate_count();
     assert_eq!(count(llama_layer(4096, 4096, 32)), Some(1024));
     assert_eq!(count(gpt_layer(2048, 12288, 96)), Some(2048));

@@ -1,4 +1,4 @@
-//! An independent check of a policy: walk the passes and look.
+//! An independent check of a policy, by walking the passes.
 
 use super::layer::{LayerTensors, RecomputePolicy, TensorChoice, TensorSource};
 use thiserror::Error;
@@ -6,7 +6,7 @@ use thiserror::Error;
 /// What is wrong with a policy.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum PolicyFault {
-    /// An operator outside the layer, or one that may not run twice, is rerun.
+    /// A rerun operator is outside the layer, or may not run twice.
     #[error("operator {operator} is rerun, but it is not a recomputable operator of the layer")]
     NotRecomputable {
         /// Its index.
@@ -26,7 +26,7 @@ pub enum PolicyFault {
         /// The tensor.
         tensor: String,
     },
-    /// A stated number differs from what the walk finds.
+    /// A stated number differs from the walk's result.
     #[error("{what}: stated {stated}, found {found}")]
     Number {
         /// "stash", "workspace" or "extra".
@@ -40,8 +40,8 @@ pub enum PolicyFault {
 
 /// Every fault of a policy that treats the layer's tensors as `choices` say; empty when it is sound.
 ///
-/// Keeps what `choices` keep, reruns the policy's operators in order, demands that every input is at hand, and at the end that all the
-/// backward pass reads is; sums bytes and seconds (compared to 1e-9 relative) on the way.
+/// Keeps what `choices` keep and reruns the policy's operators in order. Every input must be at hand, and at the end
+/// all that the backward pass reads. Sums bytes and seconds on the way and compares them to 1e-9 relative.
 #[must_use]
 pub fn verify_policy(layer: &LayerTensors, policy: &RecomputePolicy, choices: &[TensorChoice]) -> Vec<PolicyFault> {
     let mut faults = Vec::new();

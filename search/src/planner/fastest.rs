@@ -1,9 +1,15 @@
-//! The fastest plan of a job on one of many chips: lots in the order of what bounds them, each looked into no further than the best plan so far asks.
+//! Finds the fastest plan of a job on one of many chips. Groups of plans are refined in the order of their bounds, each
+//! only as far as the best plan so far requires.
 //!
-//! A lot is bounded by its kernels' peaks, then by what arrays and buffers leave of them, then by its kernels mapped; then its plans are timed with
-//! kernels as fast as they run, those that fit policy by policy, or all in memory without end where layers may be split or kept in ways that are not
-//! listed; what that leaves is timed exactly. Plans, times and ties are those of
-//! [`search_plans`](super::search_plans), all splits of the layers open and whatever the stack's framework can run.
+//! A plan group is bounded in steps:
+//! - by its kernels' peaks;
+//! - by the part of the peaks that arrays and buffers allow;
+//! - by its mapped kernels;
+//! - by its plans, timed with kernels at their fastest: plans that fit, policy by policy; or all plans without a memory
+//!   limit, if layers may be split or kept in ways that are not listed.
+//!
+//! The remaining plans are timed exactly. Plans, times and ties are those of [`search_plans`](super::search_plans),
+//! with all splits of the layers open and whatever the stack's framework can run.
 
 use super::found::{FoundPlans, PlanCandidate};
 use super::loads::PassLoads;
@@ -20,41 +26,44 @@ use std::sync::{Arc, OnceLock};
 use step::{ChipTimes, DeviceMemory, Evaluator, Fidelity, MixKind, OverCapacity, PlanShape, StepError, TrainingPlan};
 use workloads::ActivationPolicy;
 
-/// What became of a job on a chip.
+/// The outcome of a job on a chip.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FastestPlan {
-    /// The fastest plan that fits, and how good it is among all.
+    /// The fastest plan that fits, and its proven bounds among all plans.
     Plan(Box<RankedPlan>, SolveStatus),
-    /// No plan fits: the one that lacks least.
+    /// No plan fits; the one with the smallest memory shortfall.
     TooLarge(Option<Box<(TrainingPlan, OverCapacity)>>),
-    /// No plan is below this, which is not below the cutoff.
+    /// Lower bound on all plans, at or above the cutoff.
     Beaten(Seconds),
 }
 
 impl PreparedJob<'_> {
-    /// Seconds that no plan on the chip goes below, from its kernels' peaks.
+    /// Lower bound in seconds on any plan on the chip, from its kernels' peaks.
     #[must_use]
     pub fn coarse_bound(&self, kernels: &mut ChipKernels<'_>) -> Seconds {
         Self::lower_bound_over_fabrics(&[self], kernels, f64::INFINITY, Fidelity::Peak)
     }
 
-    /// Seconds that no plan on the chip goes below, from its kernels mapped and its plans timed, infinite where none fits; no more than is needed to see
-    /// whether that is below `cutoff`.
+    /// Lower bound in seconds on any plan on the chip, from mapped kernels and timed plans; infinite if none fits. It
+    /// is only as tight as needed to decide whether it is below `cutoff`.
     #[must_use]
     pub fn fine_bound(&self, kernels: &mut ChipKernels<'_>, cutoff: f64) -> Seconds {
         Self::lower_bound_within(&[self], kernels, (cutoff, Fidelity::Exact), &mut GroupBounds::default())
     }
 
-    /// Seconds that no plan on the chip goes below on any of several fabrics, from what its kernels take at least; no more than is needed to see
-    /// whether that is below `cutoff`. Jobs on fabrics that are not [`Self::differs_in_fabric_only`] are bounded one by one.
+    /// Lower bound in seconds on any plan on the chip, on any of several fabrics, from least kernel times. It is only
+    /// as tight as needed to decide whether it is below `cutoff`. Jobs that are not [`Self::differs_in_fabric_only`]
+    /// are bounded one by one.
     #[must_use]
     pub fn lower_bound_over_fabrics(all: &[&Self], kernels: &mut ChipKernels<'_>, cutoff: f64, fidelity: Fidelity) -> Seconds {
         Self::lower_bound_within(all, kernels, (cutoff, fidelity.min(Fidelity::Mapped)), &mut GroupBounds::default())
     }
 
-    /// [`Self::lower_bound_over_fabrics`], or on one fabric with [`Fidelity::Exact`] [`Self::fine_bound`], of a chip that is one of those of which `known` holds, on
-    /// fabrics that are some of theirs: lots that are known not to matter are not looked at. `known` takes what is found: it then holds for the chip and
-    /// the fabrics.
+    /// As [`Self::lower_bound_over_fabrics`], or on one fabric with [`Fidelity::Exact`] as [`Self::fine_bound`], with
+    /// known bounds.
+    ///
+    /// `known` must hold for a set of chips and fabrics that includes these. Groups that it decides are not refined. It
+    /// receives the new bounds, and then holds for this chip and these fabrics.
     #[must_use]
     pub fn lower_bound_within(
         all: &[&Self],
@@ -74,13 +83,14 @@ impl PreparedJob<'_> {
         each.fold(Seconds(f64::INFINITY), Seconds::min)
     }
 
-    /// Whether two jobs differ in their fabrics and in what these make of collectives at most.
+    /// Whether two jobs differ at most in their fabrics and in the collectives that follow from them.
     #[must_use]
     pub fn differs_in_fabric_only(&self, other: &Self) -> bool {
         self.mark.alike == other.mark.alike
     }
 
-    /// How far lots are looked into before their plans are timed exactly. Layers split and kept otherwise than listed fit where listed ones do not.
+    /// How far groups are refined before their plans are timed exactly. Splits and policies beyond the listed ones may
+    /// fit where the listed ones do not, so then memory is no criterion.
     pub(super) fn deepest_refinement(&self) -> GroupRefinement {
         if self.uneven || self.mixes != MixKind::None { GroupRefinement::Relaxed } else { GroupRefinement::Fitting }
     }
@@ -108,7 +118,7 @@ impl PreparedJob<'_> {
         Seconds(bound)
     }
 
-    /// The fastest plan on the chip, unless no plan is below `cutoff` seconds.
+    /// The fastest plan on the chip, or proof that no plan is below `cutoff` seconds.
     ///
     /// # Errors
     /// A chip that the cost model cannot use.
@@ -116,7 +126,7 @@ impl PreparedJob<'_> {
         self.fastest_plan_with_kernels(&mut ChipKernels::new(self, chip)?, cutoff)
     }
 
-    /// [`Self::fastest_plan`] with what is known of the chip's kernels.
+    /// [`Self::fastest_plan`] with cached kernel times of the chip.
     ///
     /// # Errors
     /// As [`Self::fastest_plan`].
@@ -140,7 +150,7 @@ impl PreparedJob<'_> {
         let mut left = f64::INFINITY;
         while let Some(least) = on.waiting.pop() {
             let limit = cutoff.min(found.cutoff_for_count(1) * (1.0 + ROUNDING));
-            // What a lot has to be below to be worth looking into.
+            // A group's bound must be below this to be refined.
             let useful = limit * (1.0 - self.split_tolerance);
             let QueuedGroup { bound, lot, look } = least;
             if bound >= useful {
@@ -163,7 +173,7 @@ impl PreparedJob<'_> {
             found.note_shortfall(lack, candidate);
         }
         let bounded = exact.with_fidelity(Fidelity::Scheduled);
-        // Lots left out for the tolerance are below the limit.
+        // Groups skipped for the tolerance are below the limit.
         let skipped = if self.split_tolerance > 0.0 { left } else { f64::INFINITY };
         let least = |seconds: f64| on.lower_bound_of_groups(&open, &bounded, skipped.min(seconds * (1.0 - gap)));
         let Some(first) = found.best.first().copied() else {
@@ -172,7 +182,7 @@ impl PreparedJob<'_> {
                 false => FastestPlan::TooLarge(search.find_nearest_miss(found)?.map(Box::new)),
             });
         };
-        // What differs by rounding is decided by the last word.
+        // Plans that differ only by rounding are compared by their final times.
         found.best.retain(|candidate| candidate.time <= first.time * (1.0 + 2.0 * ROUNDING));
         found.nearest = None;
         let answer = search.finish_answer_on(exact, found, (0, super::splits::SplitStatistics::default()), 1)?;
@@ -181,23 +191,23 @@ impl PreparedJob<'_> {
                 let seconds = best.time.total.0;
                 Ok(FastestPlan::Plan(Box::new(best), SolveStatus::from_bounds(least(seconds), seconds)))
             }
-            // Others below it may not have been timed, but none is below the cutoff.
+            // Other plans below it may not have been timed, but none is below the cutoff.
             Some(_) => Ok(FastestPlan::Beaten(Seconds(least(cutoff)))),
             None => Ok(FastestPlan::TooLarge(None)),
         }
     }
 }
 
-/// How good the plans found in a lot are.
+/// How close to optimal the plans found in a group are.
 #[derive(Debug, Clone)]
 pub(super) struct GroupFastest {
-    /// The policies under which an order of kernels may make passes faster.
+    /// The policies under which another order of kernels may make passes faster.
     pub open: Vec<usize>,
-    /// By what share a better plan may be there at most, passes as they are.
+    /// The largest possible gain of a better plan, as a fraction of its time, with passes as they are.
     pub gap: f64,
 }
 
-/// A search among the plans of a job on devices with so much memory.
+/// A search among the plans of a job on devices with the given memory.
 pub(super) fn search_with_memory<'s>(
     prepared: &'s PreparedJob<'_>,
     job: &'s Job<'s>,
@@ -225,7 +235,8 @@ pub(super) fn search_with_memory<'s>(
 }
 
 impl PlanSearch<'_> {
-    /// Takes the fastest plans of a lot that are below `limit` seconds into `found`. `bounds` are of its policies, where they are known.
+    /// Adds the fastest plans of a group that are below `limit` seconds to `found`. `bounds` are lower bounds by
+    /// policy, if known.
     pub(super) fn find_fastest_of_group(
         &self,
         chip: &mut ChipTimes,
@@ -242,7 +253,7 @@ impl PlanSearch<'_> {
         let mut order: Vec<usize> = (0..self.policies.len()).collect();
         if let Some(bounds) = bounds {
             order.sort_by(|&a, &b| bounds[a].total_cmp(&bounds[b]));
-            // The first shape of all is the one that keeps everything, whatever comes first.
+            // The first shape lowered must be the one that keeps everything, whichever policy is first in the order.
             let plan = TrainingPlan { activations: ActivationPolicy::None.into(), ..first_plan.clone() };
             lowered.plan_shape(chip, self.job.fabric, &plan).ok();
         }
@@ -253,7 +264,7 @@ impl PlanSearch<'_> {
             if bounds.is_some_and(|bounds| bounds[policy] >= limit) {
                 continue;
             }
-            // No policy works less than one that runs nothing again.
+            // No policy works less than one without reruns.
             let work = kept.map_or(0.0, |kept: PassLoads| kept.all_loads(layers));
             let overhead = self.evaluator.overhead_per_step().0;
             if shares.iter().all(|share| work * share + overhead >= limit) {
@@ -285,14 +296,14 @@ impl PlanSearch<'_> {
         GroupFastest { open, gap: mixed.gap.max(self.split_tolerance) }
     }
 
-    /// A plan of a lot under a policy.
+    /// A plan of a group under a policy.
     pub(super) fn plan_under_policy(&self, lot: &PreparedGroup<'_>, policy: usize) -> TrainingPlan {
         let first = self.plan_of(self.any_plan_of_group(lot.family, lot.lot));
         TrainingPlan { activations: self.policies[policy].clone().into(), ..first }
     }
 
-    /// Seconds that no plan of a lot under a policy goes below that fits, where `shape` bounds its passes; no better than is needed to see whether
-    /// that is below `limit`. Of those that do not fit `lacking` takes the nearest.
+    /// Lower bound in seconds on any plan of a group under a policy that fits, if `shape` bounds its passes. It is only
+    /// as tight as needed to decide whether it is below `limit`. `lacking` keeps the nearest plan that does not fit.
     pub(super) fn bound_fitting_plans(
         &self,
         lot: &PreparedGroup<'_>,
@@ -317,7 +328,7 @@ impl PlanSearch<'_> {
         found.cutoff_for_count(1).min(open).min(beyond)
     }
 
-    /// Of the plans that do not fit, the one that lacks least.
+    /// The plan with the smallest shortfall among those that do not fit.
     fn find_nearest_miss(&self, found: FoundPlans) -> Result<Option<(TrainingPlan, OverCapacity)>, StepError> {
         Ok(self.finish_answer(found, 0, super::splits::SplitStatistics::default(), 1)?.nearest)
     }

@@ -84,12 +84,12 @@ proptest! {
             mixes: case.mixes.then_some(MixKind::PerStage),
             ..PlanSpace::default()
         };
-        // Of policies by stage several may be as fast.
+        // Several plans with policies by stage may tie.
         let same = |a: &RankedPlan, b: &RankedPlan| {
             let [a_s, b_s] = [a, b].map(|plan| plan.time.total.0);
             if case.mixes { (a_s - b_s).abs() <= 1e-9 * b_s } else { a == b }
         };
-        // Whatever the framework can run.
+        // Includes plans that the framework cannot run.
         let listed = search_once(&job, &space, 1, PlanWatch::NONE).unwrap();
         let prepared = PreparedJob::new(job, &space).unwrap();
         let fastest = prepared.fastest_plan(&chip, f64::INFINITY).unwrap();
@@ -103,12 +103,13 @@ proptest! {
                 let fine = prepared.fine_bound(&mut kernels, f64::INFINITY).0;
                 prop_assert!(coarse <= buffered && buffered <= seconds, "{} {} {}", coarse, buffered, seconds);
                 prop_assert!(coarse <= fine && fine <= seconds, "{} {} {}", coarse, fine, seconds);
-                // Nothing faster than a hair below it; it itself where a hair more is allowed.
+                // Just below its time there is no plan; just above, it is found.
                 let below = prepared.fastest_plan(&chip, seconds * (1.0 - 1e-6)).unwrap();
                 prop_assert!(matches!(below, FastestPlan::Beaten(bound) if bound.0 <= seconds), "{} {:?}", seconds, below);
                 let again = prepared.fastest_plan(&chip, seconds * (1.0 + 1e-6)).unwrap();
                 prop_assert!(matches!(again, FastestPlan::Plan(plan, _) if same(&plan, &fastest)));
-                // With a tolerance no slower than it allows, and the proof is no better than what is found.
+                // With a tolerance it is slower by at most the tolerance, and its proven bound is no better than what
+                // is found.
                 drop(kernels);
                 let FastestPlan::Plan(near, status) = prepared.with_split_tolerance(0.02).fastest_plan(&chip, f64::INFINITY).unwrap() else {
                     return Err(TestCaseError::fail("no plan with a tolerance"));

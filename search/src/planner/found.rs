@@ -1,53 +1,53 @@
-//! Plans found, by their places in a search: the fastest, those whose time is bounded only, counts of the others.
+//! Plans found by a search, by their indices: the fastest, those that are only bounded, and counts of the others.
 
 use sim::units::Bytes;
 use step::StepError;
 use workloads::LayerEnds;
 
-/// A plan by its places.
+/// A plan by its indices.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub(super) struct PlanCandidate {
-    /// The step's time, or its bound, in seconds.
+    /// The step's time, or a lower bound on it, in seconds.
     pub time: f64,
     pub family: u32,
     pub lot: u32,
     pub policy: u32,
     pub division: u32,
-    /// Place among the division's schedules.
+    /// Index among the division's schedules.
     pub schedule: u32,
-    /// Its split, where it is another than the division's.
+    /// Its split, if it is not the division's.
     pub ends: Option<LayerEnds>,
 }
 
 impl PlanCandidate {
-    /// Whether the two are one plan, however its layers are split.
+    /// Whether both are one plan, except for the split of its layers.
     pub fn is_same_plan(&self, other: &Self) -> bool {
         let places = |c: &Self| (c.family, c.lot, c.policy, c.division, c.schedule);
         places(self) == places(other)
     }
 }
 
-/// What came of the plans of one lot, or of all.
+/// The results of one group, or of all.
 #[derive(Debug, Default)]
 pub(super) struct FoundPlans {
-    /// The fastest that fit, fastest first.
+    /// The fastest plans that fit, fastest first.
     pub best: Vec<PlanCandidate>,
-    /// Those that fit and whose time is bounded only.
+    /// Plans that fit and are only bounded.
     pub open: Vec<PlanCandidate>,
     pub plans: usize,
     pub over_capacity: usize,
     pub timed: usize,
     pub rejected_by_bound: usize,
     pub refused: usize,
-    /// Neither timed nor ruled out before a stop.
+    /// Plans neither timed nor ruled out before a stop.
     pub not_reached: usize,
     pub refusal: Option<StepError>,
-    /// The plan that lacks least, and how much.
+    /// The smallest shortfall, and its plan.
     pub nearest: Option<(Bytes, PlanCandidate)>,
 }
 
 impl FoundPlans {
-    /// Takes a plan that fits and is timed.
+    /// Inserts a plan that fits and is timed.
     pub fn insert_timed(&mut self, candidate: PlanCandidate, length: usize) {
         if self.best.len() < length || self.best.last().is_some_and(|last| candidate < *last) {
             let place = self.best.partition_point(|b| *b < candidate);
@@ -56,7 +56,7 @@ impl FoundPlans {
         }
     }
 
-    /// Takes a plan with another split, in its own place if that is faster.
+    /// Inserts a plan with another split. It replaces the same plan if it is faster.
     pub fn insert_with_split(&mut self, candidate: PlanCandidate, length: usize) {
         if let Some(place) = self.best.iter().position(|b| b.is_same_plan(&candidate)) {
             if self.best[place].time <= candidate.time {
@@ -67,12 +67,12 @@ impl FoundPlans {
         self.insert_timed(candidate, length);
     }
 
-    /// Seconds from which on a plan is not among the fastest, so many as asked for.
+    /// The time at and above which a plan is not among the `count` fastest.
     pub fn cutoff_for_count(&self, count: usize) -> f64 {
         count.checked_sub(1).and_then(|last| self.best.get(last)).map_or(f64::INFINITY, |last| last.time)
     }
 
-    /// Whether the list is full without a plan.
+    /// Whether the list is full of plans no slower than `bound`.
     pub fn beats_bound(&self, bound: f64, length: usize) -> bool {
         self.best.len() >= length && self.best.last().is_some_and(|last| bound >= last.time)
     }
@@ -83,7 +83,8 @@ impl FoundPlans {
         }
     }
 
-    /// Keeps why a plan was refused: the first reason, but for a technique's, which the user asked for; a layout is the search's own.
+    /// Keeps the reason of a refusal. The first reason stays, but a technique's error replaces it, because the user
+    /// asked for the technique; a layout is the search's own choice.
     pub fn keep_refusal(&mut self, error: StepError) {
         let of_technique = |known: &StepError| matches!(known, StepError::Technique(_));
         if self.refusal.as_ref().is_none_or(|known| of_technique(&error) && !of_technique(known)) {
@@ -106,7 +107,7 @@ impl FoundPlans {
         }
     }
 
-    /// Takes the plans of a lot of so many that was stopped in its midst.
+    /// Counts the plans of a group that was stopped before its end.
     pub fn count_stopped_group(&mut self, plans: usize) {
         self.not_reached += plans - self.plans;
         self.plans = plans;

@@ -1,4 +1,5 @@
-//! Laws that memory, links and bytes obey, on random jobs: `PROPTEST_CASES=200 cargo test --release -p coplace-search --lib laws` tries more of them.
+//! Laws of memory, links and bytes, on random jobs.
+//! `PROPTEST_CASES=200 cargo test --release -p coplace-search --lib laws` tries more of them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::super::search::search_once;
@@ -13,7 +14,7 @@ use std::collections::BTreeMap;
 use step::layer_keeps_by_stage;
 use workloads::{ActivationPolicy, SegmentKind, TrainingGraph};
 
-/// Sums of times taken in another order differ by this share at most.
+/// Relative difference allowed between sums of times in different orders.
 const ROUNDING: f64 = 1e-9;
 
 #[derive(Debug, Clone)]
@@ -23,15 +24,15 @@ struct Case {
     pipeline: (u32, u32, PipelineSchedule),
     batch: u64,
     sequence: u64,
-    /// GiB that are left free, more and less.
+    /// GiB left free, more and less.
     headroom: [f64; 2],
-    /// What there is of the host's memory in GiB, less and more.
+    /// The host's memory in GiB, less and more.
     host_gib: [f64; 2],
     /// GB/s to the host.
     host_rate: f64,
-    /// GB/s to storage, where there is any.
+    /// GB/s to storage, if there is any.
     storage_rate: Option<f64>,
-    /// What there is of it in GB, less and more.
+    /// Storage in GB, less and more.
     storage_gb: [f64; 2],
 }
 
@@ -75,7 +76,7 @@ impl Case {
         one(pipeline, chunks, schedule)
     }
 
-    /// The fastest mix with so much left free on the device, with this host and the lesser storage.
+    /// The fastest mix with this much memory left free on the device, with this host and the smaller storage.
     fn best(&self, hardware: &mut MixHardware, free_gib: f64, host: Option<HostLink>) -> Option<RankedPlan> {
         self.best_with(hardware, free_gib, host, self.storage(self.storage_gb[0]))
     }
@@ -112,7 +113,7 @@ fn link(rate: f64, gib: f64) -> HostLink {
     HostLink { bandwidth: BytesPerSecond(rate * 1e9), capacity: Bytes::from_gib(gib), memory: None }
 }
 
-/// No later one of these is slower.
+/// No later time is longer.
 fn never_slower(what: &str, times: &[f64]) -> Result<(), TestCaseError> {
     for pair in times.windows(2) {
         prop_assert!(pair[1] <= pair[0] * (1.0 + ROUNDING), "{what}: {times:?}");
@@ -151,7 +152,7 @@ proptest! {
         let stored = time(&case.best_with(&mut hardware, free, None, stored.storage(1e12)));
         prop_assert!(stored == endless || (stored - endless).abs() <= ROUNDING * endless, "{stored} {endless}");
         prop_assert!(endless <= none * (1.0 + ROUNDING), "{endless} {none}");
-        // What a layer brings back is beside what its neighbour works on: where even that has room everything can go away.
+        // The copies of a layer run beside its neighbour's passes: if they fit there, everything can be offloaded.
         let layer = {
             let job = hardware.job(case.batch, case.sequence, free);
             let plan = job.make_plan(
@@ -193,7 +194,7 @@ proptest! {
             let wanted: BTreeMap<&str, u64> = saved.iter().map(|(name, bytes)| (name.as_str(), *bytes)).collect();
             prop_assert_eq!(found, wanted, "{}", keeps.policy);
         }
-        // What is away is within what there is, and what the stages say of it is what their layers send.
+        // The bytes away are within capacity, and the stages report what their layers send.
         let most = |of: fn(&step::StageMemory) -> Bytes| best.memory.stages.iter().map(of).max().unwrap();
         let sends = |of: fn(&step::LayerKeeps) -> bool| keeps.iter().flatten().any(of);
         let (host, storage) = (most(|stage| stage.host), most(|stage| stage.storage));
@@ -204,7 +205,7 @@ proptest! {
     }
 }
 
-/// What the backward pass of a plan's layer reads, with its bytes.
+/// The tensors that the backward pass of a plan's layer reads, with their bytes.
 fn saved(job: &super::super::Job<'_>, plan: &step::TrainingPlan) -> BTreeMap<String, u64> {
     let graph = TrainingGraph::new(job.model, &step::lowering_of_plan(job.model, plan, job.stack)).unwrap();
     let layer = &graph.segment(SegmentKind::Layer).unwrap().graph;

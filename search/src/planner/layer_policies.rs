@@ -1,5 +1,5 @@
-//! Policies of a layer: of the choices of its front, and what the presets of memory techniques make of it that decide no more than what is kept and
-//! where.
+//! Policies of a layer: from the choices of its front, and from presets of memory techniques that only decide which
+//! tensors are kept and where.
 
 use crate::memory::{LayerChoice, LayerTensors, TensorChoice, TensorIndex};
 use sim::units::Bytes;
@@ -8,10 +8,11 @@ use step::{MemoryNeed, SoftwareStack};
 use workloads::memory::Preset;
 use workloads::{ActivationPolicy, Model, SegmentKind, Technique, Techniques, TensorPlaces, TokenShare, TrainingGraph};
 
-/// Parts of the tokens that are tried where a preset leaves them open: what is compared side by side is in eighths.
+/// Steps of the fraction of tokens that a preset leaves open: eighths.
 const PARTS: u32 = 8;
 
-/// A layer's policies under all presets, each with those that plans have without any; `capacity` is what there is.
+/// A layer's policies under all presets, each combined with those of plans without presets. `capacity` is the available
+/// memory.
 pub(super) fn preset_policies(
     model: &Model,
     graph: &TrainingGraph,
@@ -50,7 +51,7 @@ pub(super) fn preset_policies(
     found
 }
 
-/// A choice by the names of its tensors.
+/// A choice as a policy, by the names of its tensors.
 pub(super) fn policy_of_choice(layer: &LayerTensors, choice: &LayerChoice) -> ActivationPolicy {
     let name = |t: usize| layer.tensors[t].name.strip_prefix("layer.").unwrap_or(&layer.tensors[t].name).to_owned();
     let names = |tensors: &[TensorIndex]| tensors.iter().map(|t| name(t.0)).collect::<BTreeSet<String>>();

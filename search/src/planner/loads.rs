@@ -1,4 +1,4 @@
-//! Bounds on the passes of splits of a plan's layers, by what one micro-batch takes on a device.
+//! Lower bounds on the passes of splits of a plan's layers, from one micro-batch's work on a device.
 
 use super::near::{NEAR_TRIED, near_splits};
 use sim::pipeline::{ChunkWork, LongerRunPipeline, PipelineSchedule, UnequalEndsPipeline};
@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use step::{Arrangement, DeviceGroup, DeviceHolding, PieceLoad, PlanShape, SoftwareStack, TrainingPlan};
 use workloads::{ChunkSplit, Layout};
 
-/// Seconds of one micro-batch's passes on one device, forward and backward, what nothing hides included.
+/// Seconds of one micro-batch's passes on one device, forward and backward, with exposed communication.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct PassLoads {
     /// The embedding.
@@ -18,28 +18,29 @@ pub(super) struct PassLoads {
     pub layer: f64,
     /// The head.
     pub head: f64,
-    /// The same three where the gradients of weights run apart.
+    /// The same three, if the gradients of weights run apart.
     pub apart: [PassSeconds; 3],
-    /// What every chunk takes besides, at least, forward and backward.
+    /// Lower bound on the further seconds of every chunk, forward and backward.
     pub chunk: [f64; 2],
-    /// What a chunk without ends takes besides in place of that, at least: whatever its layers, and for each layer.
+    /// Lower bound on the further seconds of an inner chunk, in place of `chunk`: once, and for each layer.
     pub between: [[f64; 2]; 2],
-    /// What nothing hides of a send between chunks, and what the sends between devices farther apart take longer, all together: at least.
+    /// Lower bounds on the exposed time of a send between chunks, and on the further time of all sends between more
+    /// distant devices.
     pub sends: [f64; 2],
 }
 
-/// Seconds of one micro-batch's passes where the gradients of weights run apart.
+/// Seconds of one micro-batch's passes, if the gradients of weights run apart.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct PassSeconds {
     pub forward: f64,
-    /// What runs again, and the gradients of inputs.
+    /// Reruns, and gradients of inputs.
     pub input: f64,
     /// The gradients of weights.
     pub weight: f64,
 }
 
 impl PassLoads {
-    /// Those of a shape, what chunks and sends take besides left out.
+    /// Loads of a shape, without the further seconds of chunks and sends.
     pub fn of_shape(shape: &PlanShape, stack: &SoftwareStack) -> Self {
         let loads = shape.piece_loads(stack);
         let [embedding, layer, head] = loads.map(|load| (load.forward + load.backward).0);
@@ -55,9 +56,11 @@ impl PassLoads {
         self.embedding + self.layer * layers as f64 + self.head
     }
 
-    /// Seconds that a split's passes take at least with what devices exchange behind them: `late` is a device's. Every device's passes follow the first
-    /// micro-batch's way to it, and its exchange follows them. The first device's follows the last pass of all, but where gradients of weights run
-    /// apart: before that the last micro-batch goes back to it.
+    /// Lower bound in seconds on a split's passes and the exchanges after them; `late` gives a device's exchange.
+    ///
+    /// Every device's passes follow the first micro-batch's way to it, and its exchange follows its passes. The first
+    /// device's exchange follows the last pass of all. If gradients of weights run apart, it does not, but the last
+    /// micro-batch comes back to the first device before.
     pub fn lower_bound_of_split(
         &self,
         split: &ChunkSplit,
@@ -74,7 +77,7 @@ impl PassLoads {
             let [embedding, head] = held.ends.map(|held| f64::from(u8::from(held)));
             let chunks: f64 = counts.iter().zip(besides).map(|(&count, each)| count as f64 * each).sum();
             let work = self.seconds_of_layers(held.layers) + embedding * self.embedding + head * self.head + chunks;
-            // Of the devices that hold the same the last has the longest way to it.
+            // Of devices that hold the same, the last has the longest way.
             let before = if to > 0 { Some(split.layers_before_chunk(to.into()) as f64) } else { None };
             let way = |end: f64, layer: f64| before.map_or(0.0, |layers| end + layer * layers);
             let up = way(self.apart[0].forward, self.apart[1].forward);
@@ -89,8 +92,8 @@ impl PassLoads {
         ends.max(passes + first)
     }
 
-    /// Seconds that no split goes below whose chunks between hold so many layers each, or some of them one more, and whose ends hold `ends` together, the
-    /// first some of `firsts`: each end holds as many as it does at least.
+    /// Lower bound in seconds on any split with `inner` layers per inner chunk (some with one more) and `ends` layers
+    /// in both end chunks together, the first of them within `firsts`. Each end holds its least number of layers.
     fn lower_bound_with_ends(
         &self,
         inner: u64,
@@ -109,7 +112,7 @@ impl PassLoads {
         passes + late
     }
 
-    /// Seconds that the passes of a split take at least, by paths through their schedule.
+    /// Lower bound in seconds on the passes of a split, from paths through their schedule.
     pub fn lower_bound_by_paths(
         &self,
         split: &ChunkSplit,
@@ -122,8 +125,8 @@ impl PassLoads {
             false => {
                 let all =
                     ends[0] * self.embedding + self.seconds_of_layers(layers) + ends[1] * self.head + besides[0] + besides[1];
-                // Bounds ([`RowPipeline`]) of GPipe and 1F1B are sums of whole chunks' passes, forward and backward, or means of two such: half of
-                // either direction does.
+                // Bounds ([`LongerRunPipeline`]) of GPipe and 1F1B are sums of whole chunks' passes, forward and backward, or
+                // means of two such sums. So each direction may have half.
                 ChunkWork { forward: Seconds(all / 2.0), backward: Seconds(all / 2.0), ..ChunkWork::default() }
             }
         };
@@ -141,7 +144,7 @@ impl PassLoads {
         row.time_of_passes(Arrangement::new(*layout, *split, schedule, micro_batches).schedule).seconds().0
     }
 
-    /// A chunk of so many layers and ends whose gradients of weights run apart.
+    /// A chunk with these layers and ends whose gradients of weights run apart.
     fn chunk_with_separate_gradients(&self, layers: u64, [embedding, head]: [f64; 2], besides: [f64; 2]) -> ChunkWork {
         let of = |pass: fn(&PassSeconds) -> f64| {
             let [first, layer, last] = self.apart.each_ref().map(pass);
@@ -155,33 +158,33 @@ impl PassLoads {
         }
     }
 
-    /// What a chunk of so many layers without ends takes besides, forward and backward.
+    /// Lower bound on the further seconds of an inner chunk with these layers, forward and backward.
     pub(super) fn overhead_of_chunk(&self, layers: u64) -> [f64; 2] {
         let [once, each] = self.between;
         [0, 1].map(|pass| (once[pass] + each[pass] * layers as f64).max(self.chunk[pass]))
     }
 
-    /// Seconds of so many layers.
+    /// Seconds of these layers.
     fn seconds_of_layers(&self, layers: u64) -> f64 {
         self.layer * layers as f64
     }
 
-    /// All splits of a plan's layers whose bound may be below a limit, in the order of their bounds: of the passes, and what follows them at least
-    /// where the first device holds so many layers.
+    /// All splits of a plan's layers whose bound may be below a limit, ascending by bound. The bound covers the passes,
+    /// and the least exchange after them for the layers of the first device.
     pub fn splits_by_bound(&self, layers: u64, plan: &TrainingPlan, limit: f64, rest: &mut impl SplitCosts) -> SplitsByBound {
         let (layout, m) = (&plan.layout, plan.micro_batches());
         let v = u64::from(layout.virtual_stages);
         let each = limit / m as f64;
         let (mut splits, mut known) = (Vec::new(), None);
         for between in layout.inner_chunk_choices(layers) {
-            // What a device between works at least, and the ends' devices besides their ends.
+            // The least layers of an inner device, and those of the ends' devices besides their end chunks.
             let inner = if layout.pipeline > 2 { between.inner * v + u64::from(v == 1 && between.longer > 0) } else { 0 };
             if self.seconds_of_layers(inner) > each {
                 continue;
             }
             let others =
                 if plan.schedule == PipelineSchedule::ZbV { 0.0 } else { self.seconds_of_layers(between.inner * (v - 1)) };
-            // What rounding leaves out of a whole number is given back.
+            // Gives back what rounding took from a whole number.
             let most = |end: f64| ((each - others - end) / self.layer + 1e-9).clamp(-1.0, layers as f64).floor();
             let (first, last) = (most(self.embedding), most(self.head));
             if first < 0.0 || last < 0.0 {
@@ -189,7 +192,7 @@ impl PassLoads {
             }
             let ends = layers - between.layer_count();
             let firsts = ends.saturating_sub(last as u64)..=ends.min(first as u64);
-            // Wherever the longer chunks are.
+            // The same bound holds for every position of the longer chunks.
             let alike = (between.inner, between.longer);
             let least = match known {
                 Some((other, least)) if other == alike => least,
@@ -206,7 +209,7 @@ impl PassLoads {
         SplitsByBound { waiting: splits.into() }
     }
 
-    /// Of the splits near the even one ([`near_splits`]) the few of the least bounds, where these are below a limit.
+    /// Of the splits near the even one ([`near_splits`]), a few with the least bounds below a limit.
     pub fn near_splits_by_bound(
         &self,
         layers: u64,
@@ -223,7 +226,7 @@ impl PassLoads {
         }
     }
 
-    /// A split bounded by its devices' work, where that is below a limit.
+    /// Bounds a split by its devices' work; `None` if the bound is not below the limit.
     fn bound_coarsely(
         &self,
         split: ChunkSplit,
@@ -243,7 +246,7 @@ impl PassLoads {
         Some(Reverse(BoundedSplit { bound, fine: false, split, once: late + update }))
     }
 
-    /// A split bounded by paths through its schedule too, where it may fit.
+    /// Also bounds a split by paths through its schedule; `None` if it surely does not fit.
     fn bound_finely(&self, coarse: BoundedSplit, plan: &TrainingPlan, rest: &impl SplitCosts) -> Option<BoundedSplit> {
         if !rest.may_fit(coarse.split) {
             return None;
@@ -253,13 +256,14 @@ impl PassLoads {
     }
 }
 
-/// Splits in the order of their bounds. A split's paths, and whether it may fit, are looked at when its turn comes: of thousands few are asked for.
+/// Splits ascending by bound. Paths and memory of a split are checked only when its turn comes, because few of
+/// thousands are needed.
 pub(super) struct SplitsByBound {
     waiting: BinaryHeap<Reverse<BoundedSplit>>,
 }
 
 impl SplitsByBound {
-    /// The split of the least bound with its bound, if that is below a limit.
+    /// The next split with its bound, if that is below a limit.
     pub fn next_below(
         &mut self,
         loads: &PassLoads,
@@ -275,26 +279,26 @@ impl SplitsByBound {
             if least.fine {
                 return Some((least.bound, least.split));
             }
-            // Limits do not rise.
+            // Limits never rise.
             let fine = loads.bound_finely(least, plan, rest).filter(|fine| fine.bound < limit);
             self.waiting.extend(fine.map(Reverse));
         }
     }
 }
 
-/// A split and seconds that its step is not below.
+/// A split with a lower bound in seconds on its step.
 #[derive(Debug, Clone, Copy)]
 struct BoundedSplit {
     bound: f64,
-    /// Whether paths are in the bound and the split may fit.
+    /// Whether the bound includes paths, and the split may fit.
     fine: bool,
     split: ChunkSplit,
-    /// Seconds of the bound that are not of the passes.
+    /// Seconds of the bound outside the passes.
     once: f64,
 }
 
 impl Ord for BoundedSplit {
-    /// Of equal bounds what is not yet fine comes first: it may turn out larger. Then by the splits.
+    /// Of equal bounds, a coarse one comes first, because it may rise. The split breaks further ties.
     fn cmp(&self, other: &Self) -> Ordering {
         self.bound.total_cmp(&other.bound).then(self.fine.cmp(&other.fine)).then(self.split.cmp(&other.split))
     }
@@ -314,9 +318,9 @@ impl PartialEq for BoundedSplit {
 
 impl Eq for BoundedSplit {}
 
-/// What is known of a plan's splits besides their passes.
+/// Costs of a plan's splits besides their passes.
 pub(super) trait SplitCosts {
-    /// Seconds of what a device exchanges behind its last pass, at least.
+    /// Lower bound in seconds on a device's exchange after its last pass.
     fn late_exchange_seconds(&mut self, held: DeviceHolding) -> f64;
 
     /// Seconds of a device's update.
@@ -326,7 +330,7 @@ pub(super) trait SplitCosts {
     fn may_fit(&self, split: ChunkSplit) -> bool;
 }
 
-/// What the passes of any split take at least, in terms of all devices' work for one micro-batch.
+/// Lower bound on the passes of any split, as a fraction of all devices' work for one micro-batch.
 pub(super) fn least_share_of_work(layout: &Layout, schedule: PipelineSchedule, micro_batches: u64) -> f64 {
     let (m, p) = (micro_batches as f64, f64::from(layout.pipeline));
     let waits = layout.virtual_stages == 1 && !matches!(schedule, PipelineSchedule::ZbH1 | PipelineSchedule::ZbV);

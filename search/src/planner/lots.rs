@@ -1,4 +1,4 @@
-//! Families of plans and the lots in them: what is lowered alike.
+//! Groups of plans that are lowered alike.
 
 use super::Job;
 use sim::pipeline::PipelineSchedule;
@@ -6,40 +6,40 @@ use step::TrainingPlan;
 use workloads::training::ContextMethod;
 use workloads::{ActivationPolicy, Batch, Layout};
 
-/// Plans of the same tensor, context, expert and expert-tensor degrees.
+/// Plans with the same tensor, context, expert and expert-tensor degrees.
 #[derive(Debug)]
 pub(super) struct DegreeClass {
     pub divisions: Vec<LayoutSchedules>,
     pub lots: Vec<PlanGroup>,
 }
 
-/// A layout, sequence parallelism left open, with its schedules.
+/// A layout, without sequence parallelism decided, and its schedules.
 #[derive(Debug)]
 pub(super) struct LayoutSchedules {
     pub layout: Layout,
     pub schedules: Vec<PipelineSchedule>,
-    /// Of each schedule, whether layers may be split as is fastest, if the policy is one for it.
+    /// By schedule, whether its plans may use the fastest split of layers, if the policy allows it too.
     pub open: Vec<bool>,
-    /// Whether it goes with every policy; if not, with those only whose layers may be split as is fastest.
+    /// Whether it goes with every policy; otherwise only with policies that allow the fastest split.
     pub even: bool,
 }
 
-/// What makes plans of a family be lowered alike: how sequences are split over context- and over tensor-parallel devices, the micro-batch, and
-/// whether gradients are summed by kernels of their own.
+/// The key of plans that are lowered alike: how sequences are split over context- and over tensor-parallel devices, the
+/// micro-batch, and whether gradients are summed by separate kernels.
 pub(super) type PlanGroupKey = (ContextMethod, bool, u64, bool);
 
-/// Plans of a family that are lowered alike but for their policies.
+/// Plans of a degree class that are lowered alike except for their policies.
 #[derive(Debug)]
 pub(super) struct PlanGroup {
     pub context_method: ContextMethod,
     pub sequence_parallel: bool,
     pub micro_batch: u64,
-    /// The divisions, by their places, that it goes with, and the micro-batches per step.
+    /// Indices of its divisions, each with the micro-batches per step.
     pub pairs: Vec<(usize, u64)>,
 }
 
 impl PlanGroup {
-    /// A division's layout in this lot.
+    /// A division's layout in this group.
     pub fn layout(&self, division: Layout) -> Layout {
         Layout { context_method: self.context_method, sequence_parallel: self.sequence_parallel, ..division }
     }

@@ -1,4 +1,4 @@
-//! Plans on links that differ: which is fastest once its ranks are where they belong.
+//! Maps plans to fabrics with different links, and finds the fastest after mapping.
 
 use super::{Job, PlanAnswer, RankedPlan};
 use crate::rank_mapping::{MappingError, RankMapping, RankMappingEffort, StepTraffic, map_ranks, time_of_mapping};
@@ -9,13 +9,13 @@ use step::{ChipTimes, StepError};
 /// Why plans cannot be mapped.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PlanMappingError {
-    /// The step of one.
+    /// A plan has no step time.
     #[error(transparent)]
     Step(#[from] StepError),
-    /// The fabric.
+    /// A fabric has no mapping.
     #[error(transparent)]
     Mapping(#[from] MappingError),
-    /// Mapping was asked for where no links can be written down.
+    /// Mapping was requested, but the fabric's links cannot be listed.
     #[error(
         "fabric `{fabric}` cut to {devices} devices: ranks are mapped to measured links, \
          and to a switch or a fat tree of 2 to {MOST_UNITS} units; \
@@ -32,19 +32,21 @@ pub enum PlanMappingError {
 /// Which fabrics ranks are mapped to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MapRanks {
-    /// Those whose links differ. Where all are alike, measured or not, ranks stay in the order of the devices.
+    /// Fabrics with different links. With equal links, measured or not, ranks stay in the order of the devices.
     WhereLinksDiffer,
-    /// All: where every link is as fast as the others it still matters which ranks share a unit.
+    /// All fabrics: even with equal links it matters which ranks share a unit.
     Always,
 }
 
-/// Maps the ranks of every plan of an answer to the fabric's links and puts the plan first that is fastest as mapped. Returns the mappings
-/// in the plans' new order; none where ranks stay in the order of the devices. A switch, and a matrix of equal links, are treated alike.
+/// Maps the ranks of every plan of an answer to the fabric's links, and sorts the plans by their mapped times. Returns
+/// the mappings in the new order; empty if ranks stay in the order of the devices. A switch and a matrix of equal links
+/// are treated alike.
 ///
-/// Only the plans of the answer's list are mapped: one that is slower than all of them in rank order is left out even where it would win as mapped.
+/// Only the plans of the answer's list are mapped. A plan that is slower than all of them in rank order is left out,
+/// even if it would win after mapping.
 ///
 /// # Errors
-/// A plan that cannot be lowered, a fabric whose links cannot be written down where mapping is asked for.
+/// A plan that cannot be lowered, or a fabric whose links cannot be listed although mapping is requested.
 pub fn map_plans(job: &Job<'_>, answer: &mut PlanAnswer, which: MapRanks) -> Result<Vec<RankMapping>, PlanMappingError> {
     if which == MapRanks::WhereLinksDiffer && !job.fabric.links_differ() {
         return Ok(Vec::new());
@@ -56,7 +58,7 @@ pub fn map_plans(job: &Job<'_>, answer: &mut PlanAnswer, which: MapRanks) -> Res
     let map = |chip: &mut ChipTimes, ranked: &RankedPlan| -> Result<(RankedPlan, RankMapping), PlanMappingError> {
         let traffic = StepTraffic::of_plan(chip, job.model, fabric, &ranked.plan)?;
         let mapping = map_ranks(&traffic, fabric, RankMappingEffort::default())?;
-        // Where groups lie unevenly on the units of a switch, the links written out tell more than its tiers.
+        // If groups lie unevenly on the units of a switch, the listed links are more precise than its tiers.
         let time = time_of_mapping(&traffic, fabric, &in_order)?;
         Ok((RankedPlan { time, ..ranked.clone() }, mapping))
     };

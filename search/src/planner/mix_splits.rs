@@ -1,5 +1,5 @@
-//! Splits of the layers for plans whose stages keep different things: of those near the even one the few that are fastest where everything is kept. They do
-//! not depend on the memory, so that more of it leaves every plan that there is with less.
+//! Splits of the layers for plans with policies by stage: a few near the even split that are fastest if everything is
+//! kept. They do not depend on the memory, so adding memory never removes a plan.
 
 use super::found::PlanCandidate;
 use super::loads::{PassLoads, SplitCosts};
@@ -14,7 +14,7 @@ struct KeepAllSplitCosts<'r, 's> {
     chip: &'r mut ChipTimes,
     shape: &'r PlanShape,
     plan: &'r TrainingPlan,
-    /// By what a device holds, what it exchanges, and its update.
+    /// Exchange and update, each by what a device holds.
     known: [BTreeMap<DeviceHolding, f64>; 2],
 }
 
@@ -35,7 +35,8 @@ impl SplitCosts for KeepAllSplitCosts<'_, '_> {
 }
 
 impl PlanSearch<'_> {
-    /// The ends of a plan's other splits that mixes are made for, of those that may be below `limit` where everything is kept; `shape` keeps everything.
+    /// End chunks for which mixes are made, of a plan's other splits that may be below `limit` if everything is kept.
+    /// `shape` keeps everything.
     pub(super) fn ends_for_mixes(
         &self,
         chip: &mut ChipTimes,

@@ -1,11 +1,13 @@
-//! What every stage keeps, best: plans whose stages have policies of their own.
+//! Finds plans with the best policies for each stage.
 //!
-//! For a layout, a split of the layers and a schedule, each stage's least time under its own memory is independent of the others'. A lot's layer has a
-//! front of choices (keep, run again, offload, per tensor: [`crate::memory::LayerFront`]); each is timed and sized by `step`, together with the policies
-//! that have names, and every stage takes the mix of these that is fastest with its own micro-batches in flight ([`crate::memory::MixQuestion`]).
+//! For a layout, a split of the layers and a schedule, a stage's least time in its own memory does not depend on the
+//! other stages. A group's layer has a front of choices (keep, rerun, offload, per tensor:
+//! [`crate::memory::LayerFront`]). `step` times and sizes each choice, and each named policy. Every stage takes the
+//! fastest mix of them for its own micro-batches in flight ([`crate::memory::MixQuestion`]).
 //!
-//! Keeping everything is a bound: no mix of the same layout, split and schedule takes less. So only plans that keep everything in less time than the
-//! fastest plan known, and in too much memory, are looked at, in the order of that bound, until none is below it.
+//! Keeping everything is a lower bound: no mix with the same layout, split and schedule is faster. So the candidates
+//! are plans that, keeping everything, are faster than the fastest known plan but do not fit. They are tried in the
+//! order of that bound until none is below the fastest plan.
 
 use super::PlanPart;
 use super::found::{FoundPlans, PlanCandidate};
@@ -22,50 +24,52 @@ use std::sync::PoisonError;
 use step::{ChipTimes, DegreeCosts, LoweredModel, MixKind, PlanShape, RecentChunks, StepError, TrainingPlan};
 use workloads::{ActivationPolicy, Segment, SegmentKind, StagePolicies};
 
-/// Plans mixed between two looks at the fastest.
+/// Plans mixed between two updates of the fastest.
 const ROUND: usize = 16;
 
-/// Policies of a space that mixes may have by their names, at most.
+/// Limit on a space's policies that mixes may use by name.
 const NAMED: usize = 32;
 
-/// A lot's layer under every policy that a mix may have.
+/// A group's layer under every policy that a mix may use.
 pub(super) struct GroupLayers {
     pub(super) policies: Vec<ActivationPolicy>,
     pub(super) shapes: Vec<PlanShape>,
     pub(super) points: Vec<MixPoint>,
-    /// Everything kept.
+    /// The shape that keeps everything.
     pub(super) none: PlanShape,
 }
 
 /// How mixes were decided.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct MixStatistics {
-    /// Layouts, splits and schedules whose stages were mixed; the others take longer than the fastest plan even if they keep everything.
+    /// Layouts, splits and schedules whose stages were mixed. All others are slower than the fastest plan even if they
+    /// keep everything.
     pub tried: usize,
-    /// By what share of a stage's passes a better mix of the same policies could be faster at most: 0 where all are proven.
+    /// The largest possible gain of a better mix of the same policies, as a fraction of a stage's passes; 0 if all are
+    /// proven.
     pub gap: f64,
 }
 
-/// How good the plans found in a lot are.
+/// How close to optimal the plans found in a group are.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Looked {
-    /// Whether no order of kernels makes their passes faster.
+    /// Whether no other order of kernels makes their passes faster.
     pub proven: bool,
-    /// By what share a better mix of policies could be faster at most.
+    /// The largest possible gain of a better mix of policies, as a fraction.
     pub gap: f64,
 }
 
-/// A plan with what its stages keep.
+/// A plan with policies by stage.
 pub(super) struct StagedPlan {
     pub(super) policies: StagePolicies,
     pub(super) time: f64,
     pub(super) gap: f64,
 }
 
-/// By lot, its layer under every policy; none where it cannot be lowered.
+/// By group, its layer under every policy; `None` if it cannot be lowered.
 type LayersByGroup = BTreeMap<(u32, u32), Option<GroupLayers>>;
 
-/// Where a lot's policies are timed: many lots at once leave no core to one of them.
+/// Threads for timing a group's policies. If many groups run at once, no core is left for parallel work within one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum TimingThreads {
     One,
@@ -134,7 +138,7 @@ impl PlanSearch<'_> {
         mixed
     }
 
-    /// Of plans of which none fits notes what they lack at least, whatever their stages keep.
+    /// If no plan fits, notes the smallest shortfall over all policies of the stages.
     fn note_least_shortfall(&self, open: &[PlanCandidate], known: &LayersByGroup, found: &mut FoundPlans) {
         let lacking = |chip: &mut ChipTimes, candidate: &PlanCandidate| {
             let layers = known.get(&(candidate.family, candidate.lot))?.as_ref()?;
@@ -150,7 +154,7 @@ impl PlanSearch<'_> {
         }
     }
 
-    /// Adds a lot's plans with policies by stage that are faster than `limit` and the fastest found.
+    /// Adds a group's plans with policies by stage that are faster than `limit` and the fastest found.
     pub(super) fn add_mixes_of_group(
         &self,
         chip: &mut ChipTimes,
@@ -164,7 +168,7 @@ impl PlanSearch<'_> {
         }
         let mut open = self.plans_keeping_everything(chip, place, found, limit.min(found.cutoff_for_count(1)));
         open.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
-        // None before a plan asks for it: most lots have none that could be faster.
+        // Made when a plan first needs it: most groups have no plan that could be faster.
         let mut layers = None;
         for candidate in open {
             if candidate.time >= limit.min(found.cutoff_for_count(1)) {
@@ -184,15 +188,16 @@ impl PlanSearch<'_> {
         Looked { proven, gap }
     }
 
-    /// Keeps policies by stage for [`PlanSearch::plan_of`]; the place of a policy that stands for them.
+    /// Stores policies by stage for [`PlanSearch::plan_of`]. Returns the policy index that stands for them.
     fn remember_policies(&self, policies: StagePolicies) -> u32 {
         let mut mixes = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
         mixes.push(policies);
         (self.policies.len() + mixes.len() - 1) as u32
     }
 
-    /// The plans of a lot that do not fit where everything is kept, and would be faster than `limit`, with that time. Besides the splits of the space those
-    /// that the list has, and the few near the even one that are fastest where everything is kept.
+    /// The plans of a group that, keeping everything, do not fit but would be faster than `limit`, with that time.
+    /// Their splits are those of the space, those in the list, and the few near the even one that are fastest if
+    /// everything is kept.
     fn plans_keeping_everything(
         &self,
         chip: &mut ChipTimes,
@@ -227,7 +232,7 @@ impl PlanSearch<'_> {
         open
     }
 
-    /// What a plan takes at least that keeps everything, if that does not fit.
+    /// Lower bound in seconds on a plan that keeps everything; `None` if the plan fits.
     fn lower_bound_keeping_everything(&self, chip: &mut ChipTimes, shape: &PlanShape, candidate: &PlanCandidate) -> Option<f64> {
         let plan = self.plan_of(*candidate);
         let (kind, m) = (plan.schedule, plan.micro_batches());
@@ -252,7 +257,7 @@ impl PlanSearch<'_> {
         }
     }
 
-    /// A plan with the best policies for every stage; `None` where none fits, or none is below `limit` seconds.
+    /// A plan with the best policies for every stage; `None` if none fits, or none is below `limit` seconds.
     fn plan_with_stage_policies(
         &self,
         chip: &mut ChipTimes,
@@ -266,7 +271,7 @@ impl PlanSearch<'_> {
         })
     }
 
-    /// What is found of the stages of a plan.
+    /// Calls `of` with the stages of a plan.
     fn stages_of_plan<T>(
         &self,
         chip: &mut ChipTimes,
@@ -287,7 +292,7 @@ impl PlanSearch<'_> {
         })
     }
 
-    /// A lot's layer under every policy.
+    /// A group's layer under every policy.
     fn layers_of_group(
         &self,
         chip: &mut ChipTimes,
@@ -306,11 +311,12 @@ impl PlanSearch<'_> {
                 allowed(&lowered, &ActivationPolicy::Full)?;
                 vec![ActivationPolicy::Full]
             }
-            // Of very many the front has the better ones.
+            // If there are very many, the front has the better ones.
             _ => self.policies.iter().filter(|_| self.policies.len() <= NAMED).cloned().chain(default_policies()).collect(),
         };
         let chosen = match (self.mixes, lowered.graph().segment(SegmentKind::Layer)) {
-            // Of a block of layers that differ the named ones do: choices for all its tensors together are too many.
+            // For a block of different layers the named policies suffice: the choices for all its tensors together are
+            // too many.
             (MixKind::PerStage, Some(layer)) if layer.layers_per_piece() == 1 => self.policies_of_front(chip, layer, &none),
             _ => Vec::new(),
         };

@@ -1,4 +1,4 @@
-//! Policies by stage against one policy for all, and the laws that memory and the host's link obey.
+//! Policies by stage against one policy for all stages, and laws of memory and of the host's link.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::super::search::search_once;
@@ -59,7 +59,7 @@ pub(super) fn seconds(answer: &PlanAnswer) -> f64 {
     answer.best.first().map_or(f64::INFINITY, |best| best.time.total.0)
 }
 
-/// One layout: 8 tensor-parallel devices, so many stages, 1F1B.
+/// One layout: 8 tensor-parallel devices, the given number of stages, and a schedule.
 pub(super) fn one(pipeline: u32, virtual_stages: u32, schedule: PipelineSchedule) -> PlanSpace {
     PlanSpace {
         tensor: Some(vec![8]),
@@ -75,7 +75,7 @@ pub(super) fn one(pipeline: u32, virtual_stages: u32, schedule: PipelineSchedule
     }
 }
 
-/// Its step and its memory are what `step` says of it.
+/// Its step and memory equal those of `step`.
 pub(super) fn hold(job: &Job<'_>, best: &RankedPlan) {
     let mut chip = step::ChipTimes::new(job.chip, job.stack).unwrap();
     assert_eq!(step_time(&mut chip, job.model, job.fabric, &best.plan).unwrap().total, best.time.total);
@@ -86,7 +86,8 @@ pub(super) fn hold(job: &Job<'_>, best: &RankedPlan) {
     sized.check_fits().unwrap();
 }
 
-/// Llama 3 70B with 32,768 tokens on 64 devices of 80 GB: policies by stage beat Megatron's two at equal memory, layout by layout and over all.
+/// Llama 3 70B with 32,768 tokens on 64 devices of 80 GB. Policies by stage beat Megatron's two policies at equal
+/// memory, layout by layout and over all.
 #[test]
 fn long_sequences_run_faster_with_policies_by_stage() {
     let hardware = MixHardware::new("llama3-70b", "megatron_core");
@@ -99,14 +100,14 @@ fn long_sequences_run_faster_with_policies_by_stage() {
         let named = seconds(&search_plans(&job, &under(&space, policy.clone()), 1).unwrap());
         assert!(staged.time.total.0 < 0.97 * named, "{policy}: {} {named}", staged.time.total.0);
     }
-    // Early stages, which hold more micro-batches, keep no more than the last.
+    // Early stages hold more micro-batches, so they keep no more than the last.
     let keeps = layer_keeps_by_stage(job.model, &staged.plan, job.stack).unwrap();
     let kept = |stage: &Vec<step::LayerKeeps>| -> u64 {
         stage.iter().map(|keeps| keeps.layers * keeps.device.iter().map(|(_, bytes)| bytes.0).sum::<u64>()).sum()
     };
     assert!(kept(&keeps[0]) <= kept(&keeps[7]), "{} {}", kept(&keeps[0]), kept(&keeps[7]));
     assert_eq!(keeps.iter().flatten().map(|keeps| keeps.layers).sum::<u64>(), job.model.layers);
-    // Bytes are conserved: what the backward pass reads is on the device, on the host, or made again.
+    // Bytes are conserved: tensors that the backward pass reads are on the device, on the host, or rerun.
     let graph = TrainingGraph::new(job.model, &step::lowering_of_plan(job.model, &staged.plan, job.stack)).unwrap();
     let layer = &graph.segment(SegmentKind::Layer).unwrap().graph;
     let saved: u64 = layer.tensors.iter().filter(|t| t.saved).map(|t| t.bytes.0).sum();
@@ -117,7 +118,7 @@ fn long_sequences_run_faster_with_policies_by_stage() {
     }
 }
 
-/// No named policy is faster than the mix that may use it, whatever the schedule and the room; and more room is never slower.
+/// No named policy is faster than the mix that may use it, for any schedule and memory. More memory is never slower.
 #[test]
 fn mixes_are_no_slower_than_policies_and_more_memory_is_never_slower() {
     let hardware = MixHardware::new("llama3-70b", "ideal");
@@ -147,8 +148,8 @@ fn mixes_are_no_slower_than_policies_and_more_memory_is_never_slower() {
     }
 }
 
-/// Where the layers may be split in other ways, moving a few is tried for mixes too: the plan found is no slower than with the even split, nor than
-/// with any split whose ends hold up to two layers more or less.
+/// If other splits are allowed, mixes try to move a few layers too. The plan found is no slower than with the even
+/// split, nor than with any split whose ends hold up to two layers more or less.
 #[test]
 fn layers_are_moved_between_chunks_that_keep_different_things() {
     let hardware = MixHardware::new("llama3-70b", "megatron");
@@ -174,7 +175,7 @@ fn layers_are_moved_between_chunks_that_keep_different_things() {
     assert!(seconds(&found) < seconds(&even) * (1.0 - 1e-4), "{} {}", seconds(&found), seconds(&even));
 }
 
-/// A link to the host without end makes what is kept free; one without rate leaves what runs again.
+/// An infinitely fast link to the host makes keeping free. With a link of rate zero only reruns are left.
 #[test]
 fn the_link_to_the_host_decides_what_is_offloaded() {
     let mut hardware = MixHardware::new("llama3-70b", "megatron_core");
@@ -182,7 +183,7 @@ fn the_link_to_the_host_decides_what_is_offloaded() {
     let host = hardware.chip.host.unwrap();
     let mut with = |host| {
         hardware.chip.host = host;
-        // Copies go beside the passes as they do on the stack; nothing else changes.
+        // Copies overlap with the passes as the stack does it; nothing else changes.
         seconds(&search_once(&hardware.job(32, 16_384, 45.0), &mixed(&space), 1, PlanWatch::NONE).unwrap())
     };
     let endless = sim::hardware::HostLink { bandwidth: BytesPerSecond(1e30), capacity: Bytes(u64::MAX >> 20), memory: None };

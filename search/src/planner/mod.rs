@@ -1,14 +1,18 @@
-//! The best training plan for hardware that stands already: what a training engineer asks.
+//! Finds the best training plan for given hardware.
 //!
-//! Every plan of a [`PlanSpace`] is evaluated in closed form ([`step::Evaluator`]): what the fullest device needs, and the step's time
-//! or, where only the event simulation has it (zero-bubble schedules, ends lighter than what is between), a bound. Plans of the second kind
-//! that fit are then simulated in the order of their bounds, until no bound is below the last plan of the list asked for. So the list is the
-//! true one of the space under this model. Nothing depends on the number of threads.
+//! Every plan of a [`PlanSpace`] is evaluated in closed form ([`step::Evaluator`]): the need of the fullest device, and
+//! the step's time. If only the event simulation gives the time (zero-bubble schedules, end chunks lighter than the
+//! inner ones), the closed form is a lower bound. Such plans that fit are simulated in the order of their bounds, until
+//! no bound is below the last plan of the requested list. So the list is exact for the space under this model. Nothing
+//! depends on the number of threads.
 //!
-//! A plan of the space leaves open how its layers are split into stages; it is counted and evaluated under the even split. Then `splits` gives
-//! every plan that can come into the list one near the even split, and looks for any other that makes a plan much faster than the first; or it gives
-//! every plan of the list its best one ([`Splits::Best`]). A space far too large for that ([`Splits::NearOf`]) holds a small one within it, which is
-//! searched first: how long its list takes rules out most of the others by a bound on their work, before anything else of them is looked at.
+//! A plan of the space leaves open how its layers are split into stages. It is counted and evaluated under the even
+//! split. Then `splits` tries splits near the even one for every plan that may enter the list, and looks for any other
+//! split that makes a plan much faster than the first. With [`Splits::Best`], every plan of the list gets its best
+//! split instead.
+//!
+//! A space that is too large for this ([`Splits::NearOf`]) contains a small space that is searched first. The times of
+//! its list prune most other plans by a bound on their work, before anything else of them is evaluated.
 
 mod fastest;
 mod fault;
@@ -62,18 +66,18 @@ use workloads::memory::{TechniqueError, TrainingQuantities};
 use workloads::training::{Attention, Lowering};
 use workloads::{ActivationPolicy, Batch, ChunkSplit, Layout, Model, RankOrder, StagePolicies, Techniques, TrainingGraph};
 
-/// What is to be trained, on what, under which software; the plan is left open.
+/// What is trained, on which hardware, under which software; the plan is left open.
 #[derive(Debug, Clone, Copy)]
 pub struct Job<'a> {
     /// The model.
     pub model: &'a Model,
-    /// Every device.
+    /// The chip of every device.
     pub chip: &'a Accelerator,
     /// The network, cut to the devices.
     pub fabric: &'a Fabric,
     /// The software.
     pub stack: &'a SoftwareStack,
-    /// Devices, all of them used.
+    /// Number of devices; all are used.
     pub devices: u32,
     /// Sequences per step.
     pub global_batch: u64,
@@ -87,12 +91,12 @@ pub struct Job<'a> {
     pub optimizer: Optimizer,
     /// Bytes of every device's memory that plans leave free.
     pub headroom: Bytes,
-    /// Memory techniques that every plan has.
+    /// Memory techniques of every plan.
     pub techniques: &'a Techniques,
 }
 
 impl Job<'_> {
-    /// What is assumed of the model, and of a network that is sold with other chips.
+    /// The assumptions about the model, and about a network that is sold with other chips.
     #[must_use]
     pub fn assumptions(&self) -> Vec<String> {
         let (fabric, chip) = (self.fabric, self.chip);
@@ -104,7 +108,7 @@ impl Job<'_> {
     }
 }
 
-/// A plan that fits, with what it takes.
+/// A plan that fits, with its time, memory and energy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RankedPlan {
     /// The plan.
@@ -115,20 +119,22 @@ pub struct RankedPlan {
     pub memory: StepMemory,
     /// The energy of a step over all devices.
     pub energy: Joules,
-    /// How many plans like it the search held beside it that are not listed: of the same degrees, micro-batch, ZeRO stage and schedule, with the same
-    /// kind of recomputation, as fast and as large but for [`ALIKE_TIME`] and [`ALIKE_MEMORY`].
+    /// The number of similar plans that the search found and does not list. They have the same degrees, micro-batch,
+    /// ZeRO stage and schedule, and the same kind of recomputation. Time and memory agree within [`ALIKE_TIME`] and
+    /// [`ALIKE_MEMORY`].
     pub alike: usize,
 }
 
-/// By what share the times of plans that are alike differ at most: what four digits show.
+/// Largest relative difference of the times of similar plans: within four digits.
 pub const ALIKE_TIME: f64 = 1e-3;
 
-/// By what share their peaks of memory differ at most: a few tenths of the GiB that an allocator rounds and fragments anyhow.
+/// Largest relative difference of their memory peaks: a few tenths of a GiB, which an allocator rounds and fragments
+/// anyhow.
 pub const ALIKE_MEMORY: f64 = 0.02;
 
 impl RankedPlan {
-    /// Whether two plans are the same but for chunks per stage, splits of the layers, the order of ranks and the tensors that are kept or offloaded,
-    /// and take about the same memory and time.
+    /// Whether two plans are similar: they differ at most in chunks per stage, splits of the layers, order of ranks,
+    /// and tensors kept or offloaded, with about the same memory and time.
     fn is_like(&self, other: &Self) -> bool {
         let same = |plan: &TrainingPlan| TrainingPlan {
             layout: Layout {
@@ -151,20 +157,21 @@ impl RankedPlan {
             && same(&self.plan) == same(&other.plan)
     }
 
-    /// Whether they take the same time but for rounding: sums of the same parts in another order.
+    /// Whether their times are equal except for rounding: sums of the same parts in another order.
     fn is_as_fast(&self, other: &Self) -> bool {
         let [a, b] = [self, other].map(|ranked| ranked.time.total.0);
         (a - b).abs() <= 1e-12 * a
     }
 
-    /// Of the fullest device, and of its host.
+    /// The peak of the fullest device, and of its host.
     fn peak_memory(&self) -> [Option<Bytes>; 2] {
         let most = |of: fn(&StageMemory) -> Bytes| self.memory.stages.iter().map(of).max();
         [most(StageMemory::bytes_needed), most(|stage| stage.host)]
     }
 }
 
-/// Of plans, fastest first, that are alike the fastest with their number; of those as fast the one of fewest chunks, with ranks in the usual order.
+/// Keeps one of similar plans: the fastest, with the number of the others. `plans` are sorted by time. Fewest chunks
+/// break ties, then the usual order of ranks.
 fn keep_one_of_alike(plans: Vec<RankedPlan>) -> Vec<RankedPlan> {
     let mut kept: Vec<RankedPlan> = Vec::with_capacity(plans.len());
     let choice = |ranked: &RankedPlan| (ranked.plan.layout.virtual_stages, ranked.plan.layout.order as u8);
@@ -186,40 +193,43 @@ fn keep_one_of_alike(plans: Vec<RankedPlan>) -> Vec<RankedPlan> {
 /// The answer of a search over plans.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlanAnswer {
-    /// The fastest plans that fit, fastest first, of those alike ([`RankedPlan::alike`]) one; before them the fastest that the stack's framework can
-    /// run ([`SoftwareStack::framework_refusal`]), if it is not the fastest of all.
+    /// The fastest plans that fit, fastest first, one of each set of similar plans ([`RankedPlan::alike`]). If the
+    /// stack's framework cannot run the fastest ([`SoftwareStack::why_not_runnable`]), the fastest that it can run is
+    /// included too.
     pub best: Vec<RankedPlan>,
     /// Plans in the space.
     pub plans: usize,
-    /// Of these, timed: in closed form where that is exact, else played event by event.
+    /// Timed plans: in closed form if that is exact, otherwise event by event.
     pub timed: usize,
-    /// Of those timed, played event by event.
+    /// Plans played event by event, among those timed.
     pub simulated: usize,
-    /// Found too large for the devices' memory, or for what their hosts have for them; under [`Splits::NearOf`] of those that a bound on all
-    /// schedules leaves.
+    /// Plans too large for the devices' memory or for their hosts' share. Under [`Splits::NearOf`], counted only among
+    /// plans that the bound over all schedules leaves.
     pub over_capacity: usize,
-    /// No faster than the last of the list by their bound; they fit, but for those that a bound on all schedules rejects before.
+    /// Plans whose bound is no better than the last plan of the list. They fit, except those that the bound over all
+    /// schedules rejects before.
     pub rejected_by_bound: usize,
-    /// Refused by the model, the fabric or the schedule, with the first reason.
+    /// Plans refused by the model, the fabric or the schedule.
     pub refused: usize,
-    /// Not looked at, or bounded and no further, where the search was stopped.
+    /// Plans that a stopped search did not reach, or only bounded.
     pub not_reached: usize,
-    /// Where the search was stopped before its end: the time that no plan of the space goes below, found or not.
+    /// If the search was stopped: lower bound on the time of any plan of the space, found or not.
     pub stopped: Option<Seconds>,
-    /// That reason.
+    /// The first reason of a refusal.
     pub refusal: Option<StepError>,
-    /// Other splits of the layers that the plans have besides the even one, under which they are counted above.
+    /// Other splits of the layers than the even one, under which plans are counted above.
     pub splits: u64,
-    /// Of these, evaluated one by one; the others are no faster than the last of the list, by a bound on all splits of a plan or on their own.
+    /// Other splits that were evaluated one by one. All others are no better than the last plan of the list, by a bound
+    /// over all splits of a plan or by their own.
     pub splits_tried: u64,
-    /// By what share another split of the layers can make a plan faster than the first at most, of the plans that have other splits; `None` where
-    /// the splits were given.
+    /// How much faster than the first plan another split can be at most, as a fraction, for plans that have other
+    /// splits; `None` if the splits were given.
     pub split_tolerance: Option<f64>,
-    /// How plans whose stages have policies of their own were decided; `None` where all layers of a plan follow one policy.
+    /// How plans with policies by stage were decided; `None` if all layers of a plan follow one policy.
     pub mixed: Option<MixStatistics>,
-    /// Of the plans that do not fit, the one that lacks least.
+    /// The plan with the smallest shortfall, among those that do not fit.
     pub nearest: Option<(TrainingPlan, OverCapacity)>,
-    /// Bytes of a device's memory for plans with which that one would fit; none where the host's memory or storage lacks as well.
+    /// Bytes of a device's memory with which that plan would fit; `None` if host memory or storage is short too.
     pub enough: Option<Bytes>,
 }
 
@@ -245,12 +255,12 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Whether the job's techniques allow so many micro-batches per step.
+    /// Whether the job's techniques allow this many micro-batches per step.
     fn may_accumulate(&self, micro_batches: u64) -> bool {
         micro_batches <= 1 || self.accumulation_refusal(micro_batches).is_none()
     }
 
-    /// Why the job's techniques allow no so many micro-batches per step, if they do not.
+    /// Why the job's techniques do not allow this many micro-batches per step; `None` if they do.
     fn accumulation_refusal(&self, micro_batches: u64) -> Option<TechniqueError> {
         if self.techniques.is_empty() {
             return None;
@@ -259,14 +269,15 @@ impl<'a> Job<'a> {
         self.techniques.check_together(&TrainingQuantities::new(self.model, &lowering), micro_batches).err()
     }
 
-    /// What a device has for plans.
+    /// The memory that a device has for plans.
     fn device_memory(&self) -> DeviceMemory {
         let memory = DeviceMemory::of_chip(self.chip);
         DeviceMemory { hbm: memory.hbm.saturating_sub(self.headroom), ..memory }
     }
 
-    /// Of the operations that training the model takes, the part that is done under the job's techniques: gradients of frozen weights are not made, and
-    /// those of sampled tokens or projected ones take less. 1 without techniques; what they add does not count.
+    /// The fraction of the model's training operations that remain under the job's techniques. Gradients of frozen
+    /// weights are not computed, and those of sampled or projected tokens cost less. 1 without techniques; operations
+    /// that techniques add do not count.
     #[must_use]
     pub fn share_of_training(&self) -> f64 {
         if self.techniques.is_empty() {
@@ -279,7 +290,7 @@ impl<'a> Job<'a> {
                 step::lower_plan(self.model, &TrainingPlan { techniques: techniques.clone(), ..plan.clone() }, self.stack);
             graph.ok().map(|graph| graph.kernel_flops().as_f64())
         };
-        // What cannot be lowered has no plan whose share would be asked for.
+        // A model that cannot be lowered has no plan that would use the fraction.
         flops(&plan.techniques).zip(flops(Techniques::none())).map_or(1.0, |(done, all)| (done / all).min(1.0))
     }
 
@@ -288,14 +299,14 @@ impl<'a> Job<'a> {
         self.stack.framework.chunks_without_layers || split.first > 0 && split.last > 0 || split.chunks == 1
     }
 
-    /// Why the stack's framework cannot run a plan; `None` where nothing is known against it.
+    /// Why the stack's framework cannot run a plan; `None` if no reason is known.
     #[must_use]
     pub fn framework_refusal(&self, plan: &TrainingPlan) -> Option<String> {
         self.stack.why_not_runnable(plan, self.model.layers)
     }
 
-    /// Fewer devices than these hold no plan: every parameter's weight and optimizer states, and its gradient where the stack never frees
-    /// gradients, lie on one device at least, and no policy moves them to the host.
+    /// Lower bound on the devices that hold a plan. Each parameter's weight and optimizer states lie on at least one
+    /// device, and its gradient too if the stack never frees gradients. No policy moves them to the host.
     #[must_use]
     pub fn least_devices(&self) -> u64 {
         if !self.techniques.is_empty() {
@@ -306,12 +317,12 @@ impl<'a> Job<'a> {
         let stored = if memory.stored_master && per.master > Bytes::ZERO { Bytes::ZERO } else { per.weight };
         let gradient = if memory.gradients_persist { per.gradient } else { Bytes::ZERO };
         let least = (stored + per.master + per.state + gradient) * self.model.parameters();
-        // What the framework takes it takes of every device.
+        // Every device loses the framework's own memory.
         let framework = Bytes::from_gib(memory.context_gib);
         least.0.div_ceil(usable_hbm(self.stack, self.device_memory().hbm).saturating_sub(framework).0.max(1)).max(1)
     }
 
-    /// Data-parallel ranks among which ZeRO shares, where the stack shares inside fast domains only.
+    /// Number of data-parallel ranks among which ZeRO shards, if the stack shards only inside fast domains.
     fn sharding_domain(&self, plan: &TrainingPlan) -> Option<u32> {
         sharing_domain(self.stack, self.fabric.fast_domain_devices(), &plan.layout)
     }
@@ -327,7 +338,7 @@ impl<'a> Job<'a> {
         Ok(LoweredShape { graph: lower_plan(&fullest, plan, self.stack)?, profile })
     }
 
-    /// A plan's step event by event.
+    /// A plan's step, event by event.
     ///
     /// # Errors
     /// A plan that the model, the fabric or the schedule does not allow.
@@ -337,7 +348,7 @@ impl<'a> Job<'a> {
         step_timeline(&mut chip, self.model, self.fabric, plan, (&shape.profile, &shape.graph), self.sharding_domain(plan))
     }
 
-    /// A given plan with what it takes; `None` where it does not fit.
+    /// Evaluates a given plan; `None` if it does not fit.
     ///
     /// # Errors
     /// A plan that the model, the fabric or the schedule does not allow.
@@ -351,7 +362,7 @@ impl<'a> Job<'a> {
         })
     }
 
-    /// Tries one plan.
+    /// Evaluates one plan.
     fn try_plan(&self, chip: &mut ChipTimes, shape: &LoweredShape, plan: &TrainingPlan) -> Result<PlanAttempt, StepError> {
         let memory =
             step_memory_of(self.model, &shape.graph, plan, self.stack, self.device_memory(), self.sharding_domain(plan))?;
@@ -367,12 +378,12 @@ impl<'a> Job<'a> {
 /// A model lowered and profiled for a plan.
 #[derive(Debug)]
 struct LoweredShape {
-    /// As the device with the fullest experts holds it.
+    /// As on the device with the fullest experts.
     graph: TrainingGraph,
     profile: StepProfile,
 }
 
-/// What came of trying a plan.
+/// The outcome of evaluating a plan.
 enum PlanAttempt {
     Fits(Box<RankedPlan>),
     OverCapacity(OverCapacity, Box<StepMemory>),

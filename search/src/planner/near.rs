@@ -1,16 +1,18 @@
-//! The splits of a plan's layers near the even one: an embedding and a head are worth a few layers at most, which their chunks hold fewer.
+//! Splits of a plan's layers near the even one. An embedding or a head is worth at most a few layers, so its chunk
+//! holds fewer.
 
 use workloads::{ChunkSplit, InnerChunks, Layout};
 
-/// The most layers that an end holds fewer than the chunks between: of the built-in models and those that are read from files, a head of 128,256 tokens
-/// beside 2,048 channels (Llama 3.2 1B), which takes as long as 5 of its layers, is the heaviest.
+/// How many layers fewer than an inner chunk an end may hold. The heaviest end among the built-in models and those read
+/// from files is a head of 128,256 tokens beside 2,048 channels (Llama 3.2 1B), which takes as long as 5 of its layers.
 const LIGHTER: u64 = 5;
 
-/// Splits of a plan that are evaluated, those of the least bounds: bounds of splits alike are nearly as good as their times.
+/// Splits of a plan that are evaluated, with the least bounds. Bounds of similar splits rank them nearly as well as
+/// their times.
 pub(super) const NEAR_TRIED: usize = 4;
 
-/// The splits with ends that are lighter than the chunks between by a few layers at most and heavier by one; where some chunks between hold one layer
-/// more, these are the first of them or the last.
+/// The splits with ends lighter than the inner chunks by at most [`LIGHTER`] layers, or heavier by one. If some inner
+/// chunks hold one layer more, they are the first or the last of them.
 pub(super) fn near_splits(layout: &Layout, layers: u64) -> Vec<ChunkSplit> {
     let chunks = layout.chunk_count().saturating_sub(2);
     let mut splits = Vec::new();

@@ -1,4 +1,4 @@
-//! What bounds lots of plans on one chip, from cheap to exact; see [`fastest`](super::fastest).
+//! Lower bounds on groups of plans on one chip, from cheap to exact; see [`fastest`](super::fastest).
 
 use super::found::FoundPlans;
 use super::prepared::{PreparedJob, PreparedJobKey};
@@ -19,19 +19,19 @@ use workloads::ActivationPolicy;
 #[cfg(test)]
 use {super::prepared::PreparedGroup, step::OutlinedShape, step::PlanShape};
 
-/// How far a lot has been looked into.
+/// How far a group has been refined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GroupRefinement {
-    /// Not at all on this chip.
+    /// Not yet, on this chip.
     Known,
     Bound(Fidelity),
-    /// Its plans timed with kernels as fast as they run, in memory without end.
+    /// Plans timed with kernels at their fastest, without a memory limit.
     Relaxed,
-    /// Those that fit timed so, policy by policy.
+    /// Plans that fit, timed with kernels at their fastest, policy by policy.
     Fitting,
 }
 
-/// A lot with a bound of its plans.
+/// A group in the queue, with a lower bound on its plans.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QueuedGroup {
     pub bound: f64,
@@ -40,7 +40,7 @@ pub(super) struct QueuedGroup {
 }
 
 impl Ord for QueuedGroup {
-    /// Of a heap's lots the one of the least bound is the first, of equal bounds the first lot.
+    /// A heap pops the group with the least bound first. The group's index breaks ties.
     fn cmp(&self, other: &Self) -> Ordering {
         other.bound.total_cmp(&self.bound).then(other.lot.cmp(&self.lot))
     }
@@ -60,12 +60,12 @@ impl PartialEq for QueuedGroup {
 
 impl Eq for QueuedGroup {}
 
-/// Bounds of a job's lots that hold on some chips and fabrics, so that they hold on some of these too.
+/// Bounds on a job's groups that hold for some chips and fabrics, and so for any subset of these.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct GroupBounds {
     /// What the job is lowered like ([`PreparedJobKey::alike`]).
     alike: u64,
-    /// Seconds by lot, rounded down; none where nothing is known.
+    /// Seconds by group, rounded down; zero if nothing is known.
     seconds: Vec<f32>,
 }
 
@@ -84,28 +84,29 @@ impl GroupBounds {
     }
 }
 
-/// What kernels take at least on a chip, each found once. Jobs of one model on several fabrics, prepared alike, have them in common.
+/// Least kernel times on a chip, each computed once. Jobs of one model on several fabrics, prepared alike, share them.
 #[derive(Debug)]
 pub struct ChipKernels<'c> {
     chip: &'c Accelerator,
     pub(super) times: ChipTimes,
-    /// The same with what exact plans have asked for.
+    /// The same with the times that exact plans have needed.
     pub(super) exact: ChipTimes,
-    /// The same with kernels mapped and nothing scheduled.
+    /// The same with mapped kernels and without schedules.
     pub(super) mapped: ChipTimes,
     cores: Cores,
     table: Arc<KernelTable>,
-    /// The prepared jobs that they are of, by their marks.
+    /// Keys of the prepared jobs that they belong to.
     of: Vec<PreparedJobKey>,
-    /// By fidelity, where they are found: in a stream, and in a schedule. Empty until one is asked for.
+    /// By fidelity, once computed: in a stream, and in a schedule.
     streamed: [Vec<Option<Seconds>>; 3],
     scheduled: [Vec<Option<OperatorLeastTimes>>; 3],
-    /// What programs take at least, by fidelity: lots that differ in what else their devices do run the same.
+    /// Least times of programs, by fidelity. Groups that differ only in the rest of their devices' work run the same
+    /// programs.
     passes: [Vec<Option<Seconds>>; 3],
 }
 
 impl<'c> ChipKernels<'c> {
-    /// None yet.
+    /// Makes an empty cache.
     ///
     /// # Errors
     /// A chip that the cost model cannot use.
@@ -116,7 +117,7 @@ impl<'c> ChipKernels<'c> {
         Ok(Self { chip, exact: times.clone(), times, mapped, cores, table, of, streamed, scheduled, passes })
     }
 
-    /// What is known of these on another chip: all of it where that runs like this one, nothing otherwise.
+    /// Reuses cached kernel times for another chip: all of them if it runs like this one, otherwise none.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -130,7 +131,7 @@ impl<'c> ChipKernels<'c> {
         Ok(ChipKernels { chip, times, exact, mapped, cores, table, of, streamed, scheduled, passes })
     }
 
-    /// For the kernels of a job on these fabrics.
+    /// Prepares for the kernels of a job on these fabrics.
     fn switch_to_job(&mut self, all: &[&PreparedJob<'_>]) {
         let of: Vec<PreparedJobKey> = all.iter().map(|prepared| prepared.mark).collect();
         if of == self.of {
@@ -144,7 +145,7 @@ impl<'c> ChipKernels<'c> {
             (self.streamed, self.scheduled) = Default::default();
             return;
         }
-        // Collectives are the fabrics' own.
+        // The times of collectives depend on the fabric.
         for (kernel, of) in self.table.kernels().iter().enumerate() {
             if let Kernel::Collective(_) = of {
                 self.scheduled.iter_mut().filter_map(|known| known.get_mut(kernel)).for_each(|known| *known = None);
@@ -158,13 +159,13 @@ impl<'c> ChipKernels<'c> {
         self.chip
     }
 
-    /// What a kernel other than a collective takes at least in a stream.
+    /// Least time of a kernel in a stream; not for collectives.
     fn least_streamed_seconds(&mut self, fabric: &Fabric, kernel: u32, fidelity: Fidelity) -> Seconds {
         let known = slot_of_kernel(&mut self.streamed[slot_of_fidelity(fidelity)], kernel, &self.table);
         *known.get_or_insert_with(|| self.times.lower_bound_of_kernel(&self.table.kernels()[kernel as usize], fabric, fidelity))
     }
 
-    /// What a kernel takes at least in a schedule, a collective on the fabric on which it takes least.
+    /// Least time of a kernel in a schedule. A collective counts on its fastest fabric.
     fn least_scheduled_seconds(&mut self, all: &[&PreparedJob<'_>], kernel: u32, fidelity: Fidelity) -> OperatorLeastTimes {
         let known = slot_of_kernel(&mut self.scheduled[slot_of_fidelity(fidelity)], kernel, &self.table);
         *known.get_or_insert_with(|| {
@@ -174,7 +175,7 @@ impl<'c> ChipKernels<'c> {
                     let on = all.iter().map(|prepared| prepared.collective_seconds(kernel, collective));
                     self.times.least_of_collective(of, on.fold(Seconds(f64::INFINITY), Seconds::min))
                 }
-                // Plans timed with kernels mapped ask for the same.
+                // Plans timed with mapped kernels need the same values.
                 (_, Some(prepared)) if fidelity == Fidelity::Mapped => {
                     self.mapped.cached_least_in_schedule(of, prepared.job.fabric)
                 }
@@ -184,7 +185,7 @@ impl<'c> ChipKernels<'c> {
         })
     }
 
-    /// A lot's shape with its kernels mapped.
+    /// A group's shape with mapped kernels.
     #[cfg(test)]
     pub(super) fn shape_of_group(
         &mut self,
@@ -196,7 +197,7 @@ impl<'c> ChipKernels<'c> {
         outlined.shape_with_least(&lot.passes, |program| self.least_pass_seconds(&[prepared], program, Fidelity::Mapped))
     }
 
-    /// What a pass takes at least.
+    /// Least time of a pass, cached.
     fn least_pass_seconds(&mut self, all: &[&PreparedJob<'_>], program: &KernelProgram, fidelity: Fidelity) -> Seconds {
         let (index, slot) = (program.index as usize, slot_of_fidelity(fidelity));
         if let Some(Some(known)) = self.passes[slot].get(index) {
@@ -210,16 +211,16 @@ impl<'c> ChipKernels<'c> {
         least
     }
 
-    /// What every schedule of a pass's kernels takes at least, or in a stream their sum.
+    /// Lower bound on the time of a pass: over all schedules of its kernels, or their sum in a stream.
     fn least_kernel_seconds(&mut self, all: &[&PreparedJob<'_>], program: &KernelProgram, fidelity: Fidelity) -> Seconds {
         let Some(first) = all.first() else { return Seconds::ZERO };
         if first.is_scheduled() {
             let cores = self.cores;
-            // A box of chips is bounded by the one with most cores, until its kernels are mapped.
+            // A box of chips is bounded by the chip with most cores, until its kernels are mapped.
             let chains = fidelity == Fidelity::Mapped;
             return program.least_ticks(&cores, chains, |kernel| self.least_scheduled_seconds(all, kernel, fidelity));
         }
-        // Of collectives in a stream overlap may leave nothing.
+        // In a stream, overlap may hide collectives entirely.
         let table = Arc::clone(&self.table);
         let works = |kernel: u32| !matches!(table.kernels()[kernel as usize], Kernel::Collective(_));
         program.sum_of_kernels(|kernel| {
@@ -228,7 +229,7 @@ impl<'c> ChipKernels<'c> {
     }
 }
 
-/// Where what is known of a kernel is kept.
+/// The cache entry of a kernel.
 fn slot_of_kernel<'k, T: Clone>(known: &'k mut Vec<Option<T>>, kernel: u32, table: &KernelTable) -> &'k mut Option<T> {
     if known.is_empty() {
         known.resize(table.kernels().len(), None);
@@ -239,24 +240,24 @@ fn slot_of_kernel<'k, T: Clone>(known: &'k mut Vec<Option<T>>, kernel: u32, tabl
 /// A chip on which a job is planned.
 pub(super) struct OnChip<'p, 'k, 'c> {
     prepared: &'p PreparedJob<'p>,
-    /// The same and its likes on other fabrics, of which any may be the one.
+    /// The same job and its counterparts on other fabrics, any of which may be the real one.
     all: &'p [&'p PreparedJob<'p>],
     job: &'p Job<'p>,
     pub kernels: &'k mut ChipKernels<'c>,
-    /// The lots not yet done with.
+    /// Groups in the queue.
     pub waiting: BinaryHeap<QueuedGroup>,
-    /// Searches in memory without end, and in the chip's.
+    /// Searches without a memory limit, and in the chip's memory.
     endless: OnceCell<PlanSearch<'p>>,
     own: OnceCell<PlanSearch<'p>>,
-    /// Of lots looked into so far, seconds that no plan of each policy that fits goes below.
+    /// By group refined so far, lower bounds in seconds by policy on plans that fit.
     pub fitting: BTreeMap<usize, Vec<f64>>,
-    /// Of the plans that do not fit, the one that lacks least.
+    /// The smallest shortfall among plans that do not fit.
     pub lacking: FoundPlans,
 }
 
 impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
-    /// `job` is the prepared one on the chip of `kernels`; `all` are it and its likes on other fabrics,
-    /// of which any may be the one; `known` what is known of the lots.
+    /// `job` is the prepared job on the chip of `kernels`. `all` are it and its counterparts on other fabrics, any of
+    /// which may be the real one. `known` are bounds on its groups.
     pub fn new(
         prepared: &'p PreparedJob<'p>,
         all: &'p [&'p PreparedJob<'p>],
@@ -271,12 +272,12 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
         Self { prepared, all, job, kernels, waiting, endless, own, fitting, lacking }
     }
 
-    /// What is known of the lots.
+    /// The current bounds on all groups.
     pub fn group_bounds(&self) -> GroupBounds {
         GroupBounds::new(self.prepared.mark.alike, &self.waiting)
     }
 
-    /// Bounds a lot better.
+    /// Tightens the bound of a group.
     pub fn refine_bound(&mut self, QueuedGroup { bound, lot, look }: QueuedGroup, limit: f64) {
         let (better, look) = match look {
             GroupRefinement::Known => (self.lower_bound_of_group(lot, Fidelity::Peak), GroupRefinement::Bound(Fidelity::Peak)),
@@ -294,7 +295,7 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
         self.waiting.push(QueuedGroup { bound: bound.max(better), lot, look });
     }
 
-    /// Seconds that no plan of a lot goes below: every pass takes what it takes at least.
+    /// Lower bound in seconds on any plan of a group, from the least time of every pass.
     fn lower_bound_of_group(&mut self, lot: usize, fidelity: Fidelity) -> f64 {
         let passes = &self.prepared.lots[lot].passes;
         let mut pass = |program: &KernelProgram| self.kernels.least_pass_seconds(self.all, program, fidelity).0;
@@ -303,7 +304,8 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
         self.all.iter().map(|on| on.lots[lot].lower_bound_seconds(work, layer)).fold(f64::INFINITY, f64::min) * (1.0 - ROUNDING)
     }
 
-    /// The fastest plan of a lot with kernels as fast as they run and memory without end: in seconds, or at least `limit` where it is not below that.
+    /// The fastest plan of a group, in seconds, with kernels at their fastest and no memory limit. At least `limit` if
+    /// it is not below that.
     fn fastest_without_memory_limit(&mut self, lot: usize, limit: f64) -> f64 {
         let times = &self.kernels.times;
         let search = self.endless.get_or_init(|| {
@@ -313,15 +315,15 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
             PlanSearch { policies, open: Arc::new(vec![true]), mixes: MixKind::None, split_tolerance: 0.0, ..search }
         });
         let mut found = FoundPlans::default();
-        // So far beyond the limit that a lot of which no plan is below it is shown to be beaten, rounding given back.
+        // Far enough above the limit that rounding cannot hide a plan below it.
         let limit = limit * (1.0 + 4.0 * ROUNDING);
         search.find_fastest_of_group(&mut self.kernels.mapped, &self.prepared.lots[lot], (limit, None), &mut found);
         // Plans above the limit may not have been timed.
         found.cutoff_for_count(1).min(limit) * (1.0 - ROUNDING)
     }
 
-    /// Seconds that no plan of these lots under these policies of theirs goes below whatever the order of its kernels, or `limit` where that is less. The
-    /// plans are timed with every pass at its schedule's bound, as `times` are.
+    /// Lower bound in seconds on any plan of these groups under these policies, whatever the order of its kernels;
+    /// `limit` if that is less. Plans are timed with every pass at its schedule's bound, as in `times`.
     pub fn lower_bound_of_groups(&self, lots: &[(usize, Vec<usize>)], times: &ChipTimes, limit: f64) -> f64 {
         if lots.is_empty() {
             return limit;
@@ -333,7 +335,7 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
             let mut bounds = vec![f64::INFINITY; search.policies.len()];
             open.iter().for_each(|&policy| bounds[policy] = known.map_or(0.0, |known| known[policy]));
             let looked = search.find_fastest_of_group(&mut times, &self.prepared.lots[*lot], (limit, Some(&bounds)), &mut found);
-            // Plans above the limit may not have been timed; where some were, one is the fastest.
+            // Plans above the limit may not have been timed. If any were, the fastest is among them.
             limit.min(found.cutoff_for_count(1) * (1.0 - looked.gap) * (1.0 - ROUNDING))
         })
     }
@@ -344,15 +346,15 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
         self.own.get_or_init(|| fastest::search_with_memory(self.prepared, self.job, times.clone(), self.job.device_memory()))
     }
 
-    /// The fastest plan of a lot that fits with kernels as fast as they run: in seconds, or at least `limit` where it is not below that; infinite where
-    /// none fits.
+    /// The fastest plan of a group that fits, in seconds, with kernels at their fastest. At least `limit` if it is not
+    /// below that; infinite if none fits.
     fn fastest_fitting(&mut self, lot: usize, limit: f64) -> f64 {
         self.search_in_own_memory();
         let Some(search) = self.own.get() else { return 0.0 };
         let (all, job) = (self.all, self.job);
         let (of, kernels) = (&self.prepared.lots[lot], &mut *self.kernels);
         let mut lowered = of.lowered.clone();
-        // As far beyond the limit as for relaxed plans.
+        // The same allowance as for plans without a memory limit.
         let beyond = limit * (1.0 + 4.0 * ROUNDING);
         let policies = 0..search.policies.len();
         let bound = |policy: usize| {
@@ -371,7 +373,7 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
     }
 }
 
-/// Where a fidelity's bounds are kept.
+/// The cache index of a fidelity.
 fn slot_of_fidelity(fidelity: Fidelity) -> usize {
     match fidelity {
         Fidelity::Peak => 0,

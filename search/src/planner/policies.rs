@@ -1,4 +1,4 @@
-//! The policies of a space: which there are, which a job can follow, which come to the same under its techniques.
+//! The policies of a space, those that a job allows, and those that its techniques make equal.
 
 use super::{Job, PlanSpace};
 use sim::pipeline::PipelineSchedule;
@@ -7,20 +7,22 @@ use step::{StepError, lower_plan};
 use workloads::recompute_policy::{NamedTensor, Treatment};
 use workloads::{ActivationPolicy, Batch, Layout, SegmentKind, TrainingGraph};
 
-/// Policies that techniques make one.
+/// Policies that techniques make equal.
 struct PolicyGroup {
     treatments: Vec<Treatment>,
-    /// The one that stands for them.
+    /// The policy that stands for them.
     policy: ActivationPolicy,
     /// Whether it means the same without the techniques.
     own: bool,
 }
 
 impl PlanSpace {
-    /// Whether a layer of the job's model has every tensor that the policies of the space name, and its chip every place that they send one to.
+    /// Checks that a layer of the job's model has every tensor that the policies of the space name, and that its chip
+    /// has every place they send tensors to.
     ///
     /// # Errors
-    /// The first name that none has, with those that there are; a policy that needs a host or storage that the chip's file does not have.
+    /// The first unknown name, with the known ones; or a policy that needs a host or storage missing in the chip's
+    /// file.
     pub fn check_tensor_names(&self, job: &Job<'_>) -> Result<(), StepError> {
         let policies: Vec<_> = self.activations.iter().flatten().collect();
         if policies.is_empty() {
@@ -47,14 +49,15 @@ impl PlanSpace {
         self.activations.clone().unwrap_or_else(default_policies)
     }
 
-    /// The policies of the space that a job's techniques allow; of those that they make one the one that says what they have settled if there is such,
-    /// else the first. All of them where none is allowed: every plan is refused then, with the reason.
+    /// The policies of the space that a job's techniques allow. Of policies that techniques make equal, the one that
+    /// already names the result stands for all, otherwise the first. If none is allowed, returns all of them: every
+    /// plan is then refused, with the reason.
     pub(super) fn policies_under_techniques(&self, job: &Job<'_>) -> Vec<ActivationPolicy> {
         let policies = self.policies();
         if job.techniques.is_empty() {
             return policies;
         }
-        // With tensor parallelism a layer has operators more.
+        // With tensor parallelism a layer has more operators.
         let layouts = [1, 2].map(|tensor| Layout { tensor, sequence_parallel: tensor > 1, ..Layout::default() });
         let graphs: Vec<TrainingGraph> = layouts.into_iter().filter_map(|layout| graph_of_layout(job, layout).ok()).collect();
         let mut open = graphs.clone();
@@ -84,7 +87,7 @@ impl PlanSpace {
     }
 }
 
-/// A job's model as a layout has it, everything kept.
+/// A job's model lowered for a layout, with everything kept.
 fn graph_of_layout(job: &Job<'_>, layout: Layout) -> Result<TrainingGraph, StepError> {
     let batch = Batch { micro_batch: 1, global_batch: 1, sequence_length: job.sequence_length };
     lower_plan(
@@ -94,7 +97,7 @@ fn graph_of_layout(job: &Job<'_>, layout: Layout) -> Result<TrainingGraph, StepE
     )
 }
 
-/// Nothing, the attention core, TorchTitan's choice and everything run again; and all choices of where a layer's tensors go.
+/// No reruns, the attention core, TorchTitan's choice and full recomputation, and all placements of a layer's tensors.
 pub(super) fn preset_and_default_policies() -> Vec<ActivationPolicy> {
     let tensors = [NamedTensor::QkvProj, NamedTensor::Context, NamedTensor::OutProj, NamedTensor::Mlpwi, NamedTensor::Mlpwo];
     let mut policies =
@@ -107,7 +110,8 @@ pub(super) fn preset_and_default_policies() -> Vec<ActivationPolicy> {
     policies
 }
 
-/// The policies without those that treat a layer as one before them does. Of those that techniques make one [`PlanSpace::policies_under_techniques`] chooses.
+/// Drops policies that treat a layer like an earlier one. If the job has techniques,
+/// [`PlanSpace::policies_under_techniques`] decides instead.
 pub(super) fn distinct_policies(job: &Job<'_>, policies: Vec<ActivationPolicy>) -> Vec<ActivationPolicy> {
     if !job.techniques.is_empty() {
         return policies;
@@ -126,7 +130,7 @@ pub(super) fn distinct_policies(job: &Job<'_>, policies: Vec<ActivationPolicy>) 
     policies.into_iter().filter(|policy| new(policy)).collect()
 }
 
-/// What every framework offers.
+/// The policies that every framework offers.
 #[must_use]
 pub fn default_policies() -> Vec<ActivationPolicy> {
     vec![ActivationPolicy::None, ActivationPolicy::Selective, ActivationPolicy::Full]

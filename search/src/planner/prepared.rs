@@ -1,7 +1,8 @@
-//! One job on many chips: what does not depend on the chip, prepared once.
+//! One job on many chips: prepares once everything that does not depend on the chip.
 //!
-//! Plans fall into lots that are lowered alike. A lot's passes are programs of interned kernels, so that a chip bounds each distinct kernel once, and
-//! its plans are lines: a step takes at least a share of all devices' work for one micro-batch, and something besides that no chip changes.
+//! Plans form groups that are lowered alike. A group's passes are programs of interned kernels, so a chip bounds each
+//! distinct kernel once. A group's plans become lines: a step takes at least a fraction of all devices' work for one
+//! micro-batch, plus an offset that does not depend on the chip.
 
 use super::loads::least_share_of_work;
 use super::lots::DegreeClass;
@@ -22,22 +23,23 @@ use step::{
 };
 use workloads::ActivationPolicy;
 
-/// Pieces of schedules remembered: some kilobytes each.
+/// Schedules of pieces remembered, some kilobytes each.
 const MEMO_CAPACITY: usize = 1 << 16;
 
-/// What tells prepared jobs apart.
+/// Distinguishes prepared jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PreparedJobKey {
-    /// Its own among all.
+    /// A number of its own.
     own: u64,
-    /// A digest of its lots and their kernels: jobs of one model on several fabrics have it in common where they are lowered alike.
+    /// A digest of its groups and their kernels. Jobs of one model on several fabrics have equal digests if they are
+    /// lowered alike.
     pub alike: u64,
 }
 
-/// Prepared so far.
+/// Number of jobs prepared so far.
 static PREPARED: AtomicU64 = AtomicU64::new(0);
 
-/// A job and its plans, prepared for chips.
+/// A job and its plans, prepared for any chip.
 #[derive(Debug)]
 pub struct PreparedJob<'a> {
     pub(super) mark: PreparedJobKey,
@@ -45,17 +47,17 @@ pub struct PreparedJob<'a> {
     pub(super) families: Arc<Vec<DegreeClass>>,
     pub(super) policies: Arc<Vec<ActivationPolicy>>,
     pub(super) open: Arc<Vec<bool>>,
-    /// Whether layers may be split otherwise than evenly.
+    /// Whether other than even splits of layers are allowed.
     pub(super) uneven: bool,
-    /// By what share of its time a plan may be slower than under the split that is best for it.
+    /// How much slower than under its best split a plan may be, as a fraction of its time.
     pub(super) split_tolerance: f64,
-    /// How far what is kept may differ from stage to stage.
+    /// How far policies may differ from stage to stage.
     pub(super) mixes: MixKind,
     pub(super) lots: Vec<PreparedGroup<'a>>,
-    /// The distinct kernels of all lots' passes.
+    /// The distinct kernels of all groups' passes.
     pub(super) table: Arc<KernelTable>,
     pub(super) schedules: Arc<Memo>,
-    /// By kernel of the table, what it takes on the job's fabric, where it is a collective that has been asked for: every chip has it in common.
+    /// By kernel of the table, the time of a collective on the job's fabric once needed; it is equal for all chips.
     latencies: Vec<OnceLock<Seconds>>,
 }
 
@@ -66,18 +68,18 @@ pub(super) struct PreparedGroup<'a> {
     pub lot: u32,
     pub lowered: LoweredModel<'a>,
     pub passes: [SegmentPasses; 3],
-    /// The shape of its plans that keep everything, on a chip of whatever times.
+    /// The shape of its plans that keep everything. Its times are of no particular chip.
     shape: PlanShape,
-    /// By policy, the shape of its plans but for the times of its passes; none where these are not all that depends on the chip.
+    /// By policy, the shape of its plans without the times of its passes; `None` if other parts depend on the chip too.
     pub outlined: Vec<Option<OutlinedShape>>,
-    /// Lines below which no plan of the lot is; none is above another one in all.
+    /// Lower bounds on its plans, without lines that another line is below everywhere.
     lines: Vec<StepTimeLine>,
-    /// Multiply-accumulates of a step of all devices, by the type of their operands: every plan of the lot has these.
+    /// Multiply-accumulates of a step of all devices by operand type, equal for every plan of the group.
     macs: Vec<(DataType, f64)>,
 }
 
-/// What a plan's step takes at least: a share of all devices' work for one micro-batch, and so many seconds besides; and the passes through so many layers,
-/// those of the device that holds most, with what follows them.
+/// A lower bound on a plan's step, the larger of two: a fraction of all devices' work for one micro-batch plus
+/// `besides` seconds; and the passes through `layers` layers on the device with most layers, plus what follows them.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 struct StepTimeLine {
     share: f64,
@@ -97,17 +99,18 @@ impl StepTimeLine {
 }
 
 impl PreparedGroup<'_> {
-    /// Seconds that no plan of the lot goes below where all devices' work for one micro-batch takes `work` seconds, of which a layer takes `layer`.
+    /// Lower bound in seconds on any plan of the group. `work` is all devices' work for one micro-batch, `layer` one
+    /// layer's part of it.
     pub fn lower_bound_seconds(&self, work: f64, layer: f64) -> f64 {
         self.lines.iter().map(|line| line.seconds_at(work, layer)).fold(f64::INFINITY, f64::min)
     }
 }
 
 impl<'a> PreparedJob<'a> {
-    /// Prepares the plans of a space for a job; the job's chip is any.
+    /// Prepares the plans of a space for a job; the job's chip does not matter.
     ///
     /// # Errors
-    /// A chip that the cost model cannot use; a model that cannot be lowered in any way that the space has.
+    /// A chip that the cost model cannot use, or a model that cannot be lowered in any way of the space.
     pub fn new(job: Job<'a>, space: &PlanSpace) -> Result<Self, StepError> {
         let (families, policies) = (space.families(&job), space.policies_under_techniques(&job));
         let open = space.open_policies(&policies);
@@ -120,7 +123,7 @@ impl<'a> PreparedJob<'a> {
             .collect();
         let uneven = !matches!(space.splits, Some(Splits::Listed(_)));
         let mixes = space.mix_kind();
-        // Where plans are looked into policy by policy: see `Prepared::deepest`.
+        // Needed if plans are refined policy by policy: see [`PreparedJob::deepest_refinement`].
         let apart: &[ActivationPolicy] = if uneven || mixes != MixKind::None { &[] } else { &policies };
         let lowered: Vec<Result<LoweredGroup<'a>, StepError>> = places
             .par_iter()
@@ -157,8 +160,8 @@ impl<'a> PreparedJob<'a> {
         }
     }
 
-    /// The same, with splits of layers that make a plan faster by no more than this share of its time left out: what is found is no further from
-    /// the fastest than that, and its status says so. 0 where splits are listed.
+    /// Leaves out splits of layers that make a plan faster by at most `share` of its time. Answers are then within that
+    /// fraction of the fastest, and their status includes it. 0 if splits are listed.
     #[must_use]
     pub fn with_split_tolerance(self, share: f64) -> Self {
         Self { split_tolerance: if self.uneven { share.clamp(0.0, 1.0) } else { 0.0 }, ..self }
@@ -176,7 +179,8 @@ impl<'a> PreparedJob<'a> {
         self.lots.is_empty()
     }
 
-    /// One plan of every layout and schedule, of whatever micro-batch, that keeps everything: plans differ besides in [`Self::policies`] alone.
+    /// One plan of every layout and schedule that keeps everything, with any micro-batch. Further plans differ only in
+    /// [`Self::policies`].
     pub fn one_plan_per_layout(&self) -> impl Iterator<Item = TrainingPlan> + '_ {
         self.families.iter().flat_map(move |family| {
             let first = |division: usize| family.lots.iter().find(|lot| lot.pairs.iter().any(|pair| pair.0 == division));
@@ -188,13 +192,13 @@ impl<'a> PreparedJob<'a> {
         })
     }
 
-    /// What plans keep and run again; where stages may mix it ([`Self::mixes`]), these among others.
+    /// The policies of plans. If stages may mix policies ([`Self::mixes_policies`]), more are possible.
     #[must_use]
     pub fn policies(&self) -> &[ActivationPolicy] {
         &self.policies
     }
 
-    /// Whether stages may keep, send away and run again what is best for each.
+    /// Whether stages may each have their own policies.
     #[must_use]
     pub fn mixes_policies(&self) -> bool {
         self.mixes != MixKind::None
@@ -206,7 +210,7 @@ impl<'a> PreparedJob<'a> {
         self.job.devices
     }
 
-    /// Joules that no plan's step takes less of on a chip, whatever it is besides: its multiply-accumulates.
+    /// Lower bound in joules on any plan's step on a chip: its multiply-accumulates.
     #[must_use]
     pub fn least_step_energy(&self, chip: &Accelerator) -> Joules {
         let of = |lot: &PreparedGroup<'_>| {
@@ -216,19 +220,19 @@ impl<'a> PreparedJob<'a> {
         Joules(self.lots.iter().map(|lot| of(lot).0).fold(f64::INFINITY, f64::min))
     }
 
-    /// Of every family, the shape of its first lot, where that is one.
+    /// By degree class, the shape of its first group, if it could be lowered.
     pub(super) fn first_shapes(&self) -> Vec<Option<&PlanShape>> {
         let mut shapes = vec![None; self.families.len()];
         self.lots.iter().filter(|lot| lot.lot == 0).for_each(|lot| shapes[lot.family as usize] = Some(&lot.shape));
         shapes
     }
 
-    /// What a collective of the table takes in a schedule.
+    /// The time of a collective of the table in a schedule.
     pub(super) fn collective_seconds(&self, kernel: u32, collective: &Collective) -> Seconds {
         *self.latencies[kernel as usize].get_or_init(|| collective_latency(self.job.fabric, collective))
     }
 
-    /// How solved schedules were shared.
+    /// Statistics of shared schedules.
     #[must_use]
     pub fn memo_statistics(&self) -> sim::schedule::MemoStatistics {
         self.schedules.statistics()
@@ -252,8 +256,8 @@ fn digest_job(lots: &[PreparedGroup<'_>], table: &KernelTable, job: &Job<'_>) ->
     hasher.finish()
 }
 
-/// Multiply-accumulates of a step of all devices, by type. Every plan runs each layer once forward and once backward for each micro-batch, on
-/// the devices side by side.
+/// Multiply-accumulates of a step of all devices, by type. Every plan runs each layer once forward and once backward
+/// for each micro-batch, on all devices in parallel.
 fn step_macs(
     job: &Job<'_>,
     family: &DegreeClass,
@@ -281,7 +285,7 @@ fn step_macs(
     sums.into_iter().collect()
 }
 
-/// A lot before its kernels are interned.
+/// A group before its kernels are interned.
 struct LoweredGroup<'a> {
     lowered: LoweredModel<'a>,
     shape: PlanShape,
@@ -289,7 +293,7 @@ struct LoweredGroup<'a> {
     lines: Vec<StepTimeLine>,
 }
 
-/// Lowers a lot, with its shape under each of some policies, and the lines of its plans.
+/// Lowers a group, with its shape under each of some policies and the lines of its plans.
 fn lower_group<'a>(
     job: &Job<'a>,
     chip: &mut ChipTimes,
@@ -315,7 +319,8 @@ fn lower_group<'a>(
         for &schedule in &family.divisions[division].schedules {
             let plan = family.plan(job, lot, division, &ActivationPolicy::None, schedule);
             let share = least_share_of_work(&layout, schedule, m);
-            // A pipeline's first device may hold no layer, but one of them holds as many as it holds at least if they are shared out evenly.
+            // A pipeline's first device may hold no layer. But some device holds at least as many layers as in an even
+            // split.
             let first = DeviceHolding::first_device(if layout.pipeline == 1 { job.model.layers } else { 0 });
             let busiest = DeviceHolding::inner_device(job.model.layers.div_ceil(layout.pipeline.into()));
             let after = |held: DeviceHolding| overhead + evaluator.least_exposed_exchange(chip, &shape, &plan, held).0;
@@ -326,7 +331,7 @@ fn lower_group<'a>(
     Ok(LoweredGroup { lowered, shape, untimed, lines: lowest_lines(lines) })
 }
 
-/// Of lines those that none of the others is below.
+/// Drops lines that another line is below everywhere.
 fn lowest_lines(mut lines: Vec<StepTimeLine>) -> Vec<StepTimeLine> {
     lines.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
     let mut kept: Vec<StepTimeLine> = Vec::new();

@@ -1,4 +1,5 @@
-//! No preset that only says what is kept and where is faster than what every stage keeps, best; and what would be enough is.
+//! No preset that only decides what is kept and where is faster than the best policies by stage. The reported
+//! sufficient memory suffices.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::super::search::search_once;
@@ -13,7 +14,7 @@ use step::{DeviceMemory, MixKind, SoftwareStack};
 use workloads::memory::Preset;
 use workloads::{ActivationPolicy, Technique, Techniques};
 
-/// Sums of times taken in another order differ by this share at most.
+/// Relative difference allowed between sums of times in different orders.
 const ROUNDING: f64 = 1e-9;
 
 fn config(cases: u32) -> ProptestConfig {
@@ -21,7 +22,7 @@ fn config(cases: u32) -> ProptestConfig {
     ProptestConfig { rng_seed: RngSeed::Fixed(23), failure_persistence: None, ..ProptestConfig::with_cases(cases) }
 }
 
-/// Presets that decide no more than what is kept and where, in eighths where that is open, and one that slices what runs.
+/// Presets that only decide what is kept and where, in eighths if that is open, and one that slices the passes.
 fn presets() -> Vec<Technique> {
     let all = Preset::built_in_names().into_iter().map(|name| name.parse::<Technique>().unwrap());
     all.filter(|technique| technique.preset().decides_places() || technique.preset().name == "mst")
@@ -32,7 +33,8 @@ fn presets() -> Vec<Technique> {
         .collect()
 }
 
-/// What `best` has beside: planned addresses where the preset has them, and all of a preset that does more than it can.
+/// What `best` is combined with: planned addresses if the preset has them, and all parts of a preset that go beyond
+/// placement.
 fn beside(preset: &Technique) -> Techniques {
     let planned = preset.preset().planned_addresses.then(|| "planned-addresses".parse().unwrap());
     let more = (!preset.preset().decides_places()).then(|| preset.clone());
@@ -105,7 +107,7 @@ proptest! {
                 found.best.iter().for_each(|best| hold(&job, best));
                 Some(seconds(&found))
             };
-            // A preset that the model has nothing for is refused.
+            // A preset without any effect on the model is refused.
             let Some(own) = under(&[preset.clone()].into_iter().collect(), &case.space()) else { continue };
             let besides = beside(&preset);
             let best = known.iter().find(|(other, _)| *other == besides).map(|(_, best)| *best);
@@ -132,13 +134,14 @@ proptest! {
             let job = Job { headroom, techniques: &techniques, ..hardware.job(64, case.sequence, 0.0) };
             search_plans(&job, &space, 1).unwrap()
         };
-        // With nothing no plan fits.
+        // Without memory no plan fits.
         let none = of(DeviceMemory::of_chip(&hardware.chip).hbm);
         prop_assert!(none.best.is_empty());
         let Some(enough) = none.enough.filter(|enough| *enough <= usable) else { return Ok(()) };
         let there = of(usable.saturating_sub(enough));
         prop_assert!(!there.best.is_empty(), "{enough:?} {:?}", there.nearest);
-        // A host that is too small for all layers under one policy may be large enough for some of them: then less may do.
+        // A host that is too small for all layers under one policy may be large enough for some of them. Then less
+        // memory may suffice.
         let ample = case.host.1 > 1e3 || !best;
         let less = of(usable.saturating_sub(enough) + Bytes(1));
         prop_assert!(!ample || less.best.is_empty(), "{enough:?}: {}", less.best[0].plan.activations.first_layer_policy());

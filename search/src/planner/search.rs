@@ -1,4 +1,4 @@
-//! The search itself: every plan is evaluated in closed form; what that leaves open is simulated in the order of its bounds.
+//! The search itself: evaluates every plan in closed form, and simulates the rest in the order of their bounds.
 
 use super::found::{FoundPlans, PlanCandidate};
 use super::loads::{PassLoads, least_share_of_work};
@@ -18,50 +18,51 @@ use step::{
 };
 use workloads::{ActivationPolicy, StagePolicies};
 
-/// Plans kept beyond the list asked for: closed forms and the event simulation round differently, and the simulation decides.
+/// Plans kept beyond the requested list. Closed forms and the event simulation round differently, and the simulation
+/// decides.
 pub(super) const SPARE: usize = 16;
 
-/// A search, prepared.
+/// A prepared search.
 pub(super) struct PlanSearch<'a> {
     pub job: &'a Job<'a>,
     pub evaluator: Evaluator<'a>,
     pub chip: ChipTimes,
     pub families: Arc<Vec<DegreeClass>>,
     pub policies: Arc<Vec<ActivationPolicy>>,
-    /// Of each policy, whether layers may be split as is fastest under it.
+    /// By policy, whether its plans may use the fastest split of layers.
     pub open: Arc<Vec<bool>>,
-    /// Seconds that the list's last plan takes at most, where that is known beforehand.
+    /// Upper bound in seconds on the list's last plan, if known beforehand.
     pub limit: f64,
-    /// The shape of each family's first lot on a chip of whatever times, where it is known.
+    /// By degree class, the shape of its first group, if known. Its times are of no particular chip.
     pub shapes: Vec<Option<&'a PlanShape>>,
-    /// Per family, per division; made when first asked for.
+    /// By degree class, then by division; made on first use.
     pub divided: Vec<OnceLock<Vec<DivisionBounds>>>,
-    /// Plans that a list holds.
+    /// Length of the list.
     pub length: usize,
-    /// Whether layers may be split otherwise than evenly.
+    /// Whether other than even splits of layers are allowed.
     pub uneven: bool,
-    /// See [`Prepared::with_split_tolerance`](super::PreparedJob::with_split_tolerance).
+    /// See [`PreparedJob::with_split_tolerance`](super::PreparedJob::with_split_tolerance).
     pub split_tolerance: f64,
-    /// How far what is kept may differ from stage to stage.
+    /// How far policies may differ from stage to stage.
     pub mixes: MixKind,
-    /// Policies by stage that were found: their places follow those of [`Self::policies`].
+    /// Policies by stage that were found. Their indices follow those of [`Self::policies`].
     pub staged: Mutex<Vec<StagePolicies>>,
-    /// How it is seen and stopped from outside.
+    /// Progress reports and stop requests.
     pub standing: PlanWatchState<'a>,
-    /// [`PlanSearch::lower_bound_of_group_at`] of every lot, where a stop has asked for them.
+    /// [`PlanSearch::lower_bound_of_group_at`] of every group, once a stop has needed them.
     pub least: OnceLock<Vec<f64>>,
 }
 
-/// What plans of a division have in common.
+/// Data that plans of a division share.
 #[derive(Debug, Clone)]
 pub(super) struct DivisionBounds {
     pub degrees: Result<DegreeCosts, StepError>,
-    /// Layers of the device that holds most of them, at least, and seconds of what that one exchanges behind its last pass, at least.
+    /// Lower bounds on the layers of the fullest device, and on the seconds of its exchange after its last pass.
     pub busiest: (u64, f64),
 }
 
-/// The `top` fastest plans of `space` for a job, fastest first. Where the stack's framework cannot run the first, the fastest that it can is among them, or
-/// follows them.
+/// The `top` fastest plans of `space` for a job, fastest first. If the stack's framework cannot run the first, the
+/// fastest that it can run is among them or follows them.
 ///
 /// # Errors
 /// A chip that the cost model cannot use.
@@ -69,7 +70,8 @@ pub fn search_plans(job: &Job<'_>, space: &PlanSpace, top: usize) -> Result<Plan
     search_plans_watched(job, space, top, PlanWatch::NONE)
 }
 
-/// [`search_plans`], which says where it stands and may be stopped: with the best so far and what no plan is below ([`PlanAnswer::stopped`]).
+/// [`search_plans`] with progress reports and a stop. A stopped search returns the best so far and a lower bound
+/// ([`PlanAnswer::stopped`]).
 ///
 /// # Errors
 /// As [`search_plans`].
@@ -79,7 +81,7 @@ pub fn search_plans_watched(job: &Job<'_>, space: &PlanSpace, top: usize, watch:
     if answer.best.first().is_none_or(runs) {
         return Ok(answer);
     }
-    // Of plans whose layers keep different things the list has the fastest kind only, which the framework may not run.
+    // The list has only the fastest mix of policies of a plan, which the framework may not be able to run.
     let listed = if space.mix_kind() > job.stack.framework.mixes { None } else { answer.best.iter().position(runs) };
     let first = match (listed, space.runnable(job.stack)) {
         (Some(place), _) => Some(answer.best.remove(place)),
@@ -101,10 +103,10 @@ pub fn search_plans_watched(job: &Job<'_>, space: &PlanSpace, top: usize, watch:
     Ok(answer)
 }
 
-/// By how much a list is made longer that holds too many plans alike.
+/// Factor on a list's length if it holds too many similar plans.
 const LONGER: usize = 4;
 
-/// The fastest plans, of those alike one.
+/// The fastest plans, one of each set of similar ones.
 fn search_one_of_alike(job: &Job<'_>, space: &PlanSpace, top: usize, watch: PlanWatch<'_>) -> Result<PlanAnswer, StepError> {
     let (mut length, mut shorter) = (top, None);
     loop {
@@ -112,10 +114,11 @@ fn search_one_of_alike(job: &Job<'_>, space: &PlanSpace, top: usize, watch: Plan
         let all = answer.best.len() < length;
         answer.best = keep_one_of_alike(answer.best);
         if let (Some(shorter), Some(_)) = (shorter.take(), answer.stopped) {
-            // The shorter list is of a search that was not stopped.
+            // The shorter list comes from a search that was not stopped.
             return Ok(shorter);
         }
-        // So many plans alike that they leave no room for others: a longer list, until it has them, holds all plans, or is as long as can be read.
+        // Similar plans leave too little room for others: search for a longer list, until it has enough, holds all
+        // plans, or is as long as anyone can read.
         if answer.best.len() >= top || all || length >= top.saturating_mul(LONGER * LONGER) || answer.stopped.is_some() {
             answer.best.truncate(top);
             return Ok(answer);
@@ -125,7 +128,7 @@ fn search_one_of_alike(job: &Job<'_>, space: &PlanSpace, top: usize, watch: Plan
     }
 }
 
-/// The fastest plans, those alike among them.
+/// The fastest plans, including similar ones.
 pub(super) fn search_once(job: &Job<'_>, space: &PlanSpace, top: usize, watch: PlanWatch<'_>) -> Result<PlanAnswer, StepError> {
     let usual = usual_subspace(space).map(|usual| InnerSpace::new(job, &usual, top, watch)).transpose()?;
     let limit = usual.as_ref().map_or(f64::INFINITY, |within| within.limit);
@@ -156,11 +159,11 @@ pub(super) fn usual_subspace(space: &PlanSpace) -> Option<PlanSpace> {
     Some(PlanSpace { activations: Some(activations), splits: Some(Splits::Best), ..PlanSpace::clone(usual) })
 }
 
-/// The plans of a space within another, searched before it.
+/// The plans of a small space, searched before the space that contains it.
 struct InnerSpace<'a> {
     search: PlanSearch<'a>,
     found: FoundPlans,
-    /// Seconds that the last plan of the other one's list takes at most.
+    /// Upper bound in seconds on the last plan of the containing space's list.
     limit: f64,
 }
 
@@ -173,7 +176,7 @@ impl<'a> InnerSpace<'a> {
         Ok(Self { search, found, limit })
     }
 
-    /// Adds its plans to an answer that was stopped before it had come to them.
+    /// Adds its plans to an answer that was stopped before it had reached them.
     fn add_to_stopped(self, answer: &mut PlanAnswer, top: usize) -> Result<(), StepError> {
         let own = self.search.finish_answer(self.found, 0, SplitStatistics::default(), top)?;
         for ranked in own.best {
@@ -214,12 +217,12 @@ impl<'a> PlanSearch<'a> {
         })
     }
 
-    /// A family's divisions.
+    /// The divisions of a degree class.
     pub fn divisions_of(&self, family: u32) -> &[DivisionBounds] {
         self.divided[family as usize].get_or_init(|| self.divide_class(family as usize))
     }
 
-    /// From the shape of the family's first lot, of which no time is asked for.
+    /// Divides by the shape of the class's first group; only sizes are used, no times.
     fn divide_class(&self, family: usize) -> Vec<DivisionBounds> {
         let known = self.shapes.get(family).copied().flatten();
         let family = &self.families[family];
@@ -245,12 +248,12 @@ impl<'a> PlanSearch<'a> {
         }
     }
 
-    /// All lots, by family.
+    /// Indices of all groups: degree class and group.
     pub fn group_places(&self) -> Vec<(usize, usize)> {
         self.families.iter().enumerate().flat_map(|(f, family)| (0..family.lots.len()).map(move |l| (f, l))).collect()
     }
 
-    /// Evaluates every plan, lot by lot; what came of them, and the loads of every lot's policies.
+    /// Evaluates every plan, group by group. Returns the results and the loads of every group's policies.
     fn evaluate_all_groups(&self) -> (FoundPlans, Vec<Vec<Option<PassLoads>>>) {
         let places = self.group_places();
         self.standing.begin_part(PlanPart::Lots, places.len());
@@ -271,7 +274,7 @@ impl<'a> PlanSearch<'a> {
         (found, all)
     }
 
-    /// Evaluates the plans of a lot.
+    /// Evaluates the plans of a group.
     fn evaluate_group(&self, chip: &mut ChipTimes, family: usize, lot: usize) -> (FoundPlans, Vec<Option<PassLoads>>) {
         let mut loads = Vec::with_capacity(self.policies.len());
         let mut found = FoundPlans::default();
@@ -291,7 +294,7 @@ impl<'a> PlanSearch<'a> {
             };
             let known = shape.as_ref().ok().map(|shape| PassLoads::of_shape(shape, self.job.stack));
             loads.push(known);
-            // Of all devices' work for one micro-batch, a share from which on no plan is among those asked for.
+            // At or above this share of all devices' work for one micro-batch, no plan enters the list.
             let work = known.map_or(0.0, |loads| loads.all_loads(self.job.model.layers));
             let most = (self.limit - self.evaluator.overhead_per_step().0) / work;
             self.evaluate_policy(
@@ -307,13 +310,13 @@ impl<'a> PlanSearch<'a> {
         (found, loads)
     }
 
-    /// Any plan of a lot.
+    /// Any plan of a group.
     pub fn any_plan_of_group(&self, family: u32, lot: u32) -> PlanCandidate {
         let division = self.group_of(family, lot).pairs[0].0 as u32;
         PlanCandidate { time: 0.0, family, lot, policy: 0, division, schedule: 0, ends: None }
     }
 
-    /// [`least_share_of_work`] of a lot's pairs, the least of their schedules.
+    /// The [`least_share_of_work`] of a group's pairs, each the least over their schedules.
     pub fn least_shares_of_group(&self, family: u32, lot: u32) -> Vec<f64> {
         let least = |&(place, m): &(usize, u64)| {
             let division = &self.families[family as usize].divisions[place];
@@ -323,7 +326,8 @@ impl<'a> PlanSearch<'a> {
         self.group_of(family, lot).pairs.iter().map(least).collect()
     }
 
-    /// Evaluates the plans of a lot under one policy; `plan` and `at` are any of them, `shares` those of the pairs, `most` what they must be below.
+    /// Evaluates the plans of a group under one policy. `plan` and `at` are any of them, `shares` the pairs' shares,
+    /// and `most` the limit on them.
     pub fn evaluate_policy(
         &self,
         chip: &ChipTimes,
@@ -370,7 +374,7 @@ impl<'a> PlanSearch<'a> {
         }
     }
 
-    /// Takes a plan that fits.
+    /// Adds a plan that fits.
     fn note_fitting_plan(&self, candidate: PlanCandidate, time: PassesTime, found: &mut FoundPlans) {
         if let PassesTime::Exact(_) = time {
             found.timed += 1;
@@ -386,7 +390,7 @@ impl<'a> PlanSearch<'a> {
         &self.families[family as usize].lots[lot as usize]
     }
 
-    /// A plan by its places.
+    /// A plan by its indices.
     pub fn plan_of(&self, c: PlanCandidate) -> TrainingPlan {
         let family = &self.families[c.family as usize];
         let (lot, division): (&PlanGroup, usize) = (&family.lots[c.lot as usize], c.division as usize);
@@ -402,7 +406,7 @@ impl<'a> PlanSearch<'a> {
         plan
     }
 
-    /// The list with what reports need: the parts of the time, all stages' memory.
+    /// Completes the list with what reports need: the parts of the time, and all stages' memory.
     pub fn finish_answer(
         &self,
         found: FoundPlans,
@@ -413,7 +417,7 @@ impl<'a> PlanSearch<'a> {
         self.finish_answer_on(&mut self.chip.clone(), found, (simulated, tried), top)
     }
 
-    /// The same with the search's chip, which may know what its kernels take.
+    /// As [`Self::finish_answer`], with a chip that may have cached kernel times.
     pub fn finish_answer_on(
         &self,
         chip: &mut ChipTimes,
@@ -450,7 +454,7 @@ impl<'a> PlanSearch<'a> {
         answer.best.truncate(top);
         if let Some((_, candidate)) = found.nearest {
             let plan = self.plan_of(candidate);
-            // Of what does not fit no time is asked for.
+            // Plans that do not fit need no times.
             let chip = &mut chip.with_fidelity(Fidelity::Peak);
             let shape = self.job.lower_shape(chip, &plan)?;
             if let PlanAttempt::OverCapacity(why, memory) = self.job.try_plan(chip, &shape, &plan)? {
@@ -465,7 +469,7 @@ impl<'a> PlanSearch<'a> {
     }
 }
 
-/// Sends between stages, by what they depend on besides the shape: how far apart stages are, and how many follow each other.
+/// Sends between stages, by what they depend on besides the shape: the distance between stages, and their number.
 #[derive(Default)]
 struct KnownSends(Vec<([u32; 3], PipelineSends)>);
 

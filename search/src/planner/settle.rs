@@ -1,4 +1,4 @@
-//! Plans whose time no closed form gives are played, least bound first.
+//! Plays plans whose time has no closed form, least bound first.
 
 use super::found::{FoundPlans, PlanCandidate};
 use super::search::PlanSearch;
@@ -9,26 +9,26 @@ use sim::units::Seconds;
 use std::sync::Arc;
 use step::{ChipTimes, DegreeCosts, Fidelity, LoweredModel, PipelineSends, PlanShape, StepError, TrainingPlan};
 
-/// Plans simulated between two looks at the list.
+/// Plans simulated between two updates of the list.
 const ROUND: usize = 64;
 
-/// What the time of a plan is, of which the closed form is a bound.
+/// How to time a plan whose closed form is only a bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TimingMethod {
-    /// The closed form.
+    /// By the closed form.
     Closed,
-    /// That, or its schedule played with every part of a pass as short as it may be, whichever is longer.
+    /// By the longer of two: the closed form, and its schedule played with the least time of every part of a pass.
     Parts,
-    /// Its schedule played.
+    /// By playing its schedule.
     Played,
 }
 
-/// What gives plans their shapes, one plan after the other.
+/// Makes the shapes of plans, one after the other.
 struct ShapeSource<'l> {
     chip: ChipTimes,
-    /// The lowered model, where all plans are of one lot.
+    /// The lowered model, if all plans are of one group.
     lowered: Option<LoweredModel<'l>>,
-    /// Of the last plan's family, lot and policy: those of others are the same.
+    /// The last shape and the class, group and policy of its plan; plans with equal ones share it.
     last: Option<((u32, u32, u32), Arc<PlanShape>)>,
 }
 
@@ -53,12 +53,13 @@ impl ShapeSource<'_> {
 }
 
 impl PlanSearch<'_> {
-    /// Simulates the open plans, least bound first, until no bound is below the last of the list; how many it were.
+    /// Simulates the open plans, least bound first, until no bound is below the last of the list. Returns how many were
+    /// simulated.
     pub fn settle_open_plans(&self, found: &mut FoundPlans) -> usize {
         self.settle_by_shapes(found, || ShapeSource { chip: self.chip.clone(), lowered: None, last: None })
     }
 
-    /// [`Self::settle_open_plans`] where all open plans are of one lot, with what the chip's kernels are known to take.
+    /// [`Self::settle_open_plans`] if all open plans are of one group, with cached kernel times of the chip.
     pub fn settle_group(&self, found: &mut FoundPlans, chip: &ChipTimes, lowered: &LoweredModel<'_>) -> usize {
         self.settle_by_shapes(found, || ShapeSource { chip: chip.clone(), lowered: Some(lowered.clone()), last: None })
     }
@@ -104,8 +105,8 @@ impl PlanSearch<'_> {
         at
     }
 
-    /// How a plan is timed whose closed form is a bound. Where less of a backward pass is gradients of inputs and more may be put off, a played schedule
-    /// may wait for inputs first and run what it has put off later.
+    /// How to time a plan whose closed form is a bound. A smaller share of input gradients in a backward pass lets a
+    /// played schedule put off more work, so it may wait for inputs first and run that work later.
     pub(super) fn timing_method(&self, shape: &PlanShape, schedule: PipelineSchedule) -> TimingMethod {
         match self.chip.fidelity() {
             _ if !schedule.splits_backward() => TimingMethod::Played,
@@ -116,7 +117,7 @@ impl PlanSearch<'_> {
         }
     }
 
-    /// The time of a plan whose closed form is no more than a bound.
+    /// The time of a plan whose closed form is only a bound.
     ///
     /// # Errors
     /// A pipeline that the schedule cannot run.

@@ -1,21 +1,28 @@
-//! Other splits of the layers than the even one: other numbers of layers in the first and the last chunk, where embedding and head are, and, where
-//! what they leave does not divide among the chunks between, a row of neighbours among these that hold one layer more, anywhere.
+//! Searches splits of the layers other than the even one. The first and the last chunk, with embedding and head, may
+//! hold other numbers of layers. If the rest does not divide evenly among the inner chunks, one contiguous run of them
+//! holds one layer more each.
 //!
-//! Every plan with a pipeline has as many of these as [`workloads::Layout::chunk_splits`] lists: thousands. They are not evaluated one by one. A bound
-//! that no split of a plan's layers goes below, whatever chunks it makes, is held against the list that the even splits have left:
-//! - Let device `j` of `p` work `D_j` per micro-batch. Its first pass waits for one micro-batch's way through the devices before it, and after its
-//!   last one that way goes back: the passes take at least `D_0 + ... + D_(j-1) + m D_j`. With `D` the sum of all devices, the largest of these is
-//!   least where each device does `1 - 1 / m` of what the one before does: `D / (1 - (1 - 1 / m)^p)`.
-//! - With several chunks per device, or backward passes in two parts, `m D / p` is what remains of it.
+//! Every plan with a pipeline has thousands of these splits ([`workloads::Layout::chunk_splits`]). They are not evaluated one
+//! by one. First, a lower bound over all splits of a plan, whatever chunks they make, is compared with the list that
+//! the even splits have left:
+//! - Let device `j` of `p` work `D_j` per micro-batch. Its first pass waits for one micro-batch's way through the
+//!   devices before it, and after its last pass that way goes back. So the passes take at least
+//!   `D_0 + ... + D_(j-1) + m D_j`. With `D` as the sum of all devices, the largest of these is least if each device
+//!   works `1 - 1 / m` of the one before: `D / (1 - (1 - 1 / m)^p)`.
+//! - With several chunks per device, or backward passes in two parts, `m D / p` remains of it.
 //!
-//! What a device exchanges once per step follows its passes, the first device's the last pass of all, and all updates follow: they are added to a
-//! split's bound ([`step::Evaluator::least_exposed_exchange`]).
+//! A device's exchange once per step follows its passes, and the first device's follows the last pass of all; all
+//! updates follow. They are added to a split's bound ([`step::Evaluator::least_exposed_exchange`]).
 //!
-//! Plans whose stages together have too little room for all layers, however many each takes, are left out. For those that are left, the splits are
-//! bounded one by one, by the first rule with their own `D_j` and by paths through the schedule, with what nothing hides of a chunk's gathered weights, and those below the list, and below the plan's own
-//! time, evaluated, least bound first, until the best is no more than the next bound. So every plan of the list has its best split of these, where
-//! that is asked for. Usually it is one near the even split, and only splits are looked for among all that make a plan faster than the first of the
-//! list by more than a tolerance: few bounds are below that. That one of another form (chunks between that differ by two layers, or longer ones apart) is faster is not ruled out.
+//! Plans whose stages together have too little memory for all layers are left out, whatever the split. For the
+//! remaining plans the splits are bounded one by one, by the first rule with their own `D_j`, and by paths through the
+//! schedule with the exposed gathers of a chunk's weights. Splits whose bound is below the list and below the plan's
+//! own time are evaluated, least bound first, until the best is no more than the next bound.
+//!
+//! With [`Splits::Best`](super::Splits::Best), every plan of the list gets its best split. Usually a plan gets one near
+//! the even split. All other splits are then searched only for plans that become faster than the first of the list by
+//! more than a tolerance; few bounds are below that. Splits of another form are not ruled out: inner chunks that differ
+//! by two layers, or separate longer ones.
 
 use super::PlanPart;
 use super::found::{FoundPlans, PlanCandidate};
@@ -59,47 +66,48 @@ impl SplitCosts for PlanSplitCosts<'_, '_, '_> {
     }
 }
 
-/// A plan of a lot that has other splits.
+/// A plan of a group that has other splits.
 struct OpenPlan {
-    /// Its place among the lot's pairs and among the division's schedules.
+    /// Index among the group's pairs, and among the division's schedules.
     pair: usize,
     schedule: usize,
-    /// [`least_share_of_work`].
+    /// See [`least_share_of_work`].
     share: f64,
-    /// Seconds that all chunks' passes of a micro-batch take besides their kernels.
+    /// Seconds of all chunks' passes of a micro-batch besides their kernels.
     waiting: f64,
-    /// Passes through a layer of the device that holds most, and seconds of what follows them.
+    /// For the device with most layers: passes through a layer, and seconds of what follows them.
     busiest: (f64, f64),
-    /// Whether every policy for it opens the plan; if not, only plans of the list are.
+    /// Whether every open policy opens the plan; otherwise only plans of the list are open.
     usual: bool,
-    /// Its splits besides the even one, or the one in its place, which has been evaluated.
+    /// Number of its splits besides the one that has been evaluated (the even one, or the one in its place).
     others: u64,
 }
 
 impl OpenPlan {
-    /// Seconds that no split of the plan's layers goes below, but for the overhead, where all devices' work for a micro-batch and a layer's take so long.
+    /// Lower bound in seconds on any split of the plan's layers, without overhead. `work` is all devices' work for a
+    /// micro-batch, `layer` a layer's part of it.
     fn lower_bound_of_splits(&self, work: f64, layer: f64) -> f64 {
         ((work + self.waiting) * self.share).max(self.busiest.0 * layer + self.busiest.1)
     }
 }
 
-/// Of times that are equal but for rounding, the larger share by which they differ at most.
+/// Largest relative difference of times that are equal except for rounding.
 pub(super) const ROUNDING: f64 = 1e-9;
 
-/// Degrees that a lot keeps at most.
+/// Limit on cached degrees of a group.
 const KEPT: usize = 4096;
 
-/// What plans of a lot share: degrees do not depend on what a layer keeps.
+/// Data that plans of a group share. Degrees do not depend on the policy of a layer.
 struct GroupDegrees<'c> {
     chip: &'c mut ChipTimes,
-    /// By division and split; none where the split cannot be.
+    /// By division and split; `None` if the split is impossible.
     degrees: BTreeMap<(u32, Option<LayerEnds>), Option<DegreeCosts>>,
-    /// What a device exchanges behind its last pass at least, and its update, by division and what it holds.
+    /// Least exchange of a device after its last pass, and its update, by division and what the device holds.
     known: [BTreeMap<(u32, DeviceHolding), f64>; 2],
 }
 
 impl GroupDegrees<'_> {
-    /// The degrees of a plan of a division with a split of its own.
+    /// The degrees of a plan of a division with its own split.
     fn degrees_with_split(
         &mut self,
         search: &PlanSearch<'_>,
@@ -120,34 +128,36 @@ impl GroupDegrees<'_> {
 /// How the other splits were decided.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SplitStatistics {
-    /// All there are.
+    /// All other splits.
     pub splits: u64,
-    /// Evaluated.
+    /// Those evaluated.
     pub tried: u64,
 }
 
-/// Which splits of a plan's layers are looked at.
+/// Which splits of a plan's layers are tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SplitReach {
-    /// Of those near the even one the few of the least bounds.
+    /// A few with the least bounds, of those near the even split.
     Near,
-    /// All whose bound is below what is sought.
+    /// All whose bound is below the goal.
     All,
 }
 
-/// What a pass over the splits of all plans looks for.
+/// The goal of a pass over the splits of all plans.
 #[derive(Debug, Clone, Copy)]
 struct SplitGoal {
     reach: SplitReach,
-    /// Seconds that a plan has to stay below.
+    /// Upper limit on a plan's seconds.
     limit: f64,
-    /// The place in a lot's own list that it has to beat as well, from 1, and by what share of its time.
+    /// The rank in a group's own list that a plan must beat as well (from 1), and the required gain as a fraction of
+    /// its time.
     place: usize,
     gain: f64,
 }
 
 impl SplitGoal {
-    /// Seconds from which on a plan is of no use. What the list keeps beyond those asked for is for times that differ by rounding.
+    /// The time at and above which a plan is of no use. Plans kept beyond the requested ones are for times that differ
+    /// by rounding.
     fn cutoff_seconds(found: &FoundPlans, place: usize, gain: f64) -> f64 {
         found.cutoff_for_count(place) * (1.0 + ROUNDING) * (1.0 - gain)
     }
@@ -158,13 +168,13 @@ impl SplitGoal {
 }
 
 impl PlanSearch<'_> {
-    /// Gives every plan of the list its best split, and the list every plan that belongs there with its best split. `loads` are those of the
-    /// policies of every lot, in the order of [`PlanSearch::group_places`].
+    /// Gives every plan of the list its best split, and adds every plan that belongs there with its best split. `loads`
+    /// are those of every group's policies, in the order of [`PlanSearch::group_places`].
     pub(super) fn find_best_splits(&self, found: &mut FoundPlans, loads: &[Vec<Option<PassLoads>>]) -> SplitStatistics {
         self.search_uneven_splits(found, loads, SplitReach::All, (self.length - SPARE, 0.0))
     }
 
-    /// Gives the plans of the list, and those that belong there with it, the best of the splits near the even one, and the list any plan that
+    /// Gives plans of the list, and plans that then belong there, the best split near the even one. Adds any plan that
     /// another split makes faster than the first by more than [`SPLIT_TOLERANCE`].
     pub(super) fn find_near_splits(&self, found: &mut FoundPlans, loads: &[Vec<Option<PassLoads>>]) -> SplitStatistics {
         let near = self.search_uneven_splits(found, loads, SplitReach::Near, (self.length - SPARE, 0.0));
@@ -172,9 +182,10 @@ impl PlanSearch<'_> {
         SplitStatistics { splits: all.splits, tried: near.tried + all.tried + self.polish_first_plan(found, loads) }
     }
 
-    /// Gives the first plan of the list its best split, so that no neighbour of it is faster; how many were evaluated.
+    /// Gives the first plan of the list its best split, so that no neighbour of it is faster. Returns how many splits
+    /// were evaluated.
     fn polish_first_plan(&self, found: &mut FoundPlans, loads: &[Vec<Option<PassLoads>>]) -> u64 {
-        // Who stops the search has the first plan within the tolerance of the splits that were looked at.
+        // After a stop, the first plan is within the tolerance of the splits that were tried.
         let first = found.best.first().filter(|_| !self.standing.should_stop());
         let Some(first) = first.map(|first| PlanCandidate { ends: None, ..*first }) else { return 0 };
         let place = self.group_places().iter().position(|place| *place == (first.family as usize, first.lot as usize));
@@ -189,7 +200,8 @@ impl PlanSearch<'_> {
         tried
     }
 
-    /// The plans of a lot that any split makes faster than `limit`, `known` those of the list and the loads of its policies; how the splits were decided.
+    /// The plans of a group that some split makes faster than `limit`, and how the splits were decided. `known` holds
+    /// the group's plans in the list, and the loads of its policies.
     pub(super) fn best_splits_of_group(
         &self,
         chip: &mut ChipTimes,
@@ -255,7 +267,7 @@ impl PlanSearch<'_> {
         let open = self.open_plans(family, lot);
         let overhead = self.evaluator.overhead_per_step().0;
         let mut shared = GroupDegrees { chip, degrees: BTreeMap::new(), known: Default::default() };
-        // Plans in the order of their bounds: what the first ones are found to take, few others are below.
+        // Least bounds first: few other plans are below the times found for the first ones.
         let mut order: Vec<(f64, usize, &OpenPlan, &PassLoads)> = Vec::new();
         for (policy, loads) in loads.iter().enumerate() {
             let Some(loads) = loads else { continue };
@@ -279,7 +291,7 @@ impl PlanSearch<'_> {
                 break;
             }
             if self.standing.should_stop() {
-                // Of those left this one has the least.
+                // The least bound of the remaining plans.
                 self.standing.note_left_bound(bound);
                 break;
             }
@@ -299,7 +311,7 @@ impl PlanSearch<'_> {
         (found, tried)
     }
 
-    /// The plans of a lot under one policy that have other splits.
+    /// The plans of a group under one policy that have other splits.
     fn open_plans(&self, family: usize, lot: usize) -> Vec<OpenPlan> {
         let mut open = Vec::new();
         let mut counted = (0, 0);
@@ -336,7 +348,7 @@ impl PlanSearch<'_> {
         }
     }
 
-    /// The time of a plan as it has been evaluated; infinite where it does not fit.
+    /// The time of a plan as it has been evaluated; infinite if it does not fit.
     fn known_time_of(&self, shape: &PlanShape, plan: &TrainingPlan, candidate: PlanCandidate, sends: &PipelineSends) -> f64 {
         let degrees = &self.divisions_of(candidate.family)[candidate.division as usize].degrees;
         let (Ok(degrees), m) = (degrees, plan.micro_batches()) else { return f64::INFINITY };
@@ -351,7 +363,7 @@ impl PlanSearch<'_> {
         }
     }
 
-    /// Loads with what a plan's chunks and sends take besides.
+    /// Loads with the further seconds of a plan's chunks and sends.
     pub(super) fn loads_of_plan(
         &self,
         chip: &mut ChipTimes,
@@ -372,7 +384,8 @@ impl PlanSearch<'_> {
         }
     }
 
-    /// The fastest other split of a plan that fits and is faster than `limit`, and how many were evaluated.
+    /// The fastest other split of a plan that fits and is faster than the goal's limit, and how many splits were
+    /// evaluated.
     fn find_best_split(
         &self,
         shared: &mut GroupDegrees<'_>,
@@ -405,7 +418,8 @@ impl PlanSearch<'_> {
                 self.standing.note_left_bound(bound + overhead);
                 break;
             }
-            // What is no faster than the split that the plan has been evaluated with is of no use. Of few splits that is seen afterwards.
+            // A split no faster than the evaluated one is of no use. If few splits are searched, that is checked
+            // afterwards.
             if tried == 0 && sought.reach == SplitReach::All && sought.gain == 0.0 {
                 trial.limit = limit.min(self.known_time_of(shape, plan, candidate, &trial.sends));
                 if bound + overhead >= trial.limit {
@@ -422,7 +436,7 @@ impl PlanSearch<'_> {
                     debug_assert!(bounds(time.0), "{split}: {bound} and {overhead} above {time}");
                     trial.take_time(time);
                 }
-                // What has the lowest bound so far is played at once, the others wait for it.
+                // The lowest bound so far is played at once; the others wait for its time.
                 Some(PassesTime::AtLeast(at_least)) if at_least.0 < lowest => {
                     lowest = at_least.0;
                     let played = trial.play_split(rest.shared, split.layer_ends(), at_least);
@@ -437,7 +451,7 @@ impl PlanSearch<'_> {
     }
 }
 
-/// A plan under one split of its layers after another.
+/// Tries a plan under one split after another.
 struct SplitTrial<'t> {
     search: &'t PlanSearch<'t>,
     shape: &'t PlanShape,
@@ -446,24 +460,24 @@ struct SplitTrial<'t> {
     sends: PipelineSends,
     domain: Option<u32>,
     limit: f64,
-    /// The fastest so far that is faster than the limit.
+    /// The fastest so far, if it is below the limit.
     best: Option<PlanCandidate>,
 }
 
 impl SplitTrial<'_> {
-    /// Seconds from which on a split is of no use.
+    /// The time at and above which a split is of no use.
     fn cutoff_seconds(&self) -> f64 {
         self.best.map_or(self.limit, |best| best.time * (1.0 - self.search.split_tolerance))
     }
 
-    /// Takes the time of the split tried last.
+    /// Keeps the time of the last split if it is the best.
     fn take_time(&mut self, time: Seconds) {
         if time.0 < self.cutoff_seconds() {
             self.best = Some(PlanCandidate { time: time.0, ends: self.plan.layout.ends, ..self.candidate });
         }
     }
 
-    /// The time under a split, or its bound; none where it is of no use or does not fit.
+    /// The time under a split, or a lower bound; `None` if it is of no use or does not fit.
     fn time_of_split(&mut self, shared: &mut GroupDegrees<'_>, ends: Option<LayerEnds>) -> Option<PassesTime> {
         self.plan.layout.ends = ends;
         let (evaluator, schedule, m) = (&self.search.evaluator, self.plan.schedule, self.plan.micro_batches());
@@ -473,7 +487,7 @@ impl SplitTrial<'_> {
         (time.seconds().0 < self.cutoff_seconds() && fits()).then_some(time)
     }
 
-    /// Plays the schedule under splits that fit, in the order of their bounds, as long as these are of use.
+    /// Plays the schedule under splits that fit, ascending by bound, as long as their bounds are of use.
     fn play_in_order(&mut self, shared: &mut GroupDegrees<'_>, mut splits: Vec<(Seconds, Option<LayerEnds>)>) {
         splits.sort_by(|a, b| a.0.0.total_cmp(&b.0.0).then(a.1.cmp(&b.1)));
         for (bound, ends) in splits {
@@ -488,7 +502,7 @@ impl SplitTrial<'_> {
         }
     }
 
-    /// Plays the schedule under a split that fits, which takes no less than `closed`; its time.
+    /// Plays the schedule under a split that fits and returns its time; `closed` is a lower bound.
     fn play_split(&mut self, shared: &mut GroupDegrees<'_>, ends: Option<LayerEnds>, closed: Seconds) -> Option<Seconds> {
         self.plan.layout.ends = ends;
         let (schedule, m) = (self.plan.schedule, self.plan.micro_batches());

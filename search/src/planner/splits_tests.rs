@@ -10,7 +10,7 @@ use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Batch};
 
-/// Nothing but passes.
+/// No costs besides passes.
 struct Passes;
 
 impl SplitCosts for Passes {
@@ -42,7 +42,7 @@ fn compositions(n: u64, p: u32) -> Vec<Vec<u64>> {
         .collect()
 }
 
-/// What each device holds whose chunks hold so many layers: it exchanges that behind its own passes.
+/// What each device holds if its chunks hold these layers. It exchanges that after its own passes.
 fn held_by_devices(layers: &[u64], devices: u32, schedule: PipelineSchedule) -> Vec<DeviceHolding> {
     let chunks = layers.len() as u32;
     let device = |place: u32| match (schedule, place < devices) {
@@ -59,7 +59,8 @@ fn held_by_devices(layers: &[u64], devices: u32, schedule: PipelineSchedule) -> 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Against every contiguous split, whatever its chunks hold; the bounds of single splits on those that are tried.
+    /// Compares with every contiguous split, whatever its chunks hold. Bounds of single splits are compared with the
+    /// splits that are tried.
     #[test]
     fn no_contiguous_split_is_below_the_bounds(
         (p, v, n, m) in prop_oneof![(2_u32..6, Just(1), 1_u64..9, 1_u64..12), (2_u32..4, 2_u32..3, 1_u64..9, 1_u64..4)],
@@ -78,7 +79,7 @@ proptest! {
         };
         let interleaved = v > 1 && schedule != PipelineSchedule::ZbV;
         let (layout, m) = (Layout { pipeline: p, virtual_stages: v, ..Layout::default() }, if interleaved { m * u64::from(p) } else { m });
-        // A third of an end's work is forward. Of what is backward a share is for weights.
+        // A third of an end's work is forward. A share of the backward work is for weights.
         let of = |forward: f64, backward: f64| PassSeconds { forward, input: backward * (1.0 - weight), weight: backward * weight };
         let loads = PassLoads {
             embedding,
@@ -145,7 +146,7 @@ proptest! {
     }
 }
 
-/// A plan of so many micro-batches.
+/// A plan with this many micro-batches.
 fn any_plan(micro_batches: u64) -> TrainingPlan {
     TrainingPlan {
         layout: Layout::default(),

@@ -1,4 +1,4 @@
-//! The stages of a plan, each with the policies for its layers that are fastest in its own memory.
+//! Chooses for each stage of a plan the fastest policies of its layers in its own memory.
 
 use super::mixes::{GroupLayers, StagedPlan};
 use super::search::PlanSearch;
@@ -9,10 +9,11 @@ use sim::units::Bytes;
 use step::{DegreeCosts, Evaluator, MemoryNeed, PipelineSends, PlanShape};
 use workloads::{ActivationPolicy, LayerMix, LayerRun, StagePolicies};
 
-/// Times that a stage's room is made smaller because its mix, spread over its chunks, needs more than was reckoned with.
+/// Limit on retries with less room, for a stage whose mix needs more memory than reckoned once it is spread over its
+/// chunks.
 const TRIES: usize = 8;
 
-/// The stages of a plan whose policies are chosen.
+/// A plan whose stages get their policies.
 pub(super) struct PlanStages<'s, 'a> {
     pub(super) search: &'s PlanSearch<'a>,
     pub(super) layers: &'s GroupLayers,
@@ -20,12 +21,12 @@ pub(super) struct PlanStages<'s, 'a> {
     pub(super) sends: &'s PipelineSends,
     /// Schedule and micro-batches.
     pub(super) run: (PipelineSchedule, u64),
-    /// Seconds that a plan has to be below to be of use.
+    /// Upper limit on a plan's seconds.
     pub(super) limit: f64,
 }
 
 impl PlanStages<'_, '_> {
-    /// The shape under policies by stage.
+    /// The shape with these policies by stage.
     fn shape_with_policies(&self, policies: &StagePolicies) -> Option<PlanShape> {
         let known: Vec<(&ActivationPolicy, &PlanShape)> = self.layers.policies.iter().zip(&self.layers.shapes).collect();
         PlanShape::mix_policies(policies, &known).ok()
@@ -36,7 +37,7 @@ impl PlanStages<'_, '_> {
         Some(StagedPlan { policies, time: time.0, gap })
     }
 
-    /// Every stage with its best mix.
+    /// The plan with the best mix for every stage.
     pub(super) fn mix_every_stage(&self) -> Option<StagedPlan> {
         let capacity = self.search.evaluator.capacity();
         let staying = MemoryNeed { host: Bytes::ZERO, storage: Bytes::ZERO, ..capacity };
@@ -44,12 +45,13 @@ impl PlanStages<'_, '_> {
             return None;
         }
         let best = self.mix_within_away(capacity);
-        // Where the mix is not proven one policy for all stages may be faster, as is one that a named technique has.
+        // If the mix is not proven, one policy for all stages may be faster; a named technique has one.
         let best = match best {
             Some(best) if best.gap <= 0.0 => Some(best),
             best => keep_faster_plan(best, self.fastest_uniform_policy()),
         };
-        // Chunks of a device hold different numbers of micro-batches, which a mix does not know: what it sends away may cost more than it gains.
+        // Chunks of one device hold different numbers of micro-batches, and a mix ignores this. So its offloading may
+        // cost more than it gains.
         let (schedule, m) = self.run;
         let places = Evaluator::chunk_places(self.degrees, schedule, m);
         let apart = places.iter().any(|(_, device)| places.iter().filter(|(_, other)| other == device).count() > 1);
@@ -58,16 +60,19 @@ impl PlanStages<'_, '_> {
         }
         let best = keep_faster_plan(keep_faster_plan(best, self.mix_within_away(staying)), self.fastest_uniform_policy());
         best.or_else(|| {
-            // What lacks least may be just what fits.
+            // The plan with the least need may just fit.
             let (_, policies) = self.least_memory_policies().filter(|(lack, _)| *lack == Bytes::ZERO)?;
             let shape = self.shape_with_policies(&policies)?;
             self.simulate_policies(policies, &shape, 1.0)
         })
     }
 
-    /// The policies under which every stage needs least of its device, what they send away fitting, and what they lack together. Of a stage's layers all
-    /// follow one: whatever the largest working set, no mix keeps less than that of its policies which keeps least. (Where the host holds too little for
-    /// that of all layers, some may follow it: less would do then.)
+    /// The policies with the least need of each stage's device, among those whose offloaded bytes fit; and their common
+    /// shortfall.
+    ///
+    /// All layers of a stage follow one policy: for any largest working set, no mix keeps less than its policy with the
+    /// smallest stash. (If the host holds too little for all layers under that policy, some may still follow it, and
+    /// less memory would suffice.)
     pub(super) fn least_memory_policies(&self) -> Option<(Bytes, StagePolicies)> {
         let (schedule, m) = self.run;
         let evaluator = &self.search.evaluator;
@@ -93,7 +98,7 @@ impl PlanStages<'_, '_> {
         Some((evaluator.total_shortfall(evaluator.memory_need(&shape, self.degrees, schedule, m)), policies))
     }
 
-    /// The fastest policy for the layers of all stages, if one fits.
+    /// The fastest single policy for the layers of all stages, if one fits.
     fn fastest_uniform_policy(&self) -> Option<StagedPlan> {
         let (schedule, m) = self.run;
         let evaluator = &self.search.evaluator;
@@ -106,12 +111,12 @@ impl PlanStages<'_, '_> {
             let policies = StagePolicies::from_chunk_mixes(chunks.iter().map(|(layers, _)| run(*layers)).collect());
             let shape = self.shape_with_policies(&policies)?;
             let fits = evaluator.total_shortfall(evaluator.memory_need(&shape, self.degrees, schedule, m)) == Bytes::ZERO;
-            // What a better mix gains is not known here.
+            // The possible gain of a better mix is not known here.
             fits.then(|| self.simulate_policies(policies, &shape, 0.0)).flatten()
         })
     }
 
-    /// A layer under every policy beside what weights and gradients that live away from the device leave of its links.
+    /// A layer under every policy, beside the link time that offloaded weights and gradients leave.
     fn mix_points(&self) -> Vec<MixPoint> {
         let all = self.layers.points.iter().zip(&self.layers.shapes);
         all.map(|(point, shape)| match shape.layer_cost_with_copies(self.degrees, self.search.job.stack) {
@@ -121,13 +126,13 @@ impl PlanStages<'_, '_> {
         .collect()
     }
 
-    /// Whether no plan is below the limit in which the layers of a stage take so many seconds of each micro-batch: its passes are a part of the step,
-    /// whatever the other stages do.
+    /// Whether no plan is below the limit if the layers of a stage take `layers` seconds of each micro-batch. A stage's
+    /// passes are part of the step, whatever the other stages do.
     fn is_beaten(&self, layers: f64) -> bool {
         layers * self.run.1 as f64 * (1.0 - ROUNDING) >= self.limit
     }
 
-    /// Whether what the layers of a stage take at least shows that no plan is below the limit.
+    /// Whether the least time of some stage's layers proves that no plan is below the limit.
     fn all_beaten(&self) -> bool {
         if self.limit.is_infinite() {
             return false;
@@ -138,7 +143,8 @@ impl PlanStages<'_, '_> {
         questions.iter().filter_map(MixQuestion::lower_bound_seconds).any(|least| self.is_beaten(least))
     }
 
-    /// What every stage asks for its layers with so much away from the device at most; none where one has too little room whatever they keep.
+    /// The mix question of every stage, with limits on the bytes away; `None` if some stage has too little room for any
+    /// policy.
     fn mix_questions<'p>(&self, points: &'p [MixPoint], chunks: &[(u64, u32)], away: MemoryNeed) -> Option<Vec<MixQuestion<'p>>> {
         let (schedule, m) = self.run;
         let rooms = self.search.evaluator.stage_rooms(&self.layers.none, self.degrees, schedule, m)?;
@@ -154,7 +160,7 @@ impl PlanStages<'_, '_> {
         Some(of_stage.collect())
     }
 
-    /// The same with so much away from the device at most.
+    /// As [`Self::mix_every_stage`], with limits on the bytes away.
     fn mix_within_away(&self, away: MemoryNeed) -> Option<StagedPlan> {
         let (schedule, m) = self.run;
         let evaluator = &self.search.evaluator;
@@ -195,7 +201,7 @@ impl PlanStages<'_, '_> {
         None
     }
 
-    /// The mixes of stages over their chunks, every chunk with its share of each policy, what keeps least first.
+    /// Spreads the stages' mixes over their chunks. Every chunk gets its share of each policy, smallest stash first.
     fn spread_over_chunks(&self, chunks: &[(u64, u32)], mixes: &[Option<StageMix>]) -> StagePolicies {
         let mut found: Vec<LayerMix> = vec![Vec::new(); chunks.len()];
         for (device, mix) in mixes.iter().enumerate() {
@@ -222,7 +228,7 @@ impl PlanStages<'_, '_> {
         StagePolicies::from_chunk_mixes(found)
     }
 
-    /// The first layers of every chunk run again, as few as fit.
+    /// Reruns the first layers of every chunk, as few as fit.
     pub(super) fn rerun_first_layers(&self) -> Option<StagedPlan> {
         let (schedule, m) = self.run;
         let split = self.degrees.chunk_split();
@@ -247,7 +253,7 @@ impl PlanStages<'_, '_> {
     }
 }
 
-/// The plan that takes less, with the larger of both gaps.
+/// The faster plan, with the larger of both gaps.
 fn keep_faster_plan(a: Option<StagedPlan>, b: Option<StagedPlan>) -> Option<StagedPlan> {
     let gap = a.iter().chain(&b).map(|plan| plan.gap).fold(0.0, f64::max);
     let best = [a, b].into_iter().flatten().min_by(|a, b| a.time.total_cmp(&b.time))?;

@@ -1,4 +1,4 @@
-//! What is proven where a search over plans is stopped before its end.
+//! Bounds for a search over plans that is stopped before its end.
 
 use super::MixStatistics;
 use super::found::FoundPlans;
@@ -11,7 +11,7 @@ use step::{Fidelity, LoweredModel, TrainingPlan};
 use workloads::StagePolicies;
 
 impl PlanSearch<'_> {
-    /// Plans of a lot.
+    /// Number of plans of a group.
     pub(super) fn plan_count_of_group(&self, (family, lot): (usize, usize)) -> usize {
         let family = &self.families[family];
         let of = |open: bool| -> usize {
@@ -22,8 +22,8 @@ impl PlanSearch<'_> {
         self.open.iter().map(|open| if *open { all } else { even }).sum()
     }
 
-    /// Seconds that no plan of a lot, by its place in [`PlanSearch::group_places`], goes below, whatever it keeps and however its layers are split: nothing runs
-    /// again, every kernel at its peak.
+    /// Lower bound in seconds on any plan of a group, by its index in [`PlanSearch::group_places`], for any policy and
+    /// split: no reruns, and every kernel at its peak.
     pub(super) fn lower_bound_of_group_at(&self, place: usize) -> f64 {
         let all = self.least.get_or_init(|| {
             let peak = self.chip.with_fidelity(Fidelity::Peak);
@@ -42,7 +42,7 @@ impl PlanSearch<'_> {
         all[place]
     }
 
-    /// The time that no plan goes below where the search has been stopped: neither those found, nor those that the stop has left; nor those that the
+    /// Lower bound on all plans of a stopped search: those found, those that the stop has left, and those that the
     /// tolerances of splits and mixes leave.
     pub(super) fn lower_bound_when_stopped(
         &self,

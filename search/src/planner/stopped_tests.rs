@@ -1,4 +1,4 @@
-//! A search that is stopped, wherever that is: what it says holds.
+//! A search may be stopped anywhere, and its claims hold.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use super::super::search::usual_subspace;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use step::MixKind;
 use workloads::ZeroStage;
 
-/// The answer of a search that is told to stop when it has asked so many times, and how many times it did.
+/// The answer of a search that is stopped after `asks` questions, and how many it asked.
 fn stopped_after(asks: usize, job: &Job<'_>, space: &PlanSpace) -> (PlanAnswer, usize) {
     let asked = AtomicUsize::new(0);
     let stop = || asked.fetch_add(1, Ordering::Relaxed) >= asks;
@@ -17,7 +17,7 @@ fn stopped_after(asks: usize, job: &Job<'_>, space: &PlanSpace) -> (PlanAnswer, 
     (answer, asked.into_inner())
 }
 
-/// Stops a search everywhere between its beginning and its end; how many stops had found a plan.
+/// Stops a search everywhere between its start and its end. Returns how many stops had found a plan.
 fn holds_wherever_it_stops(space: &PlanSpace) -> usize {
     let hardware = PlannerHardware::new("llama2-7b");
     let job = hardware.job(8, 16, 4096);
@@ -60,7 +60,7 @@ fn a_space_within_the_space_gives_its_plans_where_the_rest_is_stopped() {
     let small = PlanSpace { splits: Some(Splits::Listed(vec![None])), ..usual_subspace(&full).unwrap() };
     let (alone, asks) = stopped_after(usize::MAX, &job, &small);
     let best = alone.best[0].time.total.0;
-    // When the small space is done the large one has just begun.
+    // The small space is done and the large one has just begun.
     let (answer, _) = stopped_after(asks, &job, &full);
     assert!(2 * answer.not_reached > answer.plans, "{} of {}", answer.not_reached, answer.plans);
     let (bound, found) = (answer.stopped.unwrap().0, answer.best[0].time.total.0);

@@ -1,4 +1,4 @@
-//! The search over plans against trying every one of them.
+//! The search over plans against exhaustive search.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use super::search::search_once;
@@ -52,7 +52,7 @@ impl PlannerHardware {
     }
 }
 
-/// A space of some hundred plans with every kind of decision in it.
+/// A space of some hundred plans with every kind of decision.
 fn space() -> PlanSpace {
     PlanSpace {
         virtual_stages: Some(vec![1, 2]),
@@ -90,7 +90,8 @@ fn the_list_is_that_of_trying_every_plan() {
     assert!(answer.rejected_by_bound > 0, "bounds decide nothing");
 }
 
-/// The fastest split of every plan, by trying them all: the list is that of the search, which evaluates few of them.
+/// The fastest split of every plan by exhaustive search: the list equals that of the search, which evaluates few of
+/// them.
 #[test]
 fn every_plan_of_the_list_has_its_best_split() {
     let mut hardware = PlannerHardware::new("llama3-8b");
@@ -156,7 +157,7 @@ fn sequences_are_split_by_rings_and_by_heads_where_those_divide() {
             steps.push(step);
         }
     }
-    // 32 heads: 4 of each of 8 tensor-parallel devices do not divide by 8.
+    // 32 heads: 4 on each of 8 tensor-parallel devices do not divide by 8.
     assert!(methods.contains(&(1, ContextMethod::Ulysses)) && methods.contains(&(8, ContextMethod::Ring)));
     assert!(!methods.contains(&(8, ContextMethod::Ulysses)));
     steps.sort_by(f64::total_cmp);
@@ -176,7 +177,7 @@ fn ulysses_splits_key_and_value_heads_whole() {
     };
     let plans = space.plans(&job);
     let degrees: BTreeSet<(u32, u32)> = plans.iter().map(|plan| (plan.layout.tensor, plan.layout.context)).collect();
-    // 8 of them.
+    // Eight experts.
     assert_eq!(degrees, BTreeSet::from([(1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (4, 2)]));
 }
 
@@ -206,7 +207,7 @@ fn neighbours_take_the_nearest_number_of_chunks_that_is_allowed() {
     let plan = job.make_plan(layout, batch, ActivationPolicy::Full, PipelineSchedule::OneForwardOneBackward);
     let around = neighbours(&job, &PlanSpace::default(), &ranked(&job, &plan)).unwrap();
     let of = |change: &str| around.iter().find(|n| n.change == change).map(|n| &n.outcome);
-    // 8 stages hold 3 chunks of 24 layers at most; one of 12 micro-batches is no multiple of 8.
+    // 8 stages hold at most 3 chunks of 24 layers each; one of 12 micro-batches is no multiple of 8.
     for change in
         ["p 4 -> 8, t 4 -> 2, v 6 -> 1", "p 4 -> 8, d 2 -> 1, v 6 -> 3", "d 2 -> 4, t 4 -> 2, v 6 -> 1", "d 2 -> 4, p 4 -> 2"]
     {
@@ -246,7 +247,7 @@ fn neighbours_have_a_schedule_that_was_asked_for_and_its_number_of_chunks() {
 fn plans_that_differ_in_nothing_that_counts_are_listed_once() {
     let hardware = PlannerHardware::new("llama2-7b");
     let job = hardware.job(64, 64, 2048);
-    // Nodes of 8 are full of tensor-parallel devices: every axis beyond them crosses nodes, in either order of ranks.
+    // Nodes of 8 are full of tensor-parallel devices: every further axis crosses nodes, in either order of ranks.
     let space = PlanSpace { tensor: Some(vec![8]), pipeline: Some(vec![2, 4]), ..PlanSpace::default() };
     let answer = search_plans(&job, &space, 10).unwrap();
     let of_order = |order| PlanSpace { orders: Some(vec![order]), ..space.clone() };
@@ -257,7 +258,7 @@ fn plans_that_differ_in_nothing_that_counts_are_listed_once() {
     for (i, one) in answer.best.iter().enumerate() {
         let rest = &answer.best[i + 1..];
         assert!(rest.iter().all(|two| !one.is_like(two)), "{:?}", one.plan);
-        // Nothing is lost: the plan, or one like it, is in the list of its order.
+        // Nothing is lost: the plan, or a similar one, is in the list of its order.
         let found = [&usual, &other].iter().any(|list| list.best.iter().any(|two| two.plan == one.plan || one.is_like(two)));
         assert!(found || i >= 5, "{:?}", one.plan);
     }
@@ -285,7 +286,7 @@ fn everything_holds_the_default_space_and_no_policy_twice() {
                 assert!(one.time.total.0 <= other * (1.0 + 1e-9), "{:?}", one.plan);
             }
         }
-        // The fastest that the framework runs may follow those that were asked for.
+        // The fastest plan that the framework runs may follow the requested ones.
         assert!((3..=4).contains(&wide.best.len()) && (!uneven || wide.splits > 0));
         assert!(wide.plans >= even.plans && wide.plans > narrow.plans, "{} {} {}", wide.plans, even.plans, narrow.plans);
         assert_eq!(wide.plans, full.plans(&job).len());
@@ -326,8 +327,8 @@ fn what_fits_nowhere_says_what_the_nearest_plan_lacks() {
     assert!(answer.best.is_empty() && answer.rejected_by_bound == 0);
     let (_, why) = answer.nearest.unwrap();
     assert!(why.need > why.have);
-    // 175 billion parameters of 2 + 2 + 4 + 8 bytes on devices of 79.15 GiB less what the framework takes: with as many, and shared evenly, there is room for
-    // nothing else.
+    // 175 billion parameters of 2 + 2 + 4 + 8 bytes, on devices of 79.15 GiB less the framework's memory. With this
+    // many devices and even sharding there is room for nothing else.
     let least = job.least_devices();
     assert_eq!(
         least,
@@ -337,7 +338,7 @@ fn what_fits_nowhere_says_what_the_nearest_plan_lacks() {
     assert!(!search_plans(&enough, &PlanSpace::default(), 1).unwrap().best.is_empty() && (8..=64).contains(&least));
 }
 
-/// A plan that fits, with what it takes.
+/// A plan that fits, evaluated.
 fn ranked(job: &Job<'_>, plan: &TrainingPlan) -> RankedPlan {
     let mut chip = ChipTimes::new(job.chip, job.stack).unwrap();
     let time = step_time(&mut chip, job.model, job.fabric, plan).unwrap();
@@ -411,11 +412,12 @@ fn a_matrix_of_equal_links_gives_the_plans_of_the_switch() {
             }
         }
     }
-    // Which ranks share a node matters where all links are alike as well.
+    // It also matters with equal links which ranks share a node.
     assert!(gained > 0 && mapped > gained, "{gained} of {mapped}");
 }
 
-/// Jobs of a head that weighs several layers, of depths that few numbers of stages divide, of few micro-batches.
+/// Jobs with a head as heavy as several layers, with depths that few numbers of stages divide, and with few
+/// micro-batches.
 #[test]
 fn near_splits_lose_no_more_than_their_tolerance() {
     for (model, layers, devices, batch, sequence) in [
@@ -432,7 +434,7 @@ fn near_splits_lose_no_more_than_their_tolerance() {
             .map(|splits| search_plans(&job, &PlanSpace { splits: Some(splits), ..piped.clone() }, 1).unwrap());
         let [near_s, best_s] = [&near, &best].map(|answer| answer.best[0].time.total.0);
         assert!(near_s * (1.0 - SPLIT_TOLERANCE) <= best_s && best_s <= near_s * (1.0 + 1e-9), "{model}: {near_s} {best_s}");
-        // The default leaves numbers of chunks out that split the layers less evenly.
+        // The default leaves out numbers of chunks that split the layers less evenly.
         assert!(near.splits <= best.splits, "{} {}", near.splits, best.splits);
         assert_eq!((near.split_tolerance, best.split_tolerance), (Some(SPLIT_TOLERANCE), Some(0.0)));
     }
@@ -466,7 +468,7 @@ fn plans_are_listed_by_time_and_one_that_the_framework_can_run_is_among_them() {
     let runs = lacks.iter().position(|lacks| !lacks).unwrap();
     assert_eq!(answer.best[runs].time.total, full.best[0].time.total);
     assert!(lacks.len() == 4 || lacks.len() == 5 && runs == 4, "{lacks:?}");
-    // Where nothing can be run the list is as it is.
+    // If nothing can be run, the list stays as it is.
     let policies = space.activations.map(|mut list| list.drain(..1).collect());
     let none = search_plans(&job, &PlanSpace { activations: policies, ..space }, 2).unwrap();
     assert!(none.best.iter().all(|ranked| job.framework_refusal(&ranked.plan).is_some()) && !none.best.is_empty());

@@ -1,44 +1,44 @@
-//! A search over plans as it is seen and stopped from outside.
+//! Progress reports of a search over plans, and requests to stop it.
 
 use sim::units::Seconds;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a search over plans is at.
+/// The part of a search over plans that is running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlanPart {
-    /// Plans that are lowered alike, lot by lot: sized, and timed in closed form or bounded.
+    /// Groups of plans that are lowered alike: sized, and timed in closed form or bounded.
     Lots,
     /// Plans whose schedule has no closed form, played in the order of their bounds.
     Played,
-    /// Other splits of the layers, lot by lot.
+    /// Other splits of the layers, group by group.
     Splits,
-    /// Plans that do not fit where everything is kept: what each stage keeps, in the order of their bounds.
+    /// Plans that do not fit if everything is kept: the policies of each stage, in the order of their bounds.
     Mixes,
 }
 
-/// Where a search over plans stands.
+/// The progress of a search over plans.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PlanProgress {
-    /// What it is at.
+    /// The running part.
     pub part: PlanPart,
     /// How much of the part is done.
     pub done: usize,
-    /// How much of it there is; bounds may end it sooner.
+    /// Its total; bounds may end it sooner.
     pub all: usize,
-    /// Plans evaluated so far; a space within the space, searched first, included.
+    /// Plans evaluated so far, including those of a small space searched first.
     pub plans: usize,
-    /// The step of the fastest plan that fits so far, if one is known.
+    /// The step of the fastest plan that fits, if one is known.
     pub best: Option<Seconds>,
 }
 
-/// Who watches a search over plans.
+/// Callbacks of a search over plans.
 #[derive(Clone, Copy)]
 pub struct PlanWatch<'w> {
-    /// Whether the search is to end with the best so far. Once it has said so it is not asked again.
+    /// Whether to end the search with the best so far. After true it is not called again.
     pub stop: &'w (dyn Fn() -> bool + Sync),
-    /// Is told now and then where the search stands, from whatever thread.
+    /// Called now and then with the progress, from any thread.
     pub told: &'w (dyn Fn(PlanProgress) + Sync),
 }
 
@@ -49,29 +49,29 @@ impl std::fmt::Debug for PlanWatch<'_> {
 }
 
 impl PlanWatch<'static> {
-    /// Nobody: the search goes to its end.
+    /// No callbacks: the search runs to its end.
     pub const NONE: Self = Self { stop: &|| false, told: &|_| {} };
 }
 
-/// Between two words of a search.
+/// Least time between two progress reports.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The state of a search that is watched.
+/// The state of a watched search.
 pub(super) struct PlanWatchState<'w> {
     watch: PlanWatch<'w>,
     stopped: AtomicBool,
     part: Mutex<(PlanPart, usize)>,
     done: AtomicUsize,
     plans: AtomicUsize,
-    /// Bits of the least seconds so far: of numbers above zero they are in the numbers' order.
+    /// Bits of the least seconds so far. For positive numbers, bits have the order of the numbers.
     best: AtomicU64,
-    /// When it was told last.
+    /// Time of the last report.
     last: Mutex<Instant>,
-    /// Seconds that no plan goes below which a stop has left.
+    /// Lower bound in seconds on the plans that a stop has left.
     left: Mutex<f64>,
 }
 
-/// What a thread that has panicked has left is as good as before: every write is one number.
+/// A poisoned lock is still valid: every write is a single number.
 fn lock_despite_panic<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -90,13 +90,13 @@ impl<'w> PlanWatchState<'w> {
         }
     }
 
-    /// Begins a part of so many pieces.
+    /// Begins a part of `all` pieces.
     pub fn begin_part(&self, part: PlanPart, all: usize) {
         *lock_despite_panic(&self.part) = (part, all);
         self.done.store(0, Ordering::Relaxed);
     }
 
-    /// Takes what came of some pieces of the part: plans evaluated, and the least seconds of those that fit.
+    /// Adds finished pieces of the part: the plans evaluated, and the least seconds of those that fit.
     pub fn add_done(&self, pieces: usize, plans: usize, best: f64) {
         let done = self.done.fetch_add(pieces, Ordering::Relaxed) + pieces;
         let plans = self.plans.fetch_add(plans, Ordering::Relaxed) + plans;
@@ -111,7 +111,7 @@ impl<'w> PlanWatchState<'w> {
         (self.watch.told)(PlanProgress { part, done: done.min(all), all, plans, best });
     }
 
-    /// Whether to stop.
+    /// Whether to stop now.
     pub fn should_stop(&self) -> bool {
         if !self.was_stopped() && (self.watch.stop)() {
             self.stopped.store(true, Ordering::Relaxed);
@@ -124,13 +124,13 @@ impl<'w> PlanWatchState<'w> {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Takes the bound of plans that a stop leaves.
+    /// Notes a lower bound on plans that a stop leaves.
     pub fn note_left_bound(&self, bound: f64) {
         let mut left = lock_despite_panic(&self.left);
         *left = left.min(bound);
     }
 
-    /// Seconds that no plan goes below which a stop has left.
+    /// Lower bound in seconds on the plans that a stop has left.
     pub fn left_bound(&self) -> f64 {
         *lock_despite_panic(&self.left)
     }

@@ -1,5 +1,5 @@
-//! A row of Calculon's format (application, execution, system) as a step of this project: its model and plan, its chip, the networks that its
-//! axes use, and a software stack with the overlaps and fusions that it asks for.
+//! A row of Calculon's format (application, execution, system) as a step of this project: model, plan, chip, networks
+//! of its axes, and a software stack with the overlaps and fusions that the row requests.
 
 use sim::files::FileError;
 use sim::hardware::Accelerator;
@@ -18,39 +18,39 @@ use workloads::training::Attention;
 /// A row, ready to run.
 #[derive(Debug, Clone)]
 pub struct CalculonRow {
-    /// What is trained.
+    /// The model.
     pub model: Model,
-    /// How.
+    /// The plan.
     pub plan: TrainingPlan,
-    /// Every device.
+    /// The chip of every device.
     pub chip: Accelerator,
-    /// The networks that the axes use, cut to the devices.
+    /// The networks of the axes, cut to the devices.
     pub fabric: Fabric,
     /// The software, with the row's own options.
     pub stack: SoftwareStack,
-    /// What is taken for granted where the files are silent, one line each.
+    /// Assumptions where the files give no value, one line each.
     pub assumed: Vec<String>,
-    /// What of the files the model here does not have, one line each.
+    /// Parts of the files that this model does not have, one line each.
     pub not_modelled: Vec<String>,
 }
 
-/// What a row takes.
+/// The result of a row.
 #[derive(Debug, Clone)]
 pub struct CalculonOutcome {
     /// The step of the whole model.
     pub step: StepTime,
     /// Its memory.
     pub memory: StepMemory,
-    /// The step of the blocks alone, without embedding and head: what Calculon times.
+    /// The step of the blocks alone, without embedding and head, as Calculon times it.
     pub blocks: StepTime,
     /// One micro-batch on one device.
     profile: StepProfile,
 }
 
-/// Puts a row together; the model gets `vocabulary` rows.
+/// Makes a row from its files; the model gets `vocabulary` rows.
 ///
 /// # Errors
-/// Degrees that do not divide the model or fit the networks, a type that an engine does not have.
+/// Degrees that do not divide the model or fit the networks, or a data type that an engine does not have.
 pub fn assemble_row(
     application: &CalculonApplication,
     execution: &CalculonExecution,
@@ -109,10 +109,10 @@ pub fn assemble_row(
 }
 
 impl CalculonRow {
-    /// The step and its memory.
+    /// Computes the step and its memory.
     ///
     /// # Errors
-    /// A plan that the model cannot be lowered for, a chip that the cost model cannot use.
+    /// A plan that the model cannot be lowered for, or a chip that the cost model cannot use.
     pub fn run_row(&self) -> Result<CalculonOutcome, StepError> {
         let (model, plan, fabric) = (&self.model, &self.plan, &self.fabric);
         plan.layout.check_model_and_batch(model, &plan.batch)?;
@@ -129,13 +129,15 @@ impl CalculonRow {
 }
 
 impl CalculonOutcome {
-    /// The figures that Calculon prints and that mean the same here, by its names: of the blocks alone, times in seconds, sizes in bytes
-    /// per device. Its `bubble_time` and `pp_comm_exposed_time` are one figure here, and its activation and gradient sizes count
-    /// buffers differently: they have no equal.
+    /// The figures of Calculon's output that mean the same here, by Calculon's names. They cover the blocks alone;
+    /// times are in seconds, sizes in bytes per device.
+    ///
+    /// Calculon's `bubble_time` and `pp_comm_exposed_time` are one figure here. Its activation and gradient sizes count
+    /// buffers differently, so they have no counterpart.
     #[must_use]
     pub fn calculon_figures(&self, row: &CalculonRow) -> Vec<(&'static str, f64)> {
         let (time, layer) = (&self.blocks, &self.profile.layer);
-        // Blocks of the slowest device times micro-batches: what its passes hold of one block's.
+        // Blocks of the slowest device times micro-batches: the number of block passes in its time.
         let passes = if layer.forward.device.0 > 0.0 { time.forward.0 / layer.forward.device.0 } else { 0.0 };
         let again = layer.recompute.tensor.0 * passes;
         let layout = &row.plan.layout;
@@ -173,7 +175,7 @@ mod tests {
     const EXECUTION: &str = include_str!("../../../workloads/tests/calculon/execution.json");
     const SYSTEM: &str = include_str!("../../../sim/tests/data/calculon/system.json");
 
-    /// The carried row with changes of the execution's and of the system's text.
+    /// The embedded row with changes in the texts of execution and system.
     fn changed(execution: &[(&str, &str)], system: &[(&str, &str)]) -> CalculonRow {
         let with = |text: &str, changes: &[(&str, &str)]| {
             changes.iter().fold(text.to_owned(), |text, (from, to)| {
@@ -202,7 +204,7 @@ mod tests {
         near("fw_time", figures["block_fw_time"] * 12.0 * 16.0);
         near("recompute_time", figures["block_re_time"] * 12.0 * 16.0);
         let (h, f) = (2048.0, 8192.0);
-        // Products with a matrix and their biases are cut by 4; gains, and biases of what is summed, are not.
+        // Products with a matrix and their biases are divided by 4; gains, and biases of sums, are not.
         let block = (4.0 * h * h + 2.0 * h * f + 3.0 * h + f) / 4.0 + 2.0 * h + 4.0 * h;
         near("weight_space", block * 12.0 * 2.0);
         near("optimizer_space", block * 12.0 * 12.0 / 2.0);

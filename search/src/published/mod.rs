@@ -1,4 +1,5 @@
-//! Others' problem formats, each solved or run under its own rules: they stand apart from the main way.
+//! Problem formats of other projects, each solved or run under its own rules. They are separate from this project's own
+//! model.
 
 pub mod calculon;
 pub mod phaze;

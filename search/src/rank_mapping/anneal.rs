@@ -3,10 +3,10 @@
 use super::state::MappingState;
 use crate::random::SeededRandom;
 
-/// The first temperature, as a share of the time above the bound, and the last as a share of the first.
+/// The first temperature as a fraction of the time above the bound, and the last as a fraction of the first.
 const HOT: f64 = 0.1;
 const COLD: f64 = 1e-4;
-/// Blocks of a run that is reversed, at most.
+/// Limit on the blocks of a reversed run.
 const RUN: u64 = 6;
 
 /// The best assignment of a run.
@@ -17,14 +17,14 @@ pub(super) struct AnnealedMapping {
     pub moves: u64,
 }
 
-/// Betters `state` by `moves` moves; the answer is never slower than the start. Stops where the bound is met.
+/// Improves `state` by `moves` moves. The answer is never slower than the start. Stops early when it meets the bound.
 pub(super) fn anneal_mapping(mut state: MappingState<'_>, seed: u64, moves: u32, bound: f64) -> AnnealedMapping {
     state.weigh_lines();
     let mut best = AnnealedMapping { time: state.step_seconds(), devices: state.devices.clone(), moves: 0 };
     let mut sizes = block_sizes(state.devices.len() as u64, state.unit_size().into());
     let mut ranks: Vec<usize> = (0..state.devices.len()).collect();
     if state.fabric().has_places_inside_units() {
-        // Blocks of ranks that lie on one unit, and stay together.
+        // Blocks of ranks on one unit stay together.
         sizes.retain(|size| size.is_multiple_of(state.unit_size().into()));
         ranks.sort_by_key(|rank| state.devices[*rank]);
     }
@@ -55,7 +55,7 @@ pub(super) fn anneal_mapping(mut state: MappingState<'_>, seed: u64, moves: u32,
     best
 }
 
-/// Ranks that move together: single ones, units, and the divisors and multiples of units.
+/// Sizes of blocks that move together: single ranks, units, and divisors and multiples of units.
 fn block_sizes(ranks: u64, unit: u64) -> Vec<u64> {
     (1..=ranks / 2).filter(|b| ranks.is_multiple_of(*b) && (b.is_multiple_of(unit) || unit.is_multiple_of(*b))).collect()
 }

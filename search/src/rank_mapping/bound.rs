@@ -1,20 +1,23 @@
-//! A time that no assignment beats.
+//! A lower bound on the step time over all assignments.
 //!
-//! The step is a function of what its collectives take that never falls where one takes longer (see `step`). So it is no shorter than with the least
-//! that each can take at once with the others.
+//! The step time never falls when a collective takes longer (see `step`). So the step is no shorter than one in which
+//! every collective takes the least time that it can have together with the others.
 //!
-//! Either all groups of a line of them lie inside units, or some group crosses between units. Which lines can be inside at once is limited: what their
-//! groups join must fit into a unit. For each such choice every collective has a least cost:
-//! - a line inside: the cost inside a unit;
-//! - otherwise at least one group crosses: the least cost of any spread over two units or more, on the fastest link, with no more members in a
-//!   unit than what the lines inside leave room for;
-//! - where the lines inside fill units exactly, the spread of all other groups is known, and every unit takes part: the slowest link of the slowest
-//!   group is limited by what every unit needs (see `rates`);
-//! - where sends between stages are not all inside, a unit holds so many stages of a pipeline at most, and so many boundaries cross at least.
+//! Either all groups of a line lie inside units, or some group crosses between units. Only some lines can be inside
+//! together: the ranks that their groups join must fit into a unit. For each such choice every collective has a least
+//! cost:
+//! - A line inside costs its price inside a unit.
+//! - For any other line at least one group crosses. It costs the least over all spreads over two units or more, on the
+//!   fastest link. A unit holds no more members than the lines inside leave room for.
+//! - If the lines inside fill units exactly, the spread of all other groups is known, and every unit takes part. The
+//!   links that every unit needs then limit the slowest link of the slowest group (see `rates`).
+//! - If sends between stages are not all inside, a unit holds a limited number of a pipeline's stages, so a minimum
+//!   number of boundaries crosses.
 //!
-//! The bound is the least step of all choices. None of it depends on how units are numbered, and a faster link never raises it.
+//! The bound is the least step time over all choices. It does not depend on the numbering of units, and a faster link
+//! never raises it.
 //!
-//! Where only whole units are moved, the spread of every group is that of its order of the axes, whichever units it gets.
+//! If only whole units are moved, every group has the spread of its order of the axes, whichever units it gets.
 
 use super::price::{CollectivePrices, SEND};
 use super::rates::{GroupShape, LinkRates};
@@ -24,10 +27,10 @@ use sim::network::{Fabric, GroupSpread, PlacementFinder};
 use std::collections::BTreeMap;
 use step::{ChipTimes, Communication};
 
-/// Different lines beyond which their joint choices are not enumerated (2 to this power of them).
+/// Limit on the different lines whose joint choices are enumerated: 2 to this power of choices.
 const MAX_LINES: usize = 10;
 
-/// Seconds that no assignment of all ranks goes below.
+/// Lower bound on the step, in seconds, over all assignments of ranks to devices.
 pub(super) fn lower_bound_of_mappings(traffic: &StepTraffic<'_>, fabric: &Fabric) -> f64 {
     let mut chip = traffic.own_cost_model();
     let (Some((links, unit)), Some(places)) = (fabric.measured_links(), PlacementFinder::of_fabric(fabric)) else {
@@ -47,24 +50,24 @@ struct MappingBound<'a> {
     /// Devices of a unit.
     unit: u32,
     fabric: &'a Fabric,
-    /// Least costs of crossing asks, by ask and members that a unit holds at most.
+    /// Least cost of a collective with a crossing group, by request and by the most members that a unit holds.
     crossing: BTreeMap<(usize, u32), Communication>,
 }
 
-/// What a choice leaves open.
+/// One choice of lines inside units, and its consequences.
 struct InsideLines<'c> {
-    /// By line, whether all its groups lie inside units; `None` where that is not chosen.
+    /// By line, whether all its groups lie inside units; `None` if the choice leaves that open.
     inside: &'c [Option<bool>],
     joined: &'c JoinedRanks,
 }
 
 impl<'a> MappingBound<'a> {
-    /// Of all choices of lines that lie inside units the least.
+    /// The least step over all choices of lines that lie inside units.
     fn least_over_choices(&mut self) -> f64 {
         let traffic = self.traffic;
         let lines = traffic.lines.len();
         let sends = usize::from(traffic.send.is_some());
-        // Lines of the same groups lie alike.
+        // Lines with equal groups have equal placements.
         let same: Vec<usize> = (0..lines)
             .map(|line| traffic.lines[..line].iter().position(|l| l.groups == traffic.lines[line].groups).unwrap_or(line))
             .collect();
@@ -82,7 +85,7 @@ impl<'a> MappingBound<'a> {
         least
     }
 
-    /// The least step under a choice.
+    /// The least step under one choice.
     fn least_under_choice(&mut self, choice: &InsideLines<'_>) -> f64 {
         let traffic = self.traffic;
         let mut table = traffic.silent_network();
@@ -110,7 +113,7 @@ impl<'a> MappingBound<'a> {
         }
     }
 
-    /// The least that sends take, and the boundaries that cross between units at least.
+    /// Fills in the least cost of sends. Returns the least number of boundaries that cross between units.
     fn least_send_seconds(&mut self, table: &mut NetworkTable<'_>, choice: &InsideLines<'_>) -> usize {
         let outer = self.fabric.tiers.len() - 1;
         let (boundaries, joined) = (table.tiers.len(), choice.joined);
@@ -120,7 +123,7 @@ impl<'a> MappingBound<'a> {
         }
         let crossing = match choice.inside[self.traffic.lines.len()] {
             Some(false) => {
-                // A unit holds so many stages of a pipeline: their sets are disjoint.
+                // The sets of stages are disjoint, so a unit holds at most this many stages of a pipeline.
                 let held = (self.unit / joined.smallest_in_stage).max(1) as usize;
                 (boundaries + 1).div_ceil(held).saturating_sub(1).max(1)
             }
@@ -143,15 +146,15 @@ impl<'a> MappingBound<'a> {
         crossing
     }
 
-    /// A group inside a unit.
+    /// The cost of a group inside a unit.
     fn cost_inside_unit(&mut self, ask: usize, members: u32) -> Communication {
         self.prices.price_of(ask, GroupSpread { members, units: 1, most: members, least: members, stride: 1 }, f64::INFINITY)
     }
 
-    /// A line of which some group crosses.
+    /// The least cost of a line of which at least one group crosses.
     fn cost_outside_unit(&mut self, ask: usize, groups: &[Vec<u32>], exchange: bool, joined: &JoinedRanks) -> Communication {
         let members = groups[0].len() as u32;
-        // Sets lie wholly inside units: a unit holds so many of them, each with so many members of a group.
+        // Sets lie wholly inside units. This bounds the sets in a unit, and each set's members of a group.
         let (size, most) = joined.tightest_packing(groups);
         let least = self.least_crossing_cost(ask, members, self.unit / size * most);
         let spreads: Vec<GroupSpread> =
@@ -162,7 +165,8 @@ impl<'a> MappingBound<'a> {
         })
     }
 
-    /// The rate that limits groups of a spread, where all spreads are known: every unit takes part if every rank does and no group stays inside.
+    /// The rate that limits groups of one spread. If every rank takes part and no group stays inside, every unit takes
+    /// part.
     fn limiting_rate(&self, spreads: &[GroupSpread], groups: &[Vec<u32>], spread: GroupSpread, exchange: bool) -> f64 {
         let ranks: usize = groups.iter().map(Vec::len).sum();
         if spreads.len() > 1 || ranks < self.traffic.rank_count() as usize {
@@ -175,7 +179,8 @@ impl<'a> MappingBound<'a> {
         }
     }
 
-    /// The least cost of any spread over two units or more with at most `most` members in one, on the fastest link.
+    /// The least cost of any spread over two units or more with at most `most` members in one unit, on the fastest
+    /// link.
     fn least_crossing_cost(&mut self, ask: usize, members: u32, most: u32) -> Communication {
         let most = most.min(self.unit).min(members - 1).max(1);
         if let Some(known) = self.crossing.get(&(ask, most)) {
@@ -196,7 +201,7 @@ impl<'a> MappingBound<'a> {
         cost
     }
 
-    /// Seconds that no order of the axes goes below, whichever whole units its blocks get.
+    /// Lower bound in seconds over all orders of the axes, whichever whole units their blocks get.
     fn lower_bound_of_whole_units(&mut self, mut places: PlacementFinder<'_>) -> f64 {
         let (traffic, lines) = (self.traffic, self.traffic.lines.len());
         let mut least = f64::INFINITY;
@@ -236,17 +241,17 @@ impl<'a> MappingBound<'a> {
     }
 }
 
-/// The ranks that the groups inside units join.
+/// Sets of ranks that must share a unit, joined by the groups inside units.
 struct JoinedRanks {
-    /// The set of every rank.
+    /// The set of each rank.
     set: Vec<usize>,
-    /// Ranks of every set.
+    /// Ranks in each set.
     sizes: Vec<u32>,
-    /// Ranks of the largest set.
+    /// Ranks in the largest set.
     largest: u32,
-    /// Ranks of the smallest set.
+    /// Ranks in the smallest set.
     smallest: u32,
-    /// Ranks of the smallest set where stages are not joined with each other.
+    /// Ranks in the smallest set if stages are not joined with each other.
     smallest_in_stage: u32,
 }
 
@@ -273,7 +278,7 @@ impl JoinedRanks {
         self.smallest == unit
     }
 
-    /// Different sets among ranks.
+    /// The number of different sets among ranks.
     fn set_count(&self, ranks: impl Iterator<Item = u32>) -> u32 {
         let mut sets: Vec<usize> = ranks.map(|rank| self.set[rank as usize]).collect();
         sets.sort_unstable();
@@ -281,20 +286,20 @@ impl JoinedRanks {
         sets.len() as u32
     }
 
-    /// Members of a group in each of its sets, with the set.
+    /// The sets of a group's members, each with its number of members.
     fn members_by_set(&self, group: &[u32]) -> Vec<(usize, u32)> {
         let mut sets: Vec<usize> = group.iter().map(|rank| self.set[*rank as usize]).collect();
         sets.sort_unstable();
         sets.chunk_by(|a, b| a == b).map(|same| (same[0], same.len() as u32)).collect()
     }
 
-    /// The ranks of the smallest set that groups touch, and the most members that a group has in one set.
+    /// The size of the smallest set that the groups touch, and the most members of a group in one set.
     fn tightest_packing(&self, groups: &[Vec<u32>]) -> (u32, u32) {
         let all = groups.iter().flat_map(|group| self.members_by_set(group));
         all.fold((u32::MAX, 1), |(size, most), (set, members)| (size.min(self.sizes[set]), most.max(members)))
     }
 
-    /// The spreads of groups where each set fills a unit.
+    /// The distinct spreads of groups, if each set fills a unit.
     fn spreads_over_units(&self, groups: &[Vec<u32>]) -> Vec<GroupSpread> {
         let mut list = Vec::new();
         for group in groups {
@@ -315,7 +320,7 @@ impl JoinedRanks {
     }
 }
 
-/// The sets that groups join ranks to, by rank, and their sizes.
+/// Joins the members of each group (union-find). Returns the set of each rank, and the sets' sizes.
 fn joined_sets<'g>(ranks: usize, groups: impl Iterator<Item = &'g Vec<Vec<u32>>>) -> (Vec<usize>, Vec<u32>) {
     let mut root: Vec<usize> = (0..ranks).collect();
     for group in groups.flatten() {

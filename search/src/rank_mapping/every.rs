@@ -1,19 +1,20 @@
-//! All assignments, where there are few.
+//! Tries all assignments if there are few.
 
 use super::state::MappingState;
 use super::{MappingSearch, TrafficAxis};
 
-/// The assignments of ranks to units, whichever device of a unit each gets; or of whole units to the blocks of every order of the axes.
+/// All assignments of ranks to units, whichever device of a unit each gets. If whole units are moved: all assignments
+/// of units to the blocks of every order of the axes.
 pub(super) struct AllAssignments<'o> {
-    /// Assignments to begin with.
+    /// Assignments to permute.
     orders: Vec<&'o [u32]>,
-    /// Devices that stay together: of a unit where whole ones are moved, else 1.
+    /// Devices that stay together: a unit's devices if whole units are moved, else 1.
     block: u32,
     count: u64,
 }
 
 impl<'o> AllAssignments<'o> {
-    /// `None` where there are more than `most`.
+    /// `None` if there are more than `most` assignments.
     pub fn new_up_to(
         state: &MappingState<'_>,
         orders: &'o [(Vec<TrafficAxis>, Vec<u32>)],
@@ -24,12 +25,13 @@ impl<'o> AllAssignments<'o> {
         let block = if whole { unit } else { 1 };
         let orders: Vec<&[u32]> =
             orders.iter().take(if whole { orders.len() } else { 1 }).map(|(_, devices)| &devices[..]).collect();
-        // Blocks on units, where the places of a unit are alike: a multinomial coefficient, as a product of binomial ones.
+        // Counts blocks on units. The places of a unit are alike, so the count is a multinomial coefficient, here a
+        // product of binomial ones.
         let mut count = orders.len() as u64;
         let held = unit / block;
         for blocks in (1..=ranks / unit).map(|units| units * held) {
             for i in 1..=held {
-                // Exact, since a product of i factors behind each other is a multiple of i!.
+                // Exact: the product of i consecutive factors is a multiple of i!.
                 count = count.checked_mul(u64::from(blocks - held + i))? / u64::from(i);
             }
             if count > u64::from(most) {
@@ -39,7 +41,7 @@ impl<'o> AllAssignments<'o> {
         Some(Self { orders, block, count })
     }
 
-    /// The best of all.
+    /// The fastest of all assignments.
     pub fn find_best_assignment(&self, state: &MappingState<'_>) -> MappingSearch {
         let mut state = state.clone();
         let (ranks, unit) = (state.devices.len(), state.unit_size());
@@ -65,10 +67,10 @@ impl<'o> AllAssignments<'o> {
     }
 }
 
-/// Blocks placed so far.
+/// The blocks placed so far.
 struct PlacedBlocks {
     places: Vec<u32>,
-    /// Places left on every unit.
+    /// Free places on each unit.
     free: Vec<u32>,
     held: u32,
 }

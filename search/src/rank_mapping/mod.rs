@@ -1,28 +1,32 @@
-//! Which rank runs on which device, where links differ: a measured matrix between nodes or devices.
+//! Maps ranks to devices of a fabric with different links: a measured matrix between nodes or devices.
 //!
 //! # Objective
-//! The step time of a plan as a function of the assignment: [`step::step_time`] on [`step::PlacedNetwork`], the one model of a step. Every collective of
-//! every axis is priced on the links that its members use under the assignment ([`sim::known_network::PlacementFinder`]: the slowest link of a ring, the slowest
-//! member of an exchange), by the algorithm that takes least there; the slowest group of an axis decides, in whichever stage it is. What work hides of
-//! communication follows from those times. Ranks in the order of the devices take what the plan takes without a mapping.
+//! The objective is the step time of a plan as a function of the assignment: [`step::step_time`] on [`step::Placed`],
+//! the one model of a step. Every collective of every axis is priced on the links between its members under the
+//! assignment, by the fastest algorithm. The deciding link is the slowest link of a ring or the slowest member of an
+//! exchange ([`sim::network::PlacementFinder`]). The slowest group of an axis decides, whichever stage it is in. Ranks in the
+//! order of the devices take the same time as the plan without a mapping.
 //!
-//! A search asks for many times of one plan. So what the step asks of the network is noted once (see `traffic`), and answered from a table: where
-//! groups lie is all that an assignment changes, and few of the ways in which they lie differ.
+//! A search evaluates one plan many times. So the step's requests to the network are recorded once (see `traffic`), and
+//! a table answers them. An assignment changes only the placement of groups, and there are few different placements.
 //!
 //! # Search
-//! Where there are no more assignments than [`RankMappingEffort::list_moves`], all are tried. Otherwise starts are the best orders of the parallel axes over the
-//! devices, with units in an order of their own (by the rates of their links) and with those side by side that have fast links between them
-//! (see `seriation`): the numbers that units have do not matter where no two have links of the same rates. Simulated annealing swaps devices, swaps
-//! aligned blocks and reverses runs of blocks; seeds are fixed, so the answer is always the same. A lower bound (see `bound`) says how far from the
-//! optimum it can be.
+//! If there are at most [`RankMappingEffort::moves`] assignments, all are tried. Otherwise the search starts from the
+//! best orders of the parallel axes over the devices. Units are sorted by the rates of their links, and also so that
+//! units with fast links between them stand side by side (see `seriation`). So the numbering of units does not matter
+//! unless two units have links of equal rates. Simulated annealing swaps devices, swaps aligned blocks and reverses
+//! runs of blocks. Seeds are fixed, so the answer is reproducible. A lower bound (see `bound`) gives the largest
+//! possible distance to the optimum.
 //!
-//! Passes by the operator schedule are scheduled anew wherever their collectives take another time, and remembered. A pass whose schedule is not
-//! proven may be longer than it need be, and the bound with it.
+//! With operator schedules, each pass is scheduled anew when its collectives take another time, and the schedule is
+//! remembered. An unproven schedule may be longer than necessary, and then the bound is too.
 //!
-//! Under zero-bubble schedules, which take long to play, assignments are compared by a bound on the step; the best is played, and so is rank order.
+//! Zero-bubble schedules take long to play, so assignments are compared by a lower bound on the step. The best
+//! assignment is played, and so is rank order.
 //!
-//! Where units are tori or have several tiers (slices joined by measured links), whole units are moved only: inside, ranks lie in the order
-//! of the axes, and groups are priced by the unit's own tiers and dimensions. The bound is then one on such mappings.
+//! If units are tori or have several tiers (slices joined by measured links), only whole units are moved. Inside a
+//! unit, ranks lie in the order of the axes, and the unit's own tiers and dimensions price the groups. The lower bound
+//! then holds for such mappings only.
 
 mod anneal;
 mod bound;
@@ -53,13 +57,13 @@ pub enum MappingError {
     /// The step has no time.
     #[error(transparent)]
     Step(#[from] StepError),
-    /// The fabric does not say which links there are.
+    /// The fabric has no measured links.
     #[error("fabric `{fabric}`: its outermost tier is not a matrix of links; give --links FILE.csv")]
     NoLinks {
         /// The fabric.
         fabric: String,
     },
-    /// The ranks are not as many as the devices.
+    /// The plan has another number of ranks than the fabric has devices.
     #[error("{ranks} ranks on {devices} devices of fabric `{fabric}`: must be equal; cut the fabric to the ranks")]
     Size {
         /// The fabric.
@@ -71,12 +75,12 @@ pub enum MappingError {
     },
 }
 
-/// How long to search.
+/// Effort limits of the search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RankMappingEffort {
-    /// Moves tried from each start; all assignments where there are no more.
+    /// Moves tried from each start. If there are no more assignments than this, all are tried.
     pub moves: u32,
-    /// Starts: the best orders of the axes.
+    /// Number of starts, taken from the best orders of the axes.
     pub starts: usize,
 }
 
@@ -86,7 +90,7 @@ impl Default for RankMappingEffort {
     }
 }
 
-/// What nothing hides of an axis' communication, over a step.
+/// The exposed communication of one axis over a step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct AxisTime {
     /// The axis.
@@ -102,9 +106,9 @@ pub struct AxisTime {
 pub struct RankMapping {
     /// `devices[rank]` is where the rank runs; devices count unit by unit (node by node), in the matrix's order.
     pub devices: Vec<u32>,
-    /// Devices of a unit of the matrix.
+    /// Devices in a unit of the matrix.
     pub unit_devices: u32,
-    /// Step with ranks in the order of devices: what the plan takes without a mapping.
+    /// Step with ranks in the order of devices: the plan's time without a mapping.
     pub before: Seconds,
     /// Step under the best order of the axes.
     pub ordered: Seconds,
@@ -112,17 +116,18 @@ pub struct RankMapping {
     pub order: Vec<TrafficAxis>,
     /// Step as mapped.
     pub after: Seconds,
-    /// The step if no collective took any time but its launch.
+    /// Step if no collective took any time except its launch.
     pub without_links: Seconds,
-    /// Whether only mappings of whole units, in an order of the axes, are considered: where a unit is a torus or has several tiers.
+    /// Whether only mappings of whole units in an order of the axes are considered: if a unit is a torus or has several
+    /// tiers.
     pub whole_units: bool,
-    /// None of the mappings considered is faster (status of `after`).
+    /// Lower bound on the step over all mappings considered (status of `after`).
     pub lower_bound: Seconds,
-    /// How good the mapping is known to be.
+    /// How close to optimal the mapping is proven to be.
     pub status: SolveStatus,
     /// Communication by axis.
     pub axes: Vec<AxisTime>,
-    /// Moves tried, or assignments where all are.
+    /// Moves tried, or the number of assignments if all were tried.
     pub moves: u64,
 }
 
@@ -133,7 +138,7 @@ pub struct RankMapping {
 pub fn map_ranks(traffic: &StepTraffic<'_>, fabric: &Fabric, effort: RankMappingEffort) -> Result<RankMapping, MappingError> {
     let unit_devices = check_unit_size(traffic.rank_count(), fabric)?;
     let no_links = || MappingError::NoLinks { fabric: fabric.name.clone() };
-    // The search sees units in an order of their own.
+    // The search uses its own order of units, independent of their numbers.
     let order = fabric.measured_links().map_or_else(Vec::new, |(links, _)| own_order_of_units(links));
     let sorted = &fabric.clone().permute_units(&order);
     let mut place = vec![0; order.len()];
@@ -151,7 +156,7 @@ pub fn map_ranks(traffic: &StepTraffic<'_>, fabric: &Fabric, effort: RankMapping
     let ordered = first.with_assignment(&in_order).play_step()?;
     let MappingSearch { found, moves, least } = search_mapping(&mut first, &orders, whole, effort);
     let bound = least.unwrap_or_else(|| bound::lower_bound_of_mappings(traffic, sorted));
-    // Rank order, the best order of the axes, and what was found, as they are played.
+    // Plays rank order, the best order of the axes and the search's answer, and keeps the fastest.
     let mut best = (before, first.devices.clone());
     for (step, devices) in [(ordered, in_order), (first.with_assignment(&found).play_step()?, found)] {
         if step.total < best.0.total {
@@ -177,11 +182,11 @@ pub fn map_ranks(traffic: &StepTraffic<'_>, fabric: &Fabric, effort: RankMapping
     })
 }
 
-/// What a search has found.
+/// The answer of a search.
 struct MappingSearch {
     found: Vec<u32>,
     moves: u64,
-    /// The least of all assignments, where all were tried.
+    /// The least time of all assignments, if all were tried.
     least: Option<f64>,
 }
 
@@ -218,7 +223,7 @@ fn search_mapping(
     MappingSearch { found: best.map_or_else(|| first.devices.clone(), |best| best.devices), moves, least: None }
 }
 
-/// The units sorted by the rates of their links, and those that have the same by the rates to units sorted so far.
+/// Sorts units by the rates of their links. Rates to units sorted so far break ties.
 fn own_order_of_units(links: &LinkMatrix) -> Vec<u32> {
     let units: Vec<u32> = (0..links.unit_count()).collect();
     let mut class = vec![0_usize; units.len()];
@@ -244,7 +249,8 @@ fn own_order_of_units(links: &LinkMatrix) -> Vec<u32> {
     order
 }
 
-/// Axes that communicate before or after, from steps with sends between stages and without.
+/// The axes that communicate before or after. The exposed sends are the difference between steps with and without
+/// sends.
 fn axis_times(steps: [&StepTime; 2], without_sends: [StepTime; 2]) -> Vec<AxisTime> {
     let sends = |at: usize| Seconds((steps[at].total - without_sends[at].total).0.max(0.0));
     let of = |axis: TrafficAxis, part: fn(&StepTime) -> Seconds| AxisTime { axis, before: part(steps[0]), after: part(steps[1]) };
@@ -269,8 +275,8 @@ pub fn time_of_mapping(traffic: &StepTraffic<'_>, fabric: &Fabric, devices: &[u3
     Ok(MappingState::new(traffic, fabric, devices.to_vec()).ok_or_else(no_links)?.play_step()?)
 }
 
-/// Orders of the axes with their devices: where it matters how a group lies inside a unit, those in which every group is evenly spaced
-/// there and takes as many devices of each unit; rank order at least.
+/// Orders of the axes with their devices. If only whole units are moved, keeps the orders in which every group is
+/// evenly spaced inside units and has equally many devices in each, and always rank order.
 fn starting_orders(traffic: &StepTraffic<'_>, unit: u32, whole: bool) -> Vec<(Vec<TrafficAxis>, Vec<u32>)> {
     let mut orders = traffic.axis_orders();
     let even = |devices: &[u32]| {
@@ -289,7 +295,7 @@ fn starting_orders(traffic: &StepTraffic<'_>, unit: u32, whole: bool) -> Vec<(Ve
     orders
 }
 
-/// Devices of a unit of the fabric's links.
+/// Checks that the plan fits the fabric. Returns the devices in a unit of the fabric's links.
 fn check_unit_size(ranks: u32, fabric: &Fabric) -> Result<u32, MappingError> {
     let name = || fabric.name.clone();
     let (_, unit_devices) = fabric.measured_links().ok_or_else(|| MappingError::NoLinks { fabric: name() })?;

@@ -1,4 +1,4 @@
-//! What a step's collectives take where groups lie in given ways.
+//! Prices a step's collectives for given placements of their groups.
 
 use super::traffic::{CollectiveRequest, StepTraffic};
 use sim::kernel::CollectiveKind;
@@ -7,7 +7,7 @@ use sim::units::{Bytes, BytesPerSecond};
 use std::collections::HashMap;
 use step::{Communication, communication_of_cost};
 
-/// Prices collectives by spread and link, and remembers.
+/// Prices collectives by spread and link, and caches the prices.
 #[derive(Debug, Clone)]
 pub(super) struct CollectivePrices<'a> {
     fabric: &'a Fabric,
@@ -16,7 +16,7 @@ pub(super) struct CollectivePrices<'a> {
     known: HashMap<(usize, GroupSpread, u64), Communication>,
 }
 
-/// Stands for the sends between stages among the asks.
+/// The index that stands for sends between stages among the requests.
 pub(super) const SEND: usize = usize::MAX;
 
 impl<'a> CollectivePrices<'a> {
@@ -24,7 +24,7 @@ impl<'a> CollectivePrices<'a> {
         Self { fabric, asks: &traffic.asks, send: traffic.send.unwrap_or(Bytes::ZERO), known: HashMap::new() }
     }
 
-    /// What an ask takes in a group that lies so, over links of `link` bytes per second of whole units.
+    /// The cost of a request in a group with this spread, over links of `link` bytes per second between whole units.
     pub fn price_of(&mut self, ask: usize, spread: GroupSpread, link: f64) -> Communication {
         let (fabric, asks, send) = (self.fabric, self.asks, self.send);
         *self.known.entry((ask, spread, link.to_bits())).or_insert_with(|| {

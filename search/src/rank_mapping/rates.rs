@@ -1,21 +1,21 @@
-//! Rates that links between units cannot exceed, wherever groups lie.
+//! Upper bounds on the rates between units, for any placement of groups.
 
 use sim::network::LinkMatrix;
 
-/// Limits on the slowest link of groups through which every unit goes.
+/// Upper bounds on the slowest link of groups if every unit takes part.
 #[derive(Debug)]
 pub(super) struct LinkRates<'a> {
     links: &'a LinkMatrix,
-    /// All rates, fastest first, each once.
+    /// The distinct rates, fastest first.
     rates: Vec<f64>,
 }
 
-/// How a group joins its units.
+/// How a group connects its units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GroupShape {
-    /// Around and back; through two units there and back.
+    /// A closed ring; with two units, there and back.
     Ring,
-    /// From the first to the last.
+    /// An open chain from the first to the last.
     Chain,
 }
 
@@ -28,14 +28,17 @@ impl<'a> LinkRates<'a> {
         Self { links, rates }
     }
 
-    /// The fastest link.
+    /// The rate of the fastest link.
     pub fn fastest_link(&self) -> f64 {
         self.rates.first().copied().unwrap_or(f64::INFINITY)
     }
 
-    /// Where every unit is in a group through `units` units: the fastest rate at which the links that are no slower give each unit as many neighbours
-    /// as the shape needs (two in a ring, one in a chain or a pair), leave no fewer units than that joined, and, for a ring through all, leave them
-    /// joined without any one of them. The slowest link of the slowest group is no faster.
+    /// Upper bound on the slowest link of the slowest group, if every unit is in a group over `units` units.
+    ///
+    /// It is the fastest rate at which links that are no slower meet three conditions:
+    /// - Each unit has as many neighbours as the shape needs: two in a ring, one in a chain or a pair.
+    /// - Each connected part has at least `units` units.
+    /// - For a ring through all units, the units stay connected without any one of them.
     pub fn fastest_through(&self, units: u32, shape: GroupShape) -> f64 {
         let neighbours = if shape == GroupShape::Ring && units > 2 { 2 } else { 1 };
         let holds = |rate: f64| {
@@ -43,12 +46,12 @@ impl<'a> LinkRates<'a> {
             self.joins_every_unit(rate, neighbours, units)
                 && (!around || (0..units).all(|left_out| self.joins_all_but_one(rate, 0, Some(left_out))))
         };
-        // Slower links only add to what is joined.
+        // Slower links only connect more.
         let at = self.rates.partition_point(|rate| !holds(*rate));
         self.rates.get(at).or(self.rates.last()).copied().unwrap_or(f64::INFINITY)
     }
 
-    /// The slowest unit's harmonic mean over its `units - 1` fastest links.
+    /// The harmonic mean of a unit's `units - 1` fastest links, for the slowest unit.
     pub fn slowest_exchange(&self, units: u32) -> f64 {
         let mean = |a: u32| {
             let mut times: Vec<f64> =
@@ -60,20 +63,21 @@ impl<'a> LinkRates<'a> {
         (0..self.links.unit_count()).map(mean).fold(f64::INFINITY, f64::min)
     }
 
-    /// Whether links no slower than `rate` give every unit so many neighbours, and join it to `units` or more, itself among them.
+    /// Whether links no slower than `rate` give every unit so many neighbours and connect it to at least `units` units,
+    /// itself included.
     fn joins_every_unit(&self, rate: f64, neighbours: usize, units: u32) -> bool {
         let near = |a: u32| (0..self.links.unit_count()).filter(|b| *b != a && self.links.rate_between(a, *b) >= rate).count();
         let all = 0..self.links.unit_count();
         all.clone().all(|a| near(a) >= neighbours) && all.into_iter().all(|a| self.reachable_units(rate, a, None) >= units)
     }
 
-    /// Whether links no slower than `rate` join all units but one.
+    /// Whether links no slower than `rate` connect all units, or all except `without`.
     fn joins_all_but_one(&self, rate: f64, from: u32, without: Option<u32>) -> bool {
         let from = if without == Some(from) { from + 1 } else { from };
         self.reachable_units(rate, from, without) + u32::from(without.is_some()) >= self.links.unit_count()
     }
 
-    /// Units that links no slower than `rate` join to one, itself among them.
+    /// How many units links no slower than `rate` connect to `from`, itself included.
     fn reachable_units(&self, rate: f64, from: u32, without: Option<u32>) -> u32 {
         let units = self.links.unit_count();
         let (mut seen, mut open, mut count) = (vec![false; units as usize], vec![from], 1);

@@ -1,10 +1,10 @@
-//! An order of units in which those with fast links stand together, however they are numbered.
+//! Orders units so that those with fast links stand side by side, whatever their numbers.
 
 use kodama::{Method, linkage};
 use sim::network::LinkMatrix;
 
-/// The leaves of the tree that average linkage (Sokal and Michener, 1958) grows from what a byte takes between units. Where two branches
-/// meet they are turned so that the faster of their ends touch.
+/// The leaves of a tree of average linkage (Sokal and Michener, 1958), with the time of a byte between units as
+/// distance. Where two branches meet, they are turned so that the ends with the faster link touch.
 pub(super) fn seriate_units(links: &LinkMatrix) -> Vec<u32> {
     let n = links.unit_count() as usize;
     let mut apart: Vec<f64> =

@@ -1,4 +1,4 @@
-//! An assignment with where every group lies, changed in place.
+//! An assignment with the placement of every group, changed in place.
 
 use super::price::{CollectivePrices, SEND};
 use super::traffic::{NetworkTable, StepTraffic};
@@ -7,14 +7,15 @@ use sim::network::{Fabric, GroupPlacement, GroupSpread, LinkMatrix, PlacementFin
 use std::collections::HashMap;
 use step::{ChipTimes, Communication, StepError, StepTime};
 
-/// Weight of the mean group beside the slowest in the energy: a move that betters a group which does not decide is a step forward.
+/// Weight of the mean group beside the slowest in the energy. It rewards a move that improves a group which does not
+/// decide.
 const MEAN_SHARE: f64 = 0.02;
 
-/// Times remembered at most.
+/// Limit on cached step times.
 const MEMORY: usize = 1 << 17;
 
-/// All that the step's time depends on: of every line (behind them, of the sends by tier) the spreads that there are, with the slowest link of each;
-/// and the tiers that neighbouring stages cross.
+/// Everything that the step's time depends on: the distinct spreads of each line with their slowest link, the same for
+/// sends by tier, and the tiers that neighbouring stages cross. Sends come after the lines.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct Signature {
     places: Vec<(usize, GroupSpread, u64)>,
@@ -22,7 +23,7 @@ struct Signature {
 }
 
 impl Signature {
-    /// Adds a place; of spreads alike the slowest link stays.
+    /// Adds a place. Of equal spreads the slowest link stays.
     fn add_place(&mut self, from: usize, line: usize, place: GroupPlacement) {
         let same = self.places[from..].iter_mut().find(|(l, spread, _)| *l == line && *spread == place.spread);
         match same {
@@ -40,30 +41,30 @@ pub(super) struct MappingState<'a> {
     chip: ChipTimes,
     prices: CollectivePrices<'a>,
     places: PlacementFinder<'a>,
-    /// Device of every rank.
+    /// The device of each rank.
     pub devices: Vec<u32>,
-    /// Ranks of every group: those of the lines, then the pairs of every boundary.
+    /// The ranks of each group: groups of the lines first, then the pairs of each boundary.
     groups: Vec<Vec<u32>>,
-    /// First group of every line, of every boundary behind them, and the end.
+    /// Index of the first group of each line, then of each boundary, then the end.
     first: Vec<usize>,
-    /// Groups that a rank is in.
+    /// The groups of each rank.
     of_rank: Vec<Vec<usize>>,
-    /// Line of every group.
+    /// The line of each group.
     line: Vec<usize>,
     lying: Vec<GroupPlacement>,
-    /// Tier on which the members of a boundary's pair meet.
+    /// The tier on which the two members of a boundary's pair meet.
     meeting: Vec<usize>,
-    /// What was before the last change.
+    /// State of the changed groups before the last change.
     undo: Vec<(usize, GroupPlacement, usize)>,
     stamp: Vec<u64>,
     clock: u64,
     known: HashMap<Signature, f64>,
-    /// What each line adds to the energy where its groups lie on links of 1 B/s.
+    /// Each line's contribution to the energy if its groups lie on links of 1 B/s.
     weights: Vec<f64>,
 }
 
 impl<'a> MappingState<'a> {
-    /// `None` without measured links.
+    /// `None` if the fabric has no measured links.
     pub fn new(traffic: &'a StepTraffic<'a>, fabric: &'a Fabric, devices: Vec<u32>) -> Option<Self> {
         let (mut groups, mut line, mut first) = (Vec::new(), Vec::new(), vec![0]);
         let lines = traffic.lines.iter().map(|line| line.groups.clone());
@@ -107,7 +108,7 @@ impl<'a> MappingState<'a> {
         Some(state)
     }
 
-    /// The traffic.
+    /// The recorded traffic.
     pub fn traffic(&self) -> &'a StepTraffic<'a> {
         self.traffic
     }
@@ -122,19 +123,19 @@ impl<'a> MappingState<'a> {
         self.places.links()
     }
 
-    /// Devices of a unit.
+    /// Devices in a unit.
     pub fn unit_size(&self) -> u32 {
         self.places.unit_devices()
     }
 
-    /// Another assignment.
+    /// A copy with another assignment.
     pub fn with_assignment(&self, devices: &[u32]) -> Self {
         let mut state = self.clone();
         state.place_ranks(devices);
         state
     }
 
-    /// Gives all ranks devices.
+    /// Assigns all ranks to devices.
     pub fn place_ranks(&mut self, devices: &[u32]) {
         self.devices.copy_from_slice(devices);
         (0..self.groups.len()).for_each(|group| self.update_spreads(group));
@@ -170,7 +171,7 @@ impl<'a> MappingState<'a> {
                 signature.add_place(from, lines + tier, *place);
             }
         }
-        // Groups are looked at in one order, but which spread comes first may differ.
+        // Groups are visited in one order, but the first occurrence of a spread may differ.
         signature.places.sort_unstable();
         signature
     }
@@ -191,13 +192,13 @@ impl<'a> MappingState<'a> {
         table
     }
 
-    /// What is known of the network.
+    /// The network's answers under this assignment.
     pub fn known_network(&mut self) -> NetworkTable<'a> {
         let signature = self.compute_signature();
         self.network_table(&signature)
     }
 
-    /// Seconds of the step, as [`StepTraffic::step_seconds`] has it.
+    /// Seconds of the step, as [`StepTraffic::step_seconds_on`] gives them; cached by signature.
     pub fn step_seconds(&mut self) -> f64 {
         let signature = self.compute_signature();
         if let Some(known) = self.known.get(&signature) {
@@ -212,20 +213,20 @@ impl<'a> MappingState<'a> {
         time
     }
 
-    /// The step as it is played.
+    /// The step, played event by event.
     pub fn play_step(&mut self) -> Result<StepTime, StepError> {
         let table = self.known_network();
         self.traffic.step_on_network(&mut self.chip, &table)
     }
 
-    /// The step as it would be played if sends between stages took no time.
+    /// The played step if sends between stages took no time.
     pub fn play_step_without_sends(&mut self) -> Result<StepTime, StepError> {
         let mut table = self.known_network();
         table.sends = Default::default();
         self.traffic.step_on_network(&mut self.chip, &table)
     }
 
-    /// What a line's groups take together: a byte's time where each has the fewest ports, on average.
+    /// Mean seconds of a byte over a line's groups, each at the unit with the fewest ports.
     fn burden_of_line(&self, groups: std::ops::Range<usize>) -> f64 {
         let count = groups.len().max(1) as f64;
         self.lying[groups].iter().map(|place| 1.0 / (place.link.0 * f64::from(place.spread.least))).sum::<f64>() / count
@@ -241,7 +242,7 @@ impl<'a> MappingState<'a> {
             .collect()
     }
 
-    /// Weighs lines by what the step would save if they took no time.
+    /// Weighs each line by the time that the step would save without it.
     pub fn weigh_lines(&mut self) {
         let (time, table, burdens) = (self.step_seconds(), self.known_network(), self.line_burdens());
         for (line, burden) in burdens.into_iter().enumerate() {
@@ -255,13 +256,13 @@ impl<'a> MappingState<'a> {
         }
     }
 
-    /// The time with a small part of what the groups that do not decide take.
+    /// The step time plus a small fraction of the time of groups that do not decide.
     pub fn annealing_energy(&mut self) -> f64 {
         let mean: f64 = self.line_burdens().iter().zip(&self.weights).map(|(burden, weight)| burden * weight).sum();
         self.step_seconds() + MEAN_SHARE * mean
     }
 
-    /// Gives ranks other devices; the devices given must be those that the ranks have.
+    /// Moves ranks to other devices. The devices must be a permutation of the ranks' own.
     pub fn assign_ranks(&mut self, changes: &[(usize, u32)]) {
         self.clock += 1;
         self.undo.clear();
@@ -280,7 +281,7 @@ impl<'a> MappingState<'a> {
         }
     }
 
-    /// Takes the last [`Self::assign_ranks`] back; `before` is what the ranks had.
+    /// Undoes the last [`Self::assign_ranks`]. `before` holds the ranks' previous devices.
     pub fn revert_assignment(&mut self, before: &[(usize, u32)]) {
         for &(rank, device) in before {
             self.devices[rank] = device;

@@ -27,7 +27,7 @@ fn fabric(unit: u32, units: usize, rates: &[f64]) -> Fabric {
     selene.with_links(&matrix(units, rates), unit, "a test").unwrap()
 }
 
-/// Slices of a torus (2 x 2 devices each) joined by links of these rates.
+/// Slices of a torus (2 x 2 devices each), joined by links of these rates.
 fn slices(units: usize, rates: &[f64]) -> Fabric {
     let flat = fabric(4, units, rates);
     let mut slices = Fabric::built_in("tpu_v4_ici").unwrap().for_devices(4).unwrap();
@@ -66,14 +66,14 @@ impl Machine {
         self.chip.clone().work_of_lowered(&self.model, &graph, plan).unwrap()
     }
 
-    /// The step model's time with ranks on the devices given, without any of the mapping's short cuts.
+    /// The step model's time with ranks on the given devices, without the mapping's short cuts.
     fn placed(&self, fabric: &Fabric, plan: &TrainingPlan, work: &StepWork, devices: &[u32]) -> f64 {
         let (placed, mut chip) = (PlacedNetwork::new(fabric, devices.to_vec()), self.chip.clone());
         let profile = work.price_on_network(&mut chip, &placed).unwrap();
         step_time_of(&mut chip, &self.model, &placed, plan, &profile).unwrap().total.0
     }
 
-    /// The least time over assignments, by trying them.
+    /// The least time over all given assignments.
     fn least(&self, fabric: &Fabric, plan: &TrainingPlan, assignments: impl Iterator<Item = Vec<u32>>) -> f64 {
         let work = self.work(plan);
         assignments.map(|devices| self.placed(fabric, plan, &work, &devices)).fold(f64::INFINITY, f64::min)
@@ -112,7 +112,7 @@ fn scheduled(plan: TrainingPlan, schedule: PipelineSchedule, virtual_stages: u32
     TrainingPlan { layout: Layout { virtual_stages, ..plan.layout }, schedule, ..plan }
 }
 
-/// Plans of up to six devices, with the devices of a unit.
+/// Plans of up to six devices, with the devices in a unit.
 fn small_plans() -> Vec<(u32, TrainingPlan)> {
     let pipeline_first =
         |plan: TrainingPlan| TrainingPlan { layout: Layout { order: RankOrder::PipelineFirst, ..plan.layout }, ..plan };
@@ -154,7 +154,8 @@ fn units(unit: u32, plan: &TrainingPlan) -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// The bound is below every assignment; what is called optimal is the least of all; and rank order takes what the plan takes.
+    /// No assignment is below the bound. An answer called optimal is the least of all. Rank order takes the plan's own
+    /// time.
     #[test]
     fn no_assignment_is_below_the_bound_or_an_optimum((stack, (unit, plan), rates) in case()) {
         let machine = Machine::new("bert-large", &stack);
@@ -166,14 +167,14 @@ proptest! {
         prop_assert!(bound::lower_bound_of_mappings(&machine.traffic(&fabric, &plan), &fabric) <= least * (1.0 + 1e-9));
         prop_assert!((mapping.after.0 / least - 1.0).abs() <= 1e-9, "{mapping:?}, least {least}");
         prop_assert!(mapping.status == SolveStatus::Optimal);
-        // Links that are all alike are priced as a switch, which does not see that groups of two straddle units of three.
+        // Equal links are priced as a switch. A switch does not see that groups of two straddle units of three.
         let step = machine.step(&fabric, &plan);
         prop_assert!(!fabric.links_differ() || (mapping.before.0 / step - 1.0).abs() <= 1e-12, "{mapping:?}, step {step}");
         let placed = machine.placed(&fabric, &plan, &machine.work(&plan), &mapping.devices);
         prop_assert!((mapping.after.0 / placed - 1.0).abs() <= 1e-12, "{mapping:?}, placed {placed}");
     }
 
-    /// Numbers of units matter to neither the best step nor the bounds.
+    /// The numbering of units changes neither the best step nor the bounds.
     #[test]
     fn relabelled_units_have_the_same_best_step_and_bound(
         (stack, (unit, plan), rates) in case(),
@@ -215,7 +216,7 @@ proptest! {
         prop_assert!(b <= a * (1.0 + 1e-9), "bounds {a} and {b}");
     }
 
-    /// Links that are all alike are a switch.
+    /// Equal links are a switch.
     #[test]
     fn links_alike_are_a_switch(stack in prop::sample::select(SoftwareStack::built_in_names()), plan in prop::sample::select(small_plans()), rate in 1.0..60.0_f64) {
         let ((unit, plan), machine) = (plan, Machine::new("bert-large", &stack));
@@ -228,7 +229,8 @@ proptest! {
         prop_assert_eq!(a, b);
     }
 
-    /// Beyond what can be tried out: the answer is no slower than its starts, no faster than the bound, and the same each time.
+    /// Larger than exhaustive search allows: the answer is no slower than its starts, no faster than the bound, and
+    /// reproducible.
     #[test]
     fn mapped_is_never_slower_and_never_below_the_bound(
         stack in prop::sample::select(SoftwareStack::built_in_names()),
@@ -247,7 +249,7 @@ proptest! {
         prop_assert_eq!(&mapping, &machine.map(&fabric, &plan, effort));
     }
 
-    /// Nor do the numbers matter where not all is tried, if no two units have links of the same rates.
+    /// The numbering does not matter in a heuristic search either, if no two units have links of equal rates.
     #[test]
     fn searches_do_not_see_numbers(
         rates in prop::collection::vec(1.0..40.0_f64, 28),
@@ -257,13 +259,13 @@ proptest! {
         let one = fabric(2, 8, &rates);
         let other = one.clone().permute_units(&order);
         let [a, b] = [&one, &other].map(|fabric| machine.map(fabric, &plan, effort));
-        // Unless rank order, which numbers are, is better than what is found.
+        // Except if rank order, which depends on the numbering, is better than the search's answer.
         prop_assert!((a.after.0 / b.after.0 - 1.0).abs() <= 1e-9 || a.after.0.min(b.after.0) == a.ordered.0.min(b.ordered.0), "{a:?} {b:?}");
         prop_assert!((a.lower_bound.0 / b.lower_bound.0 - 1.0).abs() <= 1e-9);
     }
 }
 
-/// Two racks with fast links inside, whose nodes are numbered one way or another.
+/// Two racks with fast links inside and two numberings of their nodes.
 #[test]
 fn the_numbering_of_units_does_not_matter() {
     let (machine, plan) = (Machine::new("bert-large", "megatron"), plan(4, 16, 2));
@@ -299,7 +301,7 @@ fn whole_slices_reach_the_optimum_and_the_bound_is_below_it() {
         let bound = bound::lower_bound_of_mappings(&traffic, &fabric);
         assert!(bound <= best * (1.0 + 1e-9) && bound > mapping.without_links.0, "{bound}: {place}");
         assert!(is_permutation(&mapping) && mapping.after <= mapping.before && mapping.whole_units);
-        // What shares a slice in some order of the axes still does.
+        // Ranks that share a slice in some order of the axes still share one.
         let together = |devices: &[u32]| {
             let mut units: Vec<Vec<u32>> = vec![Vec::new(); (t * d * p / 4) as usize];
             devices.iter().enumerate().for_each(|(rank, device)| units[(device / 4) as usize].push(rank as u32));
@@ -318,7 +320,7 @@ fn is_permutation(mapping: &RankMapping) -> bool {
 
 #[test]
 fn axes_that_talk_most_are_put_inside_units() {
-    // Ranks count tensor first, but with few tokens the data axis carries the traffic: its pairs belong on nodes.
+    // Ranks count tensor first. With few tokens the data axis carries the traffic, so its pairs belong on nodes.
     let machine = Machine::new("bert-large", "megatron");
     let few = TrainingPlan { batch: Batch { micro_batch: 1, global_batch: 2, sequence_length: 16 }, ..plan(2, 2, 1) };
     let mapping = machine.map(&fabric(2, 2, &[10.0]), &few, QUICK);
@@ -344,7 +346,7 @@ fn on_equal_links_the_rank_order_takes_what_the_step_takes() {
     let (plain, interleaved) = (PipelineSchedule::OneForwardOneBackward, |chunks| PipelineSchedule::Interleaved { chunks });
     let thin = Some(LayerEnds { first: 1, last: 1, shorter: 0 });
     let cases = [
-        // Stages of a node and more, and of half and a quarter of one: of their sends some cross nodes, others do not.
+        // Stages of one node and more, of half a node and of a quarter: some of their sends cross nodes.
         even(8, 4, 4, 1, plain),
         even(8, 8, 2, 1, plain),
         even(2, 2, 32, 1, plain),
@@ -355,7 +357,7 @@ fn on_equal_links_the_rank_order_takes_what_the_step_takes() {
         even(2, 4, 4, 1, PipelineSchedule::GPipe),
         even(2, 4, 4, 1, PipelineSchedule::ZbH1),
         even(2, 4, 4, 2, PipelineSchedule::ZbV),
-        // Ends lighter than what is between, and heavier.
+        // End chunks lighter than the inner chunks, and heavier.
         (2, 4, 4, 2, interleaved(2), thin),
         (2, 4, 4, 1, plain, thin),
         (1, 4, 8, 1, PipelineSchedule::GPipe, Some(LayerEnds { first: 1, last: 7, shorter: 0 })),
@@ -367,7 +369,7 @@ fn on_equal_links_the_rank_order_takes_what_the_step_takes() {
         plan.schedule = schedule;
         plan.batch.global_batch = u64::from(d * p) * 2;
         for fabric in ["vivaldi_mpigraph_0", "selene_hdr200x8"] {
-            // Links that differ, and links that are all alike.
+            // Different links, and equal links.
             let fabric = Fabric::built_in(fabric).unwrap().for_devices(devices).unwrap().with_written_links().unwrap();
             let identity: Vec<u32> = (0..devices).collect();
             let direct = machine.step(&fabric, &plan);
@@ -386,7 +388,7 @@ fn a_plan_on_measured_nodes_gains_what_the_step_model_says() {
     let mapping = machine.map(&fabric, &plan, QUICK);
     assert!((mapping.before.0 / machine.step(&fabric, &plan) - 1.0).abs() < 1e-12);
     assert!(mapping.after < mapping.before && mapping.lower_bound <= mapping.after);
-    // Where whole nodes were moved, the step model prices the moved fabric alike.
+    // If whole nodes were moved, the step model prices the moved fabric alike.
     let nodes: Vec<u32> = mapping.devices.chunks(8).map(|c| c[0] / 8).collect();
     let whole = mapping.devices.chunks(8).zip(&nodes).all(|(c, node)| c.iter().all(|d| d / 8 == *node));
     assert!(whole, "tensor groups of 8 stay on their nodes: {:?}", mapping.devices);
@@ -394,7 +396,7 @@ fn a_plan_on_measured_nodes_gains_what_the_step_model_says() {
     assert!((moved / mapping.after.0 - 1.0).abs() < 1e-12, "{} {}", mapping.after, moved);
 }
 
-/// Four devices with the same links under two numberings, where reductions run beside passes.
+/// Four devices with the same links under two numberings. Reductions run beside passes.
 #[test]
 fn devices_of_two_numberings_have_one_answer() {
     let machine = Machine::new("bert-large", "megatron_core");
@@ -405,7 +407,7 @@ fn devices_of_two_numberings_have_one_answer() {
     assert!((a.after.0 / b.after.0 - 1.0).abs() < 1e-12 && a.status == SolveStatus::Optimal, "{a:?} {b:?}");
 }
 
-/// One link of six a hundred times as fast, on the way of an all-reduce that the host's launches hide otherwise.
+/// One link of six is a hundred times as fast, on the path of an all-reduce that host launches otherwise hide.
 #[test]
 fn a_link_a_hundred_times_as_fast_helps_or_does_nothing() {
     let machine = Machine::new("bert-large", "megatron");

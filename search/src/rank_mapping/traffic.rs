@@ -1,6 +1,7 @@
-//! What a plan's step asks of the network, and its time as a function of the answers.
+//! Records a plan's requests to the network, and computes the step time from the answers.
 //!
-//! The time is that of [`step::step_time_of`], played by the same code: there a fabric answers what collectives take, here a [`NetworkTable`] does.
+//! The same code plays the step as in [`step::step_time_of`]. There a fabric prices collectives; here a
+//! [`NetworkTable`] does.
 
 use serde::{Deserialize, Serialize};
 use sim::kernel::{Collective, CollectiveKind, RankGroup};
@@ -28,11 +29,11 @@ pub enum TrafficAxis {
     Pipeline,
     /// Expert parallelism (a part of the data axis).
     Expert,
-    /// The sum of a tied embedding's two gradients, between the first stage and the last.
+    /// The sum of a tied embedding's two gradients, between the first and the last stage.
     Tied,
 }
 
-/// Which ranks talk to each other.
+/// Which ranks communicate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CommunicationGroup {
     /// The groups of a pattern.
@@ -41,7 +42,7 @@ pub(super) enum CommunicationGroup {
     Ends,
 }
 
-/// A collective that the step asks for.
+/// A collective that the step requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct CollectiveRequest {
     pub kind: CollectiveKind,
@@ -49,27 +50,27 @@ pub(super) struct CollectiveRequest {
     pub among: CommunicationGroup,
 }
 
-/// Groups of ranks, with the asks that are theirs.
+/// Groups of ranks, with the requests that they carry out.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct RankGroups {
     pub groups: Vec<Vec<u32>>,
-    /// Whether all members send to each other: other links decide than in a ring.
+    /// Whether all members send to each other. Then other links decide than in a ring.
     pub exchange: bool,
-    /// Places in [`StepTraffic::asks`].
+    /// Indices into [`StepTraffic::asks`].
     pub asks: Vec<usize>,
 }
 
-/// What is known of the network under a mapping, or at least.
+/// The network's answers under a mapping, or lower bounds on them.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct NetworkTable<'a> {
     asks: &'a [CollectiveRequest],
     fast_domain: u32,
     launch: Seconds,
-    /// By ask.
+    /// By request.
     pub times: Vec<Communication>,
     /// Sends between neighbouring stages, by the tier that they cross.
     pub sends: [Communication; MAX_TIERS],
-    /// The tier that neighbouring stages cross, by the lower one.
+    /// The tier between neighbouring stages, by the lower one.
     pub tiers: Vec<usize>,
 }
 
@@ -101,7 +102,7 @@ impl StepNetwork for NetworkTable<'_> {
         self.answer_request(CollectiveKind::AllReduce, bytes, CommunicationGroup::Ends)
     }
 
-    /// As [`step::PlacedNetwork`]'s.
+    /// As in [`step::Placed`].
     fn tier_between(&self, _: &Layout, a: u32, b: u32) -> usize {
         if a.abs_diff(b) == 1 {
             return self.tiers[a.min(b) as usize];
@@ -110,7 +111,7 @@ impl StepNetwork for NetworkTable<'_> {
     }
 }
 
-/// Notes what is asked.
+/// Records the requests.
 struct Recorder {
     fast_domain: u32,
     launch: Seconds,
@@ -155,7 +156,7 @@ impl StepNetwork for Recorder {
     }
 }
 
-/// A plan's step as far as the network decides it.
+/// A plan's step, as far as it depends on the network.
 #[derive(Debug, Clone)]
 pub struct StepTraffic<'a> {
     chip: ChipTimes,
@@ -166,14 +167,14 @@ pub struct StepTraffic<'a> {
     launch: Seconds,
     pub(super) asks: Vec<CollectiveRequest>,
     pub(super) lines: Vec<RankGroups>,
-    /// What a send between two stages carries; none without a pipeline.
+    /// Bytes of a send between two stages; `None` without a pipeline.
     pub(super) send: Option<Bytes>,
     /// By the lower of two neighbouring stages, the pairs of ranks that send.
     pub(super) boundaries: Vec<Vec<[u32; 2]>>,
 }
 
 impl<'a> StepTraffic<'a> {
-    /// The traffic of a plan, with ranks counted as its layout says.
+    /// Records the traffic of a plan, with ranks counted as in its layout.
     ///
     /// # Errors
     /// A plan that breaks a rule of its layout or cannot be lowered.
@@ -209,19 +210,19 @@ impl<'a> StepTraffic<'a> {
         Ok(Self { chip: chip.clone(), model, plan: plan.clone(), work, fast_domain, launch, asks, lines, send, boundaries })
     }
 
-    /// Ranks of the step.
+    /// Number of ranks.
     #[must_use]
     pub fn rank_count(&self) -> u32 {
         u32::try_from(self.plan.layout.device_count()).unwrap_or(u32::MAX)
     }
 
-    /// All groups of ranks that talk to each other.
+    /// All groups of ranks that communicate.
     pub(super) fn all_groups(&self) -> impl Iterator<Item = Vec<u32>> + '_ {
         let pairs = self.boundaries.iter().flatten().map(|pair| pair.to_vec());
         self.lines.iter().flat_map(|line| line.groups.iter().cloned()).chain(pairs)
     }
 
-    /// The line of the first stage with the last, if they exchange.
+    /// The line between the first and the last stage, if they exchange.
     pub(super) fn line_of_ends(&self) -> Option<usize> {
         self.lines.iter().position(|line| line.asks.iter().any(|ask| self.asks[*ask].among == CommunicationGroup::Ends))
     }
@@ -238,7 +239,7 @@ impl<'a> StepTraffic<'a> {
         }
     }
 
-    /// A cost model of one's own for [`Self::step_seconds_on`] and its like, which remember kernels in it.
+    /// A copy of the cost model for [`Self::step_seconds_on`] and others, which cache kernels in it.
     pub(super) fn own_cost_model(&self) -> ChipTimes {
         self.chip.clone()
     }
@@ -249,7 +250,7 @@ impl<'a> StepTraffic<'a> {
         step_time_of(chip, self.model, table, &self.plan, &profile)
     }
 
-    /// Seconds of the step; under zero-bubble schedules, which take long to play, seconds that it does not go below.
+    /// Seconds of the step. Under zero-bubble schedules, which take long to play, a lower bound.
     pub(super) fn step_seconds_on(&self, chip: &mut ChipTimes, table: &NetworkTable<'_>) -> f64 {
         match self.closed_form_step(chip, table) {
             Some(PassesTime::Exact(time)) => time.0,
@@ -258,8 +259,8 @@ impl<'a> StepTraffic<'a> {
         }
     }
 
-    /// Seconds that the step does not go below wherever the boundaries that cross each tier stand among the others: what the closed forms of the
-    /// schedules say, which know only how many there are.
+    /// Lower bound in seconds on the step, whichever boundaries cross each tier. The schedules' closed forms depend
+    /// only on their number.
     pub(super) fn lower_bound_by_crossings(&self, chip: &mut ChipTimes, table: &NetworkTable<'_>) -> f64 {
         match self.closed_form_step(chip, table) {
             Some(PassesTime::Exact(time) | PassesTime::AtLeast(time)) => time.0,
@@ -271,7 +272,7 @@ impl<'a> StepTraffic<'a> {
         }
     }
 
-    /// The step in closed form; `None` where there is none.
+    /// The step in closed form; `None` if the schedule has no closed form.
     fn closed_form_step(&self, chip: &mut ChipTimes, table: &NetworkTable<'_>) -> Option<PassesTime> {
         let profile = self.work.price_on_network(chip, table).ok()?;
         let step = PlanOnNetwork { fabric: table, plan: &self.plan, profile: &profile };
@@ -285,7 +286,7 @@ impl<'a> StepTraffic<'a> {
         Some(assembly.step_in_closed_form(arrangement, chip.stack(), &exchanges, assembly.passes_in_closed_form(arrangement)))
     }
 
-    /// The axes in the order in which ranks count, with their degrees, fastest first.
+    /// The axes in the order in which ranks count, fastest first, with their degrees.
     fn rank_order(&self) -> [(TrafficAxis, u32); 4] {
         let Layout { tensor, context, data, pipeline, order, .. } = self.plan.layout;
         let [data, pipeline] = [(TrafficAxis::Data, data), (TrafficAxis::Pipeline, pipeline)];
@@ -296,7 +297,7 @@ impl<'a> StepTraffic<'a> {
         [(TrafficAxis::Tensor, tensor), (TrafficAxis::Context, context), third, last]
     }
 
-    /// Every order of the axes of several ranks over the devices, with the device of each rank.
+    /// All orders of the axes with several ranks, with the device of each rank.
     pub(super) fn axis_orders(&self) -> Vec<(Vec<TrafficAxis>, Vec<u32>)> {
         let axes = self.rank_order();
         let wide: Vec<usize> = (0..4).filter(|axis| axes[*axis].1 > 1).collect();

@@ -1,27 +1,30 @@
-//! A search of one part among others: each tells the others of the best that it has evaluated, so that all discard by it.
+//! Runs one shard of a search among others. Each shard sends its best evaluated candidates to the others, so that all
+//! prune by them.
 //!
-//! What is heard discards as what is evaluated here does, and is on the front. Of candidates of its own the part hears nothing: it evaluates them, or
-//! discards them by others. So whatever is on the front of all parts' fronts has been evaluated by the part that it belongs to.
+//! Results received from other shards prune like local ones and join the front. A shard ignores received results for
+//! its own candidates: it evaluates them, or prunes them by others. So every point on the merged front has been
+//! evaluated by the shard that it belongs to.
 
 use super::{RunnerState, SearchNode, SearchProblem};
 use crate::pareto::FrontPoint;
 use std::collections::BTreeMap;
 
-/// What parts of a search tell each other.
+/// Exchange of results between shards of a search.
 pub trait ShardExchange {
-    /// Tells others what is on the front here and has been evaluated here; hears of theirs, at any time and in any order. Costs and values are exact.
+    /// Sends the points of the own front that were evaluated here, and returns results of other shards, at any time and
+    /// in any order. Costs and values are exact.
     fn exchange_results(&mut self, own: &[FrontPoint]) -> Vec<FrontPoint>;
-    /// Tells others for the last time, before the part ends.
+    /// Sends results for the last time, before the shard ends.
     fn send_last(&mut self, own: &[FrontPoint]) {
         self.exchange_results(own);
     }
-    /// Whether there may be others.
+    /// Whether there may be other shards.
     fn is_among_others(&self) -> bool {
         true
     }
 }
 
-/// The whole search: there is nobody else.
+/// No exchange: the whole search is one shard.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoExchange;
 
@@ -35,10 +38,10 @@ impl ShardExchange for NoExchange {
     }
 }
 
-/// The others, and what has been heard of them.
+/// The other shards and their received results.
 pub(super) struct OtherShards<'a, P: SearchProblem> {
     others: &'a mut dyn ShardExchange,
-    /// The part's own candidates.
+    /// The shard's own candidates.
     own: Vec<P::Set>,
     heard: BTreeMap<usize, FrontPoint>,
 }
@@ -54,14 +57,14 @@ impl<'a, P: SearchProblem> OtherShards<'a, P> {
         self.own.iter().any(|set| problem.set_contains(set, candidate))
     }
 
-    /// Candidates of other parts, by their numbers.
+    /// Received candidates of other shards, by number.
     pub fn received_points(self) -> Vec<FrontPoint> {
         self.heard.into_values().collect()
     }
 }
 
 impl<P: SearchProblem> RunnerState<'_, P> {
-    /// Tells the others and takes what they tell.
+    /// Sends own results and takes those of others.
     pub(super) fn exchange_with_others(&mut self, among: &mut OtherShards<'_, P>) {
         if !among.others.is_among_others() {
             return;
@@ -72,13 +75,13 @@ impl<P: SearchProblem> RunnerState<'_, P> {
         }
     }
 
-    /// Tells the others at the end.
+    /// Sends own results at the end.
     pub(super) fn send_last_to_others(&self, among: &mut OtherShards<'_, P>) {
         let own = self.own_front(among);
         among.others.send_last(&own);
     }
 
-    /// What is on the front and has been evaluated here.
+    /// The points of the front that were evaluated here.
     fn own_front(&self, among: &OtherShards<'_, P>) -> Vec<FrontPoint> {
         self.front.points().iter().filter(|point| !among.heard.contains_key(&point.id)).copied().collect()
     }
@@ -91,8 +94,8 @@ impl<P: SearchProblem> RunnerState<'_, P> {
         }
     }
 
-    /// The candidate to go to first. One of another part is evaluated for what it has to be held against; where others have told of theirs, none is
-    /// looked for.
+    /// The candidate to visit first. If it belongs to another shard, it is evaluated here only to prune by it. Once
+    /// other shards have sent results, no goal is needed.
     pub(super) fn goal_candidate(&mut self, among: &mut OtherShards<'_, P>) -> Result<Option<usize>, String> {
         if !among.heard.is_empty() {
             return Ok(None);

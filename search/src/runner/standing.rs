@@ -1,48 +1,48 @@
-//! Where a search stands.
+//! Progress and counts of a search.
 
 use super::BoundSource;
 use serde::{Deserialize, Serialize};
 
-/// Where a search stands, for a progress display.
+/// The progress of a search, for a display.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RunnerProgress {
     /// Candidates decided so far, by evaluation or by bound.
     pub decided: u64,
-    /// Of these, evaluated exactly.
+    /// Candidates evaluated exactly, among those decided.
     pub evaluated: usize,
     /// All candidates.
     pub total: u64,
     /// The best value so far.
     pub best: Option<f64>,
-    /// No candidate has a lower value.
+    /// Lower bound on the value of any candidate.
     pub bound: f64,
 }
 
-/// How much was decided by what.
+/// How many candidates were decided in which way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DecisionCounts {
-    /// Candidates discarded whole sets at a time, by the bounds of [`BoundSource`].
+    /// Candidates pruned as whole sets, by [`BoundSource`].
     pub in_sets: [u64; 3],
-    /// Candidates discarded one by one, by the same.
+    /// Candidates pruned one by one, by [`BoundSource`].
     pub alone: [u64; 3],
-    /// Candidates outside limits, or none.
+    /// Candidates outside limits, or no candidates.
     pub excluded: u64,
-    /// Candidates evaluated, those among [`BoundSource::Plans`] and infeasible ones included.
+    /// Evaluated candidates, including infeasible ones and those pruned by [`BoundSource::Plans`].
     pub evaluated: u64,
-    /// Of these, infeasible ones.
+    /// Infeasible ones among the evaluated.
     pub infeasible: u64,
-    /// Sets looked at.
+    /// Refined sets.
     pub looks: u64,
 }
 
 impl DecisionCounts {
-    /// Candidates whose exact value was found: neither beaten on the way to it nor infeasible.
+    /// Candidates whose exact value was found: neither pruned on the way nor infeasible.
     #[must_use]
     pub fn valued_candidates(&self) -> u64 {
         self.evaluated.saturating_sub(self.alone[BoundSource::Plans as usize] + self.infeasible)
     }
 
-    /// Those of two searches.
+    /// The sum of the counts of two searches.
     #[must_use]
     pub fn sum_with(&self, other: &Self) -> Self {
         let sum = |a: [u64; 3], b: [u64; 3]| [a[0] + b[0], a[1] + b[1], a[2] + b[2]];
@@ -57,13 +57,13 @@ impl DecisionCounts {
     }
 }
 
-/// Where a search stood at a moment.
+/// The state of a search at one moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SearchMoment {
-    /// The best value; `None` where none is known.
+    /// The best value; `None` if none is known.
     pub best: Option<f64>,
-    /// No candidate has a lower value.
+    /// Lower bound on the value of any candidate.
     pub bound: f64,
-    /// What was decided by then.
+    /// The counts of decisions so far.
     pub counts: DecisionCounts,
 }

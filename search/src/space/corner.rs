@@ -1,7 +1,7 @@
-//! What a box of chips comes to at best: one chip that has the best of each of their figures, and one that takes the least.
+//! Bounds a box of chips by two corner chips: one has the best of every figure, one takes the least.
 //!
-//! Chip files are built by the reader of chip files from the ends of what every field comes to in the box, so that a bound of the first chip holds for
-//! every chip of the box, as far as bounds follow the fields that vary ([`growth_of_bounds`]).
+//! Both chips are built by the reader of chip files, from the ends of every field's range in the box. So a bound of the
+//! fast chip holds for every chip of the box, if bounds are monotonic in the fields that vary ([`growth_of_bounds`]).
 
 use super::formula::ValueExtent;
 use super::grid::{DimensionOwner, Grid};
@@ -15,38 +15,38 @@ use sim::hardware::{
 };
 use sim::units::{BytesPerSecond, Hertz, SquareMillimeters, Watts};
 
-/// Sums and powers of doubles in another order than a chip's own: more than their rounding comes to.
+/// Allowance for sums and powers of doubles in another order than a chip's own.
 const ROUNDING: f64 = 1e-9;
 
-/// What bounds all chips of a box.
+/// Bounds on all chips of a box.
 #[derive(Debug, Clone)]
 pub struct Corners {
-    /// No chip of the box has a faster kernel, more memory, or more of anything.
+    /// At least as fast as any chip of the box, with at least as much memory and at least as much of everything.
     pub fast: Accelerator,
-    /// No chip of the box takes less energy for an operation or draws less standing still.
+    /// Takes at most the energy per operation and the static power of any chip of the box.
     pub small: Accelerator,
-    /// No chip of the box takes less. Without a price where none has one.
+    /// Lower bounds on the figures. No price if no chip of the box has one.
     pub least: ChipFigures,
-    /// Fabrics that join them, by [`Space::fabrics`](super::Space::fabric_settings).
+    /// Indices of the fabrics that join them, see [`Space::fabric_settings`](super::Space::fabric_settings).
     pub fabrics: Vec<usize>,
-    /// Whether kernels of [`Self::fast`] with what its arrays and buffers leave of their peaks bound those of the box.
+    /// Whether kernels of [`Self::fast`], limited by its arrays and buffers, bound those of the box.
     pub buffered: bool,
-    /// Whether its kernels mapped do.
+    /// Whether mapped kernels of [`Self::fast`] bound those of the box.
     pub mapped: bool,
 }
 
-/// A box of chips.
+/// A box of chips, bounded or not.
 #[derive(Debug, Clone)]
 pub enum Enclosed {
-    /// With a bound.
+    /// Bounded.
     Within(Box<Corners>),
-    /// Without: it is to be split.
+    /// Without a bound; it must be split.
     Open,
-    /// All are outside the limits.
+    /// All its chips exceed a limit.
     Outside(OutsideReason),
 }
 
-/// The files of both chips.
+/// The chip files of both corners.
 struct Files {
     fast: ChipDocument,
     small: ChipDocument,
@@ -55,7 +55,7 @@ struct Files {
 }
 
 impl Files {
-    /// Sets a field to the ends of what it comes to; whether a bound is known to follow it.
+    /// Sets a field to the ends of its range. Returns whether a bound is known to follow the field.
     fn set_extent(&mut self, key: &str, extent: &ValueExtent) -> bool {
         let mut both = |fast: &FieldValue, small: &FieldValue| {
             self.fast.set_field(key, fast).is_ok() && self.small.set_field(key, small).is_ok()
@@ -66,7 +66,7 @@ impl Files {
             ValueExtent::Between(NumberInterval { low, high }) => (*low, *high),
         };
         let BoundGrowth { more, buffered, mapped, whole } = growth_of_bounds(key);
-        // Ends of expressions may lie between whole numbers, which the chips' own values are.
+        // Ends of expressions may lie between whole numbers; the chips' own values are whole.
         let (low, high) = if whole { (low.ceil(), high.floor()) } else { (low, high) };
         let known = low <= high
             && match more {
@@ -84,17 +84,20 @@ impl Files {
     }
 }
 
-/// Lowers the corners of a box as far as a limit of power lowers its chips: `fast` to a clock that none of them is run above, what `small` takes for an
-/// operation to what it is at the lowest voltage. What none of them takes less than if its clock is lowered; `None` where none is within the limit.
+/// Lowers the corners of a box as the power limit lowers its chips. `fast` gets a clock that no chip exceeds, `small`
+/// the energy per operation at the lowest voltage.
+///
+/// Returns a lower bound on the power of a chip whose clock is lowered. `None`: no chip is within the limit.
 fn lower_corner_clocks(files: &Files, (fast, small): (&mut Accelerator, &mut Accelerator), most: Watts) -> Option<Watts> {
     let least = |small: &Accelerator, fast: &Accelerator| Watts(least_sustained_power(small, fast).0 * (1.0 - ROUNDING));
-    // No chip runs below the lowest clock of the slowest, nor at a lower voltage.
+    // No chip runs below the lowest clock of the slowest, or at a lower voltage.
     let lowest = lowest_clock(small);
     let deepest = lower_clock(small, lowest);
     if least(&deepest, fast) > most {
         return None;
     }
-    // At any clock no chip takes less than one of the fastest's clock, whose voltage and rates have fallen furthest there.
+    // At any clock, no chip takes less power than one with the fastest design clock, because its voltage and rates have
+    // fallen furthest.
     let falling = Accelerator { clock: fast.clock, ..small.clone() };
     let power = |clock: Hertz| least(&lower_clock(&falling, clock), fast);
     // A chip that is within the limit at its own clock need not run at a whole number of MHz.
@@ -107,17 +110,19 @@ fn lower_corner_clocks(files: &Files, (fast, small): (&mut Accelerator, &mut Acc
         level.read_energy_per_byte = deepest.read_energy_per_byte;
         level.write_energy_per_byte = deepest.write_energy_per_byte;
     }
-    // A clock that is lowered is the highest in whole MHz within the limit: the next would exceed it. Power falls at most with the clock's cube.
+    // A lowered clock is the highest in whole MHz within the limit, so one MHz more would exceed it. Power falls at
+    // most with the cube of the clock.
     let part = lowest.0 / (lowest.0 + 1e6);
     Some(Watts(most.0 * part.powi(3) * (1.0 - ROUNDING)))
 }
 
-/// Lowers the fastest of a box's chips to a clock that none is run above; `least` is the lowest clock that any of them is designed for.
+/// Lowers the fastest corner to a clock that no chip exceeds. `least` is the lowest design clock of the box.
 fn lower_fastest_clock(files: &Files, fast: &mut Accelerator, least: Hertz, clock: Hertz) {
     let mut document = files.fast.clone();
     let set = document.set_field("clock_mhz", &FieldValue::Number(clock.0 / 1e6)).is_ok();
     let Some(slow) = document.build_accelerator().ok().filter(|_| set) else { return };
-    // What is per cycle has followed. No rate of the box is per cycle more than the highest over the lowest clock.
+    // Figures per cycle have followed the clock. No rate per cycle in the box is higher by more than the ratio of the
+    // highest to the lowest clock.
     let capped = |rate: BytesPerSecond, slow: BytesPerSecond| slow.min(BytesPerSecond(rate.0 * (clock.0 / least.0).min(1.0)));
     for (level, slow) in fast.on_chip.iter_mut().zip(&slow.on_chip).filter(|(level, _)| !level.is_dram()) {
         level.read_bandwidth = capped(level.read_bandwidth, slow.read_bandwidth);
@@ -127,10 +132,10 @@ fn lower_fastest_clock(files: &Files, fast: &mut Accelerator, least: Hertz, cloc
 }
 
 impl Grid {
-    /// What bounds the chips of a region within limits.
+    /// Bounds the chips of a region within limits.
     ///
     /// # Errors
-    /// An expression without a value, a field that no chip has.
+    /// An expression without a value, or a field that no chip has.
     pub(super) fn enclose_region(&self, region: &Region, limits: &ChipLimits) -> Result<Enclosed, String> {
         let some = self.order.places_of_region(region);
         let mut extents = self.formulas.extents_of_region(&some)?;
@@ -138,7 +143,7 @@ impl Grid {
         if !self.set_extents(&mut files, &extents, false) {
             return Ok(Enclosed::Open);
         }
-        // What does not go together at the ends may do so between.
+        // Values that do not go together at the ends may do so in between.
         let Some((mut fast, mut small)) = files.corner_chips() else { return Ok(Enclosed::Open) };
         let of = |chip: &Accelerator| chip_area(chip).map(|parts| parts.total_area().0).map_err(|why| why.to_string());
         let die = NumberInterval::new(of(&small)?, of(&fast)?).widen_relatively(ROUNDING);
@@ -168,7 +173,7 @@ impl Grid {
             };
             least.peak_power = least.peak_power.min(power);
         }
-        // A stack goes by the base's name.
+        // A software stack recognises the chip by the base's name.
         let name = self.base_name(0, &fast.name);
         (fast.name, small.name) = (name.clone(), name);
         let Files { buffered, mapped, .. } = files;

@@ -1,4 +1,4 @@
-//! Dimensions of a space: a field of the base chip's or fabric's file, or a name of one's own, with the values that it takes.
+//! Dimensions of a space: a field of the base chip's or fabric's file, or a user-defined name, with its values.
 
 use super::lookup::LookUp;
 use super::names::refers_to_names;
@@ -6,22 +6,22 @@ use sim::hardware::FieldValue;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The most values of one dimension.
+/// Limit on the values of one dimension.
 const MOST_VALUES: usize = 65_536;
 
-/// What a dimension is.
+/// The values of a dimension.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Values {
-    /// Each of these.
+    /// A list of values.
     Listed(Vec<FieldValue>),
-    /// What follows from other dimensions: an expression, or a word.
+    /// Values that follow from other dimensions: an expression, or a word.
     Derived(String),
-    /// What belongs to the value of another dimension.
+    /// Values looked up by another dimension.
     LookedUp(LookUp),
 }
 
 impl Values {
-    /// Whether they follow from a dimension.
+    /// Whether the values depend on dimension `name`.
     pub(super) fn refer_to_dimension(&self, name: &str) -> bool {
         match self {
             Self::Listed(_) => false,
@@ -31,7 +31,7 @@ impl Values {
     }
 }
 
-/// As a study writes them.
+/// In the syntax of a study.
 impl fmt::Display for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -42,19 +42,20 @@ impl fmt::Display for Values {
     }
 }
 
-/// A dimension as a study writes it.
+/// A dimension in a study.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dimension {
-    /// The field's key (`memory.hbm.capacity_gib`, `fabric.tier.ici.bandwidth_gb_per_s`), or a name that others refer to.
+    /// The field's key (`memory.hbm.capacity_gib`, `fabric.tier.ici.bandwidth_gb_per_s`), or a name that other
+    /// dimensions refer to.
     pub key: String,
     /// Its values.
     pub values: Values,
 }
 
-/// Reads a table of dimensions: keys may be dotted or nested tables.
+/// Reads a table of dimensions. Keys may be dotted or nested tables.
 ///
 /// # Errors
-/// What is wrong with which dimension, its value, the limit and the cure.
+/// The faulty dimension, its value, the limit and the cure.
 pub fn read_dimensions(table: &toml::Table) -> Result<Vec<Dimension>, String> {
     let mut found = Vec::new();
     for (key, value) in table {
@@ -114,7 +115,7 @@ fn add_dimension(key: String, value: &toml::Value, found: &mut Vec<Dimension>) -
     Ok(())
 }
 
-/// The sides of a torus in words, `4x4x8`, from a list of them.
+/// Writes a list of torus sides as a word: `4x4x8`.
 fn torus_sides(item: &toml::Value) -> Option<FieldValue> {
     let sides = item.as_array()?.iter().map(|side| side.as_integer().filter(|side| *side > 0));
     let sides: Vec<String> = sides.map(|side| Some(side?.to_string())).collect::<Option<_>>()?;
@@ -127,7 +128,7 @@ fn is_torus_sides(text: &str) -> bool {
     text.contains('x') && text.split('x').all(number)
 }
 
-/// `{ from, to, step }` or `{ from, to, factor }`, both ends included.
+/// Expands `{ from, to, step }` or `{ from, to, factor }`, both ends included.
 fn values_of_range(table: &toml::Table) -> Result<Vec<FieldValue>, &'static str> {
     const FORM: &str = "write { from = 16, to = 64, step = 16 }, or { from = 1, to = 64, factor = 2 }";
     let number = |key: &str| table.get(key).and_then(FieldValue::from_toml).and_then(|value| value.number());
@@ -138,7 +139,7 @@ fn values_of_range(table: &toml::Table) -> Result<Vec<FieldValue>, &'static str>
     if from > to {
         return Err("the range is empty: `from` is above `to`; turn them round");
     }
-    // A hair for ends that sums and products of decimals miss.
+    // Allows for ends that sums and products of decimals just miss.
     let end = to + (to.abs() + from.abs()) * 1e-12;
     let mut values = Vec::new();
     match (number("step"), number("factor")) {
@@ -163,7 +164,7 @@ fn values_of_range(table: &toml::Table) -> Result<Vec<FieldValue>, &'static str>
     Ok(values)
 }
 
-/// What is wrong where every dimension that waits refers to one that does.
+/// Describes a cycle among dimensions that refer to each other.
 pub(super) fn describe_cycle(waiting: &BTreeMap<&str, &Values>) -> String {
     let next =
         |key: &str| waiting.keys().copied().find(|name| waiting.get(key).is_some_and(|values| values.refer_to_dimension(name)));

@@ -1,4 +1,4 @@
-//! Every combination of a study's values, those outside its limits among them: what a sweep looks at, one by one.
+//! Every combination of a study's values, also outside its limits, for sweeps.
 
 use super::{ChipFigures, ChipLimits, DesignId, OutsideReason, Space, SpaceKind, phaze_config_of};
 use sim::hardware::phaze::{PhazeConfig, design_accelerator};
@@ -6,7 +6,7 @@ use sim::hardware::{Accelerator, FieldValue};
 use sim::units::Bytes;
 use std::collections::BTreeSet;
 
-/// Combinations that are looked at together at most.
+/// Limit on combinations that are evaluated together.
 const TOGETHER: u64 = 16;
 
 /// A dimension with the values that a study lists.
@@ -14,34 +14,34 @@ const TOGETHER: u64 = 16;
 pub struct ListedDimension {
     /// The dimension's key.
     pub key: String,
-    /// Its values, in the study's order, each once.
+    /// Its distinct values, in the study's order.
     pub values: Vec<FieldValue>,
 }
 
-/// A chip of a combination, within the limits or not.
+/// The chip of a combination, within the limits or not.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CombinationChip {
-    /// The chip, at the clock that the limit of power leaves it.
+    /// The chip, at the clock that the power limit allows.
     pub chip: Accelerator,
-    /// What it takes.
+    /// Its figures.
     pub figures: ChipFigures,
-    /// Which of [`Space::fabric_settings`] joins such chips; `None` where no chip within the limits is on its fabric.
+    /// Index of its fabric in [`Space::fabric_settings`]; `None` if no chip within the limits is on that fabric.
     pub fabric: Option<usize>,
 }
 
-/// What a combination of values is.
+/// A combination of values, built.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Combination {
     /// A chip of the space.
     Chip(Box<CombinationChip>),
     /// A chip outside the limits.
     Outside(OutsideReason, Box<CombinationChip>),
-    /// No chip: the values do not go together, and why.
+    /// No chip, because the values do not go together; with the reason.
     NoChip(String),
 }
 
 impl Space {
-    /// The listed dimensions; combinations are numbered with the first changing least often.
+    /// The listed dimensions. Combinations are numbered so that the first dimension changes least often.
     #[must_use]
     pub fn listed_dimensions(&self) -> Vec<ListedDimension> {
         match &self.kind {
@@ -69,17 +69,17 @@ impl Space {
         }
     }
 
-    /// Combinations of the listed values, within the limits or not.
+    /// The number of combinations of the listed values, within the limits or not.
     #[must_use]
     pub fn combination_count(&self) -> u64 {
         self.listed_dimensions().iter().map(|dial| dial.values.len() as u64).product()
     }
 
-    /// Every combination once, those together that differ in what their fabric follows from alone: what runs on their chips takes the same, but for
-    /// collectives. Sixteen at most, in the order of their first.
+    /// Groups of combinations that differ only in their fabric's dimensions, so that kernels other than collectives
+    /// take equal times. At most sixteen per group, ordered by the first of each. Every combination appears once.
     pub fn combinations_by_fabric(&self) -> impl Iterator<Item = Vec<u64>> + Send + use<> {
         let free = match &self.kind {
-            // A fabric of the area differs from chip to chip.
+            // A fabric that follows from the area differs from chip to chip.
             SpaceKind::Grid(grid) => grid.dimensions_of_fabrics().unwrap_or_default(),
             SpaceKind::Phaze(..) => Vec::new(),
         };
@@ -105,10 +105,10 @@ impl Space {
         })
     }
 
-    /// What a combination is.
+    /// Builds a combination.
     ///
     /// # Errors
-    /// None that the space's enumeration has not had.
+    /// Only errors that the space's enumeration has already reported.
     pub fn combination_at(&self, number: u64) -> Result<Combination, String> {
         match &self.kind {
             SpaceKind::Grid(grid) => {
@@ -133,7 +133,7 @@ impl Space {
         }
     }
 
-    /// The design of a combination, where it is one of the space.
+    /// The design of a combination, if the space has it.
     #[must_use]
     pub fn design_of_combination(&self, number: u64) -> Option<DesignId> {
         match &self.kind {
@@ -153,7 +153,7 @@ impl Space {
         }
     }
 
-    /// PHAZE's dimensions of a combination.
+    /// A combination as PHAZE's dimensions.
     fn phaze_config_at(&self, number: u64) -> PhazeConfig {
         let dials = self.listed_dimensions();
         let at = places_of_combination(&dials, number);
@@ -178,13 +178,13 @@ fn combination_within(outside: Option<OutsideReason>, built: CombinationChip) ->
     }
 }
 
-/// Numbers, each once.
+/// Distinct numbers, in order.
 fn distinct_numbers(values: &[f64]) -> Vec<FieldValue> {
     let mut seen = BTreeSet::new();
     values.iter().filter(|value| seen.insert(value.to_bits())).map(|value| FieldValue::Number(*value)).collect()
 }
 
-/// Places of a combination's values in the dials' lists; the first dial changes least often.
+/// Indices of a combination's values in the dimensions' lists. The first dimension changes least often.
 #[must_use]
 pub fn places_of_combination(dials: &[ListedDimension], mut number: u64) -> Vec<usize> {
     let mut places = vec![0; dials.len()];
@@ -196,7 +196,7 @@ pub fn places_of_combination(dials: &[ListedDimension], mut number: u64) -> Vec<
     places
 }
 
-/// The number of the combination of these places: what [`places_of_combination`] takes apart.
+/// The number of the combination with these indices: the inverse of [`places_of_combination`].
 #[must_use]
 pub fn combination_of_places(dials: &[ListedDimension], places: &[usize]) -> u64 {
     dials.iter().zip(places).fold(0, |number, (dial, place)| number * dial.values.len().max(1) as u64 + *place as u64)

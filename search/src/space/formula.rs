@@ -1,4 +1,4 @@
-//! Dimensions that follow from others: expressions in the order in which they can be computed.
+//! Dimensions that follow from others: expressions in an order in which they can be computed.
 
 use super::dimension::{Dimension, Values, describe_cycle};
 use super::interval::{Expression, NumberInterval};
@@ -8,32 +8,32 @@ use exmex::{Express, FlatEx};
 use sim::hardware::FieldValue;
 use std::collections::BTreeMap;
 
-/// The die's area: known once all other fields are, of use for what grows with it (static power).
+/// The die's area. It is known once all other fields are, and serves fields that grow with it (static power).
 pub const AREA: &str = "area_mm2";
 
-/// What a formula says.
+/// How a dimension is computed.
 #[derive(Debug, Clone)]
 enum Rule {
-    /// As another dimension.
+    /// A copy of another dimension.
     Same(usize),
     /// A word.
     Word(String),
-    /// A computed number of others; beside it the same over intervals.
+    /// A number computed from others, with the same expression over intervals.
     Computed(Box<FlatEx<f64>>, Vec<usize>, Box<Expression>),
-    /// What belongs to another's value.
+    /// A value looked up by another dimension.
     LookedUp(usize, LookUp),
 }
 
-/// What is known of a value while the dimensions range over parts of their lists.
+/// The range of a value while the dimensions range over parts of their lists.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum ValueExtent {
-    /// This.
+    /// A single value.
     Fixed(FieldValue),
-    /// A number between these.
+    /// A number in this interval.
     Between(NumberInterval),
-    /// One of these, which are no numbers.
+    /// One of these values, which are no numbers.
     Among(Vec<FieldValue>),
-    /// Nothing.
+    /// Unknown.
     Unknown,
 }
 
@@ -46,7 +46,7 @@ impl ValueExtent {
         }
     }
 
-    /// Of one of some values.
+    /// The extent of a value that is one of `values`.
     pub(super) fn one_of(values: Vec<&FieldValue>) -> Self {
         let [first, others @ ..] = &values[..] else { return Self::Unknown };
         if others.iter().all(|other| other == first) {
@@ -69,7 +69,7 @@ struct Derived {
     of_area: bool,
 }
 
-/// All dimensions of a space: those that are listed, and what follows from them.
+/// All dimensions of a space: the listed ones, and those computed from them.
 #[derive(Debug, Clone)]
 pub struct Formulas {
     /// Names of all values, listed ones first, in the order of the study's keys.
@@ -80,14 +80,15 @@ pub struct Formulas {
     derived: Vec<Derived>,
 }
 
-/// The values of a design, by [`Formulas::keys`].
+/// The values of a design, in the order of [`Formulas::keys`].
 pub type DesignValues = Vec<FieldValue>;
 
 impl Formulas {
-    /// Puts dimensions in order. `base` says what a field of the base has, for those that expressions refer to without varying them.
+    /// Orders the dimensions by dependency. `base` gives the base's value of a field, for fields that expressions refer
+    /// to without varying them.
     ///
     /// # Errors
-    /// Which dimension is wrong, and how.
+    /// The faulty dimension and its fault.
     pub fn new(dimensions: &[Dimension], base: &dyn Fn(&str) -> Option<FieldValue>) -> Result<Self, String> {
         let mut keys = Vec::new();
         let mut listed = Vec::new();
@@ -102,7 +103,7 @@ impl Formulas {
         for dimension in dimensions.iter().filter(|dimension| !matches!(dimension.values, Values::Listed(_))) {
             waiting.insert(&dimension.key, &dimension.values);
         }
-        // Each round computes what needs nothing that waits.
+        // Each round adds the dimensions that depend on none still waiting.
         while !waiting.is_empty() {
             let ready: Vec<&str> = waiting
                 .iter()
@@ -128,7 +129,7 @@ impl Formulas {
             Values::Derived(text) => self.parse_expression(key, text, base)?,
             Values::LookedUp(look_up) => {
                 let slot = self.slot_of_name(&look_up.by, base).ok_or_else(|| self.unknown_name(&look_up.by))?;
-                // What is known to come is there; computed values are looked up as they come.
+                // Checks values that are known now; computed values are looked up when they are computed.
                 self.possible_values(slot).into_iter().try_for_each(|value| look_up.value_for(value).map(drop))?;
                 Rule::LookedUp(slot, look_up.clone())
             }
@@ -144,7 +145,7 @@ impl Formulas {
         Ok(())
     }
 
-    /// The values that a slot may have, where they are listed or the base's.
+    /// The possible values of a slot, if they are listed or the base's.
     fn possible_values(&self, slot: usize) -> Vec<&FieldValue> {
         if let Some(values) = self.listed.get(slot) {
             return values.iter().collect();
@@ -158,7 +159,7 @@ impl Formulas {
         }
     }
 
-    /// What an expression, a name or a word says.
+    /// Parses an expression, a name or a word.
     fn parse_expression(&mut self, key: &str, text: &str, base: &dyn Fn(&str) -> Option<FieldValue>) -> Result<Rule, String> {
         let names = names_in_expression(text);
         if let [name] = &names[..]
@@ -166,7 +167,7 @@ impl Formulas {
         {
             return match self.slot_of_name(name, base) {
                 Some(slot) => Ok(Rule::Same(slot)),
-                // A word for a field that has words.
+                // A word, for a field whose values are words.
                 None if !matches!(base(key), Some(FieldValue::Number(_)) | None) => Ok(Rule::Word(name.clone())),
                 None => Err(self.unknown_name(name)),
             };
@@ -177,7 +178,7 @@ impl Formulas {
         for name in expression.var_names() {
             slots.push(self.slot_of_name(name, base).ok_or_else(|| self.unknown_name(name))?);
         }
-        // What else the reader of expressions knows has no ends, and could bound no box.
+        // Other functions of the parser have no interval version and could bound no box.
         let ends = Expression::parse(&brace_names(text)).map_err(|why| format!("{}; {FORM}", why.msg()))?;
         Ok(Rule::Computed(Box::new(expression), slots, Box::new(ends)))
     }
@@ -191,7 +192,7 @@ impl Formulas {
         self.keys[slot] == AREA || self.derived.iter().any(|derived| derived.slot == slot && derived.of_area)
     }
 
-    /// The slot of a name; one that only the base has gets its own.
+    /// The slot of a name. A name that only the base has gets a slot of its own.
     fn slot_of_name(&mut self, name: &str, base: &dyn Fn(&str) -> Option<FieldValue>) -> Option<usize> {
         if let Some(slot) = self.keys.iter().position(|key| key == name) {
             return Some(slot);
@@ -202,13 +203,13 @@ impl Formulas {
         Some(self.keys.len() - 1)
     }
 
-    /// The names of all values, the listed ones first.
+    /// The names of all values, listed ones first.
     #[must_use]
     pub fn keys(&self) -> &[String] {
         &self.keys
     }
 
-    /// The values of the listed dimensions, by the first of [`Self::keys`].
+    /// The values of the listed dimensions, in the order of [`Self::keys`].
     #[must_use]
     pub fn listed_values(&self) -> &[Vec<FieldValue>] {
         &self.listed
@@ -220,19 +221,20 @@ impl Formulas {
         self.derived.iter().any(|derived| derived.of_area)
     }
 
-    /// What a design sets: positions in [`Self::keys`] of what is listed, and of what follows, from the area or not.
+    /// The positions in [`Self::keys`] that a design sets. `of_area` selects those that follow from the area; otherwise
+    /// the listed ones are included.
     pub fn positions_set(&self, of_area: bool) -> impl Iterator<Item = usize> + '_ {
         let listed = if of_area { 0 } else { self.listed.len() };
         (0..listed).chain(self.derived.iter().filter(move |derived| derived.of_area == of_area).map(|derived| derived.slot))
     }
 
-    /// Combinations of the listed values; `None` where there are too many to count.
+    /// The number of combinations of the listed values; `None` if it overflows.
     #[must_use]
     pub fn combination_count(&self) -> Option<u64> {
         self.listed.iter().try_fold(1_u64, |product, values| product.checked_mul(values.len() as u64))
     }
 
-    /// Places of a combination's values in their lists; the first dimension changes least often.
+    /// Indices of a combination's values in their lists. The first dimension changes least often.
     #[must_use]
     pub fn places_of_combination(&self, mut combination: u64) -> Vec<usize> {
         let mut places = vec![0; self.listed.len()];
@@ -243,7 +245,7 @@ impl Formulas {
         places
     }
 
-    /// All values of a combination but those that follow from the area.
+    /// All values of a combination, except those that follow from the area.
     ///
     /// # Errors
     /// An expression whose value is no number.
@@ -256,7 +258,7 @@ impl Formulas {
         Ok(slots)
     }
 
-    /// The values that follow from the area.
+    /// Adds the values that follow from the area.
     ///
     /// # Errors
     /// An expression whose value is no number.
@@ -289,7 +291,7 @@ impl Formulas {
         format!("space.dimensions.{} = {}: {why}", self.keys[derived.slot], derived.text)
     }
 
-    /// The value of an expression where its names have these.
+    /// The value of an expression with these values of its names.
     fn evaluate_expression(
         &self,
         derived: &Derived,
@@ -312,10 +314,11 @@ impl Formulas {
         Ok(FieldValue::Number(value))
     }
 
-    /// What is known of all values but those that follow from the area, where each listed dimension has one of some of its values: their places.
+    /// The extents of all values except those that follow from the area. `some` gives, for each listed dimension, the
+    /// indices of its possible values.
     ///
     /// # Errors
-    /// An expression whose value is no number, of values that are all fixed.
+    /// An expression of fixed values whose value is no number.
     pub(super) fn extents_of_region(&self, some: &[Vec<usize>]) -> Result<Vec<ValueExtent>, String> {
         let mut extents: Vec<ValueExtent> = self.start.iter().cloned().map(ValueExtent::Fixed).collect();
         for ((extent, places), values) in extents.iter_mut().zip(some).zip(&self.listed) {
@@ -325,7 +328,7 @@ impl Formulas {
         Ok(extents)
     }
 
-    /// What is known of the values that follow from the area.
+    /// Adds the extents of values that follow from the area.
     ///
     /// # Errors
     /// As [`Self::extents_of_region`].
@@ -364,7 +367,7 @@ impl Formulas {
         Ok(())
     }
 
-    /// The listed dimensions that a value follows from; `None` where it follows from the area.
+    /// The listed dimensions that a value depends on; `None` if it follows from the area.
     pub(super) fn roots_of_value(&self, slot: usize) -> Option<Vec<usize>> {
         if self.follows_from_area(slot) {
             return None;
@@ -388,7 +391,7 @@ impl Formulas {
         Some(roots)
     }
 
-    /// The number of the combination of these places of the listed values.
+    /// The number of the combination with these indices of the listed values.
     pub(super) fn combination_of_places(&self, places: impl IntoIterator<Item = usize>) -> u64 {
         self.listed.iter().zip(places).fold(0, |number, (values, place)| number * values.len() as u64 + place as u64)
     }

@@ -1,4 +1,4 @@
-//! A space of chips made from a base chip's file and dimensions of it.
+//! A space of chips made from a base chip's file and its dimensions.
 
 use super::dimension::Dimension;
 use super::formula::{DesignValues, Formulas};
@@ -8,18 +8,18 @@ use rayon::prelude::*;
 use sim::hardware::{Accelerator, ChipDocument, FieldValue, HardwareError, fields};
 use std::collections::BTreeMap;
 
-/// The begin of the key of a fabric's field.
+/// Prefix of the key of a fabric's field.
 pub const FABRIC: &str = "fabric.";
-/// The key of a chip's clock where power holds it down.
+/// The key of a chip's clock after the power limit lowered it.
 pub(super) const LOWERED: &str = "lowered_clock_mhz";
-/// Combinations of which each is built once.
+/// Limit on combinations if each is built once.
 const MOST_COMBINATIONS: u64 = 50_000_000;
-/// Combinations of which boxes are searched: their numbers are exact as doubles.
+/// Limit on combinations if boxes are searched: their numbers are exact as doubles.
 const MOST_IN_BOXES: u64 = 1 << 53;
-/// Fabrics of a space: plans are prepared for each.
+/// Limit on the fabrics of a space, because plans are prepared for each.
 const MOST_FABRICS: usize = 256;
 
-/// Combinations built side by side.
+/// Combinations built in parallel.
 const CHUNK: usize = 65_536;
 
 /// A chip of a grid.
@@ -36,12 +36,12 @@ impl GridPoint {
     }
 }
 
-/// What a chip's file sets, and a fabric's.
+/// The fields that a design sets in the files of chip and fabric.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FileSettings {
-    /// Of the chip.
+    /// Fields of the chip.
     pub chip: Vec<(String, FieldValue)>,
-    /// Of the fabric, keys without [`FABRIC`].
+    /// Fields of the fabric, keys without [`FABRIC`].
     pub fabric: Vec<(String, FieldValue)>,
 }
 
@@ -50,36 +50,36 @@ pub struct FileSettings {
 pub struct Grid {
     pub(super) base: ChipDocument,
     pub(super) formulas: Formulas,
-    /// What each of [`Formulas::keys`] sets.
+    /// By position in [`Formulas::keys`], which file the value belongs to.
     pub(super) places: Vec<DimensionOwner>,
     pub(super) order: DimensionOrder,
-    /// Chips within the limits; none where boxes are searched, of which every combination is a point.
+    /// Chips within the limits. Empty if boxes are searched; then every combination is a point.
     pub(super) points: Vec<GridPoint>,
     /// The distinct settings of the fabric.
     pub(super) fabrics: Vec<Vec<(String, FieldValue)>>,
-    /// Where boxes are searched.
+    /// The fabrics of combinations, if boxes are searched.
     joined: Option<CombinationFabrics>,
 }
 
-/// Which fabric joins the chips of a combination.
+/// Finds the fabric of a combination.
 #[derive(Debug, Clone)]
 struct CombinationFabrics {
-    /// Listed dimensions that fabrics follow from.
+    /// Listed dimensions that fabrics depend on.
     dimensions: Vec<usize>,
-    /// The fabric of each combination of their places.
+    /// The fabric for each combination of their indices.
     fabrics: BTreeMap<Vec<usize>, u32>,
 }
 
-/// Whose field a dimension is.
+/// The file that a dimension belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DimensionOwner {
     Chip,
     Fabric,
-    /// Nobody's: others refer to it.
+    /// No file: other dimensions refer to it.
     Name,
 }
 
-/// What became of a combination.
+/// The outcome of building a combination.
 enum BuildOutcome {
     Chip(ChipFigures, Vec<(String, FieldValue)>),
     Outside(OutsideReason),
@@ -87,10 +87,11 @@ enum BuildOutcome {
 }
 
 impl Grid {
-    /// Puts the dimensions of a base chip in order; no chip is built yet. `fabric` says what a field of the base fabric has.
+    /// Makes a grid from the dimensions of a base chip; no chip is built yet. `fabric` gives the base fabric's value of
+    /// a field.
     ///
     /// # Errors
-    /// A dimension that is wrong, a field that the chip has not, more combinations than can be built.
+    /// A faulty dimension, a field that the chip does not have, or too many combinations.
     pub fn new(
         base: ChipDocument,
         dimensions: &[Dimension],
@@ -124,7 +125,7 @@ impl Grid {
         Ok(Self { base, formulas, places, order, points: Vec::new(), fabrics: Vec::new(), joined: None })
     }
 
-    /// How many combinations there are.
+    /// The number of combinations.
     ///
     /// # Errors
     /// More than `most`.
@@ -136,15 +137,17 @@ impl Grid {
         })
     }
 
-    /// Combinations of the listed values; `None` where there are more than can be counted.
+    /// The number of combinations of the listed values; `None` if it overflows.
     pub(super) fn combination_count(&self) -> Option<u64> {
         self.formulas.combination_count()
     }
 
-    /// Makes every combination a point, whatever its limits, and finds the fabrics: chips are built where a search looks at them.
+    /// Makes every combination a point, whatever its limits, and finds the fabrics. Chips are built when a search
+    /// visits them. Returns the number of points.
     ///
     /// # Errors
-    /// Too many combinations or fabrics, a fabric that follows from the area, a first combination that has no value or a field that no chip has.
+    /// Too many combinations or fabrics; a fabric that follows from the area; a first combination without a value or
+    /// with a field that no chip has.
     pub(super) fn join_fabrics(&mut self) -> Result<usize, String> {
         let count = self.count_up_to(MOST_IN_BOXES)?;
         if let Err(BuildFailure::Fault(why)) = self.build_from_values(0) {
@@ -176,7 +179,7 @@ impl Grid {
         Ok(count as usize)
     }
 
-    /// The listed dimensions that fabrics follow from.
+    /// The listed dimensions that fabrics depend on.
     ///
     /// # Errors
     /// A fabric that follows from the area.
@@ -193,7 +196,7 @@ impl Grid {
         Ok(dimensions)
     }
 
-    /// The fabrics of combinations with some of each dimension's places, where boxes are searched.
+    /// The fabrics of combinations whose listed values have these indices.
     pub(super) fn fabrics_of(&self, some: &[Vec<usize>]) -> Vec<usize> {
         let Some(CombinationFabrics { dimensions, fabrics }) = &self.joined else { return (0..self.fabrics.len()).collect() };
         let some: Vec<Vec<usize>> = dimensions.iter().map(|&dimension| some[dimension].clone()).collect();
@@ -204,12 +207,12 @@ impl Grid {
         found
     }
 
-    /// Everything.
+    /// The region of all combinations.
     pub(super) fn whole_region(&self) -> Region {
         self.order.whole_region()
     }
 
-    /// The least point of a region.
+    /// The smallest point of a region.
     pub(super) fn first_point(&self, region: &Region) -> usize {
         let places = self.order.places_of_region(region);
         self.formulas.combination_of_places(places.into_iter().map(|places| places.into_iter().min().unwrap_or_default()))
@@ -222,7 +225,7 @@ impl Grid {
         self.order.places_of_region(region).iter().zip(places).all(|(some, place)| some.contains(&place))
     }
 
-    /// Dimensions of words, which have no order, of which a region has several.
+    /// Dimensions of words with several values in a region. Words have no order.
     pub(super) fn word_dimensions_of(&self, region: &Region) -> Vec<usize> {
         region
             .open_dimensions()
@@ -237,10 +240,10 @@ impl Grid {
             .collect()
     }
 
-    /// A combination within limits, with its figures.
+    /// Builds a combination within limits, with its figures.
     ///
     /// # Errors
-    /// An expression without a value, a field that no chip has.
+    /// An expression without a value, or a field that no chip has.
     pub(super) fn single_combination(&self, point: usize, limits: &ChipLimits) -> Result<SingleCombination, String> {
         let (_, mut chip) = match self.build_from_values(point as u64) {
             Ok(found) => found,
@@ -258,12 +261,12 @@ impl Grid {
     /// Builds every combination and keeps those within the limits.
     ///
     /// # Errors
-    /// A field that no chip has, a value of the wrong type, an expression without a value; a space of which no combination is a chip.
+    /// A field that no chip has, a value of the wrong type, an expression without a value, or a space without chips.
     pub(super) fn enumerate_chips(&mut self, limits: &ChipLimits) -> Result<(Vec<ChipFigures>, OutsideCounts), String> {
         let count = self.count_up_to(MOST_COMBINATIONS)?;
         let (mut figures, mut outside) = (Vec::new(), OutsideCounts::default());
         let mut fabrics: BTreeMap<String, u32> = BTreeMap::new();
-        // What is built waits to be sorted out: so many at a time.
+        // Builds chunk by chunk, because built combinations wait in memory until they are counted.
         for first in (0..count).step_by(CHUNK) {
             let chunk = first..(first + CHUNK as u64).min(count);
             let built: Vec<Result<BuildOutcome, String>> =
@@ -331,7 +334,7 @@ impl Grid {
         Ok(())
     }
 
-    /// Why a file is no chip: of a file that cannot be read, which of the fields that were set is the one.
+    /// Why a file is no chip. For a file that cannot be read, finds the field that causes it.
     fn explain_failure(&self, error: HardwareError, slots: &DesignValues, of_area: bool) -> BuildFailure {
         let why = match error {
             HardwareError::Invalid { faults, .. } => {
@@ -365,7 +368,7 @@ impl Grid {
         FileSettings { chip: of(DimensionOwner::Chip).collect(), fabric: of(DimensionOwner::Fabric).collect() }
     }
 
-    /// The base's name, so that what goes by it (a software stack) takes the chip for its like, and the combination's number.
+    /// The base's name, so that a software stack known by that name accepts the chip, and the combination's number.
     pub(super) fn base_name(&self, combination: u64, base: &str) -> String {
         if self.formulas.combination_count() == Some(1) { format!("{base}_like") } else { format!("{base}_like_{combination}") }
     }
@@ -381,13 +384,13 @@ impl Grid {
         fabrics.get(&own).copied().unwrap_or_default() as usize
     }
 
-    /// The listed dimensions of a chip in words: `tensor.cores 4, clock_mhz 1400`.
+    /// The listed dimensions of a chip as text: `tensor.cores 4, clock_mhz 1400`.
     pub(super) fn describe_dimensions(&self, point: usize) -> String {
         let words = self.varied_dimensions(point).into_iter().map(|(key, value)| format!("{key} {value}"));
         words.collect::<Vec<_>>().join(", ")
     }
 
-    /// The dimensions with several values, and those of a chip.
+    /// The dimensions with several values, with a chip's values.
     pub(super) fn varied_dimensions(&self, point: usize) -> Vec<(String, FieldValue)> {
         let places = self.formulas.places_of_combination(self.number_of_point(point));
         let all = self.formulas.keys().iter().zip(self.formulas.listed_values()).zip(places);
@@ -396,7 +399,7 @@ impl Grid {
             .collect()
     }
 
-    /// Dimensions of which a chip has the largest or smallest number that is listed, and that the field does not end at.
+    /// Dimensions in which a chip has the largest (`true`) or smallest listed number, if the field could go further.
     pub(super) fn dimensions_at_the_end(&self, point: usize) -> Vec<(String, f64, bool)> {
         let places = self.formulas.places_of_combination(self.number_of_point(point));
         let mut found = Vec::new();
@@ -411,7 +414,7 @@ impl Grid {
         found
     }
 
-    /// The chip's file, at the clock that it is designed for.
+    /// The chip's file, at its design clock.
     pub(super) fn chip_document(&self, point: usize) -> Result<(ChipDocument, Vec<String>), String> {
         let combination = self.number_of_point(point);
         let (settings, chip) = self.build_from_values(combination).map_err(BuildFailure::outside_reason)?;
@@ -426,17 +429,17 @@ impl Grid {
     }
 }
 
-/// A combination, looked at by itself.
+/// A single combination, built.
 pub enum SingleCombination {
     /// A chip within the limits.
     Chip(Box<Accelerator>, ChipFigures),
-    /// One outside them.
+    /// A chip outside the limits.
     Outside(OutsideReason),
-    /// No chip, and why.
+    /// No chip, with the reason.
     Refused(String),
 }
 
-/// Every choice of one of each list; one of nothing where there are no lists.
+/// The Cartesian product of the lists; one empty choice if there are no lists.
 fn cartesian_products(lists: &[Vec<usize>]) -> impl Iterator<Item = Vec<usize>> + '_ {
     let count: usize = lists.iter().map(Vec::len).product();
     (0..count).map(move |mut number| {
@@ -465,7 +468,7 @@ impl BuildFailure {
     }
 }
 
-/// Fields that are measured or published of a chip that was built are not chosen.
+/// Refuses fields that are measurements or publications about a built chip.
 fn refuse_measured_fields(key: &str, base: &ChipDocument) -> Result<(), String> {
     let measured = ["calibration", "published", "sources", "aliases"];
     if measured.iter().any(|table| key.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))) {

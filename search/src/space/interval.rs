@@ -1,23 +1,23 @@
-//! Numbers known by their ends: what an expression may come to while the values that it refers to range.
+//! Interval arithmetic: the range of an expression while its names range over intervals.
 //!
-//! Sums, products and quotients of doubles are rounded monotonically, so that ends computed from ends hold for all between; functions of the
-//! mathematics library need not be, and are widened by more than they err.
+//! Sums, products and quotients of doubles are rounded monotonically, so results at the ends hold in between. Functions
+//! of the mathematics library need not be monotonic, so their results are widened by more than their error.
 
 use exmex::{BinOp, FlatEx, MakeOperators, Operator};
 use std::num::ParseFloatError;
 use std::str::FromStr;
 
-/// What library functions may err by, relatively, many times over: they are within an ulp or two (2.2e-16).
+/// Relative allowance for errors of library functions. They are within an ulp or two (2.2e-16).
 const LIBRARY: f64 = 1e-13;
 
-/// All numbers from one to another.
+/// A closed interval of numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct NumberInterval {
     pub low: f64,
     pub high: f64,
 }
 
-/// Anything, or nothing that is a number.
+/// Any number, or no number.
 const ANY: NumberInterval = NumberInterval { low: f64::NEG_INFINITY, high: f64::INFINITY };
 
 /// An expression over intervals.
@@ -32,7 +32,7 @@ impl NumberInterval {
         Self::new(value, value)
     }
 
-    /// The hull of some numbers.
+    /// The smallest interval that contains all numbers.
     pub fn hull_of(numbers: &[f64]) -> Self {
         if numbers.iter().any(|number| number.is_nan()) {
             return ANY;
@@ -45,12 +45,12 @@ impl NumberInterval {
         self.low.is_finite() && self.high.is_finite()
     }
 
-    /// Widened relatively.
+    /// Widens the interval by a relative amount.
     pub fn widen_relatively(self, by: f64) -> Self {
         Self::new(self.low - by * self.low.abs(), self.high + by * self.high.abs())
     }
 
-    /// A function that grows with its argument.
+    /// Applies a function that grows with its argument.
     fn map_growing(self, function: impl Fn(f64) -> f64) -> Self {
         Self::new(function(self.low), function(self.high))
     }
@@ -64,7 +64,7 @@ impl NumberInterval {
         if divisor.low <= 0.0 && divisor.high >= 0.0 { ANY } else { self.map_corners(divisor, |a, b| a / b) }
     }
 
-    /// Of a positive base every power lies between those of the ends.
+    /// For a positive base, every power lies between those of the ends.
     fn raise_to(self, exponent: Self) -> Self {
         if self.low > 0.0 { self.map_corners(exponent, f64::powf).widen_relatively(LIBRARY) } else { ANY }
     }
@@ -87,7 +87,8 @@ impl FromStr for NumberInterval {
     }
 }
 
-/// The operators of expressions ([`exmex::FloatOpsFactory`]: the same names and priorities) that have ends.
+/// The operators of expressions that have an interval version, with the names and priorities of
+/// [`exmex::FloatOpsFactory`].
 #[derive(Debug, Clone)]
 pub(super) struct Operators;
 

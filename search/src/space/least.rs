@@ -1,4 +1,4 @@
-//! What the limits of a space must be at least for a chip to be within them: for one of which they leave none.
+//! Finds the tightest value of a limit that still leaves a chip, for a space whose limits leave none.
 
 use super::grid::{BuildFailure, Grid};
 use super::limits::{ChipFigures, ChipLimits};
@@ -9,7 +9,7 @@ use sim::hardware::{Accelerator, least_sustained_power, lower_clock, lowest_cloc
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Boxes that are looked at for the least of a space; where they are not enough no figure is given.
+/// Limit on boxes visited. If it does not suffice, no value is reported.
 const BOXES: usize = 200_000;
 
 /// A limit of a space's chips.
@@ -30,7 +30,7 @@ pub enum ChipLimit {
 }
 
 impl ChipLimit {
-    /// All of them, in the order of the study's keys.
+    /// All limits, in the order of the study's keys.
     pub const ALL: [Self; 6] = [Self::Area, Self::Power, Self::Cost, Self::LeastHbm, Self::MostHbm, Self::HbmRate];
 
     /// Its key in a study's `[space]`.
@@ -46,24 +46,24 @@ impl ChipLimit {
         }
     }
 
-    /// Its value, where it is given.
+    /// Its value, if it is given.
     #[must_use]
     pub fn value_in(self, limits: &ChipLimits) -> Option<f64> {
         *self.field_of(&mut limits.clone())
     }
 
-    /// Puts a value in its place.
+    /// Sets its value.
     pub fn set_in(self, limits: &mut ChipLimits, value: f64) {
         *self.field_of(limits) = Some(value);
     }
 
-    /// Whether chips are to have at least, not at most, what it says.
+    /// Whether the limit is a minimum.
     #[must_use]
     pub fn is_lower_limit(self) -> bool {
         matches!(self, Self::LeastHbm | Self::HbmRate)
     }
 
-    /// Its place among the limits.
+    /// Its field among the limits.
     fn field_of(self, limits: &mut ChipLimits) -> &mut Option<f64> {
         match self {
             Self::Area => &mut limits.max_area_mm2,
@@ -75,7 +75,7 @@ impl ChipLimit {
         }
     }
 
-    /// What a chip has of it, at the lowest clock of power; `None` where it has no price.
+    /// A chip's value of the limited figure, with power at the lowest clock. `None` if the chip has no price.
     fn value_of_chip(self, chip: &Accelerator) -> Option<f64> {
         Some(match self {
             Self::Area => ChipFigures::of_chip(chip).ok()?.area.0,
@@ -86,7 +86,7 @@ impl ChipLimit {
         })
     }
 
-    /// What no chip of a box has less of, or more where that is asked for.
+    /// Bound on the limited figure of any chip in a box: the least, or the greatest if the limit is a minimum.
     fn bound_of_box(self, corners: &super::Corners) -> Option<f64> {
         let (fast, small) = (&corners.fast, &corners.small);
         Some(match self {
@@ -99,13 +99,13 @@ impl ChipLimit {
         })
     }
 
-    /// So that less is nearer to the limit.
+    /// Orders values so that smaller is nearer to the limit.
     fn distance_from_limit(self, value: f64) -> f64 {
         if self.is_lower_limit() { -value } else { value }
     }
 }
 
-/// A region that waits, those before others whose bound is nearer to the limit.
+/// A region in the queue; the one whose bound is nearest to the limit comes first.
 struct QueuedRegion {
     far: f64,
     region: Region,
@@ -127,17 +127,17 @@ impl PartialOrd for QueuedRegion {
 
 impl Ord for QueuedRegion {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        // Of equals the smaller region: it is nearer to a chip.
+        // The smaller region breaks ties: it is nearer to a single chip.
         self.far.total_cmp(&other.far).then_with(|| self.region.combination_count().cmp(&other.region.combination_count()))
     }
 }
 
 impl Space {
-    /// The value of a limit that leaves one chip and no more of those within `others`, of which that limit itself is left out: the least area, say.
-    /// `None` where the others leave no chip either, or none is found soon.
+    /// The tightest value of `limit` that leaves at least one chip within all `others`; for example, the least area.
+    /// `None` if the others leave no chip either, or if none is found soon.
     ///
     /// # Errors
-    /// An expression without a value, a field that no chip has.
+    /// An expression without a value, or a field that no chip has.
     pub fn nearest_limit(&self, limit: ChipLimit, others: &ChipLimits) -> Result<Option<f64>, String> {
         let mut others = *others;
         *limit.field_of(&mut others) = None;
@@ -149,7 +149,7 @@ impl Space {
                     let exceeds = others.lower_clock_and_check(&mut chip).ok()?.1;
                     exceeds.is_none().then(|| limit.value_of_chip(&chip)).flatten()
                 };
-                // Of the area window the lower end follows the upper one.
+                // In the area window, the lower end follows the upper one.
                 let inside = |chip: &Accelerator, config: &_| {
                     limit == ChipLimit::Area
                         || ChipFigures::of_chip(chip).is_ok_and(|figures| space.admits_area(config, figures.area))
@@ -195,7 +195,7 @@ impl Grid {
         Ok(None)
     }
 
-    /// What the one chip of a region has of a limit, if the others leave it.
+    /// The limited figure of the single chip of a region, if the chip is within the other limits.
     fn value_of_single_chip(&self, region: &Region, limit: ChipLimit, others: &ChipLimits) -> Result<Option<f64>, String> {
         match self.build_from_values(self.first_point(region) as u64) {
             Ok((_, mut chip)) => {

@@ -1,4 +1,4 @@
-//! What chips of a space may take: area, power, dollars.
+//! Limits on the chips of a space: area, power, dollars and memory.
 
 use super::least::ChipLimit;
 use serde::{Deserialize, Serialize};
@@ -6,36 +6,36 @@ use sim::hardware::manufacturing::{Foundry, chip_cost};
 use sim::hardware::{Accelerator, AreaError, chip_area, lower_clock_to_power, sustained_power};
 use sim::units::{SquareMillimeters, Watts};
 
-/// Limits of a space's chips; what is not given is not limited.
+/// Limits on a space's chips; `None` is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct ChipLimits {
     /// Area of all compute dies in mm^2.
     pub max_area_mm2: Option<f64>,
-    /// Power under the heaviest sustained load, in W: the clock is lowered to it, as far as that goes.
+    /// Power under the heaviest sustained load, in W. The clock is lowered to meet it, as far as possible.
     pub max_power_w: Option<f64>,
-    /// What the chip costs to make, in USD.
+    /// Manufacturing cost, in USD.
     pub max_cost_usd: Option<f64>,
-    /// Least capacity of its memory, in GiB.
+    /// Least memory capacity, in GiB.
     pub min_hbm_gib: Option<f64>,
-    /// Largest capacity of its memory, in GiB.
+    /// Largest memory capacity, in GiB.
     pub max_hbm_gib: Option<f64>,
-    /// Least rate at which its memory is read, in GB/s.
+    /// Least read bandwidth of the memory, in GB/s.
     pub min_hbm_gb_per_s: Option<f64>,
 }
 
-/// What a chip takes, whatever runs on it.
+/// Figures of a chip that do not depend on the work.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ChipFigures {
     /// Area of its compute dies.
     pub area: SquareMillimeters,
     /// Power under its heaviest sustained load.
     pub peak_power: Watts,
-    /// What it costs to make, in USD; `None` where the node has no wafer price or the die fits on no wafer.
+    /// Manufacturing cost in USD; `None` if the node has no wafer price or the die fits on no wafer.
     pub cost_usd: Option<f64>,
 }
 
 impl ChipFigures {
-    /// Those of a chip.
+    /// The figures of a chip.
     ///
     /// # Errors
     /// A chip without an area model.
@@ -45,28 +45,29 @@ impl ChipFigures {
     }
 }
 
-/// Why a chip is outside its space.
+/// The limit that a chip exceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OutsideReason {
     /// Outside the area limits.
     Area,
-    /// Over the power.
+    /// Over the power limit.
     Power,
-    /// Over the cost, or of none that is known.
+    /// Over the cost limit, or without a known cost.
     Cost,
-    /// Of less memory, or more, or slower memory than is allowed.
+    /// Too little memory, too much, or too slow.
     Hbm,
 }
 
 impl ChipLimits {
-    /// Lowers a chip's clock as far as the limit of power makes it; a chip that exceeds it at its lowest clock too stays as it is.
+    /// Lowers a chip's clock to meet the power limit. A chip over the limit even at its lowest clock is not changed.
     pub fn lower_clock(&self, chip: &mut Accelerator) {
         if let Some(slow) = self.max_power_w.and_then(|most| lower_clock_to_power(chip, Watts(most))) {
             *chip = slow;
         }
     }
 
-    /// Lowers a chip's clock ([`Self::lower_clock`]): what it takes then, and the first limit that it exceeds all the same.
+    /// Lowers a chip's clock ([`Self::lower_clock`]). Returns its figures then, and the first limit that it still
+    /// exceeds.
     ///
     /// # Errors
     /// A chip without an area model.
@@ -77,7 +78,7 @@ impl ChipLimits {
         Ok((figures, self.first_exceeded(&figures).or_else(|| (!hbm).then_some(OutsideReason::Hbm))))
     }
 
-    /// Limits of which no chip is within both, in words; `called` writes a limit before its value.
+    /// Describes limits that contradict each other. `called` writes a limit before its value.
     #[must_use]
     pub fn find_contradiction(&self, called: impl Fn(ChipLimit) -> String) -> Option<String> {
         let (least, most) = (self.min_hbm_gib?, self.max_hbm_gib?);
@@ -85,7 +86,8 @@ impl ChipLimits {
         (least > most).then(|| format!("{below}{least}: is more than {above}{most}; correct one of the two, or leave it out"))
     }
 
-    /// Whether the limits allow a memory that is no larger and no faster than one chip's, no smaller than another's; both with a hair of `rounding`.
+    /// Whether the limits allow some memory between two chips: no larger and no faster than that of `most`, no smaller
+    /// than that of `least`. Both have a relative allowance of `rounding`.
     #[must_use]
     pub fn allows_memory(&self, most: &Accelerator, least: &Accelerator, rounding: f64) -> bool {
         let (more, less) = (1.0 + rounding, 1.0 - rounding);
@@ -101,7 +103,7 @@ impl ChipLimits {
         self.all_exceeded(figures).next()
     }
 
-    /// Every limit of area, power and cost that a chip exceeds.
+    /// All limits of area, power and cost that a chip exceeds.
     pub fn all_exceeded(&self, figures: &ChipFigures) -> impl Iterator<Item = OutsideReason> {
         let dear = |most: f64| figures.cost_usd.is_none_or(|cost| cost > most);
         let all = [
@@ -113,7 +115,7 @@ impl ChipLimits {
     }
 }
 
-/// How many combinations of a space are outside it.
+/// Counts of combinations outside the space, by reason.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OutsideCounts {
     /// Outside the area limits.
@@ -122,16 +124,16 @@ pub struct OutsideCounts {
     pub power: usize,
     /// Over the cost limit.
     pub cost: usize,
-    /// Outside the limits of memory.
+    /// Outside the memory limits.
     pub hbm: usize,
     /// No chips: values that do not go together.
     pub refused: usize,
-    /// Why the first of these is none.
+    /// The reason of the first refusal.
     pub refusal: Option<String>,
 }
 
 impl OutsideCounts {
-    /// Counts some.
+    /// Counts combinations that exceed a limit.
     pub fn count_reason(&mut self, why: OutsideReason, combinations: usize) {
         match why {
             OutsideReason::Area => self.area += combinations,
@@ -141,13 +143,13 @@ impl OutsideCounts {
         }
     }
 
-    /// Counts one that is no chip.
+    /// Counts a combination that is no chip.
     pub fn count_failure(&mut self, why: String) {
         self.refused += 1;
         self.refusal.get_or_insert(why);
     }
 
-    /// What the limits leave out, for a space of which they leave nothing.
+    /// Describes the excluded combinations of a space without chips.
     #[must_use]
     pub fn describe_reasons(&self) -> String {
         let kinds = [
@@ -165,14 +167,14 @@ impl OutsideCounts {
         }
     }
 
-    /// All of them.
+    /// The sum of all counts.
     #[must_use]
     pub fn total(&self) -> usize {
         self.area + self.power + self.cost + self.hbm + self.refused
     }
 }
 
-/// Whether a value is the largest (`true`) or smallest of several.
+/// Whether a value is the largest (`true`) or smallest (`false`) of several different numbers; `None` if neither.
 #[must_use]
 pub fn is_end_of(numbers: &[f64], value: f64) -> Option<bool> {
     let largest = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);

@@ -1,16 +1,17 @@
-//! Look-ups: the value of a dimension that belongs to each value of another, where no expression says it (which HBM a process has).
+//! Look-ups: a dimension's value for each value of another one, for relations without a formula (such as the HBM of a
+//! process).
 
 use super::formula::ValueExtent;
 use super::interval::NumberInterval;
 use sim::hardware::FieldValue;
 use std::fmt;
 
-/// What a dimension is for each value of another: `{ by = "area.node", values = { n7 = 460, n3 = 922 } }`.
+/// A dimension's value for each value of another: `{ by = "area.node", values = { n7 = 460, n3 = 922 } }`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LookUp {
     /// The other dimension, or a field of the base.
     pub by: String,
-    /// Its values as a study writes them, and what belongs to each.
+    /// Values of the other dimension in the study's syntax, each with its result.
     pub values: Vec<(String, FieldValue)>,
 }
 
@@ -18,7 +19,7 @@ impl LookUp {
     /// Reads a table with `by` and `values`.
     ///
     /// # Errors
-    /// What is wrong, and the cure.
+    /// The fault and the cure.
     pub(super) fn read_table(table: &toml::Table) -> Result<Self, String> {
         const FORM: &str = "write { by = \"area.node\", values = { n7 = 460, n3 = 922 } }";
         let (Some(by), Some(values)) = (table.get("by").and_then(toml::Value::as_str), table.get("values")) else {
@@ -36,16 +37,16 @@ impl LookUp {
         Ok(Self { by: by.trim().to_owned(), values: found })
     }
 
-    /// Whether something belongs to a value of the other.
+    /// Whether the look-up has a result for `value`.
     #[must_use]
     pub fn has_value_for(&self, value: &FieldValue) -> bool {
         self.value_for(value).is_ok()
     }
 
-    /// What belongs to a value of the other.
+    /// The result for `value`.
     ///
     /// # Errors
-    /// Nothing does: the cure.
+    /// No result, with the cure.
     pub(super) fn value_for(&self, value: &FieldValue) -> Result<&FieldValue, String> {
         let found = self.values.iter().find(|(key, _)| key_matches(key, value));
         found.map(|(_, of)| of).ok_or_else(|| {
@@ -54,7 +55,7 @@ impl LookUp {
         })
     }
 
-    /// What is known of it where so much is known of the other.
+    /// The extent of the results over an extent of the other dimension.
     ///
     /// # Errors
     /// As [`Self::value_for`].
@@ -72,7 +73,7 @@ impl LookUp {
     }
 }
 
-/// Whether a key of a look-up means a value.
+/// Whether a key of the look-up stands for `value`.
 fn key_matches(key: &str, value: &FieldValue) -> bool {
     match value {
         FieldValue::Number(number) => key.parse() == Ok(*number),

@@ -1,7 +1,7 @@
-//! Design spaces: which chips a search may build, and what they take.
+//! Design spaces: the chips that a search may build, and their figures.
 //!
-//! PHAZE's grid ([`HardwareSpace`]) is built by formulas of its own; any other space is a base chip's file with fields that vary
-//! ([`SpaceDimensions`]), read by the reader of chip files, so that a new dimension is a line of a study and no code.
+//! PHAZE's grid ([`HardwareSpace`]) has its own formulas. Any other space is a base chip's file with varied fields
+//! ([`SpaceDimensions`]), read by the reader of chip files. So a new dimension is a line of a study and needs no code.
 
 mod corner;
 mod dimension;
@@ -34,24 +34,25 @@ use sim::hardware::phaze::{PhazeConfig, design_accelerator, design_document};
 use sim::hardware::{Accelerator, AreaError, ChipDocument, FieldValue};
 use sim::units::{Bytes, SquareMillimeters, Watts};
 
-/// The most combinations that are searched one by one: all are built within a minute, and each has its row in the run's table.
+/// Limit on combinations that are searched one by one: all are built within a minute, and each has its row in the run's
+/// table.
 const ONE_BY_ONE: u64 = 300_000;
 
 /// The chips of a space that are within its limits, in the order of enumeration.
 #[derive(Debug, Clone)]
 pub struct Space {
     kind: SpaceKind,
-    /// What each chip takes; empty where boxes of chips are searched, which are built where a search looks at them.
+    /// The figures of each chip. Empty if boxes are searched; then chips are built when a search visits them.
     pub figures: Vec<ChipFigures>,
-    /// Where boxes are searched: the number of combinations, and their limits.
+    /// If boxes are searched: the number of combinations, and the limits.
     boxes: Option<(usize, ChipLimits)>,
-    /// HBM capacities that every chip may carry, ascending; empty where capacity is a dimension as any other.
+    /// HBM capacities that every chip may carry, ascending. Empty if capacity is an ordinary dimension.
     pub hbm: Vec<Bytes>,
-    /// The largest area allowed, where it is limited.
+    /// The area limit, if any.
     pub max_area: Option<SquareMillimeters>,
     /// Combinations that are no chips of the space.
     pub outside: OutsideCounts,
-    /// What its chips may take; of PHAZE's grid the reference's area where no area is given.
+    /// The limits on its chips. For PHAZE's grid without an area limit, the reference's area is the limit.
     limits: ChipLimits,
 }
 
@@ -61,22 +62,23 @@ enum SpaceKind {
     Grid(Box<Grid>),
 }
 
-/// A design of a space: one of its chips, with one of the HBM capacities where each may carry several.
+/// A design of a space: one of its chips, with one of the HBM capacities if each chip may carry several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DesignId {
-    /// The chip's position.
+    /// The chip's index.
     pub point: usize,
-    /// Its HBM, where that is no dimension of the chip.
+    /// Its HBM capacity, if that is no dimension of the chip.
     pub hbm: Option<Bytes>,
 }
 
 impl Space {
-    /// PHAZE's grid within limits; the area of `reference` is one where `limits` have none. Of its HBM capacities some must be within them.
+    /// PHAZE's grid within limits. Without an area limit, the area of `reference` is the limit. At least one of its HBM
+    /// capacities must be within the limits.
     ///
     /// # Errors
     /// A reference chip without an area model.
     pub fn from_phaze(grid: &PhazeGrid, limits: &ChipLimits, reference: &Accelerator) -> Result<Self, AreaError> {
-        // Capacities that every chip may carry: chips with another are none of the space.
+        // HBM capacities within the limits; the grid leaves out chips with any other.
         let allowed = |gib: &f64| {
             limits.min_hbm_gib.is_none_or(|least| *gib >= least) && limits.max_hbm_gib.is_none_or(|most| *gib <= most)
         };
@@ -86,7 +88,7 @@ impl Space {
         let mut figures = Vec::with_capacity(space.points.len());
         let mut kept = Vec::with_capacity(space.points.len());
         for point in &space.points {
-            // The area has been looked at, with the reference's limit.
+            // The enumeration has already applied the area limit.
             match (ChipLimits { max_area_mm2: None, ..*limits }).lower_clock_and_check(&mut design_accelerator(&point.config))? {
                 (_, Some(why)) => outside.count_reason(why, 1),
                 (of, None) => {
@@ -108,10 +110,10 @@ impl Space {
         })
     }
 
-    /// A base chip's relatives, searched one by one or, where they are many, box by box.
+    /// A base chip's relatives: few are searched one by one, many box by box.
     ///
     /// # Errors
-    /// As [`Self::from_grid`] and [`Self::boxes`].
+    /// As [`Self::from_grid`] and [`Self::from_boxes`].
     pub fn from_relatives(grid: Grid, limits: &ChipLimits) -> Result<Self, String> {
         if grid.combination_count().is_some_and(|count| count <= ONE_BY_ONE) {
             Self::from_grid(grid, limits)
@@ -123,7 +125,8 @@ impl Space {
     /// A base chip's relatives within limits.
     ///
     /// # Errors
-    /// A field that no chip has, a value of the wrong type, an expression without a value, no combination that is a chip.
+    /// A field that no chip has, a value of the wrong type, an expression without a value, or no combination that is a
+    /// chip.
     pub fn from_grid(mut grid: Grid, limits: &ChipLimits) -> Result<Self, String> {
         let (figures, outside) = grid.enumerate_chips(limits)?;
         let max_area = limits.max_area_mm2.map(SquareMillimeters);
@@ -138,8 +141,8 @@ impl Space {
         })
     }
 
-    /// A base chip's relatives of which boxes are searched: every combination is a point, within the limits or not, and none is built before a search
-    /// looks at it.
+    /// A base chip's relatives, searched in boxes. Every combination is a point, within the limits or not, and chips
+    /// are built when a search visits them.
     ///
     /// # Errors
     /// As [`Self::from_grid`], as far as the first combination shows it; a fabric that follows from a chip's area.
@@ -158,7 +161,7 @@ impl Space {
         })
     }
 
-    /// The whole of a space of which boxes are searched.
+    /// The region of all combinations, if boxes are searched.
     #[must_use]
     pub fn whole_region(&self) -> Option<Region> {
         match (&self.kind, self.boxes) {
@@ -167,7 +170,7 @@ impl Space {
         }
     }
 
-    /// The least point of a region.
+    /// The smallest point of a region.
     #[must_use]
     pub fn first_point(&self, region: &Region) -> usize {
         if let SpaceKind::Grid(grid) = &self.kind { grid.first_point(region) } else { 0 }
@@ -185,16 +188,16 @@ impl Space {
         if let SpaceKind::Grid(grid) = &self.kind { grid.points_of_region(region) } else { Vec::new() }
     }
 
-    /// Dimensions of words, which have no order and so no bound in common, of which a region has several.
+    /// Dimensions of words with several values in a region. Words have no order and so no common bound.
     #[must_use]
     pub fn word_dimensions_of(&self, region: &Region) -> Vec<usize> {
         if let SpaceKind::Grid(grid) = &self.kind { grid.word_dimensions_of(region) } else { Vec::new() }
     }
 
-    /// What bounds the chips of a region.
+    /// Bounds the chips of a region.
     ///
     /// # Errors
-    /// An expression without a value, a field that no chip has.
+    /// An expression without a value, or a field that no chip has.
     pub fn enclose_boxes(&self, region: &Region) -> Result<Enclosed, String> {
         match (&self.kind, self.boxes) {
             (SpaceKind::Grid(grid), Some((_, limits))) => grid.enclose_region(region, &limits),
@@ -202,10 +205,10 @@ impl Space {
         }
     }
 
-    /// A point of a space of which boxes are searched.
+    /// Builds one point.
     ///
     /// # Errors
-    /// An expression without a value, a field that no chip has.
+    /// An expression without a value, or a field that no chip has.
     pub fn single_point(&self, point: usize) -> Result<SingleCombination, String> {
         match (&self.kind, self.boxes) {
             (SpaceKind::Grid(grid), Some((_, limits))) => grid.single_combination(point, &limits),
@@ -216,40 +219,40 @@ impl Space {
         }
     }
 
-    /// Whether its limits are known to leave none of its chips, before any box of chips is looked at.
+    /// Whether the limits are known to leave no chip, before any box is visited.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.chip_count() == 0
     }
 
-    /// What its chips may take.
+    /// The limits on its chips.
     #[must_use]
     pub fn limits(&self) -> &ChipLimits {
         &self.limits
     }
 
-    /// Chips.
+    /// The number of chips.
     #[must_use]
     pub fn chip_count(&self) -> usize {
         self.boxes.map_or(self.figures.len(), |(count, _)| count)
     }
 
-    /// Chips times HBM capacities, where each may carry several.
+    /// The number of designs: chips times HBM capacities.
     #[must_use]
     pub fn design_count(&self) -> usize {
         self.chip_count() * self.hbm.len().max(1)
     }
 
-    /// A chip with its largest HBM.
+    /// A chip's design with its largest HBM.
     #[must_use]
     pub fn with_largest_memory(&self, point: usize) -> DesignId {
         DesignId { point, hbm: self.hbm.last().copied() }
     }
 
-    /// A design's chip, at the clock that the limit of power leaves it.
+    /// A design's chip, at the clock that the power limit allows.
     ///
     /// # Errors
-    /// None that its enumeration has not had: the values were a chip.
+    /// Only errors that the enumeration has already reported: the values were a chip.
     pub fn chip_of_design(&self, id: DesignId) -> Result<Accelerator, String> {
         let mut chip = match &self.kind {
             SpaceKind::Phaze(space, _) => design_accelerator(&phaze_config_of(space, id)),
@@ -259,18 +262,18 @@ impl Space {
         Ok(chip)
     }
 
-    /// What a design takes: its chip's figures, with its own HBM.
+    /// The figures of a design: its chip's, with its own HBM.
     #[must_use]
     pub fn figures_of_design(&self, id: DesignId, chip: &Accelerator) -> ChipFigures {
         let none = ChipFigures { area: SquareMillimeters(f64::INFINITY), peak_power: Watts(f64::INFINITY), cost_usd: None };
         match self.figures.get(id.point) {
             Some(of_point) if id.hbm.is_none() => *of_point,
-            // HBM is part of what a chip costs; capacities that every chip may carry are not its figures'.
+            // The cost of a chip includes its HBM, so each of several capacities needs its own figures.
             of_point => ChipFigures::of_chip(chip).unwrap_or(of_point.copied().unwrap_or(none)),
         }
     }
 
-    /// A design's chip as a file, and the fields that its design sets.
+    /// A design's chip as a file, and the keys of the fields that the design sets.
     ///
     /// # Errors
     /// As [`Self::chip_of_design`].
@@ -293,7 +296,7 @@ impl Space {
         Ok((document, keys))
     }
 
-    /// The dimensions of a design in words.
+    /// The dimensions of a design as text.
     #[must_use]
     pub fn describe_design(&self, id: DesignId) -> String {
         match &self.kind {
@@ -302,7 +305,8 @@ impl Space {
         }
     }
 
-    /// The dimensions that the space varies, with a design's values; `None` for PHAZE's, which are columns of their own.
+    /// The dimensions that the space varies, with a design's values; `None` for PHAZE's, which have columns of their
+    /// own.
     #[must_use]
     pub fn varied_dimensions(&self, id: DesignId) -> Option<Vec<(String, FieldValue)>> {
         match &self.kind {
@@ -311,7 +315,7 @@ impl Space {
         }
     }
 
-    /// The distinct settings of the fabric, keys without `fabric.`; empty ones where the space varies chips alone.
+    /// The distinct settings of the fabric, keys without `fabric.`. One empty setting if the space varies only chips.
     #[must_use]
     pub fn fabric_settings(&self) -> Vec<Vec<(String, FieldValue)>> {
         match &self.kind {
@@ -320,7 +324,7 @@ impl Space {
         }
     }
 
-    /// Which of [`Self::fabric_settings`] joins a design's chips.
+    /// Index of the design's fabric in [`Self::fabric_settings`].
     #[must_use]
     pub fn fabric_of_design(&self, id: DesignId) -> usize {
         match &self.kind {
@@ -329,7 +333,8 @@ impl Space {
         }
     }
 
-    /// Dimensions of which a design has the largest (`true`) or smallest number of the study's list: a better one may lie beyond it.
+    /// Dimensions in which a design has the largest (`true`) or smallest number of the study's list: a better design
+    /// may lie beyond.
     #[must_use]
     pub fn at_the_end(&self, id: DesignId) -> Vec<(String, f64, bool)> {
         match &self.kind {
@@ -347,7 +352,7 @@ impl Space {
                 ];
                 let ends = lists
                     .into_iter()
-                    // There is no less than one core, row or MiB.
+                    // A chip has at least one core, row or MiB.
                     .filter(|(key, _, value)| *key == "hbm_gib" || *value > 1.0)
                     .filter_map(|(key, list, value)| {
                         limits::is_end_of(&list, value).map(|largest| (key.to_owned(), value, largest))

@@ -1,17 +1,18 @@
-//! The names in an expression of dimensions: they may hold dots, and be called as a function is.
+//! The names in an expression of dimensions. They may contain dots and may have the name of a function.
 
-/// What an expression may have; what stands before a bracket is no name.
+/// The syntax of expressions, for messages.
 pub(super) const FORM: &str =
     "write plain numbers, names of dimensions, + - * / ^ and min, max, ceil, floor, round, sqrt, ln, log2, log10, exp, abs";
-/// The functions among it.
+/// The functions of expressions.
 const FUNCTIONS: [&str; 11] = ["min", "max", "ceil", "floor", "round", "sqrt", "ln", "log2", "log10", "exp", "abs"];
 
-/// Whether a letter may be in a name.
+/// Whether a name may contain the character.
 fn is_name_character(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || letter == '_' || letter == '.'
 }
 
-/// Pieces of an expression, names among them: not what begins with a digit, nor what stands before a bracket.
+/// Splits an expression into pieces, each with whether it is a name. Pieces that begin with a digit or stand before a
+/// bracket are no names.
 fn split_expression(text: &str) -> Vec<(bool, &str)> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -34,10 +35,10 @@ pub(super) fn names_in_expression(text: &str) -> Vec<String> {
     names
 }
 
-/// Whether all that stands before a bracket as a function does is one.
+/// Checks that every word before a bracket is a known function.
 ///
 /// # Errors
-/// The first that is none.
+/// The first unknown function.
 pub(super) fn check_functions(text: &str) -> Result<(), String> {
     match called_functions(text).into_iter().find(|called| !FUNCTIONS.contains(called)) {
         Some(called) => Err(format!("{called} is no function of expressions; {FORM}")),
@@ -45,7 +46,7 @@ pub(super) fn check_functions(text: &str) -> Result<(), String> {
     }
 }
 
-/// What stands before a bracket as a function does.
+/// The words that stand before a bracket, as functions do.
 fn called_functions(text: &str) -> Vec<&str> {
     let pieces = split_expression(text);
     let is_called = |at: usize| pieces[at + 1..].iter().map(|(_, piece)| piece.trim_start()).find(|piece| !piece.is_empty());
@@ -53,12 +54,12 @@ fn called_functions(text: &str) -> Vec<&str> {
     called.map(|at| pieces[at].1).filter(|piece| piece.starts_with(|letter: char| letter.is_ascii_alphabetic())).collect()
 }
 
-/// Whether an expression has a name.
+/// Whether an expression contains a name.
 pub(super) fn refers_to_names(text: &str, name: &str) -> bool {
     split_expression(text).into_iter().any(|(named, piece)| named && piece == name)
 }
 
-/// The expression with its names in braces, so that they may hold dots and be called as a function is.
+/// The expression with its names in braces, so that they may contain dots and have the name of a function.
 pub(super) fn brace_names(text: &str) -> String {
     split_expression(text)
         .into_iter()

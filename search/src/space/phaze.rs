@@ -1,8 +1,8 @@
 //! PHAZE's design space.
 //!
-//! The space (phaze 1.0, `Estimator/architecture.py`) is a grid of powers of two, kept where the area is at most that of
-//! a TPUv4-like reference chip and at least a fraction of it (chips with a single tensor or vector core are exempt from the
-//! lower limit). Of its 75,712 grid points 29,360 remain.
+//! The space (phaze 1.0, `Estimator/architecture.py`) is a grid of powers of two. A chip is kept if its area is at most
+//! that of a TPUv4-like reference chip and at least a fraction of it. Chips with a single tensor or vector core are
+//! exempt from the lower limit. Of the 75,712 grid points 29,360 remain.
 
 use super::limits::ChipLimits;
 use super::spec::PhazeGrid;
@@ -16,13 +16,14 @@ use std::collections::BTreeSet;
 /// One chip of the space with its area.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct HardwarePoint {
-    /// The chip's dimensions, with the largest HBM of the space (which the area model does not see).
+    /// The chip's dimensions, with the largest HBM of the space, which the area model ignores.
     pub config: PhazeConfig,
     /// Its die area.
     pub area: SquareMillimeters,
 }
 
-/// The chips of a space, in enumeration order: tensor cores, vector cores, width, depth, global buffer, outermost first.
+/// The chips of a space, in enumeration order: tensor cores, vector cores, width, depth, global buffer, outermost
+/// first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HardwareSpace {
     /// The chips inside the area limits.
@@ -38,8 +39,8 @@ pub struct HardwareSpace {
 }
 
 impl HardwareSpace {
-    /// Enumerates the grid of `spec` and keeps what lies inside its area limits. The area of `reference` is the upper limit where `limits` have
-    /// none.
+    /// Enumerates the grid of `spec` and keeps the chips inside its area limits. Without an area limit, the area of
+    /// `reference` is the upper limit.
     ///
     /// # Errors
     /// A reference chip without an area model.
@@ -76,7 +77,7 @@ impl HardwareSpace {
         grid_combinations(spec, self.hbm.last().copied().unwrap_or_default())
     }
 
-    /// Chips times HBM capacities.
+    /// The number of designs: chips times HBM capacities.
     #[must_use]
     pub fn design_count(&self) -> usize {
         self.points.len() * self.hbm.len()

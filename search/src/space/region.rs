@@ -1,20 +1,20 @@
-//! Boxes: products of parts of a space's dimensions.
+//! Boxes: products of ranges of a space's dimensions.
 
 use super::formula::Formulas;
 use serde::{Deserialize, Serialize};
 use sim::hardware::FieldValue;
 
-/// A part of the combinations of a space: of each listed dimension some neighbouring values, numbers in ascending order.
+/// A box of combinations: for each listed dimension a range of adjacent values, with numbers in ascending order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Region {
     /// By dimension: the first and the last position in the dimension's order.
     ranges: Vec<(u16, u16)>,
 }
 
-/// The values of each dimension in order.
+/// The order of each dimension's values.
 #[derive(Debug, Clone)]
 pub(super) struct DimensionOrder {
-    /// By dimension: places in the study's list. Numbers ascend; words stay as they are listed.
+    /// By dimension: indices into the study's list. Numbers ascend; words keep the list's order.
     places: Vec<Vec<usize>>,
 }
 
@@ -31,13 +31,13 @@ impl DimensionOrder {
         Self { places: formulas.listed_values().iter().map(of).collect() }
     }
 
-    /// Everything.
+    /// The region of all combinations.
     pub fn whole_region(&self) -> Region {
         // A dimension has at most 65,536 values.
         Region { ranges: self.places.iter().map(|places| (0, (places.len() - 1) as u16)).collect() }
     }
 
-    /// The places of a region's values in their lists, by dimension.
+    /// The indices of a region's values in the study's lists, by dimension.
     pub fn places_of_region(&self, region: &Region) -> Vec<Vec<usize>> {
         let of = |(places, &(first, last)): (&Vec<usize>, &(u16, u16))| places[usize::from(first)..=usize::from(last)].to_vec();
         self.places.iter().zip(&region.ranges).map(of).collect()
@@ -45,24 +45,24 @@ impl DimensionOrder {
 }
 
 impl Region {
-    /// How many combinations it has.
+    /// The number of combinations.
     #[must_use]
     pub fn combination_count(&self) -> u64 {
         self.ranges.iter().map(|(first, last)| u64::from(last - first) + 1).product()
     }
 
-    /// Whether it is one combination.
+    /// Whether it is a single combination.
     #[must_use]
     pub fn is_single(&self) -> bool {
         self.ranges.iter().all(|(first, last)| first == last)
     }
 
-    /// Dimensions of which it has several values.
+    /// Dimensions with several values.
     pub(crate) fn open_dimensions(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.ranges.len()).filter(|&dimension| self.ranges[dimension].0 < self.ranges[dimension].1)
     }
 
-    /// Its lower and upper halves along a dimension of which it has several values.
+    /// The lower and upper half along a dimension with several values.
     pub(crate) fn split_in_halves(&self, dimension: usize) -> [Self; 2] {
         let (first, last) = self.ranges[dimension];
         let middle = first + (last - first) / 2;

@@ -1,8 +1,8 @@
-//! What editors are told of dimensions, which are a table of whatever keys the base chip has.
+//! The JSON Schema of dimensions: a table with any keys of the base chip.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 
-/// A table of dimensions: keys may be dotted or nested tables.
+/// Schema of a table of dimensions. Keys may be dotted or nested tables.
 pub(super) fn dimensions_schema(_: &mut SchemaGenerator) -> Schema {
     let number = "a number, a word or a flag";
     json_schema!({

@@ -1,4 +1,4 @@
-//! A space as a study writes it: PHAZE's grid, or a base chip with dimensions.
+//! The space in a study: PHAZE's grid, or a base chip with dimensions.
 
 use super::dimension::{Dimension, read_dimensions};
 use super::limits::ChipLimits;
@@ -25,44 +25,44 @@ pub struct PhazeGrid {
     pub min_area_fraction: f64,
 }
 
-/// What is varied of which chip.
+/// A base chip and its varied dimensions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SpaceDimensions {
     /// The chip that all others are made from: a built-in one's name or a chip file's path.
     pub base_chip: String,
-    /// Whether its calibration is kept.
+    /// The calibration of all chips.
     pub calibration: CalibrationChoice,
     /// The dimensions, by key.
     pub dimensions: Vec<Dimension>,
 }
 
-/// What of the base chip's fitted scalars its relatives have.
+/// How much of the base chip's calibration its relatives inherit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CalibrationChoice {
-    /// None: every peak is reached, nothing is launched.
+    /// None: every peak is reached, launches are free.
     #[default]
     Ideal,
-    /// All of them.
+    /// All fitted scalars.
     Base,
 }
 
-/// Which chips there are.
+/// The chips of a space.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Chips {
-    /// PHAZE's.
+    /// PHAZE's grid.
     Phaze(PhazeGrid),
     /// A base chip's relatives.
     Grid(SpaceDimensions),
 }
 
-/// A space.
+/// A space of chips.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(try_from = "SpaceFile")]
 pub struct SpaceSpec {
     /// Its chips.
     pub chips: Chips,
-    /// The chip that they are compared with; the area limit of PHAZE's grid.
+    /// The chip for comparison. Its area is the area limit of PHAZE's grid.
     pub reference_chip: String,
     /// Their limits.
     pub limits: ChipLimits,
@@ -84,29 +84,32 @@ struct SpaceFile {
     global_buffer_mib: Option<Vec<u64>>,
     /// PHAZE's chips: HBM capacities in GiB.
     hbm_gib: Option<Vec<f64>>,
-    /// PHAZE's chips: smallest area as a fraction of the reference chip's, 0 to 1; chips with one tensor or one vector core are exempt.
+    /// PHAZE's chips: smallest area as a fraction of the reference chip's, 0 to 1; chips with one tensor or one vector
+    /// core are exempt.
     min_area_fraction: Option<f64>,
     /// The chip that all others are made from: a built-in one's name (coplace list chips) or a chip file's path.
     base_chip: Option<String>,
-    /// What of the base chip's fitted scalars its relatives have; ideal where it is left out.
+    /// How much of the base chip's calibration its relatives inherit; default `ideal`.
     calibration: Option<CalibrationChoice>,
-    /// What varies: fields of the base chip's file and, behind `fabric.`, of the fabric's (coplace list dimensions), or names of one's own.
+    /// The varied dimensions: fields of the base chip's file, of the fabric's file after `fabric.` (coplace list
+    /// dimensions), or user-defined names.
     #[serde(default)]
     #[schemars(schema_with = "super::schema::dimensions_schema")]
     dimensions: Option<toml::Table>,
-    /// The chip that an answer is compared with (the area limit of PHAZE's chips); the base chip where it is left out.
+    /// The chip for comparison; its area is the area limit of PHAZE's chips. Default: the base chip.
     reference_chip: Option<String>,
     /// Largest area of a chip's compute dies, in mm² of their node.
     max_area_mm2: Option<f64>,
-    /// Largest power of a chip under its heavier sustained load (a large contraction, a stream through HBM), in W.
+    /// Largest power of a chip under the heavier of two sustained loads (a large contraction, a stream through HBM), in
+    /// W.
     max_power_w: Option<f64>,
-    /// Most that a chip may cost to make, in USD.
+    /// Largest manufacturing cost of a chip, in USD.
     max_cost_usd: Option<f64>,
     /// Least capacity of a chip's HBM, in GiB.
     min_hbm_gib: Option<f64>,
     /// Largest capacity of a chip's HBM, in GiB.
     max_hbm_gib: Option<f64>,
-    /// Least rate at which a chip's HBM is read, in GB/s.
+    /// Least read bandwidth of a chip's HBM, in GB/s.
     min_hbm_gb_per_s: Option<f64>,
 }
 

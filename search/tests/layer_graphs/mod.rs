@@ -1,4 +1,4 @@
-//! The layer graphs that searches schedule: every built-in model, lowered in every way that a study can ask for, on any chip.
+//! The layer graphs that searches schedule: every built-in model, lowered in every way of a study, on any chip.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use coplace_search::memory::{LayerTensors, OperatorSet, RecomputeSpace};
@@ -13,11 +13,11 @@ use workloads::parallel::tensor_parallel_degrees;
 use workloads::training::Attention;
 use workloads::{Lowering, Model, RecomputeSet, Segment, TrainingGraph};
 
-/// Devices of the clusters that collectives are costed on.
+/// Devices of the clusters for collective costs.
 const DEVICES: u32 = 1024;
 /// The widest tensor parallelism.
 const WIDEST: u32 = 8;
-/// A fabric with latency, one without latency on which collectives take longest.
+/// A fabric with latency, and one without latency on which collectives take longest.
 pub const FABRICS: [&str; 2] = ["ici_3d_torus", "phaze_flat"];
 
 /// A model lowered in several ways.
@@ -27,8 +27,8 @@ pub struct LayerGraphs {
     pub graphs: Vec<(&'static str, TrainingGraph)>,
 }
 
-/// As studies lower it: on one device, with attention as one kernel and operator by operator, and on as many as up to eight divide it, with
-/// and without sequence parallelism, and with elementwise work in the epilogues of products.
+/// The ways of studies: on one device, with fused and unfused attention; on the most devices up to eight that divide
+/// it, with and without sequence parallelism; and with elementwise work in the epilogues of products.
 pub fn lower_model(model: &str) -> LayerGraphs {
     let model = Model::load(model).unwrap();
     let widest = tensor_parallel_degrees(&model, WIDEST).into_iter().max().unwrap();
@@ -68,7 +68,7 @@ impl CostedChip {
         *known.get_or_insert_with(|| self.device.costs(&self.table.kernels()[kernel as usize]))
     }
 
-    /// A pass as it is scheduled.
+    /// The scheduling problem of a pass.
     pub fn pass_problem(&mut self, graph: &KernelGraph) -> Problem {
         let program = self.table.intern_graph(graph);
         let operators: Vec<Operator> = program
@@ -82,8 +82,8 @@ impl CostedChip {
         Problem::new(self.device.cores(), operators, program.edges.clone()).unwrap()
     }
 
-    /// The passes of a segment, named: forward, backward, and backward with recomputation, halfway along the Pareto front of bytes kept
-    /// against time on this chip and at its end, where least is kept.
+    /// The named passes of a segment: forward, backward, and backward with recomputation. Recomputation is taken
+    /// halfway along the Pareto front of bytes kept against time on this chip, and at its end with the fewest bytes.
     pub fn passes_of_segment(&mut self, segment: &Segment) -> Vec<(&'static str, Problem)> {
         let mut passes = vec![
             ("forward", self.pass_problem(&segment.forward_graph())),
@@ -110,7 +110,7 @@ impl CostedChip {
     }
 }
 
-/// Every pass of a model on a chip, by each fabric where it matters, with a name.
+/// Calls `each` with every pass of a model on a chip and its name, on each fabric that makes a difference.
 pub fn for_each_pass(chip: &Accelerator, layers: &LayerGraphs, mut each: impl FnMut(&str, &'static str, &Problem)) {
     for (number, fabric) in FABRICS.into_iter().enumerate() {
         let mut on_chip = CostedChip::new(chip, fabric);

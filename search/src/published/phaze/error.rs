@@ -1,10 +1,10 @@
-//! What can be wrong with an instance: each error names the place, the value, the limit and the cure.
+//! Errors of instances. Each names the place, the value, the limit and the cure.
 
 use sim::files::strict;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Why an instance could not be read or makes no sense. `at` is the path of the value inside the problem, as in
+/// Why an instance could not be read or is inconsistent. `at` is the path of the value inside the problem, as in
 /// `nodes."4"[3].parameterSize`.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -12,34 +12,34 @@ pub enum PlacementError {
     /// The file could not be read.
     #[error("cannot read {}: {source}; check the path and its permissions", path.display())]
     Unreadable {
-        /// The file asked for.
+        /// The requested file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The file was read, its content is at fault.
+    /// The file was read, but its content is invalid.
     #[error("{}: {source}", path.display())]
     InFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong in it.
+        /// The fault in its content.
         source: Box<PlacementError>,
     },
-    /// Not JSON, or a key is given twice. JSON has no NaN and no Infinity: a file that holds them ends here.
+    /// Not JSON, or a repeated key. JSON has no NaN and no Infinity, so a file with them ends here.
     #[error("not valid JSON: {source}; {}", strict::cure_for_refusal(.source, "write plain JSON, in which numbers are finite"))]
     NotJson {
         /// The parser's message, with line and column.
         source: serde_json::Error,
     },
-    /// A key the problem needs is absent.
+    /// A required key is missing.
     #[error("{at} is missing; add it ({expected})")]
     Missing {
         /// The path of the missing value.
         at: String,
-        /// What belongs there.
+        /// The expected value.
         expected: &'static str,
     },
-    /// A key nobody reads: most likely a typing error.
+    /// An unknown key, most likely a typing error.
     #[error("{at} is not a known key; known here: {known}. Remove it or correct its name")]
     UnknownKey {
         /// The path of the key.
@@ -54,7 +54,7 @@ pub enum PlacementError {
         at: String,
         /// The value found, shortened.
         found: String,
-        /// What belongs there.
+        /// The expected type.
         expected: &'static str,
     },
     /// A number outside its limits.
@@ -122,7 +122,7 @@ pub enum PlacementError {
         /// The path of the flag.
         at: String,
     },
-    /// The layers depend on each other in a circle.
+    /// The layers depend on each other in a cycle.
     #[error("the edges form a cycle through layer {layer} ({remaining} layers are on or behind it); remove an edge of it")]
     Cycle {
         /// A layer on or behind the cycle.

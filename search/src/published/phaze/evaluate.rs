@@ -1,16 +1,16 @@
-//! The formulas themselves, written out: the time and the memory of a given plan. Shares no table with the search.
+//! The formulas written out: time and memory of a given plan. They share no table with the search.
 
 use super::instance::{Chain, PhazeInstance, PhazeOptimizer};
 use super::{PhazePlan, PhazeStage};
 use serde::Serialize;
 use thiserror::Error;
 
-/// What a plan costs.
+/// The cost of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PhazeEvaluation {
     /// Time per batch, in the unit of the latencies.
     pub time_per_batch: f64,
-    /// The largest stage load: what the pipeline advances by.
+    /// The largest stage load: the pipeline's period.
     pub bottleneck: f64,
     /// Micro-batches of each copy of the pipeline, rounded up.
     pub micro_batches: usize,
@@ -109,7 +109,7 @@ pub enum PlanFault {
 /// Recomputes the time per batch of `plan` from the formulas, and checks it.
 ///
 /// # Errors
-/// Every rule the plan breaks, not the first only.
+/// Every rule that the plan breaks, not only the first.
 pub fn evaluate_plan(instance: &PhazeInstance, plan: &PhazePlan) -> Result<PhazeEvaluation, Vec<PlanFault>> {
     let Some(chain) = instance.chain(plan.tensor_width) else {
         return Err(vec![PlanFault::UnknownWidth { width: plan.tensor_width, known: instance.widths() }]);
@@ -132,7 +132,7 @@ pub fn evaluate_plan(instance: &PhazeInstance, plan: &PhazePlan) -> Result<Phaze
     if faults.is_empty() { Ok(cost_of_stages(instance, chain, plan)) } else { Err(faults) }
 }
 
-/// First position and end (not in it) of every stage.
+/// First position and end (exclusive) of every stage.
 fn stage_ranges(chain: &Chain, plan: &PhazePlan, faults: &mut Vec<PlanFault>) -> Vec<(usize, usize)> {
     let mut ranges = Vec::with_capacity(plan.stages.len());
     let mut expected = 0;
@@ -231,7 +231,7 @@ pub(super) fn load_of_stage(instance: &PhazeInstance, chain: &Chain, (first, end
     forward + backward
 }
 
-/// Bytes of a stage that do not depend on its place, and bytes it keeps per micro-batch in flight behind the first.
+/// Bytes of a stage that do not depend on its place, and bytes it keeps for each micro-batch in flight after the first.
 pub(super) fn memory_parts(instance: &PhazeInstance, chain: &Chain, (first, end): (usize, usize)) -> (f64, f64) {
     let layers = &chain.layers[first..end];
     let parameters: f64 = layers.iter().map(|layer| layer.parameter_bytes).sum();
@@ -251,8 +251,8 @@ pub(super) fn memory_of_stage(instance: &PhazeInstance, chain: &Chain, range: (u
     fixed + (from_end - 1) as f64 * stash
 }
 
-/// The place farthest from the end at which the stage fits, 0 if it fits nowhere: PHAZE's own order of the arithmetic, which
-/// decides exact ties.
+/// The place farthest from the end at which the stage fits, 0 if it fits nowhere. The order of the arithmetic is
+/// PHAZE's own, because it decides exact ties.
 pub(super) fn deepest_place(instance: &PhazeInstance, chain: &Chain, range: (usize, usize)) -> usize {
     let (fixed, stash) = memory_parts(instance, chain, range);
     let (limit, most) = (instance.max_memory, instance.max_devices);
@@ -265,8 +265,8 @@ pub(super) fn deepest_place(instance: &PhazeInstance, chain: &Chain, range: (usi
     }
 }
 
-/// Time per batch and plan of a split found by the search, whose stages cover the chain: all of it stated by the formulas
-/// above, nothing taken from the search.
+/// Time per batch and plan of a split found by the search, whose stages cover the chain. All values come from the
+/// formulas above, none from the search.
 pub(super) fn realise_split(
     instance: &PhazeInstance,
     chain: &Chain,

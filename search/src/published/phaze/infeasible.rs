@@ -1,8 +1,7 @@
-//! Why no plan fits: the split that needs the least memory, and what it lacks.
+//! Explains why no plan fits: finds the split that needs the least memory, and its shortfall.
 //!
-//! One copy of the pipeline has all devices, so data parallelism is left out. The split that needs the least memory is found
-//! exactly, by the same recurrence as the bottleneck: the least, over the ends of the first stage, of the larger of its memory
-//! and of what the rest needs.
+//! One copy of the pipeline has all devices, so data parallelism is left out. The recurrence is that of the bottleneck:
+//! the least, over the ends of the first stage, of the larger of its memory and the need of the rest. It is exact.
 
 use super::evaluate;
 use super::instance::{Chain, PhazeInstance};
@@ -11,7 +10,7 @@ use super::rows::ChainStages;
 /// The least memory found so far.
 struct LeastMemoryAttempt {
     bytes: f64,
-    /// A split of `chain` that needs it.
+    /// A split of `chain` with that need.
     split: Option<(usize, Vec<(usize, usize)>)>,
 }
 
@@ -35,11 +34,11 @@ struct LeastMemory<'a> {
     levels: Vec<Vec<LeastMemoryLevel>>,
 }
 
-/// States what rules every plan out.
+/// Explains what rules every plan out.
 pub(super) fn explain_infeasible(instance: &PhazeInstance) -> String {
     let mut best = LeastMemoryAttempt { bytes: f64::INFINITY, split: None };
     let mut too_wide = Vec::new();
-    // The largest width splits memory the most: what it needs cuts the others short.
+    // The largest width splits memory most, so its need shortens the others.
     for (index, chain) in instance.chains.iter().enumerate().rev() {
         let parallel = chain.layers.iter().any(|layer| layer.tensor_parallel);
         if parallel && chain.width > instance.max_devices {
@@ -59,7 +58,7 @@ pub(super) fn explain_infeasible(instance: &PhazeInstance) -> String {
     why
 }
 
-/// The sentence about the fullest stage of the best attempt.
+/// Describes the fullest stage of the best attempt.
 fn describe_shortfall(instance: &PhazeInstance, chain: &Chain, ranges: &[(usize, usize)]) -> String {
     let depth = ranges.len();
     let need = |index: usize| evaluate::memory_of_stage(instance, chain, ranges[index], depth - index);
@@ -89,7 +88,7 @@ impl<'a> LeastMemory<'a> {
         let floor = (0..count).fold(0.0_f64, |most, at| most.max(self.stages.fixed_bytes(at, at + 1)));
         for plane in 0..=self.most_narrow_stages() {
             self.levels.push(vec![self.empty_level()]);
-            // The least memory of a split that has too few narrow stages yet.
+            // The least memory of a split that still has too few narrow stages.
             let mut pending = f64::INFINITY;
             for stages in 1..=count {
                 if best.bytes <= floor {
@@ -120,7 +119,7 @@ impl<'a> LeastMemory<'a> {
         level
     }
 
-    /// The most stages that can be narrow at a width where that saves devices.
+    /// Limit on narrow stages, at a width where they save devices.
     fn most_narrow_stages(&self) -> usize {
         let chain = self.stages.chain;
         let parallel = chain.layers.iter().filter(|layer| layer.tensor_parallel).count();
@@ -133,7 +132,7 @@ impl<'a> LeastMemory<'a> {
         wide * (stages - plane.min(stages)) + plane.min(stages)
     }
 
-    /// One level; bytes of `cut` and above are of no use.
+    /// Computes one level; values of at least `cut` bytes are of no use.
     fn next_level(&self, plane: usize, stages: usize, cut: f64) -> LeastMemoryLevel {
         let count = self.stages.chain.len();
         let mut level = LeastMemoryLevel::new(count);
@@ -141,7 +140,7 @@ impl<'a> LeastMemory<'a> {
         let behind = [finite(plane), plane.checked_sub(1).and_then(finite)];
         let Some(nearest) = behind.into_iter().flatten().min() else { return level };
         for first in 0..=count - stages {
-            // The stage has to reach a suffix that can be placed.
+            // The stage must reach a suffix that can be placed.
             if nearest > first && self.stages.fixed_bytes(first, nearest) >= cut {
                 continue;
             }

@@ -5,22 +5,22 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// PHAZE's own limit on devices.
 pub const MAX_DEVICES: usize = 10_000;
-/// The longest chain accepted: the tables of the search grow with the square of it.
+/// Limit on the length of a chain: the tables of the search grow with its square.
 pub const MAX_LAYERS: usize = 4_096;
 /// PHAZE rejects a bandwidth or a memory limit below this.
 pub const SMALLEST_POSITIVE: f64 = 1e-9;
-/// The largest size, rate or time accepted, as of Piper's graphs: sums over the longest chain and all micro-batches stay finite and are
-/// not confused with PHAZE's own infinity, a time of 1e30.
+/// Limit on sizes, rates and times, as for Piper's graphs. Sums over the longest chain and all micro-batches stay
+/// finite, and cannot be mistaken for PHAZE's own infinity, a time of 1e30.
 pub const LARGEST: f64 = 1e30;
 
-/// A layer, or at a tensor width above 1 one device's slice of it, with its costs.
+/// A layer with its costs. At a tensor width above 1 it is one device's slice.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PhazeLayer {
     /// Its name in the file.
     pub id: i64,
     /// Bytes of weights.
     pub parameter_bytes: f64,
-    /// Bytes of all activations of one micro-batch, intermediate ones included.
+    /// Bytes of all activations of one micro-batch, including intermediate ones.
     pub activation_bytes: f64,
     /// Time of the forward pass of one micro-batch.
     pub forward: f64,
@@ -30,7 +30,7 @@ pub struct PhazeLayer {
     pub tensor_parallel: bool,
 }
 
-/// A tensor that one layer hands to another.
+/// A tensor passed from one layer to another.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PhazeEdge {
     /// Id of the layer that makes it.
@@ -50,7 +50,7 @@ pub struct WidthGraph {
     pub edges: Vec<PhazeEdge>,
 }
 
-/// The optimiser, as far as PHAZE knows it: by its bytes of state.
+/// PHAZE's optimiser: its bytes of state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PhazeOptimizer {
     /// Weights and gradients: twice the parameters.
@@ -70,7 +70,7 @@ impl PhazeOptimizer {
     }
 }
 
-/// What an instance file says, before it is checked. [`PhazeInstance::new`] checks it.
+/// The content of an instance file before it is checked by [`PhazeInstance::new`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct PhazeProblem {
     /// Bytes a device can hold.
@@ -149,7 +149,7 @@ pub struct PhazeInstance {
     pub(super) micro_batches: usize,
     pub(super) recompute: bool,
     pub(super) optimizer: PhazeOptimizer,
-    /// By rising width.
+    /// Ascending by width.
     pub(super) chains: Vec<Chain>,
 }
 
@@ -215,7 +215,7 @@ fn out_of_range(at: String, value: impl ToString, limit: impl Into<String>, cure
     PlacementError::OutOfRange { at, value: value.to_string(), limit: limit.into(), cure }
 }
 
-/// A number as people write it: 1e308 and not a 1 with 308 zeros.
+/// A number as people write it: 1e308, not a 1 with 308 zeros.
 fn write_number(value: f64) -> String {
     if value.abs() >= 1e15 { format!("{value:e}") } else { value.to_string() }
 }
@@ -322,7 +322,7 @@ fn check_same_model(first: (usize, &WidthGraph), other: (usize, &WidthGraph)) ->
     Ok(())
 }
 
-/// The ids in chain order. A graph is a chain with skip edges exactly if it has one topological order only.
+/// The ids in chain order. A graph is a chain with skip edges exactly if it has a single topological order.
 fn chain_order(graph: &WidthGraph) -> Result<Vec<i64>, PlacementError> {
     let mut waiting: BTreeMap<i64, usize> = graph.layers.iter().map(|layer| (layer.id, 0)).collect();
     let mut successors: BTreeMap<i64, Vec<i64>> = BTreeMap::new();

@@ -1,9 +1,10 @@
-//! The tables of the exact search at one tensor width: the best bottleneck behind every position, by number of stages and plane.
+//! The tables of the exact search at one tensor width: the best bottleneck behind every position, by number of stages
+//! and plane.
 
 use super::rows::StageLoadRows;
 
-/// Minimal bottleneck of each suffix, by its first position, split into a given number of stages of which at least a given
-/// number (the *plane*) are narrow; infinite where no split fits or none is worth having.
+/// Least bottleneck of each suffix, by its first position, for a given number of stages of which at least a given
+/// number (the *plane*) are narrow. Infinite if no split fits or none is useful.
 #[derive(Clone, Copy)]
 pub(super) struct BottleneckLevel<'a> {
     pub value: &'a [f64],
@@ -27,7 +28,7 @@ impl BottleneckLevel<'_> {
             return f64::INFINITY;
         }
         let (values, loads) = (&self.value[from..=to], rows.loads_between(first, from, to));
-        // Four minima side by side: the compiler may not reorder a single one into vector instructions.
+        // Four minima in parallel: the compiler may not reorder a single one into vector instructions.
         let mut least = [f64::INFINITY; 4];
         let (values4, loads4) = (values.chunks_exact(4), loads.chunks_exact(4));
         let mut total = f64::INFINITY;
@@ -50,7 +51,7 @@ pub(super) struct LevelDraft {
 }
 
 impl LevelDraft {
-    /// Puts a value in, unless it is of no use.
+    /// Sets a value, unless it is of no use.
     pub fn set_value(&mut self, first: usize, bottleneck: f64, cut: f64) {
         if bottleneck <= cut && bottleneck < f64::INFINITY {
             self.value[first] = bottleneck;
@@ -75,7 +76,7 @@ impl LevelTable {
         Self { length: count + 1, values: Vec::new(), spans: Vec::new(), found: None }
     }
 
-    /// Begins the next plane. Its level 0 is never read: a stage always comes before the end.
+    /// Begins the next plane. Its level 0 is never read, because a stage always comes before the end.
     pub fn begin_plane(&mut self) {
         self.spans.push(vec![(0, usize::MAX)]);
     }
@@ -84,7 +85,7 @@ impl LevelTable {
         LevelDraft { value: vec![f64::INFINITY; self.length], from: self.length }
     }
 
-    /// Takes the draft as the next level of the plane, and empties it.
+    /// Moves the draft into the table as the next level of the plane, and empties it.
     pub fn push_draft(&mut self, plane: usize, draft: &mut LevelDraft) {
         self.spans[plane].push((self.values.len(), draft.from));
         self.values.extend_from_slice(&draft.value);
@@ -92,7 +93,7 @@ impl LevelTable {
         draft.from = self.length;
     }
 
-    /// `None`: no finite value.
+    /// `None` if it has no finite value.
     pub fn level(&self, plane: usize, stages: usize) -> Option<BottleneckLevel<'_>> {
         let &(start, from) = self.spans.get(plane)?.get(stages)?;
         (from < self.length).then(|| BottleneckLevel { value: &self.values[start..start + self.length], from })
@@ -103,7 +104,7 @@ impl LevelTable {
         (plane.checked_sub(1).and_then(|below| self.level(below, stages)), self.level(plane, stages))
     }
 
-    /// Whether no plan of more stages can be built in the plane from `stages` on.
+    /// Whether no plan with at least `stages` stages is possible in the plane.
     pub fn is_exhausted(&self, plane: usize, stages: usize) -> bool {
         let some = |&(_, from): &(usize, usize)| from < self.length;
         let below = plane.checked_sub(1).is_some_and(|below| self.spans[below].iter().skip(stages).any(some));

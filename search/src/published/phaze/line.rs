@@ -1,26 +1,27 @@
 //! A chain prepared for probes ([`super::probe`]): sums of relaxed costs.
 //!
-//! Probes need that a stage inside a good one, neither of which begins at position 0, is good at the same place, and at every
-//! smaller place but 1 too. Loads and bytes that are too low in places make it so:
-//! - A load is arrival + forward + departure + backward, or with recomputation arrival + forward + max(forward, departure) +
-//!   backward (the last stage has no departure and does not recompute, but nothing else can be at its place). A layer off
-//!   either end takes its work off the load and puts a neighbouring transfer in another's stead. So every transfer is lowered
-//!   to the largest values that are not above the transfers and of which no two neighbours differ by more than the work of
-//!   the layer between.
-//! - Skip edges only delay layers, and add to what is stashed: they are left out. One that takes no longer than any transfer
-//!   between neighbours delays nothing anyway: a stage that it enters or leaves waits for its neighbour's tensor.
-//! - Memory is fixed + (place - 1) * stash. Without recomputation both terms are sums over the layers. With it the stash is
-//!   what arrives: it is lowered so that, times the most stages, it rises from one position to the next by no more than the
-//!   fixed bytes of the layer between.
+//! Probes need this property: a stage inside a good one, neither of which begins at position 0, is good at the same
+//! place, and at every smaller place except 1. Lower loads and bytes in some places ensure it:
+//! - A load is arrival + forward + departure + backward, or with recomputation arrival + forward + max(forward,
+//!   departure) + backward. (The last stage has no departure and does not recompute, but nothing else can be at its
+//!   place.) Removing a layer at either end removes its work from the load and replaces one transfer by a neighbouring
+//!   one. So every transfer is lowered to the largest values that are not above the transfers and in which no two
+//!   neighbours differ by more than the work of the layer between.
+//! - Skip edges only delay layers and add to the stash, so they are left out. A skip edge that takes no longer than any
+//!   transfer between neighbours delays nothing anyway, because a stage that it enters or leaves waits for its
+//!   neighbour's tensor.
+//! - Memory is fixed + (place - 1) * stash. Without recomputation both terms are sums over the layers. With
+//!   recomputation the stash is the arriving tensor. It is lowered so that, times the most stages, it rises from one
+//!   position to the next by no more than the fixed bytes of the layer between.
 //!
-//! On most chains none of this changes a cost ([`ProbeChain::exact`]). Elsewhere what a probe does not find does not exist, and what
-//! it finds has to be looked at under the true costs ([`ProbeChain::true_bottleneck`]).
+//! On most chains none of this changes a cost ([`ProbeChain::exact`]). On others, a split that no probe finds does not
+//! exist, and a split that a probe finds must be evaluated under the true costs ([`ProbeChain::true_bottleneck`]).
 
 use super::evaluate;
 use super::instance::{Chain, PhazeInstance};
 
-/// Relative width of the band round the memory limit within which sums are redone in the literal order: prefix sums are off
-/// by a few units in the last place, and exact ties are decided the way PHAZE decides them.
+/// Relative width of the band around the memory limit in which sums are redone in the literal order. Prefix sums are
+/// off by a few units in the last place, and exact ties must be decided as PHAZE decides them.
 const MEMORY_TIE: f64 = 1e-12;
 
 pub(super) const fn higher(a: f64, b: f64) -> f64 {
@@ -31,12 +32,12 @@ pub(super) const fn lower(a: f64, b: f64) -> f64 {
     if a < b { a } else { b }
 }
 
-/// Sums over the layers before a position, as stages that begin or end there need them.
+/// Sums over the layers before a position, for stages that begin or end there.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ChainPosition {
-    /// Compute time less the arrival: once as it is, once with the forward work doubled.
+    /// Compute time less the arrival: as it is, and with the forward work doubled.
     pub from: [f64; 2],
-    /// Compute time with the departure, and with the forward work doubled (if it is recomputed). A load is the larger of
+    /// Compute time with the departure; and with the forward work doubled, for recomputation. A load is the larger of
     /// the two differences.
     pub to: [f64; 2],
     /// Parameters times the optimiser's copies, plus activations.
@@ -52,7 +53,8 @@ pub(super) struct ProbeChain<'a> {
     pub instance: &'a PhazeInstance,
     pub chain: &'a Chain,
     pub positions: Vec<ChainPosition>,
-    /// By cut, what its transfer is lowered by and where the transfer is that it was lowered to. Empty if nothing is.
+    /// By cut, how much its transfer is lowered, and the position of the transfer that it is lowered to. Empty if none
+    /// is.
     pub lowered: Vec<(f64, usize)>,
     /// Compute time of the whole chain, and the forward part of it.
     pub work: f64,
@@ -61,10 +63,10 @@ pub(super) struct ProbeChain<'a> {
     pub dearest: f64,
     /// The shortest transfer between neighbours.
     pub transfer: f64,
-    /// Layers without tensor parallelism at the front and at the back, where all the others are tensor parallel.
+    /// Layers without tensor parallelism at the front and at the back, if all others are tensor parallel.
     pub prefix: usize,
     pub suffix: usize,
-    /// Whether the probes know all loads and bytes as they are.
+    /// Whether the probes use all loads and bytes unchanged.
     pub exact: bool,
     /// Rounding of a stage's fixed bytes and of its stash.
     pub tie: [f64; 2],
@@ -191,7 +193,7 @@ impl<'a> ProbeChain<'a> {
         self.positions[end].parameters
     }
 
-    /// Work of the layers that are tensor parallel where not all are.
+    /// Work of the tensor-parallel layers, if not all layers are tensor parallel.
     pub fn parallel_work_between(&self) -> f64 {
         self.chain.layers[self.prefix..self.len() - self.suffix].iter().map(|layer| layer.forward + layer.backward).sum()
     }
@@ -201,12 +203,12 @@ impl<'a> ProbeChain<'a> {
         higher(to[0] - once, to[1] - twice)
     }
 
-    /// What the transfer of the cut at a position is lowered by.
+    /// How much the transfer of the cut at a position is lowered.
     pub fn lowered_by(&self, position: usize) -> f64 {
         self.lowered.get(position - 1).map_or(0.0, |lowered| lowered.0)
     }
 
-    /// The load of a first stage, one that is not the only one: as it is, and a load that does not fall as `end` rises.
+    /// The load of a first stage that is not the only one: its true load, and a load that does not fall as `end` rises.
     pub fn load_of_first_stage(&self, end: usize) -> (f64, f64) {
         let to = self.positions[end].to;
         let low = self.load_of_stage(0, to);
@@ -223,7 +225,7 @@ impl<'a> ProbeChain<'a> {
         if excess.abs() > tie { excess > 0.0 } else { self.exact && !self.fits_literally((first, end), place) }
     }
 
-    /// Whether the stage fits, literally.
+    /// Whether the stage fits, by the literal formulas.
     #[cold]
     #[inline(never)]
     pub fn fits_literally(&self, range: (usize, usize), place: usize) -> bool {

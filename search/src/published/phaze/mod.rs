@@ -1,16 +1,17 @@
 //! PHAZE's placement problem, solved exactly under PHAZE's own cost formulas.
 //!
-//! An instance ([`PhazeInstance`]) is a chain of layers (skip edges allowed) with one cost graph per tensor width `t`, a number
-//! of devices, a link bandwidth, a memory limit and a number of micro-batches. A plan ([`PhazePlan`]) is a data-parallel degree
-//! `d`, one tensor width and a split of the chain into contiguous stages. [`place_chain`] returns the plan of least time per
-//! batch, [`evaluate_plan`] recomputes the time of any plan from the formulas and checks its memory and devices.
+//! An instance ([`PhazeInstance`]) is a chain of layers (skip edges allowed) with one cost graph per tensor width `t`,
+//! a number of devices, a link bandwidth, a memory limit and a number of micro-batches. A plan ([`PhazePlan`]) is a
+//! data-parallel degree `d`, one tensor width and a split of the chain into contiguous stages. [`place_chain`] returns
+//! the plan with the least time per batch. [`evaluate_plan`] recomputes the time of any plan from the formulas and
+//! checks its memory and devices.
 //!
-//! The formulas are those of PHAZE 1.0 (msr-fiddle/phaze, commit fed7cde); `results/reference/phaze/README.md` states them
-//! in full. They are kept for PHAZE's instance files: they charge the first stage's gradients only, let every collective
-//! within a stage be free and know one bandwidth.
+//! The formulas are those of PHAZE 1.0 (msr-fiddle/phaze, commit fed7cde); `results/reference/phaze/README.md` states
+//! them in full. They serve PHAZE's instance files: they charge only the first stage's gradients, make every collective
+//! within a stage free and know one bandwidth.
 //!
 //! Units: bytes, bytes per second, and the time unit of the file's latencies (seconds, if transfers of
-//! `bytes / bandwidth` are to mean anything).
+//! `bytes / bandwidth` are to have a meaning).
 
 mod error;
 mod evaluate;
@@ -39,19 +40,19 @@ use std::time::Instant;
 /// One pipeline stage of a [`PhazePlan`]: a contiguous run of the chain.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PhazeStage {
-    /// The id, as the file gives it, of the first layer of the stage.
+    /// The file's id of the first layer of the stage.
     pub first_layer: i64,
-    /// The id of the last layer of the stage (in it).
+    /// The id of the last layer of the stage (inclusive).
     pub last_layer: i64,
     /// Devices of one copy of the stage: the tensor width if any of its layers is tensor parallel, else 1.
     pub devices: usize,
     /// Time per micro-batch of the stage, forward and backward and incoming transfers, in the unit of the latencies.
     pub load: f64,
-    /// Bytes each device of the stage holds at its fullest.
+    /// Peak bytes on each device of the stage.
     pub memory_bytes: f64,
 }
 
-/// How to place the chain on the devices.
+/// A placement of the chain on the devices.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PhazePlan {
     /// Copies of the pipeline, each with its share of the micro-batches.
@@ -100,8 +101,8 @@ impl PhazeSolution {
     }
 }
 
-/// Finds the plan of least time per batch, or proves that none fits. Exact: what the search
-/// skips is shown by a bound to hold no better plan. The time returned is that of [`evaluate_plan`], not of the search's own tables.
+/// Finds the plan of least time per batch, or proves that none fits. Exact: what the search skips is shown by a bound
+/// to hold no better plan. The time returned is that of [`evaluate_plan`], not of the search's own tables.
 ///
 /// # Examples
 /// ```
@@ -109,7 +110,7 @@ impl PhazeSolution {
 /// let text = r#"{"maxMemoryPerDevice": 8e9, "maxDevices": 4, "bandwidth": 1e9, "mbsInBatch": 8, "activationRecomputation": false,
 ///   "optimizerAlgorithm": "SGD", "edges": {"1": []}, "nodes": {"1": [{"id": 0, "parameterSize": 1e9, "activationSize": 1e9,
 ///   "optimalLatencyFw": 1.0, "optimalLatencyBw": 2.0, "isTensorParallelized": false}]}}"#;
-/// let solution = phaze::solve(&phaze::Instance::from_json_str(text)?);
+/// let solution = phaze::place_chain(&phaze::PhazeInstance::from_json_str(text)?);
 /// // Four copies: two micro-batches of 3 s each, and 4 * 3/4 * 1 GB over 1 GB/s of gradients.
 /// assert_eq!(solution.time_per_batch, Some(9.0));
 /// # Ok::<(), phaze::PlacementError>(())

@@ -1,4 +1,4 @@
-//! Reading PHAZE's placement instance files.
+//! Reads PHAZE's placement instance files.
 
 use super::PlacementError;
 use super::instance::{PhazeEdge, PhazeInstance, PhazeLayer, PhazeOptimizer, PhazeProblem, WidthGraph};
@@ -7,7 +7,8 @@ use sim::files::strict;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Keys of the problem. The last four describe PHAZE's fixed baseline, which the optimum does not depend on: whatever they hold is passed over.
+/// Keys of the problem. The last four describe PHAZE's fixed baseline, which does not affect the optimum, so their
+/// values are ignored.
 const PROBLEM_KEYS: [&str; 12] = [
     "maxMemoryPerDevice",
     "maxDevices",
@@ -25,17 +26,17 @@ const PROBLEM_KEYS: [&str; 12] = [
 const LAYER_KEYS: [&str; 6] =
     ["id", "parameterSize", "activationSize", "optimalLatencyFw", "optimalLatencyBw", "isTensorParallelized"];
 const EDGE_KEYS: [&str; 3] = ["sourceId", "destId", "communicationCost"];
-/// Keys beside the problem that a bare problem may also carry.
+/// Keys next to the problem that a bare problem may also have.
 const COMPANIONS: [&str; 2] = ["meta", "expected"];
-/// PHAZE's infinity: a recorded time from here on means "infeasible".
+/// PHAZE's infinity: a recorded time of at least this means "infeasible".
 const INFEASIBLE_TIME: f64 = 1e29;
 
 impl PhazeInstance {
-    /// Reads an instance from JSON: the problem itself, or an object that holds it under `input` (whatever else that
-    /// object holds is left alone).
+    /// Reads an instance from JSON: the problem itself, or an object that holds it under `input` (its other keys are
+    /// ignored).
     ///
     /// # Errors
-    /// Text that is not JSON, missing or unknown keys of the problem, values of the wrong type, and all that
+    /// Text that is not JSON, missing or unknown keys of the problem, values of the wrong type, and everything that
     /// [`PhazeInstance::new`] rejects.
     pub fn from_json_str(text: &str) -> Result<Self, PlacementError> {
         let root = as_object("the file", &parse_json(text)?)?.clone();
@@ -57,12 +58,12 @@ impl PhazeInstance {
     }
 }
 
-/// The answer that an instance file records beside its problem.
+/// The answer recorded in an instance file next to its problem.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recorded {
     /// The optimum, in the unit of the latencies; `None`: infeasible.
     pub time_per_batch: Option<f64>,
-    /// The optimum of each tensor width alone.
+    /// The optimum of each single tensor width.
     pub per_width: BTreeMap<usize, Option<f64>>,
     /// Seconds PHAZE's own search took (compiled -O2, one core of a 2-core machine), if recorded.
     pub phaze_seconds: Option<f64>,
@@ -257,7 +258,7 @@ fn parse_time(at: &str, time: f64) -> Result<f64, PlacementError> {
     })
 }
 
-/// A count. `truncate`: a fraction is cut off instead of rejected.
+/// A count. With `truncate`, a fraction is cut off instead of rejected.
 fn parse_count(object: &Map<String, Value>, key: &str, truncate: bool) -> Result<usize, PlacementError> {
     let value = required_field(object, "", key, "a whole number")?;
     let number = as_number(key, value)?;

@@ -1,54 +1,57 @@
-//! Probes of a chain: whether a split into a given number of stages stays below a given load, by filling the stages greedily
-//! from the end of the chain.
+//! Probes of a chain: whether a split into a given number of stages stays below a given load, by filling the stages
+//! greedily from the end of the chain.
 //!
-//! A probe of one-dimensional partitioning (Pınar and Aykanat, "Fast optimal load balancing algorithms for 1D partitioning",
-//! J. Parallel Distrib. Comput. 64, 2004), with a memory limit that depends on the place of a stage. A stage's *place* counts
-//! from the end of the chain, as memory does: the last stage has place 1. A stage is *good* at a place if its load is below
-//! the limit of the probe and its memory within that of the device.
+//! A probe of one-dimensional partitioning (Pınar and Aykanat, "Fast optimal load balancing algorithms for 1D
+//! partitioning", J. Parallel Distrib. Comput. 64, 2004), with a memory limit that depends on the place of a stage. A
+//! stage's *place* counts from the end of the chain, as memory does: the last stage has place 1. A stage is *good* at a
+//! place if its load is below the limit of the probe and its memory within that of the device.
 //!
 //! # Why greedy filling decides
-//! Let a split into `s` stages have them all good, its stages beginning at `y[1] > y[2] > ... > y[s] = 0` by place, and let
-//! `z[j]` be where the greedy stage of place `j` begins: the least position from which a good stage reaches `z[j - 1]`, but
-//! at least a bound that every such split meets (a layer is left for every later stage, the first stage does not end before
-//! `end`, the last stages are narrow if they are to be). Then `z[j] <= y[j]` for `j < s`: given `z[j - 1] <= y[j - 1]`,
-//! either `y[j] >= z[j - 1] > z[j]`, or the stage `y[j]..z[j - 1]` is inside the split's own and so is good.
+//! Let a split into `s` stages have them all good, its stages beginning at `y[1] > y[2] > ... > y[s] = 0` by place, and
+//! let `z[j]` be where the greedy stage of place `j` begins: the least position from which a good stage reaches
+//! `z[j - 1]`, but at least a bound that every such split meets (a layer is left for every later stage, the first stage
+//! does not end before `end`, the last stages are narrow if they are to be). Then `z[j] <= y[j]` for `j < s`: given
+//! `z[j - 1] <= y[j - 1]`, either `y[j] >= z[j - 1] > z[j]`, or the stage `y[j]..z[j - 1]` is inside the split's own
+//! and so is good.
 //!
-//! If no stage that reaches `z[j - 1]` is good, the one of the last layer before it alone is not. In the split that layer is
-//! then not at place `j` nor at a later one, unless in the first stage, which alone begins at position 0: so `y[s - 1] >=
-//! z[j - 1]`, which exceeds `end`. (At place 1 that layer is the last of the chain, and no split is good.) Either way a
-//! probe that fails names a position before which the first stage cannot end, under this limit or a lower one. A probe that
-//! succeeds has found a split whose first stage ends at `end`; that stage's own load and memory are the caller's to check.
-//! Since the first cut is known to be at `end`, both stages beside it are charged its true transfer.
+//! If no stage that reaches `z[j - 1]` is good, the one of the last layer before it alone is not. In the split that
+//! layer is then not at place `j` nor at a later one, unless in the first stage, which alone begins at position 0: so
+//! `y[s - 1] >= z[j - 1]`, which exceeds `end`. (At place 1 that layer is the last of the chain, and no split is good.)
+//! Either way a probe that fails names a position before which the first stage cannot end, under this limit or a lower
+//! one. A probe that succeeds has found a split whose first stage ends at `end`; that stage's own load and memory are
+//! the caller's to check. Since the first cut is known to be at `end`, both stages beside it are charged its true
+//! transfer.
 //!
-//! The `s - j` stages in front of place `j` hold at least the layers before `z[j]`. Once the mean of their loads cannot be
-//! below the limit, nothing can.
+//! The `s - j` stages in front of place `j` hold at least the layers before `z[j]`. Once the mean of their loads cannot
+//! be below the limit, nothing can.
 
 use super::evaluate;
 use super::line::{ChainPosition, ProbeChain, higher, lower};
 
-/// What a probe looks for: `stages` stages, the first of which ends at `end`.
+/// The target of a probe: `stages` stages, the first of which ends at `end`.
 #[derive(Clone, Copy)]
 pub(super) struct ProbeTarget {
     pub stages: usize,
     pub end: usize,
-    /// How many stages, counted from the first one on, have to be narrow.
+    /// How many stages, counted from the first, must be narrow.
     pub leading: usize,
-    /// How many stages, counted from the last one on, have to be narrow.
+    /// How many stages, counted from the last, must be narrow.
     pub trailing: usize,
 }
 
-/// What a probe found.
+/// The result of a probe.
 pub(super) enum ProbeOutcome {
-    /// A split, with the largest load of its stages behind the first, and a limit up to which a probe goes the same way.
+    /// A split, with the largest load of its stages after the first, and a limit up to which a probe takes the same
+    /// steps.
     Split { bottleneck: f64, next: f64 },
-    /// No split under the limit whose first stage ends before `end`, and none that ends where it was asked to under any
-    /// limit up to `limit`.
+    /// No split under the limit has a first stage that ends before `end`, and none ends at the requested position under
+    /// any limit up to `limit`.
     Nothing { end: usize, limit: f64 },
 }
 
 /// A stage found by [`ProbeChain::extend_stage`].
 struct ExtendedStage {
-    /// Its first position, its end if no stage is good.
+    /// Its first position; its end if no stage is good.
     first: usize,
     load: f64,
     /// The least limit that admits a longer stage; infinite if memory or the bound on its first position forbids one.
@@ -56,8 +59,8 @@ struct ExtendedStage {
 }
 
 impl ProbeChain<'_> {
-    /// The least position at which a stage of a place that ends at `end` can begin, for memory alone, or `end` if there is none;
-    /// `length` is a guess. At least 1.
+    /// The least position, by memory alone, at which a stage of a place that ends at `end` can begin; `end` if there is
+    /// none. `length` is a guess. The result is at least 1.
     pub fn reach_from(&self, place: usize, end: usize, length: usize) -> usize {
         if end > 1 { self.extend_stage(place, (1, end), length, f64::INFINITY).first } else { end }
     }
@@ -103,8 +106,9 @@ impl ProbeChain<'_> {
         }
     }
 
-    /// Below the mean load of `stages` stages that hold the layers before `end`, if another stage follows: every cut costs a
-    /// transfer on either side. With recomputation the one behind may hide, but all forward work is done twice.
+    /// Lower bound on the mean load of `stages` stages that hold the layers before `end`, if another stage follows.
+    /// Every cut costs a transfer on either side. With recomputation the one behind may be hidden, but all forward work
+    /// is done twice.
     fn mean_load_bound(&self, end: usize, stages: usize) -> f64 {
         let [once, twice] = self.positions[end].to;
         let stages = f64::from(stages as u32);
@@ -112,9 +116,9 @@ impl ProbeChain<'_> {
         higher(once + transfers + transfers, twice + transfers) / stages
     }
 
-    /// Looks for a split whose loads are below `limit`, and whose first stage ends at `target.end`; if `later`, there or at
-    /// the next position that is possible under the relaxed costs. `cuts` receives the first positions of its stages, from the last stage on
-    /// to the second one.
+    /// Looks for a split whose loads are below `limit` and whose first stage ends at `target.end`. With `later` it may
+    /// also end at the next position that is possible under the relaxed costs. `cuts` receives the first positions of
+    /// its stages, from the last stage to the second.
     pub fn probe_split(&self, target: ProbeTarget, later: bool, limit: f64, cuts: &mut Vec<usize>) -> ProbeOutcome {
         let ProbeTarget { stages, end, leading, trailing } = target;
         let count = self.len();
@@ -158,9 +162,11 @@ impl ProbeChain<'_> {
         }
     }
 
-    /// The bottleneck of a split found by a probe under the true costs, first stage included, after its cuts have been
-    /// moved to where the transfers are that theirs were lowered to; infinite if it does not fit. A stage's load there is no
-    /// larger than the probe took it for, if nothing is recomputed.
+    /// The bottleneck, under the true costs and including the first stage, of a split found by a probe; infinite if it
+    /// does not fit.
+    ///
+    /// Its cuts are first moved to the transfers that theirs were lowered to. Without recomputation, a stage's load
+    /// there is no larger than in the probe.
     pub fn true_bottleneck(&self, target: ProbeTarget, cuts: &mut [usize]) -> f64 {
         let count = self.len();
         for at in 0..cuts.len().saturating_sub(1) {

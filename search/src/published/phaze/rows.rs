@@ -1,10 +1,10 @@
-//! Loads and memory of stages, by first position and end, computed only as far as they can matter.
+//! Loads and memory of stages by first position and end, computed only as far as they can matter.
 
 use super::evaluate;
 use super::instance::{Chain, PhazeInstance};
 
-/// Relative width of the band round the memory limit within which sums are redone in the literal order: prefix sums are off
-/// by a few units in the last place, and exact ties are decided the way PHAZE decides them.
+/// Relative width of the band around the memory limit in which sums are redone in the literal order. Prefix sums are
+/// off by a few units in the last place, and exact ties must be decided as PHAZE decides them.
 const MEMORY_TIE: f64 = 1e-12;
 
 /// Sums over the layers before each position: a stage's sum is a difference of two.
@@ -81,7 +81,7 @@ impl<'a> ChainStages<'a> {
         Self { instance, chain, sums, transfer, skips, tie, stash_scale }
     }
 
-    /// Compute time of the stage, forward and backward once: below its load at any place.
+    /// Compute time of the stage, forward and backward once: a lower bound on its load at any place.
     pub fn compute_time(&self, first: usize, end: usize) -> f64 {
         self.forward_time(first, end) + self.sums.backward[end] - self.sums.backward[first]
     }
@@ -95,7 +95,7 @@ impl<'a> ChainStages<'a> {
         self.sums.fixed[end] - self.sums.fixed[first]
     }
 
-    /// The bytes that a stage from `first` on stashes per micro-batch, for one end after the other.
+    /// The bytes per micro-batch that a stage from `first` stashes, for one end after the other.
     pub fn stash_at(&self, first: usize) -> StashByEnd<'_> {
         let arriving = if first == 0 { 0.0 } else { self.chain.between[first - 1] };
         StashByEnd { stages: self, first, arriving }
@@ -132,7 +132,7 @@ impl<'a> ChainStages<'a> {
         if from_whole > self.tie + MEMORY_TIE * self.stash_scale * stashes { whole + 1 } else { literal() }
     }
 
-    /// The most stages there can be for the first layer alone to fit in the first of them. Nothing enters it.
+    /// Limit on the stages with which the first layer alone fits in the first stage. Nothing enters that stage.
     pub fn first_layer_depth(&self) -> usize {
         self.deepest_place(0, 1, if self.instance.recompute { 0.0 } else { self.sums.activations[1] })
     }
@@ -143,12 +143,12 @@ impl<'a> ChainStages<'a> {
         if least.is_finite() { least } else { 0.0 }
     }
 
-    /// Whether the stage fits as the last one, where nothing is stashed.
+    /// Whether the stage fits as the last one, which stashes nothing.
     pub fn fits_as_last(&self, first: usize, end: usize) -> bool {
         !self.exceeds_memory(first, end, 1, 0.0)
     }
 
-    /// The load of the last stage, which begins at `first`: nothing leaves it, and it never recomputes.
+    /// The load of the last stage, which begins at `first`. Nothing leaves it, and it never recomputes.
     pub fn load_of_last_stage(&self, first: usize) -> f64 {
         let end = self.chain.len();
         let Some(skips) = &self.skips else {
@@ -180,7 +180,7 @@ pub(super) struct StashByEnd<'a> {
 }
 
 impl StashByEnd<'_> {
-    /// The stash of the stage that ends at `end`; ends must be asked for in order, from `first + 1` on.
+    /// The stash of the stage that ends at `end`. Ends must be requested in order, from `first + 1` on.
     pub fn next(&mut self, end: usize) -> f64 {
         if let Some(skips) = &self.stages.skips {
             let entering = skips.into[end - 1].iter().filter(|&&(from, _, _)| from < self.first);
@@ -194,19 +194,19 @@ impl StashByEnd<'_> {
     }
 }
 
-/// Loads of all stages that are not the last one, by first position: row `i` holds the ends `i + 1`, `i + 2`, ... as far as
+/// Loads of all stages except the last, by first position. Row `i` holds the ends `i + 1`, `i + 2`, ... as far as
 /// memory at the second place from the end and the largest useful load allow.
 pub(super) struct StageLoadRows {
     loads: Vec<f64>,
     /// Bytes stashed per micro-batch, beside `loads`; only with recomputation and skip edges, else in closed form.
     stashes: Vec<f64>,
-    /// Where row `i` would hold the end 0.
+    /// The index at which row `i` would hold the end 0.
     base: Vec<usize>,
     /// The largest end of each row.
     pub extent: Vec<usize>,
-    /// The largest end still in reach of each row; shrinks as the place moves away from the end.
+    /// The largest end still in reach of each row. It shrinks as the place moves away from the end.
     pub reach: Vec<usize>,
-    /// A place at which everything in reach fits, by row.
+    /// By row, a place at which everything in reach fits.
     depth: Vec<usize>,
 }
 
@@ -214,7 +214,7 @@ pub(super) struct StageLoadRows {
 const FIRST_PLACE: usize = 2;
 
 impl StageLoadRows {
-    /// `limit`: loads above it are of no use.
+    /// `limit`: larger loads are of no use.
     pub fn new(stages: &ChainStages<'_>, limit: f64) -> Self {
         let count = stages.chain.len();
         let paired = stages.skips.is_some() && stages.instance.recompute;
@@ -226,7 +226,7 @@ impl StageLoadRows {
             reach: Vec::new(),
             depth: Vec::new(),
         };
-        // Room before the first row, so that no base is negative.
+        // Space before the first row, so that no base is negative.
         rows.loads.resize(count + 1, f64::INFINITY);
         if paired {
             rows.stashes.resize(count + 1, 0.0);
@@ -312,7 +312,7 @@ impl StageLoadRows {
         self.depth.resize(self.base.len(), FIRST_PLACE);
     }
 
-    /// Bytes the stage keeps per micro-batch in flight behind the first.
+    /// Bytes that the stage keeps for each micro-batch in flight after the first.
     fn stash_of_stage(&self, stages: &ChainStages<'_>, first: usize, end: usize) -> f64 {
         if !stages.instance.recompute {
             stages.sums.activations[end] - stages.sums.activations[first]
@@ -336,8 +336,8 @@ impl StageLoadRows {
         &self.loads[base + from..=base + to]
     }
 
-    /// Drops the ends of the row that do not fit at `from_end`, or whose load is above `limit`, from its far end on. Memory
-    /// grows with the end and with the place, and limits only fall: what is dropped stays out.
+    /// Drops ends from the far end of the row that do not fit at `from_end` or whose load is above `limit`. Memory
+    /// grows with the end and with the place, and limits only fall, so dropped ends stay out.
     pub fn shrink_row(&mut self, stages: &ChainStages<'_>, first: usize, from_end: usize, limit: f64) {
         let base = self.base[first];
         let mut end = self.reach[first];

@@ -1,12 +1,13 @@
 //! The search over tensor widths, and the arithmetic over data-parallel degrees that prunes it.
 //!
-//! PHAZE fills a table over (suffix, devices, stages). Here nothing depends on devices but the number of *narrow* stages
-//! (those without a tensor-parallel layer, which take one device instead of `t`), and that number matters only in a graph
-//! that mixes both kinds of layers. Where narrow layers are at the ends of the chain only, no table is needed either
-//! ([`super::sweep`]). The other widths, and those that probes do not decide, keep one ([`super::width`]): a minimal
-//! bottleneck per (suffix, stages), filled by rising number of stages under two exact cuts: a stage whose load cannot beat
-//! the best time known at any degree is not considered, and no more stages are tried than a bound on the bottleneck leaves
-//! a chance.
+//! PHAZE fills a table over (suffix, devices, stages). Here the only dependence on devices is the number of *narrow*
+//! stages: stages without a tensor-parallel layer, which take one device instead of `t`. That number matters only in a
+//! graph that mixes both kinds of layers. If narrow layers are only at the ends of the chain, no table is needed
+//! ([`super::sweep`]).
+//!
+//! Other widths, and those that probes do not decide, keep a table ([`super::width`]): a least bottleneck per (suffix,
+//! stages), filled by rising number of stages. Two exact cuts apply. A stage whose load cannot beat the best known time
+//! at any degree is skipped, and the number of stages ends where a bound on the bottleneck leaves no chance.
 
 use super::PhazePlan;
 use super::evaluate;
@@ -15,12 +16,12 @@ use super::sweep::{self, LineWidth};
 use super::width::WidthSearch;
 use std::ops::Range;
 
-/// Kept apart from equality when a bound is compared with the best time known, so that rounding never cuts a better plan,
-/// and takes no plan for a better one.
+/// Margin for comparing a bound with the best known time, so that rounding never prunes a better plan and never makes a
+/// plan better.
 pub(super) const SAFETY: f64 = 1.0 + 1e-12;
 
-/// The data-parallel degrees worth trying, rising: for every number of micro-batches per copy the smallest degree, since a
-/// larger one costs more synchronisation and leaves fewer devices per copy.
+/// The data-parallel degrees worth trying, ascending. For every number of micro-batches per copy it is the smallest
+/// degree, because a larger one costs more synchronisation and leaves fewer devices per copy.
 pub(super) struct DataParallelDegrees {
     pub degree: Vec<usize>,
     /// Micro-batches per copy.
@@ -32,7 +33,7 @@ pub(super) struct DataParallelDegrees {
 impl DataParallelDegrees {
     pub fn new(instance: &PhazeInstance) -> Self {
         let total = instance.micro_batches;
-        // Shares below the root of the total, and degrees below it: no more than twice the root.
+        // Shares below the root of the total, and degrees below it: at most twice the root.
         let most = (2 * total.isqrt() + 1).min(instance.max_devices);
         let room = || Vec::with_capacity(most);
         let mut degrees = Self { degree: Vec::with_capacity(most), micro_batches: room(), synchronization: room() };
@@ -57,8 +58,8 @@ impl DataParallelDegrees {
         self.degree.partition_point(|&degree| degree <= most)
     }
 
-    /// The largest bottleneck of `stages` stages that beats `time` at some degree of `range` (indices), if the first stage
-    /// holds at least `parameters` bytes of parameters; `-inf` if none does.
+    /// The largest bottleneck of `stages` stages that beats `time` at some degree of `range` (indices), if the first
+    /// stage holds at least `parameters` bytes of parameters; `-inf` if none does.
     pub fn bottleneck_limit(&self, range: Range<usize>, stages: usize, time: f64, parameters: f64) -> f64 {
         let fill = (stages - 1) as f64;
         let mut limit = f64::NEG_INFINITY;
@@ -69,14 +70,14 @@ impl DataParallelDegrees {
         limit * SAFETY
     }
 
-    /// A time that no plan of `stages` stages beats whose bottleneck is at least `bottleneck`, at any of the first `end` degrees
-    /// (at least one).
+    /// Lower bound on the time of a plan with `stages` stages and a bottleneck of at least `bottleneck`, at any of the
+    /// first `end` degrees (at least one).
     pub fn least_time_of(&self, end: usize, stages: usize, bottleneck: f64) -> f64 {
         bottleneck * (self.micro_batches[end - 1] + (stages - 1) as f64)
     }
 
-    /// As [`Self::least_time_of`] over a range of degrees (indices), if the first stage holds at least `parameters` bytes of
-    /// parameters.
+    /// As [`Self::least_time_of`] over a range of degrees (indices), if the first stage holds at least `parameters`
+    /// bytes of parameters.
     pub fn least_time_over(&self, range: Range<usize>, stages: usize, bottleneck: f64, parameters: f64) -> f64 {
         let fill = (stages - 1) as f64;
         let mut least = f64::INFINITY;
@@ -123,7 +124,7 @@ pub(super) struct BestPlacement {
 }
 
 impl BestPlacement {
-    /// Takes the plan of one stage that has all of these layers if it is better.
+    /// Keeps the plan of one stage with all these layers if it is better.
     pub fn take_single_stage(
         &mut self,
         index: usize,
@@ -143,7 +144,7 @@ pub(super) fn find_optimum(instance: &PhazeInstance) -> Option<(f64, PhazePlan)>
     let degrees = DataParallelDegrees::new(instance);
     let mut best = BestPlacement { time: f64::INFINITY, chain: 0, degree: 0, ranges: Vec::new() };
     let mut lines = Vec::with_capacity(instance.chains.len());
-    // Widths for the table: its own single-stage plans first, then all others.
+    // Widths for the table: the single-stage plans of all widths come first.
     let mut tables = Vec::new();
     for (index, chain) in instance.chains.iter().enumerate() {
         if let Some(line) = LineWidth::new(instance, chain, index) {
@@ -158,7 +159,7 @@ pub(super) fn find_optimum(instance: &PhazeInstance) -> Option<(f64, PhazePlan)>
     sweep::sweep_widths(&mut lines, &degrees, instance.micro_batches, &mut best);
     let undecided = lines.iter().filter_map(LineWidth::undecided_width);
     tables.extend(undecided.map(|index| WidthSearch::new(instance, &instance.chains[index], index, &degrees)));
-    // The most promising width first: its plan cuts the others short.
+    // The most promising width comes first, because its plan shortens the others.
     tables.sort_by(|a, b| a.promise.total_cmp(&b.promise));
     for table in &mut tables {
         table.search_width(&mut best);

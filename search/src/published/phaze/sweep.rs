@@ -1,29 +1,31 @@
-//! The exact search over tensor widths without a table: probes in the place of the recurrence, for chains that are tensor
-//! parallel but for their two ends.
+//! The exact search over tensor widths without a table. Probes replace the recurrence, for chains that are tensor
+//! parallel except at their two ends.
 //!
-//! A *candidate* is a width, a number of stages `s` and a number of narrow stages to have at least, with the degrees that so
-//! many devices allow (those that fewer narrow stages allow as well belong to the candidates of fewer). No plan of it takes
-//! less time than `floor * (m + s - 1) + sync * P(e)` at its best degree, where `floor` bounds the bottleneck, `m` is the
-//! number of micro-batches, `P(e)` the parameters of the first `e` layers and `e` the least number of layers that memory
-//! leaves for the first stage. The candidates of a width are taken by rising bound until the bound reaches the best time
-//! known.
+//! A *candidate* is a width, a number of stages `s` and a least number of narrow stages, with the degrees that so many
+//! devices allow. (Degrees that fewer narrow stages allow belong to the candidates with fewer.) None of its plans takes
+//! less time than `floor * (m + s - 1) + sync * P(e)` at its best degree. Here `floor` bounds the bottleneck, `m` is
+//! the number of micro-batches, `P(e)` the parameters of the first `e` layers, and `e` the least number of layers that
+//! memory leaves for the first stage. The candidates of a width are taken by rising bound until the bound reaches the
+//! best known time.
 //!
-//! Within a candidate the end `e` of the first stage rises. A better plan that ends its first stage at `e` has all loads
-//! below `L(e) = max (time - sync * P(e)) / (m + s - 1)` over the degrees. `L` falls as `e` rises, and as the best time
-//! falls, while the load and the memory of the first stage rise: once it is not good under `L(e)`, no later end is. Where a
-//! probe under `L(e)` fails, it names the next end that is possible under any limit up to `L(e)`, so the ends between are
-//! passed over. Where it succeeds, bisection finds the least bottleneck for this end: a probe that fails names the least
-//! limit under which it would do anything else, one that succeeds has a split whose own bottleneck is the new upper end
-//! (Nicol, "Rectilinear partitioning of irregular data parallel computations", J. Parallel Distrib. Comput. 23, 1994), so
-//! that the two ends meet at a load, exactly.
+//! Within a candidate the end `e` of the first stage rises. A better plan whose first stage ends at `e` has all loads
+//! below `L(e) = max (time - sync * P(e)) / (m + s - 1)` over the degrees. `L` falls as `e` rises and as the best time
+//! falls, while the load and the memory of the first stage rise. So once the first stage is not good under `L(e)`, it
+//! is not good for any later end.
 //!
-//! Before the first of these bisections comes one over all ends at once, whose plan is often the best: the greedy split under
-//! a limit has the least end of the first stage that any split has under it, and so the least load there.
+//! If a probe under `L(e)` fails, it names the next end that is possible under any limit up to `L(e)`, and the ends
+//! between are skipped. If it succeeds, bisection finds the least bottleneck for this end. A failed probe names the
+//! least limit under which it would do anything else; a successful one has a split whose own bottleneck is the new
+//! upper end (Nicol, "Rectilinear partitioning of irregular data parallel computations", J. Parallel Distrib. Comput.
+//! 23, 1994). So the two ends meet exactly at a load.
 //!
-//! Plans that are better by less than a relative 1e-12 are not looked for: that is rounding.
+//! Before the first of these bisections comes one over all ends at once, whose plan is often the best. The greedy split
+//! under a limit has the least end of the first stage of all splits under it, and so the least load there.
 //!
-//! Where the probes work on relaxed costs, a split found is settled under the true ones. If that leaves a gap below the best
-//! time known, the width is undecided and is left to the table of [`super::width`].
+//! Plans that are better by less than a relative 1e-12 are ignored: that is rounding.
+//!
+//! If the probes work on relaxed costs, a split found is evaluated under the true ones. If that leaves a gap below the
+//! best known time, the width is undecided and is left to the table of [`super::width`].
 
 use super::instance::{Chain, PhazeInstance};
 use super::line::ProbeChain;
@@ -31,9 +33,9 @@ use super::probe::{ProbeOutcome, ProbeTarget};
 use super::search::{BestPlacement, DataParallelDegrees, SAFETY};
 use std::ops::Range;
 
-/// Plans of one width with so many stages, at least `plane` of them narrow.
+/// Plans of one width with this number of stages, at least `plane` of them narrow.
 struct SweepCandidate {
-    /// No plan takes less time.
+    /// Lower bound on the time of its plans.
     bound: f64,
     stages: usize,
     plane: usize,
@@ -51,9 +53,9 @@ pub(super) struct LineWidth<'a> {
     wide: usize,
     max_devices: usize,
     recompute: bool,
-    /// Most stages of a plan that can be narrow, at a width where that saves devices.
+    /// Limit on narrow stages of a plan, at a width where they save devices.
     planes: usize,
-    /// Work of the tensor-parallel layers, all of which are in wide stages, if that matters.
+    /// Work of the tensor-parallel layers, if all of them must be in wide stages.
     parallel_work: f64,
     /// Whether a plan better than the best known may have been missed.
     undecided: bool,
@@ -69,12 +71,12 @@ impl<'a> LineWidth<'a> {
         Some(Self { index, line, wide, max_devices, recompute, planes, parallel_work, undecided: false })
     }
 
-    /// The index of the width if it has to be searched in another way.
+    /// The index of the width if it must be searched in another way.
     pub fn undecided_width(&self) -> Option<usize> {
         self.undecided.then_some(self.index)
     }
 
-    /// Takes the plan of one stage if it fits and is better.
+    /// Keeps the plan of one stage if it fits and is better.
     pub fn take_single_stage(&self, degrees: &DataParallelDegrees, best: &mut BestPlacement) {
         let count = self.line.len();
         if !self.line.exceeds_memory(0, count, 1) {
@@ -93,16 +95,19 @@ impl<'a> LineWidth<'a> {
         self.line.work * micro_batches.div_ceil(copies) as f64
     }
 
-    /// Devices of one copy of a pipeline with at least `plane` narrow stages, or with as many as it has stages.
+    /// Devices of one copy of a pipeline with at least `plane` narrow stages, or only narrow ones if it has fewer
+    /// stages.
     fn devices_of_pipeline(&self, stages: usize, plane: usize) -> usize {
         let narrow = plane.min(stages);
         self.wide * (stages - narrow) + narrow
     }
 
-    /// Below the bottleneck of any split into at least two stages, at least `plane` of them narrow: the mean load, the dearest
-    /// layer, and the tensor-parallel work over the wide stages. Every cut costs a transfer before and one behind it, and every
-    /// stage has a cut beside it. With recomputation the transfer behind may hide, but every stage but the last does its
-    /// forward work twice; the last one's forward work is itself below the bottleneck.
+    /// Lower bound on the bottleneck of any split into at least two stages, at least `plane` of them narrow: the mean
+    /// load, the dearest layer, and the tensor-parallel work over the wide stages.
+    ///
+    /// Every cut costs a transfer before it and one behind it, and every stage has a cut next to it. With recomputation
+    /// the transfer behind may be hidden, but every stage except the last does its forward work twice. The last stage's
+    /// forward work is itself below the bottleneck.
     fn bottleneck_floor(&self, stages: usize, plane: usize) -> f64 {
         let ProbeChain { work, forward, transfer, dearest, .. } = self.line;
         let cuts = (stages - 1) as f64;
@@ -113,7 +118,7 @@ impl<'a> LineWidth<'a> {
         if plane > 0 { floor.max(self.parallel_work / (stages - plane) as f64) } else { floor }
     }
 
-    /// The most stages that devices and the memory of the first layer allow.
+    /// Limit on stages, from the devices and the memory of the first layer.
     fn most_stages(&self) -> usize {
         let all = (self.max_devices + (self.wide - 1) * self.planes) / self.wide;
         (1..=all.min(self.line.len())).rev().find(|&stages| !self.line.exceeds_memory(0, 1, stages)).unwrap_or(0)
@@ -121,9 +126,10 @@ impl<'a> LineWidth<'a> {
 
     /// The candidates of this width that may beat `time`.
     fn candidates_below(&self, degrees: &DataParallelDegrees, time: f64, candidates: &mut Vec<SweepCandidate>) {
-        // How many of the degrees (rising) are possible, by plane; falls as the stages rise.
+        // How many of the ascending degrees are possible, by plane; it falls as the stages rise.
         let mut possible = vec![degrees.degree.len(); self.planes + 1];
-        // The least end of the first stage for memory alone, if so many stages are to follow, and the length of the last one.
+        // The least end of the first stage by memory alone if this number of stages follows, and the length of the last
+        // one.
         let (mut end, mut behind, mut length) = (self.line.len(), 0, 1);
         for stages in 2..=self.most_stages() {
             let mut start = 0;
@@ -155,7 +161,7 @@ impl<'a> LineWidth<'a> {
         }
     }
 
-    /// Takes the best plan of a candidate if it is better than the best so far.
+    /// Keeps the best plan of a candidate if it is better than the best so far.
     fn sweep_candidate(
         &mut self,
         candidate: &SweepCandidate,
@@ -207,7 +213,8 @@ impl<'a> LineWidth<'a> {
                     target.end += 1;
                 }
                 ProbeOutcome::Split { bottleneck: rest, .. } => {
-                    // The least bottleneck at any end comes first: its plan cuts most ends off, and it bounds all of them.
+                    // The least bottleneck at any end comes first: its plan excludes most ends, and it bounds all of
+                    // them.
                     descended = true;
                     floor = self.descend_bottleneck(target, last, (floor, own.max(rest)), cuts);
                     let found = cuts.found.last().copied().unwrap_or(end);
@@ -221,8 +228,8 @@ impl<'a> LineWidth<'a> {
         }
     }
 
-    /// Takes the split found if it is better than the best so far. Whether a better one is possible that has the same target
-    /// and no lower bottleneck.
+    /// Keeps the split found if it is better than the best so far. Returns whether a better one is possible with the
+    /// same target and no lower bottleneck.
     fn take_split(
         &self,
         target: ProbeTarget,
@@ -240,7 +247,8 @@ impl<'a> LineWidth<'a> {
         !self.line.exact && cheapest(bottleneck * SAFETY, best.time).is_some()
     }
 
-    /// Lowers the bottleneck of the split found, from `high` to the least one for its target if that is not below `low`.
+    /// Lowers the bottleneck of the split found, from `high` to the least one for its target, if that is not below
+    /// `low`.
     fn refine_bottleneck(&self, target: ProbeTarget, (mut low, mut high): (f64, f64), cuts: &mut StageCuts) -> f64 {
         while low * SAFETY < high {
             match self.line.probe_split(target, false, low + (high - low) / 2.0, &mut cuts.tried) {
@@ -254,8 +262,8 @@ impl<'a> LineWidth<'a> {
         high
     }
 
-    /// As [`Self::refine_bottleneck`] for the bottleneck of all stages, the first included, which may end at any position from the target's
-    /// to `last`.
+    /// As [`Self::refine_bottleneck`] for the bottleneck of all stages, including the first, which may end at any
+    /// position from the target's to `last`.
     fn descend_bottleneck(&self, target: ProbeTarget, last: usize, (mut low, mut high): (f64, f64), cuts: &mut StageCuts) -> f64 {
         while low * SAFETY < high {
             let middle = low + (high - low) / 2.0;
@@ -278,8 +286,8 @@ impl<'a> LineWidth<'a> {
         high
     }
 
-    /// Looks for a split below a limit whose first stage ends at any position from the target's to `last`: a probe that is
-    /// stuck names a later end, from which the next one starts. The limits told hold for all of these ends.
+    /// Looks for a split below a limit whose first stage ends at any position from the target's to `last`. A stuck
+    /// probe names a later end, where the next one starts. The returned limits hold for all of these ends.
     fn probe_ends(&self, mut target: ProbeTarget, last: usize, limit: f64, cuts: &mut Vec<usize>) -> ProbeOutcome {
         let mut alike = f64::INFINITY;
         loop {
@@ -297,7 +305,8 @@ impl<'a> LineWidth<'a> {
     }
 }
 
-/// First positions of stages, from the last stage on to the second one: of the best split found, and of one tried.
+/// First positions of stages, from the last stage to the second one: of the best split found, and of the one being
+/// tried.
 struct StageCuts {
     found: Vec<usize>,
     tried: Vec<usize>,
@@ -312,14 +321,14 @@ impl StageCuts {
     }
 }
 
-/// Takes the best plan of any width if it is better than the best so far.
+/// Keeps the best plan of any width if it is better than the best so far.
 pub(super) fn sweep_widths(
     widths: &mut [LineWidth<'_>],
     degrees: &DataParallelDegrees,
     micro_batches: usize,
     best: &mut BestPlacement,
 ) {
-    // The most promising width first: its plan cuts the others short.
+    // The most promising width comes first, because its plan shortens the others.
     widths.sort_by(|a, b| a.estimate_time(micro_batches).total_cmp(&b.estimate_time(micro_batches)));
     let layers = widths.first().map_or(0, |width| width.line.len());
     let mut cuts = StageCuts { found: Vec::with_capacity(layers), tried: Vec::with_capacity(layers) };

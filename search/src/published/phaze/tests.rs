@@ -7,7 +7,7 @@ use super::sweep::{self, LineWidth};
 use super::width::WidthSearch;
 use proptest::prelude::*;
 
-/// What a random problem is made of.
+/// Parameters of a random problem.
 #[derive(Debug, Clone)]
 struct Shape {
     layers: usize,
@@ -16,9 +16,9 @@ struct Shape {
     recompute: bool,
     /// Layers at the front and at the back that no width splits.
     ends: (usize, usize),
-    /// How much layers, transfers and skip edges vary; 0: not at all, or none.
+    /// Variation of layers, transfers and skip edges; 0 is none.
     spread: [f64; 3],
-    /// Transfer over the work of a layer, and memory over what the whole chain needs.
+    /// Transfer relative to the work of a layer, and memory relative to the need of the whole chain.
     scales: [f64; 2],
     random: Vec<f64>,
 }

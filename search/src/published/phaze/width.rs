@@ -1,4 +1,4 @@
-//! The exact search at one tensor width: minimal bottleneck by suffix of the chain and number of stages.
+//! The exact search at one tensor width: the least bottleneck by suffix of the chain and number of stages.
 
 use super::instance::{Chain, PhazeInstance};
 use super::levels::{Completion, LevelDraft, LevelTable, lower};
@@ -11,7 +11,7 @@ pub(super) struct WidthSearch<'a> {
     index: usize,
     /// End of the longest narrow stage that begins at each position (the position itself if there is none).
     narrow_end: Vec<usize>,
-    /// Most stages of a plan that can be narrow, at a width where that saves devices.
+    /// Limit on narrow stages of a plan, at a width where they save devices.
     planes: usize,
     /// Devices of a narrow and of a wide stage.
     narrow: usize,
@@ -19,11 +19,11 @@ pub(super) struct WidthSearch<'a> {
     /// Work of the tensor-parallel layers, all of which are in wide stages.
     parallel_work: f64,
     most_stages: usize,
-    /// How many degrees (rising) a pipeline of so many stages can have at most, by number of stages.
+    /// By number of stages, how many ascending degrees a pipeline can have at most.
     ends: Vec<usize>,
-    /// Below the bottleneck of any split, by number of stages; raised by what the planes find.
+    /// Lower bound on the bottleneck of any split, by number of stages; raised by the results of the planes.
     floor: Vec<f64>,
-    /// An estimate of the time per batch, to order the widths by.
+    /// An estimate of the time per batch, for the order of the widths.
     pub promise: f64,
 }
 
@@ -52,7 +52,7 @@ impl<'a> WidthSearch<'a> {
             promise: 0.0,
         };
         let deepest = search.stages.first_layer_depth();
-        // The first stage holds at least the first layer, at the place of the number of stages.
+        // The first stage holds at least the first layer, at the place given by the number of stages.
         let fits =
             |&stages: &usize| search.devices_of_pipeline(stages, search.planes) <= instance.max_devices && stages <= deepest;
         search.most_stages = (1..=count).take_while(fits).last().unwrap_or(0);
@@ -66,7 +66,8 @@ impl<'a> WidthSearch<'a> {
         search
     }
 
-    /// Devices of one copy of a pipeline with at least `plane` narrow stages, or with as many as it has stages.
+    /// Devices of one copy of a pipeline with at least `plane` narrow stages, or only narrow ones if it has fewer
+    /// stages.
     fn devices_of_pipeline(&self, stages: usize, plane: usize) -> usize {
         let narrow = plane.min(stages);
         self.wide * (stages - narrow) + self.narrow * narrow
@@ -77,12 +78,12 @@ impl<'a> WidthSearch<'a> {
         self.degrees.count_up_to(self.stages.instance.max_devices / self.devices_of_pipeline(stages, plane))
     }
 
-    /// The first degree (as an index) that a plane makes possible: the planes before it have all smaller ones.
+    /// The first degree (as an index) that a plane makes possible; the planes before it have all smaller ones.
     fn first_degree(&self, stages: usize, plane: usize) -> usize {
         plane.checked_sub(1).map_or(0, |before| self.degree_count(stages, before))
     }
 
-    /// The largest bottleneck by which `stages` stages could still beat `time` in `plane` or above.
+    /// The largest bottleneck with which `stages` stages could still beat `time` in `plane` or above.
     fn bottleneck_limit(&self, stages: usize, plane: usize, time: f64) -> f64 {
         let range = self.first_degree(stages, plane)..self.ends[stages];
         if time.is_infinite() && !range.is_empty() {
@@ -91,13 +92,13 @@ impl<'a> WidthSearch<'a> {
         self.degrees.bottleneck_limit(range, stages, time, self.stages.sums.parameters[1])
     }
 
-    /// As [`Self::bottleneck_limit`] over all degrees of any plane: falls as the number of stages rises, so that what it cuts from a
-    /// level is of no use to later levels either.
+    /// As [`Self::bottleneck_limit`] over all degrees of any plane. It falls as the number of stages rises, so values
+    /// cut from a level are of no use to later levels either.
     fn bottleneck_limit_over_planes(&self, stages: usize, time: f64) -> f64 {
         self.bottleneck_limit(stages, 0, time)
     }
 
-    /// Takes the plan of one stage if it fits and is better.
+    /// Keeps the plan of one stage if it fits and is better.
     pub fn take_single_stage(&self, best: &mut BestPlacement) {
         let ChainStages { instance, chain, sums, .. } = &self.stages;
         let count = chain.len();
@@ -112,7 +113,7 @@ impl<'a> WidthSearch<'a> {
         }
     }
 
-    /// Takes the best plan of this width if it is better than the best so far.
+    /// Keeps the best plan of this width if it is better than the best so far.
     pub fn search_width(&mut self, best: &mut BestPlacement) {
         if self.most_stages < 2 {
             return;
@@ -138,9 +139,11 @@ impl<'a> WidthSearch<'a> {
         }
     }
 
-    /// Bounds the bottleneck from below by the mean load of a stage and the dearest layer. Every cut costs a transfer before
-    /// and one behind it, and every stage of a split has a cut beside it. With recomputation the transfer behind may hide,
-    /// but every stage but the last does its forward work twice; the last one's forward work is itself below the bottleneck.
+    /// Bounds the bottleneck from below by the mean load of a stage and by the dearest layer.
+    ///
+    /// Every cut costs a transfer before it and one behind it, and every stage of a split has a cut next to it. With
+    /// recomputation the transfer behind may be hidden, but every stage except the last does its forward work twice.
+    /// The last stage's forward work is itself below the bottleneck.
     fn set_floor(&mut self) {
         let count = self.stages.chain.len();
         let (work, transfer) = (self.stages.compute_time(0, count), self.stages.least_transfer());
@@ -155,7 +158,7 @@ impl<'a> WidthSearch<'a> {
         }
     }
 
-    /// Raises the bounds of up to `last` stages by the cheapest run of as many layers as the longest stage must have.
+    /// Raises the bounds of up to `last` stages to the cheapest run of as many layers as the longest stage must have.
     fn raise_floor(&mut self, last: usize) {
         let count = self.stages.chain.len();
         let transfer = self.stages.least_transfer();
@@ -219,7 +222,7 @@ impl<'a> WidthSearch<'a> {
         }
     }
 
-    /// Level 1: suffixes that are one stage.
+    /// Level 1: suffixes of one stage.
     fn fill_last_stages(&self, plane: usize, cut: f64, draft: &mut LevelDraft) {
         let count = self.stages.chain.len();
         for first in (1..count).rev() {
@@ -234,7 +237,7 @@ impl<'a> WidthSearch<'a> {
         }
     }
 
-    /// Suffixes of one stage more.
+    /// Suffixes with one stage more.
     fn fill_next_level(
         &self,
         stages: usize,
@@ -266,12 +269,13 @@ impl<'a> WidthSearch<'a> {
         }
     }
 
-    /// The plane that a suffix behind the stage `first..end` has to be in for the whole to be in `plane`.
+    /// The plane of a suffix behind the stage `first..end` that puts the whole into `plane`.
     fn plane_behind(&self, first: usize, end: usize, plane: usize) -> usize {
         if end <= self.narrow_end[first] { plane.saturating_sub(1) } else { plane }
     }
 
-    /// Puts every first stage before the suffixes of `stages - 1` stages; whether that improved on the best plan.
+    /// Puts every first stage before the suffixes of `stages - 1` stages. Returns whether that improved on the best
+    /// plan.
     fn complete_plans(
         &mut self,
         stages: usize,
@@ -310,7 +314,7 @@ impl<'a> WidthSearch<'a> {
         improved
     }
 
-    /// The split behind a completion: at each level the first end that gives the bottleneck recorded there.
+    /// The split behind a completion: at each level the first end with the bottleneck recorded there.
     fn trace_split(&self, found: &Completion, rows: &StageLoadRows, table: &LevelTable) -> Vec<(usize, usize)> {
         let count = self.stages.chain.len();
         let mut ranges = vec![(0, found.end)];

@@ -1,9 +1,9 @@
-//! What can be wrong beside a graph's own faults.
+//! Errors besides a graph's own faults.
 
 use step::StepError;
 use thiserror::Error;
 
-/// Why a graph cannot be placed, or a model not be written as one.
+/// Why a graph cannot be placed, or a model cannot be written as one.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum PiperError {
     /// Too many cuts.
@@ -16,7 +16,7 @@ pub enum PiperError {
         layers: usize,
         /// Edges.
         edges: usize,
-        /// The most that are taken.
+        /// The limit.
         limit: usize,
     },
     /// Too many stages.
@@ -24,13 +24,13 @@ pub enum PiperError {
         "the graph has more than {limit} possible stages that fit a device: merge layers, or leave out tensor-parallel degrees"
     )]
     TooManyStages {
-        /// The most that are taken.
+        /// The limit.
         limit: usize,
     },
-    /// The model cannot be costed so.
+    /// The model cannot be costed this way.
     #[error(transparent)]
     Step(#[from] StepError),
-    /// Nothing to write.
+    /// A setting for which there is no graph.
     #[error("{what} = {value}: {limit}; {cure}")]
     Value {
         /// The setting.

@@ -1,27 +1,27 @@
-//! Piper's objective of a given plan: the verifier of the search, and independent of it.
+//! Piper's objective for a given plan. It verifies the search and is independent of it.
 
 use super::{PiperChoice, PiperInstance, PiperPlan, PiperStage};
 use std::collections::BTreeMap;
 
-/// How far sums of bytes may pass the limit by rounding.
+/// Relative allowance for rounding when sums of bytes are compared with the limit.
 const ROUNDING: f64 = 1e-12;
 
-/// What a stage costs.
+/// The cost of a stage.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PiperStageCost {
     /// Seconds per micro-batch.
     pub time_per_sample: f64,
-    /// Of it, computing.
+    /// Its computing part.
     pub computing: f64,
-    /// Of it, edges that leave or enter the stage.
+    /// Its part for edges that leave or enter the stage.
     pub edges: f64,
-    /// Of it, gradients.
+    /// Its part for gradients.
     pub gradients: f64,
     /// Bytes of one device.
     pub memory: f64,
 }
 
-/// What a plan costs, and the rules that it breaks.
+/// The cost of a plan, and the rules that it breaks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PiperEvaluation {
     /// Seconds per micro-batch of the slowest stage.

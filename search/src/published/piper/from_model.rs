@@ -1,15 +1,17 @@
 //! A model on a chip as one of Piper's graphs: a chain of the embedding, the layers and the head.
 //!
-//! What Piper's terms become:
+//! Piper's terms are computed as follows:
 //!
-//! - `timePerSample`: kernels and tensor-parallel collectives of one micro-batch, forward, recomputation and backward; launches that the device
-//!   waits for are not in it;
+//! - `timePerSample`: kernels and tensor-parallel collectives of one micro-batch, forward, recomputation and backward,
+//!   without exposed launches;
 //! - `parameterSize`: bytes of the gradients of one device;
-//! - `memoryUsageA`: bytes that one micro-batch keeps for its backward pass; `memoryUsageB`: weights, gradients, optimizer states, and with
-//!   recomputation what a layer rebuilds, of every layer as in Piper's own files;
-//! - `communicationCost`: bytes of the activations between two pieces, whatever the degree; the sync costs of degree `t` are the time of
-//!   gathering them from the `t` devices, in bytes of the bandwidth, because Piper knows one bandwidth only;
-//! - `maxMemoryPerDevice`: the device's memory less what driver, libraries and communicators of three axes take, less fragmentation;
+//! - `memoryUsageA`: bytes that one micro-batch keeps for its backward pass;
+//! - `memoryUsageB`: weights, gradients and optimizer states, and with recomputation the rebuilt tensors of every
+//!   layer, as in Piper's own files;
+//! - `communicationCost`: bytes of the activations between two pieces, equal for all degrees;
+//! - sync costs of degree `t`: the time of gathering the activations from `t` devices, as bytes at the bandwidth,
+//!   because Piper knows only one bandwidth;
+//! - `maxMemoryPerDevice`: the device's memory less driver, libraries, communicators of three axes, and fragmentation;
 //! - `bandwidth`: achieved by a device on the fabric's outermost tier.
 
 use super::{PiperChoice, PiperEdge, PiperError, PiperInstance, PiperNode};
@@ -25,7 +27,7 @@ const GIB: f64 = 1_073_741_824.0;
 const MIB: f64 = 1_048_576.0;
 /// Communicators of a device: tensor, data, pipeline.
 const COMMUNICATORS: f64 = 3.0;
-/// The choices, as Piper's own files call them.
+/// The choices, by the names of Piper's own files.
 const CHOICES: [(&str, ActivationPolicy); 2] =
     [("vanilla", ActivationPolicy::None), ("activation recomp", ActivationPolicy::Full)];
 
@@ -39,11 +41,12 @@ struct PiperPiece {
     held: f64,
 }
 
-/// The graph of a job with micro-batches of `micro_batch` sequences; of the degrees in `tensor`, else of all that the model allows inside one unit of
-/// the fabric's innermost tier.
+/// The graph of a job with micro-batches of `micro_batch` sequences. Its degrees are those of `tensor`; otherwise all
+/// that the model allows inside one unit of the fabric's innermost tier.
 ///
 /// # Errors
-/// A micro-batch that does not divide the batch, a degree that the model does not allow, a chip that the cost model cannot use.
+/// A micro-batch that does not divide the batch, a degree that the model does not allow, or a chip that the cost model
+/// cannot use.
 pub fn piper_graph_of_job(job: &Job<'_>, micro_batch: u64, tensor: Option<&[u32]>) -> Result<PiperInstance, PiperError> {
     if micro_batch == 0 || !job.global_batch.is_multiple_of(micro_batch) {
         return Err(PiperError::Value {
@@ -97,7 +100,7 @@ struct PiperDegree {
     head: Vec<PiperPiece>,
     /// Bytes between two pieces.
     boundary: f64,
-    /// Bytes of the bandwidth that gathering them takes.
+    /// Time of gathering them, as bytes at the bandwidth.
     sync: f64,
 }
 
@@ -117,7 +120,7 @@ impl PiperDegree {
                     SegmentKind::Layer => (&mut degree.layer, profile.layer, 0),
                     SegmentKind::Head => (&mut degree.head, profile.head, profile.tied_parameters),
                 };
-                // Policies speak of layers: the ends have one choice.
+                // Policies apply to layers; the ends have one choice.
                 if segment.kind == SegmentKind::Layer || list.is_empty() {
                     let treatment =
                         plan.activations.first_layer_policy().treatment_with_extent(&segment.graph, job.stack.replay_extent());
@@ -152,7 +155,7 @@ impl PiperDegree {
     }
 }
 
-/// A piece; `copied` parameters are another piece's, of which it keeps a copy.
+/// A piece. `copied` parameters belong to another piece, and this one keeps a copy.
 fn make_piece(id: &'static str, segment: &Segment, treatment: &Treatment, costs: &PieceProfile, copied: u64) -> PiperPiece {
     let per = segment.bytes_per_parameter();
     let own = costs.parameters + costs.expert_parameters;

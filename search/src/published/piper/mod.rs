@@ -1,23 +1,27 @@
-//! Piper's placement problem (Tarnawski, Narayanan, Phanishayee, *Piper: Multidimensional Planner for DNN Parallelization*, NeurIPS 2021),
-//! solved exactly under Piper's own objective.
+//! Piper's placement problem (Tarnawski, Narayanan, Phanishayee, *Piper: Multidimensional Planner for DNN
+//! Parallelization*, NeurIPS 2021), solved exactly under Piper's own objective.
 //!
-//! An [`PiperInstance`] is a graph of layers. Each has, per tensor-parallel degree `t`, some ways to run it (Piper's TMPCs, [`PiperChoice`]): with
-//! everything kept, with recomputation. A [`PiperPlan`] cuts the graph into stages, in an order that no edge leads back in, and gives
-//! each stage a degree `t`, a data-parallel degree `d` that divides the micro-batches of a batch, and each of its layers a choice.
+//! An instance ([`PiperInstance`]) is a graph of layers. For each tensor-parallel degree `t`, a layer has some ways to
+//! run (Piper's TMPCs, [`PiperChoice`]): with everything kept, or with recomputation. A plan ([`PiperPlan`]) cuts the
+//! graph into stages, in an order without backward edges. It gives each stage a degree `t`, a data-parallel degree `d`
+//! that divides the micro-batches of a batch, and each layer a choice.
 //!
-//! Piper's terms, all of them and no other (`algo.cpp` of msr-fiddle/piper, commit d7fc8cf). Of a stage, per micro-batch ("sample"):
+//! These are all of Piper's terms, and no others (`algo.cpp` of msr-fiddle/piper, commit d7fc8cf). For a stage, per
+//! micro-batch ("sample"):
 //!
 //! - computing: the sum of `timePerSample`, over `d`;
-//! - edges that leave or enter the stage: `2 (communicationCost + syncTime)` bytes (forward and backward), over `d` and the bandwidth;
+//! - edges that leave or enter the stage: `2 (communicationCost + syncTime)` bytes (forward and backward), over `d` and
+//!   the bandwidth;
 //! - gradients: `4 (d - 1) / d` times `parameterSize`, over the micro-batches of a batch and the bandwidth;
-//! - memory: the sum of `memoryUsageA y + memoryUsageB`, where `y` is the sum of `d` over this stage and those after it, over `d`,
-//!   rounded up.
+//! - memory: the sum of `memoryUsageA y + memoryUsageB`, where `y` is the sum of `d` over this stage and those after
+//!   it, over `d`, rounded up.
 //!
-//! The objective is the time per sample of the slowest stage; at most `maxDevices` devices are used and the degrees `d` sum to at most the
-//! micro-batches of a batch. Filling and draining the pipeline is not counted.
+//! The objective is the time per sample of the slowest stage. At most `maxDevices` devices are used, and the degrees
+//! `d` sum to at most the micro-batches of a batch. Filling and draining the pipeline is not counted.
 //!
-//! [`place_graph`] is exact: over all stages, degrees and choices, where Piper's planner chooses between recomputing or not by a heuristic. It needs
-//! the sets of layers that a cut can leave behind it, one more than the layers of a chain; a graph with too many of them is refused.
+//! [`place_graph`] is exact over all stages, degrees and choices, while Piper's planner chooses recomputation by a
+//! heuristic. It enumerates the suffixes that a cut can leave: one more than the layers of a chain. A graph with too
+//! many of them is refused.
 
 mod error;
 mod evaluate;
@@ -131,13 +135,13 @@ impl PiperPlan {
 /// The answer of [`place_graph`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct PiperSolution {
-    /// How good it is.
+    /// Proven bounds of the time.
     pub status: SolveStatus,
     /// Seconds per micro-batch of the slowest stage.
     pub time_per_sample: Option<f64>,
     /// A plan of that time; others may tie with it.
     pub plan: Option<PiperPlan>,
-    /// The sets of layers that a cut can leave behind it.
+    /// The number of suffixes that a cut can leave.
     pub cuts: usize,
     /// Wall-clock time of the search, without reading the file.
     pub solve_seconds: f64,
@@ -157,7 +161,7 @@ pub struct PiperSolution {
 ///         "memoryUsageB": 3e9, "syncTimeFw": {}, "syncTimeBw": {"1": 0.0}}]}},
 ///     {"id": 1, "TMPCs": {"1": [{"id": "vanilla", "timePerSample": 0.010, "parameterSize": 1e9, "memoryUsageA": 1e6,
 ///         "memoryUsageB": 3e9, "syncTimeFw": {"0": 0.0}, "syncTimeBw": {}}]}}]}"#;
-/// let solution = piper::solve(&piper::Instance::from_json_str(text, "two.json")?)?;
+/// let solution = piper::place_graph(&piper::PiperInstance::from_json_str(text, "two.json")?)?;
 /// // Two stages: 10 ms, and 2 MB over 1 GB/s for the edge between them; two copies would exchange 4 GB of gradients per 8 samples.
 /// assert!((solution.time_per_sample.unwrap_or(0.0) - 0.012).abs() < 1e-9);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -6,25 +6,27 @@ use sim::files::FileError;
 use sim::files::json::{JsonObject, JsonReader};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The most devices that Piper's planner takes.
+/// Limit on devices in Piper's planner.
 const MOST_DEVICES: u64 = 10_000;
-/// The most micro-batches of a batch that are taken, and the largest number of any file.
+/// Limit on the micro-batches of a batch, and on any number of a file.
 const MOST_MICRO_BATCHES: u64 = 1 << 24;
 const LARGEST: f64 = 1e30;
 
 impl PiperInstance {
-    /// Whether a JSON text is one of Piper's graphs, right or wrong: its layers are a list, PHAZE's are an object by tensor width.
+    /// Whether a JSON text is one of Piper's graphs, valid or not: its layers are a list. PHAZE's are an object by
+    /// tensor width.
     #[must_use]
     pub fn is_piper_graph(text: &str) -> bool {
         serde_json::from_str::<Value>(text).is_ok_and(|value| value.get("nodes").is_some_and(Value::is_array))
     }
 
-    /// Reads a graph; `file` names it in errors. The micro-batches of a batch may be called `mbsInBatch`, as in Piper's files, or `maxBatchSize`, as
-    /// in its description of them.
+    /// Reads a graph; `file` names it in errors. The micro-batches of a batch may be called `mbsInBatch`, as in Piper's
+    /// files, or `maxBatchSize`, as in its documentation.
     ///
     /// # Errors
-    /// Malformed JSON, missing or unknown keys, wrong types, negative sizes, edges to nowhere, twice or in a circle, layers or choices
-    /// of the same name, sync times that are not those of the edges: all of them are listed, by their path in the file.
+    /// All of these, each with its path in the file: malformed JSON; missing or unknown keys; wrong types; negative
+    /// sizes; edges to nowhere, repeated or in a cycle; layers or choices of the same name; sync times that do not
+    /// match the edges.
     pub fn from_json_str(text: &str, file: &str) -> Result<Self, FileError> {
         let mut r = JsonReader::new(file);
         let json = r.parse_value(text, "a graph of Piper (.json)")?;
@@ -143,7 +145,7 @@ fn read_sync(r: &mut JsonReader, object: &JsonObject<'_>, key: &str) -> BTreeMap
     times
 }
 
-/// What ties the parts of a graph to each other.
+/// Checks how the parts of a graph fit together.
 fn check_graph(r: &mut JsonReader, instance: &PiperInstance) {
     let mut ids = BTreeSet::new();
     for (i, node) in instance.nodes.iter().enumerate() {
@@ -176,7 +178,7 @@ fn check_graph(r: &mut JsonReader, instance: &PiperInstance) {
     if !r.is_sound() {
         return;
     }
-    // First: an edge too many also lacks its sync times, in every choice of two layers.
+    // Edges come first: a surplus edge would also be reported as missing sync times in every choice of two layers.
     match find_cycle(instance) {
         Some(ids) => {
             let round: Vec<String> = ids.iter().chain(ids.first()).map(ToString::to_string).collect();
@@ -186,7 +188,7 @@ fn check_graph(r: &mut JsonReader, instance: &PiperInstance) {
     }
 }
 
-/// Sync times are those of a layer's edges, all of them.
+/// Checks that sync times match a layer's edges exactly.
 fn check_syncs(r: &mut JsonReader, instance: &PiperInstance, pairs: &BTreeSet<(i64, i64)>) {
     for (i, node) in instance.nodes.iter().enumerate() {
         let incoming: BTreeSet<i64> = pairs.iter().filter(|(_, to)| *to == node.id).map(|(from, _)| *from).collect();
@@ -213,7 +215,7 @@ fn check_syncs(r: &mut JsonReader, instance: &PiperInstance, pairs: &BTreeSet<(i
     }
 }
 
-/// The layers of a circle of edges, if there is one.
+/// The layers of a cycle of edges, if there is one.
 fn find_cycle(instance: &PiperInstance) -> Option<Vec<i64>> {
     let mut waiting: BTreeMap<i64, usize> = instance.nodes.iter().map(|node| (node.id, 0)).collect();
     for edge in &instance.edges {
@@ -231,7 +233,7 @@ fn find_cycle(instance: &PiperInstance) -> Option<Vec<i64>> {
             }
         }
     }
-    // Every layer that still waits does so for another that waits: going back from one to the next ends in a circle.
+    // Every waiting layer waits for another one, so following them backwards ends in a cycle.
     let mut path = vec![*waiting.keys().next()?];
     loop {
         let last = path.last().copied()?;

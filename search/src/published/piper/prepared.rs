@@ -1,18 +1,19 @@
-//! What the search needs of an instance: the sets of layers that a cut can leave behind it, and per stage its layers gathered into classes of
+//! Prepares an instance for the search: the suffixes that a cut can leave, and for each stage its layers in classes of
 //! equal cost.
 //!
-//! A *suffix* is a set of layers that holds all that its layers lead to: what lies behind a cut. A stage is the difference of two suffixes.
-//! Stages are built from the last one, because memory counts the copies of a stage and of those after it.
+//! A *suffix* is a set of layers that contains all successors of its layers: the part behind a cut. A stage is the
+//! difference of two suffixes. Stages are built from the last one, because memory counts the copies of a stage and of
+//! those after it.
 
 use super::{PiperChoice, PiperError, PiperInstance};
 use std::collections::BTreeMap;
 
-/// The most suffixes of a graph; a chain of n layers has n + 1.
+/// Limit on the suffixes of a graph; a chain of n layers has n + 1.
 pub(super) const MOST_CUTS: usize = 4_096;
-/// The most stages (pairs of suffixes, by degree) that are kept.
+/// Limit on the stages (pairs of suffixes, by degree).
 const MOST_STAGES: usize = 600_000;
 
-/// A way to run each layer of a class, on one device.
+/// One option of each layer of a class, on one device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ClassOption {
     /// Seconds per micro-batch of one copy.
@@ -21,14 +22,14 @@ pub(super) struct ClassOption {
     pub border: f64,
     /// Bytes of weights whose gradients are exchanged.
     pub parameters: f64,
-    /// Bytes per micro-batch in flight, and bytes besides.
+    /// Bytes per micro-batch in flight, and fixed bytes.
     pub memory: (f64, f64),
 }
 
-/// Layers of a stage that have the same options.
+/// Layers of a stage with equal options.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct LayerClass {
-    /// How many.
+    /// Their number.
     pub count: u32,
     /// Their options, in the order of the layers' choices.
     pub options: Vec<ClassOption>,
@@ -39,14 +40,14 @@ pub(super) struct LayerClass {
 pub(super) struct SuffixStages {
     /// The smaller suffix.
     pub rest: usize,
-    /// By degree, its classes; degrees that a layer does not have, or that fit no device, are left out.
+    /// By degree, its classes. Degrees that a layer lacks, or that fit no device, are left out.
     pub widths: Vec<(u32, Vec<LayerClass>)>,
 }
 
-/// A set of layers, a bit each.
+/// A set of layers as bits.
 pub(super) type LayerSet = Vec<u64>;
 
-/// An instance, prepared.
+/// A prepared instance.
 #[derive(Debug)]
 pub(super) struct PreparedGraph<'a> {
     pub instance: &'a PiperInstance,
@@ -54,11 +55,11 @@ pub(super) struct PreparedGraph<'a> {
     pub suffixes: Vec<LayerSet>,
     /// Per suffix, the stages that begin it.
     pub stages: Vec<Vec<SuffixStages>>,
-    /// Data-parallel degrees: divisors of the micro-batches up to the devices, rising.
+    /// Data-parallel degrees, ascending: divisors of the micro-batches up to the devices.
     pub degrees: Vec<u32>,
-    /// The most copies of stages: no more than micro-batches, or devices.
+    /// Limit on the copies of stages: the micro-batches or the devices, whichever is less.
     pub most_copies: u32,
-    /// Per layer, the layers before it and the edge's bytes; and behind it.
+    /// By layer, its predecessors with the edges' bytes; and its successors.
     before: Vec<Vec<(usize, f64)>>,
     behind: Vec<Vec<(usize, f64)>>,
 }
@@ -117,7 +118,7 @@ impl<'a> PreparedGraph<'a> {
         stages
     }
 
-    /// The layers' options at a degree, equal ones gathered; `None` where a layer has none.
+    /// The layers' options at a degree, with equal layers gathered; `None` if a layer has no option.
     fn layer_classes(&self, layers: &[usize], t: u32, set: &LayerSet, rest: &LayerSet) -> Option<Vec<LayerClass>> {
         let mut classes: Vec<LayerClass> = Vec::new();
         for &layer in layers {
@@ -136,8 +137,8 @@ impl<'a> PreparedGraph<'a> {
         let id = |other: usize| self.instance.nodes[other].id;
         let option = |choice: &PiperChoice| {
             let sync = |table: &BTreeMap<i64, f64>, other| table.get(&id(other)).copied().unwrap_or_default();
-            // What comes before a layer of the stage and is not in its suffix lies in an earlier stage; what lies behind and is in the
-            // smaller suffix, in a later one.
+            // A predecessor outside the stage's suffix lies in an earlier stage. A successor in the smaller suffix lies
+            // in a later stage.
             let entering = self.before[layer].iter().filter(|(other, _)| !has_layer(set, *other));
             let leaving = self.behind[layer].iter().filter(|(other, _)| has_layer(rest, *other));
             let entering: f64 = entering.map(|(other, bytes)| bytes + sync(&choice.sync_forward, *other)).sum();
@@ -152,7 +153,7 @@ impl<'a> PreparedGraph<'a> {
         Some(choices.iter().map(option).collect())
     }
 
-    /// Whether the least memory of every class together fits with one micro-batch in flight.
+    /// Whether the least memory of all classes together fits with one micro-batch in flight.
     fn fits_at_all(&self, classes: &[LayerClass]) -> bool {
         least_stage_memory(classes, 1.0) <= self.instance.max_memory_per_device
     }
@@ -183,7 +184,7 @@ pub(super) fn least_stage_memory(classes: &[LayerClass], in_flight: f64) -> f64 
     classes.iter().map(|class| class.options.iter().map(of).fold(f64::INFINITY, f64::min) * f64::from(class.count)).sum()
 }
 
-/// All suffixes of a graph, by size.
+/// All suffixes of a graph, ascending by size.
 fn all_suffixes(n: usize, before: &[Vec<(usize, f64)>], behind: &[Vec<(usize, f64)>]) -> Result<Vec<LayerSet>, PiperError> {
     let mut known: BTreeMap<LayerSet, ()> = BTreeMap::new();
     let empty: LayerSet = vec![0; n.div_ceil(64)];
@@ -205,6 +206,6 @@ fn all_suffixes(n: usize, before: &[Vec<(usize, f64)>], behind: &[Vec<(usize, f6
             return Err(PiperError::TooManyCuts { layers: n, edges: before.iter().map(Vec::len).sum(), limit: MOST_CUTS });
         }
     }
-    // Found level by level: the order is that of size already.
+    // The levels are already in the order of size.
     Ok(all)
 }

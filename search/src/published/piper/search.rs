@@ -1,46 +1,47 @@
 //! The exact search.
 //!
-//! A time is *reachable* if some plan's slowest stage takes at most that long. For a given time, [`plan_within_limit`] finds out, stage by stage from the
-//! last: of a suffix it keeps the unbeaten pairs of copies and devices used, because fewer of either never hurt what comes before (fewer
-//! copies mean fewer micro-batches in flight, hence less memory). A stage in front of a suffix may have as many micro-batches in flight as its
-//! fastest choices within the time allow. Then the least reachable time is enclosed by bisection: above always the time of a plan at
-//! hand, below a time that is not reachable.
+//! A time is *reachable* if some plan's slowest stage takes at most that long. For a given time, [`plan_within_limit`]
+//! decides that stage by stage, from the last. For each suffix it keeps the unbeaten pairs of copies and devices used,
+//! because fewer of either never hurt the stages before (fewer copies mean fewer micro-batches in flight, hence less
+//! memory). A stage in front of a suffix may have as many micro-batches in flight as its fastest choices within the
+//! time allow. Bisection then encloses the least reachable time: the upper end is the time of a known plan, the lower
+//! end is not reachable.
 
 use super::prepared::{PreparedGraph, layers_without};
 use super::stage::{StageContext, fastest_stage, most_in_flight};
 use super::{PiperPlan, PiperStage, evaluate_piper_plan};
 use std::collections::BTreeMap;
 
-/// The enclosure is closed where its relative width is this: [`SolveStatus`](sim::status::SolveStatus) calls 1e-9 optimal.
+/// The enclosure is closed at this relative width: [`SolveStatus`](sim::status::SolveStatus) calls 1e-9 optimal.
 const CLOSED: f64 = 5e-10;
 
 /// How often the first time is raised by half before every time is allowed.
 const TRIES: usize = 12;
 
-/// What was found.
+/// The answer of the search.
 pub(super) struct PiperPlacement {
     /// The best plan.
     pub best: Option<PiperPlan>,
-    /// No plan takes less.
+    /// Lower bound on the time of any plan.
     pub lower_bound: f64,
 }
 
-/// An unbeaten way to place a suffix.
+/// An unbeaten placement of a suffix.
 #[derive(Debug, Clone, Copy)]
 struct SuffixPlacement {
     /// Copies of its stages.
     copies: u32,
     devices: u32,
-    /// Its first stage: the suffix behind it, the way to place that, the degrees.
+    /// Its first stage: the suffix behind it, the placement of that suffix, the degrees.
     rest: u32,
     then: u32,
     t: u32,
     d: u32,
 }
 
-/// The plan of least time.
+/// The plan with the least time.
 pub(super) fn find_optimum(prepared: &PreparedGraph<'_>) -> PiperPlacement {
-    // Times well above the optimum let far more stages in: come from below.
+    // Times well above the optimum admit far more stages, so the search comes from below.
     let (mut tried, mut first) = (least_time_by_work(prepared), None);
     for _ in 0..TRIES {
         tried *= 1.5;
@@ -55,7 +56,7 @@ pub(super) fn find_optimum(prepared: &PreparedGraph<'_>) -> PiperPlacement {
     let mut upper = evaluate_piper_plan(prepared.instance, &best).time_per_sample;
     let mut lower = least_time_by_work(prepared).min(upper);
     while upper - lower > CLOSED * upper {
-        // The last question is asked just below the plan at hand: it is often the best one already.
+        // The last step tests just below the known plan, which is often the best already.
         let middle = if upper - lower < 1e-4 * upper { upper * (1.0 - CLOSED / 2.0) } else { lower + (upper - lower) / 2.0 };
         match plan_within_limit(prepared, middle, false) {
             Some(plan) => {
@@ -68,7 +69,7 @@ pub(super) fn find_optimum(prepared: &PreparedGraph<'_>) -> PiperPlacement {
         }
     }
     let upper = evaluate_piper_plan(prepared.instance, &best).time_per_sample;
-    // Stages with too many ways were taken not to fit: the bound must hold with them.
+    // Stages with too many choices were taken as not fitting. The bound must hold with them.
     let mut bound = lower.min(upper);
     if plan_within_limit(prepared, bound * (1.0 - CLOSED), true).is_some() {
         let mut below = least_time_by_work(prepared).min(bound);
@@ -81,7 +82,7 @@ pub(super) fn find_optimum(prepared: &PreparedGraph<'_>) -> PiperPlacement {
     PiperPlacement { best: Some(best), lower_bound: bound }
 }
 
-/// A time that no plan goes below: all devices busy with computing alone, each layer where it takes least of them.
+/// Lower bound on the time of any plan: all devices only compute, each layer at its cheapest degree.
 fn least_time_by_work(prepared: &PreparedGraph<'_>) -> f64 {
     let instance = prepared.instance;
     let work = |choices: &BTreeMap<u32, Vec<super::PiperChoice>>| {
@@ -91,7 +92,7 @@ fn least_time_by_work(prepared: &PreparedGraph<'_>) -> f64 {
     instance.nodes.iter().map(|node| work(&node.choices)).sum::<f64>() / f64::from(instance.max_devices)
 }
 
-/// A plan whose stages all take at most `limit`; `None` where there is none.
+/// A plan whose stages all take at most `limit`; `None` if there is none.
 fn plan_within_limit(prepared: &PreparedGraph<'_>, limit: f64, optimistic: bool) -> Option<PiperPlan> {
     let instance = prepared.instance;
     let (devices, most) = (instance.max_devices, prepared.most_copies as usize);
@@ -104,7 +105,7 @@ fn plan_within_limit(prepared: &PreparedGraph<'_>, limit: f64, optimistic: bool)
                 for &d in prepared.degrees.iter().take_while(|d| u64::from(**d) * u64::from(*t) <= u64::from(devices)) {
                     let setting = stage_context(prepared, d, optimistic);
                     let in_flight = most_in_flight(classes, &setting, limit, (most as u32).div_ceil(d));
-                    // ceil(copies / d) micro-batches are in flight: copies may grow up to d times their number.
+                    // ceil(copies / d) micro-batches are in flight, so copies may grow up to d times their number.
                     let room = u64::from(in_flight) * u64::from(d);
                     for (then, way) in ways[stage.rest].iter().enumerate() {
                         let (copies, used) = (way.copies + d, way.devices + t * d);
@@ -152,7 +153,7 @@ fn stage_context(prepared: &PreparedGraph<'_>, copies: u32, optimistic: bool) ->
     }
 }
 
-/// The plan of the first way to place everything, each stage with its fastest choices.
+/// The plan of the first complete placement, each stage with its fastest choices.
 fn trace_plan(prepared: &PreparedGraph<'_>, ways: &[Vec<SuffixPlacement>]) -> PiperPlan {
     let mut stages = Vec::new();
     let (mut suffix, mut at) = (ways.len() - 1, 0_usize);

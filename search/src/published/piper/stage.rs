@@ -1,15 +1,16 @@
-//! One stage: which choice each of its layers takes, exactly.
+//! Solves one stage exactly: which choice each of its layers takes.
 //!
-//! Layers of a class differ in nothing, so only how many take each option matters. Classes are added one after the other; of all ways so far
-//! only those are kept that no other beats in time and in memory, and that could still end within both limits. What is left at the
-//! end holds the fastest way that fits: an exact solution of the multiple-choice knapsack.
+//! Layers of a class are equal, so only the number of layers per option matters. Classes are added one after the other.
+//! Among all partial solutions, only those are kept that no other beats in time and memory and that can still end
+//! within both limits. At the end, the fastest one is the exact solution of the multiple-choice knapsack.
 
 use super::prepared::{ClassOption, LayerClass, least_stage_memory};
 
-/// The most unbeaten ways that are kept. Equal layers make few; a stage with more is decided by bounds only, and the answer says so.
+/// Limit on partial solutions. Equal layers make few. A stage with more is decided by bounds only, and the answer says
+/// so.
 const MOST_WAYS: usize = 50_000;
 
-/// What every stage shares.
+/// Constants of every stage.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StageContext {
     /// Copies of the stage.
@@ -20,7 +21,8 @@ pub(super) struct StageContext {
     pub micro_batches: f64,
     /// Bytes of a device.
     pub memory: f64,
-    /// Whether a stage with too many ways counts as one that fits at its fastest (for a lower bound), else as one that does not fit.
+    /// Whether a stage with too many partial solutions counts as fitting at its fastest (for a lower bound); otherwise
+    /// it counts as not fitting.
     pub optimistic: bool,
 }
 
@@ -32,7 +34,7 @@ impl StageContext {
     }
 }
 
-/// The fastest way to run a stage.
+/// The fastest solution of a stage.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct FastestStage {
     /// Seconds per micro-batch.
@@ -43,17 +45,17 @@ pub(super) struct FastestStage {
     pub exact: bool,
 }
 
-/// A time and a memory, with the way to them.
+/// A partial solution: time, memory, and the choices behind them.
 #[derive(Debug, Clone, Copy)]
 struct Partial {
     time: f64,
     memory: f64,
-    /// Of the level before, and which split of this class.
+    /// Index in the level before, and the split of this class.
     parent: u32,
     split: u32,
 }
 
-/// The fastest way with `in_flight` micro-batches in memory and at most `limit` seconds; `None` where there is none.
+/// The fastest solution with `in_flight` micro-batches in memory and at most `limit` seconds; `None` if there is none.
 pub(super) fn fastest_stage(classes: &[LayerClass], setting: &StageContext, in_flight: f64, limit: f64) -> Option<FastestStage> {
     let memory_of = |way: &ClassOption| way.memory.0 * in_flight + way.memory.1;
     let quickest: Vec<usize> = classes
@@ -92,11 +94,11 @@ pub(super) fn fastest_stage(classes: &[LayerClass], setting: &StageContext, in_f
     }
 }
 
-/// More unbeaten ways than are kept.
+/// More partial solutions than the limit.
 pub(super) struct TooManyChoices;
 
-/// The largest number of micro-batches in flight, up to `most`, with which the stage fits and takes at most `limit` seconds; 0 where none.
-/// More in flight never take less memory: the numbers that fit are those up to it.
+/// The largest number of micro-batches in flight, up to `most`, with which the stage fits and takes at most `limit`
+/// seconds; 0 if none. More in flight never take less memory, so all smaller numbers fit too.
 pub(super) fn most_in_flight(classes: &[LayerClass], setting: &StageContext, limit: f64, most: u32) -> u32 {
     let least_time: f64 = classes.iter().map(|class| least_of_class(class, &|way| setting.seconds_of_option(way))).sum();
     if least_time > limit {
@@ -117,7 +119,7 @@ pub(super) fn most_in_flight(classes: &[LayerClass], setting: &StageContext, lim
     fit
 }
 
-/// Whether [`fastest_stage`] has an answer, where the least time is within the limit.
+/// Whether [`fastest_stage`] has an answer, if the least time is within the limit.
 fn stage_fits(classes: &[LayerClass], setting: &StageContext, in_flight: f64, limit: f64) -> bool {
     let memory_of = |way: &ClassOption| way.memory.0 * in_flight + way.memory.1;
     let of_quickest = |class: &LayerClass| {
@@ -125,7 +127,7 @@ fn stage_fits(classes: &[LayerClass], setting: &StageContext, in_flight: f64, li
         let better = |a: (f64, f64), b: (f64, f64)| if (b.0, b.1) < (a.0, a.1) { b } else { a };
         class.options.iter().map(key).fold((f64::INFINITY, f64::INFINITY), better).1 * f64::from(class.count)
     };
-    // The caller knows that the quickest ways are within the time; mostly they fit, or nothing does.
+    // The caller knows that the quickest options are within the time. Usually they fit, or nothing does.
     if classes.iter().map(of_quickest).sum::<f64>() <= setting.memory {
         return true;
     }
@@ -147,7 +149,7 @@ fn solve_knapsack(
     limit: f64,
 ) -> Result<Option<FastestStage>, TooManyChoices> {
     let memory_of = |way: &ClassOption| way.memory.0 * in_flight + way.memory.1;
-    // What the classes still to come take at least.
+    // The least time and memory of the classes still to come.
     let (mut time_left, mut memory_left) = (vec![0.0; classes.len() + 1], vec![0.0; classes.len() + 1]);
     for (i, class) in classes.iter().enumerate().rev() {
         time_left[i] = time_left[i + 1] + least_of_class(class, &|way| setting.seconds_of_option(way));
@@ -165,7 +167,7 @@ fn solve_knapsack(
             let (time, memory) = (add(&|way| setting.seconds_of_option(way)), add(&memory_of));
             for (parent, p) in parents.iter().enumerate() {
                 let (time, memory) = (p.time + time, p.memory + memory);
-                // A rounding's room: what is cut off here is not looked at again.
+                // Allows for rounding, because a dropped solution is never reconsidered.
                 let room = 1.0 + 1e-12;
                 if time + time_left[i + 1] <= limit * room && memory + memory_left[i + 1] <= setting.memory * room {
                     next.push(Partial { time, memory, parent: parent as u32, split: split as u32 });
@@ -195,7 +197,7 @@ fn solve_knapsack(
     Ok(Some(FastestStage { time: best.time, taken, exact: true }))
 }
 
-/// Keeps what nothing beats: less time with no more memory.
+/// Keeps solutions that no other beats: less time with no more memory.
 fn keep_unbeaten(ways: &mut Vec<Partial>) {
     ways.sort_by(|a, b| a.time.total_cmp(&b.time).then(a.memory.total_cmp(&b.memory)));
     let mut least = f64::INFINITY;
@@ -206,7 +208,7 @@ fn keep_unbeaten(ways: &mut Vec<Partial>) {
     });
 }
 
-/// Every way to deal `count` layers to `options` options.
+/// All ways to distribute `count` layers over `options` options.
 fn compositions(count: u32, options: usize) -> Result<Vec<Vec<u32>>, TooManyChoices> {
     let mut all: Vec<Vec<u32>> = vec![Vec::new()];
     for option in 0..options {

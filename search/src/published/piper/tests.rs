@@ -1,4 +1,4 @@
-//! The search against every plan there is, the files' faults, and what is kept by writing and reading.
+//! The search against exhaustive search, faults of files, and writing and reading back.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::{PiperChoice, PiperEdge, PiperInstance, PiperNode, PiperPlan, PiperStage, evaluate_piper_plan, place_graph};
@@ -12,7 +12,7 @@ fn read(text: &str) -> PiperInstance {
     PiperInstance::from_json_str(text, "graph.json").unwrap()
 }
 
-/// Numbers that look random, the same for a seed.
+/// Reproducible pseudo-random numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -26,7 +26,7 @@ impl Numbers {
     }
 }
 
-/// A small graph: layers in an order, edges forward, one or two degrees with one to three choices.
+/// A small graph: layers in an order, forward edges, one or two degrees with one to three choices.
 fn random(seed: u64) -> PiperInstance {
     let mut r = Numbers(seed);
     let layers = 2 + r.below(3) as i64;
@@ -38,7 +38,7 @@ fn random(seed: u64) -> PiperInstance {
             }
         }
     }
-    // Layers that are alike are what the search gathers into classes.
+    // The search gathers equal layers into classes.
     let alike = r.below(2) == 0;
     let mut first: Option<BTreeMap<u32, Vec<PiperChoice>>> = None;
     let nodes = (0..layers)
@@ -68,7 +68,7 @@ fn random(seed: u64) -> PiperInstance {
 }
 
 fn choices(r: &mut Numbers, layers: i64) -> BTreeMap<u32, Vec<PiperChoice>> {
-    // Trying every plan of four layers at two degrees would take minutes.
+    // Exhaustive search over four layers at two degrees would take minutes.
     let degrees: &[u32] = [&[1][..], &[1, 2], &[2]][if layers > 3 { 0 } else { r.below(3) as usize }];
     let mut choice = |t: u32, l: u64| PiperChoice {
         id: format!("way {l}"),
@@ -82,7 +82,7 @@ fn choices(r: &mut Numbers, layers: i64) -> BTreeMap<u32, Vec<PiperChoice>> {
     degrees.iter().map(|&t| (t, (0..1 + u64::from(t)).map(|l| choice(t, l)).collect())).collect()
 }
 
-/// The least time of all plans, by trying them all.
+/// The least time of all plans, by exhaustive search.
 fn by_trying(instance: &PiperInstance) -> Option<f64> {
     let ids: Vec<i64> = instance.nodes.iter().map(|node| node.id).collect();
     let mut best = None;
@@ -204,7 +204,7 @@ fn piper_s_terms_are_those_of_its_formulas() {
     near(first.computing, (0.010 + 0.020) / 2.0);
     near(first.edges, 2.0 * 1e6 / 2.0 / 10e9);
     near(first.gradients, 4.0 * 0.5 * (2e8 + 4e8) / 16.0 / 10e9);
-    // 2 + 1 copies from here on over 2 of its own: two micro-batches in flight.
+    // 2 + 1 copies in and after this stage, over its own 2: two micro-batches in flight.
     near(first.memory, 2.0 * (1e8 + 2e8) + 4e8 + 8e8);
     near(second.computing, 0.014 + 0.008);
     near(second.edges, 2.0 * (1e6 + 1e6) / 10e9);
@@ -320,7 +320,7 @@ fn circles_are_named_and_refused() {
     }
     let error = PiperInstance::from_json_str(&circle.to_json_string(), "g.json").unwrap_err().to_string();
     assert_eq!(error, "g.json: edges = layers 0 -> 1 -> 2 -> 3 -> 0: must not lead in a circle; remove an edge of it");
-    // A circle is named whether or not it has sync times; so is an edge from a layer to itself.
+    // A cycle is reported with and without sync times; so is an edge from a layer to itself.
     let mut bare = read(GRAPH);
     bare.edges.push(PiperEdge { source: 3, destination: 0, bytes: 0.0 });
     assert_eq!(PiperInstance::from_json_str(&bare.to_json_string(), "g.json").unwrap_err().to_string(), error);

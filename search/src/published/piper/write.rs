@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
 impl PiperInstance {
-    /// The graph as Piper's planner reads it, indented, ending in a line break. [`PiperInstance::from_json_str`] reads the same instance back.
+    /// The graph in the format of Piper's planner, indented, with a final line break. [`PiperInstance::from_json_str`]
+    /// reads the same instance back.
     #[must_use]
     pub fn to_json_string(&self) -> String {
         let nodes: Vec<Value> = self
