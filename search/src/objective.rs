@@ -277,9 +277,9 @@ impl CostAxes {
         match text.split(',').map(|name| named(name.trim())).collect::<Result<Vec<_>, _>>()?[..] {
             [axis] => Ok(Self(axis, None)),
             [FrontAxis::None, _] | [_, FrontAxis::None] => {
-                Err("none is the only axis where it is one; leave it or the other out".to_owned())
+                Err("`none` cannot be combined with another axis; leave one of them out".to_owned())
             }
-            [one, other] if one == other => Err(format!("{one} is there twice; give it once, or another axis")),
+            [one, other] if one == other => Err(format!("{one} is given twice; give it once, or another axis")),
             [one, other] => Ok(Self(one, Some(other))),
             _ => Err(format!("a front has at most two axes besides the objective; use one or two of {}", known())),
         }
@@ -375,7 +375,7 @@ mod tests {
             [1.0, 2.0]
         );
         assert_eq!(CostAxes::parse_list("none").unwrap().named_axes().count(), 0);
-        for (text, why) in [("aera", "area"), ("none,area", "only"), ("area,area", "twice"), ("area,power,cost", "at most two")] {
+        for (text, why) in [("aera", "area"), ("none,area", "combined"), ("area,area", "twice"), ("area,power,cost", "at most two")] {
             assert!(CostAxes::parse_list(text).unwrap_err().contains(why), "{text}");
         }
     }

@@ -44,12 +44,12 @@ impl FromStr for Shard {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "write PART/PARTS, 1/8 to 8/8 for instance".to_owned();
+        let wrong = || "write PART/PARTS, for example 1/8".to_owned();
         let (part, of) = text.split_once('/').ok_or_else(wrong)?;
         let number = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
         let shard = Self { part: number(part)?, of: number(of)? };
         if shard.part == 0 || shard.part > shard.of || shard.of > 1 << 16 {
-            return Err(format!("parts are counted from 1 to their number, at most 65536; {}", wrong()));
+            return Err(format!("PART must be from 1 to PARTS, and PARTS at most 65536; {}", wrong()));
         }
         Ok(shard)
     }

@@ -46,7 +46,7 @@ impl Sweep<'_> {
     /// Only errors that the space's enumeration has already reported.
     pub fn evaluate_combination(&self, number: u64) -> Result<SweptOutcome, String> {
         let alone = self.evaluate_combinations(&[number])?;
-        alone.into_iter().next().ok_or_else(|| format!("nothing became of design {number}"))
+        alone.into_iter().next().ok_or_else(|| format!("design {number} has no result"))
     }
 
     /// [`Self::evaluate_combination`] for several. A chip that runs like the one before reuses its kernels

@@ -85,7 +85,7 @@ impl TechniqueSetting<'_> {
             let host = lacks_host || self.chip.storage.is_some();
             let lacks = if host { "[host] link" } else { "[storage], or --nvme GB_PER_S:GB" };
             return Err(StepError::Hardware(format!(
-                "{}: {} has nothing to move it to; give the chip's file a {lacks}",
+                "{}: {} has nothing to offload to; give the chip's file a {lacks}",
                 names.join("+"),
                 self.chip.name
             )));

@@ -369,7 +369,7 @@ fn what_is_offloaded_must_fit_into_the_hosts_memory() {
         let mut nowhere = call_plan(&["--recompute", policy]);
         nowhere[3] = if table == "host" { "phaze_tpuv4" } else { "a100_80gb_sxm" };
         let message = run_coplace(&nowhere).expect_refusal();
-        let why = format!("sends tensors to what {} has none of: {table}; give the chip's file its [{table}]", nowhere[3]);
+        let why = format!("sends tensors to the {table}, but {} has none; give the chip's file its [{table}]", nowhere[3]);
         assert!(message.contains(policy) && message.contains(&why), "{message}");
     }
 }

@@ -36,11 +36,11 @@ fn what_is_wrong_with_a_space_is_named() {
         ),
         (
             "\"tensor.rows\" = []",
-            "s.toml, line 10: space.dimensions.tensor.rows = []: needs 1 to 65536 values; list those to try",
+            "s.toml, line 10: space.dimensions.tensor.rows = []: needs 1 to 65536 values; list the values to try",
         ),
         (
             "\"tensor.rows\" = \"tensor.rows * 2\"",
-            "space.dimensions.tensor.rows = \"tensor.rows * 2\": it refers to itself (tensor.rows, then to tensor.rows)",
+            "space.dimensions.tensor.rows = \"tensor.rows * 2\": it refers to itself (tensor.rows -> tensor.rows)",
         ),
         (
             "a = [0]\n\"tensor.rows\" = \"64 / a\"",
@@ -50,12 +50,12 @@ fn what_is_wrong_with_a_space_is_named() {
         ("\"memory.hbm.capacity_gib\" = [0.001]", "space.dimensions: no combination is a chip: "),
         (
             "\"published.tdp_w\" = [100]",
-            "space.dimensions.published.tdp_w: is measured or published of a chip that was built, no choice; remove it",
+            "space.dimensions.published.tdp_w: is a measurement or publication about a built chip and cannot vary; remove it",
         ),
         ("\"fabric.tier.nvlink.devices\" = [8]", "fabric.tier.nvlink.devices = 8: there is no such table"),
         (
             "\"tensor.rows\" = \"foo(tensor.columns)\"",
-            "s.toml, line 10: space.dimensions.tensor.rows = \"foo(tensor.columns)\": foo is no function of expressions; write plain numbers, ",
+            "s.toml, line 10: space.dimensions.tensor.rows = \"foo(tensor.columns)\": foo is no known function; write plain numbers, ",
         ),
     ] {
         let message = refused(dimensions, &[]);

@@ -81,7 +81,7 @@ fn what_has_nowhere_to_go_is_refused_and_what_is_too_much_is_marked() {
         run_coplace(&all.into_iter().chain(more.iter().copied()).collect::<Vec<_>>())
     };
     let refused = call(&[]).expect_refusal();
-    assert!(refused.contains("memory3: a100_80gb_sxm has nothing to move it to") && refused.contains("--nvme"), "{refused}");
+    assert!(refused.contains("memory3: a100_80gb_sxm has nothing to offload to") && refused.contains("--nvme"), "{refused}");
     let text = call(&["--nvme", "6.4:100"]).expect_result();
     let row = text.lines().find(|line| line.starts_with("memory3")).unwrap();
     assert!(row.contains("390.62 !") && text.contains("!  more than there is"), "{text}");

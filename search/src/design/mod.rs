@@ -74,11 +74,11 @@ impl std::fmt::Display for Rejection {
             }
             Self::TooLarge(None) => f.write_str("no plan fits"),
             Self::TooSlow(bound, most) => {
-                write!(f, "no plan's step is below {:.4} s, at most {:.4} s are allowed", bound.0, most.0)
+                write!(f, "every plan's step takes at least {:.4} s, the limit is {:.4} s", bound.0, most.0)
             }
             Self::MayBeSlow(counted, most) => write!(
                 f,
-                "the fastest plan's step may take {:.4} s at the bad end of its interval, at most {:.4} s are allowed",
+                "the fastest plan's step may take {:.4} s at the bad end of its interval, the limit is {:.4} s",
                 counted.0, most.0
             ),
             Self::NoPrice => f.write_str("no wafer price is known for its node, or its die fits on no wafer"),

@@ -117,7 +117,7 @@ impl DesignSearch<'_> {
         let front = merge_fronts(parts);
         let evaluated: BTreeSet<usize> = parts.iter().flat_map(PartAnswer::evaluated_designs).collect();
         if let Some(lost) = front.points().iter().find(|point| !evaluated.contains(&point.id)) {
-            return Err(format!("design {} is on the front of the parts, and none of them has evaluated it", lost.id));
+            return Err(format!("design {} is on the front of the parts, but no part has evaluated it", lost.id));
         }
         let heard: BTreeMap<usize, FrontPoint> =
             parts.iter().flat_map(|part| &part.heard).map(|point| (point.id, *point)).collect();

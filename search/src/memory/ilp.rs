@@ -152,7 +152,7 @@ pub fn fastest_by_ilp(
         Err(source) => return Err(failed(source.into())),
     };
     let solution =
-        outcome.into_solution().map_err(|_| failed(good_lp::ResolutionError::Other("no choice within so many nodes")))?;
+        outcome.into_solution().map_err(|_| failed(good_lp::ResolutionError::Other("no choice found within the node limit")))?;
     // The solver returns values in the order in which the variables were made.
     let made = keep.iter().copied().chain(rerun.iter().chain(&host).chain(&storage).flatten().copied());
     let values: HashMap<Variable, f64> = made.zip(solution.iter().map(|(_, value)| value)).collect();

@@ -209,7 +209,7 @@ pub enum LayerError {
     },
     /// A tensor's source and the operators' output lists disagree.
     #[error(
-        "tensor `{tensor}` must be in the outputs of its source and of no other operator, it is an output {found} times there or elsewhere"
+        "tensor `{tensor}` must be in the outputs of its source and of no other operator; it is listed {found} times"
     )]
     Source {
         /// The tensor.

@@ -54,7 +54,7 @@ impl<'a> PolicyMixProgram<'a> {
     /// Builds the program. Each memory is a row in fractions of its size, less `slack`. `whole` asks for integer
     /// counts.
     fn build_program(&self, whole: bool, slack: f64) -> (Problem, Vec<Variable>) {
-        let longest = self.allowed.iter().map(|at| self.points[*at].time).fold(f64::MIN_POSITIVE, f64::max);
+        let longest = self.longest_time();
         let mut problem = Problem::new(OptimizationDirection::Minimize);
         let most = i32::try_from(self.layers).unwrap_or(i32::MAX);
         let counts: Vec<Variable> = self

@@ -38,7 +38,7 @@ impl PlanSpace {
             let Some((_, table)) = lacking.into_iter().find(|(lacks, _)| *lacks) else { return Ok(()) };
             let nvme = if table == "storage" { " or --nvme GB_PER_S:GB" } else { "" };
             Err(StepError::Hardware(format!(
-                "--recompute {policy}: sends tensors to what {} has none of: {table}; give the chip's file its [{table}]{nvme}, or another policy",
+                "--recompute {policy}: sends tensors to the {table}, but {} has none; give the chip's file its [{table}]{nvme}, or another policy",
                 job.chip.name
             )))
         })

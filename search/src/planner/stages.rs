@@ -192,7 +192,7 @@ impl PlanStages<'_, '_> {
                 let staged = self.simulate_policies(policies, &shape, gap)?;
                 debug_assert!(
                     mixes.iter().flatten().all(|mix| mix.time * m as f64 * (1.0 - ROUNDING) <= staged.time),
-                    "a stage's passes are no part of {} s: {mixes:?}",
+                    "a stage's passes take longer than the step of {} s: {mixes:?}",
                     staged.time
                 );
                 return Some(staged);

@@ -89,7 +89,7 @@ fn add_dimension(key: String, value: &toml::Value, found: &mut Vec<Dimension>) -
             let mut values: Vec<FieldValue> = Vec::with_capacity(items.len());
             for item in items {
                 let Some(value) = torus_sides(item).or_else(|| FieldValue::from_toml(item)) else {
-                    return Err(fault("holds what is no number, no word and no sides of a torus; list values"));
+                    return Err(fault("has a value that is no number, word or torus (4x4x8); correct it"));
                 };
                 // A value listed twice makes no second chip.
                 if !values.contains(&value) {
@@ -100,15 +100,15 @@ fn add_dimension(key: String, value: &toml::Value, found: &mut Vec<Dimension>) -
         }
         value => match FieldValue::from_toml(value) {
             Some(value) => Values::Listed(vec![value]),
-            None => return Err(fault("is no number and no word; list values")),
+            None => return Err(fault("is no number and no word; give a value or a list")),
         },
     };
     if let Values::Listed(list) = &values {
         if list.is_empty() || list.len() > MOST_VALUES {
-            return Err(fault(&format!("needs 1 to {MOST_VALUES} values; list those to try")));
+            return Err(fault(&format!("needs 1 to {MOST_VALUES} values; list the values to try")));
         }
         if list.iter().any(|value| value.number().is_some_and(|number| !number.is_finite())) {
-            return Err(fault("holds a number that is not finite; correct it"));
+            return Err(fault("has a number that is not finite; correct it"));
         }
     }
     found.push(Dimension { key, values });
@@ -137,7 +137,7 @@ fn values_of_range(table: &toml::Table) -> Result<Vec<FieldValue>, &'static str>
         return Err(FORM);
     }
     if from > to {
-        return Err("the range is empty: `from` is above `to`; turn them round");
+        return Err("the range is empty: `from` is above `to`; swap them");
     }
     // Allows for ends that sums and products of decimals just miss.
     let end = to + (to.abs() + from.abs()) * 1e-12;
@@ -157,8 +157,8 @@ fn values_of_range(table: &toml::Table) -> Result<Vec<FieldValue>, &'static str>
                 at *= factor;
             }
         }
-        (None, Some(_)) => return Err("a `factor` above 1 goes from a number above 0; correct it"),
-        (Some(_), None) => return Err("a `step` is above 0; correct it"),
+        (None, Some(_)) => return Err("`factor` must be above 1 and `from` above 0; correct it"),
+        (Some(_), None) => return Err("`step` must be above 0; correct it"),
         _ => return Err(FORM),
     }
     Ok(values)
@@ -174,11 +174,11 @@ pub(super) fn describe_cycle(waiting: &BTreeMap<&str, &Values>) -> String {
         path.push(key);
         if let Some(begin) = begin {
             let values = waiting.get(key).map_or_else(String::new, ToString::to_string);
-            let way = path[begin..].join(", then to ");
+            let way = path[begin..].join(" -> ");
             return format!("space.dimensions.{key} = {values}: it refers to itself ({way}); give one of them values");
         }
     }
-    "space.dimensions: dimensions wait for each other; give one of them values".to_owned()
+    "space.dimensions: dimensions refer to each other in a cycle; give one of them values".to_owned()
 }
 
 #[cfg(test)]
@@ -225,14 +225,14 @@ mod tests {
     #[test]
     fn what_is_no_dimension_is_named() {
         for (text, why) in [
-            ("a = []", "space.dimensions.a = []: needs 1 to 65536 values; list those to try"),
-            ("a = [nan]", "space.dimensions.a = [nan]: holds a number that is not finite; correct it"),
-            ("a = [[1]]", "space.dimensions.a = [[1]]: holds what is no number, no word and no sides of a torus; list values"),
-            ("a = [[4, 0]]", "holds what is no number, no word and no sides of a torus; list values"),
-            ("a = { from = 4, to = 2, step = 1 }", "the range is empty: `from` is above `to`; turn them round"),
+            ("a = []", "space.dimensions.a = []: needs 1 to 65536 values; list the values to try"),
+            ("a = [nan]", "space.dimensions.a = [nan]: has a number that is not finite; correct it"),
+            ("a = [[1]]", "space.dimensions.a = [[1]]: has a value that is no number, word or torus (4x4x8); correct it"),
+            ("a = [[4, 0]]", "has a value that is no number, word or torus (4x4x8); correct it"),
+            ("a = { from = 4, to = 2, step = 1 }", "the range is empty: `from` is above `to`; swap them"),
             ("a = { from = 1, to = 2 }", "write { from = 16, to = 64, step = 16 }"),
-            ("a = { from = 1, to = 2, step = 0 }", "a `step` is above 0; correct it"),
-            ("a = { from = 0, to = 2, factor = 2 }", "a `factor` above 1 goes from a number above 0; correct it"),
+            ("a = { from = 1, to = 2, step = 0 }", "`step` must be above 0; correct it"),
+            ("a = { from = 0, to = 2, factor = 2 }", "`factor` must be above 1 and `from` above 0; correct it"),
             (
                 "a = { by = \"b\" }",
                 "space.dimensions.a = { by = \"b\" }: write { by = \"area.node\", values = { n7 = 460, n3 = 922 } }",
@@ -240,8 +240,8 @@ mod tests {
             ("a = { by = \"b\", values = {} }", "write { by = "),
             ("a = { by = 4, values = { 4 = 1 } }", "write { by = "),
             ("a = { by = \"b\", values = { 4 = 1 }, step = 2 }", "write { by = "),
-            ("a = { by = \"b\", values = { 4 = nan } }", "4 = nan is no finite number, no word and no flag; correct it"),
-            ("a = { by = \"b\", values = { 4 = [1] } }", "4 = [1] is no finite number, no word and no flag; correct it"),
+            ("a = { by = \"b\", values = { 4 = nan } }", "4 = nan must be a finite number, a word or a flag; correct it"),
+            ("a = { by = \"b\", values = { 4 = [1] } }", "4 = [1] must be a finite number, a word or a flag; correct it"),
             ("tensor.cores = 1\n\"tensor.cores\" = 2", "space.dimensions.tensor.cores: is given twice; keep one"),
         ] {
             let error = dimensions(text).unwrap_err();

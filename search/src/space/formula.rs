@@ -185,7 +185,7 @@ impl Formulas {
 
     fn unknown_name(&self, name: &str) -> String {
         let known = self.keys.join(", ");
-        format!("{name} is no dimension of the study and no field of the base; {}", sim::names::hint(name, &known, "there are"))
+        format!("{name} is neither a dimension of the study nor a field of the base; {}", sim::names::hint(name, &known, "there are"))
     }
 
     fn follows_from_area(&self, slot: usize) -> bool {
@@ -472,15 +472,15 @@ mod tests {
         for (text, why) in [
             (
                 "a = \"b\"\nb = \"a + 1\"",
-                "space.dimensions.a = \"b\": it refers to itself (a, then to b, then to a); give one of them values",
+                "space.dimensions.a = \"b\": it refers to itself (a -> b -> a); give one of them values",
             ),
-            ("a = \"a + 1\"", "it refers to itself (a, then to a)"),
+            ("a = \"a + 1\"", "it refers to itself (a -> a)"),
             (
                 "a = \"2 * c\"\nb = \"c\"\nc = \"b + 1\"",
-                "space.dimensions.c = \"b + 1\": it refers to itself (c, then to b, then to c)",
+                "space.dimensions.c = \"b + 1\": it refers to itself (c -> b -> c)",
             ),
             ("a = \"sin(tensor.cores)\"", "write plain numbers, names of dimensions, + - * / ^ and min, max"),
-            ("a = \"tensor.colums * 2\"", "tensor.colums is no dimension of the study and no field of the base"),
+            ("a = \"tensor.colums * 2\"", "tensor.colums is neither a dimension of the study nor a field of the base"),
             ("a = \"2 * (3\"", "space.dimensions.a = \"2 * (3\": "),
             (
                 "\"area.node\" = [\"n7\", \"n3\"]\na = { by = \"area.node\", values = { n7 = 1 } }",
@@ -489,7 +489,7 @@ mod tests {
             ),
             (
                 "a = { by = \"area.nodes\", values = { n7 = 1 } }",
-                "area.nodes is no dimension of the study and no field of the base",
+                "area.nodes is neither a dimension of the study nor a field of the base",
             ),
             ("a = { by = \"clock_mhz\", values = { 9 = 1 } }", "has no value for clock_mhz = 8"),
             ("a = { by = \"b\", values = { 1 = 1 } }\nb = \"2 * a\"", "it refers to itself"),

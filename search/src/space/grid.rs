@@ -170,7 +170,7 @@ impl Grid {
             }
             if self.fabrics.len() > MOST_FABRICS {
                 return Err(format!(
-                    "space.dimensions: more than {MOST_FABRICS} fabrics; list fewer values of what they follow from"
+                    "space.dimensions: more than {MOST_FABRICS} fabrics; list fewer values of the dimensions that they depend on"
                 ));
             }
             table.insert(places, fabric);
@@ -188,7 +188,7 @@ impl Grid {
         let set = self.formulas.positions_set(false).chain(self.formulas.positions_set(true));
         for slot in set.filter(|slot| self.places[*slot] == DimensionOwner::Fabric) {
             let key = &self.formulas.keys()[slot];
-            let why = "a fabric does not follow from the area of a chip; give it values of its own";
+            let why = "a fabric cannot depend on a chip's area; list its values";
             dimensions.extend(self.formulas.roots_of_value(slot).ok_or_else(|| format!("space.dimensions.{key}: {why}"))?);
         }
         dimensions.sort_unstable();
@@ -318,7 +318,7 @@ impl Grid {
             self.apply_settings(&mut document, &slots, true)?;
             chip = document.build_accelerator().map_err(|why| self.explain_failure(why, &slots, true))?;
             if area(&chip).is_ok_and(|after| after != before) {
-                let why = "what follows from area_mm2 changes the area; use it for fields such as energy.static_w alone";
+                let why = "a field that depends on area_mm2 changes the area; use area_mm2 only for fields such as energy.static_w";
                 return Err(BuildFailure::Fault(format!("space.dimensions: {why}")));
             }
         }
@@ -472,7 +472,7 @@ impl BuildFailure {
 fn refuse_measured_fields(key: &str, base: &ChipDocument) -> Result<(), String> {
     let measured = ["calibration", "published", "sources", "aliases"];
     if measured.iter().any(|table| key.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))) {
-        return Err(format!("space.dimensions.{key}: is measured or published of a chip that was built, no choice; remove it"));
+        return Err(format!("space.dimensions.{key}: is a measurement or publication about a built chip and cannot vary; remove it"));
     }
     let mut trial = base.clone();
     let value = base.field_value(key).unwrap_or(FieldValue::Number(1.0));

@@ -153,10 +153,10 @@ impl OutsideCounts {
     #[must_use]
     pub fn describe_reasons(&self) -> String {
         let kinds = [
-            (self.area, "outside the limits of area (max_area_mm2)"),
-            (self.power, "over the power at their lowest clock too (max_power_w)"),
-            (self.cost, "over the cost, or of none that is known (max_cost_usd)"),
-            (self.hbm, "outside the limits of memory (min_hbm_gib, max_hbm_gib, min_hbm_gb_per_s)"),
+            (self.area, "outside the area limits (max_area_mm2)"),
+            (self.power, "over the power limit even at their lowest clock (max_power_w)"),
+            (self.cost, "over the cost limit or without a known cost (max_cost_usd)"),
+            (self.hbm, "outside the memory limits (min_hbm_gib, max_hbm_gib, min_hbm_gb_per_s)"),
             (self.refused, "no chips"),
         ];
         let parts: Vec<String> =

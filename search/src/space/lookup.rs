@@ -31,7 +31,7 @@ impl LookUp {
         let mut found = Vec::with_capacity(values.len());
         for (key, value) in values {
             let setting = FieldValue::from_toml(value).filter(|setting| setting.number().is_none_or(f64::is_finite));
-            let wrong = || format!("{key} = {value} is no finite number, no word and no flag; correct it");
+            let wrong = || format!("{key} = {value} must be a finite number, a word or a flag; correct it");
             found.push((key.clone(), setting.ok_or_else(wrong)?));
         }
         Ok(Self { by: by.trim().to_owned(), values: found })

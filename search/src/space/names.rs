@@ -41,7 +41,7 @@ pub(super) fn names_in_expression(text: &str) -> Vec<String> {
 /// The first unknown function.
 pub(super) fn check_functions(text: &str) -> Result<(), String> {
     match called_functions(text).into_iter().find(|called| !FUNCTIONS.contains(called)) {
-        Some(called) => Err(format!("{called} is no function of expressions; {FORM}")),
+        Some(called) => Err(format!("{called} is no known function; {FORM}")),
         None => Ok(()),
     }
 }
@@ -76,7 +76,7 @@ mod tests {
     fn what_is_called_is_a_function() {
         assert_eq!(check_functions("2 * (a.b + max (c, 3)) + sqrt(4)"), Ok(()));
         let unknown = check_functions("ceil(a) + foo(hbm_stacks)").unwrap_err();
-        assert!(unknown.starts_with("foo is no function of expressions; write plain numbers, "), "{unknown}");
+        assert!(unknown.starts_with("foo is no known function; write plain numbers, "), "{unknown}");
         assert!(check_functions("a.b(2)").is_err());
     }
 }

@@ -156,7 +156,7 @@ impl TryFrom<SpaceFile> for SpaceSpec {
             });
         }
         if file.dimensions.is_some() || file.calibration.is_some() {
-            return Err("dimensions are of a chip: give base_chip, a built-in chip's name or a chip file's path".into());
+            return Err("dimensions and calibration need a base_chip: give a built-in chip's name or a chip file's path".into());
         }
         fn require_list<T>(value: Option<T>, key: &str) -> Result<T, String> {
             value.ok_or_else(|| format!("missing field `{key}`: add it, or give base_chip and dimensions"))
