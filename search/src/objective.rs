@@ -375,7 +375,9 @@ mod tests {
             [1.0, 2.0]
         );
         assert_eq!(CostAxes::parse_list("none").unwrap().named_axes().count(), 0);
-        for (text, why) in [("aera", "area"), ("none,area", "combined"), ("area,area", "twice"), ("area,power,cost", "at most two")] {
+        for (text, why) in
+            [("aera", "area"), ("none,area", "combined"), ("area,area", "twice"), ("area,power,cost", "at most two")]
+        {
             assert!(CostAxes::parse_list(text).unwrap_err().contains(why), "{text}");
         }
     }

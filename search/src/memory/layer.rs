@@ -208,9 +208,7 @@ pub enum LayerError {
         tensor: String,
     },
     /// A tensor's source and the operators' output lists disagree.
-    #[error(
-        "tensor `{tensor}` must be in the outputs of its source and of no other operator; it is listed {found} times"
-    )]
+    #[error("tensor `{tensor}` must be in the outputs of its source and of no other operator; it is listed {found} times")]
     Source {
         /// The tensor.
         tensor: String,

@@ -185,7 +185,10 @@ impl Formulas {
 
     fn unknown_name(&self, name: &str) -> String {
         let known = self.keys.join(", ");
-        format!("{name} is neither a dimension of the study nor a field of the base; {}", sim::names::hint(name, &known, "there are"))
+        format!(
+            "{name} is neither a dimension of the study nor a field of the base; {}",
+            sim::names::hint(name, &known, "there are")
+        )
     }
 
     fn follows_from_area(&self, slot: usize) -> bool {
@@ -475,10 +478,7 @@ mod tests {
                 "space.dimensions.a = \"b\": it refers to itself (a -> b -> a); give one of them values",
             ),
             ("a = \"a + 1\"", "it refers to itself (a -> a)"),
-            (
-                "a = \"2 * c\"\nb = \"c\"\nc = \"b + 1\"",
-                "space.dimensions.c = \"b + 1\": it refers to itself (c -> b -> c)",
-            ),
+            ("a = \"2 * c\"\nb = \"c\"\nc = \"b + 1\"", "space.dimensions.c = \"b + 1\": it refers to itself (c -> b -> c)"),
             ("a = \"sin(tensor.cores)\"", "write plain numbers, names of dimensions, + - * / ^ and min, max"),
             ("a = \"tensor.colums * 2\"", "tensor.colums is neither a dimension of the study nor a field of the base"),
             ("a = \"2 * (3\"", "space.dimensions.a = \"2 * (3\": "),

@@ -318,7 +318,8 @@ impl Grid {
             self.apply_settings(&mut document, &slots, true)?;
             chip = document.build_accelerator().map_err(|why| self.explain_failure(why, &slots, true))?;
             if area(&chip).is_ok_and(|after| after != before) {
-                let why = "a field that depends on area_mm2 changes the area; use area_mm2 only for fields such as energy.static_w";
+                let why =
+                    "a field that depends on area_mm2 changes the area; use area_mm2 only for fields such as energy.static_w";
                 return Err(BuildFailure::Fault(format!("space.dimensions: {why}")));
             }
         }
@@ -472,7 +473,9 @@ impl BuildFailure {
 fn refuse_measured_fields(key: &str, base: &ChipDocument) -> Result<(), String> {
     let measured = ["calibration", "published", "sources", "aliases"];
     if measured.iter().any(|table| key.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))) {
-        return Err(format!("space.dimensions.{key}: is a measurement or publication about a built chip and cannot vary; remove it"));
+        return Err(format!(
+            "space.dimensions.{key}: is a measurement or publication about a built chip and cannot vary; remove it"
+        ));
     }
     let mut trial = base.clone();
     let value = base.field_value(key).unwrap_or(FieldValue::Number(1.0));
