@@ -1,4 +1,4 @@
-//! Answers on standard output: text for people, JSON for scripts.
+//! Writes answers to standard output: text for people, JSON for scripts.
 
 use crate::failure::{Failure, OrOther};
 use clap::ValueEnum;
@@ -6,26 +6,26 @@ use results::finite;
 use serde::Serialize;
 use std::io::{ErrorKind, Write};
 
-/// The form of the answer.
+/// The format of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// Tables for people.
     Text,
-    /// Stable, documented JSON.
+    /// Stable JSON with a documented schema.
     Json,
 }
 
-/// Writes text to standard output; a reader that went away is not an error.
+/// Writes text to standard output. A closed pipe is not an error.
 pub fn write_text(text: &str) -> Result<(), Failure> {
     std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()).map_err(output_failure)
 }
 
-/// Writes words for people to standard output, in lines that fit the reader's screen.
+/// Writes text for people to standard output, folded to the width of the screen.
 pub fn write_folded(words: &str) -> Result<(), Failure> {
     write_text(&results::report::fold_lines(words))
 }
 
-/// The failure of an answer that standard output does not take.
+/// The failure of a write to standard output.
 pub fn output_failure(why: std::io::Error) -> Failure {
     match why.kind() {
         ErrorKind::BrokenPipe => Failure::ClosedPipe,
@@ -33,7 +33,7 @@ pub fn output_failure(why: std::io::Error) -> Failure {
     }
 }
 
-/// An answer with the version of its schema, the first of all keys.
+/// An answer with the version of its schema as the first key.
 #[derive(Serialize)]
 pub struct Versioned<'a, T> {
     format: u32,
@@ -42,18 +42,18 @@ pub struct Versioned<'a, T> {
 }
 
 impl<'a, T> Versioned<'a, T> {
-    /// An answer whose keys have been the same since the first version.
+    /// An answer whose keys are those of the first version.
     pub fn with_schema_one(answer: &'a T) -> Self {
         Self { format: 1, answer }
     }
 
-    /// One whose keys were others in the first version.
+    /// An answer whose keys changed after the first version.
     pub fn with_schema_two(answer: &'a T) -> Self {
         Self { format: 2, answer }
     }
 }
 
-/// Writes an answer in its form, unless one of its numbers is none.
+/// Writes an answer in the given format. Fails if a number is not finite.
 pub fn write_answer<T: Serialize>(format: Format, value: &T, in_words: impl FnOnce(&T) -> String) -> Result<(), Failure> {
     match format {
         Format::Json => write_json(value),
@@ -64,7 +64,7 @@ pub fn write_answer<T: Serialize>(format: Format, value: &T, in_words: impl FnOn
     }
 }
 
-/// Writes a value as indented JSON, unless one of its numbers is none.
+/// Writes a value as indented JSON. Fails if a number is not finite.
 pub fn write_json(value: &impl Serialize) -> Result<(), Failure> {
     finite::check_finite(value).or_other()?;
     let mut out = serde_json::to_string_pretty(value).or_other()?;
@@ -72,7 +72,7 @@ pub fn write_json(value: &impl Serialize) -> Result<(), Failure> {
     write_text(&out)
 }
 
-/// Writes an answer in its form, JSON in one line, unless one of its numbers is none.
+/// Writes an answer in the given format, JSON in one line. Fails if a number is not finite.
 pub fn write_answer_line<T: Serialize>(format: Format, value: &T, in_words: impl FnOnce(&T) -> String) -> Result<(), Failure> {
     finite::check_finite(value).or_other()?;
     match format {

@@ -1,24 +1,24 @@
-//! Failures and their exit codes: 2 for input that the user must mend, 3 for an answer that lacks something, 1 for anything else.
+//! Failures and their exit codes: 2 for wrong input, 3 for an incomplete answer, 1 for anything else.
 
 use results::files::Unwritable;
 use std::io;
 use std::process::ExitCode;
 
-/// Why a verb gave no result.
+/// The reason why a verb has no complete result.
 #[derive(Debug)]
 pub enum Failure {
-    /// The user's input needs mending: the message names the thing, the value, the limit and the cure.
+    /// Wrong input. The message names the thing, the value, the limit and the cure.
     Input(anyhow::Error),
-    /// An answer was given, but not all of it can be relied on: the message says what it lacks.
+    /// An incomplete answer. The message says what is missing.
     Incomplete(anyhow::Error),
-    /// Anything else: a full disk, a defect of ours.
+    /// Anything else: a full disk, or a defect of the program.
     Other(anyhow::Error),
-    /// The reader of our output went away (`coplace ... | head`): no message, nothing to mend.
+    /// The reader of the output has gone (`coplace ... | head`). There is no message.
     ClosedPipe,
 }
 
 impl Failure {
-    /// The failure with the place it came from before its message.
+    /// Puts the place before the message.
     pub fn with_context(self, place: String) -> Self {
         match self {
             Self::Input(e) => Self::Input(e.context(place)),
@@ -28,7 +28,7 @@ impl Failure {
         }
     }
 
-    /// Its message.
+    /// The message.
     pub fn message(&self) -> String {
         match self {
             Self::Input(e) | Self::Incomplete(e) | Self::Other(e) => format!("{e:#}"),
@@ -36,7 +36,7 @@ impl Failure {
         }
     }
 
-    /// Prints the message on standard error and says which exit code it is.
+    /// Prints the message to standard error and returns the exit code.
     pub fn report_and_exit(&self) -> ExitCode {
         let (code, error) = match self {
             Self::Input(e) => (2, e),
@@ -49,15 +49,15 @@ impl Failure {
     }
 }
 
-/// Standard error may be closed too; then there is nobody to tell.
+/// Ignores errors: standard error may be closed too.
 fn write_to_stderr(message: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "{message}");
 }
 
-/// Marks an error as the user's to mend.
+/// Marks an error as wrong input.
 pub trait OrInput<T> {
-    /// The value, or exit code 2.
+    /// Returns the value, or a failure with exit code 2.
     fn or_input(self) -> Result<T, Failure>;
 }
 
@@ -67,9 +67,9 @@ impl<T, E: Into<anyhow::Error>> OrInput<T> for Result<T, E> {
     }
 }
 
-/// Marks an error as ours or the machine's.
+/// Marks an error as one of the program or the machine.
 pub trait OrOther<T> {
-    /// The value, or exit code 1.
+    /// Returns the value, or a failure with exit code 1.
     fn or_other(self) -> Result<T, Failure>;
 }
 
@@ -79,9 +79,9 @@ impl<T, E: Into<anyhow::Error>> OrOther<T> for Result<T, E> {
     }
 }
 
-/// Marks an error of writing a file: the path is the user's to mend (2), a full disk or a broken one is not (1).
+/// Marks an error of writing a file. A wrong path is wrong input (2); a full or broken disk is not (1).
 pub trait OrUnwritable<T> {
-    /// The value, or exit code 2 or 1.
+    /// Returns the value, or a failure with exit code 2 or 1.
     fn or_unwritable(self) -> Result<T, Failure>;
 }
 
@@ -94,23 +94,23 @@ impl<T, E: Unwritable + Into<anyhow::Error>> OrUnwritable<T> for Result<T, E> {
     }
 }
 
-/// A failure to write, with its message.
+/// A failure of a write, with its message.
 pub fn write_failure(why: &io::Error, message: impl std::fmt::Display) -> Failure {
     let error = anyhow::anyhow!("{message}");
     if is_machine_fault(why) { Failure::Other(error) } else { Failure::Input(error) }
 }
 
-/// EIO of every Unix.
+/// EIO on every Unix.
 const BROKEN_DISK: i32 = 5;
 
-/// Whether no other path would help against an error of the system: the disk is full or broken, or the machine is at its limits.
+/// True if no other path would help: the disk is full or broken, or the machine is at its limits.
 fn is_machine_fault(why: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, Interrupted, Other, OutOfMemory, QuotaExceeded, StorageFull, TimedOut, WriteZero};
     let kinds = [FileTooLarge, Interrupted, OutOfMemory, Other, QuotaExceeded, StorageFull, TimedOut, WriteZero];
     kinds.contains(&why.kind()) || why.raw_os_error() == Some(BROKEN_DISK)
 }
 
-/// A user-mendable failure from a message.
+/// A failure of wrong input, from a message.
 pub fn input_failure(message: impl std::fmt::Display) -> Failure {
     Failure::Input(anyhow::anyhow!("{message}"))
 }

@@ -1,4 +1,4 @@
-//! What several verbs read: chips by name or by file, and whose fault an error is.
+//! Reads the inputs that several verbs share, and assigns exit codes to their errors.
 
 use crate::failure::{self, Failure, OrInput};
 use results::asked::JobInputs;
@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use step::SoftwareStack;
 use workloads::model;
 
-/// A built-in chip by name, or a chip by path: a chip file (`.toml`), an LLMCompass device description or a Calculon system (`.json`), or the
-/// directory of a run that found one, or what `evaluate` or `plan` printed of one as JSON.
+/// Reads a chip by name or path. A path leads to a chip file (`.toml`), an LLMCompass device description or a Calculon
+/// system (`.json`). It may also lead to a run directory with a found chip, or to the JSON that `evaluate` or `plan`
+/// printed.
 pub fn read_chip(name_or_path: &str) -> Result<ChipTemplate, Failure> {
     let directory = Path::new(name_or_path);
     if directory.is_dir() {
@@ -32,7 +33,7 @@ pub fn read_chip(name_or_path: &str) -> Result<ChipTemplate, Failure> {
     chip_from_text(&text, name_or_path)
 }
 
-/// A chip from the text of its file.
+/// Reads a chip from the text of its file.
 fn chip_from_text(text: &str, file: &str) -> Result<ChipTemplate, Failure> {
     if file.ends_with(".json") {
         return import::import_chip(text, file).or_input();
@@ -40,13 +41,14 @@ fn chip_from_text(text: &str, file: &str) -> Result<ChipTemplate, Failure> {
     ChipTemplate::from_toml_str(text, file).or_input()
 }
 
-/// What an answer of `evaluate` or `plan` was asked with, where a text is one; a search's record is none, its chip is in its directory.
+/// The inputs of an answer of `evaluate` or `plan`, if the text is one. A search's record is none; its chip is in its
+/// directory.
 fn read_answer_inputs(text: &str) -> Option<JobInputs> {
     let asked: JobInputs = serde_json::from_str(text).ok()?;
     asked.asked_with.iter().any(|word| word == "--chip").then_some(asked)
 }
 
-/// The chip that an answer was about.
+/// Reads the chip of an answer.
 fn chip_of_answer(asked: &JobInputs, file: &str) -> Result<ChipTemplate, Failure> {
     let named = asked.asked_with.iter().skip_while(|word| *word != "--chip").nth(1).map_or("", String::as_str);
     match asked.inputs.get(named) {
@@ -58,14 +60,14 @@ fn chip_of_answer(asked: &JobInputs, file: &str) -> Result<ChipTemplate, Failure
     }
 }
 
-/// From now on reads the files that a run's question names as they were when it was asked, wherever they are now; but those that the user names
-/// (`own`) are read where they lie.
+/// From now on, reads the files that a run's question names as they were at that time. Files that the user names
+/// (`own`) are read as they are.
 pub fn keep_files_of_run(directory: &Path, own: &[&str]) -> Result<(), Failure> {
     keep_texts(run::read_inputs(directory).or_input()?, own);
     Ok(())
 }
 
-/// From now on reads these texts in place of the files that they are named by, as [`keep_files_of_run`] does.
+/// From now on, reads these texts instead of the files of their names, as [`keep_files_of_run`] does.
 pub fn keep_texts(mut inputs: BTreeMap<String, String>, own: &[&str]) {
     for named in own.iter().map(Path::new).filter(|path| path.exists()) {
         inputs.retain(|path, _| Path::new(path) != named && *path != model::config_file(named).display().to_string());
@@ -73,26 +75,27 @@ pub fn keep_texts(mut inputs: BTreeMap<String, String>, own: &[&str]) {
     sim::files::text::keep_texts(inputs.into_iter().map(|(path, text)| (path.into(), text)));
 }
 
-/// The texts of the files among these names of models, studies, chips, fabrics and stacks, by their paths as they are given.
+/// The texts of the files among these names of models, studies, chips, fabrics and stacks, by path as given.
 pub fn texts_of_files<'a>(
     models: impl Iterator<Item = &'a str>,
     others: &[&'a str],
 ) -> Result<BTreeMap<String, String>, Failure> {
     let models = models.filter(|name| !model::is_built_in(name)).map(|name| model::config_file(Path::new(name)));
-    // What is no model is named by a file's ending; a directory is a run, whose chip the question has.
+    // Names other than models refer to a file if they have its extension. A directory is a run; the question has its
+    // chip.
     let named =
         others.iter().filter(|name| [".toml", ".json"].iter().any(|end| name.ends_with(end)) && !Path::new(name).is_dir());
     let read = |path: PathBuf| Ok((path.display().to_string(), self::read_text(&path, "a file that the question names")?));
     models.chain(named.map(PathBuf::from)).map(read).collect()
 }
 
-/// A fabric with the figures that it has for `chip`: built in, or by path a fabric file (`.toml`), an LLMCompass device description or a
-/// Calculon system (`.json`); with fast domains of `domain` devices where it is given.
+/// Reads a fabric with its figures for `chip`. The fabric is built in, or a path to a fabric file (`.toml`), an
+/// LLMCompass device description or a Calculon system (`.json`). Fast domains have `domain` devices, if given.
 pub fn read_fabric(name_or_path: &str, chip: &str, domain: Option<u32>) -> Result<Fabric, Failure> {
     let fabric = import::load_fabric(name_or_path, chip).or_input()?;
     let largest = fabric.fast_domain_devices();
     match domain {
-        // A fast domain larger than any that the fabric has is another fabric.
+        // A larger fast domain would be another fabric.
         Some(devices) if devices > largest => Err(failure::input_failure(format!(
             "--fast-domain {devices}: {}'s have at most {largest} devices; use at most {largest}, or a fabric with larger ones",
             fabric.name
@@ -109,13 +112,13 @@ pub fn read_fabric(name_or_path: &str, chip: &str, domain: Option<u32>) -> Resul
 pub struct LinksFile<'a> {
     /// The file.
     pub path: &'a Path,
-    /// The cluster of a file of several.
+    /// The name of the cluster, if the file has several.
     pub of: Option<&'a str>,
-    /// Whether the links join devices; else the units of the fabric's innermost tier.
+    /// True if the links join devices; otherwise they join the units of the fabric's innermost tier.
     pub between_devices: bool,
 }
 
-/// A software stack, built in or from a file, with options set.
+/// Reads a software stack, built in or from a file, and sets its options.
 pub fn read_stack(name_or_path: &str, options: &[String]) -> Result<SoftwareStack, Failure> {
     let mut stack = SoftwareStack::load(name_or_path).or_input()?;
     let key = |option: &String| option.split('=').next().unwrap_or_default().trim().to_owned();
@@ -128,7 +131,7 @@ pub fn read_stack(name_or_path: &str, options: &[String]) -> Result<SoftwareStac
     Ok(stack)
 }
 
-/// A fabric with measured links between its nodes or devices, if they join the devices of a cluster.
+/// A fabric with measured links between its nodes or devices. Fails if they do not join the devices of the cluster.
 pub fn fabric_with_links(whole: Fabric, devices: u32, links: LinksFile<'_>) -> Result<Fabric, Failure> {
     let file = links.path.display().to_string();
     let text = read_text(links.path, "a table of links (.csv)")?;
@@ -150,13 +153,13 @@ pub fn fabric_with_links(whole: Fabric, devices: u32, links: LinksFile<'_>) -> R
     whole.with_links(&matrix, unit, &file).or_input()
 }
 
-/// The text of a file; `what` says in the message what it should be.
+/// Reads the text of a file. `what` is the expected content, for the message.
 pub fn read_text(path: &Path, what: &str) -> Result<String, Failure> {
     sim::files::text::read_text(path)
         .map_err(|e| failure::input_failure(format!("{}: cannot be read: {e}; give the path of {what}", path.display())))
 }
 
-/// `7:960`: bandwidth one way in GB/s, and capacity in GB.
+/// Parses `7:960`: bandwidth in one direction in GB/s, and capacity in GB.
 pub fn parse_storage(text: &str) -> Result<Storage, Failure> {
     let number = |part: &str| part.trim().parse::<f64>().ok().filter(|v| (1e-3..=1e6).contains(v));
     let parts = text.split_once(':').and_then(|(rate, size)| Some((number(rate)?, number(size)?)));

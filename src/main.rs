@@ -1,4 +1,4 @@
-//! The coplace command: reads arguments, calls one verb, turns its answer into text or JSON and its error into an exit code.
+//! The coplace command. It parses arguments, calls one verb, and turns its result into text, JSON or an exit code.
 
 mod answer;
 mod failure;
@@ -12,7 +12,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-/// The planner makes millions of short-lived lists; this allocator serves them in a fraction of the system's time.
+/// The planner makes millions of short-lived lists. This allocator is many times faster for them than the system's.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -53,7 +53,8 @@ enum Verb {
     Man(verb::shell::ManArguments),
 }
 
-/// Prints what is said instead of a verb's answer: the help, the version, what is wrong with the arguments. Help that cannot be written is a failure.
+/// Prints the parser's message: the help, the version, or the error of the arguments. A failure to print the help is a
+/// failure.
 fn print_parser_message(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
         error.exit();
@@ -64,10 +65,10 @@ fn print_parser_message(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// Characters of a line where the answer goes into a file or a pipe.
+/// Line width for files and pipes, in characters.
 const COLUMNS: usize = 80;
 
-/// Characters of a line of the reader's screen: what COLUMNS says, or the terminal; [`COLUMNS`] where neither does.
+/// The line width in characters: COLUMNS, or the width of the terminal, or [`COLUMNS`].
 fn screen_columns() -> usize {
     let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
     let screen = said.or_else(|| console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns)));

@@ -1,10 +1,11 @@
-//! Numbers as values of options. Every option has a negative one for its value, and says what is wrong with it, as with any other value.
+//! Numbers as values of options. Every option accepts a negative number as its value, so that it can report the error
+//! itself.
 
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-/// A reader of whole numbers of a range, for an option: what is none and what is outside is told with the range.
+/// Makes a parser of whole numbers in a range. Its errors name the range.
 pub fn whole_number_in<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
 where
     T: Copy + Display + Into<i128> + TryFrom<i128> + Send + Sync + 'static,
@@ -17,8 +18,8 @@ where
     }
 }
 
-/// The command line with every option and the negative number behind it as one word, so that it is never taken for an option of its own: none begins
-/// with a digit.
+/// Joins every option with the negative number after it to one word. The number is then not mistaken for an option; no
+/// option begins with a digit.
 pub fn join_negative_values(given: Vec<OsString>) -> Vec<OsString> {
     let mut words: Vec<OsString> = Vec::with_capacity(given.len());
     let mut ended = false;
@@ -41,7 +42,7 @@ pub fn join_negative_values(given: Vec<OsString>) -> Vec<OsString> {
     words
 }
 
-/// Whether a word begins as a negative number does, or a list of numbers whose first is one.
+/// True if a word begins like a negative number, or like a list of numbers with a negative first one.
 fn is_negative(word: &str) -> bool {
     let Some(rest) = word.strip_prefix('-') else { return false };
     rest.starts_with(|first: char| first.is_ascii_digit())

@@ -1,4 +1,4 @@
-//! Signs of life on standard error while something takes long: on a terminal a line that is gone at the end, elsewhere a line of the log now and then.
+//! Progress on standard error during long work: a temporary line on a terminal, otherwise an occasional log line.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -6,16 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// What is over sooner needs none. A log has the next line of a phase when it has taken twice as long.
+/// Shorter work shows no progress. The log has its next line when a phase has taken twice as long.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Between two pictures.
+/// Time between two updates.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Of the log's lines here: `COPLACE_LOG=warn` is without them.
+/// Target of these log lines. `COPLACE_LOG=warn` hides them.
 pub const TARGET: &str = "coplace::progress";
 
-/// Does work, which is called `what`, with signs of life from the third second on.
+/// Runs `work` and shows its progress from the third second on. `what` is its name.
 pub fn run_with_progress<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
     let progress = ProgressDisplay::begin_phase(what);
     let result = work();
@@ -23,39 +23,39 @@ pub fn run_with_progress<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Something under way, phase by phase; dropping it ends its signs of life.
+/// A display of work in phases. Dropping it ends the display.
 pub struct ProgressDisplay {
     state: Arc<Mutex<DisplayState>>,
-    /// The teller goes with the sender.
+    /// Dropping the sender ends the display's thread.
     end: Option<mpsc::Sender<()>>,
     teller: Option<JoinHandle<()>>,
 }
 
-/// Where it stands.
+/// The state of the display.
 struct DisplayState {
     phase: &'static str,
     since: Instant,
-    /// How far the phase is, in words; nothing where nobody knows.
+    /// Progress of the phase, in words; empty if unknown.
     said: String,
-    /// How long it may still take, where that is known.
+    /// Time left, if known.
     left: Option<TimeLeft>,
-    /// When the log has its next line.
+    /// Time of the next log line.
     next: Duration,
 }
 
-/// How long something may still take.
+/// An estimate of the time left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeLeft {
-    /// So long, or so long at least.
+    /// Lower estimate.
     least: Duration,
-    /// So long at most; nothing where it takes about the least.
+    /// Upper estimate; `None` if it is about the lower one.
     most: Option<Duration>,
-    /// To what: `left`, `to the proof`.
+    /// The end of the estimate: `left`, `to the proof`.
     to: &'static str,
 }
 
 impl TimeLeft {
-    /// About so long.
+    /// A single estimate.
     pub fn about_seconds(time: Duration, to: &'static str) -> Self {
         Self { least: time, most: None, to }
     }
@@ -75,7 +75,7 @@ impl DisplayState {
         Self { phase, since: Instant::now(), said: String::new(), left: None, next: QUIET }
     }
 
-    /// The times come first: what is longer than a screen loses its end.
+    /// The times come first, because a long line loses its end.
     fn status_line(&self) -> String {
         let said = if self.said.is_empty() { String::new() } else { format!(": {}", self.said) };
         let left = self.left.map_or_else(String::new, |left| format!(", {}", left.left_text()));
@@ -93,7 +93,7 @@ fn duration_text(time: Duration) -> String {
 }
 
 impl ProgressDisplay {
-    /// Begins with a phase.
+    /// Starts the display with a phase.
     pub fn begin_phase(phase: &'static str) -> Self {
         let state = Arc::new(Mutex::new(DisplayState::new(phase)));
         let (end, waiting) = mpsc::channel();
@@ -108,7 +108,7 @@ impl ProgressDisplay {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes on with another phase.
+    /// Starts another phase.
     pub fn next_phase(&self, phase: &'static str) {
         let mut state = self.lock_state();
         if state.phase != phase {
@@ -116,7 +116,7 @@ impl ProgressDisplay {
         }
     }
 
-    /// Says how far the phase is, and how long it may still take where that is known (`left`, `to the proof`).
+    /// Sets the progress of the phase, and the time left if it is known (`left`, `to the proof`).
     pub fn say_progress(&self, said: String, left: Option<TimeLeft>) {
         let mut state = self.lock_state();
         (state.said, state.left) = (said, left);
@@ -127,13 +127,13 @@ impl Drop for ProgressDisplay {
     fn drop(&mut self) {
         self.end = None;
         if let Some(teller) = self.teller.take() {
-            // One that has panicked has nothing to tell.
+            // A panic of the thread has no consequence here.
             let _ = teller.join();
         }
     }
 }
 
-/// Whether it is still under way after another tick.
+/// Waits for a tick. Returns true if the work continues.
 fn wait_for_tick(waiting: &mpsc::Receiver<()>) -> bool {
     waiting.recv_timeout(TICK) == Err(mpsc::RecvTimeoutError::Timeout)
 }
@@ -170,33 +170,34 @@ fn write_to_log(state: &Mutex<DisplayState>, waiting: &mpsc::Receiver<()>) {
     }
 }
 
-/// How fast something falls to its end: what a search may still be wrong by, to what it may leave.
+/// The pace at which a value falls to its end, such as the gap of a search.
 pub struct RemainingTime {
     start: Instant,
-    /// Seconds, and the value then.
+    /// Pairs of a second and the value.
     seen: Vec<(f64, f64)>,
     end: f64,
 }
 
-/// The time left is known where it comes out alike over the last half of the time and over the last quarter: at most this factor apart.
+/// The estimate is reported if the estimates from the last half and the last quarter of the time differ by at most this
+/// factor.
 const ALIKE: f64 = 2.0;
 
-/// So near its end what falls by halves is there: its last chips are looked at one by one.
+/// A value that halves repeatedly counts as zero below this limit. The last chips are then decided one by one.
 const CLOSED: f64 = 1e-3;
 
 impl RemainingTime {
-    /// To an end.
+    /// The pace towards `end`.
     pub fn towards(end: f64) -> Self {
         Self { start: Instant::now(), seen: Vec::new(), end }
     }
 
-    /// Takes the value now; how long it takes to the end at this pace, where that is known.
+    /// Adds the current value. Returns the estimated time to the end, if it is known.
     pub fn left_at_value(&mut self, value: f64) -> Option<Duration> {
         self.left_at_pace(self.start.elapsed().as_secs_f64(), value).map(|(_, most)| most)
     }
 
-    /// The same of what falls ever more slowly, as the gap of a search does, whose last part takes longest: at least as long as at this pace, at most as
-    /// long as if every halving took as long as the last one. Nothing before the first halving.
+    /// The same for a value that falls ever more slowly, such as the gap of a search. The lower estimate is the current
+    /// pace; the upper one assumes that every halving takes as long as the last. `None` before the first halving.
     pub fn left_at_slowing_value(&mut self, value: f64, to: &'static str) -> Option<TimeLeft> {
         self.slowing_left(self.start.elapsed().as_secs_f64(), value, to)
     }
@@ -210,7 +211,7 @@ impl RemainingTime {
         Some(TimeLeft { least, most: Some(most.max(pace)), to })
     }
 
-    /// At the pace of the last half of the time, and at that of the last quarter, the shorter first.
+    /// Estimates from the last half and from the last quarter of the time, the shorter one first.
     fn left_at_pace(&mut self, now: f64, value: f64) -> Option<(Duration, Duration)> {
         self.seen.push((now, value));
         let over = |part: f64| {
@@ -232,7 +233,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// What a pace says at the end of values at whole tenths of a second.
+    /// The last estimate for values at tenths of a second.
     fn left(value: impl Fn(f64) -> f64, seconds: u32) -> Option<f64> {
         let mut pace = RemainingTime::towards(0.01);
         let mut said = None;
@@ -263,11 +264,12 @@ mod tests {
             let mut pace = RemainingTime::towards(0.0);
             (1..=10 * seconds).map(f64::from).fold(None, |_, tenth| pace.slowing_left(tenth / 10.0, value(tenth / 10.0), "left"))
         };
-        // Halved every ten seconds: from an eighth to a thousandth it takes seven halvings, at the pace of the last quarter twice one.
+        // The value halves every ten seconds. From an eighth to a thousandth it takes seven halvings; at the pace of
+        // the last quarter it takes the time of two.
         let said = left(&|now| 0.5_f64.powf(now / 10.0), 30).unwrap();
         let most = said.most.unwrap().as_secs_f64();
         assert!((most - 69.7).abs() < 1.5 && said.least.as_secs_f64() < 25.0, "{said:?}");
-        // The gaps of a search that was at 0.09 some 150 s later: 22 s, its pace said.
+        // Gaps of a search that was at 0.09 about 150 s later, where the pace alone estimated 22 s.
         let gaps = [(0.0, 0.72), (15.0, 0.66), (30.0, 0.53), (70.0, 0.42), (90.0, 0.23), (110.0, 0.18), (115.0, 0.136)];
         let gap = |now: f64| gaps.iter().rfind(|(from, _)| *from <= now).map_or(1.0, |(_, gap)| *gap);
         let said = left(&gap, 116);

@@ -1,11 +1,11 @@
-//! `coplace evaluate` as users see it: the printed report, the JSON's keys, the exit codes.
+//! `coplace evaluate` from the outside: the printed report, the keys of the JSON, the exit codes.
 
 #![allow(clippy::unwrap_used)]
 
 use assert_cmd::Command;
 use serde_json::Value;
 
-/// The command without signs of life, on a wide screen.
+/// The command without progress output, on a wide screen.
 fn coplace() -> Command {
     let mut command = Command::cargo_bin("coplace").unwrap();
     command.env("COPLACE_LOG", "warn").env("COLUMNS", "170");
@@ -30,7 +30,7 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_str(&text(&[arguments, &["--format", "json"]].concat())).unwrap()
 }
 
-/// GPT-3 on eight devices: far too large.
+/// GPT-3 on eight devices does not fit by far.
 fn too_large() -> Value {
     let mut command = coplace();
     command.args(["evaluate", "gpt3-175b", "--chip", "tpu_v4", "--devices", "8", "--global-batch", "8"]);
@@ -107,7 +107,7 @@ fn the_json_adds_up() {
     }
 }
 
-/// Calls that name a job, each with a plan's degrees.
+/// Calls that name a job, each with the degrees of a plan.
 const JOBS: [(&str, &str); 3] = [
     (
         "llama2-7b --chip a100_80gb --fabric selene_hdr200x8 --devices 16 --global-batch 64",
@@ -262,7 +262,7 @@ fn a_shared_fabric_is_that_of_the_chip() {
         ]);
         let output = command.args(["--format", "json"]).assert().success().get_output().clone();
         let mut result = serde_json::from_slice::<Value>(&output.stdout).unwrap()["result"].clone();
-        // How sure it is names the fabric.
+        // The evidence names the fabric.
         assert!(result["plan"].as_object_mut().unwrap().remove("evidence").is_some());
         result
     };
@@ -289,7 +289,7 @@ fn the_best_plan_given_again_is_the_same() {
         serde_json::from_slice::<Value>(&output.stdout).unwrap()["result"].clone()
     };
     let mut best = evaluate(&[]);
-    // Given alone it has none like it beside it.
+    // Given alone, the plan has no similar plans beside it.
     best["plan"]["alike"] = 0.into();
     let plan = &best["plan"]["plan"];
     let degree = |key: &str| plan["layout"][key].to_string();
@@ -302,7 +302,7 @@ fn the_best_plan_given_again_is_the_same() {
     assert_eq!(best, given);
 }
 
-/// A policy of the record as `--recompute` takes it.
+/// A policy of the record in the form of `--recompute`.
 fn recompute(policy: &Value) -> String {
     policy.as_str().unwrap().to_owned()
 }

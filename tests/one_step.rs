@@ -1,4 +1,4 @@
-//! One model of a step: a plan takes the same wherever it is asked for.
+//! One model of a step: every verb gives a plan the same figures.
 #![allow(clippy::unwrap_used)]
 
 use proptest::strategy::{Strategy, ValueTree};
@@ -15,7 +15,7 @@ use workloads::Model;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 
-/// The space that holds a plan and no other.
+/// The space that contains only this plan.
 fn only(plan: &TrainingPlan) -> PlanSpace {
     let l = &plan.layout;
     PlanSpace {
@@ -36,7 +36,7 @@ fn only(plan: &TrainingPlan) -> PlanSpace {
     }
 }
 
-/// A design of which nothing is known.
+/// A design without figures.
 fn blank() -> DesignRow {
     let dimensions = DesignDimensions {
         tensor_cores: 8,
@@ -52,11 +52,11 @@ fn blank() -> DesignRow {
     DesignRow::new_undecided(0, dimensions)
 }
 
-/// What a random job is made of.
+/// The choices of a random job.
 #[derive(Debug)]
 struct Asked {
     model: &'static str,
-    /// Its chip and a fabric with figures for it.
+    /// The chip, and a fabric with figures for it.
     hardware: (&'static str, &'static str),
     stack: String,
     devices: u32,
@@ -75,7 +75,7 @@ fn asked() -> impl Strategy<Value = Asked> {
         ("phaze_tpuv4", "phaze_flat"),
         ("tpu_v4", "ideal_switch"),
     ]);
-    // The ideal one as often as all others.
+    // The ideal stack as often as all others together.
     let stacks = proptest::prop_oneof![
         proptest::strategy::Just("ideal".to_owned()),
         proptest::sample::select(SoftwareStack::built_in_names())
@@ -94,7 +94,7 @@ fn asked() -> impl Strategy<Value = Asked> {
     )
 }
 
-/// Jobs with a plan that are compared.
+/// Number of compared jobs with a plan.
 const JOBS: usize = 200;
 
 #[test]
@@ -128,7 +128,7 @@ fn a_plan_takes_the_same_listed_given_alone_and_explained() {
         let listed = PlannedAnswer::from_answer(&job, asked.model, &answer, &[]);
         for (ranked, as_listed) in answer.best.iter().zip(&listed.plans) {
             let alone = search_plans(&job, &only(&ranked.plan), 1).unwrap();
-            // Given alone it has none beside it.
+            // Given alone, the plan has no others beside it.
             assert_eq!(alone.best, [RankedPlan { alike: 0, ..ranked.clone() }], "{asked:?}");
             let mut times = ChipTimes::new(&chip, &stack).unwrap();
             assert_eq!(step_time(&mut times, &model, &fabric, &ranked.plan).unwrap(), ranked.time, "{asked:?}");

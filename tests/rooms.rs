@@ -1,13 +1,13 @@
-//! The modules of a crate form no circle: a reader can begin with those that need nothing and go up.
+//! Checks that the modules of a crate form no cycle. A reader can start with those that need nothing.
 //!
-//! A crate's rooms are its top-level modules, each with all that stands in it; tests apart.
+//! The rooms of a crate are its top-level modules with everything in them, without tests.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The crates; the program is the last.
+/// The crates; the program comes last.
 const CRATES: [&str; 6] = ["sim", "workloads", "step", "search", "results", "."];
 
 type Needs = BTreeMap<String, BTreeSet<String>>;
@@ -40,7 +40,7 @@ fn a_circle_is_found() {
     assert_eq!(found, ["four", "one", "three", "two"]);
 }
 
-/// What each top-level module of a crate needs of the others.
+/// The modules that each top-level module of a crate needs.
 fn needs(source: &Path) -> Needs {
     let mut files = Vec::new();
     collect(source, &mut files);
@@ -74,13 +74,13 @@ fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// A file's code without comments and without its tests, which stand at its end.
+/// The code of a file without comments and without the tests at its end.
 fn code(text: &str) -> String {
     let text = text.split("#[cfg(test)]\nmod").next().unwrap();
     text.lines().map(|line| line.split("//").next().unwrap()).collect::<Vec<_>>().join("\n")
 }
 
-/// The first names of paths from the crate's root; `depth` modules above the code lies the root.
+/// The first names of paths from the crate's root, which is `depth` modules above the code.
 fn named(code: &str, depth: usize) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let roots = ["crate::".to_owned(), "super::".repeat(depth)];
@@ -105,7 +105,7 @@ fn identifier(text: &str) -> Option<String> {
     (end > 0).then(|| text[..end].to_owned())
 }
 
-/// The first name of every path in a list behind its opening brace.
+/// The first name of every path in a list after its opening brace.
 fn first_names(list: &str) -> Vec<String> {
     let (mut depth, mut begins, mut names) = (0_usize, true, Vec::new());
     for (at, c) in list.char_indices() {
@@ -124,7 +124,7 @@ fn first_names(list: &str) -> Vec<String> {
     names
 }
 
-/// The modules that need themselves by way of others.
+/// The modules that need themselves through others.
 fn circling(needs: &Needs) -> Vec<String> {
     let reaches = |from: &String| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![from]);

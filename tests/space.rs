@@ -19,7 +19,7 @@ fn space() -> HardwareSpace {
         .unwrap()
 }
 
-/// The formula of `results/reference/phaze/README.md` with the coefficients beside it; nothing of the program's own.
+/// The formula of `results/reference/phaze/README.md` with the coefficients beside it, independent of the program.
 fn closed_form(coefficients: &Value, config: &PhazeConfig) -> f64 {
     let of = |key: &str| coefficients[key].as_f64().unwrap_or_else(|| panic!("no coefficient {key}"));
     let (width, depth) = (u64::from(config.width), u64::from(config.depth));
@@ -74,7 +74,8 @@ fn the_limits_alone_decide_what_is_in_it() {
                         };
                         let area = closed_form(&model["coef"], &shape);
                         let single = num_tc == 1 || num_vc == 1;
-                        // The limit is met exactly by the reference itself; 1e-9 is far below the gap to the next area.
+                        // The reference meets the limit exactly. The margin of 1e-9 is far below the gap to the next
+                        // area.
                         inside += usize::from(area <= limit * (1.0 + 1e-9) && (single || area >= 0.3 * limit));
                         all += 1;
                     }

@@ -1,4 +1,4 @@
-//! Kept answers of `evaluate` and `plan` side by side: chips, clusters or plans under the same model of a step.
+//! Compares kept answers of `evaluate` and `plan` side by side: chips, clusters or plans under one model of a step.
 
 use crate::compare::{Comparison, ComparisonEntry};
 use crate::from_search::{describe_chip, entry_of_chip};
@@ -7,16 +7,17 @@ use crate::planned::one_line;
 use crate::text::format_count;
 use sim::hardware::Accelerator;
 
-/// An answer, and what the reader knows it by.
+/// An answer with a name for the reader.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeptAnswer {
-    /// Its file's name without the ending.
+    /// The name of its file, without the extension.
     pub label: String,
-    /// The answer.
+    /// The answer in words.
     pub subject: PageSubject,
 }
 
-/// The answers side by side, each against the first. Built-in chips have their area, power and cost; those of files are known by name alone.
+/// Compares the answers, each against the first. Built-in chips have area, power and cost; chips from files have only a
+/// name.
 #[must_use]
 pub fn compare_answers(answers: &[KeptAnswer]) -> Comparison {
     let entries = answers.iter().map(|answer| {
@@ -53,7 +54,8 @@ fn answer_entry(answer: &KeptAnswer) -> ComparisonEntry {
     entry
 }
 
-/// In what two answers' work differs; chip, fabric, software and plan are what is compared.
+/// Describes the difference between the jobs of two answers. Chip, fabric, software and plan may differ: they are
+/// compared.
 fn describe_difference(first: &PageSubject, other: &PageSubject) -> Option<String> {
     let mut parts = Vec::new();
     if (&first.names.model, first.sequence_tokens) != (&other.names.model, other.sequence_tokens) {

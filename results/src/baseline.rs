@@ -18,7 +18,7 @@ struct PublishedPlacement {
     tensor_parallel: u32,
 }
 
-/// Parallel degrees, as an expert writes them.
+/// Parallel degrees as an expert writes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertDegrees {
     /// Pipeline stages.
@@ -29,16 +29,16 @@ pub struct ExpertDegrees {
     pub tensor: u32,
 }
 
-/// A placement that an expert chose, and who says so.
+/// A placement chosen by an expert, with its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpertPlacement {
-    /// Its degrees.
+    /// The parallel degrees.
     pub degrees: ExpertDegrees,
-    /// Where it is published.
+    /// The publication.
     pub source: String,
 }
 
-/// PHAZE's expert placement of a built-in model, where it gives one.
+/// PHAZE's expert placement of a built-in model, if it has one.
 #[must_use]
 pub fn expert_placement(model: &str) -> Option<ExpertPlacement> {
     let table: PublishedPlacements = serde_json::from_str(EXPERT_PLACEMENTS).ok()?;

@@ -1,11 +1,11 @@
-//! A row of Calculon's format run here: what `coplace calculon` shows, as data. Described in `docs/json.md`.
+//! The answer of `coplace calculon` as data: one row of Calculon's format, run here. Described in `docs/json.md`.
 
 use crate::planned::{StageRow, one_line, stage_row};
 use search::published::calculon::{CalculonOutcome, CalculonRow};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The version of the JSON that this build writes.
+/// The version of the JSON format of this build.
 pub const FORMAT: u32 = 1;
 
 /// The answer of `coplace calculon`.
@@ -35,26 +35,26 @@ pub struct CalculonAnswer {
     pub tokens_per_s: f64,
     /// The parts of the step in seconds, by name; they sum to `step_s`.
     pub parts_s: BTreeMap<String, f64>,
-    /// Whether every stage fits into the device's memory.
+    /// True if every stage fits into the device memory.
     pub fits: bool,
-    /// Where it does not: the stage, the class and the bytes.
+    /// If it does not fit: the stage, the class and the bytes.
     pub why: Option<String>,
-    /// The stages' memory.
+    /// The memory of the stages.
     pub stages: Vec<StageRow>,
-    /// What a device has for programs, in GiB.
+    /// The memory of a device that programs may use, in GiB.
     pub capacity_gib: f64,
-    /// What there is of the host's memory for one device, in GiB.
+    /// Host memory per device, in GiB.
     pub host_capacity_gib: f64,
-    /// Figures of the blocks alone by Calculon's names, where the meaning is equal: seconds, bytes, samples per second.
+    /// Figures of the blocks alone, for Calculon's names with the same meaning: seconds, bytes, samples per second.
     pub calculon: BTreeMap<&'static str, f64>,
-    /// What is taken for granted where the files are silent.
+    /// Assumptions where the files are silent.
     pub assumed: Vec<String>,
-    /// What of the files is not modelled.
+    /// Parts of the files that are not modelled.
     pub not_modelled: Vec<String>,
 }
 
 impl CalculonAnswer {
-    /// The record of a row, from the files named `model`, `execution`, `system`.
+    /// The record of a row. `files` names the model, the execution and the system.
     #[must_use]
     pub fn new(files: [&str; 3], row: &CalculonRow, outcome: &CalculonOutcome) -> Self {
         let (plan, time) = (&row.plan, &outcome.step);

@@ -1,8 +1,10 @@
-//! A micro-batch on the slowest stage as a Chakra execution trace, kernel by kernel: what simulators such as ASTRA-sim replay.
+//! Writes a micro-batch on the slowest stage as a Chakra execution trace, kernel by kernel. Simulators such as
+//! ASTRA-sim replay it.
 //!
-//! The schema is MLCommons Chakra's `schema/protobuf/et_def.proto` (github.com/mlcommons/chakra, commit 6dc63e1; Sridharan et al., *Chakra:
-//! Advancing Performance Benchmarking and Co-design using Standardized Execution Traces*, 2023): a file holds a `GlobalMetadata` and then `Node`s,
-//! each behind its length as a varint. Attributes have the names and types that Chakra's feeder reads.
+//! The schema is MLCommons Chakra's `schema/protobuf/et_def.proto` (github.com/mlcommons/chakra, commit 6dc63e1;
+//! Sridharan et al., *Chakra: Advancing Performance Benchmarking and Co-design using Standardized Execution Traces*,
+//! 2023). A file holds a `GlobalMetadata` and then `Node`s, each after its length as a varint. Attributes have the
+//! names and types that Chakra's feeder reads.
 
 use prost::Message;
 use sim::kernel::{CollectiveKind, Kernel};
@@ -10,9 +12,9 @@ use sim::units::Seconds;
 use step::KernelDetail;
 use step::explain::{Explanation, PassDetail};
 
-/// The version of the schema that the trace says it follows: what Chakra's own generators write.
+/// The schema version that the trace declares, as Chakra's own generators write it.
 const SCHEMA: &str = "0.0.4";
-/// Times closer than this are one moment: a thousandth of the schedule's tick of a picosecond.
+/// Times closer than this count as equal: a thousandth of the schedule's tick of a picosecond.
 const MOMENT: f64 = 1e-15;
 
 /// `ChakraProtoMsg.GlobalMetadata`.
@@ -52,7 +54,7 @@ struct Attribute {
     value: Option<Value>,
 }
 
-/// The types of attributes that are written.
+/// The types of the written attributes.
 #[derive(Clone, PartialEq, prost::Oneof)]
 enum Value {
     #[prost(int32, tag = "7")]
@@ -67,7 +69,7 @@ enum Value {
     Text(String),
 }
 
-/// `ChakraProtoMsg.NodeType`, as far as it is written.
+/// `ChakraProtoMsg.NodeType`, restricted to the written types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
 enum NodeType {
@@ -79,9 +81,11 @@ enum NodeType {
     CommColl = 7,
 }
 
-/// The trace of a micro-batch on the slowest stage of a step: every pass as often as a device of the stage runs it, forward passes in the order of
-/// the model and backward passes against it. A kernel waits for those that ended last before it starts. Times are microseconds from the
-/// micro-batch's start. Copies to the host are stores in forward and loads in backward passes.
+/// Writes the trace of a micro-batch on the slowest stage of a step.
+///
+/// Every pass appears as often as a device of the stage runs it: forward passes in the order of the model, backward
+/// passes in reverse. A kernel depends on the kernels that ended last before its start. Times are microseconds from the
+/// micro-batch's start. Copies to the host are stores in forward passes and loads in backward passes.
 #[must_use]
 pub fn write_execution_trace(title: &str, why: &Explanation) -> Vec<u8> {
     let forward = why.passes.iter().filter(|pass| pass.pass == "forward");
@@ -106,18 +110,18 @@ pub fn write_execution_trace(title: &str, why: &Explanation) -> Vec<u8> {
     file
 }
 
-/// Where a trace has come to.
+/// The state of a trace being written.
 struct Writer {
-    /// When the next pass starts.
+    /// Start of the next pass.
     at: Seconds,
-    /// The next node's number.
+    /// Number of the next node.
     next: u64,
-    /// The nodes that the next pass waits for.
+    /// The nodes on which the next pass depends.
     last: Vec<u64>,
 }
 
 impl Writer {
-    /// The nodes of a pass that runs for the `time`-th time.
+    /// The nodes of the `time`-th run of a pass.
     fn write_pass(&mut self, pass: &PassDetail, time: u64) -> Vec<Node> {
         let kernels: Vec<&KernelDetail> = pass.kernels.iter().filter(|kernel| kernel.latency > Seconds::ZERO).collect();
         let first = self.next;
@@ -147,14 +151,15 @@ impl Writer {
     }
 }
 
-/// Of the kernels that have ended at a moment those after whose end no other of them starts: all others are before these.
+/// The kernels that ended by `moment` and after the start of every other kernel that ended. All other kernels precede
+/// them.
 fn latest_ended(kernels: &[&KernelDetail], moment: f64) -> Vec<usize> {
     let ended = || kernels.iter().enumerate().filter(|(_, kernel)| kernel.end_time().0 <= moment + MOMENT);
     let last = ended().map(|(_, kernel)| kernel.start.0).fold(f64::NEG_INFINITY, f64::max);
     ended().filter(|(_, kernel)| kernel.end_time().0 > last + MOMENT).map(|(at, _)| at).collect()
 }
 
-/// What a kernel is in the schema, with the attributes that Chakra's feeder reads.
+/// The schema's type of a kernel, with the attributes that Chakra's feeder reads.
 fn node_attributes(kernel: &KernelDetail, pass: &PassDetail) -> (NodeType, Vec<Attribute>) {
     let integer = |name: &str, value: u64| Attribute {
         name: name.into(),
@@ -187,7 +192,7 @@ fn node_attributes(kernel: &KernelDetail, pass: &PassDetail) -> (NodeType, Vec<A
             (if pass.pass == "forward" { NodeType::MemStore } else { NodeType::MemLoad }, attributes)
         }
         _ => {
-            // Matrix products' operations: what "model FLOPs" count.
+            // Operations of matrix products, as "model FLOPs" count them.
             attributes.push(integer("num_ops", kernel.kernel.flops().as_f64() as u64));
             attributes.push(size(kernel.hbm.0));
             (NodeType::Comp, attributes)
@@ -195,7 +200,7 @@ fn node_attributes(kernel: &KernelDetail, pass: &PassDetail) -> (NodeType, Vec<A
     }
 }
 
-/// The number of a collective in `ChakraProtoMsg.CollectiveCommType`; `None` for what goes from one rank to one other.
+/// The number of a collective in `ChakraProtoMsg.CollectiveCommType`; `None` for point-to-point messages.
 fn comm_type(kind: CollectiveKind) -> Option<u64> {
     match kind {
         CollectiveKind::AllReduce => Some(0),

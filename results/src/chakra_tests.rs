@@ -4,7 +4,7 @@ use crate::trace::tests::explained;
 use sim::hardware::Accelerator;
 use std::collections::BTreeMap;
 
-/// A field of a protobuf message as it lies in the bytes.
+/// A raw field of a protobuf message.
 #[derive(Debug, Clone, PartialEq)]
 enum Raw {
     Number(u64),
@@ -31,7 +31,7 @@ fn take(bytes: &mut &[u8]) -> Vec<u8> {
     taken.to_vec()
 }
 
-/// The fields of a message by number, read from the wire format alone: nothing of what wrote them is used.
+/// The fields of a message by number. They are parsed from the wire format, independently of the writer.
 fn fields(message: &[u8]) -> BTreeMap<u64, Vec<Raw>> {
     let (mut rest, mut found) = (message, BTreeMap::<u64, Vec<Raw>>::new());
     while !rest.is_empty() {
@@ -54,7 +54,7 @@ fn number(fields: &BTreeMap<u64, Vec<Raw>>, tag: u64) -> u64 {
     }
 }
 
-/// Attributes by name: the tag of their value, and it.
+/// Attributes by name: the tag of the value, and the value.
 fn attributes(node: &BTreeMap<u64, Vec<Raw>>) -> BTreeMap<String, (u64, Raw)> {
     let of = |raw: &Raw| {
         let Raw::Bytes(bytes) = raw else { unreachable!() };
@@ -79,7 +79,7 @@ fn a_trace_has_every_kernel_of_a_micro_batch_in_an_order_that_can_be_run() {
         let node = fields(&take(&mut rest));
         nodes += 1;
         assert_eq!(number(&node, 1), nodes);
-        // Packed, as proto3 has it.
+        // Packed, as in proto3.
         let Some([Raw::Bytes(packed)]) = node.get(&5).map(Vec::as_slice) else {
             assert_eq!(nodes, 1, "only the first waits for nothing");
             ends.insert(nodes, number(&node, 6) + number(&node, 7));

@@ -1,4 +1,5 @@
-//! The directory of a run that is being made: one search at a time, no file of anybody else's, nothing through a link.
+//! Claims the directory of a run in progress. One search at a time may write into it, no foreign file is touched, and
+//! no link is followed.
 
 use crate::run::FILES;
 use crate::sums::DigestList;
@@ -7,47 +8,49 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a directory is not taken for a run. The text goes on after the directory's name.
+/// An error of claiming a directory. The text continues after the directory's name.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryClaimError {
-    /// It is a file.
+    /// The path is a file.
     #[error("is a file; give a directory")]
     File,
-    /// It holds something else.
+    /// The directory holds something else.
     #[error("holds files that are not a run; give an empty or a new directory")]
     Foreign,
-    /// One of the files that the run would write is something else.
+    /// A path that the run would write is not a plain file.
     #[error("{name} in it {what}; remove it, or give an empty or a new directory")]
     Occupied {
         /// The file.
         name: &'static str,
-        /// What it is.
+        /// Its name.
         what: &'static str,
     },
-    /// Another search has it.
+    /// Another search uses it.
     #[error("another search writes into it; wait for its end, or give another directory")]
     Busy,
-    /// The system forbids it.
+    /// The system refuses access.
     #[error("cannot be written into: {0}; give a directory you may write to")]
     Unwritable(#[from] io::Error),
 }
 
-/// A directory that this process alone makes a run in, for as long as the value lives: it holds a lock that the system drops with the process.
+/// Exclusive use of a run directory by this process, until the value is dropped. The operating system releases the lock
+/// with the process.
 #[derive(Debug)]
 pub struct DirectoryClaim {
     path: PathBuf,
-    /// Directories that were made for it, innermost first.
+    /// Directories created for it, innermost first.
     made: Vec<PathBuf>,
-    /// None on systems that do not lock directories; digests tell files of two runs apart there too.
+    /// `None` on systems without directory locks. The digests still tell the files of two runs apart.
     _lock: Option<File>,
 }
 
 impl DirectoryClaim {
-    /// Takes a directory (made if need be) for a run: an empty one, or one with an older run, which stays until the new one is written. What killed
-    /// searches have left in it goes.
+    /// Claims a directory for a run, and creates it if needed. The directory must be empty or hold an older run, which
+    /// stays until the new one is written. Leftovers of killed searches are removed.
     ///
     /// # Errors
-    /// A directory that is somebody else's, that another search has, or that cannot be written into: a long search must not end before a closed door.
+    /// A directory that is not a run's, that another search uses, or that is not writable. The check comes first,
+    /// because a long search must not fail at its end.
     pub fn for_run(path: &Path) -> Result<Self, DirectoryClaimError> {
         Self::take_directory(path, &FILES, |path| {
             let record = path.join(crate::run::RECORD);
@@ -62,7 +65,8 @@ impl DirectoryClaim {
         })
     }
 
-    /// Takes a directory (made if need be) for a sweep: an empty one, or one with a sweep's store, whosever that is.
+    /// Claims a directory for a sweep, and creates it if needed. The directory must be empty or hold the store of any
+    /// sweep.
     ///
     /// # Errors
     /// As [`Self::for_run`].
@@ -71,7 +75,8 @@ impl DirectoryClaim {
         Self::take_directory(path, &crate::sweep::directory::FILES, held)
     }
 
-    /// Takes a directory (made if need be) for a part of a search: an empty one, or one with a part, whosever that is.
+    /// Claims a directory for a part of a search, and creates it if needed. The directory must be empty or hold a part
+    /// of any search.
     ///
     /// # Errors
     /// As [`Self::for_run`].
@@ -80,7 +85,7 @@ impl DirectoryClaim {
         Self::take_directory(path, &crate::parts::FILES, held)
     }
 
-    /// Takes a directory for these files; `own` refuses one with others that it does not know for ours.
+    /// Claims a directory for these files. `own` returns an error if it holds other files that coplace did not write.
     fn take_directory(
         path: &Path,
         files: &[&'static str],
@@ -103,7 +108,7 @@ impl DirectoryClaim {
             refuse_occupied(path, files)?;
             own(path)?;
         }
-        // Without the lock they may be another search's at work.
+        // Without the lock, the files may belong to a search in progress.
         if lock.is_some() {
             leftovers.iter().try_for_each(fs::remove_file)?;
         }
@@ -120,10 +125,10 @@ impl DirectoryClaim {
 }
 
 impl Drop for DirectoryClaim {
-    /// A search that ended without a run leaves no empty directory that was not there before.
+    /// Removes the directories created for a search that ended without a run.
     fn drop(&mut self) {
         for directory in &self.made {
-            // One that holds a run stays.
+            // A directory with a run stays.
             if fs::remove_dir(directory).is_err() {
                 break;
             }
@@ -131,10 +136,11 @@ impl Drop for DirectoryClaim {
     }
 }
 
-/// The begin of the name of a file that shows that a directory can be written into.
+/// Prefix of the file that tests write access to a directory.
 const PROBE: &str = ".writable-";
 
-/// Whether a file is one that a killed search left: staged under its process's number (see [`crate::files`]), or the probe.
+/// True if a killed search left the file: a staged file with the process id in its name (see [`crate::files`]), or the
+/// write probe.
 fn is_leftover(name: &OsStr, files: &[&str]) -> bool {
     let name = name.to_string_lossy();
     let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
@@ -145,7 +151,7 @@ fn is_leftover(name: &OsStr, files: &[&str]) -> bool {
     name.strip_prefix(PROBE).is_some_and(number) || files.iter().any(|file| staged(file))
 }
 
-/// Locks a directory, where the system does that.
+/// Locks a directory, on systems that support it.
 fn lock_directory(path: &Path) -> Result<Option<File>, DirectoryClaimError> {
     let Ok(directory) = File::open(path) else { return Ok(None) };
     match directory.try_lock() {
@@ -155,7 +161,7 @@ fn lock_directory(path: &Path) -> Result<Option<File>, DirectoryClaimError> {
     }
 }
 
-/// Refuses a directory in which one of the files to be written is no plain file.
+/// Returns an error if one of the files to be written exists and is not a plain file.
 fn refuse_occupied(path: &Path, files: &[&'static str]) -> Result<(), DirectoryClaimError> {
     for &name in files {
         match fs::symlink_metadata(path.join(name)) {
@@ -169,7 +175,7 @@ fn refuse_occupied(path: &Path, files: &[&'static str]) -> Result<(), DirectoryC
     Ok(())
 }
 
-/// Whether coplace wrote a record, of whatever format.
+/// True if coplace wrote the record, in any format.
 fn is_record(file: &Path) -> bool {
     let value = sim::files::text::read_text(file).ok().and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
     value.is_some_and(|record| {
@@ -248,7 +254,7 @@ mod tests {
             assert_eq!(refusal(), not_ours, "{text}");
             assert_eq!(fs::read_to_string(at("record.json")).unwrap(), text);
         }
-        // A record of any format, and a damaged one beside its digests, is a run.
+        // A record of any format is a run, and so is a damaged record beside its digests.
         fs::write(at("record.json"), "{\"format\": 9, \"versions\": {\"coplace\": \"9.0\"}}").unwrap();
         DirectoryClaim::for_run(dir.path()).unwrap();
         fs::write(at("record.json"), "{\"format\"").unwrap();

@@ -1,4 +1,4 @@
-//! Designs and runs side by side: a table for people, the same as data.
+//! Designs and runs side by side, as data and as a table.
 
 use crate::design::DesignRow;
 use crate::evidence::{EvidenceRecord, Grade};
@@ -7,49 +7,49 @@ use serde::{Deserialize, Serialize};
 use sim::units::{Joules, Seconds, SquareMillimeters, Watts};
 use std::collections::BTreeSet;
 
-/// The place of the bad ends in the table of figures.
+/// The column of the bad ends in the table of figures.
 const BAD_END: usize = 6;
 
-/// One design under one plan, as it appears in a comparison.
+/// A design with its plan, as an entry of a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ComparisonEntry {
-    /// What the reader knows it by: `best found`, `TPUv4, expert's plan`.
+    /// The name for the reader: `best found`, `TPUv4, expert's plan`.
     pub label: String,
-    /// The chip, in words.
+    /// The chip in words.
     pub chip: String,
-    /// The plan, in words; `null` when none fits.
+    /// The plan in words; `null` if none fits.
     pub plan: Option<String>,
-    /// Area of all compute dies in mm^2.
+    /// Area of all compute dies in mm².
     pub area_mm2: Option<f64>,
-    /// The process that the area is of.
+    /// The process node of the area.
     pub node: Option<String>,
     /// Power of a chip under its heaviest sustained load, in W.
     pub peak_power_w: Option<f64>,
-    /// What a chip costs to make, in USD.
+    /// Cost of making a chip, in USD.
     pub cost_usd: Option<f64>,
-    /// Throughput in sequences per second over the whole cluster; `null` when no plan fits.
+    /// Throughput in sequences per second over the whole cluster; `null` if no plan fits.
     pub throughput_sequences_per_s: Option<f64>,
     /// Throughput in tokens per second over the whole cluster.
     pub throughput_tokens_per_s: Option<f64>,
-    /// Of several models the mean of their throughputs over the reference's.
+    /// For several models: the mean of their throughputs relative to the reference.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub times_reference: Option<f64>,
     /// Time of one optimizer step in seconds.
     pub step_time_s: Option<f64>,
-    /// Between which seconds it lies with 90 % confidence.
+    /// The 90 % interval of the step, in seconds.
     #[serde(default)]
     pub step_interval_s: Option<[f64; 2]>,
-    /// The grade of what is known least of it.
+    /// The worst grade among the grounds of the step.
     #[serde(default)]
     pub grade: Option<Grade>,
-    /// What it rests on that was not measured in training runs, in words.
+    /// The grounds of the step that were not measured in training runs, in words.
     #[serde(default)]
     pub evidence: Option<String>,
-    /// The software that it runs under.
+    /// The software stack.
     #[serde(default)]
     pub software: Option<String>,
-    /// How many times as long another step under the same software has to be for it to be the longer one with 90 % confidence.
+    /// Factor by which another step under the same software must be longer to be slower with 90 % confidence.
     #[serde(default)]
     pub step_lead: Option<f64>,
     /// Model FLOPs utilisation, as a fraction.
@@ -58,22 +58,22 @@ pub struct ComparisonEntry {
     pub energy_per_step_j: Option<f64>,
     /// Peak memory of the fullest device, in GiB.
     pub peak_memory_gib: Option<f64>,
-    /// What bounds it, in words.
+    /// The bound of the step, in words.
     pub bound_by: Option<String>,
-    /// What the reader should know: why it is infeasible, what was changed to make it run.
+    /// A note for the reader: why it is infeasible, or the changes that made it run.
     pub note: Option<String>,
 }
 
-/// Designs side by side, each against the first.
+/// Designs side by side, each compared with the first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Comparison {
-    /// The entries; ratios are taken to the first.
+    /// The entries. Ratios refer to the first.
     pub entries: Vec<ComparisonEntry>,
 }
 
 impl ComparisonEntry {
-    /// The entry of a design of the store.
+    /// Makes an entry from a design of the store.
     #[must_use]
     pub fn from_design(label: impl Into<String>, row: &DesignRow) -> Self {
         Self {
@@ -101,7 +101,7 @@ impl ComparisonEntry {
         }
     }
 
-    /// The entry with how sure its step is under some software.
+    /// Adds the evidence of the step under a software stack.
     #[must_use]
     pub fn with_evidence(self, software: &str, evidence: Option<&EvidenceRecord>) -> Self {
         Self {
@@ -142,7 +142,7 @@ impl ComparisonEntry {
         }
     }
 
-    /// The first figure below zero, by its key: no run has one.
+    /// The first negative figure with its key. A valid run has none.
     #[must_use]
     pub fn first_negative_key(&self) -> Option<(&'static str, f64)> {
         let figures = [
@@ -159,7 +159,7 @@ impl ComparisonEntry {
         figures.into_iter().find_map(|(key, value)| value.filter(|value| *value < 0.0).map(|value| (key, value)))
     }
 
-    /// Mean power over the whole cluster: energy per step over time per step.
+    /// Mean power over the whole cluster: energy per step divided by time per step.
     #[must_use]
     pub fn mean_power(&self) -> Option<Watts> {
         let (energy, time) = (self.energy_per_step_j?, self.step_time_s?);
@@ -167,7 +167,7 @@ impl ComparisonEntry {
     }
 }
 
-/// A line that says so where areas are of different processes; else nothing.
+/// A note if the areas belong to different process nodes; otherwise empty.
 pub(crate) fn processes_note(entries: &[ComparisonEntry]) -> String {
     let nodes: BTreeSet<&str> = entries.iter().filter_map(|e| e.node.as_deref()).collect();
     if nodes.len() < 2 {
@@ -178,8 +178,7 @@ pub(crate) fn processes_note(entries: &[ComparisonEntry]) -> String {
 }
 
 impl Comparison {
-    /// The first entry's throughput over this entry's: how many times faster the first is. `None` where either
-    /// does not run.
+    /// Throughput of the first entry divided by that of this entry. `None` if either does not run.
     #[must_use]
     pub fn speedup_over(&self, entry: &ComparisonEntry) -> Option<f64> {
         let rate = |entry: &ComparisonEntry| entry.throughput_sequences_per_s.or(entry.times_reference);
@@ -187,25 +186,25 @@ impl Comparison {
         (other > 0.0).then(|| first / other)
     }
 
-    /// Whether its rates are means over several models.
+    /// True if the rates are means over several models.
     fn is_over_models(&self) -> bool {
         self.entries.iter().any(|entry| entry.times_reference.is_some())
     }
 
-    /// Whether an entry of it runs.
+    /// True if at least one entry runs.
     #[must_use]
     pub fn any_runs(&self) -> bool {
         self.entries.iter().any(|entry| entry.plan.is_some() || entry.times_reference.is_some())
     }
 
-    /// What each entry is, the table of its figures, one line per entry, and the notes. `first is` says how many times
-    /// the entry's throughput the first entry's is.
+    /// The comparison as text: the entries, the table of their figures, and the notes. The column `first is` has the
+    /// throughput of the first entry relative to each entry.
     #[must_use]
     pub fn to_text(&self) -> String {
         self.render_text(false)
     }
 
-    /// The same beside a search that ranks by the bad ends of steps' intervals: with these.
+    /// The same with the bad ends of the intervals, for a search that ranks by them.
     #[must_use]
     pub fn to_text_with_bad_ends(&self) -> String {
         self.render_text(true)
@@ -236,7 +235,7 @@ impl Comparison {
         text
     }
 
-    /// The intervals of the steps, and over which entries the first one's lead is smaller than they are.
+    /// The intervals of the steps, and the entries that are too close to the first to call.
     fn evidence_text(&self) -> String {
         let mut text = String::new();
         let interval = |e: &ComparisonEntry| {
@@ -258,8 +257,8 @@ impl Comparison {
         text
     }
 
-    /// The entries that are slower than the first, but not by so much that they surely are: errors under the same software are alike, under another one
-    /// each has its own.
+    /// The entries that are slower than the first by less than the model error. Errors under the same software are
+    /// correlated; under different software they are independent.
     fn too_close_to_call(&self) -> Vec<&str> {
         let Some((first, others)) = self.entries.split_first() else { return Vec::new() };
         let Some(step) = first.step_time_s else { return Vec::new() };
@@ -273,7 +272,7 @@ impl Comparison {
         others.iter().filter(within).map(|e| e.label.as_str()).collect()
     }
 
-    /// The figures of means over several models.
+    /// The table of means over several models.
     fn means_table(&self) -> TextTable {
         let dash = || "-".to_owned();
         let mut table = TextTable::new(["design", "area", "node", "x reference", "first is", "peak W", "USD"]);
@@ -294,7 +293,7 @@ impl Comparison {
     fn figures_table(&self, bad_ends: bool) -> TextTable {
         let dash = || "-".to_owned();
         let number = |value: Option<f64>| value.map_or_else(dash, |v| format_significant(v, 4));
-        // What a narrow screen leaves out stands at the end.
+        // Columns that a narrow screen drops come last.
         let head = [
             "design",
             "area",
@@ -407,7 +406,7 @@ mod tests {
             text.contains("The first one's lead over TPUv4 is smaller than what the model errs by between designs:"),
             "{text}"
         );
-        // Under the same software errors are alike: 102.4 s are more than 1.2 times 81.92.
+        // Errors under the same software are correlated: 102.4 s is more than 1.2 times 81.92 s.
         for entry in &mut entries {
             (entry.software, entry.step_lead) = (Some("ideal".into()), Some(1.2));
         }

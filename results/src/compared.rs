@@ -1,4 +1,4 @@
-//! Runs side by side: for one model by its rates, for several by the mean over them and on each.
+//! Runs side by side: one model by its rates; several models by their mean and one by one.
 
 use crate::compare::{Comparison, ComparisonEntry};
 use crate::record::{BestDesign, Certificate, ModelPlan, Proof};
@@ -11,16 +11,16 @@ use serde::Serialize;
 /// Runs side by side.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunComparison {
-    /// The best designs and the baselines; of several models by the mean over them.
+    /// The best designs and the baselines. For several models the rates are means.
     #[serde(flatten)]
     pub over: Comparison,
-    /// The same on each of several models; empty of one alone.
+    /// The same for each of several models; empty for one model.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<ModelComparison>,
-    /// What the mean is of, in words.
+    /// The reference of the mean, in words.
     #[serde(skip)]
     scale: String,
-    /// Whether a run ranks by the bad ends of steps' intervals.
+    /// True if a run ranks by the bad ends of the steps' intervals.
     #[serde(skip)]
     robust: bool,
 }
@@ -30,7 +30,7 @@ pub struct RunComparison {
 pub struct ModelComparison {
     /// The model.
     pub model: String,
-    /// Tokens per sequence, of the first run.
+    /// Tokens per sequence in the first run.
     pub sequence_tokens: u64,
     /// Its share among the models.
     pub share: f64,
@@ -39,7 +39,8 @@ pub struct ModelComparison {
     pub comparison: Comparison,
 }
 
-/// Puts runs side by side, the first run's best design first. Entries of a run that differs from the first in cluster or batch say so.
+/// Compares runs. The best design of the first run comes first. Entries of a run with another cluster or batch are
+/// marked.
 ///
 /// # Errors
 /// As [`rescale_to_first_reference`].
@@ -71,7 +72,7 @@ pub fn compare_runs(mut runs: Vec<SearchRun>) -> Result<RunComparison, String> {
 }
 
 impl RunComparison {
-    /// For people.
+    /// The comparison as text.
     #[must_use]
     pub fn to_text(&self) -> String {
         let words = |comparison: &Comparison| match self.robust {
@@ -121,8 +122,8 @@ fn mean_entries(run: &SearchRun, best: &BestDesign) -> Vec<ComparisonEntry> {
     entries
 }
 
-/// The best designs and baselines of the runs side by side, the first run's best first. Entries of a run that differs
-/// from the first in model, cluster or batch say so: their throughputs are not of the same work.
+/// Compares the best designs and baselines of the runs; those of the first run come first. Entries of a run with
+/// another model, cluster or batch are marked, because their throughputs belong to other work.
 #[must_use]
 pub fn compare_best_designs(runs: &[SearchRun]) -> Comparison {
     labelled_entries(runs, &|run| match (&run.record.comparison, &run.record.best) {
@@ -132,7 +133,7 @@ pub fn compare_best_designs(runs: &[SearchRun]) -> Comparison {
     })
 }
 
-/// The entries that each run has, the best first, with what a reader must know of it.
+/// The entries of each run, the best first, with notes.
 fn labelled_entries(runs: &[SearchRun], own: &dyn Fn(&SearchRun) -> Vec<ComparisonEntry>) -> Comparison {
     let several = runs.len() > 1;
     let mut entries = Vec::new();
@@ -156,7 +157,7 @@ fn labelled_entries(runs: &[SearchRun], own: &dyn Fn(&SearchRun) -> Vec<Comparis
     Comparison { entries }
 }
 
-/// What the reader must know of a run's best design that is not proven the best.
+/// The note on a best design that is not proven the best.
 fn unproven_note(certificate: &Certificate) -> Option<String> {
     match (certificate.proof, certificate.gap) {
         (Proof::Proven, _) => None,
@@ -168,7 +169,7 @@ fn unproven_note(certificate: &Certificate) -> Option<String> {
     }
 }
 
-/// In what the work of two runs differs.
+/// Describes the difference between the work of two runs, if there is one.
 #[must_use]
 pub fn describe_difference(first: &SearchRun, run: &SearchRun) -> Option<String> {
     let (a, b) = (&first.record.study, &run.record.study);
@@ -185,10 +186,12 @@ pub fn describe_difference(first: &SearchRun, run: &SearchRun) -> Option<String>
     (!parts.is_empty()).then(|| format!("differs from the first run: {}", parts.join(", ")))
 }
 
-/// Holds the rates of runs of several models against one reference: the first run's. Runs of one model each stay as they are.
+/// Rescales the rates of runs of several models to the reference of the first run. Runs of one model each stay
+/// unchanged.
 ///
 /// # Errors
-/// Runs of one model beside runs of several, or of other models, shares or means: their rates have no scale in common. Which they are, and what to do.
+/// Runs of one model beside runs of several, or runs with other models, shares or means: their rates have no common
+/// scale. The message names the runs and the cure.
 pub fn rescale_to_first_reference(runs: &mut [SearchRun]) -> Result<(), String> {
     let Some(several) = runs.iter().find(|run| run.of_several_models()) else { return Ok(()) };
     let of = |run: &SearchRun| format!("{} (of {})", run.name, run.record.study.model);
@@ -222,10 +225,10 @@ pub fn rescale_to_first_reference(runs: &mut [SearchRun]) -> Result<(), String> 
     Ok(())
 }
 
-/// Holds a run's rates against the reference of another of the same models.
+/// Rescales a run's rates to the reference of another run of the same models.
 fn rescale_run(run: &mut SearchRun, first: &SearchRun) -> Result<(), String> {
     let pairs: Vec<(&ModelPlan, &ModelPlan)> = run.models().iter().zip(first.models()).collect();
-    // What one reference does comes to the same but for rounding.
+    // Equal references give equal values up to rounding.
     let same =
         |(own, other): &(&ModelPlan, &ModelPlan)| (own.reference_tokens_per_s / other.reference_tokens_per_s - 1.0).abs() < 1e-9;
     if pairs.iter().all(same) {

@@ -1,27 +1,27 @@
-//! One row per design that a search looked at: what `designs.parquet` holds and `compare` and `pareto` read.
+//! One row per design that a search considered. `designs.parquet` holds the rows; `compare` and `pareto` read them.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// What became of a design.
+/// The outcome of a design.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DesignStatus {
-    /// Its best plan was computed: the throughput is exact within the stated arithmetic.
+    /// Its best plan was computed. The throughput is exact within the stated arithmetic.
     Evaluated,
-    /// Rejected by its bound: no plan on it can beat what is already known.
+    /// Pruned by its bound: no plan on it can beat the best known design.
     Pruned,
-    /// No plan fits it; the reason says what the best attempt lacked.
+    /// No plan fits. The reason gives the shortfall of the nearest plan.
     Infeasible,
-    /// Outside the area window of the study.
+    /// Outside the area limits of the study.
     OverArea,
-    /// The search stopped before it was decided.
+    /// Undecided when the search stopped.
     Open,
 }
 
 impl DesignStatus {
-    /// All outcomes, in the order used for counting and drawing.
+    /// All outcomes, in the order of counts and drawings.
     pub const ALL: [Self; 5] = [Self::Evaluated, Self::Pruned, Self::Infeasible, Self::OverArea, Self::Open];
 
     /// The name used in files.
@@ -78,12 +78,12 @@ pub enum ColumnKind {
     Text,
 }
 
-/// How a field of [`DesignRow`] becomes a cell and comes back.
+/// Converts a field of [`DesignRow`] to a cell and back.
 trait Field: Sized {
     const KIND: ColumnKind;
     const REQUIRED: bool;
     fn cell(&self) -> StoreCell;
-    /// The value, or what is wrong with the cell.
+    /// Reads the value, or says what is wrong with the cell.
     fn from_cell(cell: StoreCell) -> Result<Self, String>;
 }
 
@@ -164,19 +164,20 @@ impl Field for Option<String> {
 /// A column of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreColumn {
-    /// Its name: the field's name in [`DesignRow`], unit included.
+    /// The name: the field's name in [`DesignRow`], with its unit.
     pub name: &'static str,
-    /// Its type.
+    /// The type.
     pub kind: ColumnKind,
-    /// Whether every row has a value.
+    /// True if every row has a value.
     pub required: bool,
 }
 
-/// Declares [`DesignRow`] once: the struct, its columns, and the way to and from cells. A new column is one line here.
+/// Declares [`DesignRow`] once: the struct, its columns, and the conversion to and from cells. A new column is one line
+/// here.
 macro_rules! design_row {
     ($($(#[$doc:meta])* $field:ident: $kind:ty,)*) => {
-        /// One design and what became of it. Every unit is in the field's name; `None` means that the step which
-        /// would have computed the value was not needed or not possible.
+        /// One design with its outcome. Field names contain the units. `None` means that the step that computes the
+        /// value was not needed or not possible.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub struct DesignRow {
@@ -184,7 +185,7 @@ macro_rules! design_row {
         }
 
         impl DesignRow {
-            /// The columns, in the order in which they are stored.
+            /// The columns, in the order of storage.
             pub const COLUMNS: &'static [StoreColumn] = &[
                 $(StoreColumn {
                     name: stringify!($field),
@@ -193,17 +194,16 @@ macro_rules! design_row {
                 },)*
             ];
 
-            /// The row's cells, in the order of [`Self::COLUMNS`].
+            /// The cells of the row, in the order of [`Self::COLUMNS`].
             #[must_use]
             pub fn cells(&self) -> Vec<StoreCell> {
                 vec![$(self.$field.cell(),)*]
             }
 
-            /// The row made of these cells, taken in the order of [`Self::COLUMNS`]; cells that are missing at the end
-            /// count as null.
+            /// Makes a row from cells in the order of [`Self::COLUMNS`]. Missing cells at the end count as null.
             ///
             /// # Errors
-            /// The first column whose cell does not fit it, and why.
+            /// The first column whose cell has a wrong type, and the reason.
             pub fn from_cells(cells: impl IntoIterator<Item = StoreCell>) -> Result<Self, (&'static str, String)> {
                 let mut cells = cells.into_iter();
                 Ok(Self {
@@ -216,7 +216,7 @@ macro_rules! design_row {
 }
 
 design_row! {
-    /// Position of the design in the study's order, from 0.
+    /// Position of the design in the order of the study, from 0.
     index: i64,
     /// Tensor cores per chip.
     tensor_cores: i64,
@@ -230,17 +230,17 @@ design_row! {
     array_width: i64,
     /// Columns of each array (PHAZE's depth).
     array_depth: i64,
-    /// The outermost buffer that all cores share, in MiB; 0 where there is none.
+    /// The outermost buffer that all cores share, in MiB; 0 if there is none.
     global_buffer_mib: f64,
     /// HBM capacity in GiB.
     hbm_gib: f64,
-    /// Area of all compute dies in mm^2.
+    /// Area of all compute dies in mm².
     area_mm2: f64,
-    /// What became of the design.
+    /// The outcome of the design.
     outcome: DesignStatus,
-    /// Why, in words, where the outcome needs them: what an infeasible design lacks.
+    /// The reason of the outcome in words: the shortfall of an infeasible design.
     reason: Option<String>,
-    /// Upper bound of the throughput over every plan, in sequences per second.
+    /// Upper bound of the throughput over all plans, in sequences per second.
     bound_sequences_per_s: Option<f64>,
     /// Throughput of the best plan, in sequences per second over the whole cluster.
     throughput_sequences_per_s: Option<f64>,
@@ -272,43 +272,45 @@ design_row! {
     devices_used: Option<i64>,
     /// Pipeline schedule, by name.
     pipeline_schedule: Option<String>,
-    /// What is recomputed or kept, summarised over the stages.
+    /// The recomputed or kept tensors, summarised over the stages.
     memory_policy: Option<String>,
     /// Peak memory of the fullest device, in GiB.
     peak_memory_gib: Option<f64>,
-    /// What bounds the step, in words.
+    /// The bound of the step, in words.
     bound_by: Option<String>,
-    /// How good the plan is proven to be: `optimal`, or a gap.
+    /// The proof of the plan: `optimal`, or a gap.
     plan_status: Option<String>,
-    /// The process: areas of different ones are not alike.
+    /// The process node. Areas of different nodes are not comparable.
     node: Option<String>,
-    /// The dimensions that the study varies, with the design's values, where they are not PHAZE's.
+    /// The dimensions that the study varies, with the values of the design, unless they are PHAZE's.
     dimensions: Option<String>,
     /// Power of a chip under its heaviest sustained load, in W.
     peak_power_w: Option<f64>,
     /// Mean power of a device over the step, in W.
     mean_power_w: Option<f64>,
-    /// What a chip costs to make, in USD.
+    /// Cost of making a chip, in USD.
     cost_usd: Option<f64>,
     /// Energy per token, in J.
     energy_per_token_j: Option<f64>,
-    /// Of a search for several models: the mean of their throughputs over the reference's.
+    /// For several models: the mean of their throughputs relative to the reference.
     times_reference: Option<f64>,
-    /// Of a search for several models: each one's throughput, that over the reference's, and its plan, in words.
+    /// For several models: per model the throughput, the ratio to the reference, and the plan, in words.
     models: Option<String>,
-    /// The clock in MHz that the limit of power leaves the chip, where that is below the one it is designed for.
+    /// The clock in MHz that the power limit leaves, if it is below the design clock.
     lowered_clock_mhz: Option<f64>,
-    /// Of a search for several models: their energy per token over the reference's, one over the mean of their tokens per joule over the reference's.
+    /// For several models: energy per token relative to the reference. It is the inverse of the mean of tokens per
+    /// joule relative to the reference.
     energy_times_reference: Option<f64>,
-    /// Of a search for several models that pays their energy: the mean of their throughputs over the reference's, each per USD of a chip and of its
-    /// energy over the years.
+    /// For several models whose energy is paid: the mean of throughputs relative to the reference. Each is per USD of a
+    /// chip and its energy over the years.
     times_reference_per_usd: Option<f64>,
-    /// Of a robust search for one model: the step in seconds at the bad end of its 90 % interval, by which designs are ranked.
+    /// For a robust search with one model: the step in seconds at the bad end of its 90 % interval, by which designs
+    /// are ranked.
     bad_end_step_s: Option<f64>,
 }
 
 impl DesignRow {
-    /// A design that is not decided yet: its dimensions, and nothing else.
+    /// An undecided design: only its dimensions.
     #[must_use]
     pub fn new_undecided(index: i64, dimensions: DesignDimensions) -> Self {
         Self {
@@ -375,7 +377,7 @@ impl DesignRow {
         )
     }
 
-    /// The plan in one line, where there is one: `p 8, t 1, d 128, micro-batch 1, 1f1b`.
+    /// The plan in one line, if there is one: `p 8, t 1, d 128, micro-batch 1, 1f1b`.
     #[must_use]
     pub fn describe_plan(&self) -> Option<String> {
         let (p, t, d) = (self.stages?, self.tensor_parallel?, self.data_parallel?);
@@ -390,7 +392,7 @@ impl DesignRow {
     }
 }
 
-/// The dimensions of a design in the store's units.
+/// The dimensions of a design, in the units of the store.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DesignDimensions {
     /// Tensor cores per chip.
@@ -409,7 +411,7 @@ pub struct DesignDimensions {
     pub global_buffer_mib: f64,
     /// HBM capacity in GiB.
     pub hbm_gib: f64,
-    /// Die area in mm^2.
+    /// Die area in mm².
     pub area_mm2: f64,
 }
 

@@ -1,4 +1,5 @@
-//! The schemas in `results/README.md` are complete: every key, column and data set of the code is described there.
+//! Checks that the schemas in `results/README.md` are complete: every key, column and data set of the code is described
+//! there.
 
 use crate::design::{DesignRow, DesignStatus};
 use crate::validate::Dataset;
@@ -33,11 +34,11 @@ fn every_key_of_the_record_is_described() {
         .as_ref()
         .map(|b| crate::compare::Comparison { entries: vec![crate::compare::ComparisonEntry::from_design("x", &b.design)] });
     let mut found = Vec::new();
-    // A planned step is described in docs/json.md, where a test of the command holds it against what is printed.
+    // The file docs/json.md describes a planned step. A test of the command compares it with the output.
     let open = ["options", "step", "times"];
     keys(&serde_json::to_value(&record).unwrap_or_default(), &open, &mut found);
     assert!(found.len() > 50, "the record has {} keys", found.len());
-    // An object's own name is described through its members: `best.design`, `certificate.gap`.
+    // The members of an object describe its own name: `best.design`, `certificate.gap`.
     let missing: Vec<&String> = found.iter().filter(|k| !described(k) && !README.contains(&format!("`{k}."))).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }

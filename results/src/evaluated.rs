@@ -1,4 +1,4 @@
-//! One plan of one job: what `coplace evaluate` shows, as data. Described in `docs/json.md`.
+//! The answer of `coplace evaluate` as data: one plan of one job. Described in `docs/json.md`.
 
 use crate::asked::JobInputs;
 use crate::planned::{PlanCounts, one_line, reason_without_plan};
@@ -7,7 +7,7 @@ use search::planner::{Job, PlanAnswer};
 use serde::Serialize;
 use step::{OverCapacity, TrainingPlan};
 
-/// The version of the JSON that this build writes.
+/// The version of the JSON format of this build.
 pub const FORMAT: u32 = 2;
 
 /// The answer of `coplace evaluate`.
@@ -15,35 +15,35 @@ pub const FORMAT: u32 = 2;
 pub struct EvaluateAnswer {
     /// Version of this schema: [`FORMAT`].
     pub format: u32,
-    /// What is to be trained, on what, under which software.
+    /// The job.
     pub job: JobRecord,
     /// How the plans that the arguments leave open were decided.
     pub counts: PlanCounts,
-    /// Whether a plan fits.
+    /// True if a plan fits.
     pub feasible: bool,
-    /// Where none does: what the nearest lacks.
+    /// If none fits: the shortfall of the nearest plan.
     pub why: Option<String>,
-    /// Where memory is what is lacking: how much of it under the plan that lacks least.
+    /// If memory is short: the smallest shortfall among the plans.
     pub shortfall: Option<ShortfallRecord>,
-    /// The plan and what it takes; `null` where there is none.
+    /// The plan with its figures; `null` if there is none.
     pub result: Option<StepRecord>,
-    /// How the job is asked again.
+    /// The inputs for asking again.
     #[serde(flatten)]
     pub asked: JobInputs,
 }
 
-/// The memory that the nearest plan lacks.
+/// The memory shortfall of the nearest plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ShortfallRecord {
     /// The plan in one line.
     pub plan: String,
     /// The fullest stage, counted from 0.
     pub stage: u32,
-    /// The class that takes most.
+    /// The largest class.
     pub class: String,
-    /// What one of its devices needs, in bytes.
+    /// Need of one of its devices, in bytes.
     pub need_bytes: u64,
-    /// What a device has, in bytes.
+    /// Memory of a device, in bytes.
     pub have_bytes: u64,
     /// The difference, in bytes.
     pub lacking_bytes: u64,
@@ -63,7 +63,7 @@ impl ShortfallRecord {
 }
 
 impl EvaluateAnswer {
-    /// The record of the fastest plan of an answer, which is explained; `model` is what the user called it.
+    /// The record of an answer with its explained fastest plan. `model` is the name that the user gave.
     #[must_use]
     pub fn new(job: &Job<'_>, model: &str, answer: &PlanAnswer, explained: Option<&ExplainedPlan>) -> Self {
         let best = answer.best.first().zip(explained);

@@ -1,4 +1,4 @@
-//! Why a design is the best of its run, and what its neighbours and a little more of everything would give.
+//! Explains why a design is the best of its run, and what its neighbours and slightly more of each resource would give.
 
 use crate::design::DesignRow;
 use crate::from_search::lowered_clock_mhz;
@@ -13,38 +13,38 @@ use search::space::{ChipFigures, OutsideReason};
 use search::sweep::SweptOutcome;
 use serde::Serialize;
 
-/// Kernels that are named.
+/// Number of kernels in the list.
 const KERNELS: usize = 8;
 const OVER_AREA: &str = "over_area";
 const OVER_POWER: &str = "over_power";
 
-/// Why a design is the best of its run.
+/// The explanation of the best design of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DesignExplanation {
     /// The run's directory.
     pub run: String,
     /// The design.
     pub best: DesignRow,
-    /// What it uses of its limits.
+    /// The use of each limit.
     pub limits: Vec<LimitUse>,
-    /// What binds the model; of several nothing, each has its own.
+    /// The bottleneck of the model. `None` for several models; each has its own.
     #[serde(flatten)]
     pub binds: Option<StepBottleneck>,
-    /// One step along each dimension; of several models over all of them.
+    /// One step along each dimension; for several models over all of them.
     pub steps: Vec<DimensionStepRow>,
-    /// What a little more of each resource is worth; of several models over all of them.
+    /// The value of slightly more of each resource; for several models over all of them.
     pub worth: Vec<ResourceValue>,
     /// Each of several models.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<ModelExplanation>,
 }
 
-/// What binds a model's step on the design.
+/// The bottleneck of a model's step on the design.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StepBottleneck {
-    /// Where the step's time goes, largest first.
+    /// Shares of the step's time, largest first.
     pub time_shares: Vec<NamedShare>,
-    /// The stage whose devices are busy longest, from 0.
+    /// The stage whose devices are busy longest, counted from 0.
     pub slowest_stage: u32,
     /// The kernels that take most of that stage's time.
     pub kernels: Vec<SlowKernel>,
@@ -59,116 +59,117 @@ pub struct ModelExplanation {
     pub sequence_tokens: u64,
     /// Its share among the models.
     pub share: f64,
-    /// What binds it.
+    /// Its bottleneck.
     #[serde(flatten)]
     pub binds: StepBottleneck,
-    /// One step along each dimension, as it changes this model.
+    /// One step along each dimension, with its effect on this model.
     pub steps: Vec<DimensionStepRow>,
-    /// What a little more of each resource is worth to it.
+    /// The value of slightly more of each resource for this model.
     pub worth: Vec<ResourceValue>,
 }
 
-/// A limit, and what the design uses of it.
+/// A limit, and its use by the design.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LimitUse {
     /// `area`, `power`, `cost`, `memory`.
     pub name: &'static str,
-    /// What the design takes, in `unit`.
+    /// The value of the design, in `unit`.
     pub uses: f64,
-    /// What it may take.
+    /// The limit.
     pub allowed: f64,
-    /// The unit of both.
+    /// The unit of both values.
     pub unit: &'static str,
 }
 
-/// A kernel that holds the slowest stage up.
+/// A kernel that slows the slowest stage down.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SlowKernel {
-    /// Its segment and pass.
+    /// The segment and the pass.
     pub pass: String,
     /// The kernel.
     pub kernel: String,
-    /// Its share of all kernels' time in the stage.
+    /// Its share of the time of all kernels in the stage.
     pub share: f64,
-    /// What takes most of its time.
+    /// The bound: the part that takes most of its time.
     pub bound: String,
 }
 
-/// A step along a dimension, and what it changes.
+/// A step along a dimension, with its effect.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DimensionStepRow {
     /// The dimension.
     pub dimension: String,
-    /// Its value in the best design.
+    /// The value in the best design.
     pub from: String,
-    /// Its value after the step.
+    /// The value after the step.
     pub to: String,
     /// `within` the limits, `over_area`, `over_power`, `over_cost`, `outside_hbm` or `no_chip`.
     pub limits: &'static str,
-    /// Every limit that it is outside, by the same names; what is over the power is so at its lowest clock too and has the figures of its full one.
+    /// All exceeded limits, by the same names. A chip over the power limit exceeds it even at its lowest clock; its
+    /// figures are those at the full clock.
     pub exceeds: Vec<&'static str>,
-    /// Why it is no chip, or has no plan.
+    /// The reason why it is no chip, or has no plan.
     pub reason: Option<String>,
-    /// Throughput of the best plan, in tokens per second over the whole cluster; of one model.
+    /// Throughput of the best plan, in tokens per second over the whole cluster; only for one model.
     pub tokens_per_s: Option<f64>,
-    /// Of several models the mean of their throughputs over the reference's.
+    /// For several models: the mean of their throughputs relative to the reference.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub times_reference: Option<f64>,
-    /// How much more that is, as a fraction.
+    /// Relative change of the throughput.
     pub change: Option<f64>,
-    /// More area, in mm².
+    /// Change of the area, in mm².
     pub area_mm2: Option<f64>,
-    /// More power under the heaviest sustained load, in W.
+    /// Change of the power under the heaviest sustained load, in W.
     pub peak_power_w: Option<f64>,
-    /// The clock in MHz that the limit of power leaves the chip, where that is below the one it is designed for.
+    /// The clock in MHz that the power limit leaves, if it is below the design clock.
     pub lowered_clock_mhz: Option<f64>,
-    /// More dollars a chip.
+    /// Change of the cost per chip, in USD.
     pub cost_usd: Option<f64>,
-    /// Tokens per second that a device gains for each mm² that its dies take more.
+    /// Change of a device's tokens per second, per mm² of additional die area.
     pub tokens_per_s_per_mm2: Option<f64>,
 }
 
-/// What a little more of a resource is worth.
+/// The value of slightly more of a resource.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ResourceValue {
     /// The resource.
     pub resource: String,
-    /// What a device has of it, in `unit`.
+    /// The amount per device, in `unit`.
     pub has: f64,
     /// The unit.
     pub unit: &'static str,
-    /// How much more throughput a tenth more gives, as a fraction.
+    /// Relative change of the throughput for a tenth more of the resource.
     pub change: f64,
-    /// Tokens per second that a device gains for each unit of it that every device has more; of one model.
+    /// Change of a device's tokens per second per additional unit of the resource; only for one model.
     pub tokens_per_s_per_unit: Option<f64>,
 }
 
-/// The design that is explained, for a model or for several.
+/// The design that is explained, for one model or for several.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExplainedDesign {
-    /// What it takes.
+    /// The figures of the chip.
     pub figures: ChipFigures,
-    /// How the models' rates make one.
+    /// The mean over the models.
     pub over: MeasureMean,
-    /// The models: at least one.
+    /// The models; at least one.
     pub models: Vec<ModelOnDesign>,
 }
 
-/// A model as it runs on the design.
+/// A model on the design.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ModelOnDesign {
-    /// Tokens of a step.
+    /// Tokens per step.
     pub tokens: f64,
-    /// Devices of its cluster.
+    /// Devices of the cluster.
     pub devices: f64,
-    /// Its fastest step in seconds.
+    /// The fastest step in seconds.
     pub step_s: f64,
-    /// What it is held against among several.
+    /// The share and the reference of the model among several.
     pub term: Term,
 }
 
 impl ModelOnDesign {
-    /// A model's job with its fastest step.
+    /// A job of a model, with its fastest step.
     #[must_use]
     pub fn from_job(job: &Job<'_>, step_s: f64, term: Term) -> Self {
         Self { tokens: job.global_batch as f64 * job.sequence_length as f64, devices: job.devices.into(), step_s, term }
@@ -176,13 +177,13 @@ impl ModelOnDesign {
 }
 
 impl ExplainedDesign {
-    /// The same for one of its models alone.
+    /// The same design with one of its models.
     #[must_use]
     pub fn alone_with_model(&self, model: usize) -> Self {
         Self { models: vec![self.models[model]], ..self.clone() }
     }
 
-    /// Tokens per second of one model; of several the mean of their rates over the reference's.
+    /// Tokens per second of one model. For several models: the mean of their rates relative to the reference.
     fn rate_at_step(&self, seconds: &[f64]) -> f64 {
         match &self.models[..] {
             [alone] => alone.tokens / seconds[0],
@@ -190,14 +191,14 @@ impl ExplainedDesign {
         }
     }
 
-    /// The rate of evaluations, one of each model; none where a model has no plan.
+    /// The rate of one evaluation per model. `None` if a model has no plan.
     fn rate_of_evaluations(&self, evaluations: &[&DesignEvaluation]) -> Option<f64> {
         let seconds = |of: &&DesignEvaluation| of.outcome.as_ref().ok().map(|plan| plan.time.total.0);
         let seconds = evaluations.iter().map(seconds).collect::<Option<Vec<f64>>>()?;
         (seconds.len() == self.models.len()).then(|| self.rate_at_step(&seconds))
     }
 
-    /// What of a rate of one model is a device's.
+    /// The share of one device in the rate of one model.
     fn rate_per_device(&self, rate: f64) -> f64 {
         rate / self.models[0].devices
     }
@@ -206,7 +207,7 @@ impl ExplainedDesign {
         self.rate_at_step(&self.models.iter().map(|of| of.step_s).collect::<Vec<_>>())
     }
 
-    /// A step in figures: of each model the same step.
+    /// A step along a dimension, in figures. `of_models` has the same step for each model.
     #[must_use]
     pub fn step_row(&self, of_models: &[&DimensionStep]) -> Option<DimensionStepRow> {
         let step = of_models.first()?;
@@ -242,7 +243,8 @@ impl ExplainedDesign {
         })
     }
 
-    /// What a tenth more of a resource is worth, of each model the same resource; `None` where no plan is left.
+    /// The value of a tenth more of a resource. `of_models` has the same resource for each model. `None` if no plan is
+    /// left.
     #[must_use]
     pub fn value_of_resource(&self, of_models: &[&Marginal]) -> Option<ResourceValue> {
         let marginal = of_models.first()?;
@@ -262,7 +264,7 @@ impl ExplainedDesign {
     }
 }
 
-/// The name of being outside a limit.
+/// The name of an exceeded limit.
 fn limit_name(why: OutsideReason) -> &'static str {
     match why {
         OutsideReason::Area => OVER_AREA,
@@ -297,7 +299,7 @@ pub fn slowest_kernels(step: &StepRecord) -> Vec<SlowKernel> {
     held
 }
 
-/// In words.
+/// The explanation as text.
 #[must_use]
 pub fn explanation_text(explained: &DesignExplanation) -> String {
     let mut text = format_heading("What binds");
@@ -329,7 +331,7 @@ pub fn explanation_text(explained: &DesignExplanation) -> String {
     text
 }
 
-/// Where a model's time goes, and the kernels of its slowest stage.
+/// The parts of a model's time, and the kernels of its slowest stage.
 fn bottleneck_text(binds: &StepBottleneck) -> String {
     let mut text = String::new();
     for share in binds.time_shares.iter().take(KERNELS) {
@@ -345,12 +347,12 @@ fn bottleneck_text(binds: &StepBottleneck) -> String {
 }
 
 fn signed_rate(value: Option<f64>, digits: usize) -> String {
-    // What is rounded to nothing has no sign of its own.
+    // A value that rounds to zero has no sign.
     let rounded = |value: f64| (value * 10_f64.powi(digits as i32)).round() == 0.0;
     value.map_or_else(|| "-".to_owned(), |value| format!("{:+.digits$}", if rounded(value) { 0.0 } else { value }))
 }
 
-/// Columns of each of several models: its name, with its tokens where two have one name.
+/// One column per model: the name, with the tokens if two models share it.
 fn model_columns(explained: &DesignExplanation) -> Vec<String> {
     let twice = |name: &str| explained.models.iter().filter(|of| of.model == name).count() > 1;
     let of = |of: &ModelExplanation| match twice(&of.model) {
@@ -360,7 +362,7 @@ fn model_columns(explained: &DesignExplanation) -> Vec<String> {
     explained.models.iter().map(of).collect()
 }
 
-/// The steps of a model, or of several over all and of each.
+/// The steps for one model; for several models over all and for each.
 fn steps_table(explained: &DesignExplanation) -> String {
     let several = !explained.models.is_empty();
     let rate = if several { "x reference" } else { "tokens/s" };
@@ -402,7 +404,7 @@ fn steps_table(explained: &DesignExplanation) -> String {
     text
 }
 
-/// What a tenth more of each resource is worth to a model, or to several over all and to each.
+/// The value of a tenth more of each resource, for one model; for several models over all and for each.
 fn resources_table(explained: &DesignExplanation) -> String {
     let several = !explained.models.is_empty();
     let mut header: Vec<String> = ["in every device", "has", "a tenth more gives %"].map(str::to_owned).to_vec();
@@ -425,7 +427,8 @@ fn resources_table(explained: &DesignExplanation) -> String {
     table.render()
 }
 
-/// What a square millimetre is worth where it is used best: of chips that more area would allow, not of those that other limits forbid.
+/// The value of a square millimetre at its best use. Only the area limit may exclude the larger chip, not another
+/// limit.
 fn area_value_text(explained: &DesignExplanation) -> Option<String> {
     let allowed = |step: &&DimensionStepRow| step.exceeds.iter().all(|limit| *limit == OVER_AREA);
     let worth = |step: &&DimensionStepRow| step.tokens_per_s_per_mm2.unwrap_or(f64::NEG_INFINITY);
@@ -443,7 +446,7 @@ fn area_value_text(explained: &DesignExplanation) -> Option<String> {
     )))
 }
 
-/// A reason's first part.
+/// The first part of a reason.
 fn short_reason(reason: &str) -> &str {
     reason.split([';', ',']).next().unwrap_or(reason)
 }

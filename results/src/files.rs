@@ -1,22 +1,22 @@
-//! Writing files so that a run killed at any moment leaves either the old file or the new one, never half of one.
+//! Writes files atomically. A process killed at any moment leaves either the old file or the new one, never a part.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Why a file of a run could not be written.
+/// An error of writing a file of a run.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: cannot be written: {why}; check that the directory exists, is writable and has space left", file.display())]
 pub struct WriteError {
     /// The file.
     pub file: PathBuf,
-    /// What the system said.
+    /// Message of the system.
     pub why: io::Error,
 }
 
-/// An error that may be one of writing a file.
+/// An error that may be an error of writing.
 pub trait Unwritable {
-    /// The file and what the system said, where it is.
+    /// The file and the message of the system, if it is one.
     fn write_error(&self) -> Option<&WriteError>;
 }
 
@@ -26,37 +26,37 @@ impl Unwritable for WriteError {
     }
 }
 
-/// Where a file lies while it is being written: beside its destination, so that the final rename stays on one file
-/// system and is atomic. The process id keeps two runs into one directory apart.
+/// The temporary path of a file being written. It lies beside the destination, so that the final rename stays on one
+/// file system and is atomic. The process id separates two runs in one directory.
 pub(crate) fn temporary_path(path: &Path) -> PathBuf {
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     path.with_file_name(format!(".{name}.{}.partial", std::process::id()))
 }
 
-/// Where writing to `path` ends up: the file that a link leads to.
+/// The destination of a write to `path`: the target of a link.
 fn resolve_destination(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
-/// Whether something else than a file is at `path` (a device, a pipe), which is written to as it is: a rename would put a file in its place.
+/// True if `path` is a device or a pipe. It is written directly, because a rename would replace it with a file.
 fn is_special(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|at| !at.is_file() && !at.is_dir())
 }
 
 /// Writes `contents` to `path` atomically: to a temporary file beside it, which is flushed to the disk and renamed. On
-/// failure the temporary file is removed and what was at `path` stays.
+/// failure the temporary file is removed and the old contents stay.
 ///
 /// # Errors
-/// Whatever the system reports, with the name of the destination.
+/// Errors of the system, with the name of the destination.
 pub fn write_file(path: &Path, contents: &[u8]) -> Result<(), WriteError> {
     write_files(&[(path.to_path_buf(), contents.to_vec())])
 }
 
-/// Writes several files: first all temporary files, then all renames, in the order given. A failure before the renames
-/// changes nothing; being killed between two renames leaves the earlier files new and the later ones old.
+/// Writes several files: first all temporary files, then all renames, in the given order. A failure before the renames
+/// changes nothing. A kill between two renames leaves the earlier files new and the later ones old.
 ///
 /// # Errors
-/// Whatever the system reports, with the name of the destination.
+/// Errors of the system, with the name of the destination.
 pub fn write_files(files: &[(PathBuf, Vec<u8>)]) -> Result<(), WriteError> {
     let done = (|| {
         for (path, contents) in files {
@@ -71,13 +71,13 @@ pub fn write_files(files: &[(PathBuf, Vec<u8>)]) -> Result<(), WriteError> {
         Ok(())
     })();
     if done.is_err() {
-        // The first error is the one to report; a temporary file that cannot be removed either changes nothing.
+        // The first error is the one to report. Failing to remove a temporary file does not change it.
         files.iter().for_each(|(path, _)| drop(fs::remove_file(temporary_path(&resolve_destination(path)))));
     }
     done
 }
 
-/// A file that is written piece by piece beside its destination, and appears there when it is whole.
+/// A file that is written piece by piece beside its destination. It appears there once it is complete.
 #[derive(Debug)]
 pub struct StagedFile {
     destination: PathBuf,
@@ -86,33 +86,33 @@ pub struct StagedFile {
 }
 
 impl StagedFile {
-    /// Begins a file.
+    /// Starts a file.
     ///
     /// # Errors
-    /// Whatever the system reports.
+    /// Errors of the system.
     pub fn new(path: &Path) -> Result<Self, WriteError> {
         let destination = resolve_destination(path);
         let file = File::create(temporary_path(&destination)).map_err(|why| WriteError { file: path.into(), why })?;
         Ok(Self { destination, file, kept: false })
     }
 
-    /// Where its bytes go.
+    /// The file to write to.
     pub fn file(&mut self) -> &mut File {
         &mut self.file
     }
 
-    /// Flushes it to the disk.
+    /// Flushes the file to the disk.
     ///
     /// # Errors
-    /// Whatever the system reports.
+    /// Errors of the system.
     pub fn flush_to_disk(&mut self) -> Result<(), WriteError> {
         self.file.sync_all().map_err(|why| WriteError { file: self.destination.clone(), why })
     }
 
-    /// Puts it in its place.
+    /// Moves the file to its destination.
     ///
     /// # Errors
-    /// Whatever the system reports.
+    /// Errors of the system.
     pub fn put_in_place(mut self) -> Result<(), WriteError> {
         let renamed = fs::rename(temporary_path(&self.destination), &self.destination);
         self.kept = renamed.is_ok();
@@ -123,7 +123,7 @@ impl StagedFile {
 impl Drop for StagedFile {
     fn drop(&mut self) {
         if !self.kept {
-            // What failed has been reported; a temporary file that cannot be removed either changes nothing.
+            // The failure has been reported. Failing to remove the temporary file does not change it.
             drop(fs::remove_file(temporary_path(&self.destination)));
         }
     }

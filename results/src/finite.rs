@@ -1,23 +1,24 @@
-//! The last look at an answer: a number that is none never poses as one. JSON would write `null`, a table `inf` or `NaN`.
+//! The last check of an answer: no number is infinite or not-a-number. JSON would write `null`, and a table `inf` or
+//! `NaN`.
 
 use serde::Serialize;
 use serde::ser::{self, Serializer};
 use std::fmt;
 
-/// A number of an answer that is not finite.
+/// An answer with a number that is not finite.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum FiniteError {
-    /// Where it is, and what it is.
+    /// The place and the value of the number.
     #[error(
         "the answer's {key} is {value}, which is no number; some figure of the input is far from what it means: look for a wrong unit or exponent"
     )]
     NotFinite {
-        /// The keys and positions that lead to it: `plans[0].step_s`.
+        /// The keys and positions of its place: `plans[0].step_s`.
         key: String,
-        /// It.
+        /// The number.
         value: f64,
     },
-    /// The answer cannot be walked through.
+    /// The answer cannot be serialized.
     #[error("the answer cannot be written: {0}")]
     Other(String),
 }
@@ -28,17 +29,17 @@ impl ser::Error for FiniteError {
     }
 }
 
-/// Looks at every number of a value.
+/// Checks every number of a value.
 ///
 /// # Errors
-/// The first that is not finite, with its place.
+/// The first number that is not finite, with its place.
 pub fn check_finite(value: &(impl Serialize + ?Sized)) -> Result<(), FiniteError> {
     value.serialize(&mut NumberWalk { path: String::new() })
 }
 
 /// A walk through a value.
 struct NumberWalk {
-    /// Where it is.
+    /// The current place.
     path: String,
 }
 
@@ -47,7 +48,7 @@ impl NumberWalk {
         if value.is_finite() { Ok(()) } else { Err(FiniteError::NotFinite { key: self.path.clone(), value }) }
     }
 
-    /// Goes into a part and comes back.
+    /// Visits a part and returns to its parent.
     fn visit_part(&mut self, part: &str, value: &(impl Serialize + ?Sized)) -> Result<(), FiniteError> {
         let here = self.path.len();
         self.path.push_str(part);
@@ -62,12 +63,12 @@ impl NumberWalk {
     }
 }
 
-/// The parts of a list or an object.
+/// The members of a list or an object.
 struct PartWalk<'a> {
     walk: &'a mut NumberWalk,
-    /// Of a list, the next position.
+    /// For a list: the next position.
     at: usize,
-    /// Of a map, the last key.
+    /// For a map: the last key.
     key: String,
 }
 

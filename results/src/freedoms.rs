@@ -1,5 +1,6 @@
-//! What each freedom of a search is worth: the chip alone, the plan alone, and both at once, beside Bayesian optimisation of the chip alone with at least
-//! as many evaluations as the joint search made, and beside the TPU v4 that was built.
+//! The value of each freedom of a search: the chip alone, the plan alone, and both. They are compared with the TPU v4
+//! as built, and with Bayesian optimisation of the chip alone. The latter has at least as many evaluations as the joint
+//! search.
 
 use crate::compare::{ComparisonEntry, processes_note};
 use crate::text::{
@@ -8,7 +9,7 @@ use crate::text::{
 use serde::Serialize;
 use sim::units::SquareMillimeters;
 
-/// What is compared, in the order of every list: the first is what all are held against.
+/// The compared freedoms, in the order of all lists. The first is the reference.
 pub const FREEDOMS: [&str; 7] = [
     "reference chip, expert's plan",
     "reference chip, our plan",
@@ -24,41 +25,41 @@ pub const FREEDOMS: [&str; 7] = [
 pub struct EvaluatedChips {
     /// By the joint search.
     pub joint: u64,
-    /// By Bayesian optimisation of the chip: at least as many.
+    /// By Bayesian optimisation of the chip; at least as many.
     pub bayesian: u64,
 }
 
-/// What is asked of a model.
+/// The case of one model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FreedomCase {
     /// The model.
     pub model: String,
     /// The study.
     pub study: String,
-    /// The expert's degrees, and who says so.
+    /// The expert's degrees, with their source.
     pub expert: String,
-    /// Which of the chips are ideal, and which run as measured ones do.
+    /// The chips that are ideal, and those that are calibrated.
     pub chips: String,
 }
 
-/// A model's answers.
+/// The answers for one model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModelFreedoms {
     /// The model.
     pub model: String,
     /// The study.
     pub study: String,
-    /// The expert's degrees, and who says so.
+    /// The expert's degrees, with their source.
     pub expert: String,
-    /// Which of the chips are ideal, and which run as measured ones do.
+    /// The chips that are ideal, and those that are calibrated.
     pub chips: String,
-    /// Each of [`FREEDOMS`], in their order; labels are theirs.
+    /// One entry per freedom, in the order of [`FREEDOMS`]. The labels are the same.
     pub entries: Vec<ComparisonEntry>,
-    /// How many times the first one's throughput each has; `null` where either has none.
+    /// Throughput relative to the first entry; `null` if either has none.
     pub times_first: Vec<Option<f64>>,
     /// Chips evaluated exactly.
     pub evaluations: EvaluatedChips,
-    /// Of the joint search: by what fraction a better design may be better at most.
+    /// For the joint search: upper bound on the relative improvement of a better design.
     pub gap: f64,
 }
 
@@ -67,9 +68,9 @@ pub struct ModelFreedoms {
 pub struct FreedomGain {
     /// The freedom.
     pub freedom: String,
-    /// Geometric mean of the times of the first over the models that have both; `null` where none has.
+    /// Geometric mean of the throughput relative to the first, over the models that have both; `null` if none has.
     pub times_first: Option<f64>,
-    /// These models.
+    /// The number of these models.
     pub models: usize,
 }
 
@@ -85,7 +86,7 @@ pub struct Freedoms {
 }
 
 impl ModelFreedoms {
-    /// From the entries.
+    /// Makes the answers from the entries.
     #[must_use]
     pub fn from_entries(
         FreedomCase { model, study, expert, chips }: FreedomCase,
@@ -101,7 +102,7 @@ impl ModelFreedoms {
 }
 
 impl Freedoms {
-    /// From the models' answers.
+    /// Makes the comparison from the models' answers.
     #[must_use]
     pub fn from_models(models: Vec<ModelFreedoms>, seed: u64) -> Self {
         let worth = |(at, freedom): (usize, &&str)| {
@@ -113,7 +114,7 @@ impl Freedoms {
         Self { over_all: over_all.collect(), models, seed }
     }
 
-    /// The tables.
+    /// The comparison as tables.
     #[must_use]
     pub fn to_text(&self) -> String {
         let times = |value: &Option<f64>| value.map_or_else(|| "-".to_owned(), |times| format!("{times:.3}x"));

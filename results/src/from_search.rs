@@ -1,4 +1,5 @@
-//! From what a search found to what is kept and shown: rows of the store, comparison entries, the certificate.
+//! Converts the results of a search to stored and printed forms: rows of the store, entries of comparisons, the
+//! certificate.
 
 use crate::compare::ComparisonEntry;
 use crate::design::{DesignDimensions, DesignRow, DesignStatus};
@@ -18,7 +19,7 @@ use std::collections::BTreeMap;
 use step::explain::explain_plan;
 use step::{ChipTimes, StepError};
 
-/// The dimensions of a chip in the store's units.
+/// The dimensions of a chip, in the units of the store.
 #[must_use]
 pub fn design_dimensions(chip: &Accelerator, figures: &ChipFigures) -> DesignDimensions {
     DesignDimensions {
@@ -34,12 +35,12 @@ pub fn design_dimensions(chip: &Accelerator, figures: &ChipFigures) -> DesignDim
     }
 }
 
-/// The clock that a limit of power leaves a chip, where that is not the one it is designed for.
+/// The clock that the power limit leaves a chip, if it is below the design clock.
 pub(crate) fn lowered_clock_mhz(chip: &Accelerator) -> Option<f64> {
     chip.lowered.map(|_| chip.clock.0 / 1e6)
 }
 
-/// Whether an objective is the speed of a step.
+/// True if the objective is the speed of a step.
 fn is_step_speed(objective: Objective) -> bool {
     matches!(objective, Objective::Throughput | Objective::StepTime)
 }
@@ -47,31 +48,31 @@ fn is_step_speed(objective: Objective) -> bool {
 /// A model of a search.
 #[derive(Debug, Clone, Copy)]
 pub struct SearchedModel<'a> {
-    /// Its name, or its file's path.
+    /// The name, or the path of the file.
     pub name: &'a str,
-    /// Its job on any chip, by [`Space::fabric_settings`].
+    /// The job on any chip, per fabric in the order of [`Space::fabric_settings`].
     pub jobs: &'a [Job<'a>],
     /// Its share among the models.
     pub share: f64,
-    /// What it is held against where there are several models.
+    /// The reference step, if there are several models.
     pub reference: ReferenceStep,
 }
 
-/// The models of a search on each of its space's fabrics, and their space.
+/// The models of a search, with their jobs on each fabric of the space, and the space.
 #[derive(Debug, Clone, Copy)]
 pub struct SearchedModelSet<'a> {
-    /// The models: at least one.
+    /// The models; at least one.
     pub models: &'a [SearchedModel<'a>],
     /// The chips.
     pub space: &'a Space,
-    /// What was asked.
+    /// The question, in words.
     pub aim: Aim,
-    /// Whether values are of the bad ends of steps' intervals.
+    /// True if values are at the bad ends of the steps' intervals.
     pub robust: bool,
 }
 
 impl<'a> SearchedModelSet<'a> {
-    /// A model's job on a design's chip and fabric.
+    /// The job of a model on the chip and the fabric of a design.
     #[must_use]
     pub fn job_on_design<'b>(&'b self, model: usize, id: DesignId, chip: &'b Accelerator) -> Job<'b>
     where
@@ -80,7 +81,7 @@ impl<'a> SearchedModelSet<'a> {
         Job { chip, ..self.models[model].jobs[self.space.fabric_of_design(id)] }
     }
 
-    /// What values of its objective are of.
+    /// The scale of the objective's values.
     #[must_use]
     pub fn objective_scale(&self) -> ValueScale {
         match self.models {
@@ -92,18 +93,18 @@ impl<'a> SearchedModelSet<'a> {
         }
     }
 
-    /// A model's rate over the reference's.
+    /// The rate of a model relative to the reference.
     #[must_use]
     pub fn rate_over_reference(&self, model: usize, ranked: &RankedPlan) -> f64 {
         self.models[model].reference.time.0 / ranked.time.total.0
     }
 
-    /// Whether several models are searched for.
+    /// True if the search has several models.
     fn is_over_models(&self) -> bool {
         self.models.len() > 1
     }
 
-    /// Fills the row of a design that several models run on.
+    /// Fills the row of a design that runs several models.
     fn fill_several(&self, row: &mut DesignRow, d: &DesignOutcome, chip: &Accelerator, evaluations: &[DesignEvaluation]) {
         let ranked: Vec<&RankedPlan> = evaluations.iter().filter_map(|of| of.outcome.as_deref().ok()).collect();
         row.outcome = DesignStatus::Evaluated;
@@ -126,7 +127,7 @@ impl<'a> SearchedModelSet<'a> {
             .reduce(f64::max);
     }
 
-    /// Fills in what the plans of several models come to, over the reference's.
+    /// Fills in the means over several models, relative to the reference.
     fn fill_means(&self, row: &mut DesignRow, ranked: &[&RankedPlan]) {
         let value = |reference: &dyn Fn(&ReferenceStep) -> f64, measure: &dyn Fn(&RankedPlan, &SearchedModel<'_>) -> f64| {
             let terms: Vec<Term> =
@@ -146,10 +147,10 @@ impl<'a> SearchedModelSet<'a> {
         });
     }
 
-    /// Every design of a search, in its order.
+    /// All designs of a search, in their order.
     ///
     /// # Errors
-    /// A design that is no chip, which its enumeration has refused.
+    /// A design that is no chip. The enumeration has already refused such designs.
     pub fn design_rows(&self, answer: &DesignAnswer) -> Result<Vec<DesignRow>, String> {
         answer.designs.iter().enumerate().map(|(index, design)| self.design_row(index, design)).collect()
     }
@@ -158,7 +159,7 @@ impl<'a> SearchedModelSet<'a> {
         let chip = self.space.chip_of_design(d.id)?;
         let figures = self.space.figures_of_design(d.id, &chip);
         let job = self.job_on_design(0, d.id, &chip);
-        // Bounds of bad ends are none of predicted steps.
+        // Bounds at bad ends are no bounds of predicted steps.
         let throughput = is_step_speed(self.aim.objective) && !self.is_over_models() && !self.robust;
         let sequences_per_s =
             |bound: f64| (throughput && bound > 0.0).then(|| job.global_batch as f64 / bound).filter(|r| r.is_finite());
@@ -183,7 +184,7 @@ impl<'a> SearchedModelSet<'a> {
             runner::CandidateOutcome::Infeasible { evaluation } => {
                 row.outcome = DesignStatus::Infeasible;
                 let why = evaluation.last().and_then(|of| of.outcome.as_ref().err()).map(ToString::to_string);
-                // Of several models those before the one that cannot run have been evaluated.
+                // With several models, the models before the one that cannot run have been evaluated.
                 let which = self.models.get(evaluation.len().saturating_sub(1)).filter(|_| self.is_over_models());
                 row.reason = why.map(|why| which.map_or_else(|| why.clone(), |model| format!("{}: {why}", model.name)));
             }
@@ -201,14 +202,14 @@ impl<'a> SearchedModelSet<'a> {
                 });
             }
             runner::CandidateOutcome::Open { bound } => row.bound_sequences_per_s = sequences_per_s(*bound),
-            // What is no design of the space is none of its rows.
+            // A combination outside the space has no row.
             runner::CandidateOutcome::Excluded(_) => row.outcome = DesignStatus::OverArea,
         }
         Ok(row)
     }
 }
 
-/// Fills in what the fastest plan of a design takes.
+/// Fills in the figures of a design's fastest plan.
 pub(crate) fn fill_plan(row: &mut DesignRow, job: &Job<'_>, evaluation: &DesignEvaluation) {
     let Ok(ranked) = &evaluation.outcome else { return };
     let (plan, layout) = (plan_row_without_evidence(job, ranked), &ranked.plan.layout);
@@ -233,17 +234,17 @@ pub(crate) fn fill_plan(row: &mut DesignRow, job: &Job<'_>, evaluation: &DesignE
     row.pipeline_schedule = Some(schedule_name(&ranked.plan).into());
     row.memory_policy = Some(format!("recompute {}", ranked.plan.activations));
     row.peak_memory_gib = Some(plan.peak_gib);
-    // The values are a step's seconds.
+    // The values are step times in seconds.
     let between = |low, high| format_seconds_between(Seconds(low), Seconds(high));
     row.plan_status = Some(evaluation.status.describe_with(between));
-    // An evaluated design is its own bound, as far as its plan's schedules are proven.
+    // An evaluated design is its own bound, up to the unproven part of its plan's schedules.
     row.bound_sequences_per_s = match evaluation.status {
         SolveStatus::Gap { lower_bound, .. } => Some(sequences(lower_bound)),
         _ => row.throughput_sequences_per_s,
     };
 }
 
-/// What takes most of a plan's time, in words.
+/// The largest part of a plan's time, in words.
 ///
 /// # Errors
 /// A plan that the model, the fabric or the schedule does not allow.
@@ -253,7 +254,7 @@ pub fn bound_of_plan(job: &Job<'_>, ranked: &RankedPlan) -> Result<Option<String
     Ok(why.parts.first().map(|part| crate::planned::part_name(&part.name).to_owned()))
 }
 
-/// The fastest plan of a job as an entry of a comparison; a chip without a plan says why.
+/// The fastest plan of a job as an entry of a comparison. The entry of a chip without a plan says why.
 ///
 /// # Errors
 /// As [`bound_of_plan`].
@@ -278,17 +279,17 @@ pub fn best_plan_entry(label: &str, job: &Job<'_>, evaluation: &DesignEvaluation
     Ok(entry)
 }
 
-/// The entry with its chip's process, area, cost and power.
+/// Adds the chip's process node, area, cost and power to an entry.
 pub(crate) fn entry_of_chip(mut entry: ComparisonEntry, chip: &Accelerator) -> ComparisonEntry {
     entry.node = chip.process_node().map(|node| node.to_string());
-    // A chip whose die is not disclosed has neither area nor price.
+    // A chip with an undisclosed die has neither area nor price.
     if let Ok(figures) = ChipFigures::of_chip(chip) {
         entry.area_mm2 = Some(figures.area.0);
         entry.cost_usd = figures.cost_usd;
     }
-    // A die that was measured is as large as it is.
+    // A measured die keeps its measured area.
     entry.area_mm2 = chip.published.die_area.map(|area| area.0).or(entry.area_mm2);
-    // A chip that was built is held down to what its maker states.
+    // The power of a built chip is limited to the value that its maker states.
     let modelled = sim::hardware::sustained_power(chip).peak_power().0;
     entry.peak_power_w = Some(chip.published.tdp.map_or(modelled, |tdp| modelled.min(tdp.0)));
     entry
@@ -365,7 +366,8 @@ pub fn certificate_of(searched: &SearchedModelSet<'_>, answer: &DesignAnswer) ->
         unit: aim.objective.display_value(1.0, searched.objective_scale()).1.to_owned(),
         best_sequences_per_s: value.and_then(rate),
         bound_sequences_per_s: bound.and_then(rate),
-        // Of what is minimised: the bound is below the best, and zero where the search was stopped before it had one.
+        // The objective is minimised: the bound is below the best value. It is zero if the search stopped before it had
+        // a bound.
         gap: value
             .zip(bound)
             .map(|(value, bound)| if proof == Proof::Proven { 0.0 } else { value / bound - 1.0 })

@@ -1,4 +1,4 @@
-//! The front of a run: along which quantities, which designs are on it, how much it covers, and where it bends.
+//! The front of a run: its quantities, its designs, its hypervolume and its knee.
 
 use crate::compare::ComparisonEntry;
 use crate::design::{DesignRow, DesignStatus};
@@ -7,18 +7,18 @@ use search::objective::OperatingCost;
 use search::pareto::{Front, FrontPoint, FrontScales};
 use std::fmt;
 
-/// What the axis of a figure shows, and a front is best in.
+/// A quantity of a figure's axis and of a front.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrontQuantity {
     /// Area of all compute dies.
     Area,
     /// Power under the heaviest sustained load.
     Power,
-    /// What a chip costs to make.
+    /// Cost of making a chip.
     Cost,
     /// Energy of a step over the whole cluster.
     Energy,
-    /// Of the whole cluster; of several models the mean over the reference's.
+    /// Throughput of the whole cluster. For several models: the mean relative to the reference.
     Throughput,
     /// Time of a step.
     StepTime,
@@ -33,7 +33,7 @@ pub enum FrontQuantity {
 }
 
 impl FrontQuantity {
-    /// Every quantity with its name: those of objectives and of the axes of a search's front.
+    /// All quantities with their names: those of objectives and of the axes of a search's front.
     pub const NAMES: [(&'static str, Self); 10] = [
         ("area", Self::Area),
         ("power", Self::Power),
@@ -47,19 +47,19 @@ impl FrontQuantity {
         ("energy-per-token", Self::EnergyPerToken),
     ];
 
-    /// The quantity of a name.
+    /// The quantity with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, quantity)| *quantity)
     }
 
-    /// Whether more of it is better.
+    /// True if more is better.
     #[must_use]
     pub fn more_is_better(self) -> bool {
         matches!(self, Self::Throughput | Self::PerArea | Self::PerWatt | Self::PerDollar)
     }
 
-    /// What people call it.
+    /// The name in plain words.
     #[must_use]
     pub fn plain_name(self) -> &'static str {
         match self {
@@ -76,7 +76,7 @@ impl FrontQuantity {
         }
     }
 
-    /// Its unit, of one model or of several over a reference.
+    /// The unit, for one model or for several relative to a reference.
     #[must_use]
     pub fn unit(self, several: bool) -> &'static str {
         match (self, several) {
@@ -109,7 +109,7 @@ impl FrontQuantity {
         }
     }
 
-    /// Its value of a design, in its unit.
+    /// The value for a design, in the unit of the quantity.
     #[must_use]
     pub fn value_of(self, measured: &DesignMeasures, work: &StepScope) -> Option<f64> {
         let each = |takes: Option<f64>| {
@@ -137,7 +137,7 @@ impl FrontQuantity {
         value.filter(|value| value.is_finite())
     }
 
-    /// The same with less of it better.
+    /// The value with its sign changed such that less is better.
     fn minimised_value(self, value: f64) -> f64 {
         if self.more_is_better() { -value } else { value }
     }
@@ -149,13 +149,14 @@ impl fmt::Display for FrontQuantity {
     }
 }
 
-/// What is known of a design.
+/// The known figures of a design.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct DesignMeasures {
     area_mm2: Option<f64>,
     power_w: Option<f64>,
     cost_usd: Option<f64>,
-    /// Sequences per second, or several models' mean over the reference's; of a design that was not evaluated the upper bound.
+    /// Sequences per second, or the mean of several models relative to the reference. For a design that was not
+    /// evaluated: the upper bound.
     rate: Option<f64>,
     step_s: Option<f64>,
     energy_j: Option<f64>,
@@ -163,24 +164,24 @@ pub struct DesignMeasures {
     times_reference_per_usd: Option<f64>,
 }
 
-/// What several models do on a chip over what they do on the reference, by their mean.
+/// Means over several models on a chip, relative to the reference.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MeanRatios {
     /// Throughput.
     pub times_reference: f64,
-    /// Energy per token: one over the mean of the tokens per joule.
+    /// Energy per token: the inverse of the mean of tokens per joule.
     pub energy_times_reference: Option<f64>,
-    /// Throughput per USD of a chip and of its energy over the years, where that is asked for.
+    /// Throughput per USD of a chip and its energy over the years, if requested.
     pub times_reference_per_usd: Option<f64>,
 }
 
 impl DesignMeasures {
-    /// What a chip costs with its energy over its years.
+    /// Cost of a chip with its energy over the years.
     fn lifetime_usd(&self, work: &StepScope) -> Option<f64> {
         Some(self.cost_usd? + work.usd_per_watt * self.energy_j? / self.step_s? / work.devices)
     }
 
-    /// The same with the means over several models for one's; one's step and energy are none of it.
+    /// Replaces the rates with the means over several models. Step and energy of one model are removed.
     #[must_use]
     pub fn with_means(self, means: &MeanRatios) -> Self {
         let MeanRatios { times_reference, energy_times_reference, times_reference_per_usd } = *means;
@@ -229,20 +230,20 @@ impl From<&ComparisonEntry> for DesignMeasures {
     }
 }
 
-/// What a step is of.
+/// The work of a step, for converting rates.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepScope {
     sequences: f64,
     sequence_tokens: f64,
     devices: f64,
-    /// USD of its energy for every W that a chip draws.
+    /// USD of energy per W that a chip draws.
     usd_per_watt: f64,
-    /// Whether rates are of several models.
+    /// True if rates are means over several models.
     pub several: bool,
 }
 
 impl StepScope {
-    /// Of a study.
+    /// The work of a study's step.
     #[must_use]
     pub fn of_study(study: &StudyRecord, several: bool) -> Self {
         let (sequences, sequence_tokens) = (study.global_batch_sequences as f64, study.sequence_tokens as f64);
@@ -257,25 +258,25 @@ impl StepScope {
         Self { sequences, sequence_tokens, devices, usd_per_watt, several }
     }
 
-    /// USD of a device's energy for every W that its cluster of `devices` draws, where energy is paid.
+    /// USD of a device's energy per W of its cluster of `devices`; `None` if energy is not paid.
     pub(crate) fn usd_per_cluster_watt(&self, devices: u64) -> Option<f64> {
         (self.usd_per_watt > 0.0).then(|| self.usd_per_watt / devices as f64)
     }
 }
 
-/// Along what a front is: what is drawn from left to right and upwards, and a third quantity where there is one.
+/// The axes of a front: horizontal, vertical, and a third quantity if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrontAxes {
-    /// From left to right.
+    /// Horizontal value.
     pub x: FrontQuantity,
-    /// Upwards.
+    /// Vertical axis.
     pub y: FrontQuantity,
-    /// Not drawn; a design may be on the front for it.
+    /// Not drawn. A design may be on the front because of it.
     pub z: Option<FrontQuantity>,
 }
 
 impl FrontAxes {
-    /// Those of a search: its objective against what it was asked for, where its designs have that.
+    /// The axes of a search: its objective against the requested quantities, if the designs have them.
     #[must_use]
     pub fn of_search(designs: &[DesignRow], study: &StudyRecord, objective: &str, several: bool) -> Self {
         let work = StepScope::of_study(study, several);
@@ -289,7 +290,7 @@ impl FrontAxes {
         Self { x: axes.next().unwrap_or(FrontQuantity::Area), y, z: axes.next() }
     }
 
-    /// Each of them, upwards first.
+    /// All axes, the vertical one first.
     pub fn all_quantities(self) -> impl Iterator<Item = FrontQuantity> {
         [Some(self.y), Some(self.x), self.z].into_iter().flatten()
     }
@@ -301,7 +302,7 @@ impl FrontAxes {
         format!("{} against {}{third}", self.y.plain_name(), self.x.plain_name())
     }
 
-    /// The designs on the front, the best along `x` first: no other evaluated one is as good in everything. Of equals, the one with the least HBM.
+    /// The designs on the front, the best along `x` first. Among equal designs, the one with the least HBM stays.
     #[must_use]
     pub fn front_designs<'a>(self, designs: &'a [DesignRow], work: &StepScope) -> Vec<&'a DesignRow> {
         let mut front = Front::default();
@@ -315,13 +316,13 @@ impl FrontAxes {
         front.points().iter().filter_map(|point| designs.get(point.id)).collect()
     }
 
-    /// A design's values along each of the axes, to be minimised; `None` where it has one not.
+    /// The values of a design along the axes; less is better. `None` if a value is missing.
     fn minimised_point(self, row: &DesignRow, work: &StepScope) -> Option<Vec<f64>> {
         let measured = DesignMeasures::from(row);
         self.all_quantities().map(|quantity| Some(quantity.minimised_value(quantity.value_of(&measured, work)?))).collect()
     }
 
-    /// The designs of a front in what is minimised.
+    /// The designs of a front as points; less is better.
     #[must_use]
     pub fn minimised_points(self, front: &[&DesignRow], work: &StepScope) -> Vec<Vec<f64>> {
         front.iter().filter_map(|row| self.minimised_point(row, work)).collect()
@@ -329,7 +330,7 @@ impl FrontAxes {
 }
 
 impl FrontRecord {
-    /// Of a search's designs; `None` where none runs.
+    /// The front of a search's designs; `None` if no design runs.
     #[must_use]
     pub fn from_designs(axes: FrontAxes, designs: &[DesignRow], work: &StepScope) -> Option<Self> {
         let front = axes.front_designs(designs, work);
@@ -337,7 +338,7 @@ impl FrontRecord {
         Self::from_points(axes, &front, &points, &FrontScales::of_fronts(&points)?)
     }
 
-    /// A front measured by scales that may be over others as well.
+    /// A front measured with given scales, which may cover further fronts.
     #[must_use]
     pub fn from_points(axes: FrontAxes, front: &[&DesignRow], points: &[Vec<f64>], scales: &FrontScales) -> Option<Self> {
         Some(Self {
@@ -379,7 +380,7 @@ mod tests {
         assert_eq!(indices(area), [1]);
         assert_eq!(indices(FrontAxes { z: Some(FrontQuantity::Power), ..area }), [0, 1, 2]);
         assert_eq!(indices(FrontAxes { x: FrontQuantity::Power, ..area }), [2]);
-        // More throughput and less step time are one.
+        // More throughput and less step time are equivalent.
         assert_eq!(indices(FrontAxes { y: FrontQuantity::StepTime, ..area }), [1]);
         assert_eq!(indices(FrontAxes { x: FrontQuantity::Throughput, y: FrontQuantity::Area, z: None }), [1]);
     }
@@ -389,10 +390,10 @@ mod tests {
         let mut row = designs(&[(200.0, 50.0, 4.0)]).remove(0);
         (row.cost_usd, row.energy_per_step_j) = (Some(8.0), Some(4096.0 * 4096.0 * 2.0));
         let of = |quantity: FrontQuantity| quantity.value_of(&DesignMeasures::from(&row), &work()).unwrap();
-        // 4 sequences/s of 4096 tokens on 1024 devices are 16 tokens/s each.
+        // 4 sequences/s of 4096 tokens on 1024 devices are 16 tokens/s per device.
         assert_eq!((of(FrontQuantity::PerArea), of(FrontQuantity::PerWatt), of(FrontQuantity::PerDollar)), (0.08, 0.32, 2.0));
         assert_eq!((of(FrontQuantity::EnergyPerToken), of(FrontQuantity::StepTime)), (2.0, 1024.0));
-        // A W of four years at 0.1 USD/kWh: 35.064 x 0.1 USD, of which a chip draws 32.
+        // One W over four years at 0.1 USD/kWh costs 35.064 x 0.1 USD; a chip draws 32 W.
         let mut study = crate::record::example().study;
         let paid = [("years", "4"), ("usd_per_kwh", "0.1"), ("pue", "1"), ("utilisation", "1")];
         study.options.extend(paid.map(|(key, value)| (key.to_owned(), value.to_owned())));

@@ -1,5 +1,5 @@
-//! Keeps and shows: run records, the store of designs, comparisons, validation against measured data, figures and
-//! text. It never decides: what is best is settled by `search`.
+//! Stores and shows results: run records, the store of designs, comparisons, validation against measurements, figures
+//! and text. This crate makes no decisions; `search` decides what is best.
 
 pub mod answers;
 pub mod asked;

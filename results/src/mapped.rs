@@ -1,29 +1,31 @@
-//! Ranks on devices whose links differ: a part of what `coplace plan` shows, as data. Described in `docs/json.md`.
+//! A mapping of ranks to devices with unequal links: a part of the answer of `coplace plan`, as data. Described in
+//! `docs/json.md`.
 
 use search::rank_mapping::{RankMapping, TrafficAxis};
 use serde::Serialize;
 use sim::status::SolveStatus;
 
-/// A mapping of ranks to devices, and how good it is.
+/// A mapping of ranks to devices, with its quality.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RankMappingRecord {
-    /// `devices[rank]` is the device that the rank runs on; devices count unit by unit, in the order of the links' rows.
+    /// `devices[rank]` is the device of the rank. Devices are numbered unit by unit, in the order of the links' rows.
     pub devices: Vec<u32>,
-    /// Devices of a unit that the links join.
+    /// Devices per unit that the links connect.
     pub unit_devices: u32,
     /// Step in seconds with ranks in the order of the devices.
     pub before_s: f64,
     /// Step in seconds under the best order of the parallel axes.
     pub ordered_s: f64,
-    /// That order, fastest first; axes of one rank are left out.
+    /// This order, fastest first; axes of one rank are omitted.
     pub order: Vec<TrafficAxis>,
     /// Step in seconds as mapped.
     pub after_s: f64,
-    /// Step in seconds if no collective took any time but its launch.
+    /// Step in seconds if collectives took only their launch time.
     pub without_links_s: f64,
-    /// Whether only mappings of whole units, in an order of the axes, are considered: where a unit is a torus or has several tiers.
+    /// True if only mappings of whole units in an order of the axes are considered: for units that are a torus or have
+    /// several tiers.
     pub whole_units: bool,
-    /// None of the mappings considered is faster under this model, in seconds.
+    /// Lower bound of the step over the considered mappings under this model, in seconds.
     pub lower_bound_s: f64,
     /// `optimal` or `gap`.
     pub status: &'static str,
@@ -31,11 +33,11 @@ pub struct RankMappingRecord {
     pub gap: f64,
     /// Communication by axis.
     pub axes: Vec<AxisTraffic>,
-    /// Moves that the annealing tried, or all mappings where there are few.
+    /// Moves tried by annealing; all mappings if there are few.
     pub moves: u64,
 }
 
-/// An axis' communication in the stage that is busy longest, over a step, hidden parts left out.
+/// Exposed communication of an axis over a step, in the stage that is busy longest.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct AxisTraffic {
     /// The axis.
@@ -66,7 +68,7 @@ impl From<&RankMapping> for RankMappingRecord {
     }
 }
 
-/// An axis in words.
+/// The name of an axis.
 #[must_use]
 pub fn axis_name(axis: TrafficAxis) -> &'static str {
     match axis {

@@ -1,6 +1,6 @@
-//! The parts of a search: what each has found, in a directory of its own, and the best that each knows, in a directory of all.
+//! The parts of a search. Each part keeps its results in its own directory, and its best designs in a shared directory.
 //!
-//! A part's directory is complete or is none: a search that is killed leaves nothing that counts, and begins again.
+//! The directory of a part is complete or absent. A killed search leaves nothing that counts, and starts again.
 
 use crate::files::{self, Unwritable, WriteError};
 use crate::record::Versions;
@@ -15,44 +15,45 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The file that says of what a part is.
+/// The file of a part's facts.
 pub const PART: &str = "part.json";
-/// The file of what became of its designs.
+/// The file of the decided designs.
 pub const DECIDED: &str = "decided.bin";
-/// Every file of a part's directory.
+/// All files of a part's directory.
 pub const FILES: [&str; 3] = [SUMS, DECIDED, PART];
-/// The format of both.
+/// The format of both files.
 const FORMAT: u32 = 2;
 
-/// Other parts are asked for what they know no more often than this, and for each of them than [`EACH`]: a thousand parts are no load on their disk.
+/// Smallest interval between reads of other parts' results; per part see [`EACH`]. A thousand parts then hardly load
+/// their disk.
 const PAUSE: Duration = Duration::from_secs(1);
 const EACH: Duration = Duration::from_millis(20);
 
-/// Of what a part is.
+/// The facts of a part.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PartFacts {
-    /// Of the files.
+    /// The format of the files.
     pub format: u32,
     /// The version of coplace.
     pub coplace: String,
-    /// Digest of all that was asked.
+    /// Digest of the whole question.
     pub question: String,
-    /// The words of the command that ask it again, after the verb.
+    /// The arguments, after the verb, of a command that asks the same question.
     pub asked_with: Vec<String>,
-    /// Seed of everything random.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// The part, from 1.
+    /// The number of the part, from 1.
     pub part: u32,
-    /// Parts in all.
+    /// Number of parts.
     pub parts: u32,
-    /// Designs that it has evaluated.
+    /// Evaluated designs.
     pub evaluated: u64,
-    /// How long it has taken.
+    /// Elapsed time.
     pub seconds: f64,
 }
 
 impl PartFacts {
-    /// Those of a part that is to be searched.
+    /// The facts of a part that is about to be searched.
     #[must_use]
     pub fn for_part(question: String, (asked_with, seed): (Vec<String>, u64), shard: Shard) -> Self {
         let Shard { part, of: parts } = shard;
@@ -60,7 +61,7 @@ impl PartFacts {
         Self { format: FORMAT, coplace, question, asked_with, seed, part, parts, evaluated: 0, seconds: 0.0 }
     }
 
-    /// Whether two are of parts of the same search; they may be asked in other words.
+    /// True if both are parts of the same search. The arguments may differ.
     #[must_use]
     pub fn is_same_search(&self, other: &Self) -> bool {
         let of = |facts: &Self| (facts.format, facts.coplace.clone(), facts.question.clone(), facts.seed, facts.parts);
@@ -68,26 +69,26 @@ impl PartFacts {
     }
 }
 
-/// Why parts cannot be read, or are no whole.
+/// An error of reading or merging parts.
 #[derive(Debug, thiserror::Error)]
 pub enum SearchPartsError {
     /// A file that is missing, damaged or of another part.
     #[error(transparent)]
     Sums(#[from] DigestError),
-    /// A file that is not one of these.
+    /// A file with other contents.
     #[error("{}: {why}; search the part again into another directory, or remove this one", file.display())]
     Malformed {
         /// The file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
-    /// Two directories are of different searches.
+    /// Two directories belong to different searches.
     #[error("{} and {} hold parts of different searches; give the directories of one", first.display(), other.display())]
     Different {
         /// The first directory.
         first: PathBuf,
-        /// One that differs from it.
+        /// A directory of another sweep.
         other: PathBuf,
     },
     /// No directory is given, or parts are missing.
@@ -104,13 +105,13 @@ impl Unwritable for SearchPartsError {
     }
 }
 
-/// Whether a directory holds a part of a search.
+/// True if the directory holds a part of a search.
 #[must_use]
 pub fn is_part(directory: &Path) -> bool {
     directory.join(PART).exists()
 }
 
-/// Of what the part in a directory is.
+/// Reads the facts of the part in a directory.
 ///
 /// # Errors
 /// A file that is missing, damaged, or of another version.
@@ -126,10 +127,10 @@ pub fn read_facts(directory: &Path) -> Result<PartFacts, SearchPartsError> {
     }
 }
 
-/// Writes what a part has found into its directory; what says of what it is last.
+/// Writes the results of a part into its directory; the file of facts comes last.
 ///
 /// # Errors
-/// Whatever the system reports. Nothing of the part is there then.
+/// Errors of the system. Nothing of the part is there then.
 pub fn write_part(directory: &Path, facts: &PartFacts, answer: &PartAnswer) -> Result<(), SearchPartsError> {
     let (file, decided) = (directory.join(PART), directory.join(DECIDED));
     let malformed = |file: &Path, why: String| SearchPartsError::Malformed { file: file.into(), why };
@@ -143,19 +144,19 @@ pub fn write_part(directory: &Path, facts: &PartFacts, answer: &PartAnswer) -> R
 /// All parts of a search.
 #[derive(Debug)]
 pub struct SearchParts {
-    /// Of what they are; of one of them.
+    /// The facts of one of the parts.
     pub facts: PartFacts,
-    /// What they have found, in their order.
+    /// The answers, in the order of the parts.
     pub answers: Vec<PartAnswer>,
-    /// How long they have taken together.
+    /// Total elapsed time.
     pub seconds: f64,
 }
 
 impl SearchParts {
-    /// Reads the parts in directories, in whatever order.
+    /// Reads the parts in directories, in any order.
     ///
     /// # Errors
-    /// A file that is damaged, a part of another search, a part that none of them holds.
+    /// A file that is damaged; a part of another search; a part that no directory holds.
     pub fn open_all(directories: &[PathBuf]) -> Result<Self, SearchPartsError> {
         let mut held: BTreeMap<u32, (PathBuf, PartFacts)> = BTreeMap::new();
         for directory in directories.iter().filter(|directory| is_part(directory)) {
@@ -184,29 +185,30 @@ fn merged_answer(directory: &Path) -> Result<PartAnswer, SearchPartsError> {
     postcard::from_bytes(&bytes).map_err(|why| SearchPartsError::Malformed { file, why: why.to_string() })
 }
 
-/// What a part tells the others.
+/// The message of a part to the others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct BestMessage {
     facts: PartFacts,
     front: Vec<FrontPoint>,
 }
 
-/// A directory in which every part of a search keeps the best that it has evaluated, in a file of its own that is whole at any time.
+/// A directory in which every part of a search keeps its best designs. Each part has its own file, which is complete at
+/// any time.
 #[derive(Debug)]
 pub struct BestKnown {
     directory: PathBuf,
     facts: PartFacts,
     told: Vec<FrontPoint>,
     asked: Option<Instant>,
-    /// Why others could not be told, where they could not: they only search longer.
+    /// The error of writing to the directory, if any. The other parts then only search longer.
     pub failed: Option<WriteError>,
 }
 
 impl BestKnown {
-    /// The directory, made if need be.
+    /// Opens the directory, and creates it if needed.
     ///
     /// # Errors
-    /// Whatever the system reports.
+    /// Errors of the system.
     pub fn new(directory: &Path, facts: &PartFacts) -> Result<Self, WriteError> {
         std::fs::create_dir_all(directory).map_err(|why| WriteError { file: directory.into(), why })?;
         let (directory, facts) = (directory.to_path_buf(), facts.clone());
@@ -226,7 +228,7 @@ impl BestKnown {
         }
     }
 
-    /// What another part has told. What is no such file, or of another search, tells nothing.
+    /// The message of another part. Empty if the file is missing or belongs to another search.
     fn read_message(&self, part: u32) -> Vec<FrontPoint> {
         let text = std::fs::read(self.message_file(part)).ok();
         let told: Option<BestMessage> = text.and_then(|text| serde_json::from_slice(&text).ok());

@@ -1,4 +1,4 @@
-//! The best plans of fixed hardware: what `coplace plan` shows, as data. Described in `docs/json.md`.
+//! The answer of `coplace plan` as data: the best plans of a fixed chip. Described in `docs/json.md`.
 
 mod none;
 mod stopped;
@@ -19,22 +19,22 @@ use std::collections::BTreeMap;
 use step::{LayerKeeps, MemoryClass, NamedBytes, StageMemory, TrainingPlan, layer_keeps_by_stage};
 use workloads::{ActivationPolicy, Techniques};
 
-/// A memory technique, and what was allowed of it.
+/// A memory technique, and the extent to which it is allowed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TechniqueRecord {
-    /// Its name with the parameters given.
+    /// The name with the given parameters.
     pub technique: String,
-    /// What it does to the result of training: `exact`, `unbiased` or `biased`.
+    /// Its effect on the result of training: `exact`, `unbiased` or `biased`.
     pub gate: String,
-    /// How many times as many steps the user expects.
+    /// Factor on the number of steps that the user expects.
     pub step_multiplier: f64,
-    /// Where it is from.
+    /// The source.
     pub source: String,
 }
 
 impl TechniqueRecord {
-    /// Of all techniques of a job.
+    /// The records of a job's techniques.
     pub(crate) fn of_techniques(techniques: &Techniques) -> Vec<Self> {
         let of = |technique: &workloads::Technique| Self {
             technique: technique.to_string(),
@@ -46,7 +46,7 @@ impl TechniqueRecord {
     }
 }
 
-/// The version of the JSON that this build writes.
+/// The version of the JSON format of this build.
 pub const FORMAT: u32 = 1;
 
 /// The answer of `coplace plan`.
@@ -54,7 +54,7 @@ pub const FORMAT: u32 = 1;
 pub struct PlannedAnswer {
     /// Version of this schema: [`FORMAT`].
     pub format: u32,
-    /// What is trained: a built-in model's name or the path of its configuration.
+    /// The model: a built-in name or the path of its configuration.
     pub model: String,
     /// The chip's name.
     pub chip: String,
@@ -68,39 +68,39 @@ pub struct PlannedAnswer {
     pub global_batch_sequences: u64,
     /// Tokens per sequence.
     pub sequence_tokens: u64,
-    /// Memory techniques that every plan has.
+    /// Memory techniques of every plan.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub techniques: Vec<TechniqueRecord>,
     /// How the plans of the space were decided.
     pub counts: PlanCounts,
-    /// The fastest plans that fit, fastest first; empty where none does. Where ranks are mapped, those fastest with ranks in the order of the
-    /// devices, in the order of their steps as mapped.
+    /// The fastest plans that fit, fastest first; empty if none fits. If ranks are mapped: the plans that are fastest
+    /// in the order of the devices, sorted by their mapped steps.
     pub plans: Vec<PlanRow>,
-    /// Whether they are in the order of their intervals' bad ends instead, best first.
+    /// True if the plans are sorted by the bad ends of their intervals, best first.
     pub robust: bool,
-    /// Where the search was stopped before its end: by what, and what is proven nevertheless. The plans are then the best so far.
+    /// If the search was stopped early: the cause, and the proof so far. The plans are then the best so far.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped: Option<StoppedSearch>,
-    /// The stages' memory under the fastest plan.
+    /// The memory of the stages under the fastest plan.
     pub stages: Vec<StageRow>,
-    /// The fastest plan's step event by event, by stage.
+    /// The events of the fastest plan's step, by stage.
     pub timeline: Vec<TimelineRow>,
-    /// What a device has for programs, in GiB, less the headroom.
+    /// The memory of a device that programs may use, in GiB, minus the headroom.
     pub capacity_gib: Option<f64>,
-    /// What plans leave free of every device's memory, in GiB.
+    /// Free memory that plans leave on every device, in GiB.
     pub headroom_gib: f64,
-    /// What there is of the host's memory for one device, in GiB.
+    /// Host memory per device, in GiB.
     pub host_capacity_gib: Option<f64>,
     /// The plans one decision away from the fastest one.
     pub neighbours: Vec<NeighbourRow>,
-    /// Where ranks of the fastest plan run, on links that differ or where mapping was asked for.
+    /// The placement of the fastest plan's ranks, if links differ or mapping was requested.
     pub mapping: Option<RankMappingRecord>,
-    /// Where no plan fits: what the nearest one lacks, or why plans were refused.
+    /// If no plan fits: the shortfall of the nearest plan, or the reason of the refusal.
     pub why: Option<String>,
-    /// What the model's file says that is not modelled, and what was taken instead.
+    /// Parts of the model's file that are not modelled, with the assumptions made instead.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,
-    /// How the job is asked again.
+    /// The inputs for asking again.
     #[serde(flatten)]
     pub asked: JobInputs,
 }
@@ -110,67 +110,68 @@ pub struct PlannedAnswer {
 pub struct PlanCounts {
     /// Plans in the space.
     pub plans: usize,
-    /// Timed, in closed form or event by event.
+    /// Timed plans, in closed form or event by event.
     pub timed: usize,
-    /// Of these, event by event.
+    /// Plans timed event by event.
     pub simulated: usize,
-    /// Larger than memory.
+    /// Plans larger than memory.
     pub over_capacity: usize,
-    /// Slower than the list, by their bound.
+    /// Plans that their bound proves slower than the list.
     pub rejected_by_bound: usize,
-    /// Refused by the model, the fabric or the schedule.
+    /// Plans refused by the model, the fabric or the schedule.
     pub refused: usize,
-    /// Not looked at, or bounded and no further, where the search was stopped.
+    /// Plans that a stopped search did not reach or only bounded.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub not_reached: usize,
-    /// Other splits of the layers that the plans have besides the even one, under which they are counted above.
+    /// Splits of the layers other than the even one, which the counts above use.
     pub splits: u64,
-    /// Of these, evaluated one by one; the others are ruled out by bounds.
+    /// Splits that were evaluated one by one. Bounds rule out the others.
     pub splits_tried: u64,
-    /// By what share another split of the layers can make a plan faster than the first at most; `None` where the splits were given.
+    /// Upper bound on the relative speedup of another layer split over the first plan; `None` if the splits were given.
     pub split_tolerance: Option<f64>,
-    /// Layouts, splits and schedules whose stages' policies were chosen one by one; the others take longer than the first plan even if they keep
-    /// everything. `None` where all layers of a plan follow one policy.
+    /// Layouts, splits and schedules whose policies were chosen per stage. All others are slower than the first plan
+    /// even if they keep everything. `None` if all layers of a plan share one policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mixed: Option<usize>,
-    /// By what share the passes of a stage could be shorter under a better mix of the same policies at most: 0 where all mixes are proven.
+    /// Upper bound on the relative reduction of a stage's passes by a better mix of the same policies. It is 0 if all
+    /// mixes are proven.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mix_gap: Option<f64>,
 }
 
-/// A plan with what it takes.
+/// A plan with its figures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanRow {
-    /// The plan, with every degree and option.
+    /// The plan with all degrees and options.
     pub plan: TrainingPlan,
     /// Layers of every model chunk, first to last.
     pub layers: Vec<u64>,
     /// Time of one optimizer step in seconds, with ranks in the order of the devices.
     pub step_s: f64,
-    /// Where ranks are mapped to the fabric's links: the step in seconds as mapped.
+    /// If ranks are mapped to the fabric's links: the mapped step in seconds.
     pub mapped_step_s: Option<f64>,
     /// Tokens per second over the whole cluster.
     pub tokens_per_s: f64,
-    /// Model FLOPs utilisation as a fraction: the FLOPs that the result depends on (of causal scores the unmasked half, recomputation not
-    /// counted) over time and the chip's peak for the type of the products.
+    /// Model FLOPs utilisation as a fraction: necessary FLOPs over time and the chip's peak for the type of the
+    /// products. Causal scores count only the unmasked half; recomputation does not count.
     pub mfu: f64,
-    /// Energy of one step over all devices in joules; on the network's links it is not modelled.
+    /// Energy of one step over all devices in joules. Energy on network links is not modelled.
     pub energy_j: f64,
-    /// Largest need of any device, in GiB, framework and collective buffers included.
+    /// Largest need of any device, in GiB, with framework and collective buffers.
     pub peak_gib: f64,
-    /// Plans like it that are not listed: of the same degrees, about as fast and as large.
+    /// Similar plans that are not listed: same degrees, about the same time and memory.
     pub alike: usize,
-    /// Why the software's framework cannot run it; `None` where nothing is known against it.
+    /// The reason why the software's framework cannot run it; `None` if no reason is known.
     pub cannot_run: Option<String>,
     /// The parts of the step in seconds, by name; they sum to `step_s`.
     pub parts_s: BTreeMap<String, f64>,
-    /// How sure step and peak are.
+    /// The evidence for step and peak.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evidence: Option<EvidenceRecord>,
 }
 
-/// A stage's peak.
+/// The peak of a stage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StageRow {
@@ -178,9 +179,9 @@ pub struct StageRow {
     pub stage: u32,
     /// GiB by class.
     pub classes_gib: BTreeMap<String, f64>,
-    /// Their sum.
+    /// The sum of the classes.
     pub need_gib: f64,
-    /// GiB in the host's memory: offloaded activations.
+    /// GiB in host memory: offloaded activations.
     pub host_gib: f64,
     /// GiB in storage.
     #[serde(default, skip_serializing_if = "nothing")]
@@ -188,28 +189,29 @@ pub struct StageRow {
     /// GB written to storage per device and step.
     #[serde(default, skip_serializing_if = "nothing")]
     pub storage_written_gb: f64,
-    /// Where stages have policies of their own, tensors have been chosen one by one, or techniques are used: what this one's layers keep.
+    /// The tensors that the layers keep. Present if stages have their own policies, if tensors were chosen one by one,
+    /// or if techniques are used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keeps: Vec<KeptTensorsRow>,
 }
 
-/// Whether there are none.
+/// True if the count is zero.
 fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-/// Whether a quantity is zero.
+/// True if the quantity is zero.
 fn nothing(value: &f64) -> bool {
     *value == 0.0
 }
 
-/// What some layers of a stage keep for their backward passes.
+/// The tensors that some layers of a stage keep for their backward passes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeptTensorsRow {
-    /// How many layers of the stage.
+    /// Number of layers.
     pub layers: u64,
-    /// Their policy.
+    /// The policy of these layers.
     pub policy: ActivationPolicy,
     /// Tensors that stay on the device, in MiB of one layer and micro-batch.
     pub device_mib: BTreeMap<String, f64>,
@@ -218,9 +220,9 @@ pub struct KeptTensorsRow {
     /// Tensors that go to storage.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub storage_mib: BTreeMap<String, f64>,
-    /// Tensors that the backward pass reads and that are made again.
+    /// Tensors that the backward pass reads after recomputation.
     pub rebuilt_mib: BTreeMap<String, f64>,
-    /// The operators that run again.
+    /// The recomputed operators.
     pub again: Vec<String>,
 }
 
@@ -229,14 +231,14 @@ pub struct KeptTensorsRow {
 pub struct NeighbourRow {
     /// The decision.
     pub change: String,
-    /// Its step in seconds, where it runs.
+    /// The step in seconds, if the plan runs.
     pub step_s: Option<f64>,
-    /// Why it is no better.
+    /// The reason why it is no better.
     pub why: String,
 }
 
 impl PlannedAnswer {
-    /// The record of an answer; `model` is what the user called it.
+    /// The record of an answer. `model` is the name that the user gave.
     #[must_use]
     pub fn from_answer(job: &Job<'_>, model: &str, answer: &PlanAnswer, neighbours: &[Neighbour]) -> Self {
         let best = answer.best.first();
@@ -267,12 +269,12 @@ impl PlannedAnswer {
         }
     }
 
-    /// Adds the fastest plan's timeline.
+    /// Adds the timeline of the fastest plan.
     pub fn with_timeline(&mut self, timeline: &Timeline) {
         self.timeline = timeline::timeline_rows(timeline);
     }
 
-    /// Adds the mappings of the plans' ranks to measured links, in the plans' order.
+    /// Adds the mappings of ranks to measured links, in the order of the plans.
     pub fn with_mappings(&mut self, mappings: &[RankMapping]) {
         for (row, mapping) in self.plans.iter_mut().zip(mappings) {
             row.mapped_step_s = Some(mapping.after.0);
@@ -288,7 +290,7 @@ impl PlannedAnswer {
 }
 
 impl PlanCounts {
-    /// Of an answer.
+    /// The counts of an answer.
     #[must_use]
     pub fn from_answer(answer: &PlanAnswer) -> Self {
         Self {
@@ -308,7 +310,7 @@ impl PlanCounts {
     }
 }
 
-/// A plan of a job as a row, with how sure it is.
+/// A plan of a job as a row, with its evidence.
 pub(crate) fn plan_row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
     PlanRow { evidence: EvidenceRecord::of_ranked(job, ranked), ..plan_row_without_evidence(job, ranked) }
 }
@@ -346,7 +348,7 @@ pub(crate) fn stage_rows(job: &Job<'_>, ranked: &RankedPlan) -> Vec<StageRow> {
     let alike = ranked.plan.techniques.is_empty();
     if !matches!(ranked.plan.activations.uniform_policy(), Some(policy) if alike && !matches!(policy, ActivationPolicy::Tensors { .. }))
     {
-        // A plan that has been timed has been lowered.
+        // A timed plan has been lowered before, so that this succeeds.
         let keeps = layer_keeps_by_stage(job.model, &ranked.plan, job.stack).unwrap_or_default();
         for (row, keeps) in rows.iter_mut().zip(keeps) {
             row.keeps = keeps.into_iter().map(keeps_row).collect();
@@ -382,7 +384,7 @@ pub(crate) fn stage_row(memory: &StageMemory) -> StageRow {
     }
 }
 
-/// A plan one decision away from the best one as a row.
+/// A plan one decision away from the best plan, as a row.
 pub(crate) fn neighbour_row(neighbour: &Neighbour, best: &RankedPlan) -> NeighbourRow {
     let (step, why) = match &neighbour.outcome {
         NeighbourOutcome::Runs { step, grew } => {
@@ -401,13 +403,13 @@ pub(crate) fn neighbour_row(neighbour: &Neighbour, best: &RankedPlan) -> Neighbo
             let (need, have) = (why.need.gib(), why.have.gib());
             (None, format!("stage {} needs {need:.2} GiB of {have:.2} GiB: {class} grow by {:.2} GiB", why.stage, more.gib()))
         }
-        // What would cure it is another neighbour.
+        // The cure is another neighbour.
         NeighbourOutcome::Refused(why) => (None, why.to_string().split("; ").next().unwrap_or_default().to_owned()),
     };
     NeighbourRow { change: neighbour.change.clone(), step_s: step, why }
 }
 
-/// A part of the step in words.
+/// The name of a part of the step.
 #[must_use]
 pub fn part_name(part: &str) -> &str {
     match part {
@@ -428,7 +430,7 @@ pub fn part_name(part: &str) -> &str {
     }
 }
 
-/// The pipeline schedule in the field's words.
+/// The name of the pipeline schedule.
 #[must_use]
 pub fn schedule_name(plan: &TrainingPlan) -> &'static str {
     match (plan.layout.pipeline, plan.layout.virtual_stages, plan.schedule) {

@@ -1,4 +1,4 @@
-//! How the proof of a search grew: the best and the bound over time, and what had been discarded by then.
+//! The progress of a search's proof: best value and bound over time, with the counts of decided designs.
 
 use crate::report::{TextTable, format_count, format_percent, format_significant};
 use search::design::DesignAnswer;
@@ -6,7 +6,7 @@ use search::objective::{Objective, ValueScale};
 use search::runner::{BoundSource, CandidateOutcome, DecisionCounts, SearchMoment};
 use search::space::Space;
 
-/// A gap smaller by this fraction of itself is worth a line.
+/// A line is added when the gap shrinks by this fraction.
 const CLOSER: f64 = 0.2;
 
 /// A line of the table.
@@ -14,13 +14,13 @@ const CLOSER: f64 = 0.2;
 pub struct ProgressRow {
     /// Seconds since the search began.
     pub seconds: f64,
-    /// The best value, as people read it; `None` where there was none.
+    /// The best value in the printed unit; `None` if there was none.
     pub best: Option<f64>,
-    /// No design is better; `None` where nothing was known.
+    /// The bound: no design is better. `None` if there was none.
     pub bound: Option<f64>,
-    /// By how much the bound is better than the best, as a fraction of the best.
+    /// Relative gap between the bound and the best value.
     pub gap: Option<f64>,
-    /// What had been decided by what.
+    /// The counts of decided designs.
     pub counts: DecisionCounts,
 }
 
@@ -29,35 +29,35 @@ pub struct ProgressRow {
 pub struct ProgressTable {
     objective: Objective,
     scale: ValueScale,
-    /// Whether its values are at the bad ends of steps' intervals.
+    /// True if values are at the bad ends of the steps' intervals.
     robust: bool,
-    /// Designs of a chip, and those that are outside the space before it is searched.
+    /// Designs per chip, and designs outside the space from the start.
     designs: (u64, u64),
     rows: Vec<ProgressRow>,
     last: Option<ProgressRow>,
 }
 
 impl ProgressTable {
-    /// An empty one.
+    /// An empty table.
     #[must_use]
     pub fn new(objective: Objective, scale: ValueScale, space: &Space) -> Self {
         let each = space.hbm.len().max(1) as u64;
         Self { designs: (each, space.outside.total() as u64 * each), ..Self::for_chips(objective, scale) }
     }
 
-    /// The same of a search by the bad ends of steps' intervals, or not.
+    /// Sets whether the search ranks by the bad ends of the steps' intervals.
     #[must_use]
     pub fn with_bad_ends(self, robust: bool) -> Self {
         Self { robust, ..self }
     }
 
-    /// Of a space whose chips are a design each and all within it.
+    /// For a space with one design per chip, all of them within the space.
     fn for_chips(objective: Objective, scale: ValueScale) -> Self {
         Self { objective, scale, robust: false, designs: (1, 0), rows: Vec::new(), last: None }
     }
 
-    /// A search's counts of chips as those of designs: each of a chip's memories shares the fate of the largest, but for what its evaluation
-    /// comes to.
+    /// Converts the counts of chips to counts of designs. Each memory size of a chip shares the outcome of the largest
+    /// one, except in evaluations.
     fn to_design_counts(&self, counts: &DecisionCounts) -> DecisionCounts {
         let (each, outside) = self.designs;
         let [peaks, mapped, plans] = counts.alone;
@@ -71,7 +71,8 @@ impl ProgressTable {
         }
     }
 
-    /// Counts in the last line what the answer has, designs of smaller memories among them: what its certificate says.
+    /// Sets the counts of the last line to those of the answer, with the designs of smaller memories. The certificate
+    /// has the same counts.
     pub fn finish_with(&mut self, answer: &DesignAnswer) {
         let mut counts = DecisionCounts { excluded: answer.outside.total() as u64 * self.designs.0, ..DecisionCounts::default() };
         let sets = answer.boxes.iter().map(|of| (&of.outcome, of.region.combination_count(), true));
@@ -87,7 +88,7 @@ impl ProgressTable {
                 CandidateOutcome::Open { .. } | CandidateOutcome::Excluded(_) => {}
             }
         }
-        // Those that plans discard are among the evaluated ones.
+        // Designs pruned by plans count as evaluated.
         counts.evaluated += counts.alone[BoundSource::Plans as usize];
         if let Some(last) = self.last.as_mut().or(self.rows.last_mut()) {
             counts.looks = last.counts.looks;
@@ -95,13 +96,14 @@ impl ProgressTable {
         }
     }
 
-    /// The unit of its values.
+    /// The unit of the values.
     #[must_use]
     pub fn unit(&self) -> &'static str {
         self.objective.display_value(1.0, self.scale).1
     }
 
-    /// Takes a moment of a search: a line where the best is another or the gap is clearly smaller. Which moments are lines does not depend on the clock.
+    /// Adds a moment of a search. A new line starts if the best design changes or the gap shrinks clearly. The choice
+    /// of lines does not depend on the clock.
     pub fn add_moment(&mut self, seconds: f64, moment: &SearchMoment) {
         let (objective, scale) = (self.objective, self.scale);
         let shown = |value: f64| (value > 0.0 && value.is_finite()).then(|| objective.display_value(value, scale).0);
@@ -131,12 +133,12 @@ impl ProgressTable {
         }
     }
 
-    /// Its lines, the last moment among them.
+    /// The lines; the last moment is included.
     pub fn rows(&self) -> impl Iterator<Item = &ProgressRow> {
         self.rows.iter().chain(&self.last)
     }
 
-    /// As a file: comma-separated values, the first line the columns' names.
+    /// The table as comma-separated values. The first line has the names of the columns.
     #[must_use]
     pub fn to_csv(&self) -> String {
         let mut text = String::from(
@@ -156,7 +158,7 @@ impl ProgressTable {
         text
     }
 
-    /// For people.
+    /// The comparison as text.
     #[must_use]
     pub fn to_text(&self) -> String {
         let header = ["s", "best", "bound", "gap", "evaluated", "discarded in boxes", "one by one", "infeasible", "outside"];

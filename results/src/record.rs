@@ -1,8 +1,8 @@
-//! `record.json`: what a run was asked, what it found, how sure it is, and how long it took.
+//! `record.json`: the question of a run, its answer, its proof and its times.
 //!
-//! The file is one JSON object. Everything outside `times` depends on the study and the seed alone, so that two runs
-//! with the same seed differ there and nowhere else. Every number carries its unit in its key; what was not computed is
-//! `null`. The schema is this module's structs; [`FORMAT`] changes whenever a key changes its meaning or goes away.
+//! The file is one JSON object. Everything outside `times` depends only on the study and the seed: two runs with one
+//! seed differ only in `times`. Every key of a number contains its unit; values that were not computed are `null`. The
+//! structs of this module are the schema. [`FORMAT`] changes whenever a key disappears or changes its meaning.
 
 use crate::compare::Comparison;
 use crate::design::DesignRow;
@@ -17,33 +17,35 @@ use std::path::{Path, PathBuf};
 /// The record's file name.
 pub const RECORD: &str = "record.json";
 
-/// The version of the record's format that this build writes and reads.
+/// The version of the record's format of this build.
 pub const FORMAT: u32 = 3;
 
 /// The front of a search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FrontRecord {
-    /// What its designs are the best in, by the names of objectives and axes, the objective first.
+    /// The quantities, by the names of objectives and axes; the objective first.
     pub quantities: Vec<String>,
-    /// Positions of its designs in `designs.parquet`.
+    /// Positions of the designs in `designs.parquet`.
     pub designs: Vec<i64>,
-    /// The part of the box between the best of each quantity and a reference point a tenth of its range beyond the worst that the front dominates.
+    /// Hypervolume of the front, as a fraction of a box. The box spans from the best of each quantity to a reference
+    /// point, which lies a tenth of the range beyond the worst.
     pub hypervolume: f64,
-    /// The design at which it bends: with the least sum of all quantities, each from 0 at the best to 1 at the worst of the front.
+    /// The knee of the front: the design with the least sum of all quantities, each scaled from 0 (best of the front)
+    /// to 1 (worst).
     pub knee: DesignRow,
 }
 
-/// What is wrong with a record.
+/// An error of a record.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// It cannot be written.
+    /// The file cannot be written.
     #[error(transparent)]
     Write(#[from] WriteError),
     /// It holds a number that JSON cannot hold.
     #[error("the record cannot be stored: {why}; a value that is not finite must be left out")]
     NotStorable {
-        /// What reading it back said.
+        /// The error of reading it back.
         why: String,
     },
     /// It cannot be opened.
@@ -51,15 +53,15 @@ pub enum RecordError {
     Open {
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// Message of the system.
         why: io::Error,
     },
-    /// It is not JSON, or lacks keys of the format that it claims.
+    /// It is not JSON, or lacks keys of its format.
     #[error("{}: {why}; run the search again, or give another run directory", file.display())]
     Malformed {
         /// The file.
         file: PathBuf,
-        /// What is wrong, with line, column and key.
+        /// The fault, with line, column and key.
         why: String,
     },
     /// It was written by another version of coplace.
@@ -78,31 +80,32 @@ pub enum RecordError {
 pub struct SearchRecord {
     /// Version of this schema: [`FORMAT`].
     pub format: u32,
-    /// What wrote it.
+    /// The version that wrote it.
     pub versions: Versions,
-    /// A digest of all that was asked, the texts of the model and the study among it: runs that differ in it answer different questions.
+    /// A digest of the whole question, with the texts of the model and the study. Runs with different digests answer
+    /// different questions.
     pub question: String,
-    /// What was asked.
+    /// The question, in words.
     pub study: StudyRecord,
-    /// The seed of everything random.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// How good the best design is, and how the space was dealt with.
+    /// The proof of the best design, and how the space was decided.
     pub certificate: Certificate,
-    /// The best design with its plan; `null` when nothing fits.
+    /// The best design with its plan; `null` if nothing fits.
     pub best: Option<BestDesign>,
     /// The best design beside its baselines.
     pub comparison: Option<Comparison>,
-    /// The front of what was searched for, where one was; none in records of older versions, and of sweeps.
+    /// The front, if one was searched for. `None` in older records and in sweeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub front: Option<FrontRecord>,
-    /// The words of the command that ask the question again, after the verb; none in records of older versions.
+    /// The arguments, after the verb, of a command that asks the question again. Empty in older records.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub asked_with: Vec<String>,
-    /// Wall-clock times in seconds, by phase. The only part that differs between two runs with one seed.
+    /// Wall-clock times in seconds, by phase. Only these differ between two runs with one seed.
     pub times: BTreeMap<String, f64>,
 }
 
-/// What wrote a record.
+/// The versions of the writer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Versions {
@@ -110,13 +113,13 @@ pub struct Versions {
     pub coplace: String,
 }
 
-/// What a run was asked.
+/// The question of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StudyRecord {
-    /// The study's name, or the path of its file.
+    /// The name of the study, or the path of its file.
     pub name: String,
-    /// The model's name, or the path of its configuration.
+    /// The name of the model, or the path of its configuration.
     pub model: String,
     /// Trainable parameters of the model.
     pub parameters: u64,
@@ -136,32 +139,32 @@ pub struct StudyRecord {
     pub stack: String,
     /// The plans that every chip is tried with, in words.
     pub plans: String,
-    /// What is maximised.
+    /// The objective, which is maximised.
     pub objective: String,
     /// Further options that change the result, as given or by default.
     pub options: BTreeMap<String, String>,
-    /// What the model's file says that is not modelled, and what was taken instead.
+    /// Parts of the model's file that are not modelled, with the assumptions made instead.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,
 }
 
-/// How far the proof got.
+/// The state of the proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Proof {
-    /// No design in the space is better (within the stated arithmetic).
+    /// No design in the space is better, within the stated arithmetic.
     Proven,
     /// No design in the space is better by more than the gap.
     Gap,
-    /// Proven that no design in the space runs the model.
+    /// No design in the space runs the model; this is proven.
     Infeasible,
 }
 
-/// "No design in this space is better by more than `gap`", and how each design was dealt with.
+/// The proof "no design in this space is better by more than `gap`", with the counts of the designs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Certificate {
-    /// How far the proof got.
+    /// The state of the proof.
     pub proof: Proof,
     /// Designs in the space.
     pub designs: u64,
@@ -169,10 +172,10 @@ pub struct Certificate {
     pub evaluated: u64,
     /// Rejected by their bound.
     pub pruned: u64,
-    /// Of these, rejected a box of dimensions at a time.
+    /// Rejected as part of a box of dimensions; included in `pruned`.
     #[serde(default)]
     pub pruned_in_boxes: u64,
-    /// Rejected because no plan fits them.
+    /// Rejected because no plan fits.
     pub infeasible: u64,
     /// Rejected for their area.
     pub over_area: u64,
@@ -180,59 +183,60 @@ pub struct Certificate {
     pub over_power: u64,
     /// Rejected for their cost.
     pub over_cost: u64,
-    /// Rejected for their HBM; left out where none was.
+    /// Rejected for their HBM; omitted if none was.
     #[serde(default, skip_serializing_if = "is_none")]
     pub outside_hbm: u64,
     /// Combinations of values that are no chip.
     pub no_chip: u64,
-    /// Not decided before the search stopped.
+    /// Undecided when the search stopped.
     pub open: u64,
-    /// Whether a design's value is that of its fastest plan at the bad end of its step's 90 % interval; left out where it is that of the predicted step.
+    /// True if the value of a design is at the bad end of its step's 90 % interval; omitted if it is that of the
+    /// predicted step.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub robust: bool,
-    /// What is best: `throughput`, `per-dollar`, ...
+    /// The objective: `throughput`, `per-dollar`, ...
     pub objective: String,
     /// The best value of the objective, in `unit`.
     pub best: Option<f64>,
-    /// No design has a better one than this.
+    /// Bound of the objective: no design is better.
     pub bound: Option<f64>,
-    /// The unit of the two.
+    /// The unit of both values.
     pub unit: String,
-    /// The best throughput found, in sequences per second, where that is the objective.
+    /// The best throughput found, in sequences per second, if it is the objective.
     pub best_sequences_per_s: Option<f64>,
-    /// No design is faster than this, in sequences per second.
+    /// Upper bound of the throughput, in sequences per second.
     pub bound_sequences_per_s: Option<f64>,
     /// (bound - best) / best, as a fraction: 0 when proven.
     pub gap: Option<f64>,
-    /// In words: what rules every design out, or why the proof stopped.
+    /// The reason, in words, why no design is possible or why the proof stopped.
     pub why: Option<String>,
 }
 
-/// The best design, its plan, and what it does.
+/// The best design with its plan and figures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BestDesign {
     /// Chip, plan and totals: the row of the design in `designs.parquet`.
     pub design: DesignRow,
-    /// Its plan and all that it takes and why: what `evaluate` shows of it.
+    /// The plan with its explained figures, as `evaluate` shows it.
     pub step: StepRecord,
-    /// Of a search for several models: each under its own plan; `step` is the first's.
+    /// For several models: each under its own plan; `step` is that of the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<ModelPlan>,
-    /// What the reader should know of it: an area budget that is left, values at the end of the study's lists.
+    /// Notes for the reader: unused area, values at the edge of the search range.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// The arguments with which `evaluate` gives this time again, beside the model and the chip: cluster, stack and plan.
+    /// The arguments of an `evaluate` that gives the same time, except for model and chip: cluster, stack and plan.
     pub evaluate_with: Vec<String>,
 }
 
-/// A model of several on the best design.
+/// One of several models on the best design.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelPlan {
-    /// Its name, or its file's path.
+    /// The name, or the path of the file.
     pub model: String,
-    /// Its share among the models, a fraction.
+    /// Its share among the models, as a fraction.
     pub share: f64,
     /// Accelerators that train it.
     pub devices: u64,
@@ -240,29 +244,29 @@ pub struct ModelPlan {
     pub global_batch_sequences: u64,
     /// Tokens per sequence.
     pub sequence_tokens: u64,
-    /// Throughput of the reference chip, ideal, under its best plan.
+    /// Throughput of the ideal reference chip under its best plan.
     pub reference_tokens_per_s: f64,
     /// Energy of its step over the whole cluster, in joules; absent in older records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference_energy_per_step_j: Option<f64>,
-    /// Throughput over the reference's.
+    /// Throughput relative to the reference.
     pub times_reference: f64,
-    /// Its plan and all that it takes and why: what `evaluate` shows of it.
+    /// The plan with its explained figures, as `evaluate` shows it.
     pub step: StepRecord,
     /// As [`BestDesign::evaluate_with`].
     pub evaluate_with: Vec<String>,
-    /// The design beside its baselines on this model.
+    /// The design beside its baselines, on this model.
     pub comparison: Comparison,
 }
 
-/// Whether a count is of nothing.
+/// True if the count is zero.
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
 fn is_none(count: &u64) -> bool {
     *count == 0
 }
 
 impl Versions {
-    /// This build's.
+    /// The versions of this build.
     #[must_use]
     pub fn current() -> Self {
         Self { coplace: env!("CARGO_PKG_VERSION").into() }
@@ -270,13 +274,13 @@ impl Versions {
 }
 
 impl Certificate {
-    /// (bound - best) / best, never below zero; `None` without a best value.
+    /// (bound - best) / best, at least zero; `None` without a best value.
     #[must_use]
     pub fn relative_gap(best: f64, bound: f64) -> Option<f64> {
         (best > 0.0 && bound.is_finite()).then(|| ((bound - best) / best).max(0.0))
     }
 
-    /// Whether no chip is within the limits: nothing was tried then.
+    /// True if no chip is within the limits, so that nothing was tried.
     #[must_use]
     pub fn is_without_candidates(&self) -> bool {
         self.designs == self.over_area + self.over_power + self.over_cost + self.outside_hbm + self.no_chip
@@ -284,7 +288,7 @@ impl Certificate {
 }
 
 impl SearchRecord {
-    /// The record as the JSON that is stored: indented, keys in the structs' order, one line break at the end.
+    /// The record as stored JSON: indented, keys in the order of the structs, one line break at the end.
     ///
     /// # Errors
     /// A number that is not finite.
@@ -292,8 +296,7 @@ impl SearchRecord {
         let unstorable = |e: serde_json::Error| RecordError::NotStorable { why: e.to_string() };
         let mut text = serde_json::to_string_pretty(self).map_err(unstorable)?;
         text.push('\n');
-        // JSON has no NaN: serde writes null, which a number does not read back from, and an optional number would
-        // lose. Reading it back finds both.
+        // JSON has no NaN: serde writes null. Reading the text back finds the loss, in optional numbers too.
         let back: Self = serde_json::from_str(&text).map_err(unstorable)?;
         if back == *self {
             Ok(text)
@@ -305,7 +308,7 @@ impl SearchRecord {
     /// Writes the record atomically.
     ///
     /// # Errors
-    /// A number that is not finite, or whatever the system reports.
+    /// A number that is not finite, or an error of the system.
     pub fn write_to(&self, path: &Path) -> Result<(), RecordError> {
         Ok(files::write_file(path, self.to_json()?.as_bytes())?)
     }
@@ -319,8 +322,8 @@ impl SearchRecord {
         Self::parse(path, &text)
     }
 
-    /// The digest of the question that a directory's record answers, whatever its format: `None` without a record, `Some(None)` for one that does
-    /// not say.
+    /// Digest of the question of a directory's record, in any format. `None` without a record; `Some(None)` for a
+    /// record without a digest.
     #[must_use]
     pub fn read_question_digest(directory: &Path) -> Option<Option<String>> {
         let text = sim::files::text::read_text(&directory.join(RECORD)).ok()?;
@@ -342,7 +345,7 @@ impl SearchRecord {
                 return Err(RecordError::Format { file: file.into(), found });
             }
         }
-        // From the text, not from the value: only so does an error name line and column.
+        // Parsing the text, not a value, gives errors a line and a column.
         let record: Self = serde_json::from_str(text).map_err(malformed)?;
         let entries = record.comparison.iter().flat_map(|comparison| comparison.entries.iter().enumerate());
         let mut faults = entries.filter_map(|(at, entry)| Some((at, entry.first_negative_key()?)));
@@ -355,7 +358,7 @@ impl SearchRecord {
         }
     }
 
-    /// The record without its times: what two runs with one seed have in common.
+    /// The record without its times. Two runs with one seed agree in it.
     #[must_use]
     pub fn without_times(&self) -> Self {
         Self { times: BTreeMap::new(), ..self.clone() }

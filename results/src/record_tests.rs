@@ -85,7 +85,7 @@ pub(crate) fn record() -> SearchRecord {
     }
 }
 
-/// A record of several models, two of them on the design of [`record`].
+/// A record of several models; two of them are on the design of [`record`].
 pub(crate) fn several() -> SearchRecord {
     let mut record = record();
     let of = |model: &str| ModelPlan {

@@ -1,4 +1,4 @@
-//! Run directories: what `search` leaves behind and `compare` and `pareto` read.
+//! Run directories: `search` writes them; `compare` and `pareto` read them.
 
 use crate::compare::ComparisonEntry;
 use crate::design::DesignRow;
@@ -16,36 +16,36 @@ use std::path::{Path, PathBuf};
 
 /// The store's file name.
 pub const DESIGNS: &str = "designs.parquet";
-/// The figure's file name without its ending.
+/// The file name of the figure, without its extension.
 pub const PARETO: &str = "pareto";
 /// The figure's files.
 const PARETO_FILES: [&str; 2] = ["pareto.svg", "pareto.png"];
 /// The file of the best chip.
 pub const CHIP: &str = "best.toml";
-/// The file of the fabric that the best chip was found on, where no built-in one is it.
+/// The file of the fabric of the best chip, unless it is built in.
 pub const FABRIC: &str = "fabric.toml";
-/// The file of the texts that the question was read from, where it named files.
+/// The file with the texts of the question's files, if it names any.
 pub const INPUTS: &str = "inputs.json";
 /// The file of the gap over time.
 const PROGRESS: &str = "progress.csv";
-/// Every file that a run may have, in the order in which they appear under their names.
+/// All files of a run, in the order in which they appear.
 pub const FILES: [&str; 9] = [SUMS, DESIGNS, PARETO_FILES[0], PARETO_FILES[1], CHIP, FABRIC, PROGRESS, INPUTS, RECORD];
 
-/// The files of what a search found, which other verbs take for theirs.
+/// The files of the found design, which other verbs accept.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FoundFiles {
-    /// The chip's.
+    /// The chip's file.
     pub chip: Option<String>,
-    /// The fabric's, where it is not one that is known by name.
+    /// The fabric's file, unless the fabric is built in.
     pub fabric: Option<String>,
-    /// How the proof grew.
+    /// The progress of the proof.
     pub progress: Option<String>,
-    /// The texts of the files that the question names, by their paths as they were given: model, study, chip, fabric, stack.
+    /// The texts of the files that the question names, by path as given: model, study, chip, fabric, stack.
     pub inputs: BTreeMap<String, String>,
 }
 
 impl FoundFiles {
-    /// The file of what the question was read from.
+    /// The JSON text of the inputs; `None` if there are none.
     pub(crate) fn inputs_json(&self) -> Result<Option<String>, RecordError> {
         if self.inputs.is_empty() {
             return Ok(None);
@@ -55,22 +55,22 @@ impl FoundFiles {
     }
 }
 
-/// Why a run directory could not be written or read.
+/// An error of writing or reading a run directory.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The directory cannot be made.
     #[error(transparent)]
     Directory(#[from] WriteError),
-    /// Its record.
+    /// An error of its record.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// Its store.
+    /// An error of its store.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Its figure.
+    /// An error of its figure.
     #[error(transparent)]
     Figure(#[from] FigureError),
-    /// Its digests.
+    /// An error of its digests.
     #[error(transparent)]
     Sums(#[from] DigestError),
     /// It has no chip.
@@ -93,12 +93,12 @@ impl Unwritable for RunError {
     }
 }
 
-/// What people call the run in a directory.
+/// The name of the run in a directory.
 pub(crate) fn run_name(directory: &Path) -> String {
     directory.file_name().unwrap_or(directory.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// The record in the directory of a search or of a sweep, held against its digest.
+/// Reads the record of a search or of a sweep, and verifies its digest.
 ///
 /// # Errors
 /// A record that is missing, damaged, of another version, or of another run than the digests.
@@ -108,7 +108,8 @@ pub fn read_record(directory: &Path) -> Result<SearchRecord, RunError> {
     Ok(record)
 }
 
-/// The texts of the files that a run's question names, by their paths as they were given, held against their digest; none in runs of older versions.
+/// Reads the texts of the files that a run's question names, by path as given, and verifies their digest. Empty for
+/// runs of older versions.
 ///
 /// # Errors
 /// A file that is missing, damaged, or of another run.
@@ -122,32 +123,32 @@ pub fn read_inputs(directory: &Path) -> Result<BTreeMap<String, String>, RunErro
     serde_json::from_str(&text).map_err(|why| DigestError::Malformed { file, why: why.to_string() }.into())
 }
 
-/// Whether a directory's digests name a file.
+/// True if the digests of a directory list the file.
 pub(crate) fn has_digest_of(directory: &Path, file: &str) -> Result<bool, RunError> {
     Ok(DigestList::read_from(directory)?.lists_all(&[file]))
 }
 
-/// Holds a file of a directory against its digest.
+/// Verifies the digest of a file in a directory.
 pub(crate) fn verify_file(directory: &Path, file: &str) -> Result<(), RunError> {
     Ok(DigestList::read_from(directory)?.verify_file(directory, file)?)
 }
 
-/// Of a baseline with a model what the reference has of something, and what it has itself.
+/// A figure of a baseline on a model: the value of the reference, and that of the baseline.
 type Pair<'a> = &'a dyn Fn(&ModelPlan, &ComparisonEntry) -> Option<(f64, f64)>;
 
 /// A finished run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SearchRun {
-    /// What people call it: the directory's name.
+    /// The name of the directory.
     pub name: String,
-    /// Its record.
+    /// An error of its record.
     pub record: SearchRecord,
-    /// Every design it looked at.
+    /// All designs of the search.
     pub designs: Vec<DesignRow>,
 }
 
 impl SearchRun {
-    /// How the rates of several models make one.
+    /// The mean over several models.
     pub(crate) fn scoring_over_models(&self) -> MeasureMean {
         if self.record.study.objective.ends_with(&format!("({})", MeasureMean::Mean)) {
             MeasureMean::Mean
@@ -156,16 +157,17 @@ impl SearchRun {
         }
     }
 
-    /// Writes the run into `directory` (made if need be): the digests, the store, the figure as SVG and PNG, what was found, and last the record, so that a directory
-    /// with a record is complete, and one with files of two runs has digests that tell. Everything is encoded and on the disk before the first file
-    /// appears under its name. Returns the paths written, the record's first.
+    /// Writes the run into `directory`, and creates it if needed. The order is: digests, store, figure as SVG and PNG,
+    /// found files, record. Therefore a directory with a record is complete, and digests reveal files of two runs.
+    /// Everything is encoded and on the disk before the first file appears under its name. Returns the paths; the
+    /// record's is first.
     ///
     /// # Errors
-    /// Whatever the system reports; a value that is not finite. Nothing of the run is there then.
+    /// Errors of the system; a value that is not finite. Nothing of the run is there then.
     pub fn write_run(&self, directory: &Path, found: &FoundFiles) -> Result<Vec<PathBuf>, RunError> {
         let path = |name: &str| directory.join(name);
         let mut files = vec![(path(DESIGNS), store::to_bytes(&path(DESIGNS), self.designs.iter().cloned())?)];
-        // A search by bad ends has no front to draw.
+        // A search by bad ends has no front.
         if !self.record.certificate.robust {
             let figure = front_figure(std::slice::from_ref(self), self.axes_of_front())?;
             files.extend(PARETO_FILES.map(path).into_iter().zip([figure.svg().as_bytes().to_vec(), figure.png()?]));
@@ -177,7 +179,7 @@ impl SearchRun {
         files.insert(0, (path(SUMS), sums::digest_lines(&files).into_bytes()));
         let unwritable = |why| WriteError { file: directory.into(), why };
         std::fs::create_dir_all(directory).map_err(unwritable)?;
-        // An older run's, where this one has none: the digests no longer know them.
+        // Removes such files of an older run; the new digests do not list them.
         let missing = named.iter().filter(|(_, text)| text.is_none()).map(|(name, _)| *name);
         let missing = missing.chain(PARETO_FILES.into_iter().filter(|_| self.record.certificate.robust));
         for name in missing.filter(|name| path(name).exists()) {
@@ -195,18 +197,18 @@ impl SearchRun {
         Self::read_designs(directory, read_record(directory)?)
     }
 
-    /// Adds its designs to the record of a search. The digest comes before anything of the store is decoded. The figure is not read: `pareto` may
-    /// have drawn another.
+    /// Adds the designs to the record of a search. The digest is verified before the store is decoded. The figure is
+    /// not read, because `pareto` may have drawn another.
     pub(crate) fn read_designs(directory: &Path, record: SearchRecord) -> Result<Self, RunError> {
         verify_file(directory, DESIGNS)?;
         let designs = store::read_designs(&directory.join(DESIGNS))?;
         Ok(Self { name: run_name(directory), record, designs })
     }
 
-    /// The file of the chip that a run found, held against its digest, as are the other files that it is simulated with.
+    /// Reads the file of the found chip. Verifies its digest and those of the other files that are simulated with it.
     ///
     /// # Errors
-    /// A run that found none, or a file that is missing, damaged, or of another run.
+    /// A run without a chip, or a file that is missing, damaged, or of another run.
     pub fn read_chip(directory: &Path) -> Result<String, RunError> {
         let sums = DigestList::read_from(directory)?;
         if !sums.lists_all(&[CHIP]) {
@@ -221,19 +223,19 @@ impl SearchRun {
         Ok(sim::files::text::read_text(&file).map_err(|why| DigestError::Unreadable { file, why })?)
     }
 
-    /// The axes of its front: the objective against what the search was asked for.
+    /// The axes of the front: the objective against the requested quantities.
     #[must_use]
     pub fn axes_of_front(&self) -> FrontAxes {
         FrontAxes::of_search(&self.designs, &self.record.study, &self.record.certificate.objective, self.of_several_models())
     }
 
-    /// The designs on its front, along the axes that it was searched for.
+    /// The designs on the front.
     #[must_use]
     pub fn designs_on_front(&self) -> Vec<&DesignRow> {
         self.axes_of_front().front_designs(&self.designs, &self.step_scope())
     }
 
-    /// What its steps are of.
+    /// The work of its steps.
     #[must_use]
     pub fn step_scope(&self) -> StepScope {
         StepScope::of_study(&self.record.study, self.of_several_models())
@@ -246,14 +248,14 @@ impl SearchRun {
         format!("study {}, {devices} x {}, {batch} sequences per step", s.name, s.fabric)
     }
 
-    /// Whether it is of several models: its throughputs are over a reference's.
+    /// True if the run has several models: its throughputs are relative to a reference.
     #[must_use]
     pub fn of_several_models(&self) -> bool {
-        // Of one without a design its objective tells: it names the mean.
+        // A run without a best design has the mean in the name of its objective.
         !self.models().is_empty() || self.record.study.objective.ends_with(')')
     }
 
-    /// Its models on the best design, where they are several.
+    /// The models on the best design; empty for one model.
     #[must_use]
     pub fn models(&self) -> &[ModelPlan] {
         self.record.best.as_ref().map_or(&[], |best| &best.models)
@@ -269,21 +271,21 @@ impl SearchRun {
         }
     }
 
-    /// The process that its designs' areas are of, where it is one.
+    /// The process node of the designs' areas, if all share one.
     fn common_node(&self) -> Option<&String> {
         let mut nodes = self.designs.iter().map(|row| row.node.as_ref());
         let first = nodes.next()?;
         nodes.all(|node| node == first).then_some(first)?
     }
 
-    /// The processes of its designs, in words: `4 nm`, `3 nm, 7 nm`; empty where none is known.
+    /// The process nodes of the designs, in words: `4 nm`, `3 nm, 7 nm`. Empty if none is known.
     #[must_use]
     pub fn node_names(&self) -> String {
         let nodes: BTreeSet<&String> = self.designs.iter().filter_map(|row| row.node.as_ref()).collect();
         nodes.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 
-    /// The most that its chips may have of a quantity, where the question limits it.
+    /// The upper limit of a quantity, if the question has one.
     fn largest_allowed(&self, quantity: FrontQuantity) -> Option<f64> {
         let key = match quantity {
             FrontQuantity::Area => "max_area_mm2",
@@ -295,7 +297,8 @@ impl SearchRun {
         self.record.study.options.get(key)?.parse().ok()
     }
 
-    /// The chips that its figure names: those of its comparison, or the best one; of several models by the mean of their rates over the reference's.
+    /// The chips that the figure names: those of the comparison, or the best design. For several models the rates are
+    /// means relative to the reference.
     fn known_chips(&self) -> Vec<(String, Option<&String>, DesignMeasures)> {
         let best = self.record.best.as_ref();
         let entry = |e: &'_ ComparisonEntry| DesignMeasures::from(e);
@@ -315,13 +318,13 @@ impl SearchRun {
         }
     }
 
-    /// What a baseline does over the reference, by the mean over the models; `None` where it cannot run one.
+    /// The means of a baseline over the models, relative to the reference; `None` if it cannot run one of them.
     pub(crate) fn means_of_baseline(&self, best: &BestDesign, label: &str) -> Option<MeanRatios> {
         let entry = |model: &'_ ModelPlan| model.comparison.entries.iter().position(|entry| entry.label == label);
         let runs: Vec<(&ModelPlan, &ComparisonEntry)> =
             best.models.iter().map(|model| Some((model, &model.comparison.entries[entry(model)?]))).collect::<Option<_>>()?;
         let over = self.scoring_over_models();
-        // Of each model what the reference has, and what the baseline has.
+        // Per model: the value of the reference, and that of the baseline.
         let value = |pair: Pair<'_>| {
             let pairs: Vec<(f64, f64)> = runs.iter().map(|(model, entry)| pair(model, entry)).collect::<Option<_>>()?;
             let term = |((model, _), (reference, _)): (&(&ModelPlan, &ComparisonEntry), &(f64, f64))| Term {
@@ -346,7 +349,8 @@ impl SearchRun {
         })
     }
 
-    /// The chips that its figure names, with their process where it is another than `common`; and those that it cannot draw.
+    /// The named chips of the figure, with their process node if it differs from `common`, and the chips that cannot be
+    /// drawn.
     fn named_chips(&self, axes: FrontAxes, common: Option<&String>) -> (Vec<NamedDesign>, Vec<String>) {
         let (mut drawn, mut left_out) = (Vec::new(), Vec::new());
         for (at, (label, node, measured)) in self.known_chips().into_iter().enumerate() {
@@ -357,7 +361,7 @@ impl SearchRun {
                     let label = other.map_or_else(|| label.clone(), |node| format!("{label} ({node})"));
                     drawn.push(NamedDesign { label, x, y, best: at == 0 });
                 }
-                // What runs nothing is told by the comparison.
+                // The comparison lists the chips that run nothing.
                 (None, Some(_)) => left_out.push(label),
                 _ => {}
             }
@@ -366,7 +370,8 @@ impl SearchRun {
     }
 }
 
-/// The chips that a figure of runs names, those of one place once, in the figure's `units`; and those that it cannot draw.
+/// The named chips of a figure of several runs, each point once, in the figure's `units`, and the chips that cannot be
+/// drawn.
 fn named_chips_of_runs(
     runs: &[SearchRun],
     axes: FrontAxes,
@@ -379,7 +384,7 @@ fn named_chips_of_runs(
         left_out.extend(not_drawn);
         for r in drawn {
             let (label, x, y) = (r.label, r.x * units(run).0, r.y * units(run).1);
-            // A chip that stands at the same place in several runs is named once, for all of them.
+            // A chip at the same point in several runs is named once for all of them.
             let same = |known: &&mut NamedDesign| {
                 !r.best && (known.x, known.y) == (x, y) && known.label.ends_with(&format!(": {label}"))
             };
@@ -400,11 +405,11 @@ fn named_chips_of_runs(
     (references, left_out)
 }
 
-/// One or more runs along the axes of a front. With several, each is a series under its name, and what a run's comparison names is labelled with that
-/// name too.
+/// Draws one or more runs along the axes of a front. With several runs, each is a series under its name, and the labels
+/// of its chips contain that name.
 ///
 /// # Errors
-/// What the drawing library reports.
+/// Errors of the drawing library.
 pub fn front_figure(runs: &[SearchRun], axes: FrontAxes) -> Result<Figure, FigureError> {
     let several = runs.len() > 1;
     let mut models: Vec<&str> = runs.iter().map(|r| r.record.study.model.as_str()).collect();
@@ -413,7 +418,7 @@ pub fn front_figure(runs: &[SearchRun], axes: FrontAxes) -> Result<Figure, Figur
         [run] => format!("{}; {}", run.setting_line(), run.proof_note()),
         _ => format!("{} runs", runs.len()),
     };
-    // A sequence of other length is other work; a token is nearly the same.
+    // A sequence of another length is other work; a token is nearly the same work.
     let length = |run: &SearchRun| run.record.study.sequence_tokens;
     let alike = runs.windows(2).all(|pair| length(&pair[0]) == length(&pair[1]));
     let in_tokens = |run: &SearchRun| !alike && !run.of_several_models();

@@ -36,7 +36,7 @@ fn baselines_of_several_models_stand_at_the_mean_of_their_rates() {
         model.comparison.entries = vec![entry("best found", Some(300.0)), entry("tpu_v4", Some(600.0)), entry("tpu_v7", None)];
     }
     let (drawn, left_out) = several.named_chips(several.axes_of_front(), None);
-    // Twice as fast with one, half as fast with the other.
+    // Twice as fast with one model, half as fast with the other.
     assert_eq!((drawn.len(), drawn[1].label.as_str(), left_out), (2, "tpu_v4", vec!["tpu_v7".to_owned()]));
     assert!((drawn[1].y - 1.0).abs() < 1e-12 && drawn[1].x == 600.0, "{drawn:?}");
     several.record.study.objective = "throughput (mean)".into();
@@ -172,7 +172,7 @@ fn the_front_holds_the_evaluated_designs_that_no_other_dominates() {
         row.throughput_sequences_per_s = Some([5.0, 9.0, 4.0, 5.0, 7.0][i % 5] + (i / 10) as f64);
     }
     let areas: Vec<f64> = run.designs_on_front().iter().map(|row| row.area_mm2).collect();
-    // Evaluated are the rows 0, 5, 10, 15 with 5, 5, 6, 6 sequences/s.
+    // The evaluated rows are 0, 5, 10 and 15 with 5, 5, 6 and 6 sequences/s.
     assert_eq!(areas, [100.0, 110.0]);
 }
 

@@ -1,26 +1,27 @@
-//! A checksum inside a binary file, so that damage is found before a parser trusts any of its lengths and offsets.
+//! A checksum inside a binary file. It detects damage before a parser trusts any length or offset.
 //!
-//! The file carries the text `fnv1a64:` followed by 16 hexadecimal digits (in a store: a value in the footer). They are
-//! the 64-bit FNV-1a hash of the whole file with those digits replaced by zeros. The last such text in the file counts.
+//! The file contains the text `fnv1a64:` followed by 16 hexadecimal digits (in a store: a value in the footer). They
+//! are the 64-bit FNV-1a hash of the whole file with these digits replaced by zeros. The last such text in the file
+//! counts.
 
-/// What a sealed file contains where the digits of its checksum go, before it is sealed.
+/// The placeholder of the checksum in a file that is not sealed yet.
 pub(crate) const PLACEHOLDER: &str = "fnv1a64:0000000000000000";
 
 const MARK: &[u8] = b"fnv1a64:";
 const DIGITS: usize = 16;
 
-/// What a look at the seal tells.
+/// The state of a seal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SealState {
-    /// The file is as it was written.
+    /// The file is unchanged.
     Intact,
-    /// Some byte is not as it was written.
+    /// Some byte has changed.
     Broken,
-    /// There is no seal: something else wrote the file, or its end is cut off.
+    /// The seal is missing: another program wrote the file, or its end is cut off.
     Missing,
 }
 
-/// Where a hash begins: the offset basis of the 64-bit variant.
+/// The start value of a hash: the offset basis of the 64-bit variant.
 pub(crate) const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 
 /// 64-bit FNV-1a (Fowler, Noll, Vo; offset basis and prime of the 64-bit variant), continued from `hash`.
@@ -28,20 +29,20 @@ pub(crate) fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-/// The hash of the file with the digits at `at` read as zeros, as 16 hexadecimal digits.
+/// The hash of the file, with the digits at `at` read as zeros, as 16 hexadecimal digits.
 fn digits_without_seal(file: &[u8], at: usize) -> String {
     let hash = fnv1a(BASIS, &file[..at]);
     let hash = fnv1a(hash, &[b'0'; DIGITS]);
     format!("{:016x}", fnv1a(hash, &file[at + DIGITS..]))
 }
 
-/// Where the digits of the seal lie.
+/// The position of the seal's digits.
 fn find_digits(file: &[u8]) -> Option<usize> {
     let at = file.windows(MARK.len()).rposition(|window| window == MARK)? + MARK.len();
     (at + DIGITS <= file.len()).then_some(at)
 }
 
-/// Fills in the checksum; a file without the placeholder stays as it is.
+/// Fills in the checksum. A file without the placeholder stays unchanged.
 pub(crate) fn seal_file(file: &mut [u8]) {
     if let Some(at) = find_digits(file) {
         let digits = digits_without_seal(file, at);
@@ -49,7 +50,7 @@ pub(crate) fn seal_file(file: &mut [u8]) {
     }
 }
 
-/// Whether the file is as it was sealed.
+/// Compares the file with its seal.
 pub(crate) fn check_seal(file: &[u8]) -> SealState {
     match find_digits(file) {
         None => SealState::Missing,

@@ -1,5 +1,5 @@
-//! A job, and a plan of it with all that it takes and why: the record that `evaluate` shows. `plan` shows the same of its fastest plan, but for the
-//! kernels. Described in `docs/json.md`.
+//! The record of a job and a plan of it, with explained figures, as `evaluate` shows it. `plan` shows the same for its
+//! fastest plan, without the kernels. Described in `docs/json.md`.
 
 use crate::design::{DesignRow, DesignStatus};
 use crate::planned::{PlanRow, StageRow, TechniqueRecord, part_name, plan_row, schedule_name, stage_rows};
@@ -16,13 +16,13 @@ use step::{ChipTimes, KernelDetail, KernelPlace, StepError};
 use workloads::footprint::Optimizer;
 use workloads::training::Attention;
 
-/// What is to be trained, on what, under which software.
+/// The job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobRecord {
-    /// What is trained.
+    /// The trained model.
     pub model: ModelRecord,
-    /// Every device.
+    /// The chip of every device.
     pub chip: ChipRecord,
     /// The cluster and the batch.
     pub cluster: ClusterRecord,
@@ -34,7 +34,7 @@ pub struct JobRecord {
     pub products: DataType,
     /// The optimizer.
     pub optimizer: Optimizer,
-    /// Memory techniques that every plan has.
+    /// Memory techniques of every plan.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub techniques: Vec<TechniqueRecord>,
 }
@@ -53,13 +53,14 @@ pub struct NamedShare {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelRecord {
-    /// Its name, or the path of its configuration.
+    /// The name, or the path of the configuration.
     pub name: String,
     /// Trainable parameters.
     pub parameters: u64,
     /// Tokens per sequence.
     pub sequence_tokens: u64,
-    /// What its file says that is not modelled, and what was taken instead; that the network is another chip's, where it is.
+    /// Parts of the model's file that are not modelled, with the assumptions made instead. A network of another chip is
+    /// noted too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,
 }
@@ -74,13 +75,13 @@ pub struct ChipRecord {
     pub tensor_cores: u32,
     /// Vector cores.
     pub vector_cores: u32,
-    /// Dense bf16 (else fp16) peak of the arrays in TFLOP/s; `null` where they support neither.
+    /// Dense bf16 (else fp16) peak of the arrays in TFLOP/s; `null` if they support neither.
     pub peak_tflop_per_s: Option<f64>,
     /// Device memory in GiB.
     pub hbm_gib: f64,
-    /// Its read bandwidth in GB/s.
+    /// Read bandwidth of the device memory in GB/s.
     pub hbm_gb_per_s: f64,
-    /// What its maker holds it down to, in W; nothing where that is not published.
+    /// Power limit that the maker states, in W; `null` if it is not published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tdp_w: Option<f64>,
 }
@@ -97,25 +98,25 @@ pub struct ClusterRecord {
     pub global_batch_sequences: u64,
 }
 
-/// A plan and what it takes.
+/// A plan with its figures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StepRecord {
-    /// The plan, its step with its parts, its rates and its peak of memory: as `plan` lists it.
+    /// The plan, its step with its parts, its rates and its peak of memory, as in the list of `plan`.
     pub plan: PlanRow,
-    /// The step's time and what it makes.
+    /// The time of the step and the resulting rates.
     pub time: TimeRecord,
     /// Energy and power.
     pub energy: EnergyRecord,
-    /// The step's time as fractions of it, largest first: the parts, kernels of forward and backward passes by what bounds them.
+    /// Shares of the step's time, largest first: the parts, with the kernels of forward and backward passes by bound.
     pub time_shares: Vec<NamedShare>,
-    /// The stages' memory.
+    /// The memory of the stages.
     pub stages: Vec<StageRow>,
-    /// The step event by event, by stage.
+    /// The events of the step, by stage.
     pub timeline: Vec<TimelineRow>,
-    /// What a device has for programs, in GiB.
+    /// The memory of a device that programs may use, in GiB.
     pub capacity_gib: f64,
-    /// What there is of the host's memory for one device, in GiB.
+    /// Host memory per device, in GiB.
     pub host_capacity_gib: f64,
     /// The stage whose devices are busy longest, counted from 0.
     pub slowest_stage: u32,
@@ -123,7 +124,7 @@ pub struct StepRecord {
     pub passes: Vec<PassRecord>,
 }
 
-/// The time of a step and the rates that follow from it.
+/// The time of a step and the resulting rates.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimeRecord {
@@ -141,9 +142,9 @@ pub struct TimeRecord {
 pub struct EnergyRecord {
     /// Energy of one step over all devices, in joules.
     pub step_j: f64,
-    /// Of it: operations and bytes moved.
+    /// Dynamic part: operations and moved bytes.
     pub dynamic_j: f64,
-    /// Of it: what the chips draw for as long as the step takes, whatever they do.
+    /// Static part: the chips' idle power over the step.
     pub static_j: f64,
     /// Mean power of one device, in watts.
     pub mean_power_per_device_w: f64,
@@ -155,46 +156,46 @@ pub struct EnergyRecord {
 pub struct PassRecord {
     /// The segment: embedding, layer, head.
     pub segment: String,
-    /// `forward`, or `backward` with what it recomputes.
+    /// `forward`, or `backward` with its recomputation.
     pub pass: String,
-    /// Times per micro-batch that a device of the stage runs it.
+    /// Runs per micro-batch on a device of the stage.
     pub count: u64,
-    /// How long it takes once, in seconds.
+    /// Time of one execution, in seconds.
     pub time_s: f64,
-    /// How much less that might be under a better schedule, in seconds: 0 where the schedule is proven.
+    /// Upper bound on the gain from a better schedule, in seconds; 0 if the schedule is proven.
     pub unproven_s: f64,
-    /// Dynamic energy of it once, in joules.
+    /// Dynamic energy of one run, in joules.
     pub energy_j: f64,
-    /// Its kernels in the order in which they start.
+    /// The kernels in the order of their starts.
     pub kernels: Vec<KernelRecord>,
 }
 
-/// A kernel as it is run.
+/// A kernel as it runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KernelRecord {
-    /// Its name, unique in its pass.
+    /// The name, unique within its pass.
     pub name: String,
-    /// What it runs on: `all cores`, `one core`, `network` or `link`.
+    /// The unit that runs it: `all cores`, `one core`, `network` or `link`.
     pub span: String,
-    /// When it starts, in seconds from the pass's start.
+    /// The start, in seconds from the start of the pass.
     pub start_s: f64,
-    /// How long it takes, in seconds.
+    /// The latency in seconds.
     pub latency_s: f64,
-    /// Its latency as a fraction of the pass's time. Kernels that overlap add up to more than 1.
+    /// Latency as a fraction of the pass's time. Overlapping kernels add up to more than 1.
     pub share: f64,
-    /// Dynamic energy in joules; `null` on the network, where it is not modelled.
+    /// Dynamic energy in joules; `null` on the network, which is not modelled.
     pub energy_j: Option<f64>,
-    /// Bytes read from and written to the device's memory; `null` on the network.
+    /// Bytes read from and written to device memory; `null` on the network.
     pub hbm_bytes: Option<u64>,
-    /// Achieved fraction of the peak of the cores that it runs on; `null` on the network and on links.
+    /// Achieved fraction of the peak of the cores that run it; `null` on the network and on links.
     pub utilization: Option<f64>,
-    /// What takes most of its time.
+    /// The bound: the part that takes most of its time.
     pub bound: String,
 }
 
 impl JobRecord {
-    /// Of a job; `model` is what the user called it.
+    /// The record of a job. `model` is the name that the user gave.
     #[must_use]
     pub fn from_job(job: &Job<'_>, model: &str) -> Self {
         Self {
@@ -220,7 +221,7 @@ impl JobRecord {
 }
 
 impl ChipRecord {
-    /// Of a chip.
+    /// The record of a chip.
     #[must_use]
     pub fn from_chip(chip: &Accelerator) -> Self {
         let peak = chip.peak_flops(DataType::Bf16).or_else(|| chip.peak_flops(DataType::Fp16));
@@ -237,7 +238,7 @@ impl ChipRecord {
 }
 
 impl TimeRecord {
-    /// Of a plan of a job.
+    /// The figures of a plan of a job.
     #[must_use]
     pub fn from_plan(job: &Job<'_>, ranked: &RankedPlan) -> Self {
         let step = ranked.time.total.0;
@@ -247,7 +248,7 @@ impl TimeRecord {
 }
 
 impl EnergyRecord {
-    /// Of a plan of a job.
+    /// The figures of a plan of a job.
     #[must_use]
     pub fn from_plan(job: &Job<'_>, ranked: &RankedPlan) -> Self {
         let standing: Joules = job.chip.energy.static_power * ranked.time.total * f64::from(job.devices);
@@ -260,12 +261,12 @@ impl EnergyRecord {
     }
 }
 
-/// A plan with what explains it: what its record and its trace are made of.
+/// A plan with its explanation, the input of its record and its trace.
 #[derive(Debug, Clone)]
 pub struct ExplainedPlan {
-    /// Where its time goes.
+    /// The parts of its time.
     pub why: Explanation,
-    /// Its step event by event.
+    /// The events of its step.
     pub timeline: Timeline,
 }
 
@@ -290,7 +291,7 @@ impl StepRecord {
         Ok(Self::from_explained(job, ranked, &ExplainedPlan::explain_plan(job, ranked)?))
     }
 
-    /// The record of a plan of a job that is explained already.
+    /// The record of a plan of a job that has been explained already.
     #[must_use]
     pub fn from_explained(job: &Job<'_>, ranked: &RankedPlan, explained: &ExplainedPlan) -> Self {
         let why = &explained.why;
@@ -314,7 +315,7 @@ impl StepRecord {
 }
 
 impl DesignRow {
-    /// The row of a design with what a plan of a job takes on it.
+    /// The row of a design, with the figures of a plan of a job.
     #[must_use]
     pub fn with_plan(self, job: &Job<'_>, ranked: &RankedPlan) -> Self {
         let (plan, layout) = (plan_row(job, ranked), &ranked.plan.layout);
@@ -371,7 +372,7 @@ fn kernel_record(kernel: &KernelDetail, pass_s: f64, chip: &Accelerator) -> Kern
     }
 }
 
-/// What a kernel's bound is called.
+/// The name of a kernel's bound.
 pub(crate) fn kernel_bound(kernel: &KernelDetail, chip: &Accelerator) -> String {
     match (kernel.place, kernel.bound) {
         (KernelPlace::Host, Bottleneck::Network) => "link".to_owned(),

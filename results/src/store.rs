@@ -1,9 +1,9 @@
-//! `designs.parquet`: every design of a search, evaluated or rejected, and why.
+//! `designs.parquet`: every design of a search, with its outcome and the reason.
 //!
-//! The bytes depend on the rows alone: a fixed `created_by`, no time stamps, row groups cut at fixed counts. The file
-//! says which format it has in the key `coplace.format`; columns are found by name, so any Parquet tool reads it.
-//! The key `coplace.checksum` covers the whole file (see `seal.rs`) and is checked before anything is decoded, because
-//! Parquet readers trust the lengths and offsets that they find.
+//! The bytes depend only on the rows: `created_by` is fixed, there are no time stamps, and row groups have fixed sizes.
+//! The key `coplace.format` holds the format; columns are found by name, so that any Parquet tool reads the file. The
+//! key `coplace.checksum` covers the whole file (see `seal.rs`). It is verified before decoding, because Parquet
+//! readers trust the lengths and offsets in a file.
 
 use crate::design::{ColumnKind, DesignRow, StoreCell, StoreColumn};
 use crate::files::{self, WriteError};
@@ -24,7 +24,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The version of the store's format that this build writes and reads.
+/// The version of the store's format of this build.
 pub const FORMAT: &str = "1";
 
 /// The key in the file's metadata that holds the format.
@@ -33,16 +33,16 @@ const FORMAT_KEY: &str = "coplace.format";
 /// The key in the file's metadata that holds the checksum.
 const CHECKSUM_KEY: &str = "coplace.checksum";
 
-/// Rows per row group: some megabytes of memory while writing, whatever the size of the space.
+/// Rows per row group. Writing takes some megabytes of memory, independent of the size of the space.
 const ROW_GROUP: usize = 65_536;
 
-/// What is wrong with a store.
+/// An error of a store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// It cannot be written.
+    /// The file cannot be written.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// A value to be written is not a number.
+    /// A value to be written is not finite.
     #[error("design {index}: {column} = {value} is not a finite number and cannot be stored; leave it out")]
     NotFinite {
         /// The design's index.
@@ -57,15 +57,15 @@ pub enum StoreError {
     Open {
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// Message of the system.
         why: io::Error,
     },
-    /// It is truncated or damaged, or nothing that coplace wrote.
+    /// It is truncated or damaged, or coplace did not write it.
     #[error("{}: damaged, or no store of coplace ({why}); run the search again, or give another run directory", file.display())]
     Damaged {
         /// The file.
         file: PathBuf,
-        /// What shows it.
+        /// The evidence of the damage.
         why: String,
     },
     /// It was written by another version of coplace.
@@ -79,16 +79,16 @@ pub enum StoreError {
         /// The format found, or `missing`.
         found: String,
     },
-    /// A column that every row needs is missing or has another type.
+    /// A required column is missing or has another type.
     #[error("{}: column `{column}` {problem}, expected {expected}; run the search again", file.display())]
     Column {
         /// The file.
         file: PathBuf,
         /// The column.
         column: &'static str,
-        /// `is missing` or the type found.
+        /// `is missing`, or the type found.
         problem: String,
-        /// The type expected.
+        /// The expected type.
         expected: &'static str,
     },
     /// A cell does not fit its column.
@@ -100,7 +100,7 @@ pub enum StoreError {
         row: usize,
         /// The column.
         column: &'static str,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
 }
@@ -138,10 +138,10 @@ fn writer_properties() -> WriterProperties {
         .build()
 }
 
-/// Writes the rows, in the order given, to `path`, atomically.
+/// Writes the rows to `path`, in the given order, atomically.
 ///
 /// # Errors
-/// A value that is not a finite number, or whatever the system reports.
+/// A value that is not a finite number, or an error of the system.
 pub fn write_designs<I>(path: &Path, rows: I) -> Result<(), StoreError>
 where
     I: IntoIterator<Item = DesignRow>,
@@ -149,8 +149,8 @@ where
     Ok(files::write_file(path, &to_bytes(path, rows)?)?)
 }
 
-/// The rows as a store's bytes; `path` names it in errors. They are held in memory (some tens of bytes per row), because
-/// the checksum is known only at the end.
+/// Encodes the rows as the bytes of a store. `path` names it in errors. The bytes stay in memory (some tens per row),
+/// because the checksum is known only at the end.
 ///
 /// # Errors
 /// A value that is not a finite number.
@@ -166,7 +166,7 @@ where
     Ok(bytes)
 }
 
-/// Why rows could not be encoded.
+/// An error of encoding rows.
 #[derive(Debug)]
 enum EncodeError {
     NotFinite { index: i64, column: &'static str, value: f64 },
@@ -228,10 +228,10 @@ pub(crate) fn write_column(writer: &mut ColumnWriter<'_>, cells: Vec<StoreCell>,
     Ok(())
 }
 
-/// Reads every row of a store. Unknown columns are ignored; optional columns that are missing count as empty.
+/// Reads all rows of a store. Unknown columns are ignored; missing optional columns count as empty.
 ///
 /// # Errors
-/// A file that is missing, damaged, foreign, of another format, or has a value that does not fit.
+/// A file that is missing, damaged, foreign, or of another format; a value that does not fit.
 pub fn read_designs(path: &Path) -> Result<Vec<DesignRow>, StoreError> {
     let open = |why| StoreError::Open { file: path.into(), why };
     let broken = |why: &str| Err(StoreError::Damaged { file: path.into(), why: why.into() });
@@ -244,10 +244,11 @@ pub fn read_designs(path: &Path) -> Result<Vec<DesignRow>, StoreError> {
     decoded?
 }
 
-/// What a reader gives, or the words with which it panicked. A checksum shows damage, not a file that somebody made so that the Parquet reader
-/// trusts a wrong length.
+/// Calls a reader, and returns its panic message as an error. The checksum detects damage, but not a file made to
+/// mislead the Parquet reader with a wrong length.
 fn catch_panic<T>(read: impl FnOnce() -> T) -> Result<T, String> {
-    // The hook is the process's: one reader at a time, so that the one put back is the one found.
+    // The panic hook belongs to the process. Only one reader at a time may replace it, so that the original is
+    // restored.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let hook = panic::take_hook();
@@ -260,7 +261,7 @@ fn catch_panic<T>(read: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// The rows of a store whose checksum holds.
+/// Decodes the rows of a store with a valid checksum.
 fn decode_rows(path: &Path) -> Result<Vec<DesignRow>, StoreError> {
     let damaged = |why: ParquetError| StoreError::Damaged { file: path.into(), why: why.to_string() };
     let file = File::open(path).map_err(|why| StoreError::Open { file: path.into(), why })?;
@@ -296,7 +297,7 @@ fn append_row_group(path: &Path, columns: Vec<Vec<StoreCell>>, rows: &mut Vec<De
     Ok(())
 }
 
-/// Every column of a row group, in the order of [`DesignRow::COLUMNS`].
+/// Reads all columns of a row group, in the order of [`DesignRow::COLUMNS`].
 fn read_columns(path: &Path, group: &dyn RowGroupReader) -> Result<Vec<Vec<StoreCell>>, StoreError> {
     let metadata = group.metadata();
     let damaged = |why: String| StoreError::Damaged { file: path.into(), why };
@@ -318,7 +319,7 @@ fn read_columns(path: &Path, group: &dyn RowGroupReader) -> Result<Vec<Vec<Store
     Ok(columns)
 }
 
-/// Where the column lies in the file, if it does; a required column must be there with its type.
+/// The position of the column in the file, if it is there. A required column must be there with its type.
 fn find_column(path: &Path, group: &RowGroupMetaData, column: &StoreColumn) -> Result<Option<usize>, StoreError> {
     let expected = match column.kind {
         ColumnKind::Int => "INT64",

@@ -123,7 +123,7 @@ fn a_reader_that_panics_is_an_error_with_its_words() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A damaged store that somebody sealed anew is read or refused by name, never a panic.
+    /// A damaged store with a new seal is read or refused by name, without a panic.
     #[test]
     fn damage_under_a_new_seal_is_no_panic(flips in prop::collection::vec((0.0_f64..1.0, 1_u8..), 1..6)) {
         let rows: Vec<DesignRow> = (0..40).map(row).collect();
@@ -140,7 +140,7 @@ proptest! {
         }
     }
 
-    /// A damaged store is an error, never a panic and never other rows.
+    /// A damaged store is an error. It never panics or gives other rows.
     #[test]
     fn damage_is_an_error(cut in 0.0_f64..1.0, flips in prop::collection::vec((0.0_f64..1.0, 1_u8..), 0..4), truncate: bool) {
         let rows: Vec<DesignRow> = (0..40).map(row).collect();

@@ -1,23 +1,25 @@
-//! `SHA256SUMS`: what ties the files of a run together, in the format of `sha256sum` (which checks it too: `sha256sum -c SHA256SUMS`).
+//! `SHA256SUMS` ties the files of a run together. It has the format of `sha256sum`, which can verify it: `sha256sum -c
+//! SHA256SUMS`.
 //!
-//! Each file of a run is complete, whatever happens; but a search that is killed between two renames over an older run, or a file copied in,
-//! leaves files of two runs side by side. Their digests tell. They also tell a changed figure in a record, which JSON does not.
+//! Each file of a run is complete at all times. But files of two runs can lie side by side: after a kill between two
+//! renames over an older run, or after a copy. The digests reveal that. They also reveal a changed figure in a record,
+//! which JSON does not.
 
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The file's name.
+/// The name of the file.
 pub const SUMS: &str = "SHA256SUMS";
 
-/// Letters of a digest: 256 bits, four each.
+/// Letters of a digest: 256 bits, four bits each.
 const LETTERS: usize = 64;
 
-/// What is wrong with the digests of a run, or with the files that they are of.
+/// An error of a run's digests, or of the files that they list.
 #[derive(Debug, thiserror::Error)]
 pub enum DigestError {
-    /// There are none.
+    /// The file of digests is missing.
     #[error(
         "{}: cannot be opened: {why}; without digests no one can tell whether the files are of one run: run the search again, or give \
          another run directory", file.display()
@@ -25,15 +27,15 @@ pub enum DigestError {
     Open {
         /// The file of digests.
         file: PathBuf,
-        /// What the system said.
+        /// Message of the system.
         why: io::Error,
     },
-    /// They cannot be read.
+    /// The digests cannot be read.
     #[error("{}: {why}; run the search again, or give another run directory", file.display())]
     Malformed {
         /// The file of digests.
         file: PathBuf,
-        /// What is wrong, with the line or the name.
+        /// The fault, with the line or the name.
         why: String,
     },
     /// A file of the run cannot be read.
@@ -41,10 +43,10 @@ pub enum DigestError {
     Unreadable {
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// Message of the system.
         why: io::Error,
     },
-    /// A file is not the one that was written with the others.
+    /// The digest of a file differs from the listed one.
     #[error(
         "{}: its SHA-256 digest is {found}, {SUMS} beside it says {expected}: it is damaged, or the directory holds files of two runs; run \
          the search again, or give another run directory", file.display()
@@ -52,9 +54,9 @@ pub enum DigestError {
     Differs {
         /// The file.
         file: PathBuf,
-        /// The digest that it has.
+        /// The digest of the file.
         found: String,
-        /// The digest that it had.
+        /// The listed digest.
         expected: String,
     },
 }
@@ -64,7 +66,7 @@ fn digest_of_bytes(bytes: &[u8]) -> String {
     to_hex(&Sha256::digest(bytes))
 }
 
-/// The digest of a file, in hexadecimal letters, read piece by piece.
+/// The digest of a file, in hexadecimal letters. The file is read piece by piece.
 pub(crate) fn digest_of_file(file: &Path) -> io::Result<String> {
     let (mut hasher, mut open, mut piece) = (Sha256::new(), std::fs::File::open(file)?, vec![0; 1 << 16]);
     loop {
@@ -79,13 +81,13 @@ fn to_hex(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A short digest of a text: eight letters, enough to tell questions apart.
+/// A short digest of a text: eight letters, enough to distinguish questions.
 #[must_use]
 pub fn short_digest(text: &str) -> String {
     digest_of_bytes(text.as_bytes()).chars().take(8).collect()
 }
 
-/// The digests of files, a line `DIGEST  NAME` each.
+/// The digests of files, one line `DIGEST NAME` each.
 pub(crate) fn digest_lines(files: &[(PathBuf, Vec<u8>)]) -> String {
     let line = |(path, bytes): &(PathBuf, Vec<u8>)| {
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
@@ -102,7 +104,7 @@ impl DigestList {
     /// Reads the digests of a run directory.
     ///
     /// # Errors
-    /// A file that is missing, or is no list of digests.
+    /// A file that is missing or is no list of digests.
     pub(crate) fn read_from(directory: &Path) -> Result<Self, DigestError> {
         let file = directory.join(SUMS);
         let text = sim::files::text::read_text(&file).map_err(|why| DigestError::Open { file: file.clone(), why })?;
@@ -118,15 +120,15 @@ impl DigestList {
         Ok(Self(text.lines().enumerate().map(entry).collect::<Result<_, DigestError>>()?))
     }
 
-    /// Whether they are of these files among others.
+    /// True if all of these files are listed.
     pub(crate) fn lists_all(&self, files: &[&str]) -> bool {
         files.iter().all(|file| self.0.contains_key(*file))
     }
 
-    /// Holds a file of the directory against its digest.
+    /// Verifies the digest of a file in the directory.
     ///
     /// # Errors
-    /// A file without a digest, one that cannot be read, or another file than the one that was written with the digests.
+    /// A file without a digest, a file that cannot be read, or a file with another digest.
     pub(crate) fn verify_file(&self, directory: &Path, name: &str) -> Result<(), DigestError> {
         let lacking = || DigestError::Malformed { file: directory.join(SUMS), why: format!("has no digest of {name}") };
         let expected = self.0.get(name).ok_or_else(lacking)?;

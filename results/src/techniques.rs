@@ -1,4 +1,4 @@
-//! What `coplace techniques` shows, as data: every technique on one model and chip. Described in `docs/json.md`.
+//! The answer of `coplace techniques` as data: every technique on one model and chip. Described in `docs/json.md`.
 
 use search::techniques::{TechniqueSetting, TechniqueTrial};
 use serde::Serialize;
@@ -8,7 +8,7 @@ use step::{MemoryClass, StageMemory, StepError};
 use workloads::memory::{Preset, TrainingEffect, TrainingQuantities};
 use workloads::{Lowering, Technique, Techniques};
 
-/// The version of the JSON that this build writes.
+/// The version of the JSON format of this build.
 pub const FORMAT: u32 = 1;
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -32,55 +32,55 @@ pub struct TechniqueComparison {
     pub micro_batch_sequences: u64,
     /// Sequences of a step.
     pub global_batch_sequences: u64,
-    /// What a device has for programs.
+    /// The memory of a device that programs may use.
     pub capacity_gib: f64,
-    /// What the host has for one device.
+    /// Host memory per device.
     pub host_capacity_gib: f64,
-    /// What storage has for one device.
+    /// Storage per device.
     pub storage_capacity_gib: f64,
-    /// One per technique, the plan without any first.
+    /// One row per technique. The plan without techniques comes first.
     pub rows: Vec<TechniqueRow>,
 }
 
-/// A technique, or several together.
+/// A technique, or a combination of several.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TechniqueRow {
-    /// Its name with what was given or chosen.
+    /// The name with the given or chosen parameters.
     pub technique: String,
-    /// The values in force of all parameters of every technique of the row, by its name; none where one cannot be.
+    /// The effective values of all parameters of each technique, by its name. Empty if one cannot be used.
     pub parameters: BTreeMap<String, BTreeMap<String, f64>>,
-    /// What it does to the result of training: `exact`, `unbiased` or `biased`.
+    /// Its effect on the result of training: `exact`, `unbiased` or `biased`.
     pub gate: String,
     /// Its formula.
     pub formula: String,
-    /// Where it is from.
+    /// The source.
     pub source: String,
-    /// Why it cannot be used here; `null` where it can.
+    /// The reason why it cannot be used here; `null` if it can.
     pub refused: Option<String>,
-    /// What it makes of the plan.
+    /// The resulting figures of the plan.
     pub result: Option<TechniqueEffect>,
 }
 
-/// What a technique makes of the plan.
+/// The figures of a plan under a technique.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TechniqueEffect {
-    /// The fullest stage's peak by class, GiB.
+    /// The peak of the fullest stage by class, in GiB.
     pub classes_gib: Vec<ClassGib>,
-    /// What a device needs, GiB.
+    /// The need of a device, in GiB.
     pub need_gib: f64,
-    /// What goes to the host, GiB per device.
+    /// Bytes in host memory, in GiB per device.
     pub host_gib: f64,
-    /// What goes to storage, GiB per device.
+    /// Bytes in storage, in GiB per device.
     pub storage_gib: f64,
-    /// Whether it fits.
+    /// True if the plan fits.
     pub fits: bool,
-    /// What it lacks where it does not.
+    /// The shortfall, if the plan does not fit.
     pub lacks: Option<String>,
-    /// One step, fitting or not.
+    /// Time of one step, even if the plan does not fit.
     pub step_s: f64,
-    /// Tokens of all devices per second.
+    /// Tokens per second over all devices.
     pub tokens_per_s: f64,
-    /// The step over that of the plan without techniques.
+    /// Step relative to the plan without techniques.
     pub slowdown: f64,
     /// Longest sequence that fits.
     pub longest_sequence_tokens: Option<u64>,
@@ -88,13 +88,13 @@ pub struct TechniqueEffect {
     pub largest_micro_batch_sequences: Option<u64>,
     /// Bytes written to storage per device and step, GB.
     pub storage_written_gb: f64,
-    /// Years that storage lasts per PB of its endurance; `null` where nothing is written.
+    /// Years that storage lasts per PB of its endurance; `null` if nothing is written.
     pub storage_years_per_pb: Option<f64>,
-    /// What was asked for and changes nothing here.
+    /// Requested techniques without an effect here.
     pub notes: Vec<String>,
 }
 
-/// A class and what it takes.
+/// A memory class and its size.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ClassGib {
     /// The class.
@@ -106,16 +106,16 @@ pub struct ClassGib {
 /// Seconds of a year of 365 days.
 const YEAR: f64 = 365.0 * 86_400.0;
 
-/// Years that storage lasts per PB of its endurance (what it can be written in all), where a step writes `written_gb`.
+/// Years that storage lasts per PB of its endurance (total writable bytes), if a step writes `written_gb`.
 pub(crate) fn years_per_pb(written_gb: f64, step_s: f64) -> f64 {
     1e6 * step_s / written_gb / YEAR
 }
 
 impl TechniqueComparison {
-    /// Tries the lists of techniques, one row each, after the plan without any.
+    /// Evaluates lists of techniques, one row each, after the plan without any.
     ///
     /// # Errors
-    /// A plan that the model does not allow without techniques either.
+    /// A plan that the model refuses even without techniques.
     pub fn compare_techniques(setting: &TechniqueSetting<'_>, lists: &[Techniques]) -> Result<Self, StepError> {
         let none = setting.try_techniques(Techniques::none())?;
         let mut rows = vec![technique_row(setting, Techniques::none(), Ok(none.clone()), &none)];
@@ -138,7 +138,7 @@ impl TechniqueComparison {
     }
 }
 
-/// Every built-in technique with its defaults.
+/// All built-in techniques with their defaults.
 ///
 /// # Errors
 /// A built-in file that cannot be read.
@@ -181,7 +181,8 @@ fn technique_effect(
     let fullest = trial.memory.stages.iter().max_by_key(|s| s.bytes_needed());
     let most = |of: fn(&StageMemory) -> Bytes| trial.memory.stages.iter().map(of).max().unwrap_or_default();
     let batch = &setting.plan.batch;
-    // States are written once a step, activations and gradients in every micro-batch; what is only read has been written before training.
+    // States are written once per step; activations and gradients in every micro-batch. Data that are only read were
+    // written before training.
     let micro_batches = setting.plan.micro_batches();
     let written =
         trial.memory.stages.iter().map(|s| s.written[0] + s.written[1] * micro_batches).max().unwrap_or_default().as_f64();

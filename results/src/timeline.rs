@@ -1,36 +1,36 @@
-//! A training step event by event: by stage as data (described in `docs/json.md`), and as a trace that Chrome (`chrome://tracing`) and Perfetto
-//! (<https://ui.perfetto.dev>) show.
+//! A training step event by event: by stage as data (described in `docs/json.md`), and as a trace for Chrome
+//! (`chrome://tracing`) and Perfetto (<https://ui.perfetto.dev>).
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sim::pipeline::{DeviceReport, PipelineEvent, PipelineEventKind, Timeline};
 use sim::units::Seconds;
 
-/// One stage's device over a step. Times are in seconds from the step's begin.
+/// The device of one stage over a step. Times are in seconds from the start of the step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimelineRow {
     /// The stage, from 0.
     pub stage: u32,
-    /// Forward and backward passes, recomputation and communication inside them included.
+    /// Forward and backward passes, with their recomputation and communication.
     pub busy_s: f64,
-    /// Without a pass until the pipeline's last pass, anywhere, has ended.
+    /// Time without a pass, until the last pass of the pipeline ends.
     pub bubble_s: f64,
-    /// Of the bubble: waiting for a message whose sender had finished.
+    /// Part of the bubble: waiting for a message whose sender had finished.
     pub exposed_send_s: f64,
     /// From the stage's last pass to the end of its data-parallel communication.
     pub exposed_reduction_s: f64,
-    /// When its last pass ended.
+    /// End of its last pass.
     pub passes_end_s: f64,
-    /// When its optimizer update ended.
+    /// End of its optimizer update.
     pub end_s: f64,
-    /// What it holds between its passes, in GiB: weights, gradients, states, buffers.
+    /// Resident memory between passes, in GiB: weights, gradients, states, buffers.
     pub resident_gib: f64,
-    /// The most that it holds while passes run, in GiB.
+    /// Peak memory during passes, in GiB.
     pub peak_gib: f64,
 }
 
-/// The rows of a played step.
+/// The rows of a simulated step.
 #[must_use]
 pub fn timeline_rows(timeline: &Timeline) -> Vec<TimelineRow> {
     let row = |(stage, device): (u32, &DeviceReport)| TimelineRow {
@@ -47,16 +47,16 @@ pub fn timeline_rows(timeline: &Timeline) -> Vec<TimelineRow> {
     (0..).zip(&timeline.devices).map(row).collect()
 }
 
-/// The step as a trace: one process per stage with a track of passes, one of what happens once a step, and its memory as a counter in GiB. The
-/// JSON object format of the Trace Event Format, times in microseconds.
+/// The step as a trace. Each stage is a process with a track of passes, a track of events once per step, and its memory
+/// as a counter in GiB. The format is the JSON object format of the Trace Event Format, with times in microseconds.
 #[must_use]
 pub fn timeline_trace(title: &str, timeline: &Timeline) -> String {
     trace_text(title, timeline_events(timeline))
 }
 
-/// Events as the text of a trace.
+/// The text of a trace with these events.
 pub(crate) fn trace_text(title: &str, events: Vec<Value>) -> String {
-    // Compact: a step of a deep pipeline has a hundred thousand events.
+    // The text is compact, because a step of a deep pipeline has a hundred thousand events.
     format!("{}\n", json!({ "displayTimeUnit": "ms", "otherData": { "title": title }, "traceEvents": events }))
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn timeline_events(timeline: &Timeline) -> Vec<Value> {
     all
 }
 
-/// An event of a step of so many devices.
+/// An event of a step with `devices` devices.
 fn complete_event(event: &PipelineEvent, devices: usize) -> Value {
     let (name, track) = match event.kind {
         PipelineEventKind::Forward => ("forward", 0),
@@ -131,7 +131,7 @@ mod tests {
             assert!((row.busy_s + row.bubble_s - timeline.passes_end.0).abs() < 1e-12);
             assert!(row.passes_end_s + row.exposed_reduction_s < row.end_s && row.end_s <= timeline.total.0);
             assert!((row.resident_gib - 1.0).abs() < 1e-12);
-            // The first stage keeps three micro-batches, the last one.
+            // The first stage keeps three micro-batches, the last stage one.
             assert!((row.peak_gib - 1.0 - 0.5 * f64::from(3 - row.stage)).abs() < 1e-12, "{row:?}");
         }
     }

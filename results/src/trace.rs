@@ -1,5 +1,6 @@
-//! A step as a trace that Chrome (`chrome://tracing`) and Perfetto (<https://ui.perfetto.dev>) show: every stage pass by pass, and the passes of the
-//! slowest stage kernel by kernel. The JSON object format of the Trace Event Format, complete events (`"ph": "X"`) with times in microseconds.
+//! A step as a trace for Chrome (`chrome://tracing`) and Perfetto (<https://ui.perfetto.dev>). It has every stage pass
+//! by pass, and the passes of the slowest stage kernel by kernel. The format is the JSON object format of the Trace
+//! Event Format: complete events (`"ph": "X"`) with times in microseconds.
 
 use crate::step_record::{ExplainedPlan, kernel_bound};
 use crate::timeline;
@@ -11,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use step::explain::PassDetail;
 use step::{KernelDetail, KernelPlace};
 
-/// A row of the trace: what is on it never overlaps. In the order in which they are shown.
+/// A row of the trace, in the order of display. The events of a row never overlap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum TraceTrack {
     Passes,
@@ -38,10 +39,10 @@ impl TraceTrack {
     }
 }
 
-/// Times closer than this are one moment: a thousandth of the schedule's tick of a picosecond.
+/// Times closer than this count as equal: a thousandth of the schedule's tick of a picosecond.
 const MOMENT: f64 = 1e-15;
 
-/// An event of the kernels' part.
+/// An event of the kernels' process.
 struct KernelEvent {
     track: TraceTrack,
     name: String,
@@ -50,8 +51,8 @@ struct KernelEvent {
     arguments: Value,
 }
 
-/// The trace of a step: the stages as [`plan_timeline::kernel_trace`] has them, and behind them a process with the passes of the slowest stage one after
-/// another, each once.
+/// The trace of a step: the stages as in [`plan_timeline::kernel_trace`], then a process with the passes of the slowest
+/// stage, each once.
 #[must_use]
 pub fn kernel_trace(title: &str, explained: &ExplainedPlan, chip: &Accelerator) -> String {
     let mut events = timeline::timeline_events(&explained.timeline);
@@ -61,8 +62,9 @@ pub fn kernel_trace(title: &str, explained: &ExplainedPlan, chip: &Accelerator) 
     timeline::trace_text(title, events)
 }
 
-/// Passes, one after another, each once: one track per core that is used, one each for kernels across all tensor and all vector cores. A fused
-/// kernel is on a tensor and on a vector track; collectives beside each other are on tracks of their own. Kernels that take no time are left out.
+/// The passes one after another, each once. There is one track per used core, one for kernels across all tensor cores,
+/// and one for kernels across all vector cores. A fused kernel is on a tensor track and on a vector track. Concurrent
+/// collectives have their own tracks. Kernels without duration are omitted.
 fn kernel_events(passes: &[PassDetail], chip: &Accelerator, process: usize, name: &str) -> Vec<Value> {
     let mut events = Vec::new();
     let mut at = Seconds::ZERO;
@@ -95,9 +97,9 @@ fn kernel_events(passes: &[PassDetail], chip: &Accelerator, process: usize, name
     all
 }
 
-/// Adds the kernels of a pass that starts at a moment; when the last has ended.
+/// Adds the kernels of a pass that starts at `at`. Returns the end of the last one.
 fn add_pass_kernels(events: &mut Vec<KernelEvent>, pass: &PassDetail, at: Seconds, chip: &Accelerator) -> Seconds {
-    // When each network track is free again.
+    // The time at which each network track becomes free.
     let mut free: Vec<f64> = Vec::new();
     let mut last = at;
     for kernel in pass.kernels.iter().filter(|kernel| kernel.latency > Seconds::ZERO) {
@@ -116,7 +118,7 @@ fn add_pass_kernels(events: &mut Vec<KernelEvent>, pass: &PassDetail, at: Second
     last
 }
 
-/// The tracks that a kernel is on.
+/// The tracks of a kernel.
 fn tracks_of_kernel(kernel: &KernelDetail, free: &mut Vec<f64>) -> Vec<TraceTrack> {
     let (tensor, vector) = match kernel.kernel {
         Kernel::Contraction(_) => (true, false),

@@ -82,7 +82,7 @@ fn tracks_are_named_and_events_say_what_bounds_them() {
     let name = sent["name"].as_str().unwrap();
     assert!(["all_reduce", "all_gather", "reduce_scatter"].iter().any(|kind| name.contains(kind)), "{name}");
     assert_eq!(names[sent["tid"].as_u64().unwrap() as usize], "network");
-    // And before it, the stages.
+    // The stages come first.
     let stages: Vec<&Value> = events.iter().filter(|e| e["name"] == "process_name" && e["pid"] != 2).collect();
     assert_eq!(stages.len(), 2);
 }

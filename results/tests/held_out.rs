@@ -1,4 +1,4 @@
-//! Errors on what was held out: the carried table is of today's model, and what makes it fits and predicts.
+//! Errors on held-out rows: the carried table belongs to today's model, and the code that makes it fits and predicts.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use coplace_results::evidence::HoldOutScheme;
@@ -12,7 +12,7 @@ fn reference(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("reference").join(name)
 }
 
-/// The rows of a carried file that are kept, as a file of their own.
+/// Copies the selected rows of a carried file into a file.
 fn part(directory: &Path, name: &str, keep: impl Fn(usize, &str) -> bool) -> PathBuf {
     let text = std::fs::read_to_string(reference("measured").join(name)).unwrap();
     let (head, rows) = text.split_once('\n').unwrap();
@@ -22,7 +22,8 @@ fn part(directory: &Path, name: &str, keep: impl Fn(usize, &str) -> bool) -> Pat
     path
 }
 
-/// How far apart a prediction and the carried table's may be, in logarithms, on average: the table is made again when the model has moved further.
+/// Largest mean difference between predictions and the carried table, in logarithms. If the model moves further, the
+/// table is made again.
 const MOVED: f64 = 0.02;
 
 #[test]
@@ -85,7 +86,7 @@ fn what_is_held_out_is_predicted_without_it() {
 fn a_stack_is_fitted_to_a_few_runs_of_a_slower_machine() {
     let directory = tempfile::tempdir().unwrap();
     let path = few(directory.path(), 6);
-    // The same runs, a quarter slower than the built-in stack predicts: what explains it is found, whatever it is.
+    // The same runs, a quarter slower than the built-in stack predicts. The fit must find the cause.
     let report = validate_file(&path, &ValidateOptions::default()).unwrap();
     let mut table = csv::Reader::from_path(&path).unwrap();
     let head = table.headers().unwrap().clone();
@@ -109,13 +110,13 @@ fn a_stack_is_fitted_to_a_few_runs_of_a_slower_machine() {
         let kept = (scalar.after - scalar.before).abs() <= 1e-3 * scalar.before.abs() + 1e-9;
         assert!(scalar.determined || kept, "{scalar:?}");
     }
-    // What was written says where its values are from, and can be read.
+    // The written file names its source and can be read.
     let written = directory.path().join("ours.toml");
     std::fs::write(&written, fitted.stack.to_toml_string().unwrap()).unwrap();
     let read = SoftwareStack::load(&written.display().to_string()).unwrap();
     assert_eq!((read.name.as_str(), &read), ("ours", &fitted.stack));
     assert!(read.sources.values().any(|source| source.starts_with("coplace calibrate: fitted on 6 rows")), "{:?}", read.sources);
-    // It is of the software that it was calibrated from, whatever launching costs it now.
+    // The stack keeps the name of the software that it was calibrated from, even if its launch cost changed.
     assert_eq!(read.calibrated_from.as_deref(), Some("nanotron"));
 }
 

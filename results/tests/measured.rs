@@ -1,12 +1,12 @@
-//! The error on each carried set of measurements (`reference/measured`, each row with its source) is pinned: a change that makes one
-//! worse by more than a tenth has to say so in `reference/measured/errors.csv`.
+//! Pins the error on each carried set of measurements (`reference/measured`, each row with its source). A change that
+//! makes an error worse by more than a tenth must update `reference/measured/errors.csv`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use coplace_results::validate::{ValidateOptions, validate_file};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// What an error may grow by before the file has to say so.
+/// Largest factor on an error before the file must be updated.
 const TENTH: f64 = 1.1;
 /// Rounding of the figures in the file, in percent.
 const ROUNDING: f64 = 0.1;
@@ -37,7 +37,7 @@ fn no_error_on_measured_data_has_grown_by_a_tenth() {
     ];
     for name in files {
         let report = validate_file(&measured(name), &ValidateOptions::default()).unwrap();
-        // Runs have rows of plans that nobody models, each said; of the rest every row is predicted.
+        // Training runs have rows of plans that are not modelled; each is reported. All other rows are predicted.
         let runs = name.starts_with("training_runs");
         assert!(runs || (report.row_errors.is_empty() && report.unpredicted.is_empty()), "{name}: {:?}", report.unpredicted);
         for group in &report.groups {
@@ -49,7 +49,7 @@ fn no_error_on_measured_data_has_grown_by_a_tenth() {
                 now.insert((name.to_owned(), called), error);
             }
         }
-        // Of what did not fit, how much of it is predicted to fit; of what did, how much is not.
+        // The fraction of runs out of memory that are predicted to fit, and the fraction of fitting runs that are not.
         for told in &report.out_of_memory {
             let part = |wrong: usize, of: usize| 100.0 * wrong as f64 / of.max(1) as f64;
             now.insert((name.to_owned(), format!("{} missed", told.group)), part(told.failed - told.caught, told.failed));

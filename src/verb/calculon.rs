@@ -1,4 +1,5 @@
-//! `coplace calculon`: a row of Calculon's format - application, execution, system - run under this project's models.
+//! `coplace calculon`: runs a row of Calculon's format (application, execution, system) under the models of this
+//! project.
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput};
@@ -11,7 +12,8 @@ use sim::import::calculon::CalculonSystem;
 use std::path::PathBuf;
 use workloads::import::calculon::{CalculonApplication, CalculonExecution, VOCABULARY};
 
-/// Run one row of Calculon's format: the step by parts, the memory by class, and Calculon's own figures where they mean the same
+/// Run one row of Calculon's format: the step by parts, the memory by class, and Calculon's own figures of equal
+/// meaning
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  coplace calculon workloads/tests/calculon/model.json workloads/tests/calculon/execution.json sim/tests/data/calculon/system.json\n\n\
@@ -22,7 +24,7 @@ use workloads::import::calculon::{CalculonApplication, CalculonExecution, VOCABU
     blocks alone as there: without embedding and head. docs/json.md describes every key."
 )]
 pub struct CalculonArguments {
-    /// Calculon's application: one block and how often it is repeated
+    /// Calculon's application: one block and its number of repetitions
     #[arg(value_name = "MODEL.json")]
     model: PathBuf,
     /// Calculon's execution: degrees, batch, options
@@ -34,19 +36,20 @@ pub struct CalculonArguments {
     /// Software stack: built in (coplace list stacks) or a file (.toml)
     #[arg(long, default_value = "megatron")]
     stack: String,
-    /// An option of the stack to set; `coplace list stacks --format json` has all with their defaults. Can be given several times
+    /// Set an option of the stack; `coplace list stacks --format json` lists all with their defaults. Can be given
+    /// several times
     #[arg(long, value_name = "TABLE.KEY=VALUE")]
     stack_option: Vec<String>,
-    /// Rows of the vocabulary: the application has none
+    /// Size of the vocabulary; the application has none
     #[arg(long, value_name = "ROWS", default_value_t = VOCABULARY)]
     #[arg(value_parser = whole_number_in::<u64>(1..=1 << 24))]
     vocabulary: u64,
-    /// Form of the answer
+    /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
-/// Reads, runs, prints.
+/// Runs the verb: reads a row, evaluates it, prints.
 pub fn run_calculon(arguments: &CalculonArguments) -> Result<(), Failure> {
     let files = [&arguments.model, &arguments.execution, &arguments.system].map(|path| path.display().to_string());
     let [model, execution, system] = files.each_ref().map(String::as_str);

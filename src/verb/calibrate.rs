@@ -1,4 +1,5 @@
-//! `coplace calibrate`: a chip's physical scalars fitted to measured kernels, a fabric's to measured collectives, a software stack's to measured runs.
+//! `coplace calibrate`: fits a chip's physical scalars to measured kernels, a fabric's to measured collectives, or a
+//! software stack's to measured runs.
 
 mod chip;
 mod errors;
@@ -12,7 +13,8 @@ use results::validate::Dataset;
 use results::validate::held_out::FittedScalarRange;
 use std::path::{Path, PathBuf};
 
-/// Fit a chip's physical scalars to measured kernels, a fabric's to measured collectives, or a software stack's to measured runs
+/// Fit a chip's physical scalars to measured kernels, a fabric's to measured collectives, or a software stack's to
+/// measured runs
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  coplace calibrate a100_80gb_sxm kernels.csv --only host_overhead_us,hbm_achieved_fraction\n  \
@@ -33,8 +35,9 @@ use std::path::{Path, PathBuf};
     the keys carry the units; rows that are wrong or not predicted are as in `coplace validate`."
 )]
 pub struct CalibrateArguments {
-    /// A built-in chip (coplace list chips), a chip file (.toml) or an LLMCompass device description (.json); for
-    /// collectives a fabric (coplace list fabrics, or a .toml), for runs a software stack (coplace list stacks, or a .toml)
+    /// A chip: built in (coplace list chips), a chip file (.toml) or an LLMCompass device description (.json). For
+    /// collectives a fabric (coplace list fabrics, or a .toml), for runs a software stack (coplace list stacks, or a
+    /// .toml)
     #[arg(value_name = "CHIP|FABRIC|STACK")]
     chip: String,
     /// Measured kernels, collectives or runs (CSV, as for coplace validate)
@@ -43,17 +46,17 @@ pub struct CalibrateArguments {
     /// Fit only these scalars of a chip, by key [default: all]
     #[arg(long, value_name = "KEY,...", value_delimiter = ',')]
     only: Vec<String>,
-    /// Write the chip, the fabric or the stack with the fitted scalars; its name is the file's
+    /// Write the chip, the fabric or the stack with the fitted scalars; the file's name becomes its name
     #[arg(long, value_name = "FILE.toml")]
     out: Option<PathBuf>,
-    /// Form of the answer
+    /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
-/// Fits and prints; wrong rows are named, the rest is fitted all the same.
+/// Runs the verb: fits and prints. Faulty rows are reported; the others are fitted.
 pub fn run_calibrate(arguments: &CalibrateArguments) -> Result<(), Failure> {
-    // What cannot be read is said once the chip is known, as of kernels.
+    // As with kernels, the error of an unreadable file is reported once the chip is known.
     if let Ok(Dataset::TrainingRuns | Dataset::MemoryPeaks) = results::validate::recognise_file(&arguments.data) {
         return stack::run_calibrate_stack(arguments);
     }
@@ -63,24 +66,24 @@ pub fn run_calibrate(arguments: &CalibrateArguments) -> Result<(), Failure> {
     chip::calibrate_chip(arguments)
 }
 
-/// Wrong rows, which were left out of a fit, by name.
+/// Reports the faulty rows that a fit left out.
 fn name_wrong_rows(rows: &[results::validate::RowError]) -> Result<(), Failure> {
     let faults: Vec<String> = rows.iter().map(ToString::to_string).collect();
     if faults.is_empty() { Ok(()) } else { Err(failure::input_failure(faults.join("\nerror: "))) }
 }
 
-/// The wrong rows of a file, once the rest has been fitted.
+/// Reports the faulty rows of a file after fitting the others.
 fn report_wrong_rows(file: &Path) -> Result<(), Failure> {
     let report = results::validate::validate_file(file, &results::validate::ValidateOptions::default()).or_input()?;
     name_wrong_rows(&report.row_errors)
 }
 
-/// The name of what is written: the file's.
+/// The name for the written file's content: the stem of the path.
 fn output_stem(out: &Path) -> String {
     out.file_stem().map_or_else(|| "calibrated".to_owned(), |stem| stem.to_string_lossy().into_owned())
 }
 
-/// Scalars before and after, with the ranges that the rows put them in.
+/// Scalars before and after the fit, with the ranges that the rows determine.
 fn scalars_table<'a>(fitted: impl IntoIterator<Item = &'a FittedScalarRange>) -> String {
     let heads = ["scalar", "before", "after", "90 % range", "fitted"];
     let mut table = TextTable::new(heads).keep_columns(&["after", "90 % range", "fitted"]).align_column(4, ColumnAlign::Left);

@@ -1,4 +1,4 @@
-//! `coplace compare`: what several runs found, side by side; or what each freedom of a search is worth.
+//! `coplace compare`: the answers of several runs side by side, or the value of each freedom of a search.
 
 mod freedoms;
 
@@ -13,7 +13,8 @@ use results::run::SearchRun;
 use results::sweep;
 use std::path::PathBuf;
 
-/// Compare the best designs and the baselines of run directories, answers of evaluate and plan, or what each freedom of a search is worth
+/// Compare the best designs and the baselines of run directories, answers of evaluate and plan, or the value of each
+/// freedom of a search
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  coplace compare runs/llama2-7b-phaze runs/llama2-7b-phaze_ici\n  \
     coplace evaluate llama3-8b --chip h100 --fabric nvlink4_node --devices 8 --global-batch 32 --format json > h100.json && \
@@ -25,37 +26,39 @@ coplace compare h100.json\n  \
     entries have \"times_reference\", the mean over the models, and \"models\" has each model's entries. With --freedoms:\n\
     {\"models\": [{\"model\", \"study\", \"expert\", \"entries\", \"times_first\", \"evaluations\", \"gap\"}], \"over_all\", \"seed\"}.")]
 pub struct CompareArguments {
-    /// Run directories that `coplace search` or `coplace sweep` wrote, or files of what `evaluate` or `plan` printed with --format json; with --freedoms models
+    /// Run directories of `coplace search` or `coplace sweep`, or answers that `evaluate` or `plan` printed with
+    /// --format json; models with --freedoms
     #[arg(required = true, value_name = "DIR|FILE.json")]
     directories: Vec<PathBuf>,
-    /// For each model what the chip alone, the plan alone and both are worth over the reference chip under an expert's placement, beside Bayesian
-    /// optimisation of the chip alone with as many evaluations
+    /// For each model: the value of the chip alone, the plan alone and both, relative to the reference chip under an
+    /// expert's placement, beside Bayesian optimisation of the chip with as many evaluations
     #[arg(long)]
     freedoms: bool,
-    /// The study whose space is searched [default: phaze]
+    /// Study whose space is searched [default: phaze]
     #[arg(long, requires = "freedoms")]
     study: Option<String>,
-    /// Software stack in place of the study's
+    /// Software stack instead of the study's
     #[arg(long, requires = "freedoms")]
     stack: Option<String>,
     /// Tokens per sequence [default: the model's longest]
     #[arg(long, value_name = "TOKENS", requires = "freedoms", value_parser = whole_number_in(1..=LONGEST))]
     sequence_length: Option<u64>,
-    /// The expert's pipeline stages, tensor-parallel width and data-parallel ranks [default: PHAZE's, where it gives them for the model]
+    /// The expert's pipeline stages, tensor-parallel width and data-parallel ranks [default: PHAZE's, if it gives them
+    /// for the model]
     #[arg(long, value_name = "P,T,D", requires = "freedoms")]
     expert: Option<String>,
     /// Seed of Bayesian optimisation
     #[arg(long, default_value_t = 0, requires = "freedoms", value_parser = whole_number_in(0..=u64::MAX))]
     seed: u64,
-    /// Draw the comparison of freedoms into this directory (freedoms.svg and .png); made if need be
+    /// Draw the comparison of freedoms into this directory (freedoms.svg and .png), which is created if needed
     #[arg(long, value_name = "DIR", requires = "freedoms")]
     out: Option<PathBuf>,
-    /// Form of the answer
+    /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
-/// Reads the runs and prints the comparison.
+/// Runs the verb: reads the runs and prints the comparison.
 pub fn run_compare(arguments: &CompareArguments) -> Result<(), Failure> {
     if arguments.freedoms {
         return freedoms::compare_freedoms(&freedoms::FreedomsRequest {
@@ -98,7 +101,7 @@ pub fn run_compare(arguments: &CompareArguments) -> Result<(), Failure> {
     })
 }
 
-/// Reads kept answers. Two files of the same name are told apart by their paths.
+/// Reads kept answers. Files of the same name are labelled with their paths.
 fn read_answers(files: &[PathBuf]) -> Result<Vec<KeptAnswer>, Failure> {
     let name = |file: &PathBuf| file.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
     let names: Vec<String> = files.iter().map(name).collect();
@@ -110,7 +113,7 @@ fn read_answers(files: &[PathBuf]) -> Result<Vec<KeptAnswer>, Failure> {
     files.iter().zip(&names).map(of).collect()
 }
 
-/// Reads run directories. Two of the same name are told apart by their paths.
+/// Reads run directories. Directories of the same name are labelled with their paths.
 pub fn read_runs(directories: &[PathBuf]) -> Result<Vec<SearchRun>, Failure> {
     let mut runs = Vec::with_capacity(directories.len());
     for directory in directories {

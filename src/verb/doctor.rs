@@ -1,4 +1,4 @@
-//! `coplace doctor`: what the machine offers, whether what is built in is sound, and where runs lie.
+//! `coplace doctor`: checks the machine, the built-in files, and the runs in a directory.
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{Failure, OrOther};
@@ -9,37 +9,37 @@ use results::sweep;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Check the installation: the machine, the built-in files, and the runs that lie here
+/// Check the installation: the machine, the built-in files, and the runs in a directory
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  coplace doctor --runs runs\n\n\
     Reads every built-in model, chip, fabric, study and stack, and every run in the directory of runs with its digests. Exit code 3 where something\n\
     is not sound.\n\n\
     JSON: version, threads, built_in, runs_in, runs, unsound.")]
 pub struct DoctorArguments {
-    /// Where runs lie
+    /// Directory of runs
     #[arg(long, value_name = "DIR", default_value = "runs")]
     runs: PathBuf,
-    /// Form of the answer
+    /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
-/// What was found.
+/// The findings.
 #[derive(Serialize)]
 struct DoctorAnswer {
     version: &'static str,
-    /// Threads that a search uses.
+    /// Threads of a search.
     threads: usize,
-    /// Whether the build has the second solver.
+    /// True if the build has the second solver.
     highs: bool,
     built_in: Vec<BuiltInFiles>,
     runs_in: String,
     runs: Vec<RunDirectory>,
-    /// What is not sound, each with why.
+    /// The faults, each with its reason.
     unsound: Vec<String>,
 }
 
-/// Built-in files of a kind.
+/// The built-in files of a kind.
 #[derive(Serialize)]
 struct BuiltInFiles {
     kind: &'static str,
@@ -54,7 +54,7 @@ struct RunDirectory {
     study: String,
 }
 
-/// Looks, and tells.
+/// Runs the verb: checks and prints.
 pub fn run_doctor(arguments: &DoctorArguments) -> Result<(), Failure> {
     let mut unsound = Vec::new();
     let mut built_in = Vec::new();
@@ -82,7 +82,7 @@ pub fn run_doctor(arguments: &DoctorArguments) -> Result<(), Failure> {
     }
 }
 
-/// The runs in a directory, by name; what is no run is passed over, a damaged one is named.
+/// The runs in a directory, by name. Other directories are skipped; damaged runs are reported.
 fn find_runs(directory: &Path, unsound: &mut Vec<String>) -> Vec<RunDirectory> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.join(RECORD).exists()).collect();

@@ -1,4 +1,4 @@
-//! `coplace evaluate`: one plan, and why it takes what it takes.
+//! `coplace evaluate`: evaluates one plan and explains its figures.
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
@@ -12,7 +12,7 @@ use results::{chakra, files, report, trace};
 use search::planner::{Job, PlanSpace, search_plans};
 use std::path::PathBuf;
 
-/// Evaluate one plan of a model on a cluster: time, memory, energy, and what bounds each kernel
+/// Evaluate one plan of a model on a cluster: time, memory, energy, and the bound of each kernel
 #[derive(clap::Args)]
 #[command(
     // The cluster of the study `phaze`.
@@ -40,21 +40,24 @@ pub struct EvaluateArguments {
     /// Show every kernel of the slowest stage's passes, before the summary
     #[arg(long)]
     kernels: bool,
-    /// Write the step as a trace for Chrome or Perfetto: every stage pass by pass, and the slowest stage's passes kernel by kernel
+    /// Write the step as a trace for Chrome or Perfetto: every stage pass by pass, and the slowest stage's passes
+    /// kernel by kernel
     #[arg(long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
-    /// Write a micro-batch on the slowest stage, kernel by kernel, as a Chakra execution trace (MLCommons), which ASTRA-sim and others replay
+    /// Write a micro-batch on the slowest stage, kernel by kernel, as a Chakra execution trace (MLCommons), for
+    /// ASTRA-sim and others
     #[arg(long, value_name = "FILE.et")]
     chakra: Option<PathBuf>,
-    /// Draw what every stage holds over the step into this directory (memory.svg and .png); made if need be
+    /// Draw the memory of every stage over the step into this directory (memory.svg and .png), which is created if
+    /// needed
     #[arg(long, value_name = "DIR")]
     memory: Option<PathBuf>,
-    /// Form of the answer
+    /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
-/// Evaluates, prints, writes the trace.
+/// Runs the verb: evaluates, prints, writes the traces.
 pub fn run_evaluate(arguments: &EvaluateArguments) -> Result<(), Failure> {
     let asked = requested_space(arguments)?;
     let mut loaded = arguments.job.load_job(Ok)?;
@@ -87,7 +90,8 @@ pub fn run_evaluate(arguments: &EvaluateArguments) -> Result<(), Failure> {
     answer::write_answer(arguments.format, &record, |record| report::evaluated_report(record, kernels))
 }
 
-/// The space that is asked for. A data-parallel degree says how wide the rest is, and thereby the context-parallel degree, 1 if it is not given.
+/// The requested space. A data-parallel degree determines the width of the rest, and with it the context-parallel
+/// degree; without it the latter is 1.
 fn requested_space(arguments: &EvaluateArguments) -> Result<PlanSpace, Failure> {
     let mut asked = arguments.choices.plan_space()?;
     let Some(data) = arguments.data else { return Ok(asked) };
@@ -113,7 +117,7 @@ fn requested_space(arguments: &EvaluateArguments) -> Result<PlanSpace, Failure> 
     Ok(asked)
 }
 
-/// Writes the traces that are asked for.
+/// Writes the requested traces.
 fn write_traces(arguments: &EvaluateArguments, job: &Job<'_>, explained: Option<&ExplainedPlan>) -> Result<(), Failure> {
     let title = format!("{} on {} x {}", arguments.job.model, arguments.job.devices, job.chip.name);
     let write = |flag: &str, file: Option<&PathBuf>, contents: &dyn Fn(&ExplainedPlan) -> Vec<u8>| {

@@ -1,4 +1,4 @@
-//! `coplace explain`: why a run's design is the best, and what would change it.
+//! `coplace explain`: explains why a run's design is the best, and which changes would matter.
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther};
@@ -20,7 +20,8 @@ use search::space::{Chips, Combination, CombinationChip, ListedDimension, Space,
 use search::sweep::Sweep;
 use std::path::PathBuf;
 
-/// Explain why a run's design is the best: what binds it, what one step along each dimension changes, what a little more is worth
+/// Explain why a run's design is the best: its bottleneck, the effect of one step along each dimension, and the value
+/// of slightly more of each resource
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  coplace explain runs/llama2-7b-smoke\n\n\
     Each step and each tenth more has its own best plan. JSON: format, run, best, limits, time_shares, slowest_stage, kernels, steps, worth; of several models `steps` and\n\
@@ -28,12 +29,12 @@ use std::path::PathBuf;
 pub struct ExplainArguments {
     /// Directory of a search or a sweep
     run: PathBuf,
-    /// Form of the answer
+    /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
-/// Reads a run, asks its question again, looks around its best design.
+/// Runs the verb: reads a run, asks its question again, and evaluates the neighbours of its best design.
 pub fn run_explain(arguments: &ExplainArguments) -> Result<(), Failure> {
     let name = arguments.run.display().to_string();
     let record = run::read_record(&arguments.run).or_input()?;
@@ -62,7 +63,7 @@ pub fn run_explain(arguments: &ExplainArguments) -> Result<(), Failure> {
     })
 }
 
-/// The number of a design's combination, by its values.
+/// The number of the combination with a design's values.
 fn find_combination(question: &SearchQuestion, design: &DesignRow) -> Option<u64> {
     let dials = question.space.listed_dimensions();
     let phaze = [
@@ -89,10 +90,10 @@ fn find_combination(question: &SearchQuestion, design: &DesignRow) -> Option<u64
     Some(combination_of_places(&dials, &places))
 }
 
-/// The best design of a question.
+/// The best design, with the models and the space of its question.
 struct BestDesignContext<'a> {
     question: &'a SearchQuestion,
-    /// By model, on each of the space's fabrics.
+    /// Per model, the prepared job on each fabric of the space.
     prepared: &'a [Vec<PreparedJob<'a>>],
     references: &'a [ReferenceStep],
     best: &'a BestDesign,
@@ -166,7 +167,7 @@ impl BestDesignContext<'_> {
     }
 }
 
-/// What binds a model's step.
+/// The bottleneck of a model's step.
 fn step_bottlenecks(step: &StepRecord) -> StepBottleneck {
     StepBottleneck {
         time_shares: step.time_shares.clone(),

@@ -1,4 +1,4 @@
-//! `coplace init`: a study to begin with, and what an editor completes it by.
+//! `coplace init`: writes a first study and the schema for its completion in an editor.
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
@@ -8,23 +8,23 @@ use search::study::Study;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// The schema's file name, beside the study.
+/// File name of the schema, beside the study.
 const SCHEMA: &str = "coplace-study.schema.json";
 
-/// Write a study to begin with, every key explained, and its JSON Schema for editors
+/// Write a first study with every key explained, and its JSON Schema for editors
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  coplace init mine.toml\n  coplace init mine.toml --study tpu\n\n\
     The study is searched as it is: coplace search llama3-8b --study mine.toml. Its first line names the schema, coplace-study.schema.json beside\n\
     it, for editors with a TOML language server (taplo; in VS Code: Even Better TOML). A file that is there is never overwritten.\n\
     JSON: format, study, schema.")]
 pub struct InitArguments {
-    /// The study's file
+    /// File of the study
     #[arg(default_value = "study.toml")]
     file: PathBuf,
-    /// Begin with a copy of a built-in study (coplace list studies)
+    /// Start from a copy of a built-in study (coplace list studies)
     #[arg(long, value_name = "NAME")]
     study: Option<String>,
-    /// Form of the answer
+    /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
@@ -36,7 +36,7 @@ struct InitAnswer {
     schema: String,
 }
 
-/// Writes the study and the schema.
+/// Runs the verb: writes the study and the schema.
 pub fn run_init(arguments: &InitArguments) -> Result<(), Failure> {
     let file = &arguments.file;
     let refused = |why: &str| failure::input_failure(format!("{}: {why}", file.display()));
@@ -69,7 +69,7 @@ pub fn run_init(arguments: &InitArguments) -> Result<(), Failure> {
     })
 }
 
-/// Whether a file is a schema of studies, of whatever version: it may be brought up to date.
+/// True if the file is a schema of studies, of any version. Such a file may be overwritten.
 fn is_our_schema(file: &Path) -> bool {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let found: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What is to be trained on what, and which plans of it are asked for: what the verbs about plans have in common.
+//! The job and the plans that verbs about plans ask for.
 
 mod again;
 mod precision;
@@ -21,7 +21,7 @@ use workloads::footprint::{Optimizer, Precision};
 use workloads::training::{Attention, ContextMethod, Lowering};
 use workloads::{ActivationPolicy, LayerEnds, Model, RankOrder, Technique, Techniques, TrainingGraph, ZeroStage};
 
-/// How attention is executed.
+/// The execution of attention.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum AttentionKernel {
     /// Tiled: the scores never reach memory
@@ -81,23 +81,23 @@ pub enum ScheduleName {
     ZbV,
 }
 
-/// How ranks lie on the devices.
+/// The order of ranks on the devices.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum OrderName {
-    /// The copies of a stage side by side
+    /// The replicas of a stage side by side
     #[value(name = "t-d-p")]
     DataFirst,
-    /// The stages of a copy side by side (Megatron-LM's --use-tp-pp-dp-mapping)
+    /// The stages of a replica side by side (Megatron-LM's --use-tp-pp-dp-mapping)
     #[value(name = "t-p-d")]
     PipelineFirst,
 }
 
-/// How attention reaches the rest of a sequence.
+/// The method of attention over a split sequence.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum ContextMethodName {
     /// Keys and values pass around a ring
     Ring,
-    /// All-to-alls turn from tokens to heads and back (DeepSpeed-Ulysses)
+    /// All-to-alls from tokens to heads and back (DeepSpeed-Ulysses)
     Ulysses,
 }
 
@@ -110,17 +110,18 @@ impl ContextMethodName {
     }
 }
 
-/// What is to be trained, on what, under which software.
+/// The job.
 #[derive(clap::Args)]
 pub struct JobArguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
     pub model: String,
-    /// A built-in chip (coplace list chips), a chip file (.toml), an LLMCompass device or a Calculon system (.json), a run directory of
-    /// `coplace search` for the chip that it found, with the run's cluster and stack where none are given, or what `evaluate` or `plan` printed
-    /// with --format json (.json) for its chip
+    /// A chip: built in (coplace list chips), a chip file (.toml), an LLMCompass device or a Calculon system (.json), a
+    /// run directory of `coplace search` (its found chip, with its cluster and stack unless given), or an answer that
+    /// `evaluate` or `plan` printed with --format json (.json)
     #[arg(long)]
     pub chip: String,
-    /// Network between the devices: a built-in one (coplace list fabrics), a fabric file (.toml), an LLMCompass device or a Calculon system (.json)
+    /// Network between the devices: built in (coplace list fabrics), a fabric file (.toml), an LLMCompass device or a
+    /// Calculon system (.json)
     #[arg(long)]
     pub fabric: String,
     /// Devices of a fast domain (an NVLink node, an ICI slice), at most the fabric's [default: the fabric's]
@@ -139,44 +140,45 @@ pub struct JobArguments {
     /// GPUs of 2022 and later (H100 to GB300, MI300, Gaudi), megatron otherwise]
     #[arg(long)]
     pub stack: Option<String>,
-    /// An option of the stack to set: an overlap, hybrid sharding (kernels.shard_within_domain=true), ...;
-    /// `coplace list stacks --format json` has all with their defaults. Can be given several times
+    /// Set an option of the stack: an overlap, hybrid sharding (kernels.shard_within_domain=true), ...; `coplace list
+    /// stacks --format json` lists all with their defaults. Can be given several times
     #[arg(long, value_name = "TABLE.KEY=VALUE")]
     pub stack_option: Vec<String>,
-    /// Modules that predict further tokens, trained with the model: DeepSeek-V3's multi-token prediction (its run had 1), Megatron-LM's
-    /// --mtp-num-layers [default: none, whatever `num_nextn_predict_layers` says]
+    /// Modules that predict further tokens, trained with the model: DeepSeek-V3's multi-token prediction (its run had
+    /// 1), Megatron-LM's --mtp-num-layers [default: none, even if `num_nextn_predict_layers` is set]
     #[arg(long, value_name = "N", value_parser = whole_number_in(0..=MOST_MTP))]
     pub mtp_layers: Option<u64>,
-    /// Room of an expert for so many times its even share of the tokens: fuller experts drop tokens, emptier ones pad (Megatron-LM's
-    /// --moe-expert-capacity-factor with --moe-pad-expert-input-to-capacity) [default: the model's; without one no token is dropped]
+    /// Capacity of an expert, as a multiple of its even share of the tokens. Fuller experts drop tokens, emptier ones
+    /// pad (Megatron-LM's --moe-expert-capacity-factor with --moe-pad-expert-input-to-capacity) [default: the model's;
+    /// without one no token is dropped]
     #[arg(long, value_name = "FACTOR")]
     pub capacity_factor: Option<f64>,
-    /// GiB of every device's memory that plans leave free, besides what driver, libraries and allocator take
+    /// GiB per device that plans leave free, in addition to the memory of driver, libraries and allocator
     #[arg(long, value_name = "GIB", default_value_t = 0.0)]
     pub headroom_gib: f64,
-    /// How attention is executed
+    /// Execution of attention
     #[arg(long, value_enum, default_value_t = AttentionKernel::Fused)]
     pub attention: AttentionKernel,
-    /// Number format [default: bf16, fp16 on chips without it]
+    /// Number format [default: bf16; fp16 on chips without it]
     #[arg(long, value_enum)]
     pub precision: Option<ProductFormat>,
     /// The optimizer, in mixed precision
     #[arg(long, value_enum, default_value_t = OptimizerName::Adam)]
     pub optimizer: OptimizerName,
-    /// Storage (NVMe) for every device, GB/s and GB, in place of the chip's file
+    /// Storage (NVMe) of every device, GB/s and GB, instead of that in the chip's file
     #[arg(long, value_name = "GB_PER_S:GB")]
     pub nvme: Option<String>,
-    /// A memory technique that every plan has, or its file; `coplace list techniques` has all with their parameters, `coplace techniques` compares
-    /// them. Can be given several times
+    /// A memory technique for every plan, or its file; `coplace list techniques` lists all with their parameters,
+    /// `coplace techniques` compares them. Can be given several times
     #[arg(long, value_name = "NAME[,KEY=VALUE]")]
     pub technique: Vec<String>,
-    /// Allow a technique that changes what is trained; throughput is also given divided by X, how many times as many steps are expected. Can be given
-    /// several times
+    /// Allow a technique that changes the training. X is the expected factor on the number of steps; the throughput
+    /// divided by X is printed too. Can be given several times
     #[arg(long, value_name = "NAME[,step_multiplier=X]")]
     pub allow: Vec<String>,
 }
 
-/// Choices of plans; what is not given is left to the planner.
+/// Restrictions of the plans. The planner chooses everything else.
 #[derive(clap::Args)]
 pub struct SpaceArguments {
     /// Tensor-parallel widths to choose from
@@ -188,20 +190,21 @@ pub struct SpaceArguments {
     /// Context-parallel widths to choose from
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count_up_to(1 << 16))]
     pub context: Option<Vec<u32>>,
-    /// How attention reaches the rest of a sequence that is split, to choose from [default: both]
+    /// Methods of attention over a split sequence to choose from [default: both]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub context_method: Option<Vec<ContextMethodName>>,
     /// Expert-parallel widths to choose from
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count_up_to(1 << 16))]
     pub expert: Option<Vec<u32>>,
-    /// Devices over which every expert is split by width, to choose from: Megatron-LM's --expert-tensor-parallel-size. It times --expert divides tp
-    /// x cp x dp; another width than --tensor needs sequence parallelism [default: the tensor-parallel width]
+    /// Devices over which the width of every expert is split, to choose from: Megatron-LM's
+    /// --expert-tensor-parallel-size. Its product with --expert divides tp x cp x dp; a width other than --tensor needs
+    /// sequence parallelism [default: the tensor-parallel width]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count_up_to(1 << 16))]
     pub expert_tensor: Option<Vec<u32>>,
     /// Model chunks per stage to choose from
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count_up_to(1 << 16))]
     pub virtual_stages: Option<Vec<u32>>,
-    /// Megatron sequence parallelism beside tensor parallelism [default: both]
+    /// Megatron sequence parallelism with tensor parallelism [default: both]
     #[arg(long, value_name = "BOOL")]
     pub sequence_parallel: Option<bool>,
     /// Sequences per micro-batch to choose from
@@ -210,58 +213,61 @@ pub struct SpaceArguments {
     /// Orders of ranks on devices to choose from
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
     pub order: Option<Vec<OrderName>>,
-    /// Splits of the layers among the stages to choose from: `even`, or layers of the first and of the last model chunk (7:9), the rest shared
-    /// equally or so that chunks side by side hold one layer more, the first of those between or those behind so many (7:9@2); `best` alone for
-    /// every listed plan's fastest of these that fits [default: even or with ends lighter by a few layers, any other where it makes a plan more than
-    /// 0.5 % faster than the first; with --everything so for the plans that there are without it and for the fastest, even for the others]
+    /// Splits of the layers among the stages to choose from: `even`, or the layers of the first and of the last model
+    /// chunk (7:9). The rest is shared equally, or so that adjacent chunks hold one layer more: the first inner chunks,
+    /// or those after N of them (7:9@2). `best` alone finds the fastest such split that fits, for every listed plan
+    /// [default: even, or ends lighter by a few layers; any other split that makes a plan more than 0.5 % faster than
+    /// the first; with --everything this holds for the plans without it and for the fastest one, and the others are
+    /// split evenly]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub layer_split: Option<Vec<String>>,
     /// ZeRO stages to choose from
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = whole_number_in::<u8>(0..=3))]
     pub zero: Option<Vec<u8>>,
-    /// Recomputation to choose from: none, selective, full, MaxText's names, custom:offload(a)+device(b), tensors:offload(a)+device(b) with the
-    /// operators' own names (`a*0.5`: a part of its tokens; with `+rest(recompute)` behind it the others run again); `best` for what is fastest in
-    /// every stage, tensor by tensor, whether the stack's framework can run it or not (not the addresses: --technique planned-addresses plans them);
-    /// separated by `;` [default: none, selective, full; and as
-    /// different from stage to stage as the stack's framework can]
+    /// Recomputation to choose from, separated by `;`: none, selective, full, MaxText's names,
+    /// custom:offload(a)+device(b), or tensors:offload(a)+device(b) with the operators' own names (`a*0.5`: a fraction
+    /// of its tokens; `+rest(recompute)` recomputes the others). `best` finds the fastest choice per stage, tensor by
+    /// tensor, even if the stack's framework cannot run it; it does not plan addresses, as --technique
+    /// planned-addresses does [default: none, selective, full; as different between stages as the stack's framework
+    /// allows]
     #[arg(long, value_name = "LIST", value_delimiter = ';')]
     pub recompute: Option<Vec<String>>,
-    /// Pipeline schedules to choose from; plans of one stage run none of them
+    /// Pipeline schedules to choose from; plans of one stage use none
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
     pub schedule: Option<Vec<ScheduleName>>,
 }
 
-/// The longest sequence that is taken, in tokens.
+/// The longest accepted sequence, in tokens.
 pub const LONGEST: u64 = 1 << 24;
-/// The most modules that predict further tokens.
+/// Most modules that predict further tokens.
 pub const MOST_MTP: u64 = workloads::limits::MAX_FURTHER_TOKENS;
-/// Recomputation that is chosen for every stage.
+/// The recomputation that is optimised for every stage.
 const BEST: &str = "best";
 
-/// A number from 1 to a limit.
+/// Makes a parser of numbers from 1 to a limit.
 pub fn count_up_to(limit: u32) -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync + 'static {
     whole_number_in(1..=limit)
 }
 
-/// What the words of a job name.
+/// The parts that a job's arguments name.
 pub struct JobParts {
     pub model: Model,
     pub chip: ChipTemplate,
     pub stack: SoftwareStack,
     /// The fabric with all devices that it can join.
     cluster: Fabric,
-    /// The fabric cut to the job's devices.
+    /// The fabric, cut to the job's devices.
     pub fabric: Fabric,
 }
 
-/// A job with all that it refers to.
+/// A job with all parts that it refers to.
 pub struct LoadedJob {
     pub model: Model,
     pub chip: Accelerator,
     pub stack: SoftwareStack,
     /// The fabric with all devices that it can join.
     pub cluster: Fabric,
-    /// The fabric cut to the job's devices.
+    /// The fabric, cut to the job's devices.
     fabric: Fabric,
     precision: Precision,
     headroom: Bytes,
@@ -269,7 +275,7 @@ pub struct LoadedJob {
 }
 
 impl JobArguments {
-    /// The techniques asked for, each lossy one allowed, if they can be used with the model at all.
+    /// The requested techniques. Fails if a lossy one is not allowed, or if the model cannot use one.
     fn read_techniques(&self, model: &Model, chip: &Accelerator) -> Result<Techniques, Failure> {
         let parsed = |text: &String| text.parse::<Technique>().map_err(|e| failure::input_failure(format!("--technique: {e}")));
         let asked: Techniques = self.technique.iter().map(parsed).collect::<Result<_, _>>()?;
@@ -328,7 +334,7 @@ impl JobArguments {
         Ok(model)
     }
 
-    /// Reads what the arguments name; `links` puts measured links on the fabric.
+    /// Reads the parts that the arguments name. `links` puts measured links on the fabric.
     fn read_parts(&self, links: impl FnOnce(Fabric) -> Result<Fabric, Failure>) -> Result<JobParts, Failure> {
         let model = self.read_model()?;
         let mut chip = input::read_chip(&self.chip)?;
@@ -348,7 +354,7 @@ impl JobArguments {
         Ok(JobParts { model, chip, stack, cluster, fabric })
     }
 
-    /// The job with all that the arguments name; `links` puts measured links on the fabric.
+    /// Loads the job with all parts that the arguments name. `links` puts measured links on the fabric.
     pub fn load_job(&self, links: impl FnOnce(Fabric) -> Result<Fabric, Failure>) -> Result<LoadedJob, Failure> {
         let JobParts { model, chip, stack, cluster, fabric } = self.read_parts(links)?;
         let chip = chip.accelerator;
@@ -360,8 +366,10 @@ impl JobArguments {
 }
 
 impl LoadedJob {
-    /// Settles what part of the activations goes away where a technique leaves it open: the part whose search finds the fastest plan, of ones alike the
-    /// largest, with what that search found. Nothing is searched where nothing is open; where no part has a plan that fits all of it goes away.
+    /// Chooses the offloaded fraction of the activations if a technique leaves it open. `search` is called for each
+    /// candidate fraction. The fraction with the fastest plan wins; ties go to the larger fraction. Returns it with the
+    /// result of its search. Searches nothing if no fraction is open. Everything is offloaded if no fraction has a plan
+    /// that fits.
     pub fn settle_offload(
         &mut self,
         arguments: &JobArguments,
@@ -385,7 +393,7 @@ impl LoadedJob {
         Ok(fastest.map(|(.., found)| found))
     }
 
-    /// The job itself.
+    /// The job.
     pub fn planner_job(&self, arguments: &JobArguments) -> Job<'_> {
         Job {
             model: &self.model,
@@ -404,14 +412,14 @@ impl LoadedJob {
     }
 }
 
-/// The most devices of every fast domain of which a number of devices is a multiple, where domains do not divide it and some of each do.
+/// The largest number of devices per fast domain that divides `devices`, if whole domains do not divide it.
 fn devices_of_domains(cluster: &Fabric, devices: u32) -> Option<u32> {
     let domain = cluster.fast_domain_devices();
     let whole = devices <= domain || devices.is_multiple_of(domain);
     (2..domain).rev().find(|part| !whole && devices.is_multiple_of(*part))
 }
 
-/// Memory that plans leave free.
+/// The memory that plans leave free.
 pub fn parse_headroom(gib: f64, chip: &Accelerator, stack: &SoftwareStack) -> Result<Bytes, Failure> {
     let most = usable_hbm(stack, chip.memory_capacity()).gib();
     if (0.0..most).contains(&gib) {
@@ -421,7 +429,7 @@ pub fn parse_headroom(gib: f64, chip: &Accelerator, stack: &SoftwareStack) -> Re
     Err(failure::input_failure(format!("--headroom-gib {gib}: {limit}; use a value such as 4")))
 }
 
-/// The argument that a decision of a layout is restricted by, before its message.
+/// The flag that restricts a decision of a layout, as prefix of its message.
 pub fn flag_of_decision(key: &str) -> &'static str {
     match key {
         "tp" => "--tensor: ",
@@ -451,7 +459,7 @@ fn layer_splits(list: &[String]) -> Result<Splits, Failure> {
 }
 
 impl SpaceArguments {
-    /// The space that they ask for.
+    /// The space of the requested plans.
     pub fn plan_space(&self) -> Result<PlanSpace, Failure> {
         let policy = |text: &String| {
             let several = text.split_once(',').filter(|(first, _)| first.parse::<ActivationPolicy>().is_ok());

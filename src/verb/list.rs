@@ -1,4 +1,4 @@
-//! `coplace list`: what is built in.
+//! `coplace list`: lists the built-in files.
 
 use crate::answer::{self, Format};
 use crate::failure::{Failure, OrInput, OrOther};
@@ -18,7 +18,7 @@ use workloads::memory::{Preset, PresetParameter};
 use workloads::model::{Model, built_in_names};
 use workloads::{Lowering, TrainingGraph};
 
-/// What can be listed.
+/// The kinds that can be listed.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum ListedKind {
     /// Models that can be trained
@@ -27,7 +27,7 @@ pub enum ListedKind {
     Chips,
     /// Networks of accelerators
     Fabrics,
-    /// Searches
+    /// Studies: questions for a search
     Studies,
     /// Software that runs a training step
     Stacks,
@@ -37,30 +37,32 @@ pub enum ListedKind {
     Dimensions,
 }
 
-/// List the built-in models, chips, fabrics, studies, software stacks or memory techniques, or the dimensions that a study may vary
+/// List the built-in models, chips, fabrics, studies, software stacks or memory techniques, or the dimensions that a
+/// study may vary
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  coplace list chips\n  coplace list models --family\n  coplace list techniques\n  coplace list dimensions --chip h100 --fabric nvlink4_node\n\nJSON: an array of objects, one per entry, with the unit in each key."
 )]
 pub struct ListArguments {
-    /// What to list
+    /// Kind to list
     #[arg(value_enum)]
     what: ListedKind,
-    /// Of models: the families whose config.json files are read, and how each is checked
+    /// With models: list the families whose config.json files can be read, and how each is checked
     #[arg(long)]
     family: bool,
-    /// Of dimensions: the base chip, a built-in one, a chip file (.toml), or a run directory of `coplace search` for the chip that it found
+    /// With dimensions: the base chip, built in, a chip file (.toml), or a run directory of `coplace search` for its
+    /// found chip
     #[arg(long, default_value = "tpu_v4")]
     chip: String,
-    /// Of dimensions: the base fabric, a built-in one or a fabric file (.toml)
+    /// With dimensions: the base fabric, built in or a fabric file (.toml)
     #[arg(long, default_value = "tpu_v4_ici")]
     fabric: String,
-    /// Form of the answer
+    /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
-/// Lists.
+/// Runs the verb.
 pub fn run_list(arguments: &ListArguments) -> Result<(), Failure> {
     let (table, entries) = match arguments.what {
         ListedKind::Models if arguments.family => list_families(),
@@ -81,10 +83,10 @@ pub fn run_list(arguments: &ListArguments) -> Result<(), Failure> {
 
 type ListFunction = (TextTable, Vec<serde_json::Value>);
 
-/// Reads all of a kind, and counts them.
+/// Reads all files of a kind and returns their number.
 type CountFunction = fn() -> Result<usize, Failure>;
 
-/// What is built in, by kind, with how many there are: each is read for it.
+/// The kinds of built-in files, with a function that reads and counts them.
 pub const KINDS: [(&str, CountFunction); 6] = [
     ("models", || list_models().map(|(_, entries)| entries.len())),
     ("chips", || list_chips().map(|(_, entries)| entries.len())),
@@ -121,13 +123,13 @@ fn list_models() -> Result<ListFunction, Failure> {
     Ok((table, entries))
 }
 
-/// What the columns of families mean.
+/// The meaning of the columns of families.
 const HOW_CHECKED: &str = "checked: checkpoints whose config.json gives the published number of parameters, exact: to the last one, digits: to the digits\n\
     that are published. active: of these the parameters that a token meets are the published ones. formula: operations per\n\
     token are written out from the published sizes. In every family, those without checkpoints too, operators hold the parameters\n\
     and do the operations of closed forms. JSON has the names.\n";
 
-/// Families that are read, with the checkpoints that are tested.
+/// The families that can be read, with their tested checkpoints.
 fn list_families() -> ListFunction {
     let mut table = TextTable::new(["model_type", "checked", "exact", "digits", "active", "formula"]);
     for column in 1..6 {
@@ -211,7 +213,7 @@ fn list_fabrics() -> Result<ListFunction, Failure> {
     for name in Fabric::names() {
         let f = Fabric::built_in(name).or_other()?;
         let bandwidths: Vec<f64> = f.tiers.iter().map(|t| t.bandwidth.0 / 1e9).collect();
-        // Unlimited where the outermost tier is a switch of no stated size.
+        // Unlimited if the outermost tier is a switch of unstated size.
         let limited = |n: u32| (n != u32::MAX).then_some(n);
         let (devices, domain) = (limited(f.device_count()), limited(f.fast_domain_devices()));
         let or_any = |n: Option<u32>| n.map_or_else(|| "any".to_owned(), |n| n.to_string());
@@ -280,7 +282,7 @@ fn list_techniques() -> Result<ListFunction, Failure> {
     Ok((table, entries))
 }
 
-/// The fields of a chip and a fabric with their values there, and those that their files may have besides.
+/// The fields of a chip and a fabric with their values, and further fields that their files may have.
 fn list_dimensions(arguments: &ListArguments) -> Result<ListFunction, Failure> {
     let chip = chip_document(&arguments.chip)?;
     let name = chip.build_accelerator().or_input()?.name;

@@ -1,4 +1,4 @@
-//! `coplace merge`: the parts of a sweep or of a search put together.
+//! `coplace merge`: merges the parts of a sweep or of a search.
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
@@ -13,7 +13,7 @@ use search::planner::Job;
 use search::shard::Shard;
 use std::path::PathBuf;
 
-/// Put the parts of a sweep or of a search together
+/// Merge the parts of a sweep or of a search
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  coplace merge sweeps/part-1 sweeps/part-2 --out sweeps/whole\n\n\
     Every part must be there and complete: one that is not is named, with the option that runs it. Of a sweep the files are those of the same sweep\n\
@@ -27,25 +27,25 @@ pub struct MergeArguments {
     /// Directory of the whole
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Form of the answer
+    /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
-/// The words of a sweep's question.
+/// The arguments of a sweep's question.
 #[derive(Parser)]
 struct QuestionWords {
     #[command(flatten)]
     posed: SearchRequest,
 }
 
-/// The question that a run's words ask, as they were given to `search` or `sweep`.
+/// Parses the question from the arguments that a run got from `search` or `sweep`.
 pub fn parse_request(words: &[String]) -> Result<SearchRequest, Failure> {
     let all = std::iter::once("coplace").chain(words.iter().map(String::as_str));
     QuestionWords::try_parse_from(all).map(|words| words.posed).map_err(|error| failure::input_failure(error.to_string()))
 }
 
-/// Merges, writes the directory, prints what a sweep prints.
+/// Runs the verb: merges, writes the directory, and prints the answer of a sweep.
 pub fn run_merge(arguments: &MergeArguments) -> Result<(), Failure> {
     if let Some(part) = arguments.parts.iter().find(|directory| is_part(directory)) {
         if let Some(swept) = arguments.parts.iter().find(|directory| !is_part(directory) && directory.join(STORE).exists()) {

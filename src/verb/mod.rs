@@ -1,4 +1,4 @@
-//! One file per verb: its arguments, what it calls, what it prints.
+//! One file per verb, with its arguments, its calls and its output.
 
 pub mod calculon;
 pub mod calibrate;

@@ -1,4 +1,4 @@
-//! `coplace pareto`: the front of one quantity against another, drawn and listed.
+//! `coplace pareto`: draws and lists the front of one quantity against another.
 
 use super::compare::read_runs;
 use crate::answer::{self, Format, Versioned};
@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// Draw one or more runs along the axes of their front and list the designs on it
+/// Draw one or more runs along the axes of their front, and list the designs on it
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  coplace pareto runs/llama2-7b-phaze runs/llama2-7b-phaze_ici --out figures\n  coplace pareto runs/frugal --x power --y per-watt --out figures\n\n\
@@ -30,22 +30,23 @@ use std::path::PathBuf;
     best along x first; a design has the columns of designs.parquet."
 )]
 pub struct ParetoArguments {
-    /// Run directories that `coplace search` or `coplace sweep` wrote
+    /// Run directories of `coplace search` or `coplace sweep`
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
-    /// What is drawn from left to right [default: the first axis of the first run's front]
+    /// Horizontal axis [default: the first axis of the first run's front]
     #[arg(long, value_name = "AXIS", value_parser = parse_quantity)]
     x: Option<FrontQuantity>,
-    /// What is drawn upwards [default: the first run's objective]
+    /// Vertical axis [default: the first run's objective]
     #[arg(long, value_name = "AXIS", value_parser = parse_quantity)]
     y: Option<FrontQuantity>,
-    /// A third one that designs may be on the front for [default: the second axis of the first run's front, where neither --x nor --y is given]
+    /// A third quantity of the front [default: the second axis of the first run's front, if neither --x nor --y is
+    /// given]
     #[arg(long, value_name = "AXIS", value_parser = parse_quantity)]
     z: Option<FrontQuantity>,
-    /// Directory of the figures; made if need be
+    /// Directory of the figures, which is created if needed
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Form of the answer
+    /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
@@ -77,7 +78,7 @@ struct AxesNamed {
     z: Option<String>,
 }
 
-/// Reads the runs, draws, lists.
+/// Runs the verb: reads the runs, draws and lists.
 pub fn run_pareto(arguments: &ParetoArguments) -> Result<(), Failure> {
     let mut runs = read_runs(&arguments.directories)?;
     if let Some(run) = runs.iter().find(|run| run.record.certificate.robust) {
@@ -103,7 +104,7 @@ pub fn run_pareto(arguments: &ParetoArguments) -> Result<(), Failure> {
     answer::write_answer(arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer, &runs, axes))
 }
 
-/// The axes that are asked for: different ones, of which designs have values.
+/// The requested axes. Fails if two are equal, or if no design has a value.
 fn requested_axes(arguments: &ParetoArguments, runs: &[SearchRun]) -> Result<FrontAxes, Failure> {
     let own = runs
         .first()
@@ -133,7 +134,7 @@ fn requested_axes(arguments: &ParetoArguments, runs: &[SearchRun]) -> Result<Fro
     Ok(axes)
 }
 
-/// The front of each run, all measured by the same scales.
+/// The front of each run, all measured with the same scales.
 fn fronts_of_runs(runs: &[SearchRun], axes: FrontAxes) -> Vec<RunFront<'_>> {
     let fronts: Vec<Vec<&DesignRow>> = runs.iter().map(|run| axes.front_designs(&run.designs, &run.step_scope())).collect();
     let points: Vec<Vec<Vec<f64>>> =

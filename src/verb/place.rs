@@ -1,4 +1,4 @@
-//! `coplace place`: placement instances of PHAZE and graphs of Piper, solved exactly, each under its own formulas.
+//! `coplace place`: solves placement instances of PHAZE and graphs of Piper exactly, each under its own formulas.
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput};
@@ -9,7 +9,7 @@ use sim::status::SolveStatus;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Place PHAZE instances and Piper graphs on devices: the optimum under each one's own formulas
+/// Place PHAZE instances and Piper graphs on devices: the optimum under the formulas of each
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  coplace place results/reference/phaze/placement/instance_000.json\n  \
     coplace place search/tests/piper/small.json\n\n\
@@ -27,7 +27,7 @@ pub struct PlaceArguments {
     /// Instance files (JSON: PHAZE's placement input or Piper's graph)
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Form of the answer
+    /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
@@ -44,24 +44,24 @@ struct PhazeLine<'a> {
     expected: Option<RecordedComparison>,
 }
 
-/// An answer held against the one that its file records.
+/// An answer compared with the one recorded in the file.
 #[derive(Serialize)]
 struct RecordedComparison {
     time_per_batch: Option<f64>,
-    /// What ours is above it, as a share of it.
+    /// Excess of this answer over the recorded one, as a fraction.
     difference: Option<f64>,
     verdict: &'static str,
 }
 
-/// Sums of the same latencies in another order differ by less, as a share.
+/// Differences below this fraction come from another order of summation.
 const ROUNDING: f64 = 1e-9;
 
 impl RecordedComparison {
     fn compare_with_record(recorded: &Recorded, solution: &PhazeSolution) -> Self {
         let (ours, theirs) = (solution.time_per_batch, recorded.time_per_batch);
-        // Two times of nothing are the same.
+        // Two zero times are equal.
         let difference = ours.zip(theirs).map(|(ours, theirs)| if ours == theirs { 0.0 } else { ours / theirs - 1.0 });
-        // Of nothing nothing is a share.
+        // A fraction of zero is undefined.
         let difference = difference.filter(|above| above.is_finite());
         let verdict = match (ours, theirs) {
             (Some(_), Some(_)) if difference.is_some_and(|above| above.abs() <= ROUNDING) => "the same",
@@ -78,7 +78,7 @@ impl RecordedComparison {
         let theirs = self.time_per_batch.map_or_else(
             || "no plan fits".to_owned(),
             |time| {
-                // Of two zeros the one without a sign.
+                // Adding 0.0 removes the sign of a negative zero.
                 format!("time per batch {:.6}", time + 0.0)
             },
         );
@@ -90,7 +90,7 @@ impl RecordedComparison {
     }
 }
 
-/// Solves every file; a bad one is named and the rest still answered.
+/// Runs the verb: solves every file. A bad file is reported; the others are still solved.
 pub fn run_place(arguments: &PlaceArguments) -> Result<(), Failure> {
     let mut faults = Vec::new();
     for path in &arguments.files {
@@ -121,7 +121,7 @@ fn place_file(path: &Path, format: Format) -> Result<(), Failure> {
     print_phaze(&file, &solution, recorded.map(|recorded| RecordedComparison::compare_with_record(&recorded, &solution)), format)
 }
 
-/// The answer to a graph of Piper.
+/// The answer for a graph of Piper.
 #[derive(Serialize)]
 struct PiperLine<'a> {
     file: &'a str,
@@ -134,7 +134,7 @@ struct PiperLine<'a> {
     solve_seconds: f64,
 }
 
-/// What a stage costs, in seconds per sample and in bytes per device.
+/// The costs of a stage, in seconds per sample and in bytes per device.
 #[derive(Serialize)]
 struct PiperCost {
     time_per_sample: f64,
@@ -199,7 +199,7 @@ fn piper_text(line: &PiperLine<'_>, instance: &piper::PiperInstance, solution: &
     out
 }
 
-/// Numbers with runs of neighbours written as `3-7`.
+/// Numbers, with ranges written as `3-7`.
 fn number_runs(ids: &[i64]) -> String {
     let mut text: Vec<String> = Vec::new();
     let mut at = 0;
@@ -211,7 +211,7 @@ fn number_runs(ids: &[i64]) -> String {
     text.join(" ")
 }
 
-/// How many layers take which choice: `3 vanilla, 1 activation recomp`.
+/// The number of layers per choice: `3 vanilla, 1 activation recomp`.
 fn choice_counts(stage: &piper::PiperStage) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for choice in stage.choices.values() {
@@ -220,13 +220,13 @@ fn choice_counts(stage: &piper::PiperStage) -> String {
     counts.iter().map(|(choice, count)| format!("{count} {choice}")).collect::<Vec<_>>().join(", ")
 }
 
-/// A search that takes longer than this is timed once: it is far above what the clock and the scheduler disturb.
+/// A longer search is timed once. This limit is far above disturbances from the clock and the scheduler.
 const LONG_SECONDS: f64 = 1e-3;
-/// How often a shorter search is timed; odd, so that the median is one of the times.
+/// Number of timings of a shorter search; odd, so that the median is one of them.
 const REPEATS: usize = 7;
 
-/// The answer of one search. The first search of a process is slow for reasons that are not the search's (cold caches, the
-/// allocator's first pages), so a short one is timed again and the median kept.
+/// Solves an instance and times it. The first search of a process is slow for other reasons (cold caches, first pages
+/// of the allocator). A short search is therefore repeated, and the median time is kept.
 fn solve_timed(instance: &phaze::PhazeInstance) -> PhazeSolution {
     let mut solution = phaze::place_chain(instance);
     if solution.solve_seconds < LONG_SECONDS {

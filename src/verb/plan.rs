@@ -1,4 +1,4 @@
-//! `coplace plan`: the best plan for hardware that stands already.
+//! `coplace plan`: finds the best plan for existing hardware.
 
 mod watched;
 mod write;
@@ -28,7 +28,7 @@ use watched::PlanSearchReporter;
 use workloads::RankOrder;
 use write::Framework;
 
-/// What measured links join.
+/// The ends of measured links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum LinkEnds {
     /// Units of the fabric's innermost tier
@@ -37,7 +37,7 @@ enum LinkEnds {
     Devices,
 }
 
-/// Find the fastest plans for a model on a cluster that stands already, and say why their neighbours do not win
+/// Find the fastest plans of a model on an existing cluster, and explain why their neighbours are slower
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  coplace plan gpt3-175b --chip a100_80gb --fabric selene_hdr200x8 --devices 1024 --global-batch 1536\n  \
@@ -59,56 +59,62 @@ pub struct PlanArguments {
     job: JobArguments,
     #[command(flatten)]
     choices: SpaceArguments,
-    /// Plans to list, besides the fastest that the stack's framework can run where it is none of them [default: 10]
+    /// Plans to list. The fastest plan that the stack's framework can run is added if it is not among them [default:
+    /// 10]
     #[arg(long, value_name = "N", value_parser = whole_number_in::<u16>(1..=1000))]
     top: Option<u16>,
-    /// List plans by the bad end of their step's 90 % interval: the plan that is fastest if the model is as wrong about each as it has been about
-    /// measured runs like it
+    /// Rank plans by the bad end of their step's 90 % interval: the best plan if the model is as wrong about each as it
+    /// was about similar measured runs
     #[arg(long, conflicts_with = "map_ranks")]
     robust: bool,
-    /// Search also all context widths, ZeRO-3 in pipelines, all schedules, and all choices of which tensors are kept, offloaded and
-    /// recomputed, where no list restricts it. --layer-split best then takes many times as long
+    /// Also search all context widths, ZeRO-3 in pipelines, all schedules, and all choices of kept, offloaded and
+    /// recomputed tensors, unless a list restricts them. --layer-split best then takes many times as long
     #[arg(long)]
     everything: bool,
-    /// Measured links (.csv) between the nodes of the fabric: `gb_per_s,NAME,...` and a line `NAME,x,...` per node, or one measurement
-    /// per line with the columns src_idx, dst_idx, bandwidth_mbytes_per_s. Where they differ, the listed plans' ranks are mapped to them
+    /// Measured links (.csv) between the nodes of the fabric: `gb_per_s,NAME,...` and a line `NAME,x,...` per node, or
+    /// one measurement per line with the columns src_idx, dst_idx, bandwidth_mbytes_per_s. If links differ, the ranks
+    /// of the listed plans are mapped to them
     #[arg(long, value_name = "FILE")]
     links: Option<PathBuf>,
-    /// Which cluster of a file of several (its column `file`)
+    /// Cluster to use, if the file has several (its column `file`)
     #[arg(long, value_name = "NAME", requires = "links")]
     links_of: Option<String>,
-    /// What the links join
+    /// Ends of the links
     #[arg(long, value_enum, default_value_t = LinkEnds::Nodes, requires = "links")]
     links_between: LinkEnds,
-    /// Map the listed plans' ranks where all links are alike as well: which ranks share a node. Takes minutes for 1024 devices
+    /// Map the ranks of the listed plans even if all links are equal: this chooses the ranks that share a node. Takes
+    /// minutes for 1024 devices
     #[arg(long)]
     map_ranks: bool,
-    /// Print the fastest plan of the list that a framework has words for in these words instead (the fastest with exit code 3 where it has words for
-    /// all of none), or the problem as Piper's
-    /// graph (micro-batches of the first --micro-batch, else 1)
+    /// Print the fastest listed plan that a framework can express, in its configuration (exit code 3 with the fastest
+    /// plan if it can express none completely), or the problem as Piper's graph (micro-batches of the first
+    /// --micro-batch, otherwise 1)
     #[arg(long, value_enum, conflicts_with = "format")]
     emit: Option<Framework>,
-    /// Write the fastest plan's step, pass by pass on every stage with its memory, as a trace for Chrome or Perfetto
+    /// Write the step of the fastest plan as a trace for Chrome or Perfetto, pass by pass on every stage with its
+    /// memory
     #[arg(long, value_name = "FILE", conflicts_with = "emit")]
     trace: Option<PathBuf>,
-    /// Draw what every stage of the fastest plan holds over the step into this directory (memory.svg and .png); made if need be
+    /// Draw the memory of every stage over the step of the fastest plan into this directory (memory.svg and .png),
+    /// which is created if needed
     #[arg(long, value_name = "DIR", conflicts_with = "emit")]
     memory: Option<PathBuf>,
-    /// Stop after so many seconds with the best plans so far and what no plan is below (Ctrl-C does so at once; a second one ends the program)
+    /// Stop after this many seconds, with the best plans so far and a lower bound on the step (Ctrl-C does so at once;
+    /// a second one ends the program)
     #[arg(long, value_name = "SECONDS")]
     time_limit: Option<f64>,
-    /// Form of the answer
+    /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
-/// Searches and prints.
+/// Runs the verb: searches and prints.
 pub fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
     let limit = stop::StopLimit::new(arguments.time_limit)?;
     let mut loaded = arguments.job.load_job(|whole| fabric_with_links(arguments, whole))?;
     let mut asked = arguments.choices.plan_space()?.with_mixes_of(&loaded.stack);
     if arguments.map_ranks {
-        // The mapping orders the ranks.
+        // The mapping chooses the order of the ranks.
         asked.orders.get_or_insert_with(|| vec![RankOrder::DataFirst]);
     }
     let settled = search_with_fractions(arguments, &mut loaded, &asked, &limit)?;
@@ -127,7 +133,8 @@ pub fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
     let progress = ProgressDisplay::begin_phase("searching plans");
     let mut answer = settled.map_or_else(|| search_space(arguments, &job, &space, &limit, &progress), Ok)?;
     let stopped = StoppedSearch::from_answer(&answer, limit.stopped_by());
-    // What every plan is refused for is a rule of the model or the fabric. That nothing fits the chip is a result.
+    // If every plan is refused, a rule of the model or the fabric is violated. If no plan fits the chip, that is a
+    // result.
     if let (Some(refusal), true) = (&answer.refusal, answer.refused == answer.plans) {
         return Err(failure::input_failure(refusal));
     }
@@ -163,7 +170,8 @@ pub fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
     }
 }
 
-/// A budget that no plan meets is the user's to mend: why, and the smallest that would do.
+/// Fails with exit code 2 if no plan meets the memory budget. The message has the reason and the smallest budget that
+/// would do.
 pub fn unmet_budget(arguments: &JobArguments, job: &Job<'_>, answer: &PlanAnswer) -> Result<(), Failure> {
     if job.headroom == Bytes::ZERO || !answer.best.is_empty() || answer.stopped.is_some() || answer.nearest.is_none() {
         return Ok(());
@@ -172,7 +180,7 @@ pub fn unmet_budget(arguments: &JobArguments, job: &Job<'_>, answer: &PlanAnswer
     Err(failure::input_failure(format!("--headroom-gib {}: {why}", arguments.headroom_gib)))
 }
 
-/// The fastest plans of a space.
+/// Searches the fastest plans of a space.
 fn search_space(
     arguments: &PlanArguments,
     job: &Job<'_>,
@@ -190,7 +198,7 @@ fn search_space(
     found.or_input()
 }
 
-/// The fastest plans with the part of the activations that a technique sends away, where it leaves that open.
+/// Searches the fastest plans, with the best offloaded fraction if a technique leaves it open.
 fn search_with_fractions(
     arguments: &PlanArguments,
     loaded: &mut LoadedJob,
@@ -205,7 +213,7 @@ fn search_with_fractions(
     })
 }
 
-/// Writes the job's graph as a problem for Piper.
+/// Writes the graph of the job as a problem for Piper.
 fn write_piper_instance(arguments: &PlanArguments, job: &Job<'_>) -> Result<(), Failure> {
     if let Some(top) = arguments.top {
         tracing::warn!("--top {top}: --emit piper writes the graph, which has no plans yet; it is left out");
@@ -215,7 +223,7 @@ fn write_piper_instance(arguments: &PlanArguments, job: &Job<'_>) -> Result<(), 
     answer::write_text(&instance.to_json_string())
 }
 
-/// The mappings of the listed plans' ranks to the links; none where the search was stopped.
+/// Maps the ranks of the listed plans to the links. Empty if the search was stopped.
 fn map_ranks(arguments: &PlanArguments, job: &Job<'_>, answer: &mut PlanAnswer) -> Result<Vec<RankMapping>, Failure> {
     if answer.stopped.is_some() {
         if arguments.map_ranks || job.fabric.links_differ() {
@@ -227,8 +235,9 @@ fn map_ranks(arguments: &PlanArguments, job: &Job<'_>, answer: &mut PlanAnswer) 
     map_plans(job, answer, which).or_input()
 }
 
-/// The space to search, and the one whose choices the neighbours of the best plan take: what is asked for, with what the framework runs where it is
-/// not the planner's usual, unless no plan is left then.
+/// The space to search, and the space of the neighbours of the best plan. Both are the requested space, restricted to
+/// what the framework can run where that differs from the planner's defaults. The restriction is dropped if it leaves
+/// no plan.
 pub fn requested_spaces(
     emit: Option<Framework>,
     everything: bool,
@@ -247,13 +256,13 @@ pub fn requested_spaces(
         let space = narrow(&asked, own);
         return (space.clone(), space);
     }
-    // To be written it is everything that the framework runs.
+    // To be written, the plan must be one that the framework can run.
     let own = if emit.is_some() { PlanSpace { activations: None, ..own } } else { PlanSpace::default() };
     let asked = narrow(asked, own);
     (PlanSpace::full(job, &asked, policies.unwrap_or_else(default_policies)), asked)
 }
 
-/// Prints the best plan in a framework's words.
+/// Prints the best plan in a framework's configuration.
 fn write_best_plan(
     arguments: &PlanArguments,
     framework: Framework,
@@ -269,7 +278,7 @@ fn write_best_plan(
     write::write_first_expressible(framework, &arguments.job.model, job, &answer.best, &mappings)
 }
 
-/// The best plans and, unless the search was stopped, the neighbours of the first; writes its trace.
+/// The best plans, and the neighbours of the first unless the search was stopped. Writes the trace.
 fn list_plans(
     arguments: &PlanArguments,
     job: &Job<'_>,
@@ -294,12 +303,12 @@ fn list_plans(
     Ok(record)
 }
 
-/// A job in a few words.
+/// Describes a job in a few words.
 pub fn describe_job(job: &JobArguments) -> String {
     format!("{} on {} x {}", job.model, job.devices, job.chip)
 }
 
-/// Draws what a plan's stages hold over its step, where a directory is given for it.
+/// Draws the memory of a plan's stages over its step, if a directory is given.
 pub fn draw_memory(directory: Option<&Path>, job: &str, timeline: &Timeline, ranked: &RankedPlan) -> Result<(), Failure> {
     let Some(directory) = directory else { return Ok(()) };
     std::fs::create_dir_all(directory).map_err(|e| {
@@ -319,7 +328,7 @@ fn write_trace(arguments: &PlanArguments, timeline: &Timeline) -> Result<(), Fai
     files::write_file(file, timeline::timeline_trace(&title, timeline).as_bytes()).or_unwritable()
 }
 
-/// The fabric with the measured links between its nodes or devices, where there are any.
+/// The fabric with the measured links between its nodes or devices, if there are any.
 fn fabric_with_links(arguments: &PlanArguments, whole: Fabric) -> Result<Fabric, Failure> {
     let Some(path) = &arguments.links else { return Ok(whole) };
     let between_devices = arguments.links_between == LinkEnds::Devices;

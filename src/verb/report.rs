@@ -1,4 +1,4 @@
-//! `coplace report`: a run as one page for a browser.
+//! `coplace report`: writes a run as one HTML page.
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
@@ -15,10 +15,11 @@ use sim::hardware::ChipTemplate;
 use sim::units::Bytes;
 use std::path::PathBuf;
 
-/// Chips that every page draws beside the run's own.
+/// Chips that every page draws beside that of the run.
 const BESIDE: [&str; 2] = ["tpu_v4", "h100_80gb_sxm"];
 
-/// Write a run as one HTML page that needs no network: the answer, the chip, the designs, the kernels, the step and the proof
+/// Write a run as one HTML page without external resources: the answer, the chip, the designs, the kernels, the step
+/// and the proof
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  coplace report runs/llama2-7b-phaze -o report.html\n  \
     coplace evaluate llama2-7b --chip tpu_v4 --format json > step.json && coplace report step.json\n\n\
@@ -28,30 +29,30 @@ const BESIDE: [&str; 2] = ["tpu_v4", "h100_80gb_sxm"];
     (`plan --links`).\n\n\
     JSON: written, bytes, left_out.")]
 pub struct ReportArguments {
-    /// A run directory of `coplace search`, or a file with what `evaluate` or `plan` printed with --format json
+    /// A run directory of `coplace search`, or an answer that `evaluate` or `plan` printed with --format json
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// The page
+    /// File of the page
     #[arg(short, long, value_name = "FILE.html", default_value = "report.html")]
     out: PathBuf,
-    /// The model's configuration, in place of the name that the run keeps
+    /// Model configuration, instead of the name in the run
     #[arg(long)]
     model: Option<String>,
-    /// The chip, in place of the one that the run names
+    /// Chip, instead of the one that the run names
     #[arg(long)]
     chip: Option<String>,
-    /// The fabric, in place of the one that the run names
+    /// Fabric, instead of the one that the run names
     #[arg(long)]
     fabric: Option<String>,
-    /// The software stack, in place of the one that the run names
+    /// Software stack, instead of the one that the run names
     #[arg(long)]
     stack: Option<String>,
-    /// Form of the answer
+    /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
-/// What was written.
+/// The files that were written.
 #[derive(Serialize)]
 struct ReportAnswer {
     written: String,
@@ -59,7 +60,7 @@ struct ReportAnswer {
     left_out: Vec<String>,
 }
 
-/// Reads the run, plays its step, writes the page.
+/// Runs the verb: reads the run, replays its step, writes the page.
 pub fn run_report(arguments: &ReportArguments) -> Result<(), Failure> {
     if arguments.out.is_dir() {
         return Err(failure::input_failure(format!(
@@ -72,7 +73,7 @@ pub fn run_report(arguments: &ReportArguments) -> Result<(), Failure> {
         let given = [&arguments.model, &arguments.chip, &arguments.fabric, &arguments.stack];
         let given: Vec<&str> = given.into_iter().flatten().map(String::as_str).collect();
         input::keep_files_of_run(&arguments.run, &given)?;
-        // A run whose files are not its own is none; one of an older version that has no chip lacks something.
+        // A run with foreign files is refused. A run of an older version without a chip is incomplete.
         match SearchRun::read_chip(&arguments.run) {
             Ok(_) | Err(RunError::NoChip { .. }) => {}
             Err(error) => return Err(error).or_input(),
@@ -122,7 +123,7 @@ pub fn run_report(arguments: &ReportArguments) -> Result<(), Failure> {
     }
 }
 
-/// The parts of the job: an argument must be right; what the run names may be gone, and then the page goes without.
+/// The parts of the job. A wrong argument is an error. If a part that the run names is gone, the page omits it.
 fn job_parts(
     arguments: &ReportArguments,
     subject: &PageSubject,
@@ -140,7 +141,7 @@ fn job_parts(
     }
 }
 
-/// The job as it was asked, but for the parts that are given in place of its own.
+/// Reads the job of the run, with the given parts instead of its own.
 fn parts_of_job(arguments: &ReportArguments, subject: &PageSubject) -> Result<JobParts, Failure> {
     let mut job =
         if subject.asked.asked_with.is_empty() { job_of_names(subject)? } else { job_of_answer(arguments, &subject.asked)? };
@@ -152,14 +153,14 @@ fn parts_of_job(arguments: &ReportArguments, subject: &PageSubject) -> Result<Jo
     job.parts_of_job()
 }
 
-/// The job of an answer that says how it was asked; the texts of its files are read from it.
+/// The job of an answer with recorded inputs. The texts of its files come from the answer.
 fn job_of_answer(arguments: &ReportArguments, asked: &JobInputs) -> Result<JobArguments, Failure> {
     let own = [&arguments.model, &arguments.chip, &arguments.fabric, &arguments.stack];
     input::keep_texts(asked.inputs.clone(), &own.into_iter().flatten().map(String::as_str).collect::<Vec<_>>());
     JobArguments::from_words(&asked.asked_with)
 }
 
-/// The job of a search, or of an answer that keeps no more than the names of its parts.
+/// The job of a search, or of an answer that has only the names of its parts.
 fn job_of_names(subject: &PageSubject) -> Result<JobArguments, Failure> {
     let JobNames { model, chip, fabric, stack } = &subject.names;
     let options = subject.run.as_ref().map(|run| &run.record.study.options);
@@ -170,7 +171,7 @@ fn job_of_names(subject: &PageSubject) -> Result<JobArguments, Failure> {
     JobArguments::from_words(&words.into_iter().chain(cluster).map(str::to_owned).collect::<Vec<_>>())
 }
 
-/// The run's chip and those beside it, each once.
+/// The chip of the run and the others beside it, each once.
 fn chip_dies(parts: Option<&JobParts>, left_out: &mut Vec<String>) -> Result<Vec<PageDie>, Failure> {
     let mut dies = Vec::new();
     if let Some(parts) = parts {

@@ -1,4 +1,4 @@
-//! `coplace scalesim`: SCALE-Sim's configuration and topology in, its compute report out.
+//! `coplace scalesim`: reads SCALE-Sim's configuration and topology, and writes its compute report.
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 /// Version of the JSON.
 const FORMAT: u32 = 1;
 
-/// What the topology's rows are.
+/// The kind of the topology's rows.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum ScaleSimInput {
     /// IFMAP and filter sizes, channels, filters, strides
@@ -40,16 +40,16 @@ pub struct ScaleSimArguments {
     /// SCALE-Sim's topology, convolutions or products
     #[arg(value_name = "TOPOLOGY.csv")]
     topology: PathBuf,
-    /// What the topology's rows are [default: as its header says]
+    /// Kind of the topology's rows [default: from its header]
     #[arg(long, value_enum)]
     input: Option<ScaleSimInput>,
     /// Write the compute report
     #[arg(long, value_name = "COMPUTE_REPORT.csv")]
     report: Option<PathBuf>,
-    /// Count as if the array never waited and skipped nothing, whatever the configuration asks for
+    /// Count as if the array never stalled and skipped nothing, whatever the configuration says
     #[arg(long)]
     stall_free: bool,
-    /// Form of the answer
+    /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
@@ -72,7 +72,7 @@ struct AnswerLayer {
     report: LayerReport,
 }
 
-/// Counts, prints, writes the report.
+/// Runs the verb: counts, prints, writes the report.
 pub fn run_scalesim(arguments: &ScaleSimArguments) -> Result<(), Failure> {
     let name = arguments.config.display().to_string();
     let config = ScaleSimConfig::from_cfg_str(&input::read_text(&arguments.config, "a SCALE-Sim configuration (.cfg)")?, &name)

@@ -1,4 +1,4 @@
-//! `coplace schedule`: operator-schedule instances, solved with proof in both pairings.
+//! `coplace schedule`: solves operator-schedule instances with proof, under both pairings.
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure};
@@ -27,13 +27,13 @@ pub struct ScheduleArguments {
     /// Instance files (JSON)
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Begin no more search passes after this long and report the gap; the work is limited besides
+    /// Start no more search passes after this time, and report the gap; the work is limited as well
     #[arg(long, value_name = "SECONDS")]
     time_limit: Option<f64>,
-    /// Search states to generate at most for each piece of an instance; about a million take a second, and up to 0.3 GB of memory
+    /// Most search states per piece of an instance; about a million take a second and up to 0.3 GB of memory
     #[arg(long, value_name = "N", default_value_t = SolveLimits::default().steps, value_parser = whole_number_in(0..=u64::MAX))]
     steps: u64,
-    /// Form of the answer
+    /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
@@ -52,7 +52,7 @@ struct ScheduleAnswer {
     operators: Vec<PlacedOperator>,
 }
 
-/// When and where one operator runs.
+/// The time and the place of an operator.
 #[derive(Clone, Serialize)]
 struct PlacedOperator {
     id: u64,
@@ -70,7 +70,7 @@ struct PairingLine {
     paired: ScheduleAnswer,
 }
 
-/// Solves every file in both pairings; a bad one is named and the rest still answered.
+/// Runs the verb: solves every file under both pairings. A bad file is reported; the others are still solved.
 pub fn run_schedule(arguments: &ScheduleArguments) -> Result<(), Failure> {
     let time = match arguments.time_limit {
         Some(s) if !(s > 0.0 && s < 1e9) => {
@@ -127,8 +127,8 @@ impl ScheduleAnswer {
         }
     }
 
-    /// Takes over the schedule of the same operators under the stricter rule, where it is shorter: one whose cores pair by index is one whose cores
-    /// pair. `stored` is what the file says of this answer's own rule.
+    /// Adopts the schedule of the same operators under the stricter rule, if it is shorter: cores paired by index
+    /// satisfy the looser pairing too. `stored` is the file's entry for this rule.
     fn adopt_shorter(&mut self, stricter: &Self, stored: Option<StoredAnswer>) {
         if stricter.makespan >= self.makespan {
             return;
@@ -144,7 +144,8 @@ impl ScheduleAnswer {
     }
 }
 
-/// The makespan that a file states, where it cannot be true: shorter than any schedule is, or proven although a schedule of `makespan` is shorter.
+/// The makespan in the file, if it cannot be true: it is below the lower bound, or claimed optimal although `makespan`
+/// is shorter.
 fn stated_makespan_fault(stored: Option<StoredAnswer>, makespan: u64, lower_bound: u64) -> Option<u64> {
     let untrue = |stored: &StoredAnswer| stored.makespan < lower_bound || stored.proved && stored.makespan > makespan;
     stored.filter(untrue).map(|stored| stored.makespan)
@@ -190,13 +191,14 @@ mod tests {
     #[test]
     fn a_shorter_paired_schedule_contradicts_what_the_file_states_without_pairing() {
         let stored = |makespan| Some(StoredAnswer { makespan, lower_bound: makespan, proved: true });
-        // What no schedule of 12 contradicts, one of 10 does.
+        // A schedule of 10 contradicts a value that a schedule of 12 does not.
         let mut unpaired = answer(12, 8, stored(11));
         assert_eq!((unpaired.contradicts, unpaired.status), (None, GAP));
         unpaired.adopt_shorter(&answer(10, 9, None), stored(11));
         let ScheduleAnswer { makespan, lower_bound, status, contradicts, .. } = unpaired;
         assert_eq!((makespan, lower_bound, status, contradicts), (10, 8, GAP, Some(11)));
-        // What is below the bound without pairing stays untrue, what is above it need not be: the bound with pairing is another.
+        // A value below the bound without pairing stays false. A value above it may be true: the bound with pairing
+        // differs.
         for (stated, untrue) in [(7, Some(7)), (8, None), (9, None), (10, None)] {
             let mut unpaired = answer(12, 8, stored(stated));
             unpaired.adopt_shorter(&answer(10, 10, None), stored(stated));
@@ -205,7 +207,7 @@ mod tests {
         let mut optimal = answer(12, 10, None);
         optimal.adopt_shorter(&answer(10, 9, stored(4)), None);
         assert_eq!((optimal.status, optimal.contradicts), (OPTIMAL, None));
-        // A longer one changes nothing.
+        // A longer schedule changes nothing.
         optimal.adopt_shorter(&answer(11, 11, None), stored(1));
         assert_eq!((optimal.makespan, optimal.contradicts), (10, None));
     }

@@ -1,4 +1,4 @@
-//! `coplace search`: the main job.
+//! `coplace search`: finds the best chip and plan.
 
 pub mod again;
 mod asked;
@@ -36,10 +36,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// An area of which less than this fraction is used is said to be left.
+/// Below this used fraction, an area counts as unused.
 const USED: f64 = 0.95;
 
-/// Search for the accelerator on which a model trains fastest, and how it should run there
+/// Search for the accelerator on which a model trains fastest, and for its plan
 #[derive(clap::Args, Clone)]
 #[command(
     after_help = "Examples:\n  coplace search llama2-7b\n  coplace search llama3-70b mixtral-8x7b --study tpu --over geomean\n  coplace search path/to/config.json --sequence-length 4096 --out runs/mine\n  \
@@ -56,127 +56,136 @@ const USED: f64 = 0.95;
 pub struct SearchArguments {
     #[command(flatten)]
     posed: SearchRequest,
-    /// Run directory [default: runs/MODEL-STUDY, with a digest of the question where it is not the study's own]
+    /// Run directory [default: runs/MODEL-STUDY, with a digest of the question if it differs from the study's]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Seed of everything random; kept in the record (the exhaustive search draws nothing)
+    /// Seed of all random choices; kept in the record (the exhaustive search has none)
     #[arg(long, default_value_t = 0, value_parser = whole_number_in(0..=u64::MAX))]
     seed: u64,
-    /// Form of the answer
+    /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// With --shard: a directory in which parts tell each other of the best that they know, so that all discard by it; the same for all of them
+    /// With --shard: a directory that all parts share. Each part writes its best designs there, and prunes with those
+    /// of the others
     #[arg(long, value_name = "DIR", requires = "shard")]
     share: Option<PathBuf>,
     #[command(flatten)]
     in_parts: PartArguments,
 }
 
-/// The question as it is given: a model, a study, and what is asked otherwise than the study says.
+/// The question as given: models, a study, and overrides of the study.
 #[derive(clap::Args, Debug, Clone)]
 pub struct SearchRequest {
-    /// Built-in models (coplace list models) or Hugging Face config.json files; several are searched for together; a file STUDY.toml among them is the
-    /// study [default: the study's]
+    /// Built-in models (coplace list models) or Hugging Face config.json files; several are searched together. A file
+    /// STUDY.toml among them is the study [default: the study's]
     #[arg(value_name = "MODEL")]
     pub models: Vec<String>,
-    /// A built-in study (coplace list studies) or a study file (.toml) [default: phaze; tpu with --node or --hbm-stacks]
+    /// A built-in study (coplace list studies) or a study file (.toml) [default: phaze; tpu with --node or
+    /// --hbm-stacks]
     #[arg(long)]
     pub study: Option<String>,
-    /// Software stack in place of the study's: a built-in one (coplace list stacks) or a stack file (.toml)
+    /// Software stack instead of the study's: built in (coplace list stacks) or a stack file (.toml)
     #[arg(long)]
     pub stack: Option<String>,
-    /// GiB of every device's memory that plans leave free, besides what the stack takes
+    /// GiB per device that plans leave free, in addition to the memory of the stack
     #[arg(long, value_name = "GIB", default_value_t = 0.0)]
     pub headroom_gib: f64,
     /// Tokens per sequence [default: the model's longest]
     #[arg(long, value_name = "TOKENS", value_parser = whole_number_in(1..=LONGEST))]
     pub sequence_length: Option<u64>,
-    /// Modules that predict further tokens, trained with every model, as `plan --mtp-layers` has them [default: none]
+    /// Modules that predict further tokens, trained with every model, as in `plan --mtp-layers` [default: none]
     #[arg(long, value_name = "N", value_parser = whole_number_in(0..=MOST_MTP))]
     pub mtp_layers: Option<u64>,
     #[command(flatten)]
     pub asked: StudyOverrides,
 }
 
-/// What is asked otherwise than the study says.
+/// Overrides of the study.
 #[derive(clap::Args, Debug, Clone, PartialEq, Default)]
 pub struct StudyOverrides {
     /// Largest area of a chip's compute dies, in mm² of their node
     #[arg(long, value_name = "MM2")]
     max_area: Option<f64>,
-    /// Largest power of a chip under its heavier sustained load, in W: a large matrix product, or a stream through HBM. A step that runs both at
-    /// once may take more; the report says so
+    /// Largest power of a chip under its heavier sustained load, in W: a large matrix product, or a stream through HBM.
+    /// A step that runs both at once may take more; the report says so
     #[arg(long, value_name = "WATTS")]
     max_power: Option<f64>,
-    /// Most that a chip may cost to make, in USD
+    /// Largest cost of making a chip, in USD
     #[arg(long, value_name = "USD")]
     max_cost: Option<f64>,
-    /// Least HBM of a chip, in GiB
+    /// Smallest HBM capacity of a chip, in GiB
     #[arg(long, value_name = "GIB")]
     min_hbm_gib: Option<f64>,
-    /// Largest HBM of a chip, in GiB
+    /// Largest HBM capacity of a chip, in GiB
     #[arg(long, value_name = "GIB")]
     max_hbm_gib: Option<f64>,
-    /// Least rate at which a chip's HBM is read, in GB/s
+    /// Smallest read bandwidth of a chip's HBM, in GB/s
     #[arg(long, value_name = "GB/S")]
     min_hbm_bandwidth: Option<f64>,
-    /// Longest step, in seconds; with --robust it holds at the bad end of the step's interval
+    /// Longest step, in seconds; with --robust the limit applies to the bad end of the step's interval
     #[arg(long, value_name = "SECONDS")]
     max_step: Option<f64>,
-    /// Process of the chips: n45, n28, n22, n16, n7, n6, n5, n4 or n3
+    /// Process node of the chips: n45, n28, n22, n16, n7, n6, n5, n4 or n3
     #[arg(long)]
     node: Option<String>,
     /// HBM stacks of a chip
     #[arg(long, value_name = "N", value_parser = count_up_to(64))]
     hbm_stacks: Option<u32>,
-    /// A dimension fixed: a field of the chip's file (coplace list dimensions) or a name of the study's; can be given several times
+    /// Fix a dimension: a field of the chip's file (coplace list dimensions) or a name of the study's. Can be given
+    /// several times
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Devices in place of the study's
+    /// Devices instead of the study's
     #[arg(long, value_name = "N", value_parser = count_up_to(1 << 20))]
     devices: Option<u32>,
-    /// Network between the devices in place of the study's: a built-in one (coplace list fabrics) or a fabric file (.toml)
+    /// Network between the devices instead of the study's: built in (coplace list fabrics) or a fabric file (.toml)
     #[arg(long)]
     fabric: Option<String>,
-    /// Sequences per step over the whole cluster, in place of the study's
+    /// Sequences per step over the whole cluster, instead of the study's
     #[arg(long, value_name = "SEQUENCES", value_parser = count_up_to(1 << 24))]
     global_batch: Option<u32>,
-    /// What is best: throughput, step-time, per-mm2, per-watt (of the heaviest load), per-dollar, energy-per-token; per-mm2, -watt and -dollar are a device's
-    /// throughput over its own dies, power and cost [default: throughput]
+    /// Objective: throughput, step-time, per-mm2, per-watt (of the heaviest load), per-dollar or energy-per-token;
+    /// per-mm2, per-watt and per-dollar divide a device's throughput by its own dies, power or cost [default:
+    /// throughput]
     #[arg(long, value_name = "NAME")]
     objective: Option<NamedChoice<Objective>>,
-    /// Of objective per-dollar: years that the chips run, whose energy is paid as well [default: the study's, 0]
+    /// With objective per-dollar: years of operation whose energy is paid as well [default: the study's, 0]
     #[arg(long, value_name = "YEARS")]
     years: Option<f64>,
-    /// With --years: price of a kWh [default: the study's, 0.08, what industry in the United States paid on average in 2023 (EIA)]
+    /// With --years: price of a kWh [default: the study's, 0.08, the average of industry in the United States in 2023
+    /// (EIA)]
     #[arg(long, value_name = "USD")]
     kwh_price: Option<f64>,
-    /// With --years: energy of the whole site over that of its machines [default: the study's, 1.1, Google's fleet in 2023]
+    /// With --years: energy of the whole site relative to that of its machines [default: the study's, 1.1, Google's
+    /// fleet in 2023]
     #[arg(long, value_name = "RATIO")]
     pue: Option<f64>,
-    /// With --years: part of the time in which steps run, 0 to 1 [default: the study's, 0.9, effective training time of Llama 3]
+    /// With --years: fraction of the time in which steps run, 0 to 1 [default: the study's, 0.9, effective training
+    /// time of Llama 3]
     #[arg(long, value_name = "PART")]
     utilisation: Option<f64>,
-    /// Of several models, the mean of their rates over the reference chip's that is best: geomean, mean [default: the study's, geomean]
+    /// With several models: the mean of their rates relative to the reference chip, geomean or mean [default: the
+    /// study's, geomean]
     #[arg(long, value_name = "NAME")]
     over: Option<NamedChoice<MeasureMean>>,
-    /// Stop after so many seconds with the best so far and its gap (Ctrl-C does so at once; a second one ends the program)
+    /// Stop after this many seconds with the best so far and its gap (Ctrl-C does so at once; a second one ends the
+    /// program)
     #[arg(long, value_name = "SECONDS")]
     pub time_limit: Option<f64>,
-    /// Percent by which a design may be better than the best found: 0 proves the best
+    /// Allowed gap in percent: how much better another design may be than the best found; 0 proves the best
     #[arg(long, value_name = "PERCENT")]
     pub within: Option<f64>,
-    /// Against what the exact front is found: one or two, with a comma between, of area, power, cost, energy (of a step); or none [default: area of
-    /// throughput, none of others]
+    /// Quantities of the exact front beside the objective: one or two, separated by a comma, of area, power, cost,
+    /// energy (of a step); or none [default: area with throughput, none with others]
     #[arg(long, value_name = "AXIS[,AXIS]")]
     front: Option<NamedChoice<CostAxes>>,
-    /// Rank designs by the bad end of their fastest plan's 90 % interval, not by its predicted step: the design that is best if the model is as wrong about
-    /// each as it has been about measured runs like it. Without a front
+    /// Rank designs by the bad end of the 90 % interval of their fastest plan, not by its predicted step: the best
+    /// design if the model is as wrong about each as it was about similar measured runs. Without a front
     #[arg(long)]
     pub robust: bool,
 }
 
-/// Searches, writes the run directory, prints the report.
+/// Runs the verb: searches, writes the run directory, prints the report.
 pub fn run_search(arguments: &SearchArguments) -> Result<(), Failure> {
     let arguments = &SearchArguments { posed: arguments.posed.settle_study()?, ..arguments.clone() };
     if arguments.in_parts.shard.is_some() || arguments.in_parts.slurm.is_some() {
@@ -194,7 +203,8 @@ pub fn run_search(arguments: &SearchArguments) -> Result<(), Failure> {
         progress.next_phase("bounding chips and planning for a first one");
         let mut grown =
             ProgressTable::new(aim.objective, searched.objective_scale(), searched.space).with_bad_ends(searched.robust);
-        // Chips are looked at by their bounds, so that the gap says how long the best takes to be proven; then the front is left.
+        // Chips are decided in the order of their bounds, so that the gap predicts the time to the proof. The front
+        // comes after that.
         let (mut proving, mut deciding) = (RemainingTime::towards(aim.gap), None);
         let mut told = |now: RunnerProgress, moment: SearchMoment| {
             grown.add_moment(searching.elapsed().as_secs_f64(), &moment);
@@ -216,7 +226,7 @@ pub fn run_search(arguments: &SearchArguments) -> Result<(), Failure> {
         let answer =
             search.run_design_search(watch).map_err(|why| failure::input_failure(format!("{}: {why}", question.name)))?;
         let outside = &answer.outside;
-        // Of boxes it is known now only.
+        // For boxes this is known only now.
         if search.space.whole_region().is_some()
             && outside.total() == search.space.chip_count()
             && outside.refused < outside.total()
@@ -236,7 +246,7 @@ pub fn run_search(arguments: &SearchArguments) -> Result<(), Failure> {
     })
 }
 
-/// Prepares the plans of a question's models, and does something with its search.
+/// Prepares the plans of a question's models, and calls `with` with the search.
 pub fn prepare_and_search<T>(
     question: &SearchQuestion,
     with: impl FnOnce(&SearchedModelSet<'_>, &DesignSearch<'_>) -> Result<T, Failure>,
@@ -253,21 +263,21 @@ pub fn prepare_and_search<T>(
     with(&searched, &DesignSearch { workloads: &workloads, space, aim, robust })
 }
 
-/// What a record says besides the answer.
+/// The parts of a record beside the answer.
 pub struct RecordContext {
     pub digest: String,
     pub seed: u64,
     pub asked_with: Vec<String>,
-    /// What has stopped the search, where something has.
+    /// The cause of the stop, if the search was stopped.
     pub stopped: Option<String>,
     /// The gap over time.
     pub grown: Option<String>,
-    /// When all began.
+    /// Start of the whole search.
     pub start: Instant,
     pub times: BTreeMap<String, f64>,
 }
 
-/// The record of an answer, its designs, and the files of what was found.
+/// The record of an answer, its designs, and the found files.
 pub fn conclude_search(
     question: &SearchQuestion,
     searched: &SearchedModelSet<'_>,
@@ -314,7 +324,7 @@ pub fn write_and_print(
 ) -> Result<(), Failure> {
     let name = out.path().file_name().unwrap_or(out.path().as_os_str()).to_string_lossy().into_owned();
     let run = SearchRun { name, record, designs };
-    // A search's answer is worth more than its files: it is told first where they cannot be written.
+    // The answer of a search matters more than its files: it is printed first if they cannot be written.
     let written = run.write_run(out.path(), &found);
     match (format, &written) {
         (Format::Json, _) => answer::write_json(&run.record)?,
@@ -327,7 +337,7 @@ pub fn write_and_print(
     written.or_unwritable().map(drop)
 }
 
-/// The report, and how its proof grew.
+/// The report, with the progress of the proof.
 fn report_with_progress(record: &SearchRecord, grown: &ProgressTable) -> String {
     let shown = grown.rows().last().and_then(|row| row.gap);
     let besides = match (record.certificate.gap, shown) {
@@ -341,10 +351,10 @@ fn report_with_progress(record: &SearchRecord, grown: &ProgressTable) -> String 
     format!("{}{}{}{besides}", report::run_report(record), report::format_heading("The gap over time"), grown.to_text())
 }
 
-/// A job and the study's plans, prepared for chips.
+/// Prepares a job and the study's plans for chips.
 pub fn prepare_job<'a>(question: &SearchQuestion, job: &Job<'a>) -> Result<PreparedJob<'a>, Failure> {
     let space = question.study.plan.space();
-    // A study's own values are mended in the study.
+    // The user mends values of a study in the study.
     let fault = match question.cluster_by_flags {
         true => space.unfit_cluster(job, &question.cluster),
         false => space.emptiness(job, &question.cluster),
@@ -355,7 +365,7 @@ pub fn prepare_job<'a>(question: &SearchQuestion, job: &Job<'a>) -> Result<Prepa
     Ok(PreparedJob::new(*job, &space).or_input()?.with_split_tolerance(question.study.tolerances().splits))
 }
 
-/// The run directory, for this search alone.
+/// Claims the run directory for this search.
 pub fn claim_run_directory(
     given: Option<&Path>,
     posed: (&SearchRequest, u64),
@@ -365,7 +375,7 @@ pub fn claim_run_directory(
     DirectoryClaim::for_run(&out).map_err(|error| failure::input_failure(format!("--out {}: {error}", out.display())))
 }
 
-/// Where it is: a directory that holds no other question's answer.
+/// The path of the run directory: one without the answer to another question.
 fn run_path(
     given: Option<&Path>,
     (posed, seed): (&SearchRequest, u64),
@@ -388,7 +398,7 @@ fn run_path(
     }
 }
 
-/// Where a search stands, in a line.
+/// The state of a search in one line.
 fn search_line(now: RunnerProgress, gap: Option<f64>, objective: Objective, scale: ValueScale) -> String {
     let best = now.best.map_or_else(
         || "none yet".to_owned(),
@@ -404,7 +414,7 @@ fn search_line(now: RunnerProgress, gap: Option<f64>, objective: Objective, scal
     format!("best {best}{gap}; {} evaluated, {decided} of {total} chips decided", now.evaluated)
 }
 
-/// Tells the rows of the front what bounds them.
+/// Adds the bound of the step to the rows of the front.
 fn name_bounds(searched: &SearchedModelSet<'_>, answer: &DesignAnswer, rows: &mut [DesignRow]) -> Result<(), Failure> {
     if searched.models.len() > 1 {
         return Ok(());
@@ -420,7 +430,7 @@ fn name_bounds(searched: &SearchedModelSet<'_>, answer: &DesignAnswer, rows: &mu
     Ok(())
 }
 
-/// The best design with all that its step takes.
+/// The best design with the figures of its step.
 fn best_design(
     question: &SearchQuestion,
     searched: &SearchedModelSet<'_>,
@@ -441,7 +451,7 @@ fn best_design(
     Ok(Some(BestDesign { design: rows[index].clone(), step, models: plans, notes, evaluate_with }))
 }
 
-/// A design of a question about one model with all that its step takes.
+/// A design of a question about one model, with the figures of its step.
 pub fn describe_design(
     question: &SearchQuestion,
     job: &Job<'_>,
@@ -453,7 +463,7 @@ pub fn describe_design(
     Ok(BestDesign { design, step, models: Vec::new(), notes, evaluate_with })
 }
 
-/// What the reader should know of the best design, `complete` where all others are decided.
+/// Notes on the best design. `complete` is true if all other designs are decided.
 fn notes_on_best(question: &SearchQuestion, id: DesignId, (row, complete): (&DesignRow, bool)) -> Vec<String> {
     let (space, mut notes) = (&question.space, Vec::new());
     if let Some(most) = space.max_area.filter(|most| row.area_mm2 < USED * most.0) {
@@ -486,7 +496,7 @@ fn notes_on_best(question: &SearchQuestion, id: DesignId, (row, complete): (&Des
     let ends: Vec<String> = space
         .at_the_end(id)
         .into_iter()
-        // Where power sets the clock, its list does not.
+        // If power sets the clock, the clock's list does not.
         .filter(|(key, ..)| lowered.is_none() || key != "clock_mhz")
         .map(|(key, value, largest)| format!("{key} = {value} ({})", if largest { "largest" } else { "smallest" }))
         .collect();

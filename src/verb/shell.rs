@@ -1,4 +1,4 @@
-//! Hidden verbs for who packages the command: completions for shells, and manual pages.
+//! Hidden verbs for packagers: shell completions and manual pages.
 
 use crate::answer;
 use crate::failure::{Failure, OrOther, write_failure};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Print completions for a shell
 #[derive(clap::Args)]
 pub struct CompletionArguments {
-    /// The shell
+    /// Shell
     #[arg(value_enum)]
     shell: Shell,
 }
@@ -17,19 +17,19 @@ pub struct CompletionArguments {
 /// Write the manual pages, one per verb
 #[derive(clap::Args)]
 pub struct ManArguments {
-    /// Directory of the pages; made if need be
+    /// Directory of the pages, which is created if needed
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }
 
-/// Prints a shell's completions of the command.
+/// Prints the completions of the command for a shell.
 pub fn print_completions(arguments: &CompletionArguments, mut command: Command) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut command, "coplace", &mut script);
     answer::write_text(&String::from_utf8_lossy(&script))
 }
 
-/// Writes `coplace.1` and `coplace-VERB.1` for every verb that help shows.
+/// Writes `coplace.1`, and `coplace-VERB.1` for every verb that is not hidden.
 pub fn write_manual(arguments: &ManArguments, command: Command) -> Result<(), Failure> {
     let out = &arguments.out;
     let unwritten = |path: &Path, why: &std::io::Error| {
@@ -38,7 +38,7 @@ pub fn write_manual(arguments: &ManArguments, command: Command) -> Result<(), Fa
     std::fs::create_dir_all(out).map_err(|why| unwritten(out, &why))?;
     let mut pages = vec![("coplace".to_owned(), command.clone())];
     for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help") {
-        // clap keeps names for as long as the process lives, which ends with these pages.
+        // clap needs names with a static lifetime. The process ends after these pages.
         let name: &'static str = format!("coplace-{}", verb.get_name()).leak();
         pages.push((name.to_owned(), verb.clone().name(name)));
     }

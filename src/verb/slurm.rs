@@ -1,4 +1,5 @@
-//! Parts: a sweep or a search in several processes, by hand or as a Slurm job array with a job behind it that merges them.
+//! Parts: runs a sweep or a search in several processes, by hand or as a Slurm job array with a final job that merges
+//! them.
 
 use super::job::count_up_to;
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
@@ -8,75 +9,76 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Tasks of a job array: Slurm's MaxArraySize is 1001 where nobody changed it, which allows numbers up to 1000 (slurm.conf(5)).
+/// Most tasks of a job array. Slurm's default MaxArraySize is 1001, which allows numbers up to 1000 (slurm.conf(5)).
 const MOST_TASKS: u32 = 1000;
 
-/// In which parts it is done.
+/// The options for parts.
 #[derive(clap::Args, Clone)]
 pub struct PartArguments {
-    /// One of several parts, 1/8 to 8/8 for instance: the same designs whenever and wherever it runs; coplace merge puts all together
+    /// One of several parts, such as 1/8 to 8/8. A part has the same designs whenever and wherever it runs; coplace
+    /// merge merges all
     #[arg(long, value_name = "PART/PARTS")]
     pub shard: Option<Shard>,
-    /// With --slurm: parts, each a task of the job array
+    /// With --slurm: number of parts, each a task of the job array
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = count_up_to(MOST_TASKS), requires = "slurm")]
     pub parts: u32,
-    /// Submit it to Slurm: an array of parts that go on or begin again after anything, and a job that merges them; last of all options, because what
-    /// follows is given to sbatch
+    /// Submit to Slurm: an array of parts that resume or restart after any failure, and a job that merges them. It must
+    /// be the last option, because sbatch gets the words after it
     #[arg(long, value_name = "SBATCH OPTION", num_args = 0.., allow_hyphen_values = true, conflicts_with = "shard")]
     pub slurm: Option<Vec<String>>,
 }
 
-/// What is submitted, and where it goes.
+/// The answer of a submission.
 #[derive(Serialize)]
 pub struct SubmitAnswer {
-    /// Parts in all.
+    /// Number of parts.
     parts: u32,
-    /// Those that are submitted now.
+    /// The parts that are submitted now.
     submitted: Vec<u32>,
-    /// Those that are complete.
+    /// The complete parts.
     complete: Vec<u32>,
-    /// Those that a process works on.
+    /// The parts in progress.
     running: Vec<u32>,
-    /// The array's number; null where no part is submitted.
+    /// The job number of the array; null if no part is submitted.
     job: Option<String>,
-    /// The number of the job that merges the parts.
+    /// The job number of the merge.
     merge_job: String,
     /// Directory of the parts, their logs and the scripts.
     directory: String,
-    /// Directory of the whole.
+    /// Directory of the merged result.
     out: String,
 }
 
 /// A sweep or a search for Slurm.
 pub struct SlurmBatch<'a> {
-    /// Which of them: the verb.
+    /// The verb.
     pub verb: &'static str,
-    /// The words of each part's command after the verb, but for its part and its directory.
+    /// The arguments of each part's command, without its part and its directory.
     pub words: Vec<String>,
-    /// Directory of the whole.
+    /// Directory of the merged result.
     pub out: &'a Path,
     pub parts: u32,
-    /// What `sbatch` is given besides.
+    /// Further options of `sbatch`.
     pub options: &'a [String],
-    /// What is known of a part, from its directory.
+    /// Returns the state of a part from its directory.
     pub state: &'a dyn Fn(Shard, &Path) -> Result<PartState, Failure>,
 }
 
-/// What is known of a part.
+/// The state of a part.
 pub enum PartState {
     Complete,
     Running,
     Lacking,
 }
 
-/// Where the parts of a whole are: beside its directory, in which there is nothing but the whole.
+/// Directory of the parts. It lies beside that of the whole, which must hold nothing else.
 pub fn parts_directory(out: &Path) -> PathBuf {
     let name = out.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     out.with_file_name(format!("{name}.parts"))
 }
 
 impl SlurmBatch<'_> {
-    /// Writes the scripts and submits what is not complete: the array, and behind it the merge.
+    /// Writes the scripts and submits the incomplete parts as an array, followed by the merge.
     pub fn submit_batch(&self) -> Result<SubmitAnswer, Failure> {
         let directory = parts_directory(self.out);
         std::fs::create_dir_all(&directory).map_err(|why| files::WriteError { file: directory.clone(), why }).or_unwritable()?;
@@ -101,7 +103,7 @@ impl SlurmBatch<'_> {
                 &array,
             )?)
         };
-        // Whatever became of the parts: the merge names the one that is missing.
+        // The merge runs in any case. It reports a part that is missing.
         let mut after = vec!["--job-name=coplace-merge".to_owned(), "--requeue".to_owned(), log("merge.log")];
         after.extend(job.iter().map(|job| format!("--dependency=afterany:{job}")));
         let merge_job = self.submit_script(&after, &merge)?;
@@ -113,12 +115,12 @@ impl SlurmBatch<'_> {
         parts_directory(self.out).join(format!("{part}-of-{}", self.parts))
     }
 
-    /// The script of a part: whatever happened before, it goes on.
+    /// The script of a part. It resumes from any state.
     fn array_script(&self) -> Result<String, Failure> {
         let out = self.part_directory("${SLURM_ARRAY_TASK_ID}").display().to_string();
         let words: Vec<String> = std::iter::once(self.verb.to_owned()).chain(self.words.iter().cloned()).collect();
         let part = format!("\"${{SLURM_ARRAY_TASK_ID}}/{}\"", self.parts);
-        // The part's number is the shell's to fill in, the rest is not.
+        // The shell fills in the number of the part, and nothing else.
         let out = quote_for_shell(&out).replace("${SLURM_ARRAY_TASK_ID}", "'\"${SLURM_ARRAY_TASK_ID}\"'");
         Ok(self.sbatch_script(&format!("{} {} --shard {part} --out {out}", executable_path()?, all_parts(&words))))
     }
@@ -134,7 +136,7 @@ impl SlurmBatch<'_> {
         )))
     }
 
-    /// A script for `sbatch`, in the directory in which it is submitted.
+    /// A script for `sbatch` that runs in the directory of submission.
     fn sbatch_script(&self, command: &str) -> String {
         format!(
             "#!/bin/sh\n# Written by coplace {} --slurm. May be killed, requeued and run again at any time.\n\
@@ -143,10 +145,10 @@ impl SlurmBatch<'_> {
         )
     }
 
-    /// Submits a script; the job's number.
+    /// Submits a script and returns the job number.
     fn submit_script(&self, own: &[String], script: &Path) -> Result<String, Failure> {
         let mut command = Command::new("sbatch");
-        // What the user says comes last: it counts.
+        // The user's options come last, so that they take precedence.
         command.args(["--parsable", "--open-mode=append"]).args(own).args(self.options).arg(script);
         let output = command.output().map_err(|why| {
             let scripts = parts_directory(self.out).display().to_string();
@@ -161,7 +163,7 @@ impl SlurmBatch<'_> {
             let why = said(&output.stderr).replace("sbatch: error: ", "");
             return Err(failure::input_failure(format!("--slurm: sbatch refused {}: {why}", script.display())));
         }
-        // Behind a `;` it names the cluster.
+        // The name of the cluster follows after a `;`.
         let number = said(&output.stdout);
         Ok(number.split(';').next().unwrap_or_default().to_owned())
     }
@@ -175,12 +177,12 @@ fn all_parts(words: &[String]) -> String {
     words.iter().map(|word| quote_for_shell(word)).collect::<Vec<_>>().join(" ")
 }
 
-/// A word that a shell takes as it is.
+/// Quotes a word for a shell.
 fn quote_for_shell(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// Numbers as `--array` takes them: 1-3,7.
+/// Numbers in the form of `--array`: 1-3,7.
 fn array_ranges(numbers: &[u32]) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for &number in numbers {
@@ -193,7 +195,7 @@ fn array_ranges(numbers: &[u32]) -> String {
     runs.iter().map(one).collect::<Vec<_>>().join(",")
 }
 
-/// In words.
+/// The explanation as text.
 pub fn answer_text(submitted: &SubmitAnswer) -> String {
     let SubmitAnswer { parts, complete, running, job, merge_job, directory, out, .. } = submitted;
     let mut text = match job {

@@ -1,4 +1,4 @@
-//! `coplace sweep`: every design of a study, none rejected by a bound.
+//! `coplace sweep`: evaluates every design of a study, without pruning.
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What is swept.
+/// Help of the positional argument.
 const OF_ONE: &str = "A built-in model (coplace list models) or a Hugging Face config.json file: one, also of a study for several; a file STUDY.toml \
      beside it is the study [default: the study's, where it has one]";
 
@@ -49,48 +49,49 @@ const OF_ONE: &str = "A built-in model (coplace list models) or a Hugging Face c
 pub struct SweepArguments {
     #[command(flatten)]
     posed: SearchRequest,
-    /// Directory of the sweep [default: runs/sweep-MODEL-STUDY, with a digest of the question where it is not the study's own]
+    /// Directory of the sweep [default: runs/sweep-MODEL-STUDY, with a digest of the question if it differs from the
+    /// study's]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Go on with what the directory holds of this sweep; begin where it holds none
+    /// Resume the sweep of the directory, or start it
     #[arg(long)]
     resume: bool,
-    /// Form of the answer
+    /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
     #[command(flatten)]
     in_parts: PartArguments,
 }
 
-/// What a sweep tells.
+/// The answer of a sweep.
 #[derive(Serialize)]
 pub struct SweepAnswer {
     /// The part of the sweep.
     part: String,
-    /// Designs of the part.
+    /// Number of designs of the part.
     designs: u64,
-    /// How many met which fate.
+    /// Number of designs per outcome.
     outcomes: BTreeMap<&'static str, u64>,
-    /// What bounds how many of the evaluated designs.
+    /// Number of evaluated designs per bound.
     bound_by: BTreeMap<String, u64>,
-    /// The record of a whole sweep.
+    /// The record; only for a whole sweep.
     record: Option<SearchRecord>,
-    /// What this process did of it.
+    /// The work of this process.
     this_run: SweepProcessCounts,
     /// The files of the sweep.
     files: Vec<String>,
 }
 
-/// What one process did of a sweep.
+/// The work of one process.
 #[derive(Serialize, Clone, Copy, Default)]
 pub struct SweepProcessCounts {
-    /// Designs that it looked at.
+    /// Number of decided designs.
     designs: u64,
-    /// How long it took for them.
+    /// Time for these designs.
     seconds: f64,
 }
 
-/// Sweeps, or goes on with a sweep.
+/// Runs the verb: starts or resumes a sweep.
 pub fn run_sweep(arguments: &SweepArguments) -> Result<(), Failure> {
     let arguments = &SweepArguments { posed: arguments.posed.settle_study()?, ..arguments.clone() };
     if let Some((flag, why)) = arguments.posed.asked.flag_of_search_alone() {
@@ -125,7 +126,7 @@ pub fn run_sweep(arguments: &SweepArguments) -> Result<(), Failure> {
     answer::write_answer(arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer))
 }
 
-/// What is known of a part in a directory.
+/// The state of a part in a directory.
 fn state_of_part(directory: &Path, asked: &SweepFacts) -> Result<PartState, Failure> {
     if !directory.join(STORE).exists() {
         return Ok(PartState::Lacking);
@@ -138,7 +139,7 @@ fn state_of_part(directory: &Path, asked: &SweepFacts) -> Result<PartState, Fail
     }
 }
 
-/// The directory of a sweep, for this process alone.
+/// Claims the directory of a sweep.
 pub fn claim_directory(path: &Path) -> Result<DirectoryClaim, Failure> {
     DirectoryClaim::for_sweep(path).map_err(|error| {
         let why = match error {
@@ -150,16 +151,16 @@ pub fn claim_directory(path: &Path) -> Result<DirectoryClaim, Failure> {
     })
 }
 
-/// Where a sweep goes if nothing is said.
+/// The default directory of a sweep.
 fn usual_directory(question: &SearchQuestion, posed: &SearchRequest, facts: &SweepFacts) -> PathBuf {
     let part = if facts.parts > 1 { format!("-{}-of-{}", facts.part, facts.parts) } else { String::new() };
     let digest = if posed.changes_study() { format!("-{}", facts.question) } else { String::new() };
     PathBuf::from("runs").join(format!("sweep-{}{digest}{part}", question.directory_name(posed)))
 }
 
-/// Of which question, space and part a sweep is.
+/// The question, the space and the part of a sweep.
 pub fn sweep_facts(question: &SearchQuestion, posed: &SearchRequest, shard: Shard) -> SweepFacts {
-    // PHAZE's dimensions are columns of every design.
+    // PHAZE's dimensions already have columns in every design.
     let column = !matches!(question.study.space.chips, Chips::Phaze(_));
     let dials = question.space.listed_dimensions();
     SweepFacts {
@@ -174,7 +175,7 @@ pub fn sweep_facts(question: &SearchQuestion, posed: &SearchRequest, shard: Shar
     }
 }
 
-/// The store of a directory: a new one, or with `resume` the one that is there.
+/// Opens the store of a directory: a new one, or with `resume` the existing one.
 fn open_store(directory: &Path, facts: &SweepFacts, resume: bool) -> Result<SweepStore, Failure> {
     if !directory.join(STORE).exists() {
         return SweepStore::create_in(directory, facts).or_unwritable();
@@ -188,7 +189,7 @@ fn open_store(directory: &Path, facts: &SweepFacts, resume: bool) -> Result<Swee
     Err(failure::input_failure(format!("--out {at}: holds {found} of {wanted} designs of this sweep; {cure}")))
 }
 
-/// Marks what is wrong with a store that is there: the user's to mend, but for a full or broken disk.
+/// Marks an error of an existing store: wrong input, unless the disk is full or broken.
 trait OrDamaged<T> {
     fn or_damaged(self) -> Result<T, Failure>;
 }
@@ -206,7 +207,7 @@ impl<T> OrDamaged<T> for Result<T, SweepStoreError> {
 #[derive(Clone, Copy)]
 pub struct PreparedSweep<'a> {
     pub question: &'a SearchQuestion,
-    /// By the space's fabrics.
+    /// By the fabrics of the space.
     pub jobs: &'a [Job<'a>],
     pub prepared: &'a [PreparedJob<'a>],
 }
@@ -219,12 +220,12 @@ impl<'a> PreparedSweep<'a> {
         Some(Job { chip: &built.chip, ..*self.jobs.get(built.fabric?)? })
     }
 
-    /// The sweep of its space.
+    /// The sweep of the whole space.
     pub fn whole_sweep(&self) -> Sweep<'a> {
         Sweep { prepared: self.prepared, space: &self.question.space, max_step: self.question.aim.max_step }
     }
 
-    /// Looks at every design that the store lacks.
+    /// Decides every design that the store lacks.
     fn sweep_missing(&self, store: &mut SweepStore, kept: &stop::KeptCounter) -> Result<SweepProcessCounts, Failure> {
         let (start, sweep) = (Instant::now(), self.whole_sweep());
         let shard = store.facts().shard();
@@ -264,7 +265,7 @@ impl<'a> PreparedSweep<'a> {
         Ok(SweepProcessCounts { designs: looked, seconds: start.elapsed().as_secs_f64() })
     }
 
-    /// Writes what a whole sweep comes to.
+    /// Writes the exports and the record of a finished sweep.
     pub fn finish_sweep(&self, store: &SweepStore, this_run: SweepProcessCounts) -> Result<SweepAnswer, Failure> {
         let directory = store.file().parent().unwrap_or(Path::new("."));
         let (aim, facts) = (self.question.aim, store.facts());
@@ -297,7 +298,7 @@ impl<'a> PreparedSweep<'a> {
         Ok(SweepAnswer::new(summary, store, this_run, (Some(record), files)))
     }
 
-    /// The best design with all that its step takes, and its files.
+    /// The best design with the figures of its step, and its files.
     fn best_design(&self, summary: &SweepSummary, digest: &str) -> Result<(Option<BestDesign>, FoundFiles), Failure> {
         let Some(row) = &summary.best else {
             return Ok((None, FoundFiles { inputs: self.question.inputs.clone(), ..FoundFiles::default() }));
@@ -321,7 +322,7 @@ impl<'a> PreparedSweep<'a> {
     }
 }
 
-/// What a part of a sweep tells.
+/// The answer for a part of a sweep.
 fn part_answer(store: &SweepStore, question: &SearchQuestion, this_run: SweepProcessCounts) -> Result<SweepAnswer, Failure> {
     let summary = export::summarize_store(store, question.aim).or_damaged()?;
     Ok(SweepAnswer::new(summary, store, this_run, (None, vec![store.file().display().to_string()])))
@@ -346,7 +347,7 @@ impl SweepAnswer {
     }
 }
 
-/// The answer in words.
+/// The answer as text.
 pub fn answer_text(answer: &SweepAnswer) -> String {
     let mut text = answer.record.as_ref().map_or_else(String::new, |record| report::run_report(record) + "\n");
     if answer.record.is_none() {

@@ -1,4 +1,4 @@
-//! `coplace techniques`: every memory technique side by side on one model and chip.
+//! `coplace techniques`: compares all memory techniques on one model and chip.
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
@@ -16,7 +16,8 @@ use step::{SoftwareStack, TrainingPlan};
 use workloads::footprint::Precision;
 use workloads::{ActivationPolicy, Batch, Layout, Model, Technique, Techniques, ZeroStage};
 
-/// Compare memory techniques on one model and chip: memory by class, step time, longest sequence and largest micro-batch
+/// Compare memory techniques on one model and chip: memory by class, step time, longest sequence and largest
+/// micro-batch
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  coplace techniques llama2-7b --chip a100_80gb_sxm --fabric selene_hdr200x8 --data 8 --zero 1 --sequence-length 4096\n  \
@@ -31,11 +32,12 @@ use workloads::{ActivationPolicy, Batch, Layout, Model, Technique, Techniques, Z
 pub struct TechniquesArguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
     model: String,
-    /// A built-in chip (coplace list chips), a chip's file, or a run directory of `coplace search` for the chip that it found, with the run's fabric and
-    /// stack where none are given
+    /// A chip: built in (coplace list chips), a chip file, or a run directory of `coplace search` (its found chip, with
+    /// its fabric and stack unless given)
     #[arg(long)]
     chip: String,
-    /// Techniques of one row, `NAME,key=value`, several joined by `+`; can be given several times [default: every built-in one by itself]
+    /// Techniques of one row, `NAME,key=value`, joined by `+`. Can be given several times [default: every built-in one
+    /// by itself]
     #[arg(long, value_name = "NAME[,KEY=VALUE]")]
     technique: Vec<String>,
     /// Network between the devices
@@ -53,7 +55,7 @@ pub struct TechniquesArguments {
     /// Context-parallel width
     #[arg(long, value_name = "C", default_value_t = 1, value_parser = count_up_to(1 << 16))]
     context: u32,
-    /// Expert-parallel width, of models with experts
+    /// Expert-parallel width, for models with experts
     #[arg(long, value_name = "E", default_value_t = 1, value_parser = count_up_to(1 << 16))]
     expert: u32,
     /// ZeRO stage
@@ -68,39 +70,39 @@ pub struct TechniquesArguments {
     /// Tokens per sequence [default: the model's longest]
     #[arg(long, value_name = "TOKENS", value_parser = whole_number_in(1..=LONGEST))]
     sequence_length: Option<u64>,
-    /// What runs again besides: none, selective, full, MaxText's names, custom:offload(a)+device(b)
+    /// Further recomputation: none, selective, full, MaxText's names, custom:offload(a)+device(b)
     #[arg(long, default_value = "none")]
     recompute: String,
     /// Software stack [default: as for plan]
     #[arg(long)]
     stack: Option<String>,
-    /// An option of the stack to set. Can be given several times
+    /// Set an option of the stack. Can be given several times
     #[arg(long, value_name = "TABLE.KEY=VALUE")]
     stack_option: Vec<String>,
-    /// How attention is executed
+    /// Execution of attention
     #[arg(long, value_enum, default_value_t = AttentionKernel::Fused)]
     attention: AttentionKernel,
-    /// Number format [default: bf16, fp16 on chips without it]
+    /// Number format [default: bf16; fp16 on chips without it]
     #[arg(long, value_enum)]
     precision: Option<ProductFormat>,
-    /// Keep weights, gradients and states in the number format alone, without an fp32 master copy
+    /// Keep weights, gradients and states only in the number format, without an fp32 master copy
     #[arg(long)]
     no_master: bool,
-    /// The optimizer
+    /// Optimizer
     #[arg(long, value_enum, default_value_t = OptimizerName::Adam)]
     optimizer: OptimizerName,
-    /// Storage for every device, GB/s and GB, in place of the chip's file
+    /// Storage of every device, GB/s and GB, instead of that in the chip's file
     #[arg(long, value_name = "GB_PER_S:GB")]
     nvme: Option<String>,
-    /// Draw the comparison into this directory (techniques.svg and .png); made if need be
+    /// Draw the comparison into this directory (techniques.svg and .png), which is created if needed
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Form of the answer
+    /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
-/// Tries them and prints.
+/// Runs the verb: evaluates the techniques and prints.
 pub fn run_techniques(arguments: &TechniquesArguments) -> Result<(), Failure> {
     let model = Model::load(&arguments.model).or_input()?;
     let mut chip = input::read_chip(&arguments.chip)?.accelerator;
@@ -122,7 +124,7 @@ pub fn run_techniques(arguments: &TechniquesArguments) -> Result<(), Failure> {
     let setting = TechniqueSetting { model: &model, chip: &chip, fabric: &fabric, stack: &stack, plan: &plan };
     let answer = progress::run_with_progress("trying techniques", || TechniqueComparison::compare_techniques(&setting, &lists))
         .or_input()?;
-    // Of several some may not be possible; that none that was asked for is leaves nothing to compare.
+    // Some of several techniques may be impossible. If all requested ones are, there is nothing to compare.
     let asked = answer.rows.iter().skip(1);
     if let (Some(why), true) =
         (asked.clone().find_map(|row| row.refused.as_ref()), asked.into_iter().all(|row| row.result.is_none()))
@@ -141,7 +143,7 @@ pub fn run_techniques(arguments: &TechniquesArguments) -> Result<(), Failure> {
     answer::write_answer(arguments.format, &answer, report::techniques_report)
 }
 
-/// Techniques joined by `+`.
+/// Parses techniques joined by `+`.
 fn parse_techniques(text: &str) -> Result<Techniques, Failure> {
     text.split('+')
         .map(|name| name.trim().parse::<Technique>().map_err(|e| failure::input_failure(format!("--technique: {e}"))))

@@ -1,4 +1,4 @@
-//! `coplace validate`: predictions judged by measured data.
+//! `coplace validate`: scores predictions against measurements.
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
@@ -8,7 +8,7 @@ use results::finite;
 use results::validate::{self, ClaimReport, FileReport};
 use std::path::{Path, PathBuf};
 
-/// Predict every row of measured data and say how far off the predictions are
+/// Predict every row of measured data, and report the errors
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  coplace validate sim/tests/data/collectives.csv --predictions predictions.csv --plot figures\n\n\
@@ -31,42 +31,44 @@ pub struct ValidateArguments {
     /// CSV files of measured data
     #[arg(required_unless_present_any = ["techniques", "intervals"], value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Compute the published figures of memory techniques (results/reference/techniques.toml) instead, and how near they come
+    /// Compute the published figures of memory techniques instead (results/reference/techniques.toml), with their
+    /// errors
     #[arg(long, conflicts_with_all = ["files", "held_out", "predictions", "plot", "breakdown", "stacks"])]
     techniques: bool,
-    /// Predict training runs and memory peaks with what they are judged by held out, models, numbers of nodes, chips and stacks in turn: each
-    /// stack's scalars are fitted to the other rows; kernels and collectives with rows, kinds and chips held out
+    /// Predict training runs and memory peaks with models, numbers of nodes, chips and stacks held out in turn, each
+    /// stack's scalars fitted to the other rows; kernels and collectives with rows, kinds and chips held out
     #[arg(long, conflicts_with_all = ["predictions", "plot", "breakdown", "format"])]
     held_out: bool,
     /// Write the errors of --held-out, row by row (results/reference/residuals.csv and residuals_alone.csv are made so)
     #[arg(long, value_name = "OUT.csv", requires = "held_out")]
     residuals: Option<PathBuf>,
-    /// Print how often 90 % intervals hold on what was held out, how wide they are, and what choosing plans by their bad end costs: of the carried
-    /// errors, or of a table that --residuals wrote
+    /// Print the coverage and the width of 90 % intervals on held-out rows, and the regret of choosing plans by their
+    /// bad end; for the carried errors, or for a table from --residuals
     #[arg(long, value_name = "TABLE.csv", num_args = 0..=1, conflicts_with_all = ["files", "held_out", "predictions", "plot", "breakdown", "format"])]
     intervals: Option<Option<PathBuf>>,
-    /// Write id,quantity,measured,predicted,low,high,grade: a line per row and predicted column, with its 90 % interval and its grade; of published
-    /// claims the claims with predicted,error_pct,why
+    /// Write id,quantity,measured,predicted,low,high,grade: a line per row and predicted column, with its 90 % interval
+    /// and its grade; for published claims the claims with predicted,error_pct,why
     #[arg(long, value_name = "OUT.csv")]
     predictions: Option<PathBuf>,
-    /// Draw predicted against measured into this directory (SVG and PNG); made if need be
+    /// Draw predicted against measured values into this directory (SVG and PNG), which is created if needed
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
-    /// Write id,part,seconds: what every predicted training step is made of
+    /// Write id,part,seconds: the parts of every predicted training step
     #[arg(long, value_name = "OUT.csv")]
     breakdown: Option<PathBuf>,
-    /// Take the software stacks (megatron.toml, pytorch_fsdp.toml, ...) from this directory instead of the built-in ones
+    /// Take the software stacks (megatron.toml, pytorch_fsdp.toml, ...) from this directory instead of the built-in
+    /// ones
     #[arg(long, value_name = "DIR")]
     stacks: Option<PathBuf>,
-    /// Take chips (a100_80gb_sxm.toml, ...) from this directory; those that it has not are the built-in ones
+    /// Take chips (a100_80gb_sxm.toml, ...) from this directory; chips that it lacks are the built-in ones
     #[arg(long, value_name = "DIR")]
     chips: Option<PathBuf>,
-    /// Form of the answer
+    /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
-/// Scores every file; what is wrong is named last, the rest still answered.
+/// Runs the verb: scores every file. Faults are reported at the end; the other rows are still scored.
 pub fn run_validate(arguments: &ValidateArguments) -> Result<(), Failure> {
     if arguments.techniques {
         let figures = results::papers::reproduce_figures().or_other()?;
@@ -125,7 +127,7 @@ pub fn run_validate(arguments: &ValidateArguments) -> Result<(), Failure> {
     if faults.is_empty() { Ok(()) } else { Err(failure::input_failure(faults.join("\nerror: "))) }
 }
 
-/// What is computed beside published claims.
+/// Prints published claims beside computed values.
 fn validate_claims(arguments: &ValidateArguments, reports: &[ClaimReport]) -> Result<(), Failure> {
     if let Some(path) = &arguments.predictions {
         validate::write_claims(path, reports).or_unwritable()?;
@@ -144,7 +146,7 @@ fn validate_claims(arguments: &ValidateArguments, reports: &[ClaimReport]) -> Re
     })
 }
 
-/// Where chips and stacks are taken from.
+/// The directories of chips and stacks.
 fn validate_options(arguments: &ValidateArguments) -> Result<validate::ValidateOptions, Failure> {
     if let Some(directory) = arguments.stacks.as_ref().filter(|directory| !directory.is_dir()) {
         let why = "is not a directory; give the one that holds the stacks' files (megatron.toml, ...)";
@@ -157,7 +159,7 @@ fn validate_options(arguments: &ValidateArguments) -> Result<validate::ValidateO
     Ok(validate::ValidateOptions { stacks: arguments.stacks.clone(), chips: arguments.chips.clone() })
 }
 
-/// Errors on what nothing was fitted on.
+/// Prints the errors on held-out rows.
 fn validate_held_out(arguments: &ValidateArguments, options: &validate::ValidateOptions) -> Result<(), Failure> {
     let (mut residuals, mut few, mut alone) = (Vec::new(), Vec::new(), Vec::new());
     for path in &arguments.files {
@@ -197,7 +199,7 @@ fn validate_held_out(arguments: &ValidateArguments, options: &validate::Validate
     answer::write_text(&text)
 }
 
-/// How often intervals hold.
+/// Prints the coverage of intervals.
 fn validate_intervals(table: Option<&Path>) -> Result<(), Failure> {
     let runs = |table: &ResidualTable| results::report::coverage_report(&coverage_by_data_set(table));
     let alone = |table: &AloneResiduals| validate::held_out::coverage_of_alone(&table.coverage_by_data_set());
@@ -217,10 +219,10 @@ fn validate_intervals(table: Option<&Path>) -> Result<(), Failure> {
     answer::write_text(&runs(&ResidualTable::parse_csv(&text).map_err(wrong)?))
 }
 
-/// How many wrong rows of a file standard error names.
+/// Most faulty rows of a file that standard error names.
 const NAMED: usize = 5;
 
-/// The files that were written, as text.
+/// The list of written files.
 fn list_written(arguments: &ValidateArguments, drawn: Vec<PathBuf>) -> Vec<String> {
     let tables = [&arguments.predictions, &arguments.breakdown].into_iter().flatten().cloned();
     tables.chain(drawn).map(|p| p.display().to_string()).collect()
@@ -234,7 +236,7 @@ fn reports_text(reports: &[FileReport], written: &[String]) -> String {
     text
 }
 
-/// Draws every quantity of every file. Files that share a name get a number, so that no figure is lost.
+/// Draws every quantity of every file. Files with the same name get a number, so that no figure is overwritten.
 fn draw_figures(directory: &Path, reports: &[FileReport]) -> Result<Vec<PathBuf>, Failure> {
     std::fs::create_dir_all(directory).map_err(|e| {
         failure::write_failure(

@@ -1,8 +1,8 @@
-//! What leaves the device: to the host's memory, to NVMe, in part; and how frameworks are told.
+//! Offloading to host memory, to NVMe and in part, and its form in frameworks' configurations.
 
 use crate::support::{CommandOutput, run_coplace};
 
-/// Eight A100 and all of a plan on them but its stages.
+/// Eight A100 and all arguments of a plan on them except its stages.
 pub const CLUSTER: [&str; 11] = [
     "--chip",
     "a100_80gb_sxm",
@@ -42,7 +42,8 @@ fn tensors_go_to_the_host_and_to_storage_whole_and_in_part() {
     let answer = with(&["--nvme", "6:100", "--format", "json"]).expect_json();
     let stage = &answer["result"]["stages"][0];
     let mib = |place: &str, name: &str| stage["keeps"][0][place][name].as_f64().unwrap();
-    // 4096 tokens, 2 sequences, 2 tensor-parallel devices: hidden 4096 and MLP 11008 in 2 bytes, half of the tokens of the first.
+    // 4096 tokens, 2 sequences, 2 tensor-parallel devices: hidden 4096 and MLP 11008 in 2 bytes, with half of the
+    // tokens of the first.
     let tokens = 4096.0 * 2.0 / 1_048_576.0;
     assert_eq!(mib("host_mib", "attention.core.out"), tokens * 4096.0 / 2.0);
     assert_eq!(mib("device_mib", "attention.core.out"), tokens * 4096.0 / 2.0);
@@ -53,7 +54,7 @@ fn tensors_go_to_the_host_and_to_storage_whole_and_in_part() {
     assert!((gib("host_gib") - 32.0 * tokens * 2048.0 / 1024.0).abs() < 1e-9, "{stage}");
     let text = with(&["--nvme", "6:100"]).expect_result();
     assert!(text.contains("on NVMe") && text.contains("MiB on NVMe"), "{text}");
-    // Slower storage takes longer, less is named with what would do.
+    // Slower storage takes longer. Too little storage is reported with the size that would do.
     let step =
         |rate: &str| with(&["--nvme", rate, "--format", "json"]).expect_json()["result"]["time"]["step_s"].as_f64().unwrap();
     assert!(step("0.5:100") > 1.2 * step("20:100"));
@@ -84,7 +85,7 @@ fn choices_are_written_in_the_words_of_frameworks() {
     let emit = |recompute: &'static str, more: &[&str]| call("plan", &[&fixed[..], &[recompute], more].concat());
     let modules = ["--technique", "recompute-mlp", "--technique", "offload-core-attn", "--emit", "megatron"];
     let written = emit("none", &modules).expect_result();
-    // The output of the core, which goes away with it, is what the projection reads: Megatron-LM leaves it on the device unless both are named.
+    // The projection reads the offloaded output of the core. Megatron-LM leaves it on the device unless both are named.
     let away = "--offload-modules core_attn attn_proj";
     for line in ["--recompute-modules mlp", "--fine-grained-activation-offloading", away] {
         assert!(written.lines().any(|written| written == line), "{line}: {written}");

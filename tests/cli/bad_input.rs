@@ -1,6 +1,6 @@
-//! Input that a user must mend: one message that names the file, the key, the value, the limit and the cure; exit code 2;
-//! nothing on standard output, nothing written. The texts are pinned in `snapshots/`; `INSTA_UPDATE=always cargo test --test cli`
-//! accepts new ones.
+//! Wrong input: one message names the file, the key, the value, the limit and the cure. The exit code is 2; nothing is
+//! printed to standard output or written. The texts are pinned in `snapshots/`; `INSTA_UPDATE=always cargo test --test
+//! cli` accepts new ones.
 
 use crate::support::{
     config_with, file_names, read_repository_file, repository_path, run_coplace, run_coplace_in, small_study, study_with,
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// The messages of calls, each under its arguments; checks that nothing was written.
+/// The messages of calls, each under its arguments. Checks that nothing was written.
 fn messages(directory: &Path, calls: &[&[&str]]) -> String {
     let before = file_names(directory);
     let mut text = String::new();
@@ -24,7 +24,7 @@ fn messages(directory: &Path, calls: &[&[&str]]) -> String {
     text.replace(&format!("{}/", env!("CARGO_MANIFEST_DIR")), "")
 }
 
-/// The names that messages list; they grow, and the pinned texts need not follow.
+/// The lists of names in messages. They grow; the pinned texts omit them.
 fn built_in(what: &str) -> String {
     let listed = run_coplace(&["list", what, "--format", "json"]).expect_json();
     let names: Vec<&str> = listed.as_array().unwrap().iter().map(|entry| entry["name"].as_str().unwrap()).collect();
@@ -258,7 +258,7 @@ fn chips() {
     insta::assert_snapshot!("chips", messages(dir.path(), &calls));
 }
 
-/// Every kind of file that a command reads: a built-in one, and a call that reads it as FILE.
+/// Every kind of file that a command reads: a built-in file, and a call that reads it as FILE.
 const KINDS: &[(&str, &[&str])] = &[
     ("workloads/models/llama2-7b.json", &["evaluate", "FILE", "--chip", "a100_80gb", "--micro-batch", "1"]),
     ("sim/templates/chips/a100_80gb_sxm.toml", &["evaluate", "llama2-7b", "--chip", "FILE", "--micro-batch", "1"]),
@@ -278,7 +278,7 @@ const KINDS: &[(&str, &[&str])] = &[
     ("sim/tests/data/scale_sim/convolutions.csv", &["scalesim", "sim/tests/data/scale_sim/array_8x4.cfg", "FILE"]),
 ];
 
-/// A byte order mark is skipped; UTF-16 and a directory in place of a file are named as such.
+/// A byte order mark is skipped. UTF-16, and a directory in place of a file, are reported as such.
 #[test]
 fn files_in_other_encodings_and_directories() {
     for (file, call) in KINDS {

@@ -1,6 +1,6 @@
-//! Every command of the README and of the book is run. In blocks marked `console` lines that begin with `$ ` are commands; blocks marked
-//! `LANGUAGE,file=NAME` are files that they need; `console,long` is run with the ignored tests, and so are the README's indented commands and the
-//! examples of its table of verbs.
+//! Runs every command of the README and of the book. In blocks marked `console`, lines that begin with `$ ` are
+//! commands. Blocks marked `LANGUAGE,file=NAME` are files that they need. Blocks marked `console,long` run with the
+//! ignored tests, as do the README's indented commands and the examples in its table of verbs.
 
 use crate::support::{files_with_ending, repository_path};
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 /// A block between fences.
 struct Block {
-    /// What stands behind the opening fence.
+    /// The text after the opening fence.
     info: String,
     text: String,
 }
@@ -52,7 +52,7 @@ fn examples(page: &str) -> Vec<String> {
     page.lines().filter_map(|line| indented(line).or_else(|| in_table(line))).map(|rest| format!("coplace {rest}")).collect()
 }
 
-/// A command with the newest run in place of RUN.
+/// Replaces RUN in a command by the newest run.
 fn of_newest_run(command: &str, dir: &Path) -> String {
     if !command.contains("runs/RUN") {
         return command.to_owned();
@@ -62,7 +62,8 @@ fn of_newest_run(command: &str, dir: &Path) -> String {
     command.replace("RUN", newest.file_name().to_str().unwrap())
 }
 
-/// Runs a page's commands in a directory of its own, in which the repository's folders are; how many there were.
+/// Runs the commands of a page in a directory of its own that contains the folders of the repository. Returns their
+/// number.
 fn run(page: &str, long: bool) -> usize {
     let text = std::fs::read_to_string(page).unwrap();
     let dir = tempfile::tempdir().unwrap();

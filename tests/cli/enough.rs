@@ -1,8 +1,8 @@
-//! What `plan` says would be enough where nothing fits.
+//! The memory that `plan` suggests if nothing fits.
 
 use crate::support::run_coplace;
 
-/// What is printed as enough, given back as what is left free, is enough: by name and tensor by tensor.
+/// The suggested memory is enough: with the suggested headroom the plan fits, by named policies and tensor by tensor.
 #[test]
 fn the_memory_that_is_said_to_be_enough_is() {
     let job = "plan llama2-7b --chip a100_80gb_sxm --fabric selene_hdr200x8 --devices 8 --global-batch 8 --sequence-length 32768 \
@@ -12,7 +12,7 @@ fn the_memory_that_is_said_to_be_enough_is() {
             let more = ["--recompute", recompute, "--headroom-gib", headroom];
             run_coplace(&job.split_whitespace().chain(more).collect::<Vec<_>>())
         };
-        // A budget that no plan meets is the user's to mend.
+        // A budget that no plan meets is wrong input.
         let why = with("76").expect_refusal();
         assert!(why.starts_with("error: --headroom-gib 76: no plan fits; the nearest, "), "{why}");
         let flag = why.split_once("(--headroom-gib ").and_then(|(_, rest)| rest.split_once(')')).unwrap().0;

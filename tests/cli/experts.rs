@@ -1,4 +1,4 @@
-//! Modules that predict further tokens, and how experts are run.
+//! Modules that predict further tokens, and the execution of experts.
 
 use crate::support::{run_coplace, run_coplace_in};
 
@@ -11,12 +11,12 @@ fn modules_for_further_tokens_and_a_capacity_are_trained_where_they_are_asked_fo
     let step =
         |more: &[&str]| call(&[more, &["--format", "json"]].concat()).expect_json()["result"]["plan"]["step_s"].as_f64().unwrap();
     let plain = step(&[]);
-    // One of 27 layers more, and a second head.
+    // One layer more than 27, and a second head.
     let further = step(&["--mtp-layers", "1"]) / plain;
     assert!(1.03 < further && further < 1.3, "{further}");
     assert!(step(&["--capacity-factor", "1.5"]) > 1.02 * plain);
     assert!(step(&["--stack-option", "overlap.shared_expert=1"]) < plain);
-    // Experts of another width than the tensor-parallel group's, and tokens sent once to every node.
+    // Experts with a width other than the tensor-parallel group's, and tokens sent once to every node.
     let refused = call(&["--expert-tensor", "3"]).expect_refusal();
     assert!(refused.contains("--expert-tensor: etp = 3: must be a divisor of the 16 ranks of a stage"), "{refused}");
     assert!(step(&["--stack-option", "kernels.expert_deduplicated=true"]) < plain);
@@ -30,7 +30,7 @@ fn modules_for_further_tokens_and_a_capacity_are_trained_where_they_are_asked_fo
     assert!(written.contains("--mtp-num-layers 1") && written.contains("--overlap-moe-expert-parallel-comm"), "{written}");
 }
 
-/// A search trains them with its model, and what it found is evaluated again to the same step.
+/// A search trains them with its model, and `evaluate` reproduces the step of the best design.
 #[test]
 fn a_search_trains_modules_for_further_tokens() {
     let dir = tempfile::tempdir().unwrap();
@@ -41,7 +41,7 @@ fn a_search_trains_modules_for_further_tokens() {
         found["best"]["step"]["time"]["step_s"].as_f64().unwrap()
     };
     let (plain, further) = (best("plain", &[]), best("further", &["--mtp-layers", "1"]));
-    // A layer of 40 and a head more, on the stage that waits for none.
+    // One layer more than 40 and a head, on the stage that limits the pipeline.
     assert!(1.01 < further / plain && further / plain < 1.3, "{further} {plain}");
     let again =
         run_coplace_in(dir.path(), &["evaluate", "megatron-gpt2-xl", "--chip", "further", "--format", "json"]).expect_json();

@@ -1,4 +1,4 @@
-//! `coplace explain`: held against the sweep that has every neighbour.
+//! `coplace explain`, compared with a sweep that contains every neighbour.
 
 use crate::several::STUDY;
 use crate::support::run_coplace_in;
@@ -6,11 +6,11 @@ use crate::sweep::undisturbed_sweep;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The rows of a CSV file whose cells hold no quotes, by column.
+/// The rows of a CSV file without quoted cells, by column.
 pub fn csv_rows(text: &str) -> Vec<BTreeMap<String, String>> {
     let mut lines = text.lines();
     let header: Vec<&str> = lines.next().unwrap().split(',').collect();
-    // Reasons and plans are quoted where they hold commas.
+    // Reasons and plans are quoted if they contain commas.
     let cells = |line: &str| {
         let (mut cells, mut quoted) = (vec![String::new()], false);
         for letter in line.chars() {
@@ -65,7 +65,7 @@ fn each_step_is_the_neighbour_that_the_sweep_has() {
         if outcome == "evaluated" {
             let (said, swept) = (step["tokens_per_s"].as_f64().unwrap(), row["throughput_tokens_per_s"].parse::<f64>().unwrap());
             assert!((said / swept - 1.0).abs() < 1e-12, "{step}: {swept}");
-            // Of one of the eight devices, as the objective per-mm2 and `pareto` count.
+            // Per device, of eight, as the objective per-mm2 and `pareto` count.
             let per = step["tokens_per_s_per_mm2"].as_f64();
             let gained = difference("throughput_tokens_per_s").zip(difference("area_mm2")).filter(|(_, area)| *area > 1e-9);
             let gained = gained.map(|(rate, area)| rate / 8.0 / area);
@@ -78,7 +78,7 @@ fn each_step_is_the_neighbour_that_the_sweep_has() {
         }
     }
     assert_eq!(seen.keys().copied().collect::<Vec<_>>(), dimensions);
-    // A little more of anything makes no plan slower.
+    // Slightly more of any resource makes no plan slower.
     let worth = explained["worth"].as_array().unwrap();
     assert!(worth.iter().all(|of| of["change"].as_f64().unwrap() >= -1e-9), "{worth:?}");
     assert!(worth.iter().any(|of| of["resource"] == "clock" && of["change"].as_f64().unwrap() > 0.01), "{worth:?}");
@@ -90,7 +90,7 @@ fn each_step_is_the_neighbour_that_the_sweep_has() {
     changed(dir.path(), &explained);
 }
 
-/// A run has its study as it was; one of an older version, whose study has changed, and what is no run, are refused by name.
+/// A run keeps its study. An older run whose study has changed, and a directory that is no run, are refused by name.
 fn changed(dir: &std::path::Path, before: &Value) {
     let study = std::fs::read_to_string(dir.join("s.toml")).unwrap();
     std::fs::write(dir.join("s.toml"), study.replace("devices = 8", "devices = 4")).unwrap();
@@ -133,12 +133,12 @@ fn a_step_over_the_power_says_so_and_is_never_where_area_is_worth_most() {
         let more = said["steps"].as_array().unwrap().iter().find(|step| step["dimension"] == "sms").unwrap().clone();
         (more, run_coplace_in(dir.path(), &["explain", out]).expect_result())
     };
-    // More area is what twice the SMs need.
+    // Twice the SMs need more area.
     let (more, text) = explained("area", &[]);
     assert_eq!((&more["limits"], more["exceeds"].to_string()), (&Value::from("over_area"), "[\"over_area\"]".to_owned()));
     let named = "where it is used best: sms from 66 to 132, beyond the area that is allowed; on average";
     assert!(text.contains(named) && !text.contains("over power"), "{text}");
-    // At no clock do they take so little.
+    // They take more power at every clock.
     let (more, text) = explained("power", &["--max-power", "220"]);
     assert_eq!(more["exceeds"].to_string(), "[\"over_area\",\"over_power\"]");
     assert_eq!(more["limits"], "over_area");

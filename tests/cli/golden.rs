@@ -1,11 +1,11 @@
-//! Golden answers: what about a hundred commands over all verbs answered, held while the program is rewritten.
+//! Golden answers: the recorded answers of about a hundred commands over all verbs must not change.
 //!
-//! `tests/golden/answers/NAME.json` keeps one answer each, reduced to what must stay: numbers, booleans and one-word
-//! facts. A JSON answer may gain keys; it may lose none. Numbers are equal to one part in 10^12.
+//! `tests/golden/answers/NAME.json` holds one answer, reduced to the facts that must stay: numbers, booleans and
+//! one-word texts. A JSON answer may gain keys but lose none. Numbers must agree to one part in 10^12.
 //!
-//! - `COPLACE_GOLDEN=write cargo test --test cli golden` records the answers of today. Read `git diff tests/golden`
-//!   before you commit it.
-//! - `COPLACE_PROGRAM=PATH` asks another program than the one that cargo built, for instance an older one.
+//! - `COPLACE_GOLDEN=write cargo test --test cli golden` records today's answers. Read `git diff tests/golden` before
+//!   you commit it.
+//! - `COPLACE_PROGRAM=PATH` runs another program than the one that cargo built, such as an older one.
 
 mod commands;
 mod compact;
@@ -61,7 +61,7 @@ fn every_golden_answer_has_a_command_and_every_command_one_answer() {
     assert_eq!(files, wanted);
 }
 
-/// Runs the commands of one group one after another in one directory and compares each answer with the recorded one.
+/// Runs the commands of one group in sequence in one directory, and compares each answer with the recorded one.
 #[track_caller]
 fn hold(group: &str) {
     let write = std::env::var_os("COPLACE_GOLDEN").is_some_and(|value| value == "write");
@@ -84,7 +84,7 @@ fn hold(group: &str) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The reduced answer of one command: its exit code, and what it printed or wrote.
+/// The reduced answer of one command: its exit code, and its output.
 fn answer(command: &Command, directory: &Path) -> Value {
     let place = directory.display().to_string();
     let arguments: Vec<String> = command.line.split_whitespace().map(|word| word.replace("{T}", &place)).collect();
@@ -116,13 +116,13 @@ fn run(arguments: &[String]) -> Output {
     command.current_dir(env!("CARGO_MANIFEST_DIR")).args(arguments).output().unwrap()
 }
 
-/// The words of a command line that a refusal repeats.
+/// The words of a command line that an error message repeats.
 fn named(message: &str, line: &str) -> Vec<String> {
     let words = line.split_whitespace().filter(|word| word.len() > 2 && !word.contains("{T}"));
     words.filter(|word| message.contains(word)).map(str::to_owned).collect()
 }
 
-/// Of a help text the flags, their defaults of one word, and the values that they take.
+/// The flags of a help text, with their one-word defaults and their values.
 fn flags(help: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in help.lines().map(str::trim) {

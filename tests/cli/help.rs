@@ -1,8 +1,8 @@
-//! Every verb explains itself.
+//! Every verb has help.
 
 use crate::support::run_coplace;
 
-/// The verbs that the command's own help names.
+/// The verbs in the command's help.
 fn verbs() -> Vec<String> {
     let help = run_coplace(&["--help"]).expect_result();
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
@@ -37,7 +37,7 @@ fn the_help_says_what_the_exit_codes_mean_and_what_the_main_job_is() {
     assert_eq!(run_coplace(&["--version"]).expect_result(), format!("coplace {}\n", env!("CARGO_PKG_VERSION")));
 }
 
-/// A negative number is a value like others: it is named with its option and the limit, lists of several as well.
+/// A negative number is an ordinary value: the error names the option and the limit. Lists of numbers too.
 #[test]
 fn negative_numbers_are_refused_by_their_options() {
     let job =

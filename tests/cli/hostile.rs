@@ -1,10 +1,10 @@
-//! What goes wrong around an answer: full disks, two searches at once, unknown names, answers that are no numbers.
+//! Hostile surroundings: full disks, concurrent searches, unknown names, answers with numbers that are not finite.
 
 use crate::support::{CommandOutput, file_names, read_repository_file, run_coplace, run_coplace_in, small_study};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Calls the command in a directory under a shell's `setting`.
+/// Calls the command in a directory after a shell `setting`.
 #[cfg(unix)]
 fn under(setting: &str, directory: &Path, arguments: &[&str]) -> CommandOutput {
     let mut command = std::process::Command::new("sh");
@@ -15,7 +15,7 @@ fn under(setting: &str, directory: &Path, arguments: &[&str]) -> CommandOutput {
     CommandOutput { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
-/// No file may have more than a block: what a full disk does, without one.
+/// No file may exceed one block. This simulates a full disk.
 #[cfg(unix)]
 const FULL: &str = "trap '' XFSZ; ulimit -f 0;";
 
@@ -42,7 +42,7 @@ fn a_full_disk_is_exit_code_1_in_every_verb_and_loses_no_answer() {
     let data = crate::support::repository_path("sim/tests/data/collectives.csv").display().to_string();
     for option in [["--plot", "figures"], ["--predictions", "p.csv"], ["--breakdown", "b.csv"]] {
         let full = under(FULL, dir.path(), &["validate", &data, option[0], option[1]]);
-        // A breakdown of no training run is one line, which fits nowhere either.
+        // A breakdown without training runs is one line, which does not fit either.
         assert_eq!(full.code, 1, "{option:?}: {}", full.stderr);
         let nowhere = if option[0] == "--plot" { "small.toml/x" } else { "gone/x.csv" };
         assert_eq!(run_coplace_in(dir.path(), &["validate", &data, option[0], nowhere]).code, 2, "{option:?}");

@@ -1,4 +1,4 @@
-//! `coplace place` and `coplace schedule` on the carried instances: the recorded optima, by the command's JSON.
+//! `coplace place` and `coplace schedule` on the carried instances: the JSON has the recorded optima.
 
 use crate::support::{CommandOutput, files_with_ending, run_coplace};
 use serde_json::{Value, json};
@@ -95,7 +95,8 @@ fn schedules_take_the_recorded_makespans() {
     assert_eq!((proven, open), (45, 3));
 }
 
-/// Operators of the stored instances run as the answer says: after what they wait for, as long as they take, and as long as stated in all.
+/// Operators of the stored instances run as the answer says: after their predecessors, for their latencies, and within
+/// the stated makespan.
 #[test]
 fn schedules_say_when_and_where_each_operator_runs() {
     for answer in call("schedule", &files_with_ending("results/reference/phaze/schedule", ".json")) {
@@ -119,8 +120,8 @@ fn schedules_say_when_and_where_each_operator_runs() {
     }
 }
 
-/// A tensor operator across both tensor cores (4, against 9 on one) and a vector operator that is as long: side by side where the one blocks tensor
-/// cores only, one after the other where it blocks all.
+/// A tensor operator across both tensor cores (4, against 9 on one) and an equally long vector operator. They overlap
+/// if the first blocks only tensor cores, and run in sequence if it blocks all cores.
 #[test]
 fn an_instance_says_what_an_operator_across_all_cores_blocks() {
     let dir = tempfile::tempdir().unwrap();

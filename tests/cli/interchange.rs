@@ -1,5 +1,5 @@
-//! Other simulators' files: SCALE-Sim's configuration, topology and report, LLMCompass's device, Calculon's application, execution and
-//! system, Piper's graph.
+//! Files of other simulators: SCALE-Sim's configuration, topology and report, LLMCompass's device, Calculon's
+//! application, execution and system, Piper's graph.
 
 use crate::support::{file_names, read_repository_file, run_coplace, run_coplace_in};
 use std::path::Path;

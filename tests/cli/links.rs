@@ -3,7 +3,8 @@
 use crate::plan::{call_plan, number_at};
 use crate::support::run_coplace;
 
-/// Links between 8 nodes, those between neighbours (in the order of the ranks) half as fast as the others, GB/s.
+/// Links between 8 nodes in GB/s. Links between neighbours (in the order of the ranks) have half the bandwidth of the
+/// others.
 fn links(change: impl Fn(String) -> String) -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("links.csv");
@@ -34,7 +35,8 @@ fn ranks_are_mapped_to_measured_links() {
     let [before, after, bound] = ["before_s", "after_s", "lower_bound_s"].map(|key| number_at(&mapping[key]));
     assert!((before / number_at(&answer["plans"][0]["step_s"]) - 1.0).abs() < 1e-9);
     assert!(bound <= after && after < before && number_at(&mapping["without_links_s"]) < after, "{mapping}");
-    // Four nodes around fast links only exist: the data-parallel rings use them, so the bound is met nearly.
+    // No four nodes are joined by fast links only. The data-parallel rings use the fast ones, so that the bound is
+    // nearly met.
     assert!(number_at(&mapping["gap"]) < 0.01, "{mapping}");
     let data = mapping["axes"].as_array().unwrap().iter().find(|a| a["axis"] == "data").unwrap();
     assert!(number_at(&data["after_s"]) < 0.6 * number_at(&data["before_s"]), "{data}");

@@ -1,4 +1,4 @@
-//! `coplace list`: text and JSON name the same things.
+//! `coplace list`: text and JSON have the same names.
 
 use crate::support::{run_coplace, run_coplace_in};
 
@@ -7,7 +7,7 @@ fn names(what: &str) -> Vec<String> {
     let names: Vec<String> = json.as_array().unwrap().iter().map(|e| e["name"].as_str().unwrap().to_owned()).collect();
     let text = run_coplace(&["list", what]).expect_result();
     let first = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
-    // A long cell goes on in lines that begin with spaces.
+    // A long cell continues in lines that begin with spaces.
     assert_eq!(
         text.lines().skip(2).filter(|line| !line.starts_with(' ')).map(first).collect::<Vec<_>>(),
         names,
@@ -56,7 +56,7 @@ fn the_network_of_a_chip_is_named_where_it_is_missing_and_another_is_said() {
     let text = job(&["--fabric", "tpu_v4_ici"]).expect_result();
     assert!(text.split_whitespace().collect::<Vec<_>>().join(" ").contains(foreign), "{text}");
     assert!(!job(&["--fabric", "nvlink4_node"]).expect_result().contains("is a network of"));
-    // PHAZE's network, which `evaluate` takes where none is given.
+    // PHAZE's network is the default of `evaluate`.
     let silent =
         run_coplace(&["evaluate", "llama2-7b", "--chip", "h100", "--devices", "8", "--global-batch", "8"]).expect_result();
     assert!(silent.contains("phaze_flat is a network of phaze_tpuv4"), "{silent}");
@@ -120,6 +120,6 @@ fn a_chip_that_takes_more_than_its_maker_allows_is_said_to_be_overrated() {
     };
     assert!(text("mi300x", "mi300x_400g").contains("above the 750 W that its maker holds it to"));
     assert!(!text("h100", "nvlink4_node").contains("that its maker holds it to"));
-    // What joins other chips is like nothing that was measured.
+    // A network of other chips is related to no measurement.
     assert!(text("h100", "phaze_flat").contains("never measured: fabric phaze_flat, cluster h100_80gb_sxm on phaze_flat"));
 }

@@ -1,4 +1,4 @@
-//! The command as a user meets it: every verb from the outside, exit codes and error texts included.
+//! The command from the outside: every verb, with exit codes and error texts.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod away;

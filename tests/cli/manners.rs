@@ -1,10 +1,10 @@
-//! Everyday manners: width, completions, manual pages, the doctor, names nearly right.
+//! Width, completions, manual pages, the doctor, and misspelt names.
 
 use crate::support::{run_coplace, run_coplace_in};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-/// The command's answer on a screen so many characters wide.
+/// The command's answer on a screen of the given width.
 fn on_screen(columns: &str, arguments: &[&str]) -> String {
     let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
     let output = command.env("COLUMNS", columns).args(arguments).output().unwrap();
@@ -30,7 +30,7 @@ fn answers_fit_eighty_columns_and_say_what_they_left_out() {
         assert!(!on_screen("170", &arguments).contains("Left out for want of width"), "{call}");
     }
     assert!(on_screen("80", &["list", "models"]).contains("Left out for want of width: "));
-    // What explains a row is none of what is left out.
+    // Notes below a row are not dropped.
     let dimensions = on_screen("80", &["list", "dimensions"]);
     assert!(dimensions.lines().all(|line| line.chars().count() <= 80) && !dimensions.contains("Left out"), "{dimensions}");
     let (_, dies) = dimensions.split_once("\narea.dies ").unwrap();
@@ -51,7 +51,7 @@ fn off_a_terminal_a_line_has_eighty_columns() {
 #[test]
 fn what_takes_long_says_what_it_does() {
     let dir = tempfile::tempdir().unwrap();
-    // Of three phases in eight seconds one takes more than the two that are quiet.
+    // Three phases take eight seconds; one of them takes longer than the two quiet ones.
     let said = |log: Option<&str>| {
         let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
         command.current_dir(dir.path()).env_remove("COPLACE_LOG");
@@ -81,7 +81,7 @@ fn a_plan_that_takes_long_says_how_far_it_is_and_ends_with_the_best_so_far() {
     let mut child = command.spawn().unwrap();
     let mut told = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     let line = told.by_ref().find(|line| line.contains("best ")).unwrap();
-    // Which part of the search it is in after two seconds depends on the machine.
+    // The phase after two seconds depends on the machine.
     let parts = [" plans evaluated, ", "schedules played, ", "other splits of the layers, ", "what stages keep, "];
     assert!(line.contains("searching plans [") && parts.iter().any(|part| line.contains(part)), "{line}");
     let pid = child.id().to_string();
@@ -102,7 +102,7 @@ fn a_plan_that_is_stopped_says_what_no_plan_is_below() {
     assert_eq!(stopped["by"], "stopped by --time-limit 1");
     let (bound, first) = (stopped["bound_s"].as_f64().unwrap(), answer["plans"][0]["step_s"].as_f64().unwrap());
     assert!(0.5 * first < bound && bound <= first, "{bound} {first}");
-    // How many depends on the machine.
+    // The number depends on the machine.
     assert!(answer["counts"]["not_reached"].as_u64().unwrap() > 0 && answer["neighbours"].as_array().unwrap().is_empty());
     let unmapped = run_coplace(&LONG.split(' ').chain(["--time-limit", "1", "--map-ranks"]).collect::<Vec<_>>());
     assert!(unmapped.code == 0 && unmapped.stderr.contains("ranks are in the order of the devices"), "{}", unmapped.stderr);
@@ -162,7 +162,8 @@ fn a_name_that_is_nearly_right_is_answered_with_the_right_one() {
     }
 }
 
-/// Whether a Python reader is there and what it says: run by `.ci/run`, which names what cannot be installed.
+/// The output of a Python reader, or `None` if it is not installed. `.ci/run` runs this and reports readers that cannot
+/// be installed.
 fn read_by(script: &str, file: &std::path::Path) -> String {
     let output = Command::new("python3").arg("-c").arg(script).arg(file).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -2,7 +2,7 @@
 
 use crate::support::{file_names, read_repository_file, repository_path, run_coplace, run_coplace_in};
 
-/// A kernels file: rows of one chip made by hand, the first of them wrong or unknown where a test says so.
+/// A kernels file with made-up rows of one chip. The first row is wrong or unknown if a test says so.
 const HEADER: &str = "id,dataset,chip,kernel,m,n,k,batch,elements,dtype,measured_us,spread_pct,timing,source\n";
 
 fn gemm(id: &str, chip: &str, size: u32, measured_us: &str) -> String {
@@ -77,7 +77,7 @@ fn a_fit_finds_the_fraction_of_a_slower_chip_and_moves_nothing_else() {
     let predictions = std::fs::read_to_string(dir.path().join("p.csv")).unwrap();
     let cells = predictions.lines().find_map(|l| l.strip_prefix("a,measured_us,1,")).unwrap();
     let predicted: f64 = cells.split(',').next().unwrap().parse().unwrap();
-    // A product of this size is bound by the arrays: a chip half as slow again reaches about two thirds of the fraction.
+    // The arrays bound a product of this size: a chip that is slower by half reaches about two thirds of the fraction.
     write(&(1.5 * predicted).to_string());
     let call = ["calibrate", "tpu_v4", "k.csv", "--only", "tensor_achieved_fraction", "--format", "json"];
     let answer = run_coplace_in(dir.path(), &call).expect_json();
@@ -90,7 +90,7 @@ fn a_fit_finds_the_fraction_of_a_slower_chip_and_moves_nothing_else() {
     let of = |key: &str| scalar[key].as_f64().unwrap();
     assert!((0.5..0.85).contains(&(of("after") / of("before"))), "{scalar}");
     assert!((scalar["range"][0].as_f64().unwrap()..=scalar["range"][1].as_f64().unwrap()).contains(&of("after")), "{scalar}");
-    // What is written is a chip for every verb.
+    // The written file is a chip that every verb accepts.
     run_coplace_in(
         dir.path(),
         &[
@@ -120,7 +120,7 @@ fn a_fabric_is_fitted_to_its_collectives_and_written_for_every_verb() {
     let of = |key: &str| answer[key].as_f64().unwrap();
     assert!(of("rows") > 40.0 && of("others") > 0.0 && of("after_pct") < of("before_pct"), "{answer}");
     assert!(of("left_out_pct") >= of("after_pct") && of("left_out_pct") < 10.0, "{answer}");
-    // A wrong row is named, and the rest fitted.
+    // A faulty row is reported, and the others are fitted.
     let text = std::fs::read_to_string(&rows).unwrap();
     let some: String = text.lines().take(60).map(|line| format!("{line}\n")).collect();
     std::fs::write(dir.path().join("wrong.csv"), some.replacen(",9.08,", ",nan,", 1)).unwrap();
@@ -132,7 +132,7 @@ fn a_fabric_is_fitted_to_its_collectives_and_written_for_every_verb() {
     assert!(run_coplace_in(dir.path(), &plan).expect_result().contains("our_node"));
 }
 
-/// Published claims that are wrong are named as rows of measured data are; those beside them are answered.
+/// Faulty claims are reported like faulty rows of measured data. The claims beside them are answered.
 #[test]
 fn a_wrong_claim_is_named_with_exit_code_2() {
     let dir = tempfile::tempdir().unwrap();
@@ -154,7 +154,7 @@ fn a_wrong_claim_is_named_with_exit_code_2() {
     assert_eq!(run_coplace_in(dir.path(), &["validate", "c.csv"]).code, 0);
 }
 
-/// A tolerance in points of a percentage is no percentage.
+/// A tolerance in percentage points is not a percentage.
 #[test]
 fn points_are_not_percent() {
     let text = run_coplace(&["validate", "--techniques"]).expect_result();

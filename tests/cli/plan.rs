@@ -1,4 +1,4 @@
-//! `coplace plan`: the list, its proof by counts, its neighbours, and the frameworks' words.
+//! `coplace plan`: the list, its proof by counts, its neighbours, and frameworks' configurations.
 
 use crate::support::{run_coplace, run_coplace_in};
 use serde_json::Value;
@@ -78,7 +78,7 @@ fn the_fastest_plan_is_played_by_stage_and_traced() {
     assert_eq!(forward as f64, micro_batches * 4.0 * 2.0, "a forward pass per micro-batch and chunk");
     let shown = run_coplace(&call_plan(&shape)).expect_result();
     assert!(shown.contains("Its stages over a step, seconds\n"), "{shown}");
-    // A place that cannot be written is an error before anything is printed.
+    // An unwritable path is an error before anything is printed.
     let error = run_coplace(&call_plan(&[&shape[..], &["--trace", "/nowhere/step.json"]].concat())).expect_refusal();
     assert!(error.contains("/nowhere/step.json"), "{error}");
 }
@@ -95,7 +95,7 @@ fn options_of_the_stack_are_set_by_name() {
     let (name, hidden) = step(&["--stack-option", "overlap.tensor=1", "--stack-option", "overlap.data_reduction=1"]);
     assert_eq!(name, "megatron with overlap.tensor=1 with overlap.data_reduction=1");
     assert!(hidden < 0.99 * plain, "{hidden} {plain}");
-    // Hybrid sharding: one rank of tensor groups of 8 a node, so that each keeps its own copy.
+    // Hybrid sharding: with tensor groups of 8, each node has one rank and keeps its own copy.
     let flags = run_coplace(&call_plan(
         &[&["--tensor", "2"], &shape[2..], &["--stack-option", "kernels.shard_within_domain=true", "--emit", "megatron"]]
             .concat(),
@@ -200,7 +200,7 @@ fn adamw_is_another_name_of_adam() {
     assert_eq!(with("adamw"), with("adam"));
 }
 
-/// The best of every stage is no slower than any policy by name, and the answer says which tensors of which stages go where.
+/// The best choice per stage is no slower than any named policy. The answer says where the tensors of each stage go.
 #[test]
 fn what_every_stage_keeps_is_chosen_and_told() {
     let job = "plan llama3-8b --chip a100_80gb_sxm --fabric selene_hdr200x8 --devices 8 --global-batch 32 --tensor 2 --pipeline 4 \
@@ -210,7 +210,7 @@ fn what_every_stage_keeps_is_chosen_and_told() {
     let best = with(&["--stack", "ideal", "--recompute", "best", "--format", "json"]).expect_json();
     for policy in ["selective", "full", "full_offloaded"] {
         let named = with(&["--stack", "ideal", "--recompute", policy, "--format", "json"]);
-        // One that keeps too much is refused.
+        // A policy that keeps too much is refused.
         assert!(named.code == 2 || step(&best) <= step(&named.expect_json()), "{policy}");
     }
     let stages = best["stages"].as_array().unwrap();
@@ -220,7 +220,8 @@ fn what_every_stage_keeps_is_chosen_and_told() {
     assert!(best["plans"][0]["plan"]["activations"].is_array());
     let text = with(&["--stack", "ideal", "--recompute", "best"]).expect_result();
     assert!(text.contains("What its layers keep\n") && text.contains("by stage, "), "{text}");
-    // Megatron-LM recomputes the first layers of every chunk, as many in each: slower than what it cannot run, and said below the list.
+    // Megatron-LM recomputes the first layers of every chunk, the same number in each. This is slower than the best
+    // choice, which it cannot run; the report says so below the list.
     let megatron = with(&["--stack", "megatron", "--recompute", "best", "--format", "json"]).expect_json();
     let plans = megatron["plans"].as_array().unwrap();
     let steps: Vec<f64> = plans.iter().map(|plan| plan["step_s"].as_f64().unwrap()).collect();
@@ -228,7 +229,7 @@ fn what_every_stage_keeps_is_chosen_and_told() {
     let runs = plans.iter().position(|plan| plan["cannot_run"].is_null()).unwrap();
     let text = with(&["--stack", "megatron", "--recompute", "best"]).expect_result();
     assert!(text.contains(&format!("The fastest of these that it can run is {}: ", runs + 1)), "{text}");
-    // By the bad ends of their intervals the same.
+    // The same holds with the bad ends of intervals.
     let robust = with(&["--stack", "megatron", "--recompute", "best", "--robust", "--format", "json"]).expect_json();
     let plans = robust["plans"].as_array().unwrap();
     let ends: Vec<f64> = plans.iter().map(|plan| plan["evidence"]["step_interval_s"][1].as_f64().unwrap()).collect();
@@ -276,10 +277,10 @@ fn maxtext_is_offered_what_it_runs() {
         let written = with(more);
         assert!(written.code == 0 && written.stdout.contains(setting), "{more}: {} {}", written.stderr, written.stdout);
     }
-    // What is listed is what is written.
+    // The listed plan is the written plan.
     let first = &with("--pipeline 4 --format json").expect_json()["plans"][0]["plan"];
     assert_eq!(first["schedule"], "g_pipe", "{first}");
-    // What it does not run is written as it is asked for, with the cure.
+    // A plan that the framework cannot run is written as requested, with the cure.
     let interleaved = with("--emit maxtext --pipeline 4 --virtual-stages 2");
     assert_eq!(interleaved.code, 3, "{}", interleaved.stderr);
     assert!(interleaved.stderr.contains("(coplace plan --schedule gpipe --virtual-stages 1)"), "{}", interleaved.stderr);
@@ -342,11 +343,11 @@ fn layers_that_do_not_divide_are_split_as_is_fastest() {
         all[1] = String::leak(model.display().to_string());
         run_coplace(&all).expect_json()
     };
-    // No number of layers of the 14 stages between makes all stages hold 2 or 3.
+    // No number of layers in the 14 inner stages makes all stages hold 2 or 3.
     let thin = with(&["--pipeline", "16", "--virtual-stages", "1"]);
     let layers: Vec<f64> = thin["plans"][0]["layers"].as_array().unwrap().iter().map(number_at).collect();
     assert!(layers.iter().all(|n| (2.0..=3.0).contains(n)) && layers.iter().sum::<f64>() == 40.0, "{layers:?}");
-    // Chunks that divide the layers in no way are in the space.
+    // Chunks that do not divide the layers are in the space.
     let chunks = with(&["--pipeline", "8", "--virtual-stages", "3"]);
     assert_eq!(chunks["plans"][0]["layers"].as_array().unwrap().len(), 24);
 }
@@ -364,7 +365,7 @@ fn what_is_offloaded_must_fit_into_the_hosts_memory() {
     small[3] = String::leak(chip.display().to_string());
     let none = run_coplace(&small).expect_result();
     assert!(none.contains("no plan fits") && none.contains(" of 0.05 GiB of host memory per device: offloaded"), "{none}");
-    // A chip without a host has nowhere to send it, nor to storage without any.
+    // A chip without a host cannot offload to it. Without storage it cannot offload to that either.
     for (policy, table) in [("custom:offload(decoder_layer_input)", "host"), ("tensors:nvme(input)", "storage")] {
         let mut nowhere = call_plan(&["--recompute", policy]);
         nowhere[3] = if table == "host" { "phaze_tpuv4" } else { "a100_80gb_sxm" };
@@ -471,7 +472,7 @@ fn memory_under_zb_v_is_said_to_be_a_limit() {
         need.len() == 4 && need.iter().zip(&played).all(|(need, played)| *played <= need * (1.0 + 1e-9)),
         "{need:?} {played:?}"
     );
-    // Elsewhere it is what the timeline reaches.
+    // Elsewhere the peak is that of the timeline.
     let other = run_coplace(&call_plan(&["--schedule", "1f1b", "--pipeline", "4", "--top", "1"])).expect_result();
     assert!(!other.contains("Under ZB-V"), "{other}");
 }

@@ -1,4 +1,4 @@
-//! A limit of power and the clock that it leaves a chip.
+//! A power limit and the clock that it leaves a chip.
 
 use crate::search::{RELATIVES, read_record};
 use crate::support::run_coplace_in;
@@ -17,7 +17,7 @@ fn a_limit_of_power_lowers_the_clock_of_the_chip_that_every_verb_takes() {
     let (free, text) = found("free", &[]);
     assert!(free["best"]["design"]["lowered_clock_mhz"].is_null() && !text.contains("clock is lowered"), "{text}");
     let power = number(&free, "peak_power_w");
-    // A limit that the best chip holds changes nothing.
+    // A limit that the best chip meets changes nothing.
     let (wide, _) = found("wide", &["--max-power", "1000"]);
     assert_eq!(wide["best"]["step"], free["best"]["step"]);
     let most = format!("{:.0}", 0.7 * power);

@@ -1,4 +1,4 @@
-//! The page of a run: what it holds, and what a browser makes of it.
+//! The page of a run: its contents, and its rendering in a browser.
 
 use crate::support::{config_with, read_repository_file, run_coplace_in, small_study};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use std::process::Command;
 const OF_A_SEARCH: [&str; 10] =
     ["dies", "pareto", "comparison", "time", "roofline", "timeline", "stages", "memory-classes", "memory-time", "decisions"];
 
-/// What a page holds.
+/// The data of a page.
 fn data(page: &Path) -> Value {
     let html = std::fs::read_to_string(page).unwrap();
     let (_, data) = html.split_once("id=\"data\">").unwrap();
@@ -36,7 +36,7 @@ fn the_page_of_a_search_holds_the_run_and_its_step_played_again() {
     assert_eq!(page["dies"].as_array().unwrap().len(), 3);
     let die = page["dies"][0]["area_mm2"].as_f64().unwrap();
     assert!((die / run["best"]["design"]["area_mm2"].as_f64().unwrap() - 1.0).abs() < 1e-9);
-    // The passes are those of the stages that the record has: busy for as long.
+    // The passes belong to the stages of the record and take as long.
     let stages = run["best"]["step"]["timeline"].as_array().unwrap();
     for (at, stage) in stages.iter().enumerate() {
         let events = page["timeline"]["events"].as_array().unwrap().iter();
@@ -65,7 +65,7 @@ fn pages_of_plans_and_evaluations_say_what_they_leave_out() {
         assert!(text.starts_with("Written: page.html (") && !text.contains("Left out"), "{verb}: {text}");
         let page = data(&dir.path().join("page.html"));
         assert!(!page["timeline"]["events"].as_array().unwrap().is_empty() && page["designs"].is_null());
-        // Another chip's step is another.
+        // Another chip has another step.
         let other = run_coplace_in(dir.path(), &["report", "answer.json", "-o", "page.html", "--chip", "tpu_v5p"]);
         let lacks = "passes, kernels and memory over time, for the step takes ";
         assert!(other.stdout.contains(&format!("Left out: {lacks}")), "{verb}: {other:?}");
@@ -80,7 +80,7 @@ fn pages_of_plans_and_evaluations_say_what_they_leave_out() {
     }
 }
 
-/// A run of a study, a model and a stack by path, asked again where none of them is.
+/// A run of a study, a model and a stack by path can be asked again after their files are gone.
 #[test]
 fn a_run_stands_alone() {
     let dir = tempfile::tempdir().unwrap();
@@ -102,12 +102,12 @@ fn a_run_stands_alone() {
     assert_eq!(explained["best"], run["best"]["design"]);
     let again = run_coplace_in(&elsewhere, &["evaluate", "config.json", "--chip", "../run", "--format", "json"]).expect_json();
     assert_eq!(again["result"]["time"]["step_s"], run["best"]["step"]["time"]["step_s"]);
-    // What the user names is read where it lies.
+    // Files that the user names are read as they are.
     std::fs::write(elsewhere.join("config.json"), "{}").unwrap();
     assert!(
         run_coplace_in(&elsewhere, &["evaluate", "config.json", "--chip", "../run"]).expect_refusal().contains("config.json")
     );
-    // Files that are not the run's own are refused.
+    // Foreign files in a run are refused.
     for file in ["inputs.json", "best.toml"] {
         let path = dir.path().join("run").join(file);
         let text = std::fs::read_to_string(&path).unwrap();
@@ -118,15 +118,15 @@ fn a_run_stands_alone() {
     }
 }
 
-/// The tensor cores of a chip's file.
+/// The tensor cores in a chip's file.
 fn cores(file: &str) -> u64 {
     let table = file.split("[tensor]").nth(1).unwrap();
     let line = table.lines().find(|line| line.starts_with("cores = ")).unwrap();
     line["cores = ".len()..].parse().unwrap()
 }
 
-/// An answer about the chip of a run, a fabric, a stack and a model by path, with options set: it has the texts of all, and its page lacks nothing where
-/// none of them lies. An older answer has names alone.
+/// An answer about the chip of a run, with a fabric, a stack and a model by path and options set. It contains all their
+/// texts, so that its page is complete after the files are gone. An older answer has only names.
 #[test]
 fn an_answer_has_its_chip_with_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -155,7 +155,7 @@ fn an_answer_has_its_chip_with_it() {
         let page = data(&elsewhere.join("page.html"));
         assert!(!page["timeline"]["events"].as_array().unwrap().is_empty() && !page["sources"].as_array().unwrap().is_empty());
         assert_eq!(page["dies"].as_array().unwrap().len(), 3);
-        // Its chip is one for other jobs.
+        // Its chip serves other jobs too.
         let job =
             ["evaluate", "llama2-7b", "--chip", "answer.json", "--devices", "64", "--global-batch", "64", "--format", "json"];
         let of_answer = run_coplace_in(&elsewhere, &job).expect_json();
@@ -181,7 +181,7 @@ fn what_is_no_run_and_no_page_is_refused() {
     assert!(refusal(&["report", "x.json", "-o", "."]).contains("-o .: is a directory"));
 }
 
-/// What a browser's console said, and the page as it stands then.
+/// The console output of a browser, and the resulting page.
 fn browsed(browser: &str, page: &Path, theme: &str) -> (String, String) {
     let url = format!("file://{}#{theme}", page.display());
     let profile = tempfile::tempdir().unwrap();
@@ -194,7 +194,7 @@ fn browsed(browser: &str, page: &Path, theme: &str) -> (String, String) {
     (console.join("\n"), String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Run by `.ci/run` where Debian's package chromium is there or can be installed.
+/// `.ci/run` runs this if Debian's package chromium is installed or can be.
 #[test]
 #[ignore = "needs chromium"]
 fn the_page_in_a_browser_has_every_chart_in_both_themes_and_widths() {

@@ -1,22 +1,22 @@
-//! `coplace search --robust`: designs by the bad end of their step's interval.
+//! `coplace search --robust`: designs ranked by the bad end of their step's interval.
 
 use crate::support::{run_coplace_in, small_study};
 use serde_json::Value;
 use std::path::Path;
 
-/// The 90 % interval of a run's best design's step.
+/// The 90 % interval of the best design's step.
 fn step_interval(record: &Value) -> (f64, f64) {
     let ends = &record["best"]["step"]["plan"]["evidence"]["step_interval_s"];
     (ends[0].as_f64().unwrap(), ends[1].as_f64().unwrap())
 }
 
-/// A number with four digits, as tables have it.
+/// A number with four digits, as in tables.
 fn significant(value: f64) -> String {
     let digits = (3 - value.log10().floor() as i32).max(0);
     format!("{value:.0$}", digits as usize)
 }
 
-/// A limit on steps holds at the bad end: the best one's is its least that leaves a design.
+/// A limit on steps applies to the bad end: that of the best design is the smallest limit that leaves a design.
 fn limited(dir: &Path, end: f64) {
     let search = |most: f64, out: &str| {
         let most = most.to_string();
@@ -43,7 +43,7 @@ fn by_bad_ends_no_design_is_chosen_whose_step_may_take_longer() {
     assert!(step_interval(&robust).1 <= step_interval(&plain).1, "{robust}");
     assert_eq!((&plain["certificate"]["robust"], &robust["certificate"]["robust"]), (&Value::Null, &true.into()));
     assert_eq!(robust["study"]["options"]["robust"], "true");
-    // What is proven is proven of bad ends.
+    // The proof is about bad ends.
     let batch = robust["study"]["global_batch_sequences"].as_f64().unwrap();
     let best = robust["certificate"]["best_sequences_per_s"].as_f64().unwrap();
     assert!((best * step_interval(&robust).1 / batch - 1.0).abs() < 1e-9, "{best}");
@@ -52,7 +52,7 @@ fn by_bad_ends_no_design_is_chosen_whose_step_may_take_longer() {
     let proof = "Proven: of no design of this space is the fastest plan found better at the bad end of its step's 90 % interval.";
     let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains("Designs are ranked by the bad end"), "{text}");
-    // Tables have the bad end beside the step, `designs.parquet` for every design; there is no front.
+    // Tables have the bad end beside the step, and `designs.parquet` has it for every design. There is no front.
     assert!(said.contains("Comparison, designs ranked by the bad end") && said.contains("at which designs are ranked"), "{text}");
     let end = format!("  {}", significant(step_interval(&robust).1));
     let line = text.lines().find(|line| line.starts_with("best found") && line.contains("mm²")).unwrap();
@@ -71,7 +71,7 @@ fn by_bad_ends_no_design_is_chosen_whose_step_may_take_longer() {
         assert!(page.contains(words), "{words}");
     }
     assert!(said.contains(proof) && text.contains("sequences/s at the bad end"), "{text}");
-    // In parts the same.
+    // The parts give the same.
     for part in ["1/2", "2/2"] {
         search(&["--robust", "--shard", part, "--out", &part[..1], "--format", "json"]).expect_json();
     }

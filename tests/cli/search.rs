@@ -1,4 +1,4 @@
-//! `coplace search` and what reads its run directories.
+//! `coplace search`, and the verbs that read its run directories.
 
 use crate::support::{config_with, file_names, run_coplace, run_coplace_in, small_study, study_with};
 use serde_json::Value;
@@ -59,7 +59,7 @@ fn pareto(directory: &Path, record: &Value) {
     let of = |design: &Value, key: &str| design[key].as_f64().unwrap();
     let rises = |key: &str| front.windows(2).all(|pair| of(&pair[0], key) < of(&pair[1], key));
     assert!(rises("area_mm2") && rises("throughput_sequences_per_s"), "{answer}");
-    // The largest design on the front is the fastest, and the fastest is the best found.
+    // The largest design on the front is the fastest, and the fastest is the best one found.
     assert_eq!(front.last().unwrap(), &record["best"]["design"]);
     let own = &answer["runs"][0];
     assert_eq!((&own["axes"]["x"], &own["axes"]["y"], &own["axes"]["z"]), (&"area".into(), &"throughput".into(), &Value::Null));
@@ -98,23 +98,24 @@ fn a_config_json_from_disk_is_searched() {
     let run = &file_names(&dir.path().join("runs"))[0];
     assert_eq!(file_names(&dir.path().join("runs").join(run)), FILES);
     assert_eq!(record["study"]["sequence_tokens"], 512);
-    // Embedding (tied to the head) 49152 x 576, 6 layers of 576 x (2 x 576 + 2 x 192) + 3 x 576 x 1536 + 2 x 576, last norm.
+    // Embedding (tied to the head) 49152 x 576, 6 layers of 576 x (2 x 576 + 2 x 192) + 3 x 576 x 1536 + 2 x 576, last
+    // norm.
     let layer = 576 * (2 * 576 + 2 * 192) + 3 * 576 * 1536 + 2 * 576;
     assert_eq!(record["study"]["parameters"], 49152 * 576 + 6 * layer + 576);
     assert_eq!(record["certificate"]["proof"], "proven");
     assert!(record["best"]["design"]["throughput_sequences_per_s"].as_f64().unwrap() > 0.0);
-    // No expert has placed this model: the reference appears under our plan alone, and after it the chips that were built.
+    // No expert placement exists for this model: the reference appears only under our plan, followed by built chips.
     let entries = record["comparison"]["entries"].as_array().unwrap();
     let labels: Vec<&str> = entries.iter().map(|e| e["label"].as_str().unwrap()).collect();
     let chips: Vec<&str> = labels[2..].iter().map(|label| label.split(',').next().unwrap()).collect();
     let built = ["tpu_v4", "tpu_v4", "tpu_v5p", "tpu_v6e", "tpu_v7", "a100_80gb_sxm", "h100_80gb_sxm", "b200"];
     assert_eq!((labels[..2].to_vec(), &chips[..]), (vec!["best found", "phaze_tpuv4, our best plan"], &built[..]));
-    // A die that was measured is as large as it is; of others nothing is known, and the figure says so.
+    // A measured die keeps its area. Other dies have none, and the figure says so.
     let area = |chip: &str| entries.iter().find(|e| e["label"].as_str().unwrap().starts_with(chip)).unwrap()["area_mm2"].clone();
     assert_eq!((area("a100_80gb_sxm"), area("tpu_v7")), (826.0.into(), Value::Null));
     let svg = std::fs::read_to_string(dir.path().join("runs").join(run).join("pareto.svg")).unwrap();
     assert!(svg.contains("h100_80gb_sxm") && svg.contains("no die area known of"), "{svg}");
-    // With another length it is another question.
+    // Another length is another question.
     let own = file_names(&dir.path().join("runs"));
     assert!(own[0].starts_with("tiny-one-") && own.len() == 1, "{own:?}");
 }
@@ -169,7 +170,7 @@ fn a_model_that_fits_nowhere_is_a_result_that_says_what_is_lacking() {
     std::fs::write(dir.path().join("tight.toml"), tight).unwrap();
     let text = run_coplace_in(dir.path(), &["search", "llama2-7b", "--study", "tight.toml", "--out", "run"]).expect_result();
     assert!(text.contains("No design of this space runs the model."), "{text}");
-    // The reason goes on below where it is wider than a screen.
+    // The reason is folded if it is wider than the screen.
     let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let (_, why) = said.split_once(" because ").unwrap();
     for part in [
@@ -248,11 +249,11 @@ fn the_chip_that_a_search_finds_is_one_for_other_verbs() {
         let found = read_record(&dir.path().join(run));
         let step = &found["best"]["step"]["plan"]["step_s"];
         assert!(step.as_f64().unwrap() > 0.0, "{text}");
-        // Cluster, stack and plan come with the run: the same time to the last digit.
+        // Cluster, stack and plan come with the run: the time is the same to the last digit.
         let again = run_coplace_in(dir.path(), &["evaluate", model, "--chip", run, "--format", "json"]).expect_json();
         assert_eq!(&again["result"]["plan"]["step_s"], step, "{study}");
         assert_eq!(again["result"]["energy"], found["best"]["step"]["energy"]);
-        // So they do where each is given, and the file alone is a chip.
+        // The same holds if each is given, and the file alone is a chip.
         let with: Vec<&str> = found["best"]["evaluate_with"].as_array().unwrap().iter().map(|a| a.as_str().unwrap()).collect();
         let file = format!("{run}/best.toml");
         if study == "small.toml" {
@@ -310,7 +311,7 @@ fn no_run_is_written_over_another_question_s_answer() {
     let why = "error: --out runs/opt-350m-smoke: holds the answer to another question, which is not overwritten; give another directory, or remove it\n";
     assert_eq!(refused, why);
     assert_eq!(std::fs::read(runs.join("opt-350m-smoke/record.json")).unwrap(), before);
-    // The same question again is the same directory.
+    // The same question uses the same directory.
     assert_eq!(search(&[]).expect_json()["question"], own["question"]);
     assert_eq!(file_names(&runs).len(), 2);
 }
@@ -333,12 +334,12 @@ fn one_chip_is_found_for_several_models_each_under_its_own_plan() {
     let mean = (times[0] * times[1]).sqrt();
     assert!((found["certificate"]["best"].as_f64().unwrap() / mean - 1.0).abs() < 1e-9, "{times:?}");
     assert!((found["best"]["design"]["times_reference"].as_f64().unwrap() / mean - 1.0).abs() < 1e-9);
-    // Alone each is at least as fast as together.
+    // Alone, each model is at least as fast as together.
     for (model, times) in ["llama2-7b", "opt-350m"].iter().zip(&models[..]) {
         run_coplace_in(dir.path(), &["search", model, "--study", "small.toml", "--out", model]).expect_result();
         let alone = read_record(&dir.path().join(model))["best"]["step"]["time"]["tokens_per_s"].as_f64().unwrap();
         assert!(times["step"]["time"]["tokens_per_s"].as_f64().unwrap() <= alone * (1.0 + 1e-9), "{model}");
-        // The plan is found again on the chip of the run.
+        // `evaluate` reproduces the plan on the chip of the run.
         let again = run_coplace_in(dir.path(), &["evaluate", model, "--chip", "both", "--format", "json"]).expect_json();
         assert_eq!(again["result"]["time"], times["step"]["time"], "{model}");
     }
@@ -365,7 +366,7 @@ fn both_explained(dir: &Path, best: f64) {
             assert!(step["change"].is_null(), "{step}");
             continue;
         };
-        // The geometric mean of what each gains.
+        // The geometric mean of the individual gains.
         let mean = ((1.0 + one) * (1.0 + other)).sqrt();
         assert!((1.0 + step["change"].as_f64().unwrap() - mean).abs() < 1e-9, "{step}");
         assert!((step["times_reference"].as_f64().unwrap() / (best * mean) - 1.0).abs() < 1e-9, "{step}");
@@ -396,7 +397,7 @@ fn a_search_that_is_stopped_tells_its_best_and_its_gap_and_how_the_gap_shrank() 
     assert!(text.contains("because") && text.contains("stopped by --time-limit 1"), "{text}");
     let found = read_record(&dir.path().join("a"));
     let certificate = &found["certificate"];
-    // On a slow machine it is stopped before it has a bound.
+    // A slow machine stops before it has a bound.
     let gap = certificate["gap"].as_f64().map_or(certificate["bound"].is_null(), |gap| gap > 0.0);
     assert!(certificate["open"].as_u64().unwrap() > 0 && gap, "{certificate}");
     let table = std::fs::read_to_string(dir.path().join("a/progress.csv")).unwrap();
@@ -420,7 +421,7 @@ fn freedoms_are_compared_at_no_fewer_evaluations() {
     let model = &answer["models"][0];
     let times: Vec<f64> = model["times_first"].as_array().unwrap().iter().map(|t| t.as_f64().unwrap()).collect();
     let [expert, plan, bayesian, chip, both, _, built] = times[..] else { panic!("{times:?}") };
-    // More freedom is never worse, and no chip that is tried is better than the best.
+    // More freedom is never worse, and no evaluated chip is better than the best.
     assert!(expert == 1.0 && plan >= 1.0 && bayesian <= chip && chip <= both && plan <= both && built > 0.0, "{times:?}");
     let evaluations = |by: &str| model["evaluations"][by].as_u64().unwrap();
     assert!(evaluations("joint") > 0 && evaluations("bayesian") >= evaluations("joint").max(32));
@@ -442,7 +443,7 @@ fn freedoms_are_compared_at_no_fewer_evaluations() {
     }
     let unknown = run_coplace_in(dir.path(), &["compare", "--freedoms", "llama3-8b", "--study", "small.toml"]).expect_refusal();
     assert!(unknown.contains("--expert PIPELINE,TENSOR,DATA"), "{unknown}");
-    // A published placement that the study's batch does not divide by stops none of the other answers.
+    // A published placement that does not divide the study's batch leaves all other answers.
     let unfit = run_coplace_in(dir.path(), &["compare", "--freedoms", "opt-350m", "--study", "small.toml", "--format", "json"])
         .expect_json();
     let model = &unfit["models"][0];
@@ -460,7 +461,7 @@ fn a_batch_that_the_study_s_plans_cannot_have_is_cured_by_flags() {
         "error: smoke: plan: pp = 1024: must be at most 34: the 32 layers, one for every stage, and the embedding's and the head's; \
          use --global-batch 8, or --devices 1008 or 1064, or other degrees in the study's [plan]\n"
     );
-    // What it says helps.
+    // The suggested cure works.
     run_coplace_in(dir.path(), &["search", "llama2-7b", "--study", "smoke", "--global-batch", "7", "--devices", "1008"])
         .expect_result();
 }

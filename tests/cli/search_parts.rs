@@ -1,4 +1,4 @@
-//! `coplace search` in parts, and `coplace merge` of them.
+//! `coplace search` in parts, and their merge.
 
 use crate::support::{CommandOutput, file_names, run_coplace_in};
 use crate::sweep::undisturbed_sweep;
@@ -14,14 +14,14 @@ pub fn search_arguments<'a>(out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     words
 }
 
-/// A directory with the study, and in `searched` what one process finds.
+/// A directory with the study, and with the run of a single process in `searched`.
 pub fn search_in_one_process() -> tempfile::TempDir {
     let dir = undisturbed_sweep();
     run_coplace_in(dir.path(), &search_arguments("searched", &[])).expect_json();
     dir
 }
 
-/// Counts of what was decided how: the only figures of a merged search that depend on what its parts knew of each other.
+/// Counts of decisions. Only these differ between merged searches, because they depend on the exchange between parts.
 const WORK: [&str; 5] = ["evaluated", "pruned", "pruned_in_boxes", "infeasible", "open"];
 
 fn record(dir: &Path, run: &str) -> Value {
@@ -41,7 +41,8 @@ fn front(dir: &Path, run: &str) -> Vec<DesignRow> {
     SearchRun::read_search(&dir.join(run)).unwrap().designs_on_front().into_iter().cloned().collect()
 }
 
-/// A run has the answer of one process: its best design with its files, its proof, its front, its comparison.
+/// Asserts that a run has the answer of a single process: its best design with its files, its proof, its front, its
+/// comparison.
 #[track_caller]
 pub fn assert_same_answer(dir: &Path, other: &str) {
     for file in ["best.toml", "fabric.toml", "inputs.json"] {
@@ -71,7 +72,7 @@ fn parts_of_a_search_put_together_have_the_answer_of_one_process() {
     assert!(lost.contains("1 of 3 parts: none of the directories holds 2/3; run it with --shard 2/3, and merge again"), "{lost}");
     let swept = merge(&["c", "whole", "a"]).expect_refusal();
     assert!(swept.contains("c: is a part of a search, and whole one of a sweep; give the parts of one of them alone"), "{swept}");
-    // One that hears of nobody has the same.
+    // A part that hears of no other has the same answer.
     part("2/3", "b", &[]).expect_json();
     let merged = merge(&["c", "a", "b"]).expect_json();
     assert_same_answer(dir.path(), "merged");
@@ -80,7 +81,7 @@ fn parts_of_a_search_put_together_have_the_answer_of_one_process() {
     let before = files();
     merge(&["b", "a", "c", "a"]).expect_json();
     assert!(before == files(), "merging again changes something");
-    // What is there is not searched again, and is no other part.
+    // A finished part is not searched again, and does not count as another part.
     let again = part("3/3", "c", &[]).expect_json();
     assert_eq!((&again["was_complete"], &again["seconds"]), (&json!(true), &third["seconds"]));
     let other = part("2/3", "c", &[]).expect_refusal();
@@ -94,7 +95,7 @@ fn parts_of_a_search_put_together_have_the_answer_of_one_process() {
     std::fs::write(at("b/decided.bin"), "x").unwrap();
     let damaged = merge(&["a", "b", "c"]).expect_refusal();
     assert!(damaged.contains("decided.bin: its SHA-256 digest is"), "{damaged}");
-    // A study that has changed since.
+    // The study has changed since.
     part("2/3", "e", &[]).expect_json();
     let study = std::fs::read_to_string(at("s.toml")).unwrap();
     std::fs::write(at("s.toml"), study.replace("[1, 2, 4]", "[1, 2, 8]")).unwrap();

@@ -1,4 +1,5 @@
-//! `coplace sweep --slurm` and `coplace search --slurm`: with a stand-in for sbatch that runs what is submitted at once, and with a real Slurm where `.ci/slurm` has set one up.
+//! Tests `coplace sweep --slurm` and `coplace search --slurm` with a stand-in for sbatch that runs submitted jobs at
+//! once. They use a real Slurm if `.ci/slurm` has set one up.
 #![cfg(unix)]
 
 use crate::search_parts::{assert_same_answer, search_in_one_process};
@@ -9,8 +10,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Runs the tasks of an array one after another, but for those in LOST, and then whatever is submitted behind it. Of its arguments it knows those
-/// that the sweep gives, and keeps all in `submitted`.
+/// Runs the tasks of an array one after another, except those in LOST, and then the dependent jobs. It knows only the
+/// options that the sweep passes, and records all in `submitted`.
 const SBATCH: &str = r#"#!/bin/sh
 echo "$@" >> submitted
 tasks=""
@@ -130,7 +131,7 @@ fn a_search_s_lost_part_is_named_and_submitted_alone() {
         ["1-of-3", "2-of-3", "3-of-3", "array.sh", "best", "merge.log", "merge.sh", "part-1.log", "part-2.log", "part-3.log"]
     );
     assert_eq!(file_names(&at("batch.parts/best")), ["1-of-3.json", "2-of-3.json", "3-of-3.json"]);
-    // Parts of another question are in the way, and are not taken for these.
+    // Parts of another question lie in the way. They are not mistaken for these.
     let answered = submit("", &["--parts", "3", "--max-area", "500", "--slurm"]).expect_refusal();
     assert!(answered.contains("holds the answer to another question"), "{answered}");
     std::fs::remove_dir_all(at("batch")).unwrap();
@@ -138,7 +139,7 @@ fn a_search_s_lost_part_is_named_and_submitted_alone() {
     assert!(other.contains("1-of-3: holds part 1/3 of the search of question"), "{other}");
 }
 
-/// What one of Slurm's commands says.
+/// The output of one of Slurm's commands.
 #[track_caller]
 fn slurm(command: &str, words: &[&str]) -> String {
     let output = std::process::Command::new(command).args(words).output().unwrap();
@@ -146,7 +147,7 @@ fn slurm(command: &str, words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 #[track_caller]
 fn wait(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -168,7 +169,8 @@ fn killed_and_requeued(verb: &str, dir: &Path, at_work: impl Fn(&Path) -> bool) 
     wait("part 3 is at work", || at_work(&at("3-of-4")));
     let third = format!("{job}_3");
     slurm("scontrol", &["requeue", &third]);
-    // A requeued task waits for two minutes otherwise. A node refuses a task whose credential is of the second in which it ended the last one.
+    // Otherwise a requeued task waits for two minutes. A node refuses a task whose credential has the same second as
+    // the end of the last task.
     wait("part 3 is to begin again", || slurm("squeue", &["-h", "-j", &third, "-o", "%T"]).trim() == "PENDING");
     slurm("scontrol", &["update", &format!("jobid={third}"), "StartTime=now+5"]);
     wait("everything has ended", || slurm("squeue", &["-h"]).trim().is_empty());
@@ -184,7 +186,7 @@ fn killed_and_requeued(verb: &str, dir: &Path, at_work: impl Fn(&Path) -> bool) 
 #[ignore = "needs a Slurm of its own: .ci/slurm starts one and runs it"]
 fn slurm_s_own_array_survives_kills_and_requeues() {
     let dir = undisturbed_sweep();
-    // Rows were kept: the store is larger than an empty one.
+    // Rows were stored: the store is larger than an empty one.
     let kept = |part: &Path| std::fs::metadata(part.join("sweep.sqlite")).is_ok_and(|store| store.len() > 16_384);
     killed_and_requeued("sweep", dir.path(), kept);
     assert_same_exports(dir.path(), "it's here/batch");

@@ -1,4 +1,4 @@
-//! What is wrong with a design space, from the outside.
+//! Faults of a design space, from the outside.
 
 use crate::search::RELATIVES;
 use crate::support::{config_with, run_coplace_in};
@@ -107,7 +107,7 @@ fn what_is_wrong_with_a_space_is_named() {
         phaze(&["--objective", "per-dollar"])
             .contains("dollars are asked for, and capacities that change no area are searched as one")
     );
-    // The same model, by its name in other letters and by two ways to its file.
+    // The same model: by its name in other letters, and by two paths to its file.
     std::fs::create_dir(dir.path().join("mine")).unwrap();
     std::fs::write(dir.path().join("mine/config.json"), config_with("tie_word_embeddings", Some(true.into()))).unwrap();
     for [first, second] in [["opt-350m", "opt-350m"], ["opt-350m", "OPT-350M"], ["mine", "./mine/config.json"]] {

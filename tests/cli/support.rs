@@ -1,8 +1,8 @@
-//! Running the command and reading what it left.
+//! Runs the command and reads its output.
 
 use std::path::{Path, PathBuf};
 
-/// What a call of the command gave.
+/// The result of a call of the command.
 #[derive(Debug)]
 pub struct CommandOutput {
     pub code: i32,
@@ -11,7 +11,7 @@ pub struct CommandOutput {
 }
 
 impl CommandOutput {
-    /// Standard output of a call that gave a result: exit code 0 and nothing on standard error.
+    /// Standard output of a successful call: exit code 0 and nothing on standard error.
     #[track_caller]
     pub fn expect_result(self) -> String {
         assert_eq!((self.code, self.stderr.as_str()), (0, ""), "{}", self.stdout);
@@ -24,7 +24,7 @@ impl CommandOutput {
         serde_json::from_str(&self.expect_result()).unwrap()
     }
 
-    /// The message of a call whose input must be mended: exit code 2, nothing on standard output, one message, no panic.
+    /// The message of a call with wrong input: exit code 2, nothing on standard output, one message, no panic.
     #[track_caller]
     pub fn expect_refusal(self) -> String {
         assert_eq!((self.code, self.stdout.as_str()), (2, ""), "{}", self.stderr);
@@ -37,19 +37,19 @@ impl CommandOutput {
 /// Calls the command in a directory.
 pub fn run_coplace_in(directory: &Path, arguments: &[&str]) -> CommandOutput {
     let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
-    // Without signs of life, which slow machines have more of, and wide enough that no table leaves a column out.
+    // Without progress output, which slow machines have more of, and wide enough for all columns.
     command.env("COPLACE_LOG", "warn").env("COLUMNS", "170");
     let output = command.current_dir(directory).args(arguments).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     CommandOutput { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
-/// Calls the command in the repository's root.
+/// Calls the command in the root of the repository.
 pub fn run_coplace(arguments: &[&str]) -> CommandOutput {
     run_coplace_in(Path::new(env!("CARGO_MANIFEST_DIR")), arguments)
 }
 
-/// A file of the repository.
+/// The path of a file of the repository.
 pub fn repository_path(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
@@ -79,7 +79,7 @@ pub fn small_study() -> String {
     ])
 }
 
-/// A small Llama-like model's config.json with one key changed (`None` removes it).
+/// The config.json of a small Llama-like model with one key changed (`None` removes it).
 pub fn config_with(key: &str, value: Option<serde_json::Value>) -> String {
     let mut config: serde_json::Value =
         serde_json::from_str(&read_repository_file("workloads/tests/configs/smollm2_135m.json")).unwrap();
@@ -89,7 +89,7 @@ pub fn config_with(key: &str, value: Option<serde_json::Value>) -> String {
     serde_json::to_string_pretty(&config).unwrap()
 }
 
-/// The paths of a directory's files with this ending, sorted.
+/// The paths of the files in a directory with this extension, sorted.
 pub fn files_with_ending(directory: &str, ending: &str) -> Vec<String> {
     let entries = std::fs::read_dir(repository_path(directory)).unwrap();
     let mut paths: Vec<String> =

@@ -1,4 +1,4 @@
-//! `coplace sweep`: every design, whatever happens to the process, the store or the disk.
+//! `coplace sweep`: every design is stored, whatever happens to the process, the store or the disk.
 
 use crate::support::{CommandOutput, file_names, run_coplace_in};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Relatives of TPU v4 on two fabrics: some too large, some no chips, some too small for the model.
+/// Relatives of TPU v4 on two fabrics: some are too large, some are no chips, some are too small for the model.
 const STUDY: &str = r#"
 description = "TPU v4's relatives"
 source = "sim/templates/chips/tpu_v4.toml"
@@ -61,7 +61,7 @@ fn sweep<'a>(out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 pub fn undisturbed_sweep() -> tempfile::TempDir {
     static ONE: OnceLock<tempfile::TempDir> = OnceLock::new();
     let one = ONE.get_or_init(|| {
-        // Statics are never dropped: it goes with the target directory.
+        // Statics are never dropped; the directory goes with the target directory.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         std::fs::write(dir.path().join("s.toml"), STUDY).unwrap();
         let answer = run_coplace_in(dir.path(), &sweep("whole", &[])).expect_json();
@@ -86,12 +86,12 @@ pub fn assert_same_exports(dir: &Path, other: &str) {
     }
 }
 
-/// How many times a process is killed: 3 here, more with COPLACE_KILLS=50.
+/// Number of kills of a process: 3, or more with COPLACE_KILLS=50.
 fn kills() -> u32 {
     std::env::var("COPLACE_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(3)
 }
 
-/// Bytes that are as good as random and the same in every run.
+/// Pseudo-random bytes, the same in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -134,7 +134,7 @@ fn a_sweep_has_every_design_and_is_a_run_for_other_verbs() {
     for fate in ["evaluated", "infeasible", "over_area", "no_chip"] {
         assert!(counted[fate].as_u64().unwrap() > 0, "{fate}: {counted}");
     }
-    // The search of the same question, which rejects by bounds, finds the same design.
+    // The search of the same question prunes by bounds and finds the same design.
     let search = ["search", "opt-350m", "--study", "s.toml", "--sequence-length", "512", "--out", "search", "--format", "json"];
     let searched = run_coplace_in(dir.path(), &search).expect_json();
     for key in ["throughput_sequences_per_s", "area_mm2", "tensor_parallel", "step_time_s"] {
@@ -150,7 +150,7 @@ fn a_sweep_has_every_design_and_is_a_run_for_other_verbs() {
     read_by_others(dir.path());
 }
 
-/// A sweep's directory is a run for verbs that look at runs, and a damaged one is named.
+/// Verbs that read runs accept the directory of a sweep, and report a damaged one.
 fn read_by_others(dir: &Path) {
     let compared = run_coplace_in(dir, &["compare", "whole", "search", "--format", "json"]).expect_json();
     let steps: Vec<&Value> = compared["entries"].as_array().unwrap().iter().map(|entry| &entry["step_time_s"]).collect();
@@ -181,12 +181,13 @@ fn refusals(dir: &Path) {
     std::fs::write(dir.join("mine/notes.txt"), "mine").unwrap();
     let foreign = run_coplace_in(dir, &sweep("mine", &[])).expect_refusal();
     assert!(foreign.contains("--out mine: holds files that are no sweep; give an empty or a new directory"), "{foreign}");
-    // Finished sweeps may be resumed: nothing is left to do.
+    // Finished sweeps may be resumed: there is nothing left to do.
     let done = run_coplace_in(dir, &sweep("whole", &["--resume"])).expect_json();
     assert_eq!(done["this_run"]["designs"], 0);
 }
 
-/// Starts a sweep and kills it: after a while, or once it has kept something and a while has passed. Whether it was killed before it ended.
+/// Starts a sweep and kills it after a pause, which optionally begins at its first stored rows. Returns true if it was
+/// killed before its end.
 fn killed(dir: &Path, out: &str, after_progress: bool, pause: Duration) -> bool {
     let mut child = Command::new(assert_cmd::cargo::cargo_bin!("coplace"))
         .current_dir(dir)
@@ -219,7 +220,7 @@ fn a_sweep_killed_at_any_moment_goes_on_to_the_same_bytes() {
         let pause = Duration::from_millis(dice.roll(400));
         killed_at_work += u32::from(killed(dir.path(), "killed", kill % 3 != 2, pause));
         if kill % 10 == 9 {
-            // It may be finished by now: another from its beginning.
+            // It may be finished by now; then start another one.
             run_coplace_in(dir.path(), &sweep("killed", &["--resume"])).expect_json();
             assert_same_exports(dir.path(), "killed");
             std::fs::remove_dir_all(dir.path().join("killed")).unwrap();
@@ -258,7 +259,7 @@ fn ctrl_c_stops_a_sweep_at_once_and_says_what_is_kept() {
     assert!(line.ends_with("of 576 designs are kept in stopped; go on with --resume"), "{line}");
     let rest = run_coplace_in(dir.path(), &sweep("stopped", &["--resume"])).expect_json();
     let (kept, rest) = (kept.parse::<u64>().unwrap(), rest["this_run"]["designs"].as_u64().unwrap());
-    // What was kept while the line was written is kept.
+    // Rows stored while the line was written stay stored.
     assert!(kept + rest >= DESIGNS && rest <= DESIGNS, "{kept} {rest}");
     assert_same_exports(dir.path(), "stopped");
 }
@@ -294,7 +295,7 @@ fn what_a_sweep_does_not_take_is_refused_and_not_in_its_help() {
     assert!(help.contains("--objective") && help.contains("for one model"), "{help}");
 }
 
-/// Changes a store and resumes it: it is refused by name, or the exports are those of an undisturbed sweep.
+/// Changes a store and resumes it. It is refused by name, or its exports equal those of an undisturbed sweep.
 fn damaged(dir: &Path, what: &str, change: impl FnOnce(&Path)) -> bool {
     let (out, store) = (dir.join("damaged"), dir.join("damaged/sweep.sqlite"));
     drop(std::fs::remove_dir_all(&out));
@@ -324,7 +325,7 @@ fn truncated_and_flipped_stores_are_named() {
     }
     let mut dice = Dice(17);
     let (flips, mut refused) = (4 * kills().min(50), 0);
-    // A page's free room is of zeros, and a bit of it means nothing.
+    // Free space of a page is zero, and its bits have no meaning.
     let whole = std::fs::read(dir.path().join("whole/sweep.sqlite")).unwrap();
     let written: Vec<u64> = (0..size).filter(|at| whole[*at as usize] != 0).collect();
     for _ in 0..flips {
@@ -338,7 +339,7 @@ fn truncated_and_flipped_stores_are_named() {
             file.write_all(&[byte[0] ^ 1 << bit]).unwrap();
         }));
     }
-    // What was deleted is not wiped; most of what is written means something.
+    // Deleted data is not wiped, but most of the written bytes have a meaning.
     assert!(refused * 2 > flips, "{refused} of {flips} flips were refused");
 }
 
@@ -347,7 +348,7 @@ fn truncated_and_flipped_stores_are_named() {
 fn a_full_disk_is_named_and_loses_nothing() {
     let dir = undisturbed_sweep();
     let size = std::fs::metadata(dir.path().join("whole/sweep.sqlite")).unwrap().len();
-    // Blocks of 512 bytes: no room at all, and room for half of the store.
+    // Blocks of 512 bytes: no space at all, and space for half of the store.
     for blocks in [0, size / 1024] {
         let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
         let mut command = Command::new("sh");
@@ -401,13 +402,13 @@ fn parts_put_together_are_the_whole_and_a_lost_one_is_named() {
     assert_eq!(stranger["part"], "1/2");
     let different = merge(&["a", "d"]).expect_refusal();
     assert!(different.contains("a and d hold parts of different sweeps; give the directories of one"), "{different}");
-    // A study that has changed since.
+    // The study has changed since.
     std::fs::write(dir.path().join("s.toml"), STUDY.replace("[1, 2, 4]", "[1, 2, 8]")).unwrap();
     let changed = merge(&["a", "b", "c"]).expect_refusal();
     assert!(changed.contains("which asks something else by now; put back the study"), "{changed}");
 }
 
-/// Reads a sweep's Parquet with pandas and DuckDB and holds it against the CSV, cell by cell.
+/// Reads a sweep's Parquet with pandas and DuckDB and compares it with the CSV, cell by cell.
 const READERS: &str = r#"
 import sys, duckdb, pandas
 whole = sys.argv[1]

@@ -42,7 +42,7 @@ fn all_techniques_run_side_by_side() {
     let memo = rows.iter().find(|r| r["technique"].as_str().unwrap().starts_with("memo,fraction=")).unwrap();
     let fraction = memo["parameters"]["memo"]["fraction"].as_f64().unwrap();
     assert_eq!(memo["technique"], format!("memo,fraction={fraction}"));
-    // What is only read wears out nothing.
+    // Reading wears out nothing.
     let written = |row: &serde_json::Value| {
         (row["result"]["storage_gib"].as_f64().unwrap(), row["result"]["storage_written_gb"].as_f64().unwrap())
     };
@@ -66,7 +66,7 @@ fn states_are_written_once_a_step_and_gradients_in_every_micro_batch() {
         answer["rows"][1]["result"]["storage_written_gb"].as_f64().unwrap()
     };
     let [one, four] = ["1", "4"].map(|m| written("zero-infinity,to_nvme=1", m));
-    // Weights, master weights and two moments: 14 bytes of each of Llama 2's 6.738 billion numbers.
+    // Weights, master weights and two moments: 14 bytes for each of Llama 2's 6.738 billion parameters.
     let once = 14.0 * 6.738_415_616;
     let gradients = one - once;
     assert!(gradients > 13.0 && (four - once - 4.0 * gradients).abs() < 1e-6, "{one} {four}");
@@ -111,7 +111,7 @@ fn impossible_techniques_are_refused_with_their_reason() {
     assert!(refusal(&["--allow", "lomo"]).contains("not among the techniques"));
     let both = ["--technique", "lomo", "--technique", "galore", "--allow", "lomo", "--allow", "galore"];
     assert!(refusal(&both).contains("LOMO keeps no states"));
-    // The technique that was asked for, not a layout that the search tried.
+    // The message names the requested technique, not a layout from the search.
     let job =
         ["plan", "llama2-7b", "--chip", "a100_80gb", "--fabric", "selene_hdr200x8", "--devices", "8", "--global-batch", "64"];
     let plan = [&job[..], &["--micro-batch", "1", "--technique", "lomo", "--allow", "lomo"]].concat();
@@ -121,7 +121,7 @@ fn impossible_techniques_are_refused_with_their_reason() {
     {
         assert!(accumulating.contains(part), "{part}: {accumulating}");
     }
-    // One cure.
+    // The message has one cure.
     assert_eq!(accumulating.matches("; use ").count(), 1, "{accumulating}");
 }
 
@@ -194,7 +194,7 @@ fn the_part_that_goes_away_is_chosen_for_the_job_where_it_is_left_open() {
     assert_eq!(first("evaluate", "memo"), (open, chosen.clone()));
     let parts = ["memo,fraction=0", "memo,fraction=0.25", "memo,fraction=0.5", "memo,fraction=0.75", "memo,fraction=1"];
     let given: Vec<f64> = parts.map(|part| first("plan", part).0).to_vec();
-    // Neither end is the best here: what goes away hides behind part of a layer's time.
+    // Neither end is the best here: the copies hide behind part of a layer's time.
     assert!(given.iter().all(|time| open <= *time) && given[0] > open && given[4] > open, "{open} {chosen} {given:?}");
 }
 
@@ -238,7 +238,7 @@ fn techniques_of_a_model_with_experts_take_its_expert_parallel_width() {
     assert!(run_coplace(&none).expect_refusal().contains("the expert-parallel degree is 8"));
 }
 
-/// Policies that a technique makes one are one plan of the list.
+/// Policies that become equal under a technique are one plan of the list.
 #[test]
 fn what_a_technique_has_settled_is_listed_once() {
     let job = "plan llama2-7b --chip a100 --fabric selene_hdr200x8 --devices 8 --global-batch 8 --top 6 --format json";
@@ -250,13 +250,13 @@ fn what_a_technique_has_settled_is_listed_once() {
     };
     let (different, all, policies) = layouts(&["--technique", "megatron-full"]);
     assert_eq!((different, all, policies.len()), (6, 6, 1), "{policies:?}");
-    // What a technique leaves open stays so.
+    // Choices that a technique leaves open stay open.
     let (_, _, policies) = layouts(&["--technique", "lora", "--allow", "lora", "--headroom-gib", "50"]);
     assert!(policies.len() > 1, "{policies:?}");
 }
 
-/// Of frozen weights no gradients are made: they are no work done. LoRA's products are forward and input gradients, two thirds of training's, and its
-/// adapters; what only places tensors does all of it.
+/// Frozen weights have no gradients, which hence count as no work. LoRA's products are forward passes and input
+/// gradients, two thirds of training's, and its adapters. Techniques that only place tensors do all the work.
 #[test]
 fn mfu_counts_what_is_done_under_a_technique() {
     let job = "evaluate llama2-7b --chip a100 --fabric selene_hdr200x8 --devices 8 --global-batch 8 --tensor 1 --pipeline 1 --recompute none \
@@ -272,14 +272,14 @@ fn mfu_counts_what_is_done_under_a_technique() {
     assert!((done(&["--technique", "adam8bit", "--allow", "adam8bit"]) / all - 1.0).abs() < 1e-9);
 }
 
-/// A plan of one layout, with what it is refused for.
+/// A plan of one layout.
 const ONE: &str = "llama2-7b --chip a100 --fabric selene_hdr200x8 --devices 8 --global-batch 8 --tensor 1 --pipeline 1 --micro-batch 1 --zero 1";
 
 fn of_one(verb: &str, more: &str) -> crate::support::CommandOutput {
     run_coplace(&format!("{verb} {ONE} {more}").split_whitespace().collect::<Vec<_>>())
 }
 
-/// What a sample is made by may not run again, whatever asks for it.
+/// An operator that draws a sample must not run again, even on request.
 #[test]
 fn what_is_drawn_at_random_is_not_made_again() {
     let drawn = "are drawn at random: made again they would be others, as the generator's state is not kept";
@@ -292,14 +292,14 @@ fn what_is_drawn_at_random_is_not_made_again() {
     }
     let kept = of_one("evaluate", "--technique wta-crs --allow wta-crs --recompute selective").code;
     assert_eq!(kept, 0);
-    // Of several policies those are searched that can be.
+    // If one of several policies is impossible, the others are searched.
     for list in ["", "--recompute full;none;selective", "--recompute best --headroom-gib 27"] {
         let answer = of_one("plan", &format!("--technique wta-crs --allow wta-crs --format json {list}")).expect_json();
         let policies = answer["plans"].as_array().unwrap().iter().map(|plan| plan["plan"]["activations"].to_string());
         let policies: Vec<String> = policies.collect();
         assert!(!policies.is_empty() && policies.iter().all(|policy| !policy.contains("full")), "{list}: {policies:?}");
     }
-    // MEMO can send all away, but runs nothing again.
+    // MEMO can offload everything, but recomputes nothing.
     let answer = of_one("evaluate", "--technique wta-crs --allow wta-crs --technique memo --format json").expect_json();
     assert_eq!(answer["job"]["techniques"][1]["technique"], "memo,fraction=1");
     let refused = of_one("evaluate", "--technique wta-crs --allow wta-crs --technique memo,fraction=0.5").expect_refusal();
@@ -373,7 +373,7 @@ fn what_runs_again_is_called_so_whatever_asked_for_it() {
     }
 }
 
-/// What is written wears storage out, in text as in JSON.
+/// The wear of storage by writes is reported, in text and in JSON.
 #[test]
 fn the_wear_of_storage_is_said() {
     let table = "techniques llama2-7b --chip a100 --sequence-length 2048 --nvme 6.4:1600 --technique ssdtrain,fraction=0.5";
@@ -394,7 +394,8 @@ fn the_wear_of_storage_is_said() {
     assert!(of_one("evaluate", "--format json").expect_json()["result"]["stages"][0]["storage_written_gb"].is_null());
 }
 
-/// What a layer keeps under a technique is on the device, away, or made again: as many bytes as without.
+/// Under a technique, the tensors of a layer are on the device, offloaded, or recomputed. Their bytes are the same as
+/// without it.
 #[test]
 fn what_techniques_keep_is_listed_by_tensor() {
     type Tensors = std::collections::BTreeMap<String, f64>;
@@ -405,7 +406,7 @@ fn what_techniques_keep_is_listed_by_tensor() {
         ["device_mib", "host_mib", "rebuilt_mib"].map(|place| serde_json::from_value(keeps[0][place].clone()).unwrap())
     };
     let all = |tensors: &[Tensors; 3]| tensors.iter().flat_map(|place| place.values()).sum::<f64>();
-    // Addresses move no tensor.
+    // Planned addresses move no tensor.
     let plain = layer("--technique planned-addresses --recompute none");
     assert!(plain[1].is_empty() && plain[2].is_empty() && all(&plain) > 0.0, "{plain:?}");
     for technique in ["memo,fraction=0.5", "memo,fraction=1", "offload-core-attn", "recompute-mlp"] {
@@ -417,7 +418,7 @@ fn what_techniques_keep_is_listed_by_tensor() {
     assert!(text.contains("What its layers keep"), "{text}");
 }
 
-/// What `best` does not decide is said where it is not enough.
+/// The report says what `best` does not decide if the plan then does not fit.
 #[test]
 fn addresses_are_a_technique_of_their_own() {
     let refusal = |more: &str| of_one("evaluate", &format!("--headroom-gib 40 {more}")).expect_refusal();

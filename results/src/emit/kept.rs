@@ -1,5 +1,5 @@
-//! What a plan's layers keep, in the words that frameworks have for parts of a layer: a policy is said by names if what these names do is what it does,
-//! tensor by tensor.
+//! Expresses the kept tensors of a plan's layers in a framework's names for parts of a layer. A policy is expressed by
+//! names if the names do the same for every tensor.
 
 use super::PlanRecipe;
 use std::collections::BTreeSet;
@@ -8,7 +8,8 @@ use workloads::graph::OperatorGraph;
 use workloads::recompute_policy::{NamedTensor, Treatment};
 use workloads::{ActivationPolicy, LayerRun, SegmentKind, StagePolicies, Technique, Techniques, TensorId, TrainingGraph};
 
-/// Presets that are modules of Megatron-LM's `--recompute-modules`, whose names are the presets' without what precedes them.
+/// Presets that are modules of Megatron-LM's `--recompute-modules`. The module's name is the preset's without its
+/// prefix.
 const RECOMPUTED: [&str; 7] = [
     "recompute-core-attn",
     "recompute-moe-act",
@@ -19,7 +20,7 @@ const RECOMPUTED: [&str; 7] = [
     "recompute-shared-experts",
 ];
 
-/// Presets that are modules of its `--offload-modules`.
+/// Presets that are modules of `--offload-modules`.
 const OFFLOADED: [&str; 7] = [
     "offload-attn-norm",
     "offload-qkv-linear",
@@ -30,13 +31,13 @@ const OFFLOADED: [&str; 7] = [
     "offload-moe-act",
 ];
 
-/// MaxText's names for several tensors, and for each of them.
+/// MaxText's names for groups of tensors, with the name of each member.
 const WHOLES: [(NamedTensor, &[NamedTensor]); 2] = [
     (NamedTensor::QkvProj, &[NamedTensor::QueryProj, NamedTensor::KeyProj, NamedTensor::ValueProj]),
     (NamedTensor::Mlpwi, &[NamedTensor::Mlpwi0, NamedTensor::Mlpwi1]),
 ];
 
-/// Megatron-LM's name of the module that a preset is, and whether it is sent away instead of run again.
+/// Megatron-LM's name of a preset's module. The flag is true if the module is offloaded, false if it is recomputed.
 pub(super) fn megatron_module(preset: &str) -> Option<(String, bool)> {
     let name = |prefix: &str| preset.strip_prefix(prefix).map(|rest| rest.replace('-', "_"));
     if RECOMPUTED.contains(&preset) {
@@ -45,15 +46,15 @@ pub(super) fn megatron_module(preset: &str) -> Option<(String, bool)> {
     name("offload-").filter(|_| OFFLOADED.contains(&preset)).map(|name| (name, true))
 }
 
-/// The names that say most of a policy, and the tensors that they leave otherwise.
+/// The names that cover most of a policy, and the tensors that they treat differently.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PolicyNames<T> {
     pub words: T,
     pub otherwise: Vec<String>,
 }
 
-/// The plan with its policies in place of the techniques that do no more than decide what layers keep and where: frameworks have words for that, whoever
-/// asked for it. Techniques that do more, or more than a policy can, stay as they are.
+/// The plan with policies instead of techniques that only place or recompute a layer's tensors: frameworks have names
+/// for these policies. Techniques that do anything else stay.
 pub(super) fn plan_by_policies(recipe: &PlanRecipe<'_>) -> TrainingPlan {
     let plan = recipe.plan;
     let of = |places: bool| -> Techniques {
@@ -87,19 +88,19 @@ pub(super) fn plan_by_policies(recipe: &PlanRecipe<'_>) -> TrainingPlan {
     }
 }
 
-/// A plan's layer, no technique applied.
+/// A layer of the plan, without techniques.
 fn layer_without_techniques(recipe: &PlanRecipe<'_>) -> Option<TrainingGraph> {
     TrainingGraph::new(recipe.model, &lowering_of_plan(recipe.model, recipe.plan, recipe.stack)).ok()
 }
 
-/// What a policy does to the plan's layer, and the layer.
+/// The layer of the plan, and its treatment under a policy.
 pub(super) fn policy_on_layer(recipe: &PlanRecipe<'_>, policy: &ActivationPolicy) -> Option<(OperatorGraph, Treatment)> {
     let graph = layer_without_techniques(recipe)?.segment(SegmentKind::Layer)?.graph.clone();
     let treatment = policy.treatment_with_extent(&graph, recipe.stack.replay_extent());
     Some((graph, treatment))
 }
 
-/// The modules of Megatron-LM, by their presets, that together do to a layer what a policy does, or most of it.
+/// The modules of Megatron-LM, by preset, whose union equals a policy or covers most of it.
 pub(super) fn find_megatron_modules(
     recipe: &PlanRecipe<'_>,
     policy: &ActivationPolicy,
@@ -114,7 +115,7 @@ pub(super) fn find_megatron_modules(
     };
     let layer = &training.segment(SegmentKind::Layer)?.graph;
     let wanted = policy.treatment_with_extent(layer, recipe.stack.replay_extent());
-    // A module is among them if it runs nothing again and sends nothing away that the policy does not.
+    // A module is included if the policy recomputes and offloads everything that the module does.
     let again = |treatment: &Treatment| treatment.recompute.iter().collect::<BTreeSet<_>>();
     let part = |name: &&&'static str| {
         under(&[**name]).is_some_and(|own| {
@@ -127,7 +128,7 @@ pub(super) fn find_megatron_modules(
     Some(PolicyNames { otherwise: describe_differences(layer, &wanted, &found), words })
 }
 
-/// The tensors that MaxText names, in host memory and on the device, that together do to a layer what a policy does, or most of it.
+/// The tensors that MaxText names, in host memory and on the device, whose union equals a policy or covers most of it.
 pub(super) fn find_maxtext_names(
     recipe: &PlanRecipe<'_>,
     policy: &ActivationPolicy,
@@ -139,7 +140,7 @@ pub(super) fn find_maxtext_names(
             !tensors.is_empty() && tensors.iter().all(|t| place.contains(t))
         };
         let mut names: BTreeSet<NamedTensor> = NamedTensor::all_names().filter(all).collect();
-        // One name for all says it of each.
+        // The name of a group stands for each of its members.
         for (whole, parts) in WHOLES {
             if names.contains(&whole) {
                 names.retain(|name| !parts.contains(name));
@@ -154,7 +155,7 @@ pub(super) fn find_maxtext_names(
     Some(PolicyNames { otherwise: describe_differences(&layer, &wanted, &found), words: [host, device] })
 }
 
-/// Tensors with other places under two treatments of a layer, in words.
+/// The tensors that two treatments of a layer place differently, in words.
 fn describe_differences(layer: &OperatorGraph, wanted: &Treatment, found: &Treatment) -> Vec<String> {
     let place = |treatment: &Treatment, id: TensorId| {
         let partly = treatment.partly.as_ref().filter(|partly| partly.tensors.contains(&id));

@@ -1,5 +1,5 @@
-//! MaxText's settings (`src/maxtext/configs/base.yml` and `types.py` of AI-Hypercomputer/maxtext at commits 000b810bb1d9 and 000e6d8a0ee0, 2026), as
-//! `key=value` arguments.
+//! MaxText's settings as `key=value` arguments. Source: `src/maxtext/configs/base.yml` and `types.py` of
+//! AI-Hypercomputer/maxtext at commits 000b810bb1d9 and 000e6d8a0ee0, 2026.
 
 use super::kept::{PolicyNames, find_maxtext_names, plan_by_policies};
 use super::{EmittedLines, EmittedPlan, Inexpressible, ModelNumerics, PlanRecipe};
@@ -17,10 +17,10 @@ use workloads::training::{Attention, ContextMethod};
 use workloads::variations::Variations;
 use workloads::{ActivationPolicy, Model, RankOrder, ZeroStage};
 
-/// The settings of a plan, one per line; lines that begin with `#` say what MaxText has no setting for.
+/// Writes the settings of a plan, one per line. Lines that begin with `#` name parts that MaxText has no setting for.
 ///
 /// # Errors
-/// A model that none of its decoder blocks is.
+/// A model that fits no decoder block of MaxText.
 pub fn write_maxtext(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressible> {
     let plan = &plan_by_policies(recipe);
     let (model, recipe) = (recipe.model, &PlanRecipe { plan, ..*recipe });
@@ -38,7 +38,7 @@ pub fn write_maxtext(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressib
     Ok(settings.0.into_text())
 }
 
-/// MaxText's decoder blocks that models here can be.
+/// The decoder blocks of MaxText that fit models here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DecoderBlock {
     Llama,
@@ -124,7 +124,7 @@ impl MaxTextSettings {
         self.push_setting("logits_via_embedding", model.tied_head);
         if let PositionEncoding::Learned { rows } = model.position {
             self.push_setting("trainable_position_size", rows);
-            // As configs/models/gpt3-175b.yml has them: one product for queries, keys and values, logits as they are.
+            // As in configs/models/gpt3-175b.yml: one product for queries, keys and values, and unscaled logits.
             self.push_setting("fused_qkv", true);
             self.push_setting("normalize_embedding_logits", false);
         }
@@ -148,7 +148,8 @@ impl MaxTextSettings {
         let l = &plan.layout;
         let micro_batches = plan.micro_batches();
         let accumulated = if l.pipeline == 1 { micro_batches } else { 1 };
-        // MaxText counts the sequences of a step (of a gradient-accumulation step) per device, fractions allowed.
+        // MaxText counts the sequences per device of a step (or of a gradient-accumulation step). Fractions are
+        // allowed.
         self.push_setting("per_device_batch_size", plan.batch.global_batch as f64 / (accumulated * l.device_count()) as f64);
         if accumulated > 1 {
             self.push_setting("gradient_accumulation_steps", accumulated);
@@ -177,12 +178,12 @@ impl MaxTextSettings {
         }
     }
 
-    /// Degrees inside a slice (`ici_`) and between slices (`dcn_`): axes fill the slice in the order of ranks.
+    /// Sets the degrees within a slice (`ici_`) and between slices (`dcn_`). Axes fill the slice in the order of ranks.
     fn push_mesh(&mut self, recipe: &PlanRecipe<'_>) {
         let l = &recipe.plan.layout;
         let ulysses = l.context > 1 && l.context_method == ContextMethod::Ulysses;
         self.0.push_lack(ulysses, "Ulysses: MaxText gathers keys and values instead");
-        // Experts are an axis of their own, taken from the data-parallel ranks.
+        // Experts have an axis of their own, split off from the data-parallel ranks.
         let uneven = !l.data.is_multiple_of(l.expert.max(1));
         self.0.push_lack(uneven, "experts: MaxText takes their axis from the data-parallel ranks, which these do not divide");
         self.0.push_lack(
@@ -208,14 +209,14 @@ impl MaxTextSettings {
             if inside > 1 || axis == data.0 {
                 self.push_setting(&format!("ici_{axis}_parallelism"), inside);
             }
-            // Hybrid sharding: copies between slices.
+            // Hybrid sharding: replicas between slices.
             let outer_axis = if axis == "fsdp" && recipe.stack.kernels.shard_within_domain { "data" } else { axis };
             if between > 1 {
                 self.push_setting(&format!("dcn_{outer_axis}_parallelism"), between);
                 outer = if outer_axis == "data" { between } else { outer };
             }
         }
-        // Its default takes all slices.
+        // The default would take all slices.
         if slices && outer == 1 {
             self.push_setting("dcn_data_parallelism", 1);
         }
@@ -293,7 +294,7 @@ impl MaxTextSettings {
         };
         match policy {
             ActivationPolicy::None => {
-                // Every layer is wrapped in jax.remat, `none` among the policies of no version.
+                // Every layer is wrapped in jax.remat. No version has `none` among its policies.
                 self.push_setting("remat_policy", "minimal_with_context");
                 self.0.push_lack(
                     true,
@@ -346,8 +347,8 @@ pub fn maxtext_policies() -> Vec<ActivationPolicy> {
     [ActivationPolicy::Full].into_iter().chain(own.map(of_name)).collect()
 }
 
-/// What MaxText runs of the other decisions: stages of as many layers each, all forward passes first, states shared or weights too (fsdp, in
-/// pipelines as well), keys and values gathered.
+/// The other decisions that MaxText supports: equal stages, all forward passes first, sharded states (or weights too:
+/// fsdp, also with pipelines), gathered keys and values.
 #[must_use]
 pub fn maxtext_choices() -> PlanSpace {
     PlanSpace {
@@ -359,7 +360,7 @@ pub fn maxtext_choices() -> PlanSpace {
     }
 }
 
-/// MaxText's name of a policy, where it has one.
+/// MaxText's name of a policy, if it has one.
 fn policy_name(policy: NamedPolicy, offloaded: bool) -> Option<&'static str> {
     match (policy, offloaded) {
         (NamedPolicy::Minimal, false) => Some("minimal"),
@@ -371,12 +372,13 @@ fn policy_name(policy: NamedPolicy, offloaded: bool) -> Option<&'static str> {
         (NamedPolicy::SaveDotExceptMlp, false) => Some("save_dot_except_mlp"),
         (NamedPolicy::SaveDotWithContextExceptMlp, false) => Some("save_dot_with_context_except_mlp"),
         (NamedPolicy::SaveDotExceptMlpwi, false) => Some("save_dot_except_mlpwi"),
-        // Paxml's.
+        // Names from Paxml.
         (NamedPolicy::SaveDotExceptLogits | NamedPolicy::SaveDotExceptLogitsFfn1, false) | (_, true) => None,
     }
 }
 
-/// A tensor under the names of MaxText's layers: separate projections but in GPT-3's, the two first products of a gated MLP, experts apart.
+/// A tensor under the names of MaxText's layers. Projections are separate except in GPT-3; the first two products of a
+/// gated MLP and the experts have names of their own.
 fn own_names(tensor: NamedTensor, model: &Model, block: DecoderBlock) -> Vec<String> {
     let names: &[&str] = match tensor {
         NamedTensor::QkvProj if block != DecoderBlock::Gpt3 => &["query_proj", "key_proj", "value_proj"],
@@ -391,7 +393,7 @@ fn is_in_experts(name: &str, block: DecoderBlock) -> String {
     if block == DecoderBlock::Mixtral && name.starts_with("mlp") { format!("moe_{name}") } else { name.to_owned() }
 }
 
-/// Euclid's.
+/// Euclid's algorithm.
 fn greatest_common_divisor(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }

@@ -1,5 +1,6 @@
-//! Megatron-LM's command-line arguments, as `megatron/training/arguments.py` of NVIDIA/Megatron-LM has them at commit 000c4ac24f61 (2025):
-//! their names, what `validate_args` asserts of their combinations, and what it switches on by itself.
+//! Megatron-LM's command-line arguments: their names, the combinations that `validate_args` asserts, and the options
+//! that it switches on itself. Source: `megatron/training/arguments.py` of NVIDIA/Megatron-LM at commit 000c4ac24f61
+//! (2025).
 
 use super::kept::{PolicyNames, find_megatron_modules, megatron_module, plan_by_policies};
 use super::{EmittedLines, EmittedPlan, Inexpressible, ModelNumerics, PlanRecipe};
@@ -14,10 +15,11 @@ use workloads::training::{Attention, ContextMethod};
 use workloads::variations::QueryKeyNorm;
 use workloads::{ActivationPolicy, Layout, Model, RankOrder, ZeroStage};
 
-/// The arguments of a plan, one per line; lines that begin with `#` say what Megatron-LM has no argument for.
+/// Writes the arguments of a plan, one per line. Lines that begin with `#` name parts that Megatron-LM has no argument
+/// for.
 ///
 /// # Errors
-/// A model that its layers cannot be.
+/// A model that Megatron-LM's layers cannot express.
 pub fn write_megatron(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressible> {
     let plan = &plan_by_policies(recipe);
     let (model, recipe) = (recipe.model, &PlanRecipe { plan, ..*recipe });
@@ -75,14 +77,14 @@ pub fn write_megatron(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressi
     Ok(out.0.into_text())
 }
 
-/// Which of Megatron-LM's ways shares gradients or weights.
+/// The way in which Megatron-LM shards gradients or weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ShardingFlag {
     Replicated,
     DistributedOptimizer,
     /// PyTorch's FSDP2.
     TorchFsdp,
-    /// Megatron's own FSDP, for gradients alone and where PyTorch's is refused.
+    /// Megatron's own FSDP: for gradients only, and where PyTorch's is refused.
     MegatronFsdp,
 }
 
@@ -235,9 +237,11 @@ impl MegatronArguments {
         self.push_flag("sequence-parallel", layout.sequence_parallel);
     }
 
-    /// How the layers are divided among the stages. Ends that count as layers have flags of their own, and so have other ends that hold some layers
-    /// where every stage is one chunk and those between are equal (`arguments.py` asks that what they leave divides); everything else is spelled out
-    /// chunk by chunk (Megatron-LM core 0.13 and later).
+    /// Divides the layers among the stages.
+    ///
+    /// Flags exist for ends that count as layers. If every stage is one chunk and the inner stages are equal, flags
+    /// exist for other end sizes too (`arguments.py` asserts that the remaining layers divide). Every other split lists
+    /// its chunks (Megatron-LM core 0.13 and later).
     fn push_stages(&mut self, model: &Model, layout: &Layout) {
         let Ok(split) = layout.chunk_split(model.layers) else { return };
         match layout.ends {
@@ -336,7 +340,7 @@ impl MegatronArguments {
         let (overlap, layout) = (&recipe.stack.overlap, &recipe.plan.layout);
         let sharing = ShardingFlag::of_layout(recipe.model, recipe.plan);
         let copies = u64::from(layout.data) * u64::from(layout.context) > 1;
-        // FSDP2 overlaps by itself, and is refused beside the distributed optimizer, which the latter flag needs.
+        // FSDP2 overlaps by itself. It is refused beside the distributed optimizer, which the latter flag requires.
         let reduced = copies && overlap.data_reduction > 0.0 && sharing != ShardingFlag::TorchFsdp;
         let sharded = matches!(sharing, ShardingFlag::DistributedOptimizer | ShardingFlag::MegatronFsdp);
         let gathered = copies && overlap.parameter_prefetch > 0.0 && sharded;
@@ -370,11 +374,11 @@ impl MegatronArguments {
         self.0.push_lack(shared, "the distributed optimizer takes adam only (core/optimizer/distrib_optimizer.py)");
     }
 
-    /// Techniques that are no policy of the layers.
+    /// Techniques that are not policies of layers.
     fn push_techniques(&mut self, plan: &TrainingPlan) {
         let shared = plan.layout.zero == ZeroStage::OptimizerStates && plan.optimizer == Optimizer::Adam;
         for technique in plan.techniques.iter() {
-            // Its path is that of the precision-aware optimizer, which is part of the distributed one.
+            // It uses the path of the precision-aware optimizer, a part of the distributed optimizer.
             if technique.preset().name == "zero-offload" && shared {
                 self.push_flag("optimizer-cpu-offload", true);
                 self.push_argument("optimizer-offload-fraction", "1.0");
@@ -385,7 +389,7 @@ impl MegatronArguments {
         }
     }
 
-    /// Modules whose activations run again, and those that are sent to the host.
+    /// Modules whose activations are recomputed or offloaded to the host.
     fn push_modules(&mut self, modules: &[(String, bool)]) {
         let of =
             |away: bool| modules.iter().filter(|(_, other)| *other == away).map(|(name, _)| name.as_str()).collect::<Vec<_>>();
@@ -402,7 +406,7 @@ impl MegatronArguments {
         self.0.push_lack(alone, "attn_proj away without core_attn: Megatron-LM sends both or neither");
     }
 
-    /// What layers keep.
+    /// The activations that layers keep.
     fn push_activations(&mut self, recipe: &PlanRecipe<'_>) {
         let plan = recipe.plan;
         let Some(policy) = plan.activations.uniform_policy() else {

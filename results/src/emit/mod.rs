@@ -1,4 +1,4 @@
-//! A plan in the words of the framework that will run it.
+//! Writes a plan in the configuration of the framework that will run it.
 
 mod kept;
 mod maxtext;
@@ -16,36 +16,36 @@ use step::{SoftwareStack, TrainingPlan};
 use thiserror::Error;
 use workloads::Model;
 
-/// A plan and what it was made for.
+/// A plan with the job it was made for.
 #[derive(Debug, Clone, Copy)]
 pub struct PlanRecipe<'a> {
-    /// What is trained.
+    /// The trained model.
     pub model: &'a Model,
-    /// How.
+    /// Its plan.
     pub plan: &'a TrainingPlan,
-    /// The software that it was timed under.
+    /// The software that the plan was timed under.
     pub stack: &'a SoftwareStack,
     /// The chip's name.
     pub chip: &'a str,
     /// Devices of a fast domain (a node, a slice).
     pub fast_domain: u32,
-    /// What the model's configuration says besides.
+    /// Further values of the model's configuration.
     pub numerics: ModelNumerics,
-    /// Where its ranks run, on a fabric of measured links.
+    /// The placement of ranks on a fabric of measured links.
     pub mapping: Option<&'a RankMappingRecord>,
 }
 
-/// What a model's configuration says that changes what is trained and no time.
+/// Values of a model's configuration that change the training but not its time.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ModelNumerics {
-    /// The base of rotary embeddings.
+    /// The base of the rotary embeddings.
     pub rotary_base: Option<f64>,
-    /// What norms add to the variance.
+    /// The constant that norms add to the variance.
     pub norm_epsilon: Option<f64>,
 }
 
 impl ModelNumerics {
-    /// Of a `config.json`; nothing of what is no such file.
+    /// Reads a `config.json`. All values are `None` for other texts.
     #[must_use]
     pub fn from_config(config: &str) -> Self {
         let config: serde_json::Value = serde_json::from_str(config).unwrap_or_default();
@@ -57,17 +57,17 @@ impl ModelNumerics {
     }
 }
 
-/// A plan in a framework's words.
+/// A plan in a framework's configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmittedPlan {
-    /// Arguments or settings, one per line. Lines that begin with `#` are comments, all of `lacking` among them.
+    /// Arguments or settings, one per line. Lines that begin with `#` are comments; these include all of `lacking`.
     pub text: String,
-    /// What of the plan as it was timed the framework has no words for, or refuses: with these arguments alone it runs another plan. Empty where all
-    /// is said.
+    /// Parts of the timed plan that the framework cannot express or refuses. With these arguments it runs another plan.
+    /// Empty if the configuration is complete.
     pub lacking: Vec<String>,
 }
 
-/// Lines as they are written.
+/// Lines being written.
 #[derive(Default)]
 struct EmittedLines {
     lines: Vec<String>,
@@ -79,14 +79,14 @@ impl EmittedLines {
         self.lines.push(line);
     }
 
-    /// A comment on what the arguments say, or leave to their reader.
+    /// Adds a comment about the arguments, or about a choice for the reader.
     fn push_note(&mut self, on: bool, text: &str) {
         if on {
             self.lines.push(format!("# {text}"));
         }
     }
 
-    /// A comment on what they cannot say.
+    /// Adds a comment about a part that the arguments cannot express.
     fn push_lack(&mut self, on: bool, text: &str) {
         self.push_note(on, text);
         if on {
@@ -100,20 +100,20 @@ impl EmittedLines {
     }
 }
 
-/// A model that a framework has no words for.
+/// A model that a framework cannot express.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("--emit: {model} has {feature}, which {framework} has no setting for; leave --emit out, or plan another model")]
 pub struct Inexpressible {
     /// The model's name.
     pub model: String,
-    /// What of it.
+    /// The feature that is missing.
     pub feature: &'static str,
     /// The framework.
     pub framework: &'static str,
 }
 
 impl PlanRecipe<'_> {
-    /// The first of `features` that the model has.
+    /// Returns an error for the first of `features` that the model has.
     fn refuse_features(&self, framework: &'static str, features: &[(bool, &'static str)]) -> Result<(), Inexpressible> {
         match features.iter().find(|(has, _)| *has) {
             Some((_, feature)) => Err(Inexpressible { model: self.model.name.clone(), feature, framework }),
@@ -121,7 +121,8 @@ impl PlanRecipe<'_> {
         }
     }
 
-    /// Comments of any framework: the software that the plan was timed under, where it is another, and where ranks run.
+    /// Comments for any framework: the software that the plan was timed under, if it is another, and the placement of
+    /// ranks.
     fn push_comments(&self, own: &str) -> EmittedLines {
         let foreign = !self.stack.name.starts_with(own);
         let timed = foreign.then(|| format!("# timed and sized under the software stack {}", self.stack.name));
@@ -129,7 +130,8 @@ impl PlanRecipe<'_> {
     }
 }
 
-/// Where ranks run: the order of the nodes where every node keeps its ranks together and in order, else every rank's device.
+/// The placement of ranks. It is the order of the nodes if each node keeps its ranks together and in order; otherwise
+/// it lists each rank's device.
 fn describe_placement(mapping: &RankMappingRecord) -> String {
     let unit = mapping.unit_devices.max(1);
     let nodes: Vec<u32> = mapping.devices.chunks(unit as usize).filter_map(|ranks| ranks.first()).map(|d| d / unit).collect();

@@ -25,7 +25,7 @@ fn plan(layout: Layout) -> TrainingPlan {
     }
 }
 
-/// Tensor-parallel 8, the rest as given.
+/// Tensor-parallel degree 8; the rest as given.
 fn layout(data: u32, pipeline: u32, zero: ZeroStage) -> Layout {
     Layout { tensor: 8, data, pipeline, zero, sequence_parallel: true, ..Layout::default() }
 }
@@ -60,7 +60,7 @@ impl Case {
         self.write(framework, plan).unwrap().text.lines().map(str::to_owned).collect()
     }
 
-    /// What the framework has no words for.
+    /// The parts that the framework cannot express.
     fn lacking(&self, framework: usize, plan: &TrainingPlan) -> String {
         self.write(framework, plan).unwrap().lacking.join("; ")
     }
@@ -257,7 +257,7 @@ fn what_changes_no_time_but_what_is_trained_is_written_as_the_config_has_it() {
     );
 }
 
-/// A plan whose layers do what techniques do, named tensor by tensor.
+/// A plan whose layers do the same as the techniques, tensor by tensor.
 fn by_tensor(case: &Case, techniques: &[&str]) -> TrainingPlan {
     let (model, stack) = (Model::load(case.model).unwrap(), SoftwareStack::load(case.stack).unwrap());
     let none = TrainingPlan { activations: ActivationPolicy::None.into(), ..plan(layout(4, 2, ZeroStage::OptimizerStates)) };
@@ -285,7 +285,7 @@ fn a_technique_that_is_a_policy_is_written_as_this_policy() {
         (&["megatron-selective"], ActivationPolicy::Full, ActivationPolicy::Full),
         (&["megatron-full", "megatron-selective"], ActivationPolicy::None, ActivationPolicy::Full),
         (&["recompute-mlp"], ActivationPolicy::Full, ActivationPolicy::Full),
-        // Of what the model does not have.
+        // The model has no such tensors.
         (&["recompute-mla-up-proj"], ActivationPolicy::None, ActivationPolicy::None),
         (&["recompute-moe", "offload-moe-act"], ActivationPolicy::Full, ActivationPolicy::Full),
     ] {
@@ -294,7 +294,7 @@ fn a_technique_that_is_a_policy_is_written_as_this_policy() {
             assert_eq!(case.write(framework, &asked), case.write(framework, &meant), "{techniques:?} beside {beside}");
         }
     }
-    // The layers of a mix follow it one by one.
+    // The layers of a mix follow its runs one by one.
     let runs = |policies: [ActivationPolicy; 2]| policies.map(|policy| workloads::LayerRun { layers: 8, policy }).to_vec();
     let mix = |policies: [ActivationPolicy; 2]| {
         workloads::StagePolicies::from_chunk_mixes(vec![runs(policies.clone()), runs(policies)])
@@ -309,7 +309,7 @@ fn a_technique_that_is_a_policy_is_written_as_this_policy() {
         ..asked.clone()
     };
     assert_eq!(CORE.write(0, &asked), CORE.write(0, &meant));
-    // Together they are one list of modules.
+    // Together they form one list of modules.
     let lines = CORE.megatron(&with(&["megatron-selective", "recompute-mlp"], ActivationPolicy::None));
     check(&lines, &["--recompute-modules core_attn mlp"], &["--recompute-method"]);
     assert_eq!(lines.iter().filter(|line| line.starts_with("--recompute-granularity")).count(), 1, "{lines:#?}");
@@ -371,7 +371,7 @@ fn a_choice_of_tensors_is_said_by_modules_and_names_where_they_do_the_same() {
     assert_eq!(MAXTEXT.lacking(1, &plan), "");
     let lines = ["remat_policy=custom", "context=offload", "query_proj=offload", "mlpwi_0=device", "mlpwi_1=device"];
     check(&MAXTEXT.maxtext(&plan), &lines, &["mlpwo", "out_proj"]);
-    // What no name says is told by its tensor.
+    // A part without a name is reported by its tensor.
     plan.activations = "tensors:offload(attention.core.out*0.5)+device(mlp.gate_up.gate)".parse().unwrap();
     let lacking = MAXTEXT.lacking(1, &plan);
     assert!(lacking.contains("attention.core.out in host memory for 0.5 of its tokens"), "{lacking}");
@@ -393,7 +393,8 @@ fn torch_counts_the_products_of_a_layer() {
     };
     let (lines, _) = of("selective_per_operator");
     let head = ["import torch", "from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts"];
-    // Query, key, value, output, gate, up, down: every second from the first on, and the scattered sum of output in place of its product; nobody reads down's.
+    // Query, key, value, output, gate, up, down: every second one from the first, and the scattered sum of the output
+    // instead of its product. No operator reads the result of down.
     let saved = ["SAVED_PRODUCTS = {0, 2, 4}", "SAVED_SUMS = {0}", "SAVE_ATTENTION = True"];
     check(&lines, &[&head[..], &saved].concat(), &[]);
     assert!(of("full").0.iter().all(|line| line.starts_with('#')) && of("full").1.is_empty());

@@ -1,6 +1,7 @@
-//! PyTorch's selective activation checkpointing: the policy of one layer as `torch.utils.checkpoint.create_selective_checkpoint_contexts` takes it (PyTorch
-//! 2.4 and later, `torch/utils/checkpoint.py`), which is asked for every operator that runs whether its result is kept. Products with weights are told apart
-//! by the order in which they run, as TorchTitan's `selective_ac_option = "op"` does.
+//! PyTorch's selective activation checkpointing. The policy of one layer is a callback of
+//! `torch.utils.checkpoint.create_selective_checkpoint_contexts` (PyTorch 2.4 and later, `torch/utils/checkpoint.py`).
+//! PyTorch asks it for every operator whether to keep the result. Products with weights are told apart by their order,
+//! as in TorchTitan's `selective_ac_option = "op"`.
 
 use super::kept::{plan_by_policies, policy_on_layer};
 use super::{EmittedLines, EmittedPlan, Inexpressible, PlanRecipe};
@@ -10,10 +11,11 @@ use workloads::ActivationPolicy;
 use workloads::graph::{Gradient, OperatorNode};
 use workloads::recompute_policy::Treatment;
 
-/// The policy of a plan's layers as a Python module with a function `layer_context`; comments say what PyTorch has no words for.
+/// Writes the policy of a plan's layers as a Python module with a function `layer_context`. Comments name parts that
+/// PyTorch cannot express.
 ///
 /// # Errors
-/// None: any layer has operators.
+/// None: every layer has operators.
 pub fn write_torch(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressible> {
     let recipe = &PlanRecipe { plan: &plan_by_policies(recipe), ..*recipe };
     let mut lines = recipe.push_comments("torchtitan");
@@ -32,15 +34,15 @@ pub fn write_torch(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressible
     Ok(lines.into_text())
 }
 
-/// What the result of a layer's operator is to PyTorch's dispatcher.
+/// The class of a layer's operator for PyTorch's dispatcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DispatchedOperator {
     /// A product with weights: `aten.mm`.
     Product,
-    /// Such a product summed over the tensor-parallel devices: the sum.
+    /// Such a product summed over the tensor-parallel devices.
     Sum,
     Attention,
-    /// One that has no name of its own.
+    /// An operator without a name of its own.
     Other,
 }
 

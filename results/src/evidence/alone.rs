@@ -1,11 +1,14 @@
-//! How sure the predicted time of a kernel or a collective that runs alone is: between which values the measured one lies with 90 % confidence, and
-//! whether its like was measured.
+//! The confidence in the predicted time of a kernel or a collective that runs alone: its 90 % interval, and whether
+//! similar ones were measured.
 //!
-//! From a carried table (`results/reference/residuals_alone.csv`, made by `coplace validate --held-out`): of every measured row the error with its part
-//! of the rows held out of the fit of its chip or fabric, and with all of its chip or kind held out. An interval is made of quantiles of the errors of
-//! the rows of as long a time (conformal: of n errors the one of rank (n + 1) q), on the same chip where enough are measured there, else on others. Rows
-//! that were measured together err together: those of one data set count as many as the root of their number, so that a large one does not speak for the
-//! next measurement.
+//! A carried table has the errors (`results/reference/residuals_alone.csv`, made by `coplace validate --held-out`).
+//! Each measured row has two errors: with its fold held out of the fit of its chip or fabric, and with its whole chip
+//! or kind held out.
+//!
+//! An interval consists of quantiles of the errors of rows with similar times (conformal: of n errors the one of rank
+//! (n + 1) q). The rows are on the same chip if enough are measured there; otherwise they are on others. Errors of rows
+//! that were measured together are correlated. The rows of one data set weigh the root of their number, so that a large
+//! set does not dominate.
 
 use super::Grade;
 use super::interval::{CONFIDENCE, PredictionInterval};
@@ -14,15 +17,16 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::OnceLock;
 
-/// The table that is carried.
+/// The carried table.
 const CARRIED: &str = include_str!("../../reference/residuals_alone.csv");
 
-/// The fewest errors that have quantiles of 5 and 95 % of one more: with 19 the least and the largest are theirs.
+/// Fewest errors for quantiles of 5 and 95 % of one more. With 19 errors these are the smallest and the largest.
 const LEAST: usize = 19;
-/// Rows whose errors make an interval: those nearest in time. Few enough that launches are not judged by what fills the chip.
+/// Number of rows whose errors make an interval: those with the nearest times. It is small enough that launches are not
+/// judged by kernels that fill the chip.
 const NEIGHBOURS: usize = 40;
 
-/// What runs alone.
+/// The kinds of work that run alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunsAlone {
@@ -32,23 +36,23 @@ pub enum RunsAlone {
     Collective,
 }
 
-/// What ran alone where.
+/// The facts of a prediction: what ran, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AloneFacts {
-    /// What.
+    /// The kind of work.
     pub what: RunsAlone,
-    /// The chip; of a collective with its fabric.
+    /// The chip; for a collective with its fabric.
     pub place: String,
-    /// The kernel, its type and the clock; the kind of collective.
+    /// The kernel with its type and clock, or the kind of collective.
     pub kind: String,
 }
 
 /// A row of the table of errors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AloneRow {
-    /// What ran.
+    /// The kind of work.
     pub what: RunsAlone,
-    /// Its data set.
+    /// The data set.
     pub dataset: String,
     /// Its id.
     pub id: String,
@@ -56,13 +60,13 @@ pub struct AloneRow {
     pub place: String,
     /// As [`AloneFacts::kind`].
     pub kind: String,
-    /// Its part when rows are left out.
+    /// The fold of the row when rows are held out.
     pub part: usize,
-    /// The predicted time with the scalars as they are, in microseconds.
+    /// The predicted time with the built-in scalars, in microseconds.
     pub predicted_us: f64,
-    /// ln(measured / predicted) with its part of the rows held out.
+    /// ln(measured / predicted) with its fold of the rows held out.
     pub rows: Option<f64>,
-    /// The same with all of its chip held out; of a collective with its kind.
+    /// The same with the whole chip held out; for a collective with its kind held out.
     pub apart: Option<f64>,
 }
 
@@ -72,17 +76,17 @@ impl AloneRow {
     }
 }
 
-/// The error by which a row judges a prediction, if it does.
+/// The error of a row that judges a prediction, if there is one.
 type ErrorPool<'a> = dyn Fn(&AloneRow) -> Option<f64> + 'a;
 
-/// What was held out, of fits and of the errors that intervals are made of.
+/// The held-out rows, both of fits and of the errors that make intervals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AloneHeldOut {
-    /// A part of the rows.
+    /// A fold of the rows.
     Rows,
-    /// All rows of the chip, of kernels.
+    /// For kernels: all rows of the chip.
     Chip,
-    /// All rows of the kind, of collectives: no other fabric says anything of theirs.
+    /// For collectives: all rows of the kind. No other fabric informs about them.
     Kind,
 }
 
@@ -96,20 +100,20 @@ impl fmt::Display for AloneHeldOut {
     }
 }
 
-/// How often intervals of rows hold that they know nothing of.
+/// The coverage of intervals on held-out rows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AloneCoverage {
     /// The data set.
     pub dataset: String,
-    /// What ran.
+    /// The kind of work.
     pub what: RunsAlone,
-    /// What was held out.
+    /// The held-out rows.
     pub held_out: AloneHeldOut,
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
-    /// The part of them whose measured value lies within.
+    /// Fraction of the rows whose measured value lies in the interval.
     pub covered: f64,
-    /// Median of the interval's length over the prediction.
+    /// Median width of the interval relative to the prediction.
     pub width: f64,
 }
 
@@ -130,11 +134,11 @@ impl AloneResiduals {
     #[must_use]
     pub fn read_carried() -> &'static Self {
         static TABLE: OnceLock<AloneResiduals> = OnceLock::new();
-        // That it can be read is tested; nothing known is what is left if not.
+        // A test ensures that the table can be read. Otherwise nothing is known.
         TABLE.get_or_init(|| Self::parse_csv(CARRIED).unwrap_or_default())
     }
 
-    /// Whether a text is a table of errors of what runs alone, by its first column.
+    /// True if the first column is that of a table of errors of work that runs alone.
     #[must_use]
     pub fn is_table(text: &str) -> bool {
         text.starts_with("what,")
@@ -143,7 +147,7 @@ impl AloneResiduals {
     /// Reads a table.
     ///
     /// # Errors
-    /// Missing columns, a cell that is no number.
+    /// Missing columns; a cell that is no number.
     pub fn parse_csv(text: &str) -> Result<Self, ResidualTableError> {
         let wrong = |why: csv::Error| ResidualTableError {
             line: why.position().map_or(1, |at| usize::try_from(at.line()).unwrap_or(usize::MAX)),
@@ -152,7 +156,7 @@ impl AloneResiduals {
         Ok(Self { rows: csv::Reader::from_reader(text.as_bytes()).deserialize().collect::<Result<_, _>>().map_err(wrong)? })
     }
 
-    /// The grade and the interval of a prediction; `None` where nothing of its like was measured.
+    /// The grade and the interval of a prediction; `None` if no related work was measured.
     #[must_use]
     pub fn judge_prediction(&self, facts: &AloneFacts, predicted_us: f64) -> Option<(Grade, PredictionInterval)> {
         let here = |row: &&AloneRow| row.place == facts.place && row.kind == facts.kind;
@@ -167,7 +171,7 @@ impl AloneResiduals {
         interval.map(|interval| (grade, interval))
     }
 
-    /// The interval from the rows that `known` leaves.
+    /// The interval from the rows that `known` selects.
     fn interval_of_rows(
         &self,
         facts: &AloneFacts,
@@ -177,7 +181,7 @@ impl AloneResiduals {
         let kind = |row: &AloneRow| row.what == facts.what && row.kind == facts.kind;
         let pools: [&ErrorPool<'_>; 3] = [
             &|row| row.rows.filter(|_| kind(row) && row.place == facts.place),
-            // Too few are there: what they say counts with what others say.
+            // These are too few; errors on other chips count with them.
             &|row| if row.place == facts.place { row.rows } else { row.apart }.filter(|_| kind(row)),
             &|row| row.apart.filter(|_| row.what == facts.what),
         ];
@@ -192,7 +196,7 @@ impl AloneResiduals {
         pools.into_iter().map(errors).find(|errors| errors.len() >= LEAST).map(interval_of_errors)
     }
 
-    /// The coverage of every data set: with the part of the rows held out, and with the chip or the kind.
+    /// The coverage of every data set: with a fold of the rows held out, and with the chip or the kind held out.
     #[must_use]
     pub fn coverage_by_data_set(&self) -> Vec<AloneCoverage> {
         let mut sets: Vec<(&str, RunsAlone)> = self.rows.iter().map(|row| (row.dataset.as_str(), row.what)).collect();
@@ -212,7 +216,7 @@ impl AloneResiduals {
         found
     }
 
-    /// A row's error, and its interval of the rows that were not held out with it.
+    /// The error of a row, and its interval from the rows that were not held out with it.
     fn hold_out_row(&self, row: &AloneRow, held_out: AloneHeldOut) -> Option<(f64, PredictionInterval)> {
         let together = |other: &AloneRow| {
             other.place == row.place
@@ -246,18 +250,18 @@ fn summarize_coverage(
     }
 }
 
-/// The errors of rows, each with its weight: together those of a data set weigh the root of their number.
+/// The errors of rows with weights. The rows of one data set together weigh the root of their number.
 fn weigh_errors(near: &[(f64, f64, &str)]) -> Vec<(f64, f64)> {
     let count = |dataset: &str| near.iter().filter(|(.., other)| *other == dataset).count() as f64;
     near.iter().map(|(_, error, dataset)| (*error, count(dataset).sqrt().recip())).collect()
 }
 
-/// Between which of weighed errors one more lies with [`CONFIDENCE`]; the prediction lies within.
+/// The interval that holds one more weighted error with [`CONFIDENCE`]. It contains the prediction.
 fn interval_of_errors(mut errors: Vec<(f64, f64)>) -> PredictionInterval {
     errors.sort_by(|a, b| a.0.total_cmp(&b.0));
     let sum: f64 = errors.iter().map(|(_, weight)| weight).sum();
     let one_more = errors.iter().map(|(_, weight)| weight * weight).sum::<f64>() / sum;
-    // A hair more: 40 times 0.05 is below 2 in floating point.
+    // Slightly more, because 40 times 0.05 is below 2 in floating point.
     let tail = (sum + one_more) * (1.0 - CONFIDENCE) / 2.0 * (1.0 + 1e-9);
     let end = |from: &mut dyn Iterator<Item = &(f64, f64)>| {
         let (mut found, mut passed) = (None, 0.0);
@@ -283,7 +287,7 @@ mod tests {
         let large: Vec<&AloneCoverage> = found.iter().filter(|c| c.held_out == AloneHeldOut::Rows && c.rows >= 40).collect();
         assert!(large.len() >= 4, "{found:?}");
         assert!(large.iter().all(|c| c.covered >= 0.85), "{large:?}");
-        // Two hold more than they say: their errors lie nearer to nothing than those of others on the same chips.
+        // Two sets have more coverage than stated: their errors are smaller than those of others on the same chips.
         assert!(large.iter().filter(|c| c.covered > 0.955).count() <= 2, "{large:?}");
         assert!(large.iter().all(|c| c.width < 1.0), "{large:?}");
     }
@@ -315,7 +319,7 @@ mod tests {
             let PredictionInterval { low, high } = interval_of_errors(errors(weight));
             assert!((low.ln() + 18.0).abs() < 1e-9 && (high.ln() - 18.0).abs() < 1e-9, "{low} {high}");
         }
-        // One row of another data set is not outvoted by many of one.
+        // One row of another data set is not outvoted by many rows of one set.
         let mut near: Vec<(f64, f64, &str)> = (0..39).map(|_| (0.0, 0.01, "a")).chain([(0.0, 2.0, "b")]).collect();
         assert!((interval_of_errors(weigh_errors(&near)).high.ln() - 2.0).abs() < 1e-9);
         near[39].2 = "a";

@@ -1,44 +1,45 @@
-//! Whether intervals hold on what was held out, and what choosing by their bad end costs.
+//! The coverage of intervals on held-out rows, and the regret of choosing by their bad end.
 
 use super::HoldOutScheme;
 use super::interval::PredictionInterval;
 use super::table::{PredictedQuantity, ResidualRow, ResidualTable};
 use std::collections::BTreeMap;
 
-/// The least rows of a data set that say anything of how often an interval holds.
+/// Fewest rows of a data set that allow a statement about coverage.
 const LEAST: usize = 15;
-/// The least plans of a group that say anything of a choice.
+/// Fewest plans of a group that allow a statement about a choice.
 const PLANS: usize = 6;
 
-/// How often the intervals of a data set's rows hold, with something held out.
+/// The coverage of the intervals of a data set, with something held out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IntervalCoverage {
     /// The data set.
     pub dataset: String,
-    /// What was predicted.
+    /// The predicted quantity.
     pub quantity: PredictedQuantity,
-    /// What was held out, of the scalars and of the errors that intervals are made of.
+    /// The held-out rows, both of the scalars and of the errors that make intervals.
     pub scheme: HoldOutScheme,
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
-    /// The part of them whose measured value lies within.
+    /// Fraction of the rows whose measured value lies in the interval.
     pub covered: f64,
-    /// Median of the interval's length over the prediction.
+    /// Median width of the interval relative to the prediction.
     pub width: f64,
-    /// Groups of six plans and more that compete (equal model, chips and batch).
+    /// Groups of six or more competing plans (equal model, chips and batch).
     pub groups: usize,
-    /// Mean loss of the plan that is predicted fastest over the fastest, and of the one whose interval's bad end is least; `None` without groups.
+    /// Mean regret of the plan that is predicted fastest, and of the plan with the smallest bad end of its interval;
+    /// `None` without groups.
     pub regret: Option<[f64; 2]>,
 }
 
-/// A row with its interval, both without its fold.
+/// A row with its interval, both with its fold held out.
 struct JudgedRow<'a> {
     row: &'a ResidualRow,
     error: f64,
     interval: PredictionInterval,
 }
 
-/// The coverage of every data set of fifteen rows and more.
+/// The coverage of every data set with fifteen or more rows.
 #[must_use]
 pub fn coverage_by_data_set(table: &ResidualTable) -> Vec<IntervalCoverage> {
     let mut found = Vec::new();
@@ -59,7 +60,8 @@ pub fn coverage_by_data_set(table: &ResidualTable) -> Vec<IntervalCoverage> {
     found
 }
 
-/// A row's interval from the rows that have not been held out with it; nothing where its stack's rows are all of one fold.
+/// The interval of a row, from the rows that were not held out with it. `None` if all rows of its stack are in one
+/// fold.
 fn judge_row<'a>(
     table: &ResidualTable,
     quantity: PredictedQuantity,
@@ -101,7 +103,7 @@ fn summarize_coverage(
     }
 }
 
-/// What choosing by the predicted time, and by the interval's end, costs.
+/// The mean regret of choosing by the predicted time, and by the end of the interval.
 fn mean_regrets(plans: &[&JudgedRow<'_>]) -> [f64; 2] {
     let predicted = |j: &JudgedRow<'_>| j.row.measured * (-j.error).exp();
     let best = plans.iter().map(|j| j.row.measured).fold(f64::INFINITY, f64::min);

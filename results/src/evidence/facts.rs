@@ -1,4 +1,4 @@
-//! What a prediction rests on: chip, fabric, software, the mechanisms of the plan, the number of chips.
+//! The grounds of a prediction: chip, fabric, software, the mechanisms of the plan, the number of chips.
 
 use sim::hardware::Accelerator;
 use sim::network::{Fabric, Topology};
@@ -6,23 +6,24 @@ use std::collections::BTreeSet;
 use step::{ExecutionMode, SoftwareStack, TrainingPlan};
 use workloads::{ActivationPolicy, Model, ZeroStage};
 
-/// A thing with a name and the kind that relates it to others.
+/// A name with its kind. Things of one kind are related.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedKind {
     /// Its name.
     pub name: String,
-    /// What it has in common with those that are like it.
+    /// The common property of related things.
     pub kind: String,
 }
 
-/// What a predicted step or peak rests on.
+/// The facts on which a predicted step or peak rests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PredictionFacts {
-    /// The chip; chips are of a kind whose products run alike: by a library's tiles, or on systolic arrays.
+    /// The chip. Chips of one kind run products alike: by tiles of a library, or on systolic arrays.
     pub chip: NamedKind,
-    /// The fabric; fabrics are of a kind whose tiers have the same topologies.
+    /// The fabric. Fabrics of one kind have tiers of the same topologies.
     pub fabric: NamedKind,
-    /// The software stack; stacks are of a kind that run kernels alike, in a stream or by a schedule of their own, and cost the host as much.
+    /// The software stack. Stacks of one kind run kernels alike, in a stream or by their own schedule, and have the
+    /// same launch cost on the host.
     pub stack: NamedKind,
     /// The mechanisms_of_plan of the plan, by name ([`mechanisms_of_plan`]).
     pub mechanisms: BTreeSet<String>,
@@ -31,7 +32,7 @@ pub struct PredictionFacts {
 }
 
 impl PredictionFacts {
-    /// Of a plan of a model on a cluster.
+    /// The facts of a plan of a model on a cluster.
     #[must_use]
     pub fn of_plan(chip: &Accelerator, fabric: &Fabric, stack: &SoftwareStack, model: &Model, plan: &TrainingPlan) -> Self {
         Self {
@@ -48,7 +49,7 @@ fn chip_kind(chip: &Accelerator) -> &'static str {
     if chip.library.is_some() { "library" } else { "arrays" }
 }
 
-/// The topologies of the tiers; a network that is sold with other chips is like none that was measured.
+/// The topologies of the tiers. A network that is sold with other chips is related to no measured one.
 fn fabric_kind(fabric: &Fabric, chip: &Accelerator) -> String {
     if sim::is_foreign_network(fabric, chip) {
         return "of other chips".to_owned();
@@ -61,8 +62,8 @@ fn fabric_kind(fabric: &Fabric, chip: &Accelerator) -> String {
     fabric.tiers.iter().map(|t| tier(&t.topology)).collect::<Vec<_>>().join("/")
 }
 
-/// Stacks that differ in what launching costs the host were measured apart, others were derived from each other. One that a user calibrated is of the
-/// kind of the stack that it was calibrated from.
+/// Stacks with different launch costs on the host were measured separately; others were derived from each other. A
+/// stack that a user calibrated has the kind of its base stack.
 fn stack_kind(stack: &SoftwareStack) -> String {
     if let Some(base) = stack.calibrated_from.as_deref().and_then(|from| SoftwareStack::load(from).ok()) {
         return stack_kind(&base);
@@ -70,7 +71,7 @@ fn stack_kind(stack: &SoftwareStack) -> String {
     let launch = &stack.launch;
     match (stack.kernels.execution, stack.sustained.throttled) {
         (ExecutionMode::Scheduled, _) => "scheduled".to_owned(),
-        // Chips that never slow down and software that costs nothing are no software that was measured.
+        // Chips that never slow down and software without overhead are no measured software.
         (ExecutionMode::Stream, false) => "ideal".to_owned(),
         (ExecutionMode::Stream, true) => {
             format!("stream {}/{}/{} us", launch.host_forward_us, launch.host_backward_us, launch.pipeline_pass_us)
@@ -78,7 +79,7 @@ fn stack_kind(stack: &SoftwareStack) -> String {
     }
 }
 
-/// What a plan of a model makes use of, beyond what every plan does: one word for each.
+/// The mechanisms of a model's plan, beyond those of every plan: one word for each.
 #[must_use]
 pub fn mechanisms_of_plan(model: &Model, plan: &TrainingPlan, fast_domain: u32) -> BTreeSet<String> {
     let layout = &plan.layout;
@@ -110,15 +111,15 @@ pub fn mechanisms_of_plan(model: &Model, plan: &TrainingPlan, fast_domain: u32) 
     used
 }
 
-/// What a policy makes use of.
+/// The mechanisms of a policy.
 pub(super) fn mechanisms_of_policy(policy: &ActivationPolicy) -> impl Iterator<Item = String> + use<> {
     let offload = policy.to_string().contains("offload").then(|| OFFLOAD.to_owned());
     std::iter::once(recompute_kind(policy).to_owned()).chain(offload)
 }
 
-/// All that policies make use of.
+/// All mechanisms of policies.
 pub(super) const KEEPING: [&str; 5] = [KEEPS, "recompute-selective", "recompute-full", "recompute-by-tensor", OFFLOAD];
-/// What one makes use of that keeps everything.
+/// The mechanism of a policy that keeps everything.
 pub(super) const KEEPS: &str = "recompute-none";
 const OFFLOAD: &str = "offload";
 

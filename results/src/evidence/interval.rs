@@ -1,5 +1,6 @@
-//! Intervals from the errors of the rows most like a prediction, weighted by likeness: their mean and spread, as many spreads to either side as Student's
-//! distribution has for so few independent errors. Errors are ln(measured / predicted): at a factor of two, as far to either side.
+//! Intervals from the errors of the rows most like a prediction, weighted by likeness. The interval is their mean plus
+//! and minus a multiple of their spread, which Student's distribution gives for the number of independent errors.
+//! Errors are ln(measured / predicted), so that a factor of two counts the same in both directions.
 
 use super::table::{PredictedQuantity, ResidualRow, ResidualTable};
 use super::{HoldOutScheme, NamedKind, PredictionFacts};
@@ -7,17 +8,20 @@ use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, StudentsT};
 use std::collections::BTreeMap;
 
-/// How often the measured value lies within.
+/// Nominal coverage of an interval.
 pub const CONFIDENCE: f64 = 0.9;
-/// The rows whose errors make an interval, and as many more as are as far away: those most like the prediction. With 100 the intervals of three data sets
-/// of nine cover less than 85 % with models held out (`coplace validate --intervals`), of vtrain_multi 70. Of software that was never measured they are so many of every stack: among all rows a
-/// plan's were of two stacks or of six by whether it had ZeRO-1 or ZeRO-3, and its interval six times as wide.
+/// Number of rows whose errors make an interval, plus those at the same distance as the last. With 100 rows, the
+/// intervals of three of nine data sets cover less than 85 % with models held out (`coplace validate --intervals`);
+/// those of vtrain_multi cover 70 %. For software that was never measured, every stack contributes this many rows.
+/// Taken among all rows, they belonged to two or to six stacks depending on ZeRO-1 or ZeRO-3, and the interval was six
+/// times as wide.
 const NEIGHBOURS: usize = 200;
-/// The distance at which a row counts a factor e less than the nearest. With 2 the intervals of three data sets of nine cover less than 85 %, with 6
-/// those of BigScience's runs cover all.
+/// The distance at which a row counts a factor e less than the nearest. With 2, the intervals of three of nine data
+/// sets cover less than 85 %; with 6, those of BigScience's runs cover all.
 const LIKENESS: f64 = 3.5;
-/// Distances: another stack, one of another kind besides, another chip, one of another kind besides, a fabric of another kind, a mechanism that one
-/// has and the other has not, a doubling of the chips. Assumed: software moves errors most, a mechanism or a doubling least.
+/// Distances, in this order: another stack, an addition for another kind of stack, another chip, an addition for
+/// another kind of chip, another kind of fabric, a mechanism that only one has, a doubling of the chips. Assumed:
+/// software moves errors most, a mechanism or a doubling least.
 const STACK: f64 = 4.0;
 const STACK_KIND: f64 = 4.0;
 const CHIP: f64 = 1.0;
@@ -26,36 +30,37 @@ const FABRIC_KIND: f64 = 1.0;
 const MECHANISM: f64 = 0.5;
 const DOUBLING: f64 = 0.25;
 
-/// The correlation of the errors of rows that were held out together, for how much they say of others. Without it the intervals of three data sets of
-/// nine cover less than 85 % (`coplace validate --intervals`), with it those of all cover 85 to 96.
+/// The correlation of errors of rows that were held out together. Without it the intervals of three of nine data sets
+/// cover less than 85 % (`coplace validate --intervals`); with it all cover 85 to 96 %.
 const ALIKE: f64 = 0.22;
-/// The part of the weight at either end that says nothing of where 90 % lie, half of what is outside. Runs that took up to fifty times as long as their
-/// like made nanotron's intervals 1.4 times as wide. Under software that was never measured every error says something of other software: with a tail the
-/// intervals of vtrain_single cover 63 % with stacks held out, without 75.
+/// The fraction of the weight at either end that is replaced: half of what lies outside 90 %. Runs that took up to
+/// fifty times as long as similar ones made nanotron's intervals 1.4 times as wide. For software that was never
+/// measured every error counts: with a tail the intervals of vtrain_single cover 63 % with stacks held out, and 75 %
+/// without.
 const TAIL: f64 = (1.0 - CONFIDENCE) / 4.0;
-/// The least degrees of freedom: below, Student's distribution has neither mean nor spread.
+/// Fewest degrees of freedom. Below, Student's distribution has neither mean nor spread.
 const LEAST_FREEDOM: f64 = 1.5;
 
-/// Between which multiples of the predicted value the measured one lies with [`CONFIDENCE`].
+/// An interval of measured over predicted, with [`CONFIDENCE`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PredictionInterval {
-    /// Measured over predicted, at least.
+    /// Lower end of measured over predicted.
     pub low: f64,
-    /// At most.
+    /// Upper end.
     pub high: f64,
 }
 
 impl PredictionInterval {
-    /// Nothing is known.
+    /// No information.
     pub const UNKNOWN: Self = Self { low: 0.0, high: f64::INFINITY };
 
-    /// Around a predicted value, which always lies within.
+    /// The interval around a predicted value, which lies within it.
     #[must_use]
     pub fn around_prediction(&self, predicted: f64) -> [f64; 2] {
         [predicted * self.low, predicted * self.high]
     }
 
-    /// From the lower of two lower ends to the higher of the higher ones.
+    /// The smallest interval that contains both.
     fn join_with(self, other: Self) -> Self {
         Self { low: self.low.min(other.low), high: self.high.max(other.high) }
     }
@@ -73,7 +78,7 @@ fn distance_of_stacks(a: &PredictionFacts, b: &PredictionFacts) -> f64 {
     name_distance(&a.stack, &b.stack, STACK, STACK_KIND)
 }
 
-/// How far two predictions are from resting on the same.
+/// The distance between the grounds of two predictions.
 fn distance_of_facts(a: &PredictionFacts, b: &PredictionFacts) -> f64 {
     let doublings = (f64::from(a.chips) / f64::from(b.chips)).log2().abs();
     distance_of_stacks(a, b)
@@ -84,7 +89,8 @@ fn distance_of_facts(a: &PredictionFacts, b: &PredictionFacts) -> f64 {
 }
 
 impl ResidualTable {
-    /// What of the prediction no measured run has: what is to be held out of those that judge it.
+    /// The property of the prediction that no measured run has. It must be held out of the rows that judge the
+    /// prediction.
     pub(super) fn hold_out_scheme(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> HoldOutScheme {
         let like = |same: &dyn Fn(&NamedKind) -> bool| {
             self.rows_of(quantity).filter(|row| same(&row.facts.stack)).collect::<Vec<&ResidualRow>>()
@@ -104,7 +110,8 @@ impl ResidualTable {
         }
     }
 
-    /// The interval of a prediction, from the rows that `known` leaves: no narrower than it would be of what was measured nearest.
+    /// The interval of a prediction, from the rows that `known` selects. It is at least as wide as the interval of the
+    /// nearest measured case.
     pub(super) fn interval_from(
         &self,
         quantity: PredictedQuantity,
@@ -123,7 +130,7 @@ impl ResidualTable {
             .fold(own, |found, facts| found.join_with(self.interval_under(HoldOutScheme::Model, quantity, facts, &known)))
     }
 
-    /// The same on every cluster on which its software was measured, or its like, of those that are nearest.
+    /// The same facts on the nearest clusters on which its software, or related software, was measured.
     fn facts_on_measured_chips(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> Vec<PredictionFacts> {
         let mut found: BTreeMap<(&str, &str), (f64, PredictionFacts)> = BTreeMap::new();
         for row in self.rows_of(quantity).filter(|row| row.facts.stack.kind == facts.stack.kind) {
@@ -136,13 +143,13 @@ impl ResidualTable {
         found.into_values().filter(|(apart, _)| *apart <= least).map(|(_, facts)| facts).collect()
     }
 
-    /// The same on the most chips on which its software was measured, or its like.
+    /// The same facts on the largest number of chips on which its software, or related software, was measured.
     fn facts_on_measured_numbers(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> Vec<PredictionFacts> {
         let like = self.rows_of(quantity).filter(|row| row.facts.stack.kind == facts.stack.kind);
         like.map(|row| row.facts.chips).max().map(|chips| PredictionFacts { chips, ..facts.clone() }).into_iter().collect()
     }
 
-    /// The same with what is held out given.
+    /// The interval with a given held-out scheme.
     pub(super) fn interval_under(
         &self,
         scheme: HoldOutScheme,
@@ -159,7 +166,8 @@ impl ResidualTable {
         PredictionInterval { low: (next.mean - half).min(0.0).exp(), high: (next.mean + half).max(0.0).exp() }
     }
 
-    /// The rows most like a prediction, by their distance; of software that was never measured those of every stack.
+    /// The rows most like a prediction, with their distances. For software that was never measured, the rows come from
+    /// every stack.
     fn near_rows(
         &self,
         scheme: HoldOutScheme,
@@ -175,13 +183,14 @@ impl ResidualTable {
         stacks.into_values().flat_map(nearest_rows).collect()
     }
 
-    /// How many times as long as a prediction another has to be for it to be the longer one with [`CONFIDENCE`], where both rest on the same software: what
-    /// errors the two share does not count, so that it is no more than between two whose errors have nothing in common. 1 where nothing is known.
+    /// The factor by which another prediction must be longer to be slower with [`CONFIDENCE`], if both rest on the same
+    /// software. Shared errors cancel; therefore it is at most the factor between predictions without shared errors. It
+    /// is 1 if nothing is known.
     pub(super) fn lead_over(&self, quantity: PredictedQuantity, facts: &PredictionFacts, rivals: RivalPredictions) -> f64 {
         let scheme = self.hold_out_scheme(quantity, facts);
         let weights = weights_by_distance(scheme, &self.near_rows(scheme, quantity, facts, |_| true));
         let Some(next) = NextError::from_weighted_rows(scheme, &weights) else { return 1.0 };
-        // Either's own error may go either way.
+        // The error of either prediction may go in either direction.
         let lead = |deviation: f64, freedom: f64| (2.0_f64.sqrt() * deviation * student_quantile(CONFIDENCE, freedom)).exp();
         let mut groups: BTreeMap<(&str, &str), Vec<(f64, &ResidualRow)>> = BTreeMap::new();
         for (weight, row) in weights {
@@ -210,16 +219,16 @@ impl ResidualTable {
     }
 }
 
-/// What competes with a prediction.
+/// The predictions that compete with one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RivalPredictions {
-    /// Other plans of the same job: the same model on as many of the same chips.
+    /// Other plans of the same job: the same model on the same number of the same chips.
     Plans,
     /// Other designs and jobs under the same software.
     Designs,
 }
 
-/// What errors say of one more: its mean and standard deviation, and with how many degrees of freedom they are known.
+/// The predicted next error: its mean and standard deviation, with the degrees of freedom.
 struct NextError {
     mean: f64,
     deviation: f64,
@@ -234,12 +243,13 @@ impl NextError {
         )?;
         let count = effective_count(scheme, weights);
         let freedom = (count - 1.0).max(LEAST_FREEDOM);
-        // The spread among so many, of one more beside the mean that they give.
+        // The standard deviation of one more error, given this many.
         Some(Self { mean, deviation: deviation * (count / freedom.min(count) * (1.0 + 1.0 / count)).sqrt(), freedom })
     }
 }
 
-/// Mean and standard deviation of weighed errors, the outermost ones, a part `tail` of the weight at either end, counted as the next (Winsor's; Tukey and McLaughlin, 1963).
+/// Mean and standard deviation of weighted errors. At either end, the fraction `tail` of the weight is replaced by the
+/// next error (Winsor's; Tukey and McLaughlin, 1963).
 struct ErrorSpread {
     mean: f64,
     deviation: f64,
@@ -258,7 +268,7 @@ impl ErrorSpread {
     }
 }
 
-/// The first of weighed errors up to which more than so much of the weight lies; nothing where there is no weight.
+/// The first error at which the cumulated weight exceeds `most`; `None` without weight.
 fn first_above_weight<'a>(errors: impl Iterator<Item = &'a (f64, f64)>, most: f64) -> Option<f64> {
     let mut before = 0.0;
     errors.map(|(weight, error)| (*weight, *error)).find_map(|(weight, error)| {
@@ -267,7 +277,7 @@ fn first_above_weight<'a>(errors: impl Iterator<Item = &'a (f64, f64)>, most: f6
     })
 }
 
-/// The part of the errors' weight at either end that says nothing.
+/// The fraction of the weight that is replaced at either end.
 fn tail_fraction(scheme: HoldOutScheme) -> f64 {
     if scheme == HoldOutScheme::Stack { 0.0 } else { TAIL }
 }
@@ -277,7 +287,7 @@ fn student_quantile(at: f64, freedom: f64) -> f64 {
     StudentsT::new(0.0, 1.0, freedom).map_or(f64::INFINITY, |students| students.inverse_cdf(at))
 }
 
-/// The nearest of rows, with all that are as far away as the last of them: which are left out must not depend on their errors.
+/// The nearest rows, with all rows at the distance of the last one: the selection must not depend on errors.
 fn nearest_rows(mut rows: Vec<(f64, &ResidualRow)>) -> Vec<(f64, &ResidualRow)> {
     rows.sort_by(|a, b| a.0.total_cmp(&b.0));
     if let Some(&(furthest, _)) = rows.get(NEIGHBOURS - 1) {
@@ -286,8 +296,8 @@ fn nearest_rows(mut rows: Vec<(f64, &ResidualRow)>) -> Vec<(f64, &ResidualRow)> 
     rows
 }
 
-/// Rows by their distance, weighed. Of software that was never measured every other is a guess, as good as its nearest row is near, however many runs
-/// of it there are: its rows share its weight by their own likeness.
+/// The rows weighted by distance. For software that was never measured, each other stack is one guess. The guess weighs
+/// as much as its nearest row, regardless of its number of runs; its rows share this weight by their distances.
 fn weights_by_distance<'r>(scheme: HoldOutScheme, near: &[(f64, &'r ResidualRow)]) -> Vec<(f64, &'r ResidualRow)> {
     let least = |of: f64, (distance, _): &(f64, &ResidualRow)| of.min(*distance);
     let nearest = near.iter().fold(f64::INFINITY, least);
@@ -305,8 +315,8 @@ fn weights_by_distance<'r>(scheme: HoldOutScheme, near: &[(f64, &'r ResidualRow)
     near.iter().map(|(distance, row)| (likeness(*distance, nearest) / share(row), *row)).collect()
 }
 
-/// As how many independent rows of equal weight weighed rows count. The errors of rows that were held out together are alike, as they are of the
-/// same models or numbers of chips under the same scalars: those of another model will be alike in another way.
+/// The effective number of independent rows of equal weight. Errors of rows that were held out together are correlated,
+/// because they share models or numbers of chips and scalars.
 fn effective_count(scheme: HoldOutScheme, weights: &[(f64, &ResidualRow)]) -> f64 {
     let mut families: BTreeMap<(&str, usize), f64> = BTreeMap::new();
     let (mut sum, mut squares) = (0.0, 0.0);
@@ -324,7 +334,7 @@ fn effective_count(scheme: HoldOutScheme, weights: &[(f64, &ResidualRow)]) -> f6
 }
 
 impl ResidualRow {
-    /// The error with so much held out, or what comes nearest where that could not be.
+    /// The error with the scheme held out, or the nearest available error.
     pub(super) fn error_under(&self, scheme: HoldOutScheme) -> f64 {
         let [model, nodes, chip, stack] = self.held_out;
         let chosen = match scheme {
@@ -355,7 +365,7 @@ mod tests {
 
     #[test]
     fn few_errors_all_count() {
-        // With less than forty of equal weight none is beyond the tail.
+        // With fewer than forty rows of equal weight, none is in the tail.
         let errors = [(1.0, -0.3), (1.0, 0.0), (1.0, 0.3)];
         let ErrorSpread { mean, deviation } = ErrorSpread::from_weighted_errors(errors.into_iter(), TAIL).unwrap();
         assert!(mean.abs() < 1e-12 && (deviation - (0.06_f64).sqrt()).abs() < 1e-12, "{mean} {deviation}");

@@ -1,11 +1,14 @@
-//! How sure a prediction is: what it rests on, each measured, related to something measured or never measured, and the interval in which the
-//! measured value lies with 90 % confidence.
+//! The confidence in a prediction. Each of its grounds is measured, related to a measurement, or never measured. The 90
+//! % interval holds the measured value.
 //!
-//! Both come from one carried table (`results/reference/residuals.csv`, made by `coplace validate --held-out`): the errors that the model makes on
-//! measured steps and peaks whose models, numbers of chips, chips or software were held out. The interval of a prediction is made of the errors of
-//! the rows most like it, held out as the case is: where its software or its like was measured, by models (by numbers of chips where it has more than any
-//! measured run, by chips where its chip was not measured under it); else those of software that was not fitted at all, each stack one guess, as good as
-//! its nearest row is near. So it is wide where the model has been wrong, and it is wider the less is like it.
+//! Both come from one carried table (`results/reference/residuals.csv`, made by `coplace validate --held-out`). It has
+//! the model's errors on measured steps and peaks whose models, numbers of chips, chips or software were held out.
+//!
+//! The interval consists of the errors of the rows most like the prediction, held out in the same way. If its software
+//! or related software was measured, models are held out. Numbers of chips are held out if it has more than any
+//! measured run, and chips if its chip was not measured under the software. Otherwise the errors are those of software
+//! that was not fitted at all. Each stack is then one guess, weighted by the distance of its nearest row. Therefore the
+//! interval is wide where the model has been wrong, and wider where few rows are alike.
 
 mod alone;
 mod coverage;
@@ -31,15 +34,15 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// How near the nearest measurement is.
+/// The relation of the nearest measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Grade {
-    /// Runs that rest on the same were measured.
+    /// Runs on the same ground were measured.
     Measured,
-    /// Runs that rest on something of its kind were measured.
+    /// Runs on a related ground were measured.
     Related,
-    /// None was.
+    /// None was measured.
     NeverMeasured,
 }
 
@@ -53,34 +56,36 @@ impl fmt::Display for Grade {
     }
 }
 
-/// The least runs that count as measured: fewer are related.
+/// Fewest runs that count as measured. Fewer count as related.
 const LEAST: usize = 3;
 
-/// One thing that a prediction rests on.
+/// One ground of a prediction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EvidenceGround {
-    /// What: `chip`, `fabric`, `cluster` (the chip on the fabric), `stack`, `execution` (the stack on the chip), `mechanism`, `scale`.
+    /// The kind: `chip`, `fabric`, `cluster` (the chip on the fabric), `stack`, `execution` (the stack on the chip),
+    /// `mechanism`, `scale`.
     pub what: &'static str,
-    /// Its name; of the scale the number of chips.
+    /// The name; for the scale the number of chips.
     pub name: String,
-    /// How near the nearest measurement is.
+    /// The relation of the nearest measurement.
     pub grade: Grade,
-    /// The nearest that was measured, with its number of runs, most runs first: it itself, or what is of its kind; of a mechanism the stacks that it was
-    /// measured under, of the scale the numbers of chips that are as large, or else the largest.
+    /// The nearest measurements with their numbers of runs, most runs first: the ground itself, or things of its kind.
+    /// For a mechanism these are the stacks it was measured under; for the scale the numbers of chips at least as
+    /// large, or else the largest.
     pub near: Vec<(String, usize)>,
 }
 
 /// The grade and the interval of a prediction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Evidence {
-    /// All that it rests on.
+    /// All grounds.
     pub grounds: Vec<EvidenceGround>,
     /// The interval of measured over predicted.
     pub interval: PredictionInterval,
 }
 
 impl Evidence {
-    /// The grade of what is known least.
+    /// The worst grade of the grounds.
     #[must_use]
     pub fn worst_grade(&self) -> Grade {
         self.grounds.iter().map(|ground| ground.grade).max().unwrap_or(Grade::NeverMeasured)
@@ -88,7 +93,7 @@ impl Evidence {
 }
 
 impl ResidualTable {
-    /// What is known of a prediction that rests on `facts`.
+    /// The evidence of a prediction with these `facts`.
     #[must_use]
     pub fn evidence_of(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> Evidence {
         Evidence { grounds: self.grounds_of(quantity, facts), interval: self.interval_from(quantity, facts, |_| true) }
@@ -100,7 +105,7 @@ impl ResidualTable {
         self.interval_from(quantity, facts, |_| true)
     }
 
-    /// The grades of all that a prediction rests on.
+    /// The grades of all grounds of a prediction.
     #[must_use]
     pub fn grounds_of(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> Vec<EvidenceGround> {
         let rows: Vec<&table::ResidualRow> = self.rows_of(quantity).collect();
@@ -120,7 +125,7 @@ impl ResidualTable {
                 if rows.iter().any(|row| same(row)) { count_names(&rows, same, name) } else { count_names(&rows, related, name) };
             EvidenceGround { what, name: of(facts).name.clone(), grade: graded(&same, &related), near }
         };
-        // Two things, either of which may have been measured without the other.
+        // Two things; either may have been measured without the other.
         let pair = |what, of: fn(&PredictionFacts) -> [&NamedKind; 2]| {
             let name = |facts: &PredictionFacts| of(facts).map(|kind| kind.name.as_str()).join(" on ");
             let same = |row: &table::ResidualRow| name(&row.facts) == name(facts);
@@ -151,7 +156,7 @@ impl ResidualTable {
     }
 }
 
-/// How many rows that are like something have each name, most first.
+/// The number of rows per name, among rows with a property, most first.
 fn count_names(
     rows: &[&table::ResidualRow],
     like: impl Fn(&table::ResidualRow) -> bool,
@@ -171,7 +176,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// A carried row's facts, of a stack.
+    /// The facts of a carried row of a stack.
     fn facts(quantity: PredictedQuantity, stack: &str) -> PredictionFacts {
         let rows = ResidualTable::read_carried();
         let of_stack = |row: &&table::ResidualRow| row.facts.stack.name == stack;
@@ -192,7 +197,7 @@ mod tests {
         assert_eq!(grade(&|f| f.chip = NamedKind { name: "of tomorrow".into(), kind: "optical".into() }), Grade::NeverMeasured);
         assert_eq!(grade(&|f| f.mechanisms = ["telepathy".to_owned()].into()), Grade::NeverMeasured);
         assert_eq!(grade(&|f| f.chips = 1 << 20), Grade::NeverMeasured);
-        // Either was measured, and never the one on the other.
+        // Both were measured, but never the one on the other.
         let apart = PredictionFacts { stack: facts(PredictedQuantity::StepTime, "maxtext").stack, ..known.clone() };
         let grounds = table.grounds_of(PredictedQuantity::StepTime, &apart);
         let grade_of = |what: &str| grounds.iter().find(|ground| ground.what == what).unwrap().grade;
@@ -235,7 +240,8 @@ mod tests {
         assert!(width(&unknown) > width(&known), "{} {}", width(&unknown), width(&known));
     }
 
-    /// What has an unknown chip of a measured one's kind, or more chips than any measured run, is no surer than what is known of its like.
+    /// A case with an unknown chip of a measured kind, or with more chips than any measured run, is no surer than the
+    /// related measured case.
     #[test]
     fn what_is_known_less_is_no_surer() {
         let table = ResidualTable::read_carried();
@@ -265,8 +271,8 @@ mod tests {
         }
     }
 
-    /// Under software that nobody measured, plans of every measured job that differ in their ZeRO stage alone have intervals of about one width, and not
-    /// six times as wide where the nearest rows happen to be of fewer stacks.
+    /// For software that nobody measured, plans of a measured job that differ only in their ZeRO stage have intervals
+    /// of similar width. Their width must not depend on the number of stacks among the nearest rows.
     #[test]
     fn intervals_of_plans_side_by_side_are_alike() {
         let stages = ["zero-1", "zero-2", "zero-3"];
@@ -292,12 +298,13 @@ mod tests {
 
     #[test]
     fn nine_of_ten_held_out_rows_lie_within() {
-        // By models that were held out, the data sets of forty rows and more; that each holds for itself is what `validate --intervals` prints.
+        // Models are held out, in the data sets of forty rows and more. `validate --intervals` prints the coverage of
+        // each.
         let found = coverage_by_data_set(ResidualTable::read_carried());
         let large: Vec<&IntervalCoverage> = found.iter().filter(|c| c.scheme == HoldOutScheme::Model && c.rows >= 40).collect();
         assert!(large.len() >= 7, "{large:?}");
         assert!(large.iter().all(|c| c.covered >= 0.85), "{large:?}");
-        // Nine of ten are of use only where they are not all, nor everything.
+        // Intervals are useful only if they cover neither all rows nor everything.
         assert!(large.iter().all(|c| c.covered < 0.96 && c.width < 1.4), "{large:?}");
     }
 

@@ -1,63 +1,65 @@
-//! Evidence as data: what answers carry.
+//! Evidence as data, in the form of answers.
 
 use super::interval::RivalPredictions;
 use super::{Evidence, EvidenceGround, Grade, PredictedQuantity, PredictionFacts, PredictionInterval, ResidualTable};
 use search::planner::{Job, RankedPlan};
 use serde::{Deserialize, Serialize};
 
-/// How sure a plan's step and peak are.
+/// The confidence in a plan's step and peak.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EvidenceRecord {
-    /// The grade of what is known least of the step's time.
+    /// The worst grade among the grounds of the step.
     pub grade: Grade,
-    /// What the prediction rests on that was not measured in training runs, or that only related ones were; the rest was.
+    /// The grounds that were not measured in training runs, or only through related ones. The others were measured.
     pub grounds: Vec<GroundRecord>,
-    /// Between which seconds the step's time lies with 90 % confidence; the first below, the second above the predicted.
+    /// The 90 % interval of the step, in seconds. The predicted step lies within it.
     pub step_interval_s: [f64; 2],
-    /// How many times as long the step of another plan of the same job has to be for it to be the longer one with 90 % confidence: what errors the two
-    /// share does not count.
+    /// The factor by which the step of another plan of the same job must be longer to be slower with 90 % confidence.
+    /// Errors that both share cancel.
     #[serde(default = "alike")]
     pub plan_lead: f64,
-    /// The same of another design, or of another job, under the same software.
+    /// The same for another design, or another job, under the same software.
     #[serde(default = "alike")]
     pub design_lead: f64,
-    /// The grade of what is known least of the peak.
+    /// The worst grade among the grounds of the peak.
     pub peak_grade: Grade,
-    /// What the peak rests on that was not measured in training runs, or only in related ones; nothing in records of older versions.
+    /// The grounds of the peak that were not measured in training runs, or only through related ones. Empty in older
+    /// records.
     #[serde(default)]
     pub peak_grounds: Vec<GroundRecord>,
-    /// Between which GiB the peak lies with 90 % confidence.
+    /// The 90 % interval of the peak, in GiB.
     pub peak_interval_gib: [f64; 2],
 }
 
-/// One thing that a prediction rests on.
+/// One ground of a prediction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroundRecord {
     /// `chip`, `fabric`, `stack`, `mechanism`, `scale`.
     pub what: String,
-    /// Its name; of the scale the number of chips.
+    /// The name; for the scale the number of chips.
     pub name: String,
-    /// How near the nearest measurement is.
+    /// The relation of the nearest measurement.
     pub grade: Grade,
-    /// What was measured nearest to it, most runs first: what is of its kind; of a mechanism the stacks that it was measured under, of the scale the numbers of
-    /// chips that are as large, or else the largest. Empty in records of older versions, and where nothing of its kind was measured.
+    /// The nearest measurements, most runs first: things of its kind. For a mechanism these are the stacks it was
+    /// measured under; for the scale the numbers of chips at least as large, or else the largest. Empty in older
+    /// records, and if nothing of its kind was measured.
     #[serde(default)]
     pub near: Vec<NearMeasurements>,
 }
 
-/// What was measured in training runs.
+/// A thing that was measured in training runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NearMeasurements {
-    /// Its name; of the scale the number of chips.
+    /// The name; for the scale the number of chips.
     pub name: String,
-    /// In how many runs.
+    /// Number of runs.
     pub runs: usize,
 }
 
-/// What records before there were leads say of them: nothing.
+/// The lead in records that are older than leads: no lead.
 fn alike() -> f64 {
     1.0
 }
@@ -70,7 +72,8 @@ impl From<&EvidenceGround> for GroundRecord {
 }
 
 impl EvidenceRecord {
-    /// Of a plan that rests on `facts`, with its predicted step in seconds and peak in GiB, by the carried table; nothing where that is empty.
+    /// The evidence of a plan with these `facts`, its predicted step in seconds and its peak in GiB, from the carried
+    /// table. `None` if the table is empty.
     #[must_use]
     pub fn of_prediction(facts: &PredictionFacts, step_s: f64, peak_gib: f64) -> Option<Self> {
         let table = ResidualTable::read_carried();
@@ -92,33 +95,34 @@ impl EvidenceRecord {
         })
     }
 
-    /// Of a plan that a search has found.
+    /// The evidence of a plan from a search.
     #[must_use]
     pub fn of_ranked(job: &Job<'_>, ranked: &RankedPlan) -> Option<Self> {
         let facts = PredictionFacts::of_plan(job.chip, job.fabric, job.stack, job.model, &ranked.plan);
         let peak_gib = ranked.memory.stages.iter().map(|s| s.bytes_needed().gib()).fold(0.0, f64::max);
         let step = ranked.time.total.0;
         let mut record = Self::of_prediction(&facts, step, peak_gib)?;
-        // Whatever the errors are like: no device works faster than its peak.
+        // A device cannot exceed its peak, whatever the errors.
         let least = least_step_time(job).unwrap_or(0.0).min(step);
         record.step_interval_s[0] = record.step_interval_s[0].max(least);
         Some(record)
     }
 
-    /// What the step rests on that was not measured in training runs, worst first.
+    /// The grounds of the step that were not measured in training runs, worst first.
     #[must_use]
     pub fn step_reasons(&self) -> String {
         list_reasons(&self.grounds)
     }
 
-    /// What the peak rests on that was not measured in training runs, worst first.
+    /// The grounds of the peak that were not measured in training runs, worst first.
     #[must_use]
     pub fn peak_reasons(&self) -> String {
         list_reasons(&self.peak_grounds)
     }
 }
 
-/// Seconds that the step's necessary matrix products take on all devices at their peak; none where techniques leave some of them out.
+/// Lower bound of the step: the necessary matrix products on all devices at their peak. `None` if techniques omit some
+/// of them.
 fn least_step_time(job: &Job<'_>) -> Option<f64> {
     let peak =
         job.chip.peak_flops(job.precision.product.unwrap_or(job.precision.operand)).filter(|_| job.techniques.is_empty())?;

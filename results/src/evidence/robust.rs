@@ -1,5 +1,5 @@
-//! Plans and designs by their interval's bad end: a search over many plans finds the one that the model is most wrong about in its favour; one whose like has
-//! been measured to run as predicted may be the better choice.
+//! Ranks plans and designs by the bad end of their interval. A search over many plans tends to find the one for which
+//! the model is most optimistic. A plan whose relatives were measured to run as predicted may be the better choice.
 
 use super::facts::{KEEPING, KEEPS, mechanisms_of_policy};
 use super::{PredictedQuantity, PredictionFacts, ResidualTable, mechanisms_of_plan};
@@ -9,18 +9,19 @@ use sim::hardware::Accelerator;
 use std::collections::BTreeSet;
 use step::StepError;
 
-/// The most plans that are looked at.
+/// Most plans that are considered.
 const MOST: usize = 1000;
-/// How many times as many plans as are to be listed are looked at first, and by how much more where they do not settle the order.
+/// Multiple of the requested plans that is considered first, and factor of growth while the order is not settled.
 const MORE: usize = 4;
 
-/// The bad ends of the intervals of steps, by the carried table.
+/// The bad ends of the intervals of steps, from the carried table.
 #[derive(Debug, Clone, Copy)]
 pub struct StepEnds;
 
 impl StepEnds {
-    /// No plan of a job's space has its interval's bad end at fewer times its predicted step, on a chip of the same family (its kernels run by the same
-    /// kind of library) that is as little measured: of every layout and schedule with every policy, and with all together that stages may mix.
+    /// A lower bound of the factor from predicted step to bad end, over all plans of a job's space. It holds on chips
+    /// of the same family (the same kind of library runs their kernels) that are no better measured. It covers every
+    /// layout and schedule with every policy, and with all combinations that stages may mix.
     #[must_use]
     pub fn least_over_plans(prepared: &PreparedJob<'_>, chip: &Accelerator) -> f64 {
         let (job, mut kinds, mut any) = (prepared.job(chip), BTreeSet::new(), None);
@@ -43,7 +44,7 @@ impl StepEnds {
     }
 }
 
-/// The mechanisms of what plans may keep and run again: of every policy, or, where stages have policies of their own, of every choice of all that there are.
+/// The sets of mechanisms of the policies. If stages have their own policies, these are all combinations of mechanisms.
 fn mechanisms_of_space(prepared: &PreparedJob<'_>) -> BTreeSet<BTreeSet<String>> {
     if !prepared.mixes_policies() {
         return prepared.policies().iter().map(|policy| mechanisms_of_policy(policy).collect()).collect();
@@ -62,13 +63,16 @@ impl StepTimeMargin for StepEnds {
     }
 }
 
-/// A step's seconds at the bad end of its interval.
+/// The step in seconds at the bad end of its interval.
 pub(crate) fn bad_end(job: &Job<'_>, ranked: &RankedPlan) -> f64 {
     StepEnds.step_factor(job, ranked) * ranked.time.total.0
 }
 
-/// The plans of least step at the bad end of its interval, best first; the best that the stack's framework can run is one of them, or follows them. No interval ends below the predicted time, so that a plan which is predicted
-/// to be slower than the best one's bad end cannot be better: plans are looked at until those are all that is left, or a thousand, or the watch stops it.
+/// Searches the plans with the smallest bad end of their interval, best first. The best plan that the stack's framework
+/// can run is among them or follows them.
+///
+/// No interval ends below the predicted time. Therefore a plan that is predicted slower than the best bad end cannot be
+/// better. Plans are considered until only such plans are left, up to a thousand, or until the watch stops the search.
 ///
 /// # Errors
 /// As [`search_plans_watched`].
@@ -78,12 +82,12 @@ pub fn search_robust(job: &Job<'_>, space: &PlanSpace, top: usize, watch: PlanWa
         let mut answer = search_plans_watched(job, space, wanted, watch)?;
         let mut ends: Vec<(f64, RankedPlan)> =
             std::mem::take(&mut answer.best).into_iter().map(|ranked| (bad_end(job, &ranked), ranked)).collect();
-        // One that the framework can run may follow those that are wanted: of what is between, nothing is known.
+        // The plan that the framework can run may follow the requested ones. Nothing is known about the plans between.
         let slowest = ends.get(wanted.saturating_sub(1)).map_or(f64::INFINITY, |(_, last)| last.time.total.0);
         ends.sort_by(|a, b| a.0.total_cmp(&b.0));
         let settled = answer.stopped.is_some() || ends.first().is_none_or(|(end, _)| slowest >= *end) || wanted == MOST;
         if settled {
-            // The best that the framework can run is listed, whatever its place.
+            // The best plan that the framework can run is listed at any rank.
             let runs =
                 ends.iter().position(|(_, ranked)| job.framework_refusal(&ranked.plan).is_none()).filter(|place| *place >= top);
             let last = runs.map(|place| ends.remove(place));

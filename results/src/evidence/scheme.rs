@@ -1,24 +1,24 @@
-//! What errors are judged without.
+//! The schemes by which rows are held out.
 
 use std::fmt;
 
-/// What is held out.
+/// The rows that are held out together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HoldOutScheme {
-    /// Models of about one size.
+    /// Models of similar size.
     Model,
-    /// Runs on about as many chips.
+    /// Runs on a similar number of chips.
     Nodes,
     /// A chip.
     Chip,
-    /// The software: its scalars are those that the other stacks have.
+    /// The software: its scalars are those of the other stacks.
     Stack,
 }
 
 impl HoldOutScheme {
     /// Every scheme.
     pub const ALL: [Self; 4] = [Self::Model, Self::Nodes, Self::Chip, Self::Stack];
-    /// Those under which a stack's scalars are fitted to the other folds.
+    /// Schemes under which a stack's scalars are fitted to the other folds.
     pub const FITTED: [Self; 3] = [Self::Model, Self::Nodes, Self::Chip];
 }
 

@@ -29,10 +29,10 @@ pub const COLUMNS: [&str; 20] = [
     "nodes_fold",
 ];
 
-/// The table that is carried.
+/// The carried table.
 const CARRIED: &str = include_str!("../../reference/residuals.csv");
 
-/// What is predicted.
+/// The predicted quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PredictedQuantity {
     /// The time of a step.
@@ -42,7 +42,7 @@ pub enum PredictedQuantity {
 }
 
 impl PredictedQuantity {
-    /// Its column in tables of runs.
+    /// The column in tables of runs.
     #[must_use]
     pub fn column(self) -> &'static str {
         match self {
@@ -52,13 +52,13 @@ impl PredictedQuantity {
     }
 }
 
-/// What is wrong with a table.
+/// An error of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("residuals, line {line}: {why}; make the table with `coplace validate --held-out FILE... --residuals OUT.csv`")]
 pub struct ResidualTableError {
-    /// The line, the header being line 1.
+    /// The line; the header is line 1.
     pub line: usize,
-    /// What is wrong.
+    /// The fault.
     pub why: String,
 }
 
@@ -71,9 +71,9 @@ pub(super) struct ResidualRow {
     pub(super) measured: f64,
     pub(super) facts: PredictionFacts,
     pub(super) in_sample: f64,
-    /// By models, numbers of chips, chips, software held out.
+    /// With models, numbers of chips, chips or software held out.
     pub(super) held_out: [Option<f64>; 4],
-    /// Its fold of models and of numbers of chips, which are of the rows of its stack.
+    /// The fold of models and of numbers of chips, within the rows of its stack.
     pub(super) fold: [usize; 2],
 }
 
@@ -88,14 +88,14 @@ impl ResidualTable {
     #[must_use]
     pub fn read_carried() -> &'static Self {
         static TABLE: OnceLock<ResidualTable> = OnceLock::new();
-        // That it can be read is tested; nothing known is what is left if not.
+        // A test ensures that the table can be read. Otherwise nothing is known.
         TABLE.get_or_init(|| Self::parse_csv(CARRIED).unwrap_or_default())
     }
 
     /// Reads a table.
     ///
     /// # Errors
-    /// Other columns, a cell that is no number.
+    /// Other columns; a cell that is no number.
     pub fn parse_csv(text: &str) -> Result<Self, ResidualTableError> {
         let mut lines = text.lines().enumerate();
         if lines.next().is_none_or(|(_, head)| head.split(',').ne(COLUMNS)) {

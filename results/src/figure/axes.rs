@@ -1,16 +1,16 @@
-//! Axes: where a value lies, round ticks, and the frame around a plot.
+//! Axes: positions of values, round ticks, and the frame around a plot.
 
 use super::canvas::{Canvas, GRID, INK, LABEL, SMALL, SvgPoint};
 use crate::text::format_significant;
 use plotters::style::Color;
 use plotters::style::text_anchor::{HPos, VPos};
 
-/// How an axis spaces its values.
+/// The spacing of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AxisSpacing {
-    /// Equal differences, equal distances.
+    /// Equal differences have equal distances.
     Linear,
-    /// Equal ratios, equal distances; values must be positive.
+    /// Equal ratios have equal distances. Values must be positive.
     Log,
 }
 
@@ -41,16 +41,16 @@ fn power_of_ten(exponent: i32) -> String {
 }
 
 impl PlotAxis {
-    /// A linear axis over `range`, widened by 5 % on both sides; a range without width gets some, so that a single
-    /// value lies in the middle. `floor` keeps the lower end fixed (a throughput starts at 0).
+    /// A linear axis over `range`, widened by 5 % on both sides. An empty range is widened too, so that a single value
+    /// lies in the middle. `floor` fixes the lower end (a throughput starts at 0).
     pub(super) fn linear(label: &str, range: (f64, f64), floor: Option<f64>, pixels: (i32, i32)) -> Self {
         let (low, high) = range;
         let width = high - low;
-        // Areas that agree to a part in a thousand would otherwise spread over the whole plot.
+        // Areas that differ by less than a part in a thousand would otherwise fill the whole plot.
         let pad = if width > high.abs() * 1e-3 { width * 0.05 } else { (high.abs() * 0.1).max(1e-9) };
         let range = match floor {
             Some(floor) => (floor, (high + (high - floor) * 0.08).max(floor + 1e-9)),
-            // Room is no reason to show values below zero where there are none.
+            // The margin must not reach below zero if all values are positive.
             None => (if low > 0.0 { (low - pad).max(0.0) } else { low - pad }, high + pad),
         };
         Self { label: label.into(), spacing: AxisSpacing::Linear, range, pixels }
@@ -64,12 +64,12 @@ impl PlotAxis {
         Self { label: label.into(), spacing: AxisSpacing::Log, range, pixels }
     }
 
-    /// The axis' lower and upper end.
+    /// The lower and the upper end of the axis.
     pub(super) fn range(&self) -> (f64, f64) {
         self.range
     }
 
-    /// Where a value lies, held inside the axis.
+    /// The position of a value, clamped to the axis.
     pub(super) fn position_of(&self, value: f64) -> i32 {
         let (low, high) = self.range;
         let share = match self.spacing {
@@ -80,7 +80,7 @@ impl PlotAxis {
         from + (share.clamp(0.0, 1.0) * f64::from(to - from)).round() as i32
     }
 
-    /// The ticks: round values inside the axis and their words.
+    /// The ticks: round values within the axis, with their labels.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         match self.spacing {
             AxisSpacing::Linear => self.linear_ticks(),
@@ -102,7 +102,8 @@ impl PlotAxis {
         (first..=last).map(|i| i as f64 * step).map(|v| (v, word(if v == 0.0 { 0.0 } else { v }))).collect()
     }
 
-    /// Powers of ten, thinned to about one per 60 units; on less than two decades also 2 and 5 of each.
+    /// Powers of ten, thinned to about one per 60 units. An axis of less than two decades also has 2 and 5 times each
+    /// power.
     fn log_ticks(&self) -> Vec<(f64, String)> {
         let (low, high) = (self.range.0.log10(), self.range.1.log10());
         let length = f64::from((self.pixels.1 - self.pixels.0).abs());
@@ -126,7 +127,7 @@ impl PlotAxis {
     }
 }
 
-/// A number without the zeros that only padding gave it.
+/// A number without padding zeros.
 fn trim_zeros(value: f64) -> String {
     let text = format!("{value:.4}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -142,12 +143,12 @@ pub(super) struct PlotFrame {
 }
 
 impl PlotFrame {
-    /// Where a point lies.
+    /// The position of a point.
     pub(super) fn position_of(&self, x: f64, y: f64) -> SvgPoint {
         (self.x.position_of(x), self.y.position_of(y))
     }
 
-    /// Grid, ticks, axis labels and the frame itself.
+    /// Draws the grid, the ticks, the axis labels and the frame.
     pub(super) fn draw_frame(&self, canvas: &mut Canvas<'_>) {
         let ((left, right), (bottom, top)) = (self.x.pixels, self.y.pixels);
         for (value, word) in self.x.ticks() {

@@ -1,4 +1,4 @@
-//! A drawing surface in SVG units, and the marks and words that figures are made of.
+//! A drawing surface in SVG units, with the marks and texts of figures.
 
 use super::{Figure, FigureError};
 use plotters::coord::Shift;
@@ -7,10 +7,10 @@ use plotters::prelude::{DrawingArea, IntoDrawingArea, IntoFont, RGBColor, SVGBac
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, FontFamily, FontStyle, FontTransform, IntoTextStyle, RGBAColor, ShapeStyle};
 
-/// A place on the surface: SVG units from the left and from the top.
+/// A point on the surface: SVG units from the left and from the top.
 pub(super) type SvgPoint = (i32, i32);
 
-/// Fonts by preference: the one the PNG is rendered with first, then what a browser may have.
+/// Fonts by preference. The first renders the PNG; a browser may have the others.
 const FAMILY: &str = "DejaVu Sans, Verdana, sans-serif";
 
 /// Text size for titles, in SVG units.
@@ -20,17 +20,17 @@ pub(super) const LABEL: i32 = 14;
 /// Text size for tick labels, legends and point labels.
 pub(super) const SMALL: i32 = 12;
 
-/// Words and axes.
+/// Colour of text and axes.
 pub(super) const INK: RGBColor = RGBColor(34, 34, 34);
-/// Secondary words.
+/// Colour of secondary text.
 pub(super) const GREY: RGBColor = RGBColor(110, 110, 110);
-/// Grid lines.
+/// Colour of grid lines.
 pub(super) const GRID: RGBColor = RGBColor(228, 228, 228);
-/// The page.
+/// Colour of the page.
 pub(super) const PAPER: RGBColor = RGBColor(255, 255, 255);
 
-/// The colours that tell groups apart: Okabe and Ito's palette for colour-blind readers (jfly.uni-koeln.de/color),
-/// without black and yellow.
+/// Colours of groups: Okabe and Ito's palette for colour-blind readers (jfly.uni-koeln.de/color), without black and
+/// yellow.
 pub(super) const PALETTE: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -40,36 +40,36 @@ pub(super) const PALETTE: [RGBColor; 6] = [
     RGBColor(86, 180, 233),
 ];
 
-/// The form of a mark.
+/// The shape of a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PlotMark {
     /// A disc.
     Dot,
-    /// A circle without filling.
+    /// A circle, not filled.
     Ring,
     /// A square on its corner.
     Diamond,
-    /// A triangle standing on its side.
+    /// A triangle that stands on its side.
     Triangle,
     /// A square.
     Square,
     /// A short upright line.
     Tick,
-    /// A short line along the x axis: the legend's picture of a line.
+    /// A short line along the x axis: the legend's symbol of a line.
     Line,
-    /// A filled area: the legend's picture of a band.
+    /// A filled area: the legend's symbol of a band.
     Band,
 }
 
-/// The surface. Errors of the drawing library are kept and reported once, at the end: after the first, nothing more is
-/// drawn.
+/// The surface. It keeps the first error of the drawing library, draws nothing more after it, and reports it at the
+/// end.
 pub(super) struct Canvas<'a> {
     area: DrawingArea<SVGBackend<'a>, Shift>,
     failure: Option<String>,
 }
 
 impl Canvas<'_> {
-    /// Draws a figure of `size`: `paint` draws on an empty white surface.
+    /// Draws a figure of `size`. `paint` draws on an empty white surface.
     pub(super) fn draw_figure(title: &str, size: (u32, u32), paint: impl FnOnce(&mut Canvas<'_>)) -> Result<Figure, FigureError> {
         let mut svg = String::new();
         match Self::paint_svg(&mut svg, size, paint) {
@@ -102,22 +102,22 @@ impl<'a> Canvas<'a> {
         }
     }
 
-    /// A filled rectangle.
+    /// Draws a filled rectangle.
     pub(super) fn draw_rectangle(&mut self, from: SvgPoint, to: SvgPoint, color: RGBAColor) {
         self.draw_element(&Rectangle::new([from, to], color.filled()));
     }
 
-    /// A line through the places.
+    /// Draws a line through the points.
     pub(super) fn draw_line(&mut self, places: Vec<SvgPoint>, color: RGBAColor, width: u32) {
         self.draw_element(&PathElement::new(places, color.stroke_width(width)));
     }
 
-    /// A filled polygon.
+    /// Draws a filled polygon.
     pub(super) fn draw_polygon(&mut self, places: Vec<SvgPoint>, color: RGBAColor) {
         self.draw_element(&Polygon::new(places, color));
     }
 
-    /// A mark with `radius` in SVG units.
+    /// Draws a mark with `radius` in SVG units.
     pub(super) fn draw_mark(&mut self, mark: PlotMark, at: SvgPoint, radius: i32, color: RGBAColor) {
         let (x, y) = at;
         let style: ShapeStyle = color.filled();
@@ -137,17 +137,17 @@ impl<'a> Canvas<'a> {
         }
     }
 
-    /// Words in one line; `anchor` says which part of them lies at `at`.
+    /// Draws one line of text. `anchor` says which part of the text lies at `at`.
     pub(super) fn draw_text(&mut self, words: &str, at: SvgPoint, size: i32, color: RGBColor, anchor: (HPos, VPos)) {
         self.draw_styled_text(words, at, size, color, anchor, FontStyle::Normal, FontTransform::None);
     }
 
-    /// Bold words.
+    /// Draws bold text.
     pub(super) fn draw_bold_text(&mut self, words: &str, at: SvgPoint, size: i32, color: RGBColor, anchor: (HPos, VPos)) {
         self.draw_styled_text(words, at, size, color, anchor, FontStyle::Bold, FontTransform::None);
     }
 
-    /// Words that read upwards.
+    /// Draws text that reads upwards.
     pub(super) fn draw_upright_text(&mut self, words: &str, at: SvgPoint, size: i32, color: RGBColor) {
         self.draw_styled_text(words, at, size, color, (HPos::Center, VPos::Center), FontStyle::Normal, FontTransform::Rotate270);
     }
@@ -163,7 +163,7 @@ impl<'a> Canvas<'a> {
         style: FontStyle,
         turn: FontTransform,
     ) {
-        // XML has no control characters, and a model's path may have any.
+        // XML allows no control characters, but the path of a model may have some.
         let words: String =
             words.chars().map(|c| if c.is_control() || ('\u{fffe}'..='\u{ffff}').contains(&c) { '?' } else { c }).collect();
         // The SVG backend divides sizes by 1.24 to turn a line height into a font size.
@@ -173,8 +173,8 @@ impl<'a> Canvas<'a> {
     }
 }
 
-/// About how wide a line of DejaVu Sans is, in SVG units. Advance widths in em: capitals, `m`, `w` and wide signs 0.75,
-/// narrow letters and points 0.32, everything else 0.62; the result is a few percent above what is drawn.
+/// Estimates the width of a line of DejaVu Sans, in SVG units. Advance widths in em: 0.75 for capitals, `m`, `w` and
+/// wide signs, 0.32 for narrow letters and points, 0.62 for the rest. The estimate is a few percent too large.
 pub(super) fn text_width(words: &str, size: i32) -> i32 {
     let em = |c: char| match c {
         'i' | 'j' | 'l' | 'f' | 't' | 'r' | ' ' | '.' | ',' | ':' | ';' | '\'' | '|' | '(' | ')' | '/' | '-' => 0.38,
@@ -185,7 +185,7 @@ pub(super) fn text_width(words: &str, size: i32) -> i32 {
     (words.chars().map(em).sum::<f64>() * f64::from(size)).ceil() as i32
 }
 
-/// Words on one line no wider than `width`: cut with an ellipsis where they are.
+/// Cuts a line of text to `width`. An ellipsis marks a cut.
 pub(super) fn cut_to_width(words: &str, size: i32, width: i32) -> String {
     let mut cut = words.to_owned();
     if text_width(&cut, size) > width {
@@ -195,7 +195,7 @@ pub(super) fn cut_to_width(words: &str, size: i32, width: i32) -> String {
     cut
 }
 
-/// The words broken into lines no wider than `width`; a single word that is wider is cut with an ellipsis.
+/// Wraps words to lines of at most `width`. A single word that is wider is cut with an ellipsis.
 pub(super) fn wrap_to_width(words: &str, size: i32, width: i32) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in words.split_whitespace() {

@@ -1,4 +1,5 @@
-//! What each freedom of a search is worth: a bar for each, model by model, by how many times the throughput of the reference chip under the expert's plan.
+//! The value of each freedom of a search. Each model has a bar per freedom: throughput relative to the reference chip
+//! under the expert's plan.
 
 use super::axes::PlotAxis;
 use super::canvas::{Canvas, GREY, GRID, INK, LABEL, PALETTE, SMALL, TITLE};
@@ -18,7 +19,7 @@ const BAR: i32 = 26;
 /// Draws the comparison.
 ///
 /// # Errors
-/// What the drawing library reports.
+/// Errors of the drawing library.
 pub fn draw_freedoms(answer: &Freedoms) -> Result<Figure, FigureError> {
     let mut groups: Vec<(String, Vec<Option<f64>>)> = Vec::new();
     for model in &answer.models {

@@ -1,4 +1,4 @@
-//! Labels beside points that cover neither each other nor the points they name.
+//! Labels beside points. They overlap neither each other nor the points that they name.
 
 use super::canvas::{SMALL, SvgPoint, text_width};
 
@@ -29,27 +29,29 @@ impl LabelBox {
     }
 }
 
-/// Space that a label keeps free around its words.
+/// Free space around the text of a label.
 const MARGIN: i32 = 4;
 
-/// What lies in a plot besides the labelled points.
+/// Obstacles in a plot, in addition to the labelled points.
 #[derive(Debug, Default)]
 pub(super) struct LabelObstacles<'a> {
-    /// Points that labels may cover where nothing else is left.
+    /// Points that labels may cover if no other place is free.
     pub crowd: &'a [SvgPoint],
-    /// Places along lines, which a label would interrupt.
+    /// Points along lines, which labels avoid.
     pub lines: &'a [SvgPoint],
 }
 
-/// The line from a point to its label: to the nearest place of its edge.
+/// The leader from a point to its label: it ends at the nearest point of the label's edge.
 pub(super) fn leader_line(at: SvgPoint, area: &LabelBox) -> [SvgPoint; 2] {
     [at, (at.0.clamp(area.left, area.right), at.1.clamp(area.top, area.bottom))]
 }
 
-/// Places each label near its point, in the order given: `(point, words)`. A label lies inside `plot`, never over
-/// another label nor over a labelled point's mark. Where there is such a place it interrupts no line, its leader crosses no other label and no
-/// other leader, and no leader crosses it; and it lies over as few of the crowd's points as can be. One that finds no
-/// place (hundreds of labels) is `None`.
+/// Places each label `(point, words)` near its point, in the given order.
+///
+/// A label lies inside `plot` and never covers another label or the mark of a labelled point. If such a place exists,
+/// the label interrupts no line, its leader crosses no label and no leader, and no leader crosses it. Among the
+/// remaining places it covers the fewest points of the crowd. Returns `None` for a label without a place (with hundreds
+/// of labels).
 pub(super) fn place_labels(labels: &[(SvgPoint, &str)], around: &LabelObstacles<'_>, plot: LabelBox) -> Vec<Option<LabelBox>> {
     let marks: Vec<LabelBox> = labels.iter().map(|(at, _)| LabelBox::around_point(*at, 9)).collect();
     let mut taken: Vec<(LabelBox, [SvgPoint; 2])> = Vec::new();
@@ -69,7 +71,7 @@ pub(super) fn place_labels(labels: &[(SvgPoint, &str)], around: &LabelObstacles<
     placed
 }
 
-/// Lines that a label interrupts or is crossed by, and labels that its leader crosses.
+/// Counts conflicts: line points under the label, leaders across it, and labels across its leader.
 fn count_conflicts(at: SvgPoint, area: &LabelBox, lines: &[SvgPoint], taken: &[(LabelBox, [SvgPoint; 2])]) -> usize {
     let own = leader_line(at, area);
     let interrupts = usize::from(lines.iter().any(|place| area.contains_point(*place)));
@@ -81,19 +83,19 @@ fn count_conflicts(at: SvgPoint, area: &LabelBox, lines: &[SvgPoint], taken: &[(
     interrupts + others.sum::<usize>()
 }
 
-/// Lying one place farther off costs as much as covering three of the crowd, and covering many costs no more than
-/// covering twenty: in a dense plot a label that is far away is worse than one that hides some of many points.
+/// The cost of a place. One rank farther away costs as much as three covered points, and the covered points count up to
+/// twenty. In a dense plot a distant label is worse than a label that hides a few of many points.
 fn cost_of_label(rank: usize, area: &LabelBox, around: &LabelObstacles<'_>) -> usize {
     around.crowd.iter().filter(|place| area.contains_point(**place)).count().min(20) + 3 * rank
 }
 
-/// Whether a line crosses an area.
+/// True if a segment crosses an area.
 fn line_crosses_area([from, to]: [SvgPoint; 2], area: &LabelBox) -> bool {
     let steps = ((to.0 - from.0).abs() + (to.1 - from.1).abs()).max(1);
     (0..=steps).any(|i| area.contains_point((from.0 + (to.0 - from.0) * i / steps, from.1 + (to.1 - from.1) * i / steps)))
 }
 
-/// Whether two lines cross, each between its ends.
+/// True if two segments cross.
 fn lines_cross([a, b]: [SvgPoint; 2], [c, d]: [SvgPoint; 2]) -> bool {
     let side = |from: SvgPoint, to: SvgPoint, at: SvgPoint| {
         (i64::from(to.0 - from.0) * i64::from(at.1 - from.1) - i64::from(to.1 - from.1) * i64::from(at.0 - from.0)).signum()
@@ -101,7 +103,7 @@ fn lines_cross([a, b]: [SvgPoint; 2], [c, d]: [SvgPoint; 2]) -> bool {
     side(a, b, c) * side(a, b, d) < 0 && side(c, d, a) * side(c, d, b) < 0
 }
 
-/// Rectangles for the words around the point, nearest first: sixteen directions at growing distances.
+/// Candidate rectangles for the text around the point, nearest first: sixteen directions at growing distances.
 fn candidate_boxes((x, y): SvgPoint, words: &str) -> Vec<LabelBox> {
     let (width, height) = (text_width(words, SMALL) + 2 * MARGIN, SMALL + 2 * MARGIN);
     let mut areas = Vec::new();
@@ -138,7 +140,7 @@ mod tests {
         assert!(placed.iter().all(Option::is_some), "{placed:?}");
     }
 
-    /// Twelve designs of three runs, as a figure of them has: lines stay whole, leaders cross nothing.
+    /// Twelve designs of three runs, as in a figure of several runs: lines stay whole, leaders cross nothing.
     #[test]
     fn labels_keep_clear_of_lines_and_of_leaders() {
         let words = [

@@ -1,4 +1,4 @@
-//! The legend: what each mark means, in a column beside the plot, where it covers nothing.
+//! The legend: the meaning of each mark, in a column beside the plot.
 
 use super::canvas::{Canvas, INK, PlotMark, SMALL, SvgPoint, wrap_to_width};
 use plotters::style::RGBAColor;
@@ -13,28 +13,28 @@ pub(super) struct LegendEntry {
     pub(super) radius: i32,
     /// Its colour.
     pub(super) color: RGBAColor,
-    /// What it means.
+    /// The meaning of the mark.
     pub(super) words: String,
-    /// Whether the next entry is of its kind: little room between them.
+    /// True if the next entry belongs to the same group; the gap is smaller then.
     pub(super) joined: bool,
 }
 
-/// Height of a line of words.
+/// Height of a line of text.
 const LINE: i32 = 17;
 
-/// How far the entries reach downwards, words wrapped to `width`.
+/// Height of the entries, with text wrapped to `width`.
 pub(super) fn legend_height(entries: &[LegendEntry], width: i32) -> i32 {
     let of = |entry: &LegendEntry| LINE * wrap_to_width(&entry.words, SMALL, width - 30).len().max(1) as i32 + gap_below(entry);
     entries.iter().map(of).sum()
 }
 
-/// Room below an entry.
+/// The gap below an entry.
 fn gap_below(entry: &LegendEntry) -> i32 {
     if entry.joined { 2 } else { 8 }
 }
 
-/// Draws the entries downwards from `at`, words wrapped to `width`, down to `bottom`; what does not fit there is counted
-/// in a last line.
+/// Draws the entries downwards from `at`, with text wrapped to `width`. The last line counts the entries that do not
+/// fit above `bottom`.
 pub(super) fn draw_legend(canvas: &mut Canvas<'_>, entries: &[LegendEntry], at: SvgPoint, width: i32, bottom: i32) {
     let (left, mut y) = at;
     for (i, entry) in entries.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! A device's memory over one step, a line for each pipeline stage that is drawn.
+//! A device's memory over one step, with one line per drawn pipeline stage.
 
 use super::axes::{PlotAxis, PlotFrame};
 use super::canvas::{Canvas, GREY, INK, LABEL, PALETTE, PlotMark, SMALL, TITLE, cut_to_width};
@@ -13,18 +13,18 @@ const LEFT: i32 = 96;
 const RIGHT: i32 = 800;
 const TOP: i32 = 84;
 const BOTTOM: i32 = 440;
-/// Moments of a stage that are drawn, of every span the most that is held: about one for each unit of width.
+/// Moments drawn per stage, about one per unit of width. Each interval keeps its maximum.
 const MOMENTS: usize = 700;
 
-/// Draws what the devices of a traced step hold, in GiB, beside the `capacity_gib` that plans may take; `about` says of which plan it is. Of more stages
-/// than there are colours the first, the last and some between are drawn.
+/// Draws the memory of the devices of a traced step, in GiB, beside the `capacity_gib` that plans may use. `about`
+/// describes the plan. If there are more stages than colours, the figure has the first, the last and some between.
 ///
 /// # Errors
-/// What the drawing library reports.
+/// Errors of the drawing library.
 pub fn draw_memory(about: &str, timeline: &Timeline, capacity_gib: f64) -> Result<Figure, FigureError> {
     let stages = choose_stages(timeline.devices.len());
     let peak = timeline.devices.iter().map(|device| device.peak_memory.gib()).fold(0.0, f64::max);
-    // A device that is nearly empty is not drawn as a line along the axis.
+    // The capacity line would press the curves of a nearly empty device onto the axis.
     let near = capacity_gib < 3.0 * peak;
     let most = if near { peak.max(capacity_gib) } else { peak };
     let frame = PlotFrame {
@@ -65,7 +65,7 @@ pub fn draw_memory(about: &str, timeline: &Timeline, capacity_gib: f64) -> Resul
     })
 }
 
-/// The stages that are drawn, at most as many as there are colours: the ends, and others at equal distances.
+/// Chooses the stages to draw, at most one per colour: both ends, and others at equal distances.
 fn choose_stages(stages: usize) -> Vec<usize> {
     let count = stages.min(PALETTE.len());
     let mut drawn: Vec<usize> = (0..count).map(|i| i * (stages.max(1) - 1) / (count.max(2) - 1)).collect();
@@ -73,7 +73,7 @@ fn choose_stages(stages: usize) -> Vec<usize> {
     drawn
 }
 
-/// A stage's memory as steps from moment to moment.
+/// The memory of a stage as a step function.
 fn memory_steps(frame: &PlotFrame, device: &DeviceReport, total: f64) -> Vec<(i32, i32)> {
     let span = device.memory.len().div_ceil(MOMENTS).max(1);
     let mut places: Vec<(i32, i32)> = Vec::new();
@@ -112,7 +112,7 @@ mod tests {
         let near = draw_memory("a plan", &timeline, 79.2).unwrap();
         assert!(["stage 0", "stage 1", "79.2 GiB"].iter().all(|words| near.svg().contains(words)));
         assert!(!draw_memory("a plan", &timeline, 300.0).unwrap().svg().contains("300.0 GiB"));
-        // What is left out is said.
+        // The figure says which stages are left out.
         let eight = Timeline { devices: (0..8).map(|stage| device(40.0 - f64::from(stage))).collect(), ..timeline };
         assert!(!near.svg().contains("stages drawn"));
         assert!(draw_memory("a plan", &eight, 79.2).unwrap().svg().contains("6 of 8 stages drawn"));

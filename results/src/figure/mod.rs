@@ -1,5 +1,5 @@
-//! Figures: drawn as SVG, rendered to PNG from that SVG with the font that lies beside this file, so that the same
-//! data give the same bytes on every machine.
+//! Figures, drawn as SVG. The PNG is rendered from the SVG with the font beside this file, so that equal data give
+//! equal bytes on every machine.
 
 mod axes;
 mod canvas;
@@ -21,10 +21,10 @@ pub use techniques::draw_techniques;
 use crate::files::{self, Unwritable, WriteError};
 use std::path::{Path, PathBuf};
 
-/// Why a figure could not be made.
+/// An error of making a figure.
 #[derive(Debug, thiserror::Error)]
 pub enum FigureError {
-    /// It cannot be written.
+    /// The file cannot be written.
     #[error(transparent)]
     Write(#[from] WriteError),
     /// Drawing failed.
@@ -32,13 +32,13 @@ pub enum FigureError {
     Draw {
         /// The figure's title.
         title: String,
-        /// What the drawing library said.
+        /// Message of the drawing library.
         why: String,
     },
     /// The SVG could not be rendered.
     #[error("the figure cannot be rendered to PNG: {why}")]
     Render {
-        /// What the renderer said.
+        /// Message of the renderer.
         why: String,
     },
 }
@@ -68,7 +68,7 @@ impl Figure {
     /// The figure as PNG, two pixels per SVG unit.
     ///
     /// # Errors
-    /// What the renderer reports.
+    /// Errors of the renderer.
     pub fn png(&self) -> Result<Vec<u8>, FigureError> {
         png::render_png(&self.svg)
     }
@@ -76,7 +76,7 @@ impl Figure {
     /// Writes `STEM.svg` and `STEM.png` into `directory`, each atomically, and returns their paths.
     ///
     /// # Errors
-    /// What the renderer or the system reports.
+    /// Errors of the renderer or of the system.
     pub fn write_files(&self, directory: &Path, stem: &str) -> Result<[PathBuf; 2], FigureError> {
         let [svg, png] = [directory.join(format!("{stem}.svg")), directory.join(format!("{stem}.png"))];
         files::write_files(&[(svg.clone(), self.svg.clone().into_bytes()), (png.clone(), self.png()?)])?;

@@ -1,4 +1,4 @@
-//! One quantity against another: every design of a search, the Pareto front, and the chips the reader knows.
+//! One quantity against another: all designs of a search, the Pareto front, and known chips.
 
 use super::axes::{PlotAxis, PlotFrame};
 use super::canvas::{Canvas, GREY, INK, LABEL, PALETTE, PAPER, PlotMark, SMALL, SvgPoint, TITLE};
@@ -13,75 +13,75 @@ use plotters::style::text_anchor::{HPos, VPos};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 
-/// A design as a point, in the figure's units.
+/// A design as a point, in the units of the figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DesignPoint {
-    /// From left to right.
+    /// Horizontal value.
     pub x: f64,
-    /// What became of the design.
+    /// The outcome of the design.
     pub outcome: DesignStatus,
-    /// Upwards: the value where it was evaluated, a bound where only that is known.
+    /// Vertical value: the result of an evaluated design, otherwise its bound.
     pub y: Option<f64>,
 }
 
 /// The designs of one run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunSeries {
-    /// What the legend calls it; may be empty when there is only one.
+    /// Name in the legend. It may be empty if there is only one run.
     pub name: String,
     /// Its designs.
     pub points: Vec<DesignPoint>,
-    /// The largest x that its chips may have, where there is a limit: beyond it nothing is known.
+    /// Upper limit of x for the chips, if there is one. The front does not continue beyond it.
     pub largest_x: Option<f64>,
-    /// Of a front with a third quantity: its name, and the places of all designs on the front.
+    /// For a front with a third quantity: its name, and the points of all designs on that front.
     pub third: Option<(String, Vec<(f64, f64)>)>,
 }
 
-/// A design that is named in the figure: TPUv4, the best one found.
+/// A named design of the figure: TPUv4, the best design found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NamedDesign {
     /// Its name.
     pub label: String,
-    /// From left to right, in the figure's unit.
+    /// Horizontal value, in the unit of the figure.
     pub x: f64,
-    /// Upwards, in the figure's unit.
+    /// Vertical value, in the unit of the figure.
     pub y: f64,
-    /// Whether it is the best of its run.
+    /// True if it is the best design of its run.
     pub best: bool,
 }
 
-/// What an axis shows.
+/// The quantity of an axis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AxisScale {
     /// The quantity with its unit.
     pub label: String,
-    /// Whether more of it is better.
+    /// True if more is better.
     pub more_is_better: bool,
 }
 
-/// What to draw.
+/// The contents of the plot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParetoPlot {
     /// The title: the model and the quantities.
     pub title: String,
-    /// A line below it: the study, the proof.
+    /// A line below the title: the study and the proof.
     pub subtitle: String,
-    /// From left to right.
+    /// Horizontal value.
     pub x: AxisScale,
-    /// Upwards.
+    /// Vertical axis.
     pub y: AxisScale,
     /// One or more runs.
     pub series: Vec<RunSeries>,
     /// The named designs, the most important first.
     pub references: Vec<NamedDesign>,
-    /// What is not drawn, and why.
+    /// The designs that are not drawn, and the reason.
     pub left_out: Option<String>,
 }
 
 const SIZE: (u32, u32) = (1200, 720);
 const PLOT: LabelBox = LabelBox { left: 100, top: 84, right: 890, bottom: 640 };
 
-/// The places of the non-dominated evaluated designs, from left to right: no other is as good in both.
+/// The points of the non-dominated evaluated designs, from left to right.
 #[must_use]
 pub fn front_points(points: &[DesignPoint], x: &AxisScale, y: &AxisScale) -> Vec<(f64, f64)> {
     let least = |scale: &AxisScale, value: f64| if scale.more_is_better { -value } else { value };
@@ -104,10 +104,10 @@ fn evaluated_points(points: &[DesignPoint]) -> impl Iterator<Item = (f64, f64)> 
     known.filter_map(|p| p.y.map(|y| (p.x, y))).filter(|p| p.0.is_finite() && p.1.is_finite())
 }
 
-/// Draws one quantity against another, as high as its legend needs.
+/// Draws one quantity against another. The height of the figure follows from the legend.
 ///
 /// # Errors
-/// What the drawing library reports.
+/// Errors of the drawing library.
 pub fn draw_pareto(plot: &ParetoPlot) -> Result<Figure, FigureError> {
     let needs = Cell::new(0);
     let draw = |height: u32| {
@@ -120,14 +120,14 @@ pub fn draw_pareto(plot: &ParetoPlot) -> Result<Figure, FigureError> {
     }
 }
 
-/// Draws all of it and returns how high the surface has to be for its legend.
+/// Draws everything, and returns the height that the legend needs.
 fn paint_pareto(canvas: &mut Canvas<'_>, plot: &ParetoPlot, height: i32) -> i32 {
     let frame = plot_frame(plot);
     canvas.draw_bold_text(&plot.title, (PLOT.left, 22), TITLE, INK, (HPos::Left, VPos::Top));
     canvas.draw_text(&plot.subtitle, (PLOT.left, 50), LABEL, GREY, (HPos::Left, VPos::Top));
     frame.draw_frame(canvas);
     let mut entries = Vec::new();
-    // Rejected designs lie under evaluated ones, and those under every front.
+    // Rejected designs lie under evaluated ones, and evaluated ones under every front.
     for outcomes in [
         &[DesignStatus::Pruned, DesignStatus::Open, DesignStatus::Infeasible, DesignStatus::OverArea][..],
         &[DesignStatus::Evaluated],
@@ -172,7 +172,7 @@ fn plot_frame(plot: &ParetoPlot) -> PlotFrame {
     let upwards = points().filter_map(|p| p.y).chain(plot.references.iter().map(|r| r.y));
     let x = finite(across).unwrap_or((0.0, 1.0));
     let y = finite(upwards.collect()).filter(|y| y.1 > 0.0).unwrap_or((0.0, 1.0));
-    // A rate begins at nothing; of a time or an energy that says little.
+    // Throughput starts at zero. For times and energies a start at zero says little.
     let floor = plot.y.more_is_better.then_some(0.0);
     PlotFrame {
         x: PlotAxis::linear(&plot.x.label, x, None, (PLOT.left, PLOT.right)),
@@ -185,7 +185,7 @@ fn tint_color(color: RGBColor, towards_white: f64) -> RGBColor {
     RGBColor(mix(color.0), mix(color.1), mix(color.2))
 }
 
-/// How an outcome is drawn: mark, radius, colour, words.
+/// The style of an outcome: mark, radius, colour and words.
 fn style_of_outcome(outcome: DesignStatus, color: RGBColor) -> (PlotMark, i32, RGBColor, &'static str) {
     match outcome {
         DesignStatus::Evaluated => (PlotMark::Dot, 3, tint_color(color, 0.45), "evaluated"),
@@ -198,8 +198,8 @@ fn style_of_outcome(outcome: DesignStatus, color: RGBColor) -> (PlotMark, i32, R
     }
 }
 
-/// Draws the designs of all runs with one outcome. Evaluated ones have their run's colour and an entry of the legend each; the others of all runs
-/// look the same and share one.
+/// Draws the designs of all runs that have one outcome. Evaluated designs have the colour of their run and one legend
+/// entry per run. The others look the same in all runs and share one entry.
 fn draw_designs(canvas: &mut Canvas<'_>, frame: &PlotFrame, plot: &ParetoPlot, outcome: DesignStatus) -> Vec<LegendEntry> {
     let mut entries: Vec<LegendEntry> = Vec::new();
     let mut together = 0;
@@ -224,8 +224,8 @@ fn draw_designs(canvas: &mut Canvas<'_>, frame: &PlotFrame, plot: &ParetoPlot, o
     entries
 }
 
-/// Draws the designs of a run with one outcome and counts those that have a place (of several models' rejected ones no bound is kept); those that
-/// would fall on the same spot are drawn once.
+/// Draws the designs of a run that have one outcome. Points on the same spot are drawn once. Returns the number of
+/// designs with a position; rejected designs of several models have no bound and hence no position.
 fn draw_run_designs(
     canvas: &mut Canvas<'_>,
     frame: &PlotFrame,
@@ -243,7 +243,7 @@ fn draw_run_designs(
         } else if let Some(y) = point.y.filter(|y| y.is_finite()) {
             total += 1;
             let (x, y) = frame.position_of(point.x, y);
-            // Rejected designs may be tens of thousands: on a grid of two units they keep the file small.
+            // There may be tens of thousands of rejected designs. A grid of two units keeps the file small.
             spots.insert(if outcome == DesignStatus::Evaluated { (x, y) } else { (x / 2 * 2, y / 2 * 2) });
         }
     }
@@ -253,9 +253,9 @@ fn draw_run_designs(
     total
 }
 
-/// Draws the front as the staircase it is: between two of its designs nothing better fits than the one that takes less, and as far as designs may go, or
-/// do where there is no limit. Designs that are on the front for a third quantity have rings. Returns places along it, for labels to avoid, and the
-/// legend's entries.
+/// Draws the front as a staircase, up to the limit of x or else to the largest x of the designs. Designs that are on
+/// the front only for a third quantity get rings. Returns points along the front, which labels avoid, and the legend
+/// entries.
 fn draw_front(canvas: &mut Canvas<'_>, frame: &PlotFrame, plot: &ParetoPlot, index: usize) -> (Vec<SvgPoint>, Vec<LegendEntry>) {
     let (series, color) = (&plot.series[index], PALETTE[index % PALETTE.len()].to_rgba());
     let front = front_points(&series.points, &plot.x, &plot.y);
@@ -291,7 +291,7 @@ fn draw_front(canvas: &mut Canvas<'_>, frame: &PlotFrame, plot: &ParetoPlot, ind
     (along, entries)
 }
 
-/// The corners of a front's staircase, from left to right.
+/// The corners of the staircase of a front, from left to right.
 fn staircase_corners(frame: &PlotFrame, plot: &ParetoPlot, series: &RunSeries, front: &[(f64, f64)]) -> Vec<SvgPoint> {
     let mut stairs: Vec<SvgPoint> = Vec::new();
     for (x, y) in front {
@@ -301,7 +301,7 @@ fn staircase_corners(frame: &PlotFrame, plot: &ParetoPlot, series: &RunSeries, f
     }
     let xs = || series.points.iter().map(|point| point.x).filter(|x| x.is_finite());
     if plot.x.more_is_better {
-        // With less of it nothing is better than the first.
+        // Left of the first design, no design is better.
         let least = xs().reduce(f64::min);
         let begin = least.zip(stairs.first()).map(|(least, first)| (frame.x.position_of(least).min(first.0), first.1));
         stairs.splice(0..0, begin);
@@ -311,14 +311,14 @@ fn staircase_corners(frame: &PlotFrame, plot: &ParetoPlot, series: &RunSeries, f
     stairs
 }
 
-/// Places every two units along an upright or level line: a label across it covers about ten of them.
+/// Points every two units along a vertical or horizontal line. A label across the line covers about ten of them.
 fn points_between(from: SvgPoint, to: SvgPoint) -> Vec<SvgPoint> {
     let steps = ((to.0 - from.0).abs() + (to.1 - from.1).abs()) / 2;
     (0..=steps).map(|i| (from.0 + (to.0 - from.0) * i / steps.max(1), from.1 + (to.1 - from.1) * i / steps.max(1))).collect()
 }
 
-/// Marks and names the designs that the reader looks for, the names away from `lines`. Those of several runs are too many for names among the
-/// designs: they have numbers, and the entries of the legend are returned.
+/// Marks and names the reference designs; names avoid `lines`. Several runs have too many names for the plot: their
+/// designs get numbers, and the legend entries are returned.
 fn draw_references(canvas: &mut Canvas<'_>, frame: &PlotFrame, plot: &ParetoPlot, lines: &[SvgPoint]) -> Vec<LegendEntry> {
     let known = |r: &&NamedDesign| r.x.is_finite() && r.y.is_finite();
     let named: Vec<&NamedDesign> = plot.references.iter().filter(known).collect();
@@ -340,8 +340,8 @@ fn draw_references(canvas: &mut Canvas<'_>, frame: &PlotFrame, plot: &ParetoPlot
             canvas.draw_line(vec![from, to, (x, y)], INK.to_rgba(), 1);
         }
     }
-    // All wide rims before all marks, and a thin one for each: designs that lie close together hide as little as can be of
-    // each other and still do not merge.
+    // All wide rims are drawn before all marks, and each mark gets a thin rim. Designs that lie close together hide
+    // little of each other and do not merge.
     let look = |i: usize| if named[i].best { (PlotMark::Diamond, 8) } else { (PlotMark::Square, 5) };
     for (i, (at, _)) in labels.iter().enumerate() {
         canvas.draw_mark(look(i).0, *at, look(i).1 + 2, PAPER.to_rgba());

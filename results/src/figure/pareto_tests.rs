@@ -85,7 +85,7 @@ fn designs_of_several_runs_are_numbered_and_named_in_the_legend() {
 #[test]
 fn the_front_ends_where_designs_do() {
     let stroke = format!("stroke=\"#{:02X}{:02X}{:02X}\"", PALETTE[0].0, PALETTE[0].1, PALETTE[0].2);
-    // The last place of the widest line in the run's colour.
+    // The last point of the widest line in the run's colour.
     let end = |largest_x: Option<f64>| {
         let mut plot = plot(vec![point(100.0, 50.0), point(200.0, 60.0)]);
         plot.references[0].x = 900.0;
@@ -149,10 +149,10 @@ fn every_number_has_its_name_however_many_there_are_and_every_best_is_one() {
             lines().any(|line| line.starts_with(&format!("{number}  a chip")) || line.starts_with(&format!("{number} a chip")));
         assert!(named && lines().any(|line| line == number.to_string()), "{number}: {svg}");
     }
-    // What needs no more room has no more.
+    // A short legend leaves the height at its minimum.
     assert!(svg.contains("<svg width=\"1200\"") && !svg.contains("height=\"720\" viewBox"));
     assert!(draw_pareto(&plot(vec![point(100.0, 50.0)])).unwrap().svg().contains("height=\"720\" viewBox"));
-    // A diamond beside its name and in the plot, for each of two; its rims are two more.
+    // For each of two designs: a diamond beside its name and one in the plot. Its rims are two more.
     let ink = format!("fill=\"#{:02X}{:02X}{:02X}\"", INK.0, INK.1, INK.2);
     assert_eq!(lines().filter(|line| line.starts_with("<polygon") && line.contains(&ink)).count(), 4, "{svg}");
 }

@@ -1,15 +1,15 @@
-//! From SVG to PNG, with the fonts of this repository only: what is installed on the machine does not matter.
+//! Renders SVG to PNG with only the fonts of this repository. The fonts of the machine do not matter.
 
 use super::FigureError;
 use resvg::{tiny_skia, usvg};
 
-/// Subsets of DejaVu Sans 2.37; their licence lies beside them.
+/// Subsets of DejaVu Sans 2.37; the licence lies beside them.
 const FONTS: [&[u8]; 2] = [include_bytes!("font/DejaVuSans.ttf"), include_bytes!("font/DejaVuSans-Bold.ttf")];
 
 /// Pixels per SVG unit.
 const SCALE: f32 = 2.0;
 
-/// The SVG as PNG.
+/// Renders the SVG to PNG.
 pub(super) fn render_png(svg: &str) -> Result<Vec<u8>, FigureError> {
     let failed = |why: String| FigureError::Render { why };
     let mut options = usvg::Options { font_family: "DejaVu Sans".into(), ..usvg::Options::default() };

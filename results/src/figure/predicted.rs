@@ -1,4 +1,4 @@
-//! Predicted against measured, on logarithmic axes: a point on the diagonal is right.
+//! Predicted against measured values on logarithmic axes. A point on the diagonal is exact.
 
 use super::axes::{PlotAxis, PlotFrame};
 use super::canvas::{Canvas, GREY, INK, LABEL, PALETTE, PlotMark, SvgPoint, TITLE};
@@ -10,23 +10,23 @@ use plotters::style::Color;
 use plotters::style::text_anchor::{HPos, VPos};
 use std::collections::BTreeSet;
 
-/// Rows that belong together: a data set, a kernel on a chip.
+/// Rows of one group: a data set, or a kernel on a chip.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PredictedGroup {
-    /// What the legend calls it.
+    /// Name in the legend.
     pub name: String,
-    /// Measured and predicted, in the plot's unit.
+    /// Measured and predicted values, in the unit of the plot.
     pub points: Vec<(f64, f64)>,
 }
 
-/// What to draw.
+/// The contents of the plot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PredictedPlot {
     /// The title.
     pub title: String,
-    /// A line below it: how many rows could not be predicted.
+    /// A line below the title: the number of rows without a prediction.
     pub subtitle: String,
-    /// What is measured: `time`, `area`.
+    /// The measured quantity: `time`, `area`.
     pub quantity: String,
     /// Its unit: `µs`, `mm²`.
     pub unit: String,
@@ -37,19 +37,19 @@ pub struct PredictedPlot {
 const SIZE: (u32, u32) = (1000, 760);
 const PLOT: LabelBox = LabelBox { left: 100, top: 84, right: 700, bottom: 684 };
 
-/// Marks in the order in which groups get them; with six colours, 30 groups differ.
+/// Marks of the groups, in order. With six colours they distinguish 30 groups.
 const MARKS: [PlotMark; 5] = [PlotMark::Dot, PlotMark::Diamond, PlotMark::Triangle, PlotMark::Square, PlotMark::Ring];
 
-/// The points that a logarithmic axis can show: both values finite and above zero.
+/// The points that a logarithmic axis can show: both values are finite and positive.
 fn drawable_points(group: &PredictedGroup) -> impl Iterator<Item = (f64, f64)> {
     let fine = |v: f64| v.is_finite() && v > 0.0;
     group.points.iter().copied().filter(move |(m, p)| fine(*m) && fine(*p))
 }
 
-/// Draws predicted against measured. Points that a logarithmic axis cannot show are counted below the title.
+/// Draws predicted against measured values. The subtitle counts the points that a logarithmic axis cannot show.
 ///
 /// # Errors
-/// What the drawing library reports.
+/// Errors of the drawing library.
 pub fn draw_predicted(plot: &PredictedPlot) -> Result<Figure, FigureError> {
     Canvas::draw_figure(&plot.title, SIZE, |canvas| {
         let values: Vec<f64> = plot.groups.iter().flat_map(drawable_points).flat_map(|(m, p)| [m, p]).collect();
@@ -82,10 +82,10 @@ fn subtitle_text(plot: &PredictedPlot) -> String {
     if plot.subtitle.is_empty() { words } else { format!("{}; {words}", plot.subtitle) }
 }
 
-/// The line of right predictions and the band of ten percent around it.
+/// Draws the diagonal of exact predictions and a band of ten percent around it.
 fn draw_diagonal(canvas: &mut Canvas<'_>, frame: &PlotFrame) -> Vec<LegendEntry> {
     let (low, high) = frame.x.range();
-    // The band is cut at the frame: above by walking the upper edge to the right end of the axis, below likewise.
+    // The band is cut at the frame: its upper edge ends at the right end of the axis, and likewise its lower edge.
     let band = vec![
         frame.position_of(low, low),
         frame.position_of(low, low * 1.1),
@@ -101,7 +101,7 @@ fn draw_diagonal(canvas: &mut Canvas<'_>, frame: &PlotFrame) -> Vec<LegendEntry>
     vec![entry(PlotMark::Line, 5, INK.to_rgba(), "predicted = measured"), entry(PlotMark::Band, 5, shade, "within ±10 %")]
 }
 
-/// Draws a group; its entry says how many points it has and how far off they are on average.
+/// Draws a group. Its legend entry has the number of points and their mean error.
 fn draw_group(canvas: &mut Canvas<'_>, frame: &PlotFrame, group: &PredictedGroup, index: usize) -> LegendEntry {
     let color = PALETTE[index % PALETTE.len()].mix(0.6);
     let mark = MARKS[index / PALETTE.len() % MARKS.len()];

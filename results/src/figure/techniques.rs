@@ -1,4 +1,5 @@
-//! Techniques side by side: a bar per technique, by class of memory, the device's memory as a line, the step's time beside it.
+//! Techniques side by side. Each has a bar by class of memory and the time of the step; a line marks the memory of the
+//! device.
 
 use super::axes::PlotAxis;
 use super::canvas::{Canvas, GREY, GRID, INK, LABEL, PALETTE, PlotMark, SMALL, TITLE, cut_to_width};
@@ -10,7 +11,7 @@ use plotters::style::Color;
 use plotters::style::RGBAColor;
 use plotters::style::text_anchor::{HPos, VPos};
 
-/// The gate of techniques that change nothing of what is trained.
+/// The gate of techniques that do not change the training.
 const EXACT: &str = "exact";
 /// Height of a technique's line.
 const LINE: i32 = 20;
@@ -19,7 +20,7 @@ const WIDTH: i32 = 1180;
 const LEFT: i32 = 230;
 const RIGHT: i32 = 860;
 
-/// The classes that have a colour of their own; everything else is grey.
+/// The classes with a colour of their own. All others are grey.
 const SHOWN: [(&str, &str); 6] = [
     ("weights", "weights"),
     ("gradients", "gradients"),
@@ -29,10 +30,10 @@ const SHOWN: [(&str, &str); 6] = [
     ("transients", "transients"),
 ];
 
-/// Draws the techniques that can be used.
+/// Draws the usable techniques.
 ///
 /// # Errors
-/// What the drawing library reports.
+/// Errors of the drawing library.
 pub fn draw_techniques(answer: &TechniqueComparison) -> Result<Figure, FigureError> {
     let rows: Vec<&TechniqueRow> = answer.rows.iter().filter(|row| row.result.is_some()).collect();
     let title = format!("{} on {}", answer.model, answer.chip);
@@ -69,7 +70,7 @@ pub fn draw_techniques(answer: &TechniqueComparison) -> Result<Figure, FigureErr
     })
 }
 
-/// What each mark means; `lossy` where some technique changes what is trained.
+/// The legend. `lossy` is true if a technique changes the training.
 fn legend_entries(lossy: bool) -> Vec<LegendEntry> {
     let entry = |mark, color: RGBAColor, words: &str| LegendEntry { mark, radius: 5, color, words: words.into(), joined: true };
     let mut entries: Vec<LegendEntry> =
@@ -77,13 +78,13 @@ fn legend_entries(lossy: bool) -> Vec<LegendEntry> {
     entries.push(entry(PlotMark::Band, GREY.mix(0.5), "gathered, logits, framework, buffers, allocator"));
     entries.push(entry(PlotMark::Line, INK.to_rgba(), "memory for programs"));
     if lossy {
-        // No mark of its own: the words are in the colour's place.
+        // This entry has no mark: its text has the colour.
         entries.push(entry(PlotMark::Square, GREY.to_rgba(), "name in grey: changes what is trained"));
     }
     entries
 }
 
-/// One technique: its name (grey where it changes what is trained), its classes, its step.
+/// Draws one technique: its name (grey if it changes the training), its classes and its step.
 fn draw_technique(canvas: &mut Canvas<'_>, row: &TechniqueRow, y: i32, x: &impl Fn(f64) -> i32) {
     let Some(result) = &row.result else { return };
     let name = cut_to_width(&row.technique, SMALL, LEFT - 24);

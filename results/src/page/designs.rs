@@ -1,4 +1,4 @@
-//! The designs of a search that a page shows: as many as a browser draws at once.
+//! The designs of a search that a page shows: as many as a browser draws quickly.
 
 use crate::design::{DesignRow, DesignStatus};
 use crate::run::SearchRun;
@@ -6,13 +6,13 @@ use crate::text::format_count;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// Designs of either kind, evaluated and not, that a page holds at most: with both it draws in a second.
+/// Most evaluated designs, and most other designs, on a page. A browser draws both in a second.
 const MOST: usize = 3000;
 
 /// Designs as rows of the columns named.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PageDesigns {
-    /// What is shown of how many, in words.
+    /// How many designs are shown, in words.
     pub shown: String,
     /// The columns: those of `designs.parquet`, with chip and plan in words.
     pub columns: [&'static str; 13],
@@ -21,7 +21,8 @@ pub struct PageDesigns {
 }
 
 impl PageDesigns {
-    /// Those of a run: of the evaluated ones the fastest and the front, of the others those with the highest bounds.
+    /// Chooses designs of a run: the fastest evaluated ones, the front, and the unevaluated ones with the highest
+    /// bounds.
     #[must_use]
     pub fn of_run(run: &SearchRun) -> Self {
         let front = run.designs_on_front();
@@ -78,13 +79,14 @@ impl PageDesigns {
     }
 }
 
-/// A number as a browser needs it: seven digits, as a picture has a thousand points. What decides who is on the front has all of them: fewer would
-/// make equals of designs that are not.
+/// Rounds a number to seven digits for the browser; a picture has a thousand points. The front itself uses all digits,
+/// because rounding would create ties.
 fn round_to_seven_digits(value: Option<f64>) -> Option<f64> {
     value.and_then(|value| format!("{value:.6e}").parse().ok())
 }
 
-/// What a design trains in a second: at the bad end of its step's interval in a robust search, where that was kept.
+/// The throughput of a design. In a robust search it is the one at the bad end of the step's interval, if the run has
+/// it.
 fn throughput_of(row: &DesignRow, robust: bool) -> Option<f64> {
     let longer = row.bad_end_step_s.zip(row.step_time_s).filter(|_| robust).map_or(1.0, |(bad, step)| bad / step);
     row.throughput_sequences_per_s.map(|rate| rate / longer)
@@ -141,7 +143,7 @@ mod tests {
         let row = |index: i64| DesignRow {
             index,
             outcome: DesignStatus::Evaluated,
-            // The smallest chip is the slowest: on the front, and last by throughput.
+            // The smallest chip is the slowest: it is on the front, and last by throughput.
             area_mm2: 100.0 + index as f64,
             throughput_sequences_per_s: Some(if index == 0 { 1.0 } else { 1e4 - index as f64 }),
             ..best.design.clone()

@@ -1,4 +1,4 @@
-//! Chips to scale: the areas of their compute dies by part.
+//! Chips drawn to scale: the areas of their compute dies, by part.
 
 use serde::Serialize;
 use sim::hardware::area::AreaPart;
@@ -9,27 +9,27 @@ use sim::hardware::{Accelerator, chip_area};
 pub struct PageDie {
     /// The chip's name.
     pub name: String,
-    /// The process.
+    /// The process node.
     pub node: String,
     /// The area of all compute dies in mm².
     pub area_mm2: f64,
-    /// Parts that add up to it, largest first.
+    /// Parts, largest first. Their areas add up to the total.
     pub parts: Vec<DiePart>,
 }
 
 /// A part of a die.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DiePart {
-    /// What it is.
+    /// Its name.
     pub name: String,
     /// The area of all its instances in mm².
     pub area_mm2: f64,
-    /// What it is made of, where that is modelled.
+    /// Its inner parts, if the model has them.
     pub parts: Vec<DiePart>,
 }
 
 impl PageDie {
-    /// The dies of a chip under a name; `None` where its vendor discloses too little.
+    /// The dies of a chip, under a name. `None` if the vendor discloses too little.
     #[must_use]
     pub fn dies_of_chip(name: &str, chip: &Accelerator) -> Option<Self> {
         let areas = chip_area(chip).ok()?;
@@ -37,7 +37,7 @@ impl PageDie {
         let part = |part: &AreaPart| {
             let inside = |inner: &AreaPart| DiePart {
                 name: inner.name.replace('_', " "),
-                // Of all cores together, as the part is.
+                // The area over all cores, like that of the part.
                 area_mm2: inner.area.0 / core * part.area.0,
                 parts: Vec::new(),
             };

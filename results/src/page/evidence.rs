@@ -1,4 +1,4 @@
-//! How far the figures of a page can be trusted: intervals and grades, and what was measured that they rest on.
+//! The confidence of a page's figures: intervals, grades, and the nearest measurements.
 
 use super::{AnsweringVerb, PageFact, PageSubject};
 use crate::evidence::{EvidenceRecord, Grade, GroundRecord};
@@ -6,53 +6,53 @@ use crate::text::{format_seconds, format_significant};
 use serde::Serialize;
 use sim::units::Seconds;
 
-/// Of what was measured nearest so many are named.
+/// Most measurements that are named per ground.
 const NAMED: usize = 4;
-/// Of records without it.
+/// For records without evidence.
 const NOT_KEPT: &str = "not kept by the version that wrote the run";
 
 /// A figure with its interval.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FigureWithInterval {
-    /// Which: `step time`, `peak memory`.
+    /// The figure: `step time`, `peak memory`.
     pub figure: String,
-    /// Of which design: `best found`, `tpu_v4, ideal`.
+    /// The design: `best found`, `tpu_v4, ideal`.
     pub of: String,
-    /// It, as predicted, with its unit.
+    /// The predicted value with its unit.
     pub predicted: String,
-    /// Between which values it lies with 90 % confidence.
+    /// The interval with 90 % confidence.
     pub interval: String,
-    /// Whether what it rests on was measured, in words.
+    /// The grade in words.
     pub grade: String,
-    /// What of it was not.
+    /// The parts that were not measured.
     pub why: String,
 }
 
-/// What the best plan's step rests on that was not measured in training runs.
+/// A ground of the best plan's step that was not measured in training runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct UnmeasuredGround {
-    /// What: `chip`, `software stack`.
+    /// The kind: `chip`, `software stack`.
     pub on: String,
     /// Its name.
     pub name: String,
-    /// Whether it was measured, in words.
+    /// The grade in words.
     pub grade: String,
-    /// What was measured that is nearest.
+    /// The nearest measurements.
     pub measured: String,
 }
 
-/// How far a page's figures can be trusted.
+/// The confidence of a page's figures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Default)]
 pub struct PageEvidence {
     /// The figures.
     pub figures: Vec<FigureWithInterval>,
-    /// What they rest on.
+    /// The grounds of the predictions.
     pub rests: Vec<UnmeasuredGround>,
-    /// What follows for comparisons: when a plan or a design is faster than another for sure.
+    /// Consequences for comparisons: when one plan or design is surely faster than another.
     pub leads: Vec<PageFact>,
 }
 
-/// What is kept of a subject's intervals and grades; nothing where nothing is.
+/// The intervals and grades of a subject. Empty if the subject has none.
 pub fn evidence_of_subject(subject: &PageSubject) -> PageEvidence {
     let mut trust = PageEvidence::default();
     let best = if subject.kind == AnsweringVerb::Search { "best found" } else { "this plan" };
@@ -83,7 +83,7 @@ pub fn evidence_of_subject(subject: &PageSubject) -> PageEvidence {
         trust.leads = lead_facts(evidence);
     }
     let comparison = subject.run.as_ref().and_then(|run| run.record.comparison.as_ref());
-    // The first is the best design, which stands above.
+    // The first entry is the best design, which is already listed.
     for entry in comparison.iter().flat_map(|comparison| comparison.entries.iter().skip(1)) {
         if let (Some(step), Some(ends), Some(grade)) = (entry.step_time_s, entry.step_interval_s, entry.grade) {
             trust.figures.push(FigureWithInterval {
@@ -139,7 +139,7 @@ fn unmeasured_ground(ground: &GroundRecord) -> UnmeasuredGround {
     UnmeasuredGround { on: on.to_owned(), name, grade: grade.to_owned(), measured }
 }
 
-/// A mechanism of plans ([`crate::evidence_of::mechanisms_of_plan`]) in the field's words.
+/// The name of a mechanism of plans ([`crate::evidence_of::mechanisms_of_plan`]).
 fn mechanism_name(name: &str) -> &str {
     match name {
         "tensor" => "tensor parallelism",
@@ -162,7 +162,7 @@ fn mechanism_name(name: &str) -> &str {
     }
 }
 
-/// Errors that two steps share do not count for which of them is faster.
+/// The lead that makes one step surely faster than another. Errors that both steps share cancel.
 fn lead_facts(evidence: &EvidenceRecord) -> Vec<PageFact> {
     let longer = |lead: f64| format!("{:.0} % longer", (lead - 1.0) * 100.0);
     [("another plan of this job", evidence.plan_lead), ("another design under the same software", evidence.design_lead)]

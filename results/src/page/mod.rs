@@ -1,5 +1,5 @@
-//! A run as one HTML page that needs nothing else: what was asked, the answer, what it rests on, drawn by Apache ECharts, which the page
-//! carries. `assets/page.js` draws what [`Page`] holds.
+//! A run as one self-contained HTML page: the question, the answer and its evidence. Apache ECharts, which the page
+//! carries, draws the figures. `assets/page.js` draws the contents of [`Page`].
 
 mod designs;
 mod die;
@@ -29,14 +29,14 @@ const SCRIPT: &str = include_str!("assets/page.js");
 /// `b66b25aeb4df84e33199dc21694014d336d222cbd9deb0e5a7c14bd6aa0d0fd0`).
 const CHARTS: &str = include_str!("assets/echarts-6.1.0.min.js");
 
-/// A figure of the answer, or a line of a table of two columns.
+/// A figure of the answer, or a row of a table with two columns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PageFact {
-    /// What it is.
+    /// Its name.
     pub name: String,
-    /// It, with its unit.
+    /// The value with its unit.
     pub value: String,
-    /// What the reader should know beside it.
+    /// A note for the reader.
     pub note: Option<String>,
 }
 
@@ -46,61 +46,62 @@ impl PageFact {
     }
 }
 
-/// All that a page shows. Units are in the names; what was not kept is empty or `null`, and `left_out` says why.
+/// The contents of a page. Names have units. Values that the run lacks are empty or `null`; `left_out` gives the
+/// reasons.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Page {
     /// The heading.
     pub title: String,
-    /// What was asked, in words.
+    /// The question in words.
     pub question: Vec<String>,
-    /// The answer, in words.
+    /// The answer in words.
     pub answer: Vec<String>,
-    /// Its figures.
+    /// The figures of the answer.
     pub facts: Vec<PageFact>,
-    /// What the reader should know of it.
+    /// Notes for the reader.
     pub notes: Vec<String>,
-    /// Intervals and grades, where the run has them.
+    /// Intervals and grades, if the run has them.
     pub evidence: PageEvidence,
     /// The chip beside others, with the areas of their parts.
     pub dies: Vec<PageDie>,
     /// The designs of a search.
     pub designs: Option<PageDesigns>,
-    /// Whether the search ranked them by the bad ends of their steps' intervals.
+    /// True if the search ranked designs by the bad end of the step's interval.
     pub robust: bool,
     /// The best design beside others.
     pub comparison: Vec<ComparisonEntry>,
     /// The step's time in seconds.
     pub step_s: Option<f64>,
-    /// Its parts.
+    /// Parts of the step's time.
     pub shares: Vec<NamedShare>,
-    /// Its kernels.
+    /// Kernels of the step.
     pub roofline: Option<PageRoofline>,
-    /// It, pass by pass.
+    /// The step, pass by pass.
     pub timeline: Option<StepTimeline>,
-    /// It, stage by stage.
+    /// The step, stage by stage.
     pub stages_over_a_step: Vec<TimelineRow>,
     /// The memory of every stage.
     pub memory: Vec<StageRow>,
-    /// What a device has for programs, in GiB.
+    /// The memory of a device that programs may use, in GiB.
     pub capacity_gib: Option<f64>,
     /// The plans one decision away.
     pub decisions: Vec<NeighbourRow>,
-    /// How far the proof got, in words.
+    /// The state of the proof, in words.
     pub proof: Vec<String>,
-    /// The counts behind it.
+    /// The counts behind the proof.
     pub certificate: Vec<PageFact>,
-    /// What the model's file says that is not modelled.
+    /// Parts of the model's file that are not modelled.
     pub assumptions: Vec<String>,
-    /// Where the constants are from, by file.
+    /// The sources of the constants, by file.
     pub sources: Vec<SourceFile>,
-    /// What of a whole page is missing, and why.
+    /// Missing parts of the page, with reasons.
     pub left_out: Vec<String>,
-    /// What wrote the page.
+    /// The program that wrote the page.
     pub made_by: String,
 }
 
 impl Page {
-    /// The page of a subject; `replay` is its step played again, where that was possible, and `left_out` says what was not.
+    /// The page of a subject. `replay` is its replayed step, if the replay was possible; `left_out` says what was not.
     #[must_use]
     pub fn new(
         subject: &PageSubject,
@@ -148,12 +149,12 @@ impl Page {
         }
     }
 
-    /// The page as HTML that loads nothing.
+    /// The page as HTML without external resources.
     ///
     /// # Errors
-    /// What JSON cannot hold.
+    /// A value that JSON cannot hold.
     pub fn to_html(&self) -> Result<String, serde_json::Error> {
-        // A `<` in the data would end its element; in JSON it can only be inside a text.
+        // A `<` in the data would end the script element. In JSON it occurs only inside strings.
         let data = serde_json::to_string(self)?.replace('<', "\\u003c");
         let title = self.title.replace('&', "&amp;").replace('<', "&lt;");
         let parts = [
@@ -163,7 +164,7 @@ impl Page {
             ("<!--CHARTS-->", CHARTS),
             ("<!--SCRIPT-->", SCRIPT),
         ];
-        // Each part is put in once, in the skeleton's order, so that none is looked for inside another.
+        // Each part is inserted once, in the order of the skeleton, so that no part is searched for inside another.
         let (mut html, mut rest) = (String::with_capacity(CHARTS.len() + data.len() + 65_536), SKELETON);
         for (mark, part) in parts {
             let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));

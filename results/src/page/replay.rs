@@ -1,5 +1,5 @@
-//! A kept plan played again, for what its record does not hold: every pass of every stage, memory over time, kernels with their operations,
-//! and the plans one decision away. It counts only where it gives the time that was kept.
+//! Replays a kept plan to compute what its record lacks: all passes of all stages, memory over time, the operations of
+//! kernels, and the plans one decision away. A replay is valid only if it gives the recorded time.
 
 use super::subject::FoundPlan;
 use crate::planned::{NeighbourRow, neighbour_row, part_name};
@@ -15,21 +15,21 @@ use sim::units::{Bytes, Seconds};
 use step::explain::{Explanation, StepPart, explain_plan};
 use step::{ChipTimes, KernelDetail, KernelPlace};
 
-/// Passes that a page draws at most: a browser moves so many without stutter.
+/// Most passes on a page. A browser moves this many without stutter.
 const MOST_EVENTS: usize = 20_000;
-/// Moments of a stage's memory that a page holds at most; between them the most that was held counts.
+/// Most moments of a stage's memory on a page. Each interval keeps its maximum.
 const MOST_MOMENTS: usize = 1000;
-/// How far the step played again may be from the one that was kept, as a fraction: rounding of its parts' sum.
+/// Largest relative difference between the replayed and the recorded step, for the rounding of sums.
 const SAME: f64 = 1e-9;
 
-/// A kept plan played again.
+/// A replayed plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlanReplay {
-    /// Its kernels.
+    /// Kernels of the step.
     pub roofline: PageRoofline,
     /// Its passes.
     pub timeline: StepTimeline,
-    /// The step's time as fractions of it, kernels by what bounds them.
+    /// Shares of the step's time; kernels are grouped by their bound.
     pub shares: Vec<NamedShare>,
     /// The plans one decision away.
     pub decisions: Vec<NeighbourRow>,
@@ -40,11 +40,11 @@ pub struct PlanReplay {
 pub struct PageRoofline {
     /// The stage, from 0.
     pub stage: u32,
-    /// Peak of the arrays for the products' type.
+    /// Peak of the arrays for the type of the products.
     pub peak_tflop_per_s: f64,
-    /// Peak of the lanes, one operation per lane and cycle.
+    /// Peak of the lanes, at one operation per lane and cycle.
     pub vector_tflop_per_s: f64,
-    /// Read bandwidth of the device's memory.
+    /// Read bandwidth of the device memory.
     pub hbm_gb_per_s: f64,
     /// The kernels of a micro-batch.
     pub kernels: Vec<DrawnKernel>,
@@ -53,40 +53,40 @@ pub struct PageRoofline {
 /// A kernel under the roof.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DrawnKernel {
-    /// Its name, unique in its pass.
+    /// The name, unique within its pass.
     pub name: String,
     /// Segment and pass.
     pub pass: String,
-    /// What it is: `matrix product`, `attention`, `vector`, `collective`, `copy`.
+    /// The kind: `matrix product`, `attention`, `vector`, `collective`, `copy`.
     pub kind: &'static str,
-    /// What it runs on.
+    /// The unit that runs it.
     pub span: &'static str,
-    /// Times per micro-batch.
+    /// Executions per micro-batch.
     pub count: u64,
-    /// How long it takes once, in seconds.
+    /// Time of one execution, in seconds.
     pub latency_s: f64,
-    /// Operations that it does: FLOPs of matrix products, else those of the lanes.
+    /// Operations: FLOPs of matrix products, otherwise operations of the lanes.
     pub operations: f64,
-    /// Bytes read from and written to the device's memory.
+    /// Bytes read from and written to device memory.
     pub hbm_bytes: u64,
-    /// Achieved fraction of the peak of the cores that it runs on; `null` where none run it.
+    /// Achieved fraction of the peak of the cores that run it. `null` if no core runs it.
     pub utilization: Option<f64>,
-    /// What takes most of its time.
+    /// The bound: the part that takes most of its time.
     pub bound: String,
 }
 
 /// A step, pass by pass.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StepTimeline {
-    /// How much of it is drawn, in words.
+    /// How much of the step is drawn, in words.
     pub shown: String,
-    /// Until when it is drawn, in seconds.
+    /// End of the drawn part, in seconds.
     pub shown_s: f64,
     /// The whole step in seconds.
     pub total_s: f64,
-    /// Names of the kinds of passes, by the numbers that `events` has.
+    /// Names of the kinds of passes. `events` refers to them by number.
     pub kinds: [&'static str; 6],
-    /// Stage, kind, micro-batch, chunk, start and length in seconds.
+    /// Stage, kind, micro-batch, chunk, start and length; times in seconds.
     pub events: Vec<(u32, usize, u32, u32, f64, f64)>,
     /// The stages.
     pub stages: Vec<DrawnStage>,
@@ -97,15 +97,15 @@ pub struct StepTimeline {
 pub struct DrawnStage {
     /// The stage, from 0.
     pub stage: u32,
-    /// Second and GiB from then on.
+    /// Pairs of a second and the GiB from then on.
     pub memory_gib: Vec<(f64, f64)>,
 }
 
 impl PlanReplay {
-    /// Plays a kept plan of a job.
+    /// Replays a kept plan of a job.
     ///
     /// # Errors
-    /// In words, why the job given is not the one that the plan was kept of.
+    /// The reason, in words, why the plan does not belong to the given job.
     pub fn new(job: &Job<'_>, kept: &FoundPlan) -> Result<Self, String> {
         let plan = &kept.plan.plan;
         let differs =
@@ -166,7 +166,7 @@ fn drawn_kernel(kernel: &KernelDetail, pass: &str, count: u64, chip: &Accelerato
     let (kind, operations) = match kernel.kernel {
         Kernel::Contraction(_) | Kernel::Epilogue(_) => ("matrix product", kernel.kernel.flops().as_f64()),
         Kernel::FusedAttention(_) => ("attention", kernel.kernel.flops().as_f64()),
-        // What lanes do is known by how busy they are.
+        // The operations of lanes follow from their busy time.
         Kernel::Elementwise(_) | Kernel::Reduction(_) => {
             ("vector", kernel.utilization * chip.peak_vector_operations().0 * part * kernel.latency.0)
         }
@@ -188,7 +188,7 @@ fn drawn_kernel(kernel: &KernelDetail, pass: &str, count: u64, chip: &Accelerato
 }
 
 impl StepTimeline {
-    /// Of a step; of a long one the beginning.
+    /// The timeline of a step. A long step is cut after its beginning.
     fn new(timeline: &Timeline) -> Self {
         let mut events: Vec<_> = timeline.events.iter().collect();
         events.sort_by(|a, b| a.start.0.total_cmp(&b.start.0));
@@ -228,7 +228,7 @@ fn kind_index(kind: PipelineEventKind) -> usize {
     }
 }
 
-/// A stage's memory, thinned where it changes often: of every span the most that was held, so that no peak is lost.
+/// The memory of a stage. Frequent changes are thinned; each interval keeps its maximum, so that no peak is lost.
 fn drawn_stage(stage: u32, device: &DeviceReport, total: Seconds) -> DrawnStage {
     let gib = |(time, bytes): &(Seconds, Bytes)| (time.0, bytes.gib());
     let width = device.memory.len().div_ceil(MOST_MOMENTS).max(1);

@@ -1,4 +1,4 @@
-//! Where the constants are from.
+//! The sources of the constants.
 
 use serde::Serialize;
 use sim::hardware::ChipTemplate;
@@ -8,14 +8,14 @@ use step::SoftwareStack;
 /// The sources that a file names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SourceFile {
-    /// What the file is: `chip tpu_v4`.
+    /// The kind and name of the file: `chip tpu_v4`.
     pub file: String,
-    /// A key, and where it is from.
+    /// Pairs of a key and its source.
     pub rows: Vec<[String; 2]>,
 }
 
 impl SourceFile {
-    /// A chip's.
+    /// The sources of a chip.
     #[must_use]
     pub fn of_chip(template: &ChipTemplate) -> Self {
         let mut rows: Vec<[String; 2]> = template.sources.iter().map(|(key, source)| [key.clone(), source.clone()]).collect();
@@ -23,7 +23,7 @@ impl SourceFile {
         Self { file: format!("chip {}", template.name), rows }
     }
 
-    /// A fabric's.
+    /// The sources of a fabric.
     #[must_use]
     pub fn of_fabric(fabric: &Fabric) -> Self {
         let mut rows: Vec<[String; 2]> = Vec::new();
@@ -36,7 +36,7 @@ impl SourceFile {
         Self { file: format!("fabric {}", fabric.name), rows }
     }
 
-    /// A stack's.
+    /// The sources of a stack.
     #[must_use]
     pub fn of_stack(stack: &SoftwareStack) -> Self {
         let rows = stack.sources.iter().map(|(key, source)| [key.clone(), source.clone()]).collect();

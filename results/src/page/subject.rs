@@ -1,4 +1,4 @@
-//! What a page is about: a run directory, or an answer of `evaluate` or `plan` that was kept as JSON.
+//! The subject of a page: a run directory, or the JSON answer of `evaluate` or `plan`.
 
 use crate::asked::JobInputs;
 use crate::planned::{NeighbourRow, PlanRow, StageRow, part_name};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a file or directory has no page.
+/// An error of reading the subject of a page.
 #[derive(Debug, thiserror::Error)]
 pub enum SubjectError {
     /// A run directory that cannot be read.
@@ -23,36 +23,36 @@ pub enum SubjectError {
     Unreadable {
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// Message of the system.
         why: io::Error,
     },
-    /// A file that is something else.
+    /// A file with other contents.
     #[error("{}: {why}; give a run directory of `coplace search`, or what `evaluate` or `plan` of this version printed with --format json", file.display())]
     Malformed {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
 }
 
-/// Which verb answered.
+/// The verb that answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnsweringVerb {
-    /// `search`: chip and plan.
+    /// `search`: a chip and a plan.
     Search,
-    /// `evaluate`: one plan and why.
+    /// `evaluate`: one plan, explained.
     Evaluate,
     /// `plan`: the fastest plans and their neighbours.
     Plan,
 }
 
-/// What a job's parts are called: built-in names or paths.
+/// The names of a job's parts: built-in names or paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobNames {
     /// The model.
     pub model: String,
-    /// The chip; of a search its run directory.
+    /// The chip; for a search, its run directory.
     pub chip: String,
     /// The fabric.
     pub fabric: String,
@@ -60,31 +60,31 @@ pub struct JobNames {
     pub stack: String,
 }
 
-/// A plan that was found, with what was kept of it.
+/// A found plan with the recorded details.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FoundPlan {
     /// The plan and its rates.
     pub plan: PlanRow,
-    /// The step's time as fractions of it.
+    /// Shares of the step's time.
     pub shares: Vec<NamedShare>,
-    /// The stages' memory.
+    /// The memory of the stages.
     pub stages: Vec<StageRow>,
     /// The stages over a step.
     pub timeline: Vec<TimelineRow>,
-    /// What a device has for programs, in GiB.
+    /// The memory of a device that programs may use, in GiB.
     pub capacity_gib: f64,
-    /// Mean power of a device in W, where it was kept.
+    /// Mean power of a device in W, if the run has it.
     pub mean_power_w: Option<f64>,
 }
 
-/// What a page is about.
+/// The subject of a page.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PageSubject {
-    /// Which verb answered.
+    /// The verb that answered.
     pub kind: AnsweringVerb,
     /// The job's parts.
     pub names: JobNames,
-    /// Trainable parameters, where they were kept.
+    /// Trainable parameters, if the run has them.
     pub parameters: Option<u64>,
     /// Devices.
     pub devices: u64,
@@ -92,23 +92,23 @@ pub struct PageSubject {
     pub global_batch: u64,
     /// Tokens per sequence.
     pub sequence_tokens: u64,
-    /// The best plan, where there is one.
+    /// The best plan, if there is one.
     pub found: Option<FoundPlan>,
-    /// Why there is none.
+    /// The reason why there is no plan.
     pub why: Option<String>,
-    /// Its neighbours, where they were kept.
+    /// Neighbours of the plan, if the run has them.
     pub decisions: Vec<NeighbourRow>,
-    /// What the model's file says that is not modelled.
+    /// Parts of the model's file that are not modelled.
     pub assumptions: Vec<String>,
-    /// The whole run of a search.
+    /// The run of a search.
     pub run: Option<SearchRun>,
-    /// How the job of an answer is asked again; empty of a search, and of answers of older versions.
+    /// The inputs of the job. Empty for a search and for answers of older versions.
     pub asked: JobInputs,
-    /// The answer as it was kept.
+    /// The answer as it was written.
     pub said: Value,
 }
 
-/// What is read of `evaluate`'s answer.
+/// The parts of the answer of `evaluate` that are read.
 #[derive(Deserialize)]
 struct EvaluatedFile {
     job: JobRecord,
@@ -118,7 +118,7 @@ struct EvaluatedFile {
     asked: JobInputs,
 }
 
-/// What is read of `plan`'s answer.
+/// The parts of the answer of `plan` that are read.
 #[derive(Deserialize)]
 struct PlannedFile {
     model: String,
@@ -157,7 +157,7 @@ impl PageSubject {
     /// Reads a run directory or a file.
     ///
     /// # Errors
-    /// What is no run and no answer.
+    /// A file that is neither a run nor an answer.
     pub fn read_from(path: &Path) -> Result<Self, SubjectError> {
         if path.is_dir() {
             let run = sweep::read_directory(path)?;
@@ -173,7 +173,7 @@ impl PageSubject {
         Self::parse(path, &text)
     }
 
-    /// The subject of a search's record; `directory` is its run's.
+    /// The subject of a search record. `directory` is the directory of its run.
     #[must_use]
     pub fn from_record(directory: &str, record: SearchRecord) -> Self {
         let said = serde_json::to_value(&record).unwrap_or_default();
@@ -185,7 +185,7 @@ impl PageSubject {
         let mut best = record.best;
         let mut study = study;
         let mut assumptions = std::mem::take(&mut study.assumptions);
-        // The page is of one model: the first.
+        // The page shows one model: the first.
         if let Some(best) = best.as_mut().filter(|best| !best.models.is_empty()) {
             let first = best.models.swap_remove(0);
             assumptions
@@ -215,10 +215,10 @@ impl PageSubject {
         }
     }
 
-    /// The subject of an answer's text; `file` names it in errors.
+    /// The subject of an answer's text. `file` names it in errors.
     ///
     /// # Errors
-    /// What is no answer of `evaluate` or `plan`.
+    /// A text that is no answer of `evaluate` or `plan`.
     pub fn parse(file: &Path, text: &str) -> Result<Self, SubjectError> {
         let malformed = |why: String| SubjectError::Malformed { file: file.into(), why };
         let said: Value = serde_json::from_str(text).map_err(|e| malformed(e.to_string()))?;
@@ -237,7 +237,7 @@ impl PageSubject {
         }
         if has("job") && has("feasible") {
             of_version(crate::evaluated::FORMAT)?;
-            // From the text, not from the value: only so does an error name line and column.
+            // Parsing the text, not a value, gives errors a line and a column.
             let read = serde_json::from_str(text).map_err(|e| malformed(e.to_string()))?;
             return Ok(Self::from_evaluated(read, said));
         }

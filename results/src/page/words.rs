@@ -19,7 +19,7 @@ pub fn page_title(subject: &PageSubject) -> String {
     }
 }
 
-/// What was asked.
+/// The question, in words.
 pub fn question_text(subject: &PageSubject) -> Vec<String> {
     let names = &subject.names;
     let parameters = subject.parameters.map_or_else(String::new, |n| format!(" ({} parameters)", significant_count(n)));
@@ -64,10 +64,10 @@ pub fn question_text(subject: &PageSubject) -> Vec<String> {
     }
 }
 
-/// At which end the values of a robust search are.
+/// The note for values of a robust search.
 const BAD_END: &str = "at the bad end of its step's 90 % interval";
 
-/// Limits of a study by their keys in the record's options, in words and with their units.
+/// Limits of a study: key in the record's options, words and unit.
 const LIMITS: [(&str, &str, &str); 7] = [
     ("max_area_mm2", "area", "mm²"),
     ("max_power_w", "power under the heaviest load", "W"),
@@ -78,7 +78,7 @@ const LIMITS: [(&str, &str, &str); 7] = [
     ("min_hbm_gb_per_s", "least HBM bandwidth", "GB/s"),
 ];
 
-/// A limit with at most six digits, as it was given.
+/// A limit, rounded to at most six digits.
 fn shortened_limit(value: &str) -> String {
     match value.parse::<f64>() {
         Ok(number) if value.len() > 7 => format_significant(number, 5),
@@ -86,7 +86,7 @@ fn shortened_limit(value: &str) -> String {
     }
 }
 
-/// A count of parameters as people say it: `70.55 billion`.
+/// A count of parameters in words: `70.55 billion`.
 fn significant_count(n: u64) -> String {
     match n as f64 {
         n if n >= 1e9 => format!("{} billion", format_significant(n / 1e9, 4)),
@@ -95,7 +95,7 @@ fn significant_count(n: u64) -> String {
     }
 }
 
-/// The answer.
+/// The answer in words.
 pub fn answer_facts(subject: &PageSubject) -> Vec<String> {
     let Some(found) = &subject.found else {
         let why = subject.why.clone().unwrap_or_else(|| "nothing fits".to_owned());
@@ -161,7 +161,7 @@ pub fn figure_facts(subject: &PageSubject) -> Vec<PageFact> {
     facts
 }
 
-/// How far the proof got.
+/// The state of the proof.
 pub fn proof_text(subject: &PageSubject) -> Vec<String> {
     let Some(record) = search_record(subject) else { return Vec::new() };
     let c = &record.certificate;
@@ -214,7 +214,7 @@ pub fn certificate_facts(subject: &PageSubject) -> Vec<PageFact> {
     facts
 }
 
-/// The counts of plans that `plan` and `evaluate` keep.
+/// The counts of plans in the answers of `plan` and `evaluate`.
 fn plan_counts_text(subject: &PageSubject) -> Vec<PageFact> {
     let Some(serde_json::Value::Object(counts)) = subject.said.get("counts") else { return Vec::new() };
     let number =
@@ -226,7 +226,7 @@ fn search_record(subject: &PageSubject) -> Option<&SearchRecord> {
     subject.run.as_ref().map(|run| &run.record)
 }
 
-/// Whether designs were ranked by the bad ends of steps' intervals.
+/// True if the search ranked designs by the bad end of the step's interval.
 fn is_robust(subject: &PageSubject) -> bool {
     search_record(subject).is_some_and(|record| record.certificate.robust)
 }

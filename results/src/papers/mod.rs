@@ -1,4 +1,5 @@
-//! Figures of papers about memory techniques, and the studies that reproduce them: `results/reference/techniques.toml`.
+//! Published figures of papers about memory techniques, and the studies that reproduce them:
+//! `results/reference/techniques.toml`.
 
 mod study;
 
@@ -12,13 +13,13 @@ static REFERENCE: &str = include_str!("../../reference/techniques.toml");
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// Why a figure cannot be computed.
+/// An error of computing a figure.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {why}")]
 pub struct PaperError {
     /// The figure or the study.
     pub place: String,
-    /// What is wrong.
+    /// The fault.
     pub why: String,
 }
 
@@ -30,30 +31,30 @@ pub struct PaperFigure {
     pub id: String,
     /// The paper's system.
     pub system: String,
-    /// What it is of.
+    /// The description of the figure.
     pub what: String,
     /// The study that reproduces it.
     pub study: String,
-    /// What of the study.
+    /// The quantity of the study.
     pub quantity: StudyQuantity,
     /// The paper's value.
     pub published: f64,
-    /// Its unit.
+    /// The unit.
     pub unit: String,
-    /// How near it must come, in percent of the published value.
+    /// Tolerance in percent of the published value.
     #[serde(default)]
     pub tolerance_percent: Option<f64>,
-    /// How near it must come, in units: of a percentage in percentage points.
+    /// Tolerance in units; for a percentage in percentage points.
     #[serde(default)]
     pub tolerance_points: Option<f64>,
-    /// Why so near, and what is known about it.
+    /// The reason of the tolerance, and known causes of the error.
     pub why: String,
-    /// Where it is published.
+    /// The publication.
     pub source: String,
-    /// Whether something was chosen after seeing it.
+    /// True if something was chosen after seeing the figure.
     #[serde(default)]
     pub fitted: bool,
-    /// Whether it is not reproduced.
+    /// True if the figure is not reproduced.
     #[serde(default)]
     pub missed: bool,
 }
@@ -64,43 +65,44 @@ struct PaperFile {
     figures: Vec<PaperFigure>,
 }
 
-/// A figure beside what is computed.
+/// A published figure beside the computed one.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ReproducedFigure {
     /// Its name.
     pub id: String,
     /// The paper's system.
     pub system: String,
-    /// What it is of.
+    /// The description of the figure.
     pub what: String,
     /// The paper's value.
     pub published: f64,
     /// The computed value.
     pub predicted: f64,
-    /// The unit of both.
+    /// The unit of both values.
     pub unit: String,
-    /// How far off, in percent of the published value.
+    /// Error in percent of the published value.
     pub error_pct: f64,
-    /// How far off in units, where so many are allowed: of a percentage in percentage points. None where the tolerance is a part of the value.
+    /// Error in units, if the tolerance is in units; for a percentage in percentage points. `None` if the tolerance is
+    /// relative.
     pub error_points: Option<f64>,
-    /// What was allowed: percent of the published value, or units, of a percentage `points`.
+    /// The tolerance: percent of the published value, or units (`points` for a percentage).
     pub tolerance: String,
-    /// Whether it is within.
+    /// True if the error is within the tolerance.
     pub within: bool,
-    /// Whether something was chosen after seeing it.
+    /// True if something was chosen after seeing the figure.
     pub fitted: bool,
-    /// Whether it is known not to be reproduced.
+    /// True if the figure is known not to be reproduced.
     pub missed: bool,
-    /// Why this tolerance.
+    /// The reason of the tolerance.
     pub why: String,
-    /// Where it is published.
+    /// The publication.
     pub source: String,
 }
 
 /// Computes all figures of the reference.
 ///
 /// # Errors
-/// A study that cannot be run: a fault of the reference.
+/// A study that cannot be run; this is a fault of the reference.
 pub fn reproduce_figures() -> Result<Vec<ReproducedFigure>, PaperError> {
     let file = read_reference()?;
     file.figures.iter().map(|figure| reproduce_figure(figure, &file.studies)).collect()
@@ -154,7 +156,7 @@ fn reproduce_figure(figure: &PaperFigure, studies: &BTreeMap<String, PaperStudy>
         source: figure.source.clone(),
     })
 }
-/// What a unit's own are called: those of a percentage are no percent of it.
+/// The name of a unit's own steps. For a percentage they are points, not percent.
 #[must_use]
 pub fn unit_of_points(unit: &str) -> &str {
     if unit == "%" { "points" } else { unit }

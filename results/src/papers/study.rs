@@ -1,4 +1,5 @@
-//! What is run to reproduce a figure: a model, hardware, software, a plan and memory techniques, and what can be read off the run.
+//! Runs the study of a figure: a model, hardware, software, a plan and memory techniques. Reads the quantities of the
+//! run.
 
 use include_dir::{Dir, include_dir};
 use search::techniques::{TechniqueSetting, TechniqueTrial};
@@ -15,7 +16,7 @@ use workloads::{ActivationPolicy, Batch, Layout, Model, SegmentKind, Technique, 
 
 static MODELS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/reference/techniques");
 
-/// What of a study a figure is.
+/// The quantity of a study that a figure gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StudyQuantity {
@@ -25,57 +26,57 @@ pub enum StudyQuantity {
     Gradients,
     /// Bytes of master weights and states.
     States,
-    /// Bytes of the activations kept and of the loss, when the loss runs.
+    /// Bytes of the kept activations and of the loss, at the loss.
     ActivationsAtLoss,
-    /// Live bytes at their most.
+    /// Peak of the live bytes.
     Peak,
-    /// The peak less weights, master weights and states.
+    /// The peak minus weights, master weights and states.
     BesideWeightsAndStates,
     /// Bytes of the head alone in the forward pass: input, logits, weights and their gradient.
     HeadForward,
-    /// The same in both passes: with the input's gradient.
+    /// The same in both passes, with the input's gradient.
     Head,
     /// The longest sequence that fits, in thousands of tokens.
     Longest,
-    /// The same over that with every layer's input kept alone.
+    /// The longest sequence relative to that with only the inputs of layers kept.
     LongestOverRecompute,
-    /// The same over that without techniques.
+    /// The longest sequence relative to that without techniques.
     LongestOverPlain,
-    /// Activations kept by all layers on all devices, statistics apart.
+    /// Activations kept by all layers on all devices, without statistics.
     ActivationsOfAllDevices,
     /// Necessary operations over the chips' peak, in percent.
     Mfu,
-    /// 1 where it fits.
+    /// 1 if it fits, otherwise 0.
     Fits,
-    /// How much less activations and transients take at the peak than without techniques, in percent.
+    /// Reduction of activations and transients at the peak against no techniques, in percent.
     ActivationCut,
-    /// Inputs kept for products but the attention's output projection, in percent of those without techniques.
+    /// Kept inputs of products, without the attention's output projection, in percent of those without techniques.
     InputsLeft,
-    /// Bytes that a layer keeps per token and number of the residual stream.
+    /// Bytes kept by a layer per token and element of the residual stream.
     BytesPerSbh,
     /// Bytes of weights, master weights and states.
     WeightsAndStates,
-    /// Bytes of weights, gradients, master weights, states, activations and the loss, as tables add them.
+    /// Bytes of weights, gradients, master weights, states, activations and the loss, summed as in tables.
     Sum,
-    /// Bytes that the update takes for itself.
+    /// Temporary bytes of the update.
     UpdateTemporaries,
-    /// Attention's result, in percent of what a layer keeps of tensors that have gradients.
+    /// The result of attention, in percent of the kept tensors of a layer that have gradients.
     AttentionShare,
     /// Largest micro-batch that fits.
     LargestMicroBatch,
-    /// Bytes of the inputs that all layers keep for products but the attention's output projection.
+    /// Bytes of the inputs of products that all layers keep, without the attention's output projection.
     LinearInputs,
     /// Seconds of a step.
     StepSeconds,
 }
 
-/// What is run: given values in place of those of the study that it is based on.
+/// A study: values that replace those of its base study.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PaperStudy {
     pub(crate) base: Option<String>,
     pub(crate) model: Option<String>,
-    /// A model that no file has.
+    /// A model without a file.
     #[serde(skip)]
     pub(crate) own_model: Option<Model>,
     pub(crate) chip: Option<String>,
@@ -99,7 +100,7 @@ pub(crate) struct PaperStudy {
     pub(crate) nvme_gb_per_s: Option<f64>,
     pub(crate) techniques: Option<Vec<String>>,
 }
-/// A study with all that it refers to.
+/// A study with all its inputs resolved.
 pub(crate) struct PreparedPaperStudy {
     model: Model,
     chip: Accelerator,
@@ -110,14 +111,14 @@ pub(crate) struct PreparedPaperStudy {
 }
 
 impl PaperStudy {
-    /// With the values of the studies that it is based on.
+    /// Fills in the values of the base studies.
     pub(crate) fn resolve_bases(&self, studies: &BTreeMap<String, Self>) -> Self {
         let Some(base) = self.base.as_ref().and_then(|name| studies.get(name)) else { return self.clone() };
         let base = base.resolve_bases(studies);
         let own = self.clone();
         Self {
             base: None,
-            // A model of its own stands for a named one of the base, and the other way round.
+            // A model given in the study replaces a named one of the base, and vice versa.
             own_model: own.own_model.or(if own.model.is_some() { None } else { base.own_model }),
             model: own.model.or(base.model),
             chip: own.chip.or(base.chip),
@@ -208,7 +209,7 @@ fn training_precision(name: Option<&str>) -> Result<Precision, String> {
     }
 }
 
-/// A built-in model, or one of those beside the reference.
+/// A built-in model, or one of the models beside the reference.
 pub(crate) fn named_model(name: &str) -> Result<Model, String> {
     let Some(file) = name.strip_prefix("techniques/") else { return Model::load(name).map_err(|e| e.to_string()) };
     let text = MODELS.get_file(file).and_then(|f| f.contents_utf8()).ok_or_else(|| format!("no model {name}"))?;
@@ -239,7 +240,7 @@ impl PreparedPaperStudy {
         let trial = setting.try_best_fractions(&self.techniques).map_err(words)?;
         let fullest = trial.memory.stages.iter().max_by_key(|s| s.bytes_needed()).ok_or("no stage")?;
         let class = |class: MemoryClass| fullest.class_bytes(class).as_f64();
-        // As the papers count them, master weights among them.
+        // The papers count master weights among the states.
         let states = class(MemoryClass::MasterWeights) + class(MemoryClass::OptimizerStates);
         Ok(match quantity {
             StudyQuantity::Weights => class(MemoryClass::Weights),
@@ -287,7 +288,7 @@ impl PreparedPaperStudy {
         })
     }
 
-    /// Operations that the result depends on, over the peak of all devices.
+    /// Necessary operations over the peak of all devices.
     fn mfu(&self, trial: &TechniqueTrial) -> f64 {
         let batch = &self.plan.batch;
         let flops = self.model.necessary_training_flops(batch.global_batch, batch.sequence_length, self.model.vocabulary);
@@ -301,7 +302,8 @@ impl PreparedPaperStudy {
         lower_plan(&self.model, &plan, &self.stack).map_err(|e| e.to_string())
     }
 
-    /// All gradients of one device without parallelism, whether or not they are there at the peak; where they go as they come the largest.
+    /// All gradients of one device without parallelism, even if they are not live at the peak. The largest gradient if
+    /// each is consumed immediately.
     fn gradient_bytes(&self, trial: &TechniqueTrial) -> Result<f64, String> {
         let graph = self.graph(&trial.techniques)?;
         let (mut sum, mut largest) = (0, 0);
@@ -324,7 +326,7 @@ impl PreparedPaperStudy {
         Ok(trial.layer[0].as_f64() * self.model.layers as f64 + logits)
     }
 
-    /// Bytes of logits at work.
+    /// Bytes of the live logits.
     fn logits_bytes(&self, techniques: &Techniques) -> Result<f64, String> {
         let graph = self.graph(techniques)?;
         let head = &graph.segment(SegmentKind::Head).ok_or("no head")?.graph;
@@ -334,7 +336,7 @@ impl PreparedPaperStudy {
         Ok(count * self.stack.memory.bytes_per_logit / slices as f64)
     }
 
-    /// The head alone: logits, input and, where both passes run, its gradient, weights and theirs.
+    /// The head alone: logits and input; with both passes also the input's gradient, the weights and their gradient.
     fn head_bytes(&self, both: bool) -> Result<f64, String> {
         let batch = &self.plan.batch;
         let operand = self.plan.precision.operand.bytes();
@@ -344,7 +346,7 @@ impl PreparedPaperStudy {
         Ok(self.logits_bytes(&self.techniques)? + input * if both { 2.0 } else { 1.0 } + weights)
     }
 
-    /// What all layers keep of tensors that have gradients.
+    /// Bytes that all layers keep of tensors with gradients.
     fn kept_bytes_with_gradients(&self, trial: &TechniqueTrial) -> Result<f64, String> {
         let graph = self.graph(&trial.techniques)?;
         let layer = &graph.segment(SegmentKind::Layer).ok_or("no layer")?.graph;
@@ -353,7 +355,7 @@ impl PreparedPaperStudy {
         Ok(wide.map(|t| t.bytes).sum::<Bytes>().as_f64() * self.model.layers as f64)
     }
 
-    /// Attention's result over all that a layer keeps of tensors with gradients, in percent.
+    /// The result of attention relative to all kept tensors with gradients of a layer, in percent.
     fn attention_share_percent(&self) -> Result<f64, String> {
         let graph = self.graph(Techniques::none())?;
         let layer = &graph.segment(SegmentKind::Layer).ok_or("no layer")?.graph;
@@ -364,7 +366,8 @@ impl PreparedPaperStudy {
         Ok(result.as_f64() / wide.map(|t| t.bytes).sum::<Bytes>().as_f64().max(1.0) * 100.0)
     }
 
-    /// What gradients of products' weights read in a layer, each tensor once, but for the attention's output projection.
+    /// Bytes that the gradients of products' weights read in a layer, each tensor once, without the attention's output
+    /// projection.
     fn weight_gradient_inputs(&self, techniques: &Techniques) -> Result<f64, String> {
         let graph = self.graph(techniques)?;
         let layer = &graph.segment(SegmentKind::Layer).ok_or("no layer")?.graph;

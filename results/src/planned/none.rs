@@ -1,11 +1,11 @@
-//! Why a search has no plan, and what would make room for one.
+//! The reason why a search has no plan, and the cure.
 
 use super::one_line;
 use search::planner::{Job, PlanAnswer};
 use sim::units::Bytes;
 use step::{DeviceMemory, MixKind, OverCapacity, TrainingPlan, usable_hbm};
 
-/// Why an answer has no plan; nothing where it has one.
+/// The reason why an answer has no plan; `None` if it has one.
 pub(crate) fn reason_without_plan(job: &Job<'_>, answer: &PlanAnswer) -> Option<String> {
     answer.best.is_empty().then(|| match (&answer.nearest, &answer.refusal) {
         (Some((plan, why)), _) => {
@@ -18,7 +18,7 @@ pub(crate) fn reason_without_plan(job: &Job<'_>, answer: &PlanAnswer) -> Option<
     })
 }
 
-/// How much of a device's memory would be enough, so that what is printed is no less, and the flag that leaves it.
+/// The memory per device that is enough, and the flag that frees it. Values are rounded to the safe side.
 fn sufficient_memory_text(job: &Job<'_>, need: Bytes) -> String {
     let up = (need.gib() * HUNDREDTHS).ceil() / HUNDREDTHS;
     let usable = usable_hbm(job.stack, DeviceMemory::of_chip(job.chip).hbm);
@@ -31,10 +31,10 @@ fn sufficient_memory_text(job: &Job<'_>, need: Bytes) -> String {
 /// Figures of memory are printed in hundredths of a GiB.
 const HUNDREDTHS: f64 = 100.0;
 
-/// What would make room: devices, where the job's cannot hold the model whatever the plan.
+/// The cure: more devices, if no plan fits the model on these.
 fn cure_for_shortfall(job: &Job<'_>, plan: &TrainingPlan, why: &OverCapacity) -> String {
     let least = job.least_devices();
-    // More than anybody has: a device has no room for a part of it.
+    // A larger number is unrealistic: a device has no room for its part of the model.
     if least > job.devices.into() && least <= u32::MAX.into() {
         let node = u64::from(job.fabric.fast_domain_devices().max(1));
         let whole = if node < least { least.next_multiple_of(node) } else { least };
@@ -46,7 +46,7 @@ fn cure_for_shortfall(job: &Job<'_>, plan: &TrainingPlan, why: &OverCapacity) ->
     Some(why.suggest_cure(plan)).filter(|cure| !cure.is_empty()).map_or_else(String::new, |cure| format!("; {cure}"))
 }
 
-/// What `--recompute best` leaves open: where tensors lie.
+/// A note for `--recompute best`, which does not plan the addresses of tensors.
 fn addressing_note(job: &Job<'_>, answer: &PlanAnswer) -> &'static str {
     let best = answer.mixed.is_some() && job.stack.framework.mixes < MixKind::PerStage;
     let lost = job.stack.memory.fragmentation > 0.0 && !job.stack.memory.planned_addresses;

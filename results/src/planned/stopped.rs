@@ -8,21 +8,21 @@ use sim::units::Seconds;
 /// A search over plans that was stopped before its end.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StoppedSearch {
-    /// What stopped it.
+    /// The cause of the stop.
     pub by: String,
-    /// Seconds that no plan of the space goes below, found or not.
+    /// Lower bound of the step over all plans of the space, in seconds.
     pub bound_s: f64,
 }
 
 impl StoppedSearch {
-    /// Of an answer whose search `by` has stopped, if it was stopped.
+    /// Makes the value for an answer whose search `by` has stopped; `None` if it was not stopped.
     #[must_use]
     pub fn from_answer(answer: &PlanAnswer, by: Option<String>) -> Option<Self> {
         let bound_s = answer.stopped?.0;
         Some(Self { by: by.unwrap_or_else(|| "stopped".to_owned()), bound_s })
     }
 
-    /// What is proven of the fastest plan found, of so many seconds.
+    /// The proof for the fastest plan found, whose step takes `best` seconds.
     #[must_use]
     pub fn proof_text(&self, best: Option<f64>) -> String {
         let Self { by, bound_s } = self;

@@ -1,4 +1,4 @@
-//! A row of Calculon's format as text.
+//! A row in Calculon's format, as text.
 
 use super::planned::{memory_text, time_parts_text};
 use super::{
@@ -7,7 +7,7 @@ use super::{
 use crate::calculon::CalculonAnswer;
 use sim::units::Seconds;
 
-/// The unit of one of Calculon's figures, which its name tells.
+/// The unit of one of Calculon's figures, derived from its name.
 fn unit_of_figure(name: &str) -> &'static str {
     match name {
         "sample_rate" => "sequences/s",

@@ -1,10 +1,10 @@
-//! Published claims beside what is computed, as text.
+//! Published claims beside computed values, as text.
 
 use super::{ColumnAlign, TextTable, fold_line, format_heading};
 use crate::validate::{ClaimReport, PredictedClaim};
 use std::collections::BTreeMap;
 
-/// The claims with their predictions, the errors by paper, and why some have none.
+/// The claims with their predictions, the errors by paper, and the reasons of missing predictions.
 #[must_use]
 pub fn claims_report(report: &ClaimReport) -> String {
     let mut table = TextTable::new(["system", "model", "setting", "metric", "claimed", "predicted", "unit", "|error|"]);
@@ -39,7 +39,7 @@ pub fn claims_report(report: &ClaimReport) -> String {
     text
 }
 
-/// How many claims of every system are predicted, and how far off they are.
+/// Per system: the number of predicted claims and their errors.
 fn errors_by_system(claims: &[PredictedClaim]) -> String {
     let mut systems: BTreeMap<&str, (usize, usize, Vec<f64>)> = BTreeMap::new();
     for claim in claims {

@@ -1,4 +1,4 @@
-//! How often intervals hold, as text.
+//! The coverage of intervals, as text.
 
 use super::{ColumnAlign, TextTable, fold_line, format_count};
 use crate::evidence::IntervalCoverage;

@@ -1,4 +1,4 @@
-//! One plan of one job as text: kernel by kernel where that is asked for, then what it takes and why, so that the summary ends the report.
+//! One plan of one job as text. The kernels come first, if requested; the summary ends the report.
 
 use super::planned::{kept_tensors_text, memory_text, storage_wear_text, timeline_text};
 use super::run::time_shares_text;
@@ -11,15 +11,15 @@ use crate::planned::one_line;
 use crate::step_record::{EnergyRecord, JobRecord, KernelRecord, PassRecord, StepRecord};
 use sim::units::{Bytes, Seconds};
 
-/// Kernels that the summary names.
+/// Number of kernels in the summary.
 const NAMED: usize = 10;
 
-/// How much of the report is asked for.
+/// The kernels that the report lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KernelDetailLevel {
-    /// The kernels that take most of the step.
+    /// Only the kernels that take most of the step.
     Longest,
-    /// Every kernel of the slowest stage's passes besides.
+    /// All kernels of the slowest stage's passes as well.
     All,
 }
 
@@ -69,7 +69,7 @@ fn job_text(job: &JobRecord) -> String {
     ])
 }
 
-/// What the plan takes, and why.
+/// The figures of the plan, with explanations.
 fn step_text(answer: &EvaluateAnswer, result: &StepRecord) -> String {
     let mut text = format_heading("Kernels that take most of the step");
     text.push_str(&longest_kernels(result));
@@ -105,7 +105,7 @@ fn step_text(answer: &EvaluateAnswer, result: &StepRecord) -> String {
     text
 }
 
-/// The mean power; what no chip of this kind takes is said to be the model's error.
+/// The mean power. A value that no chip of this kind can draw is marked as an error of the model.
 fn mean_power_text(answer: &EvaluateAnswer, energy: &EnergyRecord) -> String {
     let mean = energy.mean_power_per_device_w;
     let over = answer.job.chip.tdp_w.filter(|tdp| mean > *tdp).map_or_else(String::new, |tdp| {
@@ -130,7 +130,7 @@ fn energy_text(energy: &EnergyRecord) -> String {
     )
 }
 
-/// The kernels of the slowest stage's passes that take most time, all their runs together.
+/// The kernels that take most time in the passes of the slowest stage, summed over their runs.
 fn longest_kernels(result: &StepRecord) -> String {
     let mut all: Vec<(f64, &PassRecord, &KernelRecord)> = result
         .passes
@@ -165,7 +165,7 @@ fn longest_kernels(result: &StepRecord) -> String {
     text
 }
 
-/// Every kernel of the slowest stage's passes.
+/// All kernels of the slowest stage's passes.
 fn kernel_tables(result: &StepRecord) -> String {
     let title = match result.stages.len() {
         1 => "Kernels".to_owned(),

@@ -1,11 +1,11 @@
-//! How sure plans are, as text.
+//! The confidence in plans, as text.
 
 use super::{fold_line, format_fields, format_heading, format_seconds};
 use crate::evidence::EvidenceRecord;
 use crate::planned::PlanRow;
 use sim::units::Seconds;
 
-/// The intervals of a plan's step and peak and what they rest on, as lines of a summary.
+/// The intervals of a plan's step and peak and their grounds, as lines of a summary.
 pub(super) fn plan_evidence(row: &PlanRow) -> Vec<(&'static str, String)> {
     let Some(evidence) = &row.evidence else { return Vec::new() };
     let EvidenceRecord { step_interval_s: [low, high], peak_interval_gib: [least, most], .. } = *evidence;
@@ -26,7 +26,7 @@ pub(super) fn plan_evidence(row: &PlanRow) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// How sure the first of some plans is, and which of the others it leads by less than that.
+/// The confidence in the first plan, and the plans that are too close to call.
 pub(super) fn plans_evidence(rows: &[PlanRow]) -> String {
     let Some((first, others)) = rows.split_first() else { return String::new() };
     let Some(evidence) = &first.evidence else { return String::new() };

@@ -1,10 +1,10 @@
-//! Ranks on devices whose links differ, as text.
+//! A mapping of ranks to devices with unequal links, as text.
 
 use super::{TextTable, format_fields, format_percent, format_seconds};
 use crate::mapped::{RankMappingRecord, axis_name};
 use sim::units::Seconds;
 
-/// Times, communication and the ranks of every unit.
+/// Times, communication, and the ranks of each unit.
 pub(super) fn mapping_text(m: &RankMappingRecord) -> String {
     let time = |t: f64| format_seconds(Seconds(t));
     let order = m.order.iter().map(|axis| axis_name(*axis)).collect::<Vec<_>>().join(", ");
@@ -31,7 +31,7 @@ pub(super) fn mapping_text(m: &RankMappingRecord) -> String {
     text
 }
 
-/// The ranks on every unit, rising.
+/// The ranks of each unit, in ascending order.
 fn ranks_by_unit(m: &RankMappingRecord) -> Vec<Vec<u32>> {
     let unit = m.unit_devices.max(1) as usize;
     let mut units = vec![Vec::new(); m.devices.len().div_ceil(unit)];

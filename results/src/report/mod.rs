@@ -1,4 +1,4 @@
-//! Reports for people, of [`crate::text`]. Pure functions; nothing here prints.
+//! Reports for people, built from [`crate::text`]. The functions are pure: nothing here prints.
 
 mod calculon;
 mod claims;

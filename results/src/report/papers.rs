@@ -1,9 +1,9 @@
-//! Published figures beside computed ones as text.
+//! Published figures beside computed ones, as text.
 
 use super::{ColumnAlign, TextTable, fold_line, format_heading, format_significant};
 use crate::papers::{ReproducedFigure, unit_of_points};
 
-/// The table, and why some are missed.
+/// The table, with reasons for the figures that are missed.
 #[must_use]
 pub fn papers_report(figures: &[ReproducedFigure]) -> String {
     let mut table = TextTable::new(["figure", "what", "published", "predicted", "unit", "error", "allowed", "verdict"])

@@ -1,4 +1,4 @@
-//! The best plans of fixed hardware as text.
+//! The best plans of a fixed chip, as text.
 
 use super::{
     ColumnAlign, TextTable, fold_line, format_count, format_fields, format_heading, format_percent, format_rate, format_seconds,
@@ -77,11 +77,11 @@ pub fn planned_report(answer: &PlannedAnswer) -> String {
     text
 }
 
-/// How far a stage's memory is from what it holds where that depends on how long passes take.
+/// The note for schedules whose memory in flight depends on the times of passes.
 const ZB_V_MEMORY: &str = "Under ZB-V these are the activations of as many passes as a stage may have in flight, which not every stage reaches: plans are\n\
     taken to fit by them, and what each stage holds at most is in the last column below.\n";
 
-/// How the plans of the space were decided, and what that proves.
+/// How the plans of the space were decided, and the resulting proof.
 fn search_text(answer: &PlannedAnswer) -> String {
     let c = &answer.counts;
     let mut lines = vec![
@@ -113,7 +113,7 @@ fn search_text(answer: &PlannedAnswer) -> String {
     text
 }
 
-/// What the search proves of the first plan.
+/// The proof for the first plan.
 fn proof_text(answer: &PlannedAnswer) -> String {
     if let Some(stopped) = &answer.stopped {
         let best = answer.plans.iter().map(|row| row.step_s).reduce(f64::min);
@@ -155,7 +155,7 @@ fn proof_text(answer: &PlannedAnswer) -> String {
     text
 }
 
-/// What the letters of the table are.
+/// The letters of the table.
 const LEGEND: &str = "t, p, d, c, e: tensor-, pipeline-, data-, context- (u: Ulysses), expert-parallel devices; v: model chunks per stage.\n\
     alike: plans of the same t, p, d, c, e that differ in v, layers, ranks or in which tensors are kept, about as fast and as large, not listed.\n\
     ranks: which axis fills the devices first, second and third. layers: those of each model chunk \
@@ -186,16 +186,16 @@ const PLAN_COLUMNS: [&str; 20] = [
     "cannot run",
 ];
 
-/// Those that a narrow screen leaves out last.
+/// Columns that a narrow screen keeps longest.
 const KEPT: [&str; 14] =
     ["t", "p", "d", "c", "e", "v", "micro-batch", "ZeRO", "recompute", "step s", "tokens/s", "MFU", "GiB", "mapped s"];
 
-/// The place of the fastest plan of the list that the software's framework can run.
+/// The place of the fastest listed plan that the software's framework can run.
 fn place_of_runnable(rows: &[PlanRow]) -> Option<usize> {
     rows.iter().position(|row| row.cannot_run.is_none())
 }
 
-/// Which plan of the list is the fastest that the software's framework can run, where it is not the first.
+/// Names the fastest listed plan that the software's framework can run, unless it is the first.
 fn fastest_runnable_text(rows: &[PlanRow]) -> String {
     let Some(first) = rows.first().filter(|row| row.cannot_run.is_some()) else { return String::new() };
     let Some(place) = place_of_runnable(rows) else { return fold_line("It can run none of these.") };
@@ -210,7 +210,7 @@ fn fastest_runnable_text(rows: &[PlanRow]) -> String {
     ))
 }
 
-/// Why the software's framework cannot run some of the plans, each reason once.
+/// The reasons why the software's framework cannot run some plans, each once.
 fn cannot_run_text(rows: &[PlanRow]) -> String {
     let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
     for (i, row) in rows.iter().enumerate() {
@@ -283,13 +283,13 @@ fn plans_table(rows: &[PlanRow]) -> String {
     text
 }
 
-/// Expert-parallel ranks, with the devices of every expert where these are stated.
+/// Expert-parallel ranks, with the devices per expert if the layout states them.
 fn experts_cell(layout: &Layout) -> String {
     let width = layout.expert_tensor.map_or_else(String::new, |width| format!("x{width}"));
     format!("{}{width}", layout.expert)
 }
 
-/// The first plan in a line.
+/// The first plan in one line.
 fn first_plan_line(row: &PlanRow, capacity_gib: Option<f64>) -> String {
     let of = capacity_gib.map_or_else(String::new, |gib| format!(" of {gib:.1}"));
     let step = format_seconds(Seconds(row.mapped_step_s.unwrap_or(row.step_s)));
@@ -301,7 +301,7 @@ fn first_plan_line(row: &PlanRow, capacity_gib: Option<f64>) -> String {
     ))
 }
 
-/// What layers keep, in a few words.
+/// The tensors that layers keep, in a few words.
 fn recompute_cell(policies: &StagePolicies) -> String {
     match policies.uniform_policy() {
         Some(ActivationPolicy::Tensors { .. }) => "by tensor".to_owned(),
@@ -309,7 +309,7 @@ fn recompute_cell(policies: &StagePolicies) -> String {
     }
 }
 
-/// The layers of the chunks, equal neighbours together (`8+9x2+6`); nothing where all are equal.
+/// The layers of the chunks; equal neighbours are grouped (`8+9x2+6`). Empty if all are equal.
 fn layer_split_cell(chunks: &[u64]) -> String {
     let runs: Vec<String> = chunks
         .chunk_by(|a, b| a == b)
@@ -318,7 +318,7 @@ fn layer_split_cell(chunks: &[u64]) -> String {
     if runs.len() > 1 { runs.join("+") } else { "-".to_owned() }
 }
 
-/// Where a step's time goes: its parts, longest first.
+/// The parts of a step's time, longest first.
 pub(super) fn time_parts_text(step_s: f64, parts_s: &BTreeMap<String, f64>) -> String {
     let mut parts: Vec<(&str, f64)> =
         parts_s.iter().map(|(name, time)| (part_name(name), *time)).filter(|(_, t)| *t > 0.0).collect();
@@ -327,7 +327,8 @@ pub(super) fn time_parts_text(step_s: f64, parts_s: &BTreeMap<String, f64>) -> S
     format_fields(&parts.into_iter().map(line).collect::<Vec<_>>())
 }
 
-/// The stages, neighbours that need the same on one line; the host's memory where something is kept there.
+/// The memory of the stages. Neighbours with equal memory share a line. A line for the host follows if it holds
+/// tensors.
 pub(super) fn memory_text(stages: &[StageRow], capacity: Option<f64>, host: Option<f64>) -> String {
     let offloaded = stages.iter().any(|s| s.host_gib > 0.0);
     let stored = stages.iter().any(|s| s.storage_gib > 0.0);
@@ -372,7 +373,7 @@ pub(super) fn memory_text(stages: &[StageRow], capacity: Option<f64>, host: Opti
     table.render()
 }
 
-/// What is written to storage, and how long it lasts of it; nothing where nothing is.
+/// Bytes written to storage and the resulting lifetime. Empty if nothing is written.
 pub(super) fn storage_wear_text(stages: &[StageRow], step_s: f64) -> String {
     let written = stages.iter().map(|stage| stage.storage_written_gb).fold(0.0, f64::max);
     if written == 0.0 {
@@ -383,7 +384,7 @@ pub(super) fn storage_wear_text(stages: &[StageRow], step_s: f64) -> String {
     format!("{written} GB written to storage per device and step: for {years} years per PB of endurance (TBW)\n")
 }
 
-/// What the layers of every stage keep, where stages have policies of their own; neighbours that do the same on one line.
+/// The tensors that the layers of each stage keep, if stages have their own policies. Equal neighbours share a line.
 pub(super) fn kept_tensors_text(stages: &[StageRow]) -> String {
     let stays = |keeps: &KeptTensorsRow| keeps.again.is_empty() && keeps.host_mib.is_empty() && keeps.storage_mib.is_empty();
     if stages.iter().flat_map(|stage| &stage.keeps).all(stays) {
@@ -426,10 +427,10 @@ pub(super) fn kept_tensors_text(stages: &[StageRow]) -> String {
     )
 }
 
-/// Most stages that are shown one by one.
+/// Most stages that are listed one by one.
 const STAGES_SHOWN: usize = 16;
 
-/// What every stage does over a step; of many the first and the last ones.
+/// The activity of every stage over a step. If there are many stages, only the first and the last are listed.
 pub(super) fn timeline_text(rows: &[TimelineRow]) -> String {
     let head = [
         "stage",

@@ -1,4 +1,4 @@
-//! A run of `search` as text: the answer first, then what it rests on.
+//! A run of `search` as text: the answer first, then its evidence.
 
 use super::planned::{kept_tensors_text, memory_text, storage_wear_text, timeline_text};
 use super::{
@@ -70,12 +70,12 @@ pub fn run_report(record: &SearchRecord) -> String {
     text
 }
 
-/// A step at the bad end of its 90 % interval, in seconds, where the interval was kept.
+/// A step at the bad end of its 90 % interval, in seconds, if the run has the interval.
 fn step_at_bad_end(plan: &PlanRow) -> Option<f64> {
     plan.evidence.as_ref().map(|evidence| evidence.step_interval_s[1])
 }
 
-/// What a front is of, how much it covers, and its knee.
+/// The quantities of a front, its hypervolume and its knee.
 fn front_text(front: &FrontRecord, work: &StepScope) -> String {
     let of = |name: &String| {
         let quantity = FrontQuantity::from_name(name)?;
@@ -125,7 +125,7 @@ fn models_text(models: &[ModelPlan], robust: bool) -> String {
     table.render()
 }
 
-/// The best design: chip, plan, totals, where the time goes, its stages; of a `robust` search the bad end of its step too.
+/// The best design: chip, plan, totals, parts of the time, stages. A `robust` search adds the bad end of the step.
 fn best_design_text(best: &BestDesign, robust: bool) -> String {
     let (row, step) = (&best.design, &best.step);
     let mut pairs = vec![("chip", row.describe_chip()), ("area", area_and_process(row))];
@@ -190,20 +190,20 @@ fn best_design_text(best: &BestDesign, robust: bool) -> String {
     text
 }
 
-/// An area and its process.
+/// An area with its process node.
 fn area_and_process(row: &DesignRow) -> String {
     let node = row.node.as_ref().map_or_else(String::new, |node| format!(" of {node}"));
     format!("{}{node}", format_area(SquareMillimeters(row.area_mm2)))
 }
 
-/// Parts of a step's time, one line each.
+/// Shares of a step's time, one line each.
 pub(super) fn time_shares_text(shares: &[NamedShare]) -> String {
     let lines: Vec<(&str, String)> =
         shares.iter().map(|s| (s.name.as_str(), format!("{:>7}", format_percent(s.fraction)))).collect();
     format_fields(&lines)
 }
 
-/// The proof in a sentence and the counts behind it.
+/// The proof in one sentence, and the counts behind it.
 #[must_use]
 pub fn certificate_text(certificate: &Certificate, study: &StudyRecord) -> String {
     let c = certificate;
@@ -239,7 +239,7 @@ pub fn certificate_text(certificate: &Certificate, study: &StudyRecord) -> Strin
         ("no chips", format_count(c.no_chip)),
         ("undecided", format_count(c.open)),
     ];
-    // Of these most searches have none.
+    // Most searches have zeros here.
     pairs.retain(|(key, value)| {
         value != "0"
             || !matches!(*key, "  of these, in boxes" | "over the power" | "over the cost" | "outside the HBM" | "no chips")

@@ -1,10 +1,10 @@
-//! Techniques side by side as text.
+//! Techniques side by side, as text.
 
 use super::{ColumnAlign, TextTable, fold_line, format_count, format_fields, format_heading, format_rate, format_significant};
 use crate::planned::TechniqueRecord;
 use crate::techniques::{TechniqueComparison, TechniqueEffect, TechniqueRow};
 
-/// Marks what is more than there is.
+/// Marks a value that exceeds the memory.
 const MORE: &str = " !";
 
 /// The whole report.
@@ -50,7 +50,7 @@ pub fn techniques_report(answer: &TechniqueComparison) -> String {
     text
 }
 
-/// What is written to storage, and how long it lasts of it.
+/// Bytes written to storage and the resulting lifetime.
 fn written_text(answer: &TechniqueComparison) -> String {
     let mut table = TextTable::new(["written to storage", "GB per device and step", "years per PB of endurance (TBW)"]);
     let mut any = false;
@@ -64,7 +64,7 @@ fn written_text(answer: &TechniqueComparison) -> String {
     if any { format!("\n{}", table.render()) } else { String::new() }
 }
 
-/// Techniques that a job has, one line each, and what throughput is divided by; nothing without any.
+/// The techniques of a job, one line each, and the divisor of the throughput. Empty without techniques.
 pub(super) fn job_techniques_text(techniques: &[TechniqueRecord], tokens_per_s: Option<f64>) -> Vec<(String, String)> {
     let mut lines: Vec<(String, String)> = Vec::new();
     for technique in techniques {
@@ -118,7 +118,7 @@ fn techniques_table(answer: &TechniqueComparison) -> TextTable {
 fn effect_cells(answer: &TechniqueComparison, result: &TechniqueEffect) -> Vec<String> {
     let class = |name: &str| result.classes_gib.iter().find(|c| c.class == name).map_or(0.0, |c| c.gib);
     let gib = |value: f64| if value == 0.0 { "-".to_owned() } else { format!("{value:.2}") };
-    // What does not fit is marked where it does not.
+    // Marks the value that exceeds the memory.
     let held = |value: f64, have: f64| format!("{}{}", gib(value), if value > have { MORE } else { "" });
     let other = class("framework") + class("collective buffers") + class("allocator");
     let fits = |value: Option<u64>| value.map_or_else(|| "none".to_owned(), format_count);

@@ -1,4 +1,5 @@
-//! The directory of a finished sweep: its exports, its record, what was found. Other verbs read it as they read a search's.
+//! The directory of a finished sweep: its exports, its record and the found files. Other verbs read it like the
+//! directory of a search.
 
 use super::export::{CSV, PARQUET, SweepSummary};
 use super::row::CombinationOutcome;
@@ -12,18 +13,18 @@ use search::space::places_of_combination;
 use sim::status::SolveStatus;
 use std::path::{Path, PathBuf};
 
-/// Why the directory of a search or of a sweep cannot be read.
+/// An error of reading the directory of a search or of a sweep.
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirectoryError {
-    /// What both have, or a search's designs.
+    /// The record, or the designs of a search.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// A sweep's designs.
+    /// The designs of a sweep.
     #[error(transparent)]
     Sweep(#[from] SweepStoreError),
 }
 
-/// Reads the directory of a search or of a sweep. Of a sweep the designs are those that were evaluated: the store has the others.
+/// Reads the directory of a search or of a sweep. A sweep gives only the evaluated designs; the store has the others.
 ///
 /// # Errors
 /// A file that is missing, damaged, of another version, or of another run than the digests.
@@ -52,13 +53,13 @@ pub fn read_directory(directory: &Path) -> Result<SearchRun, RunDirectoryError> 
     Ok(SearchRun { name: run::run_name(directory), record, designs })
 }
 
-/// Every file that the directory of a sweep may have.
+/// All files that the directory of a sweep may have.
 pub const FILES: [&str; 10] = [SUMS, STORE, BESIDE[0], BESIDE[1], PARQUET, CSV, CHIP, FABRIC, INPUTS, RECORD];
 
-/// Writes what stands beside the exports: the chip and the fabric that were found, the digests, and last the record.
+/// Writes the files beside the exports: the found chip and fabric, the digests, and last the record.
 ///
 /// # Errors
-/// Whatever the system reports; a value that is not finite.
+/// Errors of the system; a value that is not finite.
 pub fn finish_directory(directory: &Path, record: &SearchRecord, found: &FoundFiles) -> Result<Vec<PathBuf>, RunError> {
     let path = |name: &str| directory.join(name);
     let inputs = found.inputs_json()?;
@@ -80,7 +81,7 @@ pub fn finish_directory(directory: &Path, record: &SearchRecord, found: &FoundFi
     Ok(files.into_iter().rev().map(|(path, _)| path).chain(exports).collect())
 }
 
-/// What a sweep of every design proves: no bound rejected any.
+/// The proof of a complete sweep: every design was evaluated, and no bound rejected any.
 #[must_use]
 pub fn sweep_certificate(summary: &SweepSummary, objective: Objective, cluster: SweepCluster) -> Certificate {
     let status = match (summary.value, summary.bound) {
@@ -126,7 +127,7 @@ pub fn sweep_certificate(summary: &SweepSummary, objective: Objective, cluster: 
     }
 }
 
-/// What a sweep's designs are a cluster of.
+/// The cluster and the batch of a sweep's designs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SweepCluster {
     /// Accelerators.

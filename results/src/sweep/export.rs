@@ -1,7 +1,8 @@
 //! `sweep.parquet` and `sweep.csv`: every combination of a finished sweep, for maps and sensitivities in any tool.
 //!
-//! One row per combination in the order of the numbers; the columns of `designs.parquet` (a combination that is no chip has none of them), one column
-//! per dimension, the outcome and the reason. The bytes depend on the rows alone. Rows are streamed: the memory taken does not grow with the sweep.
+//! Each combination is one row, in the order of the numbers. The columns are those of `designs.parquet` (empty for a
+//! combination that is no chip), one per dimension, the outcome and the reason. The bytes depend only on the rows. Rows
+//! are streamed, so that memory does not grow with the sweep.
 
 use super::facts::{SweepFacts, SweptDimension};
 use super::row::{CombinationOutcome, SweptRow};
@@ -32,29 +33,29 @@ pub const PARQUET: &str = "sweep.parquet";
 /// The CSV file's name.
 pub const CSV: &str = "sweep.csv";
 
-/// The version of the exports' columns, in the Parquet file's metadata under `coplace.sweep`.
+/// The version of the exports' columns. The Parquet file has it in its metadata under `coplace.sweep`.
 pub const FORMAT: &str = "1";
 
-/// Rows per row group: some tens of megabytes of memory while writing.
+/// Rows per row group. Writing takes some tens of megabytes of memory.
 const ROW_GROUP: usize = 16_384;
 
-/// Columns of [`DesignRow`] that an export has in words of its own.
+/// Columns of [`DesignRow`] that exports replace with their own.
 const OWN: [&str; 5] = ["index", "outcome", "reason", "dimensions", "bad_end_step_s"];
 
-/// What a finished sweep comes to.
+/// The result of a finished sweep.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct SweepSummary {
     /// Combinations of the part.
     pub designs: u64,
-    /// How many met which fate, by its name.
+    /// Number of combinations per outcome, by name.
     pub fates: BTreeMap<&'static str, u64>,
-    /// The best design by the objective; of equals the one that takes least along the front's axis, of these the first.
+    /// The best design by the objective. Ties go to the lower cost along the front's axis, then to the first design.
     pub best: Option<DesignRow>,
-    /// The best value of the objective, in what is minimised.
+    /// The best value of the objective; less is better.
     pub value: Option<f64>,
-    /// No plan of any design has a smaller one: below the value where a schedule is not proven.
+    /// Lower bound on the value over all plans of all designs. It is below `value` if a schedule is unproven.
     pub bound: Option<f64>,
-    /// What bounds the step of how many evaluated designs, in words.
+    /// Number of evaluated designs per bound of the step, by name.
     pub bound_by: BTreeMap<String, u64>,
 }
 
@@ -63,7 +64,7 @@ struct ExportColumns {
     /// Names and types, in the order of [`Self::row_cells`].
     all: Vec<(String, ColumnKind, bool)>,
     dials: Vec<ListedDimension>,
-    /// Of each dial, whether it has a column.
+    /// Per dimension: true if it has a column.
     shown: Vec<bool>,
 }
 
@@ -116,7 +117,7 @@ impl ExportColumns {
     }
 }
 
-/// The columns of a design that exports take over, with their places.
+/// The columns of a design that exports include, with their indices.
 fn design_columns() -> impl Iterator<Item = (usize, &'static StoreColumn)> {
     DesignRow::COLUMNS.iter().enumerate().filter(|(_, column)| !OWN.contains(&column.name))
 }
@@ -125,11 +126,11 @@ fn has_only_numbers(dial: &ListedDimension) -> bool {
     dial.values.iter().all(|value| matches!(value, FieldValue::Number(_)))
 }
 
-/// Which design is best so far, and what the others came to.
+/// Collects the best design so far and the counts of the others.
 struct SummaryBuilder {
     summary: SweepSummary,
     aim: Aim,
-    /// What the best design takes along the front's axes.
+    /// Costs of the best design along the front's axes.
     least: FrontCosts,
 }
 
@@ -142,7 +143,7 @@ impl SummaryBuilder {
             *self.summary.bound_by.entry(bound.clone()).or_default() += 1;
         }
         let Some(value) = objective_value(self.aim, design) else { return };
-        // Of a design's plans the fastest is taken, whose schedules may be improved by so much.
+        // Only the fastest plan of a design is kept. This factor bounds the gain from better schedules.
         let bound = value * row.proven;
         self.summary.bound = Some(self.summary.bound.map_or(bound, |least| least.min(bound)));
         let along = |axis: FrontAxis| match axis {
@@ -166,7 +167,7 @@ fn figures_of_design(design: &DesignRow) -> ChipFigures {
     }
 }
 
-/// What is minimised, of an evaluated design.
+/// The objective value of an evaluated design; less is better.
 #[must_use]
 pub fn objective_value(aim: Aim, design: &DesignRow) -> Option<f64> {
     let figures = figures_of_design(design);
@@ -180,7 +181,7 @@ pub fn objective_value(aim: Aim, design: &DesignRow) -> Option<f64> {
     }
 }
 
-/// What a store's rows come to, without writing anything.
+/// Summarizes the rows of a store, without writing anything.
 ///
 /// # Errors
 /// A row that cannot be read.
@@ -198,10 +199,11 @@ fn start_summary(aim: Aim) -> SummaryBuilder {
     SummaryBuilder { summary, aim, least: [f64::INFINITY; 2] }
 }
 
-/// Writes a store's rows as Parquet and CSV into a directory, each under its name once it is whole and on the disk.
+/// Writes the rows of a store as Parquet and CSV into a directory. Each file appears under its name once it is complete
+/// and on the disk.
 ///
 /// # Errors
-/// A row that cannot be read, a number that is not finite, or whatever the system reports.
+/// A row that cannot be read, a number that is not finite, or an error of the system.
 pub fn write_exports(store: &SweepStore, directory: &Path, aim: Aim) -> Result<SweepSummary, SweepStoreError> {
     let columns = ExportColumns::new(store.facts());
     let (mut parquet, mut csv) = (StagedFile::new(&directory.join(PARQUET))?, StagedFile::new(&directory.join(CSV))?);
@@ -281,7 +283,7 @@ fn check_finite(number: u64, columns: &ExportColumns, cells: &[StoreCell]) -> Re
     }
 }
 
-/// A cell as CSV has it: numbers in the shortest digits that read back as they are, nothing where there is none.
+/// A cell in CSV. Numbers have the fewest digits that read back exactly; a missing value is empty.
 fn csv_cell(cell: &StoreCell) -> String {
     match cell {
         StoreCell::Null => String::new(),

@@ -1,4 +1,4 @@
-//! Of which question, space and part a store is: what a sweep is held against before it goes on.
+//! The question, the space and the part of a store. A sweep compares them before it continues.
 
 use crate::record::StudyRecord;
 use search::shard::Shard;
@@ -6,35 +6,35 @@ use search::space::ListedDimension;
 use serde::{Deserialize, Serialize};
 use sim::hardware::FieldValue;
 
-/// Of which question, space and part a store is.
+/// The question, the space and the part of a store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SweepFacts {
     /// The version of coplace.
     pub coplace: String,
-    /// Digest of all that was asked.
+    /// Digest of the whole question.
     pub question: String,
-    /// The words of the command that ask it again, after the verb.
+    /// The arguments, after the verb, of a command that asks the same question.
     pub asked_with: Vec<String>,
-    /// What was asked.
+    /// The question, in words.
     pub study: StudyRecord,
     /// Combinations of the whole sweep.
     pub combinations: u64,
-    /// The dimensions that have columns of their own, with their values; the first changes least often.
+    /// The dimensions with columns of their own, and their values. The first changes least often.
     pub dimensions: Vec<SweptDimension>,
-    /// The part, and parts in all.
+    /// The number of the part.
     pub part: u32,
-    /// Parts in all.
+    /// Number of parts.
     pub parts: u32,
 }
 
 /// A dimension of a sweep.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SweptDimension {
-    /// Its key.
+    /// The key.
     pub key: String,
-    /// Its values: numbers, words or flags.
+    /// The values: numbers, words or flags.
     pub values: Vec<serde_json::Value>,
-    /// Whether exports have a column of it.
+    /// True if exports have a column for it.
     pub column: bool,
 }
 
@@ -45,7 +45,7 @@ impl SweepFacts {
         Shard { part: self.part, of: self.parts }
     }
 
-    /// In what a store differs from what is asked.
+    /// Describes the first difference between the store and the question, if there is one.
     pub(crate) fn difference_from(&self, asked: &Self) -> Option<String> {
         let (own, other) = (&self.study, &asked.study);
         let pairs = [
@@ -66,7 +66,7 @@ impl SweepFacts {
         (same_words != *asked).then(|| "its facts differ".to_owned())
     }
 
-    /// Whether two are of the same sweep and part.
+    /// True if both belong to the same sweep and part.
     #[must_use]
     pub fn is_same_part(&self, asked: &Self) -> bool {
         self.difference_from(asked).is_none()
@@ -80,7 +80,7 @@ impl SweepFacts {
 }
 
 impl SweptDimension {
-    /// The dimension as a space has it.
+    /// The dimension in the type of a space.
     #[must_use]
     pub fn to_dial(&self) -> ListedDimension {
         let setting = |value: &serde_json::Value| match value {
@@ -91,7 +91,7 @@ impl SweptDimension {
         ListedDimension { key: self.key.clone(), values: self.values.iter().map(setting).collect() }
     }
 
-    /// A dimension of a space; `column` says whether exports have a column of it.
+    /// A dimension of a space. `column` is true if exports have a column for it.
     #[must_use]
     pub fn of_dimension(dial: &ListedDimension, column: bool) -> Self {
         let value = |setting: &FieldValue| match setting {

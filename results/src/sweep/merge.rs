@@ -1,4 +1,5 @@
-//! The parts of a sweep put together: whatever the order of the directories and however often, the store of the whole.
+//! Merges the parts of a sweep into one store. The result does not depend on the order of the directories, and merging
+//! again changes nothing.
 
 use super::facts::SweepFacts;
 use super::row::SweptRow;
@@ -7,32 +8,32 @@ use search::shard::Shard;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Rows that are kept in one transaction.
+/// Rows per transaction.
 const AT_ONCE: usize = 4096;
 
-/// Why parts are no whole.
+/// An error of merging parts.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepMergeError {
-    /// A store.
+    /// An error of a store.
     #[error(transparent)]
     Store(#[from] SweepStoreError),
-    /// There is no part at all.
+    /// No directory is given.
     #[error("no directory is given; give those of all parts")]
     Nothing,
-    /// Two directories are of different sweeps.
+    /// Two directories belong to different sweeps.
     #[error("{} and {} hold parts of different sweeps; give the directories of one", first.display(), other.display())]
     Different {
         /// The first directory.
         first: PathBuf,
-        /// One that differs from it.
+        /// A directory of another sweep.
         other: PathBuf,
     },
     /// Some parts are missing.
     #[error("{} of {of} parts: none of the directories holds {}; run {} with --shard {}, and merge again", missing.len(), list_parts(missing, *of), if missing.len() == 1 { "it" } else { "each" }, name_first_part(missing, *of))]
     Lost {
-        /// The parts.
+        /// The missing parts.
         missing: Vec<u32>,
-        /// Parts in all.
+        /// Number of parts.
         of: u32,
     },
     /// A part is not finished.
@@ -42,14 +43,14 @@ pub enum SweepMergeError {
         directory: PathBuf,
         /// The part.
         part: Shard,
-        /// Designs that it has.
+        /// Designs in the store.
         found: u64,
-        /// Designs that it should have.
+        /// Designs of the complete part.
         wanted: u64,
     },
 }
 
-/// Parts as `--shard` takes them.
+/// Parts in the form of `--shard`.
 fn list_parts(parts: &[u32], of: u32) -> String {
     let all: Vec<String> = parts.iter().map(|part| format!("{part}/{of}")).collect();
     all.join(", ")
@@ -74,21 +75,21 @@ pub struct SweepParts {
 }
 
 impl SweepParts {
-    /// Opens the stores of directories and holds every row against its checksum.
+    /// Opens the stores of directories and verifies the checksum of every row.
     ///
     /// # Errors
-    /// A store that is damaged, unfinished or of another sweep, a part that none of them holds.
+    /// A store that is damaged, unfinished or of another sweep; a part that no directory holds.
     pub fn open_all(directories: &[PathBuf]) -> Result<Self, SweepMergeError> {
         let mut held: BTreeMap<u32, SweepPart> = BTreeMap::new();
         let mut facts: Option<(PathBuf, SweepFacts)> = None;
         let mut of = 1;
         let mut seen = BTreeSet::new();
         let mut absent = None;
-        // A directory given twice is one.
+        // Ignores a directory that is given twice.
         let new = |directory: &&PathBuf| seen.insert(directory.canonicalize().unwrap_or_else(|_| PathBuf::clone(directory)));
         for directory in directories.iter().filter(new) {
             if !directory.join(STORE).exists() {
-                // A part that never ran: the others say which one it is.
+                // An empty directory is a part that never ran. The other parts tell its number.
                 absent = absent.or(Some(directory));
                 continue;
             }
@@ -103,7 +104,7 @@ impl SweepParts {
             }
             let part = SweepPart { directory: directory.clone(), store };
             let number = part.store.facts().part;
-            // Of two with one part the one that has more of it.
+            // If two stores hold the same part, the one with more rows counts.
             if held.get(&number).is_none_or(|known| known.store.present().count() < part.store.present().count()) {
                 held.insert(number, part);
             }
@@ -123,16 +124,16 @@ impl SweepParts {
         Ok(Self { parts: held.into_values().collect(), facts })
     }
 
-    /// What the whole is of.
+    /// The facts of the whole sweep.
     #[must_use]
     pub fn facts(&self) -> &SweepFacts {
         &self.facts
     }
 
-    /// Takes all rows into the store of the whole; those that are there stay.
+    /// Copies all rows into the store of the whole. Existing rows stay.
     ///
     /// # Errors
-    /// A row that cannot be read, or whatever the system reports.
+    /// A row that cannot be read, or an error of the system.
     pub fn into_store(self, whole: &mut SweepStore) -> Result<(), SweepStoreError> {
         for part in &self.parts {
             let mut waiting: Vec<SweptRow> = Vec::new();
@@ -149,10 +150,10 @@ impl SweepParts {
     }
 }
 
-/// Opens the store of the whole in a directory, or makes it.
+/// Opens the store of the whole in a directory, or creates it.
 ///
 /// # Errors
-/// A store that is damaged or of something else; whatever the system reports.
+/// A store that is damaged or of another sweep; an error of the system.
 pub fn open_whole(directory: &Path, facts: &SweepFacts) -> Result<SweepStore, SweepStoreError> {
     if directory.join(STORE).exists() { SweepStore::open_for(directory, facts) } else { SweepStore::create_in(directory, facts) }
 }

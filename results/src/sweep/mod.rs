@@ -1,7 +1,8 @@
-//! Sweeps: every combination of a study's values with its area, power, energy, dollars and best plan, or why it has none.
+//! Sweeps: every combination of a study's values with its area, power, energy, cost and best plan, or the reason why it
+//! has none.
 //!
-//! What is found goes into a transactional store ([`store`]) as it is found; a finished store is exported as Parquet and CSV ([`export`]), parts of a
-//! sweep are merged into one store first ([`merge`]).
+//! Results go into a transactional store ([`store`]) as they arrive. A finished store is exported as Parquet and CSV
+//! ([`export`]). The parts of a sweep are first merged into one store ([`merge`]).
 
 pub mod directory;
 pub mod export;

@@ -1,4 +1,4 @@
-//! What a sweep keeps of a combination.
+//! The stored row of a combination.
 
 use crate::design::{DesignRow, DesignStatus};
 use crate::from_search::{bound_of_plan, design_dimensions, fill_plan, lowered_clock_mhz};
@@ -8,28 +8,28 @@ use search::sweep;
 use serde::{Deserialize, Serialize};
 use step::StepError;
 
-/// What became of a combination.
+/// The outcome of a combination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CombinationOutcome {
-    /// Its fastest plan was found.
+    /// The fastest plan was found.
     Evaluated,
-    /// No plan fits it, or none is fast enough.
+    /// No plan fits, or no plan is fast enough.
     Infeasible,
     /// Outside the area limits.
     OverArea,
     /// Over the power limit.
     OverPower,
-    /// Over the cost limit, or of no known cost.
+    /// Over the cost limit, or without a known cost.
     OverCost,
     /// Outside the limits of HBM.
     OutsideHbm,
-    /// Its values do not go together.
+    /// The values cannot be combined.
     NoChip,
 }
 
 impl CombinationOutcome {
-    /// All fates, in the order used for counting.
+    /// All outcomes, in the order of the counts.
     pub const ALL: [Self; 7] =
         [Self::Evaluated, Self::Infeasible, Self::OverArea, Self::OverPower, Self::OverCost, Self::OutsideHbm, Self::NoChip];
 
@@ -48,23 +48,23 @@ impl CombinationOutcome {
     }
 }
 
-/// A combination and what became of it.
+/// A combination with its outcome.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SweptRow {
     /// The combination's number.
     pub number: u64,
-    /// What became of it.
+    /// The outcome.
     pub fate: CombinationOutcome,
-    /// Why it is no chip.
+    /// The reason why the combination is no chip.
     pub reason: Option<String>,
-    /// Its chip and plan; `None` where it is no chip.
+    /// The chip and its plan; `None` if the combination is no chip.
     pub design: Option<Box<DesignRow>>,
-    /// What is proven of its step's time, as a part of it.
+    /// The proven lower bound of the step's time, as a fraction of it.
     pub proven: f64,
 }
 
 impl SweptRow {
-    /// The row of a combination; `jobs` are those on the space's fabrics.
+    /// The row of a combination. `jobs` has the jobs on the fabrics of the space.
     ///
     /// # Errors
     /// A plan that the model, the fabric or the schedule does not allow.
@@ -103,7 +103,7 @@ impl SweptRow {
     }
 }
 
-/// A chip and what it takes.
+/// The row of a chip without a plan.
 fn chip_row(number: u64, built: &CombinationChip) -> DesignRow {
     let mut row = DesignRow::new_undecided(number as i64, design_dimensions(&built.chip, &built.figures));
     row.node = built.chip.process_node().map(|node| node.to_string());

@@ -1,9 +1,11 @@
-//! `sweep.sqlite`: what a sweep has found so far, transaction by transaction.
+//! `sweep.sqlite`: the results of a sweep so far, one transaction after another.
 //!
-//! A SQLite database in write-ahead mode; every transaction is carried into the database file before the next begins, so that the log beside it never
-//! holds more than the last. A process killed at any moment leaves what was committed. SQLite trusts the bytes of its pages, so every row has a
-//! checksum, and so has the sum of all rows: a changed, a lost and a doubled row are found when the store is opened. The facts beside the rows say of
-//! which question, space and part the store is.
+//! The store is a SQLite database in write-ahead mode. Each transaction is checkpointed into the database file before
+//! the next begins, so that the log holds only the last one. A killed process leaves all committed rows.
+//!
+//! SQLite trusts the bytes of its pages. Therefore each row has a checksum, and so has the sum of all rows: opening the
+//! store detects changed, lost and duplicate rows. The facts beside the rows identify the question, the space and the
+//! part.
 
 use super::facts::SweepFacts;
 use super::row::SweptRow;
@@ -15,25 +17,25 @@ use std::path::{Path, PathBuf};
 
 /// The store's file name.
 pub const STORE: &str = "sweep.sqlite";
-/// The files that SQLite keeps beside a store while it is open.
+/// The files of SQLite beside an open store.
 pub const BESIDE: [&str; 2] = ["sweep.sqlite-wal", "sweep.sqlite-shm"];
 
-/// The version of the store's format that this build writes and reads.
+/// The version of the store's format of this build.
 pub const FORMAT: i64 = 4;
 /// Marks the file as a store of coplace (SQLite's `application_id`): "copl".
 const APPLICATION: i64 = 0x636f_706c;
 
-/// What is wrong with a store.
+/// An error of a store.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepStoreError {
-    /// The disk is full, broken, or the file cannot be written.
+    /// The disk is full or broken, or the file cannot be written.
     #[error("{}: cannot be written: {why}; nothing that was committed is lost: make room and go on with --resume", file.display())]
     Write {
         /// The file.
         file: PathBuf,
-        /// What SQLite said.
+        /// Message of SQLite.
         why: String,
-        /// As an error of writing.
+        /// The same as an error of writing.
         error: WriteError,
     },
     /// It cannot be opened.
@@ -41,15 +43,15 @@ pub enum SweepStoreError {
     Open {
         /// The file.
         file: PathBuf,
-        /// What SQLite said.
+        /// Message of SQLite.
         why: String,
     },
-    /// It is truncated or damaged, or nothing that coplace wrote.
+    /// It is truncated or damaged, or coplace did not write it.
     #[error("{}: damaged, or no store of coplace ({why}); remove it and sweep again, or give another directory", file.display())]
     Damaged {
         /// The file.
         file: PathBuf,
-        /// What shows it.
+        /// The evidence of the damage.
         why: String,
     },
     /// Another version of coplace wrote it.
@@ -60,20 +62,20 @@ pub enum SweepStoreError {
     Version {
         /// The file.
         file: PathBuf,
-        /// What wrote it.
+        /// The version that wrote it.
         found: String,
-        /// What reads it.
+        /// The version that reads it.
         expected: String,
     },
-    /// It is of another question.
+    /// It belongs to another question.
     #[error("{}: holds another sweep: {difference}; give another directory, or remove it", file.display())]
     Other {
         /// The file.
         file: PathBuf,
-        /// In what they differ.
+        /// The difference.
         difference: String,
     },
-    /// Another process has it.
+    /// Another process uses it.
     #[error("{}: another process writes into it; wait for its end, or give another directory", file.display())]
     Busy {
         /// The file.
@@ -82,9 +84,9 @@ pub enum SweepStoreError {
     /// A row cannot be kept.
     #[error("design {number}: cannot be kept: {why}")]
     Row {
-        /// The combination.
+        /// The number of the combination.
         number: u64,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// An export cannot be written.
@@ -101,7 +103,7 @@ impl Unwritable for SweepStoreError {
     }
 }
 
-/// Which combinations a store has.
+/// The combinations in a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PresentCombinations {
     bits: Vec<u64>,
@@ -113,19 +115,19 @@ impl PresentCombinations {
         Self { bits: vec![0; combinations.div_ceil(64) as usize], count: 0 }
     }
 
-    /// Whether a combination is there.
+    /// True if the store has the combination.
     #[must_use]
     pub fn contains_combination(&self, number: u64) -> bool {
         self.bits.get((number / 64) as usize).is_some_and(|bits| bits >> (number % 64) & 1 == 1)
     }
 
-    /// How many are there.
+    /// The number of combinations in the store.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Takes a combination; `false` where it is there, or is none.
+    /// Adds a combination. Returns `false` if it is present already or is outside the sweep.
     fn insert_combination(&mut self, number: u64) -> bool {
         let Some(bits) = self.bits.get_mut((number / 64) as usize) else { return false };
         let new = *bits >> (number % 64) & 1 == 0;
@@ -135,7 +137,7 @@ impl PresentCombinations {
     }
 }
 
-/// The sum over all rows: how many there are, and their checksums combined.
+/// The number of rows, and their combined checksums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct ChecksumTally {
     rows: u64,
@@ -149,12 +151,12 @@ impl ChecksumTally {
     }
 }
 
-/// The checksum of a row: of its number and its bytes.
+/// The checksum of a row's number and bytes.
 fn row_checksum(number: u64, bytes: &[u8]) -> u64 {
     fnv1a(fnv1a(BASIS, &number.to_le_bytes()), bytes)
 }
 
-/// A store, open for this process alone.
+/// A store that this process has opened exclusively.
 #[derive(Debug)]
 pub struct SweepStore {
     file: PathBuf,
@@ -165,10 +167,10 @@ pub struct SweepStore {
 }
 
 impl SweepStore {
-    /// Makes a new store in a directory: beside its place, and whole before it is there.
+    /// Creates a new store in a directory. It is built under a temporary name and renamed when it is complete.
     ///
     /// # Errors
-    /// Whatever the system reports.
+    /// Errors of the system.
     pub fn create_in(directory: &Path, facts: &SweepFacts) -> Result<Self, SweepStoreError> {
         let file = directory.join(STORE);
         let staged = files::temporary_path(&file);
@@ -185,10 +187,10 @@ impl SweepStore {
         Self::open_in(directory)
     }
 
-    /// Opens the store of a directory and holds every row against its checksum.
+    /// Opens the store of a directory and verifies the checksum of every row.
     ///
     /// # Errors
-    /// A store that is missing, truncated, damaged, of another version, or another process's.
+    /// A store that is missing, truncated, damaged, of another version, or in use by another process.
     pub fn open_in(directory: &Path) -> Result<Self, SweepStoreError> {
         let file = directory.join(STORE);
         if is_truncated(&file) {
@@ -235,7 +237,7 @@ impl SweepStore {
         Ok(store)
     }
 
-    /// Opens the store of a directory, if it is of what is asked.
+    /// Opens the store of a directory if it belongs to the question.
     ///
     /// # Errors
     /// As [`Self::open_in`]; a store of another question or part.
@@ -247,7 +249,7 @@ impl SweepStore {
         }
     }
 
-    /// Reads every row's checksum, and the sum of all.
+    /// Verifies the checksum of every row, and the sum of all rows.
     fn verify_rows(&mut self) -> Result<(), SweepStoreError> {
         let damaged = |why: String| SweepStoreError::Damaged { file: self.file.clone(), why };
         let (rows, mixed): (i64, i64) = self
@@ -282,7 +284,7 @@ impl SweepStore {
         Ok(())
     }
 
-    /// Of which question, space and part it is.
+    /// The question, the space and the part of the store.
     #[must_use]
     pub fn facts(&self) -> &SweepFacts {
         &self.facts
@@ -294,22 +296,22 @@ impl SweepStore {
         &self.file
     }
 
-    /// Which combinations it has.
+    /// The combinations in the store.
     #[must_use]
     pub fn present(&self) -> &PresentCombinations {
         &self.present
     }
 
-    /// Whether all combinations of its part are there.
+    /// True if the store has all combinations of its part.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.present.count == self.facts.size()
     }
 
-    /// Keeps rows in one transaction; rows that are there stay as they are.
+    /// Stores rows in one transaction. Existing rows stay.
     ///
     /// # Errors
-    /// A full or broken disk: none of these rows is kept then.
+    /// A full or broken disk; then none of these rows is stored.
     pub fn keep_rows(&mut self, rows: &[SweptRow]) -> Result<(), SweepStoreError> {
         let (mut tally, mut present) = (self.tally, Vec::with_capacity(rows.len()));
         let mut encoded = Vec::with_capacity(rows.len());
@@ -341,16 +343,16 @@ impl SweepStore {
         self.checkpoint_log()
     }
 
-    /// Carries the log into the database file, so that it never holds more than one transaction.
+    /// Checkpoints the log into the database file, so that the log never holds more than one transaction.
     fn checkpoint_log(&mut self) -> Result<(), SweepStoreError> {
         let carried = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0));
         carried.map(drop).map_err(|why| write_error_of(&self.file, &why))
     }
 
-    /// Gives every row in the order of the numbers.
+    /// Calls `take` for every row, in the order of the numbers.
     ///
     /// # Errors
-    /// A row that cannot be read, or what `take` says.
+    /// A row that cannot be read, or an error of `take`.
     pub fn for_each_row<E: From<SweepStoreError>>(&self, mut take: impl FnMut(SweptRow) -> Result<(), E>) -> Result<(), E> {
         let of = |why: rusqlite::Error| E::from(read_error(&self.file, &why));
         let mut statement = self.connection.prepare("SELECT number, row, checksum FROM design ORDER BY number").map_err(of)?;
@@ -368,7 +370,7 @@ impl SweepStore {
     }
 }
 
-/// Makes a store without rows. There is nothing to lose yet: no journal, which would be a second file.
+/// Creates a store without rows. It needs no journal, because there is nothing to lose yet.
 fn create_database(file: &Path, facts: &str) -> rusqlite::Result<()> {
     let connection = Connection::open(file)?;
     connection.query_row("PRAGMA journal_mode = OFF", [], |_| Ok(()))?;
@@ -388,35 +390,38 @@ fn create_database(file: &Path, facts: &str) -> rusqlite::Result<()> {
     connection.close().map_err(|(_, why)| why)
 }
 
-/// Whether a database ends within a page, which SQLite fills up with zeros without a word. With a journal beside it, that has the page.
+/// True if a database ends within a page. SQLite would silently fill such a page with zeros. A journal beside the file
+/// holds the page.
 fn is_truncated(file: &Path) -> bool {
     let journal = std::fs::metadata(file.with_file_name(BESIDE[0])).map_or(0, |found| found.len());
     let mut header = [0; 18];
     let read = std::fs::File::open(file).and_then(|mut file| file.read_exact(&mut header).and_then(|()| file.metadata()));
-    // Bytes 16 and 17 are the page's size, 1 for 65,536 (SQLite, database file format, 1.3.2). What is too short for them is no database.
+    // Bytes 16 and 17 hold the page size, where 1 means 65,536 (SQLite, database file format, 1.3.2). A shorter file is
+    // no database.
     let page = u64::from(u16::from_be_bytes([header[16], header[17]]));
     let page = if page == 1 { 1 << 16 } else { page };
     journal == 0 && page > 0 && read.is_ok_and(|found| !found.len().is_multiple_of(page))
 }
 
-/// Opens a database for this process alone.
+/// Opens a database exclusively.
 fn connect_exclusively(file: &Path) -> Result<Connection, SweepStoreError> {
     let open = |why: &rusqlite::Error| SweepStoreError::Open { file: file.into(), why: why.to_string() };
     let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)
         .map_err(|why| open(&why))?;
     let set = (|| {
-        // Exclusive before the log is first used: it needs no shared memory then, and works on network file systems.
+        // The lock is exclusive before the log is first used. SQLite then needs no shared memory, and works on network
+        // file systems.
         connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
         connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
         connection.pragma_update(None, "synchronous", "FULL")?;
         connection.pragma_update(None, "wal_autocheckpoint", 0)?;
-        // Some megabytes, whatever the size of the sweep.
+        // Some megabytes, independent of the size of the sweep.
         connection.pragma_update(None, "cache_size", -16_384)
     })();
     set.map(|()| connection).map_err(|why| read_error(file, &why))
 }
 
-/// What an error of SQLite's while reading means.
+/// Translates an error of SQLite from reading.
 fn read_error(file: &Path, why: &rusqlite::Error) -> SweepStoreError {
     match why.sqlite_error_code() {
         Some(
@@ -433,7 +438,7 @@ fn read_error(file: &Path, why: &rusqlite::Error) -> SweepStoreError {
     }
 }
 
-/// What an error of SQLite's while writing means.
+/// Translates an error of SQLite from writing.
 fn write_error_of(file: &Path, why: &rusqlite::Error) -> SweepStoreError {
     let write = |kind: io::ErrorKind| {
         let why = why.to_string();

@@ -1,4 +1,4 @@
-//! Numbers as people read them: at most four significant digits, the unit always beside the number.
+//! Formats numbers with at most four significant digits, and the unit always beside the number.
 
 use sim::units::{Bytes, Seconds, SquareMillimeters};
 
@@ -17,8 +17,8 @@ const SI_PREFIXES: [(f64, &str); 11] = [
     (1e-12, "p"),
 ];
 
-/// `value` with `digits` significant digits and no exponent between 10^-4 and 10^7; trailing zeros stay, because they
-/// say how precise the number is. Not-a-number and infinities print as `NaN`, `inf`, `-inf`.
+/// Formats `value` with `digits` significant digits, without an exponent between 10^-4 and 10^7. Trailing zeros stay:
+/// they show the precision. Not-a-number and infinities print as `NaN`, `inf` and `-inf`.
 #[must_use]
 pub fn format_significant(value: f64, digits: usize) -> String {
     if !value.is_finite() {
@@ -34,7 +34,7 @@ pub fn format_significant(value: f64, digits: usize) -> String {
     }
     let decimals = usize::try_from(digits as i32 - 1 - magnitude).unwrap_or(0);
     let text = format!("{value:.decimals$}");
-    // 9.9996 rounds up to 10.000 at four digits: one decimal too many.
+    // 9.9996 rounds up to 10.000 at four digits, which has one decimal too many.
     let rounded: f64 = text.parse().unwrap_or(value);
     let grew = rounded != 0.0 && rounded.abs().log10().floor() as i32 > magnitude;
     if grew && decimals > 0 { format!("{value:.*}", decimals - 1) } else { text }
@@ -58,7 +58,8 @@ pub fn format_seconds(time: Seconds) -> String {
     if time.0.abs() >= 1.0 { format!("{} s", format_significant(time.0, 4)) } else { power_of_ten_rate(time.0, "s") }
 }
 
-/// Two times, the first without its unit where it is the second's: `435.9 to 471.3 ms`, `999.0 ms to 1.001 s`.
+/// Formats a range of two times. The first has no unit if both have the same: `435.9 to 471.3 ms`, `999.0 ms to 1.001
+/// s`.
 #[must_use]
 pub fn format_seconds_between(low: Seconds, high: Seconds) -> String {
     let (low, high) = (format_seconds(low), format_seconds(high));
@@ -84,7 +85,7 @@ pub fn format_bytes(size: Bytes) -> String {
     format!("{} {}", format_significant(value, 4), UNITS[unit])
 }
 
-/// A size in GiB whatever its magnitude, for columns that must compare at a glance: `0.125 GiB`.
+/// A size in GiB at every magnitude, for columns that must compare at a glance: `0.125 GiB`.
 #[must_use]
 pub fn format_gib(size: Bytes) -> String {
     format!("{:.3} GiB", size.gib())
@@ -108,7 +109,8 @@ pub fn format_area(area: SquareMillimeters) -> String {
     format!("{} mm²", format_significant(area.0, 4))
 }
 
-/// A rate of whole things, such as tokens per second: four significant digits, and thousands separators where there are more before the point.
+/// A rate of whole things, such as tokens per second. It has four significant digits, and thousands separators if more
+/// digits stand before the point.
 #[must_use]
 pub fn format_rate(value: f64) -> String {
     if (1e4..1e15).contains(&value) { format_count(value.round() as u64) } else { format_significant(value, 4) }

@@ -1,50 +1,51 @@
-//! Aligned text: tables, key-value blocks, headings; what would be wider than a screen goes on below.
+//! Aligned text: tables, key-value blocks and headings. Text that is wider than the screen continues on the next line.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The widest line of a report where nobody says how wide a screen is, in characters.
+/// Default screen width, in characters.
 const WIDEST: usize = 170;
-/// Narrower screens are written to as if they were so wide.
+/// Smallest width that reports are fitted to, in characters. Narrower screens get lines of this width.
 const LEAST: usize = 60;
-/// The widest line of a report, in characters.
+/// The screen width that reports fit, in characters.
 static SCREEN: AtomicUsize = AtomicUsize::new(WIDEST);
-/// The narrowest column of words that a table is folded to.
+/// The smallest width to which a column of words is folded.
 const NARROWEST: usize = 24;
 
-/// Says how many characters a line of the reader's screen has: from then on reports fit it.
+/// Sets the screen width, in characters. Later reports fit it.
 pub fn set_screen_width(columns: usize) {
     SCREEN.store(columns.max(LEAST), Ordering::Relaxed);
 }
 
-/// The widest line of a report, in characters.
+/// The screen width that reports fit, in characters.
 fn screen_width() -> usize {
     SCREEN.load(Ordering::Relaxed)
 }
 
-/// Where a column's cells lean.
+/// Alignment of a column's cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ColumnAlign {
-    /// Words.
+    /// For words.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
-/// A text table: a header, a rule, rows; two spaces between columns, no trailing blanks.
+/// A text table: a header, a rule and rows. Two spaces separate columns; lines have no trailing blanks.
 #[derive(Debug, Clone)]
 pub struct TextTable {
     header: Vec<String>,
     align: Vec<ColumnAlign>,
     rows: Vec<Vec<String>>,
-    /// Heads of columns that are left out last.
+    /// Heads of the columns that are dropped last.
     kept: Vec<String>,
-    /// Whether what is left out stands below its row.
+    /// True if dropped columns are printed below their row.
     spills: bool,
 }
 
 impl TextTable {
-    /// A table with these column heads; every column but the first leans right (the first names the row).
+    /// Makes a table with these column heads. The first column names the row and is left-aligned; the others are
+    /// right-aligned.
     #[must_use]
     pub fn new<S: Into<String>>(header: impl IntoIterator<Item = S>) -> Self {
         let header: Vec<String> = header.into_iter().map(Into::into).collect();
@@ -52,7 +53,7 @@ impl TextTable {
         Self { header, align, rows: Vec::new(), kept: Vec::new(), spills: false }
     }
 
-    /// Sets how one column leans; columns count from 0, others are ignored.
+    /// Sets the alignment of one column. Columns count from 0; unknown columns are ignored.
     #[must_use]
     pub fn align_column(mut self, column: usize, align: ColumnAlign) -> Self {
         if let Some(slot) = self.align.get_mut(column) {
@@ -61,28 +62,28 @@ impl TextTable {
         self
     }
 
-    /// Names columns, by their heads, that say what the table is for: where it is too wide, others are left out before them.
+    /// Marks columns, by their heads, as the important ones. A table that is too wide drops the other columns first.
     #[must_use]
     pub fn keep_columns(mut self, heads: &[&str]) -> Self {
         self.kept = heads.iter().map(|head| (*head).to_owned()).collect();
         self
     }
 
-    /// Where the table is too wide, what it leaves out goes on below each row, `head: cell` by `head: cell`.
+    /// Prints dropped columns below each row, as `head: cell` pairs.
     #[must_use]
     pub fn spill_below(mut self) -> Self {
         self.spills = true;
         self
     }
 
-    /// Adds a row; missing cells are blank, cells beyond the header are dropped.
+    /// Adds a row. Missing cells are blank; cells beyond the header are dropped.
     pub fn add_row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
         let mut row: Vec<String> = cells.into_iter().map(Into::into).collect();
         row.resize(self.header.len(), String::new());
         self.rows.push(row);
     }
 
-    /// Takes those of the columns out that say the same in every one of several rows; their heads with what they say.
+    /// Removes the columns that have one value in all rows, if there are several rows. Returns their heads and values.
     pub fn take_common_columns(&mut self, columns: &[usize]) -> Vec<(String, String)> {
         let mut taken = Vec::new();
         for &column in columns.iter().rev() {
@@ -99,14 +100,16 @@ impl TextTable {
         taken
     }
 
-    /// Whether there is no row.
+    /// True if the table has no row.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// The table as text, one line per row, ending in a line break. Where that is wider than a screen, cells and heads go on below, and where that is
-    /// not enough, columns are left out and named: from the right, those to keep ([`Self::keep_columns`]) last.
+    /// Renders the table, one line per row, ending in a line break.
+    ///
+    /// A table that is wider than the screen folds cells and heads first. If that is not enough, it drops columns from
+    /// the right and names them. The columns of [`Self::keep_columns`] go last.
     #[must_use]
     pub fn render(&self) -> String {
         self.render_within(screen_width())
@@ -138,7 +141,7 @@ impl TextTable {
         text
     }
 
-    /// What a row has of columns that are left out, further in.
+    /// The dropped cells of a row, indented.
     fn spilled_lines(&self, row: &[String], left_out: &[String], widest: usize) -> String {
         let cells =
             self.header.iter().zip(row).filter(|(head, cell)| left_out.contains(head) && !cell.is_empty() && *cell != "-");
@@ -146,7 +149,7 @@ impl TextTable {
         if words.is_empty() { String::new() } else { fold_line_within(&format!("    {}", words.join("; ")), widest) }
     }
 
-    /// Every column, and something below each row.
+    /// Renders all columns, and a text below each row.
     fn render_whole(&self, widest: usize, below: &[String]) -> String {
         let widths = self.column_widths(widest);
         let mut text = String::new();
@@ -160,8 +163,8 @@ impl TextTable {
         text
     }
 
-    /// The columns' widths: of their cells and heads. Where they are too wide together, the widest columns of words but the first are folded, and
-    /// then the heads that are wider than their cells.
+    /// The widths of the columns. If their sum is too large, the widest columns of words are folded, except for the
+    /// first. Then heads that are wider than their cells are folded.
     fn column_widths(&self, widest: usize) -> Vec<usize> {
         let cells = |column: usize| self.rows.iter().map(move |row| row[column].chars().count()).max().unwrap_or(0);
         let head = |column: usize| self.header[column].chars().count();
@@ -187,12 +190,12 @@ impl TextTable {
         widths
     }
 
-    /// By how many characters columns of these widths are wider than a line.
+    /// The number of characters by which columns of these widths exceed a line.
     fn excess_width(&self, widths: &[usize], widest: usize) -> usize {
         (widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1)).saturating_sub(widest)
     }
 
-    /// A row, of as many lines as its highest cell.
+    /// Appends a row with as many lines as its tallest cell.
     fn row_lines(&self, text: &mut String, cells: &[String], widths: &[usize]) {
         let folded: Vec<Vec<String>> = cells.iter().zip(widths).map(|(cell, width)| wrap_text(cell, *width)).collect();
         let height = folded.iter().map(Vec::len).max().unwrap_or(0);
@@ -220,7 +223,7 @@ impl TextTable {
     }
 }
 
-/// The parts that a text may be broken into: behind blanks, and between a comma or a plus sign and a letter.
+/// Splits a text where a line may break: after blanks, and between a comma or a plus sign and a letter.
 fn break_pieces(text: &str) -> Vec<String> {
     let mut pieces = vec![String::new()];
     let mut characters = text.chars().peekable();
@@ -236,7 +239,8 @@ fn break_pieces(text: &str) -> Vec<String> {
     pieces
 }
 
-/// A text in lines of at most `width` characters, as it is if it has no more. A piece that is longer is a line of its own.
+/// Wraps a text to lines of at most `width` characters. A shorter text stays unchanged. A piece that is longer than
+/// `width` gets its own line.
 fn wrap_text(text: &str, width: usize) -> Vec<String> {
     if text.chars().count() <= width {
         return vec![text.to_owned()];
@@ -254,7 +258,7 @@ fn wrap_text(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// A line as it is, or, wider than a screen, in several of which those that follow stand two blanks further in.
+/// Wraps a line that is wider than the screen. Continuation lines are indented by two more blanks.
 #[must_use]
 pub fn fold_line(line: &str) -> String {
     fold_line_within(line, screen_width())
@@ -273,14 +277,15 @@ fn fold_line_within(line: &str, widest: usize) -> String {
     text
 }
 
-/// A text whose lines that are wider than a screen go on below.
+/// Wraps every line of a text that is wider than the screen.
 #[must_use]
 pub fn fold_lines(text: &str) -> String {
     let of = |line: &str| if line.chars().count() > screen_width() { fold_line(line) } else { format!("{line}\n") };
     text.lines().map(of).collect()
 }
 
-/// `name   value` lines with the values aligned, indented by two spaces; values wider than a screen, and those of several lines, go on below.
+/// Formats `name value` lines with aligned values, indented by two spaces. Long values and values of several lines
+/// continue below.
 #[must_use]
 pub fn format_fields<K: AsRef<str>, V: AsRef<str>>(pairs: &[(K, V)]) -> String {
     let width = pairs.iter().map(|(key, _)| key.as_ref().chars().count()).max().unwrap_or(0);
@@ -299,13 +304,13 @@ pub fn format_fields<K: AsRef<str>, V: AsRef<str>>(pairs: &[(K, V)]) -> String {
     text
 }
 
-/// A heading, underlined, with a blank line before it.
+/// A heading: underlined, after a blank line.
 #[must_use]
 pub fn format_heading(title: &str) -> String {
     format!("\n{title}\n{}\n", "=".repeat(title.chars().count()))
 }
 
-/// What is assumed of a model and its network, under a heading; nothing where nothing is.
+/// The assumptions about a model and its network, under a heading. Empty if there are none.
 #[must_use]
 pub fn format_assumptions(assumed: &[String]) -> String {
     if assumed.is_empty() {
@@ -370,7 +375,7 @@ mod tests {
         let without_rule: Vec<&str> = words(&text).into_iter().filter(|word| !word.starts_with("--")).collect();
         assert_eq!(without_rule, words(&all));
 
-        // Numbers have nothing to fold: their heads are.
+        // Cells of numbers cannot be folded, but their heads can.
         let mut table = TextTable::new((0..14).map(|i| format!("gathered weights {i}")));
         table.add_row((0..14).map(|i| format!("{i}.00")));
         let text = table.render();
@@ -390,7 +395,7 @@ mod tests {
             "1.00x",
             "fused attention, bound by cores",
         ]);
-        // 24 + 9 + 6 + 11 + 8 + 24 with two blanks between: what is folded fits 92 characters.
+        // 24 + 9 + 6 + 11 + 8 + 24, with two blanks between columns: the folded table fits 92 characters.
         let text = table.render_within(92);
         assert!(widest(&text) <= 92 && !text.contains("Left out"), "folding is enough: {text}");
         let text = table.render_within(80);

@@ -1,4 +1,4 @@
-//! The data sets: the columns that tell them, what is predicted, and by what.
+//! The data sets: their identifying columns, their predicted columns, and their predictors.
 
 use super::ValidateError;
 use super::predict::{self, PreparedInputs};
@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::fmt;
 use std::path::Path;
 
-/// The kinds of measured data. The schemas are described in `results/README.md`.
+/// The kinds of measured data. `results/README.md` describes the schemas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dataset {
@@ -15,7 +15,7 @@ pub enum Dataset {
     Kernels,
     /// Collective operations between chips.
     Collectives,
-    /// Kernels, a collective and host copies at the same time.
+    /// Concurrent kernels, a collective and host copies.
     StreamContention,
     /// Cycle and access counts of a systolic array.
     SystolicCycles,
@@ -32,15 +32,15 @@ pub enum Dataset {
 pub struct TargetColumn {
     /// The column's name.
     pub column: &'static str,
-    /// What it is, for axis labels.
+    /// The quantity, for axis labels.
     pub quantity: &'static str,
-    /// Its unit, empty for counts.
+    /// The unit; empty for counts.
     pub unit: &'static str,
-    /// The values that make sense.
+    /// The valid values.
     pub range: TargetRange,
 }
 
-/// The values that a measured quantity may take.
+/// The valid values of a measured quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TargetRange {
     /// Above zero: times.
@@ -51,7 +51,7 @@ pub enum TargetRange {
     Flag,
 }
 
-/// Predicts the target columns of a row: column and value, in the column's unit.
+/// Predicts the target columns of a row: pairs of a column and a value in the unit of the column.
 pub(super) type RowPredictor = fn(&mut PreparedInputs, &MeasuredRow<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure>;
 
 const fn target_column(column: &'static str, quantity: &'static str, unit: &'static str, range: TargetRange) -> TargetColumn {
@@ -71,16 +71,16 @@ const SYSTOLIC: [TargetColumn; 6] = [
 ];
 const PEAK: TargetColumn = target_column("peak_gib", "peak memory", "GiB", TargetRange::Positive);
 const FITS: TargetColumn = target_column("fits", "fits", "0 or 1", TargetRange::Flag);
-/// Of rows whose `peak_gib` is that of live tensors: what the allocator held besides.
+/// For rows whose `peak_gib` counts live tensors: the reserved memory of the allocator.
 const RESERVED: TargetColumn = target_column("peak_reserved_gib", "peak of reserved memory", "GiB", TargetRange::Positive);
 const TRAINING: [TargetColumn; 4] = [target_column("iteration_s", "step time", "s", TargetRange::Positive), PEAK, RESERVED, FITS];
 const MEMORY: [TargetColumn; 3] = [PEAK, RESERVED, FITS];
 
-/// The columns without which streams at the same time cannot be predicted.
+/// Columns that a prediction of concurrent streams needs.
 const STREAMS: [&str; 8] =
     ["id", "chip", "group_inter", "gemm_alone_ms", "collective_alone_ms", "h2d_alone_ms", "d2h_alone_ms", "measured_ms"];
 
-/// The columns without which a training run is no run; the last is the step time's.
+/// Columns that a training run needs. The last is the time of the step.
 const RUN: [&str; 16] = [
     "id",
     "layers",
@@ -115,7 +115,7 @@ impl fmt::Display for Dataset {
 }
 
 impl Dataset {
-    /// Every data set, the ones told by more columns first.
+    /// All data sets. Those with more identifying columns come first.
     pub const ALL: [Self; 7] = [
         Self::Kernels,
         Self::Collectives,
@@ -126,7 +126,7 @@ impl Dataset {
         Self::MemoryPeaks,
     ];
 
-    /// The columns that tell the data set: a file that has them all is one of it.
+    /// The identifying columns. A file with all of them belongs to the data set.
     #[must_use]
     pub fn identifying_columns(self) -> &'static [&'static str] {
         match self {
@@ -140,7 +140,7 @@ impl Dataset {
         }
     }
 
-    /// The columns without which no row can be predicted.
+    /// The columns that a prediction needs.
     #[must_use]
     pub fn required_columns(self) -> &'static [&'static str] {
         match self {
@@ -154,7 +154,7 @@ impl Dataset {
         }
     }
 
-    /// Columns that may be there and are read or passed over knowingly.
+    /// Optional columns, which are read or deliberately ignored.
     fn optional_columns(self) -> &'static [&'static str] {
         match self {
             Self::Kernels => &[
@@ -236,7 +236,7 @@ impl Dataset {
         }
     }
 
-    /// The columns that are predicted.
+    /// The predicted columns.
     #[must_use]
     pub fn target_columns(self) -> &'static [TargetColumn] {
         match self {
@@ -249,7 +249,7 @@ impl Dataset {
         }
     }
 
-    /// Whether predictions must be equal, not near: counts that the model derives exactly.
+    /// True if predictions must be exact: the model derives these counts exactly.
     #[must_use]
     pub fn is_exact(self) -> bool {
         self == Self::SystolicCycles
@@ -260,7 +260,7 @@ impl Dataset {
         self.required_columns().iter().chain(self.optional_columns()).copied().chain(targets).any(|known| known == column)
     }
 
-    /// What predicts the data set.
+    /// The predictor of the data set.
     pub(super) fn predictor(self) -> RowPredictor {
         match self {
             Self::StreamContention => predict::streams::predict_streams,
@@ -273,7 +273,7 @@ impl Dataset {
         }
     }
 
-    /// The data set that has these columns.
+    /// The data set with these columns.
     pub(super) fn recognise_columns(path: &Path, header: &csv::StringRecord) -> Result<Self, ValidateError> {
         let has = |key: &str| header.iter().any(|column| column == key);
         if let Some(column) = header.iter().enumerate().find_map(|(i, c)| header.iter().take(i).find(|d| *d == c)) {
@@ -300,17 +300,18 @@ impl Dataset {
         }
     }
 
-    /// The rows that a row competes with: plans of one model, sequence length, number of chips, global batch and precision.
+    /// The group of rows that a row competes with: plans of one model, sequence length, number of chips, global batch
+    /// and precision.
     pub(super) fn ranking_of(self, row: &MeasuredRow<'_>) -> Option<String> {
         const KEYS: [&str; 6] = ["layers", "hidden", "seq", "chips", "global_batch", "precision"];
         (self == Self::TrainingRuns).then(|| KEYS.map(|key| row.cell(key).unwrap_or("?")).join(" "))
     }
 
-    /// What a row belongs to when scores are summarised: its origin, its chip, its kernel, and the classes of size that
-    /// behave differently (launch-bound or not).
+    /// The group of a row in summaries: its origin, its chip, its kernel, and the size classes that behave differently
+    /// (launch-bound or not).
     pub(super) fn group_of(self, row: &MeasuredRow<'_>) -> String {
         let cell = |key: &str| row.cell(key).unwrap_or("?");
-        // A file of one origin need not name it.
+        // A file with one origin need not name it.
         let origin = row.cell("dataset").map_or_else(String::new, |origin| format!("{origin} "));
         match self {
             Self::Kernels => {
@@ -354,7 +355,7 @@ impl Dataset {
 }
 
 impl Dataset {
-    /// The class of size of the row's model by which training runs are also scored within their group.
+    /// The size class of the row's model. Training runs are also scored per class within their group.
     pub(super) fn size_of(self, row: &MeasuredRow<'_>) -> Option<&'static str> {
         const BILLION: u64 = 1_000_000_000;
         let of = |parameters: u64| match parameters / BILLION {
@@ -367,7 +368,7 @@ impl Dataset {
     }
 }
 
-/// Parameters of a row's model in matrices, embedding included; `None` where a dimension is missing.
+/// Parameters of a row's model in matrices, with the embedding; `None` if a dimension is missing.
 pub(super) fn parameters_of(row: &MeasuredRow<'_>) -> Option<u64> {
     let of = |key: &str| row.optional_count(key).ok().flatten();
     let (hidden, width) = (of("hidden")?, of("heads")?.saturating_mul(of("head_dim")?));

@@ -1,17 +1,17 @@
-//! Validation as figures: predicted against measured, one per file and quantity.
+//! Figures of validation: predicted against measured values, one per file and quantity.
 
 use super::FileReport;
 use crate::figure::{Figure, FigureError, PredictedGroup, PredictedPlot, draw_predicted};
 use crate::text::format_count;
 use std::collections::BTreeMap;
 
-/// One figure per quantity of the report that has predictions, with a name for its files: `kernels-measured_us`.
+/// One figure per predicted quantity of the report, with a name for its files: `kernels-measured_us`.
 ///
 /// # Errors
-/// What the drawing library reports.
+/// Errors of the drawing library.
 pub fn plots_of_report(report: &FileReport) -> Result<Vec<(String, Figure)>, FigureError> {
     let mut figures = Vec::new();
-    // Whether a run fits is yes or no: nothing to draw.
+    // The outcome "fits" is yes or no and cannot be drawn.
     for target in report.dataset.target_columns().iter().filter(|t| t.column != "fits") {
         let mut groups: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
         for p in report.predictions.iter().filter(|p| p.quantity == target.column) {

@@ -1,4 +1,4 @@
-//! The rows of a kernels file as measurements that a chip's physical scalars are fitted to.
+//! Reads the rows of a kernels file as measurements for fitting a chip's physical scalars.
 
 use super::row::RowFailure;
 use super::{Dataset, MeasuredTable, RowError, UnpredictedRow, ValidateError, predict};
@@ -6,20 +6,20 @@ use sim::cost::calibrate::Measurement;
 use sim::hardware::ChipTemplate;
 use std::path::Path;
 
-/// What a file of measured kernels says of one chip, for `calibrate`.
+/// The rows of a kernels file for one chip, for `calibrate`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChipMeasurements {
-    /// The chip's rows that are sound and whose kernel the model knows; grouped as scores are.
+    /// Valid rows of the chip with a kernel that the model knows, grouped as in scores.
     pub rows: Vec<Measurement>,
     /// Rows of other chips.
     pub other_chips: usize,
-    /// The chip's rows with a fault, and rows that cannot be read at all.
+    /// Faulty rows of the chip, and rows that cannot be read at all.
     pub row_errors: Vec<RowError>,
-    /// The chip's rows whose kernel or type the model does not know, or without a measured time.
+    /// Rows of the chip with a kernel or a type that the model does not know, or without a measured time.
     pub unpredicted: Vec<UnpredictedRow>,
 }
 
-/// The rows of a kernels file that a chip's physical scalars can be fitted to. `chip` and the rows' chips may be
+/// Reads the rows of a kernels file that the scalars of a chip can be fitted to. `chip` and the rows' chips may be
 /// canonical names or aliases.
 ///
 /// # Errors

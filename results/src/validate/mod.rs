@@ -1,8 +1,8 @@
-//! `coplace validate FILE.csv...`: predicts every row of measured data and says how far off the predictions are.
+//! `coplace validate FILE.csv...`: predicts every row of measured data and reports the errors.
 //!
-//! A file's data set is recognised by its columns. Rows that are malformed, and rows that cannot be predicted (an unknown
-//! chip, kernel or data type), are counted and named, never dropped silently; the rest are scored. What is predicted is
-//! never fitted here: the adapters only call `sim`.
+//! The columns of a file identify its data set. Malformed rows, and rows that cannot be predicted (with an unknown
+//! chip, kernel or data type), are counted and named, never dropped silently. All other rows are scored. Predictions
+//! are never fitted here: the adapters only call `sim`.
 
 mod claims;
 mod dataset;
@@ -35,10 +35,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use step::StepTime;
 
-/// Version of the JSON that [`reports_json`] gives.
+/// Version of the JSON from [`reports_json`].
 pub const FORMAT: u32 = 1;
 
-/// Why a whole file cannot be validated.
+/// An error that concerns a whole file.
 #[derive(Debug, thiserror::Error)]
 pub enum ValidateError {
     /// It cannot be read.
@@ -46,38 +46,38 @@ pub enum ValidateError {
     Open {
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// Message of the system.
         why: io::Error,
     },
-    /// It is no CSV with a header line.
+    /// It is no CSV file with a header line.
     #[error("{}: {why}; give a comma-separated file with one header line", file.display())]
     Malformed {
         /// The file.
         file: PathBuf,
-        /// What the CSV reader said.
+        /// Message of the CSV reader.
         why: String,
     },
-    /// Its columns are those of no data set.
+    /// Its columns belong to no data set.
     #[error("{}: columns {found} are those of no known data set; known are {known}", file.display())]
     Unrecognised {
         /// The file.
         file: PathBuf,
-        /// The columns found.
+        /// The found columns.
         found: String,
-        /// The known data sets with the columns that tell them.
+        /// The known data sets with their identifying columns.
         known: String,
     },
-    /// Columns that its data set needs are missing.
+    /// Required columns of its data set are missing.
     #[error("{}: a {dataset} file needs the columns {missing}; add them (an empty cell means unknown)", file.display())]
     MissingColumns {
         /// The file.
         file: PathBuf,
         /// The data set.
         dataset: Dataset,
-        /// The columns that are missing.
+        /// The missing columns.
         missing: String,
     },
-    /// A column's name occurs twice.
+    /// A column name occurs twice.
     #[error("{}: column `{column}` occurs twice; keep one of them", file.display())]
     DuplicateColumn {
         /// The file.
@@ -85,40 +85,40 @@ pub enum ValidateError {
         /// The column.
         column: String,
     },
-    /// A chip is fitted to kernels only.
+    /// A chip can only be fitted to kernels.
     #[error("{}: this is a {dataset} file; a chip's scalars are fitted to measured kernels: give a kernels file", file.display())]
     NotKernels {
         /// The file.
         file: PathBuf,
-        /// What it holds.
+        /// Its data set.
         dataset: Dataset,
     },
-    /// A stack is fitted to training runs only.
+    /// A stack can only be fitted to training runs.
     #[error("{}: this is a {dataset} file; a software stack's scalars are fitted to training runs: give a file of those", file.display())]
     NotRuns {
         /// The file.
         file: PathBuf,
-        /// What it holds.
+        /// Its data set.
         dataset: Dataset,
     },
-    /// Too few runs to fit a stack to.
+    /// Too few runs for fitting a stack.
     #[error("{}: of {rows} rows fewer than {least} have a measured step time or peak and can be predicted; give at least {least} (`coplace validate` says what is wrong with the others)", file.display())]
     TooFewRuns {
         /// The file.
         file: PathBuf,
-        /// The least.
+        /// The minimum.
         least: usize,
         /// Rows in the file.
         rows: usize,
     },
-    /// Too few collectives to fit a fabric to.
+    /// Too few collectives for fitting a fabric.
     #[error("{}: fewer than {least} collectives of one chip on {fabric} have a measured time and can be predicted ({rows}); give at least {least} whose `fabric` is {fabric} (`coplace validate` says what is wrong with the others)", file.display())]
     TooFewCollectives {
         /// The file.
         file: PathBuf,
         /// The fabric.
         fabric: String,
-        /// The least.
+        /// The minimum.
         least: usize,
         /// Rows that can be predicted.
         rows: usize,
@@ -126,7 +126,7 @@ pub enum ValidateError {
     /// A software stack cannot be read.
     #[error("{why}")]
     Stack {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
@@ -134,111 +134,111 @@ pub enum ValidateError {
 /// A predicted value beside the measured one.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ValuePrediction {
-    /// Line in the file, the header being line 1.
+    /// Line in the file; the header is line 1.
     pub line: u64,
     /// The row's id.
     pub id: String,
     /// The target column.
     pub quantity: &'static str,
-    /// What the row belongs to when scores are summarised.
+    /// The group of the row in summaries.
     pub group: String,
-    /// The class of size within the group by which it is scored besides.
+    /// The size class within the group, which is scored too.
     pub size: Option<&'static str>,
-    /// The rows that it competes with: plans of one model, number of chips and global batch; `None` where rows are no plans.
+    /// The rows that it competes with: plans of one model, number of chips and global batch. `None` if rows are no
+    /// plans.
     pub ranking: Option<String>,
-    /// The measured value; `None` where the cell is empty.
+    /// The measured value; `None` if the cell is empty.
     pub measured: Option<f64>,
     /// The predicted value, in the unit of the column.
     pub predicted: f64,
-    /// How sure it is; `None` of what nothing measured says anything about.
+    /// The evidence; `None` if no measurement is related.
     pub evidence: Option<JudgedValue>,
 }
 
-/// How sure a predicted value is.
+/// The confidence in a predicted value.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct JudgedValue {
-    /// The grade of what is known least of what it rests on.
+    /// The worst grade among its grounds.
     pub grade: Grade,
-    /// Between which values the measured one lies with 90 % confidence, in the unit of the column.
+    /// The 90 % interval of the measured value, in the unit of the column.
     pub interval: [f64; 2],
 }
 
-/// A row that was read but cannot be predicted.
+/// A valid row that cannot be predicted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct UnpredictedRow {
-    /// Line in the file, the header being line 1.
+    /// Line in the file; the header is line 1.
     pub line: u64,
     /// The row's id.
     pub id: String,
-    /// What the row belongs to when scores are summarised.
+    /// The group of the row in summaries.
     pub group: String,
-    /// The class of size within the group by which it is counted besides.
+    /// The size class within the group, which is counted too.
     #[serde(skip)]
     pub size: Option<&'static str>,
-    /// What stands in the way.
+    /// The reason.
     pub why: String,
 }
 
-/// Something that rows do not say, or say in vain, and what was assumed.
+/// An assumption about a value that rows lack, or that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RowAssumption {
-    /// What is not said or not used, and what is taken.
+    /// The missing or unused value, and the assumption.
     pub what: String,
     /// The ids of the rows, in the order of the file.
     pub rows: Vec<String>,
 }
 
-/// What became of a file.
+/// The result for a file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FileReport {
     /// The file.
     pub file: PathBuf,
-    /// Its data set.
+    /// The data set.
     pub dataset: Dataset,
     /// Rows in the file.
     pub rows: usize,
-    /// Columns that the data set does not know; they were ignored.
+    /// Ignored columns, which the data set does not know.
     pub ignored_columns: Vec<String>,
     /// Scores per group and quantity.
     pub groups: Vec<GroupScore>,
-    /// How well plans are ordered, per group; empty where rows are no plans.
+    /// The quality of the order of plans, per group; empty if rows are no plans.
     pub rankings: Vec<RankingScore>,
-    /// How well runs that do not fit in memory are told, per group; empty where no outcome is known.
+    /// The detection of runs out of memory, per group; empty if no outcome is known.
     pub out_of_memory: Vec<OutOfMemoryScore>,
-    /// Rows with a fault; they were not scored.
+    /// Faulty rows, which are not scored.
     pub row_errors: Vec<RowError>,
     /// Rows that cannot be predicted.
     pub unpredicted: Vec<UnpredictedRow>,
-    /// What was assumed of rows that were predicted.
+    /// Assumptions about predicted rows.
     pub assumed: Vec<RowAssumption>,
     /// Every prediction, in the order of the rows.
     #[serde(skip)]
     pub predictions: Vec<ValuePrediction>,
-    /// What every predicted training step is made of: the row's id and the parts.
+    /// The parts of every predicted training step: the row's id and the parts.
     #[serde(skip)]
     pub steps: Vec<(String, StepTime)>,
 }
 
-/// What a user may choose.
+/// The options of the user.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ValidateOptions {
-    /// A directory with the software stacks' files (`megatron.toml`, ...) that replace the built-in ones.
+    /// A directory of software stacks (`megatron.toml`, ...) that replace the built-in ones.
     pub stacks: Option<PathBuf>,
-    /// A directory with chips' files (`a100_80gb_sxm.toml`, ...) that replace the built-in ones.
+    /// A directory of chips (`a100_80gb_sxm.toml`, ...) that replace the built-in ones.
     pub chips: Option<PathBuf>,
 }
 
 /// Validates one file.
 ///
 /// # Errors
-/// A file that cannot be read, or whose columns are those of no data set.
-/// Faults of single rows are in the report.
+/// A file that cannot be read, or whose columns belong to no data set. Faults of single rows are in the report.
 pub fn validate_file(path: &Path, options: &ValidateOptions) -> Result<FileReport, ValidateError> {
     let text = sim::files::text::read_bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
     validate_contents(path, &text, options)
 }
 
-/// Validates a file's contents; `path` names it in reports and errors.
+/// Validates the contents of a file. `path` names it in reports and errors.
 ///
 /// # Errors
 /// As [`validate_file()`].
@@ -275,7 +275,7 @@ pub fn validate_contents(path: &Path, text: &[u8], options: &ValidateOptions) ->
     Ok(report)
 }
 
-/// What a file holds, by its columns.
+/// The data set of a file, from its columns.
 ///
 /// # Errors
 /// As [`validate_file()`].
@@ -284,7 +284,7 @@ pub fn recognise_file(path: &Path) -> Result<Dataset, ValidateError> {
     Ok(MeasuredTable::open_csv(path, &text)?.dataset)
 }
 
-/// A CSV file whose data set is known.
+/// A CSV file with a known data set.
 struct MeasuredTable<'a> {
     path: &'a Path,
     header: csv::StringRecord,
@@ -305,7 +305,7 @@ impl<'a> MeasuredTable<'a> {
         Ok(Self { path, header, dataset, reader, lines: LineCounter::new(text) })
     }
 
-    /// Hands every row to `take`, or why the CSV reader refuses it.
+    /// Calls `take` for every row, or with the error of the CSV reader.
     fn for_each_row(&mut self, mut take: impl FnMut(Result<MeasuredRow<'_>, RowError>)) {
         let mut first_lines: BTreeMap<String, u64> = BTreeMap::new();
         for record in self.reader.records() {
@@ -325,7 +325,7 @@ impl<'a> MeasuredTable<'a> {
     }
 }
 
-/// What is wrong with a row whose id a row before it has: predictions are told apart by it.
+/// The fault of a row whose id occurred before. Ids must be unique, because they identify predictions.
 fn repeated_id(row: &MeasuredRow<'_>, first_lines: &mut BTreeMap<String, u64>) -> Option<RowError> {
     let id = row.cell("id")?;
     let first = *first_lines.entry(id.to_owned()).or_insert(row.line());
@@ -336,7 +336,7 @@ fn repeated_id(row: &MeasuredRow<'_>, first_lines: &mut BTreeMap<String, u64>) -
 }
 
 impl FileReport {
-    /// Predicts a row and files the outcome.
+    /// Predicts a row and records the result.
     fn add_row(&mut self, row: &MeasuredRow<'_>, predict: dataset::RowPredictor, prepared: &mut predict::PreparedInputs) {
         let outcome = row.check_width().and_then(|()| row.text("id").map(|_| ())).and_then(|()| {
             let measured: Vec<(TargetColumn, Option<f64>)> = self
@@ -384,7 +384,7 @@ impl FileReport {
         }
     }
 
-    /// Files what was assumed of a row with the rows of which the same was.
+    /// Records a row's assumptions under the rows that share them.
     fn add_assumptions(&mut self, id: &str, assumed: Vec<String>) {
         for what in assumed {
             match self.assumed.iter_mut().find(|known| known.what == what) {
@@ -395,7 +395,7 @@ impl FileReport {
     }
 }
 
-/// How sure a prediction that rests on `facts` is, by the carried errors.
+/// The confidence in a prediction with these `facts`, from the carried errors.
 fn judge_step(column: &str, facts: &PredictionFacts, predicted: f64) -> Option<JudgedValue> {
     let quantity =
         [PredictedQuantity::StepTime, PredictedQuantity::Peak].into_iter().find(|quantity| quantity.column() == column)?;
@@ -404,33 +404,34 @@ fn judge_step(column: &str, facts: &PredictionFacts, predicted: f64) -> Option<J
         .filter(|judged| judged.interval[1].is_finite())
 }
 
-/// The same of a kernel or a collective that takes so many microseconds.
+/// The same for the time of a kernel or a collective, in microseconds.
 fn judge_alone(facts: &AloneFacts, predicted: f64) -> Option<JudgedValue> {
     let (grade, interval) = AloneResiduals::read_carried().judge_prediction(facts, predicted)?;
     Some(JudgedValue { grade, interval: interval.around_prediction(predicted) })
 }
 
-/// The reports as one JSON object: `{"format": 1, "files": [...]}`, each file as [`FileReport`] without its predictions
-/// (those are the CSV of [`write_predictions`]).
+/// The reports as one JSON object: `{"format": 1, "files": [...]}`. Each file is a [`FileReport`] without its
+/// predictions, which [`write_predictions`] writes as CSV.
 #[must_use]
 pub fn reports_json(reports: &[FileReport]) -> serde_json::Value {
     serde_json::json!({ "format": FORMAT, "files": reports })
 }
 
-/// Writes `id,quantity,measured,predicted,low,high,grade`, one line per row and target column, atomically: `low` and `high` are the ends of the 90 %
-/// interval. An unknown measured value is an empty cell; intervals and grades are of training runs' times and peaks, kernels and collectives.
+/// Writes `id,quantity,measured,predicted,low,high,grade`, one line per row and target column, atomically. `low` and
+/// `high` are the ends of the 90 % interval. An unknown measured value is an empty cell. Times and peaks of training
+/// runs, kernels and collectives have intervals and grades.
 ///
 /// # Errors
-/// Whatever the system reports.
+/// Errors of the system.
 pub fn write_predictions(path: &Path, reports: &[FileReport]) -> Result<(), WriteError> {
     let text = predictions_csv(reports).map_err(|why| WriteError { file: path.into(), why })?;
     files::write_file(path, &text)
 }
 
-/// Writes `id,part,seconds`: the parts of every predicted training step, which sum to its total; atomically.
+/// Writes `id,part,seconds` atomically: the parts of every predicted training step, which sum to its total.
 ///
 /// # Errors
-/// Whatever the system reports.
+/// Errors of the system.
 pub fn write_breakdown(path: &Path, reports: &[FileReport]) -> Result<(), WriteError> {
     let text = breakdown_csv(reports).map_err(|why| WriteError { file: path.into(), why })?;
     files::write_file(path, &text)

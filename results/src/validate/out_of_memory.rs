@@ -1,34 +1,35 @@
-//! How well runs that do not fit are told from those that do, per group of rows.
+//! The detection of runs that do not fit, per group of rows.
 
 use super::ValuePrediction;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The column: 1 where the run fitted, 0 where it ran out of memory.
+/// The column of the outcome: 1 if the run fitted, 0 if it ran out of memory.
 pub(super) const FITS: &str = "fits";
 
-/// Out-of-memory predictions of one group. Precision and recall are `None` where nothing was predicted, or nothing happened.
+/// Out-of-memory predictions of one group. Precision is `None` without such predictions, and recall is `None` without
+/// such runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OutOfMemoryScore {
     /// The group.
     pub group: String,
     /// Rows that ran out of memory.
     pub failed: usize,
-    /// Of these, rows predicted not to fit.
+    /// Rows that ran out of memory and were predicted not to fit.
     pub caught: usize,
     /// Rows that ran.
     pub ran: usize,
-    /// Of these, rows predicted not to fit.
+    /// Rows that ran out of memory and were predicted not to fit.
     pub false_alarms: usize,
-    /// Caught rows over all rows predicted not to fit.
+    /// Caught rows divided by all rows predicted not to fit.
     pub precision: Option<f64>,
-    /// Caught rows over all rows that failed.
+    /// Caught rows divided by all rows that failed.
     pub recall: Option<f64>,
-    /// The ids of the false alarms and of the failures that were missed.
+    /// The ids of false alarms and of missed failures.
     pub wrong: Vec<String>,
 }
 
-/// The groups that have rows with a known and a predicted outcome.
+/// The groups with rows whose outcome is known and predicted.
 pub(super) fn score_groups(predictions: &[ValuePrediction]) -> Vec<OutOfMemoryScore> {
     let mut members: BTreeMap<&str, Vec<(&str, bool, bool)>> = BTreeMap::new();
     for p in predictions.iter().filter(|p| p.quantity == FITS) {
@@ -39,7 +40,7 @@ pub(super) fn score_groups(predictions: &[ValuePrediction]) -> Vec<OutOfMemorySc
     members.into_iter().map(|(group, rows)| score_rows(group, &rows)).collect()
 }
 
-/// Rows are (id, failed, predicted to fail).
+/// Scores rows of (id, failed, predicted to fail).
 fn score_rows(group: &str, rows: &[(&str, bool, bool)]) -> OutOfMemoryScore {
     let count = |failed, predicted| rows.iter().filter(|(_, f, p)| *f == failed && *p == predicted).count();
     let (caught, missed, false_alarms, ran) = (count(true, true), count(true, false), count(false, true), count(false, false));

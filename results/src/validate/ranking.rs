@@ -1,22 +1,23 @@
-//! Whether predictions order plans as measurements do: what a user who picks the best plan needs, whatever the bias.
+//! The quality of the order that predictions give to plans. A user who picks the best plan needs the order, even if all
+//! predictions are biased.
 
 use super::ValuePrediction;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The least rows of a group that say anything about an order.
+/// Fewest rows of a group that allow a statement about their order.
 const LEAST: usize = 6;
 
-/// How well predictions order the rows that share a model, a number of chips and a global batch.
+/// The quality of the order of rows that share a model, a number of chips and a global batch.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RankingScore {
     /// The data set and chip.
     pub group: String,
-    /// Groups of six rows and more.
+    /// Groups with six or more rows.
     pub groups: usize,
     /// Mean rank correlation (Spearman) over the groups.
     pub spearman: f64,
-    /// Mean of what choosing the row that is predicted fastest costs over choosing the fastest, in percent.
+    /// Mean regret of choosing the row that is predicted fastest, relative to the fastest row, in percent.
     pub top1_regret_pct: f64,
 }
 
@@ -46,7 +47,8 @@ pub(super) fn score_rankings(predictions: &[ValuePrediction], quantity: &str) ->
     scores.into_iter().map(ranking).collect()
 }
 
-/// The rank correlation of measured and predicted values, ties at their mean rank; none where all of one side are equal.
+/// The rank correlation of measured and predicted values; ties get their mean rank. `None` if all values of one side
+/// are equal.
 fn spearman_correlation(rows: &[(f64, f64)]) -> Option<f64> {
     let a = mean_ranks(rows.iter().map(|r| r.0));
     let b = mean_ranks(rows.iter().map(|r| r.1));
@@ -56,7 +58,7 @@ fn spearman_correlation(rows: &[(f64, f64)]) -> Option<f64> {
     (spread > 0.0).then(|| product(&a, &b) / spread)
 }
 
-/// Ranks from 1, equal values at the mean of theirs.
+/// Ranks from 1; equal values get their mean rank.
 fn mean_ranks(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let values: Vec<f64> = values.collect();
     let rank = |v: &f64| {
@@ -67,7 +69,7 @@ fn mean_ranks(values: impl Iterator<Item = f64>) -> Vec<f64> {
     values.iter().map(rank).collect()
 }
 
-/// What the row predicted fastest costs over the fastest row, in percent.
+/// The regret of choosing the row that is predicted fastest, in percent.
 fn top1_regret(rows: &[(f64, f64)]) -> Option<f64> {
     let chosen = rows.iter().min_by(|a, b| a.1.total_cmp(&b.1))?.0;
     let best = rows.iter().map(|r| r.0).min_by(f64::total_cmp)?;

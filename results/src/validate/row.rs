@@ -1,39 +1,39 @@
-//! One row of a CSV file: its cells by name, and what is wrong with them.
+//! One row of a CSV file: its cells by name, and their faults.
 
 use super::dataset::{TargetColumn, TargetRange};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// What is taken for a measured quantity, in its column's unit (us, s, mm^2, GiB, cycles): what lies outside is a slip of the unit, and errors in percent
-/// of it would be no numbers.
+/// Accepted values of a measured quantity, in its column's unit (us, s, mm^2, GiB, cycles). Values outside come from a
+/// wrong unit; errors in percent of them would be meaningless.
 const MEASURED: std::ops::RangeInclusive<f64> = 1e-9..=1e15;
 
-/// A row with a fault: it is not scored, the others are.
+/// A row with a fault. It is not scored; the others are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
 #[error("{}:{line}: {key} = {value}: {limit}; {cure}", file.display())]
 pub struct RowError {
     /// The file.
     pub file: PathBuf,
-    /// Line in the file, the header being line 1.
+    /// Line in the file; the header is line 1.
     pub line: u64,
-    /// The row's id, where it has one.
+    /// The id of the row, if it has one.
     pub id: Option<String>,
     /// The column.
     pub key: String,
-    /// What the cell holds.
+    /// The content of the cell.
     pub value: String,
-    /// The rule it breaks.
+    /// The violated rule.
     pub limit: String,
-    /// What to do.
+    /// The cure.
     pub cure: String,
 }
 
-/// Why a row has no prediction.
+/// The reason why a row has no prediction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RowFailure {
     /// A cell is wrong.
     Fault(Box<RowError>),
-    /// The row is sound, but the models know nothing of what it describes: the reason.
+    /// The row is valid, but the models do not know its subject. Holds the reason.
     Unpredictable(String),
 }
 
@@ -52,7 +52,7 @@ impl RowError {
     }
 }
 
-/// A row: cells are found by column name.
+/// A row. Cells are found by column name.
 #[derive(Debug, Clone, Copy)]
 pub struct MeasuredRow<'a> {
     file: &'a Path,
@@ -70,25 +70,25 @@ impl<'a> MeasuredRow<'a> {
         self.cells
     }
 
-    /// Line in the file, the header being line 1.
+    /// Line in the file; the header is line 1.
     #[must_use]
     pub fn line(&self) -> u64 {
         self.line
     }
 
-    /// The row's id, empty when it has none.
+    /// The id of the row; empty if it has none.
     #[must_use]
     pub fn id(&self) -> String {
         self.cell("id").unwrap_or_default().to_owned()
     }
 
-    /// Whether the file has the column.
+    /// True if the file has the column.
     #[must_use]
     pub fn has_column(&self, key: &str) -> bool {
         self.header.iter().any(|column| column == key)
     }
 
-    /// The cell, or `None` where it is empty or the column is missing.
+    /// The cell; `None` if it is empty or the column is missing.
     #[must_use]
     pub fn cell(&self, key: &str) -> Option<&'a str> {
         let at = self.header.iter().position(|column| column == key)?;
@@ -117,7 +117,7 @@ impl<'a> MeasuredRow<'a> {
         Err(self.row_fault("row", &limit, "write one cell per column"))
     }
 
-    /// A text that must be there.
+    /// A required text.
     ///
     /// # Errors
     /// An empty cell.
@@ -125,7 +125,7 @@ impl<'a> MeasuredRow<'a> {
         self.cell(key).ok_or_else(|| self.row_fault(key, "must not be empty", "fill it in"))
     }
 
-    /// A whole number of at least 1 that must be there; `64.0` and `1e6` count as whole.
+    /// A required whole number of at least 1. `64.0` and `1e6` count as whole.
     ///
     /// # Errors
     /// An empty cell, no number, a fraction, zero, a negative or an absurd value.
@@ -134,12 +134,12 @@ impl<'a> MeasuredRow<'a> {
         self.optional_count(key)?.ok_or_else(|| self.row_fault(key, "must not be empty", "fill it in"))
     }
 
-    /// A whole number of at least 1, or nothing.
+    /// A whole number of at least 1, if the cell has one.
     ///
     /// # Errors
     /// As [`Self::count`], but an empty cell is `None`.
     pub fn optional_count(&self, key: &str) -> Result<Option<u64>, RowFailure> {
-        /// The largest whole number below which a float holds every one: 2^53.
+        /// 2^53: a float represents all whole numbers up to it.
         const EXACT: f64 = 9_007_199_254_740_992.0;
         let Some(value) = self.number(key)? else { return Ok(None) };
         if (1.0..=EXACT).contains(&value) && value.fract() == 0.0 {
@@ -149,10 +149,10 @@ impl<'a> MeasuredRow<'a> {
         }
     }
 
-    /// A dimension of a model or a batch, from 1 to `limit` ([`workloads::limits`]), or nothing.
+    /// A dimension of a model or a batch, from 1 to `limit` ([`workloads::limits`]), if the cell has one.
     ///
     /// # Errors
-    /// As [`Self::optional_count`], and more than the limit.
+    /// As [`Self::optional_count`]; a value above the limit.
     pub fn optional_dimension(&self, key: &str, limit: u64) -> Result<Option<u64>, RowFailure> {
         let dimension = self.optional_count(key)?;
         if dimension.is_none_or(|dimension| dimension <= limit) {
@@ -161,19 +161,20 @@ impl<'a> MeasuredRow<'a> {
         Err(self.row_fault(key, &format!("must be a whole number from 1 to {limit}"), "correct or remove the row"))
     }
 
-    /// A dimension of a model or a batch that must be there.
+    /// A required dimension of a model or a batch.
     ///
     /// # Errors
-    /// As [`Self::optional_dimension`], and an empty cell.
+    /// As [`Self::optional_dimension`]; an empty cell.
     pub fn dimension(&self, key: &str, limit: u64) -> Result<u64, RowFailure> {
         self.text(key)?;
         self.optional_dimension(key, limit)?.ok_or_else(|| self.row_fault(key, "must not be empty", "fill it in"))
     }
 
-    /// A side of a matrix product, or nothing.
+    /// A side of a matrix product, if the cell has one.
     ///
     /// # Errors
-    /// As [`Self::count`], and more than 2^31 - 1: a library's index, and far beyond what a device holds.
+    /// As [`Self::count`]; a value above 2^31 - 1, the largest index of a library. That is far beyond the memory of a
+    /// device.
     pub fn optional_side(&self, key: &str) -> Result<Option<u64>, RowFailure> {
         let side = self.optional_count(key)?;
         if side.is_none_or(|side| side <= i32::MAX as u64) {
@@ -182,15 +183,15 @@ impl<'a> MeasuredRow<'a> {
         Err(self.row_fault(key, "a side of a matrix product is at most 2147483647", "correct or remove the row"))
     }
 
-    /// A side of a matrix product that must be there.
+    /// A required side of a matrix product.
     ///
     /// # Errors
-    /// As [`Self::optional_side`], and an empty cell.
+    /// As [`Self::optional_side`]; an empty cell.
     pub fn side(&self, key: &str) -> Result<u64, RowFailure> {
         self.optional_side(key)?.ok_or_else(|| self.row_fault(key, "must not be empty", "fill it in"))
     }
 
-    /// A finite number, or nothing.
+    /// A finite number, if the cell has one.
     ///
     /// # Errors
     /// No number, NaN or an infinity.
@@ -203,10 +204,10 @@ impl<'a> MeasuredRow<'a> {
         }
     }
 
-    /// The measured value of a target column, or nothing where the cell is empty.
+    /// The measured value of a target column; `None` if the cell is empty.
     ///
     /// # Errors
-    /// No number, or one outside the target's range.
+    /// No number, or a number outside the range of the target.
     pub fn measured_value(&self, target: &TargetColumn) -> Result<Option<f64>, RowFailure> {
         let value = self.number(target.column)?;
         let limit = match target.range {

@@ -38,7 +38,7 @@ fn training_rows_that_break_a_rule_are_named() {
         ]
     );
     assert!(report.unpredicted.len() == 1 && report.unpredicted[0].id == "policy", "{:?}", report.unpredicted);
-    // By data set and chip, and within them by the model's size: 0.3 billion parameters here.
+    // By data set and chip, and within them by model size: here 0.3 billion parameters.
     let groups: Vec<(&str, usize, usize)> =
         report.groups.iter().filter(|g| g.n > 0).map(|g| (g.group.as_str(), g.n, g.unpredicted)).collect();
     assert_eq!(groups, [("d a100_80gb_sxm", 1, 1), ("d a100_80gb_sxm <1B", 1, 1)]);
@@ -59,7 +59,8 @@ fn the_width_of_an_expert_s_split_is_read() {
     let rows = [
         row("alone", [1, 8, 8], "1"),
         row("shared", [2, 4, 4], "2"),
-        // Of eight expert-parallel devices four are the data-parallel ones, two the tensor-parallel ones: none is left to split an expert.
+        // The eight expert-parallel devices are four data-parallel times two tensor-parallel ones. None is left to
+        // split an expert.
         row("within", [2, 4, 8], "1"),
         row("untold", [2, 4, 4], ""),
         row("other", [2, 4, 4], "1").replace(",1,1,0,1,1,64", ",1,1,1,1,1,64"),
@@ -117,7 +118,7 @@ fn rows_beyond_what_is_costed_are_named_and_the_others_predicted() {
             let fault = with(value).unwrap_or_default();
             assert!(fault.starts_with(&format!("data.csv:2: {name} = {value}: must be")), "{name} = {value}: {fault:?}");
         }
-        // The largest of each alone is costed.
+        // The largest value of each cell alone can be costed.
         if let Some(most) = most.get(i) {
             assert_eq!(with(*most), None, "{name}");
             assert!(
@@ -128,7 +129,7 @@ fn rows_beyond_what_is_costed_are_named_and_the_others_predicted() {
     }
 }
 
-/// What several numbers make together has limits of its own.
+/// Limits on combinations of numbers are reported.
 #[test]
 fn rows_whose_numbers_are_too_much_together_are_named() {
     let fault = |d: [u64; 12]| {
@@ -160,11 +161,11 @@ fn rows_whose_numbers_are_too_much_together_are_named() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Powers of two from 1 to 2^53 everywhere: every row is predicted by finite numbers, named as a fault, or said not to be known. Sums and
-    /// products that overflow stop a test.
+    /// Powers of two from 1 to 2^53 in all cells: every row gets finite predictions, a fault, or an unknown subject.
+    /// Overflowing sums and products fail the test.
     #[test]
     fn no_size_of_a_row_overflows(powers in proptest::array::uniform12(0_u32..54), usual in 0_u32..4096) {
-        // Some of the numbers are as usual, so that the others come to be looked at.
+        // Some of the numbers are common ones, so that later checks are reached too.
         let at = |i: usize| if usual >> i & 1 == 1 { USUAL[i] } else { 1 << powers[i] };
         let report = check(&format!("{RUNS}{}", sized("odd", std::array::from_fn(at))));
         prop_assert_eq!(report.steps.len() + report.unpredicted.len() + report.row_errors.len(), 1);
@@ -198,7 +199,7 @@ fn the_bandwidth_that_a_row_states_goes_before_the_fabrics_own() {
 const RUN: &str = "id,dataset,layers,hidden,ffn_hidden,heads,head_dim,vocab,seq,chip,chips,chips_per_node,fabric,\
 inter_node_gbytes_per_s_per_chip,tp,pp,dp,virtual_stages,micro_batch,global_batch,recompute,iteration_s\n";
 
-/// A small run on A100s: two tensor-parallel chips, the rest copies.
+/// A small run on A100s: two tensor-parallel chips, otherwise replicas.
 fn on(id: &str, chips: u32, network: &str) -> String {
     format!(
         "{id},mine,4,1024,4096,16,64,51200,1024,a100_80gb_sxm,{chips},{network},2,1,{},1,1,{},full,0.1\n",
@@ -275,11 +276,11 @@ fn nodes_that_a_run_cannot_have_are_refused() {
         let error = report.row_errors.first().map(ToString::to_string).unwrap_or_default();
         assert!(error.starts_with(&format!("data.csv:2: {expected}")), "{error}");
     }
-    // Six chips are a part of a node; twelve are two nodes of six.
+    // Six chips are a part of a node; twelve chips are two nodes of six.
     for (chips, network) in [(6, "8,selene_hdr200x8,25"), (12, "6,selene_hdr200x8,25")] {
         assert_eq!(check(&format!("{RUN}{}", on("a", chips, network))).predictions.len(), 1, "{network}");
     }
-    // Groups of other than a part of a node, whole nodes or all chips lie on nodes in several ways.
+    // A group that is neither a part of a node, nor whole nodes, nor all chips can lie on nodes in several ways.
     let halves = format!("{RUN}{}", on("a", 12, "8,selene_hdr200x8,25")).replace(",2,1,6,1,1,6,", ",1,2,6,1,1,6,");
     assert_eq!(
         check(&halves).row_errors.first().map(ToString::to_string).unwrap_or_default(),
@@ -289,7 +290,7 @@ fn nodes_that_a_run_cannot_have_are_refused() {
     let torus = format!("{RUN}{}", on("a", 12, "8,ici_2d_torus_dcn,3")).replace("a100_80gb_sxm", "tpu_v5e");
     let error = check(&torus).row_errors.first().map(ToString::to_string).unwrap_or_default();
     assert!(error.contains("no whole nodes of 8, and ici_2d_torus_dcn joins whole ones; give"), "{error}");
-    // The usual node of a chip has no network beyond it where none is described.
+    // The default node of a chip has no network beyond it, unless one is described.
     let v100 = format!("{RUN}{}", on("a", 16, "8,mine,10")).replace("a100_80gb_sxm", "v100_32gb");
     assert_eq!(
         check(&v100).unpredicted.first().map(|row| row.why.as_str()),
@@ -299,7 +300,7 @@ fn nodes_that_a_run_cannot_have_are_refused() {
     );
 }
 
-/// Twelve chips on nodes of 8: the second one's four ports carry what the first one's eight do where nodes are whole.
+/// Twelve chips on nodes of 8: the four ports of the second node carry the traffic of the first node's eight.
 #[test]
 fn a_last_node_that_is_filled_in_part_is_noted() {
     let time = |chips: u32, network: &str| {
@@ -346,7 +347,8 @@ fn what_a_row_says_of_its_layers_counts_and_what_it_leaves_open_is_chosen() {
     let value = |id: &str, quantity: &str| {
         report.predictions.iter().find(|p| p.id == id && p.quantity == quantity).map(|p| p.predicted).unwrap()
     };
-    // Keeping everything does not fit; left open, as little is run again as fits, which takes longer.
+    // Keeping everything does not fit. If recomputation is left open, the smallest amount that fits is chosen, which
+    // takes longer.
     assert_eq!((value("none", "fits"), value("open", "fits"), value("small", "fits")), (0.0, 1.0, 1.0));
     assert!(value("open", "iteration_s") > value("none", "iteration_s"));
     let assumed = |id: &str| {
@@ -365,7 +367,7 @@ fn what_a_row_says_of_its_layers_counts_and_what_it_leaves_open_is_chosen() {
     assert_eq!(report.row_errors.len(), 1);
 }
 
-/// Rows that print both kinds of peaks are held against both.
+/// Rows with both kinds of peaks are compared with both.
 #[test]
 fn the_allocators_peak_is_predicted_beside_that_of_live_tensors() {
     let header = format!("{},peak_gib,peak_kind,peak_reserved_gib\n", RUNS.trim_end());
@@ -381,7 +383,8 @@ fn the_allocators_peak_is_predicted_beside_that_of_live_tensors() {
     assert_eq!(of("one", "peak_reserved_gib"), None);
 }
 
-/// More stages than layers with the embedding and the head alone are no slip of a digit: the row says what is not modelled.
+/// More stages than layers with the embedding and the head alone are no typing error. The row says what is not
+/// modelled.
 #[test]
 fn more_stages_than_layers_are_said_to_be_so() {
     let mut dimensions = USUAL;

@@ -1,10 +1,10 @@
-//! How far predictions are off, per group of rows.
+//! The errors of predictions, per group of rows.
 
 use super::{FileReport, ValuePrediction};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The row of a group that is farthest off; none where every row is exact.
+/// The row with the largest error of a group; `None` if every row is exact.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WorstRow {
     /// Its id.
@@ -28,28 +28,28 @@ pub struct GroupScore {
     pub n: usize,
     /// Rows of the group that could not be predicted.
     pub unpredicted: usize,
-    /// Rows whose prediction equals the measured value, to 1e-4 in percentages and 1e-9 relative elsewhere (a measured
-    /// percentage is printed with few digits).
+    /// Rows whose prediction equals the measured value: within 1e-4 for percentages, which are printed with few digits,
+    /// and within 1e-9 relative otherwise.
     pub exact: usize,
-    /// Mean absolute error in percent, over rows whose measured value is not zero; `None` without such rows.
+    /// Mean absolute error in percent, over rows with a non-zero measured value; `None` without such rows.
     pub mape_pct: Option<f64>,
     /// Median absolute error in percent.
     pub median_pct: Option<f64>,
-    /// Mean signed error in percent: above zero the predictions are too high.
+    /// Mean signed error in percent. Positive values mean that predictions are too high.
     pub bias_pct: Option<f64>,
-    /// Rows whose measured value lies in the 90 % interval of its prediction, in percent of those that have one.
+    /// Percentage of rows whose measured value lies in the 90 % interval, of those with an interval.
     pub within_pct: Option<f64>,
-    /// Median length of those intervals in percent of the prediction.
+    /// Median width of these intervals, in percent of the prediction.
     pub width_pct: Option<f64>,
-    /// The row that is farthest off; `None` where none is off.
+    /// The row with the largest error; `None` if all are exact.
     pub worst: Option<WorstRow>,
 }
 
-/// The name of the group that holds every row.
+/// The name of the group with all rows.
 pub(super) const ALL: &str = "all";
 
 /// The scores of every group and quantity of a report, by quantity and group. Only counts that must be exact are also
-/// summed over the whole file: errors of different data sets are never pooled.
+/// summed over the whole file. Errors of different data sets are never pooled.
 pub(super) fn score_groups(report: &FileReport) -> Vec<GroupScore> {
     let mut unpredicted: BTreeMap<String, usize> = BTreeMap::new();
     for row in &report.unpredicted {
@@ -58,7 +58,7 @@ pub(super) fn score_groups(report: &FileReport) -> Vec<GroupScore> {
         }
     }
     let mut scores = Vec::new();
-    // Whether a run fits is told or not; that is no percentage (`out_of_memory`).
+    // The outcome "fits" is not scored in percent (see `out_of_memory`).
     for target in report.dataset.target_columns().iter().filter(|t| t.column != super::out_of_memory::FITS) {
         let mut members: BTreeMap<String, Vec<&ValuePrediction>> = BTreeMap::new();
         for p in report.predictions.iter().filter(|p| p.quantity == target.column && p.measured.is_some()) {
@@ -83,12 +83,12 @@ pub(super) fn score_groups(report: &FileReport) -> Vec<GroupScore> {
     scores
 }
 
-/// The groups of a row: its own, and within that its class of size.
+/// The groups of a row: its own, and its size class within it.
 fn names_of_groups(group: &str, size: Option<&str>) -> impl Iterator<Item = String> {
     std::iter::once(group.to_owned()).chain(size.map(|size| format!("{group} {size}")))
 }
 
-/// The error in percent; none where the measured value is zero: nothing is a percentage of it.
+/// The error in percent; `None` if the measured value is zero.
 fn error_pct(measured: f64, predicted: f64) -> Option<f64> {
     (measured != 0.0).then(|| (predicted - measured) / measured * 100.0)
 }

@@ -150,7 +150,7 @@ fn kernels_are_predicted_or_named() {
          h,d,a100_80gb_sxm,relu,,,,,4096,fp16,1,,sundial,\n"
     ));
     assert_eq!((report.predictions.len(), report.unpredicted.len(), report.row_errors.len()), (2, 3, 2));
-    // 2 x 4096^3 FLOPs at the 312 TFLOP/s of the A100's datasheet take 440 us: no prediction may be below.
+    // 2 x 4096^3 FLOPs take 440 us at the 312 TFLOP/s of the A100's datasheet. No prediction may be below.
     let (device, host) = (report.predictions[0].predicted, report.predictions[1].predicted);
     assert!(device > 440.0 && host >= device, "{device} {host}");
     let groups: Vec<&str> = report.groups.iter().map(|g| g.group.as_str()).collect();
@@ -211,7 +211,7 @@ fn measurements_are_those_of_one_chip() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever a file holds, every row is scored, named as unpredictable, or named as faulty; nothing panics.
+    /// For any file contents, every row is scored, reported as unpredictable, or reported as faulty. Nothing panics.
     #[test]
     fn no_row_is_dropped(
         header in prop::sample::select(vec![SYSTOLIC, COLLECTIVES, KERNELS]),
@@ -228,7 +228,7 @@ proptest! {
             0..8,
         ),
     ) {
-        // Two rows of three have the header's width, the others any.
+        // Two rows of three have the width of the header; the others have any width.
         let width = header.split(',').count();
         let rows: Vec<Vec<String>> = rows.into_iter().enumerate().map(|(i, mut row)| {
             if i % 3 > 0 { row.resize(width, "8".into()); }
@@ -263,7 +263,8 @@ fn memory_row(id: &str, chip: &str, micro_batch: u64, peak: &str, fits: u8) -> S
 
 #[test]
 fn memory_is_predicted_with_what_fits() {
-    // 7.0B parameters over four stages: 22 GiB of weights, gradients and states per stage, 29 chunk passes of 1 GiB, 6 bytes per logit.
+    // 7.0B parameters over four stages: 22 GiB of weights, gradients and states per stage, 29 chunk passes of 1 GiB, 6
+    // bytes per logit.
     let rows = [
         memory_row("small", "a100_80gb_sxm", 1, "56.0", 1),
         memory_row("large", "a100_80gb_sxm", 2, "", 0),

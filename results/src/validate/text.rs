@@ -4,12 +4,12 @@ use super::{FileReport, GroupScore};
 use crate::text::{ColumnAlign, TextTable, fold_line, format_count, format_significant};
 use std::collections::BTreeMap;
 
-/// How many ids a line names before it says how many more there are.
+/// Most ids in a line; the line counts the others.
 const NAMED: usize = 4;
-/// How many faults of rows are printed in full.
+/// Most faulty rows that are printed in full.
 const FAULTS: usize = 20;
 
-/// The report of one file: what it is, the scores, and every row that has none.
+/// The report of one file: its data set, the scores, and every row without a score.
 #[must_use]
 pub fn validation_report(report: &FileReport) -> String {
     let mut text = format!("{}: {}, {} rows\n", report.file.display(), report.dataset, format_count(report.rows as u64));
@@ -70,7 +70,7 @@ fn score_cells(score: &GroupScore, several: bool, exact: bool, judged: bool) -> 
     cells
 }
 
-/// How well plans are ordered.
+/// The quality of the order of plans.
 fn rankings_table(report: &FileReport) -> String {
     if report.rankings.is_empty() {
         return String::new();
@@ -87,7 +87,7 @@ fn rankings_table(report: &FileReport) -> String {
     format!("\n{}", table.render())
 }
 
-/// Who fits and who does not.
+/// The detection of runs out of memory.
 fn out_of_memory_table(report: &FileReport) -> String {
     if report.out_of_memory.is_empty() {
         return String::new();
@@ -105,7 +105,7 @@ fn out_of_memory_table(report: &FileReport) -> String {
     format!("\n{}", table.render())
 }
 
-/// What was assumed, with the rows that it was assumed of.
+/// The assumptions, with their rows.
 fn assumptions_text(report: &FileReport) -> String {
     if report.assumed.is_empty() {
         return String::new();

@@ -1,4 +1,4 @@
-//! A chip's scalars fitted to measured kernels.
+//! Fits a chip's scalars to measured kernels.
 
 use super::{CalibrateArguments, errors, format_number, output_stem, scalars_table};
 use crate::answer::{self, Versioned};
@@ -56,7 +56,7 @@ pub fn calibrate_chip(arguments: &CalibrateArguments) -> Result<(), Failure> {
     super::name_wrong_rows(&answer.row_errors)
 }
 
-/// The chip; a fabric or a stack in its place is named as what it is.
+/// Reads the chip. The error for a fabric or a stack names its kind.
 fn read_chip(arguments: &CalibrateArguments) -> Result<ChipTemplate, Failure> {
     let name = &arguments.chip;
     let is = |names: &[&str]| names.iter().any(|known| sim::names::are_same_name(known, name));
@@ -72,7 +72,7 @@ fn read_chip(arguments: &CalibrateArguments) -> Result<ChipTemplate, Failure> {
     )))
 }
 
-/// Writes the chip with the fitted scalars, each with what it was fitted on in the place of what it had been.
+/// Writes the chip with the fitted scalars. The source of each scalar becomes the data of the fit.
 fn write_chip(arguments: &CalibrateArguments, out: &Path, answer: &CalibratedChipAnswer) -> Result<(), Failure> {
     let document = if arguments.chip.ends_with(".toml") {
         let text = sim::files::text::read_text(arguments.chip.as_ref()).or_input()?;
@@ -94,7 +94,7 @@ fn write_chip(arguments: &CalibrateArguments, out: &Path, answer: &CalibratedChi
     results::files::write_file(out, document.to_text(&[], &what).or_input()?.as_bytes()).or_unwritable()
 }
 
-/// Why a file has nothing to fit to.
+/// The reason why a file has no rows to fit to.
 fn nothing_to_fit(arguments: &CalibrateArguments, chip: &str, data: &ChipMeasurements) -> String {
     let mut why: Vec<String> = data.row_errors.iter().map(ToString::to_string).collect();
     why.push(format!(
@@ -177,7 +177,7 @@ fn answer_text(answer: &CalibratedChipAnswer) -> String {
     text
 }
 
-/// The scalars that the rows determine, as the tables of the chip's file.
+/// The scalars that the rows determine, as tables of the chip's file.
 fn fitted_toml(answer: &CalibratedChipAnswer) -> String {
     let mut text = String::new();
     let mut table = "";

@@ -1,22 +1,23 @@
-//! Errors of a fit before, after, and on what was left out of it.
+//! Errors of a fit: before, after, and on held-out rows.
 
 use results::report::{TextTable, fold_line};
 
-/// A line of the table; errors in percent.
+/// A row of the table. Errors are in percent.
 pub struct FitErrorRow {
     /// The cells before the errors.
     pub first: Vec<String>,
-    /// With the scalars as they were.
+    /// Error with the original scalars.
     pub before_pct: f64,
-    /// With the fitted ones, on the rows that they were fitted on.
+    /// Error with the fitted scalars, on the fitted rows.
     pub after_pct: f64,
-    /// On rows that are left out in turn.
+    /// Error on rows that are held out in turn.
     pub left_out_pct: f64,
-    /// On kinds of rows that are left out in turn; `None` where there is one.
+    /// Error on kinds of rows that are held out in turn; `None` if there is only one kind.
     pub by_kind_pct: Option<f64>,
 }
 
-/// The table; `first` are the heads of the cells before the errors, `kinds` what is left out in turn besides rows.
+/// The table. `first` has the heads of the cells before the errors; `kinds` names the groups that are held out besides
+/// rows.
 pub fn errors_table(first: &[&str], kinds: &str, rows: &[FitErrorRow]) -> String {
     let errors = ["MAPE % before", "after", "rows left out in turn"].map(str::to_owned);
     let heads = first.iter().map(|head| (*head).to_owned()).chain(errors).chain([format!("{kinds} left out in turn")]);
@@ -34,7 +35,7 @@ pub fn errors_table(first: &[&str], kinds: &str, rows: &[FitErrorRow]) -> String
     text
 }
 
-/// What the errors say against the fit.
+/// Warnings about a fit with large errors.
 fn notes_on_fit(row: &FitErrorRow) -> Vec<String> {
     let of = row.first.first().filter(|_| row.first.len() > 1).map_or_else(String::new, |of| format!("{of}: "));
     let mut notes = Vec::new();
@@ -50,5 +51,5 @@ fn notes_on_fit(row: &FitErrorRow) -> Vec<String> {
     notes
 }
 
-/// The mean error in percent above which it is not the scalars that are wrong: all rows are off by a factor of two in the mean.
+/// The mean error in percent above which the scalars are not the cause: on average, rows are off by a factor of two.
 const FAR: f64 = 100.0;

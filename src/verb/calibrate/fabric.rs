@@ -1,4 +1,4 @@
-//! A fabric's scalars fitted to measured collectives.
+//! Fits a fabric's scalars to measured collectives.
 
 use super::{CalibrateArguments, errors, output_stem, scalars_table};
 use crate::answer::{self, Versioned};

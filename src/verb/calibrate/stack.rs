@@ -1,4 +1,4 @@
-//! A software stack's scalars fitted to measured runs.
+//! Fits a software stack's scalars to measured runs.
 
 use super::{CalibrateArguments, errors, output_stem, scalars_table};
 use crate::answer::{self, Versioned};

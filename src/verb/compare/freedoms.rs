@@ -1,4 +1,4 @@
-//! What each freedom of a search is worth, model by model.
+//! The value of each freedom of a search, model by model.
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
@@ -21,13 +21,13 @@ use sim::network::Fabric;
 use sim::status::SolveStatus;
 use std::path::Path;
 
-/// The real TPU v4, which stands beside whatever reference the study has.
+/// The real TPU v4. It is compared even if the study has another reference.
 const MEASURED: &str = "tpu_v4";
 
-/// Bayesian optimisation may evaluate so many chips even where the joint search needs fewer: it would have learned nothing yet.
+/// Bayesian optimisation gets at least this many evaluations. With fewer it would have learned nothing.
 const LEAST_EVALUATIONS: u64 = 32;
 
-/// What is asked.
+/// The arguments of the comparison.
 pub struct FreedomsRequest<'a> {
     pub models: Vec<String>,
     pub study: Option<&'a String>,
@@ -39,7 +39,7 @@ pub struct FreedomsRequest<'a> {
     pub format: Format,
 }
 
-/// Searches with each freedom and prints.
+/// Runs the comparison: searches with each freedom and prints.
 pub fn compare_freedoms(asked: &FreedomsRequest<'_>) -> Result<(), Failure> {
     let given = asked.expert.map(parse_degrees).transpose()?;
     let models = asked.models.iter().map(|model| freedoms_of_model(asked, model, given)).collect::<Result<_, _>>()?;
@@ -56,7 +56,7 @@ pub fn compare_freedoms(asked: &FreedomsRequest<'_>) -> Result<(), Failure> {
     answer::write_answer(asked.format, &Versioned::with_schema_one(&answer), |_| answer.to_text())
 }
 
-/// `P,T,D`: pipeline stages, tensor-parallel width, data-parallel ranks.
+/// Parses `P,T,D`: pipeline stages, tensor-parallel width, data-parallel ranks.
 fn parse_degrees(text: &str) -> Result<ExpertDegrees, Failure> {
     let numbers: Vec<Option<u32>> =
         text.split(',').map(|part| part.trim().parse().ok().filter(|n| (1..=1 << 20).contains(n))).collect();
@@ -96,7 +96,7 @@ fn freedoms_of_model(asked: &FreedomsRequest<'_>, model: &str, given: Option<Exp
             refused(format!("are {devices} devices; study {} varies the network between {whole}", question.name))?
         }
         Ok((devices, fabric, plans)) => {
-            // On the study's own number of devices its chips may have links of their own.
+            // With the study's own number of devices, the chips may have links of their own.
             let fabrics = if devices == whole { question.fabrics.clone() } else { vec![fabric] };
             Ok(ExpertSide { devices, fabrics, plans })
         }
@@ -131,18 +131,19 @@ fn freedoms_of_model(asked: &FreedomsRequest<'_>, model: &str, given: Option<Exp
     Ok(ModelFreedoms::from_entries(named, [first, second, third, fourth, fifth, sixth, seventh], counts, gap))
 }
 
-/// Whether the space's chips have what is measured of their base.
+/// True if the chips of the space keep the calibration of their base chip.
 fn keeps_calibration(question: &SearchQuestion) -> bool {
     matches!(&question.study.space.chips, Chips::Grid(spec) if spec.calibration == CalibrationChoice::Base)
 }
 
-/// The reference chip as the space's chips are: ideal where they are, so that the chip is worth its dimensions and not what was measured of another.
+/// The reference chip in the same form as the space's chips: ideal if they are ideal. The comparison then measures the
+/// dimensions of the chip, not its calibration.
 fn reference_chip(question: &SearchQuestion) -> Accelerator {
     let reference = question.reference.clone();
     if keeps_calibration(question) { reference } else { without_calibration(reference) }
 }
 
-/// Which chips are ideal.
+/// Says which chips are ideal.
 fn chips_note(question: &SearchQuestion) -> String {
     let measured = "TPU v4 as measured has what its kernels were fitted to";
     let reference = &question.reference.name;
@@ -160,8 +161,8 @@ struct ExpertSide {
 }
 
 impl ExpertSide {
-    /// The reference chip, the chip that Bayesian optimisation finds in so many evaluations from a seed, the best chip and the measured one, each
-    /// under the expert's plan.
+    /// The entries under the expert's plan: the reference chip, the chip from Bayesian optimisation (with a number of
+    /// evaluations and a seed), the best chip, and the real one.
     fn comparison_entries(
         &self,
         question: &SearchQuestion,
@@ -201,7 +202,7 @@ impl ExpertSide {
     }
 }
 
-/// The best chip of the space, the front left alone.
+/// Searches the best chip of the space, without a front.
 fn search_chips<'a>(question: &'a SearchQuestion, prepared: &'a [PreparedJob<'a>]) -> Result<DesignAnswer, Failure> {
     let aim = search::design::Aim { axes: CostAxes::single(FrontAxis::None), ..question.aim };
     let search = DesignSearch { workloads: &[Workload::of_one_model(prepared)], space: &question.space, aim, robust: None };

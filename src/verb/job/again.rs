@@ -1,4 +1,4 @@
-//! The words of a job, with which a kept answer is asked again.
+//! The arguments of a job, which ask a kept answer again.
 
 use super::{JobArguments, JobParts};
 use crate::failure::{Failure, OrInput};
@@ -8,7 +8,7 @@ use results::asked::JobInputs;
 use results::run;
 use std::path::Path;
 
-/// The words of a job, read by themselves.
+/// A parser for the arguments of a job alone.
 #[derive(Parser)]
 #[command(no_binary_name = true)]
 struct JobWords {
@@ -17,7 +17,8 @@ struct JobWords {
 }
 
 impl JobArguments {
-    /// Its model, chip, cluster and stack in words, with the texts of the files that they name. What else is asked, a plan's record has.
+    /// The arguments for model, chip, cluster and stack, with the texts of the files that they name. The record of the
+    /// plan has the other arguments.
     pub fn to_inputs(&self) -> Result<JobInputs, Failure> {
         let is_run = Path::new(&self.chip).is_dir();
         let chip = if is_run { Path::new(&self.chip).join(run::CHIP).display().to_string() } else { self.chip.clone() };
@@ -42,12 +43,12 @@ impl JobArguments {
         Ok(JobInputs { asked_with: std::iter::once(self.model.clone()).chain(words).collect(), inputs })
     }
 
-    /// The job that these words ask for.
+    /// Parses a job from its arguments.
     pub fn from_words(words: &[String]) -> Result<Self, Failure> {
         JobWords::try_parse_from(words).map(|alone| alone.job).or_input()
     }
 
-    /// The chip with its file's sources, and the rest that the job's words name.
+    /// The chip with its sources, and the other parts that the job's arguments name.
     pub fn parts_of_job(&self) -> Result<JobParts, Failure> {
         self.read_parts(Ok)
     }

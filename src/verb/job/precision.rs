@@ -1,4 +1,4 @@
-//! The number format of a run, by its name.
+//! The number format of a run, by name.
 
 use crate::failure::{self, Failure};
 use clap::ValueEnum;
@@ -6,7 +6,7 @@ use sim::hardware::Accelerator;
 use sim::kernel::DataType;
 use workloads::footprint::Precision;
 
-/// The form of the matrix products.
+/// The format of the matrix products.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum ProductFormat {
     /// bf16 throughout
@@ -23,10 +23,10 @@ pub enum ProductFormat {
     Nvfp4,
 }
 
-/// The format that was asked for, or the chip's usual one.
+/// The requested format, or the default of the chip.
 ///
 /// # Errors
-/// A format that the chip has no matrix products of.
+/// A format in which the chip has no matrix products.
 pub fn training_precision(products: Option<ProductFormat>, chip: &Accelerator) -> Result<Precision, Failure> {
     let Some(products) = products else {
         let default = if chip.peak_flops(DataType::Bf16).is_none() { ProductFormat::Fp16 } else { ProductFormat::Bf16 };

@@ -1,11 +1,12 @@
-//! What is said of a search over plans while it runs.
+//! The progress of a search over plans.
 
 use crate::progress::{ProgressDisplay, RemainingTime, TimeLeft};
 use search::planner::{PlanPart, PlanProgress};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Tells [`Progress`] where a search over plans stands: how much is done, how many plans a second, the best so far, how long the part may still take.
+/// Reports the progress of a search over plans to [`Progress`]: the fraction done, plans per second, the best so far,
+/// the time left.
 pub struct PlanSearchReporter<'p> {
     progress: &'p ProgressDisplay,
     start: Instant,
@@ -31,7 +32,7 @@ impl<'p> PlanSearchReporter<'p> {
     }
 }
 
-/// A search over plans in a line, so many seconds after it began.
+/// A search over plans in one line, after `seconds`.
 fn search_line(now: PlanProgress, seconds: f64) -> String {
     let count = results::report::format_count;
     let (done, all) = (count(now.done as u64), count(now.all as u64));

@@ -1,4 +1,4 @@
-//! `plan --emit`: the fastest plan in a framework's own words.
+//! `plan --emit`: writes the fastest plan in a framework's configuration.
 
 use crate::answer;
 use crate::failure::{Failure, OrInput};
@@ -10,16 +10,17 @@ use search::planner::{Job, PlanSpace, RankedPlan};
 use step::{SoftwareStack, TrainingPlan};
 use workloads::model::config_text;
 
-/// The framework to write a plan for.
+/// The framework whose configuration is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Framework {
     /// Megatron-LM's arguments
     Megatron,
     /// MaxText's settings
     Maxtext,
-    /// What PyTorch's selective activation checkpointing keeps of a layer, as Python
+    /// PyTorch's selective activation checkpointing of a layer, as Python
     Torch,
-    /// Not the plan but the problem: the model's layers with their costs, as Piper's planner and `coplace place` read them
+    /// Not the plan but the problem: the model's layers with their costs, as input of Piper's planner and of `coplace
+    /// place`
     Piper,
 }
 
@@ -34,19 +35,19 @@ impl Framework {
     }
 }
 
-/// The choices where nothing else is asked for and the plan is for MaxText, or runs on it: its own policies (it wraps every layer), and what it runs
-/// of the rest. `None` leaves the planner's.
+/// The default choices of a plan that is written for MaxText or runs on it: MaxText's own policies (it wraps every
+/// layer), and its other decisions. `None` means the planner's defaults.
 pub fn runnable_choices(emit: Option<Framework>, stack: &SoftwareStack) -> Option<PlanSpace> {
     let maxtext = emit.map_or_else(|| stack.name.starts_with("maxtext"), |framework| framework == Framework::Maxtext);
     maxtext.then(|| PlanSpace { activations: Some(emit::maxtext_policies()), ..emit::maxtext_choices() })
 }
 
-/// Writes the first of a list of plans that the framework has words for, with its ranks' mapping, to standard output; the first where it has words
-/// for none.
+/// Writes the first plan of a list that the framework can express completely, with the mapping of its ranks, to
+/// standard output. If there is none, writes the first plan.
 ///
 /// # Errors
-/// Bad input where the framework has no layers like the model's; an incomplete answer, after it has been written, where it has no words for all of
-/// the plan.
+/// Wrong input if the framework has no layers like the model's. An incomplete answer, after writing it, if the
+/// framework cannot express the whole plan.
 pub fn write_first_expressible(
     framework: Framework,
     model: &str,
@@ -88,7 +89,7 @@ pub fn write_first_expressible(
     }
 }
 
-/// What is predicted of a plan, as a comment of every framework's files.
+/// The predictions for a plan, as a comment in any framework's files.
 fn prediction_comment(job: &Job<'_>, ranked: &RankedPlan) -> String {
     let (step, tokens) = (ranked.time.total, job.global_batch as f64 * job.sequence_length as f64);
     let peak = ranked.memory.stages.iter().map(|stage| stage.bytes_needed().gib()).fold(0.0, f64::max);

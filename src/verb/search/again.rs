@@ -1,4 +1,5 @@
-//! The arguments under which `evaluate` finds the best plan of a search again, and how a run directory given for a chip brings them along.
+//! The arguments with which `evaluate` reproduces the best plan of a search. A run directory given for `--chip`
+//! supplies them.
 
 use crate::failure::{self, Failure};
 use crate::input;
@@ -11,7 +12,7 @@ use std::path::Path;
 use workloads::training::ContextMethod;
 use workloads::{LayerEnds, RankOrder};
 
-/// Arguments about the job; of a run of the same model all hold.
+/// Arguments of the job. All hold for a run of the same model.
 const JOB: [&str; 9] = [
     "--fabric",
     "--devices",
@@ -23,12 +24,12 @@ const JOB: [&str; 9] = [
     "--sequence-length",
     "--mtp-layers",
 ];
-/// Of these, what holds of another model too.
+/// The first of these hold for another model too.
 const ANY_MODEL: usize = 5;
-/// Of these, what `techniques` is told too: its devices follow from its degrees.
+/// Those that `techniques` accepts too. Its devices follow from its degrees.
 const OF_TECHNIQUES: [&str; 5] = ["--fabric", "--stack", "--attention", "--optimizer", "--sequence-length"];
 
-/// What a search was given by name.
+/// The names that a search was given.
 pub struct NamedInputs<'a> {
     pub fabric: &'a str,
     pub stack: &'a str,
@@ -36,7 +37,7 @@ pub struct NamedInputs<'a> {
     pub optimizer: &'a str,
 }
 
-/// The arguments of a plan and its job, the model and the chip apart.
+/// The arguments of a plan and its job, without the model and the chip.
 pub fn plan_arguments(job: &Job<'_>, ranked: &RankedPlan, given: &NamedInputs<'_>) -> Vec<String> {
     let (plan, l) = (&ranked.plan, &ranked.plan.layout);
     let mut found: Vec<(&str, String)> = vec![
@@ -83,25 +84,25 @@ pub fn plan_arguments(job: &Job<'_>, ranked: &RankedPlan, given: &NamedInputs<'_
     found.into_iter().flat_map(|(key, value)| [key.to_owned(), value]).collect()
 }
 
-/// What is given for `--chip`.
+/// The value of `--chip`.
 fn chip_value<'a>(words: &[&'a str]) -> Option<&'a str> {
     let after = words.iter().position(|word| *word == "--chip").and_then(|at| words.get(at + 1).copied());
     after.or_else(|| words.iter().find_map(|word| word.strip_prefix("--chip=")))
 }
 
-/// The directory given for `--chip`.
+/// The value of `--chip`, if it is a directory.
 fn chip_directory<'a>(words: &[&'a str]) -> Option<&'a Path> {
     chip_value(words).map(Path::new).filter(|directory| directory.is_dir())
 }
 
-/// What is wrong with a directory given for `--chip`, where something is: without it the arguments that it would bring are missing too.
+/// The fault of a directory given for `--chip`, if it has one. It also explains the arguments that are then missing.
 pub fn unusable_chip_fault(given: &[OsString]) -> Option<Failure> {
     let words = given.iter().map(|word| word.to_str()).collect::<Option<Vec<&str>>>()?;
     let directory = chip_directory(&words).filter(|_| matches!(words.get(1), Some(&("evaluate" | "plan" | "techniques"))))?;
     input::read_chip(&directory.display().to_string()).err()
 }
 
-/// That the network is missing, with those that a built-in chip is sold with.
+/// The error of a missing network. It lists the fabrics that a built-in chip is sold with.
 pub fn missing_fabric_message(given: &[OsString]) -> Option<Failure> {
     let words = given.iter().map(|word| word.to_str()).collect::<Option<Vec<&str>>>()?;
     let is_given =
@@ -131,7 +132,8 @@ pub fn missing_fabric_message(given: &[OsString]) -> Option<Failure> {
     Some(failure::input_failure(format!("--fabric is missing: name the network that joins the devices; {known}")))
 }
 
-/// The command line with what a run directory given for `--chip` says of the job and, to `evaluate` where nothing else is asked, of the plan.
+/// Completes the command line from a run directory given for `--chip`: the arguments of the job and, for `evaluate`
+/// without others, those of the plan.
 pub fn complete_from_run(given: Vec<OsString>) -> Vec<OsString> {
     let Some(words) = given.iter().map(|word| word.to_str()).collect::<Option<Vec<&str>>>() else { return given };
     let verb = words.get(1).copied().unwrap_or_default();
@@ -139,7 +141,7 @@ pub fn complete_from_run(given: Vec<OsString>) -> Vec<OsString> {
         return given;
     }
     let Some(directory) = chip_directory(&words) else { return given };
-    // What is wrong with the directory is said where its chip is read.
+    // Faults of the directory are reported when its chip is read.
     if input::keep_files_of_run(directory, &words).is_err() {
         return given;
     }
@@ -155,7 +157,7 @@ pub fn complete_from_run(given: Vec<OsString>) -> Vec<OsString> {
     let is_given =
         |key: &str| words.iter().any(|word| word.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('=')));
     let pairs: Vec<(&str, &str)> = best.evaluate_with.chunks_exact(2).map(|pair| (pair[0].as_str(), pair[1].as_str())).collect();
-    // A plan is one for its job: where anything of either is given, the rest of the plan is open.
+    // A plan belongs to its job. If any argument of either is given, the rest of the plan is open.
     let whole = verb == "evaluate" && same_model && pairs.iter().all(|(key, _)| !is_given(key)) && !is_given("--data");
     let fabric = directory.join(run::FABRIC);
     let mut added = Vec::new();

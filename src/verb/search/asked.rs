@@ -1,4 +1,4 @@
-//! What is asked otherwise than a study says: limits, dimensions, the cluster, the objective.
+//! Overrides of a study: limits, dimensions, the cluster, the objective.
 
 use super::StudyOverrides;
 use crate::failure::{self, Failure};
@@ -10,13 +10,13 @@ use sim::hardware::FieldValue;
 use sim::units::Seconds;
 
 impl StudyOverrides {
-    /// Whether nothing is asked otherwise than the study says.
+    /// True if there are no overrides.
     pub fn is_empty(&self) -> bool {
-        // How long it may take changes no question.
+        // The time limit does not change the question.
         Self { time_limit: None, ..self.clone() } == Self::default()
     }
 
-    /// The first flag given that a sweep, which looks at every design of one model, has no use for, and what to do.
+    /// The first given flag that has no meaning for a sweep, which evaluates all designs of one model, and the cure.
     pub fn flag_of_search_alone(&self) -> Option<(String, &'static str)> {
         let every = "a sweep looks at every design; leave it out, or use search";
         let flags = [
@@ -38,7 +38,7 @@ impl StudyOverrides {
         flags.into_iter().find_map(|(flag, why)| Some((flag?, why)))
     }
 
-    /// Bad ends are of steps: objectives of energy have none, and no front is found of them.
+    /// Fails for a robust search with an objective or a front that has no bad ends: only steps have intervals.
     pub(super) fn check_robust_objective(&self, aim: &Aim) -> Result<(), Failure> {
         if !self.robust {
             return Ok(());
@@ -64,7 +64,7 @@ impl StudyOverrides {
 
     pub(super) fn read_aim(&self, study: &Study) -> Aim {
         let objective = self.objective.map_or_else(Objective::default, |name| name.0);
-        // Of bad ends the best is looked for, no front.
+        // A robust search has no front.
         let usual = if self.robust { CostAxes::single(FrontAxis::None) } else { objective.usual_axes() };
         let axes = self.front.map_or(usual, |name| name.0);
         let (max_step, evaluations) = (self.max_step.map(Seconds), study.limits.evaluations);
@@ -79,7 +79,7 @@ impl StudyOverrides {
         }
     }
 
-    /// Puts what is asked in the place of what the study says.
+    /// Applies the overrides to the study.
     pub(super) fn apply_to_study(&self, name: &str, study: &mut Study) -> Result<(), Failure> {
         self.set_chip_limits(name, study)?;
         if let Some(within) = self.within {
@@ -109,7 +109,7 @@ impl StudyOverrides {
         self.fix_dimensions(name, study)
     }
 
-    /// The flag of a limit, and what it says.
+    /// The flag of a limit, and its value.
     fn flag_of_limit(&self, limit: ChipLimit) -> (&'static str, Option<f64>) {
         match limit {
             ChipLimit::Area => ("--max-area", self.max_area),
@@ -121,7 +121,7 @@ impl StudyOverrides {
         }
     }
 
-    /// How a limit is written before its value: as a flag, or as a key of the study with its line.
+    /// The prefix of a limit's value in messages: its flag, or its key in the study with the line.
     pub(super) fn name_of_limit(&self, name: &str, limit: ChipLimit) -> String {
         let key = format!("space.{}", limit.key());
         match self.flag_of_limit(limit) {
@@ -130,7 +130,7 @@ impl StudyOverrides {
         }
     }
 
-    /// Puts limits of chips in the place of the study's.
+    /// Overrides the limits of chips in the study.
     fn set_chip_limits(&self, name: &str, study: &mut Study) -> Result<(), Failure> {
         let limits = &mut study.space.limits;
         for limit in ChipLimit::ALL {
@@ -142,7 +142,7 @@ impl StudyOverrides {
         limits.find_contradiction(|limit| self.name_of_limit(name, limit)).map_or(Ok(()), |why| Err(failure::input_failure(why)))
     }
 
-    /// Whether what is asked of years and energy can be, and is of use.
+    /// Fails if the values for years and energy are out of range or have no effect.
     fn check_operation(&self, operation: &OperatingCost) -> Result<(), Failure> {
         let flags =
             [("--years", self.years), ("--kwh-price", self.kwh_price), ("--pue", self.pue), ("--utilisation", self.utilisation)];
@@ -167,7 +167,7 @@ impl StudyOverrides {
         Ok(())
     }
 
-    /// What is wrong with a dimension, behind the flag that sets it, where one does.
+    /// The fault of a dimension, after the flag that sets it. `None` if no flag sets it.
     pub(super) fn name_dimension_fault(&self, why: &str) -> Option<String> {
         let of = why.strip_prefix("space.dimensions.")?;
         let key = of.split([' ', ':']).next()?;
@@ -225,7 +225,7 @@ impl StudyOverrides {
             let dimension = Dimension { key: key.clone(), values: Values::Listed(vec![value]) };
             match own {
                 Some(at) => spec.dimensions[at] = dimension,
-                // A field of the chip's that the study leaves as the base has it.
+                // A field of the chip's file that the study does not vary.
                 None if key.contains('.') || key == "clock_mhz" => spec.dimensions.push(dimension),
                 None => {
                     let known: Vec<&str> = spec.dimensions.iter().map(|dimension| dimension.key.as_str()).collect();
@@ -239,7 +239,7 @@ impl StudyOverrides {
     }
 }
 
-/// Refuses a value of a dimension for which a look-up of another has nothing.
+/// Fails if a look-up of another dimension has no entry for the value.
 fn check_looked_up(dimensions: &[Dimension], study: &str, (flag, key, value): (&str, &str, &FieldValue)) -> Result<(), Failure> {
     for of in dimensions {
         let Values::LookedUp(looked) = &of.values else { continue };
@@ -271,7 +271,7 @@ fn parse_positive(flag: &str, value: f64) -> Result<(), Failure> {
     Err(failure::input_failure(format!("{flag} {value}: must be positive and finite; give a limit, or leave it out")))
 }
 
-/// The objective of a name.
+/// A choice given by name.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NamedChoice<T>(pub T);
 

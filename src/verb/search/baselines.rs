@@ -1,5 +1,5 @@
-//! What the best design stands beside: the reference chip under an expert's placement and under our plan, and
-//! chips that one can buy.
+//! The baselines of the best design: the reference chip under an expert's placement and under our plan, and chips on
+//! the market.
 
 use super::question::SearchQuestion;
 use crate::failure::{Failure, OrInput, OrOther};
@@ -13,8 +13,8 @@ use search::space::{CalibrationChoice, Chips};
 use sim::hardware::{Accelerator, Calibration};
 use sim::network::Fabric;
 
-/// Chips that were built and are beside every answer; and whether also without what is measured of them, as a space's chips are. Those whose die is not
-/// disclosed have no area.
+/// Built chips that are compared with every answer. The flag adds their ideal form, like the chips of a space. Chips
+/// with undisclosed dies have no area.
 const BUILT: [(&str, bool); 7] = [
     ("tpu_v4", true),
     ("tpu_v5p", false),
@@ -25,7 +25,8 @@ const BUILT: [(&str, bool); 7] = [
     ("b200", false),
 ];
 
-/// What a search found beside its baselines, all under the study's stack and plans and on its cluster; `prepared` is on the study's own fabric.
+/// The entries of a search beside its baselines, all under the study's stack, plans and cluster. `prepared` is on the
+/// study's own fabric.
 pub fn compare_with_baselines(
     question: &SearchQuestion,
     prepared: &PreparedJob<'_>,
@@ -62,7 +63,7 @@ pub fn compare_with_baselines(
             chips.push((format!("{built}, ideal"), without_calibration(chip)));
         }
     }
-    // One by one: each is a search for a plan.
+    // Sequentially, because each is a search for a plan.
     let of = |(label, chip): &(String, Accelerator)| {
         conversion::best_plan_entry(label, &Job { chip, ..job }, &best_plan(prepared, chip)).or_other()
     };
@@ -71,8 +72,8 @@ pub fn compare_with_baselines(
     Ok(Comparison { entries })
 }
 
-/// The built-in chip that the space's are relatives of, without what is measured of it, as they are: of chips that were built it is their like. None where
-/// they keep its calibration, where it has none, or where it stands beside every answer so.
+/// The ideal form of the built-in base chip of the space: the closest built chip. `None` if the space keeps its
+/// calibration, if the chip has none, or if it is already in every answer.
 fn ideal_base_chip(question: &SearchQuestion) -> Option<(String, Accelerator)> {
     let Chips::Grid(spec) = &question.study.space.chips else { return None };
     let chip = Accelerator::built_in(&spec.base_chip).ok().filter(|_| spec.calibration == CalibrationChoice::Ideal)?;
@@ -80,29 +81,31 @@ fn ideal_base_chip(question: &SearchQuestion) -> Option<(String, Accelerator)> {
     (!beside && is_calibrated(&chip)).then(|| (format!("{}, ideal", chip.name), without_calibration(chip)))
 }
 
-/// A chip without what is measured of it: every peak is reached, at the full clock.
+/// A chip without calibration: every peak is reached, at the full clock.
 pub fn without_calibration(chip: Accelerator) -> Accelerator {
     Accelerator { calibration: Calibration::default(), sustained_clock_fraction: 1.0, ..chip }
 }
 
-/// Whether a chip's rates are fitted on measurements.
+/// True if a chip's rates are fitted to measurements.
 fn is_calibrated(chip: &Accelerator) -> bool {
     chip.calibration != Calibration::default() || chip.sustained_clock_fraction < 1.0
 }
 
-/// An expert's placement is of PHAZE's cluster, or of most of it: on a much smaller or larger one it is no baseline.
+/// True if the expert's placement fits the cluster: it uses most of the devices, and the space has PHAZE's chips. On a
+/// much smaller or larger cluster it is no baseline.
 fn is_near_expert_cluster(question: &SearchQuestion, degrees: ExpertDegrees) -> bool {
     let devices = degrees.pipeline * degrees.tensor * degrees.data;
     let cluster = question.study.cluster.devices;
     matches!(question.study.space.chips, Chips::Phaze(_)) && devices <= cluster && devices * 2 > cluster
 }
 
-/// A chip's name, and whether its rates are fitted on measurements.
+/// A chip's name, marked if its rates are fitted to measurements.
 fn chip_label(chip: &Accelerator) -> String {
     if is_calibrated(chip) { format!("{}, calibrated", chip.name) } else { chip.name.clone() }
 }
 
-/// The devices, their fabric and the plans of an expert's degrees, layers split evenly; or why there are none.
+/// The devices, the fabric and the plans of an expert's degrees with an even layer split; or the reason why there are
+/// none.
 pub fn search_expert_plan(question: &SearchQuestion, degrees: ExpertDegrees) -> Result<(u32, Fabric, PlanSpace), String> {
     let devices = degrees.pipeline * degrees.tensor * degrees.data;
     let fabric = question.cluster.for_devices(devices).map_err(|e| e.to_string())?;

@@ -1,4 +1,4 @@
-//! The models of a search: what is prepared for each, what each is held against, and how each runs on the best design.
+//! The models of a search: their preparation, their references, and their plans on the best design.
 
 use super::again::{self, NamedInputs};
 use super::baselines;
@@ -16,21 +16,21 @@ use search::planner::{Job, PreparedJob, RankedPlan};
 use search::space::DesignId;
 use sim::hardware::Accelerator;
 
-/// A design whose value is at most this fraction worse than the best one's is nearly as good.
+/// A design is nearly as good as the best if its value is worse by at most this fraction.
 const NEARLY: f64 = 0.01;
 
-/// Every model's job on each of the space's fabrics.
+/// The job of every model on each fabric of the space.
 pub fn jobs_of_models(question: &SearchQuestion) -> Vec<Vec<Job<'_>>> {
     question.all_models().map(|of| of.fabrics.iter().map(|fabric| of.reference_job(fabric)).collect()).collect()
 }
 
-/// The same, prepared for chips.
+/// The same jobs, prepared for chips.
 pub fn prepare_models<'a>(question: &SearchQuestion, jobs: &[Vec<Job<'a>>]) -> Result<Vec<Vec<PreparedJob<'a>>>, Failure> {
     let of = |(of, jobs): (&SearchQuestion, &Vec<Job<'a>>)| jobs.iter().map(|job| prepare_job(of, job)).collect();
     question.all_models().zip(jobs).map(of).collect()
 }
 
-/// What the reference chip, ideal, does with each of several models under its best plan; of one alone nothing is needed.
+/// The reference step of each model: the ideal reference chip under its best plan. One model alone needs no reference.
 pub fn reference_steps(question: &SearchQuestion) -> Result<Vec<ReferenceStep>, Failure> {
     if question.others.is_empty() {
         return Ok(vec![Workload::of_one_model(&[]).reference]);
@@ -63,7 +63,7 @@ pub fn search_workloads<'a>(
     all.map(|((of, prepared), &reference)| Workload { prepared, share: question.share_of_model(of), reference }).collect()
 }
 
-/// The same for its answer.
+/// The models for converting the answer.
 pub fn searched_models<'a>(
     question: &'a SearchQuestion,
     jobs: &'a [Vec<Job<'a>>],
@@ -74,8 +74,8 @@ pub fn searched_models<'a>(
         .collect()
 }
 
-/// By model, at how many times its predicted step the bad end of a plan's interval is at least, on the space's chips: these are of one family and none of
-/// them was measured.
+/// Per model, a lower bound of the factor from a predicted step to the bad end of its interval. It covers all plans on
+/// the chips of the space. These chips are of one family, and none was measured.
 pub fn least_interval_ends(question: &SearchQuestion, prepared: &[Vec<PreparedJob<'_>>]) -> Result<Vec<f64>, Failure> {
     let space = &question.space;
     let chip = (0..space.chip_count()).find_map(|point| space.chip_of_design(space.with_largest_memory(point)).ok());
@@ -83,11 +83,11 @@ pub fn least_interval_ends(question: &SearchQuestion, prepared: &[Vec<PreparedJo
     let least = |on: &Vec<PreparedJob<'_>>| {
         on.iter().map(|prepared| StepEnds::least_over_plans(prepared, &chip)).fold(f64::INFINITY, f64::min)
     };
-    // A hair for rounding.
+    // Slightly less, for rounding.
     Ok(prepared.iter().map(|on| least(on) * (1.0 - 1e-12)).collect())
 }
 
-/// What a step takes, and the command that evaluates it.
+/// The record of a step, and the arguments of `evaluate` for it.
 pub fn step_record(of: &SearchQuestion, job: &Job<'_>, ranked: &RankedPlan) -> Result<(StepRecord, Vec<String>), Failure> {
     let step = StepRecord::from_plan(job, ranked).or_other()?;
     let plan = &of.study.plan;
@@ -100,7 +100,7 @@ pub fn step_record(of: &SearchQuestion, job: &Job<'_>, ranked: &RankedPlan) -> R
     Ok((step, again::plan_arguments(job, ranked, &given)))
 }
 
-/// How each model runs on a design.
+/// The plan of each model on a design.
 pub fn model_plans(
     question: &SearchQuestion,
     searched: &SearchedModelSet<'_>,
@@ -137,7 +137,8 @@ pub fn model_plans(
     Ok(plans)
 }
 
-/// The best design of a search for one model beside the smallest that is nearly as good and its baselines.
+/// The comparison of a search for one model: the best design, the smallest one that is nearly as good, and the
+/// baselines.
 pub fn compare_best_designs(
     question: &SearchQuestion,
     answer: &DesignAnswer,

@@ -1,4 +1,4 @@
-//! `coplace search` in parts: one by itself, all of them as a job array, and what `coplace merge` makes of them.
+//! `coplace search` in parts: a single part, all parts as a job array, and their merge by `coplace merge`.
 
 use super::question::SearchQuestion;
 use super::{
@@ -21,27 +21,27 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Where the parts of a job array tell each other of the best, beside the parts.
+/// The shared directory of best designs, beside the parts of a job array.
 const BEST: &str = "best";
 
-/// What the search of a part tells.
+/// The answer for a part of a search.
 #[derive(Serialize)]
 struct SearchPartAnswer {
     /// The part of the search.
     part: String,
     /// The digest of the question.
     question: String,
-    /// Designs that it has evaluated.
+    /// Evaluated designs.
     evaluated: u64,
-    /// How long it has taken.
+    /// Elapsed time.
     seconds: f64,
-    /// Whether the directory held it before: nothing was searched then.
+    /// True if the directory already held the part; nothing was searched then.
     was_complete: bool,
     /// The files of the part.
     files: Vec<String>,
 }
 
-/// Searches a part, or submits all.
+/// Runs the verb for parts: searches one, or submits all.
 pub fn run_part(arguments: &SearchArguments) -> Result<(), Failure> {
     if arguments.posed.asked.time_limit.is_some() {
         let cure =
@@ -56,7 +56,7 @@ pub fn run_part(arguments: &SearchArguments) -> Result<(), Failure> {
     }
 }
 
-/// Of what a part is.
+/// The facts of a part.
 fn part_facts(arguments: &SearchArguments, digest: &str, shard: Shard) -> PartFacts {
     PartFacts::for_part(digest.to_owned(), (arguments.posed.to_words(), arguments.seed), shard)
 }
@@ -76,7 +76,7 @@ fn submit_parts(
     answer::write_answer(arguments.format, &Versioned::with_schema_one(&submitted), |_| slurm::answer_text(&submitted))
 }
 
-/// What is known of a part in a directory.
+/// The state of a part in a directory.
 fn state_of_part(directory: &Path, asked: &PartFacts) -> Result<PartState, Failure> {
     if read_held_part(directory, asked)?.is_some() {
         return Ok(PartState::Complete);
@@ -86,12 +86,12 @@ fn state_of_part(directory: &Path, asked: &PartFacts) -> Result<PartState, Failu
     }
     match DirectoryClaim::for_part(directory) {
         Err(DirectoryClaimError::Busy) => Ok(PartState::Running),
-        // What else is wrong with it, its task says.
+        // Other faults are reported by the task.
         _ => Ok(PartState::Lacking),
     }
 }
 
-/// The part that a directory holds, if it is the one that is asked for.
+/// The part in a directory; `None` if there is none. Fails if it is another part than the requested one.
 fn read_held_part(directory: &Path, asked: &PartFacts) -> Result<Option<PartFacts>, Failure> {
     if !parts::is_part(directory) {
         return Ok(None);
@@ -134,7 +134,7 @@ fn part_answer(arguments: &SearchArguments, (question, digest): (&SearchQuestion
     answer::write_answer(arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer))
 }
 
-/// Searches a part and writes what it found.
+/// Searches a part and writes its results.
 fn search_part(
     arguments: &SearchArguments,
     question: &SearchQuestion,
@@ -179,7 +179,7 @@ fn answer_text(answer: &SearchPartAnswer) -> String {
     )
 }
 
-/// Puts the parts in directories together, writes the run directory of the whole, prints its report.
+/// Merges the parts in directories, writes the run directory of the whole, prints its report.
 pub fn merge_parts(directories: &[PathBuf], out: &Path, format: Format) -> Result<(), Failure> {
     let start = Instant::now();
     let parts = SearchParts::open_all(directories).or_input()?;

@@ -1,4 +1,4 @@
-//! What a search is asked: a study, and what is asked otherwise than it says.
+//! The question of a search: a study with its overrides.
 
 use super::within::nothing_within_limits;
 use super::{SearchRequest, StudyOverrides};
@@ -21,46 +21,47 @@ use step::SoftwareStack;
 use workloads::footprint::Precision;
 use workloads::{Lowering, Model, TrainingGraph, model};
 
-/// What is searched: a model on a study's cluster, and others with it.
+/// The question of a search: a model on a study's cluster, and further models.
 pub struct SearchQuestion {
     pub model: Model,
-    /// The model's name, or its file's path.
+    /// The name of the model, or the path of its file.
     pub called: String,
-    /// What the model counts among several.
+    /// The weight of the model among several.
     pub weight: f64,
-    /// The other models, each with its cluster in `study`; they are searched for with this one.
+    /// The other models, each with its cluster in `study`. They are searched together with this one.
     pub others: Vec<SearchQuestion>,
-    /// The study's name, or its file's path.
+    /// The name of the study, or the path of its file.
     pub name: String,
     pub study: Study,
     pub stack: SoftwareStack,
-    /// The chip that the space's are compared with.
+    /// The chip that the space's chips are compared with.
     pub reference: Accelerator,
-    /// The same without what is measured of it: what bounds are prepared with, for no chip launches anything in less than nothing.
+    /// The reference with ideal calibration. Bounds are prepared with it, so that they stay admissible: no chip has a
+    /// smaller launch time.
     pub ideal: Accelerator,
     pub space: Space,
     pub aim: Aim,
-    /// All devices that the fabric can join.
+    /// The fabric with all devices that it can join.
     pub cluster: Fabric,
-    /// Cut to the study's devices.
+    /// The fabric, cut to the study's devices.
     pub fabric: Fabric,
-    /// By [`Space::space_fabrics`], cut to the study's devices.
+    /// The fabrics in the order of [`Space::space_fabrics`], cut to the study's devices.
     pub fabrics: Vec<Fabric>,
     pub sequence_length: u64,
-    /// Memory that plans leave free.
+    /// The memory that plans leave free.
     pub headroom: Bytes,
-    /// Whether flags set the devices or the batch.
+    /// True if flags set the devices or the batch.
     pub cluster_by_flags: bool,
-    /// Whether designs are ranked by the bad ends of their steps' intervals.
+    /// True if designs are ranked by the bad end of the step's interval.
     pub robust: bool,
-    /// The texts of the files that it was read from, by their paths as they were given; of all models, with the first.
+    /// The texts of the files that it was read from, by path as given. The first model has those of all models.
     pub inputs: BTreeMap<String, String>,
 }
 
 impl SearchQuestion {
     pub fn read_question(arguments: &SearchRequest) -> Result<Self, Failure> {
         let asked = &arguments.asked;
-        // PHAZE's chips have neither.
+        // PHAZE's chips have neither dimension.
         let usual = if asked.node.is_some() || asked.hbm_stacks.is_some() { "tpu" } else { "phaze" };
         let name = arguments.study.clone().unwrap_or_else(|| usual.to_owned());
         let limited = asked.max_area.is_some() || asked.max_power.is_some() || asked.max_cost.is_some();
@@ -84,11 +85,11 @@ impl SearchQuestion {
         });
         let Some(first) = questions.next() else { return Err(failure::input_failure(format!("{name}: no model"))) };
         let question = Self { others: questions.collect::<Result<_, _>>()?, ..first? };
-        // Now, for a search may take longer than they stay as they are.
+        // Reads the files now; they may change while the search runs.
         Ok(Self { inputs: question.texts_of_files()?, ..question })
     }
 
-    /// What is asked of a single model.
+    /// Reads the question of a single model.
     pub fn read_of_one_model(arguments: &SearchRequest) -> Result<Self, Failure> {
         let question = Self::read_question(arguments)?;
         if question.others.is_empty() {
@@ -102,7 +103,7 @@ impl SearchQuestion {
         }))
     }
 
-    /// A model alone.
+    /// Reads the question of one of the models.
     fn read_model(arguments: &SearchRequest, name: String, mut study: Study, work: &WorkloadSpec) -> Result<Self, Failure> {
         let asked = &arguments.asked;
         let model =
@@ -135,7 +136,7 @@ impl SearchQuestion {
         }
         let fabrics = space_fabrics(&name, &study, &space, base, &fabric)?;
         let sequence_length = arguments.sequence_length.or(work.sequence_length).unwrap_or(model.max_sequence);
-        // A length that the model cannot be trained at is no fault of the plans.
+        // A sequence length that the model does not support is no fault of the plans.
         TrainingGraph::new(&model, &Lowering { sequence_length, ..Lowering::new(&model) }).or_input()?;
         let headroom = parse_headroom(arguments.headroom_gib, &reference, &stack)?;
         let (called, weight, others) = (work.model.clone(), work.weight, Vec::new());
@@ -162,22 +163,22 @@ impl SearchQuestion {
         })
     }
 
-    /// Each of the models by itself, this one first.
+    /// All models, this one first.
     pub fn all_models(&self) -> impl Iterator<Item = &Self> {
         std::iter::once(self).chain(&self.others)
     }
 
-    /// What the model counts among all, as a fraction.
+    /// The share of a model among all, as a fraction.
     pub fn share_of_model(&self, of: &Self) -> f64 {
         of.weight / self.all_models().map(|one| one.weight).sum::<f64>()
     }
 
-    /// The models' names.
+    /// The names of the models.
     pub fn model_names(&self) -> String {
         self.all_models().map(|one| one.called.as_str()).collect::<Vec<_>>().join(", ")
     }
 
-    /// The job on the reference chip, ideal.
+    /// The job on the ideal reference chip.
     pub fn reference_job<'a>(&'a self, fabric: &'a Fabric) -> Job<'a> {
         Job {
             model: &self.model,
@@ -195,7 +196,7 @@ impl SearchQuestion {
         }
     }
 
-    /// The texts of the files that it names, by their paths as they were given.
+    /// Reads the texts of the files that it names, by path as given.
     fn texts_of_files(&self) -> Result<BTreeMap<String, String>, Failure> {
         let study = &self.study;
         let mut named = vec![self.name.as_str(), &study.plan.stack, &study.cluster.fabric, &study.space.reference_chip];
@@ -205,7 +206,7 @@ impl SearchQuestion {
         input::texts_of_files(self.all_models().map(|one| one.called.as_str()), &named)
     }
 
-    /// The name of a run directory: the model's and the study's.
+    /// The name of a run directory, from those of the model and the study.
     pub fn directory_name(&self, arguments: &SearchRequest) -> String {
         let called = |model: &String| if Path::new(model).exists() { file_stem(model) } else { model.clone() };
         let models: Vec<String> = arguments.models.iter().map(called).collect();
@@ -213,7 +214,7 @@ impl SearchQuestion {
         if models.is_empty() { study } else { format!("{}-{study}", models.join("-")) }
     }
 
-    /// What a run's record says of the question.
+    /// The question in the form of a run's record.
     pub fn study_record(&self) -> StudyRecord {
         let (study, space, aim) = (&self.study, &self.space, self.aim);
         let mut options = BTreeMap::from([
@@ -267,7 +268,7 @@ impl SearchQuestion {
         }
     }
 
-    /// A digest of all that is asked.
+    /// A digest of the whole question.
     pub fn digest_of_question(&self, seed: u64) -> String {
         let Self { study, stack, aim, headroom, reference, cluster, .. } = self;
         let models: Vec<_> = self.all_models().map(|of| (&of.model, of.weight, of.sequence_length, &of.study.cluster)).collect();
@@ -278,7 +279,7 @@ impl SearchQuestion {
 }
 
 impl SearchRequest {
-    /// A study's question about one model.
+    /// The question of a study for one model.
     pub fn of_model(model: &str, study: Option<&String>, stack: Option<&String>, sequence_length: Option<u64>) -> Self {
         let (study, stack) = (study.cloned(), stack.cloned());
         Self {
@@ -292,7 +293,7 @@ impl SearchRequest {
         }
     }
 
-    /// The same with a study file among the models as the study.
+    /// Moves a study file among the models to the study.
     pub fn settle_study(&self) -> Result<Self, Failure> {
         let is_study = |name: &&String| Path::new(name.as_str()).extension().is_some_and(|ending| ending == "toml");
         let (studies, models): (Vec<&String>, Vec<&String>) = self.models.iter().partition(|name| is_study(name));
@@ -311,7 +312,7 @@ impl SearchRequest {
         Ok(Self { models: models.into_iter().cloned().collect(), study, ..self.clone() })
     }
 
-    /// Whether anything is asked otherwise than the study says.
+    /// True if the study has overrides.
     pub fn changes_study(&self) -> bool {
         !self.asked.is_empty()
             || self.stack.is_some()
@@ -322,7 +323,7 @@ impl SearchRequest {
 }
 
 impl SearchRequest {
-    /// The words of a command that asks the same, after its verb.
+    /// The arguments, after the verb, of a command that asks the same question.
     pub fn to_words(&self) -> Vec<String> {
         fn flag(key: &str, value: &impl ToString) -> [String; 2] {
             [key.to_owned(), value.to_string()]
@@ -362,14 +363,14 @@ impl SearchRequest {
     }
 }
 
-/// A name or the name of a file without its ending; of a model's `config.json` that of its folder.
+/// A name, or the stem of a file; for a `config.json` of a model, the name of its folder.
 fn file_stem(name: &str) -> String {
     let path = Path::new(name);
     let path = if path.file_name().is_some_and(|f| f == "config.json") { path.parent().unwrap_or(path) } else { path };
     path.file_stem().map_or_else(|| "model".into(), |s| s.to_string_lossy().into_owned())
 }
 
-/// The models that are searched for: those that are named, each with what the study says of it, or all of the study's.
+/// The models of the search: those named, each with the study's entry for it, or all of the study's.
 fn chosen_models(name: &str, study: &Study, named: &[String]) -> Result<Vec<WorkloadSpec>, Failure> {
     if named.is_empty() && study.workloads.is_empty() {
         let cure = "name one or several (coplace list models), or use a study that has some (--study tpu)";
@@ -392,12 +393,12 @@ fn chosen_models(name: &str, study: &Study, named: &[String]) -> Result<Vec<Work
     Ok(if chosen.is_empty() { study.workloads.clone() } else { chosen })
 }
 
-/// What is wrong with a study, the key first, behind the study's name and the key's line.
+/// A fault of a study with the study's name and the line of the key. `why` begins with the key.
 fn place_in_study(name: &str, why: &str) -> String {
     format!("{}: {why}", Study::place(name, why))
 }
 
-/// The key that names the reference chip: that of the base chip, where it is left out.
+/// The key of the reference chip. If it is left out, the base chip is the reference.
 fn reference_key(study: &Study) -> &'static str {
     match &study.space.chips {
         Chips::Grid(spec) if spec.base_chip == study.space.reference_chip => "space.base_chip",
@@ -405,7 +406,8 @@ fn reference_key(study: &Study) -> &'static str {
     }
 }
 
-/// PHAZE's chips may each carry several HBMs that differ in nothing but their price, and are searched as one.
+/// Fails if cost matters for PHAZE's chips with several HBM capacities: these change only the price, and are searched
+/// as one.
 fn check_hbm_prices(name: &str, study: &Study, aim: &Aim) -> Result<(), Failure> {
     let Chips::Phaze(grid) = &study.space.chips else { return Ok(()) };
     let dollars =
@@ -423,7 +425,7 @@ fn check_hbm_prices(name: &str, study: &Study, aim: &Aim) -> Result<(), Failure>
     )))
 }
 
-/// The chip whose figures a fabric of several chips has.
+/// The chip whose figures a fabric for several chips has.
 fn base_name<'a>(study: &'a Study, reference: &'a Accelerator) -> &'a str {
     match &study.space.chips {
         Chips::Grid(SpaceDimensions { base_chip, .. }) if !base_chip.ends_with(".toml") => base_chip,
@@ -459,7 +461,7 @@ fn design_space(
     Space::from_relatives(Grid::new(document, &spec.dimensions, &field).map_err(fault)?, limits).map_err(fault)
 }
 
-/// A chip's file by name or path, taken apart.
+/// Parses a chip's file, by name or path.
 pub fn chip_document(name_or_path: &str) -> Result<ChipDocument, Failure> {
     let directory = Path::new(name_or_path);
     if directory.is_dir() {
@@ -473,7 +475,7 @@ pub fn chip_document(name_or_path: &str) -> Result<ChipDocument, Failure> {
     ChipDocument::of_built_in_chip(name_or_path).or_input()
 }
 
-/// The space's fabrics, cut to the study's devices.
+/// The fabrics of the space, cut to the study's devices.
 fn space_fabrics(name: &str, study: &Study, space: &Space, base: &str, own: &Fabric) -> Result<Vec<Fabric>, Failure> {
     let build = |settings: Vec<(String, FieldValue)>| {
         if settings.is_empty() {
@@ -491,7 +493,7 @@ fn space_fabrics(name: &str, study: &Study, space: &Space, base: &str, own: &Fab
     space.fabric_settings().into_iter().map(build).collect::<Result<_, _>>().map_err(failure::input_failure)
 }
 
-/// A fabric's file with fields set.
+/// Writes settings into a fabric's file and parses it.
 pub fn set_fabric(fabric: &str, base: &str, settings: &[(String, FieldValue)]) -> Result<FabricDocument, String> {
     let mut document = FabricDocument::load_for(fabric, base).map_err(|why| format!("cluster.fabric: {why}"))?;
     for (key, value) in settings {
@@ -501,12 +503,12 @@ pub fn set_fabric(fabric: &str, base: &str, settings: &[(String, FieldValue)]) -
 }
 
 impl SearchQuestion {
-    /// The file of a design's fabric, where it is not one that is known by name to every chip.
+    /// The file of a design's fabric, unless it is built in for every chip.
     pub fn file_of_fabric(&self, id: search::space::DesignId, source: &str) -> Result<Option<String>, Failure> {
         let Chips::Grid(_) = &self.study.space.chips else { return Ok(None) };
         let settings = self.space.fabric_settings().swap_remove(self.space.fabric_of_design(id));
         let base = base_name(&self.study, &self.reference);
-        // Fabrics of other programs' files are given by their path again.
+        // Fabrics from files of other programs are given by their path again.
         let Ok(mut document) = set_fabric(&self.study.cluster.fabric, base, &settings) else { return Ok(None) };
         document.set_name(&self.fabric.name);
         document.set_source(source);

@@ -1,14 +1,14 @@
-//! A space of which the limits leave no chip: which limit does, and what it must be for one.
+//! Explains a space without a chip within its limits: the limits to change, and their new values.
 
 use super::StudyOverrides;
 use crate::failure::{self, Failure};
 use search::space::{ChipLimit, ChipLimits, Space};
 use search::study::Study;
 
-/// Digits of a limit that is told: rounded to where it still leaves a chip.
+/// Digits of a suggested limit, which is rounded to a value that still leaves a chip.
 const DIGITS: i32 = 4;
 
-/// The failure that it is. `name` is the study's.
+/// The failure of a search whose limits leave no chip. `name` is the study's.
 pub fn nothing_within_limits(name: &str, asked: &StudyOverrides, space: &Space) -> Failure {
     let said = cures_of_limits(space, space.limits()).and_then(|alone| match alone.is_empty() {
         false => Ok((alone, "or", "each by itself leaves one")),
@@ -32,12 +32,12 @@ pub fn nothing_within_limits(name: &str, asked: &StudyOverrides, space: &Space) 
     ))
 }
 
-/// Limits that are given.
+/// The limits that are set.
 fn given_limits(limits: &ChipLimits) -> impl Iterator<Item = (ChipLimit, f64)> + '_ {
     ChipLimit::ALL.into_iter().filter_map(|limit| Some((limit, limit.value_in(limits)?)))
 }
 
-/// Which of the limits leave a chip of those within others at what value, if that is another than they have.
+/// The limits whose change alone leaves a chip within `others`, with the value needed.
 fn cures_of_limits(space: &Space, others: &ChipLimits) -> Result<Vec<(ChipLimit, f64)>, String> {
     let mut cures = Vec::new();
     for (limit, value) in given_limits(space.limits()) {
@@ -48,13 +48,13 @@ fn cures_of_limits(space: &Space, others: &ChipLimits) -> Result<Vec<(ChipLimit,
     Ok(cures)
 }
 
-/// What is to be allowed.
+/// The suggested limit in words.
 fn cure_text(limit: ChipLimit, nearest: f64) -> String {
     let (end, value) = (if limit.is_lower_limit() { "most" } else { "least" }, round_outwards(nearest, !limit.is_lower_limit()));
     format!("{} {value}{} at {end}", quantity_of_limit(limit), unit_of_limit(limit))
 }
 
-/// What a limit is of.
+/// The quantity of a limit.
 fn quantity_of_limit(limit: ChipLimit) -> &'static str {
     match limit {
         ChipLimit::Area => "an area of",
@@ -76,12 +76,12 @@ fn unit_of_limit(limit: ChipLimit) -> &'static str {
     }
 }
 
-/// A value of few digits that is no less (`up`) or no more.
+/// Rounds a value to few digits: upwards if `up`, otherwise downwards.
 fn round_outwards(value: f64, up: bool) -> f64 {
     let scale = 10_f64.powi(DIGITS - 1 - value.abs().log10().floor() as i32);
     let scaled = value * scale;
     let whole = if up { scaled.ceil() } else { scaled.floor() };
-    // What rounding took away is given back.
+    // Rounding must not remove digits of large values.
     if scale < 1.0 { whole * (1.0 / scale).round() } else { whole / scale }
 }
 

@@ -1,28 +1,28 @@
-//! The commands whose answers are held.
+//! The commands with recorded answers.
 
-/// One command, run in the repository's root; `{T}` stands for the group's directory.
+/// One command, run in the root of the repository. `{T}` stands for the directory of its group.
 pub struct Command {
-    /// Commands of a group run one after another: later ones read what earlier ones wrote.
+    /// The group. Its commands run in sequence; later ones read the files of earlier ones.
     pub group: &'static str,
     pub name: &'static str,
     pub line: &'static str,
     pub form: Form,
-    /// A file of the group's directory that is the answer in place of what the command prints.
+    /// A file in the directory of the group that is the answer instead of the output.
     pub file: Option<&'static str>,
 }
 
-/// How an answer is reduced.
+/// The reduction of an answer.
 #[derive(Clone, Copy)]
 pub enum Form {
-    /// JSON, but for the keys that are left out.
+    /// JSON, without some keys.
     Json,
-    /// A text whose words may change: its numbers.
+    /// A text whose words may change: only its numbers.
     Figures,
-    /// Lines that another program reads: all but comments.
+    /// Lines for another program: all except comments.
     Code,
     /// Flags, defaults and values of a help text.
     Help,
-    /// The message of a refusal: the numbers, and the words of the command line that it repeats.
+    /// An error message: its numbers, and the words of the command line that it repeats.
     Refusal,
 }
 

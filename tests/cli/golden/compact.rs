@@ -1,8 +1,8 @@
-//! JSON in few lines: what fits in one line stands in one.
+//! Compact JSON: a value that fits in one line is written in one line.
 
 use serde_json::{Value, json};
 
-/// The value as text, lines of 120 characters where it can be broken.
+/// The value as text, in lines of 120 characters if it can be broken.
 pub fn written(value: &Value) -> String {
     let mut text = String::new();
     write(value, 0, &mut text);

@@ -1,9 +1,9 @@
-//! What of an answer must stay, and how two answers differ.
+//! The facts of an answer that must stay, and the differences between two answers.
 
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// Keys of JSON answers that may change, and why.
+/// Keys of JSON answers that may change, with reasons.
 const LEFT_OUT: [(&str, &[&str]); 4] = [
     ("times of computing", &["seconds", "solve_seconds", "times", "this_run", "threads"]),
     ("versions, features and digests", &["highs", "version", "coplace", "format", "question", "digest", "sha256", "bytes"]),
@@ -35,18 +35,18 @@ const LEFT_OUT: [(&str, &[&str]); 4] = [
     ),
 ];
 
-/// Elements of a list that are kept one by one; the rest are summed up. Lists of plain values keep more.
+/// Number of elements of a list that are kept one by one; the others are summed. Lists of plain values keep more.
 const KEPT: usize = 3;
 const KEPT_PLAIN: usize = 16;
 
-/// The facts of a JSON answer, or of several behind one another.
+/// The facts of one or more JSON answers.
 pub fn reduced_json(text: &str, name: &str) -> Value {
     let stream = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     let mut values: Vec<Value> = stream.map(|value| reduced(&value.unwrap_or_else(|e| panic!("{name}: {e}: {text}")))).collect();
     if values.len() == 1 { values.remove(0) } else { Value::Array(values) }
 }
 
-/// The numbers of a text that have three significant digits or more, each once: other words may repeat them.
+/// The numbers of a text with at least three significant digits, each once, because other words may repeat them.
 pub fn reduced_text(text: &str) -> Value {
     let digits = |number: &str| number.trim_start_matches(['0', '.']).chars().filter(char::is_ascii_digit).count();
     let found = numbers(text).into_iter().filter(|number| digits(number) >= 3);
@@ -104,12 +104,12 @@ fn reduced(value: &Value) -> Value {
     }
 }
 
-/// A number without the digits that two computers may differ in.
+/// A number without the digits in which two computers may differ.
 fn rounded(number: f64) -> f64 {
     format!("{number:.13e}").parse().unwrap()
 }
 
-/// Adds what is in a value to sums by path: numbers weighted by where they stand, texts by the sum of their bytes.
+/// Adds the contents of a value to sums by path: numbers weighted by their position, texts by the sum of their bytes.
 fn add(value: &Value, at: usize, path: &str, sums: &mut BTreeMap<String, f64>) {
     let weight = 1.0 + (at % 7) as f64 / 8.0;
     let mut put = |number: f64| {
@@ -128,7 +128,7 @@ fn add(value: &Value, at: usize, path: &str, sums: &mut BTreeMap<String, f64>) {
     }
 }
 
-/// How an answer differs from the recorded one, by path; at most 12 differences.
+/// The differences of an answer from the recorded one, by path; at most 12.
 pub fn different(was: &Value, is: &Value) -> Vec<String> {
     let mut found = Vec::new();
     compare(was, is, "", &mut found);

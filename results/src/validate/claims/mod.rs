@@ -1,6 +1,7 @@
-//! Published claims about memory techniques (`system,model,hardware,setting,metric,value,unit,source,confidence`): what is computed beside what is
-//! claimed. A claim becomes runs by rules about its paper, model, setting and metric ([`rules`]); nothing is looked up row by row, so that claims about
-//! other models and sizes of the same papers can be tried.
+//! Published claims about memory techniques (`system,model,hardware,setting,metric,value,unit,source,confidence`)
+//! beside computed values. Rules about the paper, the model, the setting and the metric turn a claim into runs
+//! ([`rules`]). Nothing is looked up row by row, so that claims about other models and sizes of the same papers work
+//! too.
 
 mod models;
 mod rules;
@@ -15,89 +16,89 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The columns, in order; the source's name goes on in parentheses in some files.
+/// The columns, in order. In some files the source's name continues in parentheses.
 const COLUMNS: [&str; 9] = ["system", "model", "hardware", "setting", "metric", "value", "unit", "source", "confidence"];
 
-/// A row as it is read.
+/// A row as read.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct PublishedClaim {
-    /// Its `id` where the file has such a column, else `line-N`.
+    /// The `id`, if the file has such a column; otherwise `line-N`.
     pub id: String,
     /// The paper's system.
     pub system: String,
-    /// The model that it is of.
+    /// The model of the claim.
     pub model: String,
-    /// What it ran on.
+    /// The hardware of the claim.
     pub hardware: String,
-    /// How.
+    /// Its plan.
     pub setting: String,
-    /// What was measured or counted.
+    /// The measured or counted metric.
     pub metric: String,
-    /// The value in the paper's words.
+    /// The value as the paper writes it.
     pub value: String,
-    /// Its unit.
+    /// The unit.
     pub unit: String,
-    /// Where it stands.
+    /// The state of the display.
     pub source: String,
-    /// How surely it stands there.
+    /// The confidence in the reading.
     pub confidence: String,
 }
 
-/// A claim beside what is computed.
+/// A claim beside the computed value.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PredictedClaim {
     /// The claim.
     #[serde(flatten)]
     pub claim: PublishedClaim,
-    /// What is computed, as the value is written: `12.6 / 0.24 / 0`. Empty where nothing can be.
+    /// The computed value in the form of the claimed one: `12.6 / 0.24 / 0`. Empty if nothing can be computed.
     pub predicted: String,
-    /// Mean of the errors of the value's numbers, sign dropped, in percent; none where either side has no number.
+    /// Mean absolute error of the value's numbers, in percent; `None` if either side has no number.
     pub error_pct: Option<f64>,
-    /// Why there is no prediction, none for a part, or no error.
+    /// The reason why there is no prediction, no complete prediction, or no error.
     pub why: Option<String>,
 }
 
-/// What became of a file of claims.
+/// The result for a file of claims.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ClaimReport {
     /// The file.
     pub file: PathBuf,
-    /// Every claim, in the file's order.
+    /// All claims, in the order of the file.
     pub claims: Vec<PredictedClaim>,
-    /// Rows with a fault: they are no claims.
+    /// Faulty rows, which are no claims.
     pub row_errors: Vec<RowError>,
 }
 
-/// A run and what is read off it.
+/// A run, and the quantity that is read from it.
 #[derive(Debug, Clone)]
 pub(super) struct RunFigure {
     study: PaperStudy,
     quantity: StudyQuantity,
 }
 
-/// How figures of runs make a number of a claim.
+/// The formula of a number of a claim from the figures of runs.
 #[derive(Debug, Clone)]
 enum FigureFormula {
-    /// Known from the model alone.
+    /// A constant of the model.
     Value(f64),
-    /// A figure over its unit.
+    /// A figure divided by its unit.
     Over(f64),
-    /// The first over the second.
+    /// The first figure divided by the second.
     Ratio,
-    /// What the first has less than the second, in percent of that.
+    /// Reduction of the first figure against the second, in percent of the second.
     Saved,
-    /// The largest of all.
+    /// The largest figure.
     Most,
-    /// From the least to the largest of all.
+    /// The smallest and the largest figure.
     Spread,
 }
 
-/// What a number of a claim asks.
+/// The question of one number of a claim.
 #[derive(Debug, Clone)]
 pub(super) struct ClaimQuestion {
     figures: Vec<RunFigure>,
     made: FigureFormula,
-    /// The number is a part saved in percent, and asked is how many times more fit.
+    /// True if the claim is about how many times more fits, and the number is a saving in percent.
     gain: bool,
 }
 
@@ -134,7 +135,7 @@ impl ClaimQuestion {
         Self { gain: true, ..self }
     }
 
-    /// Its numbers: one, or two of a spread.
+    /// The numbers of the answer: one, or two for a spread.
     fn compute_numbers(&self, studies: &BTreeMap<String, PaperStudy>) -> Result<Vec<f64>, String> {
         let value = |figure: &RunFigure| figure.study.resolve_bases(studies).prepare_study()?.value_of(figure.quantity);
         let values = self.figures.iter().map(value).collect::<Result<Vec<f64>, String>>()?;
@@ -155,7 +156,7 @@ impl ClaimQuestion {
     }
 }
 
-/// Whether a file is one of claims, by its header.
+/// True if the header is that of a file of claims.
 #[must_use]
 pub fn is_claims(text: &[u8]) -> bool {
     let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text);
@@ -166,10 +167,10 @@ fn describe_place(header: &csv::StringRecord, column: &str) -> Option<usize> {
     header.iter().position(|name| name == column || name.starts_with(&format!("{column}(")))
 }
 
-/// Predicts every claim of a file; `path` names it in the report.
+/// Predicts all claims of a file. `path` names it in the report.
 ///
 /// # Errors
-/// No CSV with the columns of claims.
+/// A text that is no CSV with the columns of claims.
 pub fn predict_claims(path: &Path, text: &[u8]) -> Result<ClaimReport, ValidateError> {
     let malformed = |why: String| ValidateError::Malformed { file: path.into(), why };
     let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text);
@@ -203,7 +204,8 @@ pub fn predict_claims(path: &Path, text: &[u8]) -> Result<ClaimReport, ValidateE
     Ok(ClaimReport { file: path.into(), claims, row_errors })
 }
 
-/// What is wrong with a claim: the column, its value, the limit and the cure. A value may be in the paper's words, or unknown.
+/// The fault of a claim: the column, its value, the limit and the cure. A value may be in the paper's words, or
+/// unknown.
 fn claim_fault(claim: &PublishedClaim) -> Option<(&'static str, &str, &'static str, &'static str)> {
     let named = [("system", &claim.system), ("metric", &claim.metric)];
     if let Some((key, _)) = named.into_iter().find(|(_, cell)| cell.is_empty()) {
@@ -245,12 +247,12 @@ fn predict_claim(claim: PublishedClaim, studies: &BTreeMap<String, PaperStudy>) 
     PredictedClaim { claim, predicted: text, error_pct, why: refused.or(words) }
 }
 
-/// A number in six digits, without those that say nothing.
+/// A number in six digits, without padding zeros.
 fn to_six_digits(number: f64) -> String {
     format!("{number:.5e}").parse::<f64>().map_or_else(|_| number.to_string(), |rounded| rounded.to_string())
 }
 
-/// The mean error of the numbers that both sides have, in percent; one number against a range is held against the nearer end.
+/// The mean error of the numbers on both sides, in percent. A single number is compared with the nearer end of a range.
 fn mean_error(claimed: &[f64], predicted: &[Option<f64>]) -> Option<f64> {
     let off = |claimed: f64, predicted: f64| match (claimed == 0.0, predicted == 0.0) {
         (true, true) => Some(0.0),
@@ -267,10 +269,10 @@ fn mean_error(claimed: &[f64], predicted: &[Option<f64>]) -> Option<f64> {
     (!errors.is_empty()).then(|| errors.iter().sum::<f64>() / errors.len() as f64)
 }
 
-/// Writes the claims, each with its id, what is predicted, the error and why not, atomically.
+/// Writes the claims atomically: each with its id, the prediction, the error and the reason of a missing prediction.
 ///
 /// # Errors
-/// Whatever the system reports.
+/// Errors of the system.
 pub fn write_claims(path: &Path, reports: &[ClaimReport]) -> Result<(), WriteError> {
     let text = claims_csv(reports).map_err(|why| WriteError { file: path.into(), why })?;
     files::write_file(path, &text)

@@ -1,13 +1,13 @@
-//! The models that papers name, by their names and sizes.
+//! The models that papers name, by name and size.
 
 use crate::papers::named_model;
 use workloads::Model;
 use workloads::model::PositionEncoding;
 
-/// Layers, width, heads, width of the MLP.
+/// Layers, width, heads, and width of the MLP.
 type Size = (&'static str, [u64; 4]);
 
-/// LLaMA (Touvron et al. 2023, table 2); the width of the MLP is that of the released checkpoints.
+/// LLaMA (Touvron et al. 2023, table 2). The width of the MLP is that of the released checkpoints.
 const LLAMA: [Size; 5] = [
     ("7b", [32, 4096, 32, 11_008]),
     ("13b", [40, 5120, 40, 13_824]),
@@ -15,7 +15,7 @@ const LLAMA: [Size; 5] = [
     ("33b", [60, 6656, 52, 17_920]),
     ("65b", [80, 8192, 64, 22_016]),
 ];
-/// Those that GaLore and CompAct train from scratch (GaLore's repository, configs/llama_*.json).
+/// Models that GaLore and CompAct train from scratch (GaLore's repository, configs/llama_*.json).
 const SMALL_LLAMA: [Size; 5] = [
     ("60m", [8, 512, 8, 1376]),
     ("130m", [12, 768, 12, 2048]),
@@ -37,7 +37,7 @@ const MEGATRON: [Size; 4] = [
     ("530b", [105, 20_480, 128, 81_920]),
     ("1t", [128, 25_600, 160, 102_400]),
 ];
-/// Built-in models under the names that papers give them.
+/// Built-in models under the names in papers.
 const BUILT_IN: [(&str, &str); 9] = [
     ("llama3-8b", "llama3-8b"),
     ("llama3-70b", "llama3-70b"),
@@ -50,7 +50,7 @@ const BUILT_IN: [(&str, &str); 9] = [
     ("gemma-2-9b", "gemma-2-9b"),
 ];
 
-/// The name's size in small letters: `7b` of `GPT-7B`.
+/// The size in a name, in lower case: `7b` for `GPT-7B`.
 pub(super) fn size_of(name: &str) -> Option<String> {
     let is_size = |w: &&str| {
         let digits = w.trim_end_matches(['b', 'm', 't']);
@@ -83,7 +83,7 @@ fn llama_of_size(sizes: &[Size], base: &str, name: &str) -> Result<Model, String
     Ok(resize_model(&named_model(base)?, name, *dimensions))
 }
 
-/// A Llama of any of the families, for papers that fine-tune.
+/// A model of any Llama family, for papers about fine-tuning.
 pub(super) fn language_model(name: &str) -> Result<Model, String> {
     let plain = name.split_whitespace().next().unwrap_or_default().to_lowercase();
     if let Some((_, built_in)) = BUILT_IN.iter().find(|(known, _)| *known == plain) {
@@ -102,7 +102,7 @@ pub(super) fn language_model(name: &str) -> Result<Model, String> {
     }
 }
 
-/// The study of a vision model, where there is one: DeiT on images of 224 x 224 (Touvron et al. 2021).
+/// The study of a vision model, if there is one: DeiT on images of 224 x 224 (Touvron et al. 2021).
 pub(super) fn vision_study(name: &str, setting: &str) -> Result<Option<&'static str>, String> {
     let study = match name.to_lowercase().as_str() {
         "deit-ti" | "deit-tiny" => "mesa_tiny",
@@ -116,7 +116,7 @@ pub(super) fn vision_study(name: &str, setting: &str) -> Result<Option<&'static 
     }
 }
 
-/// One of GaLore's and CompAct's; the 7B one is LLaMA's.
+/// A model of GaLore and CompAct. The 7B model is LLaMA's.
 pub(super) fn small_llama(name: &str, tied_head: bool) -> Result<Model, String> {
     let large = size_of(name).is_some_and(|size| LLAMA.iter().any(|(known, _)| *known == size));
     let model = if large {
@@ -127,12 +127,12 @@ pub(super) fn small_llama(name: &str, tied_head: bool) -> Result<Model, String> 
     Ok(Model { tied_head, ..model })
 }
 
-/// One of MEMO's.
+/// A model of MEMO.
 pub(super) fn memo_model(name: &str) -> Result<Model, String> {
     llama_of_size(&MEMO, "techniques/memo-gpt-7b.json", name)
 }
 
-/// One of Korthikanti's; GPT-3 and MT-NLG are those of 175B and 530B parameters.
+/// A model of Korthikanti et al. GPT-3 and MT-NLG have 175B and 530B parameters.
 pub(super) fn megatron_model(name: &str) -> Result<Model, String> {
     let name = match name {
         "GPT-3" => "175B",
@@ -143,7 +143,7 @@ pub(super) fn megatron_model(name: &str) -> Result<Model, String> {
     Ok(Model { max_sequence: 2048, ..model })
 }
 
-/// A transformer of SSDTrain's, by family, width and layers; heads are 128 wide as in the paper's BERT.
+/// A transformer of SSDTrain, by family, width and layers. Heads are 128 wide, as in the paper's BERT.
 pub(super) fn ssdtrain_model(family: &str, hidden: u64, layers: u64) -> Result<Model, String> {
     let family = family.trim().to_lowercase();
     let bert = named_model("techniques/ssdtrain-bert-8192.json")?;
@@ -157,7 +157,7 @@ pub(super) fn ssdtrain_model(family: &str, hidden: u64, layers: u64) -> Result<M
             let gpt = Model { max_sequence: 1024, position: learned, ..gpt };
             Ok(resize_model(&gpt, &name, [layers, hidden, heads, 4 * hidden]))
         }
-        // Llama's MLP is 8/3 as wide, rounded up to a multiple of 256 (Touvron et al. 2023, section 2.2).
+        // Llama's MLP is 8/3 times as wide, rounded up to a multiple of 256 (Touvron et al. 2023, section 2.2).
         "llama" => Ok(resize_model(
             &named_model("llama2-7b")?,
             &name,

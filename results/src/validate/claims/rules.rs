@@ -1,4 +1,4 @@
-//! From a claim to runs and what is read off them, by rules about the paper, the model, the setting and the metric.
+//! Turns a claim into runs and quantities, by rules about the paper, the model, the setting and the metric.
 
 use super::models;
 use super::text::{has_word, parse_chips, parse_size, parse_tokens, split_parts, words_of};
@@ -8,7 +8,7 @@ use crate::papers::{PaperStudy, StudyQuantity};
 const GIB: f64 = 1_073_741_824.0;
 const MIB: f64 = 1_048_576.0;
 
-/// The questions of a claim, one per number of its value; those that cannot be answered with the reason.
+/// The questions of a claim, one per number of its value. A question without an answer has the reason.
 pub(super) fn questions_of_claim(claim: &PublishedClaim) -> Result<Vec<Result<ClaimQuestion, String>>, String> {
     let system = claim.system.to_lowercase();
     let of_system = |name: &str| system == name || system.starts_with(&format!("{name} "));
@@ -24,8 +24,8 @@ pub(super) fn questions_of_claim(claim: &PublishedClaim) -> Result<Vec<Result<Cl
     }
 }
 
-/// The bytes of a claim's unit. Tables of LOMO, MsT, MEMO, CompAct and GaLore print GB and mean GiB: of the parameters that they are of, only GiB give
-/// the printed digits of most rows.
+/// The bytes of a claim's unit. Tables of LOMO, MsT, MEMO, CompAct and GaLore print GB and mean GiB: only GiB give the
+/// printed digits of parameters in most rows.
 fn bytes_of_unit(claim: &PublishedClaim) -> f64 {
     match claim.unit.split(['(', ' ']).next().unwrap_or_default().to_lowercase().as_str() {
         "gb" | "gib" => GIB,
@@ -48,7 +48,8 @@ fn with_techniques(study: &PaperStudy, techniques: &[&str]) -> PaperStudy {
     PaperStudy { techniques: Some(techniques.iter().map(|t| (*t).to_owned()).collect()), ..study.clone() }
 }
 
-/// The questions of a claim whose metric or whose setting names several things: as many as the longer list has, the other said once.
+/// The questions of a claim whose metric or setting lists several things. Their number is that of the longer list; a
+/// single entry of the other applies to all.
 fn questions_of_several(
     claim: &PublishedClaim,
     one: impl Fn(&str, &str) -> Result<ClaimQuestion, String>,
@@ -67,7 +68,7 @@ fn split_metric(metric: &str) -> Vec<&str> {
     metric.split('/').map(str::trim).filter(|part| !part.is_empty()).collect()
 }
 
-/// A claim that is a ratio of two settings.
+/// A claim about the ratio of two settings.
 fn ratio_question(
     claim: &PublishedClaim,
     quantity: StudyQuantity,
@@ -110,7 +111,7 @@ fn mst_questions(claim: &PublishedClaim) -> Result<Vec<Result<ClaimQuestion, Str
         () if metric.contains("weights") => StudyQuantity::Weights,
         () if metric.contains("gradient") => StudyQuantity::Gradients,
         () if metric.contains("state") => StudyQuantity::States,
-        // With recomputation the head's gradient is there with the logits and counts.
+        // With recomputation the head's gradient is live together with the logits, and counts.
         () if metric.contains("activation") && method(&claim.setting).techniques.is_some() => {
             StudyQuantity::BesideWeightsAndStates
         }
@@ -133,7 +134,8 @@ fn mst_method(base: &PaperStudy, text: &str) -> PaperStudy {
     }
 }
 
-/// The head alone: whole it is the forward pass's, with a copy of the logits in fp32; sliced it is that of both passes.
+/// The head alone. Unsliced, it is that of the forward pass with a copy of the logits in fp32; sliced, it is that of
+/// both passes.
 fn mst_head(claim: &PublishedClaim, base: &PaperStudy) -> Result<Result<ClaimQuestion, String>, String> {
     if claim.metric.contains("time") {
         return Err("one block alone is no run".to_owned());
@@ -197,7 +199,7 @@ fn memo_questions(claim: &PublishedClaim) -> Result<Vec<Result<ClaimQuestion, St
     Ok(vec![Ok(question)])
 }
 
-/// Wu et al. 2024: every family and shape that the claim names.
+/// Wu et al. 2024: all families and shapes that the claim names.
 fn ssdtrain_questions(claim: &PublishedClaim) -> Result<Vec<Result<ClaimQuestion, String>>, String> {
     let families: Vec<&str> = claim.model.split('/').map(str::trim).collect();
     let mut cuts = Vec::new();
@@ -225,14 +227,14 @@ fn ssdtrain_questions(claim: &PublishedClaim) -> Result<Vec<Result<ClaimQuestion
         .map(|part| match () {
             () if part.contains("activation peak reduction") && most => Ok(ClaimQuestion::largest_of(cuts.clone())),
             () if part.contains("activation peak reduction") => Ok(ClaimQuestion::spread_of(cuts.clone())),
-            // As many more sequences as activations of one are fewer.
+            // The number of sequences grows by the factor by which the activations of one shrink.
             () if part.contains("batch size") => Ok(ClaimQuestion::largest_of(cuts.clone()).as_gain()),
             () => Err(format!("{part}: of configurations that are not given")),
         })
         .collect())
 }
 
-/// `(h,L)=(8192,4),(12288,3)`, or `3-layer h=12K/14K`; without either the three of the paper's figure 6.
+/// Parses `(h,L)=(8192,4),(12288,3)`, or `3-layer h=12K/14K`. The default is the three shapes of the paper's figure 6.
 fn ssdtrain_shapes(setting: &str) -> Vec<(u64, u64)> {
     let pair = |text: &str| {
         let (hidden, layers) = text.split_once(',')?;
@@ -255,7 +257,7 @@ fn ssdtrain_shapes(setting: &str) -> Vec<(u64, u64)> {
 /// Zhao et al. 2024, tables 2 and 6.
 fn galore_questions(claim: &PublishedClaim) -> Result<Vec<Result<ClaimQuestion, String>>, String> {
     let base = PaperStudy { own_model: Some(models::small_llama(&claim.model, false)?), ..study_based_on("full_60m") };
-    // Ranks of table 2.
+    // The ranks of table 2.
     let usual = match models::size_of(&claim.model).as_deref() {
         Some("60m") => 128,
         Some("130m" | "350m") => 256,
@@ -269,7 +271,7 @@ fn galore_questions(claim: &PublishedClaim) -> Result<Vec<Result<ClaimQuestion, 
     }))
 }
 
-/// The quantity of tables of weights, gradients and states.
+/// The quantity of a table of weights, gradients and states.
 fn statics_quantity(metric: &str) -> Option<StudyQuantity> {
     let metric = metric.to_lowercase();
     Some(match () {
@@ -284,7 +286,7 @@ fn statics_quantity(metric: &str) -> Option<StudyQuantity> {
     })
 }
 
-/// A method of low rank by its words.
+/// A low-rank method, from its words.
 fn low_rank_method(base: &PaperStudy, text: &str, rank: u64) -> Result<PaperStudy, String> {
     let words = words_of(text);
     let says = |word: &str| words.iter().any(|w| w == word);
@@ -307,7 +309,8 @@ fn low_rank_method(base: &PaperStudy, text: &str, rank: u64) -> Result<PaperStud
     }
 }
 
-/// Shamshoum et al. 2024, table 3: 128 sequences of 256 tokens, as 7.0 GiB of inputs without the technique say.
+/// Shamshoum et al. 2024, table 3: 128 sequences of 256 tokens, which follows from 7.0 GiB of inputs without the
+/// technique.
 fn compact_questions(claim: &PublishedClaim) -> Result<Vec<Result<ClaimQuestion, String>>, String> {
     let model = models::small_llama(&claim.model, true)?;
     let base = PaperStudy { own_model: Some(model), micro_batch: Some(128), ..study_based_on("compact_original") };
@@ -336,7 +339,8 @@ fn lomo_questions(claim: &PublishedClaim) -> Result<Vec<Result<ClaimQuestion, St
         own_model: Some(models::language_model(&claim.model)?),
         sequence: parse_size(&setting, "s"),
         micro_batch: parse_size(&setting, "b"),
-        // Scores in memory, as transformers computed them then; the table adds what the forward pass leaves: logits and one wide copy.
+        // Scores are in memory, as transformers computed them then. The table adds what the forward pass leaves: logits
+        // and one wide copy.
         attention: Some(workloads::training::Attention::Unfused),
         stack_options: vec!["memory.bytes_per_logit=6".to_owned()],
         ..study_based_on(base)
@@ -393,7 +397,7 @@ fn megatron_questions(claim: &PublishedClaim) -> Result<Vec<Result<ClaimQuestion
     };
     let metric = claim.metric.to_lowercase();
     if metric.contains("activation saving") {
-        // Two models, each with its saving and its operations, which no run prints apart.
+        // Two models with a saving and operations each. No run prints these separately.
         let savings = names.iter().map(|name| {
             let base = PaperStudy { tensor: Some(1), pipeline: Some(1), virtual_stages: Some(1), ..base(name)? };
             let figure = |policy| RunFigure { study: of(&base, policy), quantity: StudyQuantity::BytesPerSbh };
@@ -410,10 +414,10 @@ fn megatron_questions(claim: &PublishedClaim) -> Result<Vec<Result<ClaimQuestion
     Ok(questions_of_several(claim, |setting, _| Ok(ask_quantity(of(&base, setting), quantity, claim))))
 }
 
-/// Presets of systems that have other names.
+/// Presets of systems with other names.
 const SYSTEMS: [(&str, &str); 1] = [("tralgorithm", "proximal-anchor")];
 
-/// The run that a preset's claim is of, without it.
+/// The run without the preset, for a preset's claim.
 fn preset_base(claim: &PublishedClaim, cells: &str) -> Result<PaperStudy, String> {
     let micro_batch = parse_size(cells, "b");
     if let Some(study) = models::vision_study(&claim.model, cells)? {
@@ -434,12 +438,13 @@ fn preset_base(claim: &PublishedClaim, cells: &str) -> Result<PaperStudy, String
     })
 }
 
-/// Any other system whose name is a preset's, or several presets', on a language model or DeiT: before and after, by the words of the setting.
+/// Any other system with the name of one or more presets, on a language model or DeiT. The words of the setting define
+/// before and after.
 fn preset_questions(claim: &PublishedClaim) -> Result<Vec<Result<ClaimQuestion, String>>, String> {
     let known = |name: &str| name.to_lowercase().replace([' ', '_'], "-");
     let system = known(&claim.system);
     let is_preset = |name: &&str| workloads::memory::Preset::built_in_names().iter().any(|preset| preset == name);
-    // Some papers have several.
+    // Some papers have several presets.
     let own: Vec<&str> = match SYSTEMS.iter().find(|(known, _)| *known == system) {
         Some((_, preset)) => vec![*preset],
         None => system.split('/').collect(),
@@ -451,7 +456,7 @@ fn preset_questions(claim: &PublishedClaim) -> Result<Vec<Result<ClaimQuestion, 
     let base = preset_base(claim, &cells)?;
     let rank = parse_size(&cells, "r").map_or_else(String::new, |rank| format!(",rank={rank}"));
     let method = |text: &str| {
-        // The longest name in the text: `lora-fa` before `lora`.
+        // The longest name in the text counts: `lora-fa` before `lora`.
         let text = known(text);
         if own.len() > 1 && text.contains(&system) {
             return with_techniques(&base, &own);

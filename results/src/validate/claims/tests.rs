@@ -20,13 +20,13 @@ fn other_sizes_of_a_paper_are_computed_like_those_of_the_reference() {
          LOMO,LLaMA-13B,-,s=512 b=8 LOMO,params/grads/states,24.24 / 0.31 / 0,GB(GiB),x,x\n\
          GaLore,LLaMA-1B,estimate bf16,Full-Rank / GaLore,weights+optimizer,,GB,x,x\n",
     );
-    // 40 layers of four matrices of 5120 x 5120, three of 5120 x 13824 and two norms, embedding and head of 32000 rows, a norm: 13,015,864,320
-    // parameters, in 2, 2 and 12 bytes; the largest matrix is the embedding's.
+    // 40 layers with four matrices of 5120 x 5120, three of 5120 x 13824 and two norms; embedding and head with 32000
+    // rows; a norm: 13,015,864,320 parameters, in 2, 2 and 12 bytes. The largest matrix is the embedding's.
     assert_eq!(40 * (4 * 5120 * 5120 + 3 * 5120 * 13_824 + 2 * 5120) + 2 * 32_000 * 5120 + 5120, 13_015_864_320_u64);
     assert_eq!(all[0].predicted, "24.2439 / 24.2439 / 145.464");
     assert!(all[0].error_pct.unwrap() < 0.1, "{:?}", all[0]);
     assert_eq!(all[1].predicted, "24.2439 / 0.305176 / 0");
-    // No value: still predicted, without an error. 1.339 billion parameters in 6 bytes.
+    // Without a value the claim is still predicted, without an error. 1.339 billion parameters in 6 bytes.
     let (full, projected) = all[2].predicted.split_once(" / ").unwrap();
     assert!((full.parse::<f64>().unwrap() - 1.339 * 6.0 / 1.0737).abs() < 0.01, "{full}");
     assert!(projected.parse::<f64>().unwrap() < full.parse::<f64>().unwrap());
@@ -45,7 +45,7 @@ fn metrics_without_a_setting_of_their_own_and_parts_that_cannot_be_are_told() {
     );
     // 40 layers of 16 x 2 bytes x 2^20 x 5120.
     assert_eq!((all[0].predicted.as_str(), all[1].predicted.as_str()), ("6400", "16"));
-    // DeiT is in the reference of papers: the same study.
+    // DeiT is in the reference of papers: the study is the same.
     let (whole, narrow) = all[2].predicted.split_once(" -> ").unwrap();
     assert!(whole.parse::<f64>().unwrap() > 2.0 * narrow.parse::<f64>().unwrap(), "{}", all[2].predicted);
     let reference =

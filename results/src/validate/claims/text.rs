@@ -1,18 +1,18 @@
-//! What the cells of a published claim say: numbers, lists of them, sizes of a run.
+//! Parses the cells of a published claim: numbers, lists of numbers, sizes of a run.
 
-/// How the numbers of a cell stand to each other.
+/// The relation between the numbers of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NumberRelation {
-    /// One after the other: `12.55 / 12.55 / 75.31`.
+    /// A list: `12.55 / 12.55 / 75.31`.
     List,
     /// Before and after: `22.5 -> 15.7`.
     Arrow,
-    /// From the least to the most: `28-40`.
+    /// A range: `28-40`.
     Range,
 }
 
 impl NumberRelation {
-    /// What is written between them.
+    /// The separator in the text.
     pub(super) fn separator(self) -> &'static str {
         match self {
             Self::List => " / ",
@@ -22,7 +22,7 @@ impl NumberRelation {
     }
 }
 
-/// The numbers of a claim's value, and what stands between them. None where the cell is empty or says something that is no number.
+/// The numbers of a claim's value, and their relation. `None` if the cell is empty or has a text that is no number.
 pub(super) fn parse_numbers(text: &str) -> Option<(Vec<f64>, NumberRelation)> {
     let of =
         |parts: Vec<&str>, between| parts.into_iter().map(parse_number).collect::<Option<Vec<_>>>().map(|all| (all, between));
@@ -49,13 +49,13 @@ fn parse_number(text: &str) -> Option<f64> {
     (rest.is_empty() || rest.starts_with('*')).then(|| text[..digits].parse().ok()).flatten()
 }
 
-/// The parts of a cell that stands for several: between arrows or slashes with blanks around them.
+/// The parts of a cell with several entries, separated by arrows or slashes with blanks around them.
 pub(super) fn split_parts(text: &str) -> Vec<&str> {
     let sign = if text.contains("->") { "->" } else { " / " };
     text.split(sign).map(str::trim).filter(|part| !part.is_empty()).collect()
 }
 
-/// The words of a text in small letters.
+/// The words of a text in lower case.
 pub(super) fn words_of(text: &str) -> Vec<String> {
     text.to_lowercase()
         .split(|c: char| !c.is_ascii_alphanumeric() && c != '.')
@@ -64,12 +64,12 @@ pub(super) fn words_of(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Whether a text has a word.
+/// True if the text has the word.
 pub(super) fn has_word(text: &str, word: &str) -> bool {
     words_of(text).iter().any(|w| w == word)
 }
 
-/// What stands behind `key=` in the text, a `K` or `M` behind it counted in powers of two: `s=4K` is 4096.
+/// The number after `key=` in the text. `K` and `M` are powers of two: `s=4K` is 4096.
 pub(super) fn parse_size(text: &str, key: &str) -> Option<u64> {
     let text = text.to_lowercase();
     let key = format!("{}=", key.to_lowercase());
@@ -84,7 +84,7 @@ pub(super) fn parse_tokens(text: &str) -> Option<u64> {
     words.windows(2).find(|pair| pair[1].starts_with("token")).and_then(|pair| parse_scaled(&pair[0]))
 }
 
-/// The number that a text begins with, in units of its `k` or `m`.
+/// The number at the start of a text, times its `k` or `m`.
 fn parse_scaled(text: &str) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let count: u64 = text[..digits].parse().ok()?;
@@ -96,7 +96,7 @@ fn parse_scaled(text: &str) -> Option<u64> {
     count.checked_mul(unit)
 }
 
-/// How many chips the text begins with: `8xA800`; 1 where it names none.
+/// The number of chips at the start of a text: `8xA800`; 1 if there is none.
 pub(super) fn parse_chips(text: &str) -> u32 {
     let word = text.split_whitespace().next().unwrap_or_default().to_lowercase();
     word.split_once('x').and_then(|(count, _)| count.parse().ok()).unwrap_or(1)

@@ -1,4 +1,4 @@
-//! Errors of kernels and collectives that run alone, on rows that nothing was fitted on.
+//! Errors of kernels and collectives that run alone, on rows that were held out of the fit.
 
 use super::calibration::mean_percent;
 use super::{collective_residuals, kernel_residuals};
@@ -12,32 +12,32 @@ use std::path::Path;
 /// The errors of one row's prediction, each ln(measured / predicted).
 #[derive(Debug, Clone, PartialEq)]
 pub struct AloneResidual {
-    /// Its data set.
+    /// The data set.
     pub dataset: String,
     /// Its id.
     pub id: String,
-    /// What it belongs to when scores are summarised.
+    /// The group in summaries.
     pub group: String,
-    /// What ran where.
+    /// The kernel or collective, with its chip and fabric.
     pub facts: AloneFacts,
-    /// The chip whose scalars were taken where its own were held out.
+    /// The chip whose scalars are used when its own are held out.
     pub from: Option<String>,
-    /// Its part when rows are left out.
+    /// The fold of the row when rows are held out.
     pub part: usize,
-    /// The predicted time with the scalars as they are, in microseconds.
+    /// The predicted time with the built-in scalars, in microseconds.
     pub predicted_us: f64,
-    /// With the scalars as they are.
+    /// Error with the built-in scalars.
     pub in_sample: f64,
-    /// With its part of the rows held out; `None` where too little is left, or nothing is to begin from.
+    /// Error with the row's fold held out; `None` if too few rows are left, or if there is no start for the fit.
     pub rows: Option<f64>,
-    /// With its kind held out.
+    /// Error with its kind held out.
     pub kinds: Option<f64>,
-    /// With all of its chip held out: another chip's scalars.
+    /// Error with the whole chip held out: the scalars are those of another chip.
     pub chip: Option<f64>,
 }
 
 impl AloneResidual {
-    /// The row of the table that intervals are made of, errors to four digits.
+    /// The row of the table from which intervals are made. Errors have four digits.
     fn to_row(&self) -> AloneRow {
         let AloneFacts { what, place, kind } = self.facts.clone();
         let digits = |error: Option<f64>| error.map(|error| (error * 1e4).round() / 1e4);
@@ -55,7 +55,7 @@ impl AloneResidual {
     }
 }
 
-/// The residuals of a file of kernels or collectives; `None` of one that holds something else.
+/// The residuals of a file of kernels or collectives; `None` for a file with other contents.
 ///
 /// # Errors
 /// A file that cannot be read.
@@ -67,17 +67,18 @@ pub fn alone_residuals(path: &Path, options: &ValidateOptions) -> Result<Option<
     }
 }
 
-/// A line per row, of what intervals are made of: the columns are those of [`AloneRow`].
+/// A CSV table with one line per row, from which intervals are made. The columns are those of [`AloneRow`].
 ///
 /// # Errors
-/// None is known: whatever the CSV writer says.
+/// Errors of the CSV writer; none is known.
 pub fn alone_csv(residuals: &[AloneResidual]) -> io::Result<Vec<u8>> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     residuals.iter().try_for_each(|residual| writer.serialize(residual.to_row()))?;
     writer.into_inner().map_err(|e| io::Error::other(e.to_string()))
 }
 
-/// A line per group of rows: mean absolute errors in percent, in sample and with each kind of thing held out; and how often intervals hold.
+/// A line per group of rows: mean absolute errors in percent and the coverage of intervals. Errors are in sample and
+/// with each kind of rows held out.
 #[must_use]
 pub fn alone_report(residuals: &[AloneResidual]) -> String {
     let mut groups: BTreeMap<&str, Vec<&AloneResidual>> = BTreeMap::new();
@@ -102,7 +103,7 @@ pub fn alone_report(residuals: &[AloneResidual]) -> String {
     format!("{}{words}\n{}", table.render(), coverage_of_alone(&coverage))
 }
 
-/// How often 90 % intervals of kernels and collectives hold.
+/// The coverage of the 90 % intervals of kernels and collectives.
 #[must_use]
 pub fn coverage_of_alone(found: &[AloneCoverage]) -> String {
     let mut table = TextTable::new(["data set", "of", "held out", "rows", "covered %", "median width %"]);

@@ -1,4 +1,4 @@
-//! A software stack fitted to a user's own runs.
+//! Fits a software stack to a user's own runs.
 
 use super::{FoldJob, LEAST_ROWS, MeasuredRows, MeasuredStep, RowFolds, StackUnit, measured_members};
 use crate::evidence::HoldOutScheme;
@@ -10,48 +10,48 @@ use std::path::Path;
 use step::SoftwareStack;
 use step::calibrate::{FittedOption, MEMORY, StackCalibration, StackPrior, StackScalar, TIME};
 
-/// A stack as some runs determine it.
+/// A stack fitted to runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CalibratedStack {
     /// The stack with the fitted scalars and their sources.
     pub stack: SoftwareStack,
     /// Rows in the file.
     pub rows: usize,
-    /// What was fitted: step times, peaks of memory.
+    /// The fitted quantities: step times, peaks of memory.
     pub parts: Vec<QuantityFit>,
 }
 
-/// The scalars of one quantity.
+/// The fit of one quantity.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct QuantityFit {
     /// `iteration_s` or `peak_gib`.
     pub quantity: &'static str,
     /// Rows with a measured value that can be predicted.
     pub rows: usize,
-    /// Mean absolute error in percent with the scalars of the stack as it was.
+    /// Mean absolute error in percent with the original scalars of the stack.
     pub before_pct: f64,
-    /// With the fitted ones, on the rows that they were fitted on.
+    /// Error with the fitted scalars, on the fitted rows.
     pub after_pct: f64,
-    /// On rows that are left out in turn.
+    /// Error on rows that are held out in turn.
     pub left_out_pct: f64,
-    /// On models that are left out in turn; `None` where there is one.
+    /// Error on models that are held out in turn; `None` if there is only one.
     pub by_model_pct: Option<f64>,
     /// The scalars.
     pub scalars: Vec<FittedScalarRange>,
 }
 
-/// A scalar, and between what the rows put it.
+/// A fitted scalar with its range.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FittedScalarRange {
-    /// Its key in the file, unit included.
+    /// The key in the file, with the unit.
     pub key: String,
-    /// What the stack or the fabric had.
+    /// The value before the fit.
     pub before: f64,
-    /// What it has.
+    /// The value after the fit.
     pub after: f64,
-    /// The 90 % range, the others fixed.
+    /// The 90 % range with the other scalars fixed.
     pub range: (f64, f64),
-    /// Whether the rows determine it; if not it keeps its value.
+    /// True if the rows determine it; otherwise it keeps its value.
     pub determined: bool,
 }
 
@@ -62,10 +62,11 @@ impl From<&FittedOption> for FittedScalarRange {
     }
 }
 
-/// Fits a stack's scalars to the runs of a file, from the stack's own values; every row is taken to have run under it. `name` is the new stack's.
+/// Fits a stack's scalars to the runs of a file, starting from the stack's own values. All rows are assumed to have run
+/// under it. `name` is the name of the new stack.
 ///
 /// # Errors
-/// A file that cannot be read or holds no runs; fewer than five that can be predicted.
+/// A file that cannot be read or has no runs; fewer than five runs that can be predicted.
 pub fn calibrate_stack(
     path: &Path,
     base: &SoftwareStack,
@@ -113,7 +114,7 @@ fn source_text(path: &Path, part: &QuantityFit, scalar: &FittedScalarRange) -> S
 }
 
 impl StackUnit<'_> {
-    /// Fits, and holds out.
+    /// Fits the scalars, and computes the errors on held-out rows.
     fn fit_quantity(&self, prior: &StackPrior, stack: &mut SoftwareStack, prepared: &mut PreparedInputs) -> QuantityFit {
         let all: Vec<usize> = (0..self.members.len()).collect();
         let question = StackCalibration { stacks: &self.stacks, scalars: self.scalars, prior };
@@ -139,37 +140,39 @@ impl StackUnit<'_> {
         }
     }
 
-    /// The mean absolute error in percent on folds that are left out in turn.
+    /// The mean absolute error in percent on folds that are held out in turn.
     fn error_left_out(&self, question: &StackCalibration<'_>, folds: &RowFolds, prepared: &PreparedInputs) -> f64 {
         mean_percent(&self.held_out_errors(&FoldJob::jobs_of_scheme(0, folds), question, (prepared, self.members.len())).concat())
     }
 }
 
-/// The mean absolute error in percent of ln(predicted / measured).
+/// The mean absolute error in percent, from ln(predicted / measured).
 pub(super) fn mean_percent(errors: &[f64]) -> f64 {
     errors.iter().map(|e| (e.exp() - 1.0).abs() * 100.0).sum::<f64>() / errors.len().max(1) as f64
 }
 
-/// How a stack fitted to a few rows predicts the others of a data set.
+/// The errors of a stack that was fitted to a few rows, on the other rows of a data set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FewRunsFit {
     /// The data set.
     pub dataset: String,
-    /// The rows that were fitted.
+    /// The fitted rows.
     pub fitted: usize,
-    /// The rows that were predicted.
+    /// The predicted rows.
     pub rows: usize,
-    /// The stack's own scalars, fitted on most of these rows: mean absolute error in percent on the predicted ones.
+    /// Mean absolute error in percent on the predicted rows with the stack's own scalars, which were fitted to most of
+    /// these rows.
     pub built_in_pct: f64,
-    /// The scalars fitted to the few, from where the other stacks have them.
+    /// The same with scalars fitted to the few rows, starting from those of other stacks.
     pub few_pct: f64,
 }
 
-/// Rows that the comparison fits.
+/// Number of fitted rows in the comparison.
 const FEW: usize = 8;
 
-/// For every data set of a file with runs enough: the step times of all but eight rows, spread evenly over the file, predicted by stacks that were
-/// fitted to the eight from where *other* stacks have their scalars, beside the built-in stacks.
+/// Compares stacks that were fitted to eight rows with the built-in stacks, for every data set of a file with enough
+/// runs. The eight rows are spread evenly over the file, and the step times of all others are predicted. Fits start
+/// from the scalars of the *other* stacks.
 ///
 /// # Errors
 /// As [`super::residuals`].

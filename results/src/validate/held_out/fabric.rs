@@ -1,4 +1,4 @@
-//! A fabric fitted to a user's own collectives.
+//! Fits a fabric to a user's own collectives.
 
 use super::alone::AloneResidual;
 use super::calibration::{FittedScalarRange, mean_percent};
@@ -14,8 +14,8 @@ use sim::network::{Fabric, FabricDocument};
 use sim::scalar_fit::{LEFT_OUT, ScalarFit, ScalarPrior, prior_spread, round_to_four_digits};
 use std::path::Path;
 
-/// The fields of a tier that kernels of collectives determine, with what is added before the logarithm is taken and the range of their values; links'
-/// bandwidths are nominal.
+/// The fields of a tier that kernels of collectives determine, with an offset before the logarithm and the range of
+/// their values. The bandwidths of links are nominal and not fitted.
 const FITTED: [(&str, f64, f64, f64); 17] = [
     ("launch_us", 0.1, 0.0, 1e6),
     ("achieved_fraction", 0.0, 0.01, 1.0),
@@ -36,35 +36,35 @@ const FITTED: [(&str, f64, f64, f64); 17] = [
     ("in_network_chunk_us", 0.05, 0.0, 1e6),
 ];
 
-/// A fabric as some collectives determine it.
+/// A fabric fitted to collectives.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CalibratedFabric {
     /// The fabric with the fitted scalars.
     pub document: FabricDocument,
-    /// What they were fitted on.
+    /// The data of the fit.
     pub source: String,
-    /// What was found.
+    /// The findings.
     pub fit: FabricFit,
 }
 
-/// What collectives say of a fabric.
+/// The fit of a fabric.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FabricFit {
     /// Rows of the fabric that can be predicted.
     pub rows: usize,
-    /// Rows of other fabrics, or that cannot be predicted.
+    /// Rows of other fabrics, or rows that cannot be predicted.
     pub others: usize,
-    /// The version or setting of the communication library that the rows ran under, where the fabric has figures of its own for it: the document is the
-    /// fabric under it, without what it says of others.
+    /// The version or setting of the rows' communication library, if the fabric has its own figures for it. The
+    /// document then describes the fabric under it, without the figures for others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub software: Option<String>,
-    /// Mean absolute error in percent with the scalars of the fabric as it was.
+    /// Mean absolute error in percent with the original scalars of the fabric.
     pub before_pct: f64,
-    /// With the fitted ones, on the rows that they were fitted on.
+    /// Error with the fitted scalars, on the fitted rows.
     pub after_pct: f64,
-    /// On rows that are left out in turn.
+    /// Error on rows that are held out in turn.
     pub left_out_pct: f64,
-    /// On kinds of collectives that are left out in turn; `None` where there is one.
+    /// Error on kinds of collectives that are held out in turn; `None` if there is only one.
     pub by_kind_pct: Option<f64>,
     /// The scalars.
     pub scalars: Vec<FittedScalarRange>,
@@ -88,21 +88,22 @@ impl FabricField {
     }
 }
 
-/// The collectives of one fabric, and what of it is fitted.
+/// The collectives of one fabric, and its fitted fields.
 struct FabricUnit<'a> {
     rows: &'a MeasuredRows,
     members: Vec<(usize, f64)>,
     document: FabricDocument,
-    /// The software that the document is for, of those that it had.
+    /// The software whose figures the document has, if the fabric distinguishes several.
     software: Option<String>,
     fields: Vec<FabricField>,
 }
 
-/// Fits the scalars of a fabric (a built-in one or a file) to those rows of a file of collectives that name it, from its own values: those of the first
-/// such row's chip and communication library.
+/// Fits the scalars of a fabric (a built-in one or a file) to those rows of a file of collectives that name it. The fit
+/// starts from its own values. Only rows with the chip and the communication library of the first such row count.
 ///
 /// # Errors
-/// A file that cannot be read or holds no collectives; a fabric that does not exist; fewer than five rows that can be predicted.
+/// A file that cannot be read or has no collectives; a fabric that does not exist; fewer than five rows that can be
+/// predicted.
 pub fn calibrate_fabric(path: &Path, fabric: &str, options: &ValidateOptions) -> Result<CalibratedFabric, ValidateError> {
     let rows = MeasuredRows::read_rows_if(path, |dataset| dataset == Dataset::Collectives)?;
     let wrong = |why: &dyn std::fmt::Display| ValidateError::Stack { why: why.to_string() };
@@ -132,11 +133,12 @@ pub fn calibrate_fabric(path: &Path, fabric: &str, options: &ValidateOptions) ->
     Ok(CalibratedFabric { document, source, fit })
 }
 
-/// The residuals of every collective of a file that can be predicted, by fabric, chip and communication library. Fits begin, and stay where rows say nothing,
-/// at the fabric's own values: fabrics of other tiers have no others.
+/// The residuals of all collectives of a file that can be predicted, by fabric, chip and communication library. Fits
+/// start from the fabric's own values and keep them where rows do not determine them, because fabrics with other tiers
+/// have no comparable values.
 ///
 /// # Errors
-/// A file that cannot be read or holds no collectives.
+/// A file that cannot be read or has no collectives.
 pub fn collective_residuals(path: &Path, options: &ValidateOptions) -> Result<Vec<AloneResidual>, ValidateError> {
     let rows = MeasuredRows::read_rows_if(path, |dataset| dataset == Dataset::Collectives)?;
     let mut prepared = PreparedInputs::new(options);
@@ -156,7 +158,7 @@ pub fn collective_residuals(path: &Path, options: &ValidateOptions) -> Result<Ve
     Ok(all)
 }
 
-/// What of a fabric's document is fitted.
+/// The fitted fields of a fabric's document.
 fn fitted_fields(document: &FabricDocument) -> Vec<FabricField> {
     let one = |(key, setting): (String, FieldValue)| {
         let (_, floor, least, most) = *FITTED.iter().find(|(name, ..)| key.rsplit('.').next() == Some(name))?;
@@ -180,7 +182,7 @@ fn spread_of(field: &FabricField) -> f64 {
 }
 
 impl<'a> FabricUnit<'a> {
-    /// The rows among `named` of the first one's chip and communication library.
+    /// The rows among `named` with the chip and the communication library of the first one.
     fn from_rows(
         rows: &'a MeasuredRows,
         fabric: &str,
@@ -207,7 +209,7 @@ impl<'a> FabricUnit<'a> {
         Ok(unit)
     }
 
-    /// The measured time of a row of the fabric's chip, in microseconds.
+    /// The measured time of a row with the fabric's chip, in microseconds.
     fn measured_time(&self, at: usize, chip: &str, fabric: &Fabric, prepared: &mut PreparedInputs) -> Result<f64, RowFailure> {
         let row = self.rows.row_at(at);
         let none = || RowFailure::Unpredictable("nothing is measured".into());
@@ -221,11 +223,11 @@ impl<'a> FabricUnit<'a> {
         Ok(measured)
     }
 
-    /// The document at a point.
+    /// The document with the scalars of a point.
     fn document_at(&self, point: &[f64]) -> FabricDocument {
         let mut document = self.document.clone();
         for (field, coordinate) in self.fields.iter().zip(point) {
-            // A field that the document has can be set.
+            // Setting an existing field succeeds.
             let _ = document.set_field(&field.key, &FieldValue::Number(field.read_value(*coordinate)));
         }
         document
@@ -318,13 +320,13 @@ impl<'a> FabricUnit<'a> {
         (point, found)
     }
 
-    /// The kind of collective of every member, by its place among them.
+    /// The kind of collective of every member, as an index.
     fn kinds_of_members(&self) -> Vec<usize> {
         let kind = |(at, _): &(usize, f64)| self.rows.row_at(*at).cell("collective").unwrap_or_default().to_owned();
         RowFolds::by_name(self.members.iter().map(kind).collect()).of
     }
 
-    /// ln(predicted / measured) of every member with its fold left out.
+    /// ln(predicted / measured) of every member with its fold held out.
     fn errors_left_out(&self, fit: &ScalarFit<'_>, of: &[usize], prepared: &mut PreparedInputs) -> Vec<f64> {
         let points = fit.fit_without_folds(of, &mut |rest, point| self.errors_at(rest, point, prepared));
         (0..of.len()).flat_map(|m| self.errors_at(&[m], &points[of[m]], prepared)).collect()
@@ -338,13 +340,14 @@ mod tests {
     use sim::kernel::{Collective, CollectiveKind, RankGroup};
     use sim::units::Bytes;
 
-    /// What collectives take on a node whose scalars are others than the built-in one's.
+    /// The times of collectives on a node whose scalars differ from the built-in ones.
     fn measured(truth: &Fabric) -> String {
         let kinds = [("all_reduce", CollectiveKind::AllReduce), ("all_gather", CollectiveKind::AllGather)];
         let mut text =
             "id,dataset,chip,fabric,collective,ranks,nodes,bytes,measured_us,bus_gbytes_per_s,algo,source\n".to_owned();
         for (name, kind) in kinds {
-            // Launches cost a group of two as much as one of eight, steps do not: together they tell the two apart.
+            // The launch cost is the same for groups of two and of eight, but the cost of steps is not. Together they
+            // determine both.
             for (ranks, bytes) in [2, 4, 8].into_iter().flat_map(|ranks| (12..31).step_by(2).map(move |e| (ranks, 1_u64 << e))) {
                 let us = truth
                     .cost_of_collective(&Collective { kind, bytes: Bytes(bytes), group: RankGroup { ranks, stride: 1 } })
@@ -380,7 +383,7 @@ mod tests {
             assert!(scalar.determined && (scalar.after / value - 1.0).abs() < 0.1, "{scalar:?}");
             assert!(scalar.range.0 <= value * 1.1 && scalar.range.1 >= value * 0.9, "{scalar:?}");
         }
-        // What is written is what was fitted.
+        // The written document has the fitted values.
         let again = Fabric::from_toml_str("ours.toml", &found.document.to_text().unwrap()).unwrap();
         assert_eq!(again, found.document.build_fabric().unwrap());
     }

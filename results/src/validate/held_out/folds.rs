@@ -1,6 +1,6 @@
-//! How rows are split: what is held out together.
+//! Splits rows into folds that are held out together.
 
-/// Folds of rows whose sizes differ more: neighbours in size are held out together.
+/// Most folds by size. If sizes differ more, neighbouring sizes share a fold.
 const MOST: usize = 6;
 
 /// The fold of every row.
@@ -19,7 +19,7 @@ impl RowFolds {
         Self { of, count: known.len() }
     }
 
-    /// A fold per size, or of neighbouring sizes where there are many.
+    /// One fold per size; neighbouring sizes share a fold if there are many.
     pub(super) fn by_size(sizes: Vec<u64>) -> Self {
         let mut known = sizes.clone();
         known.sort_unstable();

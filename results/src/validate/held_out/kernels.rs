@@ -1,8 +1,9 @@
-//! Kernels by scalars that were fitted on other kernels, and on another chip.
+//! Predicts kernels with scalars that were fitted to other kernels, and with those of another chip.
 //!
-//! Of every chip whose rows a file has, its scalars are fitted to the rows without a part of them (every twelfth row; one kind of kernel), beginning
-//! where the *other* chip has them that the file measures most, and the part is predicted. Besides, every row is predicted with that other chip's
-//! scalars as they are: as of a chip that nobody measured. What a chip's file says of its units, clocks and memories is not taken back.
+//! For each chip of a file, the scalars are fitted without a fold of the rows, and the fold is predicted. A fold is
+//! every twelfth row, or one kind of kernel. The fit starts from the *other* chip with the most rows in the file. In
+//! addition, every row is predicted with the unchanged scalars of that other chip, as if nobody had measured this one.
+//! The units, clocks and memories in a chip's file stay as they are.
 
 use super::alone::AloneResidual;
 use super::folds::RowFolds;
@@ -17,7 +18,7 @@ use sim::scalar_fit::LEFT_OUT;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Rows of a group that a fit looks at: more do not move a dozen scalars.
+/// Rows per group in a fit. More rows hardly move a dozen scalars.
 const OF_A_GROUP: usize = 24;
 
 /// A chip with its rows.
@@ -34,7 +35,7 @@ struct MeasuredKernel {
     facts: AloneFacts,
 }
 
-/// The residuals of every kernel of a file that can be predicted, chip by chip.
+/// The residuals of all kernels of a file that can be predicted, chip by chip.
 ///
 /// # Errors
 /// A file that cannot be read or has no kernels; a chip that cannot be costed.
@@ -49,7 +50,7 @@ pub fn kernel_residuals(path: &Path, options: &ValidateOptions) -> Result<Vec<Al
     Ok(all)
 }
 
-/// The chips of the rows, with those that can be predicted.
+/// The chips of the rows, with their rows that can be predicted.
 fn measured_chips(rows: &MeasuredRows, options: &ValidateOptions) -> Vec<MeasuredChip> {
     let mut chips: BTreeMap<String, MeasuredChip> = BTreeMap::new();
     let read = |row: &MeasuredRow<'_>| -> Result<(Accelerator, MeasuredKernel), RowFailure> {
@@ -67,7 +68,7 @@ fn measured_chips(rows: &MeasuredRows, options: &ValidateOptions) -> Vec<Measure
 }
 
 impl MeasuredChip {
-    /// Whether both run kernels by a library, or both map them on arrays of one dataflow.
+    /// True if both chips run kernels from a library, or both map them on arrays of one dataflow.
     fn runs_kernels_like(&self, other: &Self) -> bool {
         let of = |chip: &Accelerator| (chip.library.is_some(), chip.tensor.dataflow);
         of(&self.chip) == of(&other.chip)
@@ -103,7 +104,7 @@ impl MeasuredChip {
         Ok(all.iter().map(one).collect())
     }
 
-    /// The error of every row with its fold left out of the fit, which begins on `apart`.
+    /// The error of every row with its fold held out of the fit, which starts from `apart`.
     fn errors_left_out(&self, apart: &Accelerator, folds: &[usize]) -> Result<Vec<Option<f64>>, ValidateError> {
         let mut found = vec![None; folds.len()];
         let count = folds.iter().max().map_or(0, |last| last + 1);
@@ -121,7 +122,7 @@ impl MeasuredChip {
         Ok(found)
     }
 
-    /// Some rows of every group, evenly spread over the file.
+    /// Some rows of every group, spread evenly over the file.
     fn spread_sample(&self, rows: &[usize]) -> Vec<Measurement> {
         let mut groups: BTreeMap<&str, Vec<&Measurement>> = BTreeMap::new();
         for row in rows {
@@ -146,7 +147,8 @@ impl MeasuredChip {
         Ok(rows.iter().map(one).collect())
     }
 
-    /// The kind of every row, by its place among them. Passes of one product are of one kind: who leaves out the one and keeps the others leaves out nothing.
+    /// The kind of every row, as an index. The passes of one product are one kind: holding out one and keeping the
+    /// others would hold out nothing.
     fn kinds_of_rows(&self) -> Vec<usize> {
         let kind = |kernel: &MeasuredKernel| match &kernel.measurement.routine {
             Routine::Attention(_) => "attention",

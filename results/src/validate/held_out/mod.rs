@@ -1,9 +1,10 @@
-//! `coplace validate --held-out FILE...`: how far predictions are off on rows that nothing was fitted on.
+//! `coplace validate --held-out FILE...`: errors on rows that were held out of all fits.
 //!
-//! The rows of a file are split by software stack. A stack's few scalars are fitted anew on all rows but those of a fold (models of one size, one
-//! chip, one number of nodes), beginning where the *other* stacks have them, and the fold is predicted. Besides, every row is predicted with what
-//! the other stacks give alone, as of software that nobody measured. What a chip's or a fabric's scalars were fitted on is not taken back: they
-//! know kernels and collectives, no training run. Those by themselves are held out too ([`alone_residuals`]).
+//! The rows of a file are split by software stack. The few scalars of a stack are fitted without a fold, and the fold
+//! is predicted. A fold has models of one size, one chip, or one number of nodes. The fit starts from the scalars of
+//! the *other* stacks. In addition, every row is predicted with the scalars of the other stacks alone, as if nobody had
+//! measured this software. The scalars of chips and fabrics stay: they were fitted to kernels and collectives, not to
+//! training runs. Those have their own held-out errors ([`alone_residuals`]).
 
 mod alone;
 mod calibration;
@@ -28,11 +29,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use step::SoftwareStack;
 use step::calibrate::{MEMORY, StackCalibration, StackPrior, StackScalar, TIME};
 
-/// Rows that a fit looks at: of more, as many evenly spread over the file.
+/// Rows in a fit. If there are more, as many are chosen, spread evenly over the file.
 const FITTED_ROWS: usize = 60;
-/// The least rows that a stack is fitted to.
+/// Fewest rows for fitting a stack.
 const LEAST_ROWS: usize = 5;
-/// ln(predicted / measured) of a row that fitted scalars leave without a prediction.
+/// ln(predicted / measured) of a row that has no prediction under the fitted scalars.
 const LOST: f64 = 10.0;
 
 /// The errors of one row's prediction, each ln(measured / predicted).
@@ -48,19 +49,19 @@ pub struct RunResidual {
     pub ranking: Option<String>,
     /// The measured value.
     pub measured: f64,
-    /// What the prediction rests on.
+    /// The grounds of the prediction.
     pub facts: PredictionFacts,
-    /// With the scalars as they are.
+    /// Error with the built-in scalars.
     pub in_sample: f64,
-    /// With its fold held out; `None` where the stack's rows are all of one fold.
+    /// Error with its fold held out; `None` if all rows of the stack are in one fold.
     pub held_out: [Option<f64>; 4],
-    /// Its fold under every scheme.
+    /// The fold under each scheme.
     pub fold: [usize; 4],
 }
 
-/// What is measured of a row.
+/// A measured value of a row, with the grounds of its prediction.
 struct MeasuredStep {
-    /// Its place among the records.
+    /// Index of the record.
     at: usize,
     facts: PredictionFacts,
     dataset: String,
@@ -85,7 +86,7 @@ impl MeasuredRows {
         Self::read_rows_if(path, |dataset| matches!(dataset, Dataset::TrainingRuns | Dataset::MemoryPeaks))
     }
 
-    /// The rows of a file that holds what is wanted.
+    /// Reads the rows of a file with a wanted data set.
     fn read_rows_if(path: &Path, wanted: impl Fn(Dataset) -> bool) -> Result<Self, ValidateError> {
         let text = sim::files::text::read_bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
         let mut table = MeasuredTable::open_csv(path, &text)?;
@@ -102,10 +103,10 @@ impl MeasuredRows {
     }
 }
 
-/// The residuals of every row of a file that can be predicted, by quantity and stack.
+/// The residuals of all rows of a file that can be predicted, by quantity and stack.
 ///
 /// # Errors
-/// A file that cannot be read or that has no training runs; a built-in stack that cannot be read.
+/// A file that cannot be read or has no training runs; a built-in stack that cannot be read.
 pub fn run_residuals(path: &Path, options: &ValidateOptions) -> Result<Vec<RunResidual>, ValidateError> {
     let rows = MeasuredRows::read_rows(path)?;
     let mut prepared = PreparedInputs::new(options);
@@ -121,7 +122,7 @@ pub fn run_residuals(path: &Path, options: &ValidateOptions) -> Result<Vec<RunRe
     Ok(all)
 }
 
-/// The rows with a measured value of the quantity that can be predicted; runs that failed have none.
+/// The rows with a measured value of the quantity that can be predicted. Failed runs have none.
 fn measured_members(rows: &MeasuredRows, quantity: &'static str, prepared: &mut PreparedInputs) -> Vec<MeasuredStep> {
     let Some(target) = rows.dataset.target_columns().iter().find(|target| target.column == quantity) else { return Vec::new() };
     let predict = rows.dataset.predictor();
@@ -137,7 +138,7 @@ fn measured_members(rows: &MeasuredRows, quantity: &'static str, prepared: &mut 
     (0..rows.records.len()).map(one).filter_map(Result::ok).collect()
 }
 
-/// The stacks of the rows, those that share all that is fitted in one list.
+/// The stacks of the rows. Stacks that share all fitted scalars are in one list.
 fn units_of_stacks(measured: &[MeasuredStep], options: &ValidateOptions) -> Result<Vec<Vec<SoftwareStack>>, ValidateError> {
     let mut units: Vec<Vec<SoftwareStack>> = Vec::new();
     for stack in stacks_of_rows(measured.iter(), options)? {
@@ -149,7 +150,7 @@ fn units_of_stacks(measured: &[MeasuredStep], options: &ValidateOptions) -> Resu
     Ok(units)
 }
 
-/// The stacks that rows ran under, by name.
+/// The stacks of the rows, by name.
 fn stacks_of_rows<'a>(
     measured: impl Iterator<Item = &'a MeasuredStep>,
     options: &ValidateOptions,
@@ -164,16 +165,17 @@ fn stacks_of_rows<'a>(
     names.into_iter().map(load).collect()
 }
 
-/// Whether two stacks have the same values of all that is fitted, but for the rate of narrow products: they were fitted together.
+/// True if two stacks have equal fitted scalars, except for the rate of narrow products. Such stacks were fitted
+/// together.
 fn share_fitted_scalars(a: &SoftwareStack, b: &SoftwareStack) -> bool {
     let sustained =
         |s: &SoftwareStack| (s.sustained.tensor_fraction, s.sustained.memory_fraction, s.sustained.attention_fraction);
     a.launch == b.launch && sustained(a) == sustained(b) && a.memory == b.memory
 }
 
-/// A fold to be held out.
+/// A fold to hold out.
 struct FoldJob {
-    /// Of which scheme, by its place.
+    /// Index of the scheme.
     scheme: usize,
     inside: Vec<usize>,
     rest: Vec<usize>,
@@ -189,13 +191,13 @@ impl FoldJob {
         (0..folds.count).map(split).collect()
     }
 
-    /// Those that leave rows enough.
+    /// The folds that leave enough rows.
     fn with_enough_rest(scheme: usize, folds: &RowFolds) -> Vec<Self> {
         Self::jobs_of_scheme(scheme, folds).into_iter().filter(|job| folds.count > 1 && job.rest.len() >= LEAST_ROWS).collect()
     }
 }
 
-/// The next of the jobs, with its place.
+/// The next job and its index.
 fn take_next_job<'a>(next: &AtomicUsize, jobs: &'a [FoldJob]) -> (usize, Option<&'a FoldJob>) {
     let at = next.fetch_add(1, Ordering::Relaxed);
     (at, jobs.get(at))
@@ -218,7 +220,8 @@ impl StackUnit<'_> {
         let one = |m: &usize| {
             let member = self.members[*m];
             let row = self.rows.row_at(member.at);
-            // A peak needs no step, but for the number of chunks that a source leaves open: the fastest.
+            // A peak needs no step, unless the source leaves the number of chunks open: then the fastest number is
+            // chosen.
             let stated = row.cell("virtual_stages").is_some() || row.cell("pp").is_none_or(|pp| pp == "1");
             let predict = if self.quantity == "peak_gib" && stated { Dataset::MemoryPeaks.predictor() } else { predict };
             let values = predict(prepared, &row).unwrap_or_default();
@@ -231,7 +234,7 @@ impl StackUnit<'_> {
         errors
     }
 
-    /// The scalars that the unit's stacks share.
+    /// The scalars that the stacks of the unit share.
     fn shared_scalars(&self) -> Vec<StackScalar> {
         let alike =
             |scalar: &&StackScalar| self.stacks.iter().all(|stack| scalar.value_in(stack) == scalar.value_in(&self.stacks[0]));
@@ -259,7 +262,8 @@ impl StackUnit<'_> {
         Ok(all.iter().map(|m| self.residual_of_member(*m, &folds, -in_sample[*m], held_out[*m], -unmet[*m])).collect())
     }
 
-    /// The errors of every fold under scalars fitted to the others, or to so many of them, folds side by side on the machine's cores.
+    /// The errors of every fold under scalars fitted to the others (to at most `most` of them). Folds run in parallel
+    /// on the machine's cores.
     fn held_out_errors(
         &self,
         jobs: &[FoldJob],
@@ -330,7 +334,8 @@ impl StackUnit<'_> {
     }
 }
 
-/// A line per row and quantity, of what intervals are made of: the columns are [`COLUMNS`]. Errors are ln(measured / predicted), to four digits.
+/// A CSV table with one line per row and quantity, from which intervals are made. The columns are [`COLUMNS`]. Errors
+/// are ln(measured / predicted), with four digits.
 #[must_use]
 pub fn residuals_csv(residuals: &[RunResidual]) -> String {
     let mut text = format!("{}\n", COLUMNS.join(","));

@@ -1,4 +1,4 @@
-//! Errors in sample and held out, side by side.
+//! Errors in sample and on held-out rows, side by side.
 
 use super::{FewRunsFit, RunResidual};
 use crate::evidence::HoldOutScheme;
@@ -7,8 +7,8 @@ use crate::validate::ValuePrediction;
 use crate::validate::ranking::score_rankings;
 use std::collections::BTreeMap;
 
-/// A line per data set and quantity: mean absolute errors in percent, in sample and with each kind of fold held out, and how well plans of equal
-/// model, chips and batch are ordered (Spearman) in sample and with models held out.
+/// A line per data set and quantity: mean absolute errors in percent, in sample and with each kind of fold held out. It
+/// also has the quality of the order of comparable plans (Spearman), in sample and with models held out.
 #[must_use]
 pub fn held_out_report(residuals: &[RunResidual]) -> String {
     let mut sets: BTreeMap<(&str, &str), Vec<&RunResidual>> = BTreeMap::new();
@@ -46,7 +46,7 @@ fn percent_cell(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), |value| format!("{value:.1}"))
 }
 
-/// The mean absolute error of the rows that have one, in percent of what was measured.
+/// The mean absolute error of the rows that have one, in percent of the measured value.
 fn mean_absolute_error(rows: &[&RunResidual], error: impl Fn(&RunResidual) -> Option<f64>) -> Option<f64> {
     let errors: Vec<f64> = rows.iter().filter_map(|r| error(r)).map(|e| ((-e).exp() - 1.0).abs() * 100.0).collect();
     (!errors.is_empty()).then(|| errors.iter().sum::<f64>() / errors.len() as f64)
@@ -70,7 +70,7 @@ fn order_error(rows: &[&RunResidual], error: impl Fn(&RunResidual) -> Option<f64
     score_rankings(&predictions, "iteration_s").first().map_or_else(|| "-".into(), |ranking| format!("{:.3}", ranking.spearman))
 }
 
-/// A line per data set: how a stack fitted to a few rows predicts the others.
+/// A line per data set: the errors of a stack that was fitted to a few rows.
 #[must_use]
 pub fn few_runs_report(found: &[FewRunsFit]) -> String {
     let mut table = TextTable::new(["data set", "fitted", "predicted", "MAPE % built in", "fitted to the few", "ratio"]);

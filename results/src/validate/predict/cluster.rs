@@ -1,5 +1,5 @@
-//! The network of a row of measured training: the fabric that it names, its nodes, and the bandwidth between them. What a row leaves open
-//! or states in vain is noted.
+//! The network of a row of measured training: the named fabric, its nodes, and the bandwidth between them. Missing and
+//! unusable values are noted.
 
 use super::PreparedInputs;
 use crate::validate::row::{MeasuredRow, RowFailure};
@@ -11,22 +11,22 @@ use workloads::Layout;
 const PER_NODE: &str = "chips_per_node";
 /// The column of the bandwidth between nodes.
 const BETWEEN: &str = "inter_node_gbytes_per_s_per_chip";
-/// The most of it that is believed: ten times the NVLink port of a 2025 GPU.
+/// Largest accepted value: ten times the NVLink port of a 2025 GPU.
 const MOST_GB_PER_S: f64 = 1e5;
 
-/// What a row says of its network.
+/// The network as the row states it.
 struct StatedNetwork<'a> {
-    /// The built-in fabric that it names.
+    /// The built-in fabric, if the row names one.
     fabric: Option<&'a str>,
-    /// What it names instead, in words.
+    /// Another network in words.
     unknown: String,
     /// Chips of the run.
     chips: u32,
-    /// How the run is laid out on them.
+    /// The layout of the run on them.
     layout: Layout,
     /// Chips of a node.
     per_node: Option<u32>,
-    /// GB/s of a chip between nodes, one direction.
+    /// GB/s of a chip between nodes, in one direction.
     between: Option<f64>,
 }
 
@@ -50,13 +50,14 @@ impl<'a> StatedNetwork<'a> {
         })
     }
 
-    /// Chips of the first axis whose groups do not lie on nodes as the network takes them to: a group of consecutive chips is a part of a node, whole
-    /// nodes, or, beginning with the first node, all chips. Groups of other sizes begin anywhere in a node, and some cross into the next.
+    /// The first axis whose groups lie on nodes in another way than the network assumes, with its number of chips. The
+    /// network assumes that a group of consecutive chips is a part of a node, whole nodes, or all chips from the first
+    /// node on. Groups of other sizes start anywhere in a node, and some cross into the next.
     fn chips_off_node(&self, per_node: u32) -> Option<(&'static str, u64)> {
         let Layout { tensor, context, data, expert, .. } = self.layout;
         let [tensor, context, data, expert, per_node] = [tensor, context, data, expert, per_node].map(u64::from);
         let inner = tensor.saturating_mul(context);
-        // Expert-parallel groups are parts of data-parallel ones, or reach into the axes within.
+        // Expert-parallel groups are parts of data-parallel ones, or extend into the inner axes.
         let experts = if let Some(width) = self.layout.expert_tensor {
             expert.saturating_mul(width.into())
         } else if data.is_multiple_of(expert) {
@@ -70,8 +71,8 @@ impl<'a> StatedNetwork<'a> {
     }
 }
 
-/// The fabric that the row names, cut to its fast domain. One that no file describes is built from the chip's own node and the
-/// bandwidth between nodes that the row states.
+/// The fabric that the row names, cut to its fast domain. A network without a file is built from the chip's own node
+/// and the row's bandwidth between nodes.
 pub(super) fn fabric_of_row(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -110,7 +111,7 @@ pub(super) fn fabric_of_row(
     Ok(fabric_with_bandwidth(prepared, &stated, fabric))
 }
 
-/// The fabric with nodes as the row states them, the last of which may be filled in part where the network can say what that costs.
+/// The fabric with nodes as the row states them. The last node may be partly filled if the network can cost that.
 fn fabric_with_nodes(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -148,10 +149,11 @@ fn fabric_with_nodes(
     fabric.with_fast_domain(per_node).map_err(|e: NetworkError| RowFailure::Unpredictable(e.to_string()))
 }
 
-/// Devices of the smallest fast domain that is a rack and not a node.
+/// Devices of the smallest fast domain that is a rack, not a node.
 const RACK: u32 = 16;
 
-/// Chips that a run has in each fast domain: of racks that it does not fill as many in each, the most into which its groups fit.
+/// Chips of a run in each fast domain. In racks that it does not fill, the largest equal number into which its groups
+/// fit.
 fn chips_per_domain(prepared: &mut PreparedInputs, stated: &StatedNetwork<'_>, fabric: &Fabric, per_node: u32) -> u32 {
     let chips = stated.chips;
     if fabric.fast_domain_devices() < RACK
@@ -167,8 +169,8 @@ fn chips_per_domain(prepared: &mut PreparedInputs, stated: &StatedNetwork<'_>, f
     part
 }
 
-/// Notes that the last node of a run is filled in part. Between switched nodes a group's part in each node has the ports of its chips there; links of
-/// whole nodes and slices of a torus have no such part.
+/// Notes that the last node of a run is partly filled. Between switched nodes, a group's part in each node has the
+/// ports of its chips there. Links of whole nodes and slices of a torus have no such parts.
 fn note_partly_filled(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -193,7 +195,7 @@ fn note_partly_filled(
     Err(row.row_fault(PER_NODE, &format!("{limit}{why}"), &nodes))
 }
 
-/// The fabric with the bandwidth between nodes that the row states: it goes before what the fabric's file has.
+/// The fabric with the row's bandwidth between nodes, which overrides that of the fabric's file.
 fn fabric_with_bandwidth(prepared: &mut PreparedInputs, stated: &StatedNetwork<'_>, fabric: Fabric) -> Fabric {
     let Some(between) = stated.between else { return fabric };
     let why = match fabric.tiers.get(1).map(|tier| &tier.topology) {
@@ -207,8 +209,8 @@ fn fabric_with_bandwidth(prepared: &mut PreparedInputs, stated: &StatedNetwork<'
     fabric
 }
 
-/// The fabric with the figures that it has for the chip. Where slices of this chip are described but not the network between them,
-/// the network between slices is that of the chip that the fabric does describe, and the second value is true.
+/// The fabric with its figures for the chip. A fabric may describe slices of this chip but not the network between
+/// them. That network is then taken from the chip that the fabric describes, and the second value is true.
 fn named_fabric_of_chip(prepared: &mut PreparedInputs, name: &str, chip: &str) -> Result<(Fabric, bool), RowFailure> {
     let fabric = prepared.fabric_of_chip(name, chip).cloned();
     let (Err(_), Some(slice)) = (&fabric, name.strip_suffix("_dcn")) else { return fabric.map(|fabric| (fabric, false)) };
@@ -220,7 +222,7 @@ fn named_fabric_of_chip(prepared: &mut PreparedInputs, name: &str, chip: &str) -
     Ok((joined, true))
 }
 
-/// The cluster fabric of a chip whose own is not described.
+/// The cluster fabric for a chip without its own.
 fn fabric_of_nodes(chip: &str) -> &'static str {
     match chip {
         c if c.starts_with("v100") => "nvlink2_node",

@@ -1,4 +1,4 @@
-//! Collectives: `sim::network`'s cost of a group on the fabric that the row names.
+//! Collectives: the cost of a group on the row's fabric, from `sim::network`.
 
 use super::PreparedInputs;
 use crate::evidence::{AloneFacts, RunsAlone};
@@ -7,7 +7,7 @@ use sim::kernel::{Collective, CollectiveKind, RankGroup};
 use sim::network::{Fabric, Topology};
 use sim::units::Bytes;
 
-/// The names that measurements use.
+/// The names in measurements.
 const KINDS: [(&str, CollectiveKind); 6] = [
     ("all_reduce", CollectiveKind::AllReduce),
     ("all_gather", CollectiveKind::AllGather),
@@ -17,7 +17,7 @@ const KINDS: [(&str, CollectiveKind); 6] = [
     ("send_recv", CollectiveKind::SendRecv),
 ];
 
-/// What `algo` says where the switch was kept from reducing.
+/// The text in `algo` for runs in which the switch did not reduce.
 const NO_SWITCH: &str = "NVLS off";
 
 /// Predicts the time of a collective in microseconds.
@@ -33,7 +33,7 @@ pub(in crate::validate) fn predict_collective(
     Ok(vec![("measured_us", us)])
 }
 
-/// What the row's prediction rests on.
+/// The grounds of the row's prediction.
 pub(in crate::validate) fn facts_on_fabric(row: &MeasuredRow<'_>) -> AloneFacts {
     let cell = |key: &str| row.cell(key).unwrap_or("?");
     AloneFacts {
@@ -82,7 +82,7 @@ fn device_count(row: &MeasuredRow<'_>, key: &str) -> Result<u32, RowFailure> {
     u32::try_from(row.count(key)?).map_err(|_| row.row_fault(key, "must be below 2^32", "correct it"))
 }
 
-/// Checks that the fabric has such nodes; on switches nodes larger than its own are taken, and that is noted.
+/// Checks that the fabric has such nodes. On switches, larger nodes are accepted and noted.
 fn check_nodes(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -107,9 +107,9 @@ fn check_nodes(
     Ok(())
 }
 
-/// The part of the fabric that the ranks occupy. On a torus they are its most compact slice, or the slices that the row's nodes
-/// are where slices are joined by another network; elsewhere `ranks / nodes` of
-/// them share a node, so that a group of one rank per node crosses nodes only.
+/// The part of the fabric that the ranks occupy. On a torus it is the most compact slice; if another network joins
+/// slices, it is the slices that are the row's nodes. Elsewhere `ranks / nodes` of them share a node, so that a group
+/// of one rank per node uses only the network between nodes.
 fn occupied_fabric(fabric: &Fabric, ranks: u32, nodes: u32) -> Result<Fabric, RowFailure> {
     let unpredictable = |e: sim::network::NetworkError| RowFailure::Unpredictable(e.to_string());
     let torus = fabric.tiers.first().is_some_and(|tier| matches!(tier.topology, Topology::Torus { .. }));

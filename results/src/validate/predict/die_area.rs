@@ -1,9 +1,9 @@
-//! Die areas: `sim::hardware::area` of the chip that the row names, by component.
+//! Die areas: `sim::hardware::area` of the row's chip, by component.
 
 use super::PreparedInputs;
 use crate::validate::row::{MeasuredRow, RowFailure};
 
-/// Predicts the area of a die's or a core's component in mm^2.
+/// Predicts the area of a component of a die or a core, in mm².
 pub(in crate::validate) fn predict_area(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,

@@ -1,4 +1,4 @@
-//! Kernels: `sim::cost` on the chip that the row names, by the clock that the row was measured with.
+//! Kernels: `sim::cost` on the row's chip, with the clock of the measurement.
 
 use super::PreparedInputs;
 use crate::evidence::{AloneFacts, RunsAlone};
@@ -10,7 +10,7 @@ use sim::cost::{AttentionCall, ExpertsCall, Routine};
 use sim::kernel::{Contraction, DataType, Direction, Kernel};
 use sim::units::Seconds;
 
-/// What the source of a row says whose attention a serving library ran.
+/// The text in a row's source for attention from a serving library.
 const SERVING: &str = "trtllm";
 
 /// Predicts the time of a kernel in microseconds.
@@ -25,7 +25,7 @@ pub(in crate::validate) fn predict_kernel(
     Ok(vec![("measured_us", us)])
 }
 
-/// What the prediction of a row of a chip rests on.
+/// The grounds of a prediction for a row of a chip.
 pub(in crate::validate) fn facts_on_chip(row: &MeasuredRow<'_>, chip: &str) -> Result<AloneFacts, RowFailure> {
     let host = if timing_of_row(row)? == MeasurementClock::Host { " (host)" } else { "" };
     Ok(AloneFacts {
@@ -35,7 +35,7 @@ pub(in crate::validate) fn facts_on_chip(row: &MeasuredRow<'_>, chip: &str) -> R
     })
 }
 
-/// The row as a measurement that a chip's scalars can be fitted to.
+/// The row as a measurement for fitting a chip's scalars.
 pub(in crate::validate) fn read_measurement(row: &MeasuredRow<'_>, group: String) -> Result<Measurement, RowFailure> {
     let (routine, timing) = routine_and_timing(row)?;
     for target in Dataset::Kernels.target_columns() {
@@ -46,7 +46,7 @@ pub(in crate::validate) fn read_measurement(row: &MeasuredRow<'_>, group: String
     Err(RowFailure::Unpredictable("no measured time".into()))
 }
 
-/// What the row ran, and by which clock it was measured.
+/// The routine of the row, and the clock of its measurement.
 fn routine_and_timing(row: &MeasuredRow<'_>) -> Result<(Routine, MeasurementClock), RowFailure> {
     let (timing, routine) = (timing_of_row(row)?, routine_of_row(row)?);
     if timing == MeasurementClock::Host && !matches!(routine, Routine::Kernel(_)) {
@@ -55,7 +55,7 @@ fn routine_and_timing(row: &MeasuredRow<'_>) -> Result<(Routine, MeasurementCloc
     Ok((routine, timing))
 }
 
-/// The clock that the row was measured with.
+/// The clock of the row's measurement.
 fn timing_of_row(row: &MeasuredRow<'_>) -> Result<MeasurementClock, RowFailure> {
     match row.text("timing")? {
         "device" => Ok(MeasurementClock::Device),
@@ -64,7 +64,7 @@ fn timing_of_row(row: &MeasuredRow<'_>) -> Result<MeasurementClock, RowFailure> 
     }
 }
 
-/// What the row ran.
+/// The routine of the row.
 fn routine_of_row(row: &MeasuredRow<'_>) -> Result<Routine, RowFailure> {
     let operand = data_type_from_name(row.text("dtype")?).map_err(|e| parse_name(row, &e))?;
     let name = row.text("kernel")?;
@@ -93,7 +93,7 @@ fn routine_of_row(row: &MeasuredRow<'_>) -> Result<Routine, RowFailure> {
     }
 }
 
-/// The type that products of a type are written in: 8-bit ones leave in 16 bits.
+/// The result type of products of a type: products of 8-bit operands have 16-bit results.
 fn result_type(operand: DataType) -> DataType {
     if operand.bytes() == 1 { DataType::Bf16 } else { operand }
 }
@@ -126,7 +126,7 @@ fn experts_of_row(row: &MeasuredRow<'_>, operand: DataType) -> Result<ExpertsCal
     })
 }
 
-/// A name that the model does not know leaves the row without a prediction; a missing dimension is the row's fault.
+/// A name that the model does not know leaves the row without a prediction. A missing dimension is a fault of the row.
 fn parse_name(row: &MeasuredRow<'_>, error: &NameError) -> RowFailure {
     match error {
         NameError::MissingDimension { dimension, kernel } => {

@@ -1,11 +1,11 @@
-//! Memory peaks, and whether a run fits: `step::step_memory` of the plan that the row describes.
+//! Memory peaks, and whether a run fits: `step::step_memory` of the row's plan.
 
 use super::run::MeasuredRun;
 use super::{PreparedInputs, recompute};
 use crate::validate::row::{MeasuredRow, RowFailure};
 use step::{MemoryReading, StepMemory};
 
-/// Predicts the peak in GiB, as the row's instrument shows it, and whether the run fits (1 or 0).
+/// Predicts the peak in GiB as the row's instrument shows it, and the outcome (1 if the run fits, otherwise 0).
 pub(in crate::validate) fn predict_memory(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -20,7 +20,7 @@ pub(in crate::validate) fn predict_memory(
     memory_of_run(prepared, row, &run)
 }
 
-/// The same of a row that has been read.
+/// The same for a row that has been read.
 pub(in crate::validate) fn memory_of_run(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -34,8 +34,9 @@ pub(in crate::validate) fn memory_of_run(
     Ok(values)
 }
 
-/// What the row's instrument shows: the `allocator` column names it, or the source where it reads the device; otherwise the
-/// allocator's reserved bytes. Megatron-LM logs its allocator from the last rank, which is of the last stage.
+/// The value of the row's instrument. The `allocator` column names it, or the source if it reads the device. The
+/// default is the reserved bytes of the allocator. Megatron-LM logs the allocator of the last rank, which belongs to
+/// the last stage.
 fn peak_of_instrument(row: &MeasuredRow<'_>, run: &MeasuredRun, memory: &StepMemory) -> f64 {
     let names = |key: &str, word: &str| row.cell(key).is_some_and(|text| text.to_lowercase().contains(word));
     let reading = if names("allocator", "allocated") || names("peak_kind", "allocated") {

@@ -1,5 +1,5 @@
-//! From a row of measured data to what `sim` predicts for it. Adapters only translate: nothing here is fitted, and
-//! nothing depends on a row's measured value.
+//! Translates a row of measured data to a prediction of `sim`. Adapters only translate: nothing here is fitted, and
+//! nothing depends on the measured value.
 
 mod cluster;
 pub(super) mod collectives;
@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use step::{ChipTimes, SoftwareStack, StepTime};
 
-/// Chips and fabrics that earlier rows of a file needed, prepared once.
+/// Chips and fabrics of earlier rows, prepared once.
 #[derive(Debug, Default)]
 pub(super) struct PreparedInputs {
     fabrics: BTreeMap<(String, String), Result<Fabric, String>>,
@@ -31,17 +31,17 @@ pub(super) struct PreparedInputs {
     areas: BTreeMap<String, Result<AreaBreakdown, String>>,
     chips: BTreeMap<(String, String), Result<ChipTimes, String>>,
     stacks: Option<PathBuf>,
-    /// Stacks that go before those of the directory and the built-in ones of the same name.
+    /// Stacks that take precedence over those of the directory and the built-in ones of the same name.
     driven: BTreeMap<String, SoftwareStack>,
-    /// The stack that every row is taken to have run under.
+    /// The stack that all rows are assumed to have run under, if there is one.
     stack: Option<String>,
     hardware: Option<PathBuf>,
     steps: Vec<(String, StepTime)>,
-    /// What was assumed of the row being predicted.
+    /// Assumptions about the current row.
     assumed: Vec<String>,
-    /// What the prediction of the row rests on, where it is a training run.
+    /// The grounds of the current prediction, if it is a training run.
     facts: Option<PredictionFacts>,
-    /// The same, where it is a kernel or a collective.
+    /// The same for a kernel or a collective.
     alone: Option<AloneFacts>,
 }
 
@@ -50,40 +50,40 @@ impl PreparedInputs {
         Self { stacks: options.stacks.clone(), hardware: options.chips.clone(), ..Self::default() }
     }
 
-    /// Of the same files, nothing of them read yet; every row under the same stack, if that is taken.
+    /// A value for the same files and the same forced stack, with nothing read yet.
     pub(super) fn with_nothing_read(&self) -> Self {
         Self { stacks: self.stacks.clone(), hardware: self.hardware.clone(), stack: self.stack.clone(), ..Self::default() }
     }
 
-    /// Takes every row to have run under this stack, whatever the row says.
+    /// Forces this stack for every row, whatever the row says.
     pub(super) fn force_stack(&mut self, stack: &SoftwareStack) {
         self.stack = Some(stack.name.clone());
         self.replace_stacks(std::slice::from_ref(stack));
     }
 
-    /// The stack that every row is taken to have run under.
+    /// The stack that all rows are assumed to have run under, if there is one.
     fn forced_stack(&self) -> Option<&str> {
         self.stack.as_deref()
     }
 
-    /// Takes these stacks from now on in place of others of the same names.
+    /// Replaces stacks of the same names from now on.
     pub(super) fn replace_stacks(&mut self, stacks: &[SoftwareStack]) {
         self.driven = stacks.iter().map(|stack| (stack.name.clone(), stack.clone())).collect();
         self.chips.clear();
         self.steps.clear();
     }
 
-    /// The steps predicted so far: the row's id and what its time is made of.
+    /// The steps predicted so far: the row's id and the parts of its time.
     pub(super) fn into_steps(self) -> Vec<(String, StepTime)> {
         self.steps
     }
 
-    /// Notes what is assumed of the row: what it does not say, or says in vain, and what is taken.
+    /// Notes an assumption about the row: a missing or unusable value, and its replacement.
     fn note_assumption(&mut self, what: String) {
         self.assumed.push(what);
     }
 
-    /// Notes what the prediction of a run rests on.
+    /// Notes the grounds of a run's prediction.
     fn note_facts(&mut self, run: &run::MeasuredRun) -> Result<(), RowFailure> {
         self.cost_model(&run.chip)?;
         self.chip_under_stack(&run.chip, &run.stack)?;
@@ -95,22 +95,22 @@ impl PreparedInputs {
         Ok(())
     }
 
-    /// What the prediction of the kernel or collective predicted last rests on.
+    /// Takes the grounds of the last prediction of a kernel or a collective.
     pub(super) fn take_alone_facts(&mut self) -> Option<AloneFacts> {
         self.alone.take()
     }
 
-    /// What the prediction of the row predicted last rests on.
+    /// Takes the grounds of the last prediction.
     pub(super) fn take_run_facts(&mut self) -> Option<PredictionFacts> {
         self.facts.take()
     }
 
-    /// What was assumed of the row predicted last.
+    /// Takes the assumptions about the last row.
     pub(super) fn take_assumptions(&mut self) -> Vec<String> {
         std::mem::take(&mut self.assumed)
     }
 
-    /// The fabric with the figures that it has for the chip.
+    /// The fabric with its figures for the chip.
     fn fabric_of_chip(&mut self, name: &str, chip: &str) -> Result<&Fabric, RowFailure> {
         let prepared = self.fabrics.entry((name.into(), chip.into())).or_insert_with(|| {
             let fabric = Fabric::built_in_for_chip(name, chip);
@@ -119,7 +119,7 @@ impl PreparedInputs {
         prepared.as_ref().map_err(|why| RowFailure::Unpredictable(why.clone()))
     }
 
-    /// The fabric under the version or setting of the communication library that a measurement names.
+    /// The fabric under the version or setting of the communication library in a measurement.
     fn fabric_under_library(&mut self, name: &str, chip: &str, software: &str) -> Result<Fabric, RowFailure> {
         let prepared = self.fabrics.entry((name.into(), format!("{chip}\u{0}{software}"))).or_insert_with(|| {
             let fabric = Fabric::built_in_under_software(name, chip, software);
@@ -161,7 +161,7 @@ impl PreparedInputs {
     }
 }
 
-/// The chip of a name: from a file of that name in the directory, if one is given and has it, else the built-in one.
+/// The chip of this name: from a file in the directory, if it is given and has one; otherwise the built-in chip.
 pub(super) fn find_accelerator(directory: Option<&Path>, chip: &str) -> Result<Accelerator, String> {
     let file = directory.map(|directory| directory.join(format!("{chip}.toml"))).filter(|file| file.is_file());
     let Some(file) = file else { return Accelerator::built_in(chip).map_err(|e| e.to_string()) };

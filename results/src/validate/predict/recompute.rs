@@ -1,4 +1,4 @@
-//! What the layers of a run keep, where the row tells it by `recompute_modules` or leaves it open.
+//! The tensors that the layers of a run keep, from the row's `recompute_modules` or by assumption.
 
 use super::PreparedInputs;
 use super::run::MeasuredRun;
@@ -9,7 +9,7 @@ use workloads::{ActivationPolicy, LayerRun, RecomputeSet, SegmentKind, StagePoli
 /// The column.
 const MODULES: &str = "recompute_modules";
 
-/// Says what of the column no plan has.
+/// Notes the parts of the column that no plan can express.
 pub(super) fn note_unsupported(prepared: &mut PreparedInputs, row: &MeasuredRow<'_>) {
     let Some(text) = row.cell(MODULES) else { return };
     if !["full_layers:", "cpu_offload_layers:"].iter().any(|known| text.starts_with(known)) && parse_modules(text).is_none() {
@@ -18,13 +18,13 @@ pub(super) fn note_unsupported(prepared: &mut PreparedInputs, row: &MeasuredRow<
     }
 }
 
-/// Megatron-LM's modules that run again, by their names with commas, semicolons or plus signs between; none where one is unknown.
+/// Parses Megatron-LM's recomputed modules, separated by commas, semicolons or plus signs. `None` if one is unknown.
 fn parse_modules(text: &str) -> Option<Techniques> {
     let name = |module: &str| format!("recompute-{}", module.trim().replace('_', "-")).parse().ok();
     text.split([',', ';', '+', ' ']).filter(|module| !module.is_empty()).map(name).collect()
 }
 
-/// The run with what its row says of its layers, or leaves open.
+/// The run with the policy of its row, stated or assumed.
 pub(super) fn run_with_policy(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -34,8 +34,9 @@ pub(super) fn run_with_policy(
     choose_policy(prepared, row, run)
 }
 
-/// The run with what its row says in `recompute_modules`: `full_layers:N`, the first layers of every chunk recomputed whole, or
-/// `cpu_offload_layers:N`, all that the first layers keep in host memory, or the modules that run again. Others change nothing.
+/// Applies `recompute_modules` to the run: `full_layers:N` recomputes the first layers of every chunk,
+/// `cpu_offload_layers:N` offloads everything that the first layers keep to host memory, and other entries name
+/// recomputed modules. Unknown entries change nothing.
 fn run_as_stated(prepared: &mut PreparedInputs, row: &MeasuredRow<'_>, run: MeasuredRun) -> Result<MeasuredRun, RowFailure> {
     let Some(text) = row.cell(MODULES) else { return Ok(run) };
     let wrong =
@@ -56,7 +57,7 @@ fn run_as_stated(prepared: &mut PreparedInputs, row: &MeasuredRow<'_>, run: Meas
         _ => {
             let mut run = run;
             if let Some(modules) = parse_modules(text).filter(|_| row.cell("recompute") != Some("full")) {
-                // They say what `recompute = selective` means.
+                // They define the meaning of `recompute = selective`.
                 (run.plan.techniques, run.plan.activations) = (modules, ActivationPolicy::None.into());
             }
             return Ok(run);
@@ -67,7 +68,7 @@ fn run_as_stated(prepared: &mut PreparedInputs, row: &MeasuredRow<'_>, run: Meas
     Ok(run)
 }
 
-/// Everything that a layer keeps, in host memory.
+/// A policy that offloads everything that a layer keeps to host memory.
 fn offload_all_tensors(prepared: &mut PreparedInputs, run: &MeasuredRun) -> Result<ActivationPolicy, RowFailure> {
     let why = |e: String| RowFailure::Unpredictable(e);
     let stack = prepared.chip_under_stack(&run.chip, &run.stack)?.stack().clone();
@@ -79,11 +80,12 @@ fn offload_all_tensors(prepared: &mut PreparedInputs, run: &MeasuredRun) -> Resu
     format!("tensors:offload({})", names.join(",")).parse().map_err(|e: workloads::WorkloadError| why(e.to_string()))
 }
 
-/// What costs least to run again, and is tried before whole layers.
+/// The cheapest recomputation. It is tried before whole layers.
 const CHEAPEST: &str = "recompute-layernorm";
 
-/// A run whose row leaves recomputation open and that does not fit keeping everything: with its norms run again, or else with as few layers of every
-/// chunk recomputed whole as fit, as those who ran it will have chosen. Where none are enough it stays as it is.
+/// Chooses the recomputation of a run whose row leaves it open and that does not fit if it keeps everything. The norms
+/// are recomputed first; if that is not enough, the smallest number of layers per chunk that fits. The owners of the
+/// run will have chosen the same. If nothing fits, the run stays unchanged.
 fn choose_policy(prepared: &mut PreparedInputs, row: &MeasuredRow<'_>, run: MeasuredRun) -> Result<MeasuredRun, RowFailure> {
     let open = row.cell("recompute").is_none() && row.cell(MODULES).is_none();
     if !open || memory_of_run(prepared, &run)?.check_fits().is_ok() {
@@ -105,7 +107,8 @@ fn choose_policy(prepared: &mut PreparedInputs, row: &MeasuredRow<'_>, run: Meas
     if memory_of_run(prepared, &with(most))?.check_fits().is_err() {
         return Ok(run);
     }
-    // More layers recomputed never need more memory but for one layer's workspace: the last that does not fit lies below the first that does.
+    // More recomputed layers never need more memory, except for the workspace of one layer. Therefore the last number
+    // that does not fit is below the first that does.
     let (mut short, mut enough) = (0, most);
     while enough - short > 1 {
         let middle = short.midpoint(enough);
@@ -114,7 +117,7 @@ fn choose_policy(prepared: &mut PreparedInputs, row: &MeasuredRow<'_>, run: Meas
     Ok(with(enough))
 }
 
-/// Says what was taken where the row leaves recomputation open.
+/// Notes the recomputation that was assumed for a row that leaves it open.
 pub(super) fn note_choice(prepared: &mut PreparedInputs, row: &MeasuredRow<'_>, run: &MeasuredRun) {
     if row.cell("recompute").is_none() && row.cell(MODULES).is_none() {
         let (policy, norms) = (&run.plan.activations, !run.plan.techniques.is_empty());
@@ -131,7 +134,7 @@ pub(super) fn note_choice(prepared: &mut PreparedInputs, row: &MeasuredRow<'_>, 
 pub(super) fn memory_of_run(prepared: &mut PreparedInputs, run: &MeasuredRun) -> Result<StepMemory, RowFailure> {
     let stack = prepared.chip_under_stack(&run.chip, &run.stack)?.stack().clone();
     let room = DeviceMemory::of_chip(prepared.cost_model(&run.chip)?.accelerator());
-    // Hybrid sharding: parameters are shared inside a fast domain, and domains hold copies.
+    // Hybrid sharding: parameters are sharded within a fast domain, and domains hold replicas.
     let domain = step::sharing_domain(&stack, run.fabric.fast_domain_devices(), &run.plan.layout);
     step_memory(&run.model, &run.plan, &stack, room, domain).map_err(|e| RowFailure::Unpredictable(e.to_string()))
 }

@@ -1,4 +1,4 @@
-//! A row of measured training: the model, the plan, the hardware and the software that it describes.
+//! A row of measured training: its model, plan, hardware and software.
 
 use super::{PreparedInputs, cluster, recompute, stages};
 use crate::validate::row::{MeasuredRow, RowFailure};
@@ -15,7 +15,7 @@ use workloads::training::{Attention, ContextMethod};
 use workloads::variations::{LatentAttention, Variations};
 use workloads::{ActivationPolicy, Batch, LayerKind, LayerList, Layout, Model, WorkloadError, ZeroStage};
 
-/// What a row describes.
+/// The run that a row describes.
 #[derive(Debug, Clone)]
 pub(in crate::validate) struct MeasuredRun {
     pub(in crate::validate) model: Model,
@@ -64,7 +64,7 @@ impl MeasuredRun {
     }
 }
 
-/// A degree; an empty cell is 1.
+/// A degree; 1 if the cell is empty.
 fn read_degree(row: &MeasuredRow<'_>, key: &str) -> Result<u32, RowFailure> {
     let value = row.optional_count(key)?.unwrap_or(1);
     u32::try_from(value).map_err(|_| row.row_fault(key, "must be below 2^32", "correct it"))
@@ -78,8 +78,8 @@ fn read_flag(row: &MeasuredRow<'_>, key: &str) -> Result<bool, RowFailure> {
     }
 }
 
-/// The micro-batch. Where the source does not print it, TorchTitan's pipelines take as many as they have stages (`pipeline_parallel_microbatches`), and any
-/// other plan is taken to run the least that it can.
+/// The micro-batch. If the source does not print it, TorchTitan's pipelines take as many as they have stages
+/// (`pipeline_parallel_microbatches`), and other plans take the smallest possible one.
 fn read_micro_batch(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -96,7 +96,7 @@ fn read_micro_batch(
     Ok(micro_batch)
 }
 
-/// The layout with the width over which the row splits every expert, where it states one.
+/// The layout with the width over which the row splits every expert, if it states one.
 fn layout_with_expert_tensor(row: &MeasuredRow<'_>, model: &Model, layout: Layout) -> Result<Layout, RowFailure> {
     let stated = row.optional_count("etp")?.filter(|_| model.experts.is_some());
     let width = stated.map(|_| read_degree(row, "etp")).transpose()?;
@@ -124,21 +124,21 @@ fn read_layout(row: &MeasuredRow<'_>) -> Result<Layout, RowFailure> {
     })
 }
 
-/// How attention reaches other context-parallel devices: in a ring, unless the source says otherwise.
+/// The method of context parallelism: a ring, unless the source says otherwise.
 fn read_context_method(row: &MeasuredRow<'_>) -> ContextMethod {
     let exchanges = row.cell("source").is_some_and(|source| source.contains("CP all-to-all"));
     if exchanges { ContextMethod::Ulysses } else { ContextMethod::Ring }
 }
 
-/// The software that ran the row: a TPU runs MaxText; GPU frameworks by the data set's name, otherwise sharded parameters mean
-/// FSDP and anything else the Megatron-LM of the chip's time.
+/// The software of the row. A TPU runs MaxText. GPU frameworks follow from the data set's name; otherwise sharded
+/// parameters mean FSDP, and anything else means the Megatron-LM of the chip's time.
 fn stack_of_row(row: &MeasuredRow<'_>, chip: &str, layout: &Layout) -> &'static str {
     let origin = row.cell("dataset").unwrap_or_default();
     if chip.starts_with("tpu") {
         return "maxtext";
     }
     if origin.contains("torchtitan") {
-        // The file of the table, then what was switched on. Every run of the later table is compiled.
+        // The file of the table, then the options switched on. All runs of the later table are compiled.
         let source = row.cell("source").unwrap_or_default().to_lowercase();
         let (table, options) = source.split_once(';').unwrap_or(("", &source));
         let asynchronous = ["asynctp", "async tp", "async-tp", "asynchronous tp"].iter().any(|name| options.contains(name));
@@ -171,8 +171,8 @@ fn stack_of_row(row: &MeasuredRow<'_>, chip: &str, layout: &Layout) -> &'static 
     SoftwareStack::usual_stack_name(chip)
 }
 
-/// The model of the columns. Gated MLPs come with RMSNorm, rotary positions and no biases (Llama); plain ones with LayerNorm and
-/// learned positions (GPT), with biases and dropout of 0.1 as Megatron-LM trains them, without either as MPT does.
+/// The model of the columns. Gated MLPs come with RMSNorm, rotary positions and no biases (Llama). Plain ones come with
+/// LayerNorm and learned positions (GPT), with biases and dropout of 0.1 as Megatron-LM trains them; MPT has neither.
 fn read_model(row: &MeasuredRow<'_>, stack: &str) -> Result<Model, RowFailure> {
     let gated = read_flag(row, "gated_mlp")?;
     let megatron = stack.starts_with("megatron") && !gated;
@@ -209,7 +209,7 @@ fn read_model(row: &MeasuredRow<'_>, stack: &str) -> Result<Model, RowFailure> {
         hidden,
         heads,
         kv_heads,
-        // Of latent attention the column has the part without rotation.
+        // For latent attention the column has the part without rotation.
         head_dim: row.dimension("head_dim", MAX_WIDTH)? + latent.map_or(0, |latent| latent.rope_dim),
         ffn: if experts.is_some() { expert } else { dense },
         experts,
@@ -240,7 +240,7 @@ fn read_model(row: &MeasuredRow<'_>, stack: &str) -> Result<Model, RowFailure> {
     })
 }
 
-/// Latent attention, where the row has it.
+/// Latent attention, if the row has it.
 fn read_latent_attention(row: &MeasuredRow<'_>) -> Result<Option<LatentAttention>, RowFailure> {
     if row.cell("attention_kind") != Some("mla") {
         return Ok(None);
@@ -268,7 +268,8 @@ fn with_prediction_modules(row: &MeasuredRow<'_>, model: Model) -> Result<Model,
     }
 }
 
-/// Experts without a capacity limit, where the row has any and states none; shared ones are one of their width together.
+/// The experts, if the row has any, without a capacity limit unless it states one. Shared experts together count as one
+/// of their total width.
 fn read_experts(row: &MeasuredRow<'_>) -> Result<Option<Experts>, RowFailure> {
     let Some(count) = row.optional_dimension("experts", MAX_EXPERTS)?.filter(|count| *count > 1) else { return Ok(None) };
     let top_k = row.optional_dimension("top_k", MAX_EXPERTS)?.unwrap_or(1);
@@ -300,7 +301,7 @@ fn read_attention(row: &MeasuredRow<'_>) -> Result<Attention, RowFailure> {
     }
 }
 
-/// Number formats: mixed precision as the stack keeps it. MaxText's bf16 weights, where a recipe says so, are without a master copy.
+/// Number formats: mixed precision as in the stack. MaxText's bf16 weights have no master copy if a recipe says so.
 fn read_precision(row: &MeasuredRow<'_>, stack: &SoftwareStack) -> Result<Precision, RowFailure> {
     let pure = row.cell("source").is_some_and(|source| source.contains("bf16 weights"));
     let mixed = stack.precision_of_run(if pure { Precision::PURE_BF16 } else { Precision::MIXED_BF16 });
@@ -334,7 +335,8 @@ fn read_optimizer(row: &MeasuredRow<'_>) -> Result<Optimizer, RowFailure> {
     }
 }
 
-/// The policy, by its name in the framework. TorchTitan's `selective` chooses among operators, Megatron-LM's is the attention core.
+/// The policy, by its name in the framework. TorchTitan's `selective` chooses among operators; Megatron-LM's is the
+/// attention core.
 fn read_activations(row: &MeasuredRow<'_>, stack: &str) -> Result<ActivationPolicy, RowFailure> {
     let text = match row.cell("recompute").unwrap_or("none") {
         "selective" if stack.starts_with("torchtitan") => "selective_per_operator",

@@ -1,4 +1,4 @@
-//! The column `stage_layers`: how many layers each pipeline stage of a run held.
+//! The column `stage_layers`: the layers of each pipeline stage of a run.
 
 use super::PreparedInputs;
 use crate::validate::row::{MeasuredRow, RowFailure};
@@ -7,9 +7,10 @@ use workloads::{LayerEnds, Layout, Model};
 /// The column.
 pub(super) const STAGES: &str = "stage_layers";
 
-/// The ends of the split that nanotron makes of a model: a stage takes blocks until their costs reach its part of all. A layer costs its products'
-/// weights, the output layer its own, and everything else nothing (nanotron, models/base.py `build_model` and llama.py `get_block_compute_costs`). On a
-/// tie the stage ends, as on most measured runs.
+/// The ends of nanotron's split of a model. A stage takes blocks until their costs reach its share of the total. A
+/// layer costs the weights of its products, the output layer its own weights, and everything else nothing (nanotron,
+/// models/base.py `build_model` and llama.py `get_block_compute_costs`). On a tie the stage ends, as in most measured
+/// runs.
 pub(super) fn split_by_cost(model: &Model, layout: &Layout) -> Option<LayerEnds> {
     if layout.pipeline < 2 || layout.virtual_stages > 1 {
         return None;
@@ -30,8 +31,8 @@ pub(super) fn split_by_cost(model: &Model, layout: &Layout) -> Option<LayerEnds>
     nearest_split(&stages, layout).map(|(ends, _)| ends)
 }
 
-/// The ends of the split that the row lists, of layers without the leading dense ones (which are with the embedding). A split of another form than
-/// [`LayerEnds`] has is taken as the nearest that has it, with the same first stage, and said so.
+/// The ends of the split in the row, without the leading dense layers (which are with the embedding). A split that
+/// [`LayerEnds`] cannot express is replaced by the nearest one with the same first stage, and noted.
 pub(super) fn ends_of_row(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -76,7 +77,7 @@ pub(super) fn ends_of_row(
     Ok(near.map(|(ends, _)| ends))
 }
 
-/// The ends of the split that is nearest to the stages, and in how many layers it differs.
+/// The ends of the nearest split, and the number of layers in which it differs.
 fn nearest_split(stages: &[u64], layout: &Layout) -> Option<(LayerEnds, u64)> {
     let layers: u64 = stages.iter().sum();
     let (first, last) = (stages.first()?, stages.last()?);

@@ -1,4 +1,4 @@
-//! Streams at the same time: from what each takes alone, `sim::network::Streams` under the chip's scalars.
+//! Concurrent streams: `sim::network::Streams` under the chip's scalars, from the times of the streams alone.
 
 use super::PreparedInputs;
 use crate::validate::row::{MeasuredRow, RowFailure};
@@ -6,7 +6,7 @@ use sim::hardware::StreamContention;
 use sim::network::StreamTimes;
 use sim::units::Seconds;
 
-/// The streams and the columns that say what each takes alone.
+/// The streams, with the columns of their times alone.
 pub(in crate::validate) const ALONE: [(&str, &str); 4] =
     [("gemm", "gemm_alone_ms"), ("collective", "collective_alone_ms"), ("h2d", "h2d_alone_ms"), ("d2h", "d2h_alone_ms")];
 

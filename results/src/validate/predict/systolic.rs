@@ -1,4 +1,4 @@
-//! Systolic arrays: `sim::cost`'s stall-free counts under the names that SCALE-Sim gives them.
+//! Systolic arrays: the stall-free counts of `sim::cost` under SCALE-Sim's names.
 
 use super::PreparedInputs;
 use crate::validate::row::{MeasuredRow, RowFailure};
@@ -27,7 +27,7 @@ pub(in crate::validate) fn predict_systolic(
     let report = problem.run_stall_free();
     Ok(vec![
         ("array_cycles", report.cycles as f64),
-        // SCALE-Sim's COMPUTE_REPORT numbers cycles from 0 and prints the last one's number.
+        // SCALE-Sim's COMPUTE_REPORT numbers cycles from 0 and prints the number of the last one.
         ("reported_total_cycles", report.cycles.saturating_sub(1) as f64),
         ("mapping_efficiency_pct", report.mapping_efficiency_percent),
         ("ifmap_sram_reads", report.ifmap_reads as f64),

@@ -1,4 +1,4 @@
-//! Training runs: the step time that `step` finds for the plan that the row describes.
+//! Training runs: the step time of the row's plan, from `step`.
 
 use super::run::MeasuredRun;
 use super::{PreparedInputs, recompute};
@@ -51,8 +51,8 @@ fn predict_step(prepared: &mut PreparedInputs, run: &MeasuredRun) -> Result<Step
     step_time(chip, &run.model, &run.fabric, &run.plan).map_err(|e| RowFailure::Unpredictable(e.to_string()))
 }
 
-/// A run whose source does not say how many chunks its stages held (one: `chosen`) with as many as are fastest of those that fit, as those who ran
-/// it will have chosen; where none fits with as many as are fastest.
+/// Chooses the number of chunks per stage if the source does not state it (`chosen` has one). The fastest number that
+/// fits wins, as the owners of the run will have chosen; if none fits, the fastest number wins.
 fn choose_interleaving(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
