@@ -1,22 +1,25 @@
 //! Lower bounds on the makespan of a piece.
 //!
-//! Three kinds. *Critical path*: no chain of operators is faster than the shortest mode of each. *Energy*: a set of operators on one
-//! kind of core takes at least its core-ticks divided by the cores, plus the shortest tail after it. *Mixed*: an operator across all cores
-//! is fast itself but stops everything else, so no bound on one chain or one kind of core sees its whole price. A weighted mean of such
-//! bounds does: with weights that sum to one over chains and kinds of core, operator `i` adds at least `min(a_i lat_i, b_i exc_i)`,
-//! where `a_i` is the weight of the chains and cores it is on and `b_i` the weight of those it stops. Good weights are found
-//! by fictitious play between the weights and the modes (Brown, "Iterative solution of games by fictitious play", 1951); every
-//! iterate is a valid bound.
+//! - *Critical path*: no chain is faster than the sum of its operators' shortest modes.
+//! - *Energy*: a set of operators on one kind of core takes at least its core-ticks divided by the number of cores,
+//!   plus the shortest tail after it.
+//! - *Mixed*: an operator across all cores is fast itself but stops everything else. A bound on one chain or one kind
+//!   of core misses part of that cost; a weighted mean of such bounds includes it.
+//!
+//! Mixed weights sum to one over chains and kinds of core. Operator `i` then adds at least `min(a_i lat_i, b_i exc_i)`.
+//! Here `a_i` is the weight of the chains and cores it is on, and `b_i` the weight of those it stops. Fictitious play
+//! between the weights and the modes finds good weights (Brown, "Iterative solution of games by fictitious play",
+//! 1951). Every iterate is a valid bound.
 
 use super::list::successor_lists;
 use super::piece::{LINK, NEVER, Piece, SEARCHABLE, TENSOR, VECTOR};
 
-/// A set of operators of a piece of at most [`SEARCHABLE`] operators.
+/// A set of operators of a piece of at most [`SEARCHABLE`] operators, one bit each.
 pub(super) type OperatorBitset = u128;
 
 /// The operators of a set, ascending.
 pub(super) fn set_members(set: OperatorBitset) -> impl Iterator<Item = usize> {
-    // Half by half, because most pieces have no more than 64 operators.
+    // Half by half: most pieces have at most 64 operators.
     let (mut half, mut high, mut base) = (set as u64, (set >> 64) as u64, 0);
     std::iter::from_fn(move || {
         if half == 0 {
@@ -31,14 +34,14 @@ pub(super) fn set_members(set: OperatorBitset) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The precedence relation of a searchable piece as sets.
+/// The precedence relation of a searchable piece, as bit sets.
 #[derive(Debug, Clone)]
 pub(super) struct PrecedenceSets {
     /// Direct predecessors of each operator.
     pub preds: Vec<OperatorBitset>,
     /// Direct successors.
     pub succs: Vec<OperatorBitset>,
-    /// All successors.
+    /// All successors, direct and indirect.
     pub descendants: Vec<OperatorBitset>,
 }
 
@@ -70,7 +73,7 @@ pub(super) fn first_operators(n: usize) -> OperatorBitset {
     if n >= 128 { OperatorBitset::MAX } else { (1 << n) - 1 }
 }
 
-/// Fewest core-ticks that operator `i` takes from resource `k` (0 tensor cores, 1 vector cores, 2 links).
+/// The fewest core-ticks that operator `i` takes from resource `k` (0 tensor cores, 1 vector cores, 2 links).
 pub(super) fn least_core_ticks(piece: &Piece, i: usize, k: usize) -> u64 {
     if piece.kind[i] & [TENSOR, VECTOR, LINK][k] == 0 {
         return 0;
@@ -78,7 +81,7 @@ pub(super) fn least_core_ticks(piece: &Piece, i: usize, k: usize) -> u64 {
     piece.lat[i].min(piece.exc[i].saturating_mul(u64::from(piece.m[k])))
 }
 
-/// Longest chain from each operator to the end, itself included, every operator in its shortest mode.
+/// The longest chain from each operator to the end, itself included, with every operator in its shortest mode.
 pub(super) fn chain_tails(piece: &Piece) -> Vec<u64> {
     let n = piece.operator_count();
     let mut after = vec![0u64; n];
@@ -92,7 +95,8 @@ pub(super) fn chain_tails(piece: &Piece) -> Vec<u64> {
     tail
 }
 
-/// Energy of the operators in `order` (sorted by falling `after`) on resource `k`: over all prefixes, work per core plus the shortest tail.
+/// Energy bound of the operators in `order` (sorted by falling `after`) on resource `k`: the largest, over all
+/// prefixes, of work per core plus the shortest tail.
 fn energy_bound(piece: &Piece, k: usize, order: impl Iterator<Item = usize>, after: &[u64]) -> u64 {
     let m = u64::from(piece.m[k]);
     let (mut work, mut most) = (0, 0);
@@ -103,8 +107,8 @@ fn energy_bound(piece: &Piece, k: usize, order: impl Iterator<Item = usize>, aft
     most.div_ceil(m.max(1))
 }
 
-/// What must pass after each operator ends: the best of the chain, energy and (where operators may run across all cores) mixed bounds
-/// over its descendants.
+/// A lower bound on the time after each operator's end. It is the best of the chain, energy and mixed bounds over the
+/// descendants; `mixed_rounds` of 0 omits the mixed bound.
 pub(super) fn strong_tails(piece: &Piece, relation: &PrecedenceSets, mixed_rounds: usize) -> Vec<u64> {
     let n = piece.operator_count();
     let mut after = vec![0u64; n];
@@ -131,7 +135,7 @@ pub(super) fn strong_tails(piece: &Piece, relation: &PrecedenceSets, mixed_round
     after
 }
 
-/// A lower bound in one pass over the piece: critical path and energy with tails. Any size of piece.
+/// A lower bound in one pass over a piece of any size: critical path, and energy with tails.
 pub(super) fn quick_lower_bound(piece: &Piece, tails: &[u64]) -> u64 {
     let n = piece.operator_count();
     let after: Vec<u64> = (0..n).map(|i| tails[i] - piece.shortest_latency(i)).collect();
@@ -144,39 +148,40 @@ pub(super) fn quick_lower_bound(piece: &Piece, tails: &[u64]) -> u64 {
     best
 }
 
-/// A weighted mean of chain and energy bounds: see the module's head.
+/// A weighted mean of chain and energy bounds; see the module documentation.
 #[derive(Debug, Clone)]
 pub(super) struct MixedBound {
     /// Per operator, the weight of the chains and cores it is on.
     pub on: Vec<f64>,
-    /// Per operator, the weight of the chains and cores it stops while it runs across all cores.
+    /// Per operator, the weight of the chains and cores that it stops while it runs across all cores.
     pub stops: Vec<f64>,
-    /// Per operator, what it adds at least: `min(on * lat, stops * exc)`.
+    /// Per operator, its least contribution: `min(on * lat, stops * exc)`.
     pub adds: Vec<f64>,
     /// The sum of `adds` over the set.
     pub value: f64,
 }
 
-/// Sums of up to 128 products of weights below one carry a relative error below 1e-13; a bound must not be rounded up past it.
+/// Rounds a bound up with a margin for its rounding error. Sums of up to 128 products of weights below one have a
+/// relative error below 1e-13, and a bound must not be rounded up past its true value.
 pub(super) fn round_down_safely(value: f64) -> u64 {
     (value * (1.0 - 1e-12) - 1e-9).max(0.0).ceil() as u64
 }
 
-/// The chains of one class that a mixed bound can weigh.
+/// A class of chains that a mixed bound can weigh.
 struct ChainClass {
     /// Kinds whose latency counts on the chain.
     counted: u8,
-    /// Operators across all cores stop the chain even when they are not on it, if they block one of these kinds.
+    /// An operator across all cores that blocks one of these kinds stops the chain even when it is not on it.
     blocked_through: u8,
 }
 
 impl MixedBound {
-    /// The integer bound.
+    /// The bound in whole ticks.
     pub fn integer_bound(&self) -> u64 {
         round_down_safely(self.value)
     }
 
-    /// Plays `rounds` rounds over the operators of `set` and keeps the best weights.
+    /// Plays `rounds` rounds of fictitious play over the operators of `set` and keeps the best weights.
     pub fn search_weights(piece: &Piece, relation: &PrecedenceSets, set: OperatorBitset, rounds: usize) -> Self {
         let n = piece.operator_count();
         let mut play = WeightGame {
@@ -221,14 +226,15 @@ struct WeightGame<'a> {
     piece: &'a Piece,
     relation: &'a PrecedenceSets,
     set: OperatorBitset,
-    /// The share of rounds in which each operator ran across all cores.
+    /// Per operator, the fraction of rounds in which it ran across all cores.
     exclusive: Vec<f64>,
-    /// The chain or kind of core that is longest under these shares, as (`on`, `stops`) weights of 0, 1 or 1/cores.
+    /// The longest chain or most loaded kind of core under these fractions, as (`on`, `stops`) weights of 0, 1 or
+    /// 1/cores.
     column: (Vec<f64>, Vec<f64>),
 }
 
 impl WeightGame<'_> {
-    /// Puts the longest chain or most loaded kind of core into `column`.
+    /// Writes the longest chain or the most loaded kind of core into `column`.
     fn find_longest_column(&mut self) {
         let resource = (0..3).map(|k| (self.load_per_core(k), k)).max_by(|a, b| a.0.total_cmp(&b.0));
         let classes: &[ChainClass] = match (self.piece.own_kind, self.piece.m[2] > 0) {
@@ -267,7 +273,7 @@ impl WeightGame<'_> {
         self.piece.kind[i] & [TENSOR, VECTOR, LINK][k] > 0
     }
 
-    /// Whether operator `i` across all cores blocks every core of kind `k`.
+    /// True if operator `i` across all cores blocks every core of kind `k`.
     fn blocks_kind(&self, i: usize, k: usize) -> bool {
         k < 2 && self.piece.exc[i] != NEVER && (!self.piece.own_kind || self.uses_kind(i, k))
     }
@@ -286,7 +292,7 @@ impl WeightGame<'_> {
         sum
     }
 
-    /// Its length, the operators on it and the operators that stop it.
+    /// The longest chain of a class: its length, the operators on it and the operators that stop it.
     fn longest_chain(&self, class: &ChainClass) -> (f64, OperatorBitset, OperatorBitset) {
         let mut end = [0.0f64; SEARCHABLE];
         let mut from = [u8::MAX; SEARCHABLE];
@@ -333,8 +339,8 @@ impl WeightGame<'_> {
     }
 }
 
-/// Operators that every optimal schedule runs across all cores: what can run beside them at all, run one by one with them instead, takes
-/// less time than they do on one core.
+/// Operators that every optimal schedule runs across all cores. Such an operator and everything that can run in
+/// parallel with it take less time one after another than the operator alone takes on one core.
 pub(super) fn find_only_across(piece: &Piece, relation: &PrecedenceSets) -> OperatorBitset {
     let n = piece.operator_count();
     let mut related: Vec<OperatorBitset> = (0..n).map(|i| relation.descendants[i] | 1 << i).collect();
@@ -359,7 +365,8 @@ pub(super) fn find_only_across(piece: &Piece, relation: &PrecedenceSets) -> Oper
     }
 }
 
-/// Direct successors and the chain tails, for callers that need both.
+/// The longest chain from each operator to the end, itself included, with every operator on one core: a priority for
+/// list schedules.
 pub(super) fn successors_and_tails(piece: &Piece) -> Vec<u64> {
     let (offsets, succs) = successor_lists(piece);
     let mut tail = vec![0u64; piece.operator_count()];

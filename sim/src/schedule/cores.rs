@@ -1,10 +1,10 @@
-//! Which core runs what: turns start times into core numbers.
+//! Core assignment: turns start times into core numbers.
 
 use super::CoreAssignment;
 use super::list::PieceSchedule;
 use super::piece::{LINK, Piece, TENSOR, VECTOR};
 
-/// Tries of the search for a pairing by index; it decides small cases and gives up on the rest.
+/// Tries of the search for a pairing by index. They decide small cases; larger ones give up.
 const PAIRING_TRIES: u32 = 4_000;
 
 fn length_in_mode(piece: &Piece, found: &PieceSchedule, i: usize) -> u64 {
@@ -17,7 +17,8 @@ fn order_by_start(piece: &Piece, found: &PieceSchedule) -> Vec<usize> {
     order
 }
 
-/// Core numbers for a schedule whose counts fit. Where the piece pairs by index the schedule must carry its slots.
+/// Assigns core numbers to a schedule whose core counts fit. If the piece pairs by index, the schedule must carry its
+/// slots.
 pub(super) fn assign_cores(piece: &Piece, found: &PieceSchedule) -> Vec<CoreAssignment> {
     let mut cores = vec![CoreAssignment::default(); piece.operator_count()];
     let mut free_at = [vec![0u64; piece.m[0] as usize], vec![0u64; piece.m[1] as usize], vec![0u64; piece.m[2] as usize]];
@@ -40,8 +41,8 @@ pub(super) fn assign_cores(piece: &Piece, found: &PieceSchedule) -> Vec<CoreAssi
     cores
 }
 
-/// Tries to give every operator of a schedule found without regard to core indices a core such that fused operators get two of the
-/// same index. `None` when there is no such assignment, or none was found in time.
+/// Searches core indices for a schedule that ignored them, so that each fused operator gets two cores of equal index.
+/// `None` when no such assignment exists or [`PAIRING_TRIES`] run out.
 pub(super) fn pair_by_index(piece: &Piece, found: &PieceSchedule) -> Option<Vec<u32>> {
     let order: Vec<usize> = order_by_start(piece, found).into_iter().filter(|&i| piece.kind[i] != LINK).collect();
     let mut search = PairSearch {
@@ -76,7 +77,7 @@ impl PairSearch<'_> {
         let end = start + length_in_mode(self.piece, self.found, i);
         let until = |busy: &[u64], c: usize| busy.get(c).map_or(u64::MAX, |&t| t.max(start));
         let width = self.free[0].len().max(self.free[1].len());
-        // Partner cores that are busy longest first: they are of least use to a fused operator.
+        // Prefer indices whose partner core is busy longest: they are of least use to a fused operator.
         let mut choices: Vec<(u64, usize)> = (0..width)
             .filter(|&c| {
                 (kind & TENSOR == 0 || until(&self.free[0], c) == start)

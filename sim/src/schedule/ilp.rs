@@ -1,10 +1,13 @@
 //! The schedule as an integer program, through `good_lp`: `microlp` in every build, `HiGHS` with the feature `highs`.
 //!
-//! [`Formulation::Tight`] works piece by piece: an order variable for pairs of operators only that precedence leaves open, no transitivity
-//! rows, big-M from heads, tails and the makespan of a list schedule, work cuts over all operators and over the ancestors and
-//! descendants of each, and that list schedule as a complete warm start. [`Formulation::Plain`] is PHAZE's program to the letter
-//! (msr-fiddle/phaze `ilp.py`): transitivity rows over all triples, one big-M, no cuts, no start; it is here to compare with. Both add
-//! the variables for core numbers only when a solution without them asks for more cores than there are.
+//! [`Formulation::Tight`] solves piece by piece. It has order variables only for pairs of operators that precedence
+//! leaves open, and no transitivity rows. Big-M comes from heads, tails and the makespan of a list schedule. Work cuts
+//! cover all operators, and the ancestors and descendants of each. The list schedule is a complete warm start.
+//!
+//! [`Formulation::Plain`] is PHAZE's program to the letter (msr-fiddle/phaze `ilp.py`), for comparison: transitivity
+//! rows over all triples, one big-M, no cuts, no warm start.
+//!
+//! Both add variables for core numbers only when a solution without them needs more cores than there are.
 
 use super::bounds::{PrecedenceSets, chain_tails, quick_lower_bound, set_members};
 use super::cores::{assign_cores, pair_by_index};
@@ -19,19 +22,20 @@ use good_lp::{
 use std::time::Duration;
 use thiserror::Error;
 
-/// Solvers work in floating point with relative tolerances about 1e-6: their proofs hold to the tick only below this makespan.
+/// Largest makespan, in ticks, at which a solver's proof holds to the tick: solvers work in floating point with
+/// relative tolerances of about 1e-6.
 const PROOF_TICKS: u64 = 200_000;
 
-/// Which program.
+/// The formulation of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Formulation {
-    /// Ours.
+    /// coplace's own.
     Tight,
     /// PHAZE's, for comparison.
     Plain,
 }
 
-/// Which solver.
+/// The solver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Backend {
     /// `microlp`, in every build.
@@ -41,32 +45,32 @@ pub enum Backend {
     Highs,
 }
 
-/// How to solve.
+/// Options of a solve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IlpOptions {
-    /// Which program.
+    /// The formulation of the program.
     pub formulation: Formulation,
-    /// Which solver.
+    /// The solver.
     pub backend: Backend,
-    /// Wall time per program; a time-out leaves the best schedule known and a gap.
+    /// Wall time per program. A solve that runs out of time keeps the best schedule known and reports a gap.
     pub time_limit: Option<Duration>,
 }
 
 /// Why an integer program gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum IlpError {
-    /// A piece is too large to write the program down.
+    /// A piece has too many operators for the program.
     #[error("a piece of {operators} operators is more than the {SEARCHABLE} that the integer program takes; use `solve`")]
     TooLarge {
-        /// How many operators.
+        /// Operators of the piece.
         operators: usize,
     },
     /// The solver failed.
     #[error("the solver failed on a piece of {operators} operators: {message}; use `solve`, or the other solver")]
     Solver {
-        /// How many operators.
+        /// Operators of the piece.
         operators: usize,
-        /// What it said.
+        /// Its message.
         message: String,
     },
     /// The solver's answer, rounded to ticks, is not a schedule.
@@ -74,7 +78,7 @@ pub enum IlpError {
         "the solver's answer to a piece of {operators} operators is off by more than rounding; use `solve`, or a coarser tick"
     )]
     Numerics {
-        /// How many operators.
+        /// Operators of the piece.
         operators: usize,
     },
 }
@@ -145,7 +149,7 @@ fn end_times(piece: &Piece, found: &PieceSchedule) -> Vec<u64> {
     (0..piece.operator_count()).map(|i| found.starts[i] + if found.exclusive[i] { piece.exc[i] } else { piece.lat[i] }).collect()
 }
 
-/// Precedence holds, and nothing runs beside an operator that holds all cores.
+/// True if precedence holds and nothing blocked runs in parallel with an operator across all cores.
 fn orders_hold(piece: &Piece, found: &PieceSchedule) -> bool {
     let ends = end_times(piece, found);
     let apart = |i: usize, j: usize| ends[i] <= found.starts[j] || ends[j] <= found.starts[i];
@@ -155,7 +159,7 @@ fn orders_hold(piece: &Piece, found: &PieceSchedule) -> bool {
     })
 }
 
-/// Which kinds of core a schedule takes more of than there are.
+/// The kinds of core of which a schedule uses more than there are.
 fn overloaded_kinds(piece: &Piece, found: &PieceSchedule) -> [bool; 3] {
     let ends = end_times(piece, found);
     let mut over = [false; 3];
@@ -180,7 +184,7 @@ struct PieceProgram<'a> {
     makespan: Variable,
     starts: Vec<Variable>,
     exclusive: Vec<Option<Variable>>,
-    /// `order[i][j]`: operator `i` ends before `j` starts. Only where precedence leaves it open.
+    /// `order[i][j]`: operator `i` ends before `j` starts. Only for pairs that precedence leaves open.
     order: Vec<Vec<Option<Variable>>>,
 }
 
@@ -219,7 +223,7 @@ impl<'a> PieceProgram<'a> {
         program
     }
 
-    /// How long operator `i` takes, by its mode.
+    /// The latency of operator `i` in its mode.
     fn length_expression(&self, i: usize) -> Expression {
         let single = self.piece.lat[i] as f64;
         match self.exclusive[i] {
@@ -262,7 +266,7 @@ impl<'a> PieceProgram<'a> {
         }
     }
 
-    /// What the cores of kind `k` spend on the operators of a set, per core.
+    /// The work of a set of operators on the cores of kind `k`, per core.
     fn work_per_core(&self, k: usize, set: impl Iterator<Item = usize>) -> Expression {
         let m = f64::from(self.piece.m[k]);
         let mut sum = Expression::from(0.0);
@@ -281,7 +285,8 @@ impl<'a> PieceProgram<'a> {
         sum
     }
 
-    /// No set of operators passes faster than its work on one kind of core: all of them, those before and those after each operator.
+    /// Cuts: no set of operators is faster than its work on one kind of core. The sets are all operators, and the
+    /// ancestors and descendants of each.
     fn add_work_cuts(&mut self) {
         let n = self.piece.operator_count();
         for k in (0..3).filter(|&k| self.piece.m[k] > 0) {
@@ -331,7 +336,7 @@ impl<'a> PieceProgram<'a> {
         }
     }
 
-    /// Core numbers for the kinds of core in `groups`: operators on the same core are ordered.
+    /// Core numbers for the kinds of core in `groups`; operators on the same core are ordered.
     fn add_core_groups(&mut self, groups: [bool; 3], found: &PieceSchedule) {
         let n = self.piece.operator_count();
         let numbers = assign_cores(self.piece, found);
@@ -378,7 +383,7 @@ impl<'a> PieceProgram<'a> {
         }
     }
 
-    /// The schedule and whether the solver proved it; `None` when the time ran out before any.
+    /// The schedule and whether the solver proved it; `None` when the time ran out before a first solution.
     fn solve_within_limits(self, options: &IlpOptions) -> Result<Option<(PieceSchedule, bool)>, IlpError> {
         let operators = self.piece.operator_count();
         let outcome = match options.backend {

@@ -1,12 +1,16 @@
-//! Reads schedule instances: the operator schedules of PHAZE as JSON.
+//! Reads schedule instances: PHAZE's operator schedules as JSON.
 //!
 //! ```json
 //! {"num_tc": 2, "num_vc": 1, "ops": [{"id": 0, "type": "TC", "latency": 10, "intra_latency": 6}], "edges": []}
 //! ```
-//! `type` is `TC`, `VC`, `TCandVC` or `Nop`. `latency` is on one core, `intra_latency` across all of them (left out or null where the operator
-//! runs on one core only), both whole numbers of one unit (some files write 0 and 1 as `false` and `true`). An edge `[a, b]` says that `a`
-//! ends before `b` starts. `exclusivity` says what an operator across all cores blocks: `"all_cores"` of both kinds, as where the key is left out
-//! or null, or `"own_kind"`, those of the kinds that it uses. `optimal_unpaired` and `optimal_paired` may hold known answers. Other keys are notes.
+//! - `type` is `TC`, `VC`, `TCandVC` or `Nop`.
+//! - `latency` is the latency on one core, `intra_latency` the one across all cores; both are whole numbers of one
+//!   unit. `intra_latency` is absent or null where the operator runs on one core only. Some files write 0 and 1 as
+//!   `false` and `true`.
+//! - An edge `[a, b]` requires that `a` ends before `b` starts.
+//! - `exclusivity` gives the cores that an operator across all cores blocks: `"all_cores"` (of both kinds, the default)
+//!   or `"own_kind"` (of the kinds that it uses).
+//! - `optimal_unpaired` and `optimal_paired` may hold known answers. Other keys are notes.
 
 use super::problem::{Cores, Exclusivity, Operator, OperatorKind, Pairing, Problem, ScheduleError};
 use crate::files::strict;
@@ -15,14 +19,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// An instance: the same operators under both pairings, with the answers that the file knows.
+/// An instance: the same operators under both pairings, with the answers stored in the file.
 #[derive(Debug, Clone)]
 pub struct ScheduleInstance {
     /// The id of each operator, in the order of the problems' operators.
     pub ids: Vec<u64>,
-    /// Fused operators take any tensor and any vector core.
+    /// The problem in which fused operators take any tensor and any vector core.
     pub unpaired: Problem,
-    /// Fused operators take cores of the same index.
+    /// The problem in which fused operators take cores of the same index.
     pub paired: Problem,
     /// The stored answer to `unpaired`.
     pub stored_unpaired: Option<StoredAnswer>,
@@ -30,14 +34,14 @@ pub struct ScheduleInstance {
     pub stored_paired: Option<StoredAnswer>,
 }
 
-/// An answer that an instance file carries.
+/// An answer stored in an instance file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoredAnswer {
     /// Its makespan.
     pub makespan: u64,
     /// Its lower bound.
     pub lower_bound: u64,
-    /// Whether the makespan is proven optimal.
+    /// True if the makespan is proven optimal.
     pub proved: bool,
 }
 
@@ -49,7 +53,7 @@ pub enum InstanceError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's message.
         source: std::io::Error,
     },
     /// The file is not JSON, or gives a key twice.
@@ -57,17 +61,17 @@ pub enum InstanceError {
     NotJson {
         /// The file.
         path: PathBuf,
-        /// Where the parser stopped.
+        /// The parser's message.
         source: serde_json::Error,
     },
-    /// A key that nothing reads.
+    /// An unknown key.
     #[error("{}: `{key}` is not a key; there are {known}; remove it or correct its name", path.display())]
     UnknownKey {
         /// The file.
         path: PathBuf,
-        /// The key, with its place in the file.
+        /// The key, with its path.
         key: String,
-        /// The keys of that place.
+        /// The known keys at that path.
         known: String,
     },
     /// A key is missing.
@@ -75,46 +79,46 @@ pub enum InstanceError {
     Missing {
         /// The file.
         path: PathBuf,
-        /// The key, with its place.
+        /// The key, with its path.
         key: String,
-        /// What belongs there.
+        /// The expected value.
         expected: &'static str,
     },
-    /// A value is not what the key needs.
+    /// A key has a wrong value.
     #[error("{}: `{key}` is {value}; give {expected}", path.display())]
     Value {
         /// The file.
         path: PathBuf,
-        /// The key, with its place.
+        /// The key, with its path.
         key: String,
-        /// What stands there.
+        /// The value found.
         value: String,
-        /// What belongs there.
+        /// The expected value.
         expected: &'static str,
     },
-    /// An edge names an operator that is not there.
+    /// An edge names an operator that does not exist.
     #[error("{}: `{key}` is {value}, but no operator of `ops` has the id {id}; correct the edge, or add the operator", path.display())]
     NoOperator {
         /// The file.
         path: PathBuf,
-        /// The edge, by its place.
+        /// The edge's key.
         key: String,
         /// The edge.
         value: String,
         /// The id that no operator has.
         id: u64,
     },
-    /// The parts do not make a problem.
+    /// The parts do not form a valid problem.
     #[error("{}: {source}", path.display())]
     Problem {
         /// The file.
         path: PathBuf,
-        /// What is wrong, with operators by their ids.
+        /// The fault, with operators by their ids.
         source: ScheduleError,
     },
 }
 
-/// What to do about a file that is not JSON.
+/// The cure for a file that is not JSON.
 fn cure(error: &serde_json::Error) -> &'static str {
     if error.is_eof() {
         "the file may be cut short"
@@ -124,7 +128,7 @@ fn cure(error: &serde_json::Error) -> &'static str {
     }
 }
 
-/// Keys of an instance. The last six say where it is from, what its times are in and what its optimum is.
+/// Keys of an instance. The last six are the known answers and notes on origin and unit.
 const INSTANCE_KEYS: [&str; 11] = [
     "num_tc",
     "num_vc",
@@ -228,7 +232,7 @@ impl InstanceReader<'_> {
         value.as_u64().and_then(|v| u32::try_from(v).ok()).ok_or_else(|| self.wrong_value(key, value, EXPECTED))
     }
 
-    /// What an operator across all cores blocks; every core where the file does not say.
+    /// The cores that an operator across all cores blocks; every core where the key is absent.
     fn read_exclusivity(&self, root: &Map<String, Value>) -> Result<Exclusivity, InstanceError> {
         match root.get("exclusivity").filter(|value| !value.is_null()) {
             None => Ok(Exclusivity::default()),
@@ -240,7 +244,7 @@ impl InstanceReader<'_> {
         }
     }
 
-    /// A time. Python writes 0 and 1 as booleans where they came from comparisons.
+    /// A number of ticks. Python writes 0 and 1 as booleans where they came from comparisons.
     fn read_ticks(&self, map: &Map<String, Value>, place: &str, key: &str) -> Result<u64, InstanceError> {
         let value = self.value_of_key(map, place, key, WHOLE)?;
         match value {
@@ -249,7 +253,7 @@ impl InstanceReader<'_> {
         }
     }
 
-    /// The operators in file order, and the number of each id.
+    /// The operators in file order, and the index of each id.
     fn read_operators(&self, root: &Map<String, Value>) -> Result<(Vec<Operator>, BTreeMap<u64, u32>), InstanceError> {
         let value = self.value_of_key(root, "", "ops", "a list of operators")?;
         let list = value.as_array().ok_or_else(|| self.wrong_value("ops", value, "a list of operators"))?;

@@ -1,4 +1,4 @@
-//! Layers of the exact search: its states, and which of them have the same down-set.
+//! Layers of the exact search: states, indexed by their down-set.
 
 use super::bounds::OperatorBitset;
 use super::state::{RunningOperator, SinceIdle};
@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// One way to extend a state.
+/// An extension of a state by one operator.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ScheduleMove {
     pub op: u8,
@@ -16,7 +16,7 @@ pub(super) struct ScheduleMove {
     pub finish: u64,
 }
 
-/// A state.
+/// A state of the search.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SearchState {
     pub set: OperatorBitset,
@@ -24,38 +24,38 @@ pub(super) struct SearchState {
     pub bound: u64,
     pub guide: u64,
     pub runs: (u32, u32),
-    /// What had ended when all cores and links were last idle.
+    /// The operators that had ended when all cores and links were last idle.
     pub idle: OperatorBitset,
     pub since: SinceIdle,
-    /// Operators that could run across all cores, and no longer do (see `moves`).
+    /// Operators that could run across all cores but no longer may (see `moves`).
     pub settled: OperatorBitset,
-    /// The move that led here, and where its parent is in the trail.
+    /// The move that led here, and the trail index of its parent.
     pub step: ScheduleMove,
     pub parent: u32,
 }
 
-/// What tells whether states of the same down-set dominate one another, or at least most that do not. It is looked at far more often than the
-/// rest of a state and fits one line of a cache.
+/// A summary of a state that rejects most dominance tests early. The search reads it far more often than the rest of a
+/// state, and it fits one cache line.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StateSummary {
     pub time: u64,
-    /// When the last of the operators that run ends.
+    /// The end of the last running operator.
     last: u64,
-    /// For how long they hold cores and links in sum, from the time of the state on, and how many.
+    /// Core-ticks that running operators hold from the state's time on, and the number of cores they hold.
     area: u64,
     cores: u32,
     /// See [`SearchState`].
     pub settled: OperatorBitset,
-    /// Where what runs is.
+    /// The range of the state's running operators in [`StateLayer::runs`].
     pub runs: (u32, u32),
-    /// Next state of the same down-set.
+    /// The next state of the same down-set.
     pub next: u32,
-    /// Whether nothing runs.
+    /// True if no operator runs.
     idle: bool,
 }
 
 impl StateSummary {
-    /// Of a state at `time` that is nowhere yet, in which `runs` run and some operators are settled.
+    /// Summarises a state at `time` with these running and settled operators, before it is stored.
     pub fn summarise((time, runs): (u64, &[RunningOperator]), settled: OperatorBitset) -> Self {
         let (mut cores, mut area) = (0, 0u64);
         for run in runs {
@@ -67,13 +67,14 @@ impl StateSummary {
         Self { time, last, area, cores, settled, runs: (0, 0), next: NONE, idle: runs.is_empty() }
     }
 
-    /// Whether this state can dominate another one that has started no more: as far as sums tell, and by leaving every completion open that the
-    /// other does, unless all of them end sooner (see `moves`).
+    /// A necessary condition for this state to dominate `other`, which has started no more operators. The sums must
+    /// allow it, and this state must keep every completion open that `other` keeps. The second condition is waived
+    /// where this state is idle and earlier: all completions then end sooner (see `moves`).
     pub fn may_dominate_by_sums(&self, other: &Self) -> bool {
         self.holds_no_more(other) && (self.settled & !other.settled == 0 || self.idle && self.time < other.time)
     }
 
-    /// Whether at every time from the other state's on this one holds no more cores, as far as sums tell.
+    /// True if the sums allow that this state holds no more cores at any time from `other`'s time on.
     pub fn holds_no_more(&self, other: &Self) -> bool {
         self.time <= other.time
             && self.last <= other.last
@@ -81,19 +82,19 @@ impl StateSummary {
     }
 }
 
-/// No state.
+/// The index of no state.
 pub(super) const NONE: u32 = u32::MAX;
-/// The bound of a state that another one dominates.
+/// The bound of a dominated state.
 pub(super) const DEAD: u64 = u64::MAX;
 
-/// A move, and where the one before it is in the trail.
+/// A move, and the trail index of the move before it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TrailStep {
     pub parent: u32,
     pub step: ScheduleMove,
 }
 
-/// A hash of a down-set: one multiplication per half.
+/// Hashes a down-set with one multiplication per half.
 #[derive(Default)]
 pub(super) struct SetHasher(u64);
 
@@ -120,14 +121,14 @@ impl Hasher for SetHasher {
 
 pub(super) type BuildSetHasher<V> = HashMap<OperatorBitset, V, BuildHasherDefault<SetHasher>>;
 
-/// Room for this many states stays with a thread: some 50 MB.
+/// States whose memory a thread keeps: about 50 MB.
 const SPARE_STATES: usize = 1 << 17;
 
-/// Layers that a thread is done with. Memory that is new to a process has to be mapped page by page, which took up to a fifth of the
-/// time of a search.
+/// Finished layers whose memory a thread reuses. The system maps new memory page by page, which took up to a fifth of a
+/// search's time.
 struct SpareLayers {
     layers: Vec<StateLayer>,
-    /// The states that there is room for in them.
+    /// The capacity of these layers, in states.
     states: usize,
 }
 
@@ -135,20 +136,20 @@ thread_local! {
     static SPARE: RefCell<SpareLayers> = const { RefCell::new(SpareLayers { layers: Vec::new(), states: 0 }) };
 }
 
-/// The states of as many operators.
+/// All states with the same number of started operators.
 #[derive(Default)]
 pub(super) struct StateLayer {
     pub nodes: Vec<SearchState>,
-    /// Of the same states.
+    /// A summary of each state, in the order of `nodes`.
     pub known: Vec<StateSummary>,
     pub runs: Vec<RunningOperator>,
     pub heads: BuildSetHasher<u32>,
-    /// The states that have not been extended.
+    /// The states that have not been extended yet.
     pub open: Vec<u32>,
 }
 
 impl StateLayer {
-    /// Adds a state in which `runs` run, in front of those of the same down-set.
+    /// Adds a state and its running operators. It becomes the first state of its down-set.
     pub fn push(&mut self, mut node: SearchState, mut known: StateSummary, runs: &[RunningOperator]) {
         let at = self.nodes.len() as u32;
         node.runs = (self.runs.len() as u32, runs.len() as u32);
@@ -160,7 +161,7 @@ impl StateLayer {
         self.known.push(known);
     }
 
-    /// What runs in a state.
+    /// The running operators of a state.
     pub fn runs_of_state(&self, known: &StateSummary) -> &[RunningOperator] {
         &self.runs[known.runs.0 as usize..(known.runs.0 + known.runs.1) as usize]
     }
@@ -169,7 +170,7 @@ impl StateLayer {
         &self.runs[node.runs.0 as usize..(node.runs.0 + node.runs.1) as usize]
     }
 
-    /// An empty layer, with the room of one that this thread is done with, if there is one.
+    /// An empty layer; it reuses the memory of a spare one if this thread has any.
     pub fn take_spare() -> Self {
         SPARE.with_borrow_mut(|spare| {
             let layer = spare.layers.pop().unwrap_or_default();
@@ -178,12 +179,12 @@ impl StateLayer {
         })
     }
 
-    /// Keeps the room of a layer for another one.
+    /// Keeps the memory of this layer for another one.
     pub fn keep_as_spare(mut self) {
         self.clear_states();
         SPARE.with_borrow_mut(|spare| {
             let states = spare.states + self.nodes.capacity();
-            // One without room would only hide those that have some.
+            // A layer without capacity would hide those that have some.
             if self.nodes.capacity() > 0 && states <= SPARE_STATES {
                 spare.states = states;
                 spare.layers.push(self);

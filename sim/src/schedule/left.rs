@@ -1,34 +1,37 @@
-//! What is left to do after a down-set, as far as all states that extend it by one operator share it: worked out once for all of them.
+//! Remaining work after a down-set. All states that extend the down-set by one operator share it, so it is computed
+//! once.
 
 use super::bounds::{OperatorBitset, first_operators, set_members};
 use super::state::{BoundIncrements, Searcher};
 
-/// Kinds of operators as sets of bits, and one more: operators that only run across all cores.
+/// Classes of operators: one per set of kind bits, plus [`ACROSS`].
 const CLASSES: usize = 6;
-/// Operators that only run across all cores and wait until all of them are idle.
+/// The class of operators that only run across all cores and wait until all of them are idle.
 pub(super) const ACROSS: usize = 5;
 
-/// Down-sets whose rest is remembered, as a power of two: about as many as a layer of states has. Fewer for small pieces, a bit per three
-/// operators.
+/// Cached down-sets, as a power of two: about as many as a layer has states. Small pieces cache fewer, one bit per
+/// three operators.
 const REMEMBERED: usize = 9;
 
-/// No operator.
+/// The index of no operator.
 pub(super) const NOTHING: u8 = u8::MAX;
 
-/// The operators that have not started in a down-set.
+/// The operators that have not started after a down-set.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RemainingOperators {
-    /// Those whose predecessors all have.
+    /// Operators whose predecessors have all started.
     pub ready: OperatorBitset,
-    /// The longest that must pass from the start of an operator of each class on, whose it is, and the longest but for that operator.
+    /// Per class: the longest time from an operator's start to the end of the piece, that operator, and the longest
+    /// time among the others.
     longest: [(u64, u8, u64); CLASSES],
-    /// Those that use each resource by falling `after`, with their energies.
+    /// The operators that use each resource, by falling `after`, with their core-ticks.
     pub by_tail: [Vec<(u8, u64)>; 3],
     pub adds: BoundIncrements,
 }
 
 impl RemainingOperators {
-    /// The longest that must pass from the start of any operator of a class but one on; 0 where there is none.
+    /// The longest time from the start of an operator of `class` to the end of the piece, operator `but` excluded; 0
+    /// where the class has no other.
     pub fn longest_without(&self, class: usize, but: u8) -> u64 {
         let (most, whose, second) = self.longest[class];
         if whose == but { second } else { most }
@@ -44,14 +47,14 @@ impl RemainingOperators {
     }
 }
 
-/// What is left after the down-sets that were asked for last.
+/// A cache of the remaining work after the down-sets that were asked for last.
 #[derive(Debug, Default)]
 pub(super) struct RemainingCache {
     known: Vec<(OperatorBitset, RemainingOperators)>,
 }
 
 impl RemainingCache {
-    /// What is left after the down-set `set`.
+    /// The remaining work after the down-set `set`.
     pub fn find_or_compute(&mut self, searcher: &Searcher<'_>, set: OperatorBitset) -> &RemainingOperators {
         let bits = (searcher.piece.operator_count() / 3).min(REMEMBERED) as u32;
         let mixed = ((set as u64) ^ ((set >> 64) as u64).rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -69,7 +72,7 @@ impl RemainingCache {
 }
 
 impl Searcher<'_> {
-    /// Works out what is left after the down-set `set`.
+    /// Computes the remaining work after the down-set `set`.
     pub fn compute_remaining(&self, set: OperatorBitset, left: &mut RemainingOperators) {
         let rest = first_operators(self.piece.operator_count()) & !set;
         left.ready = 0;
@@ -91,7 +94,7 @@ impl Searcher<'_> {
         left.adds = self.increments_of(rest);
     }
 
-    /// The operators that can start once `operator` has too, after the down-set `set` that it completes.
+    /// The operators that can start once `operator` has started too. `set` is the down-set that includes `operator`.
     pub fn ready_after_start(&self, left: &RemainingOperators, operator: u8, set: OperatorBitset) -> OperatorBitset {
         if operator == NOTHING {
             return left.ready;

@@ -1,25 +1,27 @@
-//! List schedules: start the most urgent ready operator that finds its cores free. Fast, never proven, an upper bound.
+//! List schedules: start the most urgent ready operator whose cores are free. They are fast and give an upper bound
+//! without a proof.
 
 use super::piece::{LINK, NEVER, Piece, TENSOR, VECTOR};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A schedule of a piece, without a proof.
+/// A schedule of a piece, without a proof of optimality.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct PieceSchedule {
     pub makespan: u64,
     pub starts: Vec<u64>,
     pub exclusive: Vec<bool>,
-    /// The index of the core (of both cores, for a fused operator) where the piece pairs by index; empty otherwise.
+    /// Per operator, the index of its core (of both cores, for a fused operator) where the piece pairs by index; empty
+    /// otherwise.
     pub slots: Vec<u32>,
 }
 
-/// When operators run across all cores.
+/// The rule for running operators across all cores.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ExclusivePolicy<'a> {
-    /// When an operator is alone: the cores are idle and nothing else is ready.
+    /// When an operator is alone: all cores are idle and no other operator is ready.
     Alone,
-    /// As flagged, and when alone.
+    /// If flagged, and when alone.
     Flagged(&'a [bool]),
 }
 
@@ -29,11 +31,11 @@ const ALL: usize = 4;
 
 struct ListScheduler<'a> {
     piece: &'a Piece,
-    /// Operators that are ready, per class (tensor, vector, fused, network, across all cores), most urgent first.
+    /// Ready operators per class (tensor, vector, fused, network, across all cores), most urgent first.
     ready: [BinaryHeap<(u64, Reverse<u32>)>; CLASSES],
     running: BinaryHeap<Reverse<(u64, u32)>>,
     free: [u32; 3],
-    /// Which tensor and vector cores are busy; only where cores pair by index.
+    /// Busy tensor and vector cores; only where cores pair by index.
     busy: [Vec<bool>; 2],
     found: PieceSchedule,
     now: u64,
@@ -96,7 +98,7 @@ pub(super) fn list_schedule(piece: &Piece, priority: &[u64], exclusive: Exclusiv
     lister.found
 }
 
-/// Direct successors, compressed.
+/// Direct successors in compressed rows: `(offsets, list)`.
 pub(super) fn successor_lists(piece: &Piece) -> (Vec<u32>, Vec<u32>) {
     let n = piece.operator_count();
     let mut offsets = vec![0u32; n + 1];
@@ -137,7 +139,7 @@ impl ListScheduler<'_> {
         }
     }
 
-    /// An operator alone on idle cores runs across all of them when that is shorter.
+    /// Runs a lone operator on idle cores across all of them when that is shorter.
     fn run_across_idle_cores(&mut self) {
         if self.free[..2] != self.piece.m[..2] {
             return;
@@ -162,7 +164,8 @@ impl ListScheduler<'_> {
             && (exclusive || !self.piece.paired || self.piece.kind[i] == LINK || self.choose_core_index(i).is_some())
     }
 
-    /// The core index for an operator where cores pair by index: single operators avoid the indices where both cores are free.
+    /// The core index for an operator where cores pair by index. Single operators avoid indices where both cores are
+    /// free.
     fn choose_core_index(&self, i: usize) -> Option<u32> {
         let [tensor, vector] = &self.busy;
         let free = |busy: &[bool], s: usize| busy.get(s).is_some_and(|b| !b);

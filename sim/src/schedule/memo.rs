@@ -1,4 +1,5 @@
-//! Remembers solved pieces. Layers repeat: over a model, over micro-batches, over designs whose latencies differ by a factor.
+//! A memo of solved pieces. Layers repeat over a model, over micro-batches, and over designs whose latencies differ by
+//! a factor.
 
 use super::piece::Piece;
 use super::portfolio::{self, Budget, PieceAnswer};
@@ -10,11 +11,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 const SHARDS: usize = 64;
 
-/// Answers by piece in normal form: isomorphic layers, and layers whose latencies differ by a factor, share one.
+/// Answers by piece in normal form. Isomorphic layers, and layers whose latencies differ by a factor, share one answer.
 ///
-/// Share one memo among threads by reference. An answer depends on the piece and the limits only, never on what was remembered or
-/// on which thread came first, so results are the same with and without it; only the statistics depend on the order of events. The
-/// limits belong to the memo, for the same reason.
+/// Threads share one memo by reference. An answer depends only on the piece and the limits, so results are the same
+/// with and without a memo. Only the statistics depend on the order of events. The limits belong to the memo for the
+/// same reason.
 #[derive(Debug)]
 pub struct Memo {
     limits: SolveLimits,
@@ -26,28 +27,28 @@ pub struct Memo {
     dropped: AtomicU64,
 }
 
-/// How a memo did. As long as nothing was dropped, the counts do not depend on the number of threads.
+/// Counts of a memo. While nothing is dropped they do not depend on the number of threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct MemoStatistics {
-    /// Pieces found.
+    /// Pieces answered from the memo.
     pub hits: u64,
     /// Pieces solved.
     pub misses: u64,
-    /// Answers that found no room.
+    /// Answers that were not stored because the memo was full.
     pub dropped: u64,
-    /// Answers held.
+    /// Answers stored.
     pub held: u64,
 }
 
 impl MemoStatistics {
-    /// The share of pieces found, 0 when none were asked for.
+    /// The fraction of pieces answered from the memo; 0 when none were asked for.
     #[must_use]
     pub fn hit_rate(&self) -> f64 {
         let asked = self.hits + self.misses;
         if asked == 0 { 0.0 } else { self.hits as f64 / asked as f64 }
     }
 
-    /// Both memos' counts.
+    /// The sum of both memos' counts.
     #[must_use]
     pub fn sum_with(self, other: Self) -> Self {
         Self {
@@ -60,8 +61,8 @@ impl MemoStatistics {
 }
 
 impl Memo {
-    /// A memo for solves under `limits` that holds up to `capacity` pieces (a piece of 20 operators takes about 2 kB). A full memo
-    /// answers what it holds and solves the rest.
+    /// A memo for solves under `limits` that holds up to `capacity` pieces. A piece of 20 operators takes about 2 kB. A
+    /// full memo answers the pieces it holds and solves the others.
     #[must_use]
     pub fn new(limits: SolveLimits, capacity: usize) -> Self {
         Self {
@@ -75,13 +76,13 @@ impl Memo {
         }
     }
 
-    /// [`super::solve_problem`] under the memo's limits, each piece solved once.
+    /// [`super::solve_problem`] under the memo's limits; each piece is solved once.
     #[must_use]
     pub fn solve_problem(&self, problem: &Problem) -> Schedule {
         solve_with_answers(problem, |piece| self.answer_piece(piece))
     }
 
-    /// How it did so far.
+    /// The counts so far.
     #[must_use]
     pub fn statistics(&self) -> MemoStatistics {
         MemoStatistics {
@@ -105,10 +106,11 @@ impl Memo {
         }
         let answer = solve();
         let mut held = shard.lock().unwrap_or_else(PoisonError::into_inner);
-        // A piece that another thread has solved meanwhile counts as found, so that the counts do not depend on who came first.
+        // Another thread may have solved the piece meanwhile. It counts as a hit, so the counts do not depend on the
+        // order of threads.
         let counter = if held.contains_key(piece) { &self.hits } else { &self.misses };
         counter.fetch_add(1, Ordering::Relaxed);
-        // Under a time limit an open answer says more about the moment than about the piece.
+        // Under a time limit an open answer depends on the moment, so it is not stored.
         if self.limits.time.is_none() || answer.lower_bound == answer.found.makespan {
             if held.len() < self.per_shard {
                 held.entry(piece.clone()).or_insert_with(|| Arc::new(answer.clone()));

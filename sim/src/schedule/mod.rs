@@ -1,21 +1,23 @@
-//! The operator schedule: which core runs which operator of a layer when, so that the layer ends soonest.
+//! The operator schedule: which core runs each operator of a layer, and when, so that the layer ends soonest.
 //!
-//! Every operator runs on one core of its kind, or across all cores for its exclusive latency; collectives run on the network beside
-//! them. [`solve_problem`] answers with a schedule, a lower bound and how they were found, and says [`SolveStatus::Optimal`] only where the
-//! two meet. Its parts, in the order in which they are tried:
+//! Every operator runs on one core of its kind, or across all cores for its exclusive latency. Collectives run on the
+//! network in parallel. [`solve_problem`] returns a schedule, a lower bound and the method that proved them. It reports
+//! [`SolveStatus::Optimal`] only where the bound equals the makespan. The steps, in order:
 //!
-//! 1. cut the graph where everything before precedes everything after; makespans add (`piece`);
-//! 2. bounds below and list schedules above (`bounds`, `list`);
-//! 3. dynamic programming over down-sets with dominance and bounds, in waves that widen until one proves its answer (`search`).
-//!    Pieces of more than 128 operators keep their list schedule.
+//! 1. Cut the graph where everything before precedes everything after; the makespans add (`piece`).
+//! 2. Compute lower bounds, and upper bounds from list schedules (`bounds`, `list`).
+//! 3. Run a dynamic program over down-sets with dominance and bounds (`search`). Its waves widen until one proves its
+//!    answer. Pieces of more than 128 operators keep their list schedule.
 //!
-//! With the feature `ilp`, `solve_ilp` states the same problem as an integer program: a second exact method to check the first by, and PHAZE's
-//! own program to compare with. The search settles in milliseconds what the programs take seconds for, so [`solve_problem`] never calls them.
+//! With the feature `ilp`, `solve_ilp` states the same problem as an integer program. It is a second exact method to
+//! check the search, and it includes PHAZE's own program. The search takes milliseconds where the programs take
+//! seconds, so [`solve_problem`] never calls them.
 //!
-//! [`PortSharing`] plays a schedule whose operators share the ports of memories, and bounds what any schedule takes then.
+//! [`PortSharing`] replays a schedule whose operators share memory ports, and bounds every such schedule from below.
 //!
-//! The limits count work, not time, unless asked to: the same problem gets the same answer on every machine and for any number of
-//! threads. [`verify`] checks any schedule without knowing how it was made. [`Memo`] remembers pieces that look alike.
+//! Limits count work, not time, unless a time limit is set. The same problem therefore gets the same answer on every
+//! machine and for any number of threads. [`verify_schedule`] checks any schedule independently of how it was made.
+//! [`Memo`] remembers isomorphic pieces.
 
 mod bounds;
 mod cores;
@@ -55,12 +57,12 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
-/// How much work a solve may do.
+/// Limits on the work of a solve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SolveLimits {
-    /// Search states that may be generated per piece of the problem; about a million take a second.
+    /// Search states generated per piece of the problem, at most; about a million take a second.
     pub steps: u64,
-    /// Wall time after which no new search pass is begun. `None`, the default, keeps answers independent of the machine.
+    /// Wall time after which no new wave begins. `None`, the default, keeps answers independent of the machine.
     pub time: Option<Duration>,
 }
 
@@ -70,19 +72,19 @@ impl Default for SolveLimits {
     }
 }
 
-/// What closed a schedule's bounds, from cheap to dear.
+/// The method that closed a schedule's bounds, from cheapest to most expensive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProofMethod {
-    /// Cutting left single operators only.
+    /// Cutting left only single operators.
     Decomposition,
-    /// A list schedule met a lower bound.
+    /// A list schedule met the lower bound.
     Bounds,
-    /// A search pass proved its answer.
+    /// A search wave proved its answer.
     Search,
-    /// An integer program was solved to its end (`solve_ilp` only, feature `ilp`).
+    /// An integer program was solved to optimality (`solve_ilp` only, feature `ilp`).
     Ilp,
-    /// Nothing did: the schedule has a gap.
+    /// None: the schedule has a gap.
     Open,
 }
 
@@ -98,7 +100,7 @@ impl fmt::Display for ProofMethod {
     }
 }
 
-/// The cores and links of one operator. An operator across all cores, and one that takes no time, has none.
+/// The cores and link of one operator. An operator that runs across all cores has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CoreAssignment {
     /// Its tensor core.
@@ -109,42 +111,42 @@ pub struct CoreAssignment {
     pub link: Option<u32>,
 }
 
-/// What solving took.
+/// Effort of a solve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SolveStatistics {
     /// Pieces that the problem was cut into.
     pub pieces: u32,
     /// Operators of the largest piece.
     pub largest_piece: u32,
-    /// Pieces whose answer was remembered.
+    /// Pieces whose answer came from the memo.
     pub remembered: u32,
     /// Search states generated.
     pub steps: u64,
 }
 
-/// A schedule and how good it is. Times are in the ticks of the problem.
+/// A schedule with its bounds. Times are in the ticks of the problem.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
     /// When the last operator ends.
     pub makespan: u64,
-    /// No schedule ends sooner than this.
+    /// A lower bound on the makespan of every schedule.
     pub lower_bound: u64,
-    /// Whether the two meet.
+    /// True if the lower bound equals the makespan.
     pub status: SolveStatus,
-    /// The dearest method that was needed.
+    /// The most expensive method that was needed.
     pub method: ProofMethod,
     /// Start of each operator.
     pub starts: Vec<u64>,
-    /// Whether each operator runs across all cores.
+    /// Per operator: true if it runs across all cores.
     pub exclusive: Vec<bool>,
-    /// Where each operator runs.
+    /// The cores of each operator.
     pub cores: Vec<CoreAssignment>,
-    /// What solving took.
+    /// Effort of a solve.
     pub statistics: SolveStatistics,
 }
 
 impl Schedule {
-    /// The end of each operator of `problem`, which must be the problem that this schedule answers.
+    /// The end of each operator. `problem` must be the problem that this schedule answers.
     #[must_use]
     pub fn end_times(&self, problem: &Problem) -> Vec<u64> {
         let length = |(o, &x): (&Operator, &bool)| if x { o.exclusive_latency.unwrap_or(o.latency) } else { o.latency };
@@ -152,8 +154,8 @@ impl Schedule {
     }
 }
 
-/// Bounds on the optimal makespan without search, in ticks: `(lower, upper)`. A few microseconds on a layer; the upper bound is that of
-/// a list schedule. For an outer search to prune with.
+/// Bounds on the optimal makespan without search, in ticks: `(lower, upper)`. The upper bound is that of a list
+/// schedule. Takes a few microseconds on a layer; an outer search prunes with it.
 #[must_use]
 pub fn bounds_without_search(problem: &Problem) -> (u64, u64) {
     let (mut lower, mut upper) = (0, 0);
@@ -171,13 +173,13 @@ pub fn bounds_without_search(problem: &Problem) -> (u64, u64) {
     (lower, upper)
 }
 
-/// Solves a problem within the limits. Every schedule is verified in debug builds.
+/// Solves a problem within the limits. Debug builds verify every schedule.
 #[must_use]
 pub fn solve_problem(problem: &Problem, limits: &SolveLimits) -> Schedule {
     solve_with_answers(problem, |piece| (portfolio::solve_piece(piece, Budget::from_limits(limits)), false))
 }
 
-/// Solves the pieces with `answer`, which says whether it remembered, and puts the answers together.
+/// Solves the pieces with `answer` and joins the answers. `answer` also returns whether the memo held the piece.
 fn solve_with_answers(problem: &Problem, answer: impl FnMut(&piece::Piece) -> (PieceAnswer, bool)) -> Schedule {
     solve_cut_pieces(problem, &piece::cut_into_pieces(problem), answer)
 }
@@ -228,8 +230,8 @@ fn append_piece(schedule: &mut Schedule, cut: &CutPiece, answer: &PieceAnswer) {
     schedule.statistics.steps += answer.steps;
 }
 
-/// Operators that take no time happen when the last of their predecessors ends. One that names a core kind is given core 0: it occupies
-/// it for no time.
+/// Places each operator of zero latency at the end of its last predecessor. One that names a core kind gets core 0,
+/// which it occupies for no time.
 fn place_instant_operators(problem: &Problem, schedule: &mut Schedule) {
     let operators = problem.operators();
     let instant = |o: &Operator| o.latency == 0;

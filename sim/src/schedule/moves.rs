@@ -1,37 +1,43 @@
-//! Which extensions of a state the search tries.
+//! The extensions of a state that the search tries.
 //!
-//! # What is left out
-//! - *Barriers*: where an operator across all cores waits for all others and stops all others, it runs at the first idle moment at which it
-//!   is ready, or on one core. From later on it could be moved there, in front of a stretch of the schedule with operators on single cores.
-//!   So when a stretch begins at an idle moment, what is ready and did not run across all cores is *settled*: it never will.
-//! - *Not active*: no operator starts once another could have run to its end before (Giffler and Thompson, 1960).
-//! - *Twins*: of operators of the same kind and latencies, the first in number starts first, if it is ready by then, if all that waits for
-//!   the other waits for it too, and if both are settled or neither is. In a schedule in which it starts later the two can change places,
-//!   modes included.
+//! # Pruned extensions
+//! - *Barriers*. Here an operator across all cores waits for all others and stops all others. It runs at the first idle
+//!   moment at which it is ready, or on one core. Any later run across all cores could be moved to that moment, before
+//!   a stretch with operators on single cores. So when a stretch begins at an idle moment, each operator that is ready
+//!   and did not run across all cores is *settled*: it never will.
+//! - *Not active*: no operator starts after another could have run to its end (Giffler and Thompson, 1960).
+//! - *Twins*. Among operators of the same kind and latencies the lowest number starts first. This holds if it is ready
+//!   by then, if all successors of the other are its successors, and if both are settled or neither is. In a schedule
+//!   where it starts later the two can swap places and modes.
 //!
 //! # Why no optimum is lost
-//! A completion of a state is *legal* if every operator across all cores runs at the first idle moment at which it is ready, and none is
-//! settled. A state has a legal completion as good as any that runs no settled operator across all cores: an operator moved to the first
-//! idle moment at which it is ready has fewer operators on single cores before it, and no other one has more, so the moves come to an
-//! end; and where it has to move to lies behind the state, or it would be settled. So the empty schedule has a legal completion that is
-//! optimal. And a state with one leads to a state with one that has an operator more, until nothing is left:
-//! - If the next operator of the completion is not active, put the one that ends first before it, in the mode in which it does. If it has a
-//!   twin to wait for, let the first of its twins change places with it. What has to move then for the completion to be legal lies behind
-//!   this operator, which is tried.
-//! - Should another state dominate the one that the operator leads to, the completion, without what that state may have started besides, is
-//!   one of that state too, no later, and it runs nothing across all cores that is settled there: a state dominates only where it has
-//!   settled nothing that the other has not. Unless it is idle before the other one's time: every completion then ends sooner, and the
-//!   other has no optimal one.
+//! A completion of a state is *legal* if every operator across all cores runs at the first idle moment at which it is
+//! ready, and none of these is settled. Take any completion that runs no settled operator across all cores. The state
+//! has a legal completion that is as good:
+//! - Move an operator to the first idle moment at which it is ready. It then has fewer operators on single cores before
+//!   it, and no other operator has more, so the moves end.
+//! - Its target lies after the state's time; otherwise the operator would be settled.
 //!
-//! So what is left out depends on the state alone, and dominance heeds it. Rules that go by how a state was reached would not do: such
-//! rules, and states that dominate each other, can each defer to the next, in a circle.
+//! So the empty schedule has an optimal legal completion. A state with one leads to a state with one that has started
+//! one more operator, until none is left:
+//! - If the next operator of the completion is not active, put the operator that ends first before it, in the mode in
+//!   which it does. If it has to wait for a twin, swap it with the first of its twins. Everything that has to move to
+//!   make the completion legal lies after this operator, which is tried.
+//! - Another state may dominate the successor. The completion, without any operator that state has already started, is
+//!   then also one of that state, and no later. It runs nothing across all cores that is settled there, because a state
+//!   dominates only where it has settled nothing that the other has not.
+//! - The exception is a dominating state that is idle before the other's time. All its completions end sooner, so the
+//!   other state has no optimal one.
+//!
+//! The pruned extensions therefore depend only on the state, and dominance respects them. Rules that depend on how a
+//! state was reached would fail: such a rule and a dominating state can each defer to the other in a cycle.
 
 use super::bounds::{OperatorBitset, PrecedenceSets, first_operators, set_members};
 use super::layer::{ScheduleMove, SearchState};
 use super::piece::{NEVER, Piece};
 use super::state::{NO_SLOT, RunningOperator, Searcher};
 
-/// Per operator, those of a lower number that can take its place in any schedule in which they start later.
+/// Per operator, the lower-numbered operators that can replace it in any schedule in which they start later.
 pub(super) fn earlier_twins(piece: &Piece, relation: &PrecedenceSets, only_across: OperatorBitset) -> Vec<OperatorBitset> {
     let alike = |i: usize, j: usize| {
         (piece.kind[i], piece.lat[i], piece.exc[i], only_across >> i & 1)
@@ -45,7 +51,7 @@ pub(super) fn earlier_twins(piece: &Piece, relation: &PrecedenceSets, only_acros
 }
 
 impl Searcher<'_> {
-    /// The extensions of a state that are tried.
+    /// Lists the extensions of a state to try.
     pub fn list_moves(&self, node: &SearchState, runs: &[RunningOperator], moves: &mut Vec<ScheduleMove>) {
         let piece = self.piece;
         let earliest = self.slots.earliest_free_times(piece, node.time, runs);
@@ -73,7 +79,7 @@ impl Searcher<'_> {
         }
         let first_end = moves.iter().map(|m| m.finish).min().unwrap_or(u64::MAX);
         moves.retain(|m| m.start < first_end || m.start == m.finish);
-        // Alone between two idle moments an operator would be faster across all cores.
+        // An operator alone between two idle moments would be faster across all cores.
         if let &[run] = runs
             && self.barriers
             && node.idle | 1 << run.op == node.set
@@ -83,7 +89,7 @@ impl Searcher<'_> {
         }
     }
 
-    /// When an operator whose predecessors have all started finds them ended.
+    /// The time at which all predecessors of an operator have ended; all of them have started.
     fn ready_time(&self, i: usize, running: OperatorBitset, (time, runs): (u64, &[RunningOperator])) -> u64 {
         let preds = self.relation.preds[i];
         if preds & running == 0 {
@@ -92,15 +98,16 @@ impl Searcher<'_> {
         runs.iter().filter(|r| preds >> r.op & 1 == 1).fold(time, |ready, run| ready.max(run.finish))
     }
 
-    /// From when on an operator has to wait for a twin to start first.
+    /// The time from which an operator has to wait until a twin starts.
     fn start_after_twins(&self, i: usize, running: OperatorBitset, (node, runs): (&SearchState, &[RunningOperator])) -> u64 {
         let twins = set_members(self.twins[i] & !node.set)
             .filter(|&j| self.relation.preds[j] & !node.set == 0 && (node.settled >> j ^ node.settled >> i) & 1 == 0);
         twins.map(|j| self.ready_time(j, running, (node.time, runs))).min().unwrap_or(u64::MAX)
     }
 
-    /// What is settled once an operator starts on one core at an idle moment: of `ready`, which did not run across all cores at that moment,
-    /// all that could have. `None` where one of them only runs across all cores.
+    /// The operators that become settled when an operator starts on one core at an idle moment. These are the ones of
+    /// `ready` that could have run across all cores at that moment. `None` where one of them only runs across all
+    /// cores.
     pub fn settle_idle_operators(&self, ready: OperatorBitset) -> Option<OperatorBitset> {
         (ready & self.only_across == 0).then_some(ready & self.can_across)
     }

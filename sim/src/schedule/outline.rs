@@ -1,48 +1,53 @@
-//! What every schedule of a precedence order takes at least: the order is prepared once, the operators' times may be bounds themselves.
+//! A lower bound on every schedule of a precedence order. The order is prepared once; the operators' times may
+//! themselves be lower bounds.
 //!
-//! Three bounds, of each piece of the order by itself, since the pieces follow one another. *Critical path*: no chain is faster than each of its
-//! operators in its shorter way. *Work*: on the cores of a kind an operator takes its time on one of them, spread over all, or its time across all.
-//! *Chains*: an operator across all cores stops every chain. Where the operators on cores are covered by c chains, each of these takes the operators on
-//! it that run on one core and all that run across; so does their mean, to which an operator adds its time across all cores or a c-th of its time
-//! on one. Many cores make the first the shorter: nothing then runs beside anything.
+//! Pieces follow one another, so each has its own bound, the largest of three:
+//! - *Critical path*: no chain is faster than the sum of its operators' shorter modes.
+//! - *Work*: on each kind of core an operator takes its time on one core divided by the number of cores, or its time
+//!   across all cores.
+//! - *Chains*: an operator across all cores stops every chain. Let c chains cover the operators on cores. Each chain
+//!   takes the operators on it that run on one core, and all operators that run across. In the mean over the chains an
+//!   operator adds its time across all cores, or 1/c of its time on one core. With many cores the former is shorter:
+//!   then no two operators run in parallel.
 
 use super::problem::{Cores, Exclusivity, OperatorKind};
 
-/// What an operator takes at least.
+/// Lower bounds on an operator's two latencies.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OperatorLeastTimes {
-    /// What it occupies.
+    /// The resources that it occupies.
     pub kind: OperatorKind,
     /// On one core, or on a link.
     pub one: f64,
-    /// Across all cores; infinite where it cannot.
+    /// Across all cores; infinite where it cannot run across them.
     pub all: f64,
 }
 
-/// A precedence order, cut into the pieces that follow one another.
+/// A precedence order, cut into pieces that follow one another.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Outline {
-    /// Operators in an order in which they can run, piece after piece.
+    /// Operators in a topological order, piece after piece.
     order: Vec<u32>,
-    /// By position in `order`: whether one of its piece's chains has it.
+    /// By position in `order`: whether a chain of its piece covers the operator.
     covered: Vec<bool>,
     pieces: Vec<OutlinePiece>,
-    /// Positions in `order` of what each waits for inside its piece: where they begin in `before`, and they.
+    /// By position in `order`: the offset into `before` of its predecessors inside the piece, and those predecessors as
+    /// positions.
     offsets: Vec<u32>,
     before: Vec<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct OutlinePiece {
-    /// Where it ends in [`Outline::order`].
+    /// The position in [`Outline::order`] at which it ends.
     end: usize,
-    /// Chains that have all of its operators that are covered, each in one.
+    /// The number of chains that cover its covered operators, each in one chain.
     chains: u32,
 }
 
 impl Outline {
-    /// The outline of `n` operators; edges go from an earlier operator to a later one. `covered` says which occupy cores, as far as is known: the bound by
-    /// chains is of these.
+    /// The outline of `n` operators; edges go from an earlier operator to a later one. `covered` returns whether an
+    /// operator is known to occupy cores; the chain bound counts only these.
     #[must_use]
     pub fn new(n: usize, edges: &[(u32, u32)], covered: impl Fn(usize) -> bool) -> Self {
         let ancestors = Ancestors::close_precedence(n, edges);
@@ -71,8 +76,8 @@ impl Outline {
         Self { order, covered, pieces, offsets, before }
     }
 
-    /// What every schedule on these cores takes at least. `chains` says whether the third bound is one of them: unlike the others it may fall with
-    /// fewer cores, which share memories among fewer.
+    /// A lower bound on every schedule on these cores, in the unit of the operators' times. `chains` includes the chain
+    /// bound. Unlike the others it may fall with fewer cores, because they share the memories.
     #[must_use]
     pub fn lower_bound(&self, cores: &Cores, chains: bool, mut of: impl FnMut(usize) -> OperatorLeastTimes) -> f64 {
         let counts = [cores.tensor_cores, cores.vector_cores, cores.network_links].map(|count| f64::from(count.max(1)));
@@ -103,7 +108,7 @@ impl Outline {
     }
 }
 
-/// The precedence relation, closed, as rows of bits.
+/// The transitive closure of the precedence relation, as rows of bits.
 struct Ancestors {
     words: usize,
     rows: Vec<u64>,
@@ -137,8 +142,9 @@ impl Ancestors {
         self.ancestor_row(i)[ancestor / 64] >> (ancestor % 64) & 1 == 1
     }
 
-    /// Where pieces end in an order by ancestors: before a position whose operator and all later ones have everything before it as ancestors. An
-    /// ancestor has fewer ancestors than its descendant, so that counting those in common is enough.
+    /// The positions at which pieces end in an order by number of ancestors. A piece ends before position k if k and
+    /// all later operators have everything before k as ancestors. An ancestor has fewer ancestors than its descendant,
+    /// so counting the common ones is enough.
     fn find_cuts(&self, order: &[u32]) -> Vec<usize> {
         let (mut common, mut ends) = (vec![u64::MAX; self.words], vec![order.len()]);
         for k in (1..order.len()).rev() {
@@ -153,7 +159,8 @@ impl Ancestors {
         ends
     }
 
-    /// How many chains cover operators that are given in an order in which they can run: each goes on with one that ended last before it.
+    /// The number of chains that cover these operators, given in topological order. Each operator extends the chain of
+    /// its ancestor with the most ancestors.
     fn count_chains(&self, members: impl Iterator<Item = usize>) -> u32 {
         let mut last: Vec<usize> = Vec::new();
         for i in members {

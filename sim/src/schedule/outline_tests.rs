@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 const KINDS: [OperatorKind; 4] = [OperatorKind::Tensor, OperatorKind::Vector, OperatorKind::TensorVector, OperatorKind::Network];
 
-/// Operators with their times on one core and across all, who waits for whom, and cores.
+/// Operators with their times on one core and across all cores, edges, and cores.
 fn case() -> impl Strategy<Value = (Vec<Operator>, Vec<(u32, u32)>, Cores)> {
     let operator = (prop::sample::select(KINDS.to_vec()), 1_u64..60, 1_u64..30).prop_map(|(kind, one, all)| match kind {
         OperatorKind::Network => Operator::new(kind, one),
@@ -74,11 +74,11 @@ fn pieces_add_and_each_has_its_own_best_bound() {
         exclusivity: Exclusivity::AllCores,
     };
     let tensor = |one, all| Operator::with_exclusive(OperatorKind::Tensor, one, all);
-    // Three side by side, then one alone: the work of three on two cores, then the shorter way of the last.
+    // Three in parallel, then one: the work of three on two cores, then the shorter mode of the last.
     let operators = [tensor(10, 5), tensor(10, 5), tensor(10, 5), tensor(10, 6)];
     let edges = [(0, 3), (1, 3), (2, 3)];
     assert_eq!(least(&operators, &edges, &cores, false), 15.0 + 6.0);
-    // Of one that takes no less across all cores than on one the path is longer than its share of the work.
+    // One operator is no faster across all cores than on one: the critical path exceeds the work per core.
     let operators = [tensor(40, 40), tensor(10, 5), tensor(10, 5), tensor(10, 6)];
     assert_eq!(least(&operators, &edges, &cores, false), 40.0 + 6.0);
 }
@@ -95,7 +95,7 @@ fn across_many_cores_nothing_runs_beside_anything() {
     let [tensor, vector] = [OperatorKind::Tensor, OperatorKind::Vector].map(|kind| Operator::with_exclusive(kind, 640, 10));
     let operators = [tensor, vector, tensor, vector];
     assert_eq!(least(&operators, &[], &cores, true), 40.0);
-    // The work of either kind alone is half of that.
+    // Each kind alone has half of that work.
     assert_eq!(least(&operators, &[], &cores, false), 20.0);
     let free = Cores { exclusivity: Exclusivity::OwnKind, ..cores };
     assert_eq!(least(&operators, &[], &free, true), 20.0);

@@ -1,9 +1,10 @@
-//! From a problem to its pieces: operators that take no time drop out, the rest is cut where everything before precedes everything
-//! after (the makespans of such pieces add), and each piece is brought to a normal form in which isomorphic layers look alike.
+//! From a problem to its pieces. Operators that take no time are dropped. The rest is cut where everything before
+//! precedes everything after; the makespans of such pieces add. Each piece gets a normal form in which isomorphic
+//! layers are equal.
 
 use super::problem::{Exclusivity, OperatorKind, Pairing, Problem};
 
-/// Marks an operator that cannot (or need never) run across all cores.
+/// The exclusive latency of an operator that cannot, or need never, run across all cores.
 pub(super) const NEVER: u64 = u64::MAX;
 /// Occupies a tensor core.
 pub(super) const TENSOR: u8 = 1;
@@ -11,38 +12,38 @@ pub(super) const TENSOR: u8 = 1;
 pub(super) const VECTOR: u8 = 2;
 /// Occupies a link.
 pub(super) const LINK: u8 = 4;
-/// Pieces up to this size are searched exactly: their operator sets are one `u128`.
+/// Pieces of at most this size are searched exactly: their operator sets are one `u128`.
 pub(super) const SEARCHABLE: usize = 128;
 
-/// A piece of a problem in normal form: operators in topological order, latencies divided by their greatest common divisor.
-/// Two problems whose pieces are equal have the same schedules, up to names and scale.
+/// A piece of a problem in normal form: operators in topological order, latencies divided by their greatest common
+/// divisor. Problems with equal pieces have the same schedules, up to names and scale.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Piece {
     /// Ticks on one core.
     pub lat: Vec<u64>,
-    /// Ticks across all cores, [`NEVER`] where that is impossible or no shorter.
+    /// Ticks across all cores; [`NEVER`] where that is impossible or no shorter.
     pub exc: Vec<u64>,
-    /// What it occupies, as a set of bits.
+    /// The resources that it occupies, as a set of bits.
     pub kind: Vec<u8>,
-    /// Tensor cores, vector cores, links; more than there are operators make no difference and are cut off.
+    /// Tensor cores, vector cores, links. Counts above the number of operators make no difference and are cut off.
     pub m: [u32; 3],
-    /// Fused operators take cores of the same index.
+    /// True if fused operators take cores of the same index.
     pub paired: bool,
-    /// An operator across all cores blocks only cores of its own kinds.
+    /// True if an operator across all cores blocks only cores of its own kinds.
     pub own_kind: bool,
-    /// Direct predecessors (transitive reduction), compressed: offsets then indices.
+    /// Direct predecessors (transitive reduction) in compressed rows: offsets, then indices.
     pub pred_offsets: Vec<u32>,
     /// See `pred_offsets`.
     pub pred_list: Vec<u32>,
 }
 
-/// A piece and where it came from.
+/// A piece and its origin in the problem.
 #[derive(Debug, Clone)]
 pub(super) struct CutPiece {
     pub piece: Piece,
     /// Problem index of each operator of the piece.
     pub origin: Vec<u32>,
-    /// What the latencies were divided by.
+    /// The divisor of the latencies.
     pub scale: u64,
 }
 
@@ -55,12 +56,12 @@ impl Piece {
         &self.pred_list[self.pred_offsets[i] as usize..self.pred_offsets[i + 1] as usize]
     }
 
-    /// The shortest operator `i` can take.
+    /// The smaller latency of operator `i`.
     pub fn shortest_latency(&self, i: usize) -> u64 {
         self.lat[i].min(self.exc[i])
     }
 
-    /// Whether any operator gains from running across all cores.
+    /// True if any operator is faster across all cores.
     pub fn has_exclusive(&self) -> bool {
         self.exc.iter().any(|&e| e != NEVER)
     }
@@ -75,22 +76,23 @@ impl Piece {
         [if all || kind & TENSOR > 0 { self.m[0] } else { 0 }, if all || kind & VECTOR > 0 { self.m[1] } else { 0 }, 0]
     }
 
-    /// Whether operator `i` across all cores keeps `j` from running.
+    /// True if operator `i` across all cores blocks `j`.
     pub fn excludes(&self, i: usize, j: usize) -> bool {
         self.kind[j] != LINK && (!self.own_kind || self.kind[i] & self.kind[j] > 0)
     }
 
-    /// The same piece where any tensor core pairs with any vector core: its optimum bounds this one's from below.
+    /// The same piece where any tensor core pairs with any vector core. Its optimum is a lower bound on this one's.
     pub fn without_pairing(&self) -> Self {
         Self { paired: false, ..self.clone() }
     }
 
-    /// Whether pairing by index can make a difference at all.
+    /// True if pairing by index can make a difference.
     pub fn pairing_matters(&self) -> bool {
         self.paired && self.kind.contains(&(TENSOR | VECTOR))
     }
 
-    /// The piece with every edge turned round, and its operators in reverse order. A schedule of it read backwards is one of this piece.
+    /// The piece with every edge reversed and its operators in reverse order. A schedule of it, read backwards, is a
+    /// schedule of this piece.
     #[cfg(feature = "ilp")]
     pub fn reverse(&self) -> Self {
         let n = self.operator_count();
@@ -125,7 +127,7 @@ fn compress_lists(lists: &mut [Vec<u32>]) -> (Vec<u32>, Vec<u32>) {
     (offsets, all)
 }
 
-/// The precedence relation between operators that take time, closed, as rows of bits.
+/// The transitive closure of the precedence relation over operators that take time, as rows of bits.
 struct TransitiveClosure {
     words: usize,
     /// Problem index of each kept operator, in topological order.
@@ -185,8 +187,9 @@ pub(super) fn cut_into_pieces(problem: &Problem) -> Vec<CutPiece> {
     let n = closure.kept.len();
     let mut order: Vec<(u32, u32)> = (0..n).map(|k| (closure.count_ancestors(k), k as u32)).collect();
     order.sort_unstable();
-    // A cut lies before position k when what all later operators have as common ancestors is everything earlier. An ancestor has
-    // fewer ancestors than its descendant, so the common ancestors always lie before k and counting them is enough.
+    // A piece ends before position k when the common ancestors of k and all later operators are everything before k. An
+    // ancestor has fewer ancestors than its descendant, so the common ones always lie before k and counting them is
+    // enough.
     let mut common = vec![u64::MAX; closure.words];
     let mut ends = vec![n];
     for k in (1..n).rev() {
@@ -209,7 +212,7 @@ pub(super) fn cut_into_pieces(problem: &Problem) -> Vec<CutPiece> {
     pieces
 }
 
-/// The whole problem as one piece (none, if nothing in it takes time).
+/// The whole problem as one piece; none if every operator takes no time.
 #[cfg(feature = "ilp")]
 pub(super) fn as_one_piece(problem: &Problem) -> Vec<CutPiece> {
     let closure = TransitiveClosure::of_problem(problem);
@@ -218,8 +221,8 @@ pub(super) fn as_one_piece(problem: &Problem) -> Vec<CutPiece> {
     if order.is_empty() { Vec::new() } else { vec![normal_form(problem, &closure, &order)] }
 }
 
-/// Orders a piece's operators by what does not depend on their names, divides the latencies by their greatest common divisor and
-/// keeps only direct edges.
+/// Brings a piece to normal form: orders operators independently of their names, divides latencies by their greatest
+/// common divisor, and keeps only direct edges.
 fn normal_form(problem: &Problem, closure: &TransitiveClosure, members: &[(u32, u32)]) -> CutPiece {
     let operator = |k: u32| &problem.operators()[closure.kept[k as usize] as usize];
     let n = members.len();
@@ -273,8 +276,8 @@ fn normal_form(problem: &Problem, closure: &TransitiveClosure, members: &[(u32, 
     CutPiece { piece, origin: order.iter().map(|&k| closure.kept[k as usize]).collect(), scale }
 }
 
-/// Cores and links that can make a difference: no more than operators that use them (than operators at all, where cores pair by index
-/// and a fused operator may have to pass over indices).
+/// The numbers of cores and links that can make a difference: at most the operators that use them. If cores pair by
+/// index the limit is all operators, because a fused operator may have to skip indices.
 fn limit_to_useful_cores(problem: &Problem, kinds: &[OperatorKind]) -> [u32; 3] {
     let cores = problem.cores();
     let users = |bit: u8| kinds.iter().filter(|&&k| kind_bits(k) & bit > 0).count() as u32;
@@ -287,8 +290,8 @@ fn limit_to_useful_cores(problem: &Problem, kinds: &[OperatorKind]) -> [u32; 3] 
     })
 }
 
-/// A colour per operator from its own properties and, in two rounds, from the colours of its ancestors and descendants: equal for
-/// operators that isomorphism may exchange, and hardly ever for others.
+/// A colour per operator, from its own properties and, in two rounds, the colours of its ancestors and descendants.
+/// Operators that an isomorphism may exchange have equal colours; others rarely do.
 fn colour_operators(problem: &Problem, closure: &TransitiveClosure, members: &[(u32, u32)], scale: u64) -> Vec<u64> {
     const ROUNDS: usize = 2;
     let own = |&(_, k): &(u32, u32)| {

@@ -1,5 +1,5 @@
-//! How one piece is solved: bounds and list schedules first, then waves of search that widen until one proves the answer or the
-//! work limit is spent. sim/README.md counts what else was tried on passes of models, and what came of leaving it out.
+//! Solves one piece: bounds and list schedules first, then search waves. They widen until one proves the answer or the
+//! work limit is spent. sim/README.md reports other attempts on passes of models, and the effect of leaving parts out.
 
 use super::bounds::{
     MixedBound, OperatorBitset, PrecedenceSets, chain_tails, find_only_across, quick_lower_bound, set_members,
@@ -13,12 +13,12 @@ use super::state::Searcher;
 use super::{ProofMethod, SolveLimits};
 use std::time::Instant;
 
-/// Widths of the waves, until one proves its answer or the work is spent. Most pieces fall to the first.
+/// Widths of the waves. The first one solves most pieces.
 const WIDTHS: [usize; 7] = [64, 128, 512, 4_096, 16_384, 131_072, usize::MAX];
-/// Rounds of play for the quick mixed bound.
+/// Rounds of fictitious play for the quick mixed bound.
 const QUICK_ROUNDS: usize = 32;
 
-/// What is known of a piece after solving it.
+/// The best schedule and lower bound of a piece.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct PieceAnswer {
     pub found: PieceSchedule,
@@ -28,13 +28,13 @@ pub(super) struct PieceAnswer {
 }
 
 impl PieceAnswer {
-    /// Takes note of a lower bound on every schedule better than the one found.
+    /// Raises the lower bound to `bound`, which holds for every schedule better than the one found.
     fn raise_lower_bound(&mut self, bound: u64) {
         self.lower_bound = self.lower_bound.max(bound.min(self.found.makespan));
     }
 }
 
-/// Where the time goes: the deadline, if any, and the counted work left.
+/// The remaining work in steps, and the deadline if there is one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Budget {
     pub steps: u64,
@@ -51,7 +51,7 @@ impl Budget {
     }
 }
 
-/// The bounds of a piece without search: the best lower bound and the best list schedule.
+/// Bounds on a piece without search: the best lower bound and the best list schedule.
 pub(super) fn bound_without_search(piece: &Piece) -> (u64, PieceSchedule) {
     let tails = chain_tails(piece);
     let mut lower = quick_lower_bound(piece, &tails);
@@ -89,7 +89,7 @@ pub(super) fn solve_piece(piece: &Piece, budget: Budget) -> PieceAnswer {
     if !piece.pairing_matters() {
         return solve_as_is(piece, budget, 0, None);
     }
-    // Where any cores pair the piece is easier, its bound holds here too, and its schedule often does.
+    // If any cores may pair the piece is easier. Its bound holds here too, and its schedule often fits.
     let first = budget.steps / 4 * 3;
     let relaxed = solve_as_is(&piece.without_pairing(), Budget { steps: first, ..budget }, 0, None);
     if let Some(slots) = pair_by_index(piece, &relaxed.found) {
@@ -108,7 +108,8 @@ pub(super) fn answer_single_operator(piece: &Piece) -> PieceAnswer {
     PieceAnswer { lower_bound: found.makespan, found, method: ProofMethod::Decomposition, steps: 0 }
 }
 
-/// Solves a piece as it is, given a lower bound known from elsewhere and a schedule whose order is worth following.
+/// Solves a piece as it is. `known` is a lower bound from elsewhere, and `like` a schedule whose order one list
+/// schedule follows.
 fn solve_as_is(piece: &Piece, budget: Budget, known: u64, like: Option<&PieceSchedule>) -> PieceAnswer {
     let (lower, mut found) = bound_without_search(piece);
     if let Some(like) = like {
@@ -128,7 +129,8 @@ fn solve_as_is(piece: &Piece, budget: Budget, known: u64, like: Option<&PieceSch
     answer
 }
 
-/// The piece with operators that only run across all cores taking longer on one than everything together takes one by one.
+/// The piece with a longer single-core latency for operators that only run across all cores: more than all operators
+/// take one after another.
 fn lengthen_across_only(piece: &Piece, across: OperatorBitset) -> Piece {
     let longer = (0..piece.operator_count()).map(|i| piece.shortest_latency(i)).sum::<u64>() + 1;
     let mut hard = piece.clone();
@@ -138,7 +140,7 @@ fn lengthen_across_only(piece: &Piece, across: OperatorBitset) -> Piece {
     hard
 }
 
-/// Wave after wave, wider and wider, until one proves the answer.
+/// Searches in waves of rising width until one proves the answer or the budget is spent.
 fn search_in_waves(piece: &Piece, answer: &mut PieceAnswer, budget: Budget) {
     let across = find_only_across(piece, &PrecedenceSets::of_piece(piece));
     let hard = lengthen_across_only(piece, across);

@@ -1,18 +1,18 @@
-//! The scheduling problem: operators with latencies and precedence on the cores of one chip, checked on construction.
+//! The scheduling problem: operators with latencies and precedence on the cores of one chip. The constructor checks it.
 
 pub use crate::cores::{Exclusivity, Pairing};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use thiserror::Error;
 
-/// Most operators a problem may have. Closing the precedence relation takes a bit per pair, 50 MB at this size.
+/// Most operators of a problem. The transitive closure takes a bit per pair, 50 MB at this size.
 pub const MAX_OPERATORS: usize = 20_000;
 
-/// The most that all latencies together may be, in ticks: sums of starts, latencies and tails then stay inside `u64`.
-/// With femtosecond ticks this is over an hour of one layer.
+/// Upper limit on the sum of all latencies, in ticks. Sums of starts, latencies and tails then fit `u64`. With
+/// femtosecond ticks this is over an hour for one layer.
 pub const MAX_TOTAL_TICKS: u64 = 1 << 62;
 
-/// What an operator occupies while it runs.
+/// The resources that an operator occupies while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperatorKind {
@@ -22,20 +22,20 @@ pub enum OperatorKind {
     Vector,
     /// One tensor core and one vector core together: a contraction fused with its epilogue.
     TensorVector,
-    /// One network link. Neither blocks the cores nor is blocked by them.
+    /// One network link. It does not block cores, and cores do not block it.
     Network,
-    /// Nothing: a view, a transpose in place, a join. Its latency is zero.
+    /// None: a view, a transpose in place, a join. Its latency is zero.
     Nop,
 }
 
 impl OperatorKind {
-    /// Whether it takes a tensor core.
+    /// True if it occupies a tensor core.
     #[must_use]
     pub fn uses_tensor(self) -> bool {
         matches!(self, Self::Tensor | Self::TensorVector)
     }
 
-    /// Whether it takes a vector core.
+    /// True if it occupies a vector core.
     #[must_use]
     pub fn uses_vector(self) -> bool {
         matches!(self, Self::Vector | Self::TensorVector)
@@ -54,62 +54,63 @@ impl fmt::Display for OperatorKind {
     }
 }
 
-/// One operator. Times are in ticks, whatever the caller takes a tick to be.
+/// One operator. Times are in ticks; the caller defines the tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Operator {
-    /// What it occupies.
+    /// The resources that it occupies.
     pub kind: OperatorKind,
     /// Ticks on one core (of each kind it uses), or on one link.
     pub latency: u64,
-    /// Ticks when it runs across all cores of its kind; `None` when it cannot.
+    /// Ticks across all cores of its kind; `None` when it cannot run across them.
     pub exclusive_latency: Option<u64>,
 }
 
 impl Operator {
-    /// An operator that runs on one core only.
+    /// An operator that runs only on one core.
     #[must_use]
     pub fn new(kind: OperatorKind, latency: u64) -> Self {
         Self { kind, latency, exclusive_latency: None }
     }
 
-    /// An operator that runs on one core, or on all of them for `exclusive` ticks.
+    /// An operator that runs on one core, or across all cores for `exclusive` ticks.
     #[must_use]
     pub fn with_exclusive(kind: OperatorKind, latency: u64, exclusive: u64) -> Self {
         Self { kind, latency, exclusive_latency: Some(exclusive) }
     }
 
-    /// The shortest it can take, in ticks.
+    /// The smaller of its two latencies, in ticks.
     #[must_use]
     pub fn shortest_latency(&self) -> u64 {
         self.exclusive_latency.map_or(self.latency, |e| e.min(self.latency))
     }
 }
 
-/// The cores and links of the chip, and the two properties that say what blocks what.
+/// The cores and links of the chip, and its two blocking rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Cores {
     /// Tensor cores.
     pub tensor_cores: u32,
     /// Vector cores.
     pub vector_cores: u32,
-    /// Links that collectives may use at the same time; 0 where the problem has none.
+    /// Links that collectives may use at the same time; 0 where the problem has no collective.
     pub network_links: u32,
-    /// Which cores a fused operator takes.
+    /// How a fused operator's cores are paired.
     pub pairing: Pairing,
-    /// What an operator across all cores blocks.
+    /// The cores that an operator across all cores blocks.
     pub exclusivity: Exclusivity,
 }
 
-/// Why a problem is not one. Operators are told by their number in the problem, or by their ids where [`Self::with_ids`] gave them.
+/// Why a problem is invalid. Operators are named by their index in the problem, or by their ids after
+/// [`Self::with_ids`].
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ScheduleError {
-    /// The edges go round.
+    /// The edges form a cycle.
     #[error("the operators form a cycle: {}; remove one of its edges", display_cycle(.operators))]
     Cycle {
-        /// The operators on the cycle, in order, the first repeated at the end.
+        /// The operators on the cycle, in order; the first is repeated at the end.
         operators: Vec<u64>,
     },
-    /// An edge names an operator that is not there.
+    /// An edge names an operator that does not exist.
     #[error(
         "edge {edge} goes from operator {from} to operator {to}, but there are only {operators} operators (0 to {}); mend the edge",
         .operators.saturating_sub(1)
@@ -117,30 +118,30 @@ pub enum ScheduleError {
     EdgeToNowhere {
         /// The edge's position in the list.
         edge: usize,
-        /// Where it starts.
+        /// Its source.
         from: u32,
-        /// Where it ends.
+        /// Its target.
         to: u32,
-        /// How many operators there are.
+        /// Operators of the problem.
         operators: usize,
     },
-    /// An operator needs a kind of core of which the chip has none.
+    /// An operator needs a kind of core that the chip lacks.
     #[error("operator {operator} is a {kind} operator, but the chip has 0 {resource}; give it at least 1 or remove the operator")]
     NoCores {
         /// The operator.
         operator: u64,
         /// Its kind.
         kind: OperatorKind,
-        /// What is missing.
+        /// The missing resource.
         resource: &'static str,
     },
-    /// All latencies together are too long to add up safely.
+    /// The sum of all latencies is too large.
     #[error("the latencies up to operator {operator} add up to more than {MAX_TOTAL_TICKS} ticks; use a coarser tick")]
     TooLong {
         /// The operator at which the sum passes the limit.
         operator: u64,
     },
-    /// A no-operation that takes time.
+    /// A no-operation with a latency.
     #[error(
         "operator {operator} is a no-operation but has a latency of {latency} ticks; a no-operation takes 0, give it another kind"
     )]
@@ -150,7 +151,7 @@ pub enum ScheduleError {
         /// Its latency in ticks.
         latency: u64,
     },
-    /// A collective cannot run across the cores.
+    /// A collective with an exclusive latency.
     #[error(
         "operator {operator} is a network operator with an exclusive latency of {latency} ticks; only operators on cores have one, remove it"
     )]
@@ -160,17 +161,17 @@ pub enum ScheduleError {
         /// Its exclusive latency in ticks.
         latency: u64,
     },
-    /// More operators than can be handled.
+    /// Too many operators.
     #[error("{operators} operators are more than the {MAX_OPERATORS} that can be scheduled at once; split the graph by layer")]
     TooManyOperators {
-        /// How many there are.
+        /// Operators of the problem.
         operators: usize,
     },
 }
 
 impl ScheduleError {
-    /// The same error in the words of who numbered the operators otherwise: `ids` holds the id of each operator of the problem. An edge to nowhere has
-    /// no id to name and stays as it is.
+    /// The same error with the caller's ids: `ids` holds the id of each operator of the problem. An edge to a missing
+    /// operator has no id, so that error stays as it is.
     #[must_use]
     pub fn with_ids(mut self, ids: &[u64]) -> Self {
         let rename = |number: &mut u64| {
@@ -198,7 +199,7 @@ fn display_cycle(operators: &[u64]) -> String {
     text.join(" -> ")
 }
 
-/// A checked problem: acyclic, every edge between operators that exist, a core for every operator, sums that fit.
+/// A checked problem: acyclic, with valid edges, a core for every operator, and sums that fit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
     cores: Cores,
@@ -208,10 +209,12 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Checks the parts and keeps them. An edge `(a, b)` says that `a` ends before `b` starts; repeated edges are harmless.
+    /// Checks the parts and keeps them. An edge `(a, b)` requires that `a` ends before `b` starts; repeated edges are
+    /// harmless.
     ///
     /// # Errors
-    /// The first fault found, as a [`ScheduleError`]: a cycle, an edge to nowhere, no core for an operator, latencies that do not add up.
+    /// The first fault found, as a [`ScheduleError`]: a cycle, an edge to a missing operator, a missing core, or
+    /// latencies whose sum is too large.
     pub fn new(cores: Cores, operators: Vec<Operator>, edges: Vec<(u32, u32)>) -> Result<Self, ScheduleError> {
         if operators.len() > MAX_OPERATORS {
             return Err(ScheduleError::TooManyOperators { operators: operators.len() });
@@ -232,7 +235,7 @@ impl Problem {
         &self.cores
     }
 
-    /// The operators, numbered as the edges number them.
+    /// The operators, in the order that the edges index.
     #[must_use]
     pub fn operators(&self) -> &[Operator] {
         &self.operators
@@ -244,7 +247,7 @@ impl Problem {
         &self.edges
     }
 
-    /// The operators in an order in which every edge goes forward.
+    /// The operators in a topological order.
     #[must_use]
     pub fn topological_order(&self) -> &[u32] {
         &self.topological
@@ -253,7 +256,7 @@ impl Problem {
     /// The same operators and edges on other cores.
     ///
     /// # Errors
-    /// [`ScheduleError::NoCores`] when the other chip lacks a kind of core that an operator needs.
+    /// [`ScheduleError::NoCores`] when the other cores lack a kind that an operator needs.
     pub fn on_cores(&self, cores: Cores) -> Result<Self, ScheduleError> {
         check_operators(&cores, &self.operators)?;
         Ok(Self { cores, ..self.clone() })
@@ -314,7 +317,7 @@ fn find_topological_order(n: usize, edges: &[(u32, u32)]) -> Result<Vec<u32>, Sc
     }
 }
 
-/// Compressed adjacency: the targets of `i` are `targets[offsets[i]..offsets[i + 1]]`.
+/// Adjacency in compressed rows: the targets of `i` are `targets[offsets[i]..offsets[i + 1]]`.
 pub(super) fn adjacency_lists(n: usize, edges: impl Iterator<Item = (u32, u32)> + Clone) -> (Vec<usize>, Vec<u32>) {
     let mut offsets = vec![0usize; n + 1];
     for (from, _) in edges.clone() {
@@ -332,7 +335,7 @@ pub(super) fn adjacency_lists(n: usize, edges: impl Iterator<Item = (u32, u32)> 
     (offsets, targets)
 }
 
-/// Walks backwards over operators that still wait for a predecessor until one repeats.
+/// Walks backwards over the operators that still wait for a predecessor until one repeats.
 fn find_cycle(edges: &[(u32, u32)], waiting: &[u32]) -> Vec<u32> {
     let stuck = |i: u32| waiting[i as usize] > 0;
     let mut before = vec![u32::MAX; waiting.len()];
@@ -354,7 +357,7 @@ fn find_cycle(edges: &[(u32, u32)], waiting: &[u32]) -> Vec<u32> {
         cycle.push(at);
         at = before[at as usize];
     }
-    // Backwards so far; told forwards, from its lowest operator round to it again.
+    // The walk went backwards: reverse it, and start at the lowest index.
     cycle.reverse();
     let lowest = cycle.iter().enumerate().min_by_key(|c| c.1).map_or(0, |c| c.0);
     cycle.rotate_left(lowest);

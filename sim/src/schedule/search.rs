@@ -1,25 +1,32 @@
 //! Exact search over partial schedules, layer by layer: dynamic programming over down-sets.
 //!
-//! A state is a down-set of operators that have started, the time `t` of the latest start, and which of them still run until when.
-//! Operators are added in the order of their starts, each as early as it can at or after `t`, so that every active schedule is a path. An
-//! operator across all cores is a barrier at which a state shrinks to its down-set, so this is the barrier recurrence
-//! f(I+i) <= f(I) + exc(i), f(I+S) <= f(I) + R(S) with R(S), the makespan of S with one core each, built up operator by operator.
+//! A state holds the down-set of operators that have started, the time `t` of the latest start, and the end of each
+//! operator that still runs. Operators are added in the order of their starts, each as early as possible at or after
+//! `t`, so every active schedule is a path. An operator across all cores is a barrier at which a state shrinks to its
+//! down-set. The search therefore builds the barrier recurrence f(I+i) <= f(I) + exc(i), f(I+S) <= f(I) + R(S) operator
+//! by operator. Here R(S) is the makespan of S with one core for each operator.
 //!
-//! What keeps it small: a state that another one of the same down-set dominates is dropped, and so is one dominated by a state that has
-//! started one operator more; extensions that are not needed are not tried (see `moves`); a state whose lower bound meets the best schedule
-//! is dropped; the time of a state moves on to the earliest at which anything more can start, which makes more states comparable.
+//! Five rules keep it small:
+//! - A state is dropped when another state of the same down-set dominates it.
+//! - A state is dropped when a state that has started one more operator dominates it.
+//! - Extensions that no optimum needs are not tried (see `moves`).
+//! - A state is pruned when its lower bound reaches the best makespan.
+//! - The time of a state advances to the earliest next start, which makes more states comparable.
 //!
-//! Layer `k` holds states of `k` operators. The search comes in waves: each goes through all layers and extends the best states of
-//! each that no wave has extended before, so that nothing is done twice (a complete anytime beam search: Zhang, "Complete anytime beam
-//! search", 1998, that keeps what it has). A wave that leaves no state has proved the best schedule; the least bound among those
-//! it leaves is a lower bound for the whole piece. Waves grow from a quick beam to the whole space; all of it is
-//! counted in steps, so the answer does not depend on the machine.
+//! Layer `k` holds states of `k` operators. Each wave goes through all layers. In each it extends the best states that
+//! no wave has extended before, so no work is repeated. This is a complete anytime beam search (Zhang, "Complete
+//! anytime beam search", 1998) that keeps its states. A wave that leaves no open state has proved the best schedule.
+//! Otherwise the least bound of the open states is a lower bound for the whole piece. Waves widen from a narrow beam to
+//! the whole space. All work is counted in steps, so the answer does not depend on the machine.
 //!
-//! States that have been extended go on dominating new ones. As long as there is a completion better than all known schedules, there is a
-//! state that has it and that has not been extended. For take, of all states generated that have one, those with most operators. One
-//! of them has not been dropped: what drops a state has all that state's completions, without the operator that it may have started
-//! besides, so it is one of them too; it was there when it dropped the state, and if it is dropped itself, that happens later. And that one has not
-//! been extended: one of its extensions has such a completion (see `moves`), and so has what dominates that, with an operator more.
+//! Extended states go on dominating new ones. This loses no optimum: while some completion beats all known schedules,
+//! an unextended state has one. Proof:
+//! - Take the generated states that have such a completion, and of these the ones with most operators.
+//! - One of them has not been dropped. A dominating state has all completions of the dropped one, without any operator
+//!   that it has already started, so it is one of them too. It existed when it dropped the other; if it is dropped
+//!   itself, that happens later.
+//! - That state has not been extended. Otherwise one of its extensions has such a completion (see `moves`), or the
+//!   state that dominates this extension has, with one more operator.
 
 use super::bounds::{OperatorBitset, first_operators, set_members};
 use super::layer::{DEAD, NONE, ScheduleMove, SearchState, StateLayer, StateSummary, TrailStep};
@@ -27,41 +34,41 @@ use super::left::{RemainingCache, RemainingOperators};
 use super::list::PieceSchedule;
 use super::state::{NO_SLOT, RunningOperator, Searcher, SinceIdle};
 
-/// How many states of the same down-set a new one is compared with.
+/// States of the same down-set that a new state is compared with.
 const COMPARED: usize = 48;
-/// How many it is compared with before its bound is worked out, which costs more than a few comparisons: a third of new states
-/// fall to one.
+/// States that a new state is compared with before its bound is computed. A bound costs more than a few comparisons,
+/// and a third of new states are dominated by one of these.
 const LOOKED: usize = 4;
-/// How many states of each down-set that has an operator more a state is compared with before it is extended:
-/// tried 4, 8 and 16 on three slow passes of models, counting instructions.
+/// States of each down-set with one more operator that a state is compared with before it is extended. Chosen from 4, 8
+/// and 16 by instruction counts on three slow passes of models.
 const COMPARED_AHEAD: usize = 8;
-/// A layer has room for this many states: some hundred bytes each.
+/// Capacity of a layer in states of some hundred bytes each.
 const MOST_STATES: usize = 1 << 20;
 
-/// What one wave found.
+/// The result of one wave.
 #[derive(Debug, Clone)]
 pub(super) struct WaveOutcome {
-    /// A schedule better than the one it was given.
+    /// A schedule better than the given one, if the wave found one.
     pub found: Option<PieceSchedule>,
-    /// No schedule is below this (or below the best schedule known).
+    /// A lower bound on every schedule; at most the best makespan known.
     pub lower_bound: u64,
     /// States generated.
     pub steps: u64,
 }
 
-/// The search, as far as it has come.
+/// A search that successive waves continue.
 pub(super) struct Exploration<'s, 'a> {
     searcher: &'s Searcher<'a>,
     best: u64,
     found: Option<PieceSchedule>,
-    /// The least bound of states for which there was no room.
+    /// The least bound of the states that were dropped because a layer was full.
     dropped: u64,
     steps: u64,
     budget: u64,
     trail: Vec<TrailStep>,
-    /// The states of as many operators as the index says.
+    /// By index: the states with this number of operators.
     layers: Vec<StateLayer>,
-    /// The layer that is being extended.
+    /// The layer that receives the extensions.
     next: StateLayer,
     lefts: RemainingCache,
     moves: Vec<ScheduleMove>,
@@ -76,7 +83,7 @@ impl Drop for Exploration<'_, '_> {
 }
 
 impl<'s, 'a> Exploration<'s, 'a> {
-    /// Nothing but the empty schedule.
+    /// A search that holds only the empty schedule.
     pub fn new(searcher: &'s Searcher<'a>) -> Self {
         let n = searcher.piece.operator_count();
         let mut layers: Vec<StateLayer> = Vec::new();
@@ -112,7 +119,8 @@ impl<'s, 'a> Exploration<'s, 'a> {
         }
     }
 
-    /// Goes on, for a schedule below `best`: extends at most `width` more states of each layer, and no more once `budget` steps are done.
+    /// Continues the search for a schedule below `best`. Extends at most `width` more states of each layer, and stops
+    /// after `budget` steps.
     pub fn search_wave(&mut self, best: u64, width: usize, budget: u64) -> WaveOutcome {
         (self.best, self.found, self.steps, self.budget) = (best, None, 0, budget);
         let mut closed = true;
@@ -136,7 +144,7 @@ impl<'s, 'a> Exploration<'s, 'a> {
         WaveOutcome { lower_bound: self.dropped.min(open.unwrap_or(best)).min(best), found: self.found.take(), steps: self.steps }
     }
 
-    /// Extends the best states of a layer that have not been.
+    /// Extends the best unextended states of a layer.
     fn extend_best(&mut self, depth: usize, layer: &mut StateLayer, width: usize) {
         let chosen = self.choose_states(layer, width);
         let (mut moves, mut runs, mut lefts) =
@@ -163,8 +171,8 @@ impl<'s, 'a> Exploration<'s, 'a> {
         (self.moves, self.runs, self.lefts) = (moves, runs, lefts);
     }
 
-    /// Takes the best `width` states of a layer from those that have not been extended, by time: of two states the earlier one leads sooner to
-    /// states that dominate the other.
+    /// Takes the best `width` unextended states of a layer, in order of time. Earlier states come first because their
+    /// successors are more likely to dominate.
     fn choose_states(&self, layer: &mut StateLayer, width: usize) -> Vec<u32> {
         let (nodes, best) = (&layer.nodes, self.best);
         layer.open.retain(|&at| nodes[at as usize].bound < best);
@@ -203,7 +211,7 @@ impl<'s, 'a> Exploration<'s, 'a> {
         self.steps += 1;
         let piece = self.searcher.piece;
         let set = node.set | 1 << step.op;
-        // Cores that an operator across all of them holds are free again when it ends; with no links in play nothing can start earlier.
+        // Cores of an operator across all of them are free again when it ends. Without links nothing can start earlier.
         let time = if step.exclusive && self.searcher.barriers { step.finish } else { step.start };
         let shortest = piece.shortest_latency(step.op as usize);
         self.runs_after_start(before, step, time, runs);
@@ -236,7 +244,7 @@ impl<'s, 'a> Exploration<'s, 'a> {
             self.searcher.lower_bound_of_state((set, left, step.op), (time, runs), (since, &adds), self.best, &mut self.ends);
         let bound = bound.max(node.bound);
         if bound < self.best {
-            // Nothing starts before `next`: what ends until then might as well have ended.
+            // Nothing starts before `next`, so operators that end until then count as ended.
             let (mut time, mut idle, mut since) = (time, idle, since);
             if next > time {
                 let idle_from = runs.last().map(|r| r.finish);
@@ -252,7 +260,7 @@ impl<'s, 'a> Exploration<'s, 'a> {
         }
     }
 
-    /// What runs at `time`, once `step` has started beside what ran before.
+    /// Writes the operators that run at `time`, after `step` has started, into `runs`.
     fn runs_after_start(&self, before: &[RunningOperator], step: ScheduleMove, time: u64, runs: &mut Vec<RunningOperator>) {
         let piece = self.searcher.piece;
         let shortest = piece.shortest_latency(step.op as usize);
@@ -271,7 +279,8 @@ impl<'s, 'a> Exploration<'s, 'a> {
         }
     }
 
-    /// Whether one of the first `count` states of a down-set in the next layer dominates a state that has started no more than that set.
+    /// True if one of the first `count` states of a down-set in the next layer dominates this state, whose operators
+    /// lie in that down-set.
     fn is_dominated(&self, count: usize, set: OperatorBitset, mine: &StateSummary, runs: &[RunningOperator]) -> bool {
         let layer = &self.next;
         let mut at = layer.heads.get(&set).copied().unwrap_or(NONE);
@@ -290,7 +299,7 @@ impl<'s, 'a> Exploration<'s, 'a> {
         false
     }
 
-    /// Whether a state of the next layer dominates this one with one of the operators that are `ready` started besides.
+    /// True if a state of the next layer, with one more operator of `ready` started, dominates this one.
     fn is_overtaken(
         &self,
         (node, known): (&SearchState, &StateSummary),
@@ -315,7 +324,7 @@ impl<'s, 'a> Exploration<'s, 'a> {
             debug_assert!(other.holds_no_more(&known) || !searcher.dominates_state(theirs, mine, node.set));
             debug_assert!(known.holds_no_more(&other) || !searcher.dominates_state(mine, theirs, node.set));
             if other.may_dominate_by_sums(&known) && searcher.dominates_state(theirs, mine, node.set) {
-                // What dominates one often dominates the next: it is looked at first.
+                // A dominating state often dominates the next one too, so move it to the front.
                 if let Some(before) = layer.known.get_mut(before as usize) {
                     before.next = other.next;
                     layer.known[at as usize].next = layer.heads.insert(node.set, at).unwrap_or(NONE);
@@ -339,7 +348,8 @@ impl<'s, 'a> Exploration<'s, 'a> {
         layer.push(node, known, runs);
     }
 
-    /// Which states are extended first: those of the lowest bounds; the sum of the bounds tells more states apart than the largest does.
+    /// The order in which states are extended: lowest bound first. The guide, a sum of bounds, separates more states
+    /// than the largest bound does.
     fn rank_state(node: &SearchState) -> (u64, u64, u64, OperatorBitset, u32) {
         (node.bound, node.guide, node.time, node.set, node.runs.0)
     }

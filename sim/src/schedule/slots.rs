@@ -1,4 +1,4 @@
-//! When cores are free in a partial schedule: as counts where any cores pair, core by core where they pair by index.
+//! Free cores of a partial schedule: as counts where any cores pair, core by core where they pair by index.
 
 use super::piece::{LINK, Piece, TENSOR, VECTOR};
 use super::state::{NO_SLOT, RunningOperator};
@@ -8,8 +8,8 @@ const BITS: u32 = 10;
 /// The highest bit of each kind.
 const GUARDS: u32 = 1 << (BITS - 1) | 1 << (2 * BITS - 1) | 1 << (3 * BITS - 1);
 
-/// How many tensor cores, vector cores and links something takes, in one number, so that needs are added and compared at once. A searchable
-/// piece has no more than 128 of each, which leaves the highest bit of each kind free.
+/// Numbers of tensor cores, vector cores and links, packed into one number so that demands are added and compared at
+/// once. A searchable piece has at most 128 of each, which leaves the highest bit of each kind free.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CoreDemand(u32);
 
@@ -19,12 +19,12 @@ impl CoreDemand {
         Self(need[0] | need[1] << BITS | need[2] << (2 * BITS))
     }
 
-    /// Of one kind.
+    /// The count of kind `k`.
     pub fn of_kind(self, k: usize) -> u32 {
         self.0 >> (BITS * k as u32) & ((1 << BITS) - 1)
     }
 
-    /// Of all kinds.
+    /// The sum over all kinds.
     pub fn total_cores(self) -> u32 {
         self.of_kind(0) + self.of_kind(1) + self.of_kind(2)
     }
@@ -38,24 +38,25 @@ impl CoreDemand {
     }
 }
 
-/// The two ways of keeping book over cores.
+/// The accounting of free cores, by count or by index.
 #[derive(Debug, Clone)]
 pub(super) struct CoreAccounting {
-    /// Whether core indices matter for this piece.
+    /// True if core indices matter for this piece.
     by_index: bool,
 }
 
-/// When each kind of core is next free, given what runs.
+/// The time at which each kind of core is next free.
 #[derive(Debug, Clone, Default)]
 pub(super) struct EarliestFreeTimes {
     single: [u64; 3],
     all: [u64; 2],
-    /// Per core index: when its tensor core and its vector core are free. `u64::MAX` where the chip has no such core.
+    /// Per core index: the times at which its tensor core and its vector core are free. `u64::MAX` where the chip has
+    /// no such core.
     cores: Vec<(u64, u64)>,
 }
 
 impl EarliestFreeTimes {
-    /// When operator `i` finds every core free that it needs to run across all cores.
+    /// The time at which every core is free that operator `i` needs to run across all cores.
     pub fn free_across_cores(&self, piece: &Piece, i: usize) -> u64 {
         let kind = piece.kind[i];
         let tensor = if !piece.own_kind || kind & TENSOR > 0 { self.all[0] } else { 0 };
@@ -69,13 +70,14 @@ impl CoreAccounting {
         Self { by_index: piece.pairing_matters() }
     }
 
-    /// Earliest times at or after `time` at which the cores that a kind of operator uses are free, indexed by the kind's bits.
+    /// Earliest times, at or after `time`, at which the cores of each kind of operator are free. The index is the
+    /// kind's bits.
     pub fn earliest_single_times(&self, piece: &Piece, time: u64, runs: &[RunningOperator]) -> [u64; 5] {
         let [tensor, vector, link] = earliest_by_counts(piece, time, runs);
         [time, tensor, vector, tensor.max(vector), link]
     }
 
-    /// Everything about free cores that choosing the next start needs.
+    /// All free times that choosing the next start needs.
     pub fn earliest_free_times(&self, piece: &Piece, time: u64, runs: &[RunningOperator]) -> EarliestFreeTimes {
         let mut all = [time; 2];
         for run in runs {
@@ -87,7 +89,8 @@ impl CoreAccounting {
         EarliestFreeTimes { single: earliest_by_counts(piece, time, runs), all, cores }
     }
 
-    /// The different ways to start operator `i` on single cores: one, or one per kind of core index where indices matter.
+    /// Calls `each` with every distinct way to start operator `i` on single cores: one, or one per distinct core state
+    /// where indices matter.
     pub fn single_starts(
         &self,
         piece: &Piece,
@@ -119,7 +122,7 @@ impl CoreAccounting {
         }
     }
 
-    /// Whether at every time from `b`'s on the cores that `a` leaves free include as many as `b`'s.
+    /// True if at every time from `b`'s on, `a` leaves at least as many cores free as `b`.
     pub fn frees_no_later(&self, piece: &Piece, a: &[RunningOperator], b: (u64, &[RunningOperator])) -> bool {
         if self.by_index {
             let mut mine = core_free_times(piece, b.0, a);
@@ -148,7 +151,7 @@ impl CoreAccounting {
     }
 }
 
-/// Earliest time at which one tensor core, one vector core and one link are free. `runs` are sorted by their end.
+/// The earliest times at which one tensor core, one vector core and one link are free. `runs` are sorted by their end.
 fn earliest_by_counts(piece: &Piece, time: u64, runs: &[RunningOperator]) -> [u64; 3] {
     let mut all = CoreDemand::default();
     for run in runs {

@@ -1,4 +1,4 @@
-//! States of the exact search: what they may lead to at best, and which of them are beaten by others.
+//! States of the exact search: lower bounds on their completions, and dominance between them.
 
 use super::bounds::{
     MixedBound, OperatorBitset, PrecedenceSets, first_operators, least_core_ticks, round_down_safely, set_members, strong_tails,
@@ -8,16 +8,17 @@ use super::moves::earlier_twins;
 use super::piece::{LINK, NEVER, Piece, TENSOR, VECTOR};
 use super::slots::{CoreAccounting, CoreDemand};
 
-/// No core index.
+/// The slot of an operator without a core index.
 pub(super) const NO_SLOT: u8 = u8::MAX;
-/// Mixed bounds that a state is tried against.
+/// Mixed bounds per state.
 pub(super) const LANES: usize = 8;
-/// Rounds of play for the mixed bound of the whole piece, and of each operator's descendants.
+/// Rounds of fictitious play for the mixed bound of the whole piece, and of each operator's descendants.
 const MIXED_ROUNDS: [usize; 2] = [128, 24];
-/// Pieces up to this size are searched through sooner than many mixed bounds are found: they get one, from this many rounds per operator.
+/// Pieces of at most this size are searched faster than many mixed bounds are found. They get one bound, with
+/// [`SMALL_ROUNDS`] rounds per operator.
 const SMALL: usize = 10;
 const SMALL_ROUNDS: usize = 4;
-/// Operators running on one resource whose tails are told apart; the work of any more counts as done beside everything else.
+/// Running operators on one resource whose tails are kept apart. The work of any further one counts without its tail.
 const RUNNING: usize = 16;
 
 /// An operator that runs in a state.
@@ -29,45 +30,45 @@ pub(super) struct RunningOperator {
     pub slot: u8,
     /// The cores and links that it holds.
     pub need: CoreDemand,
-    /// What everything that ran beside it so far takes at least, in sum.
+    /// The sum of the shortest latencies of all operators that ran in parallel with it so far.
     pub beside: u64,
 }
 
-/// What happened in a state since all cores and links were idle.
+/// The stretch since all cores and links were last idle.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct SinceIdle {
-    /// When they were.
+    /// The time of that idle moment.
     pub idle: u64,
-    /// What the operators started since then take at least, in sum.
+    /// The sum of the shortest latencies of the operators that started since.
     pub work: u64,
 }
 
-/// What holds up operators that wait for nothing else: when a core of each kind is free, and when all are.
+/// Earliest starts given by cores alone: per kind of operator, and for operators that need all cores.
 struct EarliestStarts {
     floor: [u64; 5],
     idle: u64,
 }
 
-/// What operators that have not started add to each mixed bound of a state.
+/// The contribution of operators that have not started to each mixed bound of a state.
 pub(super) type BoundIncrements = [f64; LANES];
 
-/// A searchable piece with everything the search looks up.
+/// A searchable piece with the tables that the search reads.
 pub(super) struct Searcher<'a> {
     pub piece: &'a Piece,
     pub relation: PrecedenceSets,
     pub after: Vec<u64>,
-    /// Operators per resource by falling `after`, with their energies.
+    /// Operators per resource by falling `after`, with their core-ticks.
     pub by_tail: [Vec<(u8, u64)>; 3],
-    /// The shortest mode of each operator.
+    /// The smaller latency of each operator.
     pub shortest: Vec<u64>,
-    /// What each operator holds on one core, and across all.
+    /// The cores that each operator holds on one core, and across all cores.
     pub needs: Vec<[CoreDemand; 2]>,
-    /// Mixed bounds of the piece and of its later parts, side by side: what each operator adds, and its two weights. Empty where nothing
-    /// runs across all cores.
+    /// Mixed bounds of the piece and of its later parts, one per lane: each operator's contribution and its two
+    /// weights. Empty where no operator runs across all cores.
     mixed_adds: Vec<[f64; LANES]>,
     mixed_on: Vec<[f64; LANES]>,
     mixed_stops: Vec<[f64; LANES]>,
-    /// More than the rounding of sums over mixed bounds can come to.
+    /// An upper bound on the rounding error of sums over mixed bounds.
     rounding: f64,
     /// The operators that use each resource.
     users: [OperatorBitset; 3],
@@ -76,11 +77,12 @@ pub(super) struct Searcher<'a> {
     pub only_across: OperatorBitset,
     /// The operators that can run across all cores.
     pub can_across: OperatorBitset,
-    /// Per operator, those that start before it if they are ready by then.
+    /// Per operator, the twins that start before it if they are ready by then.
     pub twins: Vec<OperatorBitset>,
-    /// Per operator, those of `only_across` that cannot run while it does.
+    /// Per operator, the operators of `only_across` that cannot run while it does.
     apart: Vec<OperatorBitset>,
-    /// An operator across all cores waits for all others and stops all others: it can be moved to an instant at which all are idle.
+    /// True if an operator across all cores waits for all others and stops all others. It can then be moved to an
+    /// instant at which all cores are idle.
     pub barriers: bool,
 }
 
@@ -125,7 +127,7 @@ impl<'a> Searcher<'a> {
         searcher
     }
 
-    /// One mixed bound per lane: for the whole piece, and for what is left after each further eighth of it.
+    /// Finds one mixed bound per lane: for the whole piece, and for the part after each further eighth of it.
     fn find_mixed_bounds(&mut self) {
         let n = self.piece.operator_count();
         for lanes in [&mut self.mixed_adds, &mut self.mixed_on, &mut self.mixed_stops] {
@@ -153,7 +155,7 @@ impl<'a> Searcher<'a> {
         self.lower_bound_of_state((0, &left, NOTHING), (0, &[]), known, u64::MAX, &mut vec![0; self.piece.operator_count()]).0
     }
 
-    /// What the operators of a set add to each bound.
+    /// The contribution of a set of operators to each mixed bound.
     pub fn increments_of(&self, set: OperatorBitset) -> BoundIncrements {
         let mut sums = [0.0f64; LANES];
         if !self.mixed_adds.is_empty() {
@@ -177,9 +179,10 @@ impl<'a> Searcher<'a> {
         rest
     }
 
-    /// A lower bound on every completion of a state, and a finer guide for choosing among equal bounds, and a time before which nothing
-    /// starts. The state has the operators of `set` started, the last of them `operator`, before which `left` was left; `adds` is what the
-    /// operators that have not started add to each priced bound. All are vague once they reach `best`.
+    /// Returns `(bound, guide, next)`: a lower bound on every completion of a state, a finer value that ranks equal
+    /// bounds, and a time before which nothing starts. In the state the operators of `set` have started. `operator` is
+    /// the last of them, `left` the remaining work before it, and `adds` the contribution of the unstarted operators to
+    /// each mixed bound. Once a bound reaches `best` the values are rough.
     pub fn lower_bound_of_state(
         &self,
         (set, left, operator): (OperatorBitset, &RemainingOperators, u8),
@@ -210,7 +213,7 @@ impl<'a> Searcher<'a> {
             floor: self.slots.earliest_single_times(piece, time, runs),
             idle: runs.last().map_or(time, |r| r.finish),
         };
-        // The path through an operator that waits for another one to start is the other's, unless it waits for a core.
+        // An operator that waits for an unstarted one lies on that one's path, unless it waits for a core.
         let ready = self.ready_after_start(left, operator, set);
         let mut next = u64::MAX;
         for i in set_members(ready) {
@@ -226,7 +229,7 @@ impl<'a> Searcher<'a> {
         if longest >= best || self.is_wasteful((rest, ready, running), runs, since, &starts, ends) {
             return (best, best, time);
         }
-        // Nothing starts before `next`: until then only what runs pays.
+        // Nothing starts before `next`, so until then only running operators contribute.
         mixed = mixed.max(next + self.mixed_bound(adds, next, runs));
         if mixed >= best {
             return (mixed, mixed, time);
@@ -241,7 +244,8 @@ impl<'a> Searcher<'a> {
         (longest.max(most).max(mixed), longest + most + mixed, next)
     }
 
-    /// The earliest start of an operator, given the ends of those of its predecessors that are `open`: left or running.
+    /// The earliest start of an operator. `open` holds the predecessors that are unstarted or running, and `ends` their
+    /// ends.
     fn earliest_start(&self, i: usize, open: OperatorBitset, starts: &EarliestStarts, ends: &[u64]) -> u64 {
         let mut start = starts.floor[self.piece.kind[i] as usize];
         if self.barriers && self.only_across >> i & 1 == 1 {
@@ -253,9 +257,10 @@ impl<'a> Searcher<'a> {
         start
     }
 
-    /// Whether a stretch of the schedule is strictly longer than running everything in it one after the other, each across all cores. Then
-    /// no optimal schedule goes on from here: what runs at any time of the stretch can be put there one by one, in the order
-    /// of starts, and the rest moved up. Tried: from the last idle moment, and from the start of each operator that runs, to its end.
+    /// True if a stretch of the schedule is strictly longer than all its operators across all cores, one after another.
+    /// No optimal schedule then continues this state: those operators can run that way, in order of their starts, and
+    /// the rest moves earlier. The stretches tried begin at the last idle moment and at the start of each running
+    /// operator, and end with that operator.
     fn is_wasteful(
         &self,
         (rest, ready, running): (OperatorBitset, OperatorBitset, OperatorBitset),
@@ -286,7 +291,7 @@ impl<'a> Searcher<'a> {
         })
     }
 
-    /// Whether those of some operators that could start before `finish` take less than `room`, one after the other.
+    /// True if the operators that could start before `finish` take less than `room`, one after another.
     fn fits_before(&self, (operators, room): (OperatorBitset, u64), finish: u64, ends: &[u64]) -> bool {
         let mut work = 0;
         set_members(operators).all(|j| {
@@ -297,8 +302,9 @@ impl<'a> Searcher<'a> {
         })
     }
 
-    /// Over all sets V of operators with the longest tails: when the work of V fits on resource `k`, plus the shortest tail of V. What runs
-    /// outside V counts in full only where it ends before V can; `load` is (work of all that runs, the longest of it).
+    /// Energy bound on resource `k`: the largest, over all sets V of operators with the longest tails, of the time at
+    /// which the work of V fits, plus the shortest tail of V. Running work outside V counts in full only where it ends
+    /// before V can. `load` is (work of all running operators, the longest of them).
     fn energy_bound(
         &self,
         (k, left, operator): (usize, &RemainingOperators, u8),
@@ -349,12 +355,13 @@ impl<'a> Searcher<'a> {
                 *sum += weight * run.finish.saturating_sub(time) as f64;
             }
         }
-        // Taking operators off the sums one by one leaves the rounding of the whole in what is left.
+        // Subtracting operators one by one leaves the rounding error of the whole sum in the rest.
         round_down_safely(sums.into_iter().fold(0.0, f64::max) - self.rounding)
     }
 
-    /// Whether everything that can follow state `b` can follow state `a` of the same down-set, no later: `b` starts nothing before its
-    /// time, nor before it has cores for it, and by then what it waits for has ended in `a` and as many cores are free.
+    /// True if state `a` dominates state `b` of the same down-set: everything that can follow `b` can follow `a`, no
+    /// later. `b` starts nothing before its time, nor before it has cores. By then, in `a`, the predecessors have ended
+    /// and as many cores are free.
     pub fn dominates_state(&self, a: (u64, &[RunningOperator]), b: (u64, &[RunningOperator]), set: OperatorBitset) -> bool {
         if a.0 > b.0 || !self.slots.frees_no_later(self.piece, a.1, b) {
             return false;

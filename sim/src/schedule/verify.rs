@@ -1,21 +1,21 @@
-//! Checks a schedule against its problem, knowing nothing of how it was found, and reports every fault.
+//! Checks a schedule against its problem, independently of how it was found, and reports every fault.
 
 use super::problem::{Exclusivity, OperatorKind, Pairing, Problem};
 use super::{CoreAssignment, Schedule};
 use crate::status::SolveStatus;
 use thiserror::Error;
 
-/// One way in which a schedule is wrong.
+/// A fault of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ScheduleFault {
-    /// A list has not one entry per operator.
+    /// A list does not have one entry per operator.
     #[error("the schedule has {have} {list} for {need} operators")]
     WrongLength {
-        /// Which list.
+        /// The list.
         list: &'static str,
         /// Its length.
         have: usize,
-        /// How many operators there are.
+        /// Operators of the problem.
         need: usize,
     },
     /// An operator starts before a predecessor ends.
@@ -30,22 +30,23 @@ pub enum ScheduleFault {
         /// When the operator starts.
         start: u64,
     },
-    /// An operator runs across all cores and cannot.
+    /// An operator without an exclusive latency runs across all cores.
     #[error("operator {operator} runs across all cores but has no exclusive latency")]
     NotExclusive {
         /// The operator.
         operator: u32,
     },
-    /// An operator has no core of a kind it uses, one it does not use, or one that does not exist.
+    /// An operator lacks a core of a kind that it uses, has one of a kind that it does not use, or has one that does
+    /// not exist.
     #[error("operator {operator} has the wrong {resource}: {assigned:?} where the chip has {available}")]
     WrongCore {
         /// The operator.
         operator: u32,
-        /// Which kind of core or link.
+        /// The kind of core or link.
         resource: &'static str,
-        /// What the schedule gives it.
+        /// The core that the schedule assigns.
         assigned: Option<u32>,
-        /// How many there are.
+        /// Cores of that kind on the chip.
         available: u32,
     },
     /// Two operators share a core or a link at the same time.
@@ -55,19 +56,19 @@ pub enum ScheduleFault {
         first: u32,
         /// The other.
         second: u32,
-        /// Which kind of core or link.
+        /// The kind of core or link.
         resource: &'static str,
-        /// Which core of that kind.
+        /// The index of the core.
         index: u32,
         /// When the second starts.
         time: u64,
     },
-    /// Something runs beside an operator that has all cores to itself.
+    /// An operator runs in parallel with one that has all cores to itself.
     #[error("operator {other} runs beside operator {exclusive}, which holds all cores from {start} to {end}")]
     Exclusivity {
         /// The operator that holds all cores.
         exclusive: u32,
-        /// The one that runs beside it.
+        /// The operator that runs in parallel.
         other: u32,
         /// When the exclusive operator starts.
         start: u64,
@@ -86,15 +87,15 @@ pub enum ScheduleFault {
         /// Its vector core.
         vector_core: u32,
     },
-    /// The makespan is not when the last operator ends.
+    /// The makespan is not the end of the last operator.
     #[error("the makespan is given as {stated}, but the last operator ends at {actual}")]
     Makespan {
-        /// What the schedule says.
+        /// The stated makespan.
         stated: u64,
         /// When the last operator ends.
         actual: u64,
     },
-    /// The bound is above the makespan, or the status claims more than the bounds say.
+    /// The lower bound is above the makespan, or the status does not follow from the two.
     #[error("status {status} does not follow from the lower bound {lower_bound} and the makespan {makespan}")]
     Status {
         /// The stated status.
@@ -106,7 +107,7 @@ pub enum ScheduleFault {
     },
 }
 
-/// Every fault of `schedule` as an answer to `problem`; none when it is right.
+/// Every fault of `schedule` as an answer to `problem`; empty for a valid schedule.
 #[must_use]
 pub fn verify_schedule(problem: &Problem, schedule: &Schedule) -> Vec<ScheduleFault> {
     let n = problem.operators().len();
@@ -132,7 +133,7 @@ pub fn verify_schedule(problem: &Problem, schedule: &Schedule) -> Vec<ScheduleFa
     faults
 }
 
-/// Start and end of every operator in the mode the schedule gives it.
+/// Start and end of every operator in its scheduled mode.
 fn spans_in_modes(problem: &Problem, schedule: &Schedule, faults: &mut Vec<ScheduleFault>) -> Vec<(u64, u64)> {
     let mut spans = Vec::with_capacity(schedule.starts.len());
     for (i, operator) in problem.operators().iter().enumerate() {
@@ -181,7 +182,7 @@ fn check_cores(problem: &Problem, schedule: &Schedule, faults: &mut Vec<Schedule
     }
 }
 
-/// No two operators on one core or link at once. Operators of zero length occupy nothing.
+/// Checks that no two operators share a core or link at the same time. Operators of zero length occupy nothing.
 fn check_sharing(schedule: &Schedule, spans: &[(u64, u64)], faults: &mut Vec<ScheduleFault>) {
     for (resource, pick) in [
         ("tensor core", (|c: &CoreAssignment| c.tensor_core) as fn(&CoreAssignment) -> Option<u32>),
@@ -211,8 +212,8 @@ fn check_sharing(schedule: &Schedule, spans: &[(u64, u64)], faults: &mut Vec<Sch
     }
 }
 
-/// Nothing it excludes runs while an operator holds all cores. An exclusive operator of zero length still needs an instant at which
-/// those cores are idle.
+/// Checks that nothing blocked runs while an operator holds all cores. An exclusive operator of zero length still needs
+/// an instant at which those cores are idle.
 fn check_exclusivity(problem: &Problem, schedule: &Schedule, spans: &[(u64, u64)], faults: &mut Vec<ScheduleFault>) {
     let operators = problem.operators();
     for (x, holder) in operators.iter().enumerate().filter(|&(x, _)| schedule.exclusive[x]) {

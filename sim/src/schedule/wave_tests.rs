@@ -1,4 +1,4 @@
-//! Waves that go on where the last one stopped, against one that goes through everything.
+//! Narrow waves that continue where the last one stopped, against one wave over the whole space.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::bounds::{PrecedenceSets, chain_tails, find_only_across};

@@ -1,31 +1,33 @@
-//! What every schedule takes at least when operators share ports.
+//! A lower bound on every schedule whose operators share ports.
 //!
-//! At every instant a *configuration* runs: operators, each on one core or across all, of which none waits for another and for which there are cores.
-//! While it does, each of them goes on at the speed that the ports leave it. A schedule is a sequence of configurations, and every operator is done
-//! when those that hold it have done all of it. Dropping their order leaves the linear program of `configurations` with speeds:
+//! At every instant a *configuration* runs: a set of operators, each on one core or across all cores. The operators are
+//! independent, and the cores suffice for all of them. Each runs at the speed that the ports leave it. A schedule is a
+//! sequence of configurations, and an operator is done when its configurations have done all of it. Ignoring their
+//! order leaves a linear program over configurations:
 //!
 //! ```text
 //! minimise  sum of x_c   where for each operator i   sum over c with i  x_c speed_c,i / length_i  >= 1
 //! ```
 //!
-//! Prices for operators such that no configuration does more than one per tick bound every schedule, however well the program was solved: every
-//! configuration is looked at. The program is no lower than the critical path, the work per core and the busiest port. Operators that may run beside
-//! one another directly or through others are a program of their own; one that nothing may run beside takes its shortest.
+//! Take prices for operators such that no configuration earns more than one per tick. They bound every schedule even if
+//! the program was not solved to the end, because every configuration is checked. The program's value is at least the
+//! critical path, the work per core and the busiest port. Operators that may run in parallel, directly or through
+//! others, form one program. An operator that runs in parallel with nothing takes its shorter latency.
 
 use super::super::bounds::{OperatorBitset, first_operators, set_members};
 use super::super::{Exclusivity, OperatorKind};
 use super::simplex::{ColumnEntry, CoveringProgram};
 use super::{PortSharing, length_in_mode, speed_under_contention, sum_port_demand};
 
-/// Most operators, and operators in their modes: a bit each.
+/// Most operators, and most operator modes: one bit each.
 const MOST: usize = 128;
 /// Most configurations of one program.
 const CONFIGURATIONS: usize = 4_096;
 /// Pivots of one program, per operator.
 const PIVOTS: usize = 12;
-/// The program is solved when no configuration does more than one by this.
+/// The program is solved when no configuration earns more than one by this margin.
 const DEARER: f64 = 1e-11;
-/// What rounding may come to, relatively.
+/// Relative margin for rounding.
 const SLACK: f64 = 1e-12;
 
 /// An operator in one of its modes.
@@ -36,7 +38,7 @@ struct OperatorMode<'s> {
     asks: &'s [f64],
 }
 
-/// The operators in their modes, and which may run beside which.
+/// The operators in their modes, and the pairs that may run in parallel.
 struct OperatorModes<'s> {
     list: Vec<OperatorMode<'s>>,
     beside: Vec<OperatorBitset>,
@@ -46,7 +48,8 @@ struct OperatorModes<'s> {
 }
 
 impl PortSharing<'_> {
-    /// Ticks that no schedule goes below when it is played, whatever its order; `None` where too many operators may run beside one another to say.
+    /// A lower bound in ticks on every schedule under port sharing, whatever its order. `None` where too many operators
+    /// may run in parallel.
     #[must_use]
     pub fn lower_bound(&self) -> Option<f64> {
         let items = OperatorModes::of_sharing(self)?;
@@ -59,14 +62,14 @@ impl PortSharing<'_> {
         Some(least * (1.0 - SLACK))
     }
 
-    /// Whether an operator may gain from running across all cores: it is shorter, or asks less of a port.
+    /// True if an operator may gain from running across all cores: it is shorter, or needs less of a port.
     fn gains_across_cores(&self, i: usize) -> bool {
         let operator = &self.problem.operators()[i];
         let less = || self.port_demand(i, true).iter().zip(self.port_demand(i, false)).any(|(all, one)| all < one);
         operator.exclusive_latency.is_some_and(|across| across < operator.latency || less())
     }
 
-    /// All that an operator waits for, by operator. `None` where there are more than bits.
+    /// By operator, the set of all its ancestors. `None` where operators outnumber the bits.
     fn ancestor_sets(&self) -> Option<Vec<OperatorBitset>> {
         let n = self.problem.operators().len();
         if n > MOST {
@@ -122,7 +125,7 @@ impl<'s> OperatorModes<'s> {
         Some(Self { beside: beside.collect(), list, cores: counts, ports: sharing.port_count() })
     }
 
-    /// The items that may run beside one, or beside those, and so on, with all modes of each.
+    /// The modes connected to one by running in parallel, directly or through others, with all modes of each operator.
     fn connected_modes(&self, first: usize) -> OperatorBitset {
         let (mut all, mut new): (OperatorBitset, OperatorBitset) = (0, 1 << first);
         while new != 0 {
@@ -136,7 +139,7 @@ impl<'s> OperatorModes<'s> {
         all
     }
 
-    /// What the operators of a part take at least: one that runs beside nothing its shortest, others by the program.
+    /// A lower bound on a connected part: the shorter latency of a lone operator, else the value of the linear program.
     fn lower_bound_of_part(&self, part: OperatorBitset) -> Option<f64> {
         let first = part.trailing_zeros() as usize;
         if set_members(part).all(|k| self.list[k].op == self.list[first].op) {
@@ -160,7 +163,7 @@ impl<'s> OperatorModes<'s> {
         solve_covering_program(rows.len(), &columns).map(|value| value * unit)
     }
 
-    /// Every configuration of a part that holds `chosen`; `None` once `take` wants no more.
+    /// Calls `take` with every configuration of a part that extends `chosen`; `None` as soon as `take` returns false.
     fn visit_configurations(
         &self,
         mut candidates: OperatorBitset,
@@ -187,7 +190,7 @@ impl<'s> OperatorModes<'s> {
     }
 }
 
-/// The program's bound. `None` where no prices were found.
+/// A lower bound on the program's value; `None` where no prices were found.
 fn solve_covering_program(rows: usize, columns: &[Vec<ColumnEntry>]) -> Option<f64> {
     let mut alone: Vec<Option<ColumnEntry>> = vec![None; rows];
     for column in columns.iter().filter(|column| column.len() == 1) {

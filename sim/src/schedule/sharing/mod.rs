@@ -1,20 +1,23 @@
-//! Operators side by side share ports.
+//! Operators that run in parallel share memory ports.
 //!
-//! A schedule times every operator as if it had what it asks of a memory's ports. Here it is played: every operator starts as soon as those before it
-//! have ended (what it needs, and what the schedule runs before it on its cores or link), and where operators ask a port for more than it gives, all
-//! that use it are slowed alike until it suffices. At no instant does a port give more than it has, and no operator is faster than alone. How much of a
-//! port an operator asks for is the time for which it keeps the port busy over its own, as if it used the port evenly. [`PortSharing::least`] is what every
-//! schedule takes at least when it is played so.
+//! A schedule times every operator as if it had the port bandwidth that it asks for. The replay here slows operators
+//! that compete for a port. Every operator starts as soon as its predecessors have ended: the operators whose results
+//! it needs, and those before it on its cores or link. If operators ask a port for more than it provides, all its users
+//! slow down by the same factor until it suffices. No port ever exceeds its bandwidth, and no operator is faster than
+//! alone.
+//!
+//! An operator's demand on a port is the port's busy time divided by the operator's latency, as if it used the port
+//! evenly. [`PortSharing::lower_bound`] bounds every schedule from below under this model.
 
 mod bound;
 mod simplex;
 
 use super::{CoreAssignment, Operator, Problem, Schedule};
 
-/// Rounding of ticks, relatively: shares of a port that add up to one pass for one.
+/// Relative tolerance for the rounding of ticks: demands on a port that exceed one by less count as one.
 const ROUNDING: f64 = 1e-6;
 
-/// For how many ticks an operator keeps each port busy: as many ports for all operators of a problem.
+/// Ticks for which an operator keeps each port busy. All operators of a problem list the same ports.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PortUse {
     /// On one core.
@@ -27,18 +30,18 @@ pub struct PortUse {
 #[derive(Debug, Clone)]
 pub struct PortSharing<'p> {
     problem: &'p Problem,
-    /// By operator, on one core and across all: what it asks of each port, in parts of what the port gives.
+    /// By operator, on one core and across all cores: its demand on each port, as a fraction of the port's bandwidth.
     asks: Vec<[Vec<f64>; 2]>,
 }
 
-/// What an operator takes of each port that several together use, where each of them asks for so much: the part of its speed alone.
+/// An operator's speed relative to running alone. `asks` is its demand on each port, `together` the sum of all demands.
 fn speed_under_contention(asks: &[f64], together: &[f64]) -> f64 {
     let used = asks.iter().zip(together).filter(|(asks, _)| **asks > 0.0);
     let slowed = used.map(|(_, together)| *together).fold(0.0, f64::max);
     if slowed > 1.0 + ROUNDING { 1.0 / slowed } else { 1.0 }
 }
 
-/// What operators ask of each port in sum.
+/// The sum of the operators' demands on each port.
 fn sum_port_demand<'a>(ports: usize, asks: impl Iterator<Item = &'a [f64]>) -> Vec<f64> {
     let mut sum = vec![0.0; ports];
     for asks in asks {
@@ -48,11 +51,11 @@ fn sum_port_demand<'a>(ports: usize, asks: impl Iterator<Item = &'a [f64]>) -> V
 }
 
 impl<'p> PortSharing<'p> {
-    /// A problem with what each of its operators uses.
+    /// A problem with the port use of each of its operators.
     #[must_use]
     pub fn new(problem: &'p Problem, uses: &[PortUse]) -> Self {
         let part = |busy: &[f64], length: u64| -> Vec<f64> {
-            // An operator that takes no time uses nothing.
+            // An operator that takes no time has no demand.
             busy.iter().map(|busy| if length > 0 { busy / length as f64 } else { 0.0 }).collect()
         };
         let asks = problem.operators().iter().zip(uses);
@@ -70,7 +73,7 @@ impl<'p> PortSharing<'p> {
         &self.asks[operator][usize::from(exclusive)]
     }
 
-    /// From when to when each operator of a schedule runs, in ticks.
+    /// Start and end of each operator of a schedule under port sharing, in ticks.
     #[must_use]
     pub fn spans_of_schedule(&self, schedule: &Schedule) -> Vec<[f64; 2]> {
         let ends = schedule.end_times(self.problem);
@@ -81,7 +84,7 @@ impl<'p> PortSharing<'p> {
         self.play_operators(&find_predecessors(self.problem, schedule, &ends), &schedule.exclusive)
     }
 
-    /// Whether operators that run from and to these times ask a port for more than it gives.
+    /// True if operators with these spans ask a port for more than it provides at any time.
     fn exceeds_ports(&self, spans: &[[f64; 2]], exclusive: &[bool]) -> bool {
         let mut starts: Vec<f64> = spans.iter().map(|span| span[0]).collect();
         starts.sort_unstable_by(f64::total_cmp);
@@ -93,7 +96,7 @@ impl<'p> PortSharing<'p> {
         })
     }
 
-    /// The operators played, each after those `before` it and as fast as its ports allow.
+    /// Replays the operators: each runs after those in `before`, as fast as its ports allow.
     fn play_operators(&self, before: &[Vec<usize>], exclusive: &[bool]) -> Vec<[f64; 2]> {
         let length = |i: usize| length_in_mode(&self.problem.operators()[i], exclusive[i]) as f64;
         let mut waits: Vec<usize> = before.iter().map(Vec::len).collect();
@@ -103,7 +106,7 @@ impl<'p> PortSharing<'p> {
         }
         let mut spans = vec![[0.0; 2]; before.len()];
         let mut ready: Vec<usize> = (0..before.len()).filter(|&i| waits[i] == 0).collect();
-        // Operators that run, and what is left of each.
+        // Running operators and their remaining ticks.
         let mut running: Vec<(usize, f64)> = Vec::new();
         let mut now = 0.0;
         loop {
@@ -140,7 +143,7 @@ fn length_in_mode(operator: &Operator, exclusive: bool) -> u64 {
     if exclusive { operator.exclusive_latency.unwrap_or(operator.latency) } else { operator.latency }
 }
 
-/// What waits for an operator that has ended waits for one less.
+/// Releases the successors of an operator that has ended.
 fn release_successors(after: &[usize], waits: &mut [usize], ready: &mut Vec<usize>) {
     for &later in after {
         waits[later] -= 1;
@@ -150,7 +153,8 @@ fn release_successors(after: &[usize], waits: &mut [usize], ready: &mut Vec<usiz
     }
 }
 
-/// What each operator waits for: what it needs, and what the schedule runs before it on the same cores or link.
+/// The operators that each one waits for: its predecessors, and those that the schedule runs earlier on the same cores
+/// or link.
 fn find_predecessors(problem: &Problem, schedule: &Schedule, ends: &[u64]) -> Vec<Vec<usize>> {
     let mut before: Vec<Vec<usize>> = vec![Vec::new(); ends.len()];
     for &(earlier, later) in problem.edges() {
@@ -168,7 +172,8 @@ fn find_predecessors(problem: &Problem, schedule: &Schedule, ends: &[u64]) -> Ve
     before
 }
 
-/// Whether an operator has ended when another starts; of two that take no time at the same instant, the first in the problem's order.
+/// True if operator `i` has ended when `later` starts. If both take no time at the same instant, the first in the
+/// problem's order comes first.
 fn comes_before(schedule: &Schedule, ends: &[u64], i: usize, later: usize) -> bool {
     let key = |i: usize| (schedule.starts[i], ends[i], i);
     ends[i] <= schedule.starts[later] && key(i) < key(later)

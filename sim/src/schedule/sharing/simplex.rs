@@ -1,27 +1,27 @@
-//! The revised simplex method (Dantzig, 1953) on programs with a row per operator, whose columns enter one by one as they are found.
+//! The revised simplex method (Dantzig, 1953) for programs with a row per operator, with column generation.
 
-/// What one column does for one row.
+/// The coefficient of one column in one row.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ColumnEntry {
     pub row: usize,
-    /// How much of the operator one unit of the column does.
+    /// The part of the operator that one unit of the column completes.
     pub per: f64,
 }
 
-/// Columns smaller than this do not count as pivots.
+/// The smallest pivot.
 const PIVOT: f64 = 1e-9;
 
-/// Minimise the cost of columns that do each row's operator once, or more.
+/// Minimises the cost of columns that complete each row's operator at least once.
 pub(super) struct CoveringProgram {
     /// The inverse of the basis, row by row.
     inverse: Vec<f64>,
-    /// Per basic column: how much of it there is, and its cost.
+    /// Per basic column: its value, and its cost.
     values: Vec<f64>,
     costs: Vec<f64>,
 }
 
 impl CoveringProgram {
-    /// Starts from one column per row that does the row's operator alone, at a cost of 1 each.
+    /// Starts from one column per row that completes only the row's operator, at a cost of 1 each.
     pub fn new(alone: &[ColumnEntry]) -> Self {
         let rows = alone.len();
         let mut inverse = vec![0.0; rows * rows];
@@ -36,7 +36,7 @@ impl CoveringProgram {
         self.values.len()
     }
 
-    /// What doing each row's operator is worth.
+    /// The dual price of each row.
     pub fn shadow_prices(&self) -> Vec<f64> {
         let mut prices = vec![0.0; self.row_count()];
         for (line, &cost) in self.inverse.chunks(self.row_count()).zip(&self.costs) {
@@ -49,7 +49,7 @@ impl CoveringProgram {
         prices
     }
 
-    /// Brings a column into the basis. `false` when no row limits it, which rounding alone can bring about.
+    /// Brings a column into the basis. Returns `false` when no row limits it, which only rounding can cause.
     pub fn enter_column(&mut self, column: &[ColumnEntry], cost: f64) -> bool {
         let n = self.row_count();
         let change: Vec<f64> =
@@ -57,7 +57,7 @@ impl CoveringProgram {
         let mut leaving: Option<(f64, usize)> = None;
         for r in (0..n).filter(|&r| change[r] > PIVOT) {
             let ratio = self.values[r].max(0.0) / change[r];
-            // Of rows that leave at the same time the one with the largest pivot, for the sake of rounding.
+            // Among rows that leave at the same value take the largest pivot, for numerical stability.
             let better = leaving.is_none_or(|(least, l)| ratio < least - 1e-12 || ratio < least + 1e-12 && change[r] > change[l]);
             if better {
                 leaving = Some((ratio, r));

@@ -7,7 +7,8 @@ fn cores(count: u32, exclusivity: Exclusivity) -> Cores {
     Cores { tensor_cores: count, vector_cores: count, network_links: 1, pairing: Pairing::AnyPair, exclusivity }
 }
 
-/// A tensor operator that asks for six tenths of a port and a vector operator that asks for all of it, side by side on one core of each kind.
+/// A tensor operator that uses 60 % of a port and a vector operator that uses all of it, in parallel on one core of
+/// each kind.
 fn two() -> (Problem, Vec<PortUse>) {
     let operators = vec![Operator::new(OperatorKind::Tensor, 1_000), Operator::new(OperatorKind::Vector, 200)];
     let uses = [600.0, 200.0].map(|busy| PortUse { one: vec![busy], all: vec![busy] });
@@ -21,7 +22,7 @@ fn both_are_slowed_alike_and_the_bound_says_so() {
     let schedule = solve_problem(&problem, &SolveLimits::default());
     assert_eq!(schedule.makespan, 1_000);
     let spans = sharing.spans_of_schedule(&schedule);
-    // The vector operator takes 200 x 1.6; meanwhile 200 of the tensor operator are done.
+    // The vector operator takes 200 x 1.6 ticks; meanwhile 200 ticks of the tensor operator are done.
     assert!((spans[1][1] - 320.0).abs() < 1e-6 && (spans[0][1] - 1_120.0).abs() < 1e-6, "{spans:?}");
     let least = sharing.lower_bound().expect("two operators");
     assert!((least - 1_120.0).abs() < 1e-6, "{least}");
@@ -36,8 +37,8 @@ fn without_ports_a_schedule_is_played_as_it_is() {
     assert!((sharing.lower_bound().expect("two operators") - 1_000.0).abs() < 1e-6);
 }
 
-/// The least time over all orders, modes and cores: every way to list the operators so that none comes before what it needs, each waiting for what is
-/// listed before it on its core or link.
+/// The least time over all orders, modes and cores. Lists the operators in every topological order; each waits for
+/// those listed earlier on its core or link.
 fn brute_force(problem: &Problem, sharing: &PortSharing<'_>) -> f64 {
     let n = problem.operators().len();
     let mut best = f64::INFINITY;
@@ -101,7 +102,7 @@ prop_compose! {
             latency: one,
             exclusive_latency: all.filter(|_| kind[at] != OperatorKind::Network),
         }).collect();
-        // Every operator asks one of two ports for no more than there is; across all cores for what one of them may have in the same way.
+        // Every operator asks each of two ports for at most its bandwidth; across all cores it asks for less.
         let uses = kinds.iter().zip(&operators).map(|(&(_, one, _, asks, less), operator)| PortUse {
             one: asks.map(|asks| asks * one as f64).to_vec(),
             all: asks.map(|asks| asks * less * operator.exclusive_latency.unwrap_or(one) as f64).to_vec(),
@@ -121,7 +122,7 @@ fn check(problem: &Problem, uses: &[PortUse]) -> Result<(), TestCaseError> {
     let schedule = solve_problem(problem, &SolveLimits::default());
     let played = sharing.spans_of_schedule(&schedule).iter().map(|span| span[1]).fold(0.0, f64::max);
     prop_assert!(played >= best * (1.0 - 1e-9), "the played schedule {played} is faster than the best of all {best}");
-    // No chain, no kind of core and no port gets by with less.
+    // The busiest port is a lower bound on the program.
     let busy = |at: usize| uses.iter().map(|uses| uses.one[at].min(uses.all[at])).sum::<f64>();
     prop_assert!(least >= busy(0).max(busy(1)) * (1.0 - 3e-6), "the bound {least} is below the busiest port");
     Ok(())
