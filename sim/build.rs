@@ -1,5 +1,5 @@
-//! Embeds the templates: every `templates/<kind>/*.toml` becomes an entry of `<KIND>`, a sorted table of (name, text), in
-//! `$OUT_DIR/templates.rs`. Adding a chip or a fabric is adding a file.
+//! Embeds the templates: every `templates/<kind>/*.toml` becomes an entry of `<KIND>`, a sorted table of (name, text),
+//! in `$OUT_DIR/templates.rs`. A chip or a fabric is added as a file.
 
 #![allow(clippy::print_stdout)] // cargo reads a build script's stdout
 
@@ -27,7 +27,7 @@ fn main() -> io::Result<()> {
     fs::write(out, code)
 }
 
-/// The `.toml` files of a folder, sorted by name; none where the folder does not exist.
+/// The `.toml` files of a folder, sorted by name; none if the folder does not exist.
 fn toml_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     if !folder.is_dir() {
         return Ok(Vec::new());

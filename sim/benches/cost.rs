@@ -1,7 +1,7 @@
-//! How many kernels a core costs per second: cold distinct contractions, repeated ones through the memo, and SCALE-Sim's
-//! closed form as the floor below which no mapping search can go. `cargo bench -p coplace-sim --bench cost`.
+//! Kernels costed per second on one core: cold distinct contractions, repeated ones through the cache, and SCALE-Sim's
+//! closed form as the floor for any mapping search. `cargo bench -p coplace-sim --bench cost`.
 //!
-//! Seconds are those that the thread was on a core, where the system says so (Linux): a busy machine does not change them.
+//! On Linux the seconds are the thread's CPU time, so other load on the machine does not change them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
@@ -13,7 +13,8 @@ use coplace_sim::units::{Bytes, BytesPerSecond, Hertz, Seconds};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Distinct shapes from a linear congruential sequence (Knuth's MMIX constants): dimensions from 1 to 16384, batch 1 to 64.
+/// Distinct shapes from a linear congruential sequence (Knuth's MMIX constants): dimensions from 1 to 16384, batch 1 to
+/// 64.
 fn shapes(count: usize) -> Vec<Kernel> {
     let mut state = 42_u64;
     let mut next = |below: u64| {
@@ -65,13 +66,13 @@ fn gpu_like() -> Accelerator {
     }
 }
 
-/// Seconds that this thread has been on a core: the first figure of its scheduler statistics, in nanoseconds.
+/// CPU time of this thread in seconds: the first figure of its scheduler statistics, in nanoseconds.
 fn on_core() -> Option<f64> {
     let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     Some(statistics.split_whitespace().next()?.parse::<f64>().ok()? * 1e-9)
 }
 
-/// Runs `work` for about a second and prints how often per second, and how long one takes.
+/// Runs `work` for about a second; prints calls per second and the time of one call.
 fn measure(name: &str, per_call: usize, mut work: impl FnMut()) {
     let begin = Instant::now();
     let clock = || on_core().unwrap_or_else(|| begin.elapsed().as_secs_f64());

@@ -1,7 +1,7 @@
-//! Operator schedules: the stored instances, a sweep, and PHAZE's integer program beside ours.
+//! Operator schedules: the stored instances, a sweep, and PHAZE's integer program next to coplace's.
 //!
-//! `cargo bench -p coplace-sim --bench schedule` (add `--features highs` for `HiGHS`, which needs cmake and libclang). Times are wall times on
-//! the machine at hand.
+//! `cargo bench -p coplace-sim --bench schedule` (add `--features highs` for `HiGHS`, which needs cmake and libclang).
+//! Times are wall times on this machine.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
 #[path = "../tests/schedule_support/mod.rs"]
@@ -59,7 +59,7 @@ fn side_by_side(backend: Backend, name: &str, largest: usize) {
     }
 }
 
-/// Layers as a sweep over chips sees them: one graph, other cores, latencies that fall with the cores' size.
+/// Layers as in a sweep over chips: one graph, different cores, latencies that fall with the cores' size.
 fn sweep(problems: usize, threads: usize) {
     let memo = Memo::new(SolveLimits::default(), 100_000);
     let layer = generate(&Spec { style: Style::Attention, ..Spec::drawn(40, 7) }, 7);

@@ -1,8 +1,8 @@
-//! Two properties of a chip's cores that its description states and its operator schedules obey.
+//! Two properties of a chip's cores: its description states them, and its operator schedules obey them.
 
 use serde::{Deserialize, Serialize};
 
-/// Which vector core a fused operator takes beside its tensor core: a property of the chip.
+/// How a fused operator's vector core is paired with its tensor core: a property of the chip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pairing {
@@ -13,13 +13,13 @@ pub enum Pairing {
     SameIndex,
 }
 
-/// What an operator that runs across all cores blocks: a property of the chip.
+/// The cores that an operator across all cores blocks: a property of the chip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Exclusivity {
     /// Every tensor and every vector core.
     #[default]
     AllCores,
-    /// The cores of the kinds it uses; the other kind stays free.
+    /// The cores of the kinds that it uses; the other kind stays free.
     OwnKind,
 }

@@ -1,5 +1,5 @@
-//! From kernels to a schedule: a kernel graph is costed on a device, becomes a scheduling problem and then a schedule. Each step
-//! consumes the one before.
+//! From kernels to a schedule: a kernel graph is costed on a device, becomes a scheduling problem, and then a schedule.
+//! Each step consumes the previous one.
 
 use crate::cost::{CostModel, KernelCost, Span};
 use crate::hardware::Accelerator;
@@ -8,10 +8,10 @@ use crate::network::Fabric;
 use crate::schedule::{self, Cores, Operator, OperatorKind, OperatorLeastTimes, Schedule, ScheduleError};
 use crate::units::{Joules, Seconds};
 
-/// Ticks of the schedule per second: picoseconds, fine beside any kernel's latency.
+/// Ticks of the schedule per second: picoseconds, much finer than any kernel's latency.
 pub const TICKS_PER_SECOND: f64 = 1e12;
 
-/// What a kernel costs on one core and across all cores. A collective costs the same both ways.
+/// The cost of a kernel on one core and across all cores. A collective costs the same both ways.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CostsBySpan {
     /// On one tensor core, one vector core, or one of each.
@@ -28,12 +28,12 @@ impl CostsBySpan {
     }
 }
 
-/// One device of a cluster: a chip's cost model and the fabric it talks over.
+/// One device of a cluster: a chip's cost model and its fabric.
 #[derive(Debug, Clone)]
 pub struct Device {
-    /// Costs of kernels on the chip.
+    /// The cost model of kernels on the chip.
     pub model: CostModel,
-    /// Costs of collectives.
+    /// The fabric, which gives the cost of collectives.
     pub fabric: Fabric,
 }
 
@@ -44,7 +44,7 @@ impl Device {
         self.model.accelerator()
     }
 
-    /// What a kernel costs.
+    /// The cost of a kernel.
     #[must_use]
     pub fn costs(&self, kernel: &Kernel) -> CostsBySpan {
         if let Kernel::Collective(collective) = kernel {
@@ -57,7 +57,7 @@ impl Device {
         }
     }
 
-    /// The cores that kernels are scheduled on.
+    /// The cores of the schedule.
     #[must_use]
     pub fn cores(&self) -> Cores {
         schedule_cores(self.chip())
@@ -70,7 +70,7 @@ impl Device {
     }
 }
 
-/// The cores of a chip that kernels are scheduled on.
+/// The cores of a chip's schedule.
 #[must_use]
 pub fn schedule_cores(chip: &Accelerator) -> Cores {
     Cores {
@@ -82,8 +82,8 @@ pub fn schedule_cores(chip: &Accelerator) -> Cores {
     }
 }
 
-/// A kernel as an operator of a chip's schedule. Where the chip cannot overlap collectives with computation, a collective takes all vector cores,
-/// as PHAZE schedules it.
+/// A kernel as an operator of a chip's schedule. If the chip cannot overlap collectives with computation, a collective
+/// takes all vector cores, as in PHAZE.
 #[must_use]
 pub fn schedule_operator(chip: &Accelerator, kernel: &Kernel, costs: &CostsBySpan) -> Operator {
     let (one, all) = (to_ticks(costs.one_core.latency), to_ticks(costs.all_cores.latency));
@@ -94,7 +94,7 @@ pub fn schedule_operator(chip: &Accelerator, kernel: &Kernel, costs: &CostsBySpa
     }
 }
 
-/// What a kernel occupies in a chip's schedule.
+/// The resources that a kernel occupies in a chip's schedule.
 #[must_use]
 pub fn operator_kind(chip: &Accelerator, kernel: &Kernel) -> OperatorKind {
     match kernel {
@@ -106,7 +106,7 @@ pub fn operator_kind(chip: &Accelerator, kernel: &Kernel) -> OperatorKind {
     }
 }
 
-/// A kernel that takes at least so long on one core and across all, as an operator, in ticks: no operator of these kernels takes less.
+/// The least times of an operator in ticks, from lower bounds on the kernel's latency on one core and across all cores.
 #[must_use]
 pub fn least_operator(chip: &Accelerator, kernel: &Kernel, [one, all]: [Seconds; 2]) -> OperatorLeastTimes {
     let kind = operator_kind(chip, kernel);
@@ -114,7 +114,7 @@ pub fn least_operator(chip: &Accelerator, kernel: &Kernel, [one, all]: [Seconds;
     OperatorLeastTimes { kind, one: to_ticks(one) as f64, all: across }
 }
 
-/// Seconds in ticks, rounded; a kernel that takes any time takes at least one. Saturates.
+/// Seconds in ticks, rounded; any positive time is at least one tick. Saturates.
 #[must_use]
 pub fn to_ticks(time: Seconds) -> u64 {
     if time.0 > 0.0 { ((time.0 * TICKS_PER_SECOND).round() as u64).max(1) } else { 0 }
@@ -126,12 +126,12 @@ pub fn from_ticks(ticks: u64) -> Seconds {
     Seconds(ticks as f64 / TICKS_PER_SECOND)
 }
 
-/// A kernel graph with what each kernel costs on a device.
+/// A kernel graph with the costs of its kernels on a device.
 #[derive(Debug, Clone)]
 pub struct CostedGraph {
     /// The kernels.
     pub graph: KernelGraph,
-    /// The cost of each, by node index.
+    /// The costs of each kernel, by node index.
     pub costs: Vec<CostsBySpan>,
 }
 
@@ -140,9 +140,9 @@ pub struct CostedGraph {
 pub struct ScheduledGraph {
     /// The kernels.
     pub graph: KernelGraph,
-    /// The cost of each as it is scheduled: on one core or across all.
+    /// The cost of each kernel as scheduled: on one core or across all cores.
     pub costs: Vec<KernelCost>,
-    /// The schedule's problem, for [`schedule_kernels::verify_schedule`] and for traces.
+    /// The scheduling problem, for [`schedule::verify_schedule`] and for traces.
     pub problem: schedule::Problem,
     /// The schedule, in ticks of [`TICKS_PER_SECOND`].
     pub schedule: Schedule,
@@ -159,7 +159,7 @@ impl CostedGraph {
     /// Schedules the kernels on the device's cores.
     ///
     /// # Errors
-    /// A cyclic graph, or latencies beyond what ticks hold.
+    /// A cyclic graph, or latencies too large for ticks.
     pub fn schedule_kernels(self, device: &Device, memo: &schedule::Memo) -> Result<ScheduledGraph, ScheduleError> {
         let operators =
             self.graph.node_weights().zip(&self.costs).map(|(node, costs)| device.operator(&node.kernel, costs)).collect();
@@ -173,13 +173,13 @@ impl CostedGraph {
 }
 
 impl ScheduledGraph {
-    /// How long the graph takes.
+    /// The duration of the schedule.
     #[must_use]
     pub fn makespan(&self) -> Seconds {
         from_ticks(self.schedule.makespan)
     }
 
-    /// Energy of all kernels, static power apart.
+    /// Energy of all kernels, without static power.
     #[must_use]
     pub fn energy(&self) -> Joules {
         self.costs.iter().map(|c| c.energy).sum()

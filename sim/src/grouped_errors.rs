@@ -1,4 +1,5 @@
-//! Errors of predictions averaged inside groups of measurements, so that a large group does not drown a small one in a fit.
+//! Prediction errors averaged inside groups of measurements, so that a large group does not outweigh a small one in a
+//! fit.
 
 /// The error of one group before and after a fit.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,7 +23,7 @@ pub(crate) struct MeasurementGroups {
 }
 
 impl MeasurementGroups {
-    /// From each measurement's group.
+    /// Builds the groups from each measurement's group name.
     pub fn new<'a>(measurements: impl Iterator<Item = &'a str> + Clone) -> Self {
         let mut names: Vec<String> = measurements.clone().map(str::to_owned).collect();
         names.sort();
@@ -36,17 +37,17 @@ impl MeasurementGroups {
         Self { names, of, counts }
     }
 
-    /// The group, by its place, of each measurement.
+    /// The group index of each measurement.
     pub fn group_of_each(&self) -> &[usize] {
         &self.of
     }
 
-    /// How many groups there are.
+    /// Number of groups.
     pub fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// The mean in each group of the measurements' `errors`, which are in the measurements' order.
+    /// The mean of the `errors` in each group; they are in the measurements' order.
     pub fn group_means(&self, errors: impl Iterator<Item = f64>) -> Vec<f64> {
         let mut sums = vec![0.0; self.names.len()];
         for (error, &group) in errors.zip(&self.of) {

@@ -1,5 +1,5 @@
-//! Kernels: what hardware executes. The vocabulary between `workloads` (which lowers operators to kernels)
-//! and [`crate::cost`] (which says what a kernel costs on an accelerator). Nothing here knows what a model is.
+//! Kernels: the work that hardware executes. They are the vocabulary between `workloads`, which lowers operators to
+//! kernels, and [`crate::cost`], which costs a kernel on an accelerator. No code here knows about models.
 
 mod graph;
 
@@ -22,17 +22,18 @@ pub enum DataType {
     Fp8,
     /// 8-bit integer.
     Int8,
-    /// 8-bit floating point in blocks of 32 with a scale of 8 bits (MXFP8: OCP Microscaling Formats specification 1.0, table 1).
+    /// 8-bit floating point in blocks of 32 with a scale of 8 bits (MXFP8: OCP Microscaling Formats specification 1.0,
+    /// table 1).
     Mxfp8,
     /// 4-bit floating point (E2M1) in blocks of 16 with a scale of 8 bits (NVFP4: NVIDIA Blackwell).
     Nvfp4,
 }
 
 impl DataType {
-    /// Every type.
+    /// All types.
     pub const ALL: [Self; 7] = [Self::Fp32, Self::Bf16, Self::Fp16, Self::Fp8, Self::Int8, Self::Mxfp8, Self::Nvfp4];
 
-    /// Whole bytes of one number where it lies alone: those of 4 bits are rounded up, scales of blocks left out.
+    /// Whole bytes of a single number: 4-bit numbers are rounded up, and block scales are left out.
     #[must_use]
     pub fn bytes(self) -> u64 {
         match self {
@@ -42,7 +43,7 @@ impl DataType {
         }
     }
 
-    /// Bytes of so many numbers in a tensor, with the scales of their blocks.
+    /// Bytes of `numbers` numbers in a tensor, with the scales of their blocks.
     #[must_use]
     pub fn packed_bytes_of(self, numbers: u64) -> Bytes {
         match self {
@@ -90,12 +91,12 @@ pub struct Contraction {
     pub k: u64,
     /// Type of both operands.
     pub operand: DataType,
-    /// Type of the result as it is written to memory (fp32 for accumulated main gradients, for instance).
+    /// Type of the result in memory (fp32 for accumulated main gradients, for instance).
     pub result: DataType,
 }
 
 impl Contraction {
-    /// Multiply-accumulates count as two operations.
+    /// Floating-point operations; a multiply-accumulate counts as two.
     #[must_use]
     pub fn flops(&self) -> Flops {
         let macs =
@@ -111,7 +112,7 @@ impl Contraction {
     }
 }
 
-/// Whether a kernel belongs to the forward or the backward pass of its function.
+/// The pass of a function: the function itself or its gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
@@ -184,7 +185,7 @@ pub struct Elementwise {
     pub function: ElementwiseFunction,
     /// Its direction.
     pub direction: Direction,
-    /// Results computed (for [`ElementwiseFunction::SwiGlu`], of the gated product).
+    /// Results computed; for [`ElementwiseFunction::SwiGlu`] those of the gated product.
     pub elements: u64,
     /// Bytes read, all operands together.
     pub read: Bytes,
@@ -219,16 +220,16 @@ pub struct Reduction {
     pub rows: u64,
     /// Numbers in a row.
     pub columns: u64,
-    /// Compulsory bytes read, each operand once; the cost model adds passes where a row does not stay on chip.
+    /// Compulsory bytes read, each operand once. The cost model adds passes where a row does not stay on chip.
     pub read: Bytes,
     /// Bytes written.
     pub written: Bytes,
 }
 
-/// Attention fused over tiles of the sequence (scores never reach memory): softmax(Q K^T) V per head.
+/// Attention fused over tiles of the sequence, so that scores never reach memory: softmax(Q K^T) V per head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FusedAttention {
-    /// Forward, or backward (which recomputes the scores from the saved log-sum-exp).
+    /// Forward, or backward with scores recomputed from the saved log-sum-exp.
     pub direction: Direction,
     /// Sequences.
     pub batch: u64,
@@ -242,10 +243,10 @@ pub struct FusedAttention {
     pub keys: u64,
     /// Dimension of a head.
     pub head_dim: u64,
-    /// Whether only the causal half of the scores is computed.
+    /// True if only the causal half of the scores is computed.
     pub causal: bool,
-    /// Most keys that a query sees (its own and those before it where attention is causal, half of them on either side where it is not); all
-    /// where none is given.
+    /// Most keys that a query sees: its own and earlier ones where attention is causal, half of them on either side
+    /// otherwise. `None` is all keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<u64>,
     /// Type of Q, K, V and the output.
@@ -253,7 +254,8 @@ pub struct FusedAttention {
 }
 
 impl FusedAttention {
-    /// Forward: two products per score; backward: five (scores again, dV, dP, dQ, dK). Causal masking halves the scores.
+    /// Floating-point operations: two products per score forward; five backward (scores again, dV, dP, dQ, dK). Causal
+    /// masking halves the scores.
     #[must_use]
     pub fn flops(&self) -> Flops {
         let scores = self.score_count();
@@ -264,8 +266,8 @@ impl FusedAttention {
         Flops(scores.saturating_mul(2 * products).saturating_mul(self.head_dim.into()))
     }
 
-    /// The scores that a mask leaves. Of n keys a causal query sees n / 2 on average; through a window of w it sees w, less the w / 2 which the first
-    /// w queries lack on average: w - w^2 / (2n).
+    /// The number of scores that the mask keeps. A causal query sees n / 2 of n keys on average. With a window of w it
+    /// sees w keys, less the average shortfall of the first w queries: w - w^2 / (2n).
     #[must_use]
     pub fn score_count(&self) -> u128 {
         let rows =
@@ -280,7 +282,8 @@ impl FusedAttention {
         }
     }
 
-    /// Compulsory bytes: forward Q, K, V in, O and the fp32 log-sum-exp out; backward those and dO in, dQ, dK, dV out.
+    /// Compulsory bytes. Forward: Q, K, V in, O and the fp32 log-sum-exp out. Backward: those and dO in, dQ, dK, dV
+    /// out.
     #[must_use]
     pub fn compulsory_bytes(&self) -> Bytes {
         let q = Bytes(self.operand.bytes()) * self.batch * self.heads * self.queries * self.head_dim;
@@ -293,26 +296,26 @@ impl FusedAttention {
     }
 }
 
-/// A contraction and the elementwise work on its result while it is still on chip: one tensor core and one vector core.
+/// A contraction with elementwise work on its result while that is on chip: one tensor core and one vector core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Epilogue {
-    /// The contraction; its `result` is what the epilogue writes.
+    /// The contraction; the epilogue writes its `result`.
     pub contraction: Contraction,
-    /// The function applied to each result (bytes it reads besides the contraction's result).
+    /// The function applied to each result. Its bytes read are in addition to the contraction's result.
     pub elementwise: Elementwise,
 }
 
-/// Which parts of a whole, spread evenly over ranks in order, an item goes to: each of `chosen` with the same probability, all in `groups_chosen` of
-/// `groups` equal groups of parts side by side.
+/// The random choice of parts for an item. The parts are spread evenly over ranks in order. Each of `chosen` parts is
+/// equally likely, and all lie in `groups_chosen` of `groups` equal, contiguous groups of parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PartChoice {
-    /// Parts of all ranks together.
+    /// Parts on all ranks together.
     pub parts: u32,
-    /// Parts that an item goes to.
+    /// Parts chosen per item.
     pub chosen: u32,
     /// Groups of parts; 1 where any parts may be chosen.
     pub groups: u32,
-    /// Groups that hold all that are chosen.
+    /// Groups that hold all chosen parts.
     pub groups_chosen: u32,
 }
 
@@ -328,8 +331,9 @@ pub enum CollectiveKind {
     ReduceScatter,
     /// Every rank sends a distinct shard to every other.
     AllToAll,
-    /// Every rank sends its items, whose copies for all chosen parts fill its buffer, to the ranks of these parts: once into every unit of the network
-    /// that holds any, where they are handed on. Backwards, sums of what comes back take the same way.
+    /// Every rank sends its items to the ranks of their chosen parts. An item goes once into every network unit that
+    /// holds any of its parts, and is forwarded inside. The buffer holds one copy per chosen part. In the backward
+    /// direction sums return the same way.
     Dispatch(PartChoice),
     /// One rank's buffer reaches all.
     Broadcast,
@@ -338,15 +342,16 @@ pub enum CollectiveKind {
 }
 
 impl CollectiveKind {
-    /// Whether every rank has something of its own for others, not only for neighbours.
+    /// True if every rank has distinct data for ranks other than its neighbours.
     #[must_use]
     pub fn is_exchange(self) -> bool {
         matches!(self, Self::AllToAll | Self::Dispatch(_))
     }
 }
 
-/// The ranks of a collective: `ranks` devices, `stride` apart in device numbering. The stride tells which tiers of a
-/// fabric the group crosses: tensor-parallel groups have stride 1, data-parallel groups the product of the inner axes.
+/// The ranks of a collective: `ranks` devices, `stride` apart in device numbering. The stride determines which tiers of
+/// a fabric the group crosses: tensor-parallel groups have stride 1, data-parallel groups the product of the inner
+/// axes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RankGroup {
     /// Members.
@@ -358,15 +363,15 @@ pub struct RankGroup {
 /// A collective operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Collective {
-    /// What it does.
+    /// Its kind.
     pub kind: CollectiveKind,
     /// Bytes of the full buffer (of the gathered result for all-gather, of the input for reduce-scatter).
     pub bytes: Bytes,
-    /// Who takes part.
+    /// Its ranks.
     pub group: RankGroup,
 }
 
-/// Where a transfer goes.
+/// The link of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TransferLink {
@@ -374,7 +379,7 @@ pub enum TransferLink {
     Host,
     /// Device (or host) to storage or back.
     Storage,
-    /// The host's processor to its own memory or back: what it updates there.
+    /// The host's processor to its own memory or back, for updates on the host.
     HostMemory,
 }
 
@@ -387,7 +392,7 @@ pub struct Transfer {
     pub bytes: Bytes,
 }
 
-/// What hardware executes. `Copy` and hashable: a kernel's cost is memoised by its value.
+/// A unit of work that hardware executes. It is `Copy` and hashable: a kernel's cost is memoised by its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kernel {
@@ -408,7 +413,7 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// Floating-point operations of the matrix products (what "model FLOPs" count).
+    /// Floating-point operations of the matrix products, as counted in "model FLOPs".
     #[must_use]
     pub fn flops(&self) -> Flops {
         match self {

@@ -1,5 +1,5 @@
-//! coplace-sim simulates what it is told: kernels on an accelerator, their schedule on its cores, collectives on a fabric,
-//! and the pipeline of a training step. It never decides and never speaks of models.
+//! coplace-sim simulates kernels on an accelerator, their schedule on its cores, collectives on a fabric, and the
+//! pipeline of a training step. It makes no decisions and knows no models.
 
 pub mod cores;
 pub mod cost;
@@ -18,7 +18,8 @@ pub mod schedule;
 pub mod status;
 pub mod units;
 
-/// Whether a network is sold with other built-in chips than this one. Chips of files, and those that a search makes, are at home in any.
+/// True if a network is sold with other built-in chips but not with this one. Chips from files or searches may join any
+/// network.
 #[must_use]
 pub fn is_foreign_network(fabric: &network::Fabric, chip: &hardware::Accelerator) -> bool {
     !fabric.may_join_chip(&chip.name) && hardware::template_names().contains(&chip.name.as_str())

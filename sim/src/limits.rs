@@ -1,32 +1,34 @@
-//! What is taken for a figure of hardware, in base units. Each limit lies far outside what has been built, on both sides: what passes it is a slip of
-//! the pen or of the unit, and its answer would look like a result. All limits are included.
+//! Accepted ranges of hardware figures, in base units. Each limit lies far outside all existing hardware. A value
+//! beyond it is a slip of the pen or of the unit, and its answer would look like a result. All limits are inclusive.
 
 use std::ops::RangeInclusive;
 
-/// Bytes per second of a memory, a link or a network's port: a megabyte per second is less than the slowest Ethernet (10 Mbit/s), 1e18 a million times
-/// an HBM4 stack's (about 2 TB/s) and what stands for "never limits" where another simulator's file has such a memory.
+/// Bytes per second of a memory, a link or a network's port. A megabyte per second is below the slowest Ethernet (10
+/// Mbit/s). 1e18 is a million times an HBM4 stack's bandwidth (about 2 TB/s), and stands for "never limits" where
+/// another simulator's file has such a memory.
 pub(crate) const RATE: RangeInclusive<f64> = 1e6..=1e18;
 
 /// Bytes of a memory, 1 PiB: a thousand times the largest accelerator's or host's of 2025.
 pub(crate) const LARGEST_MEMORY: u64 = 1 << 50;
 
-/// Bytes of storage, 1 EiB: a device's share of the largest file systems is far below.
+/// Bytes of storage, 1 EiB: far above a device's share of the largest file systems.
 pub(crate) const LARGEST_STORAGE: u64 = 1 << 60;
 
-/// Seconds of any latency of a memory, link or message: a light signal reaches the moon.
+/// Seconds of any latency of a memory, link or message: a light signal almost reaches the moon.
 pub(crate) const LONGEST_LATENCY: f64 = 1.0;
 
-/// Achieved over nominal: less than a millionth is a slip of the unit.
+/// Achieved over nominal bandwidth; less than a millionth is a slip of the unit.
 pub(crate) const LEAST_FRACTION: f64 = 1e-6;
 
-/// Hertz of a clock: from the first microprocessors' hundreds of kilohertz down by a factor of a hundred, to ten times the fastest silicon sold.
+/// Hertz of a clock: from a hundredth of the first microprocessors' hundreds of kilohertz to ten times the fastest
+/// silicon on sale.
 pub(crate) const CLOCK: RangeInclusive<f64> = 1e3..=1e11;
 
-/// Operations per second of all arrays of a chip: from a million, which early microprocessors had, to 1e21, eight thousand times the 1.25e17 of a
-/// wafer (Cerebras WSE-3, 2024).
+/// Operations per second of all arrays of a chip: from a million, as in early microprocessors, to 1e21, eight thousand
+/// times a wafer's 1.25e17 (Cerebras WSE-3, 2024).
 pub(crate) const PEAK: RangeInclusive<f64> = 1e6..=1e21;
 
-/// The most cores, arrays, rows, columns, lanes, ports or units of a kind: far above any wafer's.
+/// Most cores, arrays, rows, columns, lanes, ports or units of a kind: far above any wafer's.
 pub(crate) const LARGEST_COUNT: u32 = 1 << 20;
 
 /// Square millimetres of all dies: a wafer has 7e4.
@@ -35,13 +37,14 @@ pub(crate) const AREA: RangeInclusive<f64> = 1e-3..=1e6;
 /// Watts of a device: a wafer takes 2e4.
 pub(crate) const POWER: RangeInclusive<f64> = 1e-3..=1e6;
 
-/// Joules of one operation or byte: a microjoule is a thousand times what a byte from another machine's memory takes.
+/// Joules of one operation or byte: a microjoule is a thousand times the energy of a byte from another machine's
+/// memory.
 pub(crate) const MOST_ENERGY: f64 = 1e-6;
 
-/// Uplinks of a network's switches below its ports by this factor at most.
+/// Largest ratio of a switch's ports to its uplinks.
 pub(crate) const MOST_OVERSUBSCRIPTION: f64 = 1e4;
 
-/// A number as people write it: with an exponent where it is long.
+/// A number in readable form, with an exponent where it is long.
 pub(crate) fn format_number(number: f64) -> String {
     let size = number.abs();
     if size == 0.0 || (1e-4..1e7).contains(&size) {

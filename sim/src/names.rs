@@ -1,18 +1,18 @@
-//! Names of what is built in: found whatever their case, and the nearest one named where none is meant exactly.
+//! Names of built-in things: compared without case, with the nearest one suggested for an unknown name.
 
-/// A name as it is compared: case, and the difference between `-`, `_` and a blank, do not matter.
+/// A name in the form in which it is compared: without case, and with `-`, `_` and blanks equal.
 fn fold_name(name: &str) -> String {
     name.trim().to_lowercase().replace(['_', ' '], "-")
 }
 
-/// Whether two names are of one thing.
+/// True if two names mean the same thing.
 #[must_use]
 pub fn are_same_name(a: &str, b: &str) -> bool {
     fold_name(a) == fold_name(b)
 }
 
-/// The candidate nearest to `word`, where Levenshtein's distance is small enough to suggest a typing mistake: at most a third of the longer word's
-/// letters.
+/// The candidate nearest to `word`, if Levenshtein's distance suggests a typing mistake: at most a third of the longer
+/// word's letters.
 pub fn find_nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let wanted = fold_name(word);
     candidates
@@ -22,8 +22,8 @@ pub fn find_nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -
         .map(|(_, candidate)| candidate)
 }
 
-/// The candidate that `word` is a slip of the pen for: one letter off, or two of at least ten. Words that differ in their digits alone are versions of
-/// each other.
+/// The candidate that `word` misspells: one letter off, or two in words of at least ten letters. Words that differ only
+/// in digits are different versions, not misspellings.
 pub fn find_mistyped<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let letters = |s: &str| s.chars().filter(|c| !c.is_ascii_digit()).collect::<String>().to_lowercase();
     candidates
@@ -34,12 +34,12 @@ pub fn find_mistyped<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) 
         .map(|(_, candidate)| candidate)
 }
 
-/// Letters from which on a word counts as the beginning of a name, and names that are no more than it is a help to name.
+/// Letters from which on a word counts as a prefix of a name, and most such names that a hint lists.
 const BEGINNING: usize = 2;
 const FEW: usize = 4;
 
-/// What to say to a name that is not among `known` (`a, b, c`), introduced by `are`: the nearest one, where there is one, else those that it is the
-/// beginning of, and all.
+/// A hint for a name that is not among `known` (`a, b, c`), introduced by `are`: the nearest name if there is one, else
+/// the names of which it is a prefix, and all names.
 #[must_use]
 pub fn hint(word: &str, known: &str, are: &str) -> String {
     let wanted = fold_name(word);

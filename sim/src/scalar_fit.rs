@@ -1,88 +1,91 @@
-//! Scalars fitted to measurements from what is believed of them before: those that the measurements say nothing of stay where they usually are, and
-//! a handful of measurements moves those that they determine.
+//! Fits scalars to measurements under a prior. Scalars that the measurements do not determine stay at their usual
+//! values, and a handful of measurements moves those that they determine.
 //!
-//! A point has a coordinate per scalar, usually a logarithm. What is minimised is minus the logarithm of the probability of the rows' errors, |ln(predicted
-//! / measured)|, plus half the square of every coordinate's distance from what is believed in units of the belief's spread: the most probable point where
-//! errors have a Laplace distribution (one row that the model does not understand does not carry the others away) and scalars a normal one. What errors
-//! scatter by is `ERROR_SCALE`, or what the rows say where that is more: where the model understands them badly they speak the less against what is
-//! believed.
+//! A point has a coordinate per scalar, usually a logarithm. The fit minimises the negative log-posterior: the negative
+//! log-likelihood of the rows' errors, |ln(predicted / measured)|, plus half the squared distance of every coordinate
+//! from its prior's mean in units of the prior's spread. Errors have a Laplace distribution, so one row that the model
+//! does not explain does not dominate the others. Scalars have a normal one. The scale of the errors is `ERROR_SCALE`,
+//! or the rows' own where that is larger: the worse the model explains the rows, the less they move the scalars from
+//! the prior.
 
 use ndarray::{Array1, Array2};
 
-/// What errors scatter by at least, where the model is right: the median error of the built-in stacks on the data sets that they were fitted on is from 2 to
-/// 9 % (`step/stacks/README.md`), and that of the built-in fabrics on collectives from 16 MiB on is of the same size.
+/// Smallest scale of errors where the model is right. The median error of the built-in stacks on the data sets that
+/// they were fitted to is 2 to 9 % (`step/stacks/README.md`), and the built-in fabrics' on collectives from 16 MiB is
+/// similar.
 const ERROR_SCALE: f64 = 0.05;
-/// How much worse than the best the logarithm of the probability is at the ends of a 90 % range (half the chi-square of one degree of freedom).
+/// Drop of the log-likelihood at the ends of a 90 % range: half the chi-square of one degree of freedom.
 const RANGE_DROP: f64 = 1.353;
-/// How far a coordinate, a logarithm, is moved to see what it changes: what lies nearer moves no time by as much as models are wrong about it.
+/// Step of a coordinate (a logarithm) for numerical slopes. A smaller step changes no time by more than the model's
+/// errors.
 const NEAR: f64 = 0.05;
-/// Errors below which rows count alike: the weight of a row, the inverse of its error, is that of a row with this one.
+/// Errors below this have equal weight. A row's weight is the inverse of its error, at most that of this error.
 const LEAST_ERROR: f64 = 0.02;
-/// How far a coordinate moves in one step at most: as far as the errors' slopes may be taken to hold.
+/// Largest change of a coordinate in one step, within which the slopes are trusted.
 const LONGEST: f64 = 1.0;
-/// The first damping of a step, as a part of the normal equations' diagonal; it falls by [`EASED`] with every step that succeeds and rises by
-/// [`DAMPED`] with every one that does not (Marquardt, 1963).
+/// First damping of a step, as a fraction of the normal equations' diagonal. A successful step divides it by [`EASED`],
+/// a failed one multiplies it by [`DAMPED`] (Marquardt, 1963).
 const DAMPING: f64 = 1e-2;
 const EASED: f64 = 5.0;
 const DAMPED: f64 = 6.0;
-/// Steps that may fail one after the other before a fit ends.
+/// Consecutive failed steps after which a fit ends.
 const FAILURES: usize = 6;
-/// A gain in the logarithm of the probability with which a fit ends: a hundredth of what bounds a 90 % range.
+/// Gain in log-probability below which a fit ends: a hundredth of the drop that bounds a 90 % range.
 const LEAST_GAIN: f64 = 0.0135;
-/// Steps of a descent at most.
+/// Most steps of a descent.
 const STEPS: usize = 40;
-/// How far a coordinate is moved alone where no slope leads further, either way: times span a factor of a hundred, and a host that is hidden
-/// behind the device makes no difference until it takes much longer.
+/// Leaps of a single coordinate where no slope leads further, in both directions. Times span a factor of a hundred, and
+/// a host hidden behind the device makes no difference until it takes much longer.
 const LEAPS: [f64; 4] = [2.0, 1.0, 0.5, 0.2];
-/// Rounds of descents and leaps at most.
+/// Most rounds of descents and leaps.
 const ROUNDS: usize = 12;
-/// Steps of a descent from every start, before the best of them goes on.
+/// Steps of a descent from every start, before the best one continues.
 const FIRST_STEPS: usize = 6;
-/// Sweeps over the coordinates in which a step's equations are solved.
+/// Sweeps over the coordinates to solve a step's equations.
 const SWEEPS: usize = 200;
-/// Standard deviations on either side of the mean between which 90 % of a normal distribution lies.
+/// Standard deviations on either side of the mean that contain 90 % of a normal distribution.
 const NORMAL_90: f64 = 1.645;
-/// The least spread of what is believed: files that took their figures over from each other agree better than they know.
+/// Smallest spread of a prior: files that copied figures from one another agree better than they should.
 const LEAST_SPREAD: f64 = 0.1;
-/// Rows up to which each is left out by itself; of more, as many parts of them.
+/// Most folds of a left-out test; up to this many rows each row is its own fold.
 pub const LEFT_OUT: usize = 12;
 
-/// What is believed of a coordinate before anything is measured: a normal distribution, within what can be.
+/// The prior of a coordinate: a normal distribution within limits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScalarPrior {
-    /// Its middle.
+    /// Its mean.
     pub centre: f64,
     /// Its standard deviation.
     pub spread: f64,
-    /// The least that can be.
+    /// The lower limit.
     pub least: f64,
-    /// The most.
+    /// The upper limit.
     pub most: f64,
 }
 
-/// Between which values the rows put a coordinate.
+/// The range of a coordinate that agrees with the rows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScalarRange {
-    /// At least.
+    /// Its lower end.
     pub low: f64,
-    /// At most.
+    /// Its upper end.
     pub high: f64,
-    /// Whether the rows end it on one side at least, and it is narrower than what was believed.
+    /// True if the rows limit it on at least one side, and it is narrower than the prior.
     pub determined: bool,
 }
 
 /// ln(predicted / measured) of every row at a point.
 pub type LogErrors<'a> = dyn FnMut(&[f64]) -> Vec<f64> + 'a;
 
-/// The same of some rows, by their places.
+/// The same for some rows, by index.
 pub type LogErrorsOf<'a> = dyn FnMut(&[usize], &[f64]) -> Vec<f64> + 'a;
 
-/// What is to be fitted.
+/// A fit: the priors and starting points of its coordinates.
 #[derive(Debug, Clone, Copy)]
 pub struct ScalarFit<'a> {
-    /// What is believed of each coordinate.
+    /// The prior of each coordinate.
     pub beliefs: &'a [ScalarPrior],
-    /// Points besides the middle of what is believed where the search may begin.
+    /// Starting points in addition to the priors' means.
     pub starts: &'a [Vec<f64>],
 }
 
@@ -93,8 +96,8 @@ impl ScalarFit<'_> {
         self.search_point(&vec![true; self.beliefs.len()], errors)
     }
 
-    /// The same, with the range in which the rows determine every coordinate; one that they do not determine keeps the middle of what is believed. Ranges
-    /// are those about the point that is given back.
+    /// The most probable point, with the range of every coordinate around it. A coordinate that the rows do not
+    /// determine keeps its prior's mean.
     #[must_use]
     pub fn fit_with_ranges(&self, errors: &mut LogErrors<'_>) -> (Vec<f64>, Vec<ScalarRange>) {
         let mut point = self.fit_point(errors);
@@ -111,7 +114,8 @@ impl ScalarFit<'_> {
         (point, ranges)
     }
 
-    /// The most probable point without each fold of the rows; `of` says in which fold each row is, `errors` gives those of some rows at a point.
+    /// The most probable point without each fold of the rows. `of` gives the fold of each row, and `errors` the errors
+    /// of some rows at a point.
     #[must_use]
     pub fn fit_without_folds(&self, of: &[usize], errors: &mut LogErrorsOf<'_>) -> Vec<Vec<f64>> {
         let folds = of.iter().copied().max().map_or(0, |last| last + 1);
@@ -119,8 +123,9 @@ impl ScalarFit<'_> {
         (0..folds).map(rest).map(|rest| self.fit_point(&mut |point| errors(&rest, point))).collect()
     }
 
-    /// Moves the free coordinates from the middle of what is believed, or from another start if that explains the rows better: where a scalar makes
-    /// no difference until another has moved (the host's time, where devices take longer) no slope leads out.
+    /// Moves the free coordinates from the priors' means, or from another start if that explains the rows better. Other
+    /// starts are needed where a scalar has no effect until another has moved (the host's time, where devices take
+    /// longer): there no slope leads out.
     fn search_point(&self, free: &[bool], errors: &mut LogErrors<'_>) -> Vec<f64> {
         let centres: Vec<f64> = self.beliefs.iter().map(|belief| belief.centre).collect();
         let start = |other: &Vec<f64>| {
@@ -149,7 +154,7 @@ impl ScalarFit<'_> {
         point
     }
 
-    /// Moves one free coordinate after the other by leaps, where something is gained; whether it was.
+    /// Moves single free coordinates by leaps as long as that gains; returns whether any did.
     fn leap_coordinates(&self, point: &mut Vec<f64>, free: &[usize], errors: &mut LogErrors<'_>) -> bool {
         let mut least = self.negative_log_posterior(point, errors);
         let before = least;
@@ -166,9 +171,10 @@ impl ScalarFit<'_> {
         before - least >= LEAST_GAIN
     }
 
-    /// Moves the free coordinates together, by the slopes of all rows' errors, until nothing is gained: least squares with every row weighed by the
-    /// inverse of its error, which is what the sum of absolute errors asks for at its least (Holland and Welsch, 1977). One coordinate at a time a
-    /// search ends where two make up for each other, as the host's time and the gap between kernels do.
+    /// Moves the free coordinates together along the slopes of all rows' errors until nothing is gained. It is least
+    /// squares with rows weighted by the inverse of their errors, whose minimum is that of the sum of absolute errors
+    /// (Holland and Welsch, 1977). A search along one coordinate at a time would stop where two compensate each other,
+    /// as the host's time and the gap between kernels do.
     fn descend_slopes(&self, mut point: Vec<f64>, (free, steps): (&[usize], usize), errors: &mut LogErrors<'_>) -> Vec<f64> {
         let mut rows = errors(&point);
         let mut cost = negative_log_likelihood(&rows) + self.negative_log_prior(&point);
@@ -195,7 +201,7 @@ impl ScalarFit<'_> {
         point
     }
 
-    /// By how much every row's error changes with each free coordinate: rows by coordinates.
+    /// The slope of every row's error with each free coordinate: rows by coordinates.
     fn error_slopes(&self, point: &[f64], rows: &[f64], free: &[usize], errors: &mut LogErrors<'_>) -> Array2<f64> {
         let mut slopes = Array2::zeros((rows.len(), free.len()));
         for (mut column, &i) in slopes.columns_mut().into_iter().zip(free) {
@@ -205,7 +211,7 @@ impl ScalarFit<'_> {
                 moved[i] = self.limit_coordinate(i, point[i] - NEAR);
             }
             let by = moved[i] - point[i];
-            // One that cannot move changes nothing.
+            // A coordinate at its limit cannot move and has slope zero.
             if by != 0.0 {
                 let slope = errors(&moved).iter().zip(rows).map(|(there, here)| (there - here) / by).collect::<Array1<f64>>();
                 column.assign(&slope);
@@ -214,7 +220,7 @@ impl ScalarFit<'_> {
         slopes
     }
 
-    /// The point to which the slopes lead within what can be, coordinate by coordinate (Gauss and Seidel, each limited).
+    /// The point to which the slopes lead within the limits, coordinate by coordinate (Gauss and Seidel, each clamped).
     fn step_along_slopes(&self, point: &[f64], (rows, slopes): (&[f64], &Array2<f64>), free: &[usize], damping: f64) -> Vec<f64> {
         let scatter = laplace_scale(rows);
         let weights: Array1<f64> = rows.iter().map(|error| 1.0 / (error.abs().max(LEAST_ERROR) * scatter)).collect();
@@ -244,17 +250,17 @@ impl ScalarFit<'_> {
         coordinate.max(self.beliefs[i].least).min(self.beliefs[i].most)
     }
 
-    /// Minus the logarithm of a point's probability, without the constant.
+    /// The negative log-posterior of a point, without the constant.
     fn negative_log_posterior(&self, point: &[f64], errors: &mut LogErrors<'_>) -> f64 {
         negative_log_likelihood(&errors(point)) + self.negative_log_prior(point)
     }
 
-    /// Minus the logarithm of a point's density, without the constant.
+    /// The negative log-prior of a point, without the constant.
     fn negative_log_prior(&self, point: &[f64]) -> f64 {
         point.iter().zip(self.beliefs).map(|(u, b)| ((u - b.centre) / b.spread).powi(2) / 2.0).sum()
     }
 
-    /// How far a coordinate can move, the others fixed, before the rows alone speak against it.
+    /// The range in which a coordinate can move, the others fixed, before the likelihood alone drops too far.
     fn range_of_coordinate(&self, point: &[f64], i: usize, errors: &mut LogErrors<'_>) -> ScalarRange {
         let best = negative_log_likelihood(&errors(point));
         let mut end = |direction: f64| {
@@ -264,7 +270,7 @@ impl ScalarFit<'_> {
                 (moved[i], negative_log_likelihood(&errors(&moved)) - best)
             };
             let (mut inside, mut outside) = (0.0, 0.02);
-            // What lies further than this no belief holds possible.
+            // No prior allows values beyond this distance.
             let far = 8.0 * self.beliefs[i].spread;
             while at(outside).1 < RANGE_DROP {
                 if outside > far {
@@ -284,14 +290,14 @@ impl ScalarFit<'_> {
     }
 }
 
-/// Minus the logarithm of the errors' probability, without the constant, what they scatter by being the most probable that is no less than
+/// The negative log-likelihood of the errors, without the constant, at their most probable scale that is at least
 /// [`ERROR_SCALE`].
 fn negative_log_likelihood(errors: &[f64]) -> f64 {
     let (scatter, rows) = (laplace_scale(errors), errors.len() as f64);
     rows * (mean_of(errors) / scatter + (scatter / ERROR_SCALE).ln())
 }
 
-/// What errors scatter by: of a Laplace distribution, the mean of their amounts.
+/// The scale of the errors as a Laplace distribution: the mean of their absolute values.
 fn laplace_scale(errors: &[f64]) -> f64 {
     mean_of(errors).max(ERROR_SCALE)
 }
@@ -300,7 +306,7 @@ fn mean_of(errors: &[f64]) -> f64 {
     errors.iter().map(|error| error.abs()).sum::<f64>() / errors.len().max(1) as f64
 }
 
-/// How surely a coordinate is believed in that has these values elsewhere, each counted once.
+/// The spread of a prior for a coordinate with these values elsewhere; equal values count once.
 #[must_use]
 pub fn prior_spread(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
@@ -317,7 +323,7 @@ pub fn standard_deviation(values: &[f64]) -> f64 {
     (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n).sqrt()
 }
 
-/// Four significant digits: what a fit is worth, and what is written to a file.
+/// Rounds to four significant digits: the precision of a fit, and of files.
 #[must_use]
 pub fn round_to_four_digits(value: f64) -> f64 {
     if value.abs() < 1e-9 { 0.0 } else { format!("{value:.3e}").parse().unwrap_or(value) }
@@ -368,7 +374,7 @@ mod tests {
     #[test]
     fn a_plateau_is_left_by_another_start() {
         let beliefs = [ScalarPrior { spread: 3.0, ..belief(0.0) }];
-        // Below 4 nothing changes, as where the host is faster than the device.
+        // Below 4 the value has no effect, as where the host is faster than the device.
         let mut errors = |p: &[f64]| vec![p[0].max(4.0) - 5.0; 8];
         let stuck = ScalarFit { beliefs: &beliefs, starts: &[] }.fit_point(&mut errors);
         let found = ScalarFit { beliefs: &beliefs, starts: &[vec![5.5]] }.fit_point(&mut errors);

@@ -1,30 +1,31 @@
-//! How good an answer is: carried inside every schedule, placement and search result.
+//! The quality of an answer: part of every schedule, placement and search result.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How far a solver got. A bounded answer never poses as an optimal one.
+/// The outcome of a solve. A bounded answer never poses as an optimal one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "status")]
 pub enum SolveStatus {
     /// Proven: no better answer exists (within the stated arithmetic, 1e-9 relative).
     Optimal,
-    /// An answer of value `upper_bound` is at hand and no answer is below `lower_bound` (same unit as the objective).
+    /// The best known answer has value `upper_bound`, and no answer is below `lower_bound` (same unit as the
+    /// objective).
     Gap {
         /// No answer is better than this.
         lower_bound: f64,
-        /// The value of the answer at hand.
+        /// The value of the best known answer.
         upper_bound: f64,
     },
     /// Proven: no answer exists.
     Infeasible {
-        /// What rules every answer out, with the best attempt and what it lacked.
+        /// The reason, with the best attempt and its shortfall.
         why: String,
     },
 }
 
 impl SolveStatus {
-    /// `Optimal` where the bounds meet to 1e-9 relative, else `Gap`. For minimisation.
+    /// `Optimal` where the bounds agree to 1e-9 relative, else `Gap`. For minimisation.
     #[must_use]
     pub fn from_bounds(lower_bound: f64, upper_bound: f64) -> Self {
         if upper_bound - lower_bound <= 1e-9 * upper_bound.abs() { Self::Optimal } else { Self::Gap { lower_bound, upper_bound } }
@@ -42,7 +43,7 @@ impl SolveStatus {
 }
 
 impl SolveStatus {
-    /// The status in words; `between` says two values with their unit.
+    /// The status as text; `between` formats two values with their unit.
     #[must_use]
     pub fn describe_with(&self, between: impl Fn(f64, f64) -> String) -> String {
         match self {
@@ -56,7 +57,7 @@ impl SolveStatus {
     }
 }
 
-/// Of values whose unit is not known here: six decimals, or an exponent where these say nothing.
+/// The unit is unknown here, so values have six decimals, or an exponent where these would be zeros.
 impl fmt::Display for SolveStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plain = |value: f64| if (1e-3..1e9).contains(&value.abs()) { format!("{value:.6}") } else { format!("{value:.6e}") };

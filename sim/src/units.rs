@@ -20,7 +20,7 @@ macro_rules! count {
         pub struct $name(pub $int);
 
         impl $name {
-            /// Nothing.
+            /// Zero.
             pub const ZERO: Self = Self(0);
 
             /// The count as a float, for ratios and rates.
@@ -78,7 +78,7 @@ macro_rules! measure {
         pub struct $name(pub f64);
 
         impl $name {
-            /// Nothing.
+            /// Zero.
             pub const ZERO: Self = Self(0.0);
 
             /// The larger of two.
@@ -93,7 +93,7 @@ macro_rules! measure {
                 Self(self.0.min(other.0))
             }
 
-            /// Whether the value is an ordinary number (neither NaN nor infinite).
+            /// True if the value is neither NaN nor infinite.
             #[must_use]
             pub fn is_finite(self) -> bool {
                 self.0.is_finite()
@@ -163,12 +163,12 @@ count!(
     Bytes, u64, "B"
 );
 count!(
-    /// A number of floating-point operations (a multiply-accumulate counts as two). 128 bits: one step of a
-    /// 175-billion-parameter model at a batch of 4096 sequences is already half of what 64 bits hold.
+    /// A number of floating-point operations; a multiply-accumulate counts as two. It has 128 bits: one step of a
+    /// 175-billion-parameter model at a batch of 4096 sequences already needs half of the range of 64 bits.
     Flops, u128, "FLOP"
 );
 count!(
-    /// A number of clock cycles. Cycles never leave [`crate::cost`]: everything else speaks of [`Seconds`].
+    /// A number of clock cycles. Cycles stay inside [`crate::cost`]; all other code uses [`Seconds`].
     Cycles, u64, "cycles"
 );
 

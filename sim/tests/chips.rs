@@ -1,4 +1,4 @@
-//! The built-in chips: every file reads, and the models meet what is published or measured.
+//! The built-in chips: every file reads, and the models agree with published and measured figures.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use coplace_sim::cost::calibrate::{MeasurementClock, predict_time};
@@ -25,7 +25,7 @@ fn every_template_reads_and_is_sound() {
     }
 }
 
-/// The chips that the validation data is about, and those of the main job.
+/// The chips of the validation data, and those of the main job.
 #[test]
 fn every_canonical_chip_is_built_in() {
     let canonical = "tpu_v2 tpu_v3 tpu_v4 tpu_v5e tpu_v5p tpu_v6e tpu_v7 tpu_v7_half a100_80gb_sxm a100_40gb_sxm h100_80gb_sxm h100_96gb h200 \
@@ -36,7 +36,7 @@ fn every_canonical_chip_is_built_in() {
     assert_eq!(Accelerator::built_in("TPU-v4").unwrap().name, "tpu_v4");
 }
 
-/// Dies whose areas no unit was fitted on.
+/// Dies to whose areas no unit was fitted.
 #[test]
 fn other_dies_come_out_near_their_published_area() {
     for (name, tolerance_percent) in [("h100_80gb_sxm", 5.0), ("mi210", 10.0), ("tpu_v3", 10.0), ("v100_32gb", 20.0)] {
@@ -48,7 +48,8 @@ fn other_dies_come_out_near_their_published_area() {
     assert!(error_percent(unit, 4.02).abs() < 5.0, "{unit} mm^2 per compute unit");
 }
 
-/// Annotation of GA100's die photograph (LLMCompass, ISCA 2024, `ae/figure6` at 2e015fd), within 10 % by its own account.
+/// Annotation of GA100's die photograph (LLMCompass, ISCA 2024, `ae/figure6` at 2e015fd); its authors state an accuracy
+/// of 10 %.
 const GA100: [(&str, &str, f64); 9] = [
     ("die", "cores", 476.25),
     ("die", "crossbar", 76.44),
@@ -83,7 +84,8 @@ fn tpu_v4_is_as_published() {
     assert!(peak.abs() < 1.0, "{peak} %");
 }
 
-/// No number is measured here: that every name is predicted on every chip, finite, and a large product between a third of the peak and the peak.
+/// This test uses no measurement. Every name is predicted on every chip with a finite time, and a large product lies
+/// between a third of the peak and the peak.
 #[test]
 fn every_kernel_is_predicted_on_every_chip() {
     let types = DataType::ALL;
@@ -113,7 +115,7 @@ fn every_kernel_is_predicted_on_every_chip() {
     }
 }
 
-/// What a figure comes out at beside the published one: `826 / 831.5 (+0.7 %)`, or nothing to compare.
+/// A predicted figure next to the published one: `826 / 831.5 (+0.7 %)`, or nothing to compare.
 fn beside(published: Option<f64>, predicted: Option<f64>, errors: &mut Vec<f64>) -> String {
     match (published, predicted) {
         (Some(published), Some(predicted)) => {
@@ -131,20 +133,21 @@ fn median(mut values: Vec<f64>) -> f64 {
     if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 }
 }
 
-/// What a published power is.
+/// The meaning of a published power.
 enum Power {
-    /// A limit that holds the clock down: under it large bf16 products reach this rate, in TFLOP/s.
+    /// A limit that lowers the clock. Under it large bf16 products reach this rate, in TFLOP/s.
     Limit(f64),
-    /// A limit, but of a chip of which no such rate is known.
+    /// A limit of a chip for which no such rate is known.
     UnknownRate,
-    /// What the most power-hungry work was measured to draw.
+    /// The measured power of the most power-hungry work.
     Measured,
-    /// What a chip that keeps its clock is designed to carry.
+    /// The design power of a chip that keeps its clock.
     Design,
 }
 
-/// Rates: S. Bekman, *Machine Learning Engineering Open Book*, maximum achievable matmul FLOPS (stas00/ml-engineering, compute/accelerator), the largest
-/// of many shapes, a mean of 100 runs; of MI210 the largest of our rows (LLMCompass). Gaudi 2 keeps 97 % there, as no limit holds it down.
+/// Rates: S. Bekman, *Machine Learning Engineering Open Book*, maximum achievable matmul FLOPS (stas00/ml-engineering,
+/// compute/accelerator): the largest of many shapes, a mean of 100 runs. For MI210 the largest of the rows used here
+/// (LLMCompass). Gaudi 2 keeps 97 % there, because no limit lowers its clock.
 const POWER: [(&str, Power); 21] = [
     ("a100_40gb_sxm", Power::Limit(271.2)),
     ("a100_80gb_pcie", Power::Limit(252.9)),
@@ -169,10 +172,11 @@ const POWER: [(&str, Power); 21] = [
     ("v100_32gb", Power::UnknownRate),
 ];
 
-/// The energy of a GPU's core and cycle was fitted on the first two, one die at two limits; the third is that die at a limit of theirs.
+/// The energy of a GPU's core and cycle was fitted to the first two, one die at two limits; the third is that die at
+/// one of these limits.
 const FITTED: [&str; 3] = ["a100_80gb_pcie", "a100_80gb_sxm", "a100_40gb_sxm"];
 
-/// What the model says of a published power: the same thing, where what that is is known.
+/// The model's prediction of a published power, where the meaning of that power is known.
 fn same_power(chip: &Accelerator) -> Option<f64> {
     let (_, power) = POWER.iter().find(|(name, _)| *name == chip.name)?;
     let watts = match power {
@@ -187,14 +191,15 @@ fn same_power(chip: &Accelerator) -> Option<f64> {
     Some(watts.0)
 }
 
-/// The published power of the same load, of a chip whose cores take `times` the energy of a cycle that it has.
+/// The predicted power of the same load, for a chip whose cores take `times` its energy per cycle.
 fn same_power_at(name: &str, times: f64) -> f64 {
     let mut chip = Accelerator::built_in(name).unwrap();
     chip.energy.per_core_cycle = chip.energy.per_core_cycle * times;
     same_power(&chip).unwrap() / chip.published.tdp.unwrap().0
 }
 
-/// The energy of a core and cycle, over what the chips have, at which these chips' limits are met with the least squares of relative errors.
+/// The factor on the energy of a core and cycle that meets these chips' limits with the least squares of relative
+/// errors.
 fn fitted_core_cycle(names: &[&str]) -> f64 {
     let (mut along, mut squares) = (0.0, 0.0);
     for name in names {
@@ -205,7 +210,7 @@ fn fitted_core_cycle(names: &[&str]) -> f64 {
     along / squares
 }
 
-/// GPUs by their dies.
+/// GPUs by die.
 const DIES: [&[&str]; 6] = [
     &["a100_80gb_pcie", "a100_80gb_sxm"],
     &["h100_80gb_sxm"],
@@ -215,7 +220,7 @@ const DIES: [&[&str]; 6] = [
     &["mi355x"],
 ];
 
-/// Errors in percent of chips of some dies, fitted on all others.
+/// Errors in percent for the chips of some dies, with the factor fitted to all others.
 fn left_out(dies: std::ops::Range<usize>) -> Vec<f64> {
     let others: Vec<&str> = (0..DIES.len()).filter(|die| !dies.contains(die)).flat_map(|die| DIES[die]).copied().collect();
     let fit = fitted_core_cycle(&others);
@@ -226,14 +231,14 @@ fn left_out(dies: std::ops::Range<usize>) -> Vec<f64> {
 fn a_gpus_core_and_cycle_is_fitted_on_one_die() {
     let fit = fitted_core_cycle(&FITTED[..2]);
     assert!((fit - 1.0).abs() < 0.02, "{fit} of the energy in the code");
-    // Where no rate is known, the full clock must need at least the limit.
+    // If no rate is known, the full clock must need at least the limit.
     for (name, _) in POWER.iter().filter(|(_, power)| matches!(power, Power::UnknownRate)) {
         let chip = Accelerator::built_in(name).unwrap();
         assert!(sustained_power(&chip).peak_power() > chip.published.tdp.unwrap(), "{name}");
     }
 }
 
-/// Every built-in chip that publishes a die area, a power or a peak, as `sim/README.md` has it.
+/// Every built-in chip with a published die area, power or peak, as listed in `sim/README.md`.
 #[test]
 fn the_readme_has_every_published_figure_beside_the_predicted_one() {
     let readme = include_str!("../README.md");
@@ -241,7 +246,7 @@ fn the_readme_has_every_published_figure_beside_the_predicted_one() {
     let mut unfitted = Vec::new();
     for template in templates().unwrap() {
         let chip = &template.accelerator;
-        // PHAZE's own point is what its area table was made of.
+        // PHAZE's own point is the origin of its area table.
         if template.name == "phaze_tpuv4" {
             continue;
         }

@@ -1,6 +1,6 @@
-//! Collectives against the measurements that the NVLink fabrics were fitted on (seven scalars for 102 A100 rows, five for 20
-//! H200 rows): `tests/data/collectives.csv`, each row with its source. This shows the fit, not a forecast. The limits are those the
-//! project sets itself: 7 % mean absolute error from 16 MiB, 20 % from 4 KiB, per chip and collective.
+//! Collectives against the measurements to which the NVLink fabrics were fitted (seven scalars for 102 A100 rows, five
+//! for 20 H200 rows): `tests/data/collectives.csv`, each row with its source. This shows the fit, not a forecast. The
+//! limits are the project's own: 7 % mean absolute error from 16 MiB, 20 % from 4 KiB, per chip and collective.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
 use coplace_sim::kernel::{Collective, CollectiveKind, RankGroup};

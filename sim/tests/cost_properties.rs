@@ -1,5 +1,5 @@
-//! Laws of the cost model over random accelerators and kernels: finite answers, bounds from below, monotone in bandwidth,
-//! capacity and effort.
+//! Laws of the cost model over random accelerators and kernels: finite answers, lower bounds, and monotony in
+//! bandwidth, capacity and effort.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -142,7 +142,7 @@ fn latency(accelerator: &Accelerator, kernel: &Kernel, span: Span) -> f64 {
     CostModel::new(accelerator.clone()).unwrap().cost_of_kernel(kernel, span).latency.0
 }
 
-/// Every memory of the accelerator, the device's last.
+/// The memory with this index; the device's memory is the last.
 fn memory(accelerator: &mut Accelerator, index: usize) -> &mut MemoryLevel {
     let count = accelerator.on_chip.len() + 1;
     match index % count {
@@ -152,7 +152,7 @@ fn memory(accelerator: &mut Accelerator, index: usize) -> &mut MemoryLevel {
 }
 
 const SPANS: [Span; 2] = [Span::OneCore, Span::AllCores];
-/// Sums of the same terms in another order may differ by this much.
+/// Tolerance for sums of the same terms in another order.
 const ROUNDING: f64 = 1.0 + 1e-9;
 
 proptest! {

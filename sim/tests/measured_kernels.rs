@@ -1,5 +1,5 @@
-//! The calibrated chips against measured kernels: an A100 (host clock), TPU v4, v6e and half a v7 (device clock). The fixture
-//! is a sample of published measurements, each with its source.
+//! The calibrated chips against measured kernels: an A100 (host clock), TPU v4, v6e and half a v7 (device clock). The
+//! fixture is a sample of published measurements, each with its source.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -95,7 +95,8 @@ fn a_fit_from_an_ideal_chip_finds_the_calibration_again() {
     assert_eq!(fit.chip.calibration.launch_overhead, Seconds::ZERO, "not asked for, not moved");
     let wrong = |s: &&DeterminedScalar| s.determined && !(s.range.0..=s.range.1).contains(&s.after);
     assert!(fit.scalars.len() == keys.len() && fit.scalars.iter().find(wrong).is_none(), "{:?}", fit.scalars);
-    // Rows that the fit did not see are not much worse, and kernels that it did not see say that scalars are not of one kernel.
+    // Errors on rows outside the fit are not much larger. Errors on kernels outside the fit show that the scalars do
+    // not belong to one kernel.
     assert!(fit.left_out < 1.5 * fit.after + 0.02, "{} {}", fit.left_out, fit.after);
     assert!(fit.by_group.is_some_and(|error| error < fit.before), "{:?}", fit.by_group);
 }
@@ -121,7 +122,7 @@ fn a_kernel_library_is_found_in_its_products() {
     let of = |key: &str| fit.scalars.iter().find(|s| s.key == key).unwrap();
     let (floor, attention) = (of("library.floor_us"), of("library.attention_tile_overhead_us"));
     assert!(floor.determined && (floor.after / truth.library.unwrap().floor.micros() - 1.0).abs() < 0.1, "{floor:?}");
-    // Products say nothing of attention.
+    // Products do not determine attention's scalars.
     assert!(!attention.determined && attention.after == attention.before, "{attention:?}");
 }
 

@@ -1,5 +1,6 @@
-//! SCALE-Sim's own files in, its own report out. The reports in `data/scale_sim` were written by SCALE-Sim 3.0.0 (PyPI) for the
-//! topologies and the configuration beside them, its dataflow set to os, ws and is.
+//! SCALE-Sim's own files as input, its own report as output. SCALE-Sim 3.0.0 (PyPI) wrote the reports in
+//! `data/scale_sim` for the topologies and the configuration in the same folder, with its dataflow set to os, ws and
+//! is.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use coplace_sim::import::scale_sim::{
@@ -39,7 +40,7 @@ fn reports_are_those_of_scale_sim() {
             assert_eq!(ours[0], theirs[0], "the header");
             assert_eq!(ours.len(), theirs.len(), "{topology} {dataflow}: layers");
             for (ours, theirs) in ours.iter().zip(&theirs).skip(1) {
-                // Numbers of layers and cycles are equal; percentages are sums in another order.
+                // Layer numbers and cycles are equal; percentages are sums in another order.
                 assert_eq!(ours[..3], theirs[..3], "{topology} {dataflow}");
                 for (a, b) in ours[3..].iter().zip(&theirs[3..]) {
                     let (a, b): (f64, f64) = (a.parse().unwrap(), b.parse().unwrap());

@@ -1,4 +1,4 @@
-//! Exact methods agree with each other and with a brute force that shares no code with them.
+//! Exact methods agree with one another and with a brute force that shares no code with them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod schedule_support;
@@ -15,7 +15,7 @@ use std::time::Duration;
 fn small(seed: u64) -> Spec {
     let mut random = Random(seed);
     let (style, pairing) = (random.pick(&STYLES), random.pick(&[Pairing::AnyPair, Pairing::SameIndex]));
-    // Brute force tries every order: fewer operators where less is ordered and where cores have names.
+    // Brute force tries every order, so graphs with less precedence and cores with indices get fewer operators.
     let most = 10 - 3 * u64::from(style == Style::Independent) - u64::from(pairing == Pairing::SameIndex);
     let operators = random.range(2, most) as usize;
     Spec {
@@ -45,8 +45,8 @@ fn the_search_finds_what_brute_force_finds_on_500_problems() {
     }
 }
 
-/// Problem number `seed` of few operators with few different latencies, much shorter ones across all cores among them, or none at all:
-/// many are alike, and many schedules tie.
+/// Problem number `seed` of few operators with few distinct latencies. Latencies across all cores are much shorter, or
+/// absent. Many operators are equal, and many schedules tie.
 fn alike(seed: u64) -> Problem {
     let mut random = Random(seed);
     let least = seed % 2;
@@ -90,8 +90,8 @@ fn the_search_finds_what_brute_force_finds_where_operators_are_alike() {
     }
 }
 
-/// Their optimum runs an operator across all cores where a state that dominates must not, and one that does not was never reached when the
-/// order of operators across all cores was a rule.
+/// Problems that an earlier rule on the order of operators across all cores got wrong. Their optimum runs an operator
+/// across all cores where a dominating state must not, and the rule never reached another such state.
 #[test]
 fn rules_and_states_that_defer_to_each_other_lose_no_optimum() {
     let cores = |tensor_cores, vector_cores| Cores {

@@ -1,4 +1,5 @@
-//! What is wrong is named: bad problems, bad files, bad schedules. And what is too large is answered with an honest gap.
+//! Bad problems, bad files and bad schedules get messages that name the fault. Problems that are too large get an
+//! honest gap.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod schedule_support;
@@ -113,7 +114,7 @@ fn a_file_says_what_is_wrong_with_it() {
     );
 }
 
-/// A fused operator beside two single ones, then an operator across all cores, and a collective.
+/// A fused operator in parallel with two single ones, then an operator across all cores, and a collective.
 fn sample() -> (Problem, Schedule) {
     let operators = vec![
         Operator::new(OperatorKind::TensorVector, 4),
@@ -168,7 +169,7 @@ fn ten_thousand_operators_get_an_honest_answer() {
     let (lower, upper) = bounds_without_search(&problem);
     assert!(lower <= schedule.lower_bound && schedule.lower_bound <= schedule.makespan && schedule.makespan <= upper);
     assert_eq!(schedule.status == SolveStatus::Optimal, schedule.lower_bound == schedule.makespan);
-    // A chain of as many is no harder than one operator.
+    // A chain of 10,000 operators is as easy as one operator.
     let chain = Problem::new(CORES, vec![tensor(7); 10_000], (1..10_000).map(|i| (i - 1, i)).collect()).unwrap();
     let schedule = solve_problem(&chain, &SolveLimits::default());
     assert_eq!((schedule.makespan, schedule.method), (70_000, ProofMethod::Decomposition));

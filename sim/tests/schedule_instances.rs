@@ -1,4 +1,4 @@
-//! The stored schedule instances: every answer proven, and equal to the one that two independent solvers proved.
+//! The stored schedule instances: every answer is proven, and equal to the one that two independent solvers proved.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 use coplace_sim::schedule::{

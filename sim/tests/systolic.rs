@@ -1,5 +1,5 @@
-//! The array model against SCALE-Sim v3: every count of every carried row, exactly. The fixture is a quarter of a data set of
-//! SCALE-Sim v3 runs (commit 1d62b68, ideal bandwidth, ample SRAM), its source in the last column.
+//! The array model against SCALE-Sim v3: every count of every fixture row, exactly. The fixture is a quarter of a data
+//! set of SCALE-Sim v3 runs (commit 1d62b68, ideal bandwidth, ample SRAM), with its source in the last column.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -1,8 +1,9 @@
 //! Fused attention: the tile recurrence of FlashAttention (Dao et al., 2022; Dao, 2023, algorithms 1 and 2).
 //!
-//! A core keeps a tile of queries with its output accumulator and streams tiles of keys and values past it. Per tile the
-//! arrays compute the products and the lanes the softmax recurrence; double buffering overlaps the two, so a tile takes the
-//! slower of them. Backward keeps a tile of keys and values and streams queries, their output gradients and accumulators.
+//! A core keeps a tile of queries with its output accumulator and streams tiles of keys and values. For each tile the
+//! arrays compute the products and the lanes the softmax recurrence. Double buffering overlaps the two, so a tile takes
+//! the slower of them. The backward pass keeps a tile of keys and values and streams queries, their output gradients
+//! and accumulators.
 
 use super::machine::SpanResources;
 use super::tensor_core::ceil_div;
@@ -16,20 +17,20 @@ const FORWARD_CYCLES: f64 = 14.0;
 /// Backward: scale, difference with the log-sum-exp, exponential (10); difference with delta, product, scale.
 const BACKWARD_CYCLES: f64 = 15.0;
 
-/// One tile size and what it gives.
+/// The time and traffic of one tile size.
 struct AttentionTiling {
     time: f64,
     work: f64,
     moving: f64,
     level: usize,
     streamed: f64,
-    /// Of these, bytes that the device's memory moves.
+    /// Bytes of `streamed` that the device's memory moves.
     device: f64,
     into_arrays: f64,
 }
 
-/// Bytes a core needs for a tile of `q` queries and `k` keys: the kept tile with its fp32 accumulators, two tiles of the
-/// streamed one, and the fp32 scores.
+/// Bytes that a core needs for a tile of `q` queries and `k` keys: the kept tile with its fp32 accumulators, two tiles
+/// of the streamed operand, and the fp32 scores.
 fn footprint_of_tile(a: &FusedAttention, q: f64, k: f64) -> f64 {
     let (d, b) = (a.head_dim as f64, a.operand.bytes() as f64);
     match a.direction {
@@ -38,7 +39,7 @@ fn footprint_of_tile(a: &FusedAttention, q: f64, k: f64) -> f64 {
     }
 }
 
-/// The cost of fused attention: the fastest of power-of-two tiles that fit the local buffer.
+/// The cost of fused attention: the fastest of the power-of-two tiles that fit the local buffer.
 pub(super) fn cost_of_attention(model: &CostModel, view: &SpanResources, a: &FusedAttention) -> KernelCost {
     let machine = &model.machine;
     let capacity = view.local.first().map_or(f64::INFINITY, |level| level.capacity);
@@ -88,14 +89,15 @@ pub(super) fn cost_of_attention(model: &CostModel, view: &SpanResources, a: &Fus
     }
 }
 
-/// A time that no tile size beats: both sides' work over all cores, rows and columns of arrays that a head's products cannot fill included.
+/// A lower bound over all tile sizes: both units' work over all cores, including the array rows and columns that a
+/// head's products cannot fill.
 pub(super) fn lower_bound_of_attention(model: &CostModel, view: &SpanResources, a: &FusedAttention) -> f64 {
     let machine = &model.machine;
     let arrays = &machine.arrays;
     let workers = view.cores.min(view.vector_cores);
     let vector = score_count(a) * vector_cycles(a) / machine.lane_rate(view);
-    // Of weight-stationary arrays, with d the head's dimension: q x k products over d take ceil(d / rows) k / columns folds of q, those over k
-    // take k / rows ceil(d / columns), and those over q the same with q and k exchanged.
+    // For weight-stationary arrays and head dimension d: q x k products over d take ceil(d / rows) k / columns folds of
+    // q. Products over k take k / rows ceil(d / columns) folds, and those over q the same with q and k exchanged.
     let (rows, columns) = (ceil_div(a.head_dim as f64, arrays.rows), ceil_div(a.head_dim as f64, arrays.columns));
     let (over_head, over_rest) = match (arrays.dataflow, a.direction) {
         (Dataflow::WeightStationary, Direction::Forward) => (1.0, 1.0),
@@ -123,24 +125,25 @@ fn score_count(a: &FusedAttention) -> f64 {
     }
 }
 
-/// Pairs of tiles, `tq` x `tk` at most, of which the mask leaves something. Causal: the diagonal tile is computed whole, so the kept half has half a
-/// tile more per row of tiles. Through a window of w keys a tile of q queries sees w + q keys, but for the first w queries of a causal sequence.
+/// Number of tile pairs, at most `tq` x `tk`, that the mask does not empty. A causal mask computes the diagonal tile
+/// whole, so each row of tiles keeps half a tile more than half. With a window of w keys a tile of q queries sees w + q
+/// keys, except for the first w queries of a causal sequence.
 fn tile_pairs(a: &FusedAttention, (q, k): (f64, f64), (tq, tk): (f64, f64)) -> f64 {
     let all = if a.causal { (tq * tk * 0.5 + 0.5 * tq.max(tk)).min(tq * tk) } else { tq * tk };
     match a.window.filter(|window| *window < a.keys) {
         None => all,
         Some(window) => {
             let w = window as f64;
-            // Where queries are a share of the keys, so are those that lack some.
+            // If queries are a fraction of the keys, the same fraction of them lacks keys.
             let share = a.queries as f64 / a.keys as f64;
             let lacking = if a.causal { share * w * w / (2.0 * q * k) } else { 0.0 };
-            // A row of tiles has one at least.
+            // A row of tiles has at least one.
             (tq * (w + q) / k - lacking).max(tq).min(all.max(tq))
         }
     }
 }
 
-/// Powers of two from 16 to 1024, cut at the dimension.
+/// Powers of two from 16 to 1024, cut off at the dimension.
 fn tile_sizes(dimension: u64) -> impl Iterator<Item = f64> {
     let dimension = dimension.max(1);
     [16_u64, 32, 64, 128, 256, 512, 1024]
@@ -163,7 +166,7 @@ fn plan_tiling(model: &CostModel, view: &SpanResources, a: &FusedAttention, q: f
         Direction::Backward => 2.0 * products(q, k, d) + 2.0 * products(k, d, q) + products(q, d, k),
     };
     let tensor = cycles / machine.mac_rate(a.operand);
-    // Where there are more vector cores than tensor cores, several serve one: all lanes are at work.
+    // If vector cores outnumber tensor cores, several serve one: all lanes work.
     let workers = view.cores.min(view.vector_cores);
     let lanes = machine.lane_rate(view) / workers;
     let rescale = match a.direction {
@@ -178,7 +181,8 @@ fn plan_tiling(model: &CostModel, view: &SpanResources, a: &FusedAttention, q: f
     let units = heads * kept;
     let step = tensor.max(vector);
     let steps = pairs / kept;
-    // A unit: its first product before any softmax, then the slower side per tile pair; units in waves over the cores.
+    // A unit runs its first product before any softmax, then the slower side per tile pair. Units run in waves over the
+    // cores.
     let work = ceil_div(units, workers) * (steps * step) + tensor.min(vector);
     let streamed = match a.direction {
         Direction::Forward => heads * pairs * 2.0 * k * d * bytes + heads * queries * d * bytes,
@@ -194,9 +198,10 @@ fn plan_tiling(model: &CostModel, view: &SpanResources, a: &FusedAttention, q: f
     AttentionTiling { time: (work + first).max(moving), work, moving, level, streamed, device, into_arrays }
 }
 
-/// Streams come from the innermost shared level. The device's memory moves the compulsory bytes where an on-chip shared level holds
-/// the streamed operands of the heads in flight. Where none does, the cores at work on one head (`kept` tiles of it, one core each)
-/// stream the same tiles in step: the shared level passes each to all of them.
+/// Bytes that the device's memory moves; streams come from the innermost shared level. The bytes are compulsory only
+/// where an on-chip shared level holds the streamed operands of the heads in flight. Otherwise the cores that work on
+/// one head stream the same tiles in step (`kept` tiles of it, one core each). The shared level passes each tile to all
+/// of them.
 fn device_bytes(view: &SpanResources, a: &FusedAttention, streamed: f64, kept: f64) -> f64 {
     let workers = view.cores.min(view.vector_cores);
     let in_flight = ceil_div(workers, kept).min(a.batch as f64 * a.heads as f64);

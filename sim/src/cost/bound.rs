@@ -1,16 +1,17 @@
-//! How long a kernel takes at least, from cheap to exact: at its peaks, with what its buffers make it move, mapped.
+//! Lower bounds and latencies of a kernel, from cheapest to exact: at peak rates, with the traffic that its buffers
+//! force, and mapped.
 
 use super::machine::{CoreUse, SpanResources};
 use super::{CostModel, Span, attention, contraction, vector_core};
 use crate::kernel::{Contraction, DataType, Elementwise, Kernel};
 use crate::units::Seconds;
 
-/// Bounds are compared with times that were added up in another order: more than rounding can come to.
+/// Relative rounding margin. Bounds are compared with times that were summed in another order.
 const ROUNDING: f64 = 1e-9;
 
 impl CostModel {
-    /// A time below which no mapping of the kernel can come: the larger of the arrays' (or lanes') work at peak and the
-    /// compulsory bytes over the device memory's bandwidth, plus the launch overhead. A few arithmetic operations.
+    /// A lower bound on the latency over all mappings: the larger of the work at peak rate and the compulsory bytes
+    /// over the device memory's bandwidth, plus the launch overhead. Costs a few arithmetic operations.
     #[must_use]
     pub fn lower_bound(&self, kernel: &Kernel, span: Span) -> Seconds {
         self.lower_bound_on(kernel, self.view_of_span(span, kernel))
@@ -18,7 +19,7 @@ impl CostModel {
 
     pub(super) fn lower_bound_on(&self, kernel: &Kernel, view: &SpanResources) -> Seconds {
         let m = &self.machine;
-        // Products of a library are not mapped: what they take is said as quickly as a bound.
+        // Library products are not mapped: their exact latency is as cheap as a bound.
         match (&view.library, kernel) {
             (Some(_), Kernel::Contraction(c)) => {
                 return Seconds(contraction::latency_of_contraction(self, view, c, None, f64::INFINITY) * (1.0 - ROUNDING));
@@ -48,15 +49,16 @@ impl CostModel {
             * if memory.single_port { memory.read.min(memory.write) } else { 0.5 * memory.read.min(memory.write) }
     }
 
-    /// A time below which no mapping of the kernel can come on one core or on all of them: [`Self::lower_bound`], the folds that the arrays
-    /// cannot fill, and what the cores' buffers make the operands cross the shared one. Some dozens of arithmetic operations; for
-    /// kernels that are not mapped, no better than [`Self::lower_bound`].
+    /// A tighter lower bound over all mappings on one core or on all cores. It is the largest of [`Self::lower_bound`],
+    /// the folds that the arrays cannot fill, and the operand traffic that the cores' buffers force through the shared
+    /// level. Costs some dozens of arithmetic operations. For kernels that are not mapped it equals
+    /// [`Self::lower_bound`].
     #[must_use]
     pub fn buffered_bound(&self, kernel: &Kernel) -> Seconds {
         self.buffered_bound_on(kernel, Span::OneCore).min(self.buffered_bound_on(kernel, Span::AllCores))
     }
 
-    /// [`Self::buffered_bound`] on one core or on all of them alone.
+    /// [`Self::buffered_bound`] on this span alone.
     #[must_use]
     pub fn buffered_bound_on(&self, kernel: &Kernel, span: Span) -> Seconds {
         let on = |view: &SpanResources| self.lower_bound_on(kernel, view).0.max(self.unit_lower_bound(kernel, view));
@@ -64,7 +66,7 @@ impl CostModel {
         Seconds(on(self.view_of_span(span, kernel)).min(paired) * (1.0 - ROUNDING))
     }
 
-    /// With more cores of one kind than of the other, the odd ones may stand idle, as in `cost`.
+    /// The resources of the paired cores, for fused kernels on a chip with unequal numbers of tensor and vector cores.
     fn restrict_to_pairs(&self, kernel: &Kernel, span: Span) -> Option<&SpanResources> {
         let pairs = self.machine.paired_resources().filter(|_| span == Span::AllCores && matches!(kernel, Kernel::Epilogue(_)));
         pairs.map(|(view, _)| view)
@@ -79,7 +81,8 @@ impl CostModel {
         }
     }
 
-    /// The lower of the latencies of [`Self::cost_of_kernel`] on one core and on all: the same number in a fraction of the time.
+    /// The lower of the latencies of [`Self::cost_of_kernel`] on one core and on all cores: the same number in a
+    /// fraction of the time.
     #[must_use]
     pub fn fastest_latency(&self, kernel: &Kernel) -> Seconds {
         match kernel {
@@ -115,11 +118,12 @@ impl CostModel {
         }
     }
 
-    /// All cores first: they are seldom slower than one, whose mappings then are passed over.
+    /// The fastest latency over both spans. All cores come first: they are seldom slower than one core, whose mappings
+    /// are then pruned.
     fn fastest_mapping(&self, kernel: &Kernel, c: &Contraction, epilogue: Option<&Elementwise>) -> Seconds {
         let mut best =
             contraction::latency_of_contraction(self, self.view_of_span(Span::AllCores, kernel), c, epilogue, f64::INFINITY);
-        // With more cores of one kind than of the other, the odd ones may stand idle, as in `cost`.
+        // If the numbers of tensor and vector cores differ, leaving the unpaired cores idle may be faster.
         if epilogue.is_some()
             && let Some((pairs, _)) = self.machine.paired_resources()
             && best > self.lower_bound_on(kernel, pairs).0
@@ -138,14 +142,14 @@ impl CostModel {
         self.machine.resources_of(span, cores_of_kernel(kernel))
     }
 
-    /// Whether no mapping on a view takes less than `known` seconds.
+    /// True if no mapping on these resources takes less than `known` seconds.
     fn cannot_beat(&self, kernel: &Kernel, view: &SpanResources, known: f64) -> bool {
         self.lower_bound_on(kernel, view).0 * (1.0 - ROUNDING) >= known
             || self.unit_lower_bound(kernel, view) * (1.0 - ROUNDING) >= known
     }
 }
 
-/// The cores that a kernel runs on.
+/// The kind of cores that a kernel occupies.
 fn cores_of_kernel(kernel: &Kernel) -> CoreUse {
     match kernel {
         Kernel::Contraction(_) => CoreUse::Tensor,

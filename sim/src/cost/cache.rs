@@ -5,7 +5,7 @@ use crate::kernel::Kernel;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// The multiply-rotate hash of the Firefox and rustc tables: short keys of integers, no adversary.
+/// The multiply-rotate hash of Firefox's and rustc's tables, for short integer keys without an adversary.
 #[derive(Debug, Default, Clone, Copy)]
 struct WordHasher(u64);
 
@@ -49,12 +49,13 @@ impl Hasher for WordHasher {
 
     #[inline]
     fn finish(&self) -> u64 {
-        // The table takes its bucket from the low bits and its tag from the high ones; the product mixed upwards only.
+        // The table takes its bucket from the low bits and its tag from the high ones, but the product mixes only
+        // upwards.
         self.0 ^ (self.0 >> 32)
     }
 }
 
-/// Remembers the cost of every kernel it has seen on one accelerator. Never iterated, so results stay deterministic.
+/// Remembers the cost of every kernel seen on one accelerator. It is never iterated, so results stay deterministic.
 #[derive(Debug, Clone)]
 pub struct CostCache<'a> {
     model: &'a CostModel,
@@ -62,31 +63,31 @@ pub struct CostCache<'a> {
 }
 
 impl<'a> CostCache<'a> {
-    /// An empty memo for a model.
+    /// An empty cache for a model.
     #[must_use]
     pub fn new(model: &'a CostModel) -> Self {
         Self { model, known: HashMap::default() }
     }
 
-    /// The model behind it.
+    /// The model.
     #[must_use]
     pub fn model(&self) -> &'a CostModel {
         self.model
     }
 
-    /// The cost of a kernel, computed on first sight: the same value as [`CostModel::cost_of_kernel`].
+    /// The cost of a kernel, computed on first use: the same value as [`CostModel::cost_of_kernel`].
     pub fn cost_of_kernel(&mut self, kernel: &Kernel, span: Span) -> KernelCost {
         let model = self.model;
         *self.known.entry((*kernel, span)).or_insert_with(|| model.cost_of_kernel(kernel, span))
     }
 
-    /// Distinct kernels and spans seen.
+    /// Distinct pairs of kernel and span seen.
     #[must_use]
     pub fn len(&self) -> usize {
         self.known.len()
     }
 
-    /// Whether nothing has been costed yet.
+    /// True if nothing has been costed yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()

@@ -1,5 +1,5 @@
-//! Fits a chip's physical scalars to measured kernels, from what its file says of them: those of its calibration, and of its kernel library where it
-//! has one.
+//! Fits a chip's physical scalars to measured kernels, starting from the chip's file: the scalars of its calibration,
+//! and of its kernel library if it has one.
 
 use super::{CostError, CostModel, Routine};
 pub use crate::grouped_errors::GroupError;
@@ -9,14 +9,14 @@ use crate::kernel::DataType;
 use crate::scalar_fit::{LEFT_OUT, ScalarFit, ScalarPrior, prior_spread, round_to_four_digits};
 use crate::units::Seconds;
 
-/// The fewest measurements that a fit is made of.
+/// Fewest measurements for a fit.
 pub const LEAST_ROWS: usize = 5;
-/// What is added to a time in microseconds before its logarithm is taken: launches are told apart to a tenth of a microsecond.
+/// Added to a time in microseconds before its logarithm: launches are resolved to a tenth of a microsecond.
 const FLOOR_US: f64 = 0.1;
-/// What is added to a fraction that may be zero.
+/// Added to a fraction that may be zero before its logarithm.
 const FLOOR_FRACTION: f64 = 0.05;
 
-/// Which clock a measurement was taken with.
+/// The clock of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MeasurementClock {
     /// A profiler's duration of the operation on the device.
@@ -28,27 +28,28 @@ pub enum MeasurementClock {
 /// One measured kernel.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measurement {
-    /// What was run, on the whole chip.
+    /// The routine, run on the whole chip.
     pub routine: Routine,
-    /// Which clock.
+    /// The clock of the measurement.
     pub timing: MeasurementClock,
     /// The measured time.
     pub time: Seconds,
-    /// The group its error is averaged in (a kernel's name, a size class): each group weighs the same in the fit.
+    /// The group in which its error is averaged, such as a kernel's name or a size class. All groups have the same
+    /// weight in the fit.
     pub group: String,
 }
 
 /// A physical scalar of a chip.
 #[derive(Debug, Clone, Copy)]
 pub enum ChipScalar {
-    /// Of its calibration.
+    /// A scalar of its calibration.
     Calibration(&'static CalibrationParameter),
-    /// Of its kernel library.
+    /// A scalar of its kernel library.
     Library(&'static FittedScalar<KernelLibrary>),
 }
 
 impl ChipScalar {
-    /// Those that a chip has.
+    /// All scalars of a chip.
     #[must_use]
     pub fn all_of_chip(chip: &Accelerator) -> Vec<Self> {
         let library = chip.library.iter().flat_map(|_| const { &KernelLibrary::PARAMETERS }).map(Self::Library);
@@ -64,7 +65,7 @@ impl ChipScalar {
         }
     }
 
-    /// Whether a word names it: its key, with or without the table.
+    /// True if `word` is its key, with or without the table.
     fn is_named(self, word: &str) -> bool {
         let key = self.key();
         key == word || key.split_once('.').is_some_and(|(_, own)| own == word)
@@ -86,7 +87,7 @@ impl ChipScalar {
         }
     }
 
-    /// The least and the largest that can be.
+    /// Its smallest and largest valid value.
     fn limits(self) -> (f64, f64) {
         match self {
             Self::Calibration(parameter) => (parameter.min, parameter.max),
@@ -112,52 +113,52 @@ impl ChipScalar {
     }
 }
 
-/// A scalar as the measurements determine it.
+/// The fit of one scalar.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeterminedScalar {
     /// Its key in the chip's file, with the table.
     pub key: String,
     /// The file's value.
     pub before: f64,
-    /// The fitted one; the file's where it is not determined.
+    /// The fitted value; the file's value where the measurements do not determine it.
     pub after: f64,
-    /// Between which values the measurements put it with 90 % confidence, the others being as they are.
+    /// Its 90 % confidence range from the measurements, all other scalars fixed.
     pub range: (f64, f64),
-    /// Whether they determine it.
+    /// True if the measurements determine it.
     pub determined: bool,
 }
 
-/// What a fit found.
+/// The result of a fit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChipFit {
-    /// The chip with the fitted scalars; those not asked for keep their values.
+    /// The chip with the fitted scalars; the others keep their values.
     pub chip: Accelerator,
-    /// Those that were to be fitted.
+    /// The scalars to fit.
     pub scalars: Vec<DeterminedScalar>,
     /// Errors per group, in order of the groups' names.
     pub groups: Vec<GroupError>,
-    /// Root mean square of the groups' mean errors before.
+    /// Root mean square of the groups' mean errors before the fit.
     pub before: f64,
-    /// The same after.
+    /// The same after the fit.
     pub after: f64,
-    /// The same of measurements that are left out in turn.
+    /// The same for measurements that are left out in turn.
     pub left_out: f64,
-    /// The same of groups that are left out in turn; `None` where there is one.
+    /// The same for groups that are left out in turn; `None` if there is only one group.
     pub by_group: Option<f64>,
 }
 
-/// A fit that cannot start.
+/// Why a fit cannot start.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CalibrationError {
-    /// The accelerator itself is wrong.
+    /// The accelerator cannot be costed.
     #[error(transparent)]
     Cost(#[from] CostError),
-    /// Next to nothing to fit to.
+    /// Too few measurements.
     #[error("{rows} measurements to fit {chip} to: fewer than {LEAST_ROWS} determine nothing; give more rows of that chip")]
     TooFew {
         /// The accelerator's name.
         chip: String,
-        /// Measurements there are.
+        /// Number of measurements.
         rows: usize,
     },
     /// A measured time is not a positive number.
@@ -170,17 +171,18 @@ pub enum CalibrationError {
         /// The time given.
         seconds: f64,
     },
-    /// A scalar that the chip has not.
+    /// A scalar that the chip lacks.
     #[error("unknown calibration scalar {key:?}; {}", crate::names::hint(key, known, "known are:"))]
     UnknownScalar {
         /// The key given.
         key: String,
-        /// Those that the chip has.
+        /// The chip's scalars.
         known: String,
     },
 }
 
-/// The predicted time of what is measured alone, under its clock. The host's overhead is known of single kernels only.
+/// The predicted time of a routine measured alone, under its clock. The host's overhead is known only for single
+/// kernels.
 #[must_use]
 pub fn predict_time(model: &CostModel, routine: &Routine, timing: MeasurementClock) -> Seconds {
     match (routine, timing) {
@@ -189,9 +191,11 @@ pub fn predict_time(model: &CostModel, routine: &Routine, timing: MeasurementClo
     }
 }
 
-/// A chip with another's scalars, as of one that nobody measured: as they are, but for what the loads of a core bring in per cycle. That goes with the
-/// multiply-accumulates of a core: memories and the tiles of libraries are made to feed the arrays. From an A100 (22 bytes at 1,024 in bf16) the rule gives
-/// an H100 (2,048) 44 bytes, and back 24; the fits say 48 and 22. It was made with these two in view; no third generation with a library is measured.
+/// Carries `from`'s scalars over to `chip`, as if nobody had measured it. All are copied, except that the load
+/// bandwidth per core and cycle scales with the core's multiply-accumulates: memories and library tiles are designed to
+/// feed the arrays. From an A100 (22 bytes at 1,024 multiply-accumulates in bf16) the rule gives an H100 (2,048) 44
+/// bytes, and in reverse 24; the fits give 48 and 22. The rule was made with these two in view; no third generation
+/// with a library is measured.
 #[must_use]
 pub fn carry_scalars_over(from: &Accelerator, chip: &Accelerator) -> Accelerator {
     let mut changed = chip.clone();
@@ -208,19 +212,22 @@ pub fn carry_scalars_over(from: &Accelerator, chip: &Accelerator) -> Accelerator
     changed
 }
 
-/// Fits the scalars named by `keys` (all, where there are none) to the measurements. Every group weighs the same, so that none pays for another; a scalar
-/// moves from its value in the chip's file as far as the measurements say, and one that they do not determine stays. Deterministic.
+/// Fits the scalars named by `keys` (all, if empty) to the measurements. All groups have the same weight. A scalar
+/// moves from its value in the chip's file as far as the measurements require; one that they do not determine stays.
+/// Deterministic.
 ///
 /// # Errors
-/// [`CalibrationError`] for an accelerator that cannot be costed, too few measurements, a time that is not positive, an unknown key.
+/// [`CalibrationError`] for an accelerator that cannot be costed, too few measurements, a time that is not positive, or
+/// an unknown key.
 pub fn fit_scalars(accelerator: &Accelerator, measurements: &[Measurement], keys: &[&str]) -> Result<ChipFit, CalibrationError> {
     fit_chosen_scalars(accelerator, measurements, keys, true)
 }
 
-/// The same of all scalars, from where the accelerator has them and from nowhere else: built-in chips may know the measurements.
+/// Fits all scalars from the accelerator's own values only. Built-in chips are no starting points, because they may
+/// have been fitted to the same measurements.
 ///
 /// # Errors
-/// As [`fit_scalars()`].
+/// As [`fit_scalars`].
 pub fn fit_scalars_from(accelerator: &Accelerator, measurements: &[Measurement]) -> Result<ChipFit, CalibrationError> {
     fit_chosen_scalars(accelerator, measurements, &[], false)
 }
@@ -255,7 +262,7 @@ struct ChipFitProblem<'a> {
     measurements: &'a [Measurement],
     groups: MeasurementGroups,
     scalars: Vec<ChipScalar>,
-    /// Whether the search may begin where built-in chips stand.
+    /// True if the search may also start from the values of built-in chips.
     from_others: bool,
 }
 
@@ -300,7 +307,8 @@ impl ChipFitProblem<'_> {
         }
     }
 
-    /// Each scalar is believed to be as the chip's file says, as surely as it is alike on built-in chips and on this one.
+    /// A prior per scalar, centred on the chip file's value. Its width is the spread of the scalar over built-in chips
+    /// and this one.
     fn prior_beliefs(&self) -> Vec<ScalarPrior> {
         let built_in: Vec<&Accelerator> = self.similar_built_in_chips().collect();
         let belief = |scalar: &ChipScalar| {
@@ -317,26 +325,26 @@ impl ChipFitProblem<'_> {
         self.scalars.iter().map(belief).collect()
     }
 
-    /// Where built-in chips of the kind stand.
+    /// The scalars of similar built-in chips, as starting points.
     fn built_in_starts(&self) -> Vec<Vec<f64>> {
         let point = |chip: &Accelerator| self.scalars.iter().map(|scalar| scalar.to_coordinate(scalar.get(chip))).collect();
         if self.from_others { self.similar_built_in_chips().map(point).collect() } else { Vec::new() }
     }
 
-    /// Built-in chips that run kernels as this one does, by a library or as a compiler maps them.
+    /// Built-in chips that run kernels like this one: by a library, or as a compiler maps them.
     fn similar_built_in_chips(&self) -> impl Iterator<Item = &'static Accelerator> {
         let by_library = self.chip.library.is_some();
         let all = templates().unwrap_or_default().iter().map(|template| &template.accelerator);
         all.filter(move |chip| chip.library.is_some() == by_library)
     }
 
-    /// ln(predicted / measured) of some measurements at a point.
+    /// ln(predicted / measured) of these measurements at a point.
     fn log_errors(&self, rows: &[usize], point: &[f64]) -> Vec<f64> {
         let mut chip = self.chip.clone();
         for (scalar, coordinate) in self.scalars.iter().zip(point) {
             scalar.set(&mut chip, scalar.from_coordinate(*coordinate));
         }
-        // Scalars within their limits leave a chip one that can be costed.
+        // Scalars within their limits leave a chip that can be costed.
         let Ok(model) = CostModel::new(chip) else { return vec![f64::INFINITY; rows.len()] };
         let error = |row: &usize| {
             let m = &self.measurements[*row];
@@ -345,7 +353,7 @@ impl ChipFitProblem<'_> {
         rows.iter().map(error).collect()
     }
 
-    /// The same, each as much as leaves every group of these rows the same weight.
+    /// The same, weighted so that all groups of these rows have the same weight.
     fn weighted_log_errors(&self, rows: &[usize], point: &[f64]) -> Vec<f64> {
         let mut counts = vec![0_usize; self.groups.len()];
         rows.iter().for_each(|row| counts[self.groups.group_of_each()[*row]] += 1);
@@ -354,7 +362,7 @@ impl ChipFitProblem<'_> {
         self.log_errors(rows, point).iter().zip(rows).map(|(error, row)| error * weight(row)).collect()
     }
 
-    /// The root mean square over the groups of their mean absolute relative errors.
+    /// The root mean square, over the groups, of their mean absolute relative errors.
     fn root_mean_square_error(&self, errors: &[f64]) -> f64 {
         let means = self.groups.group_means(errors.iter().map(|e| e.exp_m1().abs()));
         (means.iter().map(|mean| mean * mean).sum::<f64>() / means.len().max(1) as f64).sqrt()

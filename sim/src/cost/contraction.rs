@@ -1,4 +1,4 @@
-//! Contractions, with elementwise work on their result where there is any: what they cost, how long they take, and less than what they take.
+//! Contractions, with elementwise work on their result if any: cost, latency and lower bounds.
 
 use super::machine::{LevelRates, Machine, SpanResources};
 use super::mapping::{
@@ -35,7 +35,7 @@ impl MappingProblem {
         }
     }
 
-    /// Passes over memory, where there is nothing to multiply.
+    /// The cost of passes over memory where a dimension is zero and nothing is multiplied.
     fn as_stream(&self, model: &CostModel, view: &SpanResources, operations: f64) -> Option<KernelCost> {
         (self.batch * self.m * self.n * self.k == 0.0).then(|| {
             let read = self.batch * self.k * (self.m + self.n) * self.operand + self.epilogue_read;
@@ -54,7 +54,8 @@ fn overhead_seconds(model: &CostModel, view: &SpanResources) -> f64 {
     model.machine.calibration.launch_overhead.0 + view.shared.iter().map(|level| level.latency).fold(0.0, f64::max)
 }
 
-/// The latency of [`cost_of_contraction`] where it is below `known` seconds, else `known`: what cannot be faster is passed over.
+/// The latency of [`cost_of_contraction`] if it is below `known` seconds, else `known`. Mappings that cannot be faster
+/// are pruned.
 pub(super) fn latency_of_contraction(
     model: &CostModel,
     view: &SpanResources,
@@ -71,7 +72,7 @@ pub(super) fn latency_of_contraction(
         return library::latency_of_product(machine, view, library, c, &p).min(known);
     }
     let overhead = overhead_seconds(model, view);
-    // Rounded up, so that a mapping that is as fast is not passed over for its rounding.
+    // Rounded up, so that an equally fast mapping is not pruned for its rounding.
     let limit = (known - overhead) * (1.0 + 1e-12);
     let least_compute = Some(least_array_cycles(machine, view, &p) * (1.0 - 1e-9));
     let mut best = BestMapping { fastest: limit, chosen: None, prune: true, least_compute };
@@ -79,7 +80,7 @@ pub(super) fn latency_of_contraction(
     best.chosen.map_or(known, |_| known.min(overhead + best.fastest))
 }
 
-/// The cost of a contraction, with elementwise work on its result while it is on chip where there is any.
+/// The cost of a contraction, with elementwise work on its result while it is on chip.
 pub(super) fn cost_of_contraction(
     model: &CostModel,
     view: &SpanResources,
@@ -139,8 +140,8 @@ fn traffic_of_mapping(view: &SpanResources, p: &MappingProblem, outer: &OuterTra
     traffic
 }
 
-/// A time that no mapping beats: the arrays' folds over all workers, the lanes' work, and the least that the ports of shared levels and of cores' own
-/// memories move.
+/// A lower bound over all mappings: the arrays' folds over all workers, the lanes' work, and the least traffic through
+/// the ports of shared levels and of the cores' own memories.
 pub(super) fn lower_bound_of_contraction(
     model: &CostModel,
     view: &SpanResources,
@@ -165,8 +166,8 @@ pub(super) fn lower_bound_of_contraction(
     overhead_seconds(model, view) + compute.max(p.epilogue_time).max(port).max(own)
 }
 
-/// What no cut's arrays take less than: however M, N and K are cut, each part of a stationary dimension takes at least its share of the folds of the
-/// whole.
+/// A lower bound on the arrays' time over all cuts. However M, N and K are cut, each part of a stationary dimension
+/// takes at least its share of the whole's folds.
 fn least_array_cycles(machine: &Machine, view: &SpanResources, p: &MappingProblem) -> f64 {
     let a = &machine.arrays;
     let (sr, sc, t) = match a.dataflow {
@@ -178,9 +179,10 @@ fn least_array_cycles(machine: &Machine, view: &SpanResources, p: &MappingProble
     p.batch * folds * t / (view.cores * a.count * p.rate)
 }
 
-/// How long the busiest core's own memories move at least, where so many operand bytes enter all cores: it has as many units as the mean.
-/// Each level takes in what enters, and hands on no less, as often as the next one's capacity demands; the innermost feeds the arrays, of
-/// which those on neighbouring columns share what streams.
+/// A lower bound on the port time of the busiest core's own memories, given the operand bytes into all cores. The
+/// busiest core has at least the mean number of units. Each level takes in these bytes and passes on at least as many,
+/// as often as the next level's capacity demands. The innermost feeds the arrays; those on neighbouring columns share
+/// the streamed operand.
 fn least_local_time(machine: &Machine, view: &SpanResources, p: &MappingProblem, into_cores: f64) -> f64 {
     let a = &machine.arrays;
     let results = p.batch * p.m * p.n * p.result;
@@ -198,11 +200,12 @@ fn least_local_time(machine: &Machine, view: &SpanResources, p: &MappingProblem,
     view.local.iter().enumerate().map(of).fold(0.0, f64::max)
 }
 
-/// Less than any feasible unit (um, un) makes of `M tn + N tm`, tn = ceil(N / un), tm = ceil(M / um).
+/// A lower bound, over all feasible units (um, un), on `M tn + N tm`, where tn = ceil(N / un) and tm = ceil(M / um).
 ///
-/// Which units are feasible: `mapping::fits`. Resident accumulators leave `4 um un + e (um + un) <= capacity`, e bytes of two chunks of an
-/// operand's row; `M N / un + N M / um` is least at um = un. A resident operand leaves um (or un) no more than its rows, and the
-/// other dimension whole. Units no larger than the array are always allowed.
+/// `mapping::fits_capacity` defines feasible units. Resident accumulators require `4 um un + e (um + un) <= capacity`,
+/// where e is the bytes of two chunks of an operand's row; `M N / un + N M / um` is then least at um = un. A resident
+/// operand limits um (or un) to its resident rows and leaves the other dimension whole. Units no larger than the array
+/// are always allowed.
 fn least_crossings(machine: &Machine, capacity: f64, chunk: f64, p: &MappingProblem) -> f64 {
     let chunks = 2.0 * chunk * p.operand;
     let side = (-chunks + (chunks * chunks + ACCUMULATOR * capacity).sqrt()) / ACCUMULATOR;

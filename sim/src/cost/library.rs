@@ -1,12 +1,12 @@
-//! Products as a vendor's kernel library runs them: tiles of the shapes that libraries have, in waves over the cores.
+//! Products as a vendor's kernel library runs them: tiles of the library's shapes, in waves over the cores.
 //!
-//! Every core works on one tile at a time. A step of its inner loop takes the longer of its products and of its loads from the
-//! shared cache; a tile adds its start and end. Tiles run in waves: the last, partly filled one takes as long as the others.
-//! The contracted dimension may be split over cores, the parts are then summed. Beside the waves the device's memory moves
-//! what the shared cache does not hold, and power holds the clock below what arrays and memory would draw together. The
-//! fastest tile and split are taken, as a library's heuristics (or its tuning) take them.
+//! Every core works on one tile at a time. A step of its inner loop takes the longer of its products and its loads from
+//! the shared cache; a tile adds its start and end. The last wave, partly filled, takes as long as the others. The
+//! contracted dimension may be split over cores; the parts are then summed. Meanwhile the device's memory moves the
+//! data that the shared cache does not hold. Power limits the clock below the joint draw of arrays and memory. The
+//! model takes the fastest tile and split, as a library's heuristics or tuning do.
 //!
-//! The scalars are [`KernelLibrary`]'s; what is a constant here was found alike on the chips that were measured (A100, H100).
+//! The scalars are [`KernelLibrary`]'s. The constants here agree on the chips that were measured (A100, H100).
 
 use super::machine::{Machine, SpanResources};
 use super::mapping::MappingProblem;
@@ -16,7 +16,7 @@ use crate::hardware::{Accelerator, KernelLibrary};
 use crate::kernel::{Contraction, DataType};
 use crate::units::Seconds;
 
-/// Tiles of results: what CUTLASS' and cuBLAS' kernels offer for tensor cores, and the narrow ones of products by a few rows.
+/// Result tiles: those of CUTLASS' and cuBLAS' tensor-core kernels, and the narrow ones of products by a few rows.
 const TILES: [(f64, f64); 20] = [
     (256.0, 128.0),
     (128.0, 256.0),
@@ -40,44 +40,48 @@ const TILES: [(f64, f64); 20] = [
     (8.0, 128.0),
 ];
 
-/// Parts that the contracted dimension is cut into.
+/// Splits of the contracted dimension.
 const SPLITS: [f64; 9] = [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0];
 
-/// Bytes of the contracted dimension that a step of the inner loop takes: one line of the shared memory's 128 B.
+/// Bytes of the contracted dimension per step of the inner loop: one line of shared memory, 128 B.
 const STEP_BYTES: f64 = 128.0;
 
-/// Bytes that a thread's load or store moves at once where the rows of a matrix allow it.
+/// Most bytes that a thread loads or stores at once; the alignment of a matrix's rows may allow fewer.
 const VECTOR_BYTES: u64 = 16;
 
-/// Bytes at whose multiples the matrices of a batch have to start for its products to run on tensor cores: one after another in rows of a head's
-/// numbers, those of 150 16-bit ones start at multiples of 4. cuBLAS asks for 16 (its library documentation, "Tensor Core Usage"), and has kernels
-/// that load less at once for single products.
+/// Alignment in bytes that the matrices of a batch need for their products to run on tensor cores. Matrices lie one
+/// after another in rows of a head's numbers; 150 16-bit numbers give an alignment of 4. cuBLAS asks for 16 (its
+/// library documentation, "Tensor Core Usage"), but has kernels with smaller loads for single products.
 const BATCH_BYTES: f64 = 8.0;
 
-/// Part of the fp32 units' rate at which such products run instead. Fitted on what a sequence takes more in a layer of 96 heads of 150 numbers than
-/// in one of 64 heads of 224 (Megatron-DeepSpeed on A100, micro-batches of 1 to 8).
+/// Fraction of the fp32 units' rate at which misaligned products run instead. Fitted to the extra time per sequence in
+/// a layer of 96 heads of 150 numbers, compared with 64 heads of 224 (Megatron-DeepSpeed on A100, micro-batches of 1 to
+/// 8).
 const SCATTERED_ISSUE: f64 = 0.43;
 
-/// Starting the sum of the parts of a split: a second kernel, or a turn at the semaphore. Fitted: 2.2 us on A100, 2.8 on H100.
+/// Seconds to start summing the parts of a split: a second kernel, or a turn at the semaphore. Fitted: 2.2 us on A100,
+/// 2.8 on H100.
 const SPLIT_OVERHEAD: f64 = 2.5e-6;
 
-/// First bytes from the device's memory: latency and the ramp of the first wave. Fitted: 1.5 us on A100 and on H100.
+/// Seconds to the first bytes from the device's memory: latency and the ramp of the first wave. Fitted: 1.5 us on A100
+/// and on H100.
 const MEMORY_RAMP: f64 = 1.5e-6;
 
-/// Part of the shorter of computing and moving that the longer does not hide. Fitted: 0.15 on A100, 0.05 on H100.
+/// Exposed fraction of the shorter of computing and moving. Fitted: 0.15 on A100, 0.05 on H100.
 const EXPOSED: f64 = 0.1;
 
-/// Power of the device's memory at its peak over what the chip's power leaves for dynamic use. Fitted on H100: 0.20; HBM3 at
-/// 3.35 TB/s and some 4 pJ a bit draws 110 of 570 W.
+/// Power of the device's memory at its peak, as a fraction of the chip's dynamic power. Fitted on H100: 0.20; HBM3 at
+/// 3.35 TB/s and about 4 pJ per bit draws 110 of 570 W.
 const MEMORY_POWER: f64 = 0.2;
 
-/// Part of the shared cache that repeated runs of one product find filled. Fitted: 0.43 on A100, 0.47 on H100.
+/// Fraction of the shared cache that holds data from the previous run of the same product. Fitted: 0.43 on A100, 0.47
+/// on H100.
 const CACHE_HELD: f64 = 0.45;
 
-/// Sets of weights that measurements of single products take in turn, so that caches do not flatter them.
+/// Sets of weights that measurements of single products rotate through, to defeat caches.
 const WEIGHT_SETS: f64 = 5.0;
 
-/// What 8-bit products keep of the rate that power lets 16-bit ones have relative to their peaks. Fitted on H100.
+/// Power-limited fraction of peak of 8-bit products, relative to that of 16-bit ones. Fitted on H100.
 const NARROW_POWER: f64 = 0.926;
 
 /// A kernel library on a chip, in rates.
@@ -89,9 +93,9 @@ pub(super) struct LibraryModel {
     /// Seconds per byte from and to the device's memory.
     pub(super) read: f64,
     pub(super) write: f64,
-    /// Seconds per byte at its peak.
+    /// Seconds per byte at its peak bandwidth.
     peak: f64,
-    /// Whether a kernel runs alone and again and again: its floor shows, and caches hold what fits.
+    /// True if a kernel is measured alone and repeatedly: its floor then counts, and caches hold data that fits.
     alone: bool,
 }
 
@@ -108,22 +112,22 @@ impl LibraryModel {
         }
     }
 
-    /// The same where one kernel is measured alone.
+    /// The same library for one kernel measured alone.
     pub(super) fn measured_alone(self) -> Self {
         Self { alone: true, ..self }
     }
 
-    /// Bytes per second that a core's loads bring in.
+    /// Bytes per second that a core can load.
     pub(super) fn core_read_rate(&self) -> f64 {
         self.core_read
     }
 
-    /// The least that a kernel takes: in a stream the launches of a stack stand for it.
+    /// The least time of a kernel. In a stream it is zero, because a stack's launches already contain it.
     fn floor_seconds(&self) -> f64 {
         if self.alone { self.scalars.floor.0 } else { 0.0 }
     }
 
-    /// Part of the operands that the device's memory has to move, from 0 to 1.
+    /// Fraction of the operands that the device's memory has to move, from 0 to 1.
     fn missed_fraction(&self, view: &SpanResources, p: &MappingProblem) -> f64 {
         let Some(cache) = view.shared.last().filter(|_| self.alone && view.shared.len() > 1 && p.batch <= 1.0) else {
             return 1.0;
@@ -134,21 +138,21 @@ impl LibraryModel {
     }
 }
 
-/// What power lets a product of a type keep of the arrays' peak.
+/// Fraction of the arrays' peak that power allows a product of this type.
 fn power_fraction(machine: &Machine, operand: DataType) -> f64 {
     let narrow = if operand.bytes() == 1 { NARROW_POWER } else { 1.0 };
     machine.calibration.tensor_achieved_fraction * narrow
 }
 
-/// Part of a full vector's width that loads along rows of `length` numbers have: rows that do not start at multiples of 16 B are
-/// loaded in smaller pieces.
+/// Load width along rows of `length` numbers, as a fraction of a full vector. Rows that do not start at multiples of 16
+/// B are loaded in smaller pieces.
 pub(super) fn vector_alignment(length: u64, bytes: u64) -> f64 {
     let row = length.saturating_mul(bytes).max(1);
     let width = 1_u64 << row.trailing_zeros().min(VECTOR_BYTES.trailing_zeros());
     width as f64 / VECTOR_BYTES as f64
 }
 
-/// A tile, a split, and what they take.
+/// The time and traffic of one tile and split.
 #[derive(Debug, Clone, Copy)]
 struct TileChoice {
     time: f64,
@@ -160,15 +164,15 @@ struct TileChoice {
     partials: f64,
 }
 
-/// What does not depend on the tile.
+/// Parameters of a product that do not depend on the tile.
 struct TileInvariants<'a> {
     p: &'a MappingProblem,
     library: &'a LibraryModel,
     cores: f64,
-    /// Seconds of one core for a multiply-accumulate and for a loaded byte.
+    /// A core's seconds per multiply-accumulate and per loaded byte.
     mac: f64,
     load: f64,
-    /// Seconds that power allows the products not to undercut.
+    /// The least seconds of the products under the power limit.
     power: f64,
     missed: f64,
     step: f64,
@@ -176,7 +180,8 @@ struct TileInvariants<'a> {
     partial: f64,
 }
 
-/// The cost of a product on the whole chip; `operations` lane-cycles of elementwise work are in the problem.
+/// The cost of a product on the whole chip. The problem already contains the time of the `operations` lane-cycles of
+/// elementwise work.
 pub(super) fn cost_of_product(
     model: &CostModel,
     view: &SpanResources,
@@ -229,7 +234,7 @@ pub(super) fn latency_of_product(
     library.floor_seconds() + choose_fastest_tile(machine, view, library, c, p).time
 }
 
-/// Equal products in one call, without their floor.
+/// The time of equal products in one call, without their floor.
 pub(super) fn time_of_group(machine: &Machine, view: &SpanResources, library: &LibraryModel, c: &Contraction) -> f64 {
     choose_fastest_tile(machine, view, library, c, &MappingProblem::of_contraction(machine, view, c, None)).time
 }
@@ -294,8 +299,8 @@ impl TileInvariants<'_> {
         TileChoice { time: work.max(moving) + EXPOSED * work.min(moving) + sum, work, moving, fetched, loaded, partials }
     }
 
-    /// Operand bytes out of the device's memory: the tiles of a wave lie in a block as square as it goes, which reads each of
-    /// its rows and columns once.
+    /// Operand bytes out of the device's memory. The tiles of a wave form a block that is as square as possible, and
+    /// each of its rows and columns is read once.
     fn fetched_bytes(&self, (tm, tn): (f64, f64), (rows, columns): (f64, f64), tiles: f64) -> f64 {
         let p = self.p;
         let at_once = (rows * columns).min(self.cores);

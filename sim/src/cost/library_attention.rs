@@ -1,9 +1,11 @@
-//! Attention as a serving or training library runs it: tiles of queries in waves over the cores, keys streamed past them.
+//! Attention as a serving or training library runs it: tiles of queries in waves over the cores, with keys streamed
+//! past them.
 //!
-//! Between the two products of a tile lies its softmax. Where products and softmax do not wait for each other the longer one
-//! counts; of the shorter a part stays (synchronous tensor cores, two tiles of one core in turn). A causal tile of queries sees
-//! the keys up to its own, a window fewer. Decoding reads keys and values once for all query heads of a group, on as many cores
-//! as there are groups or parts of the keys. Scalars are [`crate::hardware::KernelLibrary`]'s, constants are alike on A100 and H100.
+//! The softmax of a tile lies between its two products. If products and softmax overlap, the longer one counts, plus
+//! the exposed part of the shorter (synchronous tensor cores, two tiles of one core in turn). A causal tile of queries
+//! sees the keys up to its own; a window limits them further. Decoding reads keys and values once for all query heads
+//! of a group, on as many cores as there are groups or parts of the keys. The scalars are
+//! [`crate::hardware::KernelLibrary`]'s; the constants agree on A100 and H100.
 
 use super::library::LibraryModel;
 use super::machine::SpanResources;
@@ -12,42 +14,45 @@ use super::tensor_core::ceil_div;
 use super::{CostModel, vector_alignment};
 use crate::kernel::Direction;
 
-/// Keys of a step.
+/// Keys per step.
 const KEYS: f64 = 64.0;
-/// Rate of the products between softmax over the arrays' peak. Fitted: 0.74 on A100, 0.73 on H100 (TensorRT-LLM).
+/// Rate of the products between softmaxes, as a fraction of the arrays' peak. Fitted: 0.74 on A100, 0.73 on H100
+/// (TensorRT-LLM).
 const ISSUE: f64 = 0.735;
-/// The same of a training library's kernel (FlashAttention 2): two blocks of a core take turns. Fitted on 12 calls on A100
-/// (Transformer Engine; SimuMax), as the next two.
+/// The same for a training library's kernel (FlashAttention 2), in which two blocks of a core take turns. Fitted to 12
+/// calls on A100 (Transformer Engine; SimuMax), like the next two.
 const TRAINING_ISSUE: f64 = 0.85;
-/// The same backward, where five products share registers and shared memory.
+/// The same in the backward pass, where five products share registers and shared memory.
 const BACKWARD_ISSUE: f64 = 0.6;
-/// What such a kernel leaves exposed, forward.
+/// The exposed fraction of such a kernel in the forward pass.
 const TRAINING_EXPOSED: f64 = 0.45;
-/// Part of the shorter of products and softmax that the longer does not hide. Fitted: 0.74 on A100, 0.78 on H100.
+/// Exposed fraction of the shorter of products and softmax. Fitted: 0.74 on A100, 0.78 on H100.
 const EXPOSED: f64 = 0.76;
-/// Lane-cycles per score: as `attention` has them.
+/// Lane-cycles per score, as in `attention`.
 const FORWARD_CYCLES: f64 = 14.0;
 const BACKWARD_CYCLES: f64 = 15.0;
-/// Launches of a serving library's context attention: rotary embedding and the write of keys and values to their cache, the
-/// attention itself, and their floor. Fitted: 11.6 us on A100, 13.1 on H100.
+/// Seconds to launch a serving library's context attention: rotary embedding, the write of keys and values to their
+/// cache, the attention itself, and their floor. Fitted: 11.6 us on A100, 13.1 on H100.
 const CONTEXT: f64 = 12.4e-6;
-/// How often queries, keys, values and results cross the device's memory there. Fitted: 2.1 on A100, 1.9 on H100.
+/// Times that queries, keys, values and results cross the device's memory in context attention. Fitted: 2.1 on A100,
+/// 1.9 on H100.
 const CONTEXT_PASSES: f64 = 2.0;
-/// The same of one decoding step: one kernel with its embedding. Fitted on 400 calls on H100, as what follows.
+/// Seconds to launch one decoding step: one kernel with its embedding. Fitted to 400 calls on H100, like the constants
+/// below.
 const DECODE: f64 = 6.5e-6;
-/// Sum of the parts where keys are split over cores.
+/// Seconds to sum the parts where keys are split over cores.
 const DECODE_SPLIT: f64 = 5.3e-6;
-/// Start and end of the keys of one head on a core; of a group of query heads, per (1 + head dimension / 128).
+/// Seconds to start and end the keys of one head on a core; of a group of query heads, per (1 + head dimension / 128).
 const DECODE_HEAD: f64 = 0.78e-6;
 const DECODE_GROUP: f64 = 1.07e-6;
-/// Rate of keys and values into a core over that of a product's operands.
+/// Rate of keys and values into a core, relative to a product's operands.
 const DECODE_READ: f64 = 0.61;
-/// Query heads that share the keys they read; larger groups are read head by head.
+/// Most query heads that share the keys they read; larger groups are read head by head.
 const LARGEST_GROUP: u64 = 32;
-/// Fraction of the device memory's peak of a long stream of keys, over that of a product's operands.
+/// Achieved bandwidth of a long stream of keys from the device's memory, relative to a product's operands.
 const DECODE_STREAM: f64 = 0.95;
 
-/// Seconds of a call alone.
+/// Seconds of a call that runs alone.
 pub(super) fn time_alone(model: &CostModel, view: &SpanResources, library: &LibraryModel, call: &AttentionCall) -> f64 {
     if call.queries == 1 && call.direction == Direction::Forward && call.keys > 1 {
         return time_of_decode(view, library, call);
@@ -66,7 +71,7 @@ pub(super) fn time_alone(model: &CostModel, view: &SpanResources, library: &Libr
     }
 }
 
-/// Seconds of the cores: the better of the two heights that libraries' tiles of queries have.
+/// Seconds of the cores, with the better of the two tile heights of libraries.
 fn time_of_cores(model: &CostModel, view: &SpanResources, library: &LibraryModel, call: &AttentionCall) -> f64 {
     [128.0, 64.0].into_iter().map(|height| time_of_tiles(model, view, library, call, height)).fold(f64::INFINITY, f64::min)
 }
@@ -91,19 +96,19 @@ fn time_of_tiles(model: &CostModel, view: &SpanResources, library: &LibraryModel
     steps * step + waves * library.scalars.attention_tile_overhead.0
 }
 
-/// Keys that a tile of queries sees in the mean and at most.
+/// Keys that a tile of queries sees: the mean and the maximum.
 fn visible_keys(call: &AttentionCall, height: f64, rows: f64) -> (f64, f64) {
     let keys = call.keys as f64;
     let causal = if rows > 1.0 { ((rows + 1.0) / 2.0 * height).min(keys) } else { keys };
     let Some(window) = call.window else { return (causal, keys) };
     let most = ((window.min(call.keys)) as f64 + height).min(keys);
-    // Tiles before the window is full see what a causal tile sees, the others the window.
+    // Tiles before the window is full see as many keys as a causal tile; the others see the window.
     let filling = (most / height).clamp(0.0, rows);
     let mean = (filling * (filling + 1.0) / 2.0 * height + (rows - filling) * most) / rows;
     (mean.min(causal), most)
 }
 
-/// One new token of each sequence.
+/// Seconds of decoding: one new token of each sequence.
 fn time_of_decode(view: &SpanResources, library: &LibraryModel, call: &AttentionCall) -> f64 {
     let keys = call.window.map_or(call.keys, |window| window.min(call.keys)) as f64;
     let group = call.heads.div_ceil(call.kv_heads.max(1));
@@ -119,6 +124,6 @@ fn time_of_decode(view: &SpanResources, library: &LibraryModel, call: &Attention
     let bytes = (call.batch * call.kv_heads) as f64 * keys * per_key;
     let moving = bytes * library.read / DECODE_STREAM;
     let sum = if parts > 1.0 { DECODE_SPLIT } else { 0.0 };
-    // Cores finish at different times: where both take as long neither hides all of the other.
+    // Cores finish at different times, so where both take equally long neither hides all of the other.
     DECODE + (work.powi(4) + moving.powi(4)).sqrt().sqrt() + sum
 }

@@ -1,4 +1,4 @@
-//! The accelerator as the cost model computes with it: rates instead of bandwidths, plain floats, one view per span.
+//! The accelerator as the cost model uses it: rates instead of bandwidths, plain floats, one set of resources per span.
 
 use super::library::LibraryModel;
 use super::tensor_core::CoreArrays;
@@ -6,20 +6,20 @@ use super::{CostError, MAX_LEVELS, Span};
 use crate::hardware::{Accelerator, Calibration, MemoryLevel, MemoryScope};
 use crate::kernel::DataType;
 
-/// A memory level: what one instance holds and what a byte through its ports takes.
+/// A memory level: the capacity of one instance and the seconds per byte through its ports.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LevelRates {
-    /// Bytes of an instance (of the span's share where the level is shared and the span is one core).
+    /// Bytes of an instance; the span's share where the level is shared and the span is one core.
     pub(super) capacity: f64,
     /// Seconds per byte read.
     pub(super) read: f64,
     /// Seconds per byte written.
     pub(super) write: f64,
-    /// Whether reads and writes share the port.
+    /// True if reads and writes share the port.
     pub(super) single_port: bool,
     /// Seconds from a request to its first byte.
     pub(super) latency: f64,
-    /// Position in [`Accelerator::split_levels`], innermost first.
+    /// Position in [`Accelerator::memory_levels`], innermost first.
     pub(super) index: usize,
 }
 
@@ -35,7 +35,7 @@ impl LevelRates {
         }
     }
 
-    /// Seconds the ports are busy with this traffic.
+    /// Seconds for which the ports are busy with this traffic.
     #[inline]
     pub(super) fn busy_seconds(&self, read: f64, written: f64) -> f64 {
         let (reading, writing) = (read * self.read, written * self.write);
@@ -43,26 +43,26 @@ impl LevelRates {
     }
 }
 
-/// What a kernel of one span may use.
+/// The resources of a kernel on one span.
 #[derive(Debug, Clone)]
 pub(super) struct SpanResources {
     /// Tensor cores.
     pub(super) cores: f64,
-    /// Vector lanes, all vector cores of the span together.
+    /// Vector lanes of all vector cores of the span.
     pub(super) lanes: f64,
     /// Levels that all cores share, outermost first; the device's memory is the first.
     pub(super) shared: Vec<LevelRates>,
     /// Levels of each core, outermost first.
     pub(super) local: Vec<LevelRates>,
-    /// Bytes a vector core can keep rows in.
+    /// Bytes in which a vector core can keep rows.
     pub(super) row_buffer: f64,
     /// Vector cores.
     pub(super) vector_cores: f64,
-    /// Fraction of computing and moving that takes turns, and of row passes that run unfused: not zero only for a kernel
+    /// Exposed fraction of computing and moving, and unfused fraction of row passes. Both are nonzero only for a kernel
     /// that its framework runs alone.
     pub(super) exposed: f64,
     pub(super) unfused: f64,
-    /// The vendor's kernels, where the whole chip is theirs.
+    /// The vendor's kernel library, where the span is the whole chip.
     pub(super) library: Option<LibraryModel>,
 }
 
@@ -79,19 +79,21 @@ pub(super) struct Machine {
     one_tensor: SpanResources,
     one_vector: SpanResources,
     one_pair: SpanResources,
-    /// As many cores of either kind as have a partner, with the whole memories; only where some have none. Beside it the part of
-    /// the tensor cores that they are.
+    /// The cores that have a partner, with the whole memories, and their fraction of the tensor cores. `None` where
+    /// every core has a partner.
     pairs: Option<(SpanResources, f64)>,
     all: SpanResources,
     alone: SpanResources,
 }
 
-/// Products of bf16 arrays that make one fp32 product: three bf16 parts per operand, six products kept
-/// (Henry, Tang, Heinecke, *Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations*, 2019).
+/// bf16 products that make one fp32 product: three bf16 parts per operand, six products kept (Henry, Tang, Heinecke,
+/// *Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations*, 2019).
 const FP32_PASSES: f64 = 6.0;
 
-/// The rate of a type the arrays lack: 16-bit types stand in for one another, 8-bit types run as 16-bit ones, fp32 takes
-/// [`FP32_PASSES`] bf16 products, and a 16-bit type without any 16-bit array runs as fp32.
+/// The multiply-accumulate rate of a type, with these fallbacks where the arrays lack it:
+/// - 16-bit types replace one another, or run as fp32.
+/// - 8-bit types run as 16-bit ones.
+/// - fp32 takes [`FP32_PASSES`] bf16 products.
 fn rate_with_fallback(accelerator: &Accelerator, data_type: DataType) -> Option<f64> {
     let get = |t| accelerator.tensor.macs_per_unit_per_cycle.get(t);
     let sixteen = || get(DataType::Bf16).or_else(|| get(DataType::Fp16));
@@ -104,14 +106,14 @@ fn rate_with_fallback(accelerator: &Accelerator, data_type: DataType) -> Option<
     get(data_type).or(fallback).or_else(|| accelerator.tensor.macs_per_unit_per_cycle.iter().next().map(|(_, r)| r))
 }
 
-/// Which cores a kernel occupies.
+/// The kind of cores that a kernel occupies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CoreUse {
     /// Tensor cores.
     Tensor,
     /// Vector cores.
     Vector,
-    /// Pairs of both.
+    /// Pairs of a tensor core and a vector core.
     Pair,
 }
 
@@ -175,7 +177,7 @@ impl Machine {
         }
     }
 
-    /// The paired cores alone and the part of the tensor cores that they are, where some core has no partner.
+    /// The resources of the paired cores and their fraction of the tensor cores; `None` where every core has a partner.
     pub(super) fn paired_resources(&self) -> Option<(&SpanResources, f64)> {
         self.pairs.as_ref().map(|(view, share)| (view, *share))
     }
@@ -196,13 +198,13 @@ impl Machine {
         self.peak_rates[data_type as usize] * self.clock * a.count * a.rows * a.columns
     }
 
-    /// Peak multiply-accumulates per second of a view.
+    /// Peak multiply-accumulates per second on these resources.
     pub(super) fn peak_macs(&self, view: &SpanResources, data_type: DataType) -> f64 {
         let a = &self.arrays;
         self.peak_rates[data_type as usize] * self.clock * view.cores * a.count * a.rows * a.columns
     }
 
-    /// Achieved vector results per second of a view, for a function of one cycle per element.
+    /// Achieved vector results per second on these resources, for a function of one cycle per element.
     pub(super) fn lane_rate(&self, view: &SpanResources) -> f64 {
         view.lanes * self.clock * self.calibration.vector_achieved_fraction
     }
@@ -221,7 +223,8 @@ fn split_levels(accelerator: &Accelerator, scope: MemoryScope, share: f64) -> Ve
     levels
 }
 
-/// A vector core keeps rows in its own buffer, else in the core's outermost memory, else in its share of the global buffer.
+/// The bytes in which a vector core keeps rows: its own buffer, else the core's outermost memory, else its share of the
+/// global buffer.
 fn row_buffer(accelerator: &Accelerator, share: f64) -> f64 {
     let shared = || accelerator.global_buffer().map(|level| level.capacity.as_f64() * share);
     let local =

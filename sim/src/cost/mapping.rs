@@ -1,15 +1,18 @@
-//! The mapper: how a contraction is cut into tiles for the memories, the cores and the arrays.
+//! The mapper: cuts a contraction into tiles for the memories, the cores and the arrays.
 //!
-//! A *unit* is the part (um, un) of one product's result that one core computes at a time, over all of K. It is feasible
-//! in a local buffer if one of three residencies fits: the accumulators stay (operands stream in double-buffered chunks),
-//! the unit's rows of the left operand stay, or its columns of the right operand stay. Either way a unit fetches um x K and
-//! K x un once, so the left operand crosses the port ceil(N/un) times and the right one ceil(M/um) times. Edges are exact
-//! (imperfect factors). The same closed form gives the traffic into every shared level from the next outer one.
+//! A *unit* is the part (um, un) of one product's result that one core computes at a time, over all of K. It is
+//! feasible in a local buffer if one of three residencies fits: its accumulators (operands then stream in
+//! double-buffered chunks), its rows of the left operand, or its columns of the right operand. In each case a unit
+//! fetches um x K and K x un once. So the left operand crosses the port ceil(N/un) times and the right one ceil(M/um)
+//! times. Edges are exact (imperfect factors). The same closed form gives the traffic into every shared level from the
+//! next outer one.
 //!
-//! Time = launch + latencies + max(fill + compute + drain, every port), compute in waves of units over the cores, units of
-//! edge size in waves of their own; the part of computing and moving that a chip's software stack does not overlap
-//! (`overlap_fraction`) is added. Every candidate's time only falls with bandwidth, its feasibility only grows with
-//! capacity, more effort only adds candidates, and the best is taken: the mapper is monotone in all three.
+//! Time = launch + latencies + max(fill + compute + drain, every port). Compute runs in waves of units over the cores;
+//! units of edge size form waves of their own. The exposed part of computing and moving, which a chip's software stack
+//! does not overlap (`overlap_fraction`), is added.
+//!
+//! The mapper is monotone in three ways: a candidate's time only falls with bandwidth, its feasibility only grows with
+//! capacity, and more effort only adds candidates.
 
 use super::machine::{Machine, SpanResources};
 use super::tensor_core::{ceil_div, ceil_nonnegative};
@@ -29,28 +32,28 @@ pub(super) struct MappingProblem {
     pub(super) result: f64,
     /// Multiply-accumulates per unit and second.
     pub(super) rate: f64,
-    /// Elementwise work on each result while it is on chip: seconds on the lanes, and bytes read besides.
+    /// Elementwise work on each result while it is on chip: seconds on the lanes, and further bytes read.
     pub(super) epilogue_time: f64,
     pub(super) epilogue_read: f64,
-    /// Bytes written besides the result.
+    /// Bytes written in addition to the result.
     pub(super) epilogue_written: f64,
 }
 
 impl MappingProblem {
-    /// Operand bytes into the cores where units have `tm` rows and `tn` columns.
+    /// Operand bytes into the cores with `tm` rows and `tn` columns of units.
     #[inline]
     pub(super) fn bytes_into_cores(&self, tm: f64, tn: f64) -> f64 {
         self.batch * self.k * self.operand * (self.m * tn + self.n * tm)
     }
 
-    /// Bytes of results, what is written besides them included.
+    /// Bytes of results, the epilogue's included.
     #[inline]
     pub(super) fn written_bytes(&self) -> f64 {
         self.batch * self.m * self.n * self.result + self.epilogue_written
     }
 }
 
-/// The part of the traffic that no unit size changes: what enters each shared on-chip level, outermost first.
+/// Traffic that no unit size changes: the bytes into each shared on-chip level, outermost first.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct OuterTraffic {
     /// Operand bytes that leave shared level i for shared level i + 1.
@@ -58,8 +61,8 @@ pub(super) struct OuterTraffic {
 }
 
 impl OuterTraffic {
-    /// Operand bytes into shared level `i` and out of it towards the cores. No level is filled with more than the cores
-    /// take: what it cannot keep bypasses it.
+    /// Operand bytes into shared level `i`, and out of it towards the cores. A level is never filled with more than the
+    /// cores take: data that it cannot keep bypasses it.
     pub(super) fn bytes_through_level(&self, i: usize, last: usize, into_cores: f64) -> (f64, f64) {
         let at = |index: usize| self.fills.get(index).copied().unwrap_or(0.0).min(into_cores);
         let filled = if i == 0 { 0.0 } else { at(i - 1) };
@@ -78,7 +81,7 @@ pub(super) struct MappingCost {
     pub(super) into_cores: f64,
     /// Operand bytes from the cores' innermost memory into the arrays.
     pub(super) into_arrays: f64,
-    /// Partial results written and reread because K is split.
+    /// Bytes of partial results written and reread because K is split.
     pub(super) partials: f64,
     pub(super) park: usize,
 }
@@ -88,7 +91,8 @@ pub(super) fn chunk_bytes(machine: &Machine, k: f64) -> f64 {
     k.min(machine.arrays.rows)
 }
 
-/// Whether a tile (m, n) of a product over k has a residency in `capacity` bytes: accumulators, left rows or right columns.
+/// True if a tile (m, n) of a product over k has a residency in `capacity` bytes: accumulators, left rows or right
+/// columns.
 #[inline]
 fn fits_capacity(capacity: f64, m: f64, n: f64, k: f64, chunk: f64, operand: f64) -> bool {
     let accumulators = m * n * ACCUMULATOR + 2.0 * (m + n) * chunk * operand;
@@ -96,12 +100,13 @@ fn fits_capacity(capacity: f64, m: f64, n: f64, k: f64, chunk: f64, operand: f64
         return true;
     }
     let least = 2.0 * chunk * operand;
-    // One array-sized strip of results at a time beside the resident operand.
+    // One array-sized strip of results at a time, next to the resident operand.
     m * k * operand + least + chunk * m * ACCUMULATOR <= capacity || k * n * operand + least + chunk * n * ACCUMULATOR <= capacity
 }
 
-/// The least operand bytes into a memory of `capacity` for one product: over tiles (j-th even split of M, the largest N
-/// that fits beside it), accumulators resident here or in the `inner` memories, or a panel of either operand resident.
+/// The least operand bytes into a memory of `capacity` for one product. The candidates are tiles (j-th even split of M,
+/// the largest N that fits with it) with accumulators resident here or in the `inner` memories, and resident panels of
+/// either operand.
 fn least_operand_bytes(p: &MappingProblem, capacity: f64, inner: f64, chunk: f64) -> f64 {
     let (left, right) = (p.m * p.k * p.operand, p.k * p.n * p.operand);
     let compulsory = left + right;
@@ -128,22 +133,22 @@ fn least_operand_bytes(p: &MappingProblem, capacity: f64, inner: f64, chunk: f64
     if best.is_finite() { best } else { 2.0 * p.m * p.n * p.k * p.operand }
 }
 
-/// A mapping this much slower than the fastest is as good where it moves fewer bytes: the fastest one's time is reported,
-/// the traffic and energy are those of the chosen one.
+/// A mapping up to this factor slower than the fastest is preferred if it moves fewer bytes. The reported time is the
+/// fastest one's; traffic and energy are those of the chosen one.
 const THRIFT: f64 = 1.01;
 
 /// The best mapping so far.
 pub(super) struct BestMapping {
     pub(super) fastest: f64,
     pub(super) chosen: Option<MappingCost>,
-    /// Whether candidates that cannot win are passed over.
+    /// True if to prune candidates that cannot win.
     pub(super) prune: bool,
-    /// Where the fastest time alone is asked for, whatever moves: what no cut's arrays take less than.
+    /// A lower bound on the arrays' time over all cuts; only where the traffic is not asked for.
     pub(super) least_compute: Option<f64>,
 }
 
 impl BestMapping {
-    /// A candidate that cannot be faster than this is passed over.
+    /// The time at or above which a candidate is pruned.
     fn seconds_to_beat(&self) -> f64 {
         if self.prune { self.fastest } else { f64::INFINITY }
     }
@@ -163,14 +168,14 @@ impl BestMapping {
     }
 }
 
-/// The rows and columns of units that are tried.
+/// The rows and columns of units to try.
 fn unit_sizes(machine: &Machine, p: &MappingProblem, effort: MappingEffort, prune: bool) -> (TileSizes, TileSizes) {
     let (granule_m, granule_n) = machine.arrays.spatial_granules();
     let of = |dimension, granule: Option<f64>| TileSizes::new(dimension, effort, granule.filter(|_| prune));
     (of(p.m, granule_m), of(p.n, granule_n))
 }
 
-/// Tries mappings for [`BestMapping`]. Units of work are dealt to cores, or to single arrays.
+/// Tries mappings for [`BestMapping`]. Units of work go to cores, or to single arrays.
 pub(super) fn search_mappings(
     machine: &Machine,
     view: &SpanResources,
@@ -191,7 +196,7 @@ pub(super) fn search_mappings(
         try_unit(machine, view, p, outer, (um, un), &fit, best);
     }
     for um in ms.iter(rising) {
-        // The ports move no less for narrower units, nor where K is split.
+        // Narrower units and splits of K never reduce the ports' traffic.
         if slowest_shared_port(view, p, outer, p.bytes_into_cores(ceil_div(p.m, um), 1.0), 0.0, 0).slowest
             >= best.seconds_to_beat()
         {
@@ -201,14 +206,14 @@ pub(super) fn search_mappings(
             if fit(um, un, 1.0) {
                 try_unit(machine, view, p, outer, (um, un), &fit, best);
             } else if rising {
-                // Wider ones do not fit either.
+                // Wider units do not fit either.
                 break;
             }
         }
     }
 }
 
-/// The largest unit near a square that fits: where only the fastest time is asked for, what it leaves to beat passes over most others.
+/// The largest near-square unit that fits. If only the fastest time is asked for, trying it first prunes most others.
 fn largest_square_unit(ms: &TileSizes, ns: &TileSizes, p: &MappingProblem, fit: impl Fn(f64, f64) -> bool) -> Option<(f64, f64)> {
     ms.iter(false).find_map(|um| {
         let near = ns.iter(false).find(|&un| un <= 2.0 * um && fit(um, un))?;
@@ -216,7 +221,8 @@ fn largest_square_unit(ms: &TileSizes, ns: &TileSizes, p: &MappingProblem, fit: 
     })
 }
 
-/// Tries a unit size that fits: all arrays of a core on one unit, and each on one of its own where that fits into its part of the core's memory.
+/// Tries a unit size that fits: with all arrays of a core on one unit, and with one unit per array where that fits into
+/// the array's part of the core's memory.
 #[inline]
 fn try_unit(
     machine: &Machine,
@@ -242,7 +248,7 @@ fn try_unit(
     }
 }
 
-/// Tries a unit size with K whole, and split as long as workers have no unit.
+/// Tries a unit size with K whole, then split as long as workers have no unit.
 fn try_splits(
     machine: &Machine,
     view: &SpanResources,
@@ -262,7 +268,7 @@ fn try_splits(
     }
 }
 
-/// The fastest mapping.
+/// The fastest mapping: its time, and the mapping chosen for traffic.
 pub(super) fn fastest_mapping(
     machine: &Machine,
     view: &SpanResources,
@@ -296,7 +302,7 @@ pub(super) fn compute_outer_traffic(machine: &Machine, view: &SpanResources, p: 
     outer
 }
 
-/// A unit size, and how the units are dealt.
+/// A unit size, and the distribution of the units.
 #[derive(Debug, Clone, Copy)]
 struct UnitTile {
     um: f64,
@@ -306,14 +312,15 @@ struct UnitTile {
     tn: f64,
     /// Parts of K on different workers.
     split: f64,
-    /// Whether each array works on a unit of its own.
+    /// True if each array works on a unit of its own.
     independent: bool,
-    /// Operand bytes into the cores, and the ports' times while K is whole.
+    /// Operand bytes into the cores, and the ports' times with K whole.
     into_cores: f64,
     ports: SharedPortTimes,
 }
 
-/// Offers the mappings of a tile: the device's memory holds partial results always, an on-chip level where they fit.
+/// Offers the mappings of a tile. The device's memory can always hold partial results; an on-chip level can where they
+/// fit.
 fn try_parks(
     machine: &Machine,
     view: &SpanResources,
@@ -333,7 +340,7 @@ fn try_parks(
         if ports.slowest >= best.seconds_to_beat() {
             continue;
         }
-        // Arrays cannot hide what comes before the first and after the last of their work.
+        // The arrays hide neither the first fill nor the last drain.
         if best.least_compute.is_some_and(|least| least + time_at_the_ends(machine, view, p, tile) >= best.seconds_to_beat()) {
             continue;
         }
@@ -345,7 +352,7 @@ fn try_parks(
 }
 
 impl UnitTile {
-    /// Units of work, and how many of them are worked on at a time.
+    /// Units of work, and units in progress at a time.
     #[inline]
     fn unit_counts(&self, machine: &Machine, view: &SpanResources, p: &MappingProblem) -> (f64, f64) {
         let workers = if self.independent { view.cores * machine.arrays.count } else { view.cores };
@@ -354,7 +361,8 @@ impl UnitTile {
     }
 }
 
-/// Reading the first operands of the units that are worked on first, and writing the last results, beside which nothing is computed.
+/// Seconds to read the first operands and write the last results of the units in progress; nothing is computed
+/// meanwhile.
 #[inline]
 fn time_at_the_ends(machine: &Machine, view: &SpanResources, p: &MappingProblem, tile: &UnitTile) -> f64 {
     let Some(level) = view.shared.first() else { return 0.0 };
@@ -364,7 +372,7 @@ fn time_at_the_ends(machine: &Machine, view: &SpanResources, p: &MappingProblem,
     level.busy_seconds(first, 0.0) + level.busy_seconds(0.0, active * tile.um * tile.un * p.result)
 }
 
-/// How long the arrays take.
+/// Seconds of the arrays.
 fn compute_time(machine: &Machine, view: &SpanResources, p: &MappingProblem, tile: &UnitTile) -> f64 {
     let a = &machine.arrays;
     let (workers, per_unit) = if tile.independent { (view.cores * a.count, 1.0) } else { (view.cores, a.count) };
@@ -388,7 +396,7 @@ fn cost_from_times(
     let (units, active) = tile.unit_counts(machine, view, p);
     let (local_time, into_arrays) = time_of_local_ports(machine, view, p, tile, units / active.min(view.cores));
     let memory = time_at_the_ends(machine, view, p, tile);
-    // Rereading the partial results for their sum, after the last of them is written.
+    // Partial results are reread for their sum after the last one is written.
     let reread = view.shared.get(park).map_or(0.0, |level| level.busy_seconds(partials, 0.0));
     let reduce = if partials > 0.0 { reread + results * tile.split / machine.lane_rate(view) } else { 0.0 };
     let work = compute.max(p.epilogue_time).max(local_time);
@@ -406,8 +414,7 @@ fn cost_from_times(
     }
 }
 
-/// The slowest port of the shared levels: its time and its place in `view.shared`.
-/// `partials` bytes of partial results wait in the shared level `park`.
+/// The port times of the shared levels. `partials` bytes of partial results wait in the shared level `park`.
 fn slowest_shared_port(
     view: &SpanResources,
     p: &MappingProblem,
@@ -433,18 +440,18 @@ fn slowest_shared_port(
     SharedPortTimes { slowest: slowest.0, level: slowest.1, in_turn: sum }
 }
 
-/// How long the shared levels' ports are busy.
+/// Port times of the shared levels.
 #[derive(Debug, Clone, Copy)]
 struct SharedPortTimes {
-    /// The slowest of them, and its place in `view.shared`.
+    /// The slowest port, and its position in `view.shared`.
     slowest: f64,
     level: usize,
-    /// All of them one after the other, as data moves inwards where nothing is overlapped.
+    /// The sum of all port times, for data that moves inwards without overlap.
     in_turn: f64,
 }
 
-/// Waves of units over the workers: units of one size are dealt before the next smaller size, a wave takes as long as its
-/// largest unit.
+/// Cycles of waves of units over the workers. Units of one size are dealt before the next smaller size; a wave takes as
+/// long as its largest unit.
 #[inline]
 fn count_waves(p: &MappingProblem, tile: &UnitTile, tm: f64, tn: f64, workers: f64, cycles: impl Fn(f64, f64) -> f64) -> f64 {
     let (edge_m, edge_n) = (p.m - (tm - 1.0) * tile.um, p.n - (tn - 1.0) * tile.un);
@@ -475,7 +482,7 @@ fn count_waves(p: &MappingProblem, tile: &UnitTile, tm: f64, tn: f64, workers: f
     total
 }
 
-/// Time of the busiest core's own memories and the operand bytes into the arrays of all cores.
+/// Port time of the busiest core's own memories, and the operand bytes into the arrays of all cores.
 fn time_of_local_ports(
     machine: &Machine,
     view: &SpanResources,
@@ -487,7 +494,7 @@ fn time_of_local_ports(
     let sharing = if tile.independent { 1.0 } else { a.count };
     let (m, n, k) = (tile.um.min(p.m), tile.un.min(p.n), ceil_div(p.k, tile.split));
     use crate::hardware::Dataflow::{InputStationary, OutputStationary, WeightStationary};
-    // Arrays that work on neighbouring columns of folds share the streamed operand.
+    // Arrays on neighbouring columns of folds share the streamed operand.
     let words = match a.dataflow {
         OutputStationary => m * k * ceil_div(ceil_div(n, a.columns), sharing) + k * n * ceil_div(m, a.rows),
         WeightStationary => m * k * ceil_div(ceil_div(n, a.columns), sharing) + k * n,

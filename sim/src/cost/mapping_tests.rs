@@ -1,4 +1,4 @@
-//! The pruned search against brute force: every tile of every size, none passed over.
+//! The pruned search against brute force over every tile size.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::super::machine::CoreUse;

@@ -1,13 +1,13 @@
-//! What a kernel costs on an accelerator: time, energy, traffic per memory level and what bounds it.
+//! The cost of a kernel on an accelerator: time, energy, traffic per memory level and the bottleneck.
 //!
-//! [`CostModel`] prepares one accelerator and answers for any kernel without failing. Contractions are mapped by a search
-//! over tiles ([`MappingEffort`]), vector work is counted in passes over memory, fused attention follows its tile
-//! recurrence. [`CostCache`] remembers answers by the kernel's value.
+//! [`CostModel`] prepares one accelerator and then costs any kernel without failing. A search over tiles maps
+//! contractions ([`MappingEffort`]). Vector work counts passes over memory. Fused attention follows its tile
+//! recurrence. [`CostCache`] remembers costs by the kernel's value.
 //!
-//! Two spans: [`Span::AllCores`] uses the whole chip; [`Span::OneCore`] one core and **1/cores of every shared memory's
-//! capacity and bandwidth** (cores of the kernel's kind; pairs for fused kernels). A kernel alone on the chip would see
-//! more, several of one kind at once see exactly that. Of kernels of different kinds each has the ports to itself here;
-//! what runs them side by side shares them.
+//! Two spans: [`Span::AllCores`] uses the whole chip. [`Span::OneCore`] uses one core and **1/cores of every shared
+//! memory's capacity and bandwidth** (cores of the kernel's kind; pairs for fused kernels). A kernel alone on one core
+//! could use more; several of one kind in parallel get exactly this share. Kernels of different kinds each have the
+//! ports to themselves here; the scheduler that runs them in parallel shares the ports.
 
 mod attention;
 mod bound;
@@ -37,10 +37,10 @@ use library::vector_alignment;
 use machine::{CoreUse, Machine};
 use serde::{Deserialize, Serialize};
 
-/// The most memory levels of an accelerator, the device's memory included.
+/// Most memory levels of an accelerator, the device's memory included.
 pub const MAX_LEVELS: usize = 8;
 
-/// Which cores a kernel runs on.
+/// The cores that a kernel runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Span {
@@ -50,13 +50,13 @@ pub enum Span {
     AllCores,
 }
 
-/// What a kernel's time is made of.
+/// The bottleneck of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bottleneck {
     /// The arrays or the lanes.
     Compute,
-    /// The ports of a memory: its index in [`Accelerator::split_levels`], innermost first.
+    /// The ports of a memory: its index in [`Accelerator::memory_levels`], innermost first.
     Memory(u8),
     /// A network or a link out of the device.
     Network,
@@ -64,8 +64,8 @@ pub enum Bottleneck {
     Overhead,
 }
 
-/// Bytes through the ports of each level, reads and writes together, all instances together; indexed as
-/// [`Accelerator::split_levels`], innermost first.
+/// Bytes through the ports of each level, summed over all instances. Indexed as [`Accelerator::memory_levels`],
+/// innermost first.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Traffic {
     /// Bytes read from each level.
@@ -92,29 +92,31 @@ impl Traffic {
     }
 }
 
-/// What a kernel costs.
+/// The cost of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct KernelCost {
-    /// From its launch to its last byte.
+    /// Time from its launch to its last byte.
     pub latency: Seconds,
-    /// Dynamic energy: operations and bytes. Static power is drawn by the chip, not by a kernel.
+    /// Dynamic energy of operations and bytes. Static power belongs to the chip, not to a kernel.
     pub energy: Joules,
     /// Traffic per memory level.
     pub traffic: Traffic,
-    /// Achieved fraction of the span's peak: of the matrix units for kernels with contractions, of the lanes for others.
+    /// Achieved fraction of the span's peak: of the matrix units for kernels with contractions, of the lanes for
+    /// others.
     pub utilization: f64,
-    /// What takes most of the time.
+    /// The part that takes most of the time.
     pub bound: Bottleneck,
 }
 
 impl KernelCost {
-    /// A collective: time on the network, its buffer through the device's memory not charged to the cores.
+    /// A transfer on the network or a host link. The cores are not charged for its buffer's way through the device's
+    /// memory.
     #[must_use]
     pub fn on_network(latency: Seconds) -> Self {
         Self { latency, energy: Joules::ZERO, traffic: Traffic::default(), utilization: 0.0, bound: Bottleneck::Network }
     }
 
-    /// The same work in another time: of the peak it achieves as much less as it takes longer.
+    /// The same work with another latency; the utilization scales with it.
     #[must_use]
     pub fn stretched_to(self, latency: Seconds) -> Self {
         let slower = if latency > Seconds::ZERO { self.latency / latency } else { 1.0 };
@@ -122,7 +124,7 @@ impl KernelCost {
     }
 }
 
-/// An accelerator that cannot be costed.
+/// Why an accelerator cannot be costed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CostError {
     /// A figure that the model divides by is not a positive number.
@@ -135,7 +137,7 @@ pub enum CostError {
         /// Its value.
         value: f64,
     },
-    /// More memory levels than a [`Traffic`] holds.
+    /// More memory levels than [`Traffic`] can hold.
     #[error("{chip} has {levels} memory levels, the model holds {MAX_LEVELS}: merge levels that no kernel distinguishes")]
     TooManyLevels {
         /// The accelerator's name.
@@ -143,7 +145,7 @@ pub enum CostError {
         /// Its levels.
         levels: usize,
     },
-    /// A core's own memory outside a shared one.
+    /// A core's own memory lies outside a shared one.
     #[error(
         "{chip}: level {level} belongs to one core but lies outside a level that all cores share: list the levels innermost first"
     )]
@@ -153,7 +155,7 @@ pub enum CostError {
         /// The level's name.
         level: String,
     },
-    /// Arrays that support no type at all.
+    /// The arrays support no data type.
     #[error("{chip}: the arrays support no data type: give macs_per_unit_per_cycle for at least one")]
     NoRate {
         /// The accelerator's name.
@@ -161,7 +163,7 @@ pub enum CostError {
     },
 }
 
-/// Predicts what kernels cost on one accelerator.
+/// Predicts the cost of kernels on one accelerator.
 #[derive(Debug, Clone)]
 pub struct CostModel {
     accelerator: Accelerator,
@@ -173,33 +175,34 @@ impl CostModel {
     /// Prepares an accelerator.
     ///
     /// # Errors
-    /// [`CostError`] where a figure the model divides by is zero, negative or not a number, or the levels are out of order.
+    /// [`CostError`] where a figure that the model divides by is zero, negative or not a number, or where the levels
+    /// are out of order.
     pub fn new(accelerator: Accelerator) -> Result<Self, CostError> {
         let machine = Machine::new(&accelerator)?;
         Ok(Self { accelerator, machine, effort: MappingEffort::default() })
     }
 
-    /// The same model with another mapping effort: more effort never gives a slower mapping.
+    /// The same model with another mapping effort. More effort never gives a slower mapping.
     #[must_use]
     pub fn with_effort(mut self, effort: MappingEffort) -> Self {
         self.effort = effort;
         self
     }
 
-    /// The accelerator that is costed.
+    /// The accelerator.
     #[must_use]
     pub fn accelerator(&self) -> &Accelerator {
         &self.accelerator
     }
 
-    /// The cost of a kernel on the device as part of a compiled step: row functions are fused, and data moves while the
-    /// arrays compute. Collectives are costed by [`crate::network`]; here they are the passes of their buffer through the
-    /// device's own memory. Transfers use the host or storage link; where there is none the latency is infinite. Never panics.
+    /// The cost of a kernel as part of a compiled step: row functions are fused, and data moves while the arrays
+    /// compute. [`crate::network`] costs collectives; here they are the passes of their buffer through the device's own
+    /// memory. Transfers use the host or storage link; without that link the latency is infinite. Never panics.
     #[must_use]
     pub fn cost_of_kernel(&self, kernel: &Kernel, span: Span) -> KernelCost {
         let cost = self.cost_on_cores(kernel, |cores| self.machine.resources_of(span, cores));
         match (span, kernel, self.machine.paired_resources()) {
-            // With more cores of one kind than of the other, the odd ones may stand idle.
+            // If the numbers of tensor and vector cores differ, leaving the unpaired cores idle may be faster.
             (Span::AllCores, Kernel::Epilogue(_), Some((pairs, share))) if cost.latency > self.lower_bound_on(kernel, pairs) => {
                 let paired = self.cost_on_cores(kernel, |_| pairs);
                 if paired.latency < cost.latency {
@@ -211,8 +214,9 @@ impl CostModel {
         }
     }
 
-    /// The cost of a kernel that a framework runs alone on the whole chip, as measurements of single kernels do: what the
-    /// chip's software stack then leaves unfused and does not overlap is added. Host overheads are not ([`CostModel::add_host_overhead`]).
+    /// The cost of a kernel that a framework runs alone on the whole chip, as in measurements of single kernels. It
+    /// includes the passes that the chip's software stack leaves unfused and the transfers that it does not overlap. It
+    /// excludes host overheads ([`CostModel::add_host_overhead`]).
     #[must_use]
     pub fn cost_alone(&self, kernel: &Kernel) -> KernelCost {
         self.cost_on_cores(kernel, |_| self.machine.resources_alone())
@@ -230,7 +234,7 @@ impl CostModel {
         KernelCost { energy: cost.energy + running, ..cost }
     }
 
-    /// The cost of a kernel but for the energy of the cores that it runs on, which is for as long as it takes.
+    /// The cost of a kernel without the running energy of its cores, which depends on the latency.
     fn cost_without_core_energy<'v>(
         &'v self,
         kernel: &Kernel,
@@ -254,7 +258,7 @@ impl CostModel {
     fn cost_of_transfer(&self, transfer: &Transfer) -> KernelCost {
         let bytes = transfer.bytes.as_f64();
         let link = match transfer.link {
-            // The device has no part in it. What the host's memory gives may be unknown: then its work is free.
+            // The device takes no part. If the rate of the host's memory is unknown the transfer is free.
             TransferLink::HostMemory => {
                 let rate = self.accelerator.host.as_ref().and_then(|link| link.memory).map_or(f64::INFINITY, |rate| rate.0);
                 return KernelCost::on_network(Seconds(bytes / rate));
@@ -277,8 +281,9 @@ impl CostModel {
         }
     }
 
-    /// The time a host clock shows for a kernel of this cost: a native library call adds the host's overhead; a composed
-    /// operation keeps the host busy for its dispatch time, of which the last `host_overhead` runs beside the device.
+    /// The time that a host clock shows for a kernel of this cost. A native library call adds the host's overhead. A
+    /// composed operation keeps the host busy for its dispatch time; the last `host_overhead` of it overlaps the
+    /// device.
     #[must_use]
     pub fn add_host_overhead(&self, kernel: &Kernel, cost: &KernelCost) -> Seconds {
         let calibration = &self.machine.calibration;
@@ -286,14 +291,14 @@ impl CostModel {
             let start = (calibration.host_dispatch - calibration.host_overhead).max(Seconds::ZERO);
             calibration.host_dispatch.max(start + cost.latency)
         } else {
-            // The host's overhead was measured with the least time on the device in it.
+            // The measured host overhead already contains the kernel's floor on the device.
             let floor = self.machine.resources_alone().library.map_or(Seconds::ZERO, |library| library.scalars.floor);
             let waits = matches!(kernel, Kernel::Contraction(_) | Kernel::Epilogue(_));
             calibration.host_overhead + cost.latency - if waits { floor } else { Seconds::ZERO }
         }
     }
 
-    /// Adds the energy of the traffic per level.
+    /// The energy of the traffic, summed over the levels.
     fn add_traffic_energy(&self, traffic: &Traffic) -> Joules {
         self.accelerator
             .memory_levels()

@@ -1,11 +1,11 @@
-//! Kernels by the names that measurements use: `gemm`, `softmax`, `gelu`, ...
+//! Kernels by their names in measurements: `gemm`, `softmax`, `gelu`, ...
 
 use crate::kernel::{
     Contraction, DataType, Direction, Elementwise, ElementwiseFunction, Epilogue, Kernel, Reduction, RowFunction,
 };
 use crate::units::Bytes;
 
-/// A name or a shape that is not a kernel.
+/// Why a name and shape do not form a kernel.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// Not one of [`KERNEL_NAMES`].
@@ -14,13 +14,13 @@ pub enum NameError {
         /// The name given.
         name: String,
     },
-    /// Not one of the types' names.
+    /// An unknown data type.
     #[error("unknown data type {name:?}; known are: fp32 (float32), bf16 (bfloat16), fp16 (float16), fp8, int8, mxfp8, nvfp4")]
     UnknownType {
         /// The name given.
         name: String,
     },
-    /// A dimension that the kernel needs is absent or zero.
+    /// A dimension that the kernel needs is missing or zero.
     #[error("{kernel} needs {dimension}, which is missing or zero: give a positive {dimension}")]
     MissingDimension {
         /// The kernel's name.
@@ -30,7 +30,7 @@ pub enum NameError {
     },
 }
 
-/// Every name that [`kernel_from_name`] knows.
+/// All names that [`kernel_from_name`] accepts.
 pub const KERNEL_NAMES: [&str; 22] = [
     "gemm",
     "gemm_dgrad",
@@ -67,11 +67,11 @@ pub struct KernelShape {
     pub k: u64,
     /// Independent products or matrices; zero counts as one.
     pub batch: u64,
-    /// Numbers in all, for kernels without a row structure.
+    /// Total number of elements, for kernels without rows.
     pub elements: u64,
 }
 
-/// The type of a name, canonical (`bf16`) or as frameworks print it (`bfloat16`).
+/// The data type of a name: canonical (`bf16`) or as frameworks print it (`bfloat16`).
 ///
 /// # Errors
 /// [`NameError::UnknownType`].
@@ -88,10 +88,13 @@ pub fn data_type_from_name(name: &str) -> Result<DataType, NameError> {
     }
 }
 
-/// The kernel that a measurement names. `gemm` is (m, k) x (k, n) with the result in the operands' type, `gemm_dgrad` the same
-/// (a gradient of inputs), `gemm_wgrad` adds its result to an fp32 sum; row functions take
-/// m rows of n; elementwise kernels take `elements`, or batch x m x n where that is absent; `hbm_copy` reads its elements
-/// from the device's memory and leaves them on chip, `hbm_copy_rw` also writes them back.
+/// The kernel that a measurement names:
+/// - `gemm` is (m, k) x (k, n) with the result in the operands' type; `gemm_dgrad` (a gradient of inputs) is the same.
+/// - `gemm_wgrad` adds its result to an fp32 sum.
+/// - Row functions take m rows of n.
+/// - Elementwise kernels take `elements`, or batch x m x n where that is absent.
+/// - `hbm_copy` reads its elements from the device's memory and leaves them on chip; `hbm_copy_rw` also writes them
+///   back.
 ///
 /// # Errors
 /// [`NameError`] for an unknown name, and for a missing or zero dimension that the kernel needs.
@@ -154,7 +157,7 @@ pub fn kernel_from_name(name: &str, shape: KernelShape, data_type: DataType) -> 
     }))
 }
 
-/// A weight's gradient, added to the fp32 sum over micro-batches in the product's epilogue.
+/// A weight's gradient; the product's epilogue adds it to the fp32 sum over micro-batches.
 fn weight_gradient(
     shape: KernelShape,
     data_type: DataType,

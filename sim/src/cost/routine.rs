@@ -1,5 +1,5 @@
-//! Routines of serving and training libraries as they are measured: attention with what its library does besides, and the
-//! layer of experts, which is several kernels in one call.
+//! Routines of serving and training libraries as measured: attention with its library's other work, and the layer of
+//! experts, which is several kernels in one call.
 
 use super::library::{self, LibraryModel};
 use super::machine::SpanResources;
@@ -21,7 +21,7 @@ pub struct AttentionCall {
     pub kv_heads: u64,
     /// New tokens of a sequence; 1 in decoding.
     pub queries: u64,
-    /// Tokens of a sequence that are seen, the new ones included.
+    /// Visible tokens of a sequence, the new ones included.
     pub keys: u64,
     /// Dimension of a head.
     pub head_dim: u64,
@@ -29,18 +29,19 @@ pub struct AttentionCall {
     pub window: Option<u64>,
     /// Type of queries, keys and values.
     pub operand: DataType,
-    /// Whether a serving library runs it: with the rotary embedding and the write of keys and values to their cache.
+    /// True if a serving library runs it: it then includes the rotary embedding and the write of keys and values to
+    /// their cache.
     pub serving: bool,
 }
 
-/// A call of a layer of gated experts (SwiGLU), all on one device, tokens spread evenly.
+/// A call of a layer of gated experts (SwiGLU) on one device, with tokens spread evenly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertsCall {
     /// Tokens.
     pub tokens: u64,
     /// Experts.
     pub experts: u64,
-    /// Experts of a token.
+    /// Experts per token.
     pub top_k: u64,
     /// Width of a token.
     pub hidden: u64,
@@ -50,7 +51,7 @@ pub struct ExpertsCall {
     pub operand: DataType,
 }
 
-/// What was run by itself, as measurements of single kernels name it.
+/// A routine that was measured alone.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Routine {
     /// One kernel.
@@ -65,23 +66,24 @@ pub enum Routine {
     Grouped(Contraction),
 }
 
-/// Quantising an input to 8 bits where a framework's linear layer does so: launches of the scale's reduction, the scale and
-/// the conversion. Fitted on 1,200 fp8 products on H100 (TensorRT-LLM), whose floor is 12.0 us.
+/// Seconds to quantise an input to 8 bits in a framework's linear layer: launches of the scale's reduction, the scale
+/// and the conversion. Fitted to 1,200 fp8 products on H100 (TensorRT-LLM), whose floor is 12.0 us.
 const QUANTISE: f64 = 10.0e-6;
-/// Bytes that it moves per number: both passes read 16 bits, and 8 are written, once more for the staging of the scale. Fitted on the same.
+/// Bytes that quantising moves per number: both passes read 16 bits and one writes 8, plus 8 for staging the scale.
+/// Fitted to the same products.
 const QUANTISE_BYTES: f64 = 6.0;
 
-/// Launches of routing, permutation, both products, activation and sum in a layer of experts. Fitted on 600 layers on H100
-/// (TensorRT-LLM): 26.8 us in bf16, 29.2 in fp8.
+/// Seconds to launch routing, permutation, both products, activation and sum in a layer of experts. Fitted to 600
+/// layers on H100 (TensorRT-LLM): 26.8 us in bf16, 29.2 in fp8.
 const EXPERTS: f64 = 28.0e-6;
-/// How much more often than once the tokens between those kernels cross the device's memory. Fitted on the same.
+/// Times that the tokens between those kernels cross the device's memory, relative to once. Fitted to the same layers.
 const EXPERTS_PASSES: f64 = 1.4;
-/// Start and end of a tile of a group over those of a single product: the group's sizes and pointers are looked up first. Fitted
-/// on the same: 2.8 in bf16, 3.6 in fp8.
+/// Start and end of a tile of a group relative to a single product's: the group's sizes and pointers are looked up
+/// first. Fitted to the same layers: 2.8 in bf16, 3.6 in fp8.
 const GROUP_TILE: f64 = 3.0;
 
 impl CostModel {
-    /// The time that the device takes for a routine that runs alone.
+    /// The device time of a routine that runs alone.
     #[must_use]
     pub fn time_alone(&self, routine: &Routine) -> Seconds {
         match routine {
@@ -93,7 +95,7 @@ impl CostModel {
         }
     }
 
-    /// A framework's linear layer measured alone: with 8-bit operands its 16-bit input is quantised first, where a library does.
+    /// A framework's linear layer measured alone. With 8-bit operands a library first quantises its 16-bit input.
     fn time_of_linear_alone(&self, c: &Contraction) -> Seconds {
         let product = self.cost_alone(&Kernel::Contraction(*c)).latency;
         match (&self.machine.resources_alone().library, c.operand.bytes()) {
@@ -144,7 +146,7 @@ impl CostModel {
             let kernels = [Kernel::Contraction(up), gated_activation(rows, call.width), Kernel::Contraction(down)];
             return kernels.iter().map(|kernel| self.cost_alone(kernel).latency).sum();
         };
-        // Tokens into the order of their experts, between the products, and back: three passes of 16-bit numbers.
+        // Three passes of 16-bit numbers: tokens into the order of their experts, between the products, and back.
         let between = 6.0 * rows as f64 * (call.hidden + call.width) as f64 + 2.0 * (call.tokens * call.hidden) as f64;
         Seconds(EXPERTS + self.time_of_group(view, library, &[up, down]) + EXPERTS_PASSES * between * library.read)
     }
@@ -178,7 +180,7 @@ fn gated_activation(rows: u64, width: u64) -> Kernel {
     })
 }
 
-/// Tiles of `size` that `length` is cut into.
+/// Number of tiles of `size` that cover `length`.
 pub(super) fn count_tiles(length: u64, size: f64) -> f64 {
     ceil_div(length as f64, size)
 }

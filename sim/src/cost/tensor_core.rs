@@ -1,9 +1,9 @@
-//! One systolic array, stall free: cycles and SRAM accesses of a product, exactly as SCALE-Sim counts them, and the
+//! One systolic array without stalls: cycles and SRAM accesses of a product, exactly as SCALE-Sim counts them. Also the
 //! cycles of a tile on the several arrays of a core.
 //!
-//! With `(Sr, Sc, T)` = (M, N, K) for output stationary, (K, N, M) for weight stationary and (K, M, N) for input
-//! stationary, an `R x C` array works through `F = ceil(Sr/R) ceil(Sc/C)` folds, each streaming `T` operands
-//! (Samajdar et al., *SCALE-Sim: Systolic CNN Accelerator Simulator*, 2018, equations 1 to 4).
+//! (Sr, Sc, T) is (M, N, K) for output stationary, (K, N, M) for weight stationary and (K, M, N) for input stationary.
+//! An `R x C` array works through `F = ceil(Sr/R) ceil(Sc/C)` folds, each streaming `T` operands (Samajdar et al.,
+//! *SCALE-Sim: Systolic CNN Accelerator Simulator*, 2018, equations 1 to 4).
 
 use crate::hardware::Dataflow;
 use serde::{Deserialize, Serialize};
@@ -25,12 +25,12 @@ pub struct ArrayProblem {
     pub k: u64,
 }
 
-/// What one array does for a product with every operand at hand in its SRAM.
+/// The counters of one array for a product whose operands are all in its SRAM.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ArrayReport {
-    /// Folds: times the array is filled with a stationary tile.
+    /// Folds: times that the array is filled with a stationary tile.
     pub folds: u64,
-    /// Cycles, nothing overlapped between folds. SCALE-Sim's COMPUTE_REPORT prints this number minus one.
+    /// Cycles without overlap between folds. SCALE-Sim's COMPUTE_REPORT prints this number minus one.
     pub cycles: u64,
     /// Percentage of the array's units that hold work, averaged over folds.
     pub mapping_efficiency_percent: f64,
@@ -67,7 +67,7 @@ pub fn fold_cycles(dataflow: Dataflow, rows: u64, columns: u64, t: u64) -> u64 {
 }
 
 impl ArrayProblem {
-    /// Stall-free cycles and SRAM accesses. A dimension of zero is no work: everything is zero. Counts saturate.
+    /// Stall-free cycles and SRAM accesses. With a dimension of zero all counts are zero. Counts saturate.
     #[must_use]
     pub fn run_stall_free(&self) -> ArrayReport {
         let (rows, columns) = (self.rows.max(1), self.columns.max(1));
@@ -101,7 +101,7 @@ impl ArrayProblem {
     }
 }
 
-/// The arrays of one core, as the mapper sees them. All figures as `f64`: every count it meets is below 2^53.
+/// The arrays of one core, as the mapper uses them. All figures are `f64`: every count here is below 2^53.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CoreArrays {
     pub(super) dataflow: Dataflow,
@@ -112,9 +112,9 @@ pub(super) struct CoreArrays {
 }
 
 impl CoreArrays {
-    /// Cycles of `folds` folds that stream `t`, on one array, each loading `used` rows. With preload the next stationary
-    /// tile is loaded while the present one streams; filling and draining then are paid once per kernel
-    /// ([`CoreArrays::fill_cycles`]). Without it they are paid once per fold, as SCALE-Sim counts.
+    /// Cycles of `folds` folds that stream `t` on one array, each loading `used` rows. With preload the next stationary
+    /// tile loads while the current one streams, so filling and draining count once per kernel
+    /// ([`CoreArrays::fill_cycles`]). Without it they count once per fold, as in SCALE-Sim.
     fn cycles_of_folds(&self, folds: f64, t: f64, used: f64) -> f64 {
         if !self.preload {
             return folds * (t + self.load_cycles(self.rows) + self.rows + self.columns - 2.0);
@@ -129,8 +129,9 @@ impl CoreArrays {
         }
     }
 
-    /// Cycles that a preloading array pays once per kernel: the way through the rows and the columns that a product
-    /// (m, n, k) uses, beside which its first stationary tile is loaded. Zero without preload, where every fold pays both.
+    /// Cycles that a preloading array adds once per kernel: the way through the rows and columns that a product (m, n,
+    /// k) uses, or the load of its first stationary tile if that is longer. Zero without preload, where every fold
+    /// includes both.
     pub(super) fn fill_cycles(&self, m: f64, n: f64, k: f64) -> f64 {
         if !self.preload {
             return 0.0;
@@ -140,7 +141,7 @@ impl CoreArrays {
         (rows + columns - 2.0).max(self.load_cycles(rows))
     }
 
-    /// The array dimensions that M and N are mapped on; none for the streamed one.
+    /// The array dimensions that M and N are mapped on; `None` for the streamed one.
     pub(super) fn spatial_granules(&self) -> (Option<f64>, Option<f64>) {
         match self.dataflow {
             Dataflow::OutputStationary => (Some(self.rows), Some(self.columns)),
@@ -157,8 +158,8 @@ impl CoreArrays {
         }
     }
 
-    /// Cycles of a tile on `workers` of the core's arrays together: folds are dealt out, or the streamed dimension is
-    /// split, or both, whichever is fastest (`workers` = a x b, a arrays over folds, b over the stream).
+    /// Cycles of a tile on `workers` of the core's arrays together. The arrays share the folds, split the streamed
+    /// dimension, or both (`workers` = a x b, a arrays over folds, b over the stream), whichever is fastest.
     pub(super) fn tile_cycles(&self, m: f64, n: f64, k: f64, workers: f64) -> f64 {
         let (sr, sc, t) = self.mapped_dimensions(m, n, k);
         let used = sr.min(self.rows);
@@ -182,11 +183,11 @@ pub(super) fn ceil_div(a: f64, b: f64) -> f64 {
     ceil_nonnegative(a / b)
 }
 
-/// [`f64::ceil`] of a number that is not negative, without the call that it is on processors before SSE4.1, for which Rust compiles unless told
-/// otherwise: the mapper rounds up dozens of times per candidate.
+/// [`f64::ceil`] of a number that is not negative, without a function call. Processors before SSE4.1, Rust's default
+/// target, need that call, and the mapper rounds up dozens of times per candidate.
 #[inline]
 pub(super) fn ceil_nonnegative(x: f64) -> f64 {
-    /// 2^52: from here on every float is whole, so that adding it rounds to the nearest whole number.
+    /// 2^52: from here on every float is whole, so adding it rounds to the nearest whole number.
     const WHOLE: f64 = 4_503_599_627_370_496.0;
     if x >= WHOLE {
         return x;
@@ -195,7 +196,7 @@ pub(super) fn ceil_nonnegative(x: f64) -> f64 {
     if nearest < x { nearest + 1.0 } else { nearest }
 }
 
-/// [`f64::floor`] as [`ceil_nonnegative`] is [`f64::ceil`].
+/// [`f64::floor`], implemented like [`ceil_nonnegative`].
 #[inline]
 pub(super) fn floor_nonnegative(x: f64) -> f64 {
     let above = ceil_nonnegative(x);

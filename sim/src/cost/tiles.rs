@@ -3,21 +3,22 @@
 use super::tensor_core::{ceil_div, ceil_nonnegative};
 use serde::{Deserialize, Serialize};
 
-/// How many tiles the mapper tries per dimension.
+/// Tile sizes that the mapper tries per dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MappingEffort {
-    /// Powers of two and the whole dimension: what kernel libraries offer.
+    /// Powers of two and the whole dimension, as in kernel libraries.
     #[default]
     Library,
     /// Also multiples of three (3, 6, 12, ...) and every even split of the dimension into 2 to 8.
     Thorough,
-    /// Every size from 1 to the dimension, for dimensions up to 64; beyond, as [`MappingEffort::Thorough`] with splits into 2 to 64.
+    /// Every size up to the dimension, for dimensions up to 64. Beyond, as [`MappingEffort::Thorough`] with splits into
+    /// 2 to 64.
     Exhaustive,
 }
 
 impl MappingEffort {
-    /// Whether the sizes that it tries only fall.
+    /// True if its sizes come in descending order.
     pub(super) fn sizes_only_fall(self) -> bool {
         self == Self::Library
     }
@@ -34,9 +35,9 @@ pub(super) struct TileSizes {
 }
 
 impl TileSizes {
-    /// The sizes of an effort. `granule` is the array dimension that this dimension is mapped on, where it is mapped on one:
-    /// then a size is left out if a smaller one cuts the dimension into as many tiles and its edge into as many folds,
-    /// because that one takes as long and needs less room. Nothing is left out of a streamed dimension.
+    /// The sizes for an effort. `granule` is the array dimension that this dimension is mapped on; `None` for the
+    /// streamed one, which keeps all sizes. With a granule a size is dropped if a smaller one gives as many tiles and
+    /// as many folds of the edge tile: the smaller one takes as long and needs less room.
     pub(super) fn new(dimension: f64, effort: MappingEffort, granule: Option<f64>) -> Self {
         let mut sizes = Self { values: [0.0; MAX_SIZES], count: 0 };
         sizes.push(dimension);
@@ -73,7 +74,7 @@ impl TileSizes {
         sizes
     }
 
-    /// Drops every size whose successor (the sizes are consecutive and descending) gives the same tiles and folds.
+    /// Drops every size whose successor gives the same tiles and folds. The sizes are consecutive and descending.
     fn drop_dominated(&mut self, dimension: f64, granule: f64) {
         let cut = |size: f64| {
             let tiles = ceil_div(dimension, size);
@@ -105,7 +106,7 @@ impl TileSizes {
         }
     }
 
-    /// The sizes as they are listed, or the last first.
+    /// The sizes in listed order, or reversed if `back`.
     pub(super) fn iter(&self, back: bool) -> impl Iterator<Item = f64> + '_ {
         (0..self.count).filter_map(move |i| self.values.get(if back { self.count - 1 - i } else { i }).copied())
     }

@@ -1,9 +1,9 @@
 //! Vector work: explicit passes over memory, bounded by the lanes and by every memory port.
 //!
-//! Cycles per element are lane-cycles of the published vector-core estimator of PHAZE (Wang et al., ICML 2024:
-//! addition, multiplication, ReLU 1; division 10; square root and erf 15; sigmoid and SiLU 12; sine and cosine 13; dropout 2; the
-//! exponential inside softmax 10); functions it does not list are written out in those operations, and so is tanh, for which it
-//! has 27, above what its own sigmoid gives.
+//! Cycles per element are lane-cycles of PHAZE's published vector-core estimator (Wang et al., ICML 2024). It gives
+//! addition, multiplication and ReLU 1; division 10; square root and erf 15; sigmoid and SiLU 12; sine and cosine 13;
+//! dropout 2; the exponential inside softmax 10. Functions that it does not list are composed of those operations. So
+//! is tanh: its listed 27 is above the cost through its own sigmoid.
 
 use super::machine::SpanResources;
 use super::tensor_core::ceil_nonnegative;
@@ -20,8 +20,8 @@ const DIVISION: f64 = 10.0;
 const SQUARE_ROOT: f64 = 15.0;
 const DROPOUT: f64 = 2.0;
 
-/// Rows a core works on at a time: the sublanes of a TPU's vector unit (8 x 128 registers), or the blocks of 256 threads
-/// that fill the 2048 threads of a GPU's multiprocessor.
+/// Rows that a core works on at a time: the sublanes of a TPU's vector unit (8 x 128 registers), or the blocks of 256
+/// threads that fill the 2048 threads of a GPU's multiprocessor.
 const ROWS_IN_FLIGHT: f64 = 8.0;
 
 /// Lane-cycles per result of an elementwise function.
@@ -63,14 +63,16 @@ pub fn elementwise_cycles(function: ElementwiseFunction, direction: Direction) -
         (Momentum, _) => 4.0,
         // Two moments (2 x 3), bias correction folded into the step size, a square root, a division, decay and update.
         (Adam, _) => 6.0 + SQUARE_ROOT + DIVISION + 4.0,
-        // The square and its sums along rows and columns, a product of both moments, a root, a division, decay and update.
+        // The square and its sums along rows and columns, a product of both moments, a root, a division, decay and
+        // update.
         (Adafactor, _) => 4.0 + SQUARE_ROOT + DIVISION + 4.0,
-        // Adam, and for both moments a product with the block's scale in, the block's largest magnitude and a division out.
+        // Adam, and for both moments a product with the block's scale in, the block's largest magnitude and a division
+        // out.
         (Adam8bit, _) => 6.0 + SQUARE_ROOT + DIVISION + 4.0 + 2.0 * (2.0 + DIVISION),
     }
 }
 
-/// Lane-cycles per element of a row function, its row-level work (one division or root per row) left out.
+/// Lane-cycles per element of a row function, without its row-level work (one division or root per row).
 #[must_use]
 pub fn row_cycles(function: RowFunction, direction: Direction) -> f64 {
     match (function, direction) {
@@ -92,10 +94,10 @@ pub fn row_cycles(function: RowFunction, direction: Direction) -> f64 {
     }
 }
 
-/// Passes of a row function: whether the operand is read again for the result when rows do not stay on chip, and what a
-/// stack without fused kernels does.
+/// Passes of a row function: reads of the operand when rows do not stay on chip, and the sequence of a stack without
+/// fused kernels.
 struct RowPasses {
-    /// Times the operand is read when a row stays on chip is one; else this often.
+    /// Reads of the operand when a row does not stay on chip; otherwise it is read once.
     spilled_reads: f64,
     /// Touches (one read or one write of the data) of the unfused sequence, and its kernels.
     unfused_touches: f64,
@@ -104,7 +106,8 @@ struct RowPasses {
 
 fn passes_of_function(function: RowFunction, direction: Direction) -> RowPasses {
     match (function, direction) {
-        // Unfused: maximum [r], difference and exponential [r w], sum [r], division [r w]. Spilled: online maximum and sum, then the result.
+        // Unfused: maximum [r], difference and exponential [r w], sum [r], division [r w]. Spilled: online maximum and
+        // sum, then the result.
         (RowFunction::Softmax, Direction::Forward) => {
             RowPasses { spilled_reads: 2.0, unfused_touches: 6.0, unfused_kernels: 4.0 }
         }
@@ -120,7 +123,8 @@ fn passes_of_function(function: RowFunction, direction: Direction) -> RowPasses 
             RowPasses { spilled_reads: 1.0, unfused_touches: 4.0, unfused_kernels: 3.0 }
         }
         (RowFunction::Sum, _) => RowPasses { spilled_reads: 1.0, unfused_touches: 1.0, unfused_kernels: 1.0 },
-        // Backward passes read two operands and write one gradient; unfused they add one product and one sum over the row.
+        // Backward passes read two operands and write one gradient. Unfused they add one product and one sum over the
+        // row.
         (RowFunction::CrossEntropy, Direction::Backward) => {
             RowPasses { spilled_reads: 1.0, unfused_touches: 4.0, unfused_kernels: 2.0 }
         }
@@ -128,8 +132,8 @@ fn passes_of_function(function: RowFunction, direction: Direction) -> RowPasses 
     }
 }
 
-/// Whether frameworks compose the kernel from their own language's operations when it is timed from the host:
-/// normalisations and activations are, contractions, softmax and plain copies are single library calls.
+/// True if frameworks compose the kernel from operations of their own language when it is timed from the host.
+/// Normalisations and activations are composed; contractions, softmax and plain copies are single library calls.
 pub(super) fn is_composed(kernel: &Kernel) -> bool {
     match kernel {
         Kernel::Reduction(r) => matches!(r.function, RowFunction::LayerNorm | RowFunction::RmsNorm),
@@ -140,7 +144,8 @@ pub(super) fn is_composed(kernel: &Kernel) -> bool {
     }
 }
 
-/// Passes through every shared level: `read` and `written` bytes, `busy` seconds and `operations` on the lanes.
+/// The cost of passes through every shared level: `read` and `written` bytes, `busy` seconds and `operations` on the
+/// lanes.
 pub(super) fn stream_pass(
     model: &CostModel,
     view: &SpanResources,
@@ -164,15 +169,15 @@ struct StreamPass {
 /// The slowest port of a pass.
 struct SlowestPort {
     seconds: f64,
-    /// Its level's position in [`crate::hardware::Accelerator::split_levels`].
+    /// Its level's position in [`crate::hardware::Accelerator::memory_levels`].
     level: usize,
     /// The longest latency of a shared level.
     latency: f64,
 }
 
 impl StreamPass {
-    /// Bytes through a shared level, read and written: on-chip levels (all but the first) are filled from outside and emptied towards it,
-    /// besides being read and written by the cores.
+    /// Bytes read and written through a shared level. On-chip levels (all but the first) are also filled from outside
+    /// and emptied towards it.
     fn bytes_through_level(&self, level: usize) -> (f64, f64) {
         let through = if level == 0 { 0.0 } else { 1.0 };
         (self.read + through * self.written, self.written + through * self.read)
@@ -198,7 +203,7 @@ impl StreamPass {
         port
     }
 
-    /// Launches and latencies, and the work behind them.
+    /// Seconds of launches and latencies, and of the work.
     fn total_seconds(&self, model: &CostModel, port: &SlowestPort) -> (f64, f64) {
         ((model.machine.calibration.launch_overhead.0 + port.latency) * self.kernels, self.busy.max(port.seconds))
     }
@@ -233,7 +238,7 @@ fn finish_cost(model: &CostModel, view: &SpanResources, pass: &StreamPass) -> Ke
     }
 }
 
-/// The latency of [`cost_of_elementwise`] or [`cost_of_reduction`] alone; `None` for any other kernel.
+/// The latency of an elementwise kernel or a reduction; `None` for any other kernel.
 pub(super) fn latency_of_vector_kernel(model: &CostModel, view: &SpanResources, kernel: &Kernel) -> Option<f64> {
     let pass = match kernel {
         Kernel::Elementwise(e) => elementwise_pass(model, view, e),
@@ -244,7 +249,7 @@ pub(super) fn latency_of_vector_kernel(model: &CostModel, view: &SpanResources, 
     Some(overhead + work)
 }
 
-/// One function over elements: one pass.
+/// The cost of one function over elements, in one pass.
 pub(super) fn cost_of_elementwise(model: &CostModel, view: &SpanResources, e: &Elementwise) -> KernelCost {
     finish_cost(model, view, &elementwise_pass(model, view, e))
 }
@@ -252,14 +257,14 @@ pub(super) fn cost_of_elementwise(model: &CostModel, view: &SpanResources, e: &E
 fn elementwise_pass(model: &CostModel, view: &SpanResources, e: &Elementwise) -> StreamPass {
     let cycles = elementwise_cycles(e.function, e.direction);
     let operations = e.elements as f64 * cycles;
-    // The lanes work in step: the last, partly filled vector takes as long as a full one.
+    // The lanes work in step, so a partly filled last vector takes as long as a full one.
     let steps = ceil_nonnegative(e.elements as f64 / view.lanes) * cycles;
     let busy = steps / (model.machine.clock * model.machine.calibration.vector_achieved_fraction);
     StreamPass { read: e.read.as_f64(), written: e.written.as_f64(), busy, operations, useful: operations, kernels: 1.0 }
 }
 
-/// A row function: one read and one write while the rows in flight stay on chip, another read where they do not, and the
-/// chip's unfused share of elementary passes, each a kernel of its own.
+/// The cost of a row function: one read and one write while the rows in flight stay on chip, another read where they
+/// spill. The chip's unfused fraction adds elementary passes, each a kernel of its own.
 pub(super) fn cost_of_reduction(model: &CostModel, view: &SpanResources, r: &Reduction) -> KernelCost {
     finish_cost(model, view, &reduction_pass(model, view, r))
 }
@@ -278,7 +283,7 @@ fn reduction_pass(model: &CostModel, view: &SpanResources, r: &Reduction) -> Str
     let fused_touches = 1.0 + if written * 2.0 > read { 1.0 } else { 0.0 };
     let extra = unfused * (passes.unfused_touches - fused_touches).max(0.0) * touch;
     let kernels = 1.0 + unfused * (passes.unfused_kernels - 1.0);
-    // Rows are dealt to the cores whole; the lanes of a core share a row.
+    // Each row goes to one core; the lanes of a core share it.
     let rows_per_core = ceil_nonnegative(r.rows as f64 / view.vector_cores);
     let lanes = view.lanes / view.vector_cores;
     let vectors = if r.columns as f64 >= lanes {
@@ -292,7 +297,7 @@ fn reduction_pass(model: &CostModel, view: &SpanResources, r: &Reduction) -> Str
     };
     let row_work = ceil_nonnegative(rows_per_core / lanes) * per_row;
     let busy = (vectors * cycles + row_work) / (machine.clock * machine.calibration.vector_achieved_fraction);
-    // Intermediates of unfused passes are half read and half written.
+    // Intermediates of unfused passes are half reads and half writes.
     StreamPass {
         read: read * reads + extra * 0.5,
         written: written + extra * 0.5,

@@ -1,21 +1,22 @@
-//! A TOML file as a document whose fields are found and set by dotted keys; tables of a list go by their names (`memory.hbm.capacity_gib`).
+//! A TOML file as a document with fields that are found and set by dotted keys. Tables of a list go by their names
+//! (`memory.hbm.capacity_gib`).
 
 use super::FileFault;
 use std::fmt;
 
-/// A value of a field.
+/// The value of a field.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FieldValue {
     /// A number in the unit that the key names.
     Number(f64),
     /// A word, such as a node.
     Word(String),
-    /// Yes or no.
+    /// True or false.
     Flag(bool),
 }
 
 impl FieldValue {
-    /// The number.
+    /// The number, if it is one.
     #[must_use]
     pub fn number(&self) -> Option<f64> {
         if let Self::Number(number) = self { Some(*number) } else { None }
@@ -34,7 +35,7 @@ impl FieldValue {
     }
 
     fn to_toml(&self) -> toml::Value {
-        /// Whole numbers up to this are written as such: a double holds them all.
+        /// Whole numbers up to this are written as integers; a double represents them exactly.
         const LARGEST_WHOLE: f64 = 9e15;
         match self {
             Self::Number(number) if number.fract() == 0.0 && number.abs() <= LARGEST_WHOLE => {
@@ -57,14 +58,14 @@ impl fmt::Display for FieldValue {
     }
 }
 
-/// Keys of a memory of which a file has one: setting one takes the others' place.
+/// Alternative keys of a memory. A file has one of each group; setting one replaces the others.
 const ALTERNATIVES: [&[&str]; 3] = [
     &["capacity_kib", "capacity_mib", "capacity_gib", "capacity_gb"],
     &["read_gb_per_s", "read_bytes_per_cycle"],
     &["write_gb_per_s", "write_bytes_per_cycle"],
 ];
 
-/// Every field with one value, with its key.
+/// Every field with a single value, by key.
 #[must_use]
 pub fn list_fields(table: &toml::Table) -> Vec<(String, FieldValue)> {
     let mut found = Vec::new();
@@ -84,7 +85,8 @@ pub fn field_value(table: &toml::Table, key: &str) -> Option<FieldValue> {
     parent.get(last).and_then(FieldValue::from_toml)
 }
 
-/// Sets a field, in a table that the file has. Of alternatives (`read_gb_per_s`, `read_bytes_per_cycle`) the one that is set stays.
+/// Sets a field in a table that the file has. It replaces alternatives: `read_bytes_per_cycle` replaces
+/// `read_gb_per_s`.
 ///
 /// # Errors
 /// No such table, or a field that is a table itself.
@@ -105,14 +107,14 @@ pub fn set_field(table: &mut toml::Table, key: &str, value: &FieldValue, file: &
     Ok(())
 }
 
-/// The keys of the tables around a field, and its own.
+/// Splits a dotted key into the keys of the enclosing tables and the field's own key.
 fn split_key(key: &str) -> (Vec<&str>, &str) {
     let mut parts: Vec<&str> = key.split('.').collect();
     let last = parts.pop().unwrap_or_default();
     (parts, last)
 }
 
-/// What a value holds under a key, or under a name where it is a list of named tables.
+/// The value under a key, or under a name in a list of named tables.
 fn value_under<'a>(value: &'a toml::Value, part: &str) -> Option<&'a toml::Value> {
     match value {
         toml::Value::Table(table) => table.get(part),
@@ -125,7 +127,7 @@ fn is_named(item: &toml::Value, name: &str) -> bool {
     item.get("name").and_then(toml::Value::as_str) == Some(name)
 }
 
-/// Where a field may be.
+/// The container of a field.
 enum FieldParent<'a> {
     Table(&'a mut toml::Table),
     List(&'a mut Vec<toml::Value>),
@@ -149,7 +151,7 @@ impl<'a> FieldParent<'a> {
     }
 }
 
-/// The fields with one value below a value.
+/// Adds the fields with a single value below a value.
 fn collect_leaves(key: String, value: &toml::Value, found: &mut Vec<(String, FieldValue)>) {
     match value {
         toml::Value::Table(table) => {

@@ -1,30 +1,31 @@
-//! Reading JSON strictly: every key is known, every figure is in its range, and every fault is noted with its path, its value, the
-//! limit and the cure.
+//! Strict reading of JSON: every key must be known and every figure in its range. Every fault is recorded with its
+//! path, value, limit and cure.
 
 use super::{FileError, FileFault, strict};
 use serde_json::{Map, Value};
 use std::fmt::Display;
 
-/// The longest value that a message quotes, in characters.
+/// Longest value that a message quotes, in characters.
 const QUOTED: usize = 60;
 
-/// A file being read. Reading goes on behind a fault, with a stand-in; [`JsonReader::finish_reading`] decides.
+/// A reader of one file. After a fault it continues with a substitute value; [`JsonReader::finish_reading`] returns the
+/// faults.
 #[derive(Debug)]
 pub struct JsonReader {
     file: String,
     faults: Vec<FileFault>,
 }
 
-/// An object of the file and the path to it: empty for the file's own, else with a dot behind it.
+/// An object of the file and its path: empty for the root, else with a trailing dot.
 #[derive(Debug, Clone)]
 pub struct JsonObject<'a> {
-    /// Before every key of it in messages.
+    /// Prefix of all its keys in messages.
     pub path: String,
     map: &'a Map<String, Value>,
 }
 
 impl<'a> JsonObject<'a> {
-    /// Whether it has a key.
+    /// True if it has this key.
     #[must_use]
     pub fn contains_key(&self, key: &str) -> bool {
         self.map.contains_key(key)
@@ -37,45 +38,45 @@ impl<'a> JsonObject<'a> {
 }
 
 impl JsonReader {
-    /// Begins; `file` names it in errors.
+    /// A reader of `file`, which is named in errors.
     #[must_use]
     pub fn new(file: &str) -> Self {
         Self { file: file.to_owned(), faults: Vec::new() }
     }
 
-    /// The value of a JSON text; `what` says what the file should be.
+    /// The value of a JSON text; `what` describes the expected file.
     ///
     /// # Errors
-    /// Text that is not JSON, or in which a key is given twice.
+    /// Text that is not JSON, or that gives a key twice.
     pub fn parse_value(&self, text: &str, what: &str) -> Result<Value, FileError> {
         strict::parse_strict(text).map_err(|why| malformed_error(&self.file, &why, &format!("give {what}")))
     }
 
-    /// What was read, or all that is wrong with it.
+    /// Returns `read`, or all faults.
     ///
     /// # Errors
-    /// Any fault noted.
+    /// Any recorded fault.
     pub fn finish_reading<T>(self, read: T) -> Result<T, FileError> {
         if self.faults.is_empty() { Ok(read) } else { Err(FileError { file: self.file, faults: self.faults }) }
     }
 
-    /// Whether nothing is wrong so far.
+    /// True if there is no fault so far.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.faults.is_empty()
     }
 
-    /// Notes a fault.
+    /// Records a fault.
     pub fn add_fault(&mut self, key: impl Into<String>, value: impl Display, limit: impl Into<String>, cure: impl Into<String>) {
         self.faults.push(FileFault::new(key, shorten_value(&value.to_string()), limit, cure));
     }
 
-    /// The file's own object.
+    /// The root object.
     pub fn root_object<'a>(&mut self, value: &'a Value) -> Option<JsonObject<'a>> {
         self.object_at("", value)
     }
 
-    /// An object at a path.
+    /// The object at a path.
     pub fn object_at<'a>(&mut self, path: &str, value: &'a Value) -> Option<JsonObject<'a>> {
         let Some(map) = value.as_object() else {
             let key = if path.is_empty() { "the file" } else { path };
@@ -92,7 +93,7 @@ impl JsonReader {
         self.object_at(&format!("{}{key}", object.path), value)
     }
 
-    /// Notes the first key that is not among `known`.
+    /// Records the first key that is not among `known` as a fault.
     pub fn refuse_unknown_keys(&mut self, object: &JsonObject<'_>, known: &[&str]) {
         if let Some((key, value)) = object.map.iter().find(|(key, _)| !known.contains(&key.as_str())) {
             let limit = format!("is not a key; there are {}", known.join(", "));
@@ -100,7 +101,7 @@ impl JsonReader {
         }
     }
 
-    /// The value of a key.
+    /// The value of a required key.
     pub fn value_of_key<'a>(&mut self, object: &JsonObject<'a>, key: &str) -> Option<&'a Value> {
         let found = object.map.get(key);
         if found.is_none() {
@@ -121,7 +122,7 @@ impl JsonReader {
         )
     }
 
-    /// A number from `least` to `most` under a key; `least` where it is at fault.
+    /// A number from `least` to `most` under a key; `least` after a fault.
     pub fn number_under(&mut self, object: &JsonObject<'_>, key: &str, least: f64, most: f64) -> f64 {
         match self.value_of_key(object, key) {
             Some(value) => self.number_at(&format!("{}{key}", object.path), value, least, most),
@@ -129,7 +130,7 @@ impl JsonReader {
         }
     }
 
-    /// A number from `least` to `most` at a path; `least` where it is at fault.
+    /// A number from `least` to `most` at a path; `least` after a fault.
     pub fn number_at(&mut self, path: &str, value: &Value, least: f64, most: f64) -> f64 {
         match value.as_f64() {
             Some(number) if (least..=most).contains(&number) => number,
@@ -149,7 +150,7 @@ impl JsonReader {
         }
     }
 
-    /// A positive number of at most `most` under a key.
+    /// A positive number up to `most` under a key.
     pub fn positive_number_under(&mut self, object: &JsonObject<'_>, key: &str, most: f64) -> f64 {
         let before = self.faults.len();
         let number = self.number_under(object, key, 0.0, most);
@@ -160,7 +161,7 @@ impl JsonReader {
         f64::MIN_POSITIVE
     }
 
-    /// A whole number from `least` to `most` under a key; `least` where it is at fault.
+    /// A whole number from `least` to `most` under a key; `least` after a fault.
     pub fn count_under(&mut self, object: &JsonObject<'_>, key: &str, least: u64, most: u64) -> u64 {
         let Some(value) = self.value_of_key(object, key) else { return least };
         // Tools that compute in floats write 8 as 8.0.
@@ -175,7 +176,7 @@ impl JsonReader {
         }
     }
 
-    /// True or false under a key.
+    /// A Boolean under a key.
     pub fn flag_under(&mut self, object: &JsonObject<'_>, key: &str) -> bool {
         let Some(value) = self.value_of_key(object, key) else { return false };
         value.as_bool().unwrap_or_else(|| {
@@ -193,7 +194,7 @@ impl JsonReader {
         })
     }
 
-    /// The meaning of the text under a key, by the names in `known`; the first one's where it is at fault.
+    /// The meaning of the text under a key, from the pairs in `known`; the first meaning after a fault.
     pub fn choice_under<T: Copy>(&mut self, object: &JsonObject<'_>, key: &str, known: &[(&str, T)]) -> Option<T> {
         let before = self.faults.len();
         let text = self.text_under(object, key);
@@ -220,7 +221,7 @@ pub(crate) fn malformed_error(file: &str, why: &serde_json::Error, cure: &str) -
     }
 }
 
-/// A limit as people write it.
+/// A limit in readable form.
 fn format_limit(limit: f64) -> String {
     if limit.abs() >= 1e7 { format!("{limit:e}") } else { limit.to_string() }
 }
@@ -237,7 +238,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// The message about one object with `read` applied.
+    /// The error message after `read` has read the root object.
     fn message(text: &str, read: impl FnOnce(&mut JsonReader, &JsonObject<'_>)) -> String {
         let mut reading = JsonReader::new("f.json");
         let value = reading.parse_value(text, "a file").unwrap();

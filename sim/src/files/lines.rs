@@ -1,6 +1,7 @@
-//! Line numbers of CSV records. The csv reader's own count lags by one behind line ends of two characters and by every empty line it skips.
+//! Line numbers of CSV records. The csv reader's own count lags by one after line ends of two characters, and by one
+//! for every empty line that it skips.
 
-/// Counts the lines of a text up to records that are read in their order.
+/// Counts the lines of a text up to records that are read in order.
 #[derive(Debug, Clone)]
 pub struct LineCounter<'a> {
     text: &'a [u8],
@@ -9,16 +10,16 @@ pub struct LineCounter<'a> {
 }
 
 impl<'a> LineCounter<'a> {
-    /// Begins at the first line of a text.
+    /// Starts at the first line of a text.
     #[must_use]
     pub fn new(text: &'a [u8]) -> Self {
         Self { text, at: 0, line: 1 }
     }
 
-    /// The line, from 1, of a record that the csv reader places at `byte`; records come in their order.
+    /// The line number, from 1, of a record that the csv reader places at `byte`. Records must come in order.
     pub fn line_at_byte(&mut self, byte: u64) -> u64 {
         let byte = usize::try_from(byte).unwrap_or(usize::MAX).min(self.text.len());
-        // Where a line end or empty lines are still to be read, the record begins behind them.
+        // The record begins after any line end or empty lines at `byte`.
         let rest = self.text.get(byte..).unwrap_or_default();
         let start = byte + rest.iter().take_while(|b| matches!(b, b'\n' | b'\r')).count();
         let passed = self.text.get(self.at..start).unwrap_or_default();

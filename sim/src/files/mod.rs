@@ -1,5 +1,5 @@
-//! The house's own readers of files: what is text, JSON whose keys are known and given once, lines of CSV records, and what is wrong with a
-//! file, by key. What a file means is said where it is read.
+//! Readers of files: text, strict JSON, lines of CSV records, and the faults of a file by key. The modules that use a
+//! file interpret it.
 
 pub mod document;
 pub mod json;
@@ -10,7 +10,7 @@ pub mod text;
 use std::fmt;
 use thiserror::Error;
 
-/// One broken rule of a file.
+/// A broken rule of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileFault {
     /// The key, with its table: `memory.hbm.capacity_gib`.
@@ -36,17 +36,17 @@ impl fmt::Display for FileFault {
     }
 }
 
-/// A file that cannot be read; every fault is listed.
+/// A file that cannot be used; every fault is listed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{file}: {}", self.why())]
 pub struct FileError {
     /// The file.
     pub file: String,
-    /// What is wrong, by key, or by line and column.
+    /// The faults, by key or by line and column.
     pub faults: Vec<FileFault>,
 }
 
-/// Faults that a message lists; a file of the wrong kind has one per line.
+/// Most faults that a message lists; a file of the wrong kind has one per line.
 const LISTED: usize = 10;
 
 impl FileError {

@@ -1,4 +1,4 @@
-//! JSON in which no key of an object is given twice: of two values a reader would take one and never say which.
+//! JSON that gives no key of an object twice. An ordinary reader would silently take one of the two values.
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
@@ -7,7 +7,8 @@ use std::fmt;
 /// The value of a JSON text.
 ///
 /// # Errors
-/// Text that is not JSON; a key given twice in an object, at any depth ([`serde_json::Error::is_data`] tells it apart).
+/// Text that is not JSON, or a key given twice in an object at any depth ([`serde_json::Error::is_data`] distinguishes
+/// the two).
 pub fn parse_strict(text: &str) -> Result<Value, serde_json::Error> {
     let mut reader = serde_json::Deserializer::from_str(text);
     let value = StrictJson.deserialize(&mut reader)?;
@@ -15,13 +16,13 @@ pub fn parse_strict(text: &str) -> Result<Value, serde_json::Error> {
     Ok(value)
 }
 
-/// What to do about a text that [`parse_strict`] refuses; `otherwise` where no key is given twice.
+/// The cure for a text that [`parse_strict`] refuses; `otherwise` where no key is given twice.
 #[must_use]
 pub fn cure_for_refusal<'a>(error: &serde_json::Error, otherwise: &'a str) -> &'a str {
     if error.is_data() { "give each key once" } else { otherwise }
 }
 
-/// Reads a value and looks at the keys of every object in it.
+/// Reads a value and checks the keys of every object in it.
 #[derive(Debug, Clone, Copy)]
 pub struct StrictJson;
 

@@ -1,4 +1,4 @@
-//! Text files as people save them: what makes one unreadable is said in words, before a parser stumbles over its first bytes.
+//! Text files as users save them. Unreadable files are explained before a parser fails on their first bytes.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -6,31 +6,32 @@ use std::io::{Error, ErrorKind, Read, Result};
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
 
-/// The longest text that is read, 256 MiB: some ten million lines of measurements. What is longer (`/dev/zero` has no end) would take the
-/// machine's memory before a parser said what is wrong with it.
+/// Longest text that is read, 256 MiB: some ten million lines of measurements. A longer one (`/dev/zero` has no end)
+/// would fill the machine's memory before a parser could refuse it.
 pub const MOST_BYTES: u64 = 1 << 28;
 
 /// UTF-8's byte order mark, which some editors write.
 const MARK: &[u8] = &[0xef, 0xbb, 0xbf];
 
-/// Texts that are read in place of files, by the paths that name them.
+/// Texts that replace files, by path.
 static KEPT: RwLock<BTreeMap<PathBuf, String>> = RwLock::new(BTreeMap::new());
 
-/// From now on these texts are read where their paths are named, whatever lies there: the files of a question that is asked again, elsewhere or later.
+/// Reads these texts instead of the files at their paths from now on. They are the files of a stored question that is
+/// asked again, elsewhere or later.
 pub fn keep_texts(texts: impl IntoIterator<Item = (PathBuf, String)>) {
     KEPT.write().unwrap_or_else(PoisonError::into_inner).extend(texts);
 }
 
-/// Whether a text was kept in a file's place.
+/// True if a text replaces this file.
 #[must_use]
 pub fn is_kept(path: &Path) -> bool {
     KEPT.read().unwrap_or_else(PoisonError::into_inner).contains_key(path)
 }
 
-/// The text of a file in UTF-8, without its byte order mark; what was kept in its place goes first.
+/// The text of a UTF-8 file without its byte order mark. A kept text takes precedence.
 ///
 /// # Errors
-/// Whatever the system reports; a directory; a file of more than [`MOST_BYTES`], in UTF-16, or with a line that is not UTF-8.
+/// The system's errors; a directory; a file of more than [`MOST_BYTES`], in UTF-16, or with a line that is not UTF-8.
 pub fn read_text(path: &Path) -> Result<String> {
     if let Some(text) = KEPT.read().unwrap_or_else(PoisonError::into_inner).get(path) {
         return Ok(text.clone());
@@ -42,10 +43,11 @@ pub fn read_text(path: &Path) -> Result<String> {
     })
 }
 
-/// The bytes of a file that may be text, without UTF-8's byte order mark: for readers that tell line by line what is not UTF-8.
+/// The bytes of a possible text file without UTF-8's byte order mark, for readers that report invalid UTF-8 line by
+/// line.
 ///
 /// # Errors
-/// Whatever the system reports; a directory; a file of more than [`MOST_BYTES`], or in UTF-16.
+/// The system's errors; a directory; a file of more than [`MOST_BYTES`], or in UTF-16.
 pub fn read_bytes(path: &Path) -> Result<Vec<u8>> {
     if path.is_dir() {
         return Err(Error::new(ErrorKind::IsADirectory, "it is a directory, not a file"));
@@ -56,7 +58,7 @@ pub fn read_bytes(path: &Path) -> Result<Vec<u8>> {
         let why = format!("it has more than {} MiB, cut it down", MOST_BYTES >> 20);
         return Err(Error::new(ErrorKind::FileTooLarge, why));
     }
-    // With a mark, or with the zero half of a first character that is ASCII: no text in UTF-8 has a zero byte.
+    // UTF-16 has a byte order mark, or a zero byte in its first ASCII character. UTF-8 text has no zero byte.
     if matches!(bytes[..], [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, _, ..] | [_, 0, ..]) {
         return Err(Error::new(ErrorKind::InvalidData, "it is not UTF-8 but UTF-16 or no text at all, save it as UTF-8"));
     }

@@ -10,10 +10,10 @@ use crate::units::SquareMillimeters;
 use serde::Serialize;
 use thiserror::Error;
 
-/// A part of the die or of a core, and its area (of all instances together).
+/// A part of the die or of a core, with the area of all its instances.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct AreaPart {
-    /// What it is: `cores`, `global_buffer`, `mem_phy`, ...
+    /// Its name: `cores`, `global_buffer`, `mem_phy`, ...
     pub name: &'static str,
     /// Its area.
     pub area: SquareMillimeters,
@@ -22,9 +22,9 @@ pub struct AreaPart {
 /// The area of an accelerator's dies by component.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AreaBreakdown {
-    /// Parts of the die: they add up to [`Self::total_area`].
+    /// Parts of the die; they add up to [`Self::total_area`].
     pub die: Vec<AreaPart>,
-    /// Parts of one tensor core (with the vector lanes beside it, where they are one core): they add up to [`Self::core_area`].
+    /// Parts of one tensor core, with its vector lanes where they are one core; they add up to [`Self::core_area`].
     pub in_core: Vec<AreaPart>,
 }
 
@@ -41,9 +41,9 @@ impl AreaBreakdown {
         self.in_core.iter().map(|part| part.area).sum()
     }
 
-    /// The area that a die photograph calls `component` at `level` (`die` or `core`); `TOTAL` and `TOTAL_core` are the sums.
-    /// Photographs do not tell link controllers from the logic around them: `offchip_link_ctrl` is none of its own and counted in
-    /// `other`. `None` for a name the model does not know.
+    /// The area of `component` at `level` (`die` or `core`), under the names of die photographs; `TOTAL` and
+    /// `TOTAL_core` are the sums. Photographs do not separate link controllers from the logic around them, so
+    /// `offchip_link_ctrl` is zero here and counts in `other`. `None` for an unknown name.
     #[must_use]
     pub fn component_area(&self, level: &str, component: &str) -> Option<SquareMillimeters> {
         let parts = match level {
@@ -63,7 +63,7 @@ impl AreaBreakdown {
 /// Why an accelerator has no modelled area.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AreaError {
-    /// Its vendor discloses too little.
+    /// The vendor discloses too little.
     #[error(
         "{chip} has no area model: its die is not disclosed; give its file an [area] table (model = \"unit_areas\" or \"phaze_22nm\")"
     )]
@@ -74,7 +74,7 @@ pub enum AreaError {
     /// PHAZE's data file is damaged.
     #[error("sim/data/phaze_22nm.toml: {why}; restore the file")]
     Coefficients {
-        /// What the parser said.
+        /// The parser's message.
         why: String,
     },
 }
@@ -82,7 +82,7 @@ pub enum AreaError {
 /// The area of an accelerator by component.
 ///
 /// # Errors
-/// [`AreaError::Undisclosed`] where the chip's file says nothing of its die.
+/// [`AreaError::Undisclosed`] where the chip's file does not describe its die.
 pub fn chip_area(accelerator: &Accelerator) -> Result<AreaBreakdown, AreaError> {
     match &accelerator.area_model {
         AreaModel::Phaze22nm => phaze_22nm::phaze_area(accelerator),

@@ -1,18 +1,18 @@
-//! The physical scalars of a chip that are fitted on measurements: few, named, bounded, ideal by default.
+//! The physical scalars of a chip that are fitted to measurements: few, named, bounded, and ideal by default.
 
 use crate::units::Seconds;
 use serde::{Deserialize, Serialize};
 
-/// What measurements say about a chip beyond its data sheet. The default is the ideal chip: no overhead, no latency beyond
-/// the memories' own, every peak reached. At most eight; none depends on a kernel's shape.
+/// The measured properties of a chip beyond its data sheet. The default is the ideal chip: no overhead, no latency
+/// beyond the memories' own, every peak reached. At most eight scalars; none depends on a kernel's shape.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// Start of a kernel on the device, in every measurement.
+    /// Time to start a kernel on the device; every measurement contains it.
     pub launch_overhead: Seconds,
-    /// What the host adds to a native library call (a contraction, a softmax, a copy) that is timed from the host.
+    /// Time that the host adds to a native library call (a contraction, a softmax, a copy) timed from the host.
     pub host_overhead: Seconds,
-    /// The least that a composed operation (a normalisation, an activation written in the framework's language) takes where
-    /// it is timed from the host: the host is busy that long, and the device starts `host_overhead` before it is done.
+    /// The least time of a composed operation (a normalisation, an activation written in the framework's language)
+    /// timed from the host. The host is busy that long; the device starts `host_overhead` before the host is done.
     pub host_dispatch: Seconds,
     /// Fraction of the HBM's peak bandwidth that a long stream reaches.
     pub hbm_achieved_fraction: f64,
@@ -20,13 +20,13 @@ pub struct Calibration {
     pub tensor_achieved_fraction: f64,
     /// Fraction of the lanes' peak that a long elementwise stream reaches.
     pub vector_achieved_fraction: f64,
-    /// Fraction of computing and of each shared memory's traffic that is hidden behind the longest of them in a contraction:
-    /// 1 with perfect double buffering, 0 where the software stack loads, computes and stores in turn. Of kernels measured
-    /// alone: in a compiled step the next kernel's data moves meanwhile.
+    /// Fraction of computing and of each shared memory's traffic that is hidden behind the longest of them in a
+    /// contraction. It is 1 with perfect double buffering, and 0 where the software stack loads, computes and stores in
+    /// turn. It applies only to kernels measured alone: in a compiled step the next kernel's data moves meanwhile.
     pub overlap_fraction: f64,
-    /// Fraction of a row function's elementary passes (mean, centring, variance, scaling, ...) that the software stack runs
-    /// as kernels of their own instead of fused: 0 with hand-written kernels. Of kernels measured alone: a compiled step
-    /// fuses them.
+    /// Fraction of a row function's elementary passes (mean, centring, variance, scaling, ...) that the software stack
+    /// runs as separate kernels instead of fused; 0 with hand-written kernels. It applies only to kernels measured
+    /// alone: a compiled step fuses them.
     pub unfused_fraction: f64,
 }
 
@@ -45,7 +45,7 @@ impl Default for Calibration {
     }
 }
 
-/// One scalar of [`Calibration`], for fitting: its key in the chip's file and the range a fit may move it in.
+/// One scalar of [`Calibration`] for fitting: its key in the chip's file, and the range of a fit.
 #[derive(Debug, Clone, Copy)]
 pub struct CalibrationParameter {
     /// The key in the `[calibration]` table of a chip's file.
@@ -63,7 +63,7 @@ pub struct CalibrationParameter {
 }
 
 impl Calibration {
-    /// Every scalar.
+    /// All scalars.
     pub const PARAMETERS: [CalibrationParameter; 8] = [
         CalibrationParameter {
             key: "launch_overhead_us",
@@ -131,7 +131,7 @@ impl Calibration {
         },
     ];
 
-    /// The scalar of a key.
+    /// The scalar with this key.
     #[must_use]
     pub fn find_parameter(key: &str) -> Option<&'static CalibrationParameter> {
         const { &Self::PARAMETERS }.iter().find(|parameter| parameter.key == key)

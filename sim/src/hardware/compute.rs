@@ -1,10 +1,10 @@
-//! The units that compute: systolic arrays in tensor cores, lanes in vector cores.
+//! The compute units: systolic arrays in tensor cores, lanes in vector cores.
 
 use crate::kernel::DataType;
 use crate::units::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// Which operand stays in the array while the others stream through it.
+/// The operand that stays in the array while the others stream through it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dataflow {
@@ -88,7 +88,7 @@ impl<T: Copy> PerDataType<T> {
         }
     }
 
-    /// The same table with every value mapped.
+    /// The same table with `f` applied to every value.
     #[must_use]
     pub fn map_values<U>(&self, mut f: impl FnMut(T) -> U) -> PerDataType<U> {
         PerDataType {
@@ -103,24 +103,25 @@ impl<T: Copy> PerDataType<T> {
     }
 }
 
-/// The matrix units: `cores` cores of `arrays_per_core` systolic arrays of `rows` x `columns` multiply-accumulate units.
+/// The matrix units: `cores` cores of `arrays_per_core` systolic arrays of `rows` x `columns` multiply-accumulate
+/// units.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct TensorCores {
     /// Cores on the chip (TPU TensorCores, GPU streaming multiprocessors or compute units).
     pub cores: u32,
     /// Arrays in each core (TPU MXUs, GPU tensor cores).
     pub arrays_per_core: u32,
-    /// Rows of an array: the dimension its streaming operand enters by.
+    /// Rows of an array: the dimension by which its streaming operand enters.
     pub rows: u32,
-    /// Columns of an array: the dimension results leave by.
+    /// Columns of an array: the dimension by which results leave.
     pub columns: u32,
     /// The stationary operand.
     pub dataflow: Dataflow,
-    /// Whether the next stationary tile is loaded while the present one computes (a second weight register per unit), so
-    /// that fill is paid once per kernel and not once per tile.
+    /// True if the next stationary tile loads while the current one computes (a second weight register per unit). The
+    /// fill then counts once per kernel, not once per tile.
     pub preload: bool,
-    /// Multiply-accumulates per unit and cycle, by operand type; 1 is one per cycle, 2 for a half-width type that packs
-    /// two, a fraction where a wide type takes several passes. Absent: not supported.
+    /// Multiply-accumulates per unit and cycle, by operand type: 1 is one per cycle, 2 a half-width type that packs
+    /// two, a fraction a wide type that takes several passes. Absent: not supported.
     pub macs_per_unit_per_cycle: PerDataType<f64>,
 }
 
@@ -139,6 +140,6 @@ pub struct VectorCores {
     pub cores: u32,
     /// Results of the simplest function (an addition) per core and cycle: lanes x sublanes.
     pub lanes: u32,
-    /// A buffer of its own per vector core; `None` where it shares the tensor core's local buffer.
+    /// A vector core's own buffer; `None` where it shares the tensor core's local buffer.
     pub buffer: Option<Bytes>,
 }

@@ -1,6 +1,8 @@
-//! A chip's file as a document whose fields can be set: what a design space varies, and what a search leaves for other verbs to read.
+//! A chip's file as a document with settable fields. Design spaces vary them, and a search writes the found chip as
+//! such a file for other verbs.
 //!
-//! Values are set where the file has them and read by the reader of chip files, so that whatever a chip's file can say can be varied.
+//! Values are set in the file's tables and read by the reader of chip files, so every field of a chip's file can be
+//! varied.
 
 use super::error::HardwareError;
 use super::template::{ChipTemplate, embedded};
@@ -9,10 +11,10 @@ use crate::files::FileFault;
 use crate::files::document::{self, FieldValue};
 use std::collections::BTreeMap;
 
-/// A chip's file, taken apart.
+/// A chip's file as a table, with its sources apart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChipDocument {
-    /// All but the sources.
+    /// All tables except the sources.
     table: toml::Table,
     sources: BTreeMap<String, String>,
     file: String,
@@ -34,30 +36,30 @@ impl ChipDocument {
     /// The file of a built-in chip, by name or alias.
     ///
     /// # Errors
-    /// [`HardwareError::Unknown`] names those that exist.
+    /// [`HardwareError::Unknown`] lists the names that exist.
     pub fn of_built_in_chip(name: &str) -> Result<Self, HardwareError> {
         let found = &ChipTemplate::find_built_in(name)?.name;
         let text = embedded::CHIPS.iter().find(|(known, _)| known == found).map_or("", |(_, text)| text);
         Self::parse_chip_file(text, &format!("{found}.toml"))
     }
 
-    /// The chip that has not been built: without other names, and without what is published or measured of the one that has. `ideal` takes its
-    /// fitted scalars away as well.
+    /// The chip as if it had not been built: without aliases, published figures and measured limits. `ideal` removes
+    /// its fitted scalars as well.
     #[must_use]
     pub fn strip_measured(mut self, ideal: bool) -> Self {
         for table in ["aliases", "published"].into_iter().chain(MEASURED.into_iter().filter(|_| ideal)) {
             self.table.remove(table);
         }
-        // Another chip is held down to a clock of its own.
+        // A changed chip has a lowered clock of its own.
         self.table.remove("lowered_clock_mhz");
         if ideal {
-            // A clock that a built chip keeps under load is measured too.
+            // The clock that a built chip keeps under load is measured too.
             self.table.remove("sustained_clock_fraction");
         }
         self
     }
 
-    /// Every field with one value, with its key: tables of a list go by their names, `memory.hbm.capacity_gib`.
+    /// Every field with a single value, by key. Tables of a list go by their names: `memory.hbm.capacity_gib`.
     #[must_use]
     pub fn list_fields(&self) -> Vec<(String, FieldValue)> {
         let mut found = document::list_fields(&self.table);
@@ -71,15 +73,16 @@ impl ChipDocument {
         document::field_value(&self.table, key)
     }
 
-    /// Sets a field, in a table that the file has. Of alternatives (`read_gb_per_s`, `read_bytes_per_cycle`) the one that is set stays.
+    /// Sets a field in a table that the file has. It replaces alternatives: `read_bytes_per_cycle` replaces
+    /// `read_gb_per_s`.
     ///
     /// # Errors
-    /// No such table, or a field that is a table itself. A field that no chip has is refused by [`Self::build_accelerator`].
+    /// No such table, or a field that is a table itself. [`Self::build_accelerator`] refuses unknown fields.
     pub fn set_field(&mut self, key: &str, value: &FieldValue) -> Result<(), FileFault> {
         document::set_field(&mut self.table, key, value, &self.file)
     }
 
-    /// Sets a scalar that was fitted to measurements, and on what. Where its table has one origin for all, the others keep that.
+    /// Sets a fitted scalar and its origin. If the table has one origin for all scalars, the others keep it.
     ///
     /// # Errors
     /// As [`Self::set_field`].
@@ -98,26 +101,27 @@ impl ChipDocument {
         self.set_field(&format!("{table}.fitted_on.{own}"), &FieldValue::Word(fitted_on.to_owned()))
     }
 
-    /// Names the chip; other names that it had are another chip's.
+    /// Sets the chip's name and description, and removes its aliases.
     pub fn set_name(&mut self, name: &str, description: &str) {
         self.table.remove("aliases");
         self.table.insert("name".into(), toml::Value::String(name.to_owned()));
         self.table.insert("description".into(), toml::Value::String(description.to_owned()));
     }
 
-    /// The chip.
+    /// Builds the chip.
     ///
     /// # Errors
-    /// A field that no chip has or a value of the wrong type ([`HardwareError::Malformed`]); values that cannot be
+    /// An unknown field or a value of the wrong type ([`HardwareError::Malformed`]); impossible values
     /// ([`HardwareError::Invalid`]).
     pub fn build_accelerator(&self) -> Result<Accelerator, HardwareError> {
         file::build_table(self.table.clone(), &self.file)
     }
 
-    /// The chip's file, in which the fields `set` have `source`. [`ChipTemplate::from_toml_str`] reads it as [`Self::build_accelerator`].
+    /// The chip's file as text, with `source` for the fields in `set`. [`ChipTemplate::from_toml_str`] reads it back as
+    /// [`Self::build_accelerator`] builds it.
     ///
     /// # Errors
-    /// A document that cannot be written as TOML, which its reader would have refused.
+    /// A document that cannot be written as TOML; its reader would have refused it.
     pub fn to_text(&self, set: &[String], source: &str) -> Result<String, HardwareError> {
         let mut fields = self.list_fields();
         fields.retain(|(key, value)| value.number().is_some() && !is_measured(key));
@@ -127,7 +131,7 @@ impl ChipDocument {
         for (key, _) in fields.iter().filter(|(key, _)| set.contains(key)) {
             sources.insert(key.clone(), source.to_owned());
         }
-        // Fields that are set to what the file did not have, and sources of fields that are gone.
+        // Add sources for new fields, and remove those of fields that are gone.
         for (key, _) in &fields {
             if !sources.keys().any(|known| covers(known, key)) {
                 sources.insert(key.clone(), source.to_owned());
@@ -141,10 +145,10 @@ impl ChipDocument {
     }
 }
 
-/// Tables of scalars fitted to measurements: they carry what they were fitted on themselves.
+/// Tables of fitted scalars; they carry their own origins.
 const MEASURED: [&str; 3] = ["calibration", "library", "streams"];
 
-/// Whether a field is such a scalar.
+/// True if a field is a fitted scalar.
 pub(super) fn is_measured(key: &str) -> bool {
     key.split('.').next().is_some_and(|table| MEASURED.contains(&table))
 }

@@ -1,40 +1,43 @@
 //! Energy per operation and per byte, and power.
 //!
-//! Operations: Horowitz, *Computing's Energy Problem*, ISSCC 2014 (45 nm) and Jouppi et al., *Ten Lessons From Three Generations
-//! Shaped Google's TPUv4i*, ISCA 2021, Table 2 (7 nm); other nodes by [`ProcessNode::energy_at_node`], other clocks by [`ProcessNode::energy_at_clock`].
+//! Energies per operation come from Horowitz, *Computing's Energy Problem*, ISSCC 2014 (45 nm) and Jouppi et al., *Ten
+//! Lessons From Three Generations Shaped Google's TPUv4i*, ISCA 2021, Table 2 (7 nm). [`ProcessNode::energy_at_node`]
+//! scales them to other nodes, [`ProcessNode::energy_at_clock`] to other clocks.
 
 use super::{Accelerator, Dataflow, MemoryLevel, MemoryScope, PerDataType, ProcessNode, TensorCores};
 use crate::kernel::DataType;
 use crate::units::{Bytes, Hertz, Joules, Seconds, Watts};
 use serde::{Deserialize, Serialize};
 
-/// How the cores are told what to do.
+/// How the cores receive instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ControlStyle {
-    /// Few instructions drive large units (TPU, Gaudi). What that takes is in the static power: these chips' clocks run while they idle.
+    /// Few instructions drive large units (TPU, Gaudi). Their energy is in the static power, because these chips'
+    /// clocks run while they idle.
     #[default]
     Wide,
-    /// Schedulers issue instructions of some tens of threads every cycle (GPU). Their clocks are gated and lowered while they idle.
+    /// Schedulers issue instructions of some tens of threads every cycle (GPU). Their clocks are gated and lowered
+    /// while they idle.
     Simt,
 }
 
-/// What an operation costs, and what the chip draws while it does nothing. Energy per byte belongs to each
-/// [`MemoryLevel`].
+/// The energy of operations, and the static power. Energy per byte belongs to each [`MemoryLevel`].
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct EnergyModel {
-    /// One multiply-accumulate (a product and an addition, accumulated in fp32, or in int32 for int8), by operand type.
+    /// One multiply-accumulate by operand type: a product and an addition in fp32, or in int32 for int8.
     pub per_mac: PerDataType<Joules>,
-    /// One result of the simplest vector function (an fp32 addition with its operands from the register file).
+    /// One result of the simplest vector function: an fp32 addition with its operands from the register file.
     pub per_vector_operation: Joules,
-    /// One cycle of a tensor core and the vector core beside it while a kernel runs, whatever it does: schedulers, instructions, clocks ([`ControlStyle`]).
+    /// One cycle of a tensor core and its vector core while any kernel runs: schedulers, instructions, clocks
+    /// ([`ControlStyle`]).
     pub per_core_cycle: Joules,
-    /// Leakage, clocks and PHYs: drawn for as long as a step takes.
+    /// Leakage, clocks and PHYs; drawn for the whole time of a step.
     pub static_power: Watts,
 }
 
 impl EnergyModel {
-    /// The energy of `count` multiply-accumulates; that of fp32 where the type has no figure of its own.
+    /// The energy of `count` multiply-accumulates; fp32's where the type has no figure of its own.
     #[must_use]
     pub fn macs_energy(&self, data_type: DataType, count: u128) -> Joules {
         let each = self.per_mac.get(data_type).or(self.per_mac.fp32).unwrap_or_default();
@@ -47,22 +50,22 @@ impl EnergyModel {
         self.per_vector_operation * count as f64
     }
 
-    /// The energy of so many cores that run for `time` at this clock.
+    /// The energy of `cores` cores that run for `time` at this clock.
     #[must_use]
     pub fn running_energy(&self, cores: f64, clock: Hertz, time: Seconds) -> Joules {
         self.per_core_cycle * (cores * clock.0 * time.0)
     }
 }
 
-/// Static power per area, for chips that have no measurement: TPU v4 idles at 90 W (Jouppi et al., ISCA 2023, Table 4) on a die of
-/// at most 600 mm^2; TPU v2 and v3 at 0.09 and 0.13 W/mm^2 (ISCA 2021, Table 1).
+/// Static power per area for chips without a measurement. TPU v4 idles at 90 W (Jouppi et al., ISCA 2023, Table 4) on a
+/// die of at most 600 mm^2; TPU v2 and v3 idle at 0.09 and 0.13 W/mm^2 (ISCA 2021, Table 1).
 pub const STATIC_WATTS_PER_MM2: f64 = 0.15;
 
-/// Picojoules at 45 and at 7 nm: (45 nm, 7 nm).
+/// Picojoules as (45 nm, 7 nm).
 type EnergyPair = (f64, f64);
 
 const FP16_PRODUCT: EnergyPair = (1.1, 0.34);
-/// Horowitz has no bf16: fp16's ratio between the nodes applied to 7 nm's bf16 product.
+/// Horowitz has no bf16, so fp16's ratio between the nodes scales 7 nm's bf16 product.
 const BF16_PRODUCT: EnergyPair = (0.21 * 1.1 / 0.34, 0.21);
 const FP32_PRODUCT: EnergyPair = (3.7, 1.31);
 const INT8_PRODUCT: EnergyPair = (0.2, 0.07);
@@ -70,44 +73,48 @@ const FP32_ADDITION: EnergyPair = (0.9, 0.38);
 const INT32_ADDITION: EnergyPair = (0.1, 0.03);
 /// A 64-bit access to an 8 KiB SRAM.
 const SRAM_8_KIB: EnergyPair = (10.0, 7.5);
-/// A byte of a GPU's register file read and written: a bank's access of 16 bytes takes 8 and 11 pJ, the millimetre to the lanes 1.9 pJ per 4 bytes, at
-/// 32 nm (Gebhart et al., *A Compile-Time Managed Multi-Level Register File Hierarchy*, MICRO 2011). Taken for 28 nm; as logic from there.
+/// Picojoules to read and to write a byte of a GPU's register file. A bank's access of 16 bytes takes 8 and 11 pJ, and
+/// the millimetre to the lanes 1.9 pJ per 4 bytes, at 32 nm (Gebhart et al., *A Compile-Time Managed Multi-Level
+/// Register File Hierarchy*, MICRO 2011). Used for 28 nm; other nodes scale like logic.
 const REGISTER_FILE_28NM: (f64, f64) = (8.0 / 16.0 + 1.9 / 4.0, 11.0 / 16.0 + 1.9 / 4.0);
-/// A memory of this name is a register file; its energy is its banks', whatever its capacity.
+/// The name of register files. Their energy per byte is that of their banks, whatever the capacity.
 const REGISTER_FILE: &str = "register_file";
-/// A cycle of a GPU's core. Fitted on one die at two limits of power, GA100 at 400 and at 300 W (`tests/chips.rs`, where it is tried on all other
-/// chips); at 45 nm as a product.
+/// A cycle of a GPU's core. Fitted to one die at two power limits, GA100 at 400 and at 300 W (`tests/chips.rs` tries it
+/// on all other chips). At 45 nm it scales like a product.
 const SIMT_CORE_CYCLE: EnergyPair = (450.0 * 1.1 / 0.34, 450.0);
 const SRAM_32_KIB: EnergyPair = (20.0, 8.5);
 const SRAM_1_MIB: EnergyPair = (100.0, 14.0);
-/// TPU v4i's CMEM, 1.88 pJ per bit read (accelforge, `examples/arches/tpu_v4i.yaml`); at 45 nm with the ratio of the 1 MiB memory.
+/// TPU v4i's CMEM, 1.88 pJ per bit read (accelforge, `examples/arches/tpu_v4i.yaml`); at 45 nm with the ratio of the 1
+/// MiB memory.
 const SRAM_128_MIB: EnergyPair = (120.0 * 100.0 / 14.0, 120.0);
-/// Writes over reads: CMEM 2.36 / 1.88 pJ per bit, a VMEM bank 0.293 / 0.249 (the same file): 1.2 in the middle.
+/// Energy of writes relative to reads: CMEM 2.36 / 1.88 pJ per bit, a VMEM bank 0.293 / 0.249 (the same file). 1.2 lies
+/// between the two.
 const WRITE_OVER_READ: f64 = 1.2;
-/// HBM2, 250 to 450 pJ per 64 bits (ISCA 2021, Table 2): the middle, per byte. Off-chip memory does not follow the node.
+/// HBM2 takes 250 to 450 pJ per 64 bits (ISCA 2021, Table 2); the middle, per byte. Off-chip memory does not follow the
+/// node.
 const HBM_PICOJOULES_PER_BYTE: f64 = 350.0 / 8.0;
-/// A memory above this is taken for DRAM.
+/// A memory larger than this counts as DRAM.
 const LARGEST_SRAM: f64 = 1_073_741_824.0;
 
-/// Whether a memory of this capacity is taken for DRAM, which has a clock of its own.
+/// True if a memory of this capacity counts as DRAM, which has a clock of its own.
 pub(super) fn is_dram(capacity: Bytes) -> bool {
     capacity.as_f64() > LARGEST_SRAM
 }
 
-/// A byte of a register file read and written, in picojoules.
+/// Picojoules to read and to write a byte of a register file.
 fn register_file_picojoules(node: ProcessNode) -> (f64, f64) {
     let shrunk =
         node.energy_at_node(FP16_PRODUCT.0, FP16_PRODUCT.1) / ProcessNode::N28.energy_at_node(FP16_PRODUCT.0, FP16_PRODUCT.1);
     (REGISTER_FILE_28NM.0 * shrunk, REGISTER_FILE_28NM.1 * shrunk)
 }
 
-/// Energy per operation of a chip designed for a clock at a node; no static power.
+/// Energy per operation of a chip designed for this clock at a node. The static power is zero.
 #[must_use]
 pub fn default_energy_model(node: ProcessNode, clock: Hertz, control: ControlStyle) -> EnergyModel {
     let design = node.energy_at_clock(clock);
     let at = |pair: EnergyPair| design * node.energy_at_node(pair.0, pair.1);
     let mac = |product, addition| Some(Joules((at(product) + at(addition)) * 1e-12));
-    // Two operands of an fp32 addition and its result.
+    // Two operands of an fp32 addition are read and its result written.
     let (read, write) = register_file_picojoules(node);
     let vector = at(FP32_ADDITION) + design * (8.0 * read + 4.0 * write);
     EnergyModel {
@@ -118,7 +125,7 @@ pub fn default_energy_model(node: ProcessNode, clock: Hertz, control: ControlSty
             // No published figure: an 8-bit product of either kind is a multiplier of at most 8 x 8 bits.
             fp8: mac(INT8_PRODUCT, FP32_ADDITION),
             int8: mac(INT8_PRODUCT, INT32_ADDITION),
-            // No measured figure of narrower products: an upper limit.
+            // No measured figure for narrower products; this is an upper bound.
             mxfp8: mac(INT8_PRODUCT, FP32_ADDITION),
             nvfp4: mac(INT8_PRODUCT, FP32_ADDITION),
         },
@@ -131,8 +138,9 @@ pub fn default_energy_model(node: ProcessNode, clock: Hertz, control: ControlSty
     }
 }
 
-/// Energy of reading and of writing one byte of a memory of this name and capacity on a chip designed for a clock: SRAM between the published sizes on
-/// logarithmic scales, banks for a `register_file`, HBM above 1 GiB.
+/// Energy to read and to write one byte of a memory of this name and capacity on a chip designed for this clock. SRAM
+/// interpolates between the published sizes on logarithmic scales; a `register_file` takes its banks' energy; above 1
+/// GiB it is HBM's.
 #[must_use]
 pub fn default_energy_per_byte(node: ProcessNode, clock: Hertz, name: &str, capacity: Bytes) -> (Joules, Joules) {
     if is_dram(capacity) {
@@ -149,7 +157,8 @@ pub fn default_energy_per_byte(node: ProcessNode, clock: Hertz, name: &str, capa
     (Joules(read * 1e-12), Joules(read * WRITE_OVER_READ * 1e-12))
 }
 
-/// Piecewise linear on logarithmic scales through points of ascending x > 0, y > 0; the outer segments extend.
+/// Piecewise linear interpolation on logarithmic scales through points of ascending x > 0, y > 0. The outer segments
+/// extrapolate.
 pub(super) fn interpolate_log(points: &[(f64, f64)], x: f64) -> f64 {
     let inner = points.windows(2).find(|pair| x <= pair[1].0).or_else(|| points.windows(2).last());
     let Some([(x0, y0), (x1, y1)]) = inner else {
@@ -159,33 +168,35 @@ pub(super) fn interpolate_log(points: &[(f64, f64)], x: f64) -> f64 {
     y0 * (y1 / y0).powf(t)
 }
 
-/// The power of the heaviest sustained loads, static power included.
+/// Power under the heaviest sustained loads, static power included.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SustainedPower {
-    /// A large square contraction in the fastest 16-bit type at the arrays' peak, its operands fed from the innermost memory and each
-    /// crossing the outer ones once per tile.
+    /// A large square contraction in the fastest 16-bit type at the arrays' peak. The innermost memory feeds its
+    /// operands, and each crosses the outer memories once per tile.
     pub contraction: Watts,
-    /// A stream through the device's memory at its peak bandwidth, half reads, half writes, with one vector operation per 4 bytes.
+    /// A stream through the device's memory at its peak bandwidth, half reads, half writes, with one vector operation
+    /// per 4 bytes.
     pub stream: Watts,
-    /// The contraction while all lanes and the device's memory work at their peaks too: no one kernel does that, but kernels side by side do, and a
-    /// design without a limit that lowers the clock must carry it.
+    /// The contraction while all lanes and the device's memory also work at their peaks. No single kernel does that,
+    /// but kernels in parallel do. A design without a clock-lowering power limit must carry it.
     pub together: Watts,
 }
 
 impl SustainedPower {
-    /// The larger of the two kernels.
+    /// The larger of the contraction's and the stream's power.
     #[must_use]
     pub fn peak_power(&self) -> Watts {
         self.contraction.max(self.stream)
     }
 }
 
-/// Dimension of the square contraction that [`sustained_power`] runs: large enough for every chip to be compute bound.
+/// Dimension of the square contraction of [`sustained_power`]; every chip is compute bound at it.
 const CONTRACTION: f64 = 8192.0;
 
-/// Bytes that an array's edges read and write per multiply-accumulate, 16-bit operands and fp32 sums. With a stationary operand
-/// the other enters by the rows, and partial sums leave by the columns to be accumulated on the way. Output stationary arrays
-/// take both operands, and their accumulators live in the memory beside them: read and written once per `rows` of depth.
+/// Bytes that an array's edges read and write per multiply-accumulate, with 16-bit operands and fp32 sums. With a
+/// stationary operand the other enters by the rows; partial sums leave by the columns and are accumulated on the way.
+/// Output-stationary arrays read both operands. Their accumulators live in the local memory and are read and written
+/// once per `rows` of depth.
 fn edge_bytes_per_mac(tensor: &TensorCores) -> (f64, f64) {
     let (rows, columns) = (f64::from(tensor.rows), f64::from(tensor.columns));
     let read = match tensor.dataflow {
@@ -204,11 +215,11 @@ pub fn sustained_power(accelerator: &Accelerator) -> SustainedPower {
     SustainedPower { contraction: products.total_power(), stream: stream_power(accelerator), together }
 }
 
-/// Power that no accelerator between two takes less than: `small` has the least of each of their figures, `large` the most, the same arrays' dataflow
-/// and the same memories by name.
+/// A lower bound on the sustained power of all accelerators between two. `small` has the least of each figure, `large`
+/// the most; both have the same dataflow and the same memories by name.
 #[must_use]
 pub fn least_sustained_power(small: &Accelerator, large: &Accelerator) -> Watts {
-    // Which type is the fastest may differ between accelerators whose rates do.
+    // If rates differ, the fastest type may differ too.
     if small.tensor.macs_per_unit_per_cycle != large.tensor.macs_per_unit_per_cycle {
         return stream_power(small);
     }
@@ -217,7 +228,7 @@ pub fn least_sustained_power(small: &Accelerator, large: &Accelerator) -> Watts 
 
 /// The power of a large contraction.
 struct ContractionPower {
-    /// All but the device's memory: static power included.
+    /// All power except that of the device's memory; static power included.
     on_chip: Watts,
     device_memory: Watts,
 }
@@ -228,7 +239,8 @@ impl ContractionPower {
     }
 }
 
-/// A large contraction at the rates of one accelerator. Traffic per multiply-accumulate falls with arrays and memories: it is that of `large`.
+/// A large contraction at the rates of `small`. Traffic per multiply-accumulate falls with larger arrays and memories,
+/// so it is `large`'s.
 fn contraction_power(small: &Accelerator, large: &Accelerator) -> ContractionPower {
     let rates = &small.tensor.macs_per_unit_per_cycle;
     let data_type = if rates.bf16 >= rates.fp16 { DataType::Bf16 } else { DataType::Fp16 };
@@ -244,7 +256,7 @@ fn contraction_power(small: &Accelerator, large: &Accelerator) -> ContractionPow
         let writes = (macs * written).min(level.write_bandwidth.0 * instances);
         on_chip += last;
         last = Watts(level.read_energy_per_byte.0 * reads + level.write_energy_per_byte.0 * writes);
-        // A square tile in half the level, the other half being filled.
+        // A square tile in half the level, while the other half is filled.
         tile = (larger.capacity.as_f64() / 2.0 / element_bytes(larger)).sqrt().clamp(tile, CONTRACTION);
         read = 2.0 * 2.0 / tile;
         written = 2.0 / CONTRACTION;
@@ -252,24 +264,25 @@ fn contraction_power(small: &Accelerator, large: &Accelerator) -> ContractionPow
     ContractionPower { on_chip, device_memory: last }
 }
 
-/// What an element of a square tile takes: two 2-byte operands and an fp32 result. Operands pass a register file by, and results stay in it.
+/// Bytes per element of a square tile: two 2-byte operands and an fp32 result. A register file holds only results;
+/// operands bypass it.
 fn element_bytes(level: &MemoryLevel) -> f64 {
     if level.scope == MemoryScope::Core && level.name == REGISTER_FILE { 4.0 } else { 8.0 }
 }
 
-/// What all cores take for running.
+/// Running power of all cores.
 fn running_power(accelerator: &Accelerator) -> Watts {
     let second = accelerator.energy.running_energy(f64::from(accelerator.tensor.cores), accelerator.clock, Seconds(1.0));
     Watts(second.0)
 }
 
-/// The device's memory at its peak, half reads, half writes.
+/// Power of the device's memory at its peak, half reads, half writes.
 fn device_memory_power(accelerator: &Accelerator) -> Watts {
     let hbm = &accelerator.hbm;
     Watts((hbm.read_energy_per_byte.0 + hbm.write_energy_per_byte.0) / 2.0 * hbm.read_bandwidth.0)
 }
 
-/// A stream through an accelerator's device memory.
+/// Power of a stream through an accelerator's device memory.
 fn stream_power(accelerator: &Accelerator) -> Watts {
     let lanes = Watts(accelerator.energy.per_vector_operation.0 / 4.0 * accelerator.hbm.read_bandwidth.0);
     accelerator.energy.static_power + running_power(accelerator) + device_memory_power(accelerator) + lanes
@@ -312,7 +325,7 @@ mod tests {
         fn newer_nodes_and_smaller_memories_take_less(kib in 1u64..1_000_000, factor in 1u64..8, mhz in 300.0..3000.0_f64) {
             let at = |node, kib: u64, mhz: f64| default_energy_per_byte(node, Hertz(mhz * 1e6), "buffer", Bytes(kib << 10));
             let designed = |node, mhz: f64| default_energy_model(node, Hertz(mhz * 1e6), ControlStyle::Simt);
-            // Planar nodes have no clock of their own, to which FinFETs could be compared.
+            // Planar nodes have no clock of their own, so FinFETs cannot be compared with them.
             for pair in ProcessNode::ALL.windows(2).filter(|pair| (pair[0] >= ProcessNode::N16) == (pair[1] >= ProcessNode::N16)) {
                 for (data_type, newer) in designed(pair[1], mhz).per_mac.iter() {
                     prop_assert!(newer <= designed(pair[0], mhz).macs_energy(data_type, 1) * 1.02);

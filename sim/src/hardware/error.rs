@@ -1,9 +1,9 @@
-//! What can be wrong with a chip's description.
+//! Errors of a chip's description.
 
 use crate::files::FileFault;
 use thiserror::Error;
 
-/// What is wrong with a chip's file or name.
+/// Why a chip's file or name was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HardwareError {
     /// No template of this name.
@@ -22,15 +22,15 @@ pub enum HardwareError {
     Malformed {
         /// The file or template.
         file: String,
-        /// What the parser said, with line and key.
+        /// The parser's message, with line and key.
         why: String,
     },
-    /// Values that cannot be; every fault is listed.
+    /// Impossible values; every fault is listed.
     #[error("{file}: {}", list(faults))]
     Invalid {
         /// The file or template.
         file: String,
-        /// All that is wrong.
+        /// All faults.
         faults: Vec<FileFault>,
     },
 }

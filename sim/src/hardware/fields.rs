@@ -1,17 +1,17 @@
-//! What the fields of a chip's and a fabric's file are, for people who vary them: unit, range, meaning.
+//! The fields of a chip's and a fabric's file, for users who vary them: unit, range, meaning.
 
 use crate::limits;
 
-/// What is known of a field.
+/// The description of a field.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ChipField {
     /// Its key; `*` stands for a name.
     pub key: &'static str,
     /// Its unit; empty where it has none.
     pub unit: &'static str,
-    /// The least and the most that its reader takes, in the unit; `None` of words.
+    /// The accepted range, in the unit; `None` for words.
     pub range: Option<(f64, f64)>,
-    /// What it is.
+    /// Its meaning.
     pub meaning: &'static str,
 }
 
@@ -19,7 +19,7 @@ const COUNT: Option<(f64, f64)> = Some((1.0, limits::LARGEST_COUNT as f64));
 const COUNT_OR_NONE: Option<(f64, f64)> = Some((0.0, limits::LARGEST_COUNT as f64));
 const FRACTION: Option<(f64, f64)> = Some((limits::LEAST_FRACTION, 1.0));
 
-/// A range of base units in a key's unit.
+/// A range of base units, converted to a key's unit.
 const fn range_from_to(least: f64, most: f64, unit: f64) -> Option<(f64, f64)> {
     Some((least / unit, most / unit))
 }
@@ -168,35 +168,35 @@ pub const FABRIC: [ChipField; 27] = [
     describe_field("fabric.tier.*.name", "", None, "the tier's name (no dimension)"),
 ];
 
-/// What more of a chip's field does, all others being the same.
+/// The effect of increasing a chip's field while all others stay the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldEffect {
-    /// No kernel's peak is lower, and the chip takes no less area, power or money.
+    /// No kernel's peak falls, and area, power and cost do not fall.
     Faster,
-    /// No kernel is faster, or its energy no less; area and money do not change.
+    /// No kernel gets faster or takes less energy; area and cost do not change.
     Slower,
-    /// Not known.
+    /// The effect is unknown.
     Unknown,
 }
 
-/// How bounds of kernels follow a chip's field.
+/// How kernels' bounds follow a chip's field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BoundGrowth {
-    /// What more of it does to kernels at their peaks, and to what the chip takes.
+    /// The effect of an increase on kernels at their peaks, and on the chip's area, power and cost.
     pub more: FieldEffect,
-    /// Whether the same holds of kernels with what arrays cannot fill and buffers cannot keep
-    /// ([`buffered_bound`](crate::cost::CostModel::buffered_bound)).
+    /// True if the same holds for [`buffered_bound`](crate::cost::CostModel::buffered_bound), which adds unfilled
+    /// arrays and buffer traffic.
     pub buffered: bool,
-    /// Whether the same holds of kernels mapped: the mapper's candidates do not depend on the field.
+    /// True if the same holds for mapped kernels: the mapper's candidates do not depend on the field.
     pub mapped: bool,
-    /// Whether its values are whole numbers.
+    /// True if its values are whole numbers.
     pub whole: bool,
 }
 
 /// How bounds follow a field of a chip's file.
 ///
-/// The mapper is monotone in rates and capacities, not in the arrays' number and shape, which cut products into tiles. Larger arrays need longer
-/// chunks of operands, so that buffers hold less of them.
+/// The mapper is monotone in rates and capacities. It is not monotone in the number and shape of the arrays, which cut
+/// products into tiles. Larger arrays need longer chunks of operands, so buffers hold less of them.
 #[must_use]
 pub fn growth_of_bounds(key: &str) -> BoundGrowth {
     const UNKNOWN: BoundGrowth = BoundGrowth { more: FieldEffect::Unknown, buffered: false, mapped: false, whole: false };
@@ -215,7 +215,7 @@ pub fn growth_of_bounds(key: &str) -> BoundGrowth {
         | "vector.buffer_kib"
         | "memory.*.ports" => known(FieldEffect::Faster, true, false),
         "memory.*.latency_ns" => known(FieldEffect::Slower, true, false),
-        // More dies yield better; a generation of PCIe is no number of anything.
+        // More dies have a better yield. A PCIe generation is not a quantity.
         "lowered_clock_mhz" | "sustained_clock_fraction" | "area.dies" | "area.pcie_generation" => UNKNOWN,
         "clock_mhz" => known(FieldEffect::Faster, true, true),
         key if key.starts_with("memory.*.") && key.ends_with("pj_per_byte") => known(FieldEffect::Slower, true, true),
@@ -227,7 +227,7 @@ pub fn growth_of_bounds(key: &str) -> BoundGrowth {
     }
 }
 
-/// What is known of a key, of a chip or (with `fabric.` before it) of a fabric.
+/// The description of a chip's key, or of a fabric's key with the prefix `fabric.`.
 #[must_use]
 pub fn find_field(key: &str) -> Option<&'static ChipField> {
     let matches = |field: &&ChipField| {
@@ -237,7 +237,7 @@ pub fn find_field(key: &str) -> Option<&'static ChipField> {
                 (None, None) => return true,
                 (Some(_), Some("*")) => {}
                 (Some(part), Some(like)) if part == like => {}
-                // The last part of a pattern may be the begin of several keys.
+                // The last part of a pattern may be a prefix of several keys.
                 (Some(part), Some(like)) if like.strip_suffix('*').is_some_and(|begin| part.starts_with(begin)) => return true,
                 _ => return false,
             }

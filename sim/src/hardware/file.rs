@@ -1,4 +1,4 @@
-//! A chip's file as written: keys carry the unit, and are converted here and nowhere else.
+//! A chip's file as written. Keys carry the unit; this module alone converts them.
 
 use super::area::Floorplan;
 use super::energy::{ControlStyle, default_energy_model, default_energy_per_byte};
@@ -185,14 +185,14 @@ pub(super) fn read_chip_file(text: &str, file: &str) -> Result<ChipTemplate, Har
     }
 }
 
-/// The scalars of a vendor's kernels and of streams at the same time, where the file has them.
+/// The scalars of the vendor's kernels and of concurrent streams, where the file has them.
 fn read_measured_scalars(raw: &ChipFile, fitted: &mut FittedTables<'_>) -> (Option<KernelLibrary>, Option<StreamContention>) {
     let library = raw.library.as_ref().map(|table| fitted.read_scalars("library", table, &KernelLibrary::PARAMETERS));
     let streams = raw.streams.as_ref().map(|table| fitted.read_scalars("streams", table, &StreamContention::PARAMETERS));
     (library, streams)
 }
 
-/// Builds and verifies the chip of a file's table, whose sources are kept apart.
+/// Builds and verifies the chip of a file's table. The sources are kept elsewhere.
 pub(super) fn build_table(mut table: toml::Table, file: &str) -> Result<Accelerator, HardwareError> {
     table.insert("sources".into(), toml::Value::Table(toml::Table::new()));
     let malformed = |why: toml::de::Error| HardwareError::Malformed { file: file.to_owned(), why: plain_message(&why) };
@@ -209,7 +209,7 @@ pub(super) fn build_table(mut table: toml::Table, file: &str) -> Result<Accelera
     }
 }
 
-/// The parser's message without the names of our types.
+/// The parser's message without the names of Rust types.
 fn plain_message(why: &toml::de::Error) -> String {
     let text = why.to_string().replace("expected u32", "expected a whole number from 0 to 4294967295");
     let text = text.replace("expected f64", "expected a number");
@@ -219,7 +219,7 @@ fn plain_message(why: &toml::de::Error) -> String {
     }
 }
 
-/// `None` where a memory level cannot be read; the faults say why.
+/// `None` where a memory level cannot be read; the faults give the reason.
 fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<FileFault>) -> Option<Accelerator> {
     let clock = Hertz(raw.clock_mhz * 1e6);
     let mut levels: Vec<MemoryLevel> = raw.memory.iter().filter_map(|m| build_level(m, clock, raw.energy.node, faults)).collect();
@@ -290,7 +290,7 @@ fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<
     Some(lower_clock_of_file(designed, raw.lowered_clock_mhz, faults))
 }
 
-/// A chip at the lower clock that its file says.
+/// Lowers the chip's clock to the file's `lowered_clock_mhz`, if given.
 fn lower_clock_of_file(designed: Accelerator, mhz: Option<f64>, faults: &mut Vec<FileFault>) -> Accelerator {
     let Some(mhz) = mhz else { return designed };
     let (least, most) = (lowest_clock(&designed).0, designed.clock.0);
@@ -323,7 +323,7 @@ fn build_level(raw: &MemoryTable, clock: Hertz, node: ProcessNode, faults: &mut 
     let reads = [("read_gb_per_s", raw.read_gb_per_s, 1e9), ("read_bytes_per_cycle", raw.read_bytes_per_cycle, clock.0)];
     let writes = [("write_gb_per_s", raw.write_gb_per_s, 1e9), ("write_bytes_per_cycle", raw.write_bytes_per_cycle, clock.0)];
     let capacity = read_one_of(&key("capacity"), &capacities, Some(1.0..=limits::LARGEST_MEMORY as f64), faults);
-    // A rate per cycle of an impossible clock is the clock's fault.
+    // With an impossible clock a rate per cycle is not checked; the clock's own fault is reported.
     let rates = limits::CLOCK.contains(&clock.0).then_some(limits::RATE);
     let read = read_one_of(&key("read"), &reads, rates.clone(), faults);
     let write = read_one_of(&key("write"), &writes, rates, faults);
@@ -344,7 +344,7 @@ fn build_level(raw: &MemoryTable, clock: Hertz, node: ProcessNode, faults: &mut 
     })
 }
 
-/// The value of the one key that is given, in base units, in which `range` is too.
+/// The value of the one key given, in base units. `range` is in base units too.
 fn read_one_of(
     key: &str,
     given: &[(&str, Option<f64>, f64)],
@@ -362,7 +362,7 @@ fn read_one_of(
             let within = |range: &RangeInclusive<f64>| limits::describe_range(range.start() / unit, range.end() / unit);
             let limit = range.map_or_else(|| "must be positive and finite".to_owned(), within);
             faults.push(FileFault::new(format!("{table}.{name}"), limits::format_number(*value), limit, "correct it"));
-            // With the largest that is taken in its place, the other faults are found too.
+            // Continuing with the largest accepted value finds the other faults too.
             range.map(|range| *range.end()).filter(|most| value * unit > *most)
         }
         [] => {
@@ -377,7 +377,7 @@ fn read_one_of(
     }
 }
 
-/// Scalars are optional, their origin is not.
+/// Reads the calibration. Scalars are optional; the origin of each is not.
 fn read_calibration(
     table: &BTreeMap<String, toml::Value>,
     faults: &mut Vec<FileFault>,

@@ -1,24 +1,24 @@
-//! What a vendor's kernel library makes of a chip: few physical scalars, fitted on kernels measured alone on the device.
+//! A vendor's kernel library on a chip: few physical scalars, fitted to kernels measured alone on the device.
 
 use crate::units::Seconds;
 use serde::{Deserialize, Serialize};
 
-/// Products and attention as a library of hand-written kernels runs them: tiles of fixed shapes, one per core at a time. A chip
-/// without it is mapped as a compiler maps it, by a search over tiles.
+/// Products and attention as a library of hand-written kernels runs them: tiles of fixed shapes, one per core at a
+/// time. Kernels of a chip without a library are mapped by a search over tiles, as a compiler does.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct KernelLibrary {
-    /// The least that a launched kernel takes on the device: launch, first instruction, last write.
+    /// The least time of a launched kernel on the device: launch, first instruction, last write.
     pub floor: Seconds,
-    /// Fraction of the arrays' peak that the inner loop of a tile reaches before power holds the clock down
-    /// (`tensor_achieved_fraction` is what power lets a long product keep).
+    /// Fraction of the arrays' peak that the inner loop of a tile reaches before power lowers the clock.
+    /// `tensor_achieved_fraction` is the fraction that a long product keeps under the power limit.
     pub issue_fraction: f64,
-    /// Bytes per cycle that a core's loads bring in from the shared cache, each line counted once for every core that gets it.
+    /// Bytes per cycle that a core loads from the shared cache; each line counts once for every core that receives it.
     pub core_read_bytes_per_cycle: f64,
-    /// Start and end of a tile that its loop does not hide: first loads, last stores, the next tile's address.
+    /// Exposed start and end of a tile: first loads, last stores, the next tile's address.
     pub tile_overhead: Seconds,
-    /// Fraction of the device memory's peak that a product's operands are read at.
+    /// Fraction of the device memory's peak bandwidth at which a product reads its operands.
     pub read_fraction: f64,
-    /// Fraction of it that results are written at.
+    /// Fraction of it at which results are written.
     pub write_fraction: f64,
     /// Fraction of the vector lanes' peak that attention's softmax reaches between its products.
     pub softmax_fraction: f64,
@@ -41,7 +41,7 @@ impl Default for KernelLibrary {
     }
 }
 
-/// One scalar of a table of fitted ones in a chip's file: its key and its physical range.
+/// One fitted scalar of a table in a chip's file: its key and its physical range.
 #[derive(Debug, Clone, Copy)]
 pub struct FittedScalar<T> {
     /// The key in the table.
@@ -57,7 +57,7 @@ pub struct FittedScalar<T> {
 }
 
 impl KernelLibrary {
-    /// Every scalar. A file that has the table gives them all.
+    /// All scalars. A file that has the table gives all of them.
     pub const PARAMETERS: [FittedScalar<Self>; 8] = [
         FittedScalar {
             key: "floor_us",

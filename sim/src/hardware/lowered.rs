@@ -1,46 +1,56 @@
-//! A chip at a lower clock than it is designed for: what a limit of power leaves of it.
+//! A chip at a lower clock than it is designed for, to meet a power limit.
 //!
-//! Dynamic power is C V^2 f. Voltage follows the clock down to the floor of its process ([`ProcessNode::voltage_floor`]); below it only the clock falls. What
-//! runs by the cores' clock slows with it: arrays, lanes, and the bandwidth and latency of memories on the die. HBM, links and static power stay.
+//! Dynamic power is C V^2 f. Voltage follows the clock down to the floor of its process
+//! ([`ProcessNode::voltage_floor`]); below the floor only the clock falls. Everything on the cores' clock slows with
+//! it: arrays, lanes, and the bandwidth and latency of memories on the die. HBM, links and static power stay.
 
 use super::{Accelerator, ProcessNode, sustained_power};
 use crate::units::{BytesPerSecond, Hertz, Joules, Seconds, Watts};
 use serde::Serialize;
 
-/// Voltage over the designed one is the clock over the designed one to this power.
+/// Exponent of the voltage curve: voltage over designed voltage is (clock over designed clock) to this power.
 ///
-/// The operating points of chips that are sold, highest first (Linux, `arch/arm64/boot/dts`): the GPU of MT8192 at 7 nm (`mediatek/mt8192.dtsi`)
-/// has 866 MHz at 0.800 V and 647 MHz at 0.694 V, a power of 0.49; RK3399's at 28 nm (`rockchip/rk3399-opp.dtsi`) 800 MHz at 1.100 V and 600 MHz at
-/// 0.925 V, 0.60; S922X's cores at 12 nm (`amlogic/meson-g12b-s922x.dtsi`) 1896 MHz at 0.981 V and 1398 MHz at 0.761 V, 0.83. TSMC's pairs of "faster
-/// at equal power or less power at equal speed" are two ends of one such curve: 7 % or 15 % of N5P and 11 % or 22 % of N4P give 0.70 and 0.69. With 0.65
-/// all operating points of the three are met within 8 %.
+/// It is fitted to the operating points of chips on sale (Linux, `arch/arm64/boot/dts`). Each pair gives its own
+/// exponent:
+/// - MT8192's GPU at 7 nm (`mediatek/mt8192.dtsi`): 866 MHz at 0.800 V and 647 MHz at 0.694 V, 0.49.
+/// - RK3399's GPU at 28 nm (`rockchip/rk3399-opp.dtsi`): 800 MHz at 1.100 V and 600 MHz at 0.925 V, 0.60.
+/// - S922X's cores at 12 nm (`amlogic/meson-g12b-s922x.dtsi`): 1896 MHz at 0.981 V and 1398 MHz at 0.761 V, 0.83.
+///
+/// TSMC's pairs "faster at equal power, or less power at equal speed" are two ends of such a curve: N5P's 7 % or 15 %
+/// and N4P's 11 % or 22 % give 0.70 and 0.69. With 0.65 all operating points of the three chips are met within 8 %.
 pub(super) const VOLTAGE_EXPONENT: f64 = 0.65;
 
-/// The lowest clock over the designed one. It is the deepest at which a vendor sells a chip for the data centre: NVIDIA L4, 72 W, base 795 MHz of
-/// 2040 MHz (L4 product brief, PB-11316). Far below the voltage's floor an operation takes no less dynamic energy and ever more static energy: a
-/// smaller chip at a higher clock does the same work within the same power.
+/// The lowest clock as a fraction of the designed one: the deepest at which a vendor sells a data-centre chip, NVIDIA
+/// L4, 72 W, base 795 MHz of 2040 MHz (L4 product brief, PB-11316). Far below the voltage floor an operation takes no
+/// less dynamic energy and ever more static energy. A smaller chip at a higher clock then does the same work within the
+/// same power.
 pub const LOWEST_CLOCK_FRACTION: f64 = 795.0 / 2040.0;
 
-/// Clocks are set in steps of this.
+/// Step of clocks, in Hz.
 const STEP: f64 = 1e6;
 
-/// What a chip was, before its clock was lowered.
+/// How a chip's clock was lowered.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LoweredClock {
-    /// The clock that it is designed for.
+    /// The designed clock.
     pub from: Hertz,
-    /// Its voltage over the one at that clock.
+    /// Its voltage as a fraction of the voltage at that clock.
     pub voltage_fraction: f64,
 }
 
 impl ProcessNode {
-    /// The lowest voltage that chips of this process run at, over the one at their highest clock.
+    /// The lowest operating voltage of this process, as a fraction of the voltage at the highest clock.
     ///
-    /// Lowest over highest operating point of what is sold (Linux device trees and the manufacturers' tables in them): 45 nm OMAP3630, 1.0125 of
-    /// 1.375 V (`ti/omap/omap36xx.dtsi`, from TI SPRS685B); 28 nm RK3399's GPU, 0.800 of 1.100 V; 12 nm, the shrink of 16 nm, S922X, 0.731 of
-    /// 0.981 V; 7 nm MT8192's GPU, 0.606 of 0.800 V, and 6 nm as 7 nm. 22 nm: hold times fail below 0.73 of the nominal voltage (Chen et al., *Minimum
-    /// Supply Voltage for Sequential Logic Circuits in a 22nm Technology*). 5 nm: 0.46 V of a nominal 0.67 V (Keller et al., *A 95.6-TOPS/W Deep
-    /// Learning Inference Accelerator*, JSSC 2023); 4 and 3 nm as 5 nm.
+    /// Lowest over highest operating point of chips on sale, from Linux device trees and the manufacturers' tables in
+    /// them:
+    /// - 45 nm: OMAP3630, 1.0125 of 1.375 V (`ti/omap/omap36xx.dtsi`, from TI SPRS685B).
+    /// - 28 nm: RK3399's GPU, 0.800 of 1.100 V.
+    /// - 22 nm: hold times fail below 0.73 of the nominal voltage (Chen et al., *Minimum Supply Voltage for Sequential
+    ///   Logic Circuits in a 22nm Technology*).
+    /// - 16 nm: S922X at 12 nm, its shrink, 0.731 of 0.981 V.
+    /// - 7 nm: MT8192's GPU, 0.606 of 0.800 V; 6 nm as 7 nm.
+    /// - 5 nm: 0.46 V of a nominal 0.67 V (Keller et al., *A 95.6-TOPS/W Deep Learning Inference Accelerator*, JSSC
+    ///   2023); 4 and 3 nm as 5 nm.
     #[must_use]
     pub fn voltage_floor(self) -> f64 {
         match self {
@@ -53,20 +63,21 @@ impl ProcessNode {
         }
     }
 
-    /// The voltage over the designed one at this part of the designed clock.
+    /// The voltage as a fraction of the designed one, at this fraction of the designed clock.
     #[must_use]
     pub fn voltage_fraction(self, clock_fraction: f64) -> f64 {
         clock_fraction.powf(VOLTAGE_EXPONENT).clamp(self.voltage_floor(), 1.0)
     }
 }
 
-/// The voltage of a chip; of an unknown process that which falls least.
+/// The voltage fraction of a chip. For an unknown process it is that of the node whose voltage falls least.
 fn voltage_fraction_of_chip(node: Option<ProcessNode>, clock_fraction: f64) -> f64 {
     let of = |node: ProcessNode| node.voltage_fraction(clock_fraction);
     node.map_or_else(|| ProcessNode::ALL.into_iter().map(of).fold(0.0, f64::max), of)
 }
 
-/// A chip at a clock; as it is where that is not below its own. Lowered once: a chip that is lowered already goes by its present clock.
+/// The chip at a lower clock; unchanged where `clock` is not below its own. A chip that is already lowered starts from
+/// its current clock.
 #[must_use]
 pub fn lower_clock(chip: &Accelerator, clock: Hertz) -> Accelerator {
     let mut slow = chip.clone();
@@ -92,16 +103,17 @@ pub fn lower_clock(chip: &Accelerator, clock: Hertz) -> Accelerator {
     slow
 }
 
-/// The lowest clock that a chip is run at.
+/// The lowest clock at which a chip may run.
 #[must_use]
 pub fn lowest_clock(chip: &Accelerator) -> Hertz {
     Hertz(chip.clock.0 * LOWEST_CLOCK_FRACTION)
 }
 
-/// The highest clock at which `power`, which grows with it, is within a limit: `designed`, or else a whole number of MHz not below `lowest`.
+/// The highest clock at which `power` is within `limit`; `power` must grow with the clock. It is `designed`, or else a
+/// whole number of MHz that is at least `lowest`.
 #[must_use]
 pub fn highest_clock_within(designed: Hertz, lowest: Hertz, limit: Watts, power: impl Fn(Hertz) -> Watts) -> Option<Hertz> {
-    // What is no number is not within.
+    // NaN is not within the limit.
     let within = |clock: Hertz| power(clock) <= limit;
     if within(designed) {
         return Some(designed);
@@ -111,7 +123,7 @@ pub fn highest_clock_within(designed: Hertz, lowest: Hertz, limit: Watts, power:
     if low >= high || !within(step(low)) {
         return None;
     }
-    // `low` is within, `high` is not.
+    // Invariant: `low` is within the limit, `high` is not.
     while high - low > 1 {
         let middle = low + (high - low) / 2;
         if within(step(middle)) { low = middle } else { high = middle }
@@ -119,8 +131,8 @@ pub fn highest_clock_within(designed: Hertz, lowest: Hertz, limit: Watts, power:
     Some(step(low))
 }
 
-/// A chip at the highest clock, in whole MHz, at which its sustained power is within a limit: itself where it is, `None` where it is not even at its
-/// lowest clock.
+/// The chip at the highest clock, in whole MHz, at which its sustained power is within `limit`. It is unchanged where
+/// it already is, and `None` where it is not even at its lowest clock.
 #[must_use]
 pub fn lower_clock_to_power(chip: &Accelerator, limit: Watts) -> Option<Accelerator> {
     let power = |clock: Hertz| sustained_power(&lower_clock(chip, clock)).peak_power();

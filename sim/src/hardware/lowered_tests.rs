@@ -11,7 +11,7 @@ fn power(chip: &Accelerator) -> f64 {
     sustained_power(chip).peak_power().0
 }
 
-/// Operating points over the highest: MHz and volts of chips that are sold.
+/// Operating points of chips on sale: MHz and volts, highest first.
 #[test]
 fn the_voltage_is_within_eight_per_cent_of_published_operating_points() {
     let mt8192 = [(866.0, 0.8), (724.0, 0.725), (647.0, 0.693_75), (523.0, 0.656_25), (358.0, 0.606_25)];
@@ -31,7 +31,7 @@ fn above_the_floor_power_falls_with_clock_and_voltage_and_below_it_with_the_cloc
     let chip = chip("tpu_v4");
     let dynamic =
         |part: f64| sustained_power(&lower_clock(&chip, Hertz(chip.clock.0 * part))).contraction - chip.energy.static_power;
-    // What HBM takes does not follow: a twentieth of a contraction at most.
+    // HBM's power does not follow the clock; it is at most a twentieth of a contraction's.
     let part = |part: f64| dynamic(part).0 / dynamic(1.0).0;
     let square = |clock: f64| clock * clock.powf(2.0 * VOLTAGE_EXPONENT);
     assert!((part(0.8) - square(0.8)).abs() < 0.02, "{} {}", part(0.8), square(0.8));

@@ -1,4 +1,4 @@
-//! What a chip costs to make: wafer price, dies per wafer, yield, memory.
+//! The cost of making a chip: wafer price, dies per wafer, yield, memory.
 
 use super::{Accelerator, AreaError, AreaModel, ProcessNode, chip_area};
 use crate::units::SquareMillimeters;
@@ -6,18 +6,19 @@ use serde::{Deserialize, Serialize};
 
 /// Diameter of a wafer in mm.
 const WAFER_MM: f64 = 300.0;
-/// Defects per cm^2 of a mature process: 0.09 at 7 nm, and 5 nm's as low at the same age (TSMC Technology Symposium 2020).
+/// Defects per cm^2 of a mature process: 0.09 at 7 nm; 5 nm is as low at the same age (TSMC Technology Symposium 2020).
 pub const DEFECTS_PER_CM2: f64 = 0.09;
-/// Exponent of the negative binomial yield model: 10 to 14 masks' worth of critical layers on recent processes (Hennessy and
-/// Patterson, *Computer Architecture*, 6th ed., section 1.6).
+/// Exponent of the negative binomial yield model: 10 to 14 masks' worth of critical layers on recent processes
+/// (Hennessy and Patterson, *Computer Architecture*, 6th ed., section 1.6).
 const PROCESS_COMPLEXITY: f64 = 12.0;
-/// Assembly, packaging and test over the price of the dies: 80 USD beside 238 at 5 nm, and the same share at every node (Khan and Mann, *AI
-/// Chips*, CSET 2020, cost per chip by node). A silicon interposer, which HBM needs, is not in it.
+/// Assembly, packaging and test relative to the price of the dies: 80 USD for 238 at 5 nm, and the same fraction at
+/// every node (Khan and Mann, *AI Chips*, CSET 2020, cost per chip by node). It excludes the silicon interposer that
+/// HBM needs.
 const PACKAGING: f64 = 80.0 / 238.0;
 /// HBM, USD per GB in 2023 (LLMCompass, ISCA 2024).
 const HBM_USD_PER_GB: f64 = 7.0;
 
-/// What a foundry charges and delivers; figures that are not given are the node's.
+/// A foundry's price and quality; missing figures are the node's.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Foundry {
@@ -27,19 +28,19 @@ pub struct Foundry {
     pub defects_per_cm2: Option<f64>,
 }
 
-/// The cost of one chip in USD, its design not included. Dies with a defect are counted as lost, although vendors sell many
-/// with the defective cores disabled: an upper bound.
+/// The cost of one chip in USD, without its design: an upper bound. Dies with a defect count as lost, although vendors
+/// sell many with the defective cores disabled.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ChipCost {
     /// Whole dies that fit on a wafer.
     pub dies_per_wafer: u32,
     /// Fraction of them without a defect.
     pub yield_fraction: f64,
-    /// The good compute dies of one chip.
+    /// The good compute dies of one chip, in USD.
     pub dies_usd: f64,
-    /// Its HBM.
+    /// Its HBM, in USD.
     pub memory_usd: f64,
-    /// Assembly, packaging and test; no interposer.
+    /// Assembly, packaging and test, in USD; no interposer.
     pub packaging_usd: f64,
 }
 
@@ -52,10 +53,11 @@ impl ChipCost {
 }
 
 impl ProcessNode {
-    /// Price of a 300 mm wafer in USD, where a source is at hand.
+    /// Price of a 300 mm wafer in USD, where a source exists.
     ///
-    /// Source: Khan and Mann, *AI Chips* (CSET 2020), as in Princeton's ttm-cas: 40, 28, 20, 14, 7 and 5 nm; 6 nm as 7 nm, 4 nm as 5 nm.
-    /// 3 nm: about 18,000 USD (B. Bajarin, Creative Strategies, 2025). 45 nm as 40 nm, 22 nm as 20 nm, 16 nm as 14 nm.
+    /// Source: Khan and Mann, *AI Chips* (CSET 2020), as in Princeton's ttm-cas: 40, 28, 20, 14, 7 and 5 nm; 6 nm as 7
+    /// nm, 4 nm as 5 nm. 3 nm: about 18,000 USD (B. Bajarin, Creative Strategies, 2025). 45 nm as 40 nm, 22 nm as 20
+    /// nm, 16 nm as 14 nm.
     #[must_use]
     pub fn wafer_usd(self) -> Option<f64> {
         match self {
@@ -70,7 +72,8 @@ impl ProcessNode {
     }
 }
 
-/// Whole dies on a wafer: its area over a die's, less those that its edge cuts (Hennessy and Patterson, section 1.6).
+/// Whole dies on a wafer: its area over a die's, less the dies that its edge cuts (Hennessy and Patterson, section
+/// 1.6).
 #[must_use]
 pub fn dies_per_wafer(die: SquareMillimeters) -> u32 {
     let radius = WAFER_MM / 2.0;
@@ -78,15 +81,15 @@ pub fn dies_per_wafer(die: SquareMillimeters) -> u32 {
     dies.max(0.0) as u32
 }
 
-/// The fraction of dies without a defect: (1 + area x density / complexity) ^ -complexity, the negative binomial model with the defects
-/// spread over the critical layers.
+/// The fraction of dies without a defect: (1 + area x density / complexity) ^ -complexity, the negative binomial model
+/// with defects spread over the critical layers.
 #[must_use]
 pub fn yield_fraction(die: SquareMillimeters, defects_per_cm2: f64) -> f64 {
     (1.0 + die.0 / 100.0 * defects_per_cm2 / PROCESS_COMPLEXITY).powf(-PROCESS_COMPLEXITY)
 }
 
-/// The cost of a chip from its modelled area; `None` where neither the chip's foundry nor its node has a wafer price, or where a die
-/// does not fit on a wafer.
+/// The cost of a chip from its modelled area. `None` where neither the foundry nor the node has a wafer price, or where
+/// a die does not fit on a wafer.
 ///
 /// # Errors
 /// [`AreaError`] where the chip has no area model.

@@ -1,24 +1,24 @@
-//! Memories and the links to what lies outside the device.
+//! Memories, and the links to the host and to storage.
 
 use crate::units::{Bytes, BytesPerSecond, Joules, Seconds};
 use serde::{Deserialize, Serialize};
 
-/// Who shares a memory.
+/// The cores that share a memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryScope {
-    /// One instance per tensor core (and the vector core beside it).
+    /// One instance per tensor core and its vector core.
     Core,
     /// One instance, shared by all cores.
     Chip,
 }
 
-/// One level of the memory hierarchy. Capacity, bandwidth and energy are of one instance ([`MemoryScope`]).
+/// One level of the memory hierarchy. Capacity, bandwidth and energy are per instance ([`MemoryScope`]).
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MemoryLevel {
-    /// What users call it: `vmem`, `l2`, `hbm`.
+    /// Its name: `vmem`, `l2`, `hbm`.
     pub name: String,
-    /// Who shares it.
+    /// The cores that share it.
     pub scope: MemoryScope,
     /// Usable bytes of an instance.
     pub capacity: Bytes,
@@ -26,9 +26,9 @@ pub struct MemoryLevel {
     pub read_bandwidth: BytesPerSecond,
     /// Peak rate into an instance.
     pub write_bandwidth: BytesPerSecond,
-    /// 1: reads and writes share the port, their times add. 2 or more: they proceed side by side.
+    /// 1: reads and writes share the port, so their times add. 2 or more: they proceed in parallel.
     pub ports: u32,
-    /// From a request to its first byte.
+    /// Time from a request to its first byte.
     pub latency: Seconds,
     /// Energy of reading one byte.
     pub read_energy_per_byte: Joules,
@@ -37,15 +37,15 @@ pub struct MemoryLevel {
 }
 
 impl MemoryLevel {
-    /// The time the level's ports are busy with this traffic through one instance: the sum of both directions behind one
-    /// port, the slower of the two otherwise. Latency not included.
+    /// The time for which the ports are busy with this traffic through one instance: the sum of both directions with
+    /// one port, the slower of the two otherwise. Latency is not included.
     #[must_use]
     pub fn busy_time(&self, read: Bytes, written: Bytes) -> Seconds {
         let (reading, writing) = (read / self.read_bandwidth, written / self.write_bandwidth);
         if self.ports <= 1 { reading + writing } else { reading.max(writing) }
     }
 
-    /// Whether it is taken for DRAM by its capacity: it has a clock of its own.
+    /// True if it counts as DRAM by its capacity; DRAM has a clock of its own.
     #[must_use]
     pub fn is_dram(&self) -> bool {
         super::energy::is_dram(self.capacity)
@@ -61,12 +61,12 @@ impl MemoryLevel {
 /// The link to the host's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct HostLink {
-    /// One direction, per device; both directions proceed side by side.
+    /// One direction, per device; both directions proceed in parallel.
     pub bandwidth: BytesPerSecond,
-    /// Host memory at this device's disposal.
+    /// Host memory available to this device.
     pub capacity: Bytes,
-    /// This device's part of the rate at which the host's processors read and write their memory, where it is known: what an optimizer step there takes
-    /// (ZeRO-Offload, Ren et al. 2021, section 5: the CPU's Adam streams its operands).
+    /// This device's part of the bandwidth between the host's processors and their memory, where known. It bounds an
+    /// optimizer step on the host (ZeRO-Offload, Ren et al. 2021, section 5: the CPU's Adam streams its operands).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<BytesPerSecond>,
 }
@@ -74,10 +74,10 @@ pub struct HostLink {
 /// Storage behind the host.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Storage {
-    /// Reads, per device.
+    /// Read bandwidth, per device.
     pub read_bandwidth: BytesPerSecond,
-    /// Writes, per device.
+    /// Write bandwidth, per device.
     pub write_bandwidth: BytesPerSecond,
-    /// Bytes at this device's disposal.
+    /// Capacity available to this device.
     pub capacity: Bytes,
 }

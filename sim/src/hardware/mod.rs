@@ -1,9 +1,9 @@
-//! One accelerator: tensor cores, vector cores, a hierarchy of memories, links to the host and to storage, its area and
-//! energy models, and what is published about it.
+//! One accelerator: tensor cores, vector cores, a hierarchy of memories, links to the host and to storage, area and
+//! energy models, and its published figures.
 //!
 //! TPU-like chips (few cores, large arrays) and GPU-like chips (many cores, several small arrays and vector lanes per
-//! core) are the same type with different numbers. Chips are described in `sim/templates/chips/*.toml` ([`ChipTemplate`]),
-//! points of a design space are built by [`from_phaze::design_accelerator`]; [`find_faults()`] checks either.
+//! core) are one type with different numbers. `sim/templates/chips/*.toml` describes the built-in chips
+//! ([`ChipTemplate`]). [`phaze::design_accelerator`] builds points of a design space. [`find_faults`] checks either.
 
 pub mod area;
 mod calibration;
@@ -50,7 +50,7 @@ use crate::kernel::DataType;
 use crate::units::{Bytes, FlopsPerSecond, Hertz, SquareMillimeters, Watts};
 use serde::{Deserialize, Serialize};
 
-/// How the silicon area of an accelerator is computed.
+/// The model of an accelerator's silicon area.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AreaModel {
@@ -59,14 +59,14 @@ pub enum AreaModel {
     Phaze22nm,
     /// Unit areas of a technology node: transistor counts over densities, bit cells over array efficiency, PHYs.
     UnitAreas(Box<Floorplan>),
-    /// Its vendor discloses too little of the die.
+    /// The vendor discloses too little of the die.
     Undisclosed,
 }
 
-/// What the vendor publishes, kept beside the model to be compared with it; never used to predict.
+/// The vendor's published figures. They are compared with the model and never used to predict.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct PublishedFigures {
-    /// Area of the die (of all compute dies where there are several).
+    /// Area of the die, or the sum over all compute dies.
     pub die_area: Option<SquareMillimeters>,
     /// Thermal design power.
     pub tdp: Option<Watts>,
@@ -74,18 +74,18 @@ pub struct PublishedFigures {
     pub peak: PerDataType<FlopsPerSecond>,
 }
 
-/// An accelerator as the simulator sees it.
+/// An accelerator.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Accelerator {
-    /// The name users know: a template's, or a design point's dimensions.
+    /// Its name: a template's, or a design point's dimensions.
     pub name: String,
     /// Clock of the cores and of the on-chip memories.
     pub clock: Hertz,
-    /// What it was designed for, where its clock is lowered: see [`lower_clock`].
+    /// The designed clock and voltage, if the clock is lowered: see [`lower_clock`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lowered: Option<LoweredClock>,
-    /// Fraction of it that matrix products keep in hours of training, where power and heat hold it down, compared with the
-    /// short runs that `calibration` speaks of; 1 where nothing is known.
+    /// Fraction of the clock that matrix products keep in hours of training, limited by power and heat. It is relative
+    /// to the short runs that `calibration` was fitted to; 1 where unknown.
     pub sustained_clock_fraction: f64,
     /// The matrix units.
     pub tensor: TensorCores,
@@ -95,35 +95,35 @@ pub struct Accelerator {
     pub on_chip: Vec<MemoryLevel>,
     /// The outermost memory of the device (HBM), where weights and activations live.
     pub hbm: MemoryLevel,
-    /// The link to the host's memory, where there is one.
+    /// The link to the host's memory, if any.
     pub host: Option<HostLink>,
-    /// Storage behind the host, where there is any.
+    /// Storage behind the host, if any.
     pub storage: Option<Storage>,
-    /// Which cores a fused kernel occupies.
+    /// How a fused kernel's cores are paired.
     pub pairing: Pairing,
-    /// What a kernel on all cores blocks.
+    /// The cores that a kernel on all cores blocks.
     pub exclusivity: Exclusivity,
-    /// Whether collectives proceed while the cores compute (a DMA engine of their own).
+    /// True if collectives overlap with computation (they have a DMA engine of their own).
     pub collectives_overlap: bool,
-    /// Where its area comes from.
+    /// The model of its area.
     pub area_model: AreaModel,
-    /// Energy per operation and static power; energy per byte is a property of each memory level.
+    /// Energy per operation and static power; energy per byte belongs to each memory level.
     pub energy: EnergyModel,
-    /// Physical scalars fitted on measurements; ideal by default.
+    /// Physical scalars fitted to measurements; ideal by default.
     pub calibration: Calibration,
-    /// The vendor's kernel library, where measurements say what its kernels make of the chip.
+    /// The vendor's kernel library, where its scalars are fitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub library: Option<KernelLibrary>,
-    /// How streams that run at the same time slow each other, where that was measured.
+    /// How concurrent streams slow each other, where that was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streams: Option<StreamContention>,
-    /// What its vendor states.
+    /// The vendor's published figures.
     pub published: PublishedFigures,
 }
 
 impl Accelerator {
-    /// Whether whatever runs on both takes the same time and, but for what they draw at rest, the same energy: they differ in names, areas and what is
-    /// published at most.
+    /// True if all work takes the same time and the same dynamic energy on both. They may then differ only in name,
+    /// area, static power and published figures.
     #[must_use]
     pub fn runs_like(&self, other: &Self) -> bool {
         let bare = |chip: &Self| Self {
@@ -136,8 +136,8 @@ impl Accelerator {
         bare(self) == bare(other)
     }
 
-    /// Dense peak of the matrix units: 2 x cores x arrays x rows x columns x MACs per unit and cycle x clock.
-    /// `None` where the arrays do not support the type.
+    /// Dense peak of the matrix units: 2 x cores x arrays x rows x columns x MACs per unit and cycle x clock. `None`
+    /// where the arrays do not support the type.
     #[must_use]
     pub fn peak_flops(&self, data_type: DataType) -> Option<FlopsPerSecond> {
         let rate = self.tensor.macs_per_unit_per_cycle.get(data_type)?;
@@ -150,7 +150,7 @@ impl Accelerator {
         FlopsPerSecond(f64::from(self.vector.cores) * f64::from(self.vector.lanes) * self.clock.0)
     }
 
-    /// The process that the area is of; `None` where the die is not disclosed.
+    /// The process node of the die; `None` where the die is not disclosed.
     #[must_use]
     pub fn process_node(&self) -> Option<ProcessNode> {
         match &self.area_model {
@@ -160,7 +160,7 @@ impl Accelerator {
         }
     }
 
-    /// Capacity of the device's memory: what a stage's weights, gradients, optimiser states and activations must fit.
+    /// Capacity of the device's memory, which must hold a stage's weights, gradients, optimiser states and activations.
     #[must_use]
     pub fn memory_capacity(&self) -> Bytes {
         self.hbm.capacity
@@ -177,7 +177,7 @@ impl Accelerator {
         self.on_chip.len() + 1
     }
 
-    /// The innermost memory that each core has for itself, if any.
+    /// The innermost memory private to a core, if any.
     #[must_use]
     pub fn local_buffer(&self) -> Option<&MemoryLevel> {
         self.on_chip.iter().find(|level| level.scope == MemoryScope::Core)

@@ -1,23 +1,23 @@
-//! PHAZE's design space (Wang et al., *Integrated Hardware Architecture and Device Placement Search*, ICML 2024): an
-//! accelerator from its dimensions, cheaply enough for a search.
+//! PHAZE's design space (Wang et al., *Integrated Hardware Architecture and Device Placement Search*, ICML 2024):
+//! builds an accelerator from its dimensions, cheaply enough for a search.
 //!
-//! What the dimensions fix is as in PHAZE's `Estimator/architecture.py`: one `width` x `depth` array per tensor core with
-//! a local buffer of max(1 KiB, width x depth x 16 B), `width` lanes per vector core with max(1 KiB, width x 16 B), one
-//! global buffer. PHAZE gives every chip 64, 256 and 128 words per cycle from these memories, however large: more
-//! cores then gain nothing. Here bandwidth follows what is built:
+//! The dimensions fix the same parts as in PHAZE's `Estimator/architecture.py`. A tensor core has one `width` x `depth`
+//! array and a local buffer of max(1 KiB, width x depth x 16 B). A vector core has `width` lanes and max(1 KiB, width x
+//! 16 B). There is one global buffer. PHAZE gives every chip 64, 256 and 128 words per cycle from these memories,
+//! however large the chip; more cores then gain nothing. Here bandwidth follows the hardware:
 //!
-//! - A **local buffer** feeds its array's edges: [`ELEMENT_BYTES`] per cycle to each of the `width` rows (streaming operand)
-//!   and `depth` columns (stationary operand being preloaded), and takes 4-byte partial sums from each column
-//!   besides what refills it.
-//! - The **global buffer** has one port per core, and never more than its banks deliver. A tensor core's port reads
-//!   [`ELEMENT_BYTES`] per edge lane and cycle and writes half of that: TPU v4i's CMEM serves four 128 x 128 arrays with
-//!   2048 GB/s reads and 1024 GB/s writes at 1.05 GHz, 1.9 B per edge lane and cycle (accelforge,
-//!   `examples/arches/tpu_v4i.yaml`). A vector core's port reads two operands per lane and cycle and writes
-//!   one. A bank is 512 KiB with 64 B per cycle: an L2 slice of the A100, 40 MiB and 5120 B per cycle in all
-//!   (NVIDIA A100 white paper).
+//! - A **local buffer** feeds its array's edges. It reads [`ELEMENT_BYTES`] per cycle for each of the `width` rows
+//!   (streaming operand) and `depth` columns (stationary operand being preloaded). It writes as much for refills, plus
+//!   4-byte partial sums from each column.
+//! - The **global buffer** has one port per core and never more bandwidth than its banks. A tensor core's port reads
+//!   [`ELEMENT_BYTES`] per edge lane and cycle and writes half of that. For comparison, TPU v4i's CMEM serves four 128
+//!   x 128 arrays with 2048 GB/s reads and 1024 GB/s writes at 1.05 GHz, 1.9 B per edge lane and cycle (accelforge,
+//!   `examples/arches/tpu_v4i.yaml`). A vector core's port reads two operands per lane and cycle and writes one. A bank
+//!   is 512 KiB with 64 B per cycle: an L2 slice of the A100, 40 MiB and 5120 B per cycle in total (NVIDIA A100 white
+//!   paper).
 //! - **HBM** has TPU v4's bandwidth, whatever its capacity.
 //!
-//! All of it is monotone: more cores, wider arrays or a larger buffer never have less bandwidth.
+//! All bandwidths are monotone: more cores, wider arrays or a larger buffer never reduce them.
 
 use super::energy::{ControlStyle, STATIC_WATTS_PER_MM2, default_energy_model, default_energy_per_byte};
 use super::{
@@ -35,7 +35,7 @@ pub const ELEMENT_BYTES: f64 = 2.0;
 const PARTIAL_SUM_BYTES: f64 = 4.0;
 /// A global-buffer bank (an A100 L2 slice).
 const BANK_BYTES: f64 = 524_288.0;
-/// What a bank delivers per cycle (an A100 L2 slice).
+/// Bytes per cycle of a bank (an A100 L2 slice).
 const BANK_BYTES_PER_CYCLE: f64 = 64.0;
 
 /// A point of PHAZE's design space.
@@ -66,7 +66,7 @@ impl fmt::Display for PhazeConfig {
 }
 
 impl PhazeConfig {
-    /// The TPUv4-like point that PHAZE's area limit and comparison come from: 8 tensor cores of 128 x 128, 2 vector cores of 128
+    /// The TPUv4-like point of PHAZE's area limit and comparison: 8 tensor cores of 128 x 128, 2 vector cores of 128
     /// lanes, 128 MiB, and TPU v4's 32 GiB of HBM.
     #[must_use]
     pub fn tpu_v4_like() -> Self {
@@ -93,7 +93,7 @@ impl PhazeConfig {
         Bytes((u64::from(self.width_vc) * 16).max(1024))
     }
 
-    /// Bytes per cycle that the global buffer delivers and takes.
+    /// Bytes per cycle that the global buffer reads and writes.
     #[must_use]
     pub fn global_buffer_bytes_per_cycle(&self) -> (f64, f64) {
         let banks = (self.global_buffer.as_f64() / BANK_BYTES).max(1.0) * BANK_BYTES_PER_CYCLE;
@@ -104,14 +104,14 @@ impl PhazeConfig {
         (read, read / 2.0)
     }
 
-    /// Its numbers as a name.
+    /// A name made of its dimensions.
     fn name(&self) -> String {
         let (buffer, hbm) = (self.global_buffer.0 >> 20, self.hbm.gib());
         format!("tc{}_vc{}_{}x{}_glb{buffer}MiB_hbm{hbm:.0}GiB", self.num_tc, self.num_vc, self.width, self.depth)
     }
 }
 
-/// The file of a design_accelerator point's chip, PHAZE's own with the dimensions set: [`design_accelerator`] as other verbs read it.
+/// The chip file of a design point: PHAZE's own file with the dimensions set. It reads back as [`design_accelerator`].
 ///
 /// # Errors
 /// A built-in file that cannot be read; the tests read them all.
@@ -146,7 +146,8 @@ pub fn design_document(config: &PhazeConfig) -> Result<ChipDocument, HardwareErr
     Ok(document)
 }
 
-/// The accelerator of a design point. Nothing is read or searched; cheap enough to be called for every point of a space.
+/// The accelerator of a design point. It reads no file and searches nothing, so a search can call it for every point of
+/// a space.
 #[must_use]
 pub fn design_accelerator(config: &PhazeConfig) -> Accelerator {
     let clock = Hertz(1.05e9); // TPU v4, and what PHAZE states (and misspells by a factor of 1000)
@@ -202,7 +203,7 @@ pub fn design_accelerator(config: &PhazeConfig) -> Accelerator {
         streams: None,
         published: PublishedFigures::default(),
     };
-    // An area table that cannot be read leaves static power at zero here; whoever asks for the area gets the error.
+    // If the area table cannot be read, static power stays zero here; asking for the area returns the error.
     let area = chip_area(&accelerator).map_or(0.0, |breakdown| breakdown.total_area().0);
     accelerator.energy.static_power = Watts(area * STATIC_WATTS_PER_MM2);
     accelerator

@@ -1,9 +1,9 @@
-//! Every number of a chip's file has a source: the rule, checked.
+//! Checks that every number of a chip's file has a source.
 
 use crate::files::FileFault;
 use std::collections::BTreeMap;
 
-/// The `[sources]` table as dotted key -> text; nested tables and quoted dotted keys are the same thing.
+/// The `[sources]` table as dotted key -> text. Nested tables and quoted dotted keys are equivalent.
 pub(super) fn flatten_sources(table: &toml::Table, faults: &mut Vec<FileFault>) -> BTreeMap<String, String> {
     let mut flat = BTreeMap::new();
     let mut stack: Vec<(String, &toml::Value)> = table.iter().map(|(key, value)| (key.clone(), value)).collect();
@@ -24,7 +24,8 @@ pub(super) fn flatten_sources(table: &toml::Table, faults: &mut Vec<FileFault>) 
     flat
 }
 
-/// Every number is covered by a source, and every source covers a number. Fitted scalars have `fitted_on` instead.
+/// Checks that a source covers every number and that every source covers a number. Fitted scalars have `fitted_on`
+/// instead.
 pub(super) fn check_sources(file: &toml::Table, sources: &BTreeMap<String, String>, faults: &mut Vec<FileFault>) {
     let mut numbers = Vec::new();
     for (key, value) in file.iter().filter(|(key, _)| !matches!(key.as_str(), "sources" | "calibration" | "library" | "streams"))
@@ -51,7 +52,7 @@ pub(super) fn check_sources(file: &toml::Table, sources: &BTreeMap<String, Strin
     }
 }
 
-/// The numbers below a value, with their dotted keys; tables of an array go by their name.
+/// The numbers below a value, with their dotted keys. Tables of an array go by their name.
 fn number_leaves(key: String, value: &toml::Value, found: &mut Vec<(String, String)>) {
     match value {
         toml::Value::Integer(_) | toml::Value::Float(_) => found.push((key, value.to_string())),

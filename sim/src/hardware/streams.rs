@@ -1,33 +1,33 @@
-//! How kernels, collectives and host copies that run at the same time slow each other: few scalars per chip and its host.
+//! How concurrent kernels, collectives and host copies slow each other: few scalars per chip and its host.
 
 use super::library::FittedScalar;
 use serde::{Deserialize, Serialize};
 
-/// By how much a stream's work takes longer while another stream runs: 0.2 is a fifth longer. Slowdowns by several streams add.
-/// Without measurements none is known and all are 0.
+/// Relative increase of a stream's time while another stream runs: 0.2 is a fifth longer. Slowdowns by several streams
+/// add. Without measurements all are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct StreamContention {
-    /// Kernels beside a collective inside the fast domain, which takes cores, cache and memory bandwidth.
+    /// Kernels during a collective inside the fast domain, which takes cores, cache and memory bandwidth.
     pub kernel_by_collective: f64,
-    /// Kernels beside a collective that crosses the network between nodes.
+    /// Kernels during a collective that crosses the network between nodes.
     pub kernel_by_network: f64,
-    /// A collective inside the fast domain beside kernels.
+    /// A collective inside the fast domain during kernels.
     pub collective_by_kernel: f64,
-    /// A collective between nodes beside a host copy, with which it shares the host's bus.
+    /// A collective between nodes during a host copy; both share the host's bus.
     pub network_by_copy: f64,
-    /// Copies to the host beside a collective between nodes.
+    /// Copies to the host during a collective between nodes.
     pub copy_out_by_network: f64,
-    /// Copies to the device beside copies to the host.
+    /// Copies to the device during copies to the host.
     pub copy_in_by_copy_out: f64,
-    /// Copies to the host beside copies to the device.
+    /// Copies to the host during copies to the device.
     pub copy_out_by_copy_in: f64,
 }
 
-/// The most that one stream may be slowed by another: ten times its own time.
+/// Largest slowdown of one stream by another: ten times its own time.
 const MOST: f64 = 10.0;
 
 impl StreamContention {
-    /// Every scalar. A file that has the table gives them all.
+    /// All scalars. A file that has the table gives all of them.
     pub const PARAMETERS: [FittedScalar<Self>; 7] = [
         slowdown_scalar("kernel_by_collective", |s| s.kernel_by_collective, |s, v| s.kernel_by_collective = v),
         slowdown_scalar("kernel_by_network", |s| s.kernel_by_network, |s, v| s.kernel_by_network = v),

@@ -1,4 +1,4 @@
-//! Process nodes: what a square millimetre holds and what an operation costs, with sources.
+//! Process nodes: densities and energies per operation, with sources.
 
 use super::lowered::VOLTAGE_EXPONENT;
 use crate::units::Hertz;
@@ -30,7 +30,7 @@ pub enum ProcessNode {
 }
 
 impl ProcessNode {
-    /// Every node, oldest first.
+    /// All nodes, oldest first.
     pub const ALL: [Self; 9] = [Self::N45, Self::N28, Self::N22, Self::N16, Self::N7, Self::N6, Self::N5, Self::N4, Self::N3];
 
     /// The number in the node's name, in nanometres.
@@ -50,13 +50,13 @@ impl ProcessNode {
     }
 
     /// Transistors per square millimetre that a large accelerator reaches, in millions: published transistor count over
-    /// published die area. Foundries' densest libraries are quoted half as high again at 7 nm (96.3, [`Self::library_density`]),
-    /// where placed and routed logic never gets.
+    /// published die area. Foundries quote their densest libraries half as high again at 7 nm (96.3,
+    /// [`Self::library_density`]); placed and routed logic never reaches that.
     ///
-    /// Sources: GF100 3.0e9 / 529 mm^2 at 40 nm, shrunk to 45 by (40/45)^2; GM200 8.0e9 / 601 at 28 nm; 22 nm between its neighbours
-    /// on a logarithmic scale; V100 21.1e9 / 815 at 12 nm (NVIDIA V100 white paper); A100 54.2e9 / 826 at 7 nm (A100 white paper); 6 nm is 18 %
-    /// denser than 7 nm (TSMC); H100 80e9 / 814 at 4 nm (H100 white paper); 4 nm is 6 % denser than 5 nm (TSMC); 3 nm is 60 %
-    /// denser than 5 nm in logic (TSMC N3E).
+    /// Sources: GF100 3.0e9 / 529 mm^2 at 40 nm, shrunk to 45 by (40/45)^2; GM200 8.0e9 / 601 at 28 nm; 22 nm between
+    /// its neighbours on a logarithmic scale; V100 21.1e9 / 815 at 12 nm (NVIDIA V100 white paper); A100 54.2e9 / 826
+    /// at 7 nm (A100 white paper); 6 nm is 18 % denser than 7 nm (TSMC); H100 80e9 / 814 at 4 nm (H100 white paper); 4
+    /// nm is 6 % denser than 5 nm (TSMC); 3 nm is 60 % denser than 5 nm in logic (TSMC N3E).
     #[must_use]
     pub fn logic_density(self) -> f64 {
         match self {
@@ -74,8 +74,8 @@ impl ProcessNode {
 
     /// Transistors per square millimetre of the densest library, in millions.
     ///
-    /// Sources: 40, 28, 20, 14, 7 and 5 nm from Khan and Mann, *AI Chips* (CSET 2020), as in Princeton's ttm-cas; 45 nm is 40 nm times
-    /// (40/45)^2, 22 nm lies between 28 and 20 nm; 6, 4 and 3 nm as in [`Self::logic_density`].
+    /// Sources: 40, 28, 20, 14, 7 and 5 nm from Khan and Mann, *AI Chips* (CSET 2020), as in Princeton's ttm-cas; 45 nm
+    /// is 40 nm times (40/45)^2, 22 nm lies between 28 and 20 nm; 6, 4 and 3 nm as in [`Self::logic_density`].
     #[must_use]
     pub fn library_density(self) -> f64 {
         match self {
@@ -93,10 +93,10 @@ impl ProcessNode {
 
     /// Area of an SRAM bit relative to 7 nm.
     ///
-    /// Sources: 7, 6 and 5 nm from LLMCompass (Zhang et al., ISCA 2024; 0.170, 0.140, 0.125 um^2 per bit of cache, periphery included); 4 nm as
-    /// 5 nm; the others by the published high-density cell over 7 nm's 0.027 um^2 (TSMC, ISSCC 2017): 0.346 at 45 nm (Intel, IEDM 2007),
-    /// 0.127 at 28 nm (TSMC), 0.092 at 22 nm (Intel, ISSCC 2012), 0.070 at 16 nm (TSMC, ISSCC 2014); 3 nm has 5 nm's cell (0.021, TSMC N3E,
-    /// IEDM 2022).
+    /// Sources: 7, 6 and 5 nm from LLMCompass (Zhang et al., ISCA 2024; 0.170, 0.140, 0.125 um^2 per bit of cache,
+    /// periphery included); 4 nm as 5 nm; the others by the published high-density cell over 7 nm's 0.027 um^2 (TSMC,
+    /// ISSCC 2017): 0.346 at 45 nm (Intel, IEDM 2007), 0.127 at 28 nm (TSMC), 0.092 at 22 nm (Intel, ISSCC 2012), 0.070
+    /// at 16 nm (TSMC, ISSCC 2014); 3 nm has 5 nm's cell (0.021, TSMC N3E, IEDM 2022).
     #[must_use]
     pub fn sram_scale(self) -> f64 {
         match self {
@@ -110,10 +110,11 @@ impl ProcessNode {
         }
     }
 
-    /// An energy at this node, from the energies of the same operation at 45 and at 7 nm.
+    /// The energy of an operation at this node, from its energies at 45 and at 7 nm.
     ///
-    /// Between the two a power law in the node's number (a straight line on logarithmic scales); below 7 nm the foundry's power
-    /// at equal speed: 6 nm as 7 nm, 5 nm 30 % less, 4 nm 22 % less than 5 nm (N4P, whose density 4 nm has here too), 3 nm 30 % less than 5 nm (TSMC).
+    /// Between the two it follows a power law in the node's number (a straight line on logarithmic scales). Below 7 nm
+    /// it follows the foundry's power at equal speed (TSMC): 6 nm as 7 nm, 5 nm 30 % less, 4 nm 22 % less than 5 nm
+    /// (N4P, whose density 4 nm has here too), 3 nm 30 % less than 5 nm.
     #[must_use]
     pub fn energy_at_node(self, at_45nm: f64, at_7nm: f64) -> f64 {
         match self {
@@ -128,10 +129,11 @@ impl ProcessNode {
         }
     }
 
-    /// The clock of the chips that [`Self::energy_at_node`] speaks of.
+    /// The clock to which [`Self::energy_at_node`] refers; `None` for planar nodes.
     ///
-    /// Energies at 7 nm are published with TPU v4i, a chip of 1050 MHz (Jouppi et al., ISCA 2021); newer nodes' are relative to them at equal speed.
-    /// 16 nm is 35 % slower at equal voltage (TSMC, N7 over 16FF+). Planar nodes' hold at the nominal voltage (45 nm: 0.9 V) of any chip here.
+    /// Energies at 7 nm are published with TPU v4i, a chip of 1050 MHz (Jouppi et al., ISCA 2021); newer nodes are
+    /// relative to them at equal speed. 16 nm is 35 % slower at equal voltage (TSMC, N7 over 16FF+). Planar nodes'
+    /// energies hold at the nominal voltage (45 nm: 0.9 V) of any chip here.
     fn reference_clock(self) -> Option<Hertz> {
         match self {
             Self::N45 | Self::N28 | Self::N22 => None,
@@ -140,8 +142,9 @@ impl ProcessNode {
         }
     }
 
-    /// The energy of an operation on a chip that is designed for this clock, over [`Self::energy_at_node`]: a higher clock takes a higher voltage, or the larger
-    /// gates and deeper pipelines that stand in for it. The voltage's square, by the same curve and down to the same floor as under a limit of power.
+    /// The energy of an operation on a chip designed for this clock, relative to [`Self::energy_at_node`]. A higher
+    /// clock takes a higher voltage, or equivalent larger gates and deeper pipelines. The factor is the voltage's
+    /// square, with the same curve and floor as under a power limit.
     #[must_use]
     pub fn energy_at_clock(self, clock: Hertz) -> f64 {
         let Some(reference) = self.reference_clock() else { return 1.0 };

@@ -1,4 +1,5 @@
-//! The built-in chips: one TOML file each in `sim/templates/chips/`, embedded at build time, every number with its source.
+//! The built-in chips: one TOML file each in `sim/templates/chips/`, embedded at build time, with a source for every
+//! number.
 
 use super::file;
 use super::{Accelerator, HardwareError};
@@ -9,21 +10,21 @@ pub(super) mod embedded {
     include!(concat!(env!("OUT_DIR"), "/templates.rs"));
 }
 
-/// A chip's file, read: the accelerator and what the file says about its figures.
+/// A chip's file as read: the accelerator, and the sources of its figures.
 #[derive(Debug, Clone)]
 pub struct ChipTemplate {
     /// The canonical name.
     pub name: String,
-    /// Other names it answers to.
+    /// Its aliases.
     pub aliases: Vec<String>,
     /// One line for lists.
     pub description: String,
     /// The chip.
     pub accelerator: Accelerator,
-    /// Where each figure comes from, by key; a key stands for everything below it (`memory.hbm` for
-    /// `memory.hbm.capacity_gib`). Every figure of a file is covered: [`ChipTemplate::from_toml_str`] checks it.
+    /// The source of each figure by key; a key covers all keys below it (`memory.hbm` covers
+    /// `memory.hbm.capacity_gib`). [`ChipTemplate::from_toml_str`] checks that every figure is covered.
     pub sources: BTreeMap<String, String>,
-    /// What each calibration scalar was fitted on, by its key.
+    /// The data that each calibration scalar was fitted to, by its key.
     pub fitted_on: BTreeMap<String, String>,
 }
 
@@ -31,7 +32,7 @@ impl ChipTemplate {
     /// Reads and verifies a chip's file; `file` names it in errors.
     ///
     /// # Errors
-    /// Malformed TOML, a missing or unknown key, or values that cannot be (all of them are listed).
+    /// Malformed TOML, a missing or unknown key, or impossible values (all of them are listed).
     pub fn from_toml_str(text: &str, file: &str) -> Result<Self, HardwareError> {
         file::read_chip_file(text, file)
     }
@@ -39,7 +40,7 @@ impl ChipTemplate {
     /// The built-in chip of this name or alias; case, `-` and blanks do not matter.
     ///
     /// # Errors
-    /// [`HardwareError::Unknown`] names those that exist.
+    /// [`HardwareError::Unknown`] lists the names that exist.
     pub fn find_built_in(name: &str) -> Result<&'static Self, HardwareError> {
         let wanted = normalise_name(name);
         let answers =
@@ -50,7 +51,7 @@ impl ChipTemplate {
         }
     }
 
-    /// The source of a figure: that of its key, or of the nearest table above it.
+    /// The source of a figure: its key's, or that of the nearest table above it.
     #[must_use]
     pub fn source_of(&self, key: &str) -> Option<&str> {
         let mut prefix = key;
@@ -73,10 +74,10 @@ pub fn template_names() -> Vec<&'static str> {
     embedded::CHIPS.iter().map(|(name, _)| *name).collect()
 }
 
-/// Every built-in chip, sorted by name.
+/// All built-in chips, sorted by name.
 ///
 /// # Errors
-/// A built-in file that does not verify; the tests read them all, so a released build has none.
+/// A built-in file that does not verify. The tests read them all, so a released build has none.
 pub fn all_templates() -> Result<&'static [ChipTemplate], HardwareError> {
     static ALL: OnceLock<Result<Vec<ChipTemplate>, HardwareError>> = OnceLock::new();
     let read = || embedded::CHIPS.iter().map(|(name, text)| file::read_chip_file(text, &format!("{name}.toml"))).collect();
@@ -90,7 +91,7 @@ impl Accelerator {
     /// The built-in chip of this name or alias.
     ///
     /// # Errors
-    /// [`HardwareError::Unknown`] names those that exist.
+    /// [`HardwareError::Unknown`] lists the names that exist.
     pub fn built_in(name: &str) -> Result<Self, HardwareError> {
         ChipTemplate::find_built_in(name).map(|template| template.accelerator.clone())
     }
@@ -98,7 +99,7 @@ impl Accelerator {
     /// Reads and verifies a chip's file; `file` names it in errors.
     ///
     /// # Errors
-    /// Malformed TOML, a missing or unknown key, or values that cannot be (all of them are listed).
+    /// Malformed TOML, a missing or unknown key, or impossible values (all of them are listed).
     pub fn from_toml_str(text: &str, file: &str) -> Result<Self, HardwareError> {
         ChipTemplate::from_toml_str(text, file).map(|template| template.accelerator)
     }

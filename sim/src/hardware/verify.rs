@@ -1,4 +1,4 @@
-//! What must hold of every accelerator, whether read from a file or built by a search.
+//! The rules of every accelerator, read from a file or built by a search.
 
 use super::{Accelerator, AreaModel, Calibration, FittedScalar, KernelLibrary, MemoryLevel, MemoryScope, StreamContention};
 use crate::files::FileFault;
@@ -6,17 +6,17 @@ use crate::limits::{self, LARGEST_COUNT};
 use crate::units::Bytes;
 use std::ops::RangeInclusive;
 
-/// How far a published peak may lie above what the arrays give (rounding of the published figure).
+/// Upper limit of a published peak over the arrays' peak (rounding of the published figure).
 const PEAK_ROUNDING: f64 = 1.02;
-/// How far it may lie below (a clock that is not held, units that are not counted).
+/// Lower limit of that ratio (a clock that is not kept, units that are not counted).
 const PEAK_SHORTFALL: f64 = 0.9;
 
-/// Every missing, zero, negative, NaN or contradictory figure; empty for a sound chip.
+/// Every missing, zero, negative, NaN or contradictory figure; empty for a valid chip.
 #[must_use]
 pub fn find_faults(accelerator: &Accelerator) -> Vec<FileFault> {
     let mut faults = ChipFaults::default();
     check_compute(accelerator, &mut faults);
-    // Bandwidths may be given per cycle: with an impossible clock they are wrong because of it.
+    // Bandwidths may be given per cycle. With an impossible clock they are wrong because of it and are not reported.
     let clock = accelerator.clock.0;
     for level in accelerator.memory_levels() {
         check_memory(level, clock.is_finite() && clock > 0.0, &mut faults);
@@ -49,7 +49,7 @@ impl ChipFaults {
         }
     }
 
-    /// A positive number in a range, which is stated in the key's unit.
+    /// Checks a positive number against a range in the key's unit.
     fn check_within(&mut self, key: &str, value: f64, range: RangeInclusive<f64>, cure: &str) {
         self.check_positive(key, value, cure);
         if value.is_finite() && value > 0.0 && !range.contains(&value) {
@@ -58,7 +58,7 @@ impl ChipFaults {
         }
     }
 
-    /// A number from 0 to `most`.
+    /// Checks a number from 0 to `most`.
     fn check_up_to(&mut self, key: &str, value: f64, most: f64, cure: &str) {
         self.check_not_negative(key, value, cure);
         if value.is_finite() && value > most {
@@ -73,7 +73,7 @@ impl ChipFaults {
     }
 }
 
-/// A range of base units in a larger unit.
+/// A range of base units, converted to a larger unit.
 fn range_in_units(range: RangeInclusive<f64>, unit: f64) -> RangeInclusive<f64> {
     range.start() / unit..=range.end() / unit
 }
@@ -180,7 +180,7 @@ fn check_hierarchy(accelerator: &Accelerator, faults: &mut ChipFaults) {
             let key = format!("memory.{}.scope", outer.name);
             faults.0.push(FileFault::new(key, "core", format!("lies outside {}, which all cores share", level.name), cure));
         }
-        // A register file may exceed the first-level cache; what all cores share is larger than what one core has.
+        // A register file may exceed the first-level cache, but a shared memory is larger than a core's own.
         if outer.scope == MemoryScope::Chip && level.capacity > outer.capacity {
             let limit = format!("exceeds the {} of {}, the memory around it", outer.capacity, outer.name);
             let key = format!("memory.{}.capacity", level.name);
@@ -267,7 +267,7 @@ fn check_published(accelerator: &Accelerator, faults: &mut ChipFaults) {
             faults.0.push(FileFault::new(key, stated, "the arrays do not support this type", cure));
             continue;
         };
-        // Where the arrays or the clock are impossible, their own faults say so.
+        // Impossible arrays or clocks have faults of their own.
         if !(modelled.is_finite() && modelled > 0.0) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Faults are found wherever they are injected, and their texts name key, value, limit and cure.
+//! Injected faults are found, and their texts name key, value, limit and cure.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::template::embedded;
@@ -6,7 +6,7 @@ use super::{Accelerator, Calibration, ChipTemplate, HardwareError, HostLink, fin
 use crate::units::{Bytes, BytesPerSecond, Hertz, Joules, Seconds, Watts};
 use proptest::prelude::*;
 
-/// One way of breaking a chip with a bad number, and the key that the fault must name.
+/// An injected bad number, and the key that the fault must name.
 type Injection = (&'static str, fn(&mut Accelerator, f64));
 
 const INJECTIONS: [Injection; 12] = [
@@ -38,7 +38,7 @@ proptest! {
     }
 }
 
-/// The faults of TPU v4, uncalibrated, with its file's text changed.
+/// The faults of TPU v4, uncalibrated, with changes to its file's text.
 fn faults_of(changes: &[(&str, &str)]) -> String {
     let file = include_str!("../../templates/chips/tpu_v4.toml");
     let mut text = file.split("\n[calibration]").next().unwrap_or(file).to_owned();
@@ -135,7 +135,7 @@ fn an_unknown_chip_is_told_the_known_ones() {
     );
 }
 
-/// Paths of the numbers of a file's tables, of arrays those of the first two entries.
+/// Paths of the numbers in a file's tables; of arrays only the first two entries.
 fn numbers(value: &toml::Value, path: &[String], found: &mut Vec<Vec<String>>) {
     let below = |key: String| [path, &[key]].concat();
     match value {
@@ -148,20 +148,21 @@ fn numbers(value: &toml::Value, path: &[String], found: &mut Vec<Vec<String>>) {
     }
 }
 
-/// The file with the number at a path replaced.
+/// The file's text with the number at a path replaced.
 fn with(file: &toml::Value, path: &[String], number: f64) -> String {
     let mut file = file.clone();
     let place = path.iter().fold(&mut file, |at, key| match at {
         toml::Value::Array(list) => &mut list[key.parse::<usize>().unwrap()],
         other => other.get_mut(key).unwrap(),
     });
-    // A whole number stays one, so that it is the limit that speaks and not the parser.
+    // A whole number stays whole, so that the limit refuses it and not the parser.
     let whole = place.is_integer() && number == 0.0;
     *place = if whole { toml::Value::Integer(0) } else { toml::Value::Float(number) };
     toml::to_string(&file).unwrap()
 }
 
-/// Checks the limits of every number of a file: none is taken that is no number, negative or huge, and where next to nothing is taken, nothing is.
+/// Checks the limits of every number of a file. NaN, negative and huge numbers must be refused; where a tiny number is
+/// accepted, zero must be too.
 pub(crate) fn every_number_has_limits(text: &str, is_taken: impl Fn(&str) -> bool) {
     let file: toml::Value = toml::from_str(text).unwrap();
     let mut paths = Vec::new();

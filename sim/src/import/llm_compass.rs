@@ -1,10 +1,10 @@
-//! LLMCompass (Zhang et al., ISCA 2024): the JSON description of a system (`configs/*.json`), its device read as a chip and its
-//! interconnect as a fabric.
+//! LLMCompass (Zhang et al., ISCA 2024): the JSON description of a system (`configs/*.json`), with its device read as a
+//! chip and its interconnect as a fabric.
 //!
-//! What the file does not say is taken as LLMCompass's own model takes it (`hardware_model/`, `software_model/matmul.py`): output-stationary
-//! arrays that stay busy on long products, core memories that never limit, one port on the global buffer and on the device's
-//! memory. Energy per operation and byte is the process node's; static power is not stated and therefore zero. Its area model's
-//! unit counts are not read: the chip has no area.
+//! Missing properties follow LLMCompass's own model (`hardware_model/`, `software_model/matmul.py`): output-stationary
+//! arrays that stay busy on long products, core memories that never limit, one port on the global buffer and on the
+//! device's memory. Energy per operation and byte is the process node's; static power is not stated and therefore zero.
+//! The unit counts of its area model are not read, so the chip has no area.
 
 use crate::files::{FileError, json, strict};
 use crate::hardware::energy::{ControlStyle, default_energy_model, default_energy_per_byte};
@@ -24,7 +24,7 @@ const GIB: f64 = 1_073_741_824.0;
 /// Reads a device; `file` names it in errors.
 ///
 /// # Errors
-/// Malformed JSON, missing keys, figures that cannot be: all of them are listed, by their path in the file.
+/// Malformed JSON, missing keys, or impossible figures; all of them are listed by their path in the file.
 pub fn read_chip(text: &str, file: &str) -> Result<ChipTemplate, FileError> {
     let json = parse_file(text, file, "give a chip file (.toml), an LLMCompass device description or a Calculon system (.json)")?;
     let mut reader = CompassReader { json: &json, faults: Vec::new() };
@@ -43,8 +43,9 @@ pub fn read_chip(text: &str, file: &str) -> Result<ChipTemplate, FileError> {
     })
 }
 
-/// Reads the interconnect: devices all linked to each other (`FC`) or in a ring (`RING`), each with all its links' bandwidth one way, of which a
-/// packet's header takes its part; a step takes the link's latency, the start of a collective nothing.
+/// Reads the interconnect: devices that are fully connected (`FC`) or form a ring (`RING`). Each device has the one-way
+/// bandwidth of all its links, less the share of packet headers. A step takes the link's latency; starting a collective
+/// takes no time.
 ///
 /// # Errors
 /// As [`read_chip`].
@@ -102,7 +103,7 @@ struct CompassReader<'a> {
 }
 
 impl<'a> CompassReader<'a> {
-    /// Nothing, or what is wrong so far.
+    /// Returns the faults so far as an error.
     fn check_sound(&mut self, file: &str) -> Result<(), FileError> {
         let faults = std::mem::take(&mut self.faults);
         if faults.is_empty() { Ok(()) } else { Err(FileError { file: file.to_owned(), faults }) }
@@ -121,7 +122,7 @@ impl<'a> CompassReader<'a> {
         found
     }
 
-    /// A positive number of `range`.
+    /// A positive number within `range`.
     fn positive_number(&mut self, path: &str, range: RangeInclusive<f64>) -> f64 {
         let Some(value) = self.required_value(path) else { return 1.0 };
         match value.as_f64() {
@@ -153,7 +154,7 @@ impl<'a> CompassReader<'a> {
         1
     }
 
-    /// The product of figures, held against what is taken for it; `unit` is the product's.
+    /// Checks a product of figures against its range; `unit` is the product's.
     fn capped_product(&mut self, paths: &[&str], product: f64, range: RangeInclusive<f64>, unit: &str) {
         if self.faults.is_empty() && !range.contains(&product) {
             let limit = format!("their product {unit} {}", limits::describe_range(*range.start(), *range.end()));
@@ -169,7 +170,7 @@ impl<'a> CompassReader<'a> {
         })
     }
 
-    /// `value` of the text at `path`, by the names in `known`.
+    /// The value that `known` gives for the text at `path`.
     fn choice_at<T: Copy>(&mut self, path: &str, known: &[(&str, T)]) -> Option<T> {
         let before = self.faults.len();
         let text = self.text_at(path);
@@ -194,19 +195,19 @@ const NODES: [(&str, ProcessNode); 9] = [
     ("3nm", ProcessNode::N3),
 ];
 
-/// Counts and bytes per cycle that multiply another figure.
+/// Accepted counts and bytes per cycle that multiply another figure.
 const FACTOR: RangeInclusive<f64> = 1e-3..=1e9;
-/// Bytes of a packet, or of its header.
+/// Accepted bytes of a packet, or of its header.
 const PACKET: RangeInclusive<f64> = 1e-3..=1e9;
-/// Bits per second of a pin: a million times the fastest ones' 2e11.
+/// Accepted bits per second of a pin, up to a million times the fastest ones' 2e11.
 const PIN: RangeInclusive<f64> = 1.0..=1e17;
 
-/// What is taken for a memory, in `unit` bytes.
+/// Accepted capacity of a memory, in `unit` bytes.
 fn capacity_limits(unit: f64) -> RangeInclusive<f64> {
     1.0 / unit..=limits::LARGEST_MEMORY as f64 / unit
 }
 
-/// Bytes of the types that its arrays and lanes compute in.
+/// Bytes of the data types of its arrays and lanes.
 const TYPES: [(&str, f64); 5] = [("fp32", 4.0), ("bf16", 2.0), ("fp16", 2.0), ("fp8", 1.0), ("int8", 1.0)];
 
 fn rates_of_types(data_type: &str, rate: f64) -> PerDataType<f64> {
@@ -254,7 +255,7 @@ fn build_accelerator(r: &mut CompassReader<'_>) -> Accelerator {
     }
 }
 
-/// The arrays, and the bytes per cycle that keep those of one core busy.
+/// The arrays, and the bytes per cycle that keep one core's arrays busy.
 fn build_tensor_cores(r: &mut CompassReader<'_>, cores: u32) -> (TensorCores, f64) {
     let array = |key: &str| format!("device.compute_chiplet.core.systolic_array.{key}");
     let arrays_per_core = r.positive_count("device.compute_chiplet.core.sublane_count");

@@ -1,4 +1,4 @@
-//! Files of other simulators: read as what they mean here, one module per format.
+//! Readers of other simulators' files, one module per format.
 
 pub mod calculon;
 pub mod llm_compass;
@@ -11,7 +11,7 @@ use crate::network::{Fabric, NetworkError};
 /// A chip from another simulator's file: LLMCompass's device or Calculon's system.
 ///
 /// # Errors
-/// A file of neither, or a faulty one of either.
+/// A file of neither simulator, or a faulty one.
 pub fn import_chip(text: &str, file: &str) -> Result<ChipTemplate, FileError> {
     if calculon::CalculonSystem::recognises(text) {
         return calculon::CalculonSystem::from_json_str(text, file)?.to_chip(None);
@@ -30,8 +30,8 @@ pub fn import_fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
     llm_compass::read_fabric(text, file)
 }
 
-/// A fabric by name or by path, as [`Fabric::load_for_chip`] has it, or by path the networks of an LLMCompass or Calculon system (`.json`), which
-/// are those of one chip.
+/// A fabric by name or by path, as in [`Fabric::load_for_chip`]. A `.json` path names an LLMCompass or Calculon system;
+/// its networks belong to one chip.
 ///
 /// # Errors
 /// Those of [`Fabric::load_for_chip`], and a faulty file of another simulator.

@@ -1,11 +1,11 @@
-//! Kernels and what each waits for: what an operator schedule is made of.
+//! Kernels and their dependencies: the input of an operator schedule.
 
 use super::Kernel;
 use petgraph::graph::{DiGraph, NodeIndex};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// An operator's place in the part of a model that a [`KernelGraph`] runs.
+/// The index of an operator in the part of a model that a [`KernelGraph`] runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct OpId(pub u32);
@@ -32,23 +32,24 @@ pub enum Pass {
     Forward,
     /// Forward kernels that the backward pass runs again.
     Recompute,
-    /// The backward pass without them.
+    /// The backward pass without recomputation.
     Backward,
     /// The optimizer's step.
     Optimizer,
 }
 
-/// What a kernel of the backward pass differentiates by.
+/// The gradient that a kernel of the backward pass computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GradientOf {
-    /// The operator's inputs (dX): earlier operators wait for it.
+    /// With respect to the operator's inputs (dX): earlier operators wait for it.
     Inputs,
-    /// The operator's parameters (dW): nothing else in the micro-batch waits for it, zero-bubble schedules put it off.
+    /// With respect to the operator's parameters (dW): nothing else in the micro-batch waits for it, so zero-bubble
+    /// schedules delay it.
     Weights,
 }
 
-/// The parallel axis along which a collective's ranks lie.
+/// The parallel axis of a collective's ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParallelAxis {
@@ -60,35 +61,35 @@ pub enum ParallelAxis {
     Expert,
 }
 
-/// What a kernel is to a training step. Whoever makes the kernel says it; names are for people only.
+/// The role of a kernel in a training step. The code that makes the kernel sets it; names are only for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct KernelRole {
-    /// Whose kernel it is: the first operator of several in one kernel, the producer of a tensor whose gradients are summed. None
-    /// where no operator of the graph has it: the optimizer's, and sums for a tensor that comes from outside.
+    /// The operator of the kernel: the first of several in one kernel, or the producer of a tensor whose gradients are
+    /// summed. `None` where the graph has no such operator: for the optimizer, and for sums of a tensor from outside.
     pub operator: Option<OpId>,
     /// The pass that runs it.
     pub pass: Pass,
-    /// What it differentiates by: none outside the backward pass, and for what both gradients wait for.
+    /// The gradient that it computes; `None` outside the backward pass, and for work that both gradients need.
     pub gradient: Option<GradientOf>,
-    /// The axis of a collective; none for every other kernel.
+    /// The axis of a collective; `None` for every other kernel.
     pub axis: Option<ParallelAxis>,
 }
 
-/// A kernel in a graph: what it is called, what it does and what for.
+/// A kernel in a graph, with its name and role.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelNode {
-    /// A name that users know, unique in its graph: `layer.mlp.fc1.forward`.
+    /// A readable name, unique in its graph: `layer.mlp.fc1.forward`.
     pub name: String,
-    /// What is executed.
+    /// The work.
     pub kernel: Kernel,
-    /// What it is to the step.
+    /// Its role in the step.
     pub role: KernelRole,
 }
 
-/// Kernels and what each waits for. The edge weight is unused by the schedule: data passes through memory.
+/// Kernels and their dependencies. Edges have no weight: data passes through memory.
 pub type KernelGraph = DiGraph<KernelNode, ()>;
 
-/// A kernel's place in its [`KernelGraph`].
+/// The index of a kernel in its [`KernelGraph`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct KernelId(pub u32);

@@ -1,4 +1,4 @@
-//! What a collective costs.
+//! The cost of a collective.
 
 mod exchange;
 
@@ -9,26 +9,26 @@ use crate::units::{Bytes, BytesPerSecond, Seconds};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The most tiers a fabric may have.
+/// Most tiers of a fabric.
 pub const MAX_TIERS: usize = 4;
 
-/// How a collective is carried out.
+/// The algorithm of a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Algorithm {
-    /// Nothing to do: one rank, or no bytes.
+    /// Nothing to send: one rank, or no bytes.
     None,
-    /// One ring through all members, pipelined: the slowest tier decides, latency grows with the members.
+    /// One pipelined ring through all members. The slowest tier decides, and latency grows with the members.
     Ring,
-    /// A chain inside each innermost unit, binary trees between units (both halves of the message at once).
+    /// A chain inside each innermost unit, binary trees between units; both halves of the message move at once.
     Tree,
-    /// Phase by phase through the tiers: reduce-scatter inward, the outermost tier, all-gather back.
+    /// Phases through the tiers: reduce-scatter inward, the outermost tier, all-gather back.
     Hierarchical,
     /// All dimensions of a torus at once, each on its part of the message.
     TorusDimensions,
     /// The switch reduces and multicasts.
     InNetwork,
-    /// The switch reduces inside a unit, trees between units, pipelined.
+    /// The switch reduces inside a unit, with pipelined trees between units.
     InNetworkTree,
     /// Every member sends to every other.
     Direct,
@@ -52,30 +52,31 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// The cost of a collective, for every member.
+/// The cost of a collective for each member.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CollectiveCost {
-    /// From start to the last member's end: `launch + startup + transfer`.
+    /// Time from start to the last member's end: `launch + startup + transfer`.
     pub latency: Seconds,
-    /// The part that starting it costs, which an asynchronous launch hides.
+    /// The time to start it; an asynchronous launch hides it.
     pub launch: Seconds,
-    /// The part that steps cost, whatever the size.
+    /// The time of steps, independent of the size.
     pub startup: Seconds,
-    /// The part that grows with the size.
+    /// The time that grows with the size.
     pub transfer: Seconds,
-    /// The algorithm that was cheapest.
+    /// The cheapest algorithm.
     pub algorithm: Algorithm,
-    /// The tier whose links take longest.
+    /// The tier with the slowest links.
     pub bound_tier: usize,
     /// Bytes that a device sends into each tier.
     pub link_bytes: [Bytes; MAX_TIERS],
-    /// How long they have its port into each tier at least: at the full achieved rate that each device has while all send. On measured links, at the
-    /// rate of the links used, and of the fewest bytes that any algorithm sends: a faster link never has a port longer.
+    /// A lower bound on the time that these bytes occupy the device's port into each tier, at the full achieved rate
+    /// while all devices send. On measured links it uses the rate of those links and the fewest bytes of any algorithm,
+    /// so a faster link never occupies a port longer.
     pub port_times: [Seconds; MAX_TIERS],
 }
 
 impl CollectiveCost {
-    /// Of two collectives at the same time the one that ends last, with the longest time that either has each port.
+    /// The later of two concurrent collectives, with the larger port time of both on each tier.
     pub(super) fn slower_of(self, other: Self) -> Self {
         let mut slower = if other.latency > self.latency { other } else { self };
         let ports = self.port_times.into_iter().zip(other.port_times);
@@ -84,7 +85,7 @@ impl CollectiveCost {
     }
 }
 
-/// What an algorithm asks of one tier.
+/// The demand of an algorithm on one tier.
 #[derive(Clone, Copy)]
 struct TierDemand {
     tier: usize,
@@ -92,7 +93,7 @@ struct TierDemand {
     /// Nominal bytes per second.
     rate: f64,
     steps: f64,
-    /// Messages whose injection (one low-latency step each) queues up besides the steps.
+    /// Messages whose injection (one low-latency step each) queues in addition to the steps.
     messages: f64,
 }
 
@@ -100,16 +101,16 @@ impl TierDemand {
     const NONE: Self = Self { tier: 0, bytes: 0.0, rate: 1.0, steps: 0.0, messages: 0.0 };
 }
 
-/// A candidate, launch aside.
+/// The time and bytes of a candidate, without the launch.
 #[derive(Clone, Copy)]
 struct CollectiveDraft {
     algorithm: Algorithm,
     startup: f64,
     transfer: f64,
-    /// The tier that takes longest, and its time.
+    /// The slowest tier, and its time.
     bound: (usize, f64),
     bytes: [f64; MAX_TIERS],
-    /// The fewest bytes of any candidate.
+    /// The fewest bytes of any candidate, per tier.
     fewest: [f64; MAX_TIERS],
 }
 
@@ -126,7 +127,7 @@ impl CollectiveDraft {
         faster
     }
 
-    /// One after the other.
+    /// This candidate followed by `next`.
     fn followed_by(mut self, next: Self) -> Self {
         self.startup += next.startup;
         self.transfer += next.transfer;
@@ -141,15 +142,16 @@ impl CollectiveDraft {
 }
 
 impl Fabric {
-    /// The cost of a collective whose group runs beside its sibling groups (every device takes part in one). Slower
-    /// links or more bytes never make it faster. A group beyond the fabric is costed as if the outermost tier went on:
-    /// [`Fabric::check_group`] tells.
+    /// The cost of a collective whose group runs in parallel with its sibling groups; every device belongs to one of
+    /// them. Slower links or more bytes never make it faster. For a group beyond the fabric the outermost tier is
+    /// extended; [`Fabric::check_group`] detects such groups.
     #[must_use]
     pub fn cost_of_collective(&self, collective: &Collective) -> CollectiveCost {
         self.cost_of_collective_sharing(collective, 1.0)
     }
 
-    /// As [`Fabric::cost_of_collective`], while `flows` flows of equal weight (this one included, at least 1) share every port.
+    /// As [`Fabric::cost_of_collective`], while `flows` flows of equal weight share every port. `flows` includes this
+    /// one and is at least 1.
     #[must_use]
     pub fn cost_of_collective_sharing(&self, collective: &Collective, flows: f64) -> CollectiveCost {
         if let Some(cost) = self.cost_on_links(collective, flows) {
@@ -164,7 +166,8 @@ impl Fabric {
         self.finish_cost(pricer.price_collective(collective.kind, &levels, size), None)
     }
 
-    /// The cost of sending `bytes` from device `from` to device `to` while all other devices send as far.
+    /// The cost of sending `bytes` from device `from` to device `to` while all other devices send over the same
+    /// distance.
     #[must_use]
     pub fn cost_of_send_between(&self, from: u32, to: u32, bytes: Bytes) -> CollectiveCost {
         let pricer = CollectivePricer { fabric: self, flows: 1.0, outer: None };
@@ -172,8 +175,8 @@ impl Fabric {
         self.finish_cost(level.map(|level| pricer.price_point_to_point(&level, bytes.as_f64())), None)
     }
 
-    /// The cost of a collective of a group that lies on the units of the outermost tier as `spread` says, over links of
-    /// `link` bytes per second of the whole unit (the slowest that it uses). A group inside one unit uses none.
+    /// The cost of a collective of a group that lies on units of the outermost tier as given by `spread`. `link` is the
+    /// bandwidth of the whole unit's slowest link in use. A group inside one unit uses no link.
     #[must_use]
     pub fn cost_of_spread_collective(
         &self,
@@ -203,7 +206,7 @@ impl Fabric {
         self.finish_cost(pricer.price_collective(kind, &levels, bytes.as_f64()), outer)
     }
 
-    /// `outer`: as in [`CollectivePricer`].
+    /// Completes a candidate with the launch and the port times. `outer` is as in [`CollectivePricer`].
     fn finish_cost(&self, draft: Option<CollectiveDraft>, outer: Option<f64>) -> CollectiveCost {
         let Some(d) = draft else {
             return CollectiveCost {
@@ -243,12 +246,12 @@ impl Fabric {
 struct CollectivePricer<'a> {
     fabric: &'a Fabric,
     flows: f64,
-    /// Nominal bytes per second of a device on the outermost tier, where the group's own links decide it.
+    /// Nominal bytes per second of a device on the outermost tier, where the group's own links determine it.
     outer: Option<f64>,
 }
 
 impl CollectiveDraft {
-    /// Adds a tier's messages, which start after others' and travel at the same time.
+    /// Adds the messages of a tier: startups add, transfers overlap.
     fn add_parallel_messages(&mut self, demand: &TierDemand, startup: f64, wire: f64) {
         self.startup += startup;
         self.bytes[demand.tier] += demand.bytes;
@@ -295,7 +298,7 @@ impl CollectivePricer<'_> {
 
     fn price_all_reduce(&self, levels: &[GroupLevel], size: f64, flat: bool) -> Option<CollectiveDraft> {
         let (top, inner) = levels.split_last()?;
-        // Where units hold unequal numbers of members, the emptiest one's ports carry what leaves it.
+        // If units hold unequal numbers of members, the emptiest unit's ports carry the data that leaves it.
         let top_size = size / f64::from(top.ports);
         let top_draft = self.price_level_all_reduce(top, top_size);
         if inner.is_empty() {
@@ -329,7 +332,7 @@ impl CollectivePricer<'_> {
         }
     }
 
-    /// One (all-gather, reduce-scatter) or two (all-reduce) passes over one level on `size` bytes per port, in `k` parts.
+    /// One pass (all-gather, reduce-scatter) or two (all-reduce) over one level on `size` bytes per port, in `k` parts.
     fn price_level_pass(&self, level: &GroupLevel, size: f64, k: f64, passes: f64) -> CollectiveDraft {
         let torus = self.fabric.is_torus(level);
         let algorithm = if torus { Algorithm::TorusDimensions } else { Algorithm::Ring };
@@ -344,11 +347,11 @@ impl CollectivePricer<'_> {
         self.price_pipelined(algorithm, &[demand], copy)
     }
 
-    /// All-gather (or reduce-scatter, its mirror) level after level: the outer tiers on the shards, the inner ones on more.
+    /// All-gather, or its mirror reduce-scatter, level after level: the outer tiers carry shards, the inner ones more.
     fn price_gather_phases(&self, levels: &[GroupLevel], size: f64) -> CollectiveDraft {
         let mut total: Option<CollectiveDraft> = None;
         for level in levels {
-            // All that the members outside the emptiest unit have has to enter it.
+            // All data of members outside the emptiest unit has to enter it.
             let parts = f64::from(level.members) / f64::from(level.ports);
             let phase = self.price_level_pass(level, size / f64::from(level.ports), parts, 1.0);
             total = Some(match total {
@@ -366,7 +369,7 @@ impl CollectivePricer<'_> {
         })
     }
 
-    /// One ring through all members, as many rings as ports.
+    /// One ring through all members, with as many parallel rings as ports.
     fn price_flat_ring(&self, levels: &[GroupLevel], size: f64, passes: f64) -> CollectiveDraft {
         let n = group_members(levels);
         let ring = self.price_pipeline_through(
@@ -380,7 +383,7 @@ impl CollectivePricer<'_> {
         CollectiveDraft { startup: ring.startup.max(in_step), ..ring }
     }
 
-    /// The longest step that a tier of these asks of rings across it; 0 where none does.
+    /// The longest ring step of these tiers; 0 where none is given.
     fn longest_ring_step(&self, levels: &[GroupLevel]) -> f64 {
         levels.iter().filter_map(|level| self.fabric.tiers[level.tier].ring_step).map(|step| step.0).fold(0.0, f64::max)
     }
@@ -411,7 +414,7 @@ impl CollectivePricer<'_> {
         self.price_pipelined(algorithm, &demands[..levels.len()], copy)
     }
 
-    /// Steps of one pass that cross this level, of the `n - 1` of a ring through `n` members.
+    /// Steps of one pass that cross this level, out of the `n - 1` of a ring through `n` members.
     fn ring_steps_of_level(&self, level: &GroupLevel, n: f64, outermost: bool) -> f64 {
         if self.fabric.is_torus(level) {
             return self.fabric.pass_steps(level);
@@ -420,8 +423,8 @@ impl CollectivePricer<'_> {
         (n / f64::from(level.members_below) - back).max(0.0)
     }
 
-    /// Steps from the root to the leaves on this level: a chain inside the innermost units, a binary tree between units
-    /// (NCCL src/graph/tuning.cc: `ranks per node - 1` inner and `log2(nodes)` outer steps).
+    /// Steps from the root to the leaves on this level: a chain inside the innermost units, a binary tree between
+    /// units. NCCL's src/graph/tuning.cc has `ranks per node - 1` inner and `log2(nodes)` outer steps.
     fn tree_steps_of_level(&self, level: &GroupLevel, innermost: bool) -> f64 {
         if innermost { f64::from(level.fan_out - 1) } else { f64::from(u32::BITS - (level.fan_out - 1).leading_zeros()) }
     }
@@ -431,7 +434,7 @@ impl CollectivePricer<'_> {
         size / group_members(levels) / innermost
     }
 
-    /// The switch reduces: a member sends its buffer once and its share of the result, `1 + 1/k` of the size.
+    /// The switch reduces: a member sends its buffer once and its share of the result, in total `1 + 1/k` of the size.
     fn price_in_network(&self, level: &GroupLevel, size: f64) -> Option<CollectiveDraft> {
         let engine = self.fabric.tiers[level.tier].in_network?;
         let sent = size * (1.0 + 1.0 / f64::from(level.fan_out));
@@ -449,7 +452,8 @@ impl CollectivePricer<'_> {
         })
     }
 
-    /// The innermost switch reduces and multicasts while trees join the units (NCCL's NVLSTree): the slower part decides.
+    /// The innermost switch reduces and multicasts while trees join the units (NCCL's NVLSTree). The slower part
+    /// decides.
     fn price_in_network_tree(&self, levels: &[GroupLevel], size: f64) -> Option<CollectiveDraft> {
         let (inner, outer) = levels.split_first()?;
         if outer.is_empty() || outer.iter().any(|l| self.fabric.is_torus(l)) {
@@ -482,8 +486,8 @@ impl CollectivePricer<'_> {
         )
     }
 
-    /// Demands that proceed together: steps add, the slowest tier decides the transfer. The fastest of the protocols; a
-    /// tier without one keeps its bulk figures.
+    /// The cost of concurrent demands under the fastest protocol: steps add, and the slowest tier decides the transfer.
+    /// A tier without a protocol keeps its bulk figures under it.
     fn price_pipelined(&self, algorithm: Algorithm, demands: &[TierDemand], copy: f64) -> CollectiveDraft {
         let nothing = [0.0; MAX_TIERS];
         let empty = CollectiveDraft { algorithm, startup: 0.0, transfer: 0.0, bound: (0, 0.0), bytes: nothing, fewest: nothing };
@@ -526,7 +530,7 @@ fn group_members(levels: &[GroupLevel]) -> f64 {
     f64::from(levels.last().map_or(1, |l| l.members))
 }
 
-/// A transfer of `wire` seconds cut into chunks that cost `chunk` seconds each, at the best chunk size.
+/// A transfer of `wire` seconds in chunks that cost `chunk` seconds each, at the best chunk size.
 fn time_of_chunked_transfer(wire: f64, chunk: f64) -> f64 {
     wire + 2.0 * (chunk * wire).sqrt()
 }

@@ -1,18 +1,20 @@
-//! Items that go to several members of a group each: how much of them crosses a tier.
+//! Items that each go to several members of a group: the fraction of them that crosses a tier.
 //!
-//! Sent copy by copy (an all-to-all), an item crosses a tier once for every part behind it. Sent once into every unit that holds any of its parts and
-//! handed on inside (DeepSeek-V3 Technical Report, arXiv:2412.19437, section 3.2.2: once over InfiniBand to every node, then over NVLink), it crosses
-//! as often as there are units: their mean number follows from how parts are chosen, each set as likely as any other.
+//! Sent copy by copy (an all-to-all), an item crosses a tier once for every part behind it. Alternatively it is sent
+//! once into every unit that holds any of its parts, and forwarded inside. DeepSeek-V3 sends once over InfiniBand to
+//! every node, then over NVLink (Technical Report, arXiv:2412.19437, section 3.2.2). It then crosses once per unit. The
+//! mean number of units follows from how parts are chosen, with all sets equally likely.
 
 use super::level::GroupLevel;
 use crate::kernel::PartChoice;
 
-/// The share of a member's buffer that leaves its unit below through a level's tier, of a group of `n` members, and the messages that this takes.
+/// The share of a member's buffer that leaves its unit through a level's tier in a group of `n` members, and the number
+/// of messages.
 pub(super) fn share_leaving_unit(level: &GroupLevel, n: f64, choice: Option<PartChoice>) -> (f64, f64) {
     let (below, members) = (f64::from(level.members_below), f64::from(level.members));
     match choice {
         None => ((members - below) / n, members - below),
-        // Every unit is as likely as any other to be the one that an item comes from, or has arrived in.
+        // All units are equally likely as an item's origin, or as the unit in which it has arrived.
         Some(choice) => {
             let copies = f64::from(choice.chosen.max(1));
             (choice.units_reached(below / n) * (1.0 - below / members) / copies, (members / below).ceil() - 1.0)
@@ -21,19 +23,21 @@ pub(super) fn share_leaving_unit(level: &GroupLevel, n: f64, choice: Option<Part
 }
 
 impl PartChoice {
-    /// How many units of the network an item goes to on average, each of which holds so large a share of the parts, one unit beside the other.
+    /// The mean number of network units that an item goes to. Each unit holds this share of the parts; units are
+    /// contiguous.
     #[must_use]
     pub fn units_reached(&self, share: f64) -> f64 {
         let parts = u64::from(self.parts.max(1));
         let unit = ((parts as f64 * share).round() as u64).clamp(1, parts);
         let group = (parts / u64::from(self.groups.max(1))).max(1);
-        // Units lie on groups in as many ways.
+        // The number of distinct offsets of units in groups.
         let ways = group / common_divisor(group, unit);
         let missed: f64 = (0..ways).map(|way| self.miss_probability(way * unit % group, unit, group)).sum();
         (1.0 - missed / ways as f64) * parts as f64 / unit as f64
     }
 
-    /// The probability that no part of a unit of so many parts is chosen, which begins at `from` in a group of `group` parts.
+    /// The probability that no part of a unit is chosen. The unit has `unit` parts and begins at part `from` of a group
+    /// of `group` parts.
     fn miss_probability(&self, from: u64, unit: u64, group: u64) -> f64 {
         let first = (group - from).min(unit) % group;
         let (whole, last) = ((unit - first) / group, (unit - first) % group);
@@ -53,13 +57,13 @@ impl PartChoice {
         missed
     }
 
-    /// The probability that of `all` parts none of so many is chosen.
+    /// The probability that none of `parts` parts is chosen out of `all`.
     fn probability_none_chosen(&self, all: u64, parts: u64) -> f64 {
         (0..u64::from(self.chosen)).map(|i| all.saturating_sub(parts + i) as f64 / all.saturating_sub(i).max(1) as f64).product()
     }
 }
 
-/// The logarithm of the number of ways to choose `k` of `n`; minus infinity where there are none.
+/// The logarithm of the binomial coefficient n over k; minus infinity where it is zero.
 fn log_choices(n: u64, k: u64) -> f64 {
     if k > n { f64::NEG_INFINITY } else { (1..=k).map(|i| ((n - k + i) as f64 / i as f64).ln()).sum() }
 }
@@ -82,7 +86,7 @@ mod tests {
         (0..1_u32 << n).filter(|set| set.count_ones() == k).collect()
     }
 
-    /// The mean number of units reached, by trying every choice.
+    /// The mean number of units reached, by enumerating every choice.
     fn counted(choice: PartChoice, units: u32) -> f64 {
         let (group, unit) = (choice.parts / choice.groups, choice.parts / units);
         let (mut reached, mut tried) = (0, 0);
@@ -112,7 +116,8 @@ mod tests {
         }
     }
 
-    /// DeepSeek-V3's experts on eight nodes: 8 of 256, in 4 of 8 groups; at most 4 nodes (section 2.1.2), 3.2 experts per node.
+    /// DeepSeek-V3's experts on eight nodes: 8 of 256, in 4 of 8 groups; at most 4 nodes (section 2.1.2), 3.2 experts
+    /// per node.
     #[test]
     fn a_token_goes_to_few_nodes() {
         let free = PartChoice { parts: 256, chosen: 8, groups: 1, groups_chosen: 1 };
@@ -137,7 +142,8 @@ mod tests {
     }
 
     proptest! {
-        /// A limit on groups never sends more, on no tier and in no group of devices; nor does sending once instead of copy by copy between nodes.
+        /// A limit on groups never sends more, on any tier and in any group of devices. Sending once instead of copy by
+        /// copy never sends more between nodes either.
         #[test]
         fn limited_groups_send_no_more(choice in choices(), ranks in 1_u32..8, stride in 0_u32..3) {
             let ranks = ranks.min(choice.parts.trailing_zeros());
@@ -154,7 +160,7 @@ mod tests {
         }
     }
 
-    /// Where an item goes to one part, there is nothing to send once.
+    /// With one part per item there is nothing to send once.
     #[test]
     fn one_part_is_an_all_to_all_between_the_units() {
         let fabric = Fabric::built_in("eos_ndr400x8").unwrap();
@@ -163,7 +169,7 @@ mod tests {
         let of = |kind| fabric.cost_of_collective(&Collective { kind, bytes: Bytes(1 << 30), group }).link_bytes;
         let [once, copies] = [CollectiveKind::Dispatch(choice), CollectiveKind::AllToAll].map(of);
         assert_eq!(once[1], copies[1]);
-        // All that has come to a node is handed on inside it, as what stays there is.
+        // All data that arrives at a node is forwarded inside it, like the data that stays there.
         assert_eq!(once[0].0, 8 * copies[0].0);
     }
 }

@@ -1,4 +1,4 @@
-//! A fabric's file as a document whose fields can be set, as [`ChipDocument`](crate::hardware::ChipDocument) is a chip's.
+//! A fabric's file as a document with settable fields, like [`ChipDocument`](crate::hardware::ChipDocument) for a chip.
 
 use super::error::NetworkError;
 use super::fabric::Fabric;
@@ -7,7 +7,7 @@ use crate::files::FileFault;
 use crate::files::document::{self, FieldValue};
 use serde::Deserialize;
 
-/// A fabric's file with the figures that it has for one chip, taken apart.
+/// A fabric's file as a table, with its figures for one chip.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FabricDocument {
     table: toml::Table,
@@ -15,7 +15,8 @@ pub struct FabricDocument {
 }
 
 impl FabricDocument {
-    /// A built-in fabric by name, or a fabric file by path (anything that ends in `.toml`), with its figures for `chip`.
+    /// A built-in fabric by name, or a fabric file by path (any name that ends in `.toml`), with its figures for
+    /// `chip`.
     ///
     /// # Errors
     /// As [`Fabric::load_for_chip`].
@@ -33,7 +34,7 @@ impl FabricDocument {
         Ok(Self { table, file: name_or_path.to_owned() })
     }
 
-    /// Every field with one value, with its key: tiers go by their names, `tier.ici.bandwidth_gb_per_s`.
+    /// Every field with a single value, by key. Tiers go by their names: `tier.ici.bandwidth_gb_per_s`.
     #[must_use]
     pub fn list_fields(&self) -> Vec<(String, FieldValue)> {
         let mut fields = document::list_fields(&self.table);
@@ -45,7 +46,8 @@ impl FabricDocument {
         fields
     }
 
-    /// The version or setting of the communication library among those that the document has figures for, where `software` names one.
+    /// The name of the communication library's version or setting for which the document has figures and which
+    /// `software` names.
     #[must_use]
     pub fn software_with_figures(&self, software: &str) -> Option<&str> {
         self.apply_software(software)?.get("name")?.as_str()
@@ -58,7 +60,8 @@ impl FabricDocument {
         all.iter().filter_map(toml::Value::as_table).find(named)
     }
 
-    /// The document with the figures under that version or setting, and none of others ([`Fabric::built_in_under_software`]).
+    /// The document with the figures under this version or setting, and without those of others
+    /// ([`Fabric::built_in_under_software`]).
     #[must_use]
     pub fn with_software(mut self, software: &str) -> Self {
         let own = self.apply_software(software).cloned();
@@ -70,7 +73,7 @@ impl FabricDocument {
         if let Some(toml::Value::Table(tier)) =
             self.table.get_mut("tier").and_then(toml::Value::as_array_mut).and_then(|t| t.first_mut())
         {
-            // The protocols of lines and of all-to-all are as the software has them, or are none.
+            // Lines and all-to-all keep the software's protocols only, if it has any.
             tier.retain(|key, _| !key.starts_with("line_") && !key.starts_with("exchange_"));
             let figures = own.into_iter().filter(|(key, _)| !matches!(key.as_str(), "name" | "source" | "launch_us"));
             tier.extend(figures);
@@ -84,10 +87,11 @@ impl FabricDocument {
         document::field_value(&self.table, key)
     }
 
-    /// Sets a field; the sides of a torus in words, `4x4x8`.
+    /// Sets a field. The sides of a torus are a word, `4x4x8`.
     ///
     /// # Errors
-    /// No such table, or a field that is a table itself; sides that are none. A field that no fabric has is refused by [`Self::build_fabric`].
+    /// No such table, a field that is a table itself, or malformed sides. [`Self::build_fabric`] refuses unknown
+    /// fields.
     pub fn set_field(&mut self, key: &str, value: &FieldValue) -> Result<(), FileFault> {
         let Some(tier) = key.strip_prefix("tier.").and_then(|rest| rest.strip_suffix(".dims")) else {
             return document::set_field(&mut self.table, key, value, &self.file);
@@ -105,48 +109,48 @@ impl FabricDocument {
         Ok(())
     }
 
-    /// Names the fabric.
+    /// Sets the fabric's name.
     pub fn set_name(&mut self, name: &str) {
         self.table.insert("name".into(), toml::Value::String(name.to_owned()));
     }
 
-    /// Says where what was set is from.
+    /// Prepends the source of the figures that were set.
     pub fn set_source(&mut self, source: &str) {
         self.prepend_text("source", source);
     }
 
-    /// Says what was fitted on what.
+    /// Prepends what was fitted and on which data.
     pub fn set_fitted_on(&mut self, what: &str) {
         self.prepend_text("fitted_on", what);
     }
 
-    /// Puts a text before what the file says, which is of the rest now.
+    /// Prepends a text to the file's own text, which then applies to the rest.
     fn prepend_text(&mut self, key: &str, text: &str) {
         let said = self.table.get(key).and_then(toml::Value::as_str).filter(|said| !said.is_empty());
         let rest = said.map_or_else(String::new, |said| format!("; the rest: {said}"));
         self.table.insert(key.into(), toml::Value::String(format!("{text}{rest}")));
     }
 
-    /// The fabric.
+    /// Builds the fabric.
     ///
     /// # Errors
-    /// A field that no fabric has, a value of the wrong type, or values that cannot be (all of them are listed).
+    /// An unknown field, a value of the wrong type, or impossible values (all of them are listed).
     pub fn build_fabric(&self) -> Result<Fabric, NetworkError> {
         let malformed =
             |e: toml::de::Error| NetworkError::Malformed { file: self.file.clone(), why: e.to_string().trim_end().into() };
         file::build_checked(&self.file, FabricFile::deserialize(self.table.clone()).map_err(malformed)?)
     }
 
-    /// The fabric's file, which [`Fabric::load`] reads as [`Self::build_fabric`].
+    /// The fabric's file as text. [`Fabric::load`] reads it back as [`Self::build_fabric`] builds it.
     ///
     /// # Errors
-    /// A document that cannot be written as TOML, which its reader would have refused.
+    /// A document that cannot be written as TOML; its reader would have refused it.
     pub fn to_text(&self) -> Result<String, NetworkError> {
         toml::to_string(&self.table).map_err(|e| NetworkError::Malformed { file: self.file.clone(), why: e.to_string() })
     }
 }
 
-/// Puts a chip's figures in the tiers, as the reader of fabric files does.
+/// Applies a chip's figures to the tiers, as the reader of fabric files does.
 fn apply_chip(table: &mut toml::Table, own: Option<&toml::Table>) {
     let (Some(own), Some(toml::Value::Array(tiers))) = (own, table.get_mut("tier")) else { return };
     let rates = own.get("bandwidth_gb_per_s").and_then(toml::Value::as_array);

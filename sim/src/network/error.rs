@@ -1,4 +1,4 @@
-//! What can be wrong with a fabric, or with using one.
+//! Errors of a fabric, or of its use.
 
 use std::fmt;
 use thiserror::Error;
@@ -22,7 +22,7 @@ impl fmt::Display for FabricFault {
     }
 }
 
-/// What is wrong with a fabric or with its use.
+/// Why a fabric or its use was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NetworkError {
     /// A file that cannot be read.
@@ -30,7 +30,7 @@ pub enum NetworkError {
     Unreadable {
         /// The file.
         file: String,
-        /// What the system said.
+        /// The system's message.
         why: String,
     },
     /// No template of this name.
@@ -49,15 +49,15 @@ pub enum NetworkError {
     Malformed {
         /// The file or template.
         file: String,
-        /// What the parser said, with line and key.
+        /// The parser's message, with line and key.
         why: String,
     },
-    /// Values that cannot be; every fault is listed.
+    /// Impossible values; every fault is listed.
     #[error("{file}: {}", list(faults))]
     Invalid {
         /// The file or template.
         file: String,
-        /// All that is wrong.
+        /// All faults.
         faults: Vec<FabricFault>,
     },
     /// A fabric shared by several chips has no figures for this one.
@@ -69,7 +69,7 @@ pub enum NetworkError {
         fabric: String,
         /// The chip asked for.
         chip: String,
-        /// The chips it knows.
+        /// The chips for which it has figures.
         known: String,
     },
     /// The fabric does not hold that many devices.
@@ -79,7 +79,7 @@ pub enum NetworkError {
         fabric: String,
         /// Devices asked for.
         devices: u32,
-        /// What it can hold.
+        /// The limit that was exceeded.
         limit: String,
         /// The nearest numbers that fit.
         cure: String,
@@ -103,7 +103,7 @@ pub enum NetworkError {
     },
 }
 
-/// Most faults that a message tells one by one.
+/// Most faults that a message lists one by one.
 const MOST_FAULTS: usize = 8;
 
 pub(super) fn list(faults: &[FabricFault]) -> String {

@@ -7,7 +7,7 @@ use crate::kernel::RankGroup;
 use crate::units::{BytesPerSecond, Seconds};
 use serde::{Deserialize, Serialize};
 
-/// How the units of a tier are joined.
+/// The topology that joins the units of a tier.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Topology {
@@ -18,9 +18,9 @@ pub enum Topology {
         /// Downlink over uplink bandwidth, at least 1.
         oversubscription: f64,
     },
-    /// Every unit has a link to each of the others; a port's bandwidth is the sum of its links.
+    /// Every unit has a link to each other unit; a port's bandwidth is the sum of its links.
     FullyConnected {
-        /// Units that are wired up, whether a cluster uses all of them or not.
+        /// Units that are cabled, even if a cluster uses fewer.
         units: u32,
     },
     /// A ring (one dimension), or a 2D/3D torus or mesh; a port's bandwidth is the sum of its `2 * dims` links.
@@ -29,18 +29,18 @@ pub enum Topology {
         dims: Vec<TorusDim>,
         /// The largest sides that can be built.
         limits: Vec<u32>,
-        /// A side wraps around when it is a multiple of this (1: always; TPU v4/v5p: 4; TPU v5e/v6e: 16).
+        /// A side wraps around if it is a multiple of this (1: always; TPU v4/v5p: 4; TPU v5e/v6e: 16).
         wrap_multiple: u32,
-        /// Whether slices of `n x n x 2n` and `n x 2n x 2n` are cabled as twisted tori.
+        /// True if slices of `n x n x 2n` and `n x 2n x 2n` are cabled as twisted tori.
         twisted: bool,
-        /// Mean distance between chips where this slice is one that is twisted.
+        /// Mean distance between chips of this slice if it is twisted.
         twisted_hops: Option<f64>,
     },
     /// A measured bandwidth between any two units.
     Matrix(LinkMatrix),
 }
 
-/// The low-latency protocol of a tier: flags travel with the data, nothing waits for a fence.
+/// The low-latency protocol of a tier: flags travel with the data and no fence is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LowLatency {
     /// Latency of a step.
@@ -60,12 +60,13 @@ pub struct LineProtocol {
     pub chunk: Seconds,
 }
 
-/// How an all-to-all runs, where that was measured: as sends and receives side by side (NCCL's, which know no lines of 128 bytes).
+/// The protocols of an all-to-all where it was measured: parallel sends and receives. In NCCL they have no lines of 128
+/// bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ExchangeProtocol {
-    /// What bulk messages take besides their bytes, whatever the number of peers.
+    /// Time of bulk messages in addition to their bytes, whatever the number of peers.
     pub step: Seconds,
-    /// Bandwidth achieved by them together, as a fraction of nominal.
+    /// Bandwidth that they achieve together, as a fraction of nominal.
     pub fraction: f64,
     /// Time per pipelined chunk.
     pub chunk: Seconds,
@@ -76,7 +77,7 @@ pub struct ExchangeProtocol {
 /// Reduction and multicast in the switch (NVLink SHARP).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct InNetwork {
-    /// Latency of the whole operation beside the launch.
+    /// Latency of the whole operation, without the launch.
     pub latency: Seconds,
     /// Bandwidth achieved, as a fraction of nominal.
     pub fraction: f64,
@@ -91,41 +92,43 @@ pub struct Tier {
     pub name: String,
     /// Devices in one unit of this tier, all inner tiers included; `u32::MAX` where the network sets no limit.
     pub devices: u32,
-    /// How the units of the tier below are joined.
+    /// The topology that joins the units of the tier below.
     pub topology: Topology,
-    /// Nominal bandwidth of a device's port into this tier, one direction. For a matrix: of the slowest link, per device.
+    /// Nominal bandwidth of a device's port into this tier, one direction. For a matrix: the slowest link's, per
+    /// device.
     pub bandwidth: BytesPerSecond,
     /// Fraction of it that bulk transfers achieve.
     pub achieved_fraction: f64,
-    /// What an operation that crosses this tier takes once, whatever its steps and bytes.
+    /// Fixed time of an operation that crosses this tier, whatever its steps and bytes.
     pub operation: Seconds,
     /// Latency of one step (hop) of the bulk protocol.
     pub step: Seconds,
-    /// Time that each pipelined chunk adds (synchronisation of sender and receiver).
+    /// Time that each pipelined chunk adds, for synchronising sender and receiver.
     pub chunk: Seconds,
-    /// What every step of a ring that crosses this tier takes at least, inside units too: members pass on in step, so that all wait for the slowest
-    /// hop. Where it is given, gathering and scattering across the tier run as one ring, as NCCL has no other algorithm for them.
+    /// The least time of every step of a ring that crosses this tier, inside units too: members forward in step, so all
+    /// wait for the slowest hop. If it is given, gathering and scattering across the tier run as one ring, because NCCL
+    /// has no other algorithm for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ring_step: Option<Seconds>,
-    /// Rate of the local copy that ends a collective; infinite where it is hidden.
+    /// Rate of the local copy that ends a collective; infinite where the copy is hidden.
     pub final_copy: BytesPerSecond,
-    /// The low-latency protocol, where there is one.
+    /// The low-latency protocol, if any.
     pub low_latency: Option<LowLatency>,
-    /// The protocol of lines, where there is one.
+    /// The protocol of lines, if any.
     pub line: Option<LineProtocol>,
-    /// All-to-all's own protocols, where they were measured.
+    /// The all-to-all's own protocols, where they were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exchange: Option<ExchangeProtocol>,
-    /// Bytes per second of a device in groups of 2, 3, ... members inside a unit, where links between some of them are missing or
-    /// doubled (a cube mesh); empty where every group has the whole port.
+    /// Bytes per second of a device in groups of 2, 3, ... members inside a unit, where some links are missing or
+    /// doubled (a cube mesh). Empty where every group has the whole port.
     pub group_bandwidth: Vec<BytesPerSecond>,
-    /// Reduction in the switch, where there is any.
+    /// Reduction in the switch, if any.
     pub in_network: Option<InNetwork>,
-    /// Where the figures are from.
+    /// The source of the figures.
     pub source: String,
 }
 
-/// A network of devices. Built by [`Fabric::built_in`] or [`Fabric::from_toml_str`], both of which verify it.
+/// A network of devices. [`Fabric::built_in`] and [`Fabric::from_toml_str`] build and verify it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fabric {
     /// The template's name.
@@ -136,16 +139,16 @@ pub struct Fabric {
     pub launch: Seconds,
     /// Innermost first.
     pub tiers: Vec<Tier>,
-    /// The measurements that the scalars were fitted on; empty where none were.
+    /// The measurements that the scalars were fitted to; empty where none were.
     pub fitted_on: String,
-    /// The built-in chips that are sold with it; empty where it is made for any.
+    /// The built-in chips that are sold with it; empty where it is made for any chip.
     #[serde(default)]
     pub joins: Vec<String>,
 }
 
 impl Tier {
-    /// Nominal bytes per second that a device has of this tier, one direction, while all devices use theirs: its port, or its part of the links
-    /// above where a fat tree is thinner there.
+    /// Nominal bytes per second of a device on this tier, one direction, while all devices send: its port, or its part
+    /// of a fat tree's thinner upper links.
     #[must_use]
     pub fn shared_rate(&self) -> f64 {
         match self.topology {
@@ -156,13 +159,13 @@ impl Tier {
 }
 
 impl Fabric {
-    /// Whether the fabric is sold with this chip, or made for any.
+    /// True if the fabric is sold with this chip, or made for any chip.
     #[must_use]
     pub fn may_join_chip(&self, chip: &str) -> bool {
         self.joins.is_empty() || self.joins.iter().any(|joined| joined == chip)
     }
 
-    /// Devices of the whole fabric (`u32::MAX` where it sets no limit).
+    /// Devices of the whole fabric; `u32::MAX` where it sets no limit.
     #[must_use]
     pub fn device_count(&self) -> u32 {
         self.tiers.last().map_or(1, |t| t.devices)
@@ -180,8 +183,8 @@ impl Fabric {
         if tier == 0 { 1 } else { self.tiers[tier - 1].devices }
     }
 
-    /// The part of this fabric that `devices` devices use: inner tiers filled first, outer ones dropped where not needed, a
-    /// torus cut to its most compact slice.
+    /// The part of this fabric that `devices` devices use. Inner tiers are filled first, unused outer ones are dropped,
+    /// and a torus is cut to its most compact slice.
     ///
     /// # Errors
     /// More devices than the fabric has, a number that leaves a unit partly filled, or one that no torus slice has.
@@ -213,8 +216,8 @@ impl Fabric {
         }
     }
 
-    /// This fabric with units of `devices` devices at `tier`; outer tiers keep their device counts, rounded down to whole units.
-    /// `None` when no torus slice has that size or the inner units do not divide it.
+    /// This fabric with units of `devices` devices at `tier`. Outer tiers keep their device counts, rounded down to
+    /// whole units. `None` when no torus slice has that size or the inner units do not divide it.
     pub(crate) fn resize_tier(mut self, tier: usize, devices: u32) -> Option<Self> {
         let below = self.unit_devices(tier);
         if devices == 0 || !devices.is_multiple_of(below) {
@@ -261,7 +264,8 @@ impl Fabric {
         })
     }
 
-    /// This fabric with another nominal bandwidth of `tier` (per device, one direction). A measured matrix keeps its links.
+    /// This fabric with another nominal bandwidth of `tier` (per device, one direction). A measured matrix keeps its
+    /// links.
     #[must_use]
     pub fn with_bandwidth(mut self, tier: usize, bandwidth: BytesPerSecond) -> Self {
         if let Some(t) = self.tiers.get_mut(tier) {
@@ -270,8 +274,8 @@ impl Fabric {
         self
     }
 
-    /// This fabric with its 3D tori cabled as twisted ones where their sides allow it (`n x n x 2n`, `n x 2n x 2n`, all closed):
-    /// an option of TPU v4 slices that makes all-to-all faster. Other patterns keep their times.
+    /// This fabric with its 3D tori cabled as twisted ones where their sides allow it (`n x n x 2n`, `n x 2n x 2n`, all
+    /// closed). This option of TPU v4 slices speeds up all-to-all. Other patterns keep their times.
     #[must_use]
     pub fn with_twist(mut self) -> Self {
         for tier in &mut self.tiers {
@@ -282,7 +286,8 @@ impl Fabric {
         self
     }
 
-    /// This fabric with every measured link replaced by the harmonic mean of all: where units are is then of no matter.
+    /// This fabric with every measured link replaced by the harmonic mean of all, so that the placement of units does
+    /// not matter.
     #[must_use]
     pub fn with_equal_links(mut self) -> Self {
         for tier in &mut self.tiers {
@@ -293,9 +298,9 @@ impl Fabric {
         self
     }
 
-    /// This fabric with the units of its matrix tier in another order (`order[i]` = the hardware unit that takes place `i`):
-    /// what a mapping of ranks to devices changes. Other tiers look the same from everywhere; an order of the wrong
-    /// length changes nothing.
+    /// This fabric with the units of its matrix tier in another order: `order[i]` is the hardware unit at position `i`.
+    /// It models a mapping of ranks to devices. Other tiers are symmetric; an order of the wrong length changes
+    /// nothing.
     #[must_use]
     pub fn permute_units(mut self, order: &[u32]) -> Self {
         for tier in &mut self.tiers {
@@ -308,7 +313,7 @@ impl Fabric {
         self
     }
 
-    /// Whether a group lies within the fabric.
+    /// Checks that a group lies within the fabric.
     ///
     /// # Errors
     /// It reaches beyond the last device.

@@ -1,4 +1,4 @@
-//! Fabric files: one TOML per fabric in `sim/templates/fabrics/`, every number with its source.
+//! Fabric files: one TOML per fabric in `sim/templates/fabrics/`, with a source for every number.
 
 use super::error::NetworkError;
 use super::fabric::{ExchangeProtocol, Fabric, InNetwork, LineProtocol, LowLatency, Tier, Topology};
@@ -69,7 +69,7 @@ pub(crate) struct TierTable {
     pub source: String,
 }
 
-/// A `[[chip]]` table: the figures of one chip on a fabric that several chips have.
+/// A `[[chip]]` table: the figures of one chip on a fabric that several chips share.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FabricChipTable {
@@ -81,8 +81,8 @@ pub(crate) struct FabricChipTable {
     pub _source: String,
 }
 
-/// A `[[software]]` table: figures of the innermost tier under another version or setting of the communication library. What is left
-/// out is as the file has it, but for the protocol of lines and those of all-to-all, which are none.
+/// A `[[software]]` table: figures of the innermost tier under another version or setting of the communication library.
+/// Missing keys keep the file's figures, except for lines and all-to-all, which then have no protocol.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SoftwareTable {
@@ -127,43 +127,43 @@ impl Fabric {
         embedded::FABRICS.iter().map(|(name, _)| *name).collect()
     }
 
-    /// A built-in fabric. Where several chips share the fabric's name, the figures of the first of its chips.
+    /// A built-in fabric. If several chips share it, it has the figures of the first one.
     ///
     /// # Errors
-    /// [`NetworkError::Unknown`] names those that exist.
+    /// [`NetworkError::Unknown`] lists the names that exist.
     pub fn built_in(name: &str) -> Result<Self, NetworkError> {
         let file = parse_file(name, template_text(name)?)?;
         build_fabric(&file)
     }
 
-    /// A built-in fabric by name, or by path a fabric file (anything that ends in `.toml`). Where several chips share the fabric, the
-    /// figures of the first of its chips.
+    /// A built-in fabric by name, or a fabric file by path (any name that ends in `.toml`). If several chips share it,
+    /// it has the figures of the first one.
     ///
     /// # Errors
-    /// An unknown name, an unreadable or malformed file, values that cannot be.
+    /// An unknown name, an unreadable or malformed file, or impossible values.
     pub fn load(name_or_path: &str) -> Result<Self, NetworkError> {
         load_fabric(name_or_path, None)
     }
 
-    /// As [`Fabric::load`], with the figures that the fabric has for `chip`. Fabrics of one chip ignore it; `ici_3d_torus` and its like
-    /// have one set of figures per TPU generation.
+    /// As [`Fabric::load`], with the fabric's figures for `chip`. Fabrics of one chip ignore it; fabrics like
+    /// `ici_3d_torus` have one set of figures per TPU generation.
     ///
     /// # Errors
-    /// Those of [`Fabric::load`], and a fabric whose figures for this chip are not known.
+    /// Those of [`Fabric::load`], and a fabric without figures for this chip.
     pub fn load_for_chip(name_or_path: &str, chip: &str) -> Result<Self, NetworkError> {
         load_fabric(name_or_path, Some(chip))
     }
 
-    /// A built-in fabric with the figures that it has for `chip`, as [`Fabric::load_for_chip`] has them.
+    /// A built-in fabric with its figures for `chip`, as in [`Fabric::load_for_chip`].
     ///
     /// # Errors
-    /// An unknown fabric, or one whose figures for this chip are not known.
+    /// An unknown fabric, or one without figures for this chip.
     pub fn built_in_for_chip(name: &str, chip: &str) -> Result<Self, NetworkError> {
         fabric_for_chip(parse_file(name, template_text(name)?)?, name, chip)
     }
 
-    /// [`Self::built_in_for_chip`] under the version or setting of the communication library that `software` names: the figures of the first
-    /// of the file's `[[software]]` tables whose name occurs in it, else the file's own.
+    /// [`Self::built_in_for_chip`] under a version or setting of the communication library. The figures are those of
+    /// the first `[[software]]` table whose name occurs in `software`, else the file's own.
     ///
     /// # Errors
     /// As [`Self::built_in_for_chip`].
@@ -183,13 +183,13 @@ impl Fabric {
     /// Reads and verifies a fabric file; `file` names it in errors.
     ///
     /// # Errors
-    /// Malformed TOML, a missing or unknown key, or values that cannot be (all of them are listed).
+    /// Malformed TOML, a missing or unknown key, or impossible values (all of them are listed).
     pub fn from_toml_str(file: &str, text: &str) -> Result<Self, NetworkError> {
         build_fabric(&parse_file(file, text)?)
     }
 }
 
-/// A fabric by name or by path, with a chip's figures, or those of its first chip.
+/// A fabric by name or by path, with the figures of `chip` or of its first chip.
 fn load_fabric(name_or_path: &str, chip: Option<&str>) -> Result<Fabric, NetworkError> {
     let file = if name_or_path.ends_with(".toml") {
         parse_file(name_or_path, &Fabric::template_toml(name_or_path)?)?
@@ -202,7 +202,7 @@ fn load_fabric(name_or_path: &str, chip: Option<&str>) -> Result<Fabric, Network
     }
 }
 
-/// The fabric of a file with the figures that it has for a chip.
+/// The fabric of a file with its figures for a chip.
 fn fabric_for_chip(mut file: FabricFile, name: &str, chip: &str) -> Result<Fabric, NetworkError> {
     if file.chips.is_empty() {
         return build_fabric(&file);
@@ -232,12 +232,12 @@ pub(super) fn text_by_name_or_path(name_or_path: &str) -> Result<String, Network
     }
 }
 
-/// Checks a file that was read otherwise than from text, and builds its fabric.
+/// Checks a file that was not read from text, and builds its fabric.
 pub(super) fn build_checked(name: &str, file: FabricFile) -> Result<Fabric, NetworkError> {
     build_fabric(&check_file(name, file)?)
 }
 
-/// Parses, checks every set of figures that the file holds, and applies those of its first chip, if it lists chips.
+/// Parses a file, checks every set of figures in it, and applies those of its first chip if it lists chips.
 fn parse_file(name: &str, text: &str) -> Result<FabricFile, NetworkError> {
     let file = toml::from_str(text);
     check_file(name, file.map_err(|e| NetworkError::Malformed { file: name.into(), why: e.to_string().trim_end().into() })?)
@@ -252,7 +252,7 @@ fn check_file(name: &str, mut file: FabricFile) -> Result<FabricFile, NetworkErr
     for software in &file.software {
         let mut under = file.clone();
         apply_software(&mut under, software);
-        // A fault of the file itself is told once.
+        // A fault of the file itself is listed once.
         faults.extend(verify::find_faults(&under).into_iter().filter(|fault| !faults.contains(fault)).collect::<Vec<_>>());
     }
     if faults.is_empty() { Ok(file) } else { Err(NetworkError::Invalid { file: name.into(), faults }) }
@@ -316,7 +316,7 @@ fn build_exchange(t: &TierTable) -> Option<ExchangeProtocol> {
     })
 }
 
-/// Everything here has been verified: an absent key has its documented default.
+/// Builds a verified tier; an absent key has its documented default.
 fn build_tier(t: &TierTable, below: u32) -> Tier {
     let gb = |x: f64| BytesPerSecond(x * 1e9);
     let wrap_multiple = t.wrap_multiple.unwrap_or(1);

@@ -1,18 +1,18 @@
-//! Where a group lies on the tiers of a fabric, and the rates and steps that it gets on each.
+//! The levels of a group on a fabric's tiers, with their rates and steps.
 
 use super::collective::MAX_TIERS;
 use super::fabric::{Fabric, Tier, Topology};
 use super::torus::{self, GroupExtents};
 use crate::kernel::RankGroup;
 
-/// A group's part on one tier.
+/// The part of a group on one tier.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct GroupLevel {
     /// The tier's index.
     pub tier: usize,
     /// Units of the tier below that the group joins here.
     pub fan_out: u32,
-    /// Members inside the smallest of those units: ports that share the unit's traffic.
+    /// Members inside the smallest of those units; their ports share the unit's traffic.
     pub ports: u32,
     /// Members inside the units up to and including this tier.
     pub members: u32,
@@ -22,7 +22,7 @@ pub(crate) struct GroupLevel {
     pub spacing: u32,
 }
 
-/// The levels of a group, innermost first; tiers that it does not cross are left out.
+/// The levels of a group, innermost first, without the tiers that it does not cross.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GroupLevels {
     list: [GroupLevel; MAX_TIERS],
@@ -36,23 +36,24 @@ impl GroupLevels {
     }
 }
 
-/// Where the members of a group are, whatever their numbers: on how many units of the outermost tier, and how many share one.
+/// The distribution of a group's members over the units of the outermost tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupSpread {
     /// Members of the group.
     pub members: u32,
-    /// Units that hold any.
+    /// Units that hold members.
     pub units: u32,
-    /// Members in the fullest of them.
+    /// Members in the fullest unit.
     pub most: u32,
-    /// Members in the emptiest of them: the ports through which it reaches the others.
+    /// Members in the emptiest unit; it reaches the others through their ports.
     pub least: u32,
-    /// Devices from one member to the next inside a unit; 1 where a unit holds one, or where units are flat.
+    /// Devices from one member to the next inside a unit; 1 where a unit holds one member, or where units are flat.
     pub stride: u32,
 }
 
 impl Fabric {
-    /// The levels of a group by its spread. Where units hold unequal numbers, the emptiest one's ports carry the traffic.
+    /// The levels of a group with this spread. If units hold unequal numbers, the emptiest unit's ports carry the
+    /// traffic.
     pub(crate) fn levels_of_spread(&self, spread: GroupSpread) -> GroupLevels {
         let none = GroupLevel { tier: 0, fan_out: 1, ports: 1, members: 1, members_below: 1, spacing: 1 };
         let mut levels = GroupLevels { list: [none; MAX_TIERS], len: 0 };
@@ -75,12 +76,12 @@ impl Fabric {
         levels
     }
 
-    /// Where a group lies. A group beyond the fabric is taken to go on through its outermost tier.
+    /// The levels of a group. For a group beyond the fabric the outermost tier is extended.
     pub(crate) fn levels_of_group(&self, group: RankGroup) -> GroupLevels {
         self.levels_on_inner_tiers(self.tiers.len(), group)
     }
 
-    /// The same on the inner `tiers` tiers alone, of which the outermost goes on.
+    /// The same on the inner `tiers` tiers alone; the outermost of them is extended.
     fn levels_on_inner_tiers(&self, tiers: usize, group: RankGroup) -> GroupLevels {
         let (ranks, stride) = (group.ranks.max(1), group.stride.max(1));
         let none = GroupLevel { tier: 0, fan_out: 1, ports: 1, members: 1, members_below: 1, spacing: 1 };
@@ -106,14 +107,14 @@ impl Fabric {
         levels
     }
 
-    /// The innermost tier of which two devices share a unit.
+    /// The innermost tier in which two devices share a unit.
     #[must_use]
     pub fn meeting_tier(&self, a: u32, b: u32) -> usize {
         let shared = self.tiers.iter().position(|tier| a / tier.devices == b / tier.devices);
         shared.unwrap_or(self.tiers.len().saturating_sub(1))
     }
 
-    /// The tier that two devices `a` and `b` meet on, as a level; `None` when they are the same.
+    /// The tier on which devices `a` and `b` meet, as a level; `None` when they are the same.
     pub(crate) fn meeting_level(&self, a: u32, b: u32) -> Option<GroupLevel> {
         let tier = self.meeting_tier(a, b);
         let unit = self.unit_devices(tier);
@@ -121,8 +122,8 @@ impl Fabric {
         (a != b).then_some(GroupLevel { tier, fan_out: 2, ports: 1, members: 2, members_below: 1, spacing })
     }
 
-    /// Nominal bytes per second of a device in ring-like patterns (all-reduce, all-gather, reduce-scatter, broadcast), beside
-    /// the sibling groups.
+    /// Nominal bytes per second of a device in ring-like patterns (all-reduce, all-gather, reduce-scatter, broadcast),
+    /// in parallel with the sibling groups.
     pub(crate) fn ring_rate(&self, level: &GroupLevel) -> f64 {
         let tier = &self.tiers[level.tier];
         match &tier.topology {
@@ -158,7 +159,8 @@ impl Fabric {
         }
     }
 
-    /// Nominal bytes per second of a device that sends to one other, `spacing` units away, while all devices do the same.
+    /// Nominal bytes per second of a device that sends to one other, `spacing` units away, while all devices do the
+    /// same.
     pub(crate) fn pair_rate(&self, level: &GroupLevel) -> f64 {
         let tier = &self.tiers[level.tier];
         match &tier.topology {
@@ -182,13 +184,13 @@ impl Fabric {
         let tier = &self.tiers[level.tier];
         match &tier.topology {
             Topology::Torus { .. } => group_extents(tier, level).iter().map(|e| f64::from(e.steps_of_pass())).sum(),
-            // Every member has a link to every other: all shards travel at once.
+            // Every member has a link to every other, so all shards travel at once.
             Topology::FullyConnected { .. } => 1.0,
             _ => count_peers(level.fan_out),
         }
     }
 
-    /// Whether the tier's links form a torus, which the flat ring and tree algorithms do not apply to.
+    /// True if the tier's links form a torus; flat rings and trees do not apply to it.
     pub(crate) fn is_torus(&self, level: &GroupLevel) -> bool {
         matches!(self.tiers[level.tier].topology, Topology::Torus { .. })
     }

@@ -1,13 +1,15 @@
 //! Measured links from CSV files, and fabrics that use them.
 //!
 //! Two forms are read:
-//! - a square table: first line `gb_per_s,NAME,NAME,...`, then one line `NAME,x,x,...` per unit, GB/s of the whole unit in one
-//!   direction, in the order of the ranks; symmetric; the diagonal is empty or 0;
-//! - measurements, one per line, with the columns `src_idx`, `dst_idx` and `bandwidth_mbytes_per_s` (MB/s; other columns are
-//!   ignored). `file` tells several clusters in one file apart; `diagonal` = 1 marks the lines of a unit with itself, which measure no link and are
-//!   skipped. From one unit to another there is one line, or one for each `direction` where the file has that column (mpiGraph measures every
-//!   transfer twice, once at its sender and once at its receiver). The model has one rate per pair of units, the mean of all that is measured between
-//!   them, there and back; either all pairs are measured both ways or all one way.
+//! - A square table. The first line is `gb_per_s,NAME,NAME,...`. Then one line `NAME,x,x,...` per unit gives GB/s of
+//!   the whole unit in one direction, in the order of the ranks. It is symmetric, and the diagonal is empty or 0.
+//! - Measurements, one per line, with the columns `src_idx`, `dst_idx` and `bandwidth_mbytes_per_s` (MB/s; other
+//!   columns are ignored). The column `file` distinguishes several clusters in one file. `diagonal` = 1 marks the lines
+//!   of a unit with itself, which measure no link and are skipped.
+//!
+//! Each ordered pair of units has one measurement, or one per `direction` where the file has that column. mpiGraph
+//! measures every transfer twice, at its sender and at its receiver. The model has one rate per pair of units: the mean
+//! of all its measurements in both directions. Either all pairs are measured both ways, or all one way.
 
 use super::error::{FabricFault, NetworkError};
 use super::fabric::{Fabric, Tier, Topology};
@@ -18,7 +20,7 @@ use crate::units::BytesPerSecond;
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
-/// Units whose links are written out at most where all are alike.
+/// Most units for which [`Fabric::with_written_links`] writes out equal links.
 pub const MOST_UNITS: u32 = 4096;
 
 /// Why links cannot be read.
@@ -31,20 +33,20 @@ pub enum LinksError {
     Malformed {
         /// The file.
         file: String,
-        /// What is wrong, with the line.
+        /// The fault, with the line.
         why: String,
     },
-    /// A line that cannot be.
+    /// A line with impossible values.
     #[error("{file}: line {line}{what}")]
     Line {
         /// The file.
         file: String,
         /// The line, the first being 1.
         line: u64,
-        /// The key and its value, the limit and the cure, behind a comma or a colon.
+        /// The key and its value, the limit and the cure, after a comma or a colon.
         what: String,
     },
-    /// Measurements of several clusters, and no word which.
+    /// Measurements of several clusters, and no choice among them.
     #[error("{file}: holds measurements of {known}; choose one with --links-of")]
     Several {
         /// The file.
@@ -52,7 +54,7 @@ pub enum LinksError {
         /// Their names.
         known: String,
     },
-    /// A cluster that the file does not know.
+    /// A cluster that the file does not have.
     #[error("{file}: has no measurements of `{name}`; it holds {known}")]
     NoCluster {
         /// The file.
@@ -62,7 +64,7 @@ pub enum LinksError {
         /// The names it has.
         known: String,
     },
-    /// A cluster chosen in a table that holds one.
+    /// A cluster chosen in a table that holds only one.
     #[error("{file}: --links-of {name}: a table of links holds one cluster; leave the option out")]
     OneCluster {
         /// The file.
@@ -70,21 +72,21 @@ pub enum LinksError {
         /// The name given.
         name: String,
     },
-    /// Links that cannot be; every fault is listed.
+    /// Impossible links; every fault is listed.
     #[error("{file}: {}", super::error::list(faults))]
     Invalid {
         /// The file.
         file: String,
-        /// All that is wrong.
+        /// All faults.
         faults: Vec<FabricFault>,
     },
 }
 
 impl LinkMatrix {
-    /// From GB/s of the whole unit, one row per unit; the diagonal is 0.
+    /// Links from GB/s of the whole unit, one row per unit; the diagonal is 0.
     ///
     /// # Errors
-    /// Rows that are not square, not symmetric, not positive or not 0 on the diagonal: all that is wrong.
+    /// All faults: rows that are not square, not symmetric, not positive, or not 0 on the diagonal.
     pub fn from_gb_per_s(rows: &[Vec<f64>]) -> Result<Self, Vec<FabricFault>> {
         let faults = verify::find_link_faults(rows);
         if !faults.is_empty() {
@@ -93,10 +95,10 @@ impl LinkMatrix {
         Ok(Self::from_rows(&rows.iter().map(|r| r.iter().map(|x| x * 1e9).collect()).collect::<Vec<_>>()))
     }
 
-    /// Reads either form of a links file; `of` chooses among the clusters of a file of measurements.
+    /// Reads either form of a links file; `of` selects a cluster in a file of measurements.
     ///
     /// # Errors
-    /// A table of neither form, an unclear choice, or links that cannot be.
+    /// A table of neither form, an ambiguous choice, or impossible links.
     pub fn from_csv(file: &str, text: &str, of: Option<&str>) -> Result<Self, LinksError> {
         let malformed = |why: String| LinksError::Malformed { file: file.into(), why };
         let mut reader =
@@ -139,13 +141,13 @@ impl LinkRecord {
     }
 }
 
-/// What is wrong with a line.
+/// A faulty line.
 struct LinkLineFault {
     line: u64,
     what: String,
 }
 
-/// The rows of a square table, whose lines carry the header's names in its order.
+/// The rows of a square table, whose lines carry the header's names in the same order.
 fn read_square(head: &csv::StringRecord, records: &[LinkRecord]) -> LinkRows {
     let names: Vec<&str> = head.iter().skip(1).collect();
     if let Some((at, name)) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(*name)) {
@@ -195,7 +197,7 @@ fn read_measured(file: &str, head: &csv::StringRecord, records: &[LinkRecord], o
     Ok(average_rates(chosen, &columns))
 }
 
-/// Where the columns of measurements stand.
+/// Indices of the columns of measurements.
 struct MeasurementColumns {
     from: usize,
     to: usize,
@@ -204,7 +206,7 @@ struct MeasurementColumns {
     diagonal: Option<usize>,
 }
 
-/// The units and the rate of a measurement, MB/s; none of what measures no link.
+/// The units and the rate (MB/s) of a measurement; `None` for a line that measures no link.
 fn read_measurement(r: &LinkRecord, columns: &MeasurementColumns) -> Result<Option<(usize, usize, f64)>, LinkLineFault> {
     let index = |at: usize, what: &str| match r.get(at).parse::<usize>() {
         Ok(i) if i < 65_536 => Ok(i),
@@ -231,7 +233,7 @@ fn read_measurement(r: &LinkRecord, columns: &MeasurementColumns) -> Result<Opti
         }
         (false, false) => {}
     }
-    // One bad measurement must not hide in the mean.
+    // Checked before averaging, so that a mean cannot hide a bad measurement.
     if !(LEAST_GB_PER_S * 1e3..=MOST_GB_PER_S * 1e3).contains(&mb) {
         let limit = format!("must be a number from {:e} to {:e}", LEAST_GB_PER_S * 1e3, MOST_GB_PER_S * 1e3);
         return Err(r.wrong_value(format!(", bandwidth_mbytes_per_s = {mb}: {limit}; give MB/s of the whole unit")));
@@ -239,14 +241,14 @@ fn read_measurement(r: &LinkRecord, columns: &MeasurementColumns) -> Result<Opti
     Ok(Some((a, b, mb)))
 }
 
-/// By source and destination: the sum of the measurements, GB/s, and their number.
+/// By source and destination: the sum of the measurements in GB/s, and their number.
 type RateSums = BTreeMap<(usize, usize), (f64, f64)>;
 
-/// By direction, source and destination: the line.
+/// By direction, source and destination: the line number.
 type SeenDirections<'a> = BTreeMap<(&'a str, usize, usize), u64>;
 
-/// Refuses units that are not numbered from 0 without gaps, and pairs without a measurement, before the table of all pairs is made: what is read
-/// is as large as the file's number of lines, whatever the numbers on them.
+/// Refuses gaps in the numbering of units, and pairs without a measurement. It runs before the table of all pairs is
+/// allocated, so memory grows with the number of lines and not with the numbers on them.
 fn check_complete(sums: &RateSums, seen: &SeenDirections<'_>) -> Result<(), LinkLineFault> {
     let units: BTreeSet<usize> = sums.keys().flat_map(|(a, b)| [*a, *b]).collect();
     let first_line_of = |unit: usize| {
@@ -310,8 +312,9 @@ fn average_rates<'a>(records: impl Iterator<Item = &'a LinkRecord>, columns: &Me
 }
 
 impl Fabric {
-    /// This fabric with measured links between units of `unit_devices` devices (its nodes, or 1 for links between devices):
-    /// inner tiers as they are, latencies those of the tier that the links replace, no further loss (they are achieved rates).
+    /// This fabric with measured links between units of `unit_devices` devices (its nodes, or 1 for links between
+    /// devices). Inner tiers stay. Latencies are those of the replaced tier. The rates are achieved rates, so there is
+    /// no further loss.
     ///
     /// # Errors
     /// No tier has units of that size, or none joins them.
@@ -346,9 +349,9 @@ impl Fabric {
         Ok(fabric)
     }
 
-    /// This fabric with the links of its outermost tier written out: as they are where they were measured, all alike between the units of a switch
-    /// or of a fat tree. Every collective takes as long. `None` for other topologies, and for switches of one unit, of no size, or of more than
-    /// [`MOST_UNITS`].
+    /// This fabric with the links of its outermost tier written out: measured links as they are, or equal links between
+    /// the units of a switch or fat tree. Every collective keeps its time. `None` for other topologies, and for
+    /// switches of one unit, of unknown size, or of more than [`MOST_UNITS`] units.
     #[must_use]
     pub fn with_written_links(&self) -> Option<Self> {
         let unit = self.unit_devices(self.tiers.len().checked_sub(1)?);
@@ -368,7 +371,7 @@ impl Fabric {
         Some(fabric)
     }
 
-    /// Whether some of the outermost tier's links are slower than others.
+    /// True if some of the outermost tier's links are slower than others.
     #[must_use]
     pub fn links_differ(&self) -> bool {
         self.measured_links().is_some_and(|(links, _)| links.rates_differ())
@@ -474,7 +477,7 @@ mod tests {
              lines of the missing units"
         );
         assert!(rows("7,1,5,0\n").contains("line 2, src_idx = 7: the lines name 2 units and none is 0; "));
-        // A chain of 20,000 units has gaps nowhere, and 2e8 pairs.
+        // A chain of 20,000 units has no gap in its numbering, but 2e8 pairs.
         let chain: String = (0..20_000).map(|unit| format!("{unit},{},5,0\n", unit + 1)).collect();
         assert_eq!(
             rows(&chain),

@@ -3,14 +3,14 @@
 use ndarray::{Array2, Axis};
 use serde::{Deserialize, Serialize};
 
-/// Bandwidths between the units of a tier, one direction, bytes per second, of the *whole unit* (a node, not a device).
-/// Symmetric: a measurement of both directions is averaged where it is imported.
+/// Bandwidths between the units of a tier, one direction, in bytes per second of the *whole unit* (a node, not a
+/// device). They are symmetric: the import averages measurements of both directions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Array2<f64>", into = "Array2<f64>")]
 pub struct LinkMatrix {
     /// `units` x `units`; the diagonal is not used.
     rates: Array2<f64>,
-    /// Whether some links are slower than others.
+    /// True if some links are slower than others.
     differ: bool,
 }
 
@@ -29,7 +29,8 @@ impl From<LinkMatrix> for Array2<f64> {
 }
 
 impl LinkMatrix {
-    /// From rows; the caller verifies squareness, symmetry and positivity ([`super::Fabric::from_toml_str`] does).
+    /// Builds a matrix from rows. The caller verifies that they are square, symmetric and positive, as
+    /// [`super::Fabric::from_toml_str`] does.
     #[must_use]
     pub(crate) fn from_rows(rows: &[Vec<f64>]) -> Self {
         let units = rows.len();
@@ -49,13 +50,13 @@ impl LinkMatrix {
         self.rates[[(a % units) as usize, (b % units) as usize]]
     }
 
-    /// So many units with links of `rate` bytes per second.
+    /// A matrix of `units` units with equal links of `rate` bytes per second.
     #[must_use]
     pub(crate) fn with_uniform_links(units: u32, rate: f64) -> Self {
         Array2::from_elem((units as usize, units as usize), rate).into()
     }
 
-    /// Whether some links are slower than others.
+    /// True if some links are slower than others.
     #[must_use]
     pub fn rates_differ(&self) -> bool {
         self.differ
@@ -67,7 +68,8 @@ impl LinkMatrix {
         self.rates.indexed_iter().filter(|((a, b), _)| a != b).map(|(_, rate)| *rate).fold(f64::INFINITY, f64::min)
     }
 
-    /// As many units, all joined by links of the harmonic mean of these: what is the same whatever the units' order.
+    /// The same number of units, joined by equal links of the harmonic mean of these. The result does not depend on the
+    /// units' order.
     #[must_use]
     pub(crate) fn equalise(&self) -> Self {
         if !self.rates_differ() {
@@ -95,7 +97,7 @@ impl LinkMatrix {
         self.rates.select(Axis(0), &order).select(Axis(1), &order).into()
     }
 
-    /// Members of every sibling group of `fan_out` units, `spacing` apart, both cut to what the matrix holds.
+    /// Members of every sibling group of `fan_out` units, `spacing` apart; both are limited to the matrix.
     fn sibling_groups(&self, fan_out: u32, spacing: u32) -> impl Iterator<Item = Vec<u32>> {
         let spacing = spacing.clamp(1, (self.unit_count() / 2).max(1));
         let fan_out = fan_out.clamp(2, (self.unit_count() / spacing).max(2));
@@ -106,7 +108,7 @@ impl LinkMatrix {
         })
     }
 
-    /// The slowest link of the rings of all sibling groups, in rank order, bytes per second of the unit.
+    /// The slowest link of the rings of all sibling groups, in rank order, in bytes per second of the unit.
     #[must_use]
     pub(crate) fn ring_rate(&self, fan_out: u32, spacing: u32) -> f64 {
         let mut slowest = f64::INFINITY;
@@ -118,7 +120,7 @@ impl LinkMatrix {
         slowest
     }
 
-    /// The slowest link between neighbours in rank order (no link back from the last to the first).
+    /// The slowest link between neighbours in rank order, without a link from the last back to the first.
     #[must_use]
     pub(crate) fn line_rate(&self, fan_out: u32, spacing: u32) -> f64 {
         let mut slowest = f64::INFINITY;
@@ -130,8 +132,8 @@ impl LinkMatrix {
         slowest
     }
 
-    /// The rate at which the slowest member of any sibling group exchanges equal shares with all others: the harmonic
-    /// mean of its links.
+    /// The rate of an exchange of equal shares for the slowest member of any sibling group: the harmonic mean of its
+    /// links.
     #[must_use]
     pub(crate) fn exchange_rate(&self, fan_out: u32, spacing: u32) -> f64 {
         let mut slowest = f64::INFINITY;

@@ -1,4 +1,4 @@
-//! Groups where their members are, on measured links: which units they lie on, and which links they use.
+//! Groups on measured links: the units of their members, and the links that they use.
 
 use super::collective::CollectiveCost;
 use super::fabric::{Fabric, Topology};
@@ -8,30 +8,30 @@ use crate::kernel::{Collective, CollectiveKind, RankGroup};
 use crate::units::{Bytes, BytesPerSecond};
 use std::collections::BTreeMap;
 
-/// Where a group lies, and the rate of the links that decides for it.
+/// The placement of a group, and the rate of its decisive link.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupPlacement {
-    /// How its members lie on the units.
+    /// The distribution of its members over the units.
     pub spread: GroupSpread,
-    /// Bytes per second of a whole unit: the slowest link of the ring through the units, in the order of the group's ranks, or for an exchange the
-    /// slowest unit's harmonic mean over the others. Infinite inside a unit.
+    /// Bytes per second of a whole unit: the slowest link of the ring through the units in rank order. For an exchange
+    /// it is the slowest unit's harmonic mean over the others. Infinite inside a unit.
     pub link: BytesPerSecond,
 }
 
-/// Finds where groups lie on the units of a matrix of links.
+/// Finds the placement of groups on the units of a matrix of links.
 #[derive(Debug, Clone)]
 pub struct PlacementFinder<'a> {
     links: &'a LinkMatrix,
     /// Devices of a unit.
     unit: u32,
-    /// Whether it matters where in a unit a device is: inside a torus, or under several tiers.
+    /// True if a device's position inside its unit matters: in a torus, or under several tiers.
     inside: bool,
-    /// Units of the group at hand with their members, in the order of its ranks.
+    /// Units of the current group with their member counts, in rank order.
     seen: Vec<(u32, u32)>,
 }
 
 impl<'a> PlacementFinder<'a> {
-    /// On a fabric whose outermost tier is a matrix of links; `None` on others.
+    /// A finder for a fabric whose outermost tier is a matrix of links; `None` for others.
     #[must_use]
     pub fn of_fabric(fabric: &'a Fabric) -> Option<Self> {
         let (links, unit) = fabric.measured_links()?;
@@ -50,8 +50,8 @@ impl<'a> PlacementFinder<'a> {
         self.unit
     }
 
-    /// Where a group lies whose ranks run on `devices`. Members inside a unit are taken to be as far apart as the first two neighbours that share
-    /// one: groups of a parallel axis are evenly spaced.
+    /// The placement of a group whose ranks run on `devices`. Members inside a unit are assumed to be as far apart as
+    /// the first two neighbours that share one: groups of a parallel axis are evenly spaced.
     pub fn place_group(&mut self, kind: CollectiveKind, devices: impl Iterator<Item = u32>) -> GroupPlacement {
         self.seen.clear();
         let (mut members, mut stride, mut before) = (0, None, None);
@@ -92,15 +92,17 @@ impl<'a> PlacementFinder<'a> {
 }
 
 impl Fabric {
-    /// Whether it matters where in a unit of the outermost tier a device is: the unit is a torus, or has several tiers.
+    /// True if a device's position inside a unit of the outermost tier matters: the unit is a torus, or has several
+    /// tiers.
     #[must_use]
     pub fn has_places_inside_units(&self) -> bool {
         let inner = self.tiers.split_last().map_or(&[][..], |(_, inner)| inner);
         inner.len() > 1 || inner.iter().any(|tier| matches!(tier.topology, Topology::Torus { .. }))
     }
 
-    /// The cost of collectives that groups run at the same time on measured links, each among the devices listed in the order of its ranks: the
-    /// slowest group's, with the longest time that any of them has each tier's links. `None` without measured links or groups.
+    /// The cost of concurrent collectives of several groups on measured links; each group lists its devices in rank
+    /// order. The result is the slowest group's cost, with the largest port time of any group on each tier. `None`
+    /// without measured links or groups.
     #[must_use]
     pub fn collective_among(
         &self,
@@ -119,7 +121,7 @@ impl Fabric {
         flows: f64,
     ) -> Option<CollectiveCost> {
         let mut places = PlacementFinder::of_fabric(self)?;
-        // Of groups that lie alike the one on the slowest links decides.
+        // Among groups with equal spread the one on the slowest links decides.
         let mut slowest: BTreeMap<GroupSpread, f64> = BTreeMap::new();
         for group in groups {
             let GroupPlacement { spread, link } = places.place_group(kind, group.into_iter());
@@ -130,8 +132,8 @@ impl Fabric {
         costs.reduce(CollectiveCost::slower_of)
     }
 
-    /// The cost of a collective of all groups of a pattern, on measured links that differ. A pattern of which no group lies within the fabric has
-    /// none.
+    /// The cost of a collective of all groups of a pattern on unequal measured links; `None` where no group of the
+    /// pattern lies within the fabric.
     pub(super) fn cost_on_links(&self, collective: &Collective, flows: f64) -> Option<CollectiveCost> {
         let (links, _) = self.measured_links()?;
         if !links.rates_differ() {
@@ -147,7 +149,7 @@ impl Fabric {
     }
 }
 
-/// The members of every group of a pattern that lies within so many ranks.
+/// The members of every group of a pattern that lies within `ranks` ranks.
 pub fn sibling_groups(group: RankGroup, ranks: u32) -> impl Iterator<Item = Vec<u32>> {
     let (members, stride) = (u64::from(group.ranks.max(1)), u64::from(group.stride.max(1)));
     let (span, ranks) = (members * stride, u64::from(ranks));

@@ -1,19 +1,19 @@
-//! Streams that run side by side on one device: kernels, a collective, copies from and to the host.
+//! Concurrent streams on one device: kernels, a collective, copies from and to the host.
 //!
-//! Each stream goes on at 1 / (1 + the slowdowns by the others that still run); when one ends the rest speed up
-//! ([`StreamContention`]). With no slowdown known the longest stream decides.
+//! Each stream runs at 1 / (1 + the slowdowns by the other running streams). When one ends, the rest speed up
+//! ([`StreamContention`]). Without known slowdowns the longest stream decides.
 
 use crate::hardware::StreamContention;
 use crate::units::Seconds;
 
-/// What each stream takes alone; zero where there is none.
+/// The time of each stream alone; zero where there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StreamTimes {
     /// Kernels.
     pub kernels: Seconds,
     /// A collective.
     pub collective: Seconds,
-    /// Whether the collective crosses the network between nodes.
+    /// True if the collective crosses the network between nodes.
     pub between_nodes: bool,
     /// A copy from the host to the device.
     pub copy_in: Seconds,
@@ -21,11 +21,11 @@ pub struct StreamTimes {
     pub copy_out: Seconds,
 }
 
-/// Kernels, collective, copy in, copy out.
+/// Streams: kernels, collective, copy in, copy out.
 const COUNT: usize = 4;
 
 impl StreamTimes {
-    /// From their common start to the end of the last.
+    /// Time from the common start to the end of the last stream.
     #[must_use]
     pub fn time_together(&self, contention: &StreamContention) -> Seconds {
         let slowed = self.slowdown_matrix(contention);
@@ -46,14 +46,14 @@ impl StreamTimes {
             elapsed += next;
             for (time, pace) in left.iter_mut().zip(pace) {
                 let done = next / pace;
-                // What ends in this round has nothing left but rounding.
+                // A stream that ends in this round leaves only a rounding error.
                 *time = if *time - done <= *time * 1e-12 { 0.0 } else { *time - done };
             }
         }
         Seconds(elapsed)
     }
 
-    /// Row by row the stream that is slowed, column by column by which.
+    /// Slowdowns: rows are the slowed streams, columns the streams that slow them.
     fn slowdown_matrix(&self, c: &StreamContention) -> [[f64; COUNT]; COUNT] {
         let (kernel_by, collective_by_kernel, by_copy, copy_out_by) = if self.between_nodes {
             (c.kernel_by_network, 0.0, c.network_by_copy, c.copy_out_by_network)
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_slowdown_lasts_as_long_as_the_other_stream() {
-        // The collective takes 1 s, slowed to 1.5; meanwhile the kernels get 0.75 of their 4 s done and go on alone.
+        // The collective takes 1 s, slowed to 1.5. Meanwhile the kernels finish 0.75 of their 4 s; then they run alone.
         let contention = StreamContention { kernel_by_collective: 1.0, collective_by_kernel: 0.5, ..StreamContention::default() };
         let together = streams().time_together(&contention).0;
         assert!((together - (1.5 + 3.25)).abs() < 1e-9, "{together}");

@@ -72,7 +72,7 @@ fn a_network_names_built_in_chips_and_every_chip_that_is_sold_has_one() {
         let strange: Vec<&String> = fabric.joins.iter().filter(|chip| !chips.contains(&chip.as_str())).collect();
         assert!(strange.is_empty(), "{}: {strange:?}", fabric.name);
     }
-    // Their networks are not carried.
+    // Fabrics of these chips are not included.
     let without = ["tpu_v2", "tpu_v3", "tpu_v4i", "mi210", "a100_80gb_pcie"];
     for chip in chips {
         let joined = fabrics.iter().any(|fabric| !fabric.joins.is_empty() && fabric.may_join_chip(chip));
@@ -151,7 +151,7 @@ fn a_group_across_nodes_is_bound_by_the_network_and_uses_every_port() {
     let wide = fabric.cost_of_collective(&op(CollectiveKind::AllReduce, bytes, 64, 1));
     let narrow = fabric.cost_of_collective(&op(CollectiveKind::AllReduce, bytes, 8, 8));
     assert_eq!((wide.bound_tier, narrow.bound_tier), (1, 1));
-    // Eight ports of a node share what one member per node sends through its own.
+    // Eight ports of a node share the traffic that one member per node sends through its own.
     assert!(narrow.transfer.0 > 4.0 * wide.transfer.0);
     assert!(wide.link_bytes[1].0 <= 2 * bytes / 8);
 }
@@ -188,18 +188,18 @@ fn an_all_to_all_of_sends_side_by_side_starts_once_whatever_the_peers() {
     let fabric = Fabric::built_in("nvlink4_node").unwrap();
     let time =
         |bytes: u64, ranks: u32| fabric.cost_of_collective(&op(CollectiveKind::AllToAll, bytes, ranks, 1)).latency.micros();
-    // As much to each peer: 64 KiB take bulk's start, 8 KiB a low-latency message's.
+    // The same size to each peer: 64 KiB take the start of bulk, 8 KiB that of a low-latency message.
     let [two, eight] = [2, 8].map(|ranks| time((64 << 10) * u64::from(ranks), ranks));
     assert!((eight / two - 1.0).abs() < 0.25, "{two} {eight}");
     let low = 5.13 + 0.761 + f64::from(8 << 10) / 4e3;
     assert!((time(16 << 10, 2) - low).abs() < 1e-6, "{} {low}", time(16 << 10, 2));
-    // Without scalars of its own it has the other collectives'.
+    // Without scalars of its own it uses the other collectives' scalars.
     let mut plain = fabric.clone();
     plain.tiers[0].exchange = None;
     let of = |fabric: &Fabric, kind| fabric.cost_of_collective(&op(kind, 1 << 18, 2, 1));
     assert!(of(&plain, CollectiveKind::AllToAll).latency < of(&fabric, CollectiveKind::AllToAll).latency);
     assert_eq!(of(&plain, CollectiveKind::AllGather), of(&fabric, CollectiveKind::AllGather));
-    // Some of the scalars are no protocol.
+    // An incomplete set of scalars forms no protocol.
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/templates/fabrics/nvlink4_node.toml");
     let text = std::fs::read_to_string(path).unwrap().replace("exchange_fraction = 0.66\n", "");
     let why = Fabric::from_toml_str("f.toml", &text).unwrap_err().to_string();
@@ -216,7 +216,7 @@ fn a_twist_helps_all_to_all_only() {
         assert!((ratio - gain).abs() < 1e-3, "{chips}: {ratio}");
         let gather = op(CollectiveKind::AllGather, 1 << 30, chips, 1);
         assert_eq!(plain.cost_of_collective(&gather), twisted.cost_of_collective(&gather));
-        // A fabric file asks for the same.
+        // A fabric file must obey the same rule.
         let file = file_with("topology = \"torus\"", "topology = \"torus\"\ntwisted = true").unwrap();
         assert_eq!(file.for_devices(chips).unwrap(), twisted);
     }
@@ -365,7 +365,7 @@ fn a_matrix_of_equal_links_is_the_flat_switch() {
 
 #[test]
 fn the_order_of_nodes_matters_on_a_matrix() {
-    // Two racks of four, interleaved: neighbours in numbering are far apart until the order sorts them.
+    // Two interleaved racks of four: neighbours in numbering are far apart until the order sorts them.
     let racks = Fabric::from_toml_str("t", &matrix_text(|i, j| if i % 2 == j % 2 { 40.0 } else { 10.0 })).unwrap();
     let pairs = op(CollectiveKind::AllReduce, 1 << 30, 4, 4);
     let sorted = racks.clone().permute_units(&[0, 2, 4, 6, 1, 3, 5, 7]);
@@ -404,7 +404,8 @@ proptest! {
         prop_assert!(fabric.cost_of_collective(&op(kind, bytes, ranks, 1)).latency.0 >= floor);
     }
 
-    /// A last node that is filled in part has the ports of its members only: through them goes at least all that the others need of it, or it of them.
+    /// A last node that is partly filled has only its members' ports. All data that the others need from it, or it from
+    /// them, goes through these ports.
     #[test]
     fn a_node_that_is_filled_in_part_has_fewer_ports(
         bytes in 1_u64..1 << 34, ranks in 9_u32..64, kind in prop::sample::select(KINDS[..3].to_vec()),

@@ -7,24 +7,24 @@ use serde::{Deserialize, Serialize};
 pub struct TorusDim {
     /// Units along it.
     pub size: u32,
-    /// Whether the last unit links back to the first.
+    /// True if the last unit links back to the first.
     pub wrap: bool,
 }
 
-/// The part of a group that lies along one dimension.
+/// The part of a group along one dimension.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct GroupExtent {
     /// Members along the dimension.
     pub members: u32,
-    /// Units from one member to the next: this many sibling groups share every link.
+    /// Units from one member to the next; this many sibling groups share every link.
     pub spacing: u32,
-    /// Whether the members close a ring over the wrap-around link.
+    /// True if the members close a ring over the wrap-around link.
     pub closed: bool,
 }
 
 impl GroupExtent {
-    /// Links that one member drives along this dimension, after the siblings' share: two on a closed ring of three and
-    /// more, one on a line (its inner nodes have two, its ends one, and the ends decide).
+    /// Links that one member drives along this dimension, divided among siblings: two on a closed ring of three or
+    /// more, one on a line. A line's inner nodes have two, but its ends have one and decide.
     pub fn links_per_member(&self) -> f64 {
         let links = if self.closed && self.members > 2 { 2.0 } else { 1.0 };
         links / f64::from(self.spacing)
@@ -36,8 +36,8 @@ impl GroupExtent {
         hops.saturating_mul(self.spacing)
     }
 
-    /// Time units of an all-to-all in which every member holds one unit of data per unit of link rate: the load of the
-    /// busiest link, the bisection. `g/8` on a closed ring (two links across), `g/4` on a line.
+    /// The load of the busiest link (the bisection) in an all-to-all in which every member holds one unit of data. It
+    /// is in time units per unit of link rate: `g/8` on a closed ring (two links across), `g/4` on a line.
     pub fn exchange_load(&self) -> f64 {
         f64::from(self.members) / (4.0 * self.links_per_member())
     }
@@ -64,8 +64,8 @@ impl GroupExtents {
     }
 }
 
-/// How a group of `members` units, `spacing` apart in row-major numbering (first dimension fastest), lies on the torus.
-/// Dimensions it does not touch are left out; members beyond the torus extend the last dimension.
+/// The extents of a group of `members` units, `spacing` apart in row-major numbering (first dimension fastest).
+/// Dimensions that it does not touch are left out; members beyond the torus extend the last dimension.
 pub(crate) fn extents_of_group(dims: &[TorusDim], members: u32, spacing: u32) -> GroupExtents {
     let (mut left, mut spacing) = (members, spacing.max(1));
     let unused = GroupExtent { members: 1, spacing: 1, closed: false };
@@ -91,8 +91,8 @@ pub(crate) fn extents_of_group(dims: &[TorusDim], members: u32, spacing: u32) ->
     found
 }
 
-/// The most compact torus of `units` units within `limits`: least sum of sides, then the one with the longer last side.
-/// A side wraps when it is a multiple of `wrap_multiple`. `None` when no shape fits.
+/// The most compact torus of `units` units within `limits`: the least sum of sides, then the longer last side. A side
+/// wraps if it is a multiple of `wrap_multiple`. `None` when no shape fits.
 pub(crate) fn compact_slice(limits: &[u32], wrap_multiple: u32, units: u32) -> Option<Vec<TorusDim>> {
     let mut best: Option<(u64, Vec<u32>)> = None;
     visit_shapes(limits, units, &mut Vec::new(), &mut |shape| {
@@ -105,7 +105,7 @@ pub(crate) fn compact_slice(limits: &[u32], wrap_multiple: u32, units: u32) -> O
     Some(dims.into_iter().map(|size| TorusDim { size, wrap: size > 1 && size % wrap_multiple.max(1) == 0 }).collect())
 }
 
-/// Calls `found` with every way to write `units` as a product of sides within `limits`, smaller first sides first.
+/// Calls `found` with every factorisation of `units` into sides within `limits`, smaller first sides first.
 fn visit_shapes(limits: &[u32], units: u32, prefix: &mut Vec<u32>, found: &mut impl FnMut(&[u32])) {
     let Some((&limit, rest)) = limits.split_first() else {
         if units == 1 {
@@ -120,19 +120,22 @@ fn visit_shapes(limits: &[u32], units: u32, prefix: &mut Vec<u32>, found: &mut i
     }
 }
 
-/// Whether a torus of these largest sides has slices that [`twisted_hops`] takes: three sides, and room for the smallest `n x n x 2n`
-/// whose sides close, its long side on any dimension.
+/// True if a torus of these largest sides has slices that [`twisted_hops`] accepts. It needs three sides, and room for
+/// the smallest `n x n x 2n` with closed sides, with the long side on any dimension.
 pub(crate) fn can_twist(limits: &[u32], wrap_multiple: u32) -> bool {
     // A side of 1 has no link to shift.
     let n = wrap_multiple.max(2);
     limits.len() == 3 && limits.iter().all(|side| *side >= n) && limits.iter().any(|side| *side >= n.saturating_mul(2))
 }
 
-/// Mean distance between the nodes of a twisted torus (itself included), `None` where the shape has no twisted form. With
-/// `n x n x 2n` both short sides' wrap-around links shift by `n` along the long one; with `n x 2n x 2n` the short side's shift by `n`
-/// along both (Camara et al., "Twisted Torus Topologies for Enhanced Interconnection Networks", TPDS 2010). Under balanced routing
-/// the mean distance is the load of every link; Jouppi et al. (ISCA 2023) measured a gain in all-to-all over the plain torus
-/// of 1.63 on 4 x 4 x 8 and 1.31 on 4 x 8 x 8, where balanced routing promises 1.75 and 1.39.
+/// Mean distance between the nodes of a twisted torus, each node itself included; `None` where the shape has no twisted
+/// form.
+///
+/// With `n x n x 2n` both short sides' wrap-around links shift by `n` along the long one. With `n x 2n x 2n` the short
+/// side's links shift by `n` along both (Camara et al., "Twisted Torus Topologies for Enhanced Interconnection
+/// Networks", TPDS 2010). Under balanced routing the mean distance is the load of every link. Jouppi et al. (ISCA 2023)
+/// measured an all-to-all gain over the plain torus of 1.63 on 4 x 4 x 8 and 1.31 on 4 x 8 x 8, where balanced routing
+/// promises 1.75 and 1.39.
 pub(crate) fn twisted_hops(dims: &[TorusDim]) -> Option<f64> {
     let sides: [u32; 3] = dims.iter().map(|d| d.size).collect::<Vec<_>>().try_into().ok()?;
     let n = *sides.iter().min()?;
@@ -157,7 +160,7 @@ pub(crate) fn twisted_hops(dims: &[TorusDim]) -> Option<f64> {
                 y[d] = (x[d] + if up { 1 } else { sides[d] - 1 }) % sides[d];
                 if wraps && !long(sides[d]) {
                     for e in (0..3).filter(|&e| long(sides[e])) {
-                        // A shift by half of a side is the same both ways.
+                        // A shift by half a side is the same in both directions.
                         y[e] = (y[e] + n) % sides[e];
                     }
                 }

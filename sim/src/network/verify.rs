@@ -6,11 +6,11 @@ use super::file::{FabricChipTable, FabricFile, TierTable, TopologyName};
 use super::torus;
 use crate::limits;
 
-/// The fastest measured link that is believed, GB/s of a whole unit: a hundred times what the largest node of 2025 has.
+/// Largest accepted measured link, GB/s of a whole unit: a hundred times that of the largest node of 2025.
 pub(crate) const MOST_GB_PER_S: f64 = 1e6;
-/// The least, a kilobyte a second: slower is a mistake of units.
+/// Smallest accepted measured link, a kilobyte per second; a slower one is a mistake of units.
 pub(crate) const LEAST_GB_PER_S: f64 = 1e-6;
-/// [`limits::RATE`] in GB/s, in words.
+/// [`limits::RATE`] in GB/s, as text.
 const GB_PER_S: &str = "must be from 0.001 to 1e9";
 
 /// Collects faults under the name of one tier.
@@ -63,7 +63,7 @@ impl TierChecker {
     }
 }
 
-/// Every fault of a file, its `[[chip]]` tables aside.
+/// Every fault of a file except those of its `[[chip]]` tables.
 pub(crate) fn find_faults(file: &FabricFile) -> Vec<FabricFault> {
     let mut c = TierChecker { place: String::new(), faults: Vec::new() };
     c.check_text("name", &file.name, "give the fabric's name");
@@ -155,7 +155,7 @@ fn check_figures(c: &mut TierChecker, t: &TierTable) {
     }
 }
 
-/// Checks sizes; returns the devices of a unit of this tier where that is known.
+/// Checks sizes; returns the devices of a unit of this tier where known.
 fn check_structure(c: &mut TierChecker, t: &TierTable, below: Option<u32>, outermost: bool) -> Option<u32> {
     let only = |c: &mut TierChecker, present: bool, key: &str, wanted: TopologyName| {
         if present && t.topology != wanted {
@@ -247,7 +247,7 @@ pub(crate) fn find_link_faults(rows: &[Vec<f64>]) -> Vec<FabricFault> {
     c.faults
 }
 
-/// A matrix must be square, symmetric, positive off its diagonal and 0 on it; every bad entry is named.
+/// Checks that a matrix is square, symmetric, positive off its diagonal and 0 on it; reports every bad entry.
 fn check_matrix(c: &mut TierChecker, rows: &[Vec<f64>]) {
     let n = rows.len();
     if !(2..=65_536).contains(&n) {

@@ -1,4 +1,5 @@
-//! Times and depths in closed form. The module page says where each is exact and where it is a bound; `tests.rs` checks it.
+//! Times and depths in closed form. The module documentation states where each is exact and where it is a bound;
+//! `tests.rs` checks it.
 
 use super::{GradientReduction, Pipeline, PipelineSchedule};
 use crate::units::Seconds;
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct StageWork {
     /// Forward pass.
     pub forward: Seconds,
-    /// Everything backward: recomputation, both gradients.
+    /// Whole backward pass: recomputation, both gradients.
     pub backward: Seconds,
 }
 
@@ -21,9 +22,10 @@ impl StageWork {
     }
 }
 
-/// Micro-batches (for [`PipelineSchedule::Interleaved`]: passes through one chunk) whose activations device `k` of `p` holds at most.
-/// For [`PipelineSchedule::ZbH1`] until the *weight* gradient is done; input gradients are done as early as under 1F1B. For
-/// [`PipelineSchedule::ZbV`] passes through one of its two chunks, the limit that its orders obey ([`zb_v_in_flight`]).
+/// The most micro-batches whose activations device `k` of `p` holds. Under [`PipelineSchedule::Interleaved`] it counts
+/// passes through one chunk. Under [`PipelineSchedule::ZbH1`] a micro-batch counts until its *weight* gradient is done;
+/// input gradients are done as early as under 1F1B. Under [`PipelineSchedule::ZbV`] it counts passes through one of the
+/// two chunks, up to the limit of its orders ([`zb_v_in_flight`]).
 #[must_use]
 pub fn passes_in_flight(schedule: PipelineSchedule, p: u32, k: u32, m: u32) -> u32 {
     match schedule {
@@ -38,21 +40,22 @@ pub fn passes_in_flight(schedule: PipelineSchedule, p: u32, k: u32, m: u32) -> u
     }
 }
 
-/// Most passes in flight of ZB-V on any of `p` devices, through its earlier and its later chunk: what a device holds is never more than at one of these
-/// two, whatever a pass through either chunk keeps.
+/// The most passes in flight of ZB-V on any of `p` devices, as `[early, late]` counts through its two chunks. A
+/// device's memory never exceeds that at one of these two corners, whatever a pass through either chunk keeps.
 ///
-/// No more than `2 p` are in flight, of which the last place is the later chunk's, and no more through the later chunk than through the earlier one:
-/// forward passes reach it later, and its weight gradients come first (`zb_v.rs` tests both of all orders). So with `m` micro-batches `(early, late)`
-/// lies in `late <= early <= min(m, 2 p - 1)`, `early + late <= 2 p`, and a sum over both is largest in a corner of that.
+/// At most `2 p` passes are in flight, the last place being the later chunk's. There are never more through the later
+/// chunk than through the earlier one, because forward passes reach it later and its weight gradients come first
+/// (`zb_v.rs` tests both for all orders). With `m` micro-batches `(early, late)` therefore lies in
+/// `late <= early <= min(m, 2 p - 1)`, `early + late <= 2 p`, and a weighted sum is largest in a corner.
 #[must_use]
 pub fn zb_v_in_flight(p: u32, m: u32) -> [[u32; 2]; 2] {
     let (even, most) = (m.min(p), m.min((2 * p).saturating_sub(1)));
     [[even, even], [most, most.min(2 * p - most)]]
 }
 
-/// Steady time per micro-batch of 1F1B: the largest over intervals of stages of (work inside + both ways of the sends
-/// inside) over the interval's length. Without sends the slowest stage. `stages` are forward plus backward times, `sends` the
-/// times between them. Exact in the limit of many micro-batches.
+/// Steady time per micro-batch of 1F1B. It is the largest value, over intervals of stages, of (work inside + sends
+/// inside in both directions) over the interval's length; without sends the slowest stage. `stages` are forward plus
+/// backward times, `sends` the times between them. Exact in the limit of many micro-batches.
 #[must_use]
 pub fn one_f_one_b_period(stages: &[Seconds], sends: &[Seconds]) -> Seconds {
     let slowest = stages.iter().fold(Seconds::ZERO, |a, &b| a.max(b));
@@ -73,8 +76,9 @@ pub fn one_f_one_b_period(stages: &[Seconds], sends: &[Seconds]) -> Seconds {
     period
 }
 
-/// `sum s + 2 sum c + (m - 1) * period`: the planner's objective for 1F1B. Exact for equal stages without sends; an upper bound
-/// where backward over forward is the same on all stages; otherwise no bound (see the module page).
+/// `sum s + 2 sum c + (m - 1) * period`: the planner's objective for 1F1B. Exact for equal stages without sends. An
+/// upper bound where backward over forward is the same on all stages; otherwise no bound (see the module
+/// documentation).
 #[must_use]
 pub fn one_f_one_b_time(stages: &[Seconds], sends: &[Seconds], m: u32) -> Seconds {
     let fill: Seconds = stages.iter().copied().sum();
@@ -82,16 +86,17 @@ pub fn one_f_one_b_time(stages: &[Seconds], sends: &[Seconds], m: u32) -> Second
     fill + sent * 2.0 + one_f_one_b_period(stages, sends) * f64::from(m.saturating_sub(1))
 }
 
-/// Never below the simulated time of 1F1B, whatever the stages: [`one_f_one_b_time`] with all stages as slow as the slowest.
+/// An upper bound on the simulated time of 1F1B for any stages: [`one_f_one_b_time`] with all stages as slow as the
+/// slowest.
 #[must_use]
 pub fn one_f_one_b_upper_bound(stages: &[Seconds], sends: &[Seconds], m: u32) -> Seconds {
     let slowest = stages.iter().fold(Seconds::ZERO, |a, &b| a.max(b));
     one_f_one_b_time(&vec![slowest; stages.len()], sends, m)
 }
 
-/// Never above the simulated time of 1F1B. For each stage: the way to it and back, its own work, and what it must
-/// wait for the round trip through the later stages before its first and before its last backward pass, less the
-/// forward or backward passes that it fills the wait with.
+/// A lower bound on the simulated time of 1F1B. For each stage it adds the way to it and back and its own work. It also
+/// adds the waits for the round trip through the later stages, before the stage's first and its last backward pass. The
+/// passes with which it fills a wait are subtracted.
 #[must_use]
 pub fn one_f_one_b_lower_bound(stages: &[StageWork], sends: &[Seconds], m: u32) -> Seconds {
     let p = stages.len();
@@ -124,16 +129,16 @@ pub fn one_f_one_b_lower_bound(stages: &[StageWork], sends: &[Seconds], m: u32) 
     best
 }
 
-/// The time of 1F1B's passes, exact for any stages and sends: what the event simulation finds, by a recurrence.
+/// The exact time of 1F1B's passes for any stages and sends, by a recurrence: equal to the event simulation.
 ///
-/// In round `t` stage `k` runs the backward pass of micro-batch `t - p + k`, then the forward pass of micro-batch `t`: each
-/// needs only the stage's own last end and the neighbour's pass of the same micro-batch (forward: of this round; backward:
-/// of the last one).
+/// In round `t` stage `k` runs the backward pass of micro-batch `t - p + k`, then the forward pass of micro-batch `t`.
+/// Each needs only the stage's own last end and the neighbour's pass of the same micro-batch (forward: of this round;
+/// backward: of the previous one).
 #[must_use]
 pub fn one_f_one_b_exact_time(stages: &[StageWork], sends: &[Seconds], m: u32) -> Seconds {
     let (p, m) = (stages.len(), m as usize);
     let send = |k: usize| sends.get(k).map_or(0.0, |c| c.0);
-    // Per stage: when it is free, and when its latest forward and backward passes ended.
+    // Per stage: the time at which it is free, and the end of its latest backward pass.
     let mut free = vec![0.0_f64; p];
     let mut backward_end = vec![0.0_f64; p];
     for t in 0..m + p {
@@ -142,7 +147,7 @@ pub fn one_f_one_b_exact_time(stages: &[StageWork], sends: &[Seconds], m: u32) -
         for k in first..last {
             let arrival = if k + 1 < p { backward_end[k + 1] + send(k) } else { free[k] };
             free[k] = free[k].max(arrival) + stages[k].backward.0;
-            // The stage before reads the previous round's value: it has already done so, k ascends.
+            // The previous stage has already read the previous round's value, because k ascends.
             backward_end[k] = free[k];
         }
         if t < m {
@@ -156,7 +161,8 @@ pub fn one_f_one_b_exact_time(stages: &[StageWork], sends: &[Seconds], m: u32) -
     Seconds(free.iter().copied().fold(0.0, f64::max))
 }
 
-/// GPipe, exact for any stages and sends: two flow shops, `sum f + sum b + 2 sum c + (m - 1) (max f + max b)`.
+/// The exact time of GPipe for any stages and sends: two flow shops,
+/// `sum f + sum b + 2 sum c + (m - 1) (max f + max b)`.
 #[must_use]
 pub fn gpipe_time(stages: &[StageWork], sends: &[Seconds], m: u32) -> Seconds {
     let sum: Seconds = stages.iter().map(StageWork::total_seconds).sum();
@@ -166,24 +172,25 @@ pub fn gpipe_time(stages: &[StageWork], sends: &[Seconds], m: u32) -> Seconds {
     sum + sent * 2.0 + (slowest(|s| s.forward) + slowest(|s| s.backward)) * more
 }
 
-/// Interleaved 1F1B with equal chunks and no sends, exact: `(m v + p - 1) * s` with `s` the time of one chunk (Narayanan
-/// et al., SC 2021: the bubble shrinks by the number of chunks).
+/// The exact time of interleaved 1F1B with equal chunks and no sends: `(m v + p - 1) * s`, with `s` the time of one
+/// chunk (Narayanan et al., SC 2021: the bubble shrinks by the number of chunks).
 #[must_use]
 pub fn interleaved_time(chunk: Seconds, devices: u32, chunks: u32, m: u32) -> Seconds {
     chunk * (f64::from(m) * f64::from(chunks) + f64::from(devices) - 1.0)
 }
 
-/// ZB-H1 with equal stages, no sends and `m >= p`: `m (f + b + w) + (p - 1) (f + b - w)` (Qi et al., ICLR 2024, table 2). Exact
-/// for `f = b = w`; `b` is the input gradient, `w` the weight gradient.
+/// The time of ZB-H1 with equal stages, no sends and `m >= p`: `m (f + b + w) + (p - 1) (f + b - w)` (Qi et al., ICLR
+/// 2024, table 2). Exact for `f = b = w`; `b` is the input gradient, `w` the weight gradient.
 #[must_use]
 pub fn zb_h1_time(f: Seconds, b: Seconds, w: Seconds, devices: u32, m: u32) -> Seconds {
     (f + b + w) * f64::from(m) + (f + b - w) * (f64::from(devices) - 1.0)
 }
 
 impl Pipeline {
-    /// Never above the simulated time, for every schedule and any stages: each device's own work between the shortest way to
-    /// its first pass and the shortest way back from its last, or before its reduction and optimizer; and the way
-    /// of one micro-batch through everything. Needs no simulation; assumes that [`Pipeline::check_description`] passes.
+    /// A lower bound on the simulated time for every schedule and any stages. It is the largest of two paths. One is a
+    /// device's own work between the shortest way to its first pass and the shortest way back from its last, or its
+    /// reduction and optimizer. The other is one micro-batch's way through all stages. Needs no simulation; assumes
+    /// that [`Pipeline::check_description`] passes.
     #[must_use]
     pub fn lower_bound(&self) -> Seconds {
         let split = self.schedule.splits_backward();
@@ -209,14 +216,14 @@ impl Pipeline {
         let after = self.reduction == GradientReduction::AfterBackward;
         devices.iter().fold(head + tail, |bound, d| {
             let once = d.optimizer + if after { d.reduction } else { Seconds::ZERO };
-            // The last pass of a device may be a weight gradient, which nobody waits for.
+            // The last pass of a device may be a weight gradient, which no other pass waits for.
             let tail = if split { Seconds::ZERO } else { d.tail };
             bound.max(d.head + d.work + tail.max(once))
         })
     }
 }
 
-/// What [`Pipeline::lower_bound`] sums per device.
+/// Sums per device for [`Pipeline::lower_bound`].
 #[derive(Clone, Copy, Default)]
 struct DeviceWork {
     stages: u32,

@@ -1,46 +1,56 @@
-//! Pipelines whose virtual stages are equal but for the first and the last, as a model of equal layers gives: times without a loop over
-//! stages or micro-batches.
+//! Pipelines whose virtual stages are equal except for the first and the last, as in a model of equal layers. Their
+//! times need no loop over stages or micro-batches.
 //!
-//! # Where the time comes from
-//! A schedule fixes which pass runs when its inputs and the pass before it on the device have ended; the step's time is the heaviest path through
-//! these events, from the first forward pass of the first stage to its last backward pass. Every formula here is the weight of paths
-//! that exist whatever the durations, so it is never above the event simulation; under the conditions stated no path is heavier, and it *is*
-//! the simulation's time ([`PassesTime::Exact`]; `ends_tests.rs` holds both against the simulation, over random pipelines).
+//! # Derivation
+//! A schedule fixes the order of passes: each runs when its inputs and the previous pass on its device have ended. The
+//! step's time is the heaviest path through these events, from the first forward pass of the first stage to its last
+//! backward pass. Every formula here is the weight of paths that exist whatever the durations, so it never exceeds the
+//! event simulation. Under the stated conditions no path is heavier, and it *is* the simulation's time
+//! ([`PassesTime::Exact`]). `ends_tests.rs` checks both against the simulation, over random pipelines.
 //!
-//! **1F1B.** Count rounds as [`super::one_f_one_b_exact_time`] does: in round `t` stage `k` runs backward `t - p + k`, then forward `t`. A path
-//! moves up a stage within a round (`c` for the send), down a stage into the next round, and from a stage's forward into its own backward of
-//! the next round. So the path that goes up to the last stage at once and comes down at the end may spend the `m - 1` rounds between in closed walks
-//! from the last stage, each made of *loops*: a loop up and down `n` neighbouring stages takes `n` rounds and weighs their `f + b` and
-//! `2 (n - 1) c`. With `g = f + b + 2 c` of an inner stage, a loop of `n` stages weighs `n g` plus a bonus: `-2 c` if it holds inner stages
-//! only (`n <= p - 2`), `d - 2 c` if it holds one end (`n <= p - 1`), `d_first + d_last - 2 c` if it holds both (`n = p`); `d` is what an end
-//! takes longer than an inner stage. What is left is to choose how many loops of each kind fill the rounds with the largest sum of
-//! bonuses (the closed walk must hang together): a knapsack of four kinds, whose optimum lies at one of a few counts.
-//! A path that waits in the first stages' warm-up instead gains one forward pass per round where a loop gains a whole stage:
-//! never more, if no earlier pass is longer than a later stage with its sends, nor than the last stage. The same holds of the end by
-//! symmetry. Those are the conditions; besides, the first stage must not be slower than an inner one while the last is faster.
+//! **1F1B.** Count rounds as in [`super::one_f_one_b_exact_time`]: in round `t` stage `k` runs backward `t - p + k`,
+//! then forward `t`. A path moves up a stage within a round (`c` for the send), down a stage into the next round, and
+//! from a stage's forward into its own backward of the next round. The path that climbs to the last stage at once and
+//! descends at the end may spend the `m - 1` rounds between in closed walks from the last stage.
 //!
-//! **Interleaved 1F1B** with `v` chunks. The path is the first micro-batch's through all chunks, the last device's passes from there to the last
-//! micro-batch's last chunk, and that micro-batch's way back. While it climbs it may take, instead of one trip round the devices, the first device's
-//! `p` passes through its first chunk. Exact where a send is no longer than a pass of an inner chunk, and the first chunk takes at least as
-//! long as an inner one and at most as long as the last, forward and backward.
+//! Each walk consists of *loops*: a loop up and down `n` neighbouring stages takes `n` rounds and weighs their `f + b`
+//! and `2 (n - 1) c`. With `g = f + b + 2 c` of an inner stage, a loop of `n` stages weighs `n g` plus a bonus. Let `d`
+//! be the extra time of an end over an inner stage. The bonus is:
+//! - `-2 c` for inner stages only (`n <= p - 2`),
+//! - `d - 2 c` with one end (`n <= p - 1`),
+//! - `d_first + d_last - 2 c` with both ends (`n = p`).
 //!
-//! **GPipe** is two flow shops, exact always. **ZB-H1** and **ZB-V** are bounded only.
+//! The number of loops of each kind must fill the rounds with the largest sum of bonuses, and the closed walk must be
+//! connected. This is a knapsack of four kinds, whose optimum lies at one of a few counts.
 //!
-//! **Unequal sends.** Every path above crosses each pair of neighbouring devices at least once on its way up and, but for the zero-bubble ones, once
-//! on its way back: what some pairs take longer than the least is added there. In the walks between they are taken for the least, so that only
-//! GPipe, which has no such walks, stays exact.
+//! A path that waits in the first stages' warm-up instead gains one forward pass per round where a loop gains a whole
+//! stage. It never gains more under two conditions: no earlier pass is longer than a later stage with its sends, nor
+//! than the last stage. By symmetry the same holds at the end. In addition, the first stage must not be slower than an
+//! inner one while the last is faster.
+//!
+//! **Interleaved 1F1B** with `v` chunks. The path is the first micro-batch's way through all chunks, then the last
+//! device's passes up to the last micro-batch's last chunk, then that micro-batch's way back. On its way up, one trip
+//! round the devices may be replaced by the first device's `p` passes through its first chunk. It is exact under two
+//! conditions. A send takes at most a pass of an inner chunk. The first chunk takes at least as long as an inner one
+//! and at most as long as the last, forward and backward.
+//!
+//! **GPipe** is two flow shops, always exact. **ZB-H1** and **ZB-V** only have lower bounds.
+//!
+//! **Unequal sends.** Every path above crosses each pair of neighbouring devices at least once on its way up and,
+//! except for the zero-bubble ones, once on its way back. The extra time of the slower pairs is added there. The walks
+//! between use the fastest pair's time, so only GPipe, which has no such walks, stays exact.
 
 use super::PipelineSchedule;
 use crate::units::Seconds;
 
-/// What one micro-batch costs on a virtual stage.
+/// The work of one micro-batch on a virtual stage.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ChunkWork {
     /// Forward pass.
     pub forward: Seconds,
-    /// Everything backward: recomputation, both gradients.
+    /// Whole backward pass: recomputation, both gradients.
     pub backward: Seconds,
-    /// Of `backward`, the weight gradient: what zero-bubble schedules put off.
+    /// The weight gradient's part of `backward`; zero-bubble schedules delay it.
     pub weight: Seconds,
 }
 
@@ -54,18 +64,18 @@ impl ChunkWork {
     }
 }
 
-/// A pipeline whose virtual stages are equal but for the first and the last.
+/// A pipeline whose virtual stages are equal except for the first and the last.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct UnequalEndsPipeline {
     /// The first virtual stage.
     pub first: ChunkWork,
-    /// Every one between.
+    /// Each stage between.
     pub inner: ChunkWork,
-    /// The last one.
+    /// The last virtual stage.
     pub last: ChunkWork,
-    /// Time between neighbouring devices, the least of all pairs.
+    /// Send time between neighbouring devices: the least of all pairs.
     pub send: Seconds,
-    /// What the other pairs' sends take longer, all together: some cross a slower link. Nothing where all take `send`.
+    /// The sum over the other pairs of their extra send time, for slower links. Zero where all take `send`.
     pub farther: Seconds,
     /// Devices, at least 2.
     pub devices: u32,
@@ -76,9 +86,9 @@ pub struct UnequalEndsPipeline {
 /// The time of all passes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum PassesTime {
-    /// What the event simulation finds.
+    /// The event simulation's time.
     Exact(Seconds),
-    /// The simulation finds this or more.
+    /// A lower bound on the event simulation's time.
     AtLeast(Seconds),
 }
 
@@ -96,11 +106,11 @@ impl PassesTime {
     }
 }
 
-/// Rounding that a comparison of sums forgives.
+/// Relative rounding tolerance for comparing sums.
 const ROUNDING: f64 = 1e-12;
 
 impl UnequalEndsPipeline {
-    /// The time of all passes under a schedule. The module page says where it is exact.
+    /// The time of all passes under a schedule. The module documentation states where it is exact.
     #[must_use]
     pub fn time_of_passes(&self, schedule: PipelineSchedule) -> PassesTime {
         match schedule {
@@ -112,12 +122,12 @@ impl UnequalEndsPipeline {
         }
     }
 
-    /// Whether all sends take the same.
+    /// True if all sends take equal time.
     fn has_equal_sends(&self) -> bool {
         self.farther == Seconds::ZERO
     }
 
-    /// The whole way of one micro-batch through `stages` virtual stages, both directions, sends included.
+    /// The whole way of one micro-batch through `stages` virtual stages, in both directions, sends included.
     fn time_of_whole_way(&self, stages: f64) -> f64 {
         self.first.total_seconds()
             + self.last.total_seconds()
@@ -163,10 +173,10 @@ impl UnequalEndsPipeline {
     fn time_of_interleaved(&self, chunks: u32) -> PassesTime {
         let (p, v, m) = (f64::from(self.devices), f64::from(chunks), f64::from(self.micro_batches));
         let (inner, send) = (self.inner, self.send.0);
-        // What an end takes longer than an inner chunk, forward and backward.
+        // The extra time of an end over an inner chunk, forward and backward.
         let longer = |c: &ChunkWork| (c.forward.0 - inner.forward.0, c.backward.0 - inner.backward.0);
         let (first, last) = (longer(&self.first), longer(&self.last));
-        // Round the devices, or through the first chunk of all of the first round's micro-batches.
+        // One trip round the devices, or the first round of micro-batches through the first chunk.
         let climb = |more: f64| (more + (v - 1.0) * p * send).max(p * more + (v - 2.0) * p * send);
         let passes = m * v - 1.0 - (v - 1.0) * p;
         let time = inner.total_seconds() * (p * v + passes)
@@ -189,8 +199,8 @@ impl UnequalEndsPipeline {
         self.first.forward.0 + self.inner.forward.0 * (others - 1.0) + self.send.0 * others + self.farther.0
     }
 
-    /// The last device's work before its last input gradient, and from there: its own weight gradients, or the way back to another
-    /// device and the weight gradients that it has put off.
+    /// A lower bound: the last device's work up to its last input gradient, followed by its own weight gradients, or by
+    /// the way back to another device and that device's delayed weight gradients.
     fn time_of_zb_h1(&self) -> PassesTime {
         let (p, m) = (f64::from(self.devices), f64::from(self.micro_batches));
         let way = self.time_of_way_up();
@@ -209,7 +219,8 @@ impl UnequalEndsPipeline {
         PassesTime::exact_if(false, time)
     }
 
-    /// The first device's work, another's behind the forward passes to it, and the way of one micro-batch.
+    /// A lower bound: the first device's work, another device's work after the forward passes to it, or the way of one
+    /// micro-batch.
     fn time_of_zb_v(&self) -> PassesTime {
         let (p, m) = (f64::from(self.devices), f64::from(self.micro_batches));
         let ends = (self.first.total_seconds() + self.last.total_seconds()) * m;
@@ -226,15 +237,15 @@ struct LoopChoice {
     stages: i64,
     /// Rounds to fill.
     rounds: i64,
-    /// What the first stage takes longer than an inner one.
+    /// Extra time of the first stage over an inner one.
     first: f64,
-    /// What the last one does.
+    /// Extra time of the last stage over an inner one.
     last: f64,
-    /// What a loop costs that ends in no other: both ways of a send.
+    /// Cost of a separate loop: a send in both directions.
     turn: f64,
 }
 
-/// Loops by what they hold.
+/// Numbers of loops by the ends that they hold.
 #[derive(Clone, Copy)]
 struct LoopKinds {
     first: i64,
@@ -244,7 +255,7 @@ struct LoopKinds {
 }
 
 impl LoopChoice {
-    /// The bonus of a choice; none if it does not fill the rounds or does not hang together.
+    /// The bonus of a choice; minus infinity if it does not fill the rounds or is not connected.
     fn bonus_of_kinds(&self, k: LoopKinds) -> f64 {
         let (p, none) = (self.stages, f64::NEG_INFINITY);
         if k.first.min(k.last).min(k.inner).min(k.both) < 0 || (p == 2 && k.inner > 0) {
@@ -256,7 +267,8 @@ impl LoopChoice {
             if k.last == 0 {
                 return none;
             }
-            // Neighbours share a stage: a chain from the first stage takes its joints twice, inner loops need one more stage than the last.
+            // Connected loops share a stage. A chain from the first stage passes its joints twice; inner loops need one
+            // more stage than the last.
             least += if k.first > 0 { p - 1 } else { i64::from(k.inner > 0) };
         }
         if !(least..=most).contains(&self.rounds) {
@@ -283,7 +295,7 @@ impl LoopChoice {
         if last < 0.0 { best.max(self.bonus_of_long_loops()) } else { best }
     }
 
-    /// Loops of one round at the better end, beside as many through all stages as pay, or one to get there.
+    /// Loops of one round at the better end, together with as many full loops as pay, or one to get there.
     fn bonus_of_short_loops(&self) -> f64 {
         let (p, n) = (self.stages, self.rounds / self.stages);
         let mut best = f64::NEG_INFINITY;
@@ -295,8 +307,8 @@ impl LoopChoice {
         best.max(self.bonus_of_kinds(LoopKinds { first: self.rounds - p, last: 1, inner: 0, both: 0 }))
     }
 
-    /// As few loops as fill the rounds: the sum of bonuses is piecewise linear in their number, with corners where loops are as long as
-    /// their kind allows.
+    /// As few loops as fill the rounds. The sum of bonuses is piecewise linear in their number, with corners where
+    /// loops have their kind's maximum length.
     fn bonus_of_long_loops(&self) -> f64 {
         let (p, rounds) = (self.stages, self.rounds);
         let mut best = f64::NEG_INFINITY;
@@ -313,7 +325,8 @@ impl LoopChoice {
         best.max(self.bonus_of_count((rounds - 1).max(1)))
     }
 
-    /// The largest bonus of `count` loops: ends held where they pay, and where the rounds are not filled without.
+    /// The largest bonus of `count` loops: they include ends where that pays, and where the rounds cannot be filled
+    /// otherwise.
     fn bonus_of_count(&self, count: i64) -> f64 {
         let missing = (self.rounds - count * (self.stages - 2)).max(0);
         let most = (self.rounds - count) / (self.stages - 1);

@@ -5,7 +5,8 @@ use super::*;
 use crate::pipeline::{GradientReduction, Pipeline, PipelineStage};
 use proptest::prelude::*;
 
-/// The time that the event simulation finds; `farther` by pair of neighbouring devices, the last one's way round to the first behind them.
+/// The event simulation's time. `farther` lists extra send times by pair of neighbouring devices; the last entry is the
+/// way from the last device round to the first.
 fn simulated_with(p: &UnequalEndsPipeline, farther: &[f64], schedule: PipelineSchedule) -> f64 {
     let stages = (p.devices * schedule.chunks_per_device()) as usize;
     let stage = |i: usize| {
@@ -59,7 +60,7 @@ fn work(forward: f64, backward: f64, weight: f64) -> ChunkWork {
     ChunkWork { forward: Seconds(forward), backward: Seconds(backward), weight: Seconds(backward * weight) }
 }
 
-/// Halves and small integers, so that ties are frequent; ends lighter and heavier than the rest.
+/// Halves and small integers make ties frequent; ends are lighter and heavier than the rest.
 fn pipelines() -> impl Strategy<Value = UnequalEndsPipeline> {
     let pass = || (1_u32..=12).prop_map(|x| f64::from(x) / 2.0);
     let off = || prop::sample::select(vec![-2.0, -1.0, -0.5, 0.0, 0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 7.0]);
@@ -79,7 +80,8 @@ fn pipelines() -> impl Strategy<Value = UnequalEndsPipeline> {
     )
 }
 
-/// As layers of a transformer are: backward twice the forward and more, ends heavier (or a layer lighter), sends short.
+/// Like the layers of a transformer: backward twice the forward or more, heavier ends (or one layer lighter), short
+/// sends.
 fn models() -> impl Strategy<Value = UnequalEndsPipeline> {
     let layers = (1_u32..12, any::<bool>()).prop_map(|(n, fewer)| (f64::from(n), f64::from(n - u32::from(fewer && n > 1))));
     let size = (2_u32..12, 1_u32..100);
@@ -147,7 +149,7 @@ proptest! {
     #[test]
     fn models_of_equal_layers_need_no_simulation(mut p in models(), chunks in 2_u32..6) {
         let even = p.first.forward >= p.inner.forward;
-        // With few layers a chunk that lacks one is shorter than another's backward pass alone.
+        // With few layers, a chunk that lacks one is shorter than another's backward pass alone.
         let exact = holds(&p, PipelineSchedule::OneForwardOneBackward)?;
         prop_assert!(exact || (!even && p.inner.forward.0 < 5.0), "{p:?}");
         p.micro_batches = p.devices * (1 + p.micro_batches % 6);

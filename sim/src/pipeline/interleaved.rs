@@ -3,13 +3,15 @@
 use super::StageWork;
 use crate::units::Seconds;
 
-/// The time of the passes of interleaved 1F1B with `chunks` chunks per device, exact for any virtual stages and sends: what the event simulation
-/// finds, by a recurrence of `2 p (m chunks + p chunks)` steps. Micro-batches are a multiple of the devices.
+/// The exact time of the passes of interleaved 1F1B with `chunks` chunks per device, for any virtual stages and sends:
+/// equal to the event simulation. It is a recurrence of `2 p (m chunks + p chunks)` steps. Micro-batches are a multiple
+/// of the devices.
 ///
-/// With `w = 2 (p - 1 - k) + (chunks - 1) p` device `k` runs its forward pass `w + n` before its backward pass `n`, both counted in its own order. Let
-/// it run forward pass `t - k` and then backward pass `t - k - w` in round `t`. What a pass needs then comes from the round before: of the
-/// neighbour on the way, the pass with the same number; of the device at the other end, where the way goes round, the one `p` before. So it
-/// is enough to know when each device's latest pass of either direction ended.
+/// With `w = 2 (p - 1 - k) + (chunks - 1) p` device `k` runs its forward pass `w + n` before its backward pass `n`,
+/// both counted in its own order. Let it run forward pass `t - k` and then backward pass `t - k - w` in round `t`. The
+/// input of a pass then comes from the previous round. A neighbour supplies the pass with the same number. If the way
+/// wraps around, the device at the other end supplies the pass `p` before. So the ends of each device's latest pass in
+/// both directions are enough.
 #[must_use]
 pub fn interleaved_exact_time(stages: &[StageWork], sends: &[Seconds], chunks: u32, m: u32) -> Seconds {
     let chunks = (chunks as usize).max(1);
@@ -17,11 +19,11 @@ pub fn interleaved_exact_time(stages: &[StageWork], sends: &[Seconds], chunks: u
     let Some(last) = p.checked_sub(1) else { return Seconds::ZERO };
     let passes = m as usize * chunks;
     let send = |k: usize| sends.get(k).map_or(0.0, |c| c.0);
-    // The first virtual stage of the chunk that a forward pass goes through; backward passes go through them in reverse.
+    // The first virtual stage of the chunk of each forward pass; backward passes go through the chunks in reverse.
     let starts: Vec<usize> = (0..passes).map(|i| i / p % chunks * p).collect();
     let (mut free, mut forward_end, mut backward_end) = (vec![0.0_f64; p], vec![0.0_f64; p], vec![0.0_f64; p]);
     for round in 0..passes + 2 * last + stages.len() - p {
-        // Later devices first, which need what those before them had in the last round.
+        // Later devices come first, because they need the previous round's values of earlier ones.
         let around = forward_end[last];
         for k in (0..p.min(round + 1)).rev() {
             let Some(start) = starts.get(round - k) else { break };

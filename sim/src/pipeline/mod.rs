@@ -1,41 +1,42 @@
-//! The pipeline of a training step: an event simulation, and closed forms that a search can afford.
+//! The pipeline of a training step: an event simulation, and closed forms that are cheap enough for a search.
 //!
 //! A [`Pipeline`] is a chain of stages with the durations of their passes, the send times between them, a number of
-//! micro-batches and a [`PipelineSchedule`]. [`Pipeline::simulate_step`] plays it event by event into a [`Timeline`]: the step's time,
-//! every device's bubble, exposed communication and memory over time. Sends are asynchronous: they delay the receiver and
-//! keep nobody busy.
+//! micro-batches and a [`PipelineSchedule`]. [`Pipeline::simulate_step`] plays it event by event into a [`Timeline`]:
+//! the step's time, and every device's bubble, exposed communication and memory over time. Sends are asynchronous: they
+//! delay the receiver and occupy no device.
 //!
-//! # What is true of 1F1B with uneven stages
-//! With `s_k = f_k + b_k` (forward, and everything backward) and `c_k` the send time between stages `k` and `k + 1`,
-//! [`one_f_one_b_time`] is `U = sum_k s_k + 2 sum_k c_k + (m - 1) * period`, where `period` ([`one_f_one_b_period`]) is the
-//! steady time per micro-batch:
-//! `max over intervals i..=j of (sum of s over i..=j + 2 * sum of c inside) / (j - i + 1)`. Without send times the period is
-//! `max_k s_k`, and `U` is the planner's `sum_k (f_k + b_k) + (m - 1) max_k (f_k + b_k)`. With them it is larger than the
-//! slowest stage: 1F1B keeps exactly `p - k` micro-batches in flight, which a round trip with sends outlasts.
+//! # 1F1B with uneven stages
+//! Let `s_k = f_k + b_k` (forward, and everything backward) and `c_k` the send time between stages `k` and `k + 1`.
+//! [`one_f_one_b_time`] is `U = sum_k s_k + 2 sum_k c_k + (m - 1) * period`. [`one_f_one_b_period`] is the steady time
+//! per micro-batch: `max over intervals i..=j of (sum of s over i..=j + 2 * sum of c inside) / (j - i + 1)`. Without
+//! send times the period is `max_k s_k`, and `U` is the planner's `sum_k (f_k + b_k) + (m - 1) max_k (f_k + b_k)`. With
+//! send times the period exceeds the slowest stage: 1F1B keeps exactly `p - k` micro-batches in flight, and a round
+//! trip with sends takes longer than they do.
 //!
-//! The event simulation's time `T` (property tests in `tests.rs`, random stages and sends) compares as follows:
-//! - `T = U` when all `s_k` are equal and nothing is sent, *however* forward and backward split them: then both are
-//!   `(m + p - 1) * s`. Also for one micro-batch, always.
+//! The event simulation's time `T` compares as follows (property tests in `tests.rs`, random stages and sends):
+//! - `T = U` when all `s_k` are equal and nothing is sent, *however* forward and backward split them: both are
+//!   `(m + p - 1) * s`. It also holds for one micro-batch, always.
 //! - `T = U` when the last stage is a slowest one, `b_k / f_k` is the same everywhere and nothing is sent.
-//! - `T <= U` (an upper bound) whenever `b_k / f_k` is the same on every stage, with or without send times. It may be well
-//!   below: a slow stage followed by faster ones hides part of the fill and drain behind its own warm-up. Forward (6, 1, 2,
-//!   4, 2, 2), backward twice that, six micro-batches: `U = 141`, `T = 111`. Without sends the excess `U - T` is at most the
-//!   work of the stages after the first slowest one, so it does not grow with `m`.
-//! - In general `U` is **no bound either way**: where some stages are forward-heavy and others backward-heavy, `T` may exceed
-//!   `U`. Forward (5, 6, 1, 1), backward (1, 1, 6, 1), five micro-batches: `U = 50`, `T = 53`. Random integers in 1..=6 give
-//!   up to 12 % at few micro-batches.
-//! - [`one_f_one_b_lower_bound`] never exceeds `T`: it is the longest of a few paths through the events. It
-//!   equals `T` in 9 of 10 random uneven pipelines and in all even ones, without sends.
-//! - [`one_f_one_b_upper_bound`] is never below `T`: `U` after every stage is raised to the slowest one.
-//! - [`one_f_one_b_exact_time`] is `T`, by a recurrence of `p (m + p)` steps: six to nine times faster than playing the
-//!   events (2.5 against 15 microseconds for 8 stages and 64 micro-batches on a shared core).
-//! - [`interleaved_exact_time`] is the time of interleaved 1F1B in the same way.
+//! - `T <= U` (an upper bound) whenever `b_k / f_k` is the same on every stage, with or without send times. `T` may be
+//!   well below: a slow stage followed by faster ones hides part of the fill and drain behind its own warm-up. Forward
+//!   (6, 1, 2, 4, 2, 2), backward twice that, six micro-batches: `U = 141`, `T = 111`. Without sends the excess `U - T`
+//!   is at most the work of the stages after the first slowest one, so it does not grow with `m`.
+//! - In general `U` is **no bound in either direction**. If some stages are forward-heavy and others backward-heavy,
+//!   `T` may exceed `U`. Forward (5, 6, 1, 1), backward (1, 1, 6, 1), five micro-batches: `U = 50`, `T = 53`. Random
+//!   integers in 1..=6 give up to 12 % at few micro-batches.
+//! - [`one_f_one_b_lower_bound`] never exceeds `T`: it is the longest of a few paths through the events. It equals `T`
+//!   in 9 of 10 random uneven pipelines, and in all even ones without sends.
+//! - [`one_f_one_b_upper_bound`] is never below `T`: it is `U` with every stage raised to the slowest one.
+//! - [`one_f_one_b_exact_time`] is `T`, by a recurrence of `p (m + p)` steps. It is six to nine times faster than
+//!   playing the events (2.5 against 15 microseconds for 8 stages and 64 micro-batches on a shared core).
+//! - [`interleaved_exact_time`] is the time of interleaved 1F1B by a similar recurrence.
 //! - [`Pipeline::lower_bound`] never exceeds the time of *any* schedule, once-per-step work included.
-//! - [`UnequalEndsPipeline::time_of_passes`] is `T` without a loop over stages or micro-batches where only the first and the last stage differ from the
-//!   others (models of equal layers): 1F1B and interleaved under conditions that such models meet, GPipe always. [`LongerRunPipeline::time_of_passes`] is a
-//!   lower bound on it where some of the others, side by side, are longer (layers that do not divide).
+//! - [`UnequalEndsPipeline::time_of_passes`] is `T` without a loop over stages or micro-batches, where only the first
+//!   and the last stage differ from the others (models of equal layers). It is exact for GPipe, and for 1F1B and
+//!   interleaved under conditions that such models meet. [`LongerRunPipeline::time_of_passes`] is a lower bound where a
+//!   contiguous run of the other stages is longer (layers that do not divide evenly).
 //!
-//! So a search may rank by `U`, prune by the lower bound, and must let the exact time have the last word.
+//! A search may therefore rank by `U` and prune by the lower bound, but the exact time must decide.
 
 mod closed_form;
 mod ends;
@@ -69,21 +70,23 @@ pub enum PipelineSchedule {
     /// One forward, one backward (PipeDream-Flush; Narayanan et al., SC 2021): stage `k` of `p` keeps `min(m, p - k)`
     /// micro-batches alive.
     OneForwardOneBackward,
-    /// 1F1B over `chunks` model chunks per device (Narayanan et al., SC 2021, section 2.2); `m` is a multiple of the devices.
+    /// 1F1B over `chunks` model chunks per device (Narayanan et al., SC 2021, section 2.2); `m` is a multiple of the
+    /// devices.
     Interleaved {
         /// Model chunks per device, at least 2.
         chunks: u32,
     },
-    /// Zero bubble H1 (Qi et al., ICLR 2024): 1F1B whose weight gradients are split off and fill the bubble; device
-    /// `k` puts them off by `k` micro-batches, so that every device peaks at what the first one does under 1F1B.
+    /// Zero bubble H1 (Qi et al., ICLR 2024): 1F1B with separate weight gradients that fill the bubble. Device `k`
+    /// delays them by `k` micro-batches, so every device has the peak memory of 1F1B's first device.
     ZbH1,
-    /// Zero bubble V (Qi et al., ICLR 2024): two chunks per device in a V (device `k` holds virtual stages `k` and `2p - 1 - k`),
-    /// within the memory of 1F1B's first stage. Of a few orders of passes, decided beforehand, the one under which the step takes least.
+    /// Zero bubble V (Qi et al., ICLR 2024): two chunks per device in a V (device `k` holds virtual stages `k` and
+    /// `2p - 1 - k`), within the memory of 1F1B's first stage. It takes the fastest of a few orders of passes that are
+    /// decided beforehand.
     ZbV,
 }
 
 impl PipelineSchedule {
-    /// Its name in the field.
+    /// Its usual name in publications.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -105,14 +108,14 @@ impl PipelineSchedule {
         }
     }
 
-    /// Whether weight gradients are a pass of their own.
+    /// True if weight gradients are separate passes.
     #[must_use]
     pub fn splits_backward(self) -> bool {
         matches!(self, Self::ZbH1 | Self::ZbV)
     }
 }
 
-/// One (virtual) stage: what a micro-batch costs on it, and what a step costs once.
+/// One (virtual) stage: the costs of a micro-batch, and the once-per-step costs.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct PipelineStage {
     /// Forward pass of one micro-batch.
@@ -127,25 +130,26 @@ pub struct PipelineStage {
     pub reduction: Seconds,
     /// Optimizer update, once per step.
     pub optimizer: Seconds,
-    /// Bytes held all the time: weights, gradients, optimizer states.
+    /// Resident bytes: weights, gradients, optimizer states.
     pub resident: Bytes,
-    /// Bytes a micro-batch keeps from the start of its forward pass to the end of its input gradient.
+    /// Bytes that a micro-batch keeps from the start of its forward pass to the end of its input gradient.
     pub stash: Bytes,
-    /// Of these, bytes that the weight gradient still needs; where it is split off they stay until it ends.
+    /// The part of `stash` that the weight gradient needs; if the weight gradient is a separate pass, it stays until
+    /// that ends.
     pub stash_for_weights: Bytes,
     /// Bytes that one backward pass needs while it runs (recomputed activations, gradients of activations).
     pub working: Bytes,
 }
 
 impl PipelineStage {
-    /// Everything that one micro-batch's backward pass does, in seconds.
+    /// One micro-batch's whole backward pass, in seconds.
     #[must_use]
     pub fn backward_seconds(&self) -> Seconds {
         self.recompute + self.backward_input + self.backward_weight
     }
 }
 
-/// When gradients are reduced.
+/// The time at which gradients are reduced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GradientReduction {
@@ -161,23 +165,23 @@ pub enum GradientReduction {
 /// A training step to simulate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pipeline {
-    /// Virtual stages in model order: devices times chunks of them. Under [`PipelineSchedule::Interleaved`] virtual stage `i` is on device
-    /// `i mod p`.
+    /// Virtual stages in model order: devices times chunks. Under [`PipelineSchedule::Interleaved`] virtual stage `i`
+    /// is on device `i mod p`.
     pub stages: Vec<PipelineStage>,
-    /// Time from the end of a pass to the arrival of its result: `sends[i]` between virtual stages `i` and `i + 1`, both
-    /// directions; ignored between stages of one device. One fewer than stages.
+    /// Time from the end of a pass to the arrival of its result. `sends[i]` is between virtual stages `i` and `i + 1`,
+    /// in both directions; it is ignored between stages of one device. There is one fewer than stages.
     pub sends: Vec<Seconds>,
     /// Micro-batches of a step.
     pub micro_batches: u32,
     /// The schedule.
     pub schedule: PipelineSchedule,
-    /// When gradients are reduced.
+    /// The time at which gradients are reduced.
     pub reduction: GradientReduction,
-    /// Whether no optimizer update starts before all devices have reduced (a global gradient norm, as clipping needs).
+    /// True if optimizer updates wait until all devices have reduced, as clipping by the global gradient norm requires.
     pub optimizer_waits_for_all: bool,
 }
 
-/// What is wrong with a pipeline.
+/// Why a pipeline is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PipelineError {
     /// No stages or no micro-batches.
@@ -188,7 +192,7 @@ pub enum PipelineError {
         /// Micro-batches given.
         micro_batches: u32,
     },
-    /// Send times do not match the stages.
+    /// The number of send times does not match the stages.
     #[error("{sends} send times for {stages} stages; give one fewer than stages")]
     Sends {
         /// Send times given.
@@ -196,7 +200,7 @@ pub enum PipelineError {
         /// Stages given.
         stages: usize,
     },
-    /// Stages do not divide into chunks.
+    /// The stages do not divide into chunks.
     #[error("{stages} virtual stages do not divide into {chunks} chunks per device; use {low} or {high}")]
     Chunks {
         /// Virtual stages given.
@@ -220,7 +224,7 @@ pub enum PipelineError {
         /// The next higher multiple.
         high: u32,
     },
-    /// Interleaving with fewer than two chunks, or no buckets.
+    /// Fewer than two chunks with interleaving, or no buckets.
     #[error("{what} = {value}: must be at least {least}; raise it")]
     TooSmall {
         /// The quantity.
@@ -230,7 +234,7 @@ pub enum PipelineError {
         /// The limit.
         least: u32,
     },
-    /// The schedule waits for itself: a defect of the schedule, not of the input.
+    /// The schedule deadlocks: a defect of the schedule, not of the input.
     #[error(
         "the schedule never runs the backward pass of micro-batch {micro_batch} on stage {stage}; report it with the pipeline"
     )]
@@ -240,12 +244,12 @@ pub enum PipelineError {
         /// The micro-batch.
         micro_batch: usize,
     },
-    /// A duration that is not one.
+    /// An invalid duration.
     #[error("stage {stage}: {what} = {value}: must be a finite number of seconds, at least 0; check the cost model's input")]
     Duration {
         /// The virtual stage.
         stage: usize,
-        /// Which duration.
+        /// The name of the duration.
         what: &'static str,
         /// Its value.
         value: String,
@@ -253,7 +257,7 @@ pub enum PipelineError {
 }
 
 impl Pipeline {
-    /// Equal stages, no sends, no once-per-step work: what closed forms speak of. Mostly for tests and examples.
+    /// A pipeline of equal stages without sends and once-per-step work, for closed forms, tests and examples.
     #[must_use]
     pub fn with_uniform_stages(stage: PipelineStage, stages: usize, micro_batches: u32, schedule: PipelineSchedule) -> Self {
         Self {
@@ -266,7 +270,7 @@ impl Pipeline {
         }
     }
 
-    /// Devices: virtual stages over chunks.
+    /// Number of devices: virtual stages over chunks.
     #[must_use]
     pub fn device_count(&self) -> u32 {
         self.stages.len() as u32 / self.schedule.chunks_per_device().max(1)
@@ -285,7 +289,7 @@ impl Pipeline {
     /// Checks the description.
     ///
     /// # Errors
-    /// The first rule broken, with the values that would obey it.
+    /// The first broken rule, with values that would obey it.
     pub fn check_description(&self) -> Result<(), PipelineError> {
         let stages = self.stages.len();
         if stages == 0 || self.micro_batches == 0 {

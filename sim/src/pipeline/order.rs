@@ -7,7 +7,7 @@ use super::{Pipeline, PipelineSchedule};
 pub(crate) enum PipelinePass {
     /// Forward.
     Forward,
-    /// Backward: all of it, or the input gradient where the schedule splits it.
+    /// Backward: all of it, or the input gradient where the schedule splits the weight gradient off.
     Backward,
     /// The weight gradient, where the schedule splits it off.
     Weight,
@@ -21,7 +21,7 @@ pub(crate) struct OrderStep {
     pub micro_batch: u32,
 }
 
-/// The order of device `k`; `None` for ZB-V, which has several to choose from.
+/// The order of device `k`; `None` for ZB-V, which chooses among several.
 pub(crate) fn static_order_of(pipeline: &Pipeline, k: u32) -> Option<Vec<OrderStep>> {
     let (p, m) = (pipeline.device_count(), pipeline.micro_batches);
     let step = |pass, micro_batch| OrderStep { pass, stage: k, micro_batch };
@@ -41,7 +41,7 @@ pub(crate) fn static_order_of(pipeline: &Pipeline, k: u32) -> Option<Vec<OrderSt
     }
 }
 
-/// `warm_up` forwards, then forward and backward in turn, then the backwards that are left.
+/// `warm_up` forwards, then forward and backward alternately, then the remaining backwards.
 fn alternate_passes(
     total: u32,
     warm_up: u32,
@@ -57,8 +57,8 @@ fn alternate_passes(
     order
 }
 
-/// Megatron-LM's interleaved order (megatron/core/pipeline_parallel/schedules.py): rounds of `p` micro-batches, chunk after
-/// chunk; device `k` warms up with `2 (p - k - 1) + (v - 1) p` passes.
+/// Megatron-LM's interleaved order (megatron/core/pipeline_parallel/schedules.py): rounds of `p` micro-batches, chunk
+/// after chunk. Device `k` warms up with `2 (p - k - 1) + (v - 1) p` passes.
 fn interleaved_order(p: u32, chunks: u32, m: u32, k: u32) -> Vec<OrderStep> {
     let total = m * chunks;
     let warm_up = total.min(2 * (p - k - 1) + (chunks - 1) * p);
@@ -77,8 +77,8 @@ fn interleaved_order(p: u32, chunks: u32, m: u32, k: u32) -> Vec<OrderStep> {
     alternate_passes(total, warm_up, forward, backward)
 }
 
-/// ZB-H1: the order of 1F1B for forward and input gradient; the weight gradient of a micro-batch comes when more than `k`
-/// input gradients are ahead of it, the rest at the end.
+/// ZB-H1: 1F1B's order for forward passes and input gradients. A weight gradient runs when more than `k` input
+/// gradients are ahead of it; the rest run at the end.
 fn zb_h1_order(p: u32, m: u32, k: u32) -> Vec<OrderStep> {
     let warm_up = m.min(p - k - 1);
     let step = |pass, micro_batch| OrderStep { pass, stage: k, micro_batch };

@@ -1,41 +1,44 @@
-//! Pipelines of which some inner virtual stages, side by side, are longer than the other inner ones, as layers give that do not divide: bounds
-//! without a loop over micro-batches, and GPipe's time.
+//! Pipelines with a contiguous run of inner virtual stages that are longer than the others, as with layers that do not
+//! divide evenly. They have lower bounds without a loop over micro-batches, and GPipe's exact time.
 //!
-//! A schedule that fixes the order of passes takes no less time than any path through them; so neither do these paths, one for each device `j`:
-//! - The first micro-batch comes to one of its chunks, or comes back to its last one: there the device goes on from the pass at hand. It may have done
-//!   as much before, or waited: the path counts the way and not the passes before.
-//! - Then all of the device's passes follow each other.
-//! - The end is the beginning in reverse: the last micro-batch's way from one of the device's chunks back to the first one, or from its last
-//!   forward pass up to the last chunk and all the way back.
+//! A schedule that fixes the order of passes takes at least as long as any path through them. These are the paths, one
+//! for each device `j`:
+//! - The first micro-batch comes to one of the device's chunks, or comes back to its last one, and the device continues
+//!   from that pass. It may have done as many passes before, or waited; the path counts the way and not those passes.
+//! - Then all of the device's passes follow one another.
+//! - The end mirrors the beginning: the last micro-batch's way from one of the device's chunks back to the first one,
+//!   or from its last forward pass up to the last chunk and all the way back.
 //!
-//! Besides, no longer chunk is shorter than the others ([`UnequalEndsPipeline`] with those alone is faster). GPipe is two flow shops, exact.
-//! Under ZB-H1 and ZB-V a device's passes follow the way up to it; what comes behind them is left out.
+//! In addition, no longer chunk is shorter than the others, so [`UnequalEndsPipeline`] without the run is faster. GPipe
+//! is two flow shops and exact. Under ZB-H1 and ZB-V a device's passes follow the way up to it; the passes after them
+//! are omitted.
 
 use super::ends::{ChunkWork, PassesTime, UnequalEndsPipeline};
 use super::{PipelineSchedule, passes_in_flight};
 use crate::units::Seconds;
 
-/// A pipeline whose virtual stages are equal but for the first, the last, and a row of longer ones between.
+/// A pipeline whose virtual stages are equal except for the first, the last, and a contiguous run of longer ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LongerRunPipeline {
-    /// The same with no longer ones.
+    /// The same pipeline without the longer stages.
     pub pipeline: UnequalEndsPipeline,
-    /// Each of the longer virtual stages: no part of it takes less than that of the other inner ones.
+    /// Each of the longer virtual stages; no part of it is shorter than that of an inner stage.
     pub longer: ChunkWork,
-    /// The first of them, from 0: behind the first virtual stage of all.
+    /// The first of them, from 0; it follows the first virtual stage.
     pub from: u64,
-    /// How many there are, all before the last virtual stage; some between the ends are none of them.
+    /// Their number. All come before the last virtual stage, and some inner stages are not among them.
     pub count: u64,
 }
 
-/// A direction's pass of a virtual stage.
+/// The seconds of a virtual stage's pass in one direction.
 type StagePassSeconds = fn(&ChunkWork) -> f64;
 
 const FORWARD: StagePassSeconds = |work| work.forward.0;
 const BACKWARD: StagePassSeconds = |work| work.backward.0;
 
 impl LongerRunPipeline {
-    /// The time of all passes under a schedule: exact for [`PipelineSchedule::GPipe`], else a lower bound; without longer stages that of the pipeline.
+    /// The time of all passes under a schedule: exact for [`PipelineSchedule::GPipe`], else a lower bound. Without
+    /// longer stages it is the base pipeline's time.
     #[must_use]
     pub fn time_of_passes(&self, schedule: PipelineSchedule) -> PassesTime {
         if self.count == 0 {
@@ -52,7 +55,7 @@ impl LongerRunPipeline {
         PassesTime::AtLeast(Seconds(busy.fold(shorter, f64::max)))
     }
 
-    /// A virtual stage of `stages`.
+    /// Virtual stage `stage` of `stages`.
     fn work_of_stage(&self, stage: u64, stages: u64) -> &ChunkWork {
         match stage {
             0 => &self.pipeline.first,
@@ -62,7 +65,7 @@ impl LongerRunPipeline {
         }
     }
 
-    /// A micro-batch's passes through the virtual stages before one that is not the first of all.
+    /// The time of a micro-batch's passes through the virtual stages before `stage`, which is not the first.
     fn time_before(&self, stage: u64, pass: StagePassSeconds) -> f64 {
         let longer = stage.min(self.from + self.count).saturating_sub(self.from);
         pass(&self.pipeline.first)
@@ -80,7 +83,7 @@ impl LongerRunPipeline {
         all(FORWARD) + all(BACKWARD) + 2.0 * sends + (largest(FORWARD) + largest(BACKWARD)) * more
     }
 
-    /// The first micro-batch's way up to a device and all of its passes.
+    /// The first micro-batch's way up to a device, and all of the device's passes.
     fn time_behind_way_up(&self, schedule: PipelineSchedule, device: u32) -> f64 {
         let p = &self.pipeline;
         let (place, stages) = (u64::from(device), u64::from(p.devices * schedule.chunks_per_device()));
@@ -100,19 +103,20 @@ impl LongerRunPipeline {
         let chunks = u64::from(schedule.chunks_per_device());
         let stages = u64::from(p.devices) * chunks;
         let passes = u64::from(p.micro_batches) * chunks;
-        // Passes in flight: so many forward ones come before the first backward one.
+        // Passes in flight: the number of forward passes before the first backward one.
         let ahead = u64::from(passes_in_flight(schedule, p.devices, device, p.micro_batches));
         let work: f64 =
             (0..chunks).map(|chunk| self.total_seconds(chunk * u64::from(p.devices) + u64::from(device), stages)).sum();
         let [[up, around], [down, over]] = [[FORWARD, BACKWARD], [BACKWARD, FORWARD]]
             .map(|directions| self.extra_time_of_ways(device, chunks, ahead, directions));
-        // Whether the first backward pass comes before the last forward one.
+        // The case in which the first backward pass comes before the last forward one.
         let both = if passes > ahead { around + over } else { 0.0 };
         work * f64::from(p.micro_batches) + (up + down).max(up + over).max(around + down).max(both)
     }
 
-    /// What the way of one micro-batch takes longer than the passes of a device that are left out for it, at most: on its way to the device's chunks,
-    /// and on its way to the last chunk of all and back to the device. The former is in the first of the two directions.
+    /// The largest extra time of one micro-batch's way over the device's passes that it replaces. The first value is
+    /// for its way to the device's chunks, in the first of the two directions. The second is for its way to the last
+    /// chunk and back to the device.
     fn extra_time_of_ways(&self, device: u32, chunks: u64, ahead: u64, [pass, other]: [StagePassSeconds; 2]) -> [f64; 2] {
         let (p, send) = (u64::from(self.pipeline.devices), self.pipeline.send.0);
         let (device, stages) = (u64::from(device), p * chunks);

@@ -1,11 +1,11 @@
-//! The bounds of pipelines with a row of longer stages against the event simulation.
+//! The bounds of pipelines with a run of longer stages against the event simulation.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
 use crate::pipeline::{GradientReduction, Pipeline, PipelineStage};
 use proptest::prelude::*;
 
-/// The time that the event simulation finds; `farther` by pair of neighbouring devices.
+/// The event simulation's time. `farther` lists extra send times by pair of neighbouring devices.
 fn simulated(p: &LongerRunPipeline, farther: &[f64], schedule: PipelineSchedule) -> f64 {
     let stages = u64::from(p.pipeline.devices * schedule.chunks_per_device());
     let stage = |i: u64| {
@@ -36,7 +36,8 @@ fn work(forward: f64, backward: f64, weight: f64) -> ChunkWork {
     ChunkWork { forward: Seconds(forward), backward: Seconds(backward), weight: Seconds(backward * weight) }
 }
 
-/// Small numbers, so that ties are frequent; ends lighter and heavier than the rest. `from` and `count` are within 0..1, to be fitted to the chunks.
+/// Small numbers make ties frequent; ends are lighter and heavier than the rest. `from` and `count` are within 0..1 and
+/// are fitted to the chunks later.
 fn pipelines() -> impl Strategy<Value = (UnequalEndsPipeline, ChunkWork, f64, f64)> {
     let pass = || (1_u32..=12).prop_map(|x| f64::from(x) / 2.0);
     let more = || prop::sample::select(vec![0.0, 0.5, 1.0, 2.0, 5.0]);
@@ -59,7 +60,7 @@ fn pipelines() -> impl Strategy<Value = (UnequalEndsPipeline, ChunkWork, f64, f6
     )
 }
 
-/// With a row fitted to so many chunks per device, if there is a place for one.
+/// The pipeline with its run fitted to this many chunks per device, if there is a place for one.
 fn fitted((pipeline, longer, from, count): (UnequalEndsPipeline, ChunkWork, f64, f64), chunks: u32) -> Option<LongerRunPipeline> {
     let between = u64::from(pipeline.devices * chunks) - 2;
     let count = 1 + (count * between.saturating_sub(2) as f64) as u64;
@@ -112,7 +113,8 @@ proptest! {
     }
 }
 
-/// What splits of layers ask for: backward twice the forward, the row a layer longer, short sends, several rounds of micro-batches.
+/// Like splits of layers: backward twice the forward, a run one layer longer, short sends, several rounds of
+/// micro-batches.
 #[test]
 fn bounds_are_tight_for_models_of_layers() {
     let (mut sum, mut meet, mut all) = (0.0, 0, 0);

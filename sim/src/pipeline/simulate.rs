@@ -6,7 +6,7 @@ use super::{GradientReduction, Pipeline, PipelineError};
 use crate::units::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 
-/// What a device is doing.
+/// The kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PipelineEventKind {
@@ -14,7 +14,7 @@ pub enum PipelineEventKind {
     Forward,
     /// Recomputation before a backward pass.
     Recompute,
-    /// Backward pass: all of it, or the input gradient where the schedule splits it.
+    /// Backward pass: all of it, or the input gradient where the schedule splits the weight gradient off.
     Backward,
     /// The weight gradient, where the schedule splits it off.
     WeightGradient,
@@ -24,16 +24,16 @@ pub enum PipelineEventKind {
     Optimizer,
 }
 
-/// One thing that happened on one device.
+/// One event on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PipelineEvent {
     /// The device along the pipeline.
     pub device: u32,
     /// The virtual stage.
     pub stage: u32,
-    /// The micro-batch; 0 for what happens once a step.
+    /// The micro-batch; 0 for once-per-step events.
     pub micro_batch: u32,
-    /// What.
+    /// Its kind.
     pub kind: PipelineEventKind,
     /// When it started.
     pub start: Seconds,
@@ -41,14 +41,14 @@ pub struct PipelineEvent {
     pub end: Seconds,
 }
 
-/// One device's step.
+/// One device's report.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct DeviceReport {
     /// Time spent on forward and backward passes.
     pub busy: Seconds,
-    /// Time without a pass until the pipeline's last pass, anywhere, has ended.
+    /// Time without a pass until the end of the pipeline's last pass on any device.
     pub bubble: Seconds,
-    /// Of the bubble: time spent waiting for a message whose sender had already finished.
+    /// The part of the bubble spent waiting for a message whose sender had already finished.
     pub exposed_send: Seconds,
     /// Time from the device's last pass to the end of its gradient reduction.
     pub exposed_reduction: Seconds,
@@ -56,22 +56,22 @@ pub struct DeviceReport {
     pub passes_end: Seconds,
     /// When its optimizer update ended.
     pub end: Seconds,
-    /// The most bytes it held.
+    /// Peak memory in bytes.
     pub peak_memory: Bytes,
-    /// Bytes held from each instant on, in order of time; empty unless the timeline was traced.
+    /// Memory in bytes from each instant on, in order of time; empty unless the timeline was traced.
     pub memory: Vec<(Seconds, Bytes)>,
 }
 
 /// A simulated step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Timeline {
-    /// From the first forward pass to the last optimizer update.
+    /// Time from the first forward pass to the last optimizer update.
     pub total: Seconds,
-    /// When the last pass, anywhere, ended.
+    /// The end of the last pass on any device.
     pub passes_end: Seconds,
-    /// By device.
+    /// Reports by device.
     pub devices: Vec<DeviceReport>,
-    /// Everything that happened, by device and then by time; empty unless traced.
+    /// All events, by device and then by time; empty unless traced.
     pub events: Vec<PipelineEvent>,
 }
 
@@ -86,7 +86,7 @@ impl Timeline {
 }
 
 impl Pipeline {
-    /// Plays the step and records every event and every change of memory.
+    /// Simulates the step and records every event and every change of memory.
     ///
     /// # Errors
     /// A description that breaks a rule.
@@ -94,7 +94,7 @@ impl Pipeline {
         self.play_schedule(true)
     }
 
-    /// As [`Pipeline::simulate_step`] without the records: what a search calls.
+    /// As [`Pipeline::simulate_step`] without the records, for searches.
     ///
     /// # Errors
     /// A description that breaks a rule.
@@ -145,7 +145,7 @@ struct PipelinePlayer<'a> {
     /// End of each pass by stage and micro-batch; NaN until it has run.
     forward_end: Vec<f64>,
     backward_end: Vec<f64>,
-    /// When each stage's last gradient-producing pass started and ended.
+    /// Start and end of each stage's last gradient-producing pass.
     gradients: Vec<(f64, f64)>,
     devices: Vec<DeviceState>,
 }
@@ -184,7 +184,8 @@ impl<'a> PipelinePlayer<'a> {
         stage * self.micro_batches + micro_batch as usize
     }
 
-    /// When a step's input was finished by its producer and when it arrives; `None` while the producer has not run.
+    /// The time at which a step's input was produced, and the time at which it arrives; `None` while its producer has
+    /// not run.
     fn arrival_of_input(&self, step: OrderStep) -> Option<(f64, f64)> {
         let s = step.stage as usize;
         let mine = self.forward_end[self.index_of_pass(s, step.micro_batch)];
@@ -197,7 +198,7 @@ impl<'a> PipelinePlayer<'a> {
             PipelinePass::Backward if s + 1 == self.pipeline.stages.len() => (mine, mine),
             PipelinePass::Backward => {
                 let end = self.backward_end[self.index_of_pass(s + 1, step.micro_batch)];
-                // Both inputs must exist; NaN spoils the sum where the own forward pass has not run.
+                // Both inputs must exist. NaN makes the sum NaN where the stage's own forward pass has not run.
                 (end.max(mine) + 0.0 * mine, (end + self.sends[s]).max(mine) + 0.0 * (end + mine))
             }
             PipelinePass::Weight => {
@@ -214,12 +215,12 @@ impl<'a> PipelinePlayer<'a> {
         Some((place / self.micro_batches, place % self.micro_batches))
     }
 
-    /// Plays fixed orders: every device as far as its inputs allow, round after round.
+    /// Plays fixed orders round after round: every device runs as far as its inputs allow.
     fn play_fixed_orders(&mut self, orders: &[Vec<OrderStep>]) {
         let mut next = vec![0_usize; orders.len()];
         loop {
             let mut moved = false;
-            // Forward results travel up and gradients down: alternate the direction so that either crosses in one round.
+            // Forward results travel up and gradients down. Alternating the direction lets both cross in one round.
             for k in (0..orders.len()).chain((0..orders.len()).rev()) {
                 while let Some(&step) = orders[k].get(next[k]) {
                     let Some(input) = self.arrival_of_input(step) else { break };
@@ -234,7 +235,7 @@ impl<'a> PipelinePlayer<'a> {
         }
     }
 
-    /// Plays an order of ZB-V, in which every pass is behind those that it needs.
+    /// Plays an order of ZB-V; every pass comes after those that it needs.
     fn play_zb_v_order(&mut self, order: &[StageTurn]) {
         let mut next = vec![[0_u32; 3]; self.pipeline.stages.len()];
         for &StageTurn { stage, pass } in order {
@@ -322,7 +323,7 @@ impl<'a> PipelinePlayer<'a> {
         }
     }
 
-    /// Reductions, optimizer updates and the report.
+    /// Adds reductions and optimizer updates, and builds the timeline.
     fn finish_step(mut self) -> Timeline {
         let passes_end = self.devices.iter().map(|d| d.report.passes_end).fold(Seconds::ZERO, Seconds::max);
         let reduced: Vec<f64> = (0..self.devices.len()).map(|k| self.reduce_gradients(k)).collect();
@@ -339,7 +340,7 @@ impl<'a> PipelinePlayer<'a> {
                 now = end;
             }
             let report = &mut self.devices[k].report;
-            // The sum of the passes' times may exceed the time of their end by a rounding.
+            // Rounding may make the sum of the passes' times exceed their end.
             report.bubble = (passes_end - report.busy).max(Seconds::ZERO);
             report.exposed_reduction = Seconds(own) - report.passes_end;
             report.end = Seconds(now);
@@ -357,7 +358,7 @@ impl<'a> PipelinePlayer<'a> {
         (0..self.pipeline.stages.len()).filter(|&s| self.device_of[s] == k).collect()
     }
 
-    /// Reduces a device's gradients; returns when all is reduced, at least the end of its last pass.
+    /// Reduces a device's gradients; returns the time at which all are reduced, at least the end of its last pass.
     fn reduce_gradients(&mut self, k: usize) -> f64 {
         let passes_end = self.devices[k].report.passes_end.0;
         let mut all = passes_end;
@@ -375,8 +376,9 @@ impl<'a> PipelinePlayer<'a> {
     }
 }
 
-/// When the gradients of a device's `stages` are reduced, chunk by chunk in the order in which they are finished: stage, start and end of each that
-/// takes time. `gradients` are when each stage's last gradient-producing pass started and ended.
+/// The reductions of a device's `stages` as (stage, start, end), in the order in which the gradients finish; stages
+/// without reduction time are omitted. `gradients` holds the start and end of each stage's last gradient-producing
+/// pass.
 pub(super) fn times_of_reductions(
     pipeline: &Pipeline,
     stages: &[usize],

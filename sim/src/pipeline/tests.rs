@@ -1,4 +1,4 @@
-//! The closed forms against the event simulation: equal, or a bound, as the module page says.
+//! The closed forms against the event simulation: equal, or a bound, as the module documentation states.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
@@ -52,7 +52,8 @@ fn the_counterexamples_of_the_module_page_hold() {
     assert_eq!((time(&proportional), planner(&proportional)), (111.0, 141.0));
     let mixed = one_f_one_b(&[5.0, 6.0, 1.0, 1.0], &[1.0, 1.0, 6.0, 1.0], &[0.0; 3], 5);
     assert_eq!((time(&mixed), planner(&mixed)), (53.0, 50.0));
-    // Equal stages with sends: the round trip outlasts the micro-batches in flight, (2 + 2 + 2) / 2 instead of 2.
+    // Equal stages with sends: the round trip takes longer than the micro-batches in flight, (2 + 2 + 2) / 2 instead of
+    // 2.
     let sends = one_f_one_b(&[1.0, 1.0], &[1.0, 1.0], &[1.0], 13);
     assert_eq!((time(&sends), planner(&sends)), (42.0, 42.0));
 }
@@ -132,7 +133,7 @@ fn reductions_overlap_in_buckets() {
     let mut pipeline = Pipeline::with_uniform_stages(once, 1, 3, PipelineSchedule::OneForwardOneBackward);
     assert_eq!(time(&pipeline), 9.0 + 4.0);
     pipeline.reduction = GradientReduction::Overlapped { buckets: 4 };
-    // The first quarter is ready at 7.5 and the network is the bottleneck from there on.
+    // The first quarter is ready at 7.5; from then on the network is the bottleneck.
     assert_eq!(time(&pipeline), 7.5 + 4.0);
     pipeline.stages[0].reduction = Seconds(0.4);
     assert!(close(time(&pipeline), 9.0 + 0.1));
@@ -150,7 +151,7 @@ fn errors_say_what_would_do() {
     assert!(p.simulate_step().unwrap_err().to_string().starts_with("stage 0: forward = NaN: must be a finite number"));
 }
 
-/// Stages and sends of small integers and halves, so that ties are frequent.
+/// Stages and sends of small integers and halves make ties frequent.
 fn uneven() -> impl Strategy<Value = (Vec<(f64, f64, f64)>, u32)> {
     let one = (1_u32..=6, 1_u32..=6, 0_u32..=3).prop_map(|(f, b, c)| (f64::from(f), f64::from(b), f64::from(c) / 2.0));
     (prop::collection::vec(one, 1..7), 1_u32..16)
@@ -207,7 +208,7 @@ proptest! {
 
     #[test]
     fn the_period_is_what_a_micro_batch_more_costs(raw in uneven(), sends in prop::sample::select(vec![0.0, 1.0, 4.0])) {
-        // Over many micro-batches, a multiple of every interval's length apart.
+        // Two numbers of micro-batches that differ by a multiple of every interval's length.
         let long = |m| time(&build(&raw.0, m, |_, b| b, sends));
         let p = build(&raw.0, 1, |_, b| b, sends);
         let period = one_f_one_b_period(&totals(&p), &p.sends).0;
@@ -282,7 +283,7 @@ proptest! {
         for pair in passes.windows(2).filter(|w| w[0].device == w[1].device) {
             prop_assert!(pair[0].end.0 <= pair[1].start.0 + 1e-9);
         }
-        // Nothing that takes longer helps a fixed order, nor the best of several.
+        // No longer duration speeds up a fixed order, nor the best of several.
         if !p.sends.is_empty() {
             p.sends[0] += Seconds(1.0);
             prop_assert!(time(&p) >= timeline.total.0 - 1e-9);

@@ -1,15 +1,21 @@
-//! The orders of passes that ZB-V chooses from.
+//! The orders of passes from which ZB-V chooses.
 //!
-//! Qi et al. (ICLR 2024) decide an order before the run: their scheduler (`zbv.py` in sail-sg/zero-bubble-pipeline-parallelism) tries a heuristic
-//! under several settings and keeps the order with the least bubble. Here every order is what a greedy list schedule does if passes take
-//! [`NOMINALS`]: which orders there are depends on the devices and the micro-batches alone. The step takes what the fastest of them takes with its
-//! real passes and sends. Under a fixed order that is the heaviest path through its passes, which no longer pass or send makes lighter; nor does one
-//! make the least of several such times less. A list schedule that decides from the real times has no such law (Graham, 1969).
+//! Qi et al. (ICLR 2024) decide an order before the run. Their scheduler (`zbv.py` in
+//! sail-sg/zero-bubble-pipeline-parallelism) tries a heuristic under several settings and keeps the order with the
+//! least bubble. Here every order is a greedy list schedule for passes with nominal times ([`NOMINALS`]), so the orders
+//! depend only on the numbers of devices and micro-batches. The step takes the time of the fastest order under its real
+//! passes and sends. Under a fixed order that is the heaviest path through its passes, which grows with every pass and
+//! send, and so does the minimum over several orders. A list schedule that decides from the real times has no such law
+//! (Graham, 1969).
 //!
-//! The [`NOMINALS`] but the first were chosen one after another out of 480, so that the mean time fell most over 937 plans of 14 jobs (built-in
-//! models on built-in fabrics) and 239 pipelines with random passes. Held against a list schedule that decides from the real times, over 491 plans of
-//! eight other jobs: 1.2 % less in the mean and the same in the median; one plan in ten takes 0.7 % more than it or worse, and the worst, of two
-//! micro-batches on 16 devices, 21 %. With at least two micro-batches per device: 2.1 % less in the mean, the worst 5.0 % more.
+//! The [`NOMINALS`] after the first were chosen one after another out of 480, each reducing the mean time most over 937
+//! plans of 14 jobs (built-in models on built-in fabrics) and 239 pipelines with random passes. The table compares the
+//! result with a list schedule that decides from the real times:
+//!
+//! | plans | mean | median | worst tenth | worst |
+//! |---|---|---|---|---|
+//! | 491 plans of eight other jobs | 1.2 % faster | equal | 0.7 % slower or worse | 21 % slower (2 micro-batches, 16 devices) |
+//! | with at least two micro-batches per device | 2.1 % faster | | | 5.0 % slower |
 
 use super::Pipeline;
 use super::order::PipelinePass;
@@ -17,30 +23,30 @@ use super::simulate::times_of_reductions;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-/// A pass of the next micro-batch through a virtual stage: every stage takes them in turn.
+/// A pass of the next micro-batch through a virtual stage; every stage takes micro-batches in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StageTurn {
     pub stage: u32,
     pub pass: PipelinePass,
 }
 
-/// All devices' passes, each behind those that it needs.
+/// All devices' passes, each after those that it needs.
 pub(super) type PassOrder = Vec<StageTurn>;
 
-/// What an order is decided from, in eighths of a stage's forward pass.
+/// Nominal times from which an order is decided, in eighths of a stage's forward pass.
 #[derive(Clone, Copy)]
 struct NominalWork {
     /// Forward pass, input gradient and weight gradient of a stage.
     passes: [u64; 3],
-    /// Eighths of these that the first stage's take, which so runs ahead.
+    /// Scale of the first stage's passes in eighths; below 8 it runs ahead.
     first: u64,
-    /// Eighths of these that the last stage's take.
+    /// Scale of the last stage's passes in eighths.
     last: u64,
-    /// Between devices.
+    /// Send time between devices.
     send: u64,
 }
 
-/// The first is the case that the schedule was made for: passes of all kinds and stages take the same.
+/// The first is the case for which the schedule was designed: passes of all kinds and stages take equal time.
 const NOMINALS: [NominalWork; 12] = [
     NominalWork { passes: [8, 8, 8], first: 8, last: 8, send: 0 },
     NominalWork { passes: [8, 12, 4], first: 4, last: 8, send: 0 },
@@ -56,7 +62,7 @@ const NOMINALS: [NominalWork; 12] = [
     NominalWork { passes: [8, 24, 8], first: 4, last: 12, send: 0 },
 ];
 
-/// Passes that orders are kept of.
+/// Most passes in the cache of orders.
 const KEPT: usize = 1 << 22;
 
 /// Orders by devices and micro-batches.
@@ -64,7 +70,7 @@ type OrderCache = HashMap<(usize, usize), Arc<[PassOrder]>>;
 
 static KNOWN: LazyLock<Mutex<OrderCache>> = LazyLock::new(Mutex::default);
 
-/// The orders for so many devices and micro-batches.
+/// The orders for these numbers of devices and micro-batches.
 pub(super) fn zb_v_orders(devices: usize, micro_batches: usize) -> Arc<[PassOrder]> {
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(orders) = known().get(&(devices, micro_batches)) {
@@ -80,8 +86,8 @@ pub(super) fn zb_v_orders(devices: usize, micro_batches: usize) -> Arc<[PassOrde
     orders
 }
 
-/// The greedy schedule: of all devices the one that can start earliest takes its most urgent pass: backward, forward (the later chunk first)
-/// within the memory limit, else a weight gradient that fills the gap.
+/// The greedy schedule. The device that can start earliest takes its most urgent pass: backward, then forward (the
+/// later chunk first) within the memory limit, else a weight gradient that fills the gap.
 fn decide_order(nominal: &NominalWork, devices: usize, micro_batches: usize) -> PassOrder {
     let mut greedy = GreedyScheduler::new(nominal, devices, micro_batches);
     let mut order = Vec::with_capacity(6 * devices * micro_batches);
@@ -98,14 +104,14 @@ fn decide_order(nominal: &NominalWork, devices: usize, micro_batches: usize) -> 
         let Some((k, choice)) = best else { return order };
         greedy.run_turn(k, choice);
         order.push(StageTurn { stage: choice.stage as u32, pass: choice.pass });
-        // A pass feeds its own device and those of the stages beside it, which are neighbours.
+        // A pass feeds its own device and those of the adjacent stages, which are neighbours.
         for (near, choice) in choices.iter_mut().enumerate().take(k + 2).skip(k.saturating_sub(1)) {
             *choice = greedy.most_urgent_pass(near);
         }
     }
 }
 
-/// What a device would do next, and when.
+/// The next pass of a device, and its start.
 #[derive(Clone, Copy)]
 struct NextPass {
     start: u64,
@@ -117,9 +123,9 @@ struct GreedyScheduler<'a> {
     nominal: &'a NominalWork,
     devices: usize,
     micro_batches: usize,
-    /// Ends of forward passes and of input gradients by stage, as far as they have run.
+    /// Ends of the forward passes and input gradients that have run, by stage.
     ends: [Vec<Vec<u64>>; 2],
-    /// Weight gradients that have run, by stage.
+    /// Number of weight gradients that have run, by stage.
     weights: Vec<usize>,
     /// When each device is free.
     free: Vec<u64>,
@@ -131,7 +137,7 @@ impl<'a> GreedyScheduler<'a> {
         Self { nominal, devices, micro_batches, ends: [none(), none()], weights: vec![0; 2 * devices], free: vec![0; devices] }
     }
 
-    /// Passes of a stage that have run.
+    /// Number of passes of a stage that have run.
     fn passes_done(&self, stage: usize, pass: PipelinePass) -> usize {
         match pass {
             PipelinePass::Forward => self.ends[0][stage].len(),
@@ -140,11 +146,11 @@ impl<'a> GreedyScheduler<'a> {
         }
     }
 
-    /// When the input of a stage's next pass arrives; `None` while its producer has not run.
+    /// The arrival time of the input of a stage's next pass; `None` while its producer has not run.
     fn arrival_of_input(&self, stage: usize, pass: PipelinePass) -> Option<u64> {
         let [forward, backward] = &self.ends;
         let at = self.passes_done(stage, pass);
-        // The devices in the middle of the way are one.
+        // The two middle stages are on one device.
         let send = |before: usize| if before + 1 == self.devices { 0 } else { self.nominal.send };
         match pass {
             PipelinePass::Forward if stage == 0 => Some(0),
@@ -160,7 +166,7 @@ impl<'a> GreedyScheduler<'a> {
         let held = |stage: usize| self.passes_done(stage, PipelinePass::Forward) - self.passes_done(stage, PipelinePass::Weight);
         let (held, limit) = (held(early) + held(late), 2 * self.devices);
         let mut best: Option<NextPass> = None;
-        // In order of urgency: a later entry wins only if it can start strictly sooner.
+        // In order of urgency: a later entry wins only if it can start strictly earlier.
         for (stage, pass) in [
             (late, PipelinePass::Backward),
             (early, PipelinePass::Backward),
@@ -202,7 +208,7 @@ impl<'a> GreedyScheduler<'a> {
 }
 
 impl Pipeline {
-    /// The order under which the step takes least, of equal ones the first.
+    /// The order with the shortest step; the first one of equals.
     pub(super) fn fastest_zb_v_order<'o>(&self, orders: &'o [PassOrder]) -> Option<&'o PassOrder> {
         let mut best: Option<(f64, &PassOrder)> = None;
         for order in orders {
@@ -214,7 +220,7 @@ impl Pipeline {
         best.map(|(_, order)| order)
     }
 
-    /// What [`Pipeline::simulate_step`] finds under an order, without anything else.
+    /// The total time of [`Pipeline::simulate_step`] under an order, without any other result.
     fn time_under_order(&self, order: &PassOrder) -> f64 {
         let (devices, m) = (self.device_count() as usize, self.micro_batches as usize);
         let last = self.stages.len() - 1;
@@ -280,7 +286,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(500))]
 
-        /// Whatever a step does: what is run is what the search among the orders found, and no order takes less.
+        /// The simulated order is the one that the search among the orders chose, and no order is faster.
         #[test]
         fn the_order_that_is_run_takes_least(
             (p, m) in (1_usize..6, 1_u32..14),
@@ -312,8 +318,8 @@ mod tests {
         }
     }
 
-    /// Of the passes in flight on a device no more are through its later chunk than through its earlier one: forward passes reach it later, and
-    /// its weight gradients come first.
+    /// A device never has more passes in flight through its later chunk than through its earlier one: forward passes
+    /// reach it later, and its weight gradients come first.
     #[test]
     fn orders_hold_no_more_than_the_limit_and_no_more_late_passes_than_early_ones() {
         for (p, m) in (1..7).flat_map(|p| [1, 2, p, 2 * p - 1, 2 * p, 4 * p + 3].map(move |m| (p, m))) {
@@ -330,7 +336,7 @@ mod tests {
                     let other = 2 * p - 1 - stage;
                     let (early, late) = (held[stage.min(other)], held[stage.max(other)]);
                     assert!(early + late <= 2 * p && late <= early && early <= (2 * p - 1).min(m), "p {p} m {m}: {early} {late}");
-                    // No more than at one of the corners, whichever of the chunks keeps more.
+                    // Never more than at one of the corners, whichever chunk keeps more.
                     let corners = zb_v_in_flight(p as u32, m as u32);
                     for [one, other] in [[0, 1], [1, 1], [1, 0], [3, 1], [1, 3]] {
                         let most = corners.map(|[early, late]| early as usize * one + late as usize * other);

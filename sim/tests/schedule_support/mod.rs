@@ -33,13 +33,13 @@ impl Random {
 /// The shape of the graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
-    /// Edges between operators that are near in the order, at random.
+    /// Random edges between operators that are near in the order.
     Random,
-    /// Layers of one to four operators, each fed by one or two of the layer before.
+    /// Layers of one to four operators, each fed by one or two of the previous layer.
     Layered,
-    /// One operator, three in parallel, a join, and again.
+    /// Repeated blocks of one operator, three in parallel, and a join.
     Attention,
-    /// Series and parallel compositions, nested.
+    /// Nested series and parallel compositions.
     SeriesParallel,
     /// A chain of input gradients, each with a weight gradient that nothing waits for, and collectives on the links.
     Backward,
@@ -50,12 +50,12 @@ pub enum Style {
 pub const STYLES: [Style; 6] =
     [Style::Random, Style::Layered, Style::Attention, Style::SeriesParallel, Style::Backward, Style::Independent];
 
-/// How the latency across all cores relates to that on one.
+/// The relation of the latency across all cores to that on one core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
-    /// No gain.
+    /// Equal.
     None,
-    /// Divided by the cores; one operator in eight gains nothing.
+    /// Divided by the number of cores; one operator in eight gains nothing.
     Linear,
     /// Anywhere between the two.
     Sublinear,
@@ -63,7 +63,7 @@ pub enum Family {
 
 pub const FAMILIES: [Family; 3] = [Family::None, Family::Linear, Family::Sublinear];
 
-/// What to generate.
+/// A specification of random problems.
 #[derive(Debug, Clone, Copy)]
 pub struct Spec {
     pub style: Style,
@@ -74,12 +74,12 @@ pub struct Spec {
     pub network_links: u32,
     pub pairing: Pairing,
     pub exclusivity: Exclusivity,
-    /// Latencies are 1 to this.
+    /// Largest latency; the smallest is 1.
     pub longest: u64,
 }
 
 impl Spec {
-    /// A shape, a family and cores drawn from the seed, as the stored instances were.
+    /// A shape, a family and cores drawn from the seed, like those of the stored instances.
     pub fn drawn(operators: usize, seed: u64) -> Self {
         let mut random = Random(seed ^ 0x5eed);
         Self {
@@ -204,7 +204,7 @@ fn attention_edges(n: usize) -> Vec<(u32, u32)> {
 }
 
 fn series_parallel_edges(n: usize, random: &mut Random) -> Vec<(u32, u32)> {
-    /// Builds operators `from..to`; answers the first and last ones.
+    /// Builds operators `from..to`; returns the first and last ones.
     fn build(from: u32, to: u32, series: bool, random: &mut Random, edges: &mut Vec<(u32, u32)>) -> (Vec<u32>, Vec<u32>) {
         if to - from <= 1 {
             return (vec![from], vec![from]);
@@ -226,17 +226,17 @@ fn series_parallel_edges(n: usize, random: &mut Random) -> Vec<(u32, u32)> {
     edges
 }
 
-/// The optimal makespan, by trying every operator in every mode at every instant at which something ends. Exponential.
+/// The optimal makespan, by trying every operator in every mode at every end of another operator. Exponential.
 pub fn brute_force(problem: &Problem) -> u64 {
     let mut brute = Brute { problem, known: HashMap::new() };
     brute.best(0, &[])
 }
 
-/// An operator that runs: (operator, exclusive, ticks left, core index of its tensor core, of its vector core).
+/// A running operator: (operator, exclusive, ticks left, index of its tensor core, of its vector core).
 type Busy = (u32, bool, u64, u32, u32);
 
-/// A state under a renaming of the cores, packed: what has started, what runs (operator, mode, ticks left), and which of it shares a
-/// core index. Fits at most 10 operators of less than 128 ticks.
+/// A packed state, independent of core numbering: the started operators, the running ones (operator, mode, ticks left),
+/// and which of them share a core index. Fits at most 10 operators of less than 128 ticks.
 type Key = (u16, u128, u128);
 
 struct Brute<'a> {
@@ -247,7 +247,7 @@ struct Brute<'a> {
 const NO_CORE: u32 = u32::MAX;
 
 impl Brute<'_> {
-    /// The time from now to the end, given what has started and what runs.
+    /// The time from now to the end, given the started and the running operators.
     fn best(&mut self, started: u64, busy: &[Busy]) -> u64 {
         let key = self.key(started, busy);
         if let Some(&known) = self.known.get(&key) {
@@ -282,7 +282,8 @@ impl Brute<'_> {
         let mut runs: Vec<u128> = busy.iter().map(|b| u128::from(b.0) << 8 | u128::from(b.1) << 7 | u128::from(b.2)).collect();
         let mut shared: Vec<u128> = Vec::new();
         if cores.pairing == Pairing::SameIndex {
-            // Per busy core index: what its tensor core runs and what its vector core runs (14: nothing, 15: there is none).
+            // Per busy core index: the operators on its tensor core and on its vector core (14: none, 15: no such
+            // core).
             for index in 0..cores.tensor_cores.max(cores.vector_cores) {
                 let on = |busy: Option<&Busy>, have: u32| busy.map_or(if index < have { 14 } else { 15 }, |b| u128::from(b.0));
                 let tensor = on(busy.iter().find(|b| b.3 == index), cores.tensor_cores);

@@ -1,9 +1,10 @@
-//! Unit areas: transistor counts over achieved density, memory bits over array efficiency, PHYs that do not shrink.
+//! Unit areas: transistor counts over achieved density, memory bits over array efficiency, and PHYs that do not shrink.
 //!
-//! The method and the unit counts are LLMCompass's (Zhang et al., *LLMCompass: Enabling Efficient Hardware Design for Large Language
-//! Model Inference*, ISCA 2024, cost model). Densities per node: [`ProcessNode::logic_density`]. Large systolic arrays and scratchpads are
-//! denser than a GPU's caches and pay per cell for pipeline registers: their unit areas are TPU v4i's (Jouppi et al., ISCA 2021,
-//! Figure 6). What no unit covers (pads, clocks, test, fuses) is a fixed fraction of the die.
+//! The method and the unit counts are LLMCompass's (Zhang et al., *LLMCompass: Enabling Efficient Hardware Design for
+//! Large Language Model Inference*, ISCA 2024, cost model). [`ProcessNode::logic_density`] gives the densities per
+//! node. Large systolic arrays and scratchpads are denser than a GPU's caches and add pipeline registers per cell:
+//! their unit areas are TPU v4i's (Jouppi et al., ISCA 2021, Figure 6). Pads, clocks, test and fuses have no unit; they
+//! are a fixed fraction of the die.
 
 use super::super::energy::interpolate_log;
 use super::super::{Accelerator, MemoryLevel, MemoryScope, ProcessNode};
@@ -19,7 +20,8 @@ use std::ops::RangeInclusive;
 const FP64_UNIT: f64 = 685_300.0;
 /// Transistors of a 32-bit integer unit (LLMCompass).
 const INT32_UNIT: f64 = 177_690.0;
-/// Transistors of fetch, decode, scheduling and operand routing per integer lane (LLMCompass: control per lane per sublane).
+/// Transistors of fetch, decode, scheduling and operand routing per integer lane (LLMCompass: control per lane per
+/// sublane).
 const CONTROL: f64 = 996_200.0;
 /// Transistors of the on-chip network per core of [`CROSSBAR_PORT`] bytes per cycle (LLMCompass: crossbar per core).
 const CROSSBAR: f64 = 44.3e6;
@@ -28,11 +30,12 @@ const CROSSBAR_PORT: f64 = 64.0;
 /// A bf16 multiply-accumulate cell of a systolic array with its pipeline and weight registers, um^2 at 7 nm: TPU v4i's
 /// 128 x 128 MXU is 14 mm^2 (Jouppi et al., ISCA 2021, Figure 6; accelforge reads 850 um^2 per cell).
 const SYSTOLIC_CELL_UM2: f64 = 850.0;
-/// A TPU core's scalar unit, instruction memory included, mm^2 at 7 nm (accelforge, `tpu_v4i.yaml`, from the die photograph).
+/// A TPU core's scalar unit, instruction memory included, mm^2 at 7 nm (accelforge, `tpu_v4i.yaml`, from the die
+/// photograph).
 const SCALAR_UNIT_MM2: f64 = 10.0;
 /// Cache bits at 7 nm, um^2, before array efficiency (LLMCompass).
 const CACHE_BIT_UM2: f64 = 0.17;
-/// Fraction of a cache that is bits, by capacity in KiB (LLMCompass); from 1 MiB on it stays.
+/// Fraction of a cache's area that is bits, by capacity in KiB (LLMCompass); constant from 1 MiB on.
 const CACHE_EFFICIENCY: [(f64, f64); 9] = [
     (4.0, 0.076),
     (8.0, 0.142),
@@ -46,10 +49,10 @@ const CACHE_EFFICIENCY: [(f64, f64); 9] = [
 ];
 /// Scratchpad bits at 7 nm, um^2, periphery included: CMEM, 128 MiB in 112 mm^2 (Jouppi et al., ISCA 2021, Figure 6).
 const SCRATCHPAD_BIT_UM2: f64 = 0.1043;
-/// Growth of either side of a multi-ported bit per further port: VMEM's 51 mm^2 for 16 MiB with three ports is (1 + 2 x 0.455)^2 times
-/// CMEM's bit (the same figure). Each port adds a word line and its bit lines to both sides of the cell.
+/// Growth of each side of a multi-ported bit per further port. VMEM's 51 mm^2 for 16 MiB with three ports is (1 + 2 x
+/// 0.455)^2 times CMEM's bit (the same figure). Each port adds a word line and its bit lines to both sides of the cell.
 const PORT_GROWTH: f64 = 0.455;
-/// PHY of one HBM stack, 1024 data bits, mm^2 (LLMCompass); analogue, does not shrink.
+/// PHY of one HBM stack, 1024 data bits, mm^2 (LLMCompass); it is analogue and does not shrink.
 const HBM_PHY_MM2: f64 = 10.45;
 /// Transistors of the controllers of one HBM stack (LLMCompass), mostly buffers: at library density.
 const HBM_CONTROLLER: f64 = 552.743e6;
@@ -57,16 +60,16 @@ const HBM_CONTROLLER: f64 = 552.743e6;
 const LINK_CONTROLLER: f64 = 74.632e6;
 /// Peak bandwidth of one HBM2 stack, B/s: 1024 bits at 2.4 Gb/s (JESD235B).
 const HBM2_STACK: f64 = 307.2e9;
-/// Sublanes of a lane that one instruction drives together (a TPU's vector unit).
+/// Sublanes of a lane that one instruction drives (a TPU's vector unit).
 const SUBLANES: u32 = 8;
-/// The die that no unit covers. GA100's annotation leaves 40 of 822.72 mm^2 as other; 16 PCIe lanes (7.7 mm^2) and 12 link controllers
-/// (9.3 mm^2) are in it; 2.8 % remains.
+/// Fraction of the die that no unit covers. GA100's annotation has 40 of 822.72 mm^2 as other. 16 PCIe lanes take 7.7
+/// mm^2 of these and 12 link controllers 9.3 mm^2; 2.8 % of the die remains.
 const UNATTRIBUTED: f64 = 0.028;
 
-/// What is taken for a core's port on the on-chip network, in bytes per cycle: the widest of 2025 have some thousands.
+/// Accepted range of a core's port on the on-chip network, in bytes per cycle; the widest of 2025 have some thousands.
 const PORT_BYTES: RangeInclusive<f64> = 1e-3..=1e9;
 
-/// How multiply-accumulate units are built.
+/// The construction of multiply-accumulate units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ArrayCell {
@@ -76,7 +79,7 @@ pub enum ArrayCell {
     DotProduct,
 }
 
-/// How a memory is built.
+/// The construction of a memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SramKind {
@@ -90,15 +93,15 @@ pub enum SramKind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SramArray {
-    /// What it is called in the area breakdown: a name of [`SramArray::PART`] or `other_memory`.
+    /// Its name in the area breakdown: one of [`SramArray::PART`] or `other_memory`.
     pub name: String,
     /// Capacity of an instance.
     pub capacity_kib: f64,
     /// Instances, per core or per die by the list they are in.
     pub count: u32,
-    /// How it is built.
+    /// Its construction.
     pub kind: SramKind,
-    /// Ports of a scratchpad's bits (reads and writes that may happen at once); a cache's are in its efficiency.
+    /// Ports of a scratchpad's bits (simultaneous reads and writes); a cache's ports are in its efficiency.
     pub ports: u32,
 }
 
@@ -112,7 +115,8 @@ pub enum DieLink {
     Nvlink4,
     /// AMD Infinity Fabric. PHY 5.69 mm^2 (LLMCompass).
     InfinityFabric,
-    /// Inter-chip interconnect of a TPU, 45 to 50 GB/s per direction: two NVLink3 PHYs' bandwidth, hence their area.
+    /// Inter-chip interconnect of a TPU, 45 to 50 GB/s per direction: the bandwidth of two NVLink3 PHYs, hence their
+    /// area.
     Ici,
 }
 
@@ -126,7 +130,7 @@ impl DieLink {
         }
     }
 
-    /// Controllers, in NVLink3 links.
+    /// Number of controllers, in units of an NVLink3 controller.
     fn controllers_in_links(self) -> f64 {
         match self {
             Self::Nvlink3 | Self::Nvlink4 => 1.0,
@@ -135,26 +139,26 @@ impl DieLink {
     }
 }
 
-/// What is on the die, parts disabled in the product included.
+/// The contents of the die, parts disabled in the product included.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Floorplan {
     /// The process.
     pub node: ProcessNode,
-    /// Compute dies; everything below is the sum over all of them.
+    /// Compute dies; all figures below are sums over them.
     pub dies: u32,
     /// Cores, disabled ones included.
     pub cores: u32,
-    /// How the arrays are built. Their number and size per core are the accelerator's.
+    /// The construction of the arrays; the accelerator has their number and size per core.
     pub array_cell: ArrayCell,
     /// fp64 fused multiply-add units per core.
     pub fp64_units: u32,
-    /// fp32 fused multiply-add units per core, beyond those that the fp64 units double as.
+    /// fp32 fused multiply-add units per core, in addition to those that fp64 units provide.
     pub fp32_units: u32,
     /// 32-bit integer units per core.
     pub integer_units: u32,
-    /// Lanes that control logic is built for, per core: lanes that issue address and integer work each cycle, or one per
-    /// column of sublanes where one wide instruction drives them all.
+    /// Lanes with control logic, per core: lanes that issue address and integer work each cycle, or one per column of
+    /// sublanes where one wide instruction drives them all.
     pub control_lanes: u32,
     /// Scalar units (TPU) per core.
     pub scalar_units: u32,
@@ -174,11 +178,11 @@ pub struct Floorplan {
     pub pcie_generation: u32,
     /// Lanes of the PCIe interface.
     pub pcie_lanes: u32,
-    /// Blocks that the model has no unit for, as a fraction of the die their vendor states (SparseCores, for instance).
+    /// Blocks without a unit in the model (SparseCores, for instance), as the vendor's fraction of the die.
     pub other_blocks_fraction: f64,
 }
 
-/// The area of one memory at a node. Grows with capacity and with ports.
+/// The area of one memory at a node. It grows with capacity and with ports.
 #[must_use]
 pub fn sram_area(node: ProcessNode, kind: SramKind, capacity: Bytes, ports: u32) -> SquareMillimeters {
     let kib = capacity.as_f64() / 1024.0;
@@ -204,18 +208,19 @@ impl SramArray {
         sram_area(node, self.kind, capacity, self.ports) * f64::from(self.count)
     }
 
-    /// The breakdown's name for this memory.
+    /// The memory's name in the breakdown.
     fn part_name(&self) -> &'static str {
         Self::PART.iter().find(|part| **part == self.name).copied().unwrap_or("other_memory")
     }
 
-    /// Names that memories have in the area breakdown.
+    /// Names of memories in the area breakdown.
     pub const PART: [&'static str; 4] = ["register_file", "local_buffer", "instruction_cache", "global_buffer"];
 }
 
 impl Floorplan {
-    /// The floorplan of a chip that has not been built: a TPU-like die at `node` with exactly the cores and memories of the accelerator, an
-    /// HBM stack per 307 GB/s (HBM2's fastest), and `links` chip-to-chip links. For searches beyond PHAZE's tables.
+    /// The floorplan of a chip that has not been built, for searches beyond PHAZE's tables: a TPU-like die at `node`.
+    /// It has exactly the accelerator's cores and memories, one HBM stack per 307 GB/s (HBM2's fastest), and `links`
+    /// chip-to-chip links.
     #[must_use]
     pub fn of_unbuilt_chip(accelerator: &Accelerator, node: ProcessNode, links: u32) -> Self {
         let array = |level: &MemoryLevel, name: &str| SramArray {
@@ -268,7 +273,7 @@ impl Floorplan {
         }
     }
 
-    /// The area of the dies by component, under the names that die photographs are annotated with.
+    /// The area of the dies by component, under the names of annotated die photographs.
     #[must_use]
     pub fn die_areas(&self, accelerator: &Accelerator) -> AreaBreakdown {
         let in_core = self.core_areas(accelerator);
@@ -291,14 +296,14 @@ impl Floorplan {
         let known: SquareMillimeters = die.iter().map(|part| part.area).sum();
         let fixed = self.library_logic_area(links * self.link.controllers_in_links() * LINK_CONTROLLER)
             + SquareMillimeters(self.pcie_mm2());
-        // Fractions are of the whole die: what is known is the rest of it.
+        // Both fractions are of the whole die, so the known area is the remaining fraction.
         let fraction = UNATTRIBUTED + self.other_blocks_fraction;
         let rest = (known + fixed) * (fraction / (1.0 - fraction));
         die.push(AreaPart { name: "other", area: fixed + rest });
         AreaBreakdown { die, in_core }
     }
 
-    /// What cannot be on a die.
+    /// Every impossible figure of a die.
     pub(in super::super) fn find_faults(&self, accelerator: &Accelerator) -> Vec<FileFault> {
         let mut faults = Vec::new();
         let tensor = accelerator.tensor.cores;
@@ -342,7 +347,7 @@ impl Floorplan {
                 faults.push(FileFault::new(key, value, "a memory has at least one of each", "remove it"));
             }
         }
-        // Of figures that are each believable.
+        // Each figure is possible, but their total may not be.
         let total = if faults.is_empty() { self.die_areas(accelerator).total_area().0 } else { *limits::AREA.start() };
         if !limits::AREA.contains(&total) {
             let limit =
@@ -357,7 +362,7 @@ impl Floorplan {
         faults
     }
 
-    /// Counts that no die has.
+    /// Adds counts that exceed the limit.
     fn count_faults(&self, faults: &mut Vec<FileFault>) {
         let memories = self.core_memory.iter().chain(&self.chip_memory);
         let of_memories =
@@ -384,7 +389,7 @@ impl Floorplan {
         let tensor = &accelerator.tensor;
         let cells = f64::from(tensor.arrays_per_core) * f64::from(tensor.rows) * f64::from(tensor.columns);
         let arrays = match self.array_cell {
-            // Cells shrink as the logic they are made of.
+            // Cells shrink like the logic that they consist of.
             ArrayCell::Systolic => self.shrunk_logic_area(cells * SYSTOLIC_CELL_UM2 * 1e-6),
             ArrayCell::DotProduct => {
                 let mantissa = if tensor.macs_per_unit_per_cycle.get(DataType::Fp16).is_some() { 10.0 } else { 7.0 };
@@ -410,17 +415,17 @@ impl Floorplan {
         parts
     }
 
-    /// Placed and routed logic.
+    /// Area of placed and routed logic.
     fn logic_area(&self, transistors: f64) -> SquareMillimeters {
         SquareMillimeters(transistors * 1e-6 / self.node.logic_density())
     }
 
-    /// Logic at library density.
+    /// Area of logic at library density.
     fn library_logic_area(&self, transistors: f64) -> SquareMillimeters {
         SquareMillimeters(transistors * 1e-6 / self.node.library_density())
     }
 
-    /// Logic whose area is known at 7 nm.
+    /// Area of logic whose area is known at 7 nm.
     fn shrunk_logic_area(&self, mm2_at_7nm: f64) -> SquareMillimeters {
         SquareMillimeters(mm2_at_7nm * ProcessNode::N7.logic_density() / self.node.logic_density())
     }
@@ -431,7 +436,7 @@ impl Floorplan {
     }
 }
 
-/// Transistors of a fused multiply-add with this mantissa: they grow with its square (LLMCompass).
+/// Transistors of a fused multiply-add with this mantissa; they grow with its square (LLMCompass).
 fn floating_point_unit_transistors(mantissa: f64) -> f64 {
     FP64_UNIT * (mantissa / 52.0) * (mantissa / 52.0)
 }
@@ -444,7 +449,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A floorplan with one figure larger, by its number.
+    /// A floorplan with one figure increased; `which` is the figure's number.
     fn grown(floorplan: &Floorplan, which: usize) -> Floorplan {
         let mut larger = floorplan.clone();
         match which {

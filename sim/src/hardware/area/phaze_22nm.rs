@@ -1,4 +1,5 @@
-//! PHAZE's area tables (`sim/data/phaze_22nm.toml`): exact on its design space, continued between and beyond its sizes.
+//! PHAZE's area tables (`sim/data/phaze_22nm.toml`): exact on its design space, interpolated between its sizes and
+//! extrapolated beyond them.
 
 use super::super::{Accelerator, MemoryScope};
 use super::{AreaBreakdown, AreaError, AreaPart};
@@ -31,7 +32,8 @@ fn read_coefficients() -> Result<&'static Coefficients, AreaError> {
 }
 
 impl Coefficients {
-    /// A memory's area in um^2: the table's row, straight lines between rows and beyond the last, the first row's below it.
+    /// A memory's area in um^2: the table's row, linear between rows and beyond the last, and the first row's area
+    /// below it.
     fn sram_area(&self, capacity: Bytes) -> f64 {
         let size = capacity.as_f64() / 1024.0;
         let at = |row: &SramRow| row.capacity_kib as f64;
@@ -98,8 +100,9 @@ mod tests {
         close(config(8, 2, 128, 128, 2), 106_741_896.31);
     }
 
-    /// PHAZE keeps 29,360 of its 75,712 combinations: at most the TPUv4-like point's area and, unless one tensor or one vector core is
-    /// all there is, at least 0.3 of it; they have 4,186 distinct tensor and 697 distinct vector configurations (its cores.json).
+    /// PHAZE keeps 29,360 of its 75,712 combinations. Their area is at most the TPUv4-like point's and, unless they
+    /// have only one tensor or one vector core, at least 0.3 of it. They have 4,186 distinct tensor and 697 distinct
+    /// vector configurations (its cores.json).
     #[test]
     fn the_space_has_the_published_size() {
         let limit = um2(PhazeConfig::tpu_v4_like());

@@ -8,24 +8,26 @@ use crate::kernel::DataType;
 use crate::units::{Bytes, BytesPerSecond, Hertz, Joules, Seconds};
 use std::collections::BTreeMap;
 
-/// Lanes that the vector engine's rate is spread over: with them a clock of 1.2 GHz is 78.6 TFLOP/s. Only the product matters.
+/// Lanes over which the vector engine's rate is spread; at a clock of 1.2 GHz they give 78.6 TFLOP/s. Only the product
+/// matters.
 const LANES: u32 = 1 << 16;
-/// The rate of a memory that never limits, in bytes per second: a million times an HBM stack's.
+/// Bandwidth in bytes per second of a memory that never limits: a million times an HBM stack's.
 const NEVER_LIMITS: f64 = 1e18;
 
-/// The second memory as the host's. What is offloaded is updated by the device there.
+/// The second memory as the host's. The device updates offloaded data there.
 fn host_link(host: &CalculonMemory) -> HostLink {
     let bandwidth = BytesPerSecond(host.bandwidth.0 * host.efficiency.largest_efficiency());
     HostLink { bandwidth, capacity: host.capacity, memory: None }
 }
 
 impl CalculonSystem {
-    /// The processor as a chip: engines that reach the stated fraction of their peak whatever the shape, and every operand of a product read
-    /// once from the device's memory, as Calculon counts. `data_type` chooses the curves where types differ: without it the first of
-    /// fp16, bf16, fp8, fp32 that the matrix engine has. Area and energy are not stated and therefore zero.
+    /// The processor as a chip, with Calculon's assumptions: engines reach the stated fraction of their peak for every
+    /// shape, and every operand of a product is read once from the device's memory. `data_type` selects the curves
+    /// where types differ; by default it is the first of fp16, bf16, fp8, fp32 that the matrix engine has. Area and
+    /// energy are not stated and therefore zero.
     ///
     /// # Errors
-    /// A type that an engine does not have, figures that no chip can have.
+    /// A type that an engine does not have, or figures that are impossible for a chip.
     pub fn to_chip(&self, data_type: Option<DataType>) -> Result<ChipTemplate, FileError> {
         let matrix = self.engine_of_type("matrix", &self.matrix, data_type)?;
         let vector = self.engine_of_type("vector", &self.vector, data_type.or(Some(matrix.data_type)))?;
@@ -103,7 +105,7 @@ impl CalculonSystem {
         })
     }
 
-    /// What the chip does not have of the file, one line each.
+    /// The parts of the file that the chip does not model, one line each.
     #[must_use]
     pub fn list_unmodelled_of_chip(&self) -> Vec<String> {
         let mut lines = Vec::new();

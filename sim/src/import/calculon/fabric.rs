@@ -6,7 +6,7 @@ use crate::hardware::FileFault;
 use crate::network::{Fabric, InNetwork, MAX_TIERS, Tier, Topology};
 use crate::units::{BytesPerSecond, Seconds};
 
-/// A parallel axis and the network that it communicates on.
+/// A parallel axis and its network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CalculonAxis<'a> {
     /// Key of its degree in the execution.
@@ -15,17 +15,17 @@ pub struct CalculonAxis<'a> {
     pub degree: u32,
     /// Key of its network in the execution.
     pub network_key: &'a str,
-    /// Its network, counted from 0.
+    /// Index of its network.
     pub network: usize,
 }
 
-/// What a ring sends of an all-reduce.
+/// The bytes that a ring sends for an all-reduce.
 const RING: CalculonOperation = CalculonOperation { factor: 2.0, offset: -1.0 };
-/// What a ring sends of a reduce-scatter or an all-gather.
+/// The bytes that a ring sends for a reduce-scatter or an all-gather.
 const HALF_RING: CalculonOperation = CalculonOperation { factor: 1.0, offset: -1.0 };
 
 impl CalculonSystem {
-    /// All networks, each around the ones before it.
+    /// A fabric of all networks, each around the previous ones.
     ///
     /// # Errors
     /// Sizes that do not nest.
@@ -48,11 +48,12 @@ impl CalculonSystem {
         self.fabric_of_tiers(tiers)
     }
 
-    /// The networks that a run's axes use. Ranks are numbered along the axes in the order given; an axis lies whole on its network,
-    /// so every network joins as many ranks as the axes up to it have.
+    /// A fabric of the networks that a run's axes use. Ranks are numbered along the axes in the given order. An axis
+    /// lies on one network, so every network joins the ranks of all axes up to it.
     ///
     /// # Errors
-    /// A network that does not exist, is too small or must be filled and is not, and an axis on a network inside that of an axis before it.
+    /// A network that does not exist, is too small, or must be filled and is not; an axis on a network inside that of
+    /// an earlier axis.
     pub fn to_fabric_of_axes(&self, execution: &str, axes: &[CalculonAxis<'_>]) -> Result<Fabric, FileError> {
         let fault = |key: &str, value: String, limit: String, cure: &str| {
             Err(FileError { file: execution.to_owned(), faults: vec![FileFault::new(key, value, limit, cure)] })
@@ -123,7 +124,8 @@ impl CalculonSystem {
         FileError { file: self.file.clone(), faults: vec![FileFault::new(key, value, limit, cure)] }
     }
 
-    /// A network as a tier of switches. Where an all-reduce sends fewer bytes than a ring does, the network reduces.
+    /// A network as a tier of switches. If an all-reduce sends fewer bytes than a ring's, the network reduces in its
+    /// switches.
     fn tier_of_network(&self, index: usize, network: &CalculonNetwork, devices: u32) -> Tier {
         let all_reduce = network.operations[3];
         let in_network = (all_reduce.factor < RING.factor).then(|| InNetwork {
@@ -151,7 +153,7 @@ impl CalculonSystem {
         }
     }
 
-    /// What the fabric does not have of the networks, one line each.
+    /// The parts of the networks that the fabric does not model, one line each.
     #[must_use]
     pub fn list_unmodelled_of_fabric(&self) -> Vec<String> {
         let mut lines = Vec::new();

@@ -1,4 +1,4 @@
-//! From text to [`CalculonSystem`].
+//! Parses text into a [`CalculonSystem`].
 
 use super::{CalculonEngine, CalculonMemory, CalculonNetwork, CalculonOperation, CalculonSystem, EfficiencyCurve, OPERATIONS};
 use crate::files::FileError;
@@ -7,21 +7,21 @@ use crate::kernel::DataType;
 use crate::limits::{self, LEAST_FRACTION};
 use crate::units::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds};
 
-/// What is taken for an engine's rate, in TFLOP/s, and for a memory's or a link's, in GB/s: from what the first processors and networks of this
-/// millennium had to a thousand times today's.
+/// Accepted rates of an engine in TFLOP/s, and of a memory or a link in GB/s: from those of the first processors and
+/// networks of this millennium to a thousand times today's.
 const LEAST_TFLOPS: f64 = 1e-3;
 const FASTEST_TFLOPS: f64 = 1e7;
 const LEAST_GB_PER_S: f64 = 1e-3;
 const FASTEST_GB_PER_S: f64 = 1e8;
-/// The most that is taken for a memory's capacity, in GiB: 1 PiB.
+/// Largest accepted capacity of a memory, in GiB: 1 PiB.
 const LARGEST_GIB: f64 = 1_048_576.0;
-/// The largest size at which a curve steps, in GFLOP or MB: a million million times a large kernel's.
+/// Largest size of a curve's step, in GFLOP or MB: a million million times a large kernel's.
 const LARGEST_SIZE: f64 = 1e18;
-/// The least, about a kilobyte.
+/// Smallest accepted capacity: about a kilobyte.
 const LEAST_GIB: f64 = 1e-6;
-/// The most endpoints that a cluster here has.
+/// Most endpoints of a cluster.
 const MOST_ENDPOINTS: u64 = 1 << 20;
-/// The longest latency that is taken for a network's, in seconds.
+/// Longest accepted latency of a network, in seconds.
 const LONGEST_LATENCY: f64 = 1.0;
 
 const TYPES: [(&str, DataType); 4] =
@@ -63,7 +63,7 @@ fn read_fields(r: &mut JsonReader, root: &JsonObject<'_>, file: &str) -> Calculo
     }
 }
 
-/// An engine: by type its rate and curve, or one rate and by type a curve.
+/// An engine: a rate and curve per type, or one rate and a curve per type.
 fn read_engine(r: &mut JsonReader, root: &JsonObject<'_>, key: &str) -> Vec<CalculonEngine> {
     let Some(object) = r.object_under(root, key) else { return Vec::new() };
     let mut engines = Vec::new();
@@ -99,7 +99,7 @@ fn read_tera(tflops: f64) -> FlopsPerSecond {
     FlopsPerSecond(tflops * 1e12)
 }
 
-/// A curve: pairs of a least size (in `unit`) and a fraction, sizes falling to 0.
+/// A curve: pairs of a smallest size (in `unit`) and a fraction, with sizes falling to 0.
 fn read_curve(r: &mut JsonReader, object: &JsonObject<'_>, key: &str, unit: f64) -> EfficiencyCurve {
     let path = format!("{}{key}", object.path);
     let mut points: Vec<(f64, f64)> = Vec::new();
@@ -127,7 +127,7 @@ fn read_curve(r: &mut JsonReader, object: &JsonObject<'_>, key: &str, unit: f64)
     EfficiencyCurve(points)
 }
 
-/// A memory; none where one that need not exist has no bytes.
+/// A memory; `None` for an optional one without capacity.
 fn read_memory(r: &mut JsonReader, root: &JsonObject<'_>, key: &str, needed: bool) -> Option<CalculonMemory> {
     let object = r.object_under(root, key)?;
     r.refuse_unknown_keys(&object, &["GiB", "GBps", "MB_efficiency"]);

@@ -47,7 +47,7 @@ fn a_large_product_takes_its_operations_over_the_achieved_peak_or_its_bytes_over
     };
     let computing = 2.0 * 8192_f64.powi(3) / (200e12 * 0.9);
     assert!((time(8192, 8192, 8192) / computing - 1.0).abs() < 0.02, "{} {computing}", time(8192, 8192, 8192));
-    // A matrix times a vector is bound by reading the matrix.
+    // A matrix-vector product is bound by reading the matrix.
     let moving = 2.0 * 16384_f64.powi(2) / (1.5e12 * 0.85);
     assert!((time(16384, 1, 16384) / moving - 1.0).abs() < 0.02, "{} {moving}", time(16384, 1, 16384));
 }
@@ -63,7 +63,7 @@ fn operations_on_a_network_take_its_latency_once_and_a_ring_s_bytes() {
     near(time(CollectiveKind::AllReduce, 8, 1), 3e-6 + 2.0 * 0.8 * 7.0 / 8.0 / (250.0 * 0.7));
     near(time(CollectiveKind::AllGather, 8, 1), 3e-6 + 0.8 * 7.0 / 8.0 / (250.0 * 0.7));
     near(time(CollectiveKind::SendRecv, 2, 8), 9e-6 + 0.8 / (25.0 * 0.9));
-    // Its switches reduce: less than a ring sends.
+    // Its switches reduce, which sends less than a ring.
     near(time(CollectiveKind::AllReduce, 64, 8), 9e-6 + 0.8 * (1.0 + 1.0 / 64.0) / (25.0 * 0.9));
 }
 

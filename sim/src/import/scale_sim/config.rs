@@ -4,10 +4,10 @@ use crate::files::FileError;
 use crate::hardware::{Dataflow, FileFault};
 use std::collections::BTreeMap;
 
-/// What a SCALE-Sim configuration says of the array.
+/// The array of a SCALE-Sim configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScaleSimConfig {
-    /// `run_name`: the folder that SCALE-Sim writes its reports to.
+    /// `run_name`: the folder to which SCALE-Sim writes its reports.
     pub run_name: String,
     /// `ArrayHeight`.
     pub rows: u64,
@@ -15,18 +15,19 @@ pub struct ScaleSimConfig {
     pub columns: u64,
     /// `Dataflow`.
     pub dataflow: Dataflow,
-    /// What it asks for beyond stall-free counts, as `key = value`: SCALE-Sim's own report then differs from ours.
+    /// Settings beyond stall-free counts, as `key = value`. SCALE-Sim's own report then differs from coplace's.
     pub beyond: Vec<String>,
-    /// Keys that SCALE-Sim does not know, as `[section] key`; they were passed over, as it does.
+    /// Keys that SCALE-Sim does not know, as `[section] key`; they are ignored, as in SCALE-Sim.
     pub unknown: Vec<String>,
 }
 
-/// Sections and keys as `configparser` finds them: sections as written, keys in lower case.
+/// Sections and keys as in `configparser`: sections as written, keys in lower case.
 type IniSections = BTreeMap<(String, String), String>;
 
 const ARRAY: &str = "architecture_presets";
 
-/// The sections and keys of SCALE-Sim's configurations (versions 2 and 3), in lower case; version 2 has the layout's in the array's.
+/// The sections and keys of SCALE-Sim's configurations (versions 2 and 3), in lower case. Version 2 has the layout's
+/// keys in the array's section.
 const KNOWN: [(&str, &[&str]); 5] = [
     ("general", &["run_name"]),
     (
@@ -70,11 +71,11 @@ fn is_known_key(section: &str, key: &str) -> bool {
 }
 
 impl ScaleSimConfig {
-    /// Reads a configuration; `file` names it in errors. Keys that do not bear on the counts (offsets, banks, request buffers) are
-    /// ignored; unknown ones are listed.
+    /// Reads a configuration; `file` names it in errors. Keys that do not affect the counts (offsets, banks, request
+    /// buffers) are ignored; unknown ones are listed.
     ///
     /// # Errors
-    /// Lines that are neither a section nor a key, missing keys, values that cannot be: all of them are listed.
+    /// Lines that are neither a section nor a key, missing keys, or impossible values; all of them are listed.
     pub fn from_cfg_str(text: &str, file: &str) -> Result<Self, FileError> {
         let mut faults = Vec::new();
         let ini = parse_ini(text, &mut faults);
@@ -138,7 +139,7 @@ impl<'a> ScaleSimConfigReader<'a> {
         self.ini.get(&(section.to_owned(), key.to_lowercase())).map(String::as_str)
     }
 
-    /// A whole number of the array's section.
+    /// A whole number from the array's section.
     fn read_size(&mut self, key: &str) -> u64 {
         let path = format!("[{ARRAY}] {key}");
         let Some(text) = self.value_of_key(ARRAY, key) else {
@@ -166,7 +167,7 @@ impl<'a> ScaleSimConfigReader<'a> {
         Dataflow::default()
     }
 
-    /// Words per cycle, one for all memories or one for each.
+    /// Checks the words per cycle: one rate for all memories, or one for each.
     fn read_rates(&mut self) {
         let Some(text) = self.value_of_key(ARRAY, "Bandwidth") else { return };
         let sound = |rate: &str| rate.trim().parse::<f64>().is_ok_and(|rate| rate.is_finite() && rate > 0.0);
@@ -176,7 +177,7 @@ impl<'a> ScaleSimConfigReader<'a> {
         }
     }
 
-    /// What makes SCALE-Sim's arrays wait, or skip work.
+    /// Collects the settings under which SCALE-Sim's arrays stall or skip work.
     fn refuse_stalls(&mut self, beyond: &mut Vec<String>) {
         let path = "[run_presets] InterfaceBandwidth";
         match self.value_of_key("run_presets", "InterfaceBandwidth") {
@@ -185,7 +186,7 @@ impl<'a> ScaleSimConfigReader<'a> {
             Some(other) => self.faults.push(FileFault::new(path, other, "must be CALC or USER", "correct it")),
             None => self.faults.push(FileFault::new(path, "nothing", "must be CALC or USER", "add `InterfaceBandwidth: CALC`")),
         }
-        // Version 2 has no such sections, or has the layout's keys in the array's.
+        // Version 2 lacks these sections, or has the layout's keys in the array's section.
         let switches = [
             ("sparsity", "SparsitySupport"),
             ("run_presets", "UseRamulatorTrace"),

@@ -1,8 +1,9 @@
-//! SCALE-Sim (Samajdar et al., ISPASS 2020; versions 2 and 3): its configuration, its topologies and its compute report.
+//! SCALE-Sim (Samajdar et al., ISPASS 2020; versions 2 and 3): its configuration, its topologies and its compute
+//! report.
 //!
-//! Counts are those of [`ArrayProblem::run_stall_free`]: of an array that never waits for its SRAMs, which is what SCALE-Sim simulates
-//! under `InterfaceBandwidth: CALC`. Stalls under a bandwidth given by the user, sparsity, custom layouts and Ramulator traces
-//! are not modelled; a configuration that asks for them says so ([`ScaleSimConfig::beyond`]).
+//! Counts come from [`ArrayProblem::run_stall_free`], for an array that never waits for its SRAMs. SCALE-Sim simulates
+//! the same under `InterfaceBandwidth: CALC`. Stalls under a user-defined bandwidth, sparsity, custom layouts and
+//! Ramulator traces are not modelled; [`ScaleSimConfig::beyond`] lists the settings that ask for them.
 
 mod config;
 mod report;
@@ -15,7 +16,7 @@ pub use topology::{TopologyKind, TopologyLayer, read_topology};
 use crate::cost::ArrayProblem;
 
 impl ScaleSimConfig {
-    /// What the array does for one layer.
+    /// The report of one layer.
     #[must_use]
     pub fn run_layer(&self, layer: &TopologyLayer) -> LayerReport {
         let problem =

@@ -5,16 +5,17 @@ use crate::hardware::Dataflow;
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// The header of `COMPUTE_REPORT.csv` as SCALE-Sim 2 writes it. Version 3 has one more column, `Total Cycles (incl. prefetch)`, which
-/// counts the filling and emptying of its SRAMs from DRAM and is not modelled here; the others have the same names.
+/// The header of `COMPUTE_REPORT.csv` as SCALE-Sim 2 writes it. Version 3 has one more column,
+/// `Total Cycles (incl. prefetch)`. It counts filling and emptying the SRAMs from DRAM, which is not modelled here. The
+/// other columns have the same names.
 pub const REPORT_HEADER: &str = "LayerID, Total Cycles, Stall Cycles, Overall Util %, Mapping Efficiency %, Compute Util %,";
 
-/// One layer's line of the report, and what the array did.
+/// One layer's line of the report, with the array's counts.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LayerReport {
-    /// Cycles as SCALE-Sim prints them: the number of the last one, counted from zero.
+    /// Cycles as SCALE-Sim prints them: the index of the last one, counted from zero.
     pub total_cycles: u64,
-    /// Cycles that the array waits: none.
+    /// Stall cycles: always zero.
     pub stall_cycles: u64,
     /// Multiplications over units and printed cycles, in percent.
     pub overall_utilization_percent: f64,
@@ -22,7 +23,7 @@ pub struct LayerReport {
     pub mapping_efficiency_percent: f64,
     /// Multiplications over units and the cycles of a fold, averaged over folds, in percent.
     pub compute_utilization_percent: f64,
-    /// The counts behind it.
+    /// The array's counts.
     pub array: ArrayReport,
 }
 
@@ -36,7 +37,7 @@ impl LayerReport {
         let products = problem.m as f64 * problem.n as f64 * problem.k as f64;
         let units = rows as f64 * columns as f64;
         let per_fold = array.cycles as f64 / array.folds.max(1) as f64;
-        // Its fold of a stationary operand is counted with the skew of the columns once more.
+        // SCALE-Sim counts the skew of the columns once more in a fold of a stationary operand.
         let (streamed, skew) = match problem.dataflow {
             Dataflow::OutputStationary => (problem.k, 0.0),
             Dataflow::WeightStationary => (problem.m, columns as f64 - 1.0),

@@ -4,7 +4,7 @@ use crate::files::FileError;
 use crate::hardware::FileFault;
 use serde::Serialize;
 
-/// How a topology describes its layers.
+/// The form of a topology's layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TopologyKind {
     /// `Layer name, IFMAP Height, IFMAP Width, Filter Height, Filter Width, Channels, Num Filter, Strides,`
@@ -13,8 +13,8 @@ pub enum TopologyKind {
     Gemm,
 }
 
-/// A layer as the product (m, k) x (k, n) that the array computes: a convolution has a row per output pixel, a column per
-/// filter and contracts its window (im2col).
+/// A layer as the product (m, k) x (k, n) on the array. A convolution has a row per output pixel and a column per
+/// filter, and contracts its window (im2col).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TopologyLayer {
     /// Its name in the topology.
@@ -31,20 +31,20 @@ pub struct TopologyLayer {
 const CONVOLUTION: [&str; 7] =
     ["IFMAP Height", "IFMAP Width", "Filter Height", "Filter Width", "Channels", "Num Filter", "Strides"];
 const GEMM: [&str; 3] = ["M", "N", "K"];
-/// Most multiplications of a layer: counts up to here are exact in every tool that reads them (2^53).
+/// Most multiplications of a layer: counts up to 2^53 are exact in every tool that reads them.
 const MOST_WORK: u128 = 1 << 53;
-/// The largest figure that is taken for a dimension.
+/// Largest accepted dimension.
 const LARGEST: u64 = 1 << 32;
-/// The most channels of a depth-wise convolution, each of which becomes a layer.
+/// Most channels of a depth-wise convolution; each channel becomes a layer.
 const MOST_CHANNELS: u64 = 1 << 16;
 
-/// Reads a topology; `file` names it in errors. The first line tells the kind, unless `kind` does (SCALE-Sim's `-i`). A layer
-/// with `DP` in its name is a depth-wise convolution: one product per channel, named as SCALE-Sim names them. A trailing comma, an
-/// empty line, a tenth column `N:M` (sparsity, which SCALE-Sim ignores unless its configuration asks for it) and a ninth with the
-/// stride along the width are accepted.
+/// Reads a topology; `file` names it in errors. The first line gives the kind, unless `kind` does (SCALE-Sim's `-i`). A
+/// layer with `DP` in its name is a depth-wise convolution: one product per channel, named as in SCALE-Sim. Accepted
+/// variations are a trailing comma, empty lines, a ninth column with the stride along the width, and a tenth column
+/// `N:M`. The tenth column is sparsity, which SCALE-Sim ignores unless its configuration asks for it.
 ///
 /// # Errors
-/// A header of neither kind, rows with missing or impossible figures: all of them are listed, by line and column.
+/// A header of neither kind, or rows with missing or impossible figures; all of them are listed by line and column.
 pub fn read_topology(text: &str, file: &str, kind: Option<TopologyKind>) -> Result<Vec<TopologyLayer>, FileError> {
     let mut faults = Vec::new();
     let mut layers = Vec::new();
@@ -81,7 +81,7 @@ fn kind_of_header(header: &str) -> Option<TopologyKind> {
     }
 }
 
-/// One line; its faults go to the file's.
+/// One line; its faults are added to the file's.
 struct TopologyRow<'a> {
     line: usize,
     cells: Vec<&'a str>,
@@ -94,7 +94,7 @@ impl<'a> TopologyRow<'a> {
         if cells.last().is_some_and(|cell| cell.is_empty()) {
             cells.pop();
         }
-        // The sparsity of version 3.
+        // Version 3's sparsity column.
         if cells.last().is_some_and(|cell| cell.contains(':')) && cells.len() > 4 {
             cells.pop();
         }
@@ -105,7 +105,7 @@ impl<'a> TopologyRow<'a> {
         self.faults.push(FileFault::new(format!("line {}, {column}", self.line), value, limit, cure));
     }
 
-    /// The figures in the columns after the name; `None` where one is wrong.
+    /// The figures in the columns after the name; `None` if one is wrong.
     fn read_figures<const N: usize>(&mut self, columns: [&str; N], optional: usize) -> Option<[u64; N]> {
         let found = self.cells.len().saturating_sub(1);
         if !(N..=N + optional).contains(&found) {
@@ -134,7 +134,7 @@ impl<'a> TopologyRow<'a> {
         value
     }
 
-    /// Takes a layer whose counts stay exact.
+    /// Adds a layer if its counts stay exact.
     fn take_layer(&mut self, layer: TopologyLayer, layers: &mut Vec<TopologyLayer>) {
         let work = [layer.m, layer.n, layer.k].into_iter().fold(1_u128, |product, d| product.saturating_mul(d.into()));
         if work > MOST_WORK {

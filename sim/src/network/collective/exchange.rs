@@ -1,8 +1,9 @@
-//! All-to-all: every member sends a distinct share to every other, or items where they are chosen to.
+//! All-to-all: every member sends a distinct share to every other, or items to the members chosen for them.
 //!
-//! NCCL makes it of sends and receives, which have two protocols of its three, bulk (Simple) and low latency (LL), and run side by side: each peer has channels of its
-//! own, so that bulk transfers start once whatever their number, a low-latency message is as fast as its peer's channels, and the member's share for
-//! itself is copied beside them (NCCL, `src/enqueue.cc`, point-to-point tasks). A tier whose exchanges were measured says so by scalars of their own.
+//! NCCL builds it from sends and receives. They have two of its three protocols, bulk (Simple) and low latency (LL),
+//! and run in parallel (NCCL, `src/enqueue.cc`, point-to-point tasks). Each peer has its own channels, so bulk
+//! transfers start once whatever their number, and a low-latency message is as fast as its peer's channels. The
+//! member's share for itself is copied in parallel. A tier with measured exchanges has its own scalars for them.
 
 use super::{
     Algorithm, CollectiveDraft, CollectivePricer, GroupLevel, MAX_TIERS, TierDemand, group_members, time_of_chunked_transfer,
@@ -13,7 +14,7 @@ use crate::network::dispatch;
 use crate::network::fabric::ExchangeProtocol;
 
 impl CollectivePricer<'_> {
-    /// Shares for all tiers travel at once.
+    /// The cost of an exchange; the shares for all tiers travel at once.
     pub(super) fn price_direct_exchange(&self, levels: &[GroupLevel], size: f64, choice: Option<PartChoice>) -> CollectiveDraft {
         let n = group_members(levels);
         let mut demands = [TierDemand::NONE; MAX_TIERS];
@@ -22,13 +23,13 @@ impl CollectivePricer<'_> {
             let rate = self.effective_rate(level, Fabric::exchange_rate);
             *demand = TierDemand { tier: level.tier, bytes: size * share, rate, steps: 1.0, messages: messages - 1.0 };
         }
-        // A member's share for itself is copied, after the others where nothing says that it is beside them.
+        // A member copies its share for itself. Without measured exchanges this copy follows the transfers.
         let beside = levels.first().is_some_and(|level| self.fabric.tiers[level.tier].exchange.is_some());
         let copy = if beside { 0.0 } else { self.price_final_copy(levels, size) };
         self.price_pipelined(Algorithm::Direct, &demands[..levels.len()], copy)
     }
 
-    /// Startup and transfer of a tier's messages, in bulk and under low latency.
+    /// Startup and transfer of a tier's messages, for bulk and for low latency.
     pub(super) fn time_of_exchange(&self, demand: &TierDemand, own: ExchangeProtocol) -> [(f64, f64); 2] {
         let injection = self.fabric.tiers[demand.tier].low_latency.map_or(own.step.0, |low| low.step.0);
         let (nominal, peers) = (demand.bytes * self.flows / demand.rate, demand.messages.max(0.0) + 1.0);
