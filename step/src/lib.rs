@@ -3,91 +3,61 @@
 //! Two steps, so that a search can afford many plans: profiles per segment (what one micro-batch costs on one device; they depend on
 //! the tensor- and context-parallel degrees, the micro-batch, the sequence and the activation policy only), and a closed form per plan.
 
-mod addresses;
-mod arrangement;
-mod assembly;
-mod away;
-pub mod calibrate;
-mod chip_times;
-mod chunk;
-mod contention;
-mod copied;
-mod cure;
-mod energy;
-mod evaluate;
-mod evaluator;
-mod exchange;
-mod execute;
-pub mod explain;
-mod keeps;
+mod communication;
 #[cfg(test)]
 mod laws_tests;
-mod least;
-mod lowering;
-pub mod memory;
-mod memory_account;
-mod memory_static;
-mod memory_techniques;
-mod need;
-mod network;
-mod outlined;
-mod parameter_copies;
+mod memory;
+mod pass;
+mod pipeline;
 mod plan;
-mod profile;
-mod program;
 mod schedule;
-mod sends;
-mod slowing;
 mod stack;
-mod stack_framework;
-mod stack_options;
 #[cfg(test)]
 mod stack_terms_tests;
-mod stage_memory;
-mod staged;
 #[cfg(test)]
 mod technique_tests;
 #[cfg(test)]
 mod tests;
-mod timeline;
-mod work;
+mod whole;
 
-pub use addresses::{AddressPlan, plan_addresses};
-pub use arrangement::{Arrangement, DeviceGroup};
-pub use assembly::Assembly;
-pub use chip_times::{ChipTimes, Fidelity, SCHEDULE_STEPS, collective_latency};
-pub use contention::{Communication, OverlapWindow, PortTimes};
-pub use copied::LinkTimes;
-pub use energy::{StepEnergy, step_energy_of};
-pub use evaluate::PlanOnNetwork;
-pub use evaluate::{step_time, step_time_of};
-pub use evaluator::{DegreeCosts, Evaluator, LayerCost, LoweredModel, PlanShape, RecentChunks, StepEvaluation};
-pub use exchange::sharing_domain;
-pub use execute::detail::{KernelDetail, KernelPlace};
-pub use keeps::{LayerKeeps, NamedBytes, layer_keeps_by_stage};
-pub use least::{DeviceHolding, ExposedGatherTimes, LayerGathers, PieceLoad};
-pub use lowering::{lower_plan, lowering_of_plan};
-pub use memory::usable_hbm;
-pub use memory::{
+pub use communication::contention::{Communication, OverlapWindow, PortTimes};
+pub use communication::network::{PlacedNetwork, StepNetwork, communication_of_cost, stage_rank_pairs};
+pub use communication::sends::PipelineSends;
+pub use communication::sharing::sharing_domain;
+pub use communication::slowing::MutualSlowdown;
+pub use memory::account::{MemoryProfile, StageRoom};
+pub use memory::addresses::{AddressPlan, plan_addresses};
+pub use memory::keeps::{LayerKeeps, NamedBytes, layer_keeps_by_stage};
+pub use memory::need::MemoryNeed;
+pub use memory::step_memory::usable_hbm;
+pub use memory::step_memory::{
     DeviceMemory, MemoryClass, MemoryReading, OverCapacity, StageMemory, StepMemory, step_memory, step_memory_of,
     with_fullest_experts,
 };
-pub use memory_account::{MemoryProfile, StageRoom};
-pub use need::MemoryNeed;
-pub use network::{PlacedNetwork, StepNetwork, communication_of_cost, stage_rank_pairs};
-pub use outlined::{OutlinedShape, UntimedShape};
+pub use pass::chip_times::{ChipTimes, Fidelity, SCHEDULE_STEPS, collective_latency};
+pub use pass::copied::LinkTimes;
+pub use pass::execute::detail::{KernelDetail, KernelPlace};
+pub use pass::lowering::{lower_plan, lowering_of_plan};
+pub use pass::profile::{PassProfile, PieceProfile, StepProfile};
+pub use pass::program::{KernelIndex, KernelProgram, KernelTable, SegmentPasses};
+pub use pass::work::StepWork;
+pub use pipeline::arrangement::{Arrangement, DeviceGroup};
 pub use plan::TrainingPlan;
-pub use profile::{PassProfile, PieceProfile, StepProfile};
-pub use program::{KernelIndex, KernelProgram, KernelTable, SegmentPasses};
-pub use sends::PipelineSends;
-pub use slowing::MutualSlowdown;
-pub use stack::{
+pub use stack::calibrate;
+pub use stack::framework::{FrameworkOptions, MixKind, PolicyKind, ScheduleKind};
+pub use stack::options::OptionError;
+pub use stack::software::{
     ExecutionMode, KernelOptions, LaunchOptions, MemoryOptions, OverlapOptions, SoftwareStack, StackError, SustainedOptions,
 };
-pub use stack_framework::{FrameworkOptions, MixKind, PolicyKind, ScheduleKind};
-pub use stack_options::OptionError;
-pub use timeline::step_timeline;
-pub use work::StepWork;
+pub use whole::assembly::Assembly;
+pub use whole::energy::{StepEnergy, step_energy_of};
+pub use whole::evaluate::PlanOnNetwork;
+pub use whole::evaluate::{step_time, step_time_of};
+pub use whole::evaluator::{DegreeCosts, Evaluator, LayerCost, LoweredModel, PlanShape, RecentChunks, StepEvaluation};
+pub use whole::explain;
+pub use whole::lower_bounds::{DeviceHolding, ExposedGatherTimes, LayerGathers, PieceLoad};
+pub use whole::outlined::{OutlinedShape, UntimedShape};
+pub use whole::timeline::step_timeline;
 
 use serde::{Deserialize, Serialize};
 use sim::units::Seconds;

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::*;
-use crate::lowering::lower_plan;
-use crate::stage_memory::PeakMoment;
+use crate::memory::stage::PeakMoment;
+use crate::pass::lowering::lower_plan;
 use sim::pipeline::PipelineSchedule;
 use sim::units::Bytes;
 use workloads::footprint::{Optimizer, Precision};

@@ -1,0 +1,186 @@
+//! What a step asks of the network, and who answers: a fabric with ranks in the order of its devices, ranks placed on measured links otherwise, or a
+//! table of times that are known already. A step's time is the same function of the answers whoever gives them.
+
+use crate::communication::contention::{Communication, PortTimes};
+use sim::kernel::{Collective, CollectiveKind, RankGroup};
+use sim::network::{CollectiveCost, Fabric, sibling_groups};
+use sim::units::{Bytes, Seconds};
+use workloads::{Layout, RankOrder};
+
+/// A network as a step sees it. Times are without the gap between two launches. Nothing that is asked may take less where a link is slower.
+pub trait StepNetwork {
+    /// Devices in one unit of the innermost tier: what hybrid sharding stays inside.
+    fn fast_domain_size(&self) -> u32;
+
+    /// From a collective's launch to its start, where nothing runs before that hides it.
+    fn launch_time(&self) -> Seconds;
+
+    /// What a collective takes that all groups of its pattern run at the same time.
+    fn cost_of_collective(&self, collective: &Collective) -> Communication;
+
+    /// What a send takes between neighbouring stages that cross `tier`.
+    fn cost_of_send(&self, layout: &Layout, tier: usize, bytes: Bytes) -> Communication;
+
+    /// What the sum of a tied embedding's two gradients takes, between the first stage and the last.
+    fn time_of_tied_sum(&self, layout: &Layout, bytes: Bytes) -> Communication;
+
+    /// The outermost tier that any rank of one stage crosses to reach its fellow of another, in any of the pipelines.
+    fn tier_between(&self, layout: &Layout, a: u32, b: u32) -> usize;
+}
+
+/// A fabric with ranks in the order of its devices.
+impl StepNetwork for Fabric {
+    fn fast_domain_size(&self) -> u32 {
+        Self::fast_domain_devices(self)
+    }
+
+    fn launch_time(&self) -> Seconds {
+        self.launch
+    }
+
+    fn cost_of_collective(&self, collective: &Collective) -> Communication {
+        communication_of_cost(&Self::cost_of_collective(self, collective))
+    }
+
+    fn cost_of_send(&self, layout: &Layout, tier: usize, bytes: Bytes) -> Communication {
+        if self.links_differ() {
+            return PlacedNetwork::devices_in_order(self).cost_of_send(layout, tier, bytes);
+        }
+        let unit = tier.checked_sub(1).and_then(|below| self.tiers.get(below)).map_or(1, |below| below.devices);
+        let group = RankGroup { ranks: 2, stride: layout.stage_stride().max(unit) };
+        StepNetwork::cost_of_collective(self, &Collective { kind: CollectiveKind::SendRecv, bytes, group })
+    }
+
+    fn time_of_tied_sum(&self, layout: &Layout, bytes: Bytes) -> Communication {
+        if self.links_differ() {
+            return PlacedNetwork::devices_in_order(self).time_of_tied_sum(layout, bytes);
+        }
+        let group = RankGroup { ranks: 2, stride: layout.stage_stride() * (layout.pipeline - 1) };
+        StepNetwork::cost_of_collective(self, &Collective { kind: CollectiveKind::AllReduce, bytes, group })
+    }
+
+    fn tier_between(&self, layout: &Layout, a: u32, b: u32) -> usize {
+        outermost_tier_between(self, layout, a, b)
+    }
+}
+
+/// Ranks on given devices of a fabric with measured links.
+#[derive(Debug, Clone)]
+pub struct PlacedNetwork<'a> {
+    fabric: &'a Fabric,
+    /// `devices[rank]`.
+    devices: Vec<u32>,
+}
+
+impl<'a> PlacedNetwork<'a> {
+    /// `devices[rank]` is where the rank runs: a permutation of the fabric's devices.
+    #[must_use]
+    pub fn new(fabric: &'a Fabric, devices: Vec<u32>) -> Self {
+        Self { fabric, devices }
+    }
+
+    fn devices_in_order(fabric: &'a Fabric) -> Self {
+        Self::new(fabric, (0..fabric.device_count()).collect())
+    }
+
+    fn devices_of_group(&self, kind: CollectiveKind, bytes: Bytes, groups: impl Iterator<Item = Vec<u32>>) -> Communication {
+        let devices = |group: Vec<u32>| group.into_iter().map(|rank| self.devices[rank as usize]).collect();
+        self.fabric
+            .collective_among(kind, bytes, groups.map(devices))
+            .map_or_else(Communication::default, |c| communication_of_cost(&c))
+    }
+
+    /// The outermost tier that a pair of neighbouring stages crosses.
+    fn outermost_tier(&self, layout: &Layout, lower: u32) -> usize {
+        let at = |rank: u32| self.devices[rank as usize];
+        stage_rank_pairs(layout, lower, lower + 1).map(|[a, b]| self.fabric.meeting_tier(at(a), at(b))).max().unwrap_or(0)
+    }
+}
+
+impl StepNetwork for PlacedNetwork<'_> {
+    fn fast_domain_size(&self) -> u32 {
+        self.fabric.fast_domain_devices()
+    }
+
+    fn launch_time(&self) -> Seconds {
+        self.fabric.launch
+    }
+
+    fn cost_of_collective(&self, collective: &Collective) -> Communication {
+        self.devices_of_group(collective.kind, collective.bytes, sibling_groups(collective.group, self.devices.len() as u32))
+    }
+
+    fn cost_of_send(&self, layout: &Layout, tier: usize, bytes: Bytes) -> Communication {
+        let crossing = (1..layout.pipeline).filter(|next| self.outermost_tier(layout, next - 1) == tier);
+        let pairs = crossing.flat_map(|next| stage_rank_pairs(layout, next - 1, next)).map(|pair| pair.to_vec());
+        self.devices_of_group(CollectiveKind::SendRecv, bytes, pairs)
+    }
+
+    fn time_of_tied_sum(&self, layout: &Layout, bytes: Bytes) -> Communication {
+        let pairs = stage_rank_pairs(layout, 0, layout.pipeline - 1).map(|pair| pair.to_vec());
+        self.devices_of_group(CollectiveKind::AllReduce, bytes, pairs)
+    }
+
+    /// The way round from the last stage to the first is taken to cross the outermost tier that any neighbours cross.
+    fn tier_between(&self, layout: &Layout, a: u32, b: u32) -> usize {
+        if a.abs_diff(b) == 1 {
+            return self.outermost_tier(layout, a.min(b));
+        }
+        (1..layout.pipeline).map(|next| self.outermost_tier(layout, next - 1)).max().unwrap_or(0)
+    }
+}
+
+/// The ranks of two stages that exchange with each other, of all pipelines.
+pub fn stage_rank_pairs(layout: &Layout, a: u32, b: u32) -> impl Iterator<Item = [u32; 2]> + use<> {
+    let stride = layout.stage_stride();
+    let (pipelines, length) = match layout.order {
+        RankOrder::DataFirst => (1, 0),
+        RankOrder::PipelineFirst => (layout.data, layout.pipeline * stride),
+    };
+    (0..pipelines).flat_map(move |pipeline| {
+        let first = pipeline * length;
+        (0..stride).map(move |i| [first + a * stride + i, first + b * stride + i])
+    })
+}
+
+/// What the network itself takes of a collective's cost.
+#[must_use]
+pub fn communication_of_cost(cost: &CollectiveCost) -> Communication {
+    Communication { time: cost.startup + cost.transfer, ports: PortTimes::of_collective(cost), ..Communication::default() }
+}
+
+impl Communication {
+    /// With the gap between two launches.
+    pub(crate) fn with_launch_gap(self, gap: Seconds) -> Self {
+        Self { time: self.time + gap, ..self }
+    }
+
+    /// Of two at the same time: the longer time, and the longer of each port's.
+    #[must_use]
+    pub fn at_most(self, other: Self) -> Self {
+        Self { time: self.time.max(other.time), ports: self.ports.map_each(other.ports, Seconds::max), ..self }
+    }
+
+    /// The shorter time, and the shorter of each port's.
+    #[must_use]
+    pub fn at_least(self, other: Self) -> Self {
+        Self { time: self.time.min(other.time), ports: self.ports.map_each(other.ports, Seconds::min), ..self }
+    }
+}
+
+/// The outermost tier that any rank of one stage crosses to reach its fellow of another stage, in any of the pipelines.
+pub(crate) fn outermost_tier_between(fabric: &Fabric, layout: &Layout, a: u32, b: u32) -> usize {
+    let stride = u64::from(layout.stage_stride());
+    let (length, pipelines) = match layout.order {
+        RankOrder::DataFirst => (0, 1),
+        RankOrder::PipelineFirst => (u64::from(layout.pipeline) * stride, u64::from(layout.data)),
+    };
+    // Every rank of the two stages has its fellow in its unit only where one unit holds both stages whole, and all between.
+    let (from, to) = (u64::from(a.min(b)) * stride, (u64::from(a.max(b)) + 1) * stride - 1);
+    let inside = |units: u64| {
+        // Pipelines lie alike on the units again after as many as a unit has devices, if not before.
+        (0..pipelines.min(units)).all(|i| (i * length + from) / units == (i * length + to) / units)
+    };
+    let tier = fabric.tiers.iter().position(|tier| inside(u64::from(tier.devices).max(1)));
+    tier.unwrap_or(fabric.tiers.len().saturating_sub(1))
+}

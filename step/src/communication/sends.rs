@@ -1,0 +1,131 @@
+//! Ways of activations between the devices of a pipeline: which tier of the fabric each one crosses, and what it takes there.
+//!
+//! Ranks count tensor, context, data, pipeline (or pipeline before data), so that neighbouring stages lie a fixed number of ranks apart. Where stages
+//! are smaller than a unit of the fabric (a node), some neighbours share one and others do not. All ranks of a stage, of all pipelines, send at the
+//! same time: a send takes what the farthest pair takes.
+
+use crate::communication::contention::{Communication, OverlapWindow};
+use crate::communication::network::StepNetwork;
+use sim::network::MAX_TIERS;
+use sim::units::Seconds;
+use workloads::Layout;
+
+/// What a pipeline's sends take, by the tier that they cross.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct PipelineSends {
+    /// By tier: pairs of neighbouring devices that cross it, and what a send takes there.
+    over: [(u32, Communication); MAX_TIERS],
+}
+
+impl PipelineSends {
+    /// The sends of a layout, with `price` for a send that crosses a tier.
+    pub fn new(network: &impl StepNetwork, layout: &Layout, price: impl Fn(usize) -> Communication) -> Self {
+        let mut sends = Self::default();
+        for next in 1..layout.pipeline {
+            sends.over[network.tier_between(layout, next - 1, next)].0 += 1;
+        }
+        for (tier, (_, send)) in sends.over.iter_mut().enumerate().filter(|(_, (pairs, _))| *pairs > 0) {
+            *send = price(tier);
+        }
+        sends
+    }
+
+    /// Whether any of them leave a node (a unit of the innermost tier).
+    pub fn leave_node(&self) -> bool {
+        self.over.iter().skip(1).any(|(pairs, _)| *pairs > 0)
+    }
+
+    /// What nothing hides of them behind a window, of which the stack hides the share `hidden`.
+    pub fn exposed_behind(&self, window: OverlapWindow, hidden: f64) -> ExposedSends {
+        ExposedSends { over: self.over.map(|(pairs, send)| (pairs, send.time - window.time_saved(&send) * hidden)) }
+    }
+}
+
+/// What nothing hides of a pipeline's sends, by the tier that they cross.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct ExposedSends {
+    over: [(u32, Seconds); MAX_TIERS],
+}
+
+impl ExposedSends {
+    fn present_tiers(&self) -> impl Iterator<Item = (u32, Seconds)> + '_ {
+        self.over.iter().copied().filter(|(pairs, _)| *pairs > 0)
+    }
+
+    /// The least of all pairs of devices. That of the last device and the first is among them: no neighbours cross the outermost tier
+    /// unless these do, and some do if these do.
+    pub fn least_send(&self) -> Seconds {
+        self.present_tiers().map(|(_, send)| send).reduce(Seconds::min).unwrap_or_default()
+    }
+
+    /// What neighbouring devices' sends take beyond the least, all together.
+    pub fn excess_over_least(&self) -> Seconds {
+        let least = self.least_send();
+        self.present_tiers().map(|(pairs, send)| (send - least) * f64::from(pairs)).sum()
+    }
+
+    /// From one device of the pipeline to another, or back.
+    pub fn time_between(&self, network: &impl StepNetwork, layout: &Layout, a: u32, b: u32) -> Seconds {
+        self.over[network.tier_between(layout, a, b)].1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::communication::network::outermost_tier_between;
+    use sim::network::Fabric;
+    use workloads::RankOrder;
+
+    /// Tiers of the pairs of neighbours in nodes of 8, and of the way round.
+    fn tiers(layout: Layout) -> Vec<usize> {
+        let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
+        (1..layout.pipeline)
+            .map(|next| (next - 1, next))
+            .chain([(layout.pipeline - 1, 0)])
+            .map(|(a, b)| outermost_tier_between(&fabric, &layout, a, b))
+            .collect()
+    }
+
+    #[test]
+    fn stages_smaller_than_a_node_send_inside_it_where_it_holds_both() {
+        let layout = Layout { tensor: 2, pipeline: 8, ..Layout::default() };
+        assert_eq!(tiers(layout), [0, 0, 0, 1, 0, 0, 0, 1], "four stages a node");
+        let layout = Layout { data: 2, ..layout };
+        assert_eq!(tiers(layout), [0, 1, 0, 1, 0, 1, 0, 1], "data-parallel ranks between");
+        let layout = Layout { order: RankOrder::PipelineFirst, ..layout };
+        assert_eq!(tiers(layout), [0, 0, 0, 1, 0, 0, 0, 1]);
+        let whole = Layout { tensor: 8, pipeline: 3, data: 4, ..Layout::default() };
+        assert_eq!(tiers(whole), [1, 1, 1]);
+        let within = Layout { tensor: 2, pipeline: 4, data: 4, order: RankOrder::PipelineFirst, ..Layout::default() };
+        assert_eq!(tiers(within), [0, 0, 0, 0], "a pipeline a node");
+    }
+
+    #[test]
+    fn the_worst_pipeline_counts() {
+        // Stages of 2 in pipelines of 6 ranks: the first crosses nowhere, the second between its first and second stage, the third between
+        // its second and third.
+        let layout = Layout { tensor: 2, pipeline: 3, data: 4, order: RankOrder::PipelineFirst, ..Layout::default() };
+        assert_eq!(tiers(layout), [1, 1, 1]);
+        assert_eq!(tiers(Layout { data: 1, ..layout }), [0, 0, 0]);
+        assert_eq!(tiers(Layout { data: 2, ..layout }), [1, 0, 1]);
+    }
+
+    #[test]
+    fn sends_are_priced_by_the_tier_they_cross() {
+        let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
+        let price = |tier: usize| Communication { time: Seconds([2.0, 8.0][tier]), ..Communication::default() };
+        let layout = Layout { tensor: 2, pipeline: 8, ..Layout::default() };
+        let exposed = PipelineSends::new(&fabric, &layout, price).exposed_behind(OverlapWindow::default(), 0.0);
+        assert_eq!(exposed.least_send(), Seconds(2.0));
+        assert_eq!(exposed.excess_over_least(), Seconds(8.0 - 2.0), "one pair of seven crosses");
+        assert_eq!(exposed.time_between(&fabric, &layout, 3, 4), Seconds(8.0));
+        assert_eq!(exposed.time_between(&fabric, &layout, 7, 0), Seconds(8.0));
+        let alone = PipelineSends::new(&fabric, &Layout { pipeline: 1, ..layout }, price);
+        assert_eq!(alone, PipelineSends::default());
+        let whole = Layout { tensor: 8, ..layout };
+        let exposed = PipelineSends::new(&fabric, &whole, price).exposed_behind(OverlapWindow::default(), 0.0);
+        assert_eq!((exposed.least_send(), exposed.excess_over_least()), (Seconds(8.0), Seconds::ZERO));
+    }
+}

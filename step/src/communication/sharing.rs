@@ -1,0 +1,71 @@
+//! Who shares what among data-parallel ranks under ZeRO, said once: the time that sharing takes and the memory that it saves both ask here.
+
+use crate::SoftwareStack;
+use sim::kernel::RankGroup;
+use workloads::Layout;
+
+/// The ranks that hold the same parameters: those of layers and ends, and those of experts, which are spread over the expert-parallel ranks. Context-parallel
+/// ranks hold the same weights as data-parallel ones.
+#[must_use]
+pub(crate) fn parameter_holders(layout: &Layout) -> [RankGroup; 2] {
+    let (all, e) = (layout.data.saturating_mul(layout.context), layout.expert.max(1));
+    let stride = layout.data_stride();
+    if let Some(width) = layout.expert_tensor {
+        let inner = width.saturating_mul(e);
+        let copies = u32::try_from(layout.ranks_per_stage() / u64::from(inner.max(1))).unwrap_or(u32::MAX);
+        return [RankGroup { ranks: all, stride }, RankGroup { ranks: copies.max(1), stride: inner }];
+    }
+    [RankGroup { ranks: all, stride }, RankGroup { ranks: (all / e).max(1), stride: stride.saturating_mul(e) }]
+}
+
+/// Data-parallel ranks of a layout inside a fast domain of so many devices, where the stack shares inside fast domains only (hybrid sharding).
+#[must_use]
+pub fn sharing_domain(stack: &SoftwareStack, fast_domain: u32, layout: &Layout) -> Option<u32> {
+    stack.kernels.shard_within_domain.then(|| ranks_inside(fast_domain, layout.data_stride()))
+}
+
+/// Ranks of a group side by side inside so many devices.
+pub(crate) fn ranks_inside(devices: u32, stride: u32) -> u32 {
+    (devices / stride.max(1)).max(1)
+}
+
+/// Of the ranks that hold the same, among how many each part is shared: all, or the most inside a domain of `domain` ranks that divide them, so that
+/// every domain holds a copy.
+pub(crate) fn shard_groups(ranks: u32, domain: Option<u32>) -> u32 {
+    match domain {
+        Some(inside) if inside < ranks => (1..=inside.max(1)).rev().find(|shards| ranks.is_multiple_of(*shards)).unwrap_or(1),
+        _ => ranks.max(1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_domain_holds_a_copy() {
+        assert_eq!(
+            [(16, Some(8)), (12, Some(8)), (6, Some(8)), (7, Some(4)), (8, None), (0, None)].map(|(r, d)| shard_groups(r, d)),
+            [8, 6, 6, 1, 8, 1]
+        );
+    }
+
+    #[test]
+    fn experts_are_held_by_fewer() {
+        let layout = Layout { tensor: 2, data: 8, context: 2, expert: 4, ..Layout::default() };
+        assert_eq!(parameter_holders(&layout), [RankGroup { ranks: 16, stride: 2 }, RankGroup { ranks: 4, stride: 8 }]);
+    }
+
+    /// Expert-tensor, expert- and expert-data-parallel ranks are those of a stage, whatever the width.
+    #[test]
+    fn experts_of_another_width_are_held_by_what_is_left() {
+        let layout = Layout { tensor: 4, data: 8, context: 2, expert: 4, ..Layout::default() };
+        for width in [1, 2, 4, 8, 16] {
+            let layout = layout.with_expert_tensor_degree(width);
+            let [dense, experts] = parameter_holders(&layout);
+            assert_eq!(dense, RankGroup { ranks: 16, stride: 4 });
+            assert_eq!(experts, RankGroup { ranks: 64 / (4 * width), stride: 4 * width }, "{width}");
+        }
+        assert_eq!(layout.with_expert_tensor_degree(4), layout, "what follows anyway");
+    }
+}

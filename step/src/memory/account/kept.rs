@@ -1,0 +1,69 @@
+//! Activations that the passes in flight on a stage keep on its devices.
+
+use super::{MemoryAccount, StageHolding};
+use crate::pipeline::arrangement::Arrangement;
+use sim::pipeline::{PipelineSchedule, zb_v_in_flight};
+use sim::units::Bytes;
+
+impl MemoryAccount<'_> {
+    /// Activations kept by the layers of a stage, and by its embedding and head, at the peak or at the peak of those moments when a loss is at work.
+    pub(super) fn kept_activations(&self, stage: u32, held: &StageHolding, in_loss: bool) -> Bytes {
+        let head = if held.head { self.profile.head.kept * self.losses_in_flight(stage) } else { Bytes::ZERO };
+        if self.has_stage_policies() {
+            return self.kept_in_chunks(stage, |chunk| chunk.kept, self.profile.embedding.kept, in_loss && held.head) + head;
+        }
+        self.kept_by_stage(stage, held, self.profile.kept, self.profile.embedding.kept, in_loss) + head
+    }
+
+    /// What a stage's layers, and its embedding, keep at the peak.
+    pub(super) fn kept_by_stage(&self, stage: u32, held: &StageHolding, layer: Bytes, embedding: Bytes, in_loss: bool) -> Bytes {
+        let passes = self.passes_in_flight(stage);
+        let split = &self.arrangement.split;
+        let chunks = match self.arrangement.schedule {
+            PipelineSchedule::Interleaved { chunks } => chunks,
+            PipelineSchedule::ZbV => return self.kept_in_both_chunks(stage, layer, embedding),
+            _ => {
+                let micro_batches = passes.min(self.arrangement.micro_batches);
+                let embedding = if held.embedding { embedding * micro_batches } else { Bytes::ZERO };
+                return layer * held.layers * passes + embedding;
+            }
+        };
+        if split.longer > 0 {
+            return self.kept_by_turns(stage, layer, embedding, in_loss && held.head);
+        }
+        let (inner, signed) = (layer * split.inner, |bytes: Bytes| i128::from(bytes.0));
+        let mut sum = signed(inner * passes);
+        // The first and the last chunk keep more or less than one between them, for as many passes as make the sum largest.
+        let ends = [(held.embedding, 0, layer * split.first + embedding), (held.head, chunks - 1, layer * split.last)];
+        for (_, chunk, end) in ends.into_iter().filter(|(here, ..)| *here) {
+            let more = signed(end) - signed(inner);
+            if more != 0 {
+                let [fewest, most] = self.passes_in_end_chunk(passes, chunk);
+                // The loss is of a micro-batch in the last chunk.
+                let fewest = if in_loss && chunk > 0 { fewest.max(1) } else { fewest };
+                sum += (more * i128::from(fewest)).max(more * i128::from(most));
+            }
+        }
+        Bytes(u64::try_from(sum).unwrap_or(0))
+    }
+
+    /// What a stage's two chunks under ZB-V, and its embedding, keep at most.
+    pub(super) fn kept_in_both_chunks(&self, stage: u32, layer: Bytes, embedding: Bytes) -> Bytes {
+        let split = &self.arrangement.split;
+        let held = [u64::from(stage), split.chunks - 1 - u64::from(stage)].map(|place| layer * split.layers_of_chunk(place));
+        self.most_in_both_chunks(stage, held, embedding)
+    }
+
+    pub(super) fn most_in_both_chunks(&self, stage: u32, [first, last]: [Bytes; 2], embedding: Bytes) -> Bytes {
+        let Arrangement { layout, micro_batches, .. } = self.arrangement;
+        let first = if stage == 0 { first + embedding } else { first };
+        let corners = zb_v_in_flight(layout.pipeline, u32::try_from(*micro_batches).unwrap_or(u32::MAX));
+        let sums = corners.map(|[early, late]| first * u64::from(early) + last * u64::from(late));
+        sums[0].max(sums[1])
+    }
+
+    /// Micro-batches whose loss is waiting for its backward pass: all of them under GPipe, else the one at hand.
+    pub(super) fn losses_in_flight(&self, stage: u32) -> u64 {
+        if self.arrangement.schedule == PipelineSchedule::GPipe { self.passes_in_flight(stage) } else { 1 }
+    }
+}

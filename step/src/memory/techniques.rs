@@ -1,0 +1,134 @@
+//! What memory techniques change about what a stage holds: bytes by class in place of bytes per parameter, memory away from the device, slices of
+//! the loss, planned addresses.
+
+use crate::SoftwareStack;
+use crate::memory::addresses::plan_addresses;
+use crate::memory::zero_states::{ResidentBytes, ZeroSharding};
+use sim::units::Bytes;
+use workloads::graph::OperatorGraph;
+use workloads::memory::{BytesByPlace, SegmentStatics, StaticBytes};
+use workloads::{Release, SegmentKind, TrainingGraph, Treatment};
+
+/// Of a lowered model.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct TechniqueMemory {
+    embedding: StaticBytes,
+    layer: StaticBytes,
+    head: StaticBytes,
+    head_apart: StaticBytes,
+    /// Bytes of a master weight over those of a gradient, where gradients are as wide as the stored master weights.
+    widened: (u64, u64),
+    /// Slices in which the logits are made.
+    pub(crate) logit_slices: u64,
+    /// Whether nothing is lost to fragmentation.
+    pub(crate) planned_addresses: bool,
+    /// Layers of a device whose activations never go away.
+    pub(crate) buffered_layers: u64,
+}
+
+/// Bytes away from the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct OffloadedModelBytes {
+    pub(crate) host: Bytes,
+    pub(crate) storage: Bytes,
+    /// Of both, data that training only reads.
+    pub(crate) read_only: [Bytes; 2],
+    /// Of storage, what an update writes: weights, master weights and states.
+    pub(crate) updated: Bytes,
+    /// Of storage, gradients, which every micro-batch writes.
+    pub(crate) gradients: Bytes,
+}
+
+impl TechniqueMemory {
+    /// None without techniques.
+    pub(crate) fn new(training: &TrainingGraph, stack: &SoftwareStack) -> Option<Self> {
+        let applied = training.applied.as_ref()?;
+        let of = |kind| training.segment(kind).and_then(|s| s.statics.as_deref()).copied().unwrap_or_default();
+        let [embedding, layer, head]: [SegmentStatics; 3] =
+            [SegmentKind::Embedding, SegmentKind::Layer, SegmentKind::Head].map(of);
+        let per = training.segments[0].bytes_per_parameter();
+        let wide = stack.memory.stored_master && per.master > per.gradient;
+        let settled = training.segment(SegmentKind::Layer).map(|s| &s.graph.settled);
+        let logits = training.segment(SegmentKind::Head).and_then(|s| {
+            let logits = s.graph.find_tensor("head.logits.out")?;
+            s.graph.settled.slices.get(&logits).copied()
+        });
+        Some(Self {
+            embedding: embedding.own,
+            layer: layer.own,
+            head: head.own,
+            head_apart: head.apart,
+            widened: if wide { (per.master.0, per.gradient.0.max(1)) } else { (1, 1) },
+            logit_slices: logits.unwrap_or(1),
+            planned_addresses: applied.planned_addresses,
+            buffered_layers: settled.map_or(0, |s| s.buffered_layers),
+        })
+    }
+
+    /// What so many layers, and the ends that a device has, take under the sharing of a layout.
+    pub(crate) fn resident_bytes(
+        &self,
+        sharding: &ZeroSharding,
+        layers: u64,
+        [embedding, head]: [bool; 2],
+        stored_master: bool,
+    ) -> (ResidentBytes, OffloadedModelBytes) {
+        let mut all = self.layer.times_pieces(layers);
+        if embedding {
+            all = all.plus(self.embedding);
+        }
+        if head {
+            all = all.plus(if embedding { self.head } else { self.head_apart });
+        }
+        let sum = |of: fn(&BytesByPlace) -> workloads::graph::Parameters| {
+            let [weights, gradients, states] = sharding.zero_sharded_classes();
+            sharding.share_of(of(&all.weights).plus(of(&all.copies)), weights)
+                + sharding.share_of(of(&all.gradients), gradients)
+                + sharding.share_of(of(&all.masters), states)
+                + sharding.share_of(of(&all.states), states)
+                + of(&all.stock).per_device_count()
+        };
+        let read_only = [all.stock.host, all.stock.nvme].map(|stock| Bytes(stock.per_device_count()));
+        let stored = |placed: &BytesByPlace, class: usize| sharding.share_of(placed.nvme, sharding.zero_sharded_classes()[class]);
+        let away = OffloadedModelBytes {
+            host: Bytes(sum(|p| p.host)),
+            storage: Bytes(sum(|p| p.nvme)),
+            read_only,
+            updated: Bytes(stored(&all.weights, 0) + stored(&all.masters, 2) + stored(&all.states, 2)),
+            gradients: Bytes(stored(&all.gradients, 1)),
+        };
+        let (wide, narrow) = self.widened;
+        (
+            sharding.resident_static_bytes(&all, stored_master, |gradient| {
+                (u128::from(gradient) * u128::from(wide) / u128::from(narrow)) as u64
+            }),
+            away,
+        )
+    }
+}
+
+/// Whether addresses are planned ahead, by a technique or by the stack.
+fn plans_addresses(changed: Option<&TechniqueMemory>, stack: &SoftwareStack) -> bool {
+    stack.memory.planned_addresses || changed.is_some_and(|changed| changed.planned_addresses)
+}
+
+/// The part of the live bytes that is lost to fragmentation.
+pub(crate) fn fragmented_fraction(changed: Option<&TechniqueMemory>, stack: &SoftwareStack) -> f64 {
+    if plans_addresses(changed, stack) { 0.0 } else { stack.memory.fragmentation }
+}
+
+/// What a layer's passes take besides what is kept: the most that is alive at once, or what it packs into where addresses are planned. Blocks that
+/// layers keep are alike and take each other's places whole, so that planned ones leave no gaps.
+pub(crate) fn working_set_of_layer(
+    treatment: &Treatment,
+    layer: &OperatorGraph,
+    changed: Option<&TechniqueMemory>,
+    stack: &SoftwareStack,
+    release: Release,
+) -> Bytes {
+    if plans_addresses(changed, stack) {
+        treatment.lifetimes(layer).iter().map(|pass| plan_addresses(pass).peak).max().unwrap_or_default()
+    } else {
+        treatment.transient_bytes(layer, release)
+    }
+}

@@ -1,0 +1,327 @@
+//! A chip under a software stack: what its kernels take, exactly or at least.
+
+use crate::communication::contention::Communication;
+use crate::communication::network::StepNetwork;
+use crate::communication::slowing::MutualSlowdown;
+use crate::pass::profile::StepProfile;
+use crate::{ExecutionMode, SoftwareStack, StepError};
+use sim::cost::{CostModel, KernelCost, Span};
+use sim::costed::{self, CostsBySpan};
+use sim::hardware::{Accelerator, KernelLibrary};
+use sim::kernel::{Collective, Kernel, RankGroup};
+use sim::network::Fabric;
+use sim::schedule::{Cores, Memo, OperatorLeastTimes, SolveLimits};
+use sim::units::{Bytes, Joules, Seconds};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How exactly kernels are timed. What is not exact bounds from below: a step of such passes is one that no mapping and no schedule beats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fidelity {
+    /// Contractions at their peak and compulsory traffic, vector work and collectives exactly: microseconds per kernel are too many.
+    Peak,
+    /// Besides, the folds that arrays cannot fill and what the cores' buffers make operands cross the shared one.
+    Buffered,
+    /// Every kernel mapped, and as fast as it can run; nothing scheduled.
+    Mapped,
+    /// Mapped and, where the stack says so, scheduled, every pass at its schedule's bound: whatever the order of its kernels, it takes no less.
+    Scheduled,
+    /// Mapped and, where the stack says so, scheduled: what a step takes.
+    Exact,
+}
+
+impl Fidelity {
+    /// Whether kernels take what they do in a step.
+    fn times_kernels(self) -> bool {
+        self >= Self::Scheduled
+    }
+}
+
+/// Pieces of schedules remembered: some kilobytes each.
+const MEMO_CAPACITY: usize = 1 << 16;
+/// Work on one piece of a schedule: tens of milliseconds where it is hard. Of the passes of built-in dense models on built-in chips fewer than one in a
+/// thousand are unproven within it, all of them recomputing, by up to 6.4 % (sim/README.md has the count); of layers of experts beside shared ones
+/// many are, and with thirty times as much too, which makes their steps 0.2 % shorter.
+pub const SCHEDULE_STEPS: u64 = 50_000;
+
+/// A chip under a software stack: what kernels and passes take.
+#[derive(Debug, Clone)]
+pub struct ChipTimes {
+    stack: SoftwareStack,
+    model: CostModel,
+    fidelity: Fidelity,
+    known: BTreeMap<Kernel, KernelTimeEnergy>,
+    scheduled: BTreeMap<Kernel, CostsBySpan>,
+    least: BTreeMap<Kernel, OperatorLeastTimes>,
+    schedules: Arc<Memo>,
+}
+
+/// A kernel library at the rates that it keeps in hours of training.
+fn apply_sustained_rates(library: KernelLibrary, stack: &SoftwareStack, clock: f64) -> KernelLibrary {
+    KernelLibrary {
+        issue_fraction: library.issue_fraction * stack.sustained.tensor_fraction * clock,
+        read_fraction: (library.read_fraction * stack.sustained.memory_fraction).min(1.0),
+        write_fraction: (library.write_fraction * stack.sustained.memory_fraction).min(1.0),
+        ..library
+    }
+}
+
+/// What a kernel takes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KernelTimeEnergy {
+    pub(crate) time: Seconds,
+    pub(crate) energy: Joules,
+}
+
+impl ChipTimes {
+    /// A chip as the stack drives it.
+    ///
+    /// # Errors
+    /// A figure of the chip that the cost model cannot use.
+    pub fn new(chip: &Accelerator, stack: &SoftwareStack) -> Result<Self, StepError> {
+        let limits = SolveLimits { steps: SCHEDULE_STEPS, ..SolveLimits::default() };
+        Self::with_shared_schedules(chip, stack, Arc::new(Memo::new(limits, MEMO_CAPACITY)))
+    }
+
+    /// The same with the solved schedules of others: what chips have in common is solved once.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_shared_schedules(chip: &Accelerator, stack: &SoftwareStack, schedules: Arc<Memo>) -> Result<Self, StepError> {
+        let mut chip = chip.clone();
+        let calibration = &mut chip.calibration;
+        let clock = if stack.sustained.throttled { chip.sustained_clock_fraction } else { 1.0 };
+        calibration.tensor_achieved_fraction *= stack.sustained.tensor_fraction * clock;
+        calibration.hbm_achieved_fraction = (calibration.hbm_achieved_fraction * stack.sustained.memory_fraction).min(1.0);
+        chip.library = match stack.kernels.execution {
+            // A compiler's schedule runs its own kernels.
+            ExecutionMode::Scheduled => None,
+            ExecutionMode::Stream => chip.library.map(|library| apply_sustained_rates(library, stack, clock)),
+        };
+        let model = CostModel::new(chip).map_err(|e| StepError::Hardware(e.to_string()))?;
+        let (known, scheduled, least) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Ok(Self { stack: stack.clone(), model, fidelity: Fidelity::Exact, known, scheduled, least, schedules })
+    }
+
+    /// What is known of a chip for another that runs like it ([`Accelerator::runs_like`]).
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn reuse_for_like_chip(self, chip: &Accelerator) -> Result<Self, StepError> {
+        let Self { stack, fidelity, known, scheduled, least, schedules, .. } = self;
+        let new = Self::with_shared_schedules(chip, &stack, schedules)?;
+        Ok(Self { fidelity, known, scheduled, least, ..new })
+    }
+
+    /// The same chip with kernels bounded from below instead of timed.
+    #[must_use]
+    pub fn with_fidelity(&self, fidelity: Fidelity) -> Self {
+        let same = fidelity.times_kernels() && self.fidelity.times_kernels();
+        let (known, scheduled) = if same { (self.known.clone(), self.scheduled.clone()) } else { Default::default() };
+        let (stack, model, schedules) = (self.stack.clone(), self.model.clone(), Arc::clone(&self.schedules));
+        Self { stack, model, fidelity, known, scheduled, least: BTreeMap::new(), schedules }
+    }
+
+    /// The stack.
+    #[must_use]
+    pub fn stack(&self) -> &SoftwareStack {
+        &self.stack
+    }
+
+    /// The chip, its calibration as the stack drives it.
+    #[must_use]
+    pub fn chip(&self) -> &Accelerator {
+        self.model.accelerator()
+    }
+
+    /// How exactly its kernels are timed.
+    #[must_use]
+    pub fn fidelity(&self) -> Fidelity {
+        self.fidelity
+    }
+
+    pub(crate) fn schedule_memo(&self) -> &Memo {
+        &self.schedules
+    }
+
+    /// What the stack's kernels take longer than the modelled ones, and the gap before each.
+    fn launched_time(&self, kernel: &Kernel, modelled: Seconds) -> Seconds {
+        let slower = match kernel {
+            Kernel::FusedAttention(_) => self.stack.sustained.attention_fraction,
+            Kernel::Contraction(c) if c.operand.bytes() == 1 => self.stack.sustained.narrow_fraction,
+            _ => 1.0,
+        };
+        modelled / slower + Seconds::from_micros(self.stack.launch.gap_us)
+    }
+
+    /// A time below which a kernel does not come, however it runs, as exactly as this is asked for; a collective's own.
+    #[must_use]
+    pub fn lower_bound_of_kernel(&self, kernel: &Kernel, fabric: &Fabric, fidelity: Fidelity) -> Seconds {
+        match kernel {
+            Kernel::Collective(collective) => fabric.cost_of_collective(collective).latency,
+            _ => self.mapped_lower_bound(kernel, fidelity),
+        }
+    }
+
+    fn mapped_lower_bound(&self, kernel: &Kernel, fidelity: Fidelity) -> Seconds {
+        let least = match fidelity {
+            Fidelity::Peak if is_mapped(kernel) => {
+                self.model.lower_bound(kernel, Span::AllCores).min(self.model.lower_bound(kernel, Span::OneCore))
+            }
+            Fidelity::Buffered if is_mapped(kernel) => self.model.buffered_bound(kernel),
+            _ => self.model.fastest_latency(kernel),
+        };
+        self.launched_time(kernel, least)
+    }
+
+    /// What a kernel takes at least in a schedule, on one core and across all, as exactly as this is asked for: in ticks, as the schedule counts.
+    #[must_use]
+    pub fn least_in_schedule(&self, kernel: &Kernel, network: &impl StepNetwork, fidelity: Fidelity) -> OperatorLeastTimes {
+        if let Kernel::Collective(collective) = kernel {
+            return self.least_of_collective(kernel, collective_latency(network, collective));
+        }
+        let on = |span| {
+            let least = match fidelity {
+                Fidelity::Peak if is_mapped(kernel) => self.model.lower_bound(kernel, span),
+                Fidelity::Buffered if is_mapped(kernel) => self.model.buffered_bound_on(kernel, span),
+                _ => self.model.latency_of_kernel(kernel, span),
+            };
+            self.launched_time(kernel, least)
+        };
+        costed::least_operator(self.chip(), kernel, [Span::OneCore, Span::AllCores].map(on))
+    }
+
+    /// [`Self::least`] of a collective of which it is known what it takes on its fabric ([`collective_latency`]).
+    #[must_use]
+    pub fn least_of_collective(&self, kernel: &Kernel, latency: Seconds) -> OperatorLeastTimes {
+        costed::least_operator(self.chip(), kernel, [latency; 2])
+    }
+
+    /// [`Self::least`] at the chip's own fidelity, remembered but for collectives.
+    pub fn cached_least_in_schedule(&mut self, kernel: &Kernel, network: &impl StepNetwork) -> OperatorLeastTimes {
+        if let Some(known) = self.least.get(kernel) {
+            return *known;
+        }
+        let least = self.least_in_schedule(kernel, network, self.fidelity);
+        if !matches!(kernel, Kernel::Collective(_)) {
+            self.least.insert(*kernel, least);
+        }
+        least
+    }
+
+    /// The cores that a schedule has.
+    #[must_use]
+    pub fn schedule_cores(&self) -> Cores {
+        costed::schedule_cores(self.chip())
+    }
+
+    /// What a kernel takes in a stream, over the whole chip, with its energy.
+    pub(crate) fn cost_of_kernel(&mut self, kernel: &Kernel) -> KernelTimeEnergy {
+        if let Some(known) = self.known.get(kernel) {
+            return *known;
+        }
+        let scheduled = self.stack.kernels.execution == ExecutionMode::Scheduled;
+        let timed = self.fidelity.times_kernels() || self.fidelity == Fidelity::Mapped && !scheduled;
+        let cost = if timed {
+            let cost = self.model.cost_of_kernel(kernel, Span::AllCores);
+            KernelTimeEnergy { time: self.launched_time(kernel, cost.latency), energy: cost.energy }
+        } else {
+            KernelTimeEnergy { time: self.mapped_lower_bound(kernel, self.fidelity), energy: Joules::ZERO }
+        };
+        self.known.insert(*kernel, cost);
+        cost
+    }
+
+    /// What a kernel takes in a stream of kernels, over the whole chip.
+    pub fn time_of_kernel(&mut self, kernel: &Kernel) -> Seconds {
+        self.cost_of_kernel(kernel).time
+    }
+
+    /// The energy of a kernel over the whole chip, static power apart.
+    pub(crate) fn energy_of_kernel(&mut self, kernel: &Kernel) -> Joules {
+        self.cost_of_kernel(kernel).energy
+    }
+
+    /// What a kernel or collective takes in a schedule, on one core and on all.
+    pub(crate) fn schedule_costs(&mut self, kernel: &Kernel, network: &impl StepNetwork) -> CostsBySpan {
+        if let Kernel::Collective(collective) = kernel {
+            let cost = KernelCost::on_network(collective_latency(network, collective));
+            return CostsBySpan { one_core: cost, all_cores: cost };
+        }
+        if let Some(known) = self.scheduled.get(kernel) {
+            return *known;
+        }
+        let on = |span| {
+            let cost = self.model.cost_of_kernel(kernel, span);
+            cost.stretched_to(self.launched_time(kernel, cost.latency))
+        };
+        let costs = CostsBySpan { one_core: on(Span::OneCore), all_cores: on(Span::AllCores) };
+        self.scheduled.insert(*kernel, costs);
+        costs
+    }
+
+    /// What a collective takes in a stream of kernels: its launch is hidden behind the one before.
+    #[must_use]
+    pub fn cost_of_collective(&self, network: &impl StepNetwork, collective: &Collective) -> Communication {
+        let RankGroup { ranks, stride } = collective.group;
+        let slowing = self.slowdown_of_collective(ranks.saturating_mul(stride) > network.fast_domain_size());
+        Communication { slowing, ..network.cost_of_collective(collective).with_launch_gap(self.launch_gap()) }
+    }
+
+    /// How a collective and what the stack runs beside it slow each other: none where nothing is known of the chip's streams.
+    fn slowdown_of_collective(&self, between_nodes: bool) -> MutualSlowdown {
+        let streams = self.chip().streams.as_ref().filter(|_| self.stack.overlap.contended);
+        streams.map_or_else(MutualSlowdown::default, |streams| MutualSlowdown::of_collective(streams, between_nodes))
+    }
+
+    /// The gap between two launches.
+    pub(crate) fn launch_gap(&self) -> Seconds {
+        Seconds::from_micros(self.stack.launch.gap_us)
+    }
+
+    /// The optimizer's update of `parameters` on one device, with the stack's passes over the gradients.
+    pub fn time_of_update(&mut self, profile: &StepProfile, parameters: u64) -> Seconds {
+        self.update_kernels(profile, parameters).iter().map(|(kernel, times)| self.time_of_kernel(kernel) * *times).sum()
+    }
+
+    /// The energy of [`Self::time_of_update`], static power apart.
+    pub(crate) fn energy_of_update(&mut self, profile: &StepProfile, parameters: u64) -> Joules {
+        self.update_kernels(profile, parameters).iter().map(|(kernel, times)| self.energy_of_kernel(kernel) * *times).sum()
+    }
+
+    /// The kernels of an update, and how often a step runs each.
+    fn update_kernels(&self, profile: &StepProfile, parameters: u64) -> Vec<(Kernel, f64)> {
+        if parameters == 0 {
+            return Vec::new();
+        }
+        let mut kernels = profile.layer_segment.update_kernels(parameters);
+        if self.stack.kernels.gradient_reads + self.stack.kernels.gradient_writes == 0.0 {
+            return kernels;
+        }
+        let size = profile.gradient_bytes * parameters;
+        let pass = |times: f64| Bytes((size.as_f64() * times) as u64);
+        let passes = Kernel::Elementwise(sim::kernel::Elementwise {
+            function: sim::kernel::ElementwiseFunction::Mul,
+            direction: sim::kernel::Direction::Forward,
+            elements: parameters,
+            read: pass(self.stack.kernels.gradient_reads),
+            written: pass(self.stack.kernels.gradient_writes),
+        });
+        kernels.push((passes, 1.0));
+        kernels
+    }
+}
+
+/// Whether a kernel is cut into tiles, whose choice bounds come before.
+fn is_mapped(kernel: &Kernel) -> bool {
+    matches!(kernel, Kernel::Contraction(_) | Kernel::Epilogue(_) | Kernel::FusedAttention(_))
+}
+
+/// What a collective takes in a schedule, its launch with it: the same on every chip.
+#[must_use]
+pub fn collective_latency(network: &impl StepNetwork, collective: &Collective) -> Seconds {
+    if collective.group.ranks < 2 || collective.bytes == Bytes::ZERO {
+        return Seconds::ZERO;
+    }
+    network.launch_time() + network.cost_of_collective(collective).time
+}

@@ -1,0 +1,169 @@
+//! A pass kernel by kernel, under either execution: what each kernel takes, when it starts, where it runs and what bounds it.
+
+use crate::pass::chip_times::ChipTimes;
+use crate::pass::copied::CopiedBytes;
+use crate::pass::profile::PassProfile;
+use crate::{ExecutionMode, StepError};
+use sim::cost::{Bottleneck, KernelCost};
+use sim::kernel::{Kernel, KernelGraph, KernelNode, KernelRole, ParallelAxis, Pass, TransferLink};
+use sim::network::Fabric;
+use sim::units::{Bytes, Joules, Seconds};
+
+/// Where a kernel runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KernelPlace {
+    /// Over the whole chip.
+    AllCores,
+    /// On one tensor core, one vector core, or one of each.
+    OneCore {
+        /// The tensor core.
+        tensor: Option<u32>,
+        /// The vector core.
+        vector: Option<u32>,
+    },
+    /// On the network between devices.
+    Network,
+    /// On the link to the host.
+    Host,
+}
+
+/// A kernel of a pass.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KernelDetail {
+    /// Its name, unique in its pass.
+    pub name: String,
+    /// What is executed.
+    pub kernel: Kernel,
+    /// Where it runs.
+    pub place: KernelPlace,
+    /// From the pass's start.
+    pub start: Seconds,
+    /// From its launch to its last byte, as the stack's software runs it; under the operator schedule beside what runs with it.
+    pub latency: Seconds,
+    /// Static power apart; none on the network, where it is not modelled.
+    pub energy: Joules,
+    /// Read from and written to the device's memory; none on the network.
+    pub hbm: Bytes,
+    /// Achieved fraction of the peak of the cores that it runs on.
+    pub utilization: f64,
+    /// What takes most of its time.
+    pub bound: Bottleneck,
+}
+
+impl KernelDetail {
+    fn new(node: &KernelNode, cost: &KernelCost, hbm: usize) -> Self {
+        Self {
+            name: node.name.clone(),
+            kernel: node.kernel,
+            place: if matches!(node.kernel, Kernel::Collective(_)) { KernelPlace::Network } else { KernelPlace::AllCores },
+            start: Seconds::ZERO,
+            latency: cost.latency,
+            energy: cost.energy,
+            hbm: cost.traffic.bytes(hbm),
+            utilization: cost.utilization,
+            bound: cost.bound,
+        }
+    }
+
+    /// When it ends.
+    #[must_use]
+    pub fn end_time(&self) -> Seconds {
+        self.start + self.latency
+    }
+
+    /// Whether the device's cores run it.
+    #[must_use]
+    pub fn runs_on_cores(&self) -> bool {
+        matches!(self.place, KernelPlace::AllCores | KernelPlace::OneCore { .. })
+    }
+}
+
+impl ChipTimes {
+    /// The kernels of a pass in the order in which they start, with its copies to or from the host and storage. `pass` is the same pass as
+    /// [`crate::StepProfile`] has it, and as long.
+    pub(crate) fn kernel_details(
+        &mut self,
+        graph: &KernelGraph,
+        fabric: &Fabric,
+        pass: &PassProfile,
+        copied: CopiedBytes,
+    ) -> Result<Vec<KernelDetail>, StepError> {
+        let mut kernels = match self.stack().kernels.execution {
+            ExecutionMode::Stream => self.stream_details(graph, fabric, pass),
+            ExecutionMode::Scheduled => self.schedule_details(graph, fabric)?,
+        };
+        kernels.sort_by(|a, b| a.start.0.total_cmp(&b.start.0));
+        for copy in copied.transfers() {
+            let name = match copy.link {
+                TransferLink::Host => "copy to or from the host",
+                TransferLink::Storage => "copy to or from storage",
+                TransferLink::HostMemory => "update in the host's memory",
+            };
+            let kernel = Kernel::Transfer(copy);
+            let cost = self.schedule_costs(&kernel, fabric).all_cores;
+            let role = KernelRole { operator: None, pass: Pass::Forward, gradient: None, axis: None };
+            let node = KernelNode { name: name.to_owned(), kernel, role };
+            // Beside the pass's other work as far as that hides it.
+            let start = (pass.busy_time() - cost.latency).max(Seconds::ZERO);
+            kernels.push(KernelDetail { place: KernelPlace::Host, start, ..KernelDetail::new(&node, &cost, self.hbm_level()) });
+        }
+        Ok(kernels)
+    }
+
+    fn hbm_level(&self) -> usize {
+        self.chip().level_count() - 1
+    }
+
+    /// One kernel after the other over the whole chip. What of a collective the stack hides runs beside what follows: of an axis's collectives in a
+    /// pass the same share each.
+    fn stream_details(&mut self, graph: &KernelGraph, fabric: &Fabric, pass: &PassProfile) -> Vec<KernelDetail> {
+        let hbm = self.hbm_level();
+        let rows: Vec<(KernelDetail, Option<ParallelAxis>)> = graph
+            .node_weights()
+            .map(|node| {
+                let Kernel::Collective(collective) = &node.kernel else {
+                    return (KernelDetail::new(node, &self.schedule_costs(&node.kernel, fabric).all_cores, hbm), None);
+                };
+                let cost = KernelCost::on_network(self.cost_of_collective(fabric, collective).time);
+                (KernelDetail::new(node, &cost, hbm), node.role.axis.or(Some(ParallelAxis::Tensor)))
+            })
+            .collect();
+        let exposed = |axis: ParallelAxis| {
+            let all: Seconds = rows.iter().filter(|(_, a)| *a == Some(axis)).map(|(row, _)| row.latency).sum();
+            let exposed = match axis {
+                ParallelAxis::Tensor => pass.tensor,
+                ParallelAxis::Context => pass.context,
+                ParallelAxis::Expert => pass.expert,
+            };
+            if all > Seconds::ZERO { exposed / all } else { 0.0 }
+        };
+        let shares = [ParallelAxis::Tensor, ParallelAxis::Context, ParallelAxis::Expert].map(|axis| (axis, exposed(axis)));
+        let mut clock = Seconds::ZERO;
+        let place = |(row, axis): (KernelDetail, Option<ParallelAxis>)| {
+            let start = clock;
+            let share = axis.map_or(1.0, |axis| shares.iter().find(|(a, _)| *a == axis).map_or(1.0, |(_, share)| *share));
+            clock += row.latency * share;
+            KernelDetail { start, ..row }
+        };
+        rows.into_iter().map(place).collect()
+    }
+
+    /// As the operator schedule has them.
+    fn schedule_details(&mut self, graph: &KernelGraph, fabric: &Fabric) -> Result<Vec<KernelDetail>, StepError> {
+        let hbm = self.hbm_level();
+        let scheduled = self.schedule_graph(graph, fabric, |_| false)?;
+        let schedule = &scheduled.schedule;
+        let detail = |(i, node): (usize, &&KernelNode)| {
+            let (exclusive, on) = (schedule.exclusive[i], schedule.cores[i]);
+            let cost = if exclusive { scheduled.costs[i].all_cores } else { scheduled.costs[i].one_core };
+            let [start, end] = scheduled.spans[i].map(Seconds);
+            let row = KernelDetail { start, ..KernelDetail::new(node, &cost.stretched_to(end - start), hbm) };
+            let place = match row.place {
+                KernelPlace::AllCores if !exclusive => KernelPlace::OneCore { tensor: on.tensor_core, vector: on.vector_core },
+                place => place,
+            };
+            KernelDetail { place, ..row }
+        };
+        Ok(scheduled.kernels.iter().enumerate().map(detail).collect())
+    }
+}

@@ -1,0 +1,10 @@
+//! What one micro-batch costs on one device: kernels, collectives and copies of each piece of a model.
+
+pub(crate) mod away;
+pub(crate) mod chip_times;
+pub(crate) mod copied;
+pub(crate) mod execute;
+pub(crate) mod lowering;
+pub(crate) mod profile;
+pub(crate) mod program;
+pub(crate) mod work;

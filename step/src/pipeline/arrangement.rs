@@ -1,0 +1,193 @@
+//! How a plan divides its model among devices: which chunks there are, and which devices hold the same.
+//!
+//! Layers are alike, so that a pipeline has at most four kinds of chunks: the first with the embedding, the last with the head, and of those between
+//! the shorter and the longer ones. Its devices are of at most five kinds, as the longer chunks lie side by side.
+
+use crate::StepProfile;
+use crate::pass::profile::PieceProfile;
+use crate::schedule::effective_schedule;
+use sim::pipeline::PipelineSchedule;
+use workloads::{ChunkSplit, Layout};
+
+/// Kinds of chunks: the first, those between, the last, those between that are a layer longer. What is alone is the first.
+pub const KINDS: usize = 4;
+
+/// Most kinds of devices: the first, those between, the last. Where some chunks are longer, neighbours between hold the same but for two places at
+/// most, so that there are up to three kinds of them.
+pub const DEVICE_KINDS: usize = 5;
+
+/// Kinds of devices between the first and the last, in their order.
+const BETWEEN: [usize; 3] = [1, 3, 4];
+
+/// Devices that hold the same.
+#[derive(Debug, Clone, Copy)]
+pub struct DeviceGroup {
+    /// Their kind.
+    pub kind: usize,
+    /// The first of them; the others follow it.
+    pub from: u32,
+    /// The last of them.
+    pub to: u32,
+    /// Chunks of each kind on one of them.
+    pub counts: [u64; KINDS],
+}
+
+/// The degrees of a plan and what they make of its layers.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrangement {
+    /// The parallel degrees.
+    pub layout: Layout,
+    /// Layers by chunk.
+    pub split: ChunkSplit,
+    /// The schedule that runs.
+    pub schedule: PipelineSchedule,
+    /// Per step and pipeline.
+    pub micro_batches: u64,
+}
+
+impl Arrangement {
+    /// A layout under a schedule, which becomes the one that runs.
+    pub fn new(layout: Layout, split: ChunkSplit, schedule: PipelineSchedule, micro_batches: u64) -> Self {
+        let schedule = effective_schedule(&layout, schedule);
+        Self { layout, split, schedule, micro_batches }
+    }
+
+    /// The kinds of devices that there are.
+    pub fn device_groups(&self) -> impl Iterator<Item = DeviceGroup> + use<> {
+        let arrangement = *self;
+        let (p, [one, other, end]) = (self.layout.pipeline, self.kind_boundaries());
+        let last = p > 1 && self.schedule != PipelineSchedule::ZbV;
+        let kinds = [(0, 0, 1), (1, 1, one), (2, p - 1, if last { p } else { 0 }), (3, one, other), (4, other, end)];
+        let alike =
+            move |(kind, from, end)| DeviceGroup { kind, from, to: end - 1, counts: arrangement.chunk_counts(kind, from) };
+        kinds.into_iter().filter(|(_, from, end)| from < end).map(alike)
+    }
+
+    /// A device on its own.
+    pub fn single_device(&self, device: u32) -> DeviceGroup {
+        let kind = self.device_kind(device);
+        DeviceGroup { kind, from: device, to: device, counts: self.chunk_counts(kind, device) }
+    }
+
+    /// Where the kinds of devices between the first and the last end, which begin with the second device.
+    fn kind_boundaries(&self) -> [u32; 3] {
+        let p = self.layout.pipeline;
+        let end = if self.schedule == PipelineSchedule::ZbV { p } else { (p - 1).max(1) };
+        if self.split.longer == 0 {
+            return [end; 3];
+        }
+        // Devices differ from those before them where the row of longer chunks begins or has ended.
+        let row = [self.split.longer_from, self.split.longer_from + self.split.longer];
+        let [a, b] = row.map(|place| match (self.schedule, place) {
+            (PipelineSchedule::ZbV, place) => place.min(2 * u64::from(p) - place),
+            (_, place) => place % u64::from(p),
+        });
+        let within = |place: u64| u32::try_from(place).unwrap_or(u32::MAX).clamp(1, end);
+        [within(a.min(b)), within(a.max(b)), end]
+    }
+
+    /// Chunks of each kind on a device.
+    fn chunk_counts(&self, kind: usize, device: u32) -> [u64; KINDS] {
+        let v = u64::from(self.layout.virtual_stages);
+        let longer = if self.split.longer == 0 { 0 } else { self.longer_chunks_on(device) };
+        match (kind, self.schedule) {
+            (0, _) if self.layout.pipeline == 1 => [1, 0, 0, 0],
+            (0, PipelineSchedule::ZbV) => [1, 0, 1, 0],
+            (0, _) => [1, v - 1 - longer, 0, longer],
+            (2, _) => [0, v - 1 - longer, 1, longer],
+            _ => [0, v - longer, 0, longer],
+        }
+    }
+
+    /// Longer chunks on a device.
+    fn longer_chunks_on(&self, device: u32) -> u64 {
+        let (p, device) = (u64::from(self.layout.pipeline), u64::from(device));
+        if self.schedule == PipelineSchedule::ZbV {
+            return [device, 2 * p - 1 - device].into_iter().map(|place| u64::from(self.split.is_longer_chunk(place))).sum();
+        }
+        let before = |place: u64| (place + p - 1 - device) / p;
+        before(self.split.longer_from + self.split.longer) - before(self.split.longer_from)
+    }
+
+    /// Layers of a kind of chunk.
+    pub fn layers_in_chunk(&self, kind: usize) -> u64 {
+        let ChunkSplit { first, inner, last, .. } = self.split;
+        [first, inner, last, inner + 1][kind]
+    }
+
+    /// Layers on a device.
+    pub fn layers_on_device(&self, device: u32) -> u64 {
+        self.chunk_counts(self.device_kind(device), device)
+            .iter()
+            .enumerate()
+            .map(|(kind, n)| n * self.layers_in_chunk(kind))
+            .sum()
+    }
+
+    /// The device of the chunk at a place of the pipeline.
+    pub fn device_of_chunk(&self, place: u64) -> u32 {
+        let p = u64::from(self.layout.pipeline);
+        let device = match self.schedule {
+            PipelineSchedule::ZbV if place >= p => (2 * p - 1).saturating_sub(place),
+            _ => place % p,
+        };
+        u32::try_from(device).unwrap_or(u32::MAX)
+    }
+
+    /// The kind of a device.
+    pub fn device_kind(&self, device: u32) -> usize {
+        match device {
+            0 => 0,
+            _ if device + 1 == self.layout.pipeline && self.schedule != PipelineSchedule::ZbV => 2,
+            _ => {
+                let [one, other, _] = self.kind_boundaries();
+                BETWEEN[usize::from(device >= one) + usize::from(device >= other)]
+            }
+        }
+    }
+
+    /// The kind of the chunk at a place of the pipeline.
+    pub fn chunk_kind(&self, place: u64) -> usize {
+        match place {
+            0 => 0,
+            _ if place + 1 == self.split.chunks => 2,
+            _ => {
+                if self.split.is_longer_chunk(place) {
+                    3
+                } else {
+                    1
+                }
+            }
+        }
+    }
+
+    /// Layers and ends of each kind of chunk: what ZeRO-3 gathers at a time.
+    pub fn gather_units(&self, profile: &StepProfile) -> [u64; KINDS] {
+        let ChunkSplit { chunks, first, inner, last, .. } = self.split;
+        let [embedding, layer, head] = profile.units;
+        let alone = if chunks == 1 { head } else { 0 };
+        [embedding + first * layer + alone, inner * layer, last * layer + head, (inner + 1) * layer]
+    }
+
+    /// The pieces of each kind of chunk.
+    pub fn chunk_pieces(&self, profile: &StepProfile) -> [PieceProfile; KINDS] {
+        let mut first = profile.embedding.plus(profile.layer.times(self.split.first));
+        if self.split.chunks == 1 {
+            first = first.plus(profile.head);
+        }
+        let mut last = profile.layer.times(self.split.last).plus(profile.head);
+        last.parameters += profile.tied_parameters;
+        let longer = if self.split.longer > 0 { profile.layer.times(self.split.inner + 1) } else { PieceProfile::default() };
+        [first, profile.layer.times(self.split.inner), last, longer]
+    }
+
+    /// The kinds of chunks that there are.
+    pub fn chunk_kinds(&self) -> &'static [usize] {
+        match self.split.chunks {
+            1 => &[0],
+            2 => &[0, 2],
+            _ if self.split.longer > 0 => &[0, 1, 2, 3],
+            _ => &[0, 1, 2],
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Chunks of a plan whose stages keep different things: put together one by one, those that are the same once.
+
+use crate::pass::profile::{PieceProfile, StepProfile};
+use crate::pipeline::arrangement::{Arrangement, KINDS};
+use crate::pipeline::chunk::Chunk;
+use sim::units::Seconds;
+use workloads::LayerMix;
+
+/// The chunks of a plan by their places in the pipeline.
+#[derive(Debug, Clone)]
+pub(crate) struct StagedChunks {
+    /// The different ones, by kind.
+    pub chunks: Vec<Chunk>,
+    /// Of every place, which of them it is.
+    of: Vec<usize>,
+    /// Of every device, which of them it holds, and how many.
+    on: Vec<Vec<(usize, u64)>>,
+}
+
+impl StagedChunks {
+    /// The chunks of an arrangement whose layers follow `mixes`, one for every chunk; `chunk` makes a chunk of a kind from its piece.
+    pub fn new(
+        arrangement: &Arrangement,
+        profile: &StepProfile,
+        mixes: &[LayerMix],
+        chunk: impl Fn(usize, PieceProfile) -> Chunk,
+    ) -> Self {
+        let mut staged = Self { chunks: Vec::new(), of: vec![0; mixes.len()], on: Vec::new() };
+        for kind in 0..KINDS {
+            let mut known: Vec<(&LayerMix, usize)> = Vec::new();
+            for (place, mix) in mixes.iter().enumerate().filter(|(place, _)| arrangement.chunk_kind(*place as u64) == kind) {
+                let same = known.iter().find(|(other, _)| *other == mix).map(|(_, at)| *at);
+                staged.of[place] = same.unwrap_or_else(|| {
+                    known.push((mix, staged.chunks.len()));
+                    staged.chunks.push(chunk(kind, piece_of_chunk(arrangement, profile, place as u64, mix)));
+                    staged.chunks.len() - 1
+                });
+            }
+        }
+        staged.on = (0..arrangement.layout.pipeline).map(|device| staged.chunks_held_by(arrangement, device)).collect();
+        staged
+    }
+
+    /// The chunks of a device, with how many there are of each.
+    pub fn chunks_on_device(&self, device: u32) -> impl Iterator<Item = (&Chunk, u64)> {
+        self.on.get(device as usize).into_iter().flatten().map(|&(chunk, count)| (&self.chunks[chunk], count))
+    }
+
+    /// The chunk at a place of the pipeline.
+    pub fn chunk_at(&self, place: u64) -> &Chunk {
+        &self.chunks[self.of[place as usize]]
+    }
+
+    /// A micro-batch's passes through the chunks of the first round before a device's own.
+    pub fn time_before_device(&self, device: u32, pass: impl Fn(&Chunk) -> Seconds) -> Seconds {
+        let between = self.chunk_counts(self.of[1..device as usize].iter().copied());
+        pass(self.chunk_at(0)) + between.into_iter().map(|(at, count)| pass(&self.chunks[at]) * count as f64).sum()
+    }
+
+    fn chunks_held_by(&self, arrangement: &Arrangement, device: u32) -> Vec<(usize, u64)> {
+        let here = self.of.iter().enumerate().filter(|(place, _)| arrangement.device_of_chunk(*place as u64) == device);
+        self.chunk_counts(here.map(|(_, at)| *at))
+    }
+
+    fn chunk_counts(&self, places: impl Iterator<Item = usize>) -> Vec<(usize, u64)> {
+        let mut counts = vec![0; self.chunks.len()];
+        places.for_each(|at| counts[at] += 1);
+        counts.into_iter().enumerate().filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+/// What a chunk holds: its layers under their policies, and its end.
+fn piece_of_chunk(arrangement: &Arrangement, profile: &StepProfile, place: u64, mix: &LayerMix) -> PieceProfile {
+    let layers = mix.iter().map(|run| profile.layer_with_policy(&run.policy).times(run.layers)).reduce(PieceProfile::plus);
+    let mut piece = layers.unwrap_or_default();
+    if place == 0 {
+        piece = profile.embedding.plus(piece);
+    }
+    if place + 1 == arrangement.split.chunks {
+        piece = piece.plus(profile.head);
+        if place > 0 {
+            piece.parameters += profile.tied_parameters;
+        }
+    }
+    piece
+}

@@ -1,0 +1,242 @@
+//! What a stack's framework can run of the plans that are modelled.
+
+use crate::schedule::effective_schedule;
+use crate::{SoftwareStack, TrainingPlan};
+use serde::{Deserialize, Serialize};
+use sim::pipeline::PipelineSchedule;
+use std::fmt;
+use workloads::ActivationPolicy;
+
+/// What the framework can run. A plan of another kind is timed as if it could.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FrameworkOptions {
+    /// Pipeline schedules; none where it runs no pipeline.
+    pub schedules: Vec<ScheduleKind>,
+    /// What layers may keep, run again or offload.
+    pub recompute: Vec<PolicyKind>,
+    /// How far what is kept may differ from layer to layer; not at all where a file does not say.
+    #[serde(default)]
+    pub mixes: MixKind,
+    /// Whether a model chunk may hold the embedding or the head without any layer.
+    pub chunks_without_layers: bool,
+    /// Whether experts' exchanges hide behind another micro-batch only between chunks of an interleaved schedule, where there are stages, and neither
+    /// beside the shared expert nor under full recomputation (Megatron-LM, megatron/core/transformer/transformer_config.py,
+    /// `overlap_moe_expert_parallel_comm`; later cores run whole chunks again instead of layers, which is not modelled).
+    #[serde(default)]
+    pub experts_hide_between_chunks: bool,
+}
+
+/// How far what layers keep may differ within a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MixKind {
+    /// All layers follow one policy.
+    #[default]
+    None,
+    /// The first so many layers of every chunk keep their input only, the others everything: the same number in every chunk (Megatron-LM's
+    /// `--recompute-method block`).
+    Block,
+    /// Every chunk has a mix of its own.
+    PerStage,
+}
+
+/// A pipeline schedule, whatever its number of chunks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ScheduleKind {
+    /// [`PipelineSchedule::OneForwardOneBackward`] over one chunk.
+    #[serde(rename = "1f1b")]
+    OneForwardOneBackward,
+    /// The same over several.
+    #[serde(rename = "interleaved")]
+    Interleaved,
+    /// [`PipelineSchedule::GPipe`].
+    #[serde(rename = "gpipe")]
+    GPipe,
+    /// [`PipelineSchedule::ZbH1`].
+    #[serde(rename = "zb-h1")]
+    ZbH1,
+    /// [`PipelineSchedule::ZbV`].
+    #[serde(rename = "zb-v")]
+    ZbV,
+}
+
+impl ScheduleKind {
+    fn of_schedule(schedule: PipelineSchedule) -> Self {
+        match schedule {
+            PipelineSchedule::OneForwardOneBackward => Self::OneForwardOneBackward,
+            PipelineSchedule::Interleaved { .. } => Self::Interleaved,
+            PipelineSchedule::GPipe => Self::GPipe,
+            PipelineSchedule::ZbH1 => Self::ZbH1,
+            PipelineSchedule::ZbV => Self::ZbV,
+        }
+    }
+}
+
+/// A kind of [`ActivationPolicy`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PolicyKind {
+    /// [`ActivationPolicy::None`].
+    None,
+    /// [`ActivationPolicy::Selective`].
+    Selective,
+    /// [`ActivationPolicy::SelectivePerOperator`].
+    PerOperator,
+    /// [`ActivationPolicy::Full`].
+    Full,
+    /// [`ActivationPolicy::Named`].
+    Named,
+    /// [`ActivationPolicy::Custom`].
+    Custom,
+    /// [`ActivationPolicy::Tensors`].
+    Tensors,
+}
+
+impl PolicyKind {
+    fn of_policy(policy: &ActivationPolicy) -> Self {
+        match policy {
+            ActivationPolicy::None => Self::None,
+            ActivationPolicy::Selective => Self::Selective,
+            ActivationPolicy::SelectivePerOperator => Self::PerOperator,
+            ActivationPolicy::Full => Self::Full,
+            ActivationPolicy::Named { .. } => Self::Named,
+            ActivationPolicy::Custom { .. } => Self::Custom,
+            ActivationPolicy::Tensors { .. } => Self::Tensors,
+        }
+    }
+}
+
+impl fmt::Display for ScheduleKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OneForwardOneBackward => "1f1b",
+            Self::Interleaved => "interleaved",
+            Self::GPipe => "gpipe",
+            Self::ZbH1 => "zb-h1",
+            Self::ZbV => "zb-v",
+        })
+    }
+}
+
+impl fmt::Display for PolicyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Selective => "selective",
+            Self::PerOperator => "per-operator",
+            Self::Full => "full",
+            Self::Named => "named",
+            Self::Custom => "custom",
+            Self::Tensors => "tensors",
+        })
+    }
+}
+
+fn join_names<T: fmt::Display>(values: &[T]) -> String {
+    values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+impl SoftwareStack {
+    /// Whether the framework runs a schedule on so many chunks per stage.
+    #[must_use]
+    pub fn runs_schedule(&self, schedule: PipelineSchedule, virtual_stages: u32) -> bool {
+        let plain = schedule == PipelineSchedule::OneForwardOneBackward && virtual_stages > 1;
+        let kind = if plain { ScheduleKind::Interleaved } else { ScheduleKind::of_schedule(schedule) };
+        self.framework.schedules.contains(&kind)
+    }
+
+    /// Whether the framework has a policy's kind.
+    #[must_use]
+    pub fn runs_policy(&self, policy: &ActivationPolicy) -> bool {
+        self.framework.recompute.contains(&PolicyKind::of_policy(policy))
+    }
+
+    /// Why the framework cannot run a plan for a model of so many layers, in a few words; `None` where nothing is known against it.
+    #[must_use]
+    pub fn why_not_runnable(&self, plan: &TrainingPlan, layers: u64) -> Option<String> {
+        let (layout, framework) = (&plan.layout, &self.framework);
+        if layout.pipeline > 1 && !self.runs_schedule(plan.schedule, layout.virtual_stages) {
+            let kind = ScheduleKind::of_schedule(effective_schedule(layout, plan.schedule));
+            return Some(match framework.schedules.is_empty() {
+                true => "it runs no pipeline".to_owned(),
+                false => format!("schedule {kind}: it runs {}", join_names(&framework.schedules)),
+            });
+        }
+        if let Some(policy) = plan.activations.distinct_policies().into_iter().find(|policy| !self.runs_policy(policy)) {
+            return Some(format!("recompute {}: it has {}", PolicyKind::of_policy(policy), join_names(&framework.recompute)));
+        }
+        match framework.mixes {
+            MixKind::None if plan.activations.uniform_policy().is_none() => {
+                return Some("recompute by stage: it has one policy for all layers".to_owned());
+            }
+            MixKind::Block if plan.activations.full_recompute_layers_per_chunk().is_none() => {
+                return Some("recompute by stage: it recomputes the first layers of every chunk, as many in each".to_owned());
+            }
+            _ => {}
+        }
+        if let Some(why) = self.why_experts_not_hidden(plan) {
+            return Some(why.to_owned());
+        }
+        let empty = layout.chunk_layers(layers).is_ok_and(|chunks| chunks.contains(&0));
+        (empty && !framework.chunks_without_layers).then(|| "a chunk without layers".to_owned())
+    }
+
+    /// Why experts' exchanges do not hide behind another micro-batch in a plan, where the stack says that they do.
+    fn why_experts_not_hidden(&self, plan: &TrainingPlan) -> Option<&'static str> {
+        let layout = &plan.layout;
+        if layout.expert < 2 || self.overlap.experts == 0.0 {
+            return None;
+        }
+        let between_chunks = self.framework.experts_hide_between_chunks;
+        let whole = plan.activations.distinct_policies().into_iter().any(|policy| *policy == ActivationPolicy::Full);
+        match () {
+            () if plan.micro_batches() < 2 => Some("overlap.experts: a step of one micro-batch has no other to hide behind"),
+            () if between_chunks && self.overlap.shared_expert > 0.0 => {
+                Some("overlap.experts: it does not go with overlap.shared_expert")
+            }
+            () if between_chunks && whole => Some("overlap.experts: it does not go with full recomputation"),
+            () if between_chunks && layout.pipeline > 1 && layout.virtual_stages < 2 => {
+                Some("overlap.experts: it needs several chunks per stage")
+            }
+            () => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use workloads::footprint::{Optimizer, Precision};
+    use workloads::training::Attention;
+    use workloads::{Batch, LayerEnds, Layout};
+
+    #[test]
+    fn what_a_framework_lacks_is_named() {
+        let plan = TrainingPlan {
+            layout: Layout { pipeline: 4, virtual_stages: 2, ..Layout::default() },
+            batch: Batch { micro_batch: 1, global_batch: 8, sequence_length: 1024 },
+            activations: ActivationPolicy::None.into(),
+            attention: Attention::Fused,
+            precision: Precision::MIXED_BF16,
+            optimizer: Optimizer::Adam,
+            schedule: PipelineSchedule::OneForwardOneBackward,
+            techniques: workloads::Techniques::default(),
+        };
+        let why = |stack: &str, plan: &TrainingPlan| SoftwareStack::load(stack).unwrap().why_not_runnable(plan, 32);
+        assert_eq!(why("megatron_core", &plan), None);
+        assert_eq!(why("maxtext", &plan).unwrap(), "schedule interleaved: it runs gpipe");
+        assert_eq!(why("pytorch_fsdp", &plan).unwrap(), "it runs no pipeline");
+        let alone = TrainingPlan { layout: Layout { data: 4, ..Layout::default() }, ..plan.clone() };
+        assert_eq!(why("pytorch_fsdp", &alone), None);
+        let offloaded = TrainingPlan { activations: "custom:offload(qkv_proj)".parse().unwrap(), ..plan.clone() };
+        assert_eq!(why("megatron_core", &offloaded).unwrap(), "recompute custom: it has none, selective, full");
+        let ends = Some(LayerEnds { first: 5, last: 0, shorter: 3 });
+        let empty = TrainingPlan { layout: Layout { ends, ..plan.layout }, ..plan };
+        assert_eq!(why("megatron", &empty), None);
+        let mut strict = SoftwareStack::load("megatron").unwrap();
+        strict.framework.chunks_without_layers = false;
+        assert_eq!(strict.why_not_runnable(&empty, 32).unwrap(), "a chunk without layers");
+    }
+}

@@ -1,0 +1,6 @@
+//! What runs a step: software stacks, their options, what their frameworks can run, and fits of their scalars.
+
+pub mod calibrate;
+pub(crate) mod framework;
+pub(crate) mod options;
+pub(crate) mod software;

@@ -1,0 +1,148 @@
+//! Single options of a stack, set by name: `overlap.tensor = 1`, `kernels.shard_within_domain = true`.
+
+use crate::SoftwareStack;
+use thiserror::Error;
+
+/// Why an option cannot be set.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum OptionError {
+    /// Not of the form `table.key=value`.
+    #[error("`{text}`: must be an option and its value; write it like overlap.tensor=1 or kernels.shard_within_domain=true")]
+    Form {
+        /// What was given.
+        text: String,
+    },
+    /// No such option.
+    #[error("{key}: the stack {stack} has no such option; {}", sim::names::hint(key, known, "it has"))]
+    Unknown {
+        /// The key given.
+        key: String,
+        /// The stack.
+        stack: String,
+        /// All keys.
+        known: String,
+    },
+    /// The value is of another type.
+    #[error("{key} = {value}: must be {form}; {stack} has {default}")]
+    Type {
+        /// The key.
+        key: String,
+        /// The value given.
+        value: String,
+        /// What the value must be.
+        form: &'static str,
+        /// The stack.
+        stack: String,
+        /// The stack's own value.
+        default: String,
+    },
+    /// The value is out of range.
+    #[error("{0}")]
+    Value(String),
+}
+
+/// Tables that hold options.
+const TABLES: [&str; 5] = ["kernels", "launch", "sustained", "overlap", "memory"];
+
+impl SoftwareStack {
+    /// The stack with an option set, `table.key=value`. Its name says so from then on, unless the option is what it was.
+    ///
+    /// # Errors
+    /// Another form, an unknown option, a value of another type or out of range.
+    pub fn with_option(&self, assignment: &str) -> Result<Self, OptionError> {
+        let form = || OptionError::Form { text: assignment.to_owned() };
+        let (key, value) = assignment.split_once('=').map(|(key, value)| (key.trim(), value.trim())).ok_or_else(form)?;
+        let (table, option) = key.split_once('.').ok_or_else(form)?;
+        let mut file = toml::Table::try_from(self).map_err(|error| OptionError::Value(error.to_string()))?;
+        let known = TABLES.contains(&table).then(|| file.get_mut(table)?.as_table_mut()?.get_mut(option)).flatten();
+        let Some(known) = known else {
+            let options = all_options(&file);
+            return Err(OptionError::Unknown { key: key.to_owned(), stack: self.name.clone(), known: options.join(", ") });
+        };
+        let asked = parse_like(known, value).map_err(|form| OptionError::Type {
+            key: key.to_owned(),
+            value: value.to_owned(),
+            form,
+            stack: self.name.clone(),
+            default: known.to_string(),
+        })?;
+        if *known == asked {
+            return Ok(self.clone());
+        }
+        *known = asked;
+        let mut stack: Self = file.try_into().map_err(|error: toml::de::Error| OptionError::Value(error.to_string()))?;
+        stack.name = format!("{} with {key}={value}", self.name);
+        stack.sources.insert(key.to_owned(), "given in the call".to_owned());
+        stack.check_values(&self.name).map_err(|error| OptionError::Value(error.to_string()))?;
+        Ok(stack)
+    }
+}
+
+/// All options of a stack.
+fn all_options(file: &toml::Table) -> Vec<String> {
+    let tables = TABLES.into_iter().filter_map(|table| Some((table, file.get(table)?.as_table()?)));
+    tables.flat_map(|(table, keys)| keys.keys().map(move |key| format!("{table}.{key}"))).collect()
+}
+
+/// A text as a value of the same type as `known`, or what it must be.
+fn parse_like(known: &toml::Value, text: &str) -> Result<toml::Value, &'static str> {
+    match known {
+        toml::Value::Boolean(_) => text.parse().map(toml::Value::Boolean).map_err(|_| "true or false"),
+        toml::Value::Integer(_) => {
+            text.parse().map(|n: u32| toml::Value::Integer(n.into())).map_err(|_| "a whole number from 0 to 4294967295")
+        }
+        toml::Value::String(_) => Ok(toml::Value::String(text.to_owned())),
+        _ => text.parse().ok().filter(|value: &f64| value.is_finite()).map(toml::Value::Float).ok_or("a number"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn options_of_all_types_are_set_and_nothing_else_changes() {
+        let stack = SoftwareStack::load("megatron").unwrap();
+        let set = stack.with_option("overlap.tensor=0.5").unwrap();
+        let set = set.with_option("kernels.shard_within_domain = true").unwrap().with_option("memory.gathered_layers=3").unwrap();
+        assert_eq!((set.overlap.tensor, set.kernels.shard_within_domain, set.memory.gathered_layers), (0.5, true, 3));
+        assert!(set.name.starts_with("megatron with overlap.tensor=0.5 with kernels."), "{}", set.name);
+        let mut back = set;
+        (back.overlap, back.kernels, back.memory) = (stack.overlap, stack.kernels, stack.memory);
+        assert_eq!((back.launch, back.sustained), (stack.launch, stack.sustained));
+        // What a stack has already makes no other one of it, with other intervals.
+        assert_eq!(
+            stack.with_option("kernels.shard_within_domain=false").unwrap().with_option("overlap.tensor=0").unwrap(),
+            stack
+        );
+    }
+
+    #[test]
+    fn errors_name_the_option_the_value_and_the_cure() {
+        let stack = SoftwareStack::load("megatron").unwrap();
+        let error = |text: &str| stack.with_option(text).unwrap_err().to_string();
+        assert!(
+            error("overlap.tensor").starts_with("`overlap.tensor`: must be an option and its value; write"),
+            "a value is missing"
+        );
+        assert!(error("tensor=1").starts_with("`tensor=1`: must be"));
+        let unknown = error("overlap.tensors=1");
+        assert!(
+            unknown.starts_with(
+                "overlap.tensors: the stack megatron has no such option; did you mean `overlap.tensor`? It has kernels."
+            ),
+            "{unknown}"
+        );
+        assert!(unknown.contains("overlap.tensor,") && !unknown.contains("sources"), "{unknown}");
+        assert!(error("name.x=1").contains("no such option"));
+        assert_eq!(
+            error("kernels.shard_within_domain=1"),
+            "kernels.shard_within_domain = 1: must be true or false; megatron has false"
+        );
+        assert_eq!(error("overlap.tensor=nan"), "overlap.tensor = nan: must be a number; megatron has 0.0");
+        assert_eq!(error("overlap.tensor=2"), "megatron: overlap.tensor = 2: must be from 0 to 1; give a value in that range");
+        let layers = error("memory.gathered_layers=99999999999");
+        assert!(layers.contains("must be a whole number from 0 to 4294967295"), "{layers}");
+    }
+}

@@ -1,0 +1,493 @@
+//! The software that runs a step: which overlaps it has, what launching costs, what memory it takes for itself. One TOML file per
+//! stack in `step/stacks/`, every scalar with its source or with what it was fitted on.
+
+use crate::stack::framework::FrameworkOptions;
+use include_dir::{Dir, include_dir};
+use serde::{Deserialize, Serialize};
+use sim::kernel::DataType;
+use sim::units::Seconds;
+use std::collections::BTreeMap;
+use thiserror::Error;
+use workloads::Release;
+use workloads::footprint::Precision;
+use workloads::recompute_policy::ReplayExtent;
+
+static STACKS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/stacks");
+
+/// What is wrong with a stack's file.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum StackError {
+    /// Neither built in nor a file.
+    #[error(
+        "unknown software stack `{name}`: {}; or give the path of a stack file (.toml)",
+        sim::names::hint(name, known, "built in are")
+    )]
+    Unknown {
+        /// The name given.
+        name: String,
+        /// The built-in names.
+        known: String,
+    },
+    /// It cannot be read.
+    #[error("{file}: {why}; give the path of a readable stack file")]
+    Unreadable {
+        /// The file.
+        file: String,
+        /// What the system said.
+        why: String,
+    },
+    /// It is not the TOML that a stack needs.
+    #[error("{file}: {why}; a stack has the tables and keys of step/stacks/megatron.toml, all of them and no other")]
+    Malformed {
+        /// The file.
+        file: String,
+        /// What the parser said, with line and key.
+        why: String,
+    },
+    /// A value that cannot be, or one without a source.
+    #[error("{file}: {key} = {value}: {limit}; {cure}")]
+    Value {
+        /// The file.
+        file: String,
+        /// The key, with its table.
+        key: String,
+        /// The value.
+        value: String,
+        /// The rule broken.
+        limit: String,
+        /// What to do.
+        cure: &'static str,
+    },
+}
+
+/// How a device runs the kernels of a pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExecutionMode {
+    /// One after the other, each over the whole chip, as frameworks launch them.
+    Stream,
+    /// By the operator schedule, on cores and network, side by side where that is faster ([`sim::schedule`]).
+    Scheduled,
+}
+
+/// How the stack lowers a model to kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelOptions {
+    /// How a pass runs its kernels.
+    pub execution: ExecutionMode,
+    /// Whether neighbouring elementwise work is one kernel.
+    pub elementwise_fusion: bool,
+    /// Whether weight gradients are added to those in memory by a pass of their own.
+    pub separate_accumulation: bool,
+    /// Whether narrow operands are converted by Transformer Engine's rules: weights once per step, inputs and gradients once for both of
+    /// the products that read them; the converted inputs are kept for the backward pass.
+    #[serde(default)]
+    pub cached_conversions: bool,
+    /// Whether experts' results are weighed in the activation before their last product (see `Lowering::weighted_experts`).
+    #[serde(default)]
+    pub weighted_experts: bool,
+    /// Whether the loss is one kernel per direction.
+    pub fused_loss: bool,
+    /// Whether query, key and value, and gate and up, are products of their own.
+    pub separate_projections: bool,
+    /// Whether sharded parameters are shared inside a fast domain only, with copies in every domain (hybrid sharding).
+    pub shard_within_domain: bool,
+    /// Whether the gradients of bf16 weights with an fp32 master copy are accumulated, kept and reduced in fp32 (see
+    /// [`SoftwareStack::precision_of_run`]).
+    pub fp32_gradients: bool,
+    /// Whether a fully recomputed layer runs all of its forward pass again, as a checkpointed function does. Off, what the backward pass
+    /// does not read is left out (a compiler's dead code elimination, PyTorch's early stop).
+    pub recompute_whole_layer: bool,
+    /// Whether expert-parallel devices gather the tokens of all and sum their shares of the results, in place of all-to-alls.
+    #[serde(default)]
+    pub expert_all_gather: bool,
+    /// Whether a token crosses every tier of the network once to each unit that holds any of its experts, and is handed on inside it (see
+    /// `Lowering::expert_deduplicated`): DeepEP, Megatron-LM's dispatcher `flex`.
+    #[serde(default)]
+    pub expert_deduplicated: bool,
+    /// Tokens of the fullest expert-parallel device compared with an even share, in time: what all others wait for (hot experts). 1 is even routing,
+    /// which published runs force. What memory has to hold is `memory.expert_imbalance`.
+    #[serde(default = "even")]
+    pub expert_imbalance: f64,
+    /// Passes over the gradients that read them, besides the update: global norm, scaling, overflow check.
+    pub gradient_reads: f64,
+    /// Passes over the gradients that write them, besides the update: clipping, unscaling, conversion.
+    pub gradient_writes: f64,
+}
+
+/// Even routing.
+fn even() -> f64 {
+    1.0
+}
+
+/// What starting kernels costs.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LaunchOptions {
+    /// Microseconds that the host is busy per kernel of the forward pass (and of recomputation); a pass takes at least that for all
+    /// of its kernels.
+    pub host_forward_us: f64,
+    /// Microseconds that the host is busy per kernel of the backward pass, which an engine launches without the framework's
+    /// language.
+    pub host_backward_us: f64,
+    /// Microseconds on the device between two kernels of one stream.
+    pub gap_us: f64,
+    /// Microseconds that every pass of a pipelined stage waits for the host: a blocking exchange with the neighbours empties the queue
+    /// of launched kernels. Exchanges that overlap with other passes do not (see [`SoftwareStack::pipeline_pass_overhead`]).
+    pub pipeline_pass_us: f64,
+    /// Microseconds that launching a collective takes the host longer, per rank of its group, in a pipeline whose messages cross nodes.
+    #[serde(default)]
+    pub collective_rank_us: f64,
+    /// Seconds per step outside any kernel (data loading, logging, synchronisation with the host).
+    pub per_step_ms: f64,
+}
+
+/// How hard the stack drives the chip compared with kernels measured alone.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SustainedOptions {
+    /// Whether the chip's clock falls to its sustained fraction (`sustained_clock_fraction` of the chip's file).
+    pub throttled: bool,
+    /// Fraction of the rate that the chip's matrix products reach alone which they keep in hours of training (clock under load).
+    pub tensor_fraction: f64,
+    /// The same of memory-bound kernels.
+    pub memory_fraction: f64,
+    /// Rate of the stack's fused attention kernel over the modelled one (FlashAttention's recurrence with one operation per lane and
+    /// cycle, ideally pipelined): below 1 where the kernel's pipelining is poor, above where lanes issue several operations per cycle.
+    pub attention_fraction: f64,
+    /// Rate of the stack's products of 8 and 4 bits over that of a library's with one scale per tensor, at the clock that bf16 ones sustain: below 1
+    /// with a scale per row, above 1 where narrow products hold a higher clock under the power limit.
+    pub narrow_fraction: f64,
+    /// Rate of the collectives by which ZeRO-1 and -2 share gradients and weights once per step, over the fabric's for the same bytes at once: below 1
+    /// where a framework exchanges them tensor by tensor.
+    #[serde(default = "even")]
+    pub exchange_fraction: f64,
+}
+
+/// Which communication is hidden behind computation; a fraction of the time that could be hidden, from 0 (none) to 1. What could be hidden is
+/// limited by the work and by the ports that the work's own collectives leave free (see [`crate::OverlapWindow::time_saved`]).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OverlapOptions {
+    /// Reduction of gradients with the last micro-batch's backward pass; under ZeRO-2 and -3, of a layer's with the next layer's backward pass.
+    pub data_reduction: f64,
+    /// Gathering of weights: under ZeRO-1 and -2 the updated ones with the first forward pass, under ZeRO-3 the next layer's while this one computes.
+    pub parameter_prefetch: f64,
+    /// Tensor-parallel communication with independent kernels (asynchronous or decomposed products), where the group lies in one fast domain.
+    pub tensor: f64,
+    /// Tensor-parallel gathering and scattering with the products that they feed or follow, cut into as many parts as the group has ranks, of which
+    /// the first is not hidden (Transformer Engine's userbuffers), where the group lies in one fast domain.
+    #[serde(default)]
+    pub products: f64,
+    /// Context-parallel exchange of keys and values with attention.
+    pub context: f64,
+    /// Expert-parallel exchange of tokens and results with the work of another micro-batch's pass (Megatron-LM's
+    /// `--overlap-moe-expert-parallel-comm`, DeepSeek's DualPipe): steps of one micro-batch have none.
+    #[serde(default)]
+    pub experts: f64,
+    /// Expert-parallel exchange of tokens and results with the expert that every token goes to (Megatron-LM's `--moe-shared-expert-overlap`).
+    #[serde(default)]
+    pub shared_expert: f64,
+    /// Sends between pipeline stages with the next pass's work, where stages hold several chunks (see [`SoftwareStack::hidden_send_fraction`]).
+    pub pipeline: f64,
+    /// Copies to and from the host.
+    pub host: f64,
+    /// Whether what runs side by side slows each other by the chip's scalars (`[streams]` of its file). Off where the fractions, or the rates under
+    /// load, were fitted on steps that hold it already.
+    #[serde(default = "yes")]
+    pub contended: bool,
+}
+
+/// What streams do unless a stack says otherwise.
+fn yes() -> bool {
+    true
+}
+
+/// How the stack uses memory.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryOptions {
+    /// GiB of a chip's nominal memory that programs never see (the driver's and error correction's share).
+    pub driver_reserved_gib: f64,
+    /// GiB of the driver's context and the loaded kernels, which the allocator does not see.
+    pub context_gib: f64,
+    /// MiB of buffers per communicator of the collective library, which the allocator does not see.
+    pub communicator_mib: f64,
+    /// GiB of workspaces that libraries take from the allocator.
+    pub workspace_gib: f64,
+    /// Fraction of the live bytes that the allocator holds besides, while nothing presses it to give them back.
+    pub allocator_slack: f64,
+    /// Fraction of the live bytes that fragmentation wastes under pressure.
+    pub fragmentation: f64,
+    /// Whether the addresses of a pass's tensors are planned ahead ([`crate::plan_addresses`]): what packing leaves unused then counts, and nothing is
+    /// lost to fragmentation besides.
+    #[serde(default)]
+    pub planned_addresses: bool,
+    /// Whether the stored weights are the master copy, and products read a converted one (FSDP, MaxText); else the optimizer has a
+    /// master copy of its own (Megatron-LM).
+    pub stored_master: bool,
+    /// Whether gradients have their memory all the time; else only from their first micro-batch's backward pass to the update.
+    pub gradients_persist: bool,
+    /// Whether, in a step of one micro-batch, gradients come layer by layer while the activations that they are made of go (eager PyTorch with
+    /// `zero_grad(set_to_none=True)`); else all gradients are beside all activations.
+    #[serde(default)]
+    pub gradients_by_layer: bool,
+    /// Whether what a layer keeps for its backward pass goes tensor by tensor, each behind its last reader ([`Release::BehindReaders`]): automatic
+    /// differentiation that runs operator by operator holds it so. A compiled loop over layers holds all of it until the layer's end.
+    #[serde(default)]
+    pub released_by_tensor: bool,
+    /// Layers whose weights are gathered at once under ZeRO-3: the one at work and those fetched ahead.
+    pub gathered_layers: u32,
+    /// Whether embedding and head stay gathered for the whole step under ZeRO-3 (FSDP's root module).
+    pub root_gathered: bool,
+    /// Bytes per parameter of a layer's gradients while ZeRO-2 or ZeRO-3 reduces them.
+    pub reduced_bytes_per_parameter: f64,
+    /// Whether gradients in the weights' type, as the backward pass makes them, stay in memory beside the fp32 ones that they are added to.
+    #[serde(default)]
+    pub second_gradients: bool,
+    /// Whether, in a pipeline, ZeRO-3 keeps weights gathered and gradients whole from the first micro-batch to the last (FSDP2 without resharding).
+    #[serde(default)]
+    pub unsharded_in_pipeline: bool,
+    /// Whether weight gradients that products add to the main ones leave empty ones in the weights' type: one per shape of a layer's weights for good,
+    /// and the head's in its backward pass.
+    #[serde(default)]
+    pub placeholder_gradients: bool,
+    /// Whole hidden states of a micro-batch whose blocks asynchronous tensor-parallel collectives hold while the host runs ahead of the device.
+    #[serde(default)]
+    pub states_ahead: f64,
+    /// Bytes per updated parameter of the optimizer's temporaries.
+    pub update_bytes_per_parameter: f64,
+    /// Whether these are buffers as large as all parameters of a device, for which the allocator's cache has no place.
+    #[serde(default)]
+    pub update_contiguous: bool,
+    /// How uneven routing without a capacity limit fills the expert-parallel devices: the fullest of e has `1 + x (1 - 1/e)` times its
+    /// even share of the tokens.
+    pub expert_imbalance: f64,
+    /// Bytes per logit in the worst moment of the loss, forward or backward.
+    pub bytes_per_logit: f64,
+}
+
+/// A software stack.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SoftwareStack {
+    /// Its name: the file's, without `.toml`.
+    pub name: String,
+    /// One line for lists.
+    pub description: String,
+    /// The built-in stack whose scalars a calibration started from; none of a built-in one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibrated_from: Option<String>,
+    /// Lowering.
+    pub kernels: KernelOptions,
+    /// Launching.
+    pub launch: LaunchOptions,
+    /// Rates under load.
+    pub sustained: SustainedOptions,
+    /// Overlap.
+    pub overlap: OverlapOptions,
+    /// Memory.
+    pub memory: MemoryOptions,
+    /// What its framework can run.
+    pub framework: FrameworkOptions,
+    /// Where each value is from, by `table.key` or by table; every value is covered.
+    pub sources: BTreeMap<String, String>,
+}
+
+impl SoftwareStack {
+    /// The built-in stacks' names, sorted.
+    #[must_use]
+    pub fn built_in_names() -> Vec<String> {
+        let stem = |f: &include_dir::File<'_>| f.path().file_stem().map(|s| s.to_string_lossy().into_owned());
+        let toml = |f: &&include_dir::File<'_>| f.path().extension().is_some_and(|e| e == "toml");
+        let mut names: Vec<String> = STACKS.files().filter(toml).filter_map(stem).collect();
+        names.sort();
+        names
+    }
+
+    /// The built-in stack that a chip of this name usually trains with, where nothing else says so: MaxText on TPUs; Megatron-LM elsewhere, with the
+    /// options of its core (and Transformer Engine's or its ports' fp8) from the accelerators of 2022 on (Hopper, Gaudi 2, CDNA 3), as runs on older chips
+    /// are from before them.
+    #[must_use]
+    pub fn usual_stack_name(chip: &str) -> &'static str {
+        let starts = |names: &[&str]| names.iter().any(|name| chip.starts_with(name));
+        match chip {
+            _ if starts(&["tpu"]) => "maxtext",
+            _ if starts(&["h100", "h200", "b200", "gb200", "b300", "gb300", "gaudi", "mi3"]) => "megatron_core",
+            _ => "megatron",
+        }
+    }
+
+    /// A built-in stack by name, or a stack's file by path (anything that ends in `.toml`).
+    ///
+    /// # Errors
+    /// An unknown name, a file that cannot be read, or values that cannot be.
+    pub fn load(name_or_path: &str) -> Result<Self, StackError> {
+        if name_or_path.ends_with(".toml") {
+            let text = sim::files::text::read_text(name_or_path.as_ref())
+                .map_err(|e| StackError::Unreadable { file: name_or_path.to_owned(), why: e.to_string() })?;
+            return Self::from_toml_str(name_or_path, &text);
+        }
+        let own = Self::built_in_names()
+            .into_iter()
+            .find(|name| sim::names::are_same_name(name, name_or_path))
+            .map(|name| format!("{name}.toml"));
+        match own.and_then(|file| Some((STACKS.get_file(&file)?.contents_utf8()?, file))) {
+            Some((text, file)) => Self::from_toml_str(&file, text),
+            None => Err(StackError::Unknown { name: name_or_path.to_owned(), known: Self::built_in_names().join(", ") }),
+        }
+    }
+
+    /// The number formats that a run under this stack has: those asked for, but the gradients of bf16 weights with a master copy in the type that
+    /// the stack accumulates them in.
+    #[must_use]
+    pub fn precision_of_run(&self, asked: Precision) -> Precision {
+        let widened = self.kernels.fp32_gradients && asked.operand == DataType::Bf16 && asked.master.is_some();
+        Precision { gradient: if widened { DataType::Fp32 } else { asked.gradient }, ..asked }
+    }
+
+    /// The fraction of a send between stages that the stack hides, of what could be hidden. None where a stage holds one chunk: under plain 1F1B a
+    /// stage's next pass needs what is being sent to it, so that it exchanges and waits (Megatron-LM switches `overlap_p2p_comm` off
+    /// without the interleaved schedule). With several chunks another chunk's pass runs meanwhile.
+    #[must_use]
+    pub fn hidden_send_fraction(&self, virtual_stages: u32) -> f64 {
+        if virtual_stages > 1 { self.overlap.pipeline } else { 0.0 }
+    }
+
+    /// What a pass of a pipelined stage waits for the host: nothing where its sends are hidden behind other chunks' passes.
+    #[must_use]
+    pub fn pipeline_pass_overhead(&self, virtual_stages: u32) -> Seconds {
+        Seconds::from_micros(self.launch.pipeline_pass_us) * (1.0 - self.hidden_send_fraction(virtual_stages))
+    }
+
+    /// When what a layer keeps is given back, where its backward pass runs in one go.
+    #[must_use]
+    pub fn release_of_layer(&self) -> Release {
+        if self.memory.released_by_tensor { Release::BehindReaders } else { Release::AtTheEnd }
+    }
+
+    /// How much of a checkpointed layer runs again.
+    #[must_use]
+    pub fn replay_extent(&self) -> ReplayExtent {
+        if self.kernels.recompute_whole_layer { ReplayExtent::WholeRegion } else { ReplayExtent::NeededOnly }
+    }
+
+    /// Reads and checks a stack's file; `file` names it in errors.
+    ///
+    /// # Errors
+    /// Malformed TOML, a missing or unknown key, a value out of range or without a source.
+    pub fn from_toml_str(file: &str, text: &str) -> Result<Self, StackError> {
+        let malformed = |why: String| StackError::Malformed { file: file.to_owned(), why: why.trim_end().to_owned() };
+        let stack: Self = toml::from_str(text).map_err(|e| malformed(e.to_string()))?;
+        stack.check_values(file)?;
+        let table = text.parse::<toml::Table>().map_err(|e| malformed(e.to_string()))?;
+        stack.check_sources(file, &table)?;
+        Ok(stack)
+    }
+
+    /// The stack's file; [`Self::from_toml_str`] reads it back. A key that no source is told of is as files that do not have it are, and left out.
+    ///
+    /// # Errors
+    /// A value that TOML cannot hold.
+    pub fn to_toml_string(&self) -> Result<String, StackError> {
+        let malformed = |why: String| StackError::Malformed { file: format!("{}.toml", self.name), why };
+        let mut table = toml::Table::try_from(self).map_err(|e| malformed(e.to_string()))?;
+        for (name, values) in table.iter_mut().filter(|(name, _)| *name != "sources") {
+            if let Some(values) = values.as_table_mut().filter(|_| !self.sources.contains_key(name)) {
+                values.retain(|key, _| self.sources.contains_key(&format!("{name}.{key}")));
+            }
+        }
+        toml::to_string(&table).map_err(|e| malformed(e.to_string()))
+    }
+
+    /// Every value with its key and its range.
+    pub(crate) fn values_with_ranges(&self) -> Vec<(&'static str, f64, f64, f64)> {
+        let (k, l, s, o, m) = (&self.kernels, &self.launch, &self.sustained, &self.overlap, &self.memory);
+        vec![
+            ("kernels.gradient_reads", k.gradient_reads, 0.0, 100.0),
+            ("kernels.gradient_writes", k.gradient_writes, 0.0, 100.0),
+            ("launch.host_forward_us", l.host_forward_us, 0.0, 1e4),
+            ("launch.host_backward_us", l.host_backward_us, 0.0, 1e4),
+            ("launch.gap_us", l.gap_us, 0.0, 1e4),
+            ("launch.pipeline_pass_us", l.pipeline_pass_us, 0.0, 1e6),
+            ("launch.collective_rank_us", l.collective_rank_us, 0.0, 1e4),
+            ("launch.per_step_ms", l.per_step_ms, 0.0, 1e6),
+            ("sustained.tensor_fraction", s.tensor_fraction, 0.05, 1.0),
+            ("sustained.memory_fraction", s.memory_fraction, 0.05, 2.0),
+            ("sustained.attention_fraction", s.attention_fraction, 0.05, 8.0),
+            ("sustained.narrow_fraction", s.narrow_fraction, 0.05, 2.0),
+            ("sustained.exchange_fraction", s.exchange_fraction, 0.05, 1.0),
+            ("overlap.products", o.products, 0.0, 1.0),
+            ("overlap.data_reduction", o.data_reduction, 0.0, 1.0),
+            ("overlap.parameter_prefetch", o.parameter_prefetch, 0.0, 1.0),
+            ("overlap.tensor", o.tensor, 0.0, 1.0),
+            ("overlap.context", o.context, 0.0, 1.0),
+            ("overlap.experts", o.experts, 0.0, 1.0),
+            ("overlap.shared_expert", o.shared_expert, 0.0, 1.0),
+            ("overlap.pipeline", o.pipeline, 0.0, 1.0),
+            ("overlap.host", o.host, 0.0, 1.0),
+            ("memory.driver_reserved_gib", m.driver_reserved_gib, 0.0, 1e3),
+            ("memory.context_gib", m.context_gib, 0.0, 1e3),
+            ("memory.communicator_mib", m.communicator_mib, 0.0, 1e5),
+            ("memory.workspace_gib", m.workspace_gib, 0.0, 1e3),
+            ("memory.allocator_slack", m.allocator_slack, 0.0, 1.0),
+            ("memory.fragmentation", m.fragmentation, 0.0, 1.0),
+            ("memory.gathered_layers", f64::from(m.gathered_layers), 1.0, 1e6),
+            ("memory.reduced_bytes_per_parameter", m.reduced_bytes_per_parameter, 0.0, 64.0),
+            ("memory.update_bytes_per_parameter", m.update_bytes_per_parameter, 0.0, 64.0),
+            ("memory.states_ahead", m.states_ahead, 0.0, 1e4),
+            ("memory.expert_imbalance", m.expert_imbalance, 0.0, 64.0),
+            ("kernels.expert_imbalance", self.kernels.expert_imbalance, 1.0, 64.0),
+            ("memory.bytes_per_logit", m.bytes_per_logit, 2.0, 64.0),
+        ]
+    }
+
+    pub(crate) fn check_values(&self, file: &str) -> Result<(), StackError> {
+        if let Some(from) = self.calibrated_from.as_ref().filter(|from| !Self::built_in_names().contains(from)) {
+            return Err(StackError::Value {
+                file: file.to_owned(),
+                key: "calibrated_from".to_owned(),
+                value: from.clone(),
+                limit: "is no built-in stack".to_owned(),
+                cure: "give the one that was calibrated (coplace list stacks), or leave the key out",
+            });
+        }
+        if self.kernels.expert_all_gather && self.kernels.expert_deduplicated {
+            return Err(StackError::Value {
+                file: file.to_owned(),
+                key: "kernels.expert_deduplicated".to_owned(),
+                value: "true".to_owned(),
+                limit: "must be false beside kernels.expert_all_gather = true".to_owned(),
+                cure: "set one of the two",
+            });
+        }
+        match self.values_with_ranges().into_iter().find(|(_, value, min, max)| !(*min..=*max).contains(value)) {
+            Some((key, value, min, max)) => Err(StackError::Value {
+                file: file.to_owned(),
+                key: key.to_owned(),
+                value: if value.abs() < 1e9 { value.to_string() } else { format!("{value:e}") },
+                limit: format!("must be from {min} to {max}"),
+                cure: "give a value in that range",
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_sources(&self, file: &str, table: &toml::Table) -> Result<(), StackError> {
+        for (name, values) in table.iter().filter(|(name, _)| *name != "sources") {
+            for key in values.as_table().into_iter().flat_map(|t| t.keys()) {
+                if !self.sources.contains_key(name) && !self.sources.contains_key(&format!("{name}.{key}")) {
+                    return Err(StackError::Value {
+                        file: file.to_owned(),
+                        key: format!("{name}.{key}"),
+                        value: values.get(key).map_or_else(String::new, ToString::to_string),
+                        limit: "has no source".to_owned(),
+                        cure: "say under [sources] where it is from or what it was fitted on",
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}

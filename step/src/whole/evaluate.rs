@@ -1,0 +1,320 @@
+//! From profiles to a step: stages, schedule, data parallelism, optimizer. Cheap: no kernel is costed here but the update.
+
+use crate::communication::contention::Communication;
+use crate::communication::network::StepNetwork;
+use crate::communication::sends::PipelineSends;
+use crate::communication::sharing::{parameter_holders, ranks_inside, shard_groups};
+use crate::communication::slowing::MutualSlowdown;
+use crate::pass::chip_times::ChipTimes;
+use crate::pass::profile::{PieceProfile, StepProfile};
+use crate::pipeline::arrangement::{Arrangement, DeviceGroup};
+use crate::pipeline::chunk::{Chunk, exposed_gathers, pass_windows};
+use crate::whole::assembly::{Assembly, ParameterExchange, PassEndLeads, StepExchanges, exposed_exchange};
+use crate::{SoftwareStack, StepError, StepTime, TrainingPlan};
+use sim::kernel::{Collective, CollectiveKind, RankGroup};
+use sim::network::Fabric;
+use sim::pipeline::{
+    GradientReduction, Pipeline, PipelineSchedule, PipelineStage, StageWork, interleaved_exact_time, one_f_one_b_exact_time,
+};
+use sim::units::{Bytes, Seconds};
+use workloads::{LayoutError, Model, ZeroStage};
+
+/// The time of one training step.
+///
+/// # Errors
+/// A plan that breaks a rule of its layout, a model that cannot be lowered so, a fabric that the plan does not fit.
+pub fn step_time<N: StepNetwork>(
+    chip: &mut ChipTimes,
+    model: &Model,
+    fabric: &N,
+    plan: &TrainingPlan,
+) -> Result<StepTime, StepError> {
+    plan.layout.check_model_and_batch(model, &plan.batch)?;
+    let profile = chip.profile_plan(model, fabric, plan)?;
+    step_time_of(chip, model, fabric, plan, &profile)
+}
+
+/// The time of one training step of a plan that obeys its layout's rules, from a profile made for a plan that is lowered alike.
+///
+/// # Errors
+/// A pipeline that the schedule cannot run.
+pub fn step_time_of<N: StepNetwork>(
+    chip: &mut ChipTimes,
+    model: &Model,
+    fabric: &N,
+    plan: &TrainingPlan,
+    profile: &StepProfile,
+) -> Result<StepTime, StepError> {
+    PlanOnNetwork { fabric, plan, profile }.time_of_step(chip, model)
+}
+
+/// A plan on a network: a fabric, or any other that answers like one.
+pub struct PlanOnNetwork<'a, N = Fabric> {
+    /// The network.
+    pub fabric: &'a N,
+    /// The plan.
+    pub plan: &'a TrainingPlan,
+    /// What its pieces take.
+    pub profile: &'a StepProfile,
+}
+
+impl<N: StepNetwork> PlanOnNetwork<'_, N> {
+    fn time_of_step(&self, chip: &mut ChipTimes, model: &Model) -> Result<StepTime, StepError> {
+        let (assembly, exchanges) = self.assemble_plan(chip, model)?;
+        let (passes, leads) = time_passes(&assembly, self.fabric, chip.stack(), &exchanges)?;
+        let once = assembly.once_per_step(&assembly.arrangement, chip.stack(), &exchanges, &leads);
+        Ok(assembly.account_step(passes, &once))
+    }
+
+    /// The plan put together, with what it exchanges.
+    pub fn assemble_plan(&self, chip: &mut ChipTimes, model: &Model) -> Result<(Assembly, StepExchanges), StepError> {
+        let arrangement = self.arrange_model(model)?;
+        let (exchanges, sends) = (self.step_exchanges(chip, &arrangement), self.pipeline_sends(chip));
+        let policies = &self.plan.activations;
+        policies.check_layer_counts(&arrangement.split)?;
+        Ok((Assembly::with_policies(policies, arrangement, chip.stack(), self.profile, &exchanges, &sends), exchanges))
+    }
+
+    /// How the plan divides the model.
+    pub fn arrange_model(&self, model: &Model) -> Result<Arrangement, StepError> {
+        let layout = self.plan.layout;
+        let split = layout.chunk_split(model.layers)?;
+        let arrangement = Arrangement::new(layout, split, self.plan.schedule, self.plan.micro_batches());
+        if layout.pipeline > 1 && arrangement.schedule.chunks_per_device() != layout.virtual_stages {
+            return Err(StepError::Layout(LayoutError {
+                key: "virtual_stages",
+                value: layout.virtual_stages.to_string(),
+                limit: format!("{} under its schedule", arrangement.schedule.chunks_per_device()),
+                cure: "use as many, or 1F1B".to_owned(),
+            }));
+        }
+        Ok(arrangement)
+    }
+
+    /// What the degrees ask of the network and of the update.
+    pub fn step_exchanges(&self, chip: &mut ChipTimes, arrangement: &Arrangement) -> StepExchanges {
+        let (pieces, units) = (arrangement.chunk_pieces(self.profile), arrangement.gather_units(self.profile));
+        let mut exchanges =
+            StepExchanges { tied: self.tied_gradient_sum(chip), copies: self.parameter_copies(chip), ..StepExchanges::default() };
+        for DeviceGroup { kind, counts, .. } in arrangement.device_groups() {
+            let sum = |of: fn(&PieceProfile) -> u64| pieces.iter().zip(counts).map(|(piece, n)| of(piece) * n).sum();
+            let (parameters, experts) = (sum(|p| p.parameters), sum(|p| p.expert_parameters));
+            exchanges.devices[kind] = ParameterExchange {
+                update: chip.time_of_update(self.profile, self.updated_parameters(chip, parameters, experts)),
+                ..self.exchange_of_parameters(chip, parameters, experts)
+            };
+        }
+        for ((unit, piece), n) in exchanges.units.iter_mut().zip(&pieces).zip(units) {
+            *unit = self.gathers_per_unit(chip, piece, n);
+        }
+        exchanges
+    }
+
+    /// Weights gathered (ZeRO-3), and gradients scattered (ZeRO-2 and -3), in every micro-batch: the part that nothing hides, forward and
+    /// backward. `units` are what is gathered at a time: layers and ends.
+    pub fn exposed_sharding(&self, chip: &ChipTimes, piece: &PieceProfile, units: u64) -> (Seconds, Seconds) {
+        let exposed = exposed_gathers(chip.stack(), piece, units, self.gathers_per_unit(chip, piece, units));
+        (exposed.forward, exposed.backward)
+    }
+
+    /// What one of a piece's `units` exchanges in every micro-batch: ZeRO-3 gathers its weights, ZeRO-2 and -3 scatter its gradients, of which
+    /// they keep a share only.
+    pub fn gathers_per_unit(&self, chip: &ChipTimes, piece: &PieceProfile, units: u64) -> (Communication, Communication) {
+        let (mut gather, mut scatter) = (Communication::default(), Communication::default());
+        let zero = self.plan.layout.zero;
+        if !self.plan.layout.reduces_every_micro_batch() {
+            return (gather, scatter);
+        }
+        // Weights without gradients are gathered with the dense ones.
+        let mut still = piece.frozen;
+        for (parameters, group) in self.holders_of_parameters(piece.parameters, piece.expert_parameters) {
+            let shards = self.sharding_groups(chip, group).0;
+            let collective =
+                |kind, bytes: Bytes, count: u64| self.collective_cost(chip, kind, bytes * (count / units.max(1)), shards);
+            if zero == ZeroStage::Parameters {
+                gather = gather + collective(CollectiveKind::AllGather, self.profile.weight_bytes, parameters + still);
+            }
+            scatter = scatter + collective(CollectiveKind::ReduceScatter, self.profile.gradient_bytes, parameters);
+            still = 0;
+        }
+        (gather, scatter)
+    }
+
+    /// Parameters on a device with the ranks that hold the same ones: experts are spread over the expert-parallel ones.
+    pub fn holders_of_parameters(&self, parameters: u64, experts: u64) -> [(u64, RankGroup); 2] {
+        let [dense, sparse] = parameter_holders(&self.plan.layout);
+        [(parameters, dense), (experts, sparse)]
+    }
+
+    /// The ranks among which ZeRO shares what `group` holds, and the groups of copies under hybrid sharding.
+    pub fn sharding_groups(&self, chip: &ChipTimes, group: RankGroup) -> (RankGroup, RankGroup) {
+        let hybrid = chip.stack().kernels.shard_within_domain;
+        let ranks = shard_groups(group.ranks, hybrid.then(|| ranks_inside(self.fabric.fast_domain_size(), group.stride)));
+        let copies = RankGroup { ranks: group.ranks / ranks, stride: group.stride * ranks };
+        (RankGroup { ranks, stride: group.stride }, copies)
+    }
+
+    /// What a collective of a group takes; nothing for a group of one.
+    pub fn collective_cost(&self, chip: &ChipTimes, kind: CollectiveKind, bytes: Bytes, group: RankGroup) -> Communication {
+        if group.ranks < 2 || bytes == Bytes::ZERO {
+            return Communication::default();
+        }
+        chip.cost_of_collective(self.fabric, &Collective { kind, bytes, group })
+    }
+
+    /// Parameters that one device updates.
+    pub fn updated_parameters(&self, chip: &ChipTimes, parameters: u64, experts: u64) -> u64 {
+        if self.plan.layout.zero == ZeroStage::None {
+            return parameters.saturating_add(experts);
+        }
+        let held = self.holders_of_parameters(parameters, experts);
+        held.iter().map(|(count, group)| count.div_ceil(u64::from(self.sharding_groups(chip, *group).0.ranks))).sum()
+    }
+
+    /// Gradients (and updated weights) of all of a device's pieces once per step, less what their passes hide.
+    pub fn exposed_synchronisation(&self, chip: &ChipTimes, all: &PieceProfile) -> Seconds {
+        let exchange = self.exchange_of_parameters(chip, all.parameters, all.expert_parameters);
+        exposed_exchange(chip.stack(), &exchange, pass_windows(chip.stack(), all))
+    }
+
+    /// Gradients (and updated weights) once per step.
+    pub fn exchange_of_parameters(&self, chip: &ChipTimes, parameters: u64, experts: u64) -> ParameterExchange {
+        let mut exchange = ParameterExchange::default();
+        let slower = match self.plan.layout.zero {
+            ZeroStage::OptimizerStates | ZeroStage::Gradients => 1.0 / chip.stack().sustained.exchange_fraction,
+            ZeroStage::None | ZeroStage::Parameters => 1.0,
+        };
+        for (count, group) in self.holders_of_parameters(parameters, experts) {
+            let [first, second, weights] = self.reduce_and_gather(chip, count, group);
+            for Collective { kind, bytes, group } in [first, second] {
+                exchange.reduce = exchange.reduce + self.collective_cost(chip, kind, bytes, group);
+            }
+            exchange.gather = exchange.gather + self.collective_cost(chip, weights.kind, weights.bytes, weights.group);
+        }
+        exchange.reduce = exchange.reduce * slower;
+        exchange.gather = exchange.gather * slower;
+        exchange
+    }
+
+    /// What `group` exchanges once per step for the `count` parameters that it holds: two reductions of gradients (the second among copies
+    /// under hybrid sharding) and a gathering of weights. What a ZeRO stage does not do has no bytes.
+    pub fn reduce_and_gather(&self, chip: &ChipTimes, count: u64, group: RankGroup) -> [Collective; 3] {
+        let (gradients, weights) = (self.profile.gradient_bytes * count, self.profile.weight_bytes * count);
+        let (shards, copies) = self.sharding_groups(chip, group);
+        let shard = Bytes(gradients.0 / u64::from(shards.ranks.max(1)));
+        let nothing = Bytes::ZERO;
+        let (all, scattered, shared, gathered) = match self.plan.layout.zero {
+            ZeroStage::None => (gradients, nothing, nothing, nothing),
+            ZeroStage::Gradients if self.plan.layout.reduces_every_micro_batch() => (nothing, nothing, shard, weights),
+            ZeroStage::OptimizerStates | ZeroStage::Gradients => (nothing, gradients, shard, weights),
+            ZeroStage::Parameters => (nothing, nothing, shard, nothing),
+        };
+        let first = if all > nothing {
+            Collective { kind: CollectiveKind::AllReduce, bytes: all, group }
+        } else {
+            Collective { kind: CollectiveKind::ReduceScatter, bytes: scattered, group: shards }
+        };
+        let second = Collective { kind: CollectiveKind::AllReduce, bytes: shared, group: copies };
+        [first, second, Collective { kind: CollectiveKind::AllGather, bytes: gathered, group: shards }]
+    }
+
+    /// The sum of the gradients of a tied embedding's two copies.
+    pub fn tied_gradient_sum(&self, chip: &ChipTimes) -> Seconds {
+        let layout = &self.plan.layout;
+        if layout.pipeline == 1 || self.profile.tied_parameters == 0 {
+            return Seconds::ZERO;
+        }
+        let bytes = self.profile.gradient_bytes * self.profile.tied_parameters;
+        self.fabric.time_of_tied_sum(layout, bytes).with_launch_gap(chip.launch_gap()).time
+    }
+
+    /// The ways of an activation between stages. Tensor-parallel devices send a slice each and gather it again
+    /// (Narayanan et al., SC 2021, section 4.1).
+    pub fn pipeline_sends(&self, chip: &ChipTimes) -> PipelineSends {
+        let layout = &self.plan.layout;
+        let bytes = self.profile.boundary;
+        let sliced = layout.tensor > 1 && !layout.sequence_parallel;
+        let slice = if sliced { Bytes(bytes.0 / u64::from(layout.tensor)) } else { bytes };
+        let group = RankGroup { ranks: layout.tensor, stride: 1 };
+        let gather = Collective { kind: CollectiveKind::AllGather, bytes, group };
+        PipelineSends::new(self.fabric, layout, |tier| {
+            let send = self.fabric.cost_of_send(layout, tier, slice).with_launch_gap(chip.launch_gap());
+            let send = if sliced { send + chip.cost_of_collective(self.fabric, &gather) } else { send };
+            // The chip's scalars are of collectives of whole groups; a send takes few of their channels, and nothing measured tells what it slows.
+            Communication { slowing: MutualSlowdown::default(), ..send }
+        })
+    }
+}
+
+/// All passes of all micro-batches through the pipeline, as the schedule plays them, and how much earlier than the last devices end.
+pub fn time_passes(
+    assembly: &Assembly,
+    fabric: &impl StepNetwork,
+    stack: &SoftwareStack,
+    exchanges: &StepExchanges,
+) -> Result<(Seconds, PassEndLeads), StepError> {
+    let Arrangement { split, schedule, micro_batches, .. } = assembly.arrangement;
+    if split.chunks == 1 {
+        return Ok((assembly.passes_without_pipeline(), PassEndLeads::Closed));
+    }
+    let m = u32::try_from(micro_batches).unwrap_or(u32::MAX);
+    let chunks = (0..split.chunks).map(|place| assembly.chunk_at(place));
+    let work = || chunks.map(|c| StageWork { forward: c.forward, backward: c.recompute + c.backward }).collect::<Vec<_>>();
+    match schedule {
+        PipelineSchedule::OneForwardOneBackward => {
+            return Ok((
+                one_f_one_b_exact_time(&work(), &assembly.exposed_sends_between_chunks(fabric), m),
+                PassEndLeads::Closed,
+            ));
+        }
+        PipelineSchedule::Interleaved { chunks } if m.is_multiple_of(assembly.arrangement.layout.pipeline) => {
+            return Ok((
+                interleaved_exact_time(&work(), &assembly.exposed_sends_between_chunks(fabric), chunks, m),
+                PassEndLeads::Closed,
+            ));
+        }
+        _ => {}
+    }
+    let played = simulated_pipeline(assembly, fabric, stack, exchanges)
+        .simulate_without_records()
+        .map_err(|e| StepError::Hardware(e.to_string()))?;
+    let leads = if schedule.splits_backward() {
+        PassEndLeads::Played(played.devices.iter().map(|device| played.passes_end - device.passes_end).collect())
+    } else {
+        PassEndLeads::Closed
+    };
+    Ok((played.passes_end, leads))
+}
+
+/// The step as the event simulation plays it, without memory and the overhead. Exchanges and updates belong to it: of ZB-V's orders that one is
+/// run under which the step takes least, not the passes.
+pub fn simulated_pipeline(
+    assembly: &Assembly,
+    fabric: &impl StepNetwork,
+    stack: &SoftwareStack,
+    exchanges: &StepExchanges,
+) -> Pipeline {
+    let arrangement = &assembly.arrangement;
+    let stage = |c: &Chunk| {
+        let [backward_input, backward_weight] = c.gradient_times(arrangement.schedule);
+        PipelineStage { forward: c.forward, recompute: c.recompute, backward_input, backward_weight, ..PipelineStage::default() }
+    };
+    let mut stages: Vec<PipelineStage> = (0..arrangement.split.chunks).map(|place| stage(assembly.chunk_at(place))).collect();
+    let mut alike = assembly.group_of_device(0);
+    for (device, stage) in (0..arrangement.layout.pipeline).zip(&mut stages) {
+        if alike.is_none_or(|alike| alike.to < device) {
+            alike = assembly.group_of_device(device);
+        }
+        let Some(alike) = &alike else { continue };
+        let once = assembly.once_per_device(alike, stack, exchanges);
+        (stage.reduction, stage.optimizer) = (once.data + once.tied, once.update);
+    }
+    Pipeline {
+        stages,
+        sends: assembly.exposed_sends_between_chunks(fabric),
+        micro_batches: u32::try_from(arrangement.micro_batches).unwrap_or(u32::MAX),
+        schedule: arrangement.schedule,
+        reduction: GradientReduction::AfterBackward,
+        optimizer_waits_for_all: true,
+    }
+}

@@ -1,0 +1,228 @@
+//! Why a step takes as long as it does: where its time goes, and what each kernel of its passes takes and what bounds it.
+
+use crate::memory::keeps::count_layers_with_policy;
+use crate::pass::away::PieceCopies;
+use crate::pass::copied::CopiedBytes;
+use crate::pass::execute::detail::KernelDetail;
+use crate::pass::profile::{PassProfile, PieceProfile};
+use crate::whole::evaluate::{PlanOnNetwork, step_time_of};
+use crate::{ChipTimes, StepError, StepTime, TrainingPlan, lower_plan};
+use sim::cost::Bottleneck;
+use sim::hardware::Accelerator;
+use sim::kernel::Kernel;
+use sim::network::Fabric;
+use sim::units::{Joules, Seconds};
+use std::collections::BTreeMap;
+use workloads::{ActivationPolicy, Model, RecomputeSet, Segment, SegmentKind};
+
+/// A named part of a step's time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepPart {
+    /// A part of [`StepTime::named_parts`], or of its forward and backward kernels those of one kind with what bounds them.
+    pub name: String,
+    /// How much of the step.
+    pub time: Seconds,
+}
+
+/// A pass of a segment as the plan's slowest stage runs it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PassDetail {
+    /// The segment: embedding, layer, head.
+    pub segment: String,
+    /// `forward`, or `backward` with what it recomputes.
+    pub pass: String,
+    /// Times per micro-batch that a device of the stage runs it.
+    pub count: u64,
+    /// How long it takes once; the host's launches, and weights and gradients that ZeRO exchanges beside it, not counted.
+    pub time: Seconds,
+    /// Energy of it once on one device, static power apart.
+    pub energy: Joules,
+    /// How much less it might take under a better schedule: none where its schedule is proven.
+    pub unproven: Seconds,
+    /// Its kernels in the order in which they start.
+    pub kernels: Vec<KernelDetail>,
+}
+
+/// Why a plan takes as long as it does.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Explanation {
+    /// The step.
+    pub time: StepTime,
+    /// The step's time in parts that add up to it, longest first.
+    pub parts: Vec<StepPart>,
+    /// The stage whose devices are busy longest, from 0: the first of several.
+    pub slowest_stage: u32,
+    /// Its passes.
+    pub passes: Vec<PassDetail>,
+}
+
+/// What computes a kernel.
+#[must_use]
+pub fn kernel_units(kernel: &Kernel) -> &'static str {
+    match kernel {
+        Kernel::Contraction(_) | Kernel::Epilogue(_) => "arrays",
+        Kernel::FusedAttention(_) => "cores",
+        Kernel::Elementwise(_) | Kernel::Reduction(_) => "lanes",
+        Kernel::Collective(_) => "network",
+        Kernel::Transfer(_) => "link",
+    }
+}
+
+/// What a bound of a kernel is called on a chip.
+#[must_use]
+pub fn bound_name(bound: Bottleneck, kernel: &Kernel, chip: &Accelerator) -> String {
+    match bound {
+        Bottleneck::Compute => kernel_units(kernel).to_owned(),
+        Bottleneck::Memory(level) => {
+            chip.memory_levels().nth(usize::from(level)).map_or_else(|| "memory".into(), |l| l.name.clone())
+        }
+        Bottleneck::Network => "network".into(),
+        Bottleneck::Overhead => "launch overhead".into(),
+    }
+}
+
+/// What a kernel does and what holds it up, in words.
+#[must_use]
+pub fn kernel_class(kernel: &Kernel, bound: Bottleneck, chip: &Accelerator) -> String {
+    let work = match kernel {
+        Kernel::Contraction(_) | Kernel::Epilogue(_) => "matrix products",
+        Kernel::FusedAttention(_) => "fused attention",
+        Kernel::Elementwise(_) | Kernel::Reduction(_) => "vector work",
+        Kernel::Collective(_) => "collectives",
+        Kernel::Transfer(_) => "host transfers",
+    };
+    format!("{work}, bound by {}", bound_name(bound, kernel, chip))
+}
+
+/// Explains a plan that obeys its layout's rules.
+///
+/// # Errors
+/// As [`crate::step_time`].
+pub fn explain_plan(chip: &mut ChipTimes, model: &Model, fabric: &Fabric, plan: &TrainingPlan) -> Result<Explanation, StepError> {
+    let graph = lower_plan(model, plan, chip.stack())?;
+    let profile = chip.profile_lowered(model, &graph, fabric, plan)?;
+    let time = step_time_of(chip, model, fabric, plan, &profile)?;
+    let (assembly, exchanges) = PlanOnNetwork { fabric, plan, profile: &profile }.assemble_plan(chip, model)?;
+    let profile = exchanges.add_copies_to_profile(&profile, chip.stack());
+    let moved = exchanges.copies.unwrap_or_default().pieces;
+    let arrangement = &assembly.arrangement;
+    let slowest = assembly.busiest_devices();
+    let stage = slowest.map_or(0, |alike| alike.from);
+    let held = slowest.map_or([0; 4], |alike| alike.counts);
+    let alone = arrangement.split.chunks == 1;
+    let (mut passes, mut classes) = (Vec::new(), BTreeMap::new());
+    for segment in &graph.segments {
+        let first = plan.activations.first_layer_policy();
+        let runs = match segment.kind {
+            SegmentKind::Embedding => vec![(&profile.embedding, held[0], first)],
+            SegmentKind::Layer => {
+                let under = |policy| {
+                    (profile.layer_with_policy(policy), count_layers_with_policy(plan, arrangement, stage, policy), policy)
+                };
+                plan.activations.distinct_policies().into_iter().map(under).collect()
+            }
+            SegmentKind::Head => vec![(&profile.head, if alone { held[0] } else { held[2] }, first)],
+        };
+        for (piece, count, policy) in runs.into_iter().filter(|(_, count, _)| *count > 0) {
+            let moved = moved[segment.kind as usize];
+            let run = SegmentRun { segment, piece, count, policy, fabric, moved };
+            passes.extend(run.forward_and_backward(chip)?);
+            run.add_kernels_by_class(chip, arrangement.micro_batches, &mut classes)?;
+        }
+    }
+    let whole = time.named_parts().into_iter().skip(1).filter(|(name, _)| !matches!(*name, "forward" | "backward"));
+    let whole = whole.map(|(name, time)| (name.to_owned(), time));
+    let mut parts: Vec<StepPart> =
+        classes.into_iter().chain(whole).filter(|(_, time)| time.0 > 0.0).map(|(name, time)| StepPart { name, time }).collect();
+    parts.sort_by(|a, b| b.time.0.total_cmp(&a.time.0));
+    Ok(Explanation { time, parts, slowest_stage: stage, passes })
+}
+
+/// A segment as a stage runs it.
+struct SegmentRun<'a> {
+    segment: &'a Segment,
+    piece: &'a PieceProfile,
+    policy: &'a ActivationPolicy,
+    /// Times per micro-batch.
+    count: u64,
+    fabric: &'a Fabric,
+    /// Weights and gradients that live away from the device.
+    moved: PieceCopies,
+}
+
+impl SegmentRun<'_> {
+    /// Its forward pass, and its backward pass with what that runs again.
+    fn forward_and_backward(&self, chip: &mut ChipTimes) -> Result<[PassDetail; 2], StepError> {
+        let (segment, piece) = (self.segment, self.piece);
+        let treatment = self.policy.treatment_with_extent(&segment.graph, chip.stack().replay_extent());
+        let copied = CopiedBytes::of_treatment(&treatment, &segment.graph);
+        let PieceCopies { weights, gradients, .. } = self.moved;
+        let again = &treatment.recompute;
+        let backward = self.pass_detail(chip, again, &piece.recompute.plus(piece.backward), copied + weights + gradients)?;
+        let forward = chip.kernel_details(&segment.forward_graph(), self.fabric, &piece.forward, copied + weights)?;
+        Ok([self.time_of_pass("forward".to_owned(), &piece.forward, forward), backward])
+    }
+
+    fn pass_detail(
+        &self,
+        chip: &mut ChipTimes,
+        again: &RecomputeSet,
+        pass: &PassProfile,
+        copied: CopiedBytes,
+    ) -> Result<PassDetail, StepError> {
+        let kernels = chip.kernel_details(&self.segment.backward_graph(again), self.fabric, pass, copied)?;
+        Ok(self.time_of_pass(backward_name(self.segment, again), pass, kernels))
+    }
+
+    fn time_of_pass(&self, name: String, pass: &PassProfile, kernels: Vec<KernelDetail>) -> PassDetail {
+        PassDetail {
+            segment: self.segment.name.clone(),
+            pass: name,
+            count: self.count,
+            time: pass.busy_time(),
+            energy: kernels.iter().map(|kernel| kernel.energy).sum(),
+            unproven: pass.unproven,
+            kernels,
+        }
+    }
+
+    /// Adds the segment's forward and backward kernels of a step by what they do and what bounds them. Where kernels overlap, a pass's time is shared
+    /// out in proportion to their latencies.
+    fn add_kernels_by_class(
+        &self,
+        chip: &mut ChipTimes,
+        micro_batches: u64,
+        classes: &mut BTreeMap<String, Seconds>,
+    ) -> Result<(), StepError> {
+        let times = self.count as f64 * micro_batches as f64;
+        let graphs = [self.segment.forward_graph(), self.segment.backward_graph(&RecomputeSet::none())];
+        for (graph, pass) in graphs.iter().zip([&self.piece.forward, &self.piece.backward]) {
+            let kernels = chip.kernel_details(graph, self.fabric, pass, CopiedBytes::default())?;
+            let computing = || kernels.iter().filter(|kernel| kernel.runs_on_cores());
+            let all: Seconds = computing().map(|kernel| kernel.latency).sum();
+            for kernel in computing().filter(|_| all > Seconds::ZERO) {
+                let class = kernel_class(&kernel.kernel, kernel.bound, chip.chip());
+                *classes.entry(class).or_default() += pass.device * (kernel.latency / all) * times;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `backward`, and what it runs again by the operators' own names.
+fn backward_name(segment: &Segment, again: &RecomputeSet) -> String {
+    let operators = &segment.graph.operators;
+    if again.is_empty() {
+        return "backward".to_owned();
+    }
+    if again.len() == operators.len() {
+        return "backward, recomputing all".to_owned();
+    }
+    let short = |name: &str| name.rsplit('.').next().unwrap_or(name).to_owned();
+    let names: Vec<String> = again.iter().filter_map(|op| operators.get(op.index())).map(|op| short(&op.name)).collect();
+    format!("backward, recomputing {}", names.join(" "))
+}
+
+#[cfg(test)]
+#[path = "explain_tests.rs"]
+mod tests;

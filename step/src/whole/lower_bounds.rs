@@ -1,0 +1,168 @@
+//! What a plan's passes and the rest of its step take at least, whatever the split of its layers into chunks: what splits are bounded by before
+//! any is evaluated.
+
+use crate::communication::contention::OverlapWindow;
+use crate::communication::sends::PipelineSends;
+use crate::pass::profile::{PieceProfile, StepProfile};
+use crate::pipeline::chunk::{busy_times, exposed_gathers, launch_times, split_backward_parts};
+use crate::whole::evaluate::PlanOnNetwork;
+use crate::{ChipTimes, Evaluator, PlanShape, SoftwareStack, TrainingPlan};
+use sim::units::Seconds;
+use workloads::Layout;
+
+/// What one micro-batch's passes of a piece take at least on one device, communication that nothing hides included, but for weights that ZeRO-3
+/// gathers.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct PieceLoad {
+    /// The forward pass.
+    pub forward: Seconds,
+    /// The backward pass in one go, with what is run again.
+    pub backward: Seconds,
+    /// The same in two that run apart: what is run again with the gradients of inputs, and the gradients of weights.
+    pub apart: [Seconds; 2],
+}
+
+/// What nothing hides of communication in every micro-batch in a chunk's forward and in its backward pass.
+pub type ExposedGatherTimes = [Seconds; 2];
+
+/// [`ExposedGatherTimes`] of a chunk of one layer or more, without ends.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct LayerGathers {
+    /// Of any number of layers.
+    pub once: ExposedGatherTimes,
+    /// Of each layer besides.
+    pub each: ExposedGatherTimes,
+}
+
+impl PlanShape {
+    /// The loads of the embedding, of a layer and of the head, but for copies of weights and gradients that live away from the device: how much these
+    /// are depends on the degrees. Any number of layers with either end or none take as much together, or more: in every
+    /// pass the device's or the host's work, whichever is longer in a layer, adds up.
+    #[must_use]
+    pub fn piece_loads(&self, stack: &SoftwareStack) -> [PieceLoad; 3] {
+        piece_loads_of_profile(&self.profile, stack)
+    }
+}
+
+/// [`PlanShape::piece_loads`] of a profile.
+pub(crate) fn piece_loads_of_profile(profile: &StepProfile, stack: &SoftwareStack) -> [PieceLoad; 3] {
+    let pieces = [&profile.embedding, &profile.layer, &profile.head];
+    let passes = |piece: &PieceProfile| {
+        let ([f, b], [launch, launch_back], [input, weight]) =
+            (busy_times(piece), launch_times(stack, piece), split_backward_parts(stack, piece));
+        [[f, launch], [b, launch_back], input, weight]
+    };
+    let longer = passes(pieces[1]).map(|[device, host]| usize::from(host > device));
+    pieces.map(|piece| {
+        let of = passes(piece);
+        let [forward, backward, input, weight] = [0, 1, 2, 3].map(|pass| of[pass][longer[pass]]);
+        PieceLoad { forward, backward, apart: [input, weight] }
+    })
+}
+
+impl Evaluator<'_> {
+    /// What a pass of one chunk takes besides its kernels.
+    #[must_use]
+    pub fn pass_overhead(&self, layout: &Layout) -> Seconds {
+        if layout.pipeline > 1 { self.stack.pipeline_pass_overhead(layout.virtual_stages) } else { Seconds::ZERO }
+    }
+
+    /// What nothing hides at least of weights that a chunk gathers and of gradients that it scatters in every micro-batch: those of one unit, of
+    /// the layer and the ends the one of fewest parameters.
+    #[must_use]
+    pub fn least_exposed_gathers(&self, chip: &ChipTimes, shape: &PlanShape, plan: &TrainingPlan) -> ExposedGatherTimes {
+        let profile = &shape.profile;
+        let pieces = [&profile.embedding, &profile.layer, &profile.head].into_iter().zip(profile.units);
+        let each = |(piece, units): &(&PieceProfile, u64)| (piece.parameters / units.max(&1), piece.expert_parameters);
+        let Some((least, units)) = pieces.min_by_key(each) else { return ExposedGatherTimes::default() };
+        // Experts are in layers only.
+        let dense = PieceProfile { expert_parameters: 0, ..*least };
+        let (gather, scatter) = PlanOnNetwork { fabric: self.fabric, plan, profile }.gathers_per_unit(chip, &dense, units);
+        [gather.time, gather.time + scatter.time]
+    }
+
+    /// What nothing hides of weights that a chunk without ends gathers and of gradients that it scatters in every micro-batch. Any number of layers
+    /// is as many windows alike to hide them behind, and what one of them gathers first is never hidden.
+    #[must_use]
+    pub fn exposed_layer_gathers(&self, chip: &ChipTimes, shape: &PlanShape, plan: &TrainingPlan) -> LayerGathers {
+        let (profile, [_, units, _]) = (&shape.profile, shape.profile.units);
+        let of = |layers: u64| {
+            let (piece, units) = (profile.layer.times(layers), units * layers);
+            let gathers = PlanOnNetwork { fabric: self.fabric, plan, profile }.gathers_per_unit(chip, &piece, units);
+            let exposed = exposed_gathers(self.stack, &piece, units, gathers);
+            [exposed.forward, if plan.schedule.splits_backward() { exposed.apart[0] } else { exposed.backward }]
+        };
+        let (one, two) = (of(1), of(2));
+        let each = [0, 1].map(|pass| two[pass] - one[pass]);
+        LayerGathers { once: [0, 1].map(|pass| one[pass] - each[pass]), each }
+    }
+
+    /// What nothing hides of a plan's sends at least, however long the passes are that they are hidden behind: the least of all pairs of devices, and
+    /// what the others take longer, all together.
+    #[must_use]
+    pub fn least_exposed_sends(&self, plan: &TrainingPlan, sends: &PipelineSends) -> [Seconds; 2] {
+        let longest = OverlapWindow { time: Seconds(f64::INFINITY), ..OverlapWindow::default() };
+        let exposed = sends.exposed_behind(longest, self.stack.hidden_send_fraction(plan.layout.virtual_stages));
+        [exposed.least_send(), exposed.excess_over_least()]
+    }
+
+    /// What nothing hides at least of what a device exchanges once per step behind its last pass, the same on every chip. Work hides no more of a
+    /// communication than the stack's share of all of it. More layers are exchanged no faster.
+    #[must_use]
+    pub fn least_exposed_exchange(
+        &self,
+        chip: &ChipTimes,
+        shape: &PlanShape,
+        plan: &TrainingPlan,
+        held: DeviceHolding,
+    ) -> Seconds {
+        let (step, profile) = (PlanOnNetwork { fabric: self.fabric, plan, profile: &shape.profile }, &shape.profile);
+        let all = held.sum_pieces(profile);
+        let (exchange, overlap) = (step.exchange_of_parameters(chip, all.parameters, all.expert_parameters), &self.stack.overlap);
+        let late =
+            exchange.reduce.time * (1.0 - overlap.data_reduction) + exchange.gather.time * (1.0 - overlap.parameter_prefetch);
+        if held.ends == [false; 2] { late } else { late + step.tied_gradient_sum(chip) }
+    }
+
+    /// A device's update of what it holds: a step's last is no shorter.
+    #[must_use]
+    pub fn time_of_least_update(
+        &self,
+        chip: &mut ChipTimes,
+        shape: &PlanShape,
+        plan: &TrainingPlan,
+        held: DeviceHolding,
+    ) -> Seconds {
+        let (step, profile) = (PlanOnNetwork { fabric: self.fabric, plan, profile: &shape.profile }, &shape.profile);
+        let all = held.sum_pieces(profile);
+        chip.time_of_update(profile, step.updated_parameters(chip, all.parameters, all.expert_parameters))
+    }
+}
+
+/// What a device holds of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DeviceHolding {
+    /// Layers.
+    pub layers: u64,
+    /// The embedding, and the head.
+    pub ends: [bool; 2],
+}
+
+impl DeviceHolding {
+    /// So many layers beside the embedding.
+    #[must_use]
+    pub fn first_device(layers: u64) -> Self {
+        Self { layers, ends: [true, false] }
+    }
+
+    /// So many layers between the ends.
+    #[must_use]
+    pub fn inner_device(layers: u64) -> Self {
+        Self { layers, ends: [false; 2] }
+    }
+
+    fn sum_pieces(self, profile: &StepProfile) -> PieceProfile {
+        let ends = [&profile.embedding, &profile.head].into_iter().zip(self.ends).filter(|(_, held)| *held);
+        ends.fold(profile.layer.times(self.layers), |all, (end, _)| all.plus(*end))
+    }
+}

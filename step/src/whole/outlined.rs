@@ -1,0 +1,116 @@
+//! A shape for many chips: all of it but what its passes take is prepared once, for what bounds their schedules from below ([`Outline`]).
+//!
+//! [`Outline`]: sim::schedule::Outline
+
+use crate::pass::profile::{PieceProfile, StepProfile};
+use crate::pass::program::{KernelProgram, KernelTable, SegmentPasses};
+use crate::whole::evaluator::{LoweredModel, PlanShape};
+use crate::{ChipTimes, ExecutionMode, StepError, TrainingPlan};
+use sim::kernel::KernelGraph;
+use sim::network::Fabric;
+use sim::units::{Bytes, Seconds};
+use std::sync::Arc;
+use workloads::{ActivationPolicy, SegmentKind};
+
+impl PlanShape {
+    /// The profile's embedding, layer, head.
+    fn pieces_mut(&mut self) -> [&mut PieceProfile; 3] {
+        let StepProfile { embedding, layer, head, .. } = &mut self.profile;
+        [embedding, layer, head]
+    }
+
+    /// Whether a plan's policies say what is kept in a segment: layers' alone, and those of ends that have layers.
+    fn follows_policy(&self, kind: SegmentKind) -> bool {
+        match kind {
+            SegmentKind::Embedding => self.profile.leading_segment.is_some(),
+            SegmentKind::Layer => true,
+            SegmentKind::Head => self.profile.trailing_segment.is_some(),
+        }
+    }
+}
+
+/// What runs in a segment's backward pass under a policy, where that is more than the backward pass alone.
+#[derive(Debug, Clone)]
+struct RecomputedBackward<G> {
+    /// The backward pass with what runs again, if anything does.
+    whole: Option<G>,
+    /// How much of what runs again does, and how often the backward pass runs.
+    repeats: [f64; 2],
+}
+
+/// A plan's shape without the times of its passes: embedding, layer, head.
+#[derive(Debug, Clone)]
+pub struct UntimedShape<G = KernelGraph> {
+    shape: PlanShape,
+    again: [RecomputedBackward<G>; 3],
+}
+
+/// A shape whose passes are programs of interned kernels.
+pub type OutlinedShape = UntimedShape<Arc<KernelProgram>>;
+
+impl LoweredModel<'_> {
+    /// The shape of a plan of one policy without the times of its passes; `None` where more than its schedules depends on the chip (streams of kernels,
+    /// copies to the host). The first shape of `self` must be one that keeps everything.
+    ///
+    /// # Errors
+    /// A graph without layers.
+    pub fn untimed_shape(
+        &mut self,
+        chip: &mut ChipTimes,
+        fabric: &Fabric,
+        plan: &TrainingPlan,
+    ) -> Result<Option<UntimedShape>, StepError> {
+        if chip.stack().kernels.execution != ExecutionMode::Scheduled || plan.activations.uniform_policy().is_none() {
+            return Ok(None);
+        }
+        let shape = self.plan_shape(chip, fabric, plan)?;
+        let keeps = ActivationPolicy::None;
+        let mut copies = false;
+        let again = [SegmentKind::Embedding, SegmentKind::Layer, SegmentKind::Head].map(|kind| {
+            let Some(segment) = self.graph().segment(kind) else { return RecomputedBackward { whole: None, repeats: [1.0; 2] } };
+            let policy = if shape.follows_policy(kind) { plan.activations.first_layer_policy() } else { &keeps };
+            let treatment = policy.treatment_with_extent(&segment.graph, chip.stack().replay_extent());
+            copies |= treatment.offloaded_bytes(&segment.graph) > Bytes::ZERO;
+            let whole = (!treatment.recompute.is_empty()).then(|| segment.backward_graph(&treatment.recompute));
+            // Where nothing goes away no tokens do, and all of it runs again.
+            RecomputedBackward { whole, repeats: [1.0, if segment.second_backward { 2.0 } else { 1.0 }] }
+        });
+        Ok((!copies).then_some(UntimedShape { shape, again }))
+    }
+}
+
+impl UntimedShape {
+    /// With its kernels interned.
+    #[must_use]
+    pub fn intern_kernels(self, table: &mut KernelTable) -> OutlinedShape {
+        let again = self.again.map(|RecomputedBackward { whole, repeats }| RecomputedBackward {
+            whole: whole.map(|graph| table.intern_graph(&graph)),
+            repeats,
+        });
+        UntimedShape { shape: self.shape, again }
+    }
+}
+
+impl OutlinedShape {
+    /// The shape without the times of its passes.
+    #[must_use]
+    pub fn shape_without_times(&self) -> &PlanShape {
+        &self.shape
+    }
+
+    /// The shape where a pass takes `least`: what [`LoweredModel::shape_with_least`] gives of a chip whose kernels are bounded so. `passes` are those of the lowered
+    /// model with nothing run again.
+    #[must_use]
+    pub fn shape_with_least(&self, passes: &[SegmentPasses; 3], mut least: impl FnMut(&KernelProgram) -> Seconds) -> PlanShape {
+        let mut shape = self.shape.clone();
+        for ((piece, again), passes) in shape.pieces_mut().into_iter().zip(&self.again).zip(passes) {
+            let once = least(&passes.backward);
+            let more = again.whole.as_ref().map_or(Seconds::ZERO, |whole| (least(whole) - once).max(Seconds::ZERO));
+            piece.forward.device = least(&passes.forward);
+            piece.recompute.device = more * again.repeats[0];
+            piece.backward.device = once * again.repeats[1];
+            piece.mark_bounded();
+        }
+        shape
+    }
+}

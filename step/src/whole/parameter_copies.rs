@@ -1,0 +1,59 @@
+//! Copies of weights and gradients that live away from the device: every micro-batch fetches a piece's weights for its forward pass and again for its
+//! backward pass, and its backward pass sends the gradients away (Ren et al., ZeRO-Offload, USENIX ATC 2021, section 4.1; Rajbhandari et al.,
+//! ZeRO-Infinity, SC 2021, sections 4 and 6.1).
+//!
+//! What ranks share, each copies its share of, over its own link: under ZeRO-3 weights are fetched in shares and then gathered, gradients that are
+//! reduced in every micro-batch (ZeRO-2, ZeRO-3) leave in shares. Otherwise every rank copies what it holds whole; in a pipeline that is so of ZeRO-2's
+//! gradients, too. Like weights that ZeRO-3 gathers, those fetched for the backward pass serve what runs again there, and a head beside the embedding
+//! that it is tied to has none of its own.
+
+use crate::communication::network::StepNetwork;
+use crate::communication::sharing::sharing_domain;
+use crate::memory::zero_states::ZeroSharding;
+use crate::pass::away::{ParameterCopies, PieceCopies};
+use crate::pass::copied::{CopiedBytes, LinkTimes};
+use crate::whole::evaluate::PlanOnNetwork;
+use crate::{ChipTimes, Fidelity};
+use sim::kernel::Kernel;
+use sim::units::{Bytes, Joules};
+use workloads::memory::BytesByPlace;
+
+impl<N: StepNetwork> PlanOnNetwork<'_, N> {
+    /// What is copied in every micro-batch of weights and gradients that live away from the device; none where all live there.
+    pub(crate) fn parameter_copies(&self, chip: &mut ChipTimes) -> Option<ParameterCopies> {
+        let away = self.profile.away?;
+        let layout = &self.plan.layout;
+        let sharding =
+            ZeroSharding::new(layout, chip.stack(), sharing_domain(chip.stack(), self.fabric.fast_domain_size(), layout));
+        let [weights, gradients, _] = sharding.zero_sharded_classes();
+        let copied = |placed: &BytesByPlace, shared: bool| {
+            let [host, stored] = [placed.host, placed.nvme].map(|bytes| Bytes(sharding.share_of(bytes, shared)));
+            CopiedBytes { all: host + stored, stored }
+        };
+        let [embedding, layer, head] = away.pieces;
+        let head = if layout.pipeline > 1 { away.head_apart } else { head };
+        let pieces = [embedding, layer, head].map(|piece| {
+            let weights = copied(&piece.weights, weights);
+            let gradients = copied(&piece.gradients, gradients && layout.reduces_every_micro_batch());
+            let fetch = LinkTimes::into_device(chip.copy_times(weights));
+            let send = LinkTimes::out_of_device(chip.copy_times(gradients));
+            PieceCopies { weights, gradients, passes: [fetch, fetch.plus(send)] }
+        });
+        Some(ParameterCopies { pieces, bounded: chip.fidelity() != Fidelity::Exact })
+    }
+
+    /// The energy of these copies in one micro-batch on the devices of all stages, static power apart.
+    pub(crate) fn energy_of_parameter_copies(&self, chip: &mut ChipTimes, layers: u64) -> Joules {
+        let Some(copies) = self.parameter_copies(chip) else { return Joules::ZERO };
+        let mut of = |piece: &PieceCopies| {
+            let moved = [piece.weights, piece.weights, piece.gradients].into_iter().flat_map(CopiedBytes::transfers);
+            moved.map(|copy| chip.energy_of_kernel(&Kernel::Transfer(copy))).sum::<Joules>()
+        };
+        let [embedding, layer, head] = copies.pieces.each_ref().map(&mut of);
+        embedding + layer * layers as f64 + head
+    }
+}
+
+#[cfg(test)]
+#[path = "parameter_copies_tests.rs"]
+mod tests;
