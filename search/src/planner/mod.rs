@@ -14,43 +14,29 @@
 //! A space that is too large for this ([`Splits::NearOf`]) contains a small space that is searched first. The times of
 //! its list prune most other plans by a bound on their work, before anything else of them is evaluated.
 
-mod fastest;
-mod fault;
-mod found;
-mod layer_policies;
-mod loads;
-mod lots;
+mod bounds;
+mod chips;
 mod mapped;
-mod mix_splits;
 mod mixes;
-mod near;
 mod neighbours;
-mod on_chip;
-mod policies;
-mod prepared;
 mod search;
-mod settle;
 mod space;
 mod splits;
-mod stages;
-mod stopped;
 #[cfg(test)]
 mod tests;
-mod walk;
-mod watch;
 
-pub use fastest::FastestPlan;
+pub use chips::fastest::FastestPlan;
+pub use chips::on_chip::{ChipKernels, GroupBounds};
+pub use chips::prepared::PreparedJob;
 pub use mapped::{MapRanks, PlanMappingError, map_plans};
-pub use mixes::MixStatistics;
+pub use mixes::mixed::MixStatistics;
 pub use neighbours::{Neighbour, NeighbourOutcome, neighbours};
-pub use on_chip::{ChipKernels, GroupBounds};
-pub use policies::default_policies;
-pub use prepared::PreparedJob;
-pub use search::{search_plans, search_plans_watched};
-pub use space::{PlanSpace, SPLIT_TOLERANCE, Splits};
-pub(crate) use walk::SCHEDULES;
-pub use walk::{schedule_name, schedule_of};
-pub use watch::{PlanPart, PlanProgress, PlanWatch};
+pub use search::core::{search_plans, search_plans_watched};
+pub use search::watch::{PlanPart, PlanProgress, PlanWatch};
+pub use space::plan_space::{PlanSpace, SPLIT_TOLERANCE, Splits};
+pub use space::policies::default_policies;
+pub(crate) use space::walk::SCHEDULES;
+pub use space::walk::{schedule_name, schedule_of};
 
 use sim::hardware::Accelerator;
 use sim::network::Fabric;

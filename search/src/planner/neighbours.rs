@@ -1,7 +1,7 @@
 //! The plans one decision away from a plan: what an engineer would try next, and why not to.
 
-use super::search::search_once;
-use super::space::MOST_CHUNKS;
+use super::search::core::search_once;
+use super::space::plan_space::MOST_CHUNKS;
 use super::{Job, PlanAttempt, PlanSpace, PlanWatch, RankedPlan, Splits};
 use sim::pipeline::PipelineSchedule;
 use sim::units::{Bytes, Seconds};

@@ -1,0 +1,402 @@
+//! Finds plans with the best policies for each stage.
+//!
+//! For a layout, a split of the layers and a schedule, a stage's least time in its own memory does not depend on the
+//! other stages. A group's layer has a front of choices (keep, rerun, offload, per tensor:
+//! [`crate::memory::LayerFront`]). `step` times and sizes each choice, and each named policy. Every stage takes the
+//! fastest mix of them for its own micro-batches in flight ([`crate::memory::MixQuestion`]).
+//!
+//! Keeping everything is a lower bound: no mix with the same layout, split and schedule is faster. So the candidates
+//! are plans that, keeping everything, are faster than the fastest known plan but do not fit. They are tried in the
+//! order of that bound until none is below the fastest plan.
+
+use crate::memory::{CopyLinks, CopyRate, LayerFront, LayerTensors, MixPoint, RecomputeSpace};
+use crate::planner::PlanPart;
+use crate::planner::mixes::layer_policies::{policy_of_choice, preset_policies};
+use crate::planner::mixes::stages::PlanStages;
+use crate::planner::search::core::{PlanSearch, SPARE};
+use crate::planner::search::found::{FoundPlans, PlanCandidate};
+use crate::planner::space::policies::default_policies;
+use rayon::prelude::*;
+use sim::kernel::{Kernel, Transfer, TransferLink};
+use sim::units::{Bytes, Seconds};
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
+use step::{ChipTimes, DegreeCosts, LoweredModel, MixKind, PlanShape, RecentChunks, StepError, TrainingPlan};
+use workloads::{ActivationPolicy, Segment, SegmentKind, StagePolicies};
+
+/// Plans mixed between two updates of the fastest.
+const ROUND: usize = 16;
+
+/// Limit on a space's policies that mixes may use by name.
+const NAMED: usize = 32;
+
+/// A group's layer under every policy that a mix may use.
+pub(crate) struct GroupLayers {
+    pub(crate) policies: Vec<ActivationPolicy>,
+    pub(crate) shapes: Vec<PlanShape>,
+    pub(crate) points: Vec<MixPoint>,
+    /// The shape that keeps everything.
+    pub(crate) none: PlanShape,
+}
+
+/// How mixes were decided.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct MixStatistics {
+    /// Layouts, splits and schedules whose stages were mixed. All others are slower than the fastest plan even if they
+    /// keep everything.
+    pub tried: usize,
+    /// The largest possible gain of a better mix of the same policies, as a fraction of a stage's passes; 0 if all are
+    /// proven.
+    pub gap: f64,
+}
+
+/// How close to optimal the plans found in a group are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Looked {
+    /// Whether no other order of kernels makes their passes faster.
+    pub proven: bool,
+    /// The largest possible gain of a better mix of policies, as a fraction.
+    pub gap: f64,
+}
+
+/// A plan with policies by stage.
+pub(crate) struct StagedPlan {
+    pub(crate) policies: StagePolicies,
+    pub(crate) time: f64,
+    pub(crate) gap: f64,
+}
+
+/// By group, its layer under every policy; `None` if it cannot be lowered.
+type LayersByGroup = BTreeMap<(u32, u32), Option<GroupLayers>>;
+
+/// Threads for timing a group's policies. If many groups run at once, no core is left for parallel work within one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum TimingThreads {
+    One,
+    All,
+}
+
+impl PlanSearch<'_> {
+    /// Adds the plans with policies by stage that are faster than the fastest found.
+    pub(crate) fn add_mixed_plans(&self, found: &mut FoundPlans) -> MixStatistics {
+        let mut mixed = MixStatistics::default();
+        if self.mixes == MixKind::None {
+            return mixed;
+        }
+        let limit = found.cutoff_for_count(1);
+        let places: Vec<(usize, (usize, usize))> = self.group_places().into_iter().enumerate().collect();
+        let keeping = |chip: &mut ChipTimes, &(lot, place): &(usize, (usize, usize))| {
+            if self.standing.should_stop() {
+                self.standing.note_left_bound(self.lower_bound_of_group_at(lot));
+                return Vec::new();
+            }
+            self.plans_keeping_everything(chip, place, found, limit)
+        };
+        let bounds: Vec<Vec<PlanCandidate>> = places.par_iter().map_init(|| self.chip.clone(), keeping).collect();
+        let mut open: Vec<PlanCandidate> = bounds.into_iter().flatten().collect();
+        open.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
+        let mut known = LayersByGroup::default();
+        let mut at = 0;
+        self.standing.begin_part(PlanPart::Mixes, open.len());
+        while at < open.len() {
+            let limit = found.cutoff_for_count(1);
+            if self.standing.should_stop() {
+                self.standing.note_left_bound(open[at].time);
+                break;
+            }
+            let round = &open[at..open.len().min(at + ROUND)];
+            let round = &round[..round.partition_point(|candidate| candidate.time < limit)];
+            if round.is_empty() {
+                break;
+            }
+            for candidate in round {
+                known
+                    .entry((candidate.family, candidate.lot))
+                    .or_insert_with(|| self.layers_of_group(&mut self.chip.clone(), candidate, TimingThreads::All).ok());
+            }
+            let listed = found.cutoff_for_count(self.length - SPARE);
+            let staged = |chip: &mut ChipTimes, candidate: &PlanCandidate| {
+                self.plan_with_stage_policies(chip, known.get(&(candidate.family, candidate.lot))?.as_ref()?, candidate, listed)
+            };
+            let staged: Vec<Option<StagedPlan>> = round.par_iter().map_init(|| self.chip.clone(), staged).collect();
+            for (candidate, staged) in round.iter().zip(staged) {
+                mixed.tried += 1;
+                let Some(staged) = staged else { continue };
+                mixed.gap = mixed.gap.max(staged.gap);
+                if found.beats_bound(staged.time, self.length) {
+                    continue;
+                }
+                let policy = self.remember_policies(staged.policies);
+                found.insert_timed(PlanCandidate { time: staged.time, policy, ..*candidate }, self.length);
+            }
+            at += round.len();
+            self.standing.add_done(round.len(), 0, found.cutoff_for_count(1));
+        }
+        if found.best.is_empty() && !self.standing.was_stopped() {
+            self.note_least_shortfall(&open, &known, found);
+        }
+        mixed
+    }
+
+    /// If no plan fits, notes the smallest shortfall over all policies of the stages.
+    fn note_least_shortfall(&self, open: &[PlanCandidate], known: &LayersByGroup, found: &mut FoundPlans) {
+        let lacking = |chip: &mut ChipTimes, candidate: &PlanCandidate| {
+            let layers = known.get(&(candidate.family, candidate.lot))?.as_ref()?;
+            let least = self.stages_of_plan(chip, layers, (candidate, f64::INFINITY), |stages| stages.least_memory_policies())?;
+            Some((least.0, *candidate, least.1))
+        };
+        let all = open.par_iter().map_init(|| self.chip.clone(), lacking).flatten();
+        if let Some((lack, candidate, policies)) = all
+            .min_by_key(|(lack, candidate, _)| (*lack, candidate.family, candidate.lot, candidate.division, candidate.schedule))
+        {
+            let policy = self.remember_policies(policies);
+            found.note_shortfall(lack, PlanCandidate { policy, ..candidate });
+        }
+    }
+
+    /// Adds a group's plans with policies by stage that are faster than `limit` and the fastest found.
+    pub(crate) fn add_mixes_of_group(
+        &self,
+        chip: &mut ChipTimes,
+        place: (usize, usize),
+        limit: f64,
+        found: &mut FoundPlans,
+    ) -> Looked {
+        let mut gap = 0.0_f64;
+        if self.mixes == MixKind::None {
+            return Looked { proven: true, gap };
+        }
+        let mut open = self.plans_keeping_everything(chip, place, found, limit.min(found.cutoff_for_count(1)));
+        open.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
+        // Made when a plan first needs it: most groups have no plan that could be faster.
+        let mut layers = None;
+        for candidate in open {
+            if candidate.time >= limit.min(found.cutoff_for_count(1)) {
+                break;
+            }
+            let layers = layers.get_or_insert_with(|| self.layers_of_group(chip, &candidate, TimingThreads::One).ok());
+            let listed = found.cutoff_for_count(self.length - SPARE);
+            let staged = layers.as_ref().and_then(|layers| self.plan_with_stage_policies(chip, layers, &candidate, listed));
+            let Some(staged) = staged else { continue };
+            gap = gap.max(staged.gap);
+            if !found.beats_bound(staged.time, self.length) {
+                let policy = self.remember_policies(staged.policies);
+                found.insert_timed(PlanCandidate { time: staged.time, policy, ..candidate }, self.length);
+            }
+        }
+        let proven = layers.flatten().is_none_or(|layers| layers.shapes.iter().all(PlanShape::is_proven));
+        Looked { proven, gap }
+    }
+
+    /// Stores policies by stage for [`PlanSearch::plan_of`]. Returns the policy index that stands for them.
+    fn remember_policies(&self, policies: StagePolicies) -> u32 {
+        let mut mixes = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
+        mixes.push(policies);
+        (self.policies.len() + mixes.len() - 1) as u32
+    }
+
+    /// The plans of a group that, keeping everything, do not fit but would be faster than `limit`, with that time.
+    /// Their splits are those of the space, those in the list, and the few near the even one that are fastest if
+    /// everything is kept.
+    fn plans_keeping_everything(
+        &self,
+        chip: &mut ChipTimes,
+        (family, lot): (usize, usize),
+        found: &FoundPlans,
+        limit: f64,
+    ) -> Vec<PlanCandidate> {
+        let first = self.any_plan_of_group(family as u32, lot as u32);
+        let plan = self.plan_of(first);
+        let none = TrainingPlan { activations: StagePolicies::default(), ..plan };
+        let Ok(shape) = PlanShape::new(chip, self.job.model, self.job.fabric, &none) else { return Vec::new() };
+        let mut open: Vec<PlanCandidate> = Vec::new();
+        let here = &self.families[family];
+        for &(division, _) in &here.lots[lot].pairs {
+            for schedule in 0..here.divisions[division].schedules.len() {
+                let candidate = PlanCandidate { division: division as u32, schedule: schedule as u32, ..first };
+                let listed = found.best.iter().filter(|other| {
+                    let places = |c: &PlanCandidate| (c.family, c.lot, c.division, c.schedule);
+                    places(other) == places(&candidate) && other.ends.is_some()
+                });
+                let near = self.ends_for_mixes(chip, &shape, &candidate, limit);
+                let mut ends: Vec<_> = listed.map(|other| other.ends).chain([None]).chain(near.into_iter().map(Some)).collect();
+                ends.sort();
+                ends.dedup();
+                open.extend(ends.into_iter().filter_map(|ends| {
+                    let candidate = PlanCandidate { ends, ..candidate };
+                    let time = self.lower_bound_keeping_everything(chip, &shape, &candidate).filter(|time| *time < limit)?;
+                    Some(PlanCandidate { time, ..candidate })
+                }));
+            }
+        }
+        open
+    }
+
+    /// Lower bound in seconds on a plan that keeps everything; `None` if the plan fits.
+    fn lower_bound_keeping_everything(&self, chip: &mut ChipTimes, shape: &PlanShape, candidate: &PlanCandidate) -> Option<f64> {
+        let plan = self.plan_of(*candidate);
+        let (kind, m) = (plan.schedule, plan.micro_batches());
+        let degrees = self.degrees_of_plan(chip, shape, candidate, &plan)?;
+        if self.evaluator.total_shortfall(self.evaluator.memory_need(shape, &degrees, kind, m)) == Bytes::ZERO {
+            return None;
+        }
+        let sends = self.evaluator.pipeline_sends(chip, shape, &plan);
+        Some(self.evaluator.time_of_passes(&mut RecentChunks::default(), shape, &degrees, &sends, kind, m).seconds().0)
+    }
+
+    fn degrees_of_plan(
+        &self,
+        chip: &mut ChipTimes,
+        shape: &PlanShape,
+        candidate: &PlanCandidate,
+        plan: &TrainingPlan,
+    ) -> Option<DegreeCosts> {
+        match candidate.ends {
+            None => self.divisions_of(candidate.family)[candidate.division as usize].degrees.as_ref().ok().cloned(),
+            Some(_) => self.evaluator.prepare_degrees(chip, shape, plan, self.job.sharding_domain(plan)).ok(),
+        }
+    }
+
+    /// A plan with the best policies for every stage; `None` if none fits, or none is below `limit` seconds.
+    fn plan_with_stage_policies(
+        &self,
+        chip: &mut ChipTimes,
+        layers: &GroupLayers,
+        candidate: &PlanCandidate,
+        limit: f64,
+    ) -> Option<StagedPlan> {
+        let block = self.mixes == MixKind::Block;
+        self.stages_of_plan(chip, layers, (candidate, limit), |stages| {
+            if block { stages.rerun_first_layers() } else { stages.mix_every_stage() }
+        })
+    }
+
+    /// Calls `of` with the stages of a plan.
+    fn stages_of_plan<T>(
+        &self,
+        chip: &mut ChipTimes,
+        layers: &GroupLayers,
+        (candidate, limit): (&PlanCandidate, f64),
+        of: impl FnOnce(&PlanStages<'_, '_>) -> Option<T>,
+    ) -> Option<T> {
+        let plan = self.plan_of(*candidate);
+        let degrees = self.degrees_of_plan(chip, &layers.none, candidate, &plan)?;
+        let sends = self.evaluator.pipeline_sends(chip, &layers.none, &plan);
+        of(&PlanStages {
+            search: self,
+            layers,
+            degrees: &degrees,
+            sends: &sends,
+            run: (plan.schedule, plan.micro_batches()),
+            limit,
+        })
+    }
+
+    /// A group's layer under every policy.
+    fn layers_of_group(
+        &self,
+        chip: &mut ChipTimes,
+        candidate: &PlanCandidate,
+        cores: TimingThreads,
+    ) -> Result<GroupLayers, StepError> {
+        let plan = TrainingPlan { activations: StagePolicies::default(), ..self.plan_of(*candidate) };
+        let mut lowered = LoweredModel::new(self.job.model, &plan, self.job.stack)?;
+        let allowed = |lowered: &LoweredModel<'_>, policy: &ActivationPolicy| {
+            self.job.techniques.check_policy(policy, lowered.graph(), self.job.stack.replay_extent())
+        };
+        let none = lowered.plan_shape(chip, self.job.fabric, &plan)?;
+        let mut policies = vec![ActivationPolicy::None];
+        let named = match self.mixes {
+            MixKind::Block => {
+                allowed(&lowered, &ActivationPolicy::Full)?;
+                vec![ActivationPolicy::Full]
+            }
+            // If there are very many, the front has the better ones.
+            _ => self.policies.iter().filter(|_| self.policies.len() <= NAMED).cloned().chain(default_policies()).collect(),
+        };
+        let chosen = match (self.mixes, lowered.graph().segment(SegmentKind::Layer)) {
+            // For a block of different layers the named policies suffice: the choices for all its tensors together are
+            // too many.
+            (MixKind::PerStage, Some(layer)) if layer.layers_per_piece() == 1 => self.policies_of_front(chip, layer, &none),
+            _ => Vec::new(),
+        };
+        let presets = match self.mixes {
+            MixKind::PerStage => preset_policies(self.job.model, lowered.graph(), self.job.stack, self.evaluator.capacity()),
+            _ => Vec::new(),
+        };
+        let others = named.into_iter().chain(chosen).chain(presets).filter(|policy| *policy != ActivationPolicy::None);
+        others.for_each(|policy| {
+            if !policies.contains(&policy) && allowed(&lowered, &policy).is_ok() {
+                policies.push(policy);
+            }
+        });
+        let mut layers = GroupLayers { policies: Vec::new(), shapes: Vec::new(), points: Vec::new(), none };
+        let shape = |chip: &mut ChipTimes, lowered: &mut LoweredModel<'_>, policy: &ActivationPolicy| {
+            lowered.plan_shape(chip, self.job.fabric, &TrainingPlan { activations: policy.clone().into(), ..plan.clone() })
+        };
+        let shapes: Result<Vec<PlanShape>, StepError> = match cores {
+            TimingThreads::One => policies.iter().map(|policy| shape(chip, &mut lowered, policy)).collect(),
+            TimingThreads::All => {
+                let own = || (chip.clone(), lowered.clone());
+                policies.par_iter().with_max_len(1).map_init(own, |own, policy| shape(&mut own.0, &mut own.1, policy)).collect()
+            }
+        };
+        for (policy, shape) in policies.into_iter().zip(shapes?) {
+            let cost = shape.layer_cost(self.job.stack);
+            let point = MixPoint {
+                kept: cost.kept.0,
+                host: cost.host.0,
+                storage: cost.storage.0,
+                working: cost.working.0,
+                time: cost.time.0,
+            };
+            if !layers.points.contains(&point) {
+                layers.policies.push(policy);
+                layers.shapes.push(shape);
+                layers.points.push(point);
+            }
+        }
+        Ok(layers)
+    }
+
+    /// The front of a layer's tensors as policies.
+    fn policies_of_front(&self, chip: &mut ChipTimes, layer: &Segment, none: &PlanShape) -> Vec<ActivationPolicy> {
+        let mut operator = |kernel: &Kernel| match kernel {
+            Kernel::Collective(collective) => chip.cost_of_collective(self.job.fabric, collective).time,
+            _ => chip.time_of_kernel(kernel),
+        };
+        let forward: Vec<Seconds> =
+            layer.operators().iter().map(|op| op.forward.iter().map(|step| operator(&step.kernel)).sum()).collect();
+        let [forward_busy, backward_busy] = none.layer_busy_times();
+        let have = self.evaluator.capacity();
+        let mut rate = |link: TransferLink, there: Bytes| {
+            let mut copy = |bytes: u64| chip.time_of_kernel(&Kernel::Transfer(Transfer { link, bytes: Bytes(bytes) })).0;
+            let (one, many) = (copy(1), copy(1 << 30));
+            let rate = CopyRate { latency: one, per_byte: (many - one) / (1_u64 << 30) as f64 };
+            (there > Bytes::ZERO && many.is_finite()).then_some(rate)
+        };
+        let (host, storage) = (rate(TransferLink::Host, have.host), rate(TransferLink::Storage, have.storage));
+        let links = (host.is_some() || storage.is_some()).then_some(CopyLinks {
+            host,
+            storage,
+            hidden: self.job.stack.overlap.host,
+            forward: forward_busy.0,
+            backward: backward_busy.0,
+        });
+        let Ok(space) = RecomputeSpace::new(LayerTensors::from_segment(layer)) else { return Vec::new() };
+        let Ok(front) = LayerFront::new(&space, &forward, links) else { return Vec::new() };
+        front.choices.iter().map(|choice| policy_of_choice(space.layer(), choice)).collect()
+    }
+}
+
+#[cfg(test)]
+#[path = "mixes_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "laws_tests.rs"]
+mod laws;
+
+#[cfg(test)]
+#[path = "preset_laws_tests.rs"]
+mod preset_laws;

@@ -1,0 +1,490 @@
+//! The search itself: evaluates every plan in closed form, and simulates the rest in the order of their bounds.
+
+use crate::planner::bounds::loads::{PassLoads, least_share_of_work};
+use crate::planner::search::found::{FoundPlans, PlanCandidate};
+use crate::planner::search::watch::PlanWatchState;
+use crate::planner::space::groups::{DegreeClass, PlanGroup};
+use crate::planner::space::plan_space::Splits;
+use crate::planner::splits::uneven::{ROUNDING, SplitStatistics};
+use crate::planner::{
+    Job, PlanAnswer, PlanAttempt, PlanPart, PlanSpace, PlanWatch, RankedPlan, SPLIT_TOLERANCE, keep_one_of_alike,
+};
+use rayon::prelude::*;
+use sim::pipeline::{PassesTime, PipelineSchedule};
+use sim::units::{Bytes, Seconds};
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use step::{
+    ChipTimes, DegreeCosts, DeviceHolding, Evaluator, Fidelity, LoweredModel, MixKind, PipelineSends, PlanShape, RecentChunks,
+    StepError, TrainingPlan,
+};
+use workloads::{ActivationPolicy, StagePolicies};
+
+/// Plans kept beyond the requested list. Closed forms and the event simulation round differently, and the simulation
+/// decides.
+pub(crate) const SPARE: usize = 16;
+
+/// A prepared search.
+pub(crate) struct PlanSearch<'a> {
+    pub job: &'a Job<'a>,
+    pub evaluator: Evaluator<'a>,
+    pub chip: ChipTimes,
+    pub families: Arc<Vec<DegreeClass>>,
+    pub policies: Arc<Vec<ActivationPolicy>>,
+    /// By policy, whether its plans may use the fastest split of layers.
+    pub open: Arc<Vec<bool>>,
+    /// Upper bound in seconds on the list's last plan, if known beforehand.
+    pub limit: f64,
+    /// By degree class, the shape of its first group, if known. Its times are of no particular chip.
+    pub shapes: Vec<Option<&'a PlanShape>>,
+    /// By degree class, then by division; made on first use.
+    pub divided: Vec<OnceLock<Vec<DivisionBounds>>>,
+    /// Length of the list.
+    pub length: usize,
+    /// Whether other than even splits of layers are allowed.
+    pub uneven: bool,
+    /// See [`PreparedJob::with_split_tolerance`](crate::planner::PreparedJob::with_split_tolerance).
+    pub split_tolerance: f64,
+    /// How far policies may differ from stage to stage.
+    pub mixes: MixKind,
+    /// Policies by stage that were found. Their indices follow those of [`Self::policies`].
+    pub staged: Mutex<Vec<StagePolicies>>,
+    /// Progress reports and stop requests.
+    pub standing: PlanWatchState<'a>,
+    /// [`PlanSearch::lower_bound_of_group_at`] of every group, once a stop has needed them.
+    pub least: OnceLock<Vec<f64>>,
+}
+
+/// Data that plans of a division share.
+#[derive(Debug, Clone)]
+pub(crate) struct DivisionBounds {
+    pub degrees: Result<DegreeCosts, StepError>,
+    /// Lower bounds on the layers of the fullest device, and on the seconds of its exchange after its last pass.
+    pub busiest: (u64, f64),
+}
+
+/// The `top` fastest plans of `space` for a job, fastest first. If the stack's framework cannot run the first, the
+/// fastest that it can run is among them or follows them.
+///
+/// # Errors
+/// A chip that the cost model cannot use.
+pub fn search_plans(job: &Job<'_>, space: &PlanSpace, top: usize) -> Result<PlanAnswer, StepError> {
+    search_plans_watched(job, space, top, PlanWatch::NONE)
+}
+
+/// [`search_plans`] with progress reports and a stop. A stopped search returns the best so far and a lower bound
+/// ([`PlanAnswer::stopped`]).
+///
+/// # Errors
+/// As [`search_plans`].
+pub fn search_plans_watched(job: &Job<'_>, space: &PlanSpace, top: usize, watch: PlanWatch<'_>) -> Result<PlanAnswer, StepError> {
+    let mut answer = search_one_of_alike(job, space, top, watch)?;
+    let runs = |ranked: &RankedPlan| job.framework_refusal(&ranked.plan).is_none();
+    if answer.best.first().is_none_or(runs) {
+        return Ok(answer);
+    }
+    // The list has only the fastest mix of policies of a plan, which the framework may not be able to run.
+    let listed = if space.mix_kind() > job.stack.framework.mixes { None } else { answer.best.iter().position(runs) };
+    let first = match (listed, space.runnable(job.stack)) {
+        (Some(place), _) => Some(answer.best.remove(place)),
+        (None, Some(narrow)) => {
+            let narrow = search_one_of_alike(job, &narrow, 1, watch)?;
+            let fastest = answer.best.first().map_or(f64::INFINITY, |best| best.time.total.0);
+            answer.stopped = answer.stopped.or(narrow.stopped).map(|bound| Seconds(bound.0.min(fastest)));
+            narrow.best.into_iter().next().filter(runs)
+        }
+        (None, None) => None,
+    };
+    if let Some(first) = first {
+        answer.best.retain(|other| other.plan != first.plan);
+        answer.best.truncate(top);
+        let place = answer.best.partition_point(|other| other.time.total.0 <= first.time.total.0);
+        answer.best.insert(place, first);
+        answer.best.truncate(top.max(place + 1));
+    }
+    Ok(answer)
+}
+
+/// Factor on a list's length if it holds too many similar plans.
+const LONGER: usize = 4;
+
+/// The fastest plans, one of each set of similar ones.
+fn search_one_of_alike(job: &Job<'_>, space: &PlanSpace, top: usize, watch: PlanWatch<'_>) -> Result<PlanAnswer, StepError> {
+    let (mut length, mut shorter) = (top, None);
+    loop {
+        let mut answer = search_once(job, space, length, watch)?;
+        let all = answer.best.len() < length;
+        answer.best = keep_one_of_alike(answer.best);
+        if let (Some(shorter), Some(_)) = (shorter.take(), answer.stopped) {
+            // The shorter list comes from a search that was not stopped.
+            return Ok(shorter);
+        }
+        // Similar plans leave too little room for others: search for a longer list, until it has enough, holds all
+        // plans, or is as long as anyone can read.
+        if answer.best.len() >= top || all || length >= top.saturating_mul(LONGER * LONGER) || answer.stopped.is_some() {
+            answer.best.truncate(top);
+            return Ok(answer);
+        }
+        length *= LONGER;
+        shorter = Some(answer);
+    }
+}
+
+/// The fastest plans, including similar ones.
+pub(crate) fn search_once(job: &Job<'_>, space: &PlanSpace, top: usize, watch: PlanWatch<'_>) -> Result<PlanAnswer, StepError> {
+    let usual = usual_subspace(space).map(|usual| InnerSpace::new(job, &usual, top, watch)).transpose()?;
+    let limit = usual.as_ref().map_or(f64::INFINITY, |within| within.limit);
+    let search = PlanSearch { limit, ..PlanSearch::new(job, space, top, watch)? };
+    let (mut found, loads) = search.evaluate_all_groups();
+    let simulated = search.settle_open_plans(&mut found);
+    let (tried, split_tolerance) = match space.splits {
+        Some(Splits::Listed(_)) => (SplitStatistics::default(), None),
+        Some(Splits::Best) => (search.find_best_splits(&mut found, &loads), Some(0.0)),
+        None | Some(Splits::Near | Splits::NearOf(_)) => (search.find_near_splits(&mut found, &loads), Some(SPLIT_TOLERANCE)),
+    };
+    let mixed = (search.mixes != MixKind::None).then(|| search.add_mixed_plans(&mut found));
+    let bound = search.standing.was_stopped().then(|| search.lower_bound_when_stopped(&found, split_tolerance, mixed));
+    let mut answer = PlanAnswer { split_tolerance, mixed, ..search.finish_answer(found, simulated, tried, top)? };
+    if let Some(bound) = bound {
+        answer.stopped = Some(bound);
+        usual.into_iter().try_for_each(|within| within.add_to_stopped(&mut answer, top))?;
+    }
+    Ok(answer)
+}
+
+/// The small space within a space, if it has one.
+pub(crate) fn usual_subspace(space: &PlanSpace) -> Option<PlanSpace> {
+    let Some(Splits::NearOf(usual)) = &space.splits else { return None };
+    let policies = space.policies();
+    let open = space.open_policies(&policies);
+    let activations = policies.into_iter().zip(open).filter_map(|(policy, open)| open.then_some(policy)).collect();
+    Some(PlanSpace { activations: Some(activations), splits: Some(Splits::Best), ..PlanSpace::clone(usual) })
+}
+
+/// The plans of a small space, searched before the space that contains it.
+struct InnerSpace<'a> {
+    search: PlanSearch<'a>,
+    found: FoundPlans,
+    /// Upper bound in seconds on the last plan of the containing space's list.
+    limit: f64,
+}
+
+impl<'a> InnerSpace<'a> {
+    fn new(job: &'a Job<'a>, space: &PlanSpace, top: usize, watch: PlanWatch<'a>) -> Result<Self, StepError> {
+        let search = PlanSearch::new(job, space, top, watch)?;
+        let (mut found, _) = search.evaluate_all_groups();
+        search.settle_open_plans(&mut found);
+        let limit = found.cutoff_for_count(search.length) * (1.0 + ROUNDING);
+        Ok(Self { search, found, limit })
+    }
+
+    /// Adds its plans to an answer that was stopped before it had reached them.
+    fn add_to_stopped(self, answer: &mut PlanAnswer, top: usize) -> Result<(), StepError> {
+        let own = self.search.finish_answer(self.found, 0, SplitStatistics::default(), top)?;
+        for ranked in own.best {
+            if answer.best.iter().all(|known| known.plan != ranked.plan) {
+                answer.best.push(ranked);
+            }
+        }
+        answer.best.sort_by(|a, b| a.time.total.0.total_cmp(&b.time.total.0));
+        answer.best.truncate(top);
+        let fastest = answer.best.first().map_or(f64::INFINITY, |best| best.time.total.0);
+        answer.stopped = answer.stopped.map(|bound| Seconds(bound.0.min(fastest)));
+        Ok(())
+    }
+}
+
+impl<'a> PlanSearch<'a> {
+    fn new(job: &'a Job<'a>, space: &PlanSpace, top: usize, watch: PlanWatch<'a>) -> Result<Self, StepError> {
+        let (families, policies) = (space.families(job), space.policies_under_techniques(job));
+        let open = space.open_policies(&policies);
+        let chip = ChipTimes::new(job.chip, job.stack)?;
+        Ok(Self {
+            job,
+            evaluator: Evaluator::new(job.model, job.fabric, job.stack, job.device_memory()),
+            chip,
+            shapes: Vec::new(),
+            divided: vec![OnceLock::new(); families.len()],
+            families: Arc::new(families),
+            policies: Arc::new(policies),
+            open: Arc::new(open),
+            limit: f64::INFINITY,
+            length: top + SPARE,
+            uneven: !matches!(space.splits, Some(Splits::Listed(_))),
+            split_tolerance: 0.0,
+            mixes: space.mix_kind(),
+            staged: Mutex::default(),
+            standing: PlanWatchState::new(watch),
+            least: OnceLock::new(),
+        })
+    }
+
+    /// The divisions of a degree class.
+    pub fn divisions_of(&self, family: u32) -> &[DivisionBounds] {
+        self.divided[family as usize].get_or_init(|| self.divide_class(family as usize))
+    }
+
+    /// Divides by the shape of the class's first group; only sizes are used, no times.
+    fn divide_class(&self, family: usize) -> Vec<DivisionBounds> {
+        let known = self.shapes.get(family).copied().flatten();
+        let family = &self.families[family];
+        let Some(lot) = family.lots.first() else { return Vec::new() };
+        let plan = |division: usize| {
+            let schedule = family.divisions[division].schedules[0];
+            family.plan(self.job, lot, division, &ActivationPolicy::None, schedule)
+        };
+        let mut chip = self.chip.clone();
+        let new =
+            || PlanShape::new(&mut chip.with_fidelity(Fidelity::Peak), self.job.model, self.job.fabric, &plan(lot.pairs[0].0));
+        match known.map_or_else(|| new().map(Cow::Owned), |shape| Ok(Cow::Borrowed(shape))) {
+            Ok(shape) => (0..family.divisions.len())
+                .map(|division| {
+                    let plan = plan(division);
+                    let most = self.job.model.layers.div_ceil(plan.layout.pipeline.into());
+                    let late = self.evaluator.least_exposed_exchange(&chip, &shape, &plan, DeviceHolding::inner_device(most)).0;
+                    let degrees = self.evaluator.prepare_degrees(&mut chip, &shape, &plan, self.job.sharding_domain(&plan));
+                    DivisionBounds { degrees, busiest: (most, late) }
+                })
+                .collect(),
+            Err(error) => vec![DivisionBounds { degrees: Err(error), busiest: (0, 0.0) }; family.divisions.len()],
+        }
+    }
+
+    /// Indices of all groups: degree class and group.
+    pub fn group_places(&self) -> Vec<(usize, usize)> {
+        self.families.iter().enumerate().flat_map(|(f, family)| (0..family.lots.len()).map(move |l| (f, l))).collect()
+    }
+
+    /// Evaluates every plan, group by group. Returns the results and the loads of every group's policies.
+    fn evaluate_all_groups(&self) -> (FoundPlans, Vec<Vec<Option<PassLoads>>>) {
+        let places = self.group_places();
+        self.standing.begin_part(PlanPart::Lots, places.len());
+        let each: Vec<(FoundPlans, Vec<Option<PassLoads>>)> = places
+            .par_iter()
+            .map_init(|| self.chip.clone(), |chip, &(family, lot)| self.evaluate_group(chip, family, lot))
+            .collect();
+        let (mut found, mut all) = (FoundPlans::default(), Vec::with_capacity(each.len()));
+        for (place, (mut one, loads)) in each.into_iter().enumerate() {
+            if loads.len() < self.policies.len() {
+                one.count_stopped_group(self.plan_count_of_group(places[place]));
+                self.standing.note_left_bound(self.lower_bound_of_group_at(place));
+            }
+            found.merge_with(one, self.length);
+            all.push(loads);
+        }
+        found.prune_beaten(self.length);
+        (found, all)
+    }
+
+    /// Evaluates the plans of a group.
+    fn evaluate_group(&self, chip: &mut ChipTimes, family: usize, lot: usize) -> (FoundPlans, Vec<Option<PassLoads>>) {
+        let mut loads = Vec::with_capacity(self.policies.len());
+        let mut found = FoundPlans::default();
+        let (family, lot) = (family as u32, lot as u32);
+        let first = self.any_plan_of_group(family, lot);
+        let first_plan = self.plan_of(first);
+        let shares = self.least_shares_of_group(family, lot);
+        let mut lowered = LoweredModel::new(self.job.model, &first_plan, self.job.stack);
+        for (policy, activations) in self.policies.iter().enumerate() {
+            if self.standing.should_stop() {
+                return (found, loads);
+            }
+            let plan = TrainingPlan { activations: activations.clone().into(), ..first_plan.clone() };
+            let shape = match &mut lowered {
+                Ok(lowered) => lowered.plan_shape(chip, self.job.fabric, &plan),
+                Err(error) => Err(error.clone()),
+            };
+            let known = shape.as_ref().ok().map(|shape| PassLoads::of_shape(shape, self.job.stack));
+            loads.push(known);
+            // At or above this share of all devices' work for one micro-batch, no plan enters the list.
+            let work = known.map_or(0.0, |loads| loads.all_loads(self.job.model.layers));
+            let most = (self.limit - self.evaluator.overhead_per_step().0) / work;
+            self.evaluate_policy(
+                chip,
+                &shape,
+                plan,
+                (PlanCandidate { policy: policy as u32, ..first }, &shares, most),
+                &mut found,
+            );
+        }
+        found.prune_beaten(self.length);
+        self.standing.add_done(1, found.plans, found.cutoff_for_count(1));
+        (found, loads)
+    }
+
+    /// Any plan of a group.
+    pub fn any_plan_of_group(&self, family: u32, lot: u32) -> PlanCandidate {
+        let division = self.group_of(family, lot).pairs[0].0 as u32;
+        PlanCandidate { time: 0.0, family, lot, policy: 0, division, schedule: 0, ends: None }
+    }
+
+    /// The [`least_share_of_work`] of a group's pairs, each the least over their schedules.
+    pub fn least_shares_of_group(&self, family: u32, lot: u32) -> Vec<f64> {
+        let least = |&(place, m): &(usize, u64)| {
+            let division = &self.families[family as usize].divisions[place];
+            let shares = division.schedules.iter().map(|schedule| least_share_of_work(&division.layout, *schedule, m));
+            shares.fold(f64::INFINITY, f64::min)
+        };
+        self.group_of(family, lot).pairs.iter().map(least).collect()
+    }
+
+    /// Evaluates the plans of a group under one policy. `plan` and `at` are any of them, `shares` the pairs' shares,
+    /// and `most` the limit on them.
+    pub fn evaluate_policy(
+        &self,
+        chip: &ChipTimes,
+        shape: &Result<PlanShape, StepError>,
+        mut plan: TrainingPlan,
+        (at, shares, most): (PlanCandidate, &[f64], f64),
+        found: &mut FoundPlans,
+    ) {
+        let (mut known, mut recent) = (KnownSends::default(), RecentChunks::default());
+        let lot = self.group_of(at.family, at.lot);
+        for (&(place, m), share) in lot.pairs.iter().zip(shares) {
+            let division = &self.families[at.family as usize].divisions[place];
+            if !division.even && !self.open[at.policy as usize] {
+                continue;
+            }
+            let (shape, degrees) = match (shape, &self.divisions_of(at.family)[place].degrees) {
+                (Ok(shape), Ok(degrees)) => (shape, degrees),
+                (Err(error), _) | (_, Err(error)) => {
+                    found.plans += division.schedules.len();
+                    found.refused += division.schedules.len();
+                    found.keep_refusal(error.clone());
+                    continue;
+                }
+            };
+            if *share >= most {
+                found.plans += division.schedules.len();
+                found.rejected_by_bound += division.schedules.len();
+                continue;
+            }
+            plan.layout = lot.layout(division.layout);
+            let sends = known.sends_of_plan(&plan, || self.evaluator.pipeline_sends(chip, shape, &plan));
+            for (schedule, &kind) in division.schedules.iter().enumerate() {
+                let candidate = PlanCandidate { division: place as u32, schedule: schedule as u32, ..at };
+                found.plans += 1;
+                let lack = self.evaluator.total_shortfall(self.evaluator.memory_need(shape, degrees, kind, m));
+                if lack > Bytes::ZERO {
+                    found.over_capacity += 1;
+                    found.note_shortfall(lack, candidate);
+                    continue;
+                }
+                let time = self.evaluator.time_of_passes(&mut recent, shape, degrees, &sends, kind, m);
+                self.note_fitting_plan(PlanCandidate { time: time.seconds().0, ..candidate }, time, found);
+            }
+        }
+    }
+
+    /// Adds a plan that fits.
+    fn note_fitting_plan(&self, candidate: PlanCandidate, time: PassesTime, found: &mut FoundPlans) {
+        if let PassesTime::Exact(_) = time {
+            found.timed += 1;
+            found.insert_timed(candidate, self.length);
+        } else if candidate.time >= self.limit || found.beats_bound(candidate.time, self.length) {
+            found.rejected_by_bound += 1;
+        } else {
+            found.open.push(candidate);
+        }
+    }
+
+    fn group_of(&self, family: u32, lot: u32) -> &PlanGroup {
+        &self.families[family as usize].lots[lot as usize]
+    }
+
+    /// A plan by its indices.
+    pub fn plan_of(&self, c: PlanCandidate) -> TrainingPlan {
+        let family = &self.families[c.family as usize];
+        let (lot, division): (&PlanGroup, usize) = (&family.lots[c.lot as usize], c.division as usize);
+        let schedule: PipelineSchedule = family.divisions[division].schedules[c.schedule as usize];
+        let policy = c.policy as usize;
+        let known = self.policies.get(policy).unwrap_or(&ActivationPolicy::None);
+        let mut plan = family.plan(self.job, lot, division, known, schedule);
+        plan.layout.ends = c.ends.or(plan.layout.ends);
+        if let Some(mix) = policy.checked_sub(self.policies.len()) {
+            let staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
+            plan.activations = staged.get(mix).cloned().unwrap_or_default();
+        }
+        plan
+    }
+
+    /// Completes the list with what reports need: the parts of the time, and all stages' memory.
+    pub fn finish_answer(
+        &self,
+        found: FoundPlans,
+        simulated: usize,
+        tried: SplitStatistics,
+        top: usize,
+    ) -> Result<PlanAnswer, StepError> {
+        self.finish_answer_on(&mut self.chip.clone(), found, (simulated, tried), top)
+    }
+
+    /// As [`Self::finish_answer`], with a chip that may have cached kernel times.
+    pub fn finish_answer_on(
+        &self,
+        chip: &mut ChipTimes,
+        found: FoundPlans,
+        (simulated, tried): (usize, SplitStatistics),
+        top: usize,
+    ) -> Result<PlanAnswer, StepError> {
+        let mut answer = PlanAnswer {
+            best: Vec::new(),
+            plans: found.plans,
+            timed: found.timed,
+            simulated,
+            over_capacity: found.over_capacity,
+            rejected_by_bound: found.rejected_by_bound,
+            refused: found.refused,
+            not_reached: found.not_reached,
+            stopped: None,
+            refusal: found.refusal,
+            nearest: None,
+            enough: None,
+            splits: tried.splits,
+            splits_tried: tried.tried,
+            split_tolerance: None,
+            mixed: None,
+        };
+        for candidate in found.best {
+            let plan = self.plan_of(candidate);
+            let shape = self.job.lower_shape(chip, &plan)?;
+            if let PlanAttempt::Fits(ranked) = self.job.try_plan(chip, &shape, &plan)? {
+                answer.best.push(*ranked);
+            }
+        }
+        answer.best.sort_by(|a, b| a.time.total.0.total_cmp(&b.time.total.0));
+        answer.best.truncate(top);
+        if let Some((_, candidate)) = found.nearest {
+            let plan = self.plan_of(candidate);
+            // Plans that do not fit need no times.
+            let chip = &mut chip.with_fidelity(Fidelity::Peak);
+            let shape = self.job.lower_shape(chip, &plan)?;
+            if let PlanAttempt::OverCapacity(why, memory) = self.job.try_plan(chip, &shape, &plan)? {
+                let away = |s: &step::StageMemory| {
+                    s.check_host(memory.host_capacity).and_then(|()| s.check_storage(memory.storage_capacity)).is_ok()
+                };
+                answer.enough = memory.stages.iter().all(away).then_some(why.need);
+                answer.nearest = Some((plan, why));
+            }
+        }
+        Ok(answer)
+    }
+}
+
+/// Sends between stages, by what they depend on besides the shape: the distance between stages, and their number.
+#[derive(Default)]
+struct KnownSends(Vec<([u32; 3], PipelineSends)>);
+
+impl KnownSends {
+    fn sends_of_plan(&mut self, plan: &TrainingPlan, price: impl FnOnce() -> PipelineSends) -> PipelineSends {
+        let layout = &plan.layout;
+        let apart = if layout.pipeline > 1 { layout.stage_stride() } else { 0 };
+        let lies = [apart, layout.pipeline, layout.data];
+        if let Some((_, sends)) = self.0.iter().find(|(known, _)| *known == lies) {
+            return *sends;
+        }
+        let sends = price();
+        self.0.push((lies, sends));
+        sends
+    }
+}

@@ -1,0 +1,137 @@
+//! Progress reports of a search over plans, and requests to stop it.
+
+use sim::units::Seconds;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The part of a search over plans that is running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlanPart {
+    /// Groups of plans that are lowered alike: sized, and timed in closed form or bounded.
+    Lots,
+    /// Plans whose schedule has no closed form, played in the order of their bounds.
+    Played,
+    /// Other splits of the layers, group by group.
+    Splits,
+    /// Plans that do not fit if everything is kept: the policies of each stage, in the order of their bounds.
+    Mixes,
+}
+
+/// The progress of a search over plans.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PlanProgress {
+    /// The running part.
+    pub part: PlanPart,
+    /// How much of the part is done.
+    pub done: usize,
+    /// Its total; bounds may end it sooner.
+    pub all: usize,
+    /// Plans evaluated so far, including those of a small space searched first.
+    pub plans: usize,
+    /// The step of the fastest plan that fits, if one is known.
+    pub best: Option<Seconds>,
+}
+
+/// Callbacks of a search over plans.
+#[derive(Clone, Copy)]
+pub struct PlanWatch<'w> {
+    /// Whether to end the search with the best so far. After true it is not called again.
+    pub stop: &'w (dyn Fn() -> bool + Sync),
+    /// Called now and then with the progress, from any thread.
+    pub told: &'w (dyn Fn(PlanProgress) + Sync),
+}
+
+impl std::fmt::Debug for PlanWatch<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PlanWatch").finish_non_exhaustive()
+    }
+}
+
+impl PlanWatch<'static> {
+    /// No callbacks: the search runs to its end.
+    pub const NONE: Self = Self { stop: &|| false, told: &|_| {} };
+}
+
+/// Least time between two progress reports.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The state of a watched search.
+pub(crate) struct PlanWatchState<'w> {
+    watch: PlanWatch<'w>,
+    stopped: AtomicBool,
+    part: Mutex<(PlanPart, usize)>,
+    done: AtomicUsize,
+    plans: AtomicUsize,
+    /// Bits of the least seconds so far. For positive numbers, bits have the order of the numbers.
+    best: AtomicU64,
+    /// Time of the last report.
+    last: Mutex<Instant>,
+    /// Lower bound in seconds on the plans that a stop has left.
+    left: Mutex<f64>,
+}
+
+/// A poisoned lock is still valid: every write is a single number.
+fn lock_despite_panic<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<'w> PlanWatchState<'w> {
+    pub fn new(watch: PlanWatch<'w>) -> Self {
+        Self {
+            watch,
+            stopped: AtomicBool::new(false),
+            part: Mutex::new((PlanPart::Lots, 0)),
+            done: AtomicUsize::new(0),
+            plans: AtomicUsize::new(0),
+            best: AtomicU64::new(f64::INFINITY.to_bits()),
+            last: Mutex::new(Instant::now()),
+            left: Mutex::new(f64::INFINITY),
+        }
+    }
+
+    /// Begins a part of `all` pieces.
+    pub fn begin_part(&self, part: PlanPart, all: usize) {
+        *lock_despite_panic(&self.part) = (part, all);
+        self.done.store(0, Ordering::Relaxed);
+    }
+
+    /// Adds finished pieces of the part: the plans evaluated, and the least seconds of those that fit.
+    pub fn add_done(&self, pieces: usize, plans: usize, best: f64) {
+        let done = self.done.fetch_add(pieces, Ordering::Relaxed) + pieces;
+        let plans = self.plans.fetch_add(plans, Ordering::Relaxed) + plans;
+        let best = self.best.fetch_min(best.to_bits(), Ordering::Relaxed).min(best.to_bits());
+        let Ok(mut last) = self.last.try_lock() else { return };
+        if last.elapsed() < PAUSE {
+            return;
+        }
+        *last = Instant::now();
+        let (part, all) = *lock_despite_panic(&self.part);
+        let best = Some(f64::from_bits(best)).filter(|best| best.is_finite()).map(Seconds);
+        (self.watch.told)(PlanProgress { part, done: done.min(all), all, plans, best });
+    }
+
+    /// Whether to stop now.
+    pub fn should_stop(&self) -> bool {
+        if !self.was_stopped() && (self.watch.stop)() {
+            self.stopped.store(true, Ordering::Relaxed);
+        }
+        self.was_stopped()
+    }
+
+    /// Whether it was stopped.
+    pub fn was_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Notes a lower bound on plans that a stop leaves.
+    pub fn note_left_bound(&self, bound: f64) {
+        let mut left = lock_despite_panic(&self.left);
+        *left = left.min(bound);
+    }
+
+    /// Lower bound in seconds on the plans that a stop has left.
+    pub fn left_bound(&self) -> f64 {
+        *lock_despite_panic(&self.left)
+    }
+}

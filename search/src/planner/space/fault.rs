@@ -1,0 +1,337 @@
+//! Why there is no plan to choose from: the rule that the plans nearest to obeying all rules break, and the nearest values with which there
+//! are plans.
+
+use crate::planner::Job;
+use crate::planner::space::groups::DegreeClass;
+use crate::planner::space::plan_space::{PlanSpace, Splits, divisors, small_divisors};
+use crate::planner::space::walk::{BrokenRule, PlanWalk, SCHEDULES, broken, schedule_name};
+use sim::network::Fabric;
+use sim::pipeline::PipelineSchedule;
+use std::collections::BTreeSet;
+use workloads::memory::TechniqueError;
+use workloads::parallel::tensor_parallel_degrees;
+use workloads::{Layout, LayoutError, RankOrder, Techniques, ZeroStage};
+
+/// The key of rules about how layers are split.
+const SPLIT: &str = "layer_split";
+
+/// Most decisions that a cure names.
+const MOST_CURES: usize = 3;
+
+/// Numbers of devices that are tried on either side for the nearest one with plans.
+const TRIED: usize = 64;
+
+/// A decision that is a degree of the layout: its name, its values in a space, its value in a layout.
+type Degree = (&'static str, fn(&mut PlanSpace) -> &mut Option<Vec<u32>>, fn(&Layout) -> u32);
+
+const DEGREES: [Degree; 6] = [
+    ("tp", |s| &mut s.tensor, |l| l.tensor),
+    ("cp", |s| &mut s.context, |l| l.context),
+    ("pp", |s| &mut s.pipeline, |l| l.pipeline),
+    ("ep", |s| &mut s.expert, |l| l.expert),
+    ("etp", |s| &mut s.expert_tensor, |l| l.expert_tensor_degree().unwrap_or(l.tensor)),
+    ("virtual_stages", |s| &mut s.virtual_stages, |l| l.virtual_stages),
+];
+
+impl PlanSpace {
+    /// Why a value asked for can be in no plan of the job, or all of them together in none of `space`, which is searched for them (this one, or a
+    /// larger one with the same values): the rule broken with its number, and the nearest values with which there are plans. `None` where every value
+    /// is in a plan and there are plans of the space. `cluster` is the job's fabric with all devices that it can join.
+    #[must_use]
+    pub fn fault(&self, space: &Self, job: &Job<'_>, cluster: &Fabric) -> Option<LayoutError> {
+        let experts = self.expert.iter().flatten().find(|e| job.model.experts.is_none() && **e > 1);
+        if let Some(experts) = experts {
+            return Some(broken("ep", *experts, "1 for a model without experts", "leave it out".to_owned()));
+        }
+        if let Some(width) = self.expert_tensor.iter().flatten().find(|_| job.model.experts.is_none()) {
+            return Some(broken("etp", *width, "left out for a model without experts", "leave it out".to_owned()));
+        }
+        let question = Question { job, cluster, running: None };
+        let alone = self.values_alone(space, job).iter().find_map(|alone| question.emptiness(alone));
+        let idle = || {
+            let asked = self.schedules.as_ref()?.len();
+            self.idle_of(&question).into_iter().map(|(_, rule)| rule).nth(asked.checked_sub(1)?)
+        };
+        let fault = alone.or_else(idle).or_else(|| question.emptiness(space))?;
+        Some(question.cluster_fault().unwrap_or(fault))
+    }
+
+    /// The schedules asked for that no plan of the space runs, by name with the rule broken; where that is so of all, [`Self::fault`] has the last.
+    #[must_use]
+    pub fn idle_schedules(&self, job: &Job<'_>, cluster: &Fabric) -> Vec<(&'static str, LayoutError)> {
+        self.idle_of(&Question { job, cluster, running: None })
+    }
+
+    /// Why the space has no plans, if it has none: the rule broken with its number, and the nearest values with which there are plans.
+    #[must_use]
+    pub fn emptiness(&self, job: &Job<'_>, cluster: &Fabric) -> Option<LayoutError> {
+        Question { job, cluster, running: None }.emptiness(self)
+    }
+
+    /// As [`Self::emptiness`] where the space is given whole, as a study's is: what cures it is another batch or another number of devices, as flags say
+    /// them.
+    #[must_use]
+    pub fn unfit_cluster(&self, job: &Job<'_>, cluster: &Fabric) -> Option<LayoutError> {
+        let question = Question { job, cluster, running: None };
+        let (space, nearest) = question.nearest(self)?;
+        let batch = question.batches(&space, &nearest).map(|values| format!("--global-batch {values}"));
+        let devices = question.clusters(&space).map(|values| format!("--devices {values}"));
+        let cures: Vec<String> =
+            batch.into_iter().chain(devices).chain(["other degrees in the study's [plan]".to_owned()]).collect();
+        Some(LayoutError { cure: advice(&cures), ..nearest.rule })
+    }
+
+    /// For every value asked for, the space in which it is the only thing asked for; schedules are those of `space`.
+    fn values_alone(&self, space: &Self, job: &Job<'_>) -> Vec<Self> {
+        let mut spaces = Vec::new();
+        let mut asked = self.clone();
+        for (key, list, _) in DEGREES {
+            for value in list(&mut asked).iter().flatten() {
+                let mut alone = Self::open(job);
+                *list(&mut alone) = Some(vec![*value]);
+                // Under ZB-V and GPipe other chunks are allowed; without being asked for they are no way out. Nor are other stages
+                // and other splits.
+                if key == "virtual_stages" {
+                    alone.schedules.clone_from(&space.schedules);
+                    alone.pipeline.clone_from(&self.pipeline);
+                    alone.splits.clone_from(&self.splits);
+                }
+                spaces.push(alone);
+            }
+        }
+        if let Some(Splits::Listed(list)) = &self.splits {
+            // A split says nothing of the stages that it is meant for: those asked for.
+            let alone = |ends| Self {
+                splits: Some(Splits::Listed(vec![ends])),
+                pipeline: self.pipeline.clone(),
+                virtual_stages: self.virtual_stages.clone(),
+                ..Self::open(job)
+            };
+            spaces.extend(list.iter().map(|ends| alone(*ends)));
+        }
+        spaces.extend(self.micro_batch.iter().flatten().map(|b| Self { micro_batch: Some(vec![*b]), ..Self::open(job) }));
+        spaces
+    }
+
+    /// The schedules asked for that no plan of the space runs, and why. Plans of one stage run 1F1B, whatever is asked for.
+    fn idle_of(&self, question: &Question<'_>) -> Vec<(&'static str, LayoutError)> {
+        let asked = self.schedules.iter().flatten().filter(|schedule| **schedule != PipelineSchedule::OneForwardOneBackward);
+        let idle = asked.copied().filter_map(|schedule| {
+            let context = self.context.clone().or(Self::open(question.job).context);
+            let alone = Self { schedules: Some(vec![schedule]), context, ..self.clone() };
+            let rule = Question { running: Some(schedule), ..*question }.emptiness(&alone)?;
+            Some((schedule_name(schedule), rule))
+        });
+        idle.collect()
+    }
+
+    /// Every value of the decisions that decide whether there are plans.
+    fn open(job: &Job<'_>) -> Self {
+        Self {
+            context: Some(small_divisors(job.sequence_length)),
+            zero: Some(vec![ZeroStage::None]),
+            orders: Some(vec![RankOrder::DataFirst]),
+            schedules: Some(SCHEDULES.map(|(_, schedule)| schedule).to_vec()),
+            ..Self::default()
+        }
+    }
+}
+
+/// Whether there are plans for a job, and why not.
+#[derive(Clone, Copy)]
+struct Question<'a> {
+    job: &'a Job<'a>,
+    /// The job's fabric with all devices that it can join.
+    cluster: &'a Fabric,
+    /// The schedule that a plan has to run to count.
+    running: Option<PipelineSchedule>,
+}
+
+impl Question<'_> {
+    /// The plans of a space that count.
+    fn families(&self, space: &PlanSpace) -> Vec<DegreeClass> {
+        let mut families = space.families(self.job);
+        if let Some(running) = self.running {
+            for family in &mut families {
+                let divisions = &family.divisions;
+                family.lots.iter_mut().for_each(|lot| lot.pairs.retain(|(at, _)| divisions[*at].schedules.contains(&running)));
+                family.lots.retain(|lot| !lot.pairs.is_empty());
+            }
+            families.retain(|family| !family.lots.is_empty());
+        }
+        families
+    }
+
+    /// Why a space has no plans, if it has none.
+    fn emptiness(&self, space: &PlanSpace) -> Option<LayoutError> {
+        let (space, nearest) = self.nearest(space)?;
+        Some(LayoutError { cure: self.cures(&space, &nearest), ..nearest.rule })
+    }
+
+    /// Of a space without plans: what decides that there are none, and the rule that the nearest breaks.
+    fn nearest(&self, space: &PlanSpace) -> Option<(PlanSpace, BrokenRule)> {
+        let mut space =
+            PlanSpace { zero: Some(vec![ZeroStage::None]), orders: Some(vec![RankOrder::DataFirst]), ..space.clone() };
+        if let Some(Splits::NearOf(usual)) = &mut space.splits {
+            usual.zero.clone_from(&space.zero);
+        }
+        if !self.families(&space).is_empty() {
+            return None;
+        }
+        let nearest = self.of_techniques(&space).or_else(|| PlanWalk::of(&space, self.job, self.running).nearest)?;
+        Some((space, nearest))
+    }
+
+    /// The rule of the techniques that a space's plans break, where there would be plans without them.
+    fn of_techniques(&self, space: &PlanSpace) -> Option<BrokenRule> {
+        let job = Job { techniques: &Techniques::default(), ..*self.job };
+        let families = Question { job: &job, ..*self }.families(space);
+        let (family, lot) = families.iter().find_map(|family| Some((family, family.lots.first()?)))?;
+        let (at, micro_batches) = *lot.pairs.first()?;
+        // What cures it is said of the batch.
+        let why = match self.job.accumulation_refusal(micro_batches)? {
+            TechniqueError::Refused { technique, why, .. } => format!("technique {technique}: {why}"),
+            other => other.to_string(),
+        };
+        let rule = broken("global_batch", self.job.global_batch, format!("one micro-batch per replica ({why})"), String::new());
+        Some(BrokenRule { obeyed: u32::MAX, rule, layout: family.divisions[at].layout, micro_batch: lot.micro_batch })
+    }
+
+    /// Why no plan whatever uses the job's devices for its batch, if none does: no value of another decision is to blame then.
+    fn cluster_fault(&self) -> Option<LayoutError> {
+        let open = PlanSpace::open(self.job);
+        let question = Self { running: None, ..*self };
+        if !question.families(&open).is_empty() {
+            return None;
+        }
+        let nearest = PlanWalk::of(&open, self.job, None).nearest?;
+        let (l, rule) = (&nearest.layout, &nearest.rule);
+        let limit = format!(
+            "tp x cp x pp x dp of a plan; the nearest product, {} x {} x {} x {}, breaks a rule: {} = {} must be {}",
+            l.tensor, l.context, l.pipeline, l.data, rule.key, rule.value, rule.limit
+        );
+        let devices = question.clusters(&open).map(|values| format!("{values} devices"));
+        let batch = question.batches(&open, &nearest).map(|values| format!("global_batch = {values}"));
+        let cures: Vec<String> = devices.into_iter().chain(batch).collect();
+        Some(broken("devices", self.job.devices, limit, advice(&cures)))
+    }
+
+    /// The nearest values of one decision at a time with which there are plans, those of the rule's own decision first.
+    fn cures(&self, space: &PlanSpace, nearest: &BrokenRule) -> String {
+        let mut cures = self.degrees(space, nearest);
+        if let Some(values) = &space.micro_batch {
+            let relaxed = PlanSpace { micro_batch: None, ..space.clone() };
+            let found = self.families(&relaxed).iter().flat_map(|f| f.lots.iter().map(|lot| lot.micro_batch)).collect();
+            let at = values.first().copied().unwrap_or(1);
+            cures.extend(near(at, &found).map(|values| ("micro_batch", format!("micro_batch = {values}"))));
+        }
+        cures.extend(self.schedules(space).map(|names| ("schedule", format!("the schedule {names}"))));
+        let best = PlanSpace { splits: None, ..space.clone() };
+        if matches!(space.splits, Some(Splits::Listed(_))) && !self.families(&best).is_empty() {
+            let own = nearest.rule.cure.strip_prefix("use ").filter(|_| nearest.rule.key == SPLIT);
+            cures.extend(own.map(|values| (SPLIT, values.to_owned())));
+            cures.push((SPLIT, "the best split of the layers".to_owned()));
+        }
+        cures.extend(self.batches(space, nearest).map(|values| ("global_batch", format!("global_batch = {values}"))));
+        if cures.is_empty() {
+            cures.extend(self.clusters(space).map(|values| ("devices", format!("{values} devices"))));
+        }
+        cures.sort_by_key(|(key, _)| *key != nearest.rule.key);
+        cures.truncate(MOST_CURES);
+        advice(&cures.into_iter().map(|(_, cure)| cure).collect::<Vec<_>>())
+    }
+
+    /// The nearest values of the degrees asked for, of one degree at a time.
+    fn degrees(&self, space: &PlanSpace, nearest: &BrokenRule) -> Vec<(&'static str, String)> {
+        let mut cures = Vec::new();
+        let mut asked = space.clone();
+        for (key, list, degree) in DEGREES {
+            let Some(values) = list(&mut asked).clone() else { continue };
+            let mut relaxed = space.clone();
+            *list(&mut relaxed) = if key == "cp" { PlanSpace::open(self.job).context } else { None };
+            let now = degree(&nearest.layout);
+            let at = if values.contains(&now) { now } else { values.first().copied().unwrap_or(now) };
+            let found = layouts(&self.families(&relaxed)).map(|l| u64::from(degree(l))).collect();
+            cures.extend(near(at.into(), &found).map(|values| (key, format!("{key} = {values}"))));
+        }
+        cures
+    }
+
+    /// The schedules that there are plans with, where any were asked for: `gpipe or zb-h1`.
+    fn schedules(&self, space: &PlanSpace) -> Option<String> {
+        space.schedules.as_ref()?;
+        let relaxed = PlanSpace { schedules: PlanSpace::open(self.job).schedules, ..space.clone() };
+        let families = relaxed.families(self.job);
+        let runs =
+            |schedule: &PipelineSchedule| families.iter().flat_map(|f| &f.divisions).any(|d| d.schedules.contains(schedule));
+        let names: Vec<&str> = SCHEDULES.iter().filter(|(_, schedule)| runs(schedule)).map(|(name, _)| *name).collect();
+        (!names.is_empty()).then(|| names.join(" or "))
+    }
+
+    /// The nearest batches with which there are plans.
+    fn batches(&self, space: &PlanSpace, nearest: &BrokenRule) -> Option<String> {
+        let (l, now) = (&nearest.layout, self.job.global_batch);
+        let copies = u64::from(l.data);
+        let steps = [copies, copies * nearest.micro_batch, copies * nearest.micro_batch * u64::from(l.pipeline)];
+        // Where a copy of the model takes more devices than there are, no batch helps.
+        let around = steps.into_iter().filter(|step| *step > 0).flat_map(|step| [now / step * step, (now / step + 1) * step]);
+        let has_plans = |batch: &u64| {
+            let job = Job { global_batch: *batch, ..*self.job };
+            *batch > 0 && !Question { job: &job, ..*self }.families(space).is_empty()
+        };
+        near(now, &around.collect::<BTreeSet<u64>>().into_iter().filter(has_plans).collect())
+    }
+
+    /// The nearest numbers of devices that the cluster joins and with which there are plans.
+    fn clusters(&self, space: &PlanSpace) -> Option<String> {
+        let job = self.job;
+        let has_plans = |devices: &u64| {
+            u32::try_from(*devices).is_ok_and(|devices| {
+                let job = Job { devices, ..*job };
+                self.cluster.for_devices(devices).is_ok() && !Question { job: &job, ..*self }.families(space).is_empty()
+            })
+        };
+        let (now, products) = (u64::from(job.devices), products(space, job));
+        let below = products.range(..now).rev().take(TRIED).find(|n| has_plans(n));
+        let above = products.range(now + 1..).take(TRIED).find(|n| has_plans(n));
+        near(now, &below.into_iter().chain(above).copied().collect())
+    }
+}
+
+/// The products of degrees that each obey their own rule, up to four times a job's devices: those of the plans are among them.
+fn products(space: &PlanSpace, job: &Job<'_>) -> BTreeSet<u64> {
+    let most = u64::from(job.devices).saturating_mul(4);
+    let wide = |list: Vec<u32>| list.into_iter().map(u64::from).collect::<Vec<u64>>();
+    let most_stages = u32::try_from(job.model.layers + 2).unwrap_or(u32::MAX);
+    let factors = [
+        wide(space.tensor.clone().unwrap_or_else(|| tensor_parallel_degrees(job.model, u32::MAX))),
+        wide(space.context.clone().unwrap_or_else(|| vec![1])),
+        wide(space.pipeline.clone().unwrap_or_else(|| (1..=most_stages).collect())),
+        divisors(job.global_batch),
+    ];
+    factors.iter().fold(BTreeSet::from([1]), |products, factors| {
+        let by_factor = |product: u64| factors.iter().map(move |factor| product.saturating_mul(*factor));
+        products.into_iter().flat_map(by_factor).filter(|product| *product <= most).collect()
+    })
+}
+
+/// The layouts that families have plans of.
+fn layouts(families: &[DegreeClass]) -> impl Iterator<Item = &Layout> {
+    let pairs = families.iter().flat_map(|f| f.lots.iter().flat_map(move |lot| lot.pairs.iter().map(move |(at, _)| (f, *at))));
+    pairs.map(|(family, at)| &family.divisions[at].layout)
+}
+
+/// The values next to one, below and above: `4 or 12`.
+fn near(at: u64, values: &BTreeSet<u64>) -> Option<String> {
+    let around = [values.range(..at).next_back(), values.range(at + 1..).next()];
+    let around: Vec<String> = around.into_iter().flatten().map(u64::to_string).collect();
+    (!around.is_empty()).then(|| around.join(" or "))
+}
+
+fn advice(cures: &[String]) -> String {
+    if cures.is_empty() { "restrict fewer decisions".to_owned() } else { format!("use {}", cures.join(", or ")) }
+}
+
+#[cfg(test)]
+#[path = "fault_tests.rs"]
+mod tests;

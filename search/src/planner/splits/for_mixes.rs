@@ -1,0 +1,63 @@
+//! Splits of the layers for plans with policies by stage: a few near the even split that are fastest if everything is
+//! kept. They do not depend on the memory, so adding memory never removes a plan.
+
+use crate::planner::bounds::loads::{PassLoads, SplitCosts};
+use crate::planner::search::core::PlanSearch;
+use crate::planner::search::found::PlanCandidate;
+use std::collections::BTreeMap;
+use step::{ChipTimes, DeviceHolding, PlanShape, TrainingPlan};
+use workloads::{ChunkSplit, LayerEnds};
+
+/// [`SplitCosts`] of a plan that keeps everything, whatever the memory.
+struct KeepAllSplitCosts<'r, 's> {
+    search: &'r PlanSearch<'s>,
+    chip: &'r mut ChipTimes,
+    shape: &'r PlanShape,
+    plan: &'r TrainingPlan,
+    /// Exchange and update, each by what a device holds.
+    known: [BTreeMap<DeviceHolding, f64>; 2],
+}
+
+impl SplitCosts for KeepAllSplitCosts<'_, '_> {
+    fn late_exchange_seconds(&mut self, held: DeviceHolding) -> f64 {
+        let Self { search, chip, shape, plan, known: [late, _] } = self;
+        *late.entry(held).or_insert_with(|| search.evaluator.least_exposed_exchange(chip, shape, plan, held).0)
+    }
+
+    fn update_seconds(&mut self, held: DeviceHolding) -> f64 {
+        let Self { search, chip, shape, plan, known: [_, update] } = self;
+        *update.entry(held).or_insert_with(|| search.evaluator.time_of_least_update(chip, shape, plan, held).0)
+    }
+
+    fn may_fit(&self, split: ChunkSplit) -> bool {
+        self.search.job.may_hold_split(&split)
+    }
+}
+
+impl PlanSearch<'_> {
+    /// End chunks for which mixes are made, of a plan's other splits that may be below `limit` if everything is kept.
+    /// `shape` keeps everything.
+    pub(crate) fn ends_for_mixes(
+        &self,
+        chip: &mut ChipTimes,
+        shape: &PlanShape,
+        candidate: &PlanCandidate,
+        limit: f64,
+    ) -> Vec<LayerEnds> {
+        let plan = self.plan_of(*candidate);
+        let division = &self.families[candidate.family as usize].divisions[candidate.division as usize];
+        if !self.uneven || plan.layout.pipeline < 2 || !division.open[candidate.schedule as usize] {
+            return Vec::new();
+        }
+        let (layers, limit) = (self.job.model.layers, limit - self.evaluator.overhead_per_step().0);
+        let sends = self.evaluator.pipeline_sends(chip, shape, &plan);
+        let loads = self.loads_of_plan(chip, shape, &plan, &PassLoads::of_shape(shape, self.job.stack), &sends);
+        let mut rest = KeepAllSplitCosts { search: self, chip, shape, plan: &plan, known: Default::default() };
+        let mut splits = loads.near_splits_by_bound(layers, &plan, limit, &mut rest);
+        let even = plan.layout.chunk_split(layers).ok();
+        std::iter::from_fn(|| splits.next_below(&loads, &plan, limit, &rest))
+            .filter(|(_, split)| Some(*split) != even)
+            .filter_map(|(_, split)| split.layer_ends())
+            .collect()
+    }
+}
