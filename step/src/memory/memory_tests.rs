@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
+use crate::memory::stage::PeakMoment;
 use crate::lowering_of_plan;
 use crate::memory::zero_states::ZeroSharding;
 use crate::schedule::effective_schedule;

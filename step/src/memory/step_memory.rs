@@ -10,7 +10,7 @@
 //! [`sim::simulated_pipeline::passes_in_flight`] gives the micro-batches in flight; its equality with the event simulation is tested there and here.
 
 use crate::memory::account::{GIB, MemoryAccount, MemoryProfile};
-pub use crate::memory::stage::{DeviceMemory, MemoryClass, MemoryReading, OverCapacity, PeakMoment, StageMemory};
+pub use crate::memory::stage::{DeviceMemory, MemoryClass, MemoryReading, OverCapacity, StageMemory};
 use crate::pipeline::arrangement::Arrangement;
 use crate::{SoftwareStack, StepError, TrainingPlan, lower_plan};
 use serde::{Deserialize, Serialize};

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::lowering_of_plan;
-use crate::memory::step_memory::PeakMoment;
+use crate::memory::stage::PeakMoment;
 use crate::{DeviceHolding, Fidelity, MemoryClass, StageMemory, StepMemory, StepTime, step_memory, step_time, step_timeline};
 use proptest::prelude::*;
 use sim::hardware::Accelerator;
