@@ -64,7 +64,7 @@ impl Tally {
 fn time_solve(problem: &Problem) -> (Schedule, f64) {
     let once = || {
         let begun = Instant::now();
-        let schedule = solve_problem(problem, &SolveLimits { steps: SCHEDULE_STEPS, time: None });
+        let schedule = solve_problem(problem, &SolveLimits { steps: SCHEDULE_STEPS, ..SolveLimits::default() });
         (schedule, begun.elapsed().as_secs_f64() * 1e3)
     };
     let (schedule, first) = once();
@@ -116,7 +116,7 @@ fn sweep(model: &str) {
         .flat_map(|s| [s.forward_graph(), s.backward_graph(&RecomputeSet::none())])
         .collect();
     let chips = SWEEP / programs.len();
-    let memo = Memo::new(SolveLimits { steps: SCHEDULE_STEPS, time: None }, 1 << 16);
+    let memo = Memo::new(SolveLimits { steps: SCHEDULE_STEPS, ..SolveLimits::default() }, 1 << 16);
     let methods: Mutex<BTreeMap<ProofMethod, usize>> = Mutex::default();
     let (next, scheduling) = (AtomicUsize::new(0), AtomicU64::new(0));
     let begun = Instant::now();

@@ -4,8 +4,8 @@
 mod schedule_support;
 
 use coplace_sim::schedule::{
-    Backend, Cores, Exclusivity, Formulation, IlpOptions, Operator, OperatorKind, Pairing, Problem, SolveLimits,
-    bounds_without_search, solve_ilp, solve_problem, verify_schedule,
+    Backend, Cores, ExactMethod, Exclusivity, Formulation, IlpOptions, Operator, OperatorKind, Pairing, Problem, ProofMethod,
+    SolveLimits, bounds_without_search, solve_ilp, solve_problem, verify_schedule,
 };
 use coplace_sim::status::SolveStatus;
 use schedule_support::{Random, STYLES, Spec, Style, brute_force, generate};
@@ -150,6 +150,35 @@ fn ilp_agrees(backend: Backend, formulation: Formulation, seeds: std::ops::Range
 #[test]
 fn the_integer_program_by_microlp_finds_the_same_optimum() {
     assert!(ilp_agrees(Backend::Microlp, Formulation::Tight, 0..500, 10) >= 490);
+}
+
+/// Solves small problems under limits, and says how many pieces the integer program closed.
+fn pieces_closed_by_program(limits: SolveLimits) -> usize {
+    let mut closed = 0;
+    for seed in 0..200 {
+        let problem = generate(&small(seed), seed);
+        let (schedule, optimum) = (solve_problem(&problem, &limits), solve_problem(&problem, &SolveLimits::default()));
+        assert_eq!(verify_schedule(&problem, &schedule), Vec::new(), "seed {seed}");
+        assert!(schedule.lower_bound <= optimum.makespan && optimum.makespan <= schedule.makespan, "seed {seed}");
+        assert_eq!(schedule.pieces.iter().map(|p| p.makespan).sum::<u64>(), schedule.makespan, "seed {seed}");
+        assert_eq!(schedule.pieces.iter().map(|p| p.method).max().unwrap_or(ProofMethod::Decomposition), schedule.method);
+        closed += schedule.pieces.iter().filter(|p| p.method == ProofMethod::Ilp).count();
+    }
+    closed
+}
+
+#[test]
+fn a_piece_that_the_search_leaves_open_goes_to_the_integer_program() {
+    let spent = SolveLimits { steps: 0, ..SolveLimits::default() };
+    // No time limit, no program: its work cannot be counted.
+    assert_eq!(pieces_closed_by_program(spent), 0);
+    let timed = SolveLimits { time: Some(Duration::from_secs(20)), ..spent };
+    let by_program = pieces_closed_by_program(timed);
+    assert!(by_program >= 40, "{by_program} of the pieces that bounds leave open");
+    assert_eq!(pieces_closed_by_program(SolveLimits { method: ExactMethod::Search, ..timed }), 0);
+    // The search closes them all before the program is asked.
+    assert_eq!(pieces_closed_by_program(SolveLimits { steps: SolveLimits::default().steps, ..timed }), 0);
+    assert_eq!(pieces_closed_by_program(SolveLimits { method: ExactMethod::Ilp, ..timed }), by_program);
 }
 
 #[test]

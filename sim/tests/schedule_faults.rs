@@ -164,7 +164,7 @@ fn ten_thousand_operators_get_an_honest_answer() {
     let spec =
         Spec { style: Style::Layered, family: Family::Sublinear, tensor_cores: 4, vector_cores: 4, ..Spec::drawn(10_000, 1) };
     let problem = generate(&spec, 1);
-    let schedule = solve_problem(&problem, &SolveLimits { steps: 100_000, time: None });
+    let schedule = solve_problem(&problem, &SolveLimits { steps: 100_000, ..SolveLimits::default() });
     assert_eq!(verify_schedule(&problem, &schedule), Vec::new());
     let (lower, upper) = bounds_without_search(&problem);
     assert!(lower <= schedule.lower_bound && schedule.lower_bound <= schedule.makespan && schedule.makespan <= upper);
@@ -180,11 +180,11 @@ fn a_spent_work_limit_leaves_a_gap_and_a_valid_schedule() {
     let spec =
         Spec { style: Style::Random, family: Family::Sublinear, tensor_cores: 3, vector_cores: 3, ..Spec::drawn(30, 40_058) };
     let problem = generate(&spec, 40_058);
-    let none = solve_problem(&problem, &SolveLimits { steps: 0, time: None });
+    let none = solve_problem(&problem, &SolveLimits { steps: 0, ..SolveLimits::default() });
     assert_eq!(none.method, ProofMethod::Open);
     assert!(matches!(none.status, SolveStatus::Gap { .. }));
     assert_eq!(verify_schedule(&problem, &none), Vec::new());
-    let more = solve_problem(&problem, &SolveLimits { steps: 50_000, time: None });
+    let more = solve_problem(&problem, &SolveLimits { steps: 50_000, ..SolveLimits::default() });
     assert!(more.makespan <= none.makespan && more.lower_bound >= none.lower_bound);
 }
 

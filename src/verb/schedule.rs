@@ -3,8 +3,12 @@
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure};
 use crate::numbers::whole_number_in;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
-use sim::schedule::{self, Memo, Pairing, Schedule, ScheduleInstance, SolveLimits, StoredAnswer};
+use serde::de::DeserializeOwned;
+use sim::schedule::{
+    self, Backend, ExactMethod, Memo, Pairing, PieceProof, Schedule, ScheduleInstance, SolveLimits, StoredAnswer,
+};
 use sim::status::SolveStatus;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -19,7 +23,7 @@ use std::time::{Duration, Instant};
     kinds, \"own_kind\" those of the kinds that it uses.\n\
     Where the file holds a proven answer (optimal_unpaired, optimal_paired) that cannot be true, the answer says so.\n\
     JSON: one object per line and file: {\"file\", \"unpaired\": {\"makespan\", \"lower_bound\", \"status\", \"method\", \"seconds\",\n\
-    \"contradicts\", \"operators\": [{\"id\", \"start\", \"end\", \"across\", \"tensor_core\", \"vector_core\"}]}, \"paired\": {...}};\n\
+    \"pieces\": [{\"operators\", \"method\", \"makespan\", \"lower_bound\"}], \"contradicts\", \"operators\": [{\"id\", \"start\", \"end\", \"across\", \"tensor_core\", \"vector_core\"}]}, \"paired\": {...}};\n\
     unpaired lets a fused operator take any tensor and vector core, paired only two of the same index; status is \"optimal\" or \"gap\";\n\
     contradicts is the file's answer where it cannot be true; an operator across all cores has no core of its own, nor has one that\n\
     takes no time; times are in the unit of the file's latencies.")]
@@ -27,15 +31,34 @@ pub struct ScheduleArguments {
     /// Instance files (JSON)
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Start no more search passes after this time, and report the gap; the work is limited as well
+    /// Wall time for each piece of an instance: no search pass begins after it, and a piece that the search leaves open goes
+    /// to the integer program with the time that is left. Without it no program runs under --method auto, and the answer
+    /// does not depend on the machine
     #[arg(long, value_name = "SECONDS")]
     time_limit: Option<f64>,
     /// Most search states per piece of an instance; about a million take a second and up to 0.3 GB of memory
     #[arg(long, value_name = "N", default_value_t = SolveLimits::default().steps, value_parser = whole_number_in(0..=u64::MAX))]
     steps: u64,
-    /// Format of the answer
+    /// Exact method for a piece that bounds leave open: auto (the search, then the integer program), search, or ilp (the
+    /// program alone)
+    #[arg(long, value_name = "METHOD", default_value = "auto", value_parser = parse_named::<ExactMethod>(&["auto", "search", "ilp"]))]
+    method: ExactMethod,
+    /// Solver of the integer program; highs needs a build with --features highs
+    #[arg(long, value_name = "SOLVER", default_value = "microlp", value_parser = parse_named::<Backend>(&["microlp", "highs"]))]
+    solver: Backend,
+    /// Form of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+}
+
+/// A parser of one of `names`. A value that this build lacks is refused with the cure.
+fn parse_named<T: DeserializeOwned + Clone + Send + Sync + 'static>(
+    names: &'static [&'static str],
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(names).try_map(|name| {
+        serde_json::from_value(serde_json::Value::String(name.clone()))
+            .map_err(|_| format!("{name} is not in this build; build with `cargo build --release --features {name}`"))
+    })
 }
 
 const OPTIMAL: &str = "optimal";
@@ -48,6 +71,7 @@ struct ScheduleAnswer {
     status: &'static str,
     method: String,
     seconds: f64,
+    pieces: Vec<PieceProof>,
     contradicts: Option<u64>,
     operators: Vec<PlacedOperator>,
 }
@@ -80,7 +104,7 @@ pub fn run_schedule(arguments: &ScheduleArguments) -> Result<(), Failure> {
         }
         limit => limit.map(Duration::from_secs_f64),
     };
-    let limits = SolveLimits { time, steps: arguments.steps };
+    let limits = SolveLimits { time, steps: arguments.steps, method: arguments.method, solver: arguments.solver };
     let mut faults = Vec::new();
     for path in &arguments.files {
         match schedule::read_instance(path) {
@@ -122,6 +146,7 @@ impl ScheduleAnswer {
             status: if schedule.status == SolveStatus::Optimal { OPTIMAL } else { GAP },
             method: schedule.method.to_string(),
             seconds,
+            pieces: schedule.pieces,
             contradicts: stated_makespan_fault(stored, makespan, lower_bound),
             operators: instance.ids.iter().enumerate().map(placed).collect(),
         }
@@ -183,6 +208,7 @@ mod tests {
             status: if makespan == lower_bound { OPTIMAL } else { GAP },
             method: format!("{makespan}"),
             seconds: 1.0,
+            pieces: Vec::new(),
             contradicts: stated_makespan_fault(stored, makespan, lower_bound),
             operators: Vec::new(),
         }

@@ -19,7 +19,8 @@ use good_lp::{
     Constraint, Expression, ProblemVariables, ResolutionError, Solution, SolutionStatus, SolverModel, Variable,
     WithInitialSolution, WithTimeLimit, constraint, variable,
 };
-use std::time::Duration;
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// Largest makespan, in ticks, at which a solver's proof holds to the tick: solvers work in floating point with
@@ -36,7 +37,8 @@ pub enum Formulation {
 }
 
 /// The solver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Backend {
     /// `microlp`, in every build.
     Microlp,
@@ -52,7 +54,7 @@ pub struct IlpOptions {
     pub formulation: Formulation,
     /// The solver.
     pub backend: Backend,
-    /// Wall time per program. A solve that runs out of time keeps the best schedule known and reports a gap.
+    /// Wall time per piece. A solve that runs out of time keeps the best schedule known and reports a gap.
     pub time_limit: Option<Duration>,
 }
 
@@ -99,6 +101,20 @@ pub fn solve_ilp(problem: &Problem, options: &IlpOptions) -> Result<Schedule, Il
     }))
 }
 
+/// Solves the program of a piece from the schedule of `answer`. A shorter schedule replaces that of the answer; a program
+/// that is solved to its end proves it. The answer stays as it is where the solver fails or its time runs out.
+pub(super) fn improve_answer(piece: &Piece, answer: &mut PieceAnswer, backend: Backend, time_limit: Option<Duration>) {
+    let options = IlpOptions { formulation: Formulation::Tight, backend, time_limit };
+    let Ok(solved) = solve_from_schedule(piece, &options, &answer.found, answer.lower_bound) else { return };
+    if solved.found.makespan < answer.found.makespan {
+        answer.found = solved.found;
+    }
+    answer.lower_bound = answer.lower_bound.max(solved.lower_bound);
+    if answer.lower_bound == answer.found.makespan {
+        answer.method = ProofMethod::Ilp;
+    }
+}
+
 fn solve_piece_by_ilp(piece: &Piece, options: &IlpOptions) -> Result<PieceAnswer, IlpError> {
     let operators = piece.operator_count();
     if operators == 1 {
@@ -108,11 +124,19 @@ fn solve_piece_by_ilp(piece: &Piece, options: &IlpOptions) -> Result<PieceAnswer
         return Err(IlpError::TooLarge { operators });
     }
     let (_, start) = portfolio::bound_without_search(piece);
-    let lower = quick_lower_bound(piece, &chain_tails(piece));
+    solve_from_schedule(piece, options, &start, quick_lower_bound(piece, &chain_tails(piece)))
+}
+
+/// Solves the program of a piece of 2 to [`SEARCHABLE`] operators, given a schedule and a lower bound. Core numbers are added
+/// for the kinds of core that a solution without them overloads.
+fn solve_from_schedule(piece: &Piece, options: &IlpOptions, start: &PieceSchedule, lower: u64) -> Result<PieceAnswer, IlpError> {
+    let operators = piece.operator_count();
+    let begun = Instant::now();
     let mut groups = [false; 3];
     loop {
-        let program = PieceProgram::new(piece, options.formulation, groups, &start);
-        let (found, proved) = match program.solve_within_limits(options)? {
+        let program = PieceProgram::new(piece, options.formulation, groups, start);
+        let time_limit = options.time_limit.map(|limit| limit.saturating_sub(begun.elapsed()));
+        let (found, proved) = match program.solve_within_limits(&IlpOptions { time_limit, ..*options })? {
             Some((found, proved)) => (found, proved),
             None => (start.clone(), false),
         };
@@ -138,11 +162,16 @@ fn solve_piece_by_ilp(piece: &Piece, options: &IlpOptions) -> Result<PieceAnswer
         } else {
             found
         };
-        let proved = proved && found.makespan <= PROOF_TICKS;
-        let lower_bound = if proved { found.makespan } else { lower };
+        let lower_bound = if proved { lower.max(proven_bound(found.makespan)) } else { lower.min(found.makespan) };
         let method = if lower_bound == found.makespan { ProofMethod::Ilp } else { ProofMethod::Open };
         return Ok(PieceAnswer { lower_bound, found, method, steps: 0 });
     }
+}
+
+/// The lower bound that a solver's proof of a makespan gives: the makespan up to [`PROOF_TICKS`], less the solver's
+/// tolerance above.
+fn proven_bound(makespan: u64) -> u64 {
+    makespan - if makespan <= PROOF_TICKS { 0 } else { makespan.div_ceil(PROOF_TICKS) }
 }
 
 fn end_times(piece: &Piece, found: &PieceSchedule) -> Vec<u64> {

@@ -7,11 +7,13 @@
 //! 1. Cut the graph where everything before precedes everything after; the makespans add (`piece`).
 //! 2. Compute lower bounds, and upper bounds from list schedules (`bounds`, `list`).
 //! 3. Run a dynamic program over down-sets with dominance and bounds (`search`). Its waves widen until one proves its
-//!    answer. Pieces of more than 128 operators keep their list schedule.
+//!    answer.
+//! 4. Give a piece that is still open to the integer program, with the best schedule as its start and the time that is
+//!    left (`ilp`). This step needs a time limit ([`SolveLimits::time`]): its work cannot be counted, so its answers
+//!    depend on the machine.
 //!
-//! With the feature `ilp`, `solve_ilp` states the same problem as an integer program. It is a second exact method to
-//! check the search, and it includes PHAZE's own program. The search takes milliseconds where the programs take
-//! seconds, so [`solve_problem`] never calls them.
+//! Pieces of more than 128 operators keep their list schedule. [`ExactMethod`] leaves the search or the program out.
+//! [`solve_ilp`] gives every piece to the program. It checks the search, and it includes PHAZE's own program.
 //!
 //! [`PortSharing`] replays a schedule whose operators share memory ports, and bounds every such schedule from below.
 //!
@@ -21,7 +23,6 @@
 
 mod bounds;
 mod cores;
-#[cfg(feature = "ilp")]
 mod ilp;
 mod instance;
 mod layer;
@@ -41,7 +42,6 @@ mod verify;
 #[cfg(test)]
 mod wave_tests;
 
-#[cfg(feature = "ilp")]
 pub use ilp::{Backend, Formulation, IlpError, IlpOptions, solve_ilp};
 pub use instance::{InstanceError, ScheduleInstance, StoredAnswer, parse_instance, read_instance};
 pub use memo::{Memo, MemoStatistics};
@@ -62,14 +62,32 @@ use std::time::Duration;
 pub struct SolveLimits {
     /// Search states generated per piece of the problem, at most; about a million take a second.
     pub steps: u64,
-    /// Wall time after which no new wave begins. `None`, the default, keeps answers independent of the machine.
+    /// Wall time for each piece. After it no search pass begins; what is left of it goes to the integer program of a piece
+    /// that the search left open. `None`, the default, keeps answers independent of the machine.
     pub time: Option<Duration>,
+    /// The exact methods that may run.
+    pub method: ExactMethod,
+    /// The solver of the integer program.
+    pub solver: Backend,
 }
 
 impl Default for SolveLimits {
     fn default() -> Self {
-        Self { steps: 1_500_000, time: None }
+        Self { steps: 1_500_000, time: None, method: ExactMethod::Auto, solver: Backend::Microlp }
     }
+}
+
+/// The exact methods for a piece that bounds leave open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExactMethod {
+    /// The search; then, under a time limit, the integer program.
+    #[default]
+    Auto,
+    /// The search alone.
+    Search,
+    /// The integer program alone, without a limit where no time limit is set.
+    Ilp,
 }
 
 /// The method that closed a schedule's bounds, from cheapest to most expensive.
@@ -82,7 +100,7 @@ pub enum ProofMethod {
     Bounds,
     /// A search wave proved its answer.
     Search,
-    /// An integer program was solved to optimality (`solve_ilp` only, feature `ilp`).
+    /// An integer program was solved to optimality.
     Ilp,
     /// None: the schedule has a gap.
     Open,
@@ -111,6 +129,19 @@ pub struct CoreAssignment {
     pub link: Option<u32>,
 }
 
+/// The proof of one piece of a problem. Times are in the ticks of the problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PieceProof {
+    /// Number of operators.
+    pub operators: u32,
+    /// The method that closed it, or [`ProofMethod::Open`].
+    pub method: ProofMethod,
+    /// Makespan of its schedule.
+    pub makespan: u64,
+    /// A lower bound on the makespan of every schedule of the piece.
+    pub lower_bound: u64,
+}
+
 /// Effort of a solve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SolveStatistics {
@@ -135,6 +166,8 @@ pub struct Schedule {
     pub status: SolveStatus,
     /// The most expensive method that was needed.
     pub method: ProofMethod,
+    /// The proof of each piece, in the order in which the pieces run.
+    pub pieces: Vec<PieceProof>,
     /// Start of each operator.
     pub starts: Vec<u64>,
     /// Per operator: true if it runs across all cores.
@@ -195,6 +228,7 @@ fn solve_cut_pieces(
         lower_bound: 0,
         status: SolveStatus::Optimal,
         method: ProofMethod::Decomposition,
+        pieces: Vec::with_capacity(cuts.len()),
         starts: vec![0; n],
         exclusive: vec![false; n],
         cores: vec![CoreAssignment::default(); n],
@@ -225,6 +259,12 @@ fn append_piece(schedule: &mut Schedule, cut: &CutPiece, answer: &PieceAnswer) {
     schedule.makespan += answer.found.makespan * cut.scale;
     schedule.lower_bound += answer.lower_bound * cut.scale;
     schedule.method = schedule.method.max(answer.method);
+    schedule.pieces.push(PieceProof {
+        operators: cut.origin.len() as u32,
+        method: answer.method,
+        makespan: answer.found.makespan * cut.scale,
+        lower_bound: answer.lower_bound * cut.scale,
+    });
     schedule.statistics.pieces += 1;
     schedule.statistics.largest_piece = schedule.statistics.largest_piece.max(cut.origin.len() as u32);
     schedule.statistics.steps += answer.steps;

@@ -93,7 +93,6 @@ impl Piece {
 
     /// The piece with every edge reversed and its operators in reverse order. A schedule of it, read backwards, is a
     /// schedule of this piece.
-    #[cfg(feature = "ilp")]
     pub fn reverse(&self) -> Self {
         let n = self.operator_count();
         let mut lists: Vec<Vec<u32>> = vec![Vec::new(); n];
@@ -115,7 +114,6 @@ impl Piece {
     }
 }
 
-#[cfg(feature = "ilp")]
 fn compress_lists(lists: &mut [Vec<u32>]) -> (Vec<u32>, Vec<u32>) {
     let mut offsets = vec![0u32];
     let mut all = Vec::new();
@@ -213,7 +211,6 @@ pub(super) fn cut_into_pieces(problem: &Problem) -> Vec<CutPiece> {
 }
 
 /// The whole problem as one piece; none if every operator takes no time.
-#[cfg(feature = "ilp")]
 pub(super) fn as_one_piece(problem: &Problem) -> Vec<CutPiece> {
     let closure = TransitiveClosure::of_problem(problem);
     let mut order: Vec<(u32, u32)> = (0..closure.kept.len()).map(|k| (closure.count_ancestors(k), k as u32)).collect();

@@ -1,5 +1,6 @@
 //! Solves one piece: bounds and list schedules first, then search waves. They widen until one proves the answer or the
-//! work limit is spent. sim/README.md reports other attempts on passes of models, and the effect of leaving parts out.
+//! work limit is spent. The integer program follows with the time that is left. sim/README.md reports other attempts on
+//! passes of models, and the effect of leaving parts out.
 
 use super::bounds::{
     MixedBound, OperatorBitset, PrecedenceSets, chain_tails, find_only_across, quick_lower_bound, set_members,
@@ -10,8 +11,8 @@ use super::list::{ExclusivePolicy, PieceSchedule, list_schedule};
 use super::piece::{Piece, SEARCHABLE};
 use super::search::Exploration;
 use super::state::Searcher;
-use super::{ProofMethod, SolveLimits};
-use std::time::Instant;
+use super::{Backend, ExactMethod, ProofMethod, SolveLimits, ilp};
+use std::time::{Duration, Instant};
 
 /// Widths of the waves. The first one solves most pieces.
 const WIDTHS: [usize; 7] = [64, 128, 512, 4_096, 16_384, 131_072, usize::MAX];
@@ -34,16 +35,29 @@ impl PieceAnswer {
     }
 }
 
-/// The remaining work in steps, and the deadline if there is one.
+/// The remaining work in steps, the deadline if there is one, and the exact methods that may run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Budget {
     pub steps: u64,
     pub deadline: Option<Instant>,
+    pub method: ExactMethod,
+    pub solver: Backend,
 }
 
 impl Budget {
     pub fn from_limits(limits: &SolveLimits) -> Self {
-        Self { steps: limits.steps, deadline: limits.time.map(|t| Instant::now() + t) }
+        let deadline = limits.time.map(|t| Instant::now() + t);
+        Self { steps: limits.steps, deadline, method: limits.method, solver: limits.solver }
+    }
+
+    /// The time that the integer program may take: `None` where it may not run, `Some(None)` where nothing limits it.
+    fn time_for_program(&self) -> Option<Option<Duration>> {
+        let left = self.deadline.map(|d| d.saturating_duration_since(Instant::now()));
+        match (self.method, left) {
+            (ExactMethod::Search, _) | (ExactMethod::Auto, None) => None,
+            (_, Some(left)) => (!left.is_zero()).then_some(Some(left)),
+            (ExactMethod::Ilp, None) => Some(None),
+        }
     }
 
     pub fn is_spent(&self, steps: u64) -> bool {
@@ -121,7 +135,14 @@ fn solve_as_is(piece: &Piece, budget: Budget, known: u64, like: Option<&PieceSch
         return answer;
     }
     if piece.operator_count() <= SEARCHABLE {
-        search_in_waves(piece, &mut answer, budget);
+        if budget.method != ExactMethod::Ilp {
+            search_in_waves(piece, &mut answer, budget);
+        }
+        if answer.lower_bound < answer.found.makespan
+            && let Some(time_limit) = budget.time_for_program()
+        {
+            ilp::improve_answer(piece, &mut answer, budget.solver, time_limit);
+        }
     }
     if answer.lower_bound < answer.found.makespan {
         answer.method = ProofMethod::Open;
