@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
-use crate::memory::stage::PeakMoment;
 use crate::lowering_of_plan;
+use crate::memory::stage::PeakMoment;
 use crate::memory::zero_states::ZeroSharding;
 use crate::schedule::effective_schedule;
 use proptest::prelude::*;
