@@ -6,7 +6,10 @@ use std::collections::BTreeMap;
 /// Keys of JSON answers that may change, with reasons.
 const LEFT_OUT: [(&str, &[&str]); 4] = [
     ("times of computing", &["seconds", "solve_seconds", "times", "this_run", "threads"]),
-    ("versions, features and digests", &["highs", "version", "coplace", "format", "question", "digest", "sha256", "bytes"]),
+    (
+        "versions, features and digests",
+        &["highs", "version", "coplace", "format", "question", "digest", "sha256", "bytes"],
+    ),
     ("command lines and the files of questions", &["asked_with", "evaluate_with", "inputs"]),
     (
         "prose",
@@ -42,7 +45,8 @@ const KEPT_PLAIN: usize = 16;
 /// The facts of one or more JSON answers.
 pub fn reduced_json(text: &str, name: &str) -> Value {
     let stream = serde_json::Deserializer::from_str(text).into_iter::<Value>();
-    let mut values: Vec<Value> = stream.map(|value| reduced(&value.unwrap_or_else(|e| panic!("{name}: {e}: {text}")))).collect();
+    let parsed = stream.map(|value| value.unwrap_or_else(|e| panic!("{name}: {e}: {text}")));
+    let mut values: Vec<Value> = parsed.map(|value| reduced(&value)).collect();
     if values.len() == 1 { values.remove(0) } else { Value::Array(values) }
 }
 
