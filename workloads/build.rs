@@ -1,4 +1,4 @@
-//! Lists `models/*.json` and writes the table of built-in models, so that adding a model is adding a file.
+//! Writes the table of built-in models from `models/*.json`. A file there adds a model.
 
 use std::error::Error;
 use std::fmt::Write as _;

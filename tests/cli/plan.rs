@@ -393,7 +393,7 @@ fn faulty_arguments_are_refused() {
         ),
         (
             vec!["--layer-split", "9:22", "--pipeline", "4"],
-            "layer_split = 9:22: must be such that each of the 2 chunks between has one of the 32 layers; use 9:21",
+            "layer_split = 9:22: must be such that each of the 2 inner chunks has one of the 32 layers; use 9:21",
         ),
         (vec!["--expert", "2"], "ep = 2: must be 1 for a model without experts"),
         (
@@ -424,7 +424,7 @@ fn faulty_arguments_are_refused() {
             vec!["--recompute", "tensors:device(mlp.gate)"],
             "recompute tensor `mlp.gate`: no such tensor; use one of input, attention.norm.out",
         ),
-        (vec!["--recompute", "custom:offload()"], "`offload()` is no list of tensors: write `custom:offload("),
+        (vec!["--recompute", "custom:offload()"], "`offload()` is not a list of tensors: write `custom:offload("),
         (
             vec!["--context", "4", "--sequence-length", "16384", "--tensor", "16", "--context-method", "ulysses"],
             "cp = 4: must be a divisor of the 2 key/value heads of a device: Ulysses splits heads",

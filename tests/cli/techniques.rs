@@ -282,7 +282,7 @@ fn of_one(verb: &str, more: &str) -> crate::support::CommandOutput {
 /// An operator that draws a sample must not run again, even on request.
 #[test]
 fn what_is_drawn_at_random_is_not_made_again() {
-    let drawn = "are drawn at random: made again they would be others, as the generator's state is not kept";
+    let drawn = "are drawn at random: a recomputation would draw others, because the generator's state is not kept";
     for technique in ["wta-crs", "rad"] {
         for policy in ["full", "custom:device(out_proj)", "full;minimal"] {
             let more = format!("--technique {technique} --allow {technique} --recompute {policy}");
@@ -320,7 +320,7 @@ fn techniques_go_with_the_optimizers_that_they_are_about() {
         (
             "galore",
             "sgd",
-            "it is about the states that an optimizer keeps of every number, and sgd keeps none; use --optimizer adam",
+            "it changes the optimizer's states, and sgd has none; use --optimizer adam",
         ),
         ("galore-8bit", "adafactor", "and adafactor keeps none"),
         (

@@ -1,4 +1,4 @@
-//! What a model counts: its parameters, those that a token meets, and the matrix operations of a training step.
+//! Counts of a model: its parameters, those active per token, and the matrix operations of a training step.
 
 use crate::layer_list::{EncoderDecoderSide, FeedForward, Mixer};
 use crate::model::{Experts, Model, Norm, NormPlacement, PositionEncoding};
@@ -10,31 +10,32 @@ fn count_if(condition: bool, count: u64) -> u64 {
 }
 
 impl Model {
-    /// Width of all query heads together.
+    /// Returns the total width of all query heads.
     #[must_use]
     pub fn query_width(&self) -> u64 {
         self.heads * self.head_dim
     }
 
-    /// Width of all key heads together (and of all value heads, unless attention is latent).
+    /// Returns the total width of all key heads, and of all value heads unless attention is latent.
     #[must_use]
     pub fn kv_width(&self) -> u64 {
         self.kv_heads * self.head_dim
     }
 
-    /// Dimension of a value head.
+    /// Returns the dimension of a value head.
     #[must_use]
     pub fn value_dim(&self) -> u64 {
         self.variations.latent.map_or(self.head_dim, |latent| latent.value_dim)
     }
 
-    /// Width of attention's result, before its output projection.
+    /// Returns the width of attention's result before its output projection.
     #[must_use]
     pub fn context_width(&self) -> u64 {
         self.heads * self.value_dim()
     }
 
-    /// The widths that tensor parallelism divides: of the MLP or of one expert, of an expert for every token, of leading layers' MLPs.
+    /// Returns the widths that tensor parallelism divides: of the MLP or one expert, the shared expert, and leading
+    /// layers' MLPs.
     pub(crate) fn mlp_widths(&self) -> impl Iterator<Item = u64> {
         let shared = self.experts.and_then(|experts| experts.shared).map(|shared| shared.ffn);
         let others = self.layer_kinds().into_iter().filter_map(|(kind, _)| match kind.feed {
@@ -44,7 +45,7 @@ impl Model {
         [Some(self.ffn), shared].into_iter().flatten().chain(others)
     }
 
-    /// The different ones of [`Self::mlp_widths`], for a message.
+    /// Returns the distinct [`Self::mlp_widths`] as text for a message.
     pub(crate) fn distinct_mlp_widths(&self) -> String {
         let mut widths: Vec<String> = Vec::new();
         for width in self.mlp_widths().map(|width| width.to_string()) {
@@ -55,27 +56,28 @@ impl Model {
         widths.join(" and ")
     }
 
-    /// All layers, whatever they hold.
+    /// Returns the number of all layers, of every kind.
     #[must_use]
     pub fn layer_count(&self) -> u64 {
         let ends = self.list.leading.len() + self.list.trailing.len();
         self.layers.saturating_mul(self.layers_per_block()).saturating_add(ends as u64)
     }
 
-    /// The embedding's rows on `tensor_parallel` devices: the vocabulary rounded up to a multiple of
+    /// Returns the embedding's rows on `tensor_parallel` devices: the vocabulary rounded up to a multiple of
     /// `vocabulary_multiple * tensor_parallel` (Megatron-LM, `_vocab_size_with_padding`).
     #[must_use]
     pub fn padded_vocabulary(&self, tensor_parallel: u32) -> u64 {
         self.vocabulary.next_multiple_of(self.vocabulary_multiple.saturating_mul(u64::from(tensor_parallel)).max(1))
     }
 
-    /// Weights of a layer that take part in matrix products, where all are alike.
+    /// Returns the weights of a layer's matrix products, in a model of alike layers.
     #[must_use]
     pub fn layer_matrix_parameters(&self) -> u64 {
         self.layer_matrices(|experts| experts.count)
     }
 
-    /// Weights of a layer that one token meets in matrix products, where all are alike: of the experts only those it goes to.
+    /// Returns the weights of a layer's matrix products that are active for one token, in a model of alike layers. Only
+    /// the chosen experts count.
     #[must_use]
     pub fn active_layer_matrix_parameters(&self) -> u64 {
         self.layer_matrices(|experts| experts.top_k)
@@ -98,7 +100,7 @@ impl Model {
         mixer.saturating_add(cross).saturating_add(mlps)
     }
 
-    /// The products into and out of a state-space scan.
+    /// Returns the weights of the products into and out of a state-space scan.
     fn scan_matrices(&self) -> u64 {
         let into = |scan: StateSpace| 2 * scan.scan_width() + 2 * scan.groups * scan.state + scan.heads;
         self.variations.scan.map_or(0, |scan| self.hidden.saturating_mul(into(scan).saturating_add(scan.scan_width())))
@@ -123,14 +125,15 @@ impl Model {
         self.hidden.saturating_mul(products * width)
     }
 
-    /// Weights of all matrices, embedding included, in 128 bits: what [`crate::limits::MAX_WEIGHTS`] bounds.
+    /// Returns the weights of all matrices, embedding included, in 128 bits; [`crate::limits::MAX_WEIGHTS`] bounds it.
     pub(crate) fn weight_count(&self) -> u128 {
         u128::from(self.sum_over_layers(Self::layer_matrix_parameters))
             + 2 * u128::from(self.embedding_width.max(self.hidden)) * u128::from(self.vocabulary)
             + u128::from(self.further_matrices())
     }
 
-    /// Elements of the largest tensor that `tokens` tokens make, scores apart: what [`crate::limits::MAX_ELEMENTS`] bounds.
+    /// Returns the elements of the largest tensor that `tokens` tokens make, except scores;
+    /// [`crate::limits::MAX_ELEMENTS`] bounds it.
     pub(crate) fn largest_tensor(&self, tokens: u64) -> u128 {
         let places = self.experts.map_or(tokens, |experts| experts.expert_slots(tokens).max(tokens));
         let scanned = self.variations.scan.map_or(0, |scan| scan.scan_width().saturating_add(scan.convolved_width()));
@@ -141,15 +144,15 @@ impl Model {
         mlp.max(u128::from(tokens) * attention.max(self.vocabulary.into()))
     }
 
-    /// Weights of the whole model that take part in matrix products, with `vocabulary_rows` logits per token: layers,
-    /// head, BERT's head transform and OPT's projections. The embedding's lookup multiplies nothing.
+    /// Returns the weights of the model's matrix products, with `vocabulary_rows` logits per token: layers, head,
+    /// BERT's head transform and OPT's projections. The embedding's lookup is no product.
     #[must_use]
     pub fn matrix_parameters(&self, vocabulary_rows: u64) -> u64 {
         self.add_end_matrices(self.sum_over_layers(Self::layer_matrix_parameters), vocabulary_rows)
     }
 
-    /// Weights of the whole model that one token meets in matrix products: [`Self::matrix_parameters`] less the experts that it does
-    /// not go to.
+    /// Returns the weights of the model's matrix products that are active for one token: [`Self::matrix_parameters`]
+    /// without the experts that are not chosen.
     #[must_use]
     pub fn active_matrix_parameters(&self, vocabulary_rows: u64) -> u64 {
         self.add_end_matrices(self.sum_over_layers(Self::active_layer_matrix_parameters), vocabulary_rows)
@@ -160,12 +163,12 @@ impl Model {
         layers.saturating_add(self.head_matrices(vocabulary_rows)).saturating_add(patches).saturating_add(self.further_matrices())
     }
 
-    /// Weights of the products by which modules that predict further tokens lead two vectors back to one.
+    /// Returns the weights of the products that join two vectors into one in modules that predict further tokens.
     fn further_matrices(&self) -> u64 {
         self.variations.further_tokens.saturating_mul(2 * self.hidden * self.hidden)
     }
 
-    /// Weights of products at the model's ends: logits, BERT's transform, OPT's projections.
+    /// Returns the weights of products at the model's ends: logits, BERT's transform, OPT's projections.
     fn head_matrices(&self, vocabulary_rows: u64) -> u64 {
         let transform = count_if(self.head_transform, self.hidden * self.hidden);
         let projections = count_if(self.embedding_width != self.hidden, 2 * self.embedding_width * self.hidden);
@@ -173,13 +176,14 @@ impl Model {
         self.embedding_width.saturating_mul(rows).saturating_add(transform + projections)
     }
 
-    /// All trained parameters, the vocabulary without padding, a tied head's matrix once.
+    /// Returns all trained parameters, for the vocabulary without padding; a tied head's matrix counts once.
     #[must_use]
     pub fn parameters(&self) -> u64 {
         self.all_parameters(self.matrix_parameters(self.vocabulary), |experts| experts.count)
     }
 
-    /// The parameters that one token meets: [`Self::parameters`] less the experts that it does not go to, lookup tables in full.
+    /// Returns the parameters active for one token: [`Self::parameters`] without the experts that are not chosen.
+    /// Lookup tables count in full.
     #[must_use]
     pub fn active_parameters(&self) -> u64 {
         self.all_parameters(self.active_matrix_parameters(self.vocabulary), |experts| experts.top_k)
@@ -198,7 +202,8 @@ impl Model {
         let head_biases = count_if(self.head_transform && !self.variations.transform_without_bias, self.hidden)
             + count_if(self.head_bias, self.vocabulary);
         let pooled = self.variations.pooled_head.map_or(0, |head| count_if(head.bias, head.outputs));
-        // The table of tokens, or in its place the vector of the first token of every sequence, and the patches' biases.
+        // The token table; or instead of it, the learned vector of every sequence's first token and the patches'
+        // biases.
         let table = match self.variations.patches {
             Some(patches) => self.hidden + count_if(patches.bias, self.hidden),
             None if self.tied_head => 0,
@@ -206,13 +211,13 @@ impl Model {
         };
         let sides = if self.variations.side == EncoderDecoderSide::Decoder { 2 } else { 1 };
         let relative = sides * self.variations.relative_rows * self.heads;
-        // Of the hidden vector, of the embedding, and before the head.
+        // Norms of the hidden vector, of the embedding, and before the head.
         let further = self.variations.further_tokens.saturating_mul(3 * norm);
         let layers = self.sum_over_layers(|alike| alike.layer_vectors(&met));
         matrices.saturating_add(layers + tables + norms + head_biases + pooled + table + relative + further)
     }
 
-    /// Parameters of a layer that are in no matrix, where all are alike.
+    /// Returns the parameters of a layer that are in no matrix, in a model of alike layers.
     fn layer_vectors(&self, met: impl Fn(Experts) -> u64) -> u64 {
         let mixer = match self.variations.mixer {
             Mixer::Attention => self.attention_vectors(),
@@ -228,7 +233,7 @@ impl Model {
         mixer.saturating_add(self.layer_norms()).saturating_add(biases)
     }
 
-    /// Norms around a layer's branches.
+    /// Returns the parameters of the norms around a layer's branches.
     fn layer_norms(&self) -> u64 {
         let variations = &self.variations;
         let branches = u64::from(variations.mixer != Mixer::None)
@@ -243,7 +248,8 @@ impl Model {
         norms * self.norm_parameters(self.hidden)
     }
 
-    /// A scan's vectors: the convolution, decay, step and skip of every head, the norm of the result, biases.
+    /// Returns the parameters of a scan's vectors: the convolution, decay, step and skip of every head, the norm of the
+    /// result, and biases.
     fn scan_vectors(&self, scan: StateSpace) -> u64 {
         let convolution = scan.convolved_width() * (scan.convolution + u64::from(scan.convolution_bias));
         let biases = count_if(scan.bias, 2 * scan.scan_width() + 2 * scan.groups * scan.state + scan.heads + self.hidden);
@@ -262,7 +268,7 @@ impl Model {
         count_if(self.mlp_bias, count_if(self.gated, width) + width + self.hidden)
     }
 
-    /// Parameters of a layer's attention that are in no matrix.
+    /// Returns the parameters of a layer's attention that are in no matrix.
     fn attention_vectors(&self) -> u64 {
         let variations = &self.variations;
         let query_key = match variations.query_key_norm {
@@ -277,20 +283,22 @@ impl Model {
             + count_if(variations.sinks, self.heads)
     }
 
-    /// The closed form of a training step's matrix operations, forward and both gradients, without recomputation and
-    /// with all scores counted (Megatron's and PaLM's convention for model FLOPs, causal or not):
-    /// 6 * matrix parameters that a token meets * tokens, and 6 * layers * heads * (dimension of a query + of a value) * sequence per token for
-    /// scores and context, which is 12 * layers * query width * sequence where the two are alike.
-    /// For GPT this is 72 B s l h^2 (1 + s/(6h) + V/(12 l h)) (Narayanan et al. 2021, without recomputation's quarter).
-    /// A state-space scan does [`StateSpace::scan_operations`] per token and direction. Patches and a head on one token are counted as often as they are.
+    /// Returns the closed form of a training step's matrix operations: forward and both gradients, without
+    /// recomputation, all scores counted (the convention of Megatron and PaLM for model FLOPs, causal or not).
+    ///
+    /// The terms are 6 * active matrix parameters * tokens, and per token 6 * layers * heads * (dimension of a query +
+    /// of a value) * sequence for scores and context. The latter is 12 * layers * query width * sequence if both
+    /// dimensions are equal. For GPT the sum is 72 B s l h^2 (1 + s/(6h) + V/(12 l h)) (Narayanan et al. 2021, without
+    /// recomputation's quarter). A state-space scan does [`StateSpace::scan_operations`] per token and direction.
+    /// Patches, and a head on one token, count as often as they occur.
     #[must_use]
     pub fn training_flops(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64) -> Flops {
         self.flops_with_attended_tokens(sequences, sequence_length, vocabulary_rows, |_| sequence_length.into())
     }
 
-    /// [`Self::training_flops`] of the scores that the result depends on: a token of a causal model sees (s + 1) / 2 tokens on average, one that
-    /// looks through a window of w sees w - w^2 / (2 s). What
-    /// utilisation divides: a kernel that skips the masked half would pass 100 % of its peak by the convention that counts all scores.
+    /// Returns [`Self::training_flops`] with only those scores that the result depends on. A token of a causal model
+    /// sees (s + 1) / 2 tokens on average; through a window of w it sees w - w^2 / (2 s). Utilisation divides this
+    /// figure. With all scores counted, a kernel that skips the masked half would exceed 100 % of its peak.
     #[must_use]
     pub fn necessary_training_flops(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64) -> Flops {
         let s = u128::from(sequence_length);
@@ -304,7 +312,8 @@ impl Model {
         })
     }
 
-    /// The closed form where every token of a layer sees so many tokens in scores and context.
+    /// Returns the closed form with the number of tokens that scores and context cover per token, `seen`, for each kind
+    /// of layer.
     fn flops_with_attended_tokens(
         &self,
         sequences: u64,
@@ -323,20 +332,21 @@ impl Model {
             let last = self.with_uniform_kind(&self.last_kind());
             each += further * last.layer_operations(seen(&last), sequence_length) + 6 * u128::from(self.further_matrices());
         }
-        // Every module has logits of its own.
+        // Every module has its own logits.
         let head = 6 * u128::from(self.head_matrices(vocabulary_rows)) * (1 + further);
         let pooled = self.variations.pooled_head.is_some();
         let heads = if pooled { u128::from(sequences) } else { tokens };
         Flops(tokens * each + heads * head + self.patch_operations(sequences, sequence_length))
     }
 
-    /// Operations of the product that makes tokens of patches, whose input has no gradient: 4 per weight. The first token of a sequence is no patch.
+    /// Returns the operations of the product that turns patches into tokens: 4 per weight, because its input has no
+    /// gradient. The first token of a sequence is no patch.
     fn patch_operations(&self, sequences: u64, sequence_length: u64) -> u128 {
         let weights = self.variations.patches.map_or(0, |patches| patches.numbers.saturating_mul(self.hidden));
         4 * u128::from(weights) * u128::from(sequences) * u128::from(sequence_length.saturating_sub(1))
     }
 
-    /// Operations of a layer for one token, where all are alike.
+    /// Returns the operations of a layer per token, in a model of alike layers.
     fn layer_operations(&self, seen: u128, sequence_length: u64) -> u128 {
         let products = 6 * u128::from(self.active_layer_matrix_parameters());
         let widths = 6 * u128::from(self.query_width() + self.context_width());

@@ -1,9 +1,9 @@
-//! What can be wrong with a workload; every message names the place, the key, the value, the limit and the cure.
+//! Errors of workloads. Every message names the file, the key, the value, the limit and the cure.
 
 pub(crate) use sim::names::{find_mistyped, find_nearest};
 use thiserror::Error;
 
-/// What can be wrong with a workload. One line each, meant for the person who must mend the input.
+/// A faulty workload: one line, for the person who must correct the input.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum WorkloadError {
     /// The file cannot be read.
@@ -11,7 +11,7 @@ pub enum WorkloadError {
     Unreadable {
         /// The file.
         file: String,
-        /// What the system said.
+        /// The operating system's reason.
         reason: String,
     },
     /// The file is not JSON.
@@ -21,14 +21,14 @@ pub enum WorkloadError {
         file: String,
         /// The line, from 1.
         line: usize,
-        /// What the parser said.
+        /// The parser's reason.
         reason: String,
-        /// The text of that line, introduced by a comma; empty where the file ended.
+        /// The text of that line after a comma; empty at the end of the file.
         at: String,
-        /// What to do.
+        /// The cure.
         cure: String,
     },
-    /// A key is given twice.
+    /// A key occurs twice.
     #[error(
         "{file}: key `{key}` is given more than once (the limit is once): keep the value that is meant and delete the others"
     )]
@@ -45,12 +45,12 @@ pub enum WorkloadError {
         file: String,
         /// The key.
         key: String,
-        /// What needs it: "a model of type `gpt2`".
+        /// The user of the key, such as "a model of type `gpt2`".
         needed_by: String,
-        /// A value of the right form.
+        /// A valid value.
         example: String,
     },
-    /// A key that this family does not have.
+    /// The family has no such key.
     #[error("{file}: unknown key `{key}` (value {value}) for a model of type `{family}`: {cure}")]
     UnknownKey {
         /// The file.
@@ -61,10 +61,10 @@ pub enum WorkloadError {
         value: String,
         /// The `model_type`.
         family: String,
-        /// What was probably meant, or what to do.
+        /// The key that was probably meant, or another cure.
         cure: String,
     },
-    /// A value outside its limits.
+    /// A value is out of range.
     #[error("{file}: key `{key}` is {value}, but must be {limit}: {cure}")]
     BadValue {
         /// The file.
@@ -73,30 +73,30 @@ pub enum WorkloadError {
         key: String,
         /// Its value.
         value: String,
-        /// What is allowed.
+        /// The allowed range.
         limit: String,
-        /// What to do.
+        /// The cure.
         cure: String,
     },
-    /// Neither a built-in name nor a file.
+    /// The name is neither a built-in model nor a file.
     #[error("unknown model `{name}`: neither a built-in model nor a file; {cure}")]
     UnknownModel {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// The names there are.
+        /// The existing names.
         cure: String,
     },
-    /// A recomputation policy that cannot be read, or a name in one that does not exist.
+    /// An invalid recomputation policy, or an unknown name in one.
     #[error("recompute {what} `{name}`: {cure}")]
     BadRecompute {
         /// `policy`, `tensor` or `place`.
         what: &'static str,
-        /// What was given.
+        /// The given text.
         name: String,
-        /// The nearest name and all there are.
+        /// The nearest name, and all names.
         cure: String,
     },
-    /// A choice of the training run that the model does not allow.
+    /// The model does not allow a setting of the training run.
     #[error("{model}: {setting} is {value}, but must be {limit}: {cure}")]
     BadLowering {
         /// The model.
@@ -105,15 +105,15 @@ pub enum WorkloadError {
         setting: String,
         /// Its value.
         value: String,
-        /// What is allowed.
+        /// The allowed range.
         limit: String,
-        /// What to do.
+        /// The cure.
         cure: String,
     },
 }
 
 impl WorkloadError {
-    /// The error for a name that is neither built in nor a file, with the nearest name and all others.
+    /// Returns the error for a name that is neither built in nor a file, with the nearest name and all others.
     pub(crate) fn unknown_model<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Self {
         let known: Vec<&str> = known.collect();
         let list = known.join(", ");

@@ -1,11 +1,11 @@
-//! Bytes that training keeps per parameter: weights, gradients, the optimiser's master copy and states.
+//! Bytes per parameter in training: weights, gradients, the optimizer's master copy and states.
 
 use serde::{Deserialize, Serialize};
 use sim::kernel::{DataType, ElementwiseFunction};
 use sim::units::Bytes;
 use std::fmt;
 
-/// The optimiser.
+/// The optimizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Optimizer {
@@ -16,18 +16,19 @@ pub enum Optimizer {
     /// Adam or AdamW: two states.
     #[default]
     Adam,
-    /// Adafactor without momentum (Shazeer and Stern 2018): a row and a column of second moments per matrix, which are not counted
-    /// (less than 0.2 % of a state for matrices of 1024 and more).
+    /// Adafactor without momentum (Shazeer and Stern 2018). Its row and column of second moments per matrix are not
+    /// counted: less than 0.2 % of a state for matrices of 1024 and more.
     Adafactor,
-    /// Adam with both states in 8 bits (Dettmers et al. 2022), whatever the master copy's type. The fp32 scale of each block of
-    /// 2048 numbers (0.2 % of a state) is not counted.
+    /// Adam with both states in 8 bits (Dettmers et al. 2022), for any type of the master copy. The fp32 scale per
+    /// block of 2048 numbers (0.2 % of a state) is not counted.
     Adam8bit,
-    /// Muon (Jordan et al. 2024): one momentum. Its orthogonalisation, products per matrix and step, is not costed.
+    /// Muon (Jordan et al. 2024): one momentum. Its orthogonalisation, several products per matrix and step, is not
+    /// costed.
     Muon,
 }
 
 impl Optimizer {
-    /// Numbers kept per parameter besides the parameter.
+    /// Returns the numbers kept per parameter besides the parameter.
     #[must_use]
     pub fn states(self) -> u64 {
         match self {
@@ -37,7 +38,7 @@ impl Optimizer {
         }
     }
 
-    /// The kernel function of its update.
+    /// Returns the kernel function of its update.
     #[must_use]
     pub fn update_function(self) -> ElementwiseFunction {
         match self {
@@ -66,21 +67,23 @@ impl fmt::Display for Optimizer {
 /// Number formats of a training run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Precision {
-    /// Weights and activations, and the operands of every product.
+    /// Type of weights and activations, and of every product's operands.
     pub operand: DataType,
-    /// Weight gradients in memory.
+    /// Type of weight gradients in memory.
     pub gradient: DataType,
-    /// Operands of the products with layers' weights, where they are narrower (fp8, int8): converted before each product; activations are
-    /// kept in `operand` but for products' inputs where conversions are cached, and scores, head and router stay in it.
+    /// Operand type of products with layers' weights, if it is narrower (fp8, int8). Operands are converted before each
+    /// product. Activations stay in `operand`, except products' inputs if conversions are cached. Scores, head and
+    /// router always use `operand`.
     pub product: Option<DataType>,
-    /// The optimiser's own copy of the weights, and its states; without one, states have the weights' type.
+    /// Type of the optimizer's own copy of the weights and of its states. Without a copy, states have the weights'
+    /// type.
     pub master: Option<DataType>,
 }
 
 impl Precision {
     /// Mixed precision as in Megatron-LM and LOMO's table 1: bf16 weights and gradients, fp32 master copy and states.
     pub const MIXED_BF16: Self = Self::of_types(DataType::Bf16, DataType::Bf16, Some(DataType::Fp32));
-    /// The same with gradients accumulated in fp32 (Megatron-LM's default for bf16).
+    /// [`Self::MIXED_BF16`] with gradients accumulated in fp32 (Megatron-LM's default for bf16).
     pub const MIXED_BF16_FP32_GRADIENTS: Self = Self::of_types(DataType::Bf16, DataType::Fp32, Some(DataType::Fp32));
     /// Everything in bf16.
     pub const PURE_BF16: Self = Self::of_types(DataType::Bf16, DataType::Bf16, None);
@@ -91,7 +94,7 @@ impl Precision {
         Self { operand, product: None, gradient, master }
     }
 
-    /// The same with the products of layers' weights in another type.
+    /// Returns the same formats with the products of layers' weights in another type.
     #[must_use]
     pub const fn with_product_type(self, product: DataType) -> Self {
         Self { product: Some(product), ..self }
@@ -104,21 +107,21 @@ impl Default for Precision {
     }
 }
 
-/// What one parameter costs in memory.
+/// Bytes of one parameter in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BytesPerParameter {
-    /// The weight that products read.
+    /// Bytes of the weight that products read.
     pub weight: Bytes,
-    /// Its gradient.
+    /// Bytes of its gradient.
     pub gradient: Bytes,
-    /// The optimiser's own copy.
+    /// Bytes of the optimizer's own copy.
     pub master: Bytes,
-    /// The optimiser's states.
+    /// Bytes of the optimizer's states.
     pub state: Bytes,
 }
 
 impl BytesPerParameter {
-    /// Under an optimiser and number formats.
+    /// Returns the bytes under an optimizer and number formats.
     #[must_use]
     pub fn new(optimizer: Optimizer, precision: &Precision) -> Self {
         let state = match optimizer {
@@ -133,13 +136,13 @@ impl BytesPerParameter {
         }
     }
 
-    /// Master copy and states: what ZeRO shards first.
+    /// Returns the bytes of master copy and states, which ZeRO shards first.
     #[must_use]
     pub fn optimizer_bytes(&self) -> Bytes {
         self.master + self.state
     }
 
-    /// All of it.
+    /// Returns the sum of all bytes.
     #[must_use]
     pub fn total_bytes(&self) -> Bytes {
         self.weight + self.gradient + self.master + self.state

@@ -1,19 +1,21 @@
-//! Models that are trained to predict further tokens than the next one.
+//! Models that are trained to predict more tokens than the next one.
 
 use crate::error::WorkloadError;
 use crate::layer_list::EncoderDecoderSide;
 use crate::limits::MAX_FURTHER_TOKENS;
 use crate::model::Model;
 
-/// What files say of such modules where they are left out ([`crate::import`]).
+/// How import notes name such modules when a file's modules are left out ([`crate::import`]).
 const KEY: &str = "`num_nextn_predict_layers`";
 
 impl Model {
-    /// The model with so many modules that each predict one more token ahead (DeepSeek-V3, arXiv:2412.19437, section 2.2): each holds a layer like the
-    /// last one, a product of twice the width by the width and three norms; embedding and head are the model's own.
+    /// Returns the model with modules that each predict one more token ahead (DeepSeek-V3, arXiv:2412.19437, section
+    /// 2.2). Each module holds a layer like the last one, a product of twice the width by the width, and three norms.
+    /// Embedding and head are the model's own.
     ///
     /// # Errors
-    /// More than [`MAX_FURTHER_TOKENS`], and models that do not predict the next token of a text from one stack of layers as wide as their embedding.
+    /// More than [`MAX_FURTHER_TOKENS`]; a model that does not predict the next token from one stack of layers as wide
+    /// as its embedding.
     pub fn with_further_token_modules(self, further_tokens: u64) -> Result<Self, WorkloadError> {
         let error = |limit: &str, cure: &str| WorkloadError::BadLowering {
             model: self.name.clone(),
@@ -28,7 +30,7 @@ impl Model {
             return Err(error(&format!("at most {MAX_FURTHER_TOKENS}"), "published runs have 1"));
         }
         if further_tokens > 0 && !(plain && self.embedding_width == self.hidden && !self.head_transform) {
-            let limit = "0 for a model that is no causal language model, or whose embedding is narrower than its layers";
+            let limit = "0 for a model that is not a causal language model, or whose embedding is narrower than its layers";
             return Err(error(limit, "leave it out"));
         }
         let mut model = self;

@@ -1,13 +1,14 @@
-//! Models whose layers differ: which kinds of layers there are, and in which order.
+//! Models whose layers differ: the kinds of layers, and their order.
 //!
-//! A model is a chain: leading layers, a block of layers that repeats, trailing layers. The block is what a pipeline divides and what
-//! [`crate::Model::layers`] counts; in most models it is one layer. Leading layers stay with the embedding on the first stage, trailing ones with the head
-//! on the last. [`crate::Model::with_layers`] finds the three parts of any list.
+//! A model is a chain of leading layers, a repeated block of layers, and trailing layers. A pipeline divides the
+//! block's repetitions, which [`crate::Model::layers`] counts. In most models the block is one layer. Leading layers
+//! stay with the embedding on the first stage, trailing ones with the head on the last. [`crate::Model::with_layers`]
+//! splits any list into the three parts.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What mixes the tokens of a sequence in a layer.
+/// How a layer mixes the tokens of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mixer {
@@ -16,49 +17,49 @@ pub enum Mixer {
     Attention,
     /// A state-space scan ([`crate::variations::StateSpace`]).
     Scan,
-    /// Nothing: the layer is an MLP alone.
+    /// Not at all: the layer is only an MLP.
     None,
 }
 
-/// What works on every token of a layer by itself.
+/// The part of a layer that works on each token by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FeedForward {
-    /// The model's own: its experts, or its MLP.
+    /// The model's own experts or MLP.
     #[default]
     Own,
-    /// An MLP of this width, whether the model has experts or not.
+    /// An MLP of this width, even in a model with experts.
     Mlp(u64),
     /// Nothing.
     None,
 }
 
-/// The sides of an encoder-decoder.
+/// Side of an encoder-decoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EncoderDecoderSide {
-    /// There is one stack of layers, which is causal or not as the model says.
+    /// A single stack of layers, causal or not as the model states.
     #[default]
     Only,
-    /// The encoder: every token sees all of the input.
+    /// The encoder: every token sees the whole input.
     Encoder,
     /// The decoder: causal, with attention to the encoder's result between attention and MLP.
     Decoder,
 }
 
-/// A kind of layer: what differs from one layer of a model to another.
+/// A kind of layer: the properties that can differ within a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LayerKind {
-    /// What mixes tokens.
+    /// How it mixes tokens.
     pub mixer: Mixer,
-    /// Most keys that a query sees; all where none is given.
+    /// Most keys that a query sees; `None` means all.
     pub window: Option<u64>,
-    /// What works on every token.
+    /// Its part that works on each token.
     pub feed: FeedForward,
-    /// Which side it is on.
+    /// Its side of an encoder-decoder.
     pub side: EncoderDecoderSide,
-    /// Whether its first branch reads its input as it is.
+    /// True if its first branch reads its input without a norm.
     pub without_first_norm: bool,
 }
 
@@ -84,28 +85,29 @@ impl fmt::Display for LayerKind {
     }
 }
 
-/// The layers of a model whose layers differ, in order: `leading`, `block` as often as [`crate::Model::layers`] says, `trailing`. Where `block` is empty
-/// it is one layer as the model itself describes it.
+/// The layers of a model with different layers, in order: `leading`, then `block` as often as [`crate::Model::layers`]
+/// states, then `trailing`. An empty `block` means one layer as the model's own fields describe it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LayerList {
-    /// Layers with the embedding.
+    /// Layers that stay with the embedding.
     pub leading: Vec<LayerKind>,
-    /// Layers that repeat together.
+    /// Layers of one repetition.
     pub block: Vec<LayerKind>,
-    /// Layers with the head.
+    /// Layers that stay with the head.
     pub trailing: Vec<LayerKind>,
 }
 
 impl LayerList {
-    /// Whether all layers are alike.
+    /// Returns whether all layers are alike.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.leading.is_empty() && self.block.is_empty() && self.trailing.is_empty()
     }
 
-    /// A list of layers as leading ones, a block and trailing ones, and how often the block follows itself: the block that covers most layers, of
-    /// several the shortest, of its places that with the fewest layers behind it.
+    /// Splits a list of layers into leading layers, a block and trailing layers; returns them and the block's
+    /// repetitions. It takes the block that covers the most layers, among those the shortest, and then the position
+    /// with the fewest layers after it.
     pub(crate) fn from_layers(list: &[LayerKind]) -> (Self, u64) {
         let (mut best, mut found) = ((0, 0, 0), (0, 1, list.len()));
         for length in 1..=list.len() {

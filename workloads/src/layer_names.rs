@@ -1,17 +1,17 @@
-//! Which operators are a layer's, by their names: in the segment of layers, alone or in a block of them, and in those of the embedding and of the
-//! head, which hold leading and trailing layers.
+//! Finds the layer of an operator by its name. Layers are in the layer segment, by themselves or in a block. Leading
+//! and trailing layers are in the segments of the embedding and the head.
 
 use crate::graph::{OperatorGraph, OperatorNode, TensorId};
 use sim::units::Bytes;
 use std::collections::BTreeSet;
 
-/// What the names of leading layers begin with, before their number.
+/// Prefix of a leading layer's name, before its number.
 pub(crate) const LEADING_LAYER: &str = "leading_layer_";
 
-/// What the names of trailing layers begin with, before their number.
+/// Prefix of a trailing layer's name, before its number.
 pub(crate) const TRAILING_LAYER: &str = "trailing_layer_";
 
-/// The layer that a name belongs to, if any: `layer`, `layer.3` in a block of layers, `leading_layer_2`, `trailing_layer_0`.
+/// Returns the layer that a name belongs to: `layer`, `layer.3` in a block, `leading_layer_2`, `trailing_layer_0`.
 pub(crate) fn layer_of_name(name: &str) -> Option<&str> {
     let (first, rest) = name.split_once('.')?;
     if first == "layer" {
@@ -21,13 +21,13 @@ pub(crate) fn layer_of_name(name: &str) -> Option<&str> {
     (first.starts_with(LEADING_LAYER) || first.starts_with(TRAILING_LAYER)).then_some(first)
 }
 
-/// What a name of a layer's operator or tensor is without the layer's own.
+/// Returns the name of an operator or tensor without its layer's name.
 pub(crate) fn name_within_layer(name: &str) -> Option<&str> {
     name.strip_prefix(layer_of_name(name)?)?.strip_prefix('.')
 }
 
-/// What the names of the graph's layers begin with: the one of a layer's segment, those of a block of layers, those that are with the embedding or
-/// with the head.
+/// Returns the name prefixes of the graph's layers: of the layer segment, of a block's layers, or of the layers with
+/// the embedding or the head.
 pub(crate) fn layer_prefixes(graph: &OperatorGraph) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     let own = graph.find_tensor("layer.input").is_some();
@@ -40,12 +40,12 @@ pub(crate) fn layer_prefixes(graph: &OperatorGraph) -> Vec<String> {
     names
 }
 
-/// Whether an operator belongs to a layer.
+/// Returns whether an operator belongs to a layer.
 pub(crate) fn is_in_layer(op: &OperatorNode) -> bool {
     layer_of_name(&op.name).is_some()
 }
 
-/// What the layers of a block hand to each other. Every policy keeps it as it keeps a layer's input.
+/// Returns the tensors that the layers of a block pass to each other. Every policy keeps them like a layer's input.
 pub(crate) fn block_boundary_tensors(graph: &OperatorGraph) -> BTreeSet<TensorId> {
     let made_by = |t: &TensorId| graph.tensors[t.index()].producer.map(|op| &graph.operators[op.index()]);
     let crosses = |op: &OperatorNode, t: &TensorId| {
@@ -54,7 +54,8 @@ pub(crate) fn block_boundary_tensors(graph: &OperatorGraph) -> BTreeSet<TensorId
     graph.operators.iter().flat_map(|op| op.inputs.iter().filter(|t| crosses(op, t)).copied()).collect()
 }
 
-/// What enters the graph's layers: what an operator of a layer reads and another layer, or what is before all layers, has made.
+/// Returns the tensors that enter the graph's layers: an operator of a layer reads them, and another layer or the part
+/// before all layers made them.
 pub(crate) fn layer_input_tensors(graph: &OperatorGraph) -> BTreeSet<TensorId> {
     let maker = |t: &TensorId| graph.tensors[t.index()].producer.and_then(|op| layer_of_name(&graph.operators[op.index()].name));
     let has_gradient = |t: &&TensorId| graph.tensors[t.index()].gradient_bytes > Bytes::ZERO;

@@ -1,21 +1,21 @@
-//! What a model's list of layers means for it: a model of alike layers for each kind, and sums over all of them.
+//! Models with different layers: a uniform model for each kind of layer, and sums over all layers.
 
 use crate::layer_list::{EncoderDecoderSide, FeedForward, LayerKind, LayerList};
 use crate::model::Model;
 use crate::variations::Variations;
 use serde::{Deserialize, Serialize};
 
-/// The first layers, where they have an MLP in place of experts.
+/// The first layers, if they have an MLP instead of experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeadingDense {
-    /// How many.
+    /// Number of layers.
     pub layers: u64,
     /// Width of their MLP.
     pub ffn: u64,
 }
 
 impl Model {
-    /// The kind of layer that the model itself describes.
+    /// Returns the kind of layer that the model's own fields describe.
     #[must_use]
     pub fn uniform_kind(&self) -> LayerKind {
         let feed = if self.variations.without_mlp { FeedForward::None } else { FeedForward::Own };
@@ -23,7 +23,8 @@ impl Model {
         LayerKind { mixer, window, feed, side, without_first_norm }
     }
 
-    /// The model with such layers, first to last, behind `before` that stay with the embedding. At least one layer is needed; none changes nothing.
+    /// Returns the model with `layers`, first to last, after the `before` layers that stay with the embedding. An empty
+    /// list changes nothing.
     #[must_use]
     pub fn with_layers(self, before: &[LayerKind], layers: &[LayerKind]) -> Self {
         if layers.is_empty() {
@@ -35,7 +36,7 @@ impl Model {
         if let [kind] = model.list.block[..]
             && !matches!(kind.feed, FeedForward::Mlp(_))
         {
-            // A block of one layer is the model's own.
+            // A block of one layer becomes the model's own layer.
             let (experts, ffn, kind) = (model.experts, model.ffn, kind);
             let list = LayerList { block: Vec::new(), ..std::mem::take(&mut model.list) };
             model = Self { list, experts, ffn, ..model.with_uniform_kind(&kind) };
@@ -43,7 +44,7 @@ impl Model {
         model
     }
 
-    /// A model all of whose layers are of a kind of this one's.
+    /// Returns a uniform model of one of this model's kinds of layer.
     #[must_use]
     pub fn with_uniform_kind(&self, kind: &LayerKind) -> Self {
         let mut alike = Self { list: LayerList::default(), ..self.clone() };
@@ -63,13 +64,13 @@ impl Model {
         alike
     }
 
-    /// The kinds of layers of one block.
+    /// Returns the kinds of the layers in one block.
     #[must_use]
     pub fn block_kinds(&self) -> Vec<LayerKind> {
         if self.list.block.is_empty() { vec![self.uniform_kind()] } else { self.list.block.clone() }
     }
 
-    /// What is taken of a model whose layers come in blocks of several.
+    /// Returns the assumption for models whose layers come in blocks of several.
     pub(crate) fn block_assumption(&self) -> Option<String> {
         let LayerList { leading, block, trailing } = &self.list;
         let ends = [(leading.len(), "embedding"), (trailing.len(), "head")];
@@ -82,8 +83,7 @@ impl Model {
             .collect();
         (block.len() > 1).then(|| {
             format!(
-                "layers differ and come in blocks of {}, {} of them: a pipeline's chunk holds whole blocks, and numbers of layers of a plan's chunks \
-                 count blocks{}",
+                "layers differ and come in blocks of {}, {} in all: a pipeline's chunk holds whole blocks, and a plan's layer counts are counts of blocks{}",
                 block.len(),
                 self.layers,
                 beside.concat()
@@ -91,13 +91,13 @@ impl Model {
         })
     }
 
-    /// Layers of a block: what a pipeline's stage holds whole.
+    /// Returns the layers per block; a pipeline stage holds whole blocks.
     #[must_use]
     pub fn layers_per_block(&self) -> u64 {
         self.list.block.len().max(1) as u64
     }
 
-    /// The kinds of layers that there are, with their numbers, in the order in which they come first.
+    /// Returns the distinct kinds of layers with their counts, in order of first appearance.
     #[must_use]
     pub fn layer_kinds(&self) -> Vec<(LayerKind, u64)> {
         let mut kinds: Vec<(LayerKind, u64)> = Vec::new();
@@ -112,19 +112,21 @@ impl Model {
         kinds
     }
 
-    /// The kind of the last layer.
+    /// Returns the kind of the last layer.
     pub(crate) fn last_kind(&self) -> LayerKind {
         let last = self.list.trailing.last().or(self.list.block.last());
         last.copied().unwrap_or_else(|| self.uniform_kind())
     }
 
-    /// Layers that are with the head, on a pipeline's last stage: trailing ones, and those of modules that predict further tokens.
+    /// Returns the number of layers that stay with the head on the last stage: trailing ones, and those of modules that
+    /// predict further tokens.
     #[must_use]
     pub fn layers_with_head(&self) -> u64 {
         self.list.trailing.len() as u64 + self.variations.further_tokens
     }
 
-    /// The sum of a figure over all layers, those of modules that predict further tokens included; `of` is asked for a model of alike layers of each kind.
+    /// Returns the sum of a figure over all layers, including modules that predict further tokens. `of` gets a uniform
+    /// model of each kind.
     pub(crate) fn sum_over_layers(&self, of: impl Fn(&Self) -> u64) -> u64 {
         if self.list.is_empty() {
             return self.layers.saturating_add(self.variations.further_tokens).saturating_mul(of(self));
@@ -137,7 +139,7 @@ impl Model {
             .fold(last, |sum: u64, (kind, count)| sum.saturating_add(count.saturating_mul(of(&self.with_uniform_kind(kind)))))
     }
 
-    /// The leading layers where they all have MLPs of one width in place of experts (DeepSeek).
+    /// Returns the leading layers if all have MLPs of one width instead of experts (DeepSeek).
     #[must_use]
     pub fn leading_dense(&self) -> Option<LeadingDense> {
         let mlp = |kind: &LayerKind| match kind.feed {

@@ -1,9 +1,9 @@
-//! coplace-workloads says what is trained: model configurations, their operators, the training graph with both
-//! gradients of every product, its split over tensor-parallel devices, and the bytes that training keeps. It lowers operators to
-//! [`sim::kernel`]s as a compiler lowers to an intermediate representation, and knows nothing of what they cost.
+//! coplace-workloads describes what is trained: model configurations, their operators, the training graph with both
+//! gradients of every product, its split over tensor-parallel devices, and the bytes that training keeps. It lowers
+//! operators to [`sim::kernel`]s, as a compiler lowers to an intermediate representation. It does not know their cost.
 //!
-//! The way through: [`model::Model::load`] reads a configuration, [`training::Lowering`] says how it is trained,
-//! [`training::TrainingGraph::new`] makes the pipeline segments, and each segment gives its kernel graphs and bytes.
+//! The usual path: [`model::Model::load`] reads a configuration, [`training::Lowering`] holds the settings of the run,
+//! and [`training::TrainingGraph::new`] makes the pipeline segments. Each segment gives its kernel graphs and bytes.
 
 mod counts;
 pub mod error;

@@ -1,4 +1,5 @@
-//! From when to when every tensor of a piece's passes is alive besides what is kept from forward to backward: what an address plan needs.
+//! Lifetimes of all tensors in a piece's passes, except those kept from forward to backward; the input of an address
+//! plan.
 
 use crate::graph::{OperatorGraph, TensorInfo};
 use crate::recompute_policy::Treatment;
@@ -7,16 +8,16 @@ use sim::units::Bytes;
 /// Memory that is needed from the start of one operator to the end of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lifetime {
-    /// How much.
+    /// Bytes.
     pub bytes: Bytes,
-    /// The operator from which on, counted in the order of the pass.
+    /// The first operator, counted in the order of the pass.
     pub from: u32,
-    /// The operator before which it ends.
+    /// The operator before which the lifetime ends.
     pub until: u32,
 }
 
 impl Lifetime {
-    /// None of nothing.
+    /// Returns the lifetime; `None` if it is empty.
     fn no_lifetimes(bytes: Bytes, from: usize, until: usize) -> Option<Self> {
         let moment = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
         (bytes > Bytes::ZERO && from < until).then(|| Self { bytes, from: moment(from), until: moment(until) })
@@ -24,8 +25,8 @@ impl Lifetime {
 }
 
 impl Treatment {
-    /// What is alive in the forward pass and what in the backward pass, each in its own order. The most that is alive at once is
-    /// [`Treatment::transient_bytes`] where what is kept is given back at the end.
+    /// Returns the lifetimes of the forward and the backward pass, each in its own order. Their peak is
+    /// [`Treatment::transient_bytes`] with [`Release::AtTheEnd`].
     #[must_use]
     pub fn lifetimes(&self, graph: &OperatorGraph) -> [Vec<Lifetime>; 2] {
         [self.forward_lifetimes(graph), self.backward_lifetimes(graph)]

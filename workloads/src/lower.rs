@@ -1,4 +1,4 @@
-//! Operators to kernels: a segment's forward graph, and its backward graph with what is recomputed.
+//! Lowers operators to kernels: a segment's forward graph, and its backward graph with recomputed kernels.
 
 use crate::graph::{Gradient, KernelStep, OpId, OperatorGraph, OperatorNode, RecomputeSet, TensorId};
 use petgraph::graph::NodeIndex;
@@ -8,10 +8,10 @@ use sim::kernel::{
 };
 use sim::units::Bytes;
 
-/// Nodes that must have ended before something can start.
+/// Nodes that must end before something can start.
 type Predecessors = Vec<NodeIndex>;
 
-/// What a chain of kernels is: whose, in which pass, for which gradient.
+/// Role of a chain of kernels: its operator, pass and gradient.
 #[derive(Clone, Copy)]
 struct ChainKind {
     operator: Option<OpId>,
@@ -24,7 +24,7 @@ impl ChainKind {
         Self { operator: Some(op.id), pass, gradient }
     }
 
-    /// The role of one of its kernels.
+    /// Returns the role of one of its kernels.
     fn kernel_role(self, axis: Option<ParallelAxis>) -> KernelRole {
         let Self { operator, pass, gradient } = self;
         KernelRole { operator, pass, gradient, axis }
@@ -43,15 +43,15 @@ impl<'a> Lowerer<'a> {
         Self { operators, epilogues, graph: KernelGraph::new() }
     }
 
-    /// The forward kernels of all operators.
+    /// Returns the forward kernels of all operators.
     pub(crate) fn lower_forward(mut self) -> KernelGraph {
         self.add_forward_kernels(|_| true, Pass::Forward);
         self.graph
     }
 
-    /// The forward kernels of what is recomputed, and the backward kernels of all operators. Recomputation waits for nothing
-    /// outside the segment; a gradient's kernels wait for the gradients of the operator's outputs and for the recomputed tensors they
-    /// read; nothing waits for weight gradients.
+    /// Returns the forward kernels of recomputed operators, and the backward kernels of all operators. Recomputation
+    /// waits for nothing outside the segment. A gradient's kernels wait for the gradients of the operator's outputs,
+    /// and for the recomputed tensors that they read. Nothing waits for weight gradients.
     pub(crate) fn lower_backward(mut self, recompute: &RecomputeSet) -> KernelGraph {
         let rebuilt = self.add_forward_kernels(|op| recompute.contains(op.id), Pass::Recompute);
         let mut gradients: Vec<Vec<Predecessors>> = vec![Vec::new(); self.operators.tensors.len()];
@@ -79,14 +79,15 @@ impl<'a> Lowerer<'a> {
                 }
             }
         }
-        // A segment input that several operators read (post-norm: the first product and the residual sum) gets one gradient.
+        // A segment input that several operators read (post-norm: the first product and the residual sum) gets one
+        // gradient.
         for tensor in self.operators.tensors.iter().filter(|t| t.is_segment_input) {
             self.accumulate_gradient(tensor.id, &mut gradients);
         }
         self.graph
     }
 
-    /// Adds the forward kernels of the chosen operators; returns, per tensor, the node after which it is there.
+    /// Adds the forward kernels of the chosen operators. Returns, per tensor, the node after which it exists.
     fn add_forward_kernels(&mut self, chosen: impl Fn(&OperatorNode) -> bool, pass: Pass) -> Vec<Predecessors> {
         let mut ready: Vec<Predecessors> = vec![Vec::new(); self.operators.tensors.len()];
         let mut done = vec![false; self.operators.operators.len()];
@@ -117,7 +118,8 @@ impl<'a> Lowerer<'a> {
         ready
     }
 
-    /// Adds kernels one after the other; returns what follows must wait for. A forward pass run again is called `recompute`.
+    /// Adds kernels one after the other; returns the nodes that followers must wait for. A repeated forward pass is
+    /// called `recompute`.
     fn add_chain(&mut self, op: &OperatorNode, steps: &[KernelStep], mut after: Predecessors, run: ChainKind) -> Predecessors {
         for step in steps {
             let name = match run.pass {
@@ -137,8 +139,8 @@ impl<'a> Lowerer<'a> {
         node
     }
 
-    /// The gradient of a tensor that several operators read is the sum of their contributions: one addition for each
-    /// but the first, as automatic differentiation runs them.
+    /// Sums the gradient contributions of a tensor that several operators read: one addition for each contribution but
+    /// the first, as in automatic differentiation.
     fn accumulate_gradient(&mut self, tensor: TensorId, gradients: &mut [Vec<Predecessors>]) -> Predecessors {
         let info = &self.operators.tensors[tensor.index()];
         let mut parts = std::mem::take(&mut gradients[tensor.index()]).into_iter();
@@ -162,7 +164,7 @@ impl<'a> Lowerer<'a> {
         sum
     }
 
-    /// A product and the elementwise operator that alone reads it, as one kernel.
+    /// Adds a product and its only reader, an elementwise operator, as one kernel.
     fn fuse_epilogue(&mut self, op: &OperatorNode, next: &OperatorNode, after: Predecessors, pass: Pass) -> Predecessors {
         let run = ChainKind::of_operator(op, pass, None);
         let last = op.forward.len().saturating_sub(1);
@@ -174,8 +176,7 @@ impl<'a> Lowerer<'a> {
         };
         let product: Bytes = op.outputs.iter().map(|t| self.operators.tensors[t.index()].bytes).sum();
         let kept = op.outputs.iter().any(|t| self.operators.tensors[t.index()].saved);
-        // The product's result stays on chip for the function. Where the backward pass does not want it, the function's
-        // result is written in its place.
+        // The product's result stays on chip for the function. It is written only if the backward pass reads it.
         let written = if kept { elementwise.written } else { elementwise.written.saturating_sub(product) };
         let kernel = Kernel::Epilogue(Epilogue {
             contraction,
@@ -187,8 +188,8 @@ impl<'a> Lowerer<'a> {
     }
 }
 
-/// The elementwise operator that can run in the epilogue of `op`: the only reader of all its results, one kernel long, after
-/// a product that ends the operator (no collective in between).
+/// Returns the elementwise operator that can run in the epilogue of `op`. It must be the only reader of all its results
+/// and a single kernel. The product must end `op`, without a collective in between.
 fn find_epilogue<'g>(operators: &'g OperatorGraph, op: &OperatorNode) -> Option<&'g OperatorNode> {
     let Some(Kernel::Contraction(_)) = op.forward.last().map(|s| s.kernel) else { return None };
     let mut readers = operators.operators.iter().filter(|next| next.inputs.iter().any(|t| op.outputs.contains(t)));

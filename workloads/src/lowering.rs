@@ -1,4 +1,5 @@
-//! How a model is lowered for one device: everything about a training run that changes a device's kernels and bytes, besides the model.
+//! How a model is lowered for one device: all settings of a training run, besides the model, that change a device's
+//! kernels and bytes.
 
 use crate::footprint::{Optimizer, Precision};
 use crate::model::Model;
@@ -8,10 +9,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Attention {
-    /// Over tiles; scores never reach memory (FlashAttention).
+    /// Tile by tile; scores never reach memory (FlashAttention).
     #[default]
     Fused,
-    /// Scores, softmax, dropout, context as operators of their own, all scores computed (causal or not).
+    /// With scores, softmax, dropout and context as separate operators. All scores are computed, causal or not.
     Unfused,
 }
 
@@ -19,75 +20,78 @@ pub enum Attention {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContextMethod {
-    /// Keys and values pass around a ring (Liu et al. 2023), each device holding its queries; sequences are cut so that causal
-    /// work is even. Volume and memory of an all-gather.
+    /// Keys and values pass around a ring (Liu et al. 2023), and each device keeps its queries. Sequences are cut so
+    /// that causal work is even. Volume and memory equal those of an all-gather.
     #[default]
     Ring,
-    /// All-to-alls turn a share of every head's tokens into all tokens of a share of the heads, and back (DeepSpeed-Ulysses,
-    /// Jacobs et al. 2023).
+    /// All-to-alls turn a share of every head's tokens into all tokens of a share of the heads, and back
+    /// (DeepSpeed-Ulysses, Jacobs et al. 2023).
     Ulysses,
 }
 
-/// Everything about a training run that changes a device's kernels and bytes, besides the model.
+/// All settings of a training run, besides the model, that change a device's kernels and bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Lowering {
     /// Sequences in a micro-batch.
     pub micro_batch: u64,
     /// Tokens in a sequence.
     pub sequence_length: u64,
-    /// Devices over which every layer is split (Megatron-LM).
+    /// Devices that split every layer (Megatron-LM).
     pub tensor_parallel: u32,
-    /// Whether norms, dropout and residual sums are split along the sequence over the same devices (Korthikanti et al. 2022).
+    /// True if those devices split norms, dropout and residual sums along the sequence (Korthikanti et al. 2022).
     pub sequence_parallel: bool,
-    /// Devices over which every sequence is split.
+    /// Devices that split every sequence.
     pub context_parallel: u32,
-    /// How attention reaches across them.
+    /// How attention reaches the tokens on those devices.
     pub context_method: ContextMethod,
-    /// Devices over which the experts of a layer are split; a part of the data-parallel ranks.
+    /// Devices that share the experts of a layer; part of the data-parallel ranks.
     pub expert_parallel: u32,
-    /// Devices over which every expert is split by width, neighbours; expert-parallel devices come next. Where none is given the whole
-    /// tensor-parallel group, expert-parallel devices after the context-parallel ones.
+    /// Neighbouring devices that split every expert by width; expert-parallel devices come next. `None` means the whole
+    /// tensor-parallel group, with expert-parallel devices after the context-parallel ones.
     pub expert_tensor_parallel: Option<u32>,
-    /// Whether every expert-parallel device gathers all tokens of the group and sums its share of the results (Megatron-LM's dispatcher `allgather`).
-    /// Off, tokens travel to their experts' devices alone, by all-to-alls.
+    /// True if every expert-parallel device gathers all tokens of the group and sums its share of the results
+    /// (Megatron-LM's dispatcher `allgather`). Otherwise all-to-alls send tokens only to their experts' devices.
     pub expert_all_gather: bool,
-    /// Whether a token crosses every tier of the network once to each unit that holds any of its experts and is handed on inside it (DeepEP; DeepSeek-V3
-    /// Technical Report, arXiv:2412.19437, section 3.2.2). Off, every choice of a token is sent on its own.
+    /// True if a token crosses every network tier once per unit that holds any of its experts, and is forwarded inside
+    /// that unit (DeepEP; DeepSeek-V3 Technical Report, arXiv:2412.19437, section 3.2.2). Otherwise every choice of a
+    /// token is sent separately.
     pub expert_deduplicated: bool,
     /// How attention is computed.
     pub attention: Attention,
     /// Number formats.
     pub precision: Precision,
-    /// The optimiser.
+    /// The optimizer.
     pub optimizer: Optimizer,
-    /// Whether neighbouring elementwise work is one kernel: dropout + residual sum, SwiGLU, RMSNorm with its conversions, scaled
-    /// masked softmax. Off is the eager execution of PyTorch, with the tensors that it keeps.
+    /// True if neighbouring elementwise work is one kernel: dropout + residual sum, SwiGLU, RMSNorm with its
+    /// conversions, scaled masked softmax. Otherwise as in eager PyTorch, with the tensors that it keeps.
     pub elementwise_fusion: bool,
-    /// Whether query, key and value, and gate and up, are products of their own (TorchTitan, MaxText), not one each
+    /// True if query, key and value, and gate and up, are separate products (TorchTitan, MaxText), not one each
     /// (Megatron-LM).
     pub separate_projections: bool,
-    /// Whether an elementwise operator runs on the result of the product before it while that is on chip
-    /// ([`Kernel::Epilogue`](sim::kernel::Kernel::Epilogue): one tensor and one vector core, as PHAZE's fused operators).
+    /// True if an elementwise operator runs on the preceding product's result while that is on chip
+    /// ([`Kernel::Epilogue`](sim::kernel::Kernel::Epilogue): one tensor and one vector core, like PHAZE's fused
+    /// operators).
     pub epilogues: bool,
-    /// Whether every weight gradient of a product is added to the one in memory by a pass of its own, as PyTorch's automatic
-    /// differentiation does from the second micro-batch of a step on. Off, the product's accumulators start from the gradient in
-    /// memory (Megatron-LM's fused gradient accumulation); the kernel then has no separate pass, and that read is not counted.
+    /// True if a separate pass adds every weight gradient to the one in memory. PyTorch's automatic differentiation
+    /// does so from a step's second micro-batch on. Otherwise the product's accumulators start from the gradient in
+    /// memory (Megatron-LM's fused gradient accumulation): there is no separate pass, and that read is not counted.
     pub separate_accumulation: bool,
-    /// Whether narrow operands are converted by Transformer Engine's rules: weights once per step (their conversion is left out of the passes),
-    /// inputs and gradients in one pass over them that writes both layouts, so that the weight gradient finds its input converted, and the
-    /// converted input is what stays in memory for it.
+    /// True if narrow operands are converted by Transformer Engine's rules. Weights are converted once per step,
+    /// outside the passes. One pass over inputs and gradients writes both layouts, so the weight gradient finds its
+    /// input converted. The converted input is what stays in memory.
     pub cached_conversions: bool,
-    /// Whether experts' results are weighed before their last product, in the kernel of the activation, so that they need not be kept for the
-    /// gradient of the weights.
+    /// True if experts' results are weighted in the activation kernel before their last product. Then they need not be
+    /// kept for the weights' gradient.
     pub weighted_experts: bool,
-    /// Whether the loss is one kernel per direction that converts logits on the fly. Off is eager PyTorch: fp32 logits in memory, and
-    /// conversions as passes of their own.
+    /// True if the loss is one kernel per direction that converts logits on the fly. Otherwise as in eager PyTorch:
+    /// fp32 logits in memory, and separate conversion passes.
     pub fused_loss: bool,
 }
 
 impl Lowering {
-    /// The defaults for a model: one sequence of the model's length per micro-batch, no parallelism, fused attention and
-    /// elementwise work, no epilogues, gradients accumulated by the products, Adam in mixed precision.
+    /// Returns the defaults for a model: one sequence of the model's length per micro-batch, and no parallelism.
+    /// Attention and elementwise work are fused, without epilogues. Products accumulate gradients, and Adam runs in
+    /// mixed precision.
     #[must_use]
     pub fn new(model: &Model) -> Self {
         Self {

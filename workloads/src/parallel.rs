@@ -1,4 +1,4 @@
-//! Tensor parallelism: what one device holds of the model, and what a degree must obey.
+//! Tensor parallelism: one device's share of the model, and the rules for a degree.
 
 use crate::error::WorkloadError;
 use crate::lowering::{Attention, ContextMethod, Lowering};
@@ -11,7 +11,7 @@ pub const MAX_SEQUENCE: u64 = 1 << 24;
 /// Most tensor-parallel devices (2^16).
 pub const MAX_TENSOR_PARALLEL: u32 = 1 << 16;
 
-/// The heads of one device.
+/// The attention heads of one device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Heads {
     /// Query heads.
@@ -25,7 +25,7 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    /// The share of one of `devices` that split the heads, which they divide.
+    /// Returns the share of one of `devices`, which split the heads; their number must divide the heads.
     pub(crate) fn split_over_devices(self, devices: u32) -> Self {
         let devices = u64::from(devices.max(1));
         Self { query: self.query / devices, kv: self.kv / devices, ..self }
@@ -37,7 +37,7 @@ impl Heads {
 pub struct DeviceSlice {
     /// Query heads.
     pub heads: u64,
-    /// Key/value heads: at least one, so that they are replicated where there are more devices than key heads.
+    /// Key/value heads, at least one: with more devices than key heads, these are replicated.
     pub kv_heads: u64,
     /// MLP width.
     pub ffn: u64,
@@ -46,11 +46,11 @@ pub struct DeviceSlice {
 }
 
 impl DeviceSlice {
-    /// The share under `lowering`.
+    /// Returns the share under `lowering`.
     ///
     /// # Errors
-    /// Where the micro-batch, the sequence length or the degree is out of range, or the degree does not divide
-    /// what it must; the message names the nearest values that obey.
+    /// A micro-batch, sequence length or degree that is out of range, or a degree that does not divide what it must.
+    /// The message names the nearest valid values.
     pub fn new(model: &Model, lowering: &Lowering) -> Result<Self, WorkloadError> {
         check_ranges(model, lowering)?;
         let t = u64::from(lowering.tensor_parallel);
@@ -61,7 +61,7 @@ impl DeviceSlice {
             return Err(degree_error(
                 model,
                 t,
-                format!("a multiple of the {} key/value heads where it exceeds them", model.kv_heads),
+                format!("a multiple of the {} key/value heads if it exceeds them", model.kv_heads),
             ));
         }
         for width in model.mlp_widths() {
@@ -95,24 +95,26 @@ impl DeviceSlice {
         })
     }
 
-    /// The heads of the device.
+    /// Returns the device's attention heads.
     pub(crate) fn attention_heads(&self, model: &Model) -> Heads {
         Heads { query: self.heads, kv: self.kv_heads, dim: model.head_dim, value: model.value_dim() }
     }
 }
 
-/// Key/value heads of one of `t` tensor-parallel devices: where these are more than the heads, every head is on several.
+/// Returns the key/value heads on one of `t` tensor-parallel devices; with more devices than heads, several devices
+/// hold every head.
 pub(crate) fn kv_heads_of_device(model: &Model, t: u64) -> u64 {
     (model.kv_heads / t).max(1)
 }
 
-/// What the context-parallel degree must be under Ulysses, whose exchange gives every device whole heads. The key/value heads must divide, and
-/// then the query heads do: Transformer Engine's exchange, which Megatron-LM runs, asks both of them to.
+/// Returns the rule for the context-parallel degree under Ulysses, whose exchange gives every device whole heads. The
+/// key/value heads must divide; then the query heads do too. Transformer Engine's exchange, which Megatron-LM runs,
+/// requires both.
 pub(crate) fn ulysses_degree_rule(model: &Model, t: u64) -> String {
     format!("a divisor of the {} key/value heads of a device: Ulysses splits heads", kv_heads_of_device(model, t))
 }
 
-/// Context parallelism: sequences divide, attention is fused or exchanged by heads, and heads divide where they are.
+/// Checks context parallelism: sequences divide, attention is fused or exchanged by heads, and exchanged heads divide.
 fn check_context(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError> {
     let c = u64::from(lowering.context_parallel);
     let error = |setting: &str, value: String, limit: String, cure: String| {
@@ -150,7 +152,7 @@ fn check_context(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError
     }
 }
 
-/// Expert parallelism: there are experts, and they divide.
+/// Checks expert parallelism: the model has experts, and they divide.
 fn check_experts(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError> {
     let (e, t) = (u64::from(lowering.expert_parallel), lowering.tensor_parallel);
     let fits = |shared: u32| {
@@ -189,7 +191,7 @@ fn check_experts(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError
     Err(WorkloadError::BadLowering { model: model.name.clone(), setting, value: e.to_string(), limit, cure })
 }
 
-/// The tensor-parallel degrees up to `limit` that the model allows, rising.
+/// Returns the tensor-parallel degrees up to `limit` that the model allows, in rising order.
 #[must_use]
 pub fn tensor_parallel_degrees(model: &Model, limit: u32) -> Vec<u32> {
     (1..=limit.min(MAX_TENSOR_PARALLEL)).filter(|t| obeys_degree_rules(model, u64::from(*t))).collect()
@@ -259,7 +261,7 @@ fn check_ranges(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError>
     range("the sequence length", lowering.sequence_length, longest, cure)
 }
 
-/// The multiples of `step` around `value`, as text.
+/// Returns the multiples of `step` around `value`, as text.
 fn nearby_multiples(value: u64, step: u64) -> String {
     let below = value / step * step;
     let above = below + step;

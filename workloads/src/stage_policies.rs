@@ -1,8 +1,10 @@
-//! What a plan's layers keep, stage by stage: one policy for all of them, or a mix of policies in every model chunk.
+//! Activation policies of a plan's layers by stage: one policy for all layers, or a mix of policies in every model
+//! chunk.
 //!
-//! Under 1F1B stage `k` of `p` holds `min(m, p - k)` micro-batches, so that early stages have room for less than late ones; and within a stage
-//! some layers may keep more than others. Layers are alike, so that a mix is how many of a chunk's layers follow which policy: Megatron-LM's
-//! `--recompute-method block` is the mix of `full` for the first so many layers of a chunk and `none` for the rest.
+//! Under 1F1B, stage `k` of `p` holds `min(m, p - k)` micro-batches, so early stages have less room than late ones.
+//! Within a stage, some layers may keep more than others. Layers are alike, so a mix only says how many of a chunk's
+//! layers follow which policy. Megatron-LM's `--recompute-method block` is such a mix: `full` for the first layers of a
+//! chunk, `none` for the rest.
 
 use crate::error::WorkloadError;
 use crate::layout::ChunkSplit;
@@ -12,26 +14,27 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Layers of a chunk, side by side, that follow one policy.
+/// Neighbouring layers of a chunk that follow one policy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerRun {
-    /// How many.
+    /// Number of layers.
     pub layers: u64,
-    /// What they keep.
+    /// Their policy.
     pub policy: ActivationPolicy,
 }
 
-/// The layers of a model chunk in their order.
+/// The layers of a model chunk, in order.
 pub type LayerMix = Vec<LayerRun>;
 
-/// What the layers of a plan keep for their backward passes.
+/// Activation policies of a plan's layers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum StagePolicies {
     /// All layers follow one policy.
     Alike(ActivationPolicy),
-    /// Every model chunk has its own mix, in the order of the pipeline. Leading layers, which are with the embedding, follow the first policy.
+    /// Every model chunk has its own mix, in pipeline order. Leading layers, which are with the embedding, follow the
+    /// first policy.
     ByChunk(Vec<LayerMix>),
 }
 
@@ -50,14 +53,15 @@ impl From<ActivationPolicy> for StagePolicies {
 impl FromStr for StagePolicies {
     type Err = WorkloadError;
 
-    /// Reads one policy for all layers.
+    /// Parses one policy for all layers.
     fn from_str(text: &str) -> Result<Self, WorkloadError> {
         text.parse().map(Self::Alike)
     }
 }
 
 impl StagePolicies {
-    /// Of the mixes of all chunks: the same policy in all of them is one policy, neighbours that follow the same are one run.
+    /// Returns the policies of a list of mixes, simplified: one policy everywhere becomes [`Self::Alike`], and equal
+    /// neighbours join.
     #[must_use]
     pub fn from_chunk_mixes(chunks: Vec<LayerMix>) -> Self {
         let joined = |mix: LayerMix| {
@@ -78,7 +82,7 @@ impl StagePolicies {
         }
     }
 
-    /// The policy that all layers follow, if they follow one.
+    /// Returns the policy that all layers follow, if there is one.
     #[must_use]
     pub fn uniform_policy(&self) -> Option<&ActivationPolicy> {
         match self {
@@ -87,7 +91,7 @@ impl StagePolicies {
         }
     }
 
-    /// The mixes of the chunks, where they have their own.
+    /// Returns the mixes of the chunks, if they have their own.
     #[must_use]
     pub fn chunk_mixes(&self) -> Option<&[LayerMix]> {
         match self {
@@ -96,7 +100,7 @@ impl StagePolicies {
         }
     }
 
-    /// The policies in the order in which the pipeline comes to them, each once.
+    /// Returns the distinct policies, in pipeline order.
     #[must_use]
     pub fn distinct_policies(&self) -> Vec<&ActivationPolicy> {
         match self {
@@ -113,7 +117,7 @@ impl StagePolicies {
         }
     }
 
-    /// The policy of the first layer; leading layers follow it.
+    /// Returns the policy of the first layer; leading layers follow it.
     #[must_use]
     pub fn first_layer_policy(&self) -> &ActivationPolicy {
         match self {
@@ -122,9 +126,9 @@ impl StagePolicies {
         }
     }
 
-    /// Layers of every chunk that keep their input only while the others keep everything, where the plan is such (Megatron-LM's
-    /// `--recompute-method block`): the first ones, as many in every chunk, or all of a chunk that has fewer. Of plans with one policy for all
-    /// layers it is 0.
+    /// Returns how many layers of every chunk keep only their input while the others keep everything (Megatron-LM's
+    /// `--recompute-method block`). These are the first layers of each chunk, the same number everywhere, or all layers
+    /// of a shorter chunk. Returns 0 for a plan with one policy, `None` for any other mix.
     #[must_use]
     pub fn full_recompute_layers_per_chunk(&self) -> Option<u64> {
         let Self::ByChunk(chunks) = self else { return Some(0) };
@@ -142,7 +146,7 @@ impl StagePolicies {
         counts.iter().all(|(count, all)| *count == most || *all).then_some(most)
     }
 
-    /// The plan of [`Self::full_recompute_layers_per_chunk`] with so many layers of every chunk.
+    /// Returns the plan whose first `count` layers of every chunk keep only their input.
     #[must_use]
     pub fn from_full_recompute_layers(count: u64, split: &ChunkSplit) -> Self {
         let chunk = |place: u64| {
@@ -156,10 +160,10 @@ impl StagePolicies {
         Self::from_chunk_mixes((0..split.chunks).map(chunk).collect())
     }
 
-    /// Whether every chunk has a mix of as many layers as it holds.
+    /// Checks that every chunk's mix has as many layers as the chunk.
     ///
     /// # Errors
-    /// The first chunk that has not, with the layers that it holds.
+    /// The first chunk that differs, with the layers that it holds.
     pub fn check_layer_counts(&self, split: &ChunkSplit) -> Result<(), LayoutError> {
         let Self::ByChunk(chunks) = self else { return Ok(()) };
         let broken = |value: String, limit: String| {
@@ -179,7 +183,7 @@ impl StagePolicies {
     }
 }
 
-/// A mix in words: `12 x full + 4 x none`.
+/// Describes a mix: `12 x full + 4 x none`.
 #[must_use]
 pub fn describe_mix(mix: &[LayerRun]) -> String {
     match mix {

@@ -1,4 +1,4 @@
-//! Techniques as they are asked for, how they go together, and what they make of a lowered model.
+//! Techniques as users request them, their compatibility, and their effect on a lowered model.
 
 mod change;
 
@@ -18,16 +18,16 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, LazyLock};
 
-/// A technique with the parameters that were given: `galore,rank=256`.
+/// A technique with the given parameters: `galore,rank=256`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Technique {
     preset: Arc<Preset>,
     given: BTreeMap<String, f64>,
-    /// How many times as many steps the user expects it to take, where he allowed it.
+    /// Expected factor on the number of steps, if the user allowed the technique.
     multiplier: Option<f64>,
 }
 
-/// What the user allows although it changes what is trained: `NAME`, or `NAME,step_multiplier=X`.
+/// Permission to use a technique that changes what is trained: `NAME`, or `NAME,step_multiplier=X`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Allowance {
     /// The technique's name, or the path of its file.
@@ -51,7 +51,7 @@ impl FromStr for Allowance {
                     key: "step_multiplier".into(),
                     value: value.to_owned(),
                     limit: "a number from 1 to 1000".into(),
-                    meaning: "how many times as many steps training takes with it".into(),
+                    meaning: "the factor on the number of training steps".into(),
                 })?)
             }
         };
@@ -59,17 +59,18 @@ impl FromStr for Allowance {
     }
 }
 
-/// Parts in which a technique's own choice of what goes away is tried: MEMO's alpha is in eighths (Zhao et al., SIGMOD 2025, section 4).
+/// Number of steps in which an adaptive technique's offload fraction is tried: MEMO's alpha is in eighths (Zhao et al.,
+/// SIGMOD 2025, section 4).
 const PARTS: u32 = 8;
 
 impl Technique {
-    /// The technique's file.
+    /// Returns the technique's preset.
     #[must_use]
     pub fn preset(&self) -> &Preset {
         &self.preset
     }
 
-    /// The same with a parameter set.
+    /// Returns a copy with one parameter set.
     #[must_use]
     pub fn with_parameter(&self, key: &str, value: f64) -> Self {
         let mut given = self.given.clone();
@@ -77,28 +78,28 @@ impl Technique {
         Self { preset: Arc::clone(&self.preset), given, multiplier: self.multiplier }
     }
 
-    /// How many times as many steps the user expects it to take: what throughput is divided by.
+    /// Returns the expected factor on the number of steps; throughput is divided by it.
     #[must_use]
     pub fn step_multiplier(&self) -> f64 {
         self.multiplier.unwrap_or(1.0)
     }
 
-    /// Whether it leaves open what part of the activations goes away.
+    /// Returns whether the technique leaves the offload fraction open.
     #[must_use]
     pub fn is_adaptive(&self) -> bool {
         self.preset.adaptive && !self.has_parameter("fraction")
     }
 
-    /// Whether a parameter was given.
+    /// Returns whether the user gave the parameter `key`.
     #[must_use]
     pub fn has_parameter(&self, key: &str) -> bool {
         self.given.contains_key(key)
     }
 
-    /// The values of all its parameters on a model.
+    /// Returns the values of all parameters for a model.
     ///
     /// # Errors
-    /// One that it does not have, or out of range.
+    /// An unknown parameter, or a value out of range.
     pub fn parameter_values(&self, facts: &TrainingQuantities) -> Result<BTreeMap<String, f64>, TechniqueError> {
         self.preset.parameter_values(&self.given, facts)
     }
@@ -108,7 +109,7 @@ impl fmt::Display for Technique {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.preset.name)?;
         self.given.iter().try_for_each(|(key, value)| match value.abs() {
-            // Digits that say nothing but the size are left to the exponent.
+            // Very small and very large numbers are printed with an exponent.
             size if size != 0.0 && !(1e-4..1e16).contains(&size) => write!(f, ",{key}={value:e}"),
             _ => write!(f, ",{key}={value}"),
         })
@@ -153,7 +154,7 @@ impl<'de> Deserialize<'de> for Technique {
     }
 }
 
-/// Techniques used together; none is the usual case. A clone is cheap.
+/// Techniques used together; usually none. Cloning is cheap.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(from = "Vec<Technique>", into = "Vec<Technique>")]
 pub struct Techniques(Arc<Vec<Technique>>);
@@ -184,26 +185,25 @@ impl fmt::Display for Techniques {
 }
 
 impl Techniques {
-    /// None, for what refers to some.
+    /// Returns a reference to no techniques.
     #[must_use]
     pub fn none() -> &'static Self {
         static NONE: LazyLock<Techniques> = LazyLock::new(Techniques::default);
         &NONE
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Each of them.
+    /// Iterates over the techniques.
     pub fn iter(&self) -> impl Iterator<Item = &Technique> {
         self.0.iter()
     }
 
-    /// What they may be where one of them leaves open what part of the activations goes away: every eighth of it, all first. One choice, themselves, where
-    /// nothing is open.
+    /// Candidate offload fractions in steps of 1/8, largest first; just itself if the fraction is fixed.
     #[must_use]
     pub fn offload_choices(&self) -> Vec<Self> {
         let Some(open) = self.iter().position(Technique::is_adaptive) else { return vec![self.clone()] };
@@ -217,10 +217,10 @@ impl Techniques {
         (0..=PARTS).rev().map(of).collect()
     }
 
-    /// The same with what the user allows.
+    /// Returns the techniques with the user's allowances applied.
     ///
     /// # Errors
-    /// A technique that changes what is trained and is not allowed, or an allowance of one that is not used.
+    /// A technique that changes what is trained without an allowance, or an allowance for a technique that is not used.
     pub fn with_allowances(&self, allowances: &[Allowance]) -> Result<Self, TechniqueError> {
         let named = |allowance: &&Allowance, technique: &Technique| technique.preset.is_called(&allowance.name);
         for (at, allowance) in allowances.iter().enumerate() {
@@ -233,7 +233,7 @@ impl Techniques {
                 return refused("it is allowed twice", "give one --allow for it".to_owned());
             }
             if technique.preset.gate == TrainingEffect::Exact && allowance.multiplier.is_some() {
-                return refused("it is exact: it takes as many steps as without", "leave out its step_multiplier".to_owned());
+                return refused("it is exact: it does not change the number of steps", "leave out its step_multiplier".to_owned());
             }
         }
         let allowed = |technique: &Technique| {
@@ -242,7 +242,7 @@ impl Techniques {
             if multiplier.is_none() && preset.gate != TrainingEffect::Exact {
                 let why = format!("its gradients or updates are {}: it changes what is trained", preset.gate);
                 let cure = format!(
-                    "add --allow {0}, or --allow {0},step_multiplier=X where X times as many steps are expected",
+                    "add --allow {0}, or --allow {0},step_multiplier=X if X times as many steps are expected",
                     preset.name
                 );
                 return Err(TechniqueError::refuse(&preset.name, why, cure));
@@ -252,21 +252,22 @@ impl Techniques {
         self.iter().map(allowed).collect()
     }
 
-    /// What throughput is divided by: the product of all step multipliers.
+    /// Returns the product of all step multipliers; throughput is divided by it.
     #[must_use]
     pub fn step_multiplier(&self) -> f64 {
         self.iter().map(Technique::step_multiplier).product()
     }
 
-    /// Those that change what is trained.
+    /// Returns the techniques that change what is trained.
     pub fn lossy_techniques(&self) -> impl Iterator<Item = &Technique> {
         self.iter().filter(|technique| technique.preset.gate != TrainingEffect::Exact)
     }
 
-    /// Whether they can be used together, with so many micro-batches per step.
+    /// Checks that the techniques can be used together, with `micro_batches` per step.
     ///
     /// # Errors
-    /// A pair that excludes each other, with the reason; gradients that would have to be accumulated and are not kept.
+    /// Two techniques that exclude each other, with the reason; a technique that cannot accumulate gradients, if a step
+    /// has several micro-batches.
     pub fn check_together(&self, facts: &TrainingQuantities, micro_batches: u64) -> Result<(), TechniqueError> {
         for (at, technique) in self.0.iter().enumerate() {
             let preset = &technique.preset;
@@ -289,10 +290,11 @@ impl Techniques {
         Ok(())
     }
 
-    /// Whether layers may follow a policy with them: what is drawn at random may not be made again. `training` is what they have made of the model.
+    /// Checks that layers can follow `policy` under the techniques: a random sample must not be drawn again. `training`
+    /// is the model with the techniques applied.
     ///
     /// # Errors
-    /// A policy, or a technique beside, that runs again what makes a sample of rows.
+    /// A policy, or another technique, that recomputes a sample of rows.
     pub fn check_policy(
         &self,
         policy: &ActivationPolicy,
@@ -313,7 +315,7 @@ impl Techniques {
         };
         let Some(why) = training.segments.iter().find_map(of) else { return Ok(()) };
         Err(match policy {
-            // Of its own it runs nothing again.
+            // This policy by itself recomputes nothing.
             ActivationPolicy::None => TechniqueError::refuse(&self.to_string(), why, "leave one of the techniques out"),
             _ => {
                 let both = format!("{} + recompute {policy}", drawing.join(" + "));
@@ -322,7 +324,7 @@ impl Techniques {
         })
     }
 
-    /// Whether an optimizer has the states that they are about.
+    /// Checks that the optimizer has the states that the techniques change.
     fn check_optimizer(&self, optimizer: Optimizer) -> Result<(), TechniqueError> {
         for Technique { preset, .. } in self.iter() {
             let refused = |why: String, other: Optimizer| {
@@ -342,14 +344,15 @@ impl Techniques {
                 rule.class == TensorClass::OptimizerStates && of_states
             });
             if narrowed && optimizer.states() == 0 {
-                let why = format!("it is about the states that an optimizer keeps of every number, and {optimizer} keeps none");
+                let why = format!("it changes the optimizer's states, and {optimizer} has none");
                 return refused(why, Optimizer::Adam);
             }
         }
         Ok(())
     }
 
-    /// What to say of a run of several data-parallel replicas: what the techniques' own code cannot, although it is counted here.
+    /// Returns notes on runs with several data-parallel replicas: what the techniques' own code cannot do, although the
+    /// model counts it.
     ///
     /// # Errors
     /// Parameters out of range.
@@ -364,10 +367,10 @@ impl Techniques {
         Ok(notes)
     }
 
-    /// What they make of a lowered model.
+    /// Applies the techniques to a lowered model.
     ///
     /// # Errors
-    /// Parameters out of range, techniques that do not go together, forms that a reader cannot work with.
+    /// Parameters out of range, incompatible techniques, forms that a reader cannot work with.
     pub fn apply_to_graph(
         &self,
         model: &Model,
@@ -396,27 +399,25 @@ impl Techniques {
             let class = technique.rule.class;
             let note = match found {
                 RuleMatch::Something => continue,
-                // Weights would be frozen with nothing beside them to train.
+                // The weights would be frozen with no adapter to train.
                 _ if technique.rule.adapter.is_some() => {
                     let why = format!(
-                        "no product of {}'s layers is one that its adapters are for, and nothing would be trained",
+                        "its adapters match no product of {}'s layers, so nothing would be trained",
                         model.name
                     );
                     let cure = "name the operators of the model's layers in the technique's file, or leave it out";
                     return Err(TechniqueError::refuse(&technique.name, why, cure));
                 }
                 RuleMatch::Frozen => {
-                    let why = format!("all weights whose {class} it is about are frozen");
+                    let why = format!("all weights whose {class} it changes are frozen");
                     return Err(TechniqueError::refuse(&technique.name, why, "leave one of the techniques out"));
                 }
-                RuleMatch::Gone => format!("{}: what it sends away has gone already, by another technique", technique.name),
+                RuleMatch::Gone => format!("{}: another technique already offloads the same tensors", technique.name),
                 RuleMatch::Nothing => {
-                    format!("{}: {} has nothing that its rule about {class} is about", technique.name, model.name)
+                    format!("{}: {} has nothing that its rule on {class} matches", technique.name, model.name)
                 }
                 RuleMatch::KeptWhole => format!(
-                    "{}: nothing changes: the gated unit of {} is one kernel, which keeps gate and up alone; with bits for the gate it would keep the \
-                     activated gate besides; where it runs operator by operator (--stack-option kernels.elementwise_fusion=false, or --stack \
-                     huggingface) the technique saves what its paper says",
+                    "{}: nothing changes: the gated unit of {} is one kernel, which keeps only gate and up; with bits for the gate it would also keep the activated gate; run operator by operator (--stack-option kernels.elementwise_fusion=false, or --stack huggingface), the technique saves what its paper states",
                     technique.name, model.name
                 ),
             };
@@ -428,9 +429,10 @@ impl Techniques {
         Ok(training)
     }
 
-    /// All rules, in the order in which they act. Of forms, those for one kind of reader first: what they leave, the others take.
+    /// Returns all rules in the order in which they act. Forms for one kind of reader come first; the general ones
+    /// apply to the rest.
     fn ordered_rules(&self, facts: &TrainingQuantities, precision: &Precision) -> Result<Vec<NamedRule>, TechniqueError> {
-        // States and master weights are in fp32 at most.
+        // States and master weights are fp32 at most.
         let bits_of = |class| match class {
             TensorClass::Gradients => 8 * precision.gradient.bytes(),
             TensorClass::MasterWeights | TensorClass::OptimizerStates => 32,
@@ -442,7 +444,8 @@ impl Techniques {
             let own = technique.preset.resolve_rules(&values, facts, bits_of)?;
             rules.extend(own.into_iter().map(|rule| NamedRule { name: technique.preset.name.clone(), rule }));
         }
-        // Adapters and frozen weights decide what is read, forms decide what is kept, and that is then rebuilt or goes away.
+        // Adapters and frozen weights decide what is read. Then forms decide what is kept, and that is rebuilt or
+        // offloaded.
         rules.sort_by_key(|NamedRule { rule, .. }| match (&rule.adapter, rule.frozen, &rule.representation, rule.read_by) {
             (Some(_), ..) => 0,
             (_, true, ..) => 1,

@@ -1,5 +1,5 @@
-//! The training graph: a model lowered for one device of a tensor-parallel group, as pipeline segments whose forward, backward
-//! and optimiser kernels and bytes the search asks for.
+//! The training graph: a model lowered for one device of a tensor-parallel group. Its pipeline segments give forward,
+//! backward and optimizer kernels and their bytes.
 
 use crate::error::WorkloadError;
 use crate::footprint::BytesPerParameter;
@@ -20,13 +20,13 @@ use sim::kernel::{
 use sim::units::{Bytes, Flops};
 use std::fmt;
 
-/// Which part of the pipeline a segment is.
+/// A segment's part of the pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SegmentKind {
     /// Before the first layer.
     Embedding,
-    /// The layers, all alike, or a block of layers that repeats.
+    /// The layers: identical ones, or a repeated block.
     Layer,
     /// After the last layer: final norm, logits, loss.
     Head,
@@ -42,34 +42,35 @@ impl fmt::Display for SegmentKind {
     }
 }
 
-/// A run of identical pieces of the pipeline; every number is for one piece, one micro-batch and one device.
+/// A run of identical pieces of the pipeline. Every number is for one piece, one micro-batch and one device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Segment {
-    /// Which part.
+    /// Its part of the pipeline.
     pub kind: SegmentKind,
-    /// Its name, the first part of its operators' names.
+    /// Its name, which begins its operators' names.
     pub name: String,
-    /// How many identical pieces follow each other.
+    /// Number of identical pieces in a row.
     pub repeat: u64,
     /// Operators and tensors of one piece.
     pub graph: OperatorGraph,
     /// Parameters of one piece on one device.
     pub parameters: Parameters,
-    /// Parameters on one device that this segment shares with the embedding segment (a tied head; the table of modules that predict further tokens); not
-    /// in `parameters`. A pipeline stage that holds this segment without the embedding keeps a copy of them, with gradient and optimiser state.
+    /// Parameters on one device that this segment shares with the embedding segment: a tied head, or the table of
+    /// modules that predict further tokens. They are not in `parameters`. A stage that holds this segment without the
+    /// embedding keeps a copy of them, with gradient and optimizer state.
     pub tied_parameters: u64,
-    /// Bytes of the activation (and of its gradient) that the next piece receives on one device: all of the residual stream,
-    /// or this device's tokens of it under sequence parallelism; zero after the head.
+    /// Bytes of the activation (and of its gradient) that the next piece receives on one device: the whole residual
+    /// stream, or this device's tokens of it under sequence parallelism. Zero after the head.
     pub boundary_bytes: Bytes,
     /// The run's settings.
     pub lowering: Lowering,
-    /// What its parameters take where memory techniques change it.
+    /// Bytes of its parameters, if memory techniques change them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statics: Option<Box<SegmentStatics>>,
-    /// Whether the backward pass runs twice.
+    /// True if the backward pass runs twice.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub second_backward: bool,
-    /// What memory techniques add to one update of one piece's parameters: kernels, and how often a step runs each.
+    /// Kernels that memory techniques add to one update of one piece's parameters, and how often a step runs each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub update_extra: Vec<(Kernel, f64)>,
 }
@@ -93,8 +94,8 @@ impl Segment {
         }
     }
 
-    /// The segment as a pipeline stage without the embedding holds it: with a copy of the parameters that it shares with the
-    /// embedding, hence with their gradients, optimiser states and update. Once per step, the gradients of both copies are summed.
+    /// Returns the segment on a stage without the embedding: with its own copy of the shared parameters, and so with
+    /// their gradients, optimizer states and update. Once per step, the gradients of both copies are summed.
     #[must_use]
     pub fn with_tied_copy(&self) -> Self {
         let mut copy = self.clone();
@@ -103,83 +104,83 @@ impl Segment {
         copy
     }
 
-    /// Layers of one piece: of a block of them several, of an end without any 1, as a unit of its own.
+    /// Returns the layers per piece: several in a block; 1 for an end without layers, which counts as one unit.
     #[must_use]
     pub fn layers_per_piece(&self) -> u64 {
         layer_prefixes(&self.graph).len().max(1) as u64
     }
 
-    /// Whether there are layers in it.
+    /// Returns whether the segment has layers.
     #[must_use]
     pub fn has_layers(&self) -> bool {
         !layer_prefixes(&self.graph).is_empty()
     }
 
-    /// Operators in an order in which they can run.
+    /// Returns the operators in a valid execution order.
     #[must_use]
     pub fn operators(&self) -> &[OperatorNode] {
         &self.graph.operators
     }
 
-    /// Tensors, indexed by their ids.
+    /// Returns the tensors, indexed by their ids.
     #[must_use]
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.graph.tensors
     }
 
-    /// The kernels of the forward pass; node order is an order in which they can run.
+    /// Returns the kernels of the forward pass; node order is a valid execution order.
     #[must_use]
     pub fn forward_graph(&self) -> KernelGraph {
         Lowerer::new(&self.graph, self.lowering.epilogues).lower_forward()
     }
 
-    /// The kernels of the backward pass: what is recomputed, both gradients of every operator; node order is an order in which
-    /// they can run.
+    /// Returns the kernels of the backward pass: recomputed ones and both gradients of every operator. Node order is a
+    /// valid execution order.
     #[must_use]
     pub fn backward_graph(&self, recompute: &RecomputeSet) -> KernelGraph {
         Lowerer::new(&self.graph, self.lowering.epilogues).lower_backward(recompute)
     }
 
-    /// Bytes kept from forward to backward per micro-batch in flight, when `recompute` is run again.
+    /// Returns the bytes kept from forward to backward per micro-batch in flight, if `recompute` is recomputed.
     #[must_use]
     pub fn saved_bytes(&self, recompute: &RecomputeSet) -> Bytes {
         self.graph.saved_bytes(recompute)
     }
 
-    /// Bytes alive, in the worst moment of one piece's forward or backward pass, besides what is kept: unsaved tensors,
-    /// gradients, what recomputation has rebuilt, gathered shards ([`OperatorGraph::transient_bytes`]).
+    /// Returns the peak bytes of one piece's forward or backward pass besides kept tensors: unsaved tensors, gradients,
+    /// rebuilt tensors and gathered shards ([`OperatorGraph::transient_bytes`]).
     #[must_use]
     pub fn transient_bytes(&self, recompute: &RecomputeSet) -> Bytes {
         self.graph.transient_bytes(recompute)
     }
 
-    /// Bytes per parameter, by use.
+    /// Returns the bytes per parameter, by use.
     #[must_use]
     pub fn bytes_per_parameter(&self) -> BytesPerParameter {
         BytesPerParameter::new(self.lowering.optimizer, &self.lowering.precision)
     }
 
-    /// Bytes of one piece's weights on one device (without `tied_parameters`).
+    /// Returns the bytes of one piece's weights on one device, without `tied_parameters`.
     #[must_use]
     pub fn weight_bytes(&self) -> Bytes {
         self.bytes_per_parameter().weight * self.parameters.per_device_count()
     }
 
-    /// Bytes of one piece's weight gradients on one device (without `tied_parameters`).
+    /// Returns the bytes of one piece's weight gradients on one device, without `tied_parameters`.
     #[must_use]
     pub fn gradient_bytes(&self) -> Bytes {
         self.bytes_per_parameter().gradient * self.parameters.per_device_count()
     }
 
-    /// Bytes of one piece's master weights and optimiser states on one device (without `tied_parameters`).
+    /// Returns the bytes of one piece's master weights and optimizer states on one device, without `tied_parameters`.
     #[must_use]
     pub fn optimizer_bytes(&self) -> Bytes {
         self.bytes_per_parameter().optimizer_bytes() * self.parameters.per_device_count()
     }
 
-    /// The kernels of one optimiser step for one piece on one device, in order: under sequence parallelism the sum of the gradients
-    /// of replicated parameters over the tensor-parallel group, then the update, which reads gradients, master weights
-    /// (or weights) and states and writes weights, master weights and states.
+    /// Returns the kernels of one optimizer step for one piece on one device, in order. Under sequence parallelism, the
+    /// tensor-parallel group first sums the gradients of replicated parameters. The update reads gradients, master
+    /// weights (or weights) and states, and writes weights, master weights and states.
     #[must_use]
     pub fn optimizer_step_kernels(&self) -> Vec<KernelNode> {
         let per = self.bytes_per_parameter();
@@ -206,8 +207,8 @@ impl Segment {
         kernels
     }
 
-    /// The update of `elements` parameters: reads gradients, master weights (or weights) and states, writes weights, master weights and
-    /// states.
+    /// Returns the update of `elements` parameters. It reads gradients, master weights (or weights) and states, and
+    /// writes weights, master weights and states.
     #[must_use]
     pub fn update_kernel(&self, elements: u64) -> Kernel {
         let per = self.bytes_per_parameter();
@@ -221,8 +222,8 @@ impl Segment {
         })
     }
 
-    /// The kernels of an update of `parameters` and how often a step runs each: with memory techniques what is read and written is what they
-    /// leave, and what they add comes in proportion.
+    /// Returns the kernels of an update of `parameters`, and how often a step runs each. Memory techniques change the
+    /// bytes read and written, and add kernels in proportion.
     #[must_use]
     pub fn update_kernels(&self, parameters: u64) -> Vec<(Kernel, f64)> {
         let update = self.update_kernel(parameters);
@@ -245,13 +246,13 @@ impl Segment {
         kernels
     }
 
-    /// Matrix operations of one piece's forward pass on one device.
+    /// Returns the matrix operations of one piece's forward pass on one device.
     #[must_use]
     pub fn forward_flops(&self) -> Flops {
         self.graph.operators.iter().flat_map(|op| &op.forward).map(|s| s.kernel.flops()).sum()
     }
 
-    /// Matrix operations of one piece's backward pass on one device, without recomputation.
+    /// Returns the matrix operations of one piece's backward pass on one device, without recomputation.
     #[must_use]
     pub fn backward_flops(&self) -> Flops {
         self.graph.operators.iter().flat_map(|op| &op.backward).flat_map(|c| &c.steps).map(|s| s.kernel.flops()).sum()
@@ -267,12 +268,12 @@ pub struct TrainingGraph {
     pub lowering: Lowering,
     /// Embedding, layer, head: in pipeline order.
     pub segments: Vec<Segment>,
-    /// Rows of the token embedding and of the head, all devices together, padding included.
+    /// Rows of the token embedding and of the head over all devices, with padding.
     pub vocabulary_rows: u64,
-    /// Model FLOPs of one micro-batch, all tensor-parallel devices together and all scores counted: [`Model::training_flops`] of the vocabulary
-    /// without padding.
+    /// Model FLOPs of one micro-batch over all tensor-parallel devices, with all scores counted:
+    /// [`Model::training_flops`] of the vocabulary without padding.
     pub model_flops: Flops,
-    /// What memory techniques change about the run as a whole.
+    /// Run-wide effects of memory techniques.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<Box<TechniqueEffects>>,
 }
@@ -281,14 +282,14 @@ impl TrainingGraph {
     /// Lowers a model.
     ///
     /// # Errors
-    /// Where the micro-batch, sequence length or tensor-parallel degree is out of range or does not fit the model.
+    /// A micro-batch, sequence length or tensor-parallel degree that is out of range or does not fit the model.
     pub fn new(model: &Model, lowering: &Lowering) -> Result<Self, WorkloadError> {
         let slice = DeviceSlice::new(model, lowering)?;
         let plan = SegmentPlan::new(model, lowering, slice);
         let mut embedding = Segment::new(SegmentKind::Embedding, 1, plan.build_embedding(), lowering);
         let mut layer = Segment::new(SegmentKind::Layer, model.layers, plan.build_layers(), lowering);
         if model.variations.side == EncoderDecoderSide::Decoder {
-            // The encoder's result goes along to every stage.
+            // The encoder's result travels along to every stage.
             for segment in [&mut embedding, &mut layer] {
                 segment.boundary_bytes = segment.boundary_bytes * 2;
             }
@@ -299,7 +300,7 @@ impl TrainingGraph {
             head.tied_parameters = shared;
             head.parameters.sharded = head.parameters.sharded.saturating_sub(shared);
         } else if model.variations.further_tokens > 0 {
-            // Their modules look up the same table.
+            // Their modules look tokens up in the same table.
             head.tied_parameters = slice.vocabulary.saturating_mul(model.embedding_width);
         }
         let vocabulary_rows = model.padded_vocabulary(lowering.tensor_parallel);
@@ -313,13 +314,13 @@ impl TrainingGraph {
         })
     }
 
-    /// The segment of a kind.
+    /// Returns the segment of a kind.
     #[must_use]
     pub fn segment(&self, kind: SegmentKind) -> Option<&Segment> {
         self.segments.iter().find(|s| s.kind == kind)
     }
 
-    /// Whether memory techniques send anything to the host, and to storage.
+    /// Returns whether memory techniques offload anything to the host, and to storage.
     #[must_use]
     pub fn offloads(&self) -> (bool, bool) {
         let placed = self.segments.iter().filter_map(|s| s.statics.as_deref()).flat_map(|s| {
@@ -339,14 +340,15 @@ impl TrainingGraph {
         (host, storage)
     }
 
-    /// Parameters on one device, all segments and repetitions, tied ones once.
+    /// Returns the parameters on one device over all segments and repetitions; tied ones count once.
     #[must_use]
     pub fn parameters(&self) -> Parameters {
         self.segments.iter().fold(Parameters::default(), |sum, s| sum.plus(s.parameters.times_pieces(s.repeat)))
     }
 
-    /// Matrix operations of one micro-batch on one device, forward and both gradients, without recomputation, as its kernels do
-    /// them: fused attention skips the causal half of the scores and computes them again in the backward pass.
+    /// Returns the matrix operations of one micro-batch on one device, forward and both gradients, without
+    /// recomputation. It counts what the kernels do: fused attention skips the causal half of the scores, and computes
+    /// them again in the backward pass.
     #[must_use]
     pub fn kernel_flops(&self) -> Flops {
         self.segments.iter().map(|s| (s.forward_flops() + s.backward_flops()) * u128::from(s.repeat)).sum()

@@ -1,4 +1,4 @@
-//! What one piece's passes hold besides what is kept from forward to backward: the working set of a segment.
+//! The working set of a segment: what one piece's passes hold besides the tensors kept from forward to backward.
 
 use crate::graph::{OpId, OperatorGraph, TensorId};
 use crate::layer_names::layer_of_name;
@@ -6,34 +6,38 @@ use crate::recompute_policy::Treatment;
 use sim::units::Bytes;
 use std::collections::BTreeSet;
 
-/// When what a piece keeps for its backward pass is given back.
+/// When a piece frees what it keeps for its backward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Release {
-    /// All of it when the piece's backward pass has ended.
+    /// All of it after the piece's backward pass.
     AtTheEnd,
-    /// Each tensor behind the last operator that reads it, as automatic differentiation does that holds saved tensors operator by operator. What
-    /// something is computed again from is held to the end.
+    /// Each tensor after the last operator that reads it, as automatic differentiation does when it saves tensors per
+    /// operator. Sources of a recomputation are held to the end.
     BehindReaders,
 }
 
 impl Treatment {
-    /// Most bytes alive at once in the backward pass of one piece besides what is kept on the device, operators running in order: what was
-    /// rebuilt or brought back from the host, each until the last backward chain that reads it; gradients from their first contribution
-    /// to their producer's backward pass; a further contribution to a gradient until it is added; workspaces. Everything rebuilt is there
-    /// when the backward pass of its layer starts, as a checkpointed region leaves it.
+    /// Returns the most bytes alive at once in the backward pass of one piece, besides what is kept on the device.
+    /// Operators run in order. Counted are:
     ///
-    /// What is kept and already given back makes room for the rest.
+    /// - rebuilt or fetched tensors, each until the last backward chain that reads it;
+    /// - gradients, from their first contribution to their producer's backward pass;
+    /// - a further contribution to a gradient, until it is added;
+    /// - workspaces.
+    ///
+    /// Everything rebuilt exists when the backward pass of its layer starts, as after a checkpointed region. Kept
+    /// tensors that are already freed make room for the rest.
     #[must_use]
     pub fn peak_backward_bytes(&self, graph: &OperatorGraph, release: Release) -> Bytes {
         let mut readers = vec![usize::MAX; graph.tensors.len()];
-        // Running backwards, the first operator in order is the last to read.
+        // In the backward direction, the operator that comes first in order reads last.
         for op in graph.operators.iter().rev() {
             for read in op.backward.iter().flat_map(|chain| &chain.reads) {
                 readers[read.index()] = op.id.index();
             }
         }
         let moved = |t: &&crate::graph::TensorInfo| !self.kept.contains(&t.id) && readers[t.id.index()] != usize::MAX;
-        // Slices share what is differentiated: all of it is rebuilt, however their gradients come.
+        // Slices share rebuilt tensors: these are whole even if their gradients come slice by slice.
         let size = |t: &crate::graph::TensorInfo| self.absent_bytes(t);
         // Layers of a block are rebuilt one after the other.
         let layer = |op: usize| layer_of_name(&graph.operators[op].name);
@@ -41,7 +45,7 @@ impl Treatment {
         let rebuilt: Vec<(usize, Option<&str>, Bytes)> =
             graph.tensors.iter().filter(moved).map(|t| (readers[t.id.index()], region(t), size(t))).collect();
         let gradient = |t: &crate::graph::TensorInfo| graph.settled.bytes_at_work(t.id, t.gradient_bytes);
-        // What comes back from the host only to be recomputed from is there from the start to the end.
+        // Tensors fetched from the host only as sources of a recomputation stay from start to end.
         let sources = self.offloaded.iter().filter(|t| readers[t.index()] == usize::MAX);
         let fixed: Bytes = sources.map(|t| graph.tensors[t.index()].bytes).sum();
         let released = self.released_after(graph, &readers, release);
@@ -49,7 +53,7 @@ impl Treatment {
         gradients[graph.output.index()] = true;
         let mut peak = Bytes::ZERO;
         for op in graph.operators.iter().rev() {
-            // An operator without a backward pass (a conversion) hands no gradient on.
+            // An operator without a backward pass (a conversion) passes no gradient on.
             let given = if op.backward.is_empty() { &[][..] } else { &op.inputs[..] };
             let further: Bytes = given.iter().filter(|t| gradients[t.index()]).map(|t| gradient(&graph.tensors[t.index()])).sum();
             given.iter().for_each(|t| gradients[t.index()] = true);
@@ -64,7 +68,7 @@ impl Treatment {
         peak + fixed
     }
 
-    /// The last reader in the backward pass, and the bytes, of what is given back before the pass ends.
+    /// Returns the kept tensors that are freed before the pass ends: their last reader and their bytes.
     fn released_after(&self, graph: &OperatorGraph, readers: &[usize], release: Release) -> Vec<(usize, Bytes)> {
         if release == Release::AtTheEnd {
             return Vec::new();
@@ -75,8 +79,9 @@ impl Treatment {
         self.kept.iter().filter(read).map(|t| (readers[t.index()], graph.tensors[t.index()].bytes)).collect()
     }
 
-    /// Most bytes alive at once in either pass of one piece besides what is kept on the device. Where each tensor is given back by itself, each also
-    /// comes by itself: in the forward pass what is kept of operators still to run is not there yet.
+    /// Returns the most bytes alive at once in either pass of one piece, besides what is kept on the device. If each
+    /// tensor is freed by itself, it also arrives by itself: in the forward pass, the kept tensors of later operators
+    /// do not exist yet.
     #[must_use]
     pub fn transient_bytes(&self, graph: &OperatorGraph, release: Release) -> Bytes {
         let mut held = self.kept.clone();

@@ -89,7 +89,7 @@ fn a_wrong_name_gets_the_nearest() {
     assert!(error("custom:offload(querry_proj)").contains("did you mean `query_proj`?"));
     assert!(error("custom:host(query_proj)").contains("recompute place `host`"));
     assert!(error("custom:query_proj").contains("is no list of tensors"));
-    assert!(error("custom:offload()").contains("`offload()` is no list of tensors: write `custom:offload("));
+    assert!(error("custom:offload()").contains("`offload()` is not a list of tensors: write `custom:offload("));
     assert!(error("custom:offload(context)+device(context)").contains("`context` is in two places"));
 }
 
@@ -118,12 +118,12 @@ fn full_keeps_the_input_and_a_whole_region_is_the_forward_pass() {
     assert_eq!(needed.kept_bytes(&layer.graph), input);
     assert_eq!(whole.kept, needed.kept);
     assert_eq!(recomputed_flops(&layer.graph, &whole), layer.forward_flops());
-    // The MLP's last product is what nobody reads.
+    // Nothing reads the MLP's last product.
     let last = Flops(2 * 8192 * 14336 * 4096);
     assert_eq!(recomputed_flops(&layer.graph, &needed) + last, layer.forward_flops());
     let offloaded = policy("full_offloaded").treatment_of_segment(&layer.graph);
     assert_eq!((offloaded.kept_bytes(&layer.graph), offloaded.offloaded_bytes(&layer.graph)), (Bytes(0), input));
-    // With dropout on the branch, its mask is drawn again, and that needs the product.
+    // With dropout on the branch, its mask is drawn again, which needs the product.
     let gpt = segment("gpt3-175b", |l| l, SegmentKind::Layer);
     let needed = ActivationPolicy::Full.treatment_of_segment(&gpt.graph);
     assert_eq!(recomputed_flops(&gpt.graph, &needed), gpt.forward_flops());
@@ -131,8 +131,8 @@ fn full_keeps_the_input_and_a_whole_region_is_the_forward_pass() {
 
 #[test]
 fn minimal_keeps_the_products_of_a_llama_layer() {
-    // Input 2, query 2, key and value 4g/2 each, output projection 2, gate and up 4f: (6 + 4g + 4f) sbh. The MLP's result is read by
-    // nobody. Attention runs again, so neither its result nor its log-sum-exp is kept.
+    // Input 2, query 2, key and value 4g/2 each, output projection 2, gate and up 4f: (6 + 4g + 4f) sbh. Nothing reads
+    // the MLP's result. Attention is recomputed, so neither its result nor its log-sum-exp is kept.
     let layer = llama(|l| l);
     let sb = 8192_u64;
     let expected = sb * (6 * 4096 + 4 * 1024 + 4 * 14336);
@@ -149,7 +149,8 @@ fn minimal_keeps_the_products_of_a_llama_layer() {
 
 #[test]
 fn per_operator_keeps_attention_and_every_second_product() {
-    // Input 2, attention 2 and its log-sum-exp, query 2, value 2g, gate 2f; eager execution also caches the last product's result.
+    // Input 2, attention 2 and its log-sum-exp, query 2, value 2g, gate 2f. Eager execution also caches the last
+    // product's result.
     let layer = llama(|l| Lowering { separate_projections: true, ..l });
     let sb = 8192_u64;
     let expected = sb * (6 * 4096 + 2 * 1024 + 2 * 14336 + 4 * 32);
@@ -157,7 +158,7 @@ fn per_operator_keeps_attention_and_every_second_product() {
     assert_eq!(compiled.kept_bytes(&layer.graph), Bytes(expected));
     let eager = policy("selective_per_operator").treatment_with_extent(&layer.graph, ReplayExtent::WholeRegion);
     assert_eq!(eager.kept_bytes(&layer.graph), Bytes(expected + sb * 2 * 4096));
-    // Key, output and up projections run again.
+    // Key, output and up projections are recomputed.
     let products = 2 * u128::from(sb) * (4096 * 1024 + 4096 * 4096 + 4096 * 14336);
     assert_eq!(recomputed_flops(&layer.graph, &compiled), Flops(products));
 }
@@ -195,7 +196,8 @@ fn what_is_kept_suffices_and_more_kept_is_less_run_again() {
     }
 }
 
-/// What is alive at once in a backward pass, kept tensors among it, each until its last reader has run: moment by moment, without what is rebuilt.
+/// Returns the peak of a simulated backward pass: kept tensors, each until its last reader has run, and gradients, but
+/// no rebuilt tensors.
 fn played_backward(graph: &OperatorGraph) -> u64 {
     let kept = graph.kept_tensors(&workloads::RecomputeSet::none());
     let reads = |op: usize| graph.operators[op].backward.iter().flat_map(|chain| chain.reads.iter().copied());
@@ -244,7 +246,7 @@ fn what_is_kept_goes_behind_its_last_reader() {
             let [whole, by_tensor] = [Release::AtTheEnd, Release::BehindReaders].map(|r| treatment.transient_bytes(graph, r));
             assert!(by_tensor <= whole, "{text}");
         }
-        // A checkpoint's input is held while its layer runs again, and all the rest is rebuilt.
+        // A checkpoint's input is held while its layer is recomputed; all other tensors are rebuilt.
         let full = ActivationPolicy::Full.treatment_of_segment(graph);
         let [whole, by_tensor] =
             [Release::AtTheEnd, Release::BehindReaders].map(|release| full.peak_backward_bytes(graph, release));
@@ -254,9 +256,9 @@ fn what_is_kept_goes_behind_its_last_reader() {
 
 #[test]
 fn the_working_set_is_what_the_passes_need_at_once() {
-    // Backward of a Llama layer kept in full, per token: at the gated unit its gradient 2i, those of gate and up 2i each, the residual
-    // stream's 2h; everything recomputed: also the layer's 12h + 4g + 6i less its input 2h and the gated product, used up, and both norms'
-    // factors and the log-sum-exp.
+    // Backward pass of a fully kept Llama layer, per token at the gated unit: its gradient 2i, gate's and up's 2i each,
+    // and the residual stream's 2h. With everything recomputed, add the layer's 12h + 4g + 6i without its input 2h and
+    // the gated product, which is used up; and both norms' factors and the log-sum-exp.
     let layer = llama(|l| l);
     let (sb, h, i) = (8192_u64, 4096_u64, 14336_u64);
     let none = ActivationPolicy::None.treatment_of_segment(&layer.graph);
@@ -264,7 +266,7 @@ fn the_working_set_is_what_the_passes_need_at_once() {
     let full = ActivationPolicy::Full.treatment_of_segment(&layer.graph);
     let rebuilt = 10 * h + 4 * 1024 + 4 * i + 4 * 32 + 8;
     assert_eq!(full.peak_backward_bytes(&layer.graph, Release::AtTheEnd), Bytes(sb * (6 * i + 2 * h + rebuilt)));
-    // Never more than everything rebuilt beside the most gradients.
+    // Never more than everything rebuilt together with the most gradients.
     for text in NAMED {
         let treatment = policy(text).treatment_of_segment(&layer.graph);
         let bound = none.peak_backward_bytes(&layer.graph, Release::AtTheEnd) + treatment.rebuilt_bytes(&layer.graph);
@@ -275,7 +277,7 @@ fn the_working_set_is_what_the_passes_need_at_once() {
             "{text}"
         );
     }
-    // An offloaded input is back for the backward pass.
+    // An offloaded input returns for the backward pass.
     let moved = policy("full_offloaded").treatment_of_segment(&layer.graph);
     assert_eq!(
         moved.peak_backward_bytes(&layer.graph, Release::AtTheEnd),

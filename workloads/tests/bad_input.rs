@@ -1,4 +1,4 @@
-//! Bad input: one message that names the file, the key, the value, the limit and the cure. Texts are pinned.
+//! Bad input gives one message that names the file, the key, the value, the limit and the cure. The texts are pinned.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use coplace_workloads as workloads;
@@ -24,7 +24,7 @@ fn error(text: &str) -> String {
     parse_config("config.json", "config.json", text).unwrap_err().to_string()
 }
 
-/// The error after one replacement in the Llama configuration.
+/// Returns the error after one replacement in the Llama configuration.
 fn llama(from: &str, to: &str) -> String {
     assert!(LLAMA.contains(from), "nothing to replace: {from}");
     error(&LLAMA.replacen(from, to, 1))
@@ -59,7 +59,7 @@ fn a_key_given_twice_inside_a_value() {
     assert!(error.contains("key `factor` is given twice"), "{error}");
 }
 
-/// What sets the angles of a rotation changes no cost and is not looked at; how much of a head is rotated does.
+/// Keys of the rotation's angles change no cost and are ignored. The rotated part of a head does change it.
 #[test]
 fn keys_of_the_rotation() {
     let with = |more: &str| {
@@ -95,7 +95,7 @@ fn keys_of_the_rotation() {
     }
 }
 
-/// Keys that decide nothing pass in silence, whatever they say, and so does every option that is off.
+/// Keys that decide nothing are ignored, whatever their value, and so is every option that is off.
 #[test]
 fn keys_that_decide_nothing() {
     let plain = parse_config("config.json", "config.json", LLAMA).unwrap();
@@ -117,7 +117,7 @@ fn keys_that_decide_nothing() {
     }
 }
 
-/// What a file says that is not modelled is named; what would make the answer wrong is refused.
+/// Features that are not modelled are named; those that would make the answer wrong are refused.
 #[test]
 fn keys_that_are_not_modelled() {
     let with = |more: &str| {
@@ -131,7 +131,7 @@ fn keys_that_are_not_modelled() {
     );
     assert_eq!(
         assumed("\"logit_scale\": 0.5"),
-        ["`logit_scale` = 0.5: a factor on a tensor is taken as part of the kernel before it"]
+        ["`logit_scale` = 0.5: a factor on a tensor counts as part of the kernel before it"]
     );
     assert_eq!(
         with("\"cross_attention_layers\": [3, 8]").unwrap_err(),
@@ -265,17 +265,17 @@ fn an_unknown_family() {
     for (given, cure) in [
         ("lama", "did you mean \"llama\"?"),
         ("minstral", "did you mean \"ministral\"?"),
-        // Another version is no slip of the pen.
+        // Another version is no misspelling.
         ("qwen9", "give a model of one of these families"),
         ("colour", "give a model of one of these families"),
         (
             "mamba",
-            "it takes the scan of Mamba 1, whose decays are a number per channel (Mamba 2 and Nemotron-H are covered), not covered yet: give a model of \
+            "it needs the scan of Mamba 1, whose decays are a number per channel (Mamba 2 and Nemotron-H are covered), which is not covered yet: give a model of \
              one of these families",
         ),
         (
             "bart",
-            "it takes an encoder and a decoder with learned positions and biases (T5 and mT5 are covered), not covered yet: give a model of one of these \
+            "it needs an encoder and a decoder with learned positions and biases (T5 and mT5 are covered), which is not covered yet: give a model of one of these \
              families",
         ),
     ] {
@@ -301,7 +301,7 @@ fn heads_that_do_not_divide() {
         llama("\"num_key_value_heads\": 32", "\"num_key_value_heads\": 64"),
         "config.json: key `num_key_value_heads` is 64, but must be a divisor of `num_attention_heads` (32): use 32 or change `num_attention_heads`"
     );
-    // With a head dimension of its own, the heads need not divide the width.
+    // With its own head dimension, the number of heads need not divide the width.
     let own = LLAMA.replacen("\"num_attention_heads\": 32", "\"head_dim\": 128, \"num_attention_heads\": 24", 1).replacen(
         "\"num_key_value_heads\": 32",
         "\"num_key_value_heads\": 8",
@@ -323,7 +323,7 @@ fn values_of_other_kinds() {
     assert!(llama("\"vocab_size\"", "\"hidden_act\": \"silo\", \"vocab_size\"").ends_with("did you mean \"silu\"?"));
     assert_eq!(
         gpt2("\"n_head\"", "\"n_ctx\": 512, \"n_head\""),
-        "config.json: key `n_ctx` is 512, but must be `n_positions` (1024): both say the longest sequence: remove n_ctx or make them equal"
+        "config.json: key `n_ctx` is 512, but must be `n_positions` (1024): both state the longest sequence: remove n_ctx or make them equal"
     );
     assert_eq!(
         gpt2("\"n_head\"", "\"add_cross_attention\": true, \"n_head\""),

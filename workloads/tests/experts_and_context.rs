@@ -49,8 +49,7 @@ fn a_capacity_factor_is_read_from_the_configuration() {
         assert_eq!(
             with(value).unwrap_err(),
             format!(
-                "config.json: key `capacity_factor` is {value}, but must be a number from 1.0 to 4 (experts over experts per token): write for \
-                 instance 1.25, or leave it out where no token is dropped"
+                "config.json: key `capacity_factor` is {value}, but must be a number from 1.0 to 4 (experts over experts per token): write for instance 1.25, or leave it out if no token is dropped"
             )
         );
     }
@@ -58,7 +57,7 @@ fn a_capacity_factor_is_read_from_the_configuration() {
 
 #[test]
 fn mixtral_has_its_published_parameters() {
-    // Jiang et al. 2024: 47B parameters of which 13B are active per token.
+    // Jiang et al. 2024: 47B parameters, of which 13B are active per token.
     let model = mixtral();
     assert_eq!(model.parameters(), 46_702_792_704);
     let active = model.active_matrix_parameters(model.vocabulary) + model.vocabulary * model.hidden;
@@ -88,7 +87,8 @@ fn expert_products_do_the_closed_form_whatever_the_split() {
     let tokens = 4096;
     let closed = model.training_flops(1, tokens, 0).0 / u128::from(model.layers);
     assert_eq!((whole.forward_flops() + whole.backward_flops()).0, closed);
-    // Experts of a rank see the slots of all ranks of their group: the work of a device does not change with the expert degree.
+    // The experts of a rank see the slots of all ranks of their group, so a device's work does not depend on the expert
+    // degree.
     for expert_parallel in [2, 4, 8] {
         let part = layer(&model, |l| Lowering { expert_parallel, ..l });
         let all = layer(&model, |l| l);
@@ -127,8 +127,8 @@ fn tokens_travel_four_times_and_only_between_expert_ranks() {
     assert!(found.len() == 4 && found.iter().all(|c| c.bytes == Bytes(4096 * 4096 * 2) && c.group.stride == 2));
 }
 
-/// Experts of another width than the tensor-parallel group: as many operations and the same tokens' choices on a device, other weights, and only
-/// those devices gather and sum that share an expert.
+/// Experts with another width than the tensor-parallel group: the same operations and token choices per device, but
+/// other weights. Only devices that share an expert gather and sum.
 #[test]
 fn an_expert_s_width_moves_weights_and_sums_but_no_work() {
     let model = mixtral();
@@ -146,7 +146,7 @@ fn an_expert_s_width_moves_weights_and_sums_but_no_work() {
             &layer(&Model { experts: None, ..model.clone() }, |l| Lowering { tensor_parallel: 4, sequence_parallel: true, ..l }),
             kind,
         );
-        // An MLP in place of experts has two pairs; attention keeps as many.
+        // An MLP in place of experts has two pairs; attention has as many.
         collectives(segment, kind).len() - attention.len() / 2
     };
     let (usual, stated) = (at(4, 2, None), at(4, 2, Some(4)));
@@ -164,12 +164,12 @@ fn an_expert_s_width_moves_weights_and_sums_but_no_work() {
         let expert = |segment: &Segment| segment.graph.operators.iter().map(|op| op.parameters.expert).sum::<u64>();
         assert_eq!(expert(&other) * u64::from(width), expert(&usual) * 4, "{width}");
     }
-    // Nobody gathers or sums what one device does alone.
+    // A device that works by itself gathers and sums nothing.
     for kind in [CollectiveKind::AllGather, CollectiveKind::ReduceScatter] {
         assert!(of_experts(&usual, kind) > 0);
         assert_eq!(of_experts(&at(4, 2, Some(1)), kind), 0, "{kind:?}");
     }
-    // Wider than the tensor-parallel group: neighbours with tokens of their own gather them.
+    // Wider than the tensor-parallel group: neighbours with different tokens gather them.
     let wide = at(1, 2, Some(4));
     let gathered = collectives(&wide, CollectiveKind::AllGather);
     assert!(!gathered.is_empty() && gathered.iter().all(|c| c.group.ranks == 4 && c.group.stride == 1), "{gathered:?}");
@@ -178,9 +178,9 @@ fn an_expert_s_width_moves_weights_and_sums_but_no_work() {
 
 #[test]
 fn an_expert_layer_keeps_what_its_backward_pass_reads() {
-    // Attention as in a dense layer: (8 + 4g) sbh with norms' inputs, 4asb and two RMSNorm factors of 4sb. Experts: the MLP's input 2 (for
-    // the router), dispatched tokens 2k, gate, up and their product 6fk, results 2k, all sbh; router: probabilities 4E, weights and indices 8k
-    // per token, and the router's result is read by nobody.
+    // Attention as in a dense layer: (8 + 4g) sbh with the norms' inputs, 4asb and two RMSNorm factors of 4sb. Experts,
+    // all sbh: the MLP's input 2 (for the router), dispatched tokens 2k, gate, up and their product 6fk, results 2k.
+    // Router: probabilities 4E, weights and indices 8k per token. Nothing reads the router's result.
     let model = mixtral();
     let (s, h, i, k, e) = (4096_u64, 4096_u64, 14336_u64, 2_u64, 8_u64);
     let attention = s * (10 * h + 4 * 1024 + 4 * 32 + 8);
@@ -218,7 +218,8 @@ fn a_ring_moves_keys_and_values_and_ulysses_all_of_attention() {
     let kv = Bytes(2 * 8192 * 1024 * 2);
     let ring = layer(&model, |l| Lowering { context_parallel: 4, tensor_parallel: 2, ..l });
     let gathers = collectives(&ring, CollectiveKind::AllGather);
-    // Forward, again backward; gradients once. A device of two has half of the heads; groups are two apart.
+    // Gathered forward and again backward; gradients once. Each of two devices has half of the heads; groups are two
+    // apart.
     assert!(gathers.len() == 2 && gathers.iter().all(|c| c.bytes.0 * 2 == kv.0 && c.group.ranks == 4 && c.group.stride == 2));
     assert_eq!(collectives(&ring, CollectiveKind::ReduceScatter).len(), 1);
     let ulysses = layer(&model, |l| Lowering { context_parallel: 4, context_method: ContextMethod::Ulysses, ..l });
@@ -275,7 +276,7 @@ fn a_limit_on_groups_of_experts_is_read() {
     assert!(text.contains("its groups of 4 experts hold `num_experts_per_tok` (8)"), "{text}");
 }
 
-/// Sent once to every unit, tokens take another collective with the same buffer; work and what is kept stay.
+/// If sent once to every unit, tokens use another collective with the same buffer. Work and kept tensors stay the same.
 #[test]
 fn tokens_sent_once_change_the_exchange_alone() {
     let model = Model::load("deepseek-v3").unwrap();

@@ -1,4 +1,5 @@
-//! Laws of the graphs: order, names, what waits for what, collectives, slices that sum to the whole, sufficiency of what is kept.
+//! Laws of the graphs: order, names, dependencies, collectives, slices that sum to the whole, and sufficiency of kept
+//! tensors.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use coplace_workloads as workloads;
@@ -112,7 +113,8 @@ fn nothing_waits_for_a_weight_gradient() {
     for (what, training) in cases() {
         for segment in &training.segments {
             let graph = segment.backward_graph(&segment.graph.full_recompute_set());
-            // What experts' results are weighted with is no parameter but the router's output: the way back leads through its gradient.
+            // The weights of experts' results are the router's output, not a parameter: the way back leads through
+            // their gradient.
             let of_parameters = |name: &str| name.contains(".backward_weight") && !name.starts_with("layer.moe.combine.");
             for index in graph.node_indices().filter(|i| of_parameters(&graph[*i].name)) {
                 for after in graph.neighbors_directed(index, Outgoing) {
@@ -124,7 +126,7 @@ fn nothing_waits_for_a_weight_gradient() {
     }
 }
 
-/// (read, written) of kernels on the vector cores; nothing for others.
+/// Returns (read, written) of kernels on the vector cores; `None` for others.
 fn vector_bytes(steps: &[KernelStep]) -> Option<(u64, u64)> {
     steps.iter().try_fold((0, 0), |(read, written), step| match step.kernel {
         Kernel::Elementwise(e) => Some((read + e.read.0, written + e.written.0)),
@@ -152,7 +154,8 @@ fn vector_kernels_read_their_inputs_and_write_their_results() {
                 }
                 for chain in op.backward.iter().filter(|c| !c.steps.is_empty()) {
                     let Some((read, written)) = vector_bytes(&chain.steps) else { continue };
-                    // Eager RMSNorm differentiates two outputs of which one is inside the operator: count what leaves it.
+                    // Eager RMSNorm differentiates two outputs, one of them inside the operator. Count only what leaves
+                    // it.
                     let arriving = gradients(&op.outputs[..1]);
                     assert!(read >= sum(&chain.reads) + arriving, "{what}: backward reads {read}");
                     if let Gradient::Inputs(inputs) = &chain.gradient {
@@ -222,7 +225,7 @@ fn a_backward_kernel_waits_for_the_recomputed_tensors_it_reads() {
     ] {
         assert!(has_path_connecting(&graph, node(&graph, before), node(&graph, after), None), "{before} -> {after}");
     }
-    // dX of the last product needs only its weights: it need not wait for recomputation.
+    // dX of the last product needs only its weights, so it need not wait for recomputation.
     let start = node(&graph, "layer.mlp.down.backward_input");
     assert!(!has_path_connecting(&graph, node(&graph, "layer.attention.norm.recompute"), start, None));
     // Nothing needs the last product again.
@@ -257,7 +260,7 @@ fn a_layer_has_megatrons_collectives() {
     assert_eq!(collectives(&tensor.backward_graph(&none)), BTreeMap::from([(AllReduce, 2)]));
     let both = layer("gpt3-175b", |l| Lowering { tensor_parallel: 8, sequence_parallel: true, ..l });
     assert_eq!(collectives(&both.forward_graph()), BTreeMap::from([(AllGather, 2), (ReduceScatter, 2)]));
-    // One more all-gather per pair of products than in the forward pass: inputs are kept sharded.
+    // One all-gather more per pair of products than in the forward pass, since inputs are kept sharded.
     assert_eq!(collectives(&both.backward_graph(&none)), BTreeMap::from([(AllGather, 4), (ReduceScatter, 2)]));
     for kernel in both.forward_graph().node_weights() {
         if let Kernel::Collective(c) = kernel.kernel {
@@ -287,7 +290,8 @@ fn epilogues_join_a_product_with_the_one_reader_of_its_result() {
     );
     assert_eq!(names(&plain).len(), 10);
     let bytes = |s: &Segment| s.forward_graph().node_weights().map(|n| n.kernel.compulsory_bytes().0).sum::<u64>();
-    // Saved per residual sum: writing and reading the branch; per activation: reading its input, which is written all the same.
+    // Saved per residual sum: writing and reading the branch. Saved per activation: reading its input, which is still
+    // written.
     let sbh = 1024 * 1600;
     assert_eq!(bytes(&plain) - bytes(&joined), 2 * (4 * sbh) + 8 * sbh);
 }
@@ -308,14 +312,14 @@ fn a_split_model_sums_to_the_whole() {
             let kv = copied * (padded.hidden + u64::from(padded.qkv_bias)) * padded.layer_count();
             let own = padded.layer_kinds().into_iter().filter(|(kind, _)| kind.feed == workloads::layer_list::FeedForward::Own);
             let sparse: u64 = own.map(|(_, count)| count).sum();
-            // Every device adds experts' last bias in full.
+            // Every device adds the experts' last bias in full.
             let biases = padded.experts.filter(|_| padded.mlp_bias).map_or(0, |experts| experts.count * padded.hidden * sparse);
             let kv = kv + biases * (t64 - 1);
             let sum = part.parameters();
             let total = (sum.sharded + sum.expert) * t64 + sum.replicated;
             assert_eq!(total, whole.parameters().per_device_count() + kv, "{name}, t = {t}");
-            // Each device computes BERT's transform, OPT's projections, routers and the way down to latent vectors in full, and its copies of
-            // key heads.
+            // Each device computes BERT's transform, OPT's projections, routers and latent down-projections in full,
+            // and its copies of key heads.
             let tokens = u128::from(lowering.sequence_length);
             let again = if padded.head_transform { padded.hidden * padded.hidden } else { 0 }
                 + if padded.embedding_width == padded.hidden { 0 } else { 2 * padded.hidden * padded.embedding_width }
@@ -378,7 +382,7 @@ fn separate_accumulation_adds_one_pass_per_product() {
     assert_eq!(bytes(&separate) - bytes(&fused), 6 * products);
 }
 
-/// Walks from what is kept through the recomputed operators: whether everything the backward pass reads comes to be.
+/// Returns whether the kept tensors and the recomputed operators give everything that the backward pass reads.
 fn suffices(graph: &OperatorGraph, recompute: &RecomputeSet) -> bool {
     let mut there: BTreeSet<_> = graph.kept_tensors(recompute).into_iter().collect();
     for op in recompute.iter().map(|id| &graph.operators[id.index()]) {

@@ -1,4 +1,4 @@
-//! Exact identities: bytes kept by a layer, parameters, and matrix operations against published closed forms.
+//! Exact identities: a layer's kept bytes, parameters and matrix operations against published closed forms.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use coplace_workloads as workloads;
@@ -25,7 +25,7 @@ fn saved(model: &Model, lowering: &Lowering) -> u64 {
     segment(model, lowering, SegmentKind::Layer).saved_bytes(&RecomputeSet::none()).0
 }
 
-/// s b h and a s^2 b, the units of Korthikanti et al. 2022.
+/// Returns s b h and a s^2 b, the units of Korthikanti et al. 2022.
 fn units(model: &Model, lowering: &Lowering) -> (u64, u64) {
     let (s, b) = (lowering.sequence_length, lowering.micro_batch);
     (s * b * model.hidden, model.heads * s * s * b)
@@ -93,7 +93,7 @@ fn recomputation_of_a_gpt_layer_keeps_34_and_2_sbh() {
     assert_eq!(layer.saved_bytes(&layer.graph.full_recompute_set()).0, 2 * sbh / 8);
 }
 
-/// (sbh (12 + 4g + 6f), sb) of a Llama layer, g = kv heads / heads, f = MLP width / hidden.
+/// Returns (sbh (12 + 4g + 6f), sb) of a Llama layer, with g = kv heads / heads and f = MLP width / hidden.
 fn llama_bytes(model: &Model, lowering: &Lowering) -> (u64, u64) {
     let sb = lowering.sequence_length * lowering.micro_batch;
     (sb * (12 * model.hidden + 4 * model.kv_width() + 6 * model.ffn), sb)
@@ -106,7 +106,8 @@ fn a_fused_llama_layer_keeps_sbh_12_4g_6f_plus_4asb_plus_8sb() {
         let lowering = lowering(&model, Attention::Fused);
         let (linear, sb) = llama_bytes(&model, &lowering);
         assert_eq!(saved(&model, &lowering), linear + 4 * model.heads * sb + 8 * sb, "{name}");
-        // Unfused SwiGLU keeps silu(gate), eager RMSNorm an fp32 copy and the normalised rows in place of its input.
+        // Unfused SwiGLU keeps silu(gate). Eager RMSNorm keeps an fp32 copy and the normalised rows instead of its
+        // input.
         let eager = Lowering { elementwise_fusion: false, ..lowering };
         let more = sb * (8 * model.hidden + 2 * model.ffn);
         assert_eq!(saved(&model, &eager), linear + more + 4 * model.heads * sb + 8 * sb, "{name} eager");
@@ -121,7 +122,7 @@ fn a_parallel_llama_layer_keeps_its_shares() {
             let tensor = Lowering { tensor_parallel: t, ..lowering(&model, Attention::Fused) };
             let sb = tensor.sequence_length * tensor.micro_batch;
             let (h, a, t) = (model.hidden, model.heads, u64::from(t));
-            // Keys and values are replicated where there are more devices than key heads: 4g max(1/t, 1/a_kv).
+            // With more devices than key heads, keys and values are replicated: 4g max(1/t, 1/a_kv).
             let kv = (model.kv_heads / t).max(1) * model.head_dim;
             let split = sb * (4 * h / t + 4 * kv + 6 * model.ffn / t) + 4 * a * sb / t;
             assert_eq!(saved(&model, &tensor), 8 * sb * h + split + 8 * sb, "{name}, t = {t}");
@@ -136,7 +137,7 @@ fn opt_needs_no_input_of_its_relu() {
     let model = model("opt-350m");
     let lowering = lowering(&model, Attention::Unfused);
     let (sbh, as2b) = units(&model, &lowering);
-    // 34 less the 8 of fc1's result; no attention dropout: probabilities are shared with the context product.
+    // 34 without the 8 of fc1's result. Without attention dropout, the context product shares the probabilities.
     assert_eq!(saved(&model, &lowering), 26 * sbh + 2 * as2b);
 }
 
@@ -151,7 +152,7 @@ fn the_head_keeps_its_norm_input_its_own_input_and_fp32_probabilities() {
         let logits = 4 * sb * model.padded_vocabulary(t) / u64::from(t);
         assert_eq!(head.saved_bytes(&RecomputeSet::none()), Bytes(4 * sbh / u64::from(t) + logits));
         let embedding = segment(&model, &lowering, SegmentKind::Embedding);
-        // The dropout mask (a byte each) and the token ids.
+        // The dropout mask (one byte each) and the token ids.
         assert_eq!(embedding.saved_bytes(&RecomputeSet::none()), Bytes(sbh / u64::from(t) + 8 * sb));
     }
 }
@@ -164,17 +165,17 @@ fn transient_bytes_peak_where_the_widest_gradients_meet() {
         let lowering = lowering(&model, Attention::Fused);
         let sb = lowering.sequence_length * lowering.micro_batch;
         let layer = segment(&model, &lowering, SegmentKind::Layer);
-        // Gradients of the gated product, gate and up (6f) beside that of the residual stream (2).
+        // Gradients of the gated product, gate and up (6f), besides the residual stream's (2).
         let widest = sb * (6 * model.ffn + 2 * model.hidden);
         assert_eq!(layer.transient_bytes(&none).0, widest, "{name}");
-        // Full recomputation rebuilds everything kept but the layer's input, and the unsaved results on the way: queries and
-        // keys before rotation, and the attention's output product.
+        // Full recomputation rebuilds everything kept except the layer's input. It also rebuilds unsaved results on the
+        // way: queries and keys before rotation, and attention's output product.
         let full = layer.graph.full_recompute_set();
         let rebuilt = layer.saved_bytes(&none).0 - 2 * sb * model.hidden
             + 2 * sb * (model.query_width() + model.kv_width())
             + 2 * sb * model.hidden;
         assert_eq!(layer.transient_bytes(&full).0, widest + rebuilt, "{name}, full recomputation");
-        // The head: logits in bf16 beside the fp32 probabilities that are kept; the losses are four bytes a token.
+        // The head: bf16 logits besides the kept fp32 probabilities; the losses are four bytes per token.
         let head = segment(&model, &lowering, SegmentKind::Head);
         let logits = 2 * sb * model.vocabulary;
         assert!(head.transient_bytes(&none).0 >= logits && head.transient_bytes(&none).0 <= logits + 4 * sb * model.hidden);
@@ -225,7 +226,8 @@ fn gpt_parameters_are_megatrons_closed_form() {
         let model = model(name);
         let graph = TrainingGraph::new(&model, &Lowering::new(&model)).unwrap();
         let (l, h, v, s) = (model.layers, model.hidden, graph.vocabulary_rows, model.max_sequence);
-        // 12 l h^2 (1 + 13/(12h) + (V + s)/(12lh)) (Narayanan et al. 2021, equation 2), and the final norm that it leaves out.
+        // 12 l h^2 (1 + 13/(12h) + (V + s)/(12lh)) (Narayanan et al. 2021, equation 2), and the final norm that it
+        // omits.
         assert_eq!(graph.parameters().per_device_count(), 12 * l * h * h + 13 * l * h + (v + s) * h + 2 * h, "{name}");
     }
 }
@@ -262,20 +264,21 @@ fn every_built_in_models_flops_are_the_closed_form() {
         let padding = graph.vocabulary_rows - model.vocabulary;
         let padded = 6 * u128::from(unfused.micro_batch * unfused.sequence_length * model.embedding_width * padding);
         assert_eq!(graph.model_flops.0 + padded, closed.0, "{name}");
-        // Fused: seven products of scores in place of six, half of each where causal.
+        // Fused: seven products of scores instead of six, half of each if causal.
         let fused = TrainingGraph::new(&model, &Lowering { attention: Attention::Fused, ..unfused }).unwrap();
         let [b, s, a] = [unfused.micro_batch, unfused.sequence_length, model.heads].map(u128::from);
         let [d, v] = [model.head_dim, model.value_dim()].map(u128::from);
         let (mut six, mut seven) = (0, 0);
         for (kind, count) in model.layer_kinds() {
-            // Scores, and of these what a mask leaves: half where causal, 2 s w - w^2 of 2 s^2 through a window.
+            // Scores, and those left by a mask: half if causal, 2 s w - w^2 of 2 s^2 through a window.
             let all = 2 * b * s * s * a;
             let left = match kind.window.map(u128::from) {
                 Some(w) if w < s => b * a * (2 * s * w - w * w),
                 _ if model.causal => all / 2,
                 _ => all,
             };
-            // Three products over the dimension of a query and three over that of a value; scores again backward, in a kernel of one dimension.
+            // Three products over a query's dimension and three over a value's. Backward recomputes the scores, in a
+            // kernel of one dimension.
             six += u128::from(count) * all * (3 * d + 3 * v);
             seven += u128::from(count) * left * (d + v + 5 * (3 * d + 2 * v).div_ceil(5));
         }

@@ -1,4 +1,5 @@
-//! What Transformer Engine keeps where products are narrow, and experts weighed before their last product, against closed forms.
+//! Tensors that Transformer Engine keeps with narrow products, and experts weighted before their last product, against
+//! closed forms.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use coplace_workloads as workloads;
@@ -29,14 +30,15 @@ fn of_a_products_input_the_narrow_copy_is_kept() {
     let (model, s) = (Model::load("llama3-8b").unwrap(), 4096);
     let wide = kept(&layer(&model, |l| Lowering { sequence_length: s, ..l }));
     let (h, ffn) = (model.hidden, model.ffn);
-    // Inputs of qkv, gate and up, and down are narrow instead of wide; the output projection's is kept beside the wide one that attention reads.
+    // Inputs of qkv, gate and up, and down are narrow instead of wide. The output projection's is kept besides the wide
+    // one, which attention reads.
     let copies = s * (3 * h + ffn);
     let gone = 2 * s * (2 * h + ffn);
     assert_eq!(kept(&layer(&model, narrow(DataType::Fp8))), wide - gone + copies);
-    // A scale per 32 numbers; half a byte and a scale per 16.
+    // One scale per 32 numbers; half a byte each, and one scale per 16.
     assert_eq!(kept(&layer(&model, narrow(DataType::Mxfp8))), wide - gone + copies + copies / 32);
     assert_eq!(kept(&layer(&model, narrow(DataType::Nvfp4))), wide - gone + copies / 2 + copies / 16);
-    // Converted before each product, as torchao does: nothing changes.
+    // Converted before each product, as in torchao: nothing changes.
     let again = |l| Lowering { cached_conversions: false, ..narrow(DataType::Fp8)(l) };
     assert_eq!(kept(&layer(&model, again)), wide);
 }
@@ -48,7 +50,7 @@ fn the_passes_take_the_conversions_that_they_took() {
     let converts = segment.graph.operators.iter().filter(|op| op.name.ends_with(".narrow.convert"));
     assert_eq!(converts.clone().count(), 4);
     assert!(converts.clone().all(|op| op.backward.is_empty() && op.forward.len() == 1));
-    // Beside what is kept nothing is alive for them in the backward pass: a conversion hands no gradient on.
+    // A conversion passes no gradient on, so the backward pass holds nothing more for it.
     let wide = layer(&model, |l| Lowering { sequence_length: 4096, ..l });
     let gradients = |segment: &Segment| segment.graph.tensors.iter().map(|t| t.gradient_bytes.0).sum::<u64>();
     assert_eq!(gradients(&segment), gradients(&wide));

@@ -1,4 +1,4 @@
-//! Checkpoints that people train: every file of `tests/configs` is read as published, with the published number of parameters.
+//! Published checkpoints: every file of `tests/configs` gives the published number of parameters.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use coplace_workloads as workloads;
@@ -16,7 +16,8 @@ fn load(name: &str) -> Model {
     Model::load_file(&file(name)).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// (file, parameters). Counts are those of the checkpoints on Hugging Face, tied matrices once; the text model's part where there is more.
+/// (file, parameters). Counts are those of the checkpoints on Hugging Face; tied matrices count once. Only the text
+/// model of multimodal checkpoints counts.
 const EXACT: &[(&str, u64)] = &[
     ("bloom_176b", 176_247_271_424),
     ("bloom_560m", 559_214_592),
@@ -96,10 +97,11 @@ const EXACT: &[(&str, u64)] = &[
     ("vit_large_patch16_224", 304_326_632),
 ];
 
-/// (file, parameters, of these the router's biases, which balance the experts and are not trained by gradients).
+/// (file, parameters, the router's balance biases among them, which are not trained by gradients).
 const WITH_BALANCE: &[(&str, u64, u64)] = &[("deepseek_v3", 671_026_419_200, 58 * 256), ("kimi_k2", 1_026_408_232_448, 60 * 384)];
 
-/// (file, billions of parameters, to the stated digits), where only a rounded count is published, or the checkpoint holds more.
+/// (file, billions of parameters, to the stated digits) if only a rounded count is published, or the checkpoint holds
+/// more.
 const ROUNDED: &[(&str, &str)] = &[
     ("llama_4_scout", "108"),
     ("llama_4_maverick", "401"),
@@ -133,7 +135,7 @@ fn parameters_are_the_published_ones() {
     assert!(EXACT.len() + WITH_BALANCE.len() + ROUNDED.len() >= 60);
 }
 
-/// What `coplace list models --family` says is checked is every file here.
+/// `coplace list models --family` reports exactly the files here as checked.
 #[test]
 fn every_checkpoint_is_listed_with_its_family() {
     let mut listed = Vec::new();
@@ -167,7 +169,7 @@ fn every_checkpoint_is_listed_with_its_family() {
     assert_eq!(listed, counted);
 }
 
-/// (file, billions of parameters that a token meets, as published; whether the lookup table is among them).
+/// (file, published billions of active parameters, whether they include the lookup table).
 const ACTIVE: &[(&str, f64, bool)] = &[
     ("deepseek_moe_16b", 2.8, true),
     ("deepseek_v2", 21.0, true),
@@ -185,7 +187,8 @@ const ACTIVE: &[(&str, f64, bool)] = &[
     ("qwen3_30b_a3b", 3.3, true),
 ];
 
-/// Published counts are rounded to the digits given: half a unit of the last, and for whole billions one, since some are cut off.
+/// Published counts are rounded to their digits: half a unit of the last, and one for whole billions, since some are
+/// truncated.
 #[test]
 fn active_parameters_are_the_published_ones() {
     for (name, published, table) in ACTIVE {
@@ -197,7 +200,7 @@ fn active_parameters_are_the_published_ones() {
     }
 }
 
-/// All files, with their names.
+/// Returns all files with their names.
 fn all() -> Vec<(String, Model)> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(file("x").parent().unwrap()).unwrap() {
@@ -210,19 +213,19 @@ fn all() -> Vec<(String, Model)> {
     all
 }
 
-/// Tokens of a sequence, of which every expert of every file gets a whole number of places in micro-batches of two.
+/// Tokens per sequence. Every expert of every file gets a whole number of slots in micro-batches of two.
 const SEQUENCE: u64 = 480;
 
 #[test]
 fn operators_hold_the_parameters_and_do_the_work_of_the_closed_forms() {
-    // Every model that may have modules for further tokens with one, too.
+    // Also every model that may have modules for further tokens, with one of them.
     let further =
         all().into_iter().filter_map(|(name, model)| Some((format!("{name} + 1"), model.with_further_token_modules(1).ok()?)));
     let further: Vec<(String, Model)> = further.collect();
     assert!(further.len() > 50, "{}", further.len());
     for (name, model) in all().into_iter().chain(further) {
         for fused in [false, true] {
-            // A scan's chunks, and Maverick's experts, are filled by another length.
+            // A scan's chunks, and Maverick's experts, need another length to be full.
             let fills = model.experts.is_none_or(|experts| (2 * SEQUENCE * experts.top_k).is_multiple_of(experts.count));
             let length = if model.variations.scan.is_some() || !fills { 512 } else { SEQUENCE.min(model.max_sequence) };
             let lowering = Lowering {
@@ -244,7 +247,7 @@ fn operators_hold_the_parameters_and_do_the_work_of_the_closed_forms() {
     }
 }
 
-/// Layers before the first with experts are with the embedding, and follow activation policies as the others do.
+/// Layers before the first with experts are with the embedding, and follow activation policies like the others.
 #[test]
 fn leading_layers_follow_activation_policies() {
     use workloads::{ActivationPolicy, SegmentKind};
@@ -254,12 +257,12 @@ fn leading_layers_follow_activation_policies() {
     let layer = &graph.segment(SegmentKind::Layer).unwrap().graph;
     let kept = |policy: &str| policy.parse::<ActivationPolicy>().unwrap().treatment_of_segment(embedding).kept_bytes(embedding).0;
     let stream = 2 * SEQUENCE * model.hidden;
-    // Token ids, and the input of each of the three; what the last hands on is the next segment's.
+    // Token ids, and the input of each of the three layers. The last one's result belongs to the next segment.
     assert_eq!(kept("full"), 8 * SEQUENCE + 3 * stream);
     let full = "full".parse::<ActivationPolicy>().unwrap().treatment_of_segment(embedding);
     assert!(!full.recompute.contains(embedding.find_operator("embedding.token").unwrap().id), "only layers run again");
     assert!(full.recompute.contains(embedding.find_operator("leading_layer_2.mlp.gate_up").unwrap().id));
-    // Attention is that of the layers with experts: its tensors are kept three times what a layer's are.
+    // Attention equals that of the layers with experts, so its kept tensors are three times a layer's.
     let attention = |policy: &str| {
         let treatment = policy.parse::<ActivationPolicy>().unwrap().treatment_of_segment(layer);
         treatment.kept_bytes(layer).0 - stream
@@ -269,7 +272,7 @@ fn leading_layers_follow_activation_policies() {
     assert!(kept("none") > kept("minimal") && kept("minimal") > kept("full"));
 }
 
-/// Those whose operations are said to be checked against a formula: in the two tests below, and ViT.
+/// Checkpoints whose operations are checked against a formula, by the two tests below and for ViT.
 fn by_formula() -> Vec<&'static str> {
     let names: Vec<&str> =
         workloads::import::hugging_face::family_coverage().iter().flat_map(FamilyCoverage::models_by_formula).collect();
@@ -277,15 +280,15 @@ fn by_formula() -> Vec<&'static str> {
     names
 }
 
-/// Training operations per token at 4096 tokens, from the published sizes: 6 per weight that a token multiplies with, and 6 (queries + values) per
-/// layer and token of the sequence in scores and context.
+/// Training operations per token at 4096 tokens, from the published sizes: 6 per active weight, and 6 (queries +
+/// values) per layer and token of the sequence for scores and context.
 #[test]
 fn operations_per_token_are_the_families_formulas() {
     const S: u128 = 4096;
     let deepseek_v3 = 7168 * 1536 + 1536 * 128 * 192 + 7168 * (512 + 64) + 512 * 128 * (128 + 128) + 128 * 128 * 7168;
     let deepseek_lite = 2048 * 16 * 192 + 2048 * (512 + 64) + 512 * 16 * (128 + 128) + 16 * 128 * 2048;
     let cases: &[(&str, u128, u128)] = &[
-        // (file, weights that a token multiplies with, layers x (query width + value width))
+        // (file, active weights, layers x (query width + value width))
         ("bloom_176b", 70 * 12 * 14336 * 14336 + 14336 * 250_880, 70 * 2 * 14336),
         ("command_r", 40 * (4 * 8192 * 8192 + 3 * 8192 * 22528) + 8192 * 256_000, 40 * 2 * 8192),
         (
@@ -329,14 +332,16 @@ fn operations_per_token_are_the_families_formulas() {
     }
 }
 
-/// The same of models whose layers differ, from the published sizes; T5's sequences are as long on both sides.
+/// The same for models with different layers, from the published sizes. T5's sequences have the same length on both
+/// sides.
 #[test]
 fn operations_per_token_of_layers_that_differ() {
     const S: u128 = 512;
-    // An encoder's layer, a decoder's with attention twice, and the head; scores and context of three attentions.
+    // An encoder layer, a decoder layer with two attentions, and the head; scores and context of three attentions.
     let t5 = 12 * (4 * 768 * 768 + 2 * 768 * 3072) + 12 * (8 * 768 * 768 + 2 * 768 * 3072) + 768 * 32128;
     let flan = 24 * (4 * 4096 * 4096 + 3 * 4096 * 10240) + 24 * (8 * 4096 * 4096 + 3 * 4096 * 10240) + 4096 * 32128;
-    // A scan's products per token and direction: scores of a chunk of q tokens, what they make of it, its state and what the last one adds.
+    // A scan's products per token and direction: scores of a chunk of q tokens, their product with it, its state, and
+    // the last state's contribution.
     let scan = |q: u128, groups: u128, state: u128, width: u128| 2 * (q * state * groups + q * width + 2 * state * width);
     let codestral = 4096 * (2 * 8192 + 2 * 8 * 128 + 128) + 8192 * 4096;
     let small = 768 * (2 * 1536 + 2 * 128 + 24) + 1536 * 768;
@@ -344,7 +349,7 @@ fn operations_per_token_of_layers_that_differ() {
     let maverick = 48 * 5120 * (2 * 5120 + 2 * 1024) + 24 * 3 * 5120 * 16384 + 24 * (5120 * 128 + 2 * 3 * 5120 * 8192);
     let modernbert = 22 * (4 * 768 * 768 + 3 * 768 * 1152) + 768 * 768;
     let cases: &[(&str, u128, u128, u128)] = &[
-        // (file, weights that a token multiplies with, query + value widths of all attentions, operations of all scans forward)
+        // (file, active weights, query + value widths of all attentions, forward operations of all scans)
         ("t5_base", t5, 36 * 2 * 768, 0),
         ("flan_t5_xxl", flan, 72 * 2 * 4096, 0),
         ("mamba2_130m", 24 * small + 768 * 50288, 0, 24 * scan(256, 1, 128, 1536)),
@@ -359,15 +364,17 @@ fn operations_per_token_of_layers_that_differ() {
         let counted = model.training_flops(1, S as u64, model.vocabulary).0;
         assert_eq!(counted, S * (6 * weights + 6 * attention * S + 3 * scans), "{name}");
     }
-    // Images: 197 tokens, of which 196 are patches, whose product has no gradient of its input; classes of one token.
+    // Images: 197 tokens, of which 196 are patches, whose product has no input gradient. Classes of one token.
     let vit = load("vit_base_patch16_224");
     let layers = 197 * (6 * 12 * 12 * 768 * 768 + 6 * 12 * 2 * 768 * 197);
     assert_eq!(vit.training_flops(1, 197, 1000).0, layers + 4 * 196 * 768 * 768 + 6 * 768 * 1000);
 }
 
-/// DeepSeek-V3's checkpoint has 3,918,786,560 numbers in bf16 and 680,571,043,840 in fp8 (Hugging Face's count of its tensors; the 41,555,600 in fp32 are
-/// scales): besides the main model's, its module for one further token with copies of embedding and head. README_WEIGHTS.md of its repository has "11.5B
-/// unique parameters", which the module comes to without the product of both inputs. A module works as much as a layer with experts, that product, and the head again.
+/// DeepSeek-V3's checkpoint has 3,918,786,560 numbers in bf16 and 680,571,043,840 in fp8 (Hugging Face's count of its
+/// tensors; the 41,555,600 in fp32 are scales). It holds the main model and a module for one further token with copies
+/// of embedding and head. README_WEIGHTS.md of its repository gives "11.5B unique parameters", the module's count
+/// without the product of both inputs. A module's work is that of a layer with experts, that product, and the head
+/// again.
 #[test]
 fn a_module_for_a_further_token_is_a_layer_a_product_and_the_head_again() {
     use workloads::SegmentKind;
@@ -383,7 +390,7 @@ fn a_module_for_a_further_token_is_a_layer_a_product_and_the_head_again() {
     let layer = attention + 7168 * 256 + 9 * 3 * 7168 * 2048;
     let weights = layer + 2 * 7168 * 7168 + 7168 * 129_280;
     assert_eq!(flops(&model) - flops(&main), S * (6 * weights + 6 * 128 * (192 + 128) * S));
-    // A last stage without the embedding keeps a copy of its table, as of one that the head is tied to.
+    // A last stage without the embedding keeps a copy of its table, as if the head were tied to it.
     let head = |model: &Model| {
         let graph =
             TrainingGraph::new(model, &Lowering { sequence_length: SEQUENCE, tensor_parallel: 8, ..Lowering::new(model) });
@@ -399,7 +406,8 @@ fn a_module_for_a_further_token_is_a_layer_a_product_and_the_head_again() {
     }
 }
 
-/// Scores that windows leave, from the published patterns: of s tokens w s - w^2 / 2 in a window of w, s^2 / 2 without; both sides of ModernBERT's.
+/// Scores left by windows, from the published patterns: of s tokens w s - w^2 / 2 in a window of w, s^2 / 2 without;
+/// both sides for ModernBERT.
 #[test]
 fn windows_leave_the_scores_that_they_leave() {
     const S: u128 = 8192;
@@ -417,7 +425,7 @@ fn windows_leave_the_scores_that_they_leave() {
         let necessary = model.necessary_training_flops(1, S as u64, model.vocabulary).0;
         let left = full * (S - whole) + windowed * (S - each);
         assert_eq!(all - necessary, 6 * S * width * left, "{name}");
-        // What kernels run is what windows leave: of seven products forward and backward in place of six.
+        // Kernels run the scores that windows leave, seven products forward and backward instead of six.
         let graph = |attention| {
             let lowering = Lowering { sequence_length: S as u64, attention, ..Lowering::new(&model) };
             TrainingGraph::new(&model, &lowering).unwrap().kernel_flops().0
@@ -428,7 +436,8 @@ fn windows_leave_the_scores_that_they_leave() {
     }
 }
 
-/// Exchanged by heads, every context-parallel device does a share of the work of latent attention, whose values are narrower than its queries.
+/// Exchanged by heads, every context-parallel device does its share of latent attention, whose values are narrower than
+/// its queries.
 #[test]
 fn latent_attention_is_split_by_heads() {
     use workloads::SegmentKind;
@@ -451,7 +460,7 @@ fn latent_attention_is_split_by_heads() {
     }
 }
 
-/// Bytes per token that a layer keeps in tensors whose names begin with `part`.
+/// Returns the bytes per token that a layer keeps in tensors whose names begin with `part`.
 fn kept(name: &str, part: &str) -> u64 {
     use workloads::{RecomputeSet, SegmentKind};
     let model = load(name);
@@ -463,19 +472,19 @@ fn kept(name: &str, part: &str) -> u64 {
 
 #[test]
 fn layers_keep_what_their_variations_need() {
-    // Qwen 3: inputs of both norms of queries and keys, and a factor per head, beside what attention keeps without them: the norm's factor and
-    // result, rotated queries and keys, values, the result, a log-sum-exp per head.
+    // Qwen 3: inputs of both norms of queries and keys, and a factor per head. Attention keeps the rest without them:
+    // the norm's factor and result, rotated queries and keys, values, the result, a log-sum-exp per head.
     let (queries, keys, heads, groups) = (32 * 128, 8 * 128, 32, 8);
     let plain = 4 + 2 * 4096 + 2 * (queries + 2 * keys) + 2 * queries + 4 * heads;
     let with_norms = plain + 2 * (queries + keys) + 4 * (heads + groups);
-    // The sum of input and attention is the MLP's.
+    // The sum of input and attention belongs to the MLP.
     assert_eq!(kept("qwen3_8b", "layer.attention"), with_norms + 2 * 4096);
-    // Latent attention: the narrow vector before and behind its norm in place of nothing, queries and keys of 192, values of 128.
+    // Latent attention: the narrow vector before and after its norm, queries and keys of 192, values of 128.
     let narrow = 2 * 2 * 512 + 4;
     let latent = 4 + 2 * 2048 + narrow + 2 * 2 * 16 * 192 + 2 * 2 * 16 * 128 + 4 * 16;
     assert_eq!(kept("deepseek_v2_lite", "layer.attention"), latent + 2 * 2048);
-    // An expert for every token keeps gate, up and their product; its input is the router's.
+    // The shared expert keeps gate, up and their product; its input is the router's.
     assert_eq!(kept("deepseek_v2_lite", "layer.moe.shared"), 3 * 2 * 2 * 1408);
-    // Weighed, it also keeps its result and its weight, a number of two bytes.
+    // With a weight, it also keeps its result and the weight, a two-byte number.
     assert_eq!(kept("qwen1_5_moe_a2_7b", "layer.moe.shared"), 3 * 2 * 5632 + 2 * 2048 + 2);
 }

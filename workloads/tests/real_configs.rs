@@ -1,4 +1,4 @@
-//! Every file of `tests/configs` is read and lowered; published parameter counts hold.
+//! Every file of `tests/configs` can be read and lowered; published parameter counts hold.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use coplace_workloads as workloads;

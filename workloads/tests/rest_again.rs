@@ -1,4 +1,4 @@
-//! Policies of which a part of the tokens goes away and the rest runs again.
+//! Policies that offload a share of the tokens and recompute the rest.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use coplace_workloads as workloads;
@@ -52,7 +52,8 @@ fn what_the_rest_needs_is_kept_for_all_tokens() {
     let (_, plain) = training("llama2-7b");
     let graph = &layer(&plain).graph;
     let of = |text: &str| text.parse::<ActivationPolicy>().unwrap().treatment_of_segment(graph);
-    // Nothing of the layer but its input is there for the rest: all that makes the tensor runs again for three quarters of the tokens.
+    // The rest has only the layer's input: everything that makes the tensor is recomputed for three quarters of the
+    // tokens.
     let part = of("tensors:offload(mlp.gated.out*0.25)+device(attention.core.out)+rest(recompute)");
     let whole = of("tensors:offload(mlp.gated.out)+device(attention.core.out)");
     let without = of("tensors:device(attention.core.out)");
@@ -74,7 +75,7 @@ fn the_rest_runs_again_beside_techniques_too() {
     let policy = policy.parse::<ActivationPolicy>().unwrap();
     let alone = policy.treatment_of_segment(&layer(&plain).graph);
     assert!(!alone.recompute.is_empty());
-    // What the first sends away goes away anyway, what the second runs again does so anyway.
+    // The first technique offloads, and the second recomputes, what the policy does anyway.
     for name in ["offload-attn-proj", "recompute-layernorm", "zero-offload"] {
         let techniques: Techniques = [name.parse::<Technique>().unwrap()].into_iter().collect();
         let applied = techniques.apply_to_graph(&model, plain.clone(), 1).unwrap();
@@ -112,7 +113,7 @@ proptest! {
         let share = (!tensors.is_empty()).then_some(TokenShare { tensors, millionths, recomputed });
         let policy = ActivationPolicy::Tensors(TensorPlaces { host: at(&[1, 3]), storage: at(&[4, 5]), device: at(&[2]), share });
         prop_assert_eq!(&policy.to_string().parse::<ActivationPolicy>().unwrap(), &policy);
-        // What it says is what its own words for what it does say.
+        // The policy derived from a treatment gives the same treatment again.
         let treatment = policy.treatment_of_segment(graph);
         prop_assert_eq!(&ActivationPolicy::from_treatment(graph, &treatment).treatment_of_segment(graph), &treatment);
         prop_assert!(treatment.kept.is_disjoint(&treatment.offloaded) && treatment.stored.is_subset(&treatment.offloaded));

@@ -1,4 +1,4 @@
-//! Laws of the roles that kernels carry: pass, gradient, axis, operator.
+//! Laws of kernel roles: pass, gradient, axis, operator.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use coplace_workloads as workloads;
@@ -10,8 +10,8 @@ use workloads::parallel::tensor_parallel_degrees;
 use workloads::training::{Attention, ContextMethod};
 use workloads::{Lowering, OpId, RecomputeSet, Segment, TrainingGraph};
 
-/// Every built-in model at each tensor-parallel degree up to eight, its sequences split or not, its experts too, with as few and as many
-/// kernels as the switches can make.
+/// Returns every built-in model at each tensor-parallel degree up to eight. Sequences and experts are split or not, and
+/// switches give the fewest or the most kernels.
 fn cases() -> Vec<(String, TrainingGraph)> {
     let mut cases = Vec::new();
     for name in built_in_names() {
@@ -34,7 +34,7 @@ fn cases() -> Vec<(String, TrainingGraph)> {
                     fused_loss: bit(4),
                     ..Lowering::new(&model)
                 };
-                // Not every model has the heads or the positions to be split so.
+                // Some models lack the heads or positions for such a split.
                 if let Ok(graph) = TrainingGraph::new(&model, &lowering) {
                     cases.push((format!("{name} {lowering:?}"), graph));
                 }
@@ -44,7 +44,7 @@ fn cases() -> Vec<(String, TrainingGraph)> {
     cases
 }
 
-/// The forward pass, and the backward pass with nothing and with everything run again.
+/// Returns the forward pass, and the backward passes with nothing and with everything recomputed.
 fn passes(segment: &Segment) -> [KernelGraph; 3] {
     [
         segment.forward_graph(),
@@ -53,7 +53,7 @@ fn passes(segment: &Segment) -> [KernelGraph; 3] {
     ]
 }
 
-/// `holds` for every pass of every segment of every case.
+/// Checks `holds` for every pass of every segment of every case.
 fn for_all(mut holds: impl FnMut(&str, &TrainingGraph, &KernelGraph)) {
     for (what, graph) in cases() {
         for segment in &graph.segments {
@@ -107,7 +107,7 @@ fn the_forward_pass_runs_again_as_recomputation_and_nothing_else_does() {
     }
 }
 
-/// What zero-bubble schedules rest on: gradients of weights can be put off.
+/// Zero-bubble schedules rely on this: weight gradients can be put off.
 #[test]
 fn only_gradients_of_weights_wait_for_gradients_of_weights() {
     for_all(|what, _, pass| {

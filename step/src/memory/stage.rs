@@ -182,13 +182,12 @@ impl OverCapacity {
     fn describe_excess(&self) -> String {
         match self.class {
             MemoryClass::Host if self.read_only > self.have => format!(
-                " of host memory per device: {:.2} GiB of it data that training only reads, which do not fit; keep less of it, or correct the chip's \
+                " of host memory per device: {:.2} GiB of it read-only data, which do not fit; keep less of it, or correct the chip's \
                  host.capacity_gib",
                 self.read_only.gib()
             ),
             MemoryClass::Storage if self.read_only > self.have => format!(
-                " of storage per device: {:.2} GiB of it data that training only reads, which do not fit; keep less of it, or give the chip's file a \
-                 [storage] that is large enough",
+                " of storage per device: {:.2} GiB of it read-only data, which do not fit; keep less of it, or give the chip's file a large enough [storage]",
                 self.read_only.gib()
             ),
             // Weights and states, which no recomputation makes fewer.
@@ -203,7 +202,7 @@ impl OverCapacity {
             MemoryClass::Host => " of host memory per device: offloaded activations do not fit; recompute instead, use a smaller micro-batch, or \
                                   correct the chip's host.capacity_gib"
                 .to_owned(),
-            MemoryClass::Storage => " of storage per device: recompute instead, or give the chip's file a [storage] that is large enough".to_owned(),
+            MemoryClass::Storage => " of storage per device: recompute instead, or give the chip's file a large enough [storage]".to_owned(),
             class => format!(": the largest part, {class}, is {:.2} GiB", self.largest.gib()),
         }
     }

@@ -171,7 +171,7 @@ impl SoftwareStack {
                 return Some("recompute by stage: it has one policy for all layers".to_owned());
             }
             MixKind::Block if plan.activations.full_recompute_layers_per_chunk().is_none() => {
-                return Some("recompute by stage: it recomputes the first layers of every chunk, as many in each".to_owned());
+                return Some("recompute by stage: it recomputes the same number of first layers in every chunk".to_owned());
             }
             _ => {}
         }
@@ -191,11 +191,11 @@ impl SoftwareStack {
         let between_chunks = self.framework.experts_hide_between_chunks;
         let whole = plan.activations.distinct_policies().into_iter().any(|policy| *policy == ActivationPolicy::Full);
         match () {
-            () if plan.micro_batches() < 2 => Some("overlap.experts: a step of one micro-batch has no other to hide behind"),
+            () if plan.micro_batches() < 2 => Some("overlap.experts: a step of one micro-batch has no other micro-batch that could hide it"),
             () if between_chunks && self.overlap.shared_expert > 0.0 => {
-                Some("overlap.experts: it does not go with overlap.shared_expert")
+                Some("overlap.experts: it excludes overlap.shared_expert")
             }
-            () if between_chunks && whole => Some("overlap.experts: it does not go with full recomputation"),
+            () if between_chunks && whole => Some("overlap.experts: it excludes full recomputation"),
             () if between_chunks && layout.pipeline > 1 && layout.virtual_stages < 2 => {
                 Some("overlap.experts: it needs several chunks per stage")
             }

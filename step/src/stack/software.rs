@@ -449,8 +449,8 @@ impl SoftwareStack {
                 file: file.to_owned(),
                 key: "calibrated_from".to_owned(),
                 value: from.clone(),
-                limit: "is no built-in stack".to_owned(),
-                cure: "give the one that was calibrated (coplace list stacks), or leave the key out",
+                limit: "is not a built-in stack".to_owned(),
+                cure: "give the stack that was calibrated (coplace list stacks), or leave the key out",
             });
         }
         if self.kernels.expert_all_gather && self.kernels.expert_deduplicated {
@@ -483,7 +483,7 @@ impl SoftwareStack {
                         key: format!("{name}.{key}"),
                         value: values.get(key).map_or_else(String::new, ToString::to_string),
                         limit: "has no source".to_owned(),
-                        cure: "say under [sources] where it is from or what it was fitted on",
+                        cure: "state under [sources] its source or the data that it was fitted on",
                     });
                 }
             }

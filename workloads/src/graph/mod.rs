@@ -1,11 +1,11 @@
-//! The operator graph of one segment of a model: operators, the tensors between them, what the backward pass reads.
+//! The operator graph of one segment of a model: operators, the tensors between them, and what the backward pass reads.
 
 mod recompute_set;
 mod settled;
 
 pub use recompute_set::RecomputeSet;
 pub(crate) use settled::WHOLE;
-pub use settled::{PartialOffload, Settled};
+pub use settled::{PartialOffload, TensorPlacements};
 
 use serde::{Deserialize, Serialize};
 pub use sim::kernel::OpId;
@@ -13,13 +13,13 @@ use sim::kernel::{DataType, GradientOf, Kernel, ParallelAxis};
 use sim::units::Bytes;
 use std::fmt;
 
-/// A tensor's place in its segment.
+/// Index of a tensor in its segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TensorId(pub u32);
 
 impl TensorId {
-    /// The index into [`OperatorGraph::tensors`].
+    /// Returns the index into [`OperatorGraph::tensors`].
     #[must_use]
     pub fn index(self) -> usize {
         self.0 as usize
@@ -32,48 +32,48 @@ impl fmt::Display for TensorId {
     }
 }
 
-/// An activation: per micro-batch, on one device.
+/// An activation of one micro-batch on one device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorInfo {
-    /// Its place.
+    /// Its index.
     pub id: TensorId,
-    /// A name that users know: `layer.mlp.fc1.out`.
+    /// The tensor's name for users: `layer.mlp.fc1.out`.
     pub name: String,
     /// Its bytes.
     pub bytes: Bytes,
-    /// Bytes of its gradient; zero where it has none (masks, statistics, token ids).
+    /// Bytes of its gradient; zero if it has none (masks, statistics, token ids).
     pub gradient_bytes: Bytes,
-    /// The operator that makes it; none for the segment's input.
+    /// The operator that makes it; `None` for a segment input.
     pub producer: Option<OpId>,
-    /// Whether some operator's backward pass reads it: it must then be kept, or rebuilt.
+    /// True if some backward pass reads it, so that it must be kept or rebuilt.
     pub saved: bool,
-    /// Whether it enters the segment from outside (a recomputation starts from it).
+    /// True if it enters the segment from outside; a recomputation starts from it.
     pub is_segment_input: bool,
 }
 
-/// A kernel and the end of its name.
+/// A kernel with its label.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelStep {
-    /// What the kernel is to its operator: `forward`, `backward_input`, `backward_weight.all_gather`.
+    /// Role of the kernel in its operator: `forward`, `backward_input`, `backward_weight.all_gather`.
     pub label: String,
-    /// What is executed.
+    /// The kernel.
     pub kernel: Kernel,
-    /// The axis of a collective; none for every other kernel.
+    /// The axis of a collective; `None` for all other kernels.
     pub axis: Option<ParallelAxis>,
 }
 
-/// What a chain of backward kernels computes.
+/// Result of a chain of backward kernels.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gradient {
-    /// The gradients of these inputs (dX). No kernels means that the gradient passes through unchanged (a sum).
+    /// The gradients of these inputs (dX). Without kernels, the gradient passes through unchanged (a sum).
     Inputs(Vec<TensorId>),
-    /// The gradients of the operator's parameters (dW): nothing else in the micro-batch waits for them.
+    /// The gradients of the operator's parameters (dW). Nothing else in the micro-batch waits for them.
     Weights,
 }
 
 impl Gradient {
-    /// What its kernels differentiate by.
+    /// Returns what its kernels differentiate by.
     #[must_use]
     pub fn differentiated_by(&self) -> GradientOf {
         match self {
@@ -86,9 +86,9 @@ impl Gradient {
 /// Kernels of an operator's backward pass that run one after the other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackwardChain {
-    /// What it computes.
+    /// The computed gradient.
     pub gradient: Gradient,
-    /// The activations it reads besides the gradients of the operator's outputs.
+    /// Activations that it reads, besides the gradients of the operator's outputs.
     pub reads: Vec<TensorId>,
     /// Its kernels, in order.
     pub steps: Vec<KernelStep>,
@@ -101,19 +101,19 @@ pub struct Parameters {
     pub sharded: u64,
     /// Parameters that every device of the tensor-parallel group holds in full.
     pub replicated: u64,
-    /// This device's slice of expert parameters: held by one rank of an expert-parallel group, so that only every `expert_parallel`-th
-    /// data-parallel rank has the same ones.
+    /// This device's slice of expert parameters. One rank of an expert-parallel group holds them, so every
+    /// `expert_parallel`-th data-parallel rank holds the same ones.
     pub expert: u64,
 }
 
 impl Parameters {
-    /// All on one device.
+    /// Returns the number of all parameters on one device.
     #[must_use]
     pub fn per_device_count(self) -> u64 {
         self.sharded.saturating_add(self.replicated).saturating_add(self.expert)
     }
 
-    /// Those of `count` pieces.
+    /// Returns the parameters of `count` pieces.
     #[must_use]
     pub fn times_pieces(self, count: u64) -> Self {
         Self {
@@ -123,7 +123,7 @@ impl Parameters {
         }
     }
 
-    /// Those of one of `count` equal parts, rounded up.
+    /// Returns one of `count` equal shares, rounded up.
     #[must_use]
     pub fn share_of_parts(self, count: u64) -> Self {
         let count = count.max(1);
@@ -134,7 +134,7 @@ impl Parameters {
         }
     }
 
-    /// Those of both.
+    /// Returns the sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -145,52 +145,52 @@ impl Parameters {
     }
 }
 
-/// An operator: its kernels forward and backward, what it reads and makes, its parameters.
+/// An operator: its forward and backward kernels, its tensors and its parameters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperatorNode {
-    /// Its place.
+    /// Its index.
     pub id: OpId,
-    /// A name that users know: `layer.mlp.fc1`.
+    /// The operator's name for users: `layer.mlp.fc1`.
     pub name: String,
     /// Activations read.
     pub inputs: Vec<TensorId>,
-    /// Activations made.
+    /// Activations written.
     pub outputs: Vec<TensorId>,
-    /// Forward kernels, one after the other.
+    /// Forward kernels, run one after the other.
     pub forward: Vec<KernelStep>,
     /// Backward kernels that precede every chain (the all-gather of a sharded output gradient).
     pub backward_prepare: Vec<KernelStep>,
-    /// The backward pass: one chain per gradient, independent of each other.
+    /// The backward pass: one chain per gradient. Chains do not depend on each other.
     pub backward: Vec<BackwardChain>,
     /// Its parameters.
     pub parameters: Parameters,
-    /// Bytes that exist only while one of its kernels runs and are in no tensor (gathered shards).
+    /// Bytes that exist only while one of its kernels runs, and that belong to no tensor (gathered shards).
     pub workspace: Bytes,
-    /// Whether it is of the expert that every token goes to: it needs nothing of the routed ones.
+    /// True if it belongs to the shared expert, which needs nothing from the routed ones.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared_expert: bool,
 }
 
-/// The operators of a segment, in an order in which they can run, and its tensors.
+/// The tensors of a segment, and its operators in a valid execution order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperatorGraph {
-    /// Operators; every input is made by an earlier operator or is a segment input.
+    /// Operators. Every input is made by an earlier operator or is a segment input.
     pub operators: Vec<OperatorNode>,
     /// Tensors, indexed by [`TensorId`].
     pub tensors: Vec<TensorInfo>,
-    /// What leaves the segment.
+    /// The segment's output.
     pub output: TensorId,
-    /// Type of activations and of their gradients.
+    /// Data type of activations and their gradients.
     pub operand: DataType,
-    /// What memory techniques have settled about its tensors; nothing without any.
-    #[serde(default, skip_serializing_if = "Settled::is_empty")]
-    pub settled: Settled,
+    /// Tensor placements that memory techniques have fixed; empty without techniques.
+    #[serde(default, skip_serializing_if = "TensorPlacements::is_empty")]
+    pub settled: TensorPlacements,
 }
 
 impl OperatorGraph {
-    /// The tensors kept from forward to backward when `recompute` is run again: the least set from which every tensor that
-    /// the backward pass reads can be had. A tensor that the backward pass or a recomputed operator reads is kept unless its own
-    /// producer is recomputed; a segment input that anybody reads is always kept.
+    /// Returns the tensors kept from forward to backward if `recompute` is recomputed. This is the smallest set from
+    /// which every tensor that the backward pass reads can be rebuilt. A tensor that the backward pass or a recomputed
+    /// operator reads is kept, unless its producer is recomputed. A segment input that anything reads is always kept.
     #[must_use]
     pub fn kept_tensors(&self, recompute: &RecomputeSet) -> Vec<TensorId> {
         let mut needed: Vec<bool> = self.tensors.iter().map(|t| t.saved).collect();
@@ -203,21 +203,21 @@ impl OperatorGraph {
         self.tensors.iter().filter(|t| needed[t.id.index()] && !rebuilt(t)).map(|t| t.id).collect()
     }
 
-    /// Bytes of [`Self::kept_tensors`]: per micro-batch in flight, on one device.
+    /// Returns the bytes of [`Self::kept_tensors`], per micro-batch in flight on one device.
     #[must_use]
     pub fn saved_bytes(&self, recompute: &RecomputeSet) -> Bytes {
         self.kept_tensors(recompute).into_iter().map(|id| self.tensors[id.index()].bytes).sum()
     }
 
-    /// Bytes that the recomputed operators rebuild for the backward pass of the segment: alive while it runs.
+    /// Returns the bytes that the recomputed operators rebuild. They are alive while the segment's backward pass runs.
     #[must_use]
     pub fn rebuilt_bytes(&self, recompute: &RecomputeSet) -> Bytes {
         let operators = recompute.iter().filter_map(|id| self.operators.get(id.index()));
         operators.flat_map(|op| &op.outputs).map(|id| self.tensors[id.index()].bytes).sum()
     }
 
-    /// The set that keeps only segment inputs: every operator whose result the backward pass needs, directly or
-    /// to rebuild another (Megatron's full recomputation).
+    /// Returns the set that keeps only segment inputs. It holds every operator whose result the backward pass needs,
+    /// directly or to rebuild another one (Megatron-LM's full recomputation).
     #[must_use]
     pub fn full_recompute_set(&self) -> RecomputeSet {
         let mut needed: Vec<bool> = self.tensors.iter().map(|t| t.saved).collect();
@@ -233,21 +233,21 @@ impl OperatorGraph {
         set
     }
 
-    /// The operator of this name.
+    /// Returns the operator called `name`.
     #[must_use]
     pub fn find_operator(&self, name: &str) -> Option<&OperatorNode> {
         self.operators.iter().find(|op| op.name == name)
     }
 
-    /// The tensor of this name.
+    /// Returns the tensor called `name`.
     #[must_use]
     pub fn find_tensor(&self, name: &str) -> Option<TensorId> {
         self.tensors.iter().find(|t| t.name == name).map(|t| t.id)
     }
 
-    /// Most bytes alive at once besides what is kept, operators running in order: forward, tensors from their producer to their
-    /// last reader; backward, gradients from their first contribution to their producer's backward pass, and all that
-    /// recomputation rebuilt; either way an operator's workspace.
+    /// Returns the most bytes alive at once besides kept tensors, with operators run in order. Forward, a tensor lives
+    /// from its producer to its last reader. Backward, a gradient lives from its first contribution to its producer's
+    /// backward pass, and rebuilt tensors live throughout. Both include an operator's workspace.
     #[must_use]
     pub fn transient_bytes(&self, recompute: &RecomputeSet) -> Bytes {
         let kept = self.kept_tensors(recompute);
@@ -255,7 +255,8 @@ impl OperatorGraph {
             .max(self.peak_backward_bytes() + self.rebuilt_bytes(recompute))
     }
 
-    /// Most bytes alive at once in the forward pass besides what is kept, of which `absent` are not there yet while an operator runs.
+    /// Returns the most bytes alive at once in the forward pass besides kept tensors. `absent` gives the kept bytes
+    /// that do not exist yet while an operator runs.
     pub(crate) fn peak_forward_bytes(&self, kept: impl Fn(TensorId) -> bool, absent: impl Fn(OpId) -> Bytes) -> Bytes {
         let mut last_reader = vec![0; self.tensors.len()];
         for op in &self.operators {
@@ -285,9 +286,9 @@ impl OperatorGraph {
         let mut alive = vec![false; self.tensors.len()];
         alive[self.output.index()] = true;
         let mut peak = Bytes::ZERO;
-        // An operator without a backward pass (a conversion) hands no gradient on.
+        // An operator without a backward pass (a conversion) passes no gradient on.
         for op in self.operators.iter().rev().filter(|op| !op.backward.is_empty()) {
-            // A further contribution to a gradient that is there already is a tensor of its own until it is added.
+            // A second contribution to a gradient is a tensor of its own until it is added.
             let further: Bytes =
                 op.inputs.iter().filter(|t| alive[t.index()]).map(|t| self.tensors[t.index()].gradient_bytes).sum();
             op.inputs.iter().for_each(|t| alive[t.index()] = true);
@@ -302,10 +303,10 @@ impl OperatorGraph {
     }
 }
 
-/// What the name of a tensor converted for products ends with, after that of the tensor that it is made of.
+/// Suffix of the name of a tensor that is converted for products.
 pub(crate) const NARROW: &str = ".narrow";
 
-/// What the parts of an operator are, before it has a place.
+/// An operator before it has an index.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NewOperator {
     pub(crate) name: String,
@@ -318,30 +319,30 @@ pub(crate) struct NewOperator {
     pub(crate) workspace: Bytes,
 }
 
-/// Builds the graph of one segment, operator after operator.
+/// Builds the graph of one segment, operator by operator.
 #[derive(Debug)]
 pub(crate) struct GraphBuilder {
     operators: Vec<OperatorNode>,
     tensors: Vec<TensorInfo>,
     operand: DataType,
-    /// What names that begin with `layer.` begin with instead.
+    /// Replacement of the prefix `layer` in names.
     layer: Option<String>,
-    /// Whether operators are of the expert that every token goes to.
+    /// True if new operators belong to the shared expert.
     shared_expert: bool,
 }
 
 impl GraphBuilder {
-    /// For activations of type `operand`.
+    /// Starts an empty graph for activations of type `operand`.
     pub(crate) fn new(operand: DataType) -> Self {
         Self { operators: Vec::new(), tensors: Vec::new(), operand, layer: None, shared_expert: false }
     }
 
-    /// Names that begin with `layer.` begin with another word from here on, or with that one again.
+    /// From now on, replaces the prefix `layer` of names by `word`; `None` ends the replacement.
     pub(crate) fn rename_layers(&mut self, word: Option<String>) {
         self.layer = word;
     }
 
-    /// Operators from here on are of the expert that every token goes to, or are not.
+    /// Marks new operators as belonging to the shared expert, or not.
     pub(crate) fn mark_shared_expert(&mut self, are: bool) {
         self.shared_expert = are;
     }
@@ -353,23 +354,23 @@ impl GraphBuilder {
         }
     }
 
-    /// A tensor of `elements` numbers that has a gradient of the same type.
+    /// Adds a tensor of `elements` numbers with a gradient of the same type.
     pub(crate) fn add_activation(&mut self, name: &str, elements: u64) -> TensorId {
         let bytes = Bytes(self.operand.bytes()) * elements;
         self.push_tensor(name, bytes, bytes)
     }
 
-    /// A tensor of `bytes` with a gradient of the same size, whatever the activations' type.
+    /// Adds a tensor of `bytes` with a gradient of the same size, for any activation type.
     pub(crate) fn add_tensor_of_bytes(&mut self, name: &str, bytes: Bytes) -> TensorId {
         self.push_tensor(name, bytes, bytes)
     }
 
-    /// A tensor without a gradient: a mask, statistics, token ids.
+    /// Adds a tensor without a gradient: a mask, statistics, token ids.
     pub(crate) fn add_constant(&mut self, name: &str, bytes: Bytes) -> TensorId {
         self.push_tensor(name, bytes, Bytes::ZERO)
     }
 
-    /// A tensor that another segment keeps: it takes no bytes, its gradient does.
+    /// Adds a tensor that another segment keeps. It takes no bytes here, but its gradient does.
     pub(crate) fn add_borrowed_tensor(&mut self, name: &str, gradient: Bytes) -> TensorId {
         self.push_tensor(name, Bytes::ZERO, gradient)
     }
@@ -392,17 +393,18 @@ impl GraphBuilder {
         self.tensors[id.index()].bytes
     }
 
-    /// The tensor's name.
+    /// Returns the tensor's name.
     pub(crate) fn tensor_name(&self, id: TensorId) -> String {
         self.tensors[id.index()].name.clone()
     }
 
-    /// The tensor of a name.
+    /// Returns the tensor called `name`.
     pub(crate) fn find_tensor_by_name(&self, name: &str) -> Option<TensorId> {
         self.tensors.iter().find(|t| t.name == name).map(|t| t.id)
     }
 
-    /// Lets the last operator multiply its rows by weights, in the same kernels: it reads them forward and backward and makes their gradient.
+    /// Lets the last operator scale its rows by `weights` in the same kernels. It reads the weights forward and
+    /// backward, and makes their gradient.
     pub(crate) fn scale_rows_of_last(&mut self, weights: TensorId) {
         let Some(op) = self.operators.last_mut() else { return };
         op.inputs.push(weights);
@@ -415,14 +417,15 @@ impl GraphBuilder {
         self.tensors[weights.index()].saved = true;
     }
 
-    /// Says of the last operator that its parameters are those of another, which counts them.
+    /// Clears the parameters of the last operator, because another operator counts them.
     pub(crate) fn share_parameters_of_last(&mut self) {
         if let Some(op) = self.operators.last_mut() {
             op.parameters = Parameters::default();
         }
     }
 
-    /// Adds an operator; its outputs stop being segment inputs, what its chains read is saved.
+    /// Adds an operator. Its outputs stop being segment inputs, and the tensors that its chains read are marked as
+    /// saved.
     pub(crate) fn add_operator(&mut self, op: NewOperator) {
         let id = OpId(self.operators.len() as u32);
         for output in &op.outputs {
@@ -449,7 +452,7 @@ impl GraphBuilder {
 
     pub(crate) fn finish_graph(self, output: TensorId) -> OperatorGraph {
         let (operators, tensors, operand) = (self.operators, self.tensors, self.operand);
-        OperatorGraph { operators, tensors, output, operand, settled: Settled::default() }
+        OperatorGraph { operators, tensors, output, operand, settled: TensorPlacements::default() }
     }
 }
 
@@ -457,7 +460,7 @@ impl GraphBuilder {
 mod tests {
     use super::*;
 
-    /// input (10) -> a (20) -> b (30) -> output (5), without gradients; `b` saved if asked.
+    /// input (10) -> a (20) -> b (30) -> output (5), without gradients; `b` is saved if `b_saved`.
     fn chain(b_saved: bool) -> OperatorGraph {
         let mut graph = GraphBuilder::new(DataType::Bf16);
         let ids = [10, 20, 30, 5].map(|bytes| graph.add_constant(&format!("t{bytes}"), Bytes(bytes)));

@@ -1,25 +1,25 @@
-//! Which operators run again in the backward pass.
+//! The operators that are recomputed in the backward pass.
 
 use serde::{Deserialize, Serialize};
 use sim::kernel::OpId;
 use std::collections::BTreeSet;
 
-/// The operators to run again in the backward pass.
+/// The operators that are recomputed in the backward pass.
 ///
-/// With one backward pass per layer and everything rebuilt kept until that layer's backward ends, each operator runs again at
-/// most once, so a set says everything.
+/// A layer has one backward pass, and rebuilt tensors are kept until it ends. So each operator is recomputed at most
+/// once, and a set describes everything.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RecomputeSet(BTreeSet<OpId>);
 
 impl RecomputeSet {
-    /// Nothing is recomputed: every saved tensor is kept.
+    /// Returns the empty set: every saved tensor is kept.
     #[must_use]
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// Whether the operator is recomputed.
+    /// Returns whether the operator is recomputed.
     #[must_use]
     pub fn contains(&self, op: OpId) -> bool {
         self.0.contains(&op)
@@ -30,18 +30,18 @@ impl RecomputeSet {
         self.0.insert(op);
     }
 
-    /// The operators, in order.
+    /// Returns the operators, in order.
     pub fn iter(&self) -> impl Iterator<Item = OpId> + '_ {
         self.0.iter().copied()
     }
 
-    /// How many.
+    /// Returns the number of operators.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether nothing is recomputed.
+    /// Returns whether nothing is recomputed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -1,73 +1,74 @@
-//! What memory techniques have settled about a segment's tensors.
+//! Tensor placements that memory techniques fix for a segment.
 
 use super::{OperatorGraph, TensorId};
 use serde::{Deserialize, Serialize};
 use sim::units::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Parts in a whole of what goes away by a share.
+/// Unit of a partial offload's share: one millionth.
 pub(crate) const WHOLE: u64 = 1_000_000;
 
-/// What has been settled about a segment's tensors, whatever policy the plan has.
+/// Placements that techniques have fixed for a segment's tensors, for every policy of the plan.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Settled {
-    /// Not kept: made again by the operators that made them.
+pub struct TensorPlacements {
+    /// Tensors that are not kept; their producers make them again.
     pub rebuilt: BTreeSet<TensorId>,
-    /// Sent away whole.
+    /// Tensors that are offloaded entirely.
     pub away: BTreeSet<TensorId>,
-    /// Sent away for a part of their tokens.
+    /// Tensors that are offloaded for a share of their tokens.
     pub partly: Option<PartialOffload>,
-    /// Whether what goes away goes to storage, not to the host's memory.
+    /// True if offloaded tensors go to storage instead of host memory.
     pub nvme: bool,
-    /// Layers of every device whose tensors never go away, because their backward pass follows at once or their buffers are there anyway.
+    /// Layers per device whose tensors are never offloaded, because their backward pass follows at once or their
+    /// buffers exist anyway.
     pub buffered_layers: u64,
-    /// Into how many slices a tensor is cut that exists slice by slice.
+    /// Number of slices of each tensor that exists slice by slice.
     pub slices: BTreeMap<TensorId, u64>,
 }
 
-/// Tensors of which a part goes away.
+/// Tensors of which a share is offloaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartialOffload {
     /// The tensors.
     pub tensors: BTreeSet<TensorId>,
-    /// The part of their tokens that goes, in millionths.
+    /// The offloaded share of their tokens, in millionths.
     pub millionths: u32,
-    /// Whether the others are dropped and made again, not kept.
+    /// True if the other tokens are dropped and recomputed, not kept.
     pub recomputed: bool,
 }
 
 impl PartialOffload {
-    /// The part of the tokens that goes away.
+    /// Returns the offloaded share of the tokens.
     #[must_use]
     pub fn offloaded_fraction(&self) -> f64 {
         f64::from(self.millionths) / WHOLE as f64
     }
 
-    /// Of so many bytes, those that go away.
+    /// Returns the offloaded part of `bytes`.
     pub fn offloaded_bytes(&self, bytes: Bytes) -> Bytes {
         Bytes((u128::from(bytes.0) * u128::from(self.millionths)).div_ceil(u128::from(WHOLE)) as u64)
     }
 
-    /// Bytes that do not go away.
+    /// Returns the bytes that are not offloaded.
     pub(crate) fn remaining_bytes(&self, graph: &OperatorGraph) -> Bytes {
         let all: Bytes = self.tensors.iter().map(|t| graph.tensors[t.index()].bytes).sum();
         all.saturating_sub(self.offloaded_bytes(all))
     }
 
-    /// Of these, those that stay.
+    /// Returns the bytes that stay on the device.
     pub(crate) fn resident_bytes(&self, graph: &OperatorGraph) -> Bytes {
         if self.recomputed { Bytes::ZERO } else { self.remaining_bytes(graph) }
     }
 }
 
-impl Settled {
-    /// Whether nothing is settled.
+impl TensorPlacements {
+    /// Returns whether no placement is fixed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rebuilt.is_empty() && self.away.is_empty() && self.partly.is_none() && self.slices.is_empty()
     }
 
-    /// What a tensor of so many bytes takes while its block runs.
+    /// Returns the bytes of a tensor while its block runs: one slice of it if it is sliced.
     pub(crate) fn bytes_at_work(&self, tensor: TensorId, bytes: Bytes) -> Bytes {
         match self.slices.get(&tensor) {
             None => bytes,

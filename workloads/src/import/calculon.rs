@@ -1,8 +1,8 @@
-//! Calculon's application and execution files (Isaev et al., SC 2023): what is trained, and how it is laid out on devices.
+//! Calculon's application and execution files (Isaev et al., SC 2023): the model, and its layout on devices.
 //!
-//! The application is Megatron's GPT block repeated: a pre-norm block of attention with a product per query, key and value, dropout, residual
-//! sums, and a GELU MLP, all products with a weight matrix and no vocabulary. Here a model has an embedding and a head: rows of the vocabulary
-//! are the caller's, [`VOCABULARY`] where there is nothing better.
+//! The application is a repeated GPT block of Megatron: a pre-norm block of attention with separate query, key and
+//! value products, dropout, residual sums and a GELU MLP, with biases and without a vocabulary. Here a model has an
+//! embedding and a head, so the caller gives the vocabulary's rows; [`VOCABULARY`] is the default.
 
 use crate::footprint::Precision;
 use crate::layer_list::LayerList;
@@ -18,15 +18,16 @@ use sim::hardware::FileFault;
 use sim::kernel::{DataType, ElementwiseFunction};
 use std::collections::BTreeSet;
 
-/// The vocabulary that Calculon's own parameter count assumes: 51,200 rows, the padded GPT-2 vocabulary of Narayanan et al., SC 2021.
+/// The vocabulary in Calculon's own parameter count: 51,200 rows, the padded GPT-2 vocabulary of Narayanan et al., SC
+/// 2021.
 pub const VOCABULARY: u64 = 51_200;
-/// Dropout's probability; only that there is dropout costs anything.
+/// Dropout's probability; only its presence affects the cost.
 const DROPOUT: f64 = 0.1;
-/// The most devices and sequences per step.
+/// Limits on devices and on sequences per step.
 const MOST_DEVICES: u64 = 1 << 20;
 const MOST_SEQUENCES: u64 = 1 << 24;
 
-/// The application: one block and how often it is repeated.
+/// An application: one block and its repetitions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CalculonApplication {
     /// The file.
@@ -48,15 +49,15 @@ pub struct CalculonApplication {
 /// How tensor-parallel ranks communicate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TensorCommunication {
-    /// All-reduces; whole activations between stages.
+    /// All-reduces; stages send whole activations.
     AllReduce,
-    /// All-reduces; slices between stages, gathered again.
+    /// All-reduces; stages send slices and gather them again.
     SlicedSends,
     /// Reduce-scatters and all-gathers: Megatron's sequence parallelism.
     SequenceParallel,
 }
 
-/// The execution: degrees, batch and options.
+/// An execution: degrees, batch and options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)] // The file's own flags.
 pub struct CalculonExecution {
@@ -64,47 +65,47 @@ pub struct CalculonExecution {
     pub file: String,
     /// Devices.
     pub num_procs: u32,
-    /// Tensor-, pipeline- and data-parallel degrees.
+    /// Tensor-parallel degree.
     pub tensor_par: u32,
     /// Pipeline stages.
     pub pipeline_par: u32,
     /// Data-parallel ranks.
     pub data_par: u32,
-    /// The networks of the three, by number in the system's file: tensor, pipeline, data.
+    /// Network numbers in the system's file for tensor, pipeline and data parallelism.
     pub networks: [usize; 3],
     /// Sequences per step.
     pub batch_size: u64,
     /// Sequences per micro-batch.
     pub microbatch_size: u64,
-    /// The type that everything is computed in.
+    /// The type of all computations.
     pub data_type: DataType,
-    /// Whether the MLP's activation is fused with its neighbours.
+    /// True if the MLP's activation is fused with its neighbours.
     pub fused_activation: bool,
-    /// Whether all heads share one key and value.
+    /// True if all heads share one key and value.
     pub multiquery: bool,
-    /// What runs again: `none`, `attn_only`, `full`.
+    /// The recomputation: `none`, `attn_only`, `full`.
     pub recompute: ActivationPolicy,
     /// Model chunks per stage.
     pub pipeline_interleaving: u32,
-    /// Whether data-parallel ranks share the optimizer's states.
+    /// True if data-parallel ranks shard the optimizer's states.
     pub optimizer_sharding: bool,
     /// How tensor-parallel ranks communicate.
     pub tensor_communication: TensorCommunication,
-    /// Whether that is behind computing.
+    /// True if that communication overlaps with computation.
     pub tensor_par_overlap: bool,
-    /// Whether gathered activations are gathered again in the backward pass instead of kept.
+    /// True if the backward pass gathers activations again instead of keeping the gathered ones.
     pub seq_par_ag_redo: bool,
-    /// Whether gradients are reduced behind the backward pass.
+    /// True if the reduction of gradients overlaps with the backward pass.
     pub data_par_overlap: bool,
-    /// Whether activations go to the second memory.
+    /// True if activations are offloaded to the second memory.
     pub activations_offload: bool,
 }
 
 impl CalculonApplication {
-    /// Reads an application; `file` names it in errors.
+    /// Parses an application; `file` names it in errors.
     ///
     /// # Errors
-    /// Malformed JSON, missing or unknown keys, sizes that cannot be: all of them are listed.
+    /// Malformed JSON, missing or unknown keys, invalid sizes; all faults are listed.
     pub fn from_json_str(text: &str, file: &str) -> Result<Self, FileError> {
         let mut r = JsonReader::new(file);
         let json = r.parse_value(text, "an application of Calculon (.json)")?;
@@ -123,7 +124,7 @@ impl CalculonApplication {
         check_whole_quotient(r, read, file)
     }
 
-    /// The model, with an embedding and a head of `vocabulary` rows.
+    /// Returns the model, with an embedding and a head of `vocabulary` rows.
     #[must_use]
     pub fn to_model(&self, vocabulary: u64, multiquery: bool) -> Model {
         Model {
@@ -191,11 +192,12 @@ const KEYS: [&str; 23] = [
 ];
 
 impl CalculonExecution {
-    /// Reads an execution; `file` names it in errors.
+    /// Parses an execution; `file` names it in errors.
     ///
     /// # Errors
-    /// Malformed JSON, missing or unknown keys, values that cannot be, rules of the format that are broken, and what is not modelled here:
-    /// inference, weights or optimizer states in the second memory, activations there that are not recomputed.
+    /// Malformed JSON, missing or unknown keys, invalid values, broken rules of the format, and features that are not
+    /// modelled: inference, weights or optimizer states in the second memory, offloaded activations that are not
+    /// recomputed.
     pub fn from_json_str(text: &str, file: &str) -> Result<Self, FileError> {
         let mut r = JsonReader::new(file);
         let json = r.parse_value(text, "an execution of Calculon (.json)")?;
@@ -257,7 +259,7 @@ impl CalculonExecution {
         check_whole_quotient(r, read, file)
     }
 
-    /// The rules that tie the keys of one execution to each other.
+    /// Checks the rules that tie the keys of one execution to each other.
     fn check_rules(&self, r: &mut JsonReader) {
         let (t, p, d) = (u64::from(self.tensor_par), u64::from(self.pipeline_par), u64::from(self.data_par));
         let ranks = t * p * d;
@@ -309,20 +311,20 @@ impl CalculonExecution {
         let redo = self.tensor_communication == TensorCommunication::SequenceParallel && !full;
         let needs = "tensor_par_comm_type \"rs_ag\" and activation_recompute other than \"full\"";
         only_with(r, "seq_par_ag_redo", self.seq_par_ag_redo, redo, needs, "write false");
-        let needs = "activation_recompute \"full\": block inputs are all that goes to the second memory here";
+        let needs = "activation_recompute \"full\": only block inputs can go to the second memory here";
         only_with(r, "activations_offload", self.activations_offload, full, needs, "write false, or recompute in full");
     }
 
     /// Checks the degrees against an application.
     ///
     /// # Errors
-    /// A width, a number of heads, of tokens or of blocks that does not divide; the first one.
+    /// The first width, or number of heads, tokens or blocks, that does not divide.
     pub fn check_against_application(&self, application: &CalculonApplication) -> Result<(), FileError> {
         let t = u64::from(self.tensor_par);
         let fault = |key: &str, value: String, limit: String, cure: String| {
             Err(FileError { file: self.file.clone(), faults: vec![FileFault::new(key, value, limit, cure)] })
         };
-        // Only sequence parallelism splits the sequence: 0 is a multiple of every degree.
+        // Only sequence parallelism splits the sequence. The 0 is a multiple of every degree.
         let sequence = if self.to_layout().sequence_parallel { application.seq_size } else { 0 };
         let widths = [
             ("hidden", application.hidden),
@@ -344,7 +346,7 @@ impl CalculonExecution {
             };
             let cure = error.cure.replace("pp = ", "pipeline_par = ").replace("virtual_stages = ", "pipeline_interleaving = ");
             let limit = format!(
-                "pipeline_par x pipeline_interleaving = {} must divide the {} num_blocks of {}, or these and the embedding and the head",
+                "pipeline_par x pipeline_interleaving = {} must divide the {} num_blocks of {}, or those and the embedding and the head",
                 self.to_layout().chunk_count(),
                 application.num_blocks,
                 application.file
@@ -354,7 +356,7 @@ impl CalculonExecution {
         Ok(())
     }
 
-    /// The parallel degrees.
+    /// Returns the parallel degrees.
     #[must_use]
     pub fn to_layout(&self) -> Layout {
         Layout {
@@ -368,13 +370,13 @@ impl CalculonExecution {
         }
     }
 
-    /// The batch of a step.
+    /// Returns the batch of a step.
     #[must_use]
     pub fn to_batch(&self, application: &CalculonApplication) -> Batch {
         Batch { micro_batch: self.microbatch_size, global_batch: self.batch_size, sequence_length: application.seq_size }
     }
 
-    /// What a block keeps for its backward pass.
+    /// Returns the activation policy of a block.
     #[must_use]
     pub fn activation_policy(&self) -> ActivationPolicy {
         if self.activations_offload {
@@ -384,8 +386,8 @@ impl CalculonExecution {
         self.recompute.clone()
     }
 
-    /// Number formats: an fp32 copy of narrower weights and fp32 moments, as Calculon counts. Its float8 run is read as products in fp8 and
-    /// all else in bf16.
+    /// Returns the number formats: an fp32 copy of narrower weights, and fp32 moments, as Calculon counts. A float8 run
+    /// has fp8 products and bf16 elsewhere.
     #[must_use]
     pub fn number_formats(&self) -> Precision {
         match self.data_type {
@@ -395,7 +397,7 @@ impl CalculonExecution {
         }
     }
 
-    /// What a run here does otherwise than the execution says, one line each.
+    /// Returns what a run here does differently from the execution, one line each.
     #[must_use]
     pub fn describe_differences(&self) -> Vec<String> {
         let (t, p) = (self.tensor_par > 1, self.pipeline_par > 1);

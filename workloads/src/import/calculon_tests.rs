@@ -33,7 +33,7 @@ fn a_block_has_the_weights_that_calculon_counts() {
     let (app, model) = (application(), application().to_model(VOCABULARY, false));
     let (h, f, a) = (app.hidden, app.feedforward, app.attn_heads * app.attn_size);
     let block = 2 * h * f + 4 * h * a + (h + f) + (3 * a + h) + 4 * h;
-    // Its published count has no final norm.
+    // The published count has no final norm.
     assert_eq!(model.parameters(), app.num_blocks * block + (VOCABULARY + app.seq_size) * h + 2 * h);
     let shared = app.to_model(VOCABULARY, true);
     let saved = 2 * (app.attn_heads - 1) * app.attn_size * (h + 1);
@@ -87,7 +87,7 @@ fn broken_rules_name_key_value_limit_and_cure() {
         ),
         (
             &[("activations_offload", true.into())],
-            "activations_offload = true: needs activation_recompute \"full\": block inputs are all that goes to the second memory here; \
+            "activations_offload = true: needs activation_recompute \"full\": only block inputs can go to the second memory here; \
              write false, or recompute in full",
         ),
         (&[("datatype", "int4".into())], "datatype = \"int4\": must be one of float16, bfloat16, float8, float32; correct it"),

@@ -1,4 +1,4 @@
-//! Models by name or by file.
+//! Loads models by name or from a file.
 
 use super::hugging_face;
 use crate::error::WorkloadError;
@@ -6,10 +6,10 @@ use crate::model::{BUILT_IN, Model, built_in_names, config_file};
 use std::path::Path;
 
 impl Model {
-    /// A built-in model by name, or a `config.json` by path (or by the folder that holds it).
+    /// Loads a built-in model by name, or a `config.json` by its path or folder.
     ///
     /// # Errors
-    /// Where the name is neither built in nor a file, and where the file is not a usable configuration.
+    /// A name that is neither built in nor a file, or a file that is no valid configuration.
     pub fn load(name_or_path: &str) -> Result<Self, WorkloadError> {
         if let Some((name, text)) = BUILT_IN.iter().find(|(name, _)| sim::names::are_same_name(name, name_or_path)) {
             return hugging_face::parse_config(name, name, text);
@@ -21,10 +21,10 @@ impl Model {
         Err(WorkloadError::unknown_model(name_or_path, built_in_names()))
     }
 
-    /// A `config.json` in Hugging Face's format; a folder means the `config.json` in it.
+    /// Loads a `config.json` in Hugging Face's format, by its path or folder.
     ///
     /// # Errors
-    /// Where the file cannot be read or is not a usable configuration.
+    /// An unreadable file, or a file that is no valid configuration.
     pub fn load_file(path: &Path) -> Result<Self, WorkloadError> {
         let file = config_file(path);
         let place = file.display().to_string();

@@ -1,21 +1,22 @@
-//! Uneven splits of a model's layers: pipelines whose first and last chunk hold other numbers of layers than those between, of which some may
-//! hold one more.
+//! Uneven splits of a model's layers over a pipeline. The first and last chunk can differ from the chunks between them,
+//! and some of those can hold one more layer.
 
 use super::{ChunkSplit, Layout, LayoutError};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Layers of the first and of the last model chunk of a pipeline (of the first and the last stage, where each holds one chunk: Megatron-LM's
-/// `--decoder-first-pipeline-num-layers` and `--decoder-last-pipeline-num-layers`). The chunks between share the rest: equally, or, where it does not
-/// divide, so that chunks side by side hold one layer more. An end without layers holds the embedding or the head alone.
+/// Layers of the first and the last model chunk of a pipeline. With one chunk per stage these are the first and last
+/// stage: Megatron-LM's `--decoder-first-pipeline-num-layers` and `--decoder-last-pipeline-num-layers`. The chunks
+/// between share the rest equally. If it does not divide, some neighbouring chunks hold one more layer. An end without
+/// layers holds only the embedding or the head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LayerEnds {
     /// Layers of the first chunk.
     pub first: u32,
     /// Layers of the last chunk.
     pub last: u32,
-    /// Chunks between that come before the longer ones; 0 where all are equal.
+    /// Inner chunks before the longer ones; 0 if all are equal.
     #[serde(default)]
     pub shorter: u32,
 }
@@ -38,8 +39,7 @@ impl FromStr for LayerEnds {
             _ => Err(LayoutError {
                 key: "layer_split",
                 value: text.to_owned(),
-                limit: "`even`, `best` alone, or layers of the first and of the last chunk as two numbers with a colon, and behind an @ how \
-                        many of the chunks between come before those that hold one layer more"
+                limit: "`even`, `best`, or FIRST:LAST (layers of the first and last chunk), optionally @N (inner chunks before those with one layer more)"
                     .to_owned(),
                 cure: "use a value such as 7:8 or 7:8@2".to_owned(),
             }),
@@ -47,7 +47,7 @@ impl FromStr for LayerEnds {
     }
 }
 
-/// The split of `layers` into `chunks` with such ends, if there is one.
+/// Returns the split of `layers` into `chunks` with these ends, if it exists.
 fn split_by_ends(layers: u64, chunks: u64, ends: LayerEnds) -> Option<ChunkSplit> {
     let (first, last, shorter) = (u64::from(ends.first), u64::from(ends.last), u64::from(ends.shorter));
     let rest = layers.checked_sub(first.checked_add(last)?)?;
@@ -62,13 +62,13 @@ fn split_by_ends(layers: u64, chunks: u64, ends: LayerEnds) -> Option<ChunkSplit
 /// How the chunks between the first and the last of a pipeline share layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InnerChunks {
-    /// Chunks; 0 in a pipeline of two.
+    /// Number of inner chunks; 0 in a pipeline of two.
     pub chunks: u64,
-    /// Layers of each, but for the longer ones.
+    /// Layers of each inner chunk, except the longer ones.
     pub inner: u64,
-    /// How many hold one more.
+    /// Number of chunks with one more layer.
     pub longer: u64,
-    /// How many come before those.
+    /// Number of chunks before the longer ones.
     pub shorter: u64,
 }
 
@@ -79,13 +79,13 @@ impl InnerChunks {
         (inner > 0 && shorter <= most).then_some(Self { chunks, inner, longer, shorter })
     }
 
-    /// Layers of all of them.
+    /// Returns the layers of all inner chunks.
     #[must_use]
     pub fn layer_count(&self) -> u64 {
         self.chunks * self.inner + self.longer
     }
 
-    /// With ends of so many layers.
+    /// Returns the split with these inner chunks and ends.
     #[must_use]
     pub fn with_ends(&self, first: u64, last: u64) -> ChunkSplit {
         let inner = if self.chunks == 0 { first.max(last) } else { self.inner };
@@ -94,13 +94,16 @@ impl InnerChunks {
     }
 }
 
-/// The most layers that a last chunk may hold beside a first chunk of `first`.
+/// Returns the most layers that a last chunk can hold beside a first chunk of `first` layers.
 fn largest_last_chunk(layers: u64, chunks: u64, first: u64) -> Option<u64> {
     layers.checked_sub(first)?.checked_sub(chunks.checked_sub(2)?)
 }
 
 impl Layout {
-    /// The split of a layout that states its ends.
+    /// Returns the split of a layout that states its ends.
+    ///
+    /// # Errors
+    /// Ends that leave an inner chunk without layers, with the nearest valid ends.
     pub(crate) fn stated_split(&self, layers: u64, ends: LayerEnds) -> Result<ChunkSplit, LayoutError> {
         let chunks = self.chunk_count();
         split_by_ends(layers, chunks, ends).ok_or_else(|| {
@@ -110,8 +113,8 @@ impl Layout {
                 0 | 1 => "left out without a pipeline".to_owned(),
                 _ if held > layers => format!("at most the {layers} layers in the first and the last chunk together"),
                 2 if alone.is_none() => format!("such that the two chunks hold the {layers} layers"),
-                _ if alone.is_some() => format!("such that the longer ones are among the {} chunks between", chunks - 2),
-                _ => format!("such that each of the {} chunks between has one of the {layers} layers", chunks - 2),
+                _ if alone.is_some() => format!("such that the longer chunks are among the {} inner ones", chunks - 2),
+                _ => format!("such that each of the {} inner chunks has one of the {layers} layers", chunks - 2),
             };
             let near: Vec<String> = self.nearest_ends(layers, ends).iter().map(ToString::to_string).collect();
             let cure = match (chunks, near.is_empty()) {
@@ -123,8 +126,8 @@ impl Layout {
         })
     }
 
-    /// The ends nearest to some that this layout's chunks allow: those with the longer ones as far behind as can be; those with the same first
-    /// chunk; where there are none, the two that differ in fewest layers, in the first chunk before the last.
+    /// Returns the valid ends nearest to `ends`: those with the longer chunks as late as possible; else those with the
+    /// same first chunk; else the two that differ in the fewest layers, counting the last chunk as a tie-break.
     fn nearest_ends(&self, layers: u64, ends: LayerEnds) -> Vec<LayerEnds> {
         let chunks = self.chunk_count();
         let alone = LayerEnds { shorter: 0, ..ends };
@@ -149,8 +152,8 @@ impl Layout {
         near
     }
 
-    /// Every way for this layout's chunks between the first and the last to hold at least one layer each, equally many or some of them, side by
-    /// side, one more: none without a pipeline.
+    /// Returns every way to give each inner chunk at least one layer: all equal, or some neighbouring chunks one more.
+    /// Empty without a pipeline.
     pub fn inner_chunk_choices(&self, layers: u64) -> impl Iterator<Item = InnerChunks> + use<> {
         let chunks = self.chunk_count().saturating_sub(2);
         let rests = match self.chunk_count() {
@@ -165,7 +168,7 @@ impl Layout {
         })
     }
 
-    /// Every split of which the chunks between are such, whatever its ends.
+    /// All splits with these inner chunks, for every choice of first and last.
     pub fn chunk_splits(&self, layers: u64) -> impl Iterator<Item = ChunkSplit> + use<> {
         self.inner_chunk_choices(layers).flat_map(move |between| {
             let ends = layers - between.layer_count();
@@ -173,7 +176,7 @@ impl Layout {
         })
     }
 
-    /// How many [`Layout::chunk_splits`] there are.
+    /// Returns the number of [`Layout::chunk_splits`].
     #[must_use]
     pub fn count_chunk_splits(&self, layers: u64) -> u64 {
         let between = self.chunk_count().saturating_sub(2);
@@ -190,8 +193,8 @@ impl Layout {
         }
     }
 
-    /// Of these, the ends of one whose longest chunk is shortest: with equal chunks between where those do, else with the longer ones last, whose
-    /// activations 1F1B keeps for the fewest micro-batches.
+    /// Returns the ends of a split whose longest chunk is shortest. It prefers equal inner chunks. Otherwise the longer
+    /// ones come last, where 1F1B keeps activations of the fewest micro-batches.
     #[must_use]
     pub fn balanced_ends(&self, layers: u64) -> Option<LayerEnds> {
         let chunks = self.chunk_count();
@@ -204,14 +207,14 @@ impl Layout {
         if let Some(ends) = layers.checked_sub(between * most) {
             return Some(LayerEnds { first: small(ends / 2)?, last: small(ends - ends / 2)?, shorter: 0 });
         }
-        // Fewer layers than that, and more than one fewer in every chunk.
+        // The layers do not fill all chunks to the longest; every chunk has at least one fewer than the longest.
         let end = small(most - 1)?;
         Some(LayerEnds { first: end, last: end, shorter: small(between - (layers - chunks * (most - 1)))? })
     }
 }
 
 impl ChunkSplit {
-    /// Its ends; `None` of one chunk.
+    /// Returns the ends of the split; `None` for a single chunk.
     #[must_use]
     pub fn layer_ends(&self) -> Option<LayerEnds> {
         let small = |layers: u64| u32::try_from(layers).ok();
@@ -221,13 +224,13 @@ impl ChunkSplit {
     }
 }
 
-/// The chunks' layers, equal neighbours together: `8+9x2+6`.
+/// Prints the layers of the chunks, with equal neighbours together: `8+9x2+6`.
 impl fmt::Display for ChunkSplit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut from = 0;
         while from < self.chunks {
             let layers = self.layers_of_chunk(from);
-            // The ends stand for themselves.
+            // An end is printed by itself.
             let end = from == 0 || from + 1 == self.chunks;
             let alike = (from + 1..self.chunks.saturating_sub(1))
                 .take_while(|next| !end && self.layers_of_chunk(*next) == layers)
@@ -253,7 +256,7 @@ mod tests {
         Layout { pipeline, virtual_stages, ends, ..Layout::default() }
     }
 
-    /// All lists of `p` numbers with the sum `n`.
+    /// Returns all lists of `p` numbers whose sum is `n`.
     fn compositions(n: u64, p: u64) -> Vec<Vec<u64>> {
         if p == 1 {
             return vec![vec![n]];
@@ -262,7 +265,7 @@ mod tests {
         (0..=n).flat_map(|last| compositions(n - last, p - 1).into_iter().map(longer(last))).collect()
     }
 
-    /// Whether the numbers between the ends are some, one at least, of which a row of neighbours is one more.
+    /// Returns whether the inner chunks are equal, except for one contiguous run that holds one layer more.
     fn has_one_row(list: &[u64]) -> bool {
         let between = &list[1..list.len() - 1];
         let least = between.iter().copied().min().unwrap_or(1);
@@ -304,7 +307,7 @@ mod tests {
         }
     }
 
-    /// The nearest ends, found by trying all.
+    /// Compares the nearest ends with an exhaustive search.
     #[test]
     fn the_nearest_ends_are_named() {
         for (pipeline, layers) in [(2, 7), (3, 9), (4, 10), (5, 13), (9, 7), (10, 7)] {
@@ -350,12 +353,12 @@ mod tests {
         assert_eq!([0, 1].map(|n| written(thin(n))), ["2+4x5+3+1", "2+3+4x5+1"]);
         assert_eq!(
             thin(7).chunk_split(26).unwrap_err().to_string(),
-            "layer_split = 2:1@7: must be such that the longer ones are among the 6 chunks between; use 2:1@1"
+            "layer_split = 2:1@7: must be such that the longer chunks are among the 6 inner ones; use 2:1@1"
         );
         let fault = |l: Layout| l.chunk_split(32).unwrap_err().to_string();
         assert_eq!(
             fault(layout(4, 1, Some((8, 23)))),
-            "layer_split = 8:23: must be such that each of the 2 chunks between has one of the 32 layers; use 8:22"
+            "layer_split = 8:23: must be such that each of the 2 inner chunks has one of the 32 layers; use 8:22"
         );
         assert!(fault(layout(2, 1, Some((8, 7)))).contains("hold the 32 layers; use 8:24"));
         assert!(fault(layout(1, 1, Some((8, 7)))).contains("left out without a pipeline"));
@@ -363,7 +366,7 @@ mod tests {
             fault(layout(4, 1, Some((99, 1)))),
             "layer_split = 99:1: must be at most the 32 layers in the first and the last chunk together; use 29:1 or 30:0"
         );
-        // Nothing that begins so leaves the chunks between a layer each.
+        // No split with this first chunk gives every inner chunk a layer.
         assert!(fault(layout(4, 1, Some((31, 0)))).ends_with("has one of the 32 layers; use 30:0 or 29:0"));
         assert!(fault(layout(2, 1, Some((u32::MAX, u32::MAX)))).contains("together; use "));
         assert!(fault(layout(40, 1, Some((1, 1)))).ends_with("has one of the 32 layers; use at most 34 chunks"));

@@ -1,4 +1,4 @@
-//! The rules that tie a layout to a model and a batch, and the nearest values that obey one that is broken.
+//! Rules between a layout, a model and a batch. An error names the nearest values that obey the rule.
 
 use super::limits;
 use super::{Batch, Layout, RankOrder};
@@ -7,22 +7,23 @@ use crate::model::Model;
 use crate::parallel::{kv_heads_of_device, ulysses_degree_rule};
 use thiserror::Error;
 
-/// A rule that a layout breaks.
+/// A broken rule of a layout.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{key} = {value}: must be {limit}; {cure}")]
 pub struct LayoutError {
-    /// The degree or size at fault, in the words of the data: `tp`, `pp`, `dp`, `cp`, `ep`, `etp`, `virtual_stages`, `global_batch`, `seq`.
+    /// The degree or size at fault, by its key in files: `tp`, `pp`, `dp`, `cp`, `ep`, `etp`, `virtual_stages`,
+    /// `global_batch`, `seq`.
     pub key: &'static str,
     /// Its value.
     pub value: String,
-    /// The rule, with the number that it is broken by.
+    /// The rule, with its numbers.
     pub limit: String,
-    /// The nearest values that obey it.
+    /// The nearest valid values.
     pub cure: String,
 }
 
 impl Layout {
-    /// The error for layers that divide neither way.
+    /// Returns the error for layers that do not divide, with or without the ends as layers.
     pub(crate) fn uneven_layers_error(&self, layers: u64, chunks: u64) -> LayoutError {
         let fits = |n: u64| {
             (0..3).any(|extra| {
@@ -35,7 +36,7 @@ impl Layout {
         let (key, value, cure) = if v == 1 {
             ("pp", p.to_string(), stages)
         } else if (1..=layers).any(|v| fits(p * v)) {
-            // Other numbers of chunks leave the devices as they are.
+            // Another number of chunks leaves the devices as they are, so it comes first.
             ("virtual_stages", v.to_string(), nearest_valid_values(v, layers, "virtual_stages", |v| fits(p * v)))
         } else {
             ("virtual_stages", v.to_string(), stages)
@@ -43,8 +44,7 @@ impl Layout {
         let most = layers.saturating_add(2);
         let limit = if chunks > most {
             format!(
-                "such that pp x virtual_stages = {chunks} is at most {most}, the {layers} layers with the embedding and the head alone: stages without \
-                 layers between others are not modelled"
+                "such that pp x virtual_stages = {chunks} is at most {most}, the {layers} layers and stages for the embedding and the head (inner stages without layers are not modelled)"
             )
         } else {
             format!(
@@ -57,8 +57,8 @@ impl Layout {
     /// Checks the degrees against a model and a batch.
     ///
     /// # Errors
-    /// The first rule broken: heads by t, layers by p x v, the batch by micro-batch x d, the data-parallel ranks by e, the sequence by
-    /// c (and t under sequence parallelism), and before them the limits of what is costed at all ([`crate::limits`]).
+    /// The first broken rule. The order is: global limits ([`crate::limits`]), heads by t, layers by p x v, the batch
+    /// by micro-batch x d, the ranks by e, the sequence by c (and by t under sequence parallelism).
     pub fn check_model_and_batch(&self, model: &Model, batch: &Batch) -> Result<(), LayoutError> {
         self.check_positive(batch)?;
         limits::check_limits(self, model, batch)?;
@@ -100,9 +100,10 @@ impl Layout {
         self.check_expert_tensor(model)
     }
 
-    /// A stated width of experts: it and the expert-parallel ranks divide a stage's ranks (Megatron-LM's `parallel_state`: expert-tensor times
-    /// expert-parallel times expert-data-parallel ranks are those of a stage), and it divides the experts' width. Without sequence parallelism
-    /// tensor-parallel ranks would send the same tokens to several devices; Megatron-LM refuses it with experts.
+    /// Checks a stated expert width. The width and the expert-parallel ranks must divide a stage's ranks. Megatron-LM's
+    /// `parallel_state` has expert-tensor x expert-parallel x expert-data-parallel ranks per stage. The width must also
+    /// divide the experts' width. Without sequence parallelism, tensor-parallel ranks would send the same tokens to
+    /// several devices; Megatron-LM refuses that with experts.
     fn check_expert_tensor(&self, model: &Model) -> Result<(), LayoutError> {
         let Some(width) = self.expert_tensor.map(u64::from) else { return Ok(()) };
         let broken = |limit: String, cure: String| Err(LayoutError { key: "etp", value: width.to_string(), limit, cure });
@@ -124,7 +125,7 @@ impl Layout {
             return broken(limit, "use sequence parallelism".to_owned());
         }
         if self.order == RankOrder::PipelineFirst {
-            let limit = format!("{} where the stages of a copy lie side by side", self.tensor);
+            let limit = format!("{} if the stages of a copy are neighbours", self.tensor);
             return broken(limit, "use the order tp-cp-dp-pp".to_owned());
         }
         Ok(())
@@ -157,7 +158,7 @@ impl Layout {
             Some((key, degree)) => Err(LayoutError {
                 key,
                 value: degree.to_string(),
-                limit: "1 where the stages of a copy lie side by side".to_owned(),
+                limit: "1 if the stages of a copy are neighbours".to_owned(),
                 cure: "use the order tp-cp-dp-pp".to_owned(),
             }),
             None => Ok(()),
@@ -196,26 +197,26 @@ impl Layout {
     }
 }
 
-/// Whether one number divides the other.
+/// Returns whether one number divides the other.
 fn divides_either_way(a: u64, b: u64) -> bool {
     a.is_multiple_of(b) || b.is_multiple_of(a)
 }
 
-/// Values tried on either side of one that breaks a rule.
+/// Number of values tried on each side of an invalid one.
 const NEAR: u64 = 1 << 16;
 
-/// The nearest values below and above that obey a rule, none of which is over `limit`, as advice.
+/// Returns a cure with the nearest values below and above that obey a rule, at most `limit`.
 fn nearest_valid_values(value: u64, limit: u64, key: &str, obeys: impl Fn(u64) -> bool) -> String {
     let below = (1..value.min(limit.saturating_add(1))).rev().take(NEAR as usize).find(|n| obeys(*n));
     let above = (value.saturating_add(1)..=limit.min(value.saturating_add(NEAR))).find(|n| obeys(*n));
     match (below, above) {
         (Some(low), Some(high)) => format!("use {key} = {low} or {high}"),
         (Some(one), None) | (None, Some(one)) => format!("use {key} = {one}"),
-        (None, None) => format!("no {key} obeys it: change the model"),
+        (None, None) => format!("no {key} is valid: change the model"),
     }
 }
 
-/// The multiples of `step` around a value, as advice.
+/// Returns a cure with the multiples of `step` around a value.
 fn nearest_multiples(value: u64, step: u64) -> String {
     let below = value / step * step;
     let above = below.saturating_add(step);

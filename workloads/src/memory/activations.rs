@@ -1,4 +1,5 @@
-//! What a rule about activations makes of a segment's operators: other tensors are kept, other kernels run. No technique is known here.
+//! Applies rules about activations to a segment's operators: which tensors are kept, and which kernels run. Knows no
+//! technique by name.
 
 use super::error::TechniqueError;
 use super::policy::{Adapter, AdapterTraining, BackwardReader, ProjectionBasis, Representation, TechniqueRule};
@@ -9,7 +10,7 @@ use sim::kernel::{Contraction, Direction, Elementwise, ElementwiseFunction, Kern
 use sim::units::Bytes;
 use std::collections::BTreeMap;
 
-/// Whose backward pass a chain is.
+/// Returns the kind of backward pass that a chain is.
 pub(crate) fn backward_reader_of_chain(op: &OperatorNode, chain: &BackwardChain) -> BackwardReader {
     let any = |steps: &[KernelStep], wanted: fn(&Kernel) -> bool| steps.iter().any(|s| wanted(&s.kernel));
     let norm =
@@ -48,7 +49,7 @@ pub(crate) fn backward_reader_of_chain(op: &OperatorNode, chain: &BackwardChain)
     }
 }
 
-/// The product of an operator's forward pass.
+/// Returns the product in an operator's forward pass.
 pub(crate) fn find_product(op: &OperatorNode) -> Option<Contraction> {
     op.forward.iter().find_map(|s| match s.kernel {
         Kernel::Contraction(c) => Some(c),
@@ -56,41 +57,42 @@ pub(crate) fn find_product(op: &OperatorNode) -> Option<Contraction> {
     })
 }
 
-/// Whether an operator is a gated unit in one kernel. Its backward pass makes the activated gate, which the other factor's gradient needs, from the
-/// gate: in the gate's place it would have to keep the activated gate, as large, and bits for the derivative beside it.
+/// Returns whether an operator is a gated unit in one kernel. Its backward pass recomputes the activated gate from the
+/// gate, because the other factor's gradient needs it. Replacing the gate by derivative bits would force it to keep the
+/// activated gate too, which is as large.
 fn is_gated_unit(op: &OperatorNode) -> bool {
     op.forward.iter().any(|s| matches!(&s.kernel, Kernel::Elementwise(e) if e.function == ElementwiseFunction::SwiGlu))
 }
 
-/// What the name of a random sample of a tensor's rows ends with, after the tensor's.
+/// Suffix of the name of a random sample of a tensor's rows.
 pub(crate) const SAMPLED: &str = "~sampled";
 
-/// What the name of a tensor between an adapter's factors ends with.
+/// Suffix of the name of the tensor between an adapter's factors.
 const ADAPTED: &str = "~adapted";
 
-/// A segment being changed for one technique.
+/// Rewrites a segment for one technique.
 pub(crate) struct TechniqueRewriter<'a> {
     pub(crate) graph: &'a mut OperatorGraph,
-    /// Its name, for refusals.
+    /// The technique's name, for refusals.
     pub(crate) technique: &'a str,
-    /// Heads of attention: groups that share a scale.
+    /// Attention heads; each is a group that shares a scale.
     pub(crate) heads: u64,
-    /// What stands for a tensor already, by the tensor and, where every reader has its own, the operator.
+    /// Replacements so far, by tensor and, if every reader has its own, by operator index.
     shared: BTreeMap<(TensorId, Option<usize>), TensorId>,
-    /// Whether something keeps its form because the other one, with what it asks for besides, takes more.
+    /// True if some tensor kept its form because the new form would take more memory.
     pub(crate) kept_whole: bool,
 }
 
-/// What replaces a tensor that a chain reads.
+/// Replacement of a tensor that a chain reads.
 struct StandIn {
     suffix: &'static str,
     bytes: Bytes,
     forward: Vec<Kernel>,
-    /// What the backward pass does before its own kernels.
+    /// Kernels that the backward pass runs before its own.
     backward: Vec<Kernel>,
     /// Bytes that exist while the operator's backward pass runs.
     workspace: Bytes,
-    /// The gradient of the weights is a product of these instead: rows of the result, and tokens.
+    /// New dimensions of the weight gradient's product: rows of the result, and tokens.
     gradient: Option<(u64, u64)>,
 }
 
@@ -111,7 +113,10 @@ impl<'a> TechniqueRewriter<'a> {
         &self.graph.tensors[id.index()]
     }
 
-    /// Gives what the chosen chains read another form; returns whether there was any.
+    /// Changes the representation of what the selected chains read; returns whether any matched.
+    ///
+    /// # Errors
+    /// A backward pass that cannot work with the form, or a second form for one tensor.
     pub(crate) fn change_representation(&mut self, rule: &TechniqueRule, form: &Representation) -> Result<bool, TechniqueError> {
         let mut found = false;
         for at in 0..self.graph.operators.len() {
@@ -135,7 +140,7 @@ impl<'a> TechniqueRewriter<'a> {
         Ok(found)
     }
 
-    /// Which tensors backward passes read, after chains have changed.
+    /// Marks the tensors that backward passes read, after chains have changed.
     pub(crate) fn mark_saved(&mut self) {
         self.graph.tensors.iter_mut().for_each(|t| t.saved = false);
         let reads: Vec<TensorId> =
@@ -164,15 +169,16 @@ impl<'a> TechniqueRewriter<'a> {
             let statistic = tensor.gradient_bytes == Bytes::ZERO && !tensor.name.ends_with(".fp32");
             let stands_in = tensor.name.contains('~');
             let derivative = matches!(form, Representation::DerivativeBits { .. });
-            // Only the argument of a nonlinearity has a derivative that bits can say; of a gated unit that is the gate.
+            // Derivative bits can replace only the argument of a nonlinearity; in a gated unit that is the gate.
             let argument = op.inputs.first() == Some(&read);
-            // What an adapter keeps between its factors is its own, a rank wide; what its first factor reads is the product's input, in any form.
+            // An adapter's inner tensor already has the adapter's rank. Its first factor reads the product's input, in
+            // any form.
             let rows = matches!(form, Representation::SampledRows { .. } | Representation::GroupScalars { .. });
             if rows && tensor.name.ends_with(ADAPTED) {
                 continue;
             }
             if stands_in && asked {
-                let why = format!("what {} keeps of {} has another form already", op.name, tensor.name);
+                let why = format!("the copy of {1} that {0} keeps has another form already", op.name, tensor.name);
                 return Err(self.refusal(why, "leave one of the techniques out"));
             }
             if statistic || stands_in || derivative && !argument {
@@ -188,7 +194,8 @@ impl<'a> TechniqueRewriter<'a> {
         Ok(found)
     }
 
-    /// A form is made of a product's input as it was before its conversion to a narrow type.
+    /// Lets a chain read a product's input as it was before conversion to a narrow type; the new form is made from
+    /// that.
     fn widen_product_input(&mut self, (at, chain): (usize, usize)) {
         let Some(wide) = self.graph.operators[at].inputs.first().copied() else { return };
         let narrow = format!("{}{NARROW}", self.tensor_info(wide).name);
@@ -235,7 +242,7 @@ impl<'a> TechniqueRewriter<'a> {
         Ok(())
     }
 
-    /// Adds a tensor that an operator makes beside its results.
+    /// Adds a tensor that an operator makes besides its results.
     fn add_side_output(&mut self, at: usize, of: TensorId, stand_in: &StandIn) -> TensorId {
         let id = TensorId(self.graph.tensors.len() as u32);
         let name = format!("{}~{}", self.tensor_info(of).name, stand_in.suffix);
@@ -256,8 +263,8 @@ impl<'a> TechniqueRewriter<'a> {
         id
     }
 
-    /// A norm's backward pass reads its result, which the next product keeps, and one factor per row, instead of its input. Nothing where nobody
-    /// else keeps the result.
+    /// Lets a norm's backward pass read its result and one factor per row instead of its input. Returns whether it did:
+    /// some other operator must keep the result.
     fn share_norm_output(&mut self, (at, chain): (usize, usize), reads: &[TensorId]) -> bool {
         let op = &self.graph.operators[at];
         let Some(output) = op.outputs.first().copied() else { return false };
@@ -288,7 +295,7 @@ impl<'a> TechniqueRewriter<'a> {
         true
     }
 
-    /// What stands for a tensor in a form.
+    /// Returns the replacement of a tensor in `form`.
     fn stand_in_for(
         &self,
         (op, chain): (&OperatorNode, &BackwardChain),
@@ -296,7 +303,7 @@ impl<'a> TechniqueRewriter<'a> {
         form: &Representation,
     ) -> Result<StandIn, TechniqueError> {
         let tensor = self.tensor_info(read);
-        // The copy that eager norms keep is wide; every other tensor has the operands' type.
+        // Only the copy that eager norms keep is fp32; every other tensor has the operand type.
         let each = if tensor.gradient_bytes == Bytes::ZERO { 4 } else { self.operand_bytes() };
         let elements = tensor.bytes.0 / each.max(1);
         let convert = |direction, read, written| {
@@ -317,13 +324,13 @@ impl<'a> TechniqueRewriter<'a> {
             }
             Representation::DerivativeBits { bits } => Ok(plain("bits", Bytes((elements as f64 * bits / 8.0).ceil() as u64))),
             Representation::Absent | Representation::Factored | Representation::SharedWithOutput => {
-                Err(self.refusal(format!("{}: an activation has no such form", tensor.name), "choose another in the preset"))
+                Err(self.refusal(format!("{}: an activation cannot have this form", tensor.name), "choose another in the preset"))
             }
             _ => self.stand_in_for_rows((op, chain), tensor, form),
         }
     }
 
-    /// What stands for the rows that a product's weights are multiplied with.
+    /// Returns the replacement of the rows that a product multiplies with its weights.
     fn stand_in_for_rows(
         &self,
         (op, chain): (&OperatorNode, &BackwardChain),
@@ -331,7 +338,7 @@ impl<'a> TechniqueRewriter<'a> {
         form: &Representation,
     ) -> Result<StandIn, TechniqueError> {
         let Some(c) = find_product(op) else {
-            return Err(self.refusal(format!("{} is no product", op.name), "choose other operators in the preset"));
+            return Err(self.refusal(format!("{} is not a product", op.name), "choose other operators in the preset"));
         };
         let (operand, width) = (self.operand_bytes(), c.k.max(1));
         let rows = tensor.bytes.0 / operand.max(1) / width;
@@ -359,7 +366,7 @@ impl<'a> TechniqueRewriter<'a> {
                     written: Bytes(4) * rows,
                 });
                 let gather = pass(ElementwiseFunction::Gather, Direction::Forward, sampled * width, kept, kept);
-                // Of the result's gradient, or of what an adapter's second factor makes of it.
+                // The gradient of the result, or of the first factor's result if there is an adapter.
                 let columns = chain.steps.iter().find_map(contracts_tokens).map_or(c.n, |gradient| gradient.n);
                 let of_gradient = bytes(sampled * columns);
                 let gather_gradient =
@@ -380,12 +387,15 @@ impl<'a> TechniqueRewriter<'a> {
                 let expand = pass(ElementwiseFunction::Mul, Direction::Backward, elements, size, tensor.bytes);
                 ("group_scalars", size, vec![reduce], vec![expand], tensor.bytes, None)
             }
-            _ => return Err(self.refusal(format!("{}: no form of rows", op.name), "choose another in the preset")),
+            _ => return Err(self.refusal(format!("{}: rows cannot have this form", op.name), "choose another in the preset")),
         };
         Ok(StandIn { suffix, bytes: size, forward, backward, workspace, gradient })
     }
 
-    /// A rank as a whole number, not above the width that it stands for.
+    /// Returns a rank as a whole number, at most the width that it replaces.
+    ///
+    /// # Errors
+    /// A rank above `width`.
     fn rank_within_width(&self, op: &OperatorNode, rank: f64, width: u64) -> Result<u64, TechniqueError> {
         if let Some(rank) = round_rank(rank, width) {
             return Ok(rank);
@@ -394,7 +404,10 @@ impl<'a> TechniqueRewriter<'a> {
         Err(self.refusal(why, &format!("use a rank from 1 to {width}")))
     }
 
-    /// Puts adapters beside the chosen products, whose own weights are frozen.
+    /// Adds adapters beside the selected products, whose own weights are frozen. Returns whether any matched.
+    ///
+    /// # Errors
+    /// A rank above the product's smaller dimension.
     pub(crate) fn add_adapters(&mut self, rule: &TechniqueRule, adapter: &Adapter) -> Result<bool, TechniqueError> {
         let mut found = false;
         for at in 0..self.graph.operators.len() {
@@ -454,7 +467,8 @@ impl<'a> TechniqueRewriter<'a> {
         }
     }
 
-    /// Drops the gradients of weights at the chosen operators, and with them what only those read. Adapters' stay.
+    /// Drops the weight gradients at the selected operators, and the tensors that only those read. Adapters keep
+    /// theirs.
     pub(crate) fn freeze_weights(&mut self, rule: &TechniqueRule) {
         for op in self.graph.operators.iter_mut().filter(|op| rule.at.selects_operator(&op.name)) {
             let adapter = |chain: &BackwardChain| chain.steps.iter().any(|s| s.label.contains(".adapter_"));
@@ -471,12 +485,12 @@ fn contracts_tokens(step: &KernelStep) -> Option<Contraction> {
     }
 }
 
-/// The chain of a product's own weights.
+/// Returns the chain that computes the gradient of a product's own weights.
 fn own_weight_chain(op: &OperatorNode) -> Option<&BackwardChain> {
     op.backward.iter().find(|chain| backward_reader_of_chain(op, chain) == BackwardReader::Product)
 }
 
-/// The kernels of a weight's gradient, of so many rows and tokens instead.
+/// Shrinks the kernels of a weight gradient to `rows` rows and `tokens` tokens.
 fn shrink_gradient_kernels(steps: &mut [KernelStep], rows: u64, tokens: u64) {
     let whole = steps.iter().find_map(contracts_tokens).map_or(rows, |c| c.m).max(1);
     let part = |count: u64| (u128::from(count) * u128::from(rows.min(whole)) / u128::from(whole)) as u64;
@@ -491,13 +505,13 @@ fn shrink_gradient_kernels(steps: &mut [KernelStep], rows: u64, tokens: u64) {
     }
 }
 
-/// A rank as a whole number: below 1 it is a part of the width that it stands for, above the width there is none.
+/// Returns a rank as a whole number. A rank below 1 is a fraction of `width`. Returns `None` for a rank above `width`.
 pub(crate) fn round_rank(rank: f64, width: u64) -> Option<u64> {
     let whole = if rank < 1.0 { ((rank * width as f64).round() as u64).max(1) } else { rank as u64 };
     (rank > 0.0 && whole <= width).then_some(whole)
 }
 
-/// Whether the gradient of an operator's weights has a projection's rank: its inputs are kept in no other form.
+/// Returns the rank that an input's form passes on to the weight's gradient: that of a projection drawn from a seed.
 pub(crate) fn hands_on_rank(form: &Representation) -> Option<f64> {
     match form {
         Representation::Projected { rank, basis: ProjectionBasis::Seed } => Some(*rank),

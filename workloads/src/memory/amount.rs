@@ -1,4 +1,4 @@
-//! Numbers in presets: written out, or by the name of a parameter or of a quantity of the model, or a quotient of two.
+//! Numbers in presets: a literal, the name of a parameter or of a quantity of the model, a quotient or a product.
 
 use crate::lowering::Lowering;
 use crate::model::Model;
@@ -6,22 +6,23 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A number as a preset writes it.
+/// A number as a preset's file states it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum PresetAmount {
-    /// The number.
+    /// A literal.
     Number(f64),
-    /// A name, `name / name` (rounded up), or `name * number`.
+    /// A name, `name / name` (rounded up), `name * number` or `log2(name)` (rounded up).
     Name(String),
 }
 
-/// Quantities of what is trained that presets may name.
+/// Quantities of the model and the run that presets may name.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TrainingQuantities(BTreeMap<&'static str, f64>);
 
 impl TrainingQuantities {
-    /// Of a model in a training run. Widths are whole ones, whatever the tensor-parallel degree.
+    /// Reads the quantities from a model and its lowering. Widths are those of the whole model, for any tensor-parallel
+    /// degree.
     #[must_use]
     pub fn new(model: &Model, lowering: &Lowering) -> Self {
         let all = [
@@ -36,7 +37,7 @@ impl TrainingQuantities {
         Self(all.into_iter().map(|(name, value)| (name, value as f64)).collect())
     }
 
-    /// The value of a name.
+    /// Returns the value of the quantity `name`.
     #[must_use]
     pub fn find_by_name(&self, name: &str) -> Option<f64> {
         self.0.get(name).copied()
@@ -53,7 +54,10 @@ impl fmt::Display for PresetAmount {
 }
 
 impl PresetAmount {
-    /// Its value, where `named` knows the names. A quotient is rounded up to a whole number, and is 1 at least.
+    /// Evaluates the number; `named` looks names up. Quotients are rounded up and at least 1.
+    ///
+    /// # Errors
+    /// The name that `named` does not know.
     pub(crate) fn evaluate_with(&self, named: &impl Fn(&str) -> Option<f64>) -> Result<f64, String> {
         let text = match self {
             Self::Number(number) => return Ok(*number),

@@ -1,16 +1,16 @@
-//! What techniques change about a run as a whole.
+//! Run-wide effects of techniques.
 
 use serde::{Deserialize, Serialize};
 
-/// What techniques change about a run as a whole.
+/// Run-wide effects of techniques.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct TechniqueEffects {
-    /// Whether addresses are planned ahead: nothing is lost to fragmentation.
+    /// True if addresses are planned ahead, so that fragmentation wastes nothing.
     pub planned_addresses: bool,
-    /// Whether every backward pass runs twice: once for the norm of all gradients, once for the updates.
+    /// True if every backward pass runs twice: first for the norm of all gradients, then for the updates.
     pub second_backward: bool,
-    /// Steps between two decompositions of every matrix's gradient; 0 where there are none.
+    /// Steps between two decompositions of each matrix's gradient; 0 if there are none.
     pub decomposed_every: u64,
-    /// What was asked for and changes nothing here, one sentence each.
+    /// Requested techniques that have no effect here, one sentence each.
     pub notes: Vec<String>,
 }

@@ -1,11 +1,12 @@
-//! What a technique's file must say beyond its form: rules that do something, operators that exist, numbers within their ranges, a gate that is true.
+//! Checks of a technique's file beyond its syntax: rules have an effect, operators exist, numbers are in range, the
+//! stated training effect is true.
 
 use super::error::TechniqueError;
 use super::policy::{Representation, TechniqueRule, TensorClass, TrainingEffect};
 use super::preset::Preset;
 use crate::layer_names::{layer_of_name, name_within_layer};
 
-/// The operators of all models, those of layers without the layer's name.
+/// Operators of all models; those in layers without the layer's name.
 const OPERATORS: &str = "\
     attention.context attention.core attention.dropout attention.exchange attention.exchange_back attention.key attention.kv_down \
     attention.kv_norm attention.kv_up attention.norm attention.output attention.output_norm attention.qkv attention.query \
@@ -26,7 +27,7 @@ const OPERATORS: &str = "\
     scan.gated scan.gated.gate scan.gated.product scan.gated_norm scan.in scan.norm scan.out \
     scan.output_norm scan.residual scan.residual.dropout scan.step";
 
-/// Whether a name is an operator's, or what names of operators begin with before a dot.
+/// Returns whether `name` is an operator, or a prefix of operators that ends before a dot.
 pub(crate) fn is_operator_name(name: &str) -> bool {
     let layer = layer_of_name(&format!("{name}.")).is_some_and(|layer| layer == name);
     let inner = name_within_layer(name).unwrap_or(name);
@@ -36,12 +37,12 @@ pub(crate) fn is_operator_name(name: &str) -> bool {
             .any(|known| known.strip_prefix(inner).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
 }
 
-/// The operator that a name may be a slip of the pen for, or the words that names begin with.
+/// Suggests the operator that a misspelt `name` probably means; otherwise lists the first words of operator names.
 fn suggest_operator(name: &str) -> String {
     let begins = |known: &'static str| known.match_indices('.').map(|(at, _)| &known[..at]).chain([known]).collect::<Vec<_>>();
     let all: Vec<&str> = OPERATORS.split_whitespace().flat_map(begins).collect();
     let name = name_within_layer(name).unwrap_or(name);
-    // Letters in another order are two changes of a distance that counts single ones, too many for a short word.
+    // Edit distance counts two swapped letters as two changes, too many for a short word. So anagrams are tried first.
     let letters = |word: &str| {
         let mut letters: Vec<char> = word.to_lowercase().chars().collect();
         letters.sort_unstable();
@@ -50,11 +51,11 @@ fn suggest_operator(name: &str) -> String {
     let swapped = all.iter().copied().find(|known| letters(known) == letters(name));
     match swapped.or_else(|| sim::names::find_nearest(name, all.iter().copied())) {
         Some(known) => format!("did you mean `{known}`?"),
-        None => "names begin with attention, mlp, moe, scan, cross, embedding or head, and go on as mlp.down does".to_owned(),
+        None => "names begin with attention, mlp, moe, scan, cross, embedding or head, such as mlp.down".to_owned(),
     }
 }
 
-/// What a form is called in files, where it changes what is computed.
+/// Returns the name in preset files of a form that changes what is computed; `None` for an exact form.
 fn lossy_form_name<N>(form: &Representation<N>) -> Option<&'static str> {
     match form {
         Representation::Absent => Some("absent"),
@@ -68,7 +69,7 @@ fn lossy_form_name<N>(form: &Representation<N>) -> Option<&'static str> {
     }
 }
 
-/// What of a rule changes the result of training.
+/// Returns the key of a rule that changes the result of training.
 fn training_effect_of_rule<N, P>(rule: &TechniqueRule<N, P>) -> Option<String> {
     match rule {
         TechniqueRule { representation: Some(form), .. } => lossy_form_name(form).map(|form| format!("representation = {form}")),
@@ -86,16 +87,16 @@ fn has_no_effect<N, P>(rule: &TechniqueRule<N, P>) -> bool {
 }
 
 impl Preset {
-    /// What is wrong with a rule, of its file.
+    /// Returns the error for an invalid rule of this file.
     fn rule_error(&self, why: String) -> TechniqueError {
         TechniqueError::Malformed { file: self.file.clone(), why }
     }
 
-    /// Whether its rules can be.
+    /// Checks the rules of the file.
     ///
     /// # Errors
-    /// Neither rules nor planned addresses, a rule that does nothing or two things that exclude each other, an operator that no model has, a gate that says
-    /// `exact` of what is not.
+    /// Neither rules nor planned addresses; a rule without effect, or with two effects that exclude each other; an
+    /// unknown operator; `gate = exact` for a rule that is not exact.
     pub(crate) fn check_rules(&self) -> Result<(), TechniqueError> {
         if self.rules.is_empty() && !self.planned_addresses {
             return Err(self.rule_error("has no [[rule]]: add one, with a class and what is done to it".into()));
@@ -106,7 +107,7 @@ impl Preset {
                 return Err(self.rule_error(format!("rule {at}: does nothing: give it one of {what}, or leave it out")));
             }
             if rule.place.is_some() && rule.rebuild.is_some() {
-                let why = "place and rebuild: what is made again is not kept anywhere; keep one of them, or give each a rule of its own";
+                let why = "place and rebuild: a rebuilt tensor has no place; keep one of the two, or give each its own rule";
                 return Err(self.rule_error(format!("rule {at}: {why}")));
             }
             let lists = [("operators", &rule.at.operators), ("except", &rule.at.except)];
@@ -119,17 +120,17 @@ impl Preset {
                 }
             }
             if let Some(what) = training_effect_of_rule(rule).filter(|_| self.gate == TrainingEffect::Exact) {
-                let cure = "write gate = \"unbiased\" where gradients are right on average, gate = \"biased\" where they are not";
+                let cure = "write gate = \"unbiased\" if gradients are right on average, otherwise gate = \"biased\"";
                 return Err(self.rule_error(format!("gate = exact: rule {at} changes what is computed ({what}): {cure}")));
             }
         }
         Ok(())
     }
 
-    /// Whether the numbers of a rule can be; `bits_of` a class are those of its numbers.
+    /// Checks the numbers of a rule. `bits_of` gives the width of a class's numbers in this run.
     ///
     /// # Errors
-    /// One out of its range.
+    /// A number out of range.
     pub(crate) fn check_numbers(
         &self,
         at: usize,
@@ -139,7 +140,7 @@ impl Preset {
         let wrong =
             |key: &str, value: f64, limit: &str| Err(self.rule_error(format!("rule {at}: {key} = {value}: must be {limit}")));
         if let Some(place) = rule.place.as_ref().filter(|place| !(0.0..=1.0).contains(&place.fraction)) {
-            return wrong("place.fraction", place.fraction, "from 0 to 1: the part that goes away");
+            return wrong("place.fraction", place.fraction, "from 0 to 1: the offloaded fraction");
         }
         if let Some(count) = rule.slice.as_ref().and_then(|s| s.count).filter(|n| !(1.0..=1e12).contains(n) || n.fract() != 0.0) {
             return wrong("slice.count", count, "a whole number of at least 1");
@@ -150,7 +151,7 @@ impl Preset {
             return wrong("adapter.rank", rank, "a whole number of at least 1");
         }
         if let Some(bytes) = rule.copy_bytes.filter(|bytes| !(*bytes > 0.0 && *bytes <= 8.0)) {
-            return wrong("copy_bytes", bytes, "above 0 and at most 8 bytes of a number");
+            return wrong("copy_bytes", bytes, "above 0 and at most 8 bytes per number");
         }
         if let Some(stock) = rule.stock.as_ref().filter(|stock| !(0.0..=1e18).contains(&stock.count)) {
             return wrong("stock.count", stock.count, "from 0 to 1e18");
@@ -159,11 +160,11 @@ impl Preset {
             Some(Representation::Quantised { bits, .. } | Representation::DerivativeBits { bits })
                 if !(*bits > 0.0 && *bits < bits_of(rule.class) as f64) =>
             {
-                let limit = format!("above 0 and below the {} of what it stands for", bits_of(rule.class));
+                let limit = format!("above 0 and below the {} bits of the numbers that it replaces", bits_of(rule.class));
                 wrong("representation.bits", *bits, &limit)
             }
             Some(Representation::Quantised { group, .. }) if !(0.0..=1e12).contains(group) => {
-                wrong("representation.group", *group, "at least 1 number that shares a scale, or 0 for one group per head")
+                wrong("representation.group", *group, "at least 1 number per scale, or 0 for one group per head")
             }
             Some(Representation::Quantised { meta_bytes, .. }) if !(0.0..=1e6).contains(meta_bytes) => {
                 wrong("representation.meta_bytes", *meta_bytes, "from 0 to 1000000 bytes of a group's scales")
@@ -174,7 +175,7 @@ impl Preset {
                 wrong("representation.rank, groups", *rank, "above 0")
             }
             Some(Representation::SampledRows { fraction, .. }) if !(*fraction > 0.0 && *fraction <= 1.0) => {
-                wrong("representation.fraction", *fraction, "above 0 and at most 1: the part of the rows that is kept")
+                wrong("representation.fraction", *fraction, "above 0 and at most 1: the fraction of rows that is kept")
             }
             Some(Representation::SampledRows { index_bytes, .. }) if !(0.0..=64.0).contains(index_bytes) => {
                 wrong("representation.index_bytes", *index_bytes, "from 0 to 64 bytes of a row's index")

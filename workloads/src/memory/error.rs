@@ -1,8 +1,8 @@
-//! What can be wrong with a technique; every message names the technique, the value, the limit and the cure.
+//! Errors of techniques. Every message names the technique, the value, the limit and the cure.
 
 use thiserror::Error;
 
-/// What can be wrong with a technique that was asked for.
+/// An invalid technique, or an invalid use of one.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum TechniqueError {
     /// The file cannot be read.
@@ -10,41 +10,41 @@ pub enum TechniqueError {
     Unreadable {
         /// The file.
         file: String,
-        /// What the system said.
+        /// The operating system's reason.
         why: String,
     },
-    /// The file is no preset.
+    /// The file is not a valid preset.
     #[error("{file}: {why}")]
     Malformed {
         /// The file.
         file: String,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
-    /// No such technique.
+    /// The technique does not exist.
     #[error("technique {name}: no such technique; {hint}")]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// The nearest name, or all.
+        /// The nearest name, or all names.
         hint: String,
     },
-    /// Not of the form `name,key=value`.
-    #[error("technique {text}: `{part}` is no parameter; write NAME,key=value, such as galore,rank=256")]
+    /// The text does not have the form `name,key=value`.
+    #[error("technique {text}: `{part}` is not a parameter; write NAME,key=value, such as galore,rank=256")]
     Form {
-        /// What was given.
+        /// The given text.
         text: String,
-        /// The part that is wrong.
+        /// The invalid part.
         part: String,
     },
-    /// No such parameter.
+    /// The technique has no such parameter.
     #[error("technique {technique}: has no parameter `{key}`; {cure}")]
     NoParameter {
         /// The technique.
         technique: String,
-        /// The parameter given.
+        /// The given parameter.
         key: String,
-        /// The nearest, or all.
+        /// The nearest parameter, or all of them.
         cure: String,
     },
     /// A parameter's value is out of range.
@@ -54,27 +54,27 @@ pub enum TechniqueError {
         technique: String,
         /// The parameter.
         key: String,
-        /// The value given.
+        /// The given value.
         value: String,
-        /// What it must be.
+        /// The allowed range.
         limit: String,
-        /// What it says.
+        /// The parameter's meaning.
         meaning: String,
     },
-    /// It cannot be used so.
+    /// The technique cannot be used this way.
     #[error("technique {technique}: {why}; {cure}")]
     Refused {
-        /// The technique, or the pair.
+        /// The technique, or the pair of techniques.
         technique: String,
-        /// Why not.
+        /// The reason.
         why: String,
-        /// What to do.
+        /// The cure.
         cure: String,
     },
 }
 
 impl TechniqueError {
-    /// A refusal.
+    /// Returns a [`TechniqueError::Refused`].
     pub(crate) fn refuse(technique: &str, why: impl Into<String>, cure: impl Into<String>) -> Self {
         Self::Refused { technique: technique.to_owned(), why: why.into(), cure: cure.into() }
     }

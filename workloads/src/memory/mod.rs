@@ -1,13 +1,19 @@
-//! What to do with every tensor: techniques as data.
+//! Memory techniques as data: what to do with every tensor.
 //!
-//! A [`Preset`] is a small TOML file with a technique's formula and source and its [`policy::TechniqueRule`]s: which class of tensors, at which operators, in
-//! which representation, where, rebuilt how, in which slices. Three generic mechanisms make of it what a training step needs, and know no technique by
-//! name: `activations` rewrites what backward passes read and the kernels that follow, `settled` says what is rebuilt or goes away,
-//! [`parameters`] counts what weights, gradients and states take. The step model then sizes and times the changed graph as any other.
+//! A [`Preset`] is a small TOML file. It holds a technique's formula, its source and its [`policy::TechniqueRule`]s. A
+//! rule names a tensor class, operators, a representation, a place, a way to rebuild and slices.
+//! Three generic mechanisms turn rules into what a training step needs. No mechanism knows a technique by name:
 //!
-//! Chance: dropout keeps its mask, and is no operator at all where a model's rate is 0, as most have it. One that runs again makes the same mask, as the
-//! frameworks restore their generators (`preserve_rng_state` of torch's checkpoint, Megatron-LM's tracker); the few bytes of a state are not counted.
-//! A sample of rows is drawn without one: a rule, or a policy, that would make it again is refused.
+//! - `activations` rewrites what backward passes read and the kernels that follow;
+//! - `settled` marks what is rebuilt or offloaded;
+//! - [`parameters`] counts the bytes of weights, gradients and optimizer states.
+//!
+//! The step model then sizes and times the changed graph like any other graph.
+//!
+//! Randomness: dropout keeps its mask. A model with dropout rate 0, the usual case, has no dropout operator. A dropout
+//! operator that runs again makes the same mask: frameworks restore their generators (`preserve_rng_state` of torch's
+//! checkpoint, Megatron-LM's tracker). The few bytes of generator state are not counted. Row samples are drawn without
+//! saved state, so a rule or policy that would rebuild a sample is refused.
 
 pub(crate) mod activations;
 pub(crate) mod amount;

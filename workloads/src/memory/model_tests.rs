@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
-//! Presets on models whose layers differ: blocks of several layers, leading ones with MLPs in place of experts.
+//! Presets on models with different layers: blocks of several layers, and leading layers with MLPs instead of experts.
 
 use super::*;
 use crate::footprint::Precision;
@@ -26,14 +26,15 @@ fn layer(training: &TrainingGraph) -> &OperatorGraph {
     &training.segment(SegmentKind::Layer).unwrap().graph
 }
 
-/// What techniques have settled, or given another form, by layer of the segment; the layers' own names left out.
+/// Returns the operators whose tensors techniques have placed or given another form, by layer of the segment and
+/// without the layer's name.
 fn changed(graph: &OperatorGraph) -> BTreeMap<&str, BTreeSet<&str>> {
     let settled = &graph.settled;
     let partly = settled.partly.iter().flat_map(|partly| &partly.tensors);
     let known: BTreeSet<_> = settled.rebuilt.iter().chain(&settled.away).chain(settled.slices.keys()).chain(partly).collect();
     let mut found = BTreeMap::new();
     for tensor in graph.tensors.iter().filter(|t| known.contains(&t.id) || t.name.contains('~')) {
-        // Nobody makes the input of the first layer, and nobody here reads the last one's result.
+        // No operator here makes the first layer's input, and none here reads the last layer's result.
         let Some(maker) = tensor.producer.map(|op| graph.operators[op.index()].name.as_str()) else { continue };
         let (Some(layer), Some(of)) = (layer_of_name(maker), name_within_layer(maker)) else { continue };
         if !of.ends_with(".residual") {
@@ -62,7 +63,7 @@ fn rules_find_every_layer_of_a_block() {
 
 #[test]
 fn states_of_a_block_are_projected_and_its_products_have_adapters() {
-    // gemma-2-9b: 42 layers, hidden 3584, 16 heads and 8 of keys and values of 256 each, an MLP of 14336.
+    // gemma-2-9b: 42 layers, hidden 3584, 16 heads and 8 key/value heads of 256, an MLP of 14336.
     let (layers, h, q, kv, i) = (42, 3584, 4096, 2048, 14336);
     let shapes = [(h, q), (h, kv), (h, kv), (q, h), (h, i), (h, i), (i, h)];
     let trained = |techniques: &str| {
@@ -76,7 +77,7 @@ fn states_of_a_block_are_projected_and_its_products_have_adapters() {
     let second: u64 = shapes.iter().map(|(_, n)| r * n).sum::<u64>() * layers;
     assert_eq!(trained("lora-fa,rank=8").updated.per_device_count(), second);
     let projected: u64 = shapes.iter().map(|(m, n)| 2 * (r * *m.min(n) + 2 * r * *m.max(n))).sum::<u64>() * layers;
-    // Four norms a layer have whole states.
+    // The states of a layer's four norms stay whole.
     assert_eq!(trained("galore,rank=8").states.device.per_device_count(), projected + 4 * layers * 4 * h);
 }
 
@@ -149,19 +150,19 @@ fn files_say_what_is_wrong_with_them() {
             "rule 1: except = `layers`: no model has an operator of that name",
         ),
         (rule("exact", &format!("rebuild = \"inside\"\n{}", away("1"))), "rule 1: place and rebuild"),
-        (rule("exact", "rebuild = \"inside\"").replace("\"mine\"", "\"LoRA\""), "name = LoRA: is a built-in technique's"),
+        (rule("exact", "rebuild = \"inside\"").replace("\"mine\"", "\"LoRA\""), "name = LoRA: a built-in technique has this name"),
     ] {
         let error = error(&text);
         assert!(error.starts_with("mine.toml: ") && error.contains(wanted), "{error}\n{wanted}");
     }
-    // Numbers may be parameters: they are looked at when they are known.
+    // Numbers may be parameters, so they are checked once the parameters are known.
     let file = std::env::temp_dir().join(format!("coplace-technique-{}.toml", std::process::id()));
     for (text, wanted) in [
         (rule("exact", &away("1.5")), "rule 1: place.fraction = 1.5: must be from 0 to 1"),
         (rule("exact", &away("nan")), "rule 1: place.fraction = NaN: must be from 0 to 1"),
         (
             rule("biased", &quantised("64")),
-            "rule 1: representation.bits = 64: must be above 0 and below the 16 of what it stands for",
+            "rule 1: representation.bits = 64: must be above 0 and below the 16 bits of the numbers that it replaces",
         ),
         (rule("biased", &quantised("0")), "representation.bits = 0: must be above 0"),
         (
@@ -173,10 +174,10 @@ fn files_say_what_is_wrong_with_them() {
         let error = lowered("llama2-7b", &file.display().to_string(), |l| l).unwrap_err().to_string();
         assert!(error.starts_with(&file.display().to_string()) && error.contains(wanted), "{error}\n{wanted}");
     }
-    // An adapter that finds nothing would leave a model that trains nothing.
+    // A model whose adapters match nothing would train nothing.
     let adapters = "at = { operators = [\"moe\"] }\nadapter = { rank = 4, trained = \"both\" }";
     std::fs::write(&file, rule("biased", adapters).replace("saved_activations", "weights")).unwrap();
     let error = lowered("llama2-7b", &file.display().to_string(), |l| l).unwrap_err().to_string();
-    assert!(error.contains("no product of llama2-7b's layers is one that its adapters are for"), "{error}");
+    assert!(error.contains("its adapters match no product of llama2-7b's layers"), "{error}");
     std::fs::remove_file(&file).unwrap();
 }

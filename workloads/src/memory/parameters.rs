@@ -1,4 +1,5 @@
-//! What a rule about weights, gradients and states makes of the bytes of every parameter tensor. No technique is known here.
+//! Applies rules about weights, gradients and optimizer states to the bytes of every parameter tensor. Knows no
+//! technique by name.
 
 use super::activations::find_product;
 use super::error::TechniqueError;
@@ -14,12 +15,13 @@ use serde::{Deserialize, Serialize};
 use sim::kernel::Kernel;
 use sim::units::Bytes;
 
-/// Bytes of one class, by where they are. The counts are bytes: split by tensor parallelism, held in full, of experts.
+/// Bytes of one tensor class by memory. Each [`Parameters`] holds bytes: split by tensor parallelism, replicated, of
+/// experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct BytesByPlace {
-    /// On the device.
+    /// In device memory.
     pub device: Parameters,
-    /// In the host's memory.
+    /// In host memory.
     pub host: Parameters,
     /// In storage.
     pub nvme: Parameters,
@@ -35,7 +37,7 @@ impl BytesByPlace {
         }
     }
 
-    /// Adds bytes of which every device has its own.
+    /// Adds bytes that every device holds in full.
     pub(crate) fn add_unsplit_bytes(&mut self, bytes: u64, place: Option<&OffloadPlace>) {
         self.add_split_bytes(ParameterSplit::Replicated, bytes, place);
     }
@@ -45,35 +47,35 @@ impl BytesByPlace {
     }
 }
 
-/// What the parameters of one piece take, where techniques change it.
+/// Bytes that the parameters of one piece take under techniques.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StaticBytes {
-    /// Weights as products read them.
+    /// Weights in the form that products read.
     pub weights: BytesByPlace,
-    /// Of these on the device, frozen ones: no master copy stands for them.
+    /// The part of `weights` on the device that is frozen. No master copy stands for it.
     pub frozen: Parameters,
     /// Further copies of trained weights, which the update reads.
     pub copies: BytesByPlace,
-    /// The optimizer's own copy.
+    /// The optimizer's own copy of the weights.
     pub masters: BytesByPlace,
-    /// Gradients that are there all at once.
+    /// Gradients that exist all at the same time.
     pub gradients: BytesByPlace,
-    /// States of the optimizer.
+    /// Optimizer states.
     pub states: BytesByPlace,
-    /// Data that training only reads.
+    /// Read-only data.
     pub stock: BytesByPlace,
-    /// Bytes of the largest gradient of those that are used up one after the other.
+    /// Bytes of the largest gradient among those that are used up one after the other.
     pub largest_gradient: u64,
     /// Numbers that the optimizer updates.
     pub updated: Parameters,
-    /// Of these, those updated in one go, not as their gradients come.
+    /// The part of `updated` whose update waits for all gradients, instead of running as each gradient arrives.
     pub at_once: Parameters,
-    /// Numbers whose gradients are made: what data-parallel ranks exchange.
+    /// Gradient numbers that data-parallel ranks exchange.
     pub exchanged: Parameters,
 }
 
 impl StaticBytes {
-    /// Those of both pieces.
+    /// Returns the sum over two pieces.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let sum = |a: BytesByPlace, b| a.add_each(b, Parameters::plus);
@@ -92,7 +94,7 @@ impl StaticBytes {
         }
     }
 
-    /// Those of `count` pieces.
+    /// Returns the bytes of `count` pieces.
     #[must_use]
     pub fn times_pieces(self, count: u64) -> Self {
         let times = |a: BytesByPlace| a.add_each(a, |a, _| a.times_pieces(count));
@@ -112,16 +114,16 @@ impl StaticBytes {
     }
 }
 
-/// What the parameters of a segment take: as it is, and as a stage without the embedding that it is tied to holds it.
+/// Bytes of a segment's parameters: beside the embedding that it is tied to, and on a stage without that embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SegmentStatics {
-    /// Beside the embedding, or tied to none.
+    /// On the embedding's stage, or tied to no embedding.
     pub own: StaticBytes,
-    /// With a copy of the parameters that it shares with the embedding.
+    /// With its own copy of the parameters that it shares with the embedding.
     pub apart: StaticBytes,
 }
 
-/// How tensor and expert parallelism hold a parameter tensor.
+/// How tensor and expert parallelism split a parameter tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ParameterSplit {
     Sharded,
@@ -140,7 +142,7 @@ impl ParameterSplit {
     }
 }
 
-/// What is done to one class of a parameter tensor.
+/// Treatment of one class of a parameter tensor by the rules.
 #[derive(Debug, Clone, Default)]
 struct ClassTreatment {
     forms: Vec<Representation>,
@@ -148,7 +150,7 @@ struct ClassTreatment {
     one_at_a_time: bool,
 }
 
-/// Parameters of an operator that are held alike.
+/// Parameters of one operator that are split the same way.
 #[derive(Debug, Clone)]
 struct ParameterTensor {
     operator: String,
@@ -156,26 +158,26 @@ struct ParameterTensor {
     numbers: u64,
     kind: ParameterSplit,
     trained: bool,
-    /// Whether it is in the count of the segment, not only in that of a stage apart from the embedding.
+    /// True if the segment itself counts the tensor. If not, only a stage without the embedding does.
     counted: bool,
     held: [ClassTreatment; 4],
 }
 
-/// What the names of adapters' parameters end with, after the product's.
+/// Suffix of the operator name of an adapter's parameters.
 const ADAPTER: &str = ".adapter";
 
-/// The classes that parameters have.
+/// The classes of parameter tensors, in the order of [`ParameterTensor::held`].
 const CLASSES: [TensorClass; 4] =
     [TensorClass::Weights, TensorClass::MasterWeights, TensorClass::Gradients, TensorClass::OptimizerStates];
 
-/// All parameter tensors of a segment.
+/// All parameter tensors of one segment.
 pub(crate) struct ParameterTensors {
     tensors: Vec<ParameterTensor>,
-    /// Further copies of all trained weights: bytes of a number, and the place.
+    /// Further copies of all trained weights: bytes per number, and the place.
     copies: Vec<(f64, Option<OffloadPlace>)>,
 }
 
-/// How wide numbers are, and how many states there are.
+/// Widths of numbers, and the number of optimizer states.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NumberWidths {
     pub(crate) per: BytesPerParameter,
@@ -184,8 +186,8 @@ pub(crate) struct NumberWidths {
 }
 
 impl ParameterTensors {
-    /// Of a segment's operators as they are before any technique. `tied`: numbers of the head that are the embedding's. `width`: columns of lookup
-    /// tables.
+    /// Collects the parameter tensors of a segment before any technique. `tied` is the count of head parameters that
+    /// are the embedding's; `width` is the number of columns of lookup tables.
     pub(crate) fn new(graph: &OperatorGraph, lowering: &Lowering, tied: u64, width: u64) -> Self {
         let mut tensors = Vec::new();
         for op in &graph.operators {
@@ -226,7 +228,10 @@ impl ParameterTensors {
         Self { tensors, copies: Vec::new() }
     }
 
-    /// Applies a rule; returns whether it found anything.
+    /// Applies a rule; returns whether it matched anything.
+    ///
+    /// # Errors
+    /// A form that the tensor cannot have, or that conflicts with an earlier form.
     pub(crate) fn apply_rule(&mut self, rule: &TechniqueRule, technique: &str) -> Result<bool, TechniqueError> {
         let mut found = false;
         if let Some(bytes) = rule.copy_bytes {
@@ -254,7 +259,7 @@ impl ParameterTensors {
                     && tensor.operator.ends_with(ADAPTER)
                 {
                     let why = format!(
-                        "what is trained of {} is an adapter, which has a low rank already",
+                        "the trained part of {} is an adapter, which has a low rank already",
                         tensor.operator.trim_end_matches(ADAPTER)
                     );
                     return Err(TechniqueError::refuse(technique, why, "leave one of the techniques out"));
@@ -270,14 +275,14 @@ impl ParameterTensors {
         Ok(found)
     }
 
-    /// Whether a form is meant for parameters here that are frozen, all of them.
+    /// Returns whether `rule` gives a form only to frozen parameters.
     pub(crate) fn are_frozen_at(&self, rule: &TechniqueRule) -> bool {
         let mut at =
             self.tensors.iter().filter(|t| rule.representation.is_some() && rule.at.selects_operator(&t.operator)).peekable();
         at.peek().is_some() && at.all(|t| !t.trained)
     }
 
-    /// Gives gradients and states of the chosen products a rank: their inputs are kept projected.
+    /// Projects gradients and states of the selected products to `rank`, because their inputs are kept projected.
     pub(crate) fn project_gradients(&mut self, rule: &TechniqueRule, rank: f64, technique: &str) -> Result<(), TechniqueError> {
         let form = Representation::Projected { rank, basis: ProjectionBasis::Seed };
         for class in [TensorClass::Gradients, TensorClass::OptimizerStates] {
@@ -289,7 +294,7 @@ impl ParameterTensors {
         Ok(())
     }
 
-    /// Adds adapters beside the chosen products.
+    /// Adds adapters beside the selected products.
     pub(crate) fn add_adapters(&mut self, rule: &TechniqueRule, adapter: &Adapter, graph: &OperatorGraph) {
         let rank = adapter.rank as u64;
         let mut added = Vec::new();
@@ -298,7 +303,8 @@ impl ParameterTensors {
         {
             let Some(matrix) = tensor.matrix else { continue };
             let rows = graph.find_operator(&tensor.operator).is_some_and(sums_over_devices);
-            // Of a product split by columns every device has the whole first factor, of one split by rows the whole second.
+            // A product split by columns has its first factor whole on every device; a product split by rows has its
+            // second factor whole.
             let kinds = match (tensor.kind, rows) {
                 (ParameterSplit::Sharded, true) => [ParameterSplit::Sharded, ParameterSplit::Replicated],
                 (ParameterSplit::Sharded, false) => [ParameterSplit::Replicated, ParameterSplit::Sharded],
@@ -322,13 +328,13 @@ impl ParameterTensors {
         self.tensors.extend(added);
     }
 
-    /// The forms of the states of trained matrices.
+    /// Returns each trained matrix with the forms of its optimizer states.
     pub(crate) fn optimizer_state_forms(&self) -> impl Iterator<Item = (Matrix, &[Representation])> {
         let trained = self.tensors.iter().filter(|t| t.trained);
         trained.filter_map(|t| Some((t.matrix?, t.held[3].forms.as_slice())))
     }
 
-    /// What all of it takes.
+    /// Returns the bytes of all parameter tensors.
     pub(crate) fn static_bytes(&self, widths: &NumberWidths) -> SegmentStatics {
         let of = |apart: bool| {
             let mut sum = StaticBytes::default();
@@ -369,7 +375,7 @@ impl ParameterTensors {
         }
         if gradients.one_at_a_time {
             sum.largest_gradient = sum.largest_gradient.max(gradient / shape);
-            // What has left the device is whole there.
+            // A gradient in host memory or storage is there in full.
             let gone = BytesByPlace::default();
             let mut placed = gone;
             placed.add_split_bytes(tensor.kind, gradient, gradients.place.as_ref());
@@ -385,7 +391,7 @@ fn new_tensor(op: &OperatorNode, matrix: Option<Matrix>, numbers: u64, kind: Par
     ParameterTensor { operator: op.name.clone(), matrix, numbers, kind, trained: true, counted, held: Default::default() }
 }
 
-/// The matrix of a product, or of a lookup table.
+/// Returns the matrix of a product or of a lookup table.
 fn matrix_of_operator(op: &OperatorNode, width: u64) -> Option<Matrix> {
     if op.name.starts_with("embedding.") && !op.name.contains("norm") && find_product(op).is_none() {
         let numbers = op.parameters.per_device_count();
@@ -400,12 +406,12 @@ fn matrix_of_operator(op: &OperatorNode, width: u64) -> Option<Matrix> {
     c.next().map(|c| Matrix { copies: c.batch, rows: c.m, columns: c.n, ranks: 1, by_rows: sums_over_devices(op) })
 }
 
-/// Whether a product adds up what tensor-parallel devices make of their rows of its weights.
+/// Returns whether a product sums over tensor-parallel devices, each of which holds some rows of the weights.
 fn sums_over_devices(op: &OperatorNode) -> bool {
     op.forward.iter().any(|s| s.axis.is_some() && !s.label.contains("gather"))
 }
 
-/// Whether two forms of one tensor can follow each other.
+/// Returns whether a tensor can have both forms, one on top of the other.
 fn can_follow(one: &Representation, other: &Representation) -> bool {
     let narrow = |form: &Representation| matches!(form, Representation::Quantised { .. });
     let low_rank = |form: &Representation| matches!(form, Representation::Projected { .. });
@@ -422,7 +428,10 @@ fn describe_form(form: &Representation) -> &'static str {
     }
 }
 
-/// Whether a form suits a parameter tensor.
+/// Checks that a parameter tensor can have `form`.
+///
+/// # Errors
+/// A rank above the matrix's dimension, or a form for activations.
 fn form_fits_tensor(
     form: &Representation,
     matrix: Option<Matrix>,
@@ -444,15 +453,15 @@ fn form_fits_tensor(
             | Representation::DerivativeBits { .. }
             | Representation::SharedWithOutput,
             _,
-        ) => Err(TechniqueError::refuse(technique, "parameters have no such form", "choose another in the preset")),
+        ) => Err(TechniqueError::refuse(technique, "parameters cannot have this form", "choose another in the preset")),
         _ => Ok(()),
     }
 }
 
-/// Bytes of `arrays` arrays of a tensor's numbers in its forms, one after the other.
+/// Returns the bytes of `arrays` arrays of a tensor's numbers, with all `forms` applied.
 fn bytes_of_arrays(tensor: &ParameterTensor, forms: &[Representation], (each, arrays): (u64, u64), operand: u64) -> u64 {
     let (mut numbers, mut bits, mut beside, mut scales) = (tensor.numbers, each as f64 * 8.0, 0, 0.0);
-    // The rank comes first, whatever order the techniques were named in.
+    // The projection applies first, whatever the order of the techniques.
     let ranked = |form: &&Representation| matches!(form, Representation::Projected { .. });
     for form in forms.iter().filter(ranked).chain(forms.iter().filter(|form| !ranked(form))) {
         match (form, tensor.matrix) {

@@ -1,32 +1,32 @@
-//! What may be done to a tensor: its representation, its place, how it is rebuilt and how it is sliced. Pure data: what follows from it is in
-//! `activations` and [`super::parameters`], the same functions for every technique.
+//! Actions of a rule on a tensor: it can change its representation, its place, how it is rebuilt and how it is sliced.
+//! Pure data: `activations` and [`super::parameters`] compute the consequences, the same way for every technique.
 //!
-//! How a tensor is *shared* among data-parallel ranks is not said here: that is the layout's ZeRO stage, which acts on whatever a policy leaves.
+//! Sharding over data-parallel ranks is not part of a rule. The layout's ZeRO stage shards whatever the rules leave.
 
 use super::amount::PresetAmount;
 use crate::layer_names::name_within_layer;
 use serde::Deserialize;
 use std::fmt;
 
-/// Kinds of tensors that training keeps or makes.
+/// Classes of tensors that training keeps or makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TensorClass {
-    /// Weights as products read them.
+    /// Weights in the form that products read.
     Weights,
     /// The optimizer's own copy of the weights.
     MasterWeights,
-    /// Gradients of weights.
+    /// Weight gradients.
     Gradients,
-    /// States of the optimizer.
+    /// Optimizer states.
     OptimizerStates,
     /// Activations that a backward pass reads.
     SavedActivations,
-    /// What exists only while a block of operators runs.
+    /// Tensors that exist only while a block of operators runs.
     Transients,
-    /// Logits and what the loss makes of them.
+    /// Logits and the tensors that the loss makes from them.
     Logits,
-    /// What training only reads, or leaves alone: caches of keys and values, stored examples.
+    /// Data that training reads or keeps but does not make: key/value caches, stored examples.
     ReadOnly,
 }
 
@@ -45,74 +45,79 @@ impl fmt::Display for TensorClass {
     }
 }
 
-/// What a rule's numbers are before a technique is asked for with its parameters: numbers, names of parameters, or quantities of the model.
+/// A number in a rule before the technique gets its parameters: a literal, a parameter's name or a quantity of the
+/// model.
 pub type PresetNumber = PresetAmount;
 
-/// The form in which a tensor is held. `N` is [`PresetNumber`] in a preset's file and a number once the technique is asked for.
+/// The form in which a tensor is held. `N` is [`PresetNumber`] in a preset's file, and a number once the parameters are
+/// known.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 pub enum Representation<N = f64> {
-    /// Not at all.
+    /// The tensor is not held.
     Absent,
-    /// Fewer bits per number, with `meta_bytes` of scales per group of `group` numbers; one group per head and tensor where `group` is 0.
+    /// Fewer bits per number, with `meta_bytes` of scales per group of `group` numbers. If `group` is 0, each head and
+    /// tensor has one group.
     Quantised {
-        /// Bits of a number.
+        /// Bits per number.
         bits: N,
-        /// Numbers that share a scale.
+        /// Numbers that share one scale.
         group: N,
-        /// Bytes of a group's scales.
+        /// Bytes of one group's scales.
         meta_bytes: N,
-        /// Whether every reader has a copy of its own.
+        /// True if every reader keeps its own copy.
         #[serde(default)]
         per_reader: bool,
     },
-    /// `rank` numbers in place of a row's width, or of the shorter side of a weight's gradient.
+    /// `rank` numbers instead of a row's width, or instead of the shorter side of a weight's gradient.
     Projected {
         /// The rank.
         rank: N,
-        /// Where the projection is from.
+        /// Origin of the projection.
         basis: ProjectionBasis,
     },
-    /// A part of the rows, with an index of each.
+    /// A sample of the rows, with one index per row.
     SampledRows {
-        /// The part.
+        /// The sampled fraction of the rows.
         fraction: N,
-        /// Bytes of a row's index.
+        /// Bytes of one row's index.
         index_bytes: N,
     },
-    /// One number per group of a row: its component along a fixed vector.
+    /// One number per group of a row: the group's component along a fixed vector.
     GroupScalars {
-        /// Groups of a row.
+        /// Groups per row.
         groups: N,
     },
-    /// Bits that say in which segment of a piecewise straight function a number lies: all that its derivative needs.
+    /// Bits that name the segment of a piecewise linear function that a number falls into. The derivative needs no
+    /// more.
     DerivativeBits {
-        /// Bits of a number.
+        /// Bits per number.
         bits: N,
     },
-    /// None of its own: what is needed is had from the operator's result, which the next product keeps anyway.
+    /// No copy of its own: the backward pass uses the operator's result, which the next product keeps anyway.
     SharedWithOutput,
-    /// One number per row and one per column of a matrix, in fp32.
+    /// One fp32 number per row and one per column of a matrix.
     Factored,
 }
 
-/// Where a projection is from.
+/// Origin of a projection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProjectionBasis {
-    /// Drawn again from its seed whenever it is needed: it takes no memory. The gradient and the states of the weight have its rank as well.
+    /// Redrawn from its seed whenever it is needed, so it takes no memory. The weight's gradient and states have its
+    /// rank too.
     Seed,
-    /// Singular vectors of the gradient, kept and computed again every so many steps.
+    /// Singular vectors of the gradient, kept and recomputed every `decomposed_every` steps.
     SingularVectors,
 }
 
-/// Where a tensor goes.
+/// Memory that a tensor is offloaded to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OffloadTarget {
-    /// The host's memory.
+    /// Host memory.
     Host,
-    /// Storage.
+    /// Storage (NVMe).
     Nvme,
 }
 
@@ -125,72 +130,72 @@ impl fmt::Display for OffloadTarget {
     }
 }
 
-/// What becomes of the part of a tensor that does not go away.
+/// Treatment of the part of a tensor that is not offloaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RemainderTreatment {
-    /// It stays.
+    /// Stays resident on the device.
     #[default]
     Resident,
-    /// It is dropped and computed again.
+    /// Is dropped and recomputed.
     Recomputed,
 }
 
-/// A place away from the device.
+/// A place outside the device's memory.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OffloadPlace<N = f64, P = OffloadTarget> {
-    /// Where to.
+    /// The memory that receives the tensor.
     pub to: P,
-    /// The part that goes there: tokens of an activation, numbers of anything else.
+    /// The offloaded fraction: of an activation's tokens, of any other tensor's numbers.
     pub fraction: N,
-    /// What becomes of the rest.
+    /// Treatment of the remainder.
     #[serde(default)]
     pub rest: RemainderTreatment,
 }
 
-/// What is computed again in the backward pass instead of being kept.
+/// Outputs that are recomputed in the backward pass instead of kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rebuild {
-    /// What the operators make for each other; what others read of them is kept.
+    /// Outputs that only the chosen operators read. Outputs that other operators read are kept.
     Inside,
-    /// All that the operators make.
+    /// All outputs of the chosen operators.
     Outputs,
 }
 
-/// Along what a block is cut, one slice at work at a time.
+/// The axis along which a block is sliced. One slice is at work at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SliceAxis {
     /// Tokens of the sequence.
     Sequence,
-    /// Parameter tensors: each is used up before the next is made.
+    /// Parameter tensors: each gradient is used up before the next one is made.
     Parameter,
 }
 
-/// A cut.
+/// A way to slice a block.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BlockSlices<N = f64> {
-    /// Along what.
+    /// The axis.
     pub along: SliceAxis,
-    /// Slices; of no meaning along parameters.
-    #[serde(default = "none")]
+    /// Number of slices; unused along parameters.
+    #[serde(default = "no_value")]
     pub count: Option<N>,
 }
 
-fn none<N>() -> Option<N> {
+fn no_value<N>() -> Option<N> {
     None
 }
 
-/// Which parameters of a low-rank adapter are trained.
+/// The trained factors of a low-rank adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AdapterTraining {
-    /// Both factors: the first one's gradient reads the product's input.
+    /// Both factors. The first factor's gradient reads the product's input.
     Both,
-    /// The second factor only: it reads what the first one made, `rank` numbers per token.
+    /// Only the second factor. Its gradient reads the first factor's result, `rank` numbers per token.
     Second,
 }
 
@@ -198,35 +203,35 @@ pub enum AdapterTraining {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adapter<N = f64> {
-    /// Its rank.
+    /// Rank of the adapter.
     pub rank: N,
-    /// What of it is trained.
+    /// The trained factors.
     pub trained: AdapterTraining,
 }
 
-/// Data that training does not make.
+/// Units of read-only data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReadOnlyItem {
-    /// Keys and values of a layer for one token, in all layers.
+    /// Keys and values of one token in all layers.
     TokenKeyValues,
-    /// A byte.
+    /// One byte.
     Byte,
-    /// A copy of the model in fp32.
+    /// An fp32 copy of the model.
     ModelCopy,
 }
 
-/// So many items.
+/// An amount of read-only data.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReadOnlyData<N = f64> {
-    /// Of what.
+    /// The unit.
     pub item: ReadOnlyItem,
-    /// How many.
+    /// Number of units.
     pub count: N,
 }
 
-/// Whose backward pass reads an activation.
+/// The backward pass that reads an activation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BackwardReader {
@@ -234,13 +239,13 @@ pub enum BackwardReader {
     Product,
     /// A normalisation.
     Norm,
-    /// An elementwise nonlinearity, alone or in a gated unit.
+    /// An elementwise nonlinearity, by itself or in a gated unit.
     Activation,
-    /// The product of a gate and what it gates.
+    /// The product of a gate and the gated tensor.
     Gate,
-    /// Attention: scores, softmax, context, or all in one kernel.
+    /// Attention: scores, softmax and context, or one kernel for all of them.
     Attention,
-    /// Anything else.
+    /// Any other operator.
     Other,
 }
 
@@ -258,8 +263,9 @@ impl fmt::Display for BackwardReader {
 }
 
 impl BackwardReader {
-    /// Which forms of what it reads its backward pass can work with: a projection, a sample or a scalar per group stands for a sum over tokens, which
-    /// only the gradient of weights is; bits of a derivative suffice for a nonlinearity; a norm's input follows from its result.
+    /// Returns whether this backward pass can work with `form`. A projection, a sample or a scalar per group stands for
+    /// a sum over tokens, and only weight gradients are such sums. Derivative bits suffice for a nonlinearity. A norm
+    /// can recover its input from its result.
     #[must_use]
     pub fn accepts_form<N>(self, form: &Representation<N>) -> bool {
         match form {
@@ -274,21 +280,22 @@ impl BackwardReader {
     }
 }
 
-/// Which operators a rule is about: those whose name, after the layer's, is one of the names or goes on after it with a dot.
+/// The operators that a rule applies to. A listed name selects the operator of that name within a layer, and all
+/// operators whose name continues it after a dot.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OperatorSelector {
-    /// Names; none means all.
+    /// Selected names; empty selects all operators.
     pub operators: Vec<String>,
-    /// Those left out.
+    /// Names that are excluded.
     pub except: Vec<String>,
-    /// An operator without which no other is meant.
+    /// A required operator: without it the selector selects nothing.
     pub beside: Option<String>,
 }
 
 impl OperatorSelector {
-    /// Whether an operator of this name is meant. Names of layers' operators may leave the layer's name out: `layer`, `layer.3` in a block of layers
-    /// that differ, `leading_layer_0`, `trailing_layer_1`.
+    /// Returns whether the selector selects the operator `name`. The listed names may omit the layer: `layer`,
+    /// `layer.3` (in a block of different layers), `leading_layer_0`, `trailing_layer_1`.
     #[must_use]
     pub fn selects_operator(&self, name: &str) -> bool {
         let inner = name_within_layer(name);
@@ -300,60 +307,61 @@ impl OperatorSelector {
     }
 }
 
-/// One line of a technique: what is done to the tensors of a class at some operators.
+/// One rule of a technique: what it does to the tensors of one class at some operators.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TechniqueRule<N = f64, P = OffloadTarget> {
-    /// The tensors' class.
+    /// Class of the tensors.
     pub class: TensorClass,
-    /// The operators.
+    /// Selected operators.
     #[serde(default)]
     pub at: OperatorSelector,
-    /// Of saved activations: whose reading is meant; everybody's where none is given.
-    #[serde(default = "none")]
+    /// For saved activations: the backward pass whose reads are meant; all if absent.
+    #[serde(default = "no_value")]
     pub read_by: Option<BackwardReader>,
-    /// Of saved activations that go away: their names, without the layer's; all that the operators read where none is given.
+    /// For offloaded activations: tensor names without the layer's name. Empty selects all tensors that the operators
+    /// read.
     #[serde(default)]
     pub tensors: Vec<String>,
-    /// The form.
-    #[serde(default = "none")]
+    /// The new representation.
+    #[serde(default = "no_value")]
     pub representation: Option<Representation<N>>,
-    /// The place.
-    #[serde(default = "none")]
+    /// The new place.
+    #[serde(default = "no_value")]
     pub place: Option<OffloadPlace<N, P>>,
-    /// What is computed again.
-    #[serde(default = "none")]
+    /// The recomputed outputs.
+    #[serde(default = "no_value")]
     pub rebuild: Option<Rebuild>,
-    /// The cut.
-    #[serde(default = "none")]
+    /// The slicing.
+    #[serde(default = "no_value")]
     pub slice: Option<BlockSlices<N>>,
-    /// Of weights: whether they are frozen.
+    /// For weights: whether they are frozen.
     #[serde(default)]
     pub frozen: bool,
-    /// Of weights: an adapter beside the product.
-    #[serde(default = "none")]
+    /// For weights: an adapter beside the product.
+    #[serde(default = "no_value")]
     pub adapter: Option<Adapter<N>>,
-    /// Of weights: further copies of all that are trained, of so many bytes a number: what a term of the loss holds weights near to, with 3 operations
-    /// per number in the update.
-    #[serde(default = "none")]
+    /// For weights: bytes per number of a further copy of all trained weights. A penalty term of the loss keeps the
+    /// weights near that copy, at 3 operations per number in the update.
+    #[serde(default = "no_value")]
     pub copy_bytes: Option<N>,
-    /// Of read-only data: how much.
-    #[serde(default = "none")]
+    /// For read-only data: its amount.
+    #[serde(default = "no_value")]
     pub stock: Option<ReadOnlyData<N>>,
-    /// A parameter that switches the rule off where it is 0.
-    #[serde(default = "none")]
+    /// A parameter; the rule is off if it is 0.
+    #[serde(default = "no_value")]
     pub when: Option<N>,
 }
 
-/// What a technique does to the result of training.
+/// Effect of a technique on the result of training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrainingEffect {
-    /// Nothing: the same numbers but for rounding.
+    /// No effect except rounding.
     Exact,
-    /// Gradients are right on average, with more variance.
+    /// Gradients are unbiased, with more variance.
     Unbiased,
-    /// Gradients, or updates, are others.
+    /// Gradients or updates are biased.
     Biased,
 }
 

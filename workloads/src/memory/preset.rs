@@ -1,4 +1,5 @@
-//! Techniques by name: a small TOML file each, with its formula and its source, in `presets/`; any file of that form by path.
+//! Techniques by name. Each one is a small TOML file in `presets/` with its formula and source. Users can name a file
+//! of the same format by its path.
 
 use super::amount::{PresetAmount, TrainingQuantities};
 use super::error::TechniqueError;
@@ -16,91 +17,91 @@ static PRESETS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/src/memory/presets")
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PresetParameter {
-    /// What it is taken for where nobody says.
+    /// Value if the user gives none.
     pub default: PresetAmount,
-    /// The least value.
+    /// Smallest allowed value.
     pub min: f64,
-    /// The largest value.
+    /// Largest allowed value.
     pub max: PresetAmount,
-    /// Whether it must be whole.
+    /// True if the value must be a whole number.
     #[serde(default)]
     pub whole: bool,
-    /// What it says, with its unit.
+    /// Meaning of the value, with its unit.
     pub meaning: String,
 }
 
-/// A technique as its file has it.
+/// A technique as its file states it.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Preset {
-    /// The file that it is from, as errors name it.
+    /// The file's name, for errors.
     #[serde(skip)]
     pub file: String,
-    /// Its name: a built-in one's is its file's, without `.toml`.
+    /// The technique's name. A built-in technique's file is `NAME.toml`.
     pub name: String,
     /// One line for lists.
     pub description: String,
-    /// What it changes, in the symbols of its paper.
+    /// The formula of its memory, in the symbols of its paper.
     pub formula: String,
-    /// Where it is from.
+    /// The source: paper, section, table.
     pub source: String,
-    /// What it does to the result of training.
+    /// Its effect on the result of training.
     pub gate: TrainingEffect,
-    /// Whether the addresses of all tensors are planned ahead, so that nothing is lost to fragmentation.
+    /// True if the addresses of all tensors are planned ahead, so that fragmentation wastes nothing.
     #[serde(default)]
     pub planned_addresses: bool,
-    /// Whether its parameter `fraction` is to be chosen by the step where it is not given.
+    /// True if the planner chooses the parameter `fraction` if the user does not give it.
     #[serde(default)]
     pub adaptive: bool,
-    /// A parameter that, where it is not 0, runs a second backward pass for the norm of all gradients.
+    /// A parameter; if it is not 0, a second backward pass computes the norm of all gradients.
     #[serde(default)]
     pub second_backward: Option<String>,
-    /// Steps between two decompositions of a gradient (a parameter), where there are any.
+    /// The parameter that holds the number of steps between two decompositions of a gradient, if there are any.
     #[serde(default)]
     pub decomposed_every: Option<String>,
-    /// Why a step can have one micro-batch only, where that is so.
+    /// The reason why a step can have only one micro-batch, if that is so.
     #[serde(default)]
     pub one_micro_batch: Option<SingleMicroBatch>,
-    /// What to say where data-parallel replicas train together and its authors' code cannot.
+    /// A note for runs of several data-parallel replicas that the authors' code cannot do.
     #[serde(default)]
     pub one_replica: Option<SingleMicroBatch>,
-    /// The optimizers that it goes with, where it does not with all.
+    /// The optimizers that the technique supports, if it does not support all.
     #[serde(default)]
     pub optimizers: Option<AllowedOptimizers>,
-    /// Techniques that it cannot be used with, and why.
+    /// Techniques that it excludes, each with the reason.
     #[serde(default)]
     pub excludes: BTreeMap<String, String>,
-    /// What the user may set.
+    /// Parameters that the user may set.
     #[serde(default)]
     pub parameters: BTreeMap<String, PresetParameter>,
-    /// What it does.
+    /// Its rules.
     #[serde(default, rename = "rule")]
     pub rules: Vec<TechniqueRule<PresetAmount, PresetAmount>>,
 }
 
-/// Why gradients cannot be accumulated, or come from one replica only.
+/// A reason against gradient accumulation, or against several replicas.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SingleMicroBatch {
-    /// The parameter that must not be 0 for it; always where none is given.
+    /// The parameter that switches the reason on if it is not 0; always on if absent.
     #[serde(default)]
     pub when: Option<PresetAmount>,
     /// The reason.
     pub why: String,
 }
 
-/// The optimizers that a technique goes with.
+/// Optimizers that a technique supports.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AllowedOptimizers {
-    /// These, first the one to use instead of others.
+    /// The supported ones; the first is the suggested replacement.
     pub with: Vec<Optimizer>,
-    /// Why no other.
+    /// The reason against all others.
     pub why: String,
 }
 
 impl SingleMicroBatch {
-    /// Whether it holds with these values of the parameters.
+    /// Returns whether the reason holds for these parameter values.
     pub(crate) fn applies_with(&self, values: &BTreeMap<String, f64>) -> bool {
         let named = |name: &str| values.get(name).copied();
         self.when.as_ref().is_none_or(|when| when.evaluate_with(&named).is_ok_and(|value| value != 0.0))
@@ -108,7 +109,7 @@ impl SingleMicroBatch {
 }
 
 impl Preset {
-    /// The built-in presets' names, sorted.
+    /// Returns the names of the built-in presets, sorted.
     #[must_use]
     pub fn built_in_names() -> Vec<String> {
         let toml = |f: &&include_dir::File<'_>| f.path().extension().is_some_and(|e| e == "toml");
@@ -118,10 +119,10 @@ impl Preset {
         names
     }
 
-    /// A built-in preset by name, or a file of the same form by path (anything that ends in `.toml`).
+    /// Loads a built-in preset by name, or a file of the same format by path (any name that ends in `.toml`).
     ///
     /// # Errors
-    /// An unknown name, a file that cannot be read, keys or values that cannot be.
+    /// An unknown name, an unreadable file, invalid keys or values.
     pub fn load(name_or_path: &str) -> Result<Self, TechniqueError> {
         if name_or_path.ends_with(".toml") {
             let text = sim::files::text::read_text(name_or_path.as_ref())
@@ -144,14 +145,14 @@ impl Preset {
         }
     }
 
-    /// Reads a text of a user's own; `file` names it in errors.
+    /// Parses a user's preset; `file` names it in errors.
     ///
     /// # Errors
-    /// Malformed TOML, missing or unknown keys, rules that cannot be, the name of a built-in preset.
+    /// Malformed TOML, missing or unknown keys, invalid rules, the name of a built-in preset.
     pub fn from_toml_str(file: &str, text: &str) -> Result<Self, TechniqueError> {
         let preset = Self::parse_preset(file, text)?;
         if Self::built_in_names().iter().any(|own| sim::names::are_same_name(own, &preset.name)) {
-            let why = format!("name = {}: is a built-in technique's; give it a name of its own", preset.name);
+            let why = format!("name = {}: a built-in technique has this name; choose another", preset.name);
             return Err(TechniqueError::Malformed { file: file.to_owned(), why });
         }
         Ok(preset)
@@ -165,13 +166,15 @@ impl Preset {
         Ok(preset)
     }
 
-    /// Whether it does no more than decide which saved activations are kept, and where: what a policy of recomputation and offload says as well.
+    /// Returns whether the technique does only what a recomputation and offload policy can do: choose which saved
+    /// activations are kept, and where.
     #[must_use]
     pub fn only_decides_places(&self) -> bool {
         self.decides_places() && !self.planned_addresses && self.rules.iter().all(|rule| rule.slice.is_none())
     }
 
-    /// Whether it decides which saved activations are kept, and where, and what else it does is about where these lie: buffers on the device, addresses.
+    /// Returns whether the technique chooses which saved activations are kept, and where. It may also shape their
+    /// buffers and addresses, and nothing else.
     #[must_use]
     pub fn decides_places(&self) -> bool {
         let places = |rule: &TechniqueRule<PresetAmount, PresetAmount>| {
@@ -186,16 +189,16 @@ impl Preset {
         self.gate == TrainingEffect::Exact && !further && !self.rules.is_empty() && self.rules.iter().all(places)
     }
 
-    /// Whether a text names it: by its name, or by the path of its file.
+    /// Returns whether `name_or_path` names this technique, by its name or its file's path.
     #[must_use]
     pub fn is_called(&self, name_or_path: &str) -> bool {
         sim::names::are_same_name(&self.name, name_or_path) || self.file == name_or_path
     }
 
-    /// The values of all parameters for a model: those given, the defaults of the others.
+    /// Returns the values of all parameters: the given ones, and defaults for the rest.
     ///
     /// # Errors
-    /// A parameter that the technique does not have, or a value out of its range.
+    /// A parameter that the technique does not have, or a value out of range.
     pub fn parameter_values(
         &self,
         given: &BTreeMap<String, f64>,
@@ -210,7 +213,7 @@ impl Preset {
             return Err(TechniqueError::NoParameter { technique: self.name.clone(), key: key.clone(), cure });
         }
         let mut values = BTreeMap::new();
-        // Parameters may name each other: those whose names are known first.
+        // Parameters may refer to each other, so each round resolves those whose references are known.
         while values.len() < self.parameters.len() {
             let before = values.len();
             let mut unknown = None;
@@ -266,11 +269,12 @@ impl Preset {
         let named = |name: &str| values.get(name).copied().or_else(|| facts.find_by_name(name));
         amount.evaluate_with(&named).map_err(|name| TechniqueError::Malformed {
             file: self.file.clone(),
-            why: format!("`{name}` is neither a number nor a parameter nor a quantity of the model (hidden, ffn, vocabulary, sequence, heads, layers, experts)"),
+            why: format!("`{name}` is not a number, a parameter or a quantity of the model (hidden, ffn, vocabulary, sequence, heads, layers, experts)"),
         })
     }
 
-    /// Its rules with numbers in them. Rules that a parameter switches off are left out. `bits_of` a class are those of its numbers in the run.
+    /// Returns the rules with all numbers resolved, without those that a parameter switches off. `bits_of` gives the
+    /// width of a class's numbers in this run.
     pub(crate) fn resolve_rules(
         &self,
         values: &BTreeMap<String, f64>,
@@ -333,7 +337,7 @@ impl Preset {
         })
     }
 
-    /// A place: `host`, `nvme`, or a parameter that is 0 for the one and 1 for the other.
+    /// Resolves a place: `host`, `nvme`, or a parameter (0 means host, otherwise NVMe).
     fn resolve_place(
         &self,
         written: &PresetAmount,
@@ -347,7 +351,7 @@ impl Preset {
     }
 }
 
-/// A form with its numbers.
+/// Resolves the numbers of a form.
 fn resolve_form(
     form: &Representation<PresetAmount>,
     number: &impl Fn(&PresetAmount) -> Result<f64, TechniqueError>,

@@ -1,4 +1,4 @@
-//! What a policy makes of what techniques have settled about a segment's activations.
+//! Combines a policy's treatment of a segment with the placements that techniques have fixed.
 
 use super::activations::SAMPLED;
 use super::policy::RemainderTreatment;
@@ -8,7 +8,7 @@ use sim::units::Bytes;
 use std::collections::BTreeSet;
 
 impl PartialOffload {
-    /// Of tensors.
+    /// Returns the partial offload of `fraction` of the tokens of `tensors`.
     #[must_use]
     pub fn new(tensors: BTreeSet<TensorId>, fraction: f64, rest: RemainderTreatment) -> Self {
         Self {
@@ -20,7 +20,7 @@ impl PartialOffload {
 }
 
 impl Treatment {
-    /// What a policy means where techniques have settled something.
+    /// Returns the treatment after techniques have fixed some placements.
     pub(crate) fn with_placements(self, graph: &OperatorGraph) -> Self {
         let settled = &graph.settled;
         let none = BTreeSet::new();
@@ -35,7 +35,7 @@ impl Treatment {
             true => all.offloaded.clone(),
             false => self.stored.intersection(&all.offloaded).copied().collect(),
         };
-        // What the techniques send away in part goes before what the policy does.
+        // A technique's partial offload takes precedence over the policy's.
         let moved = |partly: &PartialOffload| {
             let tensors: BTreeSet<TensorId> = partly.tensors.intersection(&all.offloaded).copied().collect();
             (!tensors.is_empty()).then(|| PartialOffload { tensors, ..partly.clone() })
@@ -50,7 +50,8 @@ impl Treatment {
         all
     }
 
-    /// A tensor of which a random sample of rows would be drawn again: the sample is not kept from the forward pass, or not of all tokens.
+    /// Returns a tensor whose random row sample would be drawn again. It is drawn again if the sample is not kept from
+    /// the forward pass, or not for all tokens.
     pub(crate) fn find_redrawn_sample<'g>(&self, graph: &'g OperatorGraph) -> Option<&'g str> {
         let in_part = |t: &TensorId| self.partly.as_ref().is_some_and(|partly| partly.recomputed && partly.tensors.contains(t));
         let held = |t: &TensorId| self.kept.contains(t) || self.offloaded.contains(t) && !in_part(t);
@@ -58,7 +59,7 @@ impl Treatment {
         drawn.into_iter().find_map(|t| t.name.strip_suffix(SAMPLED))
     }
 
-    /// Bytes of a tensor that a backward pass has to have brought back or rebuilt: all but what has stayed of it.
+    /// Returns the bytes of a tensor that a backward pass must fetch or rebuild: all except the resident part.
     pub(crate) fn absent_bytes(&self, tensor: &TensorInfo) -> Bytes {
         match &self.partly {
             Some(partly) if !partly.recomputed && partly.tensors.contains(&tensor.id) => partly.offloaded_bytes(tensor.bytes),

@@ -1,11 +1,12 @@
-//! Kernels of a block that is run slice by slice.
+//! Kernels of a block that runs slice by slice.
 
 use crate::graph::{KernelStep, OpId, OperatorGraph};
 use sim::kernel::{Contraction, Kernel};
 use std::collections::BTreeSet;
 
-/// Cuts the products of the chosen operators along their tokens: as many smaller ones, each of which reads the weights (or adds to their gradient)
-/// again. Elementwise and row-wise work moves the same bytes whatever the cut.
+/// Splits the products of the chosen operators along their tokens into `slices` smaller ones. Each slice reads the
+/// weights again, or adds to their gradient again. Elementwise and row-wise kernels stay as they are: slicing does not
+/// change the bytes that they move.
 pub(crate) fn cut_products(graph: &mut OperatorGraph, chosen: &BTreeSet<OpId>, slices: u64) {
     for op in graph.operators.iter_mut().filter(|op| chosen.contains(&op.id)) {
         op.forward.iter_mut().for_each(|step| cut_product(step, slices, false));
@@ -16,11 +17,12 @@ pub(crate) fn cut_products(graph: &mut OperatorGraph, chosen: &BTreeSet<OpId>, s
     }
 }
 
-/// Tokens that a product contracts are filled up with zeros to so many: whole vectors of 16 bytes at one byte per number, so that no library loads them
-/// piece by piece.
+/// Contracted tokens are padded with zeros to a multiple of 16. At one byte per number that is a whole 16-byte vector,
+/// so libraries load no partial vectors.
 const WHOLE: u64 = 16;
 
-/// Of all `tokens` a part, as many as a product of a weight's gradient contracts for it.
+/// Returns how many of `tokens` a weight gradient contracts for a slice of `part` tokens: `part` padded to a multiple
+/// of 16.
 pub(crate) fn contracted_tokens(part: u64, tokens: u64) -> u64 {
     part.next_multiple_of(WHOLE).min(tokens)
 }

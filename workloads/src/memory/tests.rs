@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
-//! Every preset on llama2-7b, against a formula written here: s tokens, h hidden, I MLP width, bytes of one layer on one device.
+//! Every preset on llama2-7b, against formulas in this file: s tokens, h hidden, I MLP width, bytes of one layer on one
+//! device.
 
 use super::*;
 use crate::footprint::Precision;
@@ -16,7 +17,7 @@ const I: u64 = 11008;
 const A: u64 = 32;
 const V: u64 = 32000;
 const L: u64 = 32;
-/// Parameters of llama2-7b in layers' matrices, and in all.
+/// Parameters of llama2-7b: in the matrices of its layers, and in total.
 const MATRICES: u64 = L * (4 * H * H + 3 * H * I);
 const P: u64 = MATRICES + 2 * V * H + (2 * L + 1) * H;
 /// Fused layer: inputs of two norms, both norms' results, Q, K, V, O, gate, up, their product; log-sum-exp and two factors per row.
@@ -37,7 +38,8 @@ fn lowered(techniques: &str, change: impl Fn(Lowering) -> Lowering) -> Result<Tr
     list?.apply_to_graph(&model, graph, 1)
 }
 
-/// Bytes that a layer keeps on the device, sends away, and the sum of what techniques say of all parameters.
+/// Returns the bytes that a layer keeps on the device, the bytes that it offloads, and the parameters' bytes over all
+/// segments.
 fn layer_of(techniques: &str, change: impl Fn(Lowering) -> Lowering) -> (u64, u64, StaticBytes) {
     let training = lowered(techniques, change).unwrap();
     let layer = &training.segment(SegmentKind::Layer).unwrap().graph;
@@ -56,7 +58,7 @@ fn device(placed: BytesByPlace) -> u64 {
     placed.device.per_device_count()
 }
 
-/// What plain Adam in bf16 keeps: weights, gradients, states.
+/// Asserts what plain Adam in bf16 keeps: weights, gradients, states.
 fn is_plain(statics: &StaticBytes) {
     assert_eq!([device(statics.weights), device(statics.gradients), device(statics.states)], [2 * P, 2 * P, 4 * P]);
     assert_eq!((device(statics.masters), statics.largest_gradient), (0, 0));
@@ -70,7 +72,7 @@ fn every_preset_is_read_and_runs_on_llama() {
         let preset = Preset::load(&name).unwrap();
         assert_eq!(preset.name, name);
         assert!(preset.source.len() > 20 && !preset.formula.is_empty() && !preset.description.is_empty(), "{name}");
-        // Approx-BP is about nonlinearities with kernels of their own, as its paper runs them.
+        // Approx-BP replaces nonlinearities that have kernels of their own, as in its paper.
         let own_kernels = name == "approx-bp";
         let training =
             lowered(&name, |l| Lowering { elementwise_fusion: !own_kernels, ..l }).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -96,10 +98,10 @@ fn recomputation_keeps_what_megatron_keeps() {
         kept
     };
     assert_eq!(kept("megatron-full"), 2 * S * H);
-    // The context stays as the input of the output projection; the fused core alone made the log-sum-exp.
+    // The context stays as the input of the output projection. The log-sum-exp was made only by the fused core.
     assert_eq!(kept("megatron-selective"), FUSED - 4 * A * S);
     assert_eq!(kept("recompute-core-attn"), FUSED - 4 * A * S);
-    // The second norm, its result and what leads to the residual sum stay; everything from gate to product goes.
+    // The second norm, its result and the residual sum's inputs stay; everything from gate to product is recomputed.
     assert_eq!(kept("recompute-mlp"), FUSED - 6 * S * I - 2 * S * H - 4 * S);
     assert_eq!(kept("recompute-layernorm"), FUSED - 4 * S * H - 8 * S);
     for nothing in ["recompute-moe", "recompute-moe-act", "recompute-shared-experts", "recompute-mla-up-proj"] {
@@ -124,7 +126,7 @@ fn offload_modules_send_what_their_backward_pass_reads() {
     assert_eq!(away("ssdtrain,fraction=0.25"), FUSED.div_ceil(4));
 }
 
-/// Without a kernel for all of it, the core reads Q and K, probabilities and V.
+/// With separate kernels, the core reads Q and K, probabilities and V.
 #[test]
 fn the_attention_core_goes_away_however_it_is_executed() {
     let unfused = |l: Lowering| Lowering { attention: Attention::Unfused, ..l };
@@ -155,7 +157,7 @@ fn mini_sequences_keep_inputs_and_use_up_gradients() {
         let graph = &training.segment(SegmentKind::Layer).unwrap().graph;
         ActivationPolicy::Full.treatment_of_segment(graph).peak_backward_bytes(graph, Release::AtTheEnd).0
     };
-    // Gradients of gate, up and their product exist by eighths; what is rebuilt is there whole.
+    // Gradients of gate, up and their product exist by eighths; rebuilt tensors are whole.
     let saved = transient("megatron-full") - transient("mst,mlp_slices=8,head_slices=8");
     assert!(saved > 2 * S * I * 7 / 8 && saved <= 6 * S * I, "{saved}");
 }
@@ -165,13 +167,14 @@ fn adapters_replace_gradients_of_frozen_weights() {
     let r = 8;
     let adapters = L * r * (4 * 2 * H + 3 * (H + I));
     let (kept, away, statics) = layer("lora,rank=8");
-    // Inputs of all products stay for the first factors; every adapter keeps r numbers a token more.
+    // The inputs of all products stay for the first factors. Every adapter keeps r more numbers per token.
     assert_eq!((kept, away), (FUSED + 7 * 2 * S * r, 0));
     let trained = |statics: &StaticBytes| [device(statics.weights), device(statics.gradients), device(statics.states)];
     assert_eq!(trained(&statics), [2 * (P + adapters), 2 * adapters, 4 * adapters]);
     let second = L * r * (4 * H + 2 * I + H);
     let (kept, _, statics) = layer("lora-fa,rank=8");
-    // No product reads its input: both norms' results, the product of gate and up (the attention's result is read by attention itself).
+    // No product reads its input: both norms' results and the product of gate and up are dropped. Attention reads its
+    // own result.
     assert_eq!(kept, FUSED - 4 * S * H - 2 * S * I + 7 * 2 * S * r);
     assert_eq!(trained(&statics), [2 * (P + adapters), 2 * second, 4 * second]);
 }
@@ -179,7 +182,7 @@ fn adapters_replace_gradients_of_frozen_weights() {
 /// Inputs of products with weights, each kept once: both norms' results, attention's result, the MLP's product.
 #[test]
 fn sampled_and_projected_inputs_stand_for_whole_ones() {
-    // Each of the seven products has its own; attention's result stays whole for attention.
+    // Each of the seven products has its own sample. Attention's result stays whole for attention.
     let rows = |fraction: f64| (S as f64 * fraction).ceil() as u64;
     let exact = FUSED - 4 * S * H - 2 * S * I;
     let (kept, _, statics) = layer("wta-crs,fraction=0.3");
@@ -190,7 +193,7 @@ fn sampled_and_projected_inputs_stand_for_whole_ones() {
     is_plain(&statics);
     let r = 1024;
     let (kept, _, statics) = layer("compact,rank=1024");
-    // All but the attention's output projection.
+    // All except the attention's output projection.
     assert_eq!(kept, exact + 6 * 2 * S * r);
     let low = L * (r * (3 * H + 2 * I + H) + H * H);
     let rest = P - MATRICES;
@@ -199,7 +202,7 @@ fn sampled_and_projected_inputs_stand_for_whole_ones() {
         [2 * P, 2 * (low + rest), 4 * (low + rest)]
     );
     let (kept, _, statics) = layer("velora,groups=32");
-    // Value's input is that of query and key, which stays; down's is one number per group.
+    // Value shares its input with query and key, which stays. Down keeps one number per group.
     assert_eq!(kept, FUSED - 2 * S * I + 2 * 2 * S * 32);
     is_plain(&statics);
 }
@@ -208,20 +211,22 @@ fn sampled_and_projected_inputs_stand_for_whole_ones() {
 fn quantised_and_shared_activations() {
     let (kept, _, statics) = layer("mesa");
     is_plain(&statics);
-    // Every reader its own copy: two norms, seven products (six h wide, one I), Q, K, V, O in attention, gate and up; 8 bytes per head and copy.
+    // Every reader has its own copy: two norms, seven products (six h wide, one I), Q, K, V, O in attention, gate and
+    // up. Each copy has 8 bytes per head.
     let copies = 2 + 7 + 4 + 2;
     assert_eq!(kept, S * ((2 + 6 + 4) * H + (1 + 2) * I) + 8 * A * copies + 4 * A * S + 8 * S);
     let (kept, _, statics) = layer("ms-bp");
     is_plain(&statics);
     assert_eq!(kept, FUSED - 4 * S * H);
-    // Fused, the gate's derivative needs 2 bits, but up's gradient the activated gate: a quarter byte more a number, so the kernel keeps the gate.
+    // Fused, the gate's derivative needs 2 bits, but up's gradient needs the activated gate. Both together take a
+    // quarter byte more per number, so the kernel keeps the gate.
     let (kept, _, statics) = layer("approx-bp");
     is_plain(&statics);
     assert_eq!(kept, FUSED);
     let notes = |change: fn(Lowering) -> Lowering| lowered("approx-bp", change).unwrap().applied.unwrap().notes;
     assert!(notes(|l| l)[0].contains("nothing changes: the gated unit of llama2-7b is one kernel"));
     assert!(notes(|l| Lowering { elementwise_fusion: false, ..l }).is_empty());
-    // Eager, the activated gate is kept anyway: two bytes a number become a quarter.
+    // Eager, the activated gate is kept anyway: two bytes per number become a quarter.
     let eager = |techniques: &str| layer_of(techniques, |l| Lowering { elementwise_fusion: false, ..l }).0;
     assert_eq!(eager("ms-bp"), eager("approx-bp") + 2 * S * I - S * I / 4 - 2 * (4 + 2) * S * H);
 }
@@ -235,7 +240,7 @@ fn optimizers_keep_what_their_papers_say() {
     };
     assert_eq!(of("lomo"), (2 * P, 0, 2 * V * H, 0));
     let r = 1024;
-    // m <= n: the shorter side is h throughout.
+    // m <= n: the shorter side is h in every matrix.
     let projected = L * (4 * 2 * (H * r + 2 * r * H) + 3 * 2 * (H * r + 2 * r * I));
     let rest = P - MATRICES;
     assert_eq!(of("galore,rank=1024"), (2 * P, 2 * P, 0, projected + 4 * rest));
@@ -266,13 +271,14 @@ fn an_anchor_is_of_what_is_trained_and_the_update_reads_it() {
     let (matrices, norms) = (4 * H * H + 3 * H * I, 2 * H);
     let n = matrices + norms;
     let [(Kernel::Elementwise(pass), once)] = extra("proximal-anchor")[..] else { panic!("one kernel") };
-    // Reads weights, gradients and the anchor, 2 bytes each; writes gradients.
+    // The pass reads weights, gradients and the anchor, 2 bytes each, and writes gradients.
     assert_eq!((pass.elements, pass.read.0, pass.written.0, once), (3 * n, 6 * n, 2 * n, 1.0));
     let [_, (Kernel::Transfer(copy), _)] = extra("proximal-anchor,on_host=1")[..] else { panic!("a kernel and a copy") };
     assert_eq!((copy.link, copy.bytes.0), (TransferLink::Host, 2 * n));
 }
 
-/// In mixed precision the moments have 4 bytes a number and the basis 2; over tensor-parallel devices the rank is the whole matrix's.
+/// In mixed precision a moment has 4 bytes per number and the basis 2. Over tensor-parallel devices the rank is that of
+/// the whole matrix.
 #[test]
 fn galore_projects_whole_matrices_whatever_the_precision_and_the_width() {
     let r = 1024;
@@ -341,7 +347,7 @@ fn what_cannot_be_is_refused_with_its_reason() {
     };
     assert!(
         refused("lomo", 4)
-            .contains("a gradient is gone before the next micro-batch could add to it (a step has 4 micro-batches)")
+            .contains("a gradient is freed before the next micro-batch can add to it (a step has 4 micro-batches)")
     );
     assert!(refused("galore,per_layer=1", 2).contains("with updates per layer"));
     assert!(refused("galore,rank=5000", 1).contains("must be a whole number from 1 to 4096"));
@@ -356,11 +362,11 @@ fn what_cannot_be_is_refused_with_its_reason() {
             refused(low_rank, 1)
         );
     }
-    // States of adapters are those of any trained weights.
+    // An adapter's states quantise like those of any trained weights.
     let (adapted, both) = (layer("lora").2, layer("lora adam8bit").2);
     assert!(device(both.states) < device(adapted.states) && device(both.states) > device(adapted.states) / 2);
     for again in ["wta-crs megatron-full", "recompute-mlp rad", "lora wta-crs recompute-mlp"] {
-        assert!(refused(again, 1).contains("drawn at random: made again they would be others"), "{again}");
+        assert!(refused(again, 1).contains("drawn at random: a recomputation would draw others"), "{again}");
     }
     assert!(refused("wta-crs compact", 1).contains("has another form already"));
     assert!(refused("memo,fraction=1.5", 1).contains("fraction = 1.5: must be from 0 to 1"));
@@ -375,10 +381,11 @@ fn compositions_of_the_papers_go_together() {
     let narrow = layer("galore,rank=1024,per_layer=1 adam8bit").2;
     assert_eq!(narrow.states, layer("galore-8bit,rank=1024").2.states);
     assert_eq!(narrow.states, layer("adam8bit galore,rank=1024").2.states, "whatever the order");
-    // LoRA-FA leaves nonlinear operators' inputs, which Mesa narrows.
+    // LoRA-FA leaves the inputs of nonlinear operators, which Mesa quantises.
     let (both, ..) = layer("lora-fa mesa");
     assert!(both < layer("lora-fa").0 && both < layer("mesa").0);
-    // LoRA reads the products' inputs exactly, so that they can be sampled (WTA-CRS, section 4) or grouped (VeLoRA); what is between the factors stays.
+    // LoRA reads the products' exact inputs, so they can be sampled (WTA-CRS, section 4) or grouped (VeLoRA). The
+    // tensor between the factors stays.
     let (r, rows) = (8, (S as f64 * 0.3).ceil() as u64);
     let adapted = 7 * 2 * S * r;
     let exact = FUSED - 4 * S * H - 2 * S * I;
@@ -386,20 +393,20 @@ fn compositions_of_the_papers_go_together() {
     assert_eq!(sampled, exact + adapted + rows * (2 * (6 * H + I) + 7 * 8));
     assert_eq!(statics, layer("lora,rank=8").2);
     assert_eq!(layer("lora,rank=8 velora,groups=32").0, FUSED - 2 * S * I + 2 * 2 * S * 32 + adapted);
-    // The gradient of the first factor is of the sampled tokens: h x r for each of them.
+    // The first factor's gradient sums over the sampled tokens: h x r for each of them.
     let training = lowered("lora,rank=8 wta-crs,fraction=0.3", |l| l).unwrap();
     let graph = &training.segment(SegmentKind::Layer).unwrap().graph;
     let steps = graph.find_operator("layer.attention.output").unwrap().backward.iter().flat_map(|c| &c.steps);
     let down = steps.clone().find(|s| s.label == "backward_weight.adapter_down").unwrap();
     let Kernel::Contraction(down) = down.kernel else { panic!("a product") };
-    // Filled up to whole vectors of tokens.
+    // Padded to whole vectors of tokens.
     assert_eq!((down.m, down.n, down.k), (H, r, rows.next_multiple_of(16)));
     let gathered = steps.filter_map(|s| match s.kernel {
         Kernel::Elementwise(e) if s.label == "backward.sampled" => Some(e.elements),
         _ => None,
     });
     assert_eq!(gathered.collect::<Vec<_>>(), [rows * r]);
-    // Attention has no products with weights, so that nothing that is drawn at random is made again.
+    // Attention has no products with weights, so nothing that is drawn at random is recomputed.
     assert_eq!(layer("wta-crs megatron-selective").0, layer("wta-crs").0 - 4 * A * S);
     let (ms, ..) = layer("ms-bp megatron-selective");
     assert_eq!(ms, FUSED - 4 * S * H - 4 * A * S);
@@ -426,7 +433,7 @@ fn what_changes_training_is_allowed_by_name() {
     assert_eq!(allowing(&["galore"]).unwrap().step_multiplier(), 1.0);
     assert_eq!(allowing(&["galore,step_multiplier=1.25"]).unwrap().step_multiplier(), 1.25);
     assert!(allowing(&["galore", "lora"]).unwrap_err().to_string().contains("not among the techniques"));
-    assert!(allowing(&["galore,steps=2"]).unwrap_err().to_string().contains("`steps=2` is no parameter"));
+    assert!(allowing(&["galore,steps=2"]).unwrap_err().to_string().contains("`steps=2` is not a parameter"));
     assert_eq!(list.lossy_techniques().count(), 1);
     let refused = |texts: &[&str]| allowing(texts).unwrap_err().to_string();
     assert!(refused(&["galore,step_multiplier=0.5"]).contains("step_multiplier = 0.5: must be a number from 1 to 1000"));
@@ -453,7 +460,7 @@ fn names_of_techniques_are_short_and_read_again() {
 fn what_has_gone_already_is_said_so() {
     let notes = |techniques: &str| lowered(techniques, |l| l).unwrap().applied.unwrap().notes;
     let gone = notes("offload-core-attn offload-attn-proj");
-    assert_eq!(gone, ["offload-attn-proj: what it sends away has gone already, by another technique"]);
+    assert_eq!(gone, ["offload-attn-proj: another technique already offloads the same tensors"]);
     assert!(notes("offload-attn-proj offload-core-attn").is_empty());
-    assert!(notes("offload-moe-act")[0].contains("has nothing that its rule about saved activations is about"));
+    assert!(notes("offload-moe-act")[0].contains("has nothing that its rule on saved activations matches"));
 }

@@ -1,4 +1,5 @@
-//! What an update of parameters does besides the optimizer's own pass: projections, decompositions, copies to where gradients and states are.
+//! Kernels of a parameter update besides the optimizer's own pass: projections, decompositions, and copies to where
+//! gradients and states are.
 
 use super::parameters::{NumberWidths, ParameterTensors};
 use super::policy::{OffloadTarget, ProjectionBasis, Representation};
@@ -6,7 +7,7 @@ use sim::kernel::{Contraction, DataType, Direction, Elementwise, ElementwiseFunc
 use sim::units::Bytes;
 
 impl ParameterTensors {
-    /// The kernels, and how often a step runs each; a decomposition once in `period` steps.
+    /// Returns the extra kernels and how often a step runs each. A decomposition runs once in `period` steps.
     pub(crate) fn extra_update_kernels(&self, widths: &NumberWidths, operand: DataType, period: u64) -> Vec<(Kernel, f64)> {
         let mut extra: Vec<(Kernel, f64)> = Vec::new();
         let mut add = |kernel: Kernel, times: f64| match extra.iter_mut().find(|(known, _)| *known == kernel) {
@@ -22,12 +23,13 @@ impl ParameterTensors {
                 let Representation::Projected { rank, basis } = form else { continue };
                 let rank = matrix.rank_within_sides(*rank, *basis).unwrap_or(0);
                 match basis {
-                    // The gradient down, the update back up.
+                    // Project the gradient down, and the update back up.
                     ProjectionBasis::SingularVectors => {
                         add(product(rank, other, side), 1.0);
                         add(product(side, other, rank), 1.0);
-                        // The decomposition is one of the whole gradient, by every device that has a part of it: 6 m n^2 + 20 n^3 operations (Golub and
-                        // Van Loan, Matrix Computations, table 8.6.1: R-SVD), as a product of as many.
+                        // Every device that holds a part decomposes the whole gradient: 6 m n^2 + 20 n^3 operations
+                        // (Golub and Van Loan, Matrix Computations, table 8.6.1: R-SVD). It is modelled as a product
+                        // with as many operations.
                         let depth = 3 * small + 10 * small * small / large.max(1);
                         add(product(small, large, depth), 1.0 / period.max(1) as f64);
                     }
@@ -40,7 +42,8 @@ impl ParameterTensors {
         let each = |p: &super::BytesByPlace| [p.device, p.host, p.nvme].map(|placed| placed.per_device_count());
         let [here, host, nvme] = each(&copies);
         if here + host + nvme > 0 {
-            // g += lambda (x - x0) in one pass: a difference, a product and a sum per number; reads weights, their copy and gradients, writes gradients.
+            // g += lambda (x - x0) in one pass: a difference, a product and a sum per number. It reads weights, their
+            // copy and gradients, and writes gradients.
             let numbers = statics.updated.per_device_count();
             let (weight, gradient) = (widths.per.weight * numbers, widths.per.gradient * numbers);
             let read = Bytes(here + host + nvme) + weight + gradient;
@@ -71,8 +74,9 @@ impl ParameterTensors {
         extra
     }
 
-    /// Bytes that the host's processors read and write in their memory for an update of what lives away: states and master weights are read and written,
-    /// gradients read, weights written. What comes from storage passes it likewise.
+    /// Returns the bytes that the host's processors read and write in host memory to update what is offloaded. They
+    /// read and write states and master weights, read gradients and write weights. Data from storage passes through
+    /// host memory the same way.
     fn host_update_bytes(&self, widths: &NumberWidths) -> Bytes {
         let all = self.static_bytes(widths).own;
         let away = |p: &super::BytesByPlace| p.host.per_device_count() + p.nvme.per_device_count();
@@ -83,15 +87,16 @@ impl ParameterTensors {
         Bytes(2 * states + (numbers * (widths.per.weight.0 + widths.per.gradient.0) as f64) as u64)
     }
 
-    /// Bytes that an update copies over each link, both ways: gradients to where the states are, weights back; from storage also states and back.
-    /// The host updates what lives in its memory where it is: gradients that every micro-batch has sent there are not copied again, and weights that
-    /// every micro-batch fetches from there are not copied back. What lives in storage the update reads and writes there.
+    /// Returns the bytes that an update copies over each link, both ways: gradients to the states, and weights back.
+    /// From storage, states also come and go. The host updates its own memory in place: gradients that micro-batches
+    /// already sent there are not copied again, and weights that micro-batches fetch from there are not copied back.
+    /// The update reads and writes what is in storage.
     fn update_link_bytes(&self, widths: &NumberWidths) -> [(TransferLink, Bytes); 2] {
         let all = self.static_bytes(widths).own;
         let (weight, gradient) = (widths.per.weight.0, widths.per.gradient.0);
         let total = |p: &super::BytesByPlace| p.device.per_device_count() + p.host.per_device_count() + p.nvme.per_device_count();
         let hosted = |p: &super::BytesByPlace| p.host.per_device_count() as f64 / total(p).max(1) as f64;
-        // Of gradients that are used up one after the other none are counted on the device.
+        // Gradients that are used up one after the other do not count as resident on the device.
         let made = (all.exchanged.per_device_count() * gradient).max(1) as f64;
         let hosted_gradients = (all.gradients.host.per_device_count() as f64 / made).min(1.0);
         let of = |away: OffloadTarget| {

@@ -1,5 +1,5 @@
-//! The nonlinearity of an MLP. Most need their input in the backward pass; ReLU, sigmoid and tanh have a
-//! derivative in their result, which the next product keeps anyway; a straight copy needs nothing.
+//! The nonlinearity of an MLP. Most functions need their input in the backward pass. ReLU, sigmoid and tanh can use
+//! their result, which the next product keeps anyway. A plain copy needs nothing.
 
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};

@@ -1,11 +1,11 @@
-//! Unfused attention, second product: probabilities times values, per head.
+//! Second product of unfused attention: probabilities times values, per head.
 
 use super::linear::activation_product;
 use super::{OperatorContext, input_chain, kernel_step};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use crate::parallel::Heads;
 
-/// Adds the product; returns the attention's output.
+/// Adds the product; returns attention's output.
 pub(crate) fn add_context_product(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,

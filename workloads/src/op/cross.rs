@@ -1,6 +1,8 @@
-//! Attention of a decoder to its encoder's result (Vaswani et al. 2017): queries of the decoder's tokens, keys and values of the encoder's.
+//! Attention of a decoder to its encoder's result (Vaswani et al. 2017): queries from the decoder's tokens, keys and
+//! values from the encoder's.
 //!
-//! The encoder's result is one tensor for all layers: it is kept once, with the embedding, and every layer adds to its gradient.
+//! The encoder's result is one tensor for all layers. It is kept once, with the embedding, and every layer adds to its
+//! gradient.
 
 use super::fused_attention::{self, AttentionCore};
 use super::linear::{Linear, WeightSplit};
@@ -48,7 +50,8 @@ pub(crate) fn add_cross_attention(graph: &mut GraphBuilder, plan: &SegmentPlan<'
     plan.add_row_split_product(graph, "layer.cross.output", heads.query * heads.value, model.attention_output_bias, mixed)
 }
 
-/// The encoder's result as a layer reads it. Kept elsewhere, it takes no bytes here; its gradient is added to the other layers'.
+/// Adds the encoder's result as a layer reads it. It is kept elsewhere and takes no bytes here; its gradient joins the
+/// other layers'.
 fn add_encoder_result(graph: &mut GraphBuilder, shape: &OperatorContext, hidden: u64) -> TensorId {
     let elements = shape.local_tokens().saturating_mul(hidden);
     let size = shape.activation_bytes(elements);
@@ -65,8 +68,8 @@ fn add_encoder_result(graph: &mut GraphBuilder, shape: &OperatorContext, hidden:
     read
 }
 
-/// Ends the encoder: its result is kept, and the decoder's layers' gradient of it enters here. `biases` parameters are of the scores, of both
-/// sides' layers.
+/// Ends the encoder: its result is kept, and the gradient from the decoder's layers enters here. `biases` are score
+/// parameters of both sides' layers.
 pub(crate) fn end_encoder(graph: &mut GraphBuilder, name: &str, biases: u64, encoded: TensorId) {
     let kept = graph.add_constant(&format!("{name}.gone"), Bytes::ZERO);
     graph.add_operator(NewOperator {

@@ -5,7 +5,7 @@ use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use sim::kernel::{Direction, ElementwiseFunction};
 use sim::units::Bytes;
 
-/// Adds dropout over `elements` numbers; returns what is left.
+/// Adds dropout over `elements` numbers; returns the result.
 pub(crate) fn add_dropout(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,

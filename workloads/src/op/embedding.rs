@@ -1,4 +1,4 @@
-//! Embeddings: the lookup of tokens (rows split over tensor-parallel devices by vocabulary, as in Megatron-LM), and
+//! Embeddings: the token lookup, with rows split over tensor-parallel devices by vocabulary as in Megatron-LM, and
 //! tables added to it (positions, BERT's token types).
 
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel, weight_chain};
@@ -6,7 +6,7 @@ use crate::graph::{GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
 use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
 use sim::units::Bytes;
 
-/// Bytes of a token id: PyTorch's embedding takes int64.
+/// Bytes of a token id: PyTorch's embedding reads int64.
 pub(crate) const TOKEN_ID_BYTES: u64 = 8;
 
 /// Adds the lookup in this device's `rows` of `width` numbers; returns the embedded tokens.
@@ -26,7 +26,8 @@ pub(crate) fn add_token_embedding(
         elementwise_kernel(ElementwiseFunction::Gather, Direction::Forward, elements, size + id_bytes, size),
     )];
     forward.extend(shape.sum_over_tensor_ranks("forward", size));
-    // Rows are added to the gradient in memory, which several tokens may share: read and written once per token.
+    // Rows are added to the gradient in memory, where several tokens may share one. Each is read and written once per
+    // token.
     let rows_touched = shape.gradient_bytes(elements);
     let read = size + id_bytes + rows_touched;
     let scatter = elementwise_kernel(ElementwiseFunction::Scatter, Direction::Backward, elements, read, rows_touched);
@@ -45,8 +46,9 @@ pub(crate) fn add_token_embedding(
 
 /// Adds a learned table to the embedded tokens; returns the sum.
 ///
-/// `rows` is the table's height; `rows_used` how many of them one sequence touches (its length on this device for positions,
-/// all for token types). The table's gradient is a sum over the sequences (and, for token types, the positions).
+/// `rows` is the table's height. `rows_used` is the number of rows that one sequence reads: its length on this device
+/// for positions, all rows for token types. The table's gradient is a sum over the sequences, and for token types over
+/// the positions too.
 pub(crate) fn add_learned_table(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,

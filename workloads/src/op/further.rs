@@ -1,9 +1,11 @@
-//! Modules that predict further tokens (multi-token prediction; DeepSeek-V3 Technical Report, arXiv:2412.19437, section 2.2). Module k takes what the
-//! module before, or the model's last layer, gives for every token, and the embedding of the k-th token ahead; it normalises both, a product leads
-//! their concatenation back to the model's width, a layer like the model's last one follows, then a norm, logits and a loss of its own. Embedding and
-//! head are the model's own: a pipeline's last stage holds a copy of the table (Megatron-LM does so; DeepSeek's DualPipe has both on one device).
+//! Modules that predict further tokens (multi-token prediction; DeepSeek-V3 Technical Report, arXiv:2412.19437, section
+//! 2.2).
 //!
-//! The product is taken as whole on every tensor-parallel device, over the tokens that it has.
+//! For every token, module k reads two vectors: the result of the module before (or of the model's last layer), and the
+//! embedding of the k-th token ahead. It normalises both, and a product reduces their concatenation to the model's
+//! width. A layer like the model's last one follows, then a norm, logits and a loss. Embedding and head are the model's
+//! own. A pipeline's last stage holds a copy of the table, as in Megatron-LM; DeepSeek's DualPipe has both on one
+//! device.
 
 use super::linear::{Linear, WeightSplit};
 use super::transformer::SegmentPlan;
@@ -13,7 +15,7 @@ use crate::layer_names::TRAILING_LAYER;
 use sim::kernel::{Direction, ElementwiseFunction};
 use sim::units::Bytes;
 
-/// Adds the modules behind `hidden`, what the model's layers give; returns the last loss, or `loss` where there are none.
+/// Adds the modules after `hidden`, the result of the model's layers. Returns the last loss, or `loss` without modules.
 pub(crate) fn add_further_token_modules(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -49,7 +51,7 @@ pub(crate) fn add_further_token_modules(
     loss
 }
 
-/// Two rows side by side: a copy of both. Of the gradient each has its part.
+/// Concatenates two rows by a copy. Each gets its part of the gradient.
 fn add_concatenation(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, name: &str, parts: [TensorId; 2]) -> TensorId {
     let shape = &plan.shape;
     let elements = shape.local_tokens().saturating_mul(2 * plan.model.hidden);

@@ -1,9 +1,11 @@
-//! Attention fused over tiles (Dao et al. 2022): keeps queries, keys, values, the output and one fp32 log-sum-exp per row; dropout's
-//! mask is drawn again from the generator's state in the backward pass. Under context parallelism (ring) every device keeps its queries
-//! while keys and values come around: backward they come again, and their gradients go home.
+//! Attention fused over tiles (Dao et al. 2022). It keeps queries, keys, values, the output and one fp32 log-sum-exp
+//! per row. The backward pass redraws dropout's mask from the generator's state. Under context parallelism (ring) every
+//! device keeps its queries while keys and values pass by. In the backward pass they pass by again, and their gradients
+//! return to their devices.
 //!
-//! Where queries and values differ in dimension (latent attention), the kernel is one of the dimension that does the same operations: the mean of both
-//! forward, which also moves the same bytes, and (3 query + 2 value) / 5, rounded up, of the five products backward.
+//! In latent attention, queries and values differ in dimension. The kernel then has the dimension with the same number
+//! of operations. Forward this is the mean of both, which also moves the same bytes. Backward it is (3 query + 2 value)
+//! / 5, rounded up, over the five products.
 
 use super::{OperatorContext, input_chain, kernel_step, reduction_kernel, weight_chain};
 use crate::graph::{BackwardChain, GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
@@ -11,22 +13,22 @@ use crate::parallel::Heads;
 use sim::kernel::{CollectiveKind, Direction, FusedAttention, Kernel, RowFunction};
 use sim::units::Bytes;
 
-/// What a fused kernel computes.
+/// The computation of a fused kernel.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttentionCore {
-    /// The heads of this device.
+    /// Heads on this device.
     pub(crate) heads: Heads,
-    /// Keys of a sequence.
+    /// Keys per sequence.
     pub(crate) keys: u64,
-    /// Whether a query only sees its own key and earlier ones.
+    /// True if a query sees only its own key and earlier ones.
     pub(crate) causal: bool,
     /// Most keys that a query sees.
     pub(crate) window: Option<u64>,
-    /// Whether every head has a learned logit beside its scores.
+    /// True if every head has a learned logit besides its scores.
     pub(crate) sinks: bool,
 }
 
-/// Adds the operator; returns the attention's output.
+/// Adds the operator; returns attention's output.
 pub(crate) fn add_fused_attention(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -73,19 +75,20 @@ pub(crate) fn add_fused_attention(
         forward,
         backward: chains,
         parameters: sink_parameters(heads, sinks),
-        // Of keys and values, and of their gradients, one share arrives while another is worked on.
+        // One share of keys and values, and of their gradients, arrives while another is in use.
         workspace: if shape.context > 1 { local * 4 } else { Bytes::ZERO },
         ..NewOperator::default()
     });
     output
 }
 
-/// One learned logit per head, which takes part in the softmax and in nothing else (GPT-OSS's sinks).
+/// Returns one learned logit per head, which takes part only in the softmax (GPT-OSS's sinks).
 pub(crate) fn sink_parameters(heads: Heads, sinks: bool) -> Parameters {
     Parameters { sharded: if sinks { heads.query } else { 0 }, ..Parameters::default() }
 }
 
-/// Their gradients: a sum over every head's rows, of what the backward pass has of the softmax and of the gradient that arrives; `read` bytes.
+/// Returns the chain of the sinks' gradients. They sum over each head's rows the backward pass's values of the softmax
+/// and the arriving gradient, `read` bytes.
 pub(crate) fn sink_gradient(shape: &OperatorContext, heads: Heads, (rows, read): (TensorId, Bytes)) -> BackwardChain {
     let written = shape.gradient_bytes(heads.query);
     let sum = reduction_kernel(RowFunction::Sum, Direction::Backward, (heads.query, shape.tokens()), read, written);

@@ -1,11 +1,11 @@
-//! The gated unit of Llama's MLP, activation(gate) * up: one kernel that keeps gate and up, or (unfused, and for gates other
-//! than SiLU) an activation and a product that also keeps activation(gate).
+//! The gated unit of Llama's MLP, activation(gate) * up. Fused, it is one kernel that keeps gate and up. Unfused, and
+//! for gates other than SiLU, it is an activation and a product that also keeps activation(gate).
 
 use super::{OperatorContext, activation, elementwise_kernel, input_chain, kernel_step};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use sim::kernel::{Direction, ElementwiseFunction};
 
-/// Adds the unit under the name `name`; returns the gated product.
+/// Adds the unit as `name`; returns the gated product.
 pub(crate) fn add_gated_unit(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -42,7 +42,7 @@ pub(crate) fn add_gated_unit(
     output
 }
 
-/// left * right; each gradient needs the other factor.
+/// Adds left * right. Each gradient needs the other factor.
 fn gated_product(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,

@@ -1,6 +1,7 @@
-//! The projections of multi-head latent attention (DeepSeek-V2, 2024, section 2.1) as training runs them, none absorbed into another:
-//! queries from a narrow normalised vector (or from the input), keys and values from another, and one rotated part of the key for all heads.
-//! The products that lead down are computed by every tensor-parallel device for the tokens it has, those that lead up are split by heads, as in Megatron-LM.
+//! Projections of multi-head latent attention (DeepSeek-V2, 2024, section 2.1) as in training, where none is absorbed
+//! into another. Queries come from a narrow normalised vector or from the input, keys and values from another narrow
+//! vector. One rotated part of the key serves all heads. Every tensor-parallel device computes the down-projections for
+//! its own tokens. The up-projections are split by heads, as in Megatron-LM.
 
 use super::linear::{Linear, WeightSplit};
 use super::norm::NormOperator;
@@ -48,7 +49,7 @@ pub(crate) fn add_latent_attention(
     [query, key, up[1]]
 }
 
-/// Rotates a part of every query head and the one part of the keys, and puts the latter beside every key head.
+/// Rotates a part of every query head and the common part of the keys, and puts the latter beside every key head.
 fn add_latent_rope(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -72,7 +73,7 @@ fn add_latent_rope(
     ));
     let backward = elementwise_kernel(ElementwiseFunction::Rope, Direction::Backward, turned, wide + tables, narrow);
     let mut backward = vec![kernel_step("backward_input", backward)];
-    // Every device has the gradient that its own heads give the one part of the keys.
+    // Every device has its own heads' gradient of the common part of the keys.
     backward.extend(shape.sum_over_tensor_ranks("backward_input", shared));
     graph.add_operator(NewOperator {
         name: name.to_owned(),

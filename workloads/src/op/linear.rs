@@ -1,8 +1,9 @@
-//! A product with a weight matrix, whole or split over tensor-parallel devices as in Megatron-LM: by columns (each device makes a
-//! slice of the result) or by rows (each device contracts its slice of the input, and the results are summed).
+//! A product with a weight matrix, whole or split over tensor-parallel devices as in Megatron-LM. Split by columns,
+//! each device makes a slice of the result. Split by rows, each device contracts its slice of the input, and the
+//! results are summed.
 //!
-//! Backward: dX = dY W^T and dW = X^T dY, both. A bias costs no kernel forward (it is what the accumulators start
-//! from); its gradient is a sum over the tokens.
+//! Backward, it computes dX = dY W^T and dW = X^T dY. A bias costs no forward kernel, because the accumulators start
+//! from it; its gradient is a sum over the tokens.
 
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel, weight_chain};
 use crate::graph::{GraphBuilder, KernelStep, NARROW, NewOperator, Parameters, TensorId};
@@ -12,11 +13,11 @@ use sim::units::Bytes;
 /// How the weights are split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WeightSplit {
-    /// Not at all: every device computes the whole product over the tokens it has.
+    /// Replicated: every device computes the whole product for its own tokens.
     Replicated,
-    /// By columns: needs all tokens, makes this device's columns.
+    /// By columns: each device needs all tokens and makes its columns.
     Columns,
-    /// By rows: contracts this device's rows, then sums over the devices.
+    /// By rows: each device contracts its rows, then the results are summed over the devices.
     Rows,
 }
 
@@ -26,14 +27,14 @@ pub(crate) struct Linear<'a> {
     pub(crate) name: String,
     /// Width of the input on this device.
     pub(crate) input: u64,
-    /// Names and widths of the parts of the result on this device.
+    /// Names and widths of the result's parts on this device.
     pub(crate) outputs: &'a [(&'a str, u64)],
     pub(crate) bias: bool,
     pub(crate) split: WeightSplit,
-    /// Whether an earlier operator reads the same input: its gathered (and converted) copy is there already, and the gradients of
-    /// both are summed over the devices once.
+    /// True if an earlier operator reads the same input. Then its gathered (and converted) copy exists already, and
+    /// both gradients are summed over the devices once.
     pub(crate) shares_input: bool,
-    /// Whether the operands are converted to [`OperatorContext::activation_product`] (the head's and a router's are not).
+    /// True if operands are converted to [`OperatorContext::product`]; the head's and a router's are not.
     pub(crate) narrow: bool,
 }
 
@@ -43,7 +44,7 @@ impl Linear<'_> {
         let width = self.outputs.iter().fold(0u64, |sum, (_, w)| sum.saturating_add(*w));
         let tokens = if self.split == WeightSplit::Replicated { shape.local_tokens() } else { shape.tokens() };
         let result_tokens = if self.split == WeightSplit::Columns { tokens } else { shape.local_tokens() };
-        // What the weights' gradient reads is converted already, where the conversion is kept.
+        // If the conversion is kept, the weights' gradient reads the converted input.
         let copy = if self.narrow { add_kept_conversion(graph, shape, tokens.saturating_mul(self.input), input) } else { None };
         let outputs = self.add_results(graph, result_tokens);
         let full_input = shape.activation_bytes(tokens.saturating_mul(self.input));
@@ -58,7 +59,7 @@ impl Linear<'_> {
             [tokens.saturating_mul(self.input), weights, tokens.saturating_mul(width)]
                 .map(|elements| self.narrow.then(|| convert_operands(shape, elements)).flatten());
         let convert_weight = convert_weight.filter(|_| !shape.cached_conversions);
-        // One that shares its input finds it converted.
+        // An operator that shares its input finds it converted.
         let convert_input = convert_input.filter(|_| !self.shares_input && copy.is_none());
         let again = convert_input;
         let columns = self.split == WeightSplit::Columns && !self.shares_input;
@@ -103,7 +104,7 @@ impl Linear<'_> {
         outputs
     }
 
-    /// Adds the parts of the result.
+    /// Adds the parts of the result as tensors.
     fn add_results(&self, graph: &mut GraphBuilder, tokens: u64) -> Vec<TensorId> {
         let result =
             |(part, width): &(&str, u64)| graph.add_activation(&format!("{}.{part}", self.name), tokens.saturating_mul(*width));
@@ -111,7 +112,8 @@ impl Linear<'_> {
     }
 }
 
-/// The bias of a row-split product is added after the sum over devices, hence held in full by each.
+/// Returns the parameters on one device. The bias of a row-split product is added after the sum over devices, so each
+/// device holds it in full.
 fn parameters_of_linear(split: WeightSplit, weights: u64, bias: u64) -> Parameters {
     match split {
         WeightSplit::Replicated => Parameters { replicated: weights.saturating_add(bias), ..Parameters::default() },
@@ -120,9 +122,9 @@ fn parameters_of_linear(split: WeightSplit, weights: u64, bias: u64) -> Paramete
     }
 }
 
-/// The conversion of `elements` operands to the type of the products, if that is another: with dynamic scaling one pass for the
-/// largest magnitude and one for the conversion (torchao's tensor-wise float8; AQT's int8). Cached conversions read once and write the copy for
-/// the other pass beside, in the layout that it reads.
+/// Returns the conversion of `elements` operands to the products' type, if that differs. Dynamic scaling needs one pass
+/// for the largest magnitude and one for the conversion (torchao's tensor-wise float8; AQT's int8). Cached conversions
+/// read once, and also write the copy for the other pass in its layout.
 pub(crate) fn convert_operands(shape: &OperatorContext, elements: u64) -> Option<Kernel> {
     let (reads, writes) = if shape.cached_conversions { (1, 2) } else { (2, 1) };
     let read = shape.activation_bytes(elements) * reads;
@@ -131,9 +133,10 @@ pub(crate) fn convert_operands(shape: &OperatorContext, elements: u64) -> Option
         .then(|| elementwise_kernel(ElementwiseFunction::Convert, Direction::Forward, elements, read, written))
 }
 
-/// The converted copy of a product's input where Transformer Engine's rules hold: it, and not the input, is what the weights' gradient reads and
-/// the backward pass keeps (`transformer_engine/pytorch/module/linear.py` saves the quantised input alone). `elements` are converted: after the
-/// gathering under sequence parallelism, while what is kept is this device's share. One operator per input, however many products read it.
+/// Adds the converted copy of a product's input if Transformer Engine's rules hold. The weights' gradient reads this
+/// copy instead of the input, and the backward pass keeps it (`transformer_engine/pytorch/module/linear.py` saves only
+/// the quantised input). Under sequence parallelism, `elements` counts the gathered input, and this device keeps its
+/// share. Each input has one such operator, however many products read it.
 pub(crate) fn add_kept_conversion(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -157,7 +160,7 @@ pub(crate) fn add_kept_conversion(
     Some(copy)
 }
 
-/// The new gradient added to the one in memory.
+/// Returns the step that adds the new gradient to the one in memory.
 pub(crate) fn accumulate_weight_gradient(shape: &OperatorContext, weights: u64) -> KernelStep {
     let size = shape.gradient_bytes(weights);
     kernel_step(
@@ -166,14 +169,14 @@ pub(crate) fn accumulate_weight_gradient(shape: &OperatorContext, weights: u64) 
     )
 }
 
-/// The gradient of a bias: the sum over the tokens.
+/// Returns the step of a bias gradient: the sum over the tokens.
 pub(crate) fn reduce_bias_gradient(shape: &OperatorContext, width: u64, tokens: u64) -> KernelStep {
     let read = shape.activation_bytes(tokens.saturating_mul(width));
     let written = shape.gradient_bytes(width);
     kernel_step("backward_weight.bias", reduction_kernel(RowFunction::Sum, Direction::Backward, (width, tokens), read, written))
 }
 
-/// The product of activations (queries and keys, probabilities and values): `batch` independent ones.
+/// Returns `batch` independent products of activations (queries and keys, probabilities and values).
 pub(crate) fn activation_product(batch: u64, (m, n, k): (u64, u64, u64), operand: DataType) -> Kernel {
     Kernel::Contraction(Contraction { batch, m, n, k, operand, result: operand })
 }

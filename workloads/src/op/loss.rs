@@ -1,7 +1,8 @@
-//! Softmax cross-entropy over the vocabulary. Unfused (eager PyTorch), logits are converted to fp32, the row function reads them twice
-//! (normaliser, then log-probabilities), and its gradient reads those and the gradient that reaches them, before it is converted back. The
-//! probabilities are kept in fp32 for the backward pass; with the vocabulary split over devices, three small all-reduces (maximum, label's
-//! logit, sum of exponentials) replace the gathering of logits (Megatron-LM).
+//! Softmax cross-entropy over the vocabulary. Unfused (eager PyTorch), logits are converted to fp32, and the row
+//! function reads them twice (normaliser, then log-probabilities). Its gradient reads those and the arriving gradient,
+//! before it is converted back. The fp32 probabilities are kept for the backward pass. With the vocabulary split over
+//! devices, three small all-reduces (maximum, label's logit, sum of exponentials) avoid gathering the logits
+//! (Megatron-LM).
 
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
@@ -9,7 +10,7 @@ use crate::op::embedding::TOKEN_ID_BYTES;
 use sim::kernel::{CollectiveKind, Direction, ElementwiseFunction, RowFunction};
 use sim::units::Bytes;
 
-/// Adds the loss over logits of `columns` per token on this device; returns it.
+/// Adds the loss over `columns` logits per token on this device; returns it.
 pub(crate) fn add_loss(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,

@@ -1,5 +1,5 @@
-//! Operators: one file each, saying which kernels run forward and backward on one device, which tensors they make and
-//! which the backward pass reads. A new operator is a file here and a line below; [`crate::transformer`] places it.
+//! Operators, one file each: the kernels that run forward and backward on one device, the tensors they make, and those
+//! that the backward pass reads. A new operator is a file here and a line below; [`crate::op::transformer`] places it.
 
 pub(crate) mod activation;
 pub(crate) mod context;
@@ -33,82 +33,82 @@ use sim::kernel::{
 };
 use sim::units::Bytes;
 
-/// What all operators of a segment share: the micro-batch, its split over devices, the number formats.
+/// Properties that all operators of a segment share: the micro-batch, its split over devices, the number formats.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OperatorContext {
     /// Sequences in a micro-batch.
     pub(crate) batch: u64,
-    /// Tokens of a sequence on this device's context-parallel rank: all but under context parallelism.
+    /// Tokens of a sequence on this context-parallel device.
     pub(crate) sequence: u64,
-    /// Context-parallel devices: a sequence has `sequence * context` tokens.
+    /// Context-parallel devices. A sequence has `sequence * context` tokens.
     pub(crate) context: u32,
     /// Tensor-parallel devices.
     pub(crate) ranks: u32,
-    /// Whether norms, dropout and residual sums are split along the sequence over those devices.
+    /// True if those devices split norms, dropout and residual sums along the sequence.
     pub(crate) sequence_parallel: bool,
     /// Type of activations and weights.
     pub(crate) operand: DataType,
-    /// Type to which the operands of products with weights are converted first, where it is not `operand`.
+    /// Type to which products with weights convert their operands; equals `operand` without conversion.
     pub(crate) product: DataType,
-    /// Type in which weight gradients are written.
+    /// Type of weight gradients.
     pub(crate) gradient: DataType,
-    /// Whether neighbouring elementwise work is one kernel.
+    /// True if neighbouring elementwise work is one kernel.
     pub(crate) fused: bool,
-    /// Whether weight gradients are added to those in memory by a pass of their own.
+    /// True if a separate pass adds weight gradients to those in memory.
     pub(crate) separate_accumulation: bool,
     pub(crate) cached_conversions: bool,
-    /// Whether the loss reads and writes logits in their own type, converting on the fly.
+    /// True if the loss reads and writes logits in their own type, and converts on the fly.
     pub(crate) fused_loss: bool,
 }
 
 impl OperatorContext {
-    /// Tokens of the micro-batch.
+    /// Returns the tokens of the micro-batch.
     pub(crate) fn tokens(&self) -> u64 {
         self.batch.saturating_mul(self.sequence)
     }
 
-    /// Tokens outside the split products, on this device: a share of them under sequence parallelism.
+    /// Returns this device's tokens outside the split products: a share of them under sequence parallelism.
     pub(crate) fn local_tokens(&self) -> u64 {
         self.batch.saturating_mul(self.local_sequence())
     }
 
-    /// Tokens of a whole sequence, over all context-parallel devices.
+    /// Returns the tokens of a whole sequence, over all context-parallel devices.
     pub(crate) fn full_sequence(&self) -> u64 {
         self.sequence.saturating_mul(u64::from(self.context))
     }
 
-    /// The shape of work on whole sequences, for a share of the heads.
+    /// Returns the context for work on whole sequences with a share of the heads.
     pub(crate) fn with_whole_sequences(&self) -> Self {
         Self { sequence: self.full_sequence(), context: 1, ..*self }
     }
 
-    /// A collective among the context-parallel devices, which are a tensor-parallel group apart.
+    /// Returns a collective over the context-parallel devices, which are a tensor-parallel group apart.
     pub(crate) fn context_collective_step(&self, label: &str, kind: CollectiveKind, bytes: Bytes) -> KernelStep {
         let group = RankGroup { ranks: self.context, stride: self.ranks };
         collective_step(label, ParallelAxis::Context, Collective { kind, bytes, group })
     }
 
-    /// Positions outside the split products, on this device.
+    /// Returns this device's positions outside the split products.
     pub(crate) fn local_sequence(&self) -> u64 {
         if self.sequence_parallel { self.sequence / u64::from(self.ranks) } else { self.sequence }
     }
 
-    /// Bytes of `elements` activations.
+    /// Returns the bytes of `elements` activation numbers.
     pub(crate) fn activation_bytes(&self, elements: u64) -> Bytes {
         Bytes(self.operand.bytes()) * elements
     }
 
-    /// Bytes of `elements` weight gradients.
+    /// Returns the bytes of `elements` weight gradients.
     pub(crate) fn gradient_bytes(&self, elements: u64) -> Bytes {
         Bytes(self.gradient.bytes()) * elements
     }
 
-    /// Whether there is anything to communicate.
+    /// Returns whether there are several tensor-parallel devices.
     pub(crate) fn is_tensor_parallel(&self) -> bool {
         self.ranks > 1
     }
 
-    /// A collective among the tensor-parallel devices, which are neighbours.
+    /// Returns a collective over the tensor-parallel devices, which are neighbours.
     pub(crate) fn tensor_collective_step(&self, label: &str, kind: CollectiveKind, bytes: Bytes) -> KernelStep {
         let group = RankGroup { ranks: self.ranks, stride: 1 };
         collective_step(label, ParallelAxis::Tensor, Collective { kind, bytes, group })
@@ -125,34 +125,34 @@ impl OperatorContext {
         })
     }
 
-    /// Gathers an activation that is split along the sequence to its full `bytes`; nothing where it is not split.
+    /// Gathers an activation that is split along the sequence to its full `bytes`; `None` if it is not split.
     pub(crate) fn gather_sequence(&self, label: &str, bytes: Bytes) -> Option<KernelStep> {
         (self.is_tensor_parallel() && self.sequence_parallel)
             .then(|| self.tensor_collective_step(&format!("{label}.all_gather"), CollectiveKind::AllGather, bytes))
     }
 }
 
-/// A kernel of one device under its label.
+/// Returns a kernel of one device with its label.
 pub(crate) fn kernel_step(label: &str, kernel: Kernel) -> KernelStep {
     KernelStep { label: label.to_owned(), kernel, axis: None }
 }
 
-/// A collective along an axis under its label.
+/// Returns a collective along an axis with its label.
 pub(crate) fn collective_step(label: &str, axis: ParallelAxis, collective: Collective) -> KernelStep {
     KernelStep { label: label.to_owned(), kernel: Kernel::Collective(collective), axis: Some(axis) }
 }
 
-/// A chain that computes input gradients.
+/// Returns a chain that computes input gradients.
 pub(crate) fn input_chain(inputs: &[TensorId], reads: &[TensorId], steps: Vec<KernelStep>) -> BackwardChain {
     BackwardChain { gradient: Gradient::Inputs(inputs.to_vec()), reads: reads.to_vec(), steps }
 }
 
-/// A chain that computes parameter gradients.
+/// Returns a chain that computes parameter gradients.
 pub(crate) fn weight_chain(reads: &[TensorId], steps: Vec<KernelStep>) -> BackwardChain {
     BackwardChain { gradient: Gradient::Weights, reads: reads.to_vec(), steps }
 }
 
-/// An elementwise kernel.
+/// Returns an elementwise kernel.
 pub(crate) fn elementwise_kernel(
     function: ElementwiseFunction,
     direction: Direction,
@@ -163,7 +163,7 @@ pub(crate) fn elementwise_kernel(
     Kernel::Elementwise(Elementwise { function, direction, elements, read, written })
 }
 
-/// A row-wise kernel over (rows, columns).
+/// Returns a row-wise kernel over (rows, columns).
 pub(crate) fn reduction_kernel(
     function: RowFunction,
     direction: Direction,

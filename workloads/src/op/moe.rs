@@ -1,10 +1,14 @@
-//! A mixture of experts in place of the MLP (Shazeer et al. 2017; Lepikhin et al., GShard, 2020): a router picks `top_k` experts per
-//! token, tokens travel to the devices of their experts, each expert is an MLP, and its results travel back and are summed by weight.
+//! A mixture of experts instead of the MLP (Shazeer et al. 2017; Lepikhin et al., GShard, 2020). A router picks `top_k`
+//! experts per token, and tokens travel to their experts' devices. Each expert is an MLP. Its results travel back and
+//! are summed by weight.
 //!
-//! Routing is taken as even: every expert gets its share of the tokens, or, with a capacity factor, exactly its capacity
-//! (`factor * top_k * tokens / experts`, rounded up; fuller experts drop, emptier ones pad); an imbalance, which is 1 unless a stack's option says
-//! otherwise, fills the device that all others wait for. Tokens travel by all-to-alls, copy by copy or once to every node, or are gathered by all devices of the group. Experts are split over the expert-parallel
-//! devices, and each expert's width over the tensor-parallel ones, or over as many as are stated.
+//! Routing is even by default: every expert gets its share of the tokens. With a capacity factor it gets exactly its
+//! capacity (`factor * top_k * tokens / experts`, rounded up; fuller experts drop tokens, emptier ones pad). An
+//! imbalance above 1, a stack's option, fills the device that all others wait for.
+//!
+//! Tokens travel by all-to-alls, copy by copy or once to every node; or all devices of the group gather them. Experts
+//! are split over the expert-parallel devices. Each expert's width is split over the tensor-parallel ones, or over a
+//! stated number.
 
 use super::linear::{
     Linear, WeightSplit, accumulate_weight_gradient, add_kept_conversion, convert_operands, reduce_bias_gradient,
@@ -26,23 +30,23 @@ use sim::units::Bytes;
 const WEIGHT_BYTES: u64 = 4;
 const INDEX_BYTES: u64 = 4;
 
-/// How a layer's experts are spread and filled, on one device.
+/// How one device's experts are spread and filled.
 #[derive(Debug, Clone, Copy)]
 struct ExpertDispatch {
     experts: Experts,
     /// Expert-parallel devices.
     ranks: u32,
-    /// Their distance in device numbering.
+    /// Distance between them in device numbers.
     stride: u32,
     hidden: u64,
     /// Experts on this device.
     local: u64,
-    /// Places for tokens of all experts together that this device sends (and, routing being even, receives), those of its own
-    /// tokens under sequence parallelism.
+    /// Token slots of all experts that this device sends, and receives under even routing. Under sequence parallelism
+    /// these are its own tokens' slots.
     slots: u64,
-    /// Whether tokens are sent once to every unit of the network.
+    /// True if tokens are sent only once to every unit of the network.
     once: bool,
-    /// Tokens that every device has of all in the expert-parallel group, where it gathers them.
+    /// Tokens of the whole expert-parallel group, if every device gathers them.
     gathered: Option<u64>,
 }
 
@@ -52,7 +56,8 @@ impl ExpertDispatch {
         Self {
             experts,
             ranks,
-            // Devices that share an expert come first; where those are the tensor-parallel group, the context-parallel ones as well.
+            // Devices that share an expert come first. If these are the tensor-parallel group, the context-parallel
+            // ones do too.
             stride: plan
                 .lowering
                 .expert_tensor_parallel
@@ -65,7 +70,7 @@ impl ExpertDispatch {
         }
     }
 
-    /// Exchanges all slots among the expert-parallel devices; or gathers the tokens of all, `back` the sums of their results.
+    /// Exchanges all slots among the expert-parallel devices; or gathers all tokens, and with `back` sums the results.
     fn exchange_slots(&self, shape: &OperatorContext, label: &str, back: bool) -> Option<KernelStep> {
         let (kind, name) = match (self.gathered, back) {
             (None, _) if self.once => (CollectiveKind::Dispatch(self.choose_experts()), "dispatch"),
@@ -78,7 +83,7 @@ impl ExpertDispatch {
         (self.ranks > 1).then(|| collective_step(&format!("{label}.{name}"), ParallelAxis::Expert, collective))
     }
 
-    /// Which experts a token goes to.
+    /// Returns how a token chooses its experts.
     fn choose_experts(&self) -> PartChoice {
         let small = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
         let groups = self.experts.groups.unwrap_or(ExpertGroups { count: 1, chosen: 1 });
@@ -90,7 +95,7 @@ impl ExpertDispatch {
         }
     }
 
-    /// Bytes on a device before or after an exchange, whichever are more.
+    /// Returns the bytes on a device before or after an exchange, whichever is larger.
     fn exchanged_bytes(&self, shape: &OperatorContext) -> Bytes {
         shape.activation_bytes(self.gathered.unwrap_or(self.slots).saturating_mul(self.hidden))
     }
@@ -112,10 +117,10 @@ pub(crate) fn add_mixture(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, expe
     let logits = router.add_linear(graph, shape, x)[0];
     let weights = add_top_k(graph, shape, experts, logits);
     let tokens = add_dispatch(graph, shape, &dispatch, x);
-    // The experts see one long sequence of slots; under sequence parallelism its parts are gathered before the first product, by the
-    // devices that share an expert.
+    // The experts see one long sequence of slots. Under sequence parallelism, the devices that share an expert gather
+    // its parts before the first product.
     let ranks = plan.lowering.expert_tensor_parallel.unwrap_or(shape.ranks);
-    // Devices of several tensor-parallel groups of one have tokens of their own each.
+    // Devices of different tensor-parallel groups of degree one have tokens of their own.
     let sequence_parallel = (shape.sequence_parallel || shape.ranks == 1) && ranks > 1;
     let split = if sequence_parallel { u64::from(ranks) } else { 1 };
     let sequence = dispatch.slots.saturating_mul(split);
@@ -154,7 +159,8 @@ pub(crate) fn add_mixture(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, expe
     }
 }
 
-/// The softmax of the logits and the choice of the largest: keeps the probabilities (fp32) and, per choice, weight and index.
+/// Adds the softmax of the logits and the choice of the largest. It keeps the fp32 probabilities, and a weight and an
+/// index per choice.
 fn add_top_k(graph: &mut GraphBuilder, shape: &OperatorContext, experts: Experts, logits: TensorId) -> TensorId {
     let tokens = shape.local_tokens();
     let choices = tokens.saturating_mul(experts.top_k);
@@ -178,7 +184,7 @@ fn add_top_k(graph: &mut GraphBuilder, shape: &OperatorContext, experts: Experts
     weights
 }
 
-/// Tokens in the order of their experts, and to their devices.
+/// Adds the sort of tokens by expert, and their way to the experts' devices.
 fn add_dispatch(graph: &mut GraphBuilder, shape: &OperatorContext, dispatch: &ExpertDispatch, x: TensorId) -> TensorId {
     let elements = dispatch.slots.saturating_mul(dispatch.hidden);
     let output = graph.add_activation("layer.moe.dispatch.out", elements);
@@ -201,8 +207,8 @@ fn add_dispatch(graph: &mut GraphBuilder, shape: &OperatorContext, dispatch: &Ex
     output
 }
 
-/// Results back to their tokens' devices, summed by weight. The weights' gradient needs the results; where they were weighed before the experts'
-/// last product, nobody does.
+/// Adds the way of results back to their tokens' devices, and their weighted sum. The weights' gradient needs the
+/// results, unless they were weighted before the experts' last product.
 fn add_combine(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,

@@ -1,6 +1,6 @@
-//! Normalisation of rows. LayerNorm keeps its input and derives mean and variance again in the backward pass
-//! (as Korthikanti et al. 2022 account it); RMSNorm keeps its input and one fp32 factor per row.
-//! Unfused RMSNorm (Hugging Face's eager one) keeps an fp32 copy of the input and the normalised rows instead.
+//! Normalisation of rows. LayerNorm keeps its input and recomputes mean and variance in the backward pass (as
+//! Korthikanti et al. 2022 count it). RMSNorm keeps its input and one fp32 factor per row. Unfused RMSNorm (eager
+//! Hugging Face) keeps an fp32 copy of the input and the normalised rows instead.
 
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel, weight_chain};
 use crate::graph::{BackwardChain, GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
@@ -14,11 +14,11 @@ pub(crate) struct NormOperator {
     pub(crate) name: String,
     pub(crate) norm: Norm,
     pub(crate) width: u64,
-    /// Whether it has parameters.
+    /// True if it has parameters.
     pub(crate) affine: bool,
-    /// Whether they include a bias, where it is LayerNorm.
+    /// For LayerNorm: whether they include a bias.
     pub(crate) bias: bool,
-    /// Whether they are split over tensor-parallel devices, each with its part of the rows.
+    /// True if tensor-parallel devices split them, each with its part of the rows.
     pub(crate) split: bool,
 }
 
@@ -62,7 +62,7 @@ impl NormOperator {
         output
     }
 
-    /// Gains and biases are sums over the tokens of dY * normalised x and dY.
+    /// Returns the chain of the gains' and biases' gradients: sums over the tokens of dY * normalised x, and of dY.
     fn norm_weight_gradient(&self, shape: &OperatorContext, reads: &[TensorId], read: Bytes) -> Option<BackwardChain> {
         let parameters = self.norm_parameters().per_device_count();
         let size = shape.activation_bytes(shape.local_tokens().saturating_mul(self.width));

@@ -1,5 +1,5 @@
-//! Patches of images made tokens: one product of their numbers (ViT's convolution, whose windows do not overlap, is such a product), behind a learned
-//! token of its own. The images have no gradient.
+//! Patches of images as tokens: one product of their numbers, after a learned first token. ViT's convolution is such a
+//! product, because its windows do not overlap. The images have no gradient.
 
 use super::linear::{accumulate_weight_gradient, reduce_bias_gradient};
 use super::{OperatorContext, kernel_step, weight_chain};
@@ -7,7 +7,8 @@ use crate::graph::{GraphBuilder, NewOperator, Parameters, TensorId};
 use crate::variations::Patches;
 use sim::kernel::{Contraction, Kernel};
 
-/// Adds the product to the width of the residual stream; returns the tokens. Every tensor-parallel device makes those that it has.
+/// Adds the product to the width of the residual stream; returns the tokens. Every tensor-parallel device makes its own
+/// tokens.
 pub(crate) fn add_patch_product(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -28,7 +29,7 @@ pub(crate) fn add_patch_product(
         gradient.push(accumulate_weight_gradient(shape, weights));
     }
     gradient.extend(patches.bias.then(|| reduce_bias_gradient(shape, hidden, made)));
-    // The token in front is a vector.
+    // The first token is a learned vector.
     let vectors = hidden.saturating_mul(1 + u64::from(patches.bias));
     graph.add_operator(NewOperator {
         name: name.to_owned(),

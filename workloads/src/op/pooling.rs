@@ -1,12 +1,12 @@
-//! One token of every sequence, for a head that reads no other. Under sequence parallelism the device that has it hands it on; its gradient is zero
-//! everywhere else.
+//! One token per sequence, for a head that reads no other. Under sequence parallelism the device that holds it passes
+//! it on. The gradient of all other tokens is zero.
 
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use sim::kernel::{CollectiveKind, Direction, ElementwiseFunction};
 use sim::units::Bytes;
 
-/// Adds the choice; returns the tokens chosen.
+/// Adds the choice; returns the chosen tokens.
 pub(crate) fn add_token_choice(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -23,7 +23,7 @@ pub(crate) fn add_token_choice(
     if shape.sequence_parallel && shape.is_tensor_parallel() {
         forward.push(shape.tensor_collective_step("forward.all_reduce", CollectiveKind::AllReduce, small));
     }
-    // Zeros are written, read by nothing.
+    // Zeros are written without any read.
     let zeros = elementwise_kernel(ElementwiseFunction::Scatter, Direction::Backward, all, small.min(large), large.max(Bytes(1)));
     graph.add_operator(NewOperator {
         name: name.to_owned(),

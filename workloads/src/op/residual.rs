@@ -1,4 +1,4 @@
-//! The residual sum, with the branch's dropout in the same kernel where elementwise work is fused.
+//! The residual sum, with the branch's dropout in the same kernel if elementwise work is fused.
 
 use super::{OperatorContext, dropout, elementwise_kernel, input_chain, kernel_step};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};

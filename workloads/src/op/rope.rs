@@ -1,13 +1,13 @@
-//! Rotary position embedding of queries and keys: linear, so that the backward pass (the inverse rotation) reads only the
-//! tables of sines and cosines, which the model has once.
+//! Rotary position embedding of queries and keys. It is linear, so the backward pass (the inverse rotation) reads only
+//! the tables of sines and cosines, which the model has once.
 
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use sim::kernel::{Direction, ElementwiseFunction};
 use sim::units::Bytes;
 
-/// Adds the rotation of queries (`query_width` per token) and keys (`key_width`), of which `rotated` of the `head_dim` numbers of a head are rotated
-/// and the others copied; returns both.
+/// Adds the rotation of queries (`query_width` per token) and keys (`key_width`); returns both. It rotates `rotated` of
+/// each head's `head_dim` numbers and copies the others.
 pub(crate) fn add_rotation(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,

@@ -1,12 +1,15 @@
-//! A state-space layer (Mamba-2, Dao and Gu 2024): one product makes gate, input, the projections into and out of the state and the steps; a short
-//! convolution along the sequence; the selective scan; a gated norm; one product back.
+//! A state-space layer (Mamba-2, Dao and Gu 2024). One product makes gate, input, the projections into and out of the
+//! state, and the steps. Then come a short convolution along the sequence, the selective scan, a gated norm and one
+//! product back.
 //!
-//! The scan runs in chunks of q tokens (the paper's section 6, listing 1; `mamba_ssm`'s kernels are these): scores of the projections within a chunk,
-//! one q x q matrix a group; what they make of the chunk's tokens, masked by the decays between them; the chunk's own state; a recurrence that
-//! hands states from chunk to chunk; what the state that arrives adds. Scores and states pass through memory. Fused, the backward pass makes
-//! both again, as `mamba_ssm`'s does; unfused, both are kept.
+//! The scan runs in chunks of q tokens (section 6 and listing 1 of the paper; `mamba_ssm` has these kernels). It
+//! computes the scores of the projections within a chunk, one q x q matrix per group; their product with the chunk's
+//! tokens, masked by the decays between them; the chunk's own state; a recurrence that passes states from chunk to
+//! chunk; and the contribution of the arriving state. Scores and states pass through memory. Fused, the backward pass
+//! recomputes both, as in `mamba_ssm`; unfused, both are kept.
 //!
-//! Tensor parallelism splits the heads; a group of projections that heads of several devices share is on each of these.
+//! Tensor parallelism splits the heads. If heads of several devices share a group of projections, each of these devices
+//! holds it.
 
 use super::linear::activation_product;
 use super::norm::NormOperator;
@@ -18,7 +21,7 @@ use crate::variations::StateSpace;
 use sim::kernel::{Direction, ElementwiseFunction, Kernel, RowFunction};
 use sim::units::Bytes;
 
-/// Bytes of a state's number and of a decay: both stay in fp32.
+/// Bytes of a state's number and of a decay; both are fp32.
 const WIDE: u64 = 4;
 
 /// Adds the branch; returns its result.
@@ -46,7 +49,8 @@ pub(crate) fn add_scan_branch(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, 
     plan.add_row_split_product(graph, "layer.scan.out", width, own.bias, normed)
 }
 
-/// The convolution along the sequence, a channel by itself, and its nonlinearity: a pass over memory that multiplies as often as it is wide.
+/// Adds the convolution of each channel along the sequence and its nonlinearity: one pass over memory with as many
+/// multiplications per number as the convolution is wide.
 fn add_convolution(graph: &mut GraphBuilder, shape: &OperatorContext, own: &StateSpace, input: TensorId) -> TensorId {
     let elements = shape.tokens().saturating_mul(own.convolved_width());
     let size = shape.activation_bytes(elements);
@@ -92,7 +96,7 @@ struct ScanProducts {
     across: Kernel,
 }
 
-/// The scan itself, with decay, step and skip of every head as parameters.
+/// Adds the scan itself, with decay, step and skip of every head as parameters.
 fn add_scan_core(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -101,7 +105,7 @@ fn add_scan_core(
 ) -> TensorId {
     let shape = &plan.shape;
     let q = own.chunk.min(shape.sequence).max(1);
-    // A sequence's last chunk is filled up.
+    // A sequence's last chunk is padded.
     let chunks = |per: u64| shape.batch.saturating_mul(shape.sequence.div_ceil(q)).saturating_mul(per);
     let (of_heads, of_groups) = (chunks(own.heads), chunks(own.groups));
     let output = graph.add_activation("layer.scan.core.out", shape.tokens().saturating_mul(own.scan_width()));
@@ -137,7 +141,7 @@ fn add_scan_core(
     if !kept {
         back.extend(made.iter().map(|made| KernelStep { label: format!("backward_input.again_{}", made.label), ..made.clone() }));
     }
-    // Of every product the gradients of both its factors.
+    // The gradients of both factors of every product.
     let both = |label: &str, batch: u64, [m, n, k]: [u64; 3]| {
         [
             kernel_step(&format!("backward_input.{label}_left"), activation_product(batch, (m, k, n), shape.operand)),

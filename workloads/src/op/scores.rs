@@ -1,4 +1,5 @@
-//! Unfused attention, first product: queries times keys, per head. Query heads that share a key head are rows of one product.
+//! First product of unfused attention: queries times keys, per head. Query heads that share a key head are rows of one
+//! product.
 
 use super::linear::activation_product;
 use super::{OperatorContext, input_chain, kernel_step};
@@ -6,17 +7,17 @@ use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use crate::parallel::Heads;
 
 impl Heads {
-    /// Independent products of a micro-batch.
+    /// Returns the number of independent products in a micro-batch.
     pub(crate) fn product_count(self, shape: &OperatorContext) -> u64 {
         shape.batch.saturating_mul(self.kv)
     }
 
-    /// Query rows of one product: the positions of all query heads that share a key head.
+    /// Returns the query rows of one product: the positions of all query heads that share a key head.
     pub(crate) fn rows_per_product(self, shape: &OperatorContext) -> u64 {
         shape.sequence.saturating_mul(self.query / self.kv.max(1))
     }
 
-    /// Scores of a micro-batch on this device.
+    /// Returns the number of scores of a micro-batch on this device.
     pub(crate) fn score_count(self, shape: &OperatorContext) -> u64 {
         shape.tokens().saturating_mul(self.query).saturating_mul(shape.sequence)
     }

@@ -1,5 +1,6 @@
-//! The expert that every token goes to (DeepSeekMoE, Dai et al. 2024): an MLP beside the routed ones, on the tokens where they are, whose result is added
-//! to theirs; in Qwen2-MoE it is weighed first, by the sigmoid of a product of one column.
+//! The shared expert (DeepSeekMoE, Dai et al. 2024): an MLP for every token, beside the routed experts. It works on
+//! tokens in place, and its result is added to theirs. In Qwen2-MoE the sigmoid of a one-column product scales it
+//! first.
 
 use super::linear::{Linear, WeightSplit};
 use super::transformer::SegmentPlan;
@@ -9,7 +10,7 @@ use crate::model::SharedExpert;
 use crate::op::activation;
 use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
 
-/// Adds the expert over `x` and its sum with the `routed` ones' result; returns the sum.
+/// Adds the expert over `x` and the sum with the `routed` experts' result; returns the sum.
 pub(crate) fn add_shared_expert(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -39,7 +40,7 @@ pub(crate) fn add_shared_expert(
     add_expert_sum(graph, &plan.unsplit_context(), plan.model.hidden, (routed, result))
 }
 
-/// Every row times its weight; the weight's gradient is a sum over the row.
+/// Scales every row by its weight. The weight's gradient is a sum over the row.
 fn add_row_weights(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -65,7 +66,7 @@ fn add_row_weights(
     output
 }
 
-/// Routed and shared results together; the gradient passes to both.
+/// Adds routed and shared results; the gradient passes to both.
 fn add_expert_sum(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,

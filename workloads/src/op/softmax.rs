@@ -1,5 +1,5 @@
-//! Unfused attention: scale, mask and softmax of the scores; one kernel where elementwise work is fused (Megatron-LM's
-//! scaled masked softmax), three passes otherwise. The backward pass reads the probabilities.
+//! Scale, mask and softmax of unfused attention's scores. It is one kernel if elementwise work is fused (Megatron-LM's
+//! scaled masked softmax), otherwise three passes. The backward pass reads the probabilities.
 
 use super::fused_attention::{sink_gradient, sink_parameters};
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel};

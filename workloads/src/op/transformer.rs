@@ -1,4 +1,4 @@
-//! Where the operators go: embedding, one layer, head, for every family.
+//! Builds the segments of every family from operators: embedding, one layer, head.
 
 use super::fused_attention::AttentionCore;
 use super::linear::{Linear, WeightSplit};
@@ -17,7 +17,7 @@ use crate::parallel::Heads;
 use crate::variations::{ParallelBranches, PooledHead, Variations};
 use sim::units::Bytes;
 
-/// What building any segment needs.
+/// Inputs for building any segment.
 pub(crate) struct SegmentPlan<'a> {
     pub(crate) model: &'a Model,
     pub(crate) shape: OperatorContext,
@@ -44,14 +44,15 @@ impl<'a> SegmentPlan<'a> {
         Self { model, shape, slice, lowering: *lowering }
     }
 
-    /// Numbers of the residual stream on this device.
+    /// Returns the numbers of the residual stream on this device.
     fn residual_stream_size(&self) -> u64 {
         self.shape.local_tokens().saturating_mul(self.model.hidden)
     }
 
-    /// Token lookup (or the product of patches), projection to the residual stream where narrower, positions, token types, norm, dropout; and the
-    /// leading layers, which stay with the embedding, on the pipeline's first stage. Of an encoder-decoder these are the encoder, with a norm behind
-    /// it, and what leaves is the decoder's embedding: the encoder's result goes along.
+    /// Builds the embedding's segment: token lookup (or the product of patches), projection to the residual stream if
+    /// narrower, positions, token types, norm and dropout. Leading layers follow, which stay with the embedding on the
+    /// first stage. In an encoder-decoder these are the encoder with a norm after it. The segment then gives the
+    /// decoder's embedding, and the encoder's result travels along.
     pub(crate) fn build_embedding(&self) -> OperatorGraph {
         let mut graph = GraphBuilder::new(self.shape.operand);
         let mut x = self.add_embedded_tokens(&mut graph, "embedding");
@@ -67,7 +68,7 @@ impl<'a> SegmentPlan<'a> {
         graph.finish_graph(x)
     }
 
-    /// Tokens or patches embedded, under a name.
+    /// Adds embedded tokens or patches under `name`.
     fn add_embedded_tokens(&self, graph: &mut GraphBuilder, name: &str) -> TensorId {
         let (model, shape) = (self.model, &self.shape);
         let called = |part: &str| format!("{name}.{part}");
@@ -75,7 +76,7 @@ impl<'a> SegmentPlan<'a> {
             Some(patches) => patches::add_patch_product(graph, shape, &called("patches"), patches, model.hidden),
             None => {
                 let ids = graph.add_constant(&called("tokens"), Bytes(embedding::TOKEN_ID_BYTES) * shape.tokens());
-                // Of an encoder-decoder both sides look up the same table.
+                // In an encoder-decoder, both sides look up the same table.
                 let rows = if name == "embedding" { self.slice.vocabulary } else { 0 };
                 embedding::add_token_embedding(graph, shape, &called("token"), (rows, model.embedding_width), ids)
             }
@@ -100,7 +101,7 @@ impl<'a> SegmentPlan<'a> {
         x
     }
 
-    /// One layer, or a block of layers that differ: `layer.0`, `layer.1` and on.
+    /// Builds one layer, or a block of different layers: `layer.0`, `layer.1` and so on.
     pub(crate) fn build_layers(&self) -> OperatorGraph {
         let mut graph = GraphBuilder::new(self.shape.operand);
         let mut x = graph.add_activation("layer.input", self.residual_stream_size());
@@ -114,7 +115,7 @@ impl<'a> SegmentPlan<'a> {
         graph.finish_graph(x)
     }
 
-    /// A layer of a kind, whose operators are called by `name`.
+    /// Adds a layer of a kind; its operators' names begin with `name`.
     pub(crate) fn add_layer(&self, graph: &mut GraphBuilder, kind: &LayerKind, name: &str, x: TensorId) -> TensorId {
         let alike = self.model.with_uniform_kind(kind);
         let slice = DeviceSlice { ffn: alike.ffn / u64::from(self.shape.ranks.max(1)), ..self.slice };
@@ -125,7 +126,7 @@ impl<'a> SegmentPlan<'a> {
         x
     }
 
-    /// Attention or scan, and MLP or experts, of a layer.
+    /// Adds attention or scan, and MLP or experts, of a layer.
     fn add_branches(&self, graph: &mut GraphBuilder, mut x: TensorId) -> TensorId {
         let variations = &self.model.variations;
         if let Some(branches) = variations.parallel {
@@ -160,7 +161,7 @@ impl<'a> SegmentPlan<'a> {
         }
     }
 
-    /// Attention and MLP of the same input. Each is summed over the tensor-parallel devices by itself.
+    /// Adds attention and MLP on the same input. The tensor-parallel devices sum each of them separately.
     fn add_parallel_branches(&self, graph: &mut GraphBuilder, branches: ParallelBranches, x: TensorId) -> TensorId {
         let (width, drops) = (self.model.hidden, self.model.dropout.residual > 0.0);
         let first = self.add_norm_operator(graph, "layer.attention.norm", width, x);
@@ -180,7 +181,7 @@ impl<'a> SegmentPlan<'a> {
         )
     }
 
-    /// A residual branch with its norm before, on its result, or after the sum.
+    /// Adds a residual branch, with its norm before it, on its result, or after the sum.
     fn add_residual_branch(
         &self,
         graph: &mut GraphBuilder,
@@ -227,7 +228,7 @@ impl<'a> SegmentPlan<'a> {
         self.add_row_split_product(graph, "layer.attention.output", heads.query * heads.value, model.attention_output_bias, mixed)
     }
 
-    /// The products of queries, keys and values, norms and the rotation.
+    /// Adds the products of queries, keys and values, their norms and the rotation.
     fn add_query_key_value(&self, graph: &mut GraphBuilder, heads: Heads, x: TensorId) -> [TensorId; 3] {
         let (model, shape) = (self.model, &self.shape);
         let (query_width, kv_width) = (heads.query * heads.dim, heads.kv * heads.dim);
@@ -272,7 +273,7 @@ impl<'a> SegmentPlan<'a> {
         }
     }
 
-    /// The MLP `name` of this device's `width`.
+    /// Adds the MLP `name` with this device's `width`.
     pub(crate) fn add_mlp(&self, graph: &mut GraphBuilder, name: &str, width: u64, x: TensorId) -> TensorId {
         let (model, shape) = (self.model, &self.shape);
         let parts = if model.gated {
@@ -293,7 +294,8 @@ impl<'a> SegmentPlan<'a> {
         self.add_row_split_product(graph, &format!("{name}.{last}"), width, model.mlp_bias, y)
     }
 
-    /// Final norm, BERT's transform, OPT's projection, logits and loss; the modules that predict further tokens.
+    /// Builds the head's segment: final norm, BERT's transform, OPT's projection, logits and loss, and the modules that
+    /// predict further tokens.
     pub(crate) fn build_head(&self) -> OperatorGraph {
         let (model, shape) = (self.model, &self.shape);
         let mut graph = GraphBuilder::new(self.shape.operand);
@@ -340,7 +342,7 @@ impl<'a> SegmentPlan<'a> {
         graph.finish_graph(loss)
     }
 
-    /// Logits and loss of one token of every sequence: on every device the same.
+    /// Adds logits and loss of one token per sequence; every device computes the same.
     fn build_pooled_head(&self, mut graph: GraphBuilder, head: PooledHead, x: TensorId) -> OperatorGraph {
         let shape = OperatorContext { sequence: 1, context: 1, ranks: 1, sequence_parallel: false, ..self.shape };
         let x = pooling::add_token_choice(&mut graph, &self.shape, "head.pooling", self.model.hidden, x);
@@ -353,7 +355,7 @@ impl<'a> SegmentPlan<'a> {
         graph.finish_graph(loss)
     }
 
-    /// The shape of elementwise work outside the split products: the tokens that this device has there.
+    /// Returns the context of elementwise work outside the split products: this device's tokens there.
     pub(crate) fn unsplit_context(&self) -> OperatorContext {
         OperatorContext { sequence: self.shape.local_sequence(), ranks: 1, sequence_parallel: false, ..self.shape }
     }
@@ -365,7 +367,7 @@ impl<'a> SegmentPlan<'a> {
         norm.add_norm(graph, &self.shape, x)
     }
 
-    /// A product back to the residual stream, split by rows.
+    /// Adds a row-split product back to the residual stream.
     pub(crate) fn add_row_split_product(
         &self,
         graph: &mut GraphBuilder,
@@ -394,8 +396,8 @@ impl<'a> SegmentPlan<'a> {
         product.add_linear(graph, &self.shape, x)[0]
     }
 
-    /// Products of one input, split by columns: one operator `prefix.joint`, or one per part (`prefix.part`) where projections
-    /// are separate.
+    /// Adds column-split products of one input: one operator `prefix.joint`, or one per part (`prefix.part`) if
+    /// projections are separate.
     pub(crate) fn add_column_split_products(
         &self,
         graph: &mut GraphBuilder,

@@ -1,13 +1,14 @@
-//! The exchanges of DeepSpeed-Ulysses (Jacobs et al. 2023): before attention every context-parallel device gets all tokens of a share of
-//! the heads, after it all heads of its share of the tokens. Each exchange is an all-to-all, and another backward.
+//! The exchanges of DeepSpeed-Ulysses (Jacobs et al. 2023). Before attention, every context-parallel device gets all
+//! tokens of a share of the heads. After it, it gets all heads of its share of the tokens. Each exchange is an
+//! all-to-all, with another one in the backward pass.
 
 use super::{OperatorContext, input_chain};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use crate::parallel::Heads;
 use sim::kernel::CollectiveKind;
 
-/// Adds the exchange of query, key and value from `heads` with a share of the tokens to `fewer` with all of them; returns
-/// what attention reads.
+/// Adds the exchange of query, key and value from all `heads` of a share of the tokens to `fewer` heads of all tokens;
+/// returns attention's inputs.
 pub(crate) fn scatter_heads(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,

@@ -1,4 +1,5 @@
-//! Activation policies in the segments of the embedding and of the head, whose leading and trailing layers follow them as the others do.
+//! Activation policies in the embedding's and the head's segments. Leading and trailing layers follow the policy like
+//! all other layers.
 
 use super::tensor_names::tensors_by_name;
 use super::{
@@ -9,7 +10,8 @@ use crate::graph::{OperatorGraph, TensorId};
 use crate::layer_names::{block_boundary_tensors, is_in_layer};
 use std::collections::BTreeSet;
 
-/// The tensors of the embedding's segment that every policy keeps: all that is not made inside a leading layer, and what each of these hands on.
+/// Returns the tensors of the embedding's segment that every policy keeps: those made outside leading layers, and those
+/// that leading layers pass to each other.
 fn tensors_outside_layers(graph: &OperatorGraph) -> BTreeSet<TensorId> {
     let made_by = |t: &TensorId| graph.tensors[t.index()].producer.map(|op| &graph.operators[op.index()]);
     let unlayered = graph.tensors.iter().map(|t| t.id).filter(|t| made_by(t).is_some_and(|op| !is_in_layer(op)));
@@ -17,7 +19,7 @@ fn tensors_outside_layers(graph: &OperatorGraph) -> BTreeSet<TensorId> {
 }
 
 impl ActivationPolicy {
-    /// What it means for the embedding's segment where leading layers are in it.
+    /// Returns the treatment of the embedding's segment if it holds leading layers.
     pub(crate) fn treatment_of_leading_layers(&self, graph: &OperatorGraph, replay: ReplayExtent) -> Treatment {
         let none = BTreeSet::new();
         let mut device = tensors_outside_layers(graph);

@@ -1,31 +1,39 @@
-//! Which activations a layer keeps for its backward pass, by the names that training frameworks use.
+//! Activations that a layer keeps for its backward pass, by the names that training frameworks use.
 //!
-//! A [`ActivationPolicy`] is read from text and printed back as the same text; [`ActivationPolicy::treatment_of_segment`] turns it into the
-//! [`Treatment`] of a segment: the operators to run again, what is kept on the device and what goes to the host. Policies
-//! speak of transformer layers; the embedding and the head keep all that their backward passes read, as in Megatron-LM, TorchTitan
-//! and MaxText.
+//! An [`ActivationPolicy`] is read from text and printed as the same text. [`ActivationPolicy::treatment_of_segment`]
+//! turns it into the [`Treatment`] of a segment: the operators to recompute, the tensors kept on the device and the
+//! offloaded tensors. Policies apply to transformer layers. The embedding and the head keep all that their backward
+//! passes read, as in Megatron-LM, TorchTitan and MaxText.
 //!
-//! | text | keeps of a layer |
+//! | text | kept per layer |
 //! |---|---|
 //! | `none` | everything that the backward pass reads |
-//! | `selective` | everything but the attention core, which runs again (Korthikanti et al. 2022, section 5) |
-//! | `selective_per_operator` | results of attention and of every second product with a weight matrix, in order of execution; with sequence parallelism also the reduce-scattered sums (TorchTitan's `selective_ac_option = "op"`) |
+//! | `selective` | all but the attention core, which is recomputed (Korthikanti et al. 2022, section 5) |
+//! | `selective_per_operator` | results of attention and of every second product with weights (TorchTitan, see below) |
 //! | `full` | the layer's input |
 //! | `minimal` | results of all products with weights (MaxText `minimal`) |
-//! | `minimal_with_context` | these and attention's result |
+//! | `minimal_with_context` | `minimal` and attention's result |
 //! | `save_qkv_proj`, `save_out_proj` | query, key and value; the attention's output projection |
-//! | `save_dot_except_mlp`, `save_dot_with_context_except_mlp` | both of these; and attention's result |
-//! | `save_dot_except_mlpwi` | `minimal` less the MLP's first products |
+//! | `save_dot_except_mlp` | query, key, value and output projection |
+//! | `save_dot_with_context_except_mlp` | `save_dot_except_mlp` and attention's result |
+//! | `save_dot_except_mlpwi` | `minimal` without the MLP's first products |
 //! | `save_dot_except_logits` | all products but the attention scores, hence with attention's result (Paxml) |
-//! | `save_dot_except_logits_ffn1` | these less the MLP's first products (Paxml) |
-//! | any of MaxText's and Paxml's with `_offloaded` | the same tensors in host memory |
-//! | `custom:offload(a,b)+device(c)` | the tensors named, in host memory or on the device |
-//! | `tensors:offload(a,b)+nvme(c)+device(d)` | the same by the operators' own names for their results (`attention.core.out`): every choice that there is; `a*0.25` sends a quarter of a tensor's tokens away and keeps the others, or with `+rest(recompute)` behind it runs them again (MEMO) |
+//! | `save_dot_except_logits_ffn1` | `save_dot_except_logits` without the MLP's first products (Paxml) |
+//! | any MaxText or Paxml name + `_offloaded` | the same tensors in host memory |
+//! | `custom:offload(a,b)+device(c)` | the named tensors, in host memory or on the device |
+//! | `tensors:offload(a,b)+nvme(c)+device(d)` | the tensors by their operators' names for them (`attention.core.out`) |
 //!
-//! The layer's input is always kept: on the device, unless `decoder_layer_input` is offloaded. To name it there adds nothing, and is how a list of
-//! nothing else is written: `custom:device(decoder_layer_input)`, which is `full` but that it runs again what is needed only, whatever the replay. A tensor that is named but that neither
-//! the backward pass nor a recomputation reads is not kept (JAX drops it); `selective_per_operator` keeps it all the same in
-//! eager execution, where the framework caches results before it knows who reads them ([`ReplayExtent::WholeRegion`]).
+//! `selective_per_operator` counts products in order of execution. Under sequence parallelism it also keeps
+//! reduce-scattered sums (TorchTitan's `selective_ac_option = "op"`).
+//!
+//! `tensors:` can express every choice. `a*0.25` offloads a quarter of a tensor's tokens and keeps the rest on the
+//! device. `+rest(recompute)` recomputes the rest instead (MEMO).
+//!
+//! The layer's input is always kept, on the device unless `decoder_layer_input` is offloaded. Listing it under `device`
+//! adds nothing, and allows a list without other tensors: `custom:device(decoder_layer_input)`. It is like `full`, but
+//! recomputes only what is needed, whatever the replay. A named tensor that neither the backward pass nor a
+//! recomputation reads is not kept (JAX drops it). `selective_per_operator` keeps it in eager execution, where the
+//! framework caches results before it knows their readers ([`ReplayExtent::WholeRegion`]).
 
 mod leading_layers;
 mod tensor_names;
@@ -43,11 +51,11 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-/// A tensor of a layer that policies can name; the names are MaxText's (`remat_policy: custom`).
+/// A tensor of a layer that policies can name, by its MaxText name (`remat_policy: custom`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NamedTensor {
-    /// What enters the layer.
+    /// The layer's input.
     DecoderLayerInput,
     /// Queries as attention reads them (rotated).
     QueryProj,
@@ -55,18 +63,18 @@ pub enum NamedTensor {
     KeyProj,
     /// Values.
     ValueProj,
-    /// Queries, keys and values of one product.
+    /// Queries, keys and values.
     QkvProj,
-    /// Attention's result (with the log-sum-exp of fused attention).
+    /// Attention's result, with the log-sum-exp of fused attention.
     Context,
     /// Result of the attention's output projection.
     OutProj,
     /// Results of all the MLP's first products.
     Mlpwi,
-    /// Result of the first of a gated MLP's first products (the gate).
+    /// Result of the gate, the first of a gated MLP's first products.
     #[serde(rename = "mlpwi_0")]
     Mlpwi0,
-    /// Result of the second (up).
+    /// Result of up, the second of a gated MLP's first products.
     #[serde(rename = "mlpwi_1")]
     Mlpwi1,
     /// Result of the MLP's last product.
@@ -95,23 +103,23 @@ impl NamedTensor {
         })
     }
 
-    /// All names.
+    /// Returns all tensors that policies can name.
     pub fn all_names() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().map(|(_, tensor)| tensor)
     }
 
-    /// The tensors of the graph's layers that it stands for.
+    /// Returns the tensors of the graph's layers that this name stands for.
     #[must_use]
     pub fn resolve_tensors(self, graph: &OperatorGraph) -> Vec<TensorId> {
         layer_prefixes(graph).iter().flat_map(|layer| self.resolve_in_layer(graph, layer)).collect()
     }
 
-    /// The tensors of the layer whose names begin with `layer`.
+    /// Returns the tensors of the layer whose names begin with `layer`.
     fn resolve_in_layer(self, graph: &OperatorGraph, layer: &str) -> Vec<TensorId> {
         let tensor = |name: &&str| graph.find_tensor(&format!("{layer}.{name}"));
         let first = |names: &[&str]| names.iter().find_map(tensor).into_iter().collect::<Vec<_>>();
         let all = |names: &[&str]| names.iter().filter_map(tensor).collect::<Vec<_>>();
-        // The routed experts' or the MLP's, and those of an expert for every token.
+        // Tensors of the routed experts or the MLP, and those of the shared expert.
         let both = |names: &[&str], shared: &[&str]| first(names).into_iter().chain(first(shared)).collect::<Vec<_>>();
         match self {
             Self::DecoderLayerInput => graph.find_tensor("layer.input").into_iter().collect(),
@@ -154,27 +162,27 @@ impl fmt::Display for NamedTensor {
     }
 }
 
-/// A policy of MaxText or Paxml: a list of tensors under a name.
+/// A named list of tensors in MaxText or Paxml.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NamedPolicy {
     /// Results of products with weights.
     Minimal,
-    /// These and attention's result.
+    /// `minimal` and attention's result.
     MinimalWithContext,
     /// Query, key and value.
     SaveQkvProj,
-    /// The attention's output projection.
+    /// The result of attention's output projection.
     SaveOutProj,
     /// Query, key, value and output projection.
     SaveDotExceptMlp,
-    /// These and attention's result.
+    /// Query, key, value, output projection and attention's result.
     SaveDotWithContextExceptMlp,
-    /// Products with weights less the MLP's first.
+    /// Products with weights, without the MLP's first ones.
     SaveDotExceptMlpwi,
-    /// Every product but the scores.
+    /// Every product except the scores.
     SaveDotExceptLogits,
-    /// These less the MLP's first.
+    /// Every product except the scores and the MLP's first ones.
     SaveDotExceptLogitsFfn1,
 }
 
@@ -191,12 +199,12 @@ impl NamedPolicy {
         ("save_dot_except_logits_ffn1", Self::SaveDotExceptLogitsFfn1),
     ];
 
-    /// All of them.
+    /// Returns all named policies.
     pub fn all_policies() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().map(|(_, policy)| policy)
     }
 
-    /// The tensors it keeps besides the layer's input.
+    /// Returns the tensors that the policy keeps besides the layer's input.
     #[must_use]
     pub fn kept_tensor_names(self) -> &'static [NamedTensor] {
         use NamedTensor::{Context, Mlpwi, Mlpwo, OutProj, QkvProj};
@@ -213,59 +221,61 @@ impl NamedPolicy {
     }
 }
 
-/// What a layer keeps for its backward pass; everything else runs again. The module page has the grammar.
+/// Activations that a layer keeps for its backward pass; the rest is recomputed. The module page has the grammar.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum ActivationPolicy {
     /// Everything is kept.
     #[default]
     None,
-    /// The attention core runs again.
+    /// The attention core is recomputed.
     Selective,
-    /// Attention and every second product are kept.
+    /// Results of attention and of every second product are kept.
     SelectivePerOperator,
-    /// The layer's input is kept.
+    /// Only the layer's input is kept.
     Full,
     /// A named list of tensors.
     Named {
         /// The list.
         policy: NamedPolicy,
-        /// Whether its tensors go to the host.
+        /// True if the tensors are offloaded to host memory.
         offloaded: bool,
     },
-    /// Tensors by name.
+    /// Tensors by MaxText's names.
     Custom {
-        /// Those in host memory.
+        /// Tensors in host memory.
         host: BTreeSet<NamedTensor>,
-        /// Those on the device, besides the layer's input.
+        /// Tensors on the device, besides the layer's input.
         device: BTreeSet<NamedTensor>,
     },
-    /// Tensors by the names that the operators give them, without the layer's own: what the optimiser chooses among.
+    /// Tensors by their operators' names for them, without the layer's name. The optimiser chooses among these
+    /// policies.
     Tensors(TensorPlaces),
 }
 
-/// How much of a checkpointed region runs again.
+/// How much of a checkpointed region is recomputed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplayExtent {
-    /// All of it, as Megatron-LM's checkpoint function and PyTorch's re-entrant one do: the layer's last product is run again although
-    /// nothing reads its result.
+    /// The whole region, as in Megatron-LM's checkpoint function and PyTorch's re-entrant one. The layer's last product
+    /// is recomputed although nothing reads its result.
     WholeRegion,
-    /// What the backward pass reads and what that needs: JAX, compiled PyTorch, and PyTorch's checkpoint with early stop.
+    /// Only what the backward pass needs, directly or indirectly: JAX, compiled PyTorch, and PyTorch's checkpoint with
+    /// early stop.
     #[default]
     NeededOnly,
 }
 
 impl ActivationPolicy {
-    /// What it means for a segment's operators, where only what is needed runs again.
+    /// Returns the treatment of a segment, with [`ReplayExtent::NeededOnly`].
     #[must_use]
     pub fn treatment_of_segment(&self, graph: &OperatorGraph) -> Treatment {
         self.treatment_with_extent(graph, ReplayExtent::NeededOnly)
     }
 
-    /// What it means for a segment's operators. The embedding and the head keep all that their backward pass reads; leading layers with the
-    /// embedding follow the policy, but keep on the device what it sends to the host. What memory techniques have settled about the segment
-    /// comes on top.
+    /// Returns the treatment of a segment. The embedding and the head keep all that their backward pass reads. Leading
+    /// layers follow the policy, but keep on the device what it offloads. Placements that memory techniques have fixed
+    /// for the segment take precedence.
     #[must_use]
     pub fn treatment_with_extent(&self, graph: &OperatorGraph, replay: ReplayExtent) -> Treatment {
         let alone = self.treatment_without_techniques(graph, replay);
@@ -273,7 +283,7 @@ impl ActivationPolicy {
             return alone;
         }
         let settled = alone.with_placements(graph);
-        // A technique that keeps what `full` or `selective` does is run as they are.
+        // A technique that keeps the same tensors as `full` or `selective` also replays like them.
         let whole = replay == ReplayExtent::WholeRegion && settled.offloaded.is_empty() && settled.partly.is_none();
         let known = [Self::Full, Self::Selective]
             .into_iter()
@@ -282,7 +292,7 @@ impl ActivationPolicy {
         known.into_iter().find(|known| known.kept == settled.kept).unwrap_or(settled)
     }
 
-    /// Without techniques.
+    /// Returns the treatment of a segment before memory techniques.
     fn treatment_without_techniques(&self, graph: &OperatorGraph, replay: ReplayExtent) -> Treatment {
         let none = BTreeSet::new();
         if graph.find_tensor("layer.input").is_none() {
@@ -294,7 +304,7 @@ impl ActivationPolicy {
         let handed = block_boundary_tensors(graph);
         let resolve =
             |names: &BTreeSet<NamedTensor>| names.iter().flat_map(|t| t.resolve_tensors(graph)).collect::<BTreeSet<_>>();
-        // What the layers of a block hand to each other stays where their input does.
+        // Tensors that the layers of a block pass to each other stay in the same memory as the layer's input.
         let with_inputs = |device: BTreeSet<TensorId>, mut host: BTreeSet<TensorId>| {
             let input = graph.find_tensor("layer.input");
             if input.is_some_and(|input| host.contains(&input)) {
@@ -339,7 +349,8 @@ pub(crate) fn keep_everything(graph: &OperatorGraph) -> BTreeSet<TensorId> {
     graph.tensors.iter().map(|t| t.id).collect()
 }
 
-/// The plan that keeps these tensors, and segment inputs, where anybody reads them, and runs again what the rest needs.
+/// Returns the treatment that keeps the given tensors and segment inputs, if anything reads them, and recomputes what
+/// the rest needs.
 pub(crate) fn keep_tensors(graph: &OperatorGraph, device: &BTreeSet<TensorId>, host: &BTreeSet<TensorId>) -> Treatment {
     let named = |t: &TensorId| device.contains(t) || host.contains(t);
     let mut needed: Vec<bool> = graph.tensors.iter().map(|t| t.saved).collect();
@@ -355,8 +366,8 @@ pub(crate) fn keep_tensors(graph: &OperatorGraph, device: &BTreeSet<TensorId>, h
     Treatment { recompute, kept, offloaded, ..Treatment::default() }
 }
 
-/// Runs the attention core again. The region is scores to context, or the fused kernel; the context's result is kept as the input of
-/// the output projection, so that only a whole-region replay runs the last product again.
+/// Recomputes the attention core: scores to context, or the fused kernel. The context's result is kept as the input of
+/// the output projection. So only a whole-region replay recomputes the last product.
 pub(crate) fn recompute_attention_core(graph: &OperatorGraph, replay: ReplayExtent) -> Treatment {
     let core = |op: &OperatorNode| {
         let part = op
@@ -378,8 +389,8 @@ pub(crate) fn recompute_attention_core(graph: &OperatorGraph, replay: ReplayExte
     treatment
 }
 
-/// Results of attention, of every second product with weights from the first on, and of reduce-scatters: what TorchTitan's
-/// per-operator selective checkpointing caches.
+/// Returns the results of attention, of every second product with weights (counted from the first) and of
+/// reduce-scatters. TorchTitan's per-operator selective checkpointing caches these.
 pub(crate) fn keep_per_operator(graph: &OperatorGraph) -> BTreeSet<TensorId> {
     let mut kept: BTreeSet<TensorId> = NamedTensor::Context.resolve_tensors(graph).into_iter().collect();
     let has = |op: &OperatorNode, wanted: fn(&Kernel) -> bool| op.forward.iter().any(|s| wanted(&s.kernel));
@@ -435,7 +446,7 @@ impl FromStr for ActivationPolicy {
         if let Some(parts) = text.strip_prefix("tensors:") {
             return tensor_names::parse_policy(text, parts).map(Self::Tensors);
         }
-        // MaxText's own spellings of two of them.
+        // MaxText's alternative spellings of two policies.
         let text = match text {
             "qkv_proj_offloaded" => "save_qkv_proj_offloaded",
             "minimal_flash" => "minimal_with_context",
@@ -468,7 +479,7 @@ impl FromStr for ActivationPolicy {
     }
 }
 
-/// Reads `offload(a,b)+device(c)`: either part may be missing.
+/// Parses `offload(a,b)+device(c)`; either part may be missing.
 fn parse_custom_policy(text: &str, parts: &str) -> Result<ActivationPolicy, WorkloadError> {
     let [host, mut device] = tensor_names::parse_place_lists(text, parts, ["offload", "device"], NamedTensor::parse_name)?;
     device.remove(&NamedTensor::DecoderLayerInput);

@@ -1,4 +1,4 @@
-//! Tensors of a layer by the names that its operators give them, and lists of tensors in the text of a policy.
+//! Tensors of a layer by their operators' names for them, and lists of tensors in a policy's text.
 
 use super::{ActivationPolicy, Treatment, unknown_policy_error};
 use crate::error::WorkloadError;
@@ -9,8 +9,8 @@ use sim::units::Bytes;
 use std::collections::BTreeSet;
 use std::fmt::Display;
 
-/// Where a layer's tensors are from its forward to its backward pass, by the names that its operators give them; what is in no list is dropped, and made
-/// again where it is needed.
+/// Places of a layer's tensors between its forward and backward pass, by their operators' names for them. Tensors in no
+/// list are dropped, and recomputed if needed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct TensorPlaces {
     /// In host memory.
@@ -19,23 +19,25 @@ pub struct TensorPlaces {
     pub storage: BTreeSet<String>,
     /// On the device, besides the layer's input.
     pub device: BTreeSet<String>,
-    /// Of those in host memory and in storage the ones of which only a part of the tokens goes; the others stay on the device, or run again.
+    /// The share of tokens, if some offloaded tensors move only in part. The other tokens stay on the device or are
+    /// recomputed.
     pub share: Option<TokenShare>,
 }
 
-/// The part of some tensors' tokens that goes away.
+/// The share of some tensors' tokens that is offloaded.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TokenShare {
     /// The tensors.
     pub tensors: BTreeSet<String>,
-    /// The part, in millionths: above none and below all of them.
+    /// The share in millionths, above 0 and below 1,000,000.
     pub millionths: u32,
-    /// Whether the other tokens are dropped and run again (MEMO's token-wise recomputation), not kept.
+    /// True if the other tokens are dropped and recomputed (MEMO's token-wise recomputation), not kept.
     pub recomputed: bool,
 }
 
 impl TokenShare {
-    /// The least share of a tensor whose part is no less than so many bytes; `None` where that is all of it, or nothing.
+    /// Returns the smallest share of `tensor` that moves at least `part` of its `bytes`. Returns `None` if that is all
+    /// or nothing.
     #[must_use]
     pub fn smallest_for_bytes(tensor: &str, bytes: Bytes, part: Bytes) -> Option<Self> {
         let millionths = (u128::from(part.0) * u128::from(WHOLE)).div_ceil(u128::from(bytes.0.max(1)));
@@ -43,7 +45,7 @@ impl TokenShare {
         Some(Self { tensors: BTreeSet::from([tensor.to_owned()]), millionths, recomputed: false })
     }
 
-    /// Of a tensor's bytes those that go.
+    /// Returns the offloaded part of a tensor's bytes.
     #[must_use]
     pub fn offloaded_bytes(&self, bytes: Bytes) -> Bytes {
         PartialOffload { tensors: BTreeSet::new(), millionths: self.millionths, recomputed: false }.offloaded_bytes(bytes)
@@ -51,14 +53,14 @@ impl TokenShare {
 }
 
 impl TensorPlaces {
-    /// What they mean for a layer whose treatment keeps those of all lists.
+    /// Applies storage and shares to a treatment that keeps the tensors of all lists.
     pub(super) fn to_placements(&self, graph: &OperatorGraph, mut treatment: Treatment) -> Treatment {
         if let Some(share) = &self.share {
             let named = tensors_by_name(graph, &share.tensors);
             let tensors: BTreeSet<TensorId> = named.intersection(&treatment.offloaded).copied().collect();
             let partly = PartialOffload { tensors, millionths: share.millionths, recomputed: share.recomputed };
             if partly.recomputed && !partly.tensors.is_empty() {
-                // What else is kept is there for the tokens that run again as well.
+                // All other kept tensors are available when the remaining tokens are recomputed.
                 let device = tensors_by_name(graph, &self.device).union(&treatment.kept).copied().collect();
                 let away: BTreeSet<TensorId> =
                     tensors_by_name(graph, &self.offloaded_names()).union(&treatment.offloaded).copied().collect();
@@ -71,29 +73,29 @@ impl TensorPlaces {
         treatment
     }
 
-    /// Those that go away.
+    /// Returns the names of all offloaded tensors.
     pub(super) fn offloaded_names(&self) -> BTreeSet<String> {
         self.host.union(&self.storage).cloned().collect()
     }
 }
 
-/// The name of what enters a layer, without the layer's own.
+/// The name of a layer's input, without the layer's name.
 const INPUT: &str = "input";
 
-/// How a policy says that the tokens that do not go away run again.
+/// The text by which a policy recomputes the tokens that are not offloaded.
 const REST: &str = "rest(recompute)";
 
-/// The tensors of the graph's layers that have one of these names.
+/// Returns the tensors of the graph's layers that have one of these names.
 pub(crate) fn tensors_by_name(graph: &OperatorGraph, names: &BTreeSet<String>) -> BTreeSet<TensorId> {
     let mut layers = layer_prefixes(graph);
-    // Of a block of layers a name is of all of them, or with its number of one.
+    // In a block of layers, a plain name means all layers; a name with a layer's number means that layer.
     layers.push("layer".to_owned());
     let of_layer =
         |layer: &String| names.iter().filter_map(|name| graph.find_tensor(&format!("{layer}.{name}"))).collect::<Vec<_>>();
     layers.iter().flat_map(of_layer).collect()
 }
 
-/// A policy's text: `tensors:offload(a,b*0.5)+nvme(c)+device(d)+rest(recompute)`.
+/// Writes a policy's text: `tensors:offload(a,b*0.5)+nvme(c)+device(d)+rest(recompute)`.
 pub(crate) fn write_policy(places: &TensorPlaces) -> String {
     let name = |name: &String| match places.share.as_ref().filter(|share| share.tensors.contains(name)) {
         Some(share) => format!("{name}*{}", f64::from(share.millionths) / WHOLE as f64),
@@ -114,13 +116,13 @@ pub(crate) fn write_policy(places: &TensorPlaces) -> String {
     format!("tensors:{}", parts.join("+"))
 }
 
-/// Reads what [`write_policy`] writes, its prefix left out.
+/// Parses what [`write_policy`] writes, without the prefix.
 pub(crate) fn parse_policy(text: &str, parts: &str) -> Result<TensorPlaces, WorkloadError> {
     let bad = |cure: String| WorkloadError::BadRecompute { what: "policy", name: text.to_owned(), cure };
     let (rest, lists_of): (Vec<&str>, Vec<&str>) = parts.split('+').partition(|part| part.starts_with("rest"));
     if let Some(other) = rest.iter().find(|part| **part != REST) {
         return Err(bad(format!(
-            "`{other}`: the tokens that do not go away stay, or run again: leave it out, or write `{REST}`"
+            "`{other}`: the tokens that are not offloaded stay or are recomputed: leave it out, or write `{REST}`"
         )));
     }
     if rest.len() > 1 {
@@ -132,30 +134,30 @@ pub(crate) fn parse_policy(text: &str, parts: &str) -> Result<TensorPlaces, Work
         let Some((name, part)) = written.split_once('*') else { return Ok(written.to_owned()) };
         let millionths = part.trim().parse::<f64>().ok().map(|part| (part * WHOLE as f64).round());
         let millionths = millionths.filter(|m| (1.0..WHOLE as f64).contains(m)).ok_or_else(|| {
-            bad(format!("`{written}`: the part of the tokens that goes away must be above 0 and below 1: write `{name}*0.5`"))
+            bad(format!("`{written}`: the offloaded share of the tokens must be above 0 and below 1: write `{name}*0.5`"))
         })?;
         let known =
             share.get_or_insert_with(|| TokenShare { tensors: BTreeSet::new(), millionths: millionths as u32, recomputed });
         if known.millionths != millionths as u32 {
             let first = f64::from(known.millionths) / WHOLE as f64;
-            return Err(bad(format!("`{written}`: all tensors that go away in part go in the same part, the first in {first}")));
+            return Err(bad(format!("`{written}`: all partly offloaded tensors have the same share, and the first one has {first}")));
         }
         known.tensors.insert(name.trim().to_owned());
         Ok(name.trim().to_owned())
     })?;
     if let Some(name) = share.iter().flat_map(|share| &share.tensors).find(|name| device.contains(*name)) {
-        return Err(bad(format!("`{name}` stays on the device whole: a part is of what goes away (offload, nvme)")));
+        return Err(bad(format!("`{name}` stays on the device whole: only offloaded tensors have a share (offload, nvme)")));
     }
     if recomputed && share.is_none() {
         return Err(bad(format!(
-            "`{REST}` is of tensors of which a part goes away: write `offload(NAME*0.5)+{REST}`, or leave it out"
+            "`{REST}` needs a partly offloaded tensor: write `offload(NAME*0.5)+{REST}`, or leave it out"
         )));
     }
     device.remove(INPUT);
     Ok(TensorPlaces { host, storage, device, share })
 }
 
-/// Reads `offload(a,b)+device(c)`, any of the places in any order: their lists in the order of `places`.
+/// Parses `offload(a,b)+device(c)`, with the places in any order. Returns their lists in the order of `places`.
 pub(crate) fn parse_place_lists<T: Ord + Display + Clone, const N: usize>(
     text: &str,
     parts: &str,
@@ -192,15 +194,15 @@ pub(crate) fn parse_place_lists<T: Ord + Display + Clone, const N: usize>(
 }
 
 fn malformed_list_error(text: &str, part: &str) -> WorkloadError {
-    let cure = format!("`{part}` is no list of tensors: write `custom:offload(decoder_layer_input,query_proj)+device(out_proj)`");
+    let cure = format!("`{part}` is not a list of tensors: write `custom:offload(decoder_layer_input,query_proj)+device(out_proj)`");
     WorkloadError::BadRecompute { what: "policy", name: text.to_owned(), cure }
 }
 
 impl ActivationPolicy {
-    /// A name of a [`Self::Tensors`] that no tensor of a layer has, with those that there are.
+    /// Checks that the layer has every tensor that a [`Self::Tensors`] policy names.
     ///
     /// # Errors
-    /// The first such name.
+    /// The first unknown name, with all known ones.
     pub fn check_names(&self, layer: &OperatorGraph) -> Result<(), WorkloadError> {
         let Self::Tensors(places) = self else { return Ok(()) };
         let known: Vec<&str> = layer.tensors.iter().filter_map(|t| t.name.strip_prefix("layer.")).collect();
@@ -215,7 +217,7 @@ impl ActivationPolicy {
         }
     }
 
-    /// The policy that treats a layer so.
+    /// Returns the policy that gives a layer this treatment.
     #[must_use]
     pub fn from_treatment(layer: &OperatorGraph, treatment: &Treatment) -> Self {
         let names = |tensors: &BTreeSet<TensorId>| {
@@ -231,7 +233,7 @@ impl ActivationPolicy {
             recomputed: partly.recomputed,
         });
         if let Some(none) = share.as_ref().filter(|share| share.millionths == 0) {
-            // No token goes away: all stay, or run again.
+            // No token is offloaded: all stay, or all are recomputed.
             away.retain(|name| !none.tensors.contains(name));
             storage.retain(|name| !none.tensors.contains(name));
             device.extend(none.tensors.iter().filter(|_| !none.recomputed).cloned());

@@ -1,4 +1,4 @@
-//! What a policy means for one segment: where each tensor is between the passes, and what runs again.
+//! A policy applied to one segment: where each tensor is between the passes, and what is recomputed.
 
 use super::keep_tensors;
 use crate::graph::{OpId, OperatorGraph, PartialOffload, RecomputeSet, TensorId};
@@ -6,23 +6,23 @@ use serde::{Deserialize, Serialize};
 use sim::units::Bytes;
 use std::collections::BTreeSet;
 
-/// What a policy means for one segment.
+/// A policy's decisions for the tensors and operators of one segment.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Treatment {
-    /// The operators to run again in the backward pass.
+    /// Operators that are recomputed in the backward pass.
     pub recompute: RecomputeSet,
     /// Tensors kept on the device from forward to backward.
     pub kept: BTreeSet<TensorId>,
-    /// Tensors moved to host memory or to storage after the forward pass and back before the backward pass.
+    /// Tensors moved to host memory or storage after the forward pass, and back before the backward pass.
     pub offloaded: BTreeSet<TensorId>,
-    /// Of these, those in storage.
+    /// The part of `offloaded` that goes to storage.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub stored: BTreeSet<TensorId>,
-    /// Of these, those of which a part of the tokens only is moved.
+    /// The part of `offloaded` that moves for only a share of the tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partly: Option<PartialOffload>,
-    /// Of the operators that run again those that do for all tokens, where others do only for the tokens that do not go away. Without such others it is
-    /// empty.
+    /// Operators that are recomputed for all tokens, if others are recomputed only for the tokens that are not
+    /// offloaded. Empty if there are no such others.
     #[serde(default, skip_serializing_if = "RecomputeSet::is_empty")]
     pub throughout: RecomputeSet,
 }
@@ -32,8 +32,8 @@ impl Treatment {
         tensors.into_iter().filter_map(|t| graph.tensors.get(t.index())).map(|t| t.bytes).sum()
     }
 
-    /// The same where the tokens of which `partly`'s tensors do not go away run again: what they need for it, and what is kept for that besides. `device`
-    /// and `whole` are the tensors kept there, and those sent away whole.
+    /// Recomputes those tokens of `partly`'s tensors that are not offloaded; keeps what the recomputation needs.
+    /// `device` and `whole` are the tensors kept on the device, and those offloaded entirely.
     pub(crate) fn recompute_remainder(
         mut self,
         graph: &OperatorGraph,
@@ -49,7 +49,7 @@ impl Treatment {
         self
     }
 
-    /// The part of the tokens for which an operator of [`Self::recompute`] runs again.
+    /// Returns the share of the tokens for which an operator of [`Self::recompute`] is recomputed.
     #[must_use]
     pub fn recomputed_token_fraction(&self, operator: OpId) -> f64 {
         match &self.partly {
@@ -58,20 +58,20 @@ impl Treatment {
         }
     }
 
-    /// Bytes kept on the device per piece and micro-batch in flight.
+    /// Returns the bytes kept on the device per piece and micro-batch in flight.
     #[must_use]
     pub fn kept_bytes(&self, graph: &OperatorGraph) -> Bytes {
         Self::sum_bytes(graph, &self.kept) + self.partly.as_ref().map_or(Bytes::ZERO, |partly| partly.resident_bytes(graph))
     }
 
-    /// Bytes moved to the host and to storage, and back, per piece and micro-batch.
+    /// Returns the bytes moved to host memory and storage, and back, per piece and micro-batch.
     #[must_use]
     pub fn offloaded_bytes(&self, graph: &OperatorGraph) -> Bytes {
         let whole = Self::sum_bytes(graph, &self.offloaded);
         self.partly.as_ref().map_or(whole, |partly| whole.saturating_sub(partly.remaining_bytes(graph)))
     }
 
-    /// Of [`Self::offloaded_bytes`] those to storage.
+    /// Returns the part of [`Self::offloaded_bytes`] that goes to storage.
     #[must_use]
     pub fn stored_bytes(&self, graph: &OperatorGraph) -> Bytes {
         if self.stored == self.offloaded {
@@ -84,8 +84,8 @@ impl Treatment {
         })
     }
 
-    /// Bytes that one piece's backward pass holds besides what is kept on the device: what it reads and was rebuilt, or brought back
-    /// from the host.
+    /// Returns the bytes that one piece's backward pass holds besides [`Self::kept_bytes`]: what it reads after
+    /// rebuilding it, or after fetching it from the host.
     #[must_use]
     pub fn rebuilt_bytes(&self, graph: &OperatorGraph) -> Bytes {
         let rebuilt = graph.tensors.iter().filter(|t| t.saved && !self.kept.contains(&t.id) && !self.offloaded.contains(&t.id));

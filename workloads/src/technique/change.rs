@@ -1,4 +1,5 @@
-//! What the rules of techniques make of one segment: its operators changed, its parameters counted. No technique is known here.
+//! Applies the rules of techniques to one segment: changes its operators and counts its parameters. Knows no technique
+//! by name.
 
 use crate::graph::{OpId, OperatorGraph, PartialOffload, TensorId};
 use crate::layer_names::{block_boundary_tensors, layer_input_tensors, name_within_layer};
@@ -10,29 +11,29 @@ use crate::model::Model;
 use crate::training::{Segment, SegmentKind, TrainingGraph};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What rules call a layer's input, whoever has made it.
+/// The name of a layer's input in rules, whatever operator makes it.
 const INPUT: &str = "input";
 
-/// A rule with the name of its technique.
+/// A rule and its technique's name.
 pub(crate) struct NamedRule {
     pub(crate) name: String,
     pub(crate) rule: TechniqueRule,
 }
 
-/// What a rule found in the model's segments.
+/// Match of a rule in the model's segments.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum RuleMatch {
     Nothing,
-    /// What it sends away, but it has gone already.
+    /// Tensors that it would offload, but that are offloaded already.
     Gone,
-    /// Weights that are frozen, and have no tensors of its class.
+    /// Only frozen weights, which have no tensors of its class.
     Frozen,
-    /// What it is about, but in kernels where its form takes more than it saves.
+    /// Tensors in kernels where its form would take more memory than it saves.
     KeptWhole,
     Something,
 }
 
-/// Changes a segment's operators, and says what its parameters take.
+/// Applies the rules to a segment's operators; returns the bytes of its parameters.
 pub(crate) fn change_segment(
     model: &Model,
     segment: &mut Segment,
@@ -88,7 +89,7 @@ pub(crate) fn change_segment(
     Ok(parameters.static_bytes(&widths))
 }
 
-/// What is rebuilt, and what goes away.
+/// Applies a rule's rebuild and placement.
 fn merge_placements(graph: &mut OperatorGraph, rule: &TechniqueRule, technique: &str) -> Result<RuleMatch, TechniqueError> {
     let rebuilt = match rule.rebuild {
         Some(rebuild) => drop_rebuilt(graph, rule, rebuild, technique)?,
@@ -101,12 +102,12 @@ fn merge_placements(graph: &mut OperatorGraph, rule: &TechniqueRule, technique: 
     Ok(rebuilt.max(gone))
 }
 
-/// Why a random sample of a tensor's rows cannot be made again.
+/// Returns the reason why a random sample of `of`'s rows cannot be recomputed.
 pub(crate) fn redraw_reason(of: &str) -> String {
-    format!("rows of {of} are drawn at random: made again they would be others, as the generator's state is not kept")
+    format!("rows of {of} are drawn at random: a recomputation would draw others, because the generator's state is not kept")
 }
 
-/// Drops what is made again.
+/// Drops the tensors that a rule rebuilds.
 fn drop_rebuilt(
     graph: &mut OperatorGraph,
     rule: &TechniqueRule,
@@ -116,7 +117,7 @@ fn drop_rebuilt(
     let chosen = |id: OpId| rule.at.selects_operator(&graph.operators[id.index()].name);
     let read_outside: BTreeSet<TensorId> =
         graph.operators.iter().filter(|op| !chosen(op.id)).flat_map(|op| &op.inputs).copied().collect();
-    // What the layers of a segment hand to each other is kept as a layer's input is.
+    // Tensors that the layers of a segment pass to each other are kept like a layer's input.
     let handed = block_boundary_tensors(graph);
     let made = graph.tensors.iter().filter(|t| t.producer.is_some_and(chosen)).map(|t| t.id).filter(|t| !handed.contains(t));
     let dropped: Vec<TensorId> = match rebuild {
@@ -132,7 +133,7 @@ fn drop_rebuilt(
     Ok(found)
 }
 
-/// Sends away what the chosen operators' backward passes read, statistics with it.
+/// Offloads the tensors, statistics included, that the backward passes of the selected operators read.
 fn offload_tensors(
     graph: &mut OperatorGraph,
     rule: &TechniqueRule,
@@ -158,14 +159,14 @@ fn offload_tensors(
     let settled = &mut graph.settled;
     let nvme = place.to == OffloadTarget::Nvme;
     if !(settled.away.is_empty() && settled.partly.is_none()) && settled.nvme != nvme {
-        let why = "activations go to the host and to NVMe at once, which is not modelled";
+        let why = "activations go both to the host and to NVMe at once, which is not modelled";
         return Err(TechniqueError::refuse(technique, why, "send them to one place"));
     }
     settled.nvme = nvme;
     if place.fraction >= 1.0 {
         settled.away.extend(reads);
     } else if settled.partly.is_some() {
-        return Err(TechniqueError::refuse(technique, "two parts of activations go away", "use one of them"));
+        return Err(TechniqueError::refuse(technique, "two techniques offload a fraction of the activations", "use one of them"));
     } else {
         settled.partly = Some(PartialOffload::new(reads, place.fraction, place.rest));
     }
@@ -173,7 +174,7 @@ fn offload_tensors(
     Ok(found)
 }
 
-/// Cuts what the chosen operators hand to each other.
+/// Slices the tensors that the selected operators pass to each other.
 fn slice_tensors(graph: &mut OperatorGraph, rule: &TechniqueRule) -> bool {
     let Some(count) = rule.slice.as_ref().filter(|s| s.along == SliceAxis::Sequence).and_then(|s| s.count) else { return false };
     let chosen: BTreeSet<_> = graph.operators.iter().filter(|op| rule.at.selects_operator(&op.name)).map(|op| op.id).collect();
@@ -191,7 +192,7 @@ fn slice_tensors(graph: &mut OperatorGraph, rule: &TechniqueRule) -> bool {
     found
 }
 
-/// Bytes of data that training only reads, on one device.
+/// Returns the bytes of read-only data on one device.
 pub(crate) fn read_only_bytes(model: &Model, training: &TrainingGraph, rules: &[NamedRule]) -> BytesByPlace {
     let ranks = u64::from(training.lowering.tensor_parallel.max(1));
     let operand = training.lowering.precision.operand.bytes();

@@ -1,5 +1,6 @@
-//! BERT: post-norm, token types, masked-language-model head (a product, an activation, a norm, tied logits with a bias).
-//! Megatron-BERT: the same with norms before attention and MLP, one after the last layer, none on the embedding.
+//! BERT: post-norm, token types, and a masked-language-model head (a product, an activation, a norm, tied logits with a
+//! bias). Megatron-BERT instead has norms before attention and MLP, one after the last layer, and none on the
+//! embedding.
 
 use super::ModelFamily;
 use super::reader::ConfigReader;
@@ -31,14 +32,14 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
     read: read_bert,
 };
 
-/// RoBERTa: BERT whose position table has two rows before the first position (`padding_idx + 1`).
+/// RoBERTa: BERT with two position rows before the first position (`padding_idx + 1`).
 pub(super) const ROBERTA: ModelFamily =
     ModelFamily { model_types: &["roberta", "xlm-roberta", "camembert"], read: read_roberta, ..FAMILY };
 
 fn read_roberta(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let model = read_bert(reader)?;
     let Some(longest) = model.max_sequence.checked_sub(2).filter(|longest| *longest > 0) else {
-        let cure = "two rows lie before the first position: write for instance 514";
+        let cure = "the table has two rows before the first position: write for instance 514";
         return Err(reader.value_error("max_position_embeddings", model.max_sequence, "at least 3", cure));
     };
     Ok(Model { max_sequence: longest, ..model })

@@ -23,7 +23,7 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
         "seq_length",
         "vocab_size",
     ]],
-    // BloomConfig has no longest sequence; 2048 is what the published models were trained at (Le Scao et al. 2022, table 3).
+    // BloomConfig states no longest sequence. The published models were trained at 2048 (Le Scao et al. 2022, table 3).
     defaults: &[("seq_length", 2048)],
     synonyms: &[("n_embd", "hidden_size"), ("max_position_embeddings", "seq_length")],
     read: read_bloom,

@@ -1,36 +1,37 @@
-//! Which families are covered, and how: which checkpoints of each are counted in the tests, and against what.
+//! The covered families: the checkpoints of each that tests count, and the figures they are compared with.
 
 use super::FAMILIES;
 
-/// A family of models that `config.json` files are read of.
+/// The coverage of one family of `config.json` files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FamilyCoverage {
-    /// The values of `model_type` that it reads, those of text parts of multimodal files left out.
+    /// The `model_type` values that it reads, without those of text parts of multimodal files.
     pub model_types: Vec<&'static str>,
-    /// Checkpoints whose published numbers of parameters its files give (`workloads/tests/published_models.rs`), by the names of the files there.
+    /// Checkpoints whose published parameter counts its files give (`workloads/tests/published_models.rs`), by file
+    /// name.
     pub checked: Vec<&'static str>,
 }
 
 impl FamilyCoverage {
-    /// Those whose number is the published one to the last parameter.
+    /// Returns the checkpoints whose count equals the published one exactly.
     #[must_use]
     pub fn exact_models(&self) -> Vec<&'static str> {
         self.checked.iter().copied().filter(|name| !TO_DIGITS.contains(name)).collect()
     }
 
-    /// Those whose number is the published one to the digits that are published.
+    /// Returns the checkpoints whose count equals the published one to the published digits.
     #[must_use]
     pub fn models_to_published_digits(&self) -> Vec<&'static str> {
         self.models_checked_by(TO_DIGITS)
     }
 
-    /// Those with experts whose parameters that a token meets are the published ones.
+    /// Returns the checkpoints with experts whose active parameters equal the published figure.
     #[must_use]
     pub fn models_by_active_parameters(&self) -> Vec<&'static str> {
         self.models_checked_by(ACTIVE)
     }
 
-    /// Those whose operations per token are a formula of the family's own sizes.
+    /// Returns the checkpoints whose operations per token follow a formula of the published sizes.
     #[must_use]
     pub fn models_by_formula(&self) -> Vec<&'static str> {
         self.models_checked_by(BY_FORMULA)
@@ -41,7 +42,7 @@ impl FamilyCoverage {
     }
 }
 
-/// All families, in the order of their first `model_type`.
+/// Returns all families, in the order of their first `model_type`.
 #[must_use]
 pub fn family_coverage() -> Vec<FamilyCoverage> {
     let mut all: Vec<FamilyCoverage> = FAMILIES
@@ -57,7 +58,7 @@ pub fn family_coverage() -> Vec<FamilyCoverage> {
     all
 }
 
-/// The files of `workloads/tests/configs` by their `model_type`.
+/// Files of `workloads/tests/configs`, by `model_type`.
 const CHECKED: &[(&str, &[&str])] = &[
     ("bloom", &["bloom_176b", "bloom_560m"]),
     ("clip_text_model", &["clip_vit_base_patch32"]),
@@ -103,7 +104,7 @@ const CHECKED: &[(&str, &[&str])] = &[
     ("vit", &["vit_base_patch16_224", "vit_large_patch16_224"]),
 ];
 
-/// Of which only a rounded number is published, or whose checkpoint holds more.
+/// Checkpoints with only a rounded published count, or that hold more than the text model.
 const TO_DIGITS: &[&str] = &[
     "llama_4_maverick",
     "llama_4_scout",
@@ -116,7 +117,7 @@ const TO_DIGITS: &[&str] = &[
     "qwen2_5_vl_7b",
 ];
 
-/// Whose published parameters that a token meets are counted.
+/// Checkpoints whose published active parameters are checked.
 const ACTIVE: &[&str] = &[
     "deepseek_moe_16b",
     "deepseek_v2",
@@ -134,7 +135,7 @@ const ACTIVE: &[&str] = &[
     "qwen3_30b_a3b",
 ];
 
-/// Whose operations per token are written out from the published sizes.
+/// Checkpoints whose operations per token are derived from the published sizes.
 const BY_FORMULA: &[&str] = &[
     "bloom_176b",
     "command_r",

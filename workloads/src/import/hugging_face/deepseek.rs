@@ -1,5 +1,5 @@
-//! DeepSeek V2 and V3, Kimi K2: latent attention; narrow routed experts beside shared ones, dense MLPs in the first layers. DeepSeek-MoE and GLM 4.5
-//! have the same layers with ordinary attention.
+//! DeepSeek V2 and V3, Kimi K2: latent attention, narrow routed experts beside shared ones, dense MLPs in the first
+//! layers. DeepSeek-MoE and GLM 4.5 have the same layers with ordinary attention.
 
 use super::ModelFamily;
 use super::experts::{alternate_experts, read_routed_experts};
@@ -50,7 +50,8 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
             value_dim: reader.read_dimension("v_head_dim", MAX_WIDTH)?,
         };
         let head_dim = rope_dim + reader.read_dimension("qk_nope_head_dim", MAX_WIDTH)?;
-        // Latent attention has as many key heads as query heads, whatever the file says of them; its biases are on the products that lead down.
+        // Latent attention has as many key heads as query heads, whatever the file states. Its biases are on the
+        // down-projections.
         if model.qkv_bias {
             reader.note_assumption("`attention_bias` = true: biases of the narrow vectors are left out".to_owned());
         }
@@ -75,7 +76,7 @@ pub(super) const PLAIN_ATTENTION: ModelFamily = ModelFamily {
     },
 };
 
-/// The model with its experts. A file without any is dense.
+/// Adds the experts; a file without any is dense.
 fn add_experts(reader: &ConfigReader<'_>, model: Model) -> Result<Model, WorkloadError> {
     if reader.get("n_routed_experts").is_none() {
         return Ok(model);
@@ -85,7 +86,7 @@ fn add_experts(reader: &ConfigReader<'_>, model: Model) -> Result<Model, Workloa
     let shared = reader.read_count("n_shared_experts", MAX_EXPERTS, 0)?;
     let together = width.saturating_mul(shared);
     if together > MAX_FFN {
-        let limit = format!("such that all of `moe_intermediate_size` ({width}) are at most {MAX_FFN} wide together");
+        let limit = format!("such that all experts of `moe_intermediate_size` ({width}) together are at most {MAX_FFN} wide");
         return Err(reader.value_error("n_shared_experts", shared, &limit, "correct one of the two"));
     }
     let shared = (shared > 0).then_some(SharedExpert { ffn: together, weighed: false });
@@ -98,7 +99,7 @@ fn add_experts(reader: &ConfigReader<'_>, model: Model) -> Result<Model, Workloa
             "first_k_dense_replace",
             dense,
             &limit,
-            "these layers have no experts, at least one must have",
+            "these layers have no experts; at least one layer must have some",
         ));
     }
     let routed = read_routed_experts(reader, "n_routed_experts")?;
@@ -113,7 +114,8 @@ fn add_experts(reader: &ConfigReader<'_>, model: Model) -> Result<Model, Workloa
     Ok(model)
 }
 
-/// The groups that a token's experts are limited to, where they are to fewer than there are; a router that is `greedy` knows none (DeepSeek-V2-Lite).
+/// Reads the limit on a token's expert groups, if it is below their number. A `greedy` router has no groups
+/// (DeepSeek-V2-Lite).
 fn read_expert_groups(reader: &ConfigReader<'_>, experts: &Experts) -> Result<Option<ExpertGroups>, WorkloadError> {
     let count = reader.read_optional_dimension("n_group", MAX_EXPERTS)?.unwrap_or(1);
     let chosen = reader.read_optional_dimension("topk_group", MAX_EXPERTS)?.unwrap_or(count);

@@ -1,5 +1,5 @@
-//! Families whose MLPs are mixtures of experts, every layer alike, without a capacity limit unless `capacity_factor` sets one (a key of ours: Hugging
-//! Face's configurations have none).
+//! Families with a mixture of experts in every layer. `capacity_factor` sets a capacity limit; it is coplace's own key,
+//! since Hugging Face's configurations have none.
 
 use super::ModelFamily;
 use super::llama::{self, LlamaDefaults, SYNONYMS, read_with_defaults};
@@ -15,7 +15,7 @@ use crate::variations::QueryKeyNorm;
 const EXPERT_SYNONYMS: &[(&str, &str)] =
     &[("num_experts", "num_local_experts"), ("moe_top_k", "num_experts_per_tok"), ("expert_capacity_factor", "capacity_factor")];
 
-/// Mixtral: experts of the MLP's width.
+/// Mixtral: experts with the MLP's width.
 pub(super) const MIXTRAL: ModelFamily = ModelFamily {
     model_types: &["mixtral"],
     keys: &[llama::KEYS, &["capacity_factor", "num_experts_per_tok", "num_local_experts", "sliding_window"]],
@@ -30,7 +30,7 @@ pub(super) const MIXTRAL: ModelFamily = ModelFamily {
     },
 };
 
-/// Qwen's keys for experts.
+/// Qwen's keys of experts.
 const QWEN_KEYS: &[&str] = &[
     "capacity_factor",
     "decoder_sparse_step",
@@ -46,7 +46,7 @@ const QWEN_KEYS: &[&str] = &[
     "use_sliding_window",
 ];
 
-/// Qwen2-MoE: narrow experts beside a shared one with a weight of its own.
+/// Qwen2-MoE: narrow experts beside a shared one with its own weight.
 pub(super) const QWEN2_MOE: ModelFamily = ModelFamily {
     model_types: &["qwen2_moe"],
     keys: &[llama::KEYS, QWEN_KEYS],
@@ -93,7 +93,7 @@ fn read_qwen_experts(reader: &ConfigReader<'_>, shared: Option<SharedExpert>) ->
     Ok(alternate_experts(model, layers, wide, |layer| (layer + 1).is_multiple_of(step) && !dense.contains(&layer)))
 }
 
-/// The model whose layers have experts where `sparse` says so, and an MLP of width `wide` elsewhere.
+/// Returns the model with experts in the layers where `sparse` is true, and an MLP of width `wide` in the others.
 pub(super) fn alternate_experts(model: Model, layers: u64, wide: u64, sparse: impl Fn(u64) -> bool) -> Model {
     let own = model.uniform_kind();
     let kind = |layer| LayerKind { feed: if sparse(layer) { FeedForward::Own } else { FeedForward::Mlp(wide) }, ..own };
@@ -101,7 +101,7 @@ pub(super) fn alternate_experts(model: Model, layers: u64, wide: u64, sparse: im
     model.with_layers(&[], &kinds)
 }
 
-/// A list of layers' numbers, from 0.
+/// Reads a list of layer numbers, counted from 0.
 fn read_layer_list(reader: &ConfigReader<'_>, key: &'static str, layers: u64) -> Result<Option<Vec<u64>>, WorkloadError> {
     let Some(value) = reader.get(key) else { return Ok(None) };
     let numbers = value.as_array().and_then(|list| list.iter().map(serde_json::Value::as_u64).collect::<Option<Vec<u64>>>());
@@ -146,8 +146,8 @@ pub(super) const GPT_OSS: ModelFamily = ModelFamily {
     },
 };
 
-/// The text model of Llama 4, where every layer (Scout) or every second one (Maverick) has experts: one routed and one shared expert of the same width, norms of queries and
-/// keys without parameters.
+/// The text model of Llama 4. Every layer (Scout) or every second one (Maverick) has one routed and one shared expert
+/// per token, of the same width. Norms of queries and keys have no parameters.
 pub(super) const LLAMA4: ModelFamily = ModelFamily {
     model_types: &["llama4_text", "llama4"],
     keys: &[
@@ -171,7 +171,7 @@ pub(super) const LLAMA4: ModelFamily = ModelFamily {
         let wide = reader.read_optional_dimension("intermediate_size_mlp", MAX_FFN)?.unwrap_or(model.ffn);
         if reader.read_flag("use_qk_norm", true)? {
             reader.note_assumption(
-                "`use_qk_norm` = true: norms of queries and keys without parameters are taken as part of the rotation".to_owned(),
+                "`use_qk_norm` = true: norms of queries and keys without parameters count as part of the rotation".to_owned(),
             );
         }
         let shared = Some(SharedExpert { ffn: model.ffn, weighed: false });
@@ -184,11 +184,11 @@ pub(super) const LLAMA4: ModelFamily = ModelFamily {
     },
 };
 
-/// The routed experts: their number under `key`, and how many a token goes to.
+/// Reads the routed experts: their number under `key`, and the experts per token.
 pub(super) fn read_routed_experts(reader: &ConfigReader<'_>, key: &'static str) -> Result<Experts, WorkloadError> {
     let count = reader.read_dimension(key, MAX_EXPERTS)?;
     let top_k = reader.read_dimension("num_experts_per_tok", count)?;
-    // Room for every token at every expert: more is never filled.
+    // With room for every token at every expert, more is never used.
     let most = count as f64 / top_k as f64;
     let capacity_factor = reader.read_optional_factor("capacity_factor", most)?;
     Ok(Experts { count, top_k, capacity_factor, ..Experts::default() })

@@ -1,4 +1,5 @@
-//! Falcon: one or few key/value heads, rotary positions or ALiBi, attention and MLP beside each other behind one LayerNorm (7B) or one each (40B).
+//! Falcon: one or few key/value heads, rotary positions or ALiBi, attention and MLP in parallel after one LayerNorm
+//! (7B) or one each (40B).
 
 use super::ModelFamily;
 use super::gpt_neox::{neox_like_model, read_widths};

@@ -1,5 +1,5 @@
-//! Gemma: heads of a dimension of their own, a gated GELU, a tied head; Gemma 2 and 3 normalise before and after attention and MLP and see windows in
-//! some layers; Gemma 3 normalises queries and keys.
+//! Gemma: its own head dimension, a gated GELU, a tied head. Gemma 2 and 3 normalise before and after attention and
+//! MLP, and have windows in some layers. Gemma 3 also normalises queries and keys.
 
 use super::ModelFamily;
 use super::llama::{self, LlamaDefaults, SYNONYMS, read_with_defaults};
@@ -31,7 +31,7 @@ pub(super) const GEMMA2: ModelFamily = ModelFamily {
     },
 };
 
-/// The text model of Gemma 3, whose files leave out what its class knows.
+/// The text model of Gemma 3, whose files omit the defaults of its class.
 pub(super) const GEMMA3: ModelFamily = ModelFamily {
     model_types: &["gemma3_text", "gemma3"],
     keys: &[
@@ -61,7 +61,7 @@ pub(super) const GEMMA3: ModelFamily = ModelFamily {
 fn read_gemma(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let model =
         read_with_defaults(reader, LlamaDefaults { tied: true, activation: ElementwiseFunction::Gelu, ..LlamaDefaults::LLAMA })?;
-    // Where both are given, `hidden_activation` is what transformers takes.
+    // If both are given, transformers uses `hidden_activation`.
     let activation = reader.read_activation("hidden_activation", ElementwiseFunction::Gelu)?;
     Ok(Model { activation, ..model })
 }

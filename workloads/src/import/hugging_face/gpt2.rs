@@ -74,7 +74,7 @@ fn read_gpt2(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
             "n_ctx",
             context,
             &format!("`n_positions` ({positions})"),
-            "both say the longest sequence: remove n_ctx or make them equal",
+            "both state the longest sequence: remove n_ctx or make them equal",
         ));
     }
     Ok(Model {

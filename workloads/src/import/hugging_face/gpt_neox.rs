@@ -1,5 +1,5 @@
-//! GPT-NeoX (and Pythia): attention and MLP beside each other behind a LayerNorm each, a part of every head rotated, a head of its own.
-//! GPT-J and Phi 1.5 and 2: the same behind one norm, with a bias on the logits.
+//! GPT-NeoX (and Pythia): attention and MLP in parallel after a LayerNorm each, partly rotated heads, an untied head.
+//! GPT-J and Phi 1.5 and 2: the same after one norm, with a bias on the logits.
 
 use super::ModelFamily;
 use super::llama::{llama_without_sizes, read_kv_heads, read_rotated_fraction};
@@ -173,7 +173,7 @@ fn read_phi(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     })
 }
 
-/// Width and heads that divide it.
+/// Reads the width and the heads, which must divide it.
 pub(super) fn read_widths(
     reader: &ConfigReader<'_>,
     width: &'static str,
@@ -185,7 +185,7 @@ pub(super) fn read_widths(
     Ok((hidden, count))
 }
 
-/// What these families have in common: LayerNorm, an MLP without gate and with biases.
+/// Returns the common part of these families: LayerNorm, and an MLP with biases and without a gate.
 pub(super) fn neox_like_model(reader: &ConfigReader<'_>, hidden: u64) -> Model {
     Model {
         norm: Norm::LayerNorm,

@@ -1,5 +1,5 @@
-//! What the keys of a `config.json` are to the work of a training step, whatever the family. Keys that a family reads itself come first: this
-//! table is asked about the others.
+//! Effects of `config.json` keys on a training step, for any family. This table covers only keys that the family does
+//! not read itself.
 
 use serde_json::Value;
 
@@ -7,20 +7,20 @@ use serde_json::Value;
 pub(super) const COMMON: &[&str] =
     &["model_type", "tie_word_embeddings", "is_encoder_decoder", "add_cross_attention", "make_vocab_size_divisible_by"];
 
-/// What a key does that no family here reads.
+/// The effect of a key that no family reads.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum KeyEffect {
-    /// Nothing: neither the work of a training step nor its memory.
+    /// None: neither on a training step's work nor on its memory.
     None,
-    /// Something that is not modelled; what is taken instead.
+    /// A feature that is not modelled; the assumption made instead.
     Assumed(&'static str),
-    /// Work that would be counted wrong by more than 2 %: what is missing.
+    /// Work that would be miscounted by more than 2 %: the missing feature.
     Missing(&'static str),
-    /// Not known.
+    /// Unknown.
     Unknown,
 }
 
-/// What a key with this value does.
+/// Returns the effect of a key with this value.
 pub(super) fn effect_of_key(key: &str, value: &Value) -> KeyEffect {
     if is_disabled(value) || IRRELEVANT.contains(&key) || belongs_to_others(key) {
         return KeyEffect::None;
@@ -28,7 +28,7 @@ pub(super) fn effect_of_key(key: &str, value: &Value) -> KeyEffect {
     EFFECTS.iter().find(|(known, _)| *known == key).map_or(KeyEffect::Unknown, |(_, effect)| *effect)
 }
 
-/// Whether an option with this value is off.
+/// Returns whether an option with this value is off.
 fn is_disabled(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
@@ -40,7 +40,7 @@ fn is_disabled(value: &Value) -> bool {
     }
 }
 
-/// Token ids, angles of rotations, pooling for other tasks, and what Hugging Face marks as its own.
+/// Returns whether a key is for token ids, rotation angles, pooling for other tasks, or Hugging Face itself.
 fn belongs_to_others(key: &str) -> bool {
     ["_token_id", "_token_ids", "_token_index", "_coef", "_coeff", "_std"].iter().any(|end| key.ends_with(end))
         || ["_", "rope_", "time_step_", "summary_", "pooler_", "initializer", "init_", "use_init"]
@@ -49,11 +49,11 @@ fn belongs_to_others(key: &str) -> bool {
 }
 
 const LEFT_OUT: KeyEffect = KeyEffect::Assumed("only the text model is trained, this part is left out");
-const SCALED: KeyEffect = KeyEffect::Assumed("a factor on a tensor is taken as part of the kernel before it");
-const CAPPED: KeyEffect = KeyEffect::Assumed("the cap on scores or logits is taken as part of their kernel");
+const SCALED: KeyEffect = KeyEffect::Assumed("a factor on a tensor counts as part of the kernel before it");
+const CAPPED: KeyEffect = KeyEffect::Assumed("the cap on scores or logits counts as part of their kernel");
 const LINEAR: KeyEffect = KeyEffect::Missing("layers of linear attention");
 
-/// Keys that do change the work and that no family reads.
+/// Keys that change the work and that no family reads.
 const EFFECTS: &[(&str, KeyEffect)] = &[
     ("attn_logit_softcapping", CAPPED),
     ("final_logit_softcapping", CAPPED),
@@ -64,18 +64,18 @@ const EFFECTS: &[(&str, KeyEffect)] = &[
     ("logits_scaling", SCALED),
     ("residual_multiplier", SCALED),
     ("mup_width_multiplier", SCALED),
-    ("clip_qkv", KeyEffect::Assumed("clamping queries, keys and values is taken as part of their kernel")),
-    ("swiglu_limit", KeyEffect::Assumed("the limit of the gated activation is taken as part of its kernel")),
+    ("clip_qkv", KeyEffect::Assumed("clamping queries, keys and values counts as part of their kernel")),
+    ("swiglu_limit", KeyEffect::Assumed("the limit of the gated activation counts as part of its kernel")),
     ("lora_rank", KeyEffect::Missing("adapters")),
     ("audio_config", LEFT_OUT),
     ("vision_config", LEFT_OUT),
     (
         "num_nextn_predict_layers",
         KeyEffect::Assumed(
-            "the modules that predict further tokens are left out, as transformers leaves them out; --mtp-layers trains them",
+            "the modules that predict further tokens are left out, as in transformers; --mtp-layers trains them",
         ),
     ),
-    ("residual_in_fp32", KeyEffect::Assumed("the residual stream is taken in the activations' own type")),
+    ("residual_in_fp32", KeyEffect::Assumed("the residual stream has the activations' own type")),
     ("router_jitter_noise", KeyEffect::Assumed("noise on the router's input is left out")),
     ("no_rope_layers", KeyEffect::Assumed("layers without rotation are costed with it")),
     ("no_rope_layer_interval", KeyEffect::Assumed("layers without rotation are costed with it")),
@@ -91,8 +91,9 @@ const EFFECTS: &[(&str, KeyEffect)] = &[
     ("ssm_state_size", KeyEffect::Missing("state-space scans")),
 ];
 
-/// Keys that Hugging Face writes and that change neither a training step's work nor its memory: names and versions, text generation,
-/// heads of other tasks, initial values, epsilons, angles of rotations, the checkpoint's number format, how a router chooses.
+/// Keys that Hugging Face writes and that change neither a training step's work nor its memory: names and versions,
+/// text generation, heads of other tasks, initial values, epsilons, rotation angles, the checkpoint's number format,
+/// the router's way to choose.
 const IRRELEVANT: &[&str] = &[
     "architectures",
     "attn_implementation",

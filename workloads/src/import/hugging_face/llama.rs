@@ -1,4 +1,5 @@
-//! Llama: pre-norm RMSNorm, rotary positions, grouped-query attention, gated MLP. Many families are Llama with a few differences.
+//! Llama: pre-norm RMSNorm, rotary positions, grouped-query attention, gated MLP. Many families are Llama with a few
+//! differences.
 
 use super::ModelFamily;
 use super::reader::ConfigReader;
@@ -26,7 +27,7 @@ pub(super) const KEYS: &[&str] = &[
     "num_hidden_layers",
     "num_key_value_heads",
     "partial_rotary_factor",
-    // Read for a `partial_rotary_factor` inside: the angles of a rotation cost nothing.
+    // Read for a `partial_rotary_factor` inside; the rotation angles cost nothing.
     "rope_parameters",
     "rope_scaling",
     "vocab_size",
@@ -40,16 +41,16 @@ pub(super) const SYNONYMS: &[(&str, &str)] = &[
     ("ffn_dim", "intermediate_size"),
 ];
 
-/// What transformers takes where a Llama's file says nothing.
+/// Defaults of transformers for keys that a Llama's file omits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LlamaDefaults {
-    /// Whether the head's matrix is the token embedding.
+    /// True if the head's matrix is the token embedding.
     pub(super) tied: bool,
-    /// Whether the attention's products have biases.
+    /// True if the attention's products have biases.
     pub(super) attention_bias: bool,
     /// The MLP's nonlinearity.
     pub(super) activation: ElementwiseFunction,
-    /// The rotated part of a head.
+    /// The rotated fraction of a head.
     pub(super) rotated: f64,
 }
 
@@ -62,7 +63,7 @@ fn read_llama(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     read_with_defaults(reader, LlamaDefaults::LLAMA)
 }
 
-/// A Llama under other defaults.
+/// Reads a Llama with other defaults.
 pub(super) fn read_with_defaults(reader: &ConfigReader<'_>, defaults: LlamaDefaults) -> Result<Model, WorkloadError> {
     let hidden = reader.read_dimension("hidden_size", MAX_WIDTH)?;
     let heads = reader.read_dimension("num_attention_heads", MAX_HEADS)?;
@@ -96,19 +97,19 @@ pub(super) fn read_with_defaults(reader: &ConfigReader<'_>, defaults: LlamaDefau
     })
 }
 
-/// Key/value heads, as many as `heads` where they are not given.
+/// Reads the key/value heads; by default as many as `heads`.
 pub(super) fn read_kv_heads(reader: &ConfigReader<'_>, key: &'static str, heads: (&str, u64)) -> Result<u64, WorkloadError> {
     let kv_heads = reader.read_optional_dimension(key, MAX_HEADS)?.unwrap_or(heads.1);
     reader.check_divides((key, kv_heads), heads)?;
     Ok(kv_heads)
 }
 
-/// How much of a head is rotated, where that is a part of it.
+/// Returns the rotated dimensions of a head; `None` if all are.
 pub(super) fn read_rotated_fraction(head_dim: u64, part: f64) -> Option<u64> {
     (part < 1.0).then_some((head_dim as f64 * part) as u64)
 }
 
-/// What Llamas of width `hidden` have in common, without sizes.
+/// Returns the common part of Llamas of width `hidden`, without sizes.
 pub(super) fn llama_without_sizes(reader: &ConfigReader<'_>, hidden: u64) -> Model {
     Model {
         name: reader.name.to_owned(),

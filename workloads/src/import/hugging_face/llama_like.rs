@@ -1,4 +1,4 @@
-//! Families that are Llama with a few differences; defaults are those of transformers' configuration classes.
+//! Families that are Llama with a few differences. Defaults are those of transformers' configuration classes.
 
 use super::ModelFamily;
 use super::llama::{self, LlamaDefaults, SYNONYMS, read_with_defaults};
@@ -18,7 +18,7 @@ pub(super) const MISTRAL: ModelFamily = ModelFamily {
     synonyms: SYNONYMS,
     read: |reader| {
         let model = read_with_defaults(reader, LlamaDefaults::LLAMA)?;
-        // MistralConfig: 4096 where the key is absent, none where it is null.
+        // MistralConfig: 4096 if the key is absent, no window if it is null.
         let absent = (!reader.has_key("sliding_window")).then_some(4096);
         match reader.read_optional_dimension("sliding_window", MAX_POSITIONS)?.or(absent) {
             Some(window) => windows::add_windows_by_type(reader, model, window, 0),
@@ -53,7 +53,7 @@ pub(super) const QWEN3: ModelFamily = ModelFamily {
     },
 };
 
-/// Phi 3 and 4: products of queries, keys and values, and of gate and up, in one each; dropout of embedding and results.
+/// Phi 3 and 4: joint products of queries, keys and values, and of gate and up; dropout of embedding and results.
 pub(super) const PHI3: ModelFamily = ModelFamily {
     model_types: &["phi3"],
     keys: &[llama::KEYS, &["embd_pdrop", "resid_pdrop", "sliding_window"]],
@@ -109,8 +109,8 @@ pub(super) const OLMO2: ModelFamily = ModelFamily {
     },
 };
 
-/// Command R: attention and MLP beside each other behind one LayerNorm without bias, a tied head; Command R+ has norms of queries and keys, and
-/// Command A windows in three layers of four.
+/// Command R: attention and MLP in parallel after one LayerNorm without bias, and a tied head. Command R+ has norms of
+/// queries and keys. Command A has windows in three layers of four.
 pub(super) const COHERE: ModelFamily = ModelFamily {
     model_types: &["cohere", "cohere2"],
     keys: &[llama::KEYS, &["layer_types", "sliding_window", "sliding_window_pattern", "use_qk_norm"]],
@@ -190,13 +190,13 @@ pub(super) const STARCODER2: ModelFamily = ModelFamily {
     },
 };
 
-/// The model with other variations.
+/// Returns the model with changed variations.
 pub(super) fn with_variations(mut model: Model, change: impl FnOnce(&mut Variations)) -> Model {
     change(&mut model.variations);
     model
 }
 
-/// Qwen's windows: off unless `use_sliding_window`, then in the layers from `max_window_layers` on.
+/// Adds Qwen's windows: off unless `use_sliding_window` is set, then in the layers from `max_window_layers` on.
 pub(super) fn read_upper_windows(reader: &ConfigReader<'_>, model: Model) -> Result<Model, WorkloadError> {
     let window = reader.read_optional_dimension("sliding_window", MAX_POSITIONS)?.unwrap_or(4096);
     let whole = reader.read_count("max_window_layers", MAX_POSITIONS, 28)?;

@@ -1,5 +1,5 @@
-//! State-space models: Mamba 2 (Dao and Gu 2024), layers of scans alone; Nemotron-H (NVIDIA 2025), scans, attention without positions, MLPs and
-//! experts as layers of their own, in the order that a pattern spells.
+//! State-space models. Mamba 2 (Dao and Gu 2024) has only scan layers. Nemotron-H (NVIDIA 2025) has scans, attention
+//! without positions, MLPs and experts as separate layers, in the order of a pattern.
 
 use super::ModelFamily;
 use super::experts::read_routed_experts;
@@ -12,7 +12,7 @@ use crate::model::{Experts, Model, PositionEncoding, SharedExpert};
 use crate::variations::{StateSpace, Variations};
 use sim::kernel::ElementwiseFunction;
 
-/// The sequence length of a scan's own training where a file has none, which a scan does not need: that of the paper.
+/// Default sequence length for scans, whose files may state none: the one of the paper's training.
 const PAPER_SEQUENCE: u64 = 2048;
 
 pub(super) const MAMBA2: ModelFamily = ModelFamily {
@@ -69,12 +69,12 @@ pub(super) const MAMBA2: ModelFamily = ModelFamily {
         let longest = reader.read_optional_dimension("max_position_embeddings", MAX_POSITIONS)?;
         if longest.is_none() {
             reader.note_assumption(format!(
-                "no longest sequence is given: {PAPER_SEQUENCE} tokens are taken where a plan says none"
+                "no longest sequence is given: {PAPER_SEQUENCE} tokens are assumed unless a plan states them"
             ));
         }
         Ok(Model {
             layers: reader.read_dimension("num_hidden_layers", MAX_LAYERS)?,
-            // Of attention there is nothing: these are the scan's.
+            // The model has no attention; these are the scan's heads.
             heads: scan.heads,
             kv_heads: scan.heads,
             head_dim: scan.head_dim,
@@ -162,7 +162,7 @@ fn read_nemotron(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
         vocabulary_multiple: reader.read_vocabulary_multiple()?,
         max_sequence: reader.read_dimension("max_position_embeddings", MAX_POSITIONS)?,
         position: PositionEncoding::None,
-        // Squared ReLU keeps its input for its derivative, as leaky ReLU does, and costs a product more of what is on chip.
+        // Squared ReLU keeps its input for its derivative, like leaky ReLU. Its extra multiplication is on chip.
         activation: ElementwiseFunction::LeakyRelu,
         gated: false,
         qkv_bias: attention_bias,
@@ -175,7 +175,7 @@ fn read_nemotron(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     Ok(model.with_layers(&[], &kinds))
 }
 
-/// The layers that `hybrid_override_pattern` spells: M a scan, * attention, - an MLP, E experts.
+/// Reads the layers of `hybrid_override_pattern`: M is a scan, * attention, - an MLP, E experts.
 fn read_layer_pattern(reader: &ConfigReader<'_>, layers: u64, dense: u64) -> Result<Vec<LayerKind>, WorkloadError> {
     let key = "hybrid_override_pattern";
     let text = reader.get(key).and_then(|value| value.as_str()).unwrap_or_default();
@@ -191,7 +191,7 @@ fn read_layer_pattern(reader: &ConfigReader<'_>, layers: u64, dense: u64) -> Res
     };
     let kinds = text.chars().map(kind).collect::<Option<Vec<LayerKind>>>();
     let Some(kinds) = kinds.filter(|kinds| !kinds.is_empty()) else {
-        let cure = "write a letter a layer: M for a scan, * for attention, - for an MLP, E for experts";
+        let cure = "write one letter per layer: M for a scan, * for attention, - for an MLP, E for experts";
         return Err(reader.value_error(key, text, "a text of M, *, - and E", cure));
     };
     if kinds.len() as u64 != layers {
@@ -201,7 +201,7 @@ fn read_layer_pattern(reader: &ConfigReader<'_>, layers: u64, dense: u64) -> Res
     Ok(kinds)
 }
 
-/// The experts, beside those for every token.
+/// Reads the experts and the shared expert.
 fn read_nemotron_experts(reader: &ConfigReader<'_>) -> Result<Experts, WorkloadError> {
     let each = reader.read_optional_dimension("moe_shared_expert_intermediate_size", MAX_FFN)?.unwrap_or(0);
     let shared = each.saturating_mul(reader.read_count("n_shared_experts", MAX_EXPERTS, 1)?);

@@ -1,6 +1,6 @@
-//! Hugging Face's `config.json`, as found in the wild. Keys that decide the cost are read, keys known to decide nothing are passed over; what a file
-//! says besides is noted as an assumption, or refused where the answer would be wrong by more than 2 %. A slip of the pen in a key that the
-//! family reads is an error: it would otherwise fall back to a default in silence.
+//! Reader of Hugging Face's `config.json` files. It reads the keys that decide the cost, and ignores keys known to
+//! decide nothing. Anything else in a file is noted as an assumption, or refused if the answer would be wrong by more
+//! than 2 %. A misspelt key of the family is an error; otherwise it would silently become a default.
 
 mod bert;
 mod bloom;
@@ -28,17 +28,17 @@ use crate::model::Model;
 pub use coverage::{FamilyCoverage, family_coverage};
 use reader::{ConfigEntries, ConfigReader};
 
-/// A family of models: how its `config.json` is read. A new family is a file here and a line in [`FAMILIES`].
+/// A family of models and the way to read its `config.json`. A new family is a file here and a line in [`FAMILIES`].
 struct ModelFamily {
-    /// The values of `model_type` that it reads.
+    /// The `model_type` values that it reads.
     model_types: &'static [&'static str],
     /// Keys that decide the cost.
     keys: &'static [&'static [&'static str]],
-    /// Whole numbers that transformers takes where a key is absent.
+    /// Integer defaults of transformers for absent keys.
     defaults: &'static [(&'static str, u64)],
-    /// Other families' words for its keys.
+    /// Names of its keys in other families.
     synonyms: &'static [(&'static str, &'static str)],
-    /// Makes the model of checked keys.
+    /// Builds the model from checked keys.
     read: fn(&ConfigReader<'_>) -> Result<Model, WorkloadError>,
 }
 
@@ -86,13 +86,13 @@ static FAMILIES: &[ModelFamily] = &[
     vit::FAMILY,
 ];
 
-/// The object of a multimodal configuration that holds its text model, by the names there are.
+/// Possible names of the object that holds the text model in a multimodal configuration.
 const TEXT_PARTS: &[&str] = &["text_config", "llm_config", "language_config"];
 
-/// Keys that a text model inside another takes from outside where it has none of its own.
+/// Keys that a nested text model inherits from outside.
 const INHERITED: &[&str] = &["model_type", "tie_word_embeddings", "make_vocab_size_divisible_by"];
 
-/// Families that people ask for and that are not covered: the value of `model_type`, and what it would take.
+/// Requested families that are not covered: the `model_type`, and the missing feature.
 const NOT_COVERED: &[(&str, &str)] = &[
     ("albert", "layers that share their weights"),
     ("bamba", BESIDE),
@@ -118,10 +118,10 @@ const FIRST_SCAN: &str = "the scan of Mamba 1, whose decays are a number per cha
 const BESIDE: &str = "scans and attention with rotation in layers that have MLPs too";
 const IMAGES: &str = "a head of attention pooling and its own loss (ViT and CLIP are covered)";
 
-/// Reads the text of a `config.json`. `name` is what the model will be called, `file` what errors name.
+/// Parses the text of a `config.json`. `name` is the model's name, and `file` names the file in errors.
 ///
 /// # Errors
-/// Where the text is not JSON, a key is missing, unknown or given twice, or a value is outside its limits.
+/// Text that is not JSON, a missing, unknown or repeated key, or a value out of range.
 pub fn parse_config(name: &str, file: &str, text: &str) -> Result<Model, WorkloadError> {
     let entries = reader::parse_entries(file, text)?;
     let part = TEXT_PARTS.iter().find_map(|part| Some((*part, entries.get(part)?.as_object()?)));
@@ -141,7 +141,7 @@ fn read_model(name: &str, file: &str, entries: &ConfigEntries) -> Result<Model, 
     };
     let reader = ConfigReader::new(name, file, model_type, family, entries)?;
     if !t5::FAMILY.model_types.contains(&reader.model_type.as_str()) {
-        let cure = "of encoder-decoders only T5 and mT5 are covered: give a decoder's or an encoder's configuration";
+        let cure = "T5 and mT5 are the only covered encoder-decoders: give a decoder's or an encoder's configuration";
         reader.forbid_flag("is_encoder_decoder", cure)?;
     }
     reader.forbid_flag("add_cross_attention", "cross-attention is not supported: set it to false or give a model without it")?;

@@ -1,4 +1,5 @@
-//! ModernBERT (Warner et al. 2024): an encoder with rotary positions, gated MLPs, norms before the branches, windows in all but every third layer.
+//! ModernBERT (Warner et al. 2024): an encoder with rotary positions, gated MLPs, norms before the branches, and
+//! windows in all layers except every third.
 
 use super::ModelFamily;
 use super::llama::llama_without_sizes;
@@ -84,12 +85,12 @@ fn read_modernbert(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
         ..llama_without_sizes(reader, hidden)
     };
     let period = reader.read_dimension("global_attn_every_n_layers", MAX_LAYERS)?;
-    // Half of them before a token and half behind it, and its own.
+    // Half of the window before a token, half after it, and the token itself.
     let window = reader.read_dimension("local_attention", MAX_POSITIONS)? / 2 * 2 + 1;
     let windowed = |layer: u64| !layer.is_multiple_of(period) && window < model.max_sequence;
     let kind = |layer| LayerKind {
         window: windowed(layer).then_some(window),
-        // The embedding's norm is the first layer's.
+        // The embedding's norm serves as the first layer's.
         without_first_norm: layer == 0,
         ..LayerKind::default()
     };

@@ -1,5 +1,5 @@
-//! OPT: learned positions with two rows more than the longest sequence, ReLU, biases, tied head; OPT-350m normalises after the
-//! residual sums and has a token embedding narrower than its layers.
+//! OPT: learned positions with two rows more than the longest sequence, ReLU, biases, a tied head. OPT-350m normalises
+//! after the residual sums, and its token embedding is narrower than its layers.
 
 use super::ModelFamily;
 use super::reader::ConfigReader;

@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt;
 
-/// The keys and values of the file, in its order, duplicates and all.
+/// The keys and values of the file in order, duplicates included.
 pub(super) struct ConfigEntries(Vec<(String, Value)>);
 
 impl<'de> Deserialize<'de> for ConfigEntries {
@@ -37,7 +37,7 @@ impl<'de> Deserialize<'de> for ConfigEntries {
 }
 
 impl ConfigEntries {
-    /// The value of a key; null counts as absent, as in Hugging Face's own reader.
+    /// Returns the value of a key. Null counts as absent, as in Hugging Face's own reader.
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
         self.raw_value(key).filter(|value| !value.is_null())
     }
@@ -46,7 +46,7 @@ impl ConfigEntries {
         self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value)
     }
 
-    /// The keys of an object inside, and of those outside the ones that `inherited` names and the object has not.
+    /// Returns the entries of a nested object, and the outer entries named in `inherited` that it lacks.
     pub(super) fn flatten_object(&self, object: &Map<String, Value>, inherited: &[&str]) -> Self {
         let own = object.iter().map(|(key, value)| (key.clone(), value.clone()));
         let outer = self.0.iter().filter(|(key, _)| inherited.contains(&key.as_str()) && !object.contains_key(key)).cloned();
@@ -54,7 +54,7 @@ impl ConfigEntries {
     }
 }
 
-/// Parses the text; a key given twice is an error.
+/// Parses the text. A repeated key is an error.
 pub(super) fn parse_entries(file: &str, text: &str) -> Result<ConfigEntries, WorkloadError> {
     let entries: ConfigEntries =
         serde_json::from_str(&replace_infinities(text)).map_err(|e| describe_syntax_error(file, text, &e))?;
@@ -66,7 +66,8 @@ pub(super) fn parse_entries(file: &str, text: &str) -> Result<ConfigEntries, Wor
     Ok(entries)
 }
 
-/// The text with `Infinity`, which Python writes for limits that are none (`time_step_limit` of Mamba 2) and JSON has not, as the largest number.
+/// Returns the text with `Infinity` replaced by the largest number. Python writes `Infinity` for absent limits
+/// (`time_step_limit` of Mamba 2), but JSON does not allow it.
 fn replace_infinities(text: &str) -> Cow<'_, str> {
     const INFINITY: &str = "Infinity";
     if !text.contains(INFINITY) {
@@ -79,7 +80,7 @@ fn replace_infinities(text: &str) -> Cow<'_, str> {
             rest = &rest[INFINITY.len()..];
             continue;
         }
-        // Of an escape in a string the next character says nothing.
+        // The character after an escape in a string is skipped.
         let taken = if quoted && c == '\\' { 1 + rest[1..].chars().next().map_or(0, char::len_utf8) } else { c.len_utf8() };
         quoted ^= c == '"';
         finite.push_str(&rest[..taken]);
@@ -88,7 +89,7 @@ fn replace_infinities(text: &str) -> Cow<'_, str> {
     Cow::Owned(finite)
 }
 
-/// How much of a faulty line a message repeats, in characters: a file may be one long line.
+/// Characters of a faulty line that a message repeats; a file may be one long line.
 const SHOWN: usize = 80;
 
 fn describe_syntax_error(file: &str, text: &str, error: &serde_json::Error) -> WorkloadError {
@@ -107,7 +108,7 @@ fn describe_syntax_error(file: &str, text: &str, error: &serde_json::Error) -> W
     WorkloadError::Syntax { file: file.to_owned(), line, reason, at, cure: cure.to_owned() }
 }
 
-/// The value of `model_type`.
+/// Reads `model_type`.
 pub(super) fn read_model_type(file: &str, entries: &ConfigEntries) -> Result<String, WorkloadError> {
     match entries.raw_value("model_type") {
         Some(Value::String(text)) => Ok(text.clone()),
@@ -121,7 +122,7 @@ pub(super) fn read_model_type(file: &str, entries: &ConfigEntries) -> Result<Str
     }
 }
 
-/// The error for a family that nobody reads; `missing` says what it would take, where that is known.
+/// Returns the error for a family that no reader covers; `missing` names the missing feature, if known.
 pub(super) fn unknown_type_error(
     file: &str,
     model_type: &str,
@@ -130,7 +131,7 @@ pub(super) fn unknown_type_error(
 ) -> WorkloadError {
     let known: Vec<&str> = known.collect();
     let cure = match (missing, find_mistyped(model_type, known.iter().copied())) {
-        (Some(missing), _) => format!("it takes {missing}, not covered yet: give a model of one of these families"),
+        (Some(missing), _) => format!("it needs {missing}, which is not covered yet: give a model of one of these families"),
         (None, Some(near)) => format!("did you mean \"{near}\"?"),
         (None, None) => "give a model of one of these families".to_owned(),
     };
@@ -149,28 +150,28 @@ fn bad_value_error(file: &str, key: &str, value: &Value, limit: &str, cure: &str
     }
 }
 
-/// A value as the file has it, cut where long.
+/// Returns a value as in the file, shortened if long.
 fn shorten_value(value: &Value) -> String {
     let text = value.to_string();
     if text.chars().count() <= 60 { text } else { format!("{}...", text.chars().take(57).collect::<String>()) }
 }
 
-/// The keys of one file, as its family reads them.
+/// Access to the keys of one file for its family.
 pub(super) struct ConfigReader<'a> {
-    /// What the model will be called.
+    /// The model's name.
     pub(super) name: &'a str,
     /// The value of `model_type`.
     pub(super) model_type: String,
     file: &'a str,
     entries: &'a ConfigEntries,
-    /// What the family takes where a key is absent.
+    /// The family's defaults for absent keys.
     defaults: &'static [(&'static str, u64)],
     assumptions: RefCell<Vec<String>>,
 }
 
 impl<'a> ConfigReader<'a> {
-    /// Sorts the keys that the family does not read: those that decide nothing are passed over, those that decide something that is not
-    /// modelled are assumptions, or errors where too much would be wrong.
+    /// Sorts the keys that the family does not read. Keys without effect are ignored. Keys of features that are not
+    /// modelled become assumptions, or errors if too much would be wrong.
     pub(super) fn new(
         name: &'a str,
         file: &'a str,
@@ -198,12 +199,12 @@ impl<'a> ConfigReader<'a> {
         if !unknown.is_empty() {
             let (keys, known) =
                 if unknown.len() == 1 { ("key", "is not known and is") } else { ("keys", "are not known and are") };
-            reader.note_assumption(format!("the {keys} {} {known} taken to change nothing", unknown.join(", ")));
+            reader.note_assumption(format!("the {keys} {} {known} assumed to have no effect", unknown.join(", ")));
         }
         Ok(reader)
     }
 
-    /// A slip of the pen, or another family's word, for a key that the family reads and does not find.
+    /// Refuses a misspelling, or another family's name, of a key that the family reads and does not find.
     fn refuse_misspelling(&self, key: &str, value: &Value, family: &ModelFamily) -> Result<(), WorkloadError> {
         let absent = |meant: &str| self.entries.raw_value(meant).is_none();
         let synonym = family.synonyms.iter().find(|(word, meant)| *word == key && absent(meant)).map(|(_, meant)| *meant);
@@ -220,37 +221,37 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// Notes what is taken for something that the file says and that is not modelled.
+    /// Notes the assumption made for a feature of the file that is not modelled.
     pub(super) fn note_assumption(&self, what: String) {
         self.assumptions.borrow_mut().push(what);
     }
 
-    /// What was assumed.
+    /// Returns the assumptions.
     pub(super) fn assumptions(&self) -> Vec<String> {
         self.assumptions.take()
     }
 
-    /// The value of a key; null counts as absent, as in Hugging Face's own reader.
+    /// Returns the value of a key. Null counts as absent, as in Hugging Face's own reader.
     pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
         self.entries.get(key)
     }
 
-    /// Whether a key is given, if only as null.
+    /// Returns whether the file has the key, even as null.
     pub(super) fn has_key(&self, key: &str) -> bool {
         self.entries.raw_value(key).is_some()
     }
 
-    /// The first of several words for a key that is given; the first of all where none is.
+    /// Returns the first of several names of a key that the file has; the first name if it has none.
     pub(super) fn first_given_key(&self, words: &[&'static str]) -> &'static str {
         words.iter().find(|word| self.get(word).is_some()).or(words.first()).copied().unwrap_or_default()
     }
 
-    /// The error for a value that breaks a rule of its own.
+    /// Returns the error for a value that breaks a rule of its own.
     pub(super) fn value_error(&self, key: &str, value: impl Into<Value>, limit: &str, cure: &str) -> WorkloadError {
         bad_value_error(self.file, key, &value.into(), limit, cure)
     }
 
-    /// A whole number from 1 to `limit` that must be there.
+    /// Reads a required whole number from 1 to `limit`.
     pub(super) fn read_dimension(&self, key: &str, limit: u64) -> Result<u64, WorkloadError> {
         self.read_optional_dimension(key, limit)?.ok_or_else(|| WorkloadError::MissingKey {
             file: self.file.to_owned(),
@@ -260,7 +261,7 @@ impl<'a> ConfigReader<'a> {
         })
     }
 
-    /// A whole number from 1 to `limit`, if it is there.
+    /// Reads an optional whole number from 1 to `limit`.
     pub(super) fn read_optional_dimension(&self, key: &str, limit: u64) -> Result<Option<u64>, WorkloadError> {
         let Some(value) = self.get(key) else {
             let default = self.defaults.iter().find(|(known, _)| *known == key && !self.has_key(key));
@@ -278,7 +279,7 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// A whole number from 0 to `limit`, or the default.
+    /// Reads a whole number from 0 to `limit`, or the default.
     pub(super) fn read_count(&self, key: &str, limit: u64, default: u64) -> Result<u64, WorkloadError> {
         match self.get(key) {
             Some(value) if value.as_u64() == Some(0) => Ok(0),
@@ -287,7 +288,7 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// A probability of dropping, at least 0 and below 1, or the default.
+    /// Reads a dropout probability, at least 0 and below 1, or the default.
     pub(super) fn read_probability(&self, key: &str, default: f64) -> Result<f64, WorkloadError> {
         let Some(value) = self.get(key) else { return Ok(default) };
         match value.as_f64() {
@@ -302,7 +303,7 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// A fraction above 0 and up to 1, by itself or in one of the objects `within`, or the default.
+    /// Reads a fraction above 0 and at most 1, at the top level or in one of the objects `within`, or the default.
     pub(super) fn read_fraction(&self, key: &str, within: &[&str], default: f64) -> Result<f64, WorkloadError> {
         let inner = within.iter().filter_map(|object| Some((format!("{object}.{key}"), self.get(object)?.get(key)?)));
         let found =
@@ -318,13 +319,13 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// A factor from 1 to `limit`, if it is there.
+    /// Reads an optional factor from 1 to `limit`.
     pub(super) fn read_optional_factor(&self, key: &str, limit: f64) -> Result<Option<f64>, WorkloadError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         match value.as_f64() {
             Some(factor) if (1.0..=limit).contains(&factor) => Ok(Some(factor)),
             _ => {
-                let cure = "write for instance 1.25, or leave it out where no token is dropped";
+                let cure = "write for instance 1.25, or leave it out if no token is dropped";
                 Err(bad_value_error(
                     self.file,
                     key,
@@ -336,7 +337,7 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// True or false, or the default.
+    /// Reads a boolean, or the default.
     pub(super) fn read_flag(&self, key: &str, default: bool) -> Result<bool, WorkloadError> {
         match self.get(key) {
             Some(Value::Bool(flag)) => Ok(*flag),
@@ -345,12 +346,12 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// An error where the flag is set.
+    /// Returns an error if the flag is set.
     pub(super) fn forbid_flag(&self, key: &str, cure: &str) -> Result<(), WorkloadError> {
         if self.read_flag(key, false)? { Err(bad_value_error(self.file, key, &Value::Bool(true), "false", cure)) } else { Ok(()) }
     }
 
-    /// An error where the text is there and is not `only`.
+    /// Returns an error if the text is present and not `only`.
     pub(super) fn require_text(&self, key: &str, only: &str, cure: &str) -> Result<(), WorkloadError> {
         match self.get(key) {
             Some(value) if value.as_str() != Some(only) => {
@@ -360,7 +361,7 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// A nonlinearity by Hugging Face's name, or the default.
+    /// Reads a nonlinearity by Hugging Face's name, or the default.
     pub(super) fn read_activation(&self, key: &str, default: ElementwiseFunction) -> Result<ElementwiseFunction, WorkloadError> {
         let Some(value) = self.get(key) else { return Ok(default) };
         let function = match value.as_str().unwrap_or_default() {
@@ -387,7 +388,7 @@ impl<'a> ConfigReader<'a> {
         Ok(function)
     }
 
-    /// An error where `part` does not divide `whole`, naming the nearest divisors.
+    /// Returns an error with the nearest divisors if `part` does not divide `whole`.
     pub(super) fn check_divides(
         &self,
         (part_key, part): (&str, u64),
@@ -404,7 +405,7 @@ impl<'a> ConfigReader<'a> {
         Err(self.value_error(part_key, part, &format!("a divisor of `{whole_key}` ({whole})"), &cure))
     }
 
-    /// The padding of the vocabulary that the configuration asks for.
+    /// Reads the vocabulary's padding multiple.
     pub(super) fn read_vocabulary_multiple(&self) -> Result<u64, WorkloadError> {
         Ok(self.read_optional_dimension("make_vocab_size_divisible_by", MAX_WIDTH)?.unwrap_or(1))
     }

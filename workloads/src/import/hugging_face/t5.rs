@@ -1,5 +1,5 @@
-//! T5 (Raffel et al. 2020): an encoder and a decoder with cross attention, RMSNorm, no biases, relative positions as a table of biases of the scores
-//! that a side's layers share. T5 1.1 and mT5 have gated MLPs and a head of their own.
+//! T5 (Raffel et al. 2020): an encoder and a decoder with cross attention, RMSNorm and no biases. Relative positions
+//! are a table of score biases that each side's layers share. T5 1.1 and mT5 have gated MLPs and an untied head.
 
 use super::ModelFamily;
 use super::llama::llama_without_sizes;
@@ -51,7 +51,7 @@ fn read_t5(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let rate = reader.read_probability("dropout_rate", 0.1)?;
     let max_sequence = reader.read_optional_dimension("n_positions", MAX_POSITIONS)?.unwrap_or(512);
     reader.note_assumption(format!(
-        "the decoder's sequences are taken as long as the encoder's ({max_sequence} tokens where none are given); the encoder stays on a pipeline's first stage"
+        "the decoder's sequences are as long as the encoder's ({max_sequence} tokens by default); the encoder stays on a pipeline's first stage"
     ));
     let leading = vec![LayerKind { side: EncoderDecoderSide::Encoder, ..LayerKind::default() }; encoder as usize];
     Ok(Model {

@@ -1,5 +1,5 @@
-//! ViT (Dosovitskiy et al. 2021) and the two towers of CLIP (Radford et al. 2021): pre-norm layers with biases; images as patches behind a token of
-//! their own, and a head on one token of every sequence.
+//! ViT (Dosovitskiy et al. 2021) and both towers of CLIP (Radford et al. 2021): pre-norm layers with biases. Images
+//! become patches after a learned token, and the head reads one token per sequence.
 
 use super::ModelFamily;
 use super::llama::llama_without_sizes;
@@ -39,7 +39,7 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
     },
 };
 
-/// The image tower: a norm before the layers, a projection in place of classes.
+/// The image tower: a norm before the layers, and a projection instead of classes.
 pub(super) const CLIP_VISION: ModelFamily = ModelFamily {
     model_types: &["clip_vision_model"],
     keys: &[LAYERS, IMAGES, &["projection_dim"]],
@@ -86,12 +86,12 @@ pub(super) const CLIP_TEXT: ModelFamily = ModelFamily {
 
 fn read_contrastive_head(reader: &ConfigReader<'_>) {
     reader.note_assumption(
-        "one tower is trained by itself: its loss is over the projection's numbers, the scores of all pairs of a batch are left out"
+        "one tower is trained by itself: its loss covers the projection's numbers; the scores of all pairs of a batch are left out"
             .to_owned(),
     );
 }
 
-/// A model of images; the product of patches may have a bias.
+/// Returns a model of images; the product of patches may have a bias.
 fn read_image_model(reader: &ConfigReader<'_>, head: PooledHead, bias: bool) -> Result<Model, WorkloadError> {
     let (image, patch) = (reader.read_dimension("image_size", MAX_WIDTH)?, reader.read_dimension("patch_size", MAX_WIDTH)?);
     reader.check_divides(("patch_size", patch), ("image_size", image))?;

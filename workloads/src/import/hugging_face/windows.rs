@@ -1,4 +1,4 @@
-//! Attention that sees a window of the sequence, in some layers or in all.
+//! Attention through a window of the sequence, in some or all layers.
 
 use super::reader::ConfigReader;
 use crate::error::WorkloadError;
@@ -6,7 +6,7 @@ use crate::layer_list::LayerKind;
 use crate::model::Model;
 use serde_json::Value;
 
-/// The model with `window` in the layers that see one. A window that no sequence fills changes nothing.
+/// Returns the model with `window` in the layers where `sees` is true. A window that no sequence fills changes nothing.
 pub(super) fn with_window(model: Model, window: u64, sees: impl Fn(u64) -> bool) -> Model {
     if window >= model.max_sequence || !(0..model.layers).any(&sees) {
         return model;
@@ -17,7 +17,8 @@ pub(super) fn with_window(model: Model, window: u64, sees: impl Fn(u64) -> bool)
     model.with_layers(&[], &layers)
 }
 
-/// The model with `window` in the layers that `layer_types` names, otherwise in all but every `period`-th; in all where that is 0.
+/// Returns the model with `window` in the layers that `layer_types` names. Without that key, all layers except every
+/// `period`-th have it; all do if `period` is 0.
 pub(super) fn add_windows_by_type(
     reader: &ConfigReader<'_>,
     model: Model,
@@ -31,7 +32,7 @@ pub(super) fn add_windows_by_type(
     Ok(with_window(model, window, windowed))
 }
 
-/// The kinds of attention that a file lists for its layers.
+/// Reads the file's list of attention kinds per layer.
 pub(super) fn read_layer_types<'r>(reader: &ConfigReader<'r>, layers: u64) -> Result<Option<Vec<&'r str>>, WorkloadError> {
     let Some(value) = reader.get("layer_types") else { return Ok(None) };
     let list = value.as_array().map(|list| list.iter().filter_map(Value::as_str).collect::<Vec<_>>());
@@ -46,7 +47,7 @@ pub(super) fn read_layer_types<'r>(reader: &ConfigReader<'r>, layers: u64) -> Re
         ));
     };
     if list.len() as u64 != layers {
-        let limit = format!("a list of as many as `num_hidden_layers` ({layers})");
+        let limit = format!("a list of `num_hidden_layers` ({layers}) entries");
         let cure = format!("it has {}: correct one of the two", list.len());
         return Err(reader.value_error("layer_types", value.clone(), &limit, &cure));
     }
