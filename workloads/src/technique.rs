@@ -233,7 +233,10 @@ impl Techniques {
                 return refused("it is allowed twice", "give one --allow for it".to_owned());
             }
             if technique.preset.gate == TrainingEffect::Exact && allowance.multiplier.is_some() {
-                return refused("it is exact: it does not change the number of steps", "leave out its step_multiplier".to_owned());
+                return refused(
+                    "it is exact: it does not change the number of steps",
+                    "leave out its step_multiplier".to_owned(),
+                );
             }
         }
         let allowed = |technique: &Technique| {
@@ -401,10 +404,7 @@ impl Techniques {
                 RuleMatch::Something => continue,
                 // The weights would be frozen with no adapter to train.
                 _ if technique.rule.adapter.is_some() => {
-                    let why = format!(
-                        "its adapters match no product of {}'s layers, so nothing would be trained",
-                        model.name
-                    );
+                    let why = format!("its adapters match no product of {}'s layers, so nothing would be trained", model.name);
                     let cure = "name the operators of the model's layers in the technique's file, or leave it out";
                     return Err(TechniqueError::refuse(&technique.name, why, cure));
                 }

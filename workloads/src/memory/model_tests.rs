@@ -150,7 +150,10 @@ fn files_say_what_is_wrong_with_them() {
             "rule 1: except = `layers`: no model has an operator of that name",
         ),
         (rule("exact", &format!("rebuild = \"inside\"\n{}", away("1"))), "rule 1: place and rebuild"),
-        (rule("exact", "rebuild = \"inside\"").replace("\"mine\"", "\"LoRA\""), "name = LoRA: a built-in technique has this name"),
+        (
+            rule("exact", "rebuild = \"inside\"").replace("\"mine\"", "\"LoRA\""),
+            "name = LoRA: a built-in technique has this name",
+        ),
     ] {
         let error = error(&text);
         assert!(error.starts_with("mine.toml: ") && error.contains(wanted), "{error}\n{wanted}");

@@ -346,8 +346,7 @@ fn what_cannot_be_is_refused_with_its_reason() {
         list.and_then(|list| list.apply_to_graph(&model, graph, micro_batches)).unwrap_err().to_string()
     };
     assert!(
-        refused("lomo", 4)
-            .contains("a gradient is freed before the next micro-batch can add to it (a step has 4 micro-batches)")
+        refused("lomo", 4).contains("a gradient is freed before the next micro-batch can add to it (a step has 4 micro-batches)")
     );
     assert!(refused("galore,per_layer=1", 2).contains("with updates per layer"));
     assert!(refused("galore,rank=5000", 1).contains("must be a whole number from 1 to 4096"));

@@ -140,7 +140,9 @@ pub(crate) fn parse_policy(text: &str, parts: &str) -> Result<TensorPlaces, Work
             share.get_or_insert_with(|| TokenShare { tensors: BTreeSet::new(), millionths: millionths as u32, recomputed });
         if known.millionths != millionths as u32 {
             let first = f64::from(known.millionths) / WHOLE as f64;
-            return Err(bad(format!("`{written}`: all partly offloaded tensors have the same share, and the first one has {first}")));
+            return Err(bad(format!(
+                "`{written}`: all partly offloaded tensors have the same share, and the first one has {first}"
+            )));
         }
         known.tensors.insert(name.trim().to_owned());
         Ok(name.trim().to_owned())
@@ -149,9 +151,7 @@ pub(crate) fn parse_policy(text: &str, parts: &str) -> Result<TensorPlaces, Work
         return Err(bad(format!("`{name}` stays on the device whole: only offloaded tensors have a share (offload, nvme)")));
     }
     if recomputed && share.is_none() {
-        return Err(bad(format!(
-            "`{REST}` needs a partly offloaded tensor: write `offload(NAME*0.5)+{REST}`, or leave it out"
-        )));
+        return Err(bad(format!("`{REST}` needs a partly offloaded tensor: write `offload(NAME*0.5)+{REST}`, or leave it out")));
     }
     device.remove(INPUT);
     Ok(TensorPlaces { host, storage, device, share })
@@ -194,7 +194,8 @@ pub(crate) fn parse_place_lists<T: Ord + Display + Clone, const N: usize>(
 }
 
 fn malformed_list_error(text: &str, part: &str) -> WorkloadError {
-    let cure = format!("`{part}` is not a list of tensors: write `custom:offload(decoder_layer_input,query_proj)+device(out_proj)`");
+    let cure =
+        format!("`{part}` is not a list of tensors: write `custom:offload(decoder_layer_input,query_proj)+device(out_proj)`");
     WorkloadError::BadRecompute { what: "policy", name: text.to_owned(), cure }
 }
 
