@@ -1,4 +1,4 @@
-//! Laws of a step's time: what is faster makes no step slower.
+//! Laws of a step's time: a faster part makes no step slower.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::tests::{sample_layouts, time_step_of};
@@ -10,7 +10,7 @@ use sim::pipeline::PipelineSchedule;
 use sim::units::BytesPerSecond;
 use workloads::{ActivationPolicy, Model, RankOrder, ZeroStage};
 
-/// Links in nodes of 8 and between them, from a hundredth of Selene's bandwidth to ten times as much, with up to ten times its latencies.
+/// Links in nodes of 8 and between them, with 1/100 to 10 times Selene's bandwidth and up to ten times its latencies.
 fn fabrics() -> impl Strategy<Value = Fabric> {
     let scale = || (-2.0_f64..1.0).prop_map(|exponent| 10_f64.powf(exponent));
     (scale(), scale(), 1.0_f64..10.0, 1.0_f64..10.0).prop_map(|(inner, outer, inner_latency, outer_latency)| {
@@ -41,7 +41,8 @@ fn scale_latency(fabric: &mut Fabric, tier: usize, factor: f64) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
-    /// Of a large model on a slower chip, and of a small one on a faster chip, where the host's launches are the limit under `megatron_core`.
+    /// For a large model on a slower chip, and for a small one on a faster chip. The latter's limit under
+    /// `megatron_core` is the host's launches.
     #[test]
     fn time_never_falls_when_a_link_slows(
         mut plan in sample_layouts(),
@@ -79,7 +80,8 @@ proptest! {
     }
 }
 
-/// A chip and a stack, one figure of which is better: a shorter gap between kernels, less time of the host, faster arrays, lanes or memories.
+/// Returns a chip and a stack with one better figure: a shorter gap between kernels, less host time, faster arrays,
+/// lanes or memories.
 fn better(chip: &Accelerator, stack: &SoftwareStack, figure: usize, factor: f64) -> (Accelerator, SoftwareStack) {
     let (mut chip, mut stack) = (chip.clone(), stack.clone());
     let launch = &mut stack.launch;
@@ -100,8 +102,8 @@ fn better(chip: &Accelerator, stack: &SoftwareStack, figure: usize, factor: f64)
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
-    /// Of a small model, which the host holds up under every stack but one, and of a large one; under zero-bubble schedules without
-    /// data parallelism.
+    /// For a small model, which the host limits under every stack but one, and for a large one. Zero-bubble schedules
+    /// run without data parallelism.
     #[test]
     fn time_never_rises_when_the_chip_or_the_host_is_faster(
         mut plan in sample_layouts(),
@@ -115,8 +117,8 @@ proptest! {
         split in proptest::option::of(0_usize..1000),
     ) {
         prop_assume!(plan.layout.pipeline > 1);
-        // What data-parallel ranks exchange beside backward passes hides behind both of their parts: where one is put off and gets shorter, more of the
-        // exchange stays than the pipeline may gain.
+        // The exchange of data-parallel ranks beside backward passes hides behind both of their parts. If one is put
+        // off and gets shorter, more of the exchange is exposed than the pipeline may gain.
         if schedule.splits_backward() {
             (plan.layout.data, plan.layout.context, plan.layout.zero) = (1, 1, ZeroStage::None);
         }
@@ -137,7 +139,7 @@ proptest! {
         let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
         let chip = Accelerator::built_in(chip).unwrap();
         let mut stack = SoftwareStack::load(stack).unwrap();
-        // Where a backward pass waits for the host and where it does not, and between.
+        // Backward passes that wait for the host, that do not, and in between.
         stack.launch.host_backward_us *= host;
         let step = |(chip, stack): &(Accelerator, SoftwareStack)| {
             step_time(&mut ChipTimes::new(chip, stack).unwrap(), &model, &fabric, &plan).unwrap()

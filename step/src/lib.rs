@@ -1,7 +1,8 @@
-//! One training step of a given plan on given hardware under given software: its time and what the time is made of.
+//! One training step of a given plan on given hardware under given software: its time, and the parts of that time.
 //!
-//! Two steps, so that a search can afford many plans: profiles per segment (what one micro-batch costs on one device; they depend on
-//! the tensor- and context-parallel degrees, the micro-batch, the sequence and the activation policy only), and a closed form per plan.
+//! It works in two steps, so that a search can afford many plans: profiles per segment, and a closed form per plan. A
+//! profile is the cost of one micro-batch on one device. It depends only on the tensor- and context-parallel degrees,
+//! the micro-batch, the sequence and the activation policy.
 
 mod communication;
 #[cfg(test)]
@@ -64,19 +65,19 @@ use sim::units::Seconds;
 use thiserror::Error;
 use workloads::{LayoutError, TechniqueError, WorkloadError};
 
-/// Why a step has no time.
+/// A plan without a step time, with the reason.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum StepError {
-    /// The plan breaks a rule.
+    /// The plan breaks a rule of its layout.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// The model cannot be lowered so.
+    /// The model cannot be lowered for the plan.
     #[error(transparent)]
     Workload(Box<WorkloadError>),
-    /// A memory technique cannot be used so.
+    /// A memory technique cannot be used for the plan.
     #[error(transparent)]
     Technique(#[from] TechniqueError),
-    /// The chip, the fabric or the pipeline refuses.
+    /// The chip, the fabric or the pipeline cannot run the plan.
     #[error("{0}")]
     Hardware(String),
 }
@@ -87,41 +88,41 @@ impl From<WorkloadError> for StepError {
     }
 }
 
-/// The time of one optimizer step and its parts, of the device that takes longest. The parts sum to `total`.
+/// The time of one optimizer step and its parts, on the device where it is longest. The parts sum to `total`.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct StepTime {
     /// From one optimizer update to the next.
     pub total: Seconds,
     /// Forward kernels of all micro-batches.
     pub forward: Seconds,
-    /// Backward kernels, recomputation apart.
+    /// Backward kernels, without recomputation.
     pub backward: Seconds,
-    /// Forward kernels run again in the backward pass.
+    /// Forward kernels recomputed in the backward pass.
     pub recompute: Seconds,
     /// Waiting for the host to launch kernels.
     pub host_bound: Seconds,
-    /// Tensor-parallel communication that nothing hides.
+    /// Exposed tensor-parallel communication.
     pub tensor: Seconds,
-    /// Context-parallel communication that nothing hides.
+    /// Exposed context-parallel communication.
     pub context: Seconds,
-    /// Expert-parallel communication that nothing hides.
+    /// Exposed expert-parallel communication.
     pub expert: Seconds,
-    /// Data-parallel communication that nothing hides: gradients, and weights under ZeRO.
+    /// Exposed data-parallel communication: gradients, and weights under ZeRO.
     pub data: Seconds,
-    /// The sum of a tied embedding's two gradients, between the first stage and the last: what follows the last pass of it.
+    /// The part of the tied embedding's gradient sum, between the first and last stage, that follows the last pass.
     pub tied: Seconds,
-    /// Copies to and from the host that nothing hides.
+    /// Exposed copies to and from the host.
     pub offload: Seconds,
-    /// Sends between stages that nothing hides, and stages that wait for each other.
+    /// Exposed sends between stages, and waits of stages for each other.
     pub bubble: Seconds,
     /// The optimizer's update.
     pub optimizer: Seconds,
-    /// Once per step outside any kernel.
+    /// Time per step outside any kernel.
     pub overhead: Seconds,
 }
 
 impl StepTime {
-    /// The total and its parts, by name.
+    /// Returns the total and its parts, by name.
     #[must_use]
     pub fn named_parts(&self) -> [(&'static str, Seconds); 14] {
         [

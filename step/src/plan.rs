@@ -1,4 +1,4 @@
-//! What is run: a model's training plan on given devices.
+//! The plan of a training run on given devices.
 
 use serde::{Deserialize, Serialize};
 use sim::pipeline::PipelineSchedule;
@@ -6,14 +6,14 @@ use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{Batch, Layout, StagePolicies, Techniques};
 
-/// A training run's plan: everything that the user chooses besides model, chip, fabric and software.
+/// A training run's plan: all choices of the user besides model, chip, fabric and software.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrainingPlan {
     /// The parallel degrees.
     pub layout: Layout,
     /// Micro-batch, global batch, sequence length.
     pub batch: Batch,
-    /// What happens to activations between forward and backward pass, in every stage.
+    /// Activations that every stage keeps, recomputes or offloads.
     pub activations: StagePolicies,
     /// How attention is computed.
     pub attention: Attention,
@@ -21,15 +21,15 @@ pub struct TrainingPlan {
     pub precision: Precision,
     /// The optimizer.
     pub optimizer: Optimizer,
-    /// The pipeline's schedule; without a pipeline it changes nothing.
+    /// The pipeline's schedule; without effect if there is no pipeline.
     pub schedule: PipelineSchedule,
-    /// Memory techniques besides.
+    /// Memory techniques.
     #[serde(default, skip_serializing_if = "Techniques::is_empty")]
     pub techniques: Techniques,
 }
 
 impl TrainingPlan {
-    /// Micro-batches per step and pipeline.
+    /// Returns the micro-batches per step and pipeline.
     #[must_use]
     pub fn micro_batches(&self) -> u64 {
         self.layout.micro_batches(&self.batch)

@@ -1,9 +1,10 @@
-//! How a plan's schedule runs on its layout.
+//! The effective schedule of a plan on its layout.
 
 use sim::pipeline::PipelineSchedule;
 use workloads::Layout;
 
-/// The schedule that runs: 1F1B over several chunks per stage is interleaved; without a pipeline all schedules are the same.
+/// Returns the effective schedule. 1F1B over several chunks per stage is interleaved; without a pipeline all schedules
+/// are the same.
 #[must_use]
 pub fn effective_schedule(layout: &Layout, schedule: PipelineSchedule) -> PipelineSchedule {
     match (schedule, layout.virtual_stages) {
@@ -13,9 +14,9 @@ pub fn effective_schedule(layout: &Layout, schedule: PipelineSchedule) -> Pipeli
     }
 }
 
-/// Micro-batches that a stage passes through one chunk before it turns to the next: the stages' number, or the least above it of
-/// which `m` is a multiple or leaves a rest of at least `p` (Megatron-LM's rule for `microbatch_group_size_per_vp_stage`); `p` where
-/// there is none.
+/// Returns the micro-batches that a stage passes through one chunk before it turns to the next. This is the least
+/// number from `p`, the stages, that divides `m` or leaves a remainder of at least `p`; `p` if there is none.
+/// Megatron-LM has this rule for `microbatch_group_size_per_vp_stage`.
 #[must_use]
 pub fn interleaving_group(p: u32, m: u32) -> u32 {
     let p = p.max(1);

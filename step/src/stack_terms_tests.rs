@@ -1,4 +1,4 @@
-//! What single scalars of a stack do to a step.
+//! Effects of single stack scalars on a step.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::{ChipTimes, DeviceMemory, MemoryClass, SoftwareStack, StepTime, TrainingPlan, step_memory, step_time};
@@ -47,8 +47,9 @@ fn products_hide_what_they_are_cut_for_but_the_first_part() {
     assert_eq!(at(across, 0.0), at(across, 1.0), "no domain holds the group");
 }
 
-/// With as many expert-parallel devices, experts on one device each gather and sum nothing among tensor-parallel ones, are held by fewer, larger
-/// parts of them, and take no other all-to-all than inside nodes; as wide as the tensor-parallel group they are what they are unstated.
+/// With as many expert-parallel devices and each expert on one device, tensor-parallel devices gather and sum nothing
+/// for experts. Fewer devices hold each expert, in larger parts, and all-to-alls stay inside nodes. A stated width
+/// equal to the tensor-parallel group changes nothing.
 #[test]
 fn experts_of_width_one_trade_sums_for_weights() {
     let usual = Layout { tensor: 4, data: 8, expert: 8, sequence_parallel: true, ..Layout::default() };
@@ -61,8 +62,8 @@ fn experts_of_width_one_trade_sums_for_weights() {
     assert!(narrow.expert < wide.expert * 0.5, "{narrow:?} {wide:?}");
 }
 
-/// DeepSeek-V3 over eight nodes: sent once to every node tokens take less than copy by copy, and a router limited to four of them less again; copy by
-/// copy its limit changes nothing.
+/// DeepSeek-V3 over eight nodes: tokens sent once to every node take less time than copies, and a router limited to
+/// four nodes takes less again. With copies the limit changes nothing.
 #[test]
 fn tokens_sent_once_to_every_node_take_less() {
     let model = Model::load("deepseek-v3").unwrap();
@@ -73,10 +74,10 @@ fn tokens_sent_once_to_every_node_take_less() {
     let copies = at(&free, false);
     assert_eq!(at(&model, false), copies);
     let (any, limited) = (at(&free, true), at(&model, true));
-    // 5.3 and 3.65 nodes in place of 8 copies, and the pieces' start-up.
+    // 5.3 and 3.65 nodes instead of 8 copies, and the pieces' start-up.
     assert!((0.6..0.75).contains(&(any / copies)), "{any} {copies}");
     assert!((0.42..0.55).contains(&(limited / copies)), "{limited} {copies}");
-    // Inside one node NVLink carries each token once to every device that has any of its experts.
+    // Inside one node, NVLink carries each token once to every device with any of its experts.
     let layout = Layout { data: 8, expert: 8, ..Layout::default() };
     let at = |once: bool| timed(&free, layout, |stack| stack.kernels.expert_deduplicated = once).expert.0;
     assert!(at(true) < at(false));
@@ -85,7 +86,8 @@ fn tokens_sent_once_to_every_node_take_less() {
     assert!(error.contains("kernels.expert_all_gather"), "{error}");
 }
 
-/// Memory follows the expert-data-parallel ranks: without sharing a device holds its experts whole; with it, as little as ever.
+/// Memory follows the expert-data-parallel ranks. Without sharding, a device holds its experts in full; with it, the
+/// memory is the same for every width.
 #[test]
 fn wider_shares_of_experts_are_shared_by_more_ranks() {
     let (model, stack) = (Model::load("mixtral-8x7b").unwrap(), SoftwareStack::load("megatron_bridge").unwrap());

@@ -1,4 +1,4 @@
-//! Bytes of memory techniques, by stage: what leaves the device is somewhere.
+//! Bytes of memory techniques by stage: everything that leaves the device is counted elsewhere.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::*;
@@ -40,7 +40,8 @@ fn memory(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> StepMemo
     step_memory(model, plan, stack, DeviceMemory { hbm: all, host: all, storage: all }, None).unwrap()
 }
 
-/// Of every stage: what is on the device, on the host, in storage, and of MEMO's rounding buffers on the device, is what there is without techniques.
+/// For every stage, the bytes on the device, on the host and in storage sum to the bytes without techniques. MEMO's
+/// rounding buffers on the device count too.
 #[test]
 fn activations_are_on_the_device_or_away_whatever_the_model() {
     let stack = SoftwareStack::load("megatron_core").unwrap();
@@ -63,9 +64,10 @@ fn activations_are_on_the_device_or_away_whatever_the_model() {
                 let each = ActivationPolicy::None.treatment_with_extent(layer, stack.replay_extent()).offloaded_bytes(layer);
                 let buffered = each * layer.settled.buffered_layers;
                 for (before, after) in plain.iter().zip(of(technique)) {
-                    assert!(before.moment != PeakMoment::Update && after.moment != PeakMoment::Update, "{name} {technique}");
+                    assert!(before.moment != PeakMoment::Update && after.moment != PeakMoment::Update, "{name} \
+                        {technique}");
                     let held = after.class_bytes(MemoryClass::Activations) + after.host + after.storage + buffered;
-                    // A part of a tensor's bytes is rounded up.
+                    // A partial offload rounds a tensor's bytes up.
                     let off = held.0.abs_diff(before.class_bytes(MemoryClass::Activations).0);
                     assert!(off <= 8 * 64, "{name} {technique} p{pipeline}, stage {}: {off} bytes", before.stage);
                 }
@@ -74,7 +76,8 @@ fn activations_are_on_the_device_or_away_whatever_the_model() {
     }
 }
 
-/// Where the stored weights are the fp32 master copy, what is frozen has none: 2 bytes a number among all ranks, and 4 of every trained one.
+/// If the stored weights are the fp32 master copy, frozen weights have no copy: 2 bytes per number over all ranks, and
+/// 4 per trained number.
 #[test]
 fn frozen_weights_and_anchors_are_held_where_masters_are_the_weights() {
     let layout = Layout { data: 8, zero: ZeroStage::Parameters, ..Layout::default() };
@@ -93,14 +96,15 @@ fn frozen_weights_and_anchors_are_held_where_masters_are_the_weights() {
             let trained: u64 =
                 graph.segments.iter().map(|s| s.statics.as_deref().unwrap().own.updated.per_device_count() * s.repeat).sum();
             assert!(trained > 0);
-            assert!(near(weights("lora"), (2 * numbers + 4 * trained) / 8), "{name} {}: {}", stack.name, weights("lora"));
-            // The anchor is one of the adapters alone.
+            assert!(near(weights("lora"), (2 * numbers + 4 * trained) / 8), "{name} {}: \
+                {}", stack.name, weights("lora"));
+            // The anchor covers only the adapters.
             assert!(near(weights("lora proximal-anchor"), (2 * numbers + 6 * trained) / 8), "{name} {}", stack.name);
         }
     }
 }
 
-/// What does not fit into the host's memory, or into storage, is called what it is.
+/// An error names correctly what does not fit into host memory or storage.
 #[test]
 fn read_only_data_that_does_not_fit_is_called_so() {
     let model = Model::load("llama2-7b").unwrap();
@@ -120,13 +124,14 @@ fn read_only_data_that_does_not_fit_is_called_so() {
         "{examples}"
     );
     assert!(lacks("memory3").contains("of storage per device: 390.62 GiB of it data that training only reads"));
-    // Of states beside a little of such data the rest is named.
+    // With states beside a little read-only data, the error names the states.
     let states = lacks("zero-offload exemplar,examples=1073741824,example_bytes=1");
     let gib = 14.0 * model.parameters() as f64 / f64::from(1 << 30);
     assert!(states.contains(&format!("{gib:.2} GiB of it weights, gradients and optimizer states")), "{states}");
 }
 
-/// An update writes weights, masters and states once, every micro-batch its gradients and activations, however many are in flight.
+/// An update writes weights, masters and states once; every micro-batch writes its gradients and activations, however
+/// many are in flight.
 #[test]
 fn storage_is_written_once_a_step_but_for_what_every_micro_batch_sends() {
     let (model, stack) = (Model { layers: 4, ..Model::load("llama2-7b").unwrap() }, SoftwareStack::load("megatron").unwrap());
@@ -148,7 +153,7 @@ fn storage_is_written_once_a_step_but_for_what_every_micro_batch_sends() {
         let [once, each] = written("zero-infinity,to_nvme=1");
         assert!(near(once, 14 * numbers) && near(each, gradients), "p{pipeline} d{data}: {once} {each}");
         assert_eq!(written("zero-infinity"), [0; 2]);
-        // The last layers of a device keep theirs there.
+        // The last layers of a device keep theirs on the device.
         let layers = model.layers - u64::from(pipeline) * segment.graph.settled.buffered_layers;
         assert_eq!(written(half), [0, kept * layers], "p{pipeline} d{data}");
     }

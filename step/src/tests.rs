@@ -1,4 +1,4 @@
-//! A step's time: what its parts are and what moves them.
+//! A step's time: its parts, and what changes them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::{ChipTimes, SoftwareStack, StepProfile, StepTime, TrainingPlan, lowering_of_plan, step_time};
@@ -36,7 +36,7 @@ pub(crate) fn time_step_of(model: &str, chip: &str, fabric: &Fabric, plan: &Trai
     step_time(&mut chip, &model, fabric, plan).expect("fits")
 }
 
-/// Layouts of up to 128 devices for Llama 2 7B (32 layers, 32 heads).
+/// Returns plans on up to 128 devices for Llama 2 7B (32 layers, 32 heads).
 pub(crate) fn sample_layouts() -> impl Strategy<Value = TrainingPlan> {
     let zero = prop_oneof![
         Just(ZeroStage::None),
@@ -81,7 +81,8 @@ fn axes_that_share_a_port_contend_for_it() {
         let bandwidth = fabric.tiers[tier].bandwidth.0;
         fabric.with_bandwidth(tier, BytesPerSecond(bandwidth / 8.0))
     };
-    // Weights are gathered inside the node, where tensor-parallel devices talk too, or between nodes, where they do not.
+    // Weights are gathered inside the node, where tensor-parallel devices also communicate, or between nodes, where
+    // they do not.
     for (tensor, shared) in [(4, true), (8, false)] {
         let layout = Layout { tensor, data: 2, zero: ZeroStage::Parameters, ..Layout::default() };
         let plan = sample_plan(layout, 1, 4);
@@ -140,7 +141,8 @@ fn every_built_in_stack_is_sound_and_errors_name_the_cure() {
     assert!(names.len() >= 4 && names.iter().all(|name| SoftwareStack::load(name).unwrap().name == *name), "{names:?}");
     let unknown = SoftwareStack::load("jax").unwrap_err().to_string();
     assert!(
-        unknown.starts_with("unknown software stack `jax`: built in are ") && unknown.contains("ideal, maxtext, megatron, "),
+        unknown.starts_with("unknown software stack `jax`: built in are ") && unknown.contains("ideal, maxtext, \
+            megatron, "),
         "{unknown}"
     );
     let text = include_str!("../stacks/megatron.toml");
@@ -153,7 +155,8 @@ fn every_built_in_stack_is_sound_and_errors_name_the_cure() {
     );
     let unsourced = wrong("\nlaunch = \"", "\nlunch = \"");
     assert!(
-        unsourced.starts_with("mine.toml: launch.gap_us = ") && unsourced.contains(": has no source; say under [sources]"),
+        unsourced.starts_with("mine.toml: launch.gap_us = ") && unsourced.contains(": has no source; state under \
+            [sources]"),
         "{unsourced}"
     );
 }
@@ -197,11 +200,13 @@ fn gathers_follow_the_prefetch_and_scatters_the_reduction() {
         step_time(&mut ChipTimes::new(&chip, &stack).unwrap(), &model, &fabric, &plan).unwrap().data
     };
     let shared = |prefetch, reduction| data(ZeroStage::Parameters, prefetch, reduction);
-    // Forward gathers only, backward gathers and as many bytes scattered: of three equal parts two follow the one option, one the other.
+    // Forward only gathers; backward gathers and scatters as many bytes. Two of three equal parts follow one option,
+    // one the other.
     let (none, both) = (shared(0.0, 0.0), shared(1.0, 1.0));
     let (gathers, scatters) = (none - shared(1.0, 0.0), none - shared(0.0, 1.0));
     assert!(scatters > Seconds::ZERO && gathers > scatters * 1.5, "{gathers} {scatters}");
-    assert!(none - both >= gathers.max(scatters) && none - both <= (gathers + scatters) * (1.0 + 1e-9), "{none} {both}");
+    assert!(none - both >= gathers.max(scatters) && none - both <= (gathers + scatters) * (1.0 + 1e-9), "{none} \
+        {both}");
     let half = shared(0.5, 0.5);
     assert!((half.0 / ((none + both) * 0.5).0 - 1.0).abs() < 1e-9, "{half}");
     for reduction in [0.0, 1.0] {
@@ -237,7 +242,8 @@ fn sends_hide_only_where_stages_hold_several_chunks() {
         time_llama_step(fabric, &sample_plan(layout, 4, 64), stack).bubble
     };
     assert!(step(&slow, "megatron_core", 1) > step(&fabric, "megatron_core", 1), "plain 1F1B waits for what it sends");
-    assert_eq!(step(&slow, "megatron_core", 2), step(&fabric, "megatron_core", 2), "another chunk's pass runs meanwhile");
+    assert_eq!(step(&slow, "megatron_core", 2), step(&fabric, "megatron_core", 2), "another chunk's pass runs \
+        meanwhile");
     assert!(step(&slow, "megatron", 2) > step(&fabric, "megatron", 2), "nothing overlaps");
     let passes = |stack: &str| {
         let stack = SoftwareStack::load(stack).unwrap();
@@ -347,7 +353,7 @@ fn tensor_parallel_sums_are_hidden_inside_a_fast_domain_only() {
     assert_eq!(step(16, &hidden), step(16, &exposed), "two nodes");
 }
 
-/// A model whose layers come in blocks of two alike ones.
+/// Returns the model with its layers in blocks of two equal ones.
 fn in_blocks(model: &Model) -> Model {
     let kind = model.uniform_kind();
     let list = workloads::LayerList { block: vec![kind; 2], ..workloads::LayerList::default() };
@@ -374,7 +380,8 @@ fn blocks_of_alike_layers_take_what_the_layers_take() {
                     let mut chip = ChipTimes::new(&chip, &stack).unwrap();
                     step_time(&mut chip, model, &fabric, &plan).unwrap().total.0
                 });
-                assert!((times[0] - times[1]).abs() <= 1e-9 * times[0], "{policy}, pp = {pipeline}, {zero:?}: {times:?}");
+                assert!((times[0] - times[1]).abs() <= 1e-9 * times[0], "{policy}, pp = {pipeline}, {zero:?}: \
+                    {times:?}");
                 let memory = DeviceMemory::of_chip(&chip);
                 let needs = [&model, &blocks].map(|model| {
                     let stages = step_memory(model, &plan, &stack, memory, None).unwrap().stages;
@@ -403,13 +410,14 @@ fn a_hot_expert_and_gathered_tokens_take_longer() {
     let even = under(&[]);
     assert_eq!(under(&["kernels.expert_imbalance=1.0"]).total, even.total);
     let hot = under(&["kernels.expert_imbalance=1.5"]);
-    // Experts are most of Mixtral's work: half as many tokens more at the fullest device, in products and in the exchange.
+    // Experts are most of Mixtral's work: the fullest device has half as many tokens more, in products and in the
+    // exchange.
     assert!(hot.forward > even.forward * 1.2 && hot.forward < even.forward * 1.5, "{even:?} {hot:?}");
-    // Latencies stay.
+    // Latencies do not grow.
     let longer = hot.expert / even.expert;
     assert!(longer > 1.2 && longer <= 1.5, "{even:?} {hot:?}");
     let gathered = under(&["kernels.expert_all_gather=true"]);
-    // Seven parts of all tokens come in place of seven eighths of two tokens' worth.
+    // Seven parts of all tokens arrive instead of seven eighths of two tokens' worth.
     assert!(gathered.expert > even.expert * 2.0, "{even:?} {gathered:?}");
     assert_eq!(gathered.forward, even.forward);
 }

@@ -30,7 +30,8 @@ pub enum WorkloadError {
     },
     /// A key occurs twice.
     #[error(
-        "{file}: key `{key}` is given more than once (the limit is once): keep the value that is meant and delete the others"
+        "{file}: key `{key}` is given more than once (the limit is once): keep the value that is meant and delete the \
+         others"
     )]
     DuplicateKey {
         /// The file.
@@ -39,7 +40,10 @@ pub enum WorkloadError {
         key: String,
     },
     /// A key that decides the cost is missing.
-    #[error("{file}: key `{key}` is missing, and {needed_by} needs it: add `\"{key}\": {example}` with the model's own value")]
+    #[error(
+        "{file}: key `{key}` is missing, and {needed_by} needs it: add `\"{key}\": {example}` with the model's \
+        own value"
+    )]
     MissingKey {
         /// The file.
         file: String,

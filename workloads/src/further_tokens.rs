@@ -30,7 +30,8 @@ impl Model {
             return Err(error(&format!("at most {MAX_FURTHER_TOKENS}"), "published runs have 1"));
         }
         if further_tokens > 0 && !(plain && self.embedding_width == self.hidden && !self.head_transform) {
-            let limit = "0 for a model that is not a causal language model, or whose embedding is narrower than its layers";
+            let limit = "0 for a model that is not a causal language model, or whose embedding is narrower than its \
+                layers";
             return Err(error(limit, "leave it out"));
         }
         let mut model = self;

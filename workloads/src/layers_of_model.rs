@@ -83,7 +83,8 @@ impl Model {
             .collect();
         (block.len() > 1).then(|| {
             format!(
-                "layers differ and come in blocks of {}, {} in all: a pipeline's chunk holds whole blocks, and a plan's layer counts are counts of blocks{}",
+                "layers differ and come in blocks of {}, {} in all: a pipeline's chunk holds whole blocks, and a \
+                 plan's layer counts are counts of blocks{}",
                 block.len(),
                 self.layers,
                 beside.concat()

@@ -45,17 +45,23 @@ fn the_unchanged_configurations_are_good() {
 fn a_missing_key() {
     assert_eq!(
         llama("  \"hidden_size\": 4096,\n", ""),
-        "config.json: key `hidden_size` is missing, and a model of type `llama` needs it: add `\"hidden_size\": <number>` with the model's own value"
+        "config.json: key `hidden_size` is missing, and a model of type `llama` needs it: add `\"hidden_size\": \
+         <number>` with the model's own value"
     );
     assert_eq!(
         llama("\"model_type\": \"llama\",\n", ""),
-        "config.json: key `model_type` is missing, and every configuration needs it: add `\"model_type\": \"llama\"` with the model's own value"
+        "config.json: key `model_type` is missing, and every configuration needs it: add `\"model_type\": \"llama\"` \
+         with the model's own value"
     );
 }
 
 #[test]
 fn a_key_given_twice_inside_a_value() {
-    let error = llama("\"vocab_size\": 32000", "\"vocab_size\": 32000, \"rope_scaling\": {\"factor\": 2, \"factor\": 8}");
+    let error = llama(
+        "\"vocab_size\": 32000",
+        "\"vocab_size\": 32000, \"rope_scaling\": {\"factor\": 2, \"factor\": \
+        8}",
+    );
     assert!(error.contains("key `factor` is given twice"), "{error}");
 }
 
@@ -89,7 +95,8 @@ fn keys_of_the_rotation() {
     for nonsense in ["-1", "0", "1.5", "\"half\"", "true", "[1.0]"] {
         let message = with(&format!("\"rope_scaling\": {{\"partial_rotary_factor\": {nonsense}}}")).unwrap_err();
         let start = format!(
-            "config.json: key `rope_scaling.partial_rotary_factor` is {nonsense}, but must be a fraction above 0.0 and up to 1.0: "
+            "config.json: key `rope_scaling.partial_rotary_factor` is {nonsense}, but must be a fraction above 0.0 \
+             and up to 1.0: "
         );
         assert!(message.starts_with(&start), "{message}");
     }
@@ -135,7 +142,8 @@ fn keys_that_are_not_modelled() {
     );
     assert_eq!(
         with("\"cross_attention_layers\": [3, 8]").unwrap_err(),
-        "config.json: key `cross_attention_layers` is [3,8], but must be absent or null: layers of cross attention are not covered yet: give a model without"
+        "config.json: key `cross_attention_layers` is [3,8], but must be absent or null: layers of cross attention \
+         are not covered yet: give a model without"
     );
 }
 
@@ -179,11 +187,16 @@ fn a_text_model_inside_another() {
     let model = parse_config("config.json", "config.json", &text).unwrap();
     let plain = parse_config("config.json", "config.json", LLAMA).unwrap();
     assert!(model.tied_head && !plain.tied_head, "the outer key holds where the inner has none");
-    assert_eq!(model.assumptions, ["only the text model of the llava, `text_config`, is trained: its other parts are left out"]);
+    assert_eq!(
+        model.assumptions,
+        ["only the text model of the llava, `text_config`, is trained: its other parts are \
+        left out"]
+    );
     assert_eq!(workloads::Model { tied_head: false, assumptions: Vec::new(), ..model }, plain);
     assert_eq!(
         error(r#"{"model_type": "llava", "text_config": {"model_type": "llama"}}"#),
-        "config.json, `text_config`: key `hidden_size` is missing, and a model of type `llama` needs it: add `\"hidden_size\": <number>` with the model's own value"
+        "config.json, `text_config`: key `hidden_size` is missing, and a model of type `llama` needs it: add \
+         `\"hidden_size\": <number>` with the model's own value"
     );
 }
 
@@ -191,7 +204,8 @@ fn a_text_model_inside_another() {
 fn an_unknown_key() {
     assert_eq!(
         llama("num_hidden_layers", "num_hiden_layers"),
-        "config.json: unknown key `num_hiden_layers` (value 32) for a model of type `llama`: did you mean `num_hidden_layers`?"
+        "config.json: unknown key `num_hiden_layers` (value 32) for a model of type `llama`: did you mean \
+         `num_hidden_layers`?"
     );
     assert_eq!(
         gpt2("n_embd", "hidden_size"),
@@ -224,7 +238,8 @@ fn a_negative_zero_absurd_fractional_or_quoted_dimension() {
 fn not_a_number() {
     assert_eq!(
         llama("\"hidden_size\": 4096", "\"hidden_size\": NaN"),
-        "config.json, line 3: not valid JSON (expected value), at `\"hidden_size\": NaN,`: write an ordinary number; JSON has no NaN and no infinity"
+        "config.json, line 3: not valid JSON (expected value), at `\"hidden_size\": NaN,`: write an ordinary number; \
+         JSON has no NaN and no infinity"
     );
 }
 
@@ -232,11 +247,13 @@ fn not_a_number() {
 fn a_truncated_file() {
     assert_eq!(
         error(&LLAMA[..100]),
-        "config.json, line 5: not valid JSON (EOF while parsing a string): the file ends before the object does; is it truncated? fetch it again"
+        "config.json, line 5: not valid JSON (EOF while parsing a string): the file ends before the object does; is \
+         it truncated? fetch it again"
     );
     assert_eq!(
         error(""),
-        "config.json, line 1: not valid JSON (EOF while parsing a value): the file ends before the object does; is it truncated? fetch it again"
+        "config.json, line 1: not valid JSON (EOF while parsing a value): the file ends before the object does; is it \
+         truncated? fetch it again"
     );
 }
 
@@ -244,7 +261,8 @@ fn a_truncated_file() {
 fn something_else_than_an_object() {
     assert_eq!(
         error("[1, 2]"),
-        "config.json, line 1: not valid JSON (invalid type: sequence, expected an object of keys and values), at `[1, 2]`: mend that line"
+        "config.json, line 1: not valid JSON (invalid type: sequence, expected an object of keys and values), at `[1, \
+         2]`: mend that line"
     );
 }
 
@@ -252,16 +270,20 @@ fn something_else_than_an_object() {
 fn a_key_given_twice() {
     assert_eq!(
         llama("\"vocab_size\"", "\"hidden_size\": 4096, \"vocab_size\""),
-        "config.json: key `hidden_size` is given more than once (the limit is once): keep the value that is meant and delete the others"
+        "config.json: key `hidden_size` is given more than once (the limit is once): keep the value that is meant and \
+         delete the others"
     );
 }
 
 #[test]
 fn an_unknown_family() {
-    let families = "bert, megatron-bert, roberta, xlm-roberta, camembert, bloom, deepseek_v2, deepseek_v3, kimi_k2, deepseek, glm4_moe, gpt_oss, \
+    let families = "bert, megatron-bert, roberta, xlm-roberta, camembert, bloom, deepseek_v2, deepseek_v3, kimi_k2, \
+        deepseek, glm4_moe, gpt_oss, \
         llama4, mixtral, olmoe, qwen2_moe, qwen3_moe, falcon, gemma, gemma2, gemma3, gpt_bigcode, gpt2, \
-        gpt_neox, gptj, phi, llama, cohere, cohere2, granite, smollm3, mistral, ministral, ministral3, olmo, olmo2, olmo3, phi3, qwen2, qwen2_vl, \
-        qwen2_5_vl, qwen3, stablelm, starcoder2, mamba2, nemotron_h, modernbert, mpt, opt, t5, mt5, clip_text_model, clip, clip_vision_model, vit";
+        gpt_neox, gptj, phi, llama, cohere, cohere2, granite, smollm3, mistral, ministral, ministral3, olmo, olmo2, \
+        olmo3, phi3, qwen2, qwen2_vl, \
+        qwen2_5_vl, qwen3, stablelm, starcoder2, mamba2, nemotron_h, modernbert, mpt, opt, t5, mt5, clip_text_model, \
+        clip, clip_vision_model, vit";
     for (given, cure) in [
         ("lama", "did you mean \"llama\"?"),
         ("minstral", "did you mean \"ministral\"?"),
@@ -270,12 +292,14 @@ fn an_unknown_family() {
         ("colour", "give a model of one of these families"),
         (
             "mamba",
-            "it needs the scan of Mamba 1, whose decays are a number per channel (Mamba 2 and Nemotron-H are covered), which is not covered yet: give a model of \
+            "it needs the scan of Mamba 1, whose decays are a number per channel (Mamba 2 and Nemotron-H are \
+             covered), which is not covered yet: give a model of \
              one of these families",
         ),
         (
             "bart",
-            "it needs an encoder and a decoder with learned positions and biases (T5 and mT5 are covered), which is not covered yet: give a model of one of these \
+            "it needs an encoder and a decoder with learned positions and biases (T5 and mT5 are covered), which is \
+             not covered yet: give a model of one of these \
              families",
         ),
     ] {
@@ -284,7 +308,11 @@ fn an_unknown_family() {
             format!("config.json: key `model_type` is \"{given}\", but must be one of {families}: {cure}")
         );
     }
-    assert_eq!(llama("\"llama\"", "7"), "config.json: key `model_type` is 7, but must be a string: write for instance \"llama\"");
+    assert_eq!(
+        llama("\"llama\"", "7"),
+        "config.json: key `model_type` is 7, but must be a string: write for instance \
+        \"llama\""
+    );
 }
 
 #[test]
@@ -295,18 +323,23 @@ fn heads_that_do_not_divide() {
     );
     assert_eq!(
         llama("\"num_key_value_heads\": 32", "\"num_key_value_heads\": 5"),
-        "config.json: key `num_key_value_heads` is 5, but must be a divisor of `num_attention_heads` (32): use 4, 8 or change `num_attention_heads`"
+        "config.json: key `num_key_value_heads` is 5, but must be a divisor of `num_attention_heads` (32): use 4, 8 \
+         or change `num_attention_heads`"
     );
     assert_eq!(
         llama("\"num_key_value_heads\": 32", "\"num_key_value_heads\": 64"),
-        "config.json: key `num_key_value_heads` is 64, but must be a divisor of `num_attention_heads` (32): use 32 or change `num_attention_heads`"
+        "config.json: key `num_key_value_heads` is 64, but must be a divisor of `num_attention_heads` (32): use 32 or \
+         change `num_attention_heads`"
     );
     // With its own head dimension, the number of heads need not divide the width.
-    let own = LLAMA.replacen("\"num_attention_heads\": 32", "\"head_dim\": 128, \"num_attention_heads\": 24", 1).replacen(
-        "\"num_key_value_heads\": 32",
-        "\"num_key_value_heads\": 8",
-        1,
-    );
+    let own = LLAMA
+        .replacen(
+            "\"num_attention_heads\": 32",
+            "\"head_dim\": 128, \"num_attention_heads\": \
+        24",
+            1,
+        )
+        .replacen("\"num_key_value_heads\": 32", "\"num_key_value_heads\": 8", 1);
     assert_eq!(parse_config("m", "config.json", &own).unwrap().query_width(), 3072);
 }
 
@@ -314,7 +347,8 @@ fn heads_that_do_not_divide() {
 fn values_of_other_kinds() {
     assert_eq!(
         gpt2("\"n_head\"", "\"attn_pdrop\": 1.0, \"n_head\""),
-        "config.json: key `attn_pdrop` is 1.0, but must be a probability at least 0 and below 1: write 0.0 for none, or for instance 0.1"
+        "config.json: key `attn_pdrop` is 1.0, but must be a probability at least 0 and below 1: write 0.0 for none, \
+         or for instance 0.1"
     );
     assert_eq!(
         llama("\"vocab_size\"", "\"mlp_bias\": \"no\", \"vocab_size\""),
@@ -323,11 +357,13 @@ fn values_of_other_kinds() {
     assert!(llama("\"vocab_size\"", "\"hidden_act\": \"silo\", \"vocab_size\"").ends_with("did you mean \"silu\"?"));
     assert_eq!(
         gpt2("\"n_head\"", "\"n_ctx\": 512, \"n_head\""),
-        "config.json: key `n_ctx` is 512, but must be `n_positions` (1024): both state the longest sequence: remove n_ctx or make them equal"
+        "config.json: key `n_ctx` is 512, but must be `n_positions` (1024): both state the longest sequence: remove \
+         n_ctx or make them equal"
     );
     assert_eq!(
         gpt2("\"n_head\"", "\"add_cross_attention\": true, \"n_head\""),
-        "config.json: key `add_cross_attention` is true, but must be false: cross-attention is not supported: set it to false or give a \
+        "config.json: key `add_cross_attention` is true, but must be false: cross-attention is not supported: set it \
+         to false or give a \
          model without it"
     );
 }
@@ -336,9 +372,12 @@ fn values_of_other_kinds() {
 fn an_unknown_model() {
     assert_eq!(
         Model::load("lama2_7b").unwrap_err().to_string(),
-        "unknown model `lama2_7b`: neither a built-in model nor a file; did you mean `llama2-7b`? Built in: bert-large, \
-         deepseek-v2-lite, deepseek-v3, gemma-2-9b, gpt-oss-20b, gpt2-xl, gpt3-175b, llama2-7b, llama3-70b, llama3-8b, llama3.1-405b, llama3.1-8b, \
-         llama3.2-1b, megatron-bert, megatron-gpt2-54, megatron-gpt2-72, megatron-gpt2-xl, mistral-7b, mixtral-8x7b, olmo-2-7b, opt-350m, phi-4, \
+        "unknown model `lama2_7b`: neither a built-in model nor a file; did you mean `llama2-7b`? Built in: \
+         bert-large, \
+         deepseek-v2-lite, deepseek-v3, gemma-2-9b, gpt-oss-20b, gpt2-xl, gpt3-175b, llama2-7b, llama3-70b, \
+         llama3-8b, llama3.1-405b, llama3.1-8b, \
+         llama3.2-1b, megatron-bert, megatron-gpt2-54, megatron-gpt2-72, megatron-gpt2-xl, mistral-7b, mixtral-8x7b, \
+         olmo-2-7b, opt-350m, phi-4, \
          qwen2.5-7b, qwen3-30b-a3b, qwen3-8b; or give the path of a config.json"
     );
     assert!(Model::load("no/such/file.json").unwrap_err().to_string().starts_with("unknown model `no/such/file.json`"));
@@ -360,19 +399,23 @@ fn lowering_error(model: &str, change: impl Fn(Lowering) -> Lowering) -> String 
 fn a_split_that_the_model_does_not_allow() {
     assert_eq!(
         lowering_error("gpt2-xl", |l| Lowering { tensor_parallel: 8, ..l }),
-        "gpt2-xl: the tensor-parallel degree is 8, but must be a divisor of the 25 heads: the nearest degree that this model allows is 5 or 25"
+        "gpt2-xl: the tensor-parallel degree is 8, but must be a divisor of the 25 heads: the nearest degree that \
+         this model allows is 5 or 25"
     );
     assert_eq!(
         lowering_error("llama3-8b", |l| Lowering { tensor_parallel: 64, ..l }),
-        "llama3-8b: the tensor-parallel degree is 64, but must be a divisor of the 32 heads: the nearest degree that this model allows is 32"
+        "llama3-8b: the tensor-parallel degree is 64, but must be a divisor of the 32 heads: the nearest degree that \
+         this model allows is 32"
     );
     assert_eq!(
         lowering_error("llama2-7b", |l| Lowering { tensor_parallel: 0, ..l }),
-        "llama2-7b: the tensor-parallel degree is 0, but must be between 1 and 65536: give the devices of one group, 1 to 64 in practice"
+        "llama2-7b: the tensor-parallel degree is 0, but must be between 1 and 65536: give the devices of one group, \
+         1 to 64 in practice"
     );
     assert_eq!(
         lowering_error("llama2-7b", |l| Lowering { tensor_parallel: 8, sequence_parallel: true, sequence_length: 4097, ..l }),
-        "llama2-7b: the sequence length under sequence parallelism is 4097, but must be a multiple of the tensor-parallel degree 8: \
+        "llama2-7b: the sequence length under sequence parallelism is 4097, but must be a multiple of the \
+         tensor-parallel degree 8: \
          use 4096 or 4104, or switch sequence parallelism off"
     );
 }
@@ -381,11 +424,13 @@ fn a_split_that_the_model_does_not_allow() {
 fn a_micro_batch_or_sequence_out_of_range() {
     assert_eq!(
         lowering_error("llama2-7b", |l| Lowering { micro_batch: 0, ..l }),
-        "llama2-7b: the micro-batch is 0, but must be between 1 and 1048576: give the sequences of one micro-batch, 1 to 64 in practice"
+        "llama2-7b: the micro-batch is 0, but must be between 1 and 1048576: give the sequences of one micro-batch, 1 \
+         to 64 in practice"
     );
     assert_eq!(
         lowering_error("gpt2-xl", |l| Lowering { sequence_length: 4096, ..l }),
-        "gpt2-xl: the sequence length is 4096, but must be between 1 and 1024: its table of learned positions ends there: train on shorter sequences"
+        "gpt2-xl: the sequence length is 4096, but must be between 1 and 1024: its table of learned positions ends \
+         there: train on shorter sequences"
     );
     let model = Model::load("llama2-7b").unwrap();
     assert!(TrainingGraph::new(&model, &Lowering { sequence_length: 32_768, ..Lowering::new(&model) }).is_ok());

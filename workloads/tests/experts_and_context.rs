@@ -49,7 +49,8 @@ fn a_capacity_factor_is_read_from_the_configuration() {
         assert_eq!(
             with(value).unwrap_err(),
             format!(
-                "config.json: key `capacity_factor` is {value}, but must be a number from 1.0 to 4 (experts over experts per token): write for instance 1.25, or leave it out if no token is dropped"
+                "config.json: key `capacity_factor` is {value}, but must be a number from 1.0 to 4 (experts over \
+                 experts per token): write for instance 1.25, or leave it out if no token is dropped"
             )
         );
     }

@@ -1,15 +1,16 @@
-//! Communication that shares ports: what a window of work can hide of it.
+//! Communication that shares ports, and the part of it that a window of work can hide.
 //!
-//! A port carries what all groups send through it, whatever their axes. While a window of work runs, the collectives inside the work have its
-//! ports for part of the time; only the rest carries what is to be hidden behind the window.
+//! A port carries the traffic of all groups, on all axes. While a window of work runs, its own collectives use the
+//! ports for part of the time. Only the rest can carry communication to be hidden.
 //!
-//! Which of two transfers waits makes no difference while a port is never idle: it ends both at the same time (work conservation). But it idles
-//! while a collective waits for the latency of a step. If those fell where the window's own collectives have the port, no port would idle: the best
-//! case, which nothing makes happen. If they fell where it is free, none of the window's own time would be of use: the worst. Nothing measured
-//! tells which; half way between the two errs by half their distance at most. The tests play it step by step.
+//! While a port is never idle, the order of two transfers does not matter: both end at the same time (work
+//! conservation). But a port idles while a collective waits for a step's latency. In the best case these latencies fall
+//! in times when the window's own collectives use the port, and no port idles. In the worst case they fall in free
+//! times, and the window saves nothing. No measurement tells which, so the model takes the midpoint, which errs by at
+//! most half the distance. The tests simulate it step by step.
 //!
-//! Kernels and a collective that run side by side slow each other, and copies to the host slow a collective between nodes ([`crate::MutualSlowdown`]): what
-//! runs beside the window saves less than it hides.
+//! Concurrent kernels and collectives slow each other, and copies to the host slow collectives between nodes
+//! ([`crate::MutualSlowdown`]). So communication beside the window saves less than it hides.
 
 use crate::communication::slowing::MutualSlowdown;
 use serde::{Deserialize, Serialize};
@@ -17,19 +18,19 @@ use sim::network::{CollectiveCost, MAX_TIERS};
 use sim::units::Seconds;
 use std::ops::{Add, Mul, Sub};
 
-/// How long the ports of a device into each tier of a fabric are busy, innermost tier first.
+/// Busy time of a device's ports into each tier of a fabric, innermost tier first.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct PortTimes([Seconds; MAX_TIERS]);
 
 impl PortTimes {
-    /// The ports' times of a collective ([`CollectiveCost::port_times`]), the least that its bytes take: a group that uses some dimensions of a torus
-    /// leaves the others' links to other groups.
+    /// Returns the ports' times of a collective ([`CollectiveCost::port_times`]), the minimum for its bytes. A group
+    /// that uses some dimensions of a torus leaves the links of the others to other groups.
     #[must_use]
     pub fn of_collective(cost: &CollectiveCost) -> Self {
         Self(cost.port_times)
     }
 
-    /// As bits: what tells two apart.
+    /// Returns the times as bits, to compare them exactly.
     pub(crate) fn to_bits(self) -> [u64; MAX_TIERS] {
         self.0.map(|time| time.0.to_bits())
     }
@@ -73,21 +74,21 @@ impl Mul<f64> for PortTimes {
     }
 }
 
-/// Something sent: from start to end if nothing else is, and what it asks of the ports.
+/// A transfer: its time alone, and its use of the ports.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Communication {
-    /// From start to end.
+    /// Time from start to end.
     pub time: Seconds,
-    /// The ports' busy times.
+    /// Busy times of the ports.
     pub ports: PortTimes,
-    /// How it and what runs beside it slow each other.
+    /// Mutual slowdown with concurrent work.
     pub slowing: MutualSlowdown,
 }
 
 impl Add for Communication {
     type Output = Self;
 
-    /// One after the other, both slowed as the one that is slowed more.
+    /// One after the other; both have the larger slowdown.
     fn add(self, other: Self) -> Self {
         Self { time: self.time + other.time, ports: self.ports + other.ports, slowing: self.slowing.max_of_each(other.slowing) }
     }
@@ -101,14 +102,14 @@ impl Mul<f64> for Communication {
     }
 }
 
-/// Work that communication can be hidden behind: how long it takes, and how long its own collectives have the ports.
+/// Work that can hide communication, with its time and its own use of the ports.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct OverlapWindow {
-    /// Computing, communicating, and waiting for launches.
+    /// Time of computing, communicating and waiting for launches.
     pub time: Seconds,
-    /// The ports' busy times.
+    /// Busy times of the ports.
     pub ports: PortTimes,
-    /// Copies beside it, from the host and to the host.
+    /// Concurrent copies, from the host and to the host.
     pub copies: [Seconds; 2],
 }
 
@@ -131,13 +132,13 @@ impl Mul<f64> for OverlapWindow {
 }
 
 impl OverlapWindow {
-    /// What running a communication beside the window saves of its time: what the window hides, less what both take longer for it. With nothing slowed
-    /// that is what the window hides: half way between the best case, in which latencies pass while the window's own collectives
-    /// have the ports, and the worst, in which nothing does. In neither does a second of the window hide more than a second, so that slower
-    /// collectives inside the window never make both together faster.
+    /// Returns the time saved by running a communication beside the window: the hidden time, minus the slowdown of
+    /// both. Without slowdown it is the hidden time, the midpoint between two cases. In the best one, latencies pass
+    /// while the window's collectives use the ports; in the worst one they do not. In neither case does a second of the
+    /// window hide more than a second. So slower collectives inside the window never make the sum faster.
     ///
-    /// A window whose kernels are slowed lasts longer, and hides more for it; it saves no more than a second a second then, either, and no more the more
-    /// anything is slowed.
+    /// A window with slowed kernels lasts longer, and so hides more. Still it saves at most a second per second, and
+    /// never more with more slowdown.
     #[must_use]
     pub fn time_saved(&self, communication: &Communication) -> Seconds {
         let slowing = &communication.slowing;
@@ -182,8 +183,8 @@ mod tests {
         );
     }
 
-    /// What is left of a communication of `steps`, each a latency and then bytes, when a window ends in which its own collectives take the port in
-    /// `parts` that come evenly, first.
+    /// Simulates a communication of `steps` steps, each a latency and then bytes. The window's own collectives use the
+    /// port at the start of each of `parts` equal parts. Returns the time left after the window.
     fn played(window: OverlapWindow, communication: Communication, parts: u32, steps: u32) -> f64 {
         let (part, own) = (window.time.0 / f64::from(parts), window.ports.0[1].0 / f64::from(parts));
         let bytes = communication.ports.0[1].0 / f64::from(steps);
@@ -202,7 +203,7 @@ mod tests {
                 now = now.max(free);
                 let moved = left.min(end - now);
                 left -= moved;
-                // Behind the end for certain, whatever is rounded.
+                // Certainly after the end, despite rounding.
                 now = if left > 0.0 { end * (1.0 + 1e-15) } else { now + moved };
             }
         }
@@ -232,7 +233,8 @@ mod tests {
 
     #[test]
     fn latencies_do_not_all_pass_while_a_port_is_taken() {
-        // The window's own have the port for its first 7 seconds: the first step's bytes wait for its end, and 3 seconds are left of 10.
+        // The window's own collectives have the port for its first 7 seconds. The first step's bytes wait that long,
+        // and 3 of 10 seconds are left.
         let window = OverlapWindow { time: Seconds(10.0), ports: ports(0.0, 7.0), ..OverlapWindow::default() };
         let communication = Communication { time: Seconds(8.0), ports: ports(0.0, 4.0), ..Communication::default() };
         let left = played(window, communication, 1, 4);

@@ -1,5 +1,5 @@
-//! What a step asks of the network, and who answers: a fabric with ranks in the order of its devices, ranks placed on measured links otherwise, or a
-//! table of times that are known already. A step's time is the same function of the answers whoever gives them.
+//! A step's requests to the network, and who answers them: a fabric with ranks in device order, ranks placed on
+//! measured links, or a table of known times. A step's time is the same function of the answers in all cases.
 
 use crate::communication::contention::{Communication, PortTimes};
 use sim::kernel::{Collective, CollectiveKind, RankGroup};
@@ -7,28 +7,28 @@ use sim::network::{CollectiveCost, Fabric, sibling_groups};
 use sim::units::{Bytes, Seconds};
 use workloads::{Layout, RankOrder};
 
-/// A network as a step sees it. Times are without the gap between two launches. Nothing that is asked may take less where a link is slower.
+/// A network as a step sees it. Times exclude the gap between two launches. No answer may decrease if a link is slower.
 pub trait StepNetwork {
-    /// Devices in one unit of the innermost tier: what hybrid sharding stays inside.
+    /// Returns the devices in one unit of the innermost tier; hybrid sharding stays inside it.
     fn fast_domain_size(&self) -> u32;
 
-    /// From a collective's launch to its start, where nothing runs before that hides it.
+    /// Returns the time from a collective's launch to its start, if no earlier work hides it.
     fn launch_time(&self) -> Seconds;
 
-    /// What a collective takes that all groups of its pattern run at the same time.
+    /// Returns the cost of a collective that all groups of its pattern run at the same time.
     fn cost_of_collective(&self, collective: &Collective) -> Communication;
 
-    /// What a send takes between neighbouring stages that cross `tier`.
+    /// Returns the cost of a send between neighbouring stages that cross `tier`.
     fn cost_of_send(&self, layout: &Layout, tier: usize, bytes: Bytes) -> Communication;
 
-    /// What the sum of a tied embedding's two gradients takes, between the first stage and the last.
+    /// Returns the cost of summing a tied embedding's two gradients, between the first stage and the last.
     fn time_of_tied_sum(&self, layout: &Layout, bytes: Bytes) -> Communication;
 
-    /// The outermost tier that any rank of one stage crosses to reach its fellow of another, in any of the pipelines.
+    /// Returns the outermost tier between any rank of one stage and its counterpart in another, over all pipelines.
     fn tier_between(&self, layout: &Layout, a: u32, b: u32) -> usize;
 }
 
-/// A fabric with ranks in the order of its devices.
+/// A fabric with ranks in device order.
 impl StepNetwork for Fabric {
     fn fast_domain_size(&self) -> u32 {
         Self::fast_domain_devices(self)
@@ -73,7 +73,7 @@ pub struct PlacedNetwork<'a> {
 }
 
 impl<'a> PlacedNetwork<'a> {
-    /// `devices[rank]` is where the rank runs: a permutation of the fabric's devices.
+    /// Places ranks: `devices[rank]` is the device of each rank, a permutation of the fabric's devices.
     #[must_use]
     pub fn new(fabric: &'a Fabric, devices: Vec<u32>) -> Self {
         Self { fabric, devices }
@@ -90,7 +90,7 @@ impl<'a> PlacedNetwork<'a> {
             .map_or_else(Communication::default, |c| communication_of_cost(&c))
     }
 
-    /// The outermost tier that a pair of neighbouring stages crosses.
+    /// Returns the outermost tier that a pair of neighbouring stages crosses.
     fn outermost_tier(&self, layout: &Layout, lower: u32) -> usize {
         let at = |rank: u32| self.devices[rank as usize];
         stage_rank_pairs(layout, lower, lower + 1).map(|[a, b]| self.fabric.meeting_tier(at(a), at(b))).max().unwrap_or(0)
@@ -121,7 +121,7 @@ impl StepNetwork for PlacedNetwork<'_> {
         self.devices_of_group(CollectiveKind::AllReduce, bytes, pairs)
     }
 
-    /// The way round from the last stage to the first is taken to cross the outermost tier that any neighbours cross.
+    /// The way from the last stage back to the first crosses the outermost tier that any neighbours cross.
     fn tier_between(&self, layout: &Layout, a: u32, b: u32) -> usize {
         if a.abs_diff(b) == 1 {
             return self.outermost_tier(layout, a.min(b));
@@ -130,7 +130,7 @@ impl StepNetwork for PlacedNetwork<'_> {
     }
 }
 
-/// The ranks of two stages that exchange with each other, of all pipelines.
+/// Returns the ranks of two stages that exchange with each other, over all pipelines.
 pub fn stage_rank_pairs(layout: &Layout, a: u32, b: u32) -> impl Iterator<Item = [u32; 2]> + use<> {
     let stride = layout.stage_stride();
     let (pipelines, length) = match layout.order {
@@ -143,42 +143,42 @@ pub fn stage_rank_pairs(layout: &Layout, a: u32, b: u32) -> impl Iterator<Item =
     })
 }
 
-/// What the network itself takes of a collective's cost.
+/// Returns the network's own part of a collective's cost.
 #[must_use]
 pub fn communication_of_cost(cost: &CollectiveCost) -> Communication {
     Communication { time: cost.startup + cost.transfer, ports: PortTimes::of_collective(cost), ..Communication::default() }
 }
 
 impl Communication {
-    /// With the gap between two launches.
+    /// Returns the communication with the gap between two launches.
     pub(crate) fn with_launch_gap(self, gap: Seconds) -> Self {
         Self { time: self.time + gap, ..self }
     }
 
-    /// Of two at the same time: the longer time, and the longer of each port's.
+    /// Returns the longer time and the longer port times of two simultaneous communications.
     #[must_use]
     pub fn at_most(self, other: Self) -> Self {
         Self { time: self.time.max(other.time), ports: self.ports.map_each(other.ports, Seconds::max), ..self }
     }
 
-    /// The shorter time, and the shorter of each port's.
+    /// Returns the shorter time and the shorter port times.
     #[must_use]
     pub fn at_least(self, other: Self) -> Self {
         Self { time: self.time.min(other.time), ports: self.ports.map_each(other.ports, Seconds::min), ..self }
     }
 }
 
-/// The outermost tier that any rank of one stage crosses to reach its fellow of another stage, in any of the pipelines.
+/// Returns the outermost tier between any rank of one stage and its counterpart in another, over all pipelines.
 pub(crate) fn outermost_tier_between(fabric: &Fabric, layout: &Layout, a: u32, b: u32) -> usize {
     let stride = u64::from(layout.stage_stride());
     let (length, pipelines) = match layout.order {
         RankOrder::DataFirst => (0, 1),
         RankOrder::PipelineFirst => (u64::from(layout.pipeline) * stride, u64::from(layout.data)),
     };
-    // Every rank of the two stages has its fellow in its unit only where one unit holds both stages whole, and all between.
+    // Every rank of both stages has its counterpart in its unit only if one unit holds both stages and all between.
     let (from, to) = (u64::from(a.min(b)) * stride, (u64::from(a.max(b)) + 1) * stride - 1);
     let inside = |units: u64| {
-        // Pipelines lie alike on the units again after as many as a unit has devices, if not before.
+        // Pipelines repeat their position in units after at most as many as a unit has devices.
         (0..pipelines.min(units)).all(|i| (i * length + from) / units == (i * length + to) / units)
     };
     let tier = fabric.tiers.iter().position(|tier| inside(u64::from(tier.devices).max(1)));

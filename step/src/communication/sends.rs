@@ -1,8 +1,8 @@
-//! Ways of activations between the devices of a pipeline: which tier of the fabric each one crosses, and what it takes there.
+//! Sends of activations between the devices of a pipeline: the tier that each crosses, and its cost there.
 //!
-//! Ranks count tensor, context, data, pipeline (or pipeline before data), so that neighbouring stages lie a fixed number of ranks apart. Where stages
-//! are smaller than a unit of the fabric (a node), some neighbours share one and others do not. All ranks of a stage, of all pipelines, send at the
-//! same time: a send takes what the farthest pair takes.
+//! Ranks count tensor, context, data, pipeline (or pipeline before data), so neighbouring stages are a fixed number of
+//! ranks apart. If stages are smaller than a unit of the fabric (a node), some neighbours share one and others do not.
+//! All ranks of a stage, in all pipelines, send at the same time, so a send takes the time of the farthest pair.
 
 use crate::communication::contention::{Communication, OverlapWindow};
 use crate::communication::network::StepNetwork;
@@ -10,15 +10,15 @@ use sim::network::MAX_TIERS;
 use sim::units::Seconds;
 use workloads::Layout;
 
-/// What a pipeline's sends take, by the tier that they cross.
+/// A pipeline's sends, by the tier that they cross.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct PipelineSends {
-    /// By tier: pairs of neighbouring devices that cross it, and what a send takes there.
+    /// By tier: pairs of neighbouring devices that cross it, and the cost of a send.
     over: [(u32, Communication); MAX_TIERS],
 }
 
 impl PipelineSends {
-    /// The sends of a layout, with `price` for a send that crosses a tier.
+    /// Returns the sends of a layout; `price` gives the cost of a send across a tier.
     pub fn new(network: &impl StepNetwork, layout: &Layout, price: impl Fn(usize) -> Communication) -> Self {
         let mut sends = Self::default();
         for next in 1..layout.pipeline {
@@ -30,18 +30,18 @@ impl PipelineSends {
         sends
     }
 
-    /// Whether any of them leave a node (a unit of the innermost tier).
+    /// Returns whether any send leaves a node (a unit of the innermost tier).
     pub fn leave_node(&self) -> bool {
         self.over.iter().skip(1).any(|(pairs, _)| *pairs > 0)
     }
 
-    /// What nothing hides of them behind a window, of which the stack hides the share `hidden`.
+    /// Returns the exposed sends behind a window, of which the stack hides the share `hidden`.
     pub fn exposed_behind(&self, window: OverlapWindow, hidden: f64) -> ExposedSends {
         ExposedSends { over: self.over.map(|(pairs, send)| (pairs, send.time - window.time_saved(&send) * hidden)) }
     }
 }
 
-/// What nothing hides of a pipeline's sends, by the tier that they cross.
+/// Exposed time of a pipeline's sends, by the tier that they cross.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ExposedSends {
     over: [(u32, Seconds); MAX_TIERS],
@@ -52,19 +52,19 @@ impl ExposedSends {
         self.over.iter().copied().filter(|(pairs, _)| *pairs > 0)
     }
 
-    /// The least of all pairs of devices. That of the last device and the first is among them: no neighbours cross the outermost tier
-    /// unless these do, and some do if these do.
+    /// Returns the least over all pairs of devices, including the last and the first. Some neighbours cross the
+    /// outermost tier exactly if these two do.
     pub fn least_send(&self) -> Seconds {
         self.present_tiers().map(|(_, send)| send).reduce(Seconds::min).unwrap_or_default()
     }
 
-    /// What neighbouring devices' sends take beyond the least, all together.
+    /// Returns the excess of neighbouring devices' sends over the least, summed.
     pub fn excess_over_least(&self) -> Seconds {
         let least = self.least_send();
         self.present_tiers().map(|(pairs, send)| (send - least) * f64::from(pairs)).sum()
     }
 
-    /// From one device of the pipeline to another, or back.
+    /// Returns the exposed send from one device of the pipeline to another, or back.
     pub fn time_between(&self, network: &impl StepNetwork, layout: &Layout, a: u32, b: u32) -> Seconds {
         self.over[network.tier_between(layout, a, b)].1
     }
@@ -78,7 +78,7 @@ mod tests {
     use sim::network::Fabric;
     use workloads::RankOrder;
 
-    /// Tiers of the pairs of neighbours in nodes of 8, and of the way round.
+    /// Returns the tiers between neighbours in nodes of 8, and on the way back to the first.
     fn tiers(layout: Layout) -> Vec<usize> {
         let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
         (1..layout.pipeline)
@@ -104,8 +104,8 @@ mod tests {
 
     #[test]
     fn the_worst_pipeline_counts() {
-        // Stages of 2 in pipelines of 6 ranks: the first crosses nowhere, the second between its first and second stage, the third between
-        // its second and third.
+        // Stages of 2 in pipelines of 6 ranks. The first pipeline crosses nowhere, the second between its first and
+        // second stage, the third between its second and third.
         let layout = Layout { tensor: 2, pipeline: 3, data: 4, order: RankOrder::PipelineFirst, ..Layout::default() };
         assert_eq!(tiers(layout), [1, 1, 1]);
         assert_eq!(tiers(Layout { data: 1, ..layout }), [0, 0, 0]);

@@ -1,11 +1,11 @@
-//! Who shares what among data-parallel ranks under ZeRO, said once: the time that sharing takes and the memory that it saves both ask here.
+//! The data-parallel ranks that shard under ZeRO. Both the time and the memory of sharding use these functions.
 
 use crate::SoftwareStack;
 use sim::kernel::RankGroup;
 use workloads::Layout;
 
-/// The ranks that hold the same parameters: those of layers and ends, and those of experts, which are spread over the expert-parallel ranks. Context-parallel
-/// ranks hold the same weights as data-parallel ones.
+/// Returns the ranks that hold the same parameters: those of layers and ends, and those of experts, which are spread
+/// over the expert-parallel ranks. Context-parallel ranks hold the same weights as data-parallel ones.
 #[must_use]
 pub(crate) fn parameter_holders(layout: &Layout) -> [RankGroup; 2] {
     let (all, e) = (layout.data.saturating_mul(layout.context), layout.expert.max(1));
@@ -18,19 +18,20 @@ pub(crate) fn parameter_holders(layout: &Layout) -> [RankGroup; 2] {
     [RankGroup { ranks: all, stride }, RankGroup { ranks: (all / e).max(1), stride: stride.saturating_mul(e) }]
 }
 
-/// Data-parallel ranks of a layout inside a fast domain of so many devices, where the stack shares inside fast domains only (hybrid sharding).
+/// Returns the data-parallel ranks inside a fast domain of `fast_domain` devices, if the stack shards only inside fast
+/// domains (hybrid sharding).
 #[must_use]
 pub fn sharing_domain(stack: &SoftwareStack, fast_domain: u32, layout: &Layout) -> Option<u32> {
     stack.kernels.shard_within_domain.then(|| ranks_inside(fast_domain, layout.data_stride()))
 }
 
-/// Ranks of a group side by side inside so many devices.
+/// Returns the number of ranks of a group inside `devices` neighbouring devices.
 pub(crate) fn ranks_inside(devices: u32, stride: u32) -> u32 {
     (devices / stride.max(1)).max(1)
 }
 
-/// Of the ranks that hold the same, among how many each part is shared: all, or the most inside a domain of `domain` ranks that divide them, so that
-/// every domain holds a copy.
+/// Returns the number of shards among ranks that hold the same parameters: all ranks, or the most inside a domain of
+/// `domain` ranks that divides them, so that every domain holds a copy.
 pub(crate) fn shard_groups(ranks: u32, domain: Option<u32>) -> u32 {
     match domain {
         Some(inside) if inside < ranks => (1..=inside.max(1)).rev().find(|shards| ranks.is_multiple_of(*shards)).unwrap_or(1),
@@ -56,7 +57,7 @@ mod tests {
         assert_eq!(parameter_holders(&layout), [RankGroup { ranks: 16, stride: 2 }, RankGroup { ranks: 4, stride: 8 }]);
     }
 
-    /// Expert-tensor, expert- and expert-data-parallel ranks are those of a stage, whatever the width.
+    /// Expert-tensor, expert-parallel and expert-data-parallel ranks make up a stage, for every width.
     #[test]
     fn experts_of_another_width_are_held_by_what_is_left() {
         let layout = Layout { tensor: 4, data: 8, context: 2, expert: 4, ..Layout::default() };

@@ -1,29 +1,31 @@
-//! How what runs side by side on a device slows each other: kernels, a collective, copies to and from the host. [`sim::network::StreamTimes`] plays any
-//! number of streams; here is what it comes to for work with a communication beside it, in closed form.
+//! Mutual slowdown of concurrent work on a device: kernels, a collective, copies to and from the host.
+//! [`sim::network::StreamTimes`] simulates any number of streams. Here is its closed form for work with one
+//! communication.
 //!
-//! Beside each other, kernels run at `1 / (1 + a)` and the collective at `1 / (1 + b)` of their pace alone. Of work `W` and a communication `C` the
-//! later end is `max(W + C a (1 + b) / (1 + a), C + W b (1 + a) / (1 + b))`: it grows with all four, so that slowing makes no step faster and a
-//! faster link none slower. That is `W + C` less [`MutualSlowdown::value_of_hidden_second`] of what is hidden, `min(C, W (1 + a) / (1 + b))`.
+//! Concurrently, kernels run at `1 / (1 + a)` and the collective at `1 / (1 + b)` of their pace alone. For work `W` and
+//! a communication `C`, the later end is `max(W + C a (1 + b) / (1 + a), C + W b (1 + a) / (1 + b))`. It grows with all
+//! four, so slowdown makes no step faster and a faster link makes none slower. It equals `W + C` minus
+//! [`MutualSlowdown::value_of_hidden_second`] times the hidden time, `min(C, W (1 + a) / (1 + b))`.
 
 use serde::{Deserialize, Serialize};
 use sim::hardware::StreamContention;
 use sim::units::Seconds;
 
-/// By how much more a communication and what runs beside it take: 0.2 is a fifth longer.
+/// Relative slowdown of a communication and concurrent work: 0.2 means a fifth longer.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct MutualSlowdown {
-    /// Kernels beside it.
+    /// Slowdown of kernels by the communication.
     pub kernels: f64,
-    /// It beside kernels.
+    /// Slowdown of the communication by kernels.
     pub by_kernels: f64,
-    /// It beside copies from or to the host.
+    /// Slowdown of the communication by copies from or to the host.
     pub by_copies: f64,
-    /// Copies to the host beside it.
+    /// Slowdown of copies to the host by the communication.
     pub copies_out: f64,
 }
 
 impl MutualSlowdown {
-    /// Of a collective on a chip, inside the fast domain or between nodes.
+    /// Returns the slowdown of a collective on a chip, inside the fast domain or between nodes.
     #[must_use]
     pub fn of_collective(streams: &StreamContention, between_nodes: bool) -> Self {
         if between_nodes {
@@ -33,7 +35,7 @@ impl MutualSlowdown {
         Self { kernels: streams.kernel_by_collective, by_kernels: streams.collective_by_kernel, ..Self::default() }
     }
 
-    /// Of two at once, each slowed as the one that is slowed more.
+    /// Returns the larger slowdown of two simultaneous communications.
     pub(crate) fn max_of_each(self, other: Self) -> Self {
         Self {
             kernels: self.kernels.max(other.kernels),
@@ -43,17 +45,18 @@ impl MutualSlowdown {
         }
     }
 
-    /// Seconds of communication that a second of work has room for.
+    /// Returns the seconds of communication that fit beside a second of work.
     pub(crate) fn room_per_second(&self) -> f64 {
         (1.0 + self.kernels) / (1.0 + self.by_kernels)
     }
 
-    /// What a hidden second is worth. Where both slow each other to less than half their pace, nothing: they run one after the other.
+    /// Returns the time saved per hidden second. It is zero if both slow each other below half their pace, since they
+    /// then run in sequence.
     pub(crate) fn value_of_hidden_second(&self) -> f64 {
         (1.0 - self.kernels * (1.0 + self.by_kernels) / (1.0 + self.kernels)).max(0.0)
     }
 
-    /// How much longer it takes for copies from the host and to the host that run beside it.
+    /// Returns the delay by concurrent copies from and to the host.
     pub(crate) fn delay_by_copies(&self, alone: Seconds, [copy_in, copy_out]: [Seconds; 2]) -> Seconds {
         let copying = copy_in + copy_out * (1.0 + self.copies_out);
         (copying * (self.by_copies / (1.0 + self.by_copies))).min(alone * self.by_copies)
@@ -78,7 +81,7 @@ mod tests {
         }
     }
 
-    /// Work with a communication beside it.
+    /// Returns the time of work with a concurrent communication.
     fn together(work: f64, communication: f64, slowing: MutualSlowdown, copies: [f64; 2]) -> f64 {
         let window = OverlapWindow { time: Seconds(work), copies: copies.map(Seconds), ..OverlapWindow::default() };
         let communication = Communication { time: Seconds(communication), slowing, ..Communication::default() };
@@ -100,7 +103,7 @@ mod tests {
                 let (rule, played) = (together(work, send, slowing, [0.0; 2]), streams.time_together(&contention).0);
                 prop_assert!((rule - played).abs() < 1e-9, "{between_nodes}: {rule} {played}");
             }
-            // With no kernel slowed a copy that ends before the work only makes the network later.
+            // If no kernel is slowed, a copy that ends before the work only delays the network.
             let contention = StreamContention { kernel_by_network: 0.0, ..contention };
             let copy = copy.min(work);
             let streams = StreamTimes {

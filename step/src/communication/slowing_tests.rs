@@ -1,4 +1,4 @@
-//! What slowing does to a step.
+//! Effects of mutual slowdown on a step.
 #![allow(clippy::unwrap_used)]
 
 use crate::{ChipTimes, SoftwareStack, StepTime, TrainingPlan, step_time};
@@ -35,15 +35,15 @@ fn what_overlaps_in_a_step_is_slowed_and_nothing_else() {
         let left_out = step(sharded(data), "torchtitan", |_, stack| stack.overlap.contended = false);
         assert_eq!(unknown, left_out, "{data} devices");
         assert!(slowed.total > unknown.total && slowed.data > unknown.data, "{data} devices: {slowed:?} {unknown:?}");
-        // All of the exchange exposed is the most that slowing may come to.
+        // Slowdown costs at most the exchange being fully exposed.
         let exposed = step(sharded(data), "torchtitan", |_, stack| {
             (stack.overlap.data_reduction, stack.overlap.parameter_prefetch) = (0.0, 0.0);
         });
         assert!(slowed.total < exposed.total, "{data} devices: {slowed:?} {exposed:?}");
-        // Nothing overlaps, nothing is slowed.
+        // Without overlap there is no slowdown.
         assert_eq!(step(sharded(data), "megatron", |_, _| {}), step(sharded(data), "megatron", |chip, _| chip.streams = None));
     }
-    // Gradients that are summed within a node slow kernels ten times as much as those that are summed between nodes.
+    // Gradient sums within a node slow kernels ten times as much as sums between nodes.
     let lost = |layout: Layout| {
         let [slowed, alone] = [true, false].map(|on| step(layout, "torchtitan", |_, stack| stack.overlap.contended = on));
         (slowed.total - alone.total).0 / alone.total.0

@@ -1,4 +1,5 @@
-//! What a stage holds, moment by moment: from the figures of a lowered model ([`MemoryProfile`]), the degrees ([`StageHolding`]) and the schedule.
+//! A stage's memory at each moment, from a lowered model's figures ([`MemoryProfile`]), the degrees ([`StageHolding`])
+//! and the schedule.
 
 mod at_work;
 mod away;
@@ -27,49 +28,49 @@ use workloads::{ActivationPolicy, LayerMix, ReplayExtent, Segment, SegmentKind, 
 pub(crate) const GIB: f64 = 1_073_741_824.0;
 const MIB: f64 = 1_048_576.0;
 
-/// What sizing needs to know of a model lowered for one device, one micro-batch; made once for all plans that are lowered alike.
+/// Sizes of a model lowered for one device and one micro-batch, for all plans with the same lowering.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MemoryProfile {
     pub(crate) parameters: PieceParameters,
-    /// Kept by a layer on the device from forward to backward pass.
+    /// Bytes that a layer keeps on the device from forward to backward pass.
     kept: Bytes,
-    /// Kept by a layer in host memory.
+    /// Bytes that a layer offloads.
     offloaded: Bytes,
-    /// Of that, what is in storage.
+    /// The part of `offloaded` in storage.
     stored: Bytes,
-    /// Alive besides while one layer runs.
+    /// Transient bytes while one layer runs.
     transient: TransientBytes,
-    /// Kept by the embedding, and by the head, with the layers that are with them.
+    /// Bytes that the embedding and the head keep, with their layers.
     embedding: EndKeeps,
     head: EndKeeps,
     /// Logits of a micro-batch on one device.
     logits: u64,
-    /// Hidden states of a micro-batch, whole.
+    /// Bytes of a micro-batch's whole hidden states.
     hidden: Bytes,
-    /// What the chunks keep, in the order of the pipeline, where stages have policies of their own.
+    /// Bytes that chunks keep, in pipeline order, if stages have their own policies.
     chunks: Vec<ChunkMemory>,
-    /// What memory techniques change.
+    /// Changes by memory techniques.
     changed: Option<Box<TechniqueMemory>>,
 }
 
-/// Parameters of the pieces on one device, and what one takes.
+/// Parameters of the pieces on one device, and the bytes per parameter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct PieceParameters {
     embedding: Parameters,
     layer: Parameters,
-    /// Of a block of layers the mean of one.
+    /// Mean of one layer in a block of layers.
     one_layer: Parameters,
     head: Parameters,
-    /// The head away from the embedding that it is tied to.
+    /// The head on a stage without the embedding that it is tied to.
     head_apart: Parameters,
     per: BytesPerParameter,
 }
 
 impl MemoryProfile {
-    /// Of a model lowered for one device, under a policy.
+    /// Returns the profile of a model lowered for one device, under `policies`.
     #[must_use]
     pub fn new(training: &TrainingGraph, policies: &StagePolicies, stack: &SoftwareStack) -> Self {
-        // A training graph has all three kinds; the first is as good as any if it had not.
+        // A training graph has all three kinds of segments; the first one is only a fallback.
         let segment = |kind| training.segment(kind).unwrap_or(&training.segments[0]);
         let [embedding, layer, head] = [SegmentKind::Embedding, SegmentKind::Layer, SegmentKind::Head].map(segment);
         let ends = [embedding, head]
@@ -98,7 +99,7 @@ impl MemoryProfile {
         .with_policies(training, policies, stack)
     }
 
-    /// The same model under other policies, which change what layers keep only.
+    /// Returns the profile under other policies, which change only what layers keep.
     #[must_use]
     pub fn with_policies(&self, training: &TrainingGraph, policies: &StagePolicies, stack: &SoftwareStack) -> Self {
         let first = Self { chunks: Vec::new(), ..self.with_one_policy(training, policies.first_layer_policy(), stack) };
@@ -112,20 +113,21 @@ impl MemoryProfile {
         first.with_mixes(&layers.collect::<Vec<_>>(), mixes)
     }
 
-    /// The same model with mixes of policies in its chunks; `known` is what it keeps under each of them.
+    /// Returns the profile with mixes of policies in its chunks; `known` holds the profile under each policy.
     #[must_use]
     pub fn with_mixes(&self, known: &[(&ActivationPolicy, &Self)], mixes: &[LayerMix]) -> Self {
         Self { chunks: mixes.iter().map(|mix| ChunkMemory::new(known, mix)).collect(), ..self.clone() }
     }
 
-    /// What a layer keeps of one micro-batch on the device, on the host and in storage, and what is alive besides while it runs backward.
+    /// Returns a layer's kept bytes of one micro-batch (on the device, on the host, in storage), and its working bytes
+    /// while it runs backward.
     pub(crate) fn layer_bytes(&self) -> [Bytes; 4] {
         [self.kept, self.offloaded.saturating_sub(self.stored), self.stored, self.transient.in_one_go + self.offloaded]
     }
 
     fn with_one_policy(&self, training: &TrainingGraph, policy: &ActivationPolicy, stack: &SoftwareStack) -> Self {
         let Some(layer) = training.segment(SegmentKind::Layer) else { return self.clone() };
-        // Eager execution caches results before it knows who reads them; a compiler does not.
+        // Eager execution caches results before it knows their readers; a compiler does not.
         let caches = *policy == ActivationPolicy::SelectivePerOperator && !stack.kernels.elementwise_fusion;
         let replay =
             if caches || stack.kernels.recompute_whole_layer { ReplayExtent::WholeRegion } else { ReplayExtent::NeededOnly };
@@ -133,7 +135,7 @@ impl MemoryProfile {
         let transient = TransientBytes::new(stack, |release| {
             working_set_of_layer(&treatment, &layer.graph, self.changed.as_deref(), stack, release)
         });
-        // Without layers in them, embedding and head keep the same under every policy.
+        // Without layers, embedding and head keep the same under every policy.
         let end = |kind, known| {
             let of =
                 |segment: &Segment| EndKeeps::of_treatment(&policy.treatment_with_extent(&segment.graph, replay), &segment.graph);
@@ -151,34 +153,34 @@ impl MemoryProfile {
     }
 }
 
-/// Whether a tensor is of the logits or of the loss, which have a class of their own.
+/// Returns whether a tensor belongs to the logits or the loss, which have a class of their own.
 fn belongs_to_logits(graph: &OperatorGraph, tensor: &TensorInfo) -> bool {
     let made_by = |op: OpId| ["head.logits", "head.loss"].contains(&graph.operators[op.index()].name.as_str());
     tensor.producer.is_some_and(made_by)
 }
 
-/// What a stage has: pieces, and what their parameters take whatever the micro-batch, the policy and the schedule.
+/// A stage's pieces, and the bytes of their parameters for every micro-batch size, policy and schedule.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StageHolding {
     layers: u64,
     embedding: bool,
     head: bool,
     resident: ResidentBytes,
-    /// Weights, gradients and states that are not on the device.
+    /// Offloaded weights, gradients and states.
     away: OffloadedModelBytes,
-    /// Weights gathered, and gradients not yet reduced, while a layer runs.
+    /// Gathered weights, and gradients not yet reduced, while a layer runs.
     open: Bytes,
-    /// Weights gathered in the loss.
+    /// Gathered weights during the loss.
     open_loss: Bytes,
 }
 
-/// What all stages share.
+/// Memory accounting of a plan; what all stages share.
 pub(crate) struct MemoryAccount<'a> {
     arrangement: &'a Arrangement,
     stack: &'a SoftwareStack,
     profile: &'a MemoryProfile,
     domain: Option<u32>,
-    /// Framework, collective buffers, workspaces.
+    /// Bytes of framework, collective buffers and workspaces.
     fixed: [Bytes; 3],
 }
 
@@ -196,7 +198,7 @@ impl<'a> MemoryAccount<'a> {
         Self { arrangement, stack, profile, domain, fixed: [framework, collectives, workspace] }
     }
 
-    /// What a stage has.
+    /// Returns a stage's pieces and parameter bytes.
     pub(crate) fn stage_holding(&self, stage: u32) -> StageHolding {
         let Arrangement { layout, split, .. } = self.arrangement;
         let mine = |chunk: u64| self.arrangement.device_of_chunk(chunk) == stage;
@@ -227,7 +229,7 @@ impl<'a> MemoryAccount<'a> {
         StageHolding { layers, embedding, head, resident, away, open: gathered + reducing, open_loss }
     }
 
-    /// Embedding and head where they stay gathered for the whole step.
+    /// Returns embedding and head if they stay gathered for the whole step.
     fn root_parameters(&self, embedding: bool, head: bool) -> Parameters {
         let mut root = Parameters::default();
         if self.stack.memory.root_gathered {
@@ -239,7 +241,7 @@ impl<'a> MemoryAccount<'a> {
         root
     }
 
-    /// What a stage holds at its moments: gathered, activations, transients, logits, gradients.
+    /// Returns the bytes that a stage holds at its moments: gathered, activations, transients, logits, gradients.
     fn stage_moments(&self, stage: u32, held: &StageHolding) -> impl Iterator<Item = (PeakMoment, [Bytes; 5])> + use<> {
         let layers = (PeakMoment::Layers, self.bytes_in_layers(stage, held, self.kept_activations(stage, held, false)));
         let loss =
@@ -248,7 +250,8 @@ impl<'a> MemoryAccount<'a> {
         [Some(layers), loss, Some(update)].into_iter().flatten()
     }
 
-    /// Bytes live at a moment in the order of the classes from the weights on, and those lost to fragmentation.
+    /// Returns the live bytes at a moment by class, from the weights on; their sum; and the bytes lost to
+    /// fragmentation.
     fn live_and_lost_bytes(
         &self,
         held: &StageHolding,
@@ -261,16 +264,16 @@ impl<'a> MemoryAccount<'a> {
         (live, sum, Bytes((sum.as_f64() * lost) as u64))
     }
 
-    /// Bytes that a stage needs at a moment.
+    /// Returns the bytes that a stage needs at a moment.
     fn bytes_needed_at(&self, stage: u32, held: &StageHolding, moment: [Bytes; 5]) -> Bytes {
         let (_, sum, lost) = self.live_and_lost_bytes(held, moment);
         let [framework, collectives, workspace] = self.fixed;
         framework + collectives + sum + workspace + lost + self.bytes_ahead_of_device(stage)
     }
 
-    /// The peak of a stage.
+    /// Returns the peak of a stage.
     pub(crate) fn peak_of_stage(&self, stage: u32, held: &StageHolding) -> StageMemory {
-        // A stage has moments; of equal ones the last is taken.
+        // Every stage has moments; of equal ones the last counts.
         let most = self.stage_moments(stage, held).max_by_key(|(_, moment)| self.bytes_needed_at(stage, held, *moment));
         let (moment, holds) = most.unwrap_or((PeakMoment::Update, [Bytes::ZERO; 5]));
         let ([weights, gradients, masters, states, gathered, activations, transient, logits], sum, lost) =
@@ -304,8 +307,8 @@ impl<'a> MemoryAccount<'a> {
         }
     }
 
-    /// Bytes that the fullest stage needs, from what the first device of each kind has: those behind it have the same, in their schedules for fewer
-    /// micro-batches.
+    /// Returns the bytes of the fullest stage, from the first device of each kind. Later devices of a kind hold the
+    /// same, for fewer micro-batches in flight.
     pub(crate) fn fullest_stage_bytes(&self, holdings: &[StageHolding; DEVICE_KINDS]) -> Bytes {
         let of = |DeviceGroup { kind, from, .. }| {
             let held = &holdings[kind];
@@ -321,7 +324,8 @@ impl<'a> MemoryAccount<'a> {
         self.arrangement.device_groups().filter_map(of).max().unwrap_or_default()
     }
 
-    /// Bytes that a stage holds all the time, and on top of those and of the activations kept while a layer and while the loss runs backward.
+    /// Returns the bytes that a stage always holds, and the further bytes while a layer and while the loss runs
+    /// backward, without kept activations.
     pub(crate) fn resident_and_transient(&self, stage: u32, held: &StageHolding) -> [Bytes; 3] {
         let [framework, collectives, workspace] = self.fixed;
         let ResidentBytes { weights, gradients, masters, states, .. } = held.resident;
@@ -333,8 +337,8 @@ impl<'a> MemoryAccount<'a> {
         [always, layers, if held.head { loss } else { Bytes::ZERO }]
     }
 
-    /// Activations that a micro-batch keeps in the chunk at a place of the pipeline until its backward pass. The head's, which no schedule but GPipe
-    /// keeps for more than the micro-batch at hand, are the second.
+    /// Returns the activations that a micro-batch keeps in the chunk at `place` until its backward pass. The second
+    /// value is the head's part, which only GPipe keeps for more than the current micro-batch.
     pub(crate) fn stashed_activations(&self, place: u64) -> [Bytes; 2] {
         let split = &self.arrangement.split;
         let (first, last) = (place == 0, place + 1 == split.chunks);
@@ -345,17 +349,20 @@ impl<'a> MemoryAccount<'a> {
         [kept + embedding, head]
     }
 
-    /// Layers that all stages together have room for at most, in a device's `capacity` and however `layers` are split. A stage's part of what all
-    /// layers hold all the time is its part of the layers; on top of it each layer keeps its activations for every pass in flight.
+    /// Returns an upper bound on the layers that all stages together can hold in a device's `capacity`, for every split
+    /// of `layers`. A stage's share of permanent bytes is its share of the layers. In addition, each layer keeps its
+    /// activations for every pass in flight.
     ///
-    /// Of several chunks per stage, passes in flight differ: the peak is not below the average over a round, in which chunk `c` of `v` has, of `P` passes
-    /// in flight and with `g` micro-batches taken through a chunk at a time, `P / v + g (1 - (2 c + 1) / v)`: forward passes come to it `c g` passes after
-    /// the first one's, backward passes `c g` earlier than to that. The last chunk has fewest, and the first and the last stage may hold all their layers
-    /// there but for the chunks that are no end. On the others chunks differ by a layer at most: of `n` layers at least `(n - v + 1) / v` are in each.
+    /// With several chunks per stage, the passes in flight differ. The peak is at least the average over a round. Let
+    /// `P` passes be in flight, and `g` micro-batches go through a chunk at a time. Chunk `c` of `v` then has on
+    /// average `P / v + g (1 - (2 c + 1) / v)` of them. Forward passes reach it `c g` passes after the first chunk, and
+    /// backward passes `c g` passes earlier. The last chunk has the fewest. The first and last stage may hold all their
+    /// layers there, except in chunks that are not ends. On other stages, chunks differ by at most one layer: of `n`
+    /// layers each holds at least `(n - v + 1) / v`.
     pub(crate) fn upper_bound_of_layers(&self, layers: u64, capacity: Bytes) -> u64 {
         let Arrangement { layout, schedule, micro_batches, .. } = self.arrangement;
         if self.profile.changed.is_some() {
-            // What techniques leave does not add up layer by layer: plans are judged by what they need.
+            // Under techniques, bytes do not add up layer by layer, so plans are judged by their need.
             return layers;
         }
         let pieces = &self.profile.parameters;
@@ -377,14 +384,14 @@ impl<'a> MemoryAccount<'a> {
                 (true, false) => (passes as f64 / v as f64, (v - 1) as f64),
             };
             let kept = self.profile.kept.as_f64() * fewest;
-            // What rounding may have added to a whole number is given back.
+            // Compensates rounding above a whole number.
             (((free + kept * spread) / (always + kept) + 1e-6) as u64).min(layers)
         };
         (0..p).map(of_stage).sum()
     }
 
-    /// Whether some stage surely needs more than `capacity`: by what it holds at one moment of its passes. Most plans that do not fit are told so, and
-    /// none that fits.
+    /// Sufficient test: never rejects a plan that fits, catches most that do not. It checks one moment of each stage's
+    /// passes.
     pub(crate) fn surely_exceeds(&self, capacity: Bytes) -> bool {
         let exceeds = |stage: u32| {
             let held = self.stage_holding(stage);
@@ -402,7 +409,7 @@ impl<'a> MemoryAccount<'a> {
         self.arrangement.device_groups().any(|alike| exceeds(alike.from))
     }
 
-    /// What each kind of device has.
+    /// Returns the holdings of each kind of device.
     pub(crate) fn stage_holdings(&self) -> [StageHolding; DEVICE_KINDS] {
         let mut holdings = [self.stage_holding(0); DEVICE_KINDS];
         for alike in self.arrangement.device_groups().skip(1) {
@@ -411,7 +418,7 @@ impl<'a> MemoryAccount<'a> {
         holdings
     }
 
-    /// Micro-batches (passes through one chunk) in flight at the peak.
+    /// Returns the micro-batches (passes through one chunk) in flight at the peak.
     pub(crate) fn passes_in_flight(&self, stage: u32) -> u64 {
         let (m, p) = (u32::try_from(self.arrangement.micro_batches).unwrap_or(u32::MAX), self.arrangement.layout.pipeline);
         let schedule = self.arrangement.schedule;
@@ -429,9 +436,9 @@ impl<'a> MemoryAccount<'a> {
         u64::from(self.arrangement.schedule.chunks_per_device().max(1))
     }
 
-    /// Gathered, activations, transients, logits, gradients.
+    /// Returns the bytes while layers run: gathered, activations, transients, logits, gradients.
     fn bytes_in_layers(&self, stage: u32, held: &StageHolding, activations: Bytes) -> [Bytes; 5] {
-        // While one layer runs backward, the next one's tensors come from the host.
+        // While one layer runs backward, the next one's tensors arrive from the host.
         let at_work = if self.has_stage_policies() {
             self.transient_bytes_of_chunks(stage)
         } else {
@@ -441,7 +448,7 @@ impl<'a> MemoryAccount<'a> {
         if !self.frees_by_layer() || all == Bytes::ZERO {
             return [held.open, activations, at_work, Bytes::ZERO, all];
         }
-        // What is left of the activations falls as gradients come: the peak is at one of the two ends.
+        // Remaining activations shrink as gradients arrive, so the peak is at one of the two ends.
         let pieces = &self.profile.parameters;
         let first = (self.head_gradient_bytes(held) + pieces.per.gradient * pieces.layer.per_device_count()).min(all);
         let last = Bytes(activations.0 / held.layers.max(1));
@@ -449,12 +456,12 @@ impl<'a> MemoryAccount<'a> {
         [held.open, activations, at_work, Bytes::ZERO, gradients]
     }
 
-    /// Whether gradients come while activations go.
+    /// Returns whether gradients arrive while activations are freed.
     fn frees_by_layer(&self) -> bool {
         self.stack.memory.gradients_by_layer && self.arrangement.micro_batches == 1
     }
 
-    /// Gradients of the head's parameters, which are there first.
+    /// Returns the gradients of the head's parameters, which arrive first.
     fn head_gradient_bytes(&self, held: &StageHolding) -> Bytes {
         let pieces = &self.profile.parameters;
         let own = pieces.per.gradient * if held.head { pieces.head.per_device_count() } else { 0 };
@@ -465,7 +472,7 @@ impl<'a> MemoryAccount<'a> {
         let count = self.profile.logits;
         let slices = self.profile.changed.as_ref().map_or(1, |changed| changed.logit_slices);
         let at_work = Bytes((count as f64 * self.stack.memory.bytes_per_logit) as u64 / slices);
-        // Other micro-batches of GPipe wait with their probabilities in fp32.
+        // GPipe's other micro-batches wait with fp32 probabilities.
         let waiting = Bytes(4 * count) * self.losses_in_flight(stage).saturating_sub(1);
         let early = self.arrangement.micro_batches == 1 && !self.stack.memory.gradients_persist;
         let gradients = match (self.frees_by_layer(), early) {

@@ -1,30 +1,32 @@
-//! Addresses planned ahead: where every tensor of a pass lies, so that what is alive together does not overlap and the memory used in all is least.
+//! Address planning: an address for every tensor of a pass, so that tensors alive together do not overlap and the total
+//! memory is minimal.
 //!
-//! This is offline storage allocation (MEMO plans with it, Zhao et al. 2025, section 4.3): sizes and lifetimes are given, addresses are chosen. What is
-//! alive at once is a bound below. A plan comes from best fit in several orders; where that does not reach the bound and requests are few, all orders
-//! are tried: an optimal plan can be pushed down until every tensor stands on one below it or on the ground, and is then what placing tensors in the
-//! order of their addresses, each as low as those before it allow, gives.
+//! This is offline storage allocation (MEMO plans with it, Zhao et al. 2025, section 4.3): sizes and lifetimes are
+//! given, addresses are chosen. The bytes alive at once are a lower bound. Plans come from best fit in several orders.
+//! If no plan reaches the bound and there are few requests, the search tries all orders. This is exhaustive: an optimal
+//! plan can be pushed down until every tensor rests on another one or on address 0. Placing tensors in order of these
+//! addresses, each as low as possible, gives the same plan.
 
 use sim::units::Bytes;
 use workloads::Lifetime;
 
-/// Requests for which every order is tried.
+/// Largest number of requests for which all orders are tried.
 const EXACT: usize = 9;
 
-/// Addresses of requests.
+/// Addresses of a list of requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddressPlan {
-    /// Where each begins, in their order.
+    /// First address of each request, in the order of the requests.
     pub offsets: Vec<u64>,
-    /// Where the highest ends.
+    /// End of the highest request.
     pub peak: Bytes,
-    /// What no plan is below: the most that is alive at once.
+    /// Lower bound on the peak: the most bytes alive at once.
     pub bound: Bytes,
-    /// Whether no plan is lower.
+    /// True if no plan has a lower peak.
     pub optimal: bool,
 }
 
-/// Plans the addresses of requests.
+/// Plans addresses for `requests`.
 #[must_use]
 pub fn plan_addresses(requests: &[Lifetime]) -> AddressPlan {
     let live = |at: u32| requests.iter().filter(|r| r.from <= at && at < r.until).map(|r| r.bytes).sum::<Bytes>();
@@ -45,10 +47,10 @@ pub fn plan_addresses(requests: &[Lifetime]) -> AddressPlan {
     AddressPlan { offsets: best, peak, bound, optimal }
 }
 
-/// What an order goes by, largest first.
+/// Sort key of an order, largest first.
 type OrderKey<'a> = &'a dyn Fn(&Lifetime) -> (u128, u128);
 
-/// Orders in which best fit is tried: large first, long-lived first, large times long first, as they come.
+/// Returns the orders for best fit: by size, by lifetime, by size times lifetime, and by start.
 fn placement_orders(requests: &[Lifetime]) -> Vec<Vec<usize>> {
     let span = |r: &Lifetime| u64::from(r.until - r.from);
     let keys: [OrderKey<'_>; 4] = [
@@ -73,7 +75,8 @@ fn highest_end(requests: &[Lifetime], offsets: &[u64]) -> u64 {
     requests.iter().zip(offsets).map(|(r, offset)| offset + r.bytes.0).max().unwrap_or(0)
 }
 
-/// Every request in the smallest gap between those placed before it that holds it, or on top of them.
+/// Places requests in `order`. Each goes into the smallest gap that holds it between those already placed, or on top of
+/// them.
 fn place_best_fit(requests: &[Lifetime], order: &[usize]) -> Vec<u64> {
     let mut offsets: Vec<Option<u64>> = vec![None; requests.len()];
     for &i in order {
@@ -102,7 +105,8 @@ struct AddressSearch<'a> {
 }
 
 impl AddressSearch<'_> {
-    /// Places one more on those placed; `lowest` is the address of the last, below which none in order of addresses follows.
+    /// Places one more request on the placed ones. `lowest` is the last placed address: in order of addresses, none
+    /// below it follows.
     fn place_next(&mut self, placed: &mut Vec<Option<u64>>, lowest: u64, highest: u64) {
         if placed.iter().all(Option::is_some) {
             self.best = highest;
@@ -135,7 +139,7 @@ mod tests {
         Lifetime { bytes: Bytes(bytes), from, until }
     }
 
-    /// The least peak of all addresses up to that of everything side by side, by trying them.
+    /// Returns the lowest peak over all addresses, by exhaustive search up to everything side by side.
     fn least(requests: &[Lifetime], offsets: &mut Vec<u64>, limit: u64) -> u64 {
         let at = offsets.len();
         if at == requests.len() {
@@ -158,10 +162,10 @@ mod tests {
     #[test]
     fn no_plan_is_below_what_is_alive_and_some_must_be_above() {
         assert_eq!(plan_addresses(&[]).peak, Bytes::ZERO);
-        // One after the other in the same place.
+        // One after the other at the same address.
         let plan = plan_addresses(&[request(5, 0, 1), request(7, 1, 2)]);
         assert_eq!((plan.peak, plan.bound, plan.optimal), (Bytes(7), Bytes(7), true));
-        // Two small ones, of which one must stay while a large one comes: fine if it lies at an end.
+        // Two small requests, one of which stays while a large one arrives. They fit if the staying one lies at an end.
         let plan = plan_addresses(&[request(2, 0, 1), request(2, 0, 2), request(6, 1, 2)]);
         assert_eq!((plan.peak, plan.optimal), (Bytes(8), true));
     }

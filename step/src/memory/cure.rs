@@ -1,11 +1,11 @@
-//! What would make room for a plan that does not fit.
+//! Cures for plans that do not fit.
 
 use crate::{MemoryClass, OverCapacity, TrainingPlan};
 use workloads::{ActivationPolicy, ZeroStage};
 
 impl OverCapacity {
-    /// What makes room, by the class that takes most, of what `plan` leaves to be changed: `use ZeRO-1, more devices, or a chip with more
-    /// memory`. Empty where the message itself says what to do.
+    /// Returns a cure for the largest class, among the changes that `plan` leaves open: `use ZeRO-1, more devices, or a
+    /// chip with more memory`. Empty if the message itself has the cure.
     #[must_use]
     pub fn suggest_cure(&self, plan: &TrainingPlan) -> String {
         let layout = &plan.layout;

@@ -1,4 +1,4 @@
-//! Which tensors of which layers go where: what the policies of a plan's stages mean, by name.
+//! Places of all layers' tensors: the policies of a plan's stages, by tensor name.
 
 use crate::pipeline::arrangement::Arrangement;
 use crate::{SoftwareStack, StepError, TrainingPlan, lowering_of_plan};
@@ -6,33 +6,34 @@ use sim::units::Bytes;
 use workloads::graph::OperatorGraph;
 use workloads::{ActivationPolicy, Model, SegmentKind, TensorId, TrainingGraph};
 
-/// A tensor by its name in the layer, and its bytes on one device for one micro-batch.
+/// A tensor's name in the layer, and its bytes on one device for one micro-batch.
 pub type NamedBytes = (String, Bytes);
 
-/// What some layers of a stage keep for their backward passes.
+/// Tensors that some layers of a stage keep for their backward passes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerKeeps {
-    /// How many layers of the stage.
+    /// Number of these layers on the stage.
     pub layers: u64,
     /// Their policy.
     pub policy: ActivationPolicy,
-    /// What stays on the device.
+    /// Tensors that stay on the device.
     pub device: Vec<NamedBytes>,
-    /// What goes to the host.
+    /// Tensors offloaded to the host.
     pub host: Vec<NamedBytes>,
-    /// What goes to storage.
+    /// Tensors offloaded to storage.
     pub storage: Vec<NamedBytes>,
-    /// What backward passes read and is run again.
+    /// Recomputed tensors that backward passes read.
     pub rebuilt: Vec<NamedBytes>,
-    /// The operators that run again.
+    /// Recomputed operators.
     pub again: Vec<String>,
 }
 
-/// What the layers of every stage keep, by policy, with what the plan's techniques make of it. Of a technique that leaves its last layers in buffers on the
-/// device these count as the others.
+/// Returns what the layers of every stage keep, by policy, with the plan's techniques applied. A technique that leaves
+/// its last layers in device buffers counts them like the others.
 ///
 /// # Errors
-/// A plan that the model cannot be lowered for, layers that do not divide, mixes of other numbers of layers than the chunks hold.
+/// A plan that the model cannot be lowered for, layers that do not divide, mixes with other numbers of layers than the
+/// chunks.
 pub fn layer_keeps_by_stage(
     model: &Model,
     plan: &TrainingPlan,
@@ -56,7 +57,7 @@ pub fn layer_keeps_by_stage(
     Ok((0..plan.layout.pipeline).map(stage).collect())
 }
 
-/// Layers of a stage that follow a policy of the plan.
+/// Returns the number of a stage's layers that follow `policy`.
 pub(crate) fn count_layers_with_policy(
     plan: &TrainingPlan,
     arrangement: &Arrangement,
@@ -71,7 +72,7 @@ pub(crate) fn count_layers_with_policy(
 fn layer_keeps(graph: &OperatorGraph, policy: &ActivationPolicy, stack: &SoftwareStack) -> LayerKeeps {
     let treatment = policy.treatment_with_extent(graph, stack.replay_extent());
     let short = |name: &str| name.strip_prefix("layer.").unwrap_or(name).to_owned();
-    // Of a tensor that goes away in part the rest stays.
+    // The part of a partly offloaded tensor that stays on the device.
     let staying = |id: &TensorId| {
         let partly = treatment.partly.as_ref().filter(|partly| !partly.recomputed && partly.tensors.contains(id))?;
         graph.tensors.get(id.index()).map(|t| t.bytes.saturating_sub(partly.offloaded_bytes(t.bytes)))
@@ -84,7 +85,7 @@ fn layer_keeps(graph: &OperatorGraph, policy: &ActivationPolicy, stack: &Softwar
         graph.tensors.get(id.index()).map(|t| t.bytes.saturating_sub(partly.offloaded_bytes(t.bytes)))
     };
     let moved = |id: &TensorId| named(id, partial(id).unwrap_or_default());
-    // Of one whose other tokens run again they are rebuilt.
+    // The part of a partly offloaded tensor that is recomputed.
     let again_rest = |id: &TensorId| partial(id).filter(|_| staying(id).is_none()).and_then(|rest| Some((whole(id)?.0, rest)));
     let rest = |id: &TensorId| Some((whole(id)?.0, staying(id)?));
     let hosted = treatment.offloaded.difference(&treatment.stored);

@@ -82,7 +82,7 @@ proptest! {
         let large = plan(layout, 2, u64::from(layout.pipeline));
         let mut long = small.clone();
         long.batch.sequence_length = 2048;
-        // Equal where the optimizer's update is the peak.
+        // Equal if the optimizer's update is the peak.
         prop_assert!(needs(&small) <= needs(&large));
         prop_assert!(needs(&small) <= needs(&long));
     }
@@ -99,7 +99,7 @@ fn more_recomputation_never_keeps_more() {
         });
         for pair in runs.windows(2) {
             for (more, less) in pair[0].stages.iter().zip(&pair[1].stages) {
-                // Nothing is kept in the optimizer's update, which may be the peak of what recomputes most.
+                // The update keeps no activations, and may be the peak of the policy that recomputes most.
                 assert!(
                     more.class_bytes(MemoryClass::Activations) < less.class_bytes(MemoryClass::Activations)
                         || more.moment == PeakMoment::Update
@@ -123,7 +123,7 @@ fn offloading_moves_activations_to_the_host() {
     assert_eq!(kept.stages[0].host, Bytes::ZERO);
 }
 
-/// The activations of the closed form are what the event simulation of the same pipeline holds.
+/// Activations in closed form equal those of the event simulation of the same pipeline.
 #[test]
 fn activations_are_those_of_the_simulated_timeline() {
     let model = model();
@@ -157,12 +157,13 @@ fn activations_are_those_of_the_simulated_timeline() {
         pipeline_run.stages = chunks.iter().map(stash).collect();
         let timeline = pipeline_run.simulate_step().unwrap();
         for (stage, device) in run.stages.iter().zip(&timeline.devices) {
-            // Embedding and head keep more on the ends; the layers in between are compared to the byte.
+            // Embedding and head keep more on the ends; the layers between are compared to the byte.
             let ends = stage.stage == 0 || stage.stage + 1 == pipeline;
             let activations = stage.class_bytes(MemoryClass::Activations);
             assert!(activations >= device.peak_memory, "{schedule:?} stage {}", stage.stage);
             if !ends && stage.moment == PeakMoment::Layers {
-                assert_eq!(activations, device.peak_memory, "{schedule:?} p {pipeline} v {virtual_stages} stage {}", stage.stage);
+                assert_eq!(activations, device.peak_memory, "{schedule:?} p {pipeline} v {virtual_stages} stage \
+                    {}", stage.stage);
             }
         }
     }
@@ -206,12 +207,12 @@ fn what_breaks_a_stage_is_named() {
     assert!(error.need > error.have);
     let text = error.to_string();
     assert!(text.starts_with("stage 0 needs ") && text.contains(" GiB of "), "{text}");
-    // Shared states and little kept: it fits.
+    // Sharded states and few activations: it fits.
     let layout = Layout { pipeline: 16, data: 16, zero: ZeroStage::OptimizerStates, sequence_parallel: true, ..layout };
     let small = TrainingPlan { activations: ActivationPolicy::Full.into(), ..plan(layout, 1, 16) };
     assert!(memory(&model, &small, "megatron").check_fits().is_ok());
     let alone = memory(&model, &plan(Layout::default(), 1, 1), "megatron").check_fits().unwrap_err();
-    // Eight bytes of states per parameter are more than four of master weights and two of weights.
+    // Eight bytes of states per parameter exceed four of master weights and two of weights.
     assert_eq!(alone.class, MemoryClass::OptimizerStates, "{alone}");
     assert!(alone.largest.0 >= 8 * model.parameters() && alone.largest.0 < 9 * model.parameters(), "{alone}");
     assert!(alone.to_string().contains(": the largest part, optimizer states, is "), "{alone}");
@@ -246,7 +247,8 @@ fn offloading_is_limited_by_the_hosts_memory() {
     let with = |host| {
         step_memory(&model, &plan, &stack, DeviceMemory { hbm: Bytes(80 << 30), host, storage: Bytes::ZERO }, None).unwrap()
     };
-    // Stage k of p keeps min(m, p - k) micro-batches: 4 layers of them, 2 sequences, a hidden state and its projections in 2 bytes.
+    // Stage k of p keeps min(m, p - k) micro-batches: 4 layers, 2 sequences, a hidden state and its projections in 2
+    // bytes.
     let needs = with(Bytes::ZERO).stages.iter().map(|s| s.host).collect::<Vec<_>>();
     let layer = (4096 + (4096 + 2 * 1024) / 2) * 2 * 1024 * 2;
     assert_eq!(needs, [4, 3, 2, 1].map(|depth| Bytes(4 * depth * layer)));
@@ -254,8 +256,9 @@ fn offloading_is_limited_by_the_hosts_memory() {
     let error = with(Bytes(1 << 28)).check_fits().unwrap_err();
     assert_eq!((error.stage, error.class, error.need, error.have), (0, MemoryClass::Host, needs[0], Bytes(1 << 28)));
     let text = error.to_string();
-    assert!(text.starts_with("stage 0 needs 0.44 GiB of 0.25 GiB of host memory per device: offloaded activations"), "{text}");
-    // Where both are too small, the device's own memory is named first.
+    assert!(text.starts_with("stage 0 needs 0.44 GiB of 0.25 GiB of host memory per device: offloaded \
+        activations"), "{text}");
+    // If both are too small, the error names device memory first.
     let none =
         step_memory(&model, &plan, &stack, DeviceMemory { hbm: Bytes(1 << 30), host: Bytes::ZERO, storage: Bytes::ZERO }, None)
             .unwrap();
@@ -320,7 +323,8 @@ fn experts_are_shared_by_the_ranks_that_hold_the_same_ones() {
         let (parameters, resident) = state(expert, ZeroStage::OptimizerStates);
         let dense = parameters.sharded + parameters.replicated;
         assert_eq!(parameters.expert, 16 * 8 * 3 * 4096 * 14336 / u64::from(expert));
-        // Fp32 master weights and two moments: of dense weights an eighth, of experts one share among the 8 / e ranks that have them.
+        // Fp32 master weights and two moments: of dense weights an eighth, of experts one share among the 8 / e ranks
+        // that hold them.
         let shared = dense.div_ceil(8) + parameters.expert / (8 / u64::from(expert));
         assert_eq!((resident.masters, resident.states), (Bytes(4 * shared), Bytes(8 * shared)), "e = {expert}");
         assert_eq!(resident.weights, Bytes(2 * (dense + parameters.expert)), "weights are whole");
@@ -336,12 +340,12 @@ fn uneven_routing_fills_the_fullest_device() {
         memory(model, &plan(layout, 1, 1), "maxtext").stages[0].class_bytes(MemoryClass::Activations)
     };
     assert!(kept(&sparse, 1) < kept(&sparse, 2) && kept(&sparse, 2) < kept(&sparse, 8));
-    // A stated capacity is what every expert takes, however many devices there are.
+    // With a stated capacity every expert takes that much, for any number of devices.
     let limited = Model { experts: experts.map(|e| workloads::model::Experts { capacity_factor: Some(1.25), ..e }), ..sparse };
     assert_eq!(kept(&limited, 2), kept(&limited, 8));
 }
 
-/// The memory of a plan under a stack changed a little.
+/// Returns the memory of a plan under a slightly changed stack.
 fn under(model: &Model, plan: &TrainingPlan, stack: &str, change: impl Fn(&mut crate::MemoryOptions)) -> StepMemory {
     let mut stack = SoftwareStack::load(stack).unwrap();
     change(&mut stack.memory);
@@ -367,7 +371,7 @@ fn a_host_that_runs_ahead_holds_whole_hidden_states() {
     };
     let state = 2 * 1024 * 4096 * 2;
     assert_eq!(held(1, 1), Bytes::ZERO, "nothing is gathered");
-    // Whatever the part that a device has of them.
+    // The same for every share of the states on a device.
     assert_eq!([held(2, 1), held(8, 1)], [Bytes(50 * state); 2]);
     // The first of 2, 4 and 8 stages has as many micro-batches in flight; all but two are launched ahead.
     assert_eq!([held(2, 2), held(2, 4), held(2, 8)], [Bytes::ZERO, Bytes(25 * state), Bytes(75 * state / 2)]);
@@ -398,7 +402,7 @@ fn gradients_that_products_add_up_leave_placeholders() {
     let layer: u64 = 4096 * (2 * 4096 + 2 * 1024 + 3 * 14_336) / 2 + 2 * 4096;
     let [with, without] = [true, false].map(|placed| of(2, placed));
     assert_eq!((with[0].0, with[0].1 - without[0].1), (PeakMoment::Layers, 2 * layer));
-    // In the loss the head's is there as well, with the final norm's.
+    // The loss adds the head's placeholder, and the final norm's.
     assert_eq!((with[1].0, without[1].0), (PeakMoment::Loss, PeakMoment::Loss));
     assert_eq!(with[1].1 - without[1].1, 2 * (layer + 128_256 * 4096 / 2 + 4096));
 }

@@ -1,20 +1,20 @@
-//! Bytes of each memory that a plan needs, or that there are.
+//! Bytes per memory: a plan's need, or a capacity.
 
 use sim::units::Bytes;
 
-/// What the fullest device, and those that offload most, need.
+/// The need of the fullest device, and of the devices that offload most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryNeed {
-    /// Of a device's own memory.
+    /// Device memory.
     pub device: Bytes,
-    /// Of the host's.
+    /// Host memory.
     pub host: Bytes,
-    /// Of storage.
+    /// Storage.
     pub storage: Bytes,
 }
 
 impl MemoryNeed {
-    /// What is lacking of each memory where there is so much.
+    /// Returns the shortfall of each memory against the capacity `have`.
     #[must_use]
     pub fn shortfall_to(self, have: &Self) -> Self {
         Self {

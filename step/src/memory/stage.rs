@@ -1,4 +1,4 @@
-//! What the devices of one stage hold, by class, and what exceeds their memory.
+//! Memory of one stage's devices by class, and what exceeds their capacity.
 
 use serde::{Deserialize, Serialize};
 use sim::hardware::Accelerator;
@@ -6,40 +6,40 @@ use sim::units::Bytes;
 use std::fmt;
 use thiserror::Error;
 
-/// What memory is used for, in the order in which a device fills.
+/// Uses of memory, in the order in which a device fills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryClass {
-    /// What the driver and the libraries take before anything is trained.
+    /// Driver and libraries, before training starts.
     Framework,
     /// Buffers of the collective library, per communicator.
     Collectives,
     /// Weights as they are stored.
     Weights,
-    /// Gradients of weights.
+    /// Weight gradients.
     Gradients,
-    /// The optimizer's own copy of the weights, where the stored weights are not that copy already.
+    /// The optimizer's own copy of the weights, if the stored weights are not that copy.
     MasterWeights,
     /// Optimizer states.
     OptimizerStates,
-    /// Weights gathered for use, and gradients not yet reduced, of ZeRO-2 and ZeRO-3.
+    /// Gathered weights, and gradients not yet reduced, under ZeRO-2 and ZeRO-3.
     Gathered,
     /// Activations kept for the backward pass.
     Activations,
-    /// What exists only while a layer or the update runs.
+    /// Tensors that exist only while a layer or the update runs.
     Transient,
-    /// Logits and what the loss makes of them.
+    /// Logits and the tensors that the loss makes from them.
     Logits,
-    /// What the allocator holds beyond live tensors.
+    /// Bytes that the allocator holds beyond live tensors.
     Allocator,
-    /// Offloaded activations, in the host's memory.
+    /// Offloaded bytes in host memory.
     Host,
-    /// What is in storage.
+    /// Offloaded bytes in storage.
     Storage,
 }
 
 impl MemoryClass {
-    /// Those of the device's own memory, in order.
+    /// The classes in device memory, in order.
     pub const ALL: [Self; 11] = [
         Self::Framework,
         Self::Collectives,
@@ -75,7 +75,7 @@ impl fmt::Display for MemoryClass {
     }
 }
 
-/// When a stage's memory peaks.
+/// The moment when a stage's memory peaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PeakMoment {
@@ -87,24 +87,24 @@ pub enum PeakMoment {
     Update,
 }
 
-/// Whether there are no bytes.
-pub(crate) fn none(bytes: &Bytes) -> bool {
+/// Returns whether there are no bytes.
+pub(crate) fn is_zero(bytes: &Bytes) -> bool {
     *bytes == Bytes::ZERO
 }
 
-fn neither(bytes: &[Bytes; 2]) -> bool {
-    bytes.iter().all(none)
+fn are_zero(bytes: &[Bytes; 2]) -> bool {
+    bytes.iter().all(is_zero)
 }
 
-/// What an instrument counts.
+/// Kinds of memory readings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryReading {
     /// Live tensors (`torch.cuda.max_memory_allocated`).
     Allocated,
-    /// What the allocator has asked of the device (`torch.cuda.max_memory_reserved`).
+    /// Memory that the allocator has reserved on the device (`torch.cuda.max_memory_reserved`).
     Reserved,
-    /// All that is taken of the device, driver and collective buffers included (`nvidia-smi`).
+    /// All used memory of the device, with driver and collective buffers (`nvidia-smi`).
     Device,
 }
 
@@ -113,60 +113,63 @@ pub enum MemoryReading {
 pub struct StageMemory {
     /// The pipeline stage, from 0.
     pub stage: u32,
-    /// When it peaks.
+    /// The moment of the peak.
     pub moment: PeakMoment,
-    /// Bytes of each class, in the order of [`MemoryClass::ALL`]. [`MemoryClass::Allocator`] is what a run that has to fit cannot avoid.
+    /// Bytes of each class, in the order of [`MemoryClass::ALL`]. [`MemoryClass::Allocator`] is the part that a run
+    /// cannot avoid even under pressure.
     pub classes: [Bytes; 11],
-    /// What a reserved reading shows above live tensors: blocks that the allocator keeps for reuse and would give up under pressure.
+    /// The excess of a reserved reading over live tensors: blocks that the allocator caches and would free under
+    /// pressure.
     pub cached: Bytes,
-    /// Bytes in host memory: offloaded activations, and what memory techniques send there.
+    /// Bytes in host memory: offloaded activations, and what memory techniques place there.
     pub host: Bytes,
-    /// Of these, weights, gradients, optimizer states and data that training only reads.
-    #[serde(default, skip_serializing_if = "none")]
+    /// The part of `host` that is weights, gradients, optimizer states and read-only data.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub host_states: Bytes,
-    /// Of the bytes in the host's memory and in storage, data that training only reads.
-    #[serde(default, skip_serializing_if = "neither")]
+    /// Read-only data, in host memory and in storage.
+    #[serde(default, skip_serializing_if = "are_zero")]
     pub read_only: [Bytes; 2],
-    /// Bytes in storage: what memory techniques send there.
-    #[serde(default, skip_serializing_if = "none")]
+    /// Bytes that memory techniques place in storage.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub storage: Bytes,
-    /// Bytes written to storage: once a step, by the update, and in every micro-batch.
-    #[serde(default, skip_serializing_if = "neither")]
+    /// Bytes written to storage: once per step by the update, and per micro-batch.
+    #[serde(default, skip_serializing_if = "are_zero")]
     pub written: [Bytes; 2],
 }
 
-/// A stage that needs more than there is.
+/// A stage whose need exceeds a capacity.
 #[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[error("stage {stage} needs {:.2} GiB of {:.2} GiB{}", need.gib(), have.gib(), self.describe_excess())]
 pub struct OverCapacity {
     /// The stage, from 0.
     pub stage: u32,
-    /// The class that takes most of the device's memory; [`MemoryClass::Host`] where that suffices and the host's does not.
+    /// The largest class of device memory, or [`MemoryClass::Host`] or [`MemoryClass::Storage`] if device memory
+    /// suffices and that one does not.
     pub class: MemoryClass,
-    /// Bytes of that class; of the host's those of activations.
+    /// Bytes of that class; for host memory only those of activations.
     pub largest: Bytes,
-    /// Of the host's memory and of storage, bytes of data that training only reads.
-    #[serde(default, skip_serializing_if = "none")]
+    /// For host memory and storage: bytes of read-only data.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub read_only: Bytes,
-    /// Bytes needed, of the device's memory or of the host's.
+    /// Needed bytes of the memory that does not suffice.
     pub need: Bytes,
-    /// Bytes there are for it.
+    /// Available bytes of that memory.
     pub have: Bytes,
 }
 
-/// The memory of one device and of its host, as the hardware has it.
+/// Capacities of one device's memories, as the hardware has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceMemory {
-    /// The device's own.
+    /// Device memory.
     pub hbm: Bytes,
-    /// The host's at one device's disposal; none where the chip has no link to a host, over which nothing could be offloaded either.
+    /// Host memory per device; zero if the chip has no host link, since then nothing can be offloaded.
     pub host: Bytes,
-    /// Storage at one device's disposal.
+    /// Storage per device.
     pub storage: Bytes,
 }
 
 impl DeviceMemory {
-    /// Of a chip.
+    /// Returns the capacities of a chip.
     #[must_use]
     pub fn of_chip(chip: &Accelerator) -> Self {
         Self {
@@ -178,38 +181,44 @@ impl DeviceMemory {
 }
 
 impl OverCapacity {
-    /// What does not fit. Of the host's memory, what to do as well.
+    /// Describes what does not fit; for host memory and storage, also the cure.
     fn describe_excess(&self) -> String {
         match self.class {
             MemoryClass::Host if self.read_only > self.have => format!(
-                " of host memory per device: {:.2} GiB of it read-only data, which do not fit; keep less of it, or correct the chip's \
+                " of host memory per device: {:.2} GiB of it read-only data, which do not fit; keep less of it, or \
+                 correct the chip's \
                  host.capacity_gib",
                 self.read_only.gib()
             ),
             MemoryClass::Storage if self.read_only > self.have => format!(
-                " of storage per device: {:.2} GiB of it read-only data, which do not fit; keep less of it, or give the chip's file a large enough [storage]",
+                " of storage per device: {:.2} GiB of it read-only data, which do not fit; keep less of it, or give \
+                 the chip's file a large enough [storage]",
                 self.read_only.gib()
             ),
-            // Weights and states, which no recomputation makes fewer.
+            // Weights and states, which no recomputation reduces.
             MemoryClass::Host if self.largest < self.need => format!(
-                " of host memory per device: {:.2} GiB of it weights, gradients and optimizer states, which do not fit; use a higher ZeRO stage, more \
+                " of host memory per device: {:.2} GiB of it weights, gradients and optimizer states, which do not \
+                 fit; use a higher ZeRO stage, more \
                  devices, storage, or correct the chip's host.capacity_gib",
                 self.need.saturating_sub(self.largest + self.read_only).gib()
             ),
             MemoryClass::Host if self.have == Bytes::ZERO => {
-                " of host memory per device: offloaded activations do not fit; recompute instead, or give the chip's file its [host]".to_owned()
+                " of host memory per device: offloaded activations do not fit; recompute instead, or give the chip's \
+                 file its [host]".to_owned()
             }
-            MemoryClass::Host => " of host memory per device: offloaded activations do not fit; recompute instead, use a smaller micro-batch, or \
+            MemoryClass::Host => " of host memory per device: offloaded activations do not fit; recompute instead, \
+                use a smaller micro-batch, or \
                                   correct the chip's host.capacity_gib"
                 .to_owned(),
-            MemoryClass::Storage => " of storage per device: recompute instead, or give the chip's file a large enough [storage]".to_owned(),
+            MemoryClass::Storage => " of storage per device: recompute instead, or give the chip's file a large \
+                enough [storage]".to_owned(),
             class => format!(": the largest part, {class}, is {:.2} GiB", self.largest.gib()),
         }
     }
 }
 
 impl StageMemory {
-    /// Bytes of a class.
+    /// Returns the bytes of a class.
     #[must_use]
     pub fn class_bytes(&self, class: MemoryClass) -> Bytes {
         match class {
@@ -219,13 +228,13 @@ impl StageMemory {
         }
     }
 
-    /// What a device must have to run the stage.
+    /// Returns the device memory that the stage needs.
     #[must_use]
     pub fn bytes_needed(&self) -> Bytes {
         self.classes.iter().copied().sum()
     }
 
-    /// What an instrument shows.
+    /// Returns the value that an instrument shows.
     #[must_use]
     pub fn reading_of(&self, reading: MemoryReading) -> Bytes {
         let outside = self.class_bytes(MemoryClass::Framework) + self.class_bytes(MemoryClass::Collectives);
@@ -237,10 +246,10 @@ impl StageMemory {
         }
     }
 
-    /// Whether it fits into the host's memory.
+    /// Checks that the stage fits into host memory.
     ///
     /// # Errors
-    /// More than `have` is kept there.
+    /// It keeps more than `have` there.
     pub fn check_host(&self, have: Bytes) -> Result<(), OverCapacity> {
         if self.host <= have {
             return Ok(());
@@ -250,10 +259,10 @@ impl StageMemory {
         Err(OverCapacity { stage: self.stage, class: MemoryClass::Host, largest, read_only, need: self.host, have })
     }
 
-    /// Whether it fits into the storage at hand.
+    /// Checks that the stage fits into storage.
     ///
     /// # Errors
-    /// More than `have` is kept there.
+    /// It keeps more than `have` there.
     pub fn check_storage(&self, have: Bytes) -> Result<(), OverCapacity> {
         if self.storage <= have {
             return Ok(());
@@ -262,16 +271,16 @@ impl StageMemory {
         Err(OverCapacity { stage: self.stage, class: MemoryClass::Storage, largest, read_only, need: self.storage, have })
     }
 
-    /// The class that takes most of the device's memory.
+    /// Returns the largest class of device memory.
     #[must_use]
     pub fn largest_class(&self) -> MemoryClass {
         MemoryClass::ALL.into_iter().max_by_key(|class| self.class_bytes(*class)).unwrap_or(MemoryClass::Weights)
     }
 
-    /// Whether it fits into the device's own memory, and if not, which class takes most.
+    /// Checks that the stage fits into device memory; the error names the largest class.
     ///
     /// # Errors
-    /// A sum above `have`.
+    /// It needs more than `have`.
     pub fn check_device(&self, have: Bytes) -> Result<(), OverCapacity> {
         let (need, class) = (self.bytes_needed(), self.largest_class());
         if need <= have {

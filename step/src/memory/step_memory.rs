@@ -1,13 +1,15 @@
-//! How much memory a training step takes on every device: the peak of each pipeline stage by class, whether it fits, and what breaks it.
+//! Memory of a training step on every device: the peak of each pipeline stage by class, whether it fits, and what
+//! exceeds the capacity.
 //!
-//! A stage peaks at one of three moments, and what is alive then is summed:
-//! - [`PeakMoment::Layers`]: the backward pass of a layer while as many micro-batches are in flight as the schedule ever has. Besides weights,
-//!   gradients, states and the activations kept: the gradients and rebuilt activations of one layer, the weights that ZeRO-3 has gathered and the
-//!   gradients not yet reduced.
-//! - [`PeakMoment::Loss`]: the loss and its gradient, on the stage with the head: logits in the widths that the stack keeps them in.
-//! - [`PeakMoment::Update`]: the optimizer's update with its temporaries, when no activation is left.
+//! A stage peaks at one of three moments. The model sums what is alive then:
+//! - [`PeakMoment::Layers`]: the backward pass of a layer, with the most micro-batches in flight. Besides weights,
+//!   gradients, states and kept activations, it counts one layer's gradients and rebuilt activations, ZeRO-3's gathered
+//!   weights, and gradients not yet reduced.
+//! - [`PeakMoment::Loss`]: the loss and its gradient, on the stage with the head: logits in the widths of the stack.
+//! - [`PeakMoment::Update`]: the optimizer's update with its temporaries, after all activations are freed.
 //!
-//! [`sim::simulated_pipeline::passes_in_flight`] gives the micro-batches in flight; its equality with the event simulation is tested there and here.
+//! [`sim::pipeline::in_flight`] gives the micro-batches in flight. Tests there and here compare it with the event
+//! simulation.
 
 use crate::memory::account::{GIB, MemoryAccount, MemoryProfile};
 pub use crate::memory::stage::{DeviceMemory, MemoryClass, MemoryReading, OverCapacity, StageMemory};
@@ -17,40 +19,41 @@ use serde::{Deserialize, Serialize};
 use sim::units::Bytes;
 use workloads::{Model, TrainingGraph};
 
-/// The peaks of a run's stages.
+/// Peak memory of a run's stages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepMemory {
-    /// One per pipeline stage.
+    /// One entry per pipeline stage.
     pub stages: Vec<StageMemory>,
-    /// What programs can use of a device.
+    /// Usable bytes of a device.
     pub capacity: Bytes,
-    /// What there is of the host's memory for one device.
+    /// Host memory per device.
     pub host_capacity: Bytes,
-    /// What there is of storage for one device.
-    #[serde(default, skip_serializing_if = "crate::memory::stage::none")]
+    /// Storage per device.
+    #[serde(default, skip_serializing_if = "crate::memory::stage::is_zero")]
     pub storage_capacity: Bytes,
 }
 
 impl StepMemory {
-    /// The largest reading of any stage.
+    /// Returns the largest reading of any stage.
     #[must_use]
     pub fn peak_reading(&self, reading: MemoryReading) -> Bytes {
         self.stages.iter().map(|s| s.reading_of(reading).min(self.limit_to_capacity(s, reading))).max().unwrap_or_default()
     }
 
-    /// The reading of the first stage, which is where some frameworks log memory.
+    /// Returns the reading of the first stage; some frameworks log memory there.
     #[must_use]
     pub fn first_stage_reading(&self, reading: MemoryReading) -> Bytes {
         self.stages.first().map(|s| s.reading_of(reading).min(self.limit_to_capacity(s, reading))).unwrap_or_default()
     }
 
-    /// The reading of the last stage, which is where Megatron-LM logs memory.
+    /// Returns the reading of the last stage; Megatron-LM logs memory there.
     #[must_use]
     pub fn last_stage_reading(&self, reading: MemoryReading) -> Bytes {
         self.stages.last().map(|s| s.reading_of(reading).min(self.limit_to_capacity(s, reading))).unwrap_or_default()
     }
 
-    /// A cache never grows beyond the device: there the allocator gives blocks back first.
+    /// Returns the limit of a reading. The allocator's cache never exceeds the device, because the allocator then frees
+    /// blocks.
     fn limit_to_capacity(&self, stage: &StageMemory, reading: MemoryReading) -> Bytes {
         let outside = stage.class_bytes(MemoryClass::Framework) + stage.class_bytes(MemoryClass::Collectives);
         match reading {
@@ -60,10 +63,10 @@ impl StepMemory {
         }
     }
 
-    /// Whether every stage fits, into the devices' memory first and then into the hosts'.
+    /// Checks that every stage fits, first into device memory, then into host memory and storage.
     ///
     /// # Errors
-    /// The stage that exceeds the capacity most, and the class that takes most of it.
+    /// The stage with the largest shortfall, and its largest class.
     pub fn check_fits(&self) -> Result<(), OverCapacity> {
         let worst = self.stages.iter().max_by_key(|s| s.bytes_needed());
         worst.map_or(Ok(()), |s| s.check_device(self.capacity))?;
@@ -74,8 +77,8 @@ impl StepMemory {
     }
 }
 
-/// The memory of a plan on devices with `memory`. `domain` is the number of data-parallel ranks among which ZeRO shards; all of them
-/// unless sharding is hybrid.
+/// Returns the memory of a plan on devices with `memory`. ZeRO shards over `domain` data-parallel ranks; over all of
+/// them if `None` (no hybrid sharding).
 ///
 /// # Errors
 /// A plan that the model or the layout's rules do not allow.
@@ -91,8 +94,8 @@ pub fn step_memory(
     step_memory_of(model, &training, plan, stack, memory, domain)
 }
 
-/// [`step_memory`] of a model that is lowered already, for a plan that is lowered alike. Experts are as full as it was lowered with; for the
-/// fullest device's, lower [`with_fullest_experts`].
+/// Returns [`step_memory`] of a lowered model, for a plan with the same lowering. Experts are as full as in the
+/// lowering; for the fullest device, lower [`with_fullest_experts`].
 ///
 /// # Errors
 /// Layers that do not divide.
@@ -117,12 +120,12 @@ pub fn step_memory_of(
     })
 }
 
-/// What programs can use of a device's `hbm`.
+/// Returns the usable bytes of a device's `hbm`.
 pub fn usable_hbm(stack: &SoftwareStack, hbm: Bytes) -> Bytes {
     hbm.saturating_sub(Bytes((stack.memory.driver_reserved_gib * GIB) as u64))
 }
 
-/// The model with the room that the fullest expert-parallel device takes where routing has no capacity limit.
+/// Returns the model with the capacity of the fullest expert-parallel device, if routing has no capacity limit.
 #[must_use]
 pub fn with_fullest_experts(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Model {
     let mut filled = model.clone();

@@ -1,5 +1,5 @@
-//! What memory techniques change about what a stage holds: bytes by class in place of bytes per parameter, memory away from the device, slices of
-//! the loss, planned addresses.
+//! Effects of memory techniques on a stage's memory: bytes by class instead of bytes per parameter, offloaded bytes,
+//! slices of the loss, planned addresses.
 
 use crate::SoftwareStack;
 use crate::memory::addresses::plan_addresses;
@@ -9,38 +9,39 @@ use workloads::graph::OperatorGraph;
 use workloads::memory::{BytesByPlace, SegmentStatics, StaticBytes};
 use workloads::{Release, SegmentKind, TrainingGraph, Treatment};
 
-/// Of a lowered model.
+/// Effects of memory techniques on a lowered model.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct TechniqueMemory {
     embedding: StaticBytes,
     layer: StaticBytes,
     head: StaticBytes,
     head_apart: StaticBytes,
-    /// Bytes of a master weight over those of a gradient, where gradients are as wide as the stored master weights.
+    /// Bytes of a master weight and of a gradient, if gradients are as wide as the stored master weights; their ratio
+    /// widens gradients.
     widened: (u64, u64),
-    /// Slices in which the logits are made.
+    /// Slices of the logits.
     pub(crate) logit_slices: u64,
-    /// Whether nothing is lost to fragmentation.
+    /// True if fragmentation wastes nothing.
     pub(crate) planned_addresses: bool,
-    /// Layers of a device whose activations never go away.
+    /// Layers per device whose activations are never offloaded.
     pub(crate) buffered_layers: u64,
 }
 
-/// Bytes away from the device.
+/// Offloaded bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct OffloadedModelBytes {
     pub(crate) host: Bytes,
     pub(crate) storage: Bytes,
-    /// Of both, data that training only reads.
+    /// Read-only data, in host memory and in storage.
     pub(crate) read_only: [Bytes; 2],
-    /// Of storage, what an update writes: weights, master weights and states.
+    /// Bytes in storage that an update writes: weights, master weights and states.
     pub(crate) updated: Bytes,
-    /// Of storage, gradients, which every micro-batch writes.
+    /// Gradients in storage, which every micro-batch writes.
     pub(crate) gradients: Bytes,
 }
 
 impl TechniqueMemory {
-    /// None without techniques.
+    /// Returns the effects; `None` without techniques.
     pub(crate) fn new(training: &TrainingGraph, stack: &SoftwareStack) -> Option<Self> {
         let applied = training.applied.as_ref()?;
         let of = |kind| training.segment(kind).and_then(|s| s.statics.as_deref()).copied().unwrap_or_default();
@@ -65,7 +66,7 @@ impl TechniqueMemory {
         })
     }
 
-    /// What so many layers, and the ends that a device has, take under the sharing of a layout.
+    /// Returns the bytes of `layers` layers and a device's ends, under the sharding of a layout.
     pub(crate) fn resident_bytes(
         &self,
         sharding: &ZeroSharding,
@@ -107,18 +108,18 @@ impl TechniqueMemory {
     }
 }
 
-/// Whether addresses are planned ahead, by a technique or by the stack.
+/// Returns whether a technique or the stack plans addresses ahead.
 fn plans_addresses(changed: Option<&TechniqueMemory>, stack: &SoftwareStack) -> bool {
     stack.memory.planned_addresses || changed.is_some_and(|changed| changed.planned_addresses)
 }
 
-/// The part of the live bytes that is lost to fragmentation.
+/// Returns the fraction of the live bytes that fragmentation wastes.
 pub(crate) fn fragmented_fraction(changed: Option<&TechniqueMemory>, stack: &SoftwareStack) -> f64 {
     if plans_addresses(changed, stack) { 0.0 } else { stack.memory.fragmentation }
 }
 
-/// What a layer's passes take besides what is kept: the most that is alive at once, or what it packs into where addresses are planned. Blocks that
-/// layers keep are alike and take each other's places whole, so that planned ones leave no gaps.
+/// Returns a layer's working set: the most bytes alive at once, or the packed size if addresses are planned. Kept
+/// blocks of layers are alike and replace each other, so planned ones leave no gaps.
 pub(crate) fn working_set_of_layer(
     treatment: &Treatment,
     layer: &OperatorGraph,

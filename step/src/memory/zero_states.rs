@@ -9,50 +9,50 @@ use workloads::graph::Parameters;
 use workloads::memory::StaticBytes;
 use workloads::{Layout, ZeroStage};
 
-/// Who shares what.
+/// How ZeRO shards parameters.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ZeroSharding {
     zero: ZeroStage,
-    /// Ranks among which dense parameters are shared.
+    /// Ranks that shard dense parameters.
     ranks: u64,
-    /// The part of the gradients that ZeRO-2 holds whole besides its share: none where they are reduced in every micro-batch; in a pipeline of one
-    /// chunk per stage, all. With several chunks the micro-batches of a chunk come in rows as long as the pipeline, and gradients are reduced
-    /// after each row: those of one chunk.
+    /// The part of the gradients that ZeRO-2 holds in full besides its shard. `None` if they are reduced in every
+    /// micro-batch; all of them in a pipeline with one chunk per stage. With several chunks, a chunk's micro-batches
+    /// come in rows as long as the pipeline, and gradients are reduced after each row: then those of one chunk.
     whole: Option<u64>,
-    /// Whether a pipeline keeps weights gathered, and gradients whole, from the first micro-batch to the last.
+    /// True if a pipeline keeps weights gathered, and gradients whole, from the first micro-batch to the last.
     keeps_whole: bool,
-    /// Ranks that hold the same experts.
+    /// Ranks that shard the same experts.
     expert_ranks: u64,
-    /// Whether the stored weights are the master copy (FSDP, MaxText): products read a gathered, converted copy.
+    /// True if the stored weights are the master copy (FSDP, MaxText). Products then read a gathered, converted copy.
     stored_master: bool,
-    /// Bytes per parameter of a gradient that is being reduced.
+    /// Bytes per parameter of a gradient during its reduction.
     reduced_bytes: f64,
-    /// Whether gradients in the weights' type stay beside wider ones that they are added to.
+    /// True if gradients in the weights' type stay beside the wider ones that they are added to.
     second_gradients: bool,
 }
 
-/// What a device holds all the time.
+/// Bytes that a device always holds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ResidentBytes {
-    /// Weights as they are stored, and the copy for products where it is always there.
+    /// Stored weights, and the copy for products if it is permanent.
     pub weights: Bytes,
     pub gradients: Bytes,
-    /// Master weights, where they are not the stored ones.
+    /// Master weights, if the stored weights are not these.
     pub masters: Bytes,
     /// Optimizer states.
     pub states: Bytes,
     /// Parameters that the device updates.
     pub updated: u64,
-    /// Bytes of the weights for products that ZeRO-3 leaves out: what gathering everything would add.
+    /// Bytes of the products' weights that ZeRO-3 does not hold; gathering everything would add them.
     missing_weights: Bytes,
-    /// Bytes of gradients that ZeRO-2 leaves out.
+    /// Bytes of gradients that ZeRO-2 does not hold.
     missing_gradients: Bytes,
 }
 
 impl ZeroSharding {
     pub(crate) fn new(layout: &Layout, stack: &SoftwareStack, domain: Option<u32>) -> Self {
         let [dense, experts] = parameter_holders(layout);
-        // Of context-parallel and tensor-parallel ranks that hold different experts none shares any.
+        // Context- and tensor-parallel ranks with different experts shard none.
         let among = |group: RankGroup, domain: Option<u32>| u64::from(shard_groups(group.ranks, domain));
         let pipelined = layout.pipeline > 1;
         let keeps_whole = pipelined && layout.zero >= ZeroStage::Gradients && stack.memory.unsharded_in_pipeline;
@@ -72,22 +72,23 @@ impl ZeroSharding {
         }
     }
 
-    /// Whether weights stay gathered and gradients whole throughout.
+    /// Returns whether weights stay gathered and gradients whole throughout.
     pub(crate) fn keeps_gathered(&self) -> bool {
         self.keeps_whole
     }
 
-    /// Which of weights, gradients and states are shared.
+    /// Returns whether weights, gradients and states are sharded.
     pub(crate) fn zero_sharded_classes(&self) -> [bool; 3] {
         [self.zero >= ZeroStage::Parameters, self.zero >= ZeroStage::Gradients, self.zero >= ZeroStage::OptimizerStates]
     }
 
-    /// A device's share of a count, if shared.
+    /// Returns a device's share of a count, if sharded.
     pub(crate) fn share_of(&self, count: Parameters, shared: bool) -> u64 {
         self.share_of_parameters(count, shared)
     }
 
-    /// [`Self::resident_bytes`] of bytes by class: what memory techniques leave. `gradient` widens those of gradients to what the stack keeps.
+    /// Returns [`Self::resident_bytes`] of bytes by class, as memory techniques leave them. `gradient` widens gradients
+    /// to the stack's type.
     pub(crate) fn resident_static_bytes(
         &self,
         all: &StaticBytes,
@@ -99,7 +100,7 @@ impl ZeroSharding {
         let away = all.weights.host.per_device_count() + all.weights.nvme.per_device_count();
         let masters = self.share_of_parameters(all.masters.device, states);
         let stored_master = stored_master && masters > 0;
-        // Where the stored weights are the master copy, frozen ones, which have none, are stored as products read them.
+        // If the stored weights are the master copy, frozen weights have none. They are stored as products read them.
         let held = self.share_of_parameters(if stored_master && weights { all.frozen } else { all.weights.device }, weights);
         let stored = held + if stored_master { masters } else { 0 };
         let missing = copy.saturating_sub(held);
@@ -118,7 +119,7 @@ impl ZeroSharding {
         }
     }
 
-    /// A device's share of dense and expert parameters, if shared.
+    /// Returns a device's share of dense and expert parameters, if sharded.
     fn share_of_parameters(&self, parameters: Parameters, shared: bool) -> u64 {
         let dense = parameters.sharded.saturating_add(parameters.replicated);
         if !shared {
@@ -155,12 +156,12 @@ impl ZeroSharding {
         }
     }
 
-    /// Bytes of the weights that are gathered while these parameters are in use: never more than gathering everything adds.
+    /// Returns the bytes of gathered weights while these parameters are in use; at most what gathering everything adds.
     pub(crate) fn gathered_bytes(&self, open: Parameters, per: &BytesPerParameter, resident: &ResidentBytes) -> Bytes {
         (per.weight * open.per_device_count()).min(resident.missing_weights)
     }
 
-    /// Bytes of gradients that are whole until they have been reduced.
+    /// Returns the bytes of gradients that are whole until they are reduced.
     pub(crate) fn unreduced_bytes(&self, open: Parameters, resident: &ResidentBytes) -> Bytes {
         Bytes((open.per_device_count() as f64 * self.reduced_bytes) as u64).min(resident.missing_gradients)
     }

@@ -1,10 +1,10 @@
-//! Weights and gradients that live away from the device, and what a micro-batch copies of them.
+//! Offloaded weights and gradients, and what a micro-batch copies of them.
 
 use crate::pass::copied::{CopiedBytes, LinkTimes};
 use workloads::memory::{BytesByPlace, StaticBytes};
 use workloads::{SegmentKind, TrainingGraph};
 
-/// Bytes of a piece's weights and gradients, those away from the device.
+/// Offloaded bytes of a piece's weights and gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct OffloadedParameters {
     pub weights: BytesByPlace,
@@ -21,16 +21,16 @@ impl OffloadedParameters {
     }
 }
 
-/// Of embedding, layer and head.
+/// Offloaded bytes of embedding, layer and head.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct OffloadedPieces {
     pub pieces: [OffloadedParameters; 3],
-    /// The head in a stage without the embedding that it is tied to.
+    /// The head on a stage without the embedding that it is tied to.
     pub head_apart: OffloadedParameters,
 }
 
 impl OffloadedPieces {
-    /// Those of a lowered model; none where all are on the device.
+    /// Returns the offloaded bytes of a lowered model; `None` if everything is on the device.
     pub fn from_graph(graph: &TrainingGraph) -> Option<Self> {
         let of = |kind| graph.segment(kind).and_then(|segment| segment.statics.as_deref()).copied().unwrap_or_default();
         let [embedding, layer, head] = [SegmentKind::Embedding, SegmentKind::Layer, SegmentKind::Head].map(of);
@@ -40,21 +40,21 @@ impl OffloadedPieces {
     }
 }
 
-/// What a piece's passes of one micro-batch copy.
+/// Copies of a piece's passes for one micro-batch.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct PieceCopies {
     /// To the device, in the forward pass and again in the backward pass.
     pub(crate) weights: CopiedBytes,
     /// From the device, in the backward pass.
     pub(crate) gradients: CopiedBytes,
-    /// How long the forward and the backward pass have the links for them.
+    /// Link times of these copies in the forward and the backward pass.
     pub(crate) passes: [LinkTimes; 2],
 }
 
-/// Of embedding, layer and head.
+/// Copies of embedding, layer and head.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ParameterCopies {
     pub(crate) pieces: [PieceCopies; 3],
-    /// Whether passes are bounded only: what waits for copies may then be put off with the gradients of weights.
+    /// True if passes are only bounded. Work that waits for copies may then be put off with the weight gradients.
     pub(crate) bounded: bool,
 }

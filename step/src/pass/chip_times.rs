@@ -1,4 +1,4 @@
-//! A chip under a software stack: what its kernels take, exactly or at least.
+//! A chip under a software stack: exact times of its kernels, or lower bounds.
 
 use crate::communication::contention::Communication;
 use crate::communication::network::StepNetwork;
@@ -15,36 +15,40 @@ use sim::units::{Bytes, Joules, Seconds};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How exactly kernels are timed. What is not exact bounds from below: a step of such passes is one that no mapping and no schedule beats.
+/// How exactly kernels are timed. Inexact times are lower bounds: no mapping and no schedule beats a step made of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fidelity {
-    /// Contractions at their peak and compulsory traffic, vector work and collectives exactly: microseconds per kernel are too many.
+    /// Contractions at their peak and compulsory traffic; vector work and collectives exactly. For searches that cannot
+    /// afford microseconds per kernel.
     Peak,
-    /// Besides, the folds that arrays cannot fill and what the cores' buffers make operands cross the shared one.
+    /// Like `Peak`, but also with the folds that arrays cannot fill, and the shared-buffer traffic that the cores'
+    /// buffers cause.
     Buffered,
-    /// Every kernel mapped, and as fast as it can run; nothing scheduled.
+    /// Every kernel mapped and at its fastest; nothing scheduled.
     Mapped,
-    /// Mapped and, where the stack says so, scheduled, every pass at its schedule's bound: whatever the order of its kernels, it takes no less.
+    /// Mapped, and scheduled if the stack does so, with every pass at its schedule's lower bound. No order of its
+    /// kernels takes less.
     Scheduled,
-    /// Mapped and, where the stack says so, scheduled: what a step takes.
+    /// Mapped, and scheduled if the stack does so: the time of the step.
     Exact,
 }
 
 impl Fidelity {
-    /// Whether kernels take what they do in a step.
+    /// Returns whether kernels have their times in a step.
     fn times_kernels(self) -> bool {
         self >= Self::Scheduled
     }
 }
 
-/// Pieces of schedules remembered: some kilobytes each.
+/// Cached pieces of schedules, some kilobytes each.
 const MEMO_CAPACITY: usize = 1 << 16;
-/// Work on one piece of a schedule: tens of milliseconds where it is hard. Of the passes of built-in dense models on built-in chips fewer than one in a
-/// thousand are unproven within it, all of them recomputing, by up to 6.4 % (sim/README.md has the count); of layers of experts beside shared ones
-/// many are, and with thirty times as much too, which makes their steps 0.2 % shorter.
+/// Work limit per piece of a schedule: tens of milliseconds for hard pieces. In built-in dense models on built-in
+/// chips, fewer than one pass in a thousand stays unproven within it. All of those recompute, and the gap is at most
+/// 6.4 % (sim/README.md has the counts). Many layers of experts beside shared ones stay unproven, even with thirty
+/// times the work, which shortens their steps by 0.2 %.
 pub const SCHEDULE_STEPS: u64 = 50_000;
 
-/// A chip under a software stack: what kernels and passes take.
+/// Times of kernels and passes on a chip under a software stack.
 #[derive(Debug, Clone)]
 pub struct ChipTimes {
     stack: SoftwareStack,
@@ -56,7 +60,7 @@ pub struct ChipTimes {
     schedules: Arc<Memo>,
 }
 
-/// A kernel library at the rates that it keeps in hours of training.
+/// Returns a kernel library at the rates that it sustains in hours of training.
 fn apply_sustained_rates(library: KernelLibrary, stack: &SoftwareStack, clock: f64) -> KernelLibrary {
     KernelLibrary {
         issue_fraction: library.issue_fraction * stack.sustained.tensor_fraction * clock,
@@ -66,7 +70,7 @@ fn apply_sustained_rates(library: KernelLibrary, stack: &SoftwareStack, clock: f
     }
 }
 
-/// What a kernel takes.
+/// Time and energy of a kernel.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KernelTimeEnergy {
     pub(crate) time: Seconds,
@@ -74,7 +78,7 @@ pub(crate) struct KernelTimeEnergy {
 }
 
 impl ChipTimes {
-    /// A chip as the stack drives it.
+    /// Returns a chip as driven by `stack`.
     ///
     /// # Errors
     /// A figure of the chip that the cost model cannot use.
@@ -83,7 +87,7 @@ impl ChipTimes {
         Self::with_shared_schedules(chip, stack, Arc::new(Memo::new(limits, MEMO_CAPACITY)))
     }
 
-    /// The same with the solved schedules of others: what chips have in common is solved once.
+    /// Returns a chip that shares solved schedules with others, so that common pieces are solved once.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -103,7 +107,7 @@ impl ChipTimes {
         Ok(Self { stack: stack.clone(), model, fidelity: Fidelity::Exact, known, scheduled, least, schedules })
     }
 
-    /// What is known of a chip for another that runs like it ([`Accelerator::runs_like`]).
+    /// Reuses cached kernel times for a chip with identical timing ([`Accelerator::runs_like`]).
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -113,7 +117,7 @@ impl ChipTimes {
         Ok(Self { fidelity, known, scheduled, least, ..new })
     }
 
-    /// The same chip with kernels bounded from below instead of timed.
+    /// Returns the same chip at another fidelity.
     #[must_use]
     pub fn with_fidelity(&self, fidelity: Fidelity) -> Self {
         let same = fidelity.times_kernels() && self.fidelity.times_kernels();
@@ -122,19 +126,19 @@ impl ChipTimes {
         Self { stack, model, fidelity, known, scheduled, least: BTreeMap::new(), schedules }
     }
 
-    /// The stack.
+    /// Returns the software stack.
     #[must_use]
     pub fn stack(&self) -> &SoftwareStack {
         &self.stack
     }
 
-    /// The chip, its calibration as the stack drives it.
+    /// Returns the chip, with its calibration as the stack drives it.
     #[must_use]
     pub fn chip(&self) -> &Accelerator {
         self.model.accelerator()
     }
 
-    /// How exactly its kernels are timed.
+    /// Returns the fidelity of its kernel times.
     #[must_use]
     pub fn fidelity(&self) -> Fidelity {
         self.fidelity
@@ -144,7 +148,7 @@ impl ChipTimes {
         &self.schedules
     }
 
-    /// What the stack's kernels take longer than the modelled ones, and the gap before each.
+    /// Returns a modelled time with the stack's slowdown of that kernel and the launch gap.
     fn launched_time(&self, kernel: &Kernel, modelled: Seconds) -> Seconds {
         let slower = match kernel {
             Kernel::FusedAttention(_) => self.stack.sustained.attention_fraction,
@@ -154,7 +158,7 @@ impl ChipTimes {
         modelled / slower + Seconds::from_micros(self.stack.launch.gap_us)
     }
 
-    /// A time below which a kernel does not come, however it runs, as exactly as this is asked for; a collective's own.
+    /// Returns a lower bound on a kernel's time over all mappings, at `fidelity`; for a collective, its latency.
     #[must_use]
     pub fn lower_bound_of_kernel(&self, kernel: &Kernel, fabric: &Fabric, fidelity: Fidelity) -> Seconds {
         match kernel {
@@ -174,7 +178,8 @@ impl ChipTimes {
         self.launched_time(kernel, least)
     }
 
-    /// What a kernel takes at least in a schedule, on one core and across all, as exactly as this is asked for: in ticks, as the schedule counts.
+    /// Returns a kernel's least time in a schedule, on one core and across all, at `fidelity`. The unit is ticks, as in
+    /// schedules.
     #[must_use]
     pub fn least_in_schedule(&self, kernel: &Kernel, network: &impl StepNetwork, fidelity: Fidelity) -> OperatorLeastTimes {
         if let Kernel::Collective(collective) = kernel {
@@ -191,13 +196,13 @@ impl ChipTimes {
         costed::least_operator(self.chip(), kernel, [Span::OneCore, Span::AllCores].map(on))
     }
 
-    /// [`Self::least`] of a collective of which it is known what it takes on its fabric ([`collective_latency`]).
+    /// Returns [`Self::least_in_schedule`] of a collective with a known latency ([`collective_latency`]).
     #[must_use]
     pub fn least_of_collective(&self, kernel: &Kernel, latency: Seconds) -> OperatorLeastTimes {
         costed::least_operator(self.chip(), kernel, [latency; 2])
     }
 
-    /// [`Self::least`] at the chip's own fidelity, remembered but for collectives.
+    /// Returns [`Self::least_in_schedule`] at the chip's own fidelity. Results are cached, except for collectives.
     pub fn cached_least_in_schedule(&mut self, kernel: &Kernel, network: &impl StepNetwork) -> OperatorLeastTimes {
         if let Some(known) = self.least.get(kernel) {
             return *known;
@@ -209,13 +214,13 @@ impl ChipTimes {
         least
     }
 
-    /// The cores that a schedule has.
+    /// Returns the cores available to a schedule.
     #[must_use]
     pub fn schedule_cores(&self) -> Cores {
         costed::schedule_cores(self.chip())
     }
 
-    /// What a kernel takes in a stream, over the whole chip, with its energy.
+    /// Returns time and energy of a kernel in a stream, over the whole chip.
     pub(crate) fn cost_of_kernel(&mut self, kernel: &Kernel) -> KernelTimeEnergy {
         if let Some(known) = self.known.get(kernel) {
             return *known;
@@ -232,17 +237,17 @@ impl ChipTimes {
         cost
     }
 
-    /// What a kernel takes in a stream of kernels, over the whole chip.
+    /// Returns the time of a kernel in a stream, over the whole chip.
     pub fn time_of_kernel(&mut self, kernel: &Kernel) -> Seconds {
         self.cost_of_kernel(kernel).time
     }
 
-    /// The energy of a kernel over the whole chip, static power apart.
+    /// Returns the energy of a kernel over the whole chip, without static power.
     pub(crate) fn energy_of_kernel(&mut self, kernel: &Kernel) -> Joules {
         self.cost_of_kernel(kernel).energy
     }
 
-    /// What a kernel or collective takes in a schedule, on one core and on all.
+    /// Returns the costs of a kernel or collective in a schedule, on one core and on all.
     pub(crate) fn schedule_costs(&mut self, kernel: &Kernel, network: &impl StepNetwork) -> CostsBySpan {
         if let Kernel::Collective(collective) = kernel {
             let cost = KernelCost::on_network(collective_latency(network, collective));
@@ -260,7 +265,7 @@ impl ChipTimes {
         costs
     }
 
-    /// What a collective takes in a stream of kernels: its launch is hidden behind the one before.
+    /// Returns the cost of a collective in a stream. The previous kernel hides its launch.
     #[must_use]
     pub fn cost_of_collective(&self, network: &impl StepNetwork, collective: &Collective) -> Communication {
         let RankGroup { ranks, stride } = collective.group;
@@ -268,28 +273,29 @@ impl ChipTimes {
         Communication { slowing, ..network.cost_of_collective(collective).with_launch_gap(self.launch_gap()) }
     }
 
-    /// How a collective and what the stack runs beside it slow each other: none where nothing is known of the chip's streams.
+    /// Returns how a collective and concurrent work slow each other; no slowdown if the chip's streams are unknown.
     fn slowdown_of_collective(&self, between_nodes: bool) -> MutualSlowdown {
         let streams = self.chip().streams.as_ref().filter(|_| self.stack.overlap.contended);
         streams.map_or_else(MutualSlowdown::default, |streams| MutualSlowdown::of_collective(streams, between_nodes))
     }
 
-    /// The gap between two launches.
+    /// Returns the gap between two launches.
     pub(crate) fn launch_gap(&self) -> Seconds {
         Seconds::from_micros(self.stack.launch.gap_us)
     }
 
-    /// The optimizer's update of `parameters` on one device, with the stack's passes over the gradients.
+    /// Returns the time of the optimizer's update of `parameters` on one device, with the stack's passes over the
+    /// gradients.
     pub fn time_of_update(&mut self, profile: &StepProfile, parameters: u64) -> Seconds {
         self.update_kernels(profile, parameters).iter().map(|(kernel, times)| self.time_of_kernel(kernel) * *times).sum()
     }
 
-    /// The energy of [`Self::time_of_update`], static power apart.
+    /// Returns the energy of [`Self::time_of_update`], without static power.
     pub(crate) fn energy_of_update(&mut self, profile: &StepProfile, parameters: u64) -> Joules {
         self.update_kernels(profile, parameters).iter().map(|(kernel, times)| self.energy_of_kernel(kernel) * *times).sum()
     }
 
-    /// The kernels of an update, and how often a step runs each.
+    /// Returns the kernels of an update, and how often a step runs each.
     fn update_kernels(&self, profile: &StepProfile, parameters: u64) -> Vec<(Kernel, f64)> {
         if parameters == 0 {
             return Vec::new();
@@ -312,12 +318,12 @@ impl ChipTimes {
     }
 }
 
-/// Whether a kernel is cut into tiles, whose choice bounds come before.
+/// Returns whether a kernel is cut into tiles; a lower bound then avoids the choice of tiles.
 fn is_mapped(kernel: &Kernel) -> bool {
     matches!(kernel, Kernel::Contraction(_) | Kernel::Epilogue(_) | Kernel::FusedAttention(_))
 }
 
-/// What a collective takes in a schedule, its launch with it: the same on every chip.
+/// Returns the latency of a collective in a schedule, with its launch. It is the same on every chip.
 #[must_use]
 pub fn collective_latency(network: &impl StepNetwork, collective: &Collective) -> Seconds {
     if collective.group.ranks < 2 || collective.bytes == Bytes::ZERO {

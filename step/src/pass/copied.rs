@@ -1,4 +1,4 @@
-//! Copies between a device, its host and its storage: of activations, and of weights and gradients that live away from the device.
+//! Copies between a device, its host and its storage: of activations, and of offloaded weights and gradients.
 
 use crate::ChipTimes;
 use serde::{Deserialize, Serialize};
@@ -9,12 +9,12 @@ use workloads::ActivationPolicy;
 use workloads::graph::OperatorGraph;
 use workloads::recompute_policy::Treatment;
 
-/// What one piece copies one way in a pass.
+/// Bytes that one piece copies one way in a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct CopiedBytes {
-    /// All of it.
+    /// All bytes.
     pub all: Bytes,
-    /// Of that, what goes to storage.
+    /// The part that goes to storage.
     pub stored: Bytes,
 }
 
@@ -31,7 +31,7 @@ impl CopiedBytes {
         Self { all: treatment.offloaded_bytes(graph), stored: treatment.stored_bytes(graph) }
     }
 
-    /// The copies by link, where there are any.
+    /// Returns the non-empty transfers, by link.
     pub(crate) fn transfers(self) -> impl Iterator<Item = Transfer> {
         let host = Transfer { link: TransferLink::Host, bytes: self.all.saturating_sub(self.stored) };
         let copies = [host, Transfer { link: TransferLink::Storage, bytes: self.stored }];
@@ -39,32 +39,32 @@ impl CopiedBytes {
     }
 }
 
-/// Seconds that a pass's copies have the device's link to its host and the storage behind it, into the device and out of it.
+/// Times that a pass's copies occupy the device's host link and the storage, into the device and out of it.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct LinkTimes {
-    /// The link, whose directions proceed side by side ([`sim::hardware::HostLink`]).
+    /// The host link; both directions work at the same time ([`sim::hardware::HostLink`]).
     pub host: [Seconds; 2],
     /// Storage, which reads and writes one after the other.
     pub storage: [Seconds; 2],
 }
 
 impl LinkTimes {
-    /// Copies into the device, each of which has the link and the storage for so long.
+    /// Returns the times of copies into the device.
     pub(crate) fn into_device([host, storage]: [Seconds; 2]) -> Self {
         Self { host: [host, Seconds::ZERO], storage: [storage, Seconds::ZERO] }
     }
 
-    /// Copies out of the device.
+    /// Returns the times of copies out of the device.
     pub(crate) fn out_of_device([host, storage]: [Seconds; 2]) -> Self {
         Self { host: [Seconds::ZERO, host], storage: [Seconds::ZERO, storage] }
     }
 
-    /// What they take if nothing else does.
+    /// Returns the time of all copies without other work.
     pub(crate) fn longest_time(&self) -> Seconds {
         self.host[0].max(self.host[1]).max(self.storage[0] + self.storage[1])
     }
 
-    /// How long copies go on, into the device and out of it.
+    /// Returns how long copies last in each direction, into the device and out of it.
     pub(crate) fn times_each_way(&self) -> [Seconds; 2] {
         [0, 1].map(|way| self.host[way].max(self.storage[way]))
     }
@@ -80,14 +80,14 @@ impl LinkTimes {
 }
 
 impl ChipTimes {
-    /// What one piece under a policy copies away in every micro-batch.
+    /// Returns the bytes that one piece offloads per micro-batch under a policy.
     pub(crate) fn copied_bytes(&self, graph: &OperatorGraph, policy: &ActivationPolicy) -> CopiedBytes {
         CopiedBytes::of_treatment(&policy.treatment_with_extent(graph, self.stack().replay_extent()), graph)
     }
 
-    /// Seconds that copies one way have the link to the host and storage. Storage is behind the device's link to its host, as NVMe and GPUDirect are:
-    /// what goes there shares that link with what goes to the host's memory, and takes no less than storage takes for it. A chip without a link to a
-    /// host reaches storage by a way of its own.
+    /// Returns the times that one-way copies occupy the host link and the storage. Storage is behind the host link,
+    /// like NVMe and GPUDirect: its traffic shares the link with host traffic, and takes at least the storage's own
+    /// time. A chip without a host link reaches storage on a separate path.
     pub(crate) fn copy_times(&mut self, copied: CopiedBytes) -> [Seconds; 2] {
         let mut over = |link, bytes| self.time_of_kernel(&Kernel::Transfer(Transfer { link, bytes }));
         let CopiedBytes { all, stored } = copied;

@@ -1,4 +1,4 @@
-//! A plan's model as graphs of operators, as the stack's framework writes it.
+//! A plan's model as graphs of operators, in the form of the stack's framework.
 
 use crate::{SoftwareStack, StepError, TrainingPlan};
 use std::borrow::Cow;
@@ -7,10 +7,11 @@ use workloads::model::Experts;
 use workloads::training::Attention;
 use workloads::{Lowering, Model, TrainingGraph};
 
-/// A model lowered for a plan, its memory techniques applied.
+/// Returns a model lowered for a plan, with its memory techniques applied.
 ///
 /// # Errors
-/// A plan that the model cannot be lowered for, techniques that cannot be used with it, with each other or with what runs again.
+/// A plan that the model cannot be lowered for; techniques that are incompatible with it, with each other or with the
+/// recomputation.
 pub fn lower_plan(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Result<TrainingGraph, StepError> {
     let lowering = lowering_of_plan(model, plan, stack);
     let graph = TrainingGraph::new(&with_expert_imbalance(model, plan, stack), &lowering)?;
@@ -27,7 +28,8 @@ pub fn lower_plan(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> 
     Ok(graph)
 }
 
-/// The model with experts as uneven as the stack has them, where there are devices to wait for and no capacity limits it.
+/// Returns the model with the stack's imbalance of experts, if there are other devices to wait for and no capacity
+/// limit.
 fn with_expert_imbalance<'m>(model: &'m Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Cow<'m, Model> {
     let factor = stack.kernels.expert_imbalance;
     match model.experts {
@@ -40,7 +42,7 @@ fn with_expert_imbalance<'m>(model: &'m Model, plan: &TrainingPlan, stack: &Soft
     }
 }
 
-/// How a plan is lowered under a stack.
+/// Returns the lowering of a plan under a stack.
 #[must_use]
 pub fn lowering_of_plan(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Lowering {
     Lowering {

@@ -1,5 +1,5 @@
-//! What one micro-batch costs on one device, per segment: the part of a step that does not depend on how many micro-batches, stages and
-//! data-parallel ranks there are.
+//! Cost of one micro-batch on one device, per segment: the part of a step that does not depend on the number of
+//! micro-batches, stages and data-parallel ranks.
 
 use crate::SoftwareStack;
 use crate::communication::contention::PortTimes;
@@ -10,49 +10,50 @@ use sim::units::{Bytes, Joules, Seconds};
 use std::sync::Arc;
 use workloads::{ActivationPolicy, Segment};
 
-/// One pass of one segment: one micro-batch, one device.
+/// One pass of one segment, for one micro-batch on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct PassProfile {
-    /// Kernels, one after the other.
+    /// Kernels, in sequence.
     pub device: Seconds,
-    /// Of these, gradients of weights: what zero-bubble schedules put off.
+    /// The part of `device` for weight gradients, which zero-bubble schedules put off.
     pub weight: Seconds,
     /// Kernels and collectives that the host launches.
     pub launches: u32,
-    /// Of these, kernels of `weight`.
+    /// The part of `launches` for kernels of `weight`.
     pub weight_launches: u32,
-    /// Ranks of its collectives' groups, summed.
+    /// Sum of its collectives' group sizes.
     pub collective_ranks: u32,
-    /// How much longer the host takes to launch its collectives for messages between nodes that are under way
-    /// ([`collective_rank_us`](crate::stack::software::LaunchOptions::collective_rank_us)), and products of experts, one by one.
+    /// Extra host time to launch collectives while messages between nodes are in flight
+    /// ([`collective_rank_us`](crate::stack::software::LaunchOptions::collective_rank_us)), and to launch products of
+    /// experts one by one.
     pub slower_launches: Seconds,
-    /// Tensor-parallel collectives that nothing hides.
+    /// Exposed tensor-parallel collectives.
     pub tensor: Seconds,
-    /// Tensor-parallel collectives hidden behind kernels of `weight`: nothing hides them where these are put off.
+    /// Tensor-parallel collectives hidden behind kernels of `weight`; exposed if these are put off.
     pub beside_weights: Seconds,
-    /// Context-parallel ones that nothing hides.
+    /// Exposed context-parallel collectives.
     pub context: Seconds,
-    /// Expert-parallel ones that nothing hides.
+    /// Exposed expert-parallel collectives.
     pub expert: Seconds,
-    /// Copies to or from the host that nothing hides.
+    /// Exposed copies to or from the host.
     pub offload: Seconds,
-    /// Copies to and from the host and storage, hidden ones too.
+    /// Link times of all copies to and from host and storage, including hidden ones.
     pub copies: LinkTimes,
-    /// How long its collectives, hidden ones too, have the ports.
+    /// Port times of all its collectives, including hidden ones.
     pub ports: PortTimes,
-    /// Energy of its kernels, static power apart; none where they are bounded only.
+    /// Energy of its kernels without static power; zero if they are only bounded.
     pub energy: Joules,
-    /// How much less the pass might take under a better schedule: none where its schedule is proven.
+    /// How much shorter the pass might be under a better schedule; zero if its schedule is proven.
     pub unproven: Seconds,
-    /// The same of its gradients of inputs where they run apart.
+    /// How much shorter its input gradients might be, if they run separately.
     pub unproven_inputs: Seconds,
-    /// What gradients of inputs, or what runs again before them, and gradients of weights take at least, each whatever the other does. Known where
-    /// passes are bounded by their schedules.
+    /// Lower bounds of the input gradients (or the recomputation before them) and of the weight gradients, each
+    /// independent of the other. Known if passes are bounded by their schedules.
     pub parts: [Seconds; 2],
 }
 
 impl PassProfile {
-    /// Computing, communicating and copying.
+    /// Returns the time of computing, communicating and copying.
     #[must_use]
     pub fn busy_time(&self) -> Seconds {
         self.device + self.tensor + self.context + self.expert + self.offload
@@ -84,7 +85,7 @@ impl PassProfile {
         self.scaled(count as f64, |launches| launches.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX)))
     }
 
-    /// The pass a part of a time, or several times.
+    /// Returns the pass scaled by `times`, which may be a fraction.
     pub(crate) fn repeated(self, times: f64) -> Self {
         if times == 1.0 { self } else { self.scaled(times, |launches| (f64::from(launches) * times.ceil()) as u32) }
     }
@@ -112,56 +113,59 @@ impl PassProfile {
     }
 }
 
-/// A piece of the pipeline: one micro-batch, one device.
+/// A piece of the pipeline, for one micro-batch on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct PieceProfile {
     /// The forward pass.
     pub forward: PassProfile,
-    /// What runs again before the backward pass.
+    /// The recomputation before the backward pass.
     pub recompute: PassProfile,
-    /// The backward pass without it.
+    /// The backward pass without recomputation.
     pub backward: PassProfile,
-    /// Parameters of the piece on one device of the tensor-parallel group, experts apart.
+    /// Parameters of the piece on one device of the tensor-parallel group, without experts.
     pub parameters: u64,
-    /// Parameters of the experts on one device.
+    /// Expert parameters on one device.
     pub expert_parameters: u64,
-    /// Of all parameters besides, those that have no gradient, or a smaller one: ZeRO-3 gathers them too.
+    /// Further parameters with no gradient, or a smaller one; ZeRO-3 gathers them too.
     pub frozen: u64,
-    /// Whether its passes are bounded: gradients of weights may then take less than is said, as much as those of inputs take more.
+    /// True if its passes are bounded. Weight gradients may then be shorter than stated by as much as input gradients
+    /// are longer.
     #[serde(skip)]
     pub(crate) bounded: bool,
 }
 
 impl PieceProfile {
-    /// Whether no order of kernels makes its passes faster.
+    /// Returns whether no order of kernels makes its passes faster.
     pub(crate) fn is_proven(&self) -> bool {
         [&self.forward, &self.recompute, &self.backward]
             .into_iter()
             .all(|pass| pass.unproven + pass.unproven_inputs == Seconds::ZERO)
     }
 
-    /// A backward pass of which all is known but what waits for copies, which may be all put off: `before` of it is said already.
+    /// Marks the backward pass as bounded: only the time that waits for copies is uncertain, and all of it may be put
+    /// off. `before` is already counted.
     pub(crate) fn mark_bounded_but_for_copies(&mut self, before: Seconds) {
         self.backward.weight += self.backward.offload - before;
         self.bounded = true;
     }
 
-    /// A backward pass of which a bound is known, and one of the gradients of inputs: of the rest, what runs again and what waits for copies, one part
-    /// may be more and another less, and all of it may be put off.
+    /// Marks the backward pass as bounded, with a bound on the input gradients. The rest is recomputation and waits for
+    /// copies. One of its parts may be longer and another shorter, and all of it may be put off.
     pub(crate) fn mark_bounded_but_for_inputs(&mut self) {
         self.backward.weight += self.backward.offload + self.recompute.device;
         self.backward.device += std::mem::take(&mut self.recompute.device);
         self.bounded = true;
     }
 
-    /// The same where of the gradients of inputs nothing is known.
+    /// Marks the backward pass as bounded, with nothing known of the input gradients.
     pub(crate) fn mark_bounded(&mut self) {
         self.backward.device += std::mem::take(&mut self.recompute.device);
         self.backward.weight = self.backward.busy_time();
         self.bounded = true;
     }
 
-    /// Lets its passes wait for what nothing hides of their copies: of these, as much as there is other work beside them, the stack's fraction is hidden.
+    /// Adds the exposed part of host copies to each pass. The stack's overlap fraction hides the rest, up to the pass's
+    /// other work.
     pub(crate) fn add_exposed_copies(&mut self, stack: &SoftwareStack) {
         (self.forward.offload, self.backward.offload) = (Seconds::ZERO, Seconds::ZERO);
         let exposed = |copies: LinkTimes, busy: Seconds| {
@@ -172,7 +176,7 @@ impl PieceProfile {
         self.backward.offload = exposed(self.backward.copies, self.backward.busy_time() + self.recompute.busy_time());
     }
 
-    /// Two pieces one after the other.
+    /// Returns two pieces in sequence.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -186,7 +190,7 @@ impl PieceProfile {
         }
     }
 
-    /// The piece in a pipeline whose messages cross nodes: its collectives are launched the slower.
+    /// Returns the piece in a pipeline whose messages cross nodes; its collectives are launched more slowly.
     pub(crate) fn with_message_overhead(self, stack: &SoftwareStack) -> Self {
         let slower = |pass: PassProfile| {
             let slower = Seconds::from_micros(stack.launch.collective_rank_us) * f64::from(pass.collective_ranks);
@@ -196,7 +200,7 @@ impl PieceProfile {
         Self { forward, recompute, backward, ..self }
     }
 
-    /// The piece `count` times.
+    /// Returns the piece `count` times.
     #[must_use]
     pub fn times(self, count: u64) -> Self {
         Self {
@@ -211,34 +215,34 @@ impl PieceProfile {
     }
 }
 
-/// What a step needs to know of a model lowered for one device.
+/// Profile of a model lowered for one device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepProfile {
-    /// Before the first layer.
+    /// The embedding, before the first layer.
     pub embedding: PieceProfile,
     /// One layer.
     pub layer: PieceProfile,
-    /// After the last layer.
+    /// The head, after the last layer.
     pub head: PieceProfile,
-    /// Layers and ends in each of the three: what is gathered at a time.
+    /// Layers and ends in each of the three; ZeRO-3 gathers one of them at a time.
     pub units: [u64; 3],
-    /// Parameters that a head away from the embedding holds a copy of.
+    /// Parameters that a head on another stage than the embedding holds a copy of.
     pub tied_parameters: u64,
-    /// Bytes between two pieces on one device.
+    /// Bytes of the activation between two pieces, on one device.
     pub boundary: Bytes,
-    /// Weights and gradients that live away from the device.
+    /// Offloaded weights and gradients.
     pub(crate) away: Option<OffloadedPieces>,
-    /// Bytes of a weight as products read it.
+    /// Bytes of a weight in the products' type.
     pub weight_bytes: Bytes,
     /// Bytes of a weight's gradient.
     pub gradient_bytes: Bytes,
-    /// The graph that it was made from: its optimizer's kernels.
+    /// The layer's segment, for its optimizer's kernels.
     pub(crate) layer_segment: Arc<Segment>,
-    /// The embedding's graph, where layers are in it that follow the policy.
+    /// The embedding's segment, if it has layers that follow the policy.
     pub(crate) leading_segment: Option<Arc<Segment>>,
-    /// The head's, likewise.
+    /// The head's segment, if it has layers that follow the policy.
     pub(crate) trailing_segment: Option<Arc<Segment>>,
-    /// Where the plan has several policies, a layer under each; [`Self::layer`] is then under the first.
+    /// A layer under each policy, if the plan has several; [`Self::layer`] is then under the first.
     pub(crate) by_policy: Vec<LayerProfile>,
 }
 
@@ -247,22 +251,22 @@ pub struct StepProfile {
 pub(crate) struct LayerProfile {
     /// The policy.
     pub policy: ActivationPolicy,
-    /// What it takes.
+    /// Its profile.
     pub layer: PieceProfile,
 }
 
 impl StepProfile {
-    /// The same with other pieces: embedding, layer, head.
+    /// Returns the profile with other pieces.
     pub(crate) fn with_pieces(&self, [embedding, layer, head]: [PieceProfile; 3], by_policy: Vec<LayerProfile>) -> Self {
         Self { embedding, layer, head, by_policy, ..self.clone() }
     }
 
-    /// A layer under a policy of the plan that it was made for.
+    /// Returns a layer under one of the plan's policies.
     pub(crate) fn layer_with_policy(&self, policy: &ActivationPolicy) -> &PieceProfile {
         self.by_policy.iter().find(|known| known.policy == *policy).map_or(&self.layer, |known| &known.layer)
     }
 
-    /// The same with layers under several policies.
+    /// Returns the profile with layers under several policies.
     pub(crate) fn with_layer_policies(&self, by_policy: Vec<LayerProfile>) -> Self {
         Self { by_policy, ..self.clone() }
     }

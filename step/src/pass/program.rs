@@ -1,4 +1,4 @@
-//! A model's passes with their kernels interned: what many chips bound and time, prepared once for all of them.
+//! A model's passes with interned kernels, prepared once so that many chips can bound and time them.
 
 use sim::costed::TICKS_PER_SECOND;
 use sim::kernel::{Kernel, KernelGraph};
@@ -8,16 +8,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use workloads::{RecomputeSet, SegmentKind, TrainingGraph};
 
-/// Position of a kernel in its [`KernelTable`].
+/// Index of a kernel in its [`KernelTable`].
 pub type KernelIndex = u32;
 
-/// Position of a program among the distinct ones of its [`KernelTable`].
+/// Index of a program in its [`KernelTable`].
 pub type ProgramIndex = u32;
 
-/// What tells programs apart: the kernels of their nodes, and what these wait for.
+/// Identity of a program: the kernels of its nodes, and their dependencies.
 type ProgramKey = (Vec<KernelIndex>, Vec<(u32, u32)>);
 
-/// The distinct kernels of many passes, and the distinct passes.
+/// The distinct kernels and the distinct programs of many passes.
 #[derive(Debug, Default)]
 pub struct KernelTable {
     kernels: Vec<Kernel>,
@@ -26,7 +26,7 @@ pub struct KernelTable {
 }
 
 impl KernelTable {
-    /// The place of a kernel, new or known.
+    /// Returns the index of a kernel; adds it if it is new.
     pub fn intern_kernel(&mut self, kernel: Kernel) -> KernelIndex {
         *self.index.entry(kernel).or_insert_with(|| {
             self.kernels.push(kernel);
@@ -34,26 +34,27 @@ impl KernelTable {
         })
     }
 
-    /// All kernels, by index.
+    /// Returns all kernels, by index.
     #[must_use]
     pub fn kernels(&self) -> &[Kernel] {
         &self.kernels
     }
 
-    /// How many programs differ.
+    /// Returns the number of distinct programs.
     #[must_use]
     pub fn program_count(&self) -> usize {
         self.programs.len()
     }
 
-    /// The program of a graph, new or known.
+    /// Returns the program of a graph; adds it if it is new.
     pub fn intern_graph(&mut self, graph: &KernelGraph) -> Arc<KernelProgram> {
         let kernels: Vec<KernelIndex> = graph.node_weights().map(|node| self.intern_kernel(node.kernel)).collect();
         let mut edges: Vec<(u32, u32)> =
             graph.raw_edges().iter().map(|e| (e.source().index() as u32, e.target().index() as u32)).collect();
         // Lowering adds a node after all that it waits for, so node order is topological.
         edges.sort_unstable_by_key(|&(before, after)| (after, before));
-        debug_assert!(edges.iter().all(|(before, after)| before < after), "kernels are added after those they wait for");
+        debug_assert!(edges.iter().all(|(before, after)| before < after), "kernels are added after those they wait \
+            for");
         let index = self.programs.len() as ProgramIndex;
         let Self { kernels: all, programs, .. } = self;
         let program = programs.entry((kernels, edges)).or_insert_with_key(|(kernels, edges)| {
@@ -67,35 +68,35 @@ impl KernelTable {
 /// A kernel graph with its kernels interned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelProgram {
-    /// Its place among its table's.
+    /// Its index in its table.
     pub index: ProgramIndex,
-    /// The kernel of each node, in an order in which they can run.
+    /// The kernel of each node, in a valid execution order.
     pub kernels: Vec<KernelIndex>,
-    /// What each node waits for: (before, after) with before < after, sorted by after.
+    /// Dependencies: (before, after) with before < after, sorted by after.
     pub edges: Vec<(u32, u32)>,
     outline: Outline,
 }
 
 impl KernelProgram {
-    /// What every schedule takes at least, each kernel taking `least` ticks; see [`Outline::least_ticks`].
+    /// Returns a lower bound over all schedules, with each kernel taking `least` ticks; see [`Outline::lower_bound`].
     #[must_use]
     pub fn least_ticks(&self, cores: &Cores, chains: bool, mut least: impl FnMut(KernelIndex) -> OperatorLeastTimes) -> Seconds {
         Seconds(self.outline.lower_bound(cores, chains, |node| least(self.kernels[node])) / TICKS_PER_SECOND)
     }
 
-    /// The kernels one after the other, each taking `time`.
+    /// Returns the time of the kernels in sequence, each taking `time`.
     #[must_use]
     pub fn sum_of_kernels(&self, time: impl FnMut(KernelIndex) -> Seconds) -> Seconds {
         self.kernels.iter().copied().map(time).sum()
     }
 }
 
-/// Whether a kernel occupies cores on every chip; see [`sim::costed::operator_kind`].
+/// Returns whether a kernel occupies cores on every chip; see [`sim::costed::operator_kind`].
 pub(crate) fn occupies_cores(kernel: &Kernel) -> bool {
     !matches!(kernel, Kernel::Collective(_) | Kernel::Transfer(_))
 }
 
-/// The passes of one segment, nothing run again.
+/// The passes of one segment, without recomputation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SegmentPasses {
     /// The forward pass.
@@ -105,7 +106,7 @@ pub struct SegmentPasses {
 }
 
 impl SegmentPasses {
-    /// Of a lowered model's embedding, layer and head.
+    /// Returns the passes of a lowered model's embedding, layer and head.
     #[must_use]
     pub fn from_graph(graph: &TrainingGraph, table: &mut KernelTable) -> [Self; 3] {
         [SegmentKind::Embedding, SegmentKind::Layer, SegmentKind::Head].map(|kind| {

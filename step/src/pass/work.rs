@@ -1,4 +1,4 @@
-//! A step before its collectives have times: what the chip does, once for every network that may carry the rest.
+//! A step before its collectives have times: the chip's work, computed once for all networks.
 
 use crate::communication::contention::{Communication, OverlapWindow, PortTimes};
 use crate::communication::network::StepNetwork;
@@ -15,14 +15,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use workloads::recompute_policy::Treatment;
 use workloads::{ActivationPolicy, Model, RecomputeSet, Segment, SegmentKind, TrainingGraph};
 
-/// What a model does under a plan, whatever its collectives take: a step for any network.
+/// A model's work under a plan, without the times of collectives; it can be timed on any network.
 #[derive(Debug, Clone)]
 pub struct StepWork {
-    /// Embedding, layer, head; the layer under the plan's first policy.
+    /// Embedding, layer, head; the layer is under the plan's first policy.
     pieces: [Option<PieceWork>; 3],
-    /// Where the plan has several policies, a layer under each.
+    /// A layer under each policy, if the plan has several.
     by_policy: Vec<(ActivationPolicy, PieceWork)>,
-    /// The profile but for its pieces.
+    /// The profile without its pieces.
     rest: StepProfile,
 }
 
@@ -48,7 +48,7 @@ impl StepWork {
         Self { pieces, by_policy, rest }
     }
 
-    /// The profile on a network. `chip` is the one that the work is of, or a clone of it.
+    /// Returns the profile on a network. `chip` must be the chip of this work, or a clone of it.
     ///
     /// # Errors
     /// A chip so slow that its times leave the schedule's range.
@@ -69,12 +69,12 @@ impl StepWork {
 #[derive(Debug, Clone)]
 pub(crate) struct PieceWork {
     passes: PassesWork,
-    /// What copies one way take of the link to the host and of storage.
+    /// Times that one-way copies occupy the host link and storage.
     copy: [Seconds; 2],
     parameters: u64,
     expert_parameters: u64,
     frozen: u64,
-    /// How much of what runs again does, and how often the backward pass runs.
+    /// How much of the recomputation runs, and how often the backward pass runs.
     repeats: [f64; 2],
 }
 
@@ -101,12 +101,13 @@ impl PieceWork {
     }
 }
 
-/// Forward pass, what runs again, backward pass.
+/// Forward pass, recomputation, backward pass.
 #[derive(Debug, Clone)]
 enum PassesWork {
-    /// Kernels one after the other.
+    /// Kernels in sequence.
     Streamed(Box<[PassWork; 3]>),
-    /// By the operator schedule, which places collectives among the kernels: it is another one wherever they take longer.
+    /// By the operator schedule, which places collectives among the kernels. The schedule changes if the collectives'
+    /// times change.
     Scheduled(Box<ScheduledWork>),
 }
 
@@ -115,11 +116,12 @@ enum PassesWork {
 struct CollectiveWork {
     collective: Collective,
     axis: ParallelAxis,
-    /// Whether the stack may run it beside the products of weight gradients (tensor-parallel) or beside attention (context-parallel).
+    /// True if the stack may run it beside the products of weight gradients (tensor-parallel) or beside attention
+    /// (context-parallel).
     hides: bool,
 }
 
-/// Whether a kernel is of the expert that every token goes to.
+/// Returns whether a kernel belongs to the shared expert.
 fn is_in_shared_expert(segment: &Segment, node: &KernelNode) -> bool {
     let operator = node.role.operator.and_then(|id| segment.graph.operators.get(id.index()));
     operator.is_some_and(|operator| operator.shared_expert)
@@ -128,21 +130,21 @@ fn is_in_shared_expert(segment: &Segment, node: &KernelNode) -> bool {
 /// A pass in a stream.
 #[derive(Debug, Clone, Default)]
 struct PassWork {
-    /// Without collectives.
+    /// The pass without collectives.
     alone: PassProfile,
-    /// Of it, products that make gradients of weights, and the others.
+    /// Times of products for weight gradients, and of all other products.
     weights: Seconds,
     products: Seconds,
-    /// Of it, fused attention.
+    /// Time of fused attention.
     attention: Seconds,
-    /// Of it, the expert that every token goes to.
+    /// Time of the shared expert.
     shared_expert: Seconds,
-    /// In their order.
+    /// Its collectives, in order.
     collectives: Vec<CollectiveWork>,
 }
 
 impl PassWork {
-    /// A pass whose collectives have times already.
+    /// Returns a pass whose collectives already have times.
     fn with_known_times(pass: PassProfile) -> Self {
         Self { alone: pass, ..Self::default() }
     }
@@ -152,7 +154,7 @@ impl PassWork {
         let (mut beside, mut inside_products, mut ring, mut routed) = (nothing, nothing, nothing, nothing);
         for CollectiveWork { collective, axis, hides } in &self.collectives {
             let communication = chip.cost_of_collective(network, collective);
-            // In the order of one stream, they have the ports one after the other.
+            // In a stream they use the ports one after the other.
             let Communication { time, ports, .. } = communication;
             let alone = Communication { ports: PortTimes::default(), ..communication };
             pass.ports = pass.ports + ports;
@@ -169,12 +171,13 @@ impl PassWork {
                 }
                 ParallelAxis::Tensor => {
                     pass.tensor += time;
-                    // Userbuffers need one NVLink domain (Transformer Engine, issue 1071, and pull request 1470 for domains of several nodes).
+                    // Userbuffers need one NVLink domain (Transformer Engine, issue 1071; pull request 1470 for domains
+                    // of several nodes).
                     let inside = collective.group.ranks.saturating_mul(collective.group.stride) <= network.fast_domain_size();
                     if inside && *hides {
                         beside = beside + alone;
                     } else if inside && matches!(collective.kind, CollectiveKind::AllGather | CollectiveKind::ReduceScatter) {
-                        // Of as many parts as ranks, the first to come or the last to go has no product beside it.
+                        // With one part per rank, the first to arrive or the last to leave has no product beside it.
                         inside_products = inside_products + alone * (1.0 - 1.0 / f64::from(collective.group.ranks.max(1)));
                     }
                 }
@@ -187,7 +190,7 @@ impl PassWork {
         pass.beside_weights = saved(self.weights, &beside) * overlap.tensor;
         pass.tensor = pass.tensor - pass.beside_weights - saved(self.products, &inside_products) * overlap.products;
         pass.context = pass.context - saved(self.attention, &ring) * overlap.context;
-        // What the shared expert has hidden does not hide again behind another micro-batch.
+        // The part that the shared expert hides is not hidden again behind another micro-batch.
         let shared = saved(self.shared_expert, &routed) * overlap.shared_expert;
         let left = if pass.expert > Seconds::ZERO { 1.0 - shared / pass.expert } else { 0.0 };
         pass.expert = pass.expert
@@ -200,15 +203,15 @@ impl PassWork {
 /// Passes by the operator schedule.
 #[derive(Debug, Clone)]
 struct ScheduledWork {
-    /// Either the graph, or the pass itself where it is known.
+    /// The pass itself if it is known, otherwise its graph.
     forward: Result<PassProfile, KernelGraph>,
-    /// The backward pass with nothing run again.
+    /// The backward pass without recomputation.
     backward: KernelGraph,
-    /// With what runs again, if anything does.
+    /// The backward pass with recomputation, if there is any.
     whole: Option<KernelGraph>,
-    /// The distinct collectives of all.
+    /// The distinct collectives of all passes.
     collectives: Vec<Collective>,
-    /// By what the collectives take: a search over mappings asks for the same many times.
+    /// Results by the collectives' times; a search over mappings asks for the same ones many times.
     known: Arc<Mutex<HashMap<Vec<u64>, [PassProfile; 3]>>>,
 }
 
@@ -238,13 +241,13 @@ impl ScheduledWork {
         if let Some(passes) = known().get(&key) {
             return Ok(*passes);
         }
-        // Unlocked meanwhile: two that schedule the same at once get the same.
+        // The lock is released meanwhile. Two threads that schedule the same passes get the same result.
         let passes = self.schedule_passes(chip, network)?;
         known().insert(key, passes);
         Ok(passes)
     }
 
-    /// What the collectives of the backward pass take one after the other.
+    /// Returns the time of the backward pass's collectives in sequence.
     fn collectives_in_sequence(&self, network: &impl StepNetwork) -> Seconds {
         let latency = |node: &KernelNode| match &node.kernel {
             Kernel::Collective(collective) => collective_latency(network, collective),
@@ -260,12 +263,14 @@ impl ScheduledWork {
         };
         let mut once = chip.scheduled_pass(&self.backward, network, |_| false)?;
         if chip.fidelity() >= Fidelity::Scheduled {
-            // Where passes are bounded, so is this: the less the gradients of inputs take, the more of the pass can be put off.
+            // If passes are bounded, so is this one: the shorter the input gradients, the more of the pass can be put
+            // off.
             let weights = |node: &KernelNode| node.role.gradient == Some(GradientOf::Weights);
             let inputs = chip.scheduled_pass(&self.backward, network, weights)?;
             once.weight = (once.busy_time() - inputs.busy_time()).max(Seconds::ZERO).min(once.device);
             once.unproven_inputs = inputs.unproven;
-            // Each as if the other took what it takes under the schedule that was found. Collectives that nothing hides are no gradients of weights.
+            // Each part as if the other took its time under the found schedule. Exposed collectives are not part of the
+            // weight gradients.
             let put_off = (once.busy_time() - inputs.busy_time() - inputs.unproven).max(Seconds::ZERO);
             let computing = if once.unproven > Seconds::ZERO {
                 once.busy_time() - self.collectives_in_sequence(network)
@@ -295,7 +300,7 @@ impl ScheduledWork {
 }
 
 impl ChipTimes {
-    /// The profile of a model under a plan.
+    /// Returns the profile of a model under a plan.
     ///
     /// # Errors
     /// A plan that the model cannot be lowered for.
@@ -309,7 +314,7 @@ impl ChipTimes {
         self.profile_lowered(model, &graph, network, plan)
     }
 
-    /// [`Self::profile_plan`] of a model that is lowered already.
+    /// Returns [`Self::profile_plan`] of a lowered model.
     ///
     /// # Errors
     /// A graph without layers, a chip so slow that its times leave the schedule's range.
@@ -323,7 +328,7 @@ impl ChipTimes {
         self.work_of_lowered(model, graph, plan)?.price_on_network(self, network)
     }
 
-    /// What a model that is lowered already does under a plan, whatever its collectives take.
+    /// Returns the work of a lowered model under a plan, without the times of collectives.
     ///
     /// # Errors
     /// A graph without layers.
@@ -338,7 +343,7 @@ impl ChipTimes {
             layer,
             head,
             units: [SegmentKind::Embedding, SegmentKind::Layer, SegmentKind::Head].map(|kind| {
-                // An end is a unit beside the layers that are with it.
+                // An end is a unit of its own, besides the layers beside it.
                 let ends = u64::from(kind != SegmentKind::Layer && graph.segment(kind).is_some_and(Segment::has_layers));
                 graph.segment(kind).map_or(0, Segment::layers_per_piece) + ends
             }),
@@ -355,7 +360,8 @@ impl ChipTimes {
         Ok(StepWork::new(self, graph, plan, rest))
     }
 
-    /// The profile of a plan that differs from `known`'s in its activation policies at most: policies speak of layers' backward passes only.
+    /// Returns the profile of a plan that differs from `known`'s at most in its activation policies. Policies change
+    /// only the layers' backward passes.
     ///
     /// # Errors
     /// A chip so slow that its times leave the schedule's range.
@@ -391,7 +397,7 @@ impl ChipTimes {
         Ok(StepProfile { embedding, layer, head, by_policy, ..known.clone() })
     }
 
-    /// What a segment does. `forward` is the forward pass without its copies, where it is known: no treatment changes it.
+    /// Returns the work of a segment. `forward` is its forward pass without copies, if known; no treatment changes it.
     pub(crate) fn work_of_segment(
         &mut self,
         segment: &Segment,
@@ -417,8 +423,8 @@ impl ChipTimes {
         }
     }
 
-    /// How much of what runs again does: all of it, but for operators that run again for a part of the tokens only. Of several parts the mean by what
-    /// the operators' kernels take.
+    /// Returns the fraction of the recomputation that runs: 1, unless some operators are recomputed for only part of
+    /// the tokens. With different fractions it is their mean, weighted by the operators' kernel times.
     fn recomputed_fraction(&mut self, segment: &Segment, treatment: &Treatment) -> f64 {
         let shares: Vec<(OpId, f64)> =
             treatment.recompute.iter().map(|id| (id, treatment.recomputed_token_fraction(id))).collect();
@@ -446,8 +452,9 @@ impl ChipTimes {
         [forward, self.stream_pass(segment, &backward, again), self.stream_pass(segment, &backward, |pass| !again(pass))]
     }
 
-    /// How much longer the host takes to launch a product of several experts than a kernel: the library goes through them one by one, and quantises what
-    /// narrow products read likewise, without the framework's language (Transformer Engine, `GroupedLinear`).
+    /// Returns the host's extra time to launch a product of several experts. The library launches them one by one, and
+    /// quantises the operands of narrow products the same way, without the framework's language (Transformer Engine,
+    /// `GroupedLinear`).
     fn expert_launch_time(&self, segment: &Segment, node: &KernelNode) -> Seconds {
         let Kernel::Contraction(product) = &node.kernel else { return Seconds::ZERO };
         let operator = node.role.operator.and_then(|id| segment.graph.operators.get(id.index()));
@@ -486,7 +493,7 @@ impl ChipTimes {
             work.alone.collective_ranks = work.alone.collective_ranks.saturating_add(collective.group.ranks);
             let axis = node.role.axis.unwrap_or(ParallelAxis::Tensor);
             let hides = match axis {
-                // Attention waits for the all-to-alls of Ulysses, a ring's next part comes beside it.
+                // Attention waits for Ulysses' all-to-alls; a ring's next part arrives beside it.
                 ParallelAxis::Context => collective.kind != CollectiveKind::AllToAll,
                 ParallelAxis::Expert => false,
                 ParallelAxis::Tensor => node.role.gradient.is_some(),

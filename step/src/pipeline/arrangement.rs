@@ -1,7 +1,9 @@
-//! How a plan divides its model among devices: which chunks there are, and which devices hold the same.
+//! How a plan divides its model among devices: the kinds of chunks, and the groups of devices that hold the same
+//! chunks.
 //!
-//! Layers are alike, so that a pipeline has at most four kinds of chunks: the first with the embedding, the last with the head, and of those between
-//! the shorter and the longer ones. Its devices are of at most five kinds, as the longer chunks lie side by side.
+//! Layers are alike, so a pipeline has at most four kinds of chunks: the first with the embedding, the last with the
+//! head, and shorter and longer inner ones. The longer chunks are neighbours, so there are at most five kinds of
+//! devices.
 
 use crate::StepProfile;
 use crate::pass::profile::PieceProfile;
@@ -9,50 +11,51 @@ use crate::schedule::effective_schedule;
 use sim::pipeline::PipelineSchedule;
 use workloads::{ChunkSplit, Layout};
 
-/// Kinds of chunks: the first, those between, the last, those between that are a layer longer. What is alone is the first.
+/// Number of kinds of chunks: the first, inner ones, the last, and inner ones with one more layer. A single chunk is of
+/// the first kind.
 pub const KINDS: usize = 4;
 
-/// Most kinds of devices: the first, those between, the last. Where some chunks are longer, neighbours between hold the same but for two places at
-/// most, so that there are up to three kinds of them.
+/// Largest number of kinds of devices: the first, inner ones, the last. If some chunks are longer, inner neighbours
+/// hold the same chunks except at two places. So there are up to three kinds of inner devices.
 pub const DEVICE_KINDS: usize = 5;
 
-/// Kinds of devices between the first and the last, in their order.
+/// Kinds of inner devices, in order.
 const BETWEEN: [usize; 3] = [1, 3, 4];
 
-/// Devices that hold the same.
+/// Neighbouring devices that hold the same chunks.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceGroup {
     /// Their kind.
     pub kind: usize,
-    /// The first of them; the others follow it.
+    /// The first device; the others follow it.
     pub from: u32,
-    /// The last of them.
+    /// The last device.
     pub to: u32,
-    /// Chunks of each kind on one of them.
+    /// Chunks of each kind per device.
     pub counts: [u64; KINDS],
 }
 
-/// The degrees of a plan and what they make of its layers.
+/// A plan's degrees, and the resulting division of its layers.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrangement {
     /// The parallel degrees.
     pub layout: Layout,
-    /// Layers by chunk.
+    /// Layers of each chunk.
     pub split: ChunkSplit,
-    /// The schedule that runs.
+    /// The effective schedule.
     pub schedule: PipelineSchedule,
-    /// Per step and pipeline.
+    /// Micro-batches per step and pipeline.
     pub micro_batches: u64,
 }
 
 impl Arrangement {
-    /// A layout under a schedule, which becomes the one that runs.
+    /// Returns the arrangement of a layout, with the schedule that effectively runs.
     pub fn new(layout: Layout, split: ChunkSplit, schedule: PipelineSchedule, micro_batches: u64) -> Self {
         let schedule = effective_schedule(&layout, schedule);
         Self { layout, split, schedule, micro_batches }
     }
 
-    /// The kinds of devices that there are.
+    /// Returns the groups of equal devices.
     pub fn device_groups(&self) -> impl Iterator<Item = DeviceGroup> + use<> {
         let arrangement = *self;
         let (p, [one, other, end]) = (self.layout.pipeline, self.kind_boundaries());
@@ -63,20 +66,20 @@ impl Arrangement {
         kinds.into_iter().filter(|(_, from, end)| from < end).map(alike)
     }
 
-    /// A device on its own.
+    /// Returns a group with a single device.
     pub fn single_device(&self, device: u32) -> DeviceGroup {
         let kind = self.device_kind(device);
         DeviceGroup { kind, from: device, to: device, counts: self.chunk_counts(kind, device) }
     }
 
-    /// Where the kinds of devices between the first and the last end, which begin with the second device.
+    /// Returns the ends of the kinds of inner devices, which begin with the second device.
     fn kind_boundaries(&self) -> [u32; 3] {
         let p = self.layout.pipeline;
         let end = if self.schedule == PipelineSchedule::ZbV { p } else { (p - 1).max(1) };
         if self.split.longer == 0 {
             return [end; 3];
         }
-        // Devices differ from those before them where the row of longer chunks begins or has ended.
+        // Devices differ from their predecessors where the row of longer chunks begins and where it ends.
         let row = [self.split.longer_from, self.split.longer_from + self.split.longer];
         let [a, b] = row.map(|place| match (self.schedule, place) {
             (PipelineSchedule::ZbV, place) => place.min(2 * u64::from(p) - place),
@@ -86,7 +89,7 @@ impl Arrangement {
         [within(a.min(b)), within(a.max(b)), end]
     }
 
-    /// Chunks of each kind on a device.
+    /// Returns the chunks of each kind on a device.
     fn chunk_counts(&self, kind: usize, device: u32) -> [u64; KINDS] {
         let v = u64::from(self.layout.virtual_stages);
         let longer = if self.split.longer == 0 { 0 } else { self.longer_chunks_on(device) };
@@ -99,7 +102,7 @@ impl Arrangement {
         }
     }
 
-    /// Longer chunks on a device.
+    /// Returns the number of longer chunks on a device.
     fn longer_chunks_on(&self, device: u32) -> u64 {
         let (p, device) = (u64::from(self.layout.pipeline), u64::from(device));
         if self.schedule == PipelineSchedule::ZbV {
@@ -109,13 +112,13 @@ impl Arrangement {
         before(self.split.longer_from + self.split.longer) - before(self.split.longer_from)
     }
 
-    /// Layers of a kind of chunk.
+    /// Returns the layers of a kind of chunk.
     pub fn layers_in_chunk(&self, kind: usize) -> u64 {
         let ChunkSplit { first, inner, last, .. } = self.split;
         [first, inner, last, inner + 1][kind]
     }
 
-    /// Layers on a device.
+    /// Returns the layers on a device.
     pub fn layers_on_device(&self, device: u32) -> u64 {
         self.chunk_counts(self.device_kind(device), device)
             .iter()
@@ -124,7 +127,7 @@ impl Arrangement {
             .sum()
     }
 
-    /// The device of the chunk at a place of the pipeline.
+    /// Returns the device that holds the chunk at `place` in the pipeline.
     pub fn device_of_chunk(&self, place: u64) -> u32 {
         let p = u64::from(self.layout.pipeline);
         let device = match self.schedule {
@@ -134,7 +137,7 @@ impl Arrangement {
         u32::try_from(device).unwrap_or(u32::MAX)
     }
 
-    /// The kind of a device.
+    /// Returns the kind of a device.
     pub fn device_kind(&self, device: u32) -> usize {
         match device {
             0 => 0,
@@ -146,7 +149,7 @@ impl Arrangement {
         }
     }
 
-    /// The kind of the chunk at a place of the pipeline.
+    /// Returns the kind of the chunk at `place` in the pipeline.
     pub fn chunk_kind(&self, place: u64) -> usize {
         match place {
             0 => 0,
@@ -161,7 +164,7 @@ impl Arrangement {
         }
     }
 
-    /// Layers and ends of each kind of chunk: what ZeRO-3 gathers at a time.
+    /// Returns the layers and ends of each kind of chunk; ZeRO-3 gathers one of them at a time.
     pub fn gather_units(&self, profile: &StepProfile) -> [u64; KINDS] {
         let ChunkSplit { chunks, first, inner, last, .. } = self.split;
         let [embedding, layer, head] = profile.units;
@@ -169,7 +172,7 @@ impl Arrangement {
         [embedding + first * layer + alone, inner * layer, last * layer + head, (inner + 1) * layer]
     }
 
-    /// The pieces of each kind of chunk.
+    /// Returns the profile of each kind of chunk.
     pub fn chunk_pieces(&self, profile: &StepProfile) -> [PieceProfile; KINDS] {
         let mut first = profile.embedding.plus(profile.layer.times(self.split.first));
         if self.split.chunks == 1 {
@@ -181,7 +184,7 @@ impl Arrangement {
         [first, profile.layer.times(self.split.inner), last, longer]
     }
 
-    /// The kinds of chunks that there are.
+    /// Returns the kinds of chunks in the pipeline.
     pub fn chunk_kinds(&self) -> &'static [usize] {
         match self.split.chunks {
             1 => &[0],

@@ -1,4 +1,4 @@
-//! A chunk of the pipeline: what its passes take, and how much communication its work hides.
+//! A chunk of the pipeline: the times of its passes, and the communication that its work hides.
 
 use crate::SoftwareStack;
 use crate::communication::contention::{Communication, OverlapWindow};
@@ -7,27 +7,27 @@ use sim::pipeline::{ChunkWork, PipelineSchedule};
 use sim::units::Seconds;
 use workloads::Layout;
 
-/// A chunk of the pipeline as it runs one micro-batch.
+/// A chunk of the pipeline that runs one micro-batch.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Chunk {
     pub piece: PieceProfile,
-    /// Layers, without the ends of the model.
+    /// Layers, without the model's ends.
     pub(crate) layers: u64,
     pub forward: Seconds,
     pub recompute: Seconds,
     /// The backward pass in one go, without `recompute`.
     pub backward: Seconds,
-    /// The same as two passes that run apart: gradients of inputs, and of weights. Each waits for its own launches.
+    /// The backward pass as two separate passes: input gradients and weight gradients. Each waits for its own launches.
     pub(crate) apart: [Seconds; 2],
-    /// Data-parallel communication in every micro-batch that nothing hides (ZeRO-2 and -3).
+    /// Exposed data-parallel communication per micro-batch (ZeRO-2 and -3).
     pub(crate) data: Seconds,
     pub(crate) host: Seconds,
-    /// For how long its forward pass, and its backward pass with what runs again, hide what the step exchanges once.
+    /// How long its forward pass, and its backward pass with recomputation, can hide the exchange once per step.
     pub(crate) hides: [Seconds; 2],
 }
 
 impl Chunk {
-    /// A chunk's passes: what its kernels take, or what the host takes to launch them, and what nothing hides of `gathers`.
+    /// Returns a chunk. A pass takes the time of its kernels, or of their launches if longer, plus the exposed gathers.
     pub(crate) fn with_exposed_gathers(
         stack: &SoftwareStack,
         layout: &Layout,
@@ -47,7 +47,7 @@ impl Chunk {
         Self { piece, layers, forward, recompute, backward: backward - recompute, apart, data, host, hides }
     }
 
-    /// [`Self::with_exposed_gathers`] with what nothing hides of the `units` that are gathered and scattered in every micro-batch.
+    /// Returns a chunk that gathers and scatters `units` in every micro-batch, with their exposed part.
     pub(crate) fn with_gathers(
         stack: &SoftwareStack,
         layout: &Layout,
@@ -57,9 +57,10 @@ impl Chunk {
         Self::with_exposed_gathers(stack, layout, (layers, piece), exposed_gathers(stack, &piece, units, exchange))
     }
 
-    /// [`Self::with_gathers`] of a piece whose passes are bounded by their schedules, for a schedule that splits the backward pass: each of its parts takes what
-    /// it does at least, whatever the other does, and communication is hidden as if all passes took what they do under the schedules that were found.
-    /// So no pass and no communication takes longer than under better schedules; closed forms know better what the parts take together.
+    /// Returns [`Self::with_gathers`] of a piece with passes bounded by their schedules, for a schedule that splits the
+    /// backward pass. Each part of that pass has its own minimum. Communication is hidden as if all passes had the
+    /// times of the found schedules. So no pass and no communication is longer than under better schedules. Closed
+    /// forms know the parts' joint time more precisely.
     pub(crate) fn new_lower_bound(
         stack: &SoftwareStack,
         layout: &Layout,
@@ -82,8 +83,9 @@ impl Chunk {
         self.forward + self.recompute + self.backward
     }
 
-    /// The gradients of inputs and of weights under a schedule, without `recompute`. Where a schedule puts the latter off, each part takes what its
-    /// kernels or their launches do; together they may take longer than a backward pass in one go, whose launches run ahead from one to the other.
+    /// Returns the times of input and weight gradients under a schedule, without `recompute`. If a schedule puts weight
+    /// gradients off, each part takes the time of its kernels or its launches. Together they may exceed a backward pass
+    /// in one go, whose launches run ahead across the parts.
     pub fn gradient_times(&self, schedule: PipelineSchedule) -> [Seconds; 2] {
         if schedule.splits_backward() {
             return self.apart;
@@ -98,20 +100,21 @@ impl Chunk {
     }
 }
 
-/// What nothing hides of weights gathered and of gradients scattered.
+/// Exposed time of gathered weights and scattered gradients.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ExposedGathers {
     /// In the forward pass.
     pub forward: Seconds,
-    /// In the backward pass in one go.
+    /// In a backward pass in one go.
     pub backward: Seconds,
-    /// Beside the gradients of inputs, and those of weights, where these run apart.
+    /// In separate passes: besides the input gradients, and besides the weight gradients.
     pub apart: [Seconds; 2],
 }
 
-/// Weights gathered, and gradients scattered, `units` times: the part that nothing hides. Gathering waits for nothing, so that what comes next is
-/// fetched beside this unit; scattering is the reduction of the unit before. It is the gradients of inputs that wait for it, but where passes are
-/// bounded: longer gradients of weights may hide so much that the stack's share alone is sure to be waited for.
+/// Returns the exposed part of `units` gathers and scatters. A gather waits for nothing, so the next unit's weights are
+/// fetched during this unit. A scatter reduces the previous unit's gradients. The input gradients wait for the scatter,
+/// except in bounded passes: there, longer weight gradients may hide so much that only the stack's own share certainly
+/// remains exposed.
 pub fn exposed_gathers(
     stack: &SoftwareStack,
     piece: &PieceProfile,
@@ -136,8 +139,8 @@ pub fn exposed_gathers(
     ExposedGathers { forward: exposed(Communication::default(), forward), backward: exposed(scatter, backward), apart }
 }
 
-/// How much of a gathering and a scattering it saves that they run beside the same work: up to the smaller of their two fractions both share the window, beyond
-/// it the other one has it alone.
+/// Returns the time that a gather and a scatter save by running beside the same work. Up to the smaller of their two
+/// overlap fractions they share the window; above it the other one has it alone.
 fn hidden_beside_same_work(
     stack: &SoftwareStack,
     window: &OverlapWindow,
@@ -149,10 +152,10 @@ fn hidden_beside_same_work(
     window.time_saved(&(gather + scatter)) * prefetch.min(reduction) + window.time_saved(&more) * (prefetch - reduction).abs()
 }
 
-/// A piece's forward pass, and its backward pass with what runs again, as work to hide communication behind: for as long as they really take, which
-/// is what the host takes to launch them where that is longer. A transfer in flight needs no host, and goes on while the device waits for its
-/// next kernel; a window of busy time alone would grow with slower collectives of the piece's own, though these only fill time that the device
-/// waits anyway.
+/// Returns a piece's forward pass, and its backward pass with recomputation, as windows that hide communication. Their
+/// time is the real one: the host's launch time if that is longer. A transfer in flight needs no host, and continues
+/// while the device waits for its next kernel. Windows of only busy time would grow with slower collectives of the
+/// piece itself, although these only fill time in which the device waits anyway.
 pub fn pass_windows(stack: &SoftwareStack, piece: &PieceProfile) -> [OverlapWindow; 2] {
     let (f, r, b) = (piece.forward, piece.recompute, piece.backward);
     let ([forward, backward], [launch, launch_back]) = (busy_times(piece), launch_times(stack, piece));
@@ -163,7 +166,8 @@ pub fn pass_windows(stack: &SoftwareStack, piece: &PieceProfile) -> [OverlapWind
     ]
 }
 
-/// A piece's passes as long as under the schedules that were found, or longer: of a backward pass in two that run apart, each may wait for its launches.
+/// Returns a piece with passes at least as long as under the found schedules. In a backward pass with two separate
+/// parts, each may wait for its launches.
 fn lengthen_to_found_schedules(stack: &SoftwareStack, mut piece: PieceProfile) -> PieceProfile {
     let [_, launching] = launch_times(stack, &piece);
     piece.forward.device += piece.forward.unproven;
@@ -171,12 +175,12 @@ fn lengthen_to_found_schedules(stack: &SoftwareStack, mut piece: PieceProfile) -
     piece
 }
 
-/// What a piece's forward pass keeps a device busy, and its backward pass with what runs again.
+/// Returns the device's busy time in a piece's forward pass, and in its backward pass with recomputation.
 pub fn busy_times(piece: &PieceProfile) -> [Seconds; 2] {
     [piece.forward.busy_time(), piece.recompute.busy_time() + piece.backward.busy_time()]
 }
 
-/// What the host takes to launch them.
+/// Returns the host's launch time for both passes.
 pub fn launch_times(stack: &SoftwareStack, piece: &PieceProfile) -> [Seconds; 2] {
     let launch = &stack.launch;
     let host = |us: f64, launches: u32| Seconds::from_micros(us * f64::from(launches));
@@ -185,13 +189,14 @@ pub fn launch_times(stack: &SoftwareStack, piece: &PieceProfile) -> [Seconds; 2]
     [host(launch.host_forward_us, f.launches) + f.slower_launches, backward + r.slower_launches + b.slower_launches]
 }
 
-/// The backward pass in two that run apart, what runs again and the gradients of inputs, and the gradients of weights: as [`pass_windows`], each for as
-/// long as its own kernels or launches take. What one of them takes is then no longer for a faster kernel of the other.
+/// Returns the times of the backward pass's two separate parts: recomputation with input gradients, and weight
+/// gradients. As in [`pass_windows`], each takes its own kernels' or launches' time. So neither gets longer if a kernel
+/// of the other gets faster.
 fn split_backward_times(stack: &SoftwareStack, piece: &PieceProfile) -> [Seconds; 2] {
     split_backward_parts(stack, piece).map(|[device, host]| device.max(host))
 }
 
-/// What the two parts of the backward pass keep the device busy, and what the host takes to launch them.
+/// Returns the device's busy time and the host's launch time of both parts of the backward pass.
 pub fn split_backward_parts(stack: &SoftwareStack, piece: &PieceProfile) -> [[Seconds; 2]; 2] {
     let launch = &stack.launch;
     let host = |us: f64, launches: u32| Seconds::from_micros(us * f64::from(launches));
@@ -201,9 +206,10 @@ pub fn split_backward_parts(stack: &SoftwareStack, piece: &PieceProfile) -> [[Se
         + host(launch.host_backward_us, b.launches.saturating_sub(weights))
         + r.slower_launches
         + b.slower_launches;
-    // Collectives that the pass in one go hides behind the gradients of weights have nothing to hide behind.
+    // A pass in one go hides these collectives behind the weight gradients. Separate parts expose them.
     let input = r.busy_time() + b.busy_time() - b.weight + b.beside_weights;
-    // While the host still launches the gradients of inputs, more of them may run: of what is put off so much less is sure to be.
+    // While the host still launches the input gradients, more of them may run. Put-off work is certain only beyond that
+    // time.
     let waiting = if piece.bounded { (input_host - input).max(Seconds::ZERO) } else { Seconds::ZERO };
     [[input, input_host], [(b.weight - waiting).max(Seconds::ZERO), host(launch.host_backward_us, weights)]]
 }

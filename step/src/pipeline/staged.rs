@@ -1,4 +1,4 @@
-//! Chunks of a plan whose stages keep different things: put together one by one, those that are the same once.
+//! Chunks of a plan whose stages have different policies. They are assembled one by one, and equal ones only once.
 
 use crate::pass::profile::{PieceProfile, StepProfile};
 use crate::pipeline::arrangement::{Arrangement, KINDS};
@@ -6,19 +6,20 @@ use crate::pipeline::chunk::Chunk;
 use sim::units::Seconds;
 use workloads::LayerMix;
 
-/// The chunks of a plan by their places in the pipeline.
+/// A plan's chunks, by their places in the pipeline.
 #[derive(Debug, Clone)]
 pub(crate) struct StagedChunks {
-    /// The different ones, by kind.
+    /// The distinct chunks, by kind.
     pub chunks: Vec<Chunk>,
-    /// Of every place, which of them it is.
+    /// Index of each place's chunk.
     of: Vec<usize>,
-    /// Of every device, which of them it holds, and how many.
+    /// Indices of each device's chunks, with their counts.
     on: Vec<Vec<(usize, u64)>>,
 }
 
 impl StagedChunks {
-    /// The chunks of an arrangement whose layers follow `mixes`, one for every chunk; `chunk` makes a chunk of a kind from its piece.
+    /// Returns the chunks of an arrangement whose layers follow `mixes`, one mix per chunk. `chunk` makes a chunk of a
+    /// kind from its piece.
     pub fn new(
         arrangement: &Arrangement,
         profile: &StepProfile,
@@ -41,17 +42,17 @@ impl StagedChunks {
         staged
     }
 
-    /// The chunks of a device, with how many there are of each.
+    /// Returns the chunks of a device, with their counts.
     pub fn chunks_on_device(&self, device: u32) -> impl Iterator<Item = (&Chunk, u64)> {
         self.on.get(device as usize).into_iter().flatten().map(|&(chunk, count)| (&self.chunks[chunk], count))
     }
 
-    /// The chunk at a place of the pipeline.
+    /// Returns the chunk at `place` in the pipeline.
     pub fn chunk_at(&self, place: u64) -> &Chunk {
         &self.chunks[self.of[place as usize]]
     }
 
-    /// A micro-batch's passes through the chunks of the first round before a device's own.
+    /// Returns the time of a micro-batch's passes through the first round's chunks before the device's own.
     pub fn time_before_device(&self, device: u32, pass: impl Fn(&Chunk) -> Seconds) -> Seconds {
         let between = self.chunk_counts(self.of[1..device as usize].iter().copied());
         pass(self.chunk_at(0)) + between.into_iter().map(|(at, count)| pass(&self.chunks[at]) * count as f64).sum()
@@ -69,7 +70,7 @@ impl StagedChunks {
     }
 }
 
-/// What a chunk holds: its layers under their policies, and its end.
+/// Returns the profile of a chunk: its layers under their policies, and its end.
 fn piece_of_chunk(arrangement: &Arrangement, profile: &StepProfile, place: u64, mix: &LayerMix) -> PieceProfile {
     let layers = mix.iter().map(|run| profile.layer_with_policy(&run.policy).times(run.layers)).reduce(PieceProfile::plus);
     let mut piece = layers.unwrap_or_default();

@@ -1,23 +1,23 @@
-//! Fits a software stack's scalars to measured steps, from a prior that the other built-in stacks give: a scalar that the measurements say
-//! nothing of stays where stacks usually have it, and a handful of measurements moves those that they determine.
+//! Fits a software stack's scalars to measured steps. The prior comes from the other built-in stacks: a scalar that the
+//! measurements do not determine keeps its usual value, and a few measurements move those that they determine.
 //!
-//! How: [`sim::scalar_fit`].
+//! [`sim::scalar_fit`] has the method.
 
 use crate::{SoftwareStack, StackError};
 use sim::scalar_fit::{self, ScalarFit, round_to_four_digits, standard_deviation};
 
-/// The least spread of what is believed of fractions, and of amounts of memory: a tenth.
+/// Smallest prior spread of fractions and of amounts of memory: a tenth.
 const FRACTIONS: f64 = 0.1;
-/// The same of times, and of how far the host runs ahead, which differ between frameworks by factors: of e.
+/// Smallest prior spread of times and of the host's run-ahead. These differ between frameworks by factors of e.
 const TIMES: f64 = 1.0;
-/// A scalar that can be fitted: the key in the stack's file, unit included.
+/// A scalar that can be fitted, by its key in the stack's file, unit included.
 #[derive(Debug, Clone, Copy)]
 pub struct StackScalar {
-    /// `table.key`.
+    /// The key, `table.key`.
     pub key: &'static str,
-    /// What is added before the logarithm is taken, in the key's unit: a value well below it acts as zero does.
+    /// Offset added before the logarithm, in the key's unit. A value far below it acts like zero.
     floor: f64,
-    /// The least spread of what is believed: stacks that took their values over from each other agree better than they know.
+    /// Smallest prior spread. Stacks that copied their values from each other agree better than their uncertainty.
     spread: f64,
     get: fn(&SoftwareStack) -> f64,
     set: fn(&mut SoftwareStack, f64),
@@ -35,7 +35,7 @@ macro_rules! scalar {
     };
 }
 
-/// What a step's time depends on.
+/// Scalars that determine a step's time.
 pub const TIME: [StackScalar; 14] = [
     scalar!(sustained.tensor_fraction, 0.0, FRACTIONS),
     scalar!(sustained.attention_fraction, 0.0, FRACTIONS),
@@ -53,7 +53,7 @@ pub const TIME: [StackScalar; 14] = [
     scalar!(sustained.exchange_fraction, 0.0, FRACTIONS),
 ];
 
-/// What its peak of memory depends on.
+/// Scalars that determine a step's peak memory.
 pub const MEMORY: [StackScalar; 5] = [
     scalar!(memory.workspace_gib, 0.1, FRACTIONS),
     scalar!(memory.allocator_slack, 0.02, FRACTIONS),
@@ -63,13 +63,13 @@ pub const MEMORY: [StackScalar; 5] = [
 ];
 
 impl StackScalar {
-    /// The stack's value.
+    /// Returns the stack's value.
     #[must_use]
     pub fn value_in(&self, stack: &SoftwareStack) -> f64 {
         (self.get)(stack)
     }
 
-    /// Gives one stack the value of another.
+    /// Copies the value from one stack to another.
     pub fn copy_value(&self, from: &SoftwareStack, to: &mut SoftwareStack) {
         (self.set)(to, self.value_in(from));
     }
@@ -82,31 +82,31 @@ impl StackScalar {
         coordinate.exp() - self.floor
     }
 
-    /// The values that a stack's file may have.
+    /// Returns the range that a stack's file allows.
     fn value_range(&self, stack: &SoftwareStack) -> (f64, f64) {
         let range = stack.values_with_ranges().into_iter().find(|(key, ..)| *key == self.key);
         range.map_or((0.0, f64::INFINITY), |(_, _, min, max)| (min, max))
     }
 }
 
-/// The middle and the spread of ln(value + floor).
+/// Centre and spread of ln(value + floor).
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct LogNormalBelief {
     centre: f64,
     spread: f64,
 }
 
-/// What is believed of several scalars.
+/// Prior of several scalars.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StackPrior {
     beliefs: Vec<LogNormalBelief>,
-    /// The scalars of every stack that this is known from.
+    /// The scalars of every stack that the prior comes from.
     others: Vec<Vec<f64>>,
 }
 
 impl StackPrior {
-    /// The middle and the spread of the built-in stacks' values, without those of the names (the stacks that are to be fitted, so that nothing of
-    /// what they were fitted on is known) and without `ideal`, which is no software.
+    /// Returns centre and spread of the built-in stacks' values. It skips `without`, the stacks to be fitted, so that
+    /// the prior knows nothing of their measurements. It also skips `ideal`, which is no real software.
     ///
     /// # Errors
     /// A built-in stack's file that cannot be read.
@@ -123,7 +123,7 @@ impl StackPrior {
         Ok(Self { beliefs: beliefs.collect(), others })
     }
 
-    /// The stack's own values, with the spread of the others: for a stack that is to be adapted to a machine.
+    /// Returns the stack's own values with the spread of the others, to adapt a stack to a machine.
     ///
     /// # Errors
     /// As [`Self::from_other_stacks`].
@@ -141,7 +141,7 @@ impl StackPrior {
         kept.map(|name| SoftwareStack::load(name)).collect()
     }
 
-    /// The stacks with every scalar at the middle of what is believed.
+    /// Returns the stacks with every scalar at the prior's centre.
     #[must_use]
     pub fn apply_centres(&self, scalars: &[StackScalar], stacks: &[SoftwareStack]) -> Vec<SoftwareStack> {
         with_scalar_values(scalars, stacks, &self.belief_centres())
@@ -157,42 +157,43 @@ impl StackPrior {
 pub struct FittedOption {
     /// Its key.
     pub key: &'static str,
-    /// Its value before anything was measured.
+    /// Value before any measurement.
     pub prior: f64,
-    /// Its value.
+    /// Fitted value.
     pub value: f64,
-    /// The values between which, all others fixed, the measurements alone put it with 90 % confidence.
+    /// The 90 % confidence range from the measurements alone, with all other scalars fixed.
     pub range: (f64, f64),
-    /// Whether that range is narrower than what was believed before; if not, the value is the prior's.
+    /// True if that range is narrower than the prior. If not, the value is the prior's.
     pub determined: bool,
 }
 
-/// What a fit found.
+/// Result of a fit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StackFit {
-    /// The stacks with the fitted scalars.
+    /// The stacks with fitted scalars.
     pub stacks: Vec<SoftwareStack>,
-    /// The scalars, in the order given; empty where no ranges were asked for.
+    /// The scalars, in the given order; empty if no ranges were requested.
     pub scalars: Vec<FittedOption>,
-    /// Mean |ln(predicted / measured)| with the scalars of the prior.
+    /// Mean |ln(predicted / measured)| with the prior's scalars.
     pub before: f64,
-    /// The same with the fitted ones.
+    /// Mean |ln(predicted / measured)| with the fitted scalars.
     pub after: f64,
 }
 
-/// What is fitted: scalars that some stacks share, from what is believed of them.
+/// A calibration: scalars that several stacks share, and their prior.
 #[derive(Debug, Clone, Copy)]
 pub struct StackCalibration<'a> {
     /// The stacks; all get the same values.
     pub stacks: &'a [SoftwareStack],
-    /// The scalars.
+    /// Scalars to fit.
     pub scalars: &'a [StackScalar],
-    /// What is believed of each of them.
+    /// Prior of each scalar.
     pub prior: &'a StackPrior,
 }
 
 impl StackCalibration<'_> {
-    /// The most probable scalars. `errors` gives ln(predicted / measured) of every row under some stacks.
+    /// Returns the most probable scalars. `errors` returns ln(predicted / measured) of every row under the given
+    /// stacks.
     #[must_use]
     pub fn fit_scalars(&self, errors: &mut dyn FnMut(&[SoftwareStack]) -> Vec<f64>) -> StackFit {
         let beliefs = self.coordinate_beliefs();
@@ -201,7 +202,8 @@ impl StackCalibration<'_> {
         self.fit_at_point(&point, Vec::new(), errors)
     }
 
-    /// The same, with the range in which the rows determine every scalar; one that they do not determine keeps its prior.
+    /// Returns the most probable scalars, each with the range that the rows determine. A scalar that they do not
+    /// determine keeps its prior.
     #[must_use]
     pub fn fit_with_ranges(&self, errors: &mut dyn FnMut(&[SoftwareStack]) -> Vec<f64>) -> StackFit {
         let beliefs = self.coordinate_beliefs();
@@ -219,7 +221,7 @@ impl StackCalibration<'_> {
         self.fit_at_point(&point, fitted.collect(), errors)
     }
 
-    /// What is believed of each coordinate, within the values that a stack's file may have.
+    /// Returns the prior of each coordinate, within the range that a stack's file allows.
     fn coordinate_beliefs(&self) -> Vec<scalar_fit::ScalarPrior> {
         let one = |(scalar, belief): (&StackScalar, &LogNormalBelief)| {
             let (min, max) = self.stacks.first().map_or((0.0, f64::INFINITY), |stack| scalar.value_range(stack));
@@ -244,7 +246,7 @@ impl StackCalibration<'_> {
     }
 }
 
-/// The value at a coordinate, within those that the stack's file may have.
+/// Returns the value at a coordinate, clamped to the range of the stack's file.
 fn clamp_coordinate(scalar: &StackScalar, stack: &SoftwareStack, coordinate: f64) -> f64 {
     let (min, max) = scalar.value_range(stack);
     round_to_four_digits(scalar.from_coordinate(coordinate).clamp(min, max))
@@ -270,7 +272,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// A toy: rows of `work` seconds over the tensor fraction and `passes` of the pipeline's wait.
+    /// A toy model: rows with `work` seconds over the tensor fraction and a number of pipeline waits.
     fn errors(stack: &SoftwareStack, rows: &[(f64, f64)], truth: (f64, f64)) -> Vec<f64> {
         let time = |tensor: f64, wait: f64, row: &(f64, f64)| row.0 / tensor + row.1 * wait * 1e-6;
         let of = |row| time(stack.sustained.tensor_fraction, stack.launch.pipeline_pass_us, row);

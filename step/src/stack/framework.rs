@@ -1,4 +1,4 @@
-//! What a stack's framework can run of the plans that are modelled.
+//! Modelled plans that a stack's framework can run.
 
 use crate::schedule::effective_schedule;
 use crate::{SoftwareStack, TrainingPlan};
@@ -7,47 +7,48 @@ use sim::pipeline::PipelineSchedule;
 use std::fmt;
 use workloads::ActivationPolicy;
 
-/// What the framework can run. A plan of another kind is timed as if it could.
+/// Plans that the framework can run. Other plans are timed as if it could.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FrameworkOptions {
-    /// Pipeline schedules; none where it runs no pipeline.
+    /// Pipeline schedules; empty if it runs no pipeline.
     pub schedules: Vec<ScheduleKind>,
-    /// What layers may keep, run again or offload.
+    /// Kinds of activation policies.
     pub recompute: Vec<PolicyKind>,
-    /// How far what is kept may differ from layer to layer; not at all where a file does not say.
+    /// How far policies may differ between layers; not at all if a file does not say.
     #[serde(default)]
     pub mixes: MixKind,
-    /// Whether a model chunk may hold the embedding or the head without any layer.
+    /// True if a model chunk may hold the embedding or the head without any layer.
     pub chunks_without_layers: bool,
-    /// Whether experts' exchanges hide behind another micro-batch only between chunks of an interleaved schedule, where there are stages, and neither
-    /// beside the shared expert nor under full recomputation (Megatron-LM, megatron/core/transformer/transformer_config.py,
-    /// `overlap_moe_expert_parallel_comm`; later cores run whole chunks again instead of layers, which is not modelled).
+    /// True if experts' exchanges in a pipeline hide behind another micro-batch only between chunks of an interleaved
+    /// schedule. Then they hide neither beside the shared expert nor under full recomputation (Megatron-LM,
+    /// megatron/core/transformer/transformer_config.py, `overlap_moe_expert_parallel_comm`). Later cores recompute
+    /// whole chunks instead of layers, which is not modelled.
     #[serde(default)]
     pub experts_hide_between_chunks: bool,
 }
 
-/// How far what layers keep may differ within a plan.
+/// How far layers' policies may differ within a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MixKind {
     /// All layers follow one policy.
     #[default]
     None,
-    /// The first so many layers of every chunk keep their input only, the others everything: the same number in every chunk (Megatron-LM's
-    /// `--recompute-method block`).
+    /// The first layers of every chunk keep only their input, the others everything; the number is the same in every
+    /// chunk (Megatron-LM's `--recompute-method block`).
     Block,
-    /// Every chunk has a mix of its own.
+    /// Every chunk has its own mix.
     PerStage,
 }
 
-/// A pipeline schedule, whatever its number of chunks.
+/// A pipeline schedule, for any number of chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ScheduleKind {
     /// [`PipelineSchedule::OneForwardOneBackward`] over one chunk.
     #[serde(rename = "1f1b")]
     OneForwardOneBackward,
-    /// The same over several.
+    /// [`PipelineSchedule::OneForwardOneBackward`] over several chunks.
     #[serde(rename = "interleaved")]
     Interleaved,
     /// [`PipelineSchedule::GPipe`].
@@ -138,7 +139,7 @@ fn join_names<T: fmt::Display>(values: &[T]) -> String {
 }
 
 impl SoftwareStack {
-    /// Whether the framework runs a schedule on so many chunks per stage.
+    /// Returns whether the framework runs a schedule with this number of chunks per stage.
     #[must_use]
     pub fn runs_schedule(&self, schedule: PipelineSchedule, virtual_stages: u32) -> bool {
         let plain = schedule == PipelineSchedule::OneForwardOneBackward && virtual_stages > 1;
@@ -146,13 +147,13 @@ impl SoftwareStack {
         self.framework.schedules.contains(&kind)
     }
 
-    /// Whether the framework has a policy's kind.
+    /// Returns whether the framework has a policy's kind.
     #[must_use]
     pub fn runs_policy(&self, policy: &ActivationPolicy) -> bool {
         self.framework.recompute.contains(&PolicyKind::of_policy(policy))
     }
 
-    /// Why the framework cannot run a plan for a model of so many layers, in a few words; `None` where nothing is known against it.
+    /// Returns why the framework cannot run a plan for a model with `layers` layers; `None` if no reason is known.
     #[must_use]
     pub fn why_not_runnable(&self, plan: &TrainingPlan, layers: u64) -> Option<String> {
         let (layout, framework) = (&plan.layout, &self.framework);
@@ -164,14 +165,16 @@ impl SoftwareStack {
             });
         }
         if let Some(policy) = plan.activations.distinct_policies().into_iter().find(|policy| !self.runs_policy(policy)) {
-            return Some(format!("recompute {}: it has {}", PolicyKind::of_policy(policy), join_names(&framework.recompute)));
+            return Some(format!("recompute {}: it has \
+                {}", PolicyKind::of_policy(policy), join_names(&framework.recompute)));
         }
         match framework.mixes {
             MixKind::None if plan.activations.uniform_policy().is_none() => {
                 return Some("recompute by stage: it has one policy for all layers".to_owned());
             }
             MixKind::Block if plan.activations.full_recompute_layers_per_chunk().is_none() => {
-                return Some("recompute by stage: it recomputes the same number of first layers in every chunk".to_owned());
+                return Some("recompute by stage: it recomputes the same number of first layers in every \
+                    chunk".to_owned());
             }
             _ => {}
         }
@@ -182,7 +185,7 @@ impl SoftwareStack {
         (empty && !framework.chunks_without_layers).then(|| "a chunk without layers".to_owned())
     }
 
-    /// Why experts' exchanges do not hide behind another micro-batch in a plan, where the stack says that they do.
+    /// Returns why experts' exchanges cannot hide behind another micro-batch in a plan, if the stack says that they do.
     fn why_experts_not_hidden(&self, plan: &TrainingPlan) -> Option<&'static str> {
         let layout = &plan.layout;
         if layout.expert < 2 || self.overlap.experts == 0.0 {
@@ -191,7 +194,8 @@ impl SoftwareStack {
         let between_chunks = self.framework.experts_hide_between_chunks;
         let whole = plan.activations.distinct_policies().into_iter().any(|policy| *policy == ActivationPolicy::Full);
         match () {
-            () if plan.micro_batches() < 2 => Some("overlap.experts: a step of one micro-batch has no other micro-batch that could hide it"),
+            () if plan.micro_batches() < 2 => Some("overlap.experts: a step of one micro-batch has no other \
+                micro-batch that could hide it"),
             () if between_chunks && self.overlap.shared_expert > 0.0 => {
                 Some("overlap.experts: it excludes overlap.shared_expert")
             }

@@ -3,33 +3,34 @@
 use crate::SoftwareStack;
 use thiserror::Error;
 
-/// Why an option cannot be set.
+/// An option that cannot be set.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum OptionError {
-    /// Not of the form `table.key=value`.
-    #[error("`{text}`: must be an option and its value; write it like overlap.tensor=1 or kernels.shard_within_domain=true")]
+    /// The text does not have the form `table.key=value`.
+    #[error("`{text}`: must be an option and its value; write it like overlap.tensor=1 or \
+        kernels.shard_within_domain=true")]
     Form {
-        /// What was given.
+        /// The given text.
         text: String,
     },
-    /// No such option.
+    /// The stack has no such option.
     #[error("{key}: the stack {stack} has no such option; {}", sim::names::hint(key, known, "it has"))]
     Unknown {
-        /// The key given.
+        /// The given key.
         key: String,
         /// The stack.
         stack: String,
         /// All keys.
         known: String,
     },
-    /// The value is of another type.
+    /// The value has another type.
     #[error("{key} = {value}: must be {form}; {stack} has {default}")]
     Type {
         /// The key.
         key: String,
-        /// The value given.
+        /// The given value.
         value: String,
-        /// What the value must be.
+        /// The required form of the value.
         form: &'static str,
         /// The stack.
         stack: String,
@@ -41,14 +42,15 @@ pub enum OptionError {
     Value(String),
 }
 
-/// Tables that hold options.
+/// Tables with options.
 const TABLES: [&str; 5] = ["kernels", "launch", "sustained", "overlap", "memory"];
 
 impl SoftwareStack {
-    /// The stack with an option set, `table.key=value`. Its name says so from then on, unless the option is what it was.
+    /// Returns the stack with one option set, `table.key=value`. Its name states the change, unless the value was the
+    /// same.
     ///
     /// # Errors
-    /// Another form, an unknown option, a value of another type or out of range.
+    /// Text of another form, an unknown option, a value of another type or out of range.
     pub fn with_option(&self, assignment: &str) -> Result<Self, OptionError> {
         let form = || OptionError::Form { text: assignment.to_owned() };
         let (key, value) = assignment.split_once('=').map(|(key, value)| (key.trim(), value.trim())).ok_or_else(form)?;
@@ -57,7 +59,8 @@ impl SoftwareStack {
         let known = TABLES.contains(&table).then(|| file.get_mut(table)?.as_table_mut()?.get_mut(option)).flatten();
         let Some(known) = known else {
             let options = all_options(&file);
-            return Err(OptionError::Unknown { key: key.to_owned(), stack: self.name.clone(), known: options.join(", ") });
+            return Err(OptionError::Unknown { key: key.to_owned(), stack: self.name.clone(), known: options.join(", \
+                ") });
         };
         let asked = parse_like(known, value).map_err(|form| OptionError::Type {
             key: key.to_owned(),
@@ -78,13 +81,13 @@ impl SoftwareStack {
     }
 }
 
-/// All options of a stack.
+/// Returns all options of a stack.
 fn all_options(file: &toml::Table) -> Vec<String> {
     let tables = TABLES.into_iter().filter_map(|table| Some((table, file.get(table)?.as_table()?)));
     tables.flat_map(|(table, keys)| keys.keys().map(move |key| format!("{table}.{key}"))).collect()
 }
 
-/// A text as a value of the same type as `known`, or what it must be.
+/// Parses a text as a value of the same type as `known`; otherwise returns the required form.
 fn parse_like(known: &toml::Value, text: &str) -> Result<toml::Value, &'static str> {
     match known {
         toml::Value::Boolean(_) => text.parse().map(toml::Value::Boolean).map_err(|_| "true or false"),
@@ -105,13 +108,14 @@ mod tests {
     fn options_of_all_types_are_set_and_nothing_else_changes() {
         let stack = SoftwareStack::load("megatron").unwrap();
         let set = stack.with_option("overlap.tensor=0.5").unwrap();
-        let set = set.with_option("kernels.shard_within_domain = true").unwrap().with_option("memory.gathered_layers=3").unwrap();
+        let set = set.with_option("kernels.shard_within_domain = \
+            true").unwrap().with_option("memory.gathered_layers=3").unwrap();
         assert_eq!((set.overlap.tensor, set.kernels.shard_within_domain, set.memory.gathered_layers), (0.5, true, 3));
         assert!(set.name.starts_with("megatron with overlap.tensor=0.5 with kernels."), "{}", set.name);
         let mut back = set;
         (back.overlap, back.kernels, back.memory) = (stack.overlap, stack.kernels, stack.memory);
         assert_eq!((back.launch, back.sustained), (stack.launch, stack.sustained));
-        // What a stack has already makes no other one of it, with other intervals.
+        // Setting a value that the stack already has makes no new stack with other intervals.
         assert_eq!(
             stack.with_option("kernels.shard_within_domain=false").unwrap().with_option("overlap.tensor=0").unwrap(),
             stack
@@ -141,7 +145,8 @@ mod tests {
             "kernels.shard_within_domain = 1: must be true or false; megatron has false"
         );
         assert_eq!(error("overlap.tensor=nan"), "overlap.tensor = nan: must be a number; megatron has 0.0");
-        assert_eq!(error("overlap.tensor=2"), "megatron: overlap.tensor = 2: must be from 0 to 1; give a value in that range");
+        assert_eq!(error("overlap.tensor=2"), "megatron: overlap.tensor = 2: must be from 0 to 1; give a value in \
+            that range");
         let layers = error("memory.gathered_layers=99999999999");
         assert!(layers.contains("must be a whole number from 0 to 4294967295"), "{layers}");
     }

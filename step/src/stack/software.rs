@@ -1,5 +1,5 @@
-//! The software that runs a step: which overlaps it has, what launching costs, what memory it takes for itself. One TOML file per
-//! stack in `step/stacks/`, every scalar with its source or with what it was fitted on.
+//! The software that runs a step: its overlaps, its launch costs, and its own memory. `step/stacks/` has one TOML file
+//! per stack; every scalar has its source, or the data that it was fitted on.
 
 use crate::stack::framework::FrameworkOptions;
 use include_dir::{Dir, include_dir};
@@ -14,37 +14,37 @@ use workloads::recompute_policy::ReplayExtent;
 
 static STACKS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/stacks");
 
-/// What is wrong with a stack's file.
+/// An invalid software stack.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum StackError {
-    /// Neither built in nor a file.
+    /// The name is neither a built-in stack nor a file.
     #[error(
         "unknown software stack `{name}`: {}; or give the path of a stack file (.toml)",
         sim::names::hint(name, known, "built in are")
     )]
     Unknown {
-        /// The name given.
+        /// The given name.
         name: String,
         /// The built-in names.
         known: String,
     },
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{file}: {why}; give the path of a readable stack file")]
     Unreadable {
         /// The file.
         file: String,
-        /// What the system said.
+        /// The operating system's reason.
         why: String,
     },
-    /// It is not the TOML that a stack needs.
+    /// The file is not the TOML of a stack.
     #[error("{file}: {why}; a stack has the tables and keys of step/stacks/megatron.toml, all of them and no other")]
     Malformed {
         /// The file.
         file: String,
-        /// What the parser said, with line and key.
+        /// The parser's reason, with line and key.
         why: String,
     },
-    /// A value that cannot be, or one without a source.
+    /// A value out of range, or without a source.
     #[error("{file}: {key} = {value}: {limit}; {cure}")]
     Value {
         /// The file.
@@ -55,7 +55,7 @@ pub enum StackError {
         value: String,
         /// The rule broken.
         limit: String,
-        /// What to do.
+        /// The cure.
         cure: &'static str,
     },
 }
@@ -64,9 +64,9 @@ pub enum StackError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecutionMode {
-    /// One after the other, each over the whole chip, as frameworks launch them.
+    /// In sequence, each over the whole chip, as frameworks launch them.
     Stream,
-    /// By the operator schedule, on cores and network, side by side where that is faster ([`sim::schedule`]).
+    /// By the operator schedule on cores and network, concurrently if that is faster ([`sim::schedule`]).
     Scheduled,
 }
 
@@ -76,131 +76,141 @@ pub enum ExecutionMode {
 pub struct KernelOptions {
     /// How a pass runs its kernels.
     pub execution: ExecutionMode,
-    /// Whether neighbouring elementwise work is one kernel.
+    /// True if neighbouring elementwise work is one kernel.
     pub elementwise_fusion: bool,
-    /// Whether weight gradients are added to those in memory by a pass of their own.
+    /// True if a separate pass adds weight gradients to those in memory.
     pub separate_accumulation: bool,
-    /// Whether narrow operands are converted by Transformer Engine's rules: weights once per step, inputs and gradients once for both of
-    /// the products that read them; the converted inputs are kept for the backward pass.
+    /// True if narrow operands are converted by Transformer Engine's rules: weights once per step, inputs and gradients
+    /// once for both products that read them. The converted inputs are kept for the backward pass.
     #[serde(default)]
     pub cached_conversions: bool,
-    /// Whether experts' results are weighed in the activation before their last product (see `Lowering::weighted_experts`).
+    /// True if experts' results are weighted in the activation before their last product (see
+    /// `Lowering::weighted_experts`).
     #[serde(default)]
     pub weighted_experts: bool,
-    /// Whether the loss is one kernel per direction.
+    /// True if the loss is one kernel per direction.
     pub fused_loss: bool,
-    /// Whether query, key and value, and gate and up, are products of their own.
+    /// True if query, key and value, and gate and up, are separate products.
     pub separate_projections: bool,
-    /// Whether sharded parameters are shared inside a fast domain only, with copies in every domain (hybrid sharding).
+    /// True if parameters are sharded only inside a fast domain, with copies in every domain (hybrid sharding).
     pub shard_within_domain: bool,
-    /// Whether the gradients of bf16 weights with an fp32 master copy are accumulated, kept and reduced in fp32 (see
+    /// True if gradients of bf16 weights with an fp32 master copy are accumulated, kept and reduced in fp32 (see
     /// [`SoftwareStack::precision_of_run`]).
     pub fp32_gradients: bool,
-    /// Whether a fully recomputed layer runs all of its forward pass again, as a checkpointed function does. Off, what the backward pass
-    /// does not read is left out (a compiler's dead code elimination, PyTorch's early stop).
+    /// True if a fully recomputed layer repeats its whole forward pass, as a checkpointed function does. Otherwise the
+    /// part that the backward pass does not read is skipped (a compiler's dead code elimination, PyTorch's early stop).
     pub recompute_whole_layer: bool,
-    /// Whether expert-parallel devices gather the tokens of all and sum their shares of the results, in place of all-to-alls.
+    /// True if expert-parallel devices gather all tokens and sum their shares of the results, instead of all-to-alls.
     #[serde(default)]
     pub expert_all_gather: bool,
-    /// Whether a token crosses every tier of the network once to each unit that holds any of its experts, and is handed on inside it (see
-    /// `Lowering::expert_deduplicated`): DeepEP, Megatron-LM's dispatcher `flex`.
+    /// True if a token crosses every network tier once per unit that holds any of its experts, and is forwarded inside
+    /// it (see `Lowering::expert_deduplicated`): DeepEP, Megatron-LM's dispatcher `flex`.
     #[serde(default)]
     pub expert_deduplicated: bool,
-    /// Tokens of the fullest expert-parallel device compared with an even share, in time: what all others wait for (hot experts). 1 is even routing,
-    /// which published runs force. What memory has to hold is `memory.expert_imbalance`.
-    #[serde(default = "even")]
+    /// Load of the fullest expert-parallel device relative to an even share, for the time; all others wait for it (hot
+    /// experts). 1 is even routing, which published runs force. For memory see `memory.expert_imbalance`.
+    #[serde(default = "even_routing")]
     pub expert_imbalance: f64,
-    /// Passes over the gradients that read them, besides the update: global norm, scaling, overflow check.
+    /// Extra passes that read the gradients, besides the update: global norm, scaling, overflow check.
     pub gradient_reads: f64,
-    /// Passes over the gradients that write them, besides the update: clipping, unscaling, conversion.
+    /// Extra passes that write the gradients, besides the update: clipping, unscaling, conversion.
     pub gradient_writes: f64,
 }
 
 /// Even routing.
-fn even() -> f64 {
+fn even_routing() -> f64 {
     1.0
 }
 
-/// What starting kernels costs.
+/// Launch costs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LaunchOptions {
-    /// Microseconds that the host is busy per kernel of the forward pass (and of recomputation); a pass takes at least that for all
-    /// of its kernels.
+    /// Microseconds of host time per kernel of the forward pass and of recomputation. A pass takes at least the sum
+    /// over its kernels.
     pub host_forward_us: f64,
-    /// Microseconds that the host is busy per kernel of the backward pass, which an engine launches without the framework's
+    /// Microseconds of host time per kernel of the backward pass, which an engine launches without the framework's
     /// language.
     pub host_backward_us: f64,
     /// Microseconds on the device between two kernels of one stream.
     pub gap_us: f64,
-    /// Microseconds that every pass of a pipelined stage waits for the host: a blocking exchange with the neighbours empties the queue
-    /// of launched kernels. Exchanges that overlap with other passes do not (see [`SoftwareStack::pipeline_pass_overhead`]).
+    /// Microseconds that every pass of a pipelined stage waits for the host: a blocking exchange with the neighbours
+    /// drains the queue of launched kernels. Exchanges that overlap with other passes do not (see
+    /// [`SoftwareStack::pipeline_pass_overhead`]).
     pub pipeline_pass_us: f64,
-    /// Microseconds that launching a collective takes the host longer, per rank of its group, in a pipeline whose messages cross nodes.
+    /// Extra microseconds to launch a collective, per rank of its group, in a pipeline whose messages cross nodes.
     #[serde(default)]
     pub collective_rank_us: f64,
-    /// Seconds per step outside any kernel (data loading, logging, synchronisation with the host).
+    /// Milliseconds per step outside any kernel (data loading, logging, synchronisation with the host).
     pub per_step_ms: f64,
 }
 
-/// How hard the stack drives the chip compared with kernels measured alone.
+/// Rates of the chip under this stack, relative to kernels measured alone.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SustainedOptions {
-    /// Whether the chip's clock falls to its sustained fraction (`sustained_clock_fraction` of the chip's file).
+    /// True if the chip's clock falls to its sustained fraction (`sustained_clock_fraction` in the chip's file).
     pub throttled: bool,
-    /// Fraction of the rate that the chip's matrix products reach alone which they keep in hours of training (clock under load).
+    /// Rate of matrix products in hours of training, as a fraction of their rate alone (clock under load).
     pub tensor_fraction: f64,
-    /// The same of memory-bound kernels.
+    /// Rate of memory-bound kernels in hours of training, as a fraction of their rate alone.
     pub memory_fraction: f64,
-    /// Rate of the stack's fused attention kernel over the modelled one (FlashAttention's recurrence with one operation per lane and
-    /// cycle, ideally pipelined): below 1 where the kernel's pipelining is poor, above where lanes issue several operations per cycle.
+    /// Rate of the stack's fused attention kernel relative to the modelled one (FlashAttention's recurrence with one
+    /// operation per lane and cycle, ideally pipelined). Below 1 if the kernel's pipelining is poor, above 1 if lanes
+    /// issue several operations per cycle.
     pub attention_fraction: f64,
-    /// Rate of the stack's products of 8 and 4 bits over that of a library's with one scale per tensor, at the clock that bf16 ones sustain: below 1
-    /// with a scale per row, above 1 where narrow products hold a higher clock under the power limit.
+    /// Rate of the stack's 8-bit and 4-bit products relative to a library's with one scale per tensor, at the clock
+    /// that bf16 products sustain. Below 1 with a scale per row, above 1 if narrow products hold a higher clock under
+    /// the power limit.
     pub narrow_fraction: f64,
-    /// Rate of the collectives by which ZeRO-1 and -2 share gradients and weights once per step, over the fabric's for the same bytes at once: below 1
-    /// where a framework exchanges them tensor by tensor.
-    #[serde(default = "even")]
+    /// Rate of ZeRO-1's and -2's collectives once per step, relative to the fabric's rate for the same bytes at once.
+    /// Below 1 if a framework exchanges tensor by tensor.
+    #[serde(default = "even_routing")]
     pub exchange_fraction: f64,
 }
 
-/// Which communication is hidden behind computation; a fraction of the time that could be hidden, from 0 (none) to 1. What could be hidden is
-/// limited by the work and by the ports that the work's own collectives leave free (see [`crate::OverlapWindow::time_saved`]).
+/// Overlap of communication with computation: the hidden fraction of the time that could be hidden, from 0 (none) to 1.
+/// The work, and the ports that its own collectives leave free, limit what could be hidden (see
+/// [`crate::OverlapWindow::time_saved`]).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OverlapOptions {
-    /// Reduction of gradients with the last micro-batch's backward pass; under ZeRO-2 and -3, of a layer's with the next layer's backward pass.
+    /// Reduction of gradients with the last micro-batch's backward pass; under ZeRO-2 and -3, of a layer's gradients
+    /// with the next layer's backward pass.
     pub data_reduction: f64,
-    /// Gathering of weights: under ZeRO-1 and -2 the updated ones with the first forward pass, under ZeRO-3 the next layer's while this one computes.
+    /// Gathering of weights: under ZeRO-1 and -2, the updated ones with the first forward pass; under ZeRO-3, the next
+    /// layer's with this layer's work.
     pub parameter_prefetch: f64,
-    /// Tensor-parallel communication with independent kernels (asynchronous or decomposed products), where the group lies in one fast domain.
+    /// Tensor-parallel communication with independent kernels (asynchronous or decomposed products), if the group lies
+    /// in one fast domain.
     pub tensor: f64,
-    /// Tensor-parallel gathering and scattering with the products that they feed or follow, cut into as many parts as the group has ranks, of which
-    /// the first is not hidden (Transformer Engine's userbuffers), where the group lies in one fast domain.
+    /// Tensor-parallel gathers and scatters with the products that they feed or follow, if the group lies in one fast
+    /// domain. They are cut into one part per rank, and the first part is not hidden (Transformer Engine's
+    /// userbuffers).
     #[serde(default)]
     pub products: f64,
     /// Context-parallel exchange of keys and values with attention.
     pub context: f64,
-    /// Expert-parallel exchange of tokens and results with the work of another micro-batch's pass (Megatron-LM's
-    /// `--overlap-moe-expert-parallel-comm`, DeepSeek's DualPipe): steps of one micro-batch have none.
+    /// Expert-parallel exchange with the work of another micro-batch's pass (Megatron-LM's
+    /// `--overlap-moe-expert-parallel-comm`, DeepSeek's DualPipe). A step of one micro-batch has none.
     #[serde(default)]
     pub experts: f64,
-    /// Expert-parallel exchange of tokens and results with the expert that every token goes to (Megatron-LM's `--moe-shared-expert-overlap`).
+    /// Expert-parallel exchange with the shared expert (Megatron-LM's `--moe-shared-expert-overlap`).
     #[serde(default)]
     pub shared_expert: f64,
-    /// Sends between pipeline stages with the next pass's work, where stages hold several chunks (see [`SoftwareStack::hidden_send_fraction`]).
+    /// Sends between pipeline stages with the next pass's work, if stages hold several chunks (see
+    /// [`SoftwareStack::hidden_send_fraction`]).
     pub pipeline: f64,
     /// Copies to and from the host.
     pub host: f64,
-    /// Whether what runs side by side slows each other by the chip's scalars (`[streams]` of its file). Off where the fractions, or the rates under
-    /// load, were fitted on steps that hold it already.
-    #[serde(default = "yes")]
+    /// True if concurrent work slows each other by the chip's scalars (`[streams]` in its file). Off if the fractions,
+    /// or the rates under load, were fitted on steps that already contain the slowdown.
+    #[serde(default = "streams_contend")]
     pub contended: bool,
 }
 
-/// What streams do unless a stack says otherwise.
-fn yes() -> bool {
+/// Streams slow each other unless a stack says otherwise.
+fn streams_contend() -> bool {
     true
 }
 
@@ -208,63 +218,67 @@ fn yes() -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemoryOptions {
-    /// GiB of a chip's nominal memory that programs never see (the driver's and error correction's share).
+    /// GiB of a chip's nominal memory that programs never see (driver and error correction).
     pub driver_reserved_gib: f64,
-    /// GiB of the driver's context and the loaded kernels, which the allocator does not see.
+    /// GiB of the driver's context and loaded kernels, outside the allocator.
     pub context_gib: f64,
-    /// MiB of buffers per communicator of the collective library, which the allocator does not see.
+    /// MiB of buffers per communicator of the collective library, outside the allocator.
     pub communicator_mib: f64,
     /// GiB of workspaces that libraries take from the allocator.
     pub workspace_gib: f64,
-    /// Fraction of the live bytes that the allocator holds besides, while nothing presses it to give them back.
+    /// Additional bytes that the allocator caches without pressure, as a fraction of the live bytes.
     pub allocator_slack: f64,
     /// Fraction of the live bytes that fragmentation wastes under pressure.
     pub fragmentation: f64,
-    /// Whether the addresses of a pass's tensors are planned ahead ([`crate::plan_addresses`]): what packing leaves unused then counts, and nothing is
-    /// lost to fragmentation besides.
+    /// True if the addresses of a pass's tensors are planned ahead ([`crate::plan_addresses`]). Then gaps of the
+    /// packing count, and fragmentation wastes nothing more.
     #[serde(default)]
     pub planned_addresses: bool,
-    /// Whether the stored weights are the master copy, and products read a converted one (FSDP, MaxText); else the optimizer has a
-    /// master copy of its own (Megatron-LM).
+    /// True if the stored weights are the master copy, and products read a converted one (FSDP, MaxText). Otherwise the
+    /// optimizer has its own master copy (Megatron-LM).
     pub stored_master: bool,
-    /// Whether gradients have their memory all the time; else only from their first micro-batch's backward pass to the update.
+    /// True if gradients occupy memory permanently. Otherwise only from their first micro-batch's backward pass to the
+    /// update.
     pub gradients_persist: bool,
-    /// Whether, in a step of one micro-batch, gradients come layer by layer while the activations that they are made of go (eager PyTorch with
-    /// `zero_grad(set_to_none=True)`); else all gradients are beside all activations.
+    /// Whether, in a step of one micro-batch, gradients arrive layer by layer while their activations are freed (eager
+    /// PyTorch with `zero_grad(set_to_none=True)`). Otherwise all gradients exist beside all activations.
     #[serde(default)]
     pub gradients_by_layer: bool,
-    /// Whether what a layer keeps for its backward pass goes tensor by tensor, each behind its last reader ([`Release::BehindReaders`]): automatic
-    /// differentiation that runs operator by operator holds it so. A compiled loop over layers holds all of it until the layer's end.
+    /// True if a layer's kept tensors are freed one by one after their last reader ([`Release::BehindReaders`]), as in
+    /// automatic differentiation operator by operator. A compiled loop over layers holds all of them until the layer's
+    /// end.
     #[serde(default)]
     pub released_by_tensor: bool,
-    /// Layers whose weights are gathered at once under ZeRO-3: the one at work and those fetched ahead.
+    /// Layers whose weights are gathered at once under ZeRO-3: the current one and the prefetched ones.
     pub gathered_layers: u32,
-    /// Whether embedding and head stay gathered for the whole step under ZeRO-3 (FSDP's root module).
+    /// True if embedding and head stay gathered for the whole step under ZeRO-3 (FSDP's root module).
     pub root_gathered: bool,
     /// Bytes per parameter of a layer's gradients while ZeRO-2 or ZeRO-3 reduces them.
     pub reduced_bytes_per_parameter: f64,
-    /// Whether gradients in the weights' type, as the backward pass makes them, stay in memory beside the fp32 ones that they are added to.
+    /// True if the backward pass's gradients in the weights' type stay in memory beside the fp32 ones that they are
+    /// added to.
     #[serde(default)]
     pub second_gradients: bool,
     /// Whether, in a pipeline, ZeRO-3 keeps weights gathered and gradients whole from the first micro-batch to the last (FSDP2 without resharding).
     #[serde(default)]
     pub unsharded_in_pipeline: bool,
-    /// Whether weight gradients that products add to the main ones leave empty ones in the weights' type: one per shape of a layer's weights for good,
-    /// and the head's in its backward pass.
+    /// True if weight gradients that products add to the main ones leave empty placeholders in the weights' type: one
+    /// per shape of a layer's weights permanently, and the head's in its backward pass.
     #[serde(default)]
     pub placeholder_gradients: bool,
-    /// Whole hidden states of a micro-batch whose blocks asynchronous tensor-parallel collectives hold while the host runs ahead of the device.
+    /// Whole hidden states of a micro-batch in blocks that asynchronous tensor-parallel collectives hold while the host
+    /// runs ahead of the device.
     #[serde(default)]
     pub states_ahead: f64,
     /// Bytes per updated parameter of the optimizer's temporaries.
     pub update_bytes_per_parameter: f64,
-    /// Whether these are buffers as large as all parameters of a device, for which the allocator's cache has no place.
+    /// True if these are buffers as large as all parameters of a device, which do not fit into the allocator's cache.
     #[serde(default)]
     pub update_contiguous: bool,
-    /// How uneven routing without a capacity limit fills the expert-parallel devices: the fullest of e has `1 + x (1 - 1/e)` times its
-    /// even share of the tokens.
+    /// How unevenly routing without a capacity limit fills the expert-parallel devices: the fullest of e has `1 + x (1
+    /// - 1/e)` times its even share of the tokens.
     pub expert_imbalance: f64,
-    /// Bytes per logit in the worst moment of the loss, forward or backward.
+    /// Bytes per logit at the loss's peak, forward or backward.
     pub bytes_per_logit: f64,
 }
 
@@ -272,31 +286,31 @@ pub struct MemoryOptions {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SoftwareStack {
-    /// Its name: the file's, without `.toml`.
+    /// Its name; a built-in stack's file is `NAME.toml`.
     pub name: String,
     /// One line for lists.
     pub description: String,
-    /// The built-in stack whose scalars a calibration started from; none of a built-in one.
+    /// The built-in stack whose scalars a calibration started from; `None` for a built-in stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibrated_from: Option<String>,
-    /// Lowering.
+    /// Options of the lowering.
     pub kernels: KernelOptions,
-    /// Launching.
+    /// Options of launches.
     pub launch: LaunchOptions,
     /// Rates under load.
     pub sustained: SustainedOptions,
-    /// Overlap.
+    /// Options of overlap.
     pub overlap: OverlapOptions,
-    /// Memory.
+    /// Options of memory.
     pub memory: MemoryOptions,
-    /// What its framework can run.
+    /// Plans that its framework can run.
     pub framework: FrameworkOptions,
-    /// Where each value is from, by `table.key` or by table; every value is covered.
+    /// Source of each value, by `table.key` or by table; every value has one.
     pub sources: BTreeMap<String, String>,
 }
 
 impl SoftwareStack {
-    /// The built-in stacks' names, sorted.
+    /// Returns the names of the built-in stacks, sorted.
     #[must_use]
     pub fn built_in_names() -> Vec<String> {
         let stem = |f: &include_dir::File<'_>| f.path().file_stem().map(|s| s.to_string_lossy().into_owned());
@@ -306,9 +320,9 @@ impl SoftwareStack {
         names
     }
 
-    /// The built-in stack that a chip of this name usually trains with, where nothing else says so: MaxText on TPUs; Megatron-LM elsewhere, with the
-    /// options of its core (and Transformer Engine's or its ports' fp8) from the accelerators of 2022 on (Hopper, Gaudi 2, CDNA 3), as runs on older chips
-    /// are from before them.
+    /// Returns the built-in stack that a chip with this name usually trains with. It is MaxText on TPUs and Megatron-LM
+    /// elsewhere. Accelerators from 2022 on (Hopper, Gaudi 2, CDNA 3) use the options of Megatron core, and fp8 of
+    /// Transformer Engine or its ports; runs on older chips predate them.
     #[must_use]
     pub fn usual_stack_name(chip: &str) -> &'static str {
         let starts = |names: &[&str]| names.iter().any(|name| chip.starts_with(name));
@@ -319,10 +333,10 @@ impl SoftwareStack {
         }
     }
 
-    /// A built-in stack by name, or a stack's file by path (anything that ends in `.toml`).
+    /// Loads a built-in stack by name, or a stack's file by path (any name that ends in `.toml`).
     ///
     /// # Errors
-    /// An unknown name, a file that cannot be read, or values that cannot be.
+    /// An unknown name, an unreadable file, or invalid values.
     pub fn load(name_or_path: &str) -> Result<Self, StackError> {
         if name_or_path.ends_with(".toml") {
             let text = sim::files::text::read_text(name_or_path.as_ref())
@@ -335,45 +349,47 @@ impl SoftwareStack {
             .map(|name| format!("{name}.toml"));
         match own.and_then(|file| Some((STACKS.get_file(&file)?.contents_utf8()?, file))) {
             Some((text, file)) => Self::from_toml_str(&file, text),
-            None => Err(StackError::Unknown { name: name_or_path.to_owned(), known: Self::built_in_names().join(", ") }),
+            None => Err(StackError::Unknown { name: name_or_path.to_owned(), known: Self::built_in_names().join(", \
+                ") }),
         }
     }
 
-    /// The number formats that a run under this stack has: those asked for, but the gradients of bf16 weights with a master copy in the type that
-    /// the stack accumulates them in.
+    /// Returns the number formats of a run under this stack: the requested ones, but gradients of bf16 weights with a
+    /// master copy have the stack's accumulation type.
     #[must_use]
     pub fn precision_of_run(&self, asked: Precision) -> Precision {
         let widened = self.kernels.fp32_gradients && asked.operand == DataType::Bf16 && asked.master.is_some();
         Precision { gradient: if widened { DataType::Fp32 } else { asked.gradient }, ..asked }
     }
 
-    /// The fraction of a send between stages that the stack hides, of what could be hidden. None where a stage holds one chunk: under plain 1F1B a
-    /// stage's next pass needs what is being sent to it, so that it exchanges and waits (Megatron-LM switches `overlap_p2p_comm` off
-    /// without the interleaved schedule). With several chunks another chunk's pass runs meanwhile.
+    /// Returns the hidden fraction of a send between stages. It is 0 with one chunk per stage. Under plain 1F1B a
+    /// stage's next pass needs the data in flight, so the stage exchanges and waits. Megatron-LM switches
+    /// `overlap_p2p_comm` off without the interleaved schedule. With several chunks, another chunk's pass runs
+    /// meanwhile.
     #[must_use]
     pub fn hidden_send_fraction(&self, virtual_stages: u32) -> f64 {
         if virtual_stages > 1 { self.overlap.pipeline } else { 0.0 }
     }
 
-    /// What a pass of a pipelined stage waits for the host: nothing where its sends are hidden behind other chunks' passes.
+    /// Returns how long a pass of a pipelined stage waits for the host; zero if other chunks' passes hide its sends.
     #[must_use]
     pub fn pipeline_pass_overhead(&self, virtual_stages: u32) -> Seconds {
         Seconds::from_micros(self.launch.pipeline_pass_us) * (1.0 - self.hidden_send_fraction(virtual_stages))
     }
 
-    /// When what a layer keeps is given back, where its backward pass runs in one go.
+    /// Returns when a layer's kept tensors are freed, if its backward pass runs in one go.
     #[must_use]
     pub fn release_of_layer(&self) -> Release {
         if self.memory.released_by_tensor { Release::BehindReaders } else { Release::AtTheEnd }
     }
 
-    /// How much of a checkpointed layer runs again.
+    /// Returns how much of a checkpointed layer is recomputed.
     #[must_use]
     pub fn replay_extent(&self) -> ReplayExtent {
         if self.kernels.recompute_whole_layer { ReplayExtent::WholeRegion } else { ReplayExtent::NeededOnly }
     }
 
-    /// Reads and checks a stack's file; `file` names it in errors.
+    /// Parses and checks a stack's file; `file` names it in errors.
     ///
     /// # Errors
     /// Malformed TOML, a missing or unknown key, a value out of range or without a source.
@@ -386,7 +402,8 @@ impl SoftwareStack {
         Ok(stack)
     }
 
-    /// The stack's file; [`Self::from_toml_str`] reads it back. A key that no source is told of is as files that do not have it are, and left out.
+    /// Returns the stack's file as text; [`Self::from_toml_str`] parses it. A key without a source has the default of
+    /// files without that key, and is left out.
     ///
     /// # Errors
     /// A value that TOML cannot hold.
@@ -401,7 +418,7 @@ impl SoftwareStack {
         toml::to_string(&table).map_err(|e| malformed(e.to_string()))
     }
 
-    /// Every value with its key and its range.
+    /// Returns every value with its key and its range.
     pub(crate) fn values_with_ranges(&self) -> Vec<(&'static str, f64, f64, f64)> {
         let (k, l, s, o, m) = (&self.kernels, &self.launch, &self.sustained, &self.overlap, &self.memory);
         vec![

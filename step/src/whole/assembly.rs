@@ -1,7 +1,8 @@
-//! A plan put together from what its pieces take: chunks and devices by kind, not one by one.
+//! Assembles a plan from the profiles of its pieces, by kinds of chunks and devices instead of one by one.
 //!
-//! Layers are alike, so that a pipeline has few kinds of chunks and of devices ([`Arrangement`]). Both ways to a step's time go through here:
-//! [`crate::step_time_of`], which plays schedules event by event, and [`crate::Evaluator`], which times them in closed form.
+//! Layers are alike, so a pipeline has few kinds of chunks and devices ([`Arrangement`]). Both ways to a step's time go
+//! through here: [`crate::step_time_of`] simulates schedules event by event, and [`crate::Evaluator`] times them in
+//! closed form.
 
 use crate::communication::contention::{Communication, OverlapWindow};
 use crate::communication::network::StepNetwork;
@@ -17,33 +18,33 @@ use sim::units::Seconds;
 use std::borrow::Cow;
 use workloads::{Layout, StagePolicies};
 
-/// What a device exchanges once per step for the parameters that it holds, and their update.
+/// Exchanges of a device once per step for its parameters, and their update.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ParameterExchange {
-    /// Reduction of gradients.
+    /// Reduction of the gradients.
     pub reduce: Communication,
-    /// Gathering of updated weights.
+    /// Gathering of the updated weights.
     pub gather: Communication,
     /// The optimizer's update.
     pub update: Seconds,
 }
 
-/// What a plan's degrees ask of the network and of the update: the same for every micro-batch, activation policy and schedule.
+/// A plan's demands on the network and the optimizer, for all micro-batches, activation policies and schedules.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StepExchanges {
-    /// In every micro-batch: weights gathered (ZeRO-3) and gradients scattered (ZeRO-2 and -3) for one unit (a layer or an end) of each kind of
-    /// chunk.
+    /// Per micro-batch: gathered weights (ZeRO-3) and scattered gradients (ZeRO-2 and -3) of one unit (a layer or an
+    /// end), by kind of chunk.
     pub units: [(Communication, Communication); KINDS],
-    /// In every micro-batch: weights and gradients that live away from the device.
+    /// Per micro-batch: copies of offloaded weights and gradients.
     pub copies: Option<ParameterCopies>,
     /// Once per step, by kind of device.
     pub devices: [ParameterExchange; DEVICE_KINDS],
-    /// The sum of a tied embedding's two gradients.
+    /// Sum of a tied embedding's two gradients.
     pub tied: Seconds,
 }
 
 impl PieceCopies {
-    /// The piece with these copies beside those of its activations.
+    /// Adds these copies to those of the piece's activations.
     fn add_to_piece(&self, piece: &mut PieceProfile, stack: &SoftwareStack, bounded: bool) {
         let before = piece.backward.offload;
         piece.forward.copies = piece.forward.copies.plus(self.passes[0]);
@@ -56,7 +57,7 @@ impl PieceCopies {
 }
 
 impl StepExchanges {
-    /// The profile with the copies of weights and gradients that live away from the device.
+    /// Returns the profile with the copies of offloaded weights and gradients.
     pub(crate) fn add_copies_to_profile<'p>(&self, profile: &'p StepProfile, stack: &SoftwareStack) -> Cow<'p, StepProfile> {
         let Some(ParameterCopies { pieces: [embedding, layer, head], bounded }) = &self.copies else {
             return Cow::Borrowed(profile);
@@ -70,8 +71,8 @@ impl StepExchanges {
     }
 }
 
-/// Gradients (and updated weights) once per step, less what the last micro-batch's backward pass hides of the former, and the first one's
-/// forward pass of the latter, beside their own collectives.
+/// Returns the exposed part of the exchange once per step. The last micro-batch's backward pass hides part of the
+/// reduction, and the first one's forward pass part of the gathering, besides their own collectives.
 pub fn exposed_exchange(stack: &SoftwareStack, exchange: &ParameterExchange, [forward, backward]: [OverlapWindow; 2]) -> Seconds {
     let ParameterExchange { reduce, gather, .. } = exchange;
     let overlap = &stack.overlap;
@@ -79,29 +80,30 @@ pub fn exposed_exchange(stack: &SoftwareStack, exchange: &ParameterExchange, [fo
     late + gather.time - forward.time_saved(gather) * overlap.parameter_prefetch
 }
 
-/// A plan's chunks, and what nothing hides of its communication.
+/// A plan's chunks, and the exposed part of its communication.
 #[derive(Debug, Clone)]
 pub struct Assembly {
     /// How the plan divides the model.
     pub arrangement: Arrangement,
-    /// By kind of chunk, where all layers follow one policy.
+    /// Chunks by kind, if all layers follow one policy.
     pub chunks: [Chunk; KINDS],
-    /// Where stages have policies of their own, the chunks one by one.
+    /// The chunks one by one, if stages have their own policies.
     staged: Option<Box<StagedChunks>>,
-    /// Between stages, what nothing hides.
+    /// Exposed sends between stages.
     pub sends: ExposedSends,
 }
 
-/// What nothing hides of an activation's ways between stages that hold these chunks.
+/// Returns the exposed sends between stages with these chunks.
 fn exposed_sends<'c>(
     arrangement: &Arrangement,
     stack: &SoftwareStack,
     chunks: impl Iterator<Item = &'c Chunk>,
     sends: &PipelineSends,
 ) -> ExposedSends {
-    // Sends hide behind work alone: behind exposed collectives too, slower ones would hide more of every send on a way on which not every pass
-    // is longer for them, and the step might end sooner. Nor does the pass of a chunk without layers count: where only that one were shorter, more of
-    // every send would be left than the way through it gains.
+    // Only work hides sends, not exposed collectives. Otherwise slower collectives would hide more of every send. On a
+    // path where some passes are not longer for them, the step might then end sooner. The pass of a chunk without
+    // layers does not count either: if only that pass were shorter, every send would lose more overlap than the path
+    // gains.
     let work = chunks.filter(|chunk| chunk.layers > 0).map(|chunk| {
         let (pass, [launch, _]) = (&chunk.piece.forward, launch_times(stack, &chunk.piece));
         OverlapWindow { time: (pass.device + pass.offload).max(launch), ports: pass.ports, ..OverlapWindow::default() }
@@ -110,40 +112,40 @@ fn exposed_sends<'c>(
     sends.exposed_behind(window, stack.hidden_send_fraction(arrangement.layout.virtual_stages))
 }
 
-/// A piece of a pipeline with such sends.
+/// Adds the launch overhead of sends between nodes to a piece.
 fn add_message_overhead(sends: &PipelineSends, stack: &SoftwareStack, piece: PieceProfile) -> PieceProfile {
     if sends.leave_node() { piece.with_message_overhead(stack) } else { piece }
 }
 
-/// What a step takes besides its passes, on the device where it takes longest.
+/// A step's time besides its passes, on the device where it is longest.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OncePerStep {
-    /// Gradients and weights: what nothing hides, from the end of the last pass.
+    /// Exposed exchange of gradients and weights after the last pass.
     data: Seconds,
-    /// Of tied embeddings, the sum of their two gradients, behind that.
+    /// Sum of a tied embedding's two gradients, after the exchange.
     tied: Seconds,
     /// The optimizer's update.
     update: Seconds,
     overhead: Seconds,
 }
 
-/// What a device does once per step.
+/// Work of a device once per step.
 #[derive(Debug, Clone, Copy)]
 pub struct OncePerDevice {
-    /// Gradients and weights: what nothing hides.
+    /// Exposed exchange of gradients and weights.
     pub data: Seconds,
-    /// The sum of a tied embedding's two gradients.
+    /// Sum of a tied embedding's two gradients.
     pub tied: Seconds,
     /// The optimizer's update.
     pub update: Seconds,
 }
 
-/// How much earlier than the pipeline's last pass each device's passes end.
+/// How much earlier each device's passes end than the pipeline's last pass.
 #[derive(Debug, Clone)]
 pub enum PassEndLeads {
-    /// As the last micro-batch goes back through the pipeline.
+    /// In closed form, from the last micro-batch's way back through the pipeline.
     Closed,
-    /// As the schedule has been played, by device.
+    /// From the simulated schedule, by device.
     Played(Vec<Seconds>),
 }
 
@@ -154,7 +156,7 @@ impl OncePerStep {
 }
 
 impl Assembly {
-    /// Puts a plan together.
+    /// Assembles a plan.
     pub fn new(
         arrangement: Arrangement,
         stack: &SoftwareStack,
@@ -165,8 +167,8 @@ impl Assembly {
         Self::from_chunks(arrangement, stack, profile, (exchanges, sends), Chunk::with_gathers)
     }
 
-    /// Puts a plan together that splits the backward pass and whose passes are bounded by their schedules: no part of its timeline is longer than under
-    /// better ones.
+    /// Assembles a lower bound of a plan that splits the backward pass and whose passes are bounded by their schedules.
+    /// No part of its timeline is longer than under better schedules.
     pub fn new_lower_bound(
         arrangement: Arrangement,
         stack: &SoftwareStack,
@@ -196,7 +198,7 @@ impl Assembly {
         Self { arrangement, chunks, staged: None, sends }
     }
 
-    /// Puts a plan together whose layers follow `policies`, which `profile` was made for.
+    /// Assembles a plan whose layers follow `policies`; `profile` must be made for them.
     pub fn with_policies(
         policies: &StagePolicies,
         arrangement: Arrangement,
@@ -218,7 +220,8 @@ impl Assembly {
         Self { arrangement, chunks: [Chunk::default(); KINDS], staged: Some(Box::new(staged)), sends }
     }
 
-    /// The kinds of devices that there are; one by one where stages have policies of their own. `arrangement` makes the same chunks.
+    /// Returns the groups of equal devices; single devices if stages have their own policies. `arrangement` must make
+    /// the same chunks.
     fn device_groups(&self, arrangement: &Arrangement) -> impl Iterator<Item = DeviceGroup> + use<> {
         let (apart, arrangement) = (self.staged.is_some(), *arrangement);
         let each = if apart { arrangement.layout.pipeline } else { 0 };
@@ -226,12 +229,12 @@ impl Assembly {
         arrangement.device_groups().filter(move |_| !apart).chain((0..each).map(alone))
     }
 
-    /// A device with those that hold and do the same.
+    /// Returns the group of a device.
     pub fn group_of_device(&self, device: u32) -> Option<DeviceGroup> {
         self.device_groups(&self.arrangement).find(|alike| (alike.from..=alike.to).contains(&device))
     }
 
-    /// The chunks of a device, with how many there are of each.
+    /// Calls `each` with the chunks of a device and their counts.
     fn visit_chunks(&self, alike: &DeviceGroup, mut each: impl FnMut(&Chunk, f64)) {
         match &self.staged {
             None => {
@@ -242,8 +245,9 @@ impl Assembly {
         }
     }
 
-    /// What the step takes besides its passes, under any degrees that make the same chunks, where devices' passes end `leads` before the pipeline's
-    /// last. Every device begins to exchange when its own passes have ended; all wait for the last before they update (the gradients' norm).
+    /// Returns the step's time besides its passes, under any degrees that make the same chunks. A device's passes end
+    /// `leads` before the pipeline's last one. Every device starts to exchange when its own passes end. The updates
+    /// wait for all devices, because of the gradients' norm.
     pub fn once_per_step(
         &self,
         arrangement: &Arrangement,
@@ -262,7 +266,7 @@ impl Assembly {
             };
             let end = data + tied - lead;
             if end > once.data + once.tied {
-                // What is summed ends last.
+                // The sum of the tied gradients ends last.
                 once.tied = tied.min(end);
                 once.data = end - once.tied;
             }
@@ -271,8 +275,9 @@ impl Assembly {
         once
     }
 
-    /// How much earlier than the pipeline's last pass the passes of a device, and of those of its kind behind it, end at least: the last micro-batch
-    /// goes from there to the first device. None where weight gradients are put off, or chunks go both ways.
+    /// Returns a lower bound on how much earlier the passes of a device (and later ones of its kind) end than the
+    /// pipeline's last pass. The last micro-batch travels from there to the first device. Zero if weight gradients are
+    /// put off, or chunks go both ways.
     pub fn lead_of_device(&self, arrangement: &Arrangement, kind: usize, device: u32) -> Seconds {
         if arrangement.schedule.splits_backward() {
             return Seconds::ZERO;
@@ -280,7 +285,8 @@ impl Assembly {
         self.time_to_device(arrangement, kind, device, |chunk| chunk.recompute + chunk.backward)
     }
 
-    /// A micro-batch's way between the first device and another, in its chunks of the first round and between them, at least.
+    /// Returns a lower bound on a micro-batch's time between the first device and another: its passes in the first
+    /// round's chunks, and the sends between them.
     fn time_to_device(&self, arrangement: &Arrangement, kind: usize, device: u32, pass: impl Fn(&Chunk) -> Seconds) -> Seconds {
         if device == 0 {
             return Seconds::ZERO;
@@ -290,7 +296,7 @@ impl Assembly {
             return staged.time_before_device(device, pass) + self.sends.least_send() * f64::from(device) + farther;
         }
         let pass = |kind: usize| pass(&self.chunks[kind]);
-        // The chunks of the first round before its own.
+        // Chunks of the first round before the device's own.
         let split = &arrangement.split;
         let end = u64::from(device).min(split.longer_from + split.longer);
         let longer = if split.longer > 0 { end.saturating_sub(split.longer_from) } else { 0 };
@@ -299,11 +305,12 @@ impl Assembly {
         pass(0) + between + self.sends.least_send() * f64::from(device) + farther
     }
 
-    /// The step's time, exact or a bound, of passes in closed form: `passes`, under any degrees that make the same chunks.
+    /// Returns the step's time, exact or a lower bound, from `passes` in closed form, under any degrees that make the
+    /// same chunks.
     ///
-    /// Where weight gradients are put off, it is known of a device's end only that it is no earlier than its own work behind the way to it: its
-    /// exchange ends no earlier than so long after that. The device that ends last exchanges behind the last pass what the device that exchanges least
-    /// does, or more.
+    /// If weight gradients are put off, a device ends no earlier than the time to reach it plus its own work, and then
+    /// exchanges. The device that ends last exchanges, after the last pass, at least as long as the device that
+    /// exchanges least.
     pub fn step_in_closed_form(
         &self,
         arrangement: &Arrangement,
@@ -333,7 +340,7 @@ impl Assembly {
         PassesTime::AtLeast((seconds + least).max(ends) + most + overhead)
     }
 
-    /// What a kind of device exchanges once per step that nothing hides, and its update.
+    /// Returns the exposed exchange and the update that a kind of device does once per step.
     pub fn once_per_device(&self, alike: &DeviceGroup, stack: &SoftwareStack, exchanges: &StepExchanges) -> OncePerDevice {
         let (exchange, counts) = (&exchanges.devices[alike.kind], alike.counts);
         let ends = counts[0] + counts[2] > 0;
@@ -344,7 +351,7 @@ impl Assembly {
         }
     }
 
-    /// The forward and the backward passes of one micro-batch on a device of so many chunks of each kind.
+    /// Returns the forward and backward passes of one micro-batch on a device, as windows that hide communication.
     fn overlap_windows(&self, alike: &DeviceGroup) -> [OverlapWindow; 2] {
         let mut windows = [OverlapWindow::default(); 2];
         self.visit_chunks(alike, |chunk, count| {
@@ -359,7 +366,7 @@ impl Assembly {
         windows
     }
 
-    /// The chunk at a place of the pipeline.
+    /// Returns the chunk at `place` in the pipeline.
     pub fn chunk_at(&self, place: u64) -> &Chunk {
         match &self.staged {
             None => &self.chunks[self.arrangement.chunk_kind(place)],
@@ -367,19 +374,20 @@ impl Assembly {
         }
     }
 
-    /// What nothing hides of the ways between neighbouring chunks.
+    /// Returns the exposed sends between neighbouring chunks.
     pub fn exposed_sends_between_chunks(&self, network: &impl StepNetwork) -> Vec<Seconds> {
         let Arrangement { layout, split, .. } = &self.arrangement;
         let at = |place: u64| self.arrangement.device_of_chunk(place);
         (1..split.chunks).map(|place| self.sends.time_between(network, layout, at(place - 1), at(place))).collect()
     }
 
-    /// All passes of a plan without a pipeline.
+    /// Returns the time of all passes of a plan without a pipeline.
     pub fn passes_without_pipeline(&self) -> Seconds {
         self.chunk_at(0).busy_time() * self.arrangement.micro_batches as f64
     }
 
-    /// All passes in closed form, exact or a bound, under any arrangement that makes the same chunks, where all layers follow one policy.
+    /// Returns the time of all passes in closed form, exact or a lower bound, under any arrangement that makes the same
+    /// chunks. All layers must follow one policy.
     pub fn passes_in_closed_form(&self, arrangement: &Arrangement) -> PassesTime {
         if arrangement.split.chunks == 1 {
             return PassesTime::Exact(self.chunks[0].busy_time() * arrangement.micro_batches as f64);
@@ -401,7 +409,7 @@ impl Assembly {
         LongerRunPipeline { pipeline, longer, from: split.longer_from, count: split.longer }.time_of_passes(arrangement.schedule)
     }
 
-    /// The devices that are busy longest with a micro-batch, the first of several.
+    /// Returns the group of devices that is busy longest with a micro-batch; the first of several.
     pub fn busiest_devices(&self) -> Option<DeviceGroup> {
         let mut slowest: Option<(DeviceGroup, Seconds)> = None;
         for alike in self.device_groups(&self.arrangement) {
@@ -413,7 +421,7 @@ impl Assembly {
         slowest.map(|(alike, _)| alike)
     }
 
-    /// The step's parts, of the device that is busy longest.
+    /// Returns the step's time and its parts, for the device that is busy longest.
     pub fn account_step(&self, passes: Seconds, once: &OncePerStep) -> StepTime {
         let m = self.arrangement.micro_batches as f64;
         let slowest = self.busiest_devices();
@@ -442,7 +450,7 @@ impl Assembly {
         };
         let work = [step.forward, step.backward, step.recompute, step.host_bound, step.tensor, step.context, step.expert];
         let bubble = passes - work.into_iter().sum::<Seconds>() - step.offload - gathered * m;
-        // Differences of sums that are equal: a dozen roundings of 1e-16 each.
+        // Differences of equal sums: a dozen roundings of 1e-16 each.
         step.bubble = if bubble.0.abs() <= 1e-12 * step.total.0 { Seconds::ZERO } else { bubble };
         step
     }

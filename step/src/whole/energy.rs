@@ -1,7 +1,7 @@
-//! Energy of a step over all devices: every kernel of every micro-batch, what runs again included; copies to and from the host and storage; the optimizer's
-//! update; and static power for as long as the step takes.
+//! Energy of a step over all devices: every kernel of every micro-batch with recomputation, copies to and from host and
+//! storage, the optimizer's update, and static power over the step's time.
 //!
-//! What the network's links and switches and the hosts take is not modelled, nor is what a chip draws beyond its static power while it waits.
+//! Not modelled: links, switches, hosts, and a waiting chip's draw beyond its static power.
 
 use crate::pipeline::arrangement::Arrangement;
 use crate::whole::evaluate::PlanOnNetwork;
@@ -16,23 +16,23 @@ use workloads::{ActivationPolicy, Model};
 /// Energy of one step over all devices.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct StepEnergy {
-    /// Kernels of all passes and copies to and from the host, static power apart.
+    /// Kernels of all passes, and copies to and from the host; without static power.
     pub passes: Joules,
-    /// The optimizer's update, static power apart.
+    /// The optimizer's update, without static power.
     pub update: Joules,
-    /// What the chips draw for as long as the step takes, whatever they do.
+    /// Static energy of all chips over the step's time.
     pub standing: Joules,
 }
 
 impl StepEnergy {
-    /// All of it.
+    /// Returns the sum.
     #[must_use]
     pub fn total_energy(&self) -> Joules {
         self.passes + self.update + self.standing
     }
 }
 
-/// The energy of a plan's step that takes `step`, from a profile made for a plan that is lowered alike.
+/// Returns the energy of a plan's step that takes `step`. The profile must be made for a plan with the same lowering.
 ///
 /// # Errors
 /// Layers that do not divide among the plan's chunks.
@@ -47,7 +47,7 @@ pub fn step_energy_of(
     let planned = PlanOnNetwork { fabric, plan, profile };
     let arrangement = planned.arrange_model(model)?;
     let layout = &plan.layout;
-    // Devices of one stage, and of all.
+    // Devices of one stage, and of all stages.
     let side_by_side = f64::from(layout.tensor) * f64::from(layout.context) * f64::from(layout.data);
     let devices = side_by_side * f64::from(layout.pipeline);
     let runs: Vec<(&ActivationPolicy, u64)> = match (plan.activations.uniform_policy(), plan.activations.chunk_mixes()) {
@@ -72,7 +72,7 @@ pub fn step_energy_of(
     })
 }
 
-/// The updates of one device of every stage.
+/// Returns the energy of the updates of one device per stage.
 fn update_energies(chip: &mut ChipTimes, step: &PlanOnNetwork<'_>, arrangement: &Arrangement) -> Joules {
     let pieces = arrangement.chunk_pieces(step.profile);
     let mut all = Joules::ZERO;
@@ -85,7 +85,7 @@ fn update_energies(chip: &mut ChipTimes, step: &PlanOnNetwork<'_>, arrangement: 
 }
 
 impl ChipTimes {
-    /// A piece's copies away from the device and back, of one micro-batch.
+    /// Returns the energy of a piece's offload copies and their return, for one micro-batch.
     fn copy_energy(&mut self, graph: &OperatorGraph, policy: &ActivationPolicy) -> Joules {
         let copies = self.copied_bytes(graph, policy).transfers();
         copies.map(|copy| self.energy_of_kernel(&Kernel::Transfer(copy)) * 2.0).sum()

@@ -1,4 +1,4 @@
-//! The energy of a step, summed kernel by kernel without [`ChipTimes`].
+//! The energy of a step against a sum over kernels without [`ChipTimes`].
 #![allow(clippy::unwrap_used)]
 
 use crate::{ChipTimes, ExecutionMode, SoftwareStack, StepEnergy, TrainingPlan, lowering_of_plan, step_energy_of};
@@ -60,7 +60,7 @@ fn every_kernel_of_every_micro_batch_is_counted_once() {
             passes += (of(&segment.forward_graph()) + of(&segment.backward_graph(&treatment.recompute))) * times as f64;
             parameters += (segment.parameters.sharded + segment.parameters.replicated) * times;
         }
-        // 8 micro-batches on each of four devices; ZeRO-1 shares the update among two of them.
+        // 8 micro-batches on each of four devices; ZeRO-1 shards the update over two of them.
         let owned = if zero == ZeroStage::None { parameters } else { parameters.div_ceil(2) };
         let update = joules(&graph.segment(SegmentKind::Layer).unwrap().update_kernel(owned)) * 4.0;
         let energy = modelled(&model, &chip, &plan);
@@ -94,6 +94,6 @@ fn a_pipeline_runs_the_same_kernels() {
     let [one, two] = [one, two].map(|plan| modelled(&model, &chip, &plan));
     let near = |a: Joules, b: Joules| (a.0 - b.0).abs() <= 1e-9 * b.0;
     assert!(near(one.passes, two.passes) && near(one.standing * 2.0, two.standing), "{one:?} {two:?}");
-    // Llama's head is not tied: every parameter is updated on one stage.
+    // Llama's head is not tied, so one stage updates each parameter.
     assert!((one.update.0 - two.update.0).abs() < 1e-3 * one.update.0, "{one:?} {two:?}");
 }

@@ -1,4 +1,5 @@
-//! From profiles to a step: stages, schedule, data parallelism, optimizer. Cheap: no kernel is costed here but the update.
+//! From profiles to a step: stages, schedule, data parallelism, optimizer. It is cheap, since only the update's kernels
+//! are costed here.
 
 use crate::communication::contention::Communication;
 use crate::communication::network::StepNetwork;
@@ -19,10 +20,10 @@ use sim::pipeline::{
 use sim::units::{Bytes, Seconds};
 use workloads::{LayoutError, Model, ZeroStage};
 
-/// The time of one training step.
+/// Returns the time of one training step.
 ///
 /// # Errors
-/// A plan that breaks a rule of its layout, a model that cannot be lowered so, a fabric that the plan does not fit.
+/// A plan that breaks a rule of its layout, a model that cannot be lowered for it, a fabric that it does not fit.
 pub fn step_time<N: StepNetwork>(
     chip: &mut ChipTimes,
     model: &Model,
@@ -34,7 +35,8 @@ pub fn step_time<N: StepNetwork>(
     step_time_of(chip, model, fabric, plan, &profile)
 }
 
-/// The time of one training step of a plan that obeys its layout's rules, from a profile made for a plan that is lowered alike.
+/// Returns the time of one training step. The plan must obey its layout's rules, and the profile must be made for a
+/// plan with the same lowering.
 ///
 /// # Errors
 /// A pipeline that the schedule cannot run.
@@ -48,13 +50,13 @@ pub fn step_time_of<N: StepNetwork>(
     PlanOnNetwork { fabric, plan, profile }.time_of_step(chip, model)
 }
 
-/// A plan on a network: a fabric, or any other that answers like one.
+/// A plan on a network: a fabric, or another implementation of [`StepNetwork`].
 pub struct PlanOnNetwork<'a, N = Fabric> {
     /// The network.
     pub fabric: &'a N,
     /// The plan.
     pub plan: &'a TrainingPlan,
-    /// What its pieces take.
+    /// The profiles of its pieces.
     pub profile: &'a StepProfile,
 }
 
@@ -66,7 +68,7 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         Ok(assembly.account_step(passes, &once))
     }
 
-    /// The plan put together, with what it exchanges.
+    /// Returns the assembled plan and its exchanges.
     pub fn assemble_plan(&self, chip: &mut ChipTimes, model: &Model) -> Result<(Assembly, StepExchanges), StepError> {
         let arrangement = self.arrange_model(model)?;
         let (exchanges, sends) = (self.step_exchanges(chip, &arrangement), self.pipeline_sends(chip));
@@ -75,7 +77,7 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         Ok((Assembly::with_policies(policies, arrangement, chip.stack(), self.profile, &exchanges, &sends), exchanges))
     }
 
-    /// How the plan divides the model.
+    /// Returns how the plan divides the model.
     pub fn arrange_model(&self, model: &Model) -> Result<Arrangement, StepError> {
         let layout = self.plan.layout;
         let split = layout.chunk_split(model.layers)?;
@@ -91,7 +93,7 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         Ok(arrangement)
     }
 
-    /// What the degrees ask of the network and of the update.
+    /// Returns the plan's demands on the network and the optimizer.
     pub fn step_exchanges(&self, chip: &mut ChipTimes, arrangement: &Arrangement) -> StepExchanges {
         let (pieces, units) = (arrangement.chunk_pieces(self.profile), arrangement.gather_units(self.profile));
         let mut exchanges =
@@ -110,15 +112,15 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         exchanges
     }
 
-    /// Weights gathered (ZeRO-3), and gradients scattered (ZeRO-2 and -3), in every micro-batch: the part that nothing hides, forward and
-    /// backward. `units` are what is gathered at a time: layers and ends.
+    /// Returns the exposed gathers (ZeRO-3) and scatters (ZeRO-2 and -3) per micro-batch, forward and backward. `units`
+    /// is the number of layers and ends that are gathered one at a time.
     pub fn exposed_sharding(&self, chip: &ChipTimes, piece: &PieceProfile, units: u64) -> (Seconds, Seconds) {
         let exposed = exposed_gathers(chip.stack(), piece, units, self.gathers_per_unit(chip, piece, units));
         (exposed.forward, exposed.backward)
     }
 
-    /// What one of a piece's `units` exchanges in every micro-batch: ZeRO-3 gathers its weights, ZeRO-2 and -3 scatter its gradients, of which
-    /// they keep a share only.
+    /// Returns the per-micro-batch exchange of one of a piece's `units`. ZeRO-3 gathers its weights. ZeRO-2 and -3
+    /// scatter its gradients and keep a shard.
     pub fn gathers_per_unit(&self, chip: &ChipTimes, piece: &PieceProfile, units: u64) -> (Communication, Communication) {
         let (mut gather, mut scatter) = (Communication::default(), Communication::default());
         let zero = self.plan.layout.zero;
@@ -140,13 +142,14 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         (gather, scatter)
     }
 
-    /// Parameters on a device with the ranks that hold the same ones: experts are spread over the expert-parallel ones.
+    /// Returns a device's parameters with the ranks that hold the same ones. Experts are spread over the
+    /// expert-parallel ranks.
     pub fn holders_of_parameters(&self, parameters: u64, experts: u64) -> [(u64, RankGroup); 2] {
         let [dense, sparse] = parameter_holders(&self.plan.layout);
         [(parameters, dense), (experts, sparse)]
     }
 
-    /// The ranks among which ZeRO shares what `group` holds, and the groups of copies under hybrid sharding.
+    /// Returns the ranks that shard what `group` holds, and the groups of copies under hybrid sharding.
     pub fn sharding_groups(&self, chip: &ChipTimes, group: RankGroup) -> (RankGroup, RankGroup) {
         let hybrid = chip.stack().kernels.shard_within_domain;
         let ranks = shard_groups(group.ranks, hybrid.then(|| ranks_inside(self.fabric.fast_domain_size(), group.stride)));
@@ -154,7 +157,7 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         (RankGroup { ranks, stride: group.stride }, copies)
     }
 
-    /// What a collective of a group takes; nothing for a group of one.
+    /// Returns the cost of a collective of a group; zero for a group of one.
     pub fn collective_cost(&self, chip: &ChipTimes, kind: CollectiveKind, bytes: Bytes, group: RankGroup) -> Communication {
         if group.ranks < 2 || bytes == Bytes::ZERO {
             return Communication::default();
@@ -162,7 +165,7 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         chip.cost_of_collective(self.fabric, &Collective { kind, bytes, group })
     }
 
-    /// Parameters that one device updates.
+    /// Returns the number of parameters that one device updates.
     pub fn updated_parameters(&self, chip: &ChipTimes, parameters: u64, experts: u64) -> u64 {
         if self.plan.layout.zero == ZeroStage::None {
             return parameters.saturating_add(experts);
@@ -171,13 +174,13 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         held.iter().map(|(count, group)| count.div_ceil(u64::from(self.sharding_groups(chip, *group).0.ranks))).sum()
     }
 
-    /// Gradients (and updated weights) of all of a device's pieces once per step, less what their passes hide.
+    /// Returns the exposed exchange once per step of all of a device's pieces.
     pub fn exposed_synchronisation(&self, chip: &ChipTimes, all: &PieceProfile) -> Seconds {
         let exchange = self.exchange_of_parameters(chip, all.parameters, all.expert_parameters);
         exposed_exchange(chip.stack(), &exchange, pass_windows(chip.stack(), all))
     }
 
-    /// Gradients (and updated weights) once per step.
+    /// Returns the exchange of gradients (and updated weights) once per step.
     pub fn exchange_of_parameters(&self, chip: &ChipTimes, parameters: u64, experts: u64) -> ParameterExchange {
         let mut exchange = ParameterExchange::default();
         let slower = match self.plan.layout.zero {
@@ -196,8 +199,9 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         exchange
     }
 
-    /// What `group` exchanges once per step for the `count` parameters that it holds: two reductions of gradients (the second among copies
-    /// under hybrid sharding) and a gathering of weights. What a ZeRO stage does not do has no bytes.
+    /// Returns the collectives of `group` once per step, for the `count` parameters that it holds. These are two
+    /// reductions of gradients (the second among copies under hybrid sharding) and a gathering of weights. A collective
+    /// that the ZeRO stage does not need has no bytes.
     pub fn reduce_and_gather(&self, chip: &ChipTimes, count: u64, group: RankGroup) -> [Collective; 3] {
         let (gradients, weights) = (self.profile.gradient_bytes * count, self.profile.weight_bytes * count);
         let (shards, copies) = self.sharding_groups(chip, group);
@@ -218,7 +222,7 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         [first, second, Collective { kind: CollectiveKind::AllGather, bytes: gathered, group: shards }]
     }
 
-    /// The sum of the gradients of a tied embedding's two copies.
+    /// Returns the time to sum the gradients of a tied embedding's two copies.
     pub fn tied_gradient_sum(&self, chip: &ChipTimes) -> Seconds {
         let layout = &self.plan.layout;
         if layout.pipeline == 1 || self.profile.tied_parameters == 0 {
@@ -228,7 +232,7 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         self.fabric.time_of_tied_sum(layout, bytes).with_launch_gap(chip.launch_gap()).time
     }
 
-    /// The ways of an activation between stages. Tensor-parallel devices send a slice each and gather it again
+    /// Returns the sends of activations between stages. Tensor-parallel devices send a slice each and gather it again
     /// (Narayanan et al., SC 2021, section 4.1).
     pub fn pipeline_sends(&self, chip: &ChipTimes) -> PipelineSends {
         let layout = &self.plan.layout;
@@ -240,13 +244,15 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         PipelineSends::new(self.fabric, layout, |tier| {
             let send = self.fabric.cost_of_send(layout, tier, slice).with_launch_gap(chip.launch_gap());
             let send = if sliced { send + chip.cost_of_collective(self.fabric, &gather) } else { send };
-            // The chip's scalars are of collectives of whole groups; a send takes few of their channels, and nothing measured tells what it slows.
+            // The chip's scalars are for collectives of whole groups. A send uses few of their channels, and no
+            // measurement tells what it slows.
             Communication { slowing: MutualSlowdown::default(), ..send }
         })
     }
 }
 
-/// All passes of all micro-batches through the pipeline, as the schedule plays them, and how much earlier than the last devices end.
+/// Returns the time of all passes of all micro-batches under the schedule, and how much earlier than the last one each
+/// device ends.
 pub fn time_passes(
     assembly: &Assembly,
     fabric: &impl StepNetwork,
@@ -286,8 +292,8 @@ pub fn time_passes(
     Ok((played.passes_end, leads))
 }
 
-/// The step as the event simulation plays it, without memory and the overhead. Exchanges and updates belong to it: of ZB-V's orders that one is
-/// run under which the step takes least, not the passes.
+/// Returns the step for the event simulation, without memory and the overhead. It includes exchanges and updates: of
+/// ZB-V's orders, the one with the shortest step runs, not the one with the shortest passes.
 pub fn simulated_pipeline(
     assembly: &Assembly,
     fabric: &impl StepNetwork,

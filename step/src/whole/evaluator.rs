@@ -1,15 +1,17 @@
-//! Time and memory of many plans in closed form: what plans share is prepared once, an evaluation is arithmetic.
+//! Time and memory of many plans in closed form. Common parts are prepared once, so that an evaluation is only
+//! arithmetic.
 //!
-//! - A [`PlanShape`] is what plans share that are lowered alike (micro-batch, tensor, context and expert degrees, sequence parallelism, activation
-//!   policy): what every piece takes and keeps.
-//! - [`DegreeCosts`] are what plans share that are divided alike (all degrees, chunks, ZeRO stage): what the network and the update take,
-//!   what weights, gradients and states take of every kind of stage.
+//! - A [`PlanShape`] is common to plans with the same lowering (micro-batch, tensor, context and expert degrees,
+//!   sequence parallelism, activation policy): the times and bytes of every piece.
+//! - [`DegreeCosts`] are common to plans with the same division (all degrees, chunks, ZeRO stage): the costs of the
+//!   network and the update, and the bytes of weights, gradients and states of every kind of stage.
 //! - [`Evaluator::evaluate_plan`] joins the two for a schedule and a number of micro-batches.
 //!
-//! The need for memory is that of [`crate::step_memory_of`], to the byte. The time is that of [`crate::step_time_of`] wherever
-//! [`PassesTime::Exact`] says so: without a pipeline, under GPipe, and under plain and interleaved 1F1B where the ends of the
-//! pipeline are not lighter than what is between and sends are short and alike (see `sim::pipeline`'s `ends`). Otherwise, and under the
-//! zero-bubble schedules, it is a lower bound; [`Evaluator::simulate_step`] has the last word. Both ways share every formula but the schedule's.
+//! The memory need equals that of [`crate::step_memory_of`] to the byte. The time equals that of
+//! [`crate::step_time_of`] if it is [`PassesTime::Exact`]. It is exact without a pipeline and under GPipe. Under plain
+//! and interleaved 1F1B it is exact if the pipeline's ends are not lighter than its inner stages, and sends are short
+//! and alike (see `sim::pipeline`'s `ends`). Otherwise, and under the zero-bubble schedules, the time is a lower bound,
+//! and [`Evaluator::simulate_step`] gives the exact one. Both ways share every formula except the schedule's.
 
 use crate::communication::sends::PipelineSends;
 use crate::memory::account::{MemoryAccount, MemoryProfile, StageHolding, StageRoom};
@@ -28,7 +30,7 @@ use sim::units::{Bytes, Seconds};
 use std::sync::Arc;
 use workloads::{ActivationPolicy, ChunkSplit, Model, StagePolicies, TrainingGraph};
 
-/// A model lowered, profiled and sized for the plans that are lowered alike.
+/// A model lowered, profiled and sized, for all plans with the same lowering.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlanShape {
     pub(crate) profile: StepProfile,
@@ -36,10 +38,10 @@ pub struct PlanShape {
 }
 
 impl PlanShape {
-    /// The shape of plans whose chunks follow mixes of policies, from the shapes under each of these.
+    /// Returns the shape of plans whose chunks mix policies, from the shapes with one policy each.
     ///
     /// # Errors
-    /// No shape of one of the policies.
+    /// A policy without a shape.
     pub fn mix_policies(policies: &StagePolicies, known: &[(&ActivationPolicy, &Self)]) -> Result<Self, StepError> {
         let of = |policy: &ActivationPolicy| {
             let shape = known.iter().find(|(other, _)| *other == policy).map(|(_, shape)| *shape);
@@ -54,7 +56,8 @@ impl PlanShape {
         Ok(Self { profile: first.profile.with_layer_policies(by_policy), memory: first.memory.with_mixes(&memories, mixes) })
     }
 
-    /// What a layer keeps of one micro-batch on the device and on the host, what is alive besides while it runs, and what its passes take.
+    /// Returns a layer's cost: kept bytes per micro-batch on the device and the host, working bytes while it runs, and
+    /// the time of its passes.
     #[must_use]
     pub fn layer_cost(&self, stack: &SoftwareStack) -> LayerCost {
         let [kept, host, storage, working] = self.memory.layer_bytes();
@@ -62,7 +65,8 @@ impl PlanShape {
         LayerCost { kept, host, storage, working, time: layer.forward + layer.backward }
     }
 
-    /// The time of [`Self::layer_cost`] where weights or gradients live away from the device: with their copies under these degrees. None where none do.
+    /// Returns the time of [`Self::layer_cost`] with copies of offloaded weights or gradients under these degrees;
+    /// `None` if none are offloaded.
     #[must_use]
     pub fn layer_cost_with_copies(&self, degrees: &DegreeCosts, stack: &SoftwareStack) -> Option<Seconds> {
         degrees.exchanges.copies?;
@@ -70,19 +74,19 @@ impl PlanShape {
         Some(layer.forward + layer.backward)
     }
 
-    /// How long a layer's forward and its backward pass are busy, with what runs again.
+    /// Returns the busy time of a layer's forward pass, and of its backward pass with recomputation.
     #[must_use]
     pub fn layer_busy_times(&self) -> [Seconds; 2] {
         busy_times(&self.profile.layer)
     }
 
-    /// Whether no order of their kernels makes its passes faster.
+    /// Returns whether no order of kernels makes its passes faster.
     #[must_use]
     pub fn is_proven(&self) -> bool {
         [&self.profile.embedding, &self.profile.layer, &self.profile.head].into_iter().all(crate::PieceProfile::is_proven)
     }
 
-    /// The shape of a plan.
+    /// Returns the shape of a plan.
     ///
     /// # Errors
     /// A plan that the model cannot be lowered for.
@@ -92,14 +96,14 @@ impl PlanShape {
     }
 }
 
-/// A model lowered for the plans that differ in their activation policy at most. A clone shares what was lowered.
+/// A model lowered for plans that differ at most in their activation policy. Clones share the graphs.
 #[derive(Debug, Clone)]
 pub struct LoweredModel<'a> {
     model: &'a Model,
     graph: Arc<TrainingGraph>,
-    /// As the device with the fullest experts holds it, where there are any.
+    /// The graph on the device with the fullest experts, if there are any.
     fullest: Option<Arc<TrainingGraph>>,
-    /// The first shape: policies share all but the layers' backward passes.
+    /// The first shape. Policies differ only in the layers' backward passes.
     known: Option<PlanShape>,
 }
 
@@ -120,19 +124,19 @@ impl<'a> LoweredModel<'a> {
         Ok(Self { model, graph, fullest, known: None })
     }
 
-    /// The lowered model.
+    /// Returns the lowered model.
     #[must_use]
     pub fn graph(&self) -> &TrainingGraph {
         &self.graph
     }
 
-    /// What a policy makes of its memory.
+    /// Returns the memory profile under a policy.
     #[must_use]
     pub fn memory_profile(&self, activations: &StagePolicies, stack: &SoftwareStack) -> MemoryProfile {
         MemoryProfile::new(self.fullest.as_ref().unwrap_or(&self.graph), activations, stack)
     }
 
-    /// The shape of a plan, which is lowered so.
+    /// Returns the shape of a plan with this lowering.
     ///
     /// # Errors
     /// A graph without layers.
@@ -149,22 +153,23 @@ impl<'a> LoweredModel<'a> {
     }
 }
 
-/// A layer under a policy.
+/// Cost of a layer under a policy.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LayerCost {
-    /// Kept on the device of one micro-batch.
+    /// Bytes kept on the device per micro-batch.
     pub kept: Bytes,
-    /// Kept in the host's memory of one micro-batch.
+    /// Bytes kept in host memory per micro-batch.
     pub host: Bytes,
-    /// Kept in storage of one micro-batch.
+    /// Bytes kept in storage per micro-batch.
     pub storage: Bytes,
-    /// Alive besides while the layer runs backward, with what comes back from the host for the next one.
+    /// Working bytes while the layer runs backward, with the tensors that return from the host for the next one.
     pub working: Bytes,
-    /// Seconds of both its passes, with what runs again.
+    /// Time of both its passes, with recomputation.
     pub time: Seconds,
 }
 
-/// How plans that are divided alike use the network, the optimizer and the memory that does not depend on activations.
+/// Costs of degrees: the use of the network and the optimizer, and the memory apart from activations, for all plans
+/// with the same division.
 #[derive(Debug, Clone)]
 pub struct DegreeCosts {
     arrangement: Arrangement,
@@ -173,12 +178,12 @@ pub struct DegreeCosts {
     domain: Option<u32>,
 }
 
-/// What a plan takes.
+/// Time and memory of a plan.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepEvaluation {
-    /// The step, or what it takes at least.
+    /// The step's time, exact or a lower bound.
     pub time: PassesTime,
-    /// What the fullest device needs.
+    /// The need of the fullest device.
     pub need: MemoryNeed,
 }
 
@@ -192,7 +197,7 @@ pub struct Evaluator<'a> {
 }
 
 impl<'a> Evaluator<'a> {
-    /// On devices with `memory`.
+    /// Returns an evaluator for devices with `memory`.
     #[must_use]
     pub fn new(model: &'a Model, fabric: &'a Fabric, stack: &'a SoftwareStack, memory: DeviceMemory) -> Self {
         Self {
@@ -203,36 +208,36 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// What programs can use of a device, of its host and of its storage.
+    /// Returns the usable bytes of a device, its host and its storage.
     #[must_use]
     pub fn capacity(&self) -> MemoryNeed {
         self.capacity
     }
 
-    /// Bytes that are lacking, of all memories together; none where a plan fits.
+    /// Returns the memory shortfall in bytes, summed over all memories; zero if the plan fits.
     #[must_use]
     pub fn total_shortfall(&self, need: MemoryNeed) -> Bytes {
         let over = self.shortfall(need);
         over.device + over.host + over.storage
     }
 
-    /// Bytes that are lacking of each memory.
+    /// Returns the memory shortfall of each memory.
     #[must_use]
     pub fn shortfall(&self, need: MemoryNeed) -> MemoryNeed {
         need.shortfall_to(&self.capacity)
     }
 
-    /// Once per step outside any kernel: no plan takes less besides its passes.
+    /// Returns the time per step outside kernels, a lower bound for every plan besides its passes.
     #[must_use]
     pub fn overhead_per_step(&self) -> Seconds {
         Seconds(self.stack.launch.per_step_ms * 1e-3)
     }
 
-    /// Whether a plan may fit under some split of its layers into stages: not if its stages have too little room for all of them, however many each
-    /// takes.
+    /// Returns whether a plan may fit under some split of its layers into stages. It cannot if its stages have too
+    /// little room for all layers, however they are split.
     #[must_use]
     pub fn may_fit(&self, shape: &PlanShape, plan: &TrainingPlan, domain: Option<u32>) -> bool {
-        // Any split will do: what is asked does not depend on it.
+        // Any split will do, because the result does not depend on it.
         let split = ChunkSplit { chunks: plan.layout.chunk_count(), ..ChunkSplit::default() };
         let arrangement = Arrangement::new(plan.layout, split, plan.schedule, plan.micro_batches());
         let account = MemoryAccount::new(&shape.memory, &arrangement, self.stack, domain);
@@ -240,15 +245,17 @@ impl<'a> Evaluator<'a> {
             && account.fullest_may_fit(self.model.layers, &self.capacity)
     }
 
-    /// Whether a plan surely does not fit under a split of its layers: many times as fast as [`Self::prepare_degrees`] and [`Self::memory_need`] tell.
+    /// Sufficient test: a plan does not fit under this split of its layers. Much faster than [`Self::prepare_degrees`]
+    /// and [`Self::memory_need`].
     #[must_use]
     pub fn exceeds_capacity(&self, shape: &PlanShape, plan: &TrainingPlan, split: ChunkSplit, domain: Option<u32>) -> bool {
         let arrangement = Arrangement::new(plan.layout, split, plan.schedule, plan.micro_batches());
         MemoryAccount::new(&shape.memory, &arrangement, self.stack, domain).surely_exceeds(self.capacity.device)
     }
 
-    /// Prepares a plan's degrees, from the shape of any plan with its tensor, context and expert degrees. `domain`: as in
-    /// [`crate::step_memory`]. Of the plan's schedule it matters only whether it is [`PipelineSchedule::ZbV`], whose devices hold other chunks.
+    /// Prepares a plan's degrees from the shape of any plan with the same tensor, context and expert degrees. `domain`
+    /// is as in [`crate::step_memory`]. The schedule matters only if it is [`PipelineSchedule::ZbV`], whose devices
+    /// hold other chunks.
     ///
     /// # Errors
     /// Layers that do not divide, a schedule that needs another number of chunks.
@@ -266,14 +273,14 @@ impl<'a> Evaluator<'a> {
         Ok(DegreeCosts { arrangement, exchanges, holdings, domain })
     }
 
-    /// What an activation's ways between stages take under a plan.
+    /// Returns the sends between stages under a plan.
     #[must_use]
     pub fn pipeline_sends(&self, chip: &ChipTimes, shape: &PlanShape, plan: &TrainingPlan) -> PipelineSends {
         PlanOnNetwork { fabric: self.fabric, plan, profile: &shape.profile }.pipeline_sends(chip)
     }
 
-    /// A plan's time and memory. The shape's and the degrees' tensor, context and expert degrees are the same, and under
-    /// interleaved 1F1B the micro-batches a multiple of the stages.
+    /// Returns a plan's time and memory. Shape and degrees must have the same tensor, context and expert degrees. Under
+    /// interleaved 1F1B, the micro-batches must be a multiple of the stages.
     #[must_use]
     pub fn evaluate_plan(
         &self,
@@ -289,7 +296,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// [`Self::memory_need`] of a policy that is not timed.
+    /// Returns [`Self::memory_need`] of a policy that is not timed.
     #[must_use]
     pub fn memory_need_of_profile(
         &self,
@@ -304,7 +311,7 @@ impl<'a> Evaluator<'a> {
         MemoryNeed { device: account.fullest_stage_bytes(&degrees.holdings), host, storage }
     }
 
-    /// The memory of [`Self::evaluate_plan`].
+    /// Returns the memory need of [`Self::evaluate_plan`].
     #[must_use]
     pub fn memory_need(
         &self,
@@ -316,8 +323,8 @@ impl<'a> Evaluator<'a> {
         self.memory_need_of_profile(&shape.memory, degrees, schedule, micro_batches)
     }
 
-    /// What every stage has for its layers' activations; `None` where one has too little whatever they keep. `shape` is of any policy that all layers
-    /// follow.
+    /// Returns each stage's room for its layers' activations; `None` if some stage has too little for any policy.
+    /// `shape` may be of any uniform policy.
     #[must_use]
     pub fn stage_rooms(
         &self,
@@ -335,7 +342,7 @@ impl<'a> Evaluator<'a> {
         (0..arrangement.layout.pipeline).map(room).collect()
     }
 
-    /// The layers of every chunk and the device that holds it, in the order of the pipeline.
+    /// Returns the layers of every chunk and the device that holds it, in pipeline order.
     #[must_use]
     pub fn chunk_places(degrees: &DegreeCosts, schedule: PipelineSchedule, micro_batches: u64) -> Vec<(u64, u32)> {
         let arrangement = degrees.arrangement_with(schedule, micro_batches);
@@ -344,7 +351,7 @@ impl<'a> Evaluator<'a> {
             .collect()
     }
 
-    /// What every stage needs.
+    /// Returns the need of every stage.
     #[must_use]
     pub fn stage_needs(
         &self,
@@ -363,7 +370,7 @@ impl<'a> Evaluator<'a> {
             .collect()
     }
 
-    /// The time of [`Self::evaluate_plan`]. `recent` is of plans of the same shape.
+    /// Returns the time of [`Self::evaluate_plan`]. `recent` must be of plans with the same shape.
     #[must_use]
     pub fn time_of_passes(
         &self,
@@ -394,7 +401,7 @@ impl<'a> Evaluator<'a> {
         assembly.step_in_closed_form(&arrangement, self.stack, &degrees.exchanges, passes)
     }
 
-    /// The step's time with the schedule played event by event: exact always.
+    /// Returns the step's exact time, with the schedule simulated event by event.
     ///
     /// # Errors
     /// A pipeline that the schedule cannot run.
@@ -409,8 +416,9 @@ impl<'a> Evaluator<'a> {
         self.simulate_mixed(&StagePolicies::default(), shape, degrees, sends, (schedule, micro_batches))
     }
 
-    /// The step of a plan that splits the backward pass and whose shape is bounded by its passes' schedules: no less under better ones. Played, every
-    /// part of a pass takes what it does at least by itself, so that what a pass takes as a whole is better known to [`Self::time_of_passes`].
+    /// Returns a lower bound on the step of a plan that splits the backward pass and whose shape is bounded by its
+    /// passes' schedules. In the simulation, each part of a pass has its own minimum, so [`Self::time_of_passes`] knows
+    /// whole passes more precisely.
     ///
     /// # Errors
     /// As [`Self::simulate_step`].
@@ -428,10 +436,10 @@ impl<'a> Evaluator<'a> {
         Ok(passes + assembly.once_per_step(&arrangement, self.stack, &degrees.exchanges, &leads).total_time())
     }
 
-    /// [`Self::simulate_step`] of a plan whose stages have policies of their own: `shape` is [`PlanShape::mix_policies`] of them.
+    /// Simulates a plan whose stages have their own policies; `shape` is their [`PlanShape::mix_policies`].
     ///
     /// # Errors
-    /// As there; mixes of other numbers of layers than the chunks hold.
+    /// As [`Self::simulate_step`], or mixes with other numbers of layers than the chunks.
     pub fn simulate_mixed(
         &self,
         policies: &StagePolicies,
@@ -448,7 +456,8 @@ impl<'a> Evaluator<'a> {
     }
 }
 
-/// Chunks and passes of the last plan timed: plans that differ in what data-parallel ranks share once per step have the same.
+/// Chunks and passes of the last timed plan. Plans that differ only in what data-parallel ranks shard once per step
+/// have the same.
 #[derive(Debug, Clone, Default)]
 pub struct RecentChunks {
     assembly: Option<Assembly>,
@@ -458,7 +467,7 @@ pub struct RecentChunks {
     passes: [Option<(u64, PassesTime)>; SCHEDULES],
 }
 
-/// Kinds of schedules.
+/// Number of kinds of schedules.
 const SCHEDULES: usize = 5;
 
 fn schedule_index(schedule: PipelineSchedule) -> usize {
@@ -472,18 +481,20 @@ fn schedule_index(schedule: PipelineSchedule) -> usize {
 }
 
 impl DegreeCosts {
-    /// Whether data-parallel ranks exchange weights or gradients in every micro-batch. Only then do they share what they copy to where these live.
+    /// Returns whether data-parallel ranks exchange weights or gradients in every micro-batch. Only then do they shard
+    /// offload copies.
     fn gathers_every_micro_batch(&self) -> bool {
         self.arrangement.layout.reduces_every_micro_batch()
     }
 
-    /// The layers by chunk.
+    /// Returns the layers of each chunk.
     #[must_use]
     pub fn chunk_split(&self) -> ChunkSplit {
         self.arrangement.split
     }
 
-    /// Whether a pipeline of these degrees has the chunks of another one, which `gathers` in every micro-batch or does not.
+    /// Returns whether a pipeline of these degrees has the same chunks as `other`; `gathers` says whether that one
+    /// exchanges in every micro-batch.
     fn makes_same_chunks(&self, other: &Arrangement, gathers: bool) -> bool {
         !gathers
             && !self.gathers_every_micro_batch()

@@ -1,4 +1,5 @@
-//! The evaluator against the two slow paths: the same time where it says so, never more elsewhere; the same bytes always.
+//! The evaluator against both slow paths: the same time if it is exact, never more otherwise, and always the same
+//! bytes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
@@ -12,7 +13,8 @@ use workloads::footprint::{Optimizer, Precision};
 use workloads::training::{Attention, ContextMethod};
 use workloads::{ActivationPolicy, Batch, Layout, RankOrder, ZeroStage};
 
-/// Models whose layers divide evenly, with the ends as layers and with the last end as one; tied and untied heads; experts.
+/// Models whose layers divide evenly, with both ends as layers, or with the last end as one; tied and untied heads;
+/// experts.
 fn models() -> Vec<Model> {
     let load = |name: &str, layers| Model { layers, ..Model::load(name).unwrap() };
     let experts = Some(workloads::model::Experts { count: 8, top_k: 2, ..workloads::model::Experts::default() });
@@ -35,7 +37,7 @@ fn schedule(kind: usize, virtual_stages: u32) -> PipelineSchedule {
     }
 }
 
-/// Some plan for a model; most obey its rules.
+/// Returns a random plan for a model; most obey its rules.
 fn plans() -> impl Strategy<Value = (usize, TrainingPlan)> {
     let zeros = [ZeroStage::None, ZeroStage::OptimizerStates, ZeroStage::Gradients, ZeroStage::Parameters];
     let degrees = (0_u32..4, 0_u32..4, 0_u32..5, 0_u32..2, 0_u32..2);
@@ -58,7 +60,7 @@ fn plans() -> impl Strategy<Value = (usize, TrainingPlan)> {
                 order: if rounds % 2 == 0 { RankOrder::PipelineFirst } else { RankOrder::DataFirst },
                 ends: None,
             };
-            // Half of the plans have some split that is not even.
+            // Half of the plans have an uneven split, if there is one.
             let splits: Vec<_> = layout.chunk_splits(models()[model].layers).collect();
             let ends = split.and_then(|i| splits.get(i % splits.len().max(1))).and_then(|split| split.layer_ends());
             let layout = Layout { ends, ..layout };
@@ -83,7 +85,7 @@ fn room(bytes: u64) -> DeviceMemory {
     DeviceMemory { hbm: Bytes(bytes), host: Bytes(bytes), storage: Bytes(bytes) }
 }
 
-/// Holds one plan against the slow paths; whether its time was exact, if it obeys the rules.
+/// Compares one plan with the slow paths. Returns whether its time was exact, or `None` if it breaks a rule.
 fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result<Option<bool>, TestCaseError> {
     let stack = SoftwareStack::load(stack).unwrap();
     let fabric = Fabric::built_in(fabric).unwrap();
@@ -95,7 +97,7 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
     let memory = step_memory(model, plan, &stack, DeviceMemory::of_chip(&accelerator), domain).unwrap();
     let evaluator = Evaluator::new(model, &fabric, &stack, DeviceMemory::of_chip(&accelerator));
     let shape = PlanShape::new(&mut chip, model, &fabric, plan).unwrap();
-    // Prepared from another plan: its micro-batch, policy, schedule and sequence parallelism are others.
+    // Prepared from another plan, with another micro-batch, policy, schedule and sequence parallelism.
     let mut other = TrainingPlan { activations: ActivationPolicy::Full.into(), ..plan.clone() };
     other.layout.sequence_parallel = false;
     other.batch.micro_batch *= 2;
@@ -118,7 +120,7 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
         evaluator.capacity(),
         MemoryNeed { device: memory.capacity, host: memory.host_capacity, storage: memory.storage_capacity }
     );
-    // A plan that fits is not said to fit under no split.
+    // A plan that fits must be found to fit under some split.
     let exactly =
         Evaluator::new(model, &fabric, &stack, DeviceMemory { hbm: Bytes(found.need.device.0 + (1 << 34)), ..room(1 << 50) });
     let spare = exactly.capacity().device.saturating_sub(found.need.device);
@@ -140,7 +142,7 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
     if plan.layout.pipeline > 1 {
         let first: u64 = plan.layout.chunk_layers(model.layers).unwrap().into_iter().step_by(plan.layout.pipeline as usize).sum();
         let held = DeviceHolding::first_device(first);
-        // Where gradients of weights run apart the first device may end long before the last.
+        // If weight gradients run separately, the first device may end long before the last.
         let last = !plan.schedule.splits_backward();
         let exchange = if last { evaluator.least_exposed_exchange(&chip, &from, plan, held) } else { Seconds::ZERO };
         let least = exchange + evaluator.time_of_least_update(&mut chip, &from, plan, held) + evaluator.overhead_per_step();
@@ -154,7 +156,7 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
     Ok(Some(exact))
 }
 
-/// Around what a plan keeps on the host, both ways draw the line at the same byte.
+/// Around what a plan keeps on the host, both ways draw the limit at the same byte.
 fn host_line(
     (model, plan): (&Model, &TrainingPlan),
     stack: &SoftwareStack,
@@ -171,7 +173,7 @@ fn host_line(
     Ok(())
 }
 
-/// The timeline's step is no longer than the step, and its memory is what the stages need.
+/// Checks that the timeline's step is no longer than the step, and that its memory equals the stages' need.
 fn played(
     timeline: &Timeline,
     slow: &StepTime,
@@ -190,9 +192,9 @@ fn played(
         let (played, need) = (device.peak_memory.as_f64(), stage.bytes_needed().as_f64());
         let place = format!("{plan:?}: {stage:?}, {} played", device.peak_memory);
         prop_assert!(played <= need * (1.0 + 1e-9), "{}", place);
-        // The update is not played. The last stage of interleaved chunks counts its loss on top of the most that its layers keep, whether or not the
-        // two coincide. ZB-V's limit of passes in flight is not always reached; by the first stage it is, where its first chunk keeps no less than its
-        // last one.
+        // The update is not simulated. The last stage of interleaved chunks adds its loss to the most that its layers
+        // keep, even if the two do not coincide. ZB-V does not always reach its limit of passes in flight. The first
+        // stage does, if its first chunk keeps at least as much as its last one.
         let apart = plan.layout.virtual_stages > 1 && stage.stage + 1 == plan.layout.pipeline;
         let full =
             stage.stage == 0 && split.first >= split.last && plan.micro_batches() >= u64::from(2 * plan.layout.pipeline - 1);
@@ -215,8 +217,8 @@ proptest! {
     }
 }
 
-/// A plan's step, in closed form and played, with its passes bounded: never more than it takes. Zero-bubble schedules are played with the parts of
-/// passes at their least.
+/// Checks that a plan's step with bounded passes, in closed form and simulated, never exceeds its real time.
+/// Zero-bubble schedules are simulated with the parts of passes at their minimum.
 fn bounded(model: &Model, plan: &TrainingPlan, chip: &str, fabric: &str) -> Result<(), TestCaseError> {
     let stack = SoftwareStack::load("ideal").unwrap();
     let fabric = Fabric::built_in(fabric).unwrap();
@@ -286,7 +288,7 @@ fn plans_of_a_large_model_are_timed_exactly() {
             exact = (exact.0 + usize::from(holds), exact.1 + 1);
         }
     }
-    // Two times seven chunks of 98 layers, ends counted: the first lacks a layer.
+    // Two times seven chunks of 98 layers, ends included: the first lacks a layer.
     assert_eq!(exact, (15, 18));
 }
 
@@ -333,7 +335,7 @@ fn policies_share_all_but_the_backward_pass() {
     }
 }
 
-/// A plan's layers under mixes: `pick` says which of the policies each layer follows.
+/// Returns a plan with mixed policies; `pick` gives the policy of each layer.
 fn mixed(model: &Model, plan: &TrainingPlan, pick: impl Fn(u64) -> ActivationPolicy) -> Option<TrainingPlan> {
     let chunks = plan.layout.chunk_layers(model.layers).ok()?;
     let mut layer = 0;
@@ -346,7 +348,7 @@ fn mixed(model: &Model, plan: &TrainingPlan, pick: impl Fn(u64) -> ActivationPol
     Some(TrainingPlan { activations: StagePolicies::ByChunk(chunks), ..plan.clone() })
 }
 
-/// Runs of a layer each as one run.
+/// Joins runs of one layer each.
 fn joined(plan: &TrainingPlan) -> TrainingPlan {
     let join = |mix: &workloads::LayerMix| {
         let layers = mix.iter().map(|run| run.layers).sum();
@@ -356,7 +358,7 @@ fn joined(plan: &TrainingPlan) -> TrainingPlan {
     TrainingPlan { activations: StagePolicies::ByChunk(chunks), ..plan.clone() }
 }
 
-/// What a plan takes: its time, its memory, its energy, its timeline.
+/// Returns a plan's time, memory, energy and timeline.
 fn everything(model: &Model, plan: &TrainingPlan, stack: &str) -> Result<(StepTime, StepMemory, f64, Timeline), StepError> {
     let stack = SoftwareStack::load(stack).unwrap();
     let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
@@ -374,7 +376,7 @@ fn everything(model: &Model, plan: &TrainingPlan, stack: &str) -> Result<(StepTi
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Chunks that have their own policies, which are all the same, take what a plan with that policy takes, bit for bit.
+    /// Chunks with their own but equal policies give exactly the plan with that policy, bit for bit.
     #[test]
     fn the_same_policy_in_every_stage_is_one_policy((model, plan) in plans(), stack in 0..2_usize) {
         let (model, stack) = (&models()[model], ["megatron", "torchtitan"][stack]);
@@ -388,8 +390,8 @@ proptest! {
         }
     }
 
-    /// A mix takes no less than the plan that keeps everything, and no more than one that has the slower policy everywhere, up to what longer passes
-    /// hide; the evaluator agrees with the slow path to the last bit and byte.
+    /// A mix takes at least as long as the plan that keeps everything. It takes at most as long as the slower policy
+    /// everywhere, except for what longer passes hide. The evaluator equals the slow path to the last bit and byte.
     #[test]
     fn mixes_lie_between_their_policies((model, plan) in plans(), seed in any::<u64>()) {
         let (model, stack) = (&models()[model], SoftwareStack::load("megatron").unwrap());
@@ -421,7 +423,7 @@ proptest! {
             }
         }
         let of = |policy| everything(model, &alike(policy), "megatron").unwrap().0.total.0;
-        // Longer passes hide more of what follows them once: so much the whole may seem shorter.
+        // Longer passes hide more of what follows them once, so the whole may seem shorter by that much.
         let slack = 0.02 * of(ActivationPolicy::Full);
         prop_assert!(of(ActivationPolicy::None) <= time.total.0 + slack && time.total.0 <= of(ActivationPolicy::Full) + slack);
     }

@@ -1,4 +1,4 @@
-//! Why a step takes as long as it does: where its time goes, and what each kernel of its passes takes and what bounds it.
+//! Explains a step's time: where it goes, and each kernel's time and bound.
 
 use crate::memory::keeps::count_layers_with_policy;
 use crate::pass::away::PieceCopies;
@@ -18,45 +18,45 @@ use workloads::{ActivationPolicy, Model, RecomputeSet, Segment, SegmentKind};
 /// A named part of a step's time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepPart {
-    /// A part of [`StepTime::named_parts`], or of its forward and backward kernels those of one kind with what bounds them.
+    /// A part of [`StepTime::named_parts`]. Forward and backward kernels are split by kind and bound.
     pub name: String,
-    /// How much of the step.
+    /// Its time in the step.
     pub time: Seconds,
 }
 
-/// A pass of a segment as the plan's slowest stage runs it.
+/// A pass of a segment on the plan's slowest stage.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PassDetail {
     /// The segment: embedding, layer, head.
     pub segment: String,
-    /// `forward`, or `backward` with what it recomputes.
+    /// `forward`, or `backward` with its recomputation.
     pub pass: String,
-    /// Times per micro-batch that a device of the stage runs it.
+    /// Runs per micro-batch on a device of the stage.
     pub count: u64,
-    /// How long it takes once; the host's launches, and weights and gradients that ZeRO exchanges beside it, not counted.
+    /// Time of one run, without the host's launches and ZeRO's exchanges beside it.
     pub time: Seconds,
-    /// Energy of it once on one device, static power apart.
+    /// Energy of one run on one device, without static power.
     pub energy: Joules,
-    /// How much less it might take under a better schedule: none where its schedule is proven.
+    /// How much shorter a better schedule might be; zero if the schedule is proven.
     pub unproven: Seconds,
-    /// Its kernels in the order in which they start.
+    /// Its kernels, in order of start.
     pub kernels: Vec<KernelDetail>,
 }
 
-/// Why a plan takes as long as it does.
+/// The explanation of a plan's step time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
-    /// The step.
+    /// The step's time.
     pub time: StepTime,
-    /// The step's time in parts that add up to it, longest first.
+    /// Parts that add up to the step's time, longest first.
     pub parts: Vec<StepPart>,
-    /// The stage whose devices are busy longest, from 0: the first of several.
+    /// The stage whose devices are busy longest, from 0; the first of several.
     pub slowest_stage: u32,
     /// Its passes.
     pub passes: Vec<PassDetail>,
 }
 
-/// What computes a kernel.
+/// Returns the unit that computes a kernel.
 #[must_use]
 pub fn kernel_units(kernel: &Kernel) -> &'static str {
     match kernel {
@@ -68,7 +68,7 @@ pub fn kernel_units(kernel: &Kernel) -> &'static str {
     }
 }
 
-/// What a bound of a kernel is called on a chip.
+/// Returns the name of a kernel's bound on a chip.
 #[must_use]
 pub fn bound_name(bound: Bottleneck, kernel: &Kernel, chip: &Accelerator) -> String {
     match bound {
@@ -81,7 +81,7 @@ pub fn bound_name(bound: Bottleneck, kernel: &Kernel, chip: &Accelerator) -> Str
     }
 }
 
-/// What a kernel does and what holds it up, in words.
+/// Describes a kernel's work and its bound.
 #[must_use]
 pub fn kernel_class(kernel: &Kernel, bound: Bottleneck, chip: &Accelerator) -> String {
     let work = match kernel {
@@ -143,15 +143,15 @@ struct SegmentRun<'a> {
     segment: &'a Segment,
     piece: &'a PieceProfile,
     policy: &'a ActivationPolicy,
-    /// Times per micro-batch.
+    /// Runs per micro-batch.
     count: u64,
     fabric: &'a Fabric,
-    /// Weights and gradients that live away from the device.
+    /// Copies of offloaded weights and gradients.
     moved: PieceCopies,
 }
 
 impl SegmentRun<'_> {
-    /// Its forward pass, and its backward pass with what that runs again.
+    /// Returns its forward pass, and its backward pass with recomputation.
     fn forward_and_backward(&self, chip: &mut ChipTimes) -> Result<[PassDetail; 2], StepError> {
         let (segment, piece) = (self.segment, self.piece);
         let treatment = self.policy.treatment_with_extent(&segment.graph, chip.stack().replay_extent());
@@ -186,8 +186,8 @@ impl SegmentRun<'_> {
         }
     }
 
-    /// Adds the segment's forward and backward kernels of a step by what they do and what bounds them. Where kernels overlap, a pass's time is shared
-    /// out in proportion to their latencies.
+    /// Adds a step's forward and backward kernels of the segment, by kind and bound. If kernels overlap, a pass's time
+    /// is split in proportion to their latencies.
     fn add_kernels_by_class(
         &self,
         chip: &mut ChipTimes,
@@ -209,7 +209,7 @@ impl SegmentRun<'_> {
     }
 }
 
-/// `backward`, and what it runs again by the operators' own names.
+/// Returns `backward`, with the names of recomputed operators.
 fn backward_name(segment: &Segment, again: &RecomputeSet) -> String {
     let operators = &segment.graph.operators;
     if again.is_empty() {

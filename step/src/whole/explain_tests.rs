@@ -1,4 +1,4 @@
-//! Laws of a step explained: nothing is lost between the step, its passes and their kernels.
+//! Laws of explanations: step, passes and kernels add up.
 #![allow(clippy::unwrap_used)]
 
 use super::{Explanation, explain_plan};
@@ -76,8 +76,10 @@ fn the_parts_are_the_step() {
             let sum: Seconds = why.parts.iter().map(|part| part.time).sum();
             assert_eq!(why.time.total, total);
             assert!((sum.0 / total.0 - 1.0).abs() < 1e-9, "{}: {plan:?}: {sum} of {total}", stack.name);
-            let kernels: Seconds = why.parts.iter().filter(|part| part.name.contains(", bound by ")).map(|part| part.time).sum();
-            assert!((kernels.0 / (why.time.forward + why.time.backward).0 - 1.0).abs() < 1e-9, "{}: {plan:?}", stack.name);
+            let kernels: Seconds = why.parts.iter().filter(|part| part.name.contains(", bound by \
+                ")).map(|part| part.time).sum();
+            assert!((kernels.0 / (why.time.forward + why.time.backward).0 - 1.0).abs() < 1e-9, "{}: \
+                {plan:?}", stack.name);
             assert!(why.parts.is_sorted_by(|a, b| a.time.0 >= b.time.0) && why.parts.iter().all(|part| part.time.0 > 0.0));
         }
     }
@@ -103,10 +105,10 @@ fn the_kernels_of_a_pass_end_with_it() {
         for Case { plan, why, .. } in cases("a100_80gb_sxm", &stack) {
             for pass in &why.passes {
                 let end = pass.kernels.iter().map(|kernel| kernel.end_time().0).fold(0.0, f64::max);
-                // Schedules are in picoseconds.
+                // Schedules count in picoseconds.
                 let slack = 1e-9 * pass.time.0 + 1e-12;
                 let context = format!("{}, {plan:?}, {} {}", stack.name, pass.segment, pass.pass);
-                // What is hidden may run beyond the pass, into the next one.
+                // Hidden communication may run beyond the pass, into the next one.
                 assert!(if hides { end >= pass.time.0 - slack } else { (end - pass.time.0).abs() <= slack }, "{context}: {end}");
                 let computing: Vec<_> = pass.kernels.iter().filter(|kernel| kernel.runs_on_cores()).collect();
                 assert!(computing.iter().all(|kernel| kernel.end_time().0 <= pass.time.0 + slack), "{context}");
@@ -130,7 +132,8 @@ fn without_a_pipeline_the_passes_have_the_steps_energy() {
             let micro_batch: Joules = why.passes.iter().map(|pass| pass.energy * pass.count as f64).sum();
             let devices = f64::from(plan.layout.tensor * plan.layout.context * plan.layout.data);
             let all = micro_batch * plan.micro_batches() as f64 * devices;
-            assert!((all.0 / energy.passes.0 - 1.0).abs() < 1e-9, "{}: {plan:?}: {all} of {}", stack.name, energy.passes);
+            assert!((all.0 / energy.passes.0 - 1.0).abs() < 1e-9, "{}: {plan:?}: {all} of \
+                {}", stack.name, energy.passes);
         }
     }
 }
@@ -157,14 +160,15 @@ fn kernels_side_by_side_share_the_device_memory() {
         for Case { plan, why, .. } in cases(chip, &ideal) {
             for pass in &why.passes {
                 let kernels = || pass.kernels.iter().filter(|kernel| kernel.runs_on_cores() && kernel.latency > Seconds::ZERO);
-                // Of kernels that run within a span, all bytes are moved within it.
+                // Kernels that run within a span move all their bytes within it.
                 for (from, to) in
                     kernels().flat_map(|a| kernels().map(|b| (a.start.0, b.end_time().0))).filter(|(from, to)| from < to)
                 {
                     let inside = |kernel: &&KernelDetail| kernel.start.0 >= from && kernel.end_time().0 <= to;
                     let moved: f64 = kernels().filter(inside).map(|kernel| kernel.hbm.as_f64()).sum();
                     let rate = moved / (to - from);
-                    assert!(rate <= gives * 1.001, "{chip}, {plan:?}, {}: {rate} of {gives} from {from} to {to}", pass.pass);
+                    assert!(rate <= gives * 1.001, "{chip}, {plan:?}, {}: {rate} of {gives} from {from} to \
+                        {to}", pass.pass);
                     beside += usize::from(
                         kernels().any(|kernel| kernel.start.0 > from && kernel.start.0 < to && kernel.end_time().0 > to),
                     );

@@ -1,5 +1,5 @@
-//! What a plan's passes and the rest of its step take at least, whatever the split of its layers into chunks: what splits are bounded by before
-//! any is evaluated.
+//! Lower bounds of a plan's passes and of the rest of its step, for every split of its layers into chunks. They bound
+//! splits before any is evaluated.
 
 use crate::communication::contention::OverlapWindow;
 use crate::communication::sends::PipelineSends;
@@ -10,41 +10,41 @@ use crate::{ChipTimes, Evaluator, PlanShape, SoftwareStack, TrainingPlan};
 use sim::units::Seconds;
 use workloads::Layout;
 
-/// What one micro-batch's passes of a piece take at least on one device, communication that nothing hides included, but for weights that ZeRO-3
-/// gathers.
+/// Lower bounds of one micro-batch's passes of a piece on one device. They include exposed communication, but not the
+/// weights that ZeRO-3 gathers.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct PieceLoad {
     /// The forward pass.
     pub forward: Seconds,
-    /// The backward pass in one go, with what is run again.
+    /// The backward pass in one go, with recomputation.
     pub backward: Seconds,
-    /// The same in two that run apart: what is run again with the gradients of inputs, and the gradients of weights.
+    /// The backward pass in two separate parts: recomputation with input gradients, and weight gradients.
     pub apart: [Seconds; 2],
 }
 
-/// What nothing hides of communication in every micro-batch in a chunk's forward and in its backward pass.
+/// Exposed communication per micro-batch in a chunk's forward and backward pass.
 pub type ExposedGatherTimes = [Seconds; 2];
 
-/// [`ExposedGatherTimes`] of a chunk of one layer or more, without ends.
+/// [`ExposedGatherTimes`] of a chunk with at least one layer and without ends.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LayerGathers {
-    /// Of any number of layers.
+    /// Constant part, for any number of layers.
     pub once: ExposedGatherTimes,
-    /// Of each layer besides.
+    /// Additional part per layer.
     pub each: ExposedGatherTimes,
 }
 
 impl PlanShape {
-    /// The loads of the embedding, of a layer and of the head, but for copies of weights and gradients that live away from the device: how much these
-    /// are depends on the degrees. Any number of layers with either end or none take as much together, or more: in every
-    /// pass the device's or the host's work, whichever is longer in a layer, adds up.
+    /// Returns the loads of the embedding, a layer and the head, without copies of offloaded weights and gradients,
+    /// which depend on the degrees. Any number of layers, with any ends, take at least the sum of their loads. In every
+    /// pass, the longer of a layer's device and host time adds up.
     #[must_use]
     pub fn piece_loads(&self, stack: &SoftwareStack) -> [PieceLoad; 3] {
         piece_loads_of_profile(&self.profile, stack)
     }
 }
 
-/// [`PlanShape::piece_loads`] of a profile.
+/// Returns [`PlanShape::piece_loads`] of a profile.
 pub(crate) fn piece_loads_of_profile(profile: &StepProfile, stack: &SoftwareStack) -> [PieceLoad; 3] {
     let pieces = [&profile.embedding, &profile.layer, &profile.head];
     let passes = |piece: &PieceProfile| {
@@ -61,28 +61,28 @@ pub(crate) fn piece_loads_of_profile(profile: &StepProfile, stack: &SoftwareStac
 }
 
 impl Evaluator<'_> {
-    /// What a pass of one chunk takes besides its kernels.
+    /// Returns the overhead of one chunk's pass besides its kernels.
     #[must_use]
     pub fn pass_overhead(&self, layout: &Layout) -> Seconds {
         if layout.pipeline > 1 { self.stack.pipeline_pass_overhead(layout.virtual_stages) } else { Seconds::ZERO }
     }
 
-    /// What nothing hides at least of weights that a chunk gathers and of gradients that it scatters in every micro-batch: those of one unit, of
-    /// the layer and the ends the one of fewest parameters.
+    /// Returns a lower bound on the exposed gathers and scatters of a chunk per micro-batch: those of one unit, the
+    /// layer or end with the fewest parameters.
     #[must_use]
     pub fn least_exposed_gathers(&self, chip: &ChipTimes, shape: &PlanShape, plan: &TrainingPlan) -> ExposedGatherTimes {
         let profile = &shape.profile;
         let pieces = [&profile.embedding, &profile.layer, &profile.head].into_iter().zip(profile.units);
         let each = |(piece, units): &(&PieceProfile, u64)| (piece.parameters / units.max(&1), piece.expert_parameters);
         let Some((least, units)) = pieces.min_by_key(each) else { return ExposedGatherTimes::default() };
-        // Experts are in layers only.
+        // Only layers have experts.
         let dense = PieceProfile { expert_parameters: 0, ..*least };
         let (gather, scatter) = PlanOnNetwork { fabric: self.fabric, plan, profile }.gathers_per_unit(chip, &dense, units);
         [gather.time, gather.time + scatter.time]
     }
 
-    /// What nothing hides of weights that a chunk without ends gathers and of gradients that it scatters in every micro-batch. Any number of layers
-    /// is as many windows alike to hide them behind, and what one of them gathers first is never hidden.
+    /// Returns the exposed gathers and scatters of a chunk without ends per micro-batch. Each layer adds an equal
+    /// window that hides them, and the first gather of a pass is never hidden.
     #[must_use]
     pub fn exposed_layer_gathers(&self, chip: &ChipTimes, shape: &PlanShape, plan: &TrainingPlan) -> LayerGathers {
         let (profile, [_, units, _]) = (&shape.profile, shape.profile.units);
@@ -97,8 +97,8 @@ impl Evaluator<'_> {
         LayerGathers { once: [0, 1].map(|pass| one[pass] - each[pass]), each }
     }
 
-    /// What nothing hides of a plan's sends at least, however long the passes are that they are hidden behind: the least of all pairs of devices, and
-    /// what the others take longer, all together.
+    /// Returns a lower bound on a plan's exposed sends, however long the hiding passes are: the least of all pairs of
+    /// devices, and the summed excess of the others.
     #[must_use]
     pub fn least_exposed_sends(&self, plan: &TrainingPlan, sends: &PipelineSends) -> [Seconds; 2] {
         let longest = OverlapWindow { time: Seconds(f64::INFINITY), ..OverlapWindow::default() };
@@ -106,8 +106,8 @@ impl Evaluator<'_> {
         [exposed.least_send(), exposed.excess_over_least()]
     }
 
-    /// What nothing hides at least of what a device exchanges once per step behind its last pass, the same on every chip. Work hides no more of a
-    /// communication than the stack's share of all of it. More layers are exchanged no faster.
+    /// Returns a lower bound on the exposed exchange of a device after its last pass, the same on every chip. Work
+    /// hides at most the stack's share of a communication. More layers are never exchanged faster.
     #[must_use]
     pub fn least_exposed_exchange(
         &self,
@@ -124,7 +124,7 @@ impl Evaluator<'_> {
         if held.ends == [false; 2] { late } else { late + step.tied_gradient_sum(chip) }
     }
 
-    /// A device's update of what it holds: a step's last is no shorter.
+    /// Returns a device's update of its parameters; a step's last update is no shorter.
     #[must_use]
     pub fn time_of_least_update(
         &self,
@@ -139,23 +139,23 @@ impl Evaluator<'_> {
     }
 }
 
-/// What a device holds of a model.
+/// A device's part of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeviceHolding {
     /// Layers.
     pub layers: u64,
-    /// The embedding, and the head.
+    /// True if it holds the embedding, and the head.
     pub ends: [bool; 2],
 }
 
 impl DeviceHolding {
-    /// So many layers beside the embedding.
+    /// Returns `layers` layers beside the embedding.
     #[must_use]
     pub fn first_device(layers: u64) -> Self {
         Self { layers, ends: [true, false] }
     }
 
-    /// So many layers between the ends.
+    /// Returns `layers` layers between the ends.
     #[must_use]
     pub fn inner_device(layers: u64) -> Self {
         Self { layers, ends: [false; 2] }

@@ -1,4 +1,5 @@
-//! A shape for many chips: all of it but what its passes take is prepared once, for what bounds their schedules from below ([`Outline`]).
+//! A plan's shape for many chips. Everything except pass times is prepared once, for lower bounds on schedules
+//! ([`Outline`]).
 //!
 //! [`Outline`]: sim::schedule::Outline
 
@@ -13,13 +14,13 @@ use std::sync::Arc;
 use workloads::{ActivationPolicy, SegmentKind};
 
 impl PlanShape {
-    /// The profile's embedding, layer, head.
+    /// Returns the profile's embedding, layer and head.
     fn pieces_mut(&mut self) -> [&mut PieceProfile; 3] {
         let StepProfile { embedding, layer, head, .. } = &mut self.profile;
         [embedding, layer, head]
     }
 
-    /// Whether a plan's policies say what is kept in a segment: layers' alone, and those of ends that have layers.
+    /// Returns whether a plan's policies decide what a segment keeps: always for layers, and for ends with layers.
     fn follows_policy(&self, kind: SegmentKind) -> bool {
         match kind {
             SegmentKind::Embedding => self.profile.leading_segment.is_some(),
@@ -29,12 +30,12 @@ impl PlanShape {
     }
 }
 
-/// What runs in a segment's backward pass under a policy, where that is more than the backward pass alone.
+/// The recomputing part of a segment's backward pass under a policy.
 #[derive(Debug, Clone)]
 struct RecomputedBackward<G> {
-    /// The backward pass with what runs again, if anything does.
+    /// The backward pass with recomputation, if there is any.
     whole: Option<G>,
-    /// How much of what runs again does, and how often the backward pass runs.
+    /// How much of the recomputation runs, and how often the backward pass runs.
     repeats: [f64; 2],
 }
 
@@ -49,8 +50,9 @@ pub struct UntimedShape<G = KernelGraph> {
 pub type OutlinedShape = UntimedShape<Arc<KernelProgram>>;
 
 impl LoweredModel<'_> {
-    /// The shape of a plan of one policy without the times of its passes; `None` where more than its schedules depends on the chip (streams of kernels,
-    /// copies to the host). The first shape of `self` must be one that keeps everything.
+    /// Returns the shape of a plan with one policy, without the times of its passes. Returns `None` if more than its
+    /// schedules depends on the chip (streams of kernels, copies to the host). The first shape of `self` must keep
+    /// everything.
     ///
     /// # Errors
     /// A graph without layers.
@@ -72,7 +74,7 @@ impl LoweredModel<'_> {
             let treatment = policy.treatment_with_extent(&segment.graph, chip.stack().replay_extent());
             copies |= treatment.offloaded_bytes(&segment.graph) > Bytes::ZERO;
             let whole = (!treatment.recompute.is_empty()).then(|| segment.backward_graph(&treatment.recompute));
-            // Where nothing goes away no tokens do, and all of it runs again.
+            // Without offload, all tokens are recomputed.
             RecomputedBackward { whole, repeats: [1.0, if segment.second_backward { 2.0 } else { 1.0 }] }
         });
         Ok((!copies).then_some(UntimedShape { shape, again }))
@@ -80,7 +82,7 @@ impl LoweredModel<'_> {
 }
 
 impl UntimedShape {
-    /// With its kernels interned.
+    /// Interns its kernels.
     #[must_use]
     pub fn intern_kernels(self, table: &mut KernelTable) -> OutlinedShape {
         let again = self.again.map(|RecomputedBackward { whole, repeats }| RecomputedBackward {
@@ -92,14 +94,14 @@ impl UntimedShape {
 }
 
 impl OutlinedShape {
-    /// The shape without the times of its passes.
+    /// Returns the shape without the times of its passes.
     #[must_use]
     pub fn shape_without_times(&self) -> &PlanShape {
         &self.shape
     }
 
-    /// The shape where a pass takes `least`: what [`LoweredModel::shape_with_least`] gives of a chip whose kernels are bounded so. `passes` are those of the lowered
-    /// model with nothing run again.
+    /// Returns the shape with passes that take `least`. It equals [`LoweredModel::plan_shape`] on a chip with such
+    /// kernel bounds. `passes` are those of the lowered model without recomputation.
     #[must_use]
     pub fn shape_with_least(&self, passes: &[SegmentPasses; 3], mut least: impl FnMut(&KernelProgram) -> Seconds) -> PlanShape {
         let mut shape = self.shape.clone();

@@ -1,11 +1,12 @@
-//! Copies of weights and gradients that live away from the device: every micro-batch fetches a piece's weights for its forward pass and again for its
-//! backward pass, and its backward pass sends the gradients away (Ren et al., ZeRO-Offload, USENIX ATC 2021, section 4.1; Rajbhandari et al.,
-//! ZeRO-Infinity, SC 2021, sections 4 and 6.1).
+//! Copies of offloaded weights and gradients. Every micro-batch fetches a piece's weights for its forward pass and
+//! again for its backward pass. The backward pass sends the gradients away (Ren et al., ZeRO-Offload, USENIX ATC 2021,
+//! section 4.1; Rajbhandari et al., ZeRO-Infinity, SC 2021, sections 4 and 6.1).
 //!
-//! What ranks share, each copies its share of, over its own link: under ZeRO-3 weights are fetched in shares and then gathered, gradients that are
-//! reduced in every micro-batch (ZeRO-2, ZeRO-3) leave in shares. Otherwise every rank copies what it holds whole; in a pipeline that is so of ZeRO-2's
-//! gradients, too. Like weights that ZeRO-3 gathers, those fetched for the backward pass serve what runs again there, and a head beside the embedding
-//! that it is tied to has none of its own.
+//! Each rank copies its share of what is sharded, over its own link. Under ZeRO-3, ranks fetch shares of the weights
+//! and gather them. Gradients that are reduced in every micro-batch (ZeRO-2, ZeRO-3) leave in shares. Otherwise every
+//! rank copies all that it holds, including ZeRO-2's gradients in a pipeline. Weights fetched for the backward pass
+//! also serve its recomputation, like weights that ZeRO-3 gathers. A head beside the embedding that it is tied to has
+//! no copies of its own.
 
 use crate::communication::network::StepNetwork;
 use crate::communication::sharing::sharing_domain;
@@ -19,7 +20,7 @@ use sim::units::{Bytes, Joules};
 use workloads::memory::BytesByPlace;
 
 impl<N: StepNetwork> PlanOnNetwork<'_, N> {
-    /// What is copied in every micro-batch of weights and gradients that live away from the device; none where all live there.
+    /// Returns the copies of offloaded weights and gradients per micro-batch; `None` if none are offloaded.
     pub(crate) fn parameter_copies(&self, chip: &mut ChipTimes) -> Option<ParameterCopies> {
         let away = self.profile.away?;
         let layout = &self.plan.layout;
@@ -42,7 +43,7 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         Some(ParameterCopies { pieces, bounded: chip.fidelity() != Fidelity::Exact })
     }
 
-    /// The energy of these copies in one micro-batch on the devices of all stages, static power apart.
+    /// Returns the energy of these copies for one micro-batch on the devices of all stages, without static power.
     pub(crate) fn energy_of_parameter_copies(&self, chip: &mut ChipTimes, layers: u64) -> Joules {
         let Some(copies) = self.parameter_copies(chip) else { return Joules::ZERO };
         let mut of = |piece: &PieceCopies| {

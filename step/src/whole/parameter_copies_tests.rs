@@ -1,4 +1,4 @@
-//! Laws of the copies of weights and gradients that live away from the device.
+//! Laws of the copies of offloaded weights and gradients.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use crate::memory::step_memory::DeviceMemory;
@@ -17,14 +17,14 @@ use workloads::{ActivationPolicy, Layout, Model, SegmentKind, ZeroStage};
 const INFINITY: &str = "zero-infinity";
 const STORED: &str = "zero-infinity,to_nvme=1";
 const OFFLOAD: &str = "zero-offload";
-/// GB/s of a link that hides all it does.
+/// GB/s of a link that hides everything.
 const BOUNDLESS: f64 = 1e12;
 
 fn model() -> Model {
     Model { layers: 8, ..Model::load("llama2-7b").unwrap() }
 }
 
-/// An A100 with so many GB/s to its host and to storage.
+/// An A100 with the given GB/s to its host and to storage.
 fn accelerator([host, storage]: [f64; 2]) -> Accelerator {
     let (rate, capacity) = (|gb: f64| BytesPerSecond(gb * 1e9), Bytes(1 << 50));
     let mut accelerator = Accelerator::built_in("a100_80gb_sxm").unwrap();
@@ -55,7 +55,7 @@ fn copies(model: &Model, plan: &TrainingPlan) -> Option<ParameterCopies> {
     PlanOnNetwork { fabric: &fabric, plan, profile: &profile }.parameter_copies(&mut chip)
 }
 
-/// Plans with weights or gradients away, of several schedules.
+/// Plans with offloaded weights or gradients, under several schedules.
 fn plans() -> impl Strategy<Value = TrainingPlan> {
     let zero =
         proptest::sample::select(vec![ZeroStage::None, ZeroStage::OptimizerStates, ZeroStage::Gradients, ZeroStage::Parameters]);
@@ -91,7 +91,7 @@ proptest! {
     }
 }
 
-/// A search bounds plans with what evaluates them, and evaluates them as they are printed.
+/// Checks that a search's bounds hold for the plans that it evaluates and prints.
 fn is_bounded(plan: &TrainingPlan, links: [f64; 2], stack: &str) {
     let (model, fabric, stack) = (model(), fabric(), SoftwareStack::load(stack).unwrap());
     let mut chip = ChipTimes::new(&accelerator(links), &stack).unwrap();
@@ -102,7 +102,7 @@ fn is_bounded(plan: &TrainingPlan, links: [f64; 2], stack: &str) {
         let mut chip = chip.with_fidelity(fidelity);
         let shape = PlanShape::new(&mut chip, &model, &fabric, plan).unwrap();
         let sends = evaluator.pipeline_sends(&chip, &shape, plan);
-        // Passes of the plan before stay out of it, though it has the same chunks.
+        // The previous plan's passes are not reused, although it has the same chunks.
         let mut recent = RecentChunks::default();
         let before = TrainingPlan { layout: Layout { data: 1, zero: ZeroStage::None, ..plan.layout }, ..plan.clone() };
         let [_, found] = [&before, plan].map(|plan| {
@@ -175,7 +175,7 @@ fn a_step_takes_at_least_what_its_links_take() {
         let each = match technique {
             OFFLOAD => gigabytes / host,
             INFINITY => 2.0 * gigabytes / host,
-            // Both ways of the backward pass, and the forward pass's.
+            // Both directions of the backward pass, and the forward pass's copies.
             _ => 3.0 * gigabytes / storage,
         };
         let passes = step.total.0 - step.optimizer.0 - step.overhead.0;
@@ -196,7 +196,7 @@ fn what_ranks_share_they_copy_their_share_of_and_the_rest_whole() {
         (1, ZeroStage::OptimizerStates, [1, 1]),
         (1, ZeroStage::Gradients, [1, 4]),
         (1, ZeroStage::Parameters, [4, 4]),
-        // In a pipeline ZeRO-2 reduces whole gradients, behind the last micro-batch.
+        // In a pipeline, ZeRO-2 reduces whole gradients, after the last micro-batch.
         (2, ZeroStage::Gradients, [1, 1]),
         (2, ZeroStage::Parameters, [4, 4]),
     ] {
@@ -252,9 +252,9 @@ fn gradients_are_not_copied_to_the_host_again_by_the_update() {
         });
         (bytes.sum::<f64>() / f64::from(1 << 20) * 1e6).round() / 1e6
     };
-    // Weights come back, 2 bytes a number, where they live on the device.
+    // Weights on the device return, at 2 bytes per number.
     assert_eq!([OFFLOAD, INFINITY, STORED].map(|technique| moved(technique, TransferLink::Host)), [2.0, 0.0, 0.0]);
-    // Gradients are read, weights written, 12 bytes of masters and moments both.
+    // Gradients are read and weights written; 12 bytes of masters and moments are both.
     assert_eq!([OFFLOAD, INFINITY, STORED].map(|technique| moved(technique, TransferLink::Storage)), [0.0, 0.0, 28.0]);
     // The host's processors stream the same 28 bytes through their memory, wherever they come from.
     assert_eq!([OFFLOAD, INFINITY, STORED].map(|technique| moved(technique, TransferLink::HostMemory)), [28.0; 3]);

@@ -1,4 +1,5 @@
-//! Backward passes in two parts, of which bounds are known: no step that takes them is shorter than what is played with the parts at their least.
+//! Bounds of backward passes in two parts: a step with the bounds is never longer than the simulation with the parts at
+//! their minimum.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
@@ -10,11 +11,11 @@ use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Batch, Layout, ZeroStage};
 
-/// By what shares schedules that were found are longer than the best ones, and bounds shorter: the forward pass, the backward pass, its gradients of
-/// inputs, and the backward pass with what runs again.
+/// Relative excess of found schedules over the best ones, and of the best ones over bounds: forward pass, backward
+/// pass, its input gradients, and backward pass with recomputation.
 type Shares = [[f64; 2]; 4];
 
-/// A piece whose passes are bounded, the best schedules being those of `exact`.
+/// Returns a piece with bounded passes, whose best schedules are those of `exact`.
 fn bounded(exact: &PieceProfile, shares: &Shares) -> PieceProfile {
     let (r, b) = (exact.recompute, exact.backward);
     let of = |time: Seconds, [longer, shorter]: [f64; 2]| (time * (1.0 - shorter), time * (1.0 + longer));

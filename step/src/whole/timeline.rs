@@ -1,12 +1,13 @@
-//! A step played event by event with everything on it: passes, reductions, updates, and memory over time.
+//! A step simulated event by event: passes, reductions, updates, and memory over time.
 //!
-//! Passes, sends and their times are those of [`crate::step_time_of`]; so is what nothing hides of the exchanges and the update. There a device's
-//! exchange begins when its passes can have ended at the latest, here when they have: the step here is no longer than there (without the
-//! overhead per step, which has no place in it), and mostly equal; always where weight gradients are put off. What hidden communication there is runs beside the passes and is not shown.
+//! Passes, sends and their times are those of [`crate::step_time_of`], and so are the exposed exchanges and the update.
+//! There, a device's exchange starts when its passes end at the latest; here, when they actually end. So this step is
+//! never longer than that one without the overhead per step, which the timeline omits. Mostly they are equal; they
+//! always are if weight gradients are put off. Hidden communication runs beside the passes and is not shown.
 //!
-//! A device holds weights, gradients and states all the time, a micro-batch's activations from the start of its forward pass to the end of its
-//! backward pass, and while a backward pass runs what [`crate::step_memory`] counts for the moment of a layer or of the loss. The moment of the
-//! update is not played.
+//! A device always holds weights, gradients and states. It holds a micro-batch's activations from the start of its
+//! forward pass to the end of its backward pass. During a backward pass it also holds what [`crate::step_memory`]
+//! counts for a layer or the loss. The moment of the update is not simulated.
 
 use crate::memory::account::{MemoryAccount, MemoryProfile};
 use crate::whole::evaluate::{PlanOnNetwork, simulated_pipeline};
@@ -16,8 +17,8 @@ use sim::pipeline::{PipelineSchedule, Timeline};
 use sim::units::Bytes;
 use workloads::{Model, TrainingGraph};
 
-/// The timeline of a plan's step, from a profile and a lowered model (with the fullest experts) made for a plan that is lowered alike.
-/// `domain`: as in [`crate::step_memory`].
+/// Returns the timeline of a plan's step. The profile and the lowered model (with the fullest experts) must be made for
+/// a plan with the same lowering. `domain` is as in [`crate::step_memory`].
 ///
 /// # Errors
 /// A pipeline that the schedule cannot run.
@@ -45,7 +46,7 @@ pub fn step_timeline(
         let waits = arrangement.schedule == PipelineSchedule::GPipe;
         stage.resident = if place < p as usize { always } else { Bytes::ZERO };
         stage.stash = if waits { kept + head } else { kept };
-        // The inputs of products, which are most of what is kept, are needed for the weights' gradients.
+        // Most kept tensors are inputs of products, which the weight gradients need.
         stage.stash_for_weights = stage.stash;
         let at_hand = if waits { Bytes::ZERO } else { head };
         stage.working = at_hand + if place == last { layer.max(loss) } else { layer };

@@ -70,7 +70,8 @@ fn broken_rules_name_key_value_limit_and_cure() {
     let cases: [(&[(&str, serde_json::Value)], &str); 16] = [
         (
             &[("num_procs", 12.into())],
-            "num_procs = 12: must be tensor_par x pipeline_par x data_par = 4 x 2 x 2 = 16; write 16, or change a degree",
+            "num_procs = 12: must be tensor_par x pipeline_par x data_par = 4 x 2 x 2 = 16; write 16, or change a \
+             degree",
         ),
         (
             &[("batch_size", 66.into())],
@@ -87,10 +88,15 @@ fn broken_rules_name_key_value_limit_and_cure() {
         ),
         (
             &[("activations_offload", true.into())],
-            "activations_offload = true: needs activation_recompute \"full\": only block inputs can go to the second memory here; \
+            "activations_offload = true: needs activation_recompute \"full\": only block inputs can go to the second \
+             memory here; \
              write false, or recompute in full",
         ),
-        (&[("datatype", "int4".into())], "datatype = \"int4\": must be one of float16, bfloat16, float8, float32; correct it"),
+        (
+            &[("datatype", "int4".into())],
+            "datatype = \"int4\": must be one of float16, bfloat16, float8, float32; \
+            correct it",
+        ),
         (
             &[("activation_recompute", "half".into())],
             "activation_recompute = \"half\": must be one of none, attn_only, full; correct it",
@@ -105,7 +111,8 @@ fn broken_rules_name_key_value_limit_and_cure() {
         ),
         (
             &[("tensor_par_comm_type", "ar".into())],
-            "seq_par_ag_redo = true: needs tensor_par_comm_type \"rs_ag\" and activation_recompute other than \"full\"; write false",
+            "seq_par_ag_redo = true: needs tensor_par_comm_type \"rs_ag\" and activation_recompute other than \
+             \"full\"; write false",
         ),
         (
             &[("tensor_par", 1.into()), ("num_procs", 4.into())],
@@ -149,6 +156,13 @@ fn what_does_not_divide_is_refused_by_file_and_width() {
         error(&[("hidden", (-1).into())]),
         "model.json: hidden = -1: must be a whole number between 1 and 1048576; correct it"
     );
-    assert!(error(&[("vocabulary", 7.into())]).starts_with("model.json: vocabulary = 7: is not a key; there are hidden, "));
-    assert_eq!(error(&[("num_blocks", serde_json::Value::Null)]), "model.json: num_blocks = nothing: this key is needed; add it");
+    assert!(error(&[("vocabulary", 7.into())]).starts_with(
+        "model.json: vocabulary = 7: is not a key; there are \
+        hidden, "
+    ));
+    assert_eq!(
+        error(&[("num_blocks", serde_json::Value::Null)]),
+        "model.json: num_blocks = nothing: this key is \
+        needed; add it"
+    );
 }

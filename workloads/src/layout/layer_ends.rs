@@ -39,7 +39,8 @@ impl FromStr for LayerEnds {
             _ => Err(LayoutError {
                 key: "layer_split",
                 value: text.to_owned(),
-                limit: "`even`, `best`, or FIRST:LAST (layers of the first and last chunk), optionally @N (inner chunks before those with one layer more)"
+                limit: "`even`, `best`, or FIRST:LAST (layers of the first and last chunk), optionally @N (inner \
+                    chunks before those with one layer more)"
                     .to_owned(),
                 cure: "use a value such as 7:8 or 7:8@2".to_owned(),
             }),
@@ -364,7 +365,8 @@ mod tests {
         assert!(fault(layout(1, 1, Some((8, 7)))).contains("left out without a pipeline"));
         assert_eq!(
             fault(layout(4, 1, Some((99, 1)))),
-            "layer_split = 99:1: must be at most the 32 layers in the first and the last chunk together; use 29:1 or 30:0"
+            "layer_split = 99:1: must be at most the 32 layers in the first and the last chunk together; use 29:1 or \
+             30:0"
         );
         // No split with this first chunk gives every inner chunk a layer.
         assert!(fault(layout(4, 1, Some((31, 0)))).ends_with("has one of the 32 layers; use 30:0 or 29:0"));

@@ -44,11 +44,13 @@ impl Layout {
         let most = layers.saturating_add(2);
         let limit = if chunks > most {
             format!(
-                "such that pp x virtual_stages = {chunks} is at most {most}, the {layers} layers and stages for the embedding and the head (inner stages without layers are not modelled)"
+                "such that pp x virtual_stages = {chunks} is at most {most}, the {layers} layers and stages for the \
+                 embedding and the head (inner stages without layers are not modelled)"
             )
         } else {
             format!(
-                "such that pp x virtual_stages = {chunks} divides the {layers} layers (or {most} with the embedding and the head as layers)"
+                "such that pp x virtual_stages = {chunks} divides the {layers} layers (or {most} with the embedding \
+                 and the head as layers)"
             )
         };
         LayoutError { key, value, limit, cure }
@@ -70,7 +72,8 @@ impl Layout {
                 key: "tp",
                 value: t.to_string(),
                 limit: format!(
-                    "a divisor of the {} heads and of the MLP width {}, and a divisor or a multiple of the {} key/value heads",
+                    "a divisor of the {} heads and of the MLP width {}, and a divisor or a multiple of the {} \
+                     key/value heads",
                     model.heads,
                     model.distinct_mlp_widths(),
                     model.kv_heads
@@ -84,7 +87,11 @@ impl Layout {
                 key: "cp",
                 value: c.to_string(),
                 limit: ulysses_degree_rule(model, t),
-                cure: format!("{}, or the ring method", nearest_valid_values(c, heads, "cp", |c| heads.is_multiple_of(c))),
+                cure: format!(
+                    "{}, or the ring \
+                    method",
+                    nearest_valid_values(c, heads, "cp", |c| heads.is_multiple_of(c))
+                ),
             });
         }
         if self.virtual_stages > 1 && self.pipeline == 1 {
@@ -115,7 +122,8 @@ impl Layout {
             |n: u64| n > 0 && ranks.is_multiple_of(n) && model.ffn.is_multiple_of(n) && divides_either_way(n, self.tensor.into());
         if !obeys(width) {
             let limit = format!(
-                "a divisor of the {ranks} ranks that ep = {} leaves of a stage and of the experts' width {}, and a divisor or a multiple of tp = {}",
+                "a divisor of the {ranks} ranks that ep = {} leaves of a stage and of the experts' width {}, and a \
+                 divisor or a multiple of tp = {}",
                 self.expert, model.ffn, self.tensor
             );
             return broken(limit, nearest_valid_values(width, ranks, "etp", obeys));
@@ -145,9 +153,14 @@ impl Layout {
             ("seq", batch.sequence_length),
         ];
         match degrees.into_iter().find(|(_, value)| *value == 0) {
-            Some((key, _)) => {
-                Err(LayoutError { key, value: "0".to_owned(), limit: "at least 1".to_owned(), cure: "use 1 or more".to_owned() })
-            }
+            Some((key, _)) => Err(LayoutError {
+                key,
+                value: "0".to_owned(),
+                limit: "at least 1".to_owned(),
+                cure: "use 1 or \
+                    more"
+                    .to_owned(),
+            }),
             None => Ok(()),
         }
     }
@@ -253,12 +266,14 @@ mod tests {
         let fault = |l: Layout, b: Batch| l.check_model_and_batch(&model, &b).unwrap_err().to_string();
         assert_eq!(
             fault(layout(7, 1, 1, 1), batch(1, 1)),
-            "tp = 7: must be a divisor of the 96 heads and of the MLP width 49152, and a divisor or a multiple of the 96 key/value \
+            "tp = 7: must be a divisor of the 96 heads and of the MLP width 49152, and a divisor or a multiple of the \
+             96 key/value \
              heads; use tp = 6 or 8"
         );
         assert_eq!(
             fault(layout(8, 20, 1, 1), batch(1, 20)),
-            "pp = 20: must be such that pp x virtual_stages = 20 divides the 96 layers (or 98 with the embedding and the head as \
+            "pp = 20: must be such that pp x virtual_stages = 20 divides the 96 layers (or 98 with the embedding and \
+             the head as \
              layers); use pp = 16 or 24"
         );
         assert_eq!(

@@ -8,21 +8,28 @@ use crate::layer_names::{layer_of_name, name_within_layer};
 
 /// Operators of all models; those in layers without the layer's name.
 const OPERATORS: &str = "\
-    attention.context attention.core attention.dropout attention.exchange attention.exchange_back attention.key attention.kv_down \
-    attention.kv_norm attention.kv_up attention.norm attention.output attention.output_norm attention.qkv attention.query \
-    attention.query_down attention.query_key_norm.key attention.query_key_norm.query attention.query_norm attention.query_up attention.residual attention.residual.dropout \
+    attention.context attention.core attention.dropout attention.exchange attention.exchange_back attention.key \
+    attention.kv_down \
+    attention.kv_norm attention.kv_up attention.norm attention.output attention.output_norm attention.qkv \
+    attention.query \
+    attention.query_down attention.query_key_norm.key attention.query_key_norm.query attention.query_norm \
+    attention.query_up attention.residual attention.residual.dropout \
     attention.rope attention.scores attention.softmax attention.value cross.context cross.core cross.dropout \
     cross.encoded cross.key cross.norm cross.output cross.output_norm cross.query cross.residual \
-    cross.residual.dropout cross.scores cross.softmax cross.value decoder_embedding.dropout decoder_embedding.token embedding.dropout \
-    embedding.norm embedding.patches embedding.position embedding.projection embedding.token embedding.token_type encoder.norm \
+    cross.residual.dropout cross.scores cross.softmax cross.value decoder_embedding.dropout decoder_embedding.token \
+    embedding.dropout \
+    embedding.norm embedding.patches embedding.position embedding.projection embedding.token embedding.token_type \
+    encoder.norm \
     encoder.result head.logits head.loss head.norm head.pooling head.projection head.transform \
     head.transform_activation head.transform_norm mlp.activation mlp.activation_dropout mlp.down mlp.fc1 mlp.fc2 \
     mlp.gate mlp.gate_up mlp.gated mlp.gated.gate mlp.gated.product mlp.norm mlp.output_norm \
     mlp.residual mlp.residual.dropout mlp.up moe.activation moe.activation_dropout moe.combine moe.dispatch \
     moe.down moe.fc1 moe.fc2 moe.gate moe.gate_up moe.gated moe.gated.gate \
     moe.gated.product moe.norm moe.output_norm moe.residual moe.residual.dropout moe.return moe.router \
-    moe.shared.activation moe.shared.activation_dropout moe.shared.down moe.shared.fc1 moe.shared.fc2 moe.shared.gate moe.shared.gate_up \
-    moe.shared.gated moe.shared.gated.gate moe.shared.gated.product moe.shared.score moe.shared.sigmoid moe.shared.sum moe.shared.up \
+    moe.shared.activation moe.shared.activation_dropout moe.shared.down moe.shared.fc1 moe.shared.fc2 moe.shared.gate \
+    moe.shared.gate_up \
+    moe.shared.gated moe.shared.gated.gate moe.shared.gated.product moe.shared.score moe.shared.sigmoid \
+    moe.shared.sum moe.shared.up \
     moe.shared.weighed moe.top_k moe.up scan.convolution scan.convolved scan.core scan.gate \
     scan.gated scan.gated.gate scan.gated.product scan.gated_norm scan.in scan.norm scan.out \
     scan.output_norm scan.residual scan.residual.dropout scan.step";
@@ -72,7 +79,12 @@ fn lossy_form_name<N>(form: &Representation<N>) -> Option<&'static str> {
 /// Returns the key of a rule that changes the result of training.
 fn training_effect_of_rule<N, P>(rule: &TechniqueRule<N, P>) -> Option<String> {
     match rule {
-        TechniqueRule { representation: Some(form), .. } => lossy_form_name(form).map(|form| format!("representation = {form}")),
+        TechniqueRule { representation: Some(form), .. } => lossy_form_name(form).map(|form| {
+            format!(
+                "representation \
+            = {form}"
+            )
+        }),
         TechniqueRule { adapter: Some(_), .. } => Some("adapter".into()),
         TechniqueRule { frozen: true, .. } => Some("frozen = true".into()),
         TechniqueRule { copy_bytes: Some(_), .. } => Some("copy_bytes".into()),
@@ -107,7 +119,8 @@ impl Preset {
                 return Err(self.rule_error(format!("rule {at}: does nothing: give it one of {what}, or leave it out")));
             }
             if rule.place.is_some() && rule.rebuild.is_some() {
-                let why = "place and rebuild: a rebuilt tensor has no place; keep one of the two, or give each its own rule";
+                let why = "place and rebuild: a rebuilt tensor has no place; keep one of the two, or give each its \
+                    own rule";
                 return Err(self.rule_error(format!("rule {at}: {why}")));
             }
             let lists = [("operators", &rule.at.operators), ("except", &rule.at.except)];
@@ -121,7 +134,10 @@ impl Preset {
             }
             if let Some(what) = training_effect_of_rule(rule).filter(|_| self.gate == TrainingEffect::Exact) {
                 let cure = "write gate = \"unbiased\" if gradients are right on average, otherwise gate = \"biased\"";
-                return Err(self.rule_error(format!("gate = exact: rule {at} changes what is computed ({what}): {cure}")));
+                return Err(self.rule_error(format!(
+                    "gate = exact: rule {at} changes what is computed ({what}): \
+                    {cure}"
+                )));
             }
         }
         Ok(())
@@ -137,8 +153,12 @@ impl Preset {
         rule: &TechniqueRule,
         bits_of: impl Fn(TensorClass) -> u64,
     ) -> Result<(), TechniqueError> {
-        let wrong =
-            |key: &str, value: f64, limit: &str| Err(self.rule_error(format!("rule {at}: {key} = {value}: must be {limit}")));
+        let wrong = |key: &str, value: f64, limit: &str| {
+            Err(self.rule_error(format!(
+                "rule {at}: {key} = {value}: must be \
+                {limit}"
+            )))
+        };
         if let Some(place) = rule.place.as_ref().filter(|place| !(0.0..=1.0).contains(&place.fraction)) {
             return wrong("place.fraction", place.fraction, "from 0 to 1: the offloaded fraction");
         }
@@ -160,7 +180,11 @@ impl Preset {
             Some(Representation::Quantised { bits, .. } | Representation::DerivativeBits { bits })
                 if !(*bits > 0.0 && *bits < bits_of(rule.class) as f64) =>
             {
-                let limit = format!("above 0 and below the {} bits of the numbers that it replaces", bits_of(rule.class));
+                let limit = format!(
+                    "above 0 and below the {} bits of the numbers that it \
+                    replaces",
+                    bits_of(rule.class)
+                );
                 wrong("representation.bits", *bits, &limit)
             }
             Some(Representation::Quantised { group, .. }) if !(0.0..=1e12).contains(group) => {

@@ -46,7 +46,8 @@ fn changed(graph: &OperatorGraph) -> BTreeMap<&str, BTreeSet<&str>> {
 
 #[test]
 fn rules_find_every_layer_of_a_block() {
-    let everywhere = "megatron-selective recompute-core-attn recompute-layernorm offload-attn-norm offload-attn-proj offload-core-attn \
+    let everywhere = "megatron-selective recompute-core-attn recompute-layernorm offload-attn-norm offload-attn-proj \
+        offload-core-attn \
                       offload-mlp-norm offload-qkv-linear wta-crs rad compact lora lora-fa mesa ssdtrain memo";
     let dense = "recompute-mlp mst velora";
     let experts = "recompute-moe recompute-moe-act offload-moe-act offload-expert-fc1";
@@ -123,7 +124,12 @@ fn every_operator_has_a_name_that_rules_may_use() {
 
 #[test]
 fn files_say_what_is_wrong_with_them() {
-    let head = |gate: &str| format!("name = \"mine\"\ndescription = \"d\"\nformula = \"f\"\nsource = \"s\"\ngate = \"{gate}\"\n");
+    let head = |gate: &str| {
+        format!(
+            "name = \"mine\"\ndescription = \"d\"\nformula = \"f\"\nsource = \"s\"\ngate = \
+        \"{gate}\"\n"
+        )
+    };
     let rule = |gate: &str, rule: &str| format!("{}[[rule]]\nclass = \"saved_activations\"\n{rule}\n", head(gate));
     let error = |text: &str| Preset::from_toml_str("mine.toml", text).unwrap_err().to_string();
     let quantised =
@@ -138,7 +144,11 @@ fn files_say_what_is_wrong_with_them() {
         ),
         (rule("exact", "representation = { kind = \"absent\" }"), "(representation = absent)"),
         (rule("exact", "representation = { kind = \"derivative_bits\", bits = 2 }"), "gate = exact"),
-        (rule("exact", "representation = { kind = \"sampled_rows\", fraction = 0.5, index_bytes = 4 }"), "gate = exact"),
+        (
+            rule("exact", "representation = { kind = \"sampled_rows\", fraction = 0.5, index_bytes = 4 }"),
+            "gate = \
+            exact",
+        ),
         (rule("exact", "representation = { kind = \"projected\", rank = 4, basis = \"seed\" }"), "gate = exact"),
         (rule("exact", "frozen = true"), "gate = exact"),
         (

@@ -269,7 +269,10 @@ impl Preset {
         let named = |name: &str| values.get(name).copied().or_else(|| facts.find_by_name(name));
         amount.evaluate_with(&named).map_err(|name| TechniqueError::Malformed {
             file: self.file.clone(),
-            why: format!("`{name}` is not a number, a parameter or a quantity of the model (hidden, ffn, vocabulary, sequence, heads, layers, experts)"),
+            why: format!(
+                "`{name}` is not a number, a parameter or a quantity of the model (hidden, ffn, vocabulary, \
+                sequence, heads, layers, experts)"
+            ),
         })
     }
 

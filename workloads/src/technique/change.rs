@@ -104,7 +104,10 @@ fn merge_placements(graph: &mut OperatorGraph, rule: &TechniqueRule, technique: 
 
 /// Returns the reason why a random sample of `of`'s rows cannot be recomputed.
 pub(crate) fn redraw_reason(of: &str) -> String {
-    format!("rows of {of} are drawn at random: a recomputation would draw others, because the generator's state is not kept")
+    format!(
+        "rows of {of} are drawn at random: a recomputation would draw others, because the generator's state is \
+        not kept"
+    )
 }
 
 /// Drops the tensors that a rule rebuilds.
@@ -166,7 +169,12 @@ fn offload_tensors(
     if place.fraction >= 1.0 {
         settled.away.extend(reads);
     } else if settled.partly.is_some() {
-        return Err(TechniqueError::refuse(technique, "two techniques offload a fraction of the activations", "use one of them"));
+        return Err(TechniqueError::refuse(
+            technique,
+            "two techniques offload a fraction of the activations",
+            "use one \
+            of them",
+        ));
     } else {
         settled.partly = Some(PartialOffload::new(reads, place.fraction, place.rest));
     }

@@ -1,4 +1,4 @@
-//! What a stage keeps away from its devices: in the hosts' memory and in storage.
+//! A stage's offloaded bytes, in host memory and in storage.
 
 use super::{ChunkMemory, DEVICE_KINDS, MemoryAccount, StageHolding, belongs_to_logits};
 use crate::memory::need::MemoryNeed;
@@ -8,14 +8,14 @@ use sim::units::Bytes;
 use workloads::Treatment;
 use workloads::graph::OperatorGraph;
 
-/// What the layers of an end of the model, those with the embedding or with the head, keep of one micro-batch.
+/// Bytes that the layers beside the embedding or the head keep of one micro-batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct EndKeeps {
     /// On the device, without logits and loss.
     pub kept: Bytes,
-    /// Away from it.
+    /// Offloaded.
     pub away: Bytes,
-    /// Of that, in storage.
+    /// The part of `away` in storage.
     pub stored: Bytes,
 }
 
@@ -37,8 +37,8 @@ impl EndKeeps {
 }
 
 impl MemoryAccount<'_> {
-    /// Whether weights, gradients and states may fit under some split of the layers, where techniques change what they take and where they are: one
-    /// stage holds its part of the layers at least.
+    /// Returns whether weights, gradients and states may fit under some split of the layers, if techniques change their
+    /// bytes and places. Some stage holds at least its share of the layers.
     pub(crate) fn fullest_may_fit(&self, layers: u64, capacity: &MemoryNeed) -> bool {
         let Some(changed) = &self.profile.changed else { return true };
         let layout = self.arrangement.layout;
@@ -49,7 +49,7 @@ impl MemoryAccount<'_> {
         device <= capacity.device && away.host <= capacity.host && away.storage <= capacity.storage
     }
 
-    /// Bytes that the stages which offload most keep in the host's memory and in storage, from the same.
+    /// Returns the most bytes that any stage keeps in host memory and in storage.
     pub(crate) fn fullest_offloaded(&self, holdings: &[StageHolding; DEVICE_KINDS]) -> [Bytes; 2] {
         let of =
             |DeviceGroup { kind, from, .. }| [self.host_bytes(from, &holdings[kind]), self.storage_bytes(from, &holdings[kind])];
@@ -59,7 +59,7 @@ impl MemoryAccount<'_> {
                 .map(|d| of(self.arrangement.single_device(d)))
                 .fold([Bytes::ZERO; 2], most);
         }
-        // Without techniques the layers at the ends keep on the device what a policy sends away.
+        // Without techniques, the layers at the ends keep on the device what a policy offloads.
         if self.profile.offloaded == Bytes::ZERO && self.profile.changed.is_none() {
             return [Bytes::ZERO; 2];
         }
@@ -75,7 +75,7 @@ impl MemoryAccount<'_> {
         held.away.storage + self.offloaded_activations(stage, held)[1]
     }
 
-    /// Bytes written to storage: by the update, and in every micro-batch, gradients and activations.
+    /// Returns the bytes written to storage: by the update, and per micro-batch (gradients and activations).
     pub(super) fn bytes_written_to_storage(&self, stage: u32, held: &StageHolding) -> [Bytes; 2] {
         let buffered = self.profile.changed.as_ref().map_or(0, |changed| changed.buffered_layers.min(held.layers));
         let mut activations = match self.has_stage_policies() {
@@ -90,8 +90,8 @@ impl MemoryAccount<'_> {
         [held.away.updated, held.away.gradients + activations]
     }
 
-    /// Activations away from the device, all and those in storage: all that go, of the layers at the ends as well, but for those of the layers whose
-    /// buffers are there anyway.
+    /// Returns the offloaded activations, all and those in storage, including layers at the ends, but without layers
+    /// that have device buffers.
     fn offloaded_activations(&self, stage: u32, held: &StageHolding) -> [Bytes; 2] {
         let buffered = self.profile.changed.as_ref().map_or(0, |changed| changed.buffered_layers.min(held.layers));
         let of = |in_chunk: fn(&ChunkMemory) -> Bytes, each: Bytes, of_end: fn(&EndKeeps) -> Bytes| {

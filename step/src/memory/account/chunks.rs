@@ -1,4 +1,4 @@
-//! What the chunks of a device keep where stages have policies of their own.
+//! Memory of a device's chunks if stages have their own policies.
 
 use super::at_work::TransientBytes;
 use super::{MemoryAccount, MemoryProfile, StageHolding};
@@ -8,18 +8,18 @@ use sim::pipeline::PipelineSchedule;
 use sim::units::Bytes;
 use workloads::{ActivationPolicy, LayerMix};
 
-/// What one chunk's layers keep of one micro-batch.
+/// Bytes that one chunk's layers keep of one micro-batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ChunkMemory {
     /// On the device, all its layers.
     pub kept: Bytes,
-    /// In host memory and in storage, all its layers.
+    /// In host memory and storage, all its layers.
     pub offloaded: Bytes,
-    /// Of that, in storage.
+    /// The part of `offloaded` in storage.
     pub stored: Bytes,
-    /// Alive besides while one of its layers runs, at most.
+    /// Largest transient bytes while one of its layers runs.
     transient: TransientBytes,
-    /// What one of its layers brings back from the host, at most.
+    /// Most bytes that one of its layers fetches from the host.
     returning: Bytes,
 }
 
@@ -38,29 +38,31 @@ impl ChunkMemory {
     }
 }
 
-/// What a stage has for its layers' activations.
+/// A stage's room for its layers' activations.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StageRoom {
-    /// Bytes for what its layers keep of all micro-batches in flight, and for what is alive besides while one of them runs.
+    /// Bytes for its layers' activations of all micro-batches in flight, and for transients while one layer runs.
     pub layers: Bytes,
-    /// Bytes for what its layers keep while the loss runs, on the stage that has it.
+    /// Bytes for its layers' activations during the loss, on the stage that has the loss.
     pub loss: Option<Bytes>,
-    /// Micro-batches in flight, as a mean over its layers: of several chunks on a device each holds a part of them only.
+    /// Micro-batches in flight, as a mean over its layers. With several chunks per device, each holds only part of
+    /// them.
     pub depth: f64,
 }
 
 impl MemoryAccount<'_> {
-    /// Whether stages have policies of their own.
+    /// Returns whether stages have their own policies.
     pub(super) fn has_stage_policies(&self) -> bool {
         !self.profile.chunks.is_empty()
     }
 
-    /// Places of a stage's chunks.
+    /// Returns the places of a stage's chunks.
     pub(super) fn chunk_places(&self, stage: u32) -> impl Iterator<Item = usize> + '_ {
         (0..self.profile.chunks.len()).filter(move |place| self.arrangement.device_of_chunk(*place as u64) == stage)
     }
 
-    /// What a stage's layers, and its embedding, keep at the peak. `in_loss`: as in [`Self::kept_by_turns`].
+    /// Returns the bytes that a stage's layers and its embedding keep at the peak. `in_loss` is as in
+    /// [`Self::kept_by_turns`].
     pub(super) fn kept_in_chunks(
         &self,
         stage: u32,
@@ -86,7 +88,8 @@ impl MemoryAccount<'_> {
         }
     }
 
-    /// What is alive besides while one of a stage's layers runs backward and the next one's tensors come from the host.
+    /// Returns the bytes alive while one of a stage's layers runs backward and the next one's tensors arrive from the
+    /// host.
     pub(super) fn transient_bytes_of_chunks(&self, stage: u32) -> Bytes {
         if self.arrangement.layers_on_device(stage) == 0 {
             return self.transient_bytes() + self.profile.offloaded;
@@ -98,13 +101,14 @@ impl MemoryAccount<'_> {
             + most(&|chunk| chunk.returning).unwrap_or_default()
     }
 
-    /// What a stage has for its layers' activations in a device's `capacity`; `None` where it has too little without any.
+    /// Returns a stage's room for its layers' activations in a device's `capacity`; `None` if it has too little even
+    /// without any.
     pub(crate) fn room_for_activations(&self, stage: u32, held: &StageHolding, capacity: Bytes) -> Option<StageRoom> {
         let head = if held.head { self.profile.head.kept * self.losses_in_flight(stage) } else { Bytes::ZERO };
         let ends = self.kept_by_stage(stage, held, Bytes::ZERO, self.profile.embedding.kept, false) + head;
         let [framework, collectives, workspace] = self.fixed;
         let free = capacity.0.checked_sub((framework + collectives + workspace + self.bytes_ahead_of_device(stage)).0)?;
-        // Of what is live so much is lost to fragmentation; what rounding may have added is given back.
+        // The part of the live bytes that fragmentation wastes; rounding is compensated.
         let live = Bytes((free as f64 / (1.0 + fragmented_fraction(self.profile.changed.as_deref(), self.stack))) as u64);
         let left = |moment: [Bytes; 5]| {
             let ResidentBytes { weights, masters, states, .. } = held.resident;
@@ -120,5 +124,5 @@ impl MemoryAccount<'_> {
     }
 }
 
-/// Bytes of a layer that only counts.
+/// A unit of bytes per layer, only for counting.
 const MARK: u64 = 1 << 20;

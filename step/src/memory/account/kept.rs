@@ -1,4 +1,4 @@
-//! Activations that the passes in flight on a stage keep on its devices.
+//! Activations that the passes in flight keep on a stage's devices.
 
 use super::{MemoryAccount, StageHolding};
 use crate::pipeline::arrangement::Arrangement;
@@ -6,7 +6,8 @@ use sim::pipeline::{PipelineSchedule, zb_v_in_flight};
 use sim::units::Bytes;
 
 impl MemoryAccount<'_> {
-    /// Activations kept by the layers of a stage, and by its embedding and head, at the peak or at the peak of those moments when a loss is at work.
+    /// Returns the activations that a stage's layers, embedding and head keep at the peak. `in_loss` restricts it to
+    /// moments with a loss.
     pub(super) fn kept_activations(&self, stage: u32, held: &StageHolding, in_loss: bool) -> Bytes {
         let head = if held.head { self.profile.head.kept * self.losses_in_flight(stage) } else { Bytes::ZERO };
         if self.has_stage_policies() {
@@ -15,7 +16,7 @@ impl MemoryAccount<'_> {
         self.kept_by_stage(stage, held, self.profile.kept, self.profile.embedding.kept, in_loss) + head
     }
 
-    /// What a stage's layers, and its embedding, keep at the peak.
+    /// Returns the bytes that a stage's layers and its embedding keep at the peak.
     pub(super) fn kept_by_stage(&self, stage: u32, held: &StageHolding, layer: Bytes, embedding: Bytes, in_loss: bool) -> Bytes {
         let passes = self.passes_in_flight(stage);
         let split = &self.arrangement.split;
@@ -33,13 +34,14 @@ impl MemoryAccount<'_> {
         }
         let (inner, signed) = (layer * split.inner, |bytes: Bytes| i128::from(bytes.0));
         let mut sum = signed(inner * passes);
-        // The first and the last chunk keep more or less than one between them, for as many passes as make the sum largest.
+        // The first and last chunk keep more or less than an inner one, for the number of passes that makes the sum
+        // largest.
         let ends = [(held.embedding, 0, layer * split.first + embedding), (held.head, chunks - 1, layer * split.last)];
         for (_, chunk, end) in ends.into_iter().filter(|(here, ..)| *here) {
             let more = signed(end) - signed(inner);
             if more != 0 {
                 let [fewest, most] = self.passes_in_end_chunk(passes, chunk);
-                // The loss is of a micro-batch in the last chunk.
+                // The loss belongs to a micro-batch in the last chunk.
                 let fewest = if in_loss && chunk > 0 { fewest.max(1) } else { fewest };
                 sum += (more * i128::from(fewest)).max(more * i128::from(most));
             }
@@ -47,7 +49,7 @@ impl MemoryAccount<'_> {
         Bytes(u64::try_from(sum).unwrap_or(0))
     }
 
-    /// What a stage's two chunks under ZB-V, and its embedding, keep at most.
+    /// Returns the most bytes that a stage's two chunks under ZB-V, and its embedding, keep.
     pub(super) fn kept_in_both_chunks(&self, stage: u32, layer: Bytes, embedding: Bytes) -> Bytes {
         let split = &self.arrangement.split;
         let held = [u64::from(stage), split.chunks - 1 - u64::from(stage)].map(|place| layer * split.layers_of_chunk(place));
@@ -62,7 +64,7 @@ impl MemoryAccount<'_> {
         sums[0].max(sums[1])
     }
 
-    /// Micro-batches whose loss is waiting for its backward pass: all of them under GPipe, else the one at hand.
+    /// Returns the micro-batches whose loss waits for its backward pass: all under GPipe, otherwise the current one.
     pub(super) fn losses_in_flight(&self, stage: u32) -> u64 {
         if self.arrangement.schedule == PipelineSchedule::GPipe { self.passes_in_flight(stage) } else { 1 }
     }

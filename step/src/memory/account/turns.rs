@@ -1,28 +1,30 @@
-//! What the chunks of a device keep at the same time under interleaved 1F1B, whose passes go through them in turn.
+//! Activations that a device's chunks keep at the same time under interleaved 1F1B, whose passes go through the chunks
+//! in turns.
 
 use super::MemoryAccount;
 use crate::schedule::interleaving_group;
 use sim::units::Bytes;
 
 impl MemoryAccount<'_> {
-    /// Of `passes` in flight under interleaved 1F1B, the fewest and the most that are through the first chunk on the first device, or through
-    /// the last on the last, over the moments when there are so many.
+    /// Returns how many of `passes` in flight are in the first chunk (on the first device) or in the last chunk (on the
+    /// last device) under interleaved 1F1B: the fewest and the most over all moments with that many in flight.
     pub(crate) fn passes_in_end_chunk(&self, passes: u64, chunk: u32) -> [u64; 2] {
         let (m, p) = (self.arrangement.micro_batches, u64::from(self.arrangement.layout.pipeline));
         match (chunk, m / p) {
             _ if !m.is_multiple_of(p) => self.passes_in_chunk_by_turns(passes, chunk),
-            // In one round of micro-batches all are through the first chunk before any returns; the last has one at a time.
+            // In one round of micro-batches, all pass the first chunk before any returns; the last chunk has one at a
+            // time.
             (0, 1) => [p, p],
             (_, 1) => [1, 1],
-            // The second round enters the first chunk while the first round returns through the others, and the third one as that leaves it. The last
-            // chunk is empty while others are at work.
+            // The second round enters the first chunk while the first round returns through the others; the third round
+            // enters as the second leaves. The last chunk is empty while others work.
             (0, _) => [2 * p - 1, 2 * p],
             _ => [0, 1],
         }
     }
 
-    /// What a stage's layers, and its embedding, keep at the peak under interleaved 1F1B, whatever its chunks hold. `in_loss`: of the moments when a
-    /// micro-batch is in the last chunk, from which these are a pass away at most.
+    /// Returns the bytes that a stage's layers and its embedding keep at the peak under interleaved 1F1B, for any
+    /// chunks. `in_loss` restricts it to moments with a micro-batch in the last chunk, which are at most one pass away.
     pub(super) fn kept_by_turns(&self, stage: u32, layer: Bytes, embedding: Bytes, in_loss: bool) -> Bytes {
         let passes = self.passes_in_flight(stage);
         let keeps = self.kept_after_forward_passes(stage, layer, embedding);
@@ -38,7 +40,7 @@ impl MemoryAccount<'_> {
         turns.flat_map(|n| [n.saturating_sub(1).max(passes), n, (n + 1).min(last)]).filter_map(sum).max().unwrap_or_default()
     }
 
-    /// [`Self::kept_by_turns`] where a device's chunks keep `held`.
+    /// Returns [`Self::kept_by_turns`] of a device whose chunks keep `held`.
     pub(super) fn most_by_turns(&self, stage: u32, held: &[Bytes], in_loss: bool) -> Bytes {
         let (passes, v) = (self.passes_in_flight(stage), self.chunks_per_device());
         let sum = |n: u64| {
@@ -54,16 +56,17 @@ impl MemoryAccount<'_> {
         turns.flat_map(|n| [n.saturating_sub(1).max(passes), n, (n + 1).min(last)]).filter_map(sum).max().unwrap_or_default()
     }
 
-    /// What they keep when a device first has as many passes in flight as it ever has: no more than at the peak.
+    /// Returns the bytes kept when a device first reaches its largest number of passes in flight; at most the peak.
     pub(super) fn kept_at_first_peak(&self, stage: u32, layer: Bytes, embedding: Bytes) -> Bytes {
         self.kept_after_forward_passes(stage, layer, embedding)(self.passes_in_flight(stage)).0
     }
 
-    /// What a device keeps after so many forward passes, and whether a micro-batch is in its last chunk then.
+    /// Returns what a device keeps after a number of forward passes, and whether a micro-batch is then in its last
+    /// chunk.
     fn kept_after_forward_passes(&self, stage: u32, layer: Bytes, embedding: Bytes) -> impl Fn(u64) -> (Bytes, bool) {
         let (passes, p, v) = (self.passes_in_flight(stage), self.arrangement.layout.pipeline, self.chunks_per_device());
         let (split, signed) = (&self.arrangement.split, |bytes: Bytes| i128::from(bytes.0));
-        // The device's chunks from a place of the pipeline on; the longer ones are neighbours on it too.
+        // The device's chunks from a place of the pipeline on. On a device the longer chunks are neighbours too.
         let from = |place: u64| place.saturating_sub(stage.into()).div_ceil(p.into());
         let row = [from(split.longer_from), from(split.longer_from + split.longer)];
         let inner = signed(layer * split.inner);
@@ -78,20 +81,20 @@ impl MemoryAccount<'_> {
         }
     }
 
-    /// [`Self::passes_in_end_chunk`] of any chunk and device by going through the schedule.
+    /// Returns [`Self::passes_in_end_chunk`] of any chunk and device, by going through the schedule.
     pub(crate) fn passes_in_chunk_by_turns(&self, passes: u64, chunk: u32) -> [u64; 2] {
         let at = |n: u64| self.passes_in_chunk_range(n, passes)(chunk.into(), u64::from(chunk) + 1);
         self.turn_ends(passes).map(at).fold([u64::MAX, 0], |[fewest, most], n| [fewest.min(n), most.max(n)])
     }
 
-    /// Micro-batches that interleaved 1F1B takes through a chunk at a time.
+    /// Returns the micro-batches that interleaved 1F1B takes through a chunk at a time.
     pub(super) fn micro_batch_group(&self) -> u64 {
         let m = u32::try_from(self.arrangement.micro_batches).unwrap_or(u32::MAX);
         u64::from(interleaving_group(self.arrangement.layout.pipeline, m))
     }
 
-    /// Passes in flight, by the range of a device's chunks that they go through, after `n` forward passes and as many backward ones less the
-    /// `passes` in flight.
+    /// Returns the passes in flight by range of a device's chunks, after `n` forward passes and `n - passes` backward
+    /// ones.
     fn passes_in_chunk_range(&self, n: u64, passes: u64) -> impl Fn(u64, u64) -> u64 + use<> {
         let (v, group) = (self.chunks_per_device(), self.micro_batch_group());
         let [forward, backward] = [n, n - passes].map(|count| (count / (group * v) * group, count % (group * v)));
@@ -101,12 +104,12 @@ impl MemoryAccount<'_> {
         move |from, to| through(forward, from, to).saturating_sub(through(backward, v - to, v - from))
     }
 
-    /// Forward passes of a device, with `passes` in flight, at the ends of turns: forward passes go through the chunks in turn, a group of
-    /// micro-batches each, backward passes through them in reverse. From one turn to the next the number in a chunk rises, falls or stays, so
-    /// that its extremes, and those of sums over chunks, are at turns.
+    /// Returns forward-pass counts of a device at the ends of turns, with `passes` in flight. Forward passes go through
+    /// the chunks in turns of one group of micro-batches each; backward passes go in reverse. Within a turn, the number
+    /// in a chunk only rises, falls or stays. So its extremes, and those of sums over chunks, are at the ends of turns.
     fn turn_ends(&self, passes: u64) -> impl Iterator<Item = u64> + use<> {
         let (v, group) = (self.chunks_per_device(), self.micro_batch_group());
-        // What follows a whole cycle of turns repeats it.
+        // A whole cycle of turns repeats.
         let end = (self.arrangement.micro_batches * v).min(passes + 2 * group * v);
         let turns = move |from: u64| (0..=2 * v + 1).map(move |i| from + i * group);
         turns(passes).chain(turns(passes.next_multiple_of(group))).filter(move |n| *n <= end).chain([end])

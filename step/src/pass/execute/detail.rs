@@ -1,4 +1,4 @@
-//! A pass kernel by kernel, under either execution: what each kernel takes, when it starts, where it runs and what bounds it.
+//! A pass kernel by kernel, under either execution mode: each kernel's time, start, place and bound.
 
 use crate::pass::chip_times::ChipTimes;
 use crate::pass::copied::CopiedBytes;
@@ -9,44 +9,44 @@ use sim::kernel::{Kernel, KernelGraph, KernelNode, KernelRole, ParallelAxis, Pas
 use sim::network::Fabric;
 use sim::units::{Bytes, Joules, Seconds};
 
-/// Where a kernel runs.
+/// The place where a kernel runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KernelPlace {
-    /// Over the whole chip.
+    /// The whole chip.
     AllCores,
-    /// On one tensor core, one vector core, or one of each.
+    /// One tensor core, one vector core, or one of each.
     OneCore {
         /// The tensor core.
         tensor: Option<u32>,
         /// The vector core.
         vector: Option<u32>,
     },
-    /// On the network between devices.
+    /// The network between devices.
     Network,
-    /// On the link to the host.
+    /// The link to the host.
     Host,
 }
 
-/// A kernel of a pass.
+/// Details of one kernel of a pass.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KernelDetail {
-    /// Its name, unique in its pass.
+    /// Name, unique in its pass.
     pub name: String,
-    /// What is executed.
+    /// The kernel.
     pub kernel: Kernel,
-    /// Where it runs.
+    /// Its place.
     pub place: KernelPlace,
-    /// From the pass's start.
+    /// Start, relative to the pass's start.
     pub start: Seconds,
-    /// From its launch to its last byte, as the stack's software runs it; under the operator schedule beside what runs with it.
+    /// Time from launch to last byte under the stack; under the operator schedule, with concurrent kernels.
     pub latency: Seconds,
-    /// Static power apart; none on the network, where it is not modelled.
+    /// Energy without static power; zero on the network, where it is not modelled.
     pub energy: Joules,
-    /// Read from and written to the device's memory; none on the network.
+    /// Bytes read from and written to device memory; zero on the network.
     pub hbm: Bytes,
-    /// Achieved fraction of the peak of the cores that it runs on.
+    /// Achieved fraction of the peak of its cores.
     pub utilization: f64,
-    /// What takes most of its time.
+    /// The bound that takes most of its time.
     pub bound: Bottleneck,
 }
 
@@ -65,13 +65,13 @@ impl KernelDetail {
         }
     }
 
-    /// When it ends.
+    /// Returns when it ends.
     #[must_use]
     pub fn end_time(&self) -> Seconds {
         self.start + self.latency
     }
 
-    /// Whether the device's cores run it.
+    /// Returns whether the device's cores run it.
     #[must_use]
     pub fn runs_on_cores(&self) -> bool {
         matches!(self.place, KernelPlace::AllCores | KernelPlace::OneCore { .. })
@@ -79,8 +79,8 @@ impl KernelDetail {
 }
 
 impl ChipTimes {
-    /// The kernels of a pass in the order in which they start, with its copies to or from the host and storage. `pass` is the same pass as
-    /// [`crate::StepProfile`] has it, and as long.
+    /// Returns the kernels of a pass in order of start, with its copies to or from host and storage. `pass` is the same
+    /// pass in [`crate::StepProfile`], with the same time.
     pub(crate) fn kernel_details(
         &mut self,
         graph: &KernelGraph,
@@ -103,7 +103,7 @@ impl ChipTimes {
             let cost = self.schedule_costs(&kernel, fabric).all_cores;
             let role = KernelRole { operator: None, pass: Pass::Forward, gradient: None, axis: None };
             let node = KernelNode { name: name.to_owned(), kernel, role };
-            // Beside the pass's other work as far as that hides it.
+            // The copy runs beside the pass's other work, as far as that hides it.
             let start = (pass.busy_time() - cost.latency).max(Seconds::ZERO);
             kernels.push(KernelDetail { place: KernelPlace::Host, start, ..KernelDetail::new(&node, &cost, self.hbm_level()) });
         }
@@ -114,8 +114,8 @@ impl ChipTimes {
         self.chip().level_count() - 1
     }
 
-    /// One kernel after the other over the whole chip. What of a collective the stack hides runs beside what follows: of an axis's collectives in a
-    /// pass the same share each.
+    /// Returns the kernels in sequence over the whole chip. The hidden part of a collective runs beside the following
+    /// kernels. All collectives of an axis in a pass have the same hidden share.
     fn stream_details(&mut self, graph: &KernelGraph, fabric: &Fabric, pass: &PassProfile) -> Vec<KernelDetail> {
         let hbm = self.hbm_level();
         let rows: Vec<(KernelDetail, Option<ParallelAxis>)> = graph
@@ -148,7 +148,7 @@ impl ChipTimes {
         rows.into_iter().map(place).collect()
     }
 
-    /// As the operator schedule has them.
+    /// Returns the kernels as the operator schedule has them.
     fn schedule_details(&mut self, graph: &KernelGraph, fabric: &Fabric) -> Result<Vec<KernelDetail>, StepError> {
         let hbm = self.hbm_level();
         let scheduled = self.schedule_graph(graph, fabric, |_| false)?;

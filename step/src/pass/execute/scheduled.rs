@@ -1,8 +1,9 @@
-//! Passes by the operator schedule: kernels side by side on cores, collectives beside them where the chip can.
+//! Passes by the operator schedule: concurrent kernels on cores, with collectives beside them if the chip can do that.
 //!
-//! A pass takes as long as its schedule. The part of it in which nothing but collectives runs is exposed communication; the rest is the device's.
-//! Kernels that run side by side share the ports of each memory ([`shared_ports`], [`PortSharing`]).
-//! Where kernels are bounded only ([`Fidelity`]), a pass takes what every schedule of its kernels does, each as fast as it may be ([`Outline`]).
+//! A pass takes as long as its schedule. The time in which only collectives run is exposed communication; the rest is
+//! device time. Concurrent kernels share the ports of each memory ([`shared_ports`], [`PortSharing`]). If kernels are only
+//! bounded ([`Fidelity`]), a pass has the lower bound over all schedules of its kernels, each at its fastest
+//! ([`Outline`]).
 
 use super::shared_ports;
 use crate::StepError;
@@ -16,30 +17,30 @@ use sim::kernel::{Kernel, KernelGraph, KernelNode, ParallelAxis};
 use sim::schedule::{Operator, Outline, PortSharing, PortUse, Problem, Schedule};
 use sim::units::Seconds;
 
-/// Bounds that are lower than a makespan by so much, relatively, are lower by rounding.
+/// Relative tolerance: a bound this close below a makespan differs only by rounding.
 const ROUNDING: f64 = 1e-9;
 
-/// A part of a graph as it is scheduled.
+/// The scheduled part of a graph.
 pub(crate) struct ScheduledPass<'g> {
     /// Its kernels.
     pub(crate) kernels: Vec<&'g KernelNode>,
-    /// What each takes.
+    /// Costs of each kernel.
     pub(crate) costs: Vec<CostsBySpan>,
-    /// Where each runs, and when it would if none slowed another.
+    /// Place and time of each kernel, without mutual slowdown.
     pub(crate) schedule: Schedule,
-    /// From when to when each runs, in seconds.
+    /// Start and end of each kernel, in seconds.
     pub(crate) spans: Vec<[f64; 2]>,
-    /// No order of them takes less.
+    /// Lower bound over all orders.
     least: Seconds,
 }
 
 impl ScheduledPass<'_> {
-    /// What each kernel costs where it runs.
+    /// Returns each kernel's cost where it runs.
     fn chosen_costs(&self) -> Vec<KernelCost> {
         chosen_cost(&self.costs, &self.schedule)
     }
 
-    /// The time in which nothing but collectives runs, by the axis of the one that ends last: tensor, context, expert.
+    /// Returns the time in which only collectives run, by the axis of the one that ends last: tensor, context, expert.
     fn exposed_by_axis(&self) -> [Seconds; 3] {
         let span = |i: usize| self.spans[i];
         let is_collective = |i: &usize| matches!(self.kernels[*i].kernel, Kernel::Collective(_));
@@ -69,7 +70,7 @@ impl ScheduledPass<'_> {
         exposed
     }
 
-    /// When the last kernel ends.
+    /// Returns the end of the last kernel.
     fn makespan(&self) -> Seconds {
         Seconds(self.spans.iter().map(|span| span[1]).fold(0.0, f64::max))
     }
@@ -80,7 +81,8 @@ fn chosen_cost(costs: &[CostsBySpan], schedule: &Schedule) -> Vec<KernelCost> {
 }
 
 impl ChipTimes {
-    /// The pass of a graph by the operator schedule, but for the kernels that are `left_out`: what waits for them waits for what they wait for.
+    /// Returns the pass of a graph by the operator schedule, without the kernels that `left_out` selects. Their
+    /// successors wait for their predecessors instead.
     ///
     /// # Errors
     /// A chip so slow that its times leave the schedule's range.
@@ -115,7 +117,7 @@ impl ChipTimes {
         Ok(pass)
     }
 
-    /// The schedule of a graph, but for the kernels that `left_out` names.
+    /// Returns the schedule of a graph, without the kernels that `left_out` selects.
     ///
     /// # Errors
     /// A chip so slow that its times leave the schedule's range.
@@ -143,8 +145,9 @@ impl ChipTimes {
     }
 }
 
-/// Ticks that no order takes less than, where this one takes `makespan`: the schedule's bound, the busiest port, and only where these leave something
-/// what may run at the same time. A bound that is off by rounding meets the makespan.
+/// Returns a lower bound in ticks over all orders, where this one takes `makespan`. It uses the schedule's bound and
+/// the busiest port, and the bound of concurrent kernels only if those leave a gap. A bound within rounding equals the
+/// makespan.
 fn least_ticks(sharing: &PortSharing<'_>, schedule: &Schedule, uses: &[PortUse], makespan: f64) -> f64 {
     let meets = |bound: f64| bound >= makespan * (1.0 - ROUNDING);
     let quick = (schedule.lower_bound as f64).max(shared_ports::busiest_port_ticks(uses));
@@ -152,7 +155,7 @@ fn least_ticks(sharing: &PortSharing<'_>, schedule: &Schedule, uses: &[PortUse],
     if meets(bound) { makespan } else { bound }
 }
 
-/// A pass of these kernels, without the time that they take.
+/// Returns a pass with these kernels but without their time.
 fn launched_pass(kernels: &[&KernelNode], network: &impl StepNetwork) -> PassProfile {
     let mut pass = PassProfile { launches: u32::try_from(kernels.len()).unwrap_or(u32::MAX), ..PassProfile::default() };
     for node in kernels {
@@ -164,10 +167,10 @@ fn launched_pass(kernels: &[&KernelNode], network: &impl StepNetwork) -> PassPro
     pass
 }
 
-/// A part of a graph, its nodes in an order in which they can run.
+/// A part of a graph, with its nodes in a valid execution order.
 struct GraphPart {
     nodes: Vec<u32>,
-    /// Between positions in `nodes`, sorted by the later one.
+    /// Pairs of positions in `nodes`, sorted by the later one.
     edges: Vec<(u32, u32)>,
 }
 
@@ -181,7 +184,7 @@ impl GraphPart {
                 nodes.push(node as u32);
             }
         }
-        // What each node waits for among those that are in. Lowering adds a node after all that it waits for.
+        // For each node, the remaining nodes that it waits for. Lowering adds a node after all that it waits for.
         let mut waits: Vec<Vec<u32>> = vec![Vec::new(); graph.node_count()];
         let mut before: Vec<Vec<u32>> = vec![Vec::new(); graph.node_count()];
         for edge in graph.raw_edges() {
@@ -204,7 +207,7 @@ impl GraphPart {
         Self { nodes, edges }
     }
 
-    /// Its kernels.
+    /// Returns its kernels.
     fn kernel_nodes<'g>(&self, graph: &'g KernelGraph) -> Vec<&'g KernelNode> {
         let all: Vec<&KernelNode> = graph.node_weights().collect();
         self.nodes.iter().map(|&node| all[node as usize]).collect()

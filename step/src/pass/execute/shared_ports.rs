@@ -1,22 +1,22 @@
-//! What kernels use of the ports of the memories that cores share.
+//! Kernels' use of the ports of memories that cores share.
 //!
-//! The operator schedule times every kernel as if no kernel of another kind of core ran beside it: cores of one kind have equal shares of a memory
-//! each, but a tensor core and a vector core may ask together for more than the memory gives. `sim`'s [`sim::schedule_kernels::PortSharing`] plays its order with
-//! what is said here.
+//! The operator schedule times every kernel as if no kernel ran on another kind of core. Cores of one kind have equal
+//! shares of a memory. But a tensor core and a vector core may together ask for more than the memory provides.
+//! [`sim::schedule::PortSharing`] simulates the schedule's order with these uses.
 
 use sim::cost::KernelCost;
 use sim::costed::{CostsBySpan, TICKS_PER_SECOND};
 use sim::hardware::{Accelerator, MemoryScope};
 use sim::schedule::PortUse;
 
-/// The ports of a memory that cores share, at the rates that kernels achieve.
+/// The ports of a shared memory, at the rates that kernels achieve.
 struct MemoryPorts {
-    /// Position in [`Accelerator::memory_levels`].
+    /// Index in [`Accelerator::memory_levels`].
     level: usize,
     /// Bytes per second.
     read: f64,
     write: f64,
-    /// Whether reads and writes share one.
+    /// True if reads and writes share one port.
     single: bool,
 }
 
@@ -30,14 +30,14 @@ impl MemoryPorts {
         })
     }
 
-    /// How long a kernel keeps each port busy, in seconds.
+    /// Returns how long a kernel keeps each port busy, in seconds.
     fn busy_times(&self, kernel: &KernelCost) -> Vec<f64> {
         let (read, written) = (kernel.traffic.read[self.level] / self.read, kernel.traffic.written[self.level] / self.write);
         if self.single { vec![read + written] } else { vec![read, written] }
     }
 }
 
-/// For how long a kernel keeps each port busy, in ticks.
+/// Returns how long a kernel keeps each port busy, in ticks.
 pub(super) fn port_use(chip: &Accelerator, costs: &CostsBySpan) -> PortUse {
     let busy = |kernel: &KernelCost| -> Vec<f64> {
         MemoryPorts::of_chip(chip).flat_map(|ports| ports.busy_times(kernel)).map(|seconds| seconds * TICKS_PER_SECOND).collect()
@@ -45,7 +45,7 @@ pub(super) fn port_use(chip: &Accelerator, costs: &CostsBySpan) -> PortUse {
     PortUse { one: busy(&costs.one_core), all: busy(&costs.all_cores) }
 }
 
-/// What some kernels take through the busiest port at least, wherever they run, in ticks.
+/// Returns a lower bound in ticks on the time of these kernels through the busiest port, wherever they run.
 pub(super) fn busiest_port_ticks(uses: &[PortUse]) -> f64 {
     let ports = uses.first().map_or(0, |uses| uses.one.len());
     let busy = |port: usize| uses.iter().map(|uses| uses.one[port].min(uses.all[port])).sum::<f64>();

@@ -45,13 +45,20 @@ fn read_t5(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
         "gated-silu" => (true, ElementwiseFunction::Silu),
         _ => {
             let cure = "other MLPs are not covered in this family";
-            return Err(reader.value_error("feed_forward_proj", feed, "\"relu\", \"gated-gelu\" or \"gated-silu\"", cure));
+            return Err(reader.value_error(
+                "feed_forward_proj",
+                feed,
+                "\"relu\", \"gated-gelu\" or \
+                \"gated-silu\"",
+                cure,
+            ));
         }
     };
     let rate = reader.read_probability("dropout_rate", 0.1)?;
     let max_sequence = reader.read_optional_dimension("n_positions", MAX_POSITIONS)?.unwrap_or(512);
     reader.note_assumption(format!(
-        "the decoder's sequences are as long as the encoder's ({max_sequence} tokens by default); the encoder stays on a pipeline's first stage"
+        "the decoder's sequences are as long as the encoder's ({max_sequence} tokens by default); the encoder stays \
+         on a pipeline's first stage"
     ));
     let leading = vec![LayerKind { side: EncoderDecoderSide::Encoder, ..LayerKind::default() }; encoder as usize];
     Ok(Model {

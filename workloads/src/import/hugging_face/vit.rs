@@ -86,7 +86,8 @@ pub(super) const CLIP_TEXT: ModelFamily = ModelFamily {
 
 fn read_contrastive_head(reader: &ConfigReader<'_>) {
     reader.note_assumption(
-        "one tower is trained by itself: its loss covers the projection's numbers; the scores of all pairs of a batch are left out"
+        "one tower is trained by itself: its loss covers the projection's numbers; the scores of all pairs of a batch \
+         are left out"
             .to_owned(),
     );
 }
