@@ -155,8 +155,7 @@ fn every_built_in_stack_is_sound_and_errors_name_the_cure() {
     );
     let unsourced = wrong("\nlaunch = \"", "\nlunch = \"");
     assert!(
-        unsourced.starts_with("mine.toml: launch.gap_us = ") && unsourced.contains(": has no source; state under \
-            [sources]"),
+        unsourced.starts_with("mine.toml: launch.gap_us = ") && unsourced.contains(": has no source; state under [sources]"),
         "{unsourced}"
     );
 }

@@ -389,7 +389,7 @@ fn faulty_arguments_are_refused() {
         (vec!["--micro-batch", "7"], "micro_batch = 7: must be a divisor of the 512 sequences"),
         (
             vec!["--layer-split", "9"],
-            "--layer-split: layer_split = 9: must be `even`, `best` alone, or layers of the first and of the last chunk",
+            "--layer-split: layer_split = 9: must be `even`, `best`, or FIRST:LAST",
         ),
         (
             vec!["--layer-split", "9:22", "--pipeline", "4"],

@@ -359,8 +359,8 @@ fn a_row_that_cannot_be_is_listed_beside_those_that_can() {
         run_coplace(&all.into_iter().chain(more.iter().copied()).collect::<Vec<_>>())
     };
     let text = call(&["--technique", "memo"]).expect_result();
-    assert!(text.contains("\nmemo,fraction=") && text.contains("a gradient is gone before the next micro-batch"), "{text}");
-    assert!(call(&[]).expect_refusal().contains("a gradient is gone before the next micro-batch"));
+    assert!(text.contains("\nmemo,fraction=") && text.contains("a gradient is freed before the next micro-batch"), "{text}");
+    assert!(call(&[]).expect_refusal().contains("a gradient is freed before the next micro-batch"));
 }
 
 #[test]

@@ -88,7 +88,7 @@ fn a_wrong_name_gets_the_nearest() {
     assert!(error("selective_offloaded").contains("no such policy; use one of none, selective, "));
     assert!(error("custom:offload(querry_proj)").contains("did you mean `query_proj`?"));
     assert!(error("custom:host(query_proj)").contains("recompute place `host`"));
-    assert!(error("custom:query_proj").contains("is no list of tensors"));
+    assert!(error("custom:query_proj").contains("is not a list of tensors"));
     assert!(error("custom:offload()").contains("`offload()` is not a list of tensors: write `custom:offload("));
     assert!(error("custom:offload(context)+device(context)").contains("`context` is in two places"));
 }

@@ -134,7 +134,7 @@ fn keys_that_are_not_modelled() {
     let assumed = |more: &str| with(more).unwrap().assumptions;
     assert_eq!(
         assumed("\"window\": 7, \"gate\": true"),
-        ["the keys `window` = 7, `gate` = true are not known and are taken to change nothing"]
+        ["the keys `window` = 7, `gate` = true are not known and are assumed to have no effect"]
     );
     assert_eq!(
         assumed("\"logit_scale\": 0.5"),
@@ -173,7 +173,7 @@ fn layers_see_the_windows_that_a_file_gives_them() {
     let fault = |keys: &str| gemma(keys).unwrap_err();
     assert!(
         fault(&types(&["full"; 3]))
-            .ends_with("must be a list of as many as `num_hidden_layers` (4): it has 3: correct one of the two")
+            .ends_with("must be a list of `num_hidden_layers` (4) entries: it has 3: correct one of the two")
     );
     assert!(fault(&types(&["full", "linear", "full", "full"])).contains("other kinds of layers are not covered"));
 }

@@ -392,5 +392,5 @@ fn more_stages_than_layers_are_said_to_be_so() {
     let report = check(&format!("{RUNS}{}", sized("deep", dimensions)));
     let told = report.row_errors[0].to_string();
     assert!(told.contains("pp = 32: must be such that pp x virtual_stages = 32 is at most 18"), "{told}");
-    assert!(told.contains("stages without layers between others are not modelled; use pp = 18"), "{told}");
+    assert!(told.contains("inner stages without layers are not modelled); use pp = 18"), "{told}");
 }

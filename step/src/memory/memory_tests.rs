@@ -268,7 +268,8 @@ fn offloading_is_limited_by_the_hosts_memory() {
 
 #[test]
 fn states_are_those_of_the_zero_paper() {
-    // Rajbhandari et al. 2020, figure 1: 7.5B parameters over 64 ranks take 120, 31.4, 16.6 and 1.9 GB with fp16 gradients.
+    // Rajbhandari et al. 2020, figure 1: 7.5B parameters over 64 ranks take 120, 31.4, 16.6 and 1.9 GB with fp16
+    // gradients.
     let model = Model::load("llama2-7b").unwrap();
     let parameters = model.parameters() as f64;
     for (zero, per_parameter) in [

@@ -259,7 +259,8 @@ pub struct MemoryOptions {
     /// added to.
     #[serde(default)]
     pub second_gradients: bool,
-    /// Whether, in a pipeline, ZeRO-3 keeps weights gathered and gradients whole from the first micro-batch to the last (FSDP2 without resharding).
+    /// True if ZeRO-3 in a pipeline keeps weights gathered and gradients whole from the first micro-batch to the last
+    /// (FSDP2 without resharding).
     #[serde(default)]
     pub unsharded_in_pipeline: bool,
     /// True if weight gradients that products add to the main ones leave empty placeholders in the weights' type: one

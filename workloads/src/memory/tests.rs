@@ -20,7 +20,8 @@ const L: u64 = 32;
 /// Parameters of llama2-7b: in the matrices of its layers, and in total.
 const MATRICES: u64 = L * (4 * H * H + 3 * H * I);
 const P: u64 = MATRICES + 2 * V * H + (2 * L + 1) * H;
-/// Fused layer: inputs of two norms, both norms' results, Q, K, V, O, gate, up, their product; log-sum-exp and two factors per row.
+/// Fused layer: inputs of two norms, both norms' results, Q, K, V, O, gate, up, their product; log-sum-exp and two
+/// factors per row.
 const FUSED: u64 = S * (16 * H + 6 * I) + 4 * A * S + 8 * S;
 
 fn llama() -> Model {
