@@ -65,10 +65,7 @@ fn tensors_go_to_the_host_and_to_storage_whole_and_in_part() {
     }
     for (places, part) in [
         ("tensors:offload(attention.core.out*1.5)", "above 0 and below 1"),
-        (
-            "tensors:offload(attention.core.out*0.5)+nvme(mlp.gated.out*0.25)",
-            "all partly offloaded tensors have the same share",
-        ),
+        ("tensors:offload(attention.core.out*0.5)+nvme(mlp.gated.out*0.25)", "all partly offloaded tensors have the same share"),
         ("tensors:device(mlp.gated.out*0.5)", "stays on the device whole"),
         ("tensors:offload(mlp.gated.out)+nvme(mlp.gated.out)", "is in two places"),
         ("tensors:nvme(mlp.gate)", "no such tensor"),

@@ -387,10 +387,7 @@ fn faulty_arguments_are_refused() {
         (vec!["--tensor", "7"], "tp = 7: must be a divisor of the 32 heads"),
         (vec!["--pipeline", "64"], "--pipeline: pp = 64: must be at most 34: the 32 layers, one for every stage"),
         (vec!["--micro-batch", "7"], "micro_batch = 7: must be a divisor of the 512 sequences"),
-        (
-            vec!["--layer-split", "9"],
-            "--layer-split: layer_split = 9: must be `even`, `best`, or FIRST:LAST",
-        ),
+        (vec!["--layer-split", "9"], "--layer-split: layer_split = 9: must be `even`, `best`, or FIRST:LAST"),
         (
             vec!["--layer-split", "9:22", "--pipeline", "4"],
             "layer_split = 9:22: must be such that each of the 2 inner chunks has one of the 32 layers; use 9:21",

@@ -204,14 +204,16 @@ impl OverCapacity {
             ),
             MemoryClass::Host if self.have == Bytes::ZERO => {
                 " of host memory per device: offloaded activations do not fit; recompute instead, or give the chip's \
-                 file its [host]".to_owned()
+                 file its [host]"
+                    .to_owned()
             }
             MemoryClass::Host => " of host memory per device: offloaded activations do not fit; recompute instead, \
                 use a smaller micro-batch, or \
                                   correct the chip's host.capacity_gib"
                 .to_owned(),
             MemoryClass::Storage => " of storage per device: recompute instead, or give the chip's file a large \
-                enough [storage]".to_owned(),
+                enough [storage]"
+                .to_owned(),
             class => format!(": the largest part, {class}, is {:.2} GiB", self.largest.gib()),
         }
     }
