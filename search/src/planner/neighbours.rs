@@ -1,4 +1,4 @@
-//! The plans one decision away from a plan: what an engineer would try next, and why not to.
+//! The plans one decision away from a plan: what an engineer would try next, and the result.
 
 use super::search::core::search_once;
 use super::space::plan_space::MOST_CHUNKS;
@@ -14,11 +14,11 @@ use workloads::{ActivationPolicy, LayerEnds, Layout, RankOrder, ZeroStage};
 pub struct Neighbour {
     /// The decision: `t 4 -> 8, d 16 -> 8`.
     pub change: String,
-    /// What came of it.
+    /// The result.
     pub outcome: NeighbourOutcome,
 }
 
-/// What came of a neighbour.
+/// The result of a neighbour.
 #[derive(Debug, Clone, PartialEq)]
 pub enum NeighbourOutcome {
     /// It runs.
@@ -30,7 +30,7 @@ pub enum NeighbourOutcome {
     },
     /// It needs more memory than there is.
     OverCapacity {
-        /// What the fullest stage lacks.
+        /// The shortfall of the fullest stage.
         why: OverCapacity,
         /// The class that grew most over the best plan's fullest stage, and by how much.
         grew: (MemoryClass, Bytes),
@@ -39,10 +39,14 @@ pub enum NeighbourOutcome {
     Refused(StepError),
 }
 
-/// The neighbours of a plan: a factor of two moved between two axes, the next smaller and larger micro-batch and number of chunks, every other
-/// activation policy and ZeRO stage of the space, sequence parallelism toggled. The split of the
-/// layers: even, a layer moved between the ends, or the row of longer chunks moved by one. Where degrees or the micro-batch leave the number of
-/// chunks against a rule, the nearest that obeys goes with them. Slowest differences last.
+/// The neighbours of a plan, those with the slowest difference last:
+/// - a factor of two moved between two axes;
+/// - the next smaller and larger micro-batch and number of chunks;
+/// - every other activation policy and ZeRO stage of the space;
+/// - sequence parallelism toggled;
+/// - the split of the layers: even, a layer moved between the ends, or the run of longer chunks moved by one.
+///
+/// If degrees or the micro-batch make the number of chunks invalid, the nearest valid number is used.
 ///
 /// # Errors
 /// A chip that the cost model cannot use.
@@ -85,7 +89,8 @@ fn outcome(job: &Job<'_>, chip: &mut ChipTimes, best: &RankedPlan, plan: &Traini
     }
 }
 
-/// A plan with policies by stage whose stages are others now: with the best for them; where nothing fits, everything run again.
+/// A plan with policies by stage whose stages have changed, with the best policies for the new ones; if none fits, with
+/// full recomputation.
 fn remixed(job: &Job<'_>, plan: &TrainingPlan) -> Option<TrainingPlan> {
     let l = &plan.layout;
     l.check_model_and_batch(job.model, &plan.batch).ok()?;
@@ -128,7 +133,7 @@ fn grown(now: &StepMemory, before: &StepMemory, why: &OverCapacity) -> (MemoryCl
 /// A degree of a layout.
 type Degree = fn(&mut Layout) -> &mut u32;
 
-/// The axes of a layout that multiply to the devices, by their letters.
+/// The axes of a layout whose degrees multiply to the devices, by their letters.
 const AXES: [(&str, Degree); 4] =
     [("t", |l| &mut l.tensor), ("p", |l| &mut l.pipeline), ("d", |l| &mut l.data), ("c", |l| &mut l.context)];
 
@@ -137,7 +142,7 @@ fn changes(job: &Job<'_>, space: &PlanSpace, plan: &TrainingPlan) -> Vec<(String
     let layout = &plan.layout;
     let of_layout = |(change, layout)| (change, TrainingPlan { layout, ..plan.clone() });
     let degrees: Vec<_> = degrees(layout, space).into_iter().map(of_layout).chain(micro_batches(job, plan)).collect();
-    // Other schedules have one number of chunks.
+    // Other schedules have a fixed number of chunks.
     let chunks = if plan.schedule == PipelineSchedule::OneForwardOneBackward { chunks(job, layout) } else { Vec::new() };
     let layouts = [methods(layout), chunks, other_splits(job, layout), sharding(layout)];
     let scheduled = degrees.into_iter().map(|(change, other)| with_schedule(space, plan, change, other));
@@ -152,7 +157,8 @@ fn changes(job: &Job<'_>, space: &PlanSpace, plan: &TrainingPlan) -> Vec<(String
     found
 }
 
-/// A plan that gets a pipeline, under a schedule that is asked for: without one all are the same, and plans have 1F1B.
+/// A plan that gets a pipeline, under a requested schedule: without a pipeline all schedules are equal, and plans have
+/// 1F1B.
 fn with_schedule(space: &PlanSpace, before: &TrainingPlan, change: String, mut plan: TrainingPlan) -> (String, TrainingPlan) {
     let asked = space.schedules.as_ref().and_then(|list| list.first().filter(|_| !list.contains(&plan.schedule)));
     let Some(&schedule) = asked.filter(|_| before.layout.pipeline == 1 && plan.layout.pipeline > 1) else {
@@ -163,7 +169,7 @@ fn with_schedule(space: &PlanSpace, before: &TrainingPlan, change: String, mut p
     (format!("{change}, {}", schedule.name()), plan)
 }
 
-/// A plan whose chunks per stage break a rule, under the change made, with the nearest number that obeys; as it is if none does.
+/// A changed plan with an invalid number of chunks gets the nearest valid number; it is unchanged if there is none.
 fn with_nearest_chunks(job: &Job<'_>, change: String, mut plan: TrainingPlan) -> (String, TrainingPlan) {
     let (layout, v) = (plan.layout, plan.layout.virtual_stages);
     let micro_batches = plan.micro_batches();
@@ -171,7 +177,7 @@ fn with_nearest_chunks(job: &Job<'_>, change: String, mut plan: TrainingPlan) ->
         let in_turn = layout.virtual_stages == 1 || micro_batches.is_multiple_of(layout.pipeline.into());
         in_turn && layout.chunk_split(job.model.layers).is_ok()
     };
-    // Other schedules have one number of chunks.
+    // Other schedules have a fixed number of chunks.
     if plan.schedule != PipelineSchedule::OneForwardOneBackward || layout.pipeline == 1 || obeys(&layout) {
         return (change, plan);
     }
@@ -188,7 +194,7 @@ fn degrees(layout: &Layout, space: &PlanSpace) -> Vec<(String, Layout)> {
         for (less, shrink) in AXES {
             let mut other = *layout;
             let (a, b) = (*grow(&mut other), *shrink(&mut other));
-            // Context parallelism is a neighbour only of plans that have it, or of long sequences.
+            // Context parallelism is a neighbour only of plans that have it, and for long sequences.
             let foreign = more == "c" && layout.context == 1 && space.context.is_none();
             if more == less || b % 2 != 0 || foreign {
                 continue;
@@ -247,7 +253,7 @@ fn chunks(job: &Job<'_>, layout: &Layout) -> Vec<(String, Layout)> {
     nearest.into_iter().flatten().map(|other| (format!("chunks per stage {v} -> {other}"), with(other))).collect()
 }
 
-/// The even split, a layer moved from one end to the other, and the row of longer chunks moved by one.
+/// The even split, a layer moved from one end to the other, and the run of longer chunks moved by one.
 fn other_splits(job: &Job<'_>, layout: &Layout) -> Vec<(String, Layout)> {
     let Ok(split) = layout.chunk_split(job.model.layers) else { return Vec::new() };
     let mut found = Vec::new();

@@ -1,9 +1,9 @@
-//! PHAZE's grid of a study.
+//! Checks PHAZE's grid in a study.
 
 use super::StudyError;
 use crate::space::PhazeGrid;
 
-/// What must hold of PHAZE's lists.
+/// Checks PHAZE's lists.
 pub(super) fn check(file: &str, s: &PhazeGrid) -> Result<(), StudyError> {
     let fail = |key, value: String, limit, cure| Err(StudyError::Value { file: file.into(), key, value, limit, cure });
     for (key, values, most) in [
@@ -32,7 +32,7 @@ pub(super) fn check(file: &str, s: &PhazeGrid) -> Result<(), StudyError> {
             "list capacities in GiB",
         );
     }
-    // As of every chip: what all cores share is no larger than the memory around it.
+    // As for every chip: memory shared by all cores is no larger than the memory around it.
     let largest = s.global_buffer_mib.iter().copied().max().unwrap_or_default() as f64;
     if let Some(small) = s.hbm_gib.iter().find(|gib| **gib * 1024.0 < largest) {
         let value = format!("{small:?} beside space.global_buffer_mib = {:?}", s.global_buffer_mib);

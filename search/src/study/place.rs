@@ -1,9 +1,9 @@
-//! Where in a study's file a key stands, for errors that name it.
+//! Finds the line of a key in a study's file, for error messages.
 
 use super::Study;
 
 impl Study {
-    /// A study of this name, or of the file of this path, with the line of the key that an error begins with, where the file has it.
+    /// A study's name or path, with the line of the key at the beginning of an error, if the file has it.
     #[must_use]
     pub fn place(name_or_path: &str, why: &str) -> String {
         let text = match Self::text(name_or_path) {
@@ -14,13 +14,13 @@ impl Study {
     }
 }
 
-/// A study by its file's name, with the line of the key that an error begins with, where the file has it.
+/// A study's file name, with the line of the key at the beginning of an error, if the file has it.
 pub(super) fn place(file: &str, text: &str, why: &str) -> String {
     let key = why.split([' ', ':']).next().unwrap_or_default();
     line(text, key).map_or_else(|| file.to_owned(), |line| format!("{file}, line {line}"))
 }
 
-/// The same for a key of a table that may stand several times: where it has this value, if anywhere.
+/// The same for a key of a table that may occur several times: the line with this value, if any.
 pub(super) fn place_of_value(file: &str, text: &str, key: &str, value: &str) -> String {
     let number = |text: &str| text.split('#').next().and_then(|text| text.trim().replace('_', "").parse::<f64>().ok());
     let same = |written: &str| match (number(written), number(value)) {
@@ -31,13 +31,13 @@ pub(super) fn place_of_value(file: &str, text: &str, key: &str, value: &str) -> 
     own.or_else(|| line(text, key)).map_or_else(|| file.to_owned(), |line| format!("{file}, line {line}"))
 }
 
-/// The line of a key, from 1, or of the head of its table.
+/// The line of a key (from 1), or of the head of its table.
 fn line(text: &str, key: &str) -> Option<usize> {
     lines(text).find(|(_, found, _)| found == key).map(|(line, ..)| line)
 }
 
-/// Lines from 1 with the keys that they set and what stands behind them, and heads of tables. Keys and heads of tables stand at the begin of a line; what
-/// lists and texts of several lines hold is none of them.
+/// Lines (from 1) with their keys and the text after them, and heads of tables. Keys and heads stand at the beginning
+/// of a line; lines inside lists and multi-line texts have none.
 fn lines(text: &str) -> impl Iterator<Item = (usize, String, &str)> {
     let mut table = String::new();
     (1..).zip(text.lines()).filter_map(move |(number, line)| {

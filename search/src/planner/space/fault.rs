@@ -15,7 +15,7 @@ use workloads::{Layout, LayoutError, RankOrder, Techniques, ZeroStage};
 /// The key of rules about how layers are split.
 const SPLIT: &str = "layer_split";
 
-/// Most decisions that a cure names.
+/// Limit on the decisions that a cure names.
 const MOST_CURES: usize = 3;
 
 /// Numbers of devices that are tried on either side for the nearest one with plans.
@@ -56,20 +56,22 @@ impl PlanSpace {
         Some(question.cluster_fault().unwrap_or(fault))
     }
 
-    /// The schedules asked for that no plan of the space runs, by name with the rule broken; where that is so of all, [`Self::fault`] has the last.
+    /// The requested schedules that no plan of the space runs, by name with the broken rule. If no schedule is run, the
+    /// explanation of the whole space has the last.
     #[must_use]
     pub fn idle_schedules(&self, job: &Job<'_>, cluster: &Fabric) -> Vec<(&'static str, LayoutError)> {
         self.idle_of(&Question { job, cluster, running: None })
     }
 
-    /// Why the space has no plans, if it has none: the rule broken with its number, and the nearest values with which there are plans.
+    /// Why the space has no plans: the broken rule with its number, and the nearest values with which there are plans.
+    /// `None` if it has plans.
     #[must_use]
     pub fn emptiness(&self, job: &Job<'_>, cluster: &Fabric) -> Option<LayoutError> {
         Question { job, cluster, running: None }.emptiness(self)
     }
 
-    /// As [`Self::emptiness`] where the space is given whole, as a study's is: what cures it is another batch or another number of devices, as flags say
-    /// them.
+    /// As [`Self::emptiness`], for a space that is given whole, as in a study. The cure is another batch or another
+    /// number of devices, as flags.
     #[must_use]
     pub fn unfit_cluster(&self, job: &Job<'_>, cluster: &Fabric) -> Option<LayoutError> {
         let question = Question { job, cluster, running: None };
@@ -81,7 +83,7 @@ impl PlanSpace {
         Some(LayoutError { cure: advice(&cures), ..nearest.rule })
     }
 
-    /// For every value asked for, the space in which it is the only thing asked for; schedules are those of `space`.
+    /// For every requested value, the space that requests only this value; schedules are those of `space`.
     fn values_alone(&self, space: &Self, job: &Job<'_>) -> Vec<Self> {
         let mut spaces = Vec::new();
         let mut asked = self.clone();
@@ -89,8 +91,8 @@ impl PlanSpace {
             for value in list(&mut asked).iter().flatten() {
                 let mut alone = Self::open(job);
                 *list(&mut alone) = Some(vec![*value]);
-                // Under ZB-V and GPipe other chunks are allowed; without being asked for they are no way out. Nor are other stages
-                // and other splits.
+                // ZB-V and GPipe allow other numbers of chunks, but are no cure unless they were requested. The same
+                // holds for other stages and other splits.
                 if key == "virtual_stages" {
                     alone.schedules.clone_from(&space.schedules);
                     alone.pipeline.clone_from(&self.pipeline);
@@ -100,7 +102,7 @@ impl PlanSpace {
             }
         }
         if let Some(Splits::Listed(list)) = &self.splits {
-            // A split says nothing of the stages that it is meant for: those asked for.
+            // A split does not say which stages it is meant for: the requested ones.
             let alone = |ends| Self {
                 splits: Some(Splits::Listed(vec![ends])),
                 pipeline: self.pipeline.clone(),
@@ -113,7 +115,8 @@ impl PlanSpace {
         spaces
     }
 
-    /// The schedules asked for that no plan of the space runs, and why. Plans of one stage run 1F1B, whatever is asked for.
+    /// The requested schedules that no plan of the space runs, and why. Plans of one stage run 1F1B, whatever is
+    /// requested.
     fn idle_of(&self, question: &Question<'_>) -> Vec<(&'static str, LayoutError)> {
         let asked = self.schedules.iter().flatten().filter(|schedule| **schedule != PipelineSchedule::OneForwardOneBackward);
         let idle = asked.copied().filter_map(|schedule| {
@@ -125,7 +128,7 @@ impl PlanSpace {
         idle.collect()
     }
 
-    /// Every value of the decisions that decide whether there are plans.
+    /// Every value of the decisions on which the existence of plans depends.
     fn open(job: &Job<'_>) -> Self {
         Self {
             context: Some(small_divisors(job.sequence_length)),
@@ -137,13 +140,13 @@ impl PlanSpace {
     }
 }
 
-/// Whether there are plans for a job, and why not.
+/// The question whether there are plans for a job, and why not.
 #[derive(Clone, Copy)]
 struct Question<'a> {
     job: &'a Job<'a>,
     /// The job's fabric with all devices that it can join.
     cluster: &'a Fabric,
-    /// The schedule that a plan has to run to count.
+    /// If set, only plans with this schedule count.
     running: Option<PipelineSchedule>,
 }
 
@@ -168,7 +171,7 @@ impl Question<'_> {
         Some(LayoutError { cure: self.cures(&space, &nearest), ..nearest.rule })
     }
 
-    /// Of a space without plans: what decides that there are none, and the rule that the nearest breaks.
+    /// For a space without plans: the values that rule them out, and the rule that the nearest plan breaks.
     fn nearest(&self, space: &PlanSpace) -> Option<(PlanSpace, BrokenRule)> {
         let mut space =
             PlanSpace { zero: Some(vec![ZeroStage::None]), orders: Some(vec![RankOrder::DataFirst]), ..space.clone() };
@@ -216,7 +219,7 @@ impl Question<'_> {
         Some(broken("devices", self.job.devices, limit, advice(&cures)))
     }
 
-    /// The nearest values of one decision at a time with which there are plans, those of the rule's own decision first.
+    /// The nearest values with which there are plans, one decision at a time, starting with the rule's own decision.
     fn cures(&self, space: &PlanSpace, nearest: &BrokenRule) -> String {
         let mut cures = self.degrees(space, nearest);
         if let Some(values) = &space.micro_batch {
@@ -241,7 +244,7 @@ impl Question<'_> {
         advice(&cures.into_iter().map(|(_, cure)| cure).collect::<Vec<_>>())
     }
 
-    /// The nearest values of the degrees asked for, of one degree at a time.
+    /// The nearest values of the requested degrees, one degree at a time.
     fn degrees(&self, space: &PlanSpace, nearest: &BrokenRule) -> Vec<(&'static str, String)> {
         let mut cures = Vec::new();
         let mut asked = space.clone();
@@ -257,7 +260,7 @@ impl Question<'_> {
         cures
     }
 
-    /// The schedules that there are plans with, where any were asked for: `gpipe or zb-h1`.
+    /// The schedules with plans, if any were requested: `gpipe or zb-h1`.
     fn schedules(&self, space: &PlanSpace) -> Option<String> {
         space.schedules.as_ref()?;
         let relaxed = PlanSpace { schedules: PlanSpace::open(self.job).schedules, ..space.clone() };
@@ -273,7 +276,7 @@ impl Question<'_> {
         let (l, now) = (&nearest.layout, self.job.global_batch);
         let copies = u64::from(l.data);
         let steps = [copies, copies * nearest.micro_batch, copies * nearest.micro_batch * u64::from(l.pipeline)];
-        // Where a copy of the model takes more devices than there are, no batch helps.
+        // If a copy of the model takes more devices than there are, no batch helps.
         let around = steps.into_iter().filter(|step| *step > 0).flat_map(|step| [now / step * step, (now / step + 1) * step]);
         let has_plans = |batch: &u64| {
             let job = Job { global_batch: *batch, ..*self.job };
@@ -298,7 +301,8 @@ impl Question<'_> {
     }
 }
 
-/// The products of degrees that each obey their own rule, up to four times a job's devices: those of the plans are among them.
+/// The products of degrees that each obey their own rule, up to four times a job's devices. They include those of all
+/// plans.
 fn products(space: &PlanSpace, job: &Job<'_>) -> BTreeSet<u64> {
     let most = u64::from(job.devices).saturating_mul(4);
     let wide = |list: Vec<u32>| list.into_iter().map(u64::from).collect::<Vec<u64>>();

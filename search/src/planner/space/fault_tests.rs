@@ -58,7 +58,7 @@ fn a_rule_is_named_exactly_where_there_are_no_plans() {
     assert!(with > 30 && without > 300, "{with} {without}");
 }
 
-/// A stated width of experts leaves what is left of a stage's ranks to expert parallelism.
+/// A given expert width leaves the rest of a stage's ranks to expert parallelism.
 #[test]
 fn widths_of_experts_are_plans_or_named() {
     let hardware = PlannerHardware::new("mixtral-8x7b");
@@ -102,7 +102,7 @@ fn a_larger_space_is_refused_exactly_where_it_has_no_plans() {
     for (devices, batch) in [(16, 24), (8, 40)] {
         let job = gpt.job(devices, batch, 1024);
         let asked = spaces().into_iter().filter(|space| space.expert == Some(vec![1]));
-        // What is asked for but the schedule, and one policy: neither decides whether there are plans of a schedule.
+        // The request without the schedule and with one policy: neither decides whether a schedule has plans.
         let asked = asked.map(|space| PlanSpace { schedules: None, activations: Some(vec![ActivationPolicy::None]), ..space });
         for asked in asked.step_by(3) {
             let larger = PlanSpace::full(&job, &asked, default_policies());
@@ -194,7 +194,7 @@ fn a_schedule_that_no_plan_runs_is_refused() {
                     assert!(fault.is_some() && left_out.len() == 1, "{space:?}");
                     idle += 1;
                 }
-                // Beside one that plans run it is left out; where no plan runs that either, it is no way out.
+                // Next to a schedule that plans run, it is left out. If no plan runs that one either, it is no cure.
                 let plain = PlanSpace { schedules: Some(vec![PLAIN]), ..space.clone() };
                 let [plain, beside] = [plain, beside].map(|space| space.fault(&space, &job, job.fabric));
                 assert!(plain.is_some() || beside.is_none(), "{space:?}: {beside:?}");
@@ -234,7 +234,7 @@ fn devices_that_no_plan_divides_are_named_with_the_nearest_that_one_does() {
              the 48 layers, one for every stage, and the embedding's and the head's; use 1040 or 1056 devices, or global_batch = 1048"
         );
     }
-    // The nearest of all multiples of a node, found by trying each.
+    // The nearest of all multiples of a node, by trying each.
     let plans = |devices: u32| {
         let job = gpt.job(devices, 512, 1024);
         !PlanSpace { context: PlanSpace::full(&job, &PlanSpace::default(), default_policies()).context, ..PlanSpace::default() }

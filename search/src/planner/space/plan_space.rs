@@ -15,11 +15,11 @@ use workloads::{ActivationPolicy, Batch, LayerEnds, Layout, RankOrder, ZeroStage
 /// context-parallel devices: NeMo, `llama3_70b` pre-training), over more than [`FEW_CONTEXTS`] beyond it.
 const LONG_SEQUENCE: u64 = 8192;
 
-/// Devices of a node of eight, inside which a sequence of [`LONG_SEQUENCE`] tokens is split at most.
+/// Limit on the devices for a sequence of [`LONG_SEQUENCE`] tokens: a node of eight.
 const FEW_CONTEXTS: u32 = 8;
 
-/// The most that a plan may gain by a split of its layers that the search leaves out: predictions are several percent off, and a half percent is less
-/// than a run's own spread from step to step, while it spares most of the splits.
+/// Largest gain of a plan by a split of its layers that the search leaves out. Predictions are several percent off, and
+/// half a percent is less than a run's own spread from step to step. The tolerance skips most splits.
 pub const SPLIT_TOLERANCE: f64 = 0.005;
 
 /// Most model chunks per stage.
@@ -90,15 +90,15 @@ fn usual_chunks(layers: u64, pipeline: u32) -> Vec<u32> {
     (1..=layers.min(MOST_CHUNKS) as u32).filter(usual).collect()
 }
 
-/// The divisors of a number, rising.
-pub(crate) fn divisors(n: u64) -> Vec<u64> {
+/// The divisors of a number, ascending.
+pub(super) fn divisors(n: u64) -> Vec<u64> {
     let mut small: Vec<u64> = (1..).take_while(|d| d * d <= n).filter(|d| n.is_multiple_of(*d)).collect();
     let large: Vec<u64> = small.iter().rev().map(|d| n / d).filter(|d| d * d > n).collect();
     small.extend(large);
     small
 }
 
-/// The values of a decision: those allowed that are among the possible ones.
+/// The allowed values of a decision among the possible ones.
 fn among<T: Copy + PartialEq>(allowed: &Option<Vec<T>>, possible: Vec<T>) -> Vec<T> {
     match allowed {
         Some(list) => possible.into_iter().filter(|v| list.contains(v)).collect(),
@@ -111,12 +111,16 @@ pub(crate) fn small_divisors(n: u64) -> Vec<u32> {
 }
 
 impl PlanSpace {
-    /// Everything that the model here can express for a job, where nothing else is `asked` for: every degree, chunk and micro-batch that divides,
-    /// context parallelism whatever the sequence and by both methods, all ZeRO stages with and without a pipeline, all schedules, and for every
-    /// layer's tensors (query, key and value; attention's result; its output projection; the MLP's products) all choices between keeping, offloading
-    /// and recomputing, besides the `usual` policies and the frameworks'; policies that come to the same are counted once. Layers are split evenly or
-    /// nearly so for the plans that the search holds without this, and for the fastest ([`Splits::NearOf`]), evenly for the others: to find the best
-    /// split of every plan takes many times as long ([`Splits::Best`]).
+    /// All plans that the model here can express for a job, except for the values in `asked`.
+    ///
+    /// It has every degree, number of chunks and micro-batch that divides; context parallelism for any sequence and by
+    /// both methods; all ZeRO stages with and without a pipeline; and all schedules. For every layer's tensors (query,
+    /// key and value; attention's result; its output projection; the MLP's products) it has all choices of keeping,
+    /// offloading and recomputing, besides the `usual` policies and the frameworks'. Equal policies count once.
+    ///
+    /// Layers are split evenly or nearly so for the plans of the default search and for the fastest
+    /// ([`Splits::NearOf`]), evenly for the others. The best split of every plan takes many times as long
+    /// ([`Splits::Best`]).
     #[must_use]
     pub fn full(job: &Job<'_>, asked: &Self, usual: Vec<ActivationPolicy>) -> Self {
         use ZeroStage::{Gradients, None as Copies, OptimizerStates, Parameters};
@@ -137,8 +141,9 @@ impl PlanSpace {
         asked.clone().or(everything)
     }
 
-    /// The plans of the space that a stack's framework can run, but for chunks without layers; `None` where it can run none.
-    pub(crate) fn runnable(&self, stack: &SoftwareStack) -> Option<Self> {
+    /// The plans of the space that a stack's framework can run, except for chunks without layers; `None` if it can run
+    /// none.
+    pub(super) fn runnable(&self, stack: &SoftwareStack) -> Option<Self> {
         let activations: Vec<_> = self.policies().into_iter().filter(|policy| stack.runs_policy(policy)).collect();
         let schedules = self.schedules.clone().unwrap_or_else(|| vec![PipelineSchedule::OneForwardOneBackward]);
         let runs = |schedule: &PipelineSchedule| [1, 2].iter().any(|chunks| stack.runs_schedule(*schedule, *chunks));
@@ -197,20 +202,20 @@ impl PlanSpace {
         plans
     }
 
-    /// This space, with policies as different from stage to stage as the stack's framework can where nothing is said of policies.
+    /// This space; if it names no policies, they may differ from stage to stage as far as the stack's framework allows.
     #[must_use]
     pub fn with_mixes_of(self, stack: &SoftwareStack) -> Self {
         let usual = self.activations.is_none().then_some(stack.framework.mixes);
         Self { mixes: self.mixes.or(usual), ..self }
     }
 
-    /// How far what is kept may differ from stage to stage.
-    pub(crate) fn mix_kind(&self) -> MixKind {
+    /// How far policies may differ from stage to stage.
+    pub(super) fn mix_kind(&self) -> MixKind {
         self.mixes.unwrap_or(MixKind::None)
     }
 
-    /// Of policies, those under which layers may be split as is fastest; the others go with divisions of even splits only.
-    pub(crate) fn open_policies(&self, policies: &[ActivationPolicy]) -> Vec<bool> {
+    /// By policy, whether its layers may have the fastest split; the others go only with even splits.
+    pub(super) fn open_policies(&self, policies: &[ActivationPolicy]) -> Vec<bool> {
         match &self.splits {
             Some(Splits::NearOf(space)) => {
                 let usual = space.policies();
@@ -220,7 +225,7 @@ impl PlanSpace {
         }
     }
 
-    /// Whether the layers of plans of a layout under a schedule may be split as is fastest, if their policy is one for it.
+    /// Whether plans of a layout under a schedule may have the fastest split, if their policy allows it too.
     fn is_open(&self, job: &Job<'_>, layout: &Layout, schedule: PipelineSchedule) -> bool {
         match &self.splits {
             None | Some(Splits::Near | Splits::Best) => true,
