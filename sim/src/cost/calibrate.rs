@@ -154,7 +154,7 @@ pub enum CalibrationError {
     #[error(transparent)]
     Cost(#[from] CostError),
     /// Too few measurements.
-    #[error("{rows} measurements to fit {chip} to: fewer than {LEAST_ROWS} determine nothing; give more rows of that chip")]
+    #[error("{chip}: {rows} measurements are too few for a fit; give at least {LEAST_ROWS}")]
     TooFew {
         /// The accelerator's name.
         chip: String,

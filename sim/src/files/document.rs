@@ -98,7 +98,7 @@ pub fn set_field(table: &mut toml::Table, key: &str, value: &FieldValue, file: &
         return Err(FileFault::new(key, value, "there is no such table", cure));
     };
     if table.get(last).is_some_and(|found| FieldValue::from_toml(found).is_none()) {
-        return Err(FileFault::new(key, value, "is a table or a list, no field", "use one of its fields"));
+        return Err(FileFault::new(key, value, "is a table or a list, not a field", "use one of its fields"));
     }
     for other in ALTERNATIVES.iter().filter(|keys| keys.contains(&last)).flat_map(|keys| keys.iter()) {
         table.remove(*other);

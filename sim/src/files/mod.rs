@@ -38,7 +38,7 @@ impl fmt::Display for FileFault {
 
 /// A file that cannot be used; every fault is listed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{file}: {}", self.why())]
+#[error("{file}: {}", self.faults_as_text())]
 pub struct FileError {
     /// The file.
     pub file: String,
@@ -51,7 +51,7 @@ const LISTED: usize = 10;
 
 impl FileError {
     /// The faults, one per line, without the file.
-    pub(crate) fn why(&self) -> String {
+    pub(crate) fn faults_as_text(&self) -> String {
         let mut lines: Vec<String> = self.faults.iter().take(LISTED).map(ToString::to_string).collect();
         if self.faults.len() > LISTED {
             lines.push(format!("and {} more", self.faults.len() - LISTED));

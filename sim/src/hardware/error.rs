@@ -18,7 +18,7 @@ pub enum HardwareError {
         known: String,
     },
     /// The text is not the TOML that a chip needs.
-    #[error("{file}: {why}\n(every key of a chip's file is described by the built-in ones, `tpu_v4` for instance)")]
+    #[error("{file}: {why}\n(the built-in chips' files, `tpu_v4` for instance, show every key)")]
     Malformed {
         /// The file or template.
         file: String,
@@ -26,7 +26,7 @@ pub enum HardwareError {
         why: String,
     },
     /// Impossible values; every fault is listed.
-    #[error("{file}: {}", list(faults))]
+    #[error("{file}: {}", list_faults(faults))]
     Invalid {
         /// The file or template.
         file: String,
@@ -35,6 +35,6 @@ pub enum HardwareError {
     },
 }
 
-fn list(faults: &[FileFault]) -> String {
+fn list_faults(faults: &[FileFault]) -> String {
     faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n  ")
 }

@@ -150,7 +150,7 @@ pub fn design_document(config: &PhazeConfig) -> Result<ChipDocument, HardwareErr
 /// a space.
 #[must_use]
 pub fn design_accelerator(config: &PhazeConfig) -> Accelerator {
-    let clock = Hertz(1.05e9); // TPU v4, and what PHAZE states (and misspells by a factor of 1000)
+    let clock = Hertz(1.05e9); // TPU v4, and PHAZE's text (which misspells it by a factor of 1000)
     let per_cycle = |bytes: f64| BytesPerSecond(bytes * clock.0);
     let (rows, columns) = (f64::from(config.width), f64::from(config.depth));
     let feed = ELEMENT_BYTES * (rows + columns);

@@ -37,7 +37,7 @@ pub(super) fn check_sources(file: &toml::Table, sources: &BTreeMap<String, Strin
     for (number, value) in &numbers {
         if !sources.keys().any(|source| covers(source, number)) {
             let cure = format!("add \"{number}\" = \"...\" to [sources]");
-            faults.push(FileFault::new(number.clone(), value, "every figure has a source", cure));
+            faults.push(FileFault::new(number.clone(), value, "every figure needs a source", cure));
         }
     }
     for (source, text) in sources {

@@ -88,7 +88,7 @@ fn check_compute(accelerator: &Accelerator, faults: &mut ChipFaults) {
     );
     let sustained = accelerator.sustained_clock_fraction;
     if !(limits::LEAST_FRACTION..=1.0).contains(&sustained) {
-        let cure = "give what is left of the clock under load, or leave it out";
+        let cure = "give the fraction of the clock that is kept under load, or leave it out";
         faults.0.push(FileFault::new(
             "sustained_clock_fraction",
             sustained,
@@ -171,7 +171,7 @@ fn check_hierarchy(accelerator: &Accelerator, faults: &mut ChipFaults) {
     let levels: Vec<&MemoryLevel> = accelerator.memory_levels().collect();
     for (index, level) in levels.iter().enumerate() {
         if levels.iter().take(index).any(|other| other.name == level.name) {
-            let cure = "names tell memories apart: rename one";
+            let cure = "memories need distinct names: rename one";
             faults.0.push(FileFault::new("memory.name", &level.name, "appears twice", cure));
         }
         let Some(outer) = levels.get(index + 1) else { continue };

@@ -68,7 +68,7 @@ fn contradictions_are_named() {
 #[test]
 fn every_figure_needs_its_source() {
     let text = faults_of(&[("clock_mhz = \"Jouppi", "clock = \"Jouppi")]);
-    let expected = "my_chip.toml: clock_mhz = 1050: every figure has a source; add \"clock_mhz\" = \"...\" to [sources]\n  \
+    let expected = "my_chip.toml: clock_mhz = 1050: every figure needs a source; add \"clock_mhz\" = \"...\" to [sources]\n  \
                     sources.clock = Jouppi et al., TPU v4, ISCA 2023, Table 4: a source belongs to a figure of this file; remove or rename it";
     assert_eq!(text, expected);
 }
@@ -103,7 +103,7 @@ fn malformed_text_names_line_and_key() {
 #[test]
 fn calibration_scalars_say_what_they_were_fitted_on() {
     let with = |lines: &str| faults_of(&[("[sources]", &format!("[calibration]\n{lines}\n[sources]"))]);
-    let expected = "my_chip.toml: calibration.launch_overhead_us = 5.0: a fitted figure says what it was fitted on; \
+    let expected = "my_chip.toml: calibration.launch_overhead_us = 5.0: a fitted figure must name the data that it was fitted to; \
                     name the data in [calibration.fitted_on] launch_overhead_us";
     assert_eq!(with("launch_overhead_us = 5.0"), expected);
     let text = with("magic = 2\n[calibration.fitted_on]\nmagic = \"nothing\"");

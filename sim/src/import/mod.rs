@@ -40,5 +40,5 @@ pub fn load_fabric(name_or_path: &str, chip: &str) -> Result<Fabric, NetworkErro
         return Fabric::load_for_chip(name_or_path, chip);
     }
     import_fabric(&Fabric::template_toml(name_or_path)?, name_or_path)
-        .map_err(|e| NetworkError::Malformed { why: e.why(), file: e.file })
+        .map_err(|e| NetworkError::Malformed { why: e.faults_as_text(), file: e.file })
 }

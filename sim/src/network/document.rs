@@ -99,7 +99,7 @@ impl FabricDocument {
         let side = |side: &str| side.parse().map(toml::Value::Integer).ok();
         let sides: Option<Vec<toml::Value>> = value.to_string().split('x').map(side).collect();
         let cure = "write the sides as \"4x4x8\" or [4, 4, 8]";
-        let sides = sides.ok_or_else(|| FileFault::new(key, value, "is no sides of a torus", cure))?;
+        let sides = sides.ok_or_else(|| FileFault::new(key, value, "does not give the sides of a torus", cure))?;
         let tiers = self.table.get_mut("tier").and_then(toml::Value::as_array_mut).into_iter().flatten();
         let own = tiers
             .filter_map(toml::Value::as_table_mut)

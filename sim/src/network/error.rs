@@ -53,7 +53,7 @@ pub enum NetworkError {
         why: String,
     },
     /// Impossible values; every fault is listed.
-    #[error("{file}: {}", list(faults))]
+    #[error("{file}: {}", list_faults(faults))]
     Invalid {
         /// The file or template.
         file: String,
@@ -106,7 +106,7 @@ pub enum NetworkError {
 /// Most faults that a message lists one by one.
 const MOST_FAULTS: usize = 8;
 
-pub(super) fn list(faults: &[FabricFault]) -> String {
+pub(super) fn list_faults(faults: &[FabricFault]) -> String {
     let mut told: Vec<String> = faults.iter().take(MOST_FAULTS).map(ToString::to_string).collect();
     if faults.len() > MOST_FAULTS {
         told.push(format!("{} more like these", faults.len() - MOST_FAULTS));

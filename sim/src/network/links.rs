@@ -73,7 +73,7 @@ pub enum LinksError {
         name: String,
     },
     /// Impossible links; every fault is listed.
-    #[error("{file}: {}", super::error::list(faults))]
+    #[error("{file}: {}", super::error::list_faults(faults))]
     Invalid {
         /// The file.
         file: String,
@@ -260,7 +260,7 @@ fn check_complete(sums: &RateSums, seen: &SeenDirections<'_>) -> Result<(), Link
     if let Some(last) = units.last().copied().filter(|last| *last >= units.len()) {
         let (line, key) = first_line_of(last);
         let (gap, count) = ((0..).find(|unit| !units.contains(unit)).unwrap_or(0), units.len());
-        let limit = format!("the lines name {count} units and none is {gap}; they are numbered from 0 to {}", count - 1);
+        let limit = format!("the lines name {count} units but not unit {gap}; units must be numbered from 0 to {}", count - 1);
         return Err(LinkLineFault {
             line,
             what: format!(", {key} = {last}: {limit}; correct it, or add the lines of the missing units"),
@@ -269,7 +269,7 @@ fn check_complete(sums: &RateSums, seen: &SeenDirections<'_>) -> Result<(), Link
     let measured = |a: usize, b: usize| sums.contains_key(&(a, b)) || sums.contains_key(&(b, a));
     let missing = (0..units.len()).find_map(|a| (a + 1..units.len()).find(|b| !measured(a, *b)).map(|b| (a, b)));
     if let Some((a, b)) = missing {
-        let limit = format!("every two of the {} units are measured, and no line joins {a} and {b}", units.len());
+        let limit = format!("all pairs of the {} units need a measurement, but no line joins {a} and {b}", units.len());
         let line = first_line_of(b).0;
         return Err(LinkLineFault { line, what: format!(", unit {b}: {limit}; add the line src_idx = {a}, dst_idx = {b}") });
     }
@@ -284,8 +284,8 @@ fn average_rates<'a>(records: impl Iterator<Item = &'a LinkRecord>, columns: &Me
         let Some((a, b, mb)) = read_measurement(record, columns)? else { continue };
         let direction = columns.direction.map_or("", |at| record.get(at));
         if let Some(first) = seen.insert((direction, a, b), record.line) {
-            let limit = format!("line {first} has measured this pair");
-            let cure = "keep one of them, their mean, or tell them apart in a column `direction`";
+            let limit = format!("line {first} already measures this pair");
+            let cure = "keep one of them or their mean, or add a column `direction`";
             return Err(record.wrong_value(format!(", src_idx = {a}, dst_idx = {b}: {limit}; {cure}")));
         }
         let sum = sums.entry((a, b)).or_default();
@@ -294,7 +294,7 @@ fn average_rates<'a>(records: impl Iterator<Item = &'a LinkRecord>, columns: &Me
     let one_way: Vec<&(usize, usize)> = sums.keys().filter(|(a, b)| !sums.contains_key(&(*b, *a))).collect();
     if let (Some((a, b)), true) = (one_way.first(), one_way.len() < sums.len()) {
         let line = seen.iter().find(|((_, from, to), _)| (from, to) == (a, b)).map_or(1, |(_, line)| *line);
-        let limit = format!("{b} to {a} is not measured, though other pairs are both ways");
+        let limit = format!("{b} to {a} is not measured, although other pairs are measured both ways");
         return Err(LinkLineFault {
             line,
             what: format!(", src_idx = {a}, dst_idx = {b}: {limit}; add it, or give all pairs one way"),
@@ -451,12 +451,12 @@ mod tests {
         assert!(rows("0,1,1e30\r\n").contains("line 2, bandwidth_mbytes_per_s = 1000000000000000000000000000000: must be"));
         assert_eq!(
             rows("0,1,5\r\n1,0,5\r\n0,1,6\r\n"),
-            "x.csv: line 4, src_idx = 0, dst_idx = 1: line 2 has measured this pair; keep one of them, their mean, or tell them apart in a \
-             column `direction`"
+            "x.csv: line 4, src_idx = 0, dst_idx = 1: line 2 already measures this pair; keep one of them or their mean, \
+             or add a column `direction`"
         );
         assert_eq!(
             rows("0,1,5\n1,0,5\n0,2,5\n1,2,5\n2,1,5\n"),
-            "x.csv: line 4, src_idx = 0, dst_idx = 2: 2 to 0 is not measured, though other pairs are both ways; add it, or give all pairs one way"
+            "x.csv: line 4, src_idx = 0, dst_idx = 2: 2 to 0 is not measured, although other pairs are measured both ways; add it, or give all pairs one way"
         );
         assert_eq!(
             rows("0,1,5\n1,1,5\n"),
@@ -473,15 +473,15 @@ mod tests {
         // A table of all pairs up to the last number would take 34 GB.
         assert_eq!(
             rows("0,1,5,0\n0,65535,5,0\n1,65535,5,0\n"),
-            "x.csv: line 3, dst_idx = 65535: the lines name 3 units and none is 2; they are numbered from 0 to 2; correct it, or add the \
+            "x.csv: line 3, dst_idx = 65535: the lines name 3 units but not unit 2; units must be numbered from 0 to 2; correct it, or add the \
              lines of the missing units"
         );
-        assert!(rows("7,1,5,0\n").contains("line 2, src_idx = 7: the lines name 2 units and none is 0; "));
+        assert!(rows("7,1,5,0\n").contains("line 2, src_idx = 7: the lines name 2 units but not unit 0; "));
         // A chain of 20,000 units has no gap in its numbering, but 2e8 pairs.
         let chain: String = (0..20_000).map(|unit| format!("{unit},{},5,0\n", unit + 1)).collect();
         assert_eq!(
             rows(&chain),
-            "x.csv: line 3, unit 2: every two of the 20001 units are measured, and no line joins 0 and 2; add the line src_idx = 0, dst_idx = 2"
+            "x.csv: line 3, unit 2: all pairs of the 20001 units need a measurement, but no line joins 0 and 2; add the line src_idx = 0, dst_idx = 2"
         );
         assert!(rows("0,1,5,4294967295\n").contains("line 2, diagonal = `4294967295`: must be 0 or 1; "));
     }
@@ -493,7 +493,7 @@ mod tests {
         let links = LinkMatrix::from_csv("x.csv", &format!("{head}{both_ends}"), None).unwrap();
         assert_eq!((links.rate_between(0, 1), links.rate_between(1, 0)), (2.5e9, 2.5e9));
         let again = fabric_fault(&format!("{head}{both_ends}sent,1,0,2000\n"));
-        assert!(again.starts_with("x.csv: line 6, src_idx = 1, dst_idx = 0: line 3 has measured this pair; "), "{again}");
+        assert!(again.starts_with("x.csv: line 6, src_idx = 1, dst_idx = 0: line 3 already measures this pair; "), "{again}");
     }
 
     #[test]

@@ -62,13 +62,13 @@ pub struct IlpOptions {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum IlpError {
     /// A piece has too many operators for the program.
-    #[error("a piece of {operators} operators is more than the {SEARCHABLE} that the integer program takes; use `solve`")]
+    #[error("a piece of {operators} operators is above the limit of {SEARCHABLE} for the integer program; use `solve_problem`")]
     TooLarge {
         /// Operators of the piece.
         operators: usize,
     },
     /// The solver failed.
-    #[error("the solver failed on a piece of {operators} operators: {message}; use `solve`, or the other solver")]
+    #[error("the solver failed on a piece of {operators} operators: {message}; use `solve_problem`, or the other solver")]
     Solver {
         /// Operators of the piece.
         operators: usize,
@@ -77,7 +77,7 @@ pub enum IlpError {
     },
     /// The solver's answer, rounded to ticks, is not a schedule.
     #[error(
-        "the solver's answer to a piece of {operators} operators is off by more than rounding; use `solve`, or a coarser tick"
+        "the solver's answer to a piece of {operators} operators is off by more than rounding; use `solve_problem`, or a coarser tick"
     )]
     Numerics {
         /// Operators of the piece.

@@ -57,7 +57,7 @@ pub enum InstanceError {
         source: std::io::Error,
     },
     /// The file is not JSON, or gives a key twice.
-    #[error("{}: not valid JSON: {source}; {}", path.display(), cure(.source))]
+    #[error("{}: not valid JSON: {source}; {}", path.display(), cure_for_malformed(.source))]
     NotJson {
         /// The file.
         path: PathBuf,
@@ -119,7 +119,7 @@ pub enum InstanceError {
 }
 
 /// The cure for a file that is not JSON.
-fn cure(error: &serde_json::Error) -> &'static str {
+fn cure_for_malformed(error: &serde_json::Error) -> &'static str {
     if error.is_eof() {
         "the file may be cut short"
     } else {

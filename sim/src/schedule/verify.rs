@@ -64,7 +64,7 @@ pub enum ScheduleFault {
         time: u64,
     },
     /// An operator runs in parallel with one that has all cores to itself.
-    #[error("operator {other} runs beside operator {exclusive}, which holds all cores from {start} to {end}")]
+    #[error("operator {other} runs in parallel with operator {exclusive}, which holds all cores from {start} to {end}")]
     Exclusivity {
         /// The operator that holds all cores.
         exclusive: u32,

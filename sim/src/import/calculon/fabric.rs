@@ -176,7 +176,7 @@ impl CalculonSystem {
             }
             if network.processor_usage > 0.0 {
                 lines.push(format!(
-                    "networks[{i}].processor_usage {}: communication behind computing does not slow it",
+                    "networks[{i}].processor_usage {}: overlapped communication does not slow computing",
                     network.processor_usage
                 ));
             }
