@@ -398,7 +398,12 @@ fn read_calibration(
         }
         if !fitted_on.contains_key(key) {
             let cure = format!("name the data in [calibration.fitted_on] {key}");
-            faults.push(FileFault::new(format!("calibration.{key}"), value, "a fitted figure must name the data that it was fitted to", cure));
+            faults.push(FileFault::new(
+                format!("calibration.{key}"),
+                value,
+                "a fitted figure must name the data that it was fitted to",
+                cure,
+            ));
         }
     }
     (calibration, fitted_on)
@@ -430,7 +435,12 @@ impl FittedTables<'_> {
                 Some(text) => drop(self.fitted_on.insert(path, text.to_owned())),
                 None => {
                     let cure = format!("name the data in [{name}.fitted_on] {}", scalar.key);
-                    self.faults.push(FileFault::new(path, "(no origin)", "a fitted figure must name the data that it was fitted to", cure));
+                    self.faults.push(FileFault::new(
+                        path,
+                        "(no origin)",
+                        "a fitted figure must name the data that it was fitted to",
+                        cure,
+                    ));
                 }
             }
         }

@@ -112,7 +112,9 @@ impl CalculonSystem {
         let mut curve = |key: String, points: &[(f64, f64)]| {
             let smaller = points.get(1..).unwrap_or_default();
             if let (Some((from, _)), false) = (points.first(), smaller.is_empty()) {
-                lines.push(format!("{key}: the steps below {from:.3e}; this model's tiles and launches give the losses of small operations"));
+                lines.push(format!(
+                    "{key}: the steps below {from:.3e}; this model's tiles and launches give the losses of small operations"
+                ));
             }
         };
         for (name, engines) in [("matrix", &self.matrix), ("vector", &self.vector)] {
