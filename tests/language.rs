@@ -18,11 +18,11 @@ const BANNED: [&str; 5] = ["Of", "What", "Whether", "That", "Where"];
 
 /// The rules and their ceilings.
 const CEILINGS: [(&str, usize); 5] = [
-    ("lines of Rust wider than 120 columns", 3640),
-    ("lines of Markdown wider than 120 columns, tables apart", 737),
+    ("lines of Rust wider than 120 columns", 2827),
+    ("lines of Markdown wider than 120 columns, tables apart", 598),
     ("rows of Markdown tables wider than 120 columns", 210),
     ("types that are not private and share their name", 2),
-    ("sentences of comments with a banned opening", 845),
+    ("sentences of comments with a banned opening", 157),
 ];
 
 /// Directories to skip.
