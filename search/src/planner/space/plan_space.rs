@@ -91,7 +91,7 @@ fn usual_chunks(layers: u64, pipeline: u32) -> Vec<u32> {
 }
 
 /// The divisors of a number, ascending.
-pub(super) fn divisors(n: u64) -> Vec<u64> {
+pub(crate) fn divisors(n: u64) -> Vec<u64> {
     let mut small: Vec<u64> = (1..).take_while(|d| d * d <= n).filter(|d| n.is_multiple_of(*d)).collect();
     let large: Vec<u64> = small.iter().rev().map(|d| n / d).filter(|d| d * d > n).collect();
     small.extend(large);
@@ -143,7 +143,7 @@ impl PlanSpace {
 
     /// The plans of the space that a stack's framework can run, except for chunks without layers; `None` if it can run
     /// none.
-    pub(super) fn runnable(&self, stack: &SoftwareStack) -> Option<Self> {
+    pub(crate) fn runnable(&self, stack: &SoftwareStack) -> Option<Self> {
         let activations: Vec<_> = self.policies().into_iter().filter(|policy| stack.runs_policy(policy)).collect();
         let schedules = self.schedules.clone().unwrap_or_else(|| vec![PipelineSchedule::OneForwardOneBackward]);
         let runs = |schedule: &PipelineSchedule| [1, 2].iter().any(|chunks| stack.runs_schedule(*schedule, *chunks));
@@ -210,12 +210,12 @@ impl PlanSpace {
     }
 
     /// How far policies may differ from stage to stage.
-    pub(super) fn mix_kind(&self) -> MixKind {
+    pub(crate) fn mix_kind(&self) -> MixKind {
         self.mixes.unwrap_or(MixKind::None)
     }
 
     /// By policy, whether its layers may have the fastest split; the others go only with even splits.
-    pub(super) fn open_policies(&self, policies: &[ActivationPolicy]) -> Vec<bool> {
+    pub(crate) fn open_policies(&self, policies: &[ActivationPolicy]) -> Vec<bool> {
         match &self.splits {
             Some(Splits::NearOf(space)) => {
                 let usual = space.policies();
