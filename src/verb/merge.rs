@@ -3,9 +3,9 @@
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::verb::search::question::SearchQuestion;
-use crate::verb::search::{SearchRequest, parts, prepare_job};
+use crate::verb::search::words::parse_request;
+use crate::verb::search::{parts, prepare_job};
 use crate::verb::sweep::{PreparedSweep, SweepProcessCounts, answer_text, claim_directory, sweep_facts};
-use clap::Parser;
 use results::parts::is_part;
 use results::sweep::STORE;
 use results::sweep::merge::{self, SweepParts};
@@ -30,19 +30,6 @@ pub struct MergeArguments {
     /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-}
-
-/// The arguments of a sweep's question.
-#[derive(Parser)]
-struct QuestionWords {
-    #[command(flatten)]
-    posed: SearchRequest,
-}
-
-/// Parses the question from the arguments that a run got from `search` or `sweep`.
-pub fn parse_request(words: &[String]) -> Result<SearchRequest, Failure> {
-    let all = std::iter::once("coplace").chain(words.iter().map(String::as_str));
-    QuestionWords::try_parse_from(all).map(|words| words.posed).map_err(|error| failure::input_failure(error.to_string()))
 }
 
 /// Runs the verb: merges, writes the directory, and prints the answer of a sweep.

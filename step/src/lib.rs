@@ -56,8 +56,9 @@ pub use whole::evaluate::PlanOnNetwork;
 pub use whole::evaluate::{step_time, step_time_of};
 pub use whole::evaluator::{DegreeCosts, Evaluator, LayerCost, LoweredModel, PlanShape, RecentChunks, StepEvaluation};
 pub use whole::explain;
-pub use whole::lower_bounds::{DeviceHolding, ExposedGatherTimes, LayerGathers, PieceLoad};
+pub use whole::lower_bounds::{DeviceHolding, ExposedGatherTimes, LayerGathers};
 pub use whole::outlined::{OutlinedShape, UntimedShape};
+pub use whole::piece_load::PieceLoad;
 pub use whole::timeline::step_timeline;
 
 use serde::{Deserialize, Serialize};

@@ -10,7 +10,7 @@ use crate::lower::Lowerer;
 pub use crate::lowering::{Attention, ContextMethod, Lowering};
 use crate::memory::{BytesByPlace, SegmentStatics, TechniqueEffects};
 use crate::model::Model;
-use crate::op::transformer::SegmentPlan;
+use crate::op::segment_plan::SegmentPlan;
 use crate::parallel::DeviceSlice;
 use serde::{Deserialize, Serialize};
 use sim::kernel::{

@@ -1,7 +1,8 @@
 //! Computes the same front with an integer program: slow, and independent of the label method.
 
+use super::copies::{CopyLinks, OffloadedBytes};
 use super::layer::{LayerError, LayerTensors, OperatorSet, RecomputePolicy, TensorChoice, TensorIndex, TensorSource};
-use super::offload::{CopyLinks, LayerChoice, OffloadedBytes};
+use super::layer_choice::LayerChoice;
 use ::microlp::SolveOptions;
 use good_lp::{Expression, ProblemVariables, Solution, SolverModel, Variable, microlp, variable};
 use sim::units::{Bytes, Seconds};

@@ -20,23 +20,9 @@
 //! If such a mix sends more away than the host's memory or the storage holds, [`PolicyMixProgram`] solves the counts as
 //! an integer program.
 
-use super::offload::lower_hull;
+use super::hull::lower_hull;
+use super::mix_point::{MixPoint, StageMix};
 use super::scarce::PolicyMixProgram;
-
-/// A policy as a mix sees it, for one layer and one micro-batch.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct MixPoint {
-    /// Bytes kept on the device.
-    pub kept: u64,
-    /// Bytes kept in the host's memory.
-    pub host: u64,
-    /// Bytes kept in storage.
-    pub storage: u64,
-    /// Workspace bytes while one layer runs.
-    pub working: u64,
-    /// Seconds of both passes.
-    pub time: f64,
-}
 
 /// The question of one stage: which mix of policies is fastest and fits?
 #[derive(Debug, Clone, Copy)]
@@ -55,17 +41,6 @@ pub struct MixQuestion<'a> {
     pub host: u64,
     /// Bytes in storage.
     pub storage: u64,
-}
-
-/// The best mix of a stage.
-#[derive(Debug, Clone, PartialEq)]
-pub struct StageMix {
-    /// Layers by the policy's place, for policies that at least one layer follows; the smallest stash first.
-    pub counts: Vec<(usize, u64)>,
-    /// Seconds of both passes of all layers, one micro-batch.
-    pub time: f64,
-    /// Lower bound on the seconds of any mix.
-    pub bound: f64,
 }
 
 /// Limit on mixes tried for one price and cap.

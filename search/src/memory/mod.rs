@@ -22,10 +22,14 @@
 //! and its cost.
 
 mod candidates;
+mod copies;
+mod hull;
 mod ilp;
 mod labels;
 mod layer;
+mod layer_choice;
 mod mix;
+mod mix_point;
 #[cfg(test)]
 mod mix_tests;
 mod offload;
@@ -37,12 +41,15 @@ mod space;
 mod tests;
 mod verify;
 
+pub use copies::{CopyLinks, CopyRate, OffloadedBytes};
 pub use ilp::{PolicyIlpError, fastest_by_ilp, pareto_by_ilp};
 pub use layer::{
     LayerError, LayerOperator, LayerTensors, MAX_OPERATORS, OperatorIndex, OperatorSet, RecomputePolicy, SavedTensor,
     TensorChoice, TensorIndex, TensorSource,
 };
-pub use mix::{MixPoint, MixQuestion, STATES, StageMix};
-pub use offload::{CopyLinks, CopyRate, LayerChoice, LayerFront, OffloadedBytes};
+pub use layer_choice::LayerChoice;
+pub use mix::{MixQuestion, STATES};
+pub use mix_point::{MixPoint, StageMix};
+pub use offload::LayerFront;
 pub use space::RecomputeSpace;
 pub use verify::{PolicyFault, verify_policy};

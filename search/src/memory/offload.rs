@@ -18,137 +18,14 @@
 //! Storage is behind the same link as the host's memory. A copy to storage takes at least the storage's own time, and
 //! shares the link with copies to the host.
 
-use super::layer::{LayerError, OperatorSet, RecomputePolicy, TensorChoice, TensorIndex};
+use super::copies::{CopyLinks, OffloadDestination, OffloadedBytes};
+use super::hull::lower_hull;
+use super::layer::{LayerError, RecomputePolicy, TensorChoice, TensorIndex};
+use super::layer_choice::LayerChoice;
 use super::rest::{self, choices_with_rest_rerun};
 use super::space::RecomputeSpace;
 use sim::units::{Bytes, Seconds};
 use workloads::TokenShare;
-
-/// The time of a copy of some bytes, one way.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct CopyRate {
-    /// Seconds before the first byte.
-    pub latency: f64,
-    /// Seconds per byte.
-    pub per_byte: f64,
-}
-
-impl CopyRate {
-    fn seconds_of(&self, bytes: u64) -> f64 {
-        if bytes == 0 { 0.0 } else { self.latency + self.per_byte * bytes as f64 }
-    }
-
-    /// The most bytes that can be copied in `seconds`.
-    fn bytes_within(&self, seconds: f64) -> u64 {
-        if self.per_byte > 0.0 { ((seconds - self.latency).max(0.0) / self.per_byte) as u64 } else { u64::MAX }
-    }
-}
-
-/// Links for copies between a device, its host and its storage, beside the passes of one layer.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct CopyLinks {
-    /// To the host. Copies to storage use this link too.
-    pub host: Option<CopyRate>,
-    /// To storage.
-    pub storage: Option<CopyRate>,
-    /// The fraction of what fits beside a pass that the software hides behind it.
-    pub hidden: f64,
-    /// Busy time of the forward pass, in seconds.
-    pub forward: f64,
-    /// Busy time of the backward pass without reruns, in seconds.
-    pub backward: f64,
-}
-
-/// Bytes of a layer that are away from the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct OffloadedBytes {
-    /// In the host's memory.
-    pub host: u64,
-    /// In storage.
-    pub storage: u64,
-}
-
-impl OffloadedBytes {
-    /// The sum of both.
-    #[must_use]
-    pub fn total(self) -> u64 {
-        self.host.saturating_add(self.storage)
-    }
-}
-
-impl CopyLinks {
-    /// Seconds of the copies, one way. Infinite without the link that they need.
-    #[must_use]
-    pub fn copy_seconds(&self, away: OffloadedBytes) -> f64 {
-        let shared = match &self.host {
-            Some(rate) => rate.seconds_of(away.total()),
-            None if away.host > 0 => f64::INFINITY,
-            None => 0.0,
-        };
-        let stored = match &self.storage {
-            Some(rate) => rate.seconds_of(away.storage),
-            None if away.storage > 0 => f64::INFINITY,
-            None => 0.0,
-        };
-        shared.max(stored)
-    }
-
-    /// Exposed copy seconds of both passes, with `rerun` seconds of reruns in the backward pass.
-    #[must_use]
-    pub fn exposed_copy_seconds(&self, away: OffloadedBytes, rerun: f64) -> f64 {
-        self.pass_exposed_seconds(self.copy_seconds(away), rerun)
-    }
-
-    fn pass_exposed_seconds(&self, copy: f64, rerun: f64) -> f64 {
-        if copy == 0.0 {
-            return 0.0;
-        }
-        let exposed = |busy: f64| copy - copy.min(busy) * self.hidden;
-        exposed(self.forward) + exposed(self.backward + rerun)
-    }
-
-    /// Of `bytes`, how many can go to storage without making the copies slower than sending all to the host.
-    fn storage_bytes_beside_host(&self, bytes: u64) -> u64 {
-        match (&self.host, &self.storage) {
-            (Some(host), Some(storage)) => storage.bytes_within(host.seconds_of(bytes)).min(bytes),
-            _ => 0,
-        }
-    }
-
-    /// Lower bound on the exposed seconds of copying so many bytes, to any destination and without latency.
-    pub(super) fn least_copy_seconds(&self, bytes: f64, rerun: f64) -> Option<f64> {
-        Some(self.pass_exposed_seconds(self.least_seconds_per_byte()? * bytes, rerun))
-    }
-
-    /// Least seconds per byte of a copy. Copies to storage also pass the link to the host, if there is one.
-    pub(super) fn least_seconds_per_byte(&self) -> Option<f64> {
-        self.host.or(self.storage).map(|rate| rate.per_byte)
-    }
-}
-
-/// One way to treat a layer's tensors.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LayerChoice {
-    /// Bytes kept on the device per micro-batch in flight.
-    pub stash: Bytes,
-    /// Bytes kept in the host's memory per micro-batch in flight.
-    pub host: Bytes,
-    /// Bytes kept in storage per micro-batch in flight.
-    pub storage: Bytes,
-    /// Seconds of the reruns.
-    pub again: Seconds,
-    /// Seconds that reruns and copies add to the layer's passes.
-    pub added: Seconds,
-    /// The operators run again.
-    pub operators: OperatorSet,
-    /// The tensors that go to the host.
-    pub offloaded: Vec<TensorIndex>,
-    /// The tensors that go to storage.
-    pub stored: Vec<TensorIndex>,
-    /// Tensors of which only a fraction of the tokens goes, and that fraction. If the rest is rerun, `operators` are
-    /// those of the rest.
-    pub share: Option<(Vec<TensorIndex>, TokenShare)>,
-}
 
 /// The choices of a layer.
 #[derive(Debug, Clone, PartialEq)]
@@ -216,15 +93,6 @@ impl LayerFront {
     pub fn lower_bound_within(&self, budget: Bytes) -> Option<Seconds> {
         rest::lower_bound_of_rest(&self.exact, self.links.as_ref(), budget)
     }
-}
-
-/// The destination of offloaded tensors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum OffloadDestination {
-    Host,
-    /// To both at once, with as much to storage as does not take longer.
-    Both,
-    Storage,
 }
 
 /// Offloaded tensors.
@@ -432,20 +300,4 @@ fn thin_to_hull(choices: &[LayerChoice], front: &[usize]) -> Vec<usize> {
         chosen.push(front.partition_point(|at| choices[*at].stash.0 <= budget).saturating_sub(1));
     }
     chosen.into_iter().map(|at| front[at]).collect()
-}
-
-/// Positions of the lower convex hull of points with rising first and falling second coordinate.
-pub(super) fn lower_hull(points: &[(f64, f64)]) -> Vec<usize> {
-    let slope = |a: usize, b: usize| (points[a].1 - points[b].1) / (points[b].0 - points[a].0);
-    let mut hull: Vec<usize> = Vec::new();
-    for next in 0..points.len() {
-        while let [.., a, b] = hull[..] {
-            if slope(a, b) > slope(a, next) {
-                break;
-            }
-            hull.pop();
-        }
-        hull.push(next);
-    }
-    hull
 }

@@ -8,8 +8,10 @@
 //! Such a choice retains at least as much as the line between both points, for its rerun seconds. The lower convex hull
 //! of the front therefore bounds all of them ([`lower_bound_of_rest`]).
 
+use super::copies::{CopyLinks, CopyRate, OffloadDestination, OffloadedBytes};
+use super::hull::lower_hull;
 use super::layer::{OperatorSet, RecomputePolicy, TensorChoice, TensorIndex};
-use super::offload::{CopyLinks, CopyRate, LayerChoice, OffloadDestination, OffloadedBytes, lower_hull};
+use super::layer_choice::LayerChoice;
 use super::space::RecomputeSpace;
 use sim::units::{Bytes, Seconds};
 use workloads::TokenShare;

@@ -3,7 +3,7 @@
 //!
 //! It is needed if the fastest mix sends more away than the host's memory or the storage holds.
 
-use super::mix::{MixPoint, StageMix};
+use super::mix_point::{MixPoint, StageMix};
 use microlp::{ComparisonOp, OptimizationDirection, Problem, SolveOptions, Variable};
 
 /// Node limit of the branch and bound; the rest is reported as the gap.

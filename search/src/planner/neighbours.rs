@@ -1,6 +1,6 @@
 //! The plans one decision away from a plan: what an engineer would try next, and the result.
 
-use super::search::core::search_once;
+use super::search_plans::search_once;
 use super::space::plan_space::MOST_CHUNKS;
 use super::{Job, PlanAttempt, PlanSpace, PlanWatch, RankedPlan, Splits};
 use sim::pipeline::PipelineSchedule;

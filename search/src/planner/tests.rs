@@ -1,7 +1,7 @@
 //! The search over plans against exhaustive search.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use super::search::core::search_once;
+use super::search_plans::search_once;
 use super::{
     Job, MapRanks, NeighbourOutcome, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, SPLIT_TOLERANCE, Splits, default_policies,
     map_plans, neighbours, search_plans,

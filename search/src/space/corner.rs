@@ -3,7 +3,7 @@
 //! Both chips are built by the reader of chip files, from the ends of every field's range in the box. So a bound of the
 //! fast chip holds for every chip of the box, if bounds are monotonic in the fields that vary ([`growth_of_bounds`]).
 
-use super::formula::ValueExtent;
+use super::extent::ValueExtent;
 use super::grid::{DimensionOwner, Grid};
 use super::interval::NumberInterval;
 use super::limits::{ChipFigures, ChipLimits, OutsideReason};

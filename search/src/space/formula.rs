@@ -1,6 +1,7 @@
 //! Dimensions that follow from others: expressions in an order in which they can be computed.
 
 use super::dimension::{Dimension, Values, describe_cycle};
+use super::extent::ValueExtent;
 use super::interval::{Expression, NumberInterval};
 use super::lookup::LookUp;
 use super::names::{FORM, brace_names, check_functions, names_in_expression};
@@ -22,41 +23,6 @@ enum Rule {
     Computed(Box<FlatEx<f64>>, Vec<usize>, Box<Expression>),
     /// A value looked up by another dimension.
     LookedUp(usize, LookUp),
-}
-
-/// The range of a value while the dimensions range over parts of their lists.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum ValueExtent {
-    /// A single value.
-    Fixed(FieldValue),
-    /// A number in this interval.
-    Between(NumberInterval),
-    /// One of these values, which are no numbers.
-    Among(Vec<FieldValue>),
-    /// Unknown.
-    Unknown,
-}
-
-impl ValueExtent {
-    fn from_interval(&self) -> Option<NumberInterval> {
-        match self {
-            Self::Fixed(FieldValue::Number(number)) => Some(NumberInterval::point(*number)),
-            Self::Between(interval) => Some(*interval),
-            _ => None,
-        }
-    }
-
-    /// The extent of a value that is one of `values`.
-    pub(super) fn one_of(values: Vec<&FieldValue>) -> Self {
-        let [first, others @ ..] = &values[..] else { return Self::Unknown };
-        if others.iter().all(|other| other == first) {
-            return Self::Fixed((*first).clone());
-        }
-        match values.iter().map(|value| value.number()).collect::<Option<Vec<f64>>>() {
-            Some(numbers) => Self::Between(NumberInterval::hull_of(&numbers)),
-            None => Self::Among(values.into_iter().cloned().collect()),
-        }
-    }
 }
 
 /// A computed dimension.

@@ -1,91 +1,18 @@
 //! Finds the tightest value of a limit that still leaves a chip, for a space whose limits leave none.
 
 use super::grid::{BuildFailure, Grid};
-use super::limits::{ChipFigures, ChipLimits};
+use super::limits::{ChipFigures, ChipLimit, ChipLimits};
 use super::region::Region;
 use super::{Enclosed, Space, SpaceKind};
 use sim::hardware::phaze::design_accelerator;
-use sim::hardware::{Accelerator, least_sustained_power, lower_clock, lowest_clock, sustained_power};
+use sim::hardware::{Accelerator, least_sustained_power, lower_clock, lowest_clock};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Limit on boxes visited. If it does not suffice, no value is reported.
 const BOXES: usize = 200_000;
 
-/// A limit of a space's chips.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ChipLimit {
-    /// [`ChipLimits::max_area_mm2`].
-    Area,
-    /// [`ChipLimits::max_power_w`].
-    Power,
-    /// [`ChipLimits::max_cost_usd`].
-    Cost,
-    /// [`ChipLimits::min_hbm_gib`].
-    LeastHbm,
-    /// [`ChipLimits::max_hbm_gib`].
-    MostHbm,
-    /// [`ChipLimits::min_hbm_gb_per_s`].
-    HbmRate,
-}
-
 impl ChipLimit {
-    /// All limits, in the order of the study's keys.
-    pub const ALL: [Self; 6] = [Self::Area, Self::Power, Self::Cost, Self::LeastHbm, Self::MostHbm, Self::HbmRate];
-
-    /// Its key in a study's `[space]`.
-    #[must_use]
-    pub fn key(self) -> &'static str {
-        match self {
-            Self::Area => "max_area_mm2",
-            Self::Power => "max_power_w",
-            Self::Cost => "max_cost_usd",
-            Self::LeastHbm => "min_hbm_gib",
-            Self::MostHbm => "max_hbm_gib",
-            Self::HbmRate => "min_hbm_gb_per_s",
-        }
-    }
-
-    /// Its value, if it is given.
-    #[must_use]
-    pub fn value_in(self, limits: &ChipLimits) -> Option<f64> {
-        *self.field_of(&mut limits.clone())
-    }
-
-    /// Sets its value.
-    pub fn set_in(self, limits: &mut ChipLimits, value: f64) {
-        *self.field_of(limits) = Some(value);
-    }
-
-    /// Whether the limit is a minimum.
-    #[must_use]
-    pub fn is_lower_limit(self) -> bool {
-        matches!(self, Self::LeastHbm | Self::HbmRate)
-    }
-
-    /// Its field among the limits.
-    fn field_of(self, limits: &mut ChipLimits) -> &mut Option<f64> {
-        match self {
-            Self::Area => &mut limits.max_area_mm2,
-            Self::Power => &mut limits.max_power_w,
-            Self::Cost => &mut limits.max_cost_usd,
-            Self::LeastHbm => &mut limits.min_hbm_gib,
-            Self::MostHbm => &mut limits.max_hbm_gib,
-            Self::HbmRate => &mut limits.min_hbm_gb_per_s,
-        }
-    }
-
-    /// A chip's value of the limited figure, with power at the lowest clock. `None` if the chip has no price.
-    fn value_of_chip(self, chip: &Accelerator) -> Option<f64> {
-        Some(match self {
-            Self::Area => ChipFigures::of_chip(chip).ok()?.area.0,
-            Self::Power => sustained_power(&lower_clock(chip, lowest_clock(chip))).peak_power().0,
-            Self::Cost => ChipFigures::of_chip(chip).ok()?.cost_usd?,
-            Self::LeastHbm | Self::MostHbm => chip.memory_capacity().gib(),
-            Self::HbmRate => chip.hbm.read_bandwidth.0 / 1e9,
-        })
-    }
-
     /// Bound on the limited figure of any chip in a box: the least, or the greatest if the limit is a minimum.
     fn bound_of_box(self, corners: &super::Corners) -> Option<f64> {
         let (fast, small) = (&corners.fast, &corners.small);
@@ -97,11 +24,6 @@ impl ChipLimit {
             Self::MostHbm => small.memory_capacity().gib(),
             Self::HbmRate => fast.hbm.read_bandwidth.0 / 1e9,
         })
-    }
-
-    /// Orders values so that smaller is nearer to the limit.
-    fn distance_from_limit(self, value: f64) -> f64 {
-        if self.is_lower_limit() { -value } else { value }
     }
 }
 

@@ -1,9 +1,8 @@
 //! Limits on the chips of a space: area, power, dollars and memory.
 
-use super::least::ChipLimit;
 use serde::{Deserialize, Serialize};
 use sim::hardware::manufacturing::{Foundry, chip_cost};
-use sim::hardware::{Accelerator, AreaError, chip_area, lower_clock_to_power, sustained_power};
+use sim::hardware::{Accelerator, AreaError, chip_area, lower_clock, lower_clock_to_power, lowest_clock, sustained_power};
 use sim::units::{SquareMillimeters, Watts};
 
 /// Limits on a space's chips; `None` is no limit.
@@ -21,6 +20,23 @@ pub struct ChipLimits {
     pub max_hbm_gib: Option<f64>,
     /// Least read bandwidth of the memory, in GB/s.
     pub min_hbm_gb_per_s: Option<f64>,
+}
+
+/// A limit of a space's chips.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChipLimit {
+    /// [`ChipLimits::max_area_mm2`].
+    Area,
+    /// [`ChipLimits::max_power_w`].
+    Power,
+    /// [`ChipLimits::max_cost_usd`].
+    Cost,
+    /// [`ChipLimits::min_hbm_gib`].
+    LeastHbm,
+    /// [`ChipLimits::max_hbm_gib`].
+    MostHbm,
+    /// [`ChipLimits::min_hbm_gb_per_s`].
+    HbmRate,
 }
 
 /// Figures of a chip that do not depend on the work.
@@ -42,6 +58,69 @@ impl ChipFigures {
     pub fn of_chip(chip: &Accelerator) -> Result<Self, AreaError> {
         let cost_usd = chip_cost(chip, Foundry::default())?.map(|cost| cost.total_usd());
         Ok(Self { area: chip_area(chip)?.total_area(), peak_power: sustained_power(chip).peak_power(), cost_usd })
+    }
+}
+
+impl ChipLimit {
+    /// All limits, in the order of the study's keys.
+    pub const ALL: [Self; 6] = [Self::Area, Self::Power, Self::Cost, Self::LeastHbm, Self::MostHbm, Self::HbmRate];
+
+    /// Its key in a study's `[space]`.
+    #[must_use]
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Area => "max_area_mm2",
+            Self::Power => "max_power_w",
+            Self::Cost => "max_cost_usd",
+            Self::LeastHbm => "min_hbm_gib",
+            Self::MostHbm => "max_hbm_gib",
+            Self::HbmRate => "min_hbm_gb_per_s",
+        }
+    }
+
+    /// Its value, if it is given.
+    #[must_use]
+    pub fn value_in(self, limits: &ChipLimits) -> Option<f64> {
+        *self.field_of(&mut limits.clone())
+    }
+
+    /// Sets its value.
+    pub fn set_in(self, limits: &mut ChipLimits, value: f64) {
+        *self.field_of(limits) = Some(value);
+    }
+
+    /// Whether the limit is a minimum.
+    #[must_use]
+    pub fn is_lower_limit(self) -> bool {
+        matches!(self, Self::LeastHbm | Self::HbmRate)
+    }
+
+    /// Its field among the limits.
+    pub(super) fn field_of(self, limits: &mut ChipLimits) -> &mut Option<f64> {
+        match self {
+            Self::Area => &mut limits.max_area_mm2,
+            Self::Power => &mut limits.max_power_w,
+            Self::Cost => &mut limits.max_cost_usd,
+            Self::LeastHbm => &mut limits.min_hbm_gib,
+            Self::MostHbm => &mut limits.max_hbm_gib,
+            Self::HbmRate => &mut limits.min_hbm_gb_per_s,
+        }
+    }
+
+    /// A chip's value of the limited figure, with power at the lowest clock. `None` if the chip has no price.
+    pub(super) fn value_of_chip(self, chip: &Accelerator) -> Option<f64> {
+        Some(match self {
+            Self::Area => ChipFigures::of_chip(chip).ok()?.area.0,
+            Self::Power => sustained_power(&lower_clock(chip, lowest_clock(chip))).peak_power().0,
+            Self::Cost => ChipFigures::of_chip(chip).ok()?.cost_usd?,
+            Self::LeastHbm | Self::MostHbm => chip.memory_capacity().gib(),
+            Self::HbmRate => chip.hbm.read_bandwidth.0 / 1e9,
+        })
+    }
+
+    /// Orders values so that smaller is nearer to the limit.
+    pub(super) fn distance_from_limit(self, value: f64) -> f64 {
+        if self.is_lower_limit() { -value } else { value }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Look-ups: a dimension's value for each value of another one, for relations without a formula (such as the HBM of a
 //! process).
 
-use super::formula::ValueExtent;
+use super::extent::ValueExtent;
 use super::interval::NumberInterval;
 use sim::hardware::FieldValue;
 use std::fmt;

@@ -6,6 +6,7 @@
 mod corner;
 mod dimension;
 mod every;
+mod extent;
 mod formula;
 mod grid;
 mod interval;
@@ -24,8 +25,7 @@ pub use every::{Combination, CombinationChip, ListedDimension, combination_of_pl
 pub use formula::AREA;
 use grid::LOWERED;
 pub use grid::{FABRIC, FileSettings, Grid, SingleCombination};
-pub use least::ChipLimit;
-pub use limits::{ChipFigures, ChipLimits, OutsideCounts, OutsideReason};
+pub use limits::{ChipFigures, ChipLimit, ChipLimits, OutsideCounts, OutsideReason};
 pub use phaze::{HardwarePoint, HardwareSpace};
 pub use region::Region;
 pub use spec::{CalibrationChoice, Chips, PhazeGrid, SpaceDimensions, SpaceSpec};

@@ -8,11 +8,11 @@
 //!
 //! The scalars are [`KernelLibrary`]'s. The constants here agree on the chips that were measured (A100, H100).
 
+use super::library_model::LibraryModel;
 use super::machine::{Machine, SpanResources};
 use super::mapping::MappingProblem;
 use super::tensor_core::ceil_div;
 use super::{Bottleneck, CostModel, KernelCost, Traffic};
-use crate::hardware::{Accelerator, KernelLibrary};
 use crate::kernel::{Contraction, DataType};
 use crate::units::Seconds;
 
@@ -84,58 +84,14 @@ const WEIGHT_SETS: f64 = 5.0;
 /// Power-limited fraction of peak of 8-bit products, relative to that of 16-bit ones. Fitted on H100.
 const NARROW_POWER: f64 = 0.926;
 
-/// A kernel library on a chip, in rates.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct LibraryModel {
-    pub(super) scalars: KernelLibrary,
-    /// Bytes per second into one core.
-    core_read: f64,
-    /// Seconds per byte from and to the device's memory.
-    pub(super) read: f64,
-    pub(super) write: f64,
-    /// Seconds per byte at its peak bandwidth.
-    peak: f64,
-    /// True if a kernel is measured alone and repeatedly: its floor then counts, and caches hold data that fits.
-    alone: bool,
-}
-
-impl LibraryModel {
-    pub(super) fn new(accelerator: &Accelerator, scalars: &KernelLibrary) -> Self {
-        let nominal = accelerator.hbm.read_bandwidth.0;
-        Self {
-            scalars: *scalars,
-            core_read: scalars.core_read_bytes_per_cycle * accelerator.clock.0,
-            read: 1.0 / (nominal * scalars.read_fraction),
-            write: 1.0 / (accelerator.hbm.write_bandwidth.0 * scalars.write_fraction),
-            peak: 1.0 / nominal,
-            alone: false,
-        }
-    }
-
-    /// The same library for one kernel measured alone.
-    pub(super) fn measured_alone(self) -> Self {
-        Self { alone: true, ..self }
-    }
-
-    /// Bytes per second that a core can load.
-    pub(super) fn core_read_rate(&self) -> f64 {
-        self.core_read
-    }
-
-    /// The least time of a kernel. In a stream it is zero, because a stack's launches already contain it.
-    fn floor_seconds(&self) -> f64 {
-        if self.alone { self.scalars.floor.0 } else { 0.0 }
-    }
-
-    /// Fraction of the operands that the device's memory has to move, from 0 to 1.
-    fn missed_fraction(&self, view: &SpanResources, p: &MappingProblem) -> f64 {
-        let Some(cache) = view.shared.last().filter(|_| self.alone && view.shared.len() > 1 && p.batch <= 1.0) else {
-            return 1.0;
-        };
-        let held = CACHE_HELD * cache.capacity;
-        let set = p.m * p.k * p.operand + WEIGHT_SETS * p.n * p.k * p.operand + p.m * p.n * p.result;
-        (set / held - 1.0).clamp(0.0, 1.0)
-    }
+/// Fraction of the operands that the device's memory has to move, from 0 to 1.
+fn missed_fraction(library: &LibraryModel, view: &SpanResources, p: &MappingProblem) -> f64 {
+    let Some(cache) = view.shared.last().filter(|_| library.alone && view.shared.len() > 1 && p.batch <= 1.0) else {
+        return 1.0;
+    };
+    let held = CACHE_HELD * cache.capacity;
+    let set = p.m * p.k * p.operand + WEIGHT_SETS * p.n * p.k * p.operand + p.m * p.n * p.result;
+    (set / held - 1.0).clamp(0.0, 1.0)
 }
 
 /// Fraction of the arrays' peak that power allows a product of this type.
@@ -259,7 +215,7 @@ fn choose_fastest_tile(
         mac: 1.0 / rate,
         load: 1.0 / (library.core_read * vector),
         power: p.batch * p.m * p.n * p.k / (core * view.cores * power_fraction(machine, c.operand)),
-        missed: library.missed_fraction(view, p),
+        missed: missed_fraction(library, view, p),
         step: STEP_BYTES / p.operand,
         partial: view.shared.last().map_or(0.0, |level| level.write),
     };

@@ -7,9 +7,9 @@
 //! of a group, on as many cores as there are groups or parts of the keys. The scalars are
 //! [`crate::hardware::KernelLibrary`]'s; the constants agree on A100 and H100.
 
-use super::library::LibraryModel;
+use super::attention_call::AttentionCall;
+use super::library_model::LibraryModel;
 use super::machine::SpanResources;
-use super::routine::{AttentionCall, count_tiles};
 use super::tensor_core::ceil_div;
 use super::{CostModel, vector_alignment};
 use crate::kernel::Direction;
@@ -126,4 +126,9 @@ fn time_of_decode(view: &SpanResources, library: &LibraryModel, call: &Attention
     let sum = if parts > 1.0 { DECODE_SPLIT } else { 0.0 };
     // Cores finish at different times, so where both take equally long neither hides all of the other.
     DECODE + (work.powi(4) + moving.powi(4)).sqrt().sqrt() + sum
+}
+
+/// Number of tiles of `size` that cover `length`.
+fn count_tiles(length: u64, size: f64) -> f64 {
+    ceil_div(length as f64, size)
 }

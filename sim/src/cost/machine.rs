@@ -1,6 +1,6 @@
 //! The accelerator as the cost model uses it: rates instead of bandwidths, plain floats, one set of resources per span.
 
-use super::library::LibraryModel;
+use super::library_model::LibraryModel;
 use super::tensor_core::CoreArrays;
 use super::{CostError, MAX_LEVELS, Span};
 use crate::hardware::{Accelerator, Calibration, MemoryLevel, MemoryScope};

@@ -10,12 +10,14 @@
 //! ports to themselves here; the scheduler that runs them in parallel shares the ports.
 
 mod attention;
+mod attention_call;
 mod bound;
 mod cache;
 pub mod calibrate;
 mod contraction;
 mod library;
 mod library_attention;
+mod library_model;
 mod machine;
 mod mapping;
 pub mod named;
@@ -24,8 +26,9 @@ mod tensor_core;
 mod tiles;
 mod vector_core;
 
+pub use attention_call::AttentionCall;
 pub use cache::CostCache;
-pub use routine::{AttentionCall, ExpertsCall, Routine};
+pub use routine::{ExpertsCall, Routine};
 pub use tensor_core::{ArrayProblem, ArrayReport, fold_cycles, map_on_array};
 pub use tiles::MappingEffort;
 pub use vector_core::{elementwise_cycles, row_cycles};

@@ -1,38 +1,13 @@
 //! Routines of serving and training libraries as measured: attention with its library's other work, and the layer of
 //! experts, which is several kernels in one call.
 
-use super::library::{self, LibraryModel};
+use super::attention_call::AttentionCall;
+use super::library;
+use super::library_model::LibraryModel;
 use super::machine::SpanResources;
-use super::tensor_core::ceil_div;
 use super::{CostModel, library_attention};
 use crate::kernel::{Contraction, DataType, Direction, Elementwise, ElementwiseFunction, FusedAttention, Kernel};
 use crate::units::{Bytes, Seconds};
-
-/// A call of attention: `queries` new tokens of each sequence attend to the `keys` tokens before and among them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AttentionCall {
-    /// Forward or backward.
-    pub direction: Direction,
-    /// Sequences.
-    pub batch: u64,
-    /// Query heads.
-    pub heads: u64,
-    /// Key and value heads.
-    pub kv_heads: u64,
-    /// New tokens of a sequence; 1 in decoding.
-    pub queries: u64,
-    /// Visible tokens of a sequence, the new ones included.
-    pub keys: u64,
-    /// Dimension of a head.
-    pub head_dim: u64,
-    /// Keys that a query sees at most, where attention has a window.
-    pub window: Option<u64>,
-    /// Type of queries, keys and values.
-    pub operand: DataType,
-    /// True if a serving library runs it: it then includes the rotary embedding and the write of keys and values to
-    /// their cache.
-    pub serving: bool,
-}
 
 /// A call of a layer of gated experts (SwiGLU) on one device, with tokens spread evenly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -178,9 +153,4 @@ fn gated_activation(rows: u64, width: u64) -> Kernel {
         read: bytes * 2,
         written: bytes,
     })
-}
-
-/// Number of tiles of `size` that cover `length`.
-pub(super) fn count_tiles(length: u64, size: f64) -> f64 {
-    ceil_div(length as f64, size)
 }

@@ -5,7 +5,8 @@
 //! varied.
 
 use super::error::HardwareError;
-use super::template::{ChipTemplate, embedded};
+use super::file::ChipTemplate;
+use super::template::embedded;
 use super::{Accelerator, file};
 use crate::files::FileFault;
 use crate::files::document::{self, FieldValue};

@@ -4,6 +4,7 @@
 //! Lessons From Three Generations Shaped Google's TPUv4i*, ISCA 2021, Table 2 (7 nm). [`ProcessNode::energy_at_node`]
 //! scales them to other nodes, [`ProcessNode::energy_at_clock`] to other clocks.
 
+use super::memory::is_dram;
 use super::{Accelerator, Dataflow, MemoryLevel, MemoryScope, PerDataType, ProcessNode, TensorCores};
 use crate::kernel::DataType;
 use crate::units::{Bytes, Hertz, Joules, Seconds, Watts};
@@ -93,13 +94,6 @@ const WRITE_OVER_READ: f64 = 1.2;
 /// HBM2 takes 250 to 450 pJ per 64 bits (ISCA 2021, Table 2); the middle, per byte. Off-chip memory does not follow the
 /// node.
 const HBM_PICOJOULES_PER_BYTE: f64 = 350.0 / 8.0;
-/// A memory larger than this counts as DRAM.
-const LARGEST_SRAM: f64 = 1_073_741_824.0;
-
-/// True if a memory of this capacity counts as DRAM, which has a clock of its own.
-pub(super) fn is_dram(capacity: Bytes) -> bool {
-    capacity.as_f64() > LARGEST_SRAM
-}
 
 /// Picojoules to read and to write a byte of a register file.
 fn register_file_picojoules(node: ProcessNode) -> (f64, f64) {

@@ -4,7 +4,6 @@ use super::area::Floorplan;
 use super::energy::{ControlStyle, default_energy_model, default_energy_per_byte};
 use super::error::HardwareError;
 use super::sources;
-use super::template::ChipTemplate;
 use super::verify::find_faults;
 use super::{
     Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, FittedScalar, HostLink, KernelLibrary, MemoryLevel,
@@ -20,6 +19,24 @@ use crate::units::{Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Joules, Seconds
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+
+/// A chip's file as read: the accelerator, and the sources of its figures.
+#[derive(Debug, Clone)]
+pub struct ChipTemplate {
+    /// The canonical name.
+    pub name: String,
+    /// Its aliases.
+    pub aliases: Vec<String>,
+    /// One line for lists.
+    pub description: String,
+    /// The chip.
+    pub accelerator: Accelerator,
+    /// The source of each figure by key; a key covers all keys below it (`memory.hbm` covers
+    /// `memory.hbm.capacity_gib`). [`ChipTemplate::from_toml_str`] checks that every figure is covered.
+    pub sources: BTreeMap<String, String>,
+    /// The data that each calibration scalar was fitted to, by its key.
+    pub fitted_on: BTreeMap<String, String>,
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

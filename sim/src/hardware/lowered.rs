@@ -4,21 +4,10 @@
 //! ([`ProcessNode::voltage_floor`]); below the floor only the clock falls. Everything on the cores' clock slows with
 //! it: arrays, lanes, and the bandwidth and latency of memories on the die. HBM, links and static power stay.
 
+use super::technology::VOLTAGE_EXPONENT;
 use super::{Accelerator, ProcessNode, sustained_power};
 use crate::units::{BytesPerSecond, Hertz, Joules, Seconds, Watts};
 use serde::Serialize;
-
-/// Exponent of the voltage curve: voltage over designed voltage is (clock over designed clock) to this power.
-///
-/// It is fitted to the operating points of chips on sale (Linux, `arch/arm64/boot/dts`). Each pair gives its own
-/// exponent:
-/// - MT8192's GPU at 7 nm (`mediatek/mt8192.dtsi`): 866 MHz at 0.800 V and 647 MHz at 0.694 V, 0.49.
-/// - RK3399's GPU at 28 nm (`rockchip/rk3399-opp.dtsi`): 800 MHz at 1.100 V and 600 MHz at 0.925 V, 0.60.
-/// - S922X's cores at 12 nm (`amlogic/meson-g12b-s922x.dtsi`): 1896 MHz at 0.981 V and 1398 MHz at 0.761 V, 0.83.
-///
-/// TSMC's pairs "faster at equal power, or less power at equal speed" are two ends of such a curve: N5P's 7 % or 15 %
-/// and N4P's 11 % or 22 % give 0.70 and 0.69. With 0.65 all operating points of the three chips are met within 8 %.
-pub(super) const VOLTAGE_EXPONENT: f64 = 0.65;
 
 /// The lowest clock as a fraction of the designed one: the deepest at which a vendor sells a data-centre chip, NVIDIA
 /// L4, 72 W, base 795 MHz of 2040 MHz (L4 product brief, PB-11316). Far below the voltage floor an operation takes no

@@ -13,6 +13,14 @@ pub enum MemoryScope {
     Chip,
 }
 
+/// A memory larger than this counts as DRAM.
+const LARGEST_SRAM: f64 = 1_073_741_824.0;
+
+/// True if a memory of this capacity counts as DRAM, which has a clock of its own.
+pub(super) fn is_dram(capacity: Bytes) -> bool {
+    capacity.as_f64() > LARGEST_SRAM
+}
+
 /// One level of the memory hierarchy. Capacity, bandwidth and energy are per instance ([`MemoryScope`]).
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MemoryLevel {
@@ -48,7 +56,7 @@ impl MemoryLevel {
     /// True if it counts as DRAM by its capacity; DRAM has a clock of its own.
     #[must_use]
     pub fn is_dram(&self) -> bool {
-        super::energy::is_dram(self.capacity)
+        is_dram(self.capacity)
     }
 
     /// The energy of this traffic.

@@ -34,12 +34,13 @@ pub use compute::{Dataflow, PerDataType, TensorCores, VectorCores};
 pub use document::ChipDocument;
 pub use energy::{ControlStyle, EnergyModel, SustainedPower, least_sustained_power, sustained_power};
 pub use error::HardwareError;
+pub use file::ChipTemplate;
 pub use library::{FittedScalar, KernelLibrary};
 pub use lowered::{LOWEST_CLOCK_FRACTION, LoweredClock, highest_clock_within, lower_clock, lower_clock_to_power, lowest_clock};
 pub use memory::{HostLink, MemoryLevel, MemoryScope, Storage};
 pub use streams::StreamContention;
 pub use technology::ProcessNode;
-pub use template::{ChipTemplate, all_templates as templates, template_names};
+pub use template::{all_templates as templates, template_names};
 pub use verify::find_faults;
 
 pub use crate::cores::{Exclusivity, Pairing};

@@ -1,31 +1,12 @@
 //! The built-in chips: one TOML file each in `sim/templates/chips/`, embedded at build time, with a source for every
 //! number.
 
-use super::file;
+use super::file::{self, ChipTemplate};
 use super::{Accelerator, HardwareError};
-use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 pub(super) mod embedded {
     include!(concat!(env!("OUT_DIR"), "/templates.rs"));
-}
-
-/// A chip's file as read: the accelerator, and the sources of its figures.
-#[derive(Debug, Clone)]
-pub struct ChipTemplate {
-    /// The canonical name.
-    pub name: String,
-    /// Its aliases.
-    pub aliases: Vec<String>,
-    /// One line for lists.
-    pub description: String,
-    /// The chip.
-    pub accelerator: Accelerator,
-    /// The source of each figure by key; a key covers all keys below it (`memory.hbm` covers
-    /// `memory.hbm.capacity_gib`). [`ChipTemplate::from_toml_str`] checks that every figure is covered.
-    pub sources: BTreeMap<String, String>,
-    /// The data that each calibration scalar was fitted to, by its key.
-    pub fitted_on: BTreeMap<String, String>,
 }
 
 impl ChipTemplate {

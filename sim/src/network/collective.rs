@@ -2,15 +2,12 @@
 
 mod exchange;
 
-use super::fabric::Fabric;
+use super::fabric::{Fabric, MAX_TIERS};
 use super::level::{GroupLevel, GroupLevels, GroupSpread};
 use crate::kernel::{Collective, CollectiveKind};
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-
-/// Most tiers of a fabric.
-pub const MAX_TIERS: usize = 4;
 
 /// The algorithm of a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -2,7 +2,8 @@
 
 use super::error::NetworkError;
 use super::fabric::Fabric;
-use super::file::{self, FabricFile};
+use super::file;
+use super::tables::FabricFile;
 use crate::files::FileFault;
 use crate::files::document::{self, FieldValue};
 use serde::Deserialize;

@@ -7,6 +7,9 @@ use crate::kernel::RankGroup;
 use crate::units::{BytesPerSecond, Seconds};
 use serde::{Deserialize, Serialize};
 
+/// Most tiers of a fabric.
+pub const MAX_TIERS: usize = 4;
+
 /// The topology that joins the units of a tier.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -1,7 +1,6 @@
 //! The levels of a group on a fabric's tiers, with their rates and steps.
 
-use super::collective::MAX_TIERS;
-use super::fabric::{Fabric, Tier, Topology};
+use super::fabric::{Fabric, MAX_TIERS, Tier, Topology};
 use super::torus::{self, GroupExtents};
 use crate::kernel::RankGroup;
 

@@ -70,14 +70,16 @@ mod links;
 mod matrix;
 mod placed;
 mod streams;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod torus;
 mod verify;
 
-pub use collective::{Algorithm, CollectiveCost, MAX_TIERS};
+pub use collective::{Algorithm, CollectiveCost};
 pub use document::FabricDocument;
 pub use error::{FabricFault, NetworkError};
+pub use fabric::MAX_TIERS;
 pub use fabric::{ExchangeProtocol, Fabric, InNetwork, LineProtocol, LowLatency, Tier, Topology};
 pub use level::GroupSpread;
 pub use links::{LinksError, MOST_UNITS};

@@ -1,8 +1,8 @@
 //! Checks a fabric file and reports every fault.
 
-use super::collective::MAX_TIERS;
 use super::error::FabricFault;
-use super::file::{FabricChipTable, FabricFile, TierTable, TopologyName};
+use super::fabric::MAX_TIERS;
+use super::tables::{FabricChipTable, FabricFile, TierTable, TopologyName};
 use super::torus;
 use crate::limits;
 

@@ -42,6 +42,7 @@ mod closed_form;
 mod ends;
 mod interleaved;
 mod order;
+mod reductions;
 mod row;
 mod simulate;
 #[cfg(test)]

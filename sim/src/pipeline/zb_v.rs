@@ -19,7 +19,7 @@
 
 use super::Pipeline;
 use super::order::PipelinePass;
-use super::simulate::times_of_reductions;
+use super::reductions::times_of_reductions;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 

@@ -1,7 +1,7 @@
 //! Layers of the exact search: states, indexed by their down-set.
 
 use super::bounds::OperatorBitset;
-use super::state::{RunningOperator, SinceIdle};
+use super::running::{RunningOperator, SinceIdle};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -2,50 +2,12 @@
 //! once.
 
 use super::bounds::{OperatorBitset, first_operators, set_members};
-use super::state::{BoundIncrements, Searcher};
-
-/// Classes of operators: one per set of kind bits, plus [`ACROSS`].
-const CLASSES: usize = 6;
-/// The class of operators that only run across all cores and wait until all of them are idle.
-pub(super) const ACROSS: usize = 5;
+use super::remaining::{ACROSS, CLASSES, NOTHING, RemainingOperators};
+use super::state::Searcher;
 
 /// Cached down-sets, as a power of two: about as many as a layer has states. Small pieces cache fewer, one bit per
 /// three operators.
 const REMEMBERED: usize = 9;
-
-/// The index of no operator.
-pub(super) const NOTHING: u8 = u8::MAX;
-
-/// The operators that have not started after a down-set.
-#[derive(Debug, Clone, Default)]
-pub(super) struct RemainingOperators {
-    /// Operators whose predecessors have all started.
-    pub ready: OperatorBitset,
-    /// Per class: the longest time from an operator's start to the end of the piece, that operator, and the longest
-    /// time among the others.
-    longest: [(u64, u8, u64); CLASSES],
-    /// The operators that use each resource, by falling `after`, with their core-ticks.
-    pub by_tail: [Vec<(u8, u64)>; 3],
-    pub adds: BoundIncrements,
-}
-
-impl RemainingOperators {
-    /// The longest time from the start of an operator of `class` to the end of the piece, operator `but` excluded; 0
-    /// where the class has no other.
-    pub fn longest_without(&self, class: usize, but: u8) -> u64 {
-        let (most, whose, second) = self.longest[class];
-        if whose == but { second } else { most }
-    }
-
-    fn note_length(&mut self, class: usize, length: u64, operator: usize) {
-        let (most, _, second) = &mut self.longest[class];
-        if length > *most {
-            self.longest[class] = (length, operator as u8, *most);
-        } else {
-            *second = length.max(*second);
-        }
-    }
-}
 
 /// A cache of the remaining work after the down-sets that were asked for last.
 #[derive(Debug, Default)]

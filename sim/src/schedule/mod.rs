@@ -23,6 +23,7 @@
 
 mod bounds;
 mod cores;
+mod demand;
 mod ilp;
 mod instance;
 mod layer;
@@ -34,10 +35,13 @@ mod outline;
 mod piece;
 mod portfolio;
 mod problem;
+mod remaining;
+mod running;
 mod search;
 mod sharing;
 mod slots;
 mod state;
+mod twins;
 mod verify;
 #[cfg(test)]
 mod wave_tests;

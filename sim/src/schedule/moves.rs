@@ -32,23 +32,11 @@
 //! The pruned extensions therefore depend only on the state, and dominance respects them. Rules that depend on how a
 //! state was reached would fail: such a rule and a dominating state can each defer to the other in a cycle.
 
-use super::bounds::{OperatorBitset, PrecedenceSets, first_operators, set_members};
+use super::bounds::{OperatorBitset, first_operators, set_members};
 use super::layer::{ScheduleMove, SearchState};
-use super::piece::{NEVER, Piece};
-use super::state::{NO_SLOT, RunningOperator, Searcher};
-
-/// Per operator, the lower-numbered operators that can replace it in any schedule in which they start later.
-pub(super) fn earlier_twins(piece: &Piece, relation: &PrecedenceSets, only_across: OperatorBitset) -> Vec<OperatorBitset> {
-    let alike = |i: usize, j: usize| {
-        (piece.kind[i], piece.lat[i], piece.exc[i], only_across >> i & 1)
-            == (piece.kind[j], piece.lat[j], piece.exc[j], only_across >> j & 1)
-    };
-    let twins_of = |i: usize| {
-        let before = (0..i).filter(|&j| alike(i, j) && relation.succs[i] & !relation.succs[j] == 0);
-        before.fold(0, |set, j| set | 1 << j)
-    };
-    (0..piece.operator_count()).map(twins_of).collect()
-}
+use super::piece::NEVER;
+use super::running::{NO_SLOT, RunningOperator};
+use super::state::Searcher;
 
 impl Searcher<'_> {
     /// Lists the extensions of a state to try.

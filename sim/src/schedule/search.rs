@@ -30,9 +30,11 @@
 
 use super::bounds::{OperatorBitset, first_operators, set_members};
 use super::layer::{DEAD, NONE, ScheduleMove, SearchState, StateLayer, StateSummary, TrailStep};
-use super::left::{RemainingCache, RemainingOperators};
+use super::left::RemainingCache;
 use super::list::PieceSchedule;
-use super::state::{NO_SLOT, RunningOperator, Searcher, SinceIdle};
+use super::remaining::RemainingOperators;
+use super::running::{NO_SLOT, RunningOperator, SinceIdle};
+use super::state::Searcher;
 
 /// States of the same down-set that a new state is compared with.
 const COMPARED: usize = 48;

@@ -3,15 +3,13 @@
 use super::bounds::{
     MixedBound, OperatorBitset, PrecedenceSets, first_operators, least_core_ticks, round_down_safely, set_members, strong_tails,
 };
-use super::left::{ACROSS, NOTHING, RemainingOperators};
-use super::moves::earlier_twins;
+use super::demand::CoreDemand;
 use super::piece::{LINK, NEVER, Piece, TENSOR, VECTOR};
-use super::slots::{CoreAccounting, CoreDemand};
+use super::remaining::{ACROSS, BoundIncrements, LANES, NOTHING, RemainingOperators};
+use super::running::{RunningOperator, SinceIdle};
+use super::slots::CoreAccounting;
+use super::twins::earlier_twins;
 
-/// The slot of an operator without a core index.
-pub(super) const NO_SLOT: u8 = u8::MAX;
-/// Mixed bounds per state.
-pub(super) const LANES: usize = 8;
 /// Rounds of fictitious play for the mixed bound of the whole piece, and of each operator's descendants.
 const MIXED_ROUNDS: [usize; 2] = [128, 24];
 /// Pieces of at most this size are searched faster than many mixed bounds are found. They get one bound, with
@@ -21,36 +19,11 @@ const SMALL_ROUNDS: usize = 4;
 /// Running operators on one resource whose tails are kept apart. The work of any further one counts without its tail.
 const RUNNING: usize = 16;
 
-/// An operator that runs in a state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct RunningOperator {
-    pub finish: u64,
-    pub op: u8,
-    pub exclusive: bool,
-    pub slot: u8,
-    /// The cores and links that it holds.
-    pub need: CoreDemand,
-    /// The sum of the shortest latencies of all operators that ran in parallel with it so far.
-    pub beside: u64,
-}
-
-/// The stretch since all cores and links were last idle.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct SinceIdle {
-    /// The time of that idle moment.
-    pub idle: u64,
-    /// The sum of the shortest latencies of the operators that started since.
-    pub work: u64,
-}
-
 /// Earliest starts given by cores alone: per kind of operator, and for operators that need all cores.
 struct EarliestStarts {
     floor: [u64; 5],
     idle: u64,
 }
-
-/// The contribution of operators that have not started to each mixed bound of a state.
-pub(super) type BoundIncrements = [f64; LANES];
 
 /// A searchable piece with the tables that the search reads.
 pub(super) struct Searcher<'a> {

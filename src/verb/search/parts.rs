@@ -8,7 +8,7 @@ use super::{
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::progress;
-use crate::verb::merge::parse_request;
+use crate::verb::search::words::parse_request;
 use crate::verb::slurm::{self, PartState, SlurmBatch};
 use results::claim::{DirectoryClaim, DirectoryClaimError};
 use results::parts::{self, BestKnown, FILES, PartFacts, SearchParts};

@@ -7,4 +7,5 @@ pub(crate) mod execute;
 pub(crate) mod lowering;
 pub(crate) mod profile;
 pub(crate) mod program;
+pub(crate) mod update;
 pub(crate) mod work;

@@ -3,4 +3,5 @@
 pub mod calibrate;
 pub(crate) mod framework;
 pub(crate) mod options;
+pub(crate) mod runnable;
 pub(crate) mod software;

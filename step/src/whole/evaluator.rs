@@ -22,7 +22,7 @@ use crate::pipeline::arrangement::{Arrangement, DEVICE_KINDS};
 use crate::pipeline::chunk::busy_times;
 use crate::whole::assembly::{Assembly, StepExchanges};
 use crate::whole::evaluate::{PlanOnNetwork, time_passes};
-use crate::whole::lower_bounds::piece_loads_of_profile;
+use crate::whole::piece_load::{PieceLoad, piece_loads_of_profile};
 use crate::{ChipTimes, SoftwareStack, StepError, StepProfile, TrainingPlan, lower_plan};
 use sim::network::Fabric;
 use sim::pipeline::{PassesTime, PipelineSchedule};
@@ -38,6 +38,14 @@ pub struct PlanShape {
 }
 
 impl PlanShape {
+    /// Returns the loads of the embedding, a layer and the head, without copies of offloaded weights and gradients,
+    /// which depend on the degrees. Any number of layers, with any ends, take at least the sum of their loads. In every
+    /// pass, the longer of a layer's device and host time adds up.
+    #[must_use]
+    pub fn piece_loads(&self, stack: &SoftwareStack) -> [PieceLoad; 3] {
+        piece_loads_of_profile(&self.profile, stack)
+    }
+
     /// Returns the shape of plans whose chunks mix policies, from the shapes with one policy each.
     ///
     /// # Errors

@@ -4,23 +4,11 @@
 use crate::communication::contention::OverlapWindow;
 use crate::communication::sends::PipelineSends;
 use crate::pass::profile::{PieceProfile, StepProfile};
-use crate::pipeline::chunk::{busy_times, exposed_gathers, launch_times, split_backward_parts};
+use crate::pipeline::chunk::exposed_gathers;
 use crate::whole::evaluate::PlanOnNetwork;
-use crate::{ChipTimes, Evaluator, PlanShape, SoftwareStack, TrainingPlan};
+use crate::{ChipTimes, Evaluator, PlanShape, TrainingPlan};
 use sim::units::Seconds;
 use workloads::Layout;
-
-/// Lower bounds of one micro-batch's passes of a piece on one device. They include exposed communication, but not the
-/// weights that ZeRO-3 gathers.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct PieceLoad {
-    /// The forward pass.
-    pub forward: Seconds,
-    /// The backward pass in one go, with recomputation.
-    pub backward: Seconds,
-    /// The backward pass in two separate parts: recomputation with input gradients, and weight gradients.
-    pub apart: [Seconds; 2],
-}
 
 /// Exposed communication per micro-batch in a chunk's forward and backward pass.
 pub type ExposedGatherTimes = [Seconds; 2];
@@ -32,32 +20,6 @@ pub struct LayerGathers {
     pub once: ExposedGatherTimes,
     /// Additional part per layer.
     pub each: ExposedGatherTimes,
-}
-
-impl PlanShape {
-    /// Returns the loads of the embedding, a layer and the head, without copies of offloaded weights and gradients,
-    /// which depend on the degrees. Any number of layers, with any ends, take at least the sum of their loads. In every
-    /// pass, the longer of a layer's device and host time adds up.
-    #[must_use]
-    pub fn piece_loads(&self, stack: &SoftwareStack) -> [PieceLoad; 3] {
-        piece_loads_of_profile(&self.profile, stack)
-    }
-}
-
-/// Returns [`PlanShape::piece_loads`] of a profile.
-pub(crate) fn piece_loads_of_profile(profile: &StepProfile, stack: &SoftwareStack) -> [PieceLoad; 3] {
-    let pieces = [&profile.embedding, &profile.layer, &profile.head];
-    let passes = |piece: &PieceProfile| {
-        let ([f, b], [launch, launch_back], [input, weight]) =
-            (busy_times(piece), launch_times(stack, piece), split_backward_parts(stack, piece));
-        [[f, launch], [b, launch_back], input, weight]
-    };
-    let longer = passes(pieces[1]).map(|[device, host]| usize::from(host > device));
-    pieces.map(|piece| {
-        let of = passes(piece);
-        let [forward, backward, input, weight] = [0, 1, 2, 3].map(|pass| of[pass][longer[pass]]);
-        PieceLoad { forward, backward, apart: [input, weight] }
-    })
 }
 
 impl Evaluator<'_> {

@@ -8,4 +8,5 @@ pub mod explain;
 pub(crate) mod lower_bounds;
 pub(crate) mod outlined;
 pub(crate) mod parameter_copies;
+pub(crate) mod piece_load;
 pub(crate) mod timeline;

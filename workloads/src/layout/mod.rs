@@ -5,12 +5,13 @@
 //! `tp-cp-dp-pp`). The expert axis is part of the data axis. If experts have a width of their own, the order is
 //! `etp-ep-edp-pp`. A run uses `tensor * context * data * pipeline` devices.
 
+mod error;
 mod layer_ends;
 mod limits;
 mod rules;
 
+pub use error::LayoutError;
 pub use layer_ends::{InnerChunks, LayerEnds};
-pub use rules::LayoutError;
 
 use crate::lowering::ContextMethod;
 use serde::{Deserialize, Serialize};

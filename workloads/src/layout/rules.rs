@@ -1,26 +1,10 @@
 //! Rules between a layout, a model and a batch. An error names the nearest values that obey the rule.
 
 use super::limits;
-use super::{Batch, Layout, RankOrder};
+use super::{Batch, Layout, LayoutError, RankOrder};
 use crate::lowering::ContextMethod;
 use crate::model::Model;
 use crate::parallel::{kv_heads_of_device, ulysses_degree_rule};
-use thiserror::Error;
-
-/// A broken rule of a layout.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{key} = {value}: must be {limit}; {cure}")]
-pub struct LayoutError {
-    /// The degree or size at fault, by its key in files: `tp`, `pp`, `dp`, `cp`, `ep`, `etp`, `virtual_stages`,
-    /// `global_batch`, `seq`.
-    pub key: &'static str,
-    /// Its value.
-    pub value: String,
-    /// The rule, with its numbers.
-    pub limit: String,
-    /// The nearest valid values.
-    pub cure: String,
-}
 
 impl Layout {
     /// Returns the error for layers that do not divide, with or without the ends as layers.

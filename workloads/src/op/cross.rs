@@ -6,7 +6,7 @@
 
 use super::fused_attention::{self, AttentionCore};
 use super::linear::{Linear, WeightSplit};
-use super::transformer::SegmentPlan;
+use super::segment_plan::SegmentPlan;
 use super::{OperatorContext, context, dropout, elementwise_kernel, input_chain, kernel_step, scores, softmax};
 use crate::graph::{GraphBuilder, NewOperator, Parameters, TensorId};
 use crate::lowering::Attention;

@@ -8,7 +8,7 @@
 //! device.
 
 use super::linear::{Linear, WeightSplit};
-use super::transformer::SegmentPlan;
+use super::segment_plan::SegmentPlan;
 use super::{elementwise_kernel, embedding, input_chain, kernel_step, loss};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use crate::layer_names::TRAILING_LAYER;

@@ -21,6 +21,7 @@ pub(crate) mod residual;
 pub(crate) mod rope;
 pub(crate) mod scan;
 pub(crate) mod scores;
+pub(crate) mod segment_plan;
 pub(crate) mod shared_expert;
 pub(crate) mod softmax;
 pub(crate) mod transformer;

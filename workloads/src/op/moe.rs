@@ -13,7 +13,7 @@
 use super::linear::{
     Linear, WeightSplit, accumulate_weight_gradient, add_kept_conversion, convert_operands, reduce_bias_gradient,
 };
-use super::transformer::SegmentPlan;
+use super::segment_plan::SegmentPlan;
 use super::{
     OperatorContext, activation, collective_step, elementwise_kernel, gated, input_chain, kernel_step, reduction_kernel,
     shared_expert, weight_chain,

@@ -13,7 +13,7 @@
 
 use super::linear::activation_product;
 use super::norm::NormOperator;
-use super::transformer::SegmentPlan;
+use super::segment_plan::SegmentPlan;
 use super::{OperatorContext, elementwise_kernel, gated, input_chain, kernel_step, reduction_kernel, weight_chain};
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
 use crate::lowering::Attention;

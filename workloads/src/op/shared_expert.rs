@@ -3,7 +3,7 @@
 //! first.
 
 use super::linear::{Linear, WeightSplit};
-use super::transformer::SegmentPlan;
+use super::segment_plan::SegmentPlan;
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use crate::model::SharedExpert;

@@ -3,6 +3,7 @@
 use super::fused_attention::AttentionCore;
 use super::linear::{Linear, WeightSplit};
 use super::norm::NormOperator;
+use super::segment_plan::SegmentPlan;
 use super::{
     OperatorContext, activation, context, cross, dropout, embedding, further, fused_attention, gated, latent, loss, moe, patches,
     pooling, query_key_norm, residual, rope, scan, scores, softmax, ulysses,
@@ -10,45 +11,14 @@ use super::{
 use crate::graph::{GraphBuilder, OperatorGraph, TensorId};
 use crate::layer_list::{EncoderDecoderSide, LayerKind, Mixer};
 use crate::layer_names::{LEADING_LAYER, TRAILING_LAYER};
-use crate::lowering::{Attention, ContextMethod, Lowering};
-use crate::model::{Model, NormPlacement, PositionEncoding};
+use crate::lowering::{Attention, ContextMethod};
+use crate::model::{NormPlacement, PositionEncoding};
 use crate::parallel::DeviceSlice;
 use crate::parallel::Heads;
 use crate::variations::{ParallelBranches, PooledHead, Variations};
 use sim::units::Bytes;
 
-/// Inputs for building any segment.
-pub(crate) struct SegmentPlan<'a> {
-    pub(crate) model: &'a Model,
-    pub(crate) shape: OperatorContext,
-    pub(crate) slice: DeviceSlice,
-    pub(crate) lowering: Lowering,
-}
-
-impl<'a> SegmentPlan<'a> {
-    pub(crate) fn new(model: &'a Model, lowering: &Lowering, slice: DeviceSlice) -> Self {
-        let shape = OperatorContext {
-            batch: lowering.micro_batch,
-            sequence: lowering.sequence_length / u64::from(lowering.context_parallel.max(1)),
-            context: lowering.context_parallel,
-            ranks: lowering.tensor_parallel,
-            sequence_parallel: lowering.sequence_parallel && lowering.tensor_parallel > 1,
-            operand: lowering.precision.operand,
-            product: lowering.precision.product.unwrap_or(lowering.precision.operand),
-            gradient: lowering.precision.gradient,
-            fused: lowering.elementwise_fusion,
-            separate_accumulation: lowering.separate_accumulation,
-            cached_conversions: lowering.cached_conversions,
-            fused_loss: lowering.fused_loss,
-        };
-        Self { model, shape, slice, lowering: *lowering }
-    }
-
-    /// Returns the numbers of the residual stream on this device.
-    fn residual_stream_size(&self) -> u64 {
-        self.shape.local_tokens().saturating_mul(self.model.hidden)
-    }
-
+impl SegmentPlan<'_> {
     /// Builds the embedding's segment: token lookup (or the product of patches), projection to the residual stream if
     /// narrower, positions, token types, norm and dropout. Leading layers follow, which stay with the embedding on the
     /// first stage. In an encoder-decoder these are the encoder with a norm after it. The segment then gives the

@@ -1,7 +1,8 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 use super::*;
-use crate::planner::search::core::search_once;
-use crate::planner::{PlanSpace, PlanWatch, Splits};
+use crate::planner::chips::group_search::search_with_memory;
+use crate::planner::search_plans::search_once;
+use crate::planner::{Job, PlanSpace, PlanWatch, Splits};
 use proptest::prelude::*;
 use sim::hardware::phaze::{PhazeConfig, design_accelerator};
 use sim::network::Fabric;
@@ -9,7 +10,7 @@ use sim::units::Bytes;
 use step::{MixKind, SoftwareStack};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
-use workloads::{Model, ZeroStage};
+use workloads::{ActivationPolicy, Model, ZeroStage};
 
 /// A chip of PHAZE's kind, a cluster, and a space of plans.
 #[derive(Debug, Clone)]

@@ -1,10 +1,11 @@
 //! Lower bounds on groups of plans on one chip, from cheap to exact; see [`fastest`](crate::planner::chips::fastest).
 
+use crate::planner::Job;
+use crate::planner::chips::group_search::search_with_memory;
 use crate::planner::chips::prepared::{PreparedJob, PreparedJobKey};
 use crate::planner::search::core::PlanSearch;
 use crate::planner::search::found::FoundPlans;
-use crate::planner::splits::uneven::ROUNDING;
-use crate::planner::{Job, chips::fastest};
+use crate::planner::search::found::ROUNDING;
 use sim::hardware::Accelerator;
 use sim::kernel::Kernel;
 use sim::network::Fabric;
@@ -237,6 +238,14 @@ fn slot_of_kernel<'k, T: Clone>(known: &'k mut Vec<Option<T>>, kernel: u32, tabl
     &mut known[kernel as usize]
 }
 
+impl PreparedJob<'_> {
+    /// How far groups are refined before their plans are timed exactly. Splits and policies beyond the listed ones may
+    /// fit where the listed ones do not, so then memory is no criterion.
+    pub(crate) fn deepest_refinement(&self) -> GroupRefinement {
+        if self.uneven || self.mixes != MixKind::None { GroupRefinement::Relaxed } else { GroupRefinement::Fitting }
+    }
+}
+
 /// A chip on which a job is planned.
 pub(crate) struct OnChip<'p, 'k, 'c> {
     prepared: &'p PreparedJob<'p>,
@@ -310,7 +319,7 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
         let times = &self.kernels.times;
         let search = self.endless.get_or_init(|| {
             let endless = DeviceMemory { hbm: Bytes(u64::MAX), host: Bytes(u64::MAX), storage: Bytes(u64::MAX) };
-            let search = fastest::search_with_memory(self.prepared, self.job, times.with_fidelity(Fidelity::Mapped), endless);
+            let search = search_with_memory(self.prepared, self.job, times.with_fidelity(Fidelity::Mapped), endless);
             let policies = Arc::new(vec![ActivationPolicy::None]);
             PlanSearch { policies, open: Arc::new(vec![true]), mixes: MixKind::None, split_tolerance: 0.0, ..search }
         });
@@ -329,7 +338,7 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
             return limit;
         }
         let mut times = times.clone();
-        let search = fastest::search_with_memory(self.prepared, self.job, times.clone(), self.job.device_memory());
+        let search = search_with_memory(self.prepared, self.job, times.clone(), self.job.device_memory());
         lots.iter().fold(limit, |limit, (lot, open)| {
             let (mut found, known) = (FoundPlans::default(), self.fitting.get(lot));
             let mut bounds = vec![f64::INFINITY; search.policies.len()];
@@ -343,7 +352,7 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
     /// The search for plans that fit the chip's memory.
     pub fn search_in_own_memory(&self) -> &PlanSearch<'p> {
         let times = &self.kernels.times;
-        self.own.get_or_init(|| fastest::search_with_memory(self.prepared, self.job, times.clone(), self.job.device_memory()))
+        self.own.get_or_init(|| search_with_memory(self.prepared, self.job, times.clone(), self.job.device_memory()))
     }
 
     /// The fastest plan of a group that fits, in seconds, with kernels at their fastest. At least `limit` if it is not

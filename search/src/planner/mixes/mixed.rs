@@ -12,7 +12,8 @@
 use crate::memory::{CopyLinks, CopyRate, LayerFront, LayerTensors, MixPoint, RecomputeSpace};
 use crate::planner::PlanPart;
 use crate::planner::mixes::layer_policies::{policy_of_choice, preset_policies};
-use crate::planner::mixes::stages::PlanStages;
+use crate::planner::mixes::stages::{GroupLayers, PlanStages, StagedPlan};
+use crate::planner::ranked::MixStatistics;
 use crate::planner::search::core::{PlanSearch, SPARE};
 use crate::planner::search::found::{FoundPlans, PlanCandidate};
 use crate::planner::space::policies::default_policies;
@@ -30,26 +31,6 @@ const ROUND: usize = 16;
 /// Limit on a space's policies that mixes may use by name.
 const NAMED: usize = 32;
 
-/// A group's layer under every policy that a mix may use.
-pub(crate) struct GroupLayers {
-    pub(crate) policies: Vec<ActivationPolicy>,
-    pub(crate) shapes: Vec<PlanShape>,
-    pub(crate) points: Vec<MixPoint>,
-    /// The shape that keeps everything.
-    pub(crate) none: PlanShape,
-}
-
-/// How mixes were decided.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct MixStatistics {
-    /// Layouts, splits and schedules whose stages were mixed. All others are slower than the fastest plan even if they
-    /// keep everything.
-    pub tried: usize,
-    /// The largest possible gain of a better mix of the same policies, as a fraction of a stage's passes; 0 if all are
-    /// proven.
-    pub gap: f64,
-}
-
 /// How close to optimal the plans found in a group are.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Looked {
@@ -57,13 +38,6 @@ pub(crate) struct Looked {
     pub proven: bool,
     /// The largest possible gain of a better mix of policies, as a fraction.
     pub gap: f64,
-}
-
-/// A plan with policies by stage.
-pub(crate) struct StagedPlan {
-    pub(crate) policies: StagePolicies,
-    pub(crate) time: f64,
-    pub(crate) gap: f64,
 }
 
 /// By group, its layer under every policy; `None` if it cannot be lowered.

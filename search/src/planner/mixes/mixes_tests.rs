@@ -1,7 +1,7 @@
 //! Policies by stage against one policy for all stages, and laws of memory and of the host's link.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::planner::search::core::search_once;
+use crate::planner::search_plans::search_once;
 use crate::planner::{Job, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, Splits, search_plans};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::tests::{MixHardware, hold, mixed, one, seconds};
-use crate::planner::search::core::search_once;
+use crate::planner::search_plans::search_once;
 use crate::planner::{Job, PlanSpace, PlanWatch, search_plans};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;

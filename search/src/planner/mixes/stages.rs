@@ -1,9 +1,8 @@
 //! Chooses for each stage of a plan the fastest policies of its layers in its own memory.
 
 use crate::memory::{MixPoint, MixQuestion, StageMix};
-use crate::planner::mixes::mixed::{GroupLayers, StagedPlan};
 use crate::planner::search::core::PlanSearch;
-use crate::planner::splits::uneven::ROUNDING;
+use crate::planner::search::found::ROUNDING;
 use sim::pipeline::PipelineSchedule;
 use sim::units::Bytes;
 use step::{DegreeCosts, Evaluator, MemoryNeed, PipelineSends, PlanShape};
@@ -12,6 +11,22 @@ use workloads::{ActivationPolicy, LayerMix, LayerRun, StagePolicies};
 /// Limit on retries with less room, for a stage whose mix needs more memory than reckoned once it is spread over its
 /// chunks.
 const TRIES: usize = 8;
+
+/// A group's layer under every policy that a mix may use.
+pub(crate) struct GroupLayers {
+    pub(crate) policies: Vec<ActivationPolicy>,
+    pub(crate) shapes: Vec<PlanShape>,
+    pub(crate) points: Vec<MixPoint>,
+    /// The shape that keeps everything.
+    pub(crate) none: PlanShape,
+}
+
+/// A plan with policies by stage.
+pub(crate) struct StagedPlan {
+    pub(crate) policies: StagePolicies,
+    pub(crate) time: f64,
+    pub(crate) gap: f64,
+}
 
 /// A plan whose stages get their policies.
 pub(crate) struct PlanStages<'s, 'a> {

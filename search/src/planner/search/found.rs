@@ -4,6 +4,9 @@ use sim::units::Bytes;
 use step::StepError;
 use workloads::LayerEnds;
 
+/// Largest relative difference of times that are equal except for rounding.
+pub(crate) const ROUNDING: f64 = 1e-9;
+
 /// A plan by its indices.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub(crate) struct PlanCandidate {
@@ -120,4 +123,13 @@ impl FoundPlans {
         self.open = open.into_iter().filter(|c| !self.beats_bound(c.time, length)).collect();
         self.rejected_by_bound += before - self.open.len();
     }
+}
+
+/// How the other splits were decided.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SplitStatistics {
+    /// All other splits.
+    pub splits: u64,
+    /// Those evaluated.
+    pub tried: u64,
 }

@@ -4,7 +4,7 @@ use crate::planner::MixStatistics;
 use crate::planner::bounds::loads::PassLoads;
 use crate::planner::search::core::PlanSearch;
 use crate::planner::search::found::FoundPlans;
-use crate::planner::splits::uneven::ROUNDING;
+use crate::planner::search::found::ROUNDING;
 use rayon::prelude::*;
 use sim::units::Seconds;
 use step::{Fidelity, LoweredModel, TrainingPlan};

@@ -1,7 +1,7 @@
 //! A search may be stopped anywhere, and its claims hold.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use crate::planner::search::core::usual_subspace;
+use crate::planner::search_plans::usual_subspace;
 use crate::planner::tests::PlannerHardware;
 use crate::planner::{Job, PlanAnswer, PlanSpace, PlanWatch, Splits, default_policies, search_plans, search_plans_watched};
 use sim::pipeline::PipelineSchedule;

@@ -27,7 +27,7 @@
 use crate::planner::PlanPart;
 use crate::planner::bounds::loads::{PassLoads, SplitCosts, least_share_of_work};
 use crate::planner::search::core::{PlanSearch, SPARE};
-use crate::planner::search::found::{FoundPlans, PlanCandidate};
+use crate::planner::search::found::{FoundPlans, PlanCandidate, ROUNDING, SplitStatistics};
 use crate::planner::search::settle::TimingMethod;
 use crate::planner::space::plan_space::SPLIT_TOLERANCE;
 use rayon::prelude::*;
@@ -91,9 +91,6 @@ impl OpenPlan {
     }
 }
 
-/// Largest relative difference of times that are equal except for rounding.
-pub(crate) const ROUNDING: f64 = 1e-9;
-
 /// Limit on cached degrees of a group.
 const KEPT: usize = 4096;
 
@@ -123,15 +120,6 @@ impl GroupDegrees<'_> {
         let degrees = degrees.entry((division, plan.layout.ends));
         degrees.or_insert_with(|| search.evaluator.prepare_degrees(chip, shape, plan, domain).ok()).as_ref()
     }
-}
-
-/// How the other splits were decided.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SplitStatistics {
-    /// All other splits.
-    pub splits: u64,
-    /// Those evaluated.
-    pub tried: u64,
 }
 
 /// Which splits of a plan's layers are tried.

@@ -13,6 +13,7 @@
 //! Units: bytes, bytes per second, and the time unit of the file's latencies (seconds, if transfers of
 //! `bytes / bandwidth` are to have a meaning).
 
+mod degrees;
 mod error;
 mod evaluate;
 mod infeasible;

@@ -27,10 +27,10 @@
 //! If the probes work on relaxed costs, a split found is evaluated under the true ones. If that leaves a gap below the
 //! best known time, the width is undecided and is left to the table of [`super::width`].
 
+use super::degrees::{BestPlacement, DataParallelDegrees, SAFETY};
 use super::instance::{Chain, PhazeInstance};
 use super::line::ProbeChain;
 use super::probe::{ProbeOutcome, ProbeTarget};
-use super::search::{BestPlacement, DataParallelDegrees, SAFETY};
 use std::ops::Range;
 
 /// Plans of one width with this number of stages, at least `plane` of them narrow.

@@ -1,8 +1,9 @@
 //! The probes against the table, on chains too long for the literal search of the integration tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use super::degrees::{BestPlacement, DataParallelDegrees};
 use super::instance::{PhazeEdge, PhazeInstance, PhazeLayer, PhazeOptimizer, PhazeProblem, WidthGraph};
-use super::search::{BestPlacement, DataParallelDegrees, find_optimum};
+use super::search::find_optimum;
 use super::sweep::{self, LineWidth};
 use super::width::WidthSearch;
 use proptest::prelude::*;

@@ -1,9 +1,9 @@
 //! The exact search at one tensor width: the least bottleneck by suffix of the chain and number of stages.
 
+use super::degrees::{BestPlacement, DataParallelDegrees};
 use super::instance::{Chain, PhazeInstance};
 use super::levels::{Completion, LevelDraft, LevelTable, lower};
 use super::rows::{ChainStages, StageLoadRows};
-use super::search::{BestPlacement, DataParallelDegrees};
 
 pub(super) struct WidthSearch<'a> {
     stages: ChainStages<'a>,

@@ -1,0 +1,148 @@
+//! The plans of one group on one chip, searched or bounded.
+
+use crate::planner::bounds::loads::PassLoads;
+use crate::planner::chips::prepared::{PreparedGroup, PreparedJob};
+use crate::planner::search::core::PlanSearch;
+use crate::planner::search::found::ROUNDING;
+use crate::planner::search::found::{FoundPlans, PlanCandidate};
+use crate::planner::search::watch::PlanWatchState;
+use crate::planner::{Job, PlanWatch};
+use std::sync::{Arc, OnceLock};
+use step::{ChipTimes, DeviceMemory, Evaluator, OverCapacity, PlanShape, StepError, TrainingPlan};
+use workloads::ActivationPolicy;
+
+/// How close to optimal the plans found in a group are.
+#[derive(Debug, Clone)]
+pub(crate) struct GroupFastest {
+    /// The policies under which another order of kernels may make passes faster.
+    pub open: Vec<usize>,
+    /// The largest possible gain of a better plan, as a fraction of its time, with passes as they are.
+    pub gap: f64,
+}
+
+/// A search among the plans of a job on devices with the given memory.
+pub(crate) fn search_with_memory<'s>(
+    prepared: &'s PreparedJob<'_>,
+    job: &'s Job<'s>,
+    chip: ChipTimes,
+    memory: DeviceMemory,
+) -> PlanSearch<'s> {
+    PlanSearch {
+        job,
+        evaluator: Evaluator::new(job.model, job.fabric, job.stack, memory),
+        chip,
+        families: Arc::clone(&prepared.families),
+        policies: Arc::clone(&prepared.policies),
+        open: Arc::clone(&prepared.open),
+        limit: f64::INFINITY,
+        shapes: prepared.first_shapes(),
+        divided: vec![OnceLock::new(); prepared.families.len()],
+        length: 1 + crate::planner::search::core::SPARE,
+        uneven: prepared.uneven,
+        split_tolerance: prepared.split_tolerance,
+        mixes: prepared.mixes,
+        staged: std::sync::Mutex::default(),
+        standing: PlanWatchState::new(PlanWatch::NONE),
+        least: OnceLock::new(),
+    }
+}
+
+impl PlanSearch<'_> {
+    /// Adds the fastest plans of a group that are below `limit` seconds to `found`. `bounds` are lower bounds by
+    /// policy, if known.
+    pub(crate) fn find_fastest_of_group(
+        &self,
+        chip: &mut ChipTimes,
+        lot: &PreparedGroup<'_>,
+        (limit, bounds): (f64, Option<&[f64]>),
+        found: &mut FoundPlans,
+    ) -> GroupFastest {
+        let (family, place) = (lot.family, lot.lot);
+        let layers = self.job.model.layers;
+        let first = self.any_plan_of_group(family, place);
+        let first_plan = self.plan_of(first);
+        let shares = self.least_shares_of_group(family, place);
+        let mut lowered = lot.lowered.clone();
+        let mut order: Vec<usize> = (0..self.policies.len()).collect();
+        if let Some(bounds) = bounds {
+            order.sort_by(|&a, &b| bounds[a].total_cmp(&bounds[b]));
+            // The first shape lowered must be the one that keeps everything, whichever policy is first in the order.
+            let plan = TrainingPlan { activations: ActivationPolicy::None.into(), ..first_plan.clone() };
+            lowered.plan_shape(chip, self.job.fabric, &plan).ok();
+        }
+        let (mut unproven, mut kept, mut loads) = (Vec::new(), None, vec![None; order.len()]);
+        for policy in order {
+            let activations = &self.policies[policy];
+            let limit = limit.min(found.cutoff_for_count(1) * (1.0 + ROUNDING));
+            if bounds.is_some_and(|bounds| bounds[policy] >= limit) {
+                continue;
+            }
+            // No policy works less than one without reruns.
+            let work = kept.map_or(0.0, |kept: PassLoads| kept.all_loads(layers));
+            let overhead = self.evaluator.overhead_per_step().0;
+            if shares.iter().all(|share| work * share + overhead >= limit) {
+                continue;
+            }
+            let plan = TrainingPlan { activations: activations.clone().into(), ..first_plan.clone() };
+            let shape = lowered.plan_shape(chip, self.job.fabric, &plan);
+            let known = shape.as_ref().ok().map(|shape| PassLoads::of_shape(shape, self.job.stack));
+            if shape.as_ref().is_ok_and(|shape| !shape.is_proven()) {
+                unproven.push(policy);
+            }
+            if *activations == ActivationPolicy::None {
+                kept = known;
+            }
+            loads[policy] = known;
+            let most = known.map_or(f64::INFINITY, |known| (limit - overhead) / known.all_loads(layers));
+            self.evaluate_policy(chip, &shape, plan, (PlanCandidate { policy: policy as u32, ..first }, &shares, most), found);
+        }
+        found.prune_beaten(self.length);
+        self.settle_group(found, chip, &lowered);
+        if self.uneven {
+            let limit = limit.min(found.cutoff_for_count(1) * (1.0 + ROUNDING));
+            let here: Vec<PlanCandidate> = found.best.iter().filter(|c| (c.family, c.lot) == (family, place)).copied().collect();
+            let (more, _) = self.best_splits_of_group(chip, (family as usize, place as usize), (&here, &loads), limit);
+            more.best.into_iter().for_each(|candidate| found.insert_with_split(candidate, self.length));
+        }
+        let mixed = self.add_mixes_of_group(chip, (family as usize, place as usize), limit, found);
+        let open = if mixed.proven { unproven } else { (0..self.policies.len()).collect() };
+        GroupFastest { open, gap: mixed.gap.max(self.split_tolerance) }
+    }
+
+    /// A plan of a group under a policy.
+    pub(crate) fn plan_under_policy(&self, lot: &PreparedGroup<'_>, policy: usize) -> TrainingPlan {
+        let first = self.plan_of(self.any_plan_of_group(lot.family, lot.lot));
+        TrainingPlan { activations: self.policies[policy].clone().into(), ..first }
+    }
+
+    /// Lower bound in seconds on any plan of a group under a policy that fits, if `shape` bounds its passes. It is only
+    /// as tight as needed to decide whether it is below `limit`. `lacking` keeps the nearest plan that does not fit.
+    pub(crate) fn bound_fitting_plans(
+        &self,
+        lot: &PreparedGroup<'_>,
+        (policy, shape): (usize, &Result<PlanShape, StepError>),
+        limit: f64,
+        lacking: &mut FoundPlans,
+    ) -> f64 {
+        let Ok(known) = shape.as_ref().map(|shape| PassLoads::of_shape(shape, self.job.stack)) else { return 0.0 };
+        let most = (limit - self.evaluator.overhead_per_step().0) / known.all_loads(self.job.model.layers);
+        let first = PlanCandidate { policy: policy as u32, ..self.any_plan_of_group(lot.family, lot.lot) };
+        let shares = self.least_shares_of_group(lot.family, lot.lot);
+        let mut found = FoundPlans::default();
+        self.evaluate_policy(&self.chip, shape, self.plan_under_policy(lot, policy), (first, &shares, most), &mut found);
+        if let Some((lack, candidate)) = found.nearest {
+            lacking.note_shortfall(lack, candidate);
+        }
+        if found.refused > 0 {
+            return 0.0;
+        }
+        let open = found.open.iter().map(|candidate| candidate.time).fold(f64::INFINITY, f64::min);
+        let beyond = if found.rejected_by_bound > 0 { limit } else { f64::INFINITY };
+        found.cutoff_for_count(1).min(open).min(beyond)
+    }
+
+    /// The plan with the smallest shortfall among those that do not fit.
+    pub(crate) fn find_nearest_miss(&self, found: FoundPlans) -> Result<Option<(TrainingPlan, OverCapacity)>, StepError> {
+        Ok(self.finish_answer(found, 0, crate::planner::search::found::SplitStatistics::default(), 1)?.nearest)
+    }
+}

@@ -1,0 +1,218 @@
+//! A job of training, and a plan of it tried.
+
+use crate::planner::ranked::RankedPlan;
+use sim::hardware::Accelerator;
+use sim::network::Fabric;
+use sim::pipeline::{PipelineSchedule, Timeline};
+use sim::units::Bytes;
+use step::{
+    ChipTimes, DeviceMemory, OverCapacity, SoftwareStack, StepError, StepMemory, StepProfile, TrainingPlan, lower_plan,
+    sharing_domain, step_energy_of, step_memory_of, step_time_of, step_timeline, usable_hbm, with_fullest_experts,
+};
+use workloads::footprint::{BytesPerParameter, Optimizer, Precision};
+use workloads::memory::{TechniqueError, TrainingQuantities};
+use workloads::training::{Attention, Lowering};
+use workloads::{ActivationPolicy, Batch, ChunkSplit, Layout, Model, StagePolicies, Techniques, TrainingGraph};
+
+/// What is trained, on which hardware, under which software; the plan is left open.
+#[derive(Debug, Clone, Copy)]
+pub struct Job<'a> {
+    /// The model.
+    pub model: &'a Model,
+    /// The chip of every device.
+    pub chip: &'a Accelerator,
+    /// The network, cut to the devices.
+    pub fabric: &'a Fabric,
+    /// The software.
+    pub stack: &'a SoftwareStack,
+    /// Number of devices; all are used.
+    pub devices: u32,
+    /// Sequences per step.
+    pub global_batch: u64,
+    /// Tokens per sequence.
+    pub sequence_length: u64,
+    /// How attention is computed.
+    pub attention: Attention,
+    /// Number formats.
+    pub precision: Precision,
+    /// The optimizer.
+    pub optimizer: Optimizer,
+    /// Bytes of every device's memory that plans leave free.
+    pub headroom: Bytes,
+    /// Memory techniques of every plan.
+    pub techniques: &'a Techniques,
+}
+
+impl Job<'_> {
+    /// The assumptions about the model, and about a network that is sold with other chips.
+    #[must_use]
+    pub fn assumptions(&self) -> Vec<String> {
+        let (fabric, chip) = (self.fabric, self.chip);
+        let foreign = sim::is_foreign_network(fabric, chip).then(|| {
+            let joins = fabric.joins.join(", ");
+            format!("{} is a network of {joins}, not of {}: its links are taken as they are", fabric.name, chip.name)
+        });
+        self.model.assumptions.iter().cloned().chain(foreign).collect()
+    }
+}
+
+impl<'a> Job<'a> {
+    /// A plan of this job.
+    #[must_use]
+    pub fn make_plan(
+        &self,
+        layout: Layout,
+        batch: Batch,
+        activations: impl Into<StagePolicies>,
+        schedule: PipelineSchedule,
+    ) -> TrainingPlan {
+        TrainingPlan {
+            layout,
+            batch,
+            activations: activations.into(),
+            attention: self.attention,
+            precision: self.precision,
+            optimizer: self.optimizer,
+            schedule,
+            techniques: self.techniques.clone(),
+        }
+    }
+
+    /// Whether the job's techniques allow this many micro-batches per step.
+    pub(crate) fn may_accumulate(&self, micro_batches: u64) -> bool {
+        micro_batches <= 1 || self.accumulation_refusal(micro_batches).is_none()
+    }
+
+    /// Why the job's techniques do not allow this many micro-batches per step; `None` if they do.
+    pub(crate) fn accumulation_refusal(&self, micro_batches: u64) -> Option<TechniqueError> {
+        if self.techniques.is_empty() {
+            return None;
+        }
+        let lowering = Lowering { sequence_length: self.sequence_length, ..Lowering::new(self.model) };
+        self.techniques.check_together(&TrainingQuantities::new(self.model, &lowering), micro_batches).err()
+    }
+
+    /// The memory that a device has for plans.
+    pub(crate) fn device_memory(&self) -> DeviceMemory {
+        let memory = DeviceMemory::of_chip(self.chip);
+        DeviceMemory { hbm: memory.hbm.saturating_sub(self.headroom), ..memory }
+    }
+
+    /// The fraction of the model's training operations that remain under the job's techniques. Gradients of frozen
+    /// weights are not computed, and those of sampled or projected tokens cost less. 1 without techniques; operations
+    /// that techniques add do not count.
+    #[must_use]
+    pub fn share_of_training(&self) -> f64 {
+        if self.techniques.is_empty() {
+            return 1.0;
+        }
+        let batch = Batch { micro_batch: 1, global_batch: 1, sequence_length: self.sequence_length };
+        let plan = self.make_plan(Layout::default(), batch, ActivationPolicy::None, PipelineSchedule::OneForwardOneBackward);
+        let flops = |techniques: &Techniques| {
+            let graph =
+                step::lower_plan(self.model, &TrainingPlan { techniques: techniques.clone(), ..plan.clone() }, self.stack);
+            graph.ok().map(|graph| graph.kernel_flops().as_f64())
+        };
+        // A model that cannot be lowered has no plan that would use the fraction.
+        flops(&plan.techniques).zip(flops(Techniques::none())).map_or(1.0, |(done, all)| (done / all).min(1.0))
+    }
+
+    /// Whether the framework can run the chunks of a split.
+    pub(crate) fn may_hold_split(&self, split: &ChunkSplit) -> bool {
+        self.stack.framework.chunks_without_layers || split.first > 0 && split.last > 0 || split.chunks == 1
+    }
+
+    /// Why the stack's framework cannot run a plan; `None` if no reason is known.
+    #[must_use]
+    pub fn framework_refusal(&self, plan: &TrainingPlan) -> Option<String> {
+        self.stack.why_not_runnable(plan, self.model.layers)
+    }
+
+    /// Lower bound on the devices that hold a plan. Each parameter's weight and optimizer states lie on at least one
+    /// device, and its gradient too if the stack never frees gradients. No policy moves them to the host.
+    #[must_use]
+    pub fn least_devices(&self) -> u64 {
+        if !self.techniques.is_empty() {
+            return 1; // They may take less, or go away.
+        }
+        let per = BytesPerParameter::new(self.optimizer, &self.precision);
+        let memory = &self.stack.memory;
+        let stored = if memory.stored_master && per.master > Bytes::ZERO { Bytes::ZERO } else { per.weight };
+        let gradient = if memory.gradients_persist { per.gradient } else { Bytes::ZERO };
+        let least = (stored + per.master + per.state + gradient) * self.model.parameters();
+        // Every device loses the framework's own memory.
+        let framework = Bytes::from_gib(memory.context_gib);
+        least.0.div_ceil(usable_hbm(self.stack, self.device_memory().hbm).saturating_sub(framework).0.max(1)).max(1)
+    }
+
+    /// Number of data-parallel ranks among which ZeRO shards, if the stack shards only inside fast domains.
+    pub(crate) fn sharding_domain(&self, plan: &TrainingPlan) -> Option<u32> {
+        sharing_domain(self.stack, self.fabric.fast_domain_devices(), &plan.layout)
+    }
+
+    /// Lowers and profiles the model for a plan.
+    pub(crate) fn lower_shape(&self, chip: &mut ChipTimes, plan: &TrainingPlan) -> Result<LoweredShape, StepError> {
+        let graph = lower_plan(self.model, plan, self.stack)?;
+        let profile = chip.profile_lowered(self.model, &graph, self.fabric, plan)?;
+        if self.model.experts.is_none() {
+            return Ok(LoweredShape { graph, profile });
+        }
+        let fullest = with_fullest_experts(self.model, plan, self.stack);
+        Ok(LoweredShape { graph: lower_plan(&fullest, plan, self.stack)?, profile })
+    }
+
+    /// A plan's step, event by event.
+    ///
+    /// # Errors
+    /// A plan that the model, the fabric or the schedule does not allow.
+    pub fn plan_timeline(&self, plan: &TrainingPlan) -> Result<Timeline, StepError> {
+        let mut chip = ChipTimes::new(self.chip, self.stack)?;
+        let shape = self.lower_shape(&mut chip, plan)?;
+        step_timeline(&mut chip, self.model, self.fabric, plan, (&shape.profile, &shape.graph), self.sharding_domain(plan))
+    }
+
+    /// Evaluates a given plan; `None` if it does not fit.
+    ///
+    /// # Errors
+    /// A plan that the model, the fabric or the schedule does not allow.
+    pub fn rank_plan(&self, plan: &TrainingPlan) -> Result<Option<RankedPlan>, StepError> {
+        plan.layout.check_model_and_batch(self.model, &plan.batch)?;
+        let mut chip = ChipTimes::new(self.chip, self.stack)?;
+        let shape = self.lower_shape(&mut chip, plan)?;
+        Ok(match self.try_plan(&mut chip, &shape, plan)? {
+            PlanAttempt::Fits(ranked) => Some(*ranked),
+            PlanAttempt::OverCapacity(..) => None,
+        })
+    }
+
+    /// Evaluates one plan.
+    pub(crate) fn try_plan(
+        &self,
+        chip: &mut ChipTimes,
+        shape: &LoweredShape,
+        plan: &TrainingPlan,
+    ) -> Result<PlanAttempt, StepError> {
+        let memory =
+            step_memory_of(self.model, &shape.graph, plan, self.stack, self.device_memory(), self.sharding_domain(plan))?;
+        if let Err(why) = memory.check_fits() {
+            return Ok(PlanAttempt::OverCapacity(why, Box::new(memory)));
+        }
+        let time = step_time_of(chip, self.model, self.fabric, plan, &shape.profile)?;
+        let energy = step_energy_of(chip, self.model, self.fabric, plan, &shape.profile, time.total)?.total_energy();
+        Ok(PlanAttempt::Fits(Box::new(RankedPlan { plan: plan.clone(), time, memory, energy, alike: 0 })))
+    }
+}
+
+/// A model lowered and profiled for a plan.
+#[derive(Debug)]
+pub(crate) struct LoweredShape {
+    /// As on the device with the fullest experts.
+    pub(crate) graph: TrainingGraph,
+    pub(crate) profile: StepProfile,
+}
+
+/// The outcome of evaluating a plan.
+pub(crate) enum PlanAttempt {
+    Fits(Box<RankedPlan>),
+    OverCapacity(OverCapacity, Box<StepMemory>),
+}

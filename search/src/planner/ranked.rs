@@ -1,0 +1,141 @@
+//! Plans that fit, ranked, and the answer of a search over them.
+
+use sim::units::{Bytes, Joules, Seconds};
+use step::{OverCapacity, StageMemory, StepError, StepMemory, StepTime, TrainingPlan};
+use workloads::{Layout, RankOrder, StagePolicies};
+
+/// A plan that fits, with its time, memory and energy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RankedPlan {
+    /// The plan.
+    pub plan: TrainingPlan,
+    /// Its step.
+    pub time: StepTime,
+    /// Its memory.
+    pub memory: StepMemory,
+    /// The energy of a step over all devices.
+    pub energy: Joules,
+    /// The number of similar plans that the search found and does not list. They have the same degrees, micro-batch,
+    /// ZeRO stage and schedule, and the same kind of recomputation. Time and memory agree within [`ALIKE_TIME`] and
+    /// [`ALIKE_MEMORY`].
+    pub alike: usize,
+}
+
+/// Largest relative difference of the times of similar plans: within four digits.
+pub const ALIKE_TIME: f64 = 1e-3;
+
+/// Largest relative difference of their memory peaks: a few tenths of a GiB, which an allocator rounds and fragments
+/// anyhow.
+pub const ALIKE_MEMORY: f64 = 0.02;
+
+impl RankedPlan {
+    /// Whether two plans are similar: they differ at most in chunks per stage, splits of the layers, order of ranks,
+    /// and tensors kept or offloaded, with about the same memory and time.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let same = |plan: &TrainingPlan| TrainingPlan {
+            layout: Layout {
+                virtual_stages: plan.layout.virtual_stages.min(2),
+                ends: None,
+                order: RankOrder::DataFirst,
+                ..plan.layout
+            },
+            activations: StagePolicies::default(),
+            ..plan.clone()
+        };
+        let kind = |plan: &TrainingPlan| plan.activations.uniform_policy().map(std::mem::discriminant);
+        let close = |a: f64, b: f64, share: f64| (a - b).abs() <= share * a.max(b);
+        let [peak, host] =
+            [0, 1].map(|memory| [self, other].map(|ranked| ranked.peak_memory()[memory].map_or(0.0, Bytes::as_f64)));
+        close(self.time.total.0, other.time.total.0, ALIKE_TIME)
+            && close(peak[0], peak[1], ALIKE_MEMORY)
+            && close(host[0], host[1], ALIKE_MEMORY)
+            && kind(&self.plan) == kind(&other.plan)
+            && same(&self.plan) == same(&other.plan)
+    }
+
+    /// Whether their times are equal except for rounding: sums of the same parts in another order.
+    fn is_as_fast(&self, other: &Self) -> bool {
+        let [a, b] = [self, other].map(|ranked| ranked.time.total.0);
+        (a - b).abs() <= 1e-12 * a
+    }
+
+    /// The peak of the fullest device, and of its host.
+    fn peak_memory(&self) -> [Option<Bytes>; 2] {
+        let most = |of: fn(&StageMemory) -> Bytes| self.memory.stages.iter().map(of).max();
+        [most(StageMemory::bytes_needed), most(|stage| stage.host)]
+    }
+}
+
+/// Keeps one of similar plans: the fastest, with the number of the others. `plans` are sorted by time. Fewest chunks
+/// break ties, then the usual order of ranks.
+pub(crate) fn keep_one_of_alike(plans: Vec<RankedPlan>) -> Vec<RankedPlan> {
+    let mut kept: Vec<RankedPlan> = Vec::with_capacity(plans.len());
+    let choice = |ranked: &RankedPlan| (ranked.plan.layout.virtual_stages, ranked.plan.layout.order as u8);
+    for plan in plans {
+        match kept.iter_mut().find(|other| other.is_like(&plan)) {
+            Some(other) => {
+                let alike = other.alike + plan.alike + 1;
+                if other.is_as_fast(&plan) && choice(&plan) < choice(other) {
+                    *other = plan;
+                }
+                other.alike = alike;
+            }
+            None => kept.push(plan),
+        }
+    }
+    kept
+}
+
+/// The answer of a search over plans.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlanAnswer {
+    /// The fastest plans that fit, fastest first, one of each set of similar plans ([`RankedPlan::alike`]). If the
+    /// stack's framework cannot run the fastest ([`SoftwareStack::why_not_runnable`]), the fastest that it can run is
+    /// included too.
+    pub best: Vec<RankedPlan>,
+    /// Plans in the space.
+    pub plans: usize,
+    /// Timed plans: in closed form if that is exact, otherwise event by event.
+    pub timed: usize,
+    /// Plans played event by event, among those timed.
+    pub simulated: usize,
+    /// Plans too large for the devices' memory or for their hosts' share. Under [`Splits::NearOf`], counted only among
+    /// plans that the bound over all schedules leaves.
+    pub over_capacity: usize,
+    /// Plans whose bound is no better than the last plan of the list. They fit, except those that the bound over all
+    /// schedules rejects before.
+    pub rejected_by_bound: usize,
+    /// Plans refused by the model, the fabric or the schedule.
+    pub refused: usize,
+    /// Plans that a stopped search did not reach, or only bounded.
+    pub not_reached: usize,
+    /// If the search was stopped: lower bound on the time of any plan of the space, found or not.
+    pub stopped: Option<Seconds>,
+    /// The first reason of a refusal.
+    pub refusal: Option<StepError>,
+    /// Other splits of the layers than the even one, under which plans are counted above.
+    pub splits: u64,
+    /// Other splits that were evaluated one by one. All others are no better than the last plan of the list, by a bound
+    /// over all splits of a plan or by their own.
+    pub splits_tried: u64,
+    /// How much faster than the first plan another split can be at most, as a fraction, for plans that have other
+    /// splits; `None` if the splits were given.
+    pub split_tolerance: Option<f64>,
+    /// How plans with policies by stage were decided; `None` if all layers of a plan follow one policy.
+    pub mixed: Option<MixStatistics>,
+    /// The plan with the smallest shortfall, among those that do not fit.
+    pub nearest: Option<(TrainingPlan, OverCapacity)>,
+    /// Bytes of a device's memory with which that plan would fit; `None` if host memory or storage is short too.
+    pub enough: Option<Bytes>,
+}
+
+/// How mixes were decided.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct MixStatistics {
+    /// Layouts, splits and schedules whose stages were mixed. All others are slower than the fastest plan even if they
+    /// keep everything.
+    pub tried: usize,
+    /// The largest possible gain of a better mix of the same policies, as a fraction of a stage's passes; 0 if all are
+    /// proven.
+    pub gap: f64,
+}

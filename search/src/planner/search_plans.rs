@@ -1,0 +1,140 @@
+//! The fastest plans of a space: the search over its plans, then over their splits and mixes.
+
+use crate::planner::ranked::keep_one_of_alike;
+use crate::planner::search::core::PlanSearch;
+use crate::planner::search::found::{FoundPlans, ROUNDING, SplitStatistics};
+use crate::planner::space::plan_space::Splits;
+use crate::planner::{Job, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, SPLIT_TOLERANCE};
+use sim::units::Seconds;
+use step::{MixKind, StepError};
+
+/// The `top` fastest plans of `space` for a job, fastest first. If the stack's framework cannot run the first, the
+/// fastest that it can run is among them or follows them.
+///
+/// # Errors
+/// A chip that the cost model cannot use.
+pub fn search_plans(job: &Job<'_>, space: &PlanSpace, top: usize) -> Result<PlanAnswer, StepError> {
+    search_plans_watched(job, space, top, PlanWatch::NONE)
+}
+
+/// [`search_plans`] with progress reports and a stop. A stopped search returns the best so far and a lower bound
+/// ([`PlanAnswer::stopped`]).
+///
+/// # Errors
+/// As [`search_plans`].
+pub fn search_plans_watched(job: &Job<'_>, space: &PlanSpace, top: usize, watch: PlanWatch<'_>) -> Result<PlanAnswer, StepError> {
+    let mut answer = search_one_of_alike(job, space, top, watch)?;
+    let runs = |ranked: &RankedPlan| job.framework_refusal(&ranked.plan).is_none();
+    if answer.best.first().is_none_or(runs) {
+        return Ok(answer);
+    }
+    // The list has only the fastest mix of policies of a plan, which the framework may not be able to run.
+    let listed = if space.mix_kind() > job.stack.framework.mixes { None } else { answer.best.iter().position(runs) };
+    let first = match (listed, space.runnable(job.stack)) {
+        (Some(place), _) => Some(answer.best.remove(place)),
+        (None, Some(narrow)) => {
+            let narrow = search_one_of_alike(job, &narrow, 1, watch)?;
+            let fastest = answer.best.first().map_or(f64::INFINITY, |best| best.time.total.0);
+            answer.stopped = answer.stopped.or(narrow.stopped).map(|bound| Seconds(bound.0.min(fastest)));
+            narrow.best.into_iter().next().filter(runs)
+        }
+        (None, None) => None,
+    };
+    if let Some(first) = first {
+        answer.best.retain(|other| other.plan != first.plan);
+        answer.best.truncate(top);
+        let place = answer.best.partition_point(|other| other.time.total.0 <= first.time.total.0);
+        answer.best.insert(place, first);
+        answer.best.truncate(top.max(place + 1));
+    }
+    Ok(answer)
+}
+
+/// Factor on a list's length if it holds too many similar plans.
+const LONGER: usize = 4;
+
+/// The fastest plans, one of each set of similar ones.
+fn search_one_of_alike(job: &Job<'_>, space: &PlanSpace, top: usize, watch: PlanWatch<'_>) -> Result<PlanAnswer, StepError> {
+    let (mut length, mut shorter) = (top, None);
+    loop {
+        let mut answer = search_once(job, space, length, watch)?;
+        let all = answer.best.len() < length;
+        answer.best = keep_one_of_alike(answer.best);
+        if let (Some(shorter), Some(_)) = (shorter.take(), answer.stopped) {
+            // The shorter list comes from a search that was not stopped.
+            return Ok(shorter);
+        }
+        // Similar plans leave too little room for others: search for a longer list, until it has enough, holds all
+        // plans, or is as long as anyone can read.
+        if answer.best.len() >= top || all || length >= top.saturating_mul(LONGER * LONGER) || answer.stopped.is_some() {
+            answer.best.truncate(top);
+            return Ok(answer);
+        }
+        length *= LONGER;
+        shorter = Some(answer);
+    }
+}
+
+/// The fastest plans, including similar ones.
+pub(crate) fn search_once(job: &Job<'_>, space: &PlanSpace, top: usize, watch: PlanWatch<'_>) -> Result<PlanAnswer, StepError> {
+    let usual = usual_subspace(space).map(|usual| InnerSpace::new(job, &usual, top, watch)).transpose()?;
+    let limit = usual.as_ref().map_or(f64::INFINITY, |within| within.limit);
+    let search = PlanSearch { limit, ..PlanSearch::new(job, space, top, watch)? };
+    let (mut found, loads) = search.evaluate_all_groups();
+    let simulated = search.settle_open_plans(&mut found);
+    let (tried, split_tolerance) = match space.splits {
+        Some(Splits::Listed(_)) => (SplitStatistics::default(), None),
+        Some(Splits::Best) => (search.find_best_splits(&mut found, &loads), Some(0.0)),
+        None | Some(Splits::Near | Splits::NearOf(_)) => (search.find_near_splits(&mut found, &loads), Some(SPLIT_TOLERANCE)),
+    };
+    let mixed = (search.mixes != MixKind::None).then(|| search.add_mixed_plans(&mut found));
+    let bound = search.standing.was_stopped().then(|| search.lower_bound_when_stopped(&found, split_tolerance, mixed));
+    let mut answer = PlanAnswer { split_tolerance, mixed, ..search.finish_answer(found, simulated, tried, top)? };
+    if let Some(bound) = bound {
+        answer.stopped = Some(bound);
+        usual.into_iter().try_for_each(|within| within.add_to_stopped(&mut answer, top))?;
+    }
+    Ok(answer)
+}
+
+/// The small space within a space, if it has one.
+pub(crate) fn usual_subspace(space: &PlanSpace) -> Option<PlanSpace> {
+    let Some(Splits::NearOf(usual)) = &space.splits else { return None };
+    let policies = space.policies();
+    let open = space.open_policies(&policies);
+    let activations = policies.into_iter().zip(open).filter_map(|(policy, open)| open.then_some(policy)).collect();
+    Some(PlanSpace { activations: Some(activations), splits: Some(Splits::Best), ..PlanSpace::clone(usual) })
+}
+
+/// The plans of a small space, searched before the space that contains it.
+struct InnerSpace<'a> {
+    search: PlanSearch<'a>,
+    found: FoundPlans,
+    /// Upper bound in seconds on the last plan of the containing space's list.
+    limit: f64,
+}
+
+impl<'a> InnerSpace<'a> {
+    fn new(job: &'a Job<'a>, space: &PlanSpace, top: usize, watch: PlanWatch<'a>) -> Result<Self, StepError> {
+        let search = PlanSearch::new(job, space, top, watch)?;
+        let (mut found, _) = search.evaluate_all_groups();
+        search.settle_open_plans(&mut found);
+        let limit = found.cutoff_for_count(search.length) * (1.0 + ROUNDING);
+        Ok(Self { search, found, limit })
+    }
+
+    /// Adds its plans to an answer that was stopped before it had reached them.
+    fn add_to_stopped(self, answer: &mut PlanAnswer, top: usize) -> Result<(), StepError> {
+        let own = self.search.finish_answer(self.found, 0, SplitStatistics::default(), top)?;
+        for ranked in own.best {
+            if answer.best.iter().all(|known| known.plan != ranked.plan) {
+                answer.best.push(ranked);
+            }
+        }
+        answer.best.sort_by(|a, b| a.time.total.0.total_cmp(&b.time.total.0));
+        answer.best.truncate(top);
+        let fastest = answer.best.first().map_or(f64::INFINITY, |best| best.time.total.0);
+        answer.stopped = answer.stopped.map(|bound| Seconds(bound.0.min(fastest)));
+        Ok(())
+    }
+}

@@ -1,0 +1,39 @@
+//! The space of everything that the model here can express.
+
+use crate::planner::Job;
+use crate::planner::space::plan_space::{PlanSpace, Splits, small_divisors};
+use crate::planner::space::policies::{distinct_policies, preset_and_default_policies};
+use sim::pipeline::PipelineSchedule;
+use workloads::{ActivationPolicy, ZeroStage};
+
+impl PlanSpace {
+    /// All plans that the model here can express for a job, except for the values in `asked`.
+    ///
+    /// It has every degree, number of chunks and micro-batch that divides; context parallelism for any sequence and by
+    /// both methods; all ZeRO stages with and without a pipeline; and all schedules. For every layer's tensors (query,
+    /// key and value; attention's result; its output projection; the MLP's products) it has all choices of keeping,
+    /// offloading and recomputing, besides the `usual` policies and the frameworks'. Equal policies count once.
+    ///
+    /// Layers are split evenly or nearly so for the plans of the default search and for the fastest
+    /// ([`Splits::NearOf`]), evenly for the others. The best split of every plan takes many times as long
+    /// ([`Splits::Best`]).
+    #[must_use]
+    pub fn full(job: &Job<'_>, asked: &Self, usual: Vec<ActivationPolicy>) -> Self {
+        use ZeroStage::{Gradients, None as Copies, OptimizerStates, Parameters};
+        let alone = Self { activations: asked.activations.clone().or_else(|| Some(usual.clone())), ..asked.clone() };
+        let everything = Self {
+            context: Some(small_divisors(job.sequence_length)),
+            splits: Some(Splits::NearOf(Box::new(alone))),
+            zero: Some(vec![Copies, OptimizerStates, Gradients, Parameters]),
+            activations: Some(distinct_policies(job, usual.into_iter().chain(preset_and_default_policies()).collect())),
+            schedules: Some(vec![
+                PipelineSchedule::OneForwardOneBackward,
+                PipelineSchedule::GPipe,
+                PipelineSchedule::ZbH1,
+                PipelineSchedule::ZbV,
+            ]),
+            ..Self::default()
+        };
+        asked.clone().or(everything)
+    }
+}

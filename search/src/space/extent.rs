@@ -1,0 +1,39 @@
+//! What is known of a dimension's value over a part of the space.
+
+use super::interval::NumberInterval;
+use sim::hardware::FieldValue;
+
+/// The range of a value while the dimensions range over parts of their lists.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum ValueExtent {
+    /// A single value.
+    Fixed(FieldValue),
+    /// A number in this interval.
+    Between(NumberInterval),
+    /// One of these values, which are no numbers.
+    Among(Vec<FieldValue>),
+    /// Unknown.
+    Unknown,
+}
+
+impl ValueExtent {
+    pub(super) fn from_interval(&self) -> Option<NumberInterval> {
+        match self {
+            Self::Fixed(FieldValue::Number(number)) => Some(NumberInterval::point(*number)),
+            Self::Between(interval) => Some(*interval),
+            _ => None,
+        }
+    }
+
+    /// The extent of a value that is one of `values`.
+    pub(super) fn one_of(values: Vec<&FieldValue>) -> Self {
+        let [first, others @ ..] = &values[..] else { return Self::Unknown };
+        if others.iter().all(|other| other == first) {
+            return Self::Fixed((*first).clone());
+        }
+        match values.iter().map(|value| value.number()).collect::<Option<Vec<f64>>>() {
+            Some(numbers) => Self::Between(NumberInterval::hull_of(&numbers)),
+            None => Self::Among(values.into_iter().cloned().collect()),
+        }
+    }
+}

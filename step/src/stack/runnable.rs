@@ -1,0 +1,128 @@
+//! Which plans a stack's framework can run, and why not the others.
+
+use crate::schedule::effective_schedule;
+use crate::stack::framework::{MixKind, PolicyKind, ScheduleKind};
+use crate::{SoftwareStack, TrainingPlan};
+use sim::pipeline::PipelineSchedule;
+use std::fmt;
+use workloads::ActivationPolicy;
+
+impl SoftwareStack {
+    /// Returns whether the framework runs a schedule with this number of chunks per stage.
+    #[must_use]
+    pub fn runs_schedule(&self, schedule: PipelineSchedule, virtual_stages: u32) -> bool {
+        let plain = schedule == PipelineSchedule::OneForwardOneBackward && virtual_stages > 1;
+        let kind = if plain { ScheduleKind::Interleaved } else { ScheduleKind::of_schedule(schedule) };
+        self.framework.schedules.contains(&kind)
+    }
+
+    /// Returns whether the framework has a policy's kind.
+    #[must_use]
+    pub fn runs_policy(&self, policy: &ActivationPolicy) -> bool {
+        self.framework.recompute.contains(&PolicyKind::of_policy(policy))
+    }
+
+    /// Returns why the framework cannot run a plan for a model with `layers` layers; `None` if no reason is known.
+    #[must_use]
+    pub fn why_not_runnable(&self, plan: &TrainingPlan, layers: u64) -> Option<String> {
+        let (layout, framework) = (&plan.layout, &self.framework);
+        if layout.pipeline > 1 && !self.runs_schedule(plan.schedule, layout.virtual_stages) {
+            let kind = ScheduleKind::of_schedule(effective_schedule(layout, plan.schedule));
+            return Some(match framework.schedules.is_empty() {
+                true => "it runs no pipeline".to_owned(),
+                false => format!("schedule {kind}: it runs {}", join_names(&framework.schedules)),
+            });
+        }
+        if let Some(policy) = plan.activations.distinct_policies().into_iter().find(|policy| !self.runs_policy(policy)) {
+            return Some(format!(
+                "recompute {}: it has \
+                {}",
+                PolicyKind::of_policy(policy),
+                join_names(&framework.recompute)
+            ));
+        }
+        match framework.mixes {
+            MixKind::None if plan.activations.uniform_policy().is_none() => {
+                return Some("recompute by stage: it has one policy for all layers".to_owned());
+            }
+            MixKind::Block if plan.activations.full_recompute_layers_per_chunk().is_none() => {
+                return Some(
+                    "recompute by stage: it recomputes the same number of first layers in every \
+                    chunk"
+                        .to_owned(),
+                );
+            }
+            _ => {}
+        }
+        if let Some(why) = self.why_experts_not_hidden(plan) {
+            return Some(why.to_owned());
+        }
+        let empty = layout.chunk_layers(layers).is_ok_and(|chunks| chunks.contains(&0));
+        (empty && !framework.chunks_without_layers).then(|| "a chunk without layers".to_owned())
+    }
+
+    /// Returns why experts' exchanges cannot hide behind another micro-batch in a plan, if the stack says that they do.
+    fn why_experts_not_hidden(&self, plan: &TrainingPlan) -> Option<&'static str> {
+        let layout = &plan.layout;
+        if layout.expert < 2 || self.overlap.experts == 0.0 {
+            return None;
+        }
+        let between_chunks = self.framework.experts_hide_between_chunks;
+        let whole = plan.activations.distinct_policies().into_iter().any(|policy| *policy == ActivationPolicy::Full);
+        match () {
+            () if plan.micro_batches() < 2 => Some(
+                "overlap.experts: a step of one micro-batch has no other \
+                micro-batch that could hide it",
+            ),
+            () if between_chunks && self.overlap.shared_expert > 0.0 => {
+                Some("overlap.experts: it excludes overlap.shared_expert")
+            }
+            () if between_chunks && whole => Some("overlap.experts: it excludes full recomputation"),
+            () if between_chunks && layout.pipeline > 1 && layout.virtual_stages < 2 => {
+                Some("overlap.experts: it needs several chunks per stage")
+            }
+            () => None,
+        }
+    }
+}
+
+fn join_names<T: fmt::Display>(values: &[T]) -> String {
+    values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use workloads::footprint::{Optimizer, Precision};
+    use workloads::training::Attention;
+    use workloads::{Batch, LayerEnds, Layout};
+
+    #[test]
+    fn what_a_framework_lacks_is_named() {
+        let plan = TrainingPlan {
+            layout: Layout { pipeline: 4, virtual_stages: 2, ..Layout::default() },
+            batch: Batch { micro_batch: 1, global_batch: 8, sequence_length: 1024 },
+            activations: ActivationPolicy::None.into(),
+            attention: Attention::Fused,
+            precision: Precision::MIXED_BF16,
+            optimizer: Optimizer::Adam,
+            schedule: PipelineSchedule::OneForwardOneBackward,
+            techniques: workloads::Techniques::default(),
+        };
+        let why = |stack: &str, plan: &TrainingPlan| SoftwareStack::load(stack).unwrap().why_not_runnable(plan, 32);
+        assert_eq!(why("megatron_core", &plan), None);
+        assert_eq!(why("maxtext", &plan).unwrap(), "schedule interleaved: it runs gpipe");
+        assert_eq!(why("pytorch_fsdp", &plan).unwrap(), "it runs no pipeline");
+        let alone = TrainingPlan { layout: Layout { data: 4, ..Layout::default() }, ..plan.clone() };
+        assert_eq!(why("pytorch_fsdp", &alone), None);
+        let offloaded = TrainingPlan { activations: "custom:offload(qkv_proj)".parse().unwrap(), ..plan.clone() };
+        assert_eq!(why("megatron_core", &offloaded).unwrap(), "recompute custom: it has none, selective, full");
+        let ends = Some(LayerEnds { first: 5, last: 0, shorter: 3 });
+        let empty = TrainingPlan { layout: Layout { ends, ..plan.layout }, ..plan };
+        assert_eq!(why("megatron", &empty), None);
+        let mut strict = SoftwareStack::load("megatron").unwrap();
+        strict.framework.chunks_without_layers = false;
+        assert_eq!(strict.why_not_runnable(&empty, 32).unwrap(), "a chunk without layers");
+    }
+}

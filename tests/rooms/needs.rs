@@ -1,0 +1,131 @@
+//! Which file needs which: mentions are followed through `use` and `pub use` to the file that defines the item.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::modules::{Module, Modules, Segments};
+
+/// What each node needs of the others.
+pub type Needs = BTreeMap<String, BTreeSet<String>>;
+
+/// The files of a crate, each with the files that define what its code mentions. A module may name what a module
+/// around it defines: that is its vocabulary.
+pub fn needs_of_files(modules: &Modules) -> Needs {
+    let name = |module: &Module| module.file.to_str().unwrap().to_owned();
+    let mut needs: Needs = modules.values().map(|module| (name(module), BTreeSet::new())).collect();
+    for (path, module) in modules {
+        for mention in &module.mentions {
+            if let Some(definer) = defining_module(modules, path, mention) {
+                let other = name(&modules[&definer]);
+                if other != name(module) && !path.starts_with(&definer) {
+                    needs.get_mut(&name(module)).unwrap().insert(other);
+                }
+            }
+        }
+    }
+    needs
+}
+
+/// The module that defines the item behind a path mentioned in module `from`. None for a module, and for what
+/// another crate or a function's body defines.
+pub fn defining_module(modules: &Modules, from: &Segments, mention: &Segments) -> Option<Segments> {
+    match resolve(modules, from, mention, &mut BTreeSet::new())? {
+        Target::Item(module) => Some(module),
+        Target::Module(_) => None,
+    }
+}
+
+enum Target {
+    Item(Segments),
+    Module(Segments),
+}
+
+/// `seen` ends circles of globs and re-exports.
+fn resolve(modules: &Modules, from: &Segments, path: &[String], seen: &mut BTreeSet<(Segments, String)>) -> Option<Target> {
+    let mut at = from.clone();
+    let mut rest = path;
+    if rest.first().is_some_and(|first| first == "crate") {
+        at.clear();
+        rest = &rest[1..];
+    }
+    while let Some(first) = rest.first() {
+        match first.as_str() {
+            "self" => {}
+            "super" => {
+                at.pop()?;
+            }
+            _ => break,
+        }
+        rest = &rest[1..];
+    }
+    for name in rest {
+        match look_up(modules, &at, name, seen)? {
+            Target::Module(module) => at = module,
+            item @ Target::Item(_) => return Some(item),
+        }
+    }
+    Some(Target::Module(at))
+}
+
+/// What a name means in a module.
+fn look_up(modules: &Modules, at: &Segments, name: &str, seen: &mut BTreeSet<(Segments, String)>) -> Option<Target> {
+    let module = &modules[at];
+    if module.items.contains(name) {
+        return Some(Target::Item(at.clone()));
+    }
+    if let Some(path) = module.bindings.get(name)
+        && seen.insert((at.clone(), name.to_owned()))
+        && let Some(target) = resolve(modules, at, path, seen)
+    {
+        return Some(target);
+    }
+    let child: Segments = at.iter().cloned().chain([name.to_owned()]).collect();
+    if modules.contains_key(&child) {
+        return Some(Target::Module(child));
+    }
+    module.globs.iter().find_map(|glob| {
+        let key = (at.clone(), format!("{name} in {}", glob.join("::")));
+        if !seen.insert(key) {
+            return None;
+        }
+        match resolve(modules, at, glob, seen)? {
+            Target::Module(globbed) if globbed != *at => look_up(modules, &globbed, name, seen),
+            _ => None,
+        }
+    })
+}
+
+/// The folders inside `folder`, and its files, each with what it needs of the others; a folder stands for all files in it.
+pub fn needs_of_rooms(files: &Needs, folder: &str) -> Needs {
+    let room = |file: &str| -> Option<String> {
+        let inside = file.strip_prefix(folder)?;
+        Some(inside.split('/').next().unwrap().trim_end_matches(".rs").to_owned())
+    };
+    let mut needs = Needs::new();
+    for (file, others) in files {
+        let Some(from) = room(file) else { continue };
+        let others = others.iter().filter_map(|other| room(other)).filter(|other| *other != from);
+        needs.entry(from.clone()).or_default().extend(others);
+    }
+    needs
+}
+
+/// The nodes that need themselves by way of others, grouped by circle.
+pub fn circles(needs: &Needs) -> Vec<Vec<String>> {
+    let reached: BTreeMap<&String, BTreeSet<String>> = needs.keys().map(|from| (from, reach(needs, from))).collect();
+    let mut circles = BTreeSet::new();
+    for (from, reached_of_from) in &reached {
+        if reached_of_from.contains(*from) {
+            let circle: Vec<String> = reached_of_from.iter().filter(|other| reached[*other].contains(*from)).cloned().collect();
+            circles.insert(circle);
+        }
+    }
+    circles.into_iter().collect()
+}
+
+fn reach(needs: &Needs, from: &String) -> BTreeSet<String> {
+    let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+    while let Some(node) = next.pop() {
+        next.extend(needs[node].iter().filter(|other| seen.insert((*other).clone())));
+    }
+    seen
+}

@@ -1,0 +1,39 @@
+//! What building any segment needs: the model, its slice on this device, and how it is lowered.
+
+use super::OperatorContext;
+use crate::lowering::Lowering;
+use crate::model::Model;
+use crate::parallel::DeviceSlice;
+
+/// Inputs for building any segment.
+pub(crate) struct SegmentPlan<'a> {
+    pub(crate) model: &'a Model,
+    pub(crate) shape: OperatorContext,
+    pub(crate) slice: DeviceSlice,
+    pub(crate) lowering: Lowering,
+}
+
+impl<'a> SegmentPlan<'a> {
+    pub(crate) fn new(model: &'a Model, lowering: &Lowering, slice: DeviceSlice) -> Self {
+        let shape = OperatorContext {
+            batch: lowering.micro_batch,
+            sequence: lowering.sequence_length / u64::from(lowering.context_parallel.max(1)),
+            context: lowering.context_parallel,
+            ranks: lowering.tensor_parallel,
+            sequence_parallel: lowering.sequence_parallel && lowering.tensor_parallel > 1,
+            operand: lowering.precision.operand,
+            product: lowering.precision.product.unwrap_or(lowering.precision.operand),
+            gradient: lowering.precision.gradient,
+            fused: lowering.elementwise_fusion,
+            separate_accumulation: lowering.separate_accumulation,
+            cached_conversions: lowering.cached_conversions,
+            fused_loss: lowering.fused_loss,
+        };
+        Self { model, shape, slice, lowering: *lowering }
+    }
+
+    /// Returns the numbers of the residual stream on this device.
+    pub(crate) fn residual_stream_size(&self) -> u64 {
+        self.shape.local_tokens().saturating_mul(self.model.hidden)
+    }
+}
