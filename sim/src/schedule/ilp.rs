@@ -13,7 +13,7 @@ use super::bounds::{PrecedenceSets, chain_tails, quick_lower_bound, set_members}
 use super::cores::{assign_cores, pair_by_index};
 use super::list::PieceSchedule;
 use super::piece::{LINK, NEVER, Piece, SEARCHABLE, TENSOR, VECTOR};
-use super::portfolio::{self, PieceAnswer};
+use super::piece_answer::{PieceAnswer, answer_single_operator, bound_without_search};
 use super::{Problem, ProofMethod, Schedule, piece, solve_cut_pieces};
 use good_lp::{
     Constraint, Expression, ProblemVariables, ResolutionError, Solution, SolutionStatus, SolverModel, Variable,
@@ -96,9 +96,7 @@ pub fn solve_ilp(problem: &Problem, options: &IlpOptions) -> Result<Schedule, Il
     };
     let answers: Vec<PieceAnswer> = cuts.iter().map(|cut| solve_piece_by_ilp(&cut.piece, options)).collect::<Result<_, _>>()?;
     let mut answers = answers.into_iter();
-    Ok(solve_cut_pieces(problem, &cuts, |piece| {
-        (answers.next().unwrap_or_else(|| portfolio::answer_single_operator(piece)), false)
-    }))
+    Ok(solve_cut_pieces(problem, &cuts, |piece| (answers.next().unwrap_or_else(|| answer_single_operator(piece)), false)))
 }
 
 /// Solves the program of a piece from the schedule of `answer`. A shorter schedule replaces that of the answer; a program
@@ -118,12 +116,12 @@ pub(super) fn improve_answer(piece: &Piece, answer: &mut PieceAnswer, backend: B
 fn solve_piece_by_ilp(piece: &Piece, options: &IlpOptions) -> Result<PieceAnswer, IlpError> {
     let operators = piece.operator_count();
     if operators == 1 {
-        return Ok(portfolio::answer_single_operator(piece));
+        return Ok(answer_single_operator(piece));
     }
     if operators > SEARCHABLE {
         return Err(IlpError::TooLarge { operators });
     }
-    let (_, start) = portfolio::bound_without_search(piece);
+    let (_, start) = bound_without_search(piece);
     solve_from_schedule(piece, options, &start, quick_lower_bound(piece, &chain_tails(piece)))
 }
 

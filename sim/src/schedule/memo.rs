@@ -2,7 +2,8 @@
 //! a factor.
 
 use super::piece::Piece;
-use super::portfolio::{self, Budget, PieceAnswer};
+use super::piece_answer::PieceAnswer;
+use super::portfolio::{self, Budget};
 use super::{Problem, Schedule, SolveLimits, solve_with_answers};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

@@ -33,6 +33,7 @@ mod memo;
 mod moves;
 mod outline;
 mod piece;
+mod piece_answer;
 mod portfolio;
 mod problem;
 mod remaining;
@@ -56,7 +57,8 @@ pub use verify::{ScheduleFault, verify_schedule};
 
 use crate::status::SolveStatus;
 use piece::CutPiece;
-use portfolio::{Budget, PieceAnswer};
+use piece_answer::PieceAnswer;
+use portfolio::Budget;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
@@ -202,7 +204,7 @@ pub fn bounds_without_search(problem: &Problem) -> (u64, u64) {
             lower += shortest;
             upper += shortest;
         } else {
-            let (low, found) = portfolio::bound_without_search(&cut.piece);
+            let (low, found) = piece_answer::bound_without_search(&cut.piece);
             lower += low * cut.scale;
             upper += found.makespan * cut.scale;
         }

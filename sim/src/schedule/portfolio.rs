@@ -2,13 +2,11 @@
 //! work limit is spent. The integer program follows with the time that is left. sim/README.md reports other attempts on
 //! passes of models, and the effect of leaving parts out.
 
-use super::bounds::{
-    MixedBound, OperatorBitset, PrecedenceSets, chain_tails, find_only_across, quick_lower_bound, set_members,
-    successors_and_tails,
-};
+use super::bounds::{OperatorBitset, PrecedenceSets, find_only_across, set_members};
 use super::cores::pair_by_index;
 use super::list::{ExclusivePolicy, PieceSchedule, list_schedule};
 use super::piece::{Piece, SEARCHABLE};
+use super::piece_answer::{PieceAnswer, answer_single_operator, bound_without_search, keep_better};
 use super::search::Exploration;
 use super::state::Searcher;
 use super::{Backend, ExactMethod, ProofMethod, SolveLimits, ilp};
@@ -16,24 +14,6 @@ use std::time::{Duration, Instant};
 
 /// Widths of the waves. The first one solves most pieces.
 const WIDTHS: [usize; 7] = [64, 128, 512, 4_096, 16_384, 131_072, usize::MAX];
-/// Rounds of fictitious play for the quick mixed bound.
-const QUICK_ROUNDS: usize = 32;
-
-/// The best schedule and lower bound of a piece.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct PieceAnswer {
-    pub found: PieceSchedule,
-    pub lower_bound: u64,
-    pub method: ProofMethod,
-    pub steps: u64,
-}
-
-impl PieceAnswer {
-    /// Raises the lower bound to `bound`, which holds for every schedule better than the one found.
-    fn raise_lower_bound(&mut self, bound: u64) {
-        self.lower_bound = self.lower_bound.max(bound.min(self.found.makespan));
-    }
-}
 
 /// The remaining work in steps, the deadline if there is one, and the exact methods that may run.
 #[derive(Debug, Clone, Copy)]
@@ -65,36 +45,6 @@ impl Budget {
     }
 }
 
-/// Bounds on a piece without search: the best lower bound and the best list schedule.
-pub(super) fn bound_without_search(piece: &Piece) -> (u64, PieceSchedule) {
-    let tails = chain_tails(piece);
-    let mut lower = quick_lower_bound(piece, &tails);
-    let urgency = successors_and_tails(piece);
-    let mut best = list_schedule(piece, &urgency, ExclusivePolicy::Alone);
-    if best.makespan == lower || !piece.has_exclusive() {
-        return (lower, best);
-    }
-    if piece.operator_count() <= SEARCHABLE {
-        let relation = PrecedenceSets::of_piece(piece);
-        let mixed = MixedBound::search_weights(piece, &relation, relation.all_operators(), QUICK_ROUNDS);
-        lower = lower.max(mixed.integer_bound());
-        let flags: Vec<bool> = (0..piece.operator_count())
-            .map(|i| mixed.on[i] * piece.lat[i] as f64 > mixed.stops[i] * piece.exc[i] as f64)
-            .collect();
-        keep_better(&mut best, list_schedule(piece, &tails, ExclusivePolicy::Flagged(&flags)));
-    }
-    if best.makespan > lower {
-        keep_better(&mut best, list_schedule(piece, &tails, ExclusivePolicy::Flagged(&vec![true; piece.operator_count()])));
-    }
-    (lower, best)
-}
-
-fn keep_better(best: &mut PieceSchedule, other: PieceSchedule) {
-    if other.makespan < best.makespan {
-        *best = other;
-    }
-}
-
 /// Solves a piece within the budget.
 pub(super) fn solve_piece(piece: &Piece, budget: Budget) -> PieceAnswer {
     if piece.operator_count() == 1 {
@@ -112,14 +62,6 @@ pub(super) fn solve_piece(piece: &Piece, budget: Budget) -> PieceAnswer {
     let rest = Budget { steps: budget.steps.saturating_sub(relaxed.steps), ..budget };
     let answer = solve_as_is(piece, rest, relaxed.lower_bound, Some(&relaxed.found));
     PieceAnswer { steps: answer.steps + relaxed.steps, ..answer }
-}
-
-/// The answer to a piece of one operator.
-pub(super) fn answer_single_operator(piece: &Piece) -> PieceAnswer {
-    let exclusive = piece.exc[0] < piece.lat[0];
-    let slots = if piece.paired { vec![if exclusive { u32::MAX } else { 0 }] } else { Vec::new() };
-    let found = PieceSchedule { makespan: piece.shortest_latency(0), starts: vec![0], exclusive: vec![exclusive], slots };
-    PieceAnswer { lower_bound: found.makespan, found, method: ProofMethod::Decomposition, steps: 0 }
 }
 
 /// Solves a piece as it is. `known` is a lower bound from elsewhere, and `like` a schedule whose order one list
