@@ -4,7 +4,6 @@ use crate::failure::{self, Failure, OrInput};
 use results::asked::JobInputs;
 use results::run::{self, SearchRun};
 use sim::hardware::{ChipTemplate, Storage};
-use sim::import;
 use sim::network::{Fabric, LinkMatrix};
 use sim::units::{Bytes, BytesPerSecond};
 use std::collections::BTreeMap;
@@ -36,7 +35,7 @@ pub fn read_chip(name_or_path: &str) -> Result<ChipTemplate, Failure> {
 /// Reads a chip from the text of its file.
 fn chip_from_text(text: &str, file: &str) -> Result<ChipTemplate, Failure> {
     if file.ends_with(".json") {
-        return import::import_chip(text, file).or_input();
+        return interop::import_chip(text, file).or_input();
     }
     ChipTemplate::from_toml_str(text, file).or_input()
 }
@@ -92,7 +91,7 @@ pub fn texts_of_files<'a>(
 /// Reads a fabric with its figures for `chip`. The fabric is built in, or a path to a fabric file (`.toml`), an
 /// LLMCompass device description or a Calculon system (`.json`). Fast domains have `domain` devices, if given.
 pub fn read_fabric(name_or_path: &str, chip: &str, domain: Option<u32>) -> Result<Fabric, Failure> {
-    let fabric = import::load_fabric(name_or_path, chip).or_input()?;
+    let fabric = interop::load_fabric(name_or_path, chip).or_input()?;
     let largest = fabric.fast_domain_devices();
     match domain {
         // A larger fast domain would be another fabric.

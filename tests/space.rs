@@ -7,7 +7,7 @@ use serde_json::Value;
 use sim::hardware::Accelerator;
 use sim::hardware::phaze::PhazeConfig;
 
-const AREA_MODEL: &str = include_str!("../results/reference/phaze/area_model.json");
+const AREA_MODEL: &str = include_str!("../interop/reference/phaze/area_model.json");
 /// The original's areas of the largest (TPUv4-like) and the smallest configuration, in square micrometres.
 const LARGEST: f64 = 278_826_676.31;
 const SMALLEST: f64 = 3_355_047.77;
@@ -19,7 +19,7 @@ fn space() -> HardwareSpace {
         .unwrap()
 }
 
-/// The formula of `results/reference/phaze/README.md` with the coefficients beside it, independent of the program.
+/// The formula of `interop/reference/phaze/README.md` with the coefficients beside it, independent of the program.
 fn closed_form(coefficients: &Value, config: &PhazeConfig) -> f64 {
     let of = |key: &str| coefficients[key].as_f64().unwrap_or_else(|| panic!("no coefficient {key}"));
     let (width, depth) = (u64::from(config.width), u64::from(config.depth));

@@ -4,8 +4,6 @@
 pub mod answers;
 pub mod asked;
 pub mod baseline;
-pub mod calculon;
-pub mod chakra;
 pub mod claim;
 
 pub mod compare;

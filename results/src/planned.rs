@@ -341,7 +341,8 @@ pub(crate) fn plan_row_without_evidence(job: &Job<'_>, ranked: &RankedPlan) -> P
 }
 
 /// The stages of a plan as rows.
-pub(crate) fn stage_rows(job: &Job<'_>, ranked: &RankedPlan) -> Vec<StageRow> {
+#[must_use]
+pub fn stage_rows(job: &Job<'_>, ranked: &RankedPlan) -> Vec<StageRow> {
     let written = |of: &StageMemory| (of.written[0] + of.written[1] * ranked.plan.micro_batches()).as_f64() / 1e9;
     let row = |memory: &StageMemory| StageRow { storage_written_gb: written(memory), ..stage_row(memory) };
     let mut rows: Vec<StageRow> = ranked.memory.stages.iter().map(row).collect();
@@ -371,7 +372,8 @@ fn keeps_row(keeps: LayerKeeps) -> KeptTensorsRow {
 }
 
 /// A stage's peak as a row.
-pub(crate) fn stage_row(memory: &StageMemory) -> StageRow {
+#[must_use]
+pub fn stage_row(memory: &StageMemory) -> StageRow {
     let class = |c: MemoryClass| (c.to_string(), memory.class_bytes(c).gib());
     StageRow {
         stage: memory.stage,

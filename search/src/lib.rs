@@ -6,7 +6,6 @@ pub mod memory;
 pub mod objective;
 pub mod pareto;
 pub mod planner;
-pub mod published;
 mod random;
 pub mod rank_mapping;
 pub mod runner;

@@ -6,46 +6,46 @@ use std::ops::RangeInclusive;
 /// Bytes per second of a memory, a link or a network's port. A megabyte per second is below the slowest Ethernet (10
 /// Mbit/s). 1e18 is a million times an HBM4 stack's bandwidth (about 2 TB/s), and stands for "never limits" where
 /// another simulator's file has such a memory.
-pub(crate) const RATE: RangeInclusive<f64> = 1e6..=1e18;
+pub const RATE: RangeInclusive<f64> = 1e6..=1e18;
 
 /// Bytes of a memory, 1 PiB: a thousand times the largest accelerator's or host's of 2025.
-pub(crate) const LARGEST_MEMORY: u64 = 1 << 50;
+pub const LARGEST_MEMORY: u64 = 1 << 50;
 
 /// Bytes of storage, 1 EiB: far above a device's share of the largest file systems.
-pub(crate) const LARGEST_STORAGE: u64 = 1 << 60;
+pub const LARGEST_STORAGE: u64 = 1 << 60;
 
 /// Seconds of any latency of a memory, link or message: a light signal almost reaches the moon.
-pub(crate) const LONGEST_LATENCY: f64 = 1.0;
+pub const LONGEST_LATENCY: f64 = 1.0;
 
 /// Achieved over nominal bandwidth; less than a millionth is a slip of the unit.
-pub(crate) const LEAST_FRACTION: f64 = 1e-6;
+pub const LEAST_FRACTION: f64 = 1e-6;
 
 /// Hertz of a clock: from a hundredth of the first microprocessors' hundreds of kilohertz to ten times the fastest
 /// silicon on sale.
-pub(crate) const CLOCK: RangeInclusive<f64> = 1e3..=1e11;
+pub const CLOCK: RangeInclusive<f64> = 1e3..=1e11;
 
 /// Operations per second of all arrays of a chip: from a million, as in early microprocessors, to 1e21, eight thousand
 /// times a wafer's 1.25e17 (Cerebras WSE-3, 2024).
-pub(crate) const PEAK: RangeInclusive<f64> = 1e6..=1e21;
+pub const PEAK: RangeInclusive<f64> = 1e6..=1e21;
 
 /// Most cores, arrays, rows, columns, lanes, ports or units of a kind: far above any wafer's.
-pub(crate) const LARGEST_COUNT: u32 = 1 << 20;
+pub const LARGEST_COUNT: u32 = 1 << 20;
 
 /// Square millimetres of all dies: a wafer has 7e4.
-pub(crate) const AREA: RangeInclusive<f64> = 1e-3..=1e6;
+pub const AREA: RangeInclusive<f64> = 1e-3..=1e6;
 
 /// Watts of a device: a wafer takes 2e4.
-pub(crate) const POWER: RangeInclusive<f64> = 1e-3..=1e6;
+pub const POWER: RangeInclusive<f64> = 1e-3..=1e6;
 
 /// Joules of one operation or byte: a microjoule is a thousand times the energy of a byte from another machine's
 /// memory.
-pub(crate) const MOST_ENERGY: f64 = 1e-6;
+pub const MOST_ENERGY: f64 = 1e-6;
 
 /// Largest ratio of a switch's ports to its uplinks.
-pub(crate) const MOST_OVERSUBSCRIPTION: f64 = 1e4;
+pub const MOST_OVERSUBSCRIPTION: f64 = 1e4;
 
 /// A number in readable form, with an exponent where it is long.
-pub(crate) fn format_number(number: f64) -> String {
+pub fn format_number(number: f64) -> String {
     let size = number.abs();
     if size == 0.0 || (1e-4..1e7).contains(&size) {
         return number.to_string();
@@ -55,6 +55,6 @@ pub(crate) fn format_number(number: f64) -> String {
 }
 
 /// `must be from 0.001 to 1e9`.
-pub(crate) fn describe_range(least: f64, most: f64) -> String {
+pub fn describe_range(least: f64, most: f64) -> String {
     format!("must be from {} to {}", format_number(least), format_number(most))
 }

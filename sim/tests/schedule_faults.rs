@@ -6,11 +6,10 @@ mod schedule_support;
 
 use coplace_sim::schedule::{
     Cores, Exclusivity, MAX_TOTAL_TICKS, Memo, Operator, OperatorKind, Pairing, Problem, ProofMethod, Schedule, ScheduleFault,
-    SolveLimits, bounds_without_search, parse_instance, solve_problem, verify_schedule,
+    SolveLimits, bounds_without_search, solve_problem, verify_schedule,
 };
 use coplace_sim::status::SolveStatus;
 use schedule_support::{Family, Spec, Style, generate};
-use std::path::Path;
 
 const CORES: Cores =
     Cores { tensor_cores: 2, vector_cores: 2, network_links: 1, pairing: Pairing::SameIndex, exclusivity: Exclusivity::AllCores };
@@ -57,60 +56,6 @@ fn a_problem_says_what_is_wrong_with_it() {
     assert_eq!(
         error(CORES, vec![tensor(1); 20_001], vec![]),
         "20001 operators are more than the 20000 that can be scheduled at once; split the graph by layer"
-    );
-}
-
-fn file_error(text: &str) -> String {
-    parse_instance(Path::new("x.json"), text).unwrap_err().to_string()
-}
-
-#[test]
-fn a_file_says_what_is_wrong_with_it() {
-    assert_eq!(
-        file_error(r#"{"num_vc": 1, "ops": [], "edges": []}"#),
-        "x.json: `num_tc` is missing; give a whole number of cores, 0 to 4294967295"
-    );
-    assert_eq!(
-        file_error(r#"{"num_tc": -1, "num_vc": 1, "ops": [], "edges": []}"#),
-        "x.json: `num_tc` is -1; give a whole number of cores, 0 to 4294967295"
-    );
-    let with = |op: &str, edges: &str| file_error(&format!(r#"{{"num_tc": 1, "num_vc": 1, "ops": [{op}], "edges": {edges}}}"#));
-    assert_eq!(
-        with(r#"{"id": 7, "type": "TC", "latency": -4}"#, "[]"),
-        "x.json: `ops[0] (id 7).latency` is -4; give a whole number, 0 or more"
-    );
-    assert_eq!(
-        with(r#"{"id": 0, "type": "GPU", "latency": 4}"#, "[]"),
-        "x.json: `ops[0] (id 0).type` is \"GPU\"; give \"TC\", \"VC\", \"TCandVC\" or \"Nop\""
-    );
-    let good = r#"{"id": 5, "type": "TC", "latency": 4, "intra_latency": 2}"#;
-    assert_eq!(
-        with(good, "[[5, 6]]"),
-        "x.json: `edges[0]` is [5,6], but no operator of `ops` has the id 6; correct the edge, or add the operator"
-    );
-    for edge in ["[5, \"5\"]", "[5]", "[5, 5, 5]", "[5, -5]"] {
-        let message = with(good, &format!("[{edge}]"));
-        assert!(message.ends_with("; give a pair [from, to] of operator ids that occur in `ops`"), "{message}");
-    }
-    assert_eq!(with(&format!("{good}, {good}"), "[]"), "x.json: `ops[1].id` is 5; give an id that no other operator has");
-    assert_eq!(with(good, "[[5, 5]]"), "x.json: the operators form a cycle: 5 -> 5; remove one of its edges");
-    let more = r#"{"id": 9, "type": "Nop", "latency": 0}, {"id": 3, "type": "TC", "latency": 1}"#;
-    assert_eq!(
-        with(&format!("{good}, {more}"), "[[3, 9], [5, 3], [9, 5]]"),
-        "x.json: the operators form a cycle: 5 -> 3 -> 9 -> 5; remove one of its edges"
-    );
-    assert_eq!(
-        with(&format!("{good}, {}", more.replace("0}", "4}")), "[]"),
-        "x.json: operator 9 is a no-operation but has a latency of 4 ticks; a no-operation takes 0, give it another kind"
-    );
-    let long = format!(r#"{good}, {{"id": 8, "type": "TC", "latency": {MAX_TOTAL_TICKS}}}"#);
-    assert!(with(&long, "[]").starts_with("x.json: the latencies up to operator 8 add up to more than "));
-    let coreless = format!(r#"{{"num_tc": 0, "num_vc": 1, "ops": [{good}], "edges": []}}"#);
-    assert!(file_error(&coreless).starts_with("x.json: operator 5 is a tensor operator, but the chip has 0 tensor cores; "));
-    assert!(file_error(r#"{"num_tc": 1, "ops"#).starts_with("x.json: not valid JSON: "));
-    assert!(
-        file_error(r#"{"num_tc": 1, "num_vc": 1, "ops": [{"id": 0, "type": "TC", "latency": 1e999}], "edges": []}"#)
-            .starts_with("x.json: not valid JSON: ")
     );
 }
 

@@ -5,10 +5,11 @@ use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::progress;
 use crate::verb::job::{JobArguments, SpaceArguments, count_up_to, flag_of_decision};
 use crate::verb::plan::{self, describe_job, draw_memory};
+use interop::chakra;
 use results::evaluated::EvaluateAnswer;
 use results::report::KernelDetailLevel;
 use results::step_record::ExplainedPlan;
-use results::{chakra, files, report, trace};
+use results::{files, report, trace};
 use search::planner::{Job, PlanSpace, search_plans};
 use std::path::PathBuf;
 

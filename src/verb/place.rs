@@ -2,8 +2,8 @@
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput};
-use search::published::phaze::{self, PhazePlan, PhazeSolution, Recorded};
-use search::published::piper;
+use interop::phaze::{self, PhazePlan, PhazeSolution, Recorded};
+use interop::piper;
 use serde::Serialize;
 use sim::status::SolveStatus;
 use std::collections::BTreeMap;
@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 /// Place PHAZE instances and Piper graphs on devices: the optimum under the formulas of each
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  coplace place results/reference/phaze/placement/instance_000.json\n  \
-    coplace place search/tests/piper/small.json\n\n\
+#[command(after_help = "Examples:\n  coplace place interop/reference/phaze/placement/instance_000.json\n  \
+    coplace place interop/tests/piper/small.json\n\n\
     A graph of Piper (layers as a list, with TMPCs) is placed exactly under Piper's objective, the time per sample of the slowest stage, over all\n\
     stages, tensor- and data-parallel degrees and choices per layer; one that can be cut in more than 4,096 ways is refused. coplace plan --emit\n\
     piper writes such graphs. Of PHAZE's files fixedPP, fixedTMPC, fixedDP, numTransformerLayers and meta are not looked at; expected is what\n\

@@ -11,6 +11,7 @@ use crate::progress::ProgressDisplay;
 use crate::verb::job::{JobArguments, LoadedJob, SpaceArguments, flag_of_decision};
 use crate::verb::stop;
 use clap::ValueEnum;
+use interop::piper;
 use results::evidence::search_robust;
 use results::mapped::RankMappingRecord;
 use results::planned::{PlannedAnswer, StoppedSearch, one_line};
@@ -18,7 +19,6 @@ use results::{figure, files, report, timeline};
 use search::planner::{
     Job, MapRanks, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, default_policies, map_plans, neighbours, search_plans_watched,
 };
-use search::published::piper;
 use search::rank_mapping::RankMapping;
 use sim::network::Fabric;
 use sim::pipeline::Timeline;

@@ -4,11 +4,11 @@ use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::input;
 use clap::ValueEnum;
+use interop::scale_sim::{LayerReport, ScaleSimConfig, TopologyKind, TopologyLayer, read_topology, write_compute_report};
 use results::files;
 use results::report::{ColumnAlign, TextTable, format_count};
 use serde::Serialize;
 use sim::hardware::Dataflow;
-use sim::import::scale_sim::{LayerReport, ScaleSimConfig, TopologyKind, TopologyLayer, read_topology, write_compute_report};
 use std::path::PathBuf;
 
 /// Version of the JSON.
@@ -26,7 +26,7 @@ enum ScaleSimInput {
 /// Count the cycles of SCALE-Sim's layers on SCALE-Sim's array, as its compute report does
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example:\n  coplace scalesim sim/tests/data/scale_sim/array_8x4.cfg sim/tests/data/scale_sim/convolutions.csv --report COMPUTE_REPORT.csv\n\n\
+    after_help = "Example:\n  coplace scalesim interop/tests/scale_sim/array_8x4.cfg interop/tests/scale_sim/convolutions.csv --report COMPUTE_REPORT.csv\n\n\
     Cycles, utilizations and SRAM accesses are SCALE-Sim's own, exactly, for an array that never waits (InterfaceBandwidth: CALC).\n\
     The report has the columns LayerID, Total Cycles, Stall Cycles, Overall Util %, Mapping Efficiency %, Compute Util %; version 3's\n\
     `Total Cycles (incl. prefetch)`, which adds filling and emptying the SRAMs from DRAM, is not modelled.\n\

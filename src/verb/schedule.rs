@@ -4,18 +4,17 @@ use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure};
 use crate::numbers::whole_number_in;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use interop::schedule_instance::{ScheduleInstance, StoredAnswer};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sim::schedule::{
-    self, Backend, ExactMethod, Memo, Pairing, PieceProof, Schedule, ScheduleInstance, SolveLimits, StoredAnswer,
-};
+use sim::schedule::{Backend, ExactMethod, Memo, Pairing, PieceProof, Schedule, SolveLimits};
 use sim::status::SolveStatus;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Schedule operator graphs on tensor and vector cores: the optimum, proven
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  coplace schedule results/reference/phaze/schedule/instance_000.json\n\n\
+#[command(after_help = "Example:\n  coplace schedule interop/reference/phaze/schedule/instance_000.json\n\n\
     A file: {\"num_tc\", \"num_vc\", \"ops\": [{\"id\", \"type\", \"latency\", \"intra_latency\"}], \"edges\": [[from, to]], \"exclusivity\"}; type is \"TC\",\n\
     \"VC\", \"TCandVC\" or \"Nop\", times are whole numbers of one unit, edges name ids.\n\
     An operator without intra_latency, or with null there, runs on one core and never across all.\n\
@@ -107,7 +106,7 @@ pub fn run_schedule(arguments: &ScheduleArguments) -> Result<(), Failure> {
     let limits = SolveLimits { time, steps: arguments.steps, method: arguments.method, solver: arguments.solver };
     let mut faults = Vec::new();
     for path in &arguments.files {
-        match schedule::read_instance(path) {
+        match interop::schedule_instance::read_instance(path) {
             Ok(instance) => {
                 let mut unpaired = ScheduleAnswer::answer_line(&instance, Pairing::AnyPair, limits);
                 let paired = ScheduleAnswer::answer_line(&instance, Pairing::SameIndex, limits);

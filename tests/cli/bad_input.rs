@@ -115,7 +115,7 @@ fn run_directories() {
 
 /// A carried instance with one change.
 fn instance(path: &str, change: impl Fn(&mut Value)) -> String {
-    let mut instance: Value = serde_json::from_str(&read_repository_file(&format!("results/reference/phaze/{path}"))).unwrap();
+    let mut instance: Value = serde_json::from_str(&read_repository_file(&format!("interop/reference/phaze/{path}"))).unwrap();
     change(&mut instance);
     instance.to_string()
 }
@@ -136,7 +136,11 @@ fn placement_instances() {
     write("huge.json", &changed(&|i| i["bandwidth"] = json!(1e308)));
     write(
         "piper_twice.json",
-        &read_repository_file("search/tests/piper/small.json").replacen("\"maxDevices\"", "\"maxDevices\": 1, \"maxDevices\"", 1),
+        &read_repository_file("interop/tests/piper/small.json").replacen(
+            "\"maxDevices\"",
+            "\"maxDevices\": 1, \"maxDevices\"",
+            1,
+        ),
     );
     let files = ["devices", "typo", "missing", "zero", "optimizer", "truncated", "nan", "twice", "huge", "piper_twice", "gone"]
         .map(|name| format!("{name}.json"));
@@ -267,15 +271,15 @@ const KINDS: &[(&str, &[&str])] = &[
         &["evaluate", "llama2-7b", "--chip", "a100_80gb", "--fabric", "FILE", "--micro-batch", "1"],
     ),
     ("step/stacks/megatron.toml", &["calculon", "MODEL", "EXECUTION", "SYSTEM", "--stack", "FILE"]),
-    ("workloads/tests/calculon/model.json", &["calculon", "FILE", "EXECUTION", "SYSTEM"]),
-    ("workloads/tests/calculon/execution.json", &["calculon", "MODEL", "FILE", "SYSTEM"]),
-    ("sim/tests/data/calculon/system.json", &["calculon", "MODEL", "EXECUTION", "FILE"]),
-    ("results/reference/phaze/placement/instance_000.json", &["place", "FILE"]),
-    ("search/tests/piper/small.json", &["place", "FILE"]),
-    ("results/reference/phaze/schedule/instance_000.json", &["schedule", "FILE"]),
+    ("interop/tests/calculon/model.json", &["calculon", "FILE", "EXECUTION", "SYSTEM"]),
+    ("interop/tests/calculon/execution.json", &["calculon", "MODEL", "FILE", "SYSTEM"]),
+    ("interop/tests/calculon/system.json", &["calculon", "MODEL", "EXECUTION", "FILE"]),
+    ("interop/reference/phaze/placement/instance_000.json", &["place", "FILE"]),
+    ("interop/tests/piper/small.json", &["place", "FILE"]),
+    ("interop/reference/phaze/schedule/instance_000.json", &["schedule", "FILE"]),
     ("sim/tests/data/collectives.csv", &["validate", "FILE"]),
-    ("sim/tests/data/scale_sim/array_8x4.cfg", &["scalesim", "FILE", "sim/tests/data/scale_sim/convolutions.csv"]),
-    ("sim/tests/data/scale_sim/convolutions.csv", &["scalesim", "sim/tests/data/scale_sim/array_8x4.cfg", "FILE"]),
+    ("interop/tests/scale_sim/array_8x4.cfg", &["scalesim", "FILE", "interop/tests/scale_sim/convolutions.csv"]),
+    ("interop/tests/scale_sim/convolutions.csv", &["scalesim", "interop/tests/scale_sim/array_8x4.cfg", "FILE"]),
 ];
 
 /// A byte order mark is skipped. UTF-16, and a directory in place of a file, are reported as such.
@@ -287,9 +291,9 @@ fn files_in_other_encodings_and_directories() {
         let called = || {
             let word = |word: &&str| match *word {
                 "FILE" => path.display().to_string(),
-                "MODEL" => "workloads/tests/calculon/model.json".to_owned(),
-                "EXECUTION" => "workloads/tests/calculon/execution.json".to_owned(),
-                "SYSTEM" => "sim/tests/data/calculon/system.json".to_owned(),
+                "MODEL" => "interop/tests/calculon/model.json".to_owned(),
+                "EXECUTION" => "interop/tests/calculon/execution.json".to_owned(),
+                "SYSTEM" => "interop/tests/calculon/system.json".to_owned(),
                 other => other.to_owned(),
             };
             let call: Vec<String> = call.iter().map(word).collect();

@@ -67,7 +67,7 @@ fn of_newest_run(command: &str, dir: &Path) -> String {
 fn run(page: &str, long: bool) -> usize {
     let text = std::fs::read_to_string(page).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    for folder in ["docs", "results", "search", "sim", "step", "workloads"] {
+    for folder in ["docs", "interop", "measured", "results", "search", "sim", "step", "workloads"] {
         std::os::unix::fs::symlink(repository_path(folder), dir.path().join(folder)).unwrap();
     }
     let binary = assert_cmd::cargo::cargo_bin!("coplace");

@@ -139,7 +139,7 @@ fn an_option_that_has_no_effect_says_so() {
 fn a_recorded_time_of_nothing_is_no_share() {
     let dir = tempfile::tempdir().unwrap();
     let mut instance: Value =
-        serde_json::from_str(&read_repository_file("results/reference/phaze/placement/instance_000.json")).unwrap();
+        serde_json::from_str(&read_repository_file("interop/reference/phaze/placement/instance_000.json")).unwrap();
     assert!(instance["expected"]["time_per_batch"].is_f64(), "{instance}");
     instance["expected"]["time_per_batch"] = json!(-0.0);
     std::fs::write(dir.path().join("zero.json"), instance.to_string()).unwrap();

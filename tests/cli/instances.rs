@@ -19,7 +19,7 @@ fn call(verb: &str, files: &[String]) -> Vec<Value> {
 
 #[test]
 fn placements_take_the_recorded_times() {
-    let files = files_with_ending("results/reference/phaze/placement", ".json");
+    let files = files_with_ending("interop/reference/phaze/placement", ".json");
     assert_eq!(files.len(), 32);
     let answers = call("place", &files);
     assert_eq!(answers.iter().map(|a| a["file"].as_str().unwrap()).collect::<Vec<_>>(), files);
@@ -47,7 +47,7 @@ fn placements_take_the_recorded_times() {
 fn placements_are_held_against_what_their_files_expect() {
     let dir = tempfile::tempdir().unwrap();
     let call = |expected: Value, format: &str| {
-        let mut instance = stored(&"results/reference/phaze/placement/instance_000.json".into());
+        let mut instance = stored(&"interop/reference/phaze/placement/instance_000.json".into());
         instance["expected"] = expected;
         let path = dir.path().join("instance.json");
         std::fs::write(&path, instance.to_string()).unwrap();
@@ -72,7 +72,7 @@ fn placements_are_held_against_what_their_files_expect() {
 
 #[test]
 fn schedules_take_the_recorded_makespans() {
-    let files = files_with_ending("results/reference/phaze/schedule", ".json");
+    let files = files_with_ending("interop/reference/phaze/schedule", ".json");
     assert_eq!(files.len(), 24);
     let (mut proven, mut open) = (0, 0);
     for answer in call("schedule", &files) {
@@ -99,7 +99,7 @@ fn schedules_take_the_recorded_makespans() {
 /// the stated makespan.
 #[test]
 fn schedules_say_when_and_where_each_operator_runs() {
-    for answer in call("schedule", &files_with_ending("results/reference/phaze/schedule", ".json")) {
+    for answer in call("schedule", &files_with_ending("interop/reference/phaze/schedule", ".json")) {
         let instance = stored(&answer["file"]);
         let operators = instance["ops"].as_array().unwrap();
         for pairing in ["unpaired", "paired"] {
@@ -162,7 +162,7 @@ fn a_stored_answer_that_cannot_be_true_is_named() {
 #[test]
 fn a_bad_file_among_good_ones_is_named_and_the_rest_answered() {
     for (verb, ending) in [("place", "placement/instance_000.json"), ("schedule", "schedule/instance_000.json")] {
-        let good = format!("results/reference/phaze/{ending}");
+        let good = format!("interop/reference/phaze/{ending}");
         let called = run_coplace(&[verb, "--format", "json", "gone.json", &good]);
         assert_eq!(called.code, 2);
         assert!(called.stderr.starts_with("error: cannot read gone.json: "), "{}", called.stderr);

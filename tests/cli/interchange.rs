@@ -4,9 +4,9 @@
 use crate::support::{file_names, read_repository_file, run_coplace, run_coplace_in};
 use std::path::Path;
 
-const CONFIG: &str = "sim/tests/data/scale_sim/array_8x4.cfg";
-const CONVOLUTIONS: &str = "sim/tests/data/scale_sim/convolutions.csv";
-const DEVICE: &str = "sim/tests/data/llm_compass/a100_like.json";
+const CONFIG: &str = "interop/tests/scale_sim/array_8x4.cfg";
+const CONVOLUTIONS: &str = "interop/tests/scale_sim/convolutions.csv";
+const DEVICE: &str = "interop/tests/llm_compass/a100_like.json";
 
 #[test]
 fn a_topology_is_counted_as_scale_sim_counts_it_and_its_report_written() {
@@ -17,7 +17,7 @@ fn a_topology_is_counted_as_scale_sim_counts_it_and_its_report_written() {
     assert_eq!((&answer["format"], &answer["run_name"], &answer["rows"]), (&1.into(), &"array_8x4".into(), &8.into()));
     assert_eq!(file_names(dir.path()), ["COMPUTE_REPORT.csv"]);
     let report = std::fs::read_to_string(dir.path().join("COMPUTE_REPORT.csv")).unwrap();
-    let theirs = read_repository_file("sim/tests/data/scale_sim/convolutions_os.report.csv");
+    let theirs = read_repository_file("interop/tests/scale_sim/convolutions_os.report.csv");
     let column = |text: &str, name: &str| -> Vec<String> {
         let header = text.lines().next().unwrap();
         let at = header.split(", ").position(|column| column == name).unwrap();
@@ -92,7 +92,7 @@ fn a_system_of_llm_compass_is_a_chip_and_a_fabric() {
 }
 
 const ROW: [&str; 3] =
-    ["workloads/tests/calculon/model.json", "workloads/tests/calculon/execution.json", "sim/tests/data/calculon/system.json"];
+    ["interop/tests/calculon/model.json", "interop/tests/calculon/execution.json", "interop/tests/calculon/system.json"];
 
 #[test]
 fn a_row_of_calculon_runs() {
@@ -162,7 +162,7 @@ fn faulty_rows_of_calculon_are_refused_by_file_and_key() {
     insta::assert_snapshot!("calculon", text);
 }
 
-const GRAPH: &str = "search/tests/piper/small.json";
+const GRAPH: &str = "interop/tests/piper/small.json";
 
 #[test]
 fn a_graph_of_piper_is_placed_under_piper_s_objective() {
@@ -177,8 +177,8 @@ fn a_graph_of_piper_is_placed_under_piper_s_objective() {
     let layers: usize = stages.iter().map(|stage| stage["nodes"].as_array().unwrap().len()).sum();
     assert!(layers == 4 && stages.iter().all(|stage| stage["TMPCids"].is_object()), "{answer}");
     let text = run_coplace(&["place", GRAPH]).expect_result();
-    assert!(text.starts_with("search/tests/piper/small.json: optimal (proven)\n  time per sample 0.017040 s"), "{text}");
-    let both = run_coplace(&["place", "results/reference/phaze/placement/instance_000.json", GRAPH]).expect_result();
+    assert!(text.starts_with("interop/tests/piper/small.json: optimal (proven)\n  time per sample 0.017040 s"), "{text}");
+    let both = run_coplace(&["place", "interop/reference/phaze/placement/instance_000.json", GRAPH]).expect_result();
     assert!(both.contains("time per batch") && both.contains("time per sample"), "{both}");
 }
 

@@ -1,6 +1,5 @@
 //! Reports for people, built from [`crate::text`]. The functions are pure: nothing here prints.
 
-mod calculon;
 mod claims;
 mod coverage;
 mod evaluated;
@@ -11,12 +10,11 @@ mod planned;
 mod run;
 mod techniques;
 
-pub use calculon::calculon_report;
 pub use claims::claims_report;
 pub use coverage::coverage_report;
 pub use evaluated::{KernelDetailLevel, evaluated_report};
 pub use papers::papers_report;
-pub use planned::planned_report;
+pub use planned::{memory_text, planned_report, time_parts_text};
 pub use run::{certificate_text, run_report};
 pub use techniques::techniques_report;
 

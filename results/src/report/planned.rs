@@ -319,7 +319,7 @@ fn layer_split_cell(chunks: &[u64]) -> String {
 }
 
 /// The parts of a step's time, longest first.
-pub(super) fn time_parts_text(step_s: f64, parts_s: &BTreeMap<String, f64>) -> String {
+pub fn time_parts_text(step_s: f64, parts_s: &BTreeMap<String, f64>) -> String {
     let mut parts: Vec<(&str, f64)> =
         parts_s.iter().map(|(name, time)| (part_name(name), *time)).filter(|(_, t)| *t > 0.0).collect();
     parts.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -329,7 +329,7 @@ pub(super) fn time_parts_text(step_s: f64, parts_s: &BTreeMap<String, f64>) -> S
 
 /// The memory of the stages. Neighbours with equal memory share a line. A line for the host follows if it holds
 /// tensors.
-pub(super) fn memory_text(stages: &[StageRow], capacity: Option<f64>, host: Option<f64>) -> String {
+pub fn memory_text(stages: &[StageRow], capacity: Option<f64>, host: Option<f64>) -> String {
     let offloaded = stages.iter().any(|s| s.host_gib > 0.0);
     let stored = stages.iter().any(|s| s.storage_gib > 0.0);
     let of = |capacity: Option<f64>| capacity.map_or_else(String::new, |c| format!("{c:.1}"));

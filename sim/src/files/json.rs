@@ -213,7 +213,8 @@ impl JsonReader {
 }
 
 /// The error for a text that [`strict::parse_strict`] refuses.
-pub(crate) fn malformed_error(file: &str, why: &serde_json::Error, cure: &str) -> FileError {
+#[must_use]
+pub fn malformed_error(file: &str, why: &serde_json::Error, cure: &str) -> FileError {
     let limit = if why.is_data() { why.to_string() } else { format!("must be JSON: {why}") };
     FileError {
         file: file.to_owned(),

@@ -51,7 +51,8 @@ const LISTED: usize = 10;
 
 impl FileError {
     /// The faults, one per line, without the file.
-    pub(crate) fn faults_as_text(&self) -> String {
+    #[must_use]
+    pub fn faults_as_text(&self) -> String {
         let mut lines: Vec<String> = self.faults.iter().take(LISTED).map(ToString::to_string).collect();
         if self.faults.len() > LISTED {
             lines.push(format!("and {} more", self.faults.len() - LISTED));

@@ -70,7 +70,7 @@ impl Fabric {
     }
 
     /// The text of a fabric's file.
-    pub(crate) fn template_toml(path: &str) -> Result<String, NetworkError> {
+    pub fn template_toml(path: &str) -> Result<String, NetworkError> {
         text::read_text(path.as_ref()).map_err(|e| NetworkError::Unreadable { file: path.into(), why: e.to_string() })
     }
 

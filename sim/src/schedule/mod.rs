@@ -25,7 +25,6 @@ mod bounds;
 mod cores;
 mod demand;
 mod ilp;
-mod instance;
 mod layer;
 mod left;
 mod list;
@@ -48,7 +47,6 @@ mod verify;
 mod wave_tests;
 
 pub use ilp::{Backend, Formulation, IlpError, IlpOptions, solve_ilp};
-pub use instance::{InstanceError, ScheduleInstance, StoredAnswer, parse_instance, read_instance};
 pub use memo::{Memo, MemoStatistics};
 pub use outline::{OperatorLeastTimes, Outline};
 pub use problem::{Cores, Exclusivity, MAX_OPERATORS, MAX_TOTAL_TICKS, Operator, OperatorKind, Pairing, Problem, ScheduleError};

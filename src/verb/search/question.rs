@@ -128,7 +128,7 @@ impl SearchQuestion {
             Some(fabric) => failure::input_failure(format!("--fabric {fabric}: {e}")),
             None => failure::input_failure(format!("{}: {e}", of("cluster.fabric"))),
         };
-        let cluster = sim::import::load_fabric(&study.cluster.fabric, base).map_err(fault)?;
+        let cluster = interop::load_fabric(&study.cluster.fabric, base).map_err(fault)?;
         let fabric = cluster.for_devices(study.cluster.devices).map_err(fault)?;
         let space = design_space((&name, asked), &study, &reference, base)?;
         if space.is_empty() {

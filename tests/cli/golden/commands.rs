@@ -60,11 +60,11 @@ pub const COMMANDS: &[Command] = &[
         "evaluate llama3-8b --chip a100_80gb --fabric selene_hdr200x8 --devices 8 --global-batch 16 \
          --technique galore,rank=256 --allow galore,step_multiplier=1.1 --format json"),
     command("evaluate", "evaluate_llm_compass", Json,
-        "evaluate opt-350m --chip sim/tests/data/llm_compass/a100_like.json --fabric nvlink3_node --devices 8 \
+        "evaluate opt-350m --chip interop/tests/llm_compass/a100_like.json --fabric nvlink3_node --devices 8 \
          --global-batch 32 --format json"),
     command("evaluate", "evaluate_calculon_system", Json,
-        "evaluate opt-350m --chip sim/tests/data/calculon/system.json --fabric \
-         sim/tests/data/calculon/system.json --devices 8 --global-batch 32 --format json"),
+        "evaluate opt-350m --chip interop/tests/calculon/system.json --fabric \
+         interop/tests/calculon/system.json --devices 8 --global-batch 32 --format json"),
     command("evaluate", "evaluate_nothing_fits", Json,
         "evaluate gpt3-175b --chip a100_80gb --fabric selene_hdr200x8 --devices 8 --global-batch 8 --tensor 8 \
          --pipeline 1 --format json"),
@@ -219,21 +219,21 @@ pub const COMMANDS: &[Command] = &[
     command("data", "calibrate_stack", Json,
         "calibrate megatron_core tests/golden/input/peaks.csv --format json"),
     command("data", "place_both", Json,
-        "place results/reference/phaze/placement/instance_000.json search/tests/piper/small.json --format \
+        "place interop/reference/phaze/placement/instance_000.json interop/tests/piper/small.json --format \
          json"),
     command("data", "schedule_instances", Json,
-        "schedule results/reference/phaze/schedule/instance_000.json \
-         results/reference/phaze/schedule/instance_003.json --format json"),
+        "schedule interop/reference/phaze/schedule/instance_000.json \
+         interop/reference/phaze/schedule/instance_003.json --format json"),
     command("data", "scalesim_convolutions", Json,
-        "scalesim sim/tests/data/scale_sim/array_8x4.cfg sim/tests/data/scale_sim/convolutions.csv --report \
+        "scalesim interop/tests/scale_sim/array_8x4.cfg interop/tests/scale_sim/convolutions.csv --report \
          {T}/report.csv --format json"),
     file("data", "scalesim_report", Code,
-        "scalesim sim/tests/data/scale_sim/array_8x4.cfg sim/tests/data/scale_sim/products.csv --stall-free \
+        "scalesim interop/tests/scale_sim/array_8x4.cfg interop/tests/scale_sim/products.csv --stall-free \
          --report {T}/report.csv",
         "report.csv"),
     command("data", "calculon_row", Json,
-        "calculon workloads/tests/calculon/model.json workloads/tests/calculon/execution.json \
-         sim/tests/data/calculon/system.json --vocabulary 256000 --format json"),
+        "calculon interop/tests/calculon/model.json interop/tests/calculon/execution.json \
+         interop/tests/calculon/system.json --vocabulary 256000 --format json"),
     command("lists", "list_models", Json,
         "list models --format json"),
     command("lists", "list_chips", Json,

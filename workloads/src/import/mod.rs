@@ -1,5 +1,4 @@
 //! Readers of model descriptions. A new format is a file here and a line below.
 
-pub mod calculon;
 pub mod hugging_face;
 mod load;

@@ -1,0 +1,48 @@
+//! Other tools' formats: Calculon, Chakra, LLMCompass, PHAZE, Piper and SCALE-Sim. Nothing of the main path needs this crate.
+
+pub mod calculon;
+pub mod chakra;
+pub mod llm_compass;
+pub mod phaze;
+pub mod piper;
+pub mod scale_sim;
+pub mod schedule_instance;
+
+use sim::files::FileError;
+use sim::hardware::ChipTemplate;
+use sim::network::{Fabric, NetworkError};
+
+/// A chip from another simulator's file: LLMCompass's device or Calculon's system.
+///
+/// # Errors
+/// A file of neither simulator, or a faulty one.
+pub fn import_chip(text: &str, file: &str) -> Result<ChipTemplate, FileError> {
+    if calculon::system::CalculonSystem::recognises(text) {
+        return calculon::system::CalculonSystem::from_json_str(text, file)?.to_chip(None);
+    }
+    llm_compass::read_chip(text, file)
+}
+
+/// A fabric from another simulator's file: LLMCompass's interconnect or Calculon's networks.
+///
+/// # Errors
+/// As [`import_chip`].
+pub fn import_fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
+    if calculon::system::CalculonSystem::recognises(text) {
+        return calculon::system::CalculonSystem::from_json_str(text, file)?.to_fabric();
+    }
+    llm_compass::read_fabric(text, file)
+}
+
+/// A fabric by name or by path, as in [`Fabric::load_for_chip`]. A `.json` path names an LLMCompass or Calculon system;
+/// its networks belong to one chip.
+///
+/// # Errors
+/// Those of [`Fabric::load_for_chip`], and a faulty file of another simulator.
+pub fn load_fabric(name_or_path: &str, chip: &str) -> Result<Fabric, NetworkError> {
+    if !name_or_path.ends_with(".json") {
+        return Fabric::load_for_chip(name_or_path, chip);
+    }
+    import_fabric(&Fabric::template_toml(name_or_path)?, name_or_path)
+        .map_err(|e| NetworkError::Malformed { why: e.faults_as_text(), file: e.file })
+}
