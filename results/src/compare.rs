@@ -1,8 +1,9 @@
 //! Designs and runs side by side, as data and as a table.
 
 use crate::design::DesignRow;
-use crate::evidence::{EvidenceRecord, Grade};
+use crate::evidence_record::EvidenceRecord;
 use crate::text::{ColumnAlign, TextTable, fold_line, format_area, format_fields, format_rate, format_significant};
+use measured::evidence::Grade;
 use serde::{Deserialize, Serialize};
 use sim::units::{Joules, Seconds, SquareMillimeters, Watts};
 use std::collections::BTreeSet;

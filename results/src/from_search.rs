@@ -179,7 +179,7 @@ impl<'a> SearchedModelSet<'a> {
             runner::CandidateOutcome::Evaluated { evaluation, .. } => {
                 evaluation.iter().for_each(|of| fill_plan(&mut row, &job, of));
                 let ranked = evaluation.iter().find_map(|of| of.outcome.as_deref().ok());
-                row.bad_end_step_s = ranked.filter(|_| self.robust).map(|ranked| crate::evidence::bad_end(&job, ranked));
+                row.bad_end_step_s = ranked.filter(|_| self.robust).map(|ranked| search::bad_end::step_at_bad_end(&job, ranked));
             }
             runner::CandidateOutcome::Infeasible { evaluation } => {
                 row.outcome = DesignStatus::Infeasible;

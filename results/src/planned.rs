@@ -7,7 +7,7 @@ pub(crate) use none::reason_without_plan;
 pub use stopped::StoppedSearch;
 
 use crate::asked::JobInputs;
-use crate::evidence::EvidenceRecord;
+use crate::evidence_record::EvidenceRecord;
 use crate::mapped::RankMappingRecord;
 use crate::timeline::{self, TimelineRow};
 use search::planner::{Job, Neighbour, NeighbourOutcome, PlanAnswer, RankedPlan};

@@ -8,9 +8,9 @@ mod stack;
 
 use crate::answer::Format;
 use crate::failure::{self, Failure, OrInput};
+use measured::validate::Dataset;
+use measured::validate::held_out::FittedScalarRange;
 use results::report::{ColumnAlign, TextTable, format_significant};
-use results::validate::Dataset;
-use results::validate::held_out::FittedScalarRange;
 use std::path::{Path, PathBuf};
 
 /// Fit a chip's physical scalars to measured kernels, a fabric's to measured collectives, or a software stack's to
@@ -57,24 +57,24 @@ pub struct CalibrateArguments {
 /// Runs the verb: fits and prints. Faulty rows are reported; the others are fitted.
 pub fn run_calibrate(arguments: &CalibrateArguments) -> Result<(), Failure> {
     // As with kernels, the error of an unreadable file is reported once the chip is known.
-    if let Ok(Dataset::TrainingRuns | Dataset::MemoryPeaks) = results::validate::recognise_file(&arguments.data) {
+    if let Ok(Dataset::TrainingRuns | Dataset::MemoryPeaks) = measured::validate::recognise_file(&arguments.data) {
         return stack::run_calibrate_stack(arguments);
     }
-    if let Ok(Dataset::Collectives) = results::validate::recognise_file(&arguments.data) {
+    if let Ok(Dataset::Collectives) = measured::validate::recognise_file(&arguments.data) {
         return fabric::run_calibrate_fabric(arguments);
     }
     chip::calibrate_chip(arguments)
 }
 
 /// Reports the faulty rows that a fit left out.
-fn name_wrong_rows(rows: &[results::validate::RowError]) -> Result<(), Failure> {
+fn name_wrong_rows(rows: &[measured::validate::RowError]) -> Result<(), Failure> {
     let faults: Vec<String> = rows.iter().map(ToString::to_string).collect();
     if faults.is_empty() { Ok(()) } else { Err(failure::input_failure(faults.join("\nerror: "))) }
 }
 
 /// Reports the faulty rows of a file after fitting the others.
 fn report_wrong_rows(file: &Path) -> Result<(), Failure> {
-    let report = results::validate::validate_file(file, &results::validate::ValidateOptions::default()).or_input()?;
+    let report = measured::validate::validate_file(file, &measured::validate::ValidateOptions::default()).or_input()?;
     name_wrong_rows(&report.row_errors)
 }
 

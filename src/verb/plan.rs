@@ -12,10 +12,10 @@ use crate::verb::job::{JobArguments, LoadedJob, SpaceArguments, flag_of_decision
 use crate::verb::stop;
 use clap::ValueEnum;
 use interop::piper;
-use results::evidence::search_robust;
 use results::mapped::RankMappingRecord;
 use results::planned::{PlannedAnswer, StoppedSearch, one_line};
 use results::{figure, files, report, timeline};
+use search::bad_end::search_plans_by_bad_end;
 use search::planner::{
     Job, MapRanks, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, default_policies, map_plans, neighbours, search_plans_watched,
 };
@@ -192,7 +192,7 @@ fn search_space(
     let teller = PlanSearchReporter::new(progress);
     let watch = PlanWatch { stop: &|| limit.is_reached(), told: &|now| teller.report_progress(now) };
     let found = match arguments.robust {
-        true => search_robust(job, space, top, watch),
+        true => search_plans_by_bad_end(job, space, top, watch),
         false => search_plans_watched(job, space, top, watch),
     };
     found.or_input()

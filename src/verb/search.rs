@@ -21,13 +21,13 @@ use question::SearchQuestion;
 pub use question::chip_document;
 use results::claim::DirectoryClaim;
 use results::design::DesignRow;
-use results::evidence::StepEnds;
 use results::from_search::{self as conversion, SearchedModelSet};
 use results::front::{FrontAxes, StepScope};
 use results::progress::ProgressTable;
 use results::record::{self, BestDesign, FrontRecord, SearchRecord, Versions};
 use results::report;
 use results::run::{FoundFiles, SearchRun};
+use search::bad_end::bad_end_factor;
 use search::design::{DesignAnswer, DesignSearch, DesignWatch, RobustSearch};
 use search::objective::{CostAxes, MeasureMean, Objective, ValueScale};
 use search::planner::{Job, PreparedJob, RankedPlan};
@@ -259,7 +259,7 @@ pub fn prepare_and_search<T>(
     let workloads = models::search_workloads(question, &prepared, &references);
     let (space, aim) = (&question.space, question.aim);
     let least = if question.robust { models::least_interval_ends(question, &prepared)? } else { Vec::new() };
-    let robust = question.robust.then_some(RobustSearch { ends: &StepEnds, least: &least });
+    let robust = question.robust.then_some(RobustSearch { factor: bad_end_factor, least: &least });
     let searched = SearchedModelSet { models: &models, space, aim, robust: question.robust };
     with(&searched, &DesignSearch { workloads: &workloads, space, aim, robust })
 }

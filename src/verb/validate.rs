@@ -3,9 +3,9 @@
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress;
-use results::evidence::{AloneResiduals, ResidualTable, coverage_by_data_set};
-use results::finite;
-use results::validate::{self, ClaimReport, FileReport};
+use measured::evidence::{AloneResiduals, ResidualTable, coverage_by_data_set};
+use measured::validate::{self, FileReport};
+use results::{figure, files, finite, report};
 use std::path::{Path, PathBuf};
 
 /// Predict every row of measured data, and report the errors
@@ -14,8 +14,7 @@ use std::path::{Path, PathBuf};
     after_help = "Example:\n  coplace validate sim/tests/data/collectives.csv --predictions predictions.csv --plot figures\n\n\
     The columns tell what a file holds: kernels (kernel, measured_us), collectives (collective, measured_us), systolic_cycles\n\
     (dataflow, array_cycles), die_area (component, measured_mm2), training_runs (global_batch, iteration_s), memory_peaks\n\
-    (global_batch, peak_gib), published_claims (system, metric, value, confidence: claims of papers about memory techniques);\n\
-    results/README.md describes them all.\n\
+    (global_batch, peak_gib); measured/README.md describes them all.\n\
     A file or row that is wrong is named, the rest is still scored, and the exit code is 2. A row that no model covers (an\n\
     unknown chip, kernel or type) is counted and named, and is no error. What rows leave open is listed with what was assumed.\n\
     JSON: {\"format\": 1, \"files\": [{\"file\", \"dataset\", \"rows\", \"ignored_columns\", \"groups\": [{\"group\", \"quantity\", \"n\",\n\
@@ -23,9 +22,7 @@ use std::path::{Path, PathBuf};
     \"rankings\": [{\"group\", \"groups\", \"spearman\", \"top1_regret_pct\"}],\n\
     \"out_of_memory\": [{\"group\", \"failed\", \"caught\", \"ran\", \"false_alarms\", \"precision\", \"recall\", \"wrong\"}],\n\
     \"row_errors\": [{\"file\", \"line\", \"id\", \"key\", \"value\", \"limit\", \"cure\"}], \"unpredicted\": [{\"line\", \"id\", \"group\", \"why\"}],\n\
-    \"assumed\": [{\"what\", \"rows\"}]}]}; errors are (predicted - measured) / measured in percent. Of claims: [{\"file\", \"claims\":\n\
-    [{the columns, \"predicted\", \"error_pct\", \"why\"}], \"row_errors\"}]; error_pct is the mean over a value's numbers, without\n\
-    sign. A value in words, or none, is predicted and not scored."
+    \"assumed\": [{\"what\", \"rows\"}]}]}; errors are (predicted - measured) / measured in percent."
 )]
 pub struct ValidateArguments {
     /// CSV files of measured data
@@ -39,7 +36,7 @@ pub struct ValidateArguments {
     /// stack's scalars fitted to the other rows; kernels and collectives with rows, kinds and chips held out
     #[arg(long, conflicts_with_all = ["predictions", "plot", "breakdown", "format"])]
     held_out: bool,
-    /// Write the errors of --held-out, row by row (results/reference/residuals.csv and residuals_alone.csv are made so)
+    /// Write the errors of --held-out, row by row (measured/reference/residuals.csv and residuals_alone.csv are made so)
     #[arg(long, value_name = "OUT.csv", requires = "held_out")]
     residuals: Option<PathBuf>,
     /// Print the coverage and the width of 90 % intervals on held-out rows, and the regret of choosing plans by their
@@ -72,7 +69,7 @@ pub struct ValidateArguments {
 pub fn run_validate(arguments: &ValidateArguments) -> Result<(), Failure> {
     if arguments.techniques {
         let figures = results::papers::reproduce_figures().or_other()?;
-        return answer::write_answer(arguments.format, &figures, |figures| results::report::papers_report(figures));
+        return answer::write_answer(arguments.format, &figures, |figures| report::papers_report(figures));
     }
     if let Some(table) = &arguments.intervals {
         return validate_intervals(table.as_deref());
@@ -83,32 +80,18 @@ pub fn run_validate(arguments: &ValidateArguments) -> Result<(), Failure> {
     if arguments.held_out {
         return validate_held_out(arguments, &options);
     }
-    let mut claimed = Vec::new();
     for path in &arguments.files {
-        match sim::files::text::read_bytes(path) {
-            Ok(text) if validate::is_claims(&text) => match validate::predict_claims(path, &text) {
-                Ok(report) => claimed.push(report),
-                Err(error) => faults.push(error.to_string()),
-            },
-            _ => match progress::run_with_progress("predicting what was measured", || validate::validate_file(path, &options)) {
-                Ok(report) => reports.push(report),
-                Err(error) => faults.push(error.to_string()),
-            },
+        match progress::run_with_progress("predicting what was measured", || validate::validate_file(path, &options)) {
+            Ok(report) => reports.push(report),
+            Err(error) => faults.push(error.to_string()),
         }
-    }
-    if !claimed.is_empty() {
-        if !reports.is_empty() {
-            let why = "published claims and measured data are answered in different forms; give the files of claims apart";
-            return Err(failure::input_failure(format!("{}: {why}", claimed[0].file.display())));
-        }
-        validate_claims(arguments, &claimed)?;
     }
     if !reports.is_empty() {
         if let Some(path) = &arguments.predictions {
-            validate::write_predictions(path, &reports).or_unwritable()?;
+            files::write_file(path, &validate::predictions_csv(&reports).or_other()?).or_unwritable()?;
         }
         if let Some(path) = &arguments.breakdown {
-            validate::write_breakdown(path, &reports).or_unwritable()?;
+            files::write_file(path, &validate::breakdown_csv(&reports).or_other()?).or_unwritable()?;
         }
         let drawn = arguments.plot.as_deref().map(|directory| draw_figures(directory, &reports)).transpose()?;
         finite::check_finite(&reports).or_other()?;
@@ -117,33 +100,13 @@ pub fn run_validate(arguments: &ValidateArguments) -> Result<(), Failure> {
             Format::Text => answer::write_folded(&reports_text(&reports, &list_written(arguments, drawn.unwrap_or_default())))?,
         }
     }
-    let measured = reports.iter().map(|report| (&report.file, &report.row_errors));
-    for (file, errors) in measured.chain(claimed.iter().map(|report| (&report.file, &report.row_errors))) {
+    for (file, errors) in reports.iter().map(|report| (&report.file, &report.row_errors)) {
         faults.extend(errors.iter().take(NAMED).map(ToString::to_string));
         if let Some(more) = errors.len().checked_sub(NAMED).filter(|more| *more > 0) {
             faults.push(format!("{}: {more} more rows are wrong; --format json lists them all", file.display()));
         }
     }
     if faults.is_empty() { Ok(()) } else { Err(failure::input_failure(faults.join("\nerror: "))) }
-}
-
-/// Prints published claims beside computed values.
-fn validate_claims(arguments: &ValidateArguments, reports: &[ClaimReport]) -> Result<(), Failure> {
-    if let Some(path) = &arguments.predictions {
-        validate::write_claims(path, reports).or_unwritable()?;
-    }
-    if arguments.plot.is_some() || arguments.breakdown.is_some() {
-        return Err(failure::input_failure(
-            "published claims have no figure and no breakdown; leave out --plot and --breakdown".to_owned(),
-        ));
-    }
-    answer::write_answer(arguments.format, &reports, |reports| {
-        let mut text = reports.iter().map(results::report::claims_report).collect::<Vec<_>>().join("\n");
-        if let Some(path) = &arguments.predictions {
-            text.push_str(&format!("\nWritten: {}\n", path.display()));
-        }
-        text
-    })
 }
 
 /// The directories of chips and stacks.
@@ -183,26 +146,22 @@ fn validate_held_out(arguments: &ValidateArguments, options: &validate::Validate
                 return Err(failure::input_failure(format!("--residuals {}: {why}", path.display())));
             }
         };
-        results::files::write_file(path, &table).or_unwritable()?;
+        files::write_file(path, &table).or_unwritable()?;
     }
     let mut text = String::new();
     if !alone.is_empty() {
-        text.push_str(&validate::held_out::alone_report(&alone));
+        text.push_str(&report::alone_report(&alone));
     }
     if !residuals.is_empty() || alone.is_empty() {
-        text.push_str(&format!(
-            "{}\n{}",
-            validate::held_out::held_out_report(&residuals),
-            validate::held_out::few_runs_report(&few)
-        ));
+        text.push_str(&format!("{}\n{}", report::held_out_report(&residuals), report::few_runs_report(&few)));
     }
     answer::write_text(&text)
 }
 
 /// Prints the coverage of intervals.
 fn validate_intervals(table: Option<&Path>) -> Result<(), Failure> {
-    let runs = |table: &ResidualTable| results::report::coverage_report(&coverage_by_data_set(table));
-    let alone = |table: &AloneResiduals| validate::held_out::coverage_of_alone(&table.coverage_by_data_set());
+    let runs = |table: &ResidualTable| report::coverage_report(&coverage_by_data_set(table));
+    let alone = |table: &AloneResiduals| report::coverage_of_alone(&table.coverage_by_data_set());
     let Some(path) = table else {
         return answer::write_text(&format!(
             "{}\n{}",
@@ -229,7 +188,7 @@ fn list_written(arguments: &ValidateArguments, drawn: Vec<PathBuf>) -> Vec<Strin
 }
 
 fn reports_text(reports: &[FileReport], written: &[String]) -> String {
-    let mut text = reports.iter().map(validate::validation_report).collect::<Vec<_>>().join("\n");
+    let mut text = reports.iter().map(report::validation_report).collect::<Vec<_>>().join("\n");
     if !written.is_empty() {
         text.push_str(&format!("\nWritten: {}\n", written.join(", ")));
     }
@@ -246,7 +205,7 @@ fn draw_figures(directory: &Path, reports: &[FileReport]) -> Result<Vec<PathBuf>
     })?;
     let mut written: Vec<PathBuf> = Vec::new();
     for report in reports {
-        for (stem, figure) in validate::plots_of_report(report).or_other()? {
+        for (stem, figure) in figure::plots_of_report(report).or_other()? {
             let taken = |stem: &str| written.contains(&directory.join(format!("{stem}.svg")));
             let numbered = (2..).map(|n| format!("{stem}-{n}"));
             let free = std::iter::once(stem.clone()).chain(numbered).find(|stem| !taken(stem)).unwrap_or(stem);

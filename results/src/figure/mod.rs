@@ -11,12 +11,14 @@ mod pareto;
 mod png;
 mod predicted;
 mod techniques;
+mod validation;
 
 pub use freedoms::draw_freedoms;
 pub use memory::draw_memory;
 pub use pareto::{AxisScale, DesignPoint, NamedDesign, ParetoPlot, RunSeries, draw_pareto};
 pub use predicted::{PredictedGroup, PredictedPlot, draw_predicted};
 pub use techniques::draw_techniques;
+pub use validation::plots_of_report;
 
 use crate::files::{self, Unwritable, WriteError};
 use std::path::{Path, PathBuf};

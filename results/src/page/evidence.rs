@@ -1,8 +1,9 @@
 //! The confidence of a page's figures: intervals, grades, and the nearest measurements.
 
 use super::{AnsweringVerb, PageFact, PageSubject};
-use crate::evidence::{EvidenceRecord, Grade, GroundRecord};
+use crate::evidence_record::{EvidenceRecord, GroundRecord};
 use crate::text::{format_seconds, format_significant};
+use measured::evidence::Grade;
 use serde::Serialize;
 use sim::units::Seconds;
 
@@ -177,7 +178,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::compare::{Comparison, ComparisonEntry};
-    use crate::evidence::NearMeasurements;
+    use crate::evidence_record::NearMeasurements;
     use crate::run::SearchRun;
 
     fn known() -> EvidenceRecord {

@@ -3,8 +3,8 @@
 
 mod study;
 
+pub(crate) use study::PaperStudy;
 pub use study::StudyQuantity;
-pub(crate) use study::{PaperStudy, named_model};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -106,14 +106,6 @@ pub struct ReproducedFigure {
 pub fn reproduce_figures() -> Result<Vec<ReproducedFigure>, PaperError> {
     let file = read_reference()?;
     file.figures.iter().map(|figure| reproduce_figure(figure, &file.studies)).collect()
-}
-
-/// The studies of the reference by name.
-///
-/// # Errors
-/// A fault of the reference.
-pub(crate) fn read_studies() -> Result<BTreeMap<String, PaperStudy>, PaperError> {
-    read_reference().map(|file| file.studies)
 }
 
 fn read_reference() -> Result<PaperFile, PaperError> {

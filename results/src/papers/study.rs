@@ -210,7 +210,7 @@ fn training_precision(name: Option<&str>) -> Result<Precision, String> {
 }
 
 /// A built-in model, or one of the models beside the reference.
-pub(crate) fn named_model(name: &str) -> Result<Model, String> {
+fn named_model(name: &str) -> Result<Model, String> {
     let Some(file) = name.strip_prefix("techniques/") else { return Model::load(name).map_err(|e| e.to_string()) };
     let text = MODELS.get_file(file).and_then(|f| f.contents_utf8()).ok_or_else(|| format!("no model {name}"))?;
     workloads::import::hugging_face::parse_config(file, name, text).map_err(|e| e.to_string())

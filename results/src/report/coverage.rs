@@ -1,7 +1,7 @@
 //! The coverage of intervals, as text.
 
 use super::{ColumnAlign, TextTable, fold_line, format_count};
-use crate::evidence::IntervalCoverage;
+use measured::evidence::IntervalCoverage;
 
 /// The coverage as text.
 #[must_use]

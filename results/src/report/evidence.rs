@@ -1,7 +1,7 @@
 //! The confidence in plans, as text.
 
 use super::{fold_line, format_fields, format_heading, format_seconds};
-use crate::evidence::EvidenceRecord;
+use crate::evidence_record::EvidenceRecord;
 use crate::planned::PlanRow;
 use sim::units::Seconds;
 

@@ -19,7 +19,7 @@ pub use alone::HardwareOnly;
 pub use parts::{DecidedDesigns, PartAnswer, PartDecision};
 use problem::{Candidates, ChipProblem};
 use rayon::prelude::*;
-pub use robust::{RobustSearch, StepTimeMargin};
+pub use robust::{RobustSearch, StepFactor};
 use sim::hardware::Accelerator;
 use sim::status::SolveStatus;
 use sim::units::{Bytes, Joules, Seconds};

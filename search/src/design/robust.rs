@@ -11,20 +11,15 @@ use crate::runner::CandidateOutcome;
 use crate::space::DesignId;
 use sim::hardware::Accelerator;
 use sim::units::Seconds;
-use std::fmt;
 
-/// How much longer than predicted steps may take.
-pub trait StepTimeMargin: fmt::Debug + Sync {
-    /// Factor between the worst and the predicted time of a plan's step: at least 1, and always the same for the same
-    /// plan.
-    fn step_factor(&self, job: &Job<'_>, plan: &RankedPlan) -> f64;
-}
+/// How many times as long as predicted the step of a job's plan may take: 1 or more, and the same whenever it is asked for.
+pub type StepFactor = fn(&Job<'_>, &RankedPlan) -> f64;
 
 /// A search by the bad ends of steps. Its objective depends on seconds alone, and it has no front.
 #[derive(Debug, Clone, Copy)]
 pub struct RobustSearch<'a> {
-    /// The bad ends.
-    pub ends: &'a dyn StepTimeMargin,
+    /// The factor at the bad end: [`bad_end_factor`](crate::bad_end::bad_end_factor), or what a test takes for it.
+    pub factor: StepFactor,
     /// By model, a lower bound on the factor of any plan of its space, on any chip and fabric of the search.
     pub least: &'a [f64],
 }
@@ -37,7 +32,7 @@ impl DesignSearch<'_> {
 
     /// The factor on the step seconds of a plan.
     pub(super) fn step_factor_of(&self, prepared: &PreparedJob<'_>, chip: &Accelerator, plan: &RankedPlan) -> f64 {
-        self.robust.map_or(1.0, |robust| robust.ends.step_factor(&prepared.job(chip), plan))
+        self.robust.map_or(1.0, |robust| (robust.factor)(&prepared.job(chip), plan))
     }
 
     /// Limit on a plan's predicted step, in seconds. Longer steps exceed the limit on steps, which applies to counted

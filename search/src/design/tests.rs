@@ -88,7 +88,7 @@ fn brute_force(search: &DesignSearch<'_>) -> Vec<Option<(FrontCosts, f64)>> {
         let (mut seconds, mut joules) = (Vec::new(), Vec::new());
         for model in 0..search.workloads.len() {
             let ranked = best_plan(search.prepared_job(model, id), &chip).outcome.ok()?;
-            let worst = |robust: RobustSearch<'_>| robust.ends.step_factor(&search.prepared_job(model, id).job(&chip), &ranked);
+            let worst = |robust: RobustSearch<'_>| (robust.factor)(&search.prepared_job(model, id).job(&chip), &ranked);
             let counted = ranked.time.total.0 * search.robust.map_or(1.0, worst);
             if search.aim.max_step.is_some_and(|most| counted > most.0) {
                 return None;
@@ -236,16 +236,6 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Steps that may take this many times their predicted time.
-#[derive(Debug)]
-struct Ends(fn(&TrainingPlan) -> f64);
-
-impl StepTimeMargin for Ends {
-    fn step_factor(&self, _: &Job<'_>, plan: &RankedPlan) -> f64 {
-        self.0(&plan.plan)
-    }
-}
-
 /// By bad ends the search equals brute force, and is no worse at its bad end than the search by predicted steps. With
 /// equal factors both agree.
 fn bad_ends(search: &DesignSearch<'_>) -> Result<(), TestCaseError> {
@@ -256,12 +246,13 @@ fn bad_ends(search: &DesignSearch<'_>) -> Result<(), TestCaseError> {
     let run = |search: DesignSearch<'_>| DesignWatch::silent(|watch| search.run_design_search(watch)).unwrap();
     let best = |of: &DesignAnswer| of.best.map(|at| of.designs[at].id);
     let by_steps = best(&run(plain));
-    let (twice, tensor) = (Ends(|_| 2.0), Ends(|plan| if plan.layout.tensor > 1 { 1.25 } else { 3.0 }));
+    let twice: StepFactor = |_, _| 2.0;
+    let tensor: StepFactor = |_, plan| if plan.plan.layout.tensor > 1 { 1.25 } else { 3.0 };
     // A limit on steps applies to the bad end.
     let later = Aim { max_step: plain.aim.max_step.map(|most| most * 2.0), ..plain.aim };
-    let equal = run(DesignSearch { robust: Some(RobustSearch { ends: &twice, least: &[2.0; 2] }), aim: later, ..plain });
+    let equal = run(DesignSearch { robust: Some(RobustSearch { factor: twice, least: &[2.0; 2] }), aim: later, ..plain });
     prop_assert_eq!(best(&equal), by_steps);
-    let robust = DesignSearch { robust: Some(RobustSearch { ends: &tensor, least: &[1.25; 2] }), ..plain };
+    let robust = DesignSearch { robust: Some(RobustSearch { factor: tensor, least: &[1.25; 2] }), ..plain };
     let (found, truth) = (run(robust), brute_force(&robust));
     let value = found.best.map(|at| found.value_of_design(at));
     let values = || truth.iter().flatten().map(|(_, value)| *value);

@@ -5,9 +5,9 @@ use crate::answer::{self, Versioned};
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::input;
 use crate::progress;
+use measured::validate::held_out::FittedScalarRange;
+use measured::validate::{ChipMeasurements, read_measurements};
 use results::report::{TextTable, format_count};
-use results::validate::held_out::FittedScalarRange;
-use results::validate::{ChipMeasurements, read_measurements};
 use serde::Serialize;
 use sim::cost::calibrate::{ChipFit, DeterminedScalar, fit_scalars};
 use sim::hardware::{ChipDocument, ChipTemplate};
@@ -27,8 +27,8 @@ struct CalibratedChipAnswer {
     by_kernel_pct: Option<f64>,
     kernels: Vec<KernelError>,
     scalars: Vec<FittedScalarRange>,
-    row_errors: Vec<results::validate::RowError>,
-    unpredicted: Vec<results::validate::UnpredictedRow>,
+    row_errors: Vec<measured::validate::RowError>,
+    unpredicted: Vec<measured::validate::UnpredictedRow>,
 }
 
 #[derive(Serialize)]

@@ -4,9 +4,9 @@ use super::{CalibrateArguments, errors, output_stem, scalars_table};
 use crate::answer::{self, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress;
+use measured::validate::ValidateOptions;
+use measured::validate::held_out::{CalibratedFabric, FabricFit, calibrate_fabric};
 use results::report::{fold_line, format_count};
-use results::validate::ValidateOptions;
-use results::validate::held_out::{CalibratedFabric, FabricFit, calibrate_fabric};
 use serde::Serialize;
 
 #[derive(Serialize)]

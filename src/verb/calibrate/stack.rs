@@ -4,9 +4,9 @@ use super::{CalibrateArguments, errors, output_stem, scalars_table};
 use crate::answer::{self, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress;
+use measured::validate::ValidateOptions;
+use measured::validate::held_out::{CalibratedStack, QuantityFit, calibrate_stack};
 use results::report::format_count;
-use results::validate::ValidateOptions;
-use results::validate::held_out::{CalibratedStack, QuantityFit, calibrate_stack};
 use serde::Serialize;
 use step::SoftwareStack;
 

@@ -7,10 +7,10 @@ use super::question::SearchQuestion;
 use crate::failure::{self, Failure, OrOther};
 use results::compare::{Comparison, ComparisonEntry};
 use results::design::DesignRow;
-use results::evidence::StepEnds;
 use results::from_search::{self as conversion, SearchedModel, SearchedModelSet};
 use results::record::{BestDesign, ModelPlan};
 use results::step_record::StepRecord;
+use search::bad_end::least_bad_end_factor;
 use search::design::{DesignAnswer, DesignEvaluation, ReferenceStep, Workload, best_plan};
 use search::planner::{Job, PreparedJob, RankedPlan};
 use search::space::DesignId;
@@ -80,9 +80,8 @@ pub fn least_interval_ends(question: &SearchQuestion, prepared: &[Vec<PreparedJo
     let space = &question.space;
     let chip = (0..space.chip_count()).find_map(|point| space.chip_of_design(space.with_largest_memory(point)).ok());
     let chip = chip.ok_or_else(|| failure::input_failure(format!("{}: no chip of the space can be built", question.name)))?;
-    let least = |on: &Vec<PreparedJob<'_>>| {
-        on.iter().map(|prepared| StepEnds::least_over_plans(prepared, &chip)).fold(f64::INFINITY, f64::min)
-    };
+    let least =
+        |on: &Vec<PreparedJob<'_>>| on.iter().map(|prepared| least_bad_end_factor(prepared, &chip)).fold(f64::INFINITY, f64::min);
     // Slightly less, for rounding.
     Ok(prepared.iter().map(|on| least(on) * (1.0 - 1e-12)).collect())
 }

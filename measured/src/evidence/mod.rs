@@ -1,0 +1,323 @@
+//! The confidence in a prediction. Each of its grounds is measured, related to a measurement, or never measured. The 90
+//! % interval holds the measured value.
+//!
+//! Both come from one carried table (`measured/reference/residuals.csv`, made by `coplace validate --held-out`). It has
+//! the model's errors on measured steps and peaks whose models, numbers of chips, chips or software were held out.
+//!
+//! The interval consists of the errors of the rows most like the prediction, held out in the same way. If its software
+//! or related software was measured, models are held out. Numbers of chips are held out if it has more than any
+//! measured run, and chips if its chip was not measured under the software. Otherwise the errors are those of software
+//! that was not fitted at all. Each stack is then one guess, weighted by the distance of its nearest row. Therefore the
+//! interval is wide where the model has been wrong, and wider where few rows are alike.
+
+mod alone;
+mod coverage;
+mod facts;
+mod interval;
+mod scheme;
+mod table;
+
+pub use alone::{AloneCoverage, AloneFacts, AloneHeldOut, AloneResiduals, AloneRow, RunsAlone};
+pub use coverage::{IntervalCoverage, coverage_by_data_set};
+pub use facts::{KEEPING, KEEPS, NamedKind, PredictionFacts, mechanisms_of_plan, mechanisms_of_policy};
+pub use interval::{CONFIDENCE, PredictionInterval, RivalPredictions};
+pub use scheme::HoldOutScheme;
+pub use table::{COLUMNS, PredictedQuantity, ResidualTable, ResidualTableError};
+
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The relation of the nearest measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Grade {
+    /// Runs on the same ground were measured.
+    Measured,
+    /// Runs on a related ground were measured.
+    Related,
+    /// None was measured.
+    NeverMeasured,
+}
+
+impl fmt::Display for Grade {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Measured => "measured",
+            Self::Related => "related",
+            Self::NeverMeasured => "never measured",
+        })
+    }
+}
+
+/// Fewest runs that count as measured. Fewer count as related.
+const LEAST: usize = 3;
+
+/// One ground of a prediction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EvidenceGround {
+    /// The kind: `chip`, `fabric`, `cluster` (the chip on the fabric), `stack`, `execution` (the stack on the chip),
+    /// `mechanism`, `scale`.
+    pub what: &'static str,
+    /// The name; for the scale the number of chips.
+    pub name: String,
+    /// The relation of the nearest measurement.
+    pub grade: Grade,
+    /// The nearest measurements with their numbers of runs, most runs first: the ground itself, or things of its kind.
+    /// For a mechanism these are the stacks it was measured under; for the scale the numbers of chips at least as
+    /// large, or else the largest.
+    pub near: Vec<(String, usize)>,
+}
+
+/// The grade and the interval of a prediction.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Evidence {
+    /// All grounds.
+    pub grounds: Vec<EvidenceGround>,
+    /// The interval of measured over predicted.
+    pub interval: PredictionInterval,
+}
+
+impl Evidence {
+    /// The worst grade of the grounds.
+    #[must_use]
+    pub fn worst_grade(&self) -> Grade {
+        self.grounds.iter().map(|ground| ground.grade).max().unwrap_or(Grade::NeverMeasured)
+    }
+}
+
+impl ResidualTable {
+    /// The evidence of a prediction with these `facts`.
+    #[must_use]
+    pub fn evidence_of(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> Evidence {
+        Evidence { grounds: self.grounds_of(quantity, facts), interval: self.interval_from(quantity, facts, |_| true) }
+    }
+
+    /// The interval of measured over predicted.
+    #[must_use]
+    pub fn interval_of(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> PredictionInterval {
+        self.interval_from(quantity, facts, |_| true)
+    }
+
+    /// The grades of all grounds of a prediction.
+    #[must_use]
+    pub fn grounds_of(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> Vec<EvidenceGround> {
+        let rows: Vec<&table::ResidualRow> = self.rows_of(quantity).collect();
+        let graded = |same: &dyn Fn(&table::ResidualRow) -> bool, related: &dyn Fn(&table::ResidualRow) -> bool| match (
+            rows.iter().filter(|row| same(row)).count(),
+            rows.iter().any(|row| related(row)),
+        ) {
+            (LEAST.., _) => Grade::Measured,
+            (1.., _) | (_, true) => Grade::Related,
+            (0, false) => Grade::NeverMeasured,
+        };
+        let kind = |what, of: fn(&PredictionFacts) -> &NamedKind| {
+            let same = |row: &table::ResidualRow| of(&row.facts).name == of(facts).name;
+            let related = |row: &table::ResidualRow| of(&row.facts).kind == of(facts).kind;
+            let name = |row: &table::ResidualRow| of(&row.facts).name.clone();
+            let near =
+                if rows.iter().any(|row| same(row)) { count_names(&rows, same, name) } else { count_names(&rows, related, name) };
+            EvidenceGround { what, name: of(facts).name.clone(), grade: graded(&same, &related), near }
+        };
+        // Two things; either may have been measured without the other.
+        let pair = |what, of: fn(&PredictionFacts) -> [&NamedKind; 2]| {
+            let name = |facts: &PredictionFacts| of(facts).map(|kind| kind.name.as_str()).join(" on ");
+            let same = |row: &table::ResidualRow| name(&row.facts) == name(facts);
+            let related = |row: &table::ResidualRow| of(&row.facts).map(|kind| &kind.kind) == of(facts).map(|kind| &kind.kind);
+            let of_row = |row: &table::ResidualRow| name(&row.facts);
+            let near = if rows.iter().any(|row| same(row)) {
+                count_names(&rows, same, of_row)
+            } else {
+                count_names(&rows, related, of_row)
+            };
+            EvidenceGround { what, name: name(facts), grade: graded(&same, &related), near }
+        };
+        let (cluster, execution) = (pair("cluster", |f| [&f.chip, &f.fabric]), pair("execution", |f| [&f.stack, &f.chip]));
+        let mut grounds =
+            vec![kind("chip", |f| &f.chip), kind("fabric", |f| &f.fabric), cluster, kind("stack", |f| &f.stack), execution];
+        grounds.extend(facts.mechanisms.iter().map(|mechanism| {
+            let has = |row: &table::ResidualRow| row.facts.mechanisms.contains(mechanism);
+            let same = |row: &table::ResidualRow| has(row) && row.facts.stack.name == facts.stack.name;
+            let near = count_names(&rows, has, |row| row.facts.stack.name.clone());
+            EvidenceGround { what: "mechanism", name: mechanism.clone(), grade: graded(&same, &has), near }
+        }));
+        let within = |row: &table::ResidualRow| row.facts.chips >= facts.chips;
+        let same = |row: &table::ResidualRow| within(row) && row.facts.stack.name == facts.stack.name;
+        let largest = rows.iter().map(|row| row.facts.chips).max();
+        let near = count_names(&rows, |row| within(row) || Some(row.facts.chips) == largest, |row| row.facts.chips.to_string());
+        grounds.push(EvidenceGround { what: "scale", name: facts.chips.to_string(), grade: graded(&same, &within), near });
+        grounds
+    }
+}
+
+/// The number of rows per name, among rows with a property, most first.
+fn count_names(
+    rows: &[&table::ResidualRow],
+    like: impl Fn(&table::ResidualRow) -> bool,
+    name: impl Fn(&table::ResidualRow) -> String,
+) -> Vec<(String, usize)> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for row in rows.iter().filter(|row| like(row)) {
+        *counts.entry(name(row)).or_default() += 1;
+    }
+    let mut counts: Vec<(String, usize)> = counts.into_iter().collect();
+    counts.sort_by_key(|(_, runs)| Reverse(*runs));
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// The facts of a carried row of a stack.
+    fn facts(quantity: PredictedQuantity, stack: &str) -> PredictionFacts {
+        let rows = ResidualTable::read_carried();
+        let of_stack = |row: &&table::ResidualRow| row.facts.stack.name == stack;
+        let measured = |row: &&table::ResidualRow| rows.evidence_of(quantity, &row.facts).worst_grade() == Grade::Measured;
+        rows.rows_of(quantity).filter(of_stack).find(measured).unwrap().facts.clone()
+    }
+
+    #[test]
+    fn what_was_measured_is_told_from_what_was_not() {
+        let (table, known) = (ResidualTable::read_carried(), facts(PredictedQuantity::StepTime, "pytorch_fsdp"));
+        assert_eq!(table.evidence_of(PredictedQuantity::StepTime, &known).worst_grade(), Grade::Measured);
+        let grade = |change: &dyn Fn(&mut PredictionFacts)| {
+            let mut other = known.clone();
+            change(&mut other);
+            table.evidence_of(PredictedQuantity::StepTime, &other).worst_grade()
+        };
+        assert_eq!(grade(&|f| f.chip.name = "of tomorrow".into()), Grade::Related);
+        assert_eq!(grade(&|f| f.chip = NamedKind { name: "of tomorrow".into(), kind: "optical".into() }), Grade::NeverMeasured);
+        assert_eq!(grade(&|f| f.mechanisms = ["telepathy".to_owned()].into()), Grade::NeverMeasured);
+        assert_eq!(grade(&|f| f.chips = 1 << 20), Grade::NeverMeasured);
+        // Both were measured, but never the one on the other.
+        let apart = PredictionFacts { stack: facts(PredictedQuantity::StepTime, "maxtext").stack, ..known.clone() };
+        let grounds = table.grounds_of(PredictedQuantity::StepTime, &apart);
+        let grade_of = |what: &str| grounds.iter().find(|ground| ground.what == what).unwrap().grade;
+        assert_eq!((grade_of("chip"), grade_of("stack")), (Grade::Measured, Grade::Measured));
+        assert!(grade_of("execution") > Grade::Measured, "{grounds:?}");
+    }
+
+    #[test]
+    fn what_was_measured_nearest_is_named() {
+        let table = ResidualTable::read_carried();
+        let known = facts(PredictedQuantity::StepTime, "maxtext");
+        let tomorrow = PredictionFacts {
+            chip: NamedKind { name: "of tomorrow".into(), ..known.chip.clone() },
+            chips: 1 << 20,
+            ..known.clone()
+        };
+        let grounds = table.grounds_of(PredictedQuantity::StepTime, &tomorrow);
+        let near = |what: &str| &grounds.iter().find(|ground| ground.what == what).unwrap().near;
+        let counted = |like: &dyn Fn(&PredictionFacts) -> bool| {
+            table.rows_of(PredictedQuantity::StepTime).filter(|row| like(&row.facts)).count()
+        };
+        let of_its_kind: usize = near("chip").iter().map(|(_, runs)| runs).sum();
+        assert_eq!(of_its_kind, counted(&|f| f.chip.kind == known.chip.kind));
+        assert!(near("chip").windows(2).all(|pair| pair[0].1 >= pair[1].1) && near("chip").len() > 1, "{:?}", near("chip"));
+        assert_eq!(*near("stack"), [("maxtext".to_owned(), counted(&|f| f.stack.name == "maxtext"))]);
+        let largest = table.rows_of(PredictedQuantity::StepTime).map(|row| row.facts.chips).max().unwrap();
+        assert_eq!(*near("scale"), [(largest.to_string(), counted(&|f| f.chips == largest))]);
+    }
+
+    #[test]
+    fn an_interval_holds_the_prediction_and_is_wider_for_software_that_nobody_measured() {
+        let (table, known) = (ResidualTable::read_carried(), facts(PredictedQuantity::StepTime, "pytorch_fsdp"));
+        let width = |facts: &PredictionFacts| {
+            let PredictionInterval { low, high } = table.interval_of(PredictedQuantity::StepTime, facts);
+            assert!(low > 0.0 && low <= 1.0 && high >= 1.0 && high.is_finite(), "{low} {high}");
+            high / low
+        };
+        let unknown =
+            PredictionFacts { stack: NamedKind { name: "ours".into(), kind: "of another kind".into() }, ..known.clone() };
+        assert!(width(&unknown) > width(&known), "{} {}", width(&unknown), width(&known));
+    }
+
+    /// A case with an unknown chip of a measured kind, or with more chips than any measured run, is no surer than the
+    /// related measured case.
+    #[test]
+    fn what_is_known_less_is_no_surer() {
+        let table = ResidualTable::read_carried();
+        for quantity in [PredictedQuantity::StepTime, PredictedQuantity::Peak] {
+            let mut seen = 0;
+            for row in table.rows_of(quantity).step_by(5) {
+                let facts = &row.facts;
+                if table.rows_of(quantity).filter(|other| other.facts.stack.name == facts.stack.name).count() < LEAST {
+                    continue;
+                }
+                let known = table.interval_under(HoldOutScheme::Model, quantity, facts, |_| true);
+                let unknown =
+                    PredictionFacts { chip: NamedKind { name: "of tomorrow".into(), ..facts.chip.clone() }, ..facts.clone() };
+                let larger = |chips| PredictionFacts { chips, ..facts.clone() };
+                let largest = table
+                    .rows_of(quantity)
+                    .filter(|other| other.facts.stack.kind == facts.stack.kind)
+                    .map(|other| other.facts.chips);
+                let most = table.interval_under(HoldOutScheme::Model, quantity, &larger(largest.max().unwrap()), |_| true);
+                for (known, less) in [(known, unknown), (most, larger(1 << 20))] {
+                    let found = table.interval_of(quantity, &less);
+                    assert!(found.low <= known.low && found.high >= known.high, "{less:?}: {found:?} within {known:?}");
+                }
+                seen += 1;
+            }
+            assert!(seen > 60, "{quantity:?}: {seen}");
+        }
+    }
+
+    /// For software that nobody measured, plans of a measured job that differ only in their ZeRO stage have intervals
+    /// of similar width. Their width must not depend on the number of stacks among the nearest rows.
+    #[test]
+    fn intervals_of_plans_side_by_side_are_alike() {
+        let stages = ["zero-1", "zero-2", "zero-3"];
+        for quantity in [PredictedQuantity::StepTime, PredictedQuantity::Peak] {
+            for row in ResidualTable::read_carried().rows_of(quantity).step_by(3) {
+                let mut facts = PredictionFacts {
+                    stack: NamedKind { name: "ours".into(), kind: "of another kind".into() },
+                    ..row.facts.clone()
+                };
+                facts.mechanisms.retain(|mechanism| !stages.contains(&mechanism.as_str()));
+                let width = |stage: Option<&&str>| {
+                    let mut facts = facts.clone();
+                    facts.mechanisms.extend(stage.map(|stage| (*stage).to_owned()));
+                    let PredictionInterval { low, high } = ResidualTable::read_carried().interval_of(quantity, &facts);
+                    high / low
+                };
+                let widths: Vec<f64> = std::iter::once(None).chain(stages.iter().map(Some)).map(width).collect();
+                let (least, most) = widths.iter().fold((f64::INFINITY, 0.0_f64), |(l, m), w| (l.min(*w), m.max(*w)));
+                assert!(most < 1.7 * least, "{facts:?}: {widths:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn nine_of_ten_held_out_rows_lie_within() {
+        // Models are held out, in the data sets of forty rows and more. `validate --intervals` prints the coverage of
+        // each.
+        let found = coverage_by_data_set(ResidualTable::read_carried());
+        let large: Vec<&IntervalCoverage> = found.iter().filter(|c| c.scheme == HoldOutScheme::Model && c.rows >= 40).collect();
+        assert!(large.len() >= 7, "{large:?}");
+        assert!(large.iter().all(|c| c.covered >= 0.85), "{large:?}");
+        // Intervals are useful only if they cover neither all rows nor everything.
+        assert!(large.iter().all(|c| c.covered < 0.96 && c.width < 1.4), "{large:?}");
+    }
+
+    #[test]
+    fn a_lead_says_which_of_two_plans_is_faster() {
+        let table = ResidualTable::read_carried();
+        let rows: Vec<&table::ResidualRow> = table.rows_of(PredictedQuantity::StepTime).collect();
+        let predicted = |row: &table::ResidualRow| row.measured * (-row.error_under(HoldOutScheme::Model)).exp();
+        let (mut clear, mut right) = (0, 0);
+        for (at, a) in rows.iter().enumerate().filter(|(_, row)| row.held_out[HoldOutScheme::Model as usize].is_some()) {
+            let lead = table.lead_over(PredictedQuantity::StepTime, &a.facts, interval::RivalPredictions::Plans);
+            let rivals = rows.iter().enumerate().filter(|(other, b)| *other != at && b.ranking == a.ranking);
+            for (_, b) in rivals.filter(|(_, b)| predicted(b) > predicted(a) * lead) {
+                clear += 1;
+                right += usize::from(b.measured > a.measured);
+            }
+        }
+        let share = f64::from(u32::try_from(right).unwrap()) / f64::from(u32::try_from(clear).unwrap());
+        assert!(clear > 1000 && share > 0.95, "{right} of {clear}");
+    }
+}

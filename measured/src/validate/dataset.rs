@@ -1,0 +1,380 @@
+//! The data sets: their identifying columns, their predicted columns, and their predictors.
+
+use super::ValidateError;
+use super::predict::{self, PreparedInputs};
+use super::row::{MeasuredRow, RowFailure};
+use serde::Serialize;
+use std::fmt;
+use std::path::Path;
+
+/// The kinds of measured data. `measured/README.md` describes the schemas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dataset {
+    /// Kernels on one chip.
+    Kernels,
+    /// Collective operations between chips.
+    Collectives,
+    /// Concurrent kernels, a collective and host copies.
+    StreamContention,
+    /// Cycle and access counts of a systolic array.
+    SystolicCycles,
+    /// Die areas.
+    DieArea,
+    /// Whole training steps.
+    TrainingRuns,
+    /// Memory peaks of training steps.
+    MemoryPeaks,
+}
+
+/// A column whose value is predicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TargetColumn {
+    /// The column's name.
+    pub column: &'static str,
+    /// The quantity, for axis labels.
+    pub quantity: &'static str,
+    /// The unit; empty for counts.
+    pub unit: &'static str,
+    /// The valid values.
+    pub range: TargetRange,
+}
+
+/// The valid values of a measured quantity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TargetRange {
+    /// Above zero: times.
+    Positive,
+    /// Zero or above: counts, areas.
+    NotNegative,
+    /// Zero or one: no or yes.
+    Flag,
+}
+
+/// Predicts the target columns of a row: pairs of a column and a value in the unit of the column.
+pub(super) type RowPredictor = fn(&mut PreparedInputs, &MeasuredRow<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure>;
+
+const fn target_column(column: &'static str, quantity: &'static str, unit: &'static str, range: TargetRange) -> TargetColumn {
+    TargetColumn { column, quantity, unit, range }
+}
+
+const TIME_US: [TargetColumn; 1] = [target_column("measured_us", "time", "µs", TargetRange::Positive)];
+const TIME_MS: [TargetColumn; 1] = [target_column("measured_ms", "time", "ms", TargetRange::Positive)];
+const AREA_MM2: [TargetColumn; 1] = [target_column("measured_mm2", "area", "mm²", TargetRange::NotNegative)];
+const SYSTOLIC: [TargetColumn; 6] = [
+    target_column("array_cycles", "array cycles", "cycles", TargetRange::Positive),
+    target_column("reported_total_cycles", "reported cycles", "cycles", TargetRange::NotNegative),
+    target_column("mapping_efficiency_pct", "mapping efficiency", "%", TargetRange::Positive),
+    target_column("ifmap_sram_reads", "ifmap SRAM reads", "words", TargetRange::Positive),
+    target_column("filter_sram_reads", "filter SRAM reads", "words", TargetRange::Positive),
+    target_column("ofmap_sram_writes", "ofmap SRAM writes", "words", TargetRange::Positive),
+];
+const PEAK: TargetColumn = target_column("peak_gib", "peak memory", "GiB", TargetRange::Positive);
+const FITS: TargetColumn = target_column("fits", "fits", "0 or 1", TargetRange::Flag);
+/// For rows whose `peak_gib` counts live tensors: the reserved memory of the allocator.
+const RESERVED: TargetColumn = target_column("peak_reserved_gib", "peak of reserved memory", "GiB", TargetRange::Positive);
+const TRAINING: [TargetColumn; 4] = [target_column("iteration_s", "step time", "s", TargetRange::Positive), PEAK, RESERVED, FITS];
+const MEMORY: [TargetColumn; 3] = [PEAK, RESERVED, FITS];
+
+/// Columns that a prediction of concurrent streams needs.
+const STREAMS: [&str; 8] =
+    ["id", "chip", "group_inter", "gemm_alone_ms", "collective_alone_ms", "h2d_alone_ms", "d2h_alone_ms", "measured_ms"];
+
+/// Columns that a training run needs. The last is the time of the step.
+const RUN: [&str; 16] = [
+    "id",
+    "layers",
+    "hidden",
+    "ffn_hidden",
+    "heads",
+    "head_dim",
+    "vocab",
+    "seq",
+    "chip",
+    "chips",
+    "tp",
+    "pp",
+    "dp",
+    "micro_batch",
+    "global_batch",
+    "iteration_s",
+];
+
+impl fmt::Display for Dataset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kernels => "kernels",
+            Self::Collectives => "collectives",
+            Self::StreamContention => "stream_contention",
+            Self::SystolicCycles => "systolic_cycles",
+            Self::DieArea => "die_area",
+            Self::TrainingRuns => "training_runs",
+            Self::MemoryPeaks => "memory_peaks",
+        })
+    }
+}
+
+impl Dataset {
+    /// All data sets. Those with more identifying columns come first.
+    pub const ALL: [Self; 7] = [
+        Self::Kernels,
+        Self::Collectives,
+        Self::StreamContention,
+        Self::SystolicCycles,
+        Self::DieArea,
+        Self::TrainingRuns,
+        Self::MemoryPeaks,
+    ];
+
+    /// The identifying columns. A file with all of them belongs to the data set.
+    #[must_use]
+    pub fn identifying_columns(self) -> &'static [&'static str] {
+        match self {
+            Self::Kernels => &["kernel", "measured_us"],
+            Self::Collectives => &["collective", "measured_us"],
+            Self::StreamContention => &["gemm_alone_ms", "collective_alone_ms", "measured_ms"],
+            Self::SystolicCycles => &["dataflow", "array_cycles"],
+            Self::DieArea => &["component", "measured_mm2"],
+            Self::TrainingRuns => &["global_batch", "iteration_s"],
+            Self::MemoryPeaks => &["global_batch", "peak_gib"],
+        }
+    }
+
+    /// The columns that a prediction needs.
+    #[must_use]
+    pub fn required_columns(self) -> &'static [&'static str] {
+        match self {
+            Self::Kernels => &["id", "chip", "kernel", "m", "n", "k", "batch", "elements", "dtype", "measured_us", "timing"],
+            Self::Collectives => &["id", "chip", "fabric", "collective", "ranks", "nodes", "bytes", "measured_us"],
+            Self::StreamContention => &STREAMS,
+            Self::SystolicCycles => &["id", "rows", "cols", "dataflow", "m", "n", "k", "array_cycles"],
+            Self::DieArea => &["id", "chip", "level", "component", "measured_mm2"],
+            Self::TrainingRuns => &RUN,
+            Self::MemoryPeaks => RUN.split_last().map_or(&[], |(_, columns)| columns),
+        }
+    }
+
+    /// Optional columns, which are read or deliberately ignored.
+    fn optional_columns(self) -> &'static [&'static str] {
+        match self {
+            Self::Kernels => &[
+                "dataset",
+                "spread_pct",
+                "source",
+                "heads",
+                "kv_heads",
+                "head_dim",
+                "q_len",
+                "kv_len",
+                "window",
+                "experts",
+                "top_k",
+            ],
+            Self::Collectives => &["dataset", "bus_gbytes_per_s", "algo", "source"],
+            Self::StreamContention => &[
+                "dataset",
+                "ranks",
+                "nodes",
+                "group_intra",
+                "gemm_m",
+                "gemm_n",
+                "gemm_k",
+                "dtype",
+                "collective",
+                "collective_bytes",
+                "h2d_bytes",
+                "d2h_bytes",
+                "std_ms",
+                "timing",
+                "source",
+            ],
+            Self::SystolicCycles => &["layer", "source"],
+            Self::DieArea => &["source"],
+            Self::TrainingRuns | Self::MemoryPeaks => &[
+                "dataset",
+                "model",
+                "kv_heads",
+                "gated_mlp",
+                "attention",
+                "chips_per_node",
+                "fabric",
+                "inter_node_gbytes_per_s_per_chip",
+                "cp",
+                "ep",
+                "experts",
+                "top_k",
+                "virtual_stages",
+                "sequence_parallel",
+                "allocator",
+                "zero_stage",
+                "recompute",
+                "offload",
+                "precision",
+                "optimizer",
+                "flops_convention",
+                "tied_embeddings",
+                "params_b",
+                "confidence",
+                "source",
+                "framework",
+                "shared_experts",
+                "moe_ffn_hidden",
+                "dense_leading_layers",
+                "attention_kind",
+                "q_lora_rank",
+                "kv_lora_rank",
+                "qk_rope_head_dim",
+                "v_head_dim",
+                "capacity_factor",
+                "recompute_modules",
+                "peak_kind",
+                "peak_scope",
+                "stage_layers",
+                "mtp_layers",
+                "etp",
+            ],
+        }
+    }
+
+    /// The predicted columns.
+    #[must_use]
+    pub fn target_columns(self) -> &'static [TargetColumn] {
+        match self {
+            Self::Kernels | Self::Collectives => &TIME_US,
+            Self::StreamContention => &TIME_MS,
+            Self::SystolicCycles => &SYSTOLIC,
+            Self::DieArea => &AREA_MM2,
+            Self::TrainingRuns => &TRAINING,
+            Self::MemoryPeaks => &MEMORY,
+        }
+    }
+
+    /// True if predictions must be exact: the model derives these counts exactly.
+    #[must_use]
+    pub fn is_exact(self) -> bool {
+        self == Self::SystolicCycles
+    }
+
+    pub(super) fn knows_column(self, column: &str) -> bool {
+        let targets = self.target_columns().iter().map(|t| t.column);
+        self.required_columns().iter().chain(self.optional_columns()).copied().chain(targets).any(|known| known == column)
+    }
+
+    /// The predictor of the data set.
+    pub(super) fn predictor(self) -> RowPredictor {
+        match self {
+            Self::StreamContention => predict::streams::predict_streams,
+            Self::SystolicCycles => predict::systolic::predict_systolic,
+            Self::Collectives => predict::collectives::predict_collective,
+            Self::Kernels => predict::kernels::predict_kernel,
+            Self::DieArea => predict::die_area::predict_area,
+            Self::TrainingRuns => predict::training::predict_training,
+            Self::MemoryPeaks => predict::memory::predict_memory,
+        }
+    }
+
+    /// The data set with these columns.
+    pub(super) fn recognise_columns(path: &Path, header: &csv::StringRecord) -> Result<Self, ValidateError> {
+        let has = |key: &str| header.iter().any(|column| column == key);
+        if let Some(column) = header.iter().enumerate().find_map(|(i, c)| header.iter().take(i).find(|d| *d == c)) {
+            return Err(ValidateError::DuplicateColumn { file: path.into(), column: column.into() });
+        }
+        let Some(dataset) = Self::ALL.into_iter().find(|d| d.identifying_columns().iter().all(|key| has(key))) else {
+            let known: Vec<String> = Self::ALL.iter().map(|d| format!("{d} ({})", d.identifying_columns().join(", "))).collect();
+            let headless = !header.is_empty() && header.iter().all(|name| name.parse::<f64>().is_ok());
+            if headless {
+                let why = "its first line has numbers where the columns' names belong".to_owned();
+                return Err(ValidateError::Malformed { file: path.into(), why });
+            }
+            return Err(ValidateError::Unrecognised {
+                file: path.into(),
+                found: header.iter().collect::<Vec<_>>().join(", "),
+                known: known.join(", "),
+            });
+        };
+        let missing: Vec<&str> = dataset.required_columns().iter().copied().filter(|key| !has(key)).collect();
+        if missing.is_empty() {
+            Ok(dataset)
+        } else {
+            Err(ValidateError::MissingColumns { file: path.into(), dataset, missing: missing.join(", ") })
+        }
+    }
+
+    /// The group of rows that a row competes with: plans of one model, sequence length, number of chips, global batch
+    /// and precision.
+    pub(super) fn ranking_of(self, row: &MeasuredRow<'_>) -> Option<String> {
+        const KEYS: [&str; 6] = ["layers", "hidden", "seq", "chips", "global_batch", "precision"];
+        (self == Self::TrainingRuns).then(|| KEYS.map(|key| row.cell(key).unwrap_or("?")).join(" "))
+    }
+
+    /// The group of a row in summaries: its origin, its chip, its kernel, and the size classes that behave differently
+    /// (launch-bound or not).
+    pub(super) fn group_of(self, row: &MeasuredRow<'_>) -> String {
+        let cell = |key: &str| row.cell(key).unwrap_or("?");
+        // A file with one origin need not name it.
+        let origin = row.cell("dataset").map_or_else(String::new, |origin| format!("{origin} "));
+        match self {
+            Self::Kernels => {
+                let size = |key: &str| row.optional_count(key).ok().flatten();
+                let small = ["m", "n", "k"].iter().filter_map(|key| size(key)).min().is_some_and(|d| d < 1024);
+                let class = match (cell("kernel"), small) {
+                    ("gemm", true) => " <1024",
+                    ("gemm", false) => " >=1024",
+                    _ => "",
+                };
+                let narrow = match cell("dtype") {
+                    "fp8" | "int8" => format!(" {}", cell("dtype")),
+                    _ => String::new(),
+                };
+                let host = if cell("timing") == "host" { " (host)" } else { "" };
+                format!("{origin}{} {}{narrow}{class}{host}", cell("chip"), cell("kernel"))
+            }
+            Self::Collectives => {
+                let class = match row.optional_count("bytes").ok().flatten().unwrap_or(0) {
+                    bytes if bytes >= 1 << 24 => ">=16MiB",
+                    bytes if bytes >= 1 << 12 => ">=4KiB",
+                    _ => "<4KiB",
+                };
+                format!("{origin}{} {} {class}", cell("chip"), cell("collective"))
+            }
+            Self::StreamContention => {
+                let runs = |(_, column): &&(&str, &str)| row.number(column).ok().flatten().is_some_and(|time| time > 0.0);
+                let streams: Vec<&str> = predict::streams::ALONE.iter().filter(runs).map(|(name, _)| *name).collect();
+                format!("{origin}{} {}", cell("chip"), streams.join("+"))
+            }
+            Self::SystolicCycles => cell("dataflow").to_owned(),
+            Self::DieArea => format!("{} {}", cell("chip"), cell("level")),
+            Self::TrainingRuns => format!("{origin}{}", cell("chip")),
+            Self::MemoryPeaks => {
+                // Fixed overheads dominate models below a billion parameters.
+                let class = if parameters_of(row).is_some_and(|p| p < 1_000_000_000) { " <1B" } else { " >=1B" };
+                format!("{origin}{}{class}", cell("chip"))
+            }
+        }
+    }
+}
+
+impl Dataset {
+    /// The size class of the row's model. Training runs are also scored per class within their group.
+    pub(super) fn size_of(self, row: &MeasuredRow<'_>) -> Option<&'static str> {
+        const BILLION: u64 = 1_000_000_000;
+        let of = |parameters: u64| match parameters / BILLION {
+            0 => "<1B",
+            1..10 => "1-10B",
+            10..100 => "10-100B",
+            _ => ">=100B",
+        };
+        (self == Self::TrainingRuns).then(|| parameters_of(row).map(of)).flatten()
+    }
+}
+
+/// Parameters of a row's model in matrices, with the embedding; `None` if a dimension is missing.
+pub(super) fn parameters_of(row: &MeasuredRow<'_>) -> Option<u64> {
+    let of = |key: &str| row.optional_count(key).ok().flatten();
+    let (hidden, width) = (of("hidden")?, of("heads")?.saturating_mul(of("head_dim")?));
+    let kv = of("kv_heads").unwrap_or(of("heads")?).saturating_mul(of("head_dim")?);
+    let matrices = if row.cell("gated_mlp") == Some("1") { 3 } else { 2 };
+    let mlp = of("ffn_hidden")?.saturating_mul(matrices).saturating_mul(of("experts").unwrap_or(1));
+    let layer = hidden.saturating_mul(width.saturating_add(kv).saturating_mul(2).saturating_add(mlp));
+    Some(layer.saturating_mul(of("layers")?).saturating_add(hidden.saturating_mul(of("vocab")?)))
+}
