@@ -1,7 +1,7 @@
 //! Operator schedules: the stored instances, a sweep, and PHAZE's integer program next to coplace's.
 //!
-//! `cargo bench -p coplace-interop --bench schedule` (add `--features highs` for `HiGHS`, which needs cmake and libclang).
-//! Times are wall times on this machine.
+//! `cargo bench -p coplace-interop --bench schedule` (add `--features highs` for `HiGHS`, which needs cmake and
+//! libclang). Times are wall times on this machine.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
 extern crate sim as coplace_sim;

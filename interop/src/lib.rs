@@ -1,4 +1,5 @@
-//! Other tools' formats: Calculon, Chakra, LLMCompass, PHAZE, Piper and SCALE-Sim. Nothing of the main path needs this crate.
+//! Other tools' formats: Calculon, Chakra, LLMCompass, PHAZE, Piper and SCALE-Sim. Nothing of the main path needs this
+//! crate.
 
 pub mod calculon;
 pub mod chakra;

@@ -1,4 +1,4 @@
-//! What validation prints and draws.
+//! The report and the figures of validation.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use coplace_results::figure::plots_of_report;

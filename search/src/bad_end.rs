@@ -1,7 +1,7 @@
 //! Plans and designs ranked by the bad end of their interval.
 //!
-//! A search over many plans tends to find the one that the model flatters most. A plan whose like was measured to run as predicted may be the better
-//! choice, so a robust search counts a step as long as it may take with 90 % confidence.
+//! A search over many plans tends to find the one that the model flatters most. A plan whose like was measured to run
+//! as predicted may be the better choice, so a robust search counts a step as long as it may take with 90 % confidence.
 
 use crate::planner::{Job, PlanAnswer, PlanSpace, PlanWatch, PreparedJob, RankedPlan, search_plans_watched};
 use measured::evidence::{
@@ -13,7 +13,8 @@ use step::StepError;
 
 /// The most plans that are ranked by their bad ends.
 const MOST: usize = 1000;
-/// How many times as many plans as are listed are ranked first, and the growth of that number where the order stays open.
+/// How many times as many plans as are listed are ranked first, and the growth of that number where the order stays
+/// open.
 const MORE: usize = 4;
 
 /// The seconds of a step at the bad end of its interval, over the predicted seconds: 1 or more.
@@ -29,7 +30,8 @@ pub fn step_at_bad_end(job: &Job<'_>, ranked: &RankedPlan) -> f64 {
     bad_end_factor(job, ranked) * ranked.time.total.0
 }
 
-/// A lower bound on [`bad_end_factor`] over all plans of a job's space, on any chip of the same family that is measured as little.
+/// A lower bound on [`bad_end_factor`] over all plans of a job's space, on any chip of the same family that is measured
+/// as little.
 ///
 /// It combines every layout and schedule with every policy, and with all sets of policies that stages may mix.
 #[must_use]
@@ -53,8 +55,8 @@ pub fn least_bad_end_factor(prepared: &PreparedJob<'_>, chip: &Accelerator) -> f
     all.map(end).fold(f64::INFINITY, f64::min)
 }
 
-/// The sets of mechanisms by which plans of a space keep tensors or compute them again. Where stages have policies of their own, this is every subset of
-/// the known mechanisms.
+/// The sets of mechanisms by which plans of a space keep tensors or compute them again. They are all subsets of the known
+/// mechanisms if stages have policies of their own.
 fn mechanisms_of_space(prepared: &PreparedJob<'_>) -> BTreeSet<BTreeSet<String>> {
     if !prepared.mixes_policies() {
         return prepared.policies().iter().map(|policy| mechanisms_of_policy(policy).collect()).collect();
@@ -66,11 +68,11 @@ fn mechanisms_of_space(prepared: &PreparedJob<'_>) -> BTreeSet<BTreeSet<String>>
     (1..1 << KEEPING.len()).map(choice).collect()
 }
 
-/// The `top` plans with the shortest steps at the bad end of their interval, best first. The best one that the stack's framework can run is among them,
-/// or follows them.
+/// The `top` plans with the shortest steps at the bad end of their interval, best first. The best one that the stack's
+/// framework can run is among them, or follows them.
 ///
-/// No interval ends below the predicted time, so a plan predicted to be slower than the best bad end cannot win. The search ranks more plans until only
-/// such plans are left, a thousand are ranked, or the watch stops it.
+/// No interval ends below the predicted time, so a plan predicted to be slower than the best bad end cannot win. The
+/// search ranks more plans until only such plans are left, a thousand are ranked, or the watch stops it.
 ///
 /// # Errors
 /// As [`search_plans_watched`].

@@ -1,8 +1,8 @@
 //! The data sets: their identifying columns, their predicted columns, and their predictors.
 
 use super::ValidateError;
-use super::predict::{self, PreparedInputs};
-use super::row::{MeasuredRow, RowFailure};
+use super::row::MeasuredRow;
+use super::target::{TargetColumn, TargetRange};
 use serde::Serialize;
 use std::fmt;
 use std::path::Path;
@@ -27,53 +27,27 @@ pub enum Dataset {
     MemoryPeaks,
 }
 
-/// A column whose value is predicted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TargetColumn {
-    /// The column's name.
-    pub column: &'static str,
-    /// The quantity, for axis labels.
-    pub quantity: &'static str,
-    /// The unit; empty for counts.
-    pub unit: &'static str,
-    /// The valid values.
-    pub range: TargetRange,
-}
+/// The streams, with the columns of their times alone.
+pub(super) const STREAMS_ALONE: [(&str, &str); 4] =
+    [("gemm", "gemm_alone_ms"), ("collective", "collective_alone_ms"), ("h2d", "h2d_alone_ms"), ("d2h", "d2h_alone_ms")];
 
-/// The valid values of a measured quantity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TargetRange {
-    /// Above zero: times.
-    Positive,
-    /// Zero or above: counts, areas.
-    NotNegative,
-    /// Zero or one: no or yes.
-    Flag,
-}
-
-/// Predicts the target columns of a row: pairs of a column and a value in the unit of the column.
-pub(super) type RowPredictor = fn(&mut PreparedInputs, &MeasuredRow<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure>;
-
-const fn target_column(column: &'static str, quantity: &'static str, unit: &'static str, range: TargetRange) -> TargetColumn {
-    TargetColumn { column, quantity, unit, range }
-}
-
-const TIME_US: [TargetColumn; 1] = [target_column("measured_us", "time", "µs", TargetRange::Positive)];
-const TIME_MS: [TargetColumn; 1] = [target_column("measured_ms", "time", "ms", TargetRange::Positive)];
-const AREA_MM2: [TargetColumn; 1] = [target_column("measured_mm2", "area", "mm²", TargetRange::NotNegative)];
+const TIME_US: [TargetColumn; 1] = [TargetColumn::new("measured_us", "time", "µs", TargetRange::Positive)];
+const TIME_MS: [TargetColumn; 1] = [TargetColumn::new("measured_ms", "time", "ms", TargetRange::Positive)];
+const AREA_MM2: [TargetColumn; 1] = [TargetColumn::new("measured_mm2", "area", "mm²", TargetRange::NotNegative)];
 const SYSTOLIC: [TargetColumn; 6] = [
-    target_column("array_cycles", "array cycles", "cycles", TargetRange::Positive),
-    target_column("reported_total_cycles", "reported cycles", "cycles", TargetRange::NotNegative),
-    target_column("mapping_efficiency_pct", "mapping efficiency", "%", TargetRange::Positive),
-    target_column("ifmap_sram_reads", "ifmap SRAM reads", "words", TargetRange::Positive),
-    target_column("filter_sram_reads", "filter SRAM reads", "words", TargetRange::Positive),
-    target_column("ofmap_sram_writes", "ofmap SRAM writes", "words", TargetRange::Positive),
+    TargetColumn::new("array_cycles", "array cycles", "cycles", TargetRange::Positive),
+    TargetColumn::new("reported_total_cycles", "reported cycles", "cycles", TargetRange::NotNegative),
+    TargetColumn::new("mapping_efficiency_pct", "mapping efficiency", "%", TargetRange::Positive),
+    TargetColumn::new("ifmap_sram_reads", "ifmap SRAM reads", "words", TargetRange::Positive),
+    TargetColumn::new("filter_sram_reads", "filter SRAM reads", "words", TargetRange::Positive),
+    TargetColumn::new("ofmap_sram_writes", "ofmap SRAM writes", "words", TargetRange::Positive),
 ];
-const PEAK: TargetColumn = target_column("peak_gib", "peak memory", "GiB", TargetRange::Positive);
-const FITS: TargetColumn = target_column("fits", "fits", "0 or 1", TargetRange::Flag);
+const PEAK: TargetColumn = TargetColumn::new("peak_gib", "peak memory", "GiB", TargetRange::Positive);
+const FITS: TargetColumn = TargetColumn::new("fits", "fits", "0 or 1", TargetRange::Flag);
 /// For rows whose `peak_gib` counts live tensors: the reserved memory of the allocator.
-const RESERVED: TargetColumn = target_column("peak_reserved_gib", "peak of reserved memory", "GiB", TargetRange::Positive);
-const TRAINING: [TargetColumn; 4] = [target_column("iteration_s", "step time", "s", TargetRange::Positive), PEAK, RESERVED, FITS];
+const RESERVED: TargetColumn = TargetColumn::new("peak_reserved_gib", "peak of reserved memory", "GiB", TargetRange::Positive);
+const TRAINING: [TargetColumn; 4] =
+    [TargetColumn::new("iteration_s", "step time", "s", TargetRange::Positive), PEAK, RESERVED, FITS];
 const MEMORY: [TargetColumn; 3] = [PEAK, RESERVED, FITS];
 
 /// Columns that a prediction of concurrent streams needs.
@@ -260,19 +234,6 @@ impl Dataset {
         self.required_columns().iter().chain(self.optional_columns()).copied().chain(targets).any(|known| known == column)
     }
 
-    /// The predictor of the data set.
-    pub(super) fn predictor(self) -> RowPredictor {
-        match self {
-            Self::StreamContention => predict::streams::predict_streams,
-            Self::SystolicCycles => predict::systolic::predict_systolic,
-            Self::Collectives => predict::collectives::predict_collective,
-            Self::Kernels => predict::kernels::predict_kernel,
-            Self::DieArea => predict::die_area::predict_area,
-            Self::TrainingRuns => predict::training::predict_training,
-            Self::MemoryPeaks => predict::memory::predict_memory,
-        }
-    }
-
     /// The data set with these columns.
     pub(super) fn recognise_columns(path: &Path, header: &csv::StringRecord) -> Result<Self, ValidateError> {
         let has = |key: &str| header.iter().any(|column| column == key);
@@ -339,7 +300,7 @@ impl Dataset {
             }
             Self::StreamContention => {
                 let runs = |(_, column): &&(&str, &str)| row.number(column).ok().flatten().is_some_and(|time| time > 0.0);
-                let streams: Vec<&str> = predict::streams::ALONE.iter().filter(runs).map(|(name, _)| *name).collect();
+                let streams: Vec<&str> = STREAMS_ALONE.iter().filter(runs).map(|(name, _)| *name).collect();
                 format!("{origin}{} {}", cell("chip"), streams.join("+"))
             }
             Self::SystolicCycles => cell("dataflow").to_owned(),

@@ -9,16 +9,19 @@ pub mod held_out;
 mod measurements;
 mod out_of_memory;
 mod predict;
+mod predictor;
 mod ranking;
 mod row;
 mod score;
+mod target;
 
-pub use dataset::{Dataset, TargetColumn, TargetRange};
+pub use dataset::Dataset;
 pub use measurements::{ChipMeasurements, read_measurements};
 pub use out_of_memory::OutOfMemoryScore;
 pub use ranking::{RankingScore, score_rankings};
 pub use row::{MeasuredRow, RowError, RowFailure};
 pub use score::{GroupScore, WorstRow};
+pub use target::{TargetColumn, TargetRange};
 
 use crate::evidence::{AloneFacts, AloneResiduals, Grade, PredictedQuantity, PredictionFacts, ResidualTable};
 use serde::Serialize;
@@ -330,7 +333,7 @@ fn repeated_id(row: &MeasuredRow<'_>, first_lines: &mut BTreeMap<String, u64>) -
 
 impl FileReport {
     /// Predicts a row and records the result.
-    fn add_row(&mut self, row: &MeasuredRow<'_>, predict: dataset::RowPredictor, prepared: &mut predict::PreparedInputs) {
+    fn add_row(&mut self, row: &MeasuredRow<'_>, predict: predictor::RowPredictor, prepared: &mut predict::PreparedInputs) {
         let outcome = row.check_width().and_then(|()| row.text("id").map(|_| ())).and_then(|()| {
             let measured: Vec<(TargetColumn, Option<f64>)> = self
                 .dataset
@@ -425,8 +428,9 @@ pub fn breakdown_csv(reports: &[FileReport]) -> io::Result<Vec<u8>> {
     writer.into_inner().map_err(|e| io::Error::other(e.to_string()))
 }
 
-/// The CSV `id,quantity,measured,predicted,low,high,grade`, one line per row and target column. `low` and `high` are the ends of the 90 % interval.
-/// An unknown measured value is an empty cell. Training runs' times and peaks, kernels and collectives have intervals and grades.
+/// The CSV `id,quantity,measured,predicted,low,high,grade`, one line per row and target column. `low` and `high` are
+/// the ends of the 90 % interval. An unknown measured value is an empty cell. Training runs' times and peaks, kernels
+/// and collectives have intervals and grades.
 ///
 /// # Errors
 /// None is known: whatever the CSV writer reports.

@@ -1,6 +1,6 @@
 //! One row of a CSV file: its cells by name, and their faults.
 
-use super::dataset::{TargetColumn, TargetRange};
+use super::target::{TargetColumn, TargetRange};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 

@@ -12,7 +12,8 @@ use crate::space::DesignId;
 use sim::hardware::Accelerator;
 use sim::units::Seconds;
 
-/// How many times as long as predicted the step of a job's plan may take: 1 or more, and the same whenever it is asked for.
+/// How many times as long as predicted the step of a job's plan may take: 1 or more, and the same whenever it is asked
+/// for.
 pub type StepFactor = fn(&Job<'_>, &RankedPlan) -> f64;
 
 /// A search by the bad ends of steps. Its objective depends on seconds alone, and it has no front.

@@ -1,10 +1,7 @@
 //! Errors of kernels and collectives that run alone, on rows that were held out of the fit.
 
-use super::{collective_residuals, kernel_residuals};
 use crate::evidence::{AloneFacts, AloneRow, RunsAlone};
-use crate::validate::{Dataset, ValidateError, ValidateOptions, recognise_file};
 use std::io;
-use std::path::Path;
 
 /// The errors of one row's prediction, each ln(measured / predicted).
 #[derive(Debug, Clone, PartialEq)]
@@ -50,18 +47,6 @@ impl AloneResidual {
             rows: digits(self.rows),
             apart: digits(if what == RunsAlone::Kernel { self.chip } else { self.kinds }),
         }
-    }
-}
-
-/// The residuals of a file of kernels or collectives; `None` for a file with other contents.
-///
-/// # Errors
-/// A file that cannot be read.
-pub fn alone_residuals(path: &Path, options: &ValidateOptions) -> Result<Option<Vec<AloneResidual>>, ValidateError> {
-    match recognise_file(path)? {
-        Dataset::Kernels => kernel_residuals(path, options).map(Some),
-        Dataset::Collectives => collective_residuals(path, options).map(Some),
-        _ => Ok(None),
     }
 }
 

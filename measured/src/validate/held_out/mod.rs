@@ -7,12 +7,14 @@
 //! training runs. Those have their own held-out errors ([`alone_residuals`]).
 
 mod alone;
+mod alone_files;
 mod calibration;
 mod fabric;
 mod folds;
 mod kernels;
 
-pub use alone::{AloneResidual, alone_csv, alone_residuals};
+pub use alone::{AloneResidual, alone_csv};
+pub use alone_files::alone_residuals;
 pub use calibration::{CalibratedStack, FewRunsFit, FittedScalarRange, QuantityFit, calibrate_stack, fit_from_few, mean_percent};
 pub use fabric::{CalibratedFabric, FabricFit, calibrate_fabric, collective_residuals};
 pub use kernels::kernel_residuals;

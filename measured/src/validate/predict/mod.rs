@@ -6,6 +6,7 @@ pub(super) mod collectives;
 pub(super) mod die_area;
 pub(super) mod kernels;
 pub(super) mod memory;
+mod modules;
 mod recompute;
 pub(super) mod run;
 mod stages;

@@ -1,28 +1,11 @@
 //! The tensors that the layers of a run keep, from the row's `recompute_modules` or by assumption.
 
 use super::PreparedInputs;
+use super::modules::{MODULES, parse_modules};
 use super::run::MeasuredRun;
 use crate::validate::row::{MeasuredRow, RowFailure};
 use step::{DeviceMemory, StepMemory, lower_plan, step_memory};
-use workloads::{ActivationPolicy, LayerRun, RecomputeSet, SegmentKind, StagePolicies, TechniqueError, Techniques};
-
-/// The column.
-const MODULES: &str = "recompute_modules";
-
-/// Notes the parts of the column that no plan can express.
-pub(super) fn note_unsupported(prepared: &mut PreparedInputs, row: &MeasuredRow<'_>) {
-    let Some(text) = row.cell(MODULES) else { return };
-    if !["full_layers:", "cpu_offload_layers:"].iter().any(|known| text.starts_with(known)) && parse_modules(text).is_none() {
-        let text = text.escape_debug();
-        prepared.note_assumption(format!("{MODULES} `{text}` is not modelled, taken as the policy of `recompute`"));
-    }
-}
-
-/// Parses Megatron-LM's recomputed modules, separated by commas, semicolons or plus signs. `None` if one is unknown.
-fn parse_modules(text: &str) -> Option<Techniques> {
-    let name = |module: &str| format!("recompute-{}", module.trim().replace('_', "-")).parse().ok();
-    text.split([',', ';', '+', ' ']).filter(|module| !module.is_empty()).map(name).collect()
-}
+use workloads::{ActivationPolicy, LayerRun, RecomputeSet, SegmentKind, StagePolicies, TechniqueError};
 
 /// The run with the policy of its row, stated or assumed.
 pub(super) fn run_with_policy(

@@ -1,6 +1,6 @@
 //! A row of measured training: its model, plan, hardware and software.
 
-use super::{PreparedInputs, cluster, recompute, stages};
+use super::{PreparedInputs, cluster, modules, stages};
 use crate::validate::row::{MeasuredRow, RowFailure};
 use sim::kernel::{DataType, ElementwiseFunction};
 use sim::network::Fabric;
@@ -45,7 +45,7 @@ impl MeasuredRun {
         let ends = told.or_else(|| ruled().then(|| stages::split_by_cost(&model, &layout)).flatten());
         let layout = layout_with_expert_tensor(row, &model, Layout { ends, ..layout })?;
         let micro_batch = read_micro_batch(prepared, row, &stack, &layout)?;
-        recompute::note_unsupported(prepared, row);
+        modules::note_unsupported(prepared, row);
         let plan = TrainingPlan {
             layout,
             batch: Batch { micro_batch, global_batch: row.count("global_batch")?, sequence_length: row.count("seq")? },

@@ -1,14 +1,11 @@
 //! Concurrent streams: `sim::network::Streams` under the chip's scalars, from the times of the streams alone.
 
 use super::PreparedInputs;
+use crate::validate::dataset::STREAMS_ALONE;
 use crate::validate::row::{MeasuredRow, RowFailure};
 use sim::hardware::StreamContention;
 use sim::network::StreamTimes;
 use sim::units::Seconds;
-
-/// The streams, with the columns of their times alone.
-pub(in crate::validate) const ALONE: [(&str, &str); 4] =
-    [("gemm", "gemm_alone_ms"), ("collective", "collective_alone_ms"), ("h2d", "h2d_alone_ms"), ("d2h", "d2h_alone_ms")];
 
 /// Predicts the time of all streams together in milliseconds.
 pub(in crate::validate) fn predict_streams(
@@ -20,8 +17,8 @@ pub(in crate::validate) fn predict_streams(
     if contention.is_none() {
         prepared.note_assumption(format!("streams on {chip} do not slow each other: nothing of it is known"));
     }
-    let mut alone = [Seconds::ZERO; ALONE.len()];
-    for (time, (_, column)) in alone.iter_mut().zip(ALONE) {
+    let mut alone = [Seconds::ZERO; STREAMS_ALONE.len()];
+    for (time, (_, column)) in alone.iter_mut().zip(STREAMS_ALONE) {
         let stated = row.number(column)?.unwrap_or(0.0);
         if stated < 0.0 {
             return Err(row.row_fault(column, "must not be negative", "an empty cell means no such stream"));
