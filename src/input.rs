@@ -1,20 +1,19 @@
 //! Reads the inputs that several verbs share, and assigns exit codes to their errors.
 
 use crate::failure::{self, Failure, OrInput};
-use results::asked::JobInputs;
 use results::run::{self, SearchRun};
+use search::ask::{ChipChoice, Question};
+use serde::Deserialize;
+use sim::files::carried::Files;
 use sim::hardware::{ChipTemplate, Storage};
 use sim::network::{Fabric, LinkMatrix};
 use sim::units::{Bytes, BytesPerSecond};
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use step::SoftwareStack;
-use workloads::model;
 
-/// Reads a chip by name or path. A path leads to a chip file (`.toml`), an LLMCompass device description or a Calculon
-/// system (`.json`). It may also lead to a run directory with a found chip, or to the JSON that `evaluate` or `plan`
-/// printed.
-pub fn read_chip(name_or_path: &str) -> Result<ChipTemplate, Failure> {
+/// A built-in chip by name, or a chip by path: a chip file (`.toml`), an LLMCompass device description or a Calculon system (`.json`), or the
+/// directory of a run that found one, or what `evaluate` or `plan` printed of one as JSON.
+pub fn read_chip(name_or_path: &str, files: &Files) -> Result<ChipTemplate, Failure> {
     let directory = Path::new(name_or_path);
     if directory.is_dir() {
         let text = SearchRun::read_chip(directory).or_input()?;
@@ -24,10 +23,10 @@ pub fn read_chip(name_or_path: &str) -> Result<ChipTemplate, Failure> {
     if !file(".toml") && !file(".json") {
         return ChipTemplate::find_built_in(name_or_path).cloned().or_input();
     }
-    let text =
-        read_text(Path::new(name_or_path), "a chip file (.toml), an LLMCompass device description or a Calculon system (.json)")?;
-    if let Some(asked) = file(".json").then(|| read_answer_inputs(&text)).flatten() {
-        return chip_of_answer(&asked, name_or_path);
+    let what = "a chip file (.toml), an LLMCompass device description or a Calculon system (.json)";
+    let text = read_text_from(Path::new(name_or_path), what, files)?;
+    if let Some(chip) = file(".json").then(|| chip_of_answer(&text)).flatten() {
+        return chip.map_err(|error| error.with_context(name_or_path.to_owned()));
     }
     chip_from_text(&text, name_or_path)
 }
@@ -40,58 +39,23 @@ fn chip_from_text(text: &str, file: &str) -> Result<ChipTemplate, Failure> {
     ChipTemplate::from_toml_str(text, file).or_input()
 }
 
-/// The inputs of an answer of `evaluate` or `plan`, if the text is one. A search's record is none; its chip is in its
-/// directory.
-fn read_answer_inputs(text: &str) -> Option<JobInputs> {
-    let asked: JobInputs = serde_json::from_str(text).ok()?;
-    asked.asked_with.iter().any(|word| word == "--chip").then_some(asked)
+/// An answer of `evaluate` or `plan`, as far as its chip is concerned. A search's record is none: its chip is in its directory.
+#[derive(Deserialize)]
+struct ChipOfAnswer {
+    asked: Question,
 }
 
-/// Reads the chip of an answer.
-fn chip_of_answer(asked: &JobInputs, file: &str) -> Result<ChipTemplate, Failure> {
-    let named = asked.asked_with.iter().skip_while(|word| *word != "--chip").nth(1).map_or("", String::as_str);
-    match asked.inputs.get(named) {
-        Some(text) => match read_answer_inputs(text) {
-            Some(earlier) => chip_of_answer(&earlier, file),
-            None => chip_from_text(text, named),
-        },
-        None => ChipTemplate::find_built_in(named).cloned().map_err(|error| failure::input_failure(format!("{file}: {error}"))),
-    }
-}
-
-/// From now on, reads the files that a run's question names as they were at that time. Files that the user names
-/// (`own`) are read as they are.
-pub fn keep_files_of_run(directory: &Path, own: &[&str]) -> Result<(), Failure> {
-    keep_texts(run::read_inputs(directory).or_input()?, own);
-    Ok(())
-}
-
-/// From now on, reads these texts instead of the files of their names, as [`keep_files_of_run`] does.
-pub fn keep_texts(mut inputs: BTreeMap<String, String>, own: &[&str]) {
-    for named in own.iter().map(Path::new).filter(|path| path.exists()) {
-        inputs.retain(|path, _| Path::new(path) != named && *path != model::config_file(named).display().to_string());
-    }
-    sim::files::text::keep_texts(inputs.into_iter().map(|(path, text)| (path.into(), text)));
-}
-
-/// The texts of the files among these names of models, studies, chips, fabrics and stacks, by path as given.
-pub fn texts_of_files<'a>(
-    models: impl Iterator<Item = &'a str>,
-    others: &[&'a str],
-) -> Result<BTreeMap<String, String>, Failure> {
-    let models = models.filter(|name| !model::is_built_in(name)).map(|name| model::config_file(Path::new(name)));
-    // Names other than models refer to a file if they have its extension. A directory is a run; the question has its
-    // chip.
-    let named =
-        others.iter().filter(|name| [".toml", ".json"].iter().any(|end| name.ends_with(end)) && !Path::new(name).is_dir());
-    let read = |path: PathBuf| Ok((path.display().to_string(), self::read_text(&path, "a file that the question names")?));
-    models.chain(named.map(PathBuf::from)).map(read).collect()
+/// The chip that an answer was about; `None` where a text is no answer.
+fn chip_of_answer(text: &str) -> Option<Result<ChipTemplate, Failure>> {
+    let ChipOfAnswer { asked } = serde_json::from_str(text).ok()?;
+    let ChipChoice::One { chip, .. } = &asked.chips else { return None };
+    Some(read_chip(chip, &asked.files))
 }
 
 /// Reads a fabric with its figures for `chip`. The fabric is built in, or a path to a fabric file (`.toml`), an
 /// LLMCompass device description or a Calculon system (`.json`). Fast domains have `domain` devices, if given.
-pub fn read_fabric(name_or_path: &str, chip: &str, domain: Option<u32>) -> Result<Fabric, Failure> {
-    let fabric = interop::load_fabric(name_or_path, chip).or_input()?;
+pub fn read_fabric(name_or_path: &str, chip: &str, domain: Option<u32>, files: &Files) -> Result<Fabric, Failure> {
+    let fabric = interop::load_fabric(name_or_path, chip, files).or_input()?;
     let largest = fabric.fast_domain_devices();
     match domain {
         // A larger fast domain would be another fabric.
@@ -117,9 +81,9 @@ pub struct LinksFile<'a> {
     pub between_devices: bool,
 }
 
-/// Reads a software stack, built in or from a file, and sets its options.
-pub fn read_stack(name_or_path: &str, options: &[String]) -> Result<SoftwareStack, Failure> {
-    let mut stack = SoftwareStack::load(name_or_path).or_input()?;
+/// A software stack, built in or from a file, with options set.
+pub fn read_stack(name_or_path: &str, options: &[String], files: &Files) -> Result<SoftwareStack, Failure> {
+    let mut stack = SoftwareStack::load_from(name_or_path, files).or_input()?;
     let key = |option: &String| option.split('=').next().unwrap_or_default().trim().to_owned();
     for (i, option) in options.iter().enumerate() {
         if options[..i].iter().any(|other| key(other) == key(option)) {
@@ -154,7 +118,13 @@ pub fn fabric_with_links(whole: Fabric, devices: u32, links: LinksFile<'_>) -> R
 
 /// Reads the text of a file. `what` is the expected content, for the message.
 pub fn read_text(path: &Path, what: &str) -> Result<String, Failure> {
-    sim::files::text::read_text(path)
+    read_text_from(path, what, &Files::default())
+}
+
+/// The same, with the texts of `files` in the place of files on the disk.
+pub fn read_text_from(path: &Path, what: &str, files: &Files) -> Result<String, Failure> {
+    files
+        .read(path)
         .map_err(|e| failure::input_failure(format!("{}: cannot be read: {e}; give the path of {what}", path.display())))
 }
 

@@ -7,8 +7,7 @@ mod numbers;
 mod progress;
 mod verb;
 
-use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
@@ -89,14 +88,9 @@ fn main() -> ExitCode {
         .with_target(false)
         .init();
     results::report::set_screen_width(screen_columns());
-    let given = numbers::join_negative_values(std::env::args_os().collect());
-    let arguments = match CommandLine::try_parse_from(verb::search::again::complete_from_run(given.clone())) {
+    let matches = numbers::with_negative_values(CommandLine::command()).try_get_matches();
+    let arguments = match matches.and_then(|mut matches| CommandLine::from_arg_matches_mut(&mut matches)) {
         Ok(arguments) => arguments,
-        Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => {
-            let fault =
-                verb::search::again::unusable_chip_fault(&given).or_else(|| verb::search::again::missing_fabric_message(&given));
-            return fault.map_or_else(|| print_parser_message(&error), |fault| fault.report_and_exit());
-        }
         Err(error) => return print_parser_message(&error),
     };
     let outcome = match arguments.verb {

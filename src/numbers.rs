@@ -1,7 +1,8 @@
 //! Numbers as values of options. Every option accepts a negative number as its value, so that it can report the error
 //! itself.
 
-use std::ffi::OsString;
+use clap::Command;
+use std::any::TypeId;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
@@ -18,36 +19,16 @@ where
     }
 }
 
-/// Joins every option with the negative number after it to one word. The number is then not mistaken for an option; no
-/// option begins with a digit.
-pub fn join_negative_values(given: Vec<OsString>) -> Vec<OsString> {
-    let mut words: Vec<OsString> = Vec::with_capacity(given.len());
-    let mut ended = false;
-    for word in given {
-        let open = words
-            .last()
-            .and_then(|last| last.to_str())
-            .is_some_and(|last| last.strip_prefix("--").is_some_and(|name| !name.is_empty() && !name.contains('=')));
-        match words.last_mut() {
-            Some(last) if open && !ended && word.to_str().is_some_and(is_negative) => {
-                last.push("=");
-                last.push(word);
-            }
-            _ => {
-                ended |= word == "--";
-                words.push(word);
-            }
-        }
-    }
-    words
-}
-
-/// True if a word begins like a negative number, or like a list of numbers with a negative first one.
-fn is_negative(word: &str) -> bool {
-    let Some(rest) = word.strip_prefix('-') else { return false };
-    rest.starts_with(|first: char| first.is_ascii_digit())
-        || rest.strip_prefix('.').is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
-        || matches!(rest.to_ascii_lowercase().as_str(), "inf" | "infinity" | "nan")
+/// The command with options that take a negative number for their value, and refuse it as any other value that cannot be.
+pub fn with_negative_values(command: Command) -> Command {
+    let numbers = [TypeId::of::<f64>(), TypeId::of::<u64>(), TypeId::of::<u32>(), TypeId::of::<u16>(), TypeId::of::<u8>()];
+    command.mut_subcommands(move |verb| {
+        verb.mut_args(|option| {
+            let of = option.get_value_parser().type_id();
+            let is_number = option.get_long().is_some() && numbers.iter().any(|number| of == *number);
+            if is_number { option.allow_hyphen_values(true) } else { option }
+        })
+    })
 }
 
 #[cfg(test)]
@@ -55,21 +36,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::CommandLine;
+    use clap::CommandFactory;
     use clap::error::ErrorKind;
-    use clap::{CommandFactory, Parser};
-
-    fn words(line: &str) -> String {
-        let words = join_negative_values(line.split(' ').map(OsString::from).collect());
-        words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
-    }
-
-    #[test]
-    fn a_number_behind_an_option_is_its_value() {
-        assert_eq!(words("plan m --tensor -1 --top -2"), "plan m --tensor=-1 --top=-2");
-        assert_eq!(words("--tensor -1,2 --kwh-price -.5 --max-step -inf"), "--tensor=-1,2 --kwh-price=-.5 --max-step=-inf");
-        assert_eq!(words("--tensor 2 -o -1 --x=1 -1 --out --zero 1"), "--tensor 2 -o -1 --x=1 -1 --out --zero 1");
-        assert_eq!(words("plan -- --tensor -1"), "plan -- --tensor -1");
-    }
 
     #[test]
     fn numbers_are_of_their_range() {

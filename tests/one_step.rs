@@ -7,7 +7,7 @@ use results::design::{DesignDimensions, DesignRow};
 use results::evaluated::EvaluateAnswer;
 use results::planned::{PlanRow, PlannedAnswer};
 use results::step_record::{ExplainedPlan, StepRecord};
-use search::planner::{Job, PlanSpace, RankedPlan, Splits, search_plans};
+use search::planner::{Job, PlanSpace, RankedPlan, search_plans};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use step::{ChipTimes, DeviceMemory, SoftwareStack, TrainingPlan, step_memory, step_time};
@@ -15,28 +15,7 @@ use workloads::Model;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 
-/// The space that contains only this plan.
-fn only(plan: &TrainingPlan) -> PlanSpace {
-    let l = &plan.layout;
-    PlanSpace {
-        sequence_parallel: Some(vec![l.sequence_parallel]),
-        tensor: Some(vec![l.tensor]),
-        pipeline: Some(vec![l.pipeline]),
-        context: Some(vec![l.context]),
-        context_methods: Some(vec![l.context_method]),
-        expert: Some(vec![l.expert]),
-        virtual_stages: Some(vec![l.virtual_stages]),
-        zero: Some(vec![l.zero]),
-        orders: Some(vec![l.order]),
-        splits: Some(Splits::Listed(vec![l.ends])),
-        micro_batch: Some(vec![plan.batch.micro_batch]),
-        activations: Some(vec![plan.activations.first_layer_policy().clone()]),
-        schedules: Some(vec![plan.schedule]),
-        ..PlanSpace::default()
-    }
-}
-
-/// A design without figures.
+/// A design of which nothing is known.
 fn blank() -> DesignRow {
     let dimensions = DesignDimensions {
         tensor_cores: 8,
@@ -127,8 +106,8 @@ fn a_plan_takes_the_same_listed_given_alone_and_explained() {
         let answer = search_plans(&job, &space, 3).unwrap();
         let listed = PlannedAnswer::from_answer(&job, asked.model, &answer, &[]);
         for (ranked, as_listed) in answer.best.iter().zip(&listed.plans) {
-            let alone = search_plans(&job, &only(&ranked.plan), 1).unwrap();
-            // Given alone, the plan has no others beside it.
+            let alone = search_plans(&job, &PlanSpace::of_plan(&ranked.plan), 1).unwrap();
+            // Given alone it has none beside it.
             assert_eq!(alone.best, [RankedPlan { alike: 0, ..ranked.clone() }], "{asked:?}");
             let mut times = ChipTimes::new(&chip, &stack).unwrap();
             assert_eq!(step_time(&mut times, &model, &fabric, &ranked.plan).unwrap(), ranked.time, "{asked:?}");

@@ -10,6 +10,7 @@ pub mod scale_sim;
 pub mod schedule_instance;
 
 use sim::files::FileError;
+use sim::files::carried::Files;
 use sim::hardware::ChipTemplate;
 use sim::network::{Fabric, NetworkError};
 
@@ -40,10 +41,10 @@ pub fn import_fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
 ///
 /// # Errors
 /// Those of [`Fabric::load_for_chip`], and a faulty file of another simulator.
-pub fn load_fabric(name_or_path: &str, chip: &str) -> Result<Fabric, NetworkError> {
+pub fn load_fabric(name_or_path: &str, chip: &str, files: &Files) -> Result<Fabric, NetworkError> {
     if !name_or_path.ends_with(".json") {
-        return Fabric::load_for_chip(name_or_path, chip);
+        return Fabric::load_for_chip_from(name_or_path, chip, files);
     }
-    import_fabric(&Fabric::template_toml(name_or_path)?, name_or_path)
-        .map_err(|e| NetworkError::Malformed { why: e.faults_as_text(), file: e.file })
+    let text = Fabric::text_of_file(name_or_path, files)?;
+    import_fabric(&text, name_or_path).map_err(|e| NetworkError::Malformed { why: e.faults_as_text(), file: e.file })
 }

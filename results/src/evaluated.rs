@@ -1,14 +1,14 @@
 //! The answer of `coplace evaluate` as data: one plan of one job. Described in `docs/json.md`.
 
-use crate::asked::JobInputs;
 use crate::planned::{PlanCounts, one_line, reason_without_plan};
 use crate::step_record::{ExplainedPlan, JobRecord, StepRecord};
+use search::ask::Question;
 use search::planner::{Job, PlanAnswer};
 use serde::Serialize;
 use step::{OverCapacity, TrainingPlan};
 
-/// The version of the JSON format of this build.
-pub const FORMAT: u32 = 2;
+/// The version of the JSON that this build writes.
+pub const FORMAT: u32 = 3;
 
 /// The answer of `coplace evaluate`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -27,9 +27,9 @@ pub struct EvaluateAnswer {
     pub shortfall: Option<ShortfallRecord>,
     /// The plan with its figures; `null` if there is none.
     pub result: Option<StepRecord>,
-    /// The inputs for asking again.
-    #[serde(flatten)]
-    pub asked: JobInputs,
+    /// The question, with the texts of the files that it names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked: Option<Question>,
 }
 
 /// The memory shortfall of the nearest plan.
@@ -75,7 +75,7 @@ impl EvaluateAnswer {
             why: reason_without_plan(job, answer),
             shortfall: answer.nearest.as_ref().filter(|_| best.is_none()).map(|(plan, why)| ShortfallRecord::new(plan, why)),
             result: best.map(|(ranked, explained)| StepRecord::from_explained(job, ranked, explained)),
-            asked: JobInputs::default(),
+            asked: None,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Stores and shows results: run records, the store of designs, comparisons, validation against measurements, figures
 //! and text. This crate makes no decisions; `search` decides what is best.
 
+mod again;
 pub mod answers;
-pub mod asked;
 pub mod baseline;
 pub mod claim;
 

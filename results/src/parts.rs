@@ -6,6 +6,7 @@ use crate::files::{self, Unwritable, WriteError};
 use crate::record::Versions;
 use crate::sums::{self, DigestError, DigestList, SUMS};
 use crate::sweep::merge::SweepMergeError;
+use search::ask::Question;
 use search::design::PartAnswer;
 use search::pareto::FrontPoint;
 use search::runner::ShardExchange;
@@ -21,8 +22,8 @@ pub const PART: &str = "part.json";
 pub const DECIDED: &str = "decided.bin";
 /// All files of a part's directory.
 pub const FILES: [&str; 3] = [SUMS, DECIDED, PART];
-/// The format of both files.
-const FORMAT: u32 = 2;
+/// The format of both.
+const FORMAT: u32 = 3;
 
 /// Smallest interval between reads of other parts' results; per part see [`EACH`]. A thousand parts then hardly load
 /// their disk.
@@ -38,9 +39,9 @@ pub struct PartFacts {
     pub coplace: String,
     /// Digest of the whole question.
     pub question: String,
-    /// The arguments, after the verb, of a command that asks the same question.
-    pub asked_with: Vec<String>,
-    /// Seed of all random choices.
+    /// The question as a value.
+    pub asked: Question,
+    /// Seed of everything random.
     pub seed: u64,
     /// The number of the part, from 1.
     pub part: u32,
@@ -55,13 +56,13 @@ pub struct PartFacts {
 impl PartFacts {
     /// The facts of a part that is about to be searched.
     #[must_use]
-    pub fn for_part(question: String, (asked_with, seed): (Vec<String>, u64), shard: Shard) -> Self {
+    pub fn for_part(question: String, asked: Question, seed: u64, shard: Shard) -> Self {
         let Shard { part, of: parts } = shard;
         let coplace = Versions::current().coplace;
-        Self { format: FORMAT, coplace, question, asked_with, seed, part, parts, evaluated: 0, seconds: 0.0 }
+        Self { format: FORMAT, coplace, question, asked, seed, part, parts, evaluated: 0, seconds: 0.0 }
     }
 
-    /// True if both are parts of the same search. The arguments may differ.
+    /// Whether two are of parts of the same search; paths may be spelled otherwise.
     #[must_use]
     pub fn is_same_search(&self, other: &Self) -> bool {
         let of = |facts: &Self| (facts.format, facts.coplace.clone(), facts.question.clone(), facts.seed, facts.parts);
@@ -120,10 +121,13 @@ pub fn read_facts(directory: &Path) -> Result<PartFacts, SearchPartsError> {
     DigestList::read_from(directory)?.verify_file(directory, PART)?;
     let text = sim::files::text::read_text(&file).map_err(|why| DigestError::Unreadable { file: file.clone(), why })?;
     let malformed = |why: String| SearchPartsError::Malformed { file: file.clone(), why };
-    let facts: PartFacts = serde_json::from_str(&text).map_err(|why| malformed(why.to_string()))?;
-    match facts.format {
-        FORMAT => Ok(facts),
-        format => Err(malformed(format!("its format is {format}, this version of coplace has {FORMAT}"))),
+    let value: serde_json::Value = serde_json::from_str(&text).map_err(|why| malformed(why.to_string()))?;
+    match value.get("format").and_then(serde_json::Value::as_u64) {
+        Some(format) if format == u64::from(FORMAT) => serde_json::from_str(&text).map_err(|why| malformed(why.to_string())),
+        format => {
+            let format = format.map_or_else(|| "missing".to_owned(), |format| format.to_string());
+            Err(malformed(format!("its format is {format}, this version of coplace has {FORMAT}")))
+        }
     }
 }
 

@@ -6,10 +6,10 @@ mod stopped;
 pub(crate) use none::reason_without_plan;
 pub use stopped::StoppedSearch;
 
-use crate::asked::JobInputs;
 use crate::evidence_record::EvidenceRecord;
 use crate::mapped::RankMappingRecord;
 use crate::timeline::{self, TimelineRow};
+use search::ask::Question;
 use search::planner::{Job, Neighbour, NeighbourOutcome, PlanAnswer, RankedPlan};
 use search::rank_mapping::RankMapping;
 use serde::{Deserialize, Serialize};
@@ -46,8 +46,8 @@ impl TechniqueRecord {
     }
 }
 
-/// The version of the JSON format of this build.
-pub const FORMAT: u32 = 1;
+/// The version of the JSON that this build writes.
+pub const FORMAT: u32 = 2;
 
 /// The answer of `coplace plan`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -100,9 +100,9 @@ pub struct PlannedAnswer {
     /// Parts of the model's file that are not modelled, with the assumptions made instead.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,
-    /// The inputs for asking again.
-    #[serde(flatten)]
-    pub asked: JobInputs,
+    /// The question, with the texts of the files that it names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked: Option<Question>,
 }
 
 /// How the plans of a space were decided.
@@ -246,7 +246,7 @@ impl PlannedAnswer {
             format: FORMAT,
             model: model.to_owned(),
             assumptions: job.assumptions(),
-            asked: JobInputs::default(),
+            asked: None,
             chip: job.chip.name.clone(),
             fabric: job.fabric.name.clone(),
             stack: job.stack.name.clone(),

@@ -9,6 +9,7 @@ use crate::design::DesignRow;
 use crate::files::{self, WriteError};
 pub use crate::step_record::NamedShare;
 use crate::step_record::StepRecord;
+use search::ask::Question;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -17,8 +18,8 @@ use std::path::{Path, PathBuf};
 /// The record's file name.
 pub const RECORD: &str = "record.json";
 
-/// The version of the record's format of this build.
-pub const FORMAT: u32 = 3;
+/// The version of the record's format that this build writes and reads.
+pub const FORMAT: u32 = 4;
 
 /// The front of a search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -98,10 +99,9 @@ pub struct SearchRecord {
     /// The front, if one was searched for. `None` in older records and in sweeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub front: Option<FrontRecord>,
-    /// The arguments, after the verb, of a command that asks the question again. Empty in older records.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub asked_with: Vec<String>,
-    /// Wall-clock times in seconds, by phase. Only these differ between two runs with one seed.
+    /// The question as a value, with the texts of the files that it names.
+    pub asked: Question,
+    /// Wall-clock times in seconds, by phase. The only part that differs between two runs with one seed.
     pub times: BTreeMap<String, f64>,
 }
 
@@ -370,4 +370,4 @@ impl SearchRecord {
 mod tests;
 
 #[cfg(test)]
-pub(crate) use tests::{record as example, several as example_of_several};
+pub(crate) use tests::{question as example_question, record as example, several as example_of_several};

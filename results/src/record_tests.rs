@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
 use crate::design::{DesignDimensions, DesignStatus};
+use search::ask::Question;
 use std::path::Path;
 
 fn study() -> StudyRecord {
@@ -80,12 +81,17 @@ pub(crate) fn record() -> SearchRecord {
         }),
         comparison: None,
         front: None,
-        asked_with: vec!["llama2-7b".into()],
+        asked: question(),
         times: BTreeMap::from([("search".into(), 1.25)]),
     }
 }
 
-/// A record of several models; two of them are on the design of [`record`].
+/// The question of a built-in study.
+pub(crate) fn question() -> Question {
+    search::study::Study::load("smoke").unwrap().question("smoke")
+}
+
+/// A record of several models, two of them on the design of [`record`].
 pub(crate) fn several() -> SearchRecord {
     let mut record = record();
     let of = |model: &str| ModelPlan {
@@ -153,8 +159,8 @@ fn what_is_no_record_is_named() {
         assert!(error(&text[..cut]).starts_with("run/record.json: EOF while parsing"), "{}", error(&text[..cut]));
     }
     assert_eq!(
-        error(&text.replace("\"format\": 3", "\"format\": 1")),
-        "run/record.json: format = 1, this version of coplace reads 3; run the search again with it"
+        error(&text.replace("\"format\": 4", "\"format\": 1")),
+        "run/record.json: format = 1, this version of coplace reads 4; run the search again with it"
     );
     assert!(error("[1, 2]").contains("format = missing"));
     let missing = error(&text.replace("\"seed\": 1,", ""));

@@ -11,7 +11,7 @@ use crate::store::{self, StoreError};
 use crate::sums::{self, DigestError, DigestList, SUMS};
 use crate::text::{format_count, format_significant};
 use search::objective::{MeasureMean, Term};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The store's file name.
@@ -24,12 +24,10 @@ const PARETO_FILES: [&str; 2] = ["pareto.svg", "pareto.png"];
 pub const CHIP: &str = "best.toml";
 /// The file of the fabric of the best chip, unless it is built in.
 pub const FABRIC: &str = "fabric.toml";
-/// The file with the texts of the question's files, if it names any.
-pub const INPUTS: &str = "inputs.json";
 /// The file of the gap over time.
 const PROGRESS: &str = "progress.csv";
-/// All files of a run, in the order in which they appear.
-pub const FILES: [&str; 9] = [SUMS, DESIGNS, PARETO_FILES[0], PARETO_FILES[1], CHIP, FABRIC, PROGRESS, INPUTS, RECORD];
+/// Every file that a run may have, in the order in which they appear under their names.
+pub const FILES: [&str; 8] = [SUMS, DESIGNS, PARETO_FILES[0], PARETO_FILES[1], CHIP, FABRIC, PROGRESS, RECORD];
 
 /// The files of the found design, which other verbs accept.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -40,19 +38,6 @@ pub struct FoundFiles {
     pub fabric: Option<String>,
     /// The progress of the proof.
     pub progress: Option<String>,
-    /// The texts of the files that the question names, by path as given: model, study, chip, fabric, stack.
-    pub inputs: BTreeMap<String, String>,
-}
-
-impl FoundFiles {
-    /// The JSON text of the inputs; `None` if there are none.
-    pub(crate) fn inputs_json(&self) -> Result<Option<String>, RecordError> {
-        if self.inputs.is_empty() {
-            return Ok(None);
-        }
-        let text = serde_json::to_string_pretty(&self.inputs).map_err(|why| RecordError::NotStorable { why: why.to_string() })?;
-        Ok(Some(text + "\n"))
-    }
 }
 
 /// An error of writing or reading a run directory.
@@ -108,22 +93,7 @@ pub fn read_record(directory: &Path) -> Result<SearchRecord, RunError> {
     Ok(record)
 }
 
-/// Reads the texts of the files that a run's question names, by path as given, and verifies their digest. Empty for
-/// runs of older versions.
-///
-/// # Errors
-/// A file that is missing, damaged, or of another run.
-pub fn read_inputs(directory: &Path) -> Result<BTreeMap<String, String>, RunError> {
-    if !has_digest_of(directory, INPUTS)? {
-        return Ok(BTreeMap::new());
-    }
-    verify_file(directory, INPUTS)?;
-    let file = directory.join(INPUTS);
-    let text = sim::files::text::read_text(&file).map_err(|why| DigestError::Unreadable { file: file.clone(), why })?;
-    serde_json::from_str(&text).map_err(|why| DigestError::Malformed { file, why: why.to_string() }.into())
-}
-
-/// True if the digests of a directory list the file.
+/// Whether a directory's digests name a file.
 pub(crate) fn has_digest_of(directory: &Path, file: &str) -> Result<bool, RunError> {
     Ok(DigestList::read_from(directory)?.lists_all(&[file]))
 }
@@ -172,8 +142,7 @@ impl SearchRun {
             let figure = front_figure(std::slice::from_ref(self), self.axes_of_front())?;
             files.extend(PARETO_FILES.map(path).into_iter().zip([figure.svg().as_bytes().to_vec(), figure.png()?]));
         }
-        let inputs = found.inputs_json()?;
-        let named = [(CHIP, &found.chip), (FABRIC, &found.fabric), (PROGRESS, &found.progress), (INPUTS, &inputs)];
+        let named = [(CHIP, &found.chip), (FABRIC, &found.fabric), (PROGRESS, &found.progress)];
         files.extend(named.iter().filter_map(|(name, text)| Some((path(name), text.as_ref()?.clone().into_bytes()))));
         files.push((path(RECORD), self.record.to_json()?.into_bytes()));
         files.insert(0, (path(SUMS), sums::digest_lines(&files).into_bytes()));
@@ -214,7 +183,7 @@ impl SearchRun {
         if !sums.lists_all(&[CHIP]) {
             return Err(RunError::NoChip { directory: directory.into() });
         }
-        for name in [CHIP, FABRIC, INPUTS] {
+        for name in [CHIP, FABRIC] {
             if sums.lists_all(&[name]) {
                 sums.verify_file(directory, name)?;
             }

@@ -70,7 +70,6 @@ fn found() -> FoundFiles {
         chip: Some("name = \"chip\"".into()),
         fabric: Some("name = \"fabric\"".into()),
         progress: Some("seconds,best\n".into()),
-        inputs: [("mine/config.json".to_owned(), "{}".to_owned())].into(),
     }
 }
 
@@ -79,10 +78,8 @@ fn a_run_without_a_design_has_no_chip_and_keeps_no_other_s() {
     let dir = tempfile::tempdir().unwrap();
     run("a").write_run(dir.path(), &found()).unwrap();
     assert_eq!(SearchRun::read_chip(dir.path()).unwrap(), "name = \"chip\"");
-    assert_eq!(read_inputs(dir.path()).unwrap(), found().inputs);
     run("a").write_run(dir.path(), &FoundFiles::default()).unwrap();
     assert!(!dir.path().join(CHIP).exists() && !dir.path().join(FABRIC).exists());
-    assert_eq!(read_inputs(dir.path()).unwrap(), BTreeMap::new());
     assert!(SearchRun::read_chip(dir.path()).unwrap_err().to_string().contains("no best.toml in it"));
 }
 

@@ -53,14 +53,14 @@ fn main() {
             devices: study.cluster.devices,
             global_batch: study.cluster.global_batch_sequences.into(),
             sequence_length: model.max_sequence,
-            attention: study.plan.attention(),
+            attention: study.plan.attention,
             precision: Precision::default(),
-            optimizer: study.plan.optimizer(),
+            optimizer: study.plan.optimizer,
             headroom: sim::units::Bytes::ZERO,
             techniques: workloads::Techniques::none(),
         };
         let start = Instant::now();
-        let prepared = PreparedJob::new(job, &study.plan.space()).unwrap();
+        let prepared = PreparedJob::new(job, &study.plan.choices).unwrap();
         let ready = start.elapsed().as_secs_f64();
         let aim = Aim { evaluations: study.limits.evaluations, ..Aim::default() };
         let prepared = [prepared];

@@ -1,5 +1,6 @@
 //! coplace-search decides which chip, which placement, and what to do with every activation. It never prints.
 
+pub mod ask;
 pub mod bad_end;
 pub mod bayes;
 pub mod design;

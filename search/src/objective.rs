@@ -9,8 +9,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The objective of a search.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// What is best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Objective {
     /// Tokens per second of the whole cluster.
     #[default]
@@ -18,6 +19,7 @@ pub enum Objective {
     /// The time of a step: the same designs in the same order as throughput.
     StepTime,
     /// Tokens per second and mm^2 of die.
+    #[serde(rename = "per-mm2")]
     PerArea,
     /// Tokens per second and W of supply and cooling: the power under the heaviest sustained load.
     PerWatt,
@@ -253,9 +255,24 @@ impl FrontAxis {
     }
 }
 
-/// The axes of a front: one axis, two different ones, or none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Against what a front is found: one axis, two different ones, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct CostAxes(FrontAxis, Option<FrontAxis>);
+
+impl From<CostAxes> for String {
+    fn from(axes: CostAxes) -> Self {
+        axes.to_string()
+    }
+}
+
+impl TryFrom<String> for CostAxes {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Self::parse_list(&text)
+    }
+}
 
 impl CostAxes {
     /// One axis.

@@ -1,5 +1,9 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
+use crate::ask::PlanSpace;
+use sim::pipeline::PipelineSchedule;
+use step::{MixKind, SoftwareStack};
+use workloads::ActivationPolicy;
 
 #[test]
 fn every_built_in_study_loads() {
@@ -26,9 +30,9 @@ fn errors_name_the_key_the_value_and_the_cure() {
         ": plan.recompute = best: chooses policies stage by stage under even splits of the layers only; write layer_split"
     ));
     let plan = Study::parse("s.toml", &best.replace("layer_split = \"best\"", "layer_split = \"even\"")).unwrap().plan;
-    let space = plan.space();
-    assert_eq!((space.activations, space.mixes), (Some(vec![ActivationPolicy::Full]), Some(MixKind::PerStage)));
-    assert!(plan.words().contains("recompute full or best"), "{}", plan.words());
+    let space = plan.choices;
+    assert_eq!((&space.activations, space.mixes), (&Some(vec![ActivationPolicy::Full]), Some(MixKind::PerStage)));
+    assert!(space.phrase().contains("recompute full or best"), "{}", space.phrase());
     let typo = text.replace("devices =", "device =");
     assert!(Study::parse("s.toml", &typo).unwrap_err().to_string().contains("unknown field `device`"));
     assert!(
@@ -39,10 +43,57 @@ fn errors_name_the_key_the_value_and_the_cure() {
     );
 }
 
+/// A question is the same after it was written as JSON and read again, and so is its digest.
+#[test]
+fn questions_of_all_studies_survive_json() {
+    for name in Study::names() {
+        let question = Study::load(&name).unwrap().question(&name);
+        let text = question.to_json().to_string();
+        let again = Question::parse("question.json", &text).unwrap();
+        assert_eq!(again, question, "{name}");
+        assert_eq!(again.canonical(), question.canonical());
+        assert_eq!(Study::of_question(&again).unwrap().question(&name), question);
+    }
+}
+
+#[test]
+fn an_unknown_key_of_a_question_is_refused_with_its_line() {
+    let question = Study::load("smoke").unwrap().question("smoke");
+    let text = serde_json::to_string_pretty(&question.to_json()).unwrap();
+    for (of, by, line) in [
+        ("\"cluster\": {", "\"clusters\": {", "unknown field `clusters`"),
+        ("\"devices\": ", "\"device\": ", "unknown field `device`"),
+        ("\"tensor_parallel\": [", "\"tensor_paralel\": [", "unknown field `tensor_paralel`: did you mean `tensor_parallel`?"),
+    ] {
+        let at = 1 + text[..text.find(of).unwrap()].matches('\n').count();
+        let error = Question::parse("question.json", &text.replacen(of, by, 1)).unwrap_err();
+        assert!(error.starts_with("question.json: ") && error.contains(line), "{error}");
+        assert!(error.contains(&format!(" at line {at} ")), "line {at}: {error}");
+    }
+}
+
+#[test]
+fn the_first_difference_of_two_questions_is_named() {
+    let question = Study::load("smoke").unwrap().question("smoke");
+    let mut other = question.clone();
+    other.cluster.devices = 8;
+    let said = question.difference_from(&other).unwrap();
+    assert_eq!(said, format!("cluster.devices is {} there and 8 here", question.cluster.devices));
+    // A path is its file's text: however it is spelled, the question is the same.
+    let with = |path: &str, text: &str| {
+        let mut named = question.clone();
+        named.cluster.fabric = path.to_owned();
+        named.files.insert(path.as_ref(), text.to_owned());
+        named
+    };
+    assert_eq!(with("f.toml", "name = 1").canonical(), with("./f.toml", "name = 1").canonical());
+    assert_ne!(with("f.toml", "name = 1").canonical(), with("f.toml", "name = 2").canonical());
+}
+
 #[test]
 fn plans_are_narrowed_to_what_the_stack_s_framework_runs() {
     let stack = |name: &str| SoftwareStack::load(name).unwrap();
-    let phaze = || Study::load("phaze").unwrap().plan;
+    let phaze = || Study::load("phaze").unwrap().plan.choices;
     // The ideal stack runs them all.
     let mut plan = phaze();
     assert_eq!(plan.narrow_to(&stack("ideal")), Ok(None));
@@ -51,15 +102,14 @@ fn plans_are_narrowed_to_what_the_stack_s_framework_runs() {
     let mut plan = phaze();
     let change = plan.narrow_to(&stack("maxtext")).unwrap().unwrap();
     assert!(change.contains("schedules gpipe in place of 1f1b") && change.contains("no recompute none"), "{change}");
-    assert_eq!(plan.schedules, Some(vec!["gpipe".to_owned()]));
-    let space = plan.space();
+    assert_eq!(plan.schedules, Some(vec![PipelineSchedule::GPipe]));
+    let space = plan.clone();
     assert!(space.activations.unwrap().iter().all(|policy| stack("maxtext").runs_policy(policy)));
     assert!(space.schedules.unwrap().iter().all(|schedule| stack("maxtext").runs_schedule(*schedule, 1)));
     // What is narrow already stays.
     assert_eq!(plan.narrow_to(&stack("maxtext")), Ok(None));
     // A framework without any of the policies.
-    let mut plan =
-        PlanSpec { recompute: Some(vec![RecomputeChoice::Policy(ActivationPolicy::None)]), stack: "maxtext".into(), ..phaze() };
+    let mut plan = PlanSpace { activations: Some(vec![ActivationPolicy::None]), ..phaze() };
     let why = plan.narrow_to(&stack("maxtext")).unwrap_err();
     assert_eq!(why, "recompute: the framework of stack maxtext has none of none");
     // One that runs no pipeline.
@@ -67,5 +117,5 @@ fn plans_are_narrowed_to_what_the_stack_s_framework_runs() {
     alone.framework.schedules.clear();
     let mut plan = phaze();
     assert!(plan.narrow_to(&alone).unwrap().unwrap().starts_with("no pipeline; "));
-    assert_eq!(plan.pipeline_parallel, Some(vec![1]));
+    assert_eq!(plan.pipeline, Some(vec![1]));
 }

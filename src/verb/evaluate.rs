@@ -3,23 +3,20 @@
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::progress;
-use crate::verb::job::{JobArguments, SpaceArguments, count_up_to, flag_of_decision};
+use crate::verb::job::{JobArguments, LoadedJob, SpaceArguments, count_up_to, option_of_rule};
 use crate::verb::plan::{self, describe_job, draw_memory};
 use interop::chakra;
 use results::evaluated::EvaluateAnswer;
 use results::report::KernelDetailLevel;
 use results::step_record::ExplainedPlan;
 use results::{files, report, trace};
-use search::planner::{Job, PlanSpace, search_plans};
+use search::ask::{ClusterSpec, Question};
+use search::planner::{Job, search_plans};
 use std::path::PathBuf;
 
 /// Evaluate one plan of a model on a cluster: time, memory, energy, and the bound of each kernel
 #[derive(clap::Args)]
 #[command(
-    // The cluster of the study `phaze`.
-    mut_arg("fabric", |fabric| fabric.required(false).default_value("phaze_flat")),
-    mut_arg("devices", |devices| devices.required(false).default_value("1024")),
-    mut_arg("global_batch", |batch| batch.required(false).default_value("4096")),
     after_help = "Examples:\n  coplace evaluate llama2-7b --chip tpu_v4 --fabric tpu_v4_ici --devices 64 --global-batch 512\n  \
     coplace evaluate llama2-7b --chip a100_80gb --fabric selene_hdr200x8 --devices 64 --global-batch 512 --pipeline 4 --data 4 --tensor 4 --trace step.json\n  \
     coplace evaluate llama2-7b --chip tpu_v4 --stack ideal --tensor 2 --kernels\n\n\
@@ -60,42 +57,49 @@ pub struct EvaluateArguments {
 
 /// Runs the verb: evaluates, prints, writes the traces.
 pub fn run_evaluate(arguments: &EvaluateArguments) -> Result<(), Failure> {
-    let asked = requested_space(arguments)?;
-    let mut loaded = arguments.job.load_job(Ok)?;
-    let (asked, cluster) = (asked.with_mixes_of(&loaded.stack), loaded.cluster.clone());
+    let question = question(arguments)?;
+    let mut loaded = LoadedJob::load(&question, Ok)?;
+    let (asked, cluster) = (question.plans.clone().with_mixes_of(&loaded.stack), loaded.cluster.clone());
     let searched = |job: &Job<'_>| {
         let (space, _) = plan::requested_spaces(None, false, job, &cluster, &asked);
         progress::run_with_progress("searching plans", || search_plans(job, &space, 1)).or_input()
     };
-    let settled = loaded.settle_offload(&arguments.job, searched)?;
-    let job = loaded.planner_job(&arguments.job);
+    let settled = loaded.settle_offload(&question, searched)?;
+    let job = loaded.planner_job(&question);
     let (space, _) = plan::requested_spaces(None, false, &job, &cluster, &asked);
     asked.check_tensor_names(&job).or_input()?;
     if let Some(error) = asked.fault(&space, &job, &cluster) {
-        return Err(failure::input_failure(format!("{}{error}", flag_of_decision(error.key))));
+        return Err(failure::input_failure(format!("{}{error}", option_of_rule(error.key))));
     }
     let found = settled.map_or_else(|| searched(&job), Ok)?;
     if let (Some(refusal), true) = (&found.refusal, found.refused == found.plans) {
         return Err(failure::input_failure(refusal));
     }
-    plan::unmet_budget(&arguments.job, &job, &found)?;
+    plan::unmet_budget(&question, &job, &found)?;
     let explained = found.best.first().map(|ranked| ExplainedPlan::explain_plan(&job, ranked)).transpose().or_input()?;
     write_traces(arguments, &job, explained.as_ref())?;
     if let (Some(best), Some(_)) = (found.best.first(), &arguments.memory) {
         let timeline = job.plan_timeline(&best.plan).or_input()?;
-        draw_memory(arguments.memory.as_deref(), &describe_job(&arguments.job), &timeline, best)?;
+        draw_memory(arguments.memory.as_deref(), &describe_job(&arguments.job, &question), &timeline, best)?;
     }
-    let mut record = EvaluateAnswer::new(&job, &arguments.job.model, &found, explained.as_ref());
-    record.asked = arguments.job.to_inputs()?;
+    let mut record = EvaluateAnswer::new(&job, question.model(), &found, explained.as_ref());
+    record.asked = Some(question);
     let kernels = if arguments.kernels { KernelDetailLevel::All } else { KernelDetailLevel::Longest };
     answer::write_answer(arguments.format, &record, |record| report::evaluated_report(record, kernels))
 }
 
-/// The requested space. A data-parallel degree determines the width of the rest, and with it the context-parallel
-/// degree; without it the latter is 1.
-fn requested_space(arguments: &EvaluateArguments) -> Result<PlanSpace, Failure> {
-    let mut asked = arguments.choices.plan_space()?;
-    let Some(data) = arguments.data else { return Ok(asked) };
+/// The cluster where the user names none: that of the study `phaze`.
+fn usual_cluster() -> ClusterSpec {
+    ClusterSpec { devices: 1024, fabric: "phaze_flat".to_owned(), global_batch_sequences: 4096 }
+}
+
+/// The question that the arguments ask. A data-parallel degree says how wide the rest is, and thereby the context-parallel degree, 1 if it is not
+/// given.
+fn question(arguments: &EvaluateArguments) -> Result<Question, Failure> {
+    let asked = arguments.choices.plan_space()?;
+    let mut question = arguments.job.question(asked, Some(&usual_cluster()), arguments.data.is_none())?;
+    let Some(data) = arguments.data else { return Ok(question) };
+    let asked = &mut question.plans;
     let one = |list: &Option<Vec<u32>>, name: &str| match list.as_deref() {
         None => Ok(1),
         Some([value]) => Ok(u64::from(*value)),
@@ -106,7 +110,7 @@ fn requested_space(arguments: &EvaluateArguments) -> Result<PlanSpace, Failure> 
     let (p, t) = (one(&asked.pipeline, "pipeline")?, one(&asked.tensor, "tensor")?);
     let c = one(&asked.context, "context")?;
     let needed = [t, c, u64::from(data)].into_iter().fold(p, u64::saturating_mul);
-    let devices = u64::from(arguments.job.devices);
+    let devices = u64::from(question.cluster.devices);
     if needed != devices {
         let context = if c > 1 { format!(" x {c} context-parallel") } else { String::new() };
         return Err(failure::input_failure(format!(
@@ -115,12 +119,12 @@ fn requested_space(arguments: &EvaluateArguments) -> Result<PlanSpace, Failure> 
         )));
     }
     asked.context.get_or_insert_with(|| vec![1]);
-    Ok(asked)
+    Ok(question)
 }
 
 /// Writes the requested traces.
 fn write_traces(arguments: &EvaluateArguments, job: &Job<'_>, explained: Option<&ExplainedPlan>) -> Result<(), Failure> {
-    let title = format!("{} on {} x {}", arguments.job.model, arguments.job.devices, job.chip.name);
+    let title = format!("{} on {} x {}", arguments.job.model, job.devices, job.chip.name);
     let write = |flag: &str, file: Option<&PathBuf>, contents: &dyn Fn(&ExplainedPlan) -> Vec<u8>| {
         let Some(file) = file else { return Ok(()) };
         let Some(explained) = explained else {

@@ -2,7 +2,6 @@
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther};
-use crate::input;
 use crate::progress;
 use crate::verb::search::models;
 use crate::verb::search::question::SearchQuestion;
@@ -40,16 +39,10 @@ pub fn run_explain(arguments: &ExplainArguments) -> Result<(), Failure> {
     let record = run::read_record(&arguments.run).or_input()?;
     let refused = |why: &str| failure::input_failure(format!("{name}: {why}"));
     let best = record.best.as_ref().ok_or_else(|| refused("found no design that runs the model; there is nothing to explain"))?;
-    if record.asked_with.is_empty() {
-        return Err(refused("does not say with which words it was asked (an older version wrote it); run the search again"));
-    }
-    input::keep_files_of_run(&arguments.run, &[])?;
-    let posed = parse_request(&record.asked_with)?;
-    let question = SearchQuestion::read_question(&posed)?;
+    let question = SearchQuestion::load_again(record.asked.clone())?;
     if question.digest_of_question(record.seed) != record.question {
-        let asked = record.asked_with.join(" ");
-        let cure = "put back the study and the files that it names as they were, or run it again";
-        return Err(refused(&format!("was asked `{asked}`, which asks something else by now; {cure}")));
+        let cure = "built-in files that it names have changed; run it again";
+        return Err(refused(&format!("answers a question that means something else by now: {cure}")));
     }
     let jobs = models::jobs_of_models(&question);
     let prepared = models::prepare_models(&question, &jobs)?;
@@ -119,7 +112,7 @@ impl BestDesignContext<'_> {
             let term = Term { share: self.question.share_of_model(of), reference: reference.time.0 };
             runs.push(ModelOnDesign::from_job(&own.job(&built.chip), step.time.step_s, term));
             around.push(single_steps(&Sweep { prepared, space, max_step: None }, self.combination).map_err(other)?);
-            more.push(marginal_resources(own, &of.study.plan.space(), &built.chip).or_other()?);
+            more.push(marginal_resources(own, &of.study.plan.choices, &built.chip).or_other()?);
         }
         if runs.len() != records.len() {
             return Err(other("the run has other models than its question".into()));

@@ -1,25 +1,27 @@
 //! The job and the plans that verbs about plans ask for.
 
-mod again;
 mod precision;
+pub mod run;
+mod space;
 
 pub use precision::ProductFormat;
 pub(super) use precision::training_precision;
+pub use space::{SpaceArguments, option_of_rule};
 
-use crate::failure::{self, Failure, OrInput};
+use crate::failure::{Failure, OrInput, input_failure};
 use crate::input;
 use crate::numbers::whole_number_in;
 use clap::ValueEnum;
-use search::planner::{Job, PlanAnswer, PlanSpace, Splits};
+use search::ask::{AimSpec, ChipChoice, ClusterSpec, PlanSpace, Question, Software, WorkloadSpec};
+use search::planner::{Job, PlanAnswer};
+use sim::files::carried::Files;
 use sim::hardware::{Accelerator, ChipTemplate};
 use sim::network::Fabric;
-use sim::pipeline::PipelineSchedule;
 use sim::units::Bytes;
-use step::{MixKind, SoftwareStack, usable_hbm};
-use workloads::Allowance;
+use step::{SoftwareStack, usable_hbm};
 use workloads::footprint::{Optimizer, Precision};
-use workloads::training::{Attention, ContextMethod, Lowering};
-use workloads::{ActivationPolicy, LayerEnds, Model, RankOrder, Technique, Techniques, TrainingGraph, ZeroStage};
+use workloads::training::{Attention, Lowering};
+use workloads::{Allowance, Model, Technique, Techniques, TrainingGraph};
 
 /// The execution of attention.
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -67,50 +69,7 @@ impl OptimizerName {
     }
 }
 
-/// A pipeline schedule.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum ScheduleName {
-    /// All forward passes first
-    Gpipe,
-    /// One forward, one backward; interleaved where stages hold several chunks
-    #[value(name = "1f1b")]
-    OneForwardOneBackward,
-    /// Zero bubble H1
-    ZbH1,
-    /// Zero bubble V
-    ZbV,
-}
-
-/// The order of ranks on the devices.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum OrderName {
-    /// The replicas of a stage side by side
-    #[value(name = "t-d-p")]
-    DataFirst,
-    /// The stages of a replica side by side (Megatron-LM's --use-tp-pp-dp-mapping)
-    #[value(name = "t-p-d")]
-    PipelineFirst,
-}
-
-/// The method of attention over a split sequence.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum ContextMethodName {
-    /// Keys and values pass around a ring
-    Ring,
-    /// All-to-alls from tokens to heads and back (DeepSpeed-Ulysses)
-    Ulysses,
-}
-
-impl ContextMethodName {
-    fn to_context_method(&self) -> ContextMethod {
-        match self {
-            Self::Ring => ContextMethod::Ring,
-            Self::Ulysses => ContextMethod::Ulysses,
-        }
-    }
-}
-
-/// The job.
+/// What is to be trained, on what, under which software.
 #[derive(clap::Args)]
 pub struct JobArguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
@@ -123,16 +82,16 @@ pub struct JobArguments {
     /// Network between the devices: built in (coplace list fabrics), a fabric file (.toml), an LLMCompass device or a
     /// Calculon system (.json)
     #[arg(long)]
-    pub fabric: String,
+    pub fabric: Option<String>,
     /// Devices of a fast domain (an NVLink node, an ICI slice), at most the fabric's [default: the fabric's]
     #[arg(long, value_name = "N", value_parser = count_up_to(1 << 20))]
     pub fast_domain: Option<u32>,
     /// Devices; all are used
     #[arg(long, value_name = "N", value_parser = count_up_to(1 << 20))]
-    pub devices: u32,
+    pub devices: Option<u32>,
     /// Sequences per step over the whole cluster
     #[arg(long, value_name = "SEQUENCES", value_parser = count_up_to(1 << 24))]
-    pub global_batch: u32,
+    pub global_batch: Option<u32>,
     /// Tokens per sequence [default: the model's longest]
     #[arg(long, value_name = "TOKENS", value_parser = whole_number_in(1..=LONGEST))]
     pub sequence_length: Option<u64>,
@@ -153,19 +112,20 @@ pub struct JobArguments {
     /// without one no token is dropped]
     #[arg(long, value_name = "FACTOR")]
     pub capacity_factor: Option<f64>,
-    /// GiB per device that plans leave free, in addition to the memory of driver, libraries and allocator
-    #[arg(long, value_name = "GIB", default_value_t = 0.0)]
-    pub headroom_gib: f64,
-    /// Execution of attention
-    #[arg(long, value_enum, default_value_t = AttentionKernel::Fused)]
-    pub attention: AttentionKernel,
-    /// Number format [default: bf16; fp16 on chips without it]
+    /// GiB of every device's memory that plans leave free, besides what driver, libraries and allocator take
+    /// [default: 0]
+    #[arg(long, value_name = "GIB")]
+    pub headroom_gib: Option<f64>,
+    /// How attention is executed [default: fused]
+    #[arg(long, value_enum)]
+    pub attention: Option<AttentionKernel>,
+    /// Number format [default: bf16, fp16 on chips without it]
     #[arg(long, value_enum)]
     pub precision: Option<ProductFormat>,
-    /// The optimizer, in mixed precision
-    #[arg(long, value_enum, default_value_t = OptimizerName::Adam)]
-    pub optimizer: OptimizerName,
-    /// Storage (NVMe) of every device, GB/s and GB, instead of that in the chip's file
+    /// The optimizer, in mixed precision [default: adam]
+    #[arg(long, value_enum)]
+    pub optimizer: Option<OptimizerName>,
+    /// Storage (NVMe) for every device, GB/s and GB, in place of the chip's file
     #[arg(long, value_name = "GB_PER_S:GB")]
     pub nvme: Option<String>,
     /// A memory technique for every plan, or its file; `coplace list techniques` lists all with their parameters,
@@ -178,71 +138,10 @@ pub struct JobArguments {
     pub allow: Vec<String>,
 }
 
-/// Restrictions of the plans. The planner chooses everything else.
-#[derive(clap::Args)]
-pub struct SpaceArguments {
-    /// Tensor-parallel widths to choose from
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count_up_to(1 << 16))]
-    pub tensor: Option<Vec<u32>>,
-    /// Pipeline stages to choose from
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count_up_to(1 << 16))]
-    pub pipeline: Option<Vec<u32>>,
-    /// Context-parallel widths to choose from
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count_up_to(1 << 16))]
-    pub context: Option<Vec<u32>>,
-    /// Methods of attention over a split sequence to choose from [default: both]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub context_method: Option<Vec<ContextMethodName>>,
-    /// Expert-parallel widths to choose from
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count_up_to(1 << 16))]
-    pub expert: Option<Vec<u32>>,
-    /// Devices over which the width of every expert is split, to choose from: Megatron-LM's
-    /// --expert-tensor-parallel-size. Its product with --expert divides tp x cp x dp; a width other than --tensor needs
-    /// sequence parallelism [default: the tensor-parallel width]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count_up_to(1 << 16))]
-    pub expert_tensor: Option<Vec<u32>>,
-    /// Model chunks per stage to choose from
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count_up_to(1 << 16))]
-    pub virtual_stages: Option<Vec<u32>>,
-    /// Megatron sequence parallelism with tensor parallelism [default: both]
-    #[arg(long, value_name = "BOOL")]
-    pub sequence_parallel: Option<bool>,
-    /// Sequences per micro-batch to choose from
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = count_up_to(1 << 16))]
-    pub micro_batch: Option<Vec<u32>>,
-    /// Orders of ranks on devices to choose from
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
-    pub order: Option<Vec<OrderName>>,
-    /// Splits of the layers among the stages to choose from: `even`, or the layers of the first and of the last model
-    /// chunk (7:9). The rest is shared equally, or so that adjacent chunks hold one layer more: the first inner chunks,
-    /// or those after N of them (7:9@2). `best` alone finds the fastest such split that fits, for every listed plan
-    /// [default: even, or ends lighter by a few layers; any other split that makes a plan more than 0.5 % faster than
-    /// the first; with --everything this holds for the plans without it and for the fastest one, and the others are
-    /// split evenly]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub layer_split: Option<Vec<String>>,
-    /// ZeRO stages to choose from
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = whole_number_in::<u8>(0..=3))]
-    pub zero: Option<Vec<u8>>,
-    /// Recomputation to choose from, separated by `;`: none, selective, full, MaxText's names,
-    /// custom:offload(a)+device(b), or tensors:offload(a)+device(b) with the operators' own names (`a*0.5`: a fraction
-    /// of its tokens; `+rest(recompute)` recomputes the others). `best` finds the fastest choice per stage, tensor by
-    /// tensor, even if the stack's framework cannot run it; it does not plan addresses, as --technique
-    /// planned-addresses does [default: none, selective, full; as different between stages as the stack's framework
-    /// allows]
-    #[arg(long, value_name = "LIST", value_delimiter = ';')]
-    pub recompute: Option<Vec<String>>,
-    /// Pipeline schedules to choose from; plans of one stage use none
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
-    pub schedule: Option<Vec<ScheduleName>>,
-}
-
-/// The longest accepted sequence, in tokens.
+/// The longest sequence that is taken, in tokens.
 pub const LONGEST: u64 = 1 << 24;
 /// Most modules that predict further tokens.
 pub const MOST_MTP: u64 = workloads::limits::MAX_FURTHER_TOKENS;
-/// The recomputation that is optimised for every stage.
-const BEST: &str = "best";
 
 /// Makes a parser of numbers from 1 to a limit.
 pub fn count_up_to(limit: u32) -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync + 'static {
@@ -275,104 +174,211 @@ pub struct LoadedJob {
 }
 
 impl JobArguments {
-    /// The requested techniques. Fails if a lossy one is not allowed, or if the model cannot use one.
-    fn read_techniques(&self, model: &Model, chip: &Accelerator) -> Result<Techniques, Failure> {
-        let parsed = |text: &String| text.parse::<Technique>().map_err(|e| failure::input_failure(format!("--technique: {e}")));
-        let asked: Techniques = self.technique.iter().map(parsed).collect::<Result<_, _>>()?;
-        let allowance = |text: &String| text.parse::<Allowance>().map_err(|e| failure::input_failure(format!("--allow: {e}")));
-        let allowances: Vec<Allowance> = self.allow.iter().map(allowance).collect::<Result<_, _>>()?;
-        let techniques = asked.with_allowances(&allowances).or_input()?;
-        if techniques.is_empty() {
-            return Ok(techniques);
-        }
-        let lowering = Lowering {
-            sequence_length: self.sequence_length.unwrap_or(model.max_sequence),
-            optimizer: self.optimizer.to_optimizer(),
-            ..Lowering::new(model)
+    /// The question that the arguments ask. Values that are not given are those of the run that is given as the chip; then of `usual`.
+    /// Where all plans are left open and `fixed` is set, the run's plan is asked for.
+    ///
+    /// # Errors
+    /// A run directory that cannot be read; a part of the job that nobody names.
+    pub fn question(&self, plans: PlanSpace, usual: Option<&ClusterSpec>, fixed: bool) -> Result<Question, Failure> {
+        let run = run::question_of_run(&self.chip, &self.model)?;
+        let chip = run::file_of_chip(&self.chip);
+        let cluster = self.cluster(run.as_ref().map(|run| &run.cluster).or(usual), &chip)?;
+        let same = run.as_ref().filter(|run| run.model() == self.model);
+        let tokens = same.and_then(|run| run.models.first()).and_then(|of| of.sequence_length);
+        let own = [Some(self.model.as_str()), self.fabric.as_deref(), self.stack.as_deref()];
+        let own: Vec<&str> = own.into_iter().flatten().collect();
+        let sequence_length = self.sequence_length.or(tokens);
+        let mut question = Question {
+            study: None,
+            models: vec![WorkloadSpec { sequence_length, ..WorkloadSpec::of(&self.model) }],
+            mtp_layers: self.mtp_layers.or(same.and_then(|run| run.mtp_layers)),
+            capacity_factor: self.capacity_factor,
+            chips: ChipChoice::One { chip, nvme: self.nvme.clone() },
+            cluster,
+            fast_domain: self.fast_domain,
+            software: self.software(run.as_ref().map(|run| &run.software), same.map(|run| &run.software)),
+            plans: match same {
+                Some(run) if fixed && self.leaves_all_open() && plans == PlanSpace::default() => run.plans.clone(),
+                _ => plans,
+            },
+            everything: false,
+            aim: AimSpec::default(),
+            limits: None,
+            files: run.as_ref().map_or_else(Files::default, |run| run::files_without(&run.files, &own)),
         };
-        let graph = techniques.apply_to_graph(model, TrainingGraph::new(model, &lowering).or_input()?, 1).or_input()?;
-        graph.applied.iter().flat_map(|applied| &applied.notes).for_each(|note| tracing::warn!("{note}"));
-        let (host, storage) = graph.offloads();
-        for (goes, there, table) in [(host, chip.host.is_some(), "host"), (storage, chip.storage.is_some(), "storage")] {
-            if goes && !there {
-                let nvme = if table == "storage" { " or --nvme GB_PER_S:GB" } else { "" };
-                let cure = format!("give the chip's file its [{table}]{nvme}, or leave the technique out");
-                return Err(failure::input_failure(format!(
-                    "--technique: {techniques} sends tensors to what {} has none of: {table}; {cure}",
-                    chip.name
-                )));
-            }
-        }
-        Ok(techniques)
+        question.carry_files();
+        Ok(question)
     }
 
-    /// The model as it is trained.
-    fn read_model(&self) -> Result<Model, Failure> {
-        let mut model = Model::load(&self.model).or_input()?;
-        if let Some(modules) = self.mtp_layers {
-            if modules > 0 && !self.technique.is_empty() {
-                let cure = "leave one of the two out";
-                return Err(failure::input_failure(format!(
-                    "--mtp-layers {modules}: is not modelled beside --technique; {cure}"
-                )));
-            }
-            model = model.with_further_token_modules(modules).or_input()?;
+    /// Whether nothing of what a plan depends on is given.
+    fn leaves_all_open(&self) -> bool {
+        let Self {
+            fabric, devices, global_batch, stack, headroom_gib, attention, optimizer, sequence_length, mtp_layers, ..
+        } = self;
+        let cluster = fabric.is_none() && devices.is_none() && global_batch.is_none();
+        let software = stack.is_none() && headroom_gib.is_none() && attention.is_none() && optimizer.is_none();
+        cluster && software && sequence_length.is_none() && mtp_layers.is_none()
+    }
+
+    fn cluster(&self, usual: Option<&ClusterSpec>, chip: &str) -> Result<ClusterSpec, Failure> {
+        let given = self.fabric.as_deref().map(|fabric| run::fabric_beside_chip(fabric, chip));
+        let Some(fabric) = given.or_else(|| usual.map(|usual| usual.fabric.clone())) else {
+            return Err(missing_fabric(chip)?);
+        };
+        let missing = |option: &str, of: &str| input_failure(format!("{option} is missing: give {of}, or a run as --chip"));
+        let devices = self.devices.or(usual.map(|usual| usual.devices));
+        let batch = self.global_batch.or(usual.map(|usual| usual.global_batch_sequences));
+        Ok(ClusterSpec {
+            devices: devices.ok_or_else(|| missing("--devices", "the number of devices"))?,
+            fabric,
+            global_batch_sequences: batch.ok_or_else(|| missing("--global-batch", "the sequences of a step"))?,
+        })
+    }
+
+    /// The software: what is given, then that of a run, of which attention and optimizer hold for the same model alone.
+    fn software(&self, run: Option<&Software>, same_model: Option<&Software>) -> Software {
+        let attention = self.attention.map(AttentionKernel::attention).or(same_model.map(|software| software.attention));
+        let optimizer = self.optimizer.map(OptimizerName::to_optimizer).or(same_model.map(|software| software.optimizer));
+        let format = |format: ProductFormat| format.to_possible_value().map(|value| value.get_name().to_owned());
+        Software {
+            stack: self.stack.clone().or(run.and_then(|software| software.stack.clone())),
+            stack_options: self.stack_option.clone(),
+            attention: attention.unwrap_or_default(),
+            precision: self.precision.and_then(format),
+            optimizer: optimizer.unwrap_or_default(),
+            headroom_gib: self.headroom_gib.or(run.map(|software| software.headroom_gib)).unwrap_or(0.0),
+            techniques: self.technique.clone(),
+            allow: self.allow.clone(),
         }
-        let Some(factor) = self.capacity_factor else { return Ok(model) };
-        let Some(experts) = &mut model.experts else {
-            return Err(failure::input_failure(format!(
-                "--capacity-factor {factor}: {} has no experts; leave it out",
-                model.name
+    }
+}
+
+/// The failure that names the networks that a chip is sold with.
+fn missing_fabric(chip: &str) -> Result<Failure, Failure> {
+    let chip = input::read_chip(chip, &Files::default())?.accelerator.name;
+    let own = Fabric::names().into_iter().filter_map(|name| Fabric::built_in(name).ok());
+    let own: Vec<String> = own
+        .filter(|fabric| fabric.joins.contains(&chip))
+        .map(|fabric| {
+            let most = match fabric.device_count() {
+                u32::MAX => String::new(),
+                devices => format!("; at most {devices} devices"),
+            };
+            format!("\n  {:<24}  {}{most}", fabric.name, fabric.description)
+        })
+        .collect();
+    let known = match &*own {
+        [] => "coplace list fabrics has them, and a fabric's file is one too".to_owned(),
+        _ => format!("{chip} is sold with:{}", own.concat()),
+    };
+    Ok(input_failure(format!("--fabric is missing: name the network that joins the devices; {known}")))
+}
+
+/// The model of a question as it is trained.
+fn model_of(question: &Question) -> Result<Model, Failure> {
+    let mut model = Model::load_from(question.model(), &question.files).or_input()?;
+    if let Some(modules) = question.mtp_layers {
+        if modules > 0 && !question.software.techniques.is_empty() {
+            let cure = "leave one of the two out";
+            return Err(input_failure(format!("--mtp-layers {modules}: is not modelled beside --technique; {cure}")));
+        }
+        model = model.with_further_token_modules(modules).or_input()?;
+    }
+    let Some(factor) = question.capacity_factor else { return Ok(model) };
+    let Some(experts) = &mut model.experts else {
+        return Err(input_failure(format!("--capacity-factor {factor}: {} has no experts; leave it out", model.name)));
+    };
+    let most = experts.count as f64 / experts.top_k.max(1) as f64;
+    if !(1.0..=most).contains(&factor) {
+        let limit = format!("must be from 1 to {most} (experts over experts per token)");
+        return Err(input_failure(format!("--capacity-factor {factor}: {limit}; 1.25 is usual")));
+    }
+    experts.capacity_factor = Some(factor);
+    Ok(model)
+}
+
+/// The techniques of a question, each lossy one allowed, if they can be used with the model at all.
+fn techniques_of(question: &Question, model: &Model, chip: &Accelerator) -> Result<Techniques, Failure> {
+    let software = &question.software;
+    let parsed = |text: &String| text.parse::<Technique>().map_err(|e| input_failure(format!("--technique: {e}")));
+    let asked: Techniques = software.techniques.iter().map(parsed).collect::<Result<_, _>>()?;
+    let allowance = |text: &String| text.parse::<Allowance>().map_err(|e| input_failure(format!("--allow: {e}")));
+    let allowances: Vec<Allowance> = software.allow.iter().map(allowance).collect::<Result<_, _>>()?;
+    let techniques = asked.with_allowances(&allowances).or_input()?;
+    if techniques.is_empty() {
+        return Ok(techniques);
+    }
+    let lowering =
+        Lowering { sequence_length: question.sequence_length(model), optimizer: software.optimizer, ..Lowering::new(model) };
+    let graph = techniques.apply_to_graph(model, TrainingGraph::new(model, &lowering).or_input()?, 1).or_input()?;
+    graph.applied.iter().flat_map(|applied| &applied.notes).for_each(|note| tracing::warn!("{note}"));
+    let (host, storage) = graph.offloads();
+    for (goes, there, table) in [(host, chip.host.is_some(), "host"), (storage, chip.storage.is_some(), "storage")] {
+        if goes && !there {
+            let nvme = if table == "storage" { " or --nvme GB_PER_S:GB" } else { "" };
+            let cure = format!("give the chip's file its [{table}]{nvme}, or leave the technique out");
+            return Err(input_failure(format!(
+                "--technique: {techniques} sends tensors to what {} has none of: {table}; {cure}",
+                chip.name
             )));
-        };
-        let most = experts.count as f64 / experts.top_k.max(1) as f64;
-        if !(1.0..=most).contains(&factor) {
-            let limit = format!("must be from 1 to {most} (experts over experts per token)");
-            return Err(failure::input_failure(format!("--capacity-factor {factor}: {limit}; 1.25 is usual")));
         }
-        experts.capacity_factor = Some(factor);
-        Ok(model)
     }
+    Ok(techniques)
+}
 
-    /// Reads the parts that the arguments name. `links` puts measured links on the fabric.
-    fn read_parts(&self, links: impl FnOnce(Fabric) -> Result<Fabric, Failure>) -> Result<JobParts, Failure> {
-        let model = self.read_model()?;
-        let mut chip = input::read_chip(&self.chip)?;
-        if let Some(text) = &self.nvme {
+impl JobParts {
+    /// Reads the parts that a question names; `links` puts measured links on the fabric.
+    ///
+    /// # Errors
+    /// A part that cannot be read or used; a question about a space of chips.
+    pub fn read(question: &Question, links: impl FnOnce(Fabric) -> Result<Fabric, Failure>) -> Result<Self, Failure> {
+        let (files, cluster) = (&question.files, &question.cluster);
+        let model = model_of(question)?;
+        let ChipChoice::One { chip, nvme } = &question.chips else {
+            return Err(input_failure("the question is about a space of chips; give one chip (--chip)"));
+        };
+        let mut chip = input::read_chip(chip, files)?;
+        if let Some(text) = nvme {
             chip.accelerator.storage = Some(input::parse_storage(text)?);
         }
-        let cluster = links(input::read_fabric(&self.fabric, &chip.accelerator.name, self.fast_domain)?)?;
-        let fabric = cluster.for_devices(self.devices).map_err(|error| {
-            let domain = self.fast_domain.map_or_else(String::new, |devices| format!(" --fast-domain {devices}"));
-            let part = devices_of_domains(&cluster, self.devices).map_or_else(String::new, |part| {
-                format!("; or --fast-domain {part}, of the {} devices of every domain so many", cluster.fast_domain_devices())
+        let whole = links(input::read_fabric(&cluster.fabric, &chip.accelerator.name, question.fast_domain, files)?)?;
+        let fabric = whole.for_devices(cluster.devices).map_err(|error| {
+            let domain = question.fast_domain.map_or_else(String::new, |devices| format!(" --fast-domain {devices}"));
+            let part = devices_of_domains(&whole, cluster.devices).map_or_else(String::new, |part| {
+                format!("; or --fast-domain {part}, of the {} devices of every domain so many", whole.fast_domain_devices())
             });
-            failure::input_failure(format!("--devices {} --fabric {}{domain}: {error}{part}", self.devices, self.fabric))
+            input_failure(format!("--devices {} --fabric {}{domain}: {error}{part}", cluster.devices, cluster.fabric))
         })?;
         let usual = SoftwareStack::usual_stack_name(&chip.accelerator.name);
-        let stack = input::read_stack(self.stack.as_deref().unwrap_or(usual), &self.stack_option)?;
-        Ok(JobParts { model, chip, stack, cluster, fabric })
-    }
-
-    /// Loads the job with all parts that the arguments name. `links` puts measured links on the fabric.
-    pub fn load_job(&self, links: impl FnOnce(Fabric) -> Result<Fabric, Failure>) -> Result<LoadedJob, Failure> {
-        let JobParts { model, chip, stack, cluster, fabric } = self.read_parts(links)?;
-        let chip = chip.accelerator;
-        let precision = stack.precision_of_run(training_precision(self.precision, &chip)?);
-        let headroom = parse_headroom(self.headroom_gib, &chip, &stack)?;
-        let techniques = self.read_techniques(&model, &chip)?;
-        Ok(LoadedJob { model, chip, stack, cluster, fabric, precision, headroom, techniques })
+        let stack = question.software.stack.as_deref().unwrap_or(usual);
+        let stack = input::read_stack(stack, &question.software.stack_options, files)?;
+        Ok(Self { model, chip, stack, cluster: whole, fabric })
     }
 }
 
 impl LoadedJob {
-    /// Chooses the offloaded fraction of the activations if a technique leaves it open. `search` is called for each
-    /// candidate fraction. The fraction with the fastest plan wins; ties go to the larger fraction. Returns it with the
-    /// result of its search. Searches nothing if no fraction is open. Everything is offloaded if no fraction has a plan
-    /// that fits.
+    /// The job of a question; `links` puts measured links on the fabric.
+    ///
+    /// # Errors
+    /// Those of [`JobParts::read`]; a number format, a headroom or a technique that cannot be.
+    pub fn load(question: &Question, links: impl FnOnce(Fabric) -> Result<Fabric, Failure>) -> Result<Self, Failure> {
+        let JobParts { model, chip, stack, cluster, fabric } = JobParts::read(question, links)?;
+        let (chip, software) = (chip.accelerator, &question.software);
+        let format = software.precision.as_deref().map(|name| ProductFormat::from_str(name, true));
+        let format = format.transpose().map_err(|_| {
+            input_failure(format!("precision {}: is no number format", software.precision.as_deref().unwrap_or_default()))
+        })?;
+        let precision = stack.precision_of_run(training_precision(format, &chip)?);
+        let headroom = parse_headroom(software.headroom_gib, &chip, &stack)?;
+        let techniques = techniques_of(question, &model, &chip)?;
+        Ok(Self { model, chip, stack, cluster, fabric, precision, headroom, techniques })
+    }
+
+    /// Settles what part of the activations goes away where a technique leaves it open: the part whose search finds the fastest plan, of ones alike the
+    /// largest, with what that search found. Nothing is searched where nothing is open; where no part has a plan that fits all of it goes away.
     pub fn settle_offload(
         &mut self,
-        arguments: &JobArguments,
+        question: &Question,
         search: impl Fn(&Job<'_>) -> Result<PlanAnswer, Failure>,
     ) -> Result<Option<PlanAnswer>, Failure> {
         let choices = self.techniques.offload_choices();
@@ -382,7 +388,7 @@ impl LoadedJob {
         let mut fastest: Option<(f64, usize, PlanAnswer)> = None;
         for (at, choice) in choices.iter().enumerate() {
             self.techniques = choice.clone();
-            let found = search(&self.planner_job(arguments))?;
+            let found = search(&self.planner_job(question))?;
             let Some(time) = found.best.first().map(|best| best.time.total.0) else { continue };
             if fastest.as_ref().is_none_or(|(least, ..)| time < *least) {
                 fastest = Some((time, at, found));
@@ -393,19 +399,19 @@ impl LoadedJob {
         Ok(fastest.map(|(.., found)| found))
     }
 
-    /// The job.
-    pub fn planner_job(&self, arguments: &JobArguments) -> Job<'_> {
+    /// The job itself.
+    pub fn planner_job(&self, question: &Question) -> Job<'_> {
         Job {
             model: &self.model,
             chip: &self.chip,
             fabric: &self.fabric,
             stack: &self.stack,
-            devices: arguments.devices,
-            global_batch: arguments.global_batch.into(),
-            sequence_length: arguments.sequence_length.unwrap_or(self.model.max_sequence),
-            attention: arguments.attention.attention(),
+            devices: question.cluster.devices,
+            global_batch: question.cluster.global_batch_sequences.into(),
+            sequence_length: question.sequence_length(&self.model),
+            attention: question.software.attention,
             precision: self.precision,
-            optimizer: arguments.optimizer.to_optimizer(),
+            optimizer: question.software.optimizer,
             headroom: self.headroom,
             techniques: &self.techniques,
         }
@@ -426,87 +432,5 @@ pub fn parse_headroom(gib: f64, chip: &Accelerator, stack: &SoftwareStack) -> Re
         return Ok(Bytes::from_gib(gib));
     }
     let limit = format!("must be at least 0 and less than the {most:.2} GiB that stack {} leaves of {}", stack.name, chip.name);
-    Err(failure::input_failure(format!("--headroom-gib {gib}: {limit}; use a value such as 4")))
-}
-
-/// The flag that restricts a decision of a layout, as prefix of its message.
-pub fn flag_of_decision(key: &str) -> &'static str {
-    match key {
-        "tp" => "--tensor: ",
-        "pp" => "--pipeline: ",
-        "cp" => "--context: ",
-        "ep" => "--expert: ",
-        "etp" => "--expert-tensor: ",
-        "virtual_stages" => "--virtual-stages: ",
-        "micro_batch" => "--micro-batch: ",
-        "global_batch" => "--global-batch: ",
-        "layer_split" => "--layer-split: ",
-        "schedule" => "--schedule: ",
-        "devices" => "--devices: ",
-        _ => "",
-    }
-}
-
-fn layer_splits(list: &[String]) -> Result<Splits, Failure> {
-    if list.len() == 1 && list[0] == "best" {
-        return Ok(Splits::Best);
-    }
-    let ends = |text: &String| match text.as_str() {
-        "even" => Ok(None),
-        text => text.parse::<LayerEnds>().map(Some).map_err(|e| failure::input_failure(format!("--layer-split: {e}"))),
-    };
-    list.iter().map(ends).collect::<Result<_, _>>().map(Splits::Listed)
-}
-
-impl SpaceArguments {
-    /// The space of the requested plans.
-    pub fn plan_space(&self) -> Result<PlanSpace, Failure> {
-        let policy = |text: &String| {
-            let several = text.split_once(',').filter(|(first, _)| first.parse::<ActivationPolicy>().is_ok());
-            match several {
-                Some((first, rest)) => {
-                    let cure = "policies are separated by `;`, as `,` separates tensors of one";
-                    Err(failure::input_failure(format!(
-                        "--recompute {text}: {cure}; use --recompute '{first};{}'",
-                        rest.replace(',', ";")
-                    )))
-                }
-                None => text.parse::<ActivationPolicy>().map_err(|e| failure::input_failure(format!("--recompute: {e}"))),
-            }
-        };
-        let schedule = |name: &ScheduleName| match name {
-            ScheduleName::Gpipe => PipelineSchedule::GPipe,
-            ScheduleName::OneForwardOneBackward => PipelineSchedule::OneForwardOneBackward,
-            ScheduleName::ZbH1 => PipelineSchedule::ZbH1,
-            ScheduleName::ZbV => PipelineSchedule::ZbV,
-        };
-        let order = |name: &OrderName| match name {
-            OrderName::DataFirst => RankOrder::DataFirst,
-            OrderName::PipelineFirst => RankOrder::PipelineFirst,
-        };
-        let named = self.recompute.as_ref().map(|list| list.iter().filter(|text| *text != BEST).map(policy).collect());
-        let activations = named.transpose()?.filter(|list: &Vec<ActivationPolicy>| !list.is_empty());
-        let best = self.recompute.as_ref().map(|list| list.iter().any(|text| text == BEST));
-        let mixes = best.map(|best| if best { MixKind::PerStage } else { MixKind::None });
-        Ok(PlanSpace {
-            sequence_parallel: self.sequence_parallel.map(|on| vec![on]),
-            tensor: self.tensor.clone(),
-            pipeline: self.pipeline.clone(),
-            context: self.context.clone(),
-            context_methods: self
-                .context_method
-                .as_ref()
-                .map(|list| list.iter().map(ContextMethodName::to_context_method).collect()),
-            expert: self.expert.clone(),
-            expert_tensor: self.expert_tensor.clone(),
-            virtual_stages: self.virtual_stages.clone(),
-            splits: self.layer_split.as_ref().map(|list| layer_splits(list)).transpose()?,
-            orders: self.order.as_ref().map(|list| list.iter().map(order).collect()),
-            zero: self.zero.as_ref().map(|list| list.iter().filter_map(|z| ZeroStage::from_number((*z).into())).collect()),
-            micro_batch: self.micro_batch.as_ref().map(|list| list.iter().map(|b| u64::from(*b)).collect()),
-            activations,
-            mixes,
-            schedules: self.schedule.as_ref().map(|list| list.iter().map(schedule).collect()),
-        })
-    }
+    Err(input_failure(format!("--headroom-gib {gib}: {limit}; use a value such as 4")))
 }

@@ -8,6 +8,7 @@ use results::report::{self, ColumnAlign, TextTable};
 use search::space::FABRIC;
 use search::study::Study;
 use serde_json::json;
+use sim::files::carried::Files;
 use sim::hardware::fields::{self, ChipField};
 use sim::hardware::{Accelerator, FieldValue};
 use sim::kernel::DataType;
@@ -284,7 +285,7 @@ fn list_techniques() -> Result<ListFunction, Failure> {
 
 /// The fields of a chip and a fabric with their values, and further fields that their files may have.
 fn list_dimensions(arguments: &ListArguments) -> Result<ListFunction, Failure> {
-    let chip = chip_document(&arguments.chip)?;
+    let chip = chip_document(&arguments.chip, &Files::default())?;
     let name = chip.build_accelerator().or_input()?.name;
     let fabric = FabricDocument::load_for(&arguments.fabric, &name).or_input()?;
     let of_fabric = fabric.list_fields().into_iter().map(|(key, value)| (format!("{FABRIC}{key}"), value));

@@ -3,7 +3,6 @@
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::verb::search::question::SearchQuestion;
-use crate::verb::search::words::parse_request;
 use crate::verb::search::{parts, prepare_job};
 use crate::verb::sweep::{PreparedSweep, SweepProcessCounts, answer_text, claim_directory, sweep_facts};
 use results::parts::is_part;
@@ -43,14 +42,10 @@ pub fn run_merge(arguments: &MergeArguments) -> Result<(), Failure> {
         return parts::merge_parts(&arguments.parts, &arguments.out, arguments.format);
     }
     let parts = SweepParts::open_all(&arguments.parts).or_input()?;
-    let posed = parse_request(&parts.facts().asked_with)?;
-    let question = SearchQuestion::read_of_one_model(&posed)?;
-    if !sweep_facts(&question, &posed, Shard::WHOLE).is_same_part(parts.facts()) {
-        let asked = parts.facts().asked_with.join(" ");
-        let cure = "put back the study and the files that it names as they were, or sweep again";
-        return Err(failure::input_failure(format!(
-            "the parts were swept with `{asked}`, which asks something else by now; {cure}"
-        )));
+    let question = SearchQuestion::load_again(parts.facts().asked.clone())?.of_one_model(false)?;
+    if !sweep_facts(&question, Shard::WHOLE).is_same_part(parts.facts()) {
+        let cure = "built-in files that it names have changed; sweep again";
+        return Err(failure::input_failure(format!("the parts answer a question that means something else by now: {cure}")));
     }
     let claim = claim_directory(&arguments.out)?;
     let mut whole = merge::open_whole(claim.path(), parts.facts()).or_unwritable()?;

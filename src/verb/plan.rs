@@ -8,13 +8,14 @@ use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::input;
 use crate::numbers::whole_number_in;
 use crate::progress::ProgressDisplay;
-use crate::verb::job::{JobArguments, LoadedJob, SpaceArguments, flag_of_decision};
+use crate::verb::job::{JobArguments, LoadedJob, SpaceArguments, option_of_rule};
 use crate::verb::stop;
 use clap::ValueEnum;
 use interop::piper;
 use results::mapped::RankMappingRecord;
 use results::planned::{PlannedAnswer, StoppedSearch, one_line};
 use results::{figure, files, report, timeline};
+use search::ask::{AimSpec, Question};
 use search::bad_end::search_plans_by_bad_end;
 use search::planner::{
     Job, MapRanks, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, default_policies, map_plans, neighbours, search_plans_watched,
@@ -111,24 +112,25 @@ pub struct PlanArguments {
 /// Runs the verb: searches and prints.
 pub fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
     let limit = stop::StopLimit::new(arguments.time_limit)?;
-    let mut loaded = arguments.job.load_job(|whole| fabric_with_links(arguments, whole))?;
-    let mut asked = arguments.choices.plan_space()?.with_mixes_of(&loaded.stack);
+    let question = question(arguments)?;
+    let mut loaded = LoadedJob::load(&question, |whole| fabric_with_links(arguments, &question, whole))?;
+    let mut asked = question.plans.clone().with_mixes_of(&loaded.stack);
     if arguments.map_ranks {
         // The mapping chooses the order of the ranks.
         asked.orders.get_or_insert_with(|| vec![RankOrder::DataFirst]);
     }
-    let settled = search_with_fractions(arguments, &mut loaded, &asked, &limit)?;
-    let (job, cluster) = (loaded.planner_job(&arguments.job), &loaded.cluster);
+    let settled = search_with_fractions((arguments, &question), &mut loaded, &asked, &limit)?;
+    let (job, cluster) = (loaded.planner_job(&question), &loaded.cluster);
     let (space, around) = requested_spaces(arguments.emit, arguments.everything, &job, cluster, &asked);
     asked.check_tensor_names(&job).or_input()?;
     if let Some(error) = asked.fault(&space, &job, cluster) {
-        return Err(failure::input_failure(format!("{}{error}", flag_of_decision(error.key))));
+        return Err(failure::input_failure(format!("{}{error}", option_of_rule(error.key))));
     }
     for (name, rule) in asked.idle_schedules(&job, cluster) {
         tracing::warn!("--schedule {name}: no plan runs it, it is left out: {rule}");
     }
     if arguments.emit == Some(Framework::Piper) {
-        return write_piper_instance(arguments, &job);
+        return write_piper_instance(arguments, &question, &job);
     }
     let progress = ProgressDisplay::begin_phase("searching plans");
     let mut answer = settled.map_or_else(|| search_space(arguments, &job, &space, &limit, &progress), Ok)?;
@@ -138,7 +140,7 @@ pub fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
     if let (Some(refusal), true) = (&answer.refusal, answer.refused == answer.plans) {
         return Err(failure::input_failure(refusal));
     }
-    unmet_budget(&arguments.job, &job, &answer)?;
+    unmet_budget(&question, &job, &answer)?;
     let stored = |ranked: &RankedPlan| ranked.memory.stages.iter().any(|stage| stage.storage > Bytes::ZERO);
     if let (Some(nvme), false, false) = (&arguments.job.nvme, answer.best.is_empty(), answer.best.iter().any(stored)) {
         tracing::warn!(
@@ -159,10 +161,10 @@ pub fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
             if let Some(stopped) = &stopped {
                 tracing::warn!("{}", stopped.proof_text(answer.best.first().map(|best| best.time.total.0)));
             }
-            write_best_plan(arguments, framework, &job, &answer, &mappings)
+            write_best_plan(&question, framework, &job, &answer, &mappings)
         }
         (None, stopped) => {
-            let mut record = list_plans(arguments, &job, &around, &answer, stopped)?;
+            let mut record = list_plans((arguments, &question), &job, &around, &answer, stopped)?;
             drop(progress);
             record.with_mappings(&mappings);
             answer::write_answer(arguments.format, &record, report::planned_report)
@@ -170,14 +172,20 @@ pub fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
     }
 }
 
-/// Fails with exit code 2 if no plan meets the memory budget. The message has the reason and the smallest budget that
-/// would do.
-pub fn unmet_budget(arguments: &JobArguments, job: &Job<'_>, answer: &PlanAnswer) -> Result<(), Failure> {
+/// The question that the arguments ask.
+fn question(arguments: &PlanArguments) -> Result<Question, Failure> {
+    let question = arguments.job.question(arguments.choices.plan_space()?, None, false)?;
+    let aim = AimSpec { robust: arguments.robust, ..question.aim };
+    Ok(Question { everything: arguments.everything, aim, ..question })
+}
+
+/// A budget that no plan meets is the user's to mend: why, and the smallest that would do.
+pub fn unmet_budget(question: &Question, job: &Job<'_>, answer: &PlanAnswer) -> Result<(), Failure> {
     if job.headroom == Bytes::ZERO || !answer.best.is_empty() || answer.stopped.is_some() || answer.nearest.is_none() {
         return Ok(());
     }
-    let why = PlannedAnswer::from_answer(job, &arguments.model, answer, &[]).why.unwrap_or_default();
-    Err(failure::input_failure(format!("--headroom-gib {}: {why}", arguments.headroom_gib)))
+    let why = PlannedAnswer::from_answer(job, question.model(), answer, &[]).why.unwrap_or_default();
+    Err(failure::input_failure(format!("--headroom-gib {}: {why}", question.software.headroom_gib)))
 }
 
 /// Searches the fastest plans of a space.
@@ -200,26 +208,27 @@ fn search_space(
 
 /// Searches the fastest plans, with the best offloaded fraction if a technique leaves it open.
 fn search_with_fractions(
-    arguments: &PlanArguments,
+    (arguments, question): (&PlanArguments, &Question),
     loaded: &mut LoadedJob,
     asked: &PlanSpace,
     limit: &stop::StopLimit,
 ) -> Result<Option<PlanAnswer>, Failure> {
     let cluster = loaded.cluster.clone();
     let progress = ProgressDisplay::begin_phase("searching plans with every part that may go away");
-    loaded.settle_offload(&arguments.job, |job| {
+    loaded.settle_offload(question, |job| {
         let (space, _) = requested_spaces(arguments.emit, arguments.everything, job, &cluster, asked);
         search_space(arguments, job, &space, limit, &progress)
     })
 }
 
-/// Writes the graph of the job as a problem for Piper.
-fn write_piper_instance(arguments: &PlanArguments, job: &Job<'_>) -> Result<(), Failure> {
+/// Writes the job's graph as a problem for Piper.
+fn write_piper_instance(arguments: &PlanArguments, question: &Question, job: &Job<'_>) -> Result<(), Failure> {
     if let Some(top) = arguments.top {
         tracing::warn!("--top {top}: --emit piper writes the graph, which has no plans yet; it is left out");
     }
-    let micro_batch = arguments.choices.micro_batch.as_ref().and_then(|list| list.first()).map_or(1, |b| u64::from(*b));
-    let instance = piper::piper_graph_of_job(job, micro_batch, arguments.choices.tensor.as_deref()).or_input()?;
+    let plans = &question.plans;
+    let micro_batch = plans.micro_batch.as_ref().and_then(|list| list.first()).map_or(1, |b| *b);
+    let instance = piper::piper_graph_of_job(job, micro_batch, plans.tensor.as_deref()).or_input()?;
     answer::write_text(&instance.to_json_string())
 }
 
@@ -264,23 +273,23 @@ pub fn requested_spaces(
 
 /// Prints the best plan in a framework's configuration.
 fn write_best_plan(
-    arguments: &PlanArguments,
+    question: &Question,
     framework: Framework,
     job: &Job<'_>,
     answer: &PlanAnswer,
     mappings: &[RankMapping],
 ) -> Result<(), Failure> {
     if answer.best.is_empty() {
-        let why = PlannedAnswer::from_answer(job, &arguments.job.model, answer, &[]).why.unwrap_or_default();
+        let why = PlannedAnswer::from_answer(job, question.model(), answer, &[]).why.unwrap_or_default();
         return Err(Failure::Other(anyhow::anyhow!("--emit: nothing to write: {why}")));
     }
     let mappings: Vec<RankMappingRecord> = mappings.iter().map(RankMappingRecord::from).collect();
-    write::write_first_expressible(framework, &arguments.job.model, job, &answer.best, &mappings)
+    write::write_first_expressible(framework, question, job, &answer.best, &mappings)
 }
 
 /// The best plans, and the neighbours of the first unless the search was stopped. Writes the trace.
 fn list_plans(
-    arguments: &PlanArguments,
+    (arguments, question): (&PlanArguments, &Question),
     job: &Job<'_>,
     asked: &PlanSpace,
     answer: &PlanAnswer,
@@ -288,24 +297,24 @@ fn list_plans(
 ) -> Result<PlannedAnswer, Failure> {
     let first = answer.best.first().filter(|_| stopped.is_none());
     let around = first.map(|best| neighbours(job, asked, best)).transpose().or_input()?;
-    let mut record = PlannedAnswer::from_answer(job, &arguments.job.model, answer, &around.unwrap_or_default());
+    let mut record = PlannedAnswer::from_answer(job, question.model(), answer, &around.unwrap_or_default());
     record.robust = arguments.robust;
-    record.asked = arguments.job.to_inputs()?;
+    record.asked = Some(question.clone());
     record.stopped = stopped;
     if let Some(best) = answer.best.first() {
         let timeline = job.plan_timeline(&best.plan).or_input()?;
         record.with_timeline(&timeline);
-        write_trace(arguments, &timeline)?;
-        draw_memory(arguments.memory.as_deref(), &describe_job(&arguments.job), &timeline, best)?;
+        write_trace(arguments, question, &timeline)?;
+        draw_memory(arguments.memory.as_deref(), &describe_job(&arguments.job, question), &timeline, best)?;
     } else if let Some(file) = &arguments.trace {
         tracing::warn!("--trace {}: no plan fits, nothing is written", file.display());
     }
     Ok(record)
 }
 
-/// Describes a job in a few words.
-pub fn describe_job(job: &JobArguments) -> String {
-    format!("{} on {} x {}", job.model, job.devices, job.chip)
+/// A job in a few words.
+pub fn describe_job(job: &JobArguments, question: &Question) -> String {
+    format!("{} on {} x {}", job.model, question.cluster.devices, job.chip)
 }
 
 /// Draws the memory of a plan's stages over its step, if a directory is given.
@@ -322,16 +331,16 @@ pub fn draw_memory(directory: Option<&Path>, job: &str, timeline: &Timeline, ran
     drawn.write_files(directory, "memory").or_unwritable().map(drop)
 }
 
-fn write_trace(arguments: &PlanArguments, timeline: &Timeline) -> Result<(), Failure> {
+fn write_trace(arguments: &PlanArguments, question: &Question, timeline: &Timeline) -> Result<(), Failure> {
     let Some(file) = &arguments.trace else { return Ok(()) };
-    let title = format!("{}, fastest plan", describe_job(&arguments.job));
+    let title = format!("{}, fastest plan", describe_job(&arguments.job, question));
     files::write_file(file, timeline::timeline_trace(&title, timeline).as_bytes()).or_unwritable()
 }
 
-/// The fabric with the measured links between its nodes or devices, if there are any.
-fn fabric_with_links(arguments: &PlanArguments, whole: Fabric) -> Result<Fabric, Failure> {
+/// The fabric with the measured links between its nodes or devices, where there are any.
+fn fabric_with_links(arguments: &PlanArguments, question: &Question, whole: Fabric) -> Result<Fabric, Failure> {
     let Some(path) = &arguments.links else { return Ok(whole) };
     let between_devices = arguments.links_between == LinkEnds::Devices;
     let links = input::LinksFile { path, of: arguments.links_of.as_deref(), between_devices };
-    input::fabric_with_links(whole, arguments.job.devices, links)
+    input::fabric_with_links(whole, question.cluster.devices, links)
 }

@@ -2,15 +2,16 @@
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
-use crate::input;
 use crate::progress;
-use crate::verb::job::{JobArguments, JobParts};
-use results::asked::JobInputs;
+use crate::verb::job::JobParts;
+use crate::verb::job::run::files_without;
 use results::page::{AnsweringVerb, JobNames, Page, PageDie, PageSubject, PlanReplay, SourceFile};
 use results::run::{RunError, SearchRun};
 use results::{files, finite};
+use search::ask::{AimSpec, ChipChoice, ClusterSpec, PlanSpace, Question, Software, WorkloadSpec};
 use search::planner::Job;
 use serde::Serialize;
+use sim::files::carried::Files;
 use sim::hardware::ChipTemplate;
 use sim::units::Bytes;
 use std::path::PathBuf;
@@ -70,10 +71,7 @@ pub fn run_report(arguments: &ReportArguments) -> Result<(), Failure> {
     }
     let subject = PageSubject::read_from(&arguments.run).or_input()?;
     if subject.kind == AnsweringVerb::Search {
-        let given = [&arguments.model, &arguments.chip, &arguments.fabric, &arguments.stack];
-        let given: Vec<&str> = given.into_iter().flatten().map(String::as_str).collect();
-        input::keep_files_of_run(&arguments.run, &given)?;
-        // A run with foreign files is refused. A run of an older version without a chip is incomplete.
+        // A run whose files are not its own is none; one of an older version that has no chip lacks something.
         match SearchRun::read_chip(&arguments.run) {
             Ok(_) | Err(RunError::NoChip { .. }) => {}
             Err(error) => return Err(error).or_input(),
@@ -130,7 +128,7 @@ fn job_parts(
     left_out: &mut Vec<String>,
 ) -> Result<Option<JobParts>, Failure> {
     let given = [&arguments.model, &arguments.chip, &arguments.fabric, &arguments.stack].iter().any(|name| name.is_some());
-    match (parts_of_job(arguments, subject), given) {
+    match (parts_of_question(arguments, subject), given) {
         (Ok(parts), _) => Ok(Some(parts)),
         (Err(failure), true) => Err(failure),
         (Err(Failure::Input(why)), false) => {
@@ -141,34 +139,46 @@ fn job_parts(
     }
 }
 
-/// Reads the job of the run, with the given parts instead of its own.
-fn parts_of_job(arguments: &ReportArguments, subject: &PageSubject) -> Result<JobParts, Failure> {
-    let mut job =
-        if subject.asked.asked_with.is_empty() { job_of_names(subject)? } else { job_of_answer(arguments, &subject.asked)? };
-    let instead = |part: &mut String, given: &Option<String>| given.iter().for_each(|name| part.clone_from(name));
-    instead(&mut job.model, &arguments.model);
-    instead(&mut job.chip, &arguments.chip);
-    instead(&mut job.fabric, &arguments.fabric);
-    job.stack = arguments.stack.clone().or(job.stack);
-    job.parts_of_job()
+/// The parts of the question, except those that are given in place of its own.
+fn parts_of_question(arguments: &ReportArguments, subject: &PageSubject) -> Result<JobParts, Failure> {
+    let mut question = subject.asked.clone().unwrap_or_else(|| question_of_names(subject));
+    let ReportArguments { model, chip, fabric, stack, .. } = arguments;
+    let own: Vec<&str> = [model, chip, fabric, stack].into_iter().flatten().map(String::as_str).collect();
+    question.files = files_without(&question.files, &own);
+    if let (Some(model), Some(first)) = (model, question.models.first_mut()) {
+        first.model.clone_from(model);
+    }
+    if let (Some(given), ChipChoice::One { chip, .. }) = (chip, &mut question.chips) {
+        chip.clone_from(given);
+    }
+    question.cluster.fabric = fabric.clone().unwrap_or(question.cluster.fabric);
+    question.software.stack = stack.clone().or(question.software.stack);
+    JobParts::read(&question, Ok)
 }
 
-/// The job of an answer with recorded inputs. The texts of its files come from the answer.
-fn job_of_answer(arguments: &ReportArguments, asked: &JobInputs) -> Result<JobArguments, Failure> {
-    let own = [&arguments.model, &arguments.chip, &arguments.fabric, &arguments.stack];
-    input::keep_texts(asked.inputs.clone(), &own.into_iter().flatten().map(String::as_str).collect::<Vec<_>>());
-    JobArguments::from_words(&asked.asked_with)
-}
-
-/// The job of a search, or of an answer that has only the names of its parts.
-fn job_of_names(subject: &PageSubject) -> Result<JobArguments, Failure> {
+/// The question of an older answer, which keeps no more than the names of its parts.
+fn question_of_names(subject: &PageSubject) -> Question {
     let JobNames { model, chip, fabric, stack } = &subject.names;
-    let options = subject.run.as_ref().map(|run| &run.record.study.options);
-    let further = options.and_then(|options| options.get("mtp_layers").cloned()).unwrap_or_else(|| "0".to_owned());
-    let (devices, batch) = (subject.devices.to_string(), subject.global_batch.to_string());
-    let words = [model, "--chip", chip, "--fabric", fabric, "--stack", stack, "--mtp-layers", &further];
-    let cluster = ["--devices", &devices, "--global-batch", &batch];
-    JobArguments::from_words(&words.into_iter().chain(cluster).map(str::to_owned).collect::<Vec<_>>())
+    let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    Question {
+        study: None,
+        models: vec![WorkloadSpec::of(model)],
+        mtp_layers: None,
+        capacity_factor: None,
+        chips: ChipChoice::One { chip: chip.clone(), nvme: None },
+        cluster: ClusterSpec {
+            devices: number(subject.devices),
+            fabric: fabric.clone(),
+            global_batch_sequences: number(subject.global_batch),
+        },
+        fast_domain: None,
+        software: Software { stack: Some(stack.clone()), ..Software::default() },
+        plans: PlanSpace::default(),
+        everything: false,
+        aim: AimSpec::default(),
+        limits: None,
+        files: Files::default(),
+    }
 }
 
 /// The chip of the run and the others beside it, each once.

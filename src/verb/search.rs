@@ -1,6 +1,6 @@
 //! `coplace search`: finds the best chip and plan.
 
-pub mod again;
+mod again;
 mod asked;
 pub mod baselines;
 pub mod models;
@@ -48,7 +48,7 @@ const USED: f64 = 0.95;
     coplace search llama3-70b --study tpu --parts 64 --slurm --partition=long --time=4:00:00\n\n\
     Writes into the run directory: record.json (study, proof, best design, comparison, times), designs.parquet (every design that was\n\
     decided by itself and what became of it), progress.csv (the gap over time), best.toml (the chip that was found, for any verb's --chip; so is the directory), fabric.toml where the study varies a\n\
-    base chip, inputs.json (the files that the question names, for a run stands alone), pareto.svg and pareto.png (the objective against the front's first axis), SHA256SUMS (digests of the others). A directory with the answer to\n\
+    base chip, pareto.svg and pareto.png (the objective against the front's first axis), SHA256SUMS (digests of the others). A directory with the answer to\n\
     another question is never overwritten. A part (--shard) has part.json, decided.bin and SHA256SUMS: coplace merge makes a run of all parts, without\n\
     progress.csv. --slurm writes parts, logs and scripts beside the run directory, into DIR.parts, and submits the parts that are not there.\n\
     JSON: the record, as in record.json; of a part part, question, evaluated, seconds, was_complete, files; with --slurm parts, submitted, complete,\n\
@@ -74,11 +74,14 @@ pub struct SearchArguments {
     in_parts: PartArguments,
 }
 
-/// The question as given: models, a study, and overrides of the study.
-#[derive(clap::Args, Debug, Clone)]
+/// The question as it is given: a model, a study, and what is asked otherwise than the study says.
+#[derive(clap::Args, Debug, Clone, Default)]
 pub struct SearchRequest {
-    /// Built-in models (coplace list models) or Hugging Face config.json files; several are searched together. A file
-    /// STUDY.toml among them is the study [default: the study's]
+    /// A recorded question (question.json, as --slurm writes it), asked again as it is
+    #[arg(long, value_name = "FILE.json")]
+    pub question: Option<PathBuf>,
+    /// Built-in models (coplace list models) or Hugging Face config.json files; several are searched for together; a file STUDY.toml among them is the
+    /// study [default: the study's]
     #[arg(value_name = "MODEL")]
     pub models: Vec<String>,
     /// A built-in study (coplace list studies) or a study file (.toml) [default: phaze; tpu with --node or
@@ -238,9 +241,8 @@ pub fn run_search(arguments: &SearchArguments) -> Result<(), Failure> {
         grown.finish_with(&answer);
         progress.next_phase("explaining the best chip and comparing it");
         times.insert("search".to_owned(), searching.elapsed().as_secs_f64());
-        let (asked_with, stopped) = (arguments.posed.to_words(), limit.stopped_by());
-        let about =
-            RecordContext { digest, seed: arguments.seed, asked_with, stopped, grown: Some(grown.to_csv()), start, times };
+        let stopped = limit.stopped_by();
+        let about = RecordContext { digest, seed: arguments.seed, stopped, grown: Some(grown.to_csv()), start, times };
         let found = conclude_search(&question, searched, &answer, about)?;
         drop(progress);
         write_and_print(&out, arguments.format, found, |record| report_with_progress(record, &grown))
@@ -268,8 +270,7 @@ pub fn prepare_and_search<T>(
 pub struct RecordContext {
     pub digest: String,
     pub seed: u64,
-    pub asked_with: Vec<String>,
-    /// The cause of the stop, if the search was stopped.
+    /// What has stopped the search, where something has.
     pub stopped: Option<String>,
     /// The gap over time.
     pub grown: Option<String>,
@@ -285,7 +286,7 @@ pub fn conclude_search(
     answer: &DesignAnswer,
     about: RecordContext,
 ) -> Result<(SearchRecord, Vec<DesignRow>, FoundFiles), Failure> {
-    let RecordContext { digest, seed, asked_with, stopped, grown, start, mut times } = about;
+    let RecordContext { digest, seed, stopped, grown, start, mut times } = about;
     let explaining = Instant::now();
     let mut rows = searched.design_rows(answer).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
     name_bounds(searched, answer, &mut rows)?;
@@ -304,6 +305,7 @@ pub fn conclude_search(
     times.insert("compare".to_owned(), explaining.elapsed().as_secs_f64());
     times.insert("total".to_owned(), start.elapsed().as_secs_f64());
     let (format, versions, study) = (record::FORMAT, Versions::current(), question.study_record());
+    let asked = question.asked.clone();
     let front = (question.aim.axes.named_axes().count() > 0)
         .then(|| {
             let several = !question.others.is_empty();
@@ -312,7 +314,7 @@ pub fn conclude_search(
         })
         .flatten();
     let record =
-        SearchRecord { format, versions, question: digest, study, seed, certificate, best, comparison, front, asked_with, times };
+        SearchRecord { format, versions, question: digest, study, seed, certificate, best, comparison, front, asked, times };
     Ok((record, rows, found))
 }
 
@@ -354,8 +356,8 @@ fn report_with_progress(record: &SearchRecord, grown: &ProgressTable) -> String 
 
 /// Prepares a job and the study's plans for chips.
 pub fn prepare_job<'a>(question: &SearchQuestion, job: &Job<'a>) -> Result<PreparedJob<'a>, Failure> {
-    let space = question.study.plan.space();
-    // The user mends values of a study in the study.
+    let space = question.study.plan.choices.clone();
+    // A study's own values are mended in the study.
     let fault = match question.cluster_by_flags {
         true => space.unfit_cluster(job, &question.cluster),
         false => space.emptiness(job, &question.cluster),
@@ -459,7 +461,7 @@ pub fn describe_design(
     ranked: &RankedPlan,
     (design, id): (DesignRow, DesignId),
 ) -> Result<BestDesign, Failure> {
-    let (step, evaluate_with) = models::step_record(question, job, ranked)?;
+    let (step, evaluate_with) = models::step_record(question, id, job, ranked)?;
     let notes = notes_on_best(question, id, (&design, true));
     Ok(BestDesign { design, step, models: Vec::new(), notes, evaluate_with })
 }
@@ -509,7 +511,7 @@ fn notes_on_best(question: &SearchQuestion, id: DesignId, (row, complete): (&Des
 
 /// The files of the best chip and its fabric.
 fn found_files(question: &SearchQuestion, answer: &DesignAnswer, digest: &str) -> Result<FoundFiles, Failure> {
-    let Some(index) = answer.best else { return Ok(FoundFiles { inputs: question.inputs.clone(), ..FoundFiles::default() }) };
+    let Some(index) = answer.best else { return Ok(FoundFiles::default()) };
     let source = format!("found by coplace search {}, study {}, question {digest}", question.model_names(), question.name);
     files_of_design(question, answer.designs[index].id, &source)
 }
@@ -518,5 +520,5 @@ fn found_files(question: &SearchQuestion, answer: &DesignAnswer, digest: &str) -
 pub fn files_of_design(question: &SearchQuestion, id: DesignId, source: &str) -> Result<FoundFiles, Failure> {
     let (document, keys) = question.space.document_of_design(id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
     let (chip, fabric) = (document.to_text(&keys, source).or_other()?, question.file_of_fabric(id, source)?);
-    Ok(FoundFiles { chip: Some(chip), fabric, progress: None, inputs: question.inputs.clone() })
+    Ok(FoundFiles { chip: Some(chip), fabric, progress: None })
 }

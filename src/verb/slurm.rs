@@ -4,6 +4,7 @@
 use super::job::count_up_to;
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
 use results::files;
+use search::ask::Question;
 use search::shard::Shard;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,10 @@ use std::process::Command;
 /// Most tasks of a job array. Slurm's default MaxArraySize is 1001, which allows numbers up to 1000 (slurm.conf(5)).
 const MOST_TASKS: u32 = 1000;
 
-/// The options for parts.
+/// The file of the question, beside the parts.
+const QUESTION: &str = "question.json";
+
+/// In which parts it is done.
 #[derive(clap::Args, Clone)]
 pub struct PartArguments {
     /// One of several parts, such as 1/8 to 8/8. A part has the same designs whenever and wherever it runs; coplace
@@ -53,7 +57,9 @@ pub struct SubmitAnswer {
 pub struct SlurmBatch<'a> {
     /// The verb.
     pub verb: &'static str,
-    /// The arguments of each part's command, without its part and its directory.
+    /// The question of every part.
+    pub question: &'a Question,
+    /// Further options of each part's command, besides its question, its part and its directory.
     pub words: Vec<String>,
     /// Directory of the merged result.
     pub out: &'a Path,
@@ -91,7 +97,12 @@ impl SlurmBatch<'_> {
             }
         }
         let (array, merge) = (directory.join("array.sh"), directory.join("merge.sh"));
-        let scripts = [(array.clone(), self.array_script()?.into_bytes()), (merge.clone(), self.merge_script()?.into_bytes())];
+        let question = serde_json::to_string_pretty(&self.question.to_json()).or_other()? + "\n";
+        let scripts = [
+            (directory.join(QUESTION), question.into_bytes()),
+            (array.clone(), self.array_script()?.into_bytes()),
+            (merge.clone(), self.merge_script()?.into_bytes()),
+        ];
         files::write_files(&scripts).or_unwritable()?;
         let log = |name: &str| format!("--output={}", directory.join(name).display());
         let job = if submitted.is_empty() {
@@ -118,7 +129,9 @@ impl SlurmBatch<'_> {
     /// The script of a part. It resumes from any state.
     fn array_script(&self) -> Result<String, Failure> {
         let out = self.part_directory("${SLURM_ARRAY_TASK_ID}").display().to_string();
-        let words: Vec<String> = std::iter::once(self.verb.to_owned()).chain(self.words.iter().cloned()).collect();
+        let question = parts_directory(self.out).join(QUESTION).display().to_string();
+        let question = [self.verb.to_owned(), "--question".to_owned(), question];
+        let words: Vec<String> = question.into_iter().chain(self.words.iter().cloned()).collect();
         let part = format!("\"${{SLURM_ARRAY_TASK_ID}}/{}\"", self.parts);
         // The shell fills in the number of the part, and nothing else.
         let out = quote_for_shell(&out).replace("${SLURM_ARRAY_TASK_ID}", "'\"${SLURM_ARRAY_TASK_ID}\"'");

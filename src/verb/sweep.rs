@@ -41,7 +41,7 @@ const OF_ONE: &str = "A built-in model (coplace list models) or a Hugging Face c
     coplace sweep llama3-70b --study tpu --parts 64 --slurm --partition=long --time=4:00:00\n\n\
     Writes into its directory: sweep.sqlite (what is found, as it is found: a killed sweep goes on with --resume and has lost less than a\n\
     second), and when it is finished sweep.parquet and sweep.csv (every design with its values, area, power, energy, dollars, best plan and\n\
-    what bounds it, or why it was rejected), record.json, best.toml, fabric.toml and inputs.json (as search writes them) and SHA256SUMS. A part\n\
+    what bounds it, or why it was rejected), record.json, best.toml, fabric.toml (as search writes them) and SHA256SUMS. A part\n\
     (--shard) has its store only: coplace merge puts parts together. --slurm writes parts, logs and scripts beside its\n\
     directory, into DIR.parts, and submits the parts that are not complete. JSON: format, part, designs, outcomes, bound_by, record, this_run, files;\n\
     with --slurm parts, submitted, complete, running, job, merge_job, directory, out."
@@ -99,13 +99,21 @@ pub fn run_sweep(arguments: &SweepArguments) -> Result<(), Failure> {
     }
     let question = SearchQuestion::read_of_one_model(&arguments.posed)?;
     let shard = arguments.in_parts.shard.unwrap_or(Shard::WHOLE);
-    let facts = sweep_facts(&question, &arguments.posed, shard);
+    let facts = sweep_facts(&question, shard);
     let path = arguments.out.clone().unwrap_or_else(|| usual_directory(&question, &arguments.posed, &facts));
     if let Some(options) = &arguments.in_parts.slurm {
-        let words = arguments.posed.to_words().into_iter().chain(["--resume".to_owned()]).collect();
-        let state =
-            |shard: Shard, directory: &Path| state_of_part(directory, &self::sweep_facts(&question, &arguments.posed, shard));
-        let batch = SlurmBatch { verb: "sweep", words, out: &path, parts: arguments.in_parts.parts, options, state: &state };
+        let words = vec!["--resume".to_owned()];
+        let state = |shard: Shard, directory: &Path| state_of_part(directory, &self::sweep_facts(&question, shard));
+        let asked = &question.asked;
+        let batch = SlurmBatch {
+            verb: "sweep",
+            question: asked,
+            words,
+            out: &path,
+            parts: arguments.in_parts.parts,
+            options,
+            state: &state,
+        };
         let submitted = batch.submit_batch()?;
         return answer::write_answer(arguments.format, &Versioned::with_schema_one(&submitted), |_| {
             slurm::answer_text(&submitted)
@@ -158,15 +166,15 @@ fn usual_directory(question: &SearchQuestion, posed: &SearchRequest, facts: &Swe
     PathBuf::from("runs").join(format!("sweep-{}{digest}{part}", question.directory_name(posed)))
 }
 
-/// The question, the space and the part of a sweep.
-pub fn sweep_facts(question: &SearchQuestion, posed: &SearchRequest, shard: Shard) -> SweepFacts {
-    // PHAZE's dimensions already have columns in every design.
+/// Of which question, space and part a sweep is.
+pub fn sweep_facts(question: &SearchQuestion, shard: Shard) -> SweepFacts {
+    // PHAZE's dimensions are columns of every design.
     let column = !matches!(question.study.space.chips, Chips::Phaze(_));
     let dials = question.space.listed_dimensions();
     SweepFacts {
         coplace: Versions::current().coplace,
         question: question.digest_of_question(0),
-        asked_with: posed.to_words(),
+        asked: question.asked.clone(),
         study: question.study_record(),
         combinations: question.space.combination_count(),
         dimensions: dials.iter().map(|dial| SweptDimension::of_dimension(dial, column && dial.values.len() > 1)).collect(),
@@ -287,7 +295,7 @@ impl<'a> PreparedSweep<'a> {
             best,
             comparison: None,
             front: None,
-            asked_with: facts.asked_with.clone(),
+            asked: facts.asked.clone(),
             times: BTreeMap::from([
                 ("sweep".to_owned(), this_run.seconds),
                 ("export".to_owned(), exporting.elapsed().as_secs_f64()),
@@ -301,7 +309,7 @@ impl<'a> PreparedSweep<'a> {
     /// The best design with the figures of its step, and its files.
     fn best_design(&self, summary: &SweepSummary, digest: &str) -> Result<(Option<BestDesign>, FoundFiles), Failure> {
         let Some(row) = &summary.best else {
-            return Ok((None, FoundFiles { inputs: self.question.inputs.clone(), ..FoundFiles::default() }));
+            return Ok((None, FoundFiles::default()));
         };
         let space = &self.question.space;
         let number = row.index as u64;

@@ -5,10 +5,13 @@ use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::input;
 use crate::numbers::whole_number_in;
 use crate::progress;
+use crate::verb::job::run::{files_without, question_of_run};
 use crate::verb::job::{AttentionKernel, LONGEST, OptimizerName, ProductFormat, count_up_to, training_precision};
 use results::techniques::{self, TechniqueComparison};
 use results::{figure, report};
+use search::ask::Question;
 use search::techniques::TechniqueSetting;
+use sim::files::carried::Files;
 use sim::hardware::Accelerator;
 use sim::pipeline::PipelineSchedule;
 use std::path::PathBuf;
@@ -40,9 +43,9 @@ pub struct TechniquesArguments {
     /// by itself]
     #[arg(long, value_name = "NAME[,KEY=VALUE]")]
     technique: Vec<String>,
-    /// Network between the devices
-    #[arg(long, default_value = "phaze_flat")]
-    fabric: String,
+    /// Network between the devices [default: phaze_flat]
+    #[arg(long)]
+    fabric: Option<String>,
     /// Tensor-parallel width
     #[arg(long, value_name = "T", default_value_t = 1, value_parser = count_up_to(1 << 16))]
     tensor: u32,
@@ -79,19 +82,19 @@ pub struct TechniquesArguments {
     /// Set an option of the stack. Can be given several times
     #[arg(long, value_name = "TABLE.KEY=VALUE")]
     stack_option: Vec<String>,
-    /// Execution of attention
-    #[arg(long, value_enum, default_value_t = AttentionKernel::Fused)]
-    attention: AttentionKernel,
-    /// Number format [default: bf16; fp16 on chips without it]
+    /// How attention is executed [default: fused]
+    #[arg(long, value_enum)]
+    attention: Option<AttentionKernel>,
+    /// Number format [default: bf16, fp16 on chips without it]
     #[arg(long, value_enum)]
     precision: Option<ProductFormat>,
     /// Keep weights, gradients and states only in the number format, without an fp32 master copy
     #[arg(long)]
     no_master: bool,
-    /// Optimizer
-    #[arg(long, value_enum, default_value_t = OptimizerName::Adam)]
-    optimizer: OptimizerName,
-    /// Storage of every device, GB/s and GB, instead of that in the chip's file
+    /// The optimizer [default: adam]
+    #[arg(long, value_enum)]
+    optimizer: Option<OptimizerName>,
+    /// Storage for every device, GB/s and GB, in place of the chip's file
     #[arg(long, value_name = "GB_PER_S:GB")]
     nvme: Option<String>,
     /// Draw the comparison into this directory (techniques.svg and .png), which is created if needed
@@ -104,19 +107,25 @@ pub struct TechniquesArguments {
 
 /// Runs the verb: evaluates the techniques and prints.
 pub fn run_techniques(arguments: &TechniquesArguments) -> Result<(), Failure> {
-    let model = Model::load(&arguments.model).or_input()?;
-    let mut chip = input::read_chip(&arguments.chip)?.accelerator;
+    let run = question_of_run(&arguments.chip, &arguments.model)?;
+    let own = [Some(arguments.model.as_str()), arguments.fabric.as_deref(), arguments.stack.as_deref()];
+    let own: Vec<&str> = own.into_iter().flatten().collect();
+    let files = run.as_ref().map_or_else(Files::default, |run| files_without(&run.files, &own));
+    let model = Model::load_from(&arguments.model, &files).or_input()?;
+    let mut chip = input::read_chip(&arguments.chip, &files)?.accelerator;
     if let Some(text) = &arguments.nvme {
         chip.storage = Some(input::parse_storage(text)?);
     }
-    let stack = input::read_stack(
-        arguments.stack.as_deref().unwrap_or(SoftwareStack::usual_stack_name(&chip.name)),
-        &arguments.stack_option,
-    )?;
-    let plan = technique_plan(arguments, &model, &chip, &stack)?;
+    let stack = arguments.stack.as_deref().or(run.as_ref().and_then(|run| run.software.stack.as_deref()));
+    let usual = SoftwareStack::usual_stack_name(&chip.name);
+    let stack = input::read_stack(stack.unwrap_or(usual), &arguments.stack_option, &files)?;
+    let same_model = run.as_ref().filter(|run| run.model() == arguments.model);
+    let plan = technique_plan(arguments, same_model, &model, &chip, &stack)?;
     let devices = u32::try_from(plan.layout.device_count())
         .map_err(|_| failure::input_failure("--tensor, --pipeline, --data: too many devices; use fewer"))?;
-    let fabric = input::read_fabric(&arguments.fabric, &chip.name, None)?.for_devices(devices).or_input()?;
+    let of_run = run.as_ref().map(|run| run.cluster.fabric.as_str());
+    let fabric = arguments.fabric.as_deref().or(of_run).unwrap_or("phaze_flat");
+    let fabric = input::read_fabric(fabric, &chip.name, None, &files)?.for_devices(devices).or_input()?;
     let lists = match arguments.technique.is_empty() {
         true => techniques::all_techniques().or_other()?,
         false => arguments.technique.iter().map(|text| parse_techniques(text)).collect::<Result<_, _>>()?,
@@ -152,10 +161,13 @@ fn parse_techniques(text: &str) -> Result<Techniques, Failure> {
 
 fn technique_plan(
     arguments: &TechniquesArguments,
+    run: Option<&Question>,
     model: &Model,
     chip: &Accelerator,
     stack: &SoftwareStack,
 ) -> Result<TrainingPlan, Failure> {
+    let tokens = run.and_then(|run| run.models.first()).and_then(|of| of.sequence_length);
+    let software = run.map(|run| &run.software);
     let layout = Layout {
         tensor: arguments.tensor,
         pipeline: arguments.pipeline,
@@ -170,7 +182,7 @@ fn technique_plan(
     let batch = Batch {
         micro_batch,
         global_batch: micro_batch * u64::from(arguments.accumulate) * u64::from(arguments.data),
-        sequence_length: arguments.sequence_length.unwrap_or(model.max_sequence),
+        sequence_length: arguments.sequence_length.or(tokens).unwrap_or(model.max_sequence),
     };
     layout.check_model_and_batch(model, &batch).or_input()?;
     let asked = stack.precision_of_run(training_precision(arguments.precision, chip)?);
@@ -187,9 +199,9 @@ fn technique_plan(
         layout,
         batch,
         activations: activations.into(),
-        attention: arguments.attention.attention(),
+        attention: arguments.attention.map(AttentionKernel::attention).or(software.map(|of| of.attention)).unwrap_or_default(),
         precision,
-        optimizer: arguments.optimizer.to_optimizer(),
+        optimizer: arguments.optimizer.map(OptimizerName::to_optimizer).or(software.map(|of| of.optimizer)).unwrap_or_default(),
         schedule: PipelineSchedule::OneForwardOneBackward,
         techniques: Techniques::default(),
     })

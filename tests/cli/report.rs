@@ -107,8 +107,8 @@ fn a_run_stands_alone() {
     assert!(
         run_coplace_in(&elsewhere, &["evaluate", "config.json", "--chip", "../run"]).expect_refusal().contains("config.json")
     );
-    // Foreign files in a run are refused.
-    for file in ["inputs.json", "best.toml"] {
+    // Files that are not the run's own are refused.
+    for file in ["record.json", "best.toml"] {
         let path = dir.path().join("run").join(file);
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, format!("{text} ")).unwrap();
@@ -146,8 +146,8 @@ fn an_answer_has_its_chip_with_it() {
     });
     std::fs::remove_dir_all(&there).unwrap();
     for mut answer in answers {
-        assert_eq!((&answer["asked_with"][1], &answer["asked_with"][2]), (&"--chip".into(), &"run/best.toml".into()));
-        assert!(answer["inputs"]["run/best.toml"].as_str().unwrap().contains("[tensor]"), "{answer}");
+        assert_eq!(answer["asked"]["chips"]["one"]["chip"], "run/best.toml");
+        assert!(answer["asked"]["files"]["run/best.toml"].as_str().unwrap().contains("[tensor]"), "{answer}");
         let file = elsewhere.join("answer.json");
         std::fs::write(&file, answer.to_string()).unwrap();
         let written = run_coplace_in(&elsewhere, &["report", "answer.json", "-o", "page.html", "--format", "json"]).expect_json();
@@ -159,11 +159,14 @@ fn an_answer_has_its_chip_with_it() {
         let job =
             ["evaluate", "llama2-7b", "--chip", "answer.json", "--devices", "64", "--global-batch", "64", "--format", "json"];
         let of_answer = run_coplace_in(&elsewhere, &job).expect_json();
-        assert_eq!(of_answer["job"]["chip"]["tensor_cores"], answer["inputs"]["run/best.toml"].as_str().map(cores).unwrap());
+        assert_eq!(
+            of_answer["job"]["chip"]["tensor_cores"],
+            answer["asked"]["files"]["run/best.toml"].as_str().map(cores).unwrap()
+        );
         std::fs::write(elsewhere.join("other.json"), of_answer.to_string()).unwrap();
         let page = run_coplace_in(&elsewhere, &["report", "other.json", "-o", "page.html", "--format", "json"]).expect_json();
         assert_eq!(page["left_out"], serde_json::json!([]));
-        answer.as_object_mut().unwrap().retain(|key, _| !["asked_with", "inputs"].contains(&key.as_str()));
+        answer.as_object_mut().unwrap().retain(|key, _| key != "asked");
         std::fs::write(&file, answer.to_string()).unwrap();
         let older = run_coplace_in(&elsewhere, &["report", "answer.json", "-o", "page.html"]);
         assert!(older.code == 3 && older.stdout.contains("Left out: passes"), "{older:?}");

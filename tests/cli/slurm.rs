@@ -98,7 +98,18 @@ fn a_job_array_s_lost_part_is_named_and_submitted_alone() {
     assert_same_exports(dir.path(), "it's here/batch");
     assert_eq!(
         file_names(&at("batch.parts")),
-        ["1-of-3", "2-of-3", "3-of-3", "array.sh", "merge.log", "merge.sh", "part-1.log", "part-2.log", "part-3.log"]
+        [
+            "1-of-3",
+            "2-of-3",
+            "3-of-3",
+            "array.sh",
+            "merge.log",
+            "merge.sh",
+            "part-1.log",
+            "part-2.log",
+            "part-3.log",
+            "question.json"
+        ]
     );
 }
 
@@ -128,7 +139,19 @@ fn a_search_s_lost_part_is_named_and_submitted_alone() {
     assert_same_answer(dir.path(), "it's here/batch");
     assert_eq!(
         file_names(&at("batch.parts")),
-        ["1-of-3", "2-of-3", "3-of-3", "array.sh", "best", "merge.log", "merge.sh", "part-1.log", "part-2.log", "part-3.log"]
+        [
+            "1-of-3",
+            "2-of-3",
+            "3-of-3",
+            "array.sh",
+            "best",
+            "merge.log",
+            "merge.sh",
+            "part-1.log",
+            "part-2.log",
+            "part-3.log",
+            "question.json"
+        ]
     );
     assert_eq!(file_names(&at("batch.parts/best")), ["1-of-3.json", "2-of-3.json", "3-of-3.json"]);
     // Parts of another question lie in the way. They are not mistaken for these.

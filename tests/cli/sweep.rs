@@ -111,7 +111,7 @@ fn a_sweep_has_every_design_and_is_a_run_for_other_verbs() {
     let whole = dir.path().join("whole");
     assert_eq!(
         file_names(&whole),
-        ["SHA256SUMS", "best.toml", "fabric.toml", "inputs.json", "record.json", "sweep.csv", "sweep.parquet", "sweep.sqlite"]
+        ["SHA256SUMS", "best.toml", "fabric.toml", "record.json", "sweep.csv", "sweep.parquet", "sweep.sqlite"]
     );
     let lines = std::fs::read_to_string(whole.join("sweep.csv")).unwrap();
     let mut lines = lines.lines();
@@ -174,7 +174,11 @@ fn refusals(dir: &Path) {
     let of = format!("--out whole: holds {DESIGNS} of {DESIGNS} designs of this sweep; go on with it (--resume)");
     assert!(refused.contains(&of), "{refused}");
     let other = run_coplace_in(dir, &sweep("whole", &["--resume", "--max-area", "400"])).expect_refusal();
-    assert!(other.contains("whole/sweep.sqlite: holds another sweep: question "), "{other}");
+    let differs = "whole/sweep.sqlite: holds another sweep: chips.space.max_area_mm2 is ";
+    assert!(other.contains(differs) && other.contains(" there and 400.0 here"), "{other}");
+    // However the study's path is spelled, it is the same sweep.
+    let spelled = ["sweep", "opt-350m", "--study", "./s.toml", "--sequence-length", "512", "--out", "whole", "--resume"];
+    run_coplace_in(dir, &spelled).expect_result();
     let part = run_coplace_in(dir, &sweep("whole", &["--resume", "--shard", "1/2"])).expect_refusal();
     assert!(part.contains("whole/sweep.sqlite: holds another sweep: part 1/1 of its designs"), "{part}");
     std::fs::create_dir_all(dir.join("mine")).unwrap();

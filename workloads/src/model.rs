@@ -3,6 +3,7 @@
 use crate::layer_list::LayerList;
 use crate::variations::Variations;
 use serde::{Deserialize, Serialize};
+use sim::files::carried::Files;
 use sim::kernel::ElementwiseFunction;
 use std::path::{Path, PathBuf};
 
@@ -226,18 +227,18 @@ pub fn built_in_names() -> impl Iterator<Item = &'static str> {
 /// Returns the text of a built-in model's configuration, by name, or of a `config.json`, by its path or folder. Returns
 /// `None` if there is none. The text includes keys that do not affect the work, such as the base of rotary embeddings.
 #[must_use]
-pub fn config_text(name_or_path: &str) -> Option<String> {
+pub fn config_text(name_or_path: &str, files: &Files) -> Option<String> {
     if let Some((_, text)) = BUILT_IN.iter().find(|(name, _)| sim::names::are_same_name(name, name_or_path)) {
         return Some((*text).to_owned());
     }
-    sim::files::text::read_text(&config_file(Path::new(name_or_path))).ok()
+    files.read(&config_file(Path::new(name_or_path), files)).ok()
 }
 
 /// Returns the path of a configuration's file, given the file or its folder.
 #[must_use]
-pub fn config_file(path: &Path) -> PathBuf {
+pub fn config_file(path: &Path, files: &Files) -> PathBuf {
     let inside = path.join("config.json");
-    if path.is_dir() || sim::files::text::is_kept(&inside) { inside } else { path.to_path_buf() }
+    if path.is_dir() || files.text(&inside).is_some() { inside } else { path.to_path_buf() }
 }
 
 /// Returns whether a built-in model has this name.

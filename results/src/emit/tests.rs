@@ -247,12 +247,12 @@ fn nodes_are_named_in_the_order_of_their_ranks() {
 
 #[test]
 fn what_changes_no_time_but_what_is_trained_is_written_as_the_config_has_it() {
-    let config = workloads::model::config_text("llama3-70b").unwrap();
+    let config = workloads::model::config_text("llama3-70b", &Default::default()).unwrap();
     let numerics = ModelNumerics::from_config(&config);
     assert_eq!(numerics, ModelNumerics { rotary_base: Some(500_000.0), norm_epsilon: Some(1e-5) });
     assert_eq!(ModelNumerics::from_config("{\"rope_parameters\": {\"rope_theta\": 1e6}}").rotary_base, Some(1e6));
     assert_eq!(
-        (ModelNumerics::from_config("no JSON"), workloads::model::config_text("no-model")),
+        (ModelNumerics::from_config("no JSON"), workloads::model::config_text("no-model", &Default::default())),
         (ModelNumerics::default(), None)
     );
 }

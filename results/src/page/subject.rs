@@ -1,12 +1,12 @@
 //! The subject of a page: a run directory, or the JSON answer of `evaluate` or `plan`.
 
-use crate::asked::JobInputs;
 use crate::planned::{NeighbourRow, PlanRow, StageRow, part_name};
 use crate::record::{NamedShare, SearchRecord};
 use crate::run::{self, SearchRun};
 use crate::step_record::{JobRecord, StepRecord};
 use crate::sweep::{self, RunDirectoryError};
 use crate::timeline::TimelineRow;
+use search::ask::Question;
 use serde::Deserialize;
 use serde_json::Value;
 use std::io;
@@ -102,9 +102,9 @@ pub struct PageSubject {
     pub assumptions: Vec<String>,
     /// The run of a search.
     pub run: Option<SearchRun>,
-    /// The inputs of the job. Empty for a search and for answers of older versions.
-    pub asked: JobInputs,
-    /// The answer as it was written.
+    /// The question of the step that the page shows; `None` where no plan was found.
+    pub asked: Option<Question>,
+    /// The answer as it was kept.
     pub said: Value,
 }
 
@@ -114,8 +114,8 @@ struct EvaluatedFile {
     job: JobRecord,
     why: Option<String>,
     result: Option<StepRecord>,
-    #[serde(flatten)]
-    asked: JobInputs,
+    #[serde(default)]
+    asked: Option<Question>,
 }
 
 /// The parts of the answer of `plan` that are read.
@@ -136,8 +136,8 @@ struct PlannedFile {
     why: Option<String>,
     #[serde(default)]
     assumptions: Vec<String>,
-    #[serde(flatten)]
-    asked: JobInputs,
+    #[serde(default)]
+    asked: Option<Question>,
 }
 
 impl FoundPlan {
@@ -161,11 +161,9 @@ impl PageSubject {
     pub fn read_from(path: &Path) -> Result<Self, SubjectError> {
         if path.is_dir() {
             let run = sweep::read_directory(path)?;
-            let mut subject = Self::from_record(&path.display().to_string(), run.record.clone());
-            let fabric = path.join(run::FABRIC);
-            if fabric.is_file() {
+            let subject = Self::from_record(&path.display().to_string(), run.record.clone());
+            if path.join(run::FABRIC).is_file() {
                 run::verify_file(path, run::FABRIC).map_err(RunDirectoryError::from)?;
-                subject.names.fabric = fabric.display().to_string();
             }
             return Ok(Self { run: Some(run), ..subject });
         }
@@ -177,11 +175,8 @@ impl PageSubject {
     #[must_use]
     pub fn from_record(directory: &str, record: SearchRecord) -> Self {
         let said = serde_json::to_value(&record).unwrap_or_default();
+        let asked = record.question_of_best(Path::new(directory), None);
         let study = record.study;
-        let given = |best: &crate::record::BestDesign, key: &str| {
-            let mut pairs = best.evaluate_with.chunks_exact(2);
-            pairs.find(|pair| pair[0] == key).map(|pair| pair[1].clone())
-        };
         let mut best = record.best;
         let mut study = study;
         let mut assumptions = std::mem::take(&mut study.assumptions);
@@ -192,14 +187,13 @@ impl PageSubject {
                 .push(format!("The search was for {}; this page shows {} on the chip that it found.", study.model, first.model));
             study.model = first.model;
         }
-        let named = |key: &str, name: String| best.as_ref().and_then(|best| given(best, key)).unwrap_or(name);
         Self {
             kind: AnsweringVerb::Search,
             names: JobNames {
                 model: study.model,
                 chip: directory.to_owned(),
-                fabric: named("--fabric", study.fabric),
-                stack: named("--stack", study.stack),
+                fabric: asked.as_ref().map_or(study.fabric, |asked| asked.cluster.fabric.clone()),
+                stack: asked.as_ref().and_then(|asked| asked.software.stack.clone()).unwrap_or(study.stack),
             },
             parameters: Some(study.parameters),
             devices: study.devices,
@@ -209,7 +203,7 @@ impl PageSubject {
             decisions: Vec::new(),
             assumptions,
             run: None,
-            asked: JobInputs::default(),
+            asked,
             found: best.map(|best| FoundPlan::from_step(best.step)),
             said,
         }

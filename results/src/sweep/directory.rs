@@ -6,7 +6,7 @@ use super::row::CombinationOutcome;
 use super::store::{BESIDE, STORE, SweepStore, SweepStoreError};
 use crate::files::{self, WriteError};
 use crate::record::{Certificate, Proof, SearchRecord};
-use crate::run::{self, CHIP, FABRIC, FoundFiles, INPUTS, RECORD, RunError, SearchRun};
+use crate::run::{self, CHIP, FABRIC, FoundFiles, RECORD, RunError, SearchRun};
 use crate::sums::{self, SUMS};
 use search::objective::{Objective, ValueScale};
 use search::space::places_of_combination;
@@ -53,8 +53,8 @@ pub fn read_directory(directory: &Path) -> Result<SearchRun, RunDirectoryError> 
     Ok(SearchRun { name: run::run_name(directory), record, designs })
 }
 
-/// All files that the directory of a sweep may have.
-pub const FILES: [&str; 10] = [SUMS, STORE, BESIDE[0], BESIDE[1], PARQUET, CSV, CHIP, FABRIC, INPUTS, RECORD];
+/// Every file that the directory of a sweep may have.
+pub const FILES: [&str; 9] = [SUMS, STORE, BESIDE[0], BESIDE[1], PARQUET, CSV, CHIP, FABRIC, RECORD];
 
 /// Writes the files beside the exports: the found chip and fabric, the digests, and last the record.
 ///
@@ -62,8 +62,7 @@ pub const FILES: [&str; 10] = [SUMS, STORE, BESIDE[0], BESIDE[1], PARQUET, CSV, 
 /// Errors of the system; a value that is not finite.
 pub fn finish_directory(directory: &Path, record: &SearchRecord, found: &FoundFiles) -> Result<Vec<PathBuf>, RunError> {
     let path = |name: &str| directory.join(name);
-    let inputs = found.inputs_json()?;
-    let named = [(CHIP, &found.chip), (FABRIC, &found.fabric), (INPUTS, &inputs)];
+    let named = [(CHIP, &found.chip), (FABRIC, &found.fabric)];
     let mut files: Vec<(PathBuf, Vec<u8>)> =
         named.iter().filter_map(|(name, text)| Some((path(name), text.as_ref()?.clone().into_bytes()))).collect();
     files.push((path(RECORD), record.to_json()?.into_bytes()));

@@ -1,6 +1,7 @@
 //! The question, the space and the part of a store. A sweep compares them before it continues.
 
 use crate::record::StudyRecord;
+use search::ask::Question;
 use search::shard::Shard;
 use search::space::ListedDimension;
 use serde::{Deserialize, Serialize};
@@ -13,9 +14,9 @@ pub struct SweepFacts {
     pub coplace: String,
     /// Digest of the whole question.
     pub question: String,
-    /// The arguments, after the verb, of a command that asks the same question.
-    pub asked_with: Vec<String>,
-    /// The question, in words.
+    /// The question as a value.
+    pub asked: Question,
+    /// What was asked.
     pub study: StudyRecord,
     /// Combinations of the whole sweep.
     pub combinations: u64,
@@ -47,23 +48,16 @@ impl SweepFacts {
 
     /// Describes the first difference between the store and the question, if there is one.
     pub(crate) fn difference_from(&self, asked: &Self) -> Option<String> {
-        let (own, other) = (&self.study, &asked.study);
-        let pairs = [
-            ("model", &own.model, &other.model),
-            ("study", &own.name, &other.name),
-            ("fabric", &own.fabric, &other.fabric),
-            ("stack", &own.stack, &other.stack),
-            ("objective", &own.objective, &other.objective),
-            ("question", &self.question, &asked.question),
-        ];
-        if let Some((what, found, _)) = pairs.into_iter().find(|(_, found, asked)| found != asked) {
-            return Some(format!("{what} {found}"));
+        if self.question != asked.question {
+            let difference = self.asked.difference_from(&asked.asked);
+            return Some(difference.unwrap_or_else(|| format!("question {}", self.question)));
         }
         if self.shard() != asked.shard() {
             return Some(format!("part {} of its designs", self.shard()));
         }
-        let same_words = Self { asked_with: asked.asked_with.clone(), ..self.clone() };
-        (same_words != *asked).then(|| "its facts differ".to_owned())
+        // Names and paths of the same question may be spelled otherwise.
+        let own = (&self.coplace, self.combinations, &self.dimensions);
+        (own != (&asked.coplace, asked.combinations, &asked.dimensions)).then(|| "its facts differ".to_owned())
     }
 
     /// True if both belong to the same sweep and part.

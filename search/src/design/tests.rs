@@ -352,7 +352,7 @@ fn chips_one_by_one_are_bounded_until_the_search_is_stopped() {
         headroom: Bytes::ZERO,
         techniques: workloads::Techniques::none(),
     };
-    let prepared = [PreparedJob::new(job, &study.plan.space()).unwrap()];
+    let prepared = [PreparedJob::new(job, &study.plan.choices).unwrap()];
     let workloads = [Workload::of_one_model(&prepared)];
     let aim = Aim { evaluations: usize::MAX, ..Aim::default() };
     let problem = ChipProblem::new(DesignSearch { workloads: &workloads, space: &space, aim, robust: None });

@@ -28,6 +28,7 @@ mod splits;
 #[cfg(test)]
 mod tests;
 
+pub use crate::ask::{PlanSpace, Splits};
 pub use chips::fastest::FastestPlan;
 pub use chips::on_chip::{ChipKernels, GroupBounds};
 pub use chips::prepared::PreparedJob;
@@ -38,7 +39,5 @@ pub use neighbours::{Neighbour, NeighbourOutcome, neighbours};
 pub use ranked::{ALIKE_MEMORY, ALIKE_TIME, MixStatistics, PlanAnswer, RankedPlan};
 pub use search::watch::{PlanPart, PlanProgress, PlanWatch};
 pub use search_plans::{search_plans, search_plans_watched};
-pub use space::plan_space::{PlanSpace, SPLIT_TOLERANCE, Splits};
+pub use space::plan_space::SPLIT_TOLERANCE;
 pub use space::policies::default_policies;
-pub(crate) use space::walk::SCHEDULES;
-pub use space::walk::{schedule_name, schedule_of};

@@ -2,10 +2,10 @@
 
 use super::search_plans::search_once;
 use super::space::plan_space::MOST_CHUNKS;
-use super::{Job, PlanAttempt, PlanSpace, PlanWatch, RankedPlan, Splits};
+use super::{Job, PlanAttempt, PlanSpace, PlanWatch, RankedPlan};
 use sim::pipeline::PipelineSchedule;
 use sim::units::{Bytes, Seconds};
-use step::{ChipTimes, MemoryClass, MixKind, OverCapacity, StepError, StepMemory, TrainingPlan};
+use step::{ChipTimes, MemoryClass, OverCapacity, StepError, StepMemory, TrainingPlan};
 use workloads::training::ContextMethod;
 use workloads::{ActivationPolicy, LayerEnds, Layout, RankOrder, ZeroStage};
 
@@ -94,27 +94,7 @@ fn outcome(job: &Job<'_>, chip: &mut ChipTimes, best: &RankedPlan, plan: &Traini
 fn remixed(job: &Job<'_>, plan: &TrainingPlan) -> Option<TrainingPlan> {
     let l = &plan.layout;
     l.check_model_and_batch(job.model, &plan.batch).ok()?;
-    let space = PlanSpace {
-        tensor: Some(vec![l.tensor]),
-        pipeline: Some(vec![l.pipeline]),
-        context: Some(vec![l.context]),
-        context_methods: Some(vec![l.context_method]),
-        expert: Some(vec![l.expert]),
-        expert_tensor: l.expert_tensor.map(|width| vec![width]),
-        virtual_stages: Some(vec![l.virtual_stages]),
-        zero: Some(vec![l.zero]),
-        orders: Some(vec![l.order]),
-        splits: Some(Splits::Listed(vec![l.ends])),
-        sequence_parallel: Some(vec![l.sequence_parallel]),
-        micro_batch: Some(vec![plan.batch.micro_batch]),
-        activations: None,
-        mixes: Some(if plan.activations.full_recompute_layers_per_chunk().is_some() {
-            MixKind::Block
-        } else {
-            MixKind::PerStage
-        }),
-        schedules: Some(vec![plan.schedule]),
-    };
+    let space = PlanSpace { activations: None, ..PlanSpace::of_plan(plan) };
     let best = search_once(job, &space, 1, PlanWatch::NONE).ok()?.best.into_iter().next();
     Some(best.map_or_else(|| TrainingPlan { activations: ActivationPolicy::Full.into(), ..plan.clone() }, |best| best.plan))
 }

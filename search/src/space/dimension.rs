@@ -68,6 +68,20 @@ pub fn read_dimensions(table: &toml::Table) -> Result<Vec<Dimension>, String> {
     Ok(found)
 }
 
+/// The table of dimensions that [`read_dimensions`] reads as these.
+pub(super) fn dimensions_table(dimensions: &[Dimension]) -> toml::Table {
+    let value = |values: &Values| match values {
+        Values::Listed(list) => toml::Value::Array(list.iter().map(FieldValue::to_toml).collect()),
+        Values::Derived(formula) => toml::Value::String(formula.clone()),
+        Values::LookedUp(LookUp { by, values }) => {
+            let values = values.iter().map(|(key, value)| (key.clone(), value.to_toml())).collect();
+            let entries = [("by", toml::Value::String(by.clone())), ("values", toml::Value::Table(values))];
+            toml::Value::Table(entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+        }
+    };
+    dimensions.iter().map(|dimension| (dimension.key.clone(), value(&dimension.values))).collect()
+}
+
 fn add_dimension(key: String, value: &toml::Value, found: &mut Vec<Dimension>) -> Result<(), String> {
     let fault = |limit: &str| format!("space.dimensions.{key} = {value}: {limit}");
     let values = match value {

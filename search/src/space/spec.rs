@@ -1,9 +1,9 @@
 //! The space in a study: PHAZE's grid, or a base chip with dimensions.
 
-use super::dimension::{Dimension, read_dimensions};
+use super::dimension::{Dimension, dimensions_table, read_dimensions};
 use super::limits::ChipLimits;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
 /// PHAZE's grid of chips.
@@ -36,8 +36,8 @@ pub struct SpaceDimensions {
     pub dimensions: Vec<Dimension>,
 }
 
-/// How much of the base chip's calibration its relatives inherit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+/// What of the base chip's fitted scalars its relatives have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CalibrationChoice {
     /// None: every peak is reached, launches are free.
@@ -56,9 +56,9 @@ pub enum Chips {
     Grid(SpaceDimensions),
 }
 
-/// A space of chips.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(try_from = "SpaceFile")]
+/// A space.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "SpaceFile", into = "SpaceFile")]
 pub struct SpaceSpec {
     /// Its chips.
     pub chips: Chips,
@@ -69,47 +69,60 @@ pub struct SpaceSpec {
 }
 
 /// The chips: a base chip with dimensions, or PHAZE's lists (`tensor_cores` and so on).
-#[derive(Deserialize, JsonSchema)]
+#[derive(Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SpaceFile {
     /// PHAZE's chips: tensor cores per chip.
+    #[serde(skip_serializing_if = "Option::is_none")]
     tensor_cores: Option<Vec<u32>>,
     /// PHAZE's chips: vector cores per chip.
+    #[serde(skip_serializing_if = "Option::is_none")]
     vector_cores: Option<Vec<u32>>,
     /// PHAZE's chips: rows of each tensor core's array; also the lanes of each vector core.
+    #[serde(skip_serializing_if = "Option::is_none")]
     array_widths: Option<Vec<u32>>,
     /// PHAZE's chips: columns of each tensor core's array.
+    #[serde(skip_serializing_if = "Option::is_none")]
     array_depths: Option<Vec<u32>>,
     /// PHAZE's chips: capacities of the global buffer in MiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
     global_buffer_mib: Option<Vec<u64>>,
     /// PHAZE's chips: HBM capacities in GiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
     hbm_gib: Option<Vec<f64>>,
-    /// PHAZE's chips: smallest area as a fraction of the reference chip's, 0 to 1; chips with one tensor or one vector
-    /// core are exempt.
+    /// PHAZE's chips: smallest area as a fraction of the reference chip's, 0 to 1; chips with one tensor or one vector core are exempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
     min_area_fraction: Option<f64>,
     /// The chip that all others are made from: a built-in one's name (coplace list chips) or a chip file's path.
+    #[serde(skip_serializing_if = "Option::is_none")]
     base_chip: Option<String>,
-    /// How much of the base chip's calibration its relatives inherit; default `ideal`.
+    /// What of the base chip's fitted scalars its relatives have; ideal where it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
     calibration: Option<CalibrationChoice>,
-    /// The varied dimensions: fields of the base chip's file, of the fabric's file after `fabric.` (coplace list
-    /// dimensions), or user-defined names.
-    #[serde(default)]
+    /// What varies: fields of the base chip's file and, behind `fabric.`, of the fabric's (coplace list dimensions), or names of one's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "super::schema::dimensions_schema")]
     dimensions: Option<toml::Table>,
-    /// The chip for comparison; its area is the area limit of PHAZE's chips. Default: the base chip.
+    /// The chip that an answer is compared with (the area limit of PHAZE's chips); the base chip where it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
     reference_chip: Option<String>,
     /// Largest area of a chip's compute dies, in mm² of their node.
+    #[serde(skip_serializing_if = "Option::is_none")]
     max_area_mm2: Option<f64>,
-    /// Largest power of a chip under the heavier of two sustained loads (a large contraction, a stream through HBM), in
-    /// W.
+    /// Largest power of a chip under its heavier sustained load (a large contraction, a stream through HBM), in W.
+    #[serde(skip_serializing_if = "Option::is_none")]
     max_power_w: Option<f64>,
-    /// Largest manufacturing cost of a chip, in USD.
+    /// Most that a chip may cost to make, in USD.
+    #[serde(skip_serializing_if = "Option::is_none")]
     max_cost_usd: Option<f64>,
     /// Least capacity of a chip's HBM, in GiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
     min_hbm_gib: Option<f64>,
     /// Largest capacity of a chip's HBM, in GiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
     max_hbm_gib: Option<f64>,
-    /// Least read bandwidth of a chip's HBM, in GB/s.
+    /// Least rate at which a chip's HBM is read, in GB/s.
+    #[serde(skip_serializing_if = "Option::is_none")]
     min_hbm_gb_per_s: Option<f64>,
 }
 
@@ -120,6 +133,50 @@ impl JsonSchema for SpaceSpec {
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         SpaceFile::json_schema(generator)
+    }
+}
+
+impl SpaceSpec {
+    /// The names of the chips that it begins with: the base chip and the reference chip.
+    #[must_use]
+    pub fn named_chips(&self) -> Vec<&str> {
+        let base = if let Chips::Grid(spec) = &self.chips { Some(spec.base_chip.as_str()) } else { None };
+        base.into_iter().chain([self.reference_chip.as_str()]).collect()
+    }
+}
+
+impl From<SpaceSpec> for SpaceFile {
+    fn from(spec: SpaceSpec) -> Self {
+        let ChipLimits { max_area_mm2, max_power_w, max_cost_usd, min_hbm_gib, max_hbm_gib, min_hbm_gb_per_s } = spec.limits;
+        let reference_chip = Some(spec.reference_chip);
+        let file = Self {
+            reference_chip,
+            max_area_mm2,
+            max_power_w,
+            max_cost_usd,
+            min_hbm_gib,
+            max_hbm_gib,
+            min_hbm_gb_per_s,
+            ..Self::default()
+        };
+        match spec.chips {
+            Chips::Grid(SpaceDimensions { base_chip, calibration, dimensions }) => Self {
+                base_chip: Some(base_chip),
+                calibration: Some(calibration),
+                dimensions: Some(dimensions_table(&dimensions)),
+                ..file
+            },
+            Chips::Phaze(grid) => Self {
+                tensor_cores: Some(grid.tensor_cores),
+                vector_cores: Some(grid.vector_cores),
+                array_widths: Some(grid.array_widths),
+                array_depths: Some(grid.array_depths),
+                global_buffer_mib: Some(grid.global_buffer_mib),
+                hbm_gib: Some(grid.hbm_gib),
+                min_area_fraction: Some(grid.min_area_fraction),
+                ..file
+            },
+        }
     }
 }
 

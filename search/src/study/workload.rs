@@ -1,38 +1,6 @@
 //! What a study is for: a cluster, and models beside each other.
 
 use super::{Study, StudyError};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-/// A model that a study is for, beside others. What is left out is the cluster's, or the model's own.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct WorkloadSpec {
-    /// A built-in model's name, or the path of a Hugging Face `config.json`.
-    pub model: String,
-    /// What it counts among the study's models.
-    #[serde(default = "one")]
-    pub weight: f64,
-    /// Accelerators that train it.
-    pub devices: Option<u32>,
-    /// Sequences per optimizer step.
-    pub global_batch_sequences: Option<u32>,
-    /// Tokens per sequence: the model's longest where it is left out.
-    pub sequence_length: Option<u64>,
-}
-
-fn one() -> f64 {
-    1.0
-}
-
-impl WorkloadSpec {
-    /// A model on the study's cluster.
-    #[must_use]
-    pub fn of(model: &str) -> Self {
-        let model = model.to_owned();
-        Self { model, weight: 1.0, devices: None, global_batch_sequences: None, sequence_length: None }
-    }
-}
 
 /// The cluster and the models.
 pub(super) fn check(study: &Study, file: &str) -> Result<(), StudyError> {
@@ -63,6 +31,7 @@ pub(super) fn check(study: &Study, file: &str) -> Result<(), StudyError> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::ask::WorkloadSpec;
 
     const WORKLOAD: &str = "[[workload]]\nmodel = \"llama2-7b\"\nweight = 2.5\ndevices = 64\n";
 

@@ -34,8 +34,10 @@ impl FieldValue {
         }
     }
 
-    fn to_toml(&self) -> toml::Value {
-        /// Whole numbers up to this are written as integers; a double represents them exactly.
+    /// As a TOML value; a whole number is an integer.
+    #[must_use]
+    pub fn to_toml(&self) -> toml::Value {
+        /// Whole numbers up to this are written as such: a double holds them all.
         const LARGEST_WHOLE: f64 = 9e15;
         match self {
             Self::Number(number) if number.fract() == 0.0 && number.abs() <= LARGEST_WHOLE => {

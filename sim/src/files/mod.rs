@@ -1,6 +1,7 @@
 //! Readers of files: text, strict JSON, lines of CSV records, and the faults of a file by key. The modules that use a
 //! file interpret it.
 
+pub mod carried;
 pub mod document;
 pub mod json;
 pub mod lines;

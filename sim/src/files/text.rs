@@ -1,10 +1,8 @@
 //! Text files as users save them. Unreadable files are explained before a parser fails on their first bytes.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result};
-use std::path::{Path, PathBuf};
-use std::sync::{PoisonError, RwLock};
+use std::path::Path;
 
 /// Longest text that is read, 256 MiB: some ten million lines of measurements. A longer one (`/dev/zero` has no end)
 /// would fill the machine's memory before a parser could refuse it.
@@ -13,29 +11,11 @@ pub const MOST_BYTES: u64 = 1 << 28;
 /// UTF-8's byte order mark, which some editors write.
 const MARK: &[u8] = &[0xef, 0xbb, 0xbf];
 
-/// Texts that replace files, by path.
-static KEPT: RwLock<BTreeMap<PathBuf, String>> = RwLock::new(BTreeMap::new());
-
-/// Reads these texts instead of the files at their paths from now on. They are the files of a stored question that is
-/// asked again, elsewhere or later.
-pub fn keep_texts(texts: impl IntoIterator<Item = (PathBuf, String)>) {
-    KEPT.write().unwrap_or_else(PoisonError::into_inner).extend(texts);
-}
-
-/// True if a text replaces this file.
-#[must_use]
-pub fn is_kept(path: &Path) -> bool {
-    KEPT.read().unwrap_or_else(PoisonError::into_inner).contains_key(path)
-}
-
-/// The text of a UTF-8 file without its byte order mark. A kept text takes precedence.
+/// The text of a file in UTF-8, without its byte order mark.
 ///
 /// # Errors
 /// The system's errors; a directory; a file of more than [`MOST_BYTES`], in UTF-16, or with a line that is not UTF-8.
 pub fn read_text(path: &Path) -> Result<String> {
-    if let Some(text) = KEPT.read().unwrap_or_else(PoisonError::into_inner).get(path) {
-        return Ok(text.clone());
-    }
     String::from_utf8(read_bytes(path)?).map_err(|error| {
         let sound = error.utf8_error().valid_up_to();
         let line = 1 + error.as_bytes()[..sound].iter().filter(|byte| **byte == b'\n').count();
@@ -95,15 +75,6 @@ mod tests {
         assert_eq!(super::read_text(&dir).unwrap_err().to_string(), "it is a directory, not a file");
         assert_eq!(super::read_bytes(&dir.join("gone")).unwrap_err().kind(), ErrorKind::NotFound);
         std::fs::remove_dir_all(&dir).unwrap();
-    }
-
-    #[test]
-    fn what_is_kept_is_read_in_a_file_s_place() {
-        let path = Path::new("nowhere/kept.toml");
-        assert!(!is_kept(path) && super::read_text(path).is_err());
-        keep_texts([(path.to_owned(), "x = 1".to_owned())]);
-        assert!(is_kept(path) && !is_kept(Path::new("kept.toml")));
-        assert_eq!(super::read_text(path).unwrap(), "x = 1");
     }
 
     #[cfg(unix)]

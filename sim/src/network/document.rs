@@ -5,6 +5,7 @@ use super::fabric::Fabric;
 use super::file;
 use super::tables::FabricFile;
 use crate::files::FileFault;
+use crate::files::carried::Files;
 use crate::files::document::{self, FieldValue};
 use serde::Deserialize;
 
@@ -22,8 +23,16 @@ impl FabricDocument {
     /// # Errors
     /// As [`Fabric::load_for_chip`].
     pub fn load_for(name_or_path: &str, chip: &str) -> Result<Self, NetworkError> {
-        Fabric::load_for_chip(name_or_path, chip)?;
-        let text = file::text_by_name_or_path(name_or_path)?;
+        Self::load_from(name_or_path, chip, &Files::default())
+    }
+
+    /// The same, with the texts of `files` in the place of files on the disk.
+    ///
+    /// # Errors
+    /// Those of [`Self::load_for`].
+    pub fn load_from(name_or_path: &str, chip: &str, files: &Files) -> Result<Self, NetworkError> {
+        Fabric::load_for_chip_from(name_or_path, chip, files)?;
+        let text = file::text_by_name_or_path(name_or_path, files)?;
         let malformed = |e: toml::de::Error| NetworkError::Malformed { file: name_or_path.into(), why: e.to_string() };
         let mut table: toml::Table = toml::from_str(&text).map_err(malformed)?;
         if let Some(toml::Value::Array(chips)) = table.remove("chip") {

@@ -6,7 +6,7 @@ use super::matrix::LinkMatrix;
 use super::tables::{FabricChipTable, FabricFile, SoftwareTable, TierTable, TopologyName};
 use super::torus::{TorusDim, twisted_hops};
 use super::verify;
-use crate::files::text;
+use crate::files::carried::Files;
 use crate::names;
 use crate::units::{BytesPerSecond, Seconds};
 
@@ -36,7 +36,7 @@ impl Fabric {
     /// # Errors
     /// An unknown name, an unreadable or malformed file, or impossible values.
     pub fn load(name_or_path: &str) -> Result<Self, NetworkError> {
-        load_fabric(name_or_path, None)
+        load_fabric(name_or_path, None, &Files::default())
     }
 
     /// As [`Fabric::load`], with the fabric's figures for `chip`. Fabrics of one chip ignore it; fabrics like
@@ -45,7 +45,15 @@ impl Fabric {
     /// # Errors
     /// Those of [`Fabric::load`], and a fabric without figures for this chip.
     pub fn load_for_chip(name_or_path: &str, chip: &str) -> Result<Self, NetworkError> {
-        load_fabric(name_or_path, Some(chip))
+        Self::load_for_chip_from(name_or_path, chip, &Files::default())
+    }
+
+    /// The same, with the texts of `files` in the place of files on the disk.
+    ///
+    /// # Errors
+    /// Those of [`Self::load_for_chip`].
+    pub fn load_for_chip_from(name_or_path: &str, chip: &str, files: &Files) -> Result<Self, NetworkError> {
+        load_fabric(name_or_path, Some(chip), files)
     }
 
     /// A built-in fabric with its figures for `chip`, as in [`Fabric::load_for_chip`].
@@ -70,8 +78,8 @@ impl Fabric {
     }
 
     /// The text of a fabric's file.
-    pub fn template_toml(path: &str) -> Result<String, NetworkError> {
-        text::read_text(path.as_ref()).map_err(|e| NetworkError::Unreadable { file: path.into(), why: e.to_string() })
+    pub fn text_of_file(path: &str, files: &Files) -> Result<String, NetworkError> {
+        files.read(path.as_ref()).map_err(|e| NetworkError::Unreadable { file: path.into(), why: e.to_string() })
     }
 
     /// Reads and verifies a fabric file; `file` names it in errors.
@@ -83,10 +91,10 @@ impl Fabric {
     }
 }
 
-/// A fabric by name or by path, with the figures of `chip` or of its first chip.
-fn load_fabric(name_or_path: &str, chip: Option<&str>) -> Result<Fabric, NetworkError> {
+/// A fabric by name or by path, with a chip's figures, or those of its first chip.
+fn load_fabric(name_or_path: &str, chip: Option<&str>, files: &Files) -> Result<Fabric, NetworkError> {
     let file = if name_or_path.ends_with(".toml") {
-        parse_file(name_or_path, &Fabric::template_toml(name_or_path)?)?
+        parse_file(name_or_path, &Fabric::text_of_file(name_or_path, files)?)?
     } else {
         parse_file(name_or_path, template_text(name_or_path)?)?
     };
@@ -118,12 +126,11 @@ fn template_text(name: &str) -> Result<&'static str, NetworkError> {
 }
 
 /// The text of a fabric by name or by path.
-pub(super) fn text_by_name_or_path(name_or_path: &str) -> Result<String, NetworkError> {
+pub(super) fn text_by_name_or_path(name_or_path: &str, files: &Files) -> Result<String, NetworkError> {
     if name_or_path.ends_with(".toml") {
-        Fabric::template_toml(name_or_path)
-    } else {
-        template_text(name_or_path).map(str::to_owned)
+        return Fabric::text_of_file(name_or_path, files);
     }
+    template_text(name_or_path).map(str::to_owned)
 }
 
 /// Checks a file that was not read from text, and builds its fabric.

@@ -12,6 +12,7 @@ use interop::calculon::job::{CalculonApplication, CalculonExecution, VOCABULARY}
 use interop::calculon::row::assemble_row;
 use interop::calculon::system::CalculonSystem;
 use record::CalculonAnswer;
+use sim::files::carried::Files;
 use std::path::PathBuf;
 
 /// Run one row of Calculon's format: the step by parts, the memory by class, and Calculon's own figures of equal
@@ -61,7 +62,7 @@ pub fn run_calculon(arguments: &CalculonArguments) -> Result<(), Failure> {
     let run = CalculonExecution::from_json_str(&execution_text, execution).or_input()?;
     let system_text = input::read_text(&arguments.system, "a system of Calculon (.json)")?;
     let described = CalculonSystem::from_json_str(&system_text, system).or_input()?;
-    let stack = input::read_stack(&arguments.stack, &arguments.stack_option)?;
+    let stack = input::read_stack(&arguments.stack, &arguments.stack_option, &Files::default())?;
     let row = assemble_row(&application, &run, &described, &stack, arguments.vocabulary).or_input()?;
     let outcome = row.run_row().map_err(|why| failure::input_failure(format!("{execution}: {why}")))?;
     let ran = CalculonAnswer::new([model, execution, system], &row, &outcome);

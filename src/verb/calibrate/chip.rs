@@ -10,6 +10,7 @@ use measured::validate::{ChipMeasurements, read_measurements};
 use results::report::{TextTable, format_count};
 use serde::Serialize;
 use sim::cost::calibrate::{ChipFit, DeterminedScalar, fit_scalars};
+use sim::files::carried::Files;
 use sim::hardware::{ChipDocument, ChipTemplate};
 use sim::network::Fabric;
 use std::path::Path;
@@ -64,7 +65,7 @@ fn read_chip(arguments: &CalibrateArguments) -> Result<ChipTemplate, Failure> {
     let other = match () {
         () if is(&Fabric::names()) => "a fabric, which is fitted to collectives",
         () if is(&stacks.iter().map(String::as_str).collect::<Vec<_>>()) => "a software stack, which is fitted to training runs",
-        () => return input::read_chip(name),
+        () => return input::read_chip(name, &Files::default()),
     };
     let data = arguments.data.display();
     Err(failure::input_failure(format!(

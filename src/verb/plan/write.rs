@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use results::emit::{self, EmittedPlan, ModelNumerics, PlanRecipe};
 use results::mapped::RankMappingRecord;
 use results::report::{format_rate, format_seconds};
+use search::ask::Question;
 use search::planner::{Job, PlanSpace, RankedPlan};
 use step::{SoftwareStack, TrainingPlan};
 use workloads::model::config_text;
@@ -50,12 +51,13 @@ pub fn runnable_choices(emit: Option<Framework>, stack: &SoftwareStack) -> Optio
 /// framework cannot express the whole plan.
 pub fn write_first_expressible(
     framework: Framework,
-    model: &str,
+    question: &Question,
     job: &Job<'_>,
     plans: &[RankedPlan],
     mappings: &[RankMappingRecord],
 ) -> Result<(), Failure> {
-    let numerics = config_text(model).map_or_else(ModelNumerics::default, |text| ModelNumerics::from_config(&text));
+    let numerics = config_text(question.model(), &question.files)
+        .map_or_else(ModelNumerics::default, |text| ModelNumerics::from_config(&text));
     let all: Vec<EmittedPlan> = plans
         .iter()
         .enumerate()

@@ -2,6 +2,7 @@
 
 use super::StudyOverrides;
 use crate::failure::{self, Failure};
+use search::ask::{AimSpec, Question};
 use search::design::Aim;
 use search::objective::{CostAxes, FrontAxis, MeasureMean, Objective, OperatingCost};
 use search::space::{ChipLimit, Chips, Dimension, Values};
@@ -38,45 +39,13 @@ impl StudyOverrides {
         flags.into_iter().find_map(|(flag, why)| Some((flag?, why)))
     }
 
-    /// Fails for a robust search with an objective or a front that has no bad ends: only steps have intervals.
-    pub(super) fn check_robust_objective(&self, aim: &Aim) -> Result<(), Failure> {
-        if !self.robust {
-            return Ok(());
-        }
-        if aim.axes != CostAxes::single(FrontAxis::None) {
-            return Err(failure::input_failure(format!(
-                "--robust --front {}: the best by its interval's bad end is looked for, and no front; leave --front out, or search without \
-                 --robust",
-                aim.axes
-            )));
-        }
-        let what = match aim.objective {
-            _ if aim.pays_energy() => "per-dollar with --years",
-            Objective::EnergyPerToken => "energy-per-token",
-            _ => return Ok(()),
-        };
-        let cure =
-            "give --objective throughput, step-time, per-mm2, per-watt, or per-dollar without --years, or leave --robust out";
-        Err(failure::input_failure(format!(
-            "--robust: the objective is {what}, and intervals are known of a step's time, not of its energy; {cure}"
-        )))
-    }
-
-    pub(super) fn read_aim(&self, study: &Study) -> Aim {
-        let objective = self.objective.map_or_else(Objective::default, |name| name.0);
-        // A robust search has no front.
-        let usual = if self.robust { CostAxes::single(FrontAxis::None) } else { objective.usual_axes() };
-        let axes = self.front.map_or(usual, |name| name.0);
-        let (max_step, evaluations) = (self.max_step.map(Seconds), study.limits.evaluations);
-        Aim {
-            objective,
-            over: self.over.map_or(study.over, |name| name.0),
-            axes,
-            operation: study.operation,
-            max_step,
-            evaluations,
-            gap: study.tolerances().designs,
-        }
+    /// Puts the objective that is asked for in the place of the study's.
+    pub(super) fn apply_to_aim(&self, aim: &mut AimSpec) {
+        aim.objective = self.objective.map_or(aim.objective, |name| name.0);
+        aim.over = self.over.map_or(aim.over, |name| name.0);
+        aim.front = self.front.map(|name| name.0).or(aim.front);
+        aim.max_step_s = self.max_step.or(aim.max_step_s);
+        aim.robust |= self.robust;
     }
 
     /// Applies the overrides to the study.
@@ -239,7 +208,46 @@ impl StudyOverrides {
     }
 }
 
-/// Fails if a look-up of another dimension has no entry for the value.
+/// Bad ends are of steps: objectives of energy have none, and no front is found of them.
+pub(super) fn check_robust_objective(robust: bool, aim: &Aim) -> Result<(), Failure> {
+    if !robust {
+        return Ok(());
+    }
+    if aim.axes != CostAxes::single(FrontAxis::None) {
+        return Err(failure::input_failure(format!(
+            "--robust --front {}: the best by its interval's bad end is looked for, and no front; leave --front out, or search without \
+             --robust",
+            aim.axes
+        )));
+    }
+    let what = match aim.objective {
+        _ if aim.pays_energy() => "per-dollar with --years",
+        Objective::EnergyPerToken => "energy-per-token",
+        _ => return Ok(()),
+    };
+    let cure = "give --objective throughput, step-time, per-mm2, per-watt, or per-dollar without --years, or leave --robust out";
+    Err(failure::input_failure(format!(
+        "--robust: the objective is {what}, and intervals are known of a step's time, not of its energy; {cure}"
+    )))
+}
+
+/// What is asked of the search over chips; `study` holds the limits.
+pub(super) fn aim_of(question: &Question, study: &Study) -> Aim {
+    let AimSpec { objective, over, operation, front, max_step_s, robust } = question.aim;
+    // The best by its bad end has no front.
+    let usual = if robust { CostAxes::single(FrontAxis::None) } else { objective.usual_axes() };
+    Aim {
+        objective,
+        over,
+        axes: front.unwrap_or(usual),
+        operation,
+        max_step: max_step_s.map(Seconds),
+        evaluations: study.limits.evaluations,
+        gap: study.tolerances().designs,
+    }
+}
+
+/// Refuses a value of a dimension for which a look-up of another has nothing.
 fn check_looked_up(dimensions: &[Dimension], study: &str, (flag, key, value): (&str, &str, &FieldValue)) -> Result<(), Failure> {
     for of in dimensions {
         let Values::LookedUp(looked) = &of.values else { continue };

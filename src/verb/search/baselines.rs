@@ -113,7 +113,7 @@ pub fn search_expert_plan(question: &SearchQuestion, degrees: ExpertDegrees) -> 
         tensor: Some(vec![degrees.tensor]),
         pipeline: Some(vec![degrees.pipeline]),
         splits: Some(Splits::Listed(vec![None])),
-        ..question.study.plan.space()
+        ..question.study.plan.choices.clone()
     };
     let job = Job { devices, ..question.reference_job(&fabric) };
     let emptiness = space.emptiness(&job, &question.cluster);

@@ -1,6 +1,6 @@
 //! The models of a search: their preparation, their references, and their plans on the best design.
 
-use super::again::{self, NamedInputs};
+use super::again;
 use super::baselines;
 use super::prepare_job;
 use super::question::SearchQuestion;
@@ -9,6 +9,7 @@ use results::compare::{Comparison, ComparisonEntry};
 use results::design::DesignRow;
 use results::from_search::{self as conversion, SearchedModel, SearchedModelSet};
 use results::record::{BestDesign, ModelPlan};
+use results::run;
 use results::step_record::StepRecord;
 use search::bad_end::least_bad_end_factor;
 use search::design::{DesignAnswer, DesignEvaluation, ReferenceStep, Workload, best_plan};
@@ -86,17 +87,17 @@ pub fn least_interval_ends(question: &SearchQuestion, prepared: &[Vec<PreparedJo
     Ok(prepared.iter().map(|on| least(on) * (1.0 - 1e-12)).collect())
 }
 
-/// The record of a step, and the arguments of `evaluate` for it.
-pub fn step_record(of: &SearchQuestion, job: &Job<'_>, ranked: &RankedPlan) -> Result<(StepRecord, Vec<String>), Failure> {
+/// What a step takes, and the command that evaluates it.
+pub fn step_record(
+    of: &SearchQuestion,
+    id: DesignId,
+    job: &Job<'_>,
+    ranked: &RankedPlan,
+) -> Result<(StepRecord, Vec<String>), Failure> {
     let step = StepRecord::from_plan(job, ranked).or_other()?;
-    let plan = &of.study.plan;
-    let given = NamedInputs {
-        fabric: &of.study.cluster.fabric,
-        stack: &plan.stack,
-        attention: &format!("{:?}", plan.attention).to_lowercase(),
-        optimizer: &format!("{:?}", plan.optimizer).to_lowercase(),
-    };
-    Ok((step, again::plan_arguments(job, ranked, &given)))
+    // A fabric with a file of its own is named by it: the study's name means another network.
+    let fabric = if of.has_fabric_file(id) { run::FABRIC } else { &of.study.cluster.fabric };
+    Ok((step, again::plan_options(job, ranked, fabric, &of.study.plan.stack)))
 }
 
 /// The plan of each model on a design.
@@ -111,7 +112,7 @@ pub fn model_plans(
     for (model, (of, evaluation)) in question.all_models().zip(evaluations).enumerate() {
         let Ok(ranked) = &evaluation.outcome else { continue };
         let job = searched.job_on_design(model, id, chip);
-        let (step, evaluate_with) = self::step_record(of, &job, ranked)?;
+        let (step, evaluate_with) = self::step_record(of, id, &job, ranked)?;
         let comparison = if question.others.is_empty() {
             Comparison { entries: Vec::new() }
         } else {

@@ -2,13 +2,12 @@
 
 use super::question::SearchQuestion;
 use super::{
-    RecordContext, SearchArguments, claim_run_directory, conclude_search, prepare_and_search, run_path, search_line,
-    write_and_print,
+    RecordContext, SearchArguments, SearchRequest, claim_run_directory, conclude_search, prepare_and_search, run_path,
+    search_line, write_and_print,
 };
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::progress;
-use crate::verb::search::words::parse_request;
 use crate::verb::slurm::{self, PartState, SlurmBatch};
 use results::claim::{DirectoryClaim, DirectoryClaimError};
 use results::parts::{self, BestKnown, FILES, PartFacts, SearchParts};
@@ -56,9 +55,9 @@ pub fn run_part(arguments: &SearchArguments) -> Result<(), Failure> {
     }
 }
 
-/// The facts of a part.
-fn part_facts(arguments: &SearchArguments, digest: &str, shard: Shard) -> PartFacts {
-    PartFacts::for_part(digest.to_owned(), (arguments.posed.to_words(), arguments.seed), shard)
+/// Of what a part is.
+fn part_facts(question: &SearchQuestion, digest: &str, seed: u64, shard: Shard) -> PartFacts {
+    PartFacts::for_part(digest.to_owned(), question.asked.clone(), seed, shard)
 }
 
 fn submit_parts(
@@ -68,10 +67,17 @@ fn submit_parts(
 ) -> Result<(), Failure> {
     let out = run_path(arguments.out.as_deref(), (&arguments.posed, arguments.seed), (question, digest))?;
     let share = slurm::parts_directory(&out).join(BEST).display().to_string();
-    let mut words = arguments.posed.to_words();
-    words.extend(["--seed".to_owned(), arguments.seed.to_string(), "--share".to_owned(), share]);
-    let state = |shard: Shard, directory: &Path| state_of_part(directory, &part_facts(arguments, digest, shard));
-    let batch = SlurmBatch { verb: "search", words, out: &out, parts: arguments.in_parts.parts, options, state: &state };
+    let words = vec!["--seed".to_owned(), arguments.seed.to_string(), "--share".to_owned(), share];
+    let state = |shard: Shard, directory: &Path| state_of_part(directory, &part_facts(question, digest, arguments.seed, shard));
+    let batch = SlurmBatch {
+        verb: "search",
+        question: &question.asked,
+        words,
+        out: &out,
+        parts: arguments.in_parts.parts,
+        options,
+        state: &state,
+    };
     let submitted = batch.submit_batch()?;
     answer::write_answer(arguments.format, &Versioned::with_schema_one(&submitted), |_| slurm::answer_text(&submitted))
 }
@@ -113,7 +119,7 @@ fn part_answer(arguments: &SearchArguments, (question, digest): (&SearchQuestion
         let name = question.directory_name(&arguments.posed);
         PathBuf::from("runs").join(format!("search-{name}-{digest}-{}-of-{}", shard.part, shard.of))
     });
-    let asked = part_facts(arguments, &digest, shard);
+    let asked = part_facts(question, &digest, arguments.seed, shard);
     let claim = DirectoryClaim::for_part(&path).map_err(|error| {
         let why = match error {
             DirectoryClaimError::Busy => "another process searches it; wait for its end, or give another directory".to_owned(),
@@ -183,22 +189,18 @@ fn answer_text(answer: &SearchPartAnswer) -> String {
 pub fn merge_parts(directories: &[PathBuf], out: &Path, format: Format) -> Result<(), Failure> {
     let start = Instant::now();
     let parts = SearchParts::open_all(directories).or_input()?;
-    let PartFacts { asked_with, seed, question: digest, .. } = parts.facts;
-    let posed = parse_request(&asked_with)?;
-    let question = SearchQuestion::read_question(&posed)?;
+    let PartFacts { asked, seed, question: digest, .. } = parts.facts;
+    let question = SearchQuestion::load_again(asked)?;
     if question.digest_of_question(seed) != digest {
-        let asked = asked_with.join(" ");
-        let cure = "put back the study and the files that it names as they were, or search again";
-        return Err(failure::input_failure(format!(
-            "the parts were searched with `{asked}`, which asks something else by now; {cure}"
-        )));
+        let cure = "built-in files that it names have changed; search again";
+        return Err(failure::input_failure(format!("the parts answer a question that means something else by now: {cure}")));
     }
-    let claim = claim_run_directory(Some(out), (&posed, seed), (&question, &digest))?;
+    let claim = claim_run_directory(Some(out), (&SearchRequest::default(), seed), (&question, &digest))?;
     let times = BTreeMap::from([("parts".to_owned(), parts.seconds)]);
     prepare_and_search(&question, |searched, search| {
         let unfit = |why| failure::input_failure(format!("the parts do not fit together: {why}; search them again"));
         let answer = search.merge_parts(&parts.answers).map_err(unfit)?;
-        let about = RecordContext { digest, seed, asked_with, stopped: None, grown: None, start, times };
+        let about = RecordContext { digest, seed, stopped: None, grown: None, start, times };
         let found = conclude_search(&question, searched, &answer, about)?;
         write_and_print(&claim, format, found, report::run_report)
     })

@@ -1,5 +1,6 @@
 //! The question of a search: a study with its overrides.
 
+use super::asked::{aim_of, check_robust_objective};
 use super::within::nothing_within_limits;
 use super::{SearchRequest, StudyOverrides};
 use crate::failure::{self, Failure, OrInput};
@@ -7,11 +8,13 @@ use crate::input;
 use crate::verb::job::parse_headroom;
 use results::record::StudyRecord;
 use results::run::{self, SearchRun};
+use search::ask::Question;
 use search::design::Aim;
 use search::objective::{FrontAxis, Objective};
 use search::planner::Job;
 use search::space::{CalibrationChoice, Chips, FABRIC, Grid, Space, SpaceDimensions};
 use search::study::{Study, WorkloadSpec};
+use sim::files::carried::Files;
 use sim::hardware::{Accelerator, Calibration, ChipDocument, FieldValue};
 use sim::network::{Fabric, FabricDocument};
 use sim::units::Bytes;
@@ -54,91 +57,102 @@ pub struct SearchQuestion {
     pub cluster_by_flags: bool,
     /// True if designs are ranked by the bad end of the step's interval.
     pub robust: bool,
-    /// The texts of the files that it was read from, by path as given. The first model has those of all models.
-    pub inputs: BTreeMap<String, String>,
+    /// The question as a value, of all models.
+    pub asked: Question,
 }
 
 impl SearchQuestion {
-    pub fn read_question(arguments: &SearchRequest) -> Result<Self, Failure> {
-        let asked = &arguments.asked;
-        // PHAZE's chips have neither dimension.
-        let usual = if asked.node.is_some() || asked.hbm_stacks.is_some() { "tpu" } else { "phaze" };
-        let name = arguments.study.clone().unwrap_or_else(|| usual.to_owned());
-        let limited = asked.max_area.is_some() || asked.max_power.is_some() || asked.max_cost.is_some();
-        if arguments.study.is_none() && usual == "phaze" && limited {
-            tracing::warn!(
-                "without --node these are PHAZE's chips at 22 nm on its links of 4 GiB/s; --node n5, for instance, asks for TPU-like ones"
-            );
-        }
-        let mut study = Study::load(&name).or_input()?;
-        asked.apply_to_study(&name, &mut study)?;
-        if let Some(stack) = &arguments.stack {
-            study.plan.stack.clone_from(stack);
-        }
-        study.workloads = chosen_models(&name, &study, &arguments.models)?;
+    /// Reads a request and loads its question.
+    pub fn read_question(request: &SearchRequest) -> Result<Self, Failure> {
+        Self::load(request.question()?, request)
+    }
+
+    /// Loads a recorded question again.
+    pub fn load_again(asked: Question) -> Result<Self, Failure> {
+        Self::load(asked, &SearchRequest::default())
+    }
+
+    /// Loads what a question names; errors name the options of the request that it came from.
+    fn load(asked: Question, request: &SearchRequest) -> Result<Self, Failure> {
+        let name = asked.study.clone().unwrap_or_else(|| "the question".to_owned());
+        let Some(study) = Study::of_question(&asked) else {
+            return Err(failure::input_failure(format!("{name}: asks about one chip; search and sweep take a space of chips")));
+        };
         let mut questions = study.workloads.iter().map(|work| {
-            let (mut study, cluster) = (study.clone(), &study.cluster);
-            study.cluster.devices = asked.devices.or(work.devices).unwrap_or(cluster.devices);
-            study.cluster.global_batch_sequences =
-                asked.global_batch.or(work.global_batch_sequences).unwrap_or(cluster.global_batch_sequences);
-            Self::read_model(arguments, name.clone(), study, work)
+            let mut study = study.clone();
+            let cluster = &mut study.cluster;
+            cluster.devices = work.devices.unwrap_or(cluster.devices);
+            cluster.global_batch_sequences = work.global_batch_sequences.unwrap_or(cluster.global_batch_sequences);
+            Self::read_model((&asked, request), name.clone(), study, work)
         });
         let Some(first) = questions.next() else { return Err(failure::input_failure(format!("{name}: no model"))) };
-        let question = Self { others: questions.collect::<Result<_, _>>()?, ..first? };
-        // Reads the files now; they may change while the search runs.
-        Ok(Self { inputs: question.texts_of_files()?, ..question })
+        Ok(Self { others: questions.collect::<Result<_, _>>()?, ..first? })
     }
 
     /// Reads the question of a single model.
     pub fn read_of_one_model(arguments: &SearchRequest) -> Result<Self, Failure> {
-        let question = Self::read_question(arguments)?;
+        Self::read_question(arguments)?.of_one_model(arguments.models.is_empty())
+    }
+
+    /// The question, if it is about a single model.
+    pub fn of_one_model(self, by_study: bool) -> Result<Self, Failure> {
+        let question = self;
         if question.others.is_empty() {
             return Ok(question);
         }
         let (models, first) = (question.model_names(), &question.called);
         let cure = format!("name one of them as MODEL ({first}, for instance); search takes several");
-        Err(failure::input_failure(match arguments.models.is_empty() {
+        Err(failure::input_failure(match by_study {
             true => format!("study {}: is for several models ({models}), and one is taken here: {cure}", question.name),
             false => format!("MODEL: {models}: must be one here; {cure}"),
         }))
     }
 
-    /// Reads the question of one of the models.
-    fn read_model(arguments: &SearchRequest, name: String, mut study: Study, work: &WorkloadSpec) -> Result<Self, Failure> {
-        let asked = &arguments.asked;
-        let model =
-            Model::load(&work.model).or_input()?.with_further_token_modules(arguments.mtp_layers.unwrap_or(0)).or_input()?;
+    /// A model alone.
+    fn read_model(
+        (question, request): (&Question, &SearchRequest),
+        name: String,
+        mut study: Study,
+        work: &WorkloadSpec,
+    ) -> Result<Self, Failure> {
+        let (asked, files) = (&request.asked, &question.files);
+        let model = Model::load_from(&work.model, files).or_input()?;
+        let model = model.with_further_token_modules(question.mtp_layers.unwrap_or(0)).or_input()?;
         let of = |key: &str| place_in_study(&name, key);
-        let stack = input::read_stack(&study.plan.stack, &[]).map_err(|e| {
-            if arguments.stack.is_some() { e.with_context("--stack".to_owned()) } else { e.with_context(of("plan.stack")) }
+        let stack = input::read_stack(&study.plan.stack, &question.software.stack_options, files).map_err(|e| {
+            if request.stack.is_some() { e.with_context("--stack".to_owned()) } else { e.with_context(of("plan.stack")) }
         })?;
-        let narrowed =
-            study.plan.narrow_to(&stack).map_err(|why| failure::input_failure(place_in_study(&name, &format!("plan.{why}"))))?;
+        let narrowed = study
+            .plan
+            .choices
+            .narrow_to(&stack)
+            .map_err(|why| failure::input_failure(place_in_study(&name, &format!("plan.{why}"))))?;
         if let Some(change) = narrowed {
             tracing::warn!("stack {} does not run all plans of study {name}: {change}", study.plan.stack);
         }
-        let reference =
-            input::read_chip(&study.space.reference_chip).map_err(|e| e.with_context(of(reference_key(&study))))?.accelerator;
+        let reference = input::read_chip(&study.space.reference_chip, files)
+            .map_err(|e| e.with_context(of(reference_key(&study))))?
+            .accelerator;
         let ideal = Accelerator { calibration: Calibration::default(), ..reference.clone() };
-        let aim = asked.read_aim(&study);
-        asked.check_robust_objective(&aim)?;
+        let aim = aim_of(question, &study);
+        check_robust_objective(question.aim.robust, &aim)?;
         check_hbm_prices(&name, &study, &aim)?;
         let base = base_name(&study, &reference);
         let fault = |e| match &asked.fabric {
             Some(fabric) => failure::input_failure(format!("--fabric {fabric}: {e}")),
             None => failure::input_failure(format!("{}: {e}", of("cluster.fabric"))),
         };
-        let cluster = interop::load_fabric(&study.cluster.fabric, base).map_err(fault)?;
+        let cluster = interop::load_fabric(&study.cluster.fabric, base, files).map_err(fault)?;
         let fabric = cluster.for_devices(study.cluster.devices).map_err(fault)?;
-        let space = design_space((&name, asked), &study, &reference, base)?;
+        let space = design_space((&name, asked), (&study, files), &reference, base)?;
         if space.is_empty() {
             return Err(nothing_within_limits(&name, asked, &space));
         }
-        let fabrics = space_fabrics(&name, &study, &space, base, &fabric)?;
-        let sequence_length = arguments.sequence_length.or(work.sequence_length).unwrap_or(model.max_sequence);
-        // A sequence length that the model does not support is no fault of the plans.
+        let fabrics = space_fabrics((&name, files), &study, &space, base, &fabric)?;
+        let sequence_length = work.sequence_length.unwrap_or(model.max_sequence);
+        // A length that the model cannot be trained at is no fault of the plans.
         TrainingGraph::new(&model, &Lowering { sequence_length, ..Lowering::new(&model) }).or_input()?;
-        let headroom = parse_headroom(arguments.headroom_gib, &reference, &stack)?;
+        let headroom = parse_headroom(question.software.headroom_gib, &reference, &stack)?;
         let (called, weight, others) = (work.model.clone(), work.weight, Vec::new());
         Ok(Self {
             model,
@@ -157,9 +171,9 @@ impl SearchQuestion {
             fabrics,
             sequence_length,
             headroom,
-            robust: asked.robust,
+            robust: question.aim.robust,
             cluster_by_flags: asked.devices.is_some() || asked.global_batch.is_some(),
-            inputs: BTreeMap::new(),
+            asked: question.clone(),
         })
     }
 
@@ -188,28 +202,22 @@ impl SearchQuestion {
             devices: self.study.cluster.devices,
             global_batch: self.study.cluster.global_batch_sequences.into(),
             sequence_length: self.sequence_length,
-            attention: self.study.plan.attention(),
+            attention: self.study.plan.attention,
             precision: self.stack.precision_of_run(Precision::default()),
-            optimizer: self.study.plan.optimizer(),
+            optimizer: self.study.plan.optimizer,
             headroom: self.headroom,
             techniques: workloads::Techniques::none(),
         }
     }
 
-    /// Reads the texts of the files that it names, by path as given.
-    fn texts_of_files(&self) -> Result<BTreeMap<String, String>, Failure> {
-        let study = &self.study;
-        let mut named = vec![self.name.as_str(), &study.plan.stack, &study.cluster.fabric, &study.space.reference_chip];
-        if let Chips::Grid(spec) = &study.space.chips {
-            named.push(&spec.base_chip);
-        }
-        input::texts_of_files(self.all_models().map(|one| one.called.as_str()), &named)
-    }
-
-    /// The name of a run directory, from those of the model and the study.
+    /// The name of a run directory: the model's and the study's.
     pub fn directory_name(&self, arguments: &SearchRequest) -> String {
         let called = |model: &String| if Path::new(model).exists() { file_stem(model) } else { model.clone() };
-        let models: Vec<String> = arguments.models.iter().map(called).collect();
+        let named = match &arguments.question {
+            None => arguments.models.clone(),
+            Some(_) => self.asked.models.iter().map(|of| of.model.clone()).collect(),
+        };
+        let models: Vec<String> = named.iter().map(called).collect();
         let study = file_stem(&self.name);
         if models.is_empty() { study } else { format!("{}-{study}", models.join("-")) }
     }
@@ -257,7 +265,7 @@ impl SearchQuestion {
             fabric: self.fabric.name.clone(),
             global_batch_sequences: u64::from(study.cluster.global_batch_sequences),
             stack: self.stack.name.clone(),
-            plans: study.plan.words(),
+            plans: study.plan.choices.phrase(),
             objective: if self.others.is_empty() {
                 aim.objective.to_string()
             } else {
@@ -268,13 +276,12 @@ impl SearchQuestion {
         }
     }
 
-    /// A digest of the whole question.
+    /// A digest of the question and of the built-in files that it names. However paths are spelled, it is the same.
     pub fn digest_of_question(&self, seed: u64) -> String {
-        let Self { study, stack, aim, headroom, reference, cluster, .. } = self;
-        let models: Vec<_> = self.all_models().map(|of| (&of.model, of.weight, of.sequence_length, &of.study.cluster)).collect();
-        let asked = (models, study, stack, aim, headroom, reference, cluster, seed);
-        let robust = if self.robust { " robust" } else { "" };
-        results::sums::short_digest(&format!("{asked:?}{robust}"))
+        let Self { stack, reference, cluster, .. } = self;
+        let models: Vec<Model> = self.all_models().map(|of| Model { name: String::new(), ..of.model.clone() }).collect();
+        let named = (models, stack, reference, cluster, seed);
+        results::sums::short_digest(&format!("{} {named:?}", self.asked.canonical()))
     }
 }
 
@@ -282,15 +289,7 @@ impl SearchRequest {
     /// The question of a study for one model.
     pub fn of_model(model: &str, study: Option<&String>, stack: Option<&String>, sequence_length: Option<u64>) -> Self {
         let (study, stack) = (study.cloned(), stack.cloned());
-        Self {
-            models: vec![model.to_owned()],
-            study,
-            stack,
-            headroom_gib: 0.0,
-            sequence_length,
-            mtp_layers: None,
-            asked: StudyOverrides::default(),
-        }
+        Self { models: vec![model.to_owned()], study, stack, sequence_length, ..Self::default() }
     }
 
     /// Moves a study file among the models to the study.
@@ -312,8 +311,57 @@ impl SearchRequest {
         Ok(Self { models: models.into_iter().cloned().collect(), study, ..self.clone() })
     }
 
-    /// True if the study has overrides.
+    /// The question: a recorded one, or a study with the values of the options in the place of its own.
+    pub fn question(&self) -> Result<Question, Failure> {
+        if let Some(file) = &self.question {
+            return self.recorded_question(file);
+        }
+        let asked = &self.asked;
+        // PHAZE's chips have neither.
+        let usual = if asked.node.is_some() || asked.hbm_stacks.is_some() { "tpu" } else { "phaze" };
+        let name = self.study.clone().unwrap_or_else(|| usual.to_owned());
+        let limited = asked.max_area.is_some() || asked.max_power.is_some() || asked.max_cost.is_some();
+        if self.study.is_none() && usual == "phaze" && limited {
+            tracing::warn!(
+                "without --node these are PHAZE's chips at 22 nm on its links of 4 GiB/s; --node n5, for instance, asks for TPU-like ones"
+            );
+        }
+        let mut study = Study::load(&name).or_input()?;
+        asked.apply_to_study(&name, &mut study)?;
+        if let Some(stack) = &self.stack {
+            study.plan.stack.clone_from(stack);
+        }
+        study.workloads = chosen_models(&name, &study, &self.models)?;
+        for work in &mut study.workloads {
+            work.devices = asked.devices.or(work.devices);
+            work.global_batch_sequences = asked.global_batch.or(work.global_batch_sequences);
+            work.sequence_length = self.sequence_length.or(work.sequence_length);
+        }
+        let mut question = study.question(&name);
+        asked.apply_to_aim(&mut question.aim);
+        question.software.headroom_gib = self.headroom_gib;
+        question.mtp_layers = self.mtp_layers;
+        // Now, because the files may change during a long search.
+        question.carry_files();
+        Ok(question)
+    }
+
+    /// The question of a file: a question's JSON, or a run's record.
+    fn recorded_question(&self, file: &Path) -> Result<Question, Failure> {
+        if !self.models.is_empty() || self.study.is_some() || self.changes_other_than_question() {
+            let cure = "leave models, study and their options out, or ask without it";
+            return Err(failure::input_failure(format!("--question {}: is the whole question; {cure}", file.display())));
+        }
+        let text = input::read_text(file, "a question (question.json)")?;
+        Question::parse(&file.display().to_string(), &text).map_err(failure::input_failure)
+    }
+
+    /// Whether anything is asked otherwise than the study says.
     pub fn changes_study(&self) -> bool {
+        self.question.is_some() || self.changes_other_than_question()
+    }
+
+    fn changes_other_than_question(&self) -> bool {
         !self.asked.is_empty()
             || self.stack.is_some()
             || self.sequence_length.is_some()
@@ -322,48 +370,7 @@ impl SearchRequest {
     }
 }
 
-impl SearchRequest {
-    /// The arguments, after the verb, of a command that asks the same question.
-    pub fn to_words(&self) -> Vec<String> {
-        fn flag(key: &str, value: &impl ToString) -> [String; 2] {
-            [key.to_owned(), value.to_string()]
-        }
-        let Self { models, study, stack, headroom_gib, sequence_length, mtp_layers, asked } = self;
-        let mut words = models.clone();
-        words.extend(study.iter().flat_map(|study| flag("--study", study)));
-        words.extend(stack.iter().flat_map(|stack| flag("--stack", stack)));
-        if *headroom_gib != 0.0 {
-            words.extend(flag("--headroom-gib", headroom_gib));
-        }
-        words.extend(sequence_length.iter().flat_map(|length| flag("--sequence-length", length)));
-        words.extend(mtp_layers.iter().flat_map(|modules| flag("--mtp-layers", modules)));
-        words.extend(asked.max_area.iter().flat_map(|limit| flag("--max-area", limit)));
-        words.extend(asked.max_power.iter().flat_map(|limit| flag("--max-power", limit)));
-        words.extend(asked.max_cost.iter().flat_map(|limit| flag("--max-cost", limit)));
-        words.extend(asked.min_hbm_gib.iter().flat_map(|limit| flag("--min-hbm-gib", limit)));
-        words.extend(asked.max_hbm_gib.iter().flat_map(|limit| flag("--max-hbm-gib", limit)));
-        words.extend(asked.min_hbm_bandwidth.iter().flat_map(|limit| flag("--min-hbm-bandwidth", limit)));
-        words.extend(asked.max_step.iter().flat_map(|limit| flag("--max-step", limit)));
-        words.extend(asked.node.iter().flat_map(|node| flag("--node", node)));
-        words.extend(asked.hbm_stacks.iter().flat_map(|stacks| flag("--hbm-stacks", stacks)));
-        words.extend(asked.set.iter().flat_map(|set| flag("--set", set)));
-        words.extend(asked.devices.iter().flat_map(|devices| flag("--devices", devices)));
-        words.extend(asked.fabric.iter().flat_map(|fabric| flag("--fabric", fabric)));
-        words.extend(asked.global_batch.iter().flat_map(|batch| flag("--global-batch", batch)));
-        words.extend(asked.objective.iter().flat_map(|objective| flag("--objective", &objective.0)));
-        words.extend(asked.years.iter().flat_map(|years| flag("--years", years)));
-        words.extend(asked.kwh_price.iter().flat_map(|usd| flag("--kwh-price", usd)));
-        words.extend(asked.pue.iter().flat_map(|ratio| flag("--pue", ratio)));
-        words.extend(asked.utilisation.iter().flat_map(|part| flag("--utilisation", part)));
-        words.extend(asked.front.iter().flat_map(|axis| flag("--front", &axis.0)));
-        words.extend(asked.over.iter().flat_map(|over| flag("--over", &over.0)));
-        words.extend(asked.robust.then(|| "--robust".to_owned()));
-        words.extend(asked.within.iter().flat_map(|within| flag("--within", within)));
-        words
-    }
-}
-
-/// A name, or the stem of a file; for a `config.json` of a model, the name of its folder.
+/// A name or the name of a file without its ending; of a model's `config.json` that of its folder.
 fn file_stem(name: &str) -> String {
     let path = Path::new(name);
     let path = if path.file_name().is_some_and(|f| f == "config.json") { path.parent().unwrap_or(path) } else { path };
@@ -377,8 +384,13 @@ fn chosen_models(name: &str, study: &Study, named: &[String]) -> Result<Vec<Work
         return Err(failure::input_failure(format!("MODEL: none is given, and study {name} is for none by itself; {cure}")));
     }
     let same = |a: &str, b: &str| {
-        let file =
-            |name: &str| if model::is_built_in(name) { None } else { model::config_file(Path::new(name)).canonicalize().ok() };
+        let file = |name: &str| {
+            if model::is_built_in(name) {
+                None
+            } else {
+                model::config_file(Path::new(name), &Files::default()).canonicalize().ok()
+            }
+        };
         sim::names::are_same_name(a, b) || file(a).is_some_and(|a| Some(a) == file(b))
     };
     for (at, model) in named.iter().enumerate() {
@@ -435,7 +447,7 @@ fn base_name<'a>(study: &'a Study, reference: &'a Accelerator) -> &'a str {
 
 fn design_space(
     (name, asked): (&str, &StudyOverrides),
-    study: &Study,
+    (study, files): (&Study, &Files),
     reference: &Accelerator,
     base: &str,
 ) -> Result<Space, Failure> {
@@ -452,37 +464,43 @@ fn design_space(
         }
         Chips::Grid(spec) => spec,
     };
-    let document = chip_document(&spec.base_chip).map_err(|e| e.with_context(place_in_study(name, "space.base_chip")))?;
+    let document = chip_document(&spec.base_chip, files).map_err(|e| e.with_context(place_in_study(name, "space.base_chip")))?;
     let document = document.strip_measured(spec.calibration == CalibrationChoice::Ideal);
-    let fabric = FabricDocument::load_for(&study.cluster.fabric, base).ok();
+    let fabric = FabricDocument::load_from(&study.cluster.fabric, base, files).ok();
     let field = |key: &str| fabric.as_ref().and_then(|fabric| fabric.field_value(key));
     let fault =
         |why: String| failure::input_failure(asked.name_dimension_fault(&why).unwrap_or_else(|| place_in_study(name, &why)));
     Space::from_relatives(Grid::new(document, &spec.dimensions, &field).map_err(fault)?, limits).map_err(fault)
 }
 
-/// Parses a chip's file, by name or path.
-pub fn chip_document(name_or_path: &str) -> Result<ChipDocument, Failure> {
+/// A chip's file by name or path, taken apart.
+pub fn chip_document(name_or_path: &str, files: &Files) -> Result<ChipDocument, Failure> {
     let directory = Path::new(name_or_path);
     if directory.is_dir() {
         let text = SearchRun::read_chip(directory).or_input()?;
         return ChipDocument::parse_chip_file(&text, &directory.join(run::CHIP).display().to_string()).or_input();
     }
     if name_or_path.ends_with(".toml") {
-        let text = input::read_text(name_or_path.as_ref(), "a chip file (.toml)")?;
+        let text = input::read_text_from(name_or_path.as_ref(), "a chip file (.toml)", files)?;
         return ChipDocument::parse_chip_file(&text, name_or_path).or_input();
     }
     ChipDocument::of_built_in_chip(name_or_path).or_input()
 }
 
-/// The fabrics of the space, cut to the study's devices.
-fn space_fabrics(name: &str, study: &Study, space: &Space, base: &str, own: &Fabric) -> Result<Vec<Fabric>, Failure> {
+/// The space's fabrics, cut to the study's devices.
+fn space_fabrics(
+    (name, files): (&str, &Files),
+    study: &Study,
+    space: &Space,
+    base: &str,
+    own: &Fabric,
+) -> Result<Vec<Fabric>, Failure> {
     let build = |settings: Vec<(String, FieldValue)>| {
         if settings.is_empty() {
             return Ok(own.clone());
         }
-        let document =
-            set_fabric(&study.cluster.fabric, base, &settings).map_err(|why| format!("{}: {why}", Study::place(name, &why)))?;
+        let document = set_fabric((&study.cluster.fabric, files), base, &settings)
+            .map_err(|why| format!("{}: {why}", Study::place(name, &why)))?;
         let words = || settings.iter().map(|(key, value)| format!("{FABRIC}{key} = {value}")).collect::<Vec<_>>().join(", ");
         let cut = document.build_fabric().and_then(|fabric| fabric.for_devices(study.cluster.devices));
         cut.map_err(|why| {
@@ -493,9 +511,9 @@ fn space_fabrics(name: &str, study: &Study, space: &Space, base: &str, own: &Fab
     space.fabric_settings().into_iter().map(build).collect::<Result<_, _>>().map_err(failure::input_failure)
 }
 
-/// Writes settings into a fabric's file and parses it.
-pub fn set_fabric(fabric: &str, base: &str, settings: &[(String, FieldValue)]) -> Result<FabricDocument, String> {
-    let mut document = FabricDocument::load_for(fabric, base).map_err(|why| format!("cluster.fabric: {why}"))?;
+/// A fabric's file with fields set.
+fn set_fabric((fabric, files): (&str, &Files), base: &str, settings: &[(String, FieldValue)]) -> Result<FabricDocument, String> {
+    let mut document = FabricDocument::load_from(fabric, base, files).map_err(|why| format!("cluster.fabric: {why}"))?;
     for (key, value) in settings {
         document.set_field(key, value).map_err(|fault| format!("space.dimensions.{FABRIC}{fault}"))?;
     }
@@ -503,13 +521,20 @@ pub fn set_fabric(fabric: &str, base: &str, settings: &[(String, FieldValue)]) -
 }
 
 impl SearchQuestion {
-    /// The file of a design's fabric, unless it is built in for every chip.
+    /// Whether a design's fabric has a file of its own in the run directory.
+    pub fn has_fabric_file(&self, id: search::space::DesignId) -> bool {
+        self.file_of_fabric(id, "").is_ok_and(|file| file.is_some())
+    }
+
+    /// The file of a design's fabric, where it is not one that is known by name to every chip.
     pub fn file_of_fabric(&self, id: search::space::DesignId, source: &str) -> Result<Option<String>, Failure> {
         let Chips::Grid(_) = &self.study.space.chips else { return Ok(None) };
         let settings = self.space.fabric_settings().swap_remove(self.space.fabric_of_design(id));
         let base = base_name(&self.study, &self.reference);
-        // Fabrics from files of other programs are given by their path again.
-        let Ok(mut document) = set_fabric(&self.study.cluster.fabric, base, &settings) else { return Ok(None) };
+        // Fabrics of other programs' files are given by their path again.
+        let Ok(mut document) = set_fabric((&self.study.cluster.fabric, &self.asked.files), base, &settings) else {
+            return Ok(None);
+        };
         document.set_name(&self.fabric.name);
         document.set_source(source);
         document.to_text().map(Some).or_input()

@@ -4,6 +4,7 @@
 use crate::stack::framework::FrameworkOptions;
 use include_dir::{Dir, include_dir};
 use serde::{Deserialize, Serialize};
+use sim::files::carried::Files;
 use sim::kernel::DataType;
 use sim::units::Seconds;
 use std::collections::BTreeMap;
@@ -339,8 +340,17 @@ impl SoftwareStack {
     /// # Errors
     /// An unknown name, an unreadable file, or invalid values.
     pub fn load(name_or_path: &str) -> Result<Self, StackError> {
+        Self::load_from(name_or_path, &Files::default())
+    }
+
+    /// The same, with the texts of `files` in the place of files on the disk.
+    ///
+    /// # Errors
+    /// Those of [`Self::load`].
+    pub fn load_from(name_or_path: &str, files: &Files) -> Result<Self, StackError> {
         if name_or_path.ends_with(".toml") {
-            let text = sim::files::text::read_text(name_or_path.as_ref())
+            let text = files
+                .read(name_or_path.as_ref())
                 .map_err(|e| StackError::Unreadable { file: name_or_path.to_owned(), why: e.to_string() })?;
             return Self::from_toml_str(name_or_path, &text);
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 const LEFT_OUT: [(&str, &[&str]); 4] = [
     ("times of computing", &["seconds", "solve_seconds", "times", "this_run", "threads"]),
     ("versions, features and digests", &["highs", "version", "coplace", "format", "question", "digest", "sha256", "bytes"]),
-    ("command lines and the files of questions", &["asked_with", "evaluate_with", "inputs"]),
+    ("command lines and the files of questions", &["asked", "asked_with", "evaluate_with", "inputs"]),
     (
         "prose",
         &[

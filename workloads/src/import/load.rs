@@ -3,6 +3,7 @@
 use super::hugging_face;
 use crate::error::WorkloadError;
 use crate::model::{BUILT_IN, Model, built_in_names, config_file};
+use sim::files::carried::Files;
 use std::path::Path;
 
 impl Model {
@@ -11,12 +12,20 @@ impl Model {
     /// # Errors
     /// A name that is neither built in nor a file, or a file that is no valid configuration.
     pub fn load(name_or_path: &str) -> Result<Self, WorkloadError> {
+        Self::load_from(name_or_path, &Files::default())
+    }
+
+    /// The same, with the texts of `files` in the place of files on the disk.
+    ///
+    /// # Errors
+    /// Those of [`Self::load`].
+    pub fn load_from(name_or_path: &str, files: &Files) -> Result<Self, WorkloadError> {
         if let Some((name, text)) = BUILT_IN.iter().find(|(name, _)| sim::names::are_same_name(name, name_or_path)) {
             return hugging_face::parse_config(name, name, text);
         }
         let path = Path::new(name_or_path);
-        if path.exists() || sim::files::text::is_kept(&config_file(path)) {
-            return Self::load_file(path);
+        if files.exists(path) || files.exists(&config_file(path, files)) {
+            return Self::load_file_from(path, files);
         }
         Err(WorkloadError::unknown_model(name_or_path, built_in_names()))
     }
@@ -26,10 +35,14 @@ impl Model {
     /// # Errors
     /// An unreadable file, or a file that is no valid configuration.
     pub fn load_file(path: &Path) -> Result<Self, WorkloadError> {
-        let file = config_file(path);
+        Self::load_file_from(path, &Files::default())
+    }
+
+    fn load_file_from(path: &Path, files: &Files) -> Result<Self, WorkloadError> {
+        let file = config_file(path, files);
         let place = file.display().to_string();
-        let text = sim::files::text::read_text(&file)
-            .map_err(|e| WorkloadError::Unreadable { file: place.clone(), reason: e.to_string() })?;
+        let unreadable = |e: std::io::Error| WorkloadError::Unreadable { file: place.clone(), reason: e.to_string() };
+        let text = files.read(&file).map_err(unreadable)?;
         hugging_face::parse_config(&place, &place, &text)
     }
 }

@@ -6,8 +6,7 @@
 
 use crate::planner::bounds::loads::least_share_of_work;
 use crate::planner::space::groups::DegreeClass;
-use crate::planner::space::plan_space::Splits;
-use crate::planner::{Job, PlanSpace};
+use crate::planner::{Job, PlanSpace, Splits};
 use rayon::prelude::*;
 use sim::hardware::Accelerator;
 use sim::kernel::{Collective, DataType, Kernel};

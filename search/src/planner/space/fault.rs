@@ -1,16 +1,16 @@
 //! Why there is no plan to choose from: the rule that the plans nearest to obeying all rules break, and the nearest values with which there
 //! are plans.
 
+use crate::ask::{DECISIONS, Degree, PlanSpace, SCHEDULES, Splits, schedule_name};
 use crate::planner::Job;
+use crate::planner::space::enumerate::{BrokenRule, Refusals, broken};
 use crate::planner::space::groups::DegreeClass;
-use crate::planner::space::plan_space::{PlanSpace, Splits, divisors, small_divisors};
-use crate::planner::space::walk::{BrokenRule, PlanWalk, SCHEDULES, broken, schedule_name};
+use crate::planner::space::plan_space::{divisors, small_divisors};
 use sim::network::Fabric;
 use sim::pipeline::PipelineSchedule;
 use std::collections::BTreeSet;
-use workloads::memory::TechniqueError;
 use workloads::parallel::tensor_parallel_degrees;
-use workloads::{Layout, LayoutError, RankOrder, Techniques, ZeroStage};
+use workloads::{Layout, LayoutError, RankOrder, ZeroStage};
 
 /// The key of rules about how layers are split.
 const SPLIT: &str = "layer_split";
@@ -21,17 +21,10 @@ const MOST_CURES: usize = 3;
 /// Numbers of devices that are tried on either side for the nearest one with plans.
 const TRIED: usize = 64;
 
-/// A decision that is a degree of the layout: its name, its values in a space, its value in a layout.
-type Degree = (&'static str, fn(&mut PlanSpace) -> &mut Option<Vec<u32>>, fn(&Layout) -> u32);
-
-const DEGREES: [Degree; 6] = [
-    ("tp", |s| &mut s.tensor, |l| l.tensor),
-    ("cp", |s| &mut s.context, |l| l.context),
-    ("pp", |s| &mut s.pipeline, |l| l.pipeline),
-    ("ep", |s| &mut s.expert, |l| l.expert),
-    ("etp", |s| &mut s.expert_tensor, |l| l.expert_tensor_degree().unwrap_or(l.tensor)),
-    ("virtual_stages", |s| &mut s.virtual_stages, |l| l.virtual_stages),
-];
+/// The decisions that are degrees of the layout, by their keys.
+fn degrees() -> impl Iterator<Item = (&'static str, Degree)> {
+    DECISIONS.iter().filter_map(|decision| Some((decision.key, decision.degree?)))
+}
 
 impl PlanSpace {
     /// Why a value asked for can be in no plan of the job, or all of them together in none of `space`, which is searched for them (this one, or a
@@ -87,7 +80,7 @@ impl PlanSpace {
     fn values_alone(&self, space: &Self, job: &Job<'_>) -> Vec<Self> {
         let mut spaces = Vec::new();
         let mut asked = self.clone();
-        for (key, list, _) in DEGREES {
+        for (key, Degree { list, .. }) in degrees() {
             for value in list(&mut asked).iter().flatten() {
                 let mut alone = Self::open(job);
                 *list(&mut alone) = Some(vec![*value]);
@@ -134,7 +127,7 @@ impl PlanSpace {
             context: Some(small_divisors(job.sequence_length)),
             zero: Some(vec![ZeroStage::None]),
             orders: Some(vec![RankOrder::DataFirst]),
-            schedules: Some(SCHEDULES.map(|(_, schedule)| schedule).to_vec()),
+            schedules: Some(SCHEDULES.map(|(.., schedule)| schedule).to_vec()),
             ..Self::default()
         }
     }
@@ -153,16 +146,7 @@ struct Question<'a> {
 impl Question<'_> {
     /// The plans of a space that count.
     fn families(&self, space: &PlanSpace) -> Vec<DegreeClass> {
-        let mut families = space.families(self.job);
-        if let Some(running) = self.running {
-            for family in &mut families {
-                let divisions = &family.divisions;
-                family.lots.iter_mut().for_each(|lot| lot.pairs.retain(|(at, _)| divisions[*at].schedules.contains(&running)));
-                family.lots.retain(|lot| !lot.pairs.is_empty());
-            }
-            families.retain(|family| !family.lots.is_empty());
-        }
-        families
+        space.enumerate(self.job, &mut Refusals::ignored(self.running))
     }
 
     /// Why a space has no plans, if it has none.
@@ -178,36 +162,16 @@ impl Question<'_> {
         if let Some(Splits::NearOf(usual)) = &mut space.splits {
             usual.zero.clone_from(&space.zero);
         }
-        if !self.families(&space).is_empty() {
-            return None;
-        }
-        let nearest = self.of_techniques(&space).or_else(|| PlanWalk::of(&space, self.job, self.running).nearest)?;
-        Some((space, nearest))
-    }
-
-    /// The rule of the techniques that a space's plans break, where there would be plans without them.
-    fn of_techniques(&self, space: &PlanSpace) -> Option<BrokenRule> {
-        let job = Job { techniques: &Techniques::default(), ..*self.job };
-        let families = Question { job: &job, ..*self }.families(space);
-        let (family, lot) = families.iter().find_map(|family| Some((family, family.lots.first()?)))?;
-        let (at, micro_batches) = *lot.pairs.first()?;
-        // What cures it is said of the batch.
-        let why = match self.job.accumulation_refusal(micro_batches)? {
-            TechniqueError::Refused { technique, why, .. } => format!("technique {technique}: {why}"),
-            other => other.to_string(),
-        };
-        let rule = broken("global_batch", self.job.global_batch, format!("one micro-batch per replica ({why})"), String::new());
-        Some(BrokenRule { obeyed: u32::MAX, rule, layout: family.divisions[at].layout, micro_batch: lot.micro_batch })
+        let mut refusals = Refusals::noted(self.running);
+        let found = space.enumerate(self.job, &mut refusals);
+        Some((space, refusals.nearest.filter(|_| found.is_empty())?))
     }
 
     /// Why no plan whatever uses the job's devices for its batch, if none does: no value of another decision is to blame then.
     fn cluster_fault(&self) -> Option<LayoutError> {
         let open = PlanSpace::open(self.job);
         let question = Self { running: None, ..*self };
-        if !question.families(&open).is_empty() {
-            return None;
-        }
-        let nearest = PlanWalk::of(&open, self.job, None).nearest?;
+        let (open, nearest) = question.nearest(&open)?;
         let (l, rule) = (&nearest.layout, &nearest.rule);
         let limit = format!(
             "tp x cp x pp x dp of a plan; the nearest product, {} x {} x {} x {}, breaks a rule: {} = {} must be {}",
@@ -248,13 +212,13 @@ impl Question<'_> {
     fn degrees(&self, space: &PlanSpace, nearest: &BrokenRule) -> Vec<(&'static str, String)> {
         let mut cures = Vec::new();
         let mut asked = space.clone();
-        for (key, list, degree) in DEGREES {
+        for (key, Degree { list, value }) in degrees() {
             let Some(values) = list(&mut asked).clone() else { continue };
             let mut relaxed = space.clone();
             *list(&mut relaxed) = if key == "cp" { PlanSpace::open(self.job).context } else { None };
-            let now = degree(&nearest.layout);
+            let now = value(&nearest.layout);
             let at = if values.contains(&now) { now } else { values.first().copied().unwrap_or(now) };
-            let found = layouts(&self.families(&relaxed)).map(|l| u64::from(degree(l))).collect();
+            let found = layouts(&self.families(&relaxed)).map(|l| u64::from(value(l))).collect();
             cures.extend(near(at.into(), &found).map(|values| (key, format!("{key} = {values}"))));
         }
         cures
@@ -267,7 +231,7 @@ impl Question<'_> {
         let families = relaxed.families(self.job);
         let runs =
             |schedule: &PipelineSchedule| families.iter().flat_map(|f| &f.divisions).any(|d| d.schedules.contains(schedule));
-        let names: Vec<&str> = SCHEDULES.iter().filter(|(_, schedule)| runs(schedule)).map(|(name, _)| *name).collect();
+        let names: Vec<&str> = SCHEDULES.iter().filter(|(.., schedule)| runs(schedule)).map(|(name, ..)| *name).collect();
         (!names.is_empty()).then(|| names.join(" or "))
     }
 

@@ -1,13 +1,20 @@
 //! Spaces without plans: found exactly where there are none, with cures that cure.
 #![allow(clippy::unwrap_used)]
 
-use super::PlanWalk;
+use super::Refusals;
 use crate::planner::tests::PlannerHardware;
 use crate::planner::{Job, PlanSpace, Splits, default_policies};
 use sim::pipeline::PipelineSchedule;
 use workloads::{ActivationPolicy, LayerEnds};
 
 const PLAIN: PipelineSchedule = PipelineSchedule::OneForwardOneBackward;
+
+/// The rule that a space without plans breaks.
+fn refused(space: &PlanSpace, job: &Job<'_>) -> Option<String> {
+    let mut refusals = Refusals::noted(None);
+    let found = space.enumerate(job, &mut refusals);
+    refusals.nearest.filter(|_| found.is_empty()).map(|nearest| nearest.rule.to_string())
+}
 
 /// Spaces of one choice each, by degrees of which some fit together.
 fn spaces() -> Vec<PlanSpace> {
@@ -48,11 +55,9 @@ fn a_rule_is_named_exactly_where_there_are_no_plans() {
     {
         let job = hardware.job(devices, batch, tokens);
         for space in spaces() {
-            let walk = PlanWalk::of(&space, &job, None);
-            let plans = space.plans(&job);
-            assert_eq!(walk.plans, !plans.is_empty(), "{space:?}: {:?}", walk.nearest);
-            assert!(walk.plans || walk.nearest.is_some());
-            *(if walk.plans { &mut with } else { &mut without }) += 1;
+            let (nearest, plans) = (refused(&space, &job), space.plans(&job));
+            assert_eq!(nearest.is_none(), !plans.is_empty(), "{space:?}: {nearest:?}");
+            *(if nearest.is_none() { &mut with } else { &mut without }) += 1;
         }
     }
     assert!(with > 30 && without > 300, "{with} {without}");
@@ -75,15 +80,15 @@ fn widths_of_experts_are_plans_or_named() {
                     sequence_parallel: Some(vec![sequence_parallel]),
                     ..PlanSpace::default()
                 };
-                let (walk, plans) = (PlanWalk::of(&space, &job, None), space.plans(&job));
-                assert_eq!(walk.plans, !plans.is_empty(), "{space:?}: {:?}", walk.nearest);
+                let (nearest, plans) = (refused(&space, &job), space.plans(&job));
+                assert_eq!(nearest.is_none(), !plans.is_empty(), "{space:?}: {nearest:?}");
                 for plan in &plans {
                     let l = &plan.layout;
                     assert_eq!(l.expert_tensor_degree().unwrap_or(l.tensor), width, "{l}");
                     assert_eq!(l.ranks_per_stage() % (u64::from(width) * u64::from(l.expert)), 0, "{l}");
                     assert!(width == tensor || l.sequence_parallel || tensor == 1, "{l}");
                 }
-                *(if walk.plans { &mut with } else { &mut without }) += 1;
+                *(if nearest.is_none() { &mut with } else { &mut without }) += 1;
             }
         }
     }

@@ -1,14 +1,14 @@
 //! The plans that fixed hardware leaves to choose from.
 
+use crate::ask::{PlanSpace, Splits};
 use crate::planner::Job;
-use crate::planner::space::groups::{DegreeClass, LayoutSchedules, PlanGroup, PlanGroupKey};
+use crate::planner::space::groups::LayoutSchedules;
+use crate::planner::space::policies::{distinct_policies, preset_and_default_policies};
 use sim::pipeline::PipelineSchedule;
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 use step::{MixKind, SoftwareStack, TrainingPlan};
-use workloads::parallel::tensor_parallel_degrees;
 use workloads::training::ContextMethod;
-use workloads::{ActivationPolicy, Batch, LayerEnds, Layout, RankOrder, ZeroStage};
+use workloads::{ActivationPolicy, Layout, RankOrder, ZeroStage};
 
 /// From so many tokens on sequences are split over devices without being asked for (NVIDIA's recipes for Llama 3 70B at 8,192 tokens have two
 /// context-parallel devices: NeMo, `llama3_70b` pre-training), over more than [`FEW_CONTEXTS`] beyond it.
@@ -24,62 +24,9 @@ pub const SPLIT_TOLERANCE: f64 = 0.005;
 /// Most model chunks per stage.
 pub(crate) const MOST_CHUNKS: u64 = 64;
 
-/// Which values each decision may take; `None` is every value that obeys the rules.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct PlanSpace {
-    /// Tensor-parallel widths.
-    pub tensor: Option<Vec<u32>>,
-    /// Pipeline stages.
-    pub pipeline: Option<Vec<u32>>,
-    /// Context-parallel widths; `None` is 1, the powers of two up to 8 for sequences of 8,192 tokens, and every power of two for longer ones.
-    pub context: Option<Vec<u32>>,
-    /// How attention reaches the rest of a sequence that is split; `None` is both.
-    pub context_methods: Option<Vec<ContextMethod>>,
-    /// Expert-parallel widths, for models with experts.
-    pub expert: Option<Vec<u32>>,
-    /// Devices over which every expert is split by width, for models with experts; `None` is what follows from the other degrees, with
-    /// expert-parallel widths that divide the data-parallel ranks.
-    pub expert_tensor: Option<Vec<u32>>,
-    /// Model chunks per stage.
-    pub virtual_stages: Option<Vec<u32>>,
-    /// What data-parallel ranks share; `None` is all four without a pipeline, and ZeRO-0 to ZeRO-2 with one (ZeRO-3 would communicate in every
-    /// micro-batch; ZeRO-2 reduces gradients once per step there, as FSDP did for Llama 3 405B, The Llama 3 Herd of Models, 2024, section 3.3.2).
-    pub zero: Option<Vec<ZeroStage>>,
-    /// How ranks lie on the devices; `None` is both orders where they differ. On links that differ, where the mapping orders the ranks, only the
-    /// first.
-    pub orders: Option<Vec<RankOrder>>,
-    /// How layers are split into stages; `None` is [`Splits::Near`].
-    pub splits: Option<Splits>,
-    /// Whether norms, dropout and residual sums are split along the sequence over tensor-parallel devices; `None` is both.
-    pub sequence_parallel: Option<Vec<bool>>,
-    /// Sequences per micro-batch.
-    pub micro_batch: Option<Vec<u64>>,
-    /// What layers keep; `None` is nothing recomputed, the attention core, everything.
-    pub activations: Option<Vec<ActivationPolicy>>,
-    /// How far what is kept may differ from stage to stage, best chosen; `None` is not at all.
-    pub mixes: Option<MixKind>,
-    /// Pipeline schedules; `None` is 1F1B, interleaved where there are several model chunks. ZB-V needs two.
-    pub schedules: Option<Vec<PipelineSchedule>>,
-}
-
-/// How the layers of a plan may be split into stages.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Splits {
-    /// Evenly, or so that the ends are lighter by a few layers; in any other way where that may make the fastest plan faster by more than
-    /// [`SPLIT_TOLERANCE`].
-    Near,
-    /// As is fastest and fits, for every plan of the list.
-    Best,
-    /// [`Splits::Near`] for the fastest plans of those that are split evenly, and for those that are of this space as well, which differs in contexts,
-    /// ZeRO stages, schedules and policies at most; evenly for the others.
-    NearOf(Box<PlanSpace>),
-    /// In one of these ways: evenly (`None`), or with so many layers in the first and the last model chunk and the longer ones between where stated.
-    Listed(Vec<Option<LayerEnds>>),
-}
-
 /// Chunks per stage of plans of which no list is given: of the numbers whose fullest chunk holds as many layers the fewest, which splits them most
 /// evenly, and those that divide the layers with one or both of the ends counted as a layer.
-fn usual_chunks(layers: u64, pipeline: u32) -> Vec<u32> {
+pub(super) fn usual_chunks(layers: u64, pipeline: u32) -> Vec<u32> {
     let chunks = |v: u32| u64::from(v) * u64::from(pipeline);
     let fullest = |v: u32| layers.div_ceil(chunks(v));
     let usual = |v: &u32| {
@@ -126,28 +73,6 @@ impl PlanSpace {
             schedules: Some(schedules),
             ..self.clone()
         })
-    }
-
-    /// This space, with `other`'s values where it names none.
-    #[must_use]
-    pub fn or(self, other: Self) -> Self {
-        Self {
-            tensor: self.tensor.or(other.tensor),
-            pipeline: self.pipeline.or(other.pipeline),
-            context: self.context.or(other.context),
-            context_methods: self.context_methods.or(other.context_methods),
-            expert: self.expert.or(other.expert),
-            expert_tensor: self.expert_tensor.or(other.expert_tensor),
-            virtual_stages: self.virtual_stages.or(other.virtual_stages),
-            zero: self.zero.or(other.zero),
-            orders: self.orders.or(other.orders),
-            splits: self.splits.or(other.splits),
-            sequence_parallel: self.sequence_parallel.or(other.sequence_parallel),
-            micro_batch: self.micro_batch.or(other.micro_batch),
-            activations: self.activations.or(other.activations),
-            mixes: self.mixes.or(other.mixes),
-            schedules: self.schedules.or(other.schedules),
-        }
     }
 
     /// Every plan of the space that uses all of the job's devices and obeys the layout's rules. For spaces of up to some hundred thousand
@@ -211,29 +136,6 @@ impl PlanSpace {
         self.schedules.as_ref().map_or(schedule == PipelineSchedule::OneForwardOneBackward, |list| list.contains(&schedule))
     }
 
-    /// The plans of the space but for their policies, by what they share.
-    pub(crate) fn families(&self, job: &Job<'_>) -> Vec<DegreeClass> {
-        let devices = u64::from(job.devices);
-        let mut families: BTreeMap<(u32, u32, u32, Option<u32>), Vec<LayoutSchedules>> = BTreeMap::new();
-        let widths = tensor_parallel_degrees(job.model, job.devices);
-        let widths = widths.into_iter().filter(|t| devices.is_multiple_of(u64::from(*t))).collect();
-        for tensor in among(&self.tensor, widths) {
-            let rest = devices / u64::from(tensor);
-            for context in self.contexts(job, rest) {
-                let rest = rest / u64::from(context);
-                for pipeline in among(&self.pipeline, small_divisors(rest)) {
-                    let data = (rest / u64::from(pipeline)) as u32;
-                    for layout in self.layouts(job, Layout { tensor, context, pipeline, data, ..Layout::default() }) {
-                        let key = (tensor, context, layout.expert, layout.expert_tensor);
-                        families.entry(key).or_default().extend(self.divisions(job, layout));
-                    }
-                }
-            }
-        }
-        let lots = |divisions: Vec<LayoutSchedules>| DegreeClass { lots: self.lots(job, &divisions), divisions };
-        families.into_values().map(lots).filter(|family| !family.lots.is_empty()).collect()
-    }
-
     /// The context-parallel widths for the devices that the tensor-parallel one leaves.
     pub(crate) fn contexts(&self, job: &Job<'_>, rest: u64) -> Vec<u32> {
         match &self.context {
@@ -247,52 +149,6 @@ impl PlanSpace {
                 small_divisors(rest).into_iter().filter(|c| c.is_power_of_two() && *c <= most).collect()
             }
         }
-    }
-
-    /// The layouts of given degrees; whether sequences are split over tensor-parallel devices is left open.
-    fn layouts(&self, job: &Job<'_>, layout: Layout) -> Vec<Layout> {
-        let mut layouts = Vec::new();
-        if !job.global_batch.is_multiple_of(layout.data.into()) || u64::from(layout.pipeline) > job.model.layers + 2 {
-            return layouts;
-        }
-        let few = self.virtual_stages.is_none() && matches!(self.splits, None | Some(Splits::Near));
-        let chunks = match layout.pipeline {
-            1 => vec![1],
-            pipeline if few => usual_chunks(job.model.layers, pipeline),
-            _ => (1..=job.model.layers.min(MOST_CHUNKS) as u32).collect(),
-        };
-        for layout in self.experts(job, layout) {
-            for virtual_stages in among(&self.virtual_stages, chunks.clone()) {
-                for layout in self.divided(job, Layout { virtual_stages, ..layout }) {
-                    for order in self.orders(job, &layout) {
-                        layouts.extend(self.zeros(&layout).into_iter().map(|zero| Layout { zero, order, ..layout }));
-                    }
-                }
-            }
-        }
-        layouts
-    }
-
-    /// A layout with the ways to spread experts over its ranks.
-    fn experts(&self, job: &Job<'_>, layout: Layout) -> Vec<Layout> {
-        if job.model.experts.is_none() {
-            return vec![layout];
-        }
-        let Some(widths) = &self.expert_tensor else {
-            let ranks = among(&self.expert, small_divisors(layout.data.into()));
-            return ranks.into_iter().map(|expert| Layout { expert, ..layout }).collect();
-        };
-        let ranks = layout.ranks_per_stage();
-        let divide = widths.iter().filter(|width| **width > 0 && ranks.is_multiple_of(u64::from(**width)));
-        let mut layouts: Vec<Layout> = divide
-            .flat_map(|width| {
-                let experts = among(&self.expert, small_divisors(ranks / u64::from(*width)));
-                experts.into_iter().map(|expert| Layout { expert, ..layout }.with_expert_tensor_degree(*width))
-            })
-            .collect();
-        layouts.sort_unstable();
-        layouts.dedup();
-        layouts
     }
 
     /// A layout with the splits of the layers asked for that its chunks allow. Where none is: evenly; where that cannot be, as evenly as layers that
@@ -309,7 +165,7 @@ impl PlanSpace {
         }
     }
 
-    fn orders(&self, job: &Job<'_>, layout: &Layout) -> Vec<RankOrder> {
+    pub(super) fn orders(&self, job: &Job<'_>, layout: &Layout) -> Vec<RankOrder> {
         let alike = layout.pipeline == 1 || layout.data == 1 || job.fabric.tiers.len() == 1 || job.fabric.links_differ();
         if alike || layout.context > 1 || layout.expert > 1 || layout.expert_tensor.is_some() {
             return vec![RankOrder::DataFirst];
@@ -317,7 +173,7 @@ impl PlanSpace {
         self.orders.clone().unwrap_or_else(|| vec![RankOrder::DataFirst, RankOrder::PipelineFirst])
     }
 
-    fn zeros(&self, layout: &Layout) -> Vec<ZeroStage> {
+    pub(super) fn zeros(&self, layout: &Layout) -> Vec<ZeroStage> {
         use ZeroStage::{Gradients, None as Copies, OptimizerStates, Parameters};
         if layout.data == 1 && layout.context == 1 {
             return vec![Copies];
@@ -330,7 +186,7 @@ impl PlanSpace {
     }
 
     /// A layout with the schedules that it may run. Under ZB-V devices hold other chunks: a division of its own.
-    fn divisions(&self, job: &Job<'_>, layout: Layout) -> Vec<LayoutSchedules> {
+    pub(super) fn divisions(&self, job: &Job<'_>, layout: Layout) -> Vec<LayoutSchedules> {
         let plain = PipelineSchedule::OneForwardOneBackward;
         let allowed = |schedule: &PipelineSchedule| self.allows(*schedule);
         let schedules = match (layout.pipeline, layout.virtual_stages) {
@@ -347,40 +203,6 @@ impl PlanSpace {
             LayoutSchedules { layout, schedules, open, even }
         };
         lists.into_iter().map(division).filter(|division| !division.schedules.is_empty()).collect()
-    }
-
-    /// Micro-batches, with the divisions that they go with.
-    fn lots(&self, job: &Job<'_>, divisions: &[LayoutSchedules]) -> Vec<PlanGroup> {
-        let mut lots: BTreeMap<PlanGroupKey, Vec<(usize, u64)>> = BTreeMap::new();
-        for (i, division) in divisions.iter().enumerate() {
-            let layout = &division.layout;
-            let per_rank = job.global_batch / u64::from(layout.data);
-            let interleaved = layout.virtual_stages > 1 && !division.schedules.contains(&PipelineSchedule::ZbV);
-            for micro_batch in among(&self.micro_batch, divisors(per_rank)) {
-                let m = per_rank / micro_batch;
-                if interleaved && !m.is_multiple_of(layout.pipeline.into()) {
-                    continue;
-                }
-                let batch = Batch { micro_batch, global_batch: job.global_batch, sequence_length: job.sequence_length };
-                for (context_method, sequence_parallel) in self.sequences(layout) {
-                    let possible = (Layout { context_method, sequence_parallel, ..*layout })
-                        .check_model_and_batch(job.model, &batch)
-                        .is_ok();
-                    if possible && job.may_accumulate(m) {
-                        // Gradients of several micro-batches may be summed by kernels of their own: another lowered.
-                        let sums = job.stack.kernels.separate_accumulation && m > 1;
-                        lots.entry((context_method, sequence_parallel, micro_batch, sums)).or_default().push((i, m));
-                    }
-                }
-            }
-        }
-        let lot = |((context_method, sequence_parallel, micro_batch, _), pairs)| PlanGroup {
-            context_method,
-            sequence_parallel,
-            micro_batch,
-            pairs,
-        };
-        lots.into_iter().map(lot).collect()
     }
 
     /// How sequences may be split over context- and over tensor-parallel devices.

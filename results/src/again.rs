@@ -1,0 +1,33 @@
+//! How the best step of a run is asked for again.
+
+use crate::record::SearchRecord;
+use crate::run::{CHIP, FABRIC};
+use search::ask::{AimSpec, ChipChoice, ClusterSpec, PlanSpace, Question, WorkloadSpec};
+use std::path::Path;
+
+impl SearchRecord {
+    /// The question that `evaluate` answers with the best step of `model`, or of the first model where the run is not of `model`. `None` where the
+    /// run found no design. `directory` is the run's: its chip and its fabric are named.
+    #[must_use]
+    pub fn question_of_best(&self, directory: &Path, model: Option<&str>) -> Option<Question> {
+        let (best, asked, study) = (self.best.as_ref()?, &self.asked, &self.study);
+        let of = best.models.iter().find(|of| Some(of.model.as_str()) == model).or(best.models.first());
+        let (name, devices, batch, tokens, plan) = match of {
+            Some(of) => (&of.model, of.devices, of.global_batch_sequences, of.sequence_tokens, &of.step.plan.plan),
+            None => (&study.model, study.devices, study.global_batch_sequences, study.sequence_tokens, &best.step.plan.plan),
+        };
+        let own = directory.join(FABRIC);
+        let fabric = if own.is_file() { own.display().to_string() } else { asked.cluster.fabric.clone() };
+        let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        Some(Question {
+            study: None,
+            models: vec![WorkloadSpec { sequence_length: Some(tokens), ..WorkloadSpec::of(name) }],
+            chips: ChipChoice::One { chip: directory.join(CHIP).display().to_string(), nvme: None },
+            cluster: ClusterSpec { devices: number(devices), fabric, global_batch_sequences: number(batch) },
+            plans: PlanSpace::of_plan(plan),
+            aim: AimSpec::default(),
+            limits: None,
+            ..asked.clone()
+        })
+    }
+}

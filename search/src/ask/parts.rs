@@ -1,0 +1,84 @@
+//! The parts that a question and a study file have in common.
+
+use super::Splits;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The machine that the models run on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterSpec {
+    /// Accelerators.
+    pub devices: u32,
+    /// The fabric that connects them: a built-in one's name or a file's path.
+    pub fabric: String,
+    /// Sequences per optimizer step, over the whole cluster.
+    pub global_batch_sequences: u32,
+}
+
+/// A model that a study is for, beside others. A value that is left out is the cluster's, or the model's own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WorkloadSpec {
+    /// A built-in model's name, or the path of a Hugging Face `config.json`.
+    pub model: String,
+    /// What it counts among the study's models.
+    #[serde(default = "one")]
+    pub weight: f64,
+    /// Accelerators that train it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub devices: Option<u32>,
+    /// Sequences per optimizer step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub global_batch_sequences: Option<u32>,
+    /// Tokens per sequence: the model's longest where it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sequence_length: Option<u64>,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+impl WorkloadSpec {
+    /// A model on the study's cluster.
+    #[must_use]
+    pub fn of(model: &str) -> Self {
+        let model = model.to_owned();
+        Self { model, weight: 1.0, devices: None, global_batch_sequences: None, sequence_length: None }
+    }
+}
+
+/// Where a search over chips stops and reports its gap.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LimitSpec {
+    /// Designs evaluated exactly.
+    pub evaluations: usize,
+    /// The search need not find designs that are better than the best by at most this many percent: 0 where it is left out.
+    #[serde(default)]
+    pub within_percent: f64,
+}
+
+/// The shares of [`LimitSpec::within_percent`], as fractions of the best's time. Together they do not exceed it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Tolerances {
+    /// By how much a design that is left out may be better.
+    pub designs: f64,
+    /// By how much a split of a plan's layers that is left out may make it faster.
+    pub splits: f64,
+}
+
+impl LimitSpec {
+    /// Splits the tolerance: half is for splits of the layers, where the search chooses them.
+    #[must_use]
+    pub fn tolerances(&self, splits: Option<&Splits>) -> Tolerances {
+        let within = self.within_percent / 100.0;
+        if matches!(splits, Some(Splits::Listed(_))) {
+            return Tolerances { designs: within, splits: 0.0 };
+        }
+        // (1 + designs) / (1 - splits) is 1 + within.
+        let splits = within / (2.0 + within);
+        Tolerances { designs: splits, splits }
+    }
+}

@@ -1,0 +1,239 @@
+//! A question: what runs, on what, under what, with which choices open, by which objective, within which limits.
+
+use super::choices::PlanSpace;
+use super::parts::{ClusterSpec, LimitSpec, WorkloadSpec};
+use crate::objective::{CostAxes, MeasureMean, Objective, OperatingCost};
+use crate::space::SpaceSpec;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sim::files::carried::Files;
+use std::path::{Path, PathBuf};
+use workloads::footprint::Optimizer;
+use workloads::training::Attention;
+use workloads::{Model, model};
+
+/// A question as a value. Records, parts and answers store it as JSON; it can be asked again from there alone.
+///
+/// The values are those that hold: where an option of the command line replaces a value of a study, the option's value stands here.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Question {
+    /// The study that it began with: a built-in one's name or a file's path. For people; the values below decide.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub study: Option<String>,
+    /// What is trained: each model with its weight, its tokens per sequence and its own cluster size.
+    pub models: Vec<WorkloadSpec>,
+    /// Modules that predict further tokens, trained with every model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtp_layers: Option<u64>,
+    /// Room of an expert over its even share of the tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity_factor: Option<f64>,
+    /// The chip, or the space of chips.
+    pub chips: ChipChoice,
+    /// The devices, their network and the sequences of a step.
+    pub cluster: ClusterSpec,
+    /// Devices of a fast domain; `None` is the fabric's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fast_domain: Option<u32>,
+    /// The software and how it is set.
+    pub software: Software,
+    /// The plans to choose from.
+    #[serde(default)]
+    pub plans: PlanSpace,
+    /// Whether every value that the model can express is a choice where no list restricts it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub everything: bool,
+    /// What is best.
+    #[serde(default)]
+    pub aim: AimSpec,
+    /// Where a search over chips stops.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<LimitSpec>,
+    /// The texts of the files that are named above.
+    #[serde(default, skip_serializing_if = "Files::is_empty")]
+    pub files: Files,
+}
+
+/// The chip, or the space of chips.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum ChipChoice {
+    /// One chip that stands already.
+    One {
+        /// A built-in chip's name or a file's path.
+        chip: String,
+        /// Storage in place of the file's: GB/s and GB of a device, `6.4:1600`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        nvme: Option<String>,
+    },
+    /// Chips to search.
+    Space(Box<SpaceSpec>),
+}
+
+/// The software and how it is set.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Software {
+    /// A built-in stack's name or a file's path; `None` is the chip's usual one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stack: Option<String>,
+    /// Options of the stack that are set, `TABLE.KEY=VALUE`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stack_options: Vec<String>,
+    /// How attention is computed.
+    #[serde(default)]
+    pub attention: Attention,
+    /// The number format; `None` is bf16, or fp16 on chips without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<String>,
+    /// The optimizer.
+    #[serde(default)]
+    pub optimizer: Optimizer,
+    /// GiB of every device's memory that plans leave free.
+    #[serde(default)]
+    pub headroom_gib: f64,
+    /// Memory techniques that every plan has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub techniques: Vec<String>,
+    /// Techniques that may change what is trained.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<String>,
+}
+
+/// What is best.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AimSpec {
+    /// The objective.
+    pub objective: Objective,
+    /// How the rates of several models make one.
+    pub over: MeasureMean,
+    /// How long chips run, and what their energy costs.
+    pub operation: OperatingCost,
+    /// The axes of the front; `None` is the objective's usual ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub front: Option<CostAxes>,
+    /// The longest step in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_step_s: Option<f64>,
+    /// Whether the bad ends of intervals are compared.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub robust: bool,
+}
+
+impl Question {
+    /// Reads a question from its JSON; `file` names it in errors.
+    ///
+    /// # Errors
+    /// What is no question, with line and column: a missing key, an unknown one, a value that cannot be.
+    pub fn parse(file: &str, text: &str) -> Result<Self, String> {
+        serde_json::from_str(text).map_err(|why| format!("{file}: {why}"))
+    }
+
+    /// The question as JSON.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        serde_json::to_value(self).unwrap_or_default()
+    }
+
+    /// The first model's name.
+    #[must_use]
+    pub fn model(&self) -> &str {
+        self.models.first().map_or("", |of| &of.model)
+    }
+
+    /// Tokens per sequence of the first model: the model's longest where the question says nothing.
+    #[must_use]
+    pub fn sequence_length(&self, model: &Model) -> u64 {
+        self.models.first().and_then(|of| of.sequence_length).unwrap_or(model.max_sequence)
+    }
+
+    /// The space of chips, where it asks for one.
+    #[must_use]
+    pub fn space(&self) -> Option<&SpaceSpec> {
+        if let ChipChoice::Space(space) = &self.chips { Some(space) } else { None }
+    }
+
+    /// Carries the texts of the files that it names.
+    pub fn carry_files(&mut self) {
+        let mut named: Vec<&str> = vec![&self.cluster.fabric];
+        named.extend(self.software.stack.as_deref());
+        match &self.chips {
+            ChipChoice::One { chip, .. } => named.push(chip),
+            ChipChoice::Space(space) => named.extend(space.named_chips()),
+        }
+        let is_file = |name: &&str| [".toml", ".json"].iter().any(|end| name.ends_with(end)) && !Path::new(name).is_dir();
+        let mut paths: Vec<PathBuf> = named.into_iter().filter(is_file).map(PathBuf::from).collect();
+        let models = self.models.iter().map(|of| of.model.as_str()).filter(|name| !model::is_built_in(name));
+        paths.extend(models.map(|name| model::config_file(Path::new(name), &self.files)));
+        paths.iter().for_each(|path| self.files.carry(path));
+    }
+
+    /// The question as a text that is the same however paths are spelled: a name of a carried file is the file's text.
+    #[must_use]
+    pub fn canonical(&self) -> String {
+        self.comparable().to_string()
+    }
+
+    /// The first value in which a question differs from another: its key with both values.
+    #[must_use]
+    pub fn difference_from(&self, other: &Self) -> Option<String> {
+        first_difference("", &self.comparable(), &other.comparable())
+    }
+
+    /// The question as JSON, with texts in the place of the names of files.
+    fn comparable(&self) -> Value {
+        let mut value = Self { study: None, files: Files::default(), ..self.clone() }.to_json();
+        name_by_text(&mut value, &self.files);
+        value
+    }
+}
+
+/// Replaces the names of carried files by their texts.
+fn name_by_text(value: &mut Value, files: &Files) {
+    match value {
+        Value::String(name) => {
+            let path = Path::new(name.as_str());
+            if let Some(text) = files.text(path).or_else(|| files.text(&path.join("config.json"))) {
+                *name = text.to_owned();
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| name_by_text(item, files)),
+        Value::Object(map) => map.values_mut().for_each(|item| name_by_text(item, files)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// The longest value that a difference shows.
+const SHOWN: usize = 60;
+
+/// The first key at which two values differ, with both.
+fn first_difference(key: &str, own: &Value, other: &Value) -> Option<String> {
+    if own == other {
+        return None;
+    }
+    if let (Value::Object(a), Value::Object(b)) = (own, other) {
+        let keys = a.keys().chain(b.keys().filter(|key| !a.contains_key(*key)));
+        let null = Value::Null;
+        return keys.into_iter().find_map(|inner| {
+            let path = if key.is_empty() { inner.clone() } else { format!("{key}.{inner}") };
+            first_difference(&path, a.get(inner).unwrap_or(&null), b.get(inner).unwrap_or(&null))
+        });
+    }
+    if let (Value::Array(a), Value::Array(b)) = (own, other)
+        && a.len() == b.len()
+        && a.iter().any(Value::is_object)
+    {
+        return a.iter().zip(b).enumerate().find_map(|(at, (a, b))| first_difference(&format!("{key}[{at}]"), a, b));
+    }
+    let shown = |value: &Value| match value {
+        Value::Null => "left out".to_owned(),
+        Value::String(text) if text.contains('\n') => "a file of another text".to_owned(),
+        other => {
+            let text = other.to_string();
+            if text.chars().count() > SHOWN { format!("{}...", text.chars().take(SHOWN).collect::<String>()) } else { text }
+        }
+    };
+    Some(format!("{key} is {} there and {} here", shown(own), shown(other)))
+}

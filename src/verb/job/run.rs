@@ -1,0 +1,45 @@
+//! What a run directory that is given as a chip brings along: its cluster, its software, its files and, of the same model, its plan.
+
+use crate::failure::{Failure, OrInput};
+use results::record::RECORD;
+use results::run::{self, SearchRun};
+use search::ask::Question;
+use sim::files::carried::Files;
+use std::path::Path;
+
+/// The question that the best step of the run in a directory answers: of `model`, or of the run's first one. `None` where the chip is no directory.
+///
+/// # Errors
+/// A directory that is no run, that found no chip, or whose files are damaged or of another version.
+pub fn question_of_run(chip: &str, model: &str) -> Result<Option<Question>, Failure> {
+    let directory = Path::new(chip);
+    if !directory.is_dir() {
+        return Ok(None);
+    }
+    SearchRun::read_chip(directory).or_input()?;
+    Ok(run::read_record(directory).or_input()?.question_of_best(directory, Some(model)))
+}
+
+/// The texts that travel with a question, except those of files that the user names and that lie there.
+pub fn files_without(files: &Files, own: &[&str]) -> Files {
+    let mut files = files.clone();
+    for path in own.iter().map(Path::new).filter(|path| path.exists()) {
+        files.remove(path);
+        files.remove(&path.join("config.json"));
+    }
+    files
+}
+
+/// The file of a run's chip, where a directory is given.
+pub fn file_of_chip(chip: &str) -> String {
+    let directory = Path::new(chip);
+    if directory.is_dir() { directory.join(run::CHIP).display().to_string() } else { chip.to_owned() }
+}
+
+/// `fabric.toml` beside the chip of a run is the run's own fabric: a run's `evaluate_with` names it so.
+pub fn fabric_beside_chip(fabric: &str, chip: &str) -> String {
+    let directory = Path::new(chip).parent().unwrap_or(Path::new(""));
+    let own = directory.join(run::FABRIC);
+    let is_of_run = fabric == run::FABRIC && own.is_file() && directory.join(RECORD).is_file();
+    if is_of_run { own.display().to_string() } else { fabric.to_owned() }
+}
