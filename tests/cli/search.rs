@@ -4,7 +4,7 @@ use crate::support::{config_with, file_names, run_coplace, run_coplace_in, small
 use serde_json::Value;
 use std::path::Path;
 
-const FILES: [&str; 8] =
+const FILES: [&str; 7] =
     ["SHA256SUMS", "best.toml", "designs.parquet", "pareto.png", "pareto.svg", "progress.csv", "record.json"];
 
 pub fn read_record(directory: &Path) -> Value {
