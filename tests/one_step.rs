@@ -10,7 +10,7 @@ use results::step_record::{ExplainedPlan, StepRecord};
 use search::planner::{Job, PlanSpace, RankedPlan, search_plans};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
-use step::{ChipTimes, DeviceMemory, SoftwareStack, TrainingPlan, step_memory, step_time};
+use step::{ChipTimes, DeviceMemory, SoftwareStack, step_memory, step_time};
 use workloads::Model;
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
