@@ -53,7 +53,8 @@ mod tests {
     #[test]
     fn no_option_of_any_verb_takes_a_negative_number_for_another_option() {
         let mut tried = 0;
-        for verb in CommandLine::command().get_subcommands() {
+        let command = with_negative_values(CommandLine::command());
+        for verb in command.get_subcommands() {
             for option in verb.get_arguments().filter(|option| option.get_action().takes_values()) {
                 let Some(long) = option.get_long() else { continue };
                 let call = ["coplace".to_owned(), verb.get_name().to_owned(), format!("--{long}"), "-1".to_owned()];
