@@ -5,7 +5,6 @@ use crate::failure::{self, Failure, OrInput, OrOther};
 use crate::progress;
 use crate::verb::search::models;
 use crate::verb::search::question::SearchQuestion;
-use crate::verb::search::words::parse_request;
 use results::design::DesignRow;
 use results::explained::{self, DesignExplanation, ExplainedDesign, LimitUse, ModelExplanation, ModelOnDesign, StepBottleneck};
 use results::record::BestDesign;

@@ -7,7 +7,6 @@ pub mod models;
 pub mod parts;
 pub mod question;
 mod within;
-pub mod words;
 
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};

@@ -1,9 +1,9 @@
 //! The fastest plans of a space: the search over its plans, then over their splits and mixes.
 
+use crate::ask::Splits;
 use crate::planner::ranked::keep_one_of_alike;
 use crate::planner::search::core::PlanSearch;
 use crate::planner::search::found::{FoundPlans, ROUNDING, SplitStatistics};
-use crate::planner::space::plan_space::Splits;
 use crate::planner::{Job, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, SPLIT_TOLERANCE};
 use sim::units::Seconds;
 use step::{MixKind, StepError};

@@ -1,7 +1,8 @@
 //! The space of everything that the model here can express.
 
+use crate::ask::{PlanSpace, Splits};
 use crate::planner::Job;
-use crate::planner::space::plan_space::{PlanSpace, Splits, small_divisors};
+use crate::planner::space::plan_space::small_divisors;
 use crate::planner::space::policies::{distinct_policies, preset_and_default_policies};
 use sim::pipeline::PipelineSchedule;
 use workloads::{ActivationPolicy, ZeroStage};

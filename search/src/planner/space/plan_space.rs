@@ -3,7 +3,6 @@
 use crate::ask::{PlanSpace, Splits};
 use crate::planner::Job;
 use crate::planner::space::groups::LayoutSchedules;
-use crate::planner::space::policies::{distinct_policies, preset_and_default_policies};
 use sim::pipeline::PipelineSchedule;
 use std::cmp::Ordering;
 use step::{MixKind, SoftwareStack, TrainingPlan};
