@@ -17,7 +17,7 @@ pub(super) enum ValueExtent {
 }
 
 impl ValueExtent {
-    pub(super) fn from_interval(&self) -> Option<NumberInterval> {
+    pub(super) fn interval_if_known(&self) -> Option<NumberInterval> {
         match self {
             Self::Fixed(FieldValue::Number(number)) => Some(NumberInterval::point(*number)),
             Self::Between(interval) => Some(*interval),

@@ -322,7 +322,7 @@ impl Formulas {
                         .map(|&name| if let ValueExtent::Fixed(value) = &extents[name] { Some((name, value)) } else { None })
                         .collect();
                     let ranges =
-                        || names.iter().map(|&name| extents[name].from_interval()).collect::<Option<Vec<NumberInterval>>>();
+                        || names.iter().map(|&name| extents[name].interval_if_known()).collect::<Option<Vec<NumberInterval>>>();
                     match fixed {
                         Some(fixed) => ValueExtent::Fixed(self.evaluate_expression(derived, expression, &fixed)?),
                         None => {

@@ -107,7 +107,7 @@ impl ChipScalar {
         (value + self.coordinate_floor()).ln()
     }
 
-    fn from_coordinate(self, coordinate: f64) -> f64 {
+    fn value_at_coordinate(self, coordinate: f64) -> f64 {
         let (least, most) = self.limits();
         round_to_four_digits((coordinate.exp() - self.coordinate_floor()).clamp(least, most))
     }
@@ -285,8 +285,8 @@ impl ChipFitProblem<'_> {
         let determined = |at: usize| {
             let (scalar, range) = (self.scalars[at], ranges[at]);
             let before = scalar.get(self.chip);
-            let after = if range.determined { scalar.from_coordinate(point[at]) } else { before };
-            let range_of = (scalar.from_coordinate(range.low), scalar.from_coordinate(range.high));
+            let after = if range.determined { scalar.value_at_coordinate(point[at]) } else { before };
+            let range_of = (scalar.value_at_coordinate(range.low), scalar.value_at_coordinate(range.high));
             DeterminedScalar { key: scalar.key(), before, after, range: range_of, determined: range.determined }
         };
         let scalars: Vec<DeterminedScalar> = (0..self.scalars.len()).map(determined).collect();
@@ -342,7 +342,7 @@ impl ChipFitProblem<'_> {
     fn log_errors(&self, rows: &[usize], point: &[f64]) -> Vec<f64> {
         let mut chip = self.chip.clone();
         for (scalar, coordinate) in self.scalars.iter().zip(point) {
-            scalar.set(&mut chip, scalar.from_coordinate(*coordinate));
+            scalar.set(&mut chip, scalar.value_at_coordinate(*coordinate));
         }
         // Scalars within their limits leave a chip that can be costed.
         let Ok(model) = CostModel::new(chip) else { return vec![f64::INFINITY; rows.len()] };

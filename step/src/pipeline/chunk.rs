@@ -94,7 +94,7 @@ impl Chunk {
         [self.backward - weight, weight]
     }
 
-    pub(crate) fn to_chunk_work(&self, schedule: PipelineSchedule) -> ChunkWork {
+    pub(crate) fn chunk_work(&self, schedule: PipelineSchedule) -> ChunkWork {
         let [input, weight] = self.gradient_times(schedule);
         ChunkWork { forward: self.forward, backward: self.recompute + input + weight, weight }
     }

@@ -74,11 +74,11 @@ impl StackScalar {
         (self.set)(to, self.value_in(from));
     }
 
-    fn to_coordinate(&self, value: f64) -> f64 {
+    fn coordinate_of(&self, value: f64) -> f64 {
         (value + self.floor).max(1e-6).ln()
     }
 
-    fn from_coordinate(&self, coordinate: f64) -> f64 {
+    fn value_at_coordinate(&self, coordinate: f64) -> f64 {
         coordinate.exp() - self.floor
     }
 
@@ -112,10 +112,10 @@ impl StackPrior {
     /// A built-in stack's file that cannot be read.
     pub fn from_other_stacks(scalars: &[StackScalar], without: &[&str]) -> Result<Self, StackError> {
         let stacks = Self::load_other_stacks(without)?;
-        let of = |stack: &SoftwareStack| scalars.iter().map(|scalar| scalar.to_coordinate(scalar.value_in(stack))).collect();
+        let of = |stack: &SoftwareStack| scalars.iter().map(|scalar| scalar.coordinate_of(scalar.value_in(stack))).collect();
         let others = stacks.iter().map(of).collect();
         let beliefs = scalars.iter().map(|scalar| {
-            let mut values: Vec<f64> = stacks.iter().map(|stack| scalar.to_coordinate(scalar.value_in(stack))).collect();
+            let mut values: Vec<f64> = stacks.iter().map(|stack| scalar.coordinate_of(scalar.value_in(stack))).collect();
             values.sort_by(f64::total_cmp);
             let middle = values.get(values.len() / 2).copied().unwrap_or_default();
             LogNormalBelief { centre: middle, spread: standard_deviation(&values).max(scalar.spread) }
@@ -130,7 +130,7 @@ impl StackPrior {
     pub fn around_stack(scalars: &[StackScalar], stack: &SoftwareStack) -> Result<Self, StackError> {
         let mut prior = Self::from_other_stacks(scalars, &[])?;
         for (belief, scalar) in prior.beliefs.iter_mut().zip(scalars) {
-            belief.centre = scalar.to_coordinate(scalar.value_in(stack));
+            belief.centre = scalar.coordinate_of(scalar.value_in(stack));
         }
         Ok(prior)
     }
@@ -225,7 +225,7 @@ impl StackCalibration<'_> {
     fn coordinate_beliefs(&self) -> Vec<scalar_fit::ScalarPrior> {
         let one = |(scalar, belief): (&StackScalar, &LogNormalBelief)| {
             let (min, max) = self.stacks.first().map_or((0.0, f64::INFINITY), |stack| scalar.value_range(stack));
-            let (least, most) = (scalar.to_coordinate(min), scalar.to_coordinate(max));
+            let (least, most) = (scalar.coordinate_of(min), scalar.coordinate_of(max));
             scalar_fit::ScalarPrior { centre: belief.centre, spread: belief.spread, least, most }
         };
         self.scalars.iter().zip(&self.prior.beliefs).map(one).collect()
@@ -249,7 +249,7 @@ impl StackCalibration<'_> {
 /// Returns the value at a coordinate, clamped to the range of the stack's file.
 fn clamp_coordinate(scalar: &StackScalar, stack: &SoftwareStack, coordinate: f64) -> f64 {
     let (min, max) = scalar.value_range(stack);
-    round_to_four_digits(scalar.from_coordinate(coordinate).clamp(min, max))
+    round_to_four_digits(scalar.value_at_coordinate(coordinate).clamp(min, max))
 }
 
 fn with_scalar_values(scalars: &[StackScalar], stacks: &[SoftwareStack], point: &[f64]) -> Vec<SoftwareStack> {

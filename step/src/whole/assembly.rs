@@ -392,7 +392,7 @@ impl Assembly {
         if arrangement.split.chunks == 1 {
             return PassesTime::Exact(self.chunks[0].busy_time() * arrangement.micro_batches as f64);
         }
-        let [first, inner, last, longer] = self.chunks.each_ref().map(|chunk| chunk.to_chunk_work(arrangement.schedule));
+        let [first, inner, last, longer] = self.chunks.each_ref().map(|chunk| chunk.chunk_work(arrangement.schedule));
         let split = &arrangement.split;
         let pipeline = UnequalEndsPipeline {
             first,
