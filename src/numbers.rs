@@ -19,14 +19,21 @@ where
     }
 }
 
-/// The command with options that take a negative number for their value, and refuse it as any other value that cannot be.
+/// Lets every option take a negative number as its value, so that the option refuses it with its own limit.
 pub fn with_negative_values(command: Command) -> Command {
     let numbers = [TypeId::of::<f64>(), TypeId::of::<u64>(), TypeId::of::<u32>(), TypeId::of::<u16>(), TypeId::of::<u8>()];
     command.mut_subcommands(move |verb| {
         verb.mut_args(|option| {
             let of = option.get_value_parser().type_id();
             let is_number = option.get_long().is_some() && numbers.iter().any(|number| of == *number);
-            if is_number { option.allow_hyphen_values(true) } else { option }
+            let takes_values = option.get_action().takes_values() && option.get_long().is_some();
+            if is_number {
+                option.allow_hyphen_values(true)
+            } else if takes_values {
+                option.allow_negative_numbers(true)
+            } else {
+                option
+            }
         })
     })
 }

@@ -62,7 +62,7 @@ impl PartFacts {
         Self { format: FORMAT, coplace, question, asked, seed, part, parts, evaluated: 0, seconds: 0.0 }
     }
 
-    /// Whether two are of parts of the same search; paths may be spelled otherwise.
+    /// True if two are of parts of the same search; paths may be spelled otherwise.
     #[must_use]
     pub fn is_same_search(&self, other: &Self) -> bool {
         let of = |facts: &Self| (facts.format, facts.coplace.clone(), facts.question.clone(), facts.seed, facts.parts);

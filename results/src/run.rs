@@ -93,7 +93,7 @@ pub fn read_record(directory: &Path) -> Result<SearchRecord, RunError> {
     Ok(record)
 }
 
-/// Whether a directory's digests name a file.
+/// True if a directory's digests name a file.
 pub(crate) fn has_digest_of(directory: &Path, file: &str) -> Result<bool, RunError> {
     Ok(DigestList::read_from(directory)?.lists_all(&[file]))
 }

@@ -286,7 +286,7 @@ impl StepRecord {
     /// The record of a plan of a job.
     ///
     /// # Errors
-    /// As [`ExplainedPlan::from_job`].
+    /// As [`ExplainedPlan::explain_plan`].
     pub fn from_plan(job: &Job<'_>, ranked: &RankedPlan) -> Result<Self, StepError> {
         Ok(Self::from_explained(job, ranked, &ExplainedPlan::explain_plan(job, ranked)?))
     }

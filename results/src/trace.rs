@@ -51,7 +51,7 @@ struct KernelEvent {
     arguments: Value,
 }
 
-/// The trace of a step: the stages as in [`plan_timeline::kernel_trace`], then a process with the passes of the slowest
+/// The trace of a step: the stages as in [`crate::timeline::timeline_trace`], then a process with the passes of the slowest
 /// stage, each once.
 #[must_use]
 pub fn kernel_trace(title: &str, explained: &ExplainedPlan, chip: &Accelerator) -> String {

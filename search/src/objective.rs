@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What is best.
+/// The objective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Objective {
@@ -307,7 +307,7 @@ impl CostAxes {
         [Some(self.0), self.1].into_iter().flatten().filter(|axis| *axis != FrontAxis::None)
     }
 
-    /// Whether `axis` is one of them.
+    /// True if `axis` is one of them.
     #[must_use]
     pub fn contains(self, axis: FrontAxis) -> bool {
         self.named_axes().any(|one| one == axis)

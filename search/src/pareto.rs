@@ -24,13 +24,13 @@ pub struct FrontPoint {
 }
 
 impl FrontPoint {
-    /// Whether `other` replaces this point on a front: equal costs and value, and a smaller id.
+    /// True if `other` replaces this point on a front: equal costs and value, and a smaller id.
     #[must_use]
     pub fn yields_to(&self, other: &Self) -> bool {
         self.costs == other.costs && self.value == other.value && other.id < self.id
     }
 
-    /// Whether the point costs no more than `costs` along any axis.
+    /// True if the point costs no more than `costs` along any axis.
     fn costs_no_more_than(&self, costs: &FrontCosts) -> bool {
         self.costs[0] <= costs[0] && self.costs[1] <= costs[1]
     }

@@ -92,7 +92,7 @@ pub trait SearchProblem: Sync {
     fn first_candidate(&self, _stop: &(dyn Fn() -> bool + Sync)) -> Result<Option<usize>, String> {
         Ok(None)
     }
-    /// Whether a set contains a candidate.
+    /// True if a set contains a candidate.
     fn set_contains(&self, _set: &Self::Set, _candidate: usize) -> bool {
         false
     }
@@ -109,7 +109,7 @@ pub trait SearchProblem: Sync {
     }
     /// The number of candidates in a set.
     fn set_size(&self, set: &Self::Set) -> u64;
-    /// Whether a set is one candidate, ready to be evaluated once [`BoundSource::Mapped`] bounds it.
+    /// True if a set is one candidate, ready to be evaluated once [`BoundSource::Mapped`] bounds it.
     fn is_single(&self, set: &Self::Set) -> bool;
     /// A better bound on a set ([`BoundSource::Mapped`]), or its parts. It may stop once it knows whether values are
     /// below `cutoff`.
@@ -179,7 +179,7 @@ pub struct RunnerLimits<'a> {
     pub evaluations: usize,
     /// Candidates that are better by at most this fraction need not be found.
     pub gap: f64,
-    /// Whether to stop now. It is called before every refinement and every evaluation.
+    /// True to stop now. It is called before every refinement and every evaluation.
     pub stop: &'a (dyn Fn() -> bool + Sync),
 }
 
@@ -334,7 +334,7 @@ impl<P: SearchProblem> RunnerState<'_, P> {
         self.outcomes.push((self.problem.strip_decided_set(set), CandidateOutcome::Excluded(why)));
     }
 
-    /// Whether a node can be evaluated next.
+    /// True if a node can be evaluated next.
     fn is_ready(&self, node: &SearchNode<P::Set>) -> bool {
         node.shown >= BoundSource::Mapped && self.problem.is_single(&node.set)
     }

@@ -79,7 +79,7 @@ impl Validator {
     }
 }
 
-/// Whether a value has one of JSON Schema's types.
+/// True if a value has one of JSON Schema's types.
 fn is(value: &Value, name: &Value) -> bool {
     match name.as_str().unwrap() {
         "object" => value.is_object(),

@@ -20,7 +20,7 @@ impl Shard {
     /// The whole sweep.
     pub const WHOLE: Self = Self { part: 1, of: 1 };
 
-    /// Whether a combination belongs to the shard.
+    /// True if a combination belongs to the shard.
     #[must_use]
     pub fn contains(self, number: u64) -> bool {
         number / RUN % u64::from(self.of) == u64::from(self.part - 1)

@@ -70,7 +70,7 @@ pub enum StudyError {
         value: String,
         /// The rule broken.
         limit: &'static str,
-        /// What to do.
+        /// The cure.
         cure: &'static str,
     },
 }

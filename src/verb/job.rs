@@ -210,7 +210,7 @@ impl JobArguments {
         Ok(question)
     }
 
-    /// Whether nothing of what a plan depends on is given.
+    /// True if nothing of what a plan depends on is given.
     fn leaves_all_open(&self) -> bool {
         let Self {
             fabric, devices, global_batch, stack, headroom_gib, attention, optimizer, sequence_length, mtp_layers, ..

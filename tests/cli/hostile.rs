@@ -116,7 +116,10 @@ fn links_with_a_wild_number_are_refused_by_their_line() {
     let of =
         ["plan", "opt-350m", "--chip", "a100_80gb", "--fabric", "selene_hdr200x8", "--devices", "16", "--global-batch", "16"];
     let refused = run_coplace_in(dir.path(), &[&of[..], &["--links", "links.csv"]].concat()).expect_refusal();
-    assert!(refused.starts_with("error: links.csv: line 2, dst_idx = 65535: the lines name 3 units and none is 2;"), "{refused}");
+    assert!(
+        refused.starts_with("error: links.csv: line 2, dst_idx = 65535: the lines name 3 units but not unit 2;"),
+        "{refused}"
+    );
 }
 
 #[test]

@@ -385,7 +385,7 @@ fn faulty_arguments_are_refused() {
             "--precision fp8: a100_80gb_sxm has no matrix products of that type; use bf16 or fp16 or int8",
         ),
         (vec!["--tensor", "7"], "tp = 7: must be a divisor of the 32 heads"),
-        (vec!["--pipeline", "64"], "--pipeline: pp = 64: must be at most 34: the 32 layers, one for every stage"),
+        (vec!["--pipeline", "64"], "--pipeline: pp = 64: must be at most 34: the 32 layers, one for every stage, and"),
         (vec!["--micro-batch", "7"], "micro_batch = 7: must be a divisor of the 512 sequences"),
         (vec!["--layer-split", "9"], "--layer-split: layer_split = 9: must be `even`, `best`, or FIRST:LAST"),
         (

@@ -30,7 +30,7 @@ fn limited(dir: &Path, end: f64) {
     let none = search(end * 0.999_999, "beyond").expect_json();
     assert_eq!((&none["best"], &none["certificate"]["proof"]), (&Value::Null, &"infeasible".into()));
     let why = none["certificate"]["why"].as_str().unwrap();
-    assert!(why.contains("at the bad end of its interval, at most"), "{why}");
+    assert!(why.contains("at the bad end of its interval, the limit is"), "{why}");
 }
 
 #[test]

@@ -95,10 +95,9 @@ fn parts_of_a_search_put_together_have_the_answer_of_one_process() {
     std::fs::write(at("b/decided.bin"), "x").unwrap();
     let damaged = merge(&["a", "b", "c"]).expect_refusal();
     assert!(damaged.contains("decided.bin: its SHA-256 digest is"), "{damaged}");
-    // The study has changed since.
+    // The study has changed since: the parts carry their own text of it.
     part("2/3", "e", &[]).expect_json();
     let study = std::fs::read_to_string(at("s.toml")).unwrap();
     std::fs::write(at("s.toml"), study.replace("[1, 2, 4]", "[1, 2, 8]")).unwrap();
-    let changed = merge(&["a", "e", "c"]).expect_refusal();
-    assert!(changed.contains("which asks something else by now; put back the study"), "{changed}");
+    merge(&["a", "e", "c"]).expect_json();
 }

@@ -318,7 +318,7 @@ fn techniques_go_with_the_optimizers_that_they_are_about() {
         ("adam8bit", "adafactor", "its states are Adam's, in 8 bits, and the optimizer is adafactor; use --optimizer adam"),
         ("adam8bit", "momentum", "its states are Adam's"),
         ("galore", "sgd", "it changes the optimizer's states, and sgd has none; use --optimizer adam"),
-        ("galore-8bit", "adafactor", "and adafactor keeps none"),
+        ("galore-8bit", "adafactor", "and adafactor has none"),
         (
             "lomo",
             "adam8bit",

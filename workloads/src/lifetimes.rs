@@ -26,7 +26,7 @@ impl Lifetime {
 
 impl Treatment {
     /// Returns the lifetimes of the forward and the backward pass, each in its own order. Their peak is
-    /// [`Treatment::transient_bytes`] with [`Release::AtTheEnd`].
+    /// [`Treatment::transient_bytes`] with [`crate::Release::AtTheEnd`].
     #[must_use]
     pub fn lifetimes(&self, graph: &OperatorGraph) -> [Vec<Lifetime>; 2] {
         [self.forward_lifetimes(graph), self.backward_lifetimes(graph)]

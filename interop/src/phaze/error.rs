@@ -66,7 +66,7 @@ pub enum PlacementError {
         value: String,
         /// The limit it breaks.
         limit: String,
-        /// What to do about it.
+        /// The cure.
         cure: &'static str,
     },
     /// Two layers of one graph have the same id.
@@ -98,7 +98,7 @@ pub enum PlacementError {
         to: i64,
         /// `a second time` or `itself`.
         how: &'static str,
-        /// What to do about it.
+        /// The cure.
         cure: &'static str,
     },
     /// The graphs of two tensor widths do not describe the same model.

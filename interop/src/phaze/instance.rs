@@ -26,7 +26,7 @@ pub struct PhazeLayer {
     pub forward: f64,
     /// Time of the backward pass of one micro-batch.
     pub backward: f64,
-    /// Whether the costs are those of one slice out of `width`.
+    /// True if the costs are those of one slice out of `width`.
     pub tensor_parallel: bool,
 }
 
@@ -81,7 +81,7 @@ pub struct PhazeProblem {
     pub bandwidth: f64,
     /// Micro-batches per batch, over all copies of the pipeline.
     pub micro_batches: usize,
-    /// Whether stages keep only their inputs and recompute their activations.
+    /// True if stages keep only their inputs and recompute their activations.
     pub activation_recomputation: bool,
     /// The optimiser.
     pub optimizer: PhazeOptimizer,

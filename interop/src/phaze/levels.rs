@@ -104,7 +104,7 @@ impl LevelTable {
         (plane.checked_sub(1).and_then(|below| self.level(below, stages)), self.level(plane, stages))
     }
 
-    /// Whether no plan with at least `stages` stages is possible in the plane.
+    /// True if no plan with at least `stages` stages is possible in the plane.
     pub fn is_exhausted(&self, plane: usize, stages: usize) -> bool {
         let some = |&(_, from): &(usize, usize)| from < self.length;
         let below = plane.checked_sub(1).is_some_and(|below| self.spans[below].iter().skip(stages).any(some));

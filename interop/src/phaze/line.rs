@@ -66,7 +66,7 @@ pub(super) struct ProbeChain<'a> {
     /// Layers without tensor parallelism at the front and at the back, if all others are tensor parallel.
     pub prefix: usize,
     pub suffix: usize,
-    /// Whether the probes use all loads and bytes unchanged.
+    /// True if the probes use all loads and bytes unchanged.
     pub exact: bool,
     /// Rounding of a stage's fixed bytes and of its stash.
     pub tie: [f64; 2],
@@ -215,7 +215,7 @@ impl<'a> ProbeChain<'a> {
         (self.load_of_stage(0, [to[0] + self.lowered_by(end), to[1]]), low)
     }
 
-    /// Whether the memory of a stage is too large for its place.
+    /// True if the memory of a stage is too large for its place.
     #[inline]
     pub fn exceeds_memory(&self, first: usize, end: usize, place: usize) -> bool {
         let (from, to) = (&self.positions[first], &self.positions[end]);
@@ -225,7 +225,7 @@ impl<'a> ProbeChain<'a> {
         if excess.abs() > tie { excess > 0.0 } else { self.exact && !self.fits_literally((first, end), place) }
     }
 
-    /// Whether the stage fits, by the literal formulas.
+    /// True if the stage fits, by the literal formulas.
     #[cold]
     #[inline(never)]
     pub fn fits_literally(&self, range: (usize, usize), place: usize) -> bool {

@@ -86,7 +86,7 @@ pub struct PhazeSolution {
 }
 
 impl PhazeSolution {
-    /// Whether a plan exists.
+    /// True if a plan exists.
     #[must_use]
     pub fn is_feasible(&self) -> bool {
         self.plan.is_some()

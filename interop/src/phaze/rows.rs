@@ -101,7 +101,7 @@ impl<'a> ChainStages<'a> {
         StashByEnd { stages: self, first, arriving }
     }
 
-    /// Whether the stage exceeds the memory limit at `from_end`, given its stash per micro-batch.
+    /// True if the stage exceeds the memory limit at `from_end`, given its stash per micro-batch.
     fn exceeds_memory(&self, first: usize, end: usize, from_end: usize, stash: f64) -> bool {
         let excess = self.sums.fixed[end] - self.sums.fixed[first] + (from_end - 1) as f64 * stash - self.instance.max_memory;
         let tie = self.tie + MEMORY_TIE * self.stash_scale * (from_end - 1) as f64;
@@ -143,7 +143,7 @@ impl<'a> ChainStages<'a> {
         if least.is_finite() { least } else { 0.0 }
     }
 
-    /// Whether the stage fits as the last one, which stashes nothing.
+    /// True if the stage fits as the last one, which stashes nothing.
     pub fn fits_as_last(&self, first: usize, end: usize) -> bool {
         !self.exceeds_memory(first, end, 1, 0.0)
     }
@@ -354,7 +354,7 @@ impl StageLoadRows {
         self.reach[first] = end;
     }
 
-    /// Whether the stage fits at `from_end`.
+    /// True if the stage fits at `from_end`.
     pub fn fits_at(&self, stages: &ChainStages<'_>, first: usize, end: usize, from_end: usize) -> bool {
         !stages.exceeds_memory(first, end, from_end, self.stash_of_stage(stages, first, end))
     }

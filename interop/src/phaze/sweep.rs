@@ -57,7 +57,7 @@ pub(super) struct LineWidth<'a> {
     planes: usize,
     /// Work of the tensor-parallel layers, if all of them must be in wide stages.
     parallel_work: f64,
-    /// Whether a plan better than the best known may have been missed.
+    /// True if a plan better than the best known may have been missed.
     undecided: bool,
 }
 

@@ -89,7 +89,7 @@ fn by_table(instance: &PhazeInstance) -> f64 {
     best.time
 }
 
-/// Whether the probes alone decide every width.
+/// True if the probes alone decide every width.
 fn decided(instance: &PhazeInstance) -> bool {
     let degrees = DataParallelDegrees::new(instance);
     let lines = instance.chains.iter().enumerate().map(|(index, chain)| LineWidth::new(instance, chain, index).unwrap());

@@ -39,7 +39,7 @@ pub enum PiperError {
         value: String,
         /// The rule.
         limit: String,
-        /// What to do.
+        /// The cure.
         cure: String,
     },
 }

@@ -13,7 +13,7 @@ const MOST_MICRO_BATCHES: u64 = 1 << 24;
 const LARGEST: f64 = 1e30;
 
 impl PiperInstance {
-    /// Whether a JSON text is one of Piper's graphs, valid or not: its layers are a list. PHAZE's are an object by
+    /// True if a JSON text is one of Piper's graphs, valid or not: its layers are a list. PHAZE's are an object by
     /// tensor width.
     #[must_use]
     pub fn is_piper_graph(text: &str) -> bool {

@@ -153,7 +153,7 @@ impl<'a> PreparedGraph<'a> {
         Some(choices.iter().map(option).collect())
     }
 
-    /// Whether the least memory of all classes together fits with one micro-batch in flight.
+    /// True if the least memory of all classes together fits with one micro-batch in flight.
     fn fits_at_all(&self, classes: &[LayerClass]) -> bool {
         least_stage_memory(classes, 1.0) <= self.instance.max_memory_per_device
     }

@@ -21,7 +21,7 @@ pub(super) struct StageContext {
     pub micro_batches: f64,
     /// Bytes of a device.
     pub memory: f64,
-    /// Whether a stage with too many partial solutions counts as fitting at its fastest (for a lower bound); otherwise
+    /// True if a stage with too many partial solutions counts as fitting at its fastest (for a lower bound); otherwise
     /// it counts as not fitting.
     pub optimistic: bool,
 }
@@ -41,7 +41,7 @@ pub(super) struct FastestStage {
     pub time: f64,
     /// Per class, how many of its layers take each option.
     pub taken: Vec<Vec<u32>>,
-    /// Whether it is exact.
+    /// True if it is exact.
     pub exact: bool,
 }
 
@@ -119,7 +119,7 @@ pub(super) fn most_in_flight(classes: &[LayerClass], setting: &StageContext, lim
     fit
 }
 
-/// Whether [`fastest_stage`] has an answer, if the least time is within the limit.
+/// True if [`fastest_stage`] has an answer, if the least time is within the limit.
 fn stage_fits(classes: &[LayerClass], setting: &StageContext, in_flight: f64, limit: f64) -> bool {
     let memory_of = |way: &ClassOption| way.memory.0 * in_flight + way.memory.1;
     let of_quickest = |class: &LayerClass| {

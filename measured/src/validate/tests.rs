@@ -145,7 +145,7 @@ fn kernels_are_predicted_or_named() {
     let groups: Vec<&str> = report.groups.iter().map(|g| g.group.as_str()).collect();
     assert!(groups.contains(&"d a100_80gb_sxm gemm >=1024 (host)"), "{groups:?}");
     let text = format!("{:?} {:?}", report.unpredicted, report.row_errors);
-    for part in ["unknown kernel \"knead\"", "abacus", "fp17", "k = (empty): gemm needs it", "timing = sundial: must be"] {
+    for part in ["knead", "abacus", "fp17", "gemm needs it", "must be device or host"] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
 }

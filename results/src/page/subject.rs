@@ -308,7 +308,7 @@ mod tests {
         assert!(refused("[1]").starts_with("answer.json: is no answer of `evaluate` or `plan`; give a run directory"));
         assert!(refused("{\"certificate\": 1}").contains("give its directory"));
         assert!(
-            refused("{\"format\": 1, \"job\": 1, \"feasible\": true}").contains("format = 1, this version of coplace reads 2")
+            refused("{\"format\": 1, \"job\": 1, \"feasible\": true}").contains("format = 1, this version of coplace reads 3")
         );
         assert!(refused("{\"plans\": [], \"neighbours\": []}").contains("format = missing"));
         let lacking = refused(&format!("{{\"format\": {}, \"plans\": [], \"neighbours\": []}}", crate::planned::FORMAT));

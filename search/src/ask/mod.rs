@@ -1,13 +1,15 @@
-//! What is asked: a question as a value, and the table of the decisions that a plan makes.
+//! The question as a value, and the table of the decisions that a plan makes.
 //!
-//! Command line, study files, JSON, records and refusals read [`DECISIONS`]; nothing else lists the decisions of a plan.
+//! Command line, study files, JSON, records and refusals read [`DECISIONS`]; nothing else lists the
+//! decisions of a plan.
 
+mod by_table;
 mod choices;
 mod decision;
 mod parts;
 mod question;
 
-pub(crate) use choices::{OfKey, Words};
+pub(crate) use by_table::{OfKey, Words};
 pub use choices::{PlanSpace, Splits};
 pub(crate) use decision::SCHEDULES;
 pub use decision::{Access, DECISIONS, Decision, DecisionValues, Degree, schedule_name, schedule_of};

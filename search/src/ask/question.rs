@@ -41,10 +41,10 @@ pub struct Question {
     /// The plans to choose from.
     #[serde(default)]
     pub plans: PlanSpace,
-    /// Whether every value that the model can express is a choice where no list restricts it.
+    /// True if every value that the model can express is a choice where no list restricts it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub everything: bool,
-    /// What is best.
+    /// The objective.
     #[serde(default)]
     pub aim: AimSpec,
     /// Where a search over chips stops.
@@ -101,7 +101,7 @@ pub struct Software {
     pub allow: Vec<String>,
 }
 
-/// What is best.
+/// The objective.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AimSpec {
@@ -117,7 +117,7 @@ pub struct AimSpec {
     /// The longest step in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_step_s: Option<f64>,
-    /// Whether the bad ends of intervals are compared.
+    /// True if the bad ends of intervals are compared.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub robust: bool,
 }

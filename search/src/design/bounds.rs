@@ -60,7 +60,7 @@ pub(super) struct ChipOrBox {
 }
 
 impl ChipOrBox {
-    /// Whether both have equal bounds on steps: the chips are equal except for energy and area model.
+    /// True if both have equal bounds on steps: the chips are equal except for energy and area model.
     fn is_as_fast_as(&self, other: &Self) -> bool {
         let mut fast = self.fast.clone();
         fast.energy.clone_from(&other.fast.energy);
@@ -88,7 +88,7 @@ impl ChipOrBox {
 }
 
 impl Aim {
-    /// Whether the dollars of the objective include energy.
+    /// True if the dollars of the objective include energy.
     #[must_use]
     pub fn pays_energy(&self) -> bool {
         self.objective == Objective::PerDollar && self.operation.usd_per_watt() > 0.0
@@ -220,7 +220,7 @@ impl DesignSearch<'_> {
         each.map(|(model, (kernels, known))| self.least_measure(model, (seen, kernels), (depth, f64::INFINITY), known)).collect()
     }
 
-    /// Whether both have the same bounds on values, for any bounds.
+    /// True if both have the same bounds on values, for any bounds.
     pub(super) fn shares_bounds_with(&self, seen: &ChipOrBox, other: &ChipOrBox) -> bool {
         let factor = |seen: &ChipOrBox| self.objective_factor(&seen.figures);
         let time_alone = self.aim.objective != Objective::EnergyPerToken && !self.aim.pays_energy();

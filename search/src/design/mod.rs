@@ -203,7 +203,7 @@ pub struct DesignSearch<'a> {
 
 /// Callbacks of a running search: progress, and a request to stop.
 pub struct DesignWatch<'a> {
-    /// Whether to stop now.
+    /// True to stop now.
     pub stop: &'a (dyn Fn() -> bool + Sync),
     /// Called after every round.
     pub told: &'a mut (dyn FnMut(RunnerProgress, SearchMoment) + Send),
@@ -256,7 +256,7 @@ impl DesignAnswer {
         value_of_verdict(&self.designs[index].outcome)
     }
 
-    /// Whether every design is decided: the search was not stopped.
+    /// True if every design is decided: the search was not stopped.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let outcomes = self.designs.iter().map(|of| &of.outcome).chain(self.boxes.iter().map(|of| &of.outcome));

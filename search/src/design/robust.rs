@@ -50,7 +50,7 @@ impl DesignSearch<'_> {
         }
     }
 
-    /// Whether a design with less HBM may be within the step limit although its chip with the most is not: a slower
+    /// True if a design with less HBM may be within the step limit although its chip with the most is not: a slower
     /// plan may have a nearer bad end.
     pub(super) fn may_be_nearer(&self, with_more: &[DesignEvaluation]) -> bool {
         let why = with_more.last().and_then(|of| of.outcome.as_ref().err());

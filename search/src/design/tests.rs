@@ -21,7 +21,7 @@ const DEVICES: u32 = 8;
 struct Case {
     dimensions: String,
     stack: &'static str,
-    /// Whether the search is for a second model too.
+    /// True if the search is for a second model too.
     both: bool,
     aim: Aim,
     limits: ChipLimits,

@@ -11,7 +11,7 @@ use super::layer::{LayerTensors, OperatorIndex, OperatorSet, TensorIndex, Tensor
 pub(super) trait RerunCost: Clone {
     /// The cost with one more operator rerun.
     fn add_rerun(&self, operator: usize) -> Self;
-    /// Whether this cost is at most `other`, whatever operators both add later.
+    /// True if this cost is at most `other`, whatever operators both add later.
     fn is_at_most(&self, other: &Self) -> bool;
     /// The operators rerun.
     fn rerun_operators(&self) -> OperatorSet;

@@ -37,7 +37,7 @@ pub struct SavedTensor {
     pub bytes: Bytes,
     /// The operator that makes it, or the layer's input.
     pub source: TensorSource,
-    /// Whether the layer's backward pass reads it.
+    /// True if the layer's backward pass reads it.
     pub needed_by_backward: bool,
 }
 
@@ -52,7 +52,7 @@ pub struct LayerOperator {
     pub inputs: Vec<TensorIndex>,
     /// Tensors it makes; a rerun rebuilds all of them.
     pub outputs: Vec<TensorIndex>,
-    /// Whether the backward pass may rerun it. A random operator without its generator's state may not be rerun.
+    /// True if the backward pass may rerun it. A random operator without its generator's state may not be rerun.
     pub recomputable: bool,
 }
 
@@ -107,7 +107,7 @@ impl OperatorSet {
     /// No operator.
     pub const EMPTY: Self = Self(0);
 
-    /// Whether the operator is in the set.
+    /// True if the operator is in the set.
     #[must_use]
     pub fn contains(self, operator: usize) -> bool {
         operator < MAX_OPERATORS && self.0 >> operator & 1 == 1
@@ -119,7 +119,7 @@ impl OperatorSet {
         if operator < MAX_OPERATORS { Self(self.0 | 1 << operator) } else { self }
     }
 
-    /// Whether every operator of this set is in `other`.
+    /// True if every operator of this set is in `other`.
     #[must_use]
     pub fn is_subset(self, other: Self) -> bool {
         self.0 & !other.0 == 0
@@ -131,7 +131,7 @@ impl OperatorSet {
         self.0.count_ones() as usize
     }
 
-    /// Whether the set has no operator.
+    /// True if the set has no operator.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 == 0

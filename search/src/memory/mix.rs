@@ -111,7 +111,7 @@ impl MixQuestion<'_> {
         Some(StageMix { bound: bound.min(best.time), ..best })
     }
 
-    /// Whether the bytes that a mix sends away fit, in bytes of one micro-batch.
+    /// True if the bytes that a mix sends away fit, in bytes of one micro-batch.
     fn fits_away(&self, mix: &StageMix, [host, storage]: [f64; 2]) -> bool {
         let sum = |of: fn(&MixPoint) -> u64| mix.counts.iter().map(|(j, n)| of(&self.points[*j]) as f64 * *n as f64).sum::<f64>();
         sum(|p| p.host) <= host && sum(|p| p.storage) <= storage

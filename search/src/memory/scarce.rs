@@ -123,7 +123,7 @@ impl<'a> PolicyMixProgram<'a> {
         SolvedMix { mix: None, bound }
     }
 
-    /// Whether a mix has all layers and fits, to the byte.
+    /// True if a mix has all layers and fits, to the byte.
     fn mix_fits(&self, mix: &[(usize, u64)]) -> bool {
         let sum = |memory: usize| mix.iter().map(|(at, n)| bytes_of_policy(&self.points[*at])[memory] * *n as f64).sum::<f64>();
         // Gives back what rounding took from the room.

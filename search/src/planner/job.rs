@@ -78,7 +78,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Whether the job's techniques allow this many micro-batches per step.
+    /// True if the job's techniques allow this many micro-batches per step.
     pub(crate) fn may_accumulate(&self, micro_batches: u64) -> bool {
         micro_batches <= 1 || self.accumulation_refusal(micro_batches).is_none()
     }
@@ -117,7 +117,7 @@ impl<'a> Job<'a> {
         flops(&plan.techniques).zip(flops(Techniques::none())).map_or(1.0, |(done, all)| (done / all).min(1.0))
     }
 
-    /// Whether the framework can run the chunks of a split.
+    /// True if the framework can run the chunks of a split.
     pub(crate) fn may_hold_split(&self, split: &ChunkSplit) -> bool {
         self.stack.framework.chunks_without_layers || split.first > 0 && split.last > 0 || split.chunks == 1
     }

@@ -29,7 +29,7 @@ pub const ALIKE_TIME: f64 = 1e-3;
 pub const ALIKE_MEMORY: f64 = 0.02;
 
 impl RankedPlan {
-    /// Whether two plans are similar: they differ at most in chunks per stage, splits of the layers, order of ranks,
+    /// True if two plans are similar: they differ at most in chunks per stage, splits of the layers, order of ranks,
     /// and tensors kept or offloaded, with about the same memory and time.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         let same = |plan: &TrainingPlan| TrainingPlan {
@@ -53,7 +53,7 @@ impl RankedPlan {
             && same(&self.plan) == same(&other.plan)
     }
 
-    /// Whether their times are equal except for rounding: sums of the same parts in another order.
+    /// True if their times are equal except for rounding: sums of the same parts in another order.
     fn is_as_fast(&self, other: &Self) -> bool {
         let [a, b] = [self, other].map(|ranked| ranked.time.total.0);
         (a - b).abs() <= 1e-12 * a
@@ -90,7 +90,7 @@ pub(crate) fn keep_one_of_alike(plans: Vec<RankedPlan>) -> Vec<RankedPlan> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlanAnswer {
     /// The fastest plans that fit, fastest first, one of each set of similar plans ([`RankedPlan::alike`]). If the
-    /// stack's framework cannot run the fastest ([`SoftwareStack::why_not_runnable`]), the fastest that it can run is
+    /// stack's framework cannot run the fastest ([`step::SoftwareStack::why_not_runnable`]), the fastest that it can run is
     /// included too.
     pub best: Vec<RankedPlan>,
     /// Plans in the space.
@@ -99,7 +99,7 @@ pub struct PlanAnswer {
     pub timed: usize,
     /// Plans played event by event, among those timed.
     pub simulated: usize,
-    /// Plans too large for the devices' memory or for their hosts' share. Under [`Splits::NearOf`], counted only among
+    /// Plans too large for the devices' memory or for their hosts' share. Under [`crate::ask::Splits::NearOf`], counted only among
     /// plans that the bound over all schedules leaves.
     pub over_capacity: usize,
     /// Plans whose bound is no better than the last plan of the list. They fit, except those that the bound over all

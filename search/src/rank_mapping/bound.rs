@@ -273,7 +273,7 @@ impl JoinedRanks {
         Self { set, sizes, largest, smallest, smallest_in_stage }
     }
 
-    /// Whether every set is as large as a unit.
+    /// True if every set is as large as a unit.
     fn fills_units(&self, unit: u32) -> bool {
         self.smallest == unit
     }

@@ -1,7 +1,7 @@
 //! Maps ranks to devices of a fabric with different links: a measured matrix between nodes or devices.
 //!
 //! # Objective
-//! The objective is the step time of a plan as a function of the assignment: [`step::step_time`] on [`step::Placed`],
+//! The objective is the step time of a plan as a function of the assignment: [`step::step_time`] on [`step::PlacedNetwork`],
 //! the one model of a step. Every collective of every axis is priced on the links between its members under the
 //! assignment, by the fastest algorithm. The deciding link is the slowest link of a ring or the slowest member of an
 //! exchange ([`sim::network::PlacementFinder`]). The slowest group of an axis decides, whichever stage it is in. Ranks in the
@@ -118,7 +118,7 @@ pub struct RankMapping {
     pub after: Seconds,
     /// Step if no collective took any time except its launch.
     pub without_links: Seconds,
-    /// Whether only mappings of whole units in an order of the axes are considered: if a unit is a torus or has several
+    /// True if only mappings of whole units in an order of the axes are considered: if a unit is a torus or has several
     /// tiers.
     pub whole_units: bool,
     /// Lower bound on the step over all mappings considered (status of `after`).

@@ -63,7 +63,7 @@ impl<'a> LinkRates<'a> {
         (0..self.links.unit_count()).map(mean).fold(f64::INFINITY, f64::min)
     }
 
-    /// Whether links no slower than `rate` give every unit so many neighbours and connect it to at least `units` units,
+    /// True if links no slower than `rate` give every unit so many neighbours and connect it to at least `units` units,
     /// itself included.
     fn joins_every_unit(&self, rate: f64, neighbours: usize, units: u32) -> bool {
         let near = |a: u32| (0..self.links.unit_count()).filter(|b| *b != a && self.links.rate_between(a, *b) >= rate).count();
@@ -71,7 +71,7 @@ impl<'a> LinkRates<'a> {
         all.clone().all(|a| near(a) >= neighbours) && all.into_iter().all(|a| self.reachable_units(rate, a, None) >= units)
     }
 
-    /// Whether links no slower than `rate` connect all units, or all except `without`.
+    /// True if links no slower than `rate` connect all units, or all except `without`.
     fn joins_all_but_one(&self, rate: f64, from: u32, without: Option<u32>) -> bool {
         let from = if without == Some(from) { from + 1 } else { from };
         self.reachable_units(rate, from, without) + u32::from(without.is_some()) >= self.links.unit_count()

@@ -54,7 +54,7 @@ pub(super) struct CollectiveRequest {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct RankGroups {
     pub groups: Vec<Vec<u32>>,
-    /// Whether all members send to each other. Then other links decide than in a ring.
+    /// True if all members send to each other. Then other links decide than in a ring.
     pub exchange: bool,
     /// Indices into [`StepTraffic::asks`].
     pub asks: Vec<usize>,

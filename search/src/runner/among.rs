@@ -18,7 +18,7 @@ pub trait ShardExchange {
     fn send_last(&mut self, own: &[FrontPoint]) {
         self.exchange_results(own);
     }
-    /// Whether there may be other shards.
+    /// True if there may be other shards.
     fn is_among_others(&self) -> bool {
         true
     }

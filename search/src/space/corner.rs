@@ -29,9 +29,9 @@ pub struct Corners {
     pub least: ChipFigures,
     /// Indices of the fabrics that join them, see [`Space::fabric_settings`](super::Space::fabric_settings).
     pub fabrics: Vec<usize>,
-    /// Whether kernels of [`Self::fast`], limited by its arrays and buffers, bound those of the box.
+    /// True if kernels of [`Self::fast`], limited by its arrays and buffers, bound those of the box.
     pub buffered: bool,
-    /// Whether mapped kernels of [`Self::fast`] bound those of the box.
+    /// True if mapped kernels of [`Self::fast`] bound those of the box.
     pub mapped: bool,
 }
 

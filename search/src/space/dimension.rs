@@ -21,7 +21,7 @@ pub enum Values {
 }
 
 impl Values {
-    /// Whether the values depend on dimension `name`.
+    /// True if the values depend on dimension `name`.
     pub(super) fn refer_to_dimension(&self, name: &str) -> bool {
         match self {
             Self::Listed(_) => false,
@@ -136,7 +136,7 @@ fn torus_sides(item: &toml::Value) -> Option<FieldValue> {
     (sides.len() > 1).then(|| FieldValue::Word(sides.join("x")))
 }
 
-/// Whether a text is the sides of a torus, `4x4x8`, and no expression.
+/// True if a text is the sides of a torus, `4x4x8`, and no expression.
 fn is_torus_sides(text: &str) -> bool {
     let number = |side: &str| !side.is_empty() && side.bytes().all(|byte| byte.is_ascii_digit());
     text.contains('x') && text.split('x').all(number)

@@ -31,7 +31,7 @@ struct Derived {
     slot: usize,
     text: String,
     rule: Rule,
-    /// Whether it follows from the area.
+    /// True if it follows from the area.
     of_area: bool,
 }
 
@@ -184,7 +184,7 @@ impl Formulas {
         &self.listed
     }
 
-    /// Whether a dimension follows from the area.
+    /// True if a dimension follows from the area.
     #[must_use]
     pub fn any_follows_from_area(&self) -> bool {
         self.derived.iter().any(|derived| derived.of_area)

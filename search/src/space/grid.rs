@@ -219,7 +219,7 @@ impl Grid {
             as usize
     }
 
-    /// Whether a point is in a region.
+    /// True if a point is in a region.
     pub(super) fn region_contains(&self, region: &Region, point: usize) -> bool {
         let places = self.formulas.places_of_combination(point as u64);
         self.order.places_of_region(region).iter().zip(places).all(|(some, place)| some.contains(&place))

@@ -89,7 +89,7 @@ impl ChipLimit {
         *self.field_of(limits) = Some(value);
     }
 
-    /// Whether the limit is a minimum.
+    /// True if the limit is a minimum.
     #[must_use]
     pub fn is_lower_limit(self) -> bool {
         matches!(self, Self::LeastHbm | Self::HbmRate)
@@ -165,7 +165,7 @@ impl ChipLimits {
         (least > most).then(|| format!("{below}{least}: is more than {above}{most}; correct one of the two, or leave it out"))
     }
 
-    /// Whether the limits allow some memory between two chips: no larger and no faster than that of `most`, no smaller
+    /// True if the limits allow some memory between two chips: no larger and no faster than that of `most`, no smaller
     /// than that of `least`. Both have a relative allowance of `rounding`.
     #[must_use]
     pub fn allows_memory(&self, most: &Accelerator, least: &Accelerator, rounding: f64) -> bool {
@@ -253,7 +253,7 @@ impl OutsideCounts {
     }
 }
 
-/// Whether a value is the largest (`true`) or smallest (`false`) of several different numbers; `None` if neither.
+/// True if a value is the largest (`true`) or smallest (`false`) of several different numbers; `None` if neither.
 #[must_use]
 pub fn is_end_of(numbers: &[f64], value: f64) -> Option<bool> {
     let largest = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);

@@ -37,7 +37,7 @@ impl LookUp {
         Ok(Self { by: by.trim().to_owned(), values: found })
     }
 
-    /// Whether the look-up has a result for `value`.
+    /// True if the look-up has a result for `value`.
     #[must_use]
     pub fn has_value_for(&self, value: &FieldValue) -> bool {
         self.value_for(value).is_ok()
@@ -73,7 +73,7 @@ impl LookUp {
     }
 }
 
-/// Whether a key of the look-up stands for `value`.
+/// True if a key of the look-up stands for `value`.
 fn key_matches(key: &str, value: &FieldValue) -> bool {
     match value {
         FieldValue::Number(number) => key.parse() == Ok(*number),

@@ -176,7 +176,7 @@ impl Space {
         if let SpaceKind::Grid(grid) = &self.kind { grid.first_point(region) } else { 0 }
     }
 
-    /// Whether a point is in a region.
+    /// True if a point is in a region.
     #[must_use]
     pub fn region_contains(&self, region: &Region, point: usize) -> bool {
         if let SpaceKind::Grid(grid) = &self.kind { grid.region_contains(region, point) } else { false }
@@ -219,7 +219,7 @@ impl Space {
         }
     }
 
-    /// Whether the limits are known to leave no chip, before any box is visited.
+    /// True if the limits are known to leave no chip, before any box is visited.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.chip_count() == 0

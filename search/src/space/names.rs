@@ -6,7 +6,7 @@ pub(super) const FORM: &str =
 /// The functions of expressions.
 const FUNCTIONS: [&str; 11] = ["min", "max", "ceil", "floor", "round", "sqrt", "ln", "log2", "log10", "exp", "abs"];
 
-/// Whether a name may contain the character.
+/// True if a name may contain the character.
 fn is_name_character(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || letter == '_' || letter == '.'
 }
@@ -54,7 +54,7 @@ fn called_functions(text: &str) -> Vec<&str> {
     called.map(|at| pieces[at].1).filter(|piece| piece.starts_with(|letter: char| letter.is_ascii_alphabetic())).collect()
 }
 
-/// Whether an expression contains a name.
+/// True if an expression contains a name.
 pub(super) fn refers_to_names(text: &str, name: &str) -> bool {
     split_expression(text).into_iter().any(|(named, piece)| named && piece == name)
 }

@@ -66,7 +66,7 @@ impl HardwareSpace {
         Ok(space)
     }
 
-    /// Whether a chip of this area is inside the limits.
+    /// True if a chip of this area is inside the limits.
     pub(super) fn admits_area(&self, config: &PhazeConfig, area: SquareMillimeters) -> bool {
         let exempt = config.num_tc == 1 || config.num_vc == 1;
         area <= self.max_area && (exempt || area >= self.min_area)

@@ -51,7 +51,7 @@ impl Region {
         self.ranges.iter().map(|(first, last)| u64::from(last - first) + 1).product()
     }
 
-    /// Whether it is a single combination.
+    /// True if it is a single combination.
     #[must_use]
     pub fn is_single(&self) -> bool {
         self.ranges.iter().all(|(first, last)| first == last)

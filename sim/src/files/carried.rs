@@ -26,7 +26,7 @@ impl Files {
         self.0.get(&path.display().to_string()).map(String::as_str)
     }
 
-    /// Whether a file can be read here, carried or from the disk.
+    /// True if a file can be read here, carried or from the disk.
     #[must_use]
     pub fn exists(&self, path: &Path) -> bool {
         self.text(path).is_some() || path.exists()
@@ -56,7 +56,7 @@ impl Files {
         self.0.iter().map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
-    /// Whether nothing is carried.
+    /// True if nothing is carried.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

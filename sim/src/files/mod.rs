@@ -20,7 +20,7 @@ pub struct FileFault {
     pub value: String,
     /// The rule it breaks.
     pub limit: String,
-    /// What to do.
+    /// The cure.
     pub cure: String,
 }
 

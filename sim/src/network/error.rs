@@ -12,7 +12,7 @@ pub struct FabricFault {
     pub value: String,
     /// The rule it breaks.
     pub limit: &'static str,
-    /// What to do.
+    /// The cure.
     pub cure: &'static str,
 }
 

@@ -48,7 +48,7 @@ pub struct SearchQuestion {
     pub cluster: Fabric,
     /// The fabric, cut to the study's devices.
     pub fabric: Fabric,
-    /// The fabrics in the order of [`Space::space_fabrics`], cut to the study's devices.
+    /// The fabrics in the order of the space's own, cut to the study's devices.
     pub fabrics: Vec<Fabric>,
     pub sequence_length: u64,
     /// The memory that plans leave free.
@@ -356,7 +356,7 @@ impl SearchRequest {
         Question::parse(&file.display().to_string(), &text).map_err(failure::input_failure)
     }
 
-    /// Whether anything is asked otherwise than the study says.
+    /// True if anything is asked otherwise than the study says.
     pub fn changes_study(&self) -> bool {
         self.question.is_some() || self.changes_other_than_question()
     }
@@ -521,7 +521,7 @@ fn set_fabric((fabric, files): (&str, &Files), base: &str, settings: &[(String, 
 }
 
 impl SearchQuestion {
-    /// Whether a design's fabric has a file of its own in the run directory.
+    /// True if a design's fabric has a file of its own in the run directory.
     pub fn has_fabric_file(&self, id: search::space::DesignId) -> bool {
         self.file_of_fabric(id, "").is_ok_and(|file| file.is_some())
     }

@@ -176,7 +176,7 @@ const FEW: usize = 8;
 /// from the scalars of the *other* stacks.
 ///
 /// # Errors
-/// As [`super::residuals`].
+/// As [`super::run_residuals`].
 pub fn fit_from_few(path: &Path, options: &ValidateOptions) -> Result<Vec<FewRunsFit>, ValidateError> {
     let rows = MeasuredRows::read_rows(path)?;
     let mut prepared = PreparedInputs::new(options);

@@ -290,7 +290,7 @@ impl SplitsByBound {
 #[derive(Debug, Clone, Copy)]
 struct BoundedSplit {
     bound: f64,
-    /// Whether the bound includes paths, and the split may fit.
+    /// True if the bound includes paths, and the split may fit.
     fine: bool,
     split: ChunkSplit,
     /// Seconds of the bound outside the passes.
@@ -326,7 +326,7 @@ pub(crate) trait SplitCosts {
     /// Seconds of a device's update.
     fn update_seconds(&mut self, held: DeviceHolding) -> f64;
 
-    /// Whether a split may fit.
+    /// True if a split may fit.
     fn may_fit(&self, split: ChunkSplit) -> bool;
 }
 

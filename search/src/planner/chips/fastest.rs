@@ -78,7 +78,7 @@ impl PreparedJob<'_> {
         each.fold(Seconds(f64::INFINITY), Seconds::min)
     }
 
-    /// Whether two jobs differ at most in their fabrics and in the collectives that follow from them.
+    /// True if two jobs differ at most in their fabrics and in the collectives that follow from them.
     #[must_use]
     pub fn differs_in_fabric_only(&self, other: &Self) -> bool {
         self.mark.alike == other.mark.alike

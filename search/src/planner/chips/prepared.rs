@@ -46,7 +46,7 @@ pub struct PreparedJob<'a> {
     pub(crate) families: Arc<Vec<DegreeClass>>,
     pub(crate) policies: Arc<Vec<ActivationPolicy>>,
     pub(crate) open: Arc<Vec<bool>>,
-    /// Whether other than even splits of layers are allowed.
+    /// True if other than even splits of layers are allowed.
     pub(crate) uneven: bool,
     /// How much slower than under its best split a plan may be, as a fraction of its time.
     pub(crate) split_tolerance: f64,
@@ -172,7 +172,7 @@ impl<'a> PreparedJob<'a> {
         Job { chip, ..self.job }
     }
 
-    /// Whether there is no plan.
+    /// True if there is no plan.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lots.is_empty()
@@ -197,7 +197,7 @@ impl<'a> PreparedJob<'a> {
         &self.policies
     }
 
-    /// Whether stages may each have their own policies.
+    /// True if stages may each have their own policies.
     #[must_use]
     pub fn mixes_policies(&self) -> bool {
         self.mixes != MixKind::None
@@ -237,7 +237,7 @@ impl<'a> PreparedJob<'a> {
         self.schedules.statistics()
     }
 
-    /// Whether kernels run side by side.
+    /// True if kernels run side by side.
     pub(crate) fn is_scheduled(&self) -> bool {
         self.job.stack.kernels.execution == ExecutionMode::Scheduled
     }

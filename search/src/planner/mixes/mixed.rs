@@ -34,7 +34,7 @@ const NAMED: usize = 32;
 /// How close to optimal the plans found in a group are.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Looked {
-    /// Whether no other order of kernels makes their passes faster.
+    /// True if no other order of kernels makes their passes faster.
     pub proven: bool,
     /// The largest possible gain of a better mix of policies, as a fraction.
     pub gap: f64,

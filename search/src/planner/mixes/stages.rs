@@ -141,13 +141,13 @@ impl PlanStages<'_, '_> {
         .collect()
     }
 
-    /// Whether no plan is below the limit if the layers of a stage take `layers` seconds of each micro-batch. A stage's
+    /// True if no plan is below the limit if the layers of a stage take `layers` seconds of each micro-batch. A stage's
     /// passes are part of the step, whatever the other stages do.
     fn is_beaten(&self, layers: f64) -> bool {
         layers * self.run.1 as f64 * (1.0 - ROUNDING) >= self.limit
     }
 
-    /// Whether the least time of some stage's layers proves that no plan is below the limit.
+    /// True if the least time of some stage's layers proves that no plan is below the limit.
     fn all_beaten(&self) -> bool {
         if self.limit.is_infinite() {
             return false;

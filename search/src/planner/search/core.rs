@@ -37,7 +37,7 @@ pub(crate) struct PlanSearch<'a> {
     pub divided: Vec<OnceLock<Vec<DivisionBounds>>>,
     /// Length of the list.
     pub length: usize,
-    /// Whether other than even splits of layers are allowed.
+    /// True if other than even splits of layers are allowed.
     pub uneven: bool,
     /// See [`PreparedJob::with_split_tolerance`](crate::planner::PreparedJob::with_split_tolerance).
     pub split_tolerance: f64,

@@ -23,7 +23,7 @@ pub(crate) struct PlanCandidate {
 }
 
 impl PlanCandidate {
-    /// Whether both are one plan, except for the split of its layers.
+    /// True if both are one plan, except for the split of its layers.
     pub fn is_same_plan(&self, other: &Self) -> bool {
         let places = |c: &Self| (c.family, c.lot, c.policy, c.division, c.schedule);
         places(self) == places(other)
@@ -75,7 +75,7 @@ impl FoundPlans {
         count.checked_sub(1).and_then(|last| self.best.get(last)).map_or(f64::INFINITY, |last| last.time)
     }
 
-    /// Whether the list is full of plans no slower than `bound`.
+    /// True if the list is full of plans no slower than `bound`.
     pub fn beats_bound(&self, bound: f64, length: usize) -> bool {
         self.best.len() >= length && self.best.last().is_some_and(|last| bound >= last.time)
     }

@@ -36,7 +36,7 @@ pub struct PlanProgress {
 /// Callbacks of a search over plans.
 #[derive(Clone, Copy)]
 pub struct PlanWatch<'w> {
-    /// Whether to end the search with the best so far. After true it is not called again.
+    /// True to end the search with the best so far. After true it is not called again.
     pub stop: &'w (dyn Fn() -> bool + Sync),
     /// Called now and then with the progress, from any thread.
     pub told: &'w (dyn Fn(PlanProgress) + Sync),
@@ -111,7 +111,7 @@ impl<'w> PlanWatchState<'w> {
         (self.watch.told)(PlanProgress { part, done: done.min(all), all, plans, best });
     }
 
-    /// Whether to stop now.
+    /// True to stop now.
     pub fn should_stop(&self) -> bool {
         if !self.was_stopped() && (self.watch.stop)() {
             self.stopped.store(true, Ordering::Relaxed);
@@ -119,7 +119,7 @@ impl<'w> PlanWatchState<'w> {
         self.was_stopped()
     }
 
-    /// Whether it was stopped.
+    /// True if it was stopped.
     pub fn was_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }

@@ -32,7 +32,7 @@ pub(crate) struct BrokenRule {
 pub(crate) struct Refusals {
     /// That rule, where one was broken.
     pub nearest: Option<BrokenRule>,
-    /// Whether rules are of no interest: none is put into words.
+    /// True if rules are of no interest: none is put into words.
     ignored: bool,
     /// A schedule that a choice has to run to count. Plans of one stage run none.
     running: Option<PipelineSchedule>,
@@ -247,7 +247,7 @@ impl PlanSpace {
         layouts
     }
 
-    /// Whether a schedule of the space runs a layout's number of chunks. 1F1B runs any.
+    /// True if a schedule of the space runs a layout's number of chunks. 1F1B runs any.
     fn has_schedule(&self, layout: Layout, refusals: &mut Refusals) -> bool {
         if layout.pipeline == 1 {
             return true;

@@ -175,7 +175,7 @@ fn the_rule_the_number_and_the_nearest_values_are_named() {
     assert!(message(&mixtral.job(16, 64, 4096), &three).starts_with("ep = 3: must be a divisor of dp = "));
 }
 
-/// Whether a plan of a space runs a schedule.
+/// True if a plan of a space runs a schedule.
 fn runs(space: &PlanSpace, job: &Job<'_>, schedule: PipelineSchedule) -> bool {
     space.plans(job).iter().any(|plan| plan.schedule == schedule && plan.layout.pipeline > 1)
 }

@@ -20,7 +20,7 @@ pub(crate) struct LayoutSchedules {
     pub schedules: Vec<PipelineSchedule>,
     /// By schedule, whether its plans may use the fastest split of layers, if the policy allows it too.
     pub open: Vec<bool>,
-    /// Whether it goes with every policy; otherwise only with policies that allow the fastest split.
+    /// True if it goes with every policy; otherwise only with policies that allow the fastest split.
     pub even: bool,
 }
 

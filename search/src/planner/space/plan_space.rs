@@ -118,7 +118,7 @@ impl PlanSpace {
         }
     }
 
-    /// Whether plans of a layout under a schedule may have the fastest split, if their policy allows it too.
+    /// True if plans of a layout under a schedule may have the fastest split, if their policy allows it too.
     fn is_open(&self, job: &Job<'_>, layout: &Layout, schedule: PipelineSchedule) -> bool {
         match &self.splits {
             None | Some(Splits::Near | Splits::Best) => true,

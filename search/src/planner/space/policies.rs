@@ -12,7 +12,7 @@ struct PolicyGroup {
     treatments: Vec<Treatment>,
     /// The policy that stands for them.
     policy: ActivationPolicy,
-    /// Whether it means the same without the techniques.
+    /// True if it means the same without the techniques.
     own: bool,
 }
 

@@ -77,7 +77,7 @@ struct OpenPlan {
     waiting: f64,
     /// For the device with most layers: passes through a layer, and seconds of what follows them.
     busiest: (f64, f64),
-    /// Whether every open policy opens the plan; otherwise only plans of the list are open.
+    /// True if every open policy opens the plan; otherwise only plans of the list are open.
     usual: bool,
     /// Number of its splits besides the one that has been evaluated (the even one, or the one in its place).
     others: u64,
