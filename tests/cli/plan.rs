@@ -401,9 +401,8 @@ fn faulty_arguments_are_refused() {
         (vec!["--context", "128"], "cp = 128: must be a divisor of the 64 devices; use cp = 64"),
         (vec!["--schedule", "zb-v", "--virtual-stages", "3"], "virtual_stages = 3: must be 2 under ZB-V; use virtual_stages = 2"),
         (
-            // The cure is right. The reason names a pipeline that nobody asked for; it should name virtual_stages.
             vec!["--schedule", "gpipe", "--virtual-stages", "2"],
-            "use virtual_stages = 1, or the schedule",
+            "virtual_stages = 2: must be 1 under GPipe; use virtual_stages = 1",
         ),
         (
             vec!["--schedule", "zb-v", "--pipeline", "1"],

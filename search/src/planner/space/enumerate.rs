@@ -220,7 +220,8 @@ impl PlanSpace {
             let limit = || {
                 format!("at most {}: the {layers} layers, one for every stage, and the embedding's and the head's", layers + 2)
             };
-            refusals.rule(9, layout, "pp", layout.pipeline.into(), limit);
+            // Fewer rules than those of chunks and schedules: the values asked for may break one of these at fewer stages.
+            refusals.rule(6, layout, "pp", layout.pipeline.into(), limit);
             return layouts;
         }
         let few = self.virtual_stages.is_none() && matches!(self.splits, None | Some(Splits::Near));
