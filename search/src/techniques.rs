@@ -6,7 +6,7 @@ use sim::network::Fabric;
 use sim::units::Bytes;
 use step::{
     ChipTimes, DeviceMemory, MemoryReading, OverCapacity, SoftwareStack, StepError, StepMemory, StepTime, TrainingPlan,
-    lower_plan, step_memory, step_time,
+    lower_plan, sharing_domain, step_memory, step_time,
 };
 use workloads::memory::TrainingQuantities;
 use workloads::{Model, SegmentKind, Techniques};
@@ -59,8 +59,7 @@ impl TechniqueSetting<'_> {
     }
 
     fn memory_of_plan(&self, plan: &TrainingPlan) -> Result<StepMemory, StepError> {
-        let inside = (self.fabric.fast_domain_devices() / plan.layout.data_stride().max(1)).max(1);
-        let domain = self.stack.kernels.shard_within_domain.then_some(inside);
+        let domain = sharing_domain(self.stack, self.fabric.fast_domain_devices(), &plan.layout);
         step_memory(self.model, plan, self.stack, DeviceMemory::of_chip(self.chip), domain)
     }
 

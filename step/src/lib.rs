@@ -24,7 +24,7 @@ mod whole;
 pub use communication::contention::{Communication, OverlapWindow, PortTimes};
 pub use communication::network::{PlacedNetwork, StepNetwork, communication_of_cost, stage_rank_pairs};
 pub use communication::sends::PipelineSends;
-pub use communication::sharing::sharing_domain;
+pub use communication::sharing::{sharing_domain, state_copies};
 pub use communication::slowing::MutualSlowdown;
 pub use memory::account::{MemoryProfile, StageRoom};
 pub use memory::addresses::{AddressPlan, plan_addresses};

@@ -9,7 +9,7 @@ use sim::kernel::{DataType, ElementwiseFunction};
 use sim::pipeline::PipelineSchedule;
 use std::collections::BTreeSet;
 use std::fmt::Display;
-use step::TrainingPlan;
+use step::{TrainingPlan, state_copies};
 use workloads::footprint::Optimizer;
 use workloads::model::{Norm, NormPlacement, PositionEncoding};
 use workloads::recompute_policy::{NamedPolicy, NamedTensor};
@@ -193,11 +193,15 @@ impl MaxTextSettings {
         let copies = (l.data / l.expert.max(1)).max(1);
         let sharded = l.zero == ZeroStage::Parameters;
         let tensor = (if l.sequence_parallel { "tensor_sequence" } else { "tensor" }, l.tensor);
-        let data = (if sharded { "fsdp" } else { "data" }, copies);
+        // Hybrid sharding: `fsdp` shards inside each copy, `data` counts the copies.
+        let whole = state_copies(recipe.stack, recipe.fast_domain, l);
+        let whole = if sharded && copies.is_multiple_of(whole) { whole } else { 1 };
+        let data = (if sharded { "fsdp" } else { "data" }, copies / whole);
+        let whole = ("data", whole);
         let pipeline = ("pipeline", l.pipeline);
         let axes = match l.order {
-            RankOrder::DataFirst => [tensor, ("context", l.context), ("expert", l.expert), data, pipeline],
-            RankOrder::PipelineFirst => [tensor, ("context", l.context), pipeline, ("expert", l.expert), data],
+            RankOrder::DataFirst => [tensor, ("context", l.context), ("expert", l.expert), data, whole, pipeline],
+            RankOrder::PipelineFirst => [tensor, ("context", l.context), pipeline, ("expert", l.expert), data, whole],
         };
         let slices = l.device_count() > u64::from(recipe.fast_domain);
         let (mut left, mut straddles, mut outer) = (recipe.fast_domain, false, 1);
@@ -209,11 +213,9 @@ impl MaxTextSettings {
             if inside > 1 || axis == data.0 {
                 self.push_setting(&format!("ici_{axis}_parallelism"), inside);
             }
-            // Hybrid sharding: replicas between slices.
-            let outer_axis = if axis == "fsdp" && recipe.stack.kernels.shard_within_domain { "data" } else { axis };
             if between > 1 {
-                self.push_setting(&format!("dcn_{outer_axis}_parallelism"), between);
-                outer = if outer_axis == "data" { between } else { outer };
+                self.push_setting(&format!("dcn_{axis}_parallelism"), between);
+                outer = if axis == "data" { between } else { outer };
             }
         }
         // The default would take all slices.
@@ -234,7 +236,7 @@ impl MaxTextSettings {
                 l.zero == ZeroStage::Gradients,
                 "ZeRO-2: MaxText shares optimizer states (ZeRO-1) or weights too (fsdp)",
             );
-            let copies = recipe.stack.kernels.shard_within_domain && l.device_count() > u64::from(recipe.fast_domain);
+            let copies = state_copies(recipe.stack, recipe.fast_domain, l) > 1;
             self.0.push_lack(copies, "states: this plan shares them inside a slice, MaxText over all of the data axis");
         }
     }

@@ -7,7 +7,7 @@ use super::{EmittedLines, EmittedPlan, Inexpressible, ModelNumerics, PlanRecipe}
 use crate::planned::schedule_name;
 use sim::kernel::{DataType, ElementwiseFunction};
 use sim::pipeline::PipelineSchedule;
-use step::TrainingPlan;
+use step::{TrainingPlan, state_copies};
 use workloads::footprint::Optimizer;
 use workloads::layer_list::{EncoderDecoderSide, Mixer};
 use workloads::model::{Norm, NormPlacement, PositionEncoding};
@@ -317,9 +317,8 @@ impl MegatronArguments {
                 self.0.push_note(layout.pipeline > 1, "FSDP in a pipeline: not among what Megatron-LM documents");
             }
         }
-        let inside = (recipe.fast_domain / layout.data_stride().max(1)).max(1);
-        let copies = (layout.data * layout.context) / inside;
-        let hybrid = recipe.stack.kernels.shard_within_domain && sharing != ShardingFlag::Replicated && copies > 1;
+        let copies = state_copies(recipe.stack, recipe.fast_domain, layout);
+        let hybrid = sharing != ShardingFlag::Replicated && copies > 1;
         if hybrid && sharing != ShardingFlag::TorchFsdp {
             self.push_argument("num-distributed-optimizer-instances", copies);
         }

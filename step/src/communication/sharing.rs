@@ -18,11 +18,23 @@ pub(crate) fn parameter_holders(layout: &Layout) -> [RankGroup; 2] {
     [RankGroup { ranks: all, stride }, RankGroup { ranks: (all / e).max(1), stride: stride.saturating_mul(e) }]
 }
 
-/// Returns the data-parallel ranks inside a fast domain of `fast_domain` devices, if the stack shards only inside fast
-/// domains (hybrid sharding).
+/// Returns the neighbouring devices that hold one copy of what is sharded, if there are several copies (hybrid
+/// sharding): a fast domain of `fast_domain` devices, if the stack shards inside fast domains only.
+pub(crate) fn copy_devices(stack: &SoftwareStack, fast_domain: u32) -> Option<u32> {
+    stack.kernels.shard_within_domain.then_some(fast_domain)
+}
+
+/// Returns the data-parallel ranks of one copy of what is sharded, if there are several copies (see [`copy_devices`]).
 #[must_use]
 pub fn sharing_domain(stack: &SoftwareStack, fast_domain: u32, layout: &Layout) -> Option<u32> {
-    stack.kernels.shard_within_domain.then(|| ranks_inside(fast_domain, layout.data_stride()))
+    copy_devices(stack, fast_domain).map(|devices| ranks_inside(devices, layout.data_stride()))
+}
+
+/// Returns the copies of the layers' sharded state: 1, unless sharding is hybrid.
+#[must_use]
+pub fn state_copies(stack: &SoftwareStack, fast_domain: u32, layout: &Layout) -> u32 {
+    let [holders, _] = parameter_holders(layout);
+    holders.ranks / shard_groups(holders.ranks, sharing_domain(stack, fast_domain, layout))
 }
 
 /// Returns the number of ranks of a group inside `devices` neighbouring devices.

@@ -4,7 +4,7 @@
 use crate::communication::contention::Communication;
 use crate::communication::network::StepNetwork;
 use crate::communication::sends::PipelineSends;
-use crate::communication::sharing::{parameter_holders, ranks_inside, shard_groups};
+use crate::communication::sharing::{copy_devices, parameter_holders, ranks_inside, shard_groups};
 use crate::communication::slowing::MutualSlowdown;
 use crate::pass::chip_times::ChipTimes;
 use crate::pass::profile::{PieceProfile, StepProfile};
@@ -151,8 +151,8 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
 
     /// Returns the ranks that shard what `group` holds, and the groups of copies under hybrid sharding.
     pub fn sharding_groups(&self, chip: &ChipTimes, group: RankGroup) -> (RankGroup, RankGroup) {
-        let hybrid = chip.stack().kernels.shard_within_domain;
-        let ranks = shard_groups(group.ranks, hybrid.then(|| ranks_inside(self.fabric.fast_domain_size(), group.stride)));
+        let copy = copy_devices(chip.stack(), self.fabric.fast_domain_size());
+        let ranks = shard_groups(group.ranks, copy.map(|devices| ranks_inside(devices, group.stride)));
         let copies = RankGroup { ranks: group.ranks / ranks, stride: group.stride * ranks };
         (RankGroup { ranks, stride: group.stride }, copies)
     }

@@ -240,7 +240,7 @@ impl PlanSpace {
             } else if self.has_schedule(layout, refusals) {
                 for layout in self.split(job, layout, refusals) {
                     for order in self.orders(job, &layout) {
-                        layouts.extend(self.zeros(&layout).into_iter().map(|zero| Layout { zero, order, ..layout }));
+                        layouts.extend(self.shardings(Layout { order, ..layout }));
                     }
                 }
             }

@@ -158,7 +158,7 @@ impl Question<'_> {
     /// For a space without plans: the values that rule them out, and the rule that the nearest plan breaks.
     fn nearest(&self, space: &PlanSpace) -> Option<(PlanSpace, BrokenRule)> {
         let mut space =
-            PlanSpace { zero: Some(vec![ZeroStage::None]), orders: Some(vec![RankOrder::DataFirst]), ..space.clone() };
+            PlanSpace { zero: Some(space.one_zero()), orders: Some(vec![RankOrder::DataFirst]), ..space.clone() };
         if let Some(Splits::NearOf(usual)) = &mut space.splits {
             usual.zero.clone_from(&space.zero);
         }

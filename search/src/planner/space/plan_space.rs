@@ -172,7 +172,17 @@ impl PlanSpace {
         self.orders.clone().unwrap_or_else(|| vec![RankOrder::DataFirst, RankOrder::PipelineFirst])
     }
 
-    pub(super) fn zeros(&self, layout: &Layout) -> Vec<ZeroStage> {
+    /// A layout with what its data-parallel ranks may shard.
+    pub(super) fn shardings(&self, layout: Layout) -> Vec<Layout> {
+        self.zeros(&layout).into_iter().map(|zero| Layout { zero, ..layout }).collect()
+    }
+
+    /// The ZeRO stages that suffice to find whether there are plans.
+    pub(super) fn one_zero(&self) -> Vec<ZeroStage> {
+        vec![ZeroStage::None]
+    }
+
+    fn zeros(&self, layout: &Layout) -> Vec<ZeroStage> {
         use ZeroStage::{Gradients, None as Copies, OptimizerStates, Parameters};
         if layout.data == 1 && layout.context == 1 {
             return vec![Copies];
