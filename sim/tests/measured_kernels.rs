@@ -131,7 +131,7 @@ fn a_fit_that_cannot_start_says_why() {
     let chip = Accelerator::built_in("a100_80gb_sxm").unwrap();
     let mut rows = measurements("a100_80gb_sxm");
     let text = fit_scalars(&chip, &rows[..4], &[]).unwrap_err().to_string();
-    assert_eq!(text, "4 measurements to fit a100_80gb_sxm to: fewer than 5 determine nothing; give more rows of that chip");
+    assert_eq!(text, "a100_80gb_sxm: 4 measurements are too few for a fit; give at least 5");
     let text = fit_scalars(&chip, &rows, &["magic"]).unwrap_err().to_string();
     assert!(text.starts_with("unknown calibration scalar \"magic\"; known are: calibration.launch_overhead_us, "), "{text}");
     rows[3].time = Seconds(f64::NAN);

@@ -406,7 +406,7 @@ fn a_module_for_a_further_token_is_a_layer_a_product_and_the_head_again() {
     assert_eq!((head(&main).tied_parameters, head(&model).tied_parameters), (0, 129_280 / 8 * 7168));
     assert_eq!(head(&model).layers_per_piece(), 1, "its layer follows policies as trailing ones do");
     for (name, modules, why) in
-        [("deepseek_v3", 33, "at most 32"), ("t5_small", 1, "no causal"), ("roberta_base", 1, "no causal")]
+        [("deepseek_v3", 33, "at most 32"), ("t5_small", 1, "not a causal"), ("roberta_base", 1, "not a causal")]
     {
         let error = load(name).with_further_token_modules(modules).unwrap_err().to_string();
         assert!(error.contains(why) && error.contains(&format!("is {modules}")), "{error}");

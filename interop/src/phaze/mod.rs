@@ -107,7 +107,7 @@ impl PhazeSolution {
 ///
 /// # Examples
 /// ```
-/// use crate::phaze;
+/// use coplace_interop::phaze;
 /// let text = r#"{"maxMemoryPerDevice": 8e9, "maxDevices": 4, "bandwidth": 1e9, "mbsInBatch": 8, "activationRecomputation": false,
 ///   "optimizerAlgorithm": "SGD", "edges": {"1": []}, "nodes": {"1": [{"id": 0, "parameterSize": 1e9, "activationSize": 1e9,
 ///   "optimalLatencyFw": 1.0, "optimalLatencyBw": 2.0, "isTensorParallelized": false}]}}"#;

@@ -154,7 +154,7 @@ pub struct PiperSolution {
 ///
 /// # Examples
 /// ```
-/// use crate::piper;
+/// use coplace_interop::piper;
 /// let text = r#"{"maxMemoryPerDevice": 8e9, "maxDevices": 2, "bandwidth": 1e9, "mbsInBatch": 8, "edges": [
 ///     {"sourceId": 0, "destId": 1, "communicationCost": 1e6}], "nodes": [
 ///     {"id": 0, "TMPCs": {"1": [{"id": "vanilla", "timePerSample": 0.010, "parameterSize": 1e9, "memoryUsageA": 1e6,
