@@ -194,18 +194,22 @@ impl MaxTextSettings {
         let sharded = l.zero == ZeroStage::Parameters;
         let tensor = (if l.sequence_parallel { "tensor_sequence" } else { "tensor" }, l.tensor);
         // Hybrid sharding: `fsdp` shards inside each copy, `data` counts the copies.
-        let whole = state_copies(recipe.stack, recipe.fast_domain, l);
-        let whole = if sharded && copies.is_multiple_of(whole) { whole } else { 1 };
-        let data = (if sharded { "fsdp" } else { "data" }, copies / whole);
-        let whole = ("data", whole);
+        let whole = Some(state_copies(recipe.stack, recipe.fast_domain, l));
+        let whole = whole.filter(|whole| sharded && *whole > 1 && copies.is_multiple_of(*whole));
+        let data = (if sharded { "fsdp" } else { "data" }, copies / whole.unwrap_or(1));
+        let whole = whole.map(|whole| ("data", whole));
         let pipeline = ("pipeline", l.pipeline);
         let axes = match l.order {
-            RankOrder::DataFirst => [tensor, ("context", l.context), ("expert", l.expert), data, whole, pipeline],
-            RankOrder::PipelineFirst => [tensor, ("context", l.context), pipeline, ("expert", l.expert), data, whole],
+            RankOrder::DataFirst => {
+                [Some(tensor), Some(("context", l.context)), Some(("expert", l.expert)), Some(data), whole, Some(pipeline)]
+            }
+            RankOrder::PipelineFirst => {
+                [Some(tensor), Some(("context", l.context)), Some(pipeline), Some(("expert", l.expert)), Some(data), whole]
+            }
         };
         let slices = l.device_count() > u64::from(recipe.fast_domain);
         let (mut left, mut straddles, mut outer) = (recipe.fast_domain, false, 1);
-        for (axis, degree) in axes {
+        for (axis, degree) in axes.into_iter().flatten() {
             let inside = if slices { greatest_common_divisor(degree, left) } else { degree };
             let between = degree / inside;
             straddles |= between > 1 && left != inside;

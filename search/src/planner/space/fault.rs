@@ -5,12 +5,12 @@ use crate::ask::{DECISIONS, Degree, PlanSpace, SCHEDULES, Splits, schedule_name}
 use crate::planner::Job;
 use crate::planner::space::enumerate::{BrokenRule, Refusals, broken};
 use crate::planner::space::groups::DegreeClass;
-use crate::planner::space::plan_space::{divisors, small_divisors};
+use crate::planner::space::plan_space::divisors;
 use sim::network::Fabric;
 use sim::pipeline::PipelineSchedule;
 use std::collections::BTreeSet;
 use workloads::parallel::tensor_parallel_degrees;
-use workloads::{Layout, LayoutError, RankOrder, ZeroStage};
+use workloads::{Layout, LayoutError, RankOrder};
 
 /// The key of rules about how layers are split.
 const SPLIT: &str = "layer_split";
@@ -32,12 +32,8 @@ impl PlanSpace {
     /// is in a plan and there are plans of the space. `cluster` is the job's fabric with all devices that it can join.
     #[must_use]
     pub fn fault(&self, space: &Self, job: &Job<'_>, cluster: &Fabric) -> Option<LayoutError> {
-        let experts = self.expert.iter().flatten().find(|e| job.model.experts.is_none() && **e > 1);
-        if let Some(experts) = experts {
-            return Some(broken("ep", *experts, "1 for a model without experts", "leave it out".to_owned()));
-        }
-        if let Some(width) = self.expert_tensor.iter().flatten().find(|_| job.model.experts.is_none()) {
-            return Some(broken("etp", *width, "left out for a model without experts", "leave it out".to_owned()));
+        if let Some(rule) = self.broken_without_layout(job) {
+            return Some(rule);
         }
         let question = Question { job, cluster, running: None };
         let alone = self.values_alone(space, job).iter().find_map(|alone| question.emptiness(alone));
@@ -124,8 +120,7 @@ impl PlanSpace {
     /// Every value of the decisions on which the existence of plans depends.
     fn open(job: &Job<'_>) -> Self {
         Self {
-            context: Some(small_divisors(job.sequence_length)),
-            zero: Some(vec![ZeroStage::None]),
+            context: Self::every_degree(job).context,
             orders: Some(vec![RankOrder::DataFirst]),
             schedules: Some(SCHEDULES.map(|(.., schedule)| schedule).to_vec()),
             ..Self::default()
@@ -157,8 +152,7 @@ impl Question<'_> {
 
     /// For a space without plans: the values that rule them out, and the rule that the nearest plan breaks.
     fn nearest(&self, space: &PlanSpace) -> Option<(PlanSpace, BrokenRule)> {
-        let mut space =
-            PlanSpace { zero: Some(space.one_zero()), orders: Some(vec![RankOrder::DataFirst]), ..space.clone() };
+        let mut space = PlanSpace { zero: Some(space.one_zero()), orders: Some(vec![RankOrder::DataFirst]), ..space.clone() };
         if let Some(Splits::NearOf(usual)) = &mut space.splits {
             usual.zero.clone_from(&space.zero);
         }
@@ -215,7 +209,7 @@ impl Question<'_> {
         for (key, Degree { list, value }) in degrees() {
             let Some(values) = list(&mut asked).clone() else { continue };
             let mut relaxed = space.clone();
-            *list(&mut relaxed) = if key == "cp" { PlanSpace::open(self.job).context } else { None };
+            *list(&mut relaxed) = list(&mut PlanSpace::every_degree(self.job)).clone();
             let now = value(&nearest.layout);
             let at = if values.contains(&now) { now } else { values.first().copied().unwrap_or(now) };
             let found = layouts(&self.families(&relaxed)).map(|l| u64::from(value(l))).collect();

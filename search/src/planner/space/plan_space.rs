@@ -2,12 +2,13 @@
 
 use crate::ask::{PlanSpace, Splits};
 use crate::planner::Job;
+use crate::planner::space::enumerate::broken;
 use crate::planner::space::groups::LayoutSchedules;
 use sim::pipeline::PipelineSchedule;
 use std::cmp::Ordering;
 use step::{MixKind, SoftwareStack, TrainingPlan};
 use workloads::training::ContextMethod;
-use workloads::{ActivationPolicy, Layout, RankOrder, ZeroStage};
+use workloads::{ActivationPolicy, Layout, LayoutError, RankOrder, ZeroStage};
 
 /// From so many tokens on sequences are split over devices without being asked for (NVIDIA's recipes for Llama 3 70B at 8,192 tokens have two
 /// context-parallel devices: NeMo, `llama3_70b` pre-training), over more than [`FEW_CONTEXTS`] beyond it.
@@ -175,6 +176,22 @@ impl PlanSpace {
     /// A layout with what its data-parallel ranks may shard.
     pub(super) fn shardings(&self, layout: Layout) -> Vec<Layout> {
         self.zeros(&layout).into_iter().map(|zero| Layout { zero, ..layout }).collect()
+    }
+
+    /// Every degree; `None` where an open list has them all.
+    pub(super) fn every_degree(job: &Job<'_>) -> Self {
+        Self { context: Some(small_divisors(job.sequence_length)), ..Self::default() }
+    }
+
+    /// The rule that values asked for break whatever the layout is.
+    pub(super) fn broken_without_layout(&self, job: &Job<'_>) -> Option<LayoutError> {
+        let no_experts = |list: &Option<Vec<u32>>, least: u32| {
+            list.iter().flatten().copied().find(|value| job.model.experts.is_none() && *value >= least)
+        };
+        let ep = no_experts(&self.expert, 2).map(|value| ("ep", value, "1 for a model without experts"));
+        let etp = || no_experts(&self.expert_tensor, 0).map(|value| ("etp", value, "left out for a model without experts"));
+        let (key, value, limit) = ep.or_else(etp)?;
+        Some(broken(key, value, limit, "leave it out".to_owned()))
     }
 
     /// The ZeRO stages that suffice to find whether there are plans.
