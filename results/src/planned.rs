@@ -455,7 +455,7 @@ pub fn one_line(plan: &TrainingPlan) -> String {
     if let Some(width) = l.expert_tensor {
         text.push_str(&format!(", experts' t {width}"));
     }
-    text.push_str(&format!(", micro-batch {}, ZeRO-{}", plan.batch.micro_batch, l.zero as u8));
+    text.push_str(&format!(", micro-batch {}, ZeRO-{}", plan.batch.micro_batch, l.sharding_words()));
     if l.order == workloads::RankOrder::PipelineFirst {
         text.push_str(", ranks t-p-d");
     }

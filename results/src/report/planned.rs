@@ -249,7 +249,7 @@ fn plans_table(rows: &[PlanRow]) -> String {
             l.order.to_string(),
             schedule_name(&row.plan).to_owned(),
             row.plan.batch.micro_batch.to_string(),
-            (l.zero as u8).to_string(),
+            l.sharding_words(),
             if l.sequence_parallel { "yes" } else { "no" }.to_owned(),
             recompute_cell(&row.plan.activations),
             format_significant(row.step_s, 4),

@@ -179,6 +179,12 @@ impl Layout {
         }
     }
 
+    /// Returns the ZeRO stage in words.
+    #[must_use]
+    pub fn sharding_words(&self) -> String {
+        (self.zero as u8).to_string()
+    }
+
     /// Returns whether data-parallel ranks reduce gradients in every micro-batch instead of once per step. ZeRO-3 does
     /// so, and ZeRO-2 without a pipeline. In a pipeline, ZeRO-2 accumulates whole gradients and reduces them with the
     /// last micro-batch: PyTorch's `torch.distributed.pipelining` synchronises gradients only in the last backward
