@@ -26,6 +26,8 @@ pub struct PlanSpace {
     /// What data-parallel ranks share; `None` is all four without a pipeline, and ZeRO-0 to ZeRO-2 with one (ZeRO-3 would communicate in every
     /// micro-batch; ZeRO-2 reduces gradients once per step there, as FSDP did for Llama 3 405B, The Llama 3 Herd of Models, 2024, section 3.3.2).
     pub zero: Option<Vec<ZeroStage>>,
+    /// Ranks that share one copy of what ZeRO shards; `None` is as the stack shards.
+    pub shards: Option<Vec<u32>>,
     /// How ranks lie on the devices; `None` is both orders where they differ. On links that differ, where the mapping orders the ranks, only the
     /// first.
     pub orders: Option<Vec<RankOrder>>,

@@ -186,7 +186,7 @@ const WIDEST: u32 = 1 << 16;
 const MOST_CHUNKS_READ: u32 = 1024;
 
 /// Every decision of a plan, in the order in which records name them.
-pub static DECISIONS: [Decision; 14] = [
+pub static DECISIONS: [Decision; 15] = [
     Decision {
         key: "tp",
         flag: "tensor",
@@ -289,6 +289,19 @@ pub static DECISIONS: [Decision; 14] = [
         values: DecisionValues::Numbers(0, 3),
         access: list!(zero, |plan: &TrainingPlan| Some(plan.layout.zero)),
         degree: None,
+    },
+    Decision {
+        key: "shards",
+        flag: "shards",
+        file: "shards",
+        name: "shards of a copy",
+        open: None,
+        doc: "Data-parallel ranks that share one copy of what ZeRO shards, to choose from; the other ranks hold further \
+              copies (hybrid sharding). They divide dp x cp [default: all, or those of a fast domain where the stack shards \
+              inside domains]",
+        values: DecisionValues::Numbers(1, WIDEST),
+        access: list!(shards, |plan: &TrainingPlan| plan.layout.shards),
+        degree: degree!(shards, |layout| layout.shards.unwrap_or(layout.data.saturating_mul(layout.context))),
     },
     Decision {
         key: "micro_batch",

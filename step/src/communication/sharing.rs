@@ -19,15 +19,16 @@ pub(crate) fn parameter_holders(layout: &Layout) -> [RankGroup; 2] {
 }
 
 /// Returns the neighbouring devices that hold one copy of what is sharded, if there are several copies (hybrid
-/// sharding): a fast domain of `fast_domain` devices, if the stack shards inside fast domains only.
-pub(crate) fn copy_devices(stack: &SoftwareStack, fast_domain: u32) -> Option<u32> {
-    stack.kernels.shard_within_domain.then_some(fast_domain)
+/// sharding): as the layout states, or a fast domain of `fast_domain` devices, if the stack shards inside those only.
+pub(crate) fn copy_devices(stack: &SoftwareStack, fast_domain: u32, layout: &Layout) -> Option<u32> {
+    let stated = layout.shards.map(|shards| shards.saturating_mul(layout.data_stride()));
+    stated.or_else(|| stack.kernels.shard_within_domain.then_some(fast_domain))
 }
 
 /// Returns the data-parallel ranks of one copy of what is sharded, if there are several copies (see [`copy_devices`]).
 #[must_use]
 pub fn sharing_domain(stack: &SoftwareStack, fast_domain: u32, layout: &Layout) -> Option<u32> {
-    copy_devices(stack, fast_domain).map(|devices| ranks_inside(devices, layout.data_stride()))
+    copy_devices(stack, fast_domain, layout).map(|devices| ranks_inside(devices, layout.data_stride()))
 }
 
 /// Returns the copies of the layers' sharded state: 1, unless sharding is hybrid.

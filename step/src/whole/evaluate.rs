@@ -151,7 +151,7 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
 
     /// Returns the ranks that shard what `group` holds, and the groups of copies under hybrid sharding.
     pub fn sharding_groups(&self, chip: &ChipTimes, group: RankGroup) -> (RankGroup, RankGroup) {
-        let copy = copy_devices(chip.stack(), self.fabric.fast_domain_size());
+        let copy = copy_devices(chip.stack(), self.fabric.fast_domain_size(), &self.plan.layout);
         let ranks = shard_groups(group.ranks, copy.map(|devices| ranks_inside(devices, group.stride)));
         let copies = RankGroup { ranks: group.ranks / ranks, stride: group.stride * ranks };
         (RankGroup { ranks, stride: group.stride }, copies)

@@ -88,6 +88,11 @@ pub struct Layout {
     pub sequence_parallel: bool,
     /// State that data-parallel ranks shard.
     pub zero: ZeroStage,
+    /// Data-parallel ranks, context-parallel ones included, that share one copy of that state; the other ranks hold
+    /// further copies (hybrid sharding: Megatron-LM's `--num-distributed-optimizer-instances`, PyTorch's
+    /// `HYBRID_SHARD`). `None`: as the software stack shards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shards: Option<u32>,
     /// Order of ranks on the devices.
     #[serde(default)]
     pub order: RankOrder,
@@ -163,6 +168,7 @@ impl Default for Layout {
             virtual_stages: 1,
             sequence_parallel: false,
             zero: ZeroStage::None,
+            shards: None,
             order: RankOrder::DataFirst,
             ends: None,
         }
@@ -179,10 +185,11 @@ impl Layout {
         }
     }
 
-    /// Returns the ZeRO stage in words.
+    /// Returns the ZeRO stage in words, with the shards of a copy if they are stated: `3 in 8`.
     #[must_use]
     pub fn sharding_words(&self) -> String {
-        (self.zero as u8).to_string()
+        let shards = self.shards.map_or_else(String::new, |shards| format!(" in {shards}"));
+        format!("{}{shards}", self.zero as u8)
     }
 
     /// Returns whether data-parallel ranks reduce gradients in every micro-batch instead of once per step. ZeRO-3 does
@@ -299,6 +306,9 @@ impl fmt::Display for Layout {
         }
         if let Some(width) = self.expert_tensor {
             write!(f, " etp{width}")?;
+        }
+        if let Some(shards) = self.shards {
+            write!(f, " {shards} shards")?;
         }
         if self.order == RankOrder::PipelineFirst {
             write!(f, " stages side by side")?;

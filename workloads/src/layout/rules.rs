@@ -1,7 +1,7 @@
 //! Rules between a layout, a model and a batch. An error names the nearest values that obey the rule.
 
 use super::limits;
-use super::{Batch, Layout, LayoutError, RankOrder};
+use super::{Batch, Layout, LayoutError, RankOrder, ZeroStage};
 use crate::lowering::ContextMethod;
 use crate::model::Model;
 use crate::parallel::{kv_heads_of_device, ulysses_degree_rule};
@@ -88,7 +88,24 @@ impl Layout {
         }
         self.chunk_split(model.layers)?;
         self.check_batch(batch)?;
+        self.check_shards()?;
         self.check_expert_tensor(model)
+    }
+
+    /// Checks stated shards: every copy has as many, and there is something to shard.
+    fn check_shards(&self) -> Result<(), LayoutError> {
+        let Some(shards) = self.shards.map(u64::from) else { return Ok(()) };
+        let broken = |limit: String, cure: String| Err(LayoutError { key: "shards", value: shards.to_string(), limit, cure });
+        if self.zero == ZeroStage::None {
+            return broken("left out under ZeRO-0, which shards nothing".to_owned(), "use zero = 1, 2 or 3".to_owned());
+        }
+        let ranks = u64::from(self.data) * u64::from(self.context);
+        let divides = |shards: u64| shards > 0 && ranks.is_multiple_of(shards);
+        if !divides(shards) {
+            let limit = format!("a divisor of the {ranks} ranks that hold the same layers (dp x cp)");
+            return broken(limit, nearest_valid_values(shards, ranks, "shards", divides));
+        }
+        Ok(())
     }
 
     /// Checks a stated expert width. The width and the expert-parallel ranks must divide a stage's ranks. Megatron-LM's
@@ -131,6 +148,7 @@ impl Layout {
             ("cp", self.context.into()),
             ("ep", self.expert.into()),
             ("etp", self.expert_tensor.unwrap_or(1).into()),
+            ("shards", self.shards.unwrap_or(1).into()),
             ("virtual_stages", self.virtual_stages.into()),
             ("micro_batch", batch.micro_batch),
             ("global_batch", batch.global_batch),

@@ -175,12 +175,18 @@ impl PlanSpace {
 
     /// A layout with what its data-parallel ranks may shard.
     pub(super) fn shardings(&self, layout: Layout) -> Vec<Layout> {
-        self.zeros(&layout).into_iter().map(|zero| Layout { zero, ..layout }).collect()
+        let with_zero = self.zeros(&layout).into_iter().map(|zero| Layout { zero, ..layout });
+        let shards: Vec<Option<u32>> = match &self.shards {
+            Some(list) => list.iter().copied().map(Some).collect(),
+            None => vec![None],
+        };
+        with_zero.flat_map(|layout| shards.iter().map(move |&shards| Layout { shards, ..layout })).collect()
     }
 
     /// Every degree; `None` where an open list has them all.
     pub(super) fn every_degree(job: &Job<'_>) -> Self {
-        Self { context: Some(small_divisors(job.sequence_length)), ..Self::default() }
+        let shards = Some(small_divisors(job.devices.into()));
+        Self { context: Some(small_divisors(job.sequence_length)), shards, ..Self::default() }
     }
 
     /// The rule that values asked for break whatever the layout is.
@@ -190,13 +196,17 @@ impl PlanSpace {
         };
         let ep = no_experts(&self.expert, 2).map(|value| ("ep", value, "1 for a model without experts"));
         let etp = || no_experts(&self.expert_tensor, 0).map(|value| ("etp", value, "left out for a model without experts"));
+        let copies = self.zero.as_deref() == Some(&[ZeroStage::None]);
+        if let Some(shards) = self.shards.iter().flatten().find(|_| copies) {
+            return Some(broken("shards", *shards, "left out under ZeRO-0, which shards nothing", "use zero = 1, 2 or 3".into()));
+        }
         let (key, value, limit) = ep.or_else(etp)?;
         Some(broken(key, value, limit, "leave it out".to_owned()))
     }
 
     /// The ZeRO stages that suffice to find whether there are plans.
     pub(super) fn one_zero(&self) -> Vec<ZeroStage> {
-        vec![ZeroStage::None]
+        vec![if self.shards.is_some() { ZeroStage::OptimizerStates } else { ZeroStage::None }]
     }
 
     fn zeros(&self, layout: &Layout) -> Vec<ZeroStage> {
