@@ -2,6 +2,8 @@
 
 mod answer;
 mod failure;
+#[cfg(test)]
+mod flags;
 mod input;
 mod numbers;
 mod progress;

@@ -57,7 +57,7 @@ pub struct EvaluateArguments {
 
 /// Runs the verb: evaluates, prints, writes the traces.
 pub fn run_evaluate(arguments: &EvaluateArguments) -> Result<(), Failure> {
-    let question = question(arguments)?;
+    let question = arguments.question()?;
     let mut loaded = LoadedJob::load(&question, Ok)?;
     let (asked, cluster) = (question.plans.clone().with_mixes_of(&loaded.stack), loaded.cluster.clone());
     let searched = |job: &Job<'_>| {
@@ -93,33 +93,35 @@ fn usual_cluster() -> ClusterSpec {
     ClusterSpec { devices: 1024, fabric: "phaze_flat".to_owned(), global_batch_sequences: 4096 }
 }
 
-/// The question that the arguments ask. A data-parallel degree says how wide the rest is, and thereby the context-parallel degree, 1 if it is not
-/// given.
-fn question(arguments: &EvaluateArguments) -> Result<Question, Failure> {
-    let asked = arguments.choices.plan_space()?;
-    let mut question = arguments.job.question(asked, Some(&usual_cluster()), arguments.data.is_none())?;
-    let Some(data) = arguments.data else { return Ok(question) };
-    let asked = &mut question.plans;
-    let one = |list: &Option<Vec<u32>>, name: &str| match list.as_deref() {
-        None => Ok(1),
-        Some([value]) => Ok(u64::from(*value)),
-        Some(_) => {
-            Err(failure::input_failure(format!("--data {data}: needs one value of --{name}; give one, or leave --data out")))
+impl EvaluateArguments {
+    /// The question that the arguments ask. A data-parallel degree says how wide the rest is, and thereby the context-parallel degree, 1 if it is not
+    /// given.
+    pub fn question(&self) -> Result<Question, Failure> {
+        let asked = self.choices.plan_space()?;
+        let mut question = self.job.question(asked, Some(&usual_cluster()), self.data.is_none())?;
+        let Some(data) = self.data else { return Ok(question) };
+        let asked = &mut question.plans;
+        let one = |list: &Option<Vec<u32>>, name: &str| match list.as_deref() {
+            None => Ok(1),
+            Some([value]) => Ok(u64::from(*value)),
+            Some(_) => {
+                Err(failure::input_failure(format!("--data {data}: needs one value of --{name}; give one, or leave --data out")))
+            }
+        };
+        let (p, t) = (one(&asked.pipeline, "pipeline")?, one(&asked.tensor, "tensor")?);
+        let c = one(&asked.context, "context")?;
+        let needed = [t, c, u64::from(data)].into_iter().fold(p, u64::saturating_mul);
+        let devices = u64::from(question.cluster.devices);
+        if needed != devices {
+            let context = if c > 1 { format!(" x {c} context-parallel") } else { String::new() };
+            return Err(failure::input_failure(format!(
+                "--data {data}: {p} pipeline stages x {data} data-parallel x {t} tensor-parallel{context} are {needed} devices, --devices is \
+                 {devices}; use --devices {needed}, or other degrees"
+            )));
         }
-    };
-    let (p, t) = (one(&asked.pipeline, "pipeline")?, one(&asked.tensor, "tensor")?);
-    let c = one(&asked.context, "context")?;
-    let needed = [t, c, u64::from(data)].into_iter().fold(p, u64::saturating_mul);
-    let devices = u64::from(question.cluster.devices);
-    if needed != devices {
-        let context = if c > 1 { format!(" x {c} context-parallel") } else { String::new() };
-        return Err(failure::input_failure(format!(
-            "--data {data}: {p} pipeline stages x {data} data-parallel x {t} tensor-parallel{context} are {needed} devices, --devices is \
-             {devices}; use --devices {needed}, or other degrees"
-        )));
+        asked.context.get_or_insert_with(|| vec![1]);
+        Ok(question)
     }
-    asked.context.get_or_insert_with(|| vec![1]);
-    Ok(question)
 }
 
 /// Writes the requested traces.

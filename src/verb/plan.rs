@@ -112,7 +112,7 @@ pub struct PlanArguments {
 /// Runs the verb: searches and prints.
 pub fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
     let limit = stop::StopLimit::new(arguments.time_limit)?;
-    let question = question(arguments)?;
+    let question = arguments.question()?;
     let mut loaded = LoadedJob::load(&question, |whole| fabric_with_links(arguments, &question, whole))?;
     let mut asked = question.plans.clone().with_mixes_of(&loaded.stack);
     if arguments.map_ranks {
@@ -172,11 +172,13 @@ pub fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
     }
 }
 
-/// The question that the arguments ask.
-fn question(arguments: &PlanArguments) -> Result<Question, Failure> {
-    let question = arguments.job.question(arguments.choices.plan_space()?, None, false)?;
-    let aim = AimSpec { robust: arguments.robust, ..question.aim };
-    Ok(Question { everything: arguments.everything, aim, ..question })
+impl PlanArguments {
+    /// The question that the arguments ask.
+    pub fn question(&self) -> Result<Question, Failure> {
+        let question = self.job.question(self.choices.plan_space()?, None, false)?;
+        let aim = AimSpec { robust: self.robust, ..question.aim };
+        Ok(Question { everything: self.everything, aim, ..question })
+    }
 }
 
 /// A budget that no plan meets is the user's to mend: why, and the smallest that would do.

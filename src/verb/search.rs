@@ -188,6 +188,14 @@ pub struct StudyOverrides {
     pub robust: bool,
 }
 
+#[cfg(test)]
+impl SearchArguments {
+    /// The question that the arguments ask.
+    pub fn question(&self) -> Result<search::ask::Question, Failure> {
+        self.posed.settle_study()?.question()
+    }
+}
+
 /// Runs the verb: searches, writes the run directory, prints the report.
 pub fn run_search(arguments: &SearchArguments) -> Result<(), Failure> {
     let arguments = &SearchArguments { posed: arguments.posed.settle_study()?, ..arguments.clone() };

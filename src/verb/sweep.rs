@@ -91,6 +91,14 @@ pub struct SweepProcessCounts {
     seconds: f64,
 }
 
+#[cfg(test)]
+impl SweepArguments {
+    /// The question that the arguments ask.
+    pub fn question(&self) -> Result<search::ask::Question, Failure> {
+        self.posed.settle_study()?.question()
+    }
+}
+
 /// Runs the verb: starts or resumes a sweep.
 pub fn run_sweep(arguments: &SweepArguments) -> Result<(), Failure> {
     let arguments = &SweepArguments { posed: arguments.posed.settle_study()?, ..arguments.clone() };

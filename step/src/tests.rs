@@ -1,7 +1,10 @@
 //! A step's time: its parts, and what changes them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use super::{ChipTimes, SoftwareStack, StepProfile, StepTime, TrainingPlan, lowering_of_plan, step_time};
+use super::{
+    ChipTimes, DeviceMemory, SoftwareStack, StepProfile, StepTime, TrainingPlan, lowering_of_plan, sharing_domain, step_memory,
+    step_time,
+};
 use proptest::prelude::*;
 use sim::hardware::Accelerator;
 use sim::kernel::DataType;
@@ -217,6 +220,27 @@ fn gathers_follow_the_prefetch_and_scatters_the_reduction() {
     for reduction in [0.0, 1.0] {
         let gradients = |prefetch| data(ZeroStage::Gradients, prefetch, reduction);
         assert!(gradients(0.0) >= gradients(1.0), "updated weights are gathered once per step");
+    }
+}
+
+/// Stated shards of a fast domain are the stack's hybrid sharding; those of all ranks are no hybrid sharding.
+#[test]
+fn stated_shards_are_hybrid_sharding() {
+    let fabric = Fabric::built_in("eos_ndr400x8").unwrap().for_devices(32).unwrap();
+    let (model, chip) = (Model::load("llama2-7b").unwrap(), Accelerator::built_in("h100_sxm").unwrap());
+    let run = |zero, shards, shard_within_domain| {
+        let mut stack = SoftwareStack::load("megatron_core").unwrap();
+        stack.kernels.shard_within_domain = shard_within_domain;
+        let plan = sample_plan(Layout { tensor: 2, data: 16, zero, shards, ..Layout::default() }, 1, 32);
+        let domain = sharing_domain(&stack, fabric.fast_domain_devices(), &plan.layout);
+        let memory = step_memory(&model, &plan, &stack, DeviceMemory::of_chip(&chip), domain).unwrap();
+        (step_time(&mut ChipTimes::new(&chip, &stack).unwrap(), &model, &fabric, &plan).unwrap(), memory)
+    };
+    for zero in [ZeroStage::OptimizerStates, ZeroStage::Gradients, ZeroStage::Parameters] {
+        assert_eq!(run(zero, Some(4), false), run(zero, None, true));
+        assert_eq!(run(zero, Some(16), true), run(zero, None, false));
+        let peaks = [2, 4, 8, 16].map(|shards| run(zero, Some(shards), false).1.stages[0].bytes_needed());
+        assert!(peaks.is_sorted_by(|a, b| a > b), "{peaks:?}");
     }
 }
 

@@ -412,10 +412,15 @@ fn faulty_arguments_are_refused() {
             vec!["--layer-split", "99:1"],
             "--layer-split: layer_split = 99:1: must be at most the 32 layers in the first and the last chunk together; use 31:1 or 32:0",
         ),
+        (vec!["--shards", "7", "--zero", "1"], "--shards: shards = 7: must be a divisor of the"),
+        (
+            vec!["--zero", "0", "--shards", "8"],
+            "shards = 8: must be left out under ZeRO-0, which shards nothing; use zero = 1, 2 or 3",
+        ),
         (vec!["--emit", "megatron", "--format", "json"], "cannot be used with"),
         (
             vec!["--recompute", "none,full"],
-            "--recompute none,full: policies are separated by `;`, as `,` separates tensors of one; use --recompute 'none;full'",
+            "--recompute: none,full: policies are separated by `;`, as `,` separates tensors of one; use 'none;full'",
         ),
         (
             vec!["--recompute", "tensors:device(mlp.gate)"],
