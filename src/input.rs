@@ -5,7 +5,7 @@ use results::run::{self, SearchRun};
 use search::ask::{ChipChoice, Question};
 use serde::Deserialize;
 use sim::files::carried::Files;
-use sim::hardware::{ChipTemplate, Storage};
+use sim::hardware::{Accelerator, ChipTemplate, Storage};
 use sim::network::{Fabric, LinkMatrix};
 use sim::units::{Bytes, BytesPerSecond};
 use std::path::Path;
@@ -54,7 +54,7 @@ fn chip_of_answer(text: &str) -> Option<Result<ChipTemplate, Failure>> {
 
 /// Reads a fabric with its figures for `chip`. The fabric is built in, or a path to a fabric file (`.toml`), an
 /// LLMCompass device description or a Calculon system (`.json`). Fast domains have `domain` devices, if given.
-pub fn read_fabric(name_or_path: &str, chip: &str, domain: Option<u32>, files: &Files) -> Result<Fabric, Failure> {
+pub fn read_fabric(name_or_path: &str, chip: &Accelerator, domain: Option<u32>, files: &Files) -> Result<Fabric, Failure> {
     let fabric = interop::load_fabric(name_or_path, chip, files).or_input()?;
     let largest = fabric.fast_domain_devices();
     match domain {
@@ -81,9 +81,25 @@ pub struct LinksFile<'a> {
     pub between_devices: bool,
 }
 
+/// The software stack that is asked for, else the chip's usual one, with options set. `file` is the chip as given.
+pub fn read_stack_of_chip(
+    asked: Option<&str>,
+    (chip, file): (&Accelerator, &str),
+    options: &[String],
+    files: &Files,
+) -> Result<SoftwareStack, Failure> {
+    match asked {
+        Some(asked) => read_stack(asked, options, files),
+        None => set_options(SoftwareStack::load_usual_of_chip(chip, file).or_input()?, options),
+    }
+}
+
 /// A software stack, built in or from a file, with options set.
 pub fn read_stack(name_or_path: &str, options: &[String], files: &Files) -> Result<SoftwareStack, Failure> {
-    let mut stack = SoftwareStack::load_from(name_or_path, files).or_input()?;
+    set_options(SoftwareStack::load_from(name_or_path, files).or_input()?, options)
+}
+
+fn set_options(mut stack: SoftwareStack, options: &[String]) -> Result<SoftwareStack, Failure> {
     let key = |option: &String| option.split('=').next().unwrap_or_default().trim().to_owned();
     for (i, option) in options.iter().enumerate() {
         if options[..i].iter().any(|other| key(other) == key(option)) {

@@ -11,7 +11,7 @@ pub mod schedule_instance;
 
 use sim::files::FileError;
 use sim::files::carried::Files;
-use sim::hardware::ChipTemplate;
+use sim::hardware::{Accelerator, ChipTemplate};
 use sim::network::{Fabric, NetworkError};
 
 /// A chip from another simulator's file: LLMCompass's device or Calculon's system.
@@ -41,10 +41,25 @@ pub fn import_fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
 ///
 /// # Errors
 /// Those of [`Fabric::load_for_chip`], and a faulty file of another simulator.
-pub fn load_fabric(name_or_path: &str, chip: &str, files: &Files) -> Result<Fabric, NetworkError> {
-    if !name_or_path.ends_with(".json") {
-        return Fabric::load_for_chip_from(name_or_path, chip, files);
+pub fn load_fabric(name_or_path: &str, chip: &Accelerator, files: &Files) -> Result<Fabric, NetworkError> {
+    if name_or_path.ends_with(".json") {
+        return load_imported_fabric(name_or_path, files);
     }
+    Fabric::load_for_accelerator(name_or_path, chip, files)
+}
+
+/// The same with the figures for a built-in chip's name, or for the name of a fabric's own table.
+///
+/// # Errors
+/// Those of [`load_fabric`].
+pub fn load_fabric_for_name(name_or_path: &str, chip: &str, files: &Files) -> Result<Fabric, NetworkError> {
+    if name_or_path.ends_with(".json") {
+        return load_imported_fabric(name_or_path, files);
+    }
+    Fabric::load_for_chip_from(name_or_path, chip, files)
+}
+
+fn load_imported_fabric(name_or_path: &str, files: &Files) -> Result<Fabric, NetworkError> {
     let text = Fabric::text_of_file(name_or_path, files)?;
     import_fabric(&text, name_or_path).map_err(|e| NetworkError::Malformed { why: e.faults_as_text(), file: e.file })
 }

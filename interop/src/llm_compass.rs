@@ -9,7 +9,9 @@
 use serde_json::Value;
 use sim::files::{FileError, json, strict};
 use sim::hardware::energy::{ControlStyle, default_energy_model, default_energy_per_byte};
-use sim::hardware::{Accelerator, AreaModel, Calibration, Dataflow, Exclusivity, FileFault, MemoryLevel, ProcessNode};
+use sim::hardware::{
+    Accelerator, AreaModel, Calibration, ChipOrigin, Dataflow, Exclusivity, FileFault, MemoryLevel, ProcessNode,
+};
 use sim::hardware::{ChipTemplate, MemoryScope, Pairing, PerDataType, PublishedFigures, TensorCores, VectorCores, find_faults};
 use sim::limits::{self, LARGEST_COUNT};
 use sim::network::{Fabric, Tier, Topology, TorusDim};
@@ -20,6 +22,8 @@ use std::ops::RangeInclusive;
 const KIB: f64 = 1024.0;
 const MIB: f64 = 1_048_576.0;
 const GIB: f64 = 1_073_741_824.0;
+/// The usual software stack: LLMCompass shards its models as Megatron-LM does (Zhang et al., ISCA 2024, section III).
+const USUAL_STACK: &str = "megatron";
 
 /// Reads a device; `file` names it in errors.
 ///
@@ -252,6 +256,7 @@ fn build_accelerator(r: &mut CompassReader<'_>) -> Accelerator {
         library: None,
         streams: None,
         published: PublishedFigures::default(),
+        origin: ChipOrigin { usual_stack: Some(USUAL_STACK.to_owned()), ..ChipOrigin::default() },
     }
 }
 

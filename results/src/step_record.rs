@@ -295,7 +295,7 @@ impl StepRecord {
     #[must_use]
     pub fn from_explained(job: &Job<'_>, ranked: &RankedPlan, explained: &ExplainedPlan) -> Self {
         let why = &explained.why;
-        let share = |part: &step::explain::StepPart| NamedShare {
+        let share = |part: &step::explain::TimePart| NamedShare {
             name: part_name(&part.name).to_owned(),
             fraction: part.time / why.time.total,
         };

@@ -86,7 +86,7 @@ fn main() {
         }
         let (model, chip) = (Model::load(name).unwrap(), Accelerator::built_in(chip).unwrap());
         let fabric = Fabric::built_in(fabric).unwrap().for_devices(devices).unwrap();
-        let stack = SoftwareStack::load(SoftwareStack::usual_stack_name(&chip.name)).unwrap();
+        let stack = SoftwareStack::load_usual_of_chip(&chip, &chip.name).unwrap();
         let half = chip.peak_flops(sim::kernel::DataType::Bf16).is_none();
         let fp16 = sim::kernel::DataType::Fp16;
         let asked =

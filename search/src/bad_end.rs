@@ -5,7 +5,7 @@
 
 use crate::planner::{Job, PlanAnswer, PlanSpace, PlanWatch, PreparedJob, RankedPlan, search_plans_watched};
 use measured::evidence::{
-    KEEPING, KEEPS, PredictedQuantity, PredictionFacts, ResidualTable, mechanisms_of_plan, mechanisms_of_policy,
+    Mechanism, PredictedQuantity, PredictionFacts, ResidualTable, mechanisms_of_plan, mechanisms_of_policy,
 };
 use sim::hardware::Accelerator;
 use std::collections::BTreeSet;
@@ -37,10 +37,10 @@ pub fn step_at_bad_end(job: &Job<'_>, ranked: &RankedPlan) -> f64 {
 #[must_use]
 pub fn least_bad_end_factor(prepared: &PreparedJob<'_>, chip: &Accelerator) -> f64 {
     let (job, mut kinds, mut any) = (prepared.job(chip), BTreeSet::new(), None);
-    let kept = mechanisms_of_space(prepared);
+    let kept = mechanisms_of_space(prepared, chip);
     for plan in prepared.one_plan_per_layout() {
         let mut layout = mechanisms_of_plan(job.model, &plan, job.fabric.fast_domain_devices());
-        layout.remove(KEEPS);
+        layout.remove(&Mechanism::KeepAll);
         if kinds.insert(layout) {
             any = Some(plan);
         }
@@ -48,7 +48,7 @@ pub fn least_bad_end_factor(prepared: &PreparedJob<'_>, chip: &Accelerator) -> f
     let Some(plan) = any else { return 1.0 };
     let facts = PredictionFacts::of_plan(job.chip, job.fabric, job.stack, job.model, &plan);
     let table = ResidualTable::read_carried();
-    let end = |mechanisms: BTreeSet<String>| {
+    let end = |mechanisms: BTreeSet<Mechanism>| {
         table.interval_of(PredictedQuantity::StepTime, &PredictionFacts { mechanisms, ..facts.clone() }).high
     };
     let all = kinds.iter().flat_map(|layout| kept.iter().map(move |kept| layout | kept));
@@ -57,15 +57,18 @@ pub fn least_bad_end_factor(prepared: &PreparedJob<'_>, chip: &Accelerator) -> f
 
 /// The sets of mechanisms by which plans of a space keep tensors or compute them again. They are all subsets of the known
 /// mechanisms if stages have policies of their own.
-fn mechanisms_of_space(prepared: &PreparedJob<'_>) -> BTreeSet<BTreeSet<String>> {
+fn mechanisms_of_space(prepared: &PreparedJob<'_>, chip: &Accelerator) -> BTreeSet<BTreeSet<Mechanism>> {
     if !prepared.mixes_policies() {
         return prepared.policies().iter().map(|policy| mechanisms_of_policy(policy).collect()).collect();
     }
+    let may_store = chip.storage.is_some();
+    let mut known = Mechanism::OF_POLICIES.to_vec();
+    known.retain(|mechanism| may_store || *mechanism != Mechanism::OffloadToNvme);
     let choice = |choice: u32| {
-        let taken = KEEPING.iter().enumerate().filter(|(at, _)| choice >> at & 1 == 1);
-        taken.map(|(_, word)| (*word).to_owned()).collect()
+        let taken = known.iter().enumerate().filter(|(at, _)| choice >> at & 1 == 1);
+        taken.map(|(_, mechanism)| mechanism.clone()).collect()
     };
-    (1..1 << KEEPING.len()).map(choice).collect()
+    (1..1 << known.len()).map(choice).collect()
 }
 
 /// The `top` plans with the shortest steps at the bad end of their interval, best first. The best one that the stack's

@@ -17,9 +17,9 @@ pub mod schedule;
 pub mod status;
 pub mod units;
 
-/// True if a network is sold with other built-in chips but not with this one. Chips from files or searches may join any
+/// True if a network is sold with other built-in chips but not with this one. Chips of other hardware may join any
 /// network.
 #[must_use]
 pub fn is_foreign_network(fabric: &network::Fabric, chip: &hardware::Accelerator) -> bool {
-    !fabric.may_join_chip(&chip.name) && hardware::template_names().contains(&chip.name.as_str())
+    chip.origin.built_in.as_deref().is_some_and(|built_in| !fabric.may_join_chip(built_in))
 }

@@ -255,10 +255,11 @@ impl JobArguments {
 
 /// The failure that names the networks that a chip is sold with.
 fn missing_fabric(chip: &str) -> Result<Failure, Failure> {
-    let chip = input::read_chip(chip, &Files::default())?.accelerator.name;
+    let accelerator = input::read_chip(chip, &Files::default())?.accelerator;
+    let chip = accelerator.known_name();
     let own = Fabric::names().into_iter().filter_map(|name| Fabric::built_in(name).ok());
     let own: Vec<String> = own
-        .filter(|fabric| fabric.joins.contains(&chip))
+        .filter(|fabric| fabric.joins.iter().any(|joined| joined == chip))
         .map(|fabric| {
             let most = match fabric.device_count() {
                 u32::MAX => String::new(),
@@ -267,8 +268,9 @@ fn missing_fabric(chip: &str) -> Result<Failure, Failure> {
             format!("\n  {:<24}  {}{most}", fabric.name, fabric.description)
         })
         .collect();
-    let known = match &*own {
-        [] => "coplace list fabrics has them, and a fabric's file is one too".to_owned(),
+    let known = match (&*own, &accelerator.origin.usual_fabric) {
+        ([], Some(usual)) => format!("{usual} is usual (usual_fabric in the chip's file)"),
+        ([], None) => "coplace list fabrics has them, and a fabric's file is one too".to_owned(),
         _ => format!("{chip} is sold with:{}", own.concat()),
     };
     Ok(input_failure(format!("--fabric is missing: name the network that joins the devices; {known}")))
@@ -334,14 +336,14 @@ impl JobParts {
     pub fn read(question: &Question, links: impl FnOnce(Fabric) -> Result<Fabric, Failure>) -> Result<Self, Failure> {
         let (files, cluster) = (&question.files, &question.cluster);
         let model = model_of(question)?;
-        let ChipChoice::One { chip, nvme } = &question.chips else {
+        let ChipChoice::One { chip: named, nvme } = &question.chips else {
             return Err(input_failure("the question is about a space of chips; give one chip (--chip)"));
         };
-        let mut chip = input::read_chip(chip, files)?;
+        let mut chip = input::read_chip(named, files)?;
         if let Some(text) = nvme {
             chip.accelerator.storage = Some(input::parse_storage(text)?);
         }
-        let whole = links(input::read_fabric(&cluster.fabric, &chip.accelerator.name, question.fast_domain, files)?)?;
+        let whole = links(input::read_fabric(&cluster.fabric, &chip.accelerator, question.fast_domain, files)?)?;
         let fabric = whole.for_devices(cluster.devices).map_err(|error| {
             let domain = question.fast_domain.map_or_else(String::new, |devices| format!(" --fast-domain {devices}"));
             let part = devices_of_domains(&whole, cluster.devices).map_or_else(String::new, |part| {
@@ -349,9 +351,8 @@ impl JobParts {
             });
             input_failure(format!("--devices {} --fabric {}{domain}: {error}{part}", cluster.devices, cluster.fabric))
         })?;
-        let usual = SoftwareStack::usual_stack_name(&chip.accelerator.name);
-        let stack = question.software.stack.as_deref().unwrap_or(usual);
-        let stack = input::read_stack(stack, &question.software.stack_options, files)?;
+        let (software, given) = (&question.software, (&chip.accelerator, named.as_str()));
+        let stack = input::read_stack_of_chip(software.stack.as_deref(), given, &software.stack_options, files)?;
         Ok(Self { model, chip, stack, cluster: whole, fabric })
     }
 }

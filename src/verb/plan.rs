@@ -27,7 +27,7 @@ use sim::units::Bytes;
 use std::path::{Path, PathBuf};
 use watched::PlanSearchReporter;
 use workloads::RankOrder;
-use write::Framework;
+use write::EmitTarget;
 
 /// The ends of measured links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -91,7 +91,7 @@ pub struct PlanArguments {
     /// plan if it can express none completely), or the problem as Piper's graph (micro-batches of the first
     /// --micro-batch, otherwise 1)
     #[arg(long, value_enum, conflicts_with = "format")]
-    emit: Option<Framework>,
+    emit: Option<EmitTarget>,
     /// Write the step of the fastest plan as a trace for Chrome or Perfetto, pass by pass on every stage with its
     /// memory
     #[arg(long, value_name = "FILE", conflicts_with = "emit")]
@@ -129,7 +129,7 @@ pub fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
     for (name, rule) in asked.idle_schedules(&job, cluster) {
         tracing::warn!("--schedule {name}: no plan runs it, it is left out: {rule}");
     }
-    if arguments.emit == Some(Framework::Piper) {
+    if arguments.emit == Some(EmitTarget::Piper) {
         return write_piper_instance(arguments, &question, &job);
     }
     let progress = ProgressDisplay::begin_phase("searching plans");
@@ -250,7 +250,7 @@ fn map_ranks(arguments: &PlanArguments, job: &Job<'_>, answer: &mut PlanAnswer) 
 /// what the framework can run where that differs from the planner's defaults. The restriction is dropped if it leaves
 /// no plan.
 pub fn requested_spaces(
-    emit: Option<Framework>,
+    emit: Option<EmitTarget>,
     everything: bool,
     job: &Job<'_>,
     cluster: &Fabric,
@@ -276,7 +276,7 @@ pub fn requested_spaces(
 /// Prints the best plan in a framework's configuration.
 fn write_best_plan(
     question: &Question,
-    framework: Framework,
+    framework: EmitTarget,
     job: &Job<'_>,
     answer: &PlanAnswer,
     mappings: &[RankMapping],

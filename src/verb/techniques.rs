@@ -117,15 +117,14 @@ pub fn run_techniques(arguments: &TechniquesArguments) -> Result<(), Failure> {
         chip.storage = Some(input::parse_storage(text)?);
     }
     let stack = arguments.stack.as_deref().or(run.as_ref().and_then(|run| run.software.stack.as_deref()));
-    let usual = SoftwareStack::usual_stack_name(&chip.name);
-    let stack = input::read_stack(stack.unwrap_or(usual), &arguments.stack_option, &files)?;
+    let stack = input::read_stack_of_chip(stack, (&chip, &arguments.chip), &arguments.stack_option, &files)?;
     let same_model = run.as_ref().filter(|run| run.model() == arguments.model);
     let plan = technique_plan(arguments, same_model, &model, &chip, &stack)?;
     let devices = u32::try_from(plan.layout.device_count())
         .map_err(|_| failure::input_failure("--tensor, --pipeline, --data: too many devices; use fewer"))?;
     let of_run = run.as_ref().map(|run| run.cluster.fabric.as_str());
     let fabric = arguments.fabric.as_deref().or(of_run).unwrap_or("phaze_flat");
-    let fabric = input::read_fabric(fabric, &chip.name, None, &files)?.for_devices(devices).or_input()?;
+    let fabric = input::read_fabric(fabric, &chip, None, &files)?.for_devices(devices).or_input()?;
     let lists = match arguments.technique.is_empty() {
         true => techniques::all_techniques().or_other()?,
         false => arguments.technique.iter().map(|text| parse_techniques(text)).collect::<Result<_, _>>()?,

@@ -14,11 +14,13 @@ use std::path::{Path, PathBuf};
     after_help = "Example:\n  coplace validate sim/tests/data/collectives.csv --predictions predictions.csv --plot figures\n\n\
     The columns tell what a file holds: kernels (kernel, measured_us), collectives (collective, measured_us), systolic_cycles\n\
     (dataflow, array_cycles), die_area (component, measured_mm2), training_runs (global_batch, iteration_s), memory_peaks\n\
-    (global_batch, peak_gib); measured/README.md describes them all.\n\
+    (global_batch, peak_gib); measured/README.md describes them all. Rows of the last two may say their software:\n\
+    framework, stack, stack_options; without them it is the usual one of the chip or of the carried data set.\n\
     A file or row that is wrong is named, the rest is still scored, and the exit code is 2. A row that no model covers (an\n\
     unknown chip, kernel or type) is counted and named, and is no error. What rows leave open is listed with what was assumed.\n\
     JSON: {\"format\": 1, \"files\": [{\"file\", \"dataset\", \"rows\", \"ignored_columns\", \"groups\": [{\"group\", \"quantity\", \"n\",\n\
-    \"unpredicted\", \"exact\", \"mape_pct\", \"median_pct\", \"bias_pct\", \"worst\": {\"id\", \"measured\", \"predicted\", \"error_pct\"}}],\n\
+    \"unpredicted\", \"exact\", \"mape_pct\", \"median_pct\", \"bias_pct\", \"worst\": {\"id\", \"measured\",\n\
+    \"predicted\", \"error_pct\"}, \"stack\"}],\n\
     \"rankings\": [{\"group\", \"groups\", \"spearman\", \"top1_regret_pct\"}],\n\
     \"out_of_memory\": [{\"group\", \"failed\", \"caught\", \"ran\", \"false_alarms\", \"precision\", \"recall\", \"wrong\"}],\n\
     \"row_errors\": [{\"file\", \"line\", \"id\", \"key\", \"value\", \"limit\", \"cure\"}], \"unpredicted\": [{\"line\", \"id\", \"group\", \"why\"}],\n\
@@ -43,8 +45,8 @@ pub struct ValidateArguments {
     /// bad end; for the carried errors, or for a table from --residuals
     #[arg(long, value_name = "TABLE.csv", num_args = 0..=1, conflicts_with_all = ["files", "held_out", "predictions", "plot", "breakdown", "format"])]
     intervals: Option<Option<PathBuf>>,
-    /// Write id,quantity,measured,predicted,low,high,grade: a line per row and predicted column, with its 90 % interval
-    /// and its grade; for published claims the claims with predicted,error_pct,why
+    /// Write id,quantity,measured,predicted,low,high,grade,stack: a line per row and predicted column, with its 90 %
+    /// interval, its grade and its software stack; for published claims the claims with predicted,error_pct,why
     #[arg(long, value_name = "OUT.csv")]
     predictions: Option<PathBuf>,
     /// Draw predicted against measured values into this directory (SVG and PNG), which is created if needed

@@ -45,7 +45,7 @@ pub use pass::work::StepWork;
 pub use pipeline::arrangement::{Arrangement, DeviceGroup};
 pub use plan::TrainingPlan;
 pub use stack::calibrate;
-pub use stack::framework::{FrameworkOptions, MixKind, PolicyKind, ScheduleKind};
+pub use stack::framework::{Framework, FrameworkOptions, MixKind, PolicyKind, ScheduleKind};
 pub use stack::options::OptionError;
 pub use stack::software::{
     ExecutionMode, KernelOptions, LaunchOptions, MemoryOptions, OverlapOptions, SoftwareStack, StackError, SustainedOptions,
@@ -122,25 +122,87 @@ pub struct StepTime {
     pub overhead: Seconds,
 }
 
+/// A part of a step's time, or the whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepPart {
+    /// The whole step.
+    Total,
+    /// Forward passes.
+    Forward,
+    /// Backward passes.
+    Backward,
+    /// Recomputation.
+    Recompute,
+    /// Waiting for the host's launches.
+    HostBound,
+    /// Tensor-parallel communication.
+    Tensor,
+    /// Context-parallel communication.
+    Context,
+    /// Expert-parallel communication.
+    Expert,
+    /// Data-parallel communication.
+    Data,
+    /// Exchange of tied embeddings.
+    Tied,
+    /// Copies to and from the host.
+    Offload,
+    /// Idle time of the pipeline.
+    Bubble,
+    /// The update.
+    Optimizer,
+    /// Time outside any kernel.
+    Overhead,
+}
+
+impl StepPart {
+    /// Returns its name in tables and answers.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Total => "total",
+            Self::Forward => "forward",
+            Self::Backward => "backward",
+            Self::Recompute => "recompute",
+            Self::HostBound => "host_bound",
+            Self::Tensor => "tensor",
+            Self::Context => "context",
+            Self::Expert => "expert",
+            Self::Data => "data",
+            Self::Tied => "tied",
+            Self::Offload => "offload",
+            Self::Bubble => "bubble",
+            Self::Optimizer => "optimizer",
+            Self::Overhead => "overhead",
+        }
+    }
+}
+
 impl StepTime {
+    /// Returns the total and its parts.
+    #[must_use]
+    pub fn all_parts(&self) -> [(StepPart, Seconds); 14] {
+        [
+            (StepPart::Total, self.total),
+            (StepPart::Forward, self.forward),
+            (StepPart::Backward, self.backward),
+            (StepPart::Recompute, self.recompute),
+            (StepPart::HostBound, self.host_bound),
+            (StepPart::Tensor, self.tensor),
+            (StepPart::Context, self.context),
+            (StepPart::Expert, self.expert),
+            (StepPart::Data, self.data),
+            (StepPart::Tied, self.tied),
+            (StepPart::Offload, self.offload),
+            (StepPart::Bubble, self.bubble),
+            (StepPart::Optimizer, self.optimizer),
+            (StepPart::Overhead, self.overhead),
+        ]
+    }
+
     /// Returns the total and its parts, by name.
     #[must_use]
     pub fn named_parts(&self) -> [(&'static str, Seconds); 14] {
-        [
-            ("total", self.total),
-            ("forward", self.forward),
-            ("backward", self.backward),
-            ("recompute", self.recompute),
-            ("host_bound", self.host_bound),
-            ("tensor", self.tensor),
-            ("context", self.context),
-            ("expert", self.expert),
-            ("data", self.data),
-            ("tied", self.tied),
-            ("offload", self.offload),
-            ("bubble", self.bubble),
-            ("optimizer", self.optimizer),
-            ("overhead", self.overhead),
-        ]
+        self.all_parts().map(|(part, time)| (part.name(), time))
     }
 }

@@ -22,7 +22,7 @@ fn every_cycle_count_is_predicted_exactly_and_written_and_drawn() {
     let rows = report["rows"].as_u64().unwrap();
     assert_eq!(rows as usize, read_repository_file("sim/tests/data/systolic_cycles.csv").lines().count() - 1);
     let predictions = std::fs::read_to_string(dir.path().join("p.csv")).unwrap();
-    assert!(predictions.starts_with("id,quantity,measured,predicted,low,high,grade\n"));
+    assert!(predictions.starts_with("id,quantity,measured,predicted,low,high,grade,stack\n"));
     assert!(predictions.lines().filter(|line| line.contains(",array_cycles,")).count() as u64 == rows);
     let drawn = file_names(&dir.path().join("plots"));
     assert!(drawn.contains(&"systolic_cycles-array_cycles.svg".to_owned()) && drawn.len().is_multiple_of(2), "{drawn:?}");

@@ -503,3 +503,64 @@ fn a_part_of_every_fast_domain_is_named_where_it_cures() {
     let cured: Vec<&str> = call.split(' ').chain(["--fast-domain", "64", "--top", "1"]).collect();
     assert!(run_coplace(&cured).expect_result().contains("Fastest plans that fit"));
 }
+
+/// Writes a built-in chip's file under another name, with changes.
+fn copied_chip(directory: &std::path::Path, chip: &str, changes: &[(&str, &str)]) -> String {
+    let mut text = std::fs::read_to_string(format!("sim/templates/chips/{chip}.toml")).unwrap();
+    for (from, to) in [(&*format!("name = \"{chip}\""), "name = \"acme\"")].iter().chain(changes) {
+        assert!(text.contains(from), "{from}");
+        text = text.replacen(from, to, 1);
+    }
+    let file = directory.join("acme.toml");
+    std::fs::write(&file, text).unwrap();
+    file.display().to_string()
+}
+
+#[test]
+fn a_copied_chip_has_the_answers_of_the_original() {
+    let directory = tempfile::tempdir().unwrap();
+    for (chip, fabric) in [("h100_80gb_sxm", "eos_ndr400x8"), ("tpu_v5p", "ici_3d_torus")] {
+        let copy = copied_chip(directory.path(), chip, &[]);
+        for verb in ["plan", "evaluate"] {
+            let answer = |chip: &str, name: &str| {
+                let call = [verb, "opt-350m", "--chip", chip, "--fabric", fabric];
+                let more = ["--devices", "8", "--global-batch", "16", "--format", "json"];
+                let mut answer = run_coplace(&[&call[..], &more].concat()).expect_json();
+                answer.as_object_mut().unwrap().remove("asked").unwrap();
+                answer.to_string().replace(name, "CHIP")
+            };
+            assert_eq!(answer(chip, chip), answer(&copy, "acme"), "{verb} {chip}");
+        }
+    }
+}
+
+#[test]
+fn a_chip_without_a_usual_stack_is_asked_for_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let usual = "usual_stack = \"megatron_core\"\nusual_fabric = \"eos_ndr400x8\"\n";
+    let call = |chip: &str, more: &[&'static str]| {
+        let call = ["plan", "opt-350m", "--chip", chip, "--devices", "8", "--global-batch", "16"];
+        run_coplace(&[&call[..], more].concat())
+    };
+    let bare = copied_chip(directory.path(), "h100_80gb_sxm", &[(usual, "")]);
+    let refused = call(&bare, &["--fabric", "nvlink4_node"]).expect_refusal();
+    assert!(refused.contains("--stack is missing: the file of chip acme has no usual_stack; give"), "{refused}");
+    assert!(refused.contains(&format!("usual_stack = \"NAME\" to {bare}")), "{refused}");
+    call(&bare, &["--fabric", "nvlink4_node", "--stack", "megatron_core"]).expect_result();
+    assert!(call(&bare, &[]).expect_refusal().contains("--fabric is missing"));
+    let wrong = copied_chip(directory.path(), "h100_80gb_sxm", &[("usual_stack = \"megatron_core", "usual_stack = \"megatorn")]);
+    let refused = call(&wrong, &["--fabric", "nvlink4_node"]).expect_refusal();
+    assert!(
+        refused.contains(&format!("{wrong}: usual_stack = megatorn: is no built-in stack; did you mean `megatron`")),
+        "{refused}"
+    );
+}
+
+/// The grounds of an answer contain NVMe if its plan uses it.
+#[test]
+fn a_plan_that_offloads_to_nvme_is_graded_as_one() {
+    let fixed = ["--chip", "h100", "--fabric", "eos_ndr400x8", "--devices", "8", "--global-batch", "64"];
+    let call = ["evaluate", "opt-350m", "--nvme", "6:4000", "--recompute", "tensors:nvme(input)", "--format", "json"];
+    let answer = run_coplace(&[&call[..], &fixed].concat()).expect_json().to_string();
+    assert!(answer.contains("\"offload\"") && answer.contains("\"offload-nvme\""), "{answer}");
+}

@@ -1,10 +1,11 @@
 //! The grounds of a prediction: chip, fabric, software, the mechanisms of the plan, the number of chips.
 
+use super::mechanism::{Mechanism, mechanisms_of_plan};
 use sim::hardware::Accelerator;
 use sim::network::{Fabric, Topology};
 use std::collections::BTreeSet;
 use step::{ExecutionMode, SoftwareStack, TrainingPlan};
-use workloads::{ActivationPolicy, Model, ZeroStage};
+use workloads::Model;
 
 /// A name with its kind. Things of one kind are related.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,8 +26,8 @@ pub struct PredictionFacts {
     /// The software stack. Stacks of one kind run kernels alike, in a stream or by their own schedule, and have the
     /// same launch cost on the host.
     pub stack: NamedKind,
-    /// The mechanisms_of_plan of the plan, by name ([`mechanisms_of_plan`]).
-    pub mechanisms: BTreeSet<String>,
+    /// The mechanisms of the plan ([`mechanisms_of_plan`]).
+    pub mechanisms: BTreeSet<Mechanism>,
     /// Chips of the cluster.
     pub chips: u32,
 }
@@ -36,7 +37,7 @@ impl PredictionFacts {
     #[must_use]
     pub fn of_plan(chip: &Accelerator, fabric: &Fabric, stack: &SoftwareStack, model: &Model, plan: &TrainingPlan) -> Self {
         Self {
-            chip: NamedKind { name: chip.name.clone(), kind: chip_kind(chip).to_owned() },
+            chip: NamedKind { name: chip.known_name().to_owned(), kind: chip_kind(chip).to_owned() },
             fabric: NamedKind { name: fabric.name.clone(), kind: fabric_kind(fabric, chip) },
             stack: NamedKind { name: stack.name.clone(), kind: stack_kind(stack) },
             mechanisms: mechanisms_of_plan(model, plan, fabric.fast_domain_devices()),
@@ -75,62 +76,6 @@ fn stack_kind(stack: &SoftwareStack) -> String {
         (ExecutionMode::Stream, false) => "ideal".to_owned(),
         (ExecutionMode::Stream, true) => {
             format!("stream {}/{}/{} us", launch.host_forward_us, launch.host_backward_us, launch.pipeline_pass_us)
-        }
-    }
-}
-
-/// The mechanisms of a model's plan, beyond those of every plan: one word for each.
-#[must_use]
-pub fn mechanisms_of_plan(model: &Model, plan: &TrainingPlan, fast_domain: u32) -> BTreeSet<String> {
-    let layout = &plan.layout;
-    let mut used: BTreeSet<String> = BTreeSet::new();
-    let mut add = |is: bool, name: &str| {
-        if is {
-            used.insert(name.to_owned());
-        }
-    };
-    add(layout.tensor > 1, "tensor");
-    add(layout.tensor > fast_domain, "tensor-between-nodes");
-    add(layout.pipeline > 1, "pipeline");
-    add(layout.pipeline > 1 && layout.virtual_stages > 1, "interleaved");
-    add(layout.pipeline > 1 && !matches!(plan.schedule.name(), "1F1B" | "interleaved"), plan.schedule.name());
-    add(layout.context > 1, "context");
-    add(layout.expert > 1, "expert");
-    add(model.experts.is_some(), "experts");
-    add(model.variations.latent.is_some(), "latent-attention");
-    add(layout.zero != ZeroStage::None, ["", "zero-1", "zero-2", "zero-3"][layout.zero as usize]);
-    if let Some(product) = plan.precision.product.filter(|product| product.bytes() < 2) {
-        add(true, &product.to_string());
-    }
-    for policy in plan.activations.distinct_policies() {
-        used.extend(mechanisms_of_policy(policy));
-    }
-    for technique in plan.techniques.iter() {
-        used.insert(technique.to_string().split(',').next().unwrap_or_default().to_owned());
-    }
-    used
-}
-
-/// The mechanisms of a policy.
-pub fn mechanisms_of_policy(policy: &ActivationPolicy) -> impl Iterator<Item = String> + use<> {
-    let offload = policy.to_string().contains("offload").then(|| OFFLOAD.to_owned());
-    std::iter::once(recompute_kind(policy).to_owned()).chain(offload)
-}
-
-/// All mechanisms of policies.
-pub const KEEPING: [&str; 5] = [KEEPS, "recompute-selective", "recompute-full", "recompute-by-tensor", OFFLOAD];
-/// The mechanism of a policy that keeps everything.
-pub const KEEPS: &str = "recompute-none";
-const OFFLOAD: &str = "offload";
-
-/// The kind of recomputation.
-fn recompute_kind(policy: &ActivationPolicy) -> &'static str {
-    match policy {
-        ActivationPolicy::None => KEEPS,
-        ActivationPolicy::Selective | ActivationPolicy::SelectivePerOperator => "recompute-selective",
-        ActivationPolicy::Full => "recompute-full",
-        ActivationPolicy::Named { .. } | ActivationPolicy::Custom { .. } | ActivationPolicy::Tensors { .. } => {
-            "recompute-by-tensor"
         }
     }
 }

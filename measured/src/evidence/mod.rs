@@ -14,13 +14,15 @@ mod alone;
 mod coverage;
 mod facts;
 mod interval;
+mod mechanism;
 mod scheme;
 mod table;
 
 pub use alone::{AloneCoverage, AloneFacts, AloneHeldOut, AloneResiduals, AloneRow, RunsAlone};
 pub use coverage::{IntervalCoverage, coverage_by_data_set};
-pub use facts::{KEEPING, KEEPS, NamedKind, PredictionFacts, mechanisms_of_plan, mechanisms_of_policy};
+pub use facts::{NamedKind, PredictionFacts};
 pub use interval::{CONFIDENCE, PredictionInterval, RivalPredictions};
+pub use mechanism::{Mechanism, mechanisms_of_plan, mechanisms_of_policy};
 pub use scheme::HoldOutScheme;
 pub use table::{COLUMNS, PredictedQuantity, ResidualTable, ResidualTableError};
 
@@ -140,7 +142,7 @@ impl ResidualTable {
             let has = |row: &table::ResidualRow| row.facts.mechanisms.contains(mechanism);
             let same = |row: &table::ResidualRow| has(row) && row.facts.stack.name == facts.stack.name;
             let near = count_names(&rows, has, |row| row.facts.stack.name.clone());
-            EvidenceGround { what: "mechanism", name: mechanism.clone(), grade: graded(&same, &has), near }
+            EvidenceGround { what: "mechanism", name: mechanism.to_string(), grade: graded(&same, &has), near }
         }));
         let within = |row: &table::ResidualRow| row.facts.chips >= facts.chips;
         let same = |row: &table::ResidualRow| within(row) && row.facts.stack.name == facts.stack.name;
@@ -170,6 +172,7 @@ fn count_names(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use workloads::ZeroStage;
 
     /// The facts of a carried row of a stack.
     fn facts(quantity: PredictedQuantity, stack: &str) -> PredictionFacts {
@@ -190,7 +193,8 @@ mod tests {
         };
         assert_eq!(grade(&|f| f.chip.name = "of tomorrow".into()), Grade::Related);
         assert_eq!(grade(&|f| f.chip = NamedKind { name: "of tomorrow".into(), kind: "optical".into() }), Grade::NeverMeasured);
-        assert_eq!(grade(&|f| f.mechanisms = ["telepathy".to_owned()].into()), Grade::NeverMeasured);
+        let telepathy = Mechanism::Technique("telepathy".to_owned());
+        assert_eq!(grade(&|f| f.mechanisms = [telepathy.clone()].into()), Grade::NeverMeasured);
         assert_eq!(grade(&|f| f.chips = 1 << 20), Grade::NeverMeasured);
         // Both were measured, but never the one on the other.
         let apart = PredictionFacts { stack: facts(PredictedQuantity::StepTime, "maxtext").stack, ..known.clone() };
@@ -270,17 +274,17 @@ mod tests {
     /// of similar width. Their width must not depend on the number of stacks among the nearest rows.
     #[test]
     fn intervals_of_plans_side_by_side_are_alike() {
-        let stages = ["zero-1", "zero-2", "zero-3"];
+        let stages = [ZeroStage::OptimizerStates, ZeroStage::Gradients, ZeroStage::Parameters].map(Mechanism::Zero);
         for quantity in [PredictedQuantity::StepTime, PredictedQuantity::Peak] {
             for row in ResidualTable::read_carried().rows_of(quantity).step_by(3) {
                 let mut facts = PredictionFacts {
                     stack: NamedKind { name: "ours".into(), kind: "of another kind".into() },
                     ..row.facts.clone()
                 };
-                facts.mechanisms.retain(|mechanism| !stages.contains(&mechanism.as_str()));
-                let width = |stage: Option<&&str>| {
+                facts.mechanisms.retain(|mechanism| !stages.contains(mechanism));
+                let width = |stage: Option<&Mechanism>| {
                     let mut facts = facts.clone();
-                    facts.mechanisms.extend(stage.map(|stage| (*stage).to_owned()));
+                    facts.mechanisms.extend(stage.cloned());
                     let PredictionInterval { low, high } = ResidualTable::read_carried().interval_of(quantity, &facts);
                     high / low
                 };

@@ -1,6 +1,6 @@
 //! The carried table of errors.
 
-use super::{NamedKind, PredictionFacts};
+use super::{Mechanism, NamedKind, PredictionFacts};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use thiserror::Error;
@@ -131,7 +131,7 @@ fn parse_row(cells: &[&str]) -> Result<(PredictedQuantity, ResidualRow), String>
         chip: kind(5),
         fabric: kind(7),
         stack: kind(9),
-        mechanisms: cells[11].split('+').filter(|m| !m.is_empty()).map(str::to_owned).collect(),
+        mechanisms: cells[11].split('+').filter(|m| !m.is_empty()).map(Mechanism::from_name).collect(),
         chips: number(12)? as u32,
     };
     let held_out = [optional(14)?, optional(15)?, optional(16)?, optional(17)?];

@@ -147,6 +147,8 @@ pub struct ValuePrediction {
     pub measured: Option<f64>,
     /// The predicted value, in the unit of the column.
     pub predicted: f64,
+    /// The software stack of a training run.
+    pub stack: Option<String>,
     /// The evidence; `None` if no measurement is related.
     pub evidence: Option<JudgedValue>,
 }
@@ -365,6 +367,7 @@ impl FileReport {
                         ranking: self.dataset.ranking_of(row),
                         measured,
                         predicted: *predicted,
+                        stack: facts.as_ref().map(|facts| facts.stack.name.clone()),
                         evidence: match (&facts, &alone) {
                             (Some(facts), _) => judge_step(target.column, facts, *predicted),
                             (None, Some(alone)) => judge_alone(alone, *predicted),
@@ -428,7 +431,8 @@ pub fn breakdown_csv(reports: &[FileReport]) -> io::Result<Vec<u8>> {
     writer.into_inner().map_err(|e| io::Error::other(e.to_string()))
 }
 
-/// The CSV `id,quantity,measured,predicted,low,high,grade`, one line per row and target column. `low` and `high` are
+/// The CSV `id,quantity,measured,predicted,low,high,grade,stack`,
+/// one line per row and target column. `low` and `high` are
 /// the ends of the 90 % interval. An unknown measured value is an empty cell. Training runs' times and peaks, kernels
 /// and collectives have intervals and grades.
 ///
@@ -436,12 +440,13 @@ pub fn breakdown_csv(reports: &[FileReport]) -> io::Result<Vec<u8>> {
 /// None is known: whatever the CSV writer reports.
 pub fn predictions_csv(reports: &[FileReport]) -> io::Result<Vec<u8>> {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    writer.write_record(["id", "quantity", "measured", "predicted", "low", "high", "grade"])?;
+    writer.write_record(["id", "quantity", "measured", "predicted", "low", "high", "grade", "stack"])?;
     for p in reports.iter().flat_map(|report| &report.predictions) {
         let measured = p.measured.map(|m| m.to_string()).unwrap_or_default();
         let [low, high] = p.evidence.map_or_else(Default::default, |e| e.interval.map(|end| end.to_string()));
         let grade = p.evidence.map(|e| e.grade.to_string()).unwrap_or_default();
-        writer.write_record([p.id.as_str(), p.quantity, &measured, &p.predicted.to_string(), &low, &high, &grade])?;
+        let (stack, predicted) = (p.stack.as_deref().unwrap_or_default(), p.predicted.to_string());
+        writer.write_record([p.id.as_str(), p.quantity, &measured, &predicted, &low, &high, &grade, stack])?;
     }
     writer.into_inner().map_err(|e| io::Error::other(e.to_string()))
 }

@@ -1,5 +1,5 @@
 //! Rows of whole training runs: their rules, their sizes, their network.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 use super::tests::check;
 use super::*;
 use proptest::prelude::*;
@@ -197,12 +197,12 @@ fn the_bandwidth_that_a_row_states_goes_before_the_fabrics_own() {
 }
 
 const RUN: &str = "id,dataset,layers,hidden,ffn_hidden,heads,head_dim,vocab,seq,chip,chips,chips_per_node,fabric,\
-inter_node_gbytes_per_s_per_chip,tp,pp,dp,virtual_stages,micro_batch,global_batch,recompute,iteration_s\n";
+inter_node_gbytes_per_s_per_chip,tp,pp,dp,virtual_stages,micro_batch,global_batch,recompute,iteration_s,framework\n";
 
 /// A small run on A100s: two tensor-parallel chips, otherwise replicas.
 fn on(id: &str, chips: u32, network: &str) -> String {
     format!(
-        "{id},mine,4,1024,4096,16,64,51200,1024,a100_80gb_sxm,{chips},{network},2,1,{},1,1,{},full,0.1\n",
+        "{id},mine,4,1024,4096,16,64,51200,1024,a100_80gb_sxm,{chips},{network},2,1,{},1,1,{},full,0.1,megatron_lm\n",
         chips / 2,
         chips / 2
     )
@@ -391,4 +391,58 @@ fn more_stages_than_layers_are_said_to_be_so() {
     let told = report.row_errors[0].to_string();
     assert!(told.contains("pp = 32: must be such that pp x virtual_stages = 32 is at most 18"), "{told}");
     assert!(told.contains("inner stages without layers are not modelled); use pp = 18"), "{told}");
+}
+
+/// Two small runs on H100s that say nothing about their software, or what is given.
+fn software(chip: &str, zero: u32, dataset: &str, columns: [&str; 3]) -> String {
+    const HEADER: &str = "id,dataset,layers,hidden,ffn_hidden,heads,head_dim,vocab,seq,chip,chips,chips_per_node,\
+                          fabric,tp,pp,dp,zero_stage,micro_batch,global_batch,recompute,iteration_s,peak_gib,\
+                          framework,stack,stack_options,source\n";
+    let columns = columns.join(",");
+    format!(
+        "{HEADER}a,{dataset},4,1024,4096,16,64,51200,1024,{chip},8,8,,1,1,8,{zero},1,8,none,0.1,3,\
+         {columns},not compiled; torchtitan asyncTP\n"
+    )
+}
+
+fn stack_of(text: &str) -> (String, f64) {
+    let report = check(text);
+    let found = report.predictions.iter().find(|p| p.quantity == "iteration_s");
+    let found = found.unwrap_or_else(|| panic!("{:?} {:?}", report.row_errors, report.unpredicted));
+    (found.stack.clone().unwrap_or_default(), found.predicted)
+}
+
+#[test]
+fn a_row_s_columns_choose_its_stack_and_neither_its_data_set_s_name_nor_its_prose_does() {
+    let named = |chip, zero, columns| stack_of(&software(chip, zero, "my_torchtitan_runs", columns)).0;
+    assert_eq!(named("h100_80gb_sxm", 0, ["", "", ""]), "megatron_core");
+    assert_eq!(named("a100_80gb_sxm", 0, ["megatron_lm", "", ""]), "megatron");
+    assert_eq!(named("h100_80gb_sxm", 3, ["megatron_lm", "", ""]), "megatron_core");
+    assert_eq!(named("h100_80gb_sxm", 3, ["", "", ""]), "pytorch_fsdp");
+    assert_eq!(named("h100_80gb_sxm", 3, ["MaxText", "", ""]), "maxtext");
+    assert_eq!(named("h100_80gb_sxm", 3, ["torchtitan", "", ""]), "torchtitan");
+    assert_eq!(named("h100_80gb_sxm", 3, ["torchtitan", "torchtitan_async", ""]), "torchtitan_async");
+    let options = "overlap.tensor=0.5 memory.gathered_layers=3";
+    let with = named("h100_80gb_sxm", 3, ["", "torchtitan", options]);
+    assert_eq!(with, "torchtitan with overlap.tensor=0.5 with memory.gathered_layers=3");
+    // The same row under two names of its data set is the same.
+    let columns = ["torchtitan", "torchtitan_eager", ""];
+    let of = |dataset| stack_of(&software("h100_80gb_sxm", 3, dataset, columns));
+    assert_eq!(of("torchtitan"), of("mine"));
+}
+
+#[test]
+fn software_that_cannot_be_is_refused_with_the_column() {
+    let cases = [
+        (["pytorche", "", ""], "framework = pytorche: must be one of megatron_lm, "),
+        (["other", "", ""], "framework = other: has no stack of its own; name the stack in the column `stack`"),
+        (["nemo", "torchtitan", ""], "stack = torchtitan: is a stack of torchtitan, the row's framework"),
+        (["", "torchtitn", ""], "stack = torchtitn: unknown software stack `torchtitn`: did you mean `torchtitan`"),
+        (["", "torchtitan", "overlap.tensor"], "stack_options = overlap.tensor: `overlap.tensor`: must be"),
+    ];
+    for (columns, expected) in cases {
+        let report = check(&software("h100_80gb_sxm", 3, "mine", columns));
+        let error = report.row_errors.first().map(ToString::to_string).unwrap_or_default();
+        assert!(error.starts_with(&format!("data.csv:2: {expected}")), "{error}");
+    }
 }

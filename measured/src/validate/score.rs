@@ -2,7 +2,7 @@
 
 use super::{FileReport, ValuePrediction};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The row with the largest error of a group; `None` if every row is exact.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -43,6 +43,9 @@ pub struct GroupScore {
     pub width_pct: Option<f64>,
     /// The row with the largest error; `None` if all are exact.
     pub worst: Option<WorstRow>,
+    /// The software stacks of its training runs, by name.
+    #[serde(rename = "stack", skip_serializing_if = "BTreeSet::is_empty")]
+    pub stacks: BTreeSet<String>,
 }
 
 /// The name of the group with all rows.
@@ -130,6 +133,7 @@ fn score_pairs(group: &str, quantity: &'static str, rows: &[&ValuePrediction], u
             predicted: p.predicted,
             error_pct: *error_pct,
         }),
+        stacks: rows.iter().filter_map(|p| p.stack.clone()).collect(),
     }
 }
 
@@ -154,6 +158,7 @@ mod tests {
             ranking: None,
             measured: Some(measured),
             predicted,
+            stack: None,
             evidence: None,
         }
     }

@@ -70,7 +70,7 @@ fn an_empty_measured_cell_is_still_predicted() {
     assert_eq!(report.predictions.len(), 6);
     assert!(report.predictions.iter().all(|p| p.measured.is_none()) && report.groups.is_empty());
     let csv = String::from_utf8(predictions_csv(&[report]).unwrap()).unwrap();
-    assert!(csv.starts_with("id,quantity,measured,predicted,low,high,grade\na,array_cycles,,15,,,\n"), "{csv}");
+    assert!(csv.starts_with("id,quantity,measured,predicted,low,high,grade,stack\na,array_cycles,,15,,,,\n"), "{csv}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use sim::kernel::{DataType, ElementwiseFunction};
 use sim::pipeline::PipelineSchedule;
 use std::collections::BTreeSet;
 use std::fmt::Display;
-use step::{TrainingPlan, state_copies};
+use step::{Framework, TrainingPlan, state_copies};
 use workloads::footprint::Optimizer;
 use workloads::model::{Norm, NormPlacement, PositionEncoding};
 use workloads::recompute_policy::{NamedPolicy, NamedTensor};
@@ -25,7 +25,7 @@ pub fn write_maxtext(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressib
     let plan = &plan_by_policies(recipe);
     let (model, recipe) = (recipe.model, &PlanRecipe { plan, ..*recipe });
     let block = DecoderBlock::from_model(recipe)?;
-    let mut settings = MaxTextSettings(recipe.push_comments("maxtext"));
+    let mut settings = MaxTextSettings(recipe.push_comments(|framework| framework == Framework::MaxText));
     settings.push_model_shape(model, plan);
     settings.push_decoder_block(model, recipe.numerics, block);
     settings.push_batch(model, plan);

@@ -7,7 +7,7 @@ use super::{EmittedLines, EmittedPlan, Inexpressible, ModelNumerics, PlanRecipe}
 use crate::planned::schedule_name;
 use sim::kernel::{DataType, ElementwiseFunction};
 use sim::pipeline::PipelineSchedule;
-use step::{TrainingPlan, state_copies};
+use step::{Framework, TrainingPlan, state_copies};
 use workloads::footprint::Optimizer;
 use workloads::layer_list::{EncoderDecoderSide, Mixer};
 use workloads::model::{Norm, NormPlacement, PositionEncoding};
@@ -61,7 +61,7 @@ pub fn write_megatron(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressi
             (model.experts.and_then(|experts| experts.shared).is_some_and(|shared| shared.weighed), "a weighed shared expert"),
         ],
     )?;
-    let mut out = MegatronArguments(recipe.push_comments("megatron"));
+    let mut out = MegatronArguments(recipe.push_comments(Framework::takes_megatron_arguments));
     out.push_model(model, recipe.numerics, plan);
     out.push_experts(model, recipe);
     out.push_numerics(plan);

@@ -12,7 +12,7 @@ pub use megatron::write_megatron;
 pub use torch::write_torch;
 
 use crate::mapped::RankMappingRecord;
-use step::{SoftwareStack, TrainingPlan};
+use step::{Framework, SoftwareStack, TrainingPlan};
 use thiserror::Error;
 use workloads::Model;
 
@@ -123,8 +123,8 @@ impl PlanRecipe<'_> {
 
     /// Comments for any framework: the software that the plan was timed under, if it is another, and the placement of
     /// ranks.
-    fn push_comments(&self, own: &str) -> EmittedLines {
-        let foreign = !self.stack.name.starts_with(own);
+    fn push_comments(&self, is_own: impl Fn(Framework) -> bool) -> EmittedLines {
+        let foreign = !is_own(self.stack.framework.name);
         let timed = foreign.then(|| format!("# timed and sized under the software stack {}", self.stack.name));
         EmittedLines { lines: timed.into_iter().chain(self.mapping.map(describe_placement)).collect(), ..EmittedLines::default() }
     }

@@ -7,6 +7,7 @@ use super::kept::{plan_by_policies, policy_on_layer};
 use super::{EmittedLines, EmittedPlan, Inexpressible, PlanRecipe};
 use sim::kernel::{CollectiveKind, Kernel};
 use std::collections::BTreeSet;
+use step::Framework;
 use workloads::ActivationPolicy;
 use workloads::graph::{Gradient, OperatorNode};
 use workloads::recompute_policy::Treatment;
@@ -18,7 +19,7 @@ use workloads::recompute_policy::Treatment;
 /// None: every layer has operators.
 pub fn write_torch(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressible> {
     let recipe = &PlanRecipe { plan: &plan_by_policies(recipe), ..*recipe };
-    let mut lines = recipe.push_comments("torchtitan");
+    let mut lines = recipe.push_comments(|framework| framework == Framework::TorchTitan);
     for technique in recipe.plan.techniques.iter() {
         lines.push_lack(true, &format!("technique {technique}: no policy of torch.utils.checkpoint"));
     }

@@ -158,7 +158,8 @@ fn mechanism_name(name: &str) -> &str {
         "recompute-selective" => "selective recomputation",
         "recompute-full" => "full recomputation",
         "recompute-by-tensor" => "recomputation tensor by tensor",
-        "offload" => "offloading to the host",
+        "offload" => "offloading",
+        "offload-nvme" => "offloading to NVMe",
         other => other,
     }
 }

@@ -12,7 +12,7 @@ use sim::hardware::Accelerator;
 use sim::kernel::Kernel;
 use sim::pipeline::{DeviceReport, PipelineEventKind, Timeline};
 use sim::units::{Bytes, Seconds};
-use step::explain::{Explanation, StepPart, explain_plan};
+use step::explain::{Explanation, TimePart, explain_plan};
 use step::{ChipTimes, KernelDetail, KernelPlace};
 
 /// Most passes on a page. A browser moves this many without stutter.
@@ -128,7 +128,7 @@ impl PlanReplay {
         let why = explain_plan(&mut chip, job.model, job.fabric, &ranked.plan)?;
         let space = PlanSpace::default().with_mixes_of(job.stack);
         let around = neighbours(job, &space, ranked)?;
-        let share = |part: &StepPart| NamedShare { name: part_name(&part.name).to_owned(), fraction: part.time / why.time.total };
+        let share = |part: &TimePart| NamedShare { name: part_name(&part.name).to_owned(), fraction: part.time / why.time.total };
         Ok(Self {
             shares: why.parts.iter().map(share).collect(),
             roofline: PageRoofline::new(job, &why),

@@ -173,8 +173,8 @@ impl PaperStudy {
         let activations: ActivationPolicy =
             self.recompute.as_deref().unwrap_or("none").parse().map_err(|e: workloads::WorkloadError| e.to_string())?;
         let devices = u32::try_from(layout.device_count()).unwrap_or(u32::MAX);
-        let fabric = Fabric::load_for_chip_from(self.fabric.as_deref().unwrap_or("phaze_flat"), &chip.name, &Files::default())
-            .map_err(|e| e.to_string())?;
+        let fabric = self.fabric.as_deref().unwrap_or("phaze_flat");
+        let fabric = Fabric::load_for_accelerator(fabric, &chip, &Files::default()).map_err(|e| e.to_string())?;
         let fabric = fabric.for_devices(devices).map_err(|e| e.to_string())?;
         let micro_batch = self.micro_batch.unwrap_or(1);
         let sequence_length = self.sequence.unwrap_or(model.max_sequence);

@@ -63,6 +63,7 @@ fn order_error(rows: &[&RunResidual], error: impl Fn(&RunResidual) -> Option<f64
             ranking: r.ranking.clone(),
             measured: Some(r.measured),
             predicted: r.measured * (-error(r)?).exp(),
+            stack: None,
             evidence: None,
         })
     };

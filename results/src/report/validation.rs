@@ -3,6 +3,7 @@
 use crate::text::{ColumnAlign, TextTable, fold_line, format_count, format_significant};
 use measured::validate::{FileReport, GroupScore};
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 /// Most ids in a line; the line counts the others.
 const NAMED: usize = 4;
@@ -19,6 +20,7 @@ pub fn validation_report(report: &FileReport) -> String {
     if !report.groups.is_empty() {
         text.push('\n');
         text.push_str(&scores_table(report));
+        text.push_str(&stacks_text(report));
     }
     let silent = report.predictions.iter().all(|prediction| prediction.measured.is_none()) && report.row_errors.is_empty();
     if silent && report.rows > 0 {
@@ -32,6 +34,15 @@ pub fn validation_report(report: &FileReport) -> String {
     text
 }
 
+/// The software stacks of the predictions. The table's column of them may be left out for want of width.
+fn stacks_text(report: &FileReport) -> String {
+    let stacks: BTreeSet<&str> = report.groups.iter().flat_map(|score| &score.stacks).map(String::as_str).collect();
+    match stacks.is_empty() {
+        true => String::new(),
+        false => format!("software stacks: {}\n", Vec::from_iter(stacks).join(", ")),
+    }
+}
+
 fn scores_table(report: &FileReport) -> String {
     let several = report.dataset.target_columns().len() > 1;
     let exact = report.dataset.is_exact();
@@ -42,19 +53,24 @@ fn scores_table(report: &FileReport) -> String {
     head.extend(["MAPE %", "median %", "bias %"]);
     let judged = report.groups.iter().any(|score| score.within_pct.is_some());
     head.extend(judged.then_some(["within 90 %", "its width %"]).into_iter().flatten());
+    let runs = report.groups.iter().any(|score| !score.stacks.is_empty());
+    head.extend(runs.then_some("stack"));
     head.extend(["worst %", "worst row"]);
     let last = head.len() - 1;
     let mut table = TextTable::new(head).align_column(last, ColumnAlign::Left);
+    if runs {
+        table = table.align_column(last - 2, ColumnAlign::Left);
+    }
     if several {
         table = table.align_column(1, ColumnAlign::Left);
     }
     for score in &report.groups {
-        table.add_row(score_cells(score, several, exact, judged));
+        table.add_row(score_cells(score, [several, exact, judged, runs]));
     }
     table.render()
 }
 
-fn score_cells(score: &GroupScore, several: bool, exact: bool, judged: bool) -> Vec<String> {
+fn score_cells(score: &GroupScore, [several, exact, judged, runs]: [bool; 4]) -> Vec<String> {
     let number = |value: Option<f64>| value.map_or_else(|| "-".into(), |v| format!("{v:.1}"));
     let signed = |value: Option<f64>| value.map_or_else(|| "-".into(), |v| format!("{v:+.1}"));
     let mut cells = vec![score.group.clone()];
@@ -63,6 +79,7 @@ fn score_cells(score: &GroupScore, several: bool, exact: bool, judged: bool) -> 
     cells.extend(exact.then(|| format_count(score.exact as u64)));
     cells.extend([number(score.mape_pct), number(score.median_pct), signed(score.bias_pct)]);
     cells.extend(judged.then(|| [number(score.within_pct), number(score.width_pct)]).into_iter().flatten());
+    cells.extend(runs.then(|| score.stacks.iter().map(String::as_str).collect::<Vec<_>>().join(", ")));
     cells.push(signed(score.worst.as_ref().map(|w| w.error_pct)));
     cells.push(score.worst.as_ref().map_or_else(String::new, |w| {
         format!("{} (measured {}, predicted {})", w.id, format_significant(w.measured, 4), format_significant(w.predicted, 4))

@@ -369,7 +369,7 @@ impl Grid {
         FileSettings { chip: of(DimensionOwner::Chip).collect(), fabric: of(DimensionOwner::Fabric).collect() }
     }
 
-    /// The base's name, so that a software stack known by that name accepts the chip, and the combination's number.
+    /// The base's name and the combination's number.
     pub(super) fn base_name(&self, combination: u64, base: &str) -> String {
         if self.formulas.combination_count() == Some(1) { format!("{base}_like") } else { format!("{base}_like_{combination}") }
     }

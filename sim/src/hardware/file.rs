@@ -6,8 +6,8 @@ use super::error::HardwareError;
 use super::sources;
 use super::verify::find_faults;
 use super::{
-    Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, FittedScalar, HostLink, KernelLibrary, MemoryLevel,
-    StreamContention,
+    Accelerator, AreaModel, Calibration, ChipOrigin, Dataflow, EnergyModel, Exclusivity, FittedScalar, HostLink, KernelLibrary,
+    MemoryLevel, StreamContention,
 };
 use super::{
     MemoryScope, Pairing, PerDataType, ProcessNode, PublishedFigures, Storage, TensorCores, VectorCores, lower_clock,
@@ -48,6 +48,8 @@ struct ChipFile {
     clock_mhz: f64,
     lowered_clock_mhz: Option<f64>,
     sustained_clock_fraction: Option<f64>,
+    usual_stack: Option<String>,
+    usual_fabric: Option<String>,
     tensor: TensorTable,
     vector: VectorTable,
     memory: Vec<MemoryTable>,
@@ -64,6 +66,14 @@ struct ChipFile {
     #[serde(default)]
     published: PublishedTable,
     sources: toml::Table,
+}
+
+impl ChipFile {
+    /// The usual software and fabric. The reader of whole files says whether the hardware is a built-in chip's.
+    fn read_origin(&self) -> ChipOrigin {
+        let (usual_stack, usual_fabric) = (self.usual_stack.clone(), self.usual_fabric.clone());
+        ChipOrigin { built_in: None, usual_stack, usual_fabric }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -303,6 +313,7 @@ fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<
             tdp: raw.published.tdp_w.map(Watts),
             peak: raw.published.peak_tflops.map_values(|tflops| FlopsPerSecond(tflops * 1e12)),
         },
+        origin: raw.read_origin(),
     };
     Some(lower_clock_of_file(designed, raw.lowered_clock_mhz, faults))
 }

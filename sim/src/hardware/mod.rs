@@ -75,6 +75,17 @@ pub struct PublishedFigures {
     pub peak: PerDataType<FlopsPerSecond>,
 }
 
+/// The facts of a chip that are no part of its hardware: identifiers, which the owners of stacks and fabrics resolve.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ChipOrigin {
+    /// The built-in chip whose hardware its file describes; `None` for other hardware.
+    pub built_in: Option<String>,
+    /// The software stack that usually runs on it, if its file says so.
+    pub usual_stack: Option<String>,
+    /// The fabric that usually joins such chips, if its file says so.
+    pub usual_fabric: Option<String>,
+}
+
 /// An accelerator.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Accelerator {
@@ -120,6 +131,9 @@ pub struct Accelerator {
     pub streams: Option<StreamContention>,
     /// The vendor's published figures.
     pub published: PublishedFigures,
+    /// Facts besides its hardware.
+    #[serde(skip)]
+    pub origin: ChipOrigin,
 }
 
 impl Accelerator {
@@ -132,9 +146,23 @@ impl Accelerator {
             area_model: other.area_model.clone(),
             energy: EnergyModel { static_power: Watts(0.0), ..chip.energy },
             published: PublishedFigures::default(),
+            origin: ChipOrigin::default(),
             ..chip.clone()
         };
         bare(self) == bare(other)
+    }
+
+    /// True if both have the same hardware, published figures aside.
+    #[must_use]
+    pub fn has_hardware_of(&self, other: &Self) -> bool {
+        let same_power = self.energy.static_power == other.energy.static_power;
+        same_power && self.area_model == other.area_model && self.runs_like(other)
+    }
+
+    /// The built-in chip with its hardware, else its own name: what measured data and fabrics call it.
+    #[must_use]
+    pub fn known_name(&self) -> &str {
+        self.origin.built_in.as_deref().unwrap_or(&self.name)
     }
 
     /// Dense peak of the matrix units: 2 x cores x arrays x rows x columns x MACs per unit and cycle x clock. `None`

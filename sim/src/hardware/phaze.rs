@@ -21,8 +21,8 @@
 
 use super::energy::{ControlStyle, STATIC_WATTS_PER_MM2, default_energy_model, default_energy_per_byte};
 use super::{
-    Accelerator, AreaModel, Calibration, Dataflow, Exclusivity, MemoryLevel, MemoryScope, Pairing, PerDataType, ProcessNode,
-    PublishedFigures,
+    Accelerator, AreaModel, Calibration, ChipOrigin, Dataflow, Exclusivity, MemoryLevel, MemoryScope, Pairing, PerDataType,
+    ProcessNode, PublishedFigures,
 };
 use super::{ChipDocument, FieldValue, HardwareError, TensorCores, VectorCores, chip_area};
 use crate::units::{Bytes, BytesPerSecond, Hertz, Seconds, Watts};
@@ -202,6 +202,11 @@ pub fn design_accelerator(config: &PhazeConfig) -> Accelerator {
         library: None,
         streams: None,
         published: PublishedFigures::default(),
+        origin: ChipOrigin {
+            built_in: None,
+            usual_stack: Some("megatron".to_owned()),
+            usual_fabric: Some("phaze_flat".to_owned()),
+        },
     };
     // If the area table cannot be read, static power stays zero here; asking for the area returns the error.
     let area = chip_area(&accelerator).map_or(0.0, |breakdown| breakdown.total_area().0);
@@ -223,6 +228,7 @@ mod tests {
         let mut point = design_accelerator(&PhazeConfig::tpu_v4_like());
         point.name.clone_from(&template.name);
         point.published = template.published;
+        point.origin.built_in.clone_from(&template.origin.built_in);
         assert!((point.energy.static_power.0 / template.energy.static_power.0 - 1.0).abs() < 0.01);
         point.energy.static_power = template.energy.static_power;
         assert_eq!(&point, template);

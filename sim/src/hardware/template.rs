@@ -15,7 +15,10 @@ impl ChipTemplate {
     /// # Errors
     /// Malformed TOML, a missing or unknown key, or impossible values (all of them are listed).
     pub fn from_toml_str(text: &str, file: &str) -> Result<Self, HardwareError> {
-        file::read_chip_file(text, file)
+        let mut template = file::read_chip_file(text, file)?;
+        let like = all_templates()?.iter().find(|built_in| built_in.accelerator.has_hardware_of(&template.accelerator));
+        template.accelerator.origin.built_in = like.map(|built_in| built_in.name.clone());
+        Ok(template)
     }
 
     /// The built-in chip of this name or alias; case, `-` and blanks do not matter.
@@ -61,7 +64,12 @@ pub fn template_names() -> Vec<&'static str> {
 /// A built-in file that does not verify. The tests read them all, so a released build has none.
 pub fn all_templates() -> Result<&'static [ChipTemplate], HardwareError> {
     static ALL: OnceLock<Result<Vec<ChipTemplate>, HardwareError>> = OnceLock::new();
-    let read = || embedded::CHIPS.iter().map(|(name, text)| file::read_chip_file(text, &format!("{name}.toml"))).collect();
+    let read = |(name, text): &(&str, &str)| {
+        let mut template = file::read_chip_file(text, &format!("{name}.toml"))?;
+        template.accelerator.origin.built_in = Some((*name).to_owned());
+        Ok(template)
+    };
+    let read = || embedded::CHIPS.iter().map(read).collect();
     match ALL.get_or_init(read) {
         Ok(templates) => Ok(templates),
         Err(error) => Err(error.clone()),
@@ -83,5 +91,38 @@ impl Accelerator {
     /// Malformed TOML, a missing or unknown key, or impossible values (all of them are listed).
     pub fn from_toml_str(text: &str, file: &str) -> Result<Self, HardwareError> {
         ChipTemplate::from_toml_str(text, file).map(|template| template.accelerator)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_copied_file_is_the_built_in_chip_under_another_name() {
+        for (name, text) in embedded::CHIPS {
+            let copy = text.replacen(&format!("name = \"{name}\""), "name = \"acme\"", 1);
+            let chip = Accelerator::from_toml_str(&copy, "acme.toml").unwrap();
+            let built_in = Accelerator::built_in(name).unwrap();
+            assert_eq!((chip.name.as_str(), chip.known_name()), ("acme", *name));
+            assert_eq!(Accelerator { name: built_in.name.clone(), ..chip }, built_in);
+        }
+    }
+
+    #[test]
+    fn other_hardware_is_no_built_in_chip_whatever_its_name() {
+        let (_, text) = embedded::CHIPS.iter().find(|(name, _)| *name == "tpu_v5p").unwrap();
+        let chip = Accelerator::from_toml_str(&text.replacen("preload = true", "preload = false", 1), "tpu_v5p.toml");
+        let chip = chip.unwrap();
+        assert_eq!((chip.origin.built_in.as_deref(), chip.known_name()), (None, "tpu_v5p"));
+        assert!(!chip.runs_like(&Accelerator::built_in("tpu_v5p").unwrap()));
+    }
+
+    #[test]
+    fn usual_software_and_fabric_are_no_hardware() {
+        let chip = Accelerator::built_in("h100").unwrap();
+        let bare = Accelerator { origin: crate::hardware::ChipOrigin::default(), ..chip.clone() };
+        assert!(chip.runs_like(&bare) && chip.has_hardware_of(&bare));
     }
 }

@@ -7,6 +7,7 @@ use super::tables::{FabricChipTable, FabricFile, SoftwareTable, TierTable, Topol
 use super::torus::{TorusDim, twisted_hops};
 use super::verify;
 use crate::files::carried::Files;
+use crate::hardware::Accelerator;
 use crate::names;
 use crate::units::{BytesPerSecond, Seconds};
 
@@ -54,6 +55,19 @@ impl Fabric {
     /// Those of [`Self::load_for_chip`].
     pub fn load_for_chip_from(name_or_path: &str, chip: &str, files: &Files) -> Result<Self, NetworkError> {
         load_fabric(name_or_path, Some(chip), files)
+    }
+
+    /// The same for a chip at hand. Figures for its own name go before those for the built-in chip with its hardware.
+    ///
+    /// # Errors
+    /// Those of [`Self::load_for_chip`].
+    pub fn load_for_accelerator(name_or_path: &str, chip: &Accelerator, files: &Files) -> Result<Self, NetworkError> {
+        match Self::load_for_chip_from(name_or_path, &chip.name, files) {
+            Err(NetworkError::NoChip { .. }) if chip.known_name() != chip.name => {
+                Self::load_for_chip_from(name_or_path, chip.known_name(), files)
+            }
+            found => found,
+        }
     }
 
     /// A built-in fabric with its figures for `chip`, as in [`Fabric::load_for_chip`].

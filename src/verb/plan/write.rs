@@ -8,12 +8,13 @@ use results::mapped::RankMappingRecord;
 use results::report::{format_rate, format_seconds};
 use search::ask::Question;
 use search::planner::{Job, PlanSpace, RankedPlan};
-use step::{SoftwareStack, TrainingPlan};
+use sim::hardware::Accelerator;
+use step::{Framework, SoftwareStack, TrainingPlan};
 use workloads::model::config_text;
 
 /// The framework whose configuration is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Framework {
+pub enum EmitTarget {
     /// Megatron-LM's arguments
     Megatron,
     /// MaxText's settings
@@ -25,7 +26,7 @@ pub enum Framework {
     Piper,
 }
 
-impl Framework {
+impl EmitTarget {
     fn name(self) -> &'static str {
         match self {
             Self::Megatron => "megatron",
@@ -38,8 +39,9 @@ impl Framework {
 
 /// The default choices of a plan that is written for MaxText or runs on it: MaxText's own policies (it wraps every
 /// layer), and its other decisions. `None` means the planner's defaults.
-pub fn runnable_choices(emit: Option<Framework>, stack: &SoftwareStack) -> Option<PlanSpace> {
-    let maxtext = emit.map_or_else(|| stack.name.starts_with("maxtext"), |framework| framework == Framework::Maxtext);
+pub fn runnable_choices(emit: Option<EmitTarget>, stack: &SoftwareStack) -> Option<PlanSpace> {
+    let runs = stack.framework.name == Framework::MaxText;
+    let maxtext = emit.map_or(runs, |target| target == EmitTarget::Maxtext);
     maxtext.then(|| PlanSpace { activations: Some(emit::maxtext_policies()), ..emit::maxtext_choices() })
 }
 
@@ -50,7 +52,7 @@ pub fn runnable_choices(emit: Option<Framework>, stack: &SoftwareStack) -> Optio
 /// Wrong input if the framework has no layers like the model's. An incomplete answer, after writing it, if the
 /// framework cannot express the whole plan.
 pub fn write_first_expressible(
-    framework: Framework,
+    framework: EmitTarget,
     question: &Question,
     job: &Job<'_>,
     plans: &[RankedPlan],
@@ -68,7 +70,7 @@ pub fn write_first_expressible(
     let lacking = fastest.lacking.join("; ");
     let chosen = whole.unwrap_or(0);
     answer::write_text(&format!("{}{}", all[chosen].text, prediction_comment(job, &plans[chosen])))?;
-    if framework == Framework::Megatron && SoftwareStack::usual_stack_name(&job.chip.name).starts_with("maxtext") {
+    if framework == EmitTarget::Megatron && runs_maxtext(job.chip) {
         return Err(Failure::Incomplete(anyhow::anyhow!(
             "--emit megatron: Megatron-LM runs on GPUs, {} is none: what is written does not run there; MaxText does (--emit maxtext)",
             job.chip.name
@@ -91,6 +93,11 @@ pub fn write_first_expressible(
     }
 }
 
+/// True if the chip's usual software is MaxText.
+fn runs_maxtext(chip: &Accelerator) -> bool {
+    SoftwareStack::load_usual_of_chip(chip, &chip.name).is_ok_and(|stack| stack.framework.name == Framework::MaxText)
+}
+
 /// The predictions for a plan, as a comment in any framework's files.
 fn prediction_comment(job: &Job<'_>, ranked: &RankedPlan) -> String {
     let (step, tokens) = (ranked.time.total, job.global_batch as f64 * job.sequence_length as f64);
@@ -106,7 +113,7 @@ fn prediction_comment(job: &Job<'_>, ranked: &RankedPlan) -> String {
 }
 
 fn write_plan(
-    framework: Framework,
+    framework: EmitTarget,
     (job, numerics): (&Job<'_>, ModelNumerics),
     plan: &TrainingPlan,
     mapping: Option<&RankMappingRecord>,
@@ -114,8 +121,8 @@ fn write_plan(
     let (chip, fast_domain) = (job.chip.name.as_str(), job.fabric.fast_domain_devices());
     let recipe = PlanRecipe { model: job.model, plan, stack: job.stack, chip, fast_domain, numerics, mapping };
     match framework {
-        Framework::Megatron => emit::write_megatron(&recipe).or_input(),
-        Framework::Torch => emit::write_torch(&recipe).or_input(),
-        Framework::Maxtext | Framework::Piper => emit::write_maxtext(&recipe).or_input(),
+        EmitTarget::Megatron => emit::write_megatron(&recipe).or_input(),
+        EmitTarget::Torch => emit::write_torch(&recipe).or_input(),
+        EmitTarget::Maxtext | EmitTarget::Piper => emit::write_maxtext(&recipe).or_input(),
     }
 }

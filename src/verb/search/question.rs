@@ -16,7 +16,7 @@ use search::space::{CalibrationChoice, Chips, FABRIC, Grid, Space, SpaceDimensio
 use search::study::{Study, WorkloadSpec};
 use sim::files::carried::Files;
 use sim::hardware::{Accelerator, Calibration, ChipDocument, FieldValue};
-use sim::network::{Fabric, FabricDocument};
+use sim::network::{Fabric, FabricDocument, NetworkError};
 use sim::units::Bytes;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -137,12 +137,12 @@ impl SearchQuestion {
         let aim = aim_of(question, &study);
         check_robust_objective(question.aim.robust, &aim)?;
         check_hbm_prices(&name, &study, &aim)?;
-        let base = base_name(&study, &reference);
+        let base = name_for_fabric(&study, &reference, files);
         let fault = |e| match &asked.fabric {
             Some(fabric) => failure::input_failure(format!("--fabric {fabric}: {e}")),
             None => failure::input_failure(format!("{}: {e}", of("cluster.fabric"))),
         };
-        let cluster = interop::load_fabric(&study.cluster.fabric, base, files).map_err(fault)?;
+        let cluster = interop::load_fabric_for_name(&study.cluster.fabric, base, files).map_err(fault)?;
         let fabric = cluster.for_devices(study.cluster.devices).map_err(fault)?;
         let space = design_space((&name, asked), (&study, files), &reference, base)?;
         if space.is_empty() {
@@ -437,11 +437,15 @@ fn check_hbm_prices(name: &str, study: &Study, aim: &Aim) -> Result<(), Failure>
     )))
 }
 
-/// The chip whose figures a fabric for several chips has.
-fn base_name<'a>(study: &'a Study, reference: &'a Accelerator) -> &'a str {
+/// The chip whose figures a fabric for several chips has: the named base chip, else the reference chip, by its own
+/// name if the fabric has figures for it.
+fn name_for_fabric<'a>(study: &'a Study, reference: &'a Accelerator, files: &Files) -> &'a str {
     match &study.space.chips {
         Chips::Grid(SpaceDimensions { base_chip, .. }) if !base_chip.ends_with(".toml") => base_chip,
-        _ => &reference.name,
+        _ => match interop::load_fabric_for_name(&study.cluster.fabric, &reference.name, files) {
+            Err(NetworkError::NoChip { .. }) => reference.known_name(),
+            _ => &reference.name,
+        },
     }
 }
 
@@ -530,7 +534,7 @@ impl SearchQuestion {
     pub fn file_of_fabric(&self, id: search::space::DesignId, source: &str) -> Result<Option<String>, Failure> {
         let Chips::Grid(_) = &self.study.space.chips else { return Ok(None) };
         let settings = self.space.fabric_settings().swap_remove(self.space.fabric_of_design(id));
-        let base = base_name(&self.study, &self.reference);
+        let base = name_for_fabric(&self.study, &self.reference, &self.asked.files);
         // Fabrics of other programs' files are given by their path again.
         let Ok(mut document) = set_fabric((&self.study.cluster.fabric, &self.asked.files), base, &settings) else {
             return Ok(None);

@@ -3,7 +3,7 @@
 //!
 //! [`sim::scalar_fit`] has the method.
 
-use crate::{SoftwareStack, StackError};
+use crate::{Framework, SoftwareStack, StackError};
 use sim::scalar_fit::{self, ScalarFit, round_to_four_digits, standard_deviation};
 
 /// Smallest prior spread of fractions and of amounts of memory: a tenth.
@@ -137,8 +137,10 @@ impl StackPrior {
 
     fn load_other_stacks(without: &[&str]) -> Result<Vec<SoftwareStack>, StackError> {
         let names = SoftwareStack::built_in_names();
-        let kept = names.iter().filter(|name| *name != "ideal" && !without.contains(&name.as_str()));
-        kept.map(|name| SoftwareStack::load(name)).collect()
+        let kept = names.iter().filter(|name| !without.contains(&name.as_str()));
+        let mut stacks: Vec<SoftwareStack> = kept.map(|name| SoftwareStack::load(name)).collect::<Result<_, _>>()?;
+        stacks.retain(|stack| stack.framework.name != Framework::Ideal);
+        Ok(stacks)
     }
 
     /// Returns the stacks with every scalar at the prior's centre.

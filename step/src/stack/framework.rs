@@ -5,10 +5,96 @@ use sim::pipeline::PipelineSchedule;
 use std::fmt;
 use workloads::ActivationPolicy;
 
+/// A training framework. Several stacks may be versions or settings of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Framework {
+    /// Megatron-LM.
+    MegatronLm,
+    /// Megatron Bridge.
+    MegatronBridge,
+    /// Megatron-DeepSpeed.
+    #[serde(rename = "megatron_deepspeed")]
+    MegatronDeepSpeed,
+    /// NeMo.
+    Nemo,
+    /// nanotron.
+    Nanotron,
+    /// MaxText.
+    #[serde(rename = "maxtext")]
+    MaxText,
+    /// TorchTitan.
+    #[serde(rename = "torchtitan")]
+    TorchTitan,
+    /// PyTorch's FSDP, as llm-foundry uses it.
+    PytorchFsdp,
+    /// The Trainer of Hugging Face's transformers.
+    #[serde(rename = "huggingface")]
+    HuggingFace,
+    /// Software without costs of its own.
+    Ideal,
+    /// A framework that is none of these; also that of a stack's file which does not say.
+    #[default]
+    Other,
+}
+
+impl Framework {
+    /// Every framework with its name in files and tables, and with its stack where nothing more is known.
+    const NAMED: [(Self, &str, Option<&str>); 11] = [
+        (Self::MegatronLm, "megatron_lm", Some("megatron")),
+        (Self::MegatronBridge, "megatron_bridge", Some("megatron_bridge")),
+        (Self::MegatronDeepSpeed, "megatron_deepspeed", Some("megatron_deepspeed")),
+        (Self::Nemo, "nemo", Some("nemo")),
+        (Self::Nanotron, "nanotron", Some("nanotron")),
+        (Self::MaxText, "maxtext", Some("maxtext")),
+        (Self::TorchTitan, "torchtitan", Some("torchtitan")),
+        (Self::PytorchFsdp, "pytorch_fsdp", Some("pytorch_fsdp")),
+        (Self::HuggingFace, "huggingface", Some("huggingface")),
+        (Self::Ideal, "ideal", Some("ideal")),
+        (Self::Other, "other", None),
+    ];
+
+    /// Returns the names of all frameworks.
+    #[must_use]
+    pub fn names() -> Vec<&'static str> {
+        Self::NAMED.iter().map(|(_, name, _)| *name).collect()
+    }
+
+    /// Returns the framework of this name, whatever its case; `llm-foundry` and `pytorch` are PyTorch's FSDP.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        let fsdp = ["llm-foundry", "pytorch"].iter().any(|other| sim::names::are_same_name(name, other));
+        let name = if fsdp { "pytorch_fsdp" } else { name };
+        let mut named = Self::NAMED.iter();
+        named.find(|(_, known, _)| sim::names::are_same_name(known, name)).map(|(framework, ..)| *framework)
+    }
+
+    /// Returns its name in files and tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::NAMED.iter().find(|(framework, ..)| *framework == self).map_or("other", |(_, name, _)| name)
+    }
+
+    /// Returns the built-in stack that stands for it where its version and settings are not known.
+    #[must_use]
+    pub fn default_stack_name(self) -> Option<&'static str> {
+        Self::NAMED.iter().find(|(framework, ..)| *framework == self).and_then(|(.., stack)| *stack)
+    }
+
+    /// True if it takes the arguments of Megatron-LM.
+    #[must_use]
+    pub fn takes_megatron_arguments(self) -> bool {
+        matches!(self, Self::MegatronLm | Self::MegatronBridge | Self::MegatronDeepSpeed)
+    }
+}
+
 /// Plans that the framework can run. Other plans are timed as if it could.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FrameworkOptions {
+    /// The framework.
+    #[serde(default)]
+    pub name: Framework,
     /// Pipeline schedules; empty if it runs no pipeline.
     pub schedules: Vec<ScheduleKind>,
     /// Kinds of activation policies.
@@ -129,5 +215,31 @@ impl fmt::Display for PolicyKind {
             Self::Custom => "custom",
             Self::Tensors => "tensors",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::SoftwareStack;
+
+    #[test]
+    fn every_framework_has_one_name_and_a_stack_of_its_own() {
+        for (framework, name, stack) in Framework::NAMED {
+            assert_eq!(toml::Value::try_from(framework).unwrap().as_str(), Some(name));
+            assert_eq!((Framework::from_name(name), framework.name()), (Some(framework), name));
+            let stack = stack.map(|stack| SoftwareStack::load(stack).unwrap().framework.name);
+            assert_eq!(stack.unwrap_or(Framework::Other), framework);
+        }
+        assert_eq!(Framework::from_name("llm-foundry"), Some(Framework::PytorchFsdp));
+        assert_eq!(Framework::from_name("megatron"), None);
+    }
+
+    #[test]
+    fn every_built_in_stack_names_its_framework() {
+        for name in SoftwareStack::built_in_names() {
+            assert_ne!(SoftwareStack::load(&name).unwrap().framework.name, Framework::Other, "{name}");
+        }
     }
 }

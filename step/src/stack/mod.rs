@@ -5,3 +5,4 @@ pub(crate) mod framework;
 pub(crate) mod options;
 pub(crate) mod runnable;
 pub(crate) mod software;
+mod usual;

@@ -45,6 +45,17 @@ pub enum StackError {
         /// The parser's reason, with line and key.
         why: String,
     },
+    /// No stack is asked for, and the chip names no usual one.
+    #[error(
+        "--stack is missing: the file of chip {chip} has no usual_stack; give --stack NAME (coplace list stacks), \
+        or add usual_stack = \"NAME\" to {file}"
+    )]
+    NoUsualStack {
+        /// The chip.
+        chip: String,
+        /// The chip's file.
+        file: String,
+    },
     /// A value out of range, or without a source.
     #[error("{file}: {key} = {value}: {limit}; {cure}")]
     Value {
@@ -320,19 +331,6 @@ impl SoftwareStack {
         let mut names: Vec<String> = STACKS.files().filter(toml).filter_map(stem).collect();
         names.sort();
         names
-    }
-
-    /// Returns the built-in stack that a chip with this name usually trains with. It is MaxText on TPUs and Megatron-LM
-    /// elsewhere. Accelerators from 2022 on (Hopper, Gaudi 2, CDNA 3) use the options of Megatron core, and fp8 of
-    /// Transformer Engine or its ports; runs on older chips predate them.
-    #[must_use]
-    pub fn usual_stack_name(chip: &str) -> &'static str {
-        let starts = |names: &[&str]| names.iter().any(|name| chip.starts_with(name));
-        match chip {
-            _ if starts(&["tpu"]) => "maxtext",
-            _ if starts(&["h100", "h200", "b200", "gb200", "b300", "gb300", "gaudi", "mi3"]) => "megatron_core",
-            _ => "megatron",
-        }
     }
 
     /// Loads a built-in stack by name, or a stack's file by path (any name that ends in `.toml`).

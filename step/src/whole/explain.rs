@@ -6,7 +6,7 @@ use crate::pass::copied::CopiedBytes;
 use crate::pass::execute::detail::KernelDetail;
 use crate::pass::profile::{PassProfile, PieceProfile};
 use crate::whole::evaluate::{PlanOnNetwork, step_time_of};
-use crate::{ChipTimes, StepError, StepTime, TrainingPlan, lower_plan};
+use crate::{ChipTimes, StepError, StepPart, StepTime, TrainingPlan, lower_plan};
 use sim::cost::Bottleneck;
 use sim::hardware::Accelerator;
 use sim::kernel::Kernel;
@@ -17,7 +17,7 @@ use workloads::{ActivationPolicy, Model, RecomputeSet, Segment, SegmentKind};
 
 /// A named part of a step's time.
 #[derive(Debug, Clone, PartialEq)]
-pub struct StepPart {
+pub struct TimePart {
     /// A part of [`StepTime::named_parts`]. Forward and backward kernels are split by kind and bound.
     pub name: String,
     /// Its time in the step.
@@ -49,7 +49,7 @@ pub struct Explanation {
     /// The step's time.
     pub time: StepTime,
     /// Parts that add up to the step's time, longest first.
-    pub parts: Vec<StepPart>,
+    pub parts: Vec<TimePart>,
     /// The stage whose devices are busy longest, from 0; the first of several.
     pub slowest_stage: u32,
     /// Its passes.
@@ -130,10 +130,11 @@ pub fn explain_plan(chip: &mut ChipTimes, model: &Model, fabric: &Fabric, plan: 
             run.add_kernels_by_class(chip, arrangement.micro_batches, &mut classes)?;
         }
     }
-    let whole = time.named_parts().into_iter().skip(1).filter(|(name, _)| !matches!(*name, "forward" | "backward"));
-    let whole = whole.map(|(name, time)| (name.to_owned(), time));
-    let mut parts: Vec<StepPart> =
-        classes.into_iter().chain(whole).filter(|(_, time)| time.0 > 0.0).map(|(name, time)| StepPart { name, time }).collect();
+    let by_class = [StepPart::Total, StepPart::Forward, StepPart::Backward];
+    let whole = time.all_parts().into_iter().filter(|(part, _)| !by_class.contains(part));
+    let whole = whole.map(|(part, time)| (part.name().to_owned(), time));
+    let mut parts: Vec<TimePart> =
+        classes.into_iter().chain(whole).filter(|(_, time)| time.0 > 0.0).map(|(name, time)| TimePart { name, time }).collect();
     parts.sort_by(|a, b| b.time.0.total_cmp(&a.time.0));
     Ok(Explanation { time, parts, slowest_stage: stage, passes })
 }

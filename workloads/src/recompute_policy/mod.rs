@@ -267,6 +267,23 @@ pub enum ReplayExtent {
 }
 
 impl ActivationPolicy {
+    /// True if it sends tensors to host memory.
+    #[must_use]
+    pub fn offloads_to_host(&self) -> bool {
+        match self {
+            Self::None | Self::Selective | Self::SelectivePerOperator | Self::Full => false,
+            Self::Named { offloaded, .. } => *offloaded,
+            Self::Custom { host, .. } => !host.is_empty(),
+            Self::Tensors(places) => !places.host.is_empty(),
+        }
+    }
+
+    /// True if it sends tensors to storage (NVMe).
+    #[must_use]
+    pub fn offloads_to_storage(&self) -> bool {
+        matches!(self, Self::Tensors(places) if !places.storage.is_empty())
+    }
+
     /// Returns the treatment of a segment, with [`ReplayExtent::NeededOnly`].
     #[must_use]
     pub fn treatment_of_segment(&self, graph: &OperatorGraph) -> Treatment {

@@ -2,7 +2,9 @@
 
 use super::{CalculonEngine, CalculonMemory, CalculonSystem};
 use sim::files::FileError;
-use sim::hardware::{Accelerator, AreaModel, Calibration, Dataflow, EnergyModel, Exclusivity, HostLink, MemoryLevel, Pairing};
+use sim::hardware::{
+    Accelerator, AreaModel, Calibration, ChipOrigin, Dataflow, EnergyModel, Exclusivity, HostLink, MemoryLevel, Pairing,
+};
 use sim::hardware::{ChipTemplate, MemoryScope, PerDataType, PublishedFigures, TensorCores, VectorCores, find_faults};
 use sim::kernel::DataType;
 use sim::units::{Bytes, BytesPerSecond, Hertz, Joules, Seconds};
@@ -13,6 +15,8 @@ use std::collections::BTreeMap;
 const LANES: u32 = 1 << 16;
 /// Bandwidth in bytes per second of a memory that never limits: a million times an HBM stack's.
 const NEVER_LIMITS: f64 = 1e18;
+/// The usual software stack: Calculon models Megatron-LM (Isaev et al., SC 2023).
+const USUAL_STACK: &str = "megatron";
 
 /// The second memory as the host's. The device updates offloaded data there.
 fn host_link(host: &CalculonMemory) -> HostLink {
@@ -71,6 +75,7 @@ impl CalculonSystem {
             library: None,
             streams: None,
             published: PublishedFigures::default(),
+            origin: ChipOrigin { usual_stack: Some(USUAL_STACK.to_owned()), ..ChipOrigin::default() },
         };
         let faults = find_faults(&accelerator);
         if !faults.is_empty() {

@@ -22,7 +22,7 @@ pub use kernels::kernel_residuals;
 use super::predict::PreparedInputs;
 use super::row::RowFailure;
 use super::{Dataset, MeasuredRow, MeasuredTable, ValidateError, ValidateOptions};
-use crate::evidence::{COLUMNS, HoldOutScheme, PredictionFacts};
+use crate::evidence::{COLUMNS, HoldOutScheme, Mechanism, PredictionFacts};
 use folds::RowFolds;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -341,7 +341,7 @@ pub fn residuals_csv(residuals: &[RunResidual]) -> String {
     let mut text = format!("{}\n", COLUMNS.join(","));
     for r in residuals {
         let facts = &r.facts;
-        let mechanisms: Vec<&str> = facts.mechanisms.iter().map(String::as_str).collect();
+        let mechanisms: Vec<&str> = facts.mechanisms.iter().map(Mechanism::name).collect();
         let ranking = r.ranking.clone().unwrap_or_default();
         let mut cells = vec![r.quantity.to_owned(), r.dataset.clone(), r.id.clone(), ranking, r.measured.to_string()];
         cells.extend([&facts.chip, &facts.fabric, &facts.stack].into_iter().flat_map(|k| [k.name.clone(), k.kind.clone()]));

@@ -80,8 +80,11 @@ pub(super) fn fabric_of_row(
     layout: &Layout,
 ) -> Result<Fabric, RowFailure> {
     let stated = StatedNetwork::read_row(row, layout)?;
-    let name = stated.fabric.unwrap_or_else(|| fabric_of_nodes(chip));
-    let (fabric, borrowed) = named_fabric_of_chip(prepared, name, chip)?;
+    let name = match stated.fabric {
+        Some(name) => name.to_owned(),
+        None => usual_fabric(prepared, row, chip)?,
+    };
+    let (fabric, borrowed) = named_fabric_of_chip(prepared, &name, chip)?;
     let torus = fabric.tiers.first().is_some_and(|tier| matches!(tier.topology, Topology::Torus { .. }));
     if fabric.tiers.len() == 1 && stated.per_node.is_some_and(|chips| chips < stated.chips) {
         prepared.note_assumption(format!("{PER_NODE} is not used, {} joins all chips in one network", fabric.name));
@@ -222,19 +225,15 @@ fn named_fabric_of_chip(prepared: &mut PreparedInputs, name: &str, chip: &str) -
     Ok((joined, true))
 }
 
-/// The cluster fabric for a chip without its own.
-fn fabric_of_nodes(chip: &str) -> &'static str {
-    match chip {
-        c if c.starts_with("v100") => "nvlink2_node",
-        c if c.starts_with("a100") => "selene_hdr200x8",
-        c if c.starts_with("h200") => "h200_400g",
-        c if c.starts_with("b200") => "efa_8x400g",
-        c if c.starts_with("b300") => "dgx_b300_800g",
-        c if c.starts_with("gb200") => "gb200_nvl72_400g",
-        c if c.starts_with("gb300") => "gb300_nvl72_800g",
-        c if c.starts_with("gaudi") => "gaudi2_roce",
-        "tpu_v5e" | "tpu_v6e" => "ici_2d_torus",
-        c if c.starts_with("tpu") => "ici_3d_torus",
-        _ => "eos_ndr400x8",
-    }
+/// The fabric that the chip's file names as usual.
+fn usual_fabric(prepared: &mut PreparedInputs, row: &MeasuredRow<'_>, chip: &str) -> Result<String, RowFailure> {
+    let Some(usual) = prepared.cost_model(chip)?.accelerator().origin.usual_fabric.clone() else {
+        let limit = format!("must be a built-in fabric: the file of chip {chip} has no usual_fabric");
+        let cure = "name one (coplace list fabrics), or add usual_fabric to the chip's file";
+        return Err(row.row_fault("fabric", &limit, cure));
+    };
+    Fabric::built_in(&usual).map(|fabric| fabric.name).map_err(|error| {
+        let key = format!("the file of chip {chip}: usual_fabric = {usual}");
+        RowFailure::Unpredictable(format!("{key}: {error}; or leave the key out"))
+    })
 }

@@ -27,32 +27,40 @@ pub(in crate::validate) fn memory_of_run(
     run: &MeasuredRun,
 ) -> Result<Vec<(&'static str, f64)>, RowFailure> {
     let memory = recompute::memory_of_run(prepared, run)?;
-    let peak = peak_of_instrument(row, run, &memory);
+    let peak = peak_of_instrument(row, run, &memory)?;
     let mut values = vec![("peak_gib", peak), ("fits", f64::from(u8::from(memory.check_fits().is_ok())))];
     values
         .extend(row.cell("peak_reserved_gib").map(|_| ("peak_reserved_gib", memory.peak_reading(MemoryReading::Reserved).gib())));
     Ok(values)
 }
 
-/// The value of the row's instrument. The `allocator` column names it, or the source if it reads the device. The
-/// default is the reserved bytes of the allocator. Megatron-LM logs the allocator of the last rank, which belongs to
-/// the last stage.
-fn peak_of_instrument(row: &MeasuredRow<'_>, run: &MeasuredRun, memory: &StepMemory) -> f64 {
-    let names = |key: &str, word: &str| row.cell(key).is_some_and(|text| text.to_lowercase().contains(word));
-    let reading = if names("allocator", "allocated") || names("peak_kind", "allocated") {
-        MemoryReading::Allocated
-    } else if names("allocator", "device") || names("source", "nvidia-smi") || names("source", "device memory") {
-        MemoryReading::Device
-    } else {
-        MemoryReading::Reserved
+/// The value of the row's instrument, which the columns `allocator` or `peak_kind` name. The default is the reserved
+/// bytes of the allocator. Megatron-LM logs the allocator of the last rank, which belongs to the last stage.
+fn peak_of_instrument(row: &MeasuredRow<'_>, run: &MeasuredRun, memory: &StepMemory) -> Result<f64, RowFailure> {
+    let reading = match read_instrument(row, "allocator")? {
+        Some(reading) => reading,
+        None => read_instrument(row, "peak_kind")?.unwrap_or(MemoryReading::Reserved),
     };
-    let logged_by_last =
-        run.stack.starts_with("megatron") && reading == MemoryReading::Allocated && row.cell("peak_scope").is_none();
-    if names("peak_scope", "rank 0") {
-        memory.first_stage_reading(reading).gib()
-    } else if logged_by_last {
-        memory.last_stage_reading(reading).gib()
-    } else {
-        memory.peak_reading(reading).gib()
+    let of_last_rank = run.framework.takes_megatron_arguments() && reading == MemoryReading::Allocated;
+    let peak = match row.cell("peak_scope") {
+        Some("rank 0" | "rank 0 (first stage)" | "first stage") => memory.first_stage_reading(reading),
+        None if of_last_rank => memory.last_stage_reading(reading),
+        None | Some("all ranks") => memory.peak_reading(reading),
+        Some(_) => {
+            let cure = "an empty cell means all ranks, or the last rank where Megatron-LM logs it";
+            return Err(row.row_fault("peak_scope", "must be all ranks, or rank 0 (first stage)", cure));
+        }
+    };
+    Ok(peak.gib())
+}
+
+/// The instrument that a column names.
+fn read_instrument(row: &MeasuredRow<'_>, key: &str) -> Result<Option<MemoryReading>, RowFailure> {
+    match row.cell(key) {
+        None => Ok(None),
+        Some("allocated" | "torch max_memory_allocated") => Ok(Some(MemoryReading::Allocated)),
+        Some("reserved" | "torch max_memory_reserved") => Ok(Some(MemoryReading::Reserved)),
+        Some("device" | "nvidia-smi") => Ok(Some(MemoryReading::Device)),
+        Some(_) => Err(row.row_fault(key, "must be allocated, reserved or device", "an empty cell means reserved")),
     }
 }

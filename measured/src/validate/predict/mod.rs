@@ -9,15 +9,17 @@ pub(super) mod memory;
 mod modules;
 mod recompute;
 pub(super) mod run;
+mod software;
 mod stages;
 pub(super) mod streams;
 pub(super) mod systolic;
 pub(super) mod training;
 
 use super::ValidateOptions;
-use super::row::RowFailure;
+use super::row::{MeasuredRow, RowFailure};
 use crate::evidence::{AloneFacts, PredictionFacts};
 use sim::cost::CostModel;
+use sim::files::carried::Files;
 use sim::hardware::{Accelerator, AreaBreakdown, chip_area};
 use sim::network::Fabric;
 use std::collections::BTreeMap;
@@ -34,6 +36,10 @@ pub(super) struct PreparedInputs {
     stacks: Option<PathBuf>,
     /// Stacks that take precedence over those of the directory and the built-in ones of the same name.
     driven: BTreeMap<String, SoftwareStack>,
+    /// Stacks of rows that set options: the base's name and the options, by the name that the options make.
+    with_options: BTreeMap<String, (String, Vec<String>)>,
+    /// The usual stack of a chip, or why it has none.
+    usual: BTreeMap<String, Result<SoftwareStack, String>>,
     /// The stack that all rows are assumed to have run under, if there is one.
     stack: Option<String>,
     hardware: Option<PathBuf>,
@@ -113,9 +119,10 @@ impl PreparedInputs {
 
     /// The fabric with its figures for the chip.
     fn fabric_of_chip(&mut self, name: &str, chip: &str) -> Result<&Fabric, RowFailure> {
+        let hardware = self.hardware.as_deref();
         let prepared = self.fabrics.entry((name.into(), chip.into())).or_insert_with(|| {
-            let fabric = Fabric::built_in_for_chip(name, chip);
-            fabric.map_err(|e| e.to_string())
+            let accelerator = find_accelerator(hardware, chip)?;
+            Fabric::load_for_accelerator(name, &accelerator, &Files::default()).map_err(|e| e.to_string())
         });
         prepared.as_ref().map_err(|why| RowFailure::Unpredictable(why.clone()))
     }
@@ -147,19 +154,60 @@ impl PreparedInputs {
         prepared.as_ref().map_err(|why| RowFailure::Unpredictable(why.clone()))
     }
 
+    /// The stack of this name: replaced, from the directory of stacks, or built in.
+    fn load_stack(&self, name: &str) -> Result<SoftwareStack, String> {
+        load_stack(self.stacks.as_deref(), &self.driven, name)
+    }
+
+    /// The name under which the stack with these options can be loaded.
+    fn add_stack_with_options(&mut self, base: &str, options: &[&str]) -> Result<String, String> {
+        if options.is_empty() {
+            return Ok(base.to_owned());
+        }
+        let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
+        let name = set_options(self.load_stack(base)?, &options)?.name;
+        self.with_options.insert(name.clone(), (base.to_owned(), options));
+        Ok(name)
+    }
+
+    /// The stack that the chip's file names as usual.
+    fn usual_stack_of_chip(&mut self, row: &MeasuredRow<'_>, chip: &str) -> Result<SoftwareStack, RowFailure> {
+        if !self.usual.contains_key(chip) {
+            let accelerator = self.cost_model(chip)?.accelerator();
+            let usual = SoftwareStack::load_usual_of_chip(accelerator, &format!("{chip}.toml"));
+            self.usual.insert(chip.to_owned(), usual.map_err(|e| e.to_string()));
+        }
+        let usual = self.usual.get(chip).cloned().unwrap_or_else(|| Err(format!("chip {chip} has no usual_stack")));
+        usual.map_err(|why| row.row_fault("stack", &why, "give the row a column `framework` or `stack`"))
+    }
+
     /// The chip under a software stack.
     fn chip_under_stack(&mut self, chip: &str, stack: &str) -> Result<&mut ChipTimes, RowFailure> {
         let prepared = self.chips.entry((chip.into(), stack.into())).or_insert_with(|| {
-            let file = self.stacks.as_ref().map(|directory| directory.join(format!("{stack}.toml")).display().to_string());
-            let stack = match self.driven.get(stack) {
-                Some(driven) => driven.clone(),
-                None => SoftwareStack::load(file.as_deref().unwrap_or(stack)).map_err(|e| e.to_string())?,
-            };
+            let known = self.with_options.get(stack);
+            let (base, options) = known.map_or((stack, &[][..]), |(base, options)| (base, options));
+            let base = load_stack(self.stacks.as_deref(), &self.driven, base)?;
+            let stack = set_options(base, options)?;
             let accelerator = find_accelerator(self.hardware.as_deref(), chip)?;
             ChipTimes::new(&accelerator, &stack).map_err(|e| e.to_string())
         });
         prepared.as_mut().map_err(|why| RowFailure::Unpredictable(why.clone()))
     }
+}
+
+/// Stacks by name.
+type NamedStacks = BTreeMap<String, SoftwareStack>;
+
+fn load_stack(directory: Option<&Path>, driven: &NamedStacks, name: &str) -> Result<SoftwareStack, String> {
+    if let Some(driven) = driven.get(name) {
+        return Ok(driven.clone());
+    }
+    let file = directory.map(|directory| directory.join(format!("{name}.toml")).display().to_string());
+    SoftwareStack::load(file.as_deref().unwrap_or(name)).map_err(|e| e.to_string())
+}
+
+fn set_options(stack: SoftwareStack, options: &[String]) -> Result<SoftwareStack, String> {
+    options.iter().try_fold(stack, |stack, option| stack.with_option(option).map_err(|e| e.to_string()))
 }
 
 /// The chip of this name: from a file in the directory, if it is given and has one; otherwise the built-in chip.

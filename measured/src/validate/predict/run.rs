@@ -1,17 +1,17 @@
 //! A row of measured training: its model, plan, hardware and software.
 
-use super::{PreparedInputs, cluster, modules, stages};
+use super::{PreparedInputs, cluster, modules, software, stages};
 use crate::validate::row::{MeasuredRow, RowFailure};
 use sim::kernel::{DataType, ElementwiseFunction};
 use sim::network::Fabric;
 use sim::pipeline::PipelineSchedule;
-use step::{SoftwareStack, TrainingPlan};
+use step::{Framework, SoftwareStack, TrainingPlan};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::layer_list::FeedForward;
 use workloads::limits::{MAX_EXPERTS, MAX_FFN, MAX_FURTHER_TOKENS, MAX_HEADS, MAX_LAYERS, MAX_VOCABULARY, MAX_WIDTH};
 use workloads::model::{Dropout, Experts, Norm, NormPlacement, PositionEncoding, SharedExpert};
 use workloads::parallel::{MAX_MICRO_BATCH, MAX_SEQUENCE};
-use workloads::training::{Attention, ContextMethod};
+use workloads::training::Attention;
 use workloads::variations::{LatentAttention, Variations};
 use workloads::{ActivationPolicy, Batch, LayerKind, LayerList, Layout, Model, WorkloadError, ZeroStage};
 
@@ -24,6 +24,8 @@ pub(in crate::validate) struct MeasuredRun {
     pub(in crate::validate) fabric: Fabric,
     /// The software stack, by name.
     pub(in crate::validate) stack: String,
+    /// Its framework.
+    pub(in crate::validate) framework: Framework,
 }
 
 impl MeasuredRun {
@@ -36,20 +38,23 @@ impl MeasuredRun {
             let limit = format!("must be tp x pp x dp x cp = {}", layout.device_count());
             return Err(row.row_fault("chips", &limit, "correct the degrees or the number of chips"));
         }
-        let forced = prepared.forced_stack().map(str::to_owned);
-        let stack = forced.unwrap_or_else(|| stack_of_row(row, &chip, &layout).to_owned());
-        let model = with_prediction_modules(row, read_model(row, &stack)?)?;
+        let stack = match prepared.forced_stack() {
+            Some(forced) => forced.to_owned(),
+            None => software::stack_of_row(prepared, row, &chip, layout.zero)?,
+        };
+        let framework = prepared.chip_under_stack(&chip, &stack)?.stack().framework.name;
+        let model = with_prediction_modules(row, read_model(row, framework)?)?;
         let leading = model.list.leading.len() as u64;
         let told = stages::ends_of_row(prepared, row, &layout, (model.layer_count(), leading))?;
-        let ruled = || row.cell(stages::STAGES).is_none() && stack == "nanotron";
+        let ruled = || row.cell(stages::STAGES).is_none() && framework == Framework::Nanotron;
         let ends = told.or_else(|| ruled().then(|| stages::split_by_cost(&model, &layout)).flatten());
         let layout = layout_with_expert_tensor(row, &model, Layout { ends, ..layout })?;
-        let micro_batch = read_micro_batch(prepared, row, &stack, &layout)?;
+        let micro_batch = read_micro_batch(prepared, row, framework, &layout)?;
         modules::note_unsupported(prepared, row);
         let plan = TrainingPlan {
             layout,
             batch: Batch { micro_batch, global_batch: row.count("global_batch")?, sequence_length: row.count("seq")? },
-            activations: read_activations(row, &stack)?.into(),
+            activations: read_activations(row, framework)?.into(),
             attention: read_attention(row)?,
             precision: read_precision(row, prepared.chip_under_stack(&chip, &stack)?.stack())?,
             optimizer: read_optimizer(row)?,
@@ -60,7 +65,7 @@ impl MeasuredRun {
             return Err(row.row_fault(error.key, &format!("must be {}", error.limit), &error.cure));
         }
         let fabric = cluster::fabric_of_row(prepared, row, &chip, &plan.layout)?;
-        Ok(Self { model, plan, chip, fabric, stack })
+        Ok(Self { model, plan, chip, fabric, stack, framework })
     }
 }
 
@@ -83,13 +88,13 @@ fn read_flag(row: &MeasuredRow<'_>, key: &str) -> Result<bool, RowFailure> {
 fn read_micro_batch(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
-    stack: &str,
+    framework: Framework,
     layout: &Layout,
 ) -> Result<u64, RowFailure> {
     if let Some(told) = row.optional_dimension("micro_batch", MAX_MICRO_BATCH)? {
         return Ok(told);
     }
-    let pipelined = layout.pipeline > 1 && stack.starts_with("torchtitan");
+    let pipelined = layout.pipeline > 1 && framework == Framework::TorchTitan;
     let parts = u64::from(layout.pipeline) * u64::from(layout.data);
     let micro_batch = if pipelined { (row.count("global_batch")? / parts).clamp(1, MAX_MICRO_BATCH) } else { 1 };
     prepared.note_assumption(format!("micro_batch is empty, taken as {micro_batch}"));
@@ -118,64 +123,17 @@ fn read_layout(row: &MeasuredRow<'_>) -> Result<Layout, RowFailure> {
         expert: read_degree(row, "ep")?,
         virtual_stages: read_degree(row, "virtual_stages")?,
         sequence_parallel: read_flag(row, "sequence_parallel")?,
-        context_method: read_context_method(row),
+        context_method: software::read_context_method(row)?,
         zero: zero.ok_or_else(|| row.row_fault("zero_stage", "must be 0, 1, 2 or 3", "an empty cell means 0"))?,
         ..Layout::default()
     })
 }
 
-/// The method of context parallelism: a ring, unless the source says otherwise.
-fn read_context_method(row: &MeasuredRow<'_>) -> ContextMethod {
-    let exchanges = row.cell("source").is_some_and(|source| source.contains("CP all-to-all"));
-    if exchanges { ContextMethod::Ulysses } else { ContextMethod::Ring }
-}
-
-/// The software of the row. A TPU runs MaxText. GPU frameworks follow from the data set's name; otherwise sharded
-/// parameters mean FSDP, and anything else means the Megatron-LM of the chip's time.
-fn stack_of_row(row: &MeasuredRow<'_>, chip: &str, layout: &Layout) -> &'static str {
-    let origin = row.cell("dataset").unwrap_or_default();
-    if chip.starts_with("tpu") {
-        return "maxtext";
-    }
-    if origin.contains("torchtitan") {
-        // The file of the table, then the options switched on. All runs of the later table are compiled.
-        let source = row.cell("source").unwrap_or_default().to_lowercase();
-        let (table, options) = source.split_once(';').unwrap_or(("", &source));
-        let asynchronous = ["asynctp", "async tp", "async-tp", "asynchronous tp"].iter().any(|name| options.contains(name));
-        let rowwise = ["rowwise", "row-wise"].iter().any(|name| options.contains(name));
-        return match (asynchronous, rowwise, options.contains("compile") || table.contains("asynctp")) {
-            (true, true, _) => "torchtitan_async_rowwise",
-            (true, false, _) => "torchtitan_async",
-            (_, true, _) => "torchtitan_rowwise",
-            (_, _, true) => "torchtitan",
-            (..) => "torchtitan_eager",
-        };
-    }
-    let framework = row.cell("framework").unwrap_or_default();
-    match (framework, origin) {
-        ("nanotron", _) => return "nanotron",
-        // The source says that the run had none of the overlap options.
-        ("megatron_lm", _) if row.cell("source").is_some_and(|source| source.contains("no overlap")) => {
-            return "megatron_core_exposed";
-        }
-        ("megatron_bridge", _) => return "megatron_bridge",
-        ("nemo", _) => return "nemo",
-        ("megatron_deepspeed", _) => return "megatron_deepspeed",
-        (_, origin) if origin.starts_with("bigscience") => return "megatron_deepspeed",
-        (_, origin) if origin.starts_with("mlperf") && (chip.starts_with('h') || chip.contains("b200")) => return "nemo",
-        _ => {}
-    }
-    if origin.contains("llmfoundry") || layout.zero == ZeroStage::Parameters {
-        return "pytorch_fsdp";
-    }
-    SoftwareStack::usual_stack_name(chip)
-}
-
 /// The model of the columns. Gated MLPs come with RMSNorm, rotary positions and no biases (Llama). Plain ones come with
 /// LayerNorm and learned positions (GPT), with biases and dropout of 0.1 as Megatron-LM trains them; MPT has neither.
-fn read_model(row: &MeasuredRow<'_>, stack: &str) -> Result<Model, RowFailure> {
+fn read_model(row: &MeasuredRow<'_>, framework: Framework) -> Result<Model, RowFailure> {
     let gated = read_flag(row, "gated_mlp")?;
-    let megatron = stack.starts_with("megatron") && !gated;
+    let megatron = framework.takes_megatron_arguments() && !gated;
     let heads = row.dimension("heads", MAX_HEADS)?;
     let sequence = row.count("seq")?;
     if sequence > MAX_SEQUENCE {
@@ -301,10 +259,10 @@ fn read_attention(row: &MeasuredRow<'_>) -> Result<Attention, RowFailure> {
     }
 }
 
-/// Number formats: mixed precision as in the stack. MaxText's bf16 weights have no master copy if a recipe says so.
+/// Number formats: mixed precision as in the stack. bf16 weights have no master copy if the row says so.
 fn read_precision(row: &MeasuredRow<'_>, stack: &SoftwareStack) -> Result<Precision, RowFailure> {
-    let pure = row.cell("source").is_some_and(|source| source.contains("bf16 weights"));
-    let mixed = stack.precision_of_run(if pure { Precision::PURE_BF16 } else { Precision::MIXED_BF16 });
+    let has_copy = software::read_master_copy(row)?;
+    let mixed = stack.precision_of_run(if has_copy { Precision::MIXED_BF16 } else { Precision::PURE_BF16 });
     match row.cell("precision") {
         None | Some("bf16") => Ok(mixed),
         Some("fp8") => Ok(mixed.with_product_type(DataType::Fp8)),
@@ -337,9 +295,9 @@ fn read_optimizer(row: &MeasuredRow<'_>) -> Result<Optimizer, RowFailure> {
 
 /// The policy, by its name in the framework. TorchTitan's `selective` chooses among operators; Megatron-LM's is the
 /// attention core.
-fn read_activations(row: &MeasuredRow<'_>, stack: &str) -> Result<ActivationPolicy, RowFailure> {
+fn read_activations(row: &MeasuredRow<'_>, framework: Framework) -> Result<ActivationPolicy, RowFailure> {
     let text = match row.cell("recompute").unwrap_or("none") {
-        "selective" if stack.starts_with("torchtitan") => "selective_per_operator",
+        "selective" if framework == Framework::TorchTitan => "selective_per_operator",
         text => text,
     };
     text.parse().map_err(|e: WorkloadError| RowFailure::Unpredictable(e.to_string()))

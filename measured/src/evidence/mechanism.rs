@@ -1,0 +1,203 @@
+//! The mechanisms of a plan, as typed values. Tables and answers have their names.
+
+use sim::kernel::DataType;
+use sim::pipeline::PipelineSchedule;
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+use std::fmt;
+use step::TrainingPlan;
+use workloads::{ActivationPolicy, Model, ZeroStage};
+
+/// A part of a plan that may be measured or not, beyond what every plan has. The order is that of the names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mechanism {
+    /// Tensor parallelism.
+    Tensor,
+    /// Tensor parallelism between nodes.
+    TensorBetweenNodes,
+    /// Pipeline parallelism.
+    Pipeline,
+    /// Several chunks per stage.
+    Interleaved,
+    /// A pipeline schedule other than 1F1B, by its name.
+    Schedule(String),
+    /// Context parallelism.
+    Context,
+    /// Expert parallelism.
+    ExpertParallelism,
+    /// A model with experts.
+    Experts,
+    /// Latent attention.
+    LatentAttention,
+    /// A ZeRO stage, from 1 on.
+    Zero(ZeroStage),
+    /// Products of fewer than 16 bits.
+    NarrowProducts(DataType),
+    /// Everything is kept.
+    KeepAll,
+    /// Selective recomputation.
+    RecomputeSelective,
+    /// Full recomputation.
+    RecomputeFull,
+    /// Recomputation tensor by tensor.
+    RecomputeByTensor,
+    /// Tensors leave the device.
+    Offload,
+    /// Tensors go to storage.
+    OffloadToNvme,
+    /// A technique, by its name.
+    Technique(String),
+}
+
+impl Mechanism {
+    /// The mechanisms by which a policy keeps tensors, recomputes them, or sends them away.
+    pub const OF_POLICIES: [Self; 6] = [
+        Self::KeepAll,
+        Self::RecomputeSelective,
+        Self::RecomputeFull,
+        Self::RecomputeByTensor,
+        Self::Offload,
+        Self::OffloadToNvme,
+    ];
+
+    /// Returns its name in tables and answers.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Tensor => "tensor",
+            Self::TensorBetweenNodes => "tensor-between-nodes",
+            Self::Pipeline => "pipeline",
+            Self::Interleaved => "interleaved",
+            Self::Context => "context",
+            Self::ExpertParallelism => "expert",
+            Self::Experts => "experts",
+            Self::LatentAttention => "latent-attention",
+            Self::Zero(ZeroStage::None) => "zero-0",
+            Self::Zero(ZeroStage::OptimizerStates) => "zero-1",
+            Self::Zero(ZeroStage::Gradients) => "zero-2",
+            Self::Zero(ZeroStage::Parameters) => "zero-3",
+            Self::NarrowProducts(data_type) => data_type.name(),
+            Self::KeepAll => "recompute-none",
+            Self::RecomputeSelective => "recompute-selective",
+            Self::RecomputeFull => "recompute-full",
+            Self::RecomputeByTensor => "recompute-by-tensor",
+            Self::Offload => "offload",
+            Self::OffloadToNvme => "offload-nvme",
+            Self::Schedule(name) | Self::Technique(name) => name,
+        }
+    }
+
+    /// Returns the mechanism of a name in a table. A name of none is a technique's.
+    #[must_use]
+    pub fn from_name(name: &str) -> Self {
+        let plain = [
+            Self::Tensor,
+            Self::TensorBetweenNodes,
+            Self::Pipeline,
+            Self::Interleaved,
+            Self::Context,
+            Self::ExpertParallelism,
+            Self::Experts,
+            Self::LatentAttention,
+            Self::Zero(ZeroStage::OptimizerStates),
+            Self::Zero(ZeroStage::Gradients),
+            Self::Zero(ZeroStage::Parameters),
+        ];
+        let narrow = [DataType::Fp8, DataType::Int8, DataType::Mxfp8, DataType::Nvfp4].map(Self::NarrowProducts);
+        let mut known = plain.into_iter().chain(narrow).chain(Self::OF_POLICIES);
+        known.find(|mechanism| mechanism.name() == name).unwrap_or_else(|| Self::Technique(name.to_owned()))
+    }
+}
+
+impl fmt::Display for Mechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Ord for Mechanism {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.name().cmp(other.name())
+    }
+}
+
+impl PartialOrd for Mechanism {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// The mechanisms of a model's plan, beyond those of every plan.
+#[must_use]
+pub fn mechanisms_of_plan(model: &Model, plan: &TrainingPlan, fast_domain: u32) -> BTreeSet<Mechanism> {
+    let layout = &plan.layout;
+    let pipelined = layout.pipeline > 1;
+    let of_layout = [
+        (layout.tensor > 1, Mechanism::Tensor),
+        (layout.tensor > fast_domain, Mechanism::TensorBetweenNodes),
+        (pipelined, Mechanism::Pipeline),
+        (pipelined && layout.virtual_stages > 1, Mechanism::Interleaved),
+        (layout.context > 1, Mechanism::Context),
+        (layout.expert > 1, Mechanism::ExpertParallelism),
+        (model.experts.is_some(), Mechanism::Experts),
+        (model.variations.latent.is_some(), Mechanism::LatentAttention),
+        (layout.zero != ZeroStage::None, Mechanism::Zero(layout.zero)),
+    ];
+    let of_layout = of_layout.into_iter().filter(|(is, _)| *is).map(|(_, mechanism)| mechanism);
+    let mut used: BTreeSet<Mechanism> = of_layout.collect();
+    let own_schedule = match plan.schedule {
+        PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Interleaved { .. } => None,
+        other => Some(Mechanism::Schedule(other.name().to_owned())),
+    };
+    used.extend(own_schedule.filter(|_| pipelined));
+    used.extend(plan.precision.product.filter(|product| product.bytes() < 2).map(Mechanism::NarrowProducts));
+    used.extend(plan.activations.distinct_policies().into_iter().flat_map(mechanisms_of_policy));
+    used.extend(plan.techniques.iter().map(|technique| Mechanism::Technique(technique.preset().name.clone())));
+    used
+}
+
+/// The mechanisms of a policy.
+pub fn mechanisms_of_policy(policy: &ActivationPolicy) -> impl Iterator<Item = Mechanism> + use<> {
+    let kept = match policy {
+        ActivationPolicy::None => Mechanism::KeepAll,
+        ActivationPolicy::Selective | ActivationPolicy::SelectivePerOperator => Mechanism::RecomputeSelective,
+        ActivationPolicy::Full => Mechanism::RecomputeFull,
+        ActivationPolicy::Named { .. } | ActivationPolicy::Custom { .. } | ActivationPolicy::Tensors(_) => {
+            Mechanism::RecomputeByTensor
+        }
+    };
+    let to_nvme = policy.offloads_to_storage();
+    let away = (policy.offloads_to_host() || to_nvme).then_some(Mechanism::Offload);
+    std::iter::once(kept).chain(away).chain(to_nvme.then_some(Mechanism::OffloadToNvme))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn names(policy: &str) -> Vec<String> {
+        mechanisms_of_policy(&policy.parse().unwrap()).map(|mechanism| mechanism.to_string()).collect()
+    }
+
+    #[test]
+    fn a_policy_says_where_its_tensors_go() {
+        assert_eq!(names("none"), ["recompute-none"]);
+        assert_eq!(names("custom:device(out_proj)"), ["recompute-by-tensor"]);
+        assert_eq!(names("custom:offload(decoder_layer_input)"), ["recompute-by-tensor", "offload"]);
+        assert_eq!(names("tensors:device(norm_1)"), ["recompute-by-tensor"]);
+        assert_eq!(names("tensors:offload(input)"), ["recompute-by-tensor", "offload"]);
+        assert_eq!(names("tensors:nvme(input)"), ["recompute-by-tensor", "offload", "offload-nvme"]);
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        for mechanism in Mechanism::OF_POLICIES {
+            assert_eq!(Mechanism::from_name(mechanism.name()), mechanism);
+        }
+        assert_eq!(Mechanism::from_name("fp8"), Mechanism::NarrowProducts(DataType::Fp8));
+        assert_eq!(Mechanism::from_name("zero-3"), Mechanism::Zero(ZeroStage::Parameters));
+        assert_eq!(Mechanism::from_name("telepathy"), Mechanism::Technique("telepathy".to_owned()));
+        assert!(Mechanism::Zero(ZeroStage::OptimizerStates) > Mechanism::Technique("galore".to_owned()));
+    }
+}
