@@ -29,6 +29,11 @@ const TIMED_AGAIN: f64 = 10.0;
 /// The intended limit for every schedule, in milliseconds.
 const AIM: f64 = 50.0;
 
+/// Open passes that the integer program is asked about, drawn evenly.
+const ASKED: usize = 60;
+/// Time of the integer program for every pass.
+const PROGRAM_TIME: Duration = Duration::from_secs(10);
+
 /// Statistics of some schedules.
 #[derive(Default)]
 struct Tally {
@@ -78,12 +83,15 @@ fn all_layers() {
         "every pass of every built-in model on every built-in chip, each schedule on its own, no memo, at most {SCHEDULE_STEPS} steps per piece"
     );
     let mut tallies: BTreeMap<&str, Tally> = BTreeMap::new();
-    let mut slow = Vec::new();
+    let (mut slow, mut open) = (Vec::new(), Vec::new());
     for model in workloads::model::built_in_names() {
         let layers = lower_model(model);
         for chip in templates().unwrap() {
             for_each_pass(&chip.accelerator, &layers, |name, pass, problem| {
                 let (schedule, milliseconds) = time_solve(problem);
+                if schedule.method == ProofMethod::Open {
+                    open.push((problem.clone(), schedule.clone()));
+                }
                 if schedule.method == ProofMethod::Open || milliseconds > AIM {
                     slow.push(format!("  {name}: {}, {milliseconds:.1} ms", schedule.method));
                 }
@@ -100,6 +108,27 @@ fn all_layers() {
     for line in slow {
         println!("{line}");
     }
+    ask_integer_program(&open);
+}
+
+/// What the integer program adds to the schedules that the search leaves open.
+fn ask_integer_program(open: &[(Problem, Schedule)]) {
+    let drawn: Vec<_> = open.iter().step_by(open.len().div_ceil(ASKED).max(1)).collect();
+    let limits = SolveLimits { steps: SCHEDULE_STEPS, time: Some(PROGRAM_TIME), ..SolveLimits::default() };
+    let (mut closed, mut shorter, mut raised) = (0, 0, 0);
+    for (problem, before) in &drawn {
+        let after = solve_problem(problem, &limits);
+        closed += usize::from(after.method != ProofMethod::Open);
+        shorter += usize::from(after.makespan < before.makespan);
+        raised += usize::from(after.lower_bound > before.lower_bound);
+    }
+    println!(
+        "the integer program (microlp, {} s each), on {} of the {} open passes: closed {closed}, a shorter schedule in {shorter}, \
+         a higher bound in {raised}",
+        PROGRAM_TIME.as_secs(),
+        drawn.len(),
+        open.len()
+    );
 }
 
 /// 100,000 layer passes of one model over PHAZE's space: forward and backward, on one device and on eight.
