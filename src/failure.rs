@@ -32,7 +32,7 @@ impl Failure {
     pub fn message(&self) -> String {
         match self {
             Self::Input(e) | Self::Incomplete(e) | Self::Other(e) => format!("{e:#}"),
-            Self::ClosedPipe => "the reader of the answer went away".to_owned(),
+            Self::ClosedPipe => "the reader of the answer has gone".to_owned(),
         }
     }
 

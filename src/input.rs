@@ -60,12 +60,16 @@ pub fn read_fabric(name_or_path: &str, chip: &Accelerator, domain: Option<u32>, 
     match domain {
         // A larger fast domain would be another fabric.
         Some(devices) if devices > largest => Err(failure::input_failure(format!(
-            "--fast-domain {devices}: {}'s have at most {largest} devices; use at most {largest}, or a fabric with larger ones",
+            "--fast-domain {devices}: {}'s have at most {largest} devices; use at most {largest}, or a fabric with \
+            larger ones",
             fabric.name
         ))),
-        Some(devices) => {
-            fabric.with_fast_domain(devices).map_err(|e| failure::input_failure(format!("--fast-domain {devices}: {e}")))
-        }
+        Some(devices) => fabric.with_fast_domain(devices).map_err(|e| {
+            failure::input_failure(format!(
+                "--fast-domain {devices}: \
+                {e}"
+            ))
+        }),
         None => Ok(fabric),
     }
 }
@@ -118,14 +122,16 @@ pub fn fabric_with_links(whole: Fabric, devices: u32, links: LinksFile<'_>) -> R
     let unit = if links.between_devices { 1 } else { whole.fast_domain_devices() };
     if devices <= unit {
         return Err(failure::input_failure(format!(
-            "--links {file}: --devices {devices} lie in one unit of {unit}, which these links do not join; give more devices, a smaller \
+            "--links {file}: --devices {devices} lie in one unit of {unit}, which these links do not join; give more \
+            devices, a smaller \
              --fast-domain, or --links-between devices"
         )));
     }
     let held = u64::from(matrix.unit_count()) * u64::from(unit);
     if u64::from(devices) > held {
         return Err(failure::input_failure(format!(
-            "--links {file}: {} units of {unit} devices hold {held}, --devices {devices} is more; measure more units or use {held}",
+            "--links {file}: {} units of {unit} devices hold {held}, --devices {devices} is more; measure more units \
+            or use {held}",
             matrix.unit_count()
         )));
     }

@@ -20,7 +20,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Which accelerator should you build for the models you train, and how should each model run on a cluster of it?
 #[derive(Parser)]
 #[command(name = "coplace", version, propagate_version = true, arg_required_else_help = true)]
-#[command(after_help = "Exit codes: 0 a result, 2 input that needs mending, 3 a result that lacks something, 1 anything else.\n\
+#[command(after_help = "Exit codes: 0 a result, 2 wrong input, 3 an incomplete result, 1 anything else.\n\
     The main job: coplace search llama2-7b")]
 struct CommandLine {
     #[command(subcommand)]

@@ -111,14 +111,16 @@ fn the_json_adds_up() {
 const JOBS: [(&str, &str); 3] = [
     (
         "llama2-7b --chip a100_80gb --fabric selene_hdr200x8 --devices 16 --global-batch 64",
-        "--tensor 4 --pipeline 2 --micro-batch 2 --zero 1 --recompute selective --schedule 1f1b --virtual-stages 2 --order t-d-p --layer-split even",
+        "--tensor 4 --pipeline 2 --micro-batch 2 --zero 1 --recompute selective --schedule 1f1b --virtual-stages 2 \
+        --order t-d-p --layer-split even",
     ),
     (
         "bert-large --chip tpu_v4 --fabric tpu_v4_ici --devices 8 --global-batch 64 --stack ideal",
         "--tensor 2 --pipeline 2 --micro-batch 4 --zero 0 --recompute none --layer-split 13:11",
     ),
     (
-        "opt-350m --chip h100_80gb --fabric eos_ndr400x8 --devices 8 --global-batch 32 --stack pytorch_fsdp --stack-option overlap.tensor=0.5",
+        "opt-350m --chip h100_80gb --fabric eos_ndr400x8 --devices 8 --global-batch 32 --stack pytorch_fsdp \
+        --stack-option overlap.tensor=0.5",
         "--tensor 1 --pipeline 1 --micro-batch 2 --zero 3 --recompute full",
     ),
 ];

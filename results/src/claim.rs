@@ -166,7 +166,11 @@ fn refuse_occupied(path: &Path, files: &[&'static str]) -> Result<(), DirectoryC
     for &name in files {
         match fs::symlink_metadata(path.join(name)) {
             Ok(found) if found.is_symlink() => {
-                return Err(DirectoryClaimError::Occupied { name, what: "is a link, through which a run is never written" });
+                return Err(DirectoryClaimError::Occupied {
+                    name,
+                    what: "is a link, through which a run is never \
+                    written",
+                });
             }
             Ok(found) if !found.is_file() => return Err(DirectoryClaimError::Occupied { name, what: "is not a file" }),
             _ => {}
@@ -275,7 +279,8 @@ mod tests {
         let error = DirectoryClaim::for_run(&run).unwrap_err().to_string();
         assert_eq!(
             error,
-            "record.json in it is a link, through which a run is never written; remove it, or give an empty or a new directory"
+            "record.json in it is a link, through which a run is never written; remove it, or give an empty or a new \
+            directory"
         );
     }
 }

@@ -175,7 +175,7 @@ pub(crate) fn processes_note(entries: &[ComparisonEntry]) -> String {
         return String::new();
     }
     let nodes = nodes.into_iter().collect::<Vec<_>>().join(", ");
-    fold_line(&format!("Areas are of different processes ({nodes}): a mm² of one is not a mm² of another."))
+    fold_line(&format!("Areas belong to different process nodes ({nodes}) and cannot be compared."))
 }
 
 impl Comparison {
@@ -223,7 +223,8 @@ impl Comparison {
         text.push_str(&if self.is_over_models() { self.means_table() } else { self.figures_table(bad_ends) }.render());
         if bad_ends && !self.is_over_models() {
             text.push_str(&fold_line(
-                "bad end s: the step at the bad end of its 90 % interval, by which a robust search ranks; all else is of the predicted step.",
+                "bad end s: the step at the bad end of its 90 % interval, which a robust search ranks by. All other \
+                columns are for the predicted step.",
             ));
         }
         text.push_str(&processes_note(&self.entries));
@@ -251,7 +252,7 @@ impl Comparison {
         let within = self.too_close_to_call();
         if !within.is_empty() {
             text.push_str(&fold_line(&format!(
-                "The first one's lead over {} is smaller than what the model errs by between designs: which is faster is not settled.",
+                "Too close to call: {}. The first one's lead is smaller than the model error between designs.",
                 within.join(", ")
             )));
         }
@@ -379,10 +380,14 @@ mod tests {
                TPUv4       8 x 128x128 TC; p 8, t 1, d 128\n  \
                small       8 x 128x128 TC; no plan fits\n\
              \n\
-             design           area   node  seq/s  first is  step s  MFU %  tokens/s  peak W  USD  kJ/step  peak GiB  bound by\n\
-             ----------  ---------  -----  -----  --------  ------  -----  --------  ------  ---  -------  --------  --------\n\
-             best found  278.8 mm²  22 nm  50.00     1.00x   81.92   50.0   204,800     210    -        -     27.50  HBM\n\
-             TPUv4       278.8 mm²  22 nm  40.00     1.25x   102.4   50.0   163,840     210    -        -     27.50  HBM\n\
+             design           area   node  seq/s  first is  step s  MFU %  tokens/s  peak W  USD  kJ/step  peak GiB  \
+             bound by\n\
+             ----------  ---------  -----  -----  --------  ------  -----  --------  ------  ---  -------  --------  \
+             --------\n\
+             best found  278.8 mm²  22 nm  50.00     1.00x   81.92   50.0   204,800     210    -        -     27.50  \
+             HBM\n\
+             TPUv4       278.8 mm²  22 nm  40.00     1.25x   102.4   50.0   163,840     210    -        -     27.50  \
+             HBM\n\
              small       278.8 mm²  22 nm      -         -       -      -         -     210    -        -         -\n\
              small: stage 0 of 8 lacks 1.200 GiB\n"
         );
@@ -394,7 +399,7 @@ mod tests {
         let text = |entries: &[ComparisonEntry]| Comparison { entries: entries.to_vec() }.to_text();
         assert!(!text(&entries).contains("different processes"));
         entries[1].node = Some("7 nm".into());
-        assert!(text(&entries).contains("Areas are of different processes (22 nm, 7 nm)"), "{}", text(&entries));
+        assert!(text(&entries).contains("Areas belong to different process nodes (22 nm, 7 nm)"), "{}", text(&entries));
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub fn compare_runs(mut runs: Vec<SearchRun>) -> Result<RunComparison, String> {
         }),
     };
     let scale = format!(
-        "x reference: the {} of the models' throughputs over those of {}, ideal and under its best plan, as {} has them.",
+        "x reference: the {} of the models' throughputs relative to {}, ideal and under its best plan, from {}.",
         if first.scoring_over_models() == MeasureMean::Mean { "arithmetic mean" } else { "geometric mean" },
         first.record.study.reference_chip,
         first.name,
@@ -161,7 +161,9 @@ fn labelled_entries(runs: &[SearchRun], own: &dyn Fn(&SearchRun) -> Vec<Comparis
 fn unproven_note(certificate: &Certificate) -> Option<String> {
     match (certificate.proof, certificate.gap) {
         (Proof::Proven, _) => None,
-        (Proof::Gap, Some(gap)) => Some(format!("not proven the best: a better one is possible by up to {:.3} %", gap * 100.0)),
+        (Proof::Gap, Some(gap)) => {
+            Some(format!("not proven the best: another design may be better by up to {:.3} %", gap * 100.0))
+        }
         (Proof::Gap, None) => Some("not proven the best: the search stopped before it had a bound".to_owned()),
         (Proof::Infeasible, _) => {
             Some(certificate.why.clone().unwrap_or_else(|| "no design of the space runs the model".to_owned()))
@@ -197,7 +199,8 @@ pub fn rescale_to_first_reference(runs: &mut [SearchRun]) -> Result<(), String> 
     let of = |run: &SearchRun| format!("{} (of {})", run.name, run.record.study.model);
     if let Some(alone) = runs.iter().find(|run| !run.of_several_models()) {
         return Err(format!(
-            "{} is a run of several models and {} of one: a mean over a reference's rates and a rate have no unit in common; give runs of one model each, \
+            "{} is a run of several models and {} of one: their rates have different units; give runs of one model \
+            each, \
              or runs of the same models; coplace evaluate MODEL --chip {} has one model's rate on its chip",
             of(several),
             of(alone),
@@ -212,7 +215,8 @@ pub fn rescale_to_first_reference(runs: &mut [SearchRun]) -> Result<(), String> 
     for run in runs.iter_mut().filter(|run| !run.models().is_empty()) {
         if asked(run) != asked(&first) {
             return Err(format!(
-                "{} and {} are means over other models, shares or by another mean ({}, {}): they have no scale in common; give runs of the same models in the same \
+                "{} and {} differ in models, shares or mean ({}, {}): their rates have no common scale; give runs of \
+                the same models in the same \
                  order, with the same weights and the same --over",
                 of(&first),
                 of(run),
@@ -236,7 +240,7 @@ fn rescale_run(run: &mut SearchRun, first: &SearchRun) -> Result<(), String> {
     }
     if run.scoring_over_models() == MeasureMean::Mean {
         return Err(format!(
-            "{} and {} hold their models against other rates of a reference ({}, {}), and an arithmetic mean over one says nothing of the other; \
+            "{} and {} use different reference rates ({}, {}), and arithmetic means over them cannot be converted; \
              search with --over geomean, or with the same space.reference_chip, cluster and stack",
             first.name, run.name, first.record.study.reference_chip, run.record.study.reference_chip
         ));

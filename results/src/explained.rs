@@ -309,7 +309,7 @@ pub fn explanation_text(explained: &DesignExplanation) -> String {
         text.push_str(&format!("  {:8} {uses} of {allowed} {} ({share:.0} %)\n", limit.name, limit.unit));
     }
     if let Some(mhz) = explained.best.lowered_clock_mhz {
-        text.push_str(&format!("  clock    lowered to {mhz:.0} MHz: the limit of power\n"));
+        text.push_str(&format!("  clock    lowered to {mhz:.0} MHz by the power limit\n"));
     }
     if let Some(own) = &explained.binds {
         text.push_str(&bottleneck_text(own));
@@ -323,7 +323,7 @@ pub fn explanation_text(explained: &DesignExplanation) -> String {
     text.push_str(&format_heading("One step along each dimension"));
     text.push_str(&steps_table(explained));
     text.push('\n');
-    text.push_str(&format_heading("What a little more is worth"));
+    text.push_str(&format_heading("The value of slightly more"));
     text.push_str(&resources_table(explained));
     if let Some(area) = area_value_text(explained) {
         text.push_str(&area);
@@ -394,11 +394,12 @@ fn steps_table(explained: &DesignExplanation) -> String {
     }
     let mut text = table.render();
     if !several {
-        text.push_str("tokens/s are the cluster's, tokens/s per mm² those of a device per mm² of its dies.\n");
+        text.push_str("tokens/s are those of the cluster, tokens/s per mm² those of a device per mm² of its dies.\n");
     }
     if explained.steps.iter().any(|step| step.exceeds.contains(&OVER_POWER)) {
         text.push_str(&fold_line(
-            "A chip over the power is so at its lowest clock too: what its line says is at the clock that it is designed for.",
+            "A chip over the power limit exceeds it even at its lowest clock; its line has the figures at its design \
+            clock.",
         ));
     }
     text
@@ -435,14 +436,15 @@ fn area_value_text(explained: &DesignExplanation) -> Option<String> {
     let best = explained.steps.iter().filter(allowed).max_by(|a, b| worth(a).total_cmp(&worth(b)))?;
     let per = best.tokens_per_s_per_mm2.filter(|per| *per > 0.0)?;
     let DimensionStepRow { dimension, from, to, exceeds, .. } = best;
-    let beyond = if exceeds.is_empty() { "" } else { ", beyond the area that is allowed" };
+    let beyond = if exceeds.is_empty() { "" } else { ", beyond the area limit" };
     let design = &explained.best;
     let average = design.throughput_tokens_per_s.zip(design.devices_used).map_or_else(String::new, |(rate, devices)| {
         format!("; on average its mm² give {} each", format_significant(rate / devices as f64 / design.area_mm2, 3))
     });
     let per = format_significant(per, 3);
     Some(fold_line(&format!(
-        "A mm² more is worth {per} tokens/s of a device where it is used best: {dimension} from {from} to {to}{beyond}{average}."
+        "A mm² more is worth {per} tokens/s of a device where it is used best: {dimension} from {from} to \
+        {to}{beyond}{average}."
     )))
 }
 

@@ -10,7 +10,8 @@ use std::fmt;
 pub enum FiniteError {
     /// The place and the value of the number.
     #[error(
-        "the answer's {key} is {value}, which is no number; some figure of the input is far from what it means: look for a wrong unit or exponent"
+        "the answer's {key} is {value}, which is not finite; a value of the input is far too large or small: check its \
+        unit and exponent"
     )]
     NotFinite {
         /// The keys and positions of its place: `plans[0].step_s`.
@@ -256,7 +257,7 @@ mod tests {
                 (answer(1.0, 1.0, bad), "parts.memory"),
             ] {
                 let error = check_finite(&answer).map_err(|error| error.to_string());
-                let expected = format!("the answer's {key} is {bad}, which is no number; ");
+                let expected = format!("the answer's {key} is {bad}, which is not finite; ");
                 assert!(error.as_ref().is_err_and(|error| error.starts_with(&expected)), "{error:?} {expected}");
             }
         }

@@ -167,7 +167,10 @@ fn what_is_no_record_is_named() {
     assert!(missing.contains("missing field `seed`") && missing.contains("line"), "{missing}");
     let unknown = error(&text.replace("\"seed\": 1,", "\"seed\": 1, \"sede\": 1,"));
     assert!(unknown.contains("unknown field `sede`"), "{unknown}");
-    assert!(SearchRecord::read_from(Path::new("/nonexistent/record.json")).unwrap_err().to_string().contains("cannot be opened"));
+    assert!(SearchRecord::read_from(Path::new("/nonexistent/record.json")).unwrap_err().to_string().contains(
+        "cannot \
+        be opened"
+    ));
 }
 
 #[test]
@@ -181,8 +184,8 @@ fn a_gap_is_relative_to_the_best_and_never_negative() {
 #[test]
 fn the_report_of_a_run_reads() {
     let text = crate::report::run_report(&record());
-    let expected =
-        "llama2-7b on 1,024 x phaze_flat under the stack ideal, 4,096 sequences of 4,096 tokens per step; study smoke\n";
+    let expected = "llama2-7b on 1,024 x phaze_flat under the stack ideal, 4,096 sequences of 4,096 tokens per step; study \
+        smoke\n";
     assert!(text.starts_with(expected), "{text}");
     for line in [
         "  chip        8 x 128x128 TC, 2 x 128 VC, 128 MiB, 32 GiB HBM\n",

@@ -189,7 +189,7 @@ fn what_is_not_proven_or_not_found_says_so_beside_others() {
     (none.record.best, none.record.comparison) = (None, None);
     let entries = compare_best_designs(&[none, open]).entries;
     assert_eq!((entries[0].label.as_str(), entries[0].note.as_deref()), ("none: nothing found", Some("stage 0 lacks 3 GiB")));
-    assert_eq!(entries[1].note.as_deref(), Some("not proven the best: a better one is possible by up to 46.900 %"));
+    assert_eq!(entries[1].note.as_deref(), Some("not proven the best: another design may be better by up to 46.900 %"));
 }
 
 #[test]

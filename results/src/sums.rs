@@ -21,7 +21,8 @@ const LETTERS: usize = 64;
 pub enum DigestError {
     /// The file of digests is missing.
     #[error(
-        "{}: cannot be opened: {why}; without digests no one can tell whether the files are of one run: run the search again, or give \
+        "{}: cannot be opened: {why}; without digests no one can tell whether the files are of one run: run the search \
+        again, or give \
          another run directory", file.display()
     )]
     Open {
@@ -48,7 +49,8 @@ pub enum DigestError {
     },
     /// The digest of a file differs from the listed one.
     #[error(
-        "{}: its SHA-256 digest is {found}, {SUMS} beside it says {expected}: it is damaged, or the directory holds files of two runs; run \
+        "{}: its SHA-256 digest is {found}, {SUMS} beside it says {expected}: it is damaged, or the directory holds \
+        files of two runs; run \
          the search again, or give another run directory", file.display()
     )]
     Differs {
@@ -162,7 +164,10 @@ mod tests {
         }
         assert!(check().unwrap_err().to_string().contains("record.json: its SHA-256 digest is"));
         std::fs::write(dir.path().join(SUMS), "").unwrap();
-        assert!(check().unwrap_err().to_string().contains("SHA256SUMS: has no digest of record.json; run the search again"));
+        assert!(check().unwrap_err().to_string().contains(
+            "SHA256SUMS: has no digest of record.json; run the search \
+            again"
+        ));
         std::fs::write(dir.path().join(SUMS), "abc  record.json\n").unwrap();
         assert!(check().unwrap_err().to_string().contains("SHA256SUMS: line 1 is no digest"));
     }

@@ -16,24 +16,33 @@ use std::path::{Path, PathBuf};
 /// Fit a chip's physical scalars to measured kernels, a fabric's to measured collectives, or a software stack's to
 /// measured runs
 #[derive(clap::Args)]
-#[command(
-    after_help = "Examples:\n  coplace calibrate a100_80gb_sxm kernels.csv --only host_overhead_us,hbm_achieved_fraction\n  \
+#[command(after_help = "Examples:\n  \
+    coplace calibrate a100_80gb_sxm kernels.csv --only host_overhead_us,hbm_achieved_fraction\n  \
     coplace calibrate nvlink3_node our_collectives.csv --out our_node.toml\n  \
     coplace calibrate megatron_core our_runs.csv --out ours.toml\n\n\
-    A file of kernels fits a chip, one of collectives a fabric, one of training runs or memory peaks a stack; the columns are those of\n\
-    `coplace validate`.\n\
-    Fabrics: five collectives of one chip whose column `fabric` names it are enough to start; links keep their nominal bandwidths. As of stacks,\n\
-    what the rows do not determine is kept, and said. JSON: {\"format\", \"fabric\", \"data\", \"rows\", \"others\", \"software\", \"before_pct\", \"after_pct\", \"left_out_pct\",\n\
-    \"by_kind_pct\", \"scalars\": as of stacks}.\n\
-    Stacks: five runs are enough to start. Scalars move from the stack's own values as far as the runs say; what they do not determine is\n\
-    kept, and said. Errors on runs that are left out, one by one and by model, are printed beside. JSON: {\"format\", \"stack\", \"rows\", \"parts\": [{\"quantity\",\n\
-    \"rows\", \"before_pct\", \"after_pct\", \"left_out_pct\", \"by_model_pct\", \"scalars\": [{\"key\", \"before\", \"after\", \"range\", \"determined\"}]}]}.\n\n\
-    Chips: five kernels are enough to start. The scalars are those of [calibration], and of [library] where the chip has one. Every kernel weighs the\n\
-    same: none pays for another, and no scalar depends on a shape. As of stacks, what the rows do not determine is kept, and said.\n\
-    JSON: {\"format\", \"chip\", \"data\", \"measurements\", \"other_chips\", \"error_before_pct\", \"error_after_pct\", \"left_out_pct\", \"by_kernel_pct\",\n\
-    \"kernels\": [{\"group\", \"n\", \"mape_before_pct\", \"mape_after_pct\"}], \"scalars\": as of stacks, \"row_errors\", \"unpredicted\"};\n\
-    the keys carry the units; rows that are wrong or not predicted are as in `coplace validate`."
-)]
+    A file of kernels fits a chip, one of collectives a fabric, one of training runs or memory peaks a stack.\n\
+    The columns are those of `coplace validate`.\n\n\
+    Chips: five kernels are enough to start. The scalars are those of [calibration], and of [library] if the\n\
+    chip has one. All kernels have the same weight, and no scalar depends on a shape. Scalars that the rows do\n\
+    not determine are kept and marked.\n\
+    JSON: {\"format\", \"chip\", \"data\", \"measurements\", \"other_chips\", \"error_before_pct\", \
+    \"error_after_pct\",\n\
+    \"left_out_pct\", \"by_kernel_pct\", \"kernels\": [{\"group\", \"n\", \"mape_before_pct\", \
+    \"mape_after_pct\"}],\n\
+    \"scalars\": as for stacks, \"row_errors\", \"unpredicted\"}; the keys have the units; faulty and unpredicted \
+    rows\n\
+    are as in `coplace validate`.\n\n\
+    Fabrics: five collectives of one chip whose column `fabric` names the fabric are enough to start. Links keep\n\
+    their nominal bandwidths. Scalars that the rows do not determine are kept and marked.\n\
+    JSON: {\"format\", \"fabric\", \"data\", \"rows\", \"others\", \"software\", \"before_pct\", \"after_pct\", \
+    \"left_out_pct\",\n\
+    \"by_kind_pct\", \"scalars\": as for stacks}.\n\n\
+    Stacks: five runs are enough to start. Scalars move from the stack's own values only as far as the runs\n\
+    determine them; the others are kept and marked. The answer has the errors on runs that are held out, one by\n\
+    one and by model.\n\
+    JSON: {\"format\", \"stack\", \"rows\", \"parts\": [{\"quantity\", \"rows\", \"before_pct\", \"after_pct\", \
+    \"left_out_pct\",\n\
+    \"by_model_pct\", \"scalars\": [{\"key\", \"before\", \"after\", \"range\", \"determined\"}]}]}.")]
 pub struct CalibrateArguments {
     /// A chip: built in (coplace list chips), a chip file (.toml) or an LLMCompass device description (.json). For
     /// collectives a fabric (coplace list fabrics, or a .toml), for runs a software stack (coplace list stacks, or a
@@ -97,7 +106,7 @@ fn scalars_table<'a>(fitted: impl IntoIterator<Item = &'a FittedScalarRange>) ->
         ]);
     }
     let mut text = table.render();
-    text.push_str("Ranges: what the rows allow with the other scalars as they are. What the rows do not determine is kept.\n");
+    text.push_str("Ranges: 90 %, with the other scalars fixed. Scalars that the rows do not determine are kept.\n");
     text
 }
 

@@ -16,15 +16,18 @@ use std::path::PathBuf;
 /// Compare the best designs and the baselines of run directories, answers of evaluate and plan, or the value of each
 /// freedom of a search
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  coplace compare runs/llama2-7b-phaze runs/llama2-7b-phaze_ici\n  \
-    coplace evaluate llama3-8b --chip h100 --fabric nvlink4_node --devices 8 --global-batch 32 --format json > h100.json && \
-coplace compare h100.json\n  \
+#[command(after_help = "Examples:\n  \
+    coplace compare runs/llama2-7b-phaze runs/llama2-7b-phaze_ici\n  \
+    coplace evaluate llama3-8b --chip h100 --fabric nvlink4_node --devices 8 --global-batch 32 --format json > \
+    h100.json && coplace compare h100.json\n  \
     coplace compare --freedoms llama2-7b gpt3-175b --study phaze --out figures\n\n\
-    JSON: {\"entries\": [{\"label\", \"chip\", \"plan\", \"area_mm2\", \"throughput_sequences_per_s\", \"throughput_tokens_per_s\",\n\
-    \"step_time_s\", \"mfu\", \"energy_per_step_j\", \"peak_memory_gib\", \"bound_by\", \"note\"}]}, as `comparison` in record.json;\n\
-    the first entry is the first run's best design or the first answer, the notes say where another's work differs from the first's. Of runs of several models the\n\
-    entries have \"times_reference\", the mean over the models, and \"models\" has each model's entries. With --freedoms:\n\
-    {\"models\": [{\"model\", \"study\", \"expert\", \"entries\", \"times_first\", \"evaluations\", \"gap\"}], \"over_all\", \"seed\"}.")]
+    JSON: {\"entries\": [{\"label\", \"chip\", \"plan\", \"area_mm2\", \"throughput_sequences_per_s\",\n\
+    \"throughput_tokens_per_s\", \"step_time_s\", \"mfu\", \"energy_per_step_j\", \"peak_memory_gib\", \
+    \"bound_by\",\n\
+    \"note\"}]}, as `comparison` in record.json. The first entry is the best design of the first run, or the first\n\
+    answer. Notes name differences in the work. Entries of runs of several models have \"times_reference\", the\n\
+    mean over the models, and \"models\" has the entries of each model. With --freedoms: {\"models\": [{\"model\",\n\
+    \"study\", \"expert\", \"entries\", \"times_first\", \"evaluations\", \"gap\"}], \"over_all\", \"seed\"}.")]
 pub struct CompareArguments {
     /// Run directories of `coplace search` or `coplace sweep`, or answers that `evaluate` or `plan` printed with
     /// --format json; models with --freedoms
@@ -86,7 +89,8 @@ pub fn run_compare(arguments: &CompareArguments) -> Result<(), Failure> {
         }
         Some(directory) if files > 0 => {
             return Err(failure::input_failure(format!(
-                "{}: is no file, as others are; give runs alone, or answers alone: coplace evaluate --chip {} --format json is the run's",
+                "{}: is a directory, and others are files; give only runs, or only answers: coplace evaluate --chip {} \
+                --format json is the run's",
                 directory.display(),
                 directory.display()
             )));
@@ -118,8 +122,8 @@ pub fn read_runs(directories: &[PathBuf]) -> Result<Vec<SearchRun>, Failure> {
     let mut runs = Vec::with_capacity(directories.len());
     for directory in directories {
         if directory.is_file() {
-            let cure =
-                "give directories that coplace search or coplace sweep wrote; coplace compare takes answers of evaluate and plan";
+            let cure = "give directories that coplace search or coplace sweep wrote; coplace compare takes answers of \
+                evaluate and plan";
             return Err(failure::input_failure(format!("{}: is a file, not a run; {cure}", directory.display())));
         }
         runs.push(sweep::read_directory(directory).or_input()?);

@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 
 /// Check the installation: the machine, the built-in files, and the runs in a directory
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  coplace doctor --runs runs\n\n\
-    Reads every built-in model, chip, fabric, study and stack, and every run in the directory of runs with its digests. Exit code 3 where something\n\
-    is not sound.\n\n\
+#[command(after_help = "Example:\n  \
+    coplace doctor --runs runs\n\n\
+    Reads every built-in model, chip, fabric, study and stack, and verifies every run in the directory of runs\n\
+    with its digests. The exit code is 3 if a fault is found.\n\n\
     JSON: version, threads, built_in, runs_in, runs, unsound.")]
 pub struct DoctorArguments {
     /// Directory of runs
@@ -76,9 +77,7 @@ pub fn run_doctor(arguments: &DoctorArguments) -> Result<(), Failure> {
     answer::write_answer(arguments.format, &Versioned::with_schema_one(&found), |_| answer_text(&found))?;
     match found.unsound.len() {
         0 => Ok(()),
-        n => {
-            Err(Failure::Incomplete(anyhow::anyhow!("{n} of what was looked at is not sound; the answer names it with its cure")))
-        }
+        n => Err(Failure::Incomplete(anyhow::anyhow!("{n} faults found; the answer names them with their cures"))),
     }
 }
 

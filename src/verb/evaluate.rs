@@ -20,12 +20,13 @@ use std::path::PathBuf;
     after_help = "Examples:\n  coplace evaluate llama2-7b --chip tpu_v4 --fabric tpu_v4_ici --devices 64 --global-batch 512\n  \
     coplace evaluate llama2-7b --chip a100_80gb --fabric selene_hdr200x8 --devices 64 --global-batch 512 --pipeline 4 --data 4 --tensor 4 --trace step.json\n  \
     coplace evaluate llama2-7b --chip tpu_v4 --stack ideal --tensor 2 --kernels\n\n\
-    Where the arguments leave several plans, the fastest of them that fits is found, as `plan` finds it; time and memory are those of `plan`.\n\
-    Without --fabric, --devices and --global-batch the cluster is that of the study phaze.\n\
-    That nothing fits the chip is an answer: it says which stage lacks how much. A --headroom-gib that no plan leaves is an error with the one that\n\
-    would do. Energy on the network's links is not modelled.\n\n\
-    JSON: format, job, counts, feasible, why, shortfall, and result with plan, energy, time_shares, stages, timeline, slowest_stage and\n\
-    passes (each with its kernels); the unit is in each key. docs/json.md describes every key."
+    If the arguments leave several plans, the fastest one that fits is found, as by `plan`; time and memory are\n\
+    those of `plan`. Without --fabric, --devices and --global-batch the cluster is that of the study phaze.\n\
+    If no plan fits the chip, the answer names the stage and its shortfall. A --headroom-gib that no plan leaves\n\
+    free is an error, which suggests a value. Energy on network links is not modelled.\n\n\
+    JSON: format, job, counts, feasible, why, shortfall, and result with plan, energy, time_shares, stages,\n\
+    timeline, slowest_stage and passes (each with its kernels). The keys have the units; docs/json.md describes\n\
+    every key."
 )]
 pub struct EvaluateArguments {
     #[command(flatten)]

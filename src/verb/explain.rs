@@ -21,9 +21,11 @@ use std::path::PathBuf;
 /// Explain why a run's design is the best: its bottleneck, the effect of one step along each dimension, and the value
 /// of slightly more of each resource
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  coplace explain runs/llama2-7b-smoke\n\n\
-    Each step and each tenth more has its own best plan. JSON: format, run, best, limits, time_shares, slowest_stage, kernels, steps, worth; of several models `steps` and\n\
-    `worth` are over all of them, and `models` has each.")]
+#[command(after_help = "Example:\n  \
+    coplace explain runs/llama2-7b-smoke\n\n\
+    Every step along a dimension and every increase of a resource by a tenth has its own best plan.\n\n\
+    JSON: format, run, best, limits, time_shares, slowest_stage, kernels, steps, worth. For several models\n\
+    `steps` and `worth` are over all of them, and `models` has each.")]
 pub struct ExplainArguments {
     /// Directory of a search or a sweep
     run: PathBuf,
@@ -50,7 +52,8 @@ pub fn run_explain(arguments: &ExplainArguments) -> Result<(), Failure> {
     let about = BestDesignContext { question: &question, prepared: &prepared, references: &references, best, combination: found };
     let explained = progress::run_with_progress("planning for the designs around the best", || about.explain_design(name))?;
     answer::write_answer(arguments.format, &Versioned::with_schema_one(&explained), |_| {
-        let predicted = "\nThe search ranked designs by the bad end of their steps' 90 % intervals; what is said here is of predicted steps.\n";
+        let predicted = "\nThe search ranked designs by the bad end of their steps' 90 % intervals; the figures here \
+            are for predicted steps.\n";
         format!("{}{}", explained::explanation_text(&explained), if record.certificate.robust { predicted } else { "" })
     })
 }

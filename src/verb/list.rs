@@ -41,9 +41,9 @@ pub enum ListedKind {
 /// List the built-in models, chips, fabrics, studies, software stacks or memory techniques, or the dimensions that a
 /// study may vary
 #[derive(clap::Args)]
-#[command(
-    after_help = "Examples:\n  coplace list chips\n  coplace list models --family\n  coplace list techniques\n  coplace list dimensions --chip h100 --fabric nvlink4_node\n\nJSON: an array of objects, one per entry, with the unit in each key."
-)]
+#[command(after_help = "Examples:\n  coplace list chips\n  coplace list models --family\n  coplace list techniques\n  \
+        coplace list dimensions --chip h100 --fabric nvlink4_node\n\nJSON: an array of objects, one per entry, with \
+        the unit in each key.")]
 pub struct ListArguments {
     /// Kind to list
     #[arg(value_enum)]
@@ -125,10 +125,10 @@ fn list_models() -> Result<ListFunction, Failure> {
 }
 
 /// The meaning of the columns of families.
-const HOW_CHECKED: &str = "checked: checkpoints whose config.json gives the published number of parameters, exact: to the last one, digits: to the digits\n\
-    that are published. active: of these the parameters that a token meets are the published ones. formula: operations per\n\
-    token are written out from the published sizes. In every family, those without checkpoints too, operators hold the parameters\n\
-    and do the operations of closed forms. JSON has the names.\n";
+const HOW_CHECKED: &str = "checked: checkpoints whose config.json gives the published number of parameters, exactly \
+    (exact) or to the published digits (digits). active: checkpoints whose parameters per token are the published \
+    ones. formula: operations per token are derived from the published sizes. In every family, even without \
+    checkpoints, operators have the parameters and operations of closed forms. JSON has the names.\n";
 
 /// The families that can be read, with their tested checkpoints.
 fn list_families() -> ListFunction {

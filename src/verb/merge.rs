@@ -14,11 +14,13 @@ use std::path::PathBuf;
 
 /// Merge the parts of a sweep or of a search
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  coplace merge sweeps/part-1 sweeps/part-2 --out sweeps/whole\n\n\
-    Every part must be there and complete: one that is not is named, with the option that runs it. Of a sweep the files are those of the same sweep\n\
-    in one process, byte for byte but for the times in record.json. Of a search the best design, the front and what is proven are those of one process;\n\
-    which other designs were evaluated and which were discarded by a bound depends on what parts knew of each other. Merging again changes nothing.\n\
-    JSON: as of coplace sweep or of coplace search.")]
+#[command(after_help = "Example:\n  \
+    coplace merge sweeps/part-1 sweeps/part-2 --out sweeps/whole\n\n\
+    Every part must be there and complete; the error for a missing one names the option that runs it. The files\n\
+    of a merged sweep equal those of the same sweep in one process, byte for byte except for the times in\n\
+    record.json. A merged search has the same best design, front and proof as a search in one process; the sets\n\
+    of evaluated and pruned designs depend on the exchange between parts. Merging again changes nothing.\n\
+    JSON: as for coplace sweep or coplace search.")]
 pub struct MergeArguments {
     /// Directories of the parts, in any order
     #[arg(required = true)]

@@ -16,19 +16,22 @@ use std::path::PathBuf;
 
 /// Draw one or more runs along the axes of their front, and list the designs on it
 #[derive(clap::Args)]
-#[command(
-    after_help = "Examples:\n  coplace pareto runs/llama2-7b-phaze runs/llama2-7b-phaze_ici --out figures\n  coplace pareto runs/frugal --x power --y per-watt --out figures\n\n\
+#[command(after_help = "Examples:\n  \
+    coplace pareto runs/llama2-7b-phaze runs/llama2-7b-phaze_ici --out figures\n  \
+    coplace pareto runs/frugal --x power --y per-watt --out figures\n\n\
     Axes: area, power, cost, energy (of a step), throughput, step-time, per-mm2, per-watt, per-dollar (a\n\
-    device's throughput over its own dies, power and cost), energy-per-token.\n\
-    Writes pareto.svg and pareto.png into the directory. A design is on its run's front where no other evaluated design of the\n\
-    run is as good in everything. Along the axes of its search (the default) that is the exact front of the space; along others\n\
-    designs may be missing that the search had no reason to evaluate (a sweep evaluates all). Runs of search --robust have no front.\n\
-    Hypervolume: the part of the box between the best of each axis over all fronts shown and a reference point a tenth of the\n\
-    range beyond the worst that a front dominates. Knee: the design with the least sum of its axes, each from 0 at the best to 1\n\
-    at the worst over all fronts shown; of two axes the one farthest from the line through the front's ends.\n\
-    JSON: {\"written\": [paths], \"runs\": [{\"run\", \"axes\": {\"x\", \"y\", \"z\"}, \"hypervolume\", \"knee\": index, \"front\": [designs]}]}, the\n\
-    best along x first; a design has the columns of designs.parquet."
-)]
+    device's throughput divided by its own dies, power or cost), energy-per-token.\n\n\
+    Writes pareto.svg and pareto.png into the directory. A design is on the front of its run if no other\n\
+    evaluated design of the run is as good in everything. Along the axes of its search (the default) this is the\n\
+    exact front of the space. Along other axes it may lack designs that the search had no reason to evaluate; a\n\
+    sweep evaluates all. Runs of search --robust have no front.\n\n\
+    Hypervolume: the dominated fraction of a box, which spans from the best of each axis over all fronts shown\n\
+    to a reference point a tenth of the range beyond the worst. Knee: the design with the least sum of its axes,\n\
+    each scaled from 0 at the best to 1 at the worst over all fronts shown. With two axes it is the design\n\
+    farthest from the line between the ends of the front.\n\n\
+    JSON: {\"written\": [paths], \"runs\": [{\"run\", \"axes\": {\"x\", \"y\", \"z\"}, \"hypervolume\", \"knee\": \
+    index, \"front\":\n\
+    [designs]}]}, the best along x first; a design has the columns of designs.parquet.")]
 pub struct ParetoArguments {
     /// Run directories of `coplace search` or `coplace sweep`
     #[arg(required = true, value_name = "DIR")]
@@ -83,7 +86,8 @@ pub fn run_pareto(arguments: &ParetoArguments) -> Result<(), Failure> {
     let mut runs = read_runs(&arguments.directories)?;
     if let Some(run) = runs.iter().find(|run| run.record.certificate.robust) {
         return Err(failure::input_failure(format!(
-            "{}: is a run of search --robust, which looks for the best at the bad end of its step's interval and for no front; search without \
+            "{}: is a run of search --robust, which looks for the best at the bad end of its step's interval and for \
+            no front; search without \
              --robust for one (its --front names the axes), or see coplace compare {}",
             run.name, run.name
         )));
@@ -177,7 +181,7 @@ fn answer_text(answer: &ParetoAnswer<'_>, runs: &[SearchRun], axes: FrontAxes) -
         text.push('\n');
     }
     if nodes.len() > 1 && axes.all_quantities().any(|quantity| matches!(quantity, FrontQuantity::Area | FrontQuantity::PerArea)) {
-        text.push_str("Areas are of different processes: a mm² of one is not a mm² of another.\n");
+        text.push_str("Areas belong to different process nodes and cannot be compared.\n");
     }
     text.push_str(&format!("Written: {}\n", answer.written.join(", ")));
     text
@@ -187,7 +191,9 @@ fn front_table(front: &RunFront<'_>, axes: FrontAxes, work: &StepScope) -> Strin
     let columns: Vec<FrontQuantity> = [Some(axes.x), Some(axes.y), axes.z].into_iter().flatten().collect();
     let heads = columns.iter().map(|quantity| match quantity {
         FrontQuantity::Throughput if work.several => "x reference".to_owned(),
-        FrontQuantity::Energy | FrontQuantity::EnergyPerToken if work.several => format!("{} x reference", quantity.plain_name()),
+        FrontQuantity::Energy | FrontQuantity::EnergyPerToken if work.several => {
+            format!("{} x reference", quantity.plain_name())
+        }
         FrontQuantity::Throughput | FrontQuantity::PerArea | FrontQuantity::PerWatt | FrontQuantity::PerDollar => {
             quantity.unit(work.several).to_owned()
         }

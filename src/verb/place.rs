@@ -261,7 +261,8 @@ fn phaze_text(line: &PhazeLine<'_>, solution: &PhazeSolution) -> String {
     let mut out = format!("{}: {}\n", line.file, solution.status);
     if let (Some(time), Some(plan)) = (solution.time_per_batch, &solution.plan) {
         out += &format!(
-            "  time per batch {time:.6} (unit of the file's latencies), {} copies x {} stages, tensor width {}, {} devices\n",
+            "  time per batch {time:.6} (unit of the file's latencies), {} copies x {} stages, tensor width {}, {} \
+            devices\n",
             plan.data_parallel,
             plan.stages.len(),
             plan.tensor_width,

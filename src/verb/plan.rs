@@ -40,21 +40,26 @@ enum LinkEnds {
 
 /// Find the fastest plans of a model on an existing cluster, and explain why their neighbours are slower
 #[derive(clap::Args)]
-#[command(
-    after_help = "Examples:\n  coplace plan gpt3-175b --chip a100_80gb --fabric selene_hdr200x8 --devices 1024 --global-batch 1536\n  \
-    coplace plan llama3-8b --chip tpu_v5p --fabric ici_3d_torus --devices 64 --global-batch 512 --stack maxtext --emit maxtext\n  \
-    coplace plan gpt3-175b --chip a100_80gb --fabric selene_hdr200x8 --devices 128 --global-batch 512 --links links.csv\n  \
+#[command(after_help = "Examples:\n  \
+    coplace plan gpt3-175b --chip a100_80gb --fabric selene_hdr200x8 --devices 1024 --global-batch 1536\n  \
+    coplace plan llama3-8b --chip tpu_v5p --fabric ici_3d_torus --devices 64 --global-batch 512 --stack maxtext \
+    --emit maxtext\n  \
+    coplace plan gpt3-175b --chip a100_80gb --fabric selene_hdr200x8 --devices 128 --global-batch 512 --links \
+    links.csv\n  \
     coplace plan gpt2-xl --chip a100_80gb --fabric selene_hdr200x8 --devices 16 --global-batch 64 --emit piper\n  \
-    coplace plan gpt3-175b --chip a100_80gb --fabric selene_hdr200x8 --devices 512 --global-batch 768 --trace step.json\n\n\
-    Every plan of the space is checked for memory and timed, or bounded and ruled out. Lists (--tensor 4,8) restrict the space; without them it\n\
-    holds every value that divides, except: context parallelism from 8,192 tokens on only (2 to 8 there, every power of two beyond), ZeRO-3\n\
-    without a pipeline only, recomputation none, selective and full, schedules 1F1B and interleaved, of the chunks per stage whose fullest holds as\n\
-    many layers the fewest; under MaxText what it runs: its own policies,\n\
-    GPipe, even splits, ZeRO-0, -1 and -3, rings. With --everything it holds all context widths, ZeRO-3 in pipelines, all schedules,\n\
-    and all choices of which of a layer's tensors are kept, offloaded and recomputed besides. Splits of the layers that are not even\n\
-    are then tried for the plans that are there without --everything, and for the fastest of the others.\n\n\
-    JSON: counts, stopped, plans (each with step_s, parts_s, peak_gib), stages, timeline, neighbours, mapping; the unit is in each key. docs/json.md describes every key."
-)]
+    coplace plan gpt3-175b --chip a100_80gb --fabric selene_hdr200x8 --devices 512 --global-batch 768 --trace \
+    step.json\n\n\
+    Every plan of the space is checked for memory and timed, or bounded and pruned. Lists (--tensor 4,8)\n\
+    restrict the space. Without them it holds every value that divides, with these exceptions: context\n\
+    parallelism starts at 8,192 tokens (2 to 8 there, every power of two beyond); ZeRO-3 is only used without a\n\
+    pipeline; recomputation is none, selective or full; schedules are 1F1B and interleaved; and among numbers of\n\
+    chunks per stage whose fullest chunk has equally many layers, only the smallest is used. Under MaxText the\n\
+    space is what MaxText runs: its own policies, GPipe, even splits, ZeRO-0, -1 and -3, rings.\n\
+    --everything adds all context widths, ZeRO-3 in pipelines, all schedules, and all choices of kept, offloaded\n\
+    and recomputed tensors of a layer. Uneven layer splits are then searched for the plans of the default space,\n\
+    and for the fastest of the others.\n\n\
+    JSON: counts, stopped, plans (each with step_s, parts_s, peak_gib), stages, timeline, neighbours, mapping.\n\
+    The keys have the units; docs/json.md describes every key.")]
 pub struct PlanArguments {
     #[command(flatten)]
     job: JobArguments,
@@ -148,13 +153,14 @@ pub fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
             match arguments.job.technique.is_empty() {
                 true => "with --recompute best or a --technique plans may",
                 false =>
-                    "what the techniques given leave open is chosen without it, which is faster; a part can be given (fraction, to_nvme)",
+                    "what the techniques given leave open is chosen without it, which is faster; a part can be given \
+                    (fraction, to_nvme)",
             }
         );
     }
     progress.next_phase("mapping ranks to links");
     let mappings = map_ranks(arguments, &job, &mut answer)?;
-    progress.next_phase("looking at the neighbours of the fastest plan");
+    progress.next_phase("evaluating the neighbours of the fastest plan");
     match (arguments.emit, stopped) {
         (Some(framework), stopped) => {
             drop(progress);

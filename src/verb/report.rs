@@ -22,12 +22,14 @@ const BESIDE: [&str; 2] = ["tpu_v4", "h100_80gb_sxm"];
 /// Write a run as one HTML page without external resources: the answer, the chip, the designs, the kernels, the step
 /// and the proof
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  coplace report runs/llama2-7b-phaze -o report.html\n  \
+#[command(after_help = "Examples:\n  \
+    coplace report runs/llama2-7b-phaze -o report.html\n  \
     coplace evaluate llama2-7b --chip tpu_v4 --format json > step.json && coplace report step.json\n\n\
-    A search's directory holds all that a page shows. So does what `evaluate` and `plan` print: it has the texts of the chip's, fabric's, stack's and\n\
-    model's files with it, and the step is played again for its passes and kernels. Of what older versions printed, files and options of a stack are\n\
-    given again with --chip, --fabric, --stack and --model, else the page says what it leaves out, and the exit code is 3; so it is of measured links\n\
-    (`plan --links`).\n\n\
+    The directory of a search has everything that a page shows. So do the answers of `evaluate` and `plan`: they\n\
+    contain the texts of the chip's, fabric's, stack's and model's files, and the step is replayed for its\n\
+    passes and kernels. For answers of older versions, files and stack options must be given again with --chip,\n\
+    --fabric, --stack and --model; otherwise the page says what it lacks, and the exit code is 3. The same holds\n\
+    for measured links (`plan --links`).\n\n\
     JSON: written, bytes, left_out.")]
 pub struct ReportArguments {
     /// A run directory of `coplace search`, or an answer that `evaluate` or `plan` printed with --format json
@@ -96,8 +98,8 @@ pub fn run_report(arguments: &ReportArguments) -> Result<(), Failure> {
                 headroom: Bytes::ZERO,
                 techniques: &plan.techniques,
             };
-            let played = progress::run_with_progress("playing the step again", || PlanReplay::new(&job, found));
-            played.map_err(|why| left_out.push(format!("passes, kernels and memory over time, for {why}"))).ok()
+            let played = progress::run_with_progress("replaying the step", || PlanReplay::new(&job, found));
+            played.map_err(|why| left_out.push(format!("passes, kernels and memory over time, because {why}"))).ok()
         }
         _ => None,
     };
@@ -132,7 +134,9 @@ fn job_parts(
         (Ok(parts), _) => Ok(Some(parts)),
         (Err(failure), true) => Err(failure),
         (Err(Failure::Input(why)), false) => {
-            left_out.push(format!("passes, kernels, the chip's dies and sources, for what the run names is not there: {why:#}"));
+            left_out.push(format!(
+                "passes, kernels, the chip's dies and sources, because a file that the run names is missing: {why:#}"
+            ));
             Ok(None)
         }
         (Err(failure), false) => Err(failure),

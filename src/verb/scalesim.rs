@@ -85,7 +85,8 @@ pub fn run_scalesim(arguments: &ScaleSimArguments) -> Result<(), Failure> {
     }
     if !config.beyond.is_empty() && !arguments.stall_free {
         return Err(failure::input_failure(format!(
-            "{name}: {}: stalls, sparsity and layouts are not modelled; turn them off and write InterfaceBandwidth: CALC, or give \
+            "{name}: {}: stalls, sparsity and layouts are not modelled; turn them off and write InterfaceBandwidth: \
+            CALC, or give \
              --stall-free to count an array that never waits",
             config.beyond.join(", ")
         )));

@@ -18,14 +18,19 @@ use std::time::{Duration, Instant};
     A file: {\"num_tc\", \"num_vc\", \"ops\": [{\"id\", \"type\", \"latency\", \"intra_latency\"}], \"edges\": [[from, to]], \"exclusivity\"}; type is \"TC\",\n\
     \"VC\", \"TCandVC\" or \"Nop\", times are whole numbers of one unit, edges name ids.\n\
     An operator without intra_latency, or with null there, runs on one core and never across all.\n\
-    exclusivity, which may be left out, says what an operator across all cores blocks: \"all_cores\" (the default) every core of both\n\
-    kinds, \"own_kind\" those of the kinds that it uses.\n\
-    Where the file holds a proven answer (optimal_unpaired, optimal_paired) that cannot be true, the answer says so.\n\
-    JSON: one object per line and file: {\"file\", \"unpaired\": {\"makespan\", \"lower_bound\", \"status\", \"method\", \"seconds\",\n\
-    \"pieces\": [{\"operators\", \"method\", \"makespan\", \"lower_bound\"}], \"contradicts\", \"operators\": [{\"id\", \"start\", \"end\", \"across\", \"tensor_core\", \"vector_core\"}]}, \"paired\": {...}};\n\
-    unpaired lets a fused operator take any tensor and vector core, paired only two of the same index; status is \"optimal\" or \"gap\";\n\
-    contradicts is the file's answer where it cannot be true; an operator across all cores has no core of its own, nor has one that\n\
-    takes no time; times are in the unit of the file's latencies.")]
+    exclusivity is optional and says which cores an operator across all cores blocks: \"all_cores\" (the default)\n\
+    every core of both kinds, \"own_kind\" those of the kinds that it uses. If the file claims a proven answer\n\
+    (optimal_unpaired, optimal_paired) that cannot be true, the answer says so.\n\n\
+    JSON: one object per line and file: {\"file\", \"unpaired\": {\"makespan\", \"lower_bound\", \"status\", \
+    \"method\",\n\
+    \"seconds\", \"pieces\": [{\"operators\", \"method\", \"makespan\", \"lower_bound\"}],\n\
+    \"contradicts\", \"operators\": [{\"id\", \"start\", \"end\", \"across\", \"tensor_core\", \
+    \"vector_core\"}]},\n\
+    \"paired\": {...}}. unpaired lets a fused operator take any tensor and vector core, paired only two with the\n\
+    same index. status is \"optimal\" or \"gap\". contradicts is the file's answer if it cannot be true. An \
+    operator\n\
+    across all cores has no core of its own, nor has one that takes no time. Times have the unit of the file's\n\
+    latencies.")]
 pub struct ScheduleArguments {
     /// Instance files (JSON)
     #[arg(required = true, value_name = "FILE")]

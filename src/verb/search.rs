@@ -41,9 +41,12 @@ const USED: f64 = 0.95;
 
 /// Search for the accelerator on which a model trains fastest, and for its plan
 #[derive(clap::Args, Clone)]
-#[command(
-    after_help = "Examples:\n  coplace search llama2-7b\n  coplace search llama3-70b mixtral-8x7b --study tpu --over geomean\n  coplace search path/to/config.json --sequence-length 4096 --out runs/mine\n  \
-    coplace search llama3-70b --study tpu --max-area 600 --max-power 500 --node n5 --hbm-stacks 6 --devices 256 --global-batch 1024\n  \
+#[command(after_help = "Examples:\n  \
+    coplace search llama2-7b\n  \
+    coplace search llama3-70b mixtral-8x7b --study tpu --over geomean\n  \
+    coplace search path/to/config.json --sequence-length 4096 --out runs/mine\n  \
+    coplace search llama3-70b --study tpu --max-area 600 --max-power 500 --node n5 --hbm-stacks 6 --devices 256 \
+    --global-batch 1024\n  \
     coplace search llama3-70b --study tpu --parts 64 --slurm --partition=long --time=4:00:00\n\n\
     Writes into the run directory: record.json (study, proof, best design, comparison, times), designs.parquet (every design that was\n\
     decided by itself and what became of it), progress.csv (the gap over time), best.toml (the chip that was found, for any verb's --chip; so is the directory), fabric.toml where the study varies a\n\
@@ -211,7 +214,7 @@ pub fn run_search(arguments: &SearchArguments) -> Result<(), Failure> {
         let out = claim_run_directory(arguments.out.as_deref(), (&arguments.posed, arguments.seed), (&question, &digest))?;
         let mut times = BTreeMap::from([("prepare".to_owned(), start.elapsed().as_secs_f64())]);
         let (searching, aim) = (Instant::now(), question.aim);
-        progress.next_phase("bounding chips and planning for a first one");
+        progress.next_phase("bounding chips and planning for the first");
         let mut grown =
             ProgressTable::new(aim.objective, searched.objective_scale(), searched.space).with_bad_ends(searched.robust);
         // Chips are decided in the order of their bounds, so that the gap predicts the time to the proof. The front
@@ -242,7 +245,7 @@ pub fn run_search(arguments: &SearchArguments) -> Result<(), Failure> {
             && outside.total() == search.space.chip_count()
             && outside.refused < outside.total()
         {
-            progress.next_phase("looking for the limits that would leave a chip");
+            progress.next_phase("searching the limits that would leave a chip");
             return Err(within::nothing_within_limits(&question.name, &arguments.posed.asked, searched.space));
         }
         grown.finish_with(&answer);
@@ -300,7 +303,7 @@ pub fn conclude_search(
     let best = best_design(question, searched, answer, &rows)?;
     let comparison = match &best {
         Some(_) if stop::StopLimit::was_interrupted() => {
-            tracing::warn!("the best is not compared with chips that were built, which takes some seconds more");
+            tracing::warn!("the best design is not compared with built chips, which would take some seconds more");
             None
         }
         Some(best) if question.others.is_empty() => Some(models::compare_best_designs(question, answer, &rows, best)?),
@@ -352,8 +355,8 @@ fn report_with_progress(record: &SearchRecord, grown: &ProgressTable) -> String 
     let shown = grown.rows().last().and_then(|row| row.gap);
     let besides = match (record.certificate.gap, shown) {
         (Some(proven), Some(shown)) if proven > shown + 1e-6 => format!(
-            "\nThis table takes plans that were evaluated at their times. Not all of their schedules are proven the fastest: with these at their bounds \
-             no design is better by more than {:.3} %, as the proof says.\n",
+            "\nThis table uses the times of evaluated plans. Some of their schedules are unproven: with their bounds \
+            instead, no design is better by more than {:.3} %, as the proof says.\n",
             100.0 * proven
         ),
         _ => String::new(),
@@ -479,17 +482,17 @@ fn notes_on_best(question: &SearchQuestion, id: DesignId, (row, complete): (&Des
     if let Some(most) = space.max_area.filter(|most| row.area_mm2 < USED * most.0) {
         let left = most.0 - row.area_mm2;
         let why = match complete {
-            true => "no larger chip of the study's lists is better by more than the proof says; finer lists may use them",
-            false => "the search stopped before it had looked at all larger chips",
+            true => "no larger chip of this grid is better by more than the gap; a finer grid might be",
+            false => "the search stopped before it had decided all larger chips",
         };
-        notes.push(format!("Of {:.1} mm² {left:.1} ({:.0} %) are left: {why}.", most.0, 100.0 * left / most.0));
+        notes.push(format!("{left:.1} of {:.1} mm² ({:.0} %) are unused: {why}.", most.0, 100.0 * left / most.0));
     }
     let chip = space.chip_of_design(id).ok();
     let lowered = chip.as_ref().and_then(|chip| Some((chip.clock, chip.lowered?)));
     if let (Some((clock, lowered)), Some(most)) = (lowered, space.limits().max_power_w) {
         notes.push(format!(
-            "The clock is lowered from {:.0} to {:.0} MHz, and the voltage to {:.2} of the designed one: at a higher clock the heaviest load takes more \
-             than {most} W.",
+            "The clock is lowered from {:.0} to {:.0} MHz, and the voltage to {:.2} of the design value: at a higher \
+            clock the heaviest load takes more than {most} W.",
             lowered.from.0 / 1e6,
             clock.0 / 1e6,
             lowered.voltage_fraction
@@ -499,7 +502,8 @@ fn notes_on_best(question: &SearchQuestion, id: DesignId, (row, complete): (&Des
         && mean > peak
     {
         notes.push(format!(
-            "A step's mean power, {mean:.0} W, is above the peak power, {peak:.0} W: the step runs matrix products and streams through HBM at the \
+            "A step's mean power, {mean:.0} W, is above the peak power, {peak:.0} W: the step runs matrix products and \
+            streams through HBM at the \
              same time, and peak power is that of the heavier one alone."
         ));
     }
@@ -511,7 +515,7 @@ fn notes_on_best(question: &SearchQuestion, id: DesignId, (row, complete): (&Des
         .map(|(key, value, largest)| format!("{key} = {value} ({})", if largest { "largest" } else { "smallest" }))
         .collect();
     if !ends.is_empty() && complete {
-        notes.push(format!("At an end of the study's lists, beyond which a better chip may lie: {}.", ends.join(", ")));
+        notes.push(format!("At the edge of the search range: {}. A wider range may have a better chip.", ends.join(", ")));
     }
     notes
 }

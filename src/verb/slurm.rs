@@ -222,6 +222,9 @@ pub fn answer_text(submitted: &SubmitAnswer) -> String {
             text.push_str(&format!("Already {what}: {}\n", array_ranges(which)));
         }
     }
-    text.push_str(&format!("Job {merge_job}: merges them into {out}, or says in {directory}/merge.log what is missing; the same command submits that alone\n"));
+    text.push_str(&format!(
+        "Job {merge_job}: merges them into {out}, or names the missing parts in \
+        {directory}/merge.log; the same command submits only those\n"
+    ));
     text
 }

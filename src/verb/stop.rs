@@ -29,7 +29,7 @@ impl StopLimit {
             if ASKED.swap(true, Ordering::SeqCst) {
                 std::process::exit(INTERRUPTED);
             }
-            tracing::warn!("stopping: what is under way ends, the best so far follows; Ctrl-C again ends at once");
+            tracing::warn!("stopping: work in progress ends, then the best so far follows; Ctrl-C again ends at once");
         };
         // Without a handler, Ctrl-C ends the program as usual.
         if let Err(why) = ctrlc::set_handler(handler) {

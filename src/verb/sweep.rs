@@ -25,8 +25,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Help of the positional argument.
-const OF_ONE: &str = "A built-in model (coplace list models) or a Hugging Face config.json file: one, also of a study for several; a file STUDY.toml \
-     beside it is the study [default: the study's, where it has one]";
+const OF_ONE: &str = "A built-in model (coplace list models) or a Hugging Face config.json file; only one, even if the \
+    study is for several; a file STUDY.toml beside it is the study [default: the study's, if it has one]";
 
 /// Evaluate every design of a study under its best plan, for one model: for maps and sensitivities
 #[derive(clap::Args, Clone)]
@@ -36,7 +36,10 @@ const OF_ONE: &str = "A built-in model (coplace list models) or a Hugging Face c
     mut_arg("time_limit", |flag| flag.hide(true)),
     mut_arg("within", |flag| flag.hide(true)),
     mut_arg("front", |flag| flag.hide(true)),
-    after_help = "Examples:\n  coplace sweep llama2-7b --study smoke\n  coplace sweep mine.toml\n  coplace sweep llama3-70b --study mine.toml --max-area 600 --out sweeps/mine --resume\n  \
+    after_help = "Examples:\n  \
+    coplace sweep llama2-7b --study smoke\n  \
+    coplace sweep mine.toml\n  \
+    coplace sweep llama3-70b --study mine.toml --max-area 600 --out sweeps/mine --resume\n  \
     coplace sweep llama3-70b --study tpu --shard 3/8 --out sweeps/part-3 --resume\n  \
     coplace sweep llama3-70b --study tpu --parts 64 --slurm --partition=long --time=4:00:00\n\n\
     Writes into its directory: sweep.sqlite (what is found, as it is found: a killed sweep goes on with --resume and has lost less than a\n\
@@ -103,7 +106,7 @@ impl SweepArguments {
 pub fn run_sweep(arguments: &SweepArguments) -> Result<(), Failure> {
     let arguments = &SweepArguments { posed: arguments.posed.settle_study()?, ..arguments.clone() };
     if let Some((flag, why)) = arguments.posed.asked.flag_of_search_alone() {
-        return Err(failure::input_failure(format!("{flag}: is of search alone: {why}")));
+        return Err(failure::input_failure(format!("{flag}: works only for search: {why}")));
     }
     let question = SearchQuestion::read_of_one_model(&arguments.posed)?;
     let shard = arguments.in_parts.shard.unwrap_or(Shard::WHOLE);
@@ -129,7 +132,7 @@ pub fn run_sweep(arguments: &SweepArguments) -> Result<(), Failure> {
     }
     let claim = claim_directory(&path)?;
     let mut store = open_store(claim.path(), &facts, arguments.resume)?;
-    let of = format!("of {} designs are kept in {}; go on with --resume", report::format_count(facts.size()), path.display());
+    let of = format!("of {} designs are stored in {}; go on with --resume", report::format_count(facts.size()), path.display());
     let kept = stop::KeptCounter::new(store.present().count(), move |kept| format!("{} {of}", report::format_count(kept)));
     let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric| question.reference_job(fabric)).collect();
     let prepared = jobs.iter().map(|job| prepare_job(&question, job)).collect::<Result<Vec<_>, _>>()?;

@@ -22,16 +22,19 @@ use workloads::{ActivationPolicy, Batch, Layout, Model, Technique, Techniques, Z
 /// Compare memory techniques on one model and chip: memory by class, step time, longest sequence and largest
 /// micro-batch
 #[derive(clap::Args)]
-#[command(
-    after_help = "Examples:\n  coplace techniques llama2-7b --chip a100_80gb_sxm --fabric selene_hdr200x8 --data 8 --zero 1 --sequence-length 4096\n  \
-    coplace techniques llama3-8b --chip h100_80gb_sxm --technique mst --technique galore,rank=256+megatron-full --out figures\n\n\
-    Every technique is a file with its formula and source (workloads/src/memory/presets); --technique takes a path as well.\n\
-    `coplace list techniques` has all with their parameters and defaults. Several in one row are joined by `+`. What cannot be is listed with its reason. Techniques that change what is trained are marked unbiased or biased.\n\
-    memo and ssdtrain choose the part that goes away, in eighths, unless fraction= is given: the fastest that fits.\n\n\
-    JSON: format, model, chip, stack, devices, sequence_tokens, micro_batch_sequences, global_batch_sequences, capacity_gib, host_capacity_gib,\n\
-    storage_capacity_gib and rows, each with technique, parameters, gate, formula, source, refused,\n\
-    result; docs/json.md describes every key."
-)]
+#[command(after_help = "Examples:\n  \
+    coplace techniques llama2-7b --chip a100_80gb_sxm --fabric selene_hdr200x8 --data 8 --zero 1 --sequence-length \
+    4096\n  \
+    coplace techniques llama3-8b --chip h100_80gb_sxm --technique mst --technique galore,rank=256+megatron-full \
+    --out figures\n\n\
+    Every technique is a file with its formula and source (workloads/src/memory/presets); --technique accepts a\n\
+    path as well. `coplace list techniques` lists all with their parameters and defaults. Several techniques in\n\
+    one row are joined by `+`. An impossible combination is listed with the reason. Techniques that change the\n\
+    training are marked unbiased or biased. memo and ssdtrain choose the fastest offloaded fraction that fits,\n\
+    in eighths, unless fraction= is given.\n\n\
+    JSON: format, model, chip, stack, devices, sequence_tokens, micro_batch_sequences, global_batch_sequences,\n\
+    capacity_gib, host_capacity_gib, storage_capacity_gib and rows, each with technique, parameters, gate,\n\
+    formula, source, refused, result; docs/json.md describes every key.")]
 pub struct TechniquesArguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
     model: String,

@@ -105,7 +105,7 @@ pub fn run_validate(arguments: &ValidateArguments) -> Result<(), Failure> {
     for (file, errors) in reports.iter().map(|report| (&report.file, &report.row_errors)) {
         faults.extend(errors.iter().take(NAMED).map(ToString::to_string));
         if let Some(more) = errors.len().checked_sub(NAMED).filter(|more| *more > 0) {
-            faults.push(format!("{}: {more} more rows are wrong; --format json lists them all", file.display()));
+            faults.push(format!("{}: {more} more rows are faulty; --format json lists them all", file.display()));
         }
     }
     if faults.is_empty() { Ok(()) } else { Err(failure::input_failure(faults.join("\nerror: "))) }
@@ -128,7 +128,7 @@ fn validate_options(arguments: &ValidateArguments) -> Result<validate::ValidateO
 fn validate_held_out(arguments: &ValidateArguments, options: &validate::ValidateOptions) -> Result<(), Failure> {
     let (mut residuals, mut few, mut alone) = (Vec::new(), Vec::new(), Vec::new());
     for path in &arguments.files {
-        let found = progress::run_with_progress("fitting without what is held out", || {
+        let found = progress::run_with_progress("fitting without the held-out rows", || {
             validate::held_out::alone_residuals(path, options)
         });
         if let Some(found) = found.or_input()? {
@@ -143,8 +143,8 @@ fn validate_held_out(arguments: &ValidateArguments, options: &validate::Validate
             (_, true) => validate::held_out::residuals_csv(&residuals).into_bytes(),
             (true, false) => validate::held_out::alone_csv(&alone).or_other()?,
             (false, false) => {
-                let why =
-                    "training runs and what runs alone (kernels, collectives) have tables of their own; give their files apart";
+                let why = "training runs and work that runs alone (kernels, collectives) have separate tables; give \
+                    their files in separate calls";
                 return Err(failure::input_failure(format!("--residuals {}: {why}", path.display())));
             }
         };

@@ -96,5 +96,5 @@ fn choices_are_written_in_the_words_of_frameworks() {
     let places =
         call("plan", &["--micro-batch", "2", "--zero", "1", "--nvme", "6:100", "--recompute", PLACES, "--emit", "torch"]);
     assert_eq!(places.code, 3);
-    assert!(places.stderr.contains("sent away from the device: attention.core.out, mlp.gated.out"), "{}", places.stderr);
+    assert!(places.stderr.contains("offloaded: attention.core.out, mlp.gated.out"), "{}", places.stderr);
 }

@@ -4,7 +4,8 @@ use crate::support::{run_coplace, run_coplace_in};
 
 #[test]
 fn modules_for_further_tokens_and_a_capacity_are_trained_where_they_are_asked_for() {
-    const CALL: &str = "evaluate deepseek-v2-lite --chip h100 --fabric eos_ndr400x8 --devices 16 --global-batch 64 --sequence-length 4096 --tensor 1 \
+    const CALL: &str = "evaluate deepseek-v2-lite --chip h100 --fabric eos_ndr400x8 --devices 16 --global-batch 64 \
+        --sequence-length 4096 --tensor 1 \
         --pipeline 1 --data 16 --expert 16 --zero 1 --micro-batch 1 --recompute full";
     let with = |more: &[&str]| CALL.split_whitespace().chain(more.iter().copied()).map(str::to_owned).collect::<Vec<_>>();
     let call = |more: &[&str]| run_coplace(&with(more).iter().map(String::as_str).collect::<Vec<_>>());
@@ -22,9 +23,11 @@ fn modules_for_further_tokens_and_a_capacity_are_trained_where_they_are_asked_fo
     assert!(step(&["--stack-option", "kernels.expert_deduplicated=true"]) < plain);
     assert!(call(&["--mtp-layers", "33"]).expect_refusal().contains("33 is not in 0..=32"));
     assert!(call(&["--capacity-factor", "0.5"]).expect_refusal().contains("must be from 1 to 10.66"));
-    let dense = "evaluate llama2-7b --chip h100 --fabric eos_ndr400x8 --devices 8 --global-batch 8 --capacity-factor 1.5";
+    let dense = "evaluate llama2-7b --chip h100 --fabric eos_ndr400x8 --devices 8 --global-batch 8 --capacity-factor \
+        1.5";
     assert!(run_coplace(&dense.split(' ').collect::<Vec<_>>()).expect_refusal().contains("llama2-7b has no experts"));
-    let emitted = "plan qwen3-30b-a3b --chip h100 --fabric eos_ndr400x8 --devices 16 --global-batch 64 --sequence-length 4096 --tensor 1 --pipeline 1 \
+    let emitted = "plan qwen3-30b-a3b --chip h100 --fabric eos_ndr400x8 --devices 16 --global-batch 64 \
+        --sequence-length 4096 --tensor 1 --pipeline 1 \
         --expert 16 --micro-batch 1 --mtp-layers 1 --stack-option overlap.experts=1 --emit megatron";
     let written = run_coplace(&emitted.split_whitespace().collect::<Vec<_>>()).expect_result();
     assert!(written.contains("--mtp-num-layers 1") && written.contains("--overlap-moe-expert-parallel-comm"), "{written}");
@@ -48,5 +51,8 @@ fn a_search_trains_modules_for_further_tokens() {
     let step = again["result"]["plan"]["step_s"].as_f64().unwrap();
     assert!((step / further - 1.0).abs() < 1e-9, "{step} {further}");
     let narrow = ["search", "opt-350m", "--study", "smoke", "--mtp-layers", "1"];
-    assert!(run_coplace_in(dir.path(), &narrow).expect_refusal().contains("whose embedding is narrower than its layers"));
+    assert!(run_coplace_in(dir.path(), &narrow).expect_refusal().contains(
+        "whose embedding is narrower than its \
+        layers"
+    ));
 }

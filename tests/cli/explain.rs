@@ -123,12 +123,12 @@ fn a_step_over_the_power_says_so_and_is_never_where_area_is_worth_most() {
     // Twice the SMs need more area.
     let (more, text) = explained("area", &[]);
     assert_eq!((&more["limits"], more["exceeds"].to_string()), (&Value::from("over_area"), "[\"over_area\"]".to_owned()));
-    let named = "where it is used best: sms from 66 to 132, beyond the area that is allowed; on average";
+    let named = "where it is used best: sms from 66 to 132, beyond the area limit; on average";
     assert!(text.contains(named) && !text.contains("over power"), "{text}");
     // They take more power at every clock.
     let (more, text) = explained("power", &["--max-power", "220"]);
     assert_eq!(more["exceeds"].to_string(), "[\"over_area\",\"over_power\"]");
     assert_eq!(more["limits"], "over_area");
     assert!(text.contains("over area, over power") && !text.contains("sms from 66 to 132"), "{text}");
-    assert!(text.contains("A chip over the power is so at its lowest clock too: what its line says is at the clock"), "{text}");
+    assert!(text.contains("A chip over the power limit exceeds it even at its lowest clock; its line has the figures"), "{text}");
 }

@@ -29,10 +29,7 @@ fn every_verb_has_an_example_a_format_and_its_json() {
 #[test]
 fn the_help_says_what_the_exit_codes_mean_and_what_the_main_job_is() {
     let help = run_coplace(&["--help"]).expect_result();
-    assert!(
-        help.contains("Exit codes: 0 a result, 2 input that needs mending, 3 a result that lacks something, 1 anything else."),
-        "{help}"
-    );
+    assert!(help.contains("Exit codes: 0 a result, 2 wrong input, 3 an incomplete result, 1 anything else."), "{help}");
     assert!(help.contains("coplace search llama2-7b"), "{help}");
     assert_eq!(run_coplace(&["--version"]).expect_result(), format!("coplace {}\n", env!("CARGO_PKG_VERSION")));
 }

@@ -16,7 +16,8 @@ fn on_screen(columns: &str, arguments: &[&str]) -> String {
 fn answers_fit_eighty_columns_and_say_what_they_left_out() {
     let calls = [
         "evaluate llama2-7b --chip tpu_v4 --fabric tpu_v4_ici --devices 8 --global-batch 16 --pipeline 2 --kernels",
-        "plan llama2-7b --chip a100_80gb --fabric selene_hdr200x8 --devices 16 --global-batch 64 --tensor 2 --pipeline 2",
+        "plan llama2-7b --chip a100_80gb --fabric selene_hdr200x8 --devices 16 --global-batch 64 --tensor 2 --pipeline \
+        2",
         "list fabrics",
         "list models",
         "list chips",
@@ -27,12 +28,15 @@ fn answers_fit_eighty_columns_and_say_what_they_left_out() {
         let narrow = on_screen("80", &arguments);
         let widest = narrow.lines().max_by_key(|line| line.chars().count()).unwrap();
         assert!(widest.chars().count() <= 80, "{call}: {widest}");
-        assert!(!on_screen("170", &arguments).contains("Left out for want of width"), "{call}");
+        assert!(!on_screen("170", &arguments).contains("Columns left out"), "{call}");
     }
-    assert!(on_screen("80", &["list", "models"]).contains("Left out for want of width: "));
+    assert!(on_screen("80", &["list", "models"]).contains("Columns left out: "));
     // Notes below a row are not dropped.
     let dimensions = on_screen("80", &["list", "dimensions"]);
-    assert!(dimensions.lines().all(|line| line.chars().count() <= 80) && !dimensions.contains("Left out"), "{dimensions}");
+    assert!(
+        dimensions.lines().all(|line| line.chars().count() <= 80) && !dimensions.contains("Columns left out"),
+        "{dimensions}"
+    );
     let (_, dies) = dimensions.split_once("\narea.dies ").unwrap();
     assert!(dies.split_once('\n').unwrap().1.starts_with("    from: 1.00; to: "), "{dies}");
     assert!(dies.contains("what it is: compute dies that share the area;"), "{dies}");
@@ -64,7 +68,7 @@ fn what_takes_long_says_what_it_does() {
         String::from_utf8(output.stderr).unwrap()
     };
     let lines = said(None);
-    let phases = ["reading the question and preparing plans", "bounding chips and planning for a first one", "searching ["];
+    let phases = ["reading the question and preparing plans", "bounding chips and planning for the first", "searching ["];
     let told = lines.lines().filter(|line| phases.iter().any(|phase| line.contains(phase)) && line.contains(" s"));
     assert!(told.count() >= 1, "{lines}");
     assert_eq!(said(Some("warn")), "");
@@ -179,8 +183,10 @@ fn perfetto_s_own_reader_finds_every_pass() {
     let dir = tempfile::tempdir().unwrap();
     let call: Vec<&str> = SMALL.split(' ').chain(["--trace", "step.json"]).collect();
     let answer = run_coplace_in(dir.path(), &call).expect_json();
-    let script = "import sys; from perfetto.trace_processor import TraceProcessor; tp = TraceProcessor(trace=sys.argv[1]); \
-        print(next(iter(tp.query(\"select count(*) c from slice where name like 'forward %' or name like 'backward %'\"))).c)";
+    let script = "import sys; from perfetto.trace_processor import TraceProcessor; tp = \
+        TraceProcessor(trace=sys.argv[1]); \
+        print(next(iter(tp.query(\"select count(*) c from slice where name like 'forward %' or name like 'backward \
+        %'\"))).c)";
     let passes: u64 = read_by(script, &dir.path().join("step.json")).trim().parse().unwrap();
     let plan = &answer["result"]["plan"]["plan"];
     let micro_batches = 16 / plan["layout"]["data"].as_u64().unwrap() / plan["batch"]["micro_batch"].as_u64().unwrap();

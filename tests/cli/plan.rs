@@ -105,7 +105,8 @@ fn options_of_the_stack_are_set_by_name() {
     let error = run_coplace(&call_plan(&["--stack-option", "overlap.tensr=1"])).expect_refusal();
     assert!(
         error.contains(
-            "--stack-option: overlap.tensr: the stack megatron has no such option; did you mean `overlap.tensor`? It has kernels."
+            "--stack-option: overlap.tensr: the stack megatron has no such option; did you mean `overlap.tensor`? It \
+            has kernels."
         ),
         "{error}"
     );
@@ -172,7 +173,8 @@ fn a_plan_is_written_in_a_frameworks_words() {
     }
     let maxtext = emit("maxtext", "minimal");
     assert_eq!(maxtext.code, 3, "{}", maxtext.stderr);
-    let start = "error: --emit maxtext: what is written runs another plan than the one that was timed, which also has: schedule interleaved: ";
+    let start = "error: --emit maxtext: what is written runs another plan than the one that was timed, which also has: \
+        schedule interleaved: ";
     assert!(maxtext.stderr.starts_with(start), "{}", maxtext.stderr);
     let maxtext = maxtext.stdout;
     for setting in
@@ -203,7 +205,8 @@ fn adamw_is_another_name_of_adam() {
 /// The best choice per stage is no slower than any named policy. The answer says where the tensors of each stage go.
 #[test]
 fn what_every_stage_keeps_is_chosen_and_told() {
-    let job = "plan llama3-8b --chip a100_80gb_sxm --fabric selene_hdr200x8 --devices 8 --global-batch 32 --tensor 2 --pipeline 4 \
+    let job = "plan llama3-8b --chip a100_80gb_sxm --fabric selene_hdr200x8 --devices 8 --global-batch 32 --tensor 2 \
+        --pipeline 4 \
                --virtual-stages 1 --micro-batch 2 --zero 0 --layer-split even --headroom-gib 42 --top 3";
     let with = |more: &[&str]| run_coplace(&job.split_whitespace().chain(more.iter().copied()).collect::<Vec<_>>());
     let step = |answer: &Value| answer["plans"][0]["step_s"].as_f64().unwrap();
@@ -228,7 +231,7 @@ fn what_every_stage_keeps_is_chosen_and_told() {
     assert!(steps.is_sorted() && plans[0]["cannot_run"].is_string(), "{steps:?}");
     let runs = plans.iter().position(|plan| plan["cannot_run"].is_null()).unwrap();
     let text = with(&["--stack", "megatron", "--recompute", "best"]).expect_result();
-    assert!(text.contains(&format!("The fastest of these that it can run is {}: ", runs + 1)), "{text}");
+    assert!(text.contains(&format!("The fastest listed plan that it can run is {}: ", runs + 1)), "{text}");
     // The same holds with the bad ends of intervals.
     let robust = with(&["--stack", "megatron", "--recompute", "best", "--robust", "--format", "json"]).expect_json();
     let plans = robust["plans"].as_array().unwrap();
@@ -254,7 +257,8 @@ fn maxtext_is_offered_its_own_policies() {
 #[test]
 fn megatron_s_arguments_for_a_tpu_lack_a_framework_that_runs_them() {
     let written = run_coplace(
-        &"plan llama2-7b --chip tpu_v4 --fabric tpu_v4_ici --devices 8 --global-batch 16 --tensor 2 --pipeline 1 --emit megatron"
+        &"plan llama2-7b --chip tpu_v4 --fabric tpu_v4_ici --devices 8 --global-batch 16 --tensor 2 --pipeline 1 \
+            --emit megatron"
             .split(' ')
             .collect::<Vec<_>>(),
     );
@@ -293,7 +297,8 @@ fn what_fits_nowhere_is_a_result_that_says_what_is_lacking() {
     assert!(text.contains("no plan fits; the nearest, t ") && text.contains("GiB of 79.15 GiB"), "{text}");
     assert!(
         text.contains(
-            "; use at least 40 devices (whole nodes of 8): fewer than 38 cannot hold the parameters with their optimizer states"
+            "; use at least 40 devices (whole nodes of 8): fewer than 38 cannot hold the parameters with their \
+            optimizer states"
         ),
         "{text}"
     );
@@ -406,11 +411,13 @@ fn faulty_arguments_are_refused() {
         ),
         (
             vec!["--schedule", "zb-v", "--pipeline", "1"],
-            "--schedule: schedule = zb-v: must be left out without a pipeline: one stage has nothing to schedule; use the schedule 1f1b, or pp = 2",
+            "--schedule: schedule = zb-v: must be left out without a pipeline: one stage has nothing to schedule; use \
+            the schedule 1f1b, or pp = 2",
         ),
         (
             vec!["--layer-split", "99:1"],
-            "--layer-split: layer_split = 99:1: must be at most the 32 layers in the first and the last chunk together; use 31:1 or 32:0",
+            "--layer-split: layer_split = 99:1: must be at most the 32 layers in the first and the last chunk \
+            together; use 31:1 or 32:0",
         ),
         (vec!["--shards", "7", "--zero", "1"], "--shards: shards = 7: must be a divisor of the"),
         (
@@ -494,7 +501,8 @@ fn memory_over_a_step_is_drawn() {
 
 #[test]
 fn a_part_of_every_fast_domain_is_named_where_it_cures() {
-    let call = "plan llama3-70b --chip gb200 --fabric gb200_nvl72_400g --devices 256 --global-batch 512 --tensor 4 --pipeline 4";
+    let call = "plan llama3-70b --chip gb200 --fabric gb200_nvl72_400g --devices 256 --global-batch 512 --tensor 4 \
+        --pipeline 4";
     let told = run_coplace(&call.split(' ').collect::<Vec<_>>()).expect_refusal();
     assert!(
         told.contains("use 216 or 288") && told.contains("or --fast-domain 64, of the 72 devices of every domain so many"),

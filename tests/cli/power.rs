@@ -34,7 +34,7 @@ fn a_limit_of_power_lowers_the_clock_of_the_chip_that_every_verb_takes() {
     assert_eq!(again["result"]["time"], limited["best"]["step"]["time"]);
     assert_eq!(again["result"]["energy"], limited["best"]["step"]["energy"]);
     let explained = run_coplace_in(dir.path(), &["explain", "limited"]).expect_result();
-    assert!(explained.contains(&format!("clock    lowered to {clock:.0} MHz: the limit of power")), "{explained}");
+    assert!(explained.contains(&format!("clock    lowered to {clock:.0} MHz by the power limit")), "{explained}");
     // A sweep has the same chip at the same clock.
     let swept = [&["sweep"][..], &question, &["--max-power", &most, "--out", "swept"]].concat();
     run_coplace_in(dir.path(), &swept).expect_result();

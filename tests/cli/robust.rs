@@ -49,7 +49,7 @@ fn by_bad_ends_no_design_is_chosen_whose_step_may_take_longer() {
     assert!((best * step_interval(&robust).1 / batch - 1.0).abs() < 1e-9, "{best}");
     let text = search(&["--robust", "--front", "none", "--out", "again"]).expect_result();
     assert!(text.contains("In tokens/s, at the bad end"), "{text}");
-    let proof = "Proven: of no design of this space is the fastest plan found better at the bad end of its step's 90 % interval.";
+    let proof = "Proven: no design of this space has a fastest plan that is better at the bad end of its step's 90 % interval.";
     let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains("Designs are ranked by the bad end"), "{text}");
     // Tables have the bad end beside the step, and `designs.parquet` has it for every design. There is no front.

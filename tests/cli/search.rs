@@ -308,7 +308,8 @@ fn no_run_is_written_over_another_question_s_answer() {
     assert_eq!(file_names(&runs), ["opt-350m-smoke".to_owned(), format!("opt-350m-smoke-{digest}")]);
     let before = std::fs::read(runs.join("opt-350m-smoke/record.json")).unwrap();
     let refused = search(&["--max-area", "200", "--out", "runs/opt-350m-smoke"]).expect_refusal();
-    let why = "error: --out runs/opt-350m-smoke: holds the answer to another question, which is not overwritten; give another directory, or remove it\n";
+    let why = "error: --out runs/opt-350m-smoke: holds the answer to another question, which is not overwritten; give \
+        another directory, or remove it\n";
     assert_eq!(refused, why);
     assert_eq!(std::fs::read(runs.join("opt-350m-smoke/record.json")).unwrap(), before);
     // The same question uses the same directory.
@@ -323,9 +324,14 @@ fn one_chip_is_found_for_several_models_each_under_its_own_plan() {
     let both = ["search", "llama2-7b", "opt-350m", "--study", "small.toml"];
     let text = run_coplace_in(dir.path(), &[&both[..], &["--out", "both"]].concat()).expect_result();
     assert!(text.starts_with("llama2-7b, opt-350m on one chip, each on a cluster of it"), "{text}");
-    for part in
-        ["Models\n======", "x reference", "times the reference's, over the models", "Comparison on opt-350m", "The gap over time"]
-    {
+    for part in [
+        "Models\n======",
+        "x reference",
+        "times the reference's, over the models",
+        "Comparison on opt-350m",
+        "The gap \
+            over time",
+    ] {
         assert!(text.contains(part), "{part} is missing:\n{text}");
     }
     let found = read_record(&dir.path().join("both"));
@@ -458,7 +464,8 @@ fn a_batch_that_the_study_s_plans_cannot_have_is_cured_by_flags() {
         run_coplace_in(dir.path(), &["search", "llama2-7b", "--study", "smoke", "--global-batch", "7"]).expect_refusal();
     assert_eq!(
         refused,
-        "error: smoke: plan: pp = 1024: must be at most 34: the 32 layers, one for every stage, and the embedding's and the head's; \
+        "error: smoke: plan: pp = 1024: must be at most 34: the 32 layers, one for every stage, and the embedding's \
+        and the head's; \
          use --global-batch 8, or --devices 1008 or 1064, or other degrees in the study's [plan]\n"
     );
     // The suggested cure works.

@@ -135,7 +135,7 @@ fn runs_of_several_models_are_compared_by_their_mean_and_on_each() {
     let text = compare(&["a"]).expect_result();
     for part in [
         "Mean over the models\n",
-        "x reference: the geometric mean of the models' throughputs over those of h100_80gb_sxm",
+        "x reference: the geometric mean of the models' throughputs relative to h100_80gb_sxm",
         "On opt-350m, 2,048 tokens",
         "On llama2-7b, 4,096 tokens",
     ] {
@@ -174,7 +174,7 @@ fn runs_of_several_models_are_compared_by_their_mean_and_on_each() {
     }
     searched(dir.path(), &[MODELS[1], MODELS[0]], &["--out", "others"]);
     let refused = compare(&["a", "others"]).expect_refusal();
-    assert!(refused.contains("they have no scale in common; give runs of the same models"), "{refused}");
+    assert!(refused.contains("their rates have no common scale; give runs of the same models"), "{refused}");
 }
 
 #[test]
@@ -211,9 +211,7 @@ fn runs_of_different_processes_say_them() {
         searched(dir.path(), &MODELS[..1], &["--node", node, "--out", node]);
     }
     let text = run_coplace_in(dir.path(), &["pareto", "n4", "n7", "--out", "figures"]).expect_result();
-    for part in
-        ["designs of 4 nm\n", "designs of 7 nm\n", "Areas are of different processes: a mm² of one is not a mm² of another."]
-    {
+    for part in ["designs of 4 nm\n", "designs of 7 nm\n", "Areas belong to different process nodes and cannot be compared."] {
         assert!(text.contains(part), "{part} is missing:\n{text}");
     }
     let svg = std::fs::read_to_string(dir.path().join("figures/pareto.svg")).unwrap();

@@ -15,15 +15,18 @@ fn what_is_wrong_with_a_space_is_named() {
     for (dimensions, why) in [
         (
             "\"tensor.arays\" = [2]",
-            "s.toml, line 10: space.dimensions.tensor.arays = 2: unknown field `arays`, expected one of `cores`, `arrays_per_core`",
+            "s.toml, line 10: space.dimensions.tensor.arays = 2: unknown field `arays`, expected one of `cores`, \
+            `arrays_per_core`",
         ),
         (
             "\"memory.l3.ports\" = [2]",
-            "s.toml, line 10: space.dimensions.memory.l3.ports: there is no such table; use a field of tpu_v4.toml's file",
+            "s.toml, line 10: space.dimensions.memory.l3.ports: there is no such table; use a field of tpu_v4.toml's \
+            file",
         ),
         (
             "\"tensor.cores\" = [2.5]",
-            "s.toml, line 10: space.dimensions.tensor.cores = 2.5: invalid type: floating point `2.5`, expected a whole number",
+            "s.toml, line 10: space.dimensions.tensor.cores = 2.5: invalid type: floating point `2.5`, expected a \
+            whole number",
         ),
         (
             "n = -2\n\"area.fp32_units\" = \"n\"",
@@ -32,7 +35,8 @@ fn what_is_wrong_with_a_space_is_named() {
         ("\"area.node\" = [7]", "s.toml, line 10: space.dimensions.area.node = 7: invalid type: integer `7`"),
         (
             "\"area.node\" = [\"n7\", \"n5\"]\n\"vector.lanes\" = { by = \"area.node\", values = { n7 = 64 } }",
-            "s.toml, line 11: space.dimensions.vector.lanes = { by = \"area.node\", values = { n7 = 64 } }: has no value for area.node = n5",
+            "s.toml, line 11: space.dimensions.vector.lanes = { by = \"area.node\", values = { n7 = 64 } }: has no \
+            value for area.node = n5",
         ),
         (
             "\"tensor.rows\" = []",
@@ -50,12 +54,14 @@ fn what_is_wrong_with_a_space_is_named() {
         ("\"memory.hbm.capacity_gib\" = [0.001]", "space.dimensions: no combination is a chip: "),
         (
             "\"published.tdp_w\" = [100]",
-            "space.dimensions.published.tdp_w: is a measurement or publication about a built chip and cannot vary; remove it",
+            "space.dimensions.published.tdp_w: is a measurement or publication about a built chip and cannot vary; \
+            remove it",
         ),
         ("\"fabric.tier.nvlink.devices\" = [8]", "fabric.tier.nvlink.devices = 8: there is no such table"),
         (
             "\"tensor.rows\" = \"foo(tensor.columns)\"",
-            "s.toml, line 10: space.dimensions.tensor.rows = \"foo(tensor.columns)\": foo is no known function; write plain numbers, ",
+            "s.toml, line 10: space.dimensions.tensor.rows = \"foo(tensor.columns)\": foo is no known function; write \
+            plain numbers, ",
         ),
     ] {
         let message = refused(dimensions, &[]);
@@ -69,18 +75,31 @@ fn what_is_wrong_with_a_space_is_named() {
             "--set area.links=6: area.links is given already (--set area.links=3); give each key once",
         ),
         (&["--hbm-stacks", "4"], "--hbm-stacks 4: study s.toml has no dimension hbm_stacks; it has area.links, "),
-        (&["--objective", "speed"], "use one of throughput, step-time, per-mm2, per-watt, per-dollar, energy-per-token"),
+        (
+            &["--objective", "speed"],
+            "use one of throughput, step-time, per-mm2, per-watt, per-dollar, \
+            energy-per-token",
+        ),
         (&["--node", "n2"], "--node n2: area.node = n2: unknown variant `n2`"),
         (&["--set", "clock_mhz=nan"], "error: --set clock_mhz=nan: must be finite; "),
         (&["--set", "clock_mhz="], "error: --set clock_mhz=: has no value; write --set clock_mhz=VALUE"),
-        (&["--set", "tensor.cores=2.5"], "error: --set tensor.cores=2.5: tensor.cores = 2.5: invalid type: floating point"),
+        (
+            &["--set", "tensor.cores=2.5"],
+            "error: --set tensor.cores=2.5: tensor.cores = 2.5: invalid type: floating \
+            point",
+        ),
     ] {
         let message = refused("", flags);
         assert!(message.contains(why), "{flags:?}: {message}");
     }
     for (of, by, why) in [
         ("base_chip = \"tpu_v4\"", "base_chip = \"tpu_v0\"", "s.toml, line 6: space.base_chip: unknown chip `tpu_v0`"),
-        ("max_area_mm2 = 700", "max_area_mm2 = nan", "s.toml, line 7: space.max_area_mm2 = NaN: must be positive and finite"),
+        (
+            "max_area_mm2 = 700",
+            "max_area_mm2 = nan",
+            "s.toml, line 7: space.max_area_mm2 = NaN: must be positive and \
+            finite",
+        ),
         ("fabric = \"tpu_v4_ici\"", "fabric = \"string\"", "s.toml, line 18: cluster.fabric: unknown fabric `string`"),
         (
             "[limits]",

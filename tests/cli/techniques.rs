@@ -148,8 +148,8 @@ fn a_file_of_ones_own_is_checked_and_allowed_as_it_is_given() {
     write("exact", "place = { to = \"host\", fraction = 1.5 }");
     let refused = called(&evaluate(&["--technique", &file])).expect_refusal();
     assert!(refused.contains(&file) && refused.contains("place.fraction = 1.5: must be from 0 to 1"), "{refused}");
-    let narrow =
-        "at = { operators = [\"mlp\"] }\nrepresentation = { kind = \"quantised\", bits = 8, group = 64, meta_bytes = 4 }";
+    let narrow = "at = { operators = [\"mlp\"] }\nrepresentation = { kind = \"quantised\", bits = 8, group = 64, \
+        meta_bytes = 4 }";
     write("exact", narrow);
     assert!(
         called(&evaluate(&["--technique", &file])).expect_refusal().contains("gate = exact: rule 1 changes what is computed")
@@ -259,7 +259,8 @@ fn what_a_technique_has_settled_is_listed_once() {
 /// gradients, two thirds of training's, and its adapters. Techniques that only place tensors do all the work.
 #[test]
 fn mfu_counts_what_is_done_under_a_technique() {
-    let job = "evaluate llama2-7b --chip a100 --fabric selene_hdr200x8 --devices 8 --global-batch 8 --tensor 1 --pipeline 1 --recompute none \
+    let job = "evaluate llama2-7b --chip a100 --fabric selene_hdr200x8 --devices 8 --global-batch 8 --tensor 1 \
+        --pipeline 1 --recompute none \
                --micro-batch 1 --zero 1 --format json";
     let done = |technique: &[&str]| {
         let answer = run_coplace(&job.split_whitespace().chain(technique.iter().copied()).collect::<Vec<_>>()).expect_json();
@@ -273,7 +274,8 @@ fn mfu_counts_what_is_done_under_a_technique() {
 }
 
 /// A plan of one layout.
-const ONE: &str = "llama2-7b --chip a100 --fabric selene_hdr200x8 --devices 8 --global-batch 8 --tensor 1 --pipeline 1 --micro-batch 1 --zero 1";
+const ONE: &str = "llama2-7b --chip a100 --fabric selene_hdr200x8 --devices 8 --global-batch 8 --tensor 1 --pipeline 1 \
+    --micro-batch 1 --zero 1";
 
 fn of_one(verb: &str, more: &str) -> crate::support::CommandOutput {
     run_coplace(&format!("{verb} {ONE} {more}").split_whitespace().collect::<Vec<_>>())
@@ -418,10 +420,10 @@ fn what_techniques_keep_is_listed_by_tensor() {
 #[test]
 fn addresses_are_a_technique_of_their_own() {
     let refusal = |more: &str| of_one("evaluate", &format!("--headroom-gib 40 {more}")).expect_refusal();
-    let cure = "best decides no addresses: --technique planned-addresses";
+    let cure = "best plans no addresses: --technique planned-addresses";
     assert!(refusal("--recompute best").contains(cure));
     for more in ["--recompute full", "--recompute best --technique planned-addresses"] {
-        assert!(!refusal(more).contains("best decides no addresses"), "{more}");
+        assert!(!refusal(more).contains("best plans no addresses"), "{more}");
     }
     let help = run_coplace(&["plan", "--help"]).stdout;
     let words = help.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -88,5 +88,5 @@ fn the_reference_of_freedoms_is_ideal_where_the_space_s_chips_are() {
     assert!(model["chips"].as_str().unwrap().contains("the reference, tpu_v4, are ideal"), "{model}");
     std::fs::write(dir.path().join("n5.toml"), RELATIVES.replace("links = {", "\"area.node\" = [\"n5\"]\nlinks = {")).unwrap();
     let text = run_coplace_in(dir.path(), &call.map(|word| if word == "s.toml" { "n5.toml" } else { word })).expect_result();
-    assert!(text.contains("Areas are of different processes (5 nm, 7 nm)"), "{text}");
+    assert!(text.contains("Areas belong to different process nodes (5 nm, 7 nm)"), "{text}");
 }

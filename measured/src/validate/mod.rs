@@ -54,7 +54,7 @@ pub enum ValidateError {
         why: String,
     },
     /// Its columns belong to no data set.
-    #[error("{}: columns {found} are those of no known data set; known are {known}", file.display())]
+    #[error("{}: columns {found} belong to no known data set; known are {known}", file.display())]
     Unrecognised {
         /// The file.
         file: PathBuf,
@@ -82,7 +82,7 @@ pub enum ValidateError {
         column: String,
     },
     /// A chip can only be fitted to kernels.
-    #[error("{}: this is a {dataset} file; a chip's scalars are fitted to measured kernels: give a kernels file", file.display())]
+    #[error("{}: this is a {dataset} file, but a chip's scalars are fitted to measured kernels; give a kernels file", file.display())]
     NotKernels {
         /// The file.
         file: PathBuf,
@@ -90,7 +90,8 @@ pub enum ValidateError {
         dataset: Dataset,
     },
     /// A stack can only be fitted to training runs.
-    #[error("{}: this is a {dataset} file; a software stack's scalars are fitted to training runs: give a file of those", file.display())]
+    #[error("{}: this is a {dataset} file, but a software stack's scalars are fitted to training runs; give such a \
+        file", file.display())]
     NotRuns {
         /// The file.
         file: PathBuf,
@@ -98,7 +99,8 @@ pub enum ValidateError {
         dataset: Dataset,
     },
     /// Too few runs for fitting a stack.
-    #[error("{}: of {rows} rows fewer than {least} have a measured step time or peak and can be predicted; give at least {least} (`coplace validate` says what is wrong with the others)", file.display())]
+    #[error("{}: fewer than {least} of {rows} rows have a measured step time or peak and can be predicted; give at \
+        least {least} (`coplace validate` explains the others)", file.display())]
     TooFewRuns {
         /// The file.
         file: PathBuf,
@@ -108,7 +110,8 @@ pub enum ValidateError {
         rows: usize,
     },
     /// Too few collectives for fitting a fabric.
-    #[error("{}: fewer than {least} collectives of one chip on {fabric} have a measured time and can be predicted ({rows}); give at least {least} whose `fabric` is {fabric} (`coplace validate` says what is wrong with the others)", file.display())]
+    #[error("{}: fewer than {least} collectives of one chip on {fabric} have a measured time and can be predicted \
+        ({rows}); give at least {least} whose `fabric` is {fabric} (`coplace validate` explains the others)", file.display())]
     TooFewCollectives {
         /// The file.
         file: PathBuf,
@@ -357,7 +360,9 @@ impl FileReport {
             Ok((measured, values)) => {
                 self.add_assumptions(&row.id(), assumed);
                 for (target, measured) in measured {
-                    let Some((_, predicted)) = values.iter().find(|(column, _)| *column == target.column) else { continue };
+                    let Some((_, predicted)) = values.iter().find(|(column, _)| *column == target.column) else {
+                        continue;
+                    };
                     self.predictions.push(ValuePrediction {
                         line: row.line(),
                         id: row.id(),

@@ -162,16 +162,14 @@ impl MaxTextSettings {
             if let (Some(split), false) =
                 (l.chunk_split(model.layers).ok(), model.layers.is_multiple_of(l.chunk_count()) && l.ends.is_none())
             {
-                self.0.push_lack(
-                    true,
-                    &format!("layers {split}: MaxText gives every stage as many (coplace plan --layer-split even)"),
-                );
+                self.0.push_lack(true, &format!("layers {split}: MaxText splits them evenly (coplace plan --layer-split even)"));
             }
             let ragged = !micro_batches.is_multiple_of(l.pipeline.into());
             self.0.push_lack(ragged, "micro-batches: MaxText takes multiples of the stages only");
             let name = schedule_name(plan);
             let text = format!(
-                "schedule {name}: MaxText runs all forward passes first, which keeps every micro-batch's activations (coplace plan \
+                "schedule {name}: MaxText runs all forward passes first, which keeps every micro-batch's activations \
+                (coplace plan \
                  --schedule gpipe --virtual-stages 1)"
             );
             self.0.push_lack(plan.schedule != PipelineSchedule::GPipe, &text);
@@ -188,7 +186,7 @@ impl MaxTextSettings {
         self.0.push_lack(uneven, "experts: MaxText takes their axis from the data-parallel ranks, which these do not divide");
         self.0.push_lack(
             !uneven && l.expert_tensor.is_some(),
-            "experts split over another width than the rest: MaxText splits both alike",
+            "experts split over another width than the rest: MaxText uses one width for both",
         );
         let copies = (l.data / l.expert.max(1)).max(1);
         let sharded = l.zero == ZeroStage::Parameters;
@@ -238,7 +236,7 @@ impl MaxTextSettings {
             self.push_setting("shard_optimizer_over_data", true);
             self.0.push_lack(
                 l.zero == ZeroStage::Gradients,
-                "ZeRO-2: MaxText shares optimizer states (ZeRO-1) or weights too (fsdp)",
+                "ZeRO-2: MaxText shards optimizer states (ZeRO-1), or weights too (fsdp)",
             );
             let copies = state_copies(recipe.stack, recipe.fast_domain, l) > 1;
             self.0.push_lack(copies, "states: this plan shares them inside a slice, MaxText over all of the data axis");
@@ -304,7 +302,8 @@ impl MaxTextSettings {
                 self.push_setting("remat_policy", "minimal_with_context");
                 self.0.push_lack(
                     true,
-                    "recompute none: MaxText's nearest keeps every product and attention's result, the rest runs again",
+                    "recompute none: MaxText's nearest policy keeps all products and attention's result, and \
+                    recomputes the rest",
                 );
             }
             ActivationPolicy::Full => self.push_setting("remat_policy", "full"),

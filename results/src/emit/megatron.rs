@@ -362,8 +362,12 @@ impl MegatronArguments {
             Optimizer::Adam => "adam",
             Optimizer::Sgd | Optimizer::Momentum => "sgd",
             Optimizer::Muon => "muon",
-            Optimizer::Adafactor => return self.0.push_lack(true, "optimizer adafactor: Megatron-LM has adam, sgd and muon"),
-            Optimizer::Adam8bit => return self.0.push_lack(true, "optimizer adam8bit: Megatron-LM has adam, sgd and muon"),
+            Optimizer::Adafactor => {
+                return self.0.push_lack(true, "optimizer adafactor: Megatron-LM has adam, sgd and muon");
+            }
+            Optimizer::Adam8bit => {
+                return self.0.push_lack(true, "optimizer adam8bit: Megatron-LM has adam, sgd and muon");
+            }
         };
         self.push_argument("optimizer", named);
         if named == "sgd" {
@@ -402,7 +406,7 @@ impl MegatronArguments {
             self.push_argument("offload-modules", away.join(" "));
         }
         let alone = away.contains(&"attn_proj") && !away.contains(&"core_attn");
-        self.0.push_lack(alone, "attn_proj away without core_attn: Megatron-LM sends both or neither");
+        self.0.push_lack(alone, "attn_proj offloaded without core_attn: Megatron-LM offloads both or neither");
     }
 
     /// The activations that layers keep.
@@ -417,7 +421,8 @@ impl MegatronArguments {
                 }
                 None => self.0.push_lack(
                     true,
-                    "recompute by stage: Megatron-LM recomputes as many layers in every chunk (--recompute-method block), and no other mix",
+                    "recompute by stage: Megatron-LM recomputes as many layers in every chunk (--recompute-method \
+                    block), and no other mix",
                 ),
             };
         };

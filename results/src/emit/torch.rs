@@ -27,7 +27,7 @@ pub fn write_torch(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressible
         None => lines.push_lack(true, "recompute by stage: write one policy for every stage with evaluate's --recompute"),
         Some(ActivationPolicy::None) => lines.push("# every layer keeps all: no checkpoint around it".to_owned()),
         Some(ActivationPolicy::Full) => {
-            lines.push("# around every layer, all of which runs again:".to_owned());
+            lines.push("# around every layer, which is recomputed as a whole:".to_owned());
             lines.push("# torch.utils.checkpoint.checkpoint(layer, *inputs, use_reentrant=False)".to_owned());
         }
         Some(policy) => write_selective(recipe, policy, &mut lines),
@@ -85,7 +85,8 @@ fn write_selective(recipe: &PlanRecipe<'_>, policy: &ActivationPolicy, lines: &m
     let flag = |on: bool| if on { "True" } else { "False" };
     lines.push_note(
         true,
-        "around every layer: torch.utils.checkpoint.checkpoint(layer, *inputs, use_reentrant=False, context_fn=layer_context)",
+        "around every layer: torch.utils.checkpoint.checkpoint(layer, *inputs, use_reentrant=False, \
+        context_fn=layer_context)",
     );
     let all: Vec<String> = products.iter().enumerate().map(|(at, op)| format!("{at} {}", short(&op.name))).collect();
     lines.push_note(true, &format!("products with weights in the order in which they run: {}", all.join(", ")));
@@ -100,11 +101,13 @@ fn write_selective(recipe: &PlanRecipe<'_>, policy: &ActivationPolicy, lines: &m
          torch.ops.aten._scaled_dot_product_cudnn_attention.default,\n}}\n\
          SUMS = {{\n    torch.ops._c10d_functional.reduce_scatter_tensor.default,\n    \
          torch.ops._c10d_functional.all_reduce.default,\n}}\n\n\n\
-         def layer_context():\n    # products and sums run in the forward pass, and again\n    ran, summed = {{False: 0, True: 0}}, {{False: 0, True: 0}}\n\n    \
+         def layer_context():\n    # products and sums run in the forward pass, and again\n    ran, summed = {{False: \
+         0, True: 0}}, {{False: 0, True: 0}}\n\n    \
          def policy(ctx, op, *args, **kwargs):\n        save = SAVE_ATTENTION and op in ATTENTION\n        \
          if op == torch.ops.aten.mm.default:\n            save = ran[ctx.is_recompute] in SAVED_PRODUCTS\n            \
          ran[ctx.is_recompute] += 1\n        \
-         elif op in SUMS:\n            save = summed[ctx.is_recompute] in SAVED_SUMS\n            summed[ctx.is_recompute] += 1\n        \
+         elif op in SUMS:\n            save = summed[ctx.is_recompute] in SAVED_SUMS\n            \
+         summed[ctx.is_recompute] += 1\n        \
          return CheckpointPolicy.MUST_SAVE if save else CheckpointPolicy.PREFER_RECOMPUTE\n\n    \
          return create_selective_checkpoint_contexts(policy)",
         sets(numbers(&saved_products)),
@@ -114,14 +117,18 @@ fn write_selective(recipe: &PlanRecipe<'_>, policy: &ActivationPolicy, lines: &m
     text.lines().for_each(|line| lines.push(line.to_owned()));
     let other = of(&[DispatchedOperator::Other]);
     let other = names(&mut other.iter().filter(|op| held(op)).map(|op| short(&op.name)));
-    lines.push_lack(!other.is_empty(), &format!("results kept of operators that the dispatcher does not tell apart: {other}"));
+    lines.push_lack(!other.is_empty(), &format!("kept results of operators that the dispatcher cannot distinguish: {other}"));
     let tensors = |ids: &BTreeSet<workloads::TensorId>| names(&mut ids.iter().map(|t| short(&layer.tensors[t.index()].name)));
     lines.push_lack(
         !offloaded.is_empty(),
-        &format!("sent away from the device: {}; this policy keeps them there (torch.autograd.graph.save_on_cpu moves all that a region saves)", tensors(offloaded)),
+        &format!(
+            "offloaded: {}; this policy keeps them on the device (torch.autograd.graph.save_on_cpu moves all that \
+            a region saves)",
+            tensors(offloaded)
+        ),
     );
     let part =
         treatment.partly.as_ref().filter(|partly| partly.recomputed).map(workloads::graph::PartialOffload::offloaded_fraction);
-    let words = |part| format!("for {part} of the tokens, the others run again: a checkpoint is of all tokens");
+    let words = |part| format!("for {part} of the tokens, with the others recomputed: a checkpoint applies to all tokens");
     lines.push_lack(part.is_some(), &part.map(words).unwrap_or_default());
 }

@@ -34,10 +34,10 @@ pub fn draw_freedoms(answer: &Freedoms) -> Result<Figure, FigureError> {
     let most = groups.iter().flat_map(|(_, times)| times).flatten().copied().fold(1.0, f64::max);
     let axis = PlotAxis::linear("", (0.0, most), Some(0.0), (LEFT, RIGHT));
     let x = |times: f64| axis.position_of(times);
-    let title = "What each freedom is worth";
+    let title = "The value of each freedom";
     Canvas::draw_figure(title, (WIDTH as u32, (bottom + 64) as u32), |canvas| {
         canvas.draw_bold_text(title, (20, 22), TITLE, INK, (HPos::Left, VPos::Top));
-        let about = "throughput over that of the reference chip under the expert's plan";
+        let about = "throughput relative to the reference chip under the expert's plan";
         canvas.draw_text(about, (20, 50), LABEL, GREY, (HPos::Left, VPos::Top));
         for (tick, words) in axis.ticks() {
             canvas.draw_line(vec![(x(tick), TOP), (x(tick), bottom)], GRID.to_rgba(), 1);

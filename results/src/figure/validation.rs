@@ -27,7 +27,7 @@ pub fn plots_of_report(report: &FileReport) -> Result<Vec<(String, Figure)>, Fig
         let plot = PredictedPlot {
             title: format!("{stem}: predicted against measured {}", target.quantity),
             subtitle: format!(
-                "{} rows measured and predicted; of the file's {} rows {} are not predicted",
+                "{} rows measured and predicted; {2} of the file's {1} rows are not predicted",
                 format_count(groups.values().map(Vec::len).sum::<usize>() as u64),
                 format_count(report.rows as u64),
                 format_count(left_out as u64)

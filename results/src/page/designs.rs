@@ -42,13 +42,15 @@ impl PageDesigns {
         };
         let shown = match robust {
             false => format!(
-                "Shown are {} (the front and the fastest) and {} (those with the highest bounds). The run's Parquet file has them all.",
+                "Shown: {} (the front and the fastest) and {} (those with the highest bounds). The run's Parquet file \
+                has all designs.",
                 part(&evaluated, "evaluated designs"),
-                part(&others, "designs that their bounds rule out or that are undecided")
+                part(&others, "pruned or undecided designs")
             ),
             true => format!(
-                "Shown are {}, with their throughputs at the bad end of their steps' 90 % intervals, by which the search ranked them. It looked for the \
-                 best alone: these are no front, and of designs that bounds ruled out no throughput is known. The run's Parquet file has them all.",
+                "Shown: {}, with throughputs at the bad end of the step's 90 % interval, which the search ranked by. \
+                The search had no front, and pruned designs have no known throughput. The run's Parquet file has all \
+                designs.",
                 part(&evaluated, "evaluated designs")
             ),
         };
@@ -152,7 +154,7 @@ mod tests {
         let designs = PageDesigns::of_run(&run);
         assert_eq!(designs.rows.len(), MOST);
         assert_eq!(designs.rows.iter().filter(|row| row[2] == 100.0).count(), 1);
-        assert!(designs.shown.starts_with("Shown are 3,000 of 6,000 evaluated designs"), "{}", designs.shown);
+        assert!(designs.shown.starts_with("Shown: 3,000 of 6,000 evaluated designs"), "{}", designs.shown);
         assert!(designs.rows.iter().all(|row| row.as_array().is_some_and(|cells| cells.len() == designs.columns.len())));
     }
 }

@@ -109,7 +109,7 @@ fn interval_text([low, high]: [f64; 2], predicted: f64, words: impl Fn(f64) -> S
 fn grade_text(grade: Grade) -> String {
     match grade {
         Grade::Measured => "all of it was measured",
-        Grade::Related => "some only in what is related",
+        Grade::Related => "some only in related runs",
         Grade::NeverMeasured => "some was never measured",
     }
     .to_owned()
@@ -118,7 +118,7 @@ fn grade_text(grade: Grade) -> String {
 fn unmeasured_ground(ground: &GroundRecord) -> UnmeasuredGround {
     let grade = match ground.grade {
         Grade::Measured => "measured",
-        Grade::Related => "only what is related was measured",
+        Grade::Related => "only related runs were measured",
         Grade::NeverMeasured => "never measured",
     };
     let named: Vec<String> = ground.near.iter().take(NAMED).map(|near| format!("{} ({})", near.name, near.runs)).collect();

@@ -108,14 +108,14 @@ impl PlanReplay {
     /// The reason, in words, why the plan does not belong to the given job.
     pub fn new(job: &Job<'_>, kept: &FoundPlan) -> Result<Self, String> {
         let plan = &kept.plan.plan;
-        let differs =
-            "model, chip, fabric or stack are not those of the run; give them with --model, --chip, --fabric or --stack";
+        let differs = "model, chip, fabric or stack differ from those of the run; give them with --model, --chip, \
+            --fabric or --stack";
         let ranked = job.rank_plan(plan).map_err(|why| format!("{why}: {differs}"))?;
         let ranked = ranked.ok_or_else(|| format!("the plan does not fit the chip: {differs}"))?;
         let (now, then) = (ranked.time.total.0, kept.plan.step_s);
         if (now - then).abs() > SAME * then {
             return Err(format!(
-                "the step takes {} now and took {} then: {differs}",
+                "the step takes {} now but took {} in the run: {differs}",
                 format_seconds(Seconds(now)),
                 format_seconds(Seconds(then))
             ));

@@ -19,7 +19,8 @@ pub enum SubjectError {
     #[error(transparent)]
     Run(#[from] RunDirectoryError),
     /// A file that cannot be read.
-    #[error("{}: cannot be read: {why}; give a run directory of `coplace search`, or what `evaluate` or `plan` printed with --format json", file.display())]
+    #[error("{}: cannot be read: {why}; give a run directory of `coplace search`, or what `evaluate` or `plan` printed \
+        with --format json", file.display())]
     Unreadable {
         /// The file.
         file: PathBuf,
@@ -27,7 +28,8 @@ pub enum SubjectError {
         why: io::Error,
     },
     /// A file with other contents.
-    #[error("{}: {why}; give a run directory of `coplace search`, or what `evaluate` or `plan` of this version printed with --format json", file.display())]
+    #[error("{}: {why}; give a run directory of `coplace search`, or what `evaluate` or `plan` of this version printed \
+        with --format json", file.display())]
     Malformed {
         /// The file.
         file: PathBuf,
@@ -183,8 +185,7 @@ impl PageSubject {
         // The page shows one model: the first.
         if let Some(best) = best.as_mut().filter(|best| !best.models.is_empty()) {
             let first = best.models.swap_remove(0);
-            assumptions
-                .push(format!("The search was for {}; this page shows {} on the chip that it found.", study.model, first.model));
+            assumptions.push(format!("The search was for {}; this page shows {} on the found chip.", study.model, first.model));
             study.model = first.model;
         }
         Self {
@@ -226,7 +227,7 @@ impl PageSubject {
             }
         };
         if has("certificate") {
-            let why = "is the record of a search, which is read with its designs: give its directory".to_owned();
+            let why = "is the record of a search, which needs its designs: give its directory".to_owned();
             return Err(malformed(why));
         }
         if has("job") && has("feasible") {

@@ -15,7 +15,9 @@ pub fn page_title(subject: &PageSubject) -> String {
     match subject.kind {
         AnsweringVerb::Search => format!("Which chip trains {model} best"),
         AnsweringVerb::Evaluate => format!("{model} on {} x {}", format_count(subject.devices), subject.names.chip),
-        AnsweringVerb::Plan => format!("How to train {model} on {} x {}", format_count(subject.devices), subject.names.chip),
+        AnsweringVerb::Plan => {
+            format!("How to train {model} on {} x {}", format_count(subject.devices), subject.names.chip)
+        }
     }
 }
 
@@ -57,7 +59,7 @@ pub fn question_text(subject: &PageSubject) -> Vec<String> {
         _ => vec![
             format!("{}{parameters} is trained on {devices} {} joined by {}: {work}.", names.model, names.chip, names.fabric),
             match subject.kind {
-                AnsweringVerb::Plan => "Which plan is fastest, and why is none of its neighbours?".to_owned(),
+                AnsweringVerb::Plan => "Which plan is fastest, and why are its neighbours slower?".to_owned(),
                 _ => "What does a step take under this plan, and why?".to_owned(),
             },
         ],
@@ -124,7 +126,7 @@ pub fn figure_facts(subject: &PageSubject) -> Vec<PageFact> {
         PageFact::new("step", format_seconds(Seconds(plan.step_s))),
     ];
     if let Some(evidence) = plan.evidence.as_ref().filter(|_| is_robust(subject)) {
-        let note = Some("of its 90 % interval, at which designs are ranked; what else stands here is predicted".to_owned());
+        let note = Some("of its 90 % interval, which designs are ranked by; all other figures are predicted".to_owned());
         facts.push(PageFact {
             note,
             ..PageFact::new("step at the bad end", format_seconds(Seconds(evidence.step_interval_s[1])))
@@ -167,11 +169,11 @@ pub fn proof_text(subject: &PageSubject) -> Vec<String> {
     let c = &record.certificate;
     let sentence = match (c.proof, c.gap) {
         (Proof::Proven, _) if c.robust => {
-            format!("Proven: of no design of this space is the fastest plan considered better {BAD_END}.")
+            format!("Proven: no design of this space has a fastest plan that is better {BAD_END}.")
         }
         (Proof::Gap, Some(gap)) if c.robust => {
             let least = format!("better by more than {:.3} %", gap * 100.0);
-            format!("Of no design of this space is the fastest plan considered {least} {BAD_END}.")
+            format!("No design of this space has a fastest plan that is {least} {BAD_END}.")
         }
         (Proof::Proven, _) => {
             "Proven: no design of this space, under any plan considered, is better under this model.".to_owned()
@@ -183,7 +185,7 @@ pub fn proof_text(subject: &PageSubject) -> Vec<String> {
         (Proof::Gap, Some(gap)) => format!("No design of this space is better by more than {:.3} %.", gap * 100.0),
         (Proof::Gap, None) => "Not proven: the search stopped before it had a bound.".to_owned(),
     };
-    let model = "It does not say that the model is right, or that anything outside the space is worse.".to_owned();
+    let model = "The proof does not say that the model is right, or that designs outside the space are worse.".to_owned();
     std::iter::once(sentence).chain(c.why.clone()).chain(std::iter::once(model)).collect()
 }
 

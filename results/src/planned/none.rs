@@ -40,7 +40,8 @@ fn cure_for_shortfall(job: &Job<'_>, plan: &TrainingPlan, why: &OverCapacity) ->
         let whole = if node < least { least.next_multiple_of(node) } else { least };
         let nodes = if whole > least { format!(" (whole nodes of {node})") } else { String::new() };
         return format!(
-            "; use at least {whole} devices{nodes}: fewer than {least} cannot hold the parameters with their optimizer states"
+            "; use at least {whole} devices{nodes}: fewer than {least} cannot hold the parameters with their optimizer \
+            states"
         );
     }
     Some(why.suggest_cure(plan)).filter(|cure| !cure.is_empty()).map_or_else(String::new, |cure| format!("; {cure}"))
@@ -53,5 +54,5 @@ fn addressing_note(job: &Job<'_>, answer: &PlanAnswer) -> &'static str {
     if !(best && lost) || job.techniques.iter().any(|technique| technique.preset().planned_addresses) {
         return "";
     }
-    "; best decides no addresses: --technique planned-addresses leaves nothing to the allocator's fragments"
+    "; best plans no addresses: --technique planned-addresses avoids the allocator's fragmentation"
 }

@@ -22,7 +22,8 @@ pub fn coverage_report(found: &[IntervalCoverage]) -> String {
         let numbers = [percent(c.covered), percent(c.width), format_count(c.groups as u64)];
         table.add_row(cells.into_iter().chain(numbers).chain(regret));
     }
-    let note = "Intervals of 90 %: the row's fold is held out of the scalars and of the errors that its interval is made of. Width: of the predicted \
-                value. Regret: what choosing the plan that is predicted fastest costs over the fastest; robust: choosing by the interval's bad end.";
+    let note = "90 % intervals: the row's fold is held out of the fitted scalars and of the errors that make its \
+        interval. Width: relative to the predicted value. Regret: loss of the plan that is predicted fastest against \
+        the fastest one; robust: of the plan with the best bad end.";
     table.render() + &fold_line(note)
 }

@@ -61,7 +61,7 @@ fn job_text(job: &JobRecord) -> String {
         ("chip", format!("{}: {cores}, {peak}{hbm} GiB at {rate} GB/s", chip.name)),
         ("cluster", format!("{} devices, {}", format_count(cluster.devices), cluster.fabric)),
         ("batch", format!("{sequences} sequences of {tokens} tokens per step")),
-        ("software", format!("{}; time and memory are those that `plan` gives the same plan", job.stack)),
+        ("software", format!("{}; `plan` gives the same time and memory", job.stack)),
         (
             "options",
             format!("attention {}, products {}, optimizer {}", lower(&job.attention), job.products, lower(&job.optimizer)),
@@ -85,8 +85,8 @@ fn step_text(answer: &EvaluateAnswer, result: &StepRecord) -> String {
     text.push_str(&time_shares_text(&result.time_shares));
     text.push_str(&format_heading("Plan, time and energy of a step"));
     let decided = match answer.counts.plans {
-        1 => "the only one that the arguments leave".to_owned(),
-        plans => format!("the fastest of the {} that the arguments leave", format_count(plans as u64)),
+        1 => "the only plan that the arguments allow".to_owned(),
+        plans => format!("the fastest of {} plans that the arguments allow", format_count(plans as u64)),
     };
     let plan = &result.plan;
     let step_s = Seconds(plan.step_s);
@@ -110,7 +110,7 @@ fn mean_power_text(answer: &EvaluateAnswer, energy: &EnergyRecord) -> String {
     let mean = energy.mean_power_per_device_w;
     let over = answer.job.chip.tdp_w.filter(|tdp| mean > *tdp).map_or_else(String::new, |tdp| {
         format!(
-            ", above the {tdp:.0} W that its maker holds it to: energy is overrated by {} at least",
+            ", above the maker's limit of {tdp:.0} W: energy is overestimated by at least {}",
             format_percent(mean / tdp - 1.0)
         )
     });
@@ -156,7 +156,7 @@ fn longest_kernels(result: &StepRecord) -> String {
     let mut text = table.render();
     if all.len() > NAMED {
         text.push_str(&format!(
-            "{} of {} kernels of a micro-batch on stage {}, where it takes longest; --kernels shows all.\n",
+            "{} of {} kernels of a micro-batch on stage {}, the slowest one; --kernels shows all.\n",
             NAMED,
             all.len(),
             result.slowest_stage

@@ -30,13 +30,14 @@ pub(super) fn plan_evidence(row: &PlanRow) -> Vec<(&'static str, String)> {
 pub(super) fn plans_evidence(rows: &[PlanRow]) -> String {
     let Some((first, others)) = rows.split_first() else { return String::new() };
     let Some(evidence) = &first.evidence else { return String::new() };
-    let mut text = format!("{}{}", format_heading("How sure the first is"), format_fields(&plan_evidence(first)));
+    let mut text = format!("{}{}", format_heading("Confidence in the first"), format_fields(&plan_evidence(first)));
     let lead = evidence.plan_lead;
     let within = others.iter().filter(|row| row.step_s <= first.step_s * lead).count();
     if within > 0 {
         let others = others.len();
         text.push_str(&fold_line(&format!(
-            "Its lead over {within} of the {others} others that are listed is smaller than what the model errs by between plans of one job ({:.0} %, 90 times of 100): which of them is fastest is not settled.",
+            "Too close to call: its lead over {within} of the {others} other listed plans is smaller than the model \
+            error between plans of one job ({:.0} % with 90 % confidence).",
             (lead - 1.0) * 100.0
         )));
     }

@@ -37,7 +37,8 @@ pub fn held_out_report(residuals: &[RunResidual]) -> String {
         table.add_row(cells);
     }
     format!(
-        "{}by model, nodes, chip: the stack's scalars fitted to the other folds from where other stacks have them; by stack: not fitted at all.\n",
+        "{}by model, nodes, chip: the stack's scalars are fitted to the other folds, starting from those of other \
+        stacks; by stack: not fitted at all.\n",
         table.render()
     )
 }

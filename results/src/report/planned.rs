@@ -78,7 +78,8 @@ pub fn planned_report(answer: &PlannedAnswer) -> String {
 }
 
 /// The note for schedules whose memory in flight depends on the times of passes.
-const ZB_V_MEMORY: &str = "Under ZB-V these are the activations of as many passes as a stage may have in flight, which not every stage reaches: plans are\n\
+const ZB_V_MEMORY: &str = "Under ZB-V these are the activations of as many passes as a stage may have in flight, which \
+    not every stage reaches: plans are\n\
     taken to fit by them, and what each stage holds at most is in the last column below.\n";
 
 /// How the plans of the space were decided, and the resulting proof.
@@ -87,13 +88,13 @@ fn search_text(answer: &PlannedAnswer) -> String {
     let mut lines = vec![
         ("plans in the space", format_count(c.plans as u64)),
         ("timed", format_count(c.timed as u64)),
-        ("of these event by event", format_count(c.simulated as u64)),
+        ("timed event by event", format_count(c.simulated as u64)),
         ("larger than memory", format_count(c.over_capacity as u64)),
         ("rejected by bound", format_count(c.rejected_by_bound as u64)),
     ];
     if c.splits > 0 {
-        lines.push(("their other splits of the layers", format_count(c.splits)));
-        lines.push(("of these not ruled out by bounds", format_count(c.splits_tried)));
+        lines.push(("other layer splits", format_count(c.splits)));
+        lines.push(("other splits evaluated", format_count(c.splits_tried)));
     }
     if c.refused > 0 {
         lines.push(("refused", format_count(c.refused as u64)));
@@ -104,8 +105,8 @@ fn search_text(answer: &PlannedAnswer) -> String {
     let mut text = format_fields(&lines);
     if answer.mapping.is_some() && answer.stopped.is_none() {
         text.push_str(
-            "With ranks in the order of the devices no plan of the space is faster than the fastest of these; only these were mapped to the\n\
-             links, and one that is not listed could be faster as mapped.\n",
+            "With ranks in the order of the devices, no plan of the space is faster than the fastest listed one. Only \
+            listed plans were mapped to the links; another plan could be faster when mapped.\n",
         );
     } else if !answer.plans.is_empty() {
         text.push_str(&proof_text(answer));
@@ -120,24 +121,27 @@ fn proof_text(answer: &PlannedAnswer) -> String {
         return fold_line(&format!("{}.", stopped.proof_text(best)));
     }
     if answer.robust {
-        return "No interval ends below the predicted step: a plan that is not listed is predicted to be slower than the first one's bad end, or\n\
-                is beyond the thousand fastest.\n"
+        return "No interval ends below the predicted step. A plan that is not listed is predicted slower than the \
+            first one's bad end, or is not among the thousand fastest.\n"
             .to_owned();
     }
     let runs = match place_of_runnable(&answer.plans) {
-        Some(place) if place > 0 => format!(", and none that the software's framework can run is faster than {}", place + 1),
+        Some(place) if place > 0 => {
+            format!(", and no plan that the software's framework can run is faster than {}", place + 1)
+        }
         _ => String::new(),
     };
     let mut text = fold_line(&format!(
-        "Under this model no plan of the space is faster than the first{runs}: those that were not timed are ruled out by their bounds."
+        "Under this model no plan of the space is faster than the first{runs}. Bounds rule out the plans that were not \
+        timed."
     ));
     if let (Some(mixed), Some(gap)) = (answer.counts.mixed, answer.counts.mix_gap) {
         let near =
-            if gap > 0.0 { format!("; stages' mixes are within {} of their best", format_percent(gap)) } else { String::new() };
+            if gap > 0.0 { format!("; stage policies are within {} of the best", format_percent(gap)) } else { String::new() };
         let _ = writeln!(
             text,
-            "Plans whose layers keep different things were looked for in {} layouts with even or listed splits and the few near these that are fastest where everything is kept{near}.\n\
-             The others take longer even if they keep everything.",
+            "Policies per layer were searched in {} layouts: those with even or listed splits, and the few near them \
+            that are fastest when keeping everything{near}. All others are slower even when keeping everything.",
             format_count(mixed as u64)
         );
     }
@@ -145,7 +149,7 @@ fn proof_text(answer: &PlannedAnswer) -> String {
         Some(tolerance) if tolerance > 0.0 && answer.counts.splits > 0 => {
             let _ = writeln!(
                 text,
-                "No other split of the layers makes any of them{} more than {} faster; --layer-split best tries them all.",
+                "No other layer split makes any of them{} more than {} faster; --layer-split best searches all splits.",
                 if answer.counts.mixed.is_some() { " with one policy for all layers" } else { "" },
                 format_percent(tolerance)
             );
@@ -156,10 +160,12 @@ fn proof_text(answer: &PlannedAnswer) -> String {
 }
 
 /// The letters of the table.
-const LEGEND: &str = "t, p, d, c, e: tensor-, pipeline-, data-, context- (u: Ulysses), expert-parallel devices; v: model chunks per stage.\n\
-    alike: plans of the same t, p, d, c, e that differ in v, layers, ranks or in which tensors are kept, about as fast and as large, not listed.\n\
-    ranks: which axis fills the devices first, second and third. layers: those of each model chunk \
-    where they are not equal (5+4x6+3: 5, then 4 six times, then 3).\n\
+const LEGEND: &str = "t, p, d, c, e: tensor-, pipeline-, data-, context- (u: Ulysses), expert-parallel devices; v: \
+    model chunks per stage.\n\
+    alike: unlisted plans with the same t, p, d, c, e and similar time and memory; they differ in v, layers, ranks or \
+    kept tensors.\n\
+    ranks: the axes in the order in which they fill the devices. layers: layers per model chunk, if not equal \
+    (5+4x6+3: 5, then 4 six times, then 3).\n\
     MFU counts the unmasked half of causal scores, and no recomputation.\n";
 
 /// The columns of the table of plans.
@@ -203,7 +209,7 @@ fn fastest_runnable_text(rows: &[PlanRow]) -> String {
     let step = |row: &PlanRow| row.mapped_step_s.unwrap_or(row.step_s);
     let slower = step(row) / step(first) - 1.0;
     fold_line(&format!(
-        "The fastest of these that it can run is {}: {} per step, {} slower than the first.",
+        "The fastest listed plan that it can run is {}: {} per step, {} slower than the first.",
         place + 1,
         format_seconds(Seconds(step(row))),
         format_percent(slower)
@@ -277,7 +283,8 @@ fn plans_table(rows: &[PlanRow]) -> String {
     }
     if mapped {
         text.push_str(
-            "step s: with ranks in the order of the devices; mapped s: with each plan's ranks where they are best found to be.\n",
+            "step s: with ranks in the order of the devices; mapped s: with each plan's ranks in the best mapping \
+            found.\n",
         );
     }
     text
@@ -421,7 +428,7 @@ pub(super) fn kept_tensors_text(stages: &[StageRow]) -> String {
         at += same;
     }
     format!(
-        "{}{}MiB: of one layer and micro-batch. What is not named stays on the device.\n",
+        "{}{}MiB: per layer and micro-batch. All other tensors stay on the device.\n",
         format_heading("What its layers keep"),
         table.render()
     )
@@ -458,8 +465,8 @@ pub(super) fn timeline_text(rows: &[TimelineRow]) -> String {
     }
     let mut text = table.render();
     text.push_str(
-        "bubble: without a pass until the pipeline's last one has ended. The overhead per step is not in it, nor is the \
-        update's memory.\n",
+        "bubble: time without a pass until the pipeline's last one ends, without the overhead per step. Memory is \
+        without that of the update.\n",
     );
     text
 }

@@ -28,7 +28,8 @@ pub fn run_report(record: &SearchRecord) -> String {
             study.name
         ),
         several => format!(
-            "{} on one chip, each on a cluster of it joined by {} under the stack {}; best is {} over the {} models; study {}\n",
+            "{} on one chip, each on a cluster of it joined by {} under the stack {}; best is {} over the {} models; \
+            study {}\n",
             study.model,
             study.fabric,
             study.stack,
@@ -38,7 +39,7 @@ pub fn run_report(record: &SearchRecord) -> String {
         ),
     };
     if record.certificate.robust {
-        text.push_str("Designs are ranked by the bad end of their steps' 90 % intervals; no front is looked for.\n");
+        text.push_str("Designs are ranked by the bad end of their steps' 90 % intervals; there is no front.\n");
     }
     match &record.best {
         Some(best) => text.push_str(&best_design_text(best, record.certificate.robust)),
@@ -88,7 +89,7 @@ fn front_text(front: &FrontRecord, work: &StepScope) -> String {
         ("designs", format_count(front.designs.len() as u64)),
         (
             "hypervolume",
-            format!("{} of the box from the best of each to a tenth beyond the worst", format_significant(front.hypervolume, 4)),
+            format!("{} of the box from the best values to a tenth beyond the worst", format_significant(front.hypervolume, 4)),
         ),
         ("knee", format!("design {}: {}; {}", front.knee.index, knee.join(", "), front.knee.describe_chip())),
     ])
@@ -209,7 +210,8 @@ pub fn certificate_text(certificate: &Certificate, study: &StudyRecord) -> Strin
     let c = certificate;
     let mut text = match c.proof {
         Proof::Proven if c.robust => {
-            "Proven: of no design of this space is the fastest plan found better at the bad end of its step's 90 % interval.\n"
+            "Proven: no design of this space has a fastest plan that is better at the bad end of its step's 90 % \
+            interval.\n"
                 .to_owned()
         }
         Proof::Proven => "Proven: no design of this space is better.\n".to_owned(),
@@ -219,7 +221,8 @@ pub fn certificate_text(certificate: &Certificate, study: &StudyRecord) -> Strin
         Proof::Infeasible => "Proven: no design of this space runs the model.\n".to_owned(),
         Proof::Gap => match c.gap {
             Some(gap) if c.robust => format!(
-                "Of no design of this space is the fastest plan found better by more than {:.3} % at the bad end of its step's 90 % interval.\n",
+                "No design of this space has a fastest plan that is better by more than {:.3} % at the bad end of its \
+                step's 90 % interval.\n",
                 gap * 100.0
             ),
             Some(gap) => format!("No design of this space is better by more than {:.3} %.\n", gap * 100.0),

@@ -30,9 +30,7 @@ pub fn techniques_report(answer: &TechniqueComparison) -> String {
     let rendered = techniques_table(answer).render();
     text.push_str(&rendered);
     if rendered.contains(MORE) {
-        text.push_str(
-            "!  more than there is: of the device's memory under need, of the host's and of storage under their names\n",
-        );
+        text.push_str("!  exceeds the memory: of the device under need, of the host and of storage under their names\n");
     }
     text.push_str(&written_text(answer));
     let refused: Vec<&TechniqueRow> = answer.rows.iter().filter(|row| row.refused.is_some()).collect();
@@ -76,7 +74,7 @@ pub(super) fn job_techniques_text(techniques: &[TechniqueRecord], tokens_per_s: 
         let times = format_significant(multiplier, 4);
         lines.push((
             "as good as".to_owned(),
-            format!("{} tokens/s, divided by {times} times as many steps", format_rate(raw / multiplier)),
+            format!("{} tokens/s, divided by the factor {times} on the number of steps", format_rate(raw / multiplier)),
         ));
     }
     lines

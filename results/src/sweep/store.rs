@@ -56,7 +56,8 @@ pub enum SweepStoreError {
     },
     /// Another version of coplace wrote it.
     #[error(
-        "{}: is of version {found}, this is version {expected} of coplace; go on with that version, or remove it and sweep again",
+        "{}: is of version {found}, this is version {expected} of coplace; go on with that version, or remove it and \
+        sweep again",
         file.display()
     )]
     Version {
@@ -207,7 +208,14 @@ impl SweepStore {
             return Err(damaged("it is another program's database".into()));
         }
         if format != FORMAT {
-            return Err(SweepStoreError::Version { file, found: format!("store {format}"), expected: format!("store {FORMAT}") });
+            return Err(SweepStoreError::Version {
+                file,
+                found: format!("store {format}"),
+                expected: format!(
+                    "store \
+                {FORMAT}"
+                ),
+            });
         }
         let sound: String =
             connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(|why| read_error(&file, &why))?;
@@ -379,8 +387,10 @@ fn create_database(file: &Path, facts: &str) -> rusqlite::Result<()> {
     connection.pragma_update(None, "user_version", FORMAT)?;
     connection.execute_batch(
         "BEGIN IMMEDIATE;
-         CREATE TABLE facts (one INTEGER PRIMARY KEY CHECK (one = 0), text TEXT NOT NULL, checksum INTEGER NOT NULL) STRICT;
-         CREATE TABLE tally (one INTEGER PRIMARY KEY CHECK (one = 0), rows INTEGER NOT NULL, mixed INTEGER NOT NULL) STRICT;
+         CREATE TABLE facts (one INTEGER PRIMARY KEY CHECK (one = 0), text TEXT NOT NULL, checksum INTEGER NOT NULL) \
+         STRICT;
+         CREATE TABLE tally (one INTEGER PRIMARY KEY CHECK (one = 0), rows INTEGER NOT NULL, mixed INTEGER NOT NULL) \
+         STRICT;
          CREATE TABLE design (number INTEGER PRIMARY KEY, row BLOB NOT NULL, checksum INTEGER NOT NULL) STRICT;
          INSERT INTO tally VALUES (0, 0, 0);",
     )?;

@@ -133,10 +133,7 @@ impl TextTable {
         if !left_out.is_empty() {
             left_out.sort_by_key(|head| self.header.iter().position(|of| of == head));
             let names = left_out.join(", ");
-            text.push_str(&fold_line_within(
-                &format!("Left out for want of width: {names}; a wider screen or --format json has them."),
-                widest,
-            ));
+            text.push_str(&fold_line_within(&format!("Columns left out: {names}; use a wider screen or --format json."), widest));
         }
         text
     }
@@ -397,11 +394,11 @@ mod tests {
         ]);
         // 24 + 9 + 6 + 11 + 8 + 24, with two blanks between columns: the folded table fits 92 characters.
         let text = table.render_within(92);
-        assert!(widest(&text) <= 92 && !text.contains("Left out"), "folding is enough: {text}");
+        assert!(widest(&text) <= 92 && !text.contains("Columns left out"), "folding is enough: {text}");
         let text = table.render_within(80);
         assert!(widest(&text) <= 80 && text.contains("sequences/s") && text.contains("542.1"), "{text}");
-        let said: String = text.lines().skip_while(|line| !line.starts_with("Left out")).collect::<Vec<_>>().join(" ");
-        assert!(said.starts_with("Left out for want of width: bound by; a wider"), "{said}");
+        let said: String = text.lines().skip_while(|line| !line.starts_with("Columns left out")).collect::<Vec<_>>().join(" ");
+        assert!(said.starts_with("Columns left out: bound by; use a wider"), "{said}");
         assert_eq!(table.render_within(170), table.render());
     }
 
@@ -412,7 +409,7 @@ mod tests {
         table.add_row(["area.core_memory.local_buffer.capacity_kib", "16384", "0.5", "a memory on the die, an instance of it"]);
         table.add_row(["schedule.pairing", "same_index", "", ""]);
         let text = table.render_within(56);
-        assert!(widest(&text) <= 56 && !text.contains("Left out"), "{text}");
+        assert!(widest(&text) <= 56 && !text.contains("Columns left out"), "{text}");
         assert!(text.contains("\n    from: 0.5; what it is: a memory on the die, an\n"), "{text}");
         assert!(text.ends_with("\nschedule.pairing                            same_index\n"), "{text}");
         assert_eq!(table.render_within(170), TextTable { spills: false, ..table }.render_within(170));

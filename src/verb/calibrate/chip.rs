@@ -83,7 +83,7 @@ fn write_chip(arguments: &CalibrateArguments, out: &Path, answer: &CalibratedChi
     };
     let mut document = document.or_input()?;
     let of = format!(
-        "{} kernels of {} (coplace calibrate), {:.1} % off on rows left out",
+        "{} kernels of {} (coplace calibrate), {:.1} % off on held-out rows",
         answer.measurements, answer.data, answer.left_out_pct
     );
     for scalar in answer.scalars.iter().filter(|scalar| scalar.determined) {
@@ -99,7 +99,8 @@ fn write_chip(arguments: &CalibrateArguments, out: &Path, answer: &CalibratedChi
 fn nothing_to_fit(arguments: &CalibrateArguments, chip: &str, data: &ChipMeasurements) -> String {
     let mut why: Vec<String> = data.row_errors.iter().map(ToString::to_string).collect();
     why.push(format!(
-        "{}: no row to fit {chip} to: {} rows of other chips, {} wrong, {} of kernels or types that the model does not know; \
+        "{}: no row to fit {chip} to: {} rows of other chips, {} wrong, {} of kernels or types that the model does not \
+        know; \
          give measured kernels of {chip}",
         arguments.data.display(),
         format_count(data.other_chips as u64),
@@ -160,7 +161,7 @@ fn answer_text(answer: &CalibratedChipAnswer) -> String {
         ]);
     }
     text.push_str(&kernels.render());
-    text.push_str("\nRoot mean square of the kernels' errors, and on rows that were not fitted:\n");
+    text.push_str("\nRoot mean square of the kernels' errors, and on held-out rows:\n");
     let row = errors::FitErrorRow {
         first: vec![format_count(answer.measurements as u64)],
         before_pct: answer.error_before_pct,

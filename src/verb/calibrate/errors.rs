@@ -19,8 +19,8 @@ pub struct FitErrorRow {
 /// The table. `first` has the heads of the cells before the errors; `kinds` names the groups that are held out besides
 /// rows.
 pub fn errors_table(first: &[&str], kinds: &str, rows: &[FitErrorRow]) -> String {
-    let errors = ["MAPE % before", "after", "rows left out in turn"].map(str::to_owned);
-    let heads = first.iter().map(|head| (*head).to_owned()).chain(errors).chain([format!("{kinds} left out in turn")]);
+    let errors = ["MAPE % before", "after", "rows held out in turn"].map(str::to_owned);
+    let heads = first.iter().map(|head| (*head).to_owned()).chain(errors).chain([format!("{kinds} held out in turn")]);
     let mut table = TextTable::new(heads.collect::<Vec<_>>());
     for row in rows {
         let percent = |value: f64| format!("{value:.1}");
@@ -41,7 +41,8 @@ fn notes_on_fit(row: &FitErrorRow) -> Vec<String> {
     let mut notes = Vec::new();
     if row.left_out_pct > row.before_pct {
         notes.push(format!(
-            "{of}rows that are left out are predicted worse ({:.1} %) than with the scalars as they were ({:.1} %): so few say too little, keep those.",
+            "{of}held-out rows are predicted worse ({:.1} %) than with the original scalars ({:.1} %): there are too \
+            few rows; keep the original scalars.",
             row.left_out_pct, row.before_pct
         ));
     }

@@ -21,7 +21,8 @@ struct CalibratedFabricAnswer {
 pub fn run_calibrate_fabric(arguments: &CalibrateArguments) -> Result<(), Failure> {
     if !arguments.only.is_empty() {
         return Err(failure::input_failure(
-            "--only: picks a chip's scalars; of a fabric all are fitted, and those that collectives do not determine are kept",
+            "--only: selects scalars of a chip; for a fabric all are fitted, and those that collectives do not \
+            determine are kept",
         ));
     }
     let CalibratedFabric { mut document, fit, source } = progress::run_with_progress("fitting", || {
@@ -59,7 +60,8 @@ fn answer_text(answer: &CalibratedFabricAnswer) -> String {
     text.push_str(&scalars_table(&fit.scalars));
     if let Some(software) = &fit.software {
         text.push_str(&fold_line(&format!(
-            "Fitted, and written by --out, is the fabric under {software}: its figures for other software are not in it."
+            "The fitted fabric, which --out writes, is the one under {software}, without the figures for other \
+            software."
         )));
     }
     text

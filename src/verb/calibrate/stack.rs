@@ -22,7 +22,8 @@ struct CalibratedStackAnswer {
 pub fn run_calibrate_stack(arguments: &CalibrateArguments) -> Result<(), Failure> {
     if !arguments.only.is_empty() {
         return Err(failure::input_failure(
-            "--only: picks a chip's scalars; of a stack all are fitted, and those that runs do not determine are kept",
+            "--only: selects scalars of a chip; for a stack all are fitted, and those that runs do not determine are \
+            kept",
         ));
     }
     let base = SoftwareStack::load(&arguments.chip).map_err(|fault| {

@@ -63,7 +63,8 @@ fn parse_degrees(text: &str) -> Result<ExpertDegrees, Failure> {
     match numbers.as_slice() {
         [Some(pipeline), Some(tensor), Some(data)] => Ok(ExpertDegrees { pipeline: *pipeline, tensor: *tensor, data: *data }),
         _ => Err(failure::input_failure(format!(
-            "--expert {text}: must be pipeline stages, tensor-parallel width and data-parallel ranks, each from 1 to 1048576; write it like 8,1,128"
+            "--expert {text}: must be pipeline stages, tensor-parallel width and data-parallel ranks, each from 1 to \
+            1048576; write it like 8,1,128"
         ))),
     }
 }
@@ -145,11 +146,11 @@ fn reference_chip(question: &SearchQuestion) -> Accelerator {
 
 /// Says which chips are ideal.
 fn chips_note(question: &SearchQuestion) -> String {
-    let measured = "TPU v4 as measured has what its kernels were fitted to";
+    let measured = "TPU v4 as measured is calibrated to its kernels";
     let reference = &question.reference.name;
     match keeps_calibration(question) {
-        true => format!("the space's have the calibration of their base, {reference} its own; {measured}"),
-        false => format!("the space's and the reference, {reference}, are ideal: every peak is reached; {measured}"),
+        true => format!("the chips of the space have the calibration of their base, {reference} its own; {measured}"),
+        false => format!("the chips of the space and the reference, {reference}, are ideal: every peak is reached; {measured}"),
     }
 }
 

@@ -72,7 +72,8 @@ pub fn write_first_expressible(
     answer::write_text(&format!("{}{}", all[chosen].text, prediction_comment(job, &plans[chosen])))?;
     if framework == EmitTarget::Megatron && runs_maxtext(job.chip) {
         return Err(Failure::Incomplete(anyhow::anyhow!(
-            "--emit megatron: Megatron-LM runs on GPUs, {} is none: what is written does not run there; MaxText does (--emit maxtext)",
+            "--emit megatron: Megatron-LM runs on GPUs, {} is none: what is written does not run there; MaxText does \
+            (--emit maxtext)",
             job.chip.name
         )));
     }
@@ -87,8 +88,10 @@ pub fn write_first_expressible(
             Ok(())
         }
         None => Err(Failure::Incomplete(anyhow::anyhow!(
-            "--emit {name}: what is written runs another plan than the one that was timed, which also has: {lacking}; restrict the choices to \
-             what the framework runs (--recompute, --schedule, --virtual-stages, --layer-split, --zero, --context-method, --micro-batch, --expert-tensor, --optimizer)"
+            "--emit {name}: what is written runs another plan than the one that was timed, which also has: {lacking}; \
+            restrict the choices to \
+             what the framework runs (--recompute, --schedule, --virtual-stages, --layer-split, --zero, \
+             --context-method, --micro-batch, --expert-tensor, --optimizer)"
         ))),
     }
 }

@@ -19,7 +19,7 @@ impl StudyOverrides {
 
     /// The first given flag that has no meaning for a sweep, which evaluates all designs of one model, and the cure.
     pub fn flag_of_search_alone(&self) -> Option<(String, &'static str)> {
-        let every = "a sweep looks at every design; leave it out, or use search";
+        let every = "a sweep evaluates every design; leave it out, or use search";
         let flags = [
             (
                 self.time_limit.map(|seconds| format!("--time-limit {seconds}")),
@@ -33,7 +33,8 @@ impl StudyOverrides {
             (self.over.map(|over| format!("--over {}", over.0)), "a sweep is of one model; leave it out"),
             (
                 self.front.map(|axes| format!("--front {}", axes.0)),
-                "a sweep has every design, of which any front is drawn: coplace pareto DIR --x area, for instance",
+                "a sweep has every design, and coplace pareto draws any front: coplace pareto DIR --x area, for \
+                instance",
             ),
         ];
         flags.into_iter().find_map(|(flag, why)| Some((flag?, why)))
@@ -125,12 +126,12 @@ impl StudyOverrides {
         }
         if self.objective.is_none_or(|objective| objective.0 != Objective::PerDollar) {
             return Err(failure::input_failure(format!(
-                "{flag} {value}: is of dollars; add --objective per-dollar, or leave it out"
+                "{flag} {value}: needs an objective in dollars; add --objective per-dollar, or leave it out"
             )));
         }
         if operation.years == 0.0 {
             return Err(failure::input_failure(format!(
-                "{flag} {value}: no energy is paid of no years; add --years, or leave it out"
+                "{flag} {value}: has no effect without years of operation; add --years, or leave it out"
             )));
         }
         Ok(())
@@ -183,7 +184,7 @@ impl StudyOverrides {
                 Some((flag, ..)) => {
                     let cure = "use a study with a base chip (--study tpu, --study gpu), or leave it out";
                     return Err(failure::input_failure(format!(
-                        "{flag}: study {name} has PHAZE's chips, of 22 nm and one HBM; {cure}"
+                        "{flag}: study {name} has PHAZE's chips with a fixed node of 22 nm and one HBM; {cure}"
                     )));
                 }
             },

@@ -42,8 +42,8 @@ pub fn reference_steps(question: &SearchQuestion) -> Result<Vec<ReferenceStep>, 
             Ok(ranked) => Ok(ReferenceStep { time: ranked.time.total, energy: ranked.energy }),
             Err(why) => {
                 let (reference, name) = (&of.study.space.reference_chip, &of.name);
-                let cure =
-                    "several models are held against it: give more devices, another space.reference_chip, or one model alone";
+                let cure = "several models are compared with it: give more devices, another space.reference_chip, or a \
+                    single model";
                 Err(failure::input_failure(format!(
                     "{name}: space.reference_chip = {reference} cannot run {}: {why}; {cure}",
                     of.called

@@ -43,9 +43,9 @@ struct SearchPartAnswer {
 /// Runs the verb for parts: searches one, or submits all.
 pub fn run_part(arguments: &SearchArguments) -> Result<(), Failure> {
     if arguments.posed.asked.time_limit.is_some() {
-        let cure =
-            "parts are searched to their end, or begin again: limit the job (--slurm --time=4:00:00), or search in one process";
-        return Err(failure::input_failure(format!("--time-limit: of a search in one process alone: {cure}")));
+        let cure = "a part is searched to its end or started again: limit the job (--slurm --time=4:00:00), or search \
+            in one process";
+        return Err(failure::input_failure(format!("--time-limit: works only for a search in one process: {cure}")));
     }
     let question = SearchQuestion::read_question(&arguments.posed)?;
     let digest = question.digest_of_question(arguments.seed);
@@ -162,7 +162,7 @@ fn search_part(
     })?;
     drop(progress);
     if let Some(why) = shared.and_then(|shared| shared.failed) {
-        tracing::warn!("--share: other parts were not told of the best of this one, and search longer: {why}");
+        tracing::warn!("--share: other parts do not know the best designs of this one, and search longer: {why}");
     }
     let (evaluated, seconds) = (count_evaluated(&answer), start.elapsed().as_secs_f64());
     let done = PartFacts { evaluated, seconds, ..asked };
@@ -177,7 +177,8 @@ fn count_evaluated(answer: &PartAnswer) -> u64 {
 fn answer_text(answer: &SearchPartAnswer) -> String {
     let what = if answer.was_complete { "was complete" } else { "is complete" };
     format!(
-        "Part {} of the search {what}: {} designs evaluated, {:.1} s; coplace merge puts all parts together.\nWritten: {}\n",
+        "Part {} of the search {what}: {} designs evaluated, {:.1} s; coplace merge puts all parts together.\nWritten: \
+        {}\n",
         answer.part,
         report::format_count(answer.evaluated),
         answer.seconds,

@@ -381,7 +381,7 @@ fn file_stem(name: &str) -> String {
 fn chosen_models(name: &str, study: &Study, named: &[String]) -> Result<Vec<WorkloadSpec>, Failure> {
     if named.is_empty() && study.workloads.is_empty() {
         let cure = "name one or several (coplace list models), or use a study that has some (--study tpu)";
-        return Err(failure::input_failure(format!("MODEL: none is given, and study {name} is for none by itself; {cure}")));
+        return Err(failure::input_failure(format!("MODEL: none is given, and study {name} names none; {cure}")));
     }
     let same = |a: &str, b: &str| {
         let file = |name: &str| {
@@ -396,7 +396,8 @@ fn chosen_models(name: &str, study: &Study, named: &[String]) -> Result<Vec<Work
     for (at, model) in named.iter().enumerate() {
         if let Some(before) = named[..at].iter().find(|before| same(before, model)) {
             return Err(failure::input_failure(format!(
-                "MODEL {model}: is given already ({before}); give each model once, or in a study with a weight ([[workload]])"
+                "MODEL {model}: is given already ({before}); give each model once, or in a study with a weight \
+                ([[workload]])"
             )));
         }
     }
@@ -432,7 +433,8 @@ fn check_hbm_prices(name: &str, study: &Study, aim: &Aim) -> Result<(), Failure>
     Err(failure::input_failure(place_in_study(
         name,
         &format!(
-            "space.hbm_gib = {list:?}: dollars are asked for, and capacities that change no area are searched as one; {cure}"
+            "space.hbm_gib = {list:?}: cost matters here, but capacities that change no area are searched as one; \
+            {cure}"
         ),
     )))
 }

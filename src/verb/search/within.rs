@@ -11,8 +11,8 @@ const DIGITS: i32 = 4;
 /// The failure of a search whose limits leave no chip. `name` is the study's.
 pub fn nothing_within_limits(name: &str, asked: &StudyOverrides, space: &Space) -> Failure {
     let said = cures_of_limits(space, space.limits()).and_then(|alone| match alone.is_empty() {
-        false => Ok((alone, "or", "each by itself leaves one")),
-        true => cures_of_limits(space, &ChipLimits::default()).map(|all| (all, "and", "no chip is nearer to any of them")),
+        false => Ok((alone, "or", "each alone leaves one")),
+        true => cures_of_limits(space, &ChipLimits::default()).map(|all| (all, "and", "no chip is nearer to any of the limits")),
     });
     let (cures, joined, why) = match said {
         Ok(said) => said,
@@ -27,7 +27,7 @@ pub fn nothing_within_limits(name: &str, asked: &StudyOverrides, space: &Space) 
         several => format!("allow {} ({why}), or vary other dimensions", several.join(&format!(", {joined} "))),
     };
     failure::input_failure(format!(
-        "{}: no chip of the space is within the limits, and nothing is tried; {cure}",
+        "{}: no chip of the space is within the limits, so that nothing is searched; {cure}",
         given.join(", ")
     ))
 }

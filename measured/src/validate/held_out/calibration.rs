@@ -103,7 +103,7 @@ pub fn calibrate_stack(
 
 fn source_text(path: &Path, part: &QuantityFit, scalar: &FittedScalarRange) -> String {
     format!(
-        "coplace calibrate: fitted on {} rows of {} ({}), between {:.4} and {:.4}; {:.1} % off on rows left out",
+        "coplace calibrate: fitted on {} rows of {} ({}), between {:.4} and {:.4}; {:.1} % off on held-out rows",
         part.rows,
         path.display(),
         part.quantity,

@@ -124,7 +124,7 @@ pub fn calibrate_fabric(path: &Path, fabric: &str, options: &ValidateOptions) ->
     let document = unit.document_at(&point);
     let determined: Vec<&str> = fit.scalars.iter().filter(|scalar| scalar.determined).map(|scalar| scalar.key.as_str()).collect();
     let source = format!(
-        "{}: {} collectives of {} (coplace calibrate), {:.1} % off on rows left out",
+        "{}: {} collectives of {} (coplace calibrate), {:.1} % off on held-out rows",
         determined.join(", "),
         fit.rows,
         path.display(),
