@@ -111,7 +111,7 @@ fn all_layers() {
     ask_integer_program(&open);
 }
 
-/// What the integer program adds to the schedules that the search leaves open.
+/// Asks the integer program about the schedules that the search leaves open, and prints what it adds.
 fn ask_integer_program(open: &[(Problem, Schedule)]) {
     let drawn: Vec<_> = open.iter().step_by(open.len().div_ceil(ASKED).max(1)).collect();
     let limits = SolveLimits { steps: SCHEDULE_STEPS, time: Some(PROGRAM_TIME), ..SolveLimits::default() };

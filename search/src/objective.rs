@@ -150,7 +150,7 @@ impl Objective {
     }
 }
 
-/// What a value refers to.
+/// The reference of a value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ValueScale {
     /// One model alone.

@@ -21,7 +21,7 @@ pub use plan::PlanSpec;
 
 static STUDIES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/studies");
 
-/// What is wrong with a study.
+/// A fault of a study.
 #[derive(Debug, Error)]
 pub enum StudyError {
     /// The name is neither built in nor a file.
@@ -40,7 +40,7 @@ pub enum StudyError {
     Unreadable {
         /// The file.
         file: String,
-        /// What the system said.
+        /// The message of the system.
         why: String,
     },
     /// The file is not the TOML that a study needs.
@@ -48,7 +48,7 @@ pub enum StudyError {
     Malformed {
         /// The file.
         file: String,
-        /// What the parser said, with line and key.
+        /// The message of the parser, with line and key.
         why: String,
     },
     /// A dimension of its space is wrong.
@@ -94,7 +94,7 @@ impl StudyError {
 pub struct Study {
     /// One line for `list studies`.
     pub description: String,
-    /// Where its figures come from.
+    /// The sources of its figures.
     pub source: String,
     /// How the models' rates make one objective.
     #[serde(default)]

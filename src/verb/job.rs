@@ -69,7 +69,7 @@ impl OptimizerName {
     }
 }
 
-/// What is to be trained, on what, under which software.
+/// The job: a model, its cluster and its software.
 #[derive(clap::Args)]
 pub struct JobArguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json

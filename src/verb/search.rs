@@ -54,8 +54,7 @@ const USED: f64 = 0.95;
     another question is never overwritten. A part (--shard) has part.json, decided.bin and SHA256SUMS: coplace merge makes a run of all parts, without\n\
     progress.csv. --slurm writes parts, logs and scripts beside the run directory, into DIR.parts, and submits the parts that are not there.\n\
     JSON: the record, as in record.json; of a part part, question, evaluated, seconds, was_complete, files; with --slurm parts, submitted, complete,\n\
-    running, job, merge_job, directory, out."
-)]
+    running, job, merge_job, directory, out.")]
 pub struct SearchArguments {
     #[command(flatten)]
     posed: SearchRequest,
@@ -280,7 +279,7 @@ pub fn prepare_and_search<T>(
 pub struct RecordContext {
     pub digest: String,
     pub seed: u64,
-    /// What has stopped the search, where something has.
+    /// The reason why the search stopped early, if it did.
     pub stopped: Option<String>,
     /// The gap over time.
     pub grown: Option<String>,

@@ -67,7 +67,7 @@ fn pages_of_plans_and_evaluations_say_what_they_leave_out() {
         assert!(!page["timeline"]["events"].as_array().unwrap().is_empty() && page["designs"].is_null());
         // Another chip has another step.
         let other = run_coplace_in(dir.path(), &["report", "answer.json", "-o", "page.html", "--chip", "tpu_v5p"]);
-        let lacks = "passes, kernels and memory over time, for the step takes ";
+        let lacks = "passes, kernels and memory over time, because the step takes ";
         assert!(other.stdout.contains(&format!("Left out: {lacks}")), "{verb}: {other:?}");
         assert!(
             other.code == 3 && other.stderr.starts_with(&format!("error: the page lacks {lacks}")),

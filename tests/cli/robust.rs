@@ -64,7 +64,7 @@ fn by_bad_ends_no_design_is_chosen_whose_step_may_take_longer() {
     assert!(refused.contains("robust: is a run of search --robust") && refused.contains("search without --robust"), "{refused}");
     assert!(run_coplace_in(dir.path(), &["compare", "plain", "robust"]).expect_result().contains("bad end s"));
     let explained = run_coplace_in(dir.path(), &["explain", "robust"]).expect_result();
-    assert!(explained.contains("what is said here is of"), "{explained}");
+    assert!(explained.contains("the figures here are for predicted steps"), "{explained}");
     run_coplace_in(dir.path(), &["report", "robust", "-o", "robust.html"]).expect_result();
     let page = std::fs::read_to_string(dir.path().join("robust.html")).unwrap();
     for words in ["trains it fastest at the bad end of its step's 90 % interval", "step at the bad end", "\"robust\":true"] {

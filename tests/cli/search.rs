@@ -355,7 +355,7 @@ fn one_chip_is_found_for_several_models_each_under_its_own_plan() {
         mean["best"]["models"].as_array().unwrap().iter().map(|of| of["times_reference"].as_f64().unwrap()).collect();
     assert!((mean["certificate"]["best"].as_f64().unwrap() / ((times[0] + times[1]) / 2.0) - 1.0).abs() < 1e-9, "{times:?}");
     let none = run_coplace_in(dir.path(), &["search", "--study", "small.toml"]).expect_refusal();
-    assert!(none.contains("MODEL: none is given, and study small.toml is for none by itself; name one or several"), "{none}");
+    assert!(none.contains("MODEL: none is given, and study small.toml names none; name one or several"), "{none}");
 }
 
 /// A run of two models, explained over both and for each.

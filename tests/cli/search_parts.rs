@@ -87,7 +87,7 @@ fn parts_of_a_search_put_together_have_the_answer_of_one_process() {
     let other = part("2/3", "c", &[]).expect_refusal();
     assert!(other.contains("--out c: holds part 3/3 of the search of question"), "{other}");
     let limited = part("1/3", "d", &["--time-limit", "5"]).expect_refusal();
-    assert!(limited.contains("--time-limit: of a search in one process alone"), "{limited}");
+    assert!(limited.contains("--time-limit: works only for a search in one process"), "{limited}");
     assert!(!at("d").exists());
     part("1/2", "d", &[]).expect_json();
     let different = merge(&["a", "d"]).expect_refusal();

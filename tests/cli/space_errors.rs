@@ -118,10 +118,9 @@ fn what_is_wrong_with_a_space_is_named() {
     let phaze = |flags: &[&str]| {
         run_coplace_in(dir.path(), &[&["search", "opt-350m", "--study", "smoke"][..], flags].concat()).expect_refusal()
     };
-    assert!(
-        phaze(&["--node", "n5"])
-            .contains("--node n5: study smoke has PHAZE's chips, of 22 nm and one HBM; use a study with a base chip")
-    );
+    assert!(phaze(&["--node", "n5"]).contains(
+        "--node n5: study smoke has PHAZE's chips with a fixed node of 22 nm and one HBM; use a study with a base chip"
+    ));
     assert!(
         phaze(&["--objective", "per-dollar"])
             .contains("dollars are asked for, and capacities that change no area are searched as one")

@@ -260,7 +260,7 @@ fn ctrl_c_stops_a_sweep_at_once_and_says_what_is_kept() {
     assert_eq!(output.status.code(), Some(130), "{said}");
     let line = said.lines().last().unwrap();
     let kept = line.strip_prefix("stopped by Ctrl-C: ").and_then(|rest| rest.split(' ').next()).unwrap();
-    assert!(line.ends_with("of 576 designs are kept in stopped; go on with --resume"), "{line}");
+    assert!(line.ends_with("of 576 designs are stored in stopped; go on with --resume"), "{line}");
     let rest = run_coplace_in(dir.path(), &sweep("stopped", &["--resume"])).expect_json();
     let (kept, rest) = (kept.parse::<u64>().unwrap(), rest["this_run"]["designs"].as_u64().unwrap());
     // Rows stored while the line was written stay stored.
@@ -272,15 +272,15 @@ fn ctrl_c_stops_a_sweep_at_once_and_says_what_is_kept() {
 fn what_a_sweep_does_not_take_is_refused_and_not_in_its_help() {
     let dir = tempfile::tempdir().unwrap();
     for (call, why) in [
-        (&["sweep", "opt-350m", "--study", "smoke", "--front", "area"][..], "--front area: is of search alone: "),
+        (&["sweep", "opt-350m", "--study", "smoke", "--front", "area"][..], "--front area: works only for search: "),
         (
             &["sweep", "opt-350m", "--study", "smoke", "--over", "mean"],
-            "--over mean: is of search alone: a sweep is of one model",
+            "--over mean: works only for search: a sweep is of one model",
         ),
-        (&["sweep", "opt-350m", "--study", "smoke", "--within", "1"], "--within 1: is of search alone: "),
+        (&["sweep", "opt-350m", "--study", "smoke", "--within", "1"], "--within 1: works only for search: "),
         (
             &["sweep", "opt-350m", "--study", "smoke", "--time-limit", "1"],
-            "--time-limit 1: is of search alone: stop a sweep with Ctrl-C",
+            "--time-limit 1: works only for search: stop a sweep with Ctrl-C",
         ),
         (
             &["sweep", "opt-350m", "bert-large", "--study", "smoke"],

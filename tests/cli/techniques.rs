@@ -84,7 +84,7 @@ fn what_has_nowhere_to_go_is_refused_and_what_is_too_much_is_marked() {
     assert!(refused.contains("memory3: a100_80gb_sxm has nothing to offload to") && refused.contains("--nvme"), "{refused}");
     let text = call(&["--nvme", "6.4:100"]).expect_result();
     let row = text.lines().find(|line| line.starts_with("memory3")).unwrap();
-    assert!(row.contains("390.62 !") && text.contains("!  more than there is"), "{text}");
+    assert!(row.contains("390.62 !") && text.contains("!  exceeds the memory"), "{text}");
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn plans_have_techniques_and_say_what_was_allowed() {
     let states = |answer: &serde_json::Value| answer["result"]["stages"][0]["classes_gib"]["optimizer states"].as_f64().unwrap();
     assert!(states(&answer) < states(&plain));
     let text = called(&evaluate(&allowed[..4])).expect_result();
-    assert!(text.contains("divided by 1.500 times as many steps"), "{text}");
+    assert!(text.contains("divided by the factor 1.500 on the number of steps"), "{text}");
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub struct PlanSpace {
     pub expert_tensor: Option<Vec<u32>>,
     /// Model chunks per stage.
     pub virtual_stages: Option<Vec<u32>>,
-    /// What data-parallel ranks share; `None` is all four without a pipeline, and ZeRO-0 to ZeRO-2 with one (ZeRO-3 would communicate in every
+    /// The state that data-parallel ranks share; `None` is all four without a pipeline, and ZeRO-0 to ZeRO-2 with one (ZeRO-3 would communicate in every
     /// micro-batch; ZeRO-2 reduces gradients once per step there, as FSDP did for Llama 3 405B, The Llama 3 Herd of Models, 2024, section 3.3.2).
     pub zero: Option<Vec<ZeroStage>>,
     /// Ranks that share one copy of what ZeRO shards; `None` is as the stack shards.
@@ -37,7 +37,7 @@ pub struct PlanSpace {
     pub sequence_parallel: Option<Vec<bool>>,
     /// Sequences per micro-batch.
     pub micro_batch: Option<Vec<u64>>,
-    /// What layers keep; `None` is nothing recomputed, the attention core, everything.
+    /// The activations that layers keep; `None` is nothing recomputed, the attention core, everything.
     pub activations: Option<Vec<ActivationPolicy>>,
     /// How far what is kept may differ from stage to stage, best chosen; `None` is not at all.
     pub mixes: Option<MixKind>,

@@ -82,7 +82,7 @@ pub struct Decision {
     pub file: &'static str,
     /// Its name in a sentence.
     pub name: &'static str,
-    /// What a sentence says where every value is open; `None` leaves the decision out of the sentence.
+    /// The words of a sentence if every value is open; `None` leaves the decision out of the sentence.
     pub open: Option<&'static str>,
     /// Help for the command line and for editors.
     pub doc: &'static str,
@@ -90,7 +90,7 @@ pub struct Decision {
     pub values: DecisionValues,
     /// How a space holds it.
     pub access: Access,
-    /// Where it is a degree of the layout: its numbers.
+    /// Its numbers, if it is a degree of the layout.
     pub degree: Option<Degree>,
 }
 

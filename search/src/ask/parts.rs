@@ -22,7 +22,7 @@ pub struct ClusterSpec {
 pub struct WorkloadSpec {
     /// A built-in model's name, or the path of a Hugging Face `config.json`.
     pub model: String,
-    /// What it counts among the study's models.
+    /// Its weight among the study's models.
     #[serde(default = "one")]
     pub weight: f64,
     /// Accelerators that train it.
@@ -49,7 +49,7 @@ impl WorkloadSpec {
     }
 }
 
-/// Where a search over chips stops and reports its gap.
+/// The limits at which a search over chips stops and reports its gap.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitSpec {

@@ -21,7 +21,7 @@ pub struct Question {
     /// The study that it began with: a built-in one's name or a file's path. For people; the values below decide.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub study: Option<String>,
-    /// What is trained: each model with its weight, its tokens per sequence and its own cluster size.
+    /// The work: each model with its weight, its tokens per sequence and its own cluster size.
     pub models: Vec<WorkloadSpec>,
     /// Modules that predict further tokens, trained with every model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,7 +47,7 @@ pub struct Question {
     /// The objective.
     #[serde(default)]
     pub aim: AimSpec,
-    /// Where a search over chips stops.
+    /// The limits at which a search over chips stops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitSpec>,
     /// The texts of the files that are named above.

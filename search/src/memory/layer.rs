@@ -65,7 +65,7 @@ pub struct LayerTensors {
     pub operators: Vec<LayerOperator>,
 }
 
-/// What a policy does with one tensor.
+/// A policy's treatment of one tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -178,7 +178,7 @@ pub struct RecomputePolicy {
     pub operators: OperatorSet,
 }
 
-/// What is wrong with a layer description.
+/// A fault of a layer description.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum LayerError {
     /// More operators or tensors than the sets hold.

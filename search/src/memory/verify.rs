@@ -3,7 +3,7 @@
 use super::layer::{LayerTensors, RecomputePolicy, TensorChoice, TensorSource};
 use thiserror::Error;
 
-/// What is wrong with a policy.
+/// A fault of a policy.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum PolicyFault {
     /// A rerun operator is outside the layer, or may not run twice.
@@ -31,9 +31,9 @@ pub enum PolicyFault {
     Number {
         /// "stash", "workspace" or "extra".
         what: &'static str,
-        /// What the policy says.
+        /// The value that the policy states.
         stated: f64,
-        /// What the walk finds.
+        /// The value that the walk finds.
         found: f64,
     },
 }

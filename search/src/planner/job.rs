@@ -14,7 +14,7 @@ use workloads::memory::{TechniqueError, TrainingQuantities};
 use workloads::training::{Attention, Lowering};
 use workloads::{ActivationPolicy, Batch, ChunkSplit, Layout, Model, StagePolicies, Techniques, TrainingGraph};
 
-/// What is trained, on which hardware, under which software; the plan is left open.
+/// A model on hardware under software; the plan is left open.
 #[derive(Debug, Clone, Copy)]
 pub struct Job<'a> {
     /// The model.

@@ -1,4 +1,4 @@
-//! What must hold of a study's values.
+//! The rules that a study's values obey.
 
 use super::{Study, StudyError, grid, workload};
 use crate::ask::Splits;

@@ -1,4 +1,4 @@
-//! What a study is for: a cluster, and models beside each other.
+//! The workload of a study: a cluster, and models beside each other.
 
 use super::{Study, StudyError};
 

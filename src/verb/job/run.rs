@@ -1,4 +1,4 @@
-//! What a run directory that is given as a chip brings along: its cluster, its software, its files and, of the same model, its plan.
+//! The values that a run directory brings along if it is given as a chip: its cluster, its software, its files and, of the same model, its plan.
 
 use crate::failure::{Failure, OrInput};
 use results::record::RECORD;

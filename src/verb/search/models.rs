@@ -87,7 +87,7 @@ pub fn least_interval_ends(question: &SearchQuestion, prepared: &[Vec<PreparedJo
     Ok(prepared.iter().map(|on| least(on) * (1.0 - 1e-12)).collect())
 }
 
-/// What a step takes, and the command that evaluates it.
+/// A step's time and the command that evaluates it.
 pub fn step_record(
     of: &SearchQuestion,
     id: DesignId,

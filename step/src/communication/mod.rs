@@ -1,4 +1,4 @@
-//! What collectives and sends take, and how much of it other work hides.
+//! The time of collectives and sends, and how much of it other work hides.
 
 pub(crate) mod contention;
 pub(crate) mod network;

@@ -1,4 +1,4 @@
-//! What a step holds in memory on every device, and whether it fits.
+//! The memory of a step on every device, and whether it fits.
 
 pub(crate) mod account;
 pub(crate) mod addresses;

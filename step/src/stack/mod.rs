@@ -1,4 +1,4 @@
-//! What runs a step: software stacks, their options, what their frameworks can run, and fits of their scalars.
+//! The software of a step: software stacks, their options, what their frameworks can run, and fits of their scalars.
 
 pub mod calibrate;
 pub(crate) mod framework;

@@ -4,17 +4,12 @@
 use crate::ask::{PlanSpace, Splits, schedule_name};
 use crate::planner::Job;
 use crate::planner::space::groups::{DegreeClass, LayoutSchedules, PlanGroup, PlanGroupKey};
-use crate::planner::space::plan_space::{MOST_CHUNKS, divisors, small_divisors, usual_chunks};
+use crate::planner::space::plan_space::{MOST_CHUNKS, broken, divisors, small_divisors, usual_chunks};
 use sim::pipeline::PipelineSchedule;
 use std::collections::BTreeMap;
 use workloads::memory::TechniqueError;
 use workloads::parallel::tensor_parallel_degrees;
 use workloads::{Batch, Layout, LayoutError};
-
-/// A broken rule, with the values that obey it.
-pub(crate) fn broken(key: &'static str, value: impl ToString, limit: impl Into<String>, cure: String) -> LayoutError {
-    LayoutError { key, value: value.to_string(), limit: limit.into(), cure }
-}
 
 /// A rule that a choice breaks.
 #[derive(Debug)]

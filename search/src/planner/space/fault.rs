@@ -3,9 +3,9 @@
 
 use crate::ask::{DECISIONS, Degree, PlanSpace, SCHEDULES, Splits, schedule_name};
 use crate::planner::Job;
-use crate::planner::space::enumerate::{BrokenRule, Refusals, broken};
+use crate::planner::space::enumerate::{BrokenRule, Refusals};
 use crate::planner::space::groups::DegreeClass;
-use crate::planner::space::plan_space::divisors;
+use crate::planner::space::plan_space::{broken, divisors};
 use sim::network::Fabric;
 use sim::pipeline::PipelineSchedule;
 use std::collections::BTreeSet;

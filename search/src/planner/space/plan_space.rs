@@ -2,7 +2,6 @@
 
 use crate::ask::{PlanSpace, Splits};
 use crate::planner::Job;
-use crate::planner::space::enumerate::broken;
 use crate::planner::space::groups::LayoutSchedules;
 use sim::pipeline::PipelineSchedule;
 use std::cmp::Ordering;
@@ -54,6 +53,11 @@ fn among<T: Copy + PartialEq>(allowed: &Option<Vec<T>>, possible: Vec<T>) -> Vec
 
 pub(crate) fn small_divisors(n: u64) -> Vec<u32> {
     divisors(n).into_iter().filter_map(|d| u32::try_from(d).ok()).collect()
+}
+
+/// A broken rule, with the values that obey it.
+pub(crate) fn broken(key: &'static str, value: impl ToString, limit: impl Into<String>, cure: String) -> LayoutError {
+    LayoutError { key, value: value.to_string(), limit: limit.into(), cure }
 }
 
 impl PlanSpace {
