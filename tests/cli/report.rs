@@ -93,7 +93,7 @@ fn a_run_stands_alone() {
     std::fs::create_dir_all(&elsewhere).unwrap();
     std::fs::write(there.join("small.toml"), small_study()).unwrap();
     std::fs::write(there.join("config.json"), config_with("tie_word_embeddings", Some(true.into()))).unwrap();
-    let stack = read_repository_file("step/stacks/ideal.toml").replace("name = \"ideal\"", "name = \"mine\"");
+    let stack = read_repository_file("step/stacks/ideal.toml").replacen("name = \"ideal\"", "name = \"mine\"", 1);
     std::fs::write(there.join("mine.toml"), stack).unwrap();
     let asked = ["config.json", "--study", "small.toml", "--stack", "mine.toml", "--sequence-length", "512"];
     let run = run_coplace_in(&there, &[&["search"], &asked[..], &["--out", "../run", "--format", "json"]].concat()).expect_json();

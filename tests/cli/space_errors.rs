@@ -123,7 +123,7 @@ fn what_is_wrong_with_a_space_is_named() {
     ));
     assert!(
         phaze(&["--objective", "per-dollar"])
-            .contains("dollars are asked for, and capacities that change no area are searched as one")
+            .contains("cost matters here, but capacities that change no area are searched as one")
     );
     // The same model: by its name in other letters, and by two paths to its file.
     std::fs::create_dir(dir.path().join("mine")).unwrap();
