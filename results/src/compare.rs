@@ -409,18 +409,18 @@ mod tests {
         let text = Comparison { entries: entries.clone() }.to_text();
         assert!(text.contains("Step s with 90 % confidence: best found 70.0 to 110, related.\n"), "{text}");
         assert!(
-            text.contains("The first one's lead over TPUv4 is smaller than what the model errs by between designs:"),
+            text.contains("Too close to call: TPUv4. The first one's lead is smaller than the model error between designs."),
             "{text}"
         );
         // Errors under the same software are correlated: 102.4 s is more than 1.2 times 81.92 s.
         for entry in &mut entries {
             (entry.software, entry.step_lead) = (Some("ideal".into()), Some(1.2));
         }
-        assert!(!Comparison { entries: entries.clone() }.to_text().contains("lead over"));
+        assert!(!Comparison { entries: entries.clone() }.to_text().contains("Too close to call"));
         entries[1].software = Some("maxtext".into());
-        assert!(Comparison { entries: entries.clone() }.to_text().contains("lead over TPUv4"));
+        assert!(Comparison { entries: entries.clone() }.to_text().contains("Too close to call: TPUv4"));
         entries[0].step_interval_s = Some([70.0, 100.0]);
-        assert!(!Comparison { entries }.to_text().contains("lead over"));
+        assert!(!Comparison { entries }.to_text().contains("Too close to call"));
     }
 
     #[test]
@@ -432,7 +432,7 @@ mod tests {
         let text = comparison.to_text_with_bad_ends();
         assert!(text.contains("step s  bad end s  MFU %") && text.contains(" 81.92      110.5   50.0 "), "{text}");
         assert!(
-            text.contains("bad end s: the step at the bad end of its 90 % interval, by which a robust search ranks;"),
+            text.contains("bad end s: the step at the bad end of its 90 % interval, which a robust search ranks by."),
             "{text}"
         );
     }
