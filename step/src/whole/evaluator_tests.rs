@@ -57,7 +57,7 @@ fn plans() -> impl Strategy<Value = (usize, TrainingPlan)> {
                 virtual_stages,
                 sequence_parallel: sequence_parallel && t > 0,
                 zero,
-                shards: (zero != ZeroStage::None && policy == 1 && d > 0).then_some(1 << (d - 1)),
+                shards: (zero != ZeroStage::None && policy == 1 && d > 0).then(|| 1 << (d - 1)),
                 order: if rounds % 2 == 0 { RankOrder::PipelineFirst } else { RankOrder::DataFirst },
                 ends: None,
             };
