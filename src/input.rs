@@ -64,12 +64,9 @@ pub fn read_fabric(name_or_path: &str, chip: &Accelerator, domain: Option<u32>, 
             larger ones",
             fabric.name
         ))),
-        Some(devices) => fabric.with_fast_domain(devices).map_err(|e| {
-            failure::input_failure(format!(
-                "--fast-domain {devices}: \
-                {e}"
-            ))
-        }),
+        Some(devices) => {
+            fabric.with_fast_domain(devices).map_err(|e| failure::input_failure(format!("--fast-domain {devices}: {e}")))
+        }
         None => Ok(fabric),
     }
 }
@@ -123,8 +120,7 @@ pub fn fabric_with_links(whole: Fabric, devices: u32, links: LinksFile<'_>) -> R
     if devices <= unit {
         return Err(failure::input_failure(format!(
             "--links {file}: --devices {devices} lie in one unit of {unit}, which these links do not join; give more \
-            devices, a smaller \
-             --fast-domain, or --links-between devices"
+            devices, a smaller --fast-domain, or --links-between devices"
         )));
     }
     let held = u64::from(matrix.unit_count()) * u64::from(unit);

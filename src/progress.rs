@@ -288,12 +288,7 @@ mod tests {
         assert_eq!(state.status_line(), "searching [0 s, about 3 min left]: 3 evaluated");
         state.left = Some(TimeLeft::about_seconds(Duration::ZERO, "to the proof"));
         assert_eq!(state.status_line(), "searching [0 s, about 1 s to the proof]: 3 evaluated");
-        state.left = Some(TimeLeft {
-            least: Duration::from_secs(22),
-            most: Some(Duration::from_secs(241)),
-            to: "to the \
-            proof",
-        });
+        state.left = Some(TimeLeft { least: Duration::from_secs(22), most: Some(Duration::from_secs(241)), to: "to the proof" });
         assert_eq!(state.status_line(), "searching [0 s, 22 s to 4 min to the proof]: 3 evaluated");
         assert_eq!([7_199, 7_200].map(|seconds| duration_text(Duration::from_secs(seconds))), ["119 min", "2.0 h"]);
     }

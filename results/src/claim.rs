@@ -166,11 +166,7 @@ fn refuse_occupied(path: &Path, files: &[&'static str]) -> Result<(), DirectoryC
     for &name in files {
         match fs::symlink_metadata(path.join(name)) {
             Ok(found) if found.is_symlink() => {
-                return Err(DirectoryClaimError::Occupied {
-                    name,
-                    what: "is a link, through which a run is never \
-                    written",
-                });
+                return Err(DirectoryClaimError::Occupied { name, what: "is a link, through which a run is never written" });
             }
             Ok(found) if !found.is_file() => return Err(DirectoryClaimError::Occupied { name, what: "is not a file" }),
             _ => {}

@@ -376,8 +376,7 @@ mod tests {
             Comparison { entries: vec![entry("best found", Some(50.0)), entry("TPUv4", Some(40.0)), entry("small", None)] };
         assert_eq!(
             comparison.to_text(),
-            "  best found  8 x 128x128 TC; p 8, t 1, d 128\n  \
-               TPUv4       8 x 128x128 TC; p 8, t 1, d 128\n  \
+            "  best found  8 x 128x128 TC; p 8, t 1, d 128\n  TPUv4       8 x 128x128 TC; p 8, t 1, d 128\n  \
                small       8 x 128x128 TC; no plan fits\n\
              \n\
              design           area   node  seq/s  first is  step s  MFU %  tokens/s  peak W  USD  kJ/step  peak GiB  \

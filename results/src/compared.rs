@@ -200,8 +200,7 @@ pub fn rescale_to_first_reference(runs: &mut [SearchRun]) -> Result<(), String> 
     if let Some(alone) = runs.iter().find(|run| !run.of_several_models()) {
         return Err(format!(
             "{} is a run of several models and {} of one: their rates have different units; give runs of one model \
-            each, \
-             or runs of the same models; coplace evaluate MODEL --chip {} has one model's rate on its chip",
+            each, or runs of the same models; coplace evaluate MODEL --chip {} has one model's rate on its chip",
             of(several),
             of(alone),
             several.name,
@@ -216,8 +215,7 @@ pub fn rescale_to_first_reference(runs: &mut [SearchRun]) -> Result<(), String> 
         if asked(run) != asked(&first) {
             return Err(format!(
                 "{} and {} differ in models, shares or mean ({}, {}): their rates have no common scale; give runs of \
-                the same models in the same \
-                 order, with the same weights and the same --over",
+                the same models in the same order, with the same weights and the same --over",
                 of(&first),
                 of(run),
                 first.scoring_over_models(),

@@ -178,14 +178,7 @@ mod tests {
             ComparisonEntry { throughput_sequences_per_s: rate, ..ComparisonEntry::without_design(FREEDOMS[at - 1]) }
         });
         ModelFreedoms::from_entries(
-            FreedomCase {
-                model: "m".into(),
-                study: "s".into(),
-                expert: "p 1, t 1, d 1".into(),
-                chips: "all are \
-                ideal"
-                    .into(),
-            },
+            FreedomCase { model: "m".into(), study: "s".into(), expert: "p 1, t 1, d 1".into(), chips: "all are ideal".into() },
             entries,
             EvaluatedChips { joint: 12, bayesian: 32 },
             0.0,

@@ -193,10 +193,7 @@ impl<'a> SearchedModelSet<'a> {
                 row.bound_sequences_per_s = sequences_per_s(*bound);
                 let axes: Vec<FrontAxis> = self.aim.axes.named_axes().collect();
                 row.reason = Some(match (&axes[..], throughput) {
-                    ([FrontAxis::Area], true) => format!(
-                        "design {by} is no larger and no slower than this one's \
-                        bound"
-                    ),
+                    ([FrontAxis::Area], true) => format!("design {by} is no larger and no slower than this one's bound"),
                     ([], _) => format!("design {by} is no worse than this one's bound"),
                     ([axis], _) => format!("design {by} has no more {axis} and is no worse than this one's bound"),
                     ([one, other, ..], _) => {

@@ -85,10 +85,7 @@ impl FrontQuantity {
             (Self::Cost, _) => "USD",
             (Self::Energy, false) => "kJ per step",
             (Self::Throughput, false) => "sequences/s",
-            (Self::Throughput | Self::Energy | Self::EnergyPerToken, true) => {
-                "times the reference's, mean over the \
-                models"
-            }
+            (Self::Throughput | Self::Energy | Self::EnergyPerToken, true) => "times the reference's, mean over the models",
             (Self::StepTime, _) => "s",
             (Self::PerArea, false) => "tokens/s per mm²",
             (Self::PerArea, true) => "times the reference's per mm²",

@@ -167,10 +167,7 @@ fn what_is_no_record_is_named() {
     assert!(missing.contains("missing field `seed`") && missing.contains("line"), "{missing}");
     let unknown = error(&text.replace("\"seed\": 1,", "\"seed\": 1, \"sede\": 1,"));
     assert!(unknown.contains("unknown field `sede`"), "{unknown}");
-    assert!(SearchRecord::read_from(Path::new("/nonexistent/record.json")).unwrap_err().to_string().contains(
-        "cannot \
-        be opened"
-    ));
+    assert!(SearchRecord::read_from(Path::new("/nonexistent/record.json")).unwrap_err().to_string().contains("cannot be opened"));
 }
 
 #[test]

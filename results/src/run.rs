@@ -399,18 +399,10 @@ pub fn front_figure(runs: &[SearchRun], axes: FrontAxes) -> Result<Figure, Figur
         runs.first().and_then(SearchRun::common_node).filter(|node| runs.iter().all(|run| run.common_node() == Some(*node)));
     let scale = |quantity: FrontQuantity| {
         let unit = match quantity {
-            FrontQuantity::Throughput if !alike && !runs.iter().all(SearchRun::of_several_models) => {
-                "thousand \
-                tokens/s"
-            }
+            FrontQuantity::Throughput if !alike && !runs.iter().all(SearchRun::of_several_models) => "thousand tokens/s",
             other => other.unit(runs.iter().all(SearchRun::of_several_models)),
         };
-        let of_node = node.filter(|_| quantity == FrontQuantity::Area).map_or_else(String::new, |node| {
-            format!(
-                " at \
-            {node}"
-            )
-        });
+        let of_node = node.filter(|_| quantity == FrontQuantity::Area).map_or_else(String::new, |node| format!(" at {node}"));
         AxisScale { label: format!("{} ({unit}{of_node})", quantity.label()), more_is_better: quantity.more_is_better() }
     };
     let series = |run: &SearchRun| {

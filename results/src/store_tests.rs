@@ -78,10 +78,7 @@ fn what_is_no_store_is_named() {
     let text = read_designs(&path).unwrap_err().to_string();
     assert!(text.contains("damaged, or no store of coplace (it has no checksum)"), "{text}");
     std::fs::write(&path, "").unwrap();
-    assert!(read_designs(&path).unwrap_err().to_string().contains(
-        "damaged, or no store of coplace (it has no \
-        checksum)"
-    ));
+    assert!(read_designs(&path).unwrap_err().to_string().contains("damaged, or no store of coplace (it has no checksum)"));
 }
 
 /// A Parquet file with one INT64 column `index` and the given format key.

@@ -22,8 +22,7 @@ pub enum DigestError {
     /// The file of digests is missing.
     #[error(
         "{}: cannot be opened: {why}; without digests no one can tell whether the files are of one run: run the search \
-        again, or give \
-         another run directory", file.display()
+        again, or give another run directory", file.display()
     )]
     Open {
         /// The file of digests.
@@ -50,8 +49,7 @@ pub enum DigestError {
     /// The digest of a file differs from the listed one.
     #[error(
         "{}: its SHA-256 digest is {found}, {SUMS} beside it says {expected}: it is damaged, or the directory holds \
-        files of two runs; run \
-         the search again, or give another run directory", file.display()
+        files of two runs; run the search again, or give another run directory", file.display()
     )]
     Differs {
         /// The file.
@@ -164,10 +162,7 @@ mod tests {
         }
         assert!(check().unwrap_err().to_string().contains("record.json: its SHA-256 digest is"));
         std::fs::write(dir.path().join(SUMS), "").unwrap();
-        assert!(check().unwrap_err().to_string().contains(
-            "SHA256SUMS: has no digest of record.json; run the search \
-            again"
-        ));
+        assert!(check().unwrap_err().to_string().contains("SHA256SUMS: has no digest of record.json; run the search again"));
         std::fs::write(dir.path().join(SUMS), "abc  record.json\n").unwrap();
         assert!(check().unwrap_err().to_string().contains("SHA256SUMS: line 1 is no digest"));
     }

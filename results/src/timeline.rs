@@ -143,12 +143,7 @@ mod tests {
         let events = trace["traceEvents"].as_array().unwrap();
         let of = |ph: &str| events.iter().filter(|e| e["ph"] == ph).collect::<Vec<_>>();
         let passes: Vec<_> = of("X").into_iter().filter(|e| e["tid"] == 0).collect();
-        assert_eq!(
-            passes.len(),
-            3 * 4 * 3,
-            "forward, recomputation and backward of four micro-batches on three \
-            stages"
-        );
+        assert_eq!(passes.len(), 3 * 4 * 3, "forward, recomputation and backward of four micro-batches on three stages");
         assert_eq!(of("X").len(), passes.len() + 3 * 2, "and a reduction and an update each");
         let end = of("X").iter().map(|e| e["ts"].as_f64().unwrap() + e["dur"].as_f64().unwrap()).fold(0.0, f64::max);
         assert!((end / (timeline.total.0 * 1e6) - 1.0).abs() < 1e-12);

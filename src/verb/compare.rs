@@ -16,8 +16,7 @@ use std::path::PathBuf;
 /// Compare the best designs and the baselines of run directories, answers of evaluate and plan, or the value of each
 /// freedom of a search
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  \
-    coplace compare runs/llama2-7b-phaze runs/llama2-7b-phaze_ici\n  \
+#[command(after_help = "Examples:\n  coplace compare runs/llama2-7b-phaze runs/llama2-7b-phaze_ici\n  \
     coplace evaluate llama3-8b --chip h100 --fabric nvlink4_node --devices 8 --global-batch 32 --format json > \
     h100.json && coplace compare h100.json\n  \
     coplace compare --freedoms llama2-7b gpt3-175b --study phaze --out figures\n\n\

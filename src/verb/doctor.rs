@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// Check the installation: the machine, the built-in files, and the runs in a directory
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  \
-    coplace doctor --runs runs\n\n\
+#[command(after_help = "Example:\n  coplace doctor --runs runs\n\n\
     Reads every built-in model, chip, fabric, study and stack, and verifies every run in the directory of runs\n\
     with its digests. The exit code is 3 if a fault is found.\n\n\
     JSON: version, threads, built_in, runs_in, runs, unsound.")]

@@ -21,8 +21,7 @@ use std::path::PathBuf;
 /// Explain why a run's design is the best: its bottleneck, the effect of one step along each dimension, and the value
 /// of slightly more of each resource
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  \
-    coplace explain runs/llama2-7b-smoke\n\n\
+#[command(after_help = "Example:\n  coplace explain runs/llama2-7b-smoke\n\n\
     Every step along a dimension and every increase of a resource by a tenth has its own best plan.\n\n\
     JSON: format, run, best, limits, time_shares, slowest_stage, kernels, steps, worth. For several models\n\
     `steps` and `worth` are over all of them, and `models` has each.")]

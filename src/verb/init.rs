@@ -13,9 +13,7 @@ const SCHEMA: &str = "coplace-study.schema.json";
 
 /// Write a first study with every key explained, and its JSON Schema for editors
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  \
-    coplace init mine.toml\n  \
-    coplace init mine.toml --study tpu\n\n\
+#[command(after_help = "Examples:\n  coplace init mine.toml\n  coplace init mine.toml --study tpu\n\n\
     The study can be searched unchanged: coplace search llama3-8b --study mine.toml. Its first line names the\n\
     schema, coplace-study.schema.json beside it, for editors with a TOML language server (taplo; in VS Code:\n\
     Even Better TOML). An existing file is never overwritten.\n\

@@ -14,8 +14,7 @@ use std::path::PathBuf;
 
 /// Merge the parts of a sweep or of a search
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  \
-    coplace merge sweeps/part-1 sweeps/part-2 --out sweeps/whole\n\n\
+#[command(after_help = "Example:\n  coplace merge sweeps/part-1 sweeps/part-2 --out sweeps/whole\n\n\
     Every part must be there and complete; the error for a missing one names the option that runs it. The files\n\
     of a merged sweep equal those of the same sweep in one process, byte for byte except for the times in\n\
     record.json. A merged search has the same best design, front and proof as a search in one process; the sets\n\

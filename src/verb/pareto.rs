@@ -16,8 +16,7 @@ use std::path::PathBuf;
 
 /// Draw one or more runs along the axes of their front, and list the designs on it
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  \
-    coplace pareto runs/llama2-7b-phaze runs/llama2-7b-phaze_ici --out figures\n  \
+#[command(after_help = "Examples:\n  coplace pareto runs/llama2-7b-phaze runs/llama2-7b-phaze_ici --out figures\n  \
     coplace pareto runs/frugal --x power --y per-watt --out figures\n\n\
     Axes: area, power, cost, energy (of a step), throughput, step-time, per-mm2, per-watt, per-dollar (a\n\
     device's throughput divided by its own dies, power or cost), energy-per-token.\n\n\
@@ -87,8 +86,7 @@ pub fn run_pareto(arguments: &ParetoArguments) -> Result<(), Failure> {
     if let Some(run) = runs.iter().find(|run| run.record.certificate.robust) {
         return Err(failure::input_failure(format!(
             "{}: is a run of search --robust, which looks for the best at the bad end of its step's interval and for \
-            no front; search without \
-             --robust for one (its --front names the axes), or see coplace compare {}",
+            no front; search without --robust for one (its --front names the axes), or see coplace compare {}",
             run.name, run.name
         )));
     }

@@ -22,8 +22,7 @@ const BESIDE: [&str; 2] = ["tpu_v4", "h100_80gb_sxm"];
 /// Write a run as one HTML page without external resources: the answer, the chip, the designs, the kernels, the step
 /// and the proof
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  \
-    coplace report runs/llama2-7b-phaze -o report.html\n  \
+#[command(after_help = "Examples:\n  coplace report runs/llama2-7b-phaze -o report.html\n  \
     coplace evaluate llama2-7b --chip tpu_v4 --format json > step.json && coplace report step.json\n\n\
     The directory of a search has everything that a page shows. So do the answers of `evaluate` and `plan`: they\n\
     contain the texts of the chip's, fabric's, stack's and model's files, and the step is replayed for its\n\

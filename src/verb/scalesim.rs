@@ -86,8 +86,7 @@ pub fn run_scalesim(arguments: &ScaleSimArguments) -> Result<(), Failure> {
     if !config.beyond.is_empty() && !arguments.stall_free {
         return Err(failure::input_failure(format!(
             "{name}: {}: stalls, sparsity and layouts are not modelled; turn them off and write InterfaceBandwidth: \
-            CALC, or give \
-             --stall-free to count an array that never waits",
+            CALC, or give --stall-free to count an array that never waits",
             config.beyond.join(", ")
         )));
     }

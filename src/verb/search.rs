@@ -41,8 +41,7 @@ const USED: f64 = 0.95;
 
 /// Search for the accelerator on which a model trains fastest, and for its plan
 #[derive(clap::Args, Clone)]
-#[command(after_help = "Examples:\n  \
-    coplace search llama2-7b\n  \
+#[command(after_help = "Examples:\n  coplace search llama2-7b\n  \
     coplace search llama3-70b mixtral-8x7b --study tpu --over geomean\n  \
     coplace search path/to/config.json --sequence-length 4096 --out runs/mine\n  \
     coplace search llama3-70b --study tpu --max-area 600 --max-power 500 --node n5 --hbm-stacks 6 --devices 256 \
@@ -502,8 +501,7 @@ fn notes_on_best(question: &SearchQuestion, id: DesignId, (row, complete): (&Des
     {
         notes.push(format!(
             "A step's mean power, {mean:.0} W, is above the peak power, {peak:.0} W: the step runs matrix products and \
-            streams through HBM at the \
-             same time, and peak power is that of the heavier one alone."
+            streams through HBM at the same time, and peak power is that of the heavier one alone."
         ));
     }
     let ends: Vec<String> = space

@@ -36,9 +36,7 @@ const OF_ONE: &str = "A built-in model (coplace list models) or a Hugging Face c
     mut_arg("time_limit", |flag| flag.hide(true)),
     mut_arg("within", |flag| flag.hide(true)),
     mut_arg("front", |flag| flag.hide(true)),
-    after_help = "Examples:\n  \
-    coplace sweep llama2-7b --study smoke\n  \
-    coplace sweep mine.toml\n  \
+    after_help = "Examples:\n  coplace sweep llama2-7b --study smoke\n  coplace sweep mine.toml\n  \
     coplace sweep llama3-70b --study mine.toml --max-area 600 --out sweeps/mine --resume\n  \
     coplace sweep llama3-70b --study tpu --shard 3/8 --out sweeps/part-3 --resume\n  \
     coplace sweep llama3-70b --study tpu --parts 64 --slurm --partition=long --time=4:00:00\n\n\

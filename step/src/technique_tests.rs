@@ -64,11 +64,7 @@ fn activations_are_on_the_device_or_away_whatever_the_model() {
                 let each = ActivationPolicy::None.treatment_with_extent(layer, stack.replay_extent()).offloaded_bytes(layer);
                 let buffered = each * layer.settled.buffered_layers;
                 for (before, after) in plain.iter().zip(of(technique)) {
-                    assert!(
-                        before.moment != PeakMoment::Update && after.moment != PeakMoment::Update,
-                        "{name} \
-                        {technique}"
-                    );
+                    assert!(before.moment != PeakMoment::Update && after.moment != PeakMoment::Update, "{name} {technique}");
                     let held = after.class_bytes(MemoryClass::Activations) + after.host + after.storage + buffered;
                     // A partial offload rounds a tensor's bytes up.
                     let off = held.0.abs_diff(before.class_bytes(MemoryClass::Activations).0);
@@ -99,13 +95,7 @@ fn frozen_weights_and_anchors_are_held_where_masters_are_the_weights() {
             let trained: u64 =
                 graph.segments.iter().map(|s| s.statics.as_deref().unwrap().own.updated.per_device_count() * s.repeat).sum();
             assert!(trained > 0);
-            assert!(
-                near(weights("lora"), (2 * numbers + 4 * trained) / 8),
-                "{name} {}: \
-                {}",
-                stack.name,
-                weights("lora")
-            );
+            assert!(near(weights("lora"), (2 * numbers + 4 * trained) / 8), "{name} {}: {}", stack.name, weights("lora"));
             // The anchor covers only the adapters.
             assert!(near(weights("lora proximal-anchor"), (2 * numbers + 6 * trained) / 8), "{name} {}", stack.name);
         }

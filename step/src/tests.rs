@@ -144,11 +144,7 @@ fn every_built_in_stack_is_sound_and_errors_name_the_cure() {
     assert!(names.len() >= 4 && names.iter().all(|name| SoftwareStack::load(name).unwrap().name == *name), "{names:?}");
     let unknown = SoftwareStack::load("jax").unwrap_err().to_string();
     assert!(
-        unknown.starts_with("unknown software stack `jax`: built in are ")
-            && unknown.contains(
-                "ideal, maxtext, \
-            megatron, "
-            ),
+        unknown.starts_with("unknown software stack `jax`: built in are ") && unknown.contains("ideal, maxtext, megatron, "),
         "{unknown}"
     );
     let text = include_str!("../stacks/megatron.toml");
@@ -210,11 +206,7 @@ fn gathers_follow_the_prefetch_and_scatters_the_reduction() {
     let (none, both) = (shared(0.0, 0.0), shared(1.0, 1.0));
     let (gathers, scatters) = (none - shared(1.0, 0.0), none - shared(0.0, 1.0));
     assert!(scatters > Seconds::ZERO && gathers > scatters * 1.5, "{gathers} {scatters}");
-    assert!(
-        none - both >= gathers.max(scatters) && none - both <= (gathers + scatters) * (1.0 + 1e-9),
-        "{none} \
-        {both}"
-    );
+    assert!(none - both >= gathers.max(scatters) && none - both <= (gathers + scatters) * (1.0 + 1e-9), "{none} {both}");
     let half = shared(0.5, 0.5);
     assert!((half.0 / ((none + both) * 0.5).0 - 1.0).abs() < 1e-9, "{half}");
     for reduction in [0.0, 1.0] {
@@ -271,12 +263,7 @@ fn sends_hide_only_where_stages_hold_several_chunks() {
         time_llama_step(fabric, &sample_plan(layout, 4, 64), stack).bubble
     };
     assert!(step(&slow, "megatron_core", 1) > step(&fabric, "megatron_core", 1), "plain 1F1B waits for what it sends");
-    assert_eq!(
-        step(&slow, "megatron_core", 2),
-        step(&fabric, "megatron_core", 2),
-        "another chunk's pass runs \
-        meanwhile"
-    );
+    assert_eq!(step(&slow, "megatron_core", 2), step(&fabric, "megatron_core", 2), "another chunk's pass runs meanwhile");
     assert!(step(&slow, "megatron", 2) > step(&fabric, "megatron", 2), "nothing overlaps");
     let passes = |stack: &str| {
         let stack = SoftwareStack::load(stack).unwrap();
@@ -413,11 +400,7 @@ fn blocks_of_alike_layers_take_what_the_layers_take() {
                     let mut chip = ChipTimes::new(&chip, &stack).unwrap();
                     step_time(&mut chip, model, &fabric, &plan).unwrap().total.0
                 });
-                assert!(
-                    (times[0] - times[1]).abs() <= 1e-9 * times[0],
-                    "{policy}, pp = {pipeline}, {zero:?}: \
-                    {times:?}"
-                );
+                assert!((times[0] - times[1]).abs() <= 1e-9 * times[0], "{policy}, pp = {pipeline}, {zero:?}: {times:?}");
                 let memory = DeviceMemory::of_chip(&chip);
                 let needs = [&model, &blocks].map(|model| {
                     let stages = step_memory(model, &plan, &stack, memory, None).unwrap().stages;

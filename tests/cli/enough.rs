@@ -6,8 +6,7 @@ use crate::support::run_coplace;
 #[test]
 fn the_memory_that_is_said_to_be_enough_is() {
     let job = "plan llama2-7b --chip a100_80gb_sxm --fabric selene_hdr200x8 --devices 8 --global-batch 8 \
-        --sequence-length 32768 \
-               --tensor 8 --zero 0 --top 1 --format json";
+        --sequence-length 32768 --tensor 8 --zero 0 --top 1 --format json";
     for recompute in ["none;selective;full", "best"] {
         let with = |headroom: &str| {
             let more = ["--recompute", recompute, "--headroom-gib", headroom];

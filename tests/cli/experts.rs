@@ -51,8 +51,5 @@ fn a_search_trains_modules_for_further_tokens() {
     let step = again["result"]["plan"]["step_s"].as_f64().unwrap();
     assert!((step / further - 1.0).abs() < 1e-9, "{step} {further}");
     let narrow = ["search", "opt-350m", "--study", "smoke", "--mtp-layers", "1"];
-    assert!(run_coplace_in(dir.path(), &narrow).expect_refusal().contains(
-        "whose embedding is narrower than its \
-        layers"
-    ));
+    assert!(run_coplace_in(dir.path(), &narrow).expect_refusal().contains("whose embedding is narrower than its layers"));
 }

@@ -72,11 +72,7 @@ fn a_directory_takes_one_search_at_a_time() {
     lock.lock().unwrap();
     let search = ["search", "llama2-7b", "--study", "small.toml", "--out", "run"];
     let refused = run_coplace_in(dir.path(), &search).expect_refusal();
-    assert_eq!(
-        refused,
-        "error: --out run: another search writes into it; wait for its end, or give another \
-        directory\n"
-    );
+    assert_eq!(refused, "error: --out run: another search writes into it; wait for its end, or give another directory\n");
     assert_eq!(file_names(&dir.path().join("run")), [""; 0]);
 }
 

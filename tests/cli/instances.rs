@@ -137,12 +137,7 @@ fn an_instance_says_what_an_operator_across_all_cores_blocks() {
         let answer = &lines(solve(rule.clone()))[0];
         for pairing in ["unpaired", "paired"] {
             let found = &answer[pairing];
-            assert_eq!(
-                (&found["makespan"], &found["status"]),
-                (&makespan.into(), &"optimal".into()),
-                "{rule}: \
-                {found}"
-            );
+            assert_eq!((&found["makespan"], &found["status"]), (&makespan.into(), &"optimal".into()), "{rule}: {found}");
         }
     }
     let refused = solve("own".into());

@@ -47,14 +47,8 @@ fn the_network_of_a_chip_is_named_where_it_is_missing_and_another_is_said() {
         run_coplace(&[&fixed[..], fabric].concat())
     };
     let refused = job(&[]).expect_refusal();
-    for part in [
-        "--fabric is missing",
-        "h100_80gb_sxm is sold with",
-        "\n  nvlink4_node",
-        "at most 8 devices",
-        "\n  \
-        eos_ndr400x8",
-    ] {
+    for part in ["--fabric is missing", "h100_80gb_sxm is sold with", "\n  nvlink4_node", "at most 8 devices", "\n  eos_ndr400x8"]
+    {
         assert!(refused.contains(part), "{part}: {refused}");
     }
     assert!(!refused.contains("tpu_v4_ici") && !refused.contains("h200_400g"), "{refused}");
@@ -79,13 +73,7 @@ fn techniques_are_listed_with_their_parameters() {
     let of = |name: &str| json.as_array().unwrap().iter().find(|t| t["name"] == name).unwrap().clone();
     let galore = of("galore");
     assert_eq!((&galore["gate"], &galore["parameters"]["rank"]["default"]), (&"biased".into(), &"hidden / 4".into()));
-    assert!(
-        galore["source"].as_str().unwrap().contains("Zhao")
-            && galore["formula"].as_str().unwrap().contains(
-                "2mr + \
-        8nr"
-            )
-    );
+    assert!(galore["source"].as_str().unwrap().contains("Zhao") && galore["formula"].as_str().unwrap().contains("2mr + 8nr"));
     assert_eq!(of("galore")["parameters"]["period"]["default"], 200.0);
     assert!(of("ms-bp")["parameters"].as_object().unwrap().is_empty());
     assert!(run_coplace(&["list", "techniques"]).expect_result().contains("per_layer=0, period=200, rank=hidden / 4"));
@@ -133,8 +121,5 @@ fn a_chip_that_takes_more_than_its_maker_allows_is_said_to_be_overrated() {
     assert!(text("mi300x", "mi300x_400g").contains("above the maker's limit of 750 W"));
     assert!(!text("h100", "nvlink4_node").contains("above the maker's limit"));
     // A network of other chips is related to no measurement.
-    assert!(text("h100", "phaze_flat").contains(
-        "never measured: fabric phaze_flat, cluster h100_80gb_sxm on \
-        phaze_flat"
-    ));
+    assert!(text("h100", "phaze_flat").contains("never measured: fabric phaze_flat, cluster h100_80gb_sxm on phaze_flat"));
 }

@@ -206,8 +206,7 @@ fn adamw_is_another_name_of_adam() {
 #[test]
 fn what_every_stage_keeps_is_chosen_and_told() {
     let job = "plan llama3-8b --chip a100_80gb_sxm --fabric selene_hdr200x8 --devices 8 --global-batch 32 --tensor 2 \
-        --pipeline 4 \
-               --virtual-stages 1 --micro-batch 2 --zero 0 --layer-split even --headroom-gib 42 --top 3";
+        --pipeline 4 --virtual-stages 1 --micro-batch 2 --zero 0 --layer-split even --headroom-gib 42 --top 3";
     let with = |more: &[&str]| run_coplace(&job.split_whitespace().chain(more.iter().copied()).collect::<Vec<_>>());
     let step = |answer: &Value| answer["plans"][0]["step_s"].as_f64().unwrap();
     let best = with(&["--stack", "ideal", "--recompute", "best", "--format", "json"]).expect_json();

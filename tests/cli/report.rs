@@ -69,11 +69,7 @@ fn pages_of_plans_and_evaluations_say_what_they_leave_out() {
         let other = run_coplace_in(dir.path(), &["report", "answer.json", "-o", "page.html", "--chip", "tpu_v5p"]);
         let lacks = "passes, kernels and memory over time, because the step takes ";
         assert!(other.stdout.contains(&format!("Left out: {lacks}")), "{verb}: {other:?}");
-        assert!(
-            other.code == 3 && other.stderr.starts_with(&format!("error: the page lacks {lacks}")),
-            "{verb}: \
-            {other:?}"
-        );
+        assert!(other.code == 3 && other.stderr.starts_with(&format!("error: the page lacks {lacks}")), "{verb}: {other:?}");
         let gone = answer.replace("\"tpu_v4\"", "\"my_chip\"");
         std::fs::write(dir.path().join("answer.json"), gone).unwrap();
         let lacking = run_coplace_in(dir.path(), &["report", "answer.json", "-o", "page.html"]);
@@ -143,8 +139,7 @@ fn an_answer_has_its_chip_with_it() {
     let stack = read_repository_file("step/stacks/megatron.toml").replace("name = \"megatron\"", "name = \"mine\"");
     std::fs::write(there.join("mine.toml"), stack).unwrap();
     let job = "config.json --chip run --fabric phaze_flat --devices 8 --global-batch 64 --sequence-length 512 --stack \
-        mine.toml \
-               --stack-option overlap.tensor=0.5 --format json";
+        mine.toml --stack-option overlap.tensor=0.5 --format json";
     let answers = ["evaluate", "plan"].map(|verb| {
         let call: Vec<&str> = std::iter::once(verb).chain(job.split_whitespace()).collect();
         run_coplace_in(&there, &call).expect_json()
@@ -216,30 +211,14 @@ fn the_page_in_a_browser_has_every_chart_in_both_themes_and_widths() {
             let (console, dom) = browsed("chromium", &page, theme);
             assert_eq!(console, "", "{width} {theme}");
             let root = dom.split_once("<html").unwrap().1.split_once('>').unwrap().0;
-            assert!(
-                root.contains(&format!("data-theme=\"{theme}\"")) && !root.contains("data-errors"),
-                "{width}: \
-                {root}"
-            );
+            assert!(root.contains(&format!("data-theme=\"{theme}\"")) && !root.contains("data-errors"), "{width}: {root}");
             assert!(root.contains("data-overflow=\"false\""), "{width} {theme}: {root}");
             assert!(root.contains(&format!("data-ready=\"{}\"", OF_A_SEARCH.len())), "{width} {theme}: {root}");
             for chart in OF_A_SEARCH {
-                let after = dom
-                    .split_once(&format!("id=\"chart-{chart}\""))
-                    .unwrap_or_else(|| {
-                        panic!(
-                            "{width}: no \
-                    {chart}"
-                        )
-                    })
-                    .1;
+                let after = dom.split_once(&format!("id=\"chart-{chart}\"")).unwrap_or_else(|| panic!("{width}: no {chart}")).1;
                 let place = after.split_once("<figcaption").unwrap().0;
                 assert!(place.contains("data-drawn=\"true\""), "{width} {theme}: {chart} is not drawn");
-                assert!(
-                    place.contains("<canvas") || place.matches("<path").count() > 3,
-                    "{width} {theme}: {chart} is \
-                    empty"
-                );
+                assert!(place.contains("<canvas") || place.matches("<path").count() > 3, "{width} {theme}: {chart} is empty");
             }
         }
     }

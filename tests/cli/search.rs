@@ -324,14 +324,9 @@ fn one_chip_is_found_for_several_models_each_under_its_own_plan() {
     let both = ["search", "llama2-7b", "opt-350m", "--study", "small.toml"];
     let text = run_coplace_in(dir.path(), &[&both[..], &["--out", "both"]].concat()).expect_result();
     assert!(text.starts_with("llama2-7b, opt-350m on one chip, each on a cluster of it"), "{text}");
-    for part in [
-        "Models\n======",
-        "x reference",
-        "times the reference's, over the models",
-        "Comparison on opt-350m",
-        "The gap \
-            over time",
-    ] {
+    for part in
+        ["Models\n======", "x reference", "times the reference's, over the models", "Comparison on opt-350m", "The gap over time"]
+    {
         assert!(text.contains(part), "{part} is missing:\n{text}");
     }
     let found = read_record(&dir.path().join("both"));
@@ -465,8 +460,7 @@ fn a_batch_that_the_study_s_plans_cannot_have_is_cured_by_flags() {
     assert_eq!(
         refused,
         "error: smoke: plan: pp = 1024: must be at most 34: the 32 layers, one for every stage, and the embedding's \
-        and the head's; \
-         use --global-batch 8, or --devices 1008 or 1064, or other degrees in the study's [plan]\n"
+        and the head's; use --global-batch 8, or --devices 1008 or 1064, or other degrees in the study's [plan]\n"
     );
     // The suggested cure works.
     run_coplace_in(dir.path(), &["search", "llama2-7b", "--study", "smoke", "--global-batch", "7", "--devices", "1008"])

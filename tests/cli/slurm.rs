@@ -198,11 +198,7 @@ fn killed_and_requeued(verb: &str, dir: &Path, at_work: impl Fn(&Path) -> bool) 
     slurm("scontrol", &["update", &format!("jobid={third}"), "StartTime=now+5"]);
     wait("everything has ended", || slurm("squeue", &["-h"]).trim().is_empty());
     let merged = std::fs::read_to_string(at("merge.log")).unwrap();
-    let (unfinished, lost) = (
-        "part 1/4 has ",
-        "none of the directories holds 1/4; run it with --shard 1/4, and merge \
-        again",
-    );
+    let (unfinished, lost) = ("part 1/4 has ", "none of the directories holds 1/4; run it with --shard 1/4, and merge again");
     assert!(merged.contains(if verb == "sweep" { unfinished } else { lost }), "{merged}");
     let second = again();
     assert_eq!((&second["submitted"], &second["complete"]), (&json!([1]), &json!([2, 3, 4])));

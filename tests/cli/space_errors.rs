@@ -75,31 +75,18 @@ fn what_is_wrong_with_a_space_is_named() {
             "--set area.links=6: area.links is given already (--set area.links=3); give each key once",
         ),
         (&["--hbm-stacks", "4"], "--hbm-stacks 4: study s.toml has no dimension hbm_stacks; it has area.links, "),
-        (
-            &["--objective", "speed"],
-            "use one of throughput, step-time, per-mm2, per-watt, per-dollar, \
-            energy-per-token",
-        ),
+        (&["--objective", "speed"], "use one of throughput, step-time, per-mm2, per-watt, per-dollar, energy-per-token"),
         (&["--node", "n2"], "--node n2: area.node = n2: unknown variant `n2`"),
         (&["--set", "clock_mhz=nan"], "error: --set clock_mhz=nan: must be finite; "),
         (&["--set", "clock_mhz="], "error: --set clock_mhz=: has no value; write --set clock_mhz=VALUE"),
-        (
-            &["--set", "tensor.cores=2.5"],
-            "error: --set tensor.cores=2.5: tensor.cores = 2.5: invalid type: floating \
-            point",
-        ),
+        (&["--set", "tensor.cores=2.5"], "error: --set tensor.cores=2.5: tensor.cores = 2.5: invalid type: floating point"),
     ] {
         let message = refused("", flags);
         assert!(message.contains(why), "{flags:?}: {message}");
     }
     for (of, by, why) in [
         ("base_chip = \"tpu_v4\"", "base_chip = \"tpu_v0\"", "s.toml, line 6: space.base_chip: unknown chip `tpu_v0`"),
-        (
-            "max_area_mm2 = 700",
-            "max_area_mm2 = nan",
-            "s.toml, line 7: space.max_area_mm2 = NaN: must be positive and \
-            finite",
-        ),
+        ("max_area_mm2 = 700", "max_area_mm2 = nan", "s.toml, line 7: space.max_area_mm2 = NaN: must be positive and finite"),
         ("fabric = \"tpu_v4_ici\"", "fabric = \"string\"", "s.toml, line 18: cluster.fabric: unknown fabric `string`"),
         (
             "[limits]",

@@ -378,11 +378,7 @@ fn a_second_process_on_one_sweep_is_told_so() {
     let lock = std::fs::File::open(dir.path().join("busy")).unwrap();
     lock.lock().unwrap();
     let refused = run_coplace_in(dir.path(), &sweep("busy", &["--resume"])).expect_refusal();
-    assert_eq!(
-        refused,
-        "error: --out busy: another process sweeps into it; wait for its end, or give another \
-        directory\n"
-    );
+    assert_eq!(refused, "error: --out busy: another process sweeps into it; wait for its end, or give another directory\n");
 }
 
 #[test]

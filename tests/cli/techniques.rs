@@ -260,8 +260,7 @@ fn what_a_technique_has_settled_is_listed_once() {
 #[test]
 fn mfu_counts_what_is_done_under_a_technique() {
     let job = "evaluate llama2-7b --chip a100 --fabric selene_hdr200x8 --devices 8 --global-batch 8 --tensor 1 \
-        --pipeline 1 --recompute none \
-               --micro-batch 1 --zero 1 --format json";
+        --pipeline 1 --recompute none --micro-batch 1 --zero 1 --format json";
     let done = |technique: &[&str]| {
         let answer = run_coplace(&job.split_whitespace().chain(technique.iter().copied()).collect::<Vec<_>>()).expect_json();
         let plan = &answer["result"]["plan"];

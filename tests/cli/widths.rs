@@ -11,14 +11,12 @@ fn no_line_of_a_report_is_wider_than_a_screen() {
     let calls = [
         // Stages with long memory policies.
         "evaluate gpt3-175b --chip a100_40gb --fabric selene_hdr200x8 --devices 128 --global-batch 512 --pipeline 16 \
-        --data 1 --tensor 8 \
-         --micro-batch 4 --attention unfused",
+        --data 1 --tensor 8 --micro-batch 4 --attention unfused",
         // No plan, for a long reason.
         "evaluate mixtral-8x7b --chip tpu_v4 --attention unfused",
         // Plans whose recomputation has long names.
         "plan llama2-7b --chip a100_80gb --fabric selene_hdr200x8 --devices 16 --global-batch 64 --pipeline 2,4 --zero \
-        0,1,3 --top 20 \
-         --schedule 1f1b,zb-v --recompute \
+        0,1,3 --top 20 --schedule 1f1b,zb-v --recompute \
          none;custom:offload(decoder_layer_input,qkv_proj)+device(context,out_proj,mlpwi)",
         // Neighbours that break rules with long texts.
         "plan gpt3-175b --chip a100_80gb --fabric selene_hdr200x8 --devices 1024 --global-batch 1536",

@@ -116,12 +116,7 @@ mod tests {
                     let steps = layer.operators.len() as u32;
                     let passes = treatment.lifetimes(layer);
                     let most = passes.iter().flat_map(|pass| (0..steps).map(|at| live(pass, at)));
-                    assert_eq!(
-                        most.max().unwrap(),
-                        treatment.transient_bytes(layer, Release::AtTheEnd),
-                        "{name} \
-                        {policy}"
-                    );
+                    assert_eq!(most.max().unwrap(), treatment.transient_bytes(layer, Release::AtTheEnd), "{name} {policy}");
                 }
             }
         }

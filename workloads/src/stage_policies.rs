@@ -171,14 +171,7 @@ impl StagePolicies {
             Err(LayoutError { key: "activations", value, limit, cure })
         };
         if chunks.len() as u64 != split.chunks {
-            return broken(
-                format!("mixes for {} chunks", chunks.len()),
-                format!(
-                    "for the plan's {} \
-                chunks",
-                    split.chunks
-                ),
-            );
+            return broken(format!("mixes for {} chunks", chunks.len()), format!("for the plan's {} chunks", split.chunks));
         }
         for (place, mix) in chunks.iter().enumerate() {
             let (given, held) = (mix.iter().map(|run| run.layers).sum::<u64>(), split.layers_of_chunk(place as u64));
@@ -272,12 +265,7 @@ mod tests {
         assert_eq!(of(4, 4), Ok(()));
         let wrong = of(4, 5).unwrap_err().to_string();
         assert!(
-            wrong.contains("activations")
-                && wrong.contains("5 layers in chunk 1")
-                && wrong.contains(
-                    "the 4 that it \
-                holds"
-                ),
+            wrong.contains("activations") && wrong.contains("5 layers in chunk 1") && wrong.contains("the 4 that it holds"),
             "{wrong}"
         );
         let few = StagePolicies::ByChunk(vec![vec![run(8, "full")]]).check_layer_counts(&split).unwrap_err().to_string();

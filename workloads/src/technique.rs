@@ -135,12 +135,7 @@ impl FromStr for Technique {
                 meaning: "a parameter of the technique (coplace list techniques)".into(),
             })?;
             if given.insert(key.trim().to_owned(), value).is_some() {
-                return Err(TechniqueError::refuse(
-                    &preset.name,
-                    format!("{} is given twice", key.trim()),
-                    "give it \
-                    once",
-                ));
+                return Err(TechniqueError::refuse(&preset.name, format!("{} is given twice", key.trim()), "give it once"));
             }
         }
         Ok(Self { preset, given, multiplier: None })
@@ -282,12 +277,7 @@ impl Techniques {
             let values = technique.parameter_values(facts)?;
             if let Some(one) = preset.one_micro_batch.as_ref().filter(|one| micro_batches > 1 && one.applies_with(&values)) {
                 let why = format!("{} (a step has {micro_batches} micro-batches)", one.why);
-                return Err(TechniqueError::refuse(
-                    &preset.name,
-                    why,
-                    "use a global batch of one micro-batch per \
-                    replica",
-                ));
+                return Err(TechniqueError::refuse(&preset.name, why, "use a global batch of one micro-batch per replica"));
             }
             for other in &self.0[at + 1..] {
                 let pair = format!("{} + {}", preset.name, other.preset.name);
@@ -414,11 +404,7 @@ impl Techniques {
                 RuleMatch::Something => continue,
                 // The weights would be frozen with no adapter to train.
                 _ if technique.rule.adapter.is_some() => {
-                    let why = format!(
-                        "its adapters match no product of {}'s layers, so nothing would be \
-                        trained",
-                        model.name
-                    );
+                    let why = format!("its adapters match no product of {}'s layers, so nothing would be trained", model.name);
                     let cure = "name the operators of the model's layers in the technique's file, or leave it out";
                     return Err(TechniqueError::refuse(&technique.name, why, cure));
                 }

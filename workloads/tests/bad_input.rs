@@ -57,11 +57,7 @@ fn a_missing_key() {
 
 #[test]
 fn a_key_given_twice_inside_a_value() {
-    let error = llama(
-        "\"vocab_size\": 32000",
-        "\"vocab_size\": 32000, \"rope_scaling\": {\"factor\": 2, \"factor\": \
-        8}",
-    );
+    let error = llama("\"vocab_size\": 32000", "\"vocab_size\": 32000, \"rope_scaling\": {\"factor\": 2, \"factor\": 8}");
     assert!(error.contains("key `factor` is given twice"), "{error}");
 }
 
@@ -187,11 +183,7 @@ fn a_text_model_inside_another() {
     let model = parse_config("config.json", "config.json", &text).unwrap();
     let plain = parse_config("config.json", "config.json", LLAMA).unwrap();
     assert!(model.tied_head && !plain.tied_head, "the outer key holds where the inner has none");
-    assert_eq!(
-        model.assumptions,
-        ["only the text model of the llava, `text_config`, is trained: its other parts are \
-        left out"]
-    );
+    assert_eq!(model.assumptions, ["only the text model of the llava, `text_config`, is trained: its other parts are left out"]);
     assert_eq!(workloads::Model { tied_head: false, assumptions: Vec::new(), ..model }, plain);
     assert_eq!(
         error(r#"{"model_type": "llava", "text_config": {"model_type": "llama"}}"#),
@@ -293,14 +285,12 @@ fn an_unknown_family() {
         (
             "mamba",
             "it needs the scan of Mamba 1, whose decays are a number per channel (Mamba 2 and Nemotron-H are \
-             covered), which is not covered yet: give a model of \
-             one of these families",
+             covered), which is not covered yet: give a model of one of these families",
         ),
         (
             "bart",
             "it needs an encoder and a decoder with learned positions and biases (T5 and mT5 are covered), which is \
-             not covered yet: give a model of one of these \
-             families",
+             not covered yet: give a model of one of these families",
         ),
     ] {
         assert_eq!(
@@ -332,14 +322,11 @@ fn heads_that_do_not_divide() {
          change `num_attention_heads`"
     );
     // With its own head dimension, the number of heads need not divide the width.
-    let own = LLAMA
-        .replacen(
-            "\"num_attention_heads\": 32",
-            "\"head_dim\": 128, \"num_attention_heads\": \
-        24",
-            1,
-        )
-        .replacen("\"num_key_value_heads\": 32", "\"num_key_value_heads\": 8", 1);
+    let own = LLAMA.replacen("\"num_attention_heads\": 32", "\"head_dim\": 128, \"num_attention_heads\": 24", 1).replacen(
+        "\"num_key_value_heads\": 32",
+        "\"num_key_value_heads\": 8",
+        1,
+    );
     assert_eq!(parse_config("m", "config.json", &own).unwrap().query_width(), 3072);
 }
 
@@ -363,8 +350,7 @@ fn values_of_other_kinds() {
     assert_eq!(
         gpt2("\"n_head\"", "\"add_cross_attention\": true, \"n_head\""),
         "config.json: key `add_cross_attention` is true, but must be false: cross-attention is not supported: set it \
-         to false or give a \
-         model without it"
+         to false or give a model without it"
     );
 }
 
@@ -377,8 +363,7 @@ fn an_unknown_model() {
          deepseek-v2-lite, deepseek-v3, gemma-2-9b, gpt-oss-20b, gpt2-xl, gpt3-175b, llama2-7b, llama3-70b, \
          llama3-8b, llama3.1-405b, llama3.1-8b, \
          llama3.2-1b, megatron-bert, megatron-gpt2-54, megatron-gpt2-72, megatron-gpt2-xl, mistral-7b, mixtral-8x7b, \
-         olmo-2-7b, opt-350m, phi-4, \
-         qwen2.5-7b, qwen3-30b-a3b, qwen3-8b; or give the path of a config.json"
+         olmo-2-7b, opt-350m, phi-4, qwen2.5-7b, qwen3-30b-a3b, qwen3-8b; or give the path of a config.json"
     );
     assert!(Model::load("no/such/file.json").unwrap_err().to_string().starts_with("unknown model `no/such/file.json`"));
 }
@@ -415,8 +400,7 @@ fn a_split_that_the_model_does_not_allow() {
     assert_eq!(
         lowering_error("llama2-7b", |l| Lowering { tensor_parallel: 8, sequence_parallel: true, sequence_length: 4097, ..l }),
         "llama2-7b: the sequence length under sequence parallelism is 4097, but must be a multiple of the \
-         tensor-parallel degree 8: \
-         use 4096 or 4104, or switch sequence parallelism off"
+         tensor-parallel degree 8: use 4096 or 4104, or switch sequence parallelism off"
     );
 }
 

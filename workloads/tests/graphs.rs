@@ -87,13 +87,7 @@ fn operators_run_in_order_and_every_tensor_has_its_maker() {
             for op in segment.operators() {
                 for input in &op.inputs {
                     let tensor = &segment.tensors()[input.index()];
-                    assert!(
-                        tensor.producer.is_none_or(|p| p < op.id),
-                        "{what}: {} reads {} too \
-                        early",
-                        op.name,
-                        tensor.name
-                    );
+                    assert!(tensor.producer.is_none_or(|p| p < op.id), "{what}: {} reads {} too early", op.name, tensor.name);
                 }
                 let gradients: BTreeSet<_> = op
                     .backward
@@ -105,13 +99,7 @@ fn operators_run_in_order_and_every_tensor_has_its_maker() {
                     op.inputs.iter().filter(|t| segment.tensors()[t.index()].gradient_bytes.0 > 0).collect();
                 assert_eq!(gradients, differentiable, "{what}: {}: gradients of its inputs", op.name);
                 let weighs = op.backward.iter().any(|c| c.gradient == Gradient::Weights);
-                assert_eq!(
-                    weighs,
-                    op.parameters.per_device_count() > 0,
-                    "{what}: {}: gradient of its \
-                    parameters",
-                    op.name
-                );
+                assert_eq!(weighs, op.parameters.per_device_count() > 0, "{what}: {}: gradient of its parameters", op.name);
             }
             for tensor in segment.tensors() {
                 assert_eq!(tensor.producer.is_none(), tensor.is_segment_input, "{what}: {}", tensor.name);
@@ -131,13 +119,7 @@ fn nothing_waits_for_a_weight_gradient() {
             for index in graph.node_indices().filter(|i| of_parameters(&graph[*i].name)) {
                 for after in graph.neighbors_directed(index, Outgoing) {
                     let own = graph[index].name.split(".backward_weight").next();
-                    assert_eq!(
-                        graph[after].name.split(".backward_weight").next(),
-                        own,
-                        "{what}: \
-                        {}",
-                        graph[after].name
-                    );
+                    assert_eq!(graph[after].name.split(".backward_weight").next(), own, "{what}: {}", graph[after].name);
                 }
             }
         }
@@ -179,11 +161,7 @@ fn vector_kernels_read_their_inputs_and_write_their_results() {
                     if let Gradient::Inputs(inputs) = &chain.gradient {
                         let exact = chain.steps.len() == 1;
                         let due = gradients(inputs);
-                        assert!(
-                            if exact { written == due } else { written >= due },
-                            "{what}: backward writes \
-                            {written}"
-                        );
+                        assert!(if exact { written == due } else { written >= due }, "{what}: backward writes {written}");
                     }
                 }
             }

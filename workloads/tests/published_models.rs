@@ -219,15 +219,8 @@ const SEQUENCE: u64 = 480;
 #[test]
 fn operators_hold_the_parameters_and_do_the_work_of_the_closed_forms() {
     // Also every model that may have modules for further tokens, with one of them.
-    let further = all().into_iter().filter_map(|(name, model)| {
-        Some((
-            format!(
-                "{name} + \
-            1"
-            ),
-            model.with_further_token_modules(1).ok()?,
-        ))
-    });
+    let further =
+        all().into_iter().filter_map(|(name, model)| Some((format!("{name} + 1"), model.with_further_token_modules(1).ok()?)));
     let further: Vec<(String, Model)> = further.collect();
     assert!(further.len() > 50, "{}", further.len());
     for (name, model) in all().into_iter().chain(further) {

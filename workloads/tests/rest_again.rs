@@ -41,11 +41,7 @@ fn memo_is_a_policy_whatever_part_of_the_tokens_goes() {
                 assert_eq!(found.kept_bytes(graph), wanted.kept_bytes(graph));
                 assert_eq!(found.offloaded_bytes(graph), wanted.offloaded_bytes(graph));
                 let share = |id: OpId| (found.recomputed_token_fraction(id), wanted.recomputed_token_fraction(id));
-                assert!(
-                    found.recompute.iter().map(share).all(|(found, wanted)| found == wanted),
-                    "{name} {fraction} \
-                    {own}"
-                );
+                assert!(found.recompute.iter().map(share).all(|(found, wanted)| found == wanted), "{name} {fraction} {own}");
             }
         }
     }

@@ -269,11 +269,7 @@ impl CalculonExecution {
         }
         let share = d * self.microbatch_size;
         if !self.batch_size.is_multiple_of(share) {
-            let limit = format!(
-                "must be a multiple of data_par x microbatch_size = {d} x {} = \
-                {share}",
-                self.microbatch_size
-            );
+            let limit = format!("must be a multiple of data_par x microbatch_size = {d} x {} = {share}", self.microbatch_size);
             let below = self.batch_size / share * share;
             let near = if below == 0 { share.to_string() } else { format!("{below} or {}", below + share) };
             r.add_fault("batch_size", self.batch_size, limit, format!("write {near}"));
@@ -348,11 +344,7 @@ impl CalculonExecution {
             } else {
                 ("pipeline_interleaving", self.pipeline_interleaving)
             };
-            let cure = error.cure.replace("pp = ", "pipeline_par = ").replace(
-                "virtual_stages = \
-                ",
-                "pipeline_interleaving = ",
-            );
+            let cure = error.cure.replace("pp = ", "pipeline_par = ").replace("virtual_stages = ", "pipeline_interleaving = ");
             let limit = format!(
                 "pipeline_par x pipeline_interleaving = {} must divide the {} num_blocks of {}, or those and the \
                  embedding and the head",

@@ -331,11 +331,7 @@ mod tests {
         let head = "what,dataset,id,place,kind,part,predicted_us,rows,apart";
         let fault = |text: &str| AloneResiduals::parse_csv(text).unwrap_err().to_string();
         assert!(
-            fault("what,b\nkernel,1\n").contains("line 2")
-                && fault("what,b\nkernel,1\n").contains(
-                    "missing field \
-                `dataset`"
-                )
+            fault("what,b\nkernel,1\n").contains("line 2") && fault("what,b\nkernel,1\n").contains("missing field `dataset`")
         );
         assert!(fault(&format!("{head}\nkernel,x\n")).contains("line 2"));
         let error = fault(&format!("{head}\nkernel,d,i,c,k,0,1.5,,\nkernel,d,i,c,k,0,x,,\n"));

@@ -158,10 +158,9 @@ mod tests {
         let head = COLUMNS.join(",");
         let fault = |text: &str| ResidualTable::parse_csv(text).unwrap_err().to_string();
         assert!(fault("a,b\n").starts_with("residuals, line 1: the columns must be quantity,dataset,"));
-        assert!(fault(&format!("{head}\niteration_s,x\n")).contains(
-            "line 2: it has 2 cells, the header 20; make the table \
-                with"
-        ));
+        assert!(
+            fault(&format!("{head}\niteration_s,x\n")).contains("line 2: it has 2 cells, the header 20; make the table with")
+        );
         let row = "iteration_s,d,i,r,1.5,c,k,f,k,s,k,tensor,8,0.1,x,,,,0,0";
         assert!(fault(&format!("{head}\n{row}\n")).contains("by_model = x: must be a number"));
     }

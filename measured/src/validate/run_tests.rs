@@ -31,8 +31,7 @@ fn training_rows_that_break_a_rule_are_named() {
         faults,
         [
             "data.csv:3: tp = 3: must be a divisor of the 16 heads and of the MLP width 4096, and a divisor or a \
-            multiple of the 16 \
-             key/value heads; use tp = 2 or 4",
+            multiple of the 16 key/value heads; use tp = 2 or 4",
             "data.csv:4: global_batch = 12: must be a multiple of micro_batch x dp = 2 x 4 = 8; use 8 or 16",
             "data.csv:5: chips = 4: must be tp x pp x dp x cp = 8; correct the degrees or the number of chips",
             "data.csv:7: seq = 1000000000: must be at most 16777216; give the tokens of one sequence",
@@ -79,8 +78,7 @@ fn the_width_of_an_expert_s_split_is_read() {
         [
             "data.csv:7: etp = 1: must be 2 without sequence parallelism; use sequence parallelism",
             "data.csv:8: etp = 3: must be a divisor of the 2 ranks that ep = 4 leaves of a stage and of the experts' \
-            width 2048, and a divisor or a \
-             multiple of tp = 2; use etp = 2",
+            width 2048, and a divisor or a multiple of tp = 2; use etp = 2",
             "data.csv:9: etp = 1.5: must be a whole number from 1 to 2^53; correct or remove the row",
         ]
     );
@@ -118,20 +116,15 @@ fn rows_beyond_what_is_costed_are_named_and_the_others_predicted() {
         };
         for value in [EXACT, 1_000_000_000_000_000, 100_000_000_000_000, 1 << 50] {
             let fault = with(value).unwrap_or_default();
-            assert!(
-                fault.starts_with(&format!("data.csv:2: {name} = {value}: must be")),
-                "{name} = {value}: \
-                {fault:?}"
-            );
+            assert!(fault.starts_with(&format!("data.csv:2: {name} = {value}: must be")), "{name} = {value}: {fault:?}");
         }
         // The largest value of each cell alone can be costed.
         if let Some(most) = most.get(i) {
             assert_eq!(with(*most), None, "{name}");
-            assert!(with(2 * most).is_some_and(|fault| fault.contains(&format!("at most {most}"))
-                || fault.contains(&format!(
-                    "to \
-                        {most};"
-                ))));
+            assert!(
+                with(2 * most)
+                    .is_some_and(|fault| fault.contains(&format!("at most {most}")) || fault.contains(&format!("to {most};")))
+            );
         }
     }
 }
@@ -152,16 +145,8 @@ fn rows_whose_numbers_are_too_much_together_are_named() {
             [1, hidden, ffn, heads, 16, vocab, seq, 1, 1, 1, 1 << 20, 1 << 20],
             "micro_batch = 1048576: must be such that no tensor has more than",
         ),
-        (
-            [1, 1024, 1024, heads, dim, 1024, seq, 1, 1, 1, 1, 1],
-            "seq = 16777216: must be such that no tensor has more \
-            than",
-        ),
-        (
-            [1, 64, 64, 1, 64, 64, seq, 1, 1, 1, 1, 1 << 40],
-            "global_batch = 1099511627776: must be such that a step has \
-            at most",
-        ),
+        ([1, 1024, 1024, heads, dim, 1024, seq, 1, 1, 1, 1, 1], "seq = 16777216: must be such that no tensor has more than"),
+        ([1, 64, 64, 1, 64, 64, seq, 1, 1, 1, 1, 1 << 40], "global_batch = 1099511627776: must be such that a step has at most"),
         (
             [24, 64, 64, 1, 64, 64, 64, 1, 2, 1, 1, 1 << 40],
             "global_batch = 1099511627776: must be such that at most 16777216 passes",
@@ -271,14 +256,7 @@ fn what_rows_leave_open_is_noted_with_what_is_assumed() {
     }
     let open = format!("{RUN}{}", on("a", 16, "8,selene_hdr200x8,25")).replace(",2,1,8,1,1,8,", ",2,2,4,,,8,");
     let noted: Vec<String> = check(&open).assumed.into_iter().map(|assumption| assumption.what).collect();
-    assert_eq!(
-        noted,
-        [
-            "micro_batch is empty, taken as 1",
-            "virtual_stages is empty, taken as 1, the fastest of those \
-        that fit"
-        ]
-    );
+    assert_eq!(noted, ["micro_batch is empty, taken as 1", "virtual_stages is empty, taken as 1, the fastest of those that fit"]);
 }
 
 #[test]
@@ -287,19 +265,14 @@ fn nodes_that_a_run_cannot_have_are_refused() {
         (
             ",vivaldi_mpigraph_0,",
             "chips_per_node = (empty): the 12 chips of the run are no whole nodes of 8, and vivaldi_mpigraph_0 joins \
-            whole ones; give the chips of \
-             each of its equal nodes; an empty cell means the 8 of vivaldi_mpigraph_0",
+            whole ones; give the chips of each of its equal nodes; an empty cell means the 8 of vivaldi_mpigraph_0",
         ),
         (
             "8,nvlink3_node,25",
             "fabric = nvlink3_node: nvlink3_node joins at most 8 chips, the run has 12; name the fabric that joins its \
             nodes",
         ),
-        (
-            "6,vivaldi_mpigraph_0,",
-            "chips_per_node = 6: the links of vivaldi_mpigraph_0 are measured between nodes of \
-            8; give 8",
-        ),
+        ("6,vivaldi_mpigraph_0,", "chips_per_node = 6: the links of vivaldi_mpigraph_0 are measured between nodes of 8; give 8"),
         ("5000000000,selene_hdr200x8,25", "chips_per_node = 5000000000: must be below 2^32; correct it"),
         ("8,mine,1e9", "inter_node_gbytes_per_s_per_chip = 1e9: must be from 0 to 1e5"),
     ];
@@ -353,11 +326,7 @@ fn a_last_node_that_is_filled_in_part_is_noted() {
         );
         let (whole, none) = time(16, &format!("{nodes},selene_hdr200x8,25"));
         let (one, _) = time(12, "12,selene_hdr200x8,25");
-        assert!(
-            none.is_empty() && one < whole && whole < partly && partly < 2.0 * whole,
-            "{nodes}: {one} {whole} \
-            {partly}"
-        );
+        assert!(none.is_empty() && one < whole && whole < partly && partly < 2.0 * whole, "{nodes}: {one} {whole} {partly}");
     }
 }
 

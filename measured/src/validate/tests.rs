@@ -35,11 +35,7 @@ fn a_faulty_row_is_named_and_the_others_are_scored() {
             "a,l,8,8,os,1,1,1,NaN,14,1.5,1,1,17,x",
             "data.csv:2: array_cycles = NaN: must be a finite number; an empty cell means unknown",
         ),
-        (
-            "a,l,8,8,os,1,1,1,0,14,1.5,1,1,17,x",
-            "data.csv:2: array_cycles = 0: must be above 0; an empty cell means \
-            unknown",
-        ),
+        ("a,l,8,8,os,1,1,1,0,14,1.5,1,1,17,x", "data.csv:2: array_cycles = 0: must be above 0; an empty cell means unknown"),
         ("a,l,8,8,os,1,1,,15,14,1.5,1,1,17,x", "data.csv:2: k = (empty): must not be empty; fill it in"),
         (",l,8,8,os,1,1,1,15,14,1.5,1,1,17,x", "data.csv:2: id = (empty): must not be empty; fill it in"),
         ("a,l,8", "data.csv:2: row = (empty): the row has 3 cells, the header 15; write one cell per column"),
@@ -80,8 +76,7 @@ fn an_empty_measured_cell_is_still_predicted() {
 #[test]
 fn a_file_of_no_data_set_is_refused() {
     assert!(refused("id,a,b\n1,2,3\n").starts_with(
-        "data.csv: columns id, a, b belong to no known data set; known are kernels (kernel, measured_us), \
-        collectives"
+        "data.csv: columns id, a, b belong to no known data set; known are kernels (kernel, measured_us), collectives"
     ));
     assert_eq!(
         refused("id,collective,measured_us\n1,2,3\n"),
@@ -290,21 +285,9 @@ fn collectives_on_nodes_that_a_fabric_has_not_are_refused() {
     let head = "id,chip,fabric,collective,ranks,nodes,bytes,measured_us\n";
     let row = |rest: &str| check(&format!("{head}a,a100_80gb_sxm,{rest},1e6,100\n"));
     let cases = [
-        (
-            "selene_hdr200x8,all_reduce,16,1",
-            "nodes = 1: a node of selene_hdr200x8 has 8 chips, the row 16 ranks; give \
-            the nodes",
-        ),
-        (
-            "vivaldi_mpigraph_0,all_reduce,64,4",
-            "nodes = 4: vivaldi_mpigraph_0 has measured links between 16 nodes of \
-            8; give",
-        ),
-        (
-            "vivaldi_mpigraph_0,all_reduce,32,32",
-            "nodes = 32: vivaldi_mpigraph_0 has measured links between 16 nodes of \
-            8; give",
-        ),
+        ("selene_hdr200x8,all_reduce,16,1", "nodes = 1: a node of selene_hdr200x8 has 8 chips, the row 16 ranks; give the nodes"),
+        ("vivaldi_mpigraph_0,all_reduce,64,4", "nodes = 4: vivaldi_mpigraph_0 has measured links between 16 nodes of 8; give"),
+        ("vivaldi_mpigraph_0,all_reduce,32,32", "nodes = 32: vivaldi_mpigraph_0 has measured links between 16 nodes of 8; give"),
     ];
     for (rest, expected) in cases {
         let error = row(rest).row_errors.first().map(ToString::to_string).unwrap_or_default();

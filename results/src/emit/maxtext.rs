@@ -169,8 +169,7 @@ impl MaxTextSettings {
             let name = schedule_name(plan);
             let text = format!(
                 "schedule {name}: MaxText runs all forward passes first, which keeps every micro-batch's activations \
-                (coplace plan \
-                 --schedule gpipe --virtual-stages 1)"
+                (coplace plan --schedule gpipe --virtual-stages 1)"
             );
             self.0.push_lack(plan.schedule != PipelineSchedule::GPipe, &text);
         }

@@ -105,12 +105,7 @@ fn sharded_weights_use_the_fsdp_that_takes_the_plan() {
     let sharded = plan(layout(4, 1, ZeroStage::Parameters));
     let torch = ["--use-torch-fsdp2", "--no-gradient-accumulation-fusion", "--untie-embeddings-and-output-weights"];
     check(&CORE.megatron(&sharded), &torch, &["--use-distributed-optimizer", "--overlap-param-gather", "--use-megatron-fsdp"]);
-    let own = [
-        "--use-megatron-fsdp",
-        "--data-parallel-sharding-strategy optim_grads_params",
-        "--ckpt-format \
-        fsdp_dtensor",
-    ];
+    let own = ["--use-megatron-fsdp", "--data-parallel-sharding-strategy optim_grads_params", "--ckpt-format fsdp_dtensor"];
     let tied = Case { model: "gpt3-175b", ..CORE };
     check(&tied.megatron(&sharded), &own, &["--use-torch-fsdp2"]);
     check(&CORE.megatron(&plan(layout(4, 2, ZeroStage::Parameters))), &own, &["--use-torch-fsdp2"]);
@@ -336,11 +331,7 @@ fn modules_are_named_as_megatron_takes_them() {
     assert!(alone.starts_with("attn_proj offloaded without core_attn"), "{alone}");
     let states = ["--optimizer-cpu-offload", "--optimizer-offload-fraction 1.0", "--use-precision-aware-optimizer"];
     check(&CORE.megatron(&with(&["zero-offload"], ActivationPolicy::None)), &states, &[]);
-    assert_eq!(
-        CORE.lacking(0, &with(&["lomo"], ActivationPolicy::None)),
-        "technique lomo: Megatron-LM has no argument \
-        for it"
-    );
+    assert_eq!(CORE.lacking(0, &with(&["lomo"], ActivationPolicy::None)), "technique lomo: Megatron-LM has no argument for it");
     let lacking = MAXTEXT.lacking(1, &with(&["lomo"], ActivationPolicy::Full));
     assert!(lacking.contains("technique lomo: MaxText has no setting for it"), "{lacking}");
     check(
@@ -401,11 +392,7 @@ fn torch_counts_the_products_of_a_layer() {
         (titan.lines(2, &plan), titan.lacking(2, &plan))
     };
     let (lines, _) = of("selective_per_operator");
-    let head = [
-        "import torch",
-        "from torch.utils.checkpoint import CheckpointPolicy, \
-        create_selective_checkpoint_contexts",
-    ];
+    let head = ["import torch", "from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts"];
     // Query, key, value, output, gate, up, down: every second one from the first, and the scattered sum of the output
     // instead of its product. No operator reads the result of down.
     let saved = ["SAVED_PRODUCTS = {0, 2, 4}", "SAVED_SUMS = {0}", "SAVE_ATTENTION = True"];

@@ -72,14 +72,9 @@ fn designs_of_several_runs_are_numbered_and_named_in_the_legend() {
     let several = ParetoPlot { series: vec![series("one"), series("two")], ..plot(vec![]) };
     let figure = draw_pareto(&several).unwrap();
     let svg = figure.svg();
-    for words in [
-        "1  TPUv4, our plan",
-        "2  TPUv4, expert&apos;s plan",
-        "one: 1 evaluated",
-        "two: 1 evaluated",
-        "2 rejected by \
-            bound",
-    ] {
+    for words in
+        ["1  TPUv4, our plan", "2  TPUv4, expert&apos;s plan", "one: 1 evaluated", "two: 1 evaluated", "2 rejected by bound"]
+    {
         assert!(svg.split_whitespace().collect::<Vec<_>>().join(" ").contains(&words.replace("  ", " ")), "{words}");
     }
     // One number beside each mark.
@@ -150,13 +145,8 @@ fn every_number_has_its_name_however_many_there_are_and_every_best_is_one() {
     let lines = || svg.lines().map(str::trim);
     assert!(!svg.contains(" more"), "{svg}");
     for number in 1..=20 {
-        let named = lines().any(|line| {
-            line.starts_with(&format!("{number}  a chip"))
-                || line.starts_with(&format!(
-                    "{number} a \
-                chip"
-                ))
-        });
+        let named =
+            lines().any(|line| line.starts_with(&format!("{number}  a chip")) || line.starts_with(&format!("{number} a chip")));
         assert!(named && lines().any(|line| line == number.to_string()), "{number}: {svg}");
     }
     // A short legend leaves the height at its minimum.

@@ -98,16 +98,7 @@ fn draw_diagonal(canvas: &mut Canvas<'_>, frame: &PlotFrame) -> Vec<LegendEntry>
     canvas.draw_polygon(band, shade);
     canvas.draw_line(vec![frame.position_of(low, low), frame.position_of(high, high)], INK.to_rgba(), 1);
     let entry = |mark, radius, color, words: &str| LegendEntry { mark, radius, color, words: words.into(), joined: false };
-    vec![
-        entry(PlotMark::Line, 5, INK.to_rgba(), "predicted = measured"),
-        entry(
-            PlotMark::Band,
-            5,
-            shade,
-            "within ±10 \
-        %",
-        ),
-    ]
+    vec![entry(PlotMark::Line, 5, INK.to_rgba(), "predicted = measured"), entry(PlotMark::Band, 5, shade, "within ±10 %")]
 }
 
 /// Draws a group. Its legend entry has the number of points and their mean error.

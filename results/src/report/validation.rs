@@ -24,10 +24,7 @@ pub fn validation_report(report: &FileReport) -> String {
     }
     let silent = report.predictions.iter().all(|prediction| prediction.measured.is_none()) && report.row_errors.is_empty();
     if silent && report.rows > 0 {
-        text.push_str(
-            "No row has a measured value: nothing is scored. --predictions FILE.csv writes what is \
-            predicted.\n",
-        );
+        text.push_str("No row has a measured value: nothing is scored. --predictions FILE.csv writes what is predicted.\n");
     }
     text.push_str(&rankings_table(report));
     text.push_str(&out_of_memory_table(report));
@@ -95,13 +92,7 @@ fn rankings_table(report: &FileReport) -> String {
     if report.rankings.is_empty() {
         return String::new();
     }
-    let mut table = TextTable::new(vec![
-        "order of plans (equal model, chips, batch)",
-        "groups",
-        "Spearman",
-        "top-1 \
-        regret %",
-    ]);
+    let mut table = TextTable::new(vec!["order of plans (equal model, chips, batch)", "groups", "Spearman", "top-1 regret %"]);
     for ranking in &report.rankings {
         table.add_row(vec![
             ranking.group.clone(),

@@ -208,14 +208,7 @@ impl SweepStore {
             return Err(damaged("it is another program's database".into()));
         }
         if format != FORMAT {
-            return Err(SweepStoreError::Version {
-                file,
-                found: format!("store {format}"),
-                expected: format!(
-                    "store \
-                {FORMAT}"
-                ),
-            });
+            return Err(SweepStoreError::Version { file, found: format!("store {format}"), expected: format!("store {FORMAT}") });
         }
         let sound: String =
             connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(|why| read_error(&file, &why))?;

@@ -100,8 +100,7 @@ fn nothing_to_fit(arguments: &CalibrateArguments, chip: &str, data: &ChipMeasure
     let mut why: Vec<String> = data.row_errors.iter().map(ToString::to_string).collect();
     why.push(format!(
         "{}: no row to fit {chip} to: {} rows of other chips, {} wrong, {} of kernels or types that the model does not \
-        know; \
-         give measured kernels of {chip}",
+        know; give measured kernels of {chip}",
         arguments.data.display(),
         format_count(data.other_chips as u64),
         format_count(data.row_errors.len() as u64),

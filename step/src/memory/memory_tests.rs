@@ -162,12 +162,7 @@ fn activations_are_those_of_the_simulated_timeline() {
             let activations = stage.class_bytes(MemoryClass::Activations);
             assert!(activations >= device.peak_memory, "{schedule:?} stage {}", stage.stage);
             if !ends && stage.moment == PeakMoment::Layers {
-                assert_eq!(
-                    activations, device.peak_memory,
-                    "{schedule:?} p {pipeline} v {virtual_stages} stage \
-                    {}",
-                    stage.stage
-                );
+                assert_eq!(activations, device.peak_memory, "{schedule:?} p {pipeline} v {virtual_stages} stage {}", stage.stage);
             }
         }
     }
@@ -260,13 +255,7 @@ fn offloading_is_limited_by_the_hosts_memory() {
     let error = with(Bytes(1 << 28)).check_fits().unwrap_err();
     assert_eq!((error.stage, error.class, error.need, error.have), (0, MemoryClass::Host, needs[0], Bytes(1 << 28)));
     let text = error.to_string();
-    assert!(
-        text.starts_with(
-            "stage 0 needs 0.44 GiB of 0.25 GiB of host memory per device: offloaded \
-        activations"
-        ),
-        "{text}"
-    );
+    assert!(text.starts_with("stage 0 needs 0.44 GiB of 0.25 GiB of host memory per device: offloaded activations"), "{text}");
     // If both are too small, the error names device memory first.
     let none =
         step_memory(&model, &plan, &stack, DeviceMemory { hbm: Bytes(1 << 30), host: Bytes::ZERO, storage: Bytes::ZERO }, None)

@@ -186,8 +186,7 @@ impl OverCapacity {
         match self.class {
             MemoryClass::Host if self.read_only > self.have => format!(
                 " of host memory per device: {:.2} GiB of it read-only data, which do not fit; keep less of it, or \
-                 correct the chip's \
-                 host.capacity_gib",
+                 correct the chip's host.capacity_gib",
                 self.read_only.gib()
             ),
             MemoryClass::Storage if self.read_only > self.have => format!(
@@ -198,8 +197,7 @@ impl OverCapacity {
             // Weights and states, which no recomputation reduces.
             MemoryClass::Host if self.largest < self.need => format!(
                 " of host memory per device: {:.2} GiB of it weights, gradients and optimizer states, which do not \
-                 fit; use a higher ZeRO stage, more \
-                 devices, storage, or correct the chip's host.capacity_gib",
+                 fit; use a higher ZeRO stage, more devices, storage, or correct the chip's host.capacity_gib",
                 self.need.saturating_sub(self.largest + self.read_only).gib()
             ),
             MemoryClass::Host if self.have == Bytes::ZERO => {
@@ -208,8 +206,7 @@ impl OverCapacity {
                     .to_owned()
             }
             MemoryClass::Host => " of host memory per device: offloaded activations do not fit; recompute instead, \
-                use a smaller micro-batch, or \
-                                  correct the chip's host.capacity_gib"
+                use a smaller micro-batch, or correct the chip's host.capacity_gib"
                 .to_owned(),
             MemoryClass::Storage => " of storage per device: recompute instead, or give the chip's file a large \
                 enough [storage]"

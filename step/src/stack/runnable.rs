@@ -34,23 +34,14 @@ impl SoftwareStack {
             });
         }
         if let Some(policy) = plan.activations.distinct_policies().into_iter().find(|policy| !self.runs_policy(policy)) {
-            return Some(format!(
-                "recompute {}: it has \
-                {}",
-                PolicyKind::of_policy(policy),
-                join_names(&framework.recompute)
-            ));
+            return Some(format!("recompute {}: it has {}", PolicyKind::of_policy(policy), join_names(&framework.recompute)));
         }
         match framework.mixes {
             MixKind::None if plan.activations.uniform_policy().is_none() => {
                 return Some("recompute by stage: it has one policy for all layers".to_owned());
             }
             MixKind::Block if plan.activations.full_recompute_layers_per_chunk().is_none() => {
-                return Some(
-                    "recompute by stage: it recomputes the same number of first layers in every \
-                    chunk"
-                        .to_owned(),
-                );
+                return Some("recompute by stage: it recomputes the same number of first layers in every chunk".to_owned());
             }
             _ => {}
         }
@@ -70,10 +61,9 @@ impl SoftwareStack {
         let between_chunks = self.framework.experts_hide_between_chunks;
         let whole = plan.activations.distinct_policies().into_iter().any(|policy| *policy == ActivationPolicy::Full);
         match () {
-            () if plan.micro_batches() < 2 => Some(
-                "overlap.experts: a step of one micro-batch has no other \
-                micro-batch that could hide it",
-            ),
+            () if plan.micro_batches() < 2 => {
+                Some("overlap.experts: a step of one micro-batch has no other micro-batch that could hide it")
+            }
             () if between_chunks && self.overlap.shared_expert > 0.0 => {
                 Some("overlap.experts: it excludes overlap.shared_expert")
             }

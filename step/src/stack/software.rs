@@ -358,13 +358,7 @@ impl SoftwareStack {
             .map(|name| format!("{name}.toml"));
         match own.and_then(|file| Some((STACKS.get_file(&file)?.contents_utf8()?, file))) {
             Some((text, file)) => Self::from_toml_str(&file, text),
-            None => Err(StackError::Unknown {
-                name: name_or_path.to_owned(),
-                known: Self::built_in_names().join(
-                    ", \
-                ",
-                ),
-            }),
+            None => Err(StackError::Unknown { name: name_or_path.to_owned(), known: Self::built_in_names().join(", ") }),
         }
     }
 

@@ -76,23 +76,8 @@ fn the_parts_are_the_step() {
             let sum: Seconds = why.parts.iter().map(|part| part.time).sum();
             assert_eq!(why.time.total, total);
             assert!((sum.0 / total.0 - 1.0).abs() < 1e-9, "{}: {plan:?}: {sum} of {total}", stack.name);
-            let kernels: Seconds = why
-                .parts
-                .iter()
-                .filter(|part| {
-                    part.name.contains(
-                        ", bound by \
-                ",
-                    )
-                })
-                .map(|part| part.time)
-                .sum();
-            assert!(
-                (kernels.0 / (why.time.forward + why.time.backward).0 - 1.0).abs() < 1e-9,
-                "{}: \
-                {plan:?}",
-                stack.name
-            );
+            let kernels: Seconds = why.parts.iter().filter(|part| part.name.contains(", bound by ")).map(|part| part.time).sum();
+            assert!((kernels.0 / (why.time.forward + why.time.backward).0 - 1.0).abs() < 1e-9, "{}: {plan:?}", stack.name);
             assert!(why.parts.is_sorted_by(|a, b| a.time.0 >= b.time.0) && why.parts.iter().all(|part| part.time.0 > 0.0));
         }
     }
@@ -145,13 +130,7 @@ fn without_a_pipeline_the_passes_have_the_steps_energy() {
             let micro_batch: Joules = why.passes.iter().map(|pass| pass.energy * pass.count as f64).sum();
             let devices = f64::from(plan.layout.tensor * plan.layout.context * plan.layout.data);
             let all = micro_batch * plan.micro_batches() as f64 * devices;
-            assert!(
-                (all.0 / energy.passes.0 - 1.0).abs() < 1e-9,
-                "{}: {plan:?}: {all} of \
-                {}",
-                stack.name,
-                energy.passes
-            );
+            assert!((all.0 / energy.passes.0 - 1.0).abs() < 1e-9, "{}: {plan:?}: {all} of {}", stack.name, energy.passes);
         }
     }
 }
@@ -185,12 +164,7 @@ fn kernels_side_by_side_share_the_device_memory() {
                     let inside = |kernel: &&KernelDetail| kernel.start.0 >= from && kernel.end_time().0 <= to;
                     let moved: f64 = kernels().filter(inside).map(|kernel| kernel.hbm.as_f64()).sum();
                     let rate = moved / (to - from);
-                    assert!(
-                        rate <= gives * 1.001,
-                        "{chip}, {plan:?}, {}: {rate} of {gives} from {from} to \
-                        {to}",
-                        pass.pass
-                    );
+                    assert!(rate <= gives * 1.001, "{chip}, {plan:?}, {}: {rate} of {gives} from {from} to {to}", pass.pass);
                     beside += usize::from(
                         kernels().any(|kernel| kernel.start.0 > from && kernel.start.0 < to && kernel.end_time().0 > to),
                     );

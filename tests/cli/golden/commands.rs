@@ -76,14 +76,12 @@ pub const COMMANDS: &[Command] = &[
          --global-batch 64 --fast-domain 4 --format json"),
     command("evaluate", "evaluate_own_files", Json,
         "evaluate opt-350m --chip tests/golden/input/own_chip.toml --fabric \
-         tests/golden/input/own_fabric.toml --stack megatron_core --devices 16 --global-batch 64 --format \
-         json"),
+         tests/golden/input/own_fabric.toml --stack megatron_core --devices 16 --global-batch 64 --format json"),
     command("evaluate", "evaluate_text", Figures,
         "evaluate opt-350m --chip a100_80gb --fabric selene_hdr200x8 --devices 4 --global-batch 16 --chakra \
          {T}/step.et --memory {T}/memory"),
     command("plan", "plan_eos", Json,
-        "plan llama3-8b --chip h100 --fabric eos_ndr400x8 --devices 16 --global-batch 64 --top 5 --format \
-         json"),
+        "plan llama3-8b --chip h100 --fabric eos_ndr400x8 --devices 16 --global-batch 64 --top 5 --format json"),
     command("plan", "plan_text", Figures,
         "plan llama3-8b --chip h100 --fabric eos_ndr400x8 --devices 16 --global-batch 64 --top 5"),
     command("plan", "plan_everything", Json,
@@ -171,8 +169,7 @@ pub const COMMANDS: &[Command] = &[
     command("search", "merge_search", Json,
         "merge {T}/part-1 {T}/part-2 --out {T}/merged --format json"),
     command("search", "sweep_whole", Json,
-        "sweep opt-350m --study tests/golden/input/four.toml --fabric ideal_switch --out {T}/sweep --format \
-         json"),
+        "sweep opt-350m --study tests/golden/input/four.toml --fabric ideal_switch --out {T}/sweep --format json"),
     command("search", "sweep_part_1", Json,
         "sweep opt-350m --study tests/golden/input/four.toml --shard 1/2 --out {T}/sweep-1 --format json"),
     command("search", "sweep_part_2", Json,
@@ -219,8 +216,7 @@ pub const COMMANDS: &[Command] = &[
     command("data", "calibrate_stack", Json,
         "calibrate megatron_core tests/golden/input/peaks.csv --format json"),
     command("data", "place_both", Json,
-        "place interop/reference/phaze/placement/instance_000.json interop/tests/piper/small.json --format \
-         json"),
+        "place interop/reference/phaze/placement/instance_000.json interop/tests/piper/small.json --format json"),
     command("data", "schedule_instances", Json,
         "schedule interop/reference/phaze/schedule/instance_000.json \
          interop/reference/phaze/schedule/instance_003.json --format json"),

@@ -71,11 +71,7 @@ impl Layout {
                 key: "cp",
                 value: c.to_string(),
                 limit: ulysses_degree_rule(model, t),
-                cure: format!(
-                    "{}, or the ring \
-                    method",
-                    nearest_valid_values(c, heads, "cp", |c| heads.is_multiple_of(c))
-                ),
+                cure: format!("{}, or the ring method", nearest_valid_values(c, heads, "cp", |c| heads.is_multiple_of(c))),
             });
         }
         if self.virtual_stages > 1 && self.pipeline == 1 {
@@ -155,14 +151,9 @@ impl Layout {
             ("seq", batch.sequence_length),
         ];
         match degrees.into_iter().find(|(_, value)| *value == 0) {
-            Some((key, _)) => Err(LayoutError {
-                key,
-                value: "0".to_owned(),
-                limit: "at least 1".to_owned(),
-                cure: "use 1 or \
-                    more"
-                    .to_owned(),
-            }),
+            Some((key, _)) => {
+                Err(LayoutError { key, value: "0".to_owned(), limit: "at least 1".to_owned(), cure: "use 1 or more".to_owned() })
+            }
             None => Ok(()),
         }
     }
@@ -269,14 +260,12 @@ mod tests {
         assert_eq!(
             fault(layout(7, 1, 1, 1), batch(1, 1)),
             "tp = 7: must be a divisor of the 96 heads and of the MLP width 49152, and a divisor or a multiple of the \
-             96 key/value \
-             heads; use tp = 6 or 8"
+             96 key/value heads; use tp = 6 or 8"
         );
         assert_eq!(
             fault(layout(8, 20, 1, 1), batch(1, 20)),
             "pp = 20: must be such that pp x virtual_stages = 20 divides the 96 layers (or 98 with the embedding and \
-             the head as \
-             layers); use pp = 16 or 24"
+             the head as layers); use pp = 16 or 24"
         );
         assert_eq!(
             fault(layout(8, 8, 4, 1), batch(3, 64)),

@@ -323,11 +323,9 @@ impl<'a> TechniqueRewriter<'a> {
                 })
             }
             Representation::DerivativeBits { bits } => Ok(plain("bits", Bytes((elements as f64 * bits / 8.0).ceil() as u64))),
-            Representation::Absent | Representation::Factored | Representation::SharedWithOutput => Err(self.refusal(
-                format!("{}: an activation cannot have this form", tensor.name),
-                "choose another in \
-                    the preset",
-            )),
+            Representation::Absent | Representation::Factored | Representation::SharedWithOutput => {
+                Err(self.refusal(format!("{}: an activation cannot have this form", tensor.name), "choose another in the preset"))
+            }
             _ => self.stand_in_for_rows((op, chain), tensor, form),
         }
     }
@@ -380,11 +378,7 @@ impl<'a> TechniqueRewriter<'a> {
             Representation::GroupScalars { groups } => {
                 let groups = self.rank_within_width(op, *groups, width)?;
                 if width % groups != 0 {
-                    let why = format!(
-                        "{groups} groups do not divide the dimension of {}, {width} on one \
-                        device",
-                        op.name
-                    );
+                    let why = format!("{groups} groups do not divide the dimension of {}, {width} on one device", op.name);
                     let below = (1..groups).rev().find(|groups| width % groups == 0).unwrap_or(1);
                     return Err(self.refusal(why, &format!("use {below}, or another divisor of {width}")));
                 }
@@ -394,11 +388,7 @@ impl<'a> TechniqueRewriter<'a> {
                 ("group_scalars", size, vec![reduce], vec![expand], tensor.bytes, None)
             }
             _ => {
-                return Err(self.refusal(
-                    format!("{}: rows cannot have this form", op.name),
-                    "choose another in the \
-                preset",
-                ));
+                return Err(self.refusal(format!("{}: rows cannot have this form", op.name), "choose another in the preset"));
             }
         };
         Ok(StandIn { suffix, bytes: size, forward, backward, workspace, gradient })

@@ -19,8 +19,7 @@ const OPERATORS: &str = "\
     cross.residual.dropout cross.scores cross.softmax cross.value decoder_embedding.dropout decoder_embedding.token \
     embedding.dropout \
     embedding.norm embedding.patches embedding.position embedding.projection embedding.token embedding.token_type \
-    encoder.norm \
-    encoder.result head.logits head.loss head.norm head.pooling head.projection head.transform \
+    encoder.norm encoder.result head.logits head.loss head.norm head.pooling head.projection head.transform \
     head.transform_activation head.transform_norm mlp.activation mlp.activation_dropout mlp.down mlp.fc1 mlp.fc2 \
     mlp.gate mlp.gate_up mlp.gated mlp.gated.gate mlp.gated.product mlp.norm mlp.output_norm \
     mlp.residual mlp.residual.dropout mlp.up moe.activation moe.activation_dropout moe.combine moe.dispatch \
@@ -79,12 +78,7 @@ fn lossy_form_name<N>(form: &Representation<N>) -> Option<&'static str> {
 /// Returns the key of a rule that changes the result of training.
 fn training_effect_of_rule<N, P>(rule: &TechniqueRule<N, P>) -> Option<String> {
     match rule {
-        TechniqueRule { representation: Some(form), .. } => lossy_form_name(form).map(|form| {
-            format!(
-                "representation \
-            = {form}"
-            )
-        }),
+        TechniqueRule { representation: Some(form), .. } => lossy_form_name(form).map(|form| format!("representation = {form}")),
         TechniqueRule { adapter: Some(_), .. } => Some("adapter".into()),
         TechniqueRule { frozen: true, .. } => Some("frozen = true".into()),
         TechniqueRule { copy_bytes: Some(_), .. } => Some("copy_bytes".into()),
@@ -134,10 +128,7 @@ impl Preset {
             }
             if let Some(what) = training_effect_of_rule(rule).filter(|_| self.gate == TrainingEffect::Exact) {
                 let cure = "write gate = \"unbiased\" if gradients are right on average, otherwise gate = \"biased\"";
-                return Err(self.rule_error(format!(
-                    "gate = exact: rule {at} changes what is computed ({what}): \
-                    {cure}"
-                )));
+                return Err(self.rule_error(format!("gate = exact: rule {at} changes what is computed ({what}): {cure}")));
             }
         }
         Ok(())
@@ -153,12 +144,8 @@ impl Preset {
         rule: &TechniqueRule,
         bits_of: impl Fn(TensorClass) -> u64,
     ) -> Result<(), TechniqueError> {
-        let wrong = |key: &str, value: f64, limit: &str| {
-            Err(self.rule_error(format!(
-                "rule {at}: {key} = {value}: must be \
-                {limit}"
-            )))
-        };
+        let wrong =
+            |key: &str, value: f64, limit: &str| Err(self.rule_error(format!("rule {at}: {key} = {value}: must be {limit}")));
         if let Some(place) = rule.place.as_ref().filter(|place| !(0.0..=1.0).contains(&place.fraction)) {
             return wrong("place.fraction", place.fraction, "from 0 to 1: the offloaded fraction");
         }
@@ -180,11 +167,7 @@ impl Preset {
             Some(Representation::Quantised { bits, .. } | Representation::DerivativeBits { bits })
                 if !(*bits > 0.0 && *bits < bits_of(rule.class) as f64) =>
             {
-                let limit = format!(
-                    "above 0 and below the {} bits of the numbers that it \
-                    replaces",
-                    bits_of(rule.class)
-                );
+                let limit = format!("above 0 and below the {} bits of the numbers that it replaces", bits_of(rule.class));
                 wrong("representation.bits", *bits, &limit)
             }
             Some(Representation::Quantised { group, .. }) if !(0.0..=1e12).contains(group) => {

@@ -47,8 +47,7 @@ fn changed(graph: &OperatorGraph) -> BTreeMap<&str, BTreeSet<&str>> {
 #[test]
 fn rules_find_every_layer_of_a_block() {
     let everywhere = "megatron-selective recompute-core-attn recompute-layernorm offload-attn-norm offload-attn-proj \
-        offload-core-attn \
-                      offload-mlp-norm offload-qkv-linear wta-crs rad compact lora lora-fa mesa ssdtrain memo";
+        offload-core-attn offload-mlp-norm offload-qkv-linear wta-crs rad compact lora lora-fa mesa ssdtrain memo";
     let dense = "recompute-mlp mst velora";
     let experts = "recompute-moe recompute-moe-act offload-moe-act offload-expert-fc1";
     for (model, more) in [("gemma-2-9b", dense), ("gpt-oss-20b", experts)] {
@@ -144,11 +143,7 @@ fn files_say_what_is_wrong_with_them() {
         ),
         (rule("exact", "representation = { kind = \"absent\" }"), "(representation = absent)"),
         (rule("exact", "representation = { kind = \"derivative_bits\", bits = 2 }"), "gate = exact"),
-        (
-            rule("exact", "representation = { kind = \"sampled_rows\", fraction = 0.5, index_bytes = 4 }"),
-            "gate = \
-            exact",
-        ),
+        (rule("exact", "representation = { kind = \"sampled_rows\", fraction = 0.5, index_bytes = 4 }"), "gate = exact"),
         (rule("exact", "representation = { kind = \"projected\", rank = 4, basis = \"seed\" }"), "gate = exact"),
         (rule("exact", "frozen = true"), "gate = exact"),
         (

@@ -134,10 +134,7 @@ pub(crate) fn parse_policy(text: &str, parts: &str) -> Result<TensorPlaces, Work
         let Some((name, part)) = written.split_once('*') else { return Ok(written.to_owned()) };
         let millionths = part.trim().parse::<f64>().ok().map(|part| (part * WHOLE as f64).round());
         let millionths = millionths.filter(|m| (1.0..WHOLE as f64).contains(m)).ok_or_else(|| {
-            bad(format!(
-                "`{written}`: the offloaded share of the tokens must be above 0 and below 1: write \
-                `{name}*0.5`"
-            ))
+            bad(format!("`{written}`: the offloaded share of the tokens must be above 0 and below 1: write `{name}*0.5`"))
         })?;
         let known =
             share.get_or_insert_with(|| TokenShare { tensors: BTreeSet::new(), millionths: millionths as u32, recomputed });
@@ -151,16 +148,10 @@ pub(crate) fn parse_policy(text: &str, parts: &str) -> Result<TensorPlaces, Work
         Ok(name.trim().to_owned())
     })?;
     if let Some(name) = share.iter().flat_map(|share| &share.tensors).find(|name| device.contains(*name)) {
-        return Err(bad(format!(
-            "`{name}` stays on the device whole: only offloaded tensors have a share (offload, \
-            nvme)"
-        )));
+        return Err(bad(format!("`{name}` stays on the device whole: only offloaded tensors have a share (offload, nvme)")));
     }
     if recomputed && share.is_none() {
-        return Err(bad(format!(
-            "`{REST}` needs a partly offloaded tensor: write `offload(NAME*0.5)+{REST}`, or leave \
-            it out"
-        )));
+        return Err(bad(format!("`{REST}` needs a partly offloaded tensor: write `offload(NAME*0.5)+{REST}`, or leave it out")));
     }
     device.remove(INPUT);
     Ok(TensorPlaces { host, storage, device, share })
@@ -203,10 +194,8 @@ pub(crate) fn parse_place_lists<T: Ord + Display + Clone, const N: usize>(
 }
 
 fn malformed_list_error(text: &str, part: &str) -> WorkloadError {
-    let cure = format!(
-        "`{part}` is not a list of tensors: write \
-            `custom:offload(decoder_layer_input,query_proj)+device(out_proj)`"
-    );
+    let cure =
+        format!("`{part}` is not a list of tensors: write `custom:offload(decoder_layer_input,query_proj)+device(out_proj)`");
     WorkloadError::BadRecompute { what: "policy", name: text.to_owned(), cure }
 }
 

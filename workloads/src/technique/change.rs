@@ -169,12 +169,7 @@ fn offload_tensors(
     if place.fraction >= 1.0 {
         settled.away.extend(reads);
     } else if settled.partly.is_some() {
-        return Err(TechniqueError::refuse(
-            technique,
-            "two techniques offload a fraction of the activations",
-            "use one \
-            of them",
-        ));
+        return Err(TechniqueError::refuse(technique, "two techniques offload a fraction of the activations", "use one of them"));
     } else {
         settled.partly = Some(PartialOffload::new(reads, place.fraction, place.rest));
     }

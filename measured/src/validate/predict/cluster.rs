@@ -32,16 +32,7 @@ struct StatedNetwork<'a> {
 
 impl<'a> StatedNetwork<'a> {
     fn read_row(row: &MeasuredRow<'a>, layout: &Layout) -> Result<Self, RowFailure> {
-        let small = |key: &str, n: u64| {
-            u32::try_from(n).map_err(|_| {
-                row.row_fault(
-                    key,
-                    "must be below 2^32",
-                    "correct \
-            it",
-                )
-            })
-        };
+        let small = |key: &str, n: u64| u32::try_from(n).map_err(|_| row.row_fault(key, "must be below 2^32", "correct it"));
         let between = row.number(BETWEEN)?;
         if between.is_some_and(|between| !(0.0..=MOST_GB_PER_S).contains(&between)) {
             let cure = "give GB/s of one chip, one direction; an empty cell means unknown";
@@ -177,10 +168,7 @@ fn chips_per_domain(prepared: &mut PreparedInputs, stated: &StatedNetwork<'_>, f
     }
     let fits = |part: &u32| chips.is_multiple_of(*part) && stated.chips_off_node(*part).is_none();
     let Some(part) = (RACK / 2..per_node).rev().find(fits) else { return per_node };
-    prepared.note_assumption(format!(
-        "the {chips} chips of the run are no whole racks of {per_node}, taken as {part} \
-        of each"
-    ));
+    prepared.note_assumption(format!("the {chips} chips of the run are no whole racks of {per_node}, taken as {part} of each"));
     part
 }
 

@@ -22,14 +22,8 @@ pub(super) fn run_with_policy(
 /// recomputed modules. Unknown entries change nothing.
 fn run_as_stated(prepared: &mut PreparedInputs, row: &MeasuredRow<'_>, run: MeasuredRun) -> Result<MeasuredRun, RowFailure> {
     let Some(text) = row.cell(MODULES) else { return Ok(run) };
-    let wrong = || {
-        row.row_fault(
-            MODULES,
-            "must be a number of layers after the colon",
-            "write full_layers:5 or \
-            cpu_offload_layers:20",
-        )
-    };
+    let wrong =
+        || row.row_fault(MODULES, "must be a number of layers after the colon", "write full_layers:5 or cpu_offload_layers:20");
     let count = |digits: &str| digits.trim().parse::<u64>().map_err(|_| wrong());
     let split = run.plan.layout.chunk_split(run.model.layers).map_err(|e| RowFailure::Unpredictable(e.to_string()))?;
     let policies = match text.split_once(':') {

@@ -142,12 +142,7 @@ fn read_model(row: &MeasuredRow<'_>, framework: Framework) -> Result<Model, RowF
     let latent = read_latent_attention(row)?;
     let kv_heads = if latent.is_some() { None } else { row.optional_dimension("kv_heads", MAX_HEADS)? }.unwrap_or(heads);
     if !heads.is_multiple_of(kv_heads) {
-        return Err(row.row_fault(
-            "kv_heads",
-            &format!("must be a divisor of heads = {heads}"),
-            "an empty cell means as \
-            many",
-        ));
+        return Err(row.row_fault("kv_heads", &format!("must be a divisor of heads = {heads}"), "an empty cell means as many"));
     }
     let hidden = row.dimension("hidden", MAX_WIDTH)?;
     let rate = if megatron { 0.1 } else { 0.0 };
@@ -276,12 +271,9 @@ fn read_precision(row: &MeasuredRow<'_>, stack: &SoftwareStack) -> Result<Precis
         Some("nvfp4") => Ok(mixed.with_product_type(DataType::Nvfp4)),
         Some("fp16") => Ok(Precision { operand: DataType::Fp16, gradient: DataType::Fp16, ..Precision::MIXED_BF16 }),
         Some("fp32") => Ok(Precision::FP32),
-        Some(_) => Err(row.row_fault(
-            "precision",
-            "must be fp32, bf16, fp16, fp8, int8, mxfp8 or nvfp4",
-            "an empty cell means \
-                bf16",
-        )),
+        Some(_) => {
+            Err(row.row_fault("precision", "must be fp32, bf16, fp16, fp8, int8, mxfp8 or nvfp4", "an empty cell means bf16"))
+        }
     }
 }
 

@@ -86,10 +86,7 @@ fn add_experts(reader: &ConfigReader<'_>, model: Model) -> Result<Model, Workloa
     let shared = reader.read_count("n_shared_experts", MAX_EXPERTS, 0)?;
     let together = width.saturating_mul(shared);
     if together > MAX_FFN {
-        let limit = format!(
-            "such that all experts of `moe_intermediate_size` ({width}) together are at most \
-            {MAX_FFN} wide"
-        );
+        let limit = format!("such that all experts of `moe_intermediate_size` ({width}) together are at most {MAX_FFN} wide");
         return Err(reader.value_error("n_shared_experts", shared, &limit, "correct one of the two"));
     }
     let shared = (shared > 0).then_some(SharedExpert { ffn: together, weighed: false });
@@ -138,12 +135,8 @@ fn read_expert_groups(reader: &ConfigReader<'_>, experts: &Experts) -> Result<Op
     reader.check_divides(("n_group", count), ("n_routed_experts", experts.count))?;
     let within = chosen.saturating_mul(experts.count / count);
     if experts.top_k > within {
-        let limit = format!(
-            "such that its groups of {} experts hold `num_experts_per_tok` \
-                ({})",
-            experts.count / count,
-            experts.top_k
-        );
+        let limit =
+            format!("such that its groups of {} experts hold `num_experts_per_tok` ({})", experts.count / count, experts.top_k);
         return Err(reader.value_error("topk_group", chosen, &limit, "correct one of the two"));
     }
     Ok((chosen < count).then_some(ExpertGroups { count, chosen }))

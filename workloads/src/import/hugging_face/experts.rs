@@ -171,9 +171,7 @@ pub(super) const LLAMA4: ModelFamily = ModelFamily {
         let wide = reader.read_optional_dimension("intermediate_size_mlp", MAX_FFN)?.unwrap_or(model.ffn);
         if reader.read_flag("use_qk_norm", true)? {
             reader.note_assumption(
-                "`use_qk_norm` = true: norms of queries and keys without parameters count as part of the \
-                 rotation"
-                    .to_owned(),
+                "`use_qk_norm` = true: norms of queries and keys without parameters count as part of the rotation".to_owned(),
             );
         }
         let shared = Some(SharedExpert { ffn: model.ffn, weighed: false });

@@ -131,28 +131,13 @@ pub(super) fn unknown_type_error(
 ) -> WorkloadError {
     let known: Vec<&str> = known.collect();
     let cure = match (missing, find_mistyped(model_type, known.iter().copied())) {
-        (Some(missing), _) => format!(
-            "it needs {missing}, which is not covered yet: give a model of one of these \
-            families"
-        ),
+        (Some(missing), _) => format!("it needs {missing}, which is not covered yet: give a model of one of these families"),
         (None, Some(near)) => format!("did you mean \"{near}\"?"),
         (None, None) => "give a model of one of these families".to_owned(),
     };
     // The text part of a multimodal model goes by its family's name.
     let families: Vec<&str> = known.into_iter().filter(|name| !name.ends_with("_text")).collect();
-    bad_value_error(
-        file,
-        "model_type",
-        &Value::String(model_type.to_owned()),
-        &format!(
-            "one of {}",
-            families.join(
-                ", \
-        "
-            )
-        ),
-        &cure,
-    )
+    bad_value_error(file, "model_type", &Value::String(model_type.to_owned()), &format!("one of {}", families.join(", ")), &cure)
 }
 
 fn bad_value_error(file: &str, key: &str, value: &Value, limit: &str, cure: &str) -> WorkloadError {
@@ -200,11 +185,7 @@ impl<'a> ConfigReader<'a> {
         for (key, value) in entries.0.iter().filter(|(key, _)| !read(key)) {
             match keys::effect_of_key(key, value) {
                 KeyEffect::None => {}
-                KeyEffect::Assumed(what) => reader.note_assumption(format!(
-                    "`{key}` = {}: \
-                    {what}",
-                    shorten_value(value)
-                )),
+                KeyEffect::Assumed(what) => reader.note_assumption(format!("`{key}` = {}: {what}", shorten_value(value))),
                 KeyEffect::Missing(what) => {
                     let cure = format!("{what} are not covered yet: give a model without");
                     return Err(bad_value_error(file, key, value, "absent or null", &cure));
@@ -332,14 +313,9 @@ impl<'a> ConfigReader<'a> {
             Some((_, value)) if value.as_f64().is_some_and(|part| part > 0.0 && part <= 1.0) => {
                 Ok(value.as_f64().unwrap_or(default))
             }
-            Some((key, value)) => Err(bad_value_error(
-                self.file,
-                &key,
-                value,
-                "a fraction above 0.0 and up to 1.0",
-                "write for instance \
-                    0.5",
-            )),
+            Some((key, value)) => {
+                Err(bad_value_error(self.file, &key, value, "a fraction above 0.0 and up to 1.0", "write for instance 0.5"))
+            }
         }
     }
 
@@ -365,14 +341,7 @@ impl<'a> ConfigReader<'a> {
     pub(super) fn read_flag(&self, key: &str, default: bool) -> Result<bool, WorkloadError> {
         match self.get(key) {
             Some(Value::Bool(flag)) => Ok(*flag),
-            Some(value) => Err(bad_value_error(
-                self.file,
-                key,
-                value,
-                "true or false",
-                "write true or false, without \
-                quotes",
-            )),
+            Some(value) => Err(bad_value_error(self.file, key, value, "true or false", "write true or false, without quotes")),
             None => Ok(default),
         }
     }
@@ -410,8 +379,7 @@ impl<'a> ConfigReader<'a> {
             "linear" => ElementwiseFunction::Copy,
             _ => {
                 let names = "elu, gelu, gelu_fast, gelu_new, gelu_pytorch_tanh, leaky_relu, linear, prelu, \
-                    quick_gelu, relu, selu, \
-                    sigmoid, silu, tanh";
+                    quick_gelu, relu, selu, sigmoid, silu, tanh";
                 let near = value.as_str().and_then(|word| find_nearest(word, names.split(", ")));
                 let cure = near.map_or("use the nearest of these in cost".to_owned(), |near| {
                     format!(
