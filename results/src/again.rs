@@ -6,8 +6,8 @@ use search::ask::{AimSpec, ChipChoice, ClusterSpec, PlanSpace, Question, Workloa
 use std::path::Path;
 
 impl SearchRecord {
-    /// The question that `evaluate` answers with the best step of `model`, or of the first model where the run is not of `model`. `None` where the
-    /// run found no design. `directory` is the run's: its chip and its fabric are named.
+    /// Returns the question that `evaluate` answers with the best step of `model`, or of the first model if the run has no
+    /// `model`; `None` if the run found no design. The question names the chip and the fabric in the run's `directory`.
     #[must_use]
     pub fn question_of_best(&self, directory: &Path, model: Option<&str>) -> Option<Question> {
         let (best, asked, study) = (self.best.as_ref()?, &self.asked, &self.study);

@@ -51,8 +51,8 @@ struct KernelEvent {
     arguments: Value,
 }
 
-/// The trace of a step: the stages as in [`crate::timeline::timeline_trace`], then a process with the passes of the slowest
-/// stage, each once.
+/// Returns the trace of a step: its stages, as [`crate::timeline::timeline_trace`] has them, and a further process with
+/// every pass of the slowest stage, each once.
 #[must_use]
 pub fn kernel_trace(title: &str, explained: &ExplainedPlan, chip: &Accelerator) -> String {
     let mut events = timeline::timeline_events(&explained.timeline);

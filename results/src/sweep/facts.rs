@@ -16,7 +16,7 @@ pub struct SweepFacts {
     pub question: String,
     /// The question as a value.
     pub asked: Question,
-    /// What was asked.
+    /// The study, as a record states it.
     pub study: StudyRecord,
     /// Combinations of the whole sweep.
     pub combinations: u64,

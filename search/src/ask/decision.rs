@@ -1,4 +1,4 @@
-//! The decisions of a plan, each declared once. The command line, studies, JSON, refusals and the words of records read this table.
+//! The decisions of a plan, each declared once. The command line, studies, JSON, refusals and records read this table.
 //!
 //! A new decision is a field of [`PlanSpace`], a row of [`DECISIONS`], and its rule in the enumeration of plans.
 

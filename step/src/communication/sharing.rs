@@ -25,7 +25,8 @@ pub(crate) fn copy_devices(stack: &SoftwareStack, fast_domain: u32, layout: &Lay
     stated.or_else(|| stack.kernels.shard_within_domain.then_some(fast_domain))
 }
 
-/// Returns the data-parallel ranks of one copy of what is sharded, if there are several copies (see [`copy_devices`]).
+/// Returns the data-parallel ranks that hold one copy of what is sharded, if there are several copies: as the layout
+/// states, or those of a fast domain if the stack shards inside fast domains only.
 #[must_use]
 pub fn sharing_domain(stack: &SoftwareStack, fast_domain: u32, layout: &Layout) -> Option<u32> {
     copy_devices(stack, fast_domain, layout).map(|devices| ranks_inside(devices, layout.data_stride()))
