@@ -18,11 +18,11 @@ const BANNED: [&str; 5] = ["Of", "What", "Whether", "That", "Where"];
 
 /// The rules and their ceilings.
 const CEILINGS: [(&str, usize); 5] = [
-    ("lines of Rust wider than 120 columns", 2820),
-    ("lines of Markdown wider than 120 columns, tables apart", 598),
+    ("lines of Rust wider than 120 columns", 2692),
+    ("lines of Markdown wider than 120 columns, tables apart", 597),
     ("rows of Markdown tables wider than 120 columns", 210),
     ("types that are not private and share their name", 0),
-    ("sentences of comments with a banned opening", 76),
+    ("sentences of comments with a banned opening", 47),
 ];
 
 /// Directories to skip.
