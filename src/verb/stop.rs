@@ -2,8 +2,8 @@
 
 use crate::failure::{self, Failure};
 use std::io::Write;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Exit code of a program that Ctrl-C has ended: 128 plus the number of the signal.
@@ -59,16 +59,18 @@ impl StopLimit {
 }
 
 /// The number of stored designs of a sweep. Ctrl-C ends the program at once and prints it; the store loses nothing.
-pub struct KeptCounter(Arc<AtomicU64>);
+pub struct KeptCounter(Arc<Mutex<u64>>);
 
 impl KeptCounter {
     /// Starts with `kept` stored designs. `words` describes a number.
     pub fn new(kept: u64, words: impl Fn(u64) -> String + Send + 'static) -> Self {
-        let count = Arc::new(AtomicU64::new(kept));
+        let count = Arc::new(Mutex::new(kept));
         let known = Arc::clone(&count);
         let handler = move || {
+            // A commit in progress ends first, so the line and the store agree; none starts before the exit.
+            let kept = known.lock().unwrap_or_else(PoisonError::into_inner);
             // Standard error may be closed.
-            let _ = writeln!(std::io::stderr(), "stopped by Ctrl-C: {}", words(known.load(Ordering::SeqCst)));
+            let _ = writeln!(std::io::stderr(), "stopped by Ctrl-C: {}", words(*kept));
             std::process::exit(INTERRUPTED);
         };
         if let Err(why) = ctrlc::set_handler(handler) {
@@ -77,8 +79,13 @@ impl KeptCounter {
         Self(count)
     }
 
-    /// Sets the number of stored designs.
-    pub fn set_kept(&self, kept: u64) {
-        self.0.store(kept, Ordering::SeqCst);
+    /// Stores designs with `store`, which returns the number of all stored designs.
+    ///
+    /// # Errors
+    /// Those of `store`; the number stays as it was.
+    pub fn count_stored<E>(&self, store: impl FnOnce() -> Result<u64, E>) -> Result<u64, E> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *kept = store()?;
+        Ok(*kept)
     }
 }

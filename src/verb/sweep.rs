@@ -261,10 +261,12 @@ impl<'a> PreparedSweep<'a> {
         let mut looked = 0;
         search::sweep::run_in_groups(lacking, &some, &mut |found| {
             let rows: Vec<SweptRow> = found.into_iter().map(|(_, row)| row).collect();
-            store.keep_rows(&rows).or_unwritable()?;
+            let done = kept.count_stored(|| {
+                store.keep_rows(&rows).or_unwritable()?;
+                Ok::<_, Failure>(store.present().count())
+            })?;
             looked += rows.len() as u64;
-            let (done, seconds) = (store.present().count(), start.elapsed().as_secs_f64());
-            kept.set_kept(done);
+            let seconds = start.elapsed().as_secs_f64();
             let rate = (done - before) as f64 / seconds;
             let left = Duration::try_from_secs_f64((size - done) as f64 / rate).ok();
             progress.say_progress(
