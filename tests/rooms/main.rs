@@ -17,19 +17,12 @@ use crate::needs::{Needs, circles, needs_of_files, needs_of_rooms};
 /// The crates' folders; the program is the last.
 const CRATES: [&str; 8] = ["sim", "workloads", "step", "measured", "search", "interop", "results", "."];
 
-/// The crate whose files still form circles inside its rooms: only its top-level rooms are checked.
-const ROOMS_ONLY: &str = "results";
-
 #[test]
 fn no_circle_stands_between_files_or_rooms() {
     let mut faults = Vec::new();
     for name in CRATES {
         let files = needs_of_files(&read_modules(&Path::new(env!("CARGO_MANIFEST_DIR")).join(name).join("src")));
         assert!(files.len() > 10, "{name}: only {} files found", files.len());
-        if name == ROOMS_ONLY {
-            faults.extend(describe(&format!("{name}/src"), &needs_of_rooms(&files, "")));
-            continue;
-        }
         for folder in folders(&files) {
             faults.extend(describe(&format!("{name}/src/{folder}"), &needs_of_rooms(&files, &folder)));
         }
