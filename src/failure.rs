@@ -1,6 +1,6 @@
 //! Failures and their exit codes: 2 for wrong input, 3 for an incomplete answer, 1 for anything else.
 
-use results::files::Unwritable;
+use results::store::files::Unwritable;
 use std::io;
 use std::process::ExitCode;
 

@@ -3,10 +3,10 @@
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
-use results::design::{DesignDimensions, DesignRow};
 use results::evaluated::EvaluateAnswer;
 use results::planned::{PlanRow, PlannedAnswer};
 use results::step_record::{ExplainedPlan, StepRecord};
+use results::store::design::{DesignDimensions, DesignRow};
 use search::planner::{Job, PlanSpace, RankedPlan, search_plans};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;

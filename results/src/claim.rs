@@ -2,7 +2,7 @@
 //! no link is followed.
 
 use crate::run::FILES;
-use crate::sums::DigestList;
+use crate::store::sums::DigestList;
 use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -139,8 +139,8 @@ impl Drop for DirectoryClaim {
 /// Prefix of the file that tests write access to a directory.
 const PROBE: &str = ".writable-";
 
-/// True if a killed search left the file: a staged file with the process id in its name (see [`crate::files`]), or the
-/// write probe.
+/// True if a killed search left the file: a staged file with the process id in its name (see [`crate::store::files`]),
+/// or the write probe.
 fn is_leftover(name: &OsStr, files: &[&str]) -> bool {
     let name = name.to_string_lossy();
     let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
@@ -188,7 +188,7 @@ fn is_record(file: &Path) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::sums::SUMS;
+    use crate::store::sums::SUMS;
 
     #[test]
     fn leftovers_are_the_files_of_killed_searches_alone() {
@@ -258,7 +258,7 @@ mod tests {
         fs::write(at("record.json"), "{\"format\": 9, \"versions\": {\"coplace\": \"9.0\"}}").unwrap();
         DirectoryClaim::for_run(dir.path()).unwrap();
         fs::write(at("record.json"), "{\"format\"").unwrap();
-        let digests = crate::sums::digest_lines(&[(at("record.json"), Vec::new()), (at("designs.parquet"), Vec::new())]);
+        let digests = crate::store::sums::digest_lines(&[(at("record.json"), Vec::new()), (at("designs.parquet"), Vec::new())]);
         fs::write(at(SUMS), digests).unwrap();
         DirectoryClaim::for_run(dir.path()).unwrap();
     }

@@ -1,7 +1,7 @@
 //! Designs and runs side by side, as data and as a table.
 
-use crate::design::DesignRow;
 use crate::evidence_record::EvidenceRecord;
+use crate::store::design::DesignRow;
 use crate::text::{ColumnAlign, TextTable, fold_line, format_area, format_fields, format_rate, format_significant};
 use measured::evidence::Grade;
 use serde::{Deserialize, Serialize};

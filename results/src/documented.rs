@@ -1,7 +1,7 @@
 //! Checks that the schemas in `results/README.md` are complete: every key and column of the code is described
 //! there.
 
-use crate::design::{DesignRow, DesignStatus};
+use crate::store::design::{DesignRow, DesignStatus};
 
 const README: &str = include_str!("../README.md");
 

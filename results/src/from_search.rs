@@ -2,10 +2,10 @@
 //! certificate.
 
 use crate::compare::ComparisonEntry;
-use crate::design::{DesignDimensions, DesignRow, DesignStatus};
 use crate::planned::{one_line, plan_row, plan_row_without_evidence, schedule_name};
 use crate::record::{Certificate, Proof};
 use crate::report::{format_bytes, format_rate, format_significant};
+use crate::store::design::{DesignDimensions, DesignRow, DesignStatus};
 use crate::text::format_seconds_between;
 use search::design::{Aim, DesignAnswer, DesignEvaluation, DesignOutcome, ReferenceStep};
 use search::objective::{FrontAxis, Objective, Term, ValueScale};

@@ -1,8 +1,8 @@
 //! The front of a run: its quantities, its designs, its hypervolume and its knee.
 
 use crate::compare::ComparisonEntry;
-use crate::design::{DesignRow, DesignStatus};
 use crate::record::{FrontRecord, StudyRecord};
+use crate::store::design::{DesignRow, DesignStatus};
 use search::objective::OperatingCost;
 use search::pareto::{Front, FrontPoint, FrontScales};
 use std::fmt;

@@ -8,7 +8,6 @@ pub mod claim;
 
 pub mod compare;
 pub mod compared;
-pub mod design;
 #[cfg(test)]
 mod documented;
 pub mod emit;
@@ -16,7 +15,6 @@ pub mod evaluated;
 pub mod evidence_record;
 pub mod explained;
 pub mod figure;
-pub mod files;
 pub mod finite;
 pub mod freedoms;
 pub mod from_search;
@@ -30,10 +28,8 @@ pub mod progress;
 pub mod record;
 pub mod report;
 pub mod run;
-mod seal;
 pub mod step_record;
 pub mod store;
-pub mod sums;
 pub mod sweep;
 pub mod techniques;
 pub mod text;

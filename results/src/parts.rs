@@ -2,9 +2,9 @@
 //!
 //! The directory of a part is complete or absent. A killed search leaves nothing that counts, and starts again.
 
-use crate::files::{self, Unwritable, WriteError};
 use crate::record::Versions;
-use crate::sums::{self, DigestError, DigestList, SUMS};
+use crate::store::files::{self, Unwritable, WriteError};
+use crate::store::sums::{self, DigestError, DigestList, SUMS};
 use crate::sweep::merge::SweepMergeError;
 use search::ask::Question;
 use search::design::PartAnswer;

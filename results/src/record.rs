@@ -5,10 +5,10 @@
 //! structs of this module are the schema. [`FORMAT`] changes whenever a key disappears or changes its meaning.
 
 use crate::compare::Comparison;
-use crate::design::DesignRow;
-use crate::files::{self, WriteError};
 pub use crate::step_record::NamedShare;
 use crate::step_record::StepRecord;
+use crate::store::design::DesignRow;
+use crate::store::files::{self, WriteError};
 use search::ask::Question;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

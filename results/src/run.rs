@@ -1,14 +1,14 @@
 //! Run directories: `search` writes them; `compare` and `pareto` read them.
 
 use crate::compare::ComparisonEntry;
-use crate::design::DesignRow;
 use crate::figure::{AxisScale, DesignPoint, Figure, FigureError, NamedDesign, ParetoPlot, RunSeries, draw_pareto};
-use crate::files::{self, Unwritable, WriteError};
 use crate::front::{DesignMeasures, FrontAxes, FrontQuantity, MeanRatios, StepScope};
 pub use crate::record::RECORD;
 use crate::record::{BestDesign, ModelPlan, Proof, RecordError, SearchRecord};
-use crate::store::{self, StoreError};
-use crate::sums::{self, DigestError, DigestList, SUMS};
+use crate::store::design::DesignRow;
+use crate::store::design_file::{self, StoreError};
+use crate::store::files::{self, Unwritable, WriteError};
+use crate::store::sums::{self, DigestError, DigestList, SUMS};
 use crate::text::{format_count, format_significant};
 use search::objective::{MeasureMean, Term};
 use std::collections::BTreeSet;
@@ -137,7 +137,7 @@ impl SearchRun {
     /// Errors of the system; a value that is not finite. Nothing of the run is there then.
     pub fn write_run(&self, directory: &Path, found: &FoundFiles) -> Result<Vec<PathBuf>, RunError> {
         let path = |name: &str| directory.join(name);
-        let mut files = vec![(path(DESIGNS), store::to_bytes(&path(DESIGNS), self.designs.iter().cloned())?)];
+        let mut files = vec![(path(DESIGNS), design_file::to_bytes(&path(DESIGNS), self.designs.iter().cloned())?)];
         // A search by bad ends has no front.
         if !self.record.certificate.robust {
             let figure = front_figure(std::slice::from_ref(self), self.axes_of_front())?;
@@ -171,7 +171,7 @@ impl SearchRun {
     /// not read, because `pareto` may have drawn another.
     pub(crate) fn read_designs(directory: &Path, record: SearchRecord) -> Result<Self, RunError> {
         verify_file(directory, DESIGNS)?;
-        let designs = store::read_designs(&directory.join(DESIGNS))?;
+        let designs = design_file::read_designs(&directory.join(DESIGNS))?;
         Ok(Self { name: run_name(directory), record, designs })
     }
 

@@ -2,7 +2,7 @@
 use super::*;
 use crate::compare::Comparison;
 use crate::compared::compare_best_designs;
-use crate::design::DesignStatus;
+use crate::store::design::DesignStatus;
 
 fn run(name: &str) -> SearchRun {
     let record = crate::record::example();

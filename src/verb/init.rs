@@ -2,7 +2,7 @@
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
-use results::files;
+use results::store::files;
 use search::schema::{self, TEMPLATE, TITLE};
 use search::study::Study;
 use serde::Serialize;

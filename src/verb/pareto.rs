@@ -4,11 +4,11 @@ use super::compare::read_runs;
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
 use results::compared::{describe_difference, rescale_to_first_reference};
-use results::design::DesignRow;
 use results::front::{DesignMeasures, FrontAxes, FrontQuantity, StepScope};
 use results::record::FrontRecord;
 use results::report::{ColumnAlign, TextTable, fold_line, format_significant};
 use results::run::{self, PARETO, SearchRun};
+use results::store::design::DesignRow;
 use search::pareto::FrontScales;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -124,7 +124,8 @@ fn requested_axes(arguments: &ParetoArguments, runs: &[SearchRun]) -> Result<Fro
     for (flag, quantity) in [("--x", Some(x)), ("--y", Some(y)), ("--z", axes.z)] {
         let Some(quantity) = quantity else { continue };
         let without = runs.iter().find(|run| {
-            let mut designs = run.designs.iter().filter(|row| row.outcome == results::design::DesignStatus::Evaluated).peekable();
+            let mut designs =
+                run.designs.iter().filter(|row| row.outcome == results::store::design::DesignStatus::Evaluated).peekable();
             designs.peek().is_some()
                 && !designs.any(|row| quantity.value_of(&DesignMeasures::from(row), &run.step_scope()).is_some())
         });

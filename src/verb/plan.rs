@@ -14,7 +14,8 @@ use clap::ValueEnum;
 use interop::piper;
 use results::mapped::RankMappingRecord;
 use results::planned::{PlannedAnswer, StoppedSearch, one_line};
-use results::{figure, files, report, timeline};
+use results::store::files;
+use results::{figure, report, timeline};
 use search::ask::{AimSpec, Question};
 use search::bad_end::search_plans_by_bad_end;
 use search::planner::{

@@ -3,7 +3,7 @@
 
 use super::job::count_up_to;
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
-use results::files;
+use results::store::files;
 use search::ask::Question;
 use search::shard::Shard;
 use serde::Serialize;

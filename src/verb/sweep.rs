@@ -8,10 +8,10 @@ use crate::verb::search::{SearchRequest, describe_design, files_of_design, prepa
 use crate::verb::slurm::{self, PartArguments, PartState, SlurmBatch};
 use crate::verb::stop;
 use results::claim::{DirectoryClaim, DirectoryClaimError};
-use results::design::DesignRow;
 use results::record::{self, BestDesign, SearchRecord, Versions};
 use results::report;
 use results::run::FoundFiles;
+use results::store::design::DesignRow;
 use results::sweep::directory::{self, SweepCluster};
 use results::sweep::export::{self, SweepSummary};
 use results::sweep::{STORE, SweepFacts, SweepStore, SweepStoreError, SweptDimension, SweptRow};

@@ -5,7 +5,8 @@ use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress;
 use measured::evidence::{AloneResiduals, ResidualTable, coverage_by_data_set};
 use measured::validate::{self, FileReport};
-use results::{figure, files, finite, report};
+use results::store::files;
+use results::{figure, finite, report};
 use std::path::{Path, PathBuf};
 
 /// Predict every row of measured data, and report the errors

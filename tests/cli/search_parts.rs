@@ -2,8 +2,8 @@
 
 use crate::support::{CommandOutput, file_names, run_coplace_in};
 use crate::sweep::undisturbed_sweep;
-use results::design::DesignRow;
 use results::run::SearchRun;
+use results::store::design::DesignRow;
 use serde_json::{Value, json};
 use std::path::Path;
 

@@ -20,7 +20,7 @@ pub use predicted::{PredictedGroup, PredictedPlot, draw_predicted};
 pub use techniques::draw_techniques;
 pub use validation::plots_of_report;
 
-use crate::files::{self, Unwritable, WriteError};
+use crate::store::files::{self, Unwritable, WriteError};
 use std::path::{Path, PathBuf};
 
 /// An error of making a figure.

@@ -5,7 +5,7 @@ use super::canvas::{Canvas, GREY, INK, LABEL, PALETTE, PAPER, PlotMark, SMALL, S
 use super::labels::{self, LabelBox, LabelObstacles};
 use super::legend::{self, LegendEntry};
 use super::{Figure, FigureError};
-use crate::design::DesignStatus;
+use crate::store::design::DesignStatus;
 use crate::text::format_count;
 use plotters::style::Color;
 use plotters::style::RGBColor;

@@ -1,7 +1,7 @@
 //! The designs of a search that a page shows: as many as a browser draws quickly.
 
-use crate::design::{DesignRow, DesignStatus};
 use crate::run::SearchRun;
+use crate::store::design::{DesignRow, DesignStatus};
 use crate::text::format_count;
 use serde::Serialize;
 use serde_json::{Value, json};

@@ -1,9 +1,9 @@
 //! The question, the answer and the proof in words.
 
 use super::{AnsweringVerb, PageFact, PageSubject};
-use crate::design::DesignRow;
 use crate::planned::one_line;
 use crate::record::{Proof, SearchRecord};
+use crate::store::design::DesignRow;
 use crate::text::{
     format_area, format_count, format_percent, format_rate, format_seconds, format_significant, power_of_ten_rate,
 };

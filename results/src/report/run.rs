@@ -6,10 +6,10 @@ use super::{
     format_seconds, format_significant,
 };
 use crate::compare::Comparison;
-use crate::design::DesignRow;
 use crate::front::{DesignMeasures, FrontQuantity, StepScope};
 use crate::planned::{PlanRow, one_line};
 use crate::record::{BestDesign, Certificate, FrontRecord, ModelPlan, NamedShare, Proof, SearchRecord, StudyRecord};
+use crate::store::design::DesignRow;
 use sim::units::{Seconds, SquareMillimeters};
 
 /// The whole report of a run.

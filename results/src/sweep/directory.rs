@@ -4,10 +4,10 @@
 use super::export::{CSV, PARQUET, SweepSummary};
 use super::row::CombinationOutcome;
 use super::store::{BESIDE, STORE, SweepStore, SweepStoreError};
-use crate::files::{self, WriteError};
 use crate::record::{Certificate, Proof, SearchRecord};
 use crate::run::{self, CHIP, FABRIC, FoundFiles, RECORD, RunError, SearchRun};
-use crate::sums::{self, SUMS};
+use crate::store::files::{self, WriteError};
+use crate::store::sums::{self, SUMS};
 use search::objective::{Objective, ValueScale};
 use search::space::places_of_combination;
 use sim::status::SolveStatus;

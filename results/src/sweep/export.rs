@@ -7,9 +7,9 @@
 use super::facts::{SweepFacts, SweptDimension};
 use super::row::{CombinationOutcome, SweptRow};
 use super::store::{SweepStore, SweepStoreError};
-use crate::design::{ColumnKind, DesignRow, StoreCell, StoreColumn};
-use crate::files::{StagedFile, WriteError};
-use crate::store::{physical_type, write_column};
+use crate::store::design::{ColumnKind, DesignRow, StoreCell, StoreColumn};
+use crate::store::design_file::{physical_type, write_column};
+use crate::store::files::{StagedFile, WriteError};
 use parquet::basic::{Compression, LogicalType, Repetition};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;

@@ -1,7 +1,7 @@
 //! The stored row of a combination.
 
-use crate::design::{DesignRow, DesignStatus};
 use crate::from_search::{bound_of_plan, design_dimensions, fill_plan, lowered_clock_mhz};
+use crate::store::design::{DesignRow, DesignStatus};
 use search::planner::Job;
 use search::space::{CombinationChip, OutsideReason};
 use search::sweep;

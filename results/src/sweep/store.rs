@@ -9,8 +9,8 @@
 
 use super::facts::SweepFacts;
 use super::row::SweptRow;
-use crate::files::{self, Unwritable, WriteError};
-use crate::seal::{BASIS, fnv1a};
+use crate::store::files::{self, Unwritable, WriteError};
+use crate::store::seal::{BASIS, fnv1a};
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};

@@ -92,7 +92,7 @@ fn write_chip(arguments: &CalibrateArguments, out: &Path, answer: &CalibratedChi
     }
     let what = format!("{}, fitted to {} kernels of {}", answer.chip, answer.measurements, answer.data);
     document.set_name(&output_stem(out), &what);
-    results::files::write_file(out, document.to_text(&[], &what).or_input()?.as_bytes()).or_unwritable()
+    results::store::files::write_file(out, document.to_text(&[], &what).or_input()?.as_bytes()).or_unwritable()
 }
 
 /// The reason why a file has no rows to fit to.

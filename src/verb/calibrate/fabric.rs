@@ -32,7 +32,7 @@ pub fn run_calibrate_fabric(arguments: &CalibrateArguments) -> Result<(), Failur
     if let Some(out) = &arguments.out {
         document.set_name(&output_stem(out));
         document.set_fitted_on(&source);
-        results::files::write_file(out, document.to_text().or_other()?.as_bytes()).or_unwritable()?;
+        results::store::files::write_file(out, document.to_text().or_other()?.as_bytes()).or_unwritable()?;
     }
     let answer = CalibratedFabricAnswer { fabric: arguments.chip.clone(), data: arguments.data.display().to_string(), fit };
     answer::write_answer(arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer))?;

@@ -38,7 +38,7 @@ pub fn run_calibrate_stack(arguments: &CalibrateArguments) -> Result<(), Failure
             .or_input()?;
     if let Some(out) = &arguments.out {
         let text = stack.to_toml_string().or_other()?;
-        results::files::write_file(out, text.as_bytes()).or_unwritable()?;
+        results::store::files::write_file(out, text.as_bytes()).or_unwritable()?;
     }
     let answer = CalibratedStackAnswer { stack: base.name, data: arguments.data.display().to_string(), rows, parts };
     answer::write_answer(arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer))?;

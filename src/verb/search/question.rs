@@ -281,7 +281,7 @@ impl SearchQuestion {
         let Self { stack, reference, cluster, .. } = self;
         let models: Vec<Model> = self.all_models().map(|of| Model { name: String::new(), ..of.model.clone() }).collect();
         let named = (models, stack, reference, cluster, seed);
-        results::sums::short_digest(&format!("{} {named:?}", self.asked.canonical()))
+        results::store::sums::short_digest(&format!("{} {named:?}", self.asked.canonical()))
     }
 }
 

@@ -5,9 +5,9 @@
 //! key `coplace.checksum` covers the whole file (see `seal.rs`). It is verified before decoding, because Parquet
 //! readers trust the lengths and offsets in a file.
 
-use crate::design::{ColumnKind, DesignRow, StoreCell, StoreColumn};
-use crate::files::{self, WriteError};
-use crate::seal::{self, SealState};
+use crate::store::design::{ColumnKind, DesignRow, StoreCell, StoreColumn};
+use crate::store::files::{self, WriteError};
+use crate::store::seal::{self, SealState};
 use parquet::basic::{Compression, LogicalType, Repetition, Type as PhysicalType};
 use parquet::column::reader::ColumnReader;
 use parquet::column::writer::ColumnWriter;
@@ -378,5 +378,5 @@ fn read_column(reader: ColumnReader, rows: usize, nullable: bool) -> Result<Vec<
 }
 
 #[cfg(test)]
-#[path = "store_tests.rs"]
+#[path = "design_file_tests.rs"]
 mod tests;

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
-use crate::design::{DesignDimensions, DesignStatus};
+use crate::store::design::{DesignDimensions, DesignStatus};
 use proptest::prelude::*;
 
 fn row(index: i64) -> DesignRow {

@@ -1,0 +1,7 @@
+//! Files on disk: the rows and the file of designs, atomic writes, digests and checksums.
+
+pub mod design;
+pub mod design_file;
+pub mod files;
+pub(crate) mod seal;
+pub mod sums;
