@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, OrOther};
 use clap::ValueEnum;
-use results::finite;
+use results::answer::finite;
 use serde::Serialize;
 use std::io::{ErrorKind, Write};
 

@@ -3,9 +3,9 @@
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
-use results::evaluated::EvaluateAnswer;
-use results::planned::{PlanRow, PlannedAnswer};
-use results::step_record::{ExplainedPlan, StepRecord};
+use results::answer::evaluation::EvaluateAnswer;
+use results::answer::plan::{PlanRow, PlannedAnswer};
+use results::answer::step::{ExplainedPlan, StepRecord};
 use results::store::design::{DesignDimensions, DesignRow};
 use search::planner::{Job, PlanSpace, RankedPlan, search_plans};
 use sim::hardware::Accelerator;

@@ -1,9 +1,9 @@
 //! Compares kept answers of `evaluate` and `plan` side by side: chips, clusters or plans under one model of a step.
 
-use crate::compare::{Comparison, ComparisonEntry};
+use crate::answer::comparison::{Comparison, ComparisonEntry};
+use crate::answer::plan::one_line;
 use crate::from_search::{describe_chip, entry_of_chip};
 use crate::page::PageSubject;
-use crate::planned::one_line;
 use crate::text::format_count;
 use sim::hardware::Accelerator;
 

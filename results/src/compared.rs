@@ -1,6 +1,6 @@
 //! Runs side by side: one model by its rates; several models by their mean and one by one.
 
-use crate::compare::{Comparison, ComparisonEntry};
+use crate::answer::comparison::{Comparison, ComparisonEntry};
 use crate::record::{BestDesign, Certificate, ModelPlan, Proof};
 use crate::report::{fold_line, format_heading, format_percent};
 use crate::run::SearchRun;

@@ -28,10 +28,9 @@ fn keys(value: &serde_json::Value, open: &[&str], found: &mut Vec<String>) {
 #[test]
 fn every_key_of_the_record_is_described() {
     let mut record = crate::record::example_of_several();
-    record.comparison = record
-        .best
-        .as_ref()
-        .map(|b| crate::compare::Comparison { entries: vec![crate::compare::ComparisonEntry::from_design("x", &b.design)] });
+    record.comparison = record.best.as_ref().map(|b| crate::answer::comparison::Comparison {
+        entries: vec![crate::answer::comparison::ComparisonEntry::from_design("x", &b.design)],
+    });
     let mut found = Vec::new();
     // A planned step is described in docs/json.md, where a test of the command holds it against what is printed.
     let open = ["asked", "options", "step", "times"];

@@ -1,9 +1,9 @@
 //! Explains why a design is the best of its run, and what its neighbours and slightly more of each resource would give.
 
+use crate::answer::step::StepRecord;
 use crate::from_search::lowered_clock_mhz;
 use crate::record::NamedShare;
 use crate::report::{ColumnAlign, TextTable, fold_line, format_count, format_heading, format_significant};
-use crate::step_record::StepRecord;
 use crate::store::design::DesignRow;
 use search::design::DesignEvaluation;
 use search::objective::{MeasureMean, Term};
@@ -278,7 +278,7 @@ fn limit_name(why: OutsideReason) -> &'static str {
 #[must_use]
 pub fn slowest_kernels(step: &StepRecord) -> Vec<SlowKernel> {
     let passes = &step.passes;
-    let of = |pass: &crate::step_record::PassRecord| {
+    let of = |pass: &crate::answer::step::PassRecord| {
         pass.kernels.iter().map(|kernel| kernel.latency_s).sum::<f64>() * pass.count as f64
     };
     let all: f64 = passes.iter().map(of).sum();

@@ -1,8 +1,8 @@
 //! Converts the results of a search to stored and printed forms: rows of the store, entries of comparisons, the
 //! certificate.
 
-use crate::compare::ComparisonEntry;
-use crate::planned::{one_line, plan_row, plan_row_without_evidence, schedule_name};
+use crate::answer::comparison::ComparisonEntry;
+use crate::answer::plan::{one_line, plan_row, plan_row_without_evidence, schedule_name};
 use crate::record::{Certificate, Proof};
 use crate::report::{format_bytes, format_rate, format_significant};
 use crate::store::design::{DesignDimensions, DesignRow, DesignStatus};
@@ -251,7 +251,7 @@ pub(crate) fn fill_plan(row: &mut DesignRow, job: &Job<'_>, evaluation: &DesignE
 pub fn bound_of_plan(job: &Job<'_>, ranked: &RankedPlan) -> Result<Option<String>, StepError> {
     let mut chip = ChipTimes::new(job.chip, job.stack)?;
     let why = explain_plan(&mut chip, job.model, job.fabric, &ranked.plan)?;
-    Ok(why.parts.first().map(|part| crate::planned::part_name(&part.name).to_owned()))
+    Ok(why.parts.first().map(|part| crate::answer::plan::part_name(&part.name).to_owned()))
 }
 
 /// The fastest plan of a job as an entry of a comparison. The entry of a chip without a plan says why.

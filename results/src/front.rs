@@ -1,6 +1,6 @@
 //! The front of a run: its quantities, its designs, its hypervolume and its knee.
 
-use crate::compare::ComparisonEntry;
+use crate::answer::comparison::ComparisonEntry;
 use crate::record::{FrontRecord, StudyRecord};
 use crate::store::design::{DesignRow, DesignStatus};
 use search::objective::OperatingCost;

@@ -2,36 +2,27 @@
 //! and text. This crate makes no decisions; `search` decides what is best.
 
 mod again;
+pub mod answer;
 pub mod answers;
 pub mod baseline;
 pub mod claim;
 
-pub mod compare;
 pub mod compared;
 #[cfg(test)]
 mod documented;
 pub mod emit;
-pub mod evaluated;
-pub mod evidence_record;
 pub mod explained;
 pub mod figure;
-pub mod finite;
-pub mod freedoms;
 pub mod from_search;
 pub mod front;
-pub mod mapped;
 pub mod page;
 pub mod papers;
 pub mod parts;
-pub mod planned;
 pub mod progress;
 pub mod record;
 pub mod report;
 pub mod run;
-pub mod step_record;
 pub mod store;
 pub mod sweep;
-pub mod techniques;
 pub mod text;
-pub mod timeline;
 pub mod trace;

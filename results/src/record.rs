@@ -4,9 +4,9 @@
 //! seed differ only in `times`. Every key of a number contains its unit; values that were not computed are `null`. The
 //! structs of this module are the schema. [`FORMAT`] changes whenever a key disappears or changes its meaning.
 
-use crate::compare::Comparison;
-pub use crate::step_record::NamedShare;
-use crate::step_record::StepRecord;
+use crate::answer::comparison::Comparison;
+pub use crate::answer::step::NamedShare;
+use crate::answer::step::StepRecord;
 use crate::store::design::DesignRow;
 use crate::store::files::{self, WriteError};
 use search::ask::Question;

@@ -74,7 +74,7 @@ pub(crate) fn record() -> SearchRecord {
         certificate: certificate(),
         best: Some(BestDesign {
             design,
-            step: crate::step_record::example_record(),
+            step: crate::answer::step::example_record(),
             models: Vec::new(),
             notes: vec!["96.1 of 278.8 mm² are left".into()],
             evaluate_with: vec!["--devices".into(), "1024".into()],
@@ -103,7 +103,7 @@ pub(crate) fn several() -> SearchRecord {
         reference_tokens_per_s: 1000.0,
         reference_energy_per_step_j: Some(4e6),
         times_reference: 1.5,
-        step: crate::step_record::example_record(),
+        step: crate::answer::step::example_record(),
         evaluate_with: vec!["--devices".into(), "64".into()],
         comparison: Comparison { entries: Vec::new() },
     };

@@ -1,6 +1,6 @@
 //! Run directories: `search` writes them; `compare` and `pareto` read them.
 
-use crate::compare::ComparisonEntry;
+use crate::answer::comparison::ComparisonEntry;
 use crate::figure::{AxisScale, DesignPoint, Figure, FigureError, NamedDesign, ParetoPlot, RunSeries, draw_pareto};
 use crate::front::{DesignMeasures, FrontAxes, FrontQuantity, MeanRatios, StepScope};
 pub use crate::record::RECORD;

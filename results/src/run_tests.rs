@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
-use crate::compare::Comparison;
+use crate::answer::comparison::Comparison;
 use crate::compared::compare_best_designs;
 use crate::store::design::DesignStatus;
 

@@ -2,8 +2,8 @@
 //! by pass, and the passes of the slowest stage kernel by kernel. The format is the JSON object format of the Trace
 //! Event Format: complete events (`"ph": "X"`) with times in microseconds.
 
-use crate::step_record::{ExplainedPlan, kernel_bound};
-use crate::timeline;
+use crate::answer::step::{ExplainedPlan, kernel_bound};
+use crate::answer::timeline;
 use serde_json::{Value, json};
 use sim::hardware::Accelerator;
 use sim::kernel::Kernel;
@@ -51,8 +51,8 @@ struct KernelEvent {
     arguments: Value,
 }
 
-/// Returns the trace of a step: its stages, as [`crate::timeline::timeline_trace`] has them, and a further process with
-/// every pass of the slowest stage, each once.
+/// Returns the trace of a step: its stages, as [`crate::answer::timeline::timeline_trace`] has them, and a further
+/// process with every pass of the slowest stage, each once.
 #[must_use]
 pub fn kernel_trace(title: &str, explained: &ExplainedPlan, chip: &Accelerator) -> String {
     let mut events = timeline::timeline_events(&explained.timeline);

@@ -12,10 +12,11 @@ use crate::verb::job::{JobArguments, LoadedJob, SpaceArguments, option_of_rule};
 use crate::verb::stop;
 use clap::ValueEnum;
 use interop::piper;
-use results::mapped::RankMappingRecord;
-use results::planned::{PlannedAnswer, StoppedSearch, one_line};
+use results::answer::plan::{PlannedAnswer, StoppedSearch, one_line};
+use results::answer::rank_mapping::RankMappingRecord;
+use results::answer::timeline;
 use results::store::files;
-use results::{figure, report, timeline};
+use results::{figure, report};
 use search::ask::{AimSpec, Question};
 use search::bad_end::search_plans_by_bad_end;
 use search::planner::{

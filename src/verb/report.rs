@@ -5,7 +5,7 @@ use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress;
 use crate::verb::job::JobParts;
 use crate::verb::job::run::files_without;
-use results::finite;
+use results::answer::finite;
 use results::page::{AnsweringVerb, JobNames, Page, PageDie, PageSubject, PlanReplay, SourceFile};
 use results::run::{RunError, SearchRun};
 use results::store::files;

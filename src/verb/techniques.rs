@@ -7,7 +7,7 @@ use crate::numbers::whole_number_in;
 use crate::progress;
 use crate::verb::job::run::{files_without, question_of_run};
 use crate::verb::job::{AttentionKernel, LONGEST, OptimizerName, ProductFormat, count_up_to, training_precision};
-use results::techniques::{self, TechniqueComparison};
+use results::answer::techniques::{self, TechniqueComparison};
 use results::{figure, report};
 use search::ask::Question;
 use search::techniques::TechniqueSetting;

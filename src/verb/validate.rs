@@ -5,8 +5,9 @@ use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress;
 use measured::evidence::{AloneResiduals, ResidualTable, coverage_by_data_set};
 use measured::validate::{self, FileReport};
+use results::answer::finite;
 use results::store::files;
-use results::{figure, finite, report};
+use results::{figure, report};
 use std::path::{Path, PathBuf};
 
 /// Predict every row of measured data, and report the errors

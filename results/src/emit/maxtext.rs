@@ -3,7 +3,7 @@
 
 use super::kept::{PolicyNames, find_maxtext_names, plan_by_policies};
 use super::{EmittedLines, EmittedPlan, Inexpressible, ModelNumerics, PlanRecipe};
-use crate::planned::schedule_name;
+use crate::answer::plan::schedule_name;
 use search::planner::{PlanSpace, Splits};
 use sim::kernel::{DataType, ElementwiseFunction};
 use sim::pipeline::PipelineSchedule;

@@ -4,7 +4,7 @@
 
 use super::kept::{PolicyNames, find_megatron_modules, megatron_module, plan_by_policies};
 use super::{EmittedLines, EmittedPlan, Inexpressible, ModelNumerics, PlanRecipe};
-use crate::planned::schedule_name;
+use crate::answer::plan::schedule_name;
 use sim::kernel::{DataType, ElementwiseFunction};
 use sim::pipeline::PipelineSchedule;
 use step::{Framework, TrainingPlan, state_copies};

@@ -11,7 +11,7 @@ pub use maxtext::{maxtext_choices, maxtext_policies, write_maxtext};
 pub use megatron::write_megatron;
 pub use torch::write_torch;
 
-use crate::mapped::RankMappingRecord;
+use crate::answer::rank_mapping::RankMappingRecord;
 use step::{Framework, SoftwareStack, TrainingPlan};
 use thiserror::Error;
 use workloads::Model;

@@ -4,7 +4,7 @@
 use super::axes::PlotAxis;
 use super::canvas::{Canvas, GREY, GRID, INK, LABEL, PALETTE, SMALL, TITLE};
 use super::{Figure, FigureError};
-use crate::freedoms::{FREEDOMS, Freedoms};
+use crate::answer::freedoms::{FREEDOMS, Freedoms};
 use plotters::style::Color;
 use plotters::style::text_anchor::{HPos, VPos};
 

@@ -5,7 +5,7 @@ use super::axes::PlotAxis;
 use super::canvas::{Canvas, GREY, GRID, INK, LABEL, PALETTE, PlotMark, SMALL, TITLE, cut_to_width};
 use super::legend::{self, LegendEntry};
 use super::{Figure, FigureError};
-use crate::techniques::{TechniqueComparison, TechniqueRow};
+use crate::answer::techniques::{TechniqueComparison, TechniqueRow};
 use crate::text::format_significant;
 use plotters::style::Color;
 use plotters::style::RGBAColor;
@@ -99,7 +99,7 @@ fn draw_technique(canvas: &mut Canvas<'_>, row: &TechniqueRow, y: i32, x: &impl 
         let gib = result.classes_gib.iter().find(|c| c.class == *class).map_or(0.0, |c| c.gib);
         part(canvas, gib, color.to_rgba());
     }
-    let shown = |c: &&crate::techniques::ClassGib| !SHOWN.iter().any(|(class, _)| *class == c.class);
+    let shown = |c: &&crate::answer::techniques::ClassGib| !SHOWN.iter().any(|(class, _)| *class == c.class);
     let rest: f64 = result.classes_gib.iter().filter(shown).map(|c| c.gib).sum();
     part(canvas, rest, GREY.mix(0.5));
     canvas.draw_text(&format_significant(result.step_s, 3), (RIGHT + 80, y + LINE / 2), SMALL, INK, (HPos::Right, VPos::Center));

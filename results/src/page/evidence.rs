@@ -1,7 +1,7 @@
 //! The confidence of a page's figures: intervals, grades, and the nearest measurements.
 
 use super::{AnsweringVerb, PageFact, PageSubject};
-use crate::evidence_record::{EvidenceRecord, GroundRecord};
+use crate::answer::evidence::{EvidenceRecord, GroundRecord};
 use crate::text::{format_seconds, format_significant};
 use measured::evidence::Grade;
 use serde::Serialize;
@@ -178,8 +178,8 @@ fn lead_facts(evidence: &EvidenceRecord) -> Vec<PageFact> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::compare::{Comparison, ComparisonEntry};
-    use crate::evidence_record::NearMeasurements;
+    use crate::answer::comparison::{Comparison, ComparisonEntry};
+    use crate::answer::evidence::NearMeasurements;
     use crate::run::SearchRun;
 
     fn known() -> EvidenceRecord {

@@ -16,10 +16,10 @@ pub use replay::{DrawnKernel, DrawnStage, PageRoofline, PlanReplay, StepTimeline
 pub use sources::SourceFile;
 pub use subject::{AnsweringVerb, FoundPlan, JobNames, PageSubject, SubjectError};
 
-use crate::compare::ComparisonEntry;
-use crate::planned::{NeighbourRow, StageRow};
+use crate::answer::comparison::ComparisonEntry;
+use crate::answer::plan::{NeighbourRow, StageRow};
+use crate::answer::timeline::TimelineRow;
 use crate::record::NamedShare;
-use crate::timeline::TimelineRow;
 use serde::Serialize;
 
 const SKELETON: &str = include_str!("assets/page.html");

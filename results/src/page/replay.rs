@@ -2,9 +2,9 @@
 //! kernels, and the plans one decision away. A replay is valid only if it gives the recorded time.
 
 use super::subject::FoundPlan;
-use crate::planned::{NeighbourRow, neighbour_row, part_name};
+use crate::answer::plan::{NeighbourRow, neighbour_row, part_name};
+use crate::answer::step::kernel_bound;
 use crate::record::NamedShare;
-use crate::step_record::kernel_bound;
 use crate::text::{format_count, format_seconds};
 use search::planner::{Job, PlanSpace, RankedPlan, neighbours};
 use serde::Serialize;

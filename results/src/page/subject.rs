@@ -1,11 +1,11 @@
 //! The subject of a page: a run directory, or the JSON answer of `evaluate` or `plan`.
 
-use crate::planned::{NeighbourRow, PlanRow, StageRow, part_name};
+use crate::answer::plan::{NeighbourRow, PlanRow, StageRow, part_name};
+use crate::answer::step::{JobRecord, StepRecord};
+use crate::answer::timeline::TimelineRow;
 use crate::record::{NamedShare, SearchRecord};
 use crate::run::{self, SearchRun};
-use crate::step_record::{JobRecord, StepRecord};
 use crate::sweep::{self, RunDirectoryError};
-use crate::timeline::TimelineRow;
 use search::ask::Question;
 use serde::Deserialize;
 use serde_json::Value;
@@ -231,13 +231,13 @@ impl PageSubject {
             return Err(malformed(why));
         }
         if has("job") && has("feasible") {
-            of_version(crate::evaluated::FORMAT)?;
+            of_version(crate::answer::evaluation::FORMAT)?;
             // Parsing the text, not a value, gives errors a line and a column.
             let read = serde_json::from_str(text).map_err(|e| malformed(e.to_string()))?;
             return Ok(Self::from_evaluated(read, said));
         }
         if has("plans") && has("neighbours") {
-            of_version(crate::planned::FORMAT)?;
+            of_version(crate::answer::plan::FORMAT)?;
             let read = serde_json::from_str(text).map_err(|e| malformed(e.to_string()))?;
             return Ok(Self::from_planned(read, said));
         }
@@ -312,7 +312,7 @@ mod tests {
             refused("{\"format\": 1, \"job\": 1, \"feasible\": true}").contains("format = 1, this version of coplace reads 3")
         );
         assert!(refused("{\"plans\": [], \"neighbours\": []}").contains("format = missing"));
-        let lacking = refused(&format!("{{\"format\": {}, \"plans\": [], \"neighbours\": []}}", crate::planned::FORMAT));
+        let lacking = refused(&format!("{{\"format\": {}, \"plans\": [], \"neighbours\": []}}", crate::answer::plan::FORMAT));
         assert!(lacking.contains("missing field"), "{lacking}");
     }
 

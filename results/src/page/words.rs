@@ -1,7 +1,7 @@
 //! The question, the answer and the proof in words.
 
 use super::{AnsweringVerb, PageFact, PageSubject};
-use crate::planned::one_line;
+use crate::answer::plan::one_line;
 use crate::record::{Proof, SearchRecord};
 use crate::store::design::DesignRow;
 use crate::text::{

@@ -6,9 +6,9 @@ use super::{
     ColumnAlign, TextTable, format_bytes, format_count, format_fields, format_heading, format_percent, format_rate,
     format_seconds, format_significant, power_of_ten_rate,
 };
-use crate::evaluated::EvaluateAnswer;
-use crate::planned::one_line;
-use crate::step_record::{EnergyRecord, JobRecord, KernelRecord, PassRecord, StepRecord};
+use crate::answer::evaluation::EvaluateAnswer;
+use crate::answer::plan::one_line;
+use crate::answer::step::{EnergyRecord, JobRecord, KernelRecord, PassRecord, StepRecord};
 use sim::units::{Bytes, Seconds};
 
 /// Number of kernels in the summary.

@@ -1,7 +1,7 @@
 //! A mapping of ranks to devices with unequal links, as text.
 
 use super::{TextTable, format_fields, format_percent, format_seconds};
-use crate::mapped::{RankMappingRecord, axis_name};
+use crate::answer::rank_mapping::{RankMappingRecord, axis_name};
 use sim::units::Seconds;
 
 /// Times, communication, and the ranks of each unit.

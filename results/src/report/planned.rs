@@ -4,9 +4,9 @@ use super::{
     ColumnAlign, TextTable, fold_line, format_count, format_fields, format_heading, format_percent, format_rate, format_seconds,
     format_significant,
 };
-use crate::planned::{KeptTensorsRow, PlanRow, PlannedAnswer, StageRow, part_name, schedule_name};
-use crate::techniques::years_per_pb;
-use crate::timeline::TimelineRow;
+use crate::answer::plan::{KeptTensorsRow, PlanRow, PlannedAnswer, StageRow, part_name, schedule_name};
+use crate::answer::techniques::years_per_pb;
+use crate::answer::timeline::TimelineRow;
 use sim::pipeline::PipelineSchedule;
 use sim::units::Seconds;
 use std::collections::BTreeMap;

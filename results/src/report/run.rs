@@ -5,9 +5,9 @@ use super::{
     ColumnAlign, TextTable, fold_line, format_area, format_count, format_fields, format_heading, format_percent, format_rate,
     format_seconds, format_significant,
 };
-use crate::compare::Comparison;
+use crate::answer::comparison::Comparison;
+use crate::answer::plan::{PlanRow, one_line};
 use crate::front::{DesignMeasures, FrontQuantity, StepScope};
-use crate::planned::{PlanRow, one_line};
 use crate::record::{BestDesign, Certificate, FrontRecord, ModelPlan, NamedShare, Proof, SearchRecord, StudyRecord};
 use crate::store::design::DesignRow;
 use sim::units::{Seconds, SquareMillimeters};

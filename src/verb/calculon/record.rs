@@ -1,7 +1,7 @@
 //! The answer of `coplace calculon` as data: one row of Calculon's format, run here. Described in `docs/json.md`.
 
 use interop::calculon::row::{CalculonOutcome, CalculonRow};
-use results::planned::{StageRow, one_line, stage_row};
+use results::answer::plan::{StageRow, one_line, stage_row};
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -5,10 +5,10 @@ use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::verb::search::baselines::{search_expert_plan, without_calibration};
 use crate::verb::search::question::SearchQuestion;
 use crate::verb::search::{SearchRequest, prepare_job};
+use results::answer::comparison::ComparisonEntry;
+use results::answer::freedoms::{EvaluatedChips, FREEDOMS, Freedoms, ModelFreedoms};
 use results::baseline::{ExpertDegrees, expert_placement};
-use results::compare::ComparisonEntry;
 use results::figure;
-use results::freedoms::{EvaluatedChips, FREEDOMS, Freedoms, ModelFreedoms};
 use results::from_search as conversion;
 use search::bayes;
 use search::design::{DesignAnswer, DesignEvaluation, DesignSearch, DesignWatch, HardwareOnly, Workload, best_plan};
@@ -127,7 +127,7 @@ fn freedoms_of_model(asked: &FreedomsRequest<'_>, model: &str, given: Option<Exp
         _ => 0.0,
     };
     let (model, study, expert) = (question.called.clone(), question.name.clone(), format!("{words}: {source}"));
-    let named = results::freedoms::FreedomCase { model, study, expert, chips: chips_note(&question) };
+    let named = results::answer::freedoms::FreedomCase { model, study, expert, chips: chips_note(&question) };
     let counts = EvaluatedChips { joint: joint.counts.evaluated, bayesian: evaluations };
     Ok(ModelFreedoms::from_entries(named, [first, second, third, fourth, fifth, sixth, seventh], counts, gap))
 }

@@ -3,8 +3,8 @@
 use crate::answer;
 use crate::failure::{Failure, OrInput};
 use clap::ValueEnum;
+use results::answer::rank_mapping::RankMappingRecord;
 use results::emit::{self, EmittedPlan, ModelNumerics, PlanRecipe};
-use results::mapped::RankMappingRecord;
 use results::report::{format_rate, format_seconds};
 use search::ask::Question;
 use search::planner::{Job, PlanSpace, RankedPlan};

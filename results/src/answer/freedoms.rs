@@ -2,7 +2,7 @@
 //! as built, and with Bayesian optimisation of the chip alone. The latter has at least as many evaluations as the joint
 //! search.
 
-use crate::compare::{ComparisonEntry, processes_note};
+use crate::answer::comparison::{ComparisonEntry, processes_note};
 use crate::text::{
     ColumnAlign, TextTable, fold_line, format_area, format_count, format_fields, format_heading, format_rate, format_significant,
 };

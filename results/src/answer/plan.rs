@@ -6,9 +6,9 @@ mod stopped;
 pub(crate) use none::reason_without_plan;
 pub use stopped::StoppedSearch;
 
-use crate::evidence_record::EvidenceRecord;
-use crate::mapped::RankMappingRecord;
-use crate::timeline::{self, TimelineRow};
+use crate::answer::evidence::EvidenceRecord;
+use crate::answer::rank_mapping::RankMappingRecord;
+use crate::answer::timeline::{self, TimelineRow};
 use search::ask::Question;
 use search::planner::{Job, Neighbour, NeighbourOutcome, PlanAnswer, RankedPlan};
 use search::rank_mapping::RankMapping;

@@ -1,6 +1,6 @@
 //! Designs and runs side by side, as data and as a table.
 
-use crate::evidence_record::EvidenceRecord;
+use crate::answer::evidence::EvidenceRecord;
 use crate::store::design::DesignRow;
 use crate::text::{ColumnAlign, TextTable, fold_line, format_area, format_fields, format_rate, format_significant};
 use measured::evidence::Grade;

@@ -1,7 +1,7 @@
 //! The answer of `coplace evaluate` as data: one plan of one job. Described in `docs/json.md`.
 
-use crate::planned::{PlanCounts, one_line, reason_without_plan};
-use crate::step_record::{ExplainedPlan, JobRecord, StepRecord};
+use crate::answer::plan::{PlanCounts, one_line, reason_without_plan};
+use crate::answer::step::{ExplainedPlan, JobRecord, StepRecord};
 use search::ask::Question;
 use search::planner::{Job, PlanAnswer};
 use serde::Serialize;

@@ -1,9 +1,9 @@
 //! The record of a job and a plan of it, with explained figures, as `evaluate` shows it. `plan` shows the same for its
 //! fastest plan, without the kernels. Described in `docs/json.md`.
 
-use crate::planned::{PlanRow, StageRow, TechniqueRecord, part_name, plan_row, schedule_name, stage_rows};
+use crate::answer::plan::{PlanRow, StageRow, TechniqueRecord, part_name, plan_row, schedule_name, stage_rows};
+use crate::answer::timeline::{self, TimelineRow};
 use crate::store::design::{DesignRow, DesignStatus};
-use crate::timeline::{self, TimelineRow};
 use search::planner::{Job, RankedPlan};
 use serde::{Deserialize, Serialize};
 use sim::cost::Bottleneck;

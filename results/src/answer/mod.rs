@@ -1,0 +1,12 @@
+//! What verbs answer, as data: plans, steps, comparisons, and the evidence for them. Described in `docs/json.md`.
+
+pub mod comparison;
+pub mod evaluation;
+pub mod evidence;
+pub mod finite;
+pub mod freedoms;
+pub mod plan;
+pub mod rank_mapping;
+pub mod step;
+pub mod techniques;
+pub mod timeline;
