@@ -1,7 +1,7 @@
 //! Reads the inputs that several verbs share, and assigns exit codes to their errors.
 
 use crate::failure::{self, Failure, OrInput};
-use results::run::{self, SearchRun};
+use results::run::search_run::{self, SearchRun};
 use search::ask::{ChipChoice, Question};
 use serde::Deserialize;
 use sim::files::carried::Files;
@@ -17,7 +17,7 @@ pub fn read_chip(name_or_path: &str, files: &Files) -> Result<ChipTemplate, Fail
     let directory = Path::new(name_or_path);
     if directory.is_dir() {
         let text = SearchRun::read_chip(directory).or_input()?;
-        return ChipTemplate::from_toml_str(&text, &directory.join(run::CHIP).display().to_string()).or_input();
+        return ChipTemplate::from_toml_str(&text, &directory.join(search_run::CHIP).display().to_string()).or_input();
     }
     let file = |ending| name_or_path.ends_with(ending);
     if !file(".toml") && !file(".json") {

@@ -2,8 +2,8 @@
 
 use crate::answer::comparison::{Comparison, ComparisonEntry};
 use crate::answer::plan::one_line;
-use crate::from_search::{describe_chip, entry_of_chip};
 use crate::page::PageSubject;
+use crate::run::conversion::{describe_chip, entry_of_chip};
 use crate::text::format_count;
 use sim::hardware::Accelerator;
 

@@ -1,9 +1,9 @@
 //! Runs side by side: one model by its rates; several models by their mean and one by one.
 
 use crate::answer::comparison::{Comparison, ComparisonEntry};
-use crate::record::{BestDesign, Certificate, ModelPlan, Proof};
 use crate::report::{fold_line, format_heading, format_percent};
-use crate::run::SearchRun;
+use crate::run::record::{BestDesign, Certificate, ModelPlan, Proof};
+use crate::run::search_run::SearchRun;
 use crate::text::format_count;
 use search::objective::MeasureMean;
 use serde::Serialize;

@@ -27,7 +27,7 @@ fn keys(value: &serde_json::Value, open: &[&str], found: &mut Vec<String>) {
 
 #[test]
 fn every_key_of_the_record_is_described() {
-    let mut record = crate::record::example_of_several();
+    let mut record = crate::run::record::example_of_several();
     record.comparison = record.best.as_ref().map(|b| crate::answer::comparison::Comparison {
         entries: vec![crate::answer::comparison::ComparisonEntry::from_design("x", &b.design)],
     });

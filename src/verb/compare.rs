@@ -9,8 +9,8 @@ use crate::verb::job::LONGEST;
 use results::answers::{self, KeptAnswer};
 use results::compared::compare_runs;
 use results::page::PageSubject;
-use results::run::SearchRun;
-use results::sweep;
+use results::run::search_run::SearchRun;
+use results::run::sweep;
 use std::path::PathBuf;
 
 /// Compare the best designs and the baselines of run directories, answers of evaluate and plan, or the value of each

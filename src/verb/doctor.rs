@@ -4,8 +4,8 @@ use crate::answer::{self, Format, Versioned};
 use crate::failure::{Failure, OrOther};
 use crate::verb::list;
 use results::report::{format_fields, format_heading};
-use results::run::RECORD;
-use results::sweep;
+use results::run::search_run::RECORD;
+use results::run::sweep;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 

@@ -6,9 +6,11 @@ use crate::progress;
 use crate::verb::search::models;
 use crate::verb::search::question::SearchQuestion;
 use results::answer::step::StepRecord;
-use results::explained::{self, DesignExplanation, ExplainedDesign, LimitUse, ModelExplanation, ModelOnDesign, StepBottleneck};
-use results::record::BestDesign;
-use results::run;
+use results::run::explanation::{
+    self, DesignExplanation, ExplainedDesign, LimitUse, ModelExplanation, ModelOnDesign, StepBottleneck,
+};
+use results::run::record::BestDesign;
+use results::run::search_run;
 use results::store::design::DesignRow;
 use search::design::ReferenceStep;
 use search::objective::Term;
@@ -36,7 +38,7 @@ pub struct ExplainArguments {
 /// Runs the verb: reads a run, asks its question again, and evaluates the neighbours of its best design.
 pub fn run_explain(arguments: &ExplainArguments) -> Result<(), Failure> {
     let name = arguments.run.display().to_string();
-    let record = run::read_record(&arguments.run).or_input()?;
+    let record = search_run::read_record(&arguments.run).or_input()?;
     let refused = |why: &str| failure::input_failure(format!("{name}: {why}"));
     let best = record.best.as_ref().ok_or_else(|| refused("found no design that runs the model; there is nothing to explain"))?;
     let question = SearchQuestion::load_again(record.asked.clone())?;
@@ -53,7 +55,7 @@ pub fn run_explain(arguments: &ExplainArguments) -> Result<(), Failure> {
     answer::write_answer(arguments.format, &Versioned::with_schema_one(&explained), |_| {
         let predicted = "\nThe search ranked designs by the bad end of their steps' 90 % intervals; the figures here \
             are for predicted steps.\n";
-        format!("{}{}", explained::explanation_text(&explained), if record.certificate.robust { predicted } else { "" })
+        format!("{}{}", explanation::explanation_text(&explained), if record.certificate.robust { predicted } else { "" })
     })
 }
 
@@ -166,6 +168,6 @@ fn step_bottlenecks(step: &StepRecord) -> StepBottleneck {
     StepBottleneck {
         time_shares: step.time_shares.clone(),
         slowest_stage: step.slowest_stage,
-        kernels: explained::slowest_kernels(step),
+        kernels: explanation::slowest_kernels(step),
     }
 }

@@ -4,10 +4,10 @@ use super::compare::read_runs;
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
 use results::compared::{describe_difference, rescale_to_first_reference};
-use results::front::{DesignMeasures, FrontAxes, FrontQuantity, StepScope};
-use results::record::FrontRecord;
 use results::report::{ColumnAlign, TextTable, fold_line, format_significant};
-use results::run::{self, PARETO, SearchRun};
+use results::run::front::{DesignMeasures, FrontAxes, FrontQuantity, StepScope};
+use results::run::record::FrontRecord;
+use results::run::search_run::{self, PARETO, SearchRun};
 use results::store::design::DesignRow;
 use search::pareto::FrontScales;
 use serde::Serialize;
@@ -96,7 +96,7 @@ pub fn run_pareto(arguments: &ParetoArguments) -> Result<(), Failure> {
     if out.exists() && !out.is_dir() {
         return Err(failure::input_failure(format!("--out {}: is a file; give a directory", out.display())));
     }
-    let figure = run::front_figure(&runs, axes).or_other()?;
+    let figure = search_run::front_figure(&runs, axes).or_other()?;
     std::fs::create_dir_all(out).map_err(|e| {
         failure::write_failure(&e, format!("--out {}: cannot be made: {e}; give a directory you may write to", out.display()))
     })?;

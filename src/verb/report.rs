@@ -7,7 +7,7 @@ use crate::verb::job::JobParts;
 use crate::verb::job::run::files_without;
 use results::answer::finite;
 use results::page::{AnsweringVerb, JobNames, Page, PageDie, PageSubject, PlanReplay, SourceFile};
-use results::run::{RunError, SearchRun};
+use results::run::search_run::{RunError, SearchRun};
 use results::store::files;
 use search::ask::{AimSpec, ChipChoice, ClusterSpec, PlanSpace, Question, Software, WorkloadSpec};
 use search::planner::Job;

@@ -2,7 +2,7 @@
 
 use crate::support::{CommandOutput, file_names, run_coplace_in};
 use crate::sweep::undisturbed_sweep;
-use results::run::SearchRun;
+use results::run::search_run::SearchRun;
 use results::store::design::DesignRow;
 use serde_json::{Value, json};
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! The designs of a search that a page shows: as many as a browser draws quickly.
 
-use crate::run::SearchRun;
+use crate::run::search_run::SearchRun;
 use crate::store::design::{DesignRow, DesignStatus};
 use crate::text::format_count;
 use serde::Serialize;
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn designs_that_differ_in_the_last_digits_stay_apart() {
-        let record = crate::record::example();
+        let record = crate::run::record::example();
         let Some(best) = record.best.clone() else { return assert!(record.best.is_some()) };
         let row = |index: i64| DesignRow {
             index,
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn the_front_is_kept_whatever_is_cut() {
-        let record = crate::record::example();
+        let record = crate::run::record::example();
         let Some(best) = record.best.clone() else { return assert!(record.best.is_some()) };
         let row = |index: i64| DesignRow {
             index,

@@ -180,7 +180,7 @@ mod tests {
     use super::*;
     use crate::answer::comparison::{Comparison, ComparisonEntry};
     use crate::answer::evidence::NearMeasurements;
-    use crate::run::SearchRun;
+    use crate::run::search_run::SearchRun;
 
     fn known() -> EvidenceRecord {
         let near = ["tpu_v6e", "tpu_v5p", "tpu_v5e", "tpu_v7", "gaudi2"];
@@ -204,7 +204,7 @@ mod tests {
     }
 
     fn subject() -> PageSubject {
-        let mut record = crate::record::example();
+        let mut record = crate::run::record::example();
         if let Some(best) = &mut record.best {
             (best.step.plan.evidence, best.step.plan.step_s) = (Some(known()), 10.0);
         }

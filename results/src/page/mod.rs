@@ -19,7 +19,7 @@ pub use subject::{AnsweringVerb, FoundPlan, JobNames, PageSubject, SubjectError}
 use crate::answer::comparison::ComparisonEntry;
 use crate::answer::plan::{NeighbourRow, StageRow};
 use crate::answer::timeline::TimelineRow;
-use crate::record::NamedShare;
+use crate::run::record::NamedShare;
 use serde::Serialize;
 
 const SKELETON: &str = include_str!("assets/page.html");
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn text_of_a_run_cannot_leave_its_element() {
-        let record = crate::record::example();
+        let record = crate::run::record::example();
         let mut subject = PageSubject::from_record("run", record);
         subject.assumptions = vec!["</script><!--SCRIPT--><b>".into()];
         let html = Page::new(&subject, None, Vec::new(), Vec::new(), vec!["all & <more>".into()]).to_html().unwrap();

@@ -3,9 +3,9 @@
 use crate::answer::plan::{NeighbourRow, PlanRow, StageRow, part_name};
 use crate::answer::step::{JobRecord, StepRecord};
 use crate::answer::timeline::TimelineRow;
-use crate::record::{NamedShare, SearchRecord};
-use crate::run::{self, SearchRun};
-use crate::sweep::{self, RunDirectoryError};
+use crate::run::record::{NamedShare, SearchRecord};
+use crate::run::search_run::{self, SearchRun};
+use crate::run::sweep::{self, RunDirectoryError};
 use search::ask::Question;
 use serde::Deserialize;
 use serde_json::Value;
@@ -164,8 +164,8 @@ impl PageSubject {
         if path.is_dir() {
             let run = sweep::read_directory(path)?;
             let subject = Self::from_record(&path.display().to_string(), run.record.clone());
-            if path.join(run::FABRIC).is_file() {
-                run::verify_file(path, run::FABRIC).map_err(RunDirectoryError::from)?;
+            if path.join(search_run::FABRIC).is_file() {
+                search_run::verify_file(path, search_run::FABRIC).map_err(RunDirectoryError::from)?;
             }
             return Ok(Self { run: Some(run), ..subject });
         }
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_record_names_what_its_plan_runs_on() {
-        let record = crate::record::example();
+        let record = crate::run::record::example();
         let subject = PageSubject::from_record("runs/a", record.clone());
         assert_eq!((subject.kind, subject.names.chip.as_str()), (AnsweringVerb::Search, "runs/a"));
         assert_eq!(subject.names.model, record.study.model);

@@ -2,7 +2,7 @@
 
 use super::{AnsweringVerb, PageFact, PageSubject};
 use crate::answer::plan::one_line;
-use crate::record::{Proof, SearchRecord};
+use crate::run::record::{Proof, SearchRecord};
 use crate::store::design::DesignRow;
 use crate::text::{
     format_area, format_count, format_percent, format_rate, format_seconds, format_significant, power_of_ten_rate,
@@ -240,10 +240,10 @@ fn best_plan(subject: &PageSubject) -> Option<&DesignRow> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::SearchRun;
+    use crate::run::search_run::SearchRun;
 
     fn subject() -> PageSubject {
-        let record = crate::record::example();
+        let record = crate::run::record::example();
         let subject = PageSubject::from_record("runs/a", record.clone());
         PageSubject { run: Some(SearchRun { name: "a".into(), record, designs: Vec::new() }), ..subject }
     }
@@ -252,7 +252,7 @@ mod tests {
     fn a_search_is_asked_and_answered_in_words() {
         let subject = subject();
         let asked = question_text(&subject).join(" ");
-        let record = crate::record::example();
+        let record = crate::run::record::example();
         for part in [&record.study.model, &record.study.fabric, &record.study.stack, &record.study.plans] {
             assert!(asked.contains(part.as_str()), "{part}: {asked}");
         }

@@ -7,8 +7,8 @@ use super::{
 };
 use crate::answer::comparison::Comparison;
 use crate::answer::plan::{PlanRow, one_line};
-use crate::front::{DesignMeasures, FrontQuantity, StepScope};
-use crate::record::{BestDesign, Certificate, FrontRecord, ModelPlan, NamedShare, Proof, SearchRecord, StudyRecord};
+use crate::run::front::{DesignMeasures, FrontQuantity, StepScope};
+use crate::run::record::{BestDesign, Certificate, FrontRecord, ModelPlan, NamedShare, Proof, SearchRecord, StudyRecord};
 use crate::store::design::DesignRow;
 use sim::units::{Seconds, SquareMillimeters};
 
@@ -291,7 +291,7 @@ mod tests {
             gap,
             why: None,
         };
-        super::certificate_text(&certificate, &crate::record::example().study)
+        super::certificate_text(&certificate, &crate::run::record::example().study)
     }
 
     #[test]

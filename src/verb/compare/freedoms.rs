@@ -9,7 +9,7 @@ use results::answer::comparison::ComparisonEntry;
 use results::answer::freedoms::{EvaluatedChips, FREEDOMS, Freedoms, ModelFreedoms};
 use results::baseline::{ExpertDegrees, expert_placement};
 use results::figure;
-use results::from_search as conversion;
+use results::run::conversion;
 use search::bayes;
 use search::design::{DesignAnswer, DesignEvaluation, DesignSearch, DesignWatch, HardwareOnly, Workload, best_plan};
 use search::objective::{CostAxes, FrontAxis};

@@ -1,8 +1,8 @@
 //! The values that a run directory brings along if it is given as a chip: its cluster, its software, its files and, of the same model, its plan.
 
 use crate::failure::{Failure, OrInput};
-use results::record::RECORD;
-use results::run::{self, SearchRun};
+use results::run::record::RECORD;
+use results::run::search_run::{self, SearchRun};
 use search::ask::Question;
 use sim::files::carried::Files;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub fn question_of_run(chip: &str, model: &str) -> Result<Option<Question>, Fail
         return Ok(None);
     }
     SearchRun::read_chip(directory).or_input()?;
-    Ok(run::read_record(directory).or_input()?.question_of_best(directory, Some(model)))
+    Ok(search_run::read_record(directory).or_input()?.question_of_best(directory, Some(model)))
 }
 
 /// The texts that travel with a question, except those of files that the user names and that lie there.
@@ -33,13 +33,13 @@ pub fn files_without(files: &Files, own: &[&str]) -> Files {
 /// The file of a run's chip, where a directory is given.
 pub fn file_of_chip(chip: &str) -> String {
     let directory = Path::new(chip);
-    if directory.is_dir() { directory.join(run::CHIP).display().to_string() } else { chip.to_owned() }
+    if directory.is_dir() { directory.join(search_run::CHIP).display().to_string() } else { chip.to_owned() }
 }
 
 /// `fabric.toml` beside the chip of a run is the run's own fabric: a run's `evaluate_with` names it so.
 pub fn fabric_beside_chip(fabric: &str, chip: &str) -> String {
     let directory = Path::new(chip).parent().unwrap_or(Path::new(""));
-    let own = directory.join(run::FABRIC);
-    let is_of_run = fabric == run::FABRIC && own.is_file() && directory.join(RECORD).is_file();
+    let own = directory.join(search_run::FABRIC);
+    let is_of_run = fabric == search_run::FABRIC && own.is_file() && directory.join(RECORD).is_file();
     if is_of_run { own.display().to_string() } else { fabric.to_owned() }
 }

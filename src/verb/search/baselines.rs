@@ -6,7 +6,7 @@ use crate::failure::{Failure, OrInput, OrOther};
 use rayon::prelude::*;
 use results::answer::comparison::{Comparison, ComparisonEntry};
 use results::baseline::{ExpertDegrees, expert_placement};
-use results::from_search as conversion;
+use results::run::conversion;
 use search::design::best_plan;
 use search::planner::{Job, PlanSpace, PreparedJob, Splits};
 use search::space::{CalibrationChoice, Chips};

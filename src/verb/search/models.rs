@@ -7,9 +7,9 @@ use super::question::SearchQuestion;
 use crate::failure::{self, Failure, OrOther};
 use results::answer::comparison::{Comparison, ComparisonEntry};
 use results::answer::step::StepRecord;
-use results::from_search::{self as conversion, SearchedModel, SearchedModelSet};
-use results::record::{BestDesign, ModelPlan};
-use results::run;
+use results::run::conversion::{self, SearchedModel, SearchedModelSet};
+use results::run::record::{BestDesign, ModelPlan};
+use results::run::search_run;
 use results::store::design::DesignRow;
 use search::bad_end::least_bad_end_factor;
 use search::design::{DesignAnswer, DesignEvaluation, ReferenceStep, Workload, best_plan};
@@ -96,7 +96,7 @@ pub fn step_record(
 ) -> Result<(StepRecord, Vec<String>), Failure> {
     let step = StepRecord::from_plan(job, ranked).or_other()?;
     // A fabric with a file of its own is named by it: the study's name means another network.
-    let fabric = if of.has_fabric_file(id) { run::FABRIC } else { &of.study.cluster.fabric };
+    let fabric = if of.has_fabric_file(id) { search_run::FABRIC } else { &of.study.cluster.fabric };
     Ok((step, again::plan_options(job, ranked, fabric, &of.study.plan.stack)))
 }
 

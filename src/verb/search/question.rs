@@ -6,8 +6,8 @@ use super::{SearchRequest, StudyOverrides};
 use crate::failure::{self, Failure, OrInput};
 use crate::input;
 use crate::verb::job::parse_headroom;
-use results::record::StudyRecord;
-use results::run::{self, SearchRun};
+use results::run::record::StudyRecord;
+use results::run::search_run::{self, SearchRun};
 use search::ask::Question;
 use search::design::Aim;
 use search::objective::{FrontAxis, Objective};
@@ -484,7 +484,7 @@ pub fn chip_document(name_or_path: &str, files: &Files) -> Result<ChipDocument, 
     let directory = Path::new(name_or_path);
     if directory.is_dir() {
         let text = SearchRun::read_chip(directory).or_input()?;
-        return ChipDocument::parse_chip_file(&text, &directory.join(run::CHIP).display().to_string()).or_input();
+        return ChipDocument::parse_chip_file(&text, &directory.join(search_run::CHIP).display().to_string()).or_input();
     }
     if name_or_path.ends_with(".toml") {
         let text = input::read_text_from(name_or_path.as_ref(), "a chip file (.toml)", files)?;

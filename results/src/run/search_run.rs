@@ -2,9 +2,9 @@
 
 use crate::answer::comparison::ComparisonEntry;
 use crate::figure::{AxisScale, DesignPoint, Figure, FigureError, NamedDesign, ParetoPlot, RunSeries, draw_pareto};
-use crate::front::{DesignMeasures, FrontAxes, FrontQuantity, MeanRatios, StepScope};
-pub use crate::record::RECORD;
-use crate::record::{BestDesign, ModelPlan, Proof, RecordError, SearchRecord};
+use crate::run::front::{DesignMeasures, FrontAxes, FrontQuantity, MeanRatios, StepScope};
+pub use crate::run::record::RECORD;
+use crate::run::record::{BestDesign, ModelPlan, Proof, RecordError, SearchRecord};
 use crate::store::design::DesignRow;
 use crate::store::design_file::{self, StoreError};
 use crate::store::files::{self, Unwritable, WriteError};
@@ -443,5 +443,5 @@ pub fn front_figure(runs: &[SearchRun], axes: FrontAxes) -> Result<Figure, Figur
 }
 
 #[cfg(test)]
-#[path = "run_tests.rs"]
+#[path = "search_run_tests.rs"]
 mod tests;

@@ -1,7 +1,7 @@
 //! How the best step of a run is asked for again.
 
-use crate::record::SearchRecord;
-use crate::run::{CHIP, FABRIC};
+use crate::run::record::SearchRecord;
+use crate::run::search_run::{CHIP, FABRIC};
 use search::ask::{AimSpec, ChipChoice, ClusterSpec, PlanSpace, Question, WorkloadSpec};
 use std::path::Path;
 

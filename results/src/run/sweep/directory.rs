@@ -4,8 +4,8 @@
 use super::export::{CSV, PARQUET, SweepSummary};
 use super::row::CombinationOutcome;
 use super::store::{BESIDE, STORE, SweepStore, SweepStoreError};
-use crate::record::{Certificate, Proof, SearchRecord};
-use crate::run::{self, CHIP, FABRIC, FoundFiles, RECORD, RunError, SearchRun};
+use crate::run::record::{Certificate, Proof, SearchRecord};
+use crate::run::search_run::{self, CHIP, FABRIC, FoundFiles, RECORD, RunError, SearchRun};
 use crate::store::files::{self, WriteError};
 use crate::store::sums::{self, SUMS};
 use search::objective::{Objective, ValueScale};
@@ -29,11 +29,11 @@ pub enum RunDirectoryError {
 /// # Errors
 /// A file that is missing, damaged, of another version, or of another run than the digests.
 pub fn read_directory(directory: &Path) -> Result<SearchRun, RunDirectoryError> {
-    let record = run::read_record(directory)?;
-    if !run::has_digest_of(directory, PARQUET)? {
+    let record = search_run::read_record(directory)?;
+    if !search_run::has_digest_of(directory, PARQUET)? {
         return Ok(SearchRun::read_designs(directory, record)?);
     }
-    run::verify_file(directory, PARQUET)?;
+    search_run::verify_file(directory, PARQUET)?;
     let store = SweepStore::open_in(directory)?;
     let facts = store.facts();
     let dials: Vec<_> = facts.dimensions.iter().map(super::SweptDimension::to_dial).collect();
@@ -50,7 +50,7 @@ pub fn read_directory(directory: &Path) -> Result<SearchRun, RunDirectoryError> 
         }
         Ok::<(), SweepStoreError>(())
     })?;
-    Ok(SearchRun { name: run::run_name(directory), record, designs })
+    Ok(SearchRun { name: search_run::run_name(directory), record, designs })
 }
 
 /// Every file that the directory of a sweep may have.

@@ -1,9 +1,9 @@
 //! Explains why a design is the best of its run, and what its neighbours and slightly more of each resource would give.
 
 use crate::answer::step::StepRecord;
-use crate::from_search::lowered_clock_mhz;
-use crate::record::NamedShare;
 use crate::report::{ColumnAlign, TextTable, fold_line, format_count, format_heading, format_significant};
+use crate::run::conversion::lowered_clock_mhz;
+use crate::run::record::NamedShare;
 use crate::store::design::DesignRow;
 use search::design::DesignEvaluation;
 use search::objective::{MeasureMean, Term};

@@ -1,7 +1,7 @@
 //! The front of a run: its quantities, its designs, its hypervolume and its knee.
 
 use crate::answer::comparison::ComparisonEntry;
-use crate::record::{FrontRecord, StudyRecord};
+use crate::run::record::{FrontRecord, StudyRecord};
 use crate::store::design::{DesignRow, DesignStatus};
 use search::objective::OperatingCost;
 use search::pareto::{Front, FrontPoint, FrontScales};
@@ -356,7 +356,7 @@ mod tests {
     use super::*;
 
     fn designs(values: &[(f64, f64, f64)]) -> Vec<DesignRow> {
-        let design = crate::record::example().best.unwrap().design;
+        let design = crate::run::record::example().best.unwrap().design;
         let row = |(index, &(area_mm2, power, rate)): (usize, &(f64, f64, f64))| DesignRow {
             index: index as i64,
             area_mm2,
@@ -369,7 +369,7 @@ mod tests {
     }
 
     fn work() -> StepScope {
-        StepScope::of_study(&crate::record::example().study, false)
+        StepScope::of_study(&crate::run::record::example().study, false)
     }
 
     #[test]
@@ -394,7 +394,7 @@ mod tests {
         assert_eq!((of(FrontQuantity::PerArea), of(FrontQuantity::PerWatt), of(FrontQuantity::PerDollar)), (0.08, 0.32, 2.0));
         assert_eq!((of(FrontQuantity::EnergyPerToken), of(FrontQuantity::StepTime)), (2.0, 1024.0));
         // One W over four years at 0.1 USD/kWh costs 35.064 x 0.1 USD; a chip draws 32 W.
-        let mut study = crate::record::example().study;
+        let mut study = crate::run::record::example().study;
         let paid = [("years", "4"), ("usd_per_kwh", "0.1"), ("pue", "1"), ("utilisation", "1")];
         study.options.extend(paid.map(|(key, value)| (key.to_owned(), value.to_owned())));
         let with_energy =

@@ -4,7 +4,7 @@ use search::design::{DecidedDesigns, PartDecision};
 use search::runner::{BoundSource, DecisionCounts};
 
 fn facts_of(part: u32) -> PartFacts {
-    PartFacts::for_part("0123abcd".into(), crate::record::example_question(), 0, Shard { part, of: 2 })
+    PartFacts::for_part("0123abcd".into(), crate::run::record::example_question(), 0, Shard { part, of: 2 })
 }
 
 fn point(id: usize, first: f64, second: f64) -> FrontPoint {

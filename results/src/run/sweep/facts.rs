@@ -1,6 +1,6 @@
 //! The question, the space and the part of a store. A sweep compares them before it continues.
 
-use crate::record::StudyRecord;
+use crate::run::record::StudyRecord;
 use search::ask::Question;
 use search::shard::Shard;
 use search::space::ListedDimension;

@@ -2,10 +2,10 @@
 //!
 //! The directory of a part is complete or absent. A killed search leaves nothing that counts, and starts again.
 
-use crate::record::Versions;
+use crate::run::record::Versions;
+use crate::run::sweep::merge::SweepMergeError;
 use crate::store::files::{self, Unwritable, WriteError};
 use crate::store::sums::{self, DigestError, DigestList, SUMS};
-use crate::sweep::merge::SweepMergeError;
 use search::ask::Question;
 use search::design::PartAnswer;
 use search::pareto::FrontPoint;

@@ -1,7 +1,8 @@
 //! Claims the directory of a run in progress. One search at a time may write into it, no foreign file is touched, and
 //! no link is followed.
 
-use crate::run::FILES;
+use crate::run::search_run::{DESIGNS, FILES, RECORD};
+use crate::run::{parts, sweep};
 use crate::store::sums::DigestList;
 use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
@@ -53,13 +54,11 @@ impl DirectoryClaim {
     /// because a long search must not fail at its end.
     pub fn for_run(path: &Path) -> Result<Self, DirectoryClaimError> {
         Self::take_directory(path, &FILES, |path| {
-            let record = path.join(crate::run::RECORD);
-            let sealed = DigestList::read_from(path).is_ok_and(|sums| sums.lists_all(&[crate::run::RECORD, crate::run::DESIGNS]));
+            let record = path.join(RECORD);
+            let sealed = DigestList::read_from(path).is_ok_and(|sums| sums.lists_all(&[RECORD, DESIGNS]));
             match (sealed || is_record(&record), record.exists()) {
                 (true, _) => Ok(()),
-                (false, true) => {
-                    Err(DirectoryClaimError::Occupied { name: crate::run::RECORD, what: "is not a record of coplace" })
-                }
+                (false, true) => Err(DirectoryClaimError::Occupied { name: RECORD, what: "is not a record of coplace" }),
                 (false, false) => Err(DirectoryClaimError::Foreign),
             }
         })
@@ -71,8 +70,8 @@ impl DirectoryClaim {
     /// # Errors
     /// As [`Self::for_run`].
     pub fn for_sweep(path: &Path) -> Result<Self, DirectoryClaimError> {
-        let held = |path: &Path| if path.join(crate::sweep::STORE).exists() { Ok(()) } else { Err(DirectoryClaimError::Foreign) };
-        Self::take_directory(path, &crate::sweep::directory::FILES, held)
+        let held = |path: &Path| if path.join(sweep::STORE).exists() { Ok(()) } else { Err(DirectoryClaimError::Foreign) };
+        Self::take_directory(path, &sweep::directory::FILES, held)
     }
 
     /// Claims a directory for a part of a search, and creates it if needed. The directory must be empty or hold a part
@@ -81,8 +80,8 @@ impl DirectoryClaim {
     /// # Errors
     /// As [`Self::for_run`].
     pub fn for_part(path: &Path) -> Result<Self, DirectoryClaimError> {
-        let held = |path: &Path| if crate::parts::is_part(path) { Ok(()) } else { Err(DirectoryClaimError::Foreign) };
-        Self::take_directory(path, &crate::parts::FILES, held)
+        let held = |path: &Path| if parts::is_part(path) { Ok(()) } else { Err(DirectoryClaimError::Foreign) };
+        Self::take_directory(path, &parts::FILES, held)
     }
 
     /// Claims a directory for these files. `own` returns an error if it holds other files that coplace did not write.
@@ -270,7 +269,7 @@ mod tests {
         let run = dir.path().join("run");
         fs::create_dir(&run).unwrap();
         let other = dir.path().join("other.json");
-        fs::write(&other, crate::record::example().to_json().unwrap()).unwrap();
+        fs::write(&other, crate::run::record::example().to_json().unwrap()).unwrap();
         std::os::unix::fs::symlink(&other, run.join("record.json")).unwrap();
         let error = DirectoryClaim::for_run(&run).unwrap_err().to_string();
         assert_eq!(

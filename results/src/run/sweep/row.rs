@@ -1,6 +1,6 @@
 //! The stored row of a combination.
 
-use crate::from_search::{bound_of_plan, design_dimensions, fill_plan, lowered_clock_mhz};
+use crate::run::conversion::{bound_of_plan, design_dimensions, fill_plan, lowered_clock_mhz};
 use crate::store::design::{DesignRow, DesignStatus};
 use search::planner::Job;
 use search::space::{CombinationChip, OutsideReason};

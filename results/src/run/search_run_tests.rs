@@ -5,7 +5,7 @@ use crate::compared::compare_best_designs;
 use crate::store::design::DesignStatus;
 
 fn run(name: &str) -> SearchRun {
-    let record = crate::record::example();
+    let record = crate::run::record::example();
     let design = record.best.as_ref().unwrap().design.clone();
     let designs = (0..20).map(|i| DesignRow {
         index: i,
@@ -23,7 +23,7 @@ fn drawn(runs: &[SearchRun]) -> String {
 #[test]
 fn baselines_of_several_models_stand_at_the_mean_of_their_rates() {
     let mut several = run("several");
-    several.record = crate::record::example_of_several();
+    several.record = crate::run::record::example_of_several();
     let best = several.record.best.as_mut().unwrap();
     for (model, times) in best.models.iter_mut().zip([2.0, 0.5]) {
         let rate = model.reference_tokens_per_s * times;

@@ -1,0 +1,12 @@
+//! Runs: their directories, records, fronts, sweeps and parts, and what an answer of a search leaves in them.
+
+pub mod claim;
+pub mod conversion;
+pub mod explanation;
+pub mod front;
+pub mod parts;
+pub mod progress;
+mod question;
+pub mod record;
+pub mod search_run;
+pub mod sweep;
