@@ -2,9 +2,7 @@
 //! and text. This crate makes no decisions; `search` decides what is best.
 
 pub mod answer;
-pub mod answers;
-pub mod baseline;
-pub mod compared;
+pub mod compare;
 #[cfg(test)]
 mod documented;
 pub mod emit;

@@ -3,7 +3,7 @@
 use super::compare::read_runs;
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
-use results::compared::{describe_difference, rescale_to_first_reference};
+use results::compare::runs::{describe_difference, rescale_to_first_reference};
 use results::report::{ColumnAlign, TextTable, fold_line, format_significant};
 use results::run::front::{DesignMeasures, FrontAxes, FrontQuantity, StepScope};
 use results::run::record::FrontRecord;

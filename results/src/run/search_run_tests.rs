@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
 use crate::answer::comparison::Comparison;
-use crate::compared::compare_best_designs;
+use crate::compare::runs::compare_best_designs;
 use crate::store::design::DesignStatus;
 
 fn run(name: &str) -> SearchRun {

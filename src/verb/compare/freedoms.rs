@@ -7,7 +7,7 @@ use crate::verb::search::question::SearchQuestion;
 use crate::verb::search::{SearchRequest, prepare_job};
 use results::answer::comparison::ComparisonEntry;
 use results::answer::freedoms::{EvaluatedChips, FREEDOMS, Freedoms, ModelFreedoms};
-use results::baseline::{ExpertDegrees, expert_placement};
+use results::compare::baseline::{ExpertDegrees, expert_placement};
 use results::figure;
 use results::run::conversion;
 use search::bayes;

@@ -5,7 +5,7 @@ use super::question::SearchQuestion;
 use crate::failure::{Failure, OrInput, OrOther};
 use rayon::prelude::*;
 use results::answer::comparison::{Comparison, ComparisonEntry};
-use results::baseline::{ExpertDegrees, expert_placement};
+use results::compare::baseline::{ExpertDegrees, expert_placement};
 use results::run::conversion;
 use search::design::best_plan;
 use search::planner::{Job, PlanSpace, PreparedJob, Splits};

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-const EXPERT_PLACEMENTS: &str = include_str!("../reference/expert_placements.json");
+const EXPERT_PLACEMENTS: &str = include_str!("../../reference/expert_placements.json");
 
 #[derive(Deserialize)]
 struct PublishedPlacements {

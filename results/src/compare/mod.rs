@@ -1,0 +1,5 @@
+//! Side by side: runs, kept answers, and published baselines.
+
+pub mod answers;
+pub mod baseline;
+pub mod runs;
