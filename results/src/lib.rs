@@ -4,7 +4,7 @@
 pub mod answer;
 pub mod compare;
 #[cfg(test)]
-mod documented;
+mod documented_tests;
 pub mod emit;
 pub mod figure;
 pub mod page;
@@ -13,4 +13,3 @@ pub mod report;
 pub mod run;
 pub mod store;
 pub mod text;
-pub mod trace;

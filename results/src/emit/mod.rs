@@ -1,4 +1,4 @@
-//! Writes a plan in the configuration of the framework that will run it.
+//! Writes a plan in the configuration of the framework that will run it, and a step as a trace.
 
 mod kept;
 mod maxtext;
@@ -6,6 +6,7 @@ mod megatron;
 #[cfg(test)]
 mod tests;
 mod torch;
+pub mod trace;
 
 pub use maxtext::{maxtext_choices, maxtext_policies, write_maxtext};
 pub use megatron::write_megatron;
