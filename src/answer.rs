@@ -22,7 +22,7 @@ pub fn write_text(text: &str) -> Result<(), Failure> {
 
 /// Writes text for people to standard output, folded to the width of the screen.
 pub fn write_folded(words: &str) -> Result<(), Failure> {
-    write_text(&results::report::fold_lines(words))
+    write_text(&results::text::fold_lines(words))
 }
 
 /// The failure of a write to standard output.

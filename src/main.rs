@@ -89,7 +89,7 @@ fn main() -> ExitCode {
         .without_time()
         .with_target(false)
         .init();
-    results::report::set_screen_width(screen_columns());
+    results::text::set_screen_width(screen_columns());
     let matches = numbers::with_negative_values(CommandLine::command()).try_get_matches();
     let arguments = match matches.and_then(|mut matches| CommandLine::from_arg_matches_mut(&mut matches)) {
         Ok(arguments) => arguments,

@@ -10,7 +10,7 @@ use crate::answer::Format;
 use crate::failure::{self, Failure, OrInput};
 use measured::validate::Dataset;
 use measured::validate::held_out::FittedScalarRange;
-use results::report::{ColumnAlign, TextTable, format_significant};
+use results::text::{ColumnAlign, TextTable, format_significant};
 use std::path::{Path, PathBuf};
 
 /// Fit a chip's physical scalars to measured kernels, a fabric's to measured collectives, or a software stack's to

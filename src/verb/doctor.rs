@@ -3,9 +3,9 @@
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{Failure, OrOther};
 use crate::verb::list;
-use results::report::{format_fields, format_heading};
 use results::run::search_run::RECORD;
 use results::run::sweep;
+use results::text::{format_fields, format_heading};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 

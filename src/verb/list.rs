@@ -4,7 +4,7 @@ use crate::answer::{self, Format};
 use crate::failure::{Failure, OrInput, OrOther};
 use crate::verb::search::chip_document;
 use clap::ValueEnum;
-use results::report::{self, ColumnAlign, TextTable};
+use results::text::{ColumnAlign, TextTable, format_area, format_gib, format_significant};
 use search::space::FABRIC;
 use search::study::Study;
 use serde_json::json;
@@ -187,10 +187,10 @@ fn list_chips() -> Result<ListFunction, Failure> {
             format!("{:.0} MHz", c.clock.0 / 1e6),
             peak.map_or("-".into(), |p| format!("{:.0} TFLOP/s", p.0 / 1e12)),
             buffer.map_or("-".into(), |b| format!("{:.0} MiB", b.gib() * 1024.0)),
-            report::format_gib(c.memory_capacity()),
+            format_gib(c.memory_capacity()),
             format!("{:.0} GB/s", c.hbm.read_bandwidth.0 / 1e9),
             c.process_node().map_or("-".into(), |node| node.to_string()),
-            dies.map_or("-".into(), report::format_area),
+            dies.map_or("-".into(), format_area),
             c.published.tdp.map_or("-".into(), |tdp| format!("{:.0} W", tdp.0)),
         ]);
         entries.push(json!({
@@ -299,7 +299,7 @@ fn list_dimensions(arguments: &ListArguments) -> Result<ListFunction, Failure> {
     let mut row = |key: &str, there: Option<&FieldValue>, field: Option<&ChipField>| {
         let (unit, meaning) = field.map_or(("", ""), |field| (field.unit, field.meaning));
         let range = field.and_then(|field| field.range);
-        let end = |value: Option<f64>| value.map_or_else(String::new, |value| report::format_significant(value, 3));
+        let end = |value: Option<f64>| value.map_or_else(String::new, |value| format_significant(value, 3));
         let shown = there.map_or_else(|| "-".to_owned(), FieldValue::to_string);
         let ends = [end(range.map(|(least, _)| least)), end(range.map(|(_, most)| most))];
         let [least, most] = ends;

@@ -26,6 +26,7 @@ use results::run::progress::ProgressTable;
 use results::run::record::{self, BestDesign, FrontRecord, SearchRecord, Versions};
 use results::run::search_run::{FoundFiles, SearchRun};
 use results::store::design::DesignRow;
+use results::text::{format_count, format_heading, format_percent, format_rate};
 use search::bad_end::bad_end_factor;
 use search::design::{DesignAnswer, DesignSearch, DesignWatch, RobustSearch};
 use search::objective::{CostAxes, MeasureMean, Objective, ValueScale};
@@ -359,7 +360,7 @@ fn report_with_progress(record: &SearchRecord, grown: &ProgressTable) -> String 
         ),
         _ => String::new(),
     };
-    format!("{}{}{}{besides}", report::run_report(record), report::format_heading("The gap over time"), grown.to_text())
+    format!("{}{}{}{besides}", report::run_report(record), format_heading("The gap over time"), grown.to_text())
 }
 
 /// Prepares a job and the study's plans for chips.
@@ -415,13 +416,11 @@ fn search_line(now: RunnerProgress, gap: Option<f64>, objective: Objective, scal
         || "none yet".to_owned(),
         |value| {
             let (value, unit) = objective.display_value(value, scale);
-            format!("{} {unit}", report::format_rate(value))
+            format!("{} {unit}", format_rate(value))
         },
     );
-    let gap = gap
-        .filter(|gap| *gap < 1.0)
-        .map_or_else(String::new, |gap| format!(", gap {}", report::format_percent(gap / (1.0 - gap))));
-    let (decided, total) = (report::format_count(now.decided), report::format_count(now.total));
+    let gap = gap.filter(|gap| *gap < 1.0).map_or_else(String::new, |gap| format!(", gap {}", format_percent(gap / (1.0 - gap))));
+    let (decided, total) = (format_count(now.decided), format_count(now.total));
     format!("best {best}{gap}; {} evaluated, {decided} of {total} chips decided", now.evaluated)
 }
 

@@ -15,6 +15,7 @@ use results::run::sweep::directory::{self, SweepCluster};
 use results::run::sweep::export::{self, SweepSummary};
 use results::run::sweep::{STORE, SweepFacts, SweepStore, SweepStoreError, SweptDimension, SweptRow};
 use results::store::design::DesignRow;
+use results::text::{format_count, format_rate, format_significant};
 use search::planner::{Job, PreparedJob};
 use search::shard::Shard;
 use search::space::{Chips, CombinationChip};
@@ -130,8 +131,8 @@ pub fn run_sweep(arguments: &SweepArguments) -> Result<(), Failure> {
     }
     let claim = claim_directory(&path)?;
     let mut store = open_store(claim.path(), &facts, arguments.resume)?;
-    let of = format!("of {} designs are stored in {}; go on with --resume", report::format_count(facts.size()), path.display());
-    let kept = stop::KeptCounter::new(store.present().count(), move |kept| format!("{} {of}", report::format_count(kept)));
+    let of = format!("of {} designs are stored in {}; go on with --resume", format_count(facts.size()), path.display());
+    let kept = stop::KeptCounter::new(store.present().count(), move |kept| format!("{} {of}", format_count(kept)));
     let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric| question.reference_job(fabric)).collect();
     let prepared = jobs.iter().map(|job| prepare_job(&question, job)).collect::<Result<Vec<_>, _>>()?;
     let ready = PreparedSweep { question: &question, jobs: &jobs, prepared: &prepared };
@@ -270,12 +271,7 @@ impl<'a> PreparedSweep<'a> {
             let rate = (done - before) as f64 / seconds;
             let left = Duration::try_from_secs_f64((size - done) as f64 / rate).ok();
             progress.say_progress(
-                format!(
-                    "{} of {} designs, {} per second",
-                    report::format_count(done),
-                    report::format_count(size),
-                    report::format_rate(rate)
-                ),
+                format!("{} of {} designs, {} per second", format_count(done), format_count(size), format_rate(rate)),
                 left.map(|left| TimeLeft::about_seconds(left, "left")),
             );
             Ok(())
@@ -372,21 +368,18 @@ pub fn answer_text(answer: &SweepAnswer) -> String {
     if answer.record.is_none() {
         text.push_str(&format!("Part {} of the sweep is complete; coplace merge puts all parts together.\n", answer.part));
     }
-    let counted: Vec<String> = answer
-        .outcomes
-        .iter()
-        .map(|(fate, count)| format!("{} {}", report::format_count(*count), fate.replace('_', " ")))
-        .collect();
-    text.push_str(&format!("Designs: {}: {}\n", report::format_count(answer.designs), counted.join(", ")));
+    let counted: Vec<String> =
+        answer.outcomes.iter().map(|(fate, count)| format!("{} {}", format_count(*count), fate.replace('_', " "))).collect();
+    text.push_str(&format!("Designs: {}: {}\n", format_count(answer.designs), counted.join(", ")));
     let mut bounds: Vec<(&String, &u64)> = answer.bound_by.iter().collect();
     bounds.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
     for (what, count) in bounds {
-        text.push_str(&format!("  {:>9} take most of their step for {what}\n", report::format_count(*count)));
+        text.push_str(&format!("  {:>9} take most of their step for {what}\n", format_count(*count)));
     }
     let SweepProcessCounts { designs, seconds } = answer.this_run;
     if designs > 0 {
-        let rate = report::format_significant(designs as f64 / seconds, 3);
-        text.push_str(&format!("This run: {} designs in {seconds:.1} s, {rate} a second\n", report::format_count(designs)));
+        let rate = format_significant(designs as f64 / seconds, 3);
+        text.push_str(&format!("This run: {} designs in {seconds:.1} s, {rate} a second\n", format_count(designs)));
     }
     text.push_str(&format!("Written: {}\n", answer.files.join(", ")));
     text

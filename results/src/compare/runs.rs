@@ -1,10 +1,10 @@
 //! Runs side by side: one model by its rates; several models by their mean and one by one.
 
 use crate::answer::comparison::{Comparison, ComparisonEntry};
-use crate::report::{fold_line, format_heading, format_percent};
 use crate::run::record::{BestDesign, Certificate, ModelPlan, Proof};
 use crate::run::search_run::SearchRun;
 use crate::text::format_count;
+use crate::text::{fold_line, format_heading, format_percent};
 use search::objective::MeasureMean;
 use serde::Serialize;
 

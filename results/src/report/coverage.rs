@@ -1,6 +1,6 @@
 //! The coverage of intervals, as text.
 
-use super::{ColumnAlign, TextTable, fold_line, format_count};
+use crate::text::{ColumnAlign, TextTable, fold_line, format_count};
 use measured::evidence::IntervalCoverage;
 
 /// The coverage as text.

@@ -2,13 +2,13 @@
 
 use super::planned::{kept_tensors_text, memory_text, storage_wear_text, timeline_text};
 use super::run::time_shares_text;
-use super::{
-    ColumnAlign, TextTable, format_bytes, format_count, format_fields, format_heading, format_percent, format_rate,
-    format_seconds, format_significant, power_of_ten_rate,
-};
 use crate::answer::evaluation::EvaluateAnswer;
 use crate::answer::plan::one_line;
 use crate::answer::step::{EnergyRecord, JobRecord, KernelRecord, PassRecord, StepRecord};
+use crate::text::{
+    ColumnAlign, TextTable, format_bytes, format_count, format_fields, format_heading, format_percent, format_rate,
+    format_seconds, format_significant, power_of_ten_rate,
+};
 use sim::units::{Bytes, Seconds};
 
 /// Number of kernels in the summary.
@@ -45,7 +45,7 @@ pub fn evaluated_report(answer: &EvaluateAnswer, kernels: KernelDetailLevel) -> 
         text.push_str(&format_heading("Memory techniques"));
         text.push_str(&format_fields(&techniques));
     }
-    text.push_str(&super::format_assumptions(&answer.job.model.assumptions));
+    text.push_str(&crate::text::format_assumptions(&answer.job.model.assumptions));
     text
 }
 

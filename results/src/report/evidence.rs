@@ -1,8 +1,8 @@
 //! The confidence in plans, as text.
 
-use super::{fold_line, format_fields, format_heading, format_seconds};
 use crate::answer::evidence::EvidenceRecord;
 use crate::answer::plan::PlanRow;
+use crate::text::{fold_line, format_fields, format_heading, format_seconds};
 use sim::units::Seconds;
 
 /// The intervals of a plan's step and peak and their grounds, as lines of a summary.

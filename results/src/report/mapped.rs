@@ -1,7 +1,7 @@
 //! A mapping of ranks to devices with unequal links, as text.
 
-use super::{TextTable, format_fields, format_percent, format_seconds};
 use crate::answer::rank_mapping::{RankMappingRecord, axis_name};
+use crate::text::{TextTable, format_fields, format_percent, format_seconds};
 use sim::units::Seconds;
 
 /// Times, communication, and the ranks of each unit.
@@ -23,7 +23,7 @@ pub(super) fn mapping_text(m: &RankMappingRecord) -> String {
         table.add_row([axis_name(axis.axis).to_owned(), time(axis.before_s), time(axis.after_s)]);
     }
     text.push_str(&table.render());
-    let mut table = TextTable::new(["unit", "ranks"]).align_column(1, super::ColumnAlign::Left);
+    let mut table = TextTable::new(["unit", "ranks"]).align_column(1, crate::text::ColumnAlign::Left);
     for (unit, ranks) in ranks_by_unit(m).into_iter().enumerate() {
         table.add_row([unit.to_string(), rank_ranges(&ranks)]);
     }

@@ -20,9 +20,3 @@ pub use run::{certificate_text, run_report};
 pub use techniques::techniques_report;
 
 pub use validation::validation_report;
-
-pub use crate::text::{
-    ColumnAlign, TextTable, fold_line, fold_lines, format_area, format_assumptions, format_bytes, format_count, format_fields,
-    format_gib, format_heading, format_percent, format_rate, format_seconds, format_signed_percent, format_significant,
-    power_of_ten_rate, set_screen_width,
-};

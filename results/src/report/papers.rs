@@ -1,7 +1,7 @@
 //! Published figures beside computed ones, as text.
 
-use super::{ColumnAlign, TextTable, fold_line, format_heading, format_significant};
 use crate::papers::{ReproducedFigure, unit_of_points};
+use crate::text::{ColumnAlign, TextTable, fold_line, format_heading, format_significant};
 
 /// The table, with reasons for the figures that are missed.
 #[must_use]

@@ -1,12 +1,12 @@
 //! The best plans of a fixed chip, as text.
 
-use super::{
-    ColumnAlign, TextTable, fold_line, format_count, format_fields, format_heading, format_percent, format_rate, format_seconds,
-    format_significant,
-};
 use crate::answer::plan::{KeptTensorsRow, PlanRow, PlannedAnswer, StageRow, part_name, schedule_name};
 use crate::answer::techniques::years_per_pb;
 use crate::answer::timeline::TimelineRow;
+use crate::text::{
+    ColumnAlign, TextTable, fold_line, format_count, format_fields, format_heading, format_percent, format_rate, format_seconds,
+    format_significant,
+};
 use sim::pipeline::PipelineSchedule;
 use sim::units::Seconds;
 use std::collections::BTreeMap;
@@ -71,7 +71,7 @@ pub fn planned_report(answer: &PlannedAnswer) -> String {
         text.push_str(&format_heading("Memory techniques"));
         text.push_str(&format_fields(&techniques));
     }
-    text.push_str(&super::format_assumptions(&answer.assumptions));
+    text.push_str(&crate::text::format_assumptions(&answer.assumptions));
     text.push_str(&format_heading("Search"));
     text.push_str(&search_text(answer));
     text

@@ -1,15 +1,15 @@
 //! A run of `search` as text: the answer first, then its evidence.
 
 use super::planned::{kept_tensors_text, memory_text, storage_wear_text, timeline_text};
-use super::{
-    ColumnAlign, TextTable, fold_line, format_area, format_count, format_fields, format_heading, format_percent, format_rate,
-    format_seconds, format_significant,
-};
 use crate::answer::comparison::Comparison;
 use crate::answer::plan::{PlanRow, one_line};
 use crate::run::front::{DesignMeasures, FrontQuantity, StepScope};
 use crate::run::record::{BestDesign, Certificate, FrontRecord, ModelPlan, NamedShare, Proof, SearchRecord, StudyRecord};
 use crate::store::design::DesignRow;
+use crate::text::{
+    ColumnAlign, TextTable, fold_line, format_area, format_count, format_fields, format_heading, format_percent, format_rate,
+    format_seconds, format_significant,
+};
 use sim::units::{Seconds, SquareMillimeters};
 
 /// The whole report of a run.
@@ -55,7 +55,7 @@ pub fn run_report(record: &SearchRecord) -> String {
             &StepScope::of_study(study, record.best.as_ref().is_some_and(|best| !best.models.is_empty())),
         ));
     }
-    text.push_str(&super::format_assumptions(&study.assumptions));
+    text.push_str(&crate::text::format_assumptions(&study.assumptions));
     let (by, words): (_, fn(&Comparison) -> String) = match record.certificate.robust {
         true => (", designs ranked by the bad end", Comparison::to_text_with_bad_ends),
         false => ("", Comparison::to_text),

@@ -1,8 +1,10 @@
 //! Techniques side by side, as text.
 
-use super::{ColumnAlign, TextTable, fold_line, format_count, format_fields, format_heading, format_rate, format_significant};
 use crate::answer::plan::TechniqueRecord;
 use crate::answer::techniques::{TechniqueComparison, TechniqueEffect, TechniqueRow};
+use crate::text::{
+    ColumnAlign, TextTable, fold_line, format_count, format_fields, format_heading, format_rate, format_significant,
+};
 
 /// Marks a value that exceeds the memory.
 const MORE: &str = " !";

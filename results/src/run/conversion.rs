@@ -3,10 +3,10 @@
 
 use crate::answer::comparison::ComparisonEntry;
 use crate::answer::plan::{one_line, plan_row, plan_row_without_evidence, schedule_name};
-use crate::report::{format_bytes, format_rate, format_significant};
 use crate::run::record::{Certificate, Proof};
 use crate::store::design::{DesignDimensions, DesignRow, DesignStatus};
 use crate::text::format_seconds_between;
+use crate::text::{format_bytes, format_rate, format_significant};
 use search::design::{Aim, DesignAnswer, DesignEvaluation, DesignOutcome, ReferenceStep};
 use search::objective::{FrontAxis, Objective, Term, ValueScale};
 use search::planner::{Job, RankedPlan};

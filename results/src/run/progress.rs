@@ -1,6 +1,6 @@
 //! The progress of a search's proof: best value and bound over time, with the counts of decided designs.
 
-use crate::report::{TextTable, format_count, format_percent, format_significant};
+use crate::text::{TextTable, format_count, format_percent, format_significant};
 use search::design::DesignAnswer;
 use search::objective::{Objective, ValueScale};
 use search::runner::{BoundSource, CandidateOutcome, DecisionCounts, SearchMoment};
@@ -164,7 +164,7 @@ impl ProgressTable {
         let header = ["s", "best", "bound", "gap", "evaluated", "discarded in boxes", "one by one", "infeasible", "outside"];
         let mut table = TextTable::new(header);
         for column in 0..header.len() {
-            table = table.align_column(column, crate::report::ColumnAlign::Right);
+            table = table.align_column(column, crate::text::ColumnAlign::Right);
         }
         let shown = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format_significant(value, 6));
         for row in self.rows() {

@@ -7,7 +7,7 @@ use crate::input;
 use crate::progress;
 use measured::validate::held_out::FittedScalarRange;
 use measured::validate::{ChipMeasurements, read_measurements};
-use results::report::{TextTable, format_count};
+use results::text::{TextTable, format_count};
 use serde::Serialize;
 use sim::cost::calibrate::{ChipFit, DeterminedScalar, fit_scalars};
 use sim::files::carried::Files;

@@ -1,6 +1,6 @@
 //! Errors of a fit: before, after, and on held-out rows.
 
-use results::report::{TextTable, fold_line};
+use results::text::{TextTable, fold_line};
 
 /// A row of the table. Errors are in percent.
 pub struct FitErrorRow {

@@ -6,7 +6,7 @@ use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress;
 use measured::validate::ValidateOptions;
 use measured::validate::held_out::{CalibratedFabric, FabricFit, calibrate_fabric};
-use results::report::{fold_line, format_count};
+use results::text::{fold_line, format_count};
 use serde::Serialize;
 
 #[derive(Serialize)]

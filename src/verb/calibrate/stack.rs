@@ -6,7 +6,7 @@ use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress;
 use measured::validate::ValidateOptions;
 use measured::validate::held_out::{CalibratedStack, QuantityFit, calibrate_stack};
-use results::report::format_count;
+use results::text::format_count;
 use serde::Serialize;
 use step::SoftwareStack;
 

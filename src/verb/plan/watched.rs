@@ -34,7 +34,7 @@ impl<'p> PlanSearchReporter<'p> {
 
 /// A search over plans in one line, after `seconds`.
 fn search_line(now: PlanProgress, seconds: f64) -> String {
-    let count = results::report::format_count;
+    let count = results::text::format_count;
     let (done, all) = (count(now.done as u64), count(now.all as u64));
     let part = match now.part {
         PlanPart::Lots => {
@@ -45,7 +45,7 @@ fn search_line(now: PlanProgress, seconds: f64) -> String {
         PlanPart::Splits => format!("other splits of the layers, {done} of {all} groups"),
         PlanPart::Mixes => format!("what stages keep, {done} of at most {all} layouts"),
     };
-    let best = now.best.map_or_else(String::new, |best| format!(", best {} s", results::report::format_significant(best.0, 4)));
+    let best = now.best.map_or_else(String::new, |best| format!(", best {} s", results::text::format_significant(best.0, 4)));
     format!("{part}{best}")
 }
 

@@ -5,7 +5,7 @@ use crate::failure::{Failure, OrInput};
 use clap::ValueEnum;
 use results::answer::rank_mapping::RankMappingRecord;
 use results::emit::{self, EmittedPlan, ModelNumerics, PlanRecipe};
-use results::report::{format_rate, format_seconds};
+use results::text::{format_rate, format_seconds};
 use search::ask::Question;
 use search::planner::{Job, PlanSpace, RankedPlan};
 use sim::hardware::Accelerator;

@@ -12,6 +12,7 @@ use crate::verb::slurm::{self, PartState, SlurmBatch};
 use results::report;
 use results::run::claim::{DirectoryClaim, DirectoryClaimError};
 use results::run::parts::{self, BestKnown, FILES, PartFacts, SearchParts};
+use results::text::format_count;
 use search::design::{DesignWatch, PartAnswer, PartDecision};
 use search::runner::{RunnerProgress, SearchMoment, ShardExchange};
 use search::shard::Shard;
@@ -180,7 +181,7 @@ fn answer_text(answer: &SearchPartAnswer) -> String {
         "Part {} of the search {what}: {} designs evaluated, {:.1} s; coplace merge puts all parts together.\nWritten: \
         {}\n",
         answer.part,
-        report::format_count(answer.evaluated),
+        format_count(answer.evaluated),
         answer.seconds,
         answer.files.join(", ")
     )
