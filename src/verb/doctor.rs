@@ -3,7 +3,7 @@
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{Failure, OrOther};
 use crate::verb::list;
-use results::run::search_run::RECORD;
+use results::run::record::RECORD;
 use results::run::sweep;
 use results::text::{format_fields, format_heading};
 use serde::Serialize;

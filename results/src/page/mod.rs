@@ -18,8 +18,8 @@ pub use subject::{AnsweringVerb, FoundPlan, JobNames, PageSubject, SubjectError}
 
 use crate::answer::comparison::ComparisonEntry;
 use crate::answer::plan::{NeighbourRow, StageRow};
+use crate::answer::step::NamedShare;
 use crate::answer::timeline::TimelineRow;
-use crate::run::record::NamedShare;
 use serde::Serialize;
 
 const SKELETON: &str = include_str!("assets/page.html");

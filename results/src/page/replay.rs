@@ -3,8 +3,7 @@
 
 use super::subject::FoundPlan;
 use crate::answer::plan::{NeighbourRow, neighbour_row, part_name};
-use crate::answer::step::kernel_bound;
-use crate::run::record::NamedShare;
+use crate::answer::step::{NamedShare, kernel_bound};
 use crate::text::{format_count, format_seconds};
 use search::planner::{Job, PlanSpace, RankedPlan, neighbours};
 use serde::Serialize;

@@ -1,9 +1,9 @@
 //! The subject of a page: a run directory, or the JSON answer of `evaluate` or `plan`.
 
 use crate::answer::plan::{NeighbourRow, PlanRow, StageRow, part_name};
-use crate::answer::step::{JobRecord, StepRecord};
+use crate::answer::step::{JobRecord, NamedShare, StepRecord};
 use crate::answer::timeline::TimelineRow;
-use crate::run::record::{NamedShare, SearchRecord};
+use crate::run::record::SearchRecord;
 use crate::run::search_run::{self, SearchRun};
 use crate::run::sweep::{self, RunDirectoryError};
 use search::ask::Question;

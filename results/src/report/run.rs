@@ -3,8 +3,9 @@
 use super::planned::{kept_tensors_text, memory_text, storage_wear_text, timeline_text};
 use crate::answer::comparison::Comparison;
 use crate::answer::plan::{PlanRow, one_line};
+use crate::answer::step::NamedShare;
 use crate::run::front::{DesignMeasures, FrontQuantity, StepScope};
-use crate::run::record::{BestDesign, Certificate, FrontRecord, ModelPlan, NamedShare, Proof, SearchRecord, StudyRecord};
+use crate::run::record::{BestDesign, Certificate, FrontRecord, ModelPlan, Proof, SearchRecord, StudyRecord};
 use crate::store::design::DesignRow;
 use crate::text::{
     ColumnAlign, TextTable, fold_line, format_area, format_count, format_fields, format_heading, format_percent, format_rate,

@@ -1,7 +1,8 @@
 //! Claims the directory of a run in progress. One search at a time may write into it, no foreign file is touched, and
 //! no link is followed.
 
-use crate::run::search_run::{DESIGNS, FILES, RECORD};
+use crate::run::record::RECORD;
+use crate::run::search_run::{DESIGNS, FILES};
 use crate::run::{parts, sweep};
 use crate::store::sums::DigestList;
 use std::ffi::OsStr;

@@ -1,8 +1,7 @@
 //! Explains why a design is the best of its run, and what its neighbours and slightly more of each resource would give.
 
-use crate::answer::step::StepRecord;
+use crate::answer::step::{NamedShare, StepRecord};
 use crate::run::conversion::lowered_clock_mhz;
-use crate::run::record::NamedShare;
 use crate::store::design::DesignRow;
 use crate::text::{ColumnAlign, TextTable, fold_line, format_count, format_heading, format_significant};
 use search::design::DesignEvaluation;

@@ -5,7 +5,6 @@
 //! structs of this module are the schema. [`FORMAT`] changes whenever a key disappears or changes its meaning.
 
 use crate::answer::comparison::Comparison;
-pub use crate::answer::step::NamedShare;
 use crate::answer::step::StepRecord;
 use crate::store::design::DesignRow;
 use crate::store::files::{self, WriteError};

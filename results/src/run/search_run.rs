@@ -3,8 +3,7 @@
 use crate::answer::comparison::ComparisonEntry;
 use crate::figure::{AxisScale, DesignPoint, Figure, FigureError, NamedDesign, ParetoPlot, RunSeries, draw_pareto};
 use crate::run::front::{DesignMeasures, FrontAxes, FrontQuantity, MeanRatios, StepScope};
-pub use crate::run::record::RECORD;
-use crate::run::record::{BestDesign, ModelPlan, Proof, RecordError, SearchRecord};
+use crate::run::record::{BestDesign, ModelPlan, Proof, RECORD, RecordError, SearchRecord};
 use crate::store::design::DesignRow;
 use crate::store::design_file::{self, StoreError};
 use crate::store::files::{self, Unwritable, WriteError};

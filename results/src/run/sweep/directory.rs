@@ -4,8 +4,8 @@
 use super::export::{CSV, PARQUET, SweepSummary};
 use super::row::CombinationOutcome;
 use super::store::{BESIDE, STORE, SweepStore, SweepStoreError};
-use crate::run::record::{Certificate, Proof, SearchRecord};
-use crate::run::search_run::{self, CHIP, FABRIC, FoundFiles, RECORD, RunError, SearchRun};
+use crate::run::record::{Certificate, Proof, RECORD, SearchRecord};
+use crate::run::search_run::{self, CHIP, FABRIC, FoundFiles, RunError, SearchRun};
 use crate::store::files::{self, WriteError};
 use crate::store::sums::{self, SUMS};
 use search::objective::{Objective, ValueScale};
