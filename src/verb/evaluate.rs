@@ -88,7 +88,7 @@ pub fn run_evaluate(arguments: &EvaluateArguments) -> Result<(), Failure> {
     let mut record = EvaluateAnswer::new(&job, question.model(), &found, explained.as_ref());
     record.asked = Some(question);
     let kernels = if arguments.kernels { KernelDetailLevel::All } else { KernelDetailLevel::Longest };
-    answer::write_answer(arguments.format, &record, |record| report::evaluated_report(record, kernels))
+    answer::write_answer(arguments.format, &record, |record| report::evaluation_report(record, kernels))
 }
 
 /// The cluster where the user names none: that of the study `phaze`.

@@ -175,7 +175,7 @@ pub fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
             let mut record = list_plans((arguments, &question), &job, &around, &answer, stopped)?;
             drop(progress);
             record.with_mappings(&mappings);
-            answer::write_answer(arguments.format, &record, report::planned_report)
+            answer::write_answer(arguments.format, &record, report::plan_report)
         }
     }
 }

@@ -1,21 +1,21 @@
 //! Reports for people, built from [`crate::text`]. The functions are pure: nothing here prints.
 
 mod coverage;
-mod evaluated;
+mod evaluation;
 mod evidence;
 mod held_out;
-mod mapped;
 mod papers;
-mod planned;
+mod plan;
+mod rank_mapping;
 mod run;
 mod techniques;
 mod validation;
 
 pub use coverage::coverage_report;
-pub use evaluated::{KernelDetailLevel, evaluated_report};
+pub use evaluation::{KernelDetailLevel, evaluation_report};
 pub use held_out::{alone_report, coverage_of_alone, few_runs_report, held_out_report};
 pub use papers::papers_report;
-pub use planned::{memory_text, planned_report, time_parts_text};
+pub use plan::{memory_text, plan_report, time_parts_text};
 pub use run::{certificate_text, run_report};
 pub use techniques::techniques_report;
 

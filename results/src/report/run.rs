@@ -1,6 +1,6 @@
 //! A run of `search` as text: the answer first, then its evidence.
 
-use super::planned::{kept_tensors_text, memory_text, storage_wear_text, timeline_text};
+use super::plan::{kept_tensors_text, memory_text, storage_wear_text, timeline_text};
 use crate::answer::comparison::Comparison;
 use crate::answer::plan::{PlanRow, one_line};
 use crate::answer::step::NamedShare;

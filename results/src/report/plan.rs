@@ -16,7 +16,7 @@ use workloads::{ActivationPolicy, Layout, StagePolicies};
 
 /// The whole report.
 #[must_use]
-pub fn planned_report(answer: &PlannedAnswer) -> String {
+pub fn plan_report(answer: &PlannedAnswer) -> String {
     let mut text = format!(
         "{} on {} x {}, {}, {} sequences of {} tokens per step, software {}\n",
         answer.model,
@@ -57,7 +57,7 @@ pub fn planned_report(answer: &PlannedAnswer) -> String {
             }
             if let Some(mapping) = &answer.mapping {
                 text.push_str(&format_heading("Its ranks on the links"));
-                text.push_str(&super::mapped::mapping_text(mapping));
+                text.push_str(&super::rank_mapping::mapping_text(mapping));
             }
         }
         (None, why) => {

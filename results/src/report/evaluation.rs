@@ -1,6 +1,6 @@
 //! One plan of one job as text. The kernels come first, if requested; the summary ends the report.
 
-use super::planned::{kept_tensors_text, memory_text, storage_wear_text, timeline_text};
+use super::plan::{kept_tensors_text, memory_text, storage_wear_text, timeline_text};
 use super::run::time_shares_text;
 use crate::answer::evaluation::EvaluateAnswer;
 use crate::answer::plan::one_line;
@@ -25,7 +25,7 @@ pub enum KernelDetailLevel {
 
 /// The whole report of an evaluation.
 #[must_use]
-pub fn evaluated_report(answer: &EvaluateAnswer, kernels: KernelDetailLevel) -> String {
+pub fn evaluation_report(answer: &EvaluateAnswer, kernels: KernelDetailLevel) -> String {
     let mut text = job_text(&answer.job);
     match (&answer.result, &answer.why) {
         (Some(result), _) => {
