@@ -1,4 +1,4 @@
-//! What verbs answer, as data: plans, steps, comparisons, and the evidence for them. Described in `docs/json.md`.
+//! Answers of verbs as data: plans, steps, comparisons, and the evidence for them. Described in `docs/json.md`.
 
 pub mod comparison;
 pub mod evaluation;
