@@ -2,7 +2,8 @@
 //! need nothing and go up.
 //!
 //! A room is a file, or a folder with all that stands in it. Re-exports are followed to the file that defines the
-//! item, so a name taken from `lib.rs` or `mod.rs` counts as taken from where it is defined. Tests do not count.
+//! item, so a name taken from `lib.rs` or `mod.rs` counts as taken from where it is defined. An item that a macro
+//! defines counts as defined in the module of its path. Tests do not count.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod modules;
@@ -59,4 +60,12 @@ fn a_circle_through_a_re_export_is_found() {
     let framework = "use crate::{Plan as Wanted}; pub struct Options; fn check(plan: &Wanted) {}";
     let closed = crate_of(&[("lib.rs", root), ("stack.rs", stack), ("plan.rs", plan), ("framework.rs", framework)]);
     assert_eq!(circles(&needs_of_files(&closed)), [["framework.rs", "plan.rs", "stack.rs"]]);
+}
+
+#[test]
+fn a_circle_through_an_item_of_a_macro_is_found() {
+    let row = "macro_rules! row { ($name:ident) => { pub struct $name(crate::Cell); } } row!(Row); use crate::cell::width;";
+    let cell = "use crate::row::Row; pub struct Cell; pub fn width(row: &Row) {}";
+    let closed = crate_of(&[("lib.rs", "mod row; mod cell; pub use cell::Cell;"), ("row.rs", row), ("cell.rs", cell)]);
+    assert_eq!(circles(&needs_of_files(&closed)), [["cell.rs", "row.rs"]]);
 }

@@ -57,10 +57,14 @@ fn resolve(modules: &Modules, from: &Segments, path: &[String], seen: &mut BTree
         }
         rest = &rest[1..];
     }
+    let is_absolute = rest.len() < path.len();
     for name in rest {
-        match look_up(modules, &at, name, seen)? {
-            Target::Module(module) => at = module,
-            item @ Target::Item(_) => return Some(item),
+        match look_up(modules, &at, name, seen) {
+            Some(Target::Module(module)) => at = module,
+            Some(item) => return Some(item),
+            // A macro of the module defines it.
+            None if is_absolute => return Some(Target::Item(at)),
+            None => return None,
         }
     }
     Some(Target::Module(at))
