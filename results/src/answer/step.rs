@@ -1,9 +1,8 @@
 //! The record of a job and a plan of it, with explained figures, as `evaluate` shows it. `plan` shows the same for its
 //! fastest plan, without the kernels. Described in `docs/json.md`.
 
-use crate::answer::plan::{PlanRow, StageRow, TechniqueRecord, part_name, plan_row, schedule_name, stage_rows};
+use crate::answer::plan::{PlanRow, StageRow, TechniqueRecord, part_name, plan_row, stage_rows};
 use crate::answer::timeline::{self, TimelineRow};
-use crate::store::design::{DesignRow, DesignStatus};
 use search::planner::{Job, RankedPlan};
 use serde::{Deserialize, Serialize};
 use sim::cost::Bottleneck;
@@ -310,31 +309,6 @@ impl StepRecord {
             host_capacity_gib: ranked.memory.host_capacity.gib(),
             slowest_stage: why.slowest_stage,
             passes: why.passes.iter().map(|pass| pass_record(pass, job.chip)).collect(),
-        }
-    }
-}
-
-impl DesignRow {
-    /// The row of a design, with the figures of a plan of a job.
-    #[must_use]
-    pub fn with_plan(self, job: &Job<'_>, ranked: &RankedPlan) -> Self {
-        let (plan, layout) = (plan_row(job, ranked), &ranked.plan.layout);
-        Self {
-            outcome: DesignStatus::Evaluated,
-            throughput_sequences_per_s: Some(job.global_batch as f64 / plan.step_s),
-            throughput_tokens_per_s: Some(plan.tokens_per_s),
-            step_time_s: Some(plan.step_s),
-            mfu: Some(plan.mfu).filter(|mfu| mfu.is_finite()),
-            energy_per_step_j: Some(plan.energy_j),
-            stages: Some(layout.pipeline.into()),
-            tensor_parallel: Some(layout.tensor.into()),
-            data_parallel: Some(layout.data.into()),
-            micro_batch_sequences: i64::try_from(ranked.plan.batch.micro_batch).ok(),
-            devices_used: Some(job.devices.into()),
-            pipeline_schedule: Some(schedule_name(&ranked.plan).to_owned()),
-            memory_policy: Some(format!("recompute {}", ranked.plan.activations)),
-            peak_memory_gib: Some(plan.peak_gib),
-            ..self
         }
     }
 }

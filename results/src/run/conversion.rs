@@ -210,7 +210,7 @@ impl<'a> SearchedModelSet<'a> {
 }
 
 /// Fills in the figures of a design's fastest plan.
-pub(crate) fn fill_plan(row: &mut DesignRow, job: &Job<'_>, evaluation: &DesignEvaluation) {
+pub fn fill_plan(row: &mut DesignRow, job: &Job<'_>, evaluation: &DesignEvaluation) {
     let Ok(ranked) = &evaluation.outcome else { return };
     let (plan, layout) = (plan_row_without_evidence(job, ranked), &ranked.plan.layout);
     let sequences = |step: f64| job.global_batch as f64 / step;
