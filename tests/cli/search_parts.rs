@@ -2,7 +2,7 @@
 
 use crate::support::{CommandOutput, file_names, run_coplace_in};
 use crate::sweep::undisturbed_sweep;
-use results::run::search_run::SearchRun;
+use results::run::sweep::read_directory;
 use results::store::design::DesignRow;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -38,7 +38,7 @@ fn record(dir: &Path, run: &str) -> Value {
 }
 
 fn front(dir: &Path, run: &str) -> Vec<DesignRow> {
-    SearchRun::read_search(&dir.join(run)).unwrap().designs_on_front().into_iter().cloned().collect()
+    read_directory(&dir.join(run)).unwrap().designs_on_front().into_iter().cloned().collect()
 }
 
 /// Asserts that a run has the answer of a single process: its best design with its files, its proof, its front, its

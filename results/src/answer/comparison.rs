@@ -5,7 +5,7 @@ use crate::store::design::DesignRow;
 use crate::text::{ColumnAlign, TextTable, fold_line, format_area, format_fields, format_rate, format_significant};
 use measured::evidence::Grade;
 use serde::{Deserialize, Serialize};
-use sim::units::{Joules, Seconds, SquareMillimeters, Watts};
+use sim::units::SquareMillimeters;
 use std::collections::BTreeSet;
 
 /// The column of the bad ends in the table of figures.
@@ -159,13 +159,6 @@ impl ComparisonEntry {
         ];
         figures.into_iter().find_map(|(key, value)| value.filter(|value| *value < 0.0).map(|value| (key, value)))
     }
-
-    /// Mean power over the whole cluster: energy per step divided by time per step.
-    #[must_use]
-    pub fn mean_power(&self) -> Option<Watts> {
-        let (energy, time) = (self.energy_per_step_j?, self.step_time_s?);
-        (time > 0.0).then(|| Joules(energy) / Seconds(time))
-    }
 }
 
 /// A note if the areas belong to different process nodes; otherwise empty.
@@ -181,7 +174,7 @@ pub(crate) fn processes_note(entries: &[ComparisonEntry]) -> String {
 impl Comparison {
     /// Throughput of the first entry divided by that of this entry. `None` if either does not run.
     #[must_use]
-    pub fn speedup_over(&self, entry: &ComparisonEntry) -> Option<f64> {
+    fn speedup_over(&self, entry: &ComparisonEntry) -> Option<f64> {
         let rate = |entry: &ComparisonEntry| entry.throughput_sequences_per_s.or(entry.times_reference);
         let (first, other) = (rate(self.entries.first()?)?, rate(entry)?);
         (other > 0.0).then(|| first / other)
@@ -440,13 +433,5 @@ mod tests {
     fn figures_below_zero_are_found() {
         assert_eq!(entry("x", Some(1.0)).first_negative_key(), None);
         assert_eq!(entry("x", Some(-1.0)).first_negative_key(), Some(("throughput_sequences_per_s", -1.0)));
-    }
-
-    #[test]
-    fn power_needs_energy_and_time() {
-        let mut e = entry("x", Some(1.0));
-        assert_eq!(e.mean_power(), None);
-        e.energy_per_step_j = Some(8192.0);
-        assert_eq!(e.mean_power(), Some(Watts(2.0)));
     }
 }

@@ -76,7 +76,7 @@ impl EvidenceRecord {
     /// The evidence of a plan with these `facts`, its predicted step in seconds and its peak in GiB, from the carried
     /// table. `None` if the table is empty.
     #[must_use]
-    pub fn of_prediction(facts: &PredictionFacts, step_s: f64, peak_gib: f64) -> Option<Self> {
+    fn of_prediction(facts: &PredictionFacts, step_s: f64, peak_gib: f64) -> Option<Self> {
         let table = ResidualTable::read_carried();
         let (step, peak): (Evidence, Evidence) =
             (table.evidence_of(PredictedQuantity::StepTime, facts), table.evidence_of(PredictedQuantity::Peak, facts));

@@ -16,7 +16,6 @@ pub use evaluation::{KernelDetailLevel, evaluation_report};
 pub use held_out::{alone_report, coverage_of_alone, few_runs_report, held_out_report};
 pub use papers::papers_report;
 pub use plan::{memory_text, plan_report, time_parts_text};
-pub use run::{certificate_text, run_report};
+pub use run::run_report;
 pub use techniques::techniques_report;
-
 pub use validation::validation_report;

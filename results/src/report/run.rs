@@ -207,7 +207,7 @@ pub(super) fn time_shares_text(shares: &[NamedShare]) -> String {
 
 /// The proof in one sentence, and the counts behind it.
 #[must_use]
-pub fn certificate_text(certificate: &Certificate, study: &StudyRecord) -> String {
+fn certificate_text(certificate: &Certificate, study: &StudyRecord) -> String {
     let c = certificate;
     let mut text = match c.proof {
         Proof::Proven if c.robust => {

@@ -7,7 +7,6 @@
 use crate::answer::comparison::Comparison;
 use crate::answer::step::StepRecord;
 use crate::store::design::DesignRow;
-use crate::store::files::{self, WriteError};
 use search::ask::Question;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -39,9 +38,6 @@ pub struct FrontRecord {
 /// An error of a record.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The file cannot be written.
-    #[error(transparent)]
-    Write(#[from] WriteError),
     /// It holds a number that JSON cannot hold.
     #[error("the record cannot be stored: {why}; a value that is not finite must be left out")]
     NotStorable {
@@ -304,14 +300,6 @@ impl SearchRecord {
         }
     }
 
-    /// Writes the record atomically.
-    ///
-    /// # Errors
-    /// A number that is not finite, or an error of the system.
-    pub fn write_to(&self, path: &Path) -> Result<(), RecordError> {
-        Ok(files::write_file(path, self.to_json()?.as_bytes())?)
-    }
-
     /// Reads a record.
     ///
     /// # Errors
@@ -355,12 +343,6 @@ impl SearchRecord {
             }
             None => Ok(record),
         }
-    }
-
-    /// The record without its times. Two runs with one seed agree in it.
-    #[must_use]
-    pub fn without_times(&self) -> Self {
-        Self { times: BTreeMap::new(), ..self.clone() }
     }
 }
 

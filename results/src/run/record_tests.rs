@@ -133,11 +133,8 @@ fn a_record_of_several_models_reads_back_and_says_each_one_s_plan() {
 fn a_record_reads_back_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("record.json");
-    record().write_to(&path).unwrap();
+    std::fs::write(&path, record().to_json().unwrap()).unwrap();
     assert_eq!(SearchRecord::read_from(&path).unwrap(), record());
-    let other = SearchRecord { times: BTreeMap::from([("search".into(), 9.0)]), ..record() };
-    assert_eq!(other.without_times().to_json().unwrap(), record().without_times().to_json().unwrap());
-    assert_ne!(other.to_json().unwrap(), record().to_json().unwrap());
 }
 
 #[test]

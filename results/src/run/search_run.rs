@@ -69,9 +69,7 @@ pub enum RunError {
 impl Unwritable for RunError {
     fn write_error(&self) -> Option<&WriteError> {
         match self {
-            Self::Directory(error) | Self::Record(RecordError::Write(error)) | Self::Store(StoreError::Write(error)) => {
-                Some(error)
-            }
+            Self::Directory(error) | Self::Store(StoreError::Write(error)) => Some(error),
             Self::Figure(error) => error.write_error(),
             Self::Record(_) | Self::Store(_) | Self::Sums(_) | Self::NoChip { .. } => None,
         }
@@ -156,14 +154,6 @@ impl SearchRun {
         }
         files::write_files(&files)?;
         Ok(files.into_iter().rev().map(|(path, _)| path).collect())
-    }
-
-    /// Reads the directory of a search.
-    ///
-    /// # Errors
-    /// A record or a store that is missing, damaged, of another version, or of another run than the digests.
-    pub fn read_search(directory: &Path) -> Result<Self, RunError> {
-        Self::read_designs(directory, read_record(directory)?)
     }
 
     /// Adds the designs to the record of a search. The digest is verified before the store is decoded. The figure is

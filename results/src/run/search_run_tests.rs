@@ -16,6 +16,10 @@ fn run(name: &str) -> SearchRun {
     SearchRun { name: name.into(), designs: designs.collect(), record }
 }
 
+fn read_search(directory: &Path) -> Result<SearchRun, RunError> {
+    SearchRun::read_designs(directory, read_record(directory)?)
+}
+
 fn drawn(runs: &[SearchRun]) -> String {
     front_figure(runs, runs[0].axes_of_front()).unwrap().svg().to_owned()
 }
@@ -88,7 +92,7 @@ fn a_run_reads_back_and_writes_the_same_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = (dir.path().join("a"), dir.path().join("b"));
     let paths = run("a").write_run(&a, &found()).unwrap();
-    assert_eq!(SearchRun::read_search(&a).unwrap(), run("a"));
+    assert_eq!(read_search(&a).unwrap(), run("a"));
     run("a").write_run(&b, &found()).unwrap();
     for path in paths {
         let other = b.join(path.file_name().unwrap());
@@ -125,15 +129,15 @@ fn whatever_files_of_two_runs_lie_together_never_one_run_is_read() {
             _ => assert!(chip.unwrap_err().contains("files of two runs"), "{chosen:b}"),
         }
         match (chosen & 1, chosen >> 1 & 1, chosen >> 7 & 1) {
-            (0, 0, 0) => assert_eq!(SearchRun::read_search(&at("mixed")).unwrap(), old),
-            (1, 1, 1) => assert_eq!(SearchRun::read_search(&at("mixed")).unwrap(), mixed),
+            (0, 0, 0) => assert_eq!(read_search(&at("mixed")).unwrap(), old),
+            (1, 1, 1) => assert_eq!(read_search(&at("mixed")).unwrap(), mixed),
             _ => {
-                assert!(SearchRun::read_search(&at("mixed")).unwrap_err().to_string().contains("files of two runs"), "{chosen:b}")
+                assert!(read_search(&at("mixed")).unwrap_err().to_string().contains("files of two runs"), "{chosen:b}")
             }
         }
     }
     std::fs::remove_file(at("mixed").join(SUMS)).unwrap();
-    let error = SearchRun::read_search(&at("mixed")).unwrap_err().to_string();
+    let error = read_search(&at("mixed")).unwrap_err().to_string();
     assert!(error.contains("SHA256SUMS: cannot be opened") && error.contains("run the search again"), "{error}");
 }
 
@@ -147,7 +151,7 @@ fn a_changed_figure_in_a_record_is_refused_by_name() {
         let mut damaged = text.clone().into_bytes();
         damaged[at] = if digit == '1' { b'2' } else { b'1' };
         std::fs::write(&file, damaged).unwrap();
-        let error = SearchRun::read_search(dir.path()).unwrap_err().to_string();
+        let error = read_search(dir.path()).unwrap_err().to_string();
         assert!(error.starts_with(&file.display().to_string()), "byte {at}: {error}");
     }
 }
@@ -176,7 +180,7 @@ fn the_front_holds_the_evaluated_designs_that_no_other_dominates() {
 #[test]
 fn an_incomplete_directory_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    let error = SearchRun::read_search(dir.path()).unwrap_err().to_string();
+    let error = read_search(dir.path()).unwrap_err().to_string();
     assert!(error.contains("record.json: cannot be opened"), "{error}");
 }
 

@@ -6,7 +6,7 @@
 //! readers trust the lengths and offsets in a file.
 
 use crate::store::design::{ColumnKind, DesignRow, StoreCell, StoreColumn};
-use crate::store::files::{self, WriteError};
+use crate::store::files::WriteError;
 use crate::store::seal::{self, SealState};
 use parquet::basic::{Compression, LogicalType, Repetition, Type as PhysicalType};
 use parquet::column::reader::ColumnReader;
@@ -136,17 +136,6 @@ fn writer_properties() -> WriterProperties {
             KeyValue::new(CHECKSUM_KEY.into(), seal::PLACEHOLDER.to_owned()),
         ]))
         .build()
-}
-
-/// Writes the rows to `path`, in the given order, atomically.
-///
-/// # Errors
-/// A value that is not a finite number, or an error of the system.
-pub fn write_designs<I>(path: &Path, rows: I) -> Result<(), StoreError>
-where
-    I: IntoIterator<Item = DesignRow>,
-{
-    Ok(files::write_file(path, &to_bytes(path, rows)?)?)
 }
 
 /// Encodes the rows as the bytes of a store. `path` names it in errors. The bytes stay in memory (some tens per row),

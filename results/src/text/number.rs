@@ -97,12 +97,6 @@ pub fn format_percent(fraction: f64) -> String {
     format!("{:.1} %", fraction * 100.0)
 }
 
-/// A fraction as a signed percentage with one decimal: `+3.2 %`.
-#[must_use]
-pub fn format_signed_percent(fraction: f64) -> String {
-    format!("{:+.1} %", fraction * 100.0)
-}
-
 /// An area: `278.8 mm²`.
 #[must_use]
 pub fn format_area(area: SquareMillimeters) -> String {
@@ -177,7 +171,6 @@ mod tests {
         assert_eq!(format_rate(93.124_5), "93.12");
         assert_eq!(format_rate(f64::INFINITY), "inf");
         assert_eq!(format_percent(0.4567), "45.7 %");
-        assert_eq!(format_signed_percent(0.032), "+3.2 %");
         assert_eq!(format_area(SquareMillimeters(278.826_676)), "278.8 mm²");
     }
 }
