@@ -14,7 +14,7 @@ use clap::ValueEnum;
 use interop::piper;
 use results::answer::plan::{PlannedAnswer, StoppedSearch, one_line};
 use results::answer::rank_mapping::RankMappingRecord;
-use results::answer::timeline;
+use results::emit::stage_trace;
 use results::store::files;
 use results::{figure, report};
 use search::ask::{AimSpec, Question};
@@ -344,7 +344,7 @@ pub fn draw_memory(directory: Option<&Path>, job: &str, timeline: &Timeline, ran
 fn write_trace(arguments: &PlanArguments, question: &Question, timeline: &Timeline) -> Result<(), Failure> {
     let Some(file) = &arguments.trace else { return Ok(()) };
     let title = format!("{}, fastest plan", describe_job(&arguments.job, question));
-    files::write_file(file, timeline::timeline_trace(&title, timeline).as_bytes()).or_unwritable()
+    files::write_file(file, stage_trace::timeline_trace(&title, timeline).as_bytes()).or_unwritable()
 }
 
 /// The fabric with the measured links between its nodes or devices, where there are any.

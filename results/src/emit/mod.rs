@@ -3,6 +3,7 @@
 mod kept;
 mod maxtext;
 mod megatron;
+pub mod stage_trace;
 #[cfg(test)]
 mod tests;
 mod torch;

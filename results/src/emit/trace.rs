@@ -3,7 +3,7 @@
 //! Event Format: complete events (`"ph": "X"`) with times in microseconds.
 
 use crate::answer::step::{ExplainedPlan, kernel_bound};
-use crate::answer::timeline;
+use crate::emit::stage_trace;
 use serde_json::{Value, json};
 use sim::hardware::Accelerator;
 use sim::kernel::Kernel;
@@ -51,15 +51,15 @@ struct KernelEvent {
     arguments: Value,
 }
 
-/// Returns the trace of a step: its stages, as [`crate::answer::timeline::timeline_trace`] has them, and a further
-/// process with every pass of the slowest stage, each once.
+/// Returns the trace of a step: its stages, as [`stage_trace::timeline_trace`] has them, and a further process with every
+/// pass of the slowest stage, each once.
 #[must_use]
 pub fn kernel_trace(title: &str, explained: &ExplainedPlan, chip: &Accelerator) -> String {
-    let mut events = timeline::timeline_events(&explained.timeline);
+    let mut events = stage_trace::timeline_events(&explained.timeline);
     let process = explained.timeline.devices.len();
     let name = format!("kernels of stage {}, each pass once", explained.why.slowest_stage);
     events.extend(kernel_events(&explained.why.passes, chip, process, &name));
-    timeline::trace_text(title, events)
+    stage_trace::trace_text(title, events)
 }
 
 /// The passes one after another, each once. There is one track per used core, one for kernels across all tensor cores,

@@ -6,8 +6,9 @@ use search::ask::{AimSpec, ChipChoice, ClusterSpec, PlanSpace, Question, Workloa
 use std::path::Path;
 
 impl SearchRecord {
-    /// Returns the question that `evaluate` answers with the best step of `model`, or of the first model if the run has no
-    /// `model`; `None` if the run found no design. The question names the chip and the fabric in the run's `directory`.
+    /// Returns the question that `evaluate` answers with the best step of `model`, or of the first model if the run has
+    /// no `model`; `None` if the run found no design. The question names the chip and the fabric in the run's
+    /// `directory`.
     #[must_use]
     pub fn question_of_best(&self, directory: &Path, model: Option<&str>) -> Option<Question> {
         let (best, asked, study) = (self.best.as_ref()?, &self.asked, &self.study);
