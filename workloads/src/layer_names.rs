@@ -1,5 +1,5 @@
-//! Finds the layer of an operator by its name. Layers are in the layer segment, by themselves or in a block. Leading
-//! and trailing layers are in the segments of the embedding and the head.
+//! The layers of a segment's operators. Layers are in the layer segment, by themselves or in a block. Leading and
+//! trailing layers are in the segments of the embedding and the head. Names that users write are split here too.
 
 use crate::graph::{OperatorGraph, OperatorNode, TensorId};
 use sim::units::Bytes;
@@ -32,7 +32,7 @@ pub(crate) fn layer_prefixes(graph: &OperatorGraph) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     let own = graph.find_tensor("layer.input").is_some();
     let of_segment = |layer: &&str| own == (layer.split('.').next() == Some("layer"));
-    for layer in graph.operators.iter().filter_map(|op| layer_of_name(&op.name)).filter(of_segment) {
+    for layer in graph.operators.iter().filter_map(|op| op.layer.as_deref()).filter(of_segment) {
         if names.last().is_none_or(|last| last != layer) {
             names.push(layer.to_owned());
         }
@@ -40,26 +40,20 @@ pub(crate) fn layer_prefixes(graph: &OperatorGraph) -> Vec<String> {
     names
 }
 
-/// Returns whether an operator belongs to a layer.
-pub(crate) fn is_in_layer(op: &OperatorNode) -> bool {
-    layer_of_name(&op.name).is_some()
-}
-
 /// Returns the tensors that the layers of a block pass to each other. Every policy keeps them like a layer's input.
 pub(crate) fn block_boundary_tensors(graph: &OperatorGraph) -> BTreeSet<TensorId> {
     let made_by = |t: &TensorId| graph.tensors[t.index()].producer.map(|op| &graph.operators[op.index()]);
-    let crosses = |op: &OperatorNode, t: &TensorId| {
-        made_by(t).is_some_and(|maker| is_in_layer(maker) && layer_of_name(&maker.name) != layer_of_name(&op.name))
-    };
+    let crosses =
+        |op: &OperatorNode, t: &TensorId| made_by(t).is_some_and(|maker| maker.layer.is_some() && maker.layer != op.layer);
     graph.operators.iter().flat_map(|op| op.inputs.iter().filter(|t| crosses(op, t)).copied()).collect()
 }
 
 /// Returns the tensors that enter the graph's layers: an operator of a layer reads them, and another layer or the part
 /// before all layers made them.
 pub(crate) fn layer_input_tensors(graph: &OperatorGraph) -> BTreeSet<TensorId> {
-    let maker = |t: &TensorId| graph.tensors[t.index()].producer.and_then(|op| layer_of_name(&graph.operators[op.index()].name));
+    let maker = |t: &TensorId| graph.tensors[t.index()].producer.and_then(|op| graph.operators[op.index()].layer.as_deref());
     let has_gradient = |t: &&TensorId| graph.tensors[t.index()].gradient_bytes > Bytes::ZERO;
-    let layered = graph.operators.iter().filter_map(|op| Some((layer_of_name(&op.name)?, op)));
+    let layered = graph.operators.iter().filter_map(|op| Some((op.layer.as_deref()?, op)));
     layered
         .flat_map(|(layer, op)| op.inputs.iter().filter(has_gradient).filter(move |t| maker(t) != Some(layer)))
         .copied()

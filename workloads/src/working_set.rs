@@ -1,7 +1,6 @@
 //! The working set of a segment: what one piece's passes hold besides the tensors kept from forward to backward.
 
 use crate::graph::{OpId, OperatorGraph, TensorId};
-use crate::layer_names::layer_of_name;
 use crate::recompute_policy::Treatment;
 use sim::units::Bytes;
 use std::collections::BTreeSet;
@@ -40,7 +39,7 @@ impl Treatment {
         // Slices share rebuilt tensors: these are whole even if their gradients come slice by slice.
         let size = |t: &crate::graph::TensorInfo| self.absent_bytes(t);
         // Layers of a block are rebuilt one after the other.
-        let layer = |op: usize| layer_of_name(&graph.operators[op].name);
+        let layer = |op: usize| graph.operators[op].layer.as_deref();
         let region = |t: &crate::graph::TensorInfo| layer(t.producer.map_or(readers[t.id.index()], OpId::index));
         let rebuilt: Vec<(usize, Option<&str>, Bytes)> =
             graph.tensors.iter().filter(moved).map(|t| (readers[t.id.index()], region(t), size(t))).collect();
@@ -58,7 +57,7 @@ impl Treatment {
             let further: Bytes = given.iter().filter(|t| gradients[t.index()]).map(|t| gradient(&graph.tensors[t.index()])).sum();
             given.iter().for_each(|t| gradients[t.index()] = true);
             let held: Bytes = graph.tensors.iter().filter(|t| gradients[t.id.index()]).map(gradient).sum::<Bytes>() + further;
-            let here = layer_of_name(&op.name);
+            let here = op.layer.as_deref();
             let waits = |last: usize, region: Option<&str>| last <= op.id.index() && (region == here || layer(last) == here);
             let waiting: Bytes = rebuilt.iter().filter(|(last, region, _)| waits(*last, *region)).map(|(.., bytes)| *bytes).sum();
             let free: Bytes = released.iter().filter(|(last, _)| *last > op.id.index()).map(|(_, bytes)| *bytes).sum();

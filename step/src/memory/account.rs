@@ -22,7 +22,7 @@ use crate::schedule::interleaving_group;
 use sim::pipeline::{PipelineSchedule, passes_in_flight};
 use sim::units::Bytes;
 use workloads::footprint::BytesPerParameter;
-use workloads::graph::{OpId, OperatorGraph, Parameters, TensorInfo};
+use workloads::graph::{OpId, OperatorGraph, OperatorRole, Parameters, TensorInfo};
 use workloads::{ActivationPolicy, LayerMix, ReplayExtent, Segment, SegmentKind, StagePolicies, TrainingGraph};
 
 pub(crate) const GIB: f64 = 1_073_741_824.0;
@@ -155,7 +155,7 @@ impl MemoryProfile {
 
 /// Returns whether a tensor belongs to the logits or the loss, which have a class of their own.
 fn belongs_to_logits(graph: &OperatorGraph, tensor: &TensorInfo) -> bool {
-    let made_by = |op: OpId| ["head.logits", "head.loss"].contains(&graph.operators[op.index()].name.as_str());
+    let made_by = |op: OpId| matches!(graph.operators[op.index()].role, OperatorRole::Logits | OperatorRole::Loss);
     tensor.producer.is_some_and(made_by)
 }
 

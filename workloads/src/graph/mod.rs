@@ -32,6 +32,92 @@ impl fmt::Display for TensorId {
     }
 }
 
+/// The part that a tensor plays for its operator. Techniques and layers of memory decide by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TensorRole {
+    /// An activation, a mask, or token ids.
+    #[default]
+    Activation,
+    /// The fp32 copy of an activation.
+    WideCopy,
+    /// One factor per row, of a norm.
+    RowFactor,
+    /// What a technique keeps instead of another tensor.
+    StandIn(StandInKind),
+}
+
+impl TensorRole {
+    fn is_activation(&self) -> bool {
+        *self == Self::Activation
+    }
+
+    /// Returns whether the tensor holds one factor per row of a norm.
+    pub(crate) fn is_row_factor(self) -> bool {
+        matches!(self, Self::RowFactor | Self::StandIn(StandInKind::RowFactor))
+    }
+}
+
+/// The form of what a technique keeps instead of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StandInKind {
+    /// Fewer bits per number.
+    Quantised,
+    /// Bits that choose a nonlinearity's derivative.
+    Bits,
+    /// The product with a random matrix.
+    Projected,
+    /// A random sample of the rows.
+    Sampled,
+    /// One number per group of a row.
+    GroupScalars,
+    /// The rows between an adapter's factors.
+    Adapted,
+    /// One factor per row, beside a norm's result.
+    RowFactor,
+}
+
+impl StandInKind {
+    /// Returns the word for it in names of tensors and kernels.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Quantised => "quantised",
+            Self::Bits => "bits",
+            Self::Projected => "projected",
+            Self::Sampled => "sampled",
+            Self::GroupScalars => "group_scalars",
+            Self::Adapted => "adapted",
+            Self::RowFactor => "rstd",
+        }
+    }
+}
+
+/// The part that an operator plays in its model, where some rule depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OperatorRole {
+    /// Any other.
+    #[default]
+    Other,
+    /// A lookup in the embedding's tables.
+    Lookup,
+    /// A part of attention between its products with weights: the fused kernel, scores, dropout, context.
+    AttentionCore,
+    /// The softmax over unfused attention's scores; also a part of the core.
+    AttentionScores,
+    /// The head's product.
+    Logits,
+    /// The head's loss.
+    Loss,
+}
+
+impl OperatorRole {
+    fn is_other(&self) -> bool {
+        *self == Self::Other
+    }
+}
+
 /// An activation of one micro-batch on one device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorInfo {
@@ -49,6 +135,9 @@ pub struct TensorInfo {
     pub saved: bool,
     /// True if it enters the segment from outside; a recomputation starts from it.
     pub is_segment_input: bool,
+    /// Its role.
+    #[serde(default, skip_serializing_if = "TensorRole::is_activation")]
+    pub role: TensorRole,
 }
 
 /// A kernel with its label.
@@ -169,6 +258,12 @@ pub struct OperatorNode {
     /// True if it belongs to the shared expert, which needs nothing from the routed ones.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared_expert: bool,
+    /// The layer that it belongs to, as it stands in its name; `None` outside of layers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<String>,
+    /// Its role.
+    #[serde(default, skip_serializing_if = "OperatorRole::is_other")]
+    pub role: OperatorRole,
 }
 
 /// The tensors of a segment, and its operators in a valid execution order.
@@ -306,6 +401,9 @@ impl OperatorGraph {
 /// Suffix of the name of a tensor that is converted for products.
 pub(crate) const NARROW: &str = ".narrow";
 
+/// Prefix of the names in a layer.
+const LAYER: &str = "layer";
+
 /// An operator before it has an index.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NewOperator {
@@ -317,6 +415,7 @@ pub(crate) struct NewOperator {
     pub(crate) backward: Vec<BackwardChain>,
     pub(crate) parameters: Parameters,
     pub(crate) workspace: Bytes,
+    pub(crate) role: OperatorRole,
 }
 
 /// Builds the graph of one segment, operator by operator.
@@ -347,35 +446,47 @@ impl GraphBuilder {
         self.shared_expert = are;
     }
 
+    /// Returns the layer's word and the rest of a name that begins with the layer's prefix.
+    fn split_layer<'n>(&self, name: &'n str) -> Option<(&str, &'n str)> {
+        Some((self.layer.as_deref().unwrap_or(LAYER), name.strip_prefix(LAYER)?.strip_prefix('.')?))
+    }
+
     fn renamed(&self, name: &str) -> String {
-        match (&self.layer, name.strip_prefix("layer.")) {
-            (Some(word), Some(rest)) => format!("{word}.{rest}"),
-            _ => name.to_owned(),
-        }
+        self.split_layer(name).map_or_else(|| name.to_owned(), |(word, rest)| format!("{word}.{rest}"))
     }
 
     /// Adds a tensor of `elements` numbers with a gradient of the same type.
     pub(crate) fn add_activation(&mut self, name: &str, elements: u64) -> TensorId {
         let bytes = Bytes(self.operand.bytes()) * elements;
-        self.push_tensor(name, bytes, bytes)
+        self.push_tensor(name, bytes, bytes, TensorRole::Activation)
     }
 
     /// Adds a tensor of `bytes` with a gradient of the same size, for any activation type.
     pub(crate) fn add_tensor_of_bytes(&mut self, name: &str, bytes: Bytes) -> TensorId {
-        self.push_tensor(name, bytes, bytes)
+        self.push_tensor(name, bytes, bytes, TensorRole::Activation)
     }
 
     /// Adds a tensor without a gradient: a mask, statistics, token ids.
     pub(crate) fn add_constant(&mut self, name: &str, bytes: Bytes) -> TensorId {
-        self.push_tensor(name, bytes, Bytes::ZERO)
+        self.push_tensor(name, bytes, Bytes::ZERO, TensorRole::Activation)
+    }
+
+    /// Adds one fp32 factor for each of `rows`, without a gradient.
+    pub(crate) fn add_row_factor(&mut self, name: &str, rows: u64) -> TensorId {
+        self.push_tensor(name, Bytes(DataType::Fp32.bytes()) * rows, Bytes::ZERO, TensorRole::RowFactor)
+    }
+
+    /// Adds the fp32 copy of `elements` activations, without a gradient.
+    pub(crate) fn add_wide_copy(&mut self, name: &str, elements: u64) -> TensorId {
+        self.push_tensor(name, Bytes(DataType::Fp32.bytes()) * elements, Bytes::ZERO, TensorRole::WideCopy)
     }
 
     /// Adds a tensor that another segment keeps. It takes no bytes here, but its gradient does.
     pub(crate) fn add_borrowed_tensor(&mut self, name: &str, gradient: Bytes) -> TensorId {
-        self.push_tensor(name, Bytes::ZERO, gradient)
+        self.push_tensor(name, Bytes::ZERO, gradient, TensorRole::Activation)
     }
 
-    fn push_tensor(&mut self, name: &str, bytes: Bytes, gradient_bytes: Bytes) -> TensorId {
+    fn push_tensor(&mut self, name: &str, bytes: Bytes, gradient_bytes: Bytes, role: TensorRole) -> TensorId {
         let id = TensorId(self.tensors.len() as u32);
         self.tensors.push(TensorInfo {
             id,
@@ -385,6 +496,7 @@ impl GraphBuilder {
             producer: None,
             saved: false,
             is_segment_input: true,
+            role,
         });
         id
     }
@@ -424,6 +536,13 @@ impl GraphBuilder {
         }
     }
 
+    /// Gives the last operator a role.
+    pub(crate) fn set_role_of_last(&mut self, role: OperatorRole) {
+        if let Some(op) = self.operators.last_mut() {
+            op.role = role;
+        }
+    }
+
     /// Adds an operator. Its outputs stop being segment inputs, and the tensors that its chains read are marked as
     /// saved.
     pub(crate) fn add_operator(&mut self, op: NewOperator) {
@@ -447,6 +566,8 @@ impl GraphBuilder {
             parameters: op.parameters,
             workspace: op.workspace,
             shared_expert: self.shared_expert,
+            layer: self.split_layer(&op.name).map(|(word, _)| word.to_owned()),
+            role: op.role,
         });
     }
 

@@ -4,11 +4,13 @@
 use super::error::TechniqueError;
 use super::policy::{Adapter, AdapterTraining, BackwardReader, ProjectionBasis, Representation, TechniqueRule};
 use super::slices::contracted_tokens;
-use crate::graph::{BackwardChain, Gradient, KernelStep, NARROW, OperatorGraph, OperatorNode, TensorId, TensorInfo};
-use crate::layer_names::is_in_layer;
+use crate::graph::{
+    BackwardChain, Gradient, KernelStep, NARROW, OpId, OperatorGraph, OperatorNode, OperatorRole, StandInKind, TensorId,
+    TensorInfo, TensorRole,
+};
 use sim::kernel::{Contraction, Direction, Elementwise, ElementwiseFunction, Kernel, Reduction, RowFunction};
 use sim::units::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Returns the kind of backward pass that a chain is.
 pub(crate) fn backward_reader_of_chain(op: &OperatorNode, chain: &BackwardChain) -> BackwardReader {
@@ -30,7 +32,7 @@ pub(crate) fn backward_reader_of_chain(op: &OperatorNode, chain: &BackwardChain)
     match () {
         () if any(&chain.steps, norm) => BackwardReader::Norm,
         () if any(&chain.steps, attention) => BackwardReader::Attention,
-        () if any(&chain.steps, softmax) && op.name.contains(".attention.") => BackwardReader::Attention,
+        () if any(&chain.steps, softmax) && op.role == OperatorRole::AttentionScores => BackwardReader::Attention,
         () if function(|f| {
             matches!(
                 f,
@@ -64,11 +66,8 @@ fn is_gated_unit(op: &OperatorNode) -> bool {
     op.forward.iter().any(|s| matches!(&s.kernel, Kernel::Elementwise(e) if e.function == ElementwiseFunction::SwiGlu))
 }
 
-/// Suffix of the name of a random sample of a tensor's rows.
-pub(crate) const SAMPLED: &str = "~sampled";
-
-/// Suffix of the name of the tensor between an adapter's factors.
-const ADAPTED: &str = "~adapted";
+/// Between the name of a tensor and the form of what a technique keeps instead.
+const STANDS_FOR: char = '~';
 
 /// Rewrites a segment for one technique.
 pub(crate) struct TechniqueRewriter<'a> {
@@ -85,7 +84,7 @@ pub(crate) struct TechniqueRewriter<'a> {
 
 /// Replacement of a tensor that a chain reads.
 struct StandIn {
-    suffix: &'static str,
+    kind: StandInKind,
     bytes: Bytes,
     forward: Vec<Kernel>,
     /// Kernels that the backward pass runs before its own.
@@ -166,15 +165,15 @@ impl<'a> TechniqueRewriter<'a> {
         for read in reads {
             let op = &self.graph.operators[at];
             let tensor = self.tensor_info(read);
-            let statistic = tensor.gradient_bytes == Bytes::ZERO && !tensor.name.ends_with(".fp32");
-            let stands_in = tensor.name.contains('~');
+            let statistic = tensor.gradient_bytes == Bytes::ZERO && tensor.role != TensorRole::WideCopy;
+            let stands_in = matches!(tensor.role, TensorRole::StandIn(_));
             let derivative = matches!(form, Representation::DerivativeBits { .. });
             // Derivative bits can replace only the argument of a nonlinearity; in a gated unit that is the gate.
             let argument = op.inputs.first() == Some(&read);
             // An adapter's inner tensor already has the adapter's rank. Its first factor reads the product's input, in
             // any form.
             let rows = matches!(form, Representation::SampledRows { .. } | Representation::GroupScalars { .. });
-            if rows && tensor.name.ends_with(ADAPTED) {
+            if rows && tensor.role == TensorRole::StandIn(StandInKind::Adapted) {
                 continue;
             }
             if stands_in && asked {
@@ -233,11 +232,9 @@ impl<'a> TechniqueRewriter<'a> {
         if let Some((rows, tokens)) = stand_in.gradient {
             shrink_gradient_kernels(&mut chain.steps, rows, tokens);
         }
-        let before = stand_in.backward.into_iter().map(|kernel| KernelStep {
-            label: format!("backward.{}", stand_in.suffix),
-            kernel,
-            axis: None,
-        });
+        let suffix = stand_in.kind.word();
+        let before =
+            stand_in.backward.into_iter().map(|kernel| KernelStep { label: format!("backward.{suffix}"), kernel, axis: None });
         chain.steps.splice(0..0, before);
         Ok(())
     }
@@ -245,11 +242,12 @@ impl<'a> TechniqueRewriter<'a> {
     /// Adds a tensor that an operator makes besides its results.
     fn add_side_output(&mut self, at: usize, of: TensorId, stand_in: &StandIn) -> TensorId {
         let id = TensorId(self.graph.tensors.len() as u32);
-        let name = format!("{}~{}", self.tensor_info(of).name, stand_in.suffix);
+        let suffix = stand_in.kind.word();
+        let name = format!("{}{STANDS_FOR}{suffix}", self.tensor_info(of).name);
         let op = &mut self.graph.operators[at];
         op.outputs.push(id);
         for kernel in &stand_in.forward {
-            op.forward.push(KernelStep { label: format!("forward.{}", stand_in.suffix), kernel: *kernel, axis: None });
+            op.forward.push(KernelStep { label: format!("forward.{suffix}"), kernel: *kernel, axis: None });
         }
         self.graph.tensors.push(TensorInfo {
             id,
@@ -259,6 +257,7 @@ impl<'a> TechniqueRewriter<'a> {
             producer: Some(self.graph.operators[at].id),
             saved: true,
             is_segment_input: false,
+            role: TensorRole::StandIn(stand_in.kind),
         });
         id
     }
@@ -273,8 +272,7 @@ impl<'a> TechniqueRewriter<'a> {
         if !self.graph.operators.iter().filter(elsewhere).flat_map(|o| &o.backward).any(|c| c.reads.contains(&output)) {
             return false;
         }
-        let factor = op.outputs.iter().copied().find(|t| self.tensor_info(*t).name.ends_with(".rstd"));
-        let factor = factor.or_else(|| op.outputs.iter().copied().find(|t| self.tensor_info(*t).name.ends_with("~rstd")));
+        let factor = op.outputs.iter().copied().find(|t| self.tensor_info(*t).role.is_row_factor());
         let rows = op.forward.iter().find_map(|s| match s.kernel {
             Kernel::Reduction(r) => Some(r.rows),
             _ => None,
@@ -286,7 +284,14 @@ impl<'a> TechniqueRewriter<'a> {
                 self.add_side_output(
                     at,
                     *input,
-                    &StandIn { suffix: "rstd", bytes, forward: vec![], backward: vec![], workspace: Bytes::ZERO, gradient: None },
+                    &StandIn {
+                        kind: StandInKind::RowFactor,
+                        bytes,
+                        forward: vec![],
+                        backward: vec![],
+                        workspace: Bytes::ZERO,
+                        gradient: None,
+                    },
                 )
             }
             _ => return false,
@@ -310,7 +315,7 @@ impl<'a> TechniqueRewriter<'a> {
             Kernel::Elementwise(Elementwise { function: ElementwiseFunction::Convert, direction, elements, read, written })
         };
         let plain =
-            |suffix, bytes| StandIn { suffix, bytes, forward: vec![], backward: vec![], workspace: Bytes::ZERO, gradient: None };
+            |kind, bytes| StandIn { kind, bytes, forward: vec![], backward: vec![], workspace: Bytes::ZERO, gradient: None };
         match form {
             Representation::Quantised { bits, group, meta_bytes, .. } => {
                 let groups = if *group == 0.0 { self.heads as f64 } else { (elements as f64 / group).ceil() };
@@ -319,10 +324,12 @@ impl<'a> TechniqueRewriter<'a> {
                     forward: vec![convert(Direction::Forward, tensor.bytes, bytes)],
                     backward: vec![convert(Direction::Backward, bytes, tensor.bytes)],
                     workspace: tensor.bytes,
-                    ..plain("quantised", bytes)
+                    ..plain(StandInKind::Quantised, bytes)
                 })
             }
-            Representation::DerivativeBits { bits } => Ok(plain("bits", Bytes((elements as f64 * bits / 8.0).ceil() as u64))),
+            Representation::DerivativeBits { bits } => {
+                Ok(plain(StandInKind::Bits, Bytes((elements as f64 * bits / 8.0).ceil() as u64)))
+            }
             Representation::Absent | Representation::Factored | Representation::SharedWithOutput => {
                 Err(self.refusal(format!("{}: an activation cannot have this form", tensor.name), "choose another in the preset"))
             }
@@ -347,12 +354,12 @@ impl<'a> TechniqueRewriter<'a> {
         let pass = |function, direction, elements, read, written| {
             Kernel::Elementwise(Elementwise { function, direction, elements, read, written })
         };
-        let (suffix, size, forward, backward, workspace, gradient) = match form {
+        let (kind, size, forward, backward, workspace, gradient) = match form {
             Representation::Projected { rank, .. } => {
                 let rank = self.rank_within_width(op, *rank, width)?;
                 let draw = pass(ElementwiseFunction::Dropout, Direction::Forward, width * rank, Bytes::ZERO, bytes(width * rank));
                 let project = Kernel::Contraction(Contraction { batch: 1, m: rows, n: rank, k: width, ..c });
-                ("projected", bytes(rows * rank), vec![draw, project], vec![], Bytes::ZERO, Some((rank, c.m)))
+                (StandInKind::Projected, bytes(rows * rank), vec![draw, project], vec![], Bytes::ZERO, Some((rank, c.m)))
             }
             Representation::SampledRows { fraction, index_bytes } => {
                 let sampled = ((rows as f64 * fraction).ceil() as u64).clamp(1, rows.max(1));
@@ -373,7 +380,7 @@ impl<'a> TechniqueRewriter<'a> {
                     pass(ElementwiseFunction::Gather, Direction::Backward, sampled * columns, of_gradient, of_gradient);
                 let tokens = ((c.m as f64 * fraction).ceil() as u64).max(1);
                 let index = Bytes((sampled as f64 * index_bytes).ceil() as u64);
-                (&SAMPLED[1..], kept + index, vec![norms, gather], vec![gather_gradient], of_gradient, Some((c.k, tokens)))
+                (StandInKind::Sampled, kept + index, vec![norms, gather], vec![gather_gradient], of_gradient, Some((c.k, tokens)))
             }
             Representation::GroupScalars { groups } => {
                 let groups = self.rank_within_width(op, *groups, width)?;
@@ -385,13 +392,13 @@ impl<'a> TechniqueRewriter<'a> {
                 let size = bytes(rows * groups);
                 let reduce = pass(ElementwiseFunction::Mul, Direction::Forward, elements, tensor.bytes, size);
                 let expand = pass(ElementwiseFunction::Mul, Direction::Backward, elements, size, tensor.bytes);
-                ("group_scalars", size, vec![reduce], vec![expand], tensor.bytes, None)
+                (StandInKind::GroupScalars, size, vec![reduce], vec![expand], tensor.bytes, None)
             }
             _ => {
                 return Err(self.refusal(format!("{}: rows cannot have this form", op.name), "choose another in the preset"));
             }
         };
-        Ok(StandIn { suffix, bytes: size, forward, backward, workspace, gradient })
+        Ok(StandIn { kind, bytes: size, forward, backward, workspace, gradient })
     }
 
     /// Returns a rank as a whole number, at most the width that it replaces.
@@ -415,7 +422,7 @@ impl<'a> TechniqueRewriter<'a> {
         for at in 0..self.graph.operators.len() {
             let op = &self.graph.operators[at];
             let product = find_product(op)
-                .filter(|_| is_in_layer(op) && rule.at.selects_operator(&op.name) && own_weight_chain(op).is_some());
+                .filter(|_| op.layer.is_some() && rule.at.selects_operator(&op.name) && own_weight_chain(op).is_some());
             let Some(c) = product else { continue };
             let rank = self.rank_within_width(op, adapter.rank, c.k.min(c.n))?;
             self.add_adapter_to(at, c, rank, adapter.trained);
@@ -441,7 +448,7 @@ impl<'a> TechniqueRewriter<'a> {
         };
         let Some(input) = self.graph.operators[at].inputs.first().copied() else { return };
         let inner = StandIn {
-            suffix: &ADAPTED[1..],
+            kind: StandInKind::Adapted,
             bytes: Bytes(c.operand.bytes()) * (c.batch * c.m * rank),
             forward: vec![of(c.m, rank, c.k, c.result), of(c.m, c.n, rank, c.result), add(Direction::Forward, c.n)],
             backward: vec![],
@@ -472,9 +479,11 @@ impl<'a> TechniqueRewriter<'a> {
     /// Drops the weight gradients at the selected operators, and the tensors that only those read. Adapters keep
     /// theirs.
     pub(crate) fn freeze_weights(&mut self, rule: &TechniqueRule) {
-        for op in self.graph.operators.iter_mut().filter(|op| rule.at.selects_operator(&op.name)) {
-            let adapter = |chain: &BackwardChain| chain.steps.iter().any(|s| s.label.contains(".adapter_"));
-            op.backward.retain(|chain| chain.gradient != Gradient::Weights || adapter(chain));
+        let of_adapters = |t: &&TensorInfo| t.role == TensorRole::StandIn(StandInKind::Adapted);
+        let adapted: BTreeSet<OpId> = self.graph.tensors.iter().filter(of_adapters).filter_map(|t| t.producer).collect();
+        let frozen = |op: &&mut OperatorNode| rule.at.selects_operator(&op.name) && !adapted.contains(&op.id);
+        for op in self.graph.operators.iter_mut().filter(frozen) {
+            op.backward.retain(|chain| chain.gradient != Gradient::Weights);
         }
         self.mark_saved();
     }
@@ -499,7 +508,8 @@ fn shrink_gradient_kernels(steps: &mut [KernelStep], rows: u64, tokens: u64) {
     for step in steps {
         match &mut step.kernel {
             Kernel::Contraction(c) => (c.m, c.k) = (rows.min(c.m), contracted_tokens(tokens, c.k)),
-            Kernel::Elementwise(e) if step.label.ends_with("accumulate") => {
+            // The addition to the gradient in memory.
+            Kernel::Elementwise(e) if e.function == ElementwiseFunction::Add => {
                 (e.elements, e.read, e.written) = (part(e.elements), Bytes(part(e.read.0)), Bytes(part(e.written.0)));
             }
             _ => {}
@@ -519,4 +529,10 @@ pub(crate) fn hands_on_rank(form: &Representation) -> Option<f64> {
         Representation::Projected { rank, basis: ProjectionBasis::Seed } => Some(*rank),
         _ => None,
     }
+}
+
+/// Returns the name of a tensor of which a random sample of rows is kept, if `tensor` is such a sample.
+pub(crate) fn name_of_sampled(tensor: &TensorInfo) -> Option<&str> {
+    let sampled = tensor.role == TensorRole::StandIn(StandInKind::Sampled);
+    sampled.then(|| tensor.name.rsplit_once(STANDS_FOR).map_or(tensor.name.as_str(), |(of, _)| of))
 }

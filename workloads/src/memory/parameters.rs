@@ -1,18 +1,17 @@
 //! Applies rules about weights, gradients and optimizer states to the bytes of every parameter tensor. Knows no
 //! technique by name.
 
-use super::activations::find_product;
 use super::error::TechniqueError;
 use super::matrix::Matrix;
 use super::policy::{
     Adapter, AdapterTraining, OffloadPlace, OffloadTarget, ProjectionBasis, Representation, TechniqueRule, TensorClass,
 };
 use crate::footprint::BytesPerParameter;
-use crate::graph::{OperatorGraph, OperatorNode, Parameters};
+use crate::graph::{Gradient, OperatorGraph, OperatorNode, OperatorRole, Parameters};
 use crate::layer_names::name_within_layer;
 use crate::lowering::Lowering;
 use serde::{Deserialize, Serialize};
-use sim::kernel::Kernel;
+use sim::kernel::{CollectiveKind, Kernel};
 use sim::units::Bytes;
 
 /// Bytes of one tensor class by memory. Each [`Parameters`] holds bytes: split by tensor parallelism, replicated, of
@@ -154,6 +153,8 @@ struct ClassTreatment {
 #[derive(Debug, Clone)]
 struct ParameterTensor {
     operator: String,
+    /// True for the factors of an adapter beside the operator.
+    adapter: bool,
     matrix: Option<Matrix>,
     numbers: u64,
     kind: ParameterSplit,
@@ -162,9 +163,6 @@ struct ParameterTensor {
     counted: bool,
     held: [ClassTreatment; 4],
 }
-
-/// Suffix of the operator name of an adapter's parameters.
-const ADAPTER: &str = ".adapter";
 
 /// The classes of parameter tensors, in the order of [`ParameterTensor::held`].
 const CLASSES: [TensorClass; 4] =
@@ -211,7 +209,7 @@ impl ParameterTensors {
                         ParameterSplit::Expert => lowering.expert_tensor_parallel.unwrap_or(lowering.tensor_parallel),
                     };
                     let matrix = Matrix { ranks: u64::from(ranks.max(1)), ..matrix };
-                    let counted = tied == 0 || op.name != "head.logits";
+                    let counted = tied == 0 || op.role != OperatorRole::Logits;
                     tensors.push(new_tensor(op, Some(matrix), matrix.number_count(), kind, counted));
                 }
             }
@@ -241,7 +239,7 @@ impl ParameterTensors {
         let Some(class) = CLASSES.iter().position(|class| *class == rule.class) else { return Ok(false) };
         for tensor in self.tensors.iter_mut().filter(|t| rule.at.selects_operator(&t.operator)) {
             if rule.frozen {
-                tensor.trained &= tensor.operator.ends_with(ADAPTER);
+                tensor.trained &= tensor.adapter;
                 found = true;
                 continue;
             }
@@ -255,13 +253,8 @@ impl ParameterTensors {
                     let why = format!("the {} of {} are {} already", rule.class, tensor.operator, describe_form(other));
                     return Err(TechniqueError::refuse(technique, why, "leave one of the techniques out"));
                 }
-                if matches!(form, Representation::Projected { basis: ProjectionBasis::SingularVectors, .. })
-                    && tensor.operator.ends_with(ADAPTER)
-                {
-                    let why = format!(
-                        "the trained part of {} is an adapter, which has a low rank already",
-                        tensor.operator.trim_end_matches(ADAPTER)
-                    );
+                if matches!(form, Representation::Projected { basis: ProjectionBasis::SingularVectors, .. }) && tensor.adapter {
+                    let why = format!("the trained part of {} is an adapter, which has a low rank already", tensor.operator);
                     return Err(TechniqueError::refuse(technique, why, "leave one of the techniques out"));
                 }
                 form_fits_tensor(form, tensor.matrix, &tensor.operator, technique)?;
@@ -298,8 +291,10 @@ impl ParameterTensors {
     pub(crate) fn add_adapters(&mut self, rule: &TechniqueRule, adapter: &Adapter, graph: &OperatorGraph) {
         let rank = adapter.rank as u64;
         let mut added = Vec::new();
-        for tensor in
-            self.tensors.iter().filter(|t| rule.at.selects_operator(&t.operator) && name_within_layer(&t.operator).is_some())
+        for tensor in self
+            .tensors
+            .iter()
+            .filter(|t| !t.adapter && rule.at.selects_operator(&t.operator) && name_within_layer(&t.operator).is_some())
         {
             let Some(matrix) = tensor.matrix else { continue };
             let rows = graph.find_operator(&tensor.operator).is_some_and(sums_over_devices);
@@ -315,7 +310,8 @@ impl ParameterTensors {
                 let ranks = if kind == ParameterSplit::Replicated { 1 } else { matrix.ranks };
                 let factor = Matrix { copies: matrix.copies, rows, columns, ranks, by_rows: i == 0 };
                 added.push(ParameterTensor {
-                    operator: format!("{}{ADAPTER}", tensor.operator),
+                    operator: tensor.operator.clone(),
+                    adapter: true,
                     matrix: Some(factor),
                     numbers: factor.number_count(),
                     kind,
@@ -388,17 +384,26 @@ impl ParameterTensors {
 }
 
 fn new_tensor(op: &OperatorNode, matrix: Option<Matrix>, numbers: u64, kind: ParameterSplit, counted: bool) -> ParameterTensor {
-    ParameterTensor { operator: op.name.clone(), matrix, numbers, kind, trained: true, counted, held: Default::default() }
+    ParameterTensor {
+        operator: op.name.clone(),
+        adapter: false,
+        matrix,
+        numbers,
+        kind,
+        trained: true,
+        counted,
+        held: Default::default(),
+    }
 }
 
 /// Returns the matrix of a product or of a lookup table.
 fn matrix_of_operator(op: &OperatorNode, width: u64) -> Option<Matrix> {
-    if op.name.starts_with("embedding.") && !op.name.contains("norm") && find_product(op).is_none() {
+    if op.role == OperatorRole::Lookup {
         let numbers = op.parameters.per_device_count();
         let lookup = width > 0 && numbers > 0 && numbers.is_multiple_of(width);
         return lookup.then(|| Matrix { copies: 1, rows: numbers / width, columns: width, ranks: 1, by_rows: true });
     }
-    let of = op.backward.iter().flat_map(|chain| &chain.steps).filter(|s| s.label == "backward_weight");
+    let of = op.backward.iter().filter(|chain| chain.gradient == Gradient::Weights).flat_map(|chain| &chain.steps);
     let mut c = of.filter_map(|s| match s.kernel {
         Kernel::Contraction(c) => Some(c),
         _ => None,
@@ -408,7 +413,7 @@ fn matrix_of_operator(op: &OperatorNode, width: u64) -> Option<Matrix> {
 
 /// Returns whether a product sums over tensor-parallel devices, each of which holds some rows of the weights.
 fn sums_over_devices(op: &OperatorNode) -> bool {
-    op.forward.iter().any(|s| s.axis.is_some() && !s.label.contains("gather"))
+    op.forward.iter().any(|s| matches!(&s.kernel, Kernel::Collective(c) if c.kind != CollectiveKind::AllGather))
 }
 
 /// Returns whether a tensor can have both forms, one on top of the other.

@@ -1,6 +1,6 @@
 //! Combines a policy's treatment of a segment with the placements that techniques have fixed.
 
-use super::activations::SAMPLED;
+use super::activations::name_of_sampled;
 use super::policy::RemainderTreatment;
 use crate::graph::{OperatorGraph, PartialOffload, TensorId, TensorInfo, WHOLE};
 use crate::recompute_policy::{Treatment, keep_tensors};
@@ -56,7 +56,7 @@ impl Treatment {
         let in_part = |t: &TensorId| self.partly.as_ref().is_some_and(|partly| partly.recomputed && partly.tensors.contains(t));
         let held = |t: &TensorId| self.kept.contains(t) || self.offloaded.contains(t) && !in_part(t);
         let drawn = graph.tensors.iter().filter(|t| t.saved && !held(&t.id));
-        drawn.into_iter().find_map(|t| t.name.strip_suffix(SAMPLED))
+        drawn.into_iter().find_map(name_of_sampled)
     }
 
     /// Returns the bytes of a tensor that a backward pass must fetch or rebuild: all except the resident part.

@@ -2,7 +2,7 @@
 
 use super::linear::activation_product;
 use super::{OperatorContext, input_chain, kernel_step};
-use crate::graph::{GraphBuilder, NewOperator, TensorId};
+use crate::graph::{GraphBuilder, NewOperator, OperatorRole, TensorId};
 use crate::parallel::Heads;
 
 /// Adds the product; returns attention's output.
@@ -30,6 +30,7 @@ pub(crate) fn add_context_product(
             ),
             input_chain(&[value], &[probabilities], vec![kernel_step("backward_value", kernel((keys, heads.value, rows)))]),
         ],
+        role: OperatorRole::AttentionCore,
         ..NewOperator::default()
     });
     output

@@ -7,7 +7,7 @@
 use super::fused_attention::{self, AttentionCore};
 use super::linear::{Linear, WeightSplit};
 use super::segment_plan::SegmentPlan;
-use super::{OperatorContext, context, dropout, elementwise_kernel, input_chain, kernel_step, scores, softmax};
+use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step};
 use crate::graph::{GraphBuilder, NewOperator, Parameters, TensorId};
 use crate::lowering::Attention;
 use sim::kernel::{Direction, ElementwiseFunction};
@@ -38,14 +38,7 @@ pub(crate) fn add_cross_attention(graph: &mut GraphBuilder, plan: &SegmentPlan<'
             let core = AttentionCore { heads, keys: shape.full_sequence(), causal: false, window: None, sinks: false };
             fused_attention::add_fused_attention(graph, shape, "layer.cross.core", core, [query, key, value])
         }
-        Attention::Unfused => {
-            let mut p = scores::add_scores(graph, shape, "layer.cross.scores", heads, (query, key));
-            p = softmax::add_softmax(graph, shape, "layer.cross.softmax", (heads, false), p);
-            if model.dropout.attention > 0.0 {
-                p = dropout::add_dropout(graph, shape, "layer.cross.dropout", heads.score_count(shape), p);
-            }
-            context::add_context_product(graph, shape, "layer.cross.context", heads, (p, value))
-        }
+        Attention::Unfused => plan.add_unfused_core(graph, shape, "layer.cross", (heads, false), [query, key, value]),
     };
     plan.add_row_split_product(graph, "layer.cross.output", heads.query * heads.value, model.attention_output_bias, mixed)
 }

@@ -2,7 +2,7 @@
 //! tables added to it (positions, BERT's token types).
 
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel, weight_chain};
-use crate::graph::{GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
+use crate::graph::{GraphBuilder, KernelStep, NewOperator, OperatorRole, Parameters, TensorId};
 use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
 use sim::units::Bytes;
 
@@ -40,6 +40,7 @@ pub(crate) fn add_token_embedding(
         backward: vec![weight_chain(&[ids], vec![kernel_step("backward_weight", scatter)])],
         parameters: Parameters { sharded: rows.saturating_mul(width), ..Parameters::default() },
         workspace: if shape.sequence_parallel { size } else { Bytes::ZERO },
+        role: OperatorRole::Lookup,
     });
     output
 }
@@ -76,6 +77,7 @@ pub(crate) fn add_learned_table(
         forward: vec![kernel_step("forward", forward)],
         backward: vec![input_chain(&[input], &[], vec![]), weight_chain(&[], vec![kernel_step("backward_weight", sum)])],
         parameters: Parameters { replicated: rows.saturating_mul(width), ..Parameters::default() },
+        role: OperatorRole::Lookup,
         ..NewOperator::default()
     });
     output

@@ -8,7 +8,7 @@
 //! / 5, rounded up, over the five products.
 
 use super::{OperatorContext, input_chain, kernel_step, reduction_kernel, weight_chain};
-use crate::graph::{BackwardChain, GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
+use crate::graph::{BackwardChain, GraphBuilder, KernelStep, NewOperator, OperatorRole, Parameters, TensorId};
 use crate::parallel::Heads;
 use sim::kernel::{CollectiveKind, Direction, FusedAttention, Kernel, RowFunction};
 use sim::units::Bytes;
@@ -77,6 +77,7 @@ pub(crate) fn add_fused_attention(
         parameters: sink_parameters(heads, sinks),
         // One share of keys and values, and of their gradients, arrives while another is in use.
         workspace: if shape.context > 1 { local * 4 } else { Bytes::ZERO },
+        role: OperatorRole::AttentionCore,
         ..NewOperator::default()
     });
     output

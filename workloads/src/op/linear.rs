@@ -100,6 +100,7 @@ impl Linear<'_> {
             backward: vec![input_chain(&[input], &[], input_steps), weight_chain(&[copy.unwrap_or(input)], weight_steps)],
             parameters: parameters_of_linear(self.split, weights, if self.bias { width } else { 0 }),
             workspace: if shape.sequence_parallel { gathered.unwrap_or(Bytes::ZERO) } else { Bytes::ZERO },
+            ..NewOperator::default()
         });
         outputs
     }

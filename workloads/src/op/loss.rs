@@ -35,7 +35,7 @@ pub(crate) fn add_loss(
         steps.push(kernel_step("forward", forward));
         backward_steps.push(kernel_step("backward_input", backward));
     } else {
-        outputs.push(graph.add_constant(&format!("{name}.fp32"), wide));
+        outputs.push(graph.add_wide_copy(&format!("{name}.fp32"), elements));
         let convert =
             |direction, read, written| elementwise_kernel(ElementwiseFunction::Convert, direction, elements, read, written);
         let forward =

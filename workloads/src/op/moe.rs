@@ -315,6 +315,7 @@ impl GroupedProduct {
             backward: vec![input_chain(&[input], &[], gradient), weight_chain(&[copy.unwrap_or(input)], own)],
             parameters: Parameters { expert: weights.saturating_add(biases), ..Parameters::default() },
             workspace: if shape.sequence_parallel { gathered } else { Bytes::ZERO },
+            ..NewOperator::default()
         });
         outputs
     }

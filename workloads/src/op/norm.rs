@@ -5,7 +5,7 @@
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel, weight_chain};
 use crate::graph::{BackwardChain, GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
 use crate::model::Norm;
-use sim::kernel::{DataType, Direction, ElementwiseFunction, RowFunction};
+use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
 use sim::units::Bytes;
 
 /// A norm over rows of `width`.
@@ -36,7 +36,7 @@ impl NormOperator {
         let function = match self.norm {
             Norm::LayerNorm => RowFunction::LayerNorm,
             Norm::RmsNorm => {
-                let factor = graph.add_constant(&format!("{}.rstd", self.name), Bytes(4) * shape.local_tokens());
+                let factor = graph.add_row_factor(&format!("{}.rstd", self.name), shape.local_tokens());
                 outputs.push(factor);
                 reads.push(factor);
                 RowFunction::RmsNorm
@@ -92,8 +92,8 @@ impl NormOperator {
     fn add_eager_rms(self, graph: &mut GraphBuilder, shape: &OperatorContext, input: TensorId, output: TensorId) {
         let rows = shape.local_tokens();
         let elements = rows.saturating_mul(self.width);
-        let wide = graph.add_constant(&format!("{}.fp32", self.name), Bytes(DataType::Fp32.bytes()) * elements);
-        let factor = graph.add_constant(&format!("{}.rstd", self.name), Bytes(4) * rows);
+        let wide = graph.add_wide_copy(&format!("{}.fp32", self.name), elements);
+        let factor = graph.add_row_factor(&format!("{}.rstd", self.name), rows);
         let normalised = graph.add_activation(&format!("{}.normalised", self.name), elements);
         let (small, large, row) = (shape.activation_bytes(elements), graph.tensor_bytes(wide), graph.tensor_bytes(factor));
         let gain = shape.activation_bytes(self.width);

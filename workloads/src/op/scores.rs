@@ -3,7 +3,7 @@
 
 use super::linear::activation_product;
 use super::{OperatorContext, input_chain, kernel_step};
-use crate::graph::{GraphBuilder, NewOperator, TensorId};
+use crate::graph::{GraphBuilder, NewOperator, OperatorRole, TensorId};
 use crate::parallel::Heads;
 
 impl Heads {
@@ -43,6 +43,7 @@ pub(crate) fn add_scores(
             input_chain(&[query], &[key], vec![kernel_step("backward_query", kernel((rows, heads.dim, keys)))]),
             input_chain(&[key], &[query], vec![kernel_step("backward_key", kernel((keys, heads.dim, rows)))]),
         ],
+        role: OperatorRole::AttentionCore,
         ..NewOperator::default()
     });
     output

@@ -3,7 +3,7 @@
 
 use super::fused_attention::{sink_gradient, sink_parameters};
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel};
-use crate::graph::{GraphBuilder, NewOperator, TensorId};
+use crate::graph::{GraphBuilder, NewOperator, OperatorRole, TensorId};
 use crate::parallel::Heads;
 use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
 
@@ -47,6 +47,7 @@ pub(crate) fn add_softmax(
         forward,
         backward: chains,
         parameters: sink_parameters(heads, sinks),
+        role: OperatorRole::AttentionScores,
         ..NewOperator::default()
     });
     output

@@ -8,7 +8,7 @@ use super::{
     OperatorContext, activation, context, cross, dropout, embedding, further, fused_attention, gated, latent, loss, moe, patches,
     pooling, query_key_norm, residual, rope, scan, scores, softmax, ulysses,
 };
-use crate::graph::{GraphBuilder, OperatorGraph, TensorId};
+use crate::graph::{GraphBuilder, OperatorGraph, OperatorRole, TensorId};
 use crate::layer_list::{EncoderDecoderSide, LayerKind, Mixer};
 use crate::layer_names::{LEADING_LAYER, TRAILING_LAYER};
 use crate::lowering::{Attention, ContextMethod};
@@ -25,7 +25,7 @@ impl SegmentPlan<'_> {
     /// decoder's embedding, and the encoder's result travels along.
     pub(crate) fn build_embedding(&self) -> OperatorGraph {
         let mut graph = GraphBuilder::new(self.shape.operand);
-        let mut x = self.add_embedded_tokens(&mut graph, "embedding");
+        let mut x = self.add_embedded_tokens(&mut graph, "embedding", self.slice.vocabulary);
         for (i, kind) in self.model.list.leading.iter().enumerate() {
             x = self.add_layer(&mut graph, kind, &format!("{LEADING_LAYER}{i}"), x);
         }
@@ -33,21 +33,20 @@ impl SegmentPlan<'_> {
             let encoded = self.add_norm_operator(&mut graph, "encoder.norm", self.model.hidden, x);
             let bias = self.slice.heads.saturating_mul(2 * self.model.variations.relative_rows);
             cross::end_encoder(&mut graph, "encoder.result", bias, encoded);
-            x = self.add_embedded_tokens(&mut graph, "decoder_embedding");
+            // Both sides look up the same table, which the encoder's operator holds.
+            x = self.add_embedded_tokens(&mut graph, "decoder_embedding", 0);
         }
         graph.finish_graph(x)
     }
 
-    /// Adds embedded tokens or patches under `name`.
-    fn add_embedded_tokens(&self, graph: &mut GraphBuilder, name: &str) -> TensorId {
+    /// Adds embedded tokens or patches under `name`; the lookup holds `rows` of the table.
+    fn add_embedded_tokens(&self, graph: &mut GraphBuilder, name: &str, rows: u64) -> TensorId {
         let (model, shape) = (self.model, &self.shape);
         let called = |part: &str| format!("{name}.{part}");
         let mut x = match model.variations.patches {
             Some(patches) => patches::add_patch_product(graph, shape, &called("patches"), patches, model.hidden),
             None => {
                 let ids = graph.add_constant(&called("tokens"), Bytes(embedding::TOKEN_ID_BYTES) * shape.tokens());
-                // In an encoder-decoder, both sides look up the same table.
-                let rows = if name == "embedding" { self.slice.vocabulary } else { 0 };
                 embedding::add_token_embedding(graph, shape, &called("token"), (rows, model.embedding_width), ids)
             }
         };
@@ -104,23 +103,26 @@ impl SegmentPlan<'_> {
         }
         x = match (variations.mixer, variations.scan) {
             (Mixer::Attention, _) => {
-                self.add_residual_branch(graph, "layer.attention", x, |graph, x| self.add_attention(graph, x))
+                let branch = ("layer.attention", variations.without_first_norm);
+                self.add_residual_branch(graph, branch, x, |graph, x| self.add_attention(graph, x))
             }
             (Mixer::Scan, Some(dimensions)) => {
-                self.add_residual_branch(graph, "layer.scan", x, |graph, x| scan::add_scan_branch(graph, self, dimensions, x))
+                let branch = ("layer.scan", false);
+                self.add_residual_branch(graph, branch, x, |graph, x| scan::add_scan_branch(graph, self, dimensions, x))
             }
             (Mixer::Scan | Mixer::None, _) => x,
         };
         if variations.side == EncoderDecoderSide::Decoder {
-            x = self.add_residual_branch(graph, "layer.cross", x, |graph, x| cross::add_cross_attention(graph, self, x));
+            let branch = ("layer.cross", false);
+            x = self.add_residual_branch(graph, branch, x, |graph, x| cross::add_cross_attention(graph, self, x));
         }
         if variations.without_mlp {
             return x;
         }
-        self.add_residual_branch(graph, self.add_second_branch(), x, |graph, x| self.add_mlp_or_experts(graph, x))
+        self.add_residual_branch(graph, (self.name_of_second_branch(), false), x, |graph, x| self.add_mlp_or_experts(graph, x))
     }
 
-    fn add_second_branch(&self) -> &'static str {
+    fn name_of_second_branch(&self) -> &'static str {
         if self.model.experts.is_some() { "layer.moe" } else { "layer.mlp" }
     }
 
@@ -137,7 +139,9 @@ impl SegmentPlan<'_> {
         let first = self.add_norm_operator(graph, "layer.attention.norm", width, x);
         let second = match branches {
             ParallelBranches::OneNorm => first,
-            ParallelBranches::OwnNorms => self.add_norm_operator(graph, &format!("{}.norm", self.add_second_branch()), width, x),
+            ParallelBranches::OwnNorms => {
+                self.add_norm_operator(graph, &format!("{}.norm", self.name_of_second_branch()), width, x)
+            }
         };
         let attention = self.add_attention(graph, first);
         let sum = residual::add_residual_sum(graph, &self.shape, "layer.attention.residual", (width, drops), (attention, x));
@@ -145,22 +149,22 @@ impl SegmentPlan<'_> {
         residual::add_residual_sum(
             graph,
             &self.shape,
-            &format!("{}.residual", self.add_second_branch()),
+            &format!("{}.residual", self.name_of_second_branch()),
             (width, drops),
             (mlp, sum),
         )
     }
 
-    /// Adds a residual branch, with its norm before it, on its result, or after the sum.
+    /// Adds a residual branch, with its norm before it, on its result, or after the sum. A `bare` branch has no norm
+    /// before it.
     fn add_residual_branch(
         &self,
         graph: &mut GraphBuilder,
-        name: &str,
+        (name, bare): (&str, bool),
         x: TensorId,
         branch: impl Fn(&mut GraphBuilder, TensorId) -> TensorId,
     ) -> TensorId {
         let (width, placement) = (self.model.hidden, self.model.norm_placement);
-        let bare = self.model.variations.without_first_norm && name == "layer.attention";
         let input = if placement.normalises_before() && !bare {
             self.add_norm_operator(graph, &format!("{name}.norm"), width, x)
         } else {
@@ -224,23 +228,32 @@ impl SegmentPlan<'_> {
         heads: Heads,
         qkv: [TensorId; 3],
     ) -> TensorId {
-        let [query, key, value] = qkv;
         let Variations { sinks, window, .. } = self.model.variations;
         match self.lowering.attention {
             Attention::Fused => {
                 let core = AttentionCore { heads, keys: shape.full_sequence(), causal: self.model.causal, window, sinks };
                 fused_attention::add_fused_attention(graph, shape, "layer.attention.core", core, qkv)
             }
-            Attention::Unfused => {
-                let count = heads.score_count(shape);
-                let mut p = scores::add_scores(graph, shape, "layer.attention.scores", heads, (query, key));
-                p = softmax::add_softmax(graph, shape, "layer.attention.softmax", (heads, sinks), p);
-                if self.model.dropout.attention > 0.0 {
-                    p = dropout::add_dropout(graph, shape, "layer.attention.dropout", count, p);
-                }
-                context::add_context_product(graph, shape, "layer.attention.context", heads, (p, value))
-            }
+            Attention::Unfused => self.add_unfused_core(graph, shape, "layer.attention", (heads, sinks), qkv),
         }
+    }
+
+    /// Adds unfused attention `name` between its products with weights.
+    pub(crate) fn add_unfused_core(
+        &self,
+        graph: &mut GraphBuilder,
+        shape: &OperatorContext,
+        name: &str,
+        (heads, sinks): (Heads, bool),
+        [query, key, value]: [TensorId; 3],
+    ) -> TensorId {
+        let mut p = scores::add_scores(graph, shape, &format!("{name}.scores"), heads, (query, key));
+        p = softmax::add_softmax(graph, shape, &format!("{name}.softmax"), (heads, sinks), p);
+        if self.model.dropout.attention > 0.0 {
+            p = dropout::add_dropout(graph, shape, &format!("{name}.dropout"), heads.score_count(shape), p);
+            graph.set_role_of_last(OperatorRole::AttentionCore);
+        }
+        context::add_context_product(graph, shape, &format!("{name}.context"), heads, (p, value))
     }
 
     /// Adds the MLP `name` with this device's `width`.
@@ -307,7 +320,9 @@ impl SegmentPlan<'_> {
             narrow: false,
         };
         let logits = logits.add_linear(&mut graph, shape, x)[0];
+        graph.set_role_of_last(OperatorRole::Logits);
         let loss = loss::add_loss(&mut graph, shape, "head.loss", self.slice.vocabulary, logits);
+        graph.set_role_of_last(OperatorRole::Loss);
         let loss = further::add_further_token_modules(&mut graph, self, hidden, loss);
         graph.finish_graph(loss)
     }
@@ -321,7 +336,9 @@ impl SegmentPlan<'_> {
         let product =
             Linear { name, input: self.model.hidden, outputs, bias: head.bias, split, shares_input: false, narrow: false };
         let logits = product.add_linear(&mut graph, &shape, x)[0];
+        graph.set_role_of_last(OperatorRole::Logits);
         let loss = loss::add_loss(&mut graph, &shape, "head.loss", head.outputs, logits);
+        graph.set_role_of_last(OperatorRole::Loss);
         graph.finish_graph(loss)
     }
 

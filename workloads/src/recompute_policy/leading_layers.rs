@@ -7,14 +7,14 @@ use super::{
     recompute_attention_core,
 };
 use crate::graph::{OperatorGraph, TensorId};
-use crate::layer_names::{block_boundary_tensors, is_in_layer};
+use crate::layer_names::block_boundary_tensors;
 use std::collections::BTreeSet;
 
 /// Returns the tensors of the embedding's segment that every policy keeps: those made outside leading layers, and those
 /// that leading layers pass to each other.
 fn tensors_outside_layers(graph: &OperatorGraph) -> BTreeSet<TensorId> {
     let made_by = |t: &TensorId| graph.tensors[t.index()].producer.map(|op| &graph.operators[op.index()]);
-    let unlayered = graph.tensors.iter().map(|t| t.id).filter(|t| made_by(t).is_some_and(|op| !is_in_layer(op)));
+    let unlayered = graph.tensors.iter().map(|t| t.id).filter(|t| made_by(t).is_some_and(|op| !op.layer.is_some()));
     unlayered.chain(block_boundary_tensors(graph)).collect()
 }
 
@@ -41,7 +41,7 @@ impl ActivationPolicy {
         device.extend(named.into_iter().flat_map(|t| t.resolve_tensors(graph)));
         let mut treatment = keep_tensors(graph, &device, &none);
         if *self == Self::Full && replay == ReplayExtent::WholeRegion {
-            treatment.recompute = graph.operators.iter().filter(|op| is_in_layer(op)).map(|op| op.id).collect();
+            treatment.recompute = graph.operators.iter().filter(|op| op.layer.is_some()).map(|op| op.id).collect();
         }
         treatment
     }

@@ -43,8 +43,8 @@ use self::tensor_names::tensors_by_name;
 pub use self::tensor_names::{TensorPlaces, TokenShare};
 pub use self::treatment::Treatment;
 use crate::error::{WorkloadError, find_nearest};
-use crate::graph::{Gradient, OperatorGraph, OperatorNode, RecomputeSet, TensorId};
-use crate::layer_names::{block_boundary_tensors, is_in_layer, layer_of_name, layer_prefixes};
+use crate::graph::{Gradient, OperatorGraph, OperatorNode, OperatorRole, RecomputeSet, TensorId};
+use crate::layer_names::{block_boundary_tensors, layer_prefixes};
 use serde::{Deserialize, Serialize};
 use sim::kernel::{CollectiveKind, Kernel};
 use std::collections::BTreeSet;
@@ -386,15 +386,8 @@ pub(crate) fn keep_tensors(graph: &OperatorGraph, device: &BTreeSet<TensorId>, h
 /// Recomputes the attention core: scores to context, or the fused kernel. The context's result is kept as the input of
 /// the output projection. So only a whole-region replay recomputes the last product.
 pub(crate) fn recompute_attention_core(graph: &OperatorGraph, replay: ReplayExtent) -> Treatment {
-    let core = |op: &OperatorNode| {
-        let part = op
-            .name
-            .split_once(".attention.")
-            .or_else(|| op.name.split_once(".cross."))
-            .filter(|_| is_in_layer(op))
-            .map_or("", |(_, part)| part);
-        ["scores", "softmax", "dropout", "context", "core"].contains(&part)
-    };
+    let core =
+        |op: &OperatorNode| op.layer.is_some() && matches!(op.role, OperatorRole::AttentionCore | OperatorRole::AttentionScores);
     let inside: BTreeSet<TensorId> = graph.operators.iter().filter(|op| core(op)).flat_map(|op| &op.outputs).copied().collect();
     let read_outside: BTreeSet<TensorId> =
         graph.operators.iter().filter(|op| !core(op)).flat_map(|op| &op.inputs).copied().collect();
@@ -413,7 +406,7 @@ pub(crate) fn keep_per_operator(graph: &OperatorGraph) -> BTreeSet<TensorId> {
     let has = |op: &OperatorNode, wanted: fn(&Kernel) -> bool| op.forward.iter().any(|s| wanted(&s.kernel));
     let weighs = |op: &OperatorNode| op.backward.iter().any(|chain| chain.gradient == Gradient::Weights);
     for layer in layer_prefixes(graph) {
-        let own = |op: &&OperatorNode| layer_of_name(&op.name) == Some(&layer);
+        let own = |op: &&OperatorNode| op.layer.as_deref() == Some(&layer);
         let products =
             graph.operators.iter().filter(own).filter(|op| has(op, |k| matches!(k, Kernel::Contraction(_))) && weighs(op));
         for (i, op) in products.enumerate() {

@@ -3,7 +3,7 @@
 
 use crate::graph::{OpId, OperatorGraph, PartialOffload, TensorId};
 use crate::layer_names::{block_boundary_tensors, layer_input_tensors, name_within_layer};
-use crate::memory::activations::{SAMPLED, TechniqueRewriter, hands_on_rank};
+use crate::memory::activations::{TechniqueRewriter, hands_on_rank, name_of_sampled};
 use crate::memory::error::TechniqueError;
 use crate::memory::parameters::{BytesByPlace, NumberWidths, ParameterTensors, SegmentStatics};
 use crate::memory::policy::{OffloadPlace, OffloadTarget, ReadOnlyItem, Rebuild, SliceAxis, TechniqueRule, TensorClass};
@@ -127,8 +127,7 @@ fn drop_rebuilt(
         Rebuild::Outputs => made.collect(),
         Rebuild::Inside => made.filter(|t| !read_outside.contains(t)).collect(),
     };
-    let name = |t: &TensorId| graph.tensors[t.index()].name.as_str();
-    if let Some(of) = dropped.iter().map(name).find_map(|name| name.strip_suffix(SAMPLED)) {
+    if let Some(of) = dropped.iter().find_map(|t| name_of_sampled(&graph.tensors[t.index()])) {
         return Err(TechniqueError::refuse(technique, redraw_reason(of), "leave one of the techniques out"));
     }
     let found = if dropped.is_empty() { RuleMatch::Nothing } else { RuleMatch::Something };

@@ -1,7 +1,7 @@
 //! Policies of a layer: from the choices of its front, and from presets of memory techniques that only decide which
 //! tensors are kept and where.
 
-use crate::memory::{LayerChoice, LayerTensors, TensorChoice, TensorIndex};
+use crate::memory::{LayerChoice, LayerTensors, TensorChoice, TensorIndex, TensorSource};
 use sim::units::Bytes;
 use std::collections::BTreeSet;
 use step::{MemoryNeed, SoftwareStack};
@@ -57,8 +57,10 @@ pub(crate) fn policy_of_choice(layer: &LayerTensors, choice: &LayerChoice) -> Ac
     let names = |tensors: &[TensorIndex]| tensors.iter().map(|t| name(t.0)).collect::<BTreeSet<String>>();
     let (host, storage) = (names(&choice.offloaded), names(&choice.stored));
     let kept = layer.tensor_choices(choice.operators);
-    let device = kept.iter().enumerate().filter(|(_, choice)| **choice == TensorChoice::Keep).map(|(t, _)| name(t));
-    let device = device.filter(|name| !host.contains(name) && !storage.contains(name) && name != "input").collect();
+    // A layer's input is kept without being named.
+    let made = |t: &usize| layer.tensors[*t].source != TensorSource::LayerInput;
+    let device = kept.iter().enumerate().filter(|(_, choice)| **choice == TensorChoice::Keep).map(|(t, _)| t).filter(made);
+    let device = device.map(name).filter(|name| !host.contains(name) && !storage.contains(name)).collect();
     let share = choice.share.as_ref().map(|(of, share)| TokenShare { tensors: names(of), ..share.clone() });
     ActivationPolicy::Tensors(TensorPlaces { host, storage, device, share })
 }
