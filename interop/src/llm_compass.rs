@@ -10,9 +10,11 @@ use serde_json::Value;
 use sim::files::{FileError, json, strict};
 use sim::hardware::energy::{ControlStyle, default_energy_model, default_energy_per_byte};
 use sim::hardware::{
-    Accelerator, AreaModel, Calibration, ChipOrigin, Dataflow, Exclusivity, FileFault, MemoryLevel, ProcessNode,
+    Accelerator, AreaModel, Calibration, ChipOrigin, Dataflow, Exclusivity, FileFault, MemoryKind, MemoryLevel, ProcessNode,
 };
-use sim::hardware::{ChipTemplate, MemoryScope, Pairing, PerDataType, PublishedFigures, TensorCores, VectorCores, find_faults};
+use sim::hardware::{
+    Accumulation, ChipTemplate, MemoryScope, Pairing, PerDataType, PublishedFigures, TensorCores, VectorCores, find_faults,
+};
 use sim::limits::{self, LARGEST_COUNT};
 use sim::network::{Fabric, Tier, Topology, TorusDim};
 use sim::units::{Bytes, BytesPerSecond, Hertz, Seconds};
@@ -274,6 +276,7 @@ fn build_tensor_cores(r: &mut CompassReader<'_>, cores: u32) -> (TensorCores, f6
         columns,
         dataflow: Dataflow::OutputStationary,
         preload: true,
+        accumulation: Accumulation::default(),
         macs_per_unit_per_cycle: rates_of_types(r.value_at(&array("data_type")).and_then(Value::as_str).unwrap_or("fp16"), rate),
     };
     let edges = f64::from(rows) + f64::from(columns);
@@ -326,6 +329,7 @@ fn build_level(
     MemoryLevel {
         name: name.to_owned(),
         scope,
+        kind: MemoryKind::Cache,
         capacity,
         read_bandwidth: BytesPerSecond(bytes_per_second),
         write_bandwidth: BytesPerSecond(bytes_per_second),

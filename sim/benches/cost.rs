@@ -7,7 +7,7 @@
 
 use coplace_sim::cost::{ArrayProblem, CostCache, CostModel, Span};
 use coplace_sim::hardware::phaze::{self, PhazeConfig};
-use coplace_sim::hardware::{Accelerator, Dataflow, MemoryLevel, MemoryScope, TensorCores, VectorCores};
+use coplace_sim::hardware::{Accelerator, Accumulation, Dataflow, MemoryLevel, MemoryScope, TensorCores, VectorCores};
 use coplace_sim::kernel::{Contraction, DataType, Kernel};
 use coplace_sim::units::{Bytes, BytesPerSecond, Hertz, Seconds};
 use std::hint::black_box;
@@ -49,6 +49,7 @@ fn gpu_like() -> Accelerator {
         columns: 16,
         dataflow: Dataflow::OutputStationary,
         preload: true,
+        accumulation: Accumulation::default(),
         macs_per_unit_per_cycle: base.tensor.macs_per_unit_per_cycle,
     };
     Accelerator {

@@ -8,6 +8,9 @@ use std::ops::RangeInclusive;
 /// another simulator's file has such a memory.
 pub const RATE: RangeInclusive<f64> = 1e6..=1e18;
 
+/// Bytes per cycle of a memory's port: the ends of [`RATE`] at the ends of [`CLOCK`].
+pub const BYTES_PER_CYCLE: RangeInclusive<f64> = 1e-5..=1e15;
+
 /// Bytes of a memory, 1 PiB: a thousand times the largest accelerator's or host's of 2025.
 pub const LARGEST_MEMORY: u64 = 1 << 50;
 

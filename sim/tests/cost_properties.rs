@@ -1,11 +1,12 @@
-//! Laws of the cost model over random accelerators and kernels: finite answers, lower bounds, and monotony in
-//! bandwidth, capacity and effort.
+//! Laws of the cost model over random accelerators and kernels: finite answers, lower bounds, ports that are busy for
+//! their traffic, and monotony in hardware and effort.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use coplace_sim::cost::{CostCache, CostModel, MappingEffort, Span};
 use coplace_sim::hardware::phaze::{self, PhazeConfig};
-use coplace_sim::hardware::{Accelerator, Dataflow, MemoryLevel, MemoryScope, TensorCores, VectorCores};
+use coplace_sim::hardware::{Accelerator, Accumulation, AccumulatorMemory, Dataflow, TensorCores, VectorCores};
+use coplace_sim::hardware::{MemoryKind, MemoryLevel, MemoryScope};
 use coplace_sim::kernel::{
     Contraction, DataType, Direction, Elementwise, ElementwiseFunction, Epilogue, FusedAttention, Kernel, Reduction, RowFunction,
     Transfer, TransferLink,
@@ -17,18 +18,41 @@ const TYPES: [DataType; 7] = DataType::ALL;
 const FLOWS: [Dataflow; 3] = [Dataflow::OutputStationary, Dataflow::WeightStationary, Dataflow::InputStationary];
 
 fn level(name: String, scope: MemoryScope) -> impl Strategy<Value = MemoryLevel> {
-    (7_u32..30, 1e9_f64..1e13, 1e9_f64..1e13, 1_u32..4, 0.0_f64..1e-6).prop_map(move |(capacity, read, write, ports, latency)| {
-        MemoryLevel {
-            name: name.clone(),
-            scope,
-            capacity: Bytes(1 << capacity),
-            read_bandwidth: BytesPerSecond(read),
-            write_bandwidth: BytesPerSecond(write),
-            ports,
-            latency: Seconds(latency),
-            ..template().hbm
-        }
+    let rates = (1e9_f64..1e13, 1e9_f64..1e13);
+    let figures = (7_u32..30, rates, 1_u32..4, 0.0_f64..1e-6, kind(scope));
+    figures.prop_map(move |(capacity, (read, write), ports, latency, kind)| MemoryLevel {
+        name: name.clone(),
+        scope,
+        kind,
+        capacity: Bytes(1 << capacity),
+        read_bandwidth: BytesPerSecond(read),
+        write_bandwidth: BytesPerSecond(write),
+        ports,
+        latency: Seconds(latency),
+        ..template().hbm
     })
+}
+
+fn kind(scope: MemoryScope) -> impl Strategy<Value = MemoryKind> {
+    let bypassed = scope == MemoryScope::Chip;
+    prop_oneof![
+        Just(MemoryKind::Cache),
+        Just(MemoryKind::Scratchpad { bypass: false }),
+        Just(MemoryKind::Scratchpad { bypass: bypassed }),
+    ]
+}
+
+fn accumulation() -> impl Strategy<Value = Accumulation> {
+    let memory = (7_u32..24, 1.0_f64..1e4, 1.0_f64..1e4).prop_map(|(capacity, read, write)| {
+        Accumulation::Memory(AccumulatorMemory {
+            capacity: Bytes(1 << capacity),
+            read_bytes_per_cycle: read,
+            write_bytes_per_cycle: write,
+            read_energy_per_byte: template().hbm.read_energy_per_byte,
+            write_energy_per_byte: template().hbm.write_energy_per_byte,
+        })
+    });
+    prop_oneof![Just(Accumulation::LocalBuffer), Just(Accumulation::DedicatedPorts), memory]
 }
 
 fn template() -> Accelerator {
@@ -36,14 +60,15 @@ fn template() -> Accelerator {
 }
 
 fn tensor() -> impl Strategy<Value = TensorCores> {
-    (1_u32..130, 1_u32..9, 0_u32..9, 0_u32..9, 0_usize..3, any::<bool>()).prop_map(
-        |(cores, arrays_per_core, rows, columns, flow, preload)| TensorCores {
+    (1_u32..130, 1_u32..9, 0_u32..9, 0_u32..9, 0_usize..3, any::<bool>(), accumulation()).prop_map(
+        |(cores, arrays_per_core, rows, columns, flow, preload, accumulation)| TensorCores {
             cores,
             arrays_per_core,
             rows: 1 << rows,
             columns: 1 << columns,
             dataflow: FLOWS[flow],
             preload,
+            accumulation,
             macs_per_unit_per_cycle: template().tensor.macs_per_unit_per_cycle,
         },
     )
@@ -156,7 +181,7 @@ const SPANS: [Span; 2] = [Span::OneCore, Span::AllCores];
 const ROUNDING: f64 = 1.0 + 1e-9;
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn no_mapping_beats_the_arrays_or_the_compulsory_bytes(accelerator in accelerators(), c in contractions()) {
@@ -207,6 +232,84 @@ proptest! {
         level.capacity = level.capacity * factor;
         for span in SPANS {
             prop_assert!(latency(&larger, &kernel, span) <= latency(&accelerator, &kernel, span) * ROUNDING);
+        }
+    }
+
+    #[test]
+    fn more_ports_are_never_slower(accelerator in accelerators(), kernel in kernels(), which in 0_usize..6) {
+        let mut wider = accelerator.clone();
+        memory(&mut wider, which).ports += 1;
+        for span in SPANS {
+            prop_assert!(latency(&wider, &kernel, span) <= latency(&accelerator, &kernel, span) * ROUNDING);
+        }
+    }
+
+    #[test]
+    fn a_scratchpad_that_can_be_bypassed_is_never_slower(
+        accelerator in accelerators(), kernel in kernels(), place in 0_usize..3,
+        added in level("added".to_owned(), MemoryScope::Chip),
+    ) {
+        let mut deeper = accelerator.clone();
+        let cores = deeper.on_chip.iter().filter(|level| level.scope == MemoryScope::Core).count();
+        let place = (cores + place).min(deeper.on_chip.len());
+        deeper.on_chip.insert(place, MemoryLevel { kind: MemoryKind::Scratchpad { bypass: true }, ..added });
+        for span in SPANS {
+            let (with, without) = (latency(&deeper, &kernel, span), latency(&accelerator, &kernel, span));
+            prop_assert!(with <= without * ROUNDING, "{with} with it, {without} without, {kernel:?}");
+        }
+    }
+
+    #[test]
+    fn a_path_around_a_memory_is_never_slower(accelerator in accelerators(), kernel in kernels(), which in 0_usize..3) {
+        let mut freer = accelerator.clone();
+        let shared = freer.on_chip.iter_mut().filter(|level| level.scope == MemoryScope::Chip);
+        if let Some(level) = shared.skip(which).next() {
+            level.kind = MemoryKind::Scratchpad { bypass: true };
+        }
+        for span in SPANS {
+            let (with, without) = (latency(&freer, &kernel, span), latency(&accelerator, &kernel, span));
+            prop_assert!(with <= without * ROUNDING, "{with} with it, {without} without, {kernel:?}");
+        }
+    }
+
+    #[test]
+    fn more_lanes_are_never_slower(accelerator in accelerators(), kernel in kernels(), more in 1_u32..4) {
+        let mut larger = accelerator.clone();
+        larger.vector.lanes += more;
+        for span in SPANS {
+            let (few, many) = (latency(&accelerator, &kernel, span), latency(&larger, &kernel, span));
+            prop_assert!(many <= few * ROUNDING, "{many} with more, {few} with fewer, {kernel:?}");
+        }
+    }
+
+    #[test]
+    fn no_port_moves_its_traffic_faster_than_its_rate(accelerator in accelerators(), kernel in kernels()) {
+        let model = CostModel::new(accelerator.clone()).unwrap();
+        let cost = model.cost_of_kernel(&kernel, Span::AllCores);
+        let seconds = cost.latency.0 * ROUNDING;
+        // Attention with its sums in registers reports operands at every memory of a core, and waits for one of them.
+        let registers = accelerator.tensor.dataflow == Dataflow::OutputStationary
+            || accelerator.tensor.accumulation == Accumulation::DedicatedPorts;
+        let unfitted = matches!(kernel, Kernel::FusedAttention(_)) && registers;
+        for (at, level) in accelerator.memory_levels().enumerate() {
+            if unfitted && level.scope == MemoryScope::Core {
+                continue;
+            }
+            // A core's memory serves a tensor core and a vector core; cores beyond the pairs have one too.
+            let instances = match level.scope {
+                MemoryScope::Core => f64::from(accelerator.tensor.cores.max(accelerator.vector.cores)),
+                MemoryScope::Chip => 1.0,
+            };
+            let rate = |bandwidth: BytesPerSecond| bandwidth.0 * instances;
+            let read = cost.traffic.read[at] / rate(level.read_bandwidth);
+            let write = cost.traffic.written[at] / rate(level.write_bandwidth);
+            let busy = if level.ports <= 1 { read + write } else { read.max(write) };
+            prop_assert!(busy <= seconds, "{}: busy for {busy} of {seconds}, {kernel:?}", level.name);
+        }
+        if let Some(memory) = accelerator.tensor.accumulation.memory() {
+            let rate = memory.read_bytes_per_cycle.min(memory.write_bytes_per_cycle);
+            let busy = cost.traffic.accumulated / (rate * accelerator.clock.0 * f64::from(accelerator.tensor.cores));
+            prop_assert!(busy <= seconds, "accumulators: busy for {busy} of {seconds}, {kernel:?}");
         }
     }
 

@@ -233,7 +233,7 @@ fn chips() {
     write("negative", &[("read_gb_per_s = 1200", "read_gb_per_s = -1200")]);
     write("nan", &[("clock_mhz = 1050", "clock_mhz = nan")]);
     write("count", &[("arrays_per_core = 4", "arrays_per_core = -4")]);
-    write("local", &[("capacity_mib = 16\n", "capacity_mib = 256\n")]);
+    write("local", &[("capacity_mib = 16\n", "capacity_mib = 65536\n")]);
     write("no_capacity", &[("capacity_gib = 32\n", "")]);
     write("peak", &[("bf16 = 275,", "bf16 = 400,")]);
     write("source", &[("clock_mhz = \"", "# \"")]);

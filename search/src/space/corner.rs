@@ -106,6 +106,7 @@ fn lower_corner_clocks(files: &Files, (fast, small): (&mut Accelerator, &mut Acc
         lower_fastest_clock(files, fast, small.clock, highest);
     }
     small.energy = deepest.energy;
+    small.tensor.accumulation = deepest.tensor.accumulation;
     for (level, deepest) in small.on_chip.iter_mut().zip(&deepest.on_chip) {
         level.read_energy_per_byte = deepest.read_energy_per_byte;
         level.write_energy_per_byte = deepest.write_energy_per_byte;

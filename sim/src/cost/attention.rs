@@ -4,9 +4,14 @@
 //! arrays compute the products and the lanes the softmax recurrence. Double buffering overlaps the two, so a tile takes
 //! the slower of them. The backward pass keeps a tile of keys and values and streams queries, their output gradients
 //! and accumulators.
+//!
+//! Arrays that keep their sums in registers exchange scores with the lanes there. All others write scores and partial
+//! sums to the core's innermost memory, where the lanes read them and write the probabilities.
 
-use super::machine::SpanResources;
-use super::tensor_core::ceil_div;
+use super::machine::{LevelRates, Machine, SpanResources};
+use super::mapping::ACCUMULATOR;
+use super::route::Route;
+use super::tensor_core::{SumPlace, ceil_div};
 use super::{Bottleneck, CostModel, KernelCost, Traffic};
 use crate::hardware::Dataflow;
 use crate::kernel::{Direction, FusedAttention};
@@ -17,16 +22,29 @@ const FORWARD_CYCLES: f64 = 14.0;
 /// Backward: scale, difference with the log-sum-exp, exponential (10); difference with delta, product, scale.
 const BACKWARD_CYCLES: f64 = 15.0;
 
-/// The time and traffic of one tile size.
+/// The time and traffic of one tile size on one route.
+#[derive(Debug, Clone, Copy, Default)]
 struct AttentionTiling {
     time: f64,
     work: f64,
     moving: f64,
+    /// The level with the slowest port: its position in [`crate::hardware::Accelerator::memory_levels`].
     level: usize,
     streamed: f64,
     /// Bytes of `streamed` that the device's memory moves.
     device: f64,
     into_arrays: f64,
+    on_core: CoreExchange,
+    route: Route,
+}
+
+/// Bytes between the arrays and the lanes of a core, in each direction of the ports.
+#[derive(Debug, Clone, Copy, Default)]
+struct CoreExchange {
+    /// Scores, probabilities and sums at the core's innermost memory.
+    local: f64,
+    /// Sums at the accumulators.
+    accumulated: f64,
 }
 
 /// Bytes that a core needs for a tile of `q` queries and `k` keys: the kept tile with its fp32 accumulators, two tiles
@@ -39,7 +57,7 @@ fn footprint_of_tile(a: &FusedAttention, q: f64, k: f64) -> f64 {
     }
 }
 
-/// The cost of fused attention: the fastest of the power-of-two tiles that fit the local buffer.
+/// The cost of fused attention: the fastest of the power-of-two tiles that fit the local buffer and of the routes.
 pub(super) fn cost_of_attention(model: &CostModel, view: &SpanResources, a: &FusedAttention) -> KernelCost {
     let machine = &model.machine;
     let capacity = view.local.first().map_or(f64::INFINITY, |level| level.capacity);
@@ -49,23 +67,14 @@ pub(super) fn cost_of_attention(model: &CostModel, view: &SpanResources, a: &Fus
             let smallest = q <= 16.0 && k <= 16.0;
             if smallest || footprint_of_tile(a, q, k) <= capacity {
                 let plan = plan_tiling(model, view, a, q, k);
-                if best.as_ref().is_none_or(|b| plan.time < b.time) {
+                if best.as_ref().is_none_or(|b| plan.total_seconds() < b.total_seconds()) {
                     best = Some(plan);
                 }
             }
         }
     }
-    let plan = best.unwrap_or(AttentionTiling {
-        time: 0.0,
-        work: 0.0,
-        moving: 0.0,
-        level: 0,
-        streamed: 0.0,
-        device: 0.0,
-        into_arrays: 0.0,
-    });
-    let latency: f64 = view.shared.iter().map(|level| level.latency).fold(0.0, f64::max);
-    let overhead = machine.calibration.launch_overhead.0 + latency;
+    let plan = best.unwrap_or_default();
+    let overhead = machine.calibration.launch_overhead.0 + view.least_latency() + plan.route.extra_latency;
     let total = overhead + plan.time;
     let traffic = traffic_of_tiling(view, a, &plan);
     let scores = score_count(a);
@@ -189,26 +198,134 @@ fn plan_tiling(model: &CostModel, view: &SpanResources, a: &FusedAttention, q: f
         // Q, dO and the fp32 dQ accumulator (read and written) per tile of keys; K and V once.
         Direction::Backward => heads * pairs * q * d * (2.0 * bytes + 8.0) + heads * keys * 2.0 * d * bytes,
     };
-    let device = device_bytes(view, a, streamed, kept);
-    let (moving, level) = slowest_port(view, a, streamed, device);
     let first = view.shared.first().map_or(0.0, |l| l.busy_seconds(units.min(workers) * (q + k) * d * bytes, 0.0));
     let into_arrays = heads * pairs * (q + k) * d * bytes * 2.0;
-    let local = view.local.last().map_or(0.0, |l| l.busy_seconds(into_arrays, streamed) / workers);
-    let moving = moving.max(local);
-    AttentionTiling { time: (work + first).max(moving), work, moving, level, streamed, device, into_arrays }
+    let on_core = exchange_of_pair(machine, a, q, k).times(heads * pairs);
+    let base = AttentionTiling { work, streamed, into_arrays, on_core, ..AttentionTiling::default() };
+    let (local, local_level) = base.slowest_local_port(model, view, a);
+    let on = |route: &Route| {
+        let device = device_bytes(view, *route, a, streamed, kept);
+        let plan = AttentionTiling { device, route: *route, ..base };
+        let (shared, level) = plan.slowest_shared_port(view, a);
+        let (moving, level) = if local > shared { (local, local_level) } else { (shared, level) };
+        AttentionTiling { time: (work + first).max(moving), moving, level, ..plan }
+    };
+    let plans = view.routes.iter().map(on);
+    plans.reduce(|best, other| if other.total_seconds() < best.total_seconds() { other } else { best }).unwrap_or(base)
+}
+
+/// Bytes that a pair of tiles moves between the arrays and the lanes of a core. Every product writes its sums once per
+/// fold and reads them as often: for the next fold, or for the lanes. The lanes write what the next product takes.
+fn exchange_of_pair(machine: &Machine, a: &FusedAttention, q: f64, k: f64) -> CoreExchange {
+    let (d, arrays) = (a.head_dim as f64, &machine.arrays);
+    let product = |m: f64, n: f64, c: f64| {
+        let (once, all) = (m * n * ACCUMULATOR, m * n * ACCUMULATOR * (arrays.partial_passes(c) + 1.0));
+        match arrays.sums {
+            SumPlace::Free => CoreExchange::default(),
+            SumPlace::LocalBuffer => CoreExchange { local: all, accumulated: 0.0 },
+            SumPlace::Memory { .. } => CoreExchange { local: once, accumulated: all },
+        }
+    };
+    let probabilities = match arrays.sums {
+        SumPlace::Free => 0.0,
+        SumPlace::LocalBuffer | SumPlace::Memory { .. } => q * k * a.operand.bytes() as f64,
+    };
+    let products = match a.direction {
+        Direction::Forward => [product(q, k, d), product(q, d, k), CoreExchange::default(), CoreExchange::default()],
+        Direction::Backward => [
+            product(q, k, d).times(2.0),
+            product(k, d, q).times(2.0),
+            product(q, d, k),
+            // The gradient of the scores enters two products.
+            CoreExchange { local: 2.0 * probabilities, accumulated: 0.0 },
+        ],
+    };
+    let start = CoreExchange { local: probabilities, accumulated: 0.0 };
+    products.iter().fold(start, CoreExchange::add)
+}
+
+impl CoreExchange {
+    fn add(mut self, more: &Self) -> Self {
+        self.local += more.local;
+        self.accumulated += more.accumulated;
+        self
+    }
+
+    fn times(self, factor: f64) -> Self {
+        Self { local: self.local * factor, accumulated: self.accumulated * factor }
+    }
+}
+
+impl AttentionTiling {
+    /// Seconds, without launch and the shortest route's latency.
+    fn total_seconds(&self) -> f64 {
+        self.time + self.route.extra_latency
+    }
+
+    /// Bytes read from and written to shared level `i`. The innermost level on the route streams tiles to the cores.
+    /// Results go around levels that have a path around them.
+    fn bytes_through_shared(&self, view: &SpanResources, a: &FusedAttention, i: usize) -> (f64, f64) {
+        if !self.route.crosses_level(i) {
+            return (0.0, 0.0);
+        }
+        let out = written_bytes(a);
+        let device = (self.device - out).max(0.0);
+        let read = if i > 0 && self.route.next_level(i).is_none() { self.streamed } else { device };
+        let filled = if i == 0 { 0.0 } else { device };
+        let results = if view.shared.get(i).is_some_and(|level| level.bypass) { 0.0 } else { out };
+        (read, results + filled)
+    }
+
+    /// Bytes read from and written to a core's own memory. The innermost one serves arrays and lanes.
+    fn bytes_through_local(&self, a: &FusedAttention, innermost: bool) -> (f64, f64) {
+        let exchanged = if innermost { self.on_core.local } else { 0.0 };
+        (self.into_arrays + exchanged, self.streamed + written_bytes(a) + exchanged)
+    }
+
+    fn slowest_shared_port(&self, view: &SpanResources, a: &FusedAttention) -> (f64, usize) {
+        let mut slowest = (0.0, 0);
+        for (i, level) in view.shared.iter().enumerate() {
+            let (read, written) = self.bytes_through_shared(view, a, i);
+            let time = level.busy_seconds(read, written);
+            if time > slowest.0 {
+                slowest = (time, level.index);
+            }
+        }
+        slowest
+    }
+
+    /// The slowest of a core's own ports. Arrays with their sums in registers wait for the innermost memory's stream
+    /// alone, as the scalars of GPUs were fitted.
+    fn slowest_local_port(&self, model: &CostModel, view: &SpanResources, a: &FusedAttention) -> (f64, usize) {
+        let workers = view.cores.min(view.vector_cores);
+        let sums = model.machine.arrays.sums;
+        if matches!(sums, SumPlace::Free) {
+            let on = |level: &LevelRates| (level.busy_seconds(self.into_arrays, self.streamed) / workers, level.index);
+            return view.local.last().map_or((0.0, 0), on);
+        }
+        let mut slowest = (self.on_core.accumulated * sums.seconds_per_byte() / workers, 0);
+        for (i, level) in view.local.iter().enumerate() {
+            let (read, written) = self.bytes_through_local(a, i + 1 == view.local.len());
+            let time = level.busy_seconds(read, written) / workers;
+            if time > slowest.0 {
+                slowest = (time, level.index);
+            }
+        }
+        slowest
+    }
 }
 
 /// Bytes that the device's memory moves; streams come from the innermost shared level. The bytes are compulsory only
 /// where an on-chip shared level holds the streamed operands of the heads in flight. Otherwise the cores that work on
 /// one head stream the same tiles in step (`kept` tiles of it, one core each). The shared level passes each tile to all
 /// of them.
-fn device_bytes(view: &SpanResources, a: &FusedAttention, streamed: f64, kept: f64) -> f64 {
+fn device_bytes(view: &SpanResources, route: Route, a: &FusedAttention, streamed: f64, kept: f64) -> f64 {
     let workers = view.cores.min(view.vector_cores);
     let in_flight = ceil_div(workers, kept).min(a.batch as f64 * a.heads as f64);
     let per_head = (a.keys as f64 * 2.0 + a.queries as f64 * 2.0) * a.head_dim as f64 * a.operand.bytes() as f64;
     let compulsory = a.compulsory_bytes().as_f64();
-    let held = view.shared.iter().skip(1).any(|level| level.capacity >= in_flight * per_head);
-    let sharing = if view.shared.len() > 1 { kept.min(workers).max(1.0) } else { 1.0 };
+    let held = route.levels_crossed(&view.shared).skip(1).any(|(_, level)| level.capacity >= in_flight * per_head);
+    let sharing = if route.next_level(0).is_some() { kept.min(workers).max(1.0) } else { 1.0 };
     if held { compulsory } else { compulsory.max(streamed / sharing) }
 }
 
@@ -220,30 +337,15 @@ fn written_bytes(a: &FusedAttention) -> f64 {
     }
 }
 
-fn slowest_port(view: &SpanResources, a: &FusedAttention, streamed: f64, device: f64) -> (f64, usize) {
-    let out = written_bytes(a);
-    let mut slowest = (0.0, 0);
-    for (i, level) in view.shared.iter().enumerate() {
-        let read = if i + 1 == view.shared.len() && i > 0 { streamed } else { (device - out).max(0.0) };
-        let filled = if i == 0 { 0.0 } else { (device - out).max(0.0) };
-        let time = level.busy_seconds(read, out + filled);
-        if time > slowest.0 {
-            slowest = (time, level.index);
-        }
-    }
-    slowest
-}
-
 fn traffic_of_tiling(view: &SpanResources, a: &FusedAttention, plan: &AttentionTiling) -> Traffic {
-    let mut traffic = Traffic::default();
-    let out = written_bytes(a);
-    let device = (plan.device - out).max(0.0);
+    let mut traffic = Traffic { accumulated: plan.on_core.accumulated, ..Traffic::default() };
     for (i, level) in view.shared.iter().enumerate() {
-        let read = if i + 1 == view.shared.len() && i > 0 { plan.streamed } else { device };
-        traffic.add_traffic(level.index, read, out + if i == 0 { 0.0 } else { device });
+        let (read, written) = plan.bytes_through_shared(view, a, i);
+        traffic.add_traffic(level.index, read, written);
     }
-    for level in &view.local {
-        traffic.add_traffic(level.index, plan.into_arrays, plan.streamed + out);
+    for (i, level) in view.local.iter().enumerate() {
+        let (read, written) = plan.bytes_through_local(a, i + 1 == view.local.len());
+        traffic.add_traffic(level.index, read, written);
     }
     traffic
 }

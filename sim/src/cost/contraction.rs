@@ -1,11 +1,11 @@
 //! Contractions, with elementwise work on their result if any: cost, latency and lower bounds.
 
 use super::machine::{LevelRates, Machine, SpanResources};
-use super::mapping::{
-    ACCUMULATOR, BestMapping, MappingCost, MappingProblem, OuterTraffic, chunk_bytes, compute_outer_traffic, fastest_mapping,
-    search_mappings,
-};
-use super::tensor_core::ceil_div;
+use super::mapping::{ACCUMULATOR, BestMapping, MappingCost, MappingProblem};
+use super::mapping::{chunk_bytes, fastest_mapping, search_mappings};
+use super::route::Route;
+use super::shared_traffic::{OuterTraffic, compute_outer_traffic};
+use super::tensor_core::{SumPlace, ceil_div};
 use super::{Bottleneck, CostModel, KernelCost, Traffic, library, vector_core};
 use crate::hardware::Dataflow;
 use crate::kernel::{Contraction, Elementwise};
@@ -49,9 +49,9 @@ fn lane_cycles(e: &Elementwise) -> f64 {
     e.elements as f64 * vector_core::elementwise_cycles(e.function, e.direction)
 }
 
-/// Launch overhead and the longest latency of a shared level.
+/// Launch overhead and the longest latency of a shared level on the shortest route.
 fn overhead_seconds(model: &CostModel, view: &SpanResources) -> f64 {
-    model.machine.calibration.launch_overhead.0 + view.shared.iter().map(|level| level.latency).fold(0.0, f64::max)
+    model.machine.calibration.launch_overhead.0 + view.least_latency()
 }
 
 /// The latency of [`cost_of_contraction`] if it is below `known` seconds, else `known`. Mappings that cannot be faster
@@ -121,21 +121,25 @@ pub(super) fn cost_of_contraction(
 }
 
 fn traffic_of_mapping(view: &SpanResources, p: &MappingProblem, outer: &OuterTraffic, mapped: &MappingCost) -> Traffic {
-    let mut traffic = Traffic::default();
-    let results = p.written_bytes();
-    let last = view.shared.len().saturating_sub(1);
+    let mut traffic = Traffic { accumulated: mapped.accumulated, ..Traffic::default() };
+    let shared = &mapped.shared;
     for (i, level) in view.shared.iter().enumerate() {
-        let (filled, inward) = outer.bytes_through_level(i, last, mapped.into_cores);
-        let passing = if i == 0 { 0.0 } else { results };
-        traffic.add_traffic(level.index, inward + passing + p.epilogue_read, filled + results);
+        let (read, written) = shared.bytes_through_level(view, p, outer, i);
+        let reread = if i == shared.park { shared.partials } else { 0.0 };
+        traffic.add_traffic(level.index, read + reread, written);
     }
-    if let Some(level) = view.shared.get(mapped.park) {
-        traffic.add_traffic(level.index, mapped.partials, mapped.partials);
-    }
+    // Parts of K leave the cores as partial results.
+    let whole = shared.partials == 0.0;
+    let results = if whole { p.written_bytes() } else { shared.partials + p.epilogue_written };
+    let passing = results + p.epilogue_read;
     let innermost = view.local.len().saturating_sub(1);
     for (i, level) in view.local.iter().enumerate() {
-        let inward = if i == innermost { mapped.into_arrays } else { mapped.into_cores };
-        traffic.add_traffic(level.index, inward + results, mapped.into_cores + results);
+        let (inward, sums) = match i == innermost {
+            true => (mapped.into_arrays, mapped.local_sums),
+            false => (shared.into_cores, 0.0),
+        };
+        let beside = passing + sums;
+        traffic.add_traffic(level.index, inward + beside, shared.into_cores + beside);
     }
     traffic
 }
@@ -157,13 +161,20 @@ pub(super) fn lower_bound_of_contraction(
     let crossings =
         view.local.first().map_or(p.m + p.n, |level| least_crossings(machine, level.capacity, chunk_bytes(machine, p.k), &p));
     let into_cores = p.batch * p.k * p.operand * crossings;
-    let last = view.shared.len().saturating_sub(1);
-    let port = view.shared.last().map_or(0.0, |level| {
-        let passing = if last == 0 { 0.0 } else { p.written_bytes() };
-        level.busy_seconds(into_cores + passing + p.epilogue_read, p.written_bytes())
-    });
+    let on = |route: &Route| least_port_time(view, &p, *route, into_cores);
+    let port = view.routes.iter().map(on).fold(f64::INFINITY, f64::min);
     let own = least_local_time(machine, view, &p, into_cores);
     overhead_seconds(model, view) + compute.max(p.epilogue_time).max(port).max(own)
+}
+
+/// A lower bound on the time at the innermost shared level that the operands cross on a route.
+fn least_port_time(view: &SpanResources, p: &MappingProblem, route: Route, into_cores: f64) -> f64 {
+    let Some((at, level)) = route.levels_crossed(&view.shared).next_back() else { return 0.0 };
+    if level.bypass {
+        return level.busy_seconds(into_cores, 0.0);
+    }
+    let results = p.written_bytes();
+    level.busy_seconds(into_cores + if at == 0 { 0.0 } else { results } + p.epilogue_read, results)
 }
 
 /// A lower bound on the arrays' time over all cuts. However M, N and K are cut, each part of a stationary dimension
@@ -182,7 +193,8 @@ fn least_array_cycles(machine: &Machine, view: &SpanResources, p: &MappingProble
 /// A lower bound on the port time of the busiest core's own memories, given the operand bytes into all cores. The
 /// busiest core has at least the mean number of units. Each level takes in these bytes and passes on at least as many,
 /// as often as the next level's capacity demands. The innermost feeds the arrays; those on neighbouring columns share
-/// the streamed operand.
+/// the streamed operand. It holds their partial sums: however K is cut, each result leaves the arrays at least once per
+/// fold of the whole K.
 fn least_local_time(machine: &Machine, view: &SpanResources, p: &MappingProblem, into_cores: f64) -> f64 {
     let a = &machine.arrays;
     let results = p.batch * p.m * p.n * p.result;
@@ -192,10 +204,15 @@ fn least_local_time(machine: &Machine, view: &SpanResources, p: &MappingProblem,
         Dataflow::WeightStationary => (p.m * p.n / wide).max(p.m) + p.n,
         Dataflow::InputStationary => (p.m * p.n / wide).max(p.n) + p.m,
     };
+    let sums = match a.sums {
+        SumPlace::LocalBuffer => p.batch * p.m * p.n * ACCUMULATOR * a.partial_passes(p.k),
+        SumPlace::Free | SumPlace::Memory { .. } => 0.0,
+    };
     let of = |(i, level): (usize, &LevelRates)| {
+        let sums = if i + 1 < view.local.len() { 0.0 } else { sums };
         let crossings = view.local.get(i + 1).map_or(crossings, |inner| least_crossings(machine, inner.capacity, 0.0, p));
         let inward = (p.batch * p.k * p.operand * crossings).max(if i + 1 < view.local.len() { into_cores } else { 0.0 });
-        level.busy_seconds(inward + results, into_cores + results) / view.cores
+        level.busy_seconds(inward + results + sums, into_cores + results + sums) / view.cores
     };
     view.local.iter().enumerate().map(of).fold(0.0, f64::max)
 }

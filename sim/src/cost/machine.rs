@@ -1,7 +1,8 @@
 //! The accelerator as the cost model uses it: rates instead of bandwidths, plain floats, one set of resources per span.
 
 use super::library_model::LibraryModel;
-use super::tensor_core::CoreArrays;
+use super::route::Route;
+use super::tensor_core::{CoreArrays, SumPlace};
 use super::{CostError, MAX_LEVELS, Span};
 use crate::hardware::{Accelerator, Calibration, MemoryLevel, MemoryScope};
 use crate::kernel::DataType;
@@ -19,6 +20,11 @@ pub(super) struct LevelRates {
     pub(super) single_port: bool,
     /// Seconds from a request to its first byte.
     pub(super) latency: f64,
+    /// Joules per byte read and written.
+    pub(super) read_energy: f64,
+    pub(super) write_energy: f64,
+    /// True if data can move past the level.
+    pub(super) bypass: bool,
     /// Position in [`Accelerator::memory_levels`], innermost first.
     pub(super) index: usize,
 }
@@ -31,6 +37,9 @@ impl LevelRates {
             write: 1.0 / (level.write_bandwidth.0 * share * achieved),
             single_port: level.ports <= 1,
             latency: level.latency.0,
+            read_energy: level.read_energy_per_byte.0,
+            write_energy: level.write_energy_per_byte.0,
+            bypass: level.kind.has_bypass(),
             index,
         }
     }
@@ -52,10 +61,12 @@ pub(super) struct SpanResources {
     pub(super) lanes: f64,
     /// Levels that all cores share, outermost first; the device's memory is the first.
     pub(super) shared: Vec<LevelRates>,
+    /// Ways through the shared levels: at least one.
+    pub(super) routes: Vec<Route>,
     /// Levels of each core, outermost first.
     pub(super) local: Vec<LevelRates>,
-    /// Bytes in which a vector core can keep rows.
-    pub(super) row_buffer: f64,
+    /// Bytes in which a vector core can keep rows, if it has a buffer or the core a memory.
+    row_buffer: Option<f64>,
     /// Vector cores.
     pub(super) vector_cores: f64,
     /// Exposed fraction of computing and moving, and unfused fraction of row passes. Both are nonzero only for a kernel
@@ -64,6 +75,26 @@ pub(super) struct SpanResources {
     pub(super) unfused: f64,
     /// The vendor's kernel library, where the span is the whole chip.
     pub(super) library: Option<LibraryModel>,
+}
+
+impl SpanResources {
+    /// The longest latency on the shortest route.
+    pub(super) fn least_latency(&self) -> f64 {
+        self.routes.first().map_or(0.0, |route| route.latency_seconds(&self.shared))
+    }
+
+    /// The routes that vector work may take. Its streams are used once, so they take the shortest, unless a vector core
+    /// keeps rows in a shared memory.
+    pub(super) fn stream_routes(&self) -> &[Route] {
+        if self.row_buffer.is_some() { self.routes.get(..1).unwrap_or_default() } else { &self.routes }
+    }
+
+    /// The bytes in which a vector core keeps rows on this route: its own memory, else its share of the outermost
+    /// shared memory on the die that the route crosses.
+    pub(super) fn row_buffer_on(&self, route: Route) -> f64 {
+        let shared = || route.levels_crossed(&self.shared).nth(1).map(|(_, level)| level.capacity);
+        self.row_buffer.or_else(shared).unwrap_or(0.0)
+    }
 }
 
 /// The accelerator prepared for costing.
@@ -133,9 +164,10 @@ impl Machine {
             cores,
             lanes: vector_cores * lanes,
             vector_cores,
+            routes: Route::list_routes(&split_levels(accelerator, MemoryScope::Chip, share)),
             shared: split_levels(accelerator, MemoryScope::Chip, share),
             local: split_levels(accelerator, MemoryScope::Core, 1.0),
-            row_buffer: row_buffer(accelerator, share),
+            row_buffer: row_buffer(accelerator),
             exposed: 0.0,
             unfused: 0.0,
             library: None,
@@ -147,6 +179,7 @@ impl Machine {
             arrays: CoreArrays {
                 dataflow: accelerator.tensor.dataflow,
                 preload: accelerator.tensor.preload,
+                sums: SumPlace::of_chip(accelerator),
                 count: f64::from(accelerator.tensor.arrays_per_core),
                 rows: f64::from(accelerator.tensor.rows),
                 columns: f64::from(accelerator.tensor.columns),
@@ -217,20 +250,21 @@ fn split_levels(accelerator: &Accelerator, scope: MemoryScope, share: f64) -> Ve
         .memory_levels()
         .enumerate()
         .filter(|(index, level)| if *index == last { scope == MemoryScope::Chip } else { level.scope == scope })
-        .map(|(index, level)| LevelRates::new(level, index, share, if index == last { achieved } else { 1.0 }))
+        .map(|(index, level)| {
+            let rates = LevelRates::new(level, index, share, if index == last { achieved } else { 1.0 });
+            LevelRates { bypass: rates.bypass && index != last, ..rates }
+        })
         .collect();
     levels.reverse();
     levels
 }
 
-/// The bytes in which a vector core keeps rows: its own buffer, else the core's outermost memory, else its share of the
-/// global buffer.
-fn row_buffer(accelerator: &Accelerator, share: f64) -> f64 {
-    let shared = || accelerator.global_buffer().map(|level| level.capacity.as_f64() * share);
+/// The bytes in which a vector core keeps rows: its own buffer, else the core's outermost memory.
+fn row_buffer(accelerator: &Accelerator) -> Option<f64> {
     let local =
         || accelerator.on_chip.iter().rev().find(|level| level.scope == MemoryScope::Core).map(|level| level.capacity.as_f64());
     let own = accelerator.vector.buffer.map(|bytes| bytes.as_f64());
-    own.or_else(local).or_else(shared).unwrap_or(0.0)
+    own.or_else(local)
 }
 
 fn check_figures(accelerator: &Accelerator) -> Result<(), CostError> {

@@ -7,6 +7,9 @@
 //! times. Edges are exact (imperfect factors). The same closed form gives the traffic into every shared level from the
 //! next outer one.
 //!
+//! Sums that leave the arrays before K is done cross the ports of `local_ports`. Operands take the fastest route
+//! through the shared levels (`shared_traffic`); results, used once, go around every level that has a path around it.
+//!
 //! Time = launch + latencies + max(fill + compute + drain, every port). Compute runs in waves of units over the cores;
 //! units of edge size form waves of their own. The exposed part of computing and moving, which a chip's software stack
 //! does not overlap (`overlap_fraction`), is added.
@@ -14,7 +17,9 @@
 //! The mapper is monotone in three ways: a candidate's time only falls with bandwidth, its feasibility only grows with
 //! capacity, and more effort only adds candidates.
 
+use super::local_ports::{CoreUnit, time_of_unit};
 use super::machine::{Machine, SpanResources};
+use super::shared_traffic::{OuterTraffic, SharedPortTimes, SharedTraffic, least_shared_time, time_shared_ports};
 use super::tensor_core::{ceil_div, ceil_nonnegative};
 use super::tiles::{MappingEffort, TileSizes};
 
@@ -53,37 +58,24 @@ impl MappingProblem {
     }
 }
 
-/// Traffic that no unit size changes: the bytes into each shared on-chip level, outermost first.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct OuterTraffic {
-    /// Operand bytes that leave shared level i for shared level i + 1.
-    fills: [f64; super::MAX_LEVELS],
-}
-
-impl OuterTraffic {
-    /// Operand bytes into shared level `i`, and out of it towards the cores. A level is never filled with more than the
-    /// cores take: data that it cannot keep bypasses it.
-    pub(super) fn bytes_through_level(&self, i: usize, last: usize, into_cores: f64) -> (f64, f64) {
-        let at = |index: usize| self.fills.get(index).copied().unwrap_or(0.0).min(into_cores);
-        let filled = if i == 0 { 0.0 } else { at(i - 1) };
-        (filled, if i == last { into_cores } else { at(i) })
-    }
-}
-
 /// A mapping's time and traffic.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MappingCost {
     pub(super) time: f64,
     pub(super) compute: f64,
     pub(super) slowest_port: f64,
+    /// Position in `SpanResources::shared` of the level with the slowest port.
     pub(super) slowest_level: usize,
-    /// Operand bytes into the cores.
-    pub(super) into_cores: f64,
+    /// The time of the busiest port, the cores' own included.
+    busiest_port: f64,
+    /// Joules of the shared levels' traffic.
+    shared_energy: f64,
+    pub(super) shared: SharedTraffic,
     /// Operand bytes from the cores' innermost memory into the arrays.
     pub(super) into_arrays: f64,
-    /// Bytes of partial results written and reread because K is split.
-    pub(super) partials: f64,
-    pub(super) park: usize,
+    /// Bytes of sums, written and read: at the cores' innermost memory and at the accumulators.
+    pub(super) local_sums: f64,
+    pub(super) accumulated: f64,
 }
 
 /// Bytes of a tile's first chunk along K: enough to fill the array's rows once.
@@ -107,7 +99,7 @@ fn fits_capacity(capacity: f64, m: f64, n: f64, k: f64, chunk: f64, operand: f64
 /// The least operand bytes into a memory of `capacity` for one product. The candidates are tiles (j-th even split of M,
 /// the largest N that fits with it) with accumulators resident here or in the `inner` memories, and resident panels of
 /// either operand.
-fn least_operand_bytes(p: &MappingProblem, capacity: f64, inner: f64, chunk: f64) -> f64 {
+pub(super) fn least_operand_bytes(p: &MappingProblem, capacity: f64, inner: f64, chunk: f64) -> f64 {
     let (left, right) = (p.m * p.k * p.operand, p.k * p.n * p.operand);
     let compulsory = left + right;
     if compulsory <= capacity || left + 2.0 * chunk * p.operand <= capacity || right + 2.0 * chunk * p.operand <= capacity {
@@ -155,11 +147,11 @@ impl BestMapping {
 
     fn offer_mapping(&mut self, candidate: MappingCost) {
         self.fastest = self.fastest.min(candidate.time);
-        let moved = |m: &MappingCost| m.into_cores + m.partials;
+        let cost = |m: &MappingCost| (m.shared.into_cores + m.shared.partials, m.shared_energy);
+        // The reported time is the fastest one's, so no port may be busy for longer.
+        let allowed = |m: &MappingCost| m.time <= self.fastest * THRIFT && m.busiest_port <= self.fastest;
         let better = match &self.chosen {
-            Some(chosen) if chosen.time <= self.fastest * THRIFT => {
-                candidate.time <= self.fastest * THRIFT && moved(&candidate) < moved(chosen)
-            }
+            Some(chosen) if allowed(chosen) => allowed(&candidate) && cost(&candidate) < cost(chosen),
             _ => candidate.time <= self.fastest,
         };
         if better {
@@ -197,9 +189,7 @@ pub(super) fn search_mappings(
     }
     for um in ms.iter(rising) {
         // Narrower units and splits of K never reduce the ports' traffic.
-        if slowest_shared_port(view, p, outer, p.bytes_into_cores(ceil_div(p.m, um), 1.0), 0.0, 0).slowest
-            >= best.seconds_to_beat()
-        {
+        if least_shared_time(view, p, outer, p.bytes_into_cores(ceil_div(p.m, um), 1.0)) >= best.seconds_to_beat() {
             continue;
         }
         for un in ns.iter(rising) {
@@ -235,14 +225,13 @@ fn try_unit(
 ) {
     let (tm, tn) = (ceil_div(p.m, um), ceil_div(p.n, un));
     let into_cores = p.bytes_into_cores(tm, tn);
-    let ports = slowest_shared_port(view, p, outer, into_cores, 0.0, 0);
-    if ports.slowest >= best.seconds_to_beat() {
+    if least_shared_time(view, p, outer, into_cores) >= best.seconds_to_beat() {
         return;
     }
     let count = machine.arrays.count;
     for independent in [false, true] {
         if !independent || (count > 1.0 && fit(um, un, count)) {
-            let tile = UnitTile { um, un, tm, tn, split: 1.0, independent, into_cores, ports };
+            let tile = UnitTile { um, un, tm, tn, split: 1.0, independent, into_cores };
             try_splits(machine, view, p, outer, tile, best);
         }
     }
@@ -279,27 +268,26 @@ pub(super) fn fastest_mapping(
 ) -> (f64, MappingCost) {
     let mut best = BestMapping { fastest: f64::INFINITY, chosen: None, prune, least_compute: None };
     search_mappings(machine, view, p, outer, effort, &mut best);
-    let nothing = MappingCost {
-        time: 0.0,
-        compute: 0.0,
-        slowest_port: 0.0,
-        slowest_level: 0,
-        into_cores: 0.0,
-        into_arrays: 0.0,
-        partials: 0.0,
-        park: 0,
-    };
-    best.chosen.map_or((0.0, nothing), |chosen| (best.fastest, chosen))
+    let chosen = best.chosen.unwrap_or_else(|| MappingCost::of_nothing(view));
+    (if best.fastest.is_finite() { best.fastest } else { 0.0 }, chosen)
 }
 
-pub(super) fn compute_outer_traffic(machine: &Machine, view: &SpanResources, p: &MappingProblem) -> OuterTraffic {
-    let mut outer = OuterTraffic::default();
-    let local: f64 = view.local.iter().map(|level| level.capacity).sum::<f64>() * view.cores;
-    let chunk = chunk_bytes(machine, p.k);
-    for (fill, level) in outer.fills.iter_mut().zip(view.shared.iter().skip(1)) {
-        *fill = p.batch * least_operand_bytes(p, level.capacity, local, chunk);
+impl MappingCost {
+    fn of_nothing(view: &SpanResources) -> Self {
+        let route = view.routes.first().copied().unwrap_or_default();
+        Self {
+            time: 0.0,
+            compute: 0.0,
+            slowest_port: 0.0,
+            slowest_level: 0,
+            busiest_port: 0.0,
+            shared_energy: 0.0,
+            shared: SharedTraffic { route, into_cores: 0.0, partials: 0.0, park: 0 },
+            into_arrays: 0.0,
+            local_sums: 0.0,
+            accumulated: 0.0,
+        }
     }
-    outer
 }
 
 /// A unit size, and the distribution of the units.
@@ -314,13 +302,12 @@ struct UnitTile {
     split: f64,
     /// True if each array works on a unit of its own.
     independent: bool,
-    /// Operand bytes into the cores, and the ports' times with K whole.
+    /// Operand bytes into the cores.
     into_cores: f64,
-    ports: SharedPortTimes,
 }
 
-/// Offers the mappings of a tile. The device's memory can always hold partial results; an on-chip level can where they
-/// fit.
+/// Offers the mappings of a tile on every route. The device's memory can always hold partial results; an on-chip level
+/// can where they fit.
 fn try_parks(
     machine: &Machine,
     view: &SpanResources,
@@ -335,18 +322,31 @@ fn try_parks(
         if park > 0 && !(partials > 0.0 && level.capacity >= partials) {
             continue;
         }
-        let ports =
-            if partials > 0.0 { slowest_shared_port(view, p, outer, tile.into_cores, partials, park) } else { tile.ports };
-        if ports.slowest >= best.seconds_to_beat() {
-            continue;
+        let mut fastest: Option<MappingCost> = None;
+        for route in &view.routes {
+            let shared = SharedTraffic { route: *route, into_cores: tile.into_cores, partials, park };
+            let ports = time_shared_ports(view, p, outer, &shared);
+            if ports.slowest >= best.seconds_to_beat() {
+                continue;
+            }
+            // The arrays hide neither the first fill nor the last drain.
+            let bounded = |least| least + time_at_the_ends(machine, view, p, tile) >= best.seconds_to_beat();
+            if best.least_compute.is_some_and(bounded) {
+                break;
+            }
+            let compute = *compute.get_or_insert_with(|| compute_time(machine, view, p, tile));
+            if compute >= best.seconds_to_beat() {
+                break;
+            }
+            let candidate = cost_from_times(machine, view, p, tile, compute, &ports, shared);
+            // Of equally fast routes the one of less energy.
+            let cost = |m: &MappingCost| (m.time, m.shared_energy);
+            if fastest.as_ref().is_none_or(|fastest| cost(&candidate) < cost(fastest)) {
+                fastest = Some(candidate);
+            }
         }
-        // The arrays hide neither the first fill nor the last drain.
-        if best.least_compute.is_some_and(|least| least + time_at_the_ends(machine, view, p, tile) >= best.seconds_to_beat()) {
-            continue;
-        }
-        let compute = *compute.get_or_insert_with(|| compute_time(machine, view, p, tile));
-        if compute < best.seconds_to_beat() {
-            best.offer_mapping(cost_from_times(machine, view, p, tile, compute, ports, (partials, park)));
+        if let Some(candidate) = fastest {
+            best.offer_mapping(candidate);
         }
     }
 }
@@ -389,65 +389,46 @@ fn cost_from_times(
     p: &MappingProblem,
     tile: &UnitTile,
     compute: f64,
-    ports: SharedPortTimes,
-    (partials, park): (f64, usize),
+    ports: &SharedPortTimes,
+    shared: SharedTraffic,
 ) -> MappingCost {
     let results = p.batch * p.m * p.n;
     let (units, active) = tile.unit_counts(machine, view, p);
-    let (local_time, into_arrays) = time_of_local_ports(machine, view, p, tile, units / active.min(view.cores));
+    let own = time_of_unit(machine, view, p, &tile.core_unit(machine, p));
+    let local_time = own.seconds * ceil_nonnegative(units / active.min(view.cores));
     let memory = time_at_the_ends(machine, view, p, tile);
     // Partial results are reread for their sum after the last one is written.
-    let reread = view.shared.get(park).map_or(0.0, |level| level.busy_seconds(partials, 0.0));
+    let partials = shared.partials;
+    let reread = view.shared.get(shared.park).map_or(0.0, |level| level.busy_seconds(partials, 0.0));
     let reduce = if partials > 0.0 { reread + results * tile.split / machine.lane_rate(view) } else { 0.0 };
     let work = compute.max(p.epilogue_time).max(local_time);
     let moving = ports.slowest;
-    let time = (work + memory).max(moving) + view.exposed * (ports.in_turn + work - moving.max(work)) + reduce;
+    let time = (work + memory).max(moving)
+        + view.exposed * (ports.in_turn + work - moving.max(work))
+        + reduce
+        + shared.route.extra_latency;
     MappingCost {
         time,
         compute: work,
         slowest_port: moving,
         slowest_level: ports.level,
-        into_cores: tile.into_cores,
-        into_arrays,
-        partials,
-        park,
+        busiest_port: (moving + reread).max(local_time),
+        shared_energy: ports.energy,
+        shared,
+        into_arrays: units * own.traffic.into_arrays,
+        local_sums: units * own.traffic.local_sums,
+        accumulated: units * own.traffic.accumulated,
     }
 }
 
-/// The port times of the shared levels. `partials` bytes of partial results wait in the shared level `park`.
-fn slowest_shared_port(
-    view: &SpanResources,
-    p: &MappingProblem,
-    outer: &OuterTraffic,
-    into_cores: f64,
-    partials: f64,
-    park: usize,
-) -> SharedPortTimes {
-    let last = view.shared.len().saturating_sub(1);
-    let results = p.written_bytes();
-    let mut slowest = (0.0, 0);
-    let mut sum = 0.0;
-    for (i, level) in view.shared.iter().enumerate() {
-        let (filled, inward) = outer.bytes_through_level(i, last, into_cores);
-        let passing = if i == 0 { 0.0 } else { results };
-        let parked = if i == park { partials } else { 0.0 };
-        let time = level.busy_seconds(inward + passing + p.epilogue_read, filled + results + parked);
-        sum += time;
-        if time > slowest.0 {
-            slowest = (time, i);
-        }
+impl UnitTile {
+    /// The unit as a core's memories see it.
+    fn core_unit(&self, machine: &Machine, p: &MappingProblem) -> CoreUnit {
+        let count = machine.arrays.count;
+        let (arrays, in_core) = if self.independent { (1.0, count) } else { (count, 1.0) };
+        let (m, n, k) = (self.um.min(p.m), self.un.min(p.n), ceil_div(p.k, self.split));
+        CoreUnit { m, n, k, arrays, in_core, split: self.split }
     }
-    SharedPortTimes { slowest: slowest.0, level: slowest.1, in_turn: sum }
-}
-
-/// Port times of the shared levels.
-#[derive(Debug, Clone, Copy)]
-struct SharedPortTimes {
-    /// The slowest port, and its position in `view.shared`.
-    slowest: f64,
-    level: usize,
-    /// The sum of all port times, for data that moves inwards without overlap.
-    in_turn: f64,
 }
 
 /// Cycles of waves of units over the workers. Units of one size are dealt before the next smaller size; a wave takes as
@@ -480,48 +461,6 @@ fn count_waves(p: &MappingProblem, tile: &UnitTile, tm: f64, tn: f64, workers: f
         waves = reached;
     }
     total
-}
-
-/// Port time of the busiest core's own memories, and the operand bytes into the arrays of all cores.
-fn time_of_local_ports(
-    machine: &Machine,
-    view: &SpanResources,
-    p: &MappingProblem,
-    tile: &UnitTile,
-    units_per_core: f64,
-) -> (f64, f64) {
-    let a = &machine.arrays;
-    let sharing = if tile.independent { 1.0 } else { a.count };
-    let (m, n, k) = (tile.um.min(p.m), tile.un.min(p.n), ceil_div(p.k, tile.split));
-    use crate::hardware::Dataflow::{InputStationary, OutputStationary, WeightStationary};
-    // Arrays on neighbouring columns of folds share the streamed operand.
-    let words = match a.dataflow {
-        OutputStationary => m * k * ceil_div(ceil_div(n, a.columns), sharing) + k * n * ceil_div(m, a.rows),
-        WeightStationary => m * k * ceil_div(ceil_div(n, a.columns), sharing) + k * n,
-        InputStationary => k * n * ceil_div(ceil_div(m, a.columns), sharing) + m * k,
-    };
-    let into_arrays = words * p.operand;
-    let fetched = (m + n) * k * p.operand;
-    let written = m * n * p.result;
-    let mut slowest = 0.0_f64;
-    let last = view.local.len().saturating_sub(1);
-    for (i, level) in view.local.iter().enumerate() {
-        let inward = if i == last { into_arrays } else { inner_bytes(view, p, i, m, n, k) };
-        slowest = slowest.max(level.busy_seconds(inward + written, fetched + written) * ceil_nonnegative(units_per_core));
-    }
-    let all = p.batch * ceil_div(p.m, tile.um) * ceil_div(p.n, tile.un) * tile.split * into_arrays;
-    (slowest, all)
-}
-
-/// Operand bytes of a unit (m, n, k) out of core level `i` into the next inner one: once where that holds the unit's
-/// accumulators, else as often as its capacity demands.
-fn inner_bytes(view: &SpanResources, p: &MappingProblem, i: usize, m: f64, n: f64, k: f64) -> f64 {
-    let inner = view.local.get(i + 1).map_or(0.0, |level| level.capacity);
-    if m * n * ACCUMULATOR <= inner {
-        return (m + n) * k * p.operand;
-    }
-    let unit = MappingProblem { batch: 1.0, m, n, k, ..*p };
-    least_operand_bytes(&unit, inner, 0.0, 1.0)
 }
 
 #[cfg(test)]

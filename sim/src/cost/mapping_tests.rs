@@ -2,10 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::super::machine::CoreUse;
+use super::super::shared_traffic::compute_outer_traffic;
 use super::super::{CostModel, Span};
 use super::*;
 use crate::hardware::phaze::{self, PhazeConfig};
-use crate::hardware::{Accelerator, Dataflow, MemoryLevel, MemoryScope};
+use crate::hardware::{Accelerator, Accumulation, AccumulatorMemory, Dataflow, MemoryKind, MemoryLevel, MemoryScope};
 use crate::kernel::{
     Contraction, DataType, Direction, Elementwise, ElementwiseFunction, Epilogue, FusedAttention, Kernel, Reduction, RowFunction,
 };
@@ -15,8 +16,9 @@ use proptest::prelude::*;
 /// A small chip: arrays up to 16 x 16, a local buffer of 64 B to 16 KiB, one shared buffer.
 fn chips() -> impl Strategy<Value = Accelerator> {
     let shape = (1_u32..5, 1_u32..5, 0_u32..5, 0_u32..5, 0_usize..3, any::<bool>());
-    (shape, 6_u32..15, 8_u32..18, 1e8_f64..1e12, 1e8_f64..1e12).prop_map(
-        |((cores, arrays, rows, columns, flow, preload), local, shared, fast, slow)| {
+    let paths = (any::<bool>(), 0_usize..3);
+    (shape, 6_u32..15, 8_u32..18, 1e8_f64..1e12, 1e8_f64..1e12, paths).prop_map(
+        |((cores, arrays, rows, columns, flow, preload), local, shared, fast, slow, (bypass, sums))| {
             let mut chip = phaze::design_accelerator(&PhazeConfig::tpu_v4_like());
             let level = |name: &str, scope, capacity: u32, rate| MemoryLevel {
                 name: name.to_owned(),
@@ -28,6 +30,16 @@ fn chips() -> impl Strategy<Value = Accelerator> {
             };
             let on_chip = vec![level("local", MemoryScope::Core, local, 1e12), level("shared", MemoryScope::Chip, shared, fast)];
             chip.on_chip = on_chip;
+            chip.on_chip[1].kind = MemoryKind::Scratchpad { bypass };
+            let accumulators = AccumulatorMemory {
+                capacity: Bytes(1 << shared),
+                read_bytes_per_cycle: 16.0,
+                write_bytes_per_cycle: 16.0,
+                read_energy_per_byte: chip.hbm.read_energy_per_byte,
+                write_energy_per_byte: chip.hbm.write_energy_per_byte,
+            };
+            chip.tensor.accumulation =
+                [Accumulation::LocalBuffer, Accumulation::DedicatedPorts, Accumulation::Memory(accumulators)][sums];
             chip.hbm.read_bandwidth = BytesPerSecond(slow);
             chip.hbm.write_bandwidth = BytesPerSecond(slow);
             chip.tensor.cores = cores;

@@ -18,10 +18,13 @@ mod contraction;
 mod library;
 mod library_attention;
 mod library_model;
+mod local_ports;
 mod machine;
 mod mapping;
 pub mod named;
+mod route;
 mod routine;
+mod shared_traffic;
 mod tensor_core;
 mod tiles;
 mod vector_core;
@@ -29,7 +32,7 @@ mod vector_core;
 pub use attention_call::AttentionCall;
 pub use cache::CostCache;
 pub use routine::{ExpertsCall, Routine};
-pub use tensor_core::{ArrayProblem, ArrayReport, fold_cycles, map_on_array};
+pub use tensor_core::{ArrayProblem, ArrayReport, count_result_passes, fold_cycles, map_on_array};
 pub use tiles::MappingEffort;
 pub use vector_core::{elementwise_cycles, row_cycles};
 
@@ -75,6 +78,8 @@ pub struct Traffic {
     pub read: [f64; MAX_LEVELS],
     /// Bytes written to each level.
     pub written: [f64; MAX_LEVELS],
+    /// Bytes of sums written to the cores' accumulators, and read from them, where the chip has such memories.
+    pub accumulated: f64,
 }
 
 impl Traffic {
@@ -301,13 +306,17 @@ impl CostModel {
         }
     }
 
-    /// The energy of the traffic, summed over the levels.
+    /// The energy of the traffic, summed over the levels and the accumulators.
     fn add_traffic_energy(&self, traffic: &Traffic) -> Joules {
-        self.accelerator
+        let sums = self.accelerator.tensor.accumulation.memory();
+        let each = sums.map_or(Joules::ZERO, |memory| memory.read_energy_per_byte + memory.write_energy_per_byte);
+        let levels: Joules = self
+            .accelerator
             .memory_levels()
             .zip(traffic.read.iter().zip(&traffic.written))
             .map(|(level, (read, written))| level.read_energy_per_byte * *read + level.write_energy_per_byte * *written)
-            .sum()
+            .sum();
+        levels + each * traffic.accumulated
     }
 
     fn energy_model(&self) -> &EnergyModel {

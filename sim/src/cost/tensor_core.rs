@@ -5,7 +5,7 @@
 //! An `R x C` array works through `F = ceil(Sr/R) ceil(Sc/C)` folds, each streaming `T` operands (Samajdar et al.,
 //! *SCALE-Sim: Systolic CNN Accelerator Simulator*, 2018, equations 1 to 4).
 
-use crate::hardware::Dataflow;
+use crate::hardware::{Accelerator, Accumulation, Dataflow};
 use serde::{Deserialize, Serialize};
 
 /// A product (m, k) x (k, n) on one array of `rows` x `columns` multiply-accumulate units.
@@ -66,6 +66,16 @@ pub fn fold_cycles(dataflow: Dataflow, rows: u64, columns: u64, t: u64) -> u64 {
     load.saturating_add(rows).saturating_add(columns).saturating_add(t).saturating_sub(2)
 }
 
+/// Times that every result leaves the array: once per fold of the contracted dimension, or once where results
+/// accumulate in place. All passes but the last are partial sums.
+#[must_use]
+pub fn count_result_passes(dataflow: Dataflow, rows: u64, k: u64) -> u64 {
+    match dataflow {
+        Dataflow::OutputStationary => 1,
+        Dataflow::WeightStationary | Dataflow::InputStationary => k.div_ceil(rows.max(1)),
+    }
+}
+
 impl ArrayProblem {
     /// Stall-free cycles and SRAM accesses. With a dimension of zero all counts are zero. Counts saturate.
     #[must_use]
@@ -77,11 +87,12 @@ impl ArrayProblem {
         let folds = if t == 0 { 0 } else { row_folds.saturating_mul(column_folds) };
         let cycles = folds.saturating_mul(fold_cycles(self.dataflow, rows, columns, t));
         let words = |a: u64, b: u64, times: u64| a.saturating_mul(b).saturating_mul(times);
-        let (ifmap_reads, filter_reads, ofmap_writes) = match self.dataflow {
-            Dataflow::OutputStationary => (words(m, k, column_folds), words(k, n, row_folds), words(m, n, 1)),
-            Dataflow::WeightStationary => (words(m, k, column_folds), words(k, n, 1), words(m, n, row_folds)),
-            Dataflow::InputStationary => (words(m, k, 1), words(k, n, column_folds), words(m, n, row_folds)),
+        let (ifmap_reads, filter_reads) = match self.dataflow {
+            Dataflow::OutputStationary => (words(m, k, column_folds), words(k, n, row_folds)),
+            Dataflow::WeightStationary => (words(m, k, column_folds), words(k, n, 1)),
+            Dataflow::InputStationary => (words(m, k, 1), words(k, n, column_folds)),
         };
+        let ofmap_writes = words(m, n, count_result_passes(self.dataflow, rows, k));
         let slip = match self.dataflow {
             Dataflow::OutputStationary => folds.saturating_mul(rows + columns),
             Dataflow::WeightStationary | Dataflow::InputStationary => 0,
@@ -109,9 +120,60 @@ pub(super) struct CoreArrays {
     pub(super) count: f64,
     pub(super) rows: f64,
     pub(super) columns: f64,
+    pub(super) sums: SumPlace,
+}
+
+/// Where partial sums wait between folds, as the mapper uses it.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum SumPlace {
+    /// Where they take no time.
+    Free,
+    /// At the ports of the core's innermost memory.
+    LocalBuffer,
+    /// In accumulators: bytes of a core, and seconds per byte.
+    Memory { capacity: f64, read: f64, write: f64 },
+}
+
+impl SumPlace {
+    /// Seconds for a byte written to the accumulators and read from them; zero where the chip has none.
+    pub(super) fn seconds_per_byte(self) -> f64 {
+        match self {
+            Self::Memory { read, write, .. } => read.max(write),
+            Self::Free | Self::LocalBuffer => 0.0,
+        }
+    }
+
+    pub(super) fn of_chip(accelerator: &Accelerator) -> Self {
+        let per_byte = |bytes_per_cycle: f64| 1.0 / (bytes_per_cycle * accelerator.clock.0);
+        match (accelerator.tensor.dataflow, &accelerator.tensor.accumulation) {
+            (Dataflow::OutputStationary, _) | (_, Accumulation::DedicatedPorts) => Self::Free,
+            (_, Accumulation::LocalBuffer) => Self::LocalBuffer,
+            (_, Accumulation::Memory(memory)) => Self::Memory {
+                capacity: memory.capacity.as_f64(),
+                read: per_byte(memory.read_bytes_per_cycle),
+                write: per_byte(memory.write_bytes_per_cycle),
+            },
+        }
+    }
 }
 
 impl CoreArrays {
+    /// Times that a product over `k` writes each sum before the last time; it reads each as often.
+    pub(super) fn partial_passes(&self, k: f64) -> f64 {
+        count_result_passes(self.dataflow, self.rows as u64, k as u64).saturating_sub(1) as f64
+    }
+
+    /// Times that the stationary operand of a product (m, n, k) enters the arrays if its sums stay in accumulators of
+    /// `capacity` bytes, where `arrays` arrays share the folds. The sums of the columns in progress must fit; the
+    /// streamed dimension is cut into chunks that do. `None` where chunks are shorter than the load of the next fold.
+    pub(super) fn stationary_passes(&self, capacity: f64, (m, n, k): (f64, f64, f64), arrays: f64) -> Option<f64> {
+        let (_, spatial, streamed) = self.mapped_dimensions(m, n, k);
+        let wide = spatial.min(self.columns * arrays);
+        let chunks = ceil_div(streamed * wide * super::mapping::ACCUMULATOR, capacity);
+        let hidden = self.preload && floor_nonnegative(streamed / chunks) >= self.load_cycles(k.min(self.rows));
+        (chunks <= 1.0 || hidden).then_some(chunks)
+    }
+
     /// Cycles of `folds` folds that stream `t` on one array, each loading `used` rows. With preload the next stationary
     /// tile loads while the current one streams, so filling and draining count once per kernel
     /// ([`CoreArrays::fill_cycles`]). Without it they count once per fold, as in SCALE-Sim.
@@ -236,8 +298,14 @@ mod tests {
 
     #[test]
     fn preload_hides_the_fill_and_several_arrays_share_the_folds() {
-        let mut arrays =
-            CoreArrays { dataflow: Dataflow::WeightStationary, preload: false, count: 4.0, rows: 128.0, columns: 128.0 };
+        let mut arrays = CoreArrays {
+            dataflow: Dataflow::WeightStationary,
+            preload: false,
+            count: 4.0,
+            rows: 128.0,
+            columns: 128.0,
+            sums: SumPlace::Free,
+        };
         let alone = arrays.tile_cycles(512.0, 512.0, 512.0, 1.0);
         assert_eq!(
             alone,

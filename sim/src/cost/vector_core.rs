@@ -1,4 +1,5 @@
-//! Vector work: explicit passes over memory, bounded by the lanes and by every memory port.
+//! Vector work: explicit passes over memory, bounded by the lanes and by every memory port that the data crosses. A
+//! scratchpad with a path around it is crossed only where a core without a memory of its own keeps rows in it.
 //!
 //! Cycles per element are lane-cycles of PHAZE's published vector-core estimator (Wang et al., ICML 2024). It gives
 //! addition, multiplication and ReLU 1; division 10; square root and erf 15; sigmoid and SiLU 12; sine and cosine 13;
@@ -6,6 +7,7 @@
 //! is tanh: its listed 27 is above the cost through its own sigmoid.
 
 use super::machine::SpanResources;
+use super::route::Route;
 use super::tensor_core::ceil_nonnegative;
 use super::{Bottleneck, CostModel, KernelCost, Traffic};
 use crate::kernel::{Direction, Elementwise, ElementwiseFunction, Kernel, Reduction, RowFunction};
@@ -144,8 +146,7 @@ pub(super) fn is_composed(kernel: &Kernel) -> bool {
     }
 }
 
-/// The cost of passes through every shared level: `read` and `written` bytes, `busy` seconds and `operations` on the
-/// lanes.
+/// The cost of one pass: `read` and `written` bytes, `busy` seconds and `operations` on the lanes.
 pub(super) fn stream_pass(
     model: &CostModel,
     view: &SpanResources,
@@ -154,9 +155,10 @@ pub(super) fn stream_pass(
     busy: f64,
     operations: f64,
 ) -> KernelCost {
-    finish_cost(model, view, &StreamPass { read, written, busy, operations, useful: operations, kernels: 1.0 })
+    finish_cost(model, view, |_| StreamPass { read, written, busy, operations, useful: operations, kernels: 1.0 })
 }
 
+#[derive(Debug, Clone, Copy)]
 struct StreamPass {
     read: f64,
     written: f64,
@@ -167,11 +169,12 @@ struct StreamPass {
 }
 
 /// The slowest port of a pass.
+#[derive(Debug, Clone, Copy)]
 struct SlowestPort {
     seconds: f64,
     /// Its level's position in [`crate::hardware::Accelerator::memory_levels`].
     level: usize,
-    /// The longest latency of a shared level.
+    /// The longest latency of a shared level that the pass crosses.
     latency: f64,
 }
 
@@ -183,9 +186,9 @@ impl StreamPass {
         (self.read + through * self.written, self.written + through * self.read)
     }
 
-    fn slowest_port(&self, view: &SpanResources) -> SlowestPort {
+    fn slowest_port(&self, view: &SpanResources, route: Route) -> SlowestPort {
         let mut port = SlowestPort { seconds: 0.0, level: 0, latency: 0.0 };
-        for (i, level) in view.shared.iter().enumerate() {
+        for (i, level) in route.levels_crossed(&view.shared) {
             let (read, written) = self.bytes_through_level(i);
             let time = level.busy_seconds(read, written);
             if time > port.seconds {
@@ -209,10 +212,39 @@ impl StreamPass {
     }
 }
 
-fn finish_cost(model: &CostModel, view: &SpanResources, pass: &StreamPass) -> KernelCost {
-    let port = pass.slowest_port(view);
+/// A pass on its fastest route.
+struct RoutedPass {
+    route: Route,
+    pass: StreamPass,
+    port: SlowestPort,
+    /// Seconds of launches and latencies, and of the work.
+    overhead: f64,
+    work: f64,
+}
+
+impl RoutedPass {
+    fn total_seconds(&self) -> f64 {
+        self.overhead + self.work
+    }
+}
+
+/// The fastest route; among equally fast ones the shortest.
+fn choose_fastest_route(model: &CostModel, view: &SpanResources, pass: impl Fn(Route) -> StreamPass) -> RoutedPass {
+    let on = |route: Route| {
+        let pass = pass(route);
+        let port = pass.slowest_port(view, route);
+        let (overhead, work) = pass.total_seconds(model, &port);
+        RoutedPass { route, pass, port, overhead, work }
+    };
+    let others = view.stream_routes().iter().skip(1).map(|route| on(*route));
+    let shortest = on(view.routes.first().copied().unwrap_or_default());
+    others.fold(shortest, |best, other| if other.total_seconds() < best.total_seconds() { other } else { best })
+}
+
+fn finish_cost(model: &CostModel, view: &SpanResources, pass: impl Fn(Route) -> StreamPass) -> KernelCost {
+    let RoutedPass { route, pass, port, overhead, work } = choose_fastest_route(model, view, pass);
     let mut traffic = Traffic::default();
-    for (i, level) in view.shared.iter().enumerate() {
+    for (i, level) in route.levels_crossed(&view.shared) {
         let (read, written) = pass.bytes_through_level(i);
         traffic.add_traffic(level.index, read, written);
     }
@@ -220,7 +252,6 @@ fn finish_cost(model: &CostModel, view: &SpanResources, pass: &StreamPass) -> Ke
         let bytes = pass.read + pass.written;
         traffic.add_traffic(level.index, bytes, bytes);
     }
-    let (overhead, work) = pass.total_seconds(model, &port);
     let bound = if overhead > work {
         Bottleneck::Overhead
     } else if pass.busy >= port.seconds {
@@ -240,18 +271,17 @@ fn finish_cost(model: &CostModel, view: &SpanResources, pass: &StreamPass) -> Ke
 
 /// The latency of an elementwise kernel or a reduction; `None` for any other kernel.
 pub(super) fn latency_of_vector_kernel(model: &CostModel, view: &SpanResources, kernel: &Kernel) -> Option<f64> {
-    let pass = match kernel {
-        Kernel::Elementwise(e) => elementwise_pass(model, view, e),
-        Kernel::Reduction(r) => reduction_pass(model, view, r),
+    let fastest = match kernel {
+        Kernel::Elementwise(e) => choose_fastest_route(model, view, |_| elementwise_pass(model, view, e)),
+        Kernel::Reduction(r) => choose_fastest_route(model, view, |route| reduction_pass(model, view, r, route)),
         _ => return None,
     };
-    let (overhead, work) = pass.total_seconds(model, &pass.slowest_port(view));
-    Some(overhead + work)
+    Some(fastest.total_seconds())
 }
 
 /// The cost of one function over elements, in one pass.
 pub(super) fn cost_of_elementwise(model: &CostModel, view: &SpanResources, e: &Elementwise) -> KernelCost {
-    finish_cost(model, view, &elementwise_pass(model, view, e))
+    finish_cost(model, view, |_| elementwise_pass(model, view, e))
 }
 
 fn elementwise_pass(model: &CostModel, view: &SpanResources, e: &Elementwise) -> StreamPass {
@@ -266,17 +296,17 @@ fn elementwise_pass(model: &CostModel, view: &SpanResources, e: &Elementwise) ->
 /// The cost of a row function: one read and one write while the rows in flight stay on chip, another read where they
 /// spill. The chip's unfused fraction adds elementary passes, each a kernel of its own.
 pub(super) fn cost_of_reduction(model: &CostModel, view: &SpanResources, r: &Reduction) -> KernelCost {
-    finish_cost(model, view, &reduction_pass(model, view, r))
+    finish_cost(model, view, |route| reduction_pass(model, view, r, route))
 }
 
-fn reduction_pass(model: &CostModel, view: &SpanResources, r: &Reduction) -> StreamPass {
+fn reduction_pass(model: &CostModel, view: &SpanResources, r: &Reduction, route: Route) -> StreamPass {
     let machine = &model.machine;
     let cycles = row_cycles(r.function, r.direction);
     let elements = r.rows as f64 * r.columns as f64;
     let passes = passes_of_function(r.function, r.direction);
     let (read, written) = (r.read.as_f64(), r.written.as_f64());
     let row_bytes = if r.rows == 0 { 0.0 } else { read / r.rows as f64 };
-    let stays = row_bytes * ROWS_IN_FLIGHT.min(r.rows as f64) <= view.row_buffer;
+    let stays = row_bytes * ROWS_IN_FLIGHT.min(r.rows as f64) <= view.row_buffer_on(route);
     let reads = if stays { 1.0 } else { passes.spilled_reads };
     let unfused = view.unfused;
     let touch = read.max(written);

@@ -1,5 +1,6 @@
 //! The compute units: systolic arrays in tensor cores, lanes in vector cores.
 
+use super::accumulators::Accumulation;
 use crate::kernel::DataType;
 use crate::units::Bytes;
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dataflow {
-    /// Results accumulate in place; both operands stream in.
+    /// Results accumulate in place, in registers beside the units (GPUs); both operands stream in.
     OutputStationary,
     /// The right operand stays; the left streams in, partial sums stream out.
     #[default]
@@ -120,6 +121,8 @@ pub struct TensorCores {
     /// True if the next stationary tile loads while the current one computes (a second weight register per unit). The
     /// fill then counts once per kernel, not once per tile.
     pub preload: bool,
+    /// The place of partial sums between folds.
+    pub accumulation: Accumulation,
     /// Multiply-accumulates per unit and cycle, by operand type: 1 is one per cycle, 2 a half-width type that packs
     /// two, a fraction a wide type that takes several passes. Absent: not supported.
     pub macs_per_unit_per_cycle: PerDataType<f64>,

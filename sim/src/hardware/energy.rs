@@ -5,7 +5,7 @@
 //! scales them to other nodes, [`ProcessNode::energy_at_clock`] to other clocks.
 
 use super::memory::is_dram;
-use super::{Accelerator, Dataflow, MemoryLevel, MemoryScope, PerDataType, ProcessNode, TensorCores};
+use super::{Accelerator, Accumulation, Dataflow, MemoryLevel, MemoryScope, PerDataType, ProcessNode, TensorCores};
 use crate::kernel::DataType;
 use crate::units::{Bytes, Hertz, Joules, Seconds, Watts};
 use serde::{Deserialize, Serialize};
@@ -188,16 +188,21 @@ impl SustainedPower {
 const CONTRACTION: f64 = 8192.0;
 
 /// Bytes that an array's edges read and write per multiply-accumulate, with 16-bit operands and fp32 sums. With a
-/// stationary operand the other enters by the rows; partial sums leave by the columns and are accumulated on the way.
+/// stationary operand the other enters by the rows and sums leave by the columns, once per fold of K
+/// ([`count_result_passes`](crate::cost::count_result_passes)). In a large product each comes back for the next fold,
+/// from the local buffer or from the accumulators; dedicated ports add it on the way.
 /// Output-stationary arrays read both operands. Their accumulators live in the local memory and are read and written
 /// once per `rows` of depth.
 fn edge_bytes_per_mac(tensor: &TensorCores) -> (f64, f64) {
     let (rows, columns) = (f64::from(tensor.rows), f64::from(tensor.columns));
-    let read = match tensor.dataflow {
-        Dataflow::WeightStationary | Dataflow::InputStationary => 2.0 * rows,
-        Dataflow::OutputStationary => 2.0 * rows + 2.0 * columns + 4.0 * columns,
+    let sums = 4.0 * columns;
+    let (read, written) = match (tensor.dataflow, &tensor.accumulation) {
+        (Dataflow::OutputStationary, _) => (2.0 * rows + 2.0 * columns + sums, sums),
+        (_, Accumulation::LocalBuffer) => (2.0 * rows + sums, sums),
+        (_, Accumulation::DedicatedPorts) => (2.0 * rows, sums),
+        (_, Accumulation::Memory(_)) => (2.0 * rows, 0.0),
     };
-    (read / (rows * columns), 4.0 * columns / (rows * columns))
+    (read / (rows * columns), written / (rows * columns))
 }
 
 /// The power of an accelerator under its heaviest sustained loads, from energies per action and static power.
@@ -210,7 +215,7 @@ pub fn sustained_power(accelerator: &Accelerator) -> SustainedPower {
 }
 
 /// A lower bound on the sustained power of all accelerators between two. `small` has the least of each figure, `large`
-/// the most; both have the same dataflow and the same memories by name.
+/// the most. Both have the same dataflow, and `large` has the memories of `small` by name.
 #[must_use]
 pub fn least_sustained_power(small: &Accelerator, large: &Accelerator) -> Watts {
     // If rates differ, the fastest type may differ too.
@@ -242,20 +247,32 @@ fn contraction_power(small: &Accelerator, large: &Accelerator) -> ContractionPow
     let macs = small.tensor.unit_count() as f64 * rate;
     let mut on_chip = small.energy.static_power + running_power(small) + Watts(small.energy.macs_energy(data_type, 1).0 * macs);
     let mut last = Watts::ZERO;
+    on_chip += accumulator_power(small, large, macs);
     let (mut read, mut written) = edge_bytes_per_mac(&large.tensor);
     let mut tile = 1.0_f64;
-    for (level, larger) in small.memory_levels().zip(large.memory_levels()) {
-        let instances = f64::from(small.instance_count(level));
-        let reads = (macs * read).min(level.read_bandwidth.0 * instances);
-        let writes = (macs * written).min(level.write_bandwidth.0 * instances);
+    let mut smaller = small.memory_levels().peekable();
+    for larger in large.memory_levels() {
         on_chip += last;
-        last = Watts(level.read_energy_per_byte.0 * reads + level.write_energy_per_byte.0 * writes);
+        // A level that a chip may lack takes no power.
+        last = smaller.next_if(|level| level.name == larger.name).map_or(Watts::ZERO, |level| {
+            let instances = f64::from(small.instance_count(level));
+            let reads = (macs * read).min(level.read_bandwidth.0 * instances);
+            let writes = (macs * written).min(level.write_bandwidth.0 * instances);
+            Watts(level.read_energy_per_byte.0 * reads + level.write_energy_per_byte.0 * writes)
+        });
         // A square tile in half the level, while the other half is filled.
         tile = (larger.capacity.as_f64() / 2.0 / element_bytes(larger)).sqrt().clamp(tile, CONTRACTION);
         read = 2.0 * 2.0 / tile;
         written = 2.0 / CONTRACTION;
     }
     ContractionPower { on_chip, device_memory: last }
+}
+
+/// Power of the accumulators in a large product: a sum is written and read once per fold of the widest array.
+fn accumulator_power(small: &Accelerator, large: &Accelerator, macs: f64) -> Watts {
+    let Some(memory) = small.tensor.accumulation.memory() else { return Watts::ZERO };
+    let bytes = macs * 4.0 / f64::from(large.tensor.rows);
+    Watts((memory.read_energy_per_byte.0 + memory.write_energy_per_byte.0) * bytes)
 }
 
 /// Bytes per element of a square tile: two 2-byte operands and an fp32 result. A register file holds only results;

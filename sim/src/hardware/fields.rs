@@ -26,15 +26,20 @@ const fn range_from_to(least: f64, most: f64, unit: f64) -> Option<(f64, f64)> {
 
 const GB_PER_S: Option<(f64, f64)> = range_from_to(*limits::RATE.start(), *limits::RATE.end(), 1e9);
 const MEMORY: f64 = limits::LARGEST_MEMORY as f64;
+const BYTES_PER_CYCLE: Option<(f64, f64)> = Some((*limits::BYTES_PER_CYCLE.start(), *limits::BYTES_PER_CYCLE.end()));
 const PICOJOULES: Option<(f64, f64)> = Some((0.0, limits::MOST_ENERGY * 1e12));
 const MICROSECONDS: Option<(f64, f64)> = Some((0.0, 1e6));
+
+const READ_ENERGY: &str = "energy of a byte read; default: the node's";
+const WRITE_ENERGY: &str = "energy of a byte written; default: the node's";
+const CAPACITY: &str = "capacity of an instance; 0 removes a scratchpad that has a path around it";
 
 const fn describe_field(key: &'static str, unit: &'static str, range: Option<(f64, f64)>, meaning: &'static str) -> ChipField {
     ChipField { key, unit, range, meaning }
 }
 
 /// The fields of a chip's file that a design may vary.
-pub const CHIP: [ChipField; 60] = [
+pub const CHIP: [ChipField; 68] = [
     describe_field(
         "clock_mhz",
         "MHz",
@@ -55,6 +60,22 @@ pub const CHIP: [ChipField; 60] = [
     describe_field("tensor.dataflow", "", None, "weight_stationary, output_stationary or input_stationary"),
     describe_field("tensor.preload", "", None, "true: the next stationary tile loads while the present one computes"),
     describe_field(
+        "tensor.accumulation",
+        "",
+        None,
+        "local_buffer: partial sums take time at its ports; dedicated_ports: they take none",
+    ),
+    describe_field(
+        "tensor.accumulators.capacity_kib",
+        "KiB",
+        range_from_to(0.0, MEMORY, 1024.0),
+        "a core's memory of partial sums; 0: none",
+    ),
+    describe_field("tensor.accumulators.read_bytes_per_cycle", "B/cycle", BYTES_PER_CYCLE, "peak rate out of it"),
+    describe_field("tensor.accumulators.write_bytes_per_cycle", "B/cycle", BYTES_PER_CYCLE, "peak rate into it"),
+    describe_field("tensor.accumulators.read_pj_per_byte", "pJ/B", PICOJOULES, READ_ENERGY),
+    describe_field("tensor.accumulators.write_pj_per_byte", "pJ/B", PICOJOULES, WRITE_ENERGY),
+    describe_field(
         "tensor.macs_per_unit_per_cycle.*",
         "",
         Some((1e-6, 1e6)),
@@ -64,28 +85,30 @@ pub const CHIP: [ChipField; 60] = [
     describe_field("vector.lanes", "", COUNT, "results of an addition per vector core and cycle"),
     describe_field("vector.buffer_kib", "KiB", range_from_to(1.0, MEMORY, 1024.0), "a vector core's own buffer"),
     describe_field("memory.*.scope", "", None, "core: one per tensor core; chip: shared"),
-    describe_field("memory.*.capacity_kib", "KiB", range_from_to(1.0, MEMORY, 1024.0), "capacity of an instance"),
-    describe_field("memory.*.capacity_mib", "MiB", range_from_to(1.0, MEMORY, 1_048_576.0), "capacity of an instance"),
+    describe_field("memory.*.kind", "", None, "scratchpad: software fills it; cache: it sees all traffic"),
+    describe_field("memory.*.bypass", "", None, "true: data can move past a shared scratchpad; its default"),
+    describe_field("memory.*.capacity_kib", "KiB", range_from_to(0.0, MEMORY, 1024.0), CAPACITY),
+    describe_field("memory.*.capacity_mib", "MiB", range_from_to(0.0, MEMORY, 1_048_576.0), CAPACITY),
     describe_field("memory.*.capacity_gib", "GiB", range_from_to(1.0, MEMORY, 1_073_741_824.0), "capacity of an instance"),
     describe_field("memory.*.capacity_gb", "GB", range_from_to(1.0, MEMORY, 1e9), "capacity of an instance"),
     describe_field("memory.*.read_gb_per_s", "GB/s", GB_PER_S, "peak rate out of an instance"),
     describe_field(
         "memory.*.read_bytes_per_cycle",
         "B/cycle",
-        Some((1e-5, 1e15)),
+        BYTES_PER_CYCLE,
         "peak rate out of an instance, at the cores' clock",
     ),
     describe_field("memory.*.write_gb_per_s", "GB/s", GB_PER_S, "peak rate into an instance"),
     describe_field(
         "memory.*.write_bytes_per_cycle",
         "B/cycle",
-        Some((1e-5, 1e15)),
+        BYTES_PER_CYCLE,
         "peak rate into an instance, at the cores' clock",
     ),
     describe_field("memory.*.ports", "", COUNT, "1 where reads and writes share"),
     describe_field("memory.*.latency_ns", "ns", Some((0.0, limits::LONGEST_LATENCY * 1e9)), "from a request to its first byte"),
-    describe_field("memory.*.read_pj_per_byte", "pJ/B", PICOJOULES, "energy of a byte read; default: the node's"),
-    describe_field("memory.*.write_pj_per_byte", "pJ/B", PICOJOULES, "energy of a byte written; default: the node's"),
+    describe_field("memory.*.read_pj_per_byte", "pJ/B", PICOJOULES, READ_ENERGY),
+    describe_field("memory.*.write_pj_per_byte", "pJ/B", PICOJOULES, WRITE_ENERGY),
     describe_field("host.link_gb_per_s", "GB/s", GB_PER_S, "link to the host, each direction"),
     describe_field("host.capacity_gib", "GiB", range_from_to(1.0, MEMORY, 1_073_741_824.0), "host memory per device"),
     describe_field("host.memory_gb_per_s", "GB/s", GB_PER_S, "a device's part of the host processors' memory bandwidth"),
@@ -120,8 +143,8 @@ pub const CHIP: [ChipField; 60] = [
     describe_field(
         "area.*.*.capacity_kib",
         "KiB",
-        range_from_to(1.0, MEMORY, 1024.0),
-        "capacity of an instance of a memory on the die",
+        range_from_to(0.0, MEMORY, 1024.0),
+        "capacity of an instance of a memory on the die; 0: none",
     ),
     describe_field("area.*.*.count", "", COUNT, "instances, per core or per die"),
     describe_field("area.*.*.ports", "", COUNT, "ports of its bits"),
@@ -203,6 +226,9 @@ pub struct BoundGrowth {
     pub whole: bool,
 }
 
+/// Tables whose numbers make a chip no slower and no smaller where they grow.
+const GROWING_TABLES: [&str; 5] = ["memory.", "tensor.accumulators.", "host.", "storage.", "area."];
+
 /// How bounds follow a field of a chip's file.
 ///
 /// The mapper is monotone in rates and capacities. It is not monotone in the number and shape of the arrays, which cut
@@ -228,11 +254,13 @@ pub fn growth_of_bounds(key: &str) -> BoundGrowth {
         // More dies have a better yield. A PCIe generation is not a quantity.
         "lowered_clock_mhz" | "sustained_clock_fraction" | "area.dies" | "area.pcie_generation" => UNKNOWN,
         "clock_mhz" => known(FieldEffect::Faster, true, true),
-        key if key.starts_with("memory.*.") && key.ends_with("pj_per_byte") => known(FieldEffect::Slower, true, true),
-        key if key.starts_with("energy.") => known(FieldEffect::Slower, true, true),
-        key if ["memory.", "host.", "storage.", "area."].iter().any(|table| key.starts_with(table)) => {
-            known(FieldEffect::Faster, true, true)
+        key if ["memory.*.", "tensor.accumulators."].iter().any(|table| key.starts_with(table))
+            && key.ends_with("pj_per_byte") =>
+        {
+            known(FieldEffect::Slower, true, true)
         }
+        key if key.starts_with("energy.") => known(FieldEffect::Slower, true, true),
+        key if GROWING_TABLES.iter().any(|table| key.starts_with(table)) => known(FieldEffect::Faster, true, true),
         _ => UNKNOWN,
     }
 }

@@ -1,24 +1,23 @@
 //! A chip's file as written. Keys carry the unit; this module alone converts them.
 
 use super::area::Floorplan;
-use super::energy::{ControlStyle, default_energy_model, default_energy_per_byte};
+use super::energy::{ControlStyle, default_energy_model};
 use super::error::HardwareError;
+use super::memory_tables::{AccumulationKey, AccumulatorTable, MemoryTable, build_accumulation, build_levels, to_bytes};
 use super::sources;
 use super::verify::find_faults;
 use super::{
     Accelerator, AreaModel, Calibration, ChipOrigin, Dataflow, EnergyModel, Exclusivity, FittedScalar, HostLink, KernelLibrary,
-    MemoryLevel, StreamContention,
 };
 use super::{
-    MemoryScope, Pairing, PerDataType, ProcessNode, PublishedFigures, Storage, TensorCores, VectorCores, lower_clock,
+    Pairing, PerDataType, ProcessNode, PublishedFigures, Storage, StreamContention, TensorCores, VectorCores, lower_clock,
     lowest_clock,
 };
 use crate::files::FileFault;
 use crate::limits;
-use crate::units::{Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Joules, Seconds, SquareMillimeters, Watts};
+use crate::units::{Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Joules, SquareMillimeters, Watts};
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 
 /// A chip's file as read: the accelerator, and the sources of its figures.
 #[derive(Debug, Clone)]
@@ -85,6 +84,8 @@ struct TensorTable {
     columns: u32,
     dataflow: Dataflow,
     preload: bool,
+    accumulation: Option<AccumulationKey>,
+    accumulators: Option<AccumulatorTable>,
     macs_per_unit_per_cycle: PerDataType<f64>,
 }
 
@@ -94,26 +95,6 @@ struct VectorTable {
     cores: u32,
     lanes: u32,
     buffer_kib: Option<f64>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct MemoryTable {
-    name: String,
-    scope: MemoryScope,
-    capacity_kib: Option<f64>,
-    capacity_mib: Option<f64>,
-    capacity_gib: Option<f64>,
-    capacity_gb: Option<f64>,
-    read_gb_per_s: Option<f64>,
-    read_bytes_per_cycle: Option<f64>,
-    write_gb_per_s: Option<f64>,
-    write_bytes_per_cycle: Option<f64>,
-    ports: u32,
-    #[serde(default)]
-    latency_ns: f64,
-    read_pj_per_byte: Option<f64>,
-    write_pj_per_byte: Option<f64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -249,8 +230,9 @@ fn plain_message(why: &toml::de::Error) -> String {
 /// `None` where a memory level cannot be read; the faults give the reason.
 fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<FileFault>) -> Option<Accelerator> {
     let clock = Hertz(raw.clock_mhz * 1e6);
-    let mut levels: Vec<MemoryLevel> = raw.memory.iter().filter_map(|m| build_level(m, clock, raw.energy.node, faults)).collect();
-    let complete = levels.len() == raw.memory.len();
+    let (mut levels, complete) = build_levels(&raw.memory, clock, raw.energy.node, faults);
+    let (place, accumulators) = (raw.tensor.accumulation, raw.tensor.accumulators.as_ref());
+    let accumulation = build_accumulation(place, accumulators, clock, raw.energy.node, faults);
     let hbm = levels.pop();
     if hbm.is_none() && complete {
         faults.push(FileFault::new(
@@ -281,6 +263,7 @@ fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<
             columns: raw.tensor.columns,
             dataflow: raw.tensor.dataflow,
             preload: raw.tensor.preload,
+            accumulation,
             macs_per_unit_per_cycle: raw.tensor.macs_per_unit_per_cycle,
         },
         vector: VectorCores {
@@ -333,76 +316,6 @@ fn lower_clock_of_file(designed: Accelerator, mhz: Option<f64>, faults: &mut Vec
 
 fn from_gb(gb_per_s: f64) -> BytesPerSecond {
     BytesPerSecond(gb_per_s * 1e9)
-}
-
-/// Amounts that are not positive become zero bytes, which [`find_faults`] reports by name.
-fn to_bytes(amount: f64, unit: f64) -> Bytes {
-    Bytes((amount * unit).round() as u64)
-}
-
-fn build_level(raw: &MemoryTable, clock: Hertz, node: ProcessNode, faults: &mut Vec<FileFault>) -> Option<MemoryLevel> {
-    let key = |suffix: &str| format!("memory.{}.{suffix}", raw.name);
-    let capacities = [
-        ("capacity_kib", raw.capacity_kib, 1024.0),
-        ("capacity_mib", raw.capacity_mib, 1_048_576.0),
-        ("capacity_gib", raw.capacity_gib, 1_073_741_824.0),
-        ("capacity_gb", raw.capacity_gb, 1e9),
-    ];
-    let reads = [("read_gb_per_s", raw.read_gb_per_s, 1e9), ("read_bytes_per_cycle", raw.read_bytes_per_cycle, clock.0)];
-    let writes = [("write_gb_per_s", raw.write_gb_per_s, 1e9), ("write_bytes_per_cycle", raw.write_bytes_per_cycle, clock.0)];
-    let capacity = read_one_of(&key("capacity"), &capacities, Some(1.0..=limits::LARGEST_MEMORY as f64), faults);
-    // With an impossible clock a rate per cycle is not checked; the clock's own fault is reported.
-    let rates = limits::CLOCK.contains(&clock.0).then_some(limits::RATE);
-    let read = read_one_of(&key("read"), &reads, rates.clone(), faults);
-    let write = read_one_of(&key("write"), &writes, rates, faults);
-    let (capacity, read, write) = (capacity?, read?, write?);
-    let capacity = to_bytes(capacity, 1.0);
-    let (default_read, default_write) = default_energy_per_byte(node, clock, &raw.name, capacity);
-    let energy = |stated: Option<f64>, default: Joules| stated.map_or(default, |pj| Joules(pj * 1e-12));
-    Some(MemoryLevel {
-        name: raw.name.clone(),
-        scope: raw.scope,
-        capacity,
-        read_bandwidth: BytesPerSecond(read),
-        write_bandwidth: BytesPerSecond(write),
-        ports: raw.ports,
-        latency: Seconds(raw.latency_ns * 1e-9),
-        read_energy_per_byte: energy(raw.read_pj_per_byte, default_read),
-        write_energy_per_byte: energy(raw.write_pj_per_byte, default_write),
-    })
-}
-
-/// The value of the one key given, in base units. `range` is in base units too.
-fn read_one_of(
-    key: &str,
-    given: &[(&str, Option<f64>, f64)],
-    range: Option<RangeInclusive<f64>>,
-    faults: &mut Vec<FileFault>,
-) -> Option<f64> {
-    let outside = |value: f64| range.as_ref().filter(|range| !range.contains(&value));
-    let present: Vec<_> = given.iter().filter_map(|(name, value, unit)| Some((*name, (*value)?, *unit))).collect();
-    let names = given.iter().map(|(name, ..)| *name).collect::<Vec<_>>().join(", ");
-    match present.as_slice() {
-        [(_, value, unit)] if value.is_finite() && *value > 0.0 && outside(value * unit).is_none() => Some(value * unit),
-        [(name, value, unit)] => {
-            let table = key.rsplit_once('.').map_or("", |(table, _)| table);
-            let range = outside(value * unit).filter(|_| value.is_finite() && *value > 0.0);
-            let within = |range: &RangeInclusive<f64>| limits::describe_range(range.start() / unit, range.end() / unit);
-            let limit = range.map_or_else(|| "must be positive and finite".to_owned(), within);
-            faults.push(FileFault::new(format!("{table}.{name}"), limits::format_number(*value), limit, "correct it"));
-            // Continuing with the largest accepted value finds the other faults too.
-            range.map(|range| *range.end()).filter(|most| value * unit > *most)
-        }
-        [] => {
-            faults.push(FileFault::new(key, "nothing", "this figure is needed", format!("give one of {names}")));
-            None
-        }
-        several => {
-            let found = several.iter().map(|(name, ..)| *name).collect::<Vec<_>>().join(" and ");
-            faults.push(FileFault::new(key, found, "one figure, one key", format!("keep one of {names}")));
-            None
-        }
-    }
 }
 
 /// Reads the calibration. Scalars are optional; the origin of each is not.

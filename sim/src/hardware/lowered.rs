@@ -5,7 +5,7 @@
 //! it: arrays, lanes, and the bandwidth and latency of memories on the die. HBM, links and static power stay.
 
 use super::technology::VOLTAGE_EXPONENT;
-use super::{Accelerator, ProcessNode, sustained_power};
+use super::{Accelerator, Accumulation, ProcessNode, sustained_power};
 use crate::units::{BytesPerSecond, Hertz, Joules, Seconds, Watts};
 use serde::Serialize;
 
@@ -83,6 +83,10 @@ pub fn lower_clock(chip: &Accelerator, clock: Hertz) -> Accelerator {
         level.latency = Seconds(level.latency.0 / part);
         level.read_energy_per_byte = dynamic(level.read_energy_per_byte);
         level.write_energy_per_byte = dynamic(level.write_energy_per_byte);
+    }
+    if let Accumulation::Memory(memory) = &mut slow.tensor.accumulation {
+        memory.read_energy_per_byte = dynamic(memory.read_energy_per_byte);
+        memory.write_energy_per_byte = dynamic(memory.write_energy_per_byte);
     }
     slow.energy.per_mac = slow.energy.per_mac.map_values(dynamic);
     slow.energy.per_vector_operation = dynamic(slow.energy.per_vector_operation);

@@ -13,6 +13,28 @@ pub enum MemoryScope {
     Chip,
 }
 
+/// Who decides what a shared memory on the die holds, and so which data crosses it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryKind {
+    /// Hardware fills it (a GPU's L2). It sees all traffic between its neighbours.
+    #[default]
+    Cache,
+    /// Software fills it (a TPU's CMEM). With a path around it, only data that is used again goes through it.
+    Scratchpad {
+        /// True if data can move between its neighbours without crossing it.
+        bypass: bool,
+    },
+}
+
+impl MemoryKind {
+    /// True if data can move past the memory.
+    #[must_use]
+    pub fn has_bypass(self) -> bool {
+        self == Self::Scratchpad { bypass: true }
+    }
+}
+
 /// A memory larger than this counts as DRAM.
 const LARGEST_SRAM: f64 = 1_073_741_824.0;
 
@@ -28,6 +50,9 @@ pub struct MemoryLevel {
     pub name: String,
     /// The cores that share it.
     pub scope: MemoryScope,
+    /// Who fills it. It matters for shared memories on the die; a core's own memories and the device's memory are
+    /// never bypassed.
+    pub kind: MemoryKind,
     /// Usable bytes of an instance.
     pub capacity: Bytes,
     /// Peak rate out of an instance.

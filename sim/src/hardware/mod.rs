@@ -5,6 +5,7 @@
 //! core) are one type with different numbers. `sim/templates/chips/*.toml` describes the built-in chips
 //! ([`ChipTemplate`]). [`phaze::design_accelerator`] builds points of a design space. [`find_faults`] checks either.
 
+mod accumulators;
 pub mod area;
 mod calibration;
 mod compute;
@@ -17,6 +18,7 @@ mod library;
 mod lowered;
 pub mod manufacturing;
 mod memory;
+mod memory_tables;
 pub mod phaze;
 mod sources;
 mod streams;
@@ -28,6 +30,7 @@ mod verify_tests;
 #[cfg(test)]
 pub(crate) use verify_tests::every_number_has_limits;
 
+pub use accumulators::{Accumulation, AccumulatorMemory};
 pub use area::{AreaBreakdown, AreaError, Floorplan, chip_area};
 pub use calibration::{Calibration, CalibrationParameter};
 pub use compute::{Dataflow, PerDataType, TensorCores, VectorCores};
@@ -37,7 +40,7 @@ pub use error::HardwareError;
 pub use file::ChipTemplate;
 pub use library::{FittedScalar, KernelLibrary};
 pub use lowered::{LOWEST_CLOCK_FRACTION, LoweredClock, highest_clock_within, lower_clock, lower_clock_to_power, lowest_clock};
-pub use memory::{HostLink, MemoryLevel, MemoryScope, Storage};
+pub use memory::{HostLink, MemoryKind, MemoryLevel, MemoryScope, Storage};
 pub use streams::StreamContention;
 pub use technology::ProcessNode;
 pub use template::{all_templates as templates, template_names};

@@ -21,10 +21,10 @@
 
 use super::energy::{ControlStyle, STATIC_WATTS_PER_MM2, default_energy_model, default_energy_per_byte};
 use super::{
-    Accelerator, AreaModel, Calibration, ChipOrigin, Dataflow, Exclusivity, MemoryLevel, MemoryScope, Pairing, PerDataType,
-    ProcessNode, PublishedFigures,
+    Accelerator, AreaModel, Calibration, ChipOrigin, Dataflow, Exclusivity, MemoryKind, MemoryLevel, MemoryScope, Pairing,
+    PerDataType, ProcessNode, PublishedFigures,
 };
-use super::{ChipDocument, FieldValue, HardwareError, TensorCores, VectorCores, chip_area};
+use super::{Accumulation, ChipDocument, FieldValue, HardwareError, TensorCores, VectorCores, chip_area};
 use crate::units::{Bytes, BytesPerSecond, Hertz, Seconds, Watts};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -160,6 +160,8 @@ pub fn design_accelerator(config: &PhazeConfig) -> Accelerator {
         MemoryLevel {
             name: name.to_owned(),
             scope,
+            // PHAZE moves all data through its global buffer.
+            kind: MemoryKind::Scratchpad { bypass: false },
             capacity,
             read_bandwidth: read,
             write_bandwidth: write,
@@ -183,6 +185,8 @@ pub fn design_accelerator(config: &PhazeConfig) -> Accelerator {
             columns: config.depth,
             dataflow: Dataflow::WeightStationary,
             preload: true,
+            // The local buffer writes 4 B per column and cycle more than its refills: PHAZE's sums take no time.
+            accumulation: Accumulation::DedicatedPorts,
             macs_per_unit_per_cycle: PerDataType { bf16: Some(1.0), fp16: Some(1.0), ..PerDataType::default() },
         },
         vector: VectorCores { cores: config.num_vc, lanes: config.width_vc, buffer: Some(config.vector_local_buffer()) },

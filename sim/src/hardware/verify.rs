@@ -1,6 +1,9 @@
 //! The rules of every accelerator, read from a file or built by a search.
 
-use super::{Accelerator, AreaModel, Calibration, FittedScalar, KernelLibrary, MemoryLevel, MemoryScope, StreamContention};
+use super::{
+    Accelerator, AccumulatorMemory, AreaModel, Calibration, FittedScalar, KernelLibrary, MemoryLevel, MemoryScope,
+    StreamContention,
+};
 use crate::files::FileFault;
 use crate::limits::{self, LARGEST_COUNT};
 use crate::units::Bytes;
@@ -117,6 +120,7 @@ fn check_compute(accelerator: &Accelerator, faults: &mut ChipFaults) {
     if vector.buffer.is_some_and(|buffer| buffer.0 > limits::LARGEST_MEMORY) {
         faults.0.push(FileFault::new("vector.buffer_kib", "more", "must be at most 1 PiB", "correct it"));
     }
+    check_accumulators(tensor.accumulation.memory(), faults);
     let rates = &tensor.macs_per_unit_per_cycle;
     if rates.iter().next().is_none() {
         let cure = "give the rate of at least one data type, `bf16 = 1.0` for instance";
@@ -138,6 +142,22 @@ fn check_compute(accelerator: &Accelerator, faults: &mut ChipFaults) {
             let limit = format!("arrays x clock x rate give {} TFLOP/s, which {within}", limits::format_number(peak / 1e12));
             faults.0.push(FileFault::new(key, limits::format_number(rate), limit, "correct the rate, the clock or the arrays"));
         }
+    }
+}
+
+fn check_accumulators(memory: Option<&AccumulatorMemory>, faults: &mut ChipFaults) {
+    let Some(memory) = memory else { return };
+    let key = |suffix: &str| format!("tensor.accumulators.{suffix}");
+    let most = limits::LARGEST_MEMORY as f64 / 1024.0;
+    faults.check_within(&key("capacity_kib"), memory.capacity.as_f64() / 1024.0, 1.0 / 1024.0..=most, "0 for none");
+    for (access, rate) in [("read", memory.read_bytes_per_cycle), ("write", memory.write_bytes_per_cycle)] {
+        let cure = "4 B for each column of an array keep up with it";
+        faults.check_within(&key(&format!("{access}_bytes_per_cycle")), rate, limits::BYTES_PER_CYCLE, cure);
+    }
+    for (access, energy) in [("read", memory.read_energy_per_byte), ("write", memory.write_energy_per_byte)] {
+        let cure = "leave it out to take the node's";
+        let most = limits::MOST_ENERGY * 1e12;
+        faults.check_up_to(&key(&format!("{access}_pj_per_byte")), energy.0 * 1e12, most, cure);
     }
 }
 
@@ -180,7 +200,9 @@ fn check_hierarchy(accelerator: &Accelerator, faults: &mut ChipFaults) {
             let key = format!("memory.{}.scope", outer.name);
             faults.0.push(FileFault::new(key, "core", format!("lies outside {}, which all cores share", level.name), cure));
         }
-        // A register file may exceed the first-level cache, but a shared memory is larger than a core's own.
+        // A register file may exceed the first-level cache, but a shared memory that data has to cross is larger than a
+        // core's own.
+        let Some(outer) = levels.iter().skip(index + 1).find(|outer| !outer.kind.has_bypass()) else { continue };
         if outer.scope == MemoryScope::Chip && level.capacity > outer.capacity {
             let limit = format!("exceeds the {} of {}, the memory around it", outer.capacity, outer.name);
             let key = format!("memory.{}.capacity", level.name);

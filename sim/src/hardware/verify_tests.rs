@@ -51,9 +51,17 @@ fn faults_of(changes: &[(&str, &str)]) -> String {
 
 #[test]
 fn contradictions_are_named() {
-    let text = faults_of(&[("capacity_mib = 16\n", "capacity_mib = 256\n")]);
+    const CMEM: &str = "kind = \"scratchpad\"\ncapacity_mib = 128";
+    let through = (CMEM, "kind = \"scratchpad\"\nbypass = false\ncapacity_mib = 128");
+    let text = faults_of(&[("capacity_mib = 16\n", "capacity_mib = 256\n"), through]);
     let expected = "my_chip.toml: memory.vmem.capacity = 268435456 B: exceeds the 134217728 B of cmem, the memory around it; \
                     list memories innermost first, or correct one of the two";
+    assert_eq!(text, expected);
+    let text = faults_of(&[through, ("capacity_mib = 128", "capacity_mib = 0")]);
+    assert_eq!(text, "my_chip.toml: memory.cmem.capacity_mib = 0: must be positive and finite; correct it");
+    let text = faults_of(&[(CMEM, "kind = \"cache\"\nbypass = true\ncapacity_mib = 128")]);
+    let expected = "my_chip.toml: memory.cmem.bypass = true: only a scratchpad that cores share and that is on the die \
+                    has a path around it; remove it, or write kind = \"scratchpad\"";
     assert_eq!(text, expected);
     let text = faults_of(&[("bf16 = 275,", "bf16 = 400,")]);
     let expected = "my_chip.toml: published.peak_tflops.bf16 = 400: arrays x clock give 275.3 TFLOP/s; \

@@ -3,9 +3,12 @@
 use super::{CalculonEngine, CalculonMemory, CalculonSystem};
 use sim::files::FileError;
 use sim::hardware::{
-    Accelerator, AreaModel, Calibration, ChipOrigin, Dataflow, EnergyModel, Exclusivity, HostLink, MemoryLevel, Pairing,
+    Accelerator, AreaModel, Calibration, ChipOrigin, Dataflow, EnergyModel, Exclusivity, HostLink, MemoryKind, MemoryLevel,
+    Pairing,
 };
-use sim::hardware::{ChipTemplate, MemoryScope, PerDataType, PublishedFigures, TensorCores, VectorCores, find_faults};
+use sim::hardware::{
+    Accumulation, ChipTemplate, MemoryScope, PerDataType, PublishedFigures, TensorCores, VectorCores, find_faults,
+};
 use sim::kernel::DataType;
 use sim::units::{Bytes, BytesPerSecond, Hertz, Joules, Seconds};
 use std::collections::BTreeMap;
@@ -53,6 +56,7 @@ impl CalculonSystem {
                 columns: 1,
                 dataflow: Dataflow::OutputStationary,
                 preload: true,
+                accumulation: Accumulation::default(),
                 macs_per_unit_per_cycle: rates,
             },
             vector: VectorCores { cores: 1, lanes: LANES, buffer: None },
@@ -155,6 +159,7 @@ fn memory_level(name: &str, scope: MemoryScope, capacity: Bytes, bandwidth: Byte
     MemoryLevel {
         name: name.to_owned(),
         scope,
+        kind: MemoryKind::Cache,
         capacity,
         read_bandwidth: bandwidth,
         write_bandwidth: bandwidth,

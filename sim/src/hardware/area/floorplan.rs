@@ -185,6 +185,9 @@ pub struct Floorplan {
 /// The area of one memory at a node. It grows with capacity and with ports.
 #[must_use]
 pub fn sram_area(node: ProcessNode, kind: SramKind, capacity: Bytes, ports: u32) -> SquareMillimeters {
+    if capacity == Bytes::ZERO {
+        return SquareMillimeters::ZERO;
+    }
     let kib = capacity.as_f64() / 1024.0;
     let bits = capacity.as_f64() * 8.0;
     let um2 = match kind {
@@ -238,6 +241,15 @@ impl Floorplan {
         // Vector cores are spread over the tensor cores; a fraction of one is rounded up.
         let lanes = (vector.cores * vector.lanes).div_ceil(tensor);
         let mut core_memory = on_chip(MemoryScope::Core, "local_buffer");
+        if let Some(memory) = accelerator.tensor.accumulation.memory() {
+            core_memory.push(SramArray {
+                name: "accumulators".into(),
+                capacity_kib: memory.capacity.as_f64() / 1024.0,
+                count: 1,
+                kind: SramKind::Scratchpad,
+                ports: 2,
+            });
+        }
         if let Some(buffer) = vector.buffer {
             let count = vector.cores.div_ceil(tensor);
             let capacity_kib = buffer.as_f64() / 1024.0;
@@ -333,7 +345,8 @@ impl Floorplan {
         for memory in self.core_memory.iter().chain(&self.chip_memory) {
             let key = format!("area.{}", memory.name);
             let range = 1.0 / 1024.0..=limits::LARGEST_MEMORY as f64 / 1024.0;
-            if !range.contains(&memory.capacity_kib) {
+            // A memory of capacity zero is none.
+            if memory.capacity_kib != 0.0 && !range.contains(&memory.capacity_kib) {
                 let limit = limits::describe_range(*range.start(), *range.end());
                 faults.push(FileFault::new(
                     format!("{key}.capacity_kib"),

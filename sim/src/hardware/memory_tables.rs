@@ -1,0 +1,214 @@
+//! The memories of a chip's file as written, accumulators included. Keys carry the unit.
+
+use super::energy::default_energy_per_byte;
+use super::{Accumulation, AccumulatorMemory, MemoryKind, MemoryLevel, MemoryScope, ProcessNode};
+use crate::files::FileFault;
+use crate::limits;
+use crate::units::{Bytes, BytesPerSecond, Hertz, Joules, Seconds};
+use serde::Deserialize;
+use std::ops::RangeInclusive;
+
+/// The place of partial sums in a chip without `[tensor.accumulators]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum AccumulationKey {
+    LocalBuffer,
+    DedicatedPorts,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AccumulatorTable {
+    capacity_kib: f64,
+    read_bytes_per_cycle: f64,
+    write_bytes_per_cycle: f64,
+    read_pj_per_byte: Option<f64>,
+    write_pj_per_byte: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MemoryTable {
+    name: String,
+    scope: MemoryScope,
+    kind: Option<KindKey>,
+    bypass: Option<bool>,
+    capacity_kib: Option<f64>,
+    capacity_mib: Option<f64>,
+    capacity_gib: Option<f64>,
+    capacity_gb: Option<f64>,
+    read_gb_per_s: Option<f64>,
+    read_bytes_per_cycle: Option<f64>,
+    write_gb_per_s: Option<f64>,
+    write_bytes_per_cycle: Option<f64>,
+    ports: u32,
+    #[serde(default)]
+    latency_ns: f64,
+    read_pj_per_byte: Option<f64>,
+    write_pj_per_byte: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum KindKey {
+    Cache,
+    Scratchpad,
+}
+
+impl MemoryTable {
+    /// True if the file removes the level: a capacity of zero. Its other figures then do not matter. Only a level with
+    /// a path around it can be removed; without it no kernel is slower than with it.
+    fn is_absent(&self, kind: MemoryKind) -> bool {
+        let capacities = [self.capacity_kib, self.capacity_mib, self.capacity_gib, self.capacity_gb];
+        kind.has_bypass() && capacities.contains(&Some(0.0))
+    }
+
+    /// A shared memory without a kind sees all traffic, as a cache does. A path around a scratchpad exists unless the
+    /// file denies it.
+    fn memory_kind(&self, device_memory: bool, faults: &mut Vec<FileFault>) -> MemoryKind {
+        let shared = self.scope == MemoryScope::Chip && !device_memory;
+        let kind = match (self.kind, shared) {
+            (Some(KindKey::Cache), _) | (None, true) => MemoryKind::Cache,
+            (Some(KindKey::Scratchpad), true) => MemoryKind::Scratchpad { bypass: self.bypass.unwrap_or(true) },
+            (Some(KindKey::Scratchpad) | None, false) => MemoryKind::Scratchpad { bypass: false },
+        };
+        if self.bypass == Some(true) && !kind.has_bypass() {
+            let limit = "only a scratchpad that cores share and that is on the die has a path around it";
+            let cure = "remove it, or write kind = \"scratchpad\"";
+            faults.push(FileFault::new(format!("memory.{}.bypass", self.name), true, limit, cure));
+        }
+        kind
+    }
+}
+
+/// The levels of a chip's file, innermost first, without those that it removes. False: at least one cannot be read; the
+/// faults give the reason.
+pub(super) fn build_levels(
+    tables: &[MemoryTable],
+    clock: Hertz,
+    node: ProcessNode,
+    faults: &mut Vec<FileFault>,
+) -> (Vec<MemoryLevel>, bool) {
+    let (mut levels, mut complete) = (Vec::with_capacity(tables.len()), true);
+    for (index, memory) in tables.iter().enumerate() {
+        let kind = memory.memory_kind(index + 1 == tables.len(), faults);
+        if !memory.is_absent(kind) {
+            let level = build_level(memory, kind, clock, node, faults);
+            complete &= level.is_some();
+            levels.extend(level);
+        }
+    }
+    (levels, complete)
+}
+
+/// Accumulators of capacity zero are none.
+pub(super) fn build_accumulation(
+    place: Option<AccumulationKey>,
+    accumulators: Option<&AccumulatorTable>,
+    clock: Hertz,
+    node: ProcessNode,
+    faults: &mut Vec<FileFault>,
+) -> Accumulation {
+    match (place, accumulators.filter(|table| table.capacity_kib != 0.0)) {
+        (Some(AccumulationKey::DedicatedPorts), None) => Accumulation::DedicatedPorts,
+        (Some(AccumulationKey::LocalBuffer) | None, None) => Accumulation::LocalBuffer,
+        (key, Some(table)) => {
+            if key == Some(AccumulationKey::DedicatedPorts) {
+                let cure = "keep one of tensor.accumulation and [tensor.accumulators]";
+                faults.push(FileFault::new(
+                    "tensor.accumulation",
+                    "dedicated_ports",
+                    "the sums have a memory of their own",
+                    cure,
+                ));
+            }
+            let capacity = to_bytes(table.capacity_kib, 1024.0);
+            let (read, write) = default_energy_per_byte(node, clock, "accumulators", capacity);
+            let energy = |stated: Option<f64>, default: Joules| stated.map_or(default, |pj| Joules(pj * 1e-12));
+            Accumulation::Memory(AccumulatorMemory {
+                capacity,
+                read_bytes_per_cycle: table.read_bytes_per_cycle,
+                write_bytes_per_cycle: table.write_bytes_per_cycle,
+                read_energy_per_byte: energy(table.read_pj_per_byte, read),
+                write_energy_per_byte: energy(table.write_pj_per_byte, write),
+            })
+        }
+    }
+}
+
+fn build_level(
+    raw: &MemoryTable,
+    kind: MemoryKind,
+    clock: Hertz,
+    node: ProcessNode,
+    faults: &mut Vec<FileFault>,
+) -> Option<MemoryLevel> {
+    let key = |suffix: &str| format!("memory.{}.{suffix}", raw.name);
+    let capacities = [
+        ("capacity_kib", raw.capacity_kib, 1024.0),
+        ("capacity_mib", raw.capacity_mib, 1_048_576.0),
+        ("capacity_gib", raw.capacity_gib, 1_073_741_824.0),
+        ("capacity_gb", raw.capacity_gb, 1e9),
+    ];
+    let reads = [("read_gb_per_s", raw.read_gb_per_s, 1e9), ("read_bytes_per_cycle", raw.read_bytes_per_cycle, clock.0)];
+    let writes = [("write_gb_per_s", raw.write_gb_per_s, 1e9), ("write_bytes_per_cycle", raw.write_bytes_per_cycle, clock.0)];
+    let capacity = read_one_of(&key("capacity"), &capacities, Some(1.0..=limits::LARGEST_MEMORY as f64), faults);
+    // With an impossible clock a rate per cycle is not checked; the clock's own fault is reported.
+    let rates = limits::CLOCK.contains(&clock.0).then_some(limits::RATE);
+    let read = read_one_of(&key("read"), &reads, rates.clone(), faults);
+    let write = read_one_of(&key("write"), &writes, rates, faults);
+    let (capacity, read, write) = (capacity?, read?, write?);
+    let capacity = to_bytes(capacity, 1.0);
+    let (default_read, default_write) = default_energy_per_byte(node, clock, &raw.name, capacity);
+    let energy = |stated: Option<f64>, default: Joules| stated.map_or(default, |pj| Joules(pj * 1e-12));
+    Some(MemoryLevel {
+        name: raw.name.clone(),
+        scope: raw.scope,
+        kind,
+        capacity,
+        read_bandwidth: BytesPerSecond(read),
+        write_bandwidth: BytesPerSecond(write),
+        ports: raw.ports,
+        latency: Seconds(raw.latency_ns * 1e-9),
+        read_energy_per_byte: energy(raw.read_pj_per_byte, default_read),
+        write_energy_per_byte: energy(raw.write_pj_per_byte, default_write),
+    })
+}
+
+/// The value of the one key given, in base units. `range` is in base units too.
+fn read_one_of(
+    key: &str,
+    given: &[(&str, Option<f64>, f64)],
+    range: Option<RangeInclusive<f64>>,
+    faults: &mut Vec<FileFault>,
+) -> Option<f64> {
+    let outside = |value: f64| range.as_ref().filter(|range| !range.contains(&value));
+    let present: Vec<_> = given.iter().filter_map(|(name, value, unit)| Some((*name, (*value)?, *unit))).collect();
+    let names = given.iter().map(|(name, ..)| *name).collect::<Vec<_>>().join(", ");
+    match present.as_slice() {
+        [(_, value, unit)] if value.is_finite() && *value > 0.0 && outside(value * unit).is_none() => Some(value * unit),
+        [(name, value, unit)] => {
+            let table = key.rsplit_once('.').map_or("", |(table, _)| table);
+            let range = outside(value * unit).filter(|_| value.is_finite() && *value > 0.0);
+            let within = |range: &RangeInclusive<f64>| limits::describe_range(range.start() / unit, range.end() / unit);
+            let limit = range.map_or_else(|| "must be positive and finite".to_owned(), within);
+            faults.push(FileFault::new(format!("{table}.{name}"), limits::format_number(*value), limit, "correct it"));
+            // Continuing with the largest accepted value finds the other faults too.
+            range.map(|range| *range.end()).filter(|most| value * unit > *most)
+        }
+        [] => {
+            faults.push(FileFault::new(key, "nothing", "this figure is needed", format!("give one of {names}")));
+            None
+        }
+        several => {
+            let found = several.iter().map(|(name, ..)| *name).collect::<Vec<_>>().join(" and ");
+            faults.push(FileFault::new(key, found, "one figure, one key", format!("keep one of {names}")));
+            None
+        }
+    }
+}
+
+/// Amounts that are not positive become zero bytes, which [`find_faults`] reports by name.
+pub(super) fn to_bytes(amount: f64, unit: f64) -> Bytes {
+    Bytes((amount * unit).round() as u64)
+}
