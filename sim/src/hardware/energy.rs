@@ -188,19 +188,20 @@ impl SustainedPower {
 const CONTRACTION: f64 = 8192.0;
 
 /// Bytes that an array's edges read and write per multiply-accumulate, with 16-bit operands and fp32 sums. With a
-/// stationary operand the other enters by the rows and sums leave by the columns, once per fold of K
+/// stationary operand the other enters by the rows, read once for all arrays of a core, which work on neighbouring
+/// columns as the mapper has it. Sums leave by the columns, once per fold of K
 /// ([`count_result_passes`](crate::cost::count_result_passes)). In a large product each comes back for the next fold,
 /// from the local buffer or from the accumulators; dedicated ports add it on the way.
 /// Output-stationary arrays read both operands. Their accumulators live in the local memory and are read and written
 /// once per `rows` of depth.
 fn edge_bytes_per_mac(tensor: &TensorCores) -> (f64, f64) {
     let (rows, columns) = (f64::from(tensor.rows), f64::from(tensor.columns));
-    let sums = 4.0 * columns;
+    let (streamed, sums) = (2.0 * rows / f64::from(tensor.arrays_per_core), 4.0 * columns);
     let (read, written) = match (tensor.dataflow, &tensor.accumulation) {
         (Dataflow::OutputStationary, _) => (2.0 * rows + 2.0 * columns + sums, sums),
-        (_, Accumulation::LocalBuffer) => (2.0 * rows + sums, sums),
-        (_, Accumulation::DedicatedPorts) => (2.0 * rows, sums),
-        (_, Accumulation::Memory(_)) => (2.0 * rows, 0.0),
+        (_, Accumulation::LocalBuffer) => (streamed + sums, sums),
+        (_, Accumulation::DedicatedPorts) => (streamed, sums),
+        (_, Accumulation::Memory(_)) => (streamed, 0.0),
     };
     (read / (rows * columns), written / (rows * columns))
 }
