@@ -8,10 +8,10 @@
 //! Arrays that keep their sums in registers exchange scores with the lanes there. All others write scores and partial
 //! sums to the core's innermost memory, where the lanes read them and write the probabilities.
 
-use super::machine::{LevelRates, Machine, SpanResources};
-use super::mapping::ACCUMULATOR;
+use super::level_rates::LevelRates;
+use super::machine::{Machine, SpanResources};
 use super::route::Route;
-use super::tensor_core::{SumPlace, ceil_div};
+use super::tensor_core::{ACCUMULATOR, SumPlace, ceil_div};
 use super::{Bottleneck, CostModel, KernelCost, Traffic};
 use crate::hardware::Dataflow;
 use crate::kernel::{Direction, FusedAttention};

@@ -1,11 +1,12 @@
 //! Contractions, with elementwise work on their result if any: cost, latency and lower bounds.
 
-use super::machine::{LevelRates, Machine, SpanResources};
-use super::mapping::{ACCUMULATOR, BestMapping, MappingCost, MappingProblem};
-use super::mapping::{chunk_bytes, fastest_mapping, search_mappings};
+use super::level_rates::LevelRates;
+use super::machine::{Machine, SpanResources};
+use super::mapping::{BestMapping, MappingCost, fastest_mapping, search_mappings};
+use super::mapping_problem::{MappingProblem, chunk_bytes};
 use super::route::Route;
 use super::shared_traffic::{OuterTraffic, compute_outer_traffic};
-use super::tensor_core::{SumPlace, ceil_div};
+use super::tensor_core::{ACCUMULATOR, SumPlace, ceil_div};
 use super::{Bottleneck, CostModel, KernelCost, Traffic, library, vector_core};
 use crate::hardware::Dataflow;
 use crate::kernel::{Contraction, Elementwise};

@@ -10,7 +10,7 @@
 
 use super::library_model::LibraryModel;
 use super::machine::{Machine, SpanResources};
-use super::mapping::MappingProblem;
+use super::mapping_problem::MappingProblem;
 use super::tensor_core::ceil_div;
 use super::{Bottleneck, CostModel, KernelCost, Traffic};
 use crate::kernel::{Contraction, DataType};
@@ -249,7 +249,7 @@ impl TileInvariants<'_> {
         let moved = fetched + p.epilogue_read + written;
         let powered = self.power + MEMORY_POWER * moved * library.peak;
         let work = (waves * (steps * step + library.scalars.tile_overhead.0)).max(powered).max(p.epilogue_time);
-        let partials = if split > 1.0 { p.batch * p.m * p.n * split * super::mapping::ACCUMULATOR } else { 0.0 };
+        let partials = if split > 1.0 { p.batch * p.m * p.n * split * super::tensor_core::ACCUMULATOR } else { 0.0 };
         let sum = if split > 1.0 { partials * self.partial + SPLIT_OVERHEAD } else { 0.0 };
         let loaded = p.batch * tiles * split * steps * step_bytes;
         TileChoice { time: work.max(moving) + EXPOSED * work.min(moving) + sum, work, moving, fetched, loaded, partials }

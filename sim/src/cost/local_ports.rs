@@ -3,8 +3,8 @@
 //! One function counts the bytes of a unit for its time and for the report.
 
 use super::machine::{Machine, SpanResources};
-use super::mapping::{ACCUMULATOR, MappingProblem, least_operand_bytes};
-use super::tensor_core::{SumPlace, ceil_div};
+use super::mapping_problem::{MappingProblem, least_operand_bytes};
+use super::tensor_core::{ACCUMULATOR, SumPlace, ceil_div};
 use crate::hardware::Dataflow;
 
 /// The part of a product that a core computes at a time.

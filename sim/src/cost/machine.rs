@@ -1,56 +1,12 @@
 //! The accelerator as the cost model uses it: rates instead of bandwidths, plain floats, one set of resources per span.
 
+use super::level_rates::{LevelRates, split_levels};
 use super::library_model::LibraryModel;
 use super::route::Route;
 use super::tensor_core::{CoreArrays, SumPlace};
 use super::{CostError, MAX_LEVELS, Span};
-use crate::hardware::{Accelerator, Calibration, MemoryLevel, MemoryScope};
+use crate::hardware::{Accelerator, Calibration, MemoryScope};
 use crate::kernel::DataType;
-
-/// A memory level: the capacity of one instance and the seconds per byte through its ports.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct LevelRates {
-    /// Bytes of an instance; the span's share where the level is shared and the span is one core.
-    pub(super) capacity: f64,
-    /// Seconds per byte read.
-    pub(super) read: f64,
-    /// Seconds per byte written.
-    pub(super) write: f64,
-    /// True if reads and writes share the port.
-    pub(super) single_port: bool,
-    /// Seconds from a request to its first byte.
-    pub(super) latency: f64,
-    /// Joules per byte read and written.
-    pub(super) read_energy: f64,
-    pub(super) write_energy: f64,
-    /// True if data can move past the level.
-    pub(super) bypass: bool,
-    /// Position in [`Accelerator::memory_levels`], innermost first.
-    pub(super) index: usize,
-}
-
-impl LevelRates {
-    fn new(level: &MemoryLevel, index: usize, share: f64, achieved: f64) -> Self {
-        Self {
-            capacity: level.capacity.as_f64() * share,
-            read: 1.0 / (level.read_bandwidth.0 * share * achieved),
-            write: 1.0 / (level.write_bandwidth.0 * share * achieved),
-            single_port: level.ports <= 1,
-            latency: level.latency.0,
-            read_energy: level.read_energy_per_byte.0,
-            write_energy: level.write_energy_per_byte.0,
-            bypass: level.kind.has_bypass(),
-            index,
-        }
-    }
-
-    /// Seconds for which the ports are busy with this traffic.
-    #[inline]
-    pub(super) fn busy_seconds(&self, read: f64, written: f64) -> f64 {
-        let (reading, writing) = (read * self.read, written * self.write);
-        if self.single_port { reading + writing } else { reading.max(writing) }
-    }
-}
 
 /// The resources of a kernel on one span.
 #[derive(Debug, Clone)]
@@ -241,22 +197,6 @@ impl Machine {
     pub(super) fn lane_rate(&self, view: &SpanResources) -> f64 {
         view.lanes * self.clock * self.calibration.vector_achieved_fraction
     }
-}
-
-fn split_levels(accelerator: &Accelerator, scope: MemoryScope, share: f64) -> Vec<LevelRates> {
-    let last = accelerator.level_count() - 1;
-    let achieved = accelerator.calibration.hbm_achieved_fraction;
-    let mut levels: Vec<LevelRates> = accelerator
-        .memory_levels()
-        .enumerate()
-        .filter(|(index, level)| if *index == last { scope == MemoryScope::Chip } else { level.scope == scope })
-        .map(|(index, level)| {
-            let rates = LevelRates::new(level, index, share, if index == last { achieved } else { 1.0 });
-            LevelRates { bypass: rates.bypass && index != last, ..rates }
-        })
-        .collect();
-    levels.reverse();
-    levels
 }
 
 /// The bytes in which a vector core keeps rows: its own buffer, else the core's outermost memory.

@@ -5,7 +5,7 @@
 //! again cross it, and only on routes that include it. A kernel takes its fastest route, so another level or path never
 //! makes it slower.
 
-use super::machine::LevelRates;
+use super::level_rates::LevelRates;
 
 /// The shared levels that a kernel's operands cross.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

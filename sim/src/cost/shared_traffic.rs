@@ -3,7 +3,7 @@
 //! One function counts the bytes for the time, the energy and the report.
 
 use super::machine::{Machine, SpanResources};
-use super::mapping::{MappingProblem, chunk_bytes, least_operand_bytes};
+use super::mapping_problem::{MappingProblem, chunk_bytes, least_operand_bytes};
 use super::route::Route;
 
 /// Traffic that no unit size changes: the operand bytes into each shared on-chip level.

@@ -8,6 +8,9 @@
 use crate::hardware::{Accelerator, Accumulation, Dataflow};
 use serde::{Deserialize, Serialize};
 
+/// Bytes of an accumulator (fp32, or int32 for int8).
+pub(super) const ACCUMULATOR: f64 = 4.0;
+
 /// A product (m, k) x (k, n) on one array of `rows` x `columns` multiply-accumulate units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ArrayProblem {
@@ -169,7 +172,7 @@ impl CoreArrays {
     pub(super) fn stationary_passes(&self, capacity: f64, (m, n, k): (f64, f64, f64), arrays: f64) -> Option<f64> {
         let (_, spatial, streamed) = self.mapped_dimensions(m, n, k);
         let wide = spatial.min(self.columns * arrays);
-        let chunks = ceil_div(streamed * wide * super::mapping::ACCUMULATOR, capacity);
+        let chunks = ceil_div(streamed * wide * ACCUMULATOR, capacity);
         let hidden = self.preload && floor_nonnegative(streamed / chunks) >= self.load_cycles(k.min(self.rows));
         (chunks <= 1.0 || hidden).then_some(chunks)
     }
