@@ -10,7 +10,7 @@ use serde_json::Value;
 use sim::files::{FileError, json, strict};
 use sim::hardware::energy::{ControlStyle, default_energy_model, default_energy_per_byte};
 use sim::hardware::{
-    Accelerator, AreaModel, Calibration, ChipOrigin, Dataflow, Exclusivity, FileFault, MemoryKind, MemoryLevel, ProcessNode,
+    Accelerator, AreaModel, Calibration, ChipOrigin, Constants, Dataflow, Exclusivity, FileFault, MemoryKind, MemoryLevel, ProcessNode,
 };
 use sim::hardware::{
     Accumulation, ChipTemplate, MemoryScope, Pairing, PerDataType, PublishedFigures, TensorCores, VectorCores, find_faults,
@@ -237,7 +237,7 @@ fn build_accelerator(r: &mut CompassReader<'_>) -> Accelerator {
     let paths = ["device.compute_chiplet_count", "device.compute_chiplet.core_count"];
     r.capped_product(&paths, f64::from(cores), 1.0..=f64::from(LARGEST_COUNT), "in cores");
     let (tensor, fed) = build_tensor_cores(r, cores);
-    let energy = default_energy_model(node, clock, ControlStyle::Wide);
+    let energy = default_energy_model(&Constants::nominal(), node, clock, ControlStyle::Wide);
     Accelerator {
         name: r.text_at("name").to_owned(),
         clock,
@@ -259,6 +259,7 @@ fn build_accelerator(r: &mut CompassReader<'_>) -> Accelerator {
         streams: None,
         published: PublishedFigures::default(),
         origin: ChipOrigin { usual_stack: Some(USUAL_STACK.to_owned()), ..ChipOrigin::default() },
+        constants: Constants::nominal(),
     }
 }
 
@@ -325,7 +326,7 @@ fn build_level(
     (clock, node): (Hertz, ProcessNode),
 ) -> MemoryLevel {
     let capacity = Bytes(capacity.round() as u64);
-    let (read, write) = default_energy_per_byte(node, clock, name, capacity);
+    let (read, write) = default_energy_per_byte(&Constants::nominal(), node, clock, name, capacity);
     MemoryLevel {
         name: name.to_owned(),
         scope,

@@ -9,7 +9,7 @@ use super::interval::NumberInterval;
 use super::limits::{ChipFigures, ChipLimits, OutsideReason};
 use super::region::Region;
 use sim::hardware::fields::{BoundGrowth, FieldEffect, growth_of_bounds};
-use sim::hardware::manufacturing::{Foundry, chip_cost};
+use sim::hardware::manufacturing::chip_cost;
 use sim::hardware::{
     Accelerator, ChipDocument, FieldValue, chip_area, highest_clock_within, least_sustained_power, lower_clock, lowest_clock,
 };
@@ -157,9 +157,7 @@ impl Grid {
         let mut least = ChipFigures {
             area: SquareMillimeters(die.low),
             peak_power: Watts(least_sustained_power(&small, &fast).0 * (1.0 - ROUNDING)),
-            cost_usd: chip_cost(&small, Foundry::default())
-                .map_err(|why| why.to_string())?
-                .map(|cost| cost.total_usd() * (1.0 - ROUNDING)),
+            cost_usd: chip_cost(&small).map_err(|why| why.to_string())?.map(|cost| cost.total_usd() * (1.0 - ROUNDING)),
         };
         let unlimited = ChipLimits { max_power_w: None, ..*limits };
         if let Some(why) = unlimited.first_exceeded(&least) {

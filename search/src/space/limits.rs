@@ -1,7 +1,7 @@
 //! Limits on the chips of a space: area, power, dollars and memory.
 
 use serde::{Deserialize, Serialize};
-use sim::hardware::manufacturing::{Foundry, chip_cost};
+use sim::hardware::manufacturing::chip_cost;
 use sim::hardware::{Accelerator, AreaError, chip_area, lower_clock, lower_clock_to_power, lowest_clock, sustained_power};
 use sim::units::{SquareMillimeters, Watts};
 
@@ -56,7 +56,7 @@ impl ChipFigures {
     /// # Errors
     /// A chip without an area model.
     pub fn of_chip(chip: &Accelerator) -> Result<Self, AreaError> {
-        let cost_usd = chip_cost(chip, Foundry::default())?.map(|cost| cost.total_usd());
+        let cost_usd = chip_cost(chip)?.map(|cost| cost.total_usd());
         Ok(Self { area: chip_area(chip)?.total_area(), peak_power: sustained_power(chip).peak_power(), cost_usd })
     }
 }

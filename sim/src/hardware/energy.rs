@@ -1,9 +1,9 @@
 //! Energy per operation and per byte, and power.
 //!
-//! Energies per operation come from Horowitz, *Computing's Energy Problem*, ISSCC 2014 (45 nm) and Jouppi et al., *Ten
-//! Lessons From Three Generations Shaped Google's TPUv4i*, ISCA 2021, Table 2 (7 nm). [`ProcessNode::energy_at_node`]
-//! scales them to other nodes, [`ProcessNode::energy_at_clock`] to other clocks.
+//! Energies per operation are constants (`sim/constants/energy.toml`). [`Constants::energy_at_node`] scales them to
+//! nodes, [`Constants::energy_at_clock`] to clocks.
 
+use super::constants::{Constants, EnergyPair};
 use super::memory::is_dram;
 use super::{Accelerator, Accumulation, Dataflow, MemoryLevel, MemoryScope, PerDataType, ProcessNode, TensorCores};
 use crate::kernel::DataType;
@@ -58,75 +58,43 @@ impl EnergyModel {
     }
 }
 
-/// Static power per area for chips without a measurement. TPU v4 idles at 90 W (Jouppi et al., ISCA 2023, Table 4) on a
-/// die of at most 600 mm^2; TPU v2 and v3 idle at 0.09 and 0.13 W/mm^2 (ISCA 2021, Table 1).
-pub const STATIC_WATTS_PER_MM2: f64 = 0.15;
-
-/// Picojoules as (45 nm, 7 nm).
-type EnergyPair = (f64, f64);
-
-const FP16_PRODUCT: EnergyPair = (1.1, 0.34);
-/// Horowitz has no bf16, so fp16's ratio between the nodes scales 7 nm's bf16 product.
-const BF16_PRODUCT: EnergyPair = (0.21 * 1.1 / 0.34, 0.21);
-const FP32_PRODUCT: EnergyPair = (3.7, 1.31);
-const INT8_PRODUCT: EnergyPair = (0.2, 0.07);
-const FP32_ADDITION: EnergyPair = (0.9, 0.38);
-const INT32_ADDITION: EnergyPair = (0.1, 0.03);
-/// A 64-bit access to an 8 KiB SRAM.
-const SRAM_8_KIB: EnergyPair = (10.0, 7.5);
-/// Picojoules to read and to write a byte of a GPU's register file. A bank's access of 16 bytes takes 8 and 11 pJ, and
-/// the millimetre to the lanes 1.9 pJ per 4 bytes, at 32 nm (Gebhart et al., *A Compile-Time Managed Multi-Level
-/// Register File Hierarchy*, MICRO 2011). Used for 28 nm; other nodes scale like logic.
-const REGISTER_FILE_28NM: (f64, f64) = (8.0 / 16.0 + 1.9 / 4.0, 11.0 / 16.0 + 1.9 / 4.0);
 /// The name of register files. Their energy per byte is that of their banks, whatever the capacity.
 const REGISTER_FILE: &str = "register_file";
-/// A cycle of a GPU's core. Fitted to one die at two power limits, GA100 at 400 and at 300 W (`tests/chips.rs` tries it
-/// on all other chips). At 45 nm it scales like a product.
-const SIMT_CORE_CYCLE: EnergyPair = (450.0 * 1.1 / 0.34, 450.0);
-const SRAM_32_KIB: EnergyPair = (20.0, 8.5);
-const SRAM_1_MIB: EnergyPair = (100.0, 14.0);
-/// TPU v4i's CMEM, 1.88 pJ per bit read (accelforge, `examples/arches/tpu_v4i.yaml`); at 45 nm with the ratio of the 1
-/// MiB memory.
-const SRAM_128_MIB: EnergyPair = (120.0 * 100.0 / 14.0, 120.0);
-/// Energy of writes relative to reads: CMEM 2.36 / 1.88 pJ per bit, a VMEM bank 0.293 / 0.249 (the same file). 1.2 lies
-/// between the two.
-const WRITE_OVER_READ: f64 = 1.2;
-/// HBM2 takes 250 to 450 pJ per 64 bits (ISCA 2021, Table 2); the middle, per byte. Off-chip memory does not follow the
-/// node.
-const HBM_PICOJOULES_PER_BYTE: f64 = 350.0 / 8.0;
 
 /// Picojoules to read and to write a byte of a register file.
-fn register_file_picojoules(node: ProcessNode) -> (f64, f64) {
-    let shrunk =
-        node.energy_at_node(FP16_PRODUCT.0, FP16_PRODUCT.1) / ProcessNode::N28.energy_at_node(FP16_PRODUCT.0, FP16_PRODUCT.1);
-    (REGISTER_FILE_28NM.0 * shrunk, REGISTER_FILE_28NM.1 * shrunk)
+fn register_file_picojoules(constants: &Constants, node: ProcessNode) -> (f64, f64) {
+    let energy = &constants.energy;
+    let of = |node| constants.energy_at_node(energy.fp16_product, node);
+    let shrunk = of(node) / of(ProcessNode::N28);
+    (energy.register_read * shrunk, energy.register_write * shrunk)
 }
 
 /// Energy per operation of a chip designed for this clock at a node. The static power is zero.
 #[must_use]
-pub fn default_energy_model(node: ProcessNode, clock: Hertz, control: ControlStyle) -> EnergyModel {
-    let design = node.energy_at_clock(clock);
-    let at = |pair: EnergyPair| design * node.energy_at_node(pair.0, pair.1);
+pub fn default_energy_model(constants: &Constants, node: ProcessNode, clock: Hertz, control: ControlStyle) -> EnergyModel {
+    let energy = &constants.energy;
+    let design = constants.energy_at_clock(node, clock);
+    let at = |pair: EnergyPair| design * constants.energy_at_node(pair, node);
     let mac = |product, addition| Some(Joules((at(product) + at(addition)) * 1e-12));
     // Two operands of an fp32 addition are read and its result written.
-    let (read, write) = register_file_picojoules(node);
-    let vector = at(FP32_ADDITION) + design * (8.0 * read + 4.0 * write);
+    let (read, write) = register_file_picojoules(constants, node);
+    let vector = at(energy.fp32_addition) + design * (8.0 * read + 4.0 * write);
     EnergyModel {
         per_mac: PerDataType {
-            fp32: mac(FP32_PRODUCT, FP32_ADDITION),
-            bf16: mac(BF16_PRODUCT, FP32_ADDITION),
-            fp16: mac(FP16_PRODUCT, FP32_ADDITION),
+            fp32: mac(energy.fp32_product, energy.fp32_addition),
+            bf16: mac(energy.bf16_product, energy.fp32_addition),
+            fp16: mac(energy.fp16_product, energy.fp32_addition),
             // No published figure: an 8-bit product of either kind is a multiplier of at most 8 x 8 bits.
-            fp8: mac(INT8_PRODUCT, FP32_ADDITION),
-            int8: mac(INT8_PRODUCT, INT32_ADDITION),
+            fp8: mac(energy.int8_product, energy.fp32_addition),
+            int8: mac(energy.int8_product, energy.int32_addition),
             // No measured figure for narrower products; this is an upper bound.
-            mxfp8: mac(INT8_PRODUCT, FP32_ADDITION),
-            nvfp4: mac(INT8_PRODUCT, FP32_ADDITION),
+            mxfp8: mac(energy.int8_product, energy.fp32_addition),
+            nvfp4: mac(energy.int8_product, energy.fp32_addition),
         },
         per_vector_operation: Joules(vector * 1e-12),
         per_core_cycle: match control {
             ControlStyle::Wide => Joules::ZERO,
-            ControlStyle::Simt => Joules(at(SIMT_CORE_CYCLE) * 1e-12),
+            ControlStyle::Simt => Joules(at(energy.simt_core_cycle) * 1e-12),
         },
         static_power: Watts::ZERO,
     }
@@ -136,19 +104,32 @@ pub fn default_energy_model(node: ProcessNode, clock: Hertz, control: ControlSty
 /// interpolates between the published sizes on logarithmic scales; a `register_file` takes its banks' energy; above 1
 /// GiB it is HBM's.
 #[must_use]
-pub fn default_energy_per_byte(node: ProcessNode, clock: Hertz, name: &str, capacity: Bytes) -> (Joules, Joules) {
+pub fn default_energy_per_byte(
+    constants: &Constants,
+    node: ProcessNode,
+    clock: Hertz,
+    name: &str,
+    capacity: Bytes,
+) -> (Joules, Joules) {
     if is_dram(capacity) {
-        return (Joules(HBM_PICOJOULES_PER_BYTE * 1e-12), Joules(HBM_PICOJOULES_PER_BYTE * 1e-12));
+        let both = Joules(constants.hbm.energy * 1e-12);
+        return (both, both);
     }
-    let design = node.energy_at_clock(clock);
+    let energy = &constants.energy;
+    let design = constants.energy_at_clock(node, clock);
     if name == REGISTER_FILE {
-        let (read, write) = register_file_picojoules(node);
+        let (read, write) = register_file_picojoules(constants, node);
         return (Joules(design * read * 1e-12), Joules(design * write * 1e-12));
     }
-    let points = [(8192.0, SRAM_8_KIB), (32_768.0, SRAM_32_KIB), (1_048_576.0, SRAM_1_MIB), (134_217_728.0, SRAM_128_MIB)];
-    let points = points.map(|(size, pair)| (size, node.energy_at_node(pair.0, pair.1)));
+    let points = [
+        (8192.0, energy.sram_8_kib),
+        (32_768.0, energy.sram_32_kib),
+        (1_048_576.0, energy.sram_1_mib),
+        (134_217_728.0, energy.sram_128_mib),
+    ];
+    let points = points.map(|(size, pair)| (size, constants.energy_at_node(pair, node)));
     let read = design * interpolate_log(&points, capacity.as_f64().max(8192.0)) / 8.0;
-    (Joules(read * 1e-12), Joules(read * WRITE_OVER_READ * 1e-12))
+    (Joules(read * 1e-12), Joules(read * energy.write_over_read * 1e-12))
 }
 
 /// Piecewise linear interpolation on logarithmic scales through points of ascending x > 0, y > 0. The outer segments
@@ -313,16 +294,30 @@ mod tests {
     #[test]
     fn the_published_nodes_are_reproduced() {
         let clock = Hertz(1050e6);
-        let mac = |node, data_type| picojoules(default_energy_model(node, clock, ControlStyle::Wide).macs_energy(data_type, 1));
+        let mac = |node, data_type| {
+            picojoules(default_energy_model(&Constants::nominal(), node, clock, ControlStyle::Wide).macs_energy(data_type, 1))
+        };
         let close = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 1e-9, "{a} {b}");
         close(mac(ProcessNode::N7, DataType::Bf16), 0.21 + 0.38);
         close(mac(ProcessNode::N7, DataType::Int8), 0.07 + 0.03);
         close(mac(ProcessNode::N45, DataType::Fp16), 1.1 + 0.9);
         close(mac(ProcessNode::N45, DataType::Fp32), 3.7 + 0.9);
-        close(picojoules(default_energy_per_byte(ProcessNode::N7, clock, "buffer", Bytes(32 << 10)).0), 8.5 / 8.0);
-        close(picojoules(default_energy_per_byte(ProcessNode::N45, clock, "buffer", Bytes(1 << 20)).0), 100.0 / 8.0);
-        close(picojoules(default_energy_per_byte(ProcessNode::N7, clock, "buffer", Bytes(128 << 20)).0), 15.0);
-        close(picojoules(default_energy_per_byte(ProcessNode::N5, clock, "buffer", Bytes(32 << 30)).0), 43.75);
+        close(
+            picojoules(default_energy_per_byte(&Constants::nominal(), ProcessNode::N7, clock, "buffer", Bytes(32 << 10)).0),
+            8.5 / 8.0,
+        );
+        close(
+            picojoules(default_energy_per_byte(&Constants::nominal(), ProcessNode::N45, clock, "buffer", Bytes(1 << 20)).0),
+            100.0 / 8.0,
+        );
+        close(
+            picojoules(default_energy_per_byte(&Constants::nominal(), ProcessNode::N7, clock, "buffer", Bytes(128 << 20)).0),
+            15.0,
+        );
+        close(
+            picojoules(default_energy_per_byte(&Constants::nominal(), ProcessNode::N5, clock, "buffer", Bytes(32 << 30)).0),
+            43.75,
+        );
     }
 
     #[test]
@@ -335,8 +330,8 @@ mod tests {
     proptest! {
         #[test]
         fn newer_nodes_and_smaller_memories_take_less(kib in 1u64..1_000_000, factor in 1u64..8, mhz in 300.0..3000.0_f64) {
-            let at = |node, kib: u64, mhz: f64| default_energy_per_byte(node, Hertz(mhz * 1e6), "buffer", Bytes(kib << 10));
-            let designed = |node, mhz: f64| default_energy_model(node, Hertz(mhz * 1e6), ControlStyle::Simt);
+            let at = |node, kib: u64, mhz: f64| default_energy_per_byte(&Constants::nominal(), node, Hertz(mhz * 1e6), "buffer", Bytes(kib << 10));
+            let designed = |node, mhz: f64| default_energy_model(&Constants::nominal(), node, Hertz(mhz * 1e6), ControlStyle::Simt);
             // Planar nodes have no clock of their own, so FinFETs cannot be compared with them.
             for pair in ProcessNode::ALL.windows(2).filter(|pair| (pair[0] >= ProcessNode::N16) == (pair[1] >= ProcessNode::N16)) {
                 for (data_type, newer) in designed(pair[1], mhz).per_mac.iter() {
@@ -360,8 +355,9 @@ mod tests {
             mhz in 1050.0..3000.0_f64,
             part in 0.3..1.0_f64,
         ) {
-            let run = node.energy_at_clock(Hertz(mhz * 1e6)) * node.voltage_fraction(part).powi(2);
-            let designed = node.energy_at_clock(Hertz(mhz * part * 1e6));
+            let constants = Constants::nominal();
+            let run = constants.energy_at_clock(node, Hertz(mhz * 1e6)) * constants.voltage_fraction(node, part).powi(2);
+            let designed = constants.energy_at_clock(node, Hertz(mhz * part * 1e6));
             prop_assert!(run >= designed * 0.999_999, "{run} {designed}");
         }
     }

@@ -1,9 +1,12 @@
 //! A chip's file as written. Keys carry the unit; this module alone converts them.
 
 use super::area::Floorplan;
+use super::constants::{Constants, read_changes};
 use super::energy::{ControlStyle, default_energy_model};
 use super::error::HardwareError;
-use super::memory_tables::{AccumulationKey, AccumulatorTable, MemoryTable, build_accumulation, build_levels, to_bytes};
+use super::memory_tables::{
+    AccumulationKey, AccumulatorTable, MemoryTable, ProcessPoint, build_accumulation, build_levels, to_bytes,
+};
 use super::sources;
 use super::verify::find_faults;
 use super::{
@@ -18,6 +21,7 @@ use crate::limits;
 use crate::units::{Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Joules, SquareMillimeters, Watts};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A chip's file as read: the accelerator, and the sources of its figures.
 #[derive(Debug, Clone)]
@@ -64,6 +68,8 @@ struct ChipFile {
     streams: Option<BTreeMap<String, toml::Value>>,
     #[serde(default)]
     published: PublishedTable,
+    #[serde(default)]
+    constants: toml::Table,
     sources: toml::Table,
 }
 
@@ -230,9 +236,11 @@ fn plain_message(why: &toml::de::Error) -> String {
 /// `None` where a memory level cannot be read; the faults give the reason.
 fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<FileFault>) -> Option<Accelerator> {
     let clock = Hertz(raw.clock_mhz * 1e6);
-    let (mut levels, complete) = build_levels(&raw.memory, clock, raw.energy.node, faults);
+    let constants = read_constants(&raw.constants, faults);
+    let process = ProcessPoint { constants: &constants, node: raw.energy.node, clock };
+    let (mut levels, complete) = build_levels(&raw.memory, process, faults);
     let (place, accumulators) = (raw.tensor.accumulation, raw.tensor.accumulators.as_ref());
-    let accumulation = build_accumulation(place, accumulators, clock, raw.energy.node, faults);
+    let accumulation = build_accumulation(place, accumulators, process, faults);
     let hbm = levels.pop();
     if hbm.is_none() && complete {
         faults.push(FileFault::new(
@@ -244,7 +252,7 @@ fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<
     }
     let hbm = hbm.filter(|_| complete)?;
     let picojoules = |pj: f64| Joules(pj * 1e-12);
-    let defaults = default_energy_model(raw.energy.node, clock, raw.energy.control);
+    let defaults = default_energy_model(&constants, raw.energy.node, clock, raw.energy.control);
     let energy = EnergyModel {
         per_mac: raw.energy.pj_per_mac.map_values(picojoules).or_else_from(&defaults.per_mac),
         per_vector_operation: raw.energy.pj_per_vector_operation.map_or(defaults.per_vector_operation, picojoules),
@@ -297,8 +305,17 @@ fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<
             peak: raw.published.peak_tflops.map_values(|tflops| FlopsPerSecond(tflops * 1e12)),
         },
         origin: raw.read_origin(),
+        constants,
     };
     Some(lower_clock_of_file(designed, raw.lowered_clock_mhz, faults))
+}
+
+/// The constants with the file's changes; the nominal ones where the changes have faults.
+fn read_constants(table: &toml::Table, faults: &mut Vec<FileFault>) -> Arc<Constants> {
+    read_changes(table).and_then(|changes| Constants::with_changes(&changes)).unwrap_or_else(|found| {
+        faults.extend(found);
+        Constants::nominal()
+    })
 }
 
 /// Lowers the chip's clock to the file's `lowered_clock_mhz`, if given.

@@ -1,19 +1,12 @@
 //! A chip at a lower clock than it is designed for, to meet a power limit.
 //!
 //! Dynamic power is C V^2 f. Voltage follows the clock down to the floor of its process
-//! ([`ProcessNode::voltage_floor`]); below the floor only the clock falls. Everything on the cores' clock slows with
+//! (`process.voltage_floor`); below the floor only the clock falls. Everything on the cores' clock slows with
 //! it: arrays, lanes, and the bandwidth and latency of memories on the die. HBM, links and static power stay.
 
-use super::technology::VOLTAGE_EXPONENT;
 use super::{Accelerator, Accumulation, ProcessNode, sustained_power};
 use crate::units::{BytesPerSecond, Hertz, Joules, Seconds, Watts};
 use serde::Serialize;
-
-/// The lowest clock as a fraction of the designed one: the deepest at which a vendor sells a data-centre chip, NVIDIA
-/// L4, 72 W, base 795 MHz of 2040 MHz (L4 product brief, PB-11316). Far below the voltage floor an operation takes no
-/// less dynamic energy and ever more static energy. A smaller chip at a higher clock then does the same work within the
-/// same power.
-pub const LOWEST_CLOCK_FRACTION: f64 = 795.0 / 2040.0;
 
 /// Step of clocks, in Hz.
 const STEP: f64 = 1e6;
@@ -27,42 +20,10 @@ pub struct LoweredClock {
     pub voltage_fraction: f64,
 }
 
-impl ProcessNode {
-    /// The lowest operating voltage of this process, as a fraction of the voltage at the highest clock.
-    ///
-    /// Lowest over highest operating point of chips on sale, from Linux device trees and the manufacturers' tables in
-    /// them:
-    /// - 45 nm: OMAP3630, 1.0125 of 1.375 V (`ti/omap/omap36xx.dtsi`, from TI SPRS685B).
-    /// - 28 nm: RK3399's GPU, 0.800 of 1.100 V.
-    /// - 22 nm: hold times fail below 0.73 of the nominal voltage (Chen et al., *Minimum Supply Voltage for Sequential
-    ///   Logic Circuits in a 22nm Technology*).
-    /// - 16 nm: S922X at 12 nm, its shrink, 0.731 of 0.981 V.
-    /// - 7 nm: MT8192's GPU, 0.606 of 0.800 V; 6 nm as 7 nm.
-    /// - 5 nm: 0.46 V of a nominal 0.67 V (Keller et al., *A 95.6-TOPS/W Deep Learning Inference Accelerator*, JSSC
-    ///   2023); 4 and 3 nm as 5 nm.
-    #[must_use]
-    pub fn voltage_floor(self) -> f64 {
-        match self {
-            Self::N45 => 1.0125 / 1.375,
-            Self::N28 => 0.800 / 1.100,
-            Self::N22 => 0.73,
-            Self::N16 => 0.731 / 0.981,
-            Self::N7 | Self::N6 => 0.606_25 / 0.800,
-            Self::N5 | Self::N4 | Self::N3 => 0.46 / 0.67,
-        }
-    }
-
-    /// The voltage as a fraction of the designed one, at this fraction of the designed clock.
-    #[must_use]
-    pub fn voltage_fraction(self, clock_fraction: f64) -> f64 {
-        clock_fraction.powf(VOLTAGE_EXPONENT).clamp(self.voltage_floor(), 1.0)
-    }
-}
-
 /// The voltage fraction of a chip. For an unknown process it is that of the node whose voltage falls least.
-fn voltage_fraction_of_chip(node: Option<ProcessNode>, clock_fraction: f64) -> f64 {
-    let of = |node: ProcessNode| node.voltage_fraction(clock_fraction);
-    node.map_or_else(|| ProcessNode::ALL.into_iter().map(of).fold(0.0, f64::max), of)
+fn voltage_fraction_of_chip(chip: &Accelerator, clock_fraction: f64) -> f64 {
+    let of = |node: ProcessNode| chip.constants.voltage_fraction(node, clock_fraction);
+    chip.process_node().map_or_else(|| ProcessNode::ALL.into_iter().map(of).fold(0.0, f64::max), of)
 }
 
 /// The chip at a lower clock; unchanged where `clock` is not below its own. A chip that is already lowered starts from
@@ -74,7 +35,7 @@ pub fn lower_clock(chip: &Accelerator, clock: Hertz) -> Accelerator {
     if part.is_nan() || part >= 1.0 {
         return slow;
     }
-    let voltage = voltage_fraction_of_chip(chip.process_node(), part);
+    let voltage = voltage_fraction_of_chip(chip, part);
     let dynamic = |energy: Joules| Joules(energy.0 * voltage * voltage);
     let rate = |rate: BytesPerSecond| BytesPerSecond(rate.0 * part);
     for level in slow.on_chip.iter_mut().filter(|level| !level.is_dram()) {
@@ -96,10 +57,11 @@ pub fn lower_clock(chip: &Accelerator, clock: Hertz) -> Accelerator {
     slow
 }
 
-/// The lowest clock at which a chip may run.
+/// The lowest clock at which a chip may run. Far below the voltage floor an operation takes no less dynamic energy and
+/// ever more static energy. A smaller chip at a higher clock then does the same work within the same power.
 #[must_use]
 pub fn lowest_clock(chip: &Accelerator) -> Hertz {
-    Hertz(chip.clock.0 * LOWEST_CLOCK_FRACTION)
+    Hertz(chip.clock.0 * chip.constants.process.lowest_clock_fraction)
 }
 
 /// The highest clock at which `power` is within `limit`; `power` must grow with the clock. It is `designed`, or else a

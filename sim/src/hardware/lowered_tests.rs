@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 use super::*;
-use crate::hardware::{ChipDocument, FieldValue, template_names};
+use crate::hardware::{ChipDocument, Constants, FieldValue, template_names};
 use proptest::prelude::*;
 
 fn chip(name: &str) -> Accelerator {
@@ -20,7 +20,7 @@ fn the_voltage_is_within_eight_per_cent_of_published_operating_points() {
     for (node, points) in [(ProcessNode::N7, &mt8192[..]), (ProcessNode::N28, &rk3399), (ProcessNode::N16, &s922x)] {
         let (clock, voltage) = points[0];
         for (f, v) in points {
-            let (modelled, measured) = (node.voltage_fraction(f / clock), v / voltage);
+            let (modelled, measured) = (Constants::nominal().voltage_fraction(node, f / clock), v / voltage);
             assert!((modelled / measured - 1.0).abs() < 0.08, "{node} at {f} MHz: {modelled:.3}, measured {measured:.3}");
         }
     }
@@ -33,9 +33,9 @@ fn above_the_floor_power_falls_with_clock_and_voltage_and_below_it_with_the_cloc
         |part: f64| sustained_power(&lower_clock(&chip, Hertz(chip.clock.0 * part))).contraction - chip.energy.static_power;
     // HBM's power does not follow the clock; it is at most a twentieth of a contraction's.
     let part = |part: f64| dynamic(part).0 / dynamic(1.0).0;
-    let square = |clock: f64| clock * clock.powf(2.0 * VOLTAGE_EXPONENT);
+    let square = |clock: f64| clock * clock.powf(2.0 * Constants::nominal().process.voltage_exponent);
     assert!((part(0.8) - square(0.8)).abs() < 0.02, "{} {}", part(0.8), square(0.8));
-    let floor = ProcessNode::N7.voltage_floor();
+    let floor = Constants::nominal().process.voltage_floor.at_node(ProcessNode::N7);
     assert!((part(0.4) - 0.4 * floor * floor).abs() < 0.02, "{}", part(0.4));
     assert!((part(0.4) / part(0.5) - 0.8).abs() < 0.01);
 }

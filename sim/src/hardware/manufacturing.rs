@@ -1,33 +1,12 @@
 //! The cost of making a chip: wafer price, dies per wafer, yield, memory.
 
+use super::constants::{Constants, ManufacturingConstants};
 use super::{Accelerator, AreaError, AreaModel, ProcessNode, chip_area};
 use crate::units::SquareMillimeters;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// Diameter of a wafer in mm.
 const WAFER_MM: f64 = 300.0;
-/// Defects per cm^2 of a mature process: 0.09 at 7 nm; 5 nm is as low at the same age (TSMC Technology Symposium 2020).
-pub const DEFECTS_PER_CM2: f64 = 0.09;
-/// Exponent of the negative binomial yield model: 10 to 14 masks' worth of critical layers on recent processes
-/// (Hennessy and Patterson, *Computer Architecture*, 6th ed., section 1.6).
-const PROCESS_COMPLEXITY: f64 = 12.0;
-/// Assembly, packaging and test relative to the price of the dies: 80 USD for 238 at 5 nm, and the same fraction at
-/// every node (Khan and Mann, *AI Chips*, CSET 2020, cost per chip by node). It excludes the silicon interposer that
-/// HBM needs.
-const PACKAGING: f64 = 80.0 / 238.0;
-/// HBM, USD per GB in 2023 (LLMCompass, ISCA 2024).
-const HBM_USD_PER_GB: f64 = 7.0;
-
-/// A foundry's price and quality; missing figures are the node's.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Foundry {
-    /// Price of a 300 mm wafer in USD.
-    pub wafer_usd: Option<f64>,
-    /// Defects per cm^2.
-    pub defects_per_cm2: Option<f64>,
-}
-
 /// The cost of one chip in USD, without its design: an upper bound. Dies with a defect count as lost, although vendors
 /// sell many with the defective cores disabled.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -52,26 +31,6 @@ impl ChipCost {
     }
 }
 
-impl ProcessNode {
-    /// Price of a 300 mm wafer in USD, where a source exists.
-    ///
-    /// Source: Khan and Mann, *AI Chips* (CSET 2020), as in Princeton's ttm-cas: 40, 28, 20, 14, 7 and 5 nm; 6 nm as 7
-    /// nm, 4 nm as 5 nm. 3 nm: about 18,000 USD (B. Bajarin, Creative Strategies, 2025). 45 nm as 40 nm, 22 nm as 20
-    /// nm, 16 nm as 14 nm.
-    #[must_use]
-    pub fn wafer_usd(self) -> Option<f64> {
-        match self {
-            Self::N45 => Some(2274.0),
-            Self::N28 => Some(2891.0),
-            Self::N22 => Some(3677.0),
-            Self::N16 => Some(3984.0),
-            Self::N7 | Self::N6 => Some(9346.0),
-            Self::N5 | Self::N4 => Some(16_988.0),
-            Self::N3 => Some(18_000.0),
-        }
-    }
-}
-
 /// Whole dies on a wafer: its area over a die's, less the dies that its edge cuts (Hennessy and Patterson, section
 /// 1.6).
 #[must_use]
@@ -84,16 +43,17 @@ pub fn dies_per_wafer(die: SquareMillimeters) -> u32 {
 /// The fraction of dies without a defect: (1 + area x density / complexity) ^ -complexity, the negative binomial model
 /// with defects spread over the critical layers.
 #[must_use]
-pub fn yield_fraction(die: SquareMillimeters, defects_per_cm2: f64) -> f64 {
-    (1.0 + die.0 / 100.0 * defects_per_cm2 / PROCESS_COMPLEXITY).powf(-PROCESS_COMPLEXITY)
+pub fn yield_fraction(constants: &Constants, die: SquareMillimeters) -> f64 {
+    let ManufacturingConstants { defect_density, process_complexity, .. } = constants.manufacturing;
+    (1.0 + die.0 / 100.0 * defect_density / process_complexity).powf(-process_complexity)
 }
 
-/// The cost of a chip from its modelled area. `None` where neither the foundry nor the node has a wafer price, or where
-/// a die does not fit on a wafer.
+/// The cost of a chip from its modelled area. `None` where a die does not fit on a wafer.
 ///
 /// # Errors
 /// [`AreaError`] where the chip has no area model.
-pub fn chip_cost(accelerator: &Accelerator, foundry: Foundry) -> Result<Option<ChipCost>, AreaError> {
+pub fn chip_cost(accelerator: &Accelerator) -> Result<Option<ChipCost>, AreaError> {
+    let constants = &accelerator.constants;
     let total = chip_area(accelerator)?.total_area();
     let (node, dies) = match &accelerator.area_model {
         AreaModel::UnitAreas(floorplan) => (floorplan.node, floorplan.dies.max(1)),
@@ -101,13 +61,14 @@ pub fn chip_cost(accelerator: &Accelerator, foundry: Foundry) -> Result<Option<C
     };
     let die = total / f64::from(dies);
     let dies_per_wafer = dies_per_wafer(die);
-    let Some(wafer) = foundry.wafer_usd.or(node.wafer_usd()).filter(|_| dies_per_wafer > 0) else {
+    if dies_per_wafer == 0 {
         return Ok(None);
-    };
-    let yield_fraction = yield_fraction(die, foundry.defects_per_cm2.unwrap_or(DEFECTS_PER_CM2));
+    }
+    let wafer = constants.manufacturing.wafer_price.at_node(node);
+    let yield_fraction = yield_fraction(constants, die);
     let dies_usd = f64::from(dies) * wafer / (f64::from(dies_per_wafer) * yield_fraction);
-    let memory_usd = accelerator.memory_capacity().as_f64() / 1e9 * HBM_USD_PER_GB;
-    let packaging_usd = dies_usd * PACKAGING;
+    let memory_usd = accelerator.memory_capacity().as_f64() / 1e9 * constants.hbm.price;
+    let packaging_usd = dies_usd * constants.manufacturing.packaging;
     Ok(Some(ChipCost { dies_per_wafer, yield_fraction, dies_usd, memory_usd, packaging_usd }))
 }
 
@@ -126,25 +87,29 @@ mod tests {
 
     #[test]
     fn larger_dies_cost_more_than_their_area() {
-        let small = yield_fraction(SquareMillimeters(100.0), DEFECTS_PER_CM2);
-        let large = yield_fraction(SquareMillimeters(800.0), DEFECTS_PER_CM2);
+        let small = yield_fraction(&Constants::nominal(), SquareMillimeters(100.0));
+        let large = yield_fraction(&Constants::nominal(), SquareMillimeters(800.0));
         assert!(small > 0.9 && large < 0.6, "{small} {large}");
     }
 
     #[test]
     fn a_newer_wafer_costs_more() {
-        let prices: Vec<f64> = ProcessNode::ALL.iter().map(|node| node.wafer_usd().unwrap()).collect();
+        let prices: Vec<f64> =
+            ProcessNode::ALL.iter().map(|node| Constants::nominal().manufacturing.wafer_price.at_node(*node)).collect();
         assert!(prices.windows(2).all(|pair| pair[0] <= pair[1]), "{prices:?}");
     }
 
     #[test]
     fn an_a100_costs_a_few_hundred_dollars_to_make() {
         let chip = Accelerator::built_in("a100_80gb_sxm").unwrap();
-        let cost = chip_cost(&chip, Foundry::default()).unwrap().unwrap();
+        let cost = chip_cost(&chip).unwrap().unwrap();
         assert!((60..=70).contains(&cost.dies_per_wafer), "{cost:?}");
         assert!((200.0..400.0).contains(&cost.dies_usd), "{cost:?}");
         assert!((cost.total_usd() / (cost.dies_usd * 318.0 / 238.0 + cost.memory_usd) - 1.0).abs() < 1e-12, "{cost:?}");
-        let dearer = chip_cost(&chip, Foundry { wafer_usd: Some(20_000.0), defects_per_cm2: Some(0.2) }).unwrap().unwrap();
+        let changes = [("manufacturing.wafer_price.n7", 11_000.0), ("manufacturing.defect_density", 0.2)];
+        let changes = changes.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        let dearer = Accelerator { constants: Constants::with_changes(&changes).unwrap(), ..chip };
+        let dearer = chip_cost(&dearer).unwrap().unwrap();
         assert!(dearer.dies_usd > 2.0 * cost.dies_usd);
         assert_eq!(dearer.memory_usd, cost.memory_usd);
     }

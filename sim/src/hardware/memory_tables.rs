@@ -1,12 +1,20 @@
 //! The memories of a chip's file as written, accumulators included. Keys carry the unit.
 
 use super::energy::default_energy_per_byte;
-use super::{Accumulation, AccumulatorMemory, MemoryKind, MemoryLevel, MemoryScope, ProcessNode};
+use super::{Accumulation, AccumulatorMemory, Constants, MemoryKind, MemoryLevel, MemoryScope, ProcessNode};
 use crate::files::FileFault;
 use crate::limits;
 use crate::units::{Bytes, BytesPerSecond, Hertz, Joules, Seconds};
 use serde::Deserialize;
 use std::ops::RangeInclusive;
+
+/// The constants, process and clock that a file's defaults follow.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ProcessPoint<'a> {
+    pub(super) constants: &'a Constants,
+    pub(super) node: ProcessNode,
+    pub(super) clock: Hertz,
+}
 
 /// The place of partial sums in a chip without `[tensor.accumulators]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -85,15 +93,14 @@ impl MemoryTable {
 /// faults give the reason.
 pub(super) fn build_levels(
     tables: &[MemoryTable],
-    clock: Hertz,
-    node: ProcessNode,
+    process: ProcessPoint<'_>,
     faults: &mut Vec<FileFault>,
 ) -> (Vec<MemoryLevel>, bool) {
     let (mut levels, mut complete) = (Vec::with_capacity(tables.len()), true);
     for (index, memory) in tables.iter().enumerate() {
         let kind = memory.memory_kind(index + 1 == tables.len(), faults);
         if !memory.is_absent(kind) {
-            let level = build_level(memory, kind, clock, node, faults);
+            let level = build_level(memory, kind, process, faults);
             complete &= level.is_some();
             levels.extend(level);
         }
@@ -105,8 +112,7 @@ pub(super) fn build_levels(
 pub(super) fn build_accumulation(
     place: Option<AccumulationKey>,
     accumulators: Option<&AccumulatorTable>,
-    clock: Hertz,
-    node: ProcessNode,
+    process: ProcessPoint<'_>,
     faults: &mut Vec<FileFault>,
 ) -> Accumulation {
     match (place, accumulators.filter(|table| table.capacity_kib != 0.0)) {
@@ -123,7 +129,8 @@ pub(super) fn build_accumulation(
                 ));
             }
             let capacity = to_bytes(table.capacity_kib, 1024.0);
-            let (read, write) = default_energy_per_byte(node, clock, "accumulators", capacity);
+            let ProcessPoint { constants, node, clock } = process;
+            let (read, write) = default_energy_per_byte(constants, node, clock, "accumulators", capacity);
             let energy = |stated: Option<f64>, default: Joules| stated.map_or(default, |pj| Joules(pj * 1e-12));
             Accumulation::Memory(AccumulatorMemory {
                 capacity,
@@ -139,10 +146,10 @@ pub(super) fn build_accumulation(
 fn build_level(
     raw: &MemoryTable,
     kind: MemoryKind,
-    clock: Hertz,
-    node: ProcessNode,
+    process: ProcessPoint<'_>,
     faults: &mut Vec<FileFault>,
 ) -> Option<MemoryLevel> {
+    let ProcessPoint { constants, node, clock } = process;
     let key = |suffix: &str| format!("memory.{}.{suffix}", raw.name);
     let capacities = [
         ("capacity_kib", raw.capacity_kib, 1024.0),
@@ -159,7 +166,7 @@ fn build_level(
     let write = read_one_of(&key("write"), &writes, rates, faults);
     let (capacity, read, write) = (capacity?, read?, write?);
     let capacity = to_bytes(capacity, 1.0);
-    let (default_read, default_write) = default_energy_per_byte(node, clock, &raw.name, capacity);
+    let (default_read, default_write) = default_energy_per_byte(constants, node, clock, &raw.name, capacity);
     let energy = |stated: Option<f64>, default: Joules| stated.map_or(default, |pj| Joules(pj * 1e-12));
     Some(MemoryLevel {
         name: raw.name.clone(),

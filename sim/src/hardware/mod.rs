@@ -9,6 +9,7 @@ mod accumulators;
 pub mod area;
 mod calibration;
 mod compute;
+pub mod constants;
 mod document;
 pub mod energy;
 mod error;
@@ -34,12 +35,13 @@ pub use accumulators::{Accumulation, AccumulatorMemory};
 pub use area::{AreaBreakdown, AreaError, Floorplan, chip_area};
 pub use calibration::{Calibration, CalibrationParameter};
 pub use compute::{Dataflow, PerDataType, TensorCores, VectorCores};
+pub use constants::Constants;
 pub use document::ChipDocument;
 pub use energy::{ControlStyle, EnergyModel, SustainedPower, least_sustained_power, sustained_power};
 pub use error::HardwareError;
 pub use file::ChipTemplate;
 pub use library::{FittedScalar, KernelLibrary};
-pub use lowered::{LOWEST_CLOCK_FRACTION, LoweredClock, highest_clock_within, lower_clock, lower_clock_to_power, lowest_clock};
+pub use lowered::{LoweredClock, highest_clock_within, lower_clock, lower_clock_to_power, lowest_clock};
 pub use memory::{HostLink, MemoryKind, MemoryLevel, MemoryScope, Storage};
 pub use streams::StreamContention;
 pub use technology::ProcessNode;
@@ -53,6 +55,7 @@ pub use crate::files::document::FieldValue;
 use crate::kernel::DataType;
 use crate::units::{Bytes, FlopsPerSecond, Hertz, SquareMillimeters, Watts};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// The model of an accelerator's silicon area.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -137,6 +140,19 @@ pub struct Accelerator {
     /// Facts besides its hardware.
     #[serde(skip)]
     pub origin: ChipOrigin,
+    /// The model's constants that area, power and cost take.
+    #[serde(serialize_with = "serialize_constants", skip_serializing_if = "is_nominal")]
+    pub constants: Arc<Constants>,
+}
+
+/// Writes the changed constants.
+fn serialize_constants<S: serde::Serializer>(constants: &Constants, serializer: S) -> Result<S::Ok, S::Error> {
+    constants.changed_values().serialize(serializer)
+}
+
+/// True if a chip's constants need not be written.
+fn is_nominal(constants: &Constants) -> bool {
+    constants.is_nominal()
 }
 
 impl Accelerator {

@@ -19,12 +19,12 @@
 //!
 //! All bandwidths are monotone: more cores, wider arrays or a larger buffer never reduce them.
 
-use super::energy::{ControlStyle, STATIC_WATTS_PER_MM2, default_energy_model, default_energy_per_byte};
+use super::energy::{ControlStyle, default_energy_model, default_energy_per_byte};
 use super::{
     Accelerator, AreaModel, Calibration, ChipOrigin, Dataflow, Exclusivity, MemoryKind, MemoryLevel, MemoryScope, Pairing,
     PerDataType, ProcessNode, PublishedFigures,
 };
-use super::{Accumulation, ChipDocument, FieldValue, HardwareError, TensorCores, VectorCores, chip_area};
+use super::{Accumulation, ChipDocument, Constants, FieldValue, HardwareError, TensorCores, VectorCores, chip_area};
 use crate::units::{Bytes, BytesPerSecond, Hertz, Seconds, Watts};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -150,13 +150,15 @@ pub fn design_document(config: &PhazeConfig) -> Result<ChipDocument, HardwareErr
 /// a space.
 #[must_use]
 pub fn design_accelerator(config: &PhazeConfig) -> Accelerator {
+    let constants = Constants::nominal();
     let clock = Hertz(1.05e9); // TPU v4, and PHAZE's text (which misspells it by a factor of 1000)
     let per_cycle = |bytes: f64| BytesPerSecond(bytes * clock.0);
     let (rows, columns) = (f64::from(config.width), f64::from(config.depth));
     let feed = ELEMENT_BYTES * (rows + columns);
     let (global_read, global_write) = config.global_buffer_bytes_per_cycle();
     let level = |name: &str, scope, capacity, read, write, ports| {
-        let (read_energy_per_byte, write_energy_per_byte) = default_energy_per_byte(ProcessNode::N22, clock, name, capacity);
+        let (read_energy_per_byte, write_energy_per_byte) =
+            default_energy_per_byte(&constants, ProcessNode::N22, clock, name, capacity);
         MemoryLevel {
             name: name.to_owned(),
             scope,
@@ -201,7 +203,7 @@ pub fn design_accelerator(config: &PhazeConfig) -> Accelerator {
         exclusivity: Exclusivity::AllCores,
         collectives_overlap: false,
         area_model: AreaModel::Phaze22nm,
-        energy: default_energy_model(ProcessNode::N22, clock, ControlStyle::Wide),
+        energy: default_energy_model(&constants, ProcessNode::N22, clock, ControlStyle::Wide),
         calibration: Calibration::default(),
         library: None,
         streams: None,
@@ -211,10 +213,11 @@ pub fn design_accelerator(config: &PhazeConfig) -> Accelerator {
             usual_stack: Some("megatron".to_owned()),
             usual_fabric: Some("phaze_flat".to_owned()),
         },
+        constants,
     };
     // If the area table cannot be read, static power stays zero here; asking for the area returns the error.
     let area = chip_area(&accelerator).map_or(0.0, |breakdown| breakdown.total_area().0);
-    accelerator.energy.static_power = Watts(area * STATIC_WATTS_PER_MM2);
+    accelerator.energy.static_power = Watts(area * accelerator.constants.energy.static_power);
     accelerator
 }
 

@@ -3,7 +3,7 @@
 use super::{CalculonEngine, CalculonMemory, CalculonSystem};
 use sim::files::FileError;
 use sim::hardware::{
-    Accelerator, AreaModel, Calibration, ChipOrigin, Dataflow, EnergyModel, Exclusivity, HostLink, MemoryKind, MemoryLevel,
+    Accelerator, AreaModel, Calibration, ChipOrigin, Constants, Dataflow, EnergyModel, Exclusivity, HostLink, MemoryKind, MemoryLevel,
     Pairing,
 };
 use sim::hardware::{
@@ -80,6 +80,7 @@ impl CalculonSystem {
             streams: None,
             published: PublishedFigures::default(),
             origin: ChipOrigin { usual_stack: Some(USUAL_STACK.to_owned()), ..ChipOrigin::default() },
+            constants: Constants::nominal(),
         };
         let faults = find_faults(&accelerator);
         if !faults.is_empty() {

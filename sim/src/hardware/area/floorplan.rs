@@ -1,11 +1,10 @@
 //! Unit areas: transistor counts over achieved density, memory bits over array efficiency, and PHYs that do not shrink.
 //!
 //! The method and the unit counts are LLMCompass's (Zhang et al., *LLMCompass: Enabling Efficient Hardware Design for
-//! Large Language Model Inference*, ISCA 2024, cost model). [`ProcessNode::logic_density`] gives the densities per
-//! node. Large systolic arrays and scratchpads are denser than a GPU's caches and add pipeline registers per cell:
-//! their unit areas are TPU v4i's (Jouppi et al., ISCA 2021, Figure 6). Pads, clocks, test and fuses have no unit; they
-//! are a fixed fraction of the die.
+//! Large Language Model Inference*, ISCA 2024, cost model). `sim/constants/area.toml` has the unit areas with their
+//! sources. Pads, clocks, test and fuses have no unit; they are a fixed fraction of the die.
 
+use super::super::constants::{Constants, LinkConstants, LinkKind, PcieLane};
 use super::super::energy::interpolate_log;
 use super::super::{Accelerator, MemoryLevel, MemoryScope, ProcessNode};
 use super::{AreaBreakdown, AreaPart};
@@ -16,56 +15,12 @@ use crate::units::{Bytes, SquareMillimeters};
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 
-/// Transistors of an fp64 fused multiply-add (LLMCompass); narrower ones scale with the square of the mantissa.
-const FP64_UNIT: f64 = 685_300.0;
-/// Transistors of a 32-bit integer unit (LLMCompass).
-const INT32_UNIT: f64 = 177_690.0;
-/// Transistors of fetch, decode, scheduling and operand routing per integer lane (LLMCompass: control per lane per
-/// sublane).
-const CONTROL: f64 = 996_200.0;
-/// Transistors of the on-chip network per core of [`CROSSBAR_PORT`] bytes per cycle (LLMCompass: crossbar per core).
-const CROSSBAR: f64 = 44.3e6;
-/// An A100 SM reads 64 bytes per cycle from L2 (NVIDIA A100 white paper).
+/// Bytes per cycle of the port to which `area.crossbar_port` refers.
 const CROSSBAR_PORT: f64 = 64.0;
-/// A bf16 multiply-accumulate cell of a systolic array with its pipeline and weight registers, um^2 at 7 nm: TPU v4i's
-/// 128 x 128 MXU is 14 mm^2 (Jouppi et al., ISCA 2021, Figure 6; accelforge reads 850 um^2 per cell).
-const SYSTOLIC_CELL_UM2: f64 = 850.0;
-/// A TPU core's scalar unit, instruction memory included, mm^2 at 7 nm (accelforge, `tpu_v4i.yaml`, from the die
-/// photograph).
-const SCALAR_UNIT_MM2: f64 = 10.0;
-/// Cache bits at 7 nm, um^2, before array efficiency (LLMCompass).
-const CACHE_BIT_UM2: f64 = 0.17;
-/// Fraction of a cache's area that is bits, by capacity in KiB (LLMCompass); constant from 1 MiB on.
-const CACHE_EFFICIENCY: [(f64, f64); 9] = [
-    (4.0, 0.076),
-    (8.0, 0.142),
-    (16.0, 0.247),
-    (32.0, 0.393),
-    (64.0, 0.559),
-    (128.0, 0.704),
-    (256.0, 0.526),
-    (512.0, 0.602),
-    (1024.0, 0.561),
-];
-/// Scratchpad bits at 7 nm, um^2, periphery included: CMEM, 128 MiB in 112 mm^2 (Jouppi et al., ISCA 2021, Figure 6).
-const SCRATCHPAD_BIT_UM2: f64 = 0.1043;
-/// Growth of each side of a multi-ported bit per further port. VMEM's 51 mm^2 for 16 MiB with three ports is (1 + 2 x
-/// 0.455)^2 times CMEM's bit (the same figure). Each port adds a word line and its bit lines to both sides of the cell.
-const PORT_GROWTH: f64 = 0.455;
-/// PHY of one HBM stack, 1024 data bits, mm^2 (LLMCompass); it is analogue and does not shrink.
-const HBM_PHY_MM2: f64 = 10.45;
-/// Transistors of the controllers of one HBM stack (LLMCompass), mostly buffers: at library density.
-const HBM_CONTROLLER: f64 = 552.743e6;
-/// Transistors of a link's controller (LLMCompass, NVLink3: 25 GB/s per direction), at library density.
-const LINK_CONTROLLER: f64 = 74.632e6;
 /// Peak bandwidth of one HBM2 stack, B/s: 1024 bits at 2.4 Gb/s (JESD235B).
 const HBM2_STACK: f64 = 307.2e9;
 /// Sublanes of a lane that one instruction drives (a TPU's vector unit).
 const SUBLANES: u32 = 8;
-/// Fraction of the die that no unit covers. GA100's annotation has 40 of 822.72 mm^2 as other. 16 PCIe lanes take 7.7
-/// mm^2 of these and 12 link controllers 9.3 mm^2; 2.8 % of the die remains.
-const UNATTRIBUTED: f64 = 0.028;
-
 /// Accepted range of a core's port on the on-chip network, in bytes per cycle; the widest of 2025 have some thousands.
 const PORT_BYTES: RangeInclusive<f64> = 1e-3..=1e9;
 
@@ -109,32 +64,23 @@ pub struct SramArray {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DieLink {
-    /// NVLink 2 and 3: 25 GB/s per direction over eight or four pairs. PHY 1.888 mm^2 (LLMCompass, NVLink3 at 7 nm).
+    /// NVLink 2 and 3: 25 GB/s per direction over eight or four pairs.
     Nvlink3,
-    /// NVLink 4 and 5: two pairs. PHY 0.965 mm^2 (LLMCompass, NVLink4 at 5 nm).
+    /// NVLink 4 and 5: two pairs.
     Nvlink4,
-    /// AMD Infinity Fabric. PHY 5.69 mm^2 (LLMCompass).
+    /// AMD Infinity Fabric.
     InfinityFabric,
-    /// Inter-chip interconnect of a TPU, 45 to 50 GB/s per direction: the bandwidth of two NVLink3 PHYs, hence their
-    /// area.
+    /// Inter-chip interconnect of a TPU, 45 to 50 GB/s per direction.
     Ici,
 }
 
 impl DieLink {
-    fn phy_mm2(self) -> f64 {
+    fn constants_of_kind(self, links: &LinkConstants) -> LinkKind {
         match self {
-            Self::Nvlink3 => 1.888,
-            Self::Nvlink4 => 0.965,
-            Self::InfinityFabric => 5.69,
-            Self::Ici => 2.0 * 1.888,
-        }
-    }
-
-    /// Number of controllers, in units of an NVLink3 controller.
-    fn controllers_in_links(self) -> f64 {
-        match self {
-            Self::Nvlink3 | Self::Nvlink4 => 1.0,
-            Self::InfinityFabric | Self::Ici => 2.0,
+            Self::Nvlink3 => links.nvlink3,
+            Self::Nvlink4 => links.nvlink4,
+            Self::InfinityFabric => links.infinity_fabric,
+            Self::Ici => links.ici,
         }
     }
 }
@@ -184,7 +130,7 @@ pub struct Floorplan {
 
 /// The area of one memory at a node. It grows with capacity and with ports.
 #[must_use]
-pub fn sram_area(node: ProcessNode, kind: SramKind, capacity: Bytes, ports: u32) -> SquareMillimeters {
+pub fn sram_area(constants: &Constants, node: ProcessNode, kind: SramKind, capacity: Bytes, ports: u32) -> SquareMillimeters {
     if capacity == Bytes::ZERO {
         return SquareMillimeters::ZERO;
     }
@@ -192,23 +138,23 @@ pub fn sram_area(node: ProcessNode, kind: SramKind, capacity: Bytes, ports: u32)
     let bits = capacity.as_f64() * 8.0;
     let um2 = match kind {
         SramKind::Scratchpad => {
-            let side = 1.0 + PORT_GROWTH * f64::from(ports.saturating_sub(1));
-            bits * SCRATCHPAD_BIT_UM2 * side * side
+            let side = 1.0 + constants.area.port_growth * f64::from(ports.saturating_sub(1));
+            bits * constants.area.scratchpad_bit * side * side
         }
         SramKind::Cache => {
-            let area = |(kib, efficiency): (f64, f64)| (kib, kib * 8192.0 * CACHE_BIT_UM2 / efficiency);
-            let points = CACHE_EFFICIENCY.map(area);
+            let area = |(kib, efficiency): (f64, f64)| (kib, kib * 8192.0 * constants.area.cache_bit / efficiency);
+            let points = constants.area.cache_efficiency.points().map(area);
             let (first, last) = (points[0], points[points.len() - 1]);
             if kib >= last.0 { last.1 * kib / last.0 } else { interpolate_log(&points, kib.max(first.0)) }
         }
     };
-    SquareMillimeters(um2 * node.sram_scale() * 1e-6)
+    SquareMillimeters(um2 * constants.process.sram_scale.at_node(node) * 1e-6)
 }
 
 impl SramArray {
-    fn area_at_node(&self, node: ProcessNode) -> SquareMillimeters {
+    fn area_at_node(&self, constants: &Constants, node: ProcessNode) -> SquareMillimeters {
         let capacity = Bytes((self.capacity_kib * 1024.0) as u64);
-        sram_area(node, self.kind, capacity, self.ports) * f64::from(self.count)
+        sram_area(constants, node, self.kind, capacity, self.ports) * f64::from(self.count)
     }
 
     /// The memory's name in the breakdown.
@@ -288,28 +234,33 @@ impl Floorplan {
     /// The area of the dies by component, under the names of annotated die photographs.
     #[must_use]
     pub fn die_areas(&self, accelerator: &Accelerator) -> AreaBreakdown {
+        let constants = &accelerator.constants;
+        let link = self.link.constants_of_kind(&constants.link);
         let in_core = self.core_areas(accelerator);
         let core: SquareMillimeters = in_core.iter().map(|part| part.area).sum();
         let cores = f64::from(self.cores);
-        let global: SquareMillimeters = self.chip_memory.iter().map(|memory| memory.area_at_node(self.node)).sum();
+        let global: SquareMillimeters = self.chip_memory.iter().map(|memory| memory.area_at_node(constants, self.node)).sum();
         let stacks = f64::from(self.hbm_stacks);
         let links = f64::from(self.links);
         let mut die = vec![
             AreaPart { name: "cores", area: core * cores },
             AreaPart {
                 name: "crossbar",
-                area: self.logic_area(cores * CROSSBAR * self.network_port_bytes_per_cycle / CROSSBAR_PORT),
+                area: self.logic_area(
+                    constants,
+                    cores * constants.area.crossbar_port * self.network_port_bytes_per_cycle / CROSSBAR_PORT,
+                ),
             },
             AreaPart { name: "global_buffer", area: global },
-            AreaPart { name: "mem_phy", area: SquareMillimeters(stacks * HBM_PHY_MM2) },
-            AreaPart { name: "mem_ctrl", area: self.library_logic_area(stacks * HBM_CONTROLLER) },
-            AreaPart { name: "offchip_link_phy", area: SquareMillimeters(links * self.link.phy_mm2()) },
+            AreaPart { name: "mem_phy", area: SquareMillimeters(stacks * constants.hbm.phy) },
+            AreaPart { name: "mem_ctrl", area: self.library_logic_area(constants, stacks * constants.hbm.controller) },
+            AreaPart { name: "offchip_link_phy", area: SquareMillimeters(links * link.phy) },
         ];
         let known: SquareMillimeters = die.iter().map(|part| part.area).sum();
-        let fixed = self.library_logic_area(links * self.link.controllers_in_links() * LINK_CONTROLLER)
-            + SquareMillimeters(self.pcie_mm2());
+        let fixed = self.library_logic_area(constants, links * link.controllers * constants.link.controller)
+            + SquareMillimeters(self.pcie_mm2(constants));
         // Both fractions are of the whole die, so the known area is the remaining fraction.
-        let fraction = UNATTRIBUTED + self.other_blocks_fraction;
+        let fraction = constants.area.unattributed + self.other_blocks_fraction;
         let rest = (known + fixed) * (fraction / (1.0 - fraction));
         die.push(AreaPart { name: "other", area: fixed + rest });
         AreaBreakdown { die, in_core }
@@ -399,27 +350,33 @@ impl Floorplan {
     }
 
     fn core_areas(&self, accelerator: &Accelerator) -> Vec<AreaPart> {
-        let tensor = &accelerator.tensor;
+        let (tensor, constants) = (&accelerator.tensor, &accelerator.constants);
         let cells = f64::from(tensor.arrays_per_core) * f64::from(tensor.rows) * f64::from(tensor.columns);
         let arrays = match self.array_cell {
             // Cells shrink like the logic that they consist of.
-            ArrayCell::Systolic => self.shrunk_logic_area(cells * SYSTOLIC_CELL_UM2 * 1e-6),
+            ArrayCell::Systolic => self.shrunk_logic_area(constants, cells * constants.area.systolic_cell * 1e-6),
             ArrayCell::DotProduct => {
                 let mantissa = if tensor.macs_per_unit_per_cycle.get(DataType::Fp16).is_some() { 10.0 } else { 7.0 };
-                self.logic_area(cells * floating_point_unit_transistors(mantissa))
+                self.logic_area(constants, cells * floating_point_unit_transistors(constants, mantissa))
             }
         };
-        let vector = f64::from(self.fp64_units) * FP64_UNIT
-            + f64::from(self.fp32_units) * floating_point_unit_transistors(23.0)
-            + f64::from(self.integer_units) * INT32_UNIT;
+        let vector = f64::from(self.fp64_units) * constants.area.fp64_unit
+            + f64::from(self.fp32_units) * floating_point_unit_transistors(constants, 23.0)
+            + f64::from(self.integer_units) * constants.area.int32_unit;
         let mut parts = vec![
             AreaPart { name: "tensor_arrays", area: arrays },
-            AreaPart { name: "vector_units", area: self.logic_area(vector) },
-            AreaPart { name: "control", area: self.logic_area(f64::from(self.control_lanes) * CONTROL) },
-            AreaPart { name: "scalar_unit", area: self.shrunk_logic_area(f64::from(self.scalar_units) * SCALAR_UNIT_MM2) },
+            AreaPart { name: "vector_units", area: self.logic_area(constants, vector) },
+            AreaPart {
+                name: "control",
+                area: self.logic_area(constants, f64::from(self.control_lanes) * constants.area.control_lane),
+            },
+            AreaPart {
+                name: "scalar_unit",
+                area: self.shrunk_logic_area(constants, f64::from(self.scalar_units) * constants.area.scalar_unit),
+            },
         ];
         for memory in &self.core_memory {
-            let (name, area) = (memory.part_name(), memory.area_at_node(self.node));
+            let (name, area) = (memory.part_name(), memory.area_at_node(constants, self.node));
             match parts.iter_mut().find(|part| part.name == name) {
                 Some(part) => part.area += area,
                 None => parts.push(AreaPart { name, area }),
@@ -429,29 +386,32 @@ impl Floorplan {
     }
 
     /// Area of placed and routed logic.
-    fn logic_area(&self, transistors: f64) -> SquareMillimeters {
-        SquareMillimeters(transistors * 1e-6 / self.node.logic_density())
+    fn logic_area(&self, constants: &Constants, transistors: f64) -> SquareMillimeters {
+        SquareMillimeters(transistors * 1e-6 / constants.process.logic_density.at_node(self.node))
     }
 
     /// Area of logic at library density.
-    fn library_logic_area(&self, transistors: f64) -> SquareMillimeters {
-        SquareMillimeters(transistors * 1e-6 / self.node.library_density())
+    fn library_logic_area(&self, constants: &Constants, transistors: f64) -> SquareMillimeters {
+        SquareMillimeters(transistors * 1e-6 / constants.process.library_density.at_node(self.node))
     }
 
     /// Area of logic whose area is known at 7 nm.
-    fn shrunk_logic_area(&self, mm2_at_7nm: f64) -> SquareMillimeters {
-        SquareMillimeters(mm2_at_7nm * ProcessNode::N7.logic_density() / self.node.logic_density())
+    fn shrunk_logic_area(&self, constants: &Constants, mm2_at_7nm: f64) -> SquareMillimeters {
+        SquareMillimeters(
+            mm2_at_7nm * constants.process.logic_density.at_node(ProcessNode::N7)
+                / constants.process.logic_density.at_node(self.node),
+        )
     }
 
-    /// PCIe: 0.48 mm^2 per lane up to generation 4, 0.64 from 5 on (LLMCompass).
-    fn pcie_mm2(&self) -> f64 {
-        f64::from(self.pcie_lanes) * if self.pcie_generation >= 5 { 0.64 } else { 0.48 }
+    fn pcie_mm2(&self, constants: &Constants) -> f64 {
+        let PcieLane { to_generation_4, from_generation_5 } = constants.area.pcie_lane;
+        f64::from(self.pcie_lanes) * if self.pcie_generation >= 5 { from_generation_5 } else { to_generation_4 }
     }
 }
 
 /// Transistors of a fused multiply-add with this mantissa; they grow with its square (LLMCompass).
-fn floating_point_unit_transistors(mantissa: f64) -> f64 {
-    FP64_UNIT * (mantissa / 52.0) * (mantissa / 52.0)
+fn floating_point_unit_transistors(constants: &Constants, mantissa: f64) -> f64 {
+    constants.area.fp64_unit * (mantissa / 52.0) * (mantissa / 52.0)
 }
 
 #[cfg(test)]
@@ -491,9 +451,9 @@ mod tests {
         ) {
             let bytes = |kib: f64| Bytes((kib * 1024.0) as u64);
             for kind in [SramKind::Cache, SramKind::Scratchpad] {
-                let small = sram_area(node, kind, bytes(kib), ports);
-                prop_assert!(sram_area(node, kind, bytes(kib * factor), ports) >= small);
-                prop_assert!(sram_area(node, kind, bytes(kib), ports + 1) >= small);
+                let small = sram_area(&Constants::nominal(), node, kind, bytes(kib), ports);
+                prop_assert!(sram_area(&Constants::nominal(), node, kind, bytes(kib * factor), ports) >= small);
+                prop_assert!(sram_area(&Constants::nominal(), node, kind, bytes(kib), ports + 1) >= small);
             }
         }
 
